@@ -103,7 +103,7 @@ func (a *api) saw(t *testing.T, story string, want ...string) {
 func clusterOf(t testing.TB, nodes map[string]*corev1.Node, clock *time.Time, views ...any) *cluster {
 	t.Helper()
 	c := &cluster{reader: nodesOnly{nodes: nodes}, now: func() time.Time { return *clock },
-		instances:    map[string]instance{},
+		instances: map[string]instance{}, admitted: map[string]admitted{}, ended: map[string][]string{},
 		synced:       []func() bool{func() bool { return true }},
 		pods:         informer.New(func(p *podView) *podView { return p }, podIndexes),
 		reservations: informer.New(func(r *reservation) *reservation { return r }, reservationIndexes)}
@@ -128,6 +128,15 @@ func (c *cluster) add(t testing.TB, view any) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// home returns the node that has the addresses of a pod without a reservation name, "" if none has.
+func (c *cluster) home(key string) string {
+	nodes, _ := c.targetsOf(key, "", "")
+	if len(nodes) == 0 {
+		return ""
+	}
+	return nodes[0].Node
 }
 
 // words collects what is reported of pods.

@@ -14,11 +14,12 @@ import (
 const preferWeight = 100
 
 // retained reports whether a new pod may be pinned. It reports true if the annotation asks for
-// retention, the pod's name is known, the pod is not bound to a node yet, and the pod may be
-// recreated on another node. The latter is not so for the pods of DaemonSets. Pods in the network
-// of the host have no address of their own.
+// retention, the pod has a name or a reservation name, the pod is not bound to a node yet, and the
+// pod may be recreated on another node. The latter is not so for the pods of DaemonSets. Pods in
+// the network of the host have no address of their own.
 func retained(p *corev1.Pod) bool {
-	if p.Name == "" || p.Spec.NodeName != "" || p.Spec.HostNetwork {
+	isNamed := p.Name != "" || p.GenerateName != "" && reservationName(p) != ""
+	if !isNamed || p.Spec.NodeName != "" || p.Spec.HostNetwork {
 		return false
 	}
 	if owner := metav1.GetControllerOfNoCopy(p); owner != nil && owner.Kind == "DaemonSet" {

@@ -3,6 +3,8 @@ package pin
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +29,7 @@ import (
 // The indexes of the informers.
 const (
 	byPod   = "pod"   // reservations by "namespace/pod"
+	byName  = "name"  // reservations and pods by "namespace/reservation name"
 	byGate  = "gate"  // pods whose only gate is the gate of the pin
 	theGate = "gated" // the only value of byGate
 )
@@ -58,15 +61,27 @@ type cluster struct {
 	tasks        []func(context.Context) error // run the informers
 	synced       []func() bool
 	now          func() time.Time
+	isFollower   func() bool // reports whether this replica is not the leader; nil in tests
 
 	mu        sync.Mutex
-	instances map[string]instance // by "namespace/pod"
+	instances map[string]instance // by "namespace/pod", and those of reservation names by nameKey
+	admitted  map[string]admitted // pods with a reservation name, by "namespace/pod"
+	ended     map[string][]string // names of pods that ended lately, by nameKey
 }
 
 // newCluster returns a cluster and adds its informers to the manager, which has not started.
 func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) (*cluster, error) {
-	c := &cluster{reader: mgr.GetClient(), now: now, instances: map[string]instance{},
-		pods: informer.New(viewPod, podIndexes), reservations: informer.New(viewReservation, reservationIndexes)}
+	c := &cluster{reader: mgr.GetClient(), now: now, instances: map[string]instance{}, admitted: map[string]admitted{},
+		ended: map[string][]string{},
+		pods:  informer.New(viewPod, podIndexes), reservations: informer.New(viewReservation, reservationIndexes)}
+	c.isFollower = func() bool {
+		select {
+		case <-mgr.Elected():
+			return false
+		default:
+			return true
+		}
+	}
 	pods, err := listWatch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods",
 		func(o *metav1.ListOptions) { o.LabelSelector = wellknown.LabelRetained })
 	if err != nil {
@@ -94,16 +109,20 @@ func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) 
 	return c, mgr.Add(onAllReplicas(c.run))
 }
 
-var podIndexes = informer.Indexes[*podView]{byGate: func(p *podView) []string {
-	if p.Gated && p.Gates == 1 {
-		return []string{theGate}
-	}
-	return nil
-}}
+var podIndexes = informer.Indexes[*podView]{
+	byGate: func(p *podView) []string {
+		if p.Gated && p.Gates == 1 {
+			return []string{theGate}
+		}
+		return nil
+	},
+	byName: func(p *podView) []string { return indexName(p.Namespace, p.For) },
+}
 
-var reservationIndexes = informer.Indexes[*reservation]{byPod: func(r *reservation) []string {
-	return []string{r.Namespace + "/" + r.Pod}
-}}
+var reservationIndexes = informer.Indexes[*reservation]{
+	byPod:  func(r *reservation) []string { return []string{r.Namespace + "/" + r.Pod} },
+	byName: func(r *reservation) []string { return indexName(r.Namespace, r.For) },
+}
 
 // listWatch returns the list and watch calls for a kind. They use protobuf if the API server
 // supports it for the kind. narrow may restrict the objects.
@@ -163,10 +182,18 @@ func (c *cluster) podDeleted(p *podView) {
 	key := p.Namespace + "/" + p.Name
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t := c.instances[key].after(p, c.now()); t.Node != "" {
-		c.instances[key] = t
-	} else {
-		delete(c.instances, key)
+	keys := []string{key}
+	delete(c.admitted, key)
+	if p.For != "" {
+		keys = append(keys, nameKey(p.Namespace, p.For))
+		c.ended[keys[1]] = append(c.endedLately(keys[1]), p.Name)
+	}
+	for _, key := range keys {
+		if t := c.instances[key].after(p, c.now()); t.Node != "" {
+			c.instances[key] = t
+		} else {
+			delete(c.instances, key)
+		}
 	}
 }
 
@@ -204,6 +231,21 @@ func (c *cluster) expireInstances() {
 			delete(c.instances, key)
 		}
 	}
+	for name := range c.ended {
+		if c.ended[name] = c.endedLately(name); len(c.ended[name]) == 0 {
+			delete(c.ended, name)
+		}
+	}
+	maps.DeleteFunc(c.admitted, func(_ string, a admitted) bool { return now.Sub(a.at) >= admissionLag })
+}
+
+// endedLately returns the pods with a reservation name that ended less than publishLag ago. The
+// caller holds c.mu.
+func (c *cluster) endedLately(nameKey string) []string {
+	namespace := namespaceOf(nameKey)
+	return slices.DeleteFunc(slices.Clone(c.ended[nameKey]), func(pod string) bool {
+		return c.now().Sub(c.instances[namespace+"/"+pod].Ended) >= publishLag
+	})
 }
 
 // contested reports whether both the node of the last instance and another node have a reservation
@@ -248,12 +290,18 @@ func (c *cluster) reservationsOf(key string) []*reservation {
 	return c.reservations.ByIndex(byPod, key)
 }
 
-// target returns the node that has the former addresses of a pod, as choose chooses it, and the
-// last instance with the name. It reports false if there is no such node.
-func (c *cluster) target(key string) (pinTarget, instance, bool) {
+// targetsOf returns the nodes that have an address for a pod, the best first, and the last instance
+// on each. For a pod without a reservation name that is at most one, as choose chooses it.
+func (c *cluster) targetsOf(key, namespace, reservationName string) ([]pinTarget, []instance) {
+	if reservationName != "" {
+		return c.targets(namespace, reservationName, key)
+	}
 	last := c.last(key)
 	p, found := choose(c.reservationsOf(key), last, c.now())
-	return p, last, found
+	if !found {
+		return nil, nil
+	}
+	return []pinTarget{p}, []instance{last}
 }
 
 // node returns the node with a name, nil if it does not exist. It returns an error if the lookup

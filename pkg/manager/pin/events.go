@@ -3,6 +3,7 @@ package pin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,6 +32,8 @@ const (
 	reasonEvicted = "PodEvicted"
 	// The pod started on another node than the one that holds its address, and why.
 	reasonChanged = "AddressChanged"
+	// Pods of another workload use the pod's reservation name as well.
+	reasonShared = "ReservationShared"
 )
 
 // maxReportAge is the age up to which a pod gets an Event about its creation. Older pods get none,
@@ -56,7 +59,7 @@ type explainer struct {
 }
 
 // Reconcile writes the Events of a pod that is new, or was bound to a node. Each pod gets each of
-// the two Events at most once.
+// the Events at most once.
 func (e *explainer) Reconcile(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
 	p := e.cluster.pod(req.String())
 	if p == nil {
@@ -66,11 +69,20 @@ func (e *explainer) Reconcile(_ context.Context, req reconcile.Request) (reconci
 	if text := notPossible(p); text != "" && e.reported.First(string(p.UID)+reasonNotPossible, now) {
 		e.report(p, reasonNotPossible, text)
 	}
+	if text := e.cluster.shared(p); text != "" && e.reported.First(string(p.UID)+reasonShared, now) {
+		e.report(p, reasonShared, text)
+	}
 	if p.Node == "" {
 		return reconcile.Result{}, nil
 	}
-	if text := changed(p, e.cluster.reservationsOf(req.String()), e.cluster.lastEnded(req.String()), now); text != "" &&
-		e.reported.First(string(p.UID)+reasonChanged, now) {
+	text := ""
+	if p.For == "" {
+		text = changed(p, e.cluster.reservationsOf(req.String()), e.cluster.lastEnded(req.String()), now)
+	} else if homes, _ := e.cluster.targets(p.Namespace, p.For, req.String()); len(homes) > 0 &&
+		!slices.ContainsFunc(homes, func(home pinTarget) bool { return home.Node == p.Node }) {
+		text = keptElsewhere(p, homes[0])
+	}
+	if text != "" && e.reported.First(string(p.UID)+reasonChanged, now) {
 		e.report(p, reasonChanged, text)
 	}
 	return reconcile.Result{}, nil
@@ -98,7 +110,15 @@ func changed(p *podView, all []*reservation, last instance, now time.Time) strin
 		}
 	}
 	home, found := choose(before, last, now)
-	if !found || home.Node == p.Node || home.Addresses == "" {
+	if !found || home.Node == p.Node {
+		return ""
+	}
+	return keptElsewhere(p, home)
+}
+
+// keptElsewhere returns the text of the Event of a pod that runs on another node than home.
+func keptElsewhere(p *podView, home pinTarget) string {
+	if home.Addresses == "" {
 		return ""
 	}
 	_, why, _ := strings.Cut(p.Reason, ": ")

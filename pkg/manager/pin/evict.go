@@ -109,7 +109,7 @@ func (v *evictor) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 		return reconcile.Result{}, err
 	}
 	s := pendingPod{pod: p, node: node, since: v.waiting[req.NamespacedName].since, timeout: v.timeout}
-	for _, r := range v.cluster.reservationsOf(req.String()) {
+	for _, r := range v.cluster.reservationsFor(p) {
 		if r.Node == p.Pinned {
 			s.lease = append(s.lease, r)
 		}

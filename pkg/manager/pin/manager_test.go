@@ -313,7 +313,7 @@ func (w *whole) create(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	}
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
 		Reason: corev1.PodReasonSchedulingGated}}
-	w.Put(podsIn+name, pod)
+	w.Put(podsIn+pod.Name, pod)
 	return pod
 }
 
@@ -331,6 +331,35 @@ func (w *whole) hasEvent(reason, text string) bool {
 		}
 	}
 	return false
+}
+
+// The same for a pod with a reservation name and a generated name.
+func TestANamedPodIsPinned(t *testing.T) {
+	registry := metrics.Registry
+	defer func() { metrics.Registry = registry }()
+	metrics.Registry = prometheus.NewRegistry()
+	w := startManager(t, Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer,
+		Schedulers: []string{"default-scheduler"}, RequireTimeout: time.Minute})
+	w.reserve("registry-old", "node2", "former")
+	var r ipam.IPReservation
+	w.Get(reservationsIn+"registry-old-node2", &r)
+	r.Status.Reservation = "registry"
+	w.Put(reservationsIn+"registry-old-node2", r)
+	as := func(name string) func(p *corev1.Pod) {
+		return func(p *corev1.Pod) { p.GenerateName, p.Annotations[policy.ReserveAs] = "registry-", name }
+	}
+	var pod corev1.Pod
+	w.Until("the reservation is known", func() bool {
+		pod = w.create("", as("registry"))
+		return len(pod.Spec.SchedulingGates) == 1
+	})
+	w.Until("its node is nominated and its gate lifted", func() bool {
+		p := w.pod(pod.Name)
+		return p.Status.NominatedNodeName == "node2" && len(p.Spec.SchedulingGates) == 0
+	})
+	if second := w.create("", as("registry")); len(second.Spec.SchedulingGates) != 0 || second.Name != "" {
+		t.Errorf("a second one: %+v %v", second.Spec, second.Annotations)
+	}
 }
 
 // What a recreated pod goes through, from its admission until it is scheduled: by every part that

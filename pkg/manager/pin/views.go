@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
@@ -23,6 +24,7 @@ type reservation struct {
 	metav1.ObjectMeta // namespace, name, UID, resource version, generation
 
 	Pod, Node, NodeUID string
+	For                string // the reservation name; "" if the addresses are for pods of the same name
 	ID, PodUID         string
 	Bound              bool
 	Confirmed          bool         // the pod can start on the node
@@ -39,6 +41,7 @@ func viewReservation(r *ipam.IPReservation) *reservation {
 	v := &reservation{
 		ObjectMeta: identity(&r.ObjectMeta),
 		Pod:        r.Spec.PodName,
+		For:        intern(r.Status.Reservation),
 		Node:       intern(r.Spec.NodeName),
 		NodeUID:    intern(r.Spec.NodeUID),
 		ID:         r.Status.ID,
@@ -78,6 +81,10 @@ type podView struct {
 	BoundAt    time.Time
 	Controlled bool // the pod has a controller, which will recreate it
 	Window     lease.Window
+	For        string    // the reservation name; "" if the pod's addresses are for pods of the same name
+	Workload   string    // what created the pod, if it has a reservation name (workloadOf)
+	Owner      types.UID // of its controller, if it has a reservation name
+	Expected   string    // the addresses that a pod with a reservation name was pinned to
 
 	Gated  bool   // has the gate of the pin
 	Gates  int    // number of scheduling gates, of all kinds
@@ -100,6 +107,7 @@ type podView struct {
 	UnschedulableWhy string
 	Evicted          bool // through the eviction API
 	Failed, Started  bool // the phase is Failed; the pod has addresses, so its sandbox was created
+	Succeeded        bool // the phase is Succeeded
 	Addresses        string
 }
 
@@ -116,10 +124,15 @@ func viewPod(p *corev1.Pod) *podView {
 		NominatedByUs: p.Status.NominatedNodeName != "" && nominatedByUs(p.ManagedFields),
 		NeverPreempts: p.Spec.PreemptionPolicy != nil && *p.Spec.PreemptionPolicy == corev1.PreemptNever,
 
-		Failed:  p.Status.Phase == corev1.PodFailed,
-		Started: len(p.Status.PodIPs) > 0,
+		Failed:    p.Status.Phase == corev1.PodFailed,
+		Started:   len(p.Status.PodIPs) > 0,
+		Succeeded: p.Status.Phase == corev1.PodSucceeded,
 	}
 	v.Window, _ = policy.ParseWindow(p.Annotations[policy.Annotation])
+	if v.For = reservationName(p); v.For != "" {
+		v.Workload, v.Owner = intern(workloadOf(p)), ownerOf(p)
+		v.Expected = p.Annotations[wellknown.AnnotationExpectedAddresses]
+	}
 	var ips []string
 	for _, ip := range p.Status.PodIPs {
 		ips = append(ips, ip.IP)

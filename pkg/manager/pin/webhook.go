@@ -3,6 +3,7 @@ package pin
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/manager/podwebhook"
+	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -25,6 +27,7 @@ type webhook struct {
 	gate       func(ctx context.Context, namespace, name string) bool // nominator.admit: whether a pod may get a gate
 	collectors *collectors
 	log        logr.Logger
+	named      sync.Mutex // held while a pod with a reservation name is decided about
 }
 
 // handler returns the handler of admission requests. It admits every pod, also after an error.
@@ -44,16 +47,18 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	}
 	node, reason := pod.Annotations[wellknown.AnnotationPinnedNode], pod.Annotations[wellknown.AnnotationPinReason]
 	strip(pod)
-	key := req.Namespace + "/" + pod.Name
-	facts := w.facts(ctx, key, req.Namespace, pod)
-	facts.Large = large(pod, len(req.Object.Raw))
-	decision := decide(facts)
+	name := w.cluster.nameOf(req.Namespace, pod)
+	key := req.Namespace + "/" + name
 	dryRun := req.DryRun != nil && *req.DryRun
-	if decision.Mode == policy.PinNominate && !dryRun && !w.gate(ctx, req.Namespace, pod.Name) {
+	facts, decision := w.decide(ctx, key, req, pod, dryRun)
+	if decision.Mode == policy.PinNominate && !dryRun && !w.gate(ctx, req.Namespace, name) {
 		facts.Crowded = true
 		decision = decide(facts)
 	}
 	apply(pod, decision)
+	if decision.Pinned() {
+		pod.Name = name // so that the manager knows the pod when it is created
+	}
 	if decision.Reason == nodeExcluded && modeIn(reason) == policy.PinRequire && requires(pod, node) {
 		// An earlier call of this admission has restricted the pod to the node, and another
 		// webhook has excluded the node since. The evictor must know that the pod waits for it.
@@ -63,6 +68,40 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	w.log.V(1).Info("decided", "pod", key, "mode", decision.Mode, "node", decision.Node, "reason", decision.Reason,
 		"text", decision.Text)
 	return nil
+}
+
+// decide collects the facts of a pod and decides. For a pod of a rollout that may get the address
+// of a pod that is about to be deleted, it tries several times.
+func (w *webhook) decide(ctx context.Context, key string, req admission.Request, pod *corev1.Pod, dryRun bool,
+) (f podFacts, d decision) {
+	as := reservationName(pod)
+	f, d = w.decideOnce(ctx, key, as, req, pod, dryRun)
+	for range rolloutTries {
+		if as == "" || d.Reason != noReservation || !w.cluster.replaces(req.Namespace, as, pod) ||
+			!notify.Wait(ctx, nil, rolloutPause) {
+			break
+		}
+		f, d = w.decideOnce(ctx, key, as, req, pod, dryRun)
+	}
+	return f, d
+}
+
+// decideOnce collects the facts of a pod and decides. If it pins a pod with a reservation name
+// (as), it records where, so that another pod with the name that is admitted now is not pinned to
+// the same addresses.
+func (w *webhook) decideOnce(ctx context.Context, key, as string, req admission.Request, pod *corev1.Pod, dryRun bool,
+) (podFacts, decision) {
+	if as != "" {
+		w.named.Lock()
+		defer w.named.Unlock()
+	}
+	facts := w.facts(ctx, key, req.Namespace, pod)
+	facts.Large = large(pod, len(req.Object.Raw))
+	d := decide(facts)
+	if as != "" && d.Pinned() && !dryRun {
+		w.cluster.admit(key, nameKey(req.Namespace, as), d.Node, d.Addresses)
+	}
+	return facts, d
 }
 
 // The limits of a pod that gets a gate. Lifting the gate adds to managedFields, and etcd accepts at
@@ -82,8 +121,9 @@ func large(pod *corev1.Pod, bytes int) bool {
 		len(pod.Spec.SchedulingGates) > maxGatedGates
 }
 
-// facts collects the input of decide. If a lookup fails, Known is false in the result. pod must
-// have been stripped.
+// facts collects the input of decide. Of several nodes that have an address for the pod's
+// reservation name, it takes the first to which the pod may be pinned. If a lookup fails, Known is
+// false in the result. pod must have been stripped.
 func (w *webhook) facts(ctx context.Context, key, namespace string, pod *corev1.Pod) podFacts {
 	f := podFacts{Pod: pod, Mode: w.Mode, Fallback: w.Fallback,
 		Honoured: slices.Contains(w.Schedulers, pod.Spec.SchedulerName)}
@@ -97,13 +137,23 @@ func (w *webhook) facts(ctx context.Context, key, namespace string, pod *corev1.
 		w.log.Error(err, "looking up a namespace", "pod", key)
 		return f
 	}
-	f.Target, f.Last, f.Found = w.cluster.target(key)
-	if f.Found {
-		if f.Node, err = w.cluster.node(ctx, f.Target.Node); err != nil {
-			w.log.Error(err, "looking up a node", "pod", key, "node", f.Target.Node)
-			return f
+	nodes, last := w.cluster.targetsOf(key, namespace, reservationName(pod))
+	first := f
+	first.Known = true
+	for i := range nodes {
+		g := f
+		g.Target, g.Last, g.Found = nodes[i], last[i], true
+		if g.Node, err = w.cluster.node(ctx, g.Target.Node); err != nil {
+			w.log.Error(err, "looking up a node", "pod", key, "node", g.Target.Node)
+			return g
+		}
+		g.Known = true
+		if why, _ := blocker(g); why == "" {
+			return g
+		}
+		if i == 0 {
+			first = g
 		}
 	}
-	f.Known = true
-	return f
+	return first
 }

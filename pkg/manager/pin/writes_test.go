@@ -620,8 +620,8 @@ func TestMemory(t *testing.T) {
 	r := &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", PodUID: "u1"}
 	is := func(story, node string) {
 		t.Helper()
-		if p, _, _ := c.target("db/db-0"); p.Node != node {
-			t.Errorf("%s: it is on %q, want %q", story, p.Node, node)
+		if on := c.home("db/db-0"); on != node {
+			t.Errorf("%s: it is on %q, want %q", story, on, node)
 		}
 	}
 	c.add(t, ran)
@@ -685,8 +685,8 @@ func TestForgedReservation(t *testing.T) {
 	c := clusterOf(t, nil, &clock, ran)
 	is := func(story, node string) {
 		t.Helper()
-		if p, _, _ := c.target("db/db-0"); p.Node != node {
-			t.Errorf("%s: it is on %q, want %q", story, p.Node, node)
+		if on := c.home("db/db-0"); on != node {
+			t.Errorf("%s: it is on %q, want %q", story, on, node)
 		}
 	}
 	forged := at("forged", "node9", "u1", 5)

@@ -15,8 +15,8 @@ import (
 )
 
 // Pods returns a mutating webhook for pods that calls change to modify each pod. The patch contains
-// only the modifications of the pod's labels, annotations, scheduling gates, node selector and
-// affinity. Other modifications are dropped. change must take the namespace from the request,
+// only the modifications of the pod's name, labels, annotations, scheduling gates, node selector
+// and affinity. Other modifications are dropped. change must take the namespace from the request,
 // because the namespace might not be set in the pod yet.
 //
 // The pod is admitted unchanged if change fails or panics, if the pod cannot be decoded, or if it
@@ -93,6 +93,7 @@ func annotationBytes(p *corev1.Pod) (size int) {
 // fields of the pod are omitted to save time: they make up most of a pod.
 func mutablePart(p *corev1.Pod) ([]byte, error) {
 	type metadata struct {
+		Name        string            `json:"name,omitempty"`
 		Labels      map[string]string `json:"labels,omitempty"`
 		Annotations map[string]string `json:"annotations,omitempty"`
 	}
@@ -104,5 +105,5 @@ func mutablePart(p *corev1.Pod) ([]byte, error) {
 	return json.Marshal(struct {
 		Metadata metadata `json:"metadata"`
 		Spec     spec     `json:"spec"`
-	}{metadata{p.Labels, p.Annotations}, spec{p.Spec.SchedulingGates, p.Spec.NodeSelector, p.Spec.Affinity}})
+	}{metadata{p.Name, p.Labels, p.Annotations}, spec{p.Spec.SchedulingGates, p.Spec.NodeSelector, p.Spec.Affinity}})
 }
