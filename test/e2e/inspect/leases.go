@@ -13,17 +13,18 @@ import (
 
 // Lease is an element of the output of `leasectl -o json list`.
 type Lease struct {
-	Network   string
-	Address   string
-	Namespace string
-	Pod       string
-	UID       string
-	Interface string
-	Container string
-	State     string // Bound or Held
-	Firm      bool
-	Window    string
-	Until     string
+	Network     string
+	Address     string
+	Namespace   string
+	Pod         string
+	UID         string
+	Interface   string
+	Container   string
+	State       string // Bound or Held
+	Firm        bool
+	Reservation string
+	Window      string
+	Until       string
 }
 
 // Leases runs leasectl on a node. Expired holds that the agent has not ended yet are included only
@@ -35,16 +36,17 @@ func Leases(ctx context.Context, node machine.Client, leasectl string, all bool)
 
 // Entry is an element of the output of `leasectl -o json history`.
 type Entry struct {
-	Time      time.Time
-	Event     string
-	Network   string
-	Address   string
-	Namespace string
-	Pod       string
-	UID       string
-	Container string
-	Interface string
-	Reason    string
+	Time        time.Time
+	Event       string
+	Network     string
+	Address     string
+	Namespace   string
+	Pod         string
+	UID         string
+	Container   string
+	Interface   string
+	Reason      string
+	Reservation string
 }
 
 // History returns the journal of a node, the oldest entry first.

@@ -338,6 +338,9 @@ func pinNodeDead(t *Test) {
 			sets[name].anywhere()
 		}
 	}
+	registry := t.Named("registry", nil, 1, recreateStrategy, preferring(n))
+	ofRegistry := registry.Ready()
+	t.published(ofRegistry)
 	t.Step("the kubelet of %s stops; the pods are force-deleted", n.Name)
 	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
 	t.Cleanup(func() {
@@ -353,9 +356,14 @@ func pinNodeDead(t *Test) {
 	for _, name := range []string{"require-dead", "nominate-dead", "prefer-dead"} {
 		sets[name].ForceDelete(befores[name])
 	}
+	registry.ForceDelete(ofRegistry)
 	waiting := sets["require-dead"].waits("require-dead-0", befores["require-dead"])
 	runs("nominate-dead", "is not Ready")
 	runs("prefer-dead", "is not Ready")
+	t.Step("the pod of a Deployment with a reservation name runs elsewhere")
+	for _, p := range registry.ReadyBut(ofRegistry) {
+		t.EventOf(p, "AddressChanged", n.Name, "is not Ready")
+	}
 	t.Step("the required one runs elsewhere after the timeout")
 	t.EventOf(waiting, "PodEvicted", n.Name, "is not Ready")
 	runs("require-dead", "was evicted")
@@ -667,7 +675,7 @@ func (t *Test) table(name string) map[string]string {
 func pinValues(t *Test) {
 	t.Step("every value of the tables that the parsers are tested with")
 	for annotation, table := range map[string]map[string]string{Window: t.table("windows.txt"),
-		pinMode: t.table("pins.txt")} {
+		pinMode: t.table("pins.txt"), reserveAs: t.table("reservations.txt")} {
 		for word, means := range table {
 			set := t.echoserver("words", nil, 1)
 			set.Spec.Template.Annotations = map[string]string{annotation: word}
@@ -710,6 +718,26 @@ func pinValues(t *Test) {
 		warned := strings.Contains(out, "Warning") && strings.Contains(out, "the pods of a "+kind.kind+" get new names")
 		if err != nil || warned != (kind.kind != "StatefulSet") {
 			t.Fatalf("%s: %v %s", kind.kind, err, out)
+		}
+	}
+	t.Step("a Deployment with a reservation name")
+	const both = `{"` + Window + `":"10","` + reserveAs + `":"a"}`
+	for _, c := range []struct{ strategy, annotations, warning string }{
+		{`{"type":"Recreate"}`, both, ""},
+		{`{"rollingUpdate":{"maxSurge":0}}`, both, ""},
+		{`{"rollingUpdate":{"maxSurge":"0%"}}`, both, ""},
+		{`{"rollingUpdate":{"maxSurge":1}}`, both, "with maxSurge 1 new pods"},
+		{`{}`, both, "spec.strategy.rollingUpdate.maxSurge to 0"},
+		{`{}`, `{"` + reserveAs + `":"a"}`, "has no effect without a window"},
+		{`{}`, `{}`, ""},
+	} {
+		out, err := t.kubectl(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"words"},"spec":{`+
+			`"strategy":`+c.strategy+`,"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":`+
+			`{"labels":{"a":"b"},"annotations":`+c.annotations+`},"spec":{"containers":`+
+			`[{"name":"c","image":"none"}]}}}}`,
+			"create", "--dry-run=server", "-f", "-")
+		if err != nil || !strings.Contains(out, c.warning) || strings.Contains(out, "Warning") != (c.warning != "") {
+			t.Fatalf("%s %s: %v %s", c.strategy, c.annotations, err, out)
 		}
 	}
 	t.Refused(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"words","annotations":{"`+pinMode+`":"must"}},`+

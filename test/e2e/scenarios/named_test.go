@@ -1,0 +1,316 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+)
+
+// reserveAs is the annotation with a reservation name.
+const reserveAs = "leasehold.dev/reserve-as"
+
+// ReservedAs sets a window of ten minutes and a reservation name.
+func ReservedAs(name string) Option {
+	return func(template *corev1.PodTemplateSpec) {
+		template.Annotations[Window], template.Annotations[reserveAs] = "10", name
+		seconds := int64(1)
+		template.Spec.TerminationGracePeriodSeconds = &seconds
+	}
+}
+
+// Named creates a Deployment with a strategy whose pods have a reservation name, its own unless an
+// option sets another one, and waits until it runs.
+func (t *Test) Named(name string, n *cluster.Node, replicas int, strategy appsv1.DeploymentStrategy,
+	options ...Option) *Set {
+	set := t.echoserver(name, n, replicas, append([]Option{ReservedAs(name)}, options...)...)
+	d := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	d.Spec.Replicas, d.Spec.Selector, d.Spec.Template = set.Spec.Replicas, set.Spec.Selector, set.Spec.Template
+	d.Spec.Strategy = strategy
+	_, err := t.Client.AppsV1().Deployments(t.NS).Create(t.Ctx, &d, metav1.CreateOptions{})
+	t.Must(err)
+	t.Cleanup(t.Clear)
+	s := &Set{t, name, n, replicas}
+	s.Ready()
+	return s
+}
+
+// preferring makes a template's pods start on a node if it takes them.
+func preferring(n *cluster.Node) Option {
+	return func(template *corev1.PodTemplateSpec) {
+		template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100,
+				Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{
+					{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{n.Name}}}}}}}}
+	}
+}
+
+var recreateStrategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+
+// unavailable is a rolling update that starts no pod before another one is being deleted.
+func unavailable(maxUnavailable int) appsv1.DeploymentStrategy {
+	surge, most := intstr.FromInt32(0), intstr.FromInt(maxUnavailable)
+	return appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
+		RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &most}}
+}
+
+// patchDeployment changes the Deployment of a Set.
+func (s *Set) patchDeployment(format string, args ...any) {
+	_, err := s.t.Client.AppsV1().Deployments(s.t.NS).Patch(s.t.Ctx, s.Name, types.StrategicMergePatchType,
+		fmt.Appendf(nil, format, args...), metav1.PatchOptions{})
+	s.t.Must(err)
+}
+
+// rollout replaces all pods of a Deployment.
+func (s *Set) rollout(old Pods) Pods {
+	s.patchDeployment(`{"spec":{"template":{"metadata":{"annotations":{"rollout":%q}}}}}`, time.Now())
+	return s.ReadyBut(old)
+}
+
+// scaleDeployment sets the size of a Deployment, and waits until it has that many pods.
+func (s *Set) scaleDeployment(size int) Pods {
+	s.patchDeployment(`{"spec":{"replicas":%d}}`, size)
+	s.size = size
+	return s.Ready()
+}
+
+// addressSet returns the addresses of pods, whichever pod has which, sorted.
+func addressSet(pods Pods) string {
+	var all []string
+	for _, p := range pods {
+		all = append(all, addresses(p))
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// sameSet ends the scenario if pods have other addresses than their predecessors, whichever pod has
+// which.
+func (t *Test) sameSet(what string, before, after Pods) {
+	if was, is := addressSet(before), addressSet(after); was != is {
+		var reasons []string
+		for _, p := range after {
+			reasons = append(reasons, fmt.Sprintf("%s on %s: %s", p.Name, p.Spec.NodeName, p.Annotations[pinReason]))
+		}
+		t.Lostf("%s: the pods had %s and have %s (%s)", what, was, is, strings.Join(reasons, "; "))
+	}
+}
+
+// launcher creates a pod as virt-controller creates those of a virtual machine: with a generated
+// name, and without a controller that would recreate it.
+func (t *Test) launcher(n *cluster.Node) string {
+	var options []Option
+	if n != nil {
+		options = append(options, on(n))
+	}
+	template := t.echoserver("launcher", n, 1, append(options, ReservedAs("fedora"))...).Spec.Template
+	pod := corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	pod.GenerateName = "virt-launcher-fedora-"
+	created, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &pod, metav1.CreateOptions{})
+	t.Must(err)
+	return created.Name
+}
+
+// relaunch deletes a pod and creates the next one when it is gone.
+func (t *Test) relaunch(name string, n *cluster.Node) string {
+	pods := t.Client.CoreV1().Pods(t.NS)
+	t.Must(pods.Delete(t.Ctx, name, metav1.DeleteOptions{}))
+	t.Eventually(time.Minute, name+" is gone", func() error {
+		list, err := pods.List(t.Ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+		if err == nil && len(list.Items) > 0 {
+			err = errors.New("it is there")
+		}
+		return err
+	})
+	return t.launcher(n)
+}
+
+// recreateNamed recreates the pod of a Deployment and one of a virtual machine, and ends the
+// scenario if one of them gets another address.
+func (t *Test) recreateNamed(rounds int, n *cluster.Node) {
+	set := t.Named("registry", n, 1, recreateStrategy)
+	vm := t.launcher(n)
+	before, machine := set.Ready(), Pods{"": t.running(vm)}
+	for i := range rounds {
+		old := set.Ready()
+		set.rolloutNoWait(i)
+		vm = t.relaunch(vm, n)
+		what := fmt.Sprintf("recreation %d of %d", i+1, rounds)
+		t.sameSet("the Deployment, "+what, before, set.ReadyBut(old))
+		t.sameSet("the virtual machine, "+what, machine, Pods{"": t.running(vm)})
+	}
+	t.Step("the Deployment's pod had %s, and the virtual machine's %s, %d times of %d", addressSet(before),
+		addressSet(machine), rounds, rounds)
+	for _, p := range set.Ready() {
+		t.EventOf(p, "AddressKept", `as "registry"`)
+	}
+}
+
+func (s *Set) rolloutNoWait(i int) {
+	s.patchDeployment(`{"spec":{"template":{"metadata":{"annotations":{"rollout":"%d"}}}}}`, i)
+}
+
+func namedRecreate(t *Test) {
+	t.Step("a Deployment of one pod (Recreate) and a pod like a virtual machine's start on any node")
+	t.recreateNamed(20, nil)
+	t.Step("the reservations show the name")
+	out := t.Kubectl("--namespace="+t.NS, "get", "ipr")
+	header, _, _ := strings.Cut(out, "\n")
+	if !strings.Contains(header, "FOR") || !strings.Contains(out, "registry") || !strings.Contains(out, "fedora") {
+		t.Fatalf("kubectl get ipr shows\n%s", out)
+	}
+}
+
+func namedRollout(t *Test) {
+	t.Step("a Deployment of three pods with maxSurge 0 is rolled out ten times, all pods at once or one by one")
+	set := t.Named("registry", nil, 3, unavailable(3))
+	before := set.Ready()
+	for i := range 10 {
+		if i == 8 {
+			set.patchDeployment(`{"spec":{"strategy":{"rollingUpdate":{"maxUnavailable":1}}}}`)
+		}
+		began := time.Now()
+		t.sameSet(fmt.Sprintf("rollout %d", i+1), before, set.rollout(set.Ready()))
+		t.Step("rollout %d took %.0f s", i+1, time.Since(began).Seconds())
+	}
+	t.Step("scaled to 1 and back to 3")
+	t.published(set.Ready())
+	set.scaleDeployment(1)
+	t.Eventually(time.Minute, "two addresses are held", func() error {
+		held := 0
+		for _, r := range t.Reservations() {
+			if r.Status.State == "Held" {
+				held++
+			}
+		}
+		if held != 2 {
+			return fmt.Errorf("%d are", held)
+		}
+		return nil
+	})
+	t.sameSet("scaled", before, set.scaleDeployment(3))
+	t.Step("another Deployment has the same name by mistake")
+	other := t.Named("mirror", nil, 2, recreateStrategy, ReservedAs("registry"))
+	both := merge(set.Ready(), other.Ready())
+	if all := strings.Fields(addressSet(both)); len(slices.Compact(all)) != len(both) {
+		t.Fatalf("an address is in two pods: %v", all)
+	}
+	for _, p := range other.Ready() {
+		t.EventOf(p, "ReservationShared", "Deployment mirror and Deployment registry", `"registry"`)
+	}
+	all := addressSet(both)
+	set.Delete(set.Ready())
+	other.Delete(other.Ready())
+	t.Eventually(2*time.Minute, "all run again", func() error {
+		now := merge(set.Pods(), other.Pods())
+		for _, p := range now {
+			if !ready(p) || both[p.Name].UID == p.UID {
+				return fmt.Errorf("%s is old or not Ready", p.Name)
+			}
+		}
+		if len(now) != len(both) {
+			return fmt.Errorf("there are %d", len(now))
+		}
+		return nil
+	})
+	t.Step("recreated together, the five pods have %s after %s", addressSet(merge(set.Ready(), other.Ready())), all)
+}
+
+func namedForced(t *Test) {
+	n := t.Node(1)
+	set := t.Named("registry", n, 1, recreateStrategy, Stubborn(20*time.Second))
+	before := set.Ready()
+	for _, p := range before {
+		old := t.Sandbox(n, p)
+		t.Step("the sandbox %.12s hangs and cannot be stopped; the pod is force-deleted", old.ID)
+		resume := t.hang(n, old)
+		set.ForceDelete(before)
+		t.Eventually(time.Minute, "the new pod is refused", func() error {
+			for _, next := range set.Pods() {
+				if len(t.Events(string(next.UID), "FailedCreatePodSandBox")) > 0 {
+					return nil
+				}
+				if ready(next) {
+					t.Fatalf("it got %s while the old one has %s", addresses(next), addresses(p))
+				}
+			}
+			return errors.New("it is not")
+		})
+		resume()
+	}
+	t.sameSet("force-deleted", before, set.ReadyBut(before))
+}
+
+// namedWithoutCapability has flannel's own configuration, with which the plugin gets no
+// annotations.
+func namedWithoutCapability(t *Test) {
+	n := t.Node(1)
+	network := n.DefaultNetwork()
+	network.Type, network.Stock = "flannel", true
+	t.Step("%s has flannel's own configuration; leasehold is installed as host-local", n.Name)
+	t.Networks(n, network)
+	t.asHostLocal(n)
+	t.recreateNamed(10, n)
+	t.countFirst(n)
+	t.Step("the agent is away while a pod starts, comes back while it runs, and the next pod starts")
+	back := t.WithoutAgent(n)
+	set := t.Named("late", n, 1, recreateStrategy)
+	before := set.Ready()
+	back()
+	t.Eventually(time.Minute, "the lease has its name", func() error {
+		leases, _ := t.Leases(n)
+		for _, l := range leases {
+			if _, is := before[l.Pod]; is && l.Reservation == "late" && l.Window == "10m0s" {
+				return nil
+			}
+		}
+		return fmt.Errorf("there are %v", leases)
+	})
+	t.sameSet("after a first life without the agent", before, set.rollout(before))
+}
+
+// countFirst starts pods with a reservation name and counts for how many the agent has stored the
+// name before the plugin was called. All others get it afterwards.
+func (t *Test) countFirst(n *cluster.Node) {
+	size, rounds := 20, 1
+	if t.Long {
+		size, rounds = 50, 20
+	}
+	first := 0
+	set := t.Named("many", n, size, recreateStrategy)
+	for i := range rounds {
+		pods := set.Ready()
+		t.Eventually(30*time.Second, "all leases have the name", func() error {
+			named := 0
+			leases, _ := t.Leases(n)
+			for _, l := range leases {
+				if _, is := pods[l.Pod]; is && l.Reservation == "many" {
+					named++
+				}
+			}
+			if named != size {
+				return fmt.Errorf("%d of %d", named, size)
+			}
+			return nil
+		})
+		for _, e := range t.History(n) {
+			if _, is := pods[e.Pod]; is && (e.Event == "Bound" || e.Event == "Kept") && e.Reservation == "many" {
+				first++
+			}
+		}
+		if i+1 < rounds {
+			set.rollout(pods)
+		}
+	}
+	t.Step("the agent was first for %d of %d pods", first, size*rounds)
+	set.scaleDeployment(0)
+}
