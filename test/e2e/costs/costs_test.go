@@ -73,8 +73,8 @@ func TestFitted(t *testing.T) {
 // TestPage checks that the page says what was measured, and marks what was not.
 func TestPage(t *testing.T) {
 	runs := []Run{run("before", 50, 20), run("before", 2000, 60), run("now", 50, 10), run("now", 500, 11),
-		run("now", 5000, 12), {Commit: "now", Nodes: 10, Reservations: 50000, Managers: []Manager{{1, 2, 3}},
-			Started: 4 * time.Second}}
+		run("now", 5000, 12), {Commit: "now", Nodes: 10, Reservations: 50000, Pods: 40000,
+			Managers: []Manager{{1, 2, 3}}, Started: 4 * time.Second}}
 	page, err := Page(runs)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestPage(t *testing.T) {
 		"| 50 | 2.5 | 2.0 | 2.00 ± 0.18 | 2.50 ± 0.20 | 2.00 ± 0.18 |",
 		"| 5000 | away | 2.0 | 100 | 98 |  | 7 |  |  |",
 		"| 50 | away | 2.0 | 100 | 98 | *0, 0* | 7 |  |  |",
-		"| 10 | 50000 | 1, 2, 3 | | 4 s |",
+		"| 10 | 50000, 40000 | 1, 2, 3 | | 4 s |",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)

@@ -119,8 +119,8 @@ func (b *Bench) Cost(ctx context.Context, o CostOptions) (run costs.Run, err err
 }
 
 // Managers measures the memory of the managers, and admissions, with a population and without
-// agents.
-func (b *Bench) Managers(ctx context.Context, nodes, reservations int) (run costs.Run, err error) {
+// agents. If hasPods is false, all pods are away, so that there are reservations only.
+func (b *Bench) Managers(ctx context.Context, nodes, reservations int, hasPods bool) (run costs.Run, err error) {
 	// These nodes renew no Lease, so the controller manager must not run.
 	if err := b.cluster.StopControl(ctx, cluster.ControllerManager); err != nil {
 		return run, err
@@ -128,7 +128,7 @@ func (b *Bench) Managers(ctx context.Context, nodes, reservations int) (run cost
 	if run.Commit, run.Subject, err = b.commit(ctx); err != nil {
 		return run, err
 	}
-	c := population{Nodes: nodes, Reservations: reservations}
+	c := population{Nodes: nodes, Reservations: reservations, Away: !hasPods}
 	if _, err := b.fill(ctx, c); err != nil {
 		return run, err
 	}

@@ -48,7 +48,8 @@ var (
 		"instead, measure what leasehold costs the API server with this `number` of nodes and simulated agents")
 	managers = flag.Int("managers", 0,
 		"instead, measure the managers with this `number` of reservations and -scale-nodes nodes, without agents")
-	podsPerNode = flag.Int("pods-per-node", 10, "number of reservations of each node for -agents")
+	managersPods = flag.Bool("managers-pods", true, "four fifths of the reservations have pods for -managers")
+	podsPerNode  = flag.Int("pods-per-node", 10, "number of reservations of each node for -agents")
 	recreated   = flag.Int("recreated", 5, "recreations per second for -agents")
 	window      = flag.Duration("window", 15*time.Second, "duration of each kind of recreations for -agents")
 	rounds      = flag.Int("rounds", 3, "number of windows of each kind for -agents")
@@ -117,7 +118,7 @@ func run(ctx context.Context, repo string) error {
 	}
 	if *managers > 0 {
 		return on(ctx, repo, func(b *pinbench.Bench) error {
-			run, err := b.Managers(ctx, *scaleNodes, *managers)
+			run, err := b.Managers(ctx, *scaleNodes, *managers, *managersPods)
 			if err != nil {
 				return err
 			}
