@@ -122,7 +122,8 @@ func Add(path string, run Run) error {
 		return err
 	}
 	runs = slices.DeleteFunc(runs, func(r Run) bool {
-		return r.Commit == run.Commit && r.Nodes == run.Nodes && r.Reservations == run.Reservations && r.Pods == run.Pods
+		return r.Commit == run.Commit && r.Nodes == run.Nodes && r.Reservations == run.Reservations &&
+			r.Pods == run.Pods
 	})
 	text, err := json.MarshalIndent(append(runs, run), "", " ")
 	if err != nil {
