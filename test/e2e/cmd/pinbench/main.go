@@ -50,11 +50,11 @@ var (
 		"instead, measure the managers with this `number` of reservations and -scale-nodes nodes, without agents")
 	managersPods = flag.Bool("managers-pods", true, "four fifths of the reservations have pods for -managers")
 	podsPerNode  = flag.Int("pods-per-node", 10, "number of reservations of each node for -agents")
-	recreated   = flag.Int("recreated", 5, "recreations per second for -agents")
-	window      = flag.Duration("window", 15*time.Second, "duration of each kind of recreations for -agents")
-	rounds      = flag.Int("rounds", 3, "number of windows of each kind for -agents")
-	settle      = flag.Duration("settle", 75*time.Second, "how long the agents run before the measurement for -agents")
-	accidents   = flag.String("accidents", "zone,manager,outage,upgrade,start",
+	recreated    = flag.Int("recreated", 5, "recreations per second for -agents")
+	window       = flag.Duration("window", 15*time.Second, "duration of each kind of recreations for -agents")
+	rounds       = flag.Int("rounds", 3, "number of windows of each kind for -agents")
+	settle       = flag.Duration("settle", 75*time.Second, "how long the agents run before the measurement for -agents")
+	accidents    = flag.String("accidents", "zone,manager,outage,upgrade,start",
 		"accidents that are measured too for -agents, separated by commas")
 	outage    = flag.Duration("outage", time.Minute, "how long the API server is away for -agents")
 	simulated = flag.String("simulated", "", "`directory` of the source of the simulated agents for -agents")
