@@ -433,9 +433,10 @@ func digest(t *Test, path string) string {
 	return fmt.Sprintf("%s %x", info.Mode(), sha256.Sum256(content))
 }
 
-// onlyAdded waits until libcni has results of no other retained pod than this one. The runtime
-// refuses DELs for a moment after the configuration is written anew, and the kubelet repeats them;
-// until then uninstall leaves a program of the name that their configuration has.
+// onlyAdded waits until libcni has results of leasehold for no other pod than this one and the
+// managers, which uninstall stops itself. The runtime refuses DELs for a moment after the
+// configuration is written anew, and the kubelet repeats them; until then uninstall leaves a
+// program of the name that their configuration has.
 func (s *stockCluster) onlyAdded(pod string) {
 	s.Eventually(2*time.Minute, "the DELs of all other pods are done", func() error {
 		found := false
@@ -448,10 +449,16 @@ func (s *stockCluster) onlyAdded(pod string) {
 					continue
 				}
 				s.Must(err)
-				var cached struct{ CniArgs [][2]string }
+				var cached struct {
+					Config  []byte
+					CniArgs [][2]string
+				}
 				s.Must(json.Unmarshal(content, &cached))
+				if !bytes.Contains(cached.Config, []byte(`"leasehold"`)) {
+					continue
+				}
 				for _, arg := range cached.CniArgs {
-					if arg[0] != "K8S_POD_NAME" || !strings.HasPrefix(arg[1], s.set.Name+"-") {
+					if arg[0] != "K8S_POD_NAME" || strings.HasPrefix(arg[1], "leasehold-manager-") {
 						continue
 					}
 					if arg[1] != pod {
