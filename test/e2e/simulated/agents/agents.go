@@ -179,7 +179,7 @@ func (s *simulation) addNodes(r nodesRequest) (struct{}, error) {
 		n := &simulatedNode{name: object.Name, kernel: k, sets: []pool.Set{set},
 			pool:    lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "cbr0"},
 			service: &transact.Node{Store: store.New(dirs), Host: k, Clock: s.here.Clock},
-			changes: agent.NewChanges(dirs, s.log)}
+			changes: agent.NewSimulatedChanges(s.log)}
 		now := n.service.Clock()
 		err := n.service.Store.Update(context.Background(), func(tx *store.Tx) error {
 			err := errors.Join(tx.SetNamespaceIDs(k.NamespaceIDs(now.BootID)), tx.SetAdopted(n.pool),

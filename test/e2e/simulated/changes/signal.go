@@ -5,8 +5,12 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"time"
 )
+
+// NewSimulatedChanges returns Changes for RunSimulated.
+func NewSimulatedChanges(log *slog.Logger) *Changes { return &Changes{log: log, poll: pollInterval} }
 
 // RunSimulated is Run for a node whose writes are announced by Written. A machine has fewer inotify
 // instances than simulated nodes.
