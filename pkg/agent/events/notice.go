@@ -149,12 +149,14 @@ func keptText(e store.Entry) string {
 	if e.Event == store.EventTakenOver {
 		return "taken over " + e.Reason
 	}
-	if away, ok := strings.CutPrefix(e.Reason, "after "); ok && e.Reservation != "" {
+	away, isReturn := strings.CutPrefix(e.Reason, "after ")
+	switch {
+	case !isReturn:
+		return e.Reason
+	case e.Reservation != "":
 		return fmt.Sprintf("it was held for %s as %q", away, e.Reservation)
-	} else if ok {
-		return "the pod was away for " + away
 	}
-	return e.Reason
+	return "the pod was away for " + away
 }
 
 // lossText returns why a pod has lost its address.

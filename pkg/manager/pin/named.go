@@ -154,8 +154,11 @@ func (c *cluster) targets(namespace, name, key string) (nodes []pinTarget, last 
 // compareHolder compares two vacancies of one address. It is positive if v is that of the pod which
 // had the address later.
 func (v vacancy) compareHolder(other vacancy) int {
-	if v.lives != other.lives {
-		return map[bool]int{true: 1, false: -1}[v.lives]
+	switch {
+	case v.lives && !other.lives:
+		return 1
+	case other.lives && !v.lives:
+		return -1
 	}
 	return cmp.Or(v.created.Compare(other.created), cmp.Compare(version(v.reservation), version(other.reservation)))
 }

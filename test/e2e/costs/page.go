@@ -33,7 +33,8 @@ func (s series) Accidents() bool {
 	return slices.ContainsFunc(s.Runs, func(r Run) bool { return len(r.Accidents) > 0 })
 }
 
-// bySize returns the series of the runs. The last measured commit comes first.
+// bySize returns the series of the runs. The commit with the most runs comes first, then the last
+// measured one: what a commit is compared with is measured after it, and less of it.
 func bySize(runs []Run) (all []series) {
 	slices.SortStableFunc(runs, func(a, b Run) int { return b.At.Compare(a.At) })
 	for _, r := range runs {
@@ -51,6 +52,8 @@ func bySize(runs []Run) (all []series) {
 		slices.SortFunc(s.Runs, func(a, b Run) int { return a.Nodes - b.Nodes })
 		slices.SortFunc(s.Managers, func(a, b Run) int { return a.Reservations - b.Reservations })
 	}
+	size := func(s series) int { return len(s.Runs) + len(s.Managers) }
+	slices.SortStableFunc(all, func(a, b series) int { return size(b) - size(a) })
 	return all
 }
 
