@@ -49,18 +49,7 @@ func doctor(t *Test) {
 
 	set := t.Echoserver("held", t.Node(1), 2, KeptFor("1h"))
 	set.Scale(0)
-	t.Eventually(time.Minute, "two addresses are published as held", func() error {
-		held := 0
-		for _, r := range t.Reservations() {
-			if r.Status.State == "Held" {
-				held++
-			}
-		}
-		if held != 2 {
-			return fmt.Errorf("%d are", held)
-		}
-		return nil
-	})
+	t.publishedAsHeld(2)
 	t.Step("an administrator sets a limit of two held addresses")
 	t.Kubectl("--namespace="+cluster.System, "create", "configmap", "leasehold-limits", "--from-literal=maxHeld=2")
 	t.Cleanup(func() {

@@ -185,18 +185,7 @@ func namedRollout(t *Test) {
 	t.Step("scaled to 1 and back to 3")
 	t.published(set.Ready())
 	set.scaleDeployment(1)
-	t.Eventually(time.Minute, "two addresses are held", func() error {
-		held := 0
-		for _, r := range t.Reservations() {
-			if r.Status.State == "Held" {
-				held++
-			}
-		}
-		if held != 2 {
-			return fmt.Errorf("%d are", held)
-		}
-		return nil
-	})
+	t.publishedAsHeld(2)
 	t.sameSet("scaled", before, set.scaleDeployment(3))
 	t.Step("another Deployment has the same name by mistake")
 	other := t.Named("mirror", nil, 2, recreateStrategy, ReservedAs("registry"))

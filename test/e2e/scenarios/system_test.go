@@ -239,6 +239,22 @@ func (t *Test) Reservations() []inspect.Reservation {
 	return found
 }
 
+// publishedAsHeld waits until as many reservations as that are published as held.
+func (t *Test) publishedAsHeld(want int) {
+	t.Eventually(time.Minute, fmt.Sprintf("%d reservations are published as held", want), func() error {
+		held := 0
+		for _, r := range t.Reservations() {
+			if r.Status.State == "Held" {
+				held++
+			}
+		}
+		if held != want {
+			return fmt.Errorf("%d are", held)
+		}
+		return nil
+	})
+}
+
 // Reservation finds the reservation of a pod on a node.
 func (t *Test) Reservation(pod string, n *cluster.Node) (inspect.Reservation, bool) {
 	for _, r := range t.Reservations() {
