@@ -31,10 +31,6 @@ type nodeIdentity struct{ Name, UID string }
 // node.
 const confirmedAfter = 30 * time.Second
 
-// returnDelay is how long a pod must be away before its hold is published. Most pods that are
-// recreated have their address again before.
-const returnDelay = 5 * time.Second
-
 // wanted is the desired state of an IPReservation.
 type wanted struct {
 	Object ipamv1.IPReservation
@@ -200,7 +196,7 @@ func waitForConfirmation(s, existing ipamv1.IPReservationStatus, now time.Time) 
 	return waiting
 }
 
-// waitForReturn returns the status to write for a pod that is away. For returnDelay that is the
+// waitForReturn returns the status to write for a pod that is away. For ipamv1.ReturnDelay that is the
 // existing status, which shows the pod as Bound: if the pod returns before, the hold and the return
 // are one write. If anything else has changed, or the hold ends soon, that is the status s. last is
 // the lease that was released last.
@@ -209,7 +205,7 @@ func (plan *plan) waitForReturn(
 ) ipamv1.IPReservationStatus {
 	away := now.Since(last.ReleasedAt)
 	isAway := s.State == ipamv1.Held && existing.State == ipamv1.Bound && existing.Confirmed
-	if !isAway || away >= returnDelay ||
+	if !isAway || away >= ipamv1.ReturnDelay ||
 		s.HeldUntil != nil && s.HeldUntil.Time.Before(now.Wall.Add(confirmedAfter)) {
 		return s
 	}
@@ -219,7 +215,7 @@ func (plan *plan) waitForReturn(
 	if !equality.Semantic.DeepEqual(waiting, existing) {
 		return s
 	}
-	plan.requeueAfter(returnDelay - away)
+	plan.requeueAfter(ipamv1.ReturnDelay - away)
 	return waiting
 }
 

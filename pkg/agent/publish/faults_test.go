@@ -192,7 +192,7 @@ func TestLagOfAHold(t *testing.T) {
 	p.list()
 	p.publish() // not counted, because the lease is older than maxLag
 	p.node.Release(l)
-	p.after(returnDelay + time.Second)
+	p.after(ipamv1.ReturnDelay + time.Second)
 	p.expect("held", p.publish(), "PATCH status")
 	var m dto.Metric
 	if err := p.Metrics.lag.Write(&m); err != nil {
@@ -348,7 +348,7 @@ func TestWritesAreCountedAndRepeated(t *testing.T) {
 	}
 	fail("the object", func(r *http.Request) bool { return path.Base(r.URL.Path) == mine })
 	p.node.Release(l)
-	p.after(returnDelay)
+	p.after(ipamv1.ReturnDelay)
 	fail("the status", func(r *http.Request) bool { return path.Base(r.URL.Path) == "status" })
 	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, lease.Lease{}) })
 	fail("a deletion", func(r *http.Request) bool { return r.Method == http.MethodDelete })

@@ -216,7 +216,7 @@ func TestReservationsThatAreNotServed(t *testing.T) {
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.publish()
 	p.node.Release(l)
-	p.after(returnDelay)
+	p.after(ipamv1.ReturnDelay)
 	p.server.Reject(func(r *http.Request) int {
 		if strings.HasPrefix(r.URL.Path, "/apis/ipam.leasehold.dev/") {
 			return fakeapi.NotServed
@@ -252,7 +252,7 @@ func TestReservationThatWasDeleted(t *testing.T) {
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.publish()
 	p.node.Release(l)
-	p.after(returnDelay)
+	p.after(ipamv1.ReturnDelay)
 	p.server.Remove(objects + mine)
 	p.expect("deleted", p.publish(), "PATCH status")
 	if len(p.delayed) != 1 {

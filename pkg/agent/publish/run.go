@@ -451,8 +451,8 @@ func (p *Publisher) observeLag(t task) {
 	}
 	lag := p.Service.Clock().Since(t.want.Since)
 	wasBound := t.existing != nil && t.existing.Status.State == ipamv1.Bound && t.existing.Status.Confirmed
-	if wasBound && t.want.Object.Status.State == ipamv1.Held && lag >= returnDelay {
-		lag -= returnDelay
+	if wasBound && t.want.Object.Status.State == ipamv1.Held && lag >= ipamv1.ReturnDelay {
+		lag -= ipamv1.ReturnDelay
 	}
 	if t.existing == nil && lag > maxLag {
 		return // see maxLag

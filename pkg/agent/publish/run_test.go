@@ -137,7 +137,7 @@ func TestLifeOfAReservation(t *testing.T) {
 	}
 	p.expect("no change", p.publish())
 	p.node.Release(l)
-	p.after(returnDelay)
+	p.after(ipamv1.ReturnDelay)
 	p.expect("held", p.publish(), "PATCH status")
 	if got := p.state(mine); got != "Held 10.0.0.2" {
 		t.Error(got)
@@ -150,7 +150,7 @@ func TestLifeOfAReservation(t *testing.T) {
 	p.expect("no change", p.publish())
 }
 
-// A pod that returns to its address within returnDelay costs one write, when it is Ready. If it
+// A pod that returns to its address within ipamv1.ReturnDelay costs one write, when it is Ready. If it
 // takes longer, there is one when its former pod has gone, too.
 func TestWritesOfARecreation(t *testing.T) {
 	for name, isLate := range map[string]bool{"at once": false, "later": true} {
@@ -164,7 +164,7 @@ func testWritesOfARecreation(t *testing.T, isLate bool) {
 	p.list()
 	p.publish()
 	p.node.Release(l)
-	p.after(returnDelay - time.Second)
+	p.after(ipamv1.ReturnDelay - time.Second)
 	p.expect("away", p.publish())
 	if isLate {
 		if after := p.pass(t.Context()); after < 900*time.Millisecond || after > 1100*time.Millisecond {

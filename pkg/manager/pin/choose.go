@@ -1,8 +1,11 @@
 package pin
 
 import (
+	"cmp"
 	"strconv"
 	"time"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 )
 
 const (
@@ -149,9 +152,9 @@ func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) 
 //
 //   - A reservation that is not abandoned is preferable to an abandoned one.
 //   - The reservation of the last pod is preferable.
-//   - The hold that began later is preferable, or else the reservation that was written later. A
-//     pod that was admitted without a manager has no label, so the manager has not seen where it
-//     ran.
+//   - The reservation that shows the later event is preferable, or else the one that was written
+//     later. A pod that was admitted without a manager has no label, so the manager has not seen
+//     where it ran.
 //
 // The state Bound is no criterion, because the reservation of a node that died remains Bound for as
 // long as the object exists.
@@ -162,11 +165,22 @@ func preferable(a, b *reservation, last string) bool {
 	if a, b := a.PodUID == last, b.PodUID == last; last != "" && a != b {
 		return a
 	}
-	since, before := heldSince(a), heldSince(b)
+	since, before := shows(a), shows(b)
 	if !since.IsZero() && !before.IsZero() && !since.Equal(before) {
 		return since.After(before)
 	}
 	return version(a) > version(b)
+}
+
+// shows returns when the event happened that a reservation shows: the begin of a hold, or of the
+// life of the pod. The order of the writes is another one, because the agent of a node that a pod
+// has left may write the hold when the pod already runs on another node. It returns zero if the
+// time is not known.
+func shows(r *reservation) time.Time {
+	if since := heldSince(r); r.Bound || r.Written.IsZero() || !since.IsZero() {
+		return cmp.Or(since, r.Written)
+	}
+	return r.Written.Add(-ipam.ReturnDelay)
 }
 
 // isOver reports whether a reservation is a hold that has ended.

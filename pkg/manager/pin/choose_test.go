@@ -45,6 +45,10 @@ func TestChoose(t *testing.T) {
 		other.Node = node
 		return &other
 	}
+	written := func(ago time.Duration, r *reservation) *reservation {
+		r.Written = noon.Add(-ago)
+		return r
+	}
 	created := func(minute int, r *reservation) *reservation {
 		r.CreationTimestamp = metav1.NewTime(noon.Add(time.Duration(minute) * time.Minute))
 		return r
@@ -63,6 +67,14 @@ func TestChoose(t *testing.T) {
 		{"bound on a node that died, and held since", all{bound("node1", "1"), held("node2", "9", time.Minute)},
 			instance{}, "node2"},
 		{"bound since", all{held("node1", "1", time.Minute), bound("node2", "9")}, instance{}, "node2"},
+		{"bound since, before the hold was written",
+			all{written(55*time.Second, held("node1", "9", 9*time.Minute)), written(58*time.Second, bound("node2", "8"))},
+			instance{}, "node2"},
+		{"bound since, before the hold without an end was written",
+			all{written(55*time.Second, forever), written(58*time.Second, bound("node2", "8"))}, instance{}, "node2"},
+		{"bound on a node that died, and held since, both with their times",
+			all{written(time.Hour, bound("node1", "1")), written(55*time.Second, held("node2", "9", 9*time.Minute))},
+			instance{}, "node2"},
 		{"the pod's last instance, whose predecessor's end was reported late",
 			all{held("node1", "9", time.Minute), of("u1", bound("node2", "1"))},
 			instance{Node: "node2", PodUID: "u1", Ended: noon.Add(-time.Hour)}, "node2"},

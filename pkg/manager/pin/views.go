@@ -30,6 +30,7 @@ type reservation struct {
 	Confirmed          bool         // the pod can start on the node
 	Addresses          string       // joined by commas
 	Until              time.Time    // end of the hold; zero if bound, or if the hold has no end
+	Written            time.Time    // when the agent last changed the status, by the API server's clock
 	Window             lease.Window // 0 if not known
 	HasRelease         bool         // a user has set spec.release
 	Releasing          bool         // a user has asked to release these addresses
@@ -58,6 +59,11 @@ func viewReservation(r *ipam.IPReservation) *reservation {
 		v.Until = r.Status.HeldUntil.Time
 	}
 	v.Window, _ = policy.ParseWindow(r.Status.Window)
+	for _, f := range r.ManagedFields {
+		if f.Subresource == "status" && f.Time != nil && f.Time.After(v.Written) {
+			v.Written = f.Time.Time
+		}
+	}
 	return v
 }
 

@@ -24,8 +24,17 @@ func read[T any](t *testing.T, text string) *T {
 
 func TestViewReservation(t *testing.T) {
 	object := read[ipam.IPReservation](t, `
-metadata: {namespace: db, name: db-0-5f1c9a02, uid: r1, resourceVersion: "7", generation: 3, labels: {a: b},
-  annotations: {leasehold.dev/pin-abandoned: 00000000000000a1}}
+metadata:
+  namespace: db
+  name: db-0-5f1c9a02
+  uid: r1
+  resourceVersion: "7"
+  generation: 3
+  labels: {a: b}
+  annotations: {leasehold.dev/pin-abandoned: 00000000000000a1}
+  managedFields:
+  - {manager: leasehold-agent, operation: Apply, subresource: status, time: "2026-11-21T11:50:05Z"}
+  - {manager: kubectl-patch, operation: Update, time: "2026-11-21T11:55:00Z"}
 spec: {podName: db-0, nodeName: node1, nodeUID: n1, release: 00000000000000a1}
 status:
   id: 00000000000000a1
@@ -40,7 +49,7 @@ status:
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0-5f1c9a02", UID: "r1", ResourceVersion: "7",
 			Generation: 3},
 		Pod: "db-0", Node: "node1", NodeUID: "n1", ID: "00000000000000a1", PodUID: "u1",
-		Addresses: "10.0.0.7,fd00::7", Until: noon, Window: lease.Window(10 * time.Minute), HasRelease: true,
+		Addresses: "10.0.0.7,fd00::7", Until: noon, Written: noon.Add(5*time.Second - 10*time.Minute), Window: lease.Window(10 * time.Minute), HasRelease: true,
 		Releasing: true, Abandoned: true, Confirmed: true,
 	}
 	if diff := cmp.Diff(want, viewReservation(object), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {

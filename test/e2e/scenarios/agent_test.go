@@ -102,6 +102,12 @@ func (t *Test) forget(n *cluster.Node, pods Pods) {
 		netns := "/run/netns/" + filepath.Base(sandbox.NetNS)
 		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `umount --lazy "$0" && rm "$0"`, netns)
 		t.Must(err)
+		t.Cleanup(func() {
+			// No DEL will remove libcni's result, because of which an uninstall would leave the name
+			// leasehold for the DEL.
+			_, err := n.Machine().Run(t.Ctx, "sh", "-c", `rm -f /var/lib/cni/results/*"$0"*`, sandbox.ID)
+			t.Must(err)
+		})
 	}
 	t.Must(n.Kill(t.Ctx, cluster.Containerd))
 	t.Cleanup(func() { t.runs(n, cluster.Containerd) })

@@ -484,18 +484,30 @@ func pinEvicted(t *Test) {
 func pinManagerDown(t *Test) {
 	set := t.Echoserver("echoserver", nil, 3)
 	before := set.Ready()
-	t.Step("all managers are stopped: pods start unpinned")
+	t.Step("all managers are stopped: pods start unpinned, one of them on another node")
 	back := t.WithoutManager()
+	uncordon := t.Cordon(t.NodeOf(before["echoserver-0"]))
 	set.Delete(before)
 	after := set.ReadyBut(before)
+	uncordon()
 	for name, p := range after {
 		if p.Annotations[pinReason] != "" {
 			t.Fatalf("%s has the annotations %v", name, p.Annotations)
 		}
 	}
-	t.Step("they run again: pods are pinned again")
+	t.Step("they run again: pods are pinned again, also those that have left holds on other nodes")
 	back()
 	t.published(after)
+	t.Eventually(30*time.Second, "no former reservation is published as bound", func() error {
+		for name, p := range before {
+			if n := t.NodeOf(p); n.Name != after[name].Spec.NodeName {
+				if r, found := t.Reservation(name, n); found && r.Status.State != "Held" {
+					return fmt.Errorf("that of %s on %s is", name, n.Name)
+				}
+			}
+		}
+		return nil
+	})
 	set.Delete(after)
 	t.onSameNodes(after, set.ReadyBut(after))
 }

@@ -6,6 +6,8 @@
 package v1alpha1
 
 import (
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -43,6 +45,10 @@ const (
 	// Held addresses are reserved for a pod that is away.
 	Held State = "Held"
 )
+
+// ReturnDelay is how long a pod must be away before its addresses are shown as Held. Most pods that
+// are recreated have their addresses again before.
+const ReturnDelay = 5 * time.Second
 
 // IPReservation shows which addresses one node has reserved for one pod. Only the node's agent
 // writes it. A missing IPReservation does not mean that there is no lease: the agent publishes it
