@@ -196,10 +196,10 @@ func waitForConfirmation(s, existing ipamv1.IPReservationStatus, now time.Time) 
 	return waiting
 }
 
-// waitForReturn returns the status to write for a pod that is away. For ipamv1.ReturnDelay that is the
-// existing status, which shows the pod as Bound: if the pod returns before, the hold and the return
-// are one write. If anything else has changed, or the hold ends soon, that is the status s. last is
-// the lease that was released last.
+// waitForReturn returns the status to write for a pod that is away. For ipamv1.ReturnDelay that is
+// the existing status, which shows the pod as Bound: if the pod returns before, the hold and the
+// return are one write. If anything else has changed, or the hold ends soon, that is the status s.
+// last is the lease that was released last.
 func (plan *plan) waitForReturn(
 	last lease.Lease, s, existing ipamv1.IPReservationStatus, now lease.Instant,
 ) ipamv1.IPReservationStatus {

@@ -150,8 +150,8 @@ func TestLifeOfAReservation(t *testing.T) {
 	p.expect("no change", p.publish())
 }
 
-// A pod that returns to its address within ipamv1.ReturnDelay costs one write, when it is Ready. If it
-// takes longer, there is one when its former pod has gone, too.
+// A pod that returns to its address within ipamv1.ReturnDelay costs one write, when it is Ready. If
+// it takes longer, there is one when its former pod has gone, too.
 func TestWritesOfARecreation(t *testing.T) {
 	for name, isLate := range map[string]bool{"at once": false, "later": true} {
 		t.Run(name, func(t *testing.T) { testWritesOfARecreation(t, isLate) })

@@ -49,8 +49,8 @@ status:
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0-5f1c9a02", UID: "r1", ResourceVersion: "7",
 			Generation: 3},
 		Pod: "db-0", Node: "node1", NodeUID: "n1", ID: "00000000000000a1", PodUID: "u1",
-		Addresses: "10.0.0.7,fd00::7", Until: noon, Written: noon.Add(5*time.Second - 10*time.Minute), Window: lease.Window(10 * time.Minute), HasRelease: true,
-		Releasing: true, Abandoned: true, Confirmed: true,
+		Addresses: "10.0.0.7,fd00::7", Until: noon, Written: noon.Add(5*time.Second - 10*time.Minute),
+		Window: lease.Window(10 * time.Minute), HasRelease: true, Releasing: true, Abandoned: true, Confirmed: true,
 	}
 	if diff := cmp.Diff(want, viewReservation(object), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -103,8 +103,8 @@ func (t *Test) forget(n *cluster.Node, pods Pods) {
 		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `umount --lazy "$0" && rm "$0"`, netns)
 		t.Must(err)
 		t.Cleanup(func() {
-			// No DEL will remove libcni's result, because of which an uninstall would leave the name
-			// leasehold for the DEL.
+			// No DEL removes libcni's result, for which an uninstall leaves a program of the name
+			// leasehold.
 			_, err := n.Machine().Run(t.Ctx, "sh", "-c", `rm -f /var/lib/cni/results/*"$0"*`, sandbox.ID)
 			t.Must(err)
 		})
