@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,6 +84,7 @@ type reservation struct {
 	UID       string   `json:"uid"`
 	ID        string   `json:"id"`
 	Object    string   `json:"object"`
+	For       string   `json:"reservation"` // the reservation name of the pod, "" if it has none
 }
 
 // reservations returns the reservations that the flags select and for which keep reports true.
@@ -100,7 +102,8 @@ func (c *cluster) reservations(ctx context.Context, keep func(reservation) bool)
 		r := reservation{Namespace: o.Text("metadata", "namespace"), Object: o.Text("metadata", "name"),
 			Pod: o.Text("spec", "podName"), Node: o.Text("spec", "nodeName"), State: o.Text("status", "state"),
 			Window: o.Text("status", "window"), Until: o.Text("status", "heldUntil"), UID: o.Text("status", "podUID"),
-			ID: o.Text("status", "id"), Addresses: []string{}, Networks: []string{}}
+			ID: o.Text("status", "id"), For: o.Text("status", "reservation"),
+			Addresses: []string{}, Networks: []string{}}
 		if r.State == "Held" && r.Until == "" {
 			r.Until = "forever"
 		}
@@ -108,7 +111,7 @@ func (c *cluster) reservations(ctx context.Context, keep func(reservation) bool)
 			r.Addresses = append(r.Addresses, a.Text("address"))
 			r.Networks = append(r.Networks, a.Text("network"))
 		}
-		if (c.node == "" || r.Node == c.node) && keep(r) {
+		if (c.node == "" || r.Node == c.node) && c.isFor(r.Namespace, r.For) && keep(r) {
 			out = append(out, r)
 		}
 	}
@@ -134,6 +137,10 @@ func (c *cluster) printReservations(all []reservation) error {
 	}
 	return table(c.Stdout, func(w io.Writer) {
 		head := "NAMESPACE\tPOD\tNODE\tADDRESSES\tSTATE\tUNTIL"
+		named := slices.ContainsFunc(all, func(r reservation) bool { return r.For != "" })
+		if named {
+			head += "\tFOR"
+		}
 		if c.output == "wide" {
 			head += "\tWINDOW\tUID\tID"
 		}
@@ -141,6 +148,9 @@ func (c *cluster) printReservations(all []reservation) error {
 		for _, r := range all {
 			fmt.Fprint(w, strings.Join([]string{r.Namespace, r.Pod, r.Node, dash(strings.Join(r.Addresses, ",")),
 				dash(r.State), dash(r.Until)}, "\t"))
+			if named {
+				fmt.Fprint(w, "\t"+dash(r.For))
+			}
 			if c.output == "wide" {
 				fmt.Fprint(w, "\t"+strings.Join([]string{dash(r.Window), dash(r.UID), dash(r.ID)}, "\t"))
 			}
@@ -155,8 +165,8 @@ func (c *cluster) list() *cobra.Command {
 		Use:   "list",
 		Short: "List the addresses that are kept for pods",
 		Long: `List the reservations of the cluster: pods with the annotation, and the addresses that
-they have or that are held for them while they are away. Other pods' addresses are
-shown by leasectl on their node.`,
+they have or that are held for them while they are away. The column FOR has reservation
+names, if a pod has one. Other pods' addresses are shown by leasectl on their node.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := c.reservations(cmd.Context(), func(r reservation) bool { return !held || r.State == "Held" })
@@ -167,6 +177,7 @@ shown by leasectl on their node.`,
 		},
 	}
 	c.podFlags(command)
+	c.forFlag(command.Flags())
 	command.Flags().BoolVar(&held, "held", false, "only addresses of pods that are away")
 	return command
 }
@@ -203,8 +214,8 @@ func (c *cluster) show() *cobra.Command {
 					for _, line := range [][2]string{{"Pod", r.Namespace + "/" + r.Pod}, {"Pod UID", dash(r.UID)},
 						{"Node", r.Node}, {"Addresses", dash(strings.Join(r.Addresses, ", "))},
 						{"Networks", dash(strings.Join(r.Networks, ", "))}, {"State", dash(r.State)},
-						{"Window", dash(r.Window)}, {"Held until", dash(r.Until)}, {"Lease", dash(r.ID)},
-						{"Object", r.Object}} {
+						{"Reservation name", dash(r.For)}, {"Window", dash(r.Window)},
+						{"Held until", dash(r.Until)}, {"Lease", dash(r.ID)}, {"Object", r.Object}} {
 						fmt.Fprintf(w, "%s:\t%s\n", line[0], line[1])
 					}
 				}

@@ -98,12 +98,13 @@ its address until it ends, and the next pod of its name gets another one.
 It writes spec.release of the IPReservations, which admins of a namespace may; the
 agents of the nodes do the rest.`,
 		Example: "  kubectl leasehold release db/db-0\n  kubectl leasehold release --namespace=db --held\n" +
+			"  kubectl leasehold release --for=db/registry --held\n" +
 			"  kubectl leasehold release --node=node7 --held --dry-run",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.completeSubject,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 && c.namespace == "" && c.node == "" {
-				return usage("name an address, a pod, --namespace or --node")
+			if len(args) == 0 && c.namespace == "" && c.node == "" && c.forName == "" {
+				return usage("name an address, a pod, --for, --namespace or --node")
 			}
 			var s subject
 			if len(args) == 1 {
@@ -126,6 +127,7 @@ agents of the nodes do the rest.`,
 	}
 	c.podFlags(command)
 	f := command.Flags()
+	c.forFlag(f)
 	f.BoolVar(&held, "held", false, "only addresses of pods that are away")
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	f.BoolVar(&dryRun, "dry-run", false, "show what would be released, and stop")

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -165,8 +166,7 @@ func (a *app) addFlags(root *cobra.Command) {
 	f.StringVarP(&a.output, "output", "o", "table", "output format: table, wide or json")
 	f.StringVar(&a.network, "network", "", "only the leases of this CNI network")
 	f.StringVar(&a.pod, "pod", "", "only the leases of this pod, as namespace/name")
-	f.StringVar(&a.forName, "for", "",
-		"only the leases of this reservation name (annotation leasehold.dev/reserve-as), as name or namespace/name")
+	a.forFlag(f)
 	f.StringVar(&a.state, "state", "", "only leases in this state: bound or held")
 	f.StringVar(&a.Dirs.State, "state-dir", a.Dirs.State, "directory of the lease store")
 	f.StringVar(&a.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
@@ -185,6 +185,11 @@ func (a *app) addFlags(root *cobra.Command) {
 		}
 		return l.Namespace + "/" + l.Reservation
 	}))
+}
+
+func (a *app) forFlag(f *pflag.FlagSet) {
+	f.StringVar(&a.forName, "for", "",
+		"only the leases of this reservation name (annotation leasehold.dev/reserve-as), as name or namespace/name")
 }
 
 func complete(c *cobra.Command, flag string, words ...string) {
