@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -25,11 +24,11 @@ import (
 // watch shows it.
 const admissionLag = 3 * time.Second
 
-// A Deployment creates a pod when it deletes another one, and the watch may show the deletion a
-// moment later. For such a pod without an address the webhook looks again rolloutTries times.
+// A Deployment creates a pod when another one is deleted, and the watch may show the deletion a
+// moment later. For such a pod without an address the webhook looks again lookTries times.
 const (
-	rolloutPause = 100 * time.Millisecond
-	rolloutTries = 5
+	lookPause = 100 * time.Millisecond
+	lookTries = 5
 )
 
 // admitted is where a pod with a reservation name was sent when it was admitted.
@@ -75,14 +74,6 @@ func workloadOf(p *corev1.Pod) string {
 		}
 	}
 	return c.Kind + " " + c.Name
-}
-
-// ownerOf returns the UID of a pod's controller, "" if it has none.
-func ownerOf(p *corev1.Pod) types.UID {
-	if c := metav1.GetControllerOfNoCopy(p); c != nil {
-		return c.UID
-	}
-	return ""
 }
 
 // generatedSuffix is how many random characters the API server appends to metadata.generateName,
@@ -276,12 +267,12 @@ func (c *cluster) sent(namespace, name, key string) (out map[string]int, expecte
 	return out, expected
 }
 
-// replaces reports whether a new pod will replace another one with its reservation name, because
-// pods of another controller of the same workload live: those of the former ReplicaSet of a
-// Deployment.
-func (c *cluster) replaces(namespace, name string, p *corev1.Pod) bool {
+// mayReplace reports whether a new pod may be the replacement of another one with its reservation
+// name, because a pod of the same workload has an address. It also reports true for the new pods of
+// a workload that grows, for which the webhook finds nothing when it looks again.
+func (c *cluster) mayReplace(namespace, name string, p *corev1.Pod) bool {
 	return slices.ContainsFunc(c.pods.ByIndex(byName, nameKey(namespace, name)), func(other *podView) bool {
-		return other.isAlive() && other.Owner != ownerOf(p) && other.Workload == workloadOf(p)
+		return other.isAlive() && other.Started && other.Workload == workloadOf(p)
 	})
 }
 

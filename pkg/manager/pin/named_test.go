@@ -273,39 +273,45 @@ func TestPodsOfANameAreSentToDifferentAddresses(t *testing.T) {
 	}
 }
 
-// A pod of a rollout is created before the watch shows that the pod which it replaces is being
-// deleted. The webhook waits for that. It does not wait for a pod of the same ReplicaSet, or of
-// another workload.
-func TestAPodOfARolloutWaitsForTheDeletion(t *testing.T) {
+// A pod is created before the watch shows that the pod which it replaces is being deleted, or was.
+// The webhook waits for that. It does not wait for a pod that has no address, or of another
+// workload.
+func TestAPodWaitsForTheDeletionOfAnother(t *testing.T) {
 	pod := func() *corev1.Pod {
 		return asRegistry(func(p *corev1.Pod) {
 			p.Labels = map[string]string{"pod-template-hash": "7d9f"}
-			p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "registry-7d9f", UID: "rs2",
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "registry-7d9f",
 				Controller: new(true)}}
 		})
 	}
 	for _, tt := range []struct {
 		story, workload string
-		owner           types.UID
+		started, gone   bool
 		want            string
 	}{
-		{"of the former ReplicaSet", "Deployment registry", "rs1", "node1"},
-		{"of the same ReplicaSet", "Deployment registry", "rs2", ""},
-		{"of another workload", "Deployment mirror", "rs1", ""},
+		{"is being deleted", "Deployment registry", true, false, "node1"},
+		{"was force-deleted", "Deployment registry", true, true, "node1"},
+		{"has not started", "Deployment registry", false, false, ""},
+		{"is of another workload", "Deployment mirror", true, false, ""},
 	} {
 		clock := noon
 		w := blind(t)
-		old := lives("a", "node1", func(p *podView) { p.Workload, p.Owner = tt.workload, tt.owner })
+		old := lives("a", "node1", func(p *podView) { p.Workload, p.Started = tt.workload, tt.started })
 		r := kept("a", "node1")
 		r.NodeUID = "uid-1"
 		w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, r, old)
 		shown := make(chan bool)
 		go func() {
-			time.Sleep(rolloutPause * 3 / 2)
+			time.Sleep(lookPause * 3 / 2)
 			ending := *old
 			ending.ResourceVersion = "8"
 			deleting(&ending)
-			_ = w.cluster.pods.Update(&ending)
+			if tt.gone {
+				_ = w.cluster.pods.Delete(old)
+				w.cluster.podDeleted(old)
+			} else {
+				_ = w.cluster.pods.Update(&ending)
+			}
 			close(shown)
 		}()
 		p := pod()

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
@@ -87,10 +86,9 @@ type podView struct {
 	BoundAt    time.Time
 	Controlled bool // the pod has a controller, which will recreate it
 	Window     lease.Window
-	For        string    // the reservation name; "" if the pod's addresses are for pods of the same name
-	Workload   string    // what created the pod, if it has a reservation name (workloadOf)
-	Owner      types.UID // of its controller, if it has a reservation name
-	Expected   string    // the addresses that a pod with a reservation name was pinned to
+	For        string // the reservation name; "" if the pod's addresses are for pods of the same name
+	Workload   string // what created the pod, if it has a reservation name (workloadOf)
+	Expected   string // the addresses that a pod with a reservation name was pinned to
 
 	Gated  bool   // has the gate of the pin
 	Gates  int    // number of scheduling gates, of all kinds
@@ -136,7 +134,7 @@ func viewPod(p *corev1.Pod) *podView {
 	}
 	v.Window, _ = policy.ParseWindow(p.Annotations[policy.Annotation])
 	if v.For = reservationName(p); v.For != "" {
-		v.Workload, v.Owner = intern(workloadOf(p)), ownerOf(p)
+		v.Workload = intern(workloadOf(p))
 		v.Expected = p.Annotations[wellknown.AnnotationExpectedAddresses]
 	}
 	var ips []string

@@ -70,15 +70,15 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	return nil
 }
 
-// decide collects the facts of a pod and decides. For a pod of a rollout that may get the address
-// of a pod that is about to be deleted, it tries several times.
+// decide collects the facts of a pod and decides. For a pod that may get the address of another pod
+// whose deletion no watch shows yet, it tries several times.
 func (w *webhook) decide(ctx context.Context, key string, req admission.Request, pod *corev1.Pod, dryRun bool,
 ) (f podFacts, d decision) {
 	as := reservationName(pod)
+	mayReplace := as != "" && w.cluster.mayReplace(req.Namespace, as, pod) // before the watch shows more
 	f, d = w.decideOnce(ctx, key, as, req, pod, dryRun)
-	for range rolloutTries {
-		if as == "" || d.Reason != noReservation || !w.cluster.replaces(req.Namespace, as, pod) ||
-			!notify.Wait(ctx, nil, rolloutPause) {
+	for range lookTries {
+		if !mayReplace || d.Reason != noReservation || !notify.Wait(ctx, nil, lookPause) {
 			break
 		}
 		f, d = w.decideOnce(ctx, key, as, req, pod, dryRun)
