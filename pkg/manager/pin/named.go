@@ -25,7 +25,9 @@ import (
 const admissionLag = 3 * time.Second
 
 // A Deployment creates a pod when another one is deleted, and the watch may show the deletion a
-// moment later. For such a pod without an address the webhook looks again lookTries times.
+// moment later. Before such a pod is admitted, the webhook waits for lookPause: if several pods are
+// replaced at once, both replicas should see all of their addresses, because each would send a pod
+// to the only one that it sees. If there is no address, the webhook looks lookTries times.
 const (
 	lookPause = 100 * time.Millisecond
 	lookTries = 5

@@ -323,6 +323,46 @@ func TestAPodWaitsForTheDeletionOfAnother(t *testing.T) {
 	}
 }
 
+// Two pods are replaced at once, and the watch shows the deletion of one of them later. The leader
+// and the follower send the new pods to different nodes.
+func TestReplicasWaitForAllDeletions(t *testing.T) {
+	var got []string
+	for _, isFollower := range []bool{false, true} {
+		clock := noon
+		w := blind(t)
+		a, b := lives("a", "node1", deleting), lives("b", "node2")
+		atA, atB := kept("a", "node1"), kept("b", "node2")
+		atA.NodeUID, atB.NodeUID = "uid-1", "uid-1"
+		w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1"), "node2": node("node2")}, &clock, a, b,
+			atA, atB)
+		w.cluster.isFollower = func() bool { return isFollower }
+		shown := make(chan bool)
+		go func() {
+			time.Sleep(lookPause / 2)
+			ending := *b
+			ending.ResourceVersion = "8"
+			deleting(&ending)
+			_ = w.cluster.pods.Update(&ending)
+			close(shown)
+		}()
+		p := asRegistry(func(p *corev1.Pod) {
+			p.Labels = map[string]string{"pod-template-hash": "7d9f"}
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "registry-7d9f",
+				Controller: new(true)}}
+		})
+		err := w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}}, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, p.Annotations[wellknown.AnnotationPinnedNode])
+		<-shown
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, []string{"node1", "node2"}) {
+		t.Errorf("the replicas send pods to %q", got)
+	}
+}
+
 // A generated name is like that of the API server, and not the name of another pod.
 func TestGeneratedNames(t *testing.T) {
 	clock := noon

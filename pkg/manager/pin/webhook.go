@@ -71,17 +71,18 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 }
 
 // decide collects the facts of a pod and decides. For a pod that may get the address of another pod
-// whose deletion no watch shows yet, it tries several times.
+// whose deletion no watch shows yet, it waits, and tries several times.
 func (w *webhook) decide(ctx context.Context, key string, req admission.Request, pod *corev1.Pod, dryRun bool,
 ) (f podFacts, d decision) {
 	as := reservationName(pod)
-	mayReplace := as != "" && w.cluster.mayReplace(req.Namespace, as, pod) // before the watch shows more
-	f, d = w.decideOnce(ctx, key, as, req, pod, dryRun)
+	if as == "" || !w.cluster.mayReplace(req.Namespace, as, pod) {
+		return w.decideOnce(ctx, key, as, req, pod, dryRun)
+	}
 	for range lookTries {
-		if !mayReplace || d.Reason != noReservation || !notify.Wait(ctx, nil, lookPause) {
+		waits := notify.Wait(ctx, nil, lookPause)
+		if f, d = w.decideOnce(ctx, key, as, req, pod, dryRun); d.Reason != noReservation || !waits {
 			break
 		}
-		f, d = w.decideOnce(ctx, key, as, req, pod, dryRun)
 	}
 	return f, d
 }
