@@ -1,7 +1,6 @@
 package pin
 
 import (
-	"cmp"
 	"strconv"
 	"time"
 
@@ -177,8 +176,11 @@ func preferable(a, b *reservation, last string) bool {
 // has left may write the hold when the pod already runs on another node. It returns zero if the
 // time is not known.
 func shows(r *reservation) time.Time {
-	if since := heldSince(r); r.Bound || r.Written.IsZero() || !since.IsZero() {
-		return cmp.Or(since, r.Written)
+	switch since := heldSince(r); {
+	case !since.IsZero():
+		return since
+	case r.Bound || r.Written.IsZero():
+		return r.Written
 	}
 	return r.Written.Add(-ipam.ReturnDelay)
 }

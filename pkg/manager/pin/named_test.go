@@ -273,17 +273,18 @@ func TestPodsOfANameAreSentToDifferentAddresses(t *testing.T) {
 	}
 }
 
+// ofDeployment is a new pod of the Deployment registry.
+func ofDeployment() *corev1.Pod {
+	return asRegistry(func(p *corev1.Pod) {
+		p.Labels = map[string]string{"pod-template-hash": "7d9f"}
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "registry-7d9f", Controller: new(true)}}
+	})
+}
+
 // A pod is created before the watch shows that the pod which it replaces is being deleted, or was.
 // The webhook waits for that. It does not wait for a pod that has no address, or of another
 // workload.
 func TestAPodWaitsForTheDeletionOfAnother(t *testing.T) {
-	pod := func() *corev1.Pod {
-		return asRegistry(func(p *corev1.Pod) {
-			p.Labels = map[string]string{"pod-template-hash": "7d9f"}
-			p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "registry-7d9f",
-				Controller: new(true)}}
-		})
-	}
 	for _, tt := range []struct {
 		story, workload string
 		started, gone   bool
@@ -314,7 +315,7 @@ func TestAPodWaitsForTheDeletionOfAnother(t *testing.T) {
 			}
 			close(shown)
 		}()
-		p := pod()
+		p := ofDeployment()
 		err := w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}}, p)
 		if got := p.Annotations[wellknown.AnnotationPinnedNode]; got != tt.want || err != nil {
 			t.Errorf("%s: pinned to %q, want %q, %v", tt.story, got, tt.want, err)
@@ -345,11 +346,7 @@ func TestReplicasWaitForAllDeletions(t *testing.T) {
 			_ = w.cluster.pods.Update(&ending)
 			close(shown)
 		}()
-		p := asRegistry(func(p *corev1.Pod) {
-			p.Labels = map[string]string{"pod-template-hash": "7d9f"}
-			p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "registry-7d9f",
-				Controller: new(true)}}
-		})
+		p := ofDeployment()
 		err := w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}}, p)
 		if err != nil {
 			t.Fatal(err)
