@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 export VERSION REGISTRY
 
-.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin bench-scale bench-roll pin-faults cluster cluster-down e2e soak images check-deploy release push licences vulncheck clean
+.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin bench-scale bench-roll pin-faults cluster cluster-down e2e soak conformance images check-deploy check-release release push licences vulncheck clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -10,8 +10,8 @@ help: ## this list
 build: ## the programs, in bin/
 	@scripts/build
 
-demo: ## see a pod keep its address, on the real bridge, portmap and flannel plugins (under a minute)
-	@scripts/demo
+demo: ## see a pod keep its address, on the real bridge, portmap and flannel plugins (under a minute; FLAGS=-record=docs/images/demo.svg writes the picture of README)
+	@scripts/demo $(FLAGS)
 
 test: ## everything that CI runs (under 8 minutes on 2 cores)
 	@scripts/test
@@ -25,7 +25,7 @@ bench: ## one table of time, slow disks, first connects, the agent's locks and m
 bench-pin: ## recreated pods against every score, on simulated nodes (FLAGS=-short: a minute; SCALE=1: the cost in a large cluster)
 	@scripts/bench-pin $(FLAGS)
 
-bench-scale: ## what leasehold costs an API server, with simulated agents: docs/scale.md (NODES=50,500,2000; RESERVATIONS=50000,150000; AGAINST=<commit>; FLAGS)
+bench-scale: ## what leasehold costs an API server, with simulated agents (NODES=50,500,2000; RESERVATIONS=50000,150000; AGAINST=<commit>; FLAGS)
 	@scripts/bench-scale $(FLAGS)
 
 bench-roll: ## a StatefulSet of 100 pods started and rolled on a real cluster, with host-local and with leasehold (ROUNDS=2)
@@ -61,11 +61,17 @@ e2e: ## the tests in that cluster (RUN=<regexp>; FLAGS=-json, or another one of 
 soak: ## replaced pods and accidents for hours in that cluster; fails if a resource grows without bound (HOURS=24, SEED)
 	@scripts/soak
 
+conformance: ## test suites of other projects with host-local and with leasehold: one table (PARTS="plugins kubernetes")
+	@scripts/conformance $(PARTS)
+
 images: ## the container images, as archives in bin/images (TAG, VERSION, GOARCH)
 	@scripts/images
 
 check-deploy: ## the manifests of daemonset/, proven on a real API server
 	@scripts/check-deploy
+
+check-release: ## a release, built twice from two directories and compared
+	@go -C scripts/tools test -count=1 -run '^TestRelease$$' ./release
 
 release: ## binaries, images, manifests, checksums and a bill of materials, in dist/ (VERSION=v0.1.0, REGISTRY=registry.example.org/leasehold)
 	@scripts/release build

@@ -17,9 +17,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
 	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/metricsauth"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
 // serviceAccount is the directory with the token of a pod's service account.
@@ -49,7 +49,7 @@ func anyConfig(file string) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := sandbox.OpenDirPath(serviceAccount)
+	dir, err := host.OpenDirPath(serviceAccount)
 	if err != nil {
 		return nil, err
 	}
@@ -80,15 +80,15 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 	log := node.Log
 	klog.SetSlogLogger(log.With("from", "client-go"))
 	pods := podcache.New(clients.Core, o.nodeName)
-	watcher.Pods, watcher.Events = pods, clients.Events
 	pool := publish.NewPool(clients.IPAM, o.nodeName)
 	objects := publish.NewObjects(clients.IPAM, o.nodeName, pool, log)
 	eventTask := &events.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods, Log: log}
+	watcher.Pods, watcher.Queue = pods, eventTask.Queue
 	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Core: clients.Core, Log: log,
 		Invalid: eventTask.Invalid}
 	publishTask := &publish.Publisher{
 		Service: node.Service, Node: o.nodeName, Core: clients.Core, Pods: pods, Objects: objects,
-		Log: log, Metrics: publish.NewMetrics(node.Metrics),
+		Active: watcher.Result, Log: log, Metrics: publish.NewMetrics(node.Metrics),
 	}
 	poolTask := &publish.NodePool{Service: node.Service, Node: o.nodeName, Clients: clients, Pool: pool,
 		UID: publishTask.NodeUID, Reread: publishTask.Reread, Lost: objects.Relist, Log: log, Active: watcher.Result}

@@ -20,8 +20,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/active"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/env"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -61,7 +61,7 @@ func newWatcher(node agent.Node, o options) *active.Watcher {
 }
 
 func run(ctx context.Context, o options, log *slog.Logger) error {
-	host, err := env.Read(os.Getenv)
+	on, err := env.Read(os.Getenv)
 	if err != nil {
 		return err
 	}
@@ -73,12 +73,12 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	quota := agent.NewQuota("/sys/fs/cgroup")
 	// From here on the container's own files cannot be read.
-	view, err := sandbox.EnterHostRoot(o.hostRoot, host.Host)
+	view, err := host.EnterHostRoot(o.hostRoot, on.Host)
 	if err != nil {
 		return err
 	}
 	registry := newRegistry()
-	node := newNode(host, view, registry, log)
+	node := newNode(on, view, registry, log)
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
 	registry.MustRegister(metrics)
 	watcher := newWatcher(node, o)
@@ -86,7 +86,6 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		{Name: "changes", Run: node.Changes.Run},
 		agent.Collect(node, health, watcher.Served, watcher.Changes()),
 		agent.Replay(node),
-		agent.Snapshot(node),
 		metrics.Task(),
 		agent.Announce(node, view),
 	}
@@ -108,7 +107,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		}
 		tasks = append(tasks, more...)
 	}
-	log.Info("agent starting", "version", env.Version(version), "stateDir", host.Dirs.State, "hostRoot", o.hostRoot)
+	log.Info("agent starting", "version", env.Version(version), "stateDir", on.Dirs.State, "hostRoot", o.hostRoot)
 	err = agent.Run(store.WithPause(metrics.Watch(ctx), quota), log, tasks)
 	locks := metrics.Locks()
 	log.Info("agent stopped", "longestLock", locks.Longest, "locks", locks.All, "over2ms", locks.Long)
@@ -124,13 +123,13 @@ func newRegistry() *prometheus.Registry {
 }
 
 // newNode returns what the tasks of the agent share.
-func newNode(host env.Node, view *sandbox.Host, registry *prometheus.Registry, log *slog.Logger) agent.Node {
+func newNode(on env.Node, view *host.Host, registry *prometheus.Registry, log *slog.Logger) agent.Node {
 	return agent.Node{
 		Service: &maintain.Service{Node: &transact.Node{
-			Store: store.New(host.Dirs), Host: view, Clock: host.Clock,
+			Store: store.New(on.Dirs), Host: view, Clock: on.Clock,
 			Warn: func(text string) { log.Warn(text) },
 		}},
-		Changes: agent.NewChanges(host.Dirs, log),
+		Changes: agent.NewChanges(on.Dirs, log),
 		Log:     log,
 		Metrics: registry,
 	}

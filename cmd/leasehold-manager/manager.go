@@ -10,9 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -21,7 +19,6 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -33,6 +30,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // webhookConfigurations are those whose caBundle the manager sets.
@@ -51,9 +50,6 @@ func run(ctx context.Context, o options, version string) error {
 	config.UserAgent = wellknown.ManagerName
 	// No limit in the client: the API server has its own, and the writers limit themselves.
 	config.QPS = -1
-	if o.liftGatesOnly {
-		return liftGates(config, 0, log)
-	}
 
 	certOptions := certs.Options{
 		Secret:   types.NamespacedName{Namespace: o.namespace, Name: wellknown.ManagerName},
@@ -74,7 +70,15 @@ func run(ctx context.Context, o options, version string) error {
 	if err != nil {
 		return err
 	}
-	if err := pin.Setup(ctx, mgr, o.pin); err != nil {
+	if o.pin.Mode == policy.PinNominate {
+		log.Info("--pin-mode=nominate is read as require")
+		o.pin.Mode = policy.PinRequire
+	}
+	set, err := reservations.Setup(mgr)
+	if err != nil {
+		return err
+	}
+	if err := pin.Setup(ctx, mgr, set, o.pin); err != nil {
 		return err
 	}
 	for _, part := range o.features {
@@ -82,30 +86,7 @@ func run(ctx context.Context, o options, version string) error {
 			return err
 		}
 	}
-	if err := mgr.Start(ctx); err != nil {
-		return err
-	}
-	return liftGates(config, time.Second, log)
-}
-
-// liftGates runs at the end of a manager and as the subcommand lift-gates, because a pod whose gate
-// is not lifted never starts. It lifts all gates if the webhook configuration is deleted, which
-// means that leasehold is being uninstalled.
-func liftGates(config *rest.Config, patience time.Duration, log logr.Logger) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	c, err := client.New(config, client.Options{})
-	if err != nil {
-		return fmt.Errorf("reaching the API server: %w", err)
-	}
-	var webhooks admissionregistrationv1.MutatingWebhookConfiguration
-	all := patience == 0 || apierrors.IsNotFound(c.Get(ctx, types.NamespacedName{Name: wellknown.ManagerName},
-		&webhooks))
-	n, err := pin.LiftGates(ctx, c, patience, all)
-	if n > 0 {
-		log.Info("lifted gates", "pods", n)
-	}
-	return err
+	return mgr.Start(ctx)
 }
 
 func newManager(config *rest.Config, o options, certOptions certs.Options, certificate *certs.Certificate,

@@ -7,10 +7,10 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/env"
@@ -60,7 +60,6 @@ type options struct {
 	logLevel      slog.Level
 	logJSON       bool
 	logTo         io.Writer
-	liftGatesOnly bool // the subcommand lift-gates
 	version       bool
 }
 
@@ -87,38 +86,29 @@ func execute(ctx context.Context, run func(context.Context, options, string) err
 	return exitUsage
 }
 
-// newCommand returns the command of the manager with its subcommand lift-gates. Both have the same
-// flags.
 func newCommand(run func(context.Context, options, string) error) *cobra.Command {
 	var o options
-	command := func(use, short, long string) *cobra.Command {
-		c := &cobra.Command{Use: use, Short: short, Long: long, Args: noArguments,
-			SilenceUsage: true, SilenceErrors: true}
-		c.RunE = func(c *cobra.Command, _ []string) error {
-			o.logTo, o.liftGatesOnly = c.ErrOrStderr(), c.HasParent()
-			if o.version {
-				fmt.Fprintln(c.OutOrStdout(), c.Root().Name(), env.Version(version))
-				return nil
-			}
-			if err := o.validate(); err != nil {
-				return err
-			}
-			if err := run(c.Context(), o, env.Version(version)); err != nil {
-				return failure{err}
-			}
+	c := &cobra.Command{Use: "leasehold-manager",
+		Short: "Bring recreated pods back to the nodes that have their addresses",
+		Long: `leasehold-manager pins recreated pods to the nodes that have their addresses, and
+serves PersistentPodState. Several replicas may run.`,
+		Args: noArguments, SilenceUsage: true, SilenceErrors: true}
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		o.logTo = c.ErrOrStderr()
+		if o.version {
+			fmt.Fprintln(c.OutOrStdout(), c.Name(), env.Version(version))
 			return nil
 		}
-		return c
+		if err := o.validate(); err != nil {
+			return err
+		}
+		if err := run(c.Context(), o, env.Version(version)); err != nil {
+			return failure{err}
+		}
+		return nil
 	}
-	c := command("leasehold-manager", "Bring recreated pods back to the nodes that have their addresses",
-		`leasehold-manager pins recreated pods to the nodes that have their addresses, and
-serves PersistentPodState. Several replicas may run.`)
 	c.CompletionOptions.DisableDefaultCmd = true
-	c.Flags().SortFlags = false
-	o.addFlags(c.PersistentFlags())
-	c.AddCommand(command("lift-gates", "Lift the gates of all waiting pods, once the webhook is gone",
-		`Lift leasehold's scheduling gates of all pods that wait. Run it if the managers were
-lost after their webhook configuration was deleted: no program lifts the gates then.`))
+	o.addFlags(c.Flags())
 	return c
 }
 
@@ -134,14 +124,21 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server; in a pod, its service account")
 	f.StringVar(&o.namespace, "namespace", wellknown.Namespace, "where the manager's Secret, Service and Lease are")
-	o.pin = pin.Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer, Schedulers: []string{"default-scheduler"}}
-	pinModeVar(f, &o.pin.Mode, "pin-mode", "the `mode` of pods for which neither annotation nor namespace says one")
-	pinModeVar(f, &o.pin.Fallback, "fallback-pin-mode",
-		"the `mode` in place of nominate for schedulers that are not known to honour it")
-	f.Func("schedulers", "comma-separated `names` of schedulers that honour a nomination (default default-scheduler)",
+	o.pin = pin.Options{Mode: policy.PinRequire, Schedulers: []string{"default-scheduler"}, Kinds: []schema.GroupKind{
+		{Group: "core.strimzi.io", Kind: "StrimziPodSet"}, {Group: "postgresql.cnpg.io", Kind: "Cluster"}}}
+	f.Func("pin-mode", "the `mode` of pods for which neither annotation nor namespace says one (default require)",
+		func(s string) (err error) { o.pin.Mode, err = policy.ParsePinMode(s); return err })
+	f.Func("schedulers", "comma-separated `names` of schedulers that respect node affinity (default default-scheduler)",
 		func(s string) error { o.pin.Schedulers = strings.Split(s, ","); return nil })
-	f.DurationVar(&o.pin.RequireTimeout, "require-timeout", 5*time.Minute,
-		"how long a pod in the mode require may be unschedulable before it is evicted, to run elsewhere")
+	f.Func("pin-kinds", "comma-separated `kinds` of controllers that create a deleted pod again at once, beside those "+
+		"of Kubernetes and Kruise (default StrimziPodSet.core.strimzi.io,Cluster.postgresql.cnpg.io)",
+		func(s string) error {
+			o.pin.Kinds = nil
+			for kind := range strings.SplitSeq(s, ",") {
+				o.pin.Kinds = append(o.pin.Kinds, schema.ParseGroupKind(kind))
+			}
+			return nil
+		})
 	o.features = features(f)
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where the webhooks are served")
 	f.StringVar(&o.webhookCA, "webhook-client-ca", "",
@@ -165,23 +162,10 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 }
 
 func (o *options) validate() error {
-	if o.pin.Fallback == policy.PinNominate {
-		return fmt.Errorf("--fallback-pin-mode replaces nominate; want require, prefer or none")
-	}
-	if o.pin.RequireTimeout < 0 {
-		return fmt.Errorf("--require-timeout %s is negative; want at least 0s", o.pin.RequireTimeout)
-	}
 	for _, part := range o.features {
 		if err := part.Validate(); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func pinModeVar(f *pflag.FlagSet, mode *policy.PinMode, name, usage string) {
-	f.Func(name, fmt.Sprintf("%s (default %s)", usage, *mode), func(s string) (err error) {
-		*mode, err = policy.ParsePinMode(s)
-		return err
-	})
 }

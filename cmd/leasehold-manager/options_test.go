@@ -7,7 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // parse returns the options with which a command line runs the manager, and the output. The options
@@ -23,16 +24,15 @@ func parse(args ...string) (ran *options, code int, stdout, stderr string) {
 
 func TestParse(t *testing.T) {
 	o, code, _, stderr := parse([]string{}...)
-	if code != 0 || o.liftGatesOnly || o.pin.Mode != "nominate" || o.pin.Fallback != "prefer" ||
-		o.pin.RequireTimeout != 5*time.Minute ||
-		!slices.Equal(o.pin.Schedulers, []string{"default-scheduler"}) || o.webhookPort != 9443 ||
-		o.metricsAddr != ":9471" || o.pprofAddr != "" {
+	if code != 0 || o.pin.Mode != "require" || !slices.Equal(o.pin.Schedulers, []string{"default-scheduler"}) ||
+		len(o.pin.Kinds) != 2 || o.webhookPort != 9443 || o.metricsAddr != ":9471" || o.pprofAddr != "" {
 		t.Errorf("defaults: %+v, %d, %s", o, code, stderr)
 	}
-	o, code, _, stderr = parse("lift-gates", "--kubeconfig=k", "--pin-mode", "require", "--fallback-pin-mode=none",
-		"--schedulers=a,b", "--require-timeout=10s", "--log-level=debug", "--log-format=json")
-	if code != 0 || !o.liftGatesOnly || o.kubeconfig != "k" || o.pin.Mode != "require" || o.pin.Fallback != "none" ||
-		!slices.Equal(o.pin.Schedulers, []string{"a", "b"}) || o.pin.RequireTimeout != 10*time.Second ||
+	o, code, _, stderr = parse("--kubeconfig=k", "--pin-mode", "prefer", "--schedulers=a,b",
+		"--pin-kinds=Database.example.com,Pods", "--log-level=debug", "--log-format=json")
+	if code != 0 || o.kubeconfig != "k" || o.pin.Mode != "prefer" ||
+		!slices.Equal(o.pin.Schedulers, []string{"a", "b"}) ||
+		!slices.Equal(o.pin.Kinds, []schema.GroupKind{{Group: "example.com", Kind: "Database"}, {Kind: "Pods"}}) ||
 		o.logLevel != slog.LevelDebug || !o.logJSON {
 		t.Errorf("all of them: %+v, %d, %s", o, code, stderr)
 	}
@@ -40,15 +40,10 @@ func TestParse(t *testing.T) {
 		t.Errorf("--version: %+v, %d, %q", o, code, stdout)
 	}
 	for args, want := range map[string]string{
-		"--pin-mode=must":              `want "nominate", "require", "prefer" or "none"`,
-		"--fallback-pin-mode=nominate": "want require, prefer or none",
-		"--require-timeout=-1s":        "want at least 0s",
-		"--require-timeout=1":          "require-timeout",
-		"--log-format=xml":             `want "text" or "json"`,
-		"--no-such-flag":               "unknown flag: --no-such-flag",
-		"lift-gates --no-such-flag":    "unknown flag: --no-such-flag",
-		"stray":                        `unexpected argument "stray"`,
-		"lift-gates stray":             `unexpected argument "stray"`,
+		"--pin-mode=must":  `want "require", "prefer" or "none"`,
+		"--log-format=xml": `want "text" or "json"`,
+		"--no-such-flag":   "unknown flag: --no-such-flag",
+		"stray":            `unexpected argument "stray"`,
 	} {
 		o, code, stdout, stderr := parse(strings.Fields(args)...)
 		if o != nil || code != exitUsage || stdout != "" || !strings.Contains(stderr, want) ||
@@ -57,8 +52,7 @@ func TestParse(t *testing.T) {
 		}
 	}
 	o, code, stdout, stderr := parse("-h")
-	if o != nil || code != 0 || stderr != "" || !strings.Contains(stdout, "lift-gates") ||
-		!strings.Contains(stdout, "--require-timeout") {
+	if o != nil || code != 0 || stderr != "" || !strings.Contains(stdout, "--pin-mode") {
 		t.Errorf("help: %d, %q\n%s", code, stderr, stdout)
 	}
 }

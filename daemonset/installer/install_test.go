@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -141,6 +145,41 @@ func TestInstallReplacesARunningProgram(t *testing.T) {
 	before := stampAt(b.path(leasehold))
 	if done, err := b.install(open(t, built.ours)); done || err != nil || stampAt(b.path(leasehold)) != before {
 		t.Errorf("the second install: %v, %v; want no change", done, err)
+	}
+}
+
+// What cannot be seen may run.
+func TestRunning(t *testing.T) {
+	self := strconv.Itoa(os.Getpid())
+	for name, tt := range map[string]struct {
+		programs map[string]string // by process, "" for a kernel thread
+		pid      int
+		err      bool
+	}{
+		"an empty /proc":                 {programs: nil, err: true},
+		"the processes of another place": {programs: map[string]string{"1": "/bin/init"}, err: true},
+		"no agent":                       {programs: map[string]string{self: "/installer", "2": ""}},
+		"an agent":                       {programs: map[string]string{self: "/i", "7": "/leasehold-agent"}, pid: 7},
+		"an agent whose program was replaced": {programs: map[string]string{self: "/installer",
+			"7": "/leasehold-agent (deleted)"}, pid: 7},
+		"a process that cannot be read": {programs: map[string]string{self: "/installer", "7": "unreadable"},
+			err: true},
+	} {
+		u := uninstaller{proc: t.TempDir()}
+		for pid, program := range tt.programs {
+			dir := filepath.Join(u.proc, pid)
+			must(t, os.Mkdir(dir, 0o755))
+			switch program {
+			case "":
+			case "unreadable":
+				must(t, os.Mkdir(filepath.Join(dir, "exe"), 0o755))
+			default:
+				must(t, os.Symlink(program, filepath.Join(dir, "exe")))
+			}
+		}
+		if pid, err := u.running("leasehold-agent"); pid != tt.pid || (err != nil) != tt.err {
+			t.Errorf("%s: process %d, %v; want %d, an error: %v", name, pid, err, tt.pid, tt.err)
+		}
 	}
 }
 
@@ -331,12 +370,15 @@ func TestRestore(t *testing.T) {
 func TestReplaceUnderLoad(t *testing.T) {
 	b := bin(t.TempDir())
 	lay(t, b, hostLocal, built.hostLocal)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
 	installer := func(ctx context.Context) ([]byte, error) {
 		args := []string{"replace", "--from=" + built.ours, "--to=" + string(b)}
 		return exec.CommandContext(ctx, built.installer, args...).CombinedOutput()
 	}
+	// Each change may make one of an installer's ten attempts fail. The package manager makes at
+	// most one that has begun before the installer does, and these during one run of it.
+	const changesPerRun = 8
+	var changes atomic.Int32
+	var behind atomic.Int32 // loops that have had fewer rounds; negative if one has failed
 	loops := []func() error{
 		func() error {
 			if out, err := pluginVersion(b.path(hostLocal)); err != nil {
@@ -345,6 +387,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 			return nil
 		},
 		func() error {
+			changes.Store(changesPerRun)
 			if out, err := installer(context.Background()); err != nil {
 				return fmt.Errorf("installer: %w: %s", err, out)
 			}
@@ -359,6 +402,9 @@ func TestReplaceUnderLoad(t *testing.T) {
 		},
 		func() error {
 			time.Sleep(100 * time.Millisecond)
+			for changes.Add(-1) < 0 && behind.Load() > 0 {
+				time.Sleep(time.Millisecond)
+			}
 			tmp := filepath.Join(string(b), "package")
 			// Copied by another process: as long as a fork of this one has a file open for
 			// writing, it cannot be run.
@@ -366,29 +412,23 @@ func TestReplaceUnderLoad(t *testing.T) {
 			return errors.Join(err, os.Rename(tmp, b.path(hostLocal)))
 		},
 	}
-	results := make(chan error)
+	const rounds = 30 // of each loop at least
+	var all sync.WaitGroup
+	behind.Store(int32(len(loops)))
 	for _, loop := range loops {
-		go func() {
-			n := 0
-			for ctx.Err() == nil {
+		all.Go(func() {
+			for n := 1; behind.Load() > 0; n++ {
 				if err := loop(); err != nil {
-					results <- err
-					return
+					t.Error(err)
+					behind.Store(math.MinInt32)
 				}
-				n++
+				if n == rounds {
+					behind.Add(-1)
+				}
 			}
-			if n < 3 {
-				results <- fmt.Errorf("only %d rounds", n)
-				return
-			}
-			results <- nil
-		}()
+		})
 	}
-	for range loops {
-		if err := <-results; err != nil {
-			t.Error(err)
-		}
-	}
+	all.Wait()
 	if out, err := installer(context.Background()); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -5,8 +5,9 @@
 //	installer replace    replaces host-local's binary with leasehold's plugin and keeps the original;
 //	                     with --watch, it continues to run, and replaces host-local again whenever
 //	                     another program has installed it again
-//	installer uninstall  restores host-local if it was replaced, ends all holds, and removes
-//	                     leasehold's files from the node
+//	installer uninstall  names host-local in configurations that name leasehold, restores host-local
+//	                     if it was replaced, ends all holds, and removes leasehold's files from the
+//	                     node; with --dry-run, it only says whether it can do that
 //	installer idle       does nothing until it gets a signal, to keep a pod running
 //	installer version    prints the version
 //
@@ -28,8 +29,8 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/env"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -52,7 +53,7 @@ func main() {
 type options struct {
 	from, to, root string
 	confDirs       string
-	watch          bool
+	watch, dryRun  bool
 }
 
 // parseFlags parses the arguments after a command.
@@ -65,6 +66,8 @@ func parseFlags(command string, args []string) (o options, err error) {
 		"with uninstall: the runtime's `directories` of configurations, separated by commas")
 	flags.BoolVar(&o.watch, "watch", false,
 		"with replace: stay, and replace host-local again when it is installed again")
+	flags.BoolVar(&o.dryRun, "dry-run", false,
+		"with uninstall: say whether that is possible and what it would change, and change nothing")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -95,6 +98,10 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	answer := func(string) {}
+	if command == "uninstall" {
+		answer = openAnswer()
+	}
 	var plugin *os.File
 	if command == "install" || command == "replace" {
 		if plugin, err = os.Open(o.from); err != nil {
@@ -102,7 +109,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		defer plugin.Close()
 	}
-	if node.Host, err = sandbox.EnterHostRoot(o.root, node.Host); err != nil {
+	if node.Host, err = host.EnterHostRoot(o.root, node.Host); err != nil {
 		return err
 	}
 	plugins := bin(o.to)
@@ -127,12 +134,34 @@ func run(ctx context.Context, args []string) error {
 				Warn: func(text string) { log.Warn(text) },
 			}},
 		}
-		return report(log, true, u.run(ctx), "leasehold is removed from the node", o.to)
+		text, err := u.run(ctx, o.dryRun)
+		if err != nil {
+			text = err.Error()
+		}
+		answer(text)
+		if o.dryRun {
+			return report(log, false, err, "leasehold can be removed from the node", o.to)
+		}
+		return report(log, true, err, "leasehold is removed from the node", o.to)
 	case "idle":
 		<-ctx.Done()
 		return nil
 	}
 	return fmt.Errorf("unknown command %q; want %s", command, commands)
+}
+
+// openAnswer returns a function that writes the termination message of the container. The kubelet
+// copies it to the pod's status, where leasectl reads it. The file is opened before the root
+// directory is changed. Outside of a container there is none.
+func openAnswer() func(string) {
+	f, err := os.OpenFile("/dev/termination-log", os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return func(string) {}
+	}
+	return func(text string) {
+		fmt.Fprint(f, text)
+		f.Close()
+	}
 }
 
 // report logs the success of a command, and returns err. done is whether the command changed

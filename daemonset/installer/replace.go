@@ -103,28 +103,37 @@ func (b bin) restore() (done bool, err error) {
 	if err := b.dropKept(); err != nil {
 		return false, err
 	}
-	now, err := look(b.path(hostLocal))
-	if err != nil {
-		return false, err
-	}
-	was, err := look(b.path(kept))
+	now, was, err := b.restorable()
 	switch {
-	case err != nil:
+	case err != nil || !was.exists:
 		return false, err
-	case now.exists && !now.ours && !was.exists:
-		return false, nil
 	case now.exists && !now.ours:
 		return true, errors.Join(os.Remove(b.path(kept)), files.SyncDir(string(b)))
-	case !was.exists && !now.exists:
-		return false, nil
-	case !was.exists:
-		return false, fmt.Errorf("%s is leasehold, and no other host-local is kept in %s; "+
-			"install host-local (containernetworking/plugins) there", b.path(hostLocal), b)
-	case !was.usable:
-		return false, fmt.Errorf("%s cannot be run, so leasehold stays in host-local's place; "+
-			"install host-local (containernetworking/plugins) there", b.path(kept))
 	}
 	return true, errors.Join(os.Rename(b.path(kept), b.path(hostLocal)), files.SyncDir(string(b)))
+}
+
+// restorable returns what has the name host-local, and what is kept of the original. It returns an
+// error if restore could not put a host-local that can be run into its place.
+func (b bin) restorable() (now, was program, err error) {
+	if now, err = look(b.path(hostLocal)); err != nil {
+		return now, was, err
+	}
+	if was, err = look(b.path(kept)); err != nil || now.exists && !now.ours {
+		return now, was, err
+	}
+	if was.ours {
+		was = program{} // restore removes it
+	}
+	switch {
+	case !was.exists && now.exists:
+		err = fmt.Errorf("%s is leasehold, and no other host-local is kept in %s; "+
+			"install host-local (containernetworking/plugins) there", b.path(hostLocal), b)
+	case was.exists && !was.usable:
+		err = fmt.Errorf("%s cannot be run, so leasehold stays in host-local's place; "+
+			"install host-local (containernetworking/plugins) there", b.path(kept))
+	}
+	return now, was, err
 }
 
 // lock excludes other installers from the directory, and removes the temporary files of installers

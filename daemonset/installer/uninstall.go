@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,35 +46,36 @@ type uninstaller struct {
 }
 
 // run removes leasehold from the node, so that host-local can serve the next call of the runtime.
-// It checks that no configuration names leasehold and that no agent runs. It restores host-local
-// and waits for running calls of the plugin. Then it ends all holds, updates host-local's files
-// from the store for the last time, and removes the store and the plugin.
+// First it checks everything that could prevent that, and with dryRun that is all. Then it restores
+// host-local, names it in the configurations that name leasehold, and waits for running calls of
+// the plugin. At last it ends all holds, updates host-local's files from the store, and removes the
+// store and the plugin. It returns what a person should know: what was edited by hand, and what is
+// left.
 //
 // run can be repeated after an error. The steps are in one function because each depends on all
 // earlier steps.
-func (u uninstaller) run(ctx context.Context) error {
-	if err := u.configured(); err != nil {
-		return err
+func (u uninstaller) run(ctx context.Context, dryRun bool) (text string, err error) {
+	undos, err := u.check(ctx)
+	if err != nil || dryRun {
+		return "", err
 	}
 	if running, err := u.running("leasehold-agent"); err != nil || running != 0 {
-		return errors.Join(err,
+		return "", errors.Join(err,
 			fmt.Errorf("leasehold-agent (process %d) still runs; delete its DaemonSet first", running))
 	}
 	// When host-local serves its first call, its files must contain all addresses that are in use.
 	if err := u.export(ctx); err != nil {
-		return err
+		return "", err
 	}
-	done, err := u.bin.restore()
-	if err != nil {
-		return err
+	if err := u.switchToHostLocal(undos); err != nil {
+		return "", err
 	}
-	u.log.Info("host-local is in its place", "directory", string(u.bin), "changed", done)
 	if err := u.waitForCalls(ctx); err != nil {
-		return err
+		return "", err
 	}
 	pools, err := u.pools(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	// host-local may process DELs meanwhile. A DEL that host-local has processed may become a hold
 	// in the store at the next step, so the steps are repeated.
@@ -86,59 +88,118 @@ func (u uninstaller) run(ctx context.Context) error {
 		return blocked(pools)
 	})
 	if err != nil {
-		return err
+		return "", err
 	}
 	for _, p := range pools {
 		if err := hostlocal.Unmark(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+			return "", err
 		}
 	}
 	for _, dir := range []string{u.node.Dirs.State, u.node.Dirs.Run} {
 		if err := os.RemoveAll(dir); err != nil {
-			return err
+			return "", err
 		}
 	}
-	return u.removePlugin()
+	var notes []string
+	for _, c := range undos {
+		if c.Edited {
+			notes = append(notes, fmt.Sprintf("%s was edited by hand: it names host-local now, and its former content "+
+				"is in %s", c.Path, filepath.Base(c.Path)+cniconf.UndoneSuffix))
+		}
+	}
+	left, err := u.removeName()
+	if left != "" {
+		notes = append(notes, left)
+	}
+	return strings.Join(notes, "\n"), err
 }
 
-// configured returns an error if a configuration in the runtime's directories names leasehold, or
-// if it could not be read.
-func (u uninstaller) configured() error {
+// check returns the changes of the configurations that name leasehold, or all reasons for which
+// leasehold cannot be removed. It changes nothing.
+func (u uninstaller) check(ctx context.Context) (undos []cniconf.Undo, err error) {
 	for _, dir := range u.confDirs {
-		conf := cniconf.Load(dir, cniconf.Rules{MaxFiles: -1, SkipInvalid: true})
-		if conf.Unread != nil {
-			return conf.Unread
-		}
-		for _, f := range conf.Files {
-			if f.NamesLeasehold() {
-				return fmt.Errorf("%s still names leasehold; put host-local back into it first", f.Path)
-			}
-		}
+		all, e := cniconf.Undos(dir)
+		undos, err = append(undos, all...), errors.Join(err, e)
 	}
-	return nil
+	now, was, e := u.bin.restorable()
+	err = errors.Join(err, e)
+	if e == nil && !now.usable && !was.usable && len(undos) > 0 {
+		err = errors.Join(err, fmt.Errorf("%s names leasehold, and there is no host-local in %s to name instead; "+
+			"install host-local (containernetworking/plugins) there", undos[0].Path, u.bin))
+	}
+	if _, e := u.survey(ctx); !errors.Is(e, store.ErrLost) { // a lost store is rebuilt when it is exported
+		err = errors.Join(err, e)
+	}
+	return undos, err
+}
+
+// switchToHostLocal has all later calls of the runtime run host-local: under its own name, and
+// under the name leasehold. The runtime calls that for a moment, until it has read the
+// configurations again, and for the DEL of pods whose stored configuration names it.
+func (u uninstaller) switchToHostLocal(undos []cniconf.Undo) error {
+	done, err := u.bin.restore()
+	if err != nil {
+		return err
+	}
+	u.log.Info("host-local is in its place", "directory", string(u.bin), "changed", done)
+	for _, c := range undos {
+		if err := c.Write(); err != nil {
+			return err
+		}
+		u.log.Info("the configuration names host-local", "file", c.Path, "editedByHand", c.Edited)
+	}
+	named, err := look(u.bin.path(leasehold))
+	if err != nil || !named.exists {
+		return err
+	}
+	if now, err := look(u.bin.path(hostLocal)); err != nil || !now.usable {
+		return err // nothing calls leasehold: see check
+	}
+	tmp := u.bin.path(unfinished + leasehold)
+	if err := os.Symlink(hostLocal, tmp); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return errors.Join(os.Rename(tmp, u.bin.path(leasehold)), files.SyncDir(string(u.bin)))
 }
 
 // running returns the ID of a process that runs a program with one of the file names, 0 if there is
 // none. A process with another name than leasehold-agent counts only if it runs leasehold's plugin.
+// running returns an error if it cannot see all processes of the host.
 func (u uninstaller) running(names ...string) (pid int, err error) {
 	processes, err := os.ReadDir(u.proc)
 	if err != nil {
 		return 0, err
 	}
+	seesItself := false
 	for _, p := range processes {
-		if _, err := fmt.Sscanf(p.Name(), "%d", &pid); err != nil || pid == os.Getpid() {
+		if pid, err = strconv.Atoi(p.Name()); err != nil {
+			continue
+		}
+		if pid == os.Getpid() {
+			seesItself = true
 			continue
 		}
 		exe, err := os.Readlink(filepath.Join(u.proc, p.Name(), "exe"))
+		if errors.Is(err, fs.ErrNotExist) || err != nil && !exists(filepath.Join(u.proc, p.Name())) {
+			continue // a kernel thread, or the process has ended
+		}
 		if err != nil {
-			continue // the process has ended, or is a kernel thread
+			return 0, fmt.Errorf("which program runs is not known: %w", err)
 		}
 		name := filepath.Base(strings.TrimSuffix(exe, " (deleted)"))
 		if slices.Contains(names, name) && (name == "leasehold-agent" || u.isOurs(p.Name())) {
 			return pid, nil
 		}
 	}
+	if !seesItself {
+		return 0, fmt.Errorf("%s does not show the processes of this node; the installer needs hostPID", u.proc)
+	}
 	return 0, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // isOurs reports whether a process runs leasehold's plugin. It also reports true if the binary
@@ -173,20 +234,26 @@ func (u uninstaller) export(ctx context.Context) error {
 	return err
 }
 
-// endHolds releases the leases of sandboxes that are dead, and all held addresses. It returns an
-// error for each held address that the last container still uses.
-func (u uninstaller) endHolds(ctx context.Context) error {
+// survey returns the state of the node. It returns an error if nothing may be changed after it.
+func (u uninstaller) survey(ctx context.Context) (maintain.Survey, error) {
 	if _, err := os.Stat(u.node.Dirs.State); errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return maintain.Survey{Unused: true}, nil
 	}
 	survey, err := u.service.Survey(ctx)
 	if err == nil {
 		err = survey.Unsafe
 	}
-	if err == nil {
-		_, err = u.service.Act(ctx, maintain.Plan(survey))
+	return survey, err
+}
+
+// endHolds releases the leases of sandboxes that are dead, and all held addresses. It returns an
+// error for each held address that the last container still uses.
+func (u uninstaller) endHolds(ctx context.Context) error {
+	survey, err := u.survey(ctx)
+	if err != nil || survey.Unused {
+		return err
 	}
-	if err != nil {
+	if _, err := u.service.Act(ctx, maintain.Plan(survey)); err != nil {
 		return err
 	}
 	held := func(l lease.Lease) bool { return l.State == lease.Held }
@@ -229,30 +296,26 @@ func blocked(pools []lease.Pool) (err error) {
 	return err
 }
 
-// removePlugin removes the plugin's binary with the name leasehold. If the stored configuration of
-// an ADD names leasehold, the DEL for that ADD will run the binary of that name, and the pod could
-// not be deleted without it. In this case removePlugin replaces the binary with a link to
-// host-local, and logs a warning.
-func (u uninstaller) removePlugin() error {
+// removeName removes the name leasehold from the directory of plugins. If the stored configuration
+// of an ADD names leasehold, the DEL for that ADD will run the program of that name, and the pod
+// could not be deleted without it. Then the link to host-local stays, and removeName returns why.
+func (u uninstaller) removeName() (left string, err error) {
 	path := u.bin.path(leasehold)
 	p, err := look(path)
 	if err != nil || !p.exists {
-		return err
+		return "", err
 	}
 	named, err := u.replayed()
 	if err != nil {
-		return err
+		return "", err
 	}
 	if named == "" {
-		return errors.Join(os.Remove(path), files.SyncDir(string(u.bin)))
+		return "", errors.Join(os.Remove(path), files.SyncDir(string(u.bin)))
 	}
-	u.log.Warn("host-local gets the name leasehold as well, for pods that were started with it; "+
-		"uninstall again when they have ended", "because", named)
-	tmp := u.bin.path(unfinished + leasehold)
-	if err := os.Symlink(hostLocal, tmp); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return errors.Join(os.Rename(tmp, path), files.SyncDir(string(u.bin)))
+	left = fmt.Sprintf("%s is a link to host-local now, for the DEL of pods that were started with leasehold, "+
+		"such as that of %s; remove it when these have ended", path, named)
+	u.log.Warn(left)
+	return left, nil
 }
 
 // replayed returns the path of a stored configuration that names leasehold, "" if there is none.

@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
 // cacheKind is the kind of libcni's cache files since version 0.8.
@@ -293,13 +293,13 @@ func (f *cacheFile) addresses() []netip.Addr {
 // process id in a path such as /proc/PID/ns/net may have been reused, even by a process in the
 // host's namespace. Such a path therefore counts only if it leads to one of the namespaces found,
 // which do not include the host's.
-func (s Sources) alive(spaces func() ([]sandbox.Namespace, error), notes *notes) func(string) (lease.Netns, bool) {
+func (s Sources) alive(spaces func() ([]host.Namespace, error), notes *notes) func(string) (lease.Netns, bool) {
 	return func(path string) (lease.Netns, bool) {
 		if path == "" {
 			return lease.Netns{}, false
 		}
 		netns, err := s.Host.Netns(path)
-		if err != nil && !errors.Is(err, sandbox.ErrNotNetns) {
+		if err != nil && !errors.Is(err, host.ErrNotNetns) {
 			notes.add("the addresses of network namespace %s count as in use, because it cannot be read: %v", path, err)
 			return netns, true
 		}

@@ -17,7 +17,6 @@ const (
 	fromKruise                    // a reservation of the Kruise fork
 	fromHoldFile                  // our mark of a hold in host-local's file
 	fromLiveCache                 // libcni's cache has an entry whose namespace exists
-	fromSnapshot                  // the lease in the agent's snapshot of the store
 	fromLiving                    // an interface in a network namespace has the address
 )
 
@@ -40,8 +39,7 @@ type candidate struct {
 	Firm     bool      // the hold is firm; otherwise it is soft
 	Until    time.Time // the end of the hold; zero if it has none
 
-	Modified time.Time   // of the file; zero if it cannot be read
-	Lease    lease.Lease // of a Snapshot only
+	Modified time.Time // of the file; zero if it cannot be read
 }
 
 // Finding is a lease to adopt.
@@ -49,4 +47,8 @@ type Finding struct {
 	Lease lease.Lease
 	Why   string // one sentence, for the journal and for dry runs
 	Seen  bool   // an interface of the lease's network namespace has the address
+	// FormerInFile reports whether host-local's file of the address names a container that had the
+	// address before the lease's. The file has to be written again, so that it is not taken for an
+	// address that host-local has assigned since.
+	FormerInFile bool
 }

@@ -21,17 +21,15 @@ const maxDeadHold = lease.Window(10 * time.Minute)
 // by all candidates together:
 //
 //  1. An interface in a living namespace has the address: bound.
-//  2. The agent's snapshot has a lease: that lease, unless a newer file or cache entry names
-//     another container.
-//  3. A cache entry names a living namespace: bound, even if no interface has the address, because
+//  2. A cache entry names a living namespace: bound, even if no interface has the address, because
 //     gVisor removes it from the interface. If a newer file names another container, it is bound
 //     to that one.
-//  4. A file has our mark of a hold: the rest of that hold, at most its window.
-//  5. The newest of the remaining candidates. Kruise's reservation becomes a firm hold for the rest
+//  3. A file has our mark of a hold: the rest of that hold, at most its window.
+//  4. The newest of the remaining candidates. Kruise's reservation becomes a firm hold for the rest
 //     of its window, or for the whole window if there was no DEL. A cache entry whose namespace is
 //     gone becomes a firm hold for its window, at most 10 minutes, or a soft hold if it has no
 //     window. Neither becomes a hold if a newer source shows the pod with another address.
-//  6. There is only a file: bound until the next boot, by an unknown owner.
+//  5. There is only a file: bound until the next boot, by an unknown owner.
 //
 // soft is the length of soft holds. newID returns the ID of a new lease.
 func decide(candidates []candidate, p lease.Pool, now lease.Instant, soft time.Duration,
@@ -44,14 +42,9 @@ func decide(candidates []candidate, p lease.Pool, now lease.Instant, soft time.D
 	supersede(verdicts)
 	out := make([]Finding, 0, len(verdicts))
 	for _, v := range verdicts {
-		if s := addresses[v.lease.Address].first(fromSnapshot); s != nil && s.Lease.Key() == v.lease.Key() &&
-			!s.Lease.Key().IsZero() {
-			v.lease.ID = s.Lease.ID // candidates have no ID
-		}
-		if v.lease.ID == "" {
-			v.lease.ID = newID()
-		}
-		out = append(out, Finding{Lease: v.lease, Why: v.why, Seen: v.seen})
+		v.lease.ID = newID() // candidates have none
+		former := addresses[v.lease.Address].formerInFile(v)
+		out = append(out, Finding{Lease: v.lease, Why: v.why, Seen: v.seen, FormerInFile: former})
 	}
 	return out
 }
@@ -111,7 +104,7 @@ func (c *candidate) hasPod() bool { return c.Name != "" }
 
 func (c *candidate) samePod(o *candidate) bool { return c.hasPod() && c.pod() == o.pod() }
 
-// conclusive returns the verdicts for the addresses to which one of the rules 1 to 4 of decide
+// conclusive returns the verdicts for the addresses to which one of the rules 1 to 3 of decide
 // applies.
 func (d decision) conclusive(addresses map[netip.Addr]evidence) []verdict {
 	var out []verdict
@@ -123,15 +116,12 @@ func (d decision) conclusive(addresses map[netip.Addr]evidence) []verdict {
 	return out
 }
 
-// conclude returns the verdict by the rules 1 to 4 of decide. It reports false if none applies.
+// conclude returns the verdict by the rules 1 to 3 of decide. It reports false if none applies.
 func (d decision) conclude(e evidence) (verdict, bool) {
 	if e[fromLiving] != nil {
 		v := d.living(e)
 		v.seen = true
 		return v, true
-	}
-	if s := e.first(fromSnapshot); s != nil && !isOutdated(s, e) {
-		return verdict{lease: s.Lease, why: "in the agent's snapshot", at: s.Modified}, true
 	}
 	if e[fromLiveCache] != nil {
 		c := e.entry()
@@ -147,7 +137,7 @@ func (d decision) conclude(e evidence) (verdict, bool) {
 	return verdict{}, false
 }
 
-// inconclusive returns the verdicts for the other addresses, by the rules 5 and 6 of decide.
+// inconclusive returns the verdicts for the other addresses, by the rules 4 and 5 of decide.
 func (d decision) inconclusive(addresses map[netip.Addr]evidence, concluded []verdict) []verdict {
 	decided := map[netip.Addr]bool{}
 	for _, v := range concluded {
@@ -167,7 +157,7 @@ func (d decision) inconclusive(addresses map[netip.Addr]evidence, concluded []ve
 }
 
 // supersededCandidates returns a function that reports whether the candidate of a pod that is gone
-// does not reserve its address: the pod has an address by the rules 1 to 4, or a newer source shows
+// does not reserve its address: the pod has an address by the rules 1 to 3, or a newer source shows
 // the pod with another address. All addresses of one attachment are treated alike.
 func supersededCandidates(addresses map[netip.Addr]evidence, concluded []verdict) func(*candidate) bool {
 	decided := map[pod]bool{}
@@ -192,33 +182,9 @@ func podOf(l lease.Lease) pod {
 	return pod{l.Namespace, l.Name, l.Holder.IfName, l.Address.Is4()}
 }
 
-// isOutdated reports whether a newer source shows that the address was released or bound again
-// after the snapshot s.
-func isOutdated(s *candidate, e evidence) bool {
-	since := func(c *candidate) bool { return c != nil && c.Modified.After(s.Modified) }
-	live, file, mark := e.first(fromLiveCache), e.first(fromFile), e.first(fromHoldFile)
-	held := s.Lease.State == lease.Held
-	return since(live) && (held || live.ContainerID != s.ContainerID) ||
-		since(mark) && !(held && mark.samePod(s) && endsWith(s.Lease, mark)) ||
-		since(file) && file.ContainerID != "" && file.ContainerID != s.ContainerID
-}
-
-// endsWith reports whether a lease and a mark show the same hold, that is, whether both end at the
-// same time. A mark has a precision of seconds.
-func endsWith(l lease.Lease, mark *candidate) bool {
-	if l.Hold == lease.Forever || mark.Until.IsZero() {
-		return l.Hold == lease.Forever && mark.Until.IsZero()
-	}
-	return mark.Until.Sub(l.ReleasedAt.Wall.Add(time.Duration(l.Hold))).Abs() <= 2*time.Second
-}
-
 // living returns the verdict for an address that an interface has (rule 1 of decide).
 func (d decision) living(e evidence) verdict {
 	seen, entry := join(e)
-	if s := e.first(fromSnapshot); s != nil && !isOutdated(s,
-		e) && (entry == nil || entry.ContainerID == s.ContainerID) {
-		return d.confirmed(*s, seen, entry)
-	}
 	who := seen
 	if entry != nil {
 		who = *entry
@@ -252,13 +218,13 @@ func join(e evidence) (seen candidate, entry *candidate) {
 // entry returns the relevant cache entry of an address: the newest one whose namespace exists,
 // otherwise the newest one. If a newer file names another container, entry returns the cache entry
 // of that container, or nil if it has none. It also returns nil if the entry's container is gone
-// and a newer mark names another pod.
+// and another one has had the address since (isFollowed).
 func (e evidence) entry() *candidate {
-	c, file, mark := e.first(fromLiveCache), e.first(fromFile), e.first(fromHoldFile)
+	c, file := e.first(fromLiveCache), e.first(fromFile)
 	if c == nil {
 		c = e.first(fromDeadCache)
 	}
-	if c == nil || c.Kind == fromDeadCache && mark != nil && mark.isNewerThan(c) && mark.hasPod() && !mark.samePod(c) {
+	if c == nil || c.Kind == fromDeadCache && e.isFollowed(c) {
 		return nil
 	}
 	if file == nil || !file.isNewerThan(c) || file.ContainerID == c.ContainerID {
@@ -274,31 +240,26 @@ func (e evidence) entry() *candidate {
 	return nil
 }
 
-// confirmed returns the verdict for a lease of the snapshot (s) whose address is on an interface
-// (seen). entry is the pod's cache entry, or nil; it does not name another container than s.
-//
-// If the interface is in the network namespace of the lease's holder, the lease does not change,
-// even if it is a hold, because a released sandbox may still exist. If the interface is in another
-// namespace, the address was bound again after the snapshot: the lease becomes Bound in that
-// namespace. It then keeps its container only if entry has a namespace that exists, otherwise its
-// container is unknown.
-func (d decision) confirmed(s, seen candidate, entry *candidate) verdict {
-	l, netns := s.Lease, seen.Netns
-	named := entry != nil && entry.Kind == fromLiveCache
-	if named {
-		netns = entry.Netns
+// isFollowed reports whether a newer mark names another pod than a cache entry, or a newer
+// reservation of Kruise another container.
+func (e evidence) isFollowed(c *candidate) bool {
+	mark, reservation := e.first(fromHoldFile), e.first(fromKruise)
+	return mark != nil && mark.isNewerThan(c) && mark.hasPod() && !mark.samePod(c) ||
+		reservation != nil && reservation.isNewerThan(c) && reservation.ContainerID != "" &&
+			reservation.ContainerID != c.ContainerID
+}
+
+// formerInFile reports whether the file of a verdict's address names another container than the
+// verdict, and is older than the source that shows the verdict's. The Kruise fork leaves the file
+// as it is when it gives a held address to the pod's next container. If the cache shows the other
+// container alive, formerInFile reports false.
+func (e evidence) formerInFile(v verdict) bool {
+	file, holder := e.first(fromFile), v.lease.Holder.ContainerID
+	if file == nil || file.ContainerID == "" || holder == "" || file.ContainerID == holder {
+		return false
 	}
-	if !l.Holder.Netns.Same(netns) {
-		if l.State == lease.Held {
-			l.State, l.BoundAt = lease.Bound, d.now
-			l.Firm, l.Hold, l.ReleasedAt = false, 0, lease.Instant{}
-		}
-		l.Holder.Netns, l.Holder.BootID = netns, d.now.BootID
-		if !named {
-			l.Holder.ContainerID = ""
-		}
-	}
-	return verdict{lease: l, why: "in the agent's snapshot, and " + seen.Source + " has the address", at: s.Modified}
+	isLive := slices.ContainsFunc(e[fromLiveCache], func(c candidate) bool { return c.ContainerID == file.ContainerID })
+	return !isLive && !file.isNewerThan(&candidate{Modified: v.at})
 }
 
 // complete adds to a candidate what it lacks: the pod and its window from our mark or Kruise's
@@ -352,7 +313,7 @@ func (c *candidate) isNewerThan(o *candidate) bool {
 	return c.Modified.IsZero() || c.Modified.After(o.Modified)
 }
 
-// decideDead returns the verdict for one address by the rules 5 and 6 of decide. c is the result of
+// decideDead returns the verdict for one address by the rules 4 and 5 of decide. c is the result of
 // bestDead, file is host-local's file; both may be nil.
 func (d decision) decideDead(c, file *candidate, isSuperseded func(*candidate) bool) (verdict, bool) {
 	switch {

@@ -55,13 +55,7 @@ func ending(in time.Duration) func(*candidate) {
 	return func(c *candidate) { c.Released, c.Until = true, wall.Add(in) }
 }
 
-// inSnapshot makes a candidate of the agent's out of a lease.
-func inSnapshot(l lease.Lease, age time.Duration) candidate {
-	n := Sources{Snapshot: []lease.Lease{l}, SnapshotAt: wall.Add(-age)}
-	return n.snapshot(l.Pool, &notes{})[0]
-}
-
-func snapshotLease(state lease.State, id string) lease.Lease {
+func leaseOf(state lease.State, id string) lease.Lease {
 	l := lease.Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr("10.0.0.5"), Set: "s", State: state,
 		Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(time.Hour), Soft: testSoft, BoundAt: now,
@@ -70,13 +64,6 @@ func snapshotLease(state lease.State, id string) lease.Lease {
 	if state == lease.Held {
 		l.Firm, l.Hold, l.ReleasedAt = true, lease.Window(time.Hour), now
 	}
-	return l
-}
-
-// heldFor is a hold of the snapshot with so much to go.
-func heldFor(rest time.Duration) lease.Lease {
-	l := snapshotLease(lease.Held, "c1")
-	l.Hold = lease.Window(rest)
 	return l
 }
 
@@ -113,8 +100,8 @@ func story(f Finding) string {
 	if l.Superseded {
 		words = append(words, "superseded")
 	}
-	if l.ID == "00112233445566aa" {
-		words = append(words, "as before")
+	if f.FormerInFile {
+		words = append(words, "former in file")
 	}
 	return strings.Join(words, " ")
 }
@@ -128,6 +115,7 @@ func TestDecide(t *testing.T) {
 	dead := shown(fromDeadCache, a, time.Hour, podNamed("db-0"), container("c1"), uid("u1"), window(time.Hour))
 	file := shown(fromFile, a, time.Hour+time.Second, container("c1"))
 	kept := shown(fromKruise, a, time.Hour, podNamed("db-0"), container("c1"), window(time.Hour), firmly())
+	again := shown(fromKruise, a, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour), firmly())
 	mark := shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
 		ending(20*time.Minute))
 
@@ -180,14 +168,31 @@ func TestDecide(t *testing.T) {
 		{"the entry is of a container that is gone, and an older file names that of an older entry",
 			[]candidate{seen, dead, shown(fromFile, a, 2*time.Hour, container("c9")),
 				shown(fromDeadCache, a, 3*time.Hour, podNamed("web-0"), container("c9"))},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s former in file"}},
 		{"a mark knows the interface better than the namespace", []candidate{seen,
 			shown(fromHoldFile, a, time.Minute, podNamed("db-0"), window(time.Hour), firmly(), ending(time.Minute),
 				func(c *candidate) { c.IfName = "net1" })},
 			[]string{"10.0.0.5 Bound db-0 net1 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
 		{"Kruise knows the pod, under a newer container than the file", []candidate{seen,
 			shown(fromKruise, a, time.Minute, podNamed("db-0"), container("c2"), window(time.Hour)), file},
+			[]string{"10.0.0.5 Bound db-0 c2 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s former in file"}},
+		{"Kruise knows a newer container than the file and the cache, whose container is gone",
+			[]candidate{seen, dead, again, file},
+			[]string{"10.0.0.5 Bound db-0 c2 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s former in file"}},
+		{"Kruise and the cache know a newer container than the file", []candidate{seen, again, file,
+			shown(fromLiveCache, a, time.Minute, podNamed("db-0"), container("c2"), uid("u2"), at(podNetns))},
+			[]string{"10.0.0.5 Bound db-0/u2 c2 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s former in file"}},
+		{"Kruise and the cache know a newer container than the file, and the former one is in the cache", []candidate{
+			seen, dead, again, file,
+			shown(fromLiveCache, a, time.Minute, podNamed("db-0"), container("c2"), uid("u2"), at(podNetns))},
+			[]string{"10.0.0.5 Bound db-0/u2 c2 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s former in file"}},
+		{"the former container, which the file names, lives without the address", []candidate{seen, again, file,
+			shown(fromLiveCache, a, time.Hour, podNamed("db-0"), container("c1"), at(other)),
+			shown(fromLiveCache, a, time.Minute, podNamed("db-0"), container("c2"), at(podNetns))},
 			[]string{"10.0.0.5 Bound db-0 c2 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
+		{"Kruise's reservation is older than the entry of a container that is gone", []candidate{seen, file,
+			shown(fromKruise, a, 2*time.Hour, podNamed("db-0"), container("c0"), window(time.Hour)), dead},
+			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
 		{"a late DEL had Kruise mark a live pod released", []candidate{seen,
 			shown(fromKruise, a, time.Minute, podNamed("db-0"), container("c1"), window(time.Hour),
 				ending(-time.Second)), file},
@@ -211,109 +216,6 @@ func TestDecide(t *testing.T) {
 			[]string{"10.0.0.5 Bound nobody c1 eth0 02:00:00:00:00:05 /run/netns/db-0"}},
 		{"it is marked as held, and lives", []candidate{seen, mark},
 			[]string{"10.0.0.5 Bound db-0/u1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s"}},
-
-		// The snapshot.
-		{"the snapshot, alone", []candidate{inSnapshot(snapshotLease(lease.Held, "c1"), 0)},
-			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the snapshot before all candidates of dead holders",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), dead, kept, file},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the snapshot before a cache entry that it outlived",
-			[]candidate{inSnapshot(snapshotLease(lease.Held, "c1"), 0), live},
-			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the pod came back after the snapshot", []candidate{inSnapshot(snapshotLease(lease.Held, "c0"), 2*time.Hour),
-			live},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"another container is bound since the snapshot",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), live},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the container of the snapshot is in a newer entry, too",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 2*time.Hour),
-				shown(fromLiveCache, a, time.Hour, podNamed("db-0"), container("c1"), at(other))},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the snapshot has a newer container of the pod than the cache",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c2"), 0),
-				shown(fromLiveCache, b, time.Hour, podNamed("db-0"), container("c1"), at(other), window(time.Hour))},
-			[]string{"10.0.0.5 Bound db-0/u1 c2 eth0 /run/netns/db-0 window 1h0m0s as before",
-				"10.0.0.6 Bound db-0 c1 eth0 /run/netns/other superseded"}},
-		{"the snapshot has a newer container of the pod than the cache, and its address is on an interface",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c2"), 0), seen,
-				shown(fromLiveCache, b, time.Hour, podNamed("db-0"), container("c1"), at(other), window(time.Hour))},
-			[]string{"10.0.0.5 Bound db-0/u1 c2 eth0 /run/netns/db-0 window 1h0m0s as before",
-				"10.0.0.6 Bound db-0 c1 eth0 /run/netns/other superseded"}},
-		{"bound in the snapshot, the address is in its namespace, and the entry's path leads nowhere",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), seen, dead},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"another container's file is newer than the snapshot",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), file},
-			[]string{"10.0.0.5 Bound nobody c1 eth0"}},
-		{"a truncated file after the snapshot names no other container",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), time.Hour), shown(fromFile, a, time.Minute)},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"it was released after the snapshot", []candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), time.Hour),
-			mark},
-			[]string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s as before"}},
-		{"held in the snapshot, and the last holder has not gone",
-			[]candidate{inSnapshot(snapshotLease(lease.Held, "c1"), 0), seen},
-			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"held in the snapshot, and somebody is back", []candidate{inSnapshot(snapshotLease(lease.Held, "c1"), 0),
-			shown(fromLiving, a, 0, at(other))},
-			[]string{"10.0.0.5 Bound db-0/u1 eth0 /run/netns/other window 1h0m0s as before"}},
-		{"bound in the snapshot, and the address is in another namespace",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), shown(fromLiving, a, 0, at(other))},
-			[]string{"10.0.0.5 Bound db-0/u1 eth0 /run/netns/other window 1h0m0s as before"}},
-		{"bound in the snapshot, and only a foreign namespace has the address (gVisor)",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), shown(fromLiving, a, 0, at(other)), live},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"bound in the snapshot, and its container has another namespace now",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), shown(fromLiving, a, 0, at(other)),
-				shown(fromLiveCache, a, time.Minute, podNamed("db-0"), container("c1"), at(other))},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/other window 1h0m0s as before"}},
-		{"bound in the snapshot, and the address is in its namespace",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c1"), 0), seen},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"bound in the snapshot, to a container that another has followed",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c0"), 2*time.Hour), seen, live},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s as before"}},
-
-		{"held in the snapshot, and its container has come back",
-			[]candidate{inSnapshot(snapshotLease(lease.Held, "c1"), 2*time.Hour), live},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"held in the snapshot, which knows more of the same hold than our newer mark",
-			[]candidate{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour),
-				shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
-					ending(time.Hour+2*time.Second))},
-			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"held in the snapshot, and by our newer mark again, for little longer",
-			[]candidate{inSnapshot(heldFor(10*time.Minute), time.Hour),
-				shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
-					ending(10*time.Minute+3*time.Second))},
-			[]string{"10.0.0.5 Held firm 10m3s db-0/u1 eth0 window 1h0m0s as before"}},
-		{"held in the snapshot, and by our newer mark again, for longer",
-			[]candidate{inSnapshot(heldFor(10*time.Minute), time.Hour),
-				shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Hour), firmly(),
-					ending(59*time.Minute))},
-			[]string{"10.0.0.5 Held firm 59m0s db-0/u1 eth0 window 1h0m0s as before"}},
-		{"held in the snapshot, and by our newer mark forever", []candidate{inSnapshot(heldFor(10*time.Minute),
-			time.Hour),
-			shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Duration(lease.Forever)),
-				firmly(),
-				func(c *candidate) { c.Released = true })},
-			[]string{"10.0.0.5 Held firm forever db-0/u1 eth0 window forever as before"}},
-		{"held in the snapshot forever, which knows more of the same hold than our newer mark",
-			[]candidate{inSnapshot(heldFor(time.Duration(lease.Forever)), time.Hour),
-				shown(fromHoldFile, a, time.Minute, podNamed("db-0"), uid("u1"), window(time.Duration(lease.Forever)),
-					firmly(), func(c *candidate) { c.Released = true })},
-			[]string{"10.0.0.5 Held firm forever db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"held in the snapshot, and by our newer mark for less",
-			[]candidate{inSnapshot(snapshotLease(lease.Held, "c1"), time.Hour), mark},
-			[]string{"10.0.0.5 Held firm 20m0s db-0/u1 eth0 window 1h0m0s as before"}},
-		{"held in the snapshot, and by our older mark", []candidate{inSnapshot(snapshotLease(lease.Held, "c1"),
-			time.Second), mark},
-			[]string{"10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before"}},
-		{"the living namespace is not that of the snapshot's container",
-			[]candidate{inSnapshot(snapshotLease(lease.Bound, "c0"), 0), seen, live},
-			[]string{"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/db-0 window 1h0m0s as before"}},
 
 		// libcni's cache.
 		{"gVisor: the entry's namespace lives, the address is in none", []candidate{live, file},
@@ -413,7 +315,11 @@ func TestDecide(t *testing.T) {
 		{"the rest of a window", []candidate{shown(fromKruise, a, 0, podNamed("db-0"), container("c2"),
 			window(time.Hour),
 			firmly(), ending(20*time.Minute)), file},
-			[]string{"10.0.0.5 Held firm 20m0s db-0 c2 eth0 window 1h0m0s"}},
+			[]string{"10.0.0.5 Held firm 20m0s db-0 c2 eth0 window 1h0m0s former in file"}},
+		{"gVisor: the newer container's namespace lives, the address is in none, and the file names the former one",
+			[]candidate{again, file,
+				shown(fromLiveCache, a, time.Minute, podNamed("db-0"), container("c2"), at(podNetns))},
+			[]string{"10.0.0.5 Bound db-0 c2 eth0 /run/netns/db-0 window 1h0m0s former in file"}},
 		{"released in the future: never more than the window",
 			[]candidate{shown(fromKruise, a, 0, podNamed("db-0"), window(time.Hour), firmly(), ending(9*time.Hour))},
 			[]string{"10.0.0.5 Held firm 1h0m0s db-0 eth0 window 1h0m0s"}},
@@ -563,11 +469,6 @@ func anyCandidates(t *rapid.T) []candidate {
 			}
 		case fromKruise, fromHoldFile:
 			c.Firm = c.Name != "" && c.Window > 0
-		case fromSnapshot:
-			l := snapshotLease(rapid.SampledFrom([]lease.State{lease.Bound, lease.Held}).Draw(t, "state"),
-				c.ContainerID)
-			l.Address = c.Address
-			c = inSnapshot(l, wall.Sub(c.Modified))
 		}
 		return c
 	})
@@ -614,9 +515,7 @@ func TestDecideProperties(t *testing.T) {
 		}
 		for _, c := range candidates {
 			l, adopted := leases[c.Address]
-			// A hold of the snapshot may wait for its last holder; all else that lives is bound.
-			waits := l.State == lease.Held && l.ID == "00112233445566aa"
-			if (c.Kind == fromLiving || c.Kind == fromLiveCache) && l.State != lease.Bound && !waits {
+			if (c.Kind == fromLiving || c.Kind == fromLiveCache) && l.State != lease.Bound {
 				t.Fatalf("a living address is %s: %+v", l.State, c)
 			}
 			marked := func(o candidate) bool { return o.Address == c.Address && o.Kind == fromHoldFile }

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
 // DefaultCacheDirs is where libcni keeps its results: containerd's and CRI-O's
@@ -23,10 +23,10 @@ var DefaultCacheDirs = []string{"/var/lib/cni/results", "/var/lib/cni/cache/resu
 // be in use.
 var ErrUnreadable = errors.New("the state of the host cannot be read")
 
-// Host provides what the readers need of the kernel: *sandbox.Host, or a simulated one.
+// Host provides what the readers need of the kernel: *host.Host, or a simulated one.
 type Host interface {
 	Netns(path string) (lease.Netns, error)
-	Namespaces() ([]sandbox.Namespace, error)
+	Namespaces() ([]host.Namespace, error)
 }
 
 // Sources is where the sources of one node are.
@@ -36,10 +36,6 @@ type Sources struct {
 
 	// Files is host-local's directory of the pool, nil if the caller has not opened it.
 	Files *hostlocal.Dir
-
-	// Snapshot is the agent's last copy of the store, nil if there is none. SnapshotAt is its time.
-	Snapshot   []lease.Lease
-	SnapshotAt time.Time
 }
 
 // Found is the result of Find.
@@ -47,11 +43,9 @@ type Found struct {
 	Findings []Finding // ordered by address
 	// Problems are warnings for stderr about sources that could not be read, one line each.
 	Problems []string
-	// Named reports whether every source could be read, and libcni's cache and the snapshot name
-	// the container of every address in use. Without any entry in libcni's cache it is false,
-	// because the snapshot alone lacks what happened after it. After the loss of a store Named
-	// proves that no address in use is missing, because libcni's cache has an entry for each
-	// container.
+	// Named reports whether every source could be read, and libcni's cache has an entry at all and
+	// names the container of every address in use. After the loss of a store Named proves that no
+	// address in use is missing, because libcni's cache has an entry for each container.
 	Named bool
 }
 
@@ -74,18 +68,16 @@ func Find(s Sources, p lease.Pool, sets []pool.Set, now lease.Instant, soft time
 	return found, nil
 }
 
-// areNamed reports whether libcni's cache has an entry at all, and libcni's cache or the snapshot
-// names the container of each bound lease.
+// areNamed reports whether libcni's cache has an entry at all, and names the container of each
+// bound lease.
 func areNamed(findings []Finding, candidates []candidate) bool {
 	type holder struct {
 		addr      netip.Addr
 		container string
 	}
-	named, cached := map[holder]bool{}, false
+	named := map[holder]bool{}
 	for _, c := range candidates {
-		isCached := c.Kind == fromLiveCache || c.Kind == fromDeadCache
-		cached = cached || isCached
-		if c.ContainerID != "" && (isCached || c.Kind == fromSnapshot) {
+		if c.ContainerID != "" && (c.Kind == fromLiveCache || c.Kind == fromDeadCache) {
 			named[holder{c.Address, c.ContainerID}] = true
 		}
 	}
@@ -94,7 +86,7 @@ func areNamed(findings []Finding, candidates []candidate) bool {
 			return false
 		}
 	}
-	return cached
+	return len(named) > 0
 }
 
 // gather reads all sources of a pool.
@@ -110,29 +102,8 @@ func (s Sources) gather(p lease.Pool, notes *notes) (candidates []candidate, err
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
-	alive := s.alive(func() ([]sandbox.Namespace, error) { return spaces, nil }, notes)
-	return slices.Concat(s.snapshot(p, notes), living(spaces, notes),
-		s.cache(p.Network, alive, notes), kruise(p.DataDir, notes), files), nil
-}
-
-// snapshot returns the candidates of the agent's snapshot about the pool.
-func (s Sources) snapshot(p lease.Pool, notes *notes) []candidate {
-	var out []candidate
-	for _, l := range s.Snapshot {
-		if l.Pool != p || l.State == lease.None {
-			continue
-		}
-		if err := l.Validate(); err != nil {
-			notes.addUnread("ignored the snapshot's lease of %s: %v", l.Address, err)
-			continue
-		}
-		out = append(out, candidate{
-			Kind: fromSnapshot, Address: l.Address, Source: "the agent's snapshot",
-			Namespace: l.Namespace, Name: l.Name, ContainerID: l.Holder.ContainerID, IfName: l.Holder.IfName,
-			Modified: s.SnapshotAt, Lease: l,
-		})
-	}
-	return out
+	alive := s.alive(func() ([]host.Namespace, error) { return spaces, nil }, notes)
+	return slices.Concat(living(spaces, notes), s.cache(p.Network, alive, notes), kruise(p.DataDir, notes), files), nil
 }
 
 // within removes the candidates of addresses that belong to other networks, that is, addresses

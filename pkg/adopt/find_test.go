@@ -15,22 +15,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
 // host is a simulated one: the namespaces that live, by path.
-type host struct {
-	spaces []sandbox.Namespace
+type fakeHost struct {
+	spaces []host.Namespace
 	blind  error
 }
 
-func (h host) Namespaces() ([]sandbox.Namespace, error) { return h.spaces, h.blind }
+func (h fakeHost) Namespaces() ([]host.Namespace, error) { return h.spaces, h.blind }
 
-func (h host) Netns(path string) (lease.Netns, error) {
+func (h fakeHost) Netns(path string) (lease.Netns, error) {
 	for _, s := range h.spaces {
 		if s.Netns.Path == path {
 			return s.Netns, nil
@@ -42,17 +42,16 @@ func (h host) Netns(path string) (lease.Netns, error) {
 	if strings.HasSuffix(path, "/unreadable") {
 		return lease.Netns{Path: path}, unix.EIO
 	}
-	return lease.Netns{Path: path}, sandbox.ErrNotNetns
+	return lease.Netns{Path: path}, host.ErrNotNetns
 }
 
 // node is a host with directories of its own; files are written into them.
 type node struct {
-	t     *testing.T
-	dir   string
-	host  host
-	pool  lease.Pool
-	when  time.Time
-	snaps []lease.Lease
+	t    *testing.T
+	dir  string
+	host fakeHost
+	pool lease.Pool
+	when time.Time
 }
 
 func newNode(t *testing.T) *node {
@@ -75,9 +74,9 @@ func (n *node) write(path, content string) {
 
 // lives makes a namespace with addresses on eth0.
 func (n *node) lives(path string, ino uint64, addrs ...string) {
-	s := sandbox.Namespace{Netns: lease.Netns{Path: path, Dev: 4, Ino: ino}}
+	s := host.Namespace{Netns: lease.Netns{Path: path, Dev: 4, Ino: ino}}
 	for _, a := range addrs {
-		s.Addresses = append(s.Addresses, sandbox.Address{Addr: netip.MustParseAddr(a), IfName: "eth0",
+		s.Addresses = append(s.Addresses, host.Address{Addr: netip.MustParseAddr(a), IfName: "eth0",
 			MAC: "02:00:00:00:00:05"})
 	}
 	n.host.spaces = append(n.host.spaces, s)
@@ -85,8 +84,7 @@ func (n *node) lives(path string, ino uint64, addrs ...string) {
 
 func (n *node) node() Sources {
 	return Sources{Host: n.host, CacheDirs: []string{filepath.Join(n.dir, "results"),
-		filepath.Join(n.dir, "cache/results")},
-		Snapshot: n.snaps, SnapshotAt: wall}
+		filepath.Join(n.dir, "cache/results")}}
 }
 
 func (n *node) find(sets ...pool.Set) (stories, problems []string) {
@@ -192,7 +190,7 @@ func TestFindWhatKruiseLeft(t *testing.T) {
 
 	found, problems := n.find(subnet("10.0.0.0/24"))
 	n.want(found,
-		"10.0.0.5 Held firm 20m0s db-0 c2 eth0 window 1h0m0s",
+		"10.0.0.5 Held firm 20m0s db-0 c2 eth0 window 1h0m0s former in file",
 		"10.0.0.6 Held firm 1h0m0s db-1 c2 eth0 window 1h0m0s",
 		"10.0.0.9 Held firm 1h0m0s db.5 c2 eth0 window 1h0m0s")
 	if len(problems) != 3 || !strings.Contains(problems[0], "db-3") || !strings.Contains(problems[1], "db-4") ||
@@ -215,26 +213,11 @@ func TestFindInANetworkCalledReserved(t *testing.T) {
 // The files that we keep for host-local are a source for a lost store.
 func TestFindWhatOurMirrorKept(t *testing.T) {
 	n := newNode(t)
-	held := snapshotLease(lease.Held, "c1")
+	held := leaseOf(lease.Held, "c1")
 	n.write("networks/cbr0/10.0.0.5", hostlocal.Content(held, now))
 	n.write("networks/cbr0/10.0.0.6", "#held db/db-1 eth0 fi") // cut off
 	found, problems := n.find()
 	n.want(found, "10.0.0.5 Held firm 1h0m0s db-0/u1 eth0 window 1h0m0s", "10.0.0.6 Bound nobody")
-	if len(problems) != 1 || !strings.Contains(problems[0], "10.0.0.6") {
-		t.Errorf("problems: %q", problems)
-	}
-}
-
-func TestFindTheSnapshotOfThisPool(t *testing.T) {
-	n := newNode(t)
-	l := snapshotLease(lease.Held, "c1")
-	l.Pool = n.pool
-	elsewhere, damaged := snapshotLease(lease.Bound, "c2"), l
-	elsewhere.Address = netip.MustParseAddr("10.0.0.7")
-	damaged.Address, damaged.ID = netip.MustParseAddr("10.0.0.6"), ""
-	n.snaps = []lease.Lease{elsewhere, l, damaged, {}}
-	found, problems := n.find()
-	n.want(found, "10.0.0.5 Held firm 1h0m0s db-0/u1 c1 eth0 /run/netns/db-0 window 1h0m0s as before")
 	if len(problems) != 1 || !strings.Contains(problems[0], "10.0.0.6") {
 		t.Errorf("problems: %q", problems)
 	}
@@ -378,11 +361,6 @@ func TestNamed(t *testing.T) {
 		n.write("results/cbr0-c1-eth0", string(entry(nil)))
 	}
 	other := func(n *node) { n.write("networks/cbr0/10.0.0.9", "c2\r\neth0") }
-	snapshot := func(n *node) {
-		l := snapshotLease(lease.Bound, "c2")
-		l.Pool, l.Address = n.pool, netip.MustParseAddr("10.0.0.9")
-		n.snaps = append(n.snaps, l)
-	}
 	unlisted := func(n *node) {
 		if err := os.Symlink("cache", filepath.Join(n.dir, "cache")); err != nil {
 			t.Fatal(err)
@@ -409,8 +387,7 @@ func TestNamed(t *testing.T) {
 		"no entry":                                {nil, false},
 		"an entry for every container":            {[]func(*node){cached}, true},
 		"a container without an entry":            {[]func(*node){cached, other}, false},
-		"a container that the snapshot names":     {[]func(*node){cached, other, snapshot}, true},
-		"a snapshot, and no entry":                {[]func(*node){other, snapshot}, false},
+		"a container, and no entry":               {[]func(*node){other}, false},
 		"a directory of entries cannot be listed": {[]func(*node){cached, unlisted}, false},
 		"an entry that cannot be read":            {[]func(*node){cached, damaged}, false},
 		"an entry with an invalid window":         {[]func(*node){invalid}, true},
@@ -467,7 +444,7 @@ func TestFindOddFiles(t *testing.T) {
 		f["result"] = map[string]any{"ips": []any{map[string]any{"address": "10.0.0.7/24"},
 			map[string]any{"address": "10.0.0.5/24"}}}
 	})))
-	n.host.spaces = []sandbox.Namespace{{Netns: lease.Netns{Path: "/run/netns/x"},
+	n.host.spaces = []host.Namespace{{Netns: lease.Netns{Path: "/run/netns/x"},
 		Err: errors.New("it cannot be entered")}}
 	found, problems := n.find()
 	n.want(found, "10.0.0.5 Bound nobody", "10.0.0.6 Bound nobody", "10.0.0.7 Bound nobody", "10.0.0.8 Bound nobody")

@@ -3,12 +3,12 @@ package adopt
 import (
 	"fmt"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
 // living returns the candidates of the addresses that are on interfaces.
-func living(spaces []sandbox.Namespace, notes *notes) []candidate {
+func living(spaces []host.Namespace, notes *notes) []candidate {
 	var out []candidate
 	for _, s := range spaces {
 		if s.Err != nil {
@@ -25,7 +25,7 @@ func living(spaces []sandbox.Namespace, notes *notes) []candidate {
 }
 
 // lives reports whether a namespace is in the list.
-func lives(spaces []sandbox.Namespace, n lease.Netns) bool {
+func lives(spaces []host.Namespace, n lease.Netns) bool {
 	for _, s := range spaces {
 		if s.Netns.Same(n) {
 			return true

@@ -289,7 +289,7 @@ func FuzzParseKruise(f *testing.F) {
 // A plugin's call ends soon, an agent's process does not.
 func TestReadersCloseWhatTheyOpen(t *testing.T) {
 	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
-	l := snapshotLease(lease.Bound, "c1")
+	l := leaseOf(lease.Bound, "c1")
 	descriptors.AssertClosed(t, func() {
 		m, err := hostlocal.Open(t.Context(), p)
 		if err != nil {
@@ -304,7 +304,7 @@ func TestReadersCloseWhatTheyOpen(t *testing.T) {
 		if _, _, err := m.Read(l.Address); err != nil {
 			t.Fatal(err)
 		}
-		n := Sources{Host: host{}, CacheDirs: []string{t.TempDir()}}
+		n := Sources{Host: fakeHost{}, CacheDirs: []string{t.TempDir()}}
 		if _, err := Find(n, p, nil, now, testSoft, ids()); err != nil {
 			t.Fatal(err)
 		}

@@ -20,10 +20,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -42,7 +42,7 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 	return Node{
 		Service: &maintain.Service{Node: &transact.Node{
 			Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
-			Host:  sandbox.New("/proc", boot),
+			Host:  host.New("/proc", boot),
 			Clock: func() lease.Instant {
 				return lease.Instant{Wall: time.Now(), Boot: time.Since(started) + time.Hour, BootID: "boot-1"}
 			},
@@ -158,17 +158,26 @@ func TestCallsAreLoggedBeforeTheFirstScrape(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- m.Task().Run(ctx) }()
 	log := filepath.Join(node.Service.Store.Dirs().Run, "calls")
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(log); err == nil {
-			break
-		} else if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	until(t, "there is a call log", func() bool { return exists(log) })
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+}
+
+// until waits until a condition is true.
+func until(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("timed out after a minute waiting until %s", what)
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 func get(t *testing.T, url string) (int, string) {
@@ -309,7 +318,7 @@ func next(t *testing.T, changes <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-changes:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no signal")
 	}
 }
@@ -383,7 +392,7 @@ func TestDirectoryIsWatchedAgain(t *testing.T) {
 		}
 		select {
 		case <-c.files.Events:
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("no event")
 		}
 		files := c.files
@@ -395,31 +404,6 @@ func TestDirectoryIsWatchedAgain(t *testing.T) {
 		if err := os.RemoveAll(c.dir); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// A change of the store causes a snapshot.
-func TestSnapshotAfterAChange(t *testing.T) {
-	node, _ := newNode(t)
-	ctx, stop := context.WithCancel(context.Background())
-	task, ended := Snapshot(node), make(chan error)
-	go func() { ended <- task.Run(ctx) }()
-	update(t, node, func(tx *store.Tx) error {
-		l := bound(t, "10.0.0.5", "db-0", "b")
-		return tx.Put(l.Pool, l.Address, l)
-	})
-	node.Changes.signal.Send()
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if leases, _, err := node.Service.Store.ReadSnapshot(); err == nil && len(leases) == 1 &&
-			leases[0].Name == "db-0" {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("%+v, %v", leases, err)
-		}
-	}
-	stop()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
 	}
 }
 
@@ -558,28 +542,30 @@ func TestRun(t *testing.T) {
 }
 
 func TestCollect(t *testing.T) {
-	node, _ := newNode(t)
-	health := &Health{}
-	changed, surveys := make(chan struct{}), make(chan bool, 9)
-	task := Collect(node, health, func() []maintain.Served { surveys <- true; return nil }, changed)
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	ended := make(chan error)
-	go func() { ended <- task.Run(ctx) }()
-	for health.ready() != nil {
-		time.Sleep(time.Millisecond)
-	}
-	<-surveys
-	began := time.Now()
-	changed <- struct{}{} // leasehold serves another network
-	<-surveys
-	if took := time.Since(began); took > surveyInterval/2 {
-		t.Errorf("surveyed %s after the change", took)
-	}
-	stop()
-	if err := <-ended; !errors.Is(err, context.Canceled) || task.Name != "collect" {
-		t.Errorf("task %s: %v", task.Name, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		node, _ := newNode(t)
+		health := &Health{}
+		changed, surveys := make(chan struct{}), make(chan bool, 9)
+		task := Collect(node, health, func() []maintain.Served { surveys <- true; return nil }, changed)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		ended := make(chan error)
+		go func() { ended <- task.Run(ctx) }()
+		for health.ready() != nil {
+			time.Sleep(time.Millisecond)
+		}
+		<-surveys
+		began := time.Now()
+		changed <- struct{}{} // leasehold serves another network
+		<-surveys
+		if took := time.Since(began); took > minSurveyInterval {
+			t.Errorf("surveyed %s after the change", took)
+		}
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) || task.Name != "collect" {
+			t.Errorf("task %s: %v", task.Name, err)
+		}
+	})
 }
 
 // While a signal is due, changes cause no events, which would only take processor time. What
@@ -613,16 +599,8 @@ func TestNoEventsWhileASignalIsDue(t *testing.T) {
 	}
 	for range 3 {
 		write()
-		for end := time.Now().Add(10 * time.Second); watches() > 0; write() {
-			if time.Now().After(end) {
-				t.Fatal("each write causes an event")
-			}
-		}
-		for end := time.Now().Add(10 * time.Second); watches() != 2; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d directories are watched, want 2", watches())
-			}
-		}
+		until(t, "writes cause no events", func() bool { write(); return watches() == 0 })
+		until(t, "two directories are watched", func() bool { return watches() == 2 })
 		next(t, signals)
 	}
 	stop()

@@ -6,15 +6,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/leasehold-cni/leasehold/pkg/announce"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
 // Announce returns the task that announces the addresses of pods to their neighbours, after an ADD
 // gave a pod its former address again. The task also records the MAC address of the pod's interface
 // in the lease, so that a later ADD can restore it. host is used to enter the pod's network
 // namespace.
-func Announce(node Node, host *sandbox.Host) Task {
+func Announce(node Node, host *host.Host) Task {
 	announced := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "leasehold_announcements_total",
 		Help: "Addresses announced to their neighbours after their pod came back.",

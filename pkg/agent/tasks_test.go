@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -19,9 +20,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -32,10 +33,9 @@ func TestTasksEnd(t *testing.T) {
 	update(t, node, func(tx *store.Tx) error { return tx.SetBoot("boot-1") })
 	metrics := NewMetrics(node)
 	for name, task := range map[string]Task{
-		"announce": Announce(node, sandbox.New("/proc", sandbox.DefaultBootIDFile)),
+		"announce": Announce(node, host.New("/proc", host.DefaultBootIDFile)),
 		"collect":  Collect(node, &Health{}, func() []maintain.Served { return nil }, nil),
 		"replay":   Replay(node),
-		"snapshot": Snapshot(node),
 		"metrics":  metrics.Task(),
 		"changes":  {Name: "changes", Run: node.Changes.Run},
 		"serve":    Serve("127.0.0.1:0", prometheus.NewRegistry(), &Health{}, nil, node.Log),
@@ -53,7 +53,7 @@ func TestTasksEnd(t *testing.T) {
 			if name == "serve" && err != nil || name != "serve" && !errors.Is(err, context.Canceled) {
 				t.Errorf("%s: %v", name, err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%s does not end", name)
 		}
 	}
@@ -236,13 +236,7 @@ func TestChangesArePolled(t *testing.T) {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-			if _, err := os.Stat(dir); err == nil {
-				break
-			} else if time.Now().After(end) {
-				t.Fatal("the directory is not watched again")
-			}
-		}
+		until(t, "the directory is made again", func() bool { return exists(dir) })
 	}
 	stop()
 	<-ended
@@ -279,11 +273,7 @@ func TestFailedWatchesAreClosed(t *testing.T) {
 	for range 10 {
 		c.watch()
 	}
-	for end := time.Now().Add(5 * time.Second); opened() > before+2; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d descriptors, %d before", opened(), before)
-		}
-	}
+	until(t, fmt.Sprintf("no more than %d descriptors are open", before+2), func() bool { return opened() <= before+2 })
 }
 
 // If no file can be opened, the directory is not watched, and is watched as soon as it can be.
@@ -375,7 +365,7 @@ func TestAnnounceRecordsTheHardwareAddress(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	host := sandbox.New("/proc", sandbox.DefaultBootIDFile)
+	host := host.New("/proc", host.DefaultBootIDFile)
 	netns, err := host.Netns(path)
 	if err != nil {
 		t.Fatal(err)
@@ -391,15 +381,15 @@ func TestAnnounceRecordsTheHardwareAddress(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- task.Run(ctx) }()
 	var got lease.Lease
-	for end := time.Now().Add(10 * time.Second); got.MAC == "" && time.Now().Before(end); {
-		time.Sleep(5 * time.Millisecond)
+	until(t, "the lease has a hardware address", func() bool {
 		if err := node.Service.Store.View(t.Context(), func(tx *store.Tx) (err error) {
 			got, err = tx.Get(l.Pool, netip.MustParseAddr("10.0.0.2"))
 			return err
 		}); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return got.MAC != ""
+	})
 	stop()
 	<-ended
 	if got.MAC != mac.String() {
@@ -414,7 +404,7 @@ func TestAnnounceRecordsTheHardwareAddress(t *testing.T) {
 
 // A spooled DEL is recorded in the store at once. If the view is not proven, nothing is written.
 func TestSpooledDELsAreRecorded(t *testing.T) {
-	node, out := newNode(t)
+	node, _ := newNode(t)
 	node.Changes = NewChanges(node.Service.Store.Dirs(), node.Log)
 	l := bound(t, "10.0.0.2", "db-0", "boot-1")
 	update(t, node, func(tx *store.Tx) error {
@@ -445,11 +435,7 @@ func TestSpooledDELsAreRecorded(t *testing.T) {
 		go func() { ended <- run(ctx) }()
 	}
 	for range 2 {
-		for end := time.Now().Add(10 * time.Second); waiting() > 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("not replayed\n%s", out)
-			}
-		}
+		until(t, "it is replayed", func() bool { return waiting() == 0 })
 		spool() // of a container that is released: the record alone is removed
 	}
 	stop()

@@ -102,7 +102,7 @@ func (s *fixture) run(what string, done func() bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			cancel()
 			s.t.Fatalf("timed out waiting until %s; log:\n%s", what, s.logged())
@@ -396,7 +396,7 @@ func TestReady(t *testing.T) {
 	want := func(step string, want bool) {
 		t.Helper()
 		link, err := ready(addr)
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for want && err != nil && time.Now().Before(deadline) {
 			time.Sleep(time.Millisecond) // the kernel reports a carrier with a delay
 			link, err = ready(addr)

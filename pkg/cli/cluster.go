@@ -32,13 +32,13 @@ func newPlugin(env Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:         "kubectl-leasehold",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl leasehold"},
-		Short:       "Show and manage the addresses that leasehold keeps in a cluster",
-		Long: `Show and release the addresses that leasehold keeps in a cluster, find what is wrong,
-and install and uninstall leasehold. All of it uses kubectl, with its configuration
-and credentials.`,
+		Short:       "Manage the addresses that leasehold keeps in a cluster",
+		Long: `Find what is wrong, show which pods had an address, release the addresses of pods that
+are away, and install and uninstall leasehold. All of it uses kubectl, with its
+configuration and credentials. Which addresses are kept, and for whom, is in "kubectl
+get ipr -A"; how many each node has is in "kubectl get nap".`,
 		Example: `  kubectl leasehold doctor                      what is wrong, and what repairs it
   kubectl leasehold status                      which nodes keep addresses, and how many
-  kubectl leasehold show 10.244.1.7             who has an address
   kubectl leasehold history db/db-0             which addresses a pod had, and why
   kubectl leasehold release --namespace=db      release everything of a namespace
   kubectl leasehold bundle                      collect what a report of a problem needs`,
@@ -49,8 +49,8 @@ and credentials.`,
 	root.SetErr(env.Stderr)
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "output format: table, wide or json")
 	complete(root, "output", "table", "wide", "json")
-	for _, add := range []func(*cluster) *cobra.Command{(*cluster).status, (*cluster).pools, (*cluster).list,
-		(*cluster).show, (*cluster).history, (*cluster).release, (*cluster).doctor, (*cluster).bundle} {
+	for _, add := range []func(*cluster) *cobra.Command{(*cluster).status, (*cluster).history, (*cluster).release,
+		(*cluster).doctor, (*cluster).bundle} {
 		c := &cluster{app: a}
 		command := add(c)
 		c.AddFlags(command.Flags())
@@ -159,73 +159,6 @@ func (c *cluster) printReservations(all []reservation) error {
 	})
 }
 
-func (c *cluster) list() *cobra.Command {
-	var held bool
-	command := &cobra.Command{
-		Use:   "list",
-		Short: "List the addresses that are kept for pods",
-		Long: `List the reservations of the cluster: pods with the annotation, and the addresses that
-they have or that are held for them while they are away. The column FOR has reservation
-names, if a pod has one. Other pods' addresses are shown by leasectl on their node.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := c.reservations(cmd.Context(), func(r reservation) bool { return !held || r.State == "Held" })
-			if err != nil {
-				return err
-			}
-			return c.printReservations(all)
-		},
-	}
-	c.podFlags(command)
-	c.forFlag(command.Flags())
-	command.Flags().BoolVar(&held, "held", false, "only addresses of pods that are away")
-	return command
-}
-
-func (c *cluster) show() *cobra.Command {
-	command := &cobra.Command{
-		Use:               "show <address | namespace/pod>",
-		Short:             "Show who an address is kept for, or the addresses of a pod",
-		Example:           "  kubectl leasehold show 10.244.1.7\n  kubectl leasehold show db/db-0",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: c.completeSubject,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := parseSubject(args[0])
-			if err != nil {
-				return err
-			}
-			found, err := c.reservations(cmd.Context(), func(r reservation) bool { return r.is(s) })
-			if err != nil {
-				return err
-			}
-			if len(found) == 0 {
-				fmt.Fprintf(c.Stderr,
-					"%s has no reservation; 'kubectl leasehold history %s' shows whether it had one\n", s, args[0])
-				return errProblems
-			}
-			if c.output == "json" {
-				return printJSON(c.Stdout, found)
-			}
-			return table(c.Stdout, func(w io.Writer) {
-				for i, r := range found {
-					if i > 0 {
-						fmt.Fprintln(w)
-					}
-					for _, line := range [][2]string{{"Pod", r.Namespace + "/" + r.Pod}, {"Pod UID", dash(r.UID)},
-						{"Node", r.Node}, {"Addresses", dash(strings.Join(r.Addresses, ", "))},
-						{"Networks", dash(strings.Join(r.Networks, ", "))}, {"State", dash(r.State)},
-						{"Reservation name", dash(r.For)}, {"Window", dash(r.Window)},
-						{"Held until", dash(r.Until)}, {"Lease", dash(r.ID)}, {"Object", r.Object}} {
-						fmt.Fprintf(w, "%s:\t%s\n", line[0], line[1])
-					}
-				}
-			})
-		},
-	}
-	c.podFlags(command)
-	return command
-}
-
 // completeSubject completes the argument with the addresses and pods of reservations.
 func (c *cluster) completeSubject(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var words []string
@@ -238,81 +171,34 @@ func (c *cluster) completeSubject(cmd *cobra.Command, args []string, _ string) (
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// nodePool is the JSON form of one network of a NodeAddressPool. Its fields are a stable interface.
-type nodePool struct {
+// inactive is the JSON form of a network of a node on which nothing is kept. Its fields are a
+// stable interface.
+type inactive struct {
 	Node    string `json:"node"`
 	Network string `json:"network"`
-	Size    *int64 `json:"size"`
-	Bound   int64  `json:"bound"`
-	Held    int64  `json:"held"`
-	Free    *int64 `json:"free"`
-	Active  string `json:"active"` // True, False, Unknown, or "" if the agent does not examine the configuration
+	Active  string `json:"active"` // False or Unknown
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 }
 
-// nodePools returns the networks in the NodeAddressPools of all nodes.
-func (c *cluster) nodePools(ctx context.Context) ([]nodePool, error) {
+// inactiveNetworks returns what the NodeAddressPools of all nodes say of networks for which the
+// runtime does not call leasehold, or for which the agent does not know whether it does.
+func (c *cluster) inactiveNetworks(ctx context.Context) ([]inactive, error) {
 	list, err := c.Get(ctx, "nodeaddresspools.ipam.leasehold.dev")
 	if err != nil {
 		return nil, err
 	}
-	number := func(o kubectl.Object, key string) *int64 {
-		f, ok := o.Field(key).(float64)
-		if !ok {
-			return nil
-		}
-		return new(int64(f))
-	}
-	out := []nodePool{}
+	out := []inactive{}
 	for _, o := range list.List("items") {
 		for _, n := range o.List("status", "networks") {
-			p := nodePool{Node: o.Text("metadata", "name"), Network: n.Text("name"), Size: number(n, "size"),
-				Free: number(n, "free"), Active: n.Text("active"), Reason: n.Text("reason"), Message: n.Text("message")}
-			if bound, held := number(n, "bound"), number(n, "held"); bound != nil && held != nil {
-				p.Bound, p.Held = *bound, *held
-			}
-			if c.node == "" || p.Node == c.node {
-				out = append(out, p)
+			// It is empty if the agent does not examine the configuration.
+			if active := n.Text("active"); active != "" && active != "True" {
+				out = append(out, inactive{o.Text("metadata", "name"), n.Text("name"), active, n.Text("reason"),
+					n.Text("message")})
 			}
 		}
 	}
 	return out, nil
-}
-
-func (c *cluster) pools() *cobra.Command {
-	command := &cobra.Command{
-		Use:   "pools",
-		Short: "Show how many addresses each node has, and how many are in use",
-		Long: `Show the size of each network of each node, how many of its addresses are bound to
-sandboxes, held for pods that are away, and free, and whether the container runtime
-calls leasehold for it.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := c.nodePools(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if c.output == "json" {
-				return printJSON(c.Stdout, all)
-			}
-			number := func(n *int64) string {
-				if n == nil {
-					return "-"
-				}
-				return fmt.Sprint(*n)
-			}
-			return table(c.Stdout, func(w io.Writer) {
-				fmt.Fprintln(w, "NODE\tNETWORK\tSIZE\tBOUND\tHELD\tFREE\tACTIVE\tREASON")
-				for _, p := range all {
-					fmt.Fprintln(w, strings.Join([]string{p.Node, p.Network, number(p.Size), number(&p.Bound),
-						number(&p.Held), number(p.Free), dash(p.Active), dash(p.Reason)}, "\t"))
-				}
-			})
-		},
-	}
-	c.nodeFlag(command)
-	return command
 }
 
 // clusterStatus is the JSON form of the result of status. Its fields are a stable interface.
@@ -321,7 +207,7 @@ type clusterStatus struct {
 	Manager  readiness  `json:"manager"`
 	Bound    int        `json:"bound"` // reservations of pods that run
 	Held     int        `json:"held"`  // reservations of pods that are away
-	Inactive []nodePool `json:"inactive"`
+	Inactive []inactive `json:"inactive"`
 }
 
 type readiness struct {
@@ -362,7 +248,6 @@ networks of nodes on which nothing is kept. The exit status is 1 if there are an
 }
 
 func (c *cluster) readStatus(ctx context.Context) (s clusterStatus, err error) {
-	s.Inactive = []nodePool{}
 	for _, part := range []struct {
 		kind, name, ready, wanted string
 		in                        string
@@ -379,14 +264,8 @@ func (c *cluster) readStatus(ctx context.Context) (s clusterStatus, err error) {
 		wanted, _ := o.Field(part.in, part.wanted).(float64)
 		*part.to = readiness{int(ready), int(wanted)}
 	}
-	pools, err := c.nodePools(ctx)
-	if err != nil {
+	if s.Inactive, err = c.inactiveNetworks(ctx); err != nil {
 		return s, err
-	}
-	for _, p := range pools {
-		if p.Active != "" && p.Active != "True" {
-			s.Inactive = append(s.Inactive, p)
-		}
 	}
 	all, err := c.reservations(ctx, func(reservation) bool { return true })
 	for _, r := range all {
@@ -432,12 +311,13 @@ func (c *cluster) doctor() *cobra.Command {
 	var nodes bool
 	command := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find what is wrong in the cluster, and the commands that repair it",
+		Short: "Find what is wrong in the cluster, and how to repair it",
 		Long: `Check leasehold's objects, policies, webhooks and pods, the annotations of workloads,
 the clocks of the nodes, and each node as "leasectl doctor" does there. Each finding
-says what was found, what it leads to, and which command repairs it. Nothing is
-changed. Nodes are checked in the pods of their agents, which needs the right to
-create pods/exec in leasehold's namespace; --nodes=false does without.
+says what was found and what it leads to. It has a command that repairs it if running
+that can do no harm; otherwise it says what there is to decide. Nothing is changed.
+Nodes are checked in the pods of their agents, which needs the right to create
+pods/exec in leasehold's namespace; --nodes=false does without.
 
 The exit status is 0 if nothing was found, 1 if something was, and 2 if nothing was
 found but something could not be checked.`,

@@ -24,10 +24,11 @@ func (a *app) doctor() *cobra.Command {
 	var skipInvalid bool
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find what is wrong on this node, and the commands that repair it",
+		Short: "Find what is wrong on this node, and how to repair it",
 		Long: `Check that the container runtime calls leasehold, that pods' annotations reach it,
-and that the store and its directories can be used. Each finding says what was found,
-what it leads to, and which command repairs it. Nothing is changed.
+and that the store and its directories can be used. Each finding says what was found
+and what it leads to. It has a command that repairs it if running that can do no harm;
+otherwise it says what there is to decide. Nothing is changed.
 
 The directories of CNI are those that the configuration of the container runtime
 names, or the flags. It has to run on the node itself, as root.
@@ -113,6 +114,9 @@ func (a *app) report(r doctor.Report) error {
 			fmt.Fprintf(a.Stdout, "%s (%s)\n  found:   %s\n  effect:  %s\n", f.Reason, f.Subject, f.What, f.Why)
 			for i, line := range f.Repair {
 				fmt.Fprintf(a.Stdout, "%-11s%s\n", map[bool]string{true: "  repair:"}[i == 0], line)
+			}
+			if f.Decide != "" {
+				fmt.Fprintf(a.Stdout, "  decide:  %s\n", f.Decide)
 			}
 		}
 		for _, u := range r.Unchecked {

@@ -57,7 +57,7 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 	return c
 }
 
-// due returns the actions of a plan whose leases the global filters select.
+// due returns the actions of a plan whose leases the filters select.
 func (a *app) due(plan []maintain.Action) []maintain.Action {
 	out := []maintain.Action{}
 	for _, p := range plan {

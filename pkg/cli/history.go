@@ -35,8 +35,7 @@ line is an event %s with the time from which the journal is complete.`,
 				keep = func(n store.Entry) bool { return s.is(n.Address, n.Namespace, n.Name) }
 			}
 			entries, err := a.entries(cmd.Context(), func(n store.Entry) bool {
-				return keep(n) && (a.network == "" || n.Network == a.network) &&
-					(a.pod == "" || n.Namespace+"/"+n.Name == a.pod) && a.isFor(n.Namespace, n.Reservation)
+				return keep(n) && (a.network == "" || n.Network == a.network) && a.isFor(n.Namespace, n.Reservation)
 			})
 			if err != nil {
 				return err

@@ -9,14 +9,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
@@ -29,7 +28,10 @@ const (
 	// beforeInstall is set on flannel's ConfigMap by leasectl install. Its value is the CNI
 	// configuration that the ConfigMap had before.
 	beforeInstall = "leasehold.dev/before-install"
-	backupSuffix  = cniconf.BackupSuffix
+	// beforeUninstall is the same of leasectl uninstall, where that has changed what was edited by
+	// hand.
+	beforeUninstall = "leasehold.dev/before-uninstall"
+	backupSuffix    = cniconf.BackupSuffix
 )
 
 func (a *app) install() *cobra.Command {
@@ -148,60 +150,40 @@ func (a *app) installFlannel(ctx context.Context, k *kubectl.Client, agreed func
 	if err := k.Rollout(ctx, k.Namespace, agentName); err != nil {
 		return err
 	}
-	return a.writeFlannel(ctx, k, config, text, string(changed))
+	return a.writeFlannel(ctx, k, config, kubectl.Object{beforeInstall: text, beforeUninstall: nil}, string(changed))
 }
 
-// restoreFlannel undoes installFlannel. It does nothing if flannel's ConfigMap has no annotation of
-// installFlannel.
-func (a *app) restoreFlannel(ctx context.Context, k *kubectl.Client, step func(string, ...any)) error {
+// flannelUndo is the change of flannel's ConfigMap with which it names leasehold no more.
+type flannelUndo struct {
+	config      kubectl.Object
+	annotations kubectl.Object // those to set; nil removes one
+	text        string
+}
+
+// undoFlannel returns how to undo installFlannel, or what somebody has edited by hand. It returns
+// nil if there is nothing to undo.
+func undoFlannel(ctx context.Context, k *kubectl.Client) (*flannelUndo, error) {
 	config, err := flannel(ctx, k)
 	if err != nil || config == nil {
-		return err
+		return nil, err
 	}
-	before := config.Text("metadata", "annotations", beforeInstall)
-	if before == "" {
-		return nil
+	text, backup := config.Text("data", flannelKey), config.Text("metadata", "annotations", beforeInstall)
+	var before []byte
+	if backup != "" {
+		before = []byte(backup)
 	}
-	restored, err := restored(flannelFile, config.Text("data", flannelKey), before)
+	restored, edited, err := cniconf.WithoutLeasehold(flannelFile, []byte(text), before)
 	if err != nil {
-		return fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
+		return nil, fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
 	}
-	step("restoring flannel's configuration and restarting its pods")
-	return a.writeFlannel(ctx, k, config, nil, restored)
-}
-
-// restored returns the content with which uninstall replaces a configuration. text is the present
-// content and before the one that install has changed. If text is what install made of before,
-// restored returns before. If text no longer names leasehold, restored returns text. Otherwise
-// somebody has edited the configuration since, and restored returns an error.
-func restored(name, text, before string) (string, error) {
-	if isMadeOf(name, text, before) {
-		return before, nil
+	if backup == "" && string(restored) == text {
+		return nil, nil
 	}
-	if f, err := cniconf.Parse(name, []byte(text)); err == nil && !f.NamesLeasehold() {
-		return text, nil // somebody has restored host-local already
+	u := &flannelUndo{config, kubectl.Object{beforeInstall: nil}, string(restored)}
+	if edited {
+		u.annotations[beforeUninstall] = text
 	}
-	return "", errors.New("it was edited after leasectl had changed it; put host-local back by hand, then repeat")
-}
-
-// isMadeOf reports whether install makes text of before, by one or both of its changes, in any
-// order.
-func isMadeOf(name, text, before string) bool {
-	setIPAM, annotate := cniconf.WithLeasehold, cniconf.WithAnnotations
-	for _, changes := range [][]func(string, []byte) ([]byte, error){
-		{setIPAM}, {annotate}, {setIPAM, annotate}, {annotate, setIPAM},
-	} {
-		changed, err := []byte(before), error(nil)
-		for _, change := range changes {
-			if err == nil {
-				changed, err = change(name, changed)
-			}
-		}
-		if err == nil && text == string(changed) {
-			return true
-		}
-	}
-	return false
+	return u, nil
 }
 
 // flannel returns the ConfigMap of flannel, nil if there is none.
@@ -215,15 +197,15 @@ func flannel(ctx context.Context, k *kubectl.Client) (kubectl.Object, error) {
 	return nil, nil
 }
 
-// writeFlannel writes text to flannel's ConfigMap, and before to its annotation beforeInstall. If
-// before is nil, the annotation is removed. Then it restarts the pods that use the ConfigMap, and
-// waits for them. It returns an error if the ConfigMap has changed since config was read.
-func (a *app) writeFlannel(ctx context.Context, k *kubectl.Client, config kubectl.Object, before any,
+// writeFlannel writes text to flannel's ConfigMap, and annotations, of which it removes those that
+// are nil. Then it restarts the pods that use the ConfigMap, and waits for them. It returns an
+// error if the ConfigMap has changed since config was read.
+func (a *app) writeFlannel(ctx context.Context, k *kubectl.Client, config, annotations kubectl.Object,
 	text string) error {
 	patch, err := json.Marshal(kubectl.Object{
 		"metadata": kubectl.Object{
 			"resourceVersion": config.Text("metadata", "resourceVersion"),
-			"annotations":     kubectl.Object{beforeInstall: before},
+			"annotations":     annotations,
 		},
 		"data": kubectl.Object{flannelKey: text},
 	})
@@ -306,65 +288,35 @@ func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err != nil || !f.NamesLeasehold() && !isMadeOf(path, string(content), string(before)) {
-		if err := replaceFile(path+backupSuffix, path, content); err != nil {
+	if err != nil || !f.NamesLeasehold() && !cniconf.IsMadeOf(path, content, before) {
+		if err := files.Replace(path+backupSuffix, path, content); err != nil {
 			return err
 		}
 	}
-	if err := replaceFile(path, path, changed); err != nil {
+	if err := files.Replace(path, path, changed); err != nil {
 		return err
 	}
 	fmt.Fprintf(a.Stdout, "what was there is in %s\n", path+backupSuffix)
 	return nil
 }
 
-// restoreFile undoes changeFile, and removes the backup.
+// restoreFile undoes changeFile, or names host-local in a configuration that was edited by hand.
 func (a *app) restoreFile(path string) error {
-	before, err := os.ReadFile(path + backupSuffix)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s was not changed by leasectl install: %w", path, err)
-	}
+	u, err := cniconf.UndoOf(path)
 	if err != nil {
 		return err
 	}
-	content, err := os.ReadFile(path)
-	if err != nil {
+	if u.Path == "" {
+		return fmt.Errorf("%s does not name leasehold, and was not changed by leasectl install", path)
+	}
+	if !bytes.Equal(u.Before, u.After) {
+		a.printDiff(path, u.Before, u.After)
+	}
+	if err := u.Write(); err != nil {
 		return err
 	}
-	text, err := restored(path, string(content), string(before))
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	if u.Edited {
+		fmt.Fprintf(a.Stdout, "what was there is in %s\n", path+cniconf.UndoneSuffix)
 	}
-	if !bytes.Equal(content, []byte(text)) {
-		a.printDiff(path, content, []byte(text))
-		if err := replaceFile(path, path, []byte(text)); err != nil {
-			return err
-		}
-	}
-	return os.Remove(path + backupSuffix)
-}
-
-// replaceFile replaces a file atomically: the runtime reads either the old or the new content. The
-// new file gets the mode and the owner of the file like.
-func replaceFile(path, like string, content []byte) error {
-	info, err := os.Stat(like)
-	if err != nil {
-		return err
-	}
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target // replace the target of a symbolic link, not the link
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".leasectl-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) // fails after the rename, which is fine
-	owner := info.Sys().(*syscall.Stat_t)
-	_, err = tmp.Write(content)
-	err = errors.Join(err, tmp.Chmod(info.Mode().Perm()), tmp.Chown(int(owner.Uid), int(owner.Gid)), tmp.Sync(),
-		tmp.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
+	return nil
 }

@@ -37,7 +37,7 @@ column FOR has reservation names, if a lease has one.`,
 	return c
 }
 
-// leases returns the leases that match the global filters and for which keep reports true.
+// leases returns the leases that match the filters and for which keep reports true.
 func (a *app) leases(ctx context.Context, keep func(lease.Lease) bool) ([]lease.Lease, error) {
 	var out []lease.Lease
 	err := a.view(ctx, func(tx *store.Tx) error {

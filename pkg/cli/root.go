@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,9 +18,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -48,7 +49,7 @@ func usage(format string, args ...any) error {
 type Env struct {
 	Stdout, Stderr io.Writer
 	Dirs           store.Dirs
-	Host           *sandbox.Host
+	Host           *host.Host
 	Clock          func() lease.Instant // returns the current time without the boot ID
 	Version        string
 	// Plugin reports whether the program was called as the kubectl plugin. Its commands are then
@@ -143,53 +144,90 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
 		Version:       env.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if err := a.checkFlags(); err != nil {
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			err := a.checkFlags()
+			if c.Name() == "install" || c.Name() == "uninstall" {
+				err = cmp.Or(err, rejectUnused(c))
+			}
+			if err != nil {
 				return err
 			}
-			var err error
-			a.Host, err = sandbox.EnterHostRoot(a.root, a.Host)
+			a.Host, err = host.EnterHostRoot(a.root, a.Host)
 			return err
 		},
 	}
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	a.addFlags(root)
-	root.AddCommand(a.list(), a.show(), a.history(), a.pools(), a.release(), a.gc(), a.check(),
-		a.importCmd(), a.export(), a.recover(), a.install(), a.uninstall(), a.doctor(), a.mapCmd())
+	root.AddCommand(
+		a.filters(a.list(), "network", "pod", "for", "state"),
+		a.filters(a.history(), "network", "for"),
+		a.filters(a.release(), "network", "for", "state"),
+		a.filters(a.gc(), "network", "pod"),
+		a.show(), a.check(), a.install(), a.uninstall(), a.doctor())
+	for _, add := range []func() *cobra.Command{a.pools, a.mapCmd, a.importCmd, a.export, a.recover} {
+		root.AddCommand(a.filters(add(), "network"))
+	}
 	return root
 }
 
-// addFlags adds the flags that all commands have, with their completion.
+// addFlags adds the flags that all commands have.
 func (a *app) addFlags(root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVarP(&a.output, "output", "o", "table", "output format: table, wide or json")
-	f.StringVar(&a.network, "network", "", "only the leases of this CNI network")
-	f.StringVar(&a.pod, "pod", "", "only the leases of this pod, as namespace/name")
-	a.forFlag(f)
-	f.StringVar(&a.state, "state", "", "only leases in this state: bound or held")
 	f.StringVar(&a.Dirs.State, "state-dir", a.Dirs.State, "directory of the lease store")
 	f.StringVar(&a.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
 	complete(root, "output", "table", "wide", "json")
-	complete(root, "state", "bound", "held")
-	_ = root.RegisterFlagCompletionFunc("network", a.completeFlag(func(l lease.Lease) string { return l.Pool.Network }))
-	_ = root.RegisterFlagCompletionFunc("pod", a.completeFlag(func(l lease.Lease) string {
-		if l.Name == "" {
-			return ""
+}
+
+// filters adds the flags with these names, which select leases, to a command, with their
+// completion. A command has those that it applies.
+func (a *app) filters(c *cobra.Command, names ...string) *cobra.Command {
+	f := c.Flags()
+	for _, name := range names {
+		word := func(lease.Lease) string { return "" }
+		switch name {
+		case "network":
+			f.StringVar(&a.network, name, "", "only this CNI network")
+			word = func(l lease.Lease) string { return l.Pool.Network }
+		case "pod":
+			f.StringVar(&a.pod, name, "", "only the leases of this pod, as namespace/name")
+			word = func(l lease.Lease) string { return qualified(l.Namespace, l.Name) }
+		case "for":
+			a.forFlag(f)
+			word = func(l lease.Lease) string { return qualified(l.Namespace, l.Reservation) }
+		case "state":
+			f.StringVar(&a.state, name, "", "only leases in this state: bound or held")
+			complete(c, name, "bound", "held")
+			continue
 		}
-		return l.Namespace + "/" + l.Name
-	}))
-	_ = root.RegisterFlagCompletionFunc("for", a.completeFlag(func(l lease.Lease) string {
-		if l.Reservation == "" {
-			return ""
-		}
-		return l.Namespace + "/" + l.Reservation
-	}))
+		_ = c.RegisterFlagCompletionFunc(name, a.completeFlag(word))
+	}
+	return c
+}
+
+// qualified returns a name with its namespace, "" if there is no name.
+func qualified(namespace, name string) string {
+	if name == "" {
+		return ""
+	}
+	return namespace + "/" + name
 }
 
 func (a *app) forFlag(f *pflag.FlagSet) {
 	f.StringVar(&a.forName, "for", "",
 		"only the leases of this reservation name (annotation leasehold.dev/reserve-as), as name or namespace/name")
+}
+
+// rejectUnused returns an error if a flag of all commands was set for a command that does not use
+// it, because it is about configurations and not about the store.
+func rejectUnused(c *cobra.Command) error {
+	for _, name := range []string{"output", "state-dir"} {
+		if c.Flags().Changed(name) {
+			return usage("%s does not use --%s", c.Name(), name)
+		}
+	}
+	return nil
 }
 
 func complete(c *cobra.Command, flag string, words ...string) {
@@ -271,7 +309,7 @@ func (a *app) sayIfLocked() (stop func()) {
 	return func() { t.Stop() }
 }
 
-// selected reports whether a lease matches the global filters.
+// selected reports whether a lease matches the filters.
 func (a *app) selected(l lease.Lease) bool {
 	return (a.network == "" || l.Pool.Network == a.network) &&
 		(a.pod == "" || l.Namespace+"/"+l.Name == a.pod) && a.isFor(l.Namespace, l.Reservation) &&

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -45,7 +45,7 @@ func TestHistoryStatesItsBeginning(t *testing.T) {
 		}
 		var stdout, stderr bytes.Buffer
 		code := Run(t.Context(), Env{Stdout: &stdout, Stderr: &stderr, Dirs: dirs,
-			Host: sandbox.New("/proc", sandbox.DefaultBootIDFile)}, []string{"history", "10.0.0.9"})
+			Host: host.New("/proc", host.DefaultBootIDFile)}, []string{"history", "10.0.0.9"})
 		if code != exitOK || !strings.Contains(stdout.String(), c.want) ||
 			(c.want == "") != (strings.Count(stdout.String(), "\n") == 1) {
 			t.Errorf("%s: %d, %q, %q; want %q", name, code, &stdout, &stderr, c.want)
@@ -89,7 +89,7 @@ func TestRun(t *testing.T) {
 	} {
 		var stdout, stderr bytes.Buffer
 		code := Run(t.Context(), Env{Stdout: &stdout, Stderr: &stderr, Dirs: dirs, Version: "v1.2.3",
-			Host: sandbox.New("/proc", sandbox.DefaultBootIDFile), Clock: func() lease.Instant { return now }},
+			Host: host.New("/proc", host.DefaultBootIDFile), Clock: func() lease.Instant { return now }},
 			strings.Fields(c.args))
 		if code != c.code || !strings.Contains(stdout.String(), c.stdout) ||
 			!strings.Contains(stderr.String(), c.stderr) || (c.stderr == "") != (stderr.Len() == 0) ||

@@ -31,11 +31,11 @@ var schemas = []struct {
 	{"import, recover", "Networks that were adopted, with their numbers of leases.", []adopted{}},
 	{"import --dry-run, recover --dry-run", "Leases that would be adopted.", []candidate{}},
 	{"recover, of a store that is not lost", "state is whole, repaired, or with --dry-run damaged.", repaired{}},
-	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order.", doctor.Report{}},
-	{"kubectl leasehold list, show, release --dry-run", "Reservations.", []reservation{}},
+	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order, which can do no harm. " +
+		"If it is empty, decide says what there is to decide.", doctor.Report{}},
+	{"kubectl leasehold release --dry-run", "Reservations.", []reservation{}},
 	{"kubectl leasehold history", "Journal entries of all nodes, by time. Each node may have an event JournalBegins.",
 		[]nodeLine{}},
-	{"kubectl leasehold pools", "Networks of nodes. active is True, False, Unknown or empty.", []nodePool{}},
 	{"kubectl leasehold status", "inactive are networks for which active is False or Unknown.", clusterStatus{}},
 	{"kubectl leasehold bundle", "The archive.", struct {
 		File string `json:"file"`

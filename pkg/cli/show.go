@@ -92,11 +92,11 @@ func (a *app) netnsText(l lease.Lease, now lease.Instant) string {
 	return fmt.Sprintf("%s (%s)", l.Holder.Netns.Path, life)
 }
 
-// noLease prints that the subject has no lease, or that the global filters exclude its leases, and
+// noLease prints that the subject has no lease, or that the filters exclude its leases, and
 // returns errProblems.
 func (a *app) noLease(ctx context.Context, s subject, hint string) error {
 	all := *a
-	all.network, all.pod, all.state = "", "", ""
+	all.network, all.state = "", ""
 	if s.forName == "" {
 		all.forName = ""
 	}
@@ -105,7 +105,7 @@ func (a *app) noLease(ctx context.Context, s subject, hint string) error {
 		return err
 	}
 	if len(found) > 0 {
-		hint = ", which --network, --pod, --for or --state excludes"
+		hint = ", which --network, --for or --state excludes"
 		fmt.Fprintf(a.Stderr, "leasectl: %s has a lease of network %s in state %s%s\n", s, found[0].Pool.Network,
 			found[0].State, hint)
 		return errProblems

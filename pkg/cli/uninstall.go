@@ -2,10 +2,8 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,11 +34,18 @@ func (a *app) uninstall() *cobra.Command {
 		Use:   "uninstall",
 		Short: "Remove leasehold from a cluster, or from a configuration of this node",
 		Long: `Remove leasehold from a cluster, with kubectl, in the order in which no pod is left
-waiting and no address is given twice: the webhooks, the manager (which lifts its
-gates), the configuration of flannel if "leasectl install" has changed it, the
-agents, the plugin on each node, everything else. On the nodes nothing is left but
-host-local and its files. Running pods keep their addresses; held addresses are
-released. It can be repeated after an error.
+waiting and no address is given twice: the webhooks, the manager, the configuration
+of flannel if it names leasehold, the agents, the plugin on each node, everything
+else. On the nodes nothing is left but host-local and its files. Running pods keep
+their addresses; held addresses are released.
+
+Every node is asked before anything is removed. If one cannot be uninstalled or does
+not answer, nothing was removed, and the error names it. What each step waits for is
+printed by node, for at most --timeout. It can be repeated after an error.
+
+Configurations that name leasehold name host-local again: what "leasectl install" has
+changed is what it was, and what was edited by hand is kept beside the file, as
+<file>.before-uninstall.
 
 The CRDs and with them all IPReservations and PersistentPodStates stay, unless
 --crds is set.
@@ -48,8 +53,7 @@ The CRDs and with them all IPReservations and PersistentPodStates stay, unless
 With --keep-objects it ends when the nodes are done; "helm uninstall", which calls it so
 before it removes the objects, does the rest.
 
-With --conf it only puts back the configuration of this node that "leasectl install
---conf" has changed.`,
+With --conf it only puts back a configuration of this node.`,
 		Example: "  leasectl uninstall\n  kubectl leasehold uninstall --crds\n" +
 			"  leasectl uninstall --conf /etc/cni/net.d/10-bridge.conflist",
 		Args: cobra.NoArgs,
@@ -73,78 +77,80 @@ With --conf it only puts back the configuration of this node that "leasectl inst
 }
 
 // leave removes leasehold from a cluster. The steps are in one function because their order
-// matters: each step must succeed before the next one begins. Otherwise pods might keep their
-// gates, or nodes might be without a plugin.
+// matters: each step must succeed before the next one begins. Otherwise pods might be pinned that
+// nobody replaces if their node does not accept them, or nodes might be without a plugin.
 func (a *app) leave(ctx context.Context, k *kubectl.Client, crds, keepObjects bool) error {
-	step := func(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
 	agent, err := k.Get(ctx, "-n", k.Namespace, "daemonset", agentName)
 	if err != nil {
 		return err
 	}
-	daemon, err := k.Get(ctx, "-n", k.Namespace, "daemonset", uninstallName)
-	if err != nil {
-		return err
-	}
-	if agent == nil && daemon == nil {
+	if begun, err := hasBegun(ctx, k); err != nil || agent == nil && !begun {
+		if err != nil {
+			return err
+		}
 		return fmt.Errorf("there is no DaemonSet %s in namespace %s; if it was deleted by hand, apply it again first: "+
 			"the nodes still have the plugin", agentName, k.Namespace)
 	}
+	undo, err := undoFlannel(ctx, k)
+	if err != nil {
+		return fmt.Errorf("nothing was removed: %w", err)
+	}
 	if agent != nil {
-		if daemon, err = uninstaller(agent); err != nil {
+		a.step("asking every node, before anything is removed")
+		if err := a.askNodes(ctx, k, agent); err != nil {
 			return err
 		}
 	}
-
-	step("removing the webhooks")
+	a.step("removing the webhooks")
 	for _, kind := range []string{"mutatingwebhookconfiguration", "validatingwebhookconfiguration"} {
 		if _, err := k.Run(ctx, nil, "delete", kind, "-l", partOf, "--ignore-not-found"); err != nil {
 			return err
 		}
 	}
-	if err := a.stopManager(ctx, k, step); err != nil {
+	if err := a.stopManager(ctx, k); err != nil {
 		return err
 	}
-	if err := a.restoreFlannel(ctx, k, step); err != nil {
-		return err
-	}
-	step("removing the agents")
-	_, err = k.Run(ctx, nil, "delete", "-n", k.Namespace, "daemonset", agentName, "--ignore-not-found",
-		"--cascade=foreground", "--timeout="+k.Timeout.String())
-	if err != nil {
-		return err
-	}
-	step("removing the plugin from the nodes")
-	manifest, err := json.Marshal(daemon)
-	if err != nil {
-		return err
-	}
-	if agent != nil {
-		if _, err := k.Run(ctx, manifest, "apply", "-f", "-"); err != nil {
+	if undo != nil {
+		a.step("naming host-local in flannel's configuration, and restarting its pods")
+		if err := a.writeFlannel(ctx, k, undo.config, undo.annotations, undo.text); err != nil {
 			return err
 		}
 	}
-	if err := k.Rollout(ctx, k.Namespace, uninstallName); err != nil {
-		logs, _ := k.Run(ctx, nil, "logs", "-n", k.Namespace, "-l", "app.kubernetes.io/name="+uninstallName,
-			"-c", uninstallName, "--prefix", "--tail=5", "--ignore-errors")
-		return fmt.Errorf("%w\n%s\nleasehold is left on nodes whose pod of %s is not ready; "+
-			"remove the cause, then run this command again", err, logs, uninstallName)
+	a.step("removing the agents")
+	_, err = k.Run(ctx, nil, "delete", "-n", k.Namespace, "daemonset", agentName, "--ignore-not-found",
+		"--cascade=foreground", "--timeout="+k.Timeout.String())
+	if err != nil {
+		return podsLeft(ctx, k, agentName, err)
+	}
+	a.step("removing the plugin from the nodes")
+	if err := a.cleanNodes(ctx, k, agent); err != nil {
+		return err
 	}
 	if keepObjects {
 		_, err := k.Run(ctx, nil, "delete", "-n", k.Namespace, "daemonset", uninstallName, "--ignore-not-found")
 		return err
 	}
-	step("removing everything else")
+	return a.removeObjects(ctx, k, crds)
+}
+
+// step prints what a command does next.
+func (a *app) step(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
+
+// removeObjects removes everything of leasehold that is left in a cluster, the CRDs only if crds is
+// set.
+func (a *app) removeObjects(ctx context.Context, k *kubectl.Client, crds bool) error {
+	a.step("removing everything else")
 	for _, kind := range clusterKinds {
 		if _, err := k.Run(ctx, nil, "delete", kind, "-l", partOf, "--ignore-not-found"); err != nil {
 			return err
 		}
 	}
-	_, err = k.Run(ctx, nil, "delete", "namespace", k.Namespace, "--ignore-not-found", "--timeout="+k.Timeout.String())
+	_, err := k.Run(ctx, nil, "delete", "namespace", k.Namespace, "--ignore-not-found", "--timeout="+k.Timeout.String())
 	if err != nil {
 		return err
 	}
 	if !crds {
-		step("the CRDs and their objects are left; --crds removes them")
+		a.step("the CRDs and their objects are left; --crds removes them")
 		return nil
 	}
 	for _, label := range []string{partOf, managedBy} {
@@ -156,87 +162,32 @@ func (a *app) leave(ctx context.Context, k *kubectl.Client, crds, keepObjects bo
 	return nil
 }
 
-// stopManager scales the manager to zero and waits until its pods are deleted. The replicas lift
-// all gates of the pin before they end.
-func (a *app) stopManager(ctx context.Context, k *kubectl.Client, step func(string, ...any)) error {
+// stopManager scales the manager to zero and waits until its pods are deleted.
+func (a *app) stopManager(ctx context.Context, k *kubectl.Client) error {
 	manager, err := k.Get(ctx, "-n", k.Namespace, "deployment", managerName)
 	if err != nil || manager == nil {
 		return err
 	}
-	step("stopping the manager, which lifts its gates")
+	a.step("stopping the manager")
 	if _, err := k.Run(ctx, nil, "scale", "-n", k.Namespace, "deployment", managerName, "--replicas=0"); err != nil {
 		return err
 	}
 	_, err = k.Run(ctx, nil, "wait", "-n", k.Namespace, "pod", "--for=delete", "-l",
 		"app.kubernetes.io/name="+managerName, "--timeout="+k.Timeout.String())
+	return podsLeft(ctx, k, managerName, err)
+}
+
+// podsLeft adds to an error the pods with a name in their label that are left, by node. It returns
+// nil if err is nil.
+func podsLeft(ctx context.Context, k *kubectl.Client, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	pods, e := k.Get(ctx, "-n", k.Namespace, "pod", "-l", "app.kubernetes.io/name="+name)
+	err = errors.Join(err, e)
+	for _, p := range pods.List("items") {
+		err = errors.Join(err, fmt.Errorf("pod %s of node %s has not ended", p.Text("metadata", "name"),
+			p.Text("spec", "nodeName")))
+	}
 	return err
-}
-
-// uninstaller returns the DaemonSet whose pods remove the plugin from the nodes. Its pods run on
-// the same nodes, with the same image and privileges, as the pods of the given agent DaemonSet.
-func uninstaller(agent kubectl.Object) (kubectl.Object, error) {
-	spec := kubectl.Object{}
-	if err := remarshal(agent.Field("spec", "template", "spec"), &spec); err != nil {
-		return nil, err
-	}
-	install := kubectl.Named(spec.List("initContainers"), installerName)
-	container := kubectl.Named(spec.List("containers"), "agent")
-	to := kubectl.Arguments(install, "--to=")
-	if install == nil || container == nil || len(to) != 1 {
-		return nil, fmt.Errorf("the DaemonSet %s has no containers %s and agent as leasehold's manifests have",
-			agentName, installerName)
-	}
-	security := kubectl.Object{}
-	if err := remarshal(container.Field("securityContext"), &security); err != nil {
-		return nil, err
-	}
-	if capabilities, ok := security["capabilities"].(map[string]any); ok {
-		add, _ := capabilities["add"].([]any)
-		capabilities["add"] = append(add, "DAC_OVERRIDE")
-	}
-	common := func(name string, args ...string) kubectl.Object {
-		return kubectl.Object{"name": name, "image": install["image"], "imagePullPolicy": install["imagePullPolicy"],
-			"args": args}
-	}
-	remove := common(uninstallName, uninstallArgs(install, container)...)
-	remove["securityContext"] = security
-	spec["initContainers"] = []kubectl.Object{remove}
-	spec["containers"] = []kubectl.Object{common("idle", "idle")}
-	// The agent needs the service account for the API, which the uninstaller does not use.
-	spec["automountServiceAccountToken"] = false
-	// If a namespace is deleted while it has pods, the namespace controller checks it again only
-	// after half of the pods' grace period.
-	spec["terminationGracePeriodSeconds"] = 1
-	labels := kubectl.Object{"app.kubernetes.io/name": uninstallName, "app.kubernetes.io/part-of": "leasehold"}
-	return kubectl.Object{
-		"apiVersion": "apps/v1", "kind": "DaemonSet",
-		"metadata": kubectl.Object{"name": uninstallName, "namespace": agent.Text("metadata", "namespace"),
-			"labels": labels},
-		"spec": kubectl.Object{
-			"selector":       kubectl.Object{"matchLabels": kubectl.Object{"app.kubernetes.io/name": uninstallName}},
-			"updateStrategy": kubectl.Object{"rollingUpdate": kubectl.Object{"maxUnavailable": "100%"}},
-			"template":       kubectl.Object{"metadata": kubectl.Object{"labels": labels}, "spec": spec},
-		},
-	}, nil
-}
-
-// uninstallArgs returns the arguments of the installer that remove what it has installed with the
-// arguments of these two containers.
-func uninstallArgs(install, agent kubectl.Object) []string {
-	args := append([]string{"uninstall"}, kubectl.Arguments(install, "--to=")...)
-	args = append(args, kubectl.Arguments(install, "--host-root=")...)
-	var dirs []string
-	for _, dir := range kubectl.Arguments(agent, "--cni-conf-dir=") {
-		dirs = append(dirs, strings.TrimPrefix(dir, "--cni-conf-dir="))
-	}
-	if len(dirs) > 0 {
-		args = append(args, "--cni-conf-dir="+strings.Join(dirs, ","))
-	}
-	return args
-}
-
-// remarshal copies a value by encoding it to JSON and decoding it.
-func remarshal(from any, to any) error {
-	b, err := json.Marshal(from)
-	return errors.Join(err, json.Unmarshal(b, to))
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -23,7 +24,8 @@ const BackupSuffix = ".leasehold-backup"
 // WithLeasehold returns the content of a configuration file with host-local replaced by leasehold
 // in every place. If a plugin would call host-local because its entry names no IPAM plugin,
 // leasehold is added there. Nothing else changes, neither layout nor order. name is the same as for
-// Parse. If there is no host-local, the error is ErrNothingToChange.
+// Parse. If there is no host-local, the error is ErrNothingToChange. It is an error, too, if a
+// plugin that calls host-local is not known to call other IPAM plugins.
 func WithLeasehold(name string, content []byte) ([]byte, error) {
 	f, err := Parse(name, content)
 	if err != nil {
@@ -36,6 +38,10 @@ func WithLeasehold(name string, content []byte) ([]byte, error) {
 		}
 		if p.IPAM.Type != HostLocal {
 			continue
+		}
+		if !p.callsAny() {
+			return nil, fmt.Errorf("%s may call no other IPAM plugin than host-local; install leasehold in "+
+				"host-local's place instead", p.Type)
 		}
 		if out, err = set(out, p.IPAM.Pointer, Leasehold); err != nil {
 			return nil, err
@@ -115,7 +121,7 @@ func set(text []byte, pointer string, value any) ([]byte, error) {
 	if err := scan(json.NewDecoder(bytes.NewReader(text)), text, "", places); err != nil {
 		return nil, err
 	}
-	if at, ok := places[pointer]; ok && at.end > 0 {
+	if at, ok := places[pointer]; ok && !at.object {
 		out := replaced(text, at.start, at.end, quote(value))
 		return out, verify(text, out, pointer, value)
 	}
@@ -127,12 +133,34 @@ func set(text []byte, pointer string, value any) ([]byte, error) {
 		}
 		parent, key := missing[:i], missing[i+1:]
 		at, ok := places[parent]
-		if ok && at.end == 0 {
+		if ok && at.object {
 			out := replaced(text, at.start+1, at.start+1, member(text[at.start+1:], quote(key)+": "+insert))
 			return out, verify(text, out, pointer, value)
 		}
 		insert, missing = "{"+quote(key)+": "+insert+"}", parent
 	}
+}
+
+// remove returns the text without the element of an array at a JSON Pointer, and all other bytes
+// unchanged, but for white space. It returns an error if it cannot do so without changing other
+// values.
+func remove(text []byte, pointer string) ([]byte, error) {
+	places := map[string]place{}
+	if err := scan(json.NewDecoder(bytes.NewReader(text)), text, "", places); err != nil {
+		return nil, err
+	}
+	at, ok := places[pointer]
+	if !ok {
+		return nil, fmt.Errorf("there is no value at %s", pointer)
+	}
+	next := bytes.TrimLeft(text[at.end:], " \t\r\n")
+	if bytes.HasPrefix(next, []byte(",")) {
+		at.end = len(text) - len(bytes.TrimLeft(next[1:], " \t\r\n"))
+	} else {
+		at.start = len(bytes.TrimRight(text[:at.start], ", \t\r\n"))
+	}
+	out := replaced(text, at.start, at.end, "")
+	return out, verify(text, out, pointer, nil)
 }
 
 // member returns the bytes to insert after the opening brace of an object, so that the object has
@@ -156,9 +184,11 @@ func replaced(text []byte, from, to int, by string) []byte {
 	return append(append(append([]byte{}, text[:from]...), by...), text[to:]...)
 }
 
-// place is the position of a value in a text. For an object, start is its opening brace and end is
-// 0.
-type place struct{ start, end int }
+// place is the position of a value in a text, from its first byte to the one behind it.
+type place struct {
+	start, end int
+	object     bool
+}
 
 // scan reads the next value from d, and records the places of that value and of all values in it,
 // by JSON Pointer. Arrays have no place, but their elements do.
@@ -171,11 +201,8 @@ func scan(d *json.Decoder, text []byte, pointer string, places map[string]place)
 	start := before + len(text[before:]) - len(bytes.TrimLeft(text[before:], " \t\r\n:,"))
 	delim, ok := token.(json.Delim)
 	if !ok {
-		places[pointer] = place{start, int(d.InputOffset())}
+		places[pointer] = place{start: start, end: int(d.InputOffset())}
 		return nil
-	}
-	if delim == '{' {
-		places[pointer] = place{start: start}
 	}
 	for i := 0; d.More(); i++ {
 		key := fmt.Sprint(i)
@@ -191,30 +218,39 @@ func scan(d *json.Decoder, text []byte, pointer string, places map[string]place)
 		}
 	}
 	_, err = d.Token()
+	if delim == '{' {
+		places[pointer] = place{start: start, end: int(d.InputOffset()), object: true}
+	}
 	return err
 }
 
 // verify returns an error unless the document after is the document before with the value at the
-// pointer set, and nothing else changed.
+// pointer set, or removed if value is nil, and nothing else changed.
 func verify(before, after []byte, pointer string, value any) error {
 	var want, have any
 	if err := errors.Join(json.Unmarshal(before, &want), json.Unmarshal(after, &have)); err != nil {
 		return err
 	}
 	if want = assign(want, strings.Split(pointer, "/")[1:], value); !reflect.DeepEqual(want, have) {
-		return fmt.Errorf("%s cannot be set without changing anything else", pointer)
+		return fmt.Errorf("%s cannot be changed without changing anything else", pointer)
 	}
 	return nil
 }
 
-// assign returns a decoded document with the value set at the path of keys. It modifies in.
+// assign returns a decoded document with the value set at the path of keys, or the element of an
+// array there removed if value is nil. It modifies in.
 func assign(in any, keys []string, value any) any {
 	if len(keys) == 0 {
 		return value
 	}
 	switch c := in.(type) {
 	case []any:
-		if i, err := strconv.Atoi(keys[0]); err == nil && i < len(c) {
+		i, err := strconv.Atoi(keys[0])
+		switch {
+		case err != nil || i >= len(c):
+		case value == nil && len(keys) == 1:
+			return slices.Delete(c, i, i+1)
+		default:
 			c[i] = assign(c[i], keys[1:], value)
 		}
 		return c

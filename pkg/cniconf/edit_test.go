@@ -55,6 +55,8 @@ func TestWithLeasehold(t *testing.T) {
 		{"a delegate of Multus", single,
 			`{@,"type":"multus","delegates":[{"name":"m","type":"bridge","ipam":{"type":"host-local"}}]}`,
 			`{@,"type":"multus","delegates":[{"name":"m","type":"bridge","ipam":{"type":"leasehold"}}]}`, ""},
+		{"a plugin that resolves values for host-local", list, `{@,"plugins":[{"type":"calico","ipam":{"type":` +
+			`"host-local","subnet":"usePodCidr"}}]}`, "", "calico may call no other"},
 		{"another IPAM plugin", single, `{@,"type":"calico","ipam":{"type":"calico-ipam"}}`, "", "calico-ipam"},
 		{"leasehold", single, `{@,"type":"bridge","ipam":{"type":"leasehold"}}`, "", "leasehold"},
 		{"no JSON", list, `{`, "", "unexpected"},

@@ -3,6 +3,7 @@ package cniconf
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 )
 
 // Plugin is one plugin in the list of a configuration.
@@ -38,10 +39,10 @@ type IPAM struct {
 	// DefaultWindow is the retention window in the ipam section, for pods whose annotations are not
 	// passed to the plugin. It may be "".
 	DefaultWindow string
-	// DataDir is the directory of host-local's files in the ipam section. It may be "". NoMirror
-	// reports whether the section tells leasehold not to read those files.
-	DataDir  string
-	NoMirror bool
+	// DataDir is the directory of host-local's files in the ipam section. It may be "".
+	DataDir string
+	// Size is how many addresses pods can get (sizeOf), 0 if that is not known.
+	Size uint64
 }
 
 // Delegate is a network that Multus delegates to, and its plugins.
@@ -76,7 +77,6 @@ type ipamEntry struct {
 	Type          string `json:"type"`
 	DefaultWindow string `json:"defaultWindow"`
 	DataDir       string `json:"dataDir"`
-	Mirror        *bool  `json:"mirror"`
 }
 
 // plugin describes one entry of a configuration's list of plugins, which libcni has accepted.
@@ -92,12 +92,18 @@ func plugin(raw []byte, file, pointer string) Plugin {
 		p.follow(e, decodeErr)
 	case e.IPAM.Type != "":
 		p.IPAM = IPAM{Type: e.IPAM.Type, Pointer: pointer + "/ipam/type", DefaultWindow: e.IPAM.DefaultWindow,
-			DataDir: e.IPAM.DataDir, NoMirror: e.IPAM.Mirror != nil && !*e.IPAM.Mirror}
+			DataDir: e.IPAM.DataDir}
 	case e.Type == typeFlannel: // delegates to host-local if the configuration names no IPAM plugin
 		p.IPAM = IPAM{Type: HostLocal, Pointer: pointer + "/ipam/type", Default: true}
 	}
+	p.IPAM.Size = sizeOf(raw)
 	return p
 }
+
+// callsAny reports whether a plugin is known to call whichever IPAM plugin its ipam section names,
+// with that section as it is. Canal's, for example, resolves "usePodCidr" only for host-local, and
+// Antrea's calls a host-local of its own.
+func (p Plugin) callsAny() bool { return p.Type == typeFlannel || slices.Contains(delegating, p.Type) }
 
 // pointerTo returns the JSON Pointer of the element i of a list, or "" if format is "", because the
 // document is not a list.

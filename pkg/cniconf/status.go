@@ -62,9 +62,16 @@ type Status struct {
 	// IPAM plugin that the configuration names. Binary is the path of the file that a runtime runs
 	// for that plugin. Each is "" if not known.
 	File, IPAM, Binary string
+	// CanName reports whether naming leasehold in File, as `leasectl install --conf` does, leads to
+	// it: the plugin with the ipam section is known to call whichever plugin that section names.
+	// Others may call only host-local, or read values in the section that only they resolve.
+	CanName bool
 	// Pool is the pool of the network. It is zero if it is not known, or if leasehold does not read
 	// host-local's files of the pool.
 	Pool lease.Pool
+	// Size is how many addresses pods can get by the configuration: those of the smallest range
+	// set, 0 if not known.
+	Size uint64
 	// GetsAnnotations reports whether the plugin gets the annotations of pods from the runtime, or
 	// has a default window instead.
 	GetsAnnotations bool
@@ -181,7 +188,8 @@ func (b *Binaries) check(f File, n Delegate) Status {
 	}
 	p := n.Plugins[at]
 	s.IPAM, s.GetsAnnotations = p.IPAM.Type, p.PassesAnnotations || p.IPAM.DefaultWindow != ""
-	s.Pool = p.IPAM.pool(n.Network)
+	s.Pool, s.Size = p.IPAM.pool(n.Network), p.IPAM.Size
+	s.CanName = p.File == f.Path && p.callsAny()
 	binary, err := b.Resolve(p.IPAM.Type)
 	if err != nil {
 		return set(Unknown, BinaryUnreadable, "%s names %s, and its binary could not be read: %v", p.File, s.IPAM, err)
@@ -224,14 +232,17 @@ func (b *Binaries) check(f File, n Delegate) Status {
 			`"ipam": {"type": "leasehold"} to flannel's entry there and restart its pods, or install leasehold in `+
 			"host-local's place", named)
 	}
-	return set(Inactive, HostLocalNamed, "%s, and %s is not leasehold's plugin; set the type to leasehold, or install "+
-		"leasehold in host-local's place", named, orNone(binary.Path))
+	remedy := "install leasehold in host-local's place"
+	if s.CanName {
+		remedy = "set the type to leasehold, or " + remedy
+	}
+	return set(Inactive, HostLocalNamed, "%s, and %s is not leasehold's plugin; %s", named, orNone(binary.Path), remedy)
 }
 
 // pool returns the pool of a network. See Status.Pool.
 func (i IPAM) pool(network string) lease.Pool {
 	dir := cmp.Or(i.DataDir, policy.DefaultDataDir)
-	if i.NoMirror || !names.IsNetwork(network) || !filepath.IsAbs(dir) {
+	if !names.IsNetwork(network) || !filepath.IsAbs(dir) {
 		return lease.Pool{}
 	}
 	return lease.Pool{DataDir: filepath.Clean(dir), Network: network}

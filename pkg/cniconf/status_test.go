@@ -120,6 +120,9 @@ func TestCheck(t *testing.T) {
 			`{"name":"b","type":"ptp","ipam":{"type":"host-local"}}`), "Inactive HostLocalNamed b",
 			[]string{"05-b.conf"}},
 
+		{"Canal", named, map[string]string{"10-canal.conflist": `{"name":"k8s","plugins":[
+			{"type":"calico","ipam":{"type":"host-local","subnet":"usePodCidr"}}]}`}, "Inactive HostLocalNamed k8s",
+			[]string{"plugin; install leasehold in host-local's place"}},
 		{"Canal, in host-local's place", replaced, map[string]string{"10-canal.conflist": `{"name":"k8s","plugins":[
 			{"type":"calico","ipam":{"type":"host-local","subnet":"usePodCidr"}}]}`}, "Active Replaced k8s", nil},
 		{"Multus with its delegates", named, map[string]string{"00-multus.conf": `{"type":"multus","delegates":[` +
@@ -232,16 +235,47 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
+// TestSize verifies how many addresses a network has before the plugin was called.
+func TestSize(t *testing.T) {
+	named := with(stock, "leasehold", "ours")
+	for ipam, want := range map[string]uint64{
+		`{"type":"leasehold"}`:                        0,
+		`{"type":"leasehold","subnet":"10.0.0.0/24"}`: 253,
+		`{"type":"leasehold","subnet":"10.0.0.0/24","rangeStart":"10.0.0.10","rangeEnd":"10.0.0.19"}`: 10,
+		`{"type":"leasehold","ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"10.0.1.0/29"}]]}`:         258,
+		`{"type":"leasehold","ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64"}]]}`:         253,
+		`{"type":"leasehold","subnet":"usePodCidr"}`:                                                  0,
+		`{"type":"leasehold","ranges":[[{"subnet":"10.0.0.0/32"}]]}`:                                  0,
+	} {
+		if s := newNode(t, named, single(ipam)).check()[0]; s.Size != want {
+			t.Errorf("%s: %d, want %d", ipam, s.Size, want)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "subnet.env")
+	conf := map[string]string{"10-flannel.conflist": strings.Replace(flannel, `"type":"flannel"`,
+		`"type":"flannel","subnetFile":"`+file+`"`, 1)}
+	n := newNode(t, with(stock, "host-local", "ours"), conf)
+	if s := n.check()[0]; s.Size != 0 {
+		t.Errorf("before flannel has a subnet: %d", s.Size)
+	}
+	env := "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/25\nFLANNEL_IPV6_SUBNET=fd00:1::1/64\n"
+	if err := os.WriteFile(file, []byte(env), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s := n.check()[0]; s.Size != 125 {
+		t.Errorf("with flannel's subnets: %d, want 125", s.Size)
+	}
+}
+
 // TestPool verifies that the pool of a status is the one that leasehold has for the configuration.
 func TestPool(t *testing.T) {
 	named := with(stock, "leasehold", "ours")
 	for ipam, want := range map[string]lease.Pool{
-		`{"type":"leasehold"}`:                                   {DataDir: policy.DefaultDataDir, Network: "net"},
-		`{"type":"leasehold","dataDir":"/run/cni/../a/"}`:        {DataDir: "/run/a", Network: "net"},
-		`{"type":"leasehold","dataDir":"relative"}`:              {},
-		`{"type":"leasehold","mirror":true,"subnet":"10.0.0.0"}`: {DataDir: policy.DefaultDataDir, Network: "net"},
-		`{"type":"leasehold","mirror":false}`:                    {},
-		`null`:                                                   {},
+		`{"type":"leasehold"}`:                            {DataDir: policy.DefaultDataDir, Network: "net"},
+		`{"type":"leasehold","dataDir":"/run/cni/../a/"}`: {DataDir: "/run/a", Network: "net"},
+		`{"type":"leasehold","dataDir":"relative"}`:       {},
+		`{"type":"leasehold","subnet":"10.0.0.0"}`:        {DataDir: policy.DefaultDataDir, Network: "net"},
+		`null`: {},
 	} {
 		if s := newNode(t, named, single(ipam)).check()[0]; s.Pool != want {
 			t.Errorf("%s: %+v, want %+v", ipam, s.Pool, want)

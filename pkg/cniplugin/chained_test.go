@@ -11,20 +11,20 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 )
 
 // links simulates the interface of a container.
 type links struct {
-	link    sandbox.Link
+	link    host.Link
 	linkErr error
 	setErr  error
 	set     []string // the calls of SetMAC
 }
 
-func (l *links) Link(netns, name string) (sandbox.Link, error) {
+func (l *links) Link(netns, name string) (host.Link, error) {
 	if netns != "/run/netns/none" || name != "eth0" {
-		return sandbox.Link{}, errors.New("no interface " + name + " in " + netns)
+		return host.Link{}, errors.New("no interface " + name + " in " + netns)
 	}
 	return l.link, l.linkErr
 }
@@ -87,7 +87,7 @@ func macsOf(t *testing.T, result string) string {
 
 func TestChainedKeepsTheMAC(t *testing.T) {
 	for _, version := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
-		r, l := &recorder{keeps: hw(former)}, &links{link: sandbox.Link{Kind: "veth", MAC: hw(own)}}
+		r, l := &recorder{keeps: hw(former)}, &links{link: host.Link{Kind: "veth", MAC: hw(own)}}
 		out, notes, err := addChained(t, r, l, chained(version, ""), "K8S_POD_NAME=x")
 		if err != nil || notes != "" {
 			t.Fatalf("%s: %v %s", version, err, notes)
@@ -113,7 +113,7 @@ func TestChainedKeepsTheMAC(t *testing.T) {
 func TestChainedKeepsPrevResult(t *testing.T) {
 	for name, c := range map[string]struct {
 		keeps   string
-		link    sandbox.Link
+		link    host.Link
 		linkErr error
 		err     error
 		more    string
@@ -121,19 +121,19 @@ func TestChainedKeepsPrevResult(t *testing.T) {
 		calls   int
 		noted   bool
 	}{
-		"the first sandbox of a pod":     {keeps: own, link: sandbox.Link{Kind: "veth", MAC: hw(own)}, calls: 1},
-		"the lease of another container": {link: sandbox.Link{Kind: "veth", MAC: hw(own)}, calls: 1},
-		"an ipvlan":                      {keeps: former, link: sandbox.Link{Kind: "ipvlan", MAC: hw(own)}},
-		"a device":                       {keeps: former, link: sandbox.Link{MAC: hw(own)}},
-		"an interface without a MAC":     {keeps: former, link: sandbox.Link{Kind: "veth"}},
-		"a MAC requested in CNI_ARGS": {keeps: former, link: sandbox.Link{Kind: "veth", MAC: hw(own)},
+		"the first sandbox of a pod":     {keeps: own, link: host.Link{Kind: "veth", MAC: hw(own)}, calls: 1},
+		"the lease of another container": {link: host.Link{Kind: "veth", MAC: hw(own)}, calls: 1},
+		"an ipvlan":                      {keeps: former, link: host.Link{Kind: "ipvlan", MAC: hw(own)}},
+		"a device":                       {keeps: former, link: host.Link{MAC: hw(own)}},
+		"an interface without a MAC":     {keeps: former, link: host.Link{Kind: "veth"}},
+		"a MAC requested in CNI_ARGS": {keeps: former, link: host.Link{Kind: "veth", MAC: hw(own)},
 			args: "IgnoreUnknown=1;MAC=" + own, calls: 1},
-		"a MAC requested by the runtime": {keeps: former, link: sandbox.Link{Kind: "macvlan", MAC: hw(own)},
+		"a MAC requested by the runtime": {keeps: former, link: host.Link{Kind: "macvlan", MAC: hw(own)},
 			more: `"runtimeConfig":{"mac":"` + own + `"},`, calls: 1},
-		"no interface": {keeps: former, linkErr: sandbox.ErrNoLink, noted: true},
-		"a busy store": {link: sandbox.Link{Kind: "veth", MAC: hw(own)}, err: errors.New("busy"),
+		"no interface": {keeps: former, linkErr: host.ErrNoLink, noted: true},
+		"a busy store": {link: host.Link{Kind: "veth", MAC: hw(own)}, err: errors.New("busy"),
 			calls: 1, noted: true},
-		"a busy store, after the MAC was read": {keeps: former, link: sandbox.Link{Kind: "veth", MAC: hw(own)},
+		"a busy store, after the MAC was read": {keeps: former, link: host.Link{Kind: "veth", MAC: hw(own)},
 			err: errors.New("busy"), calls: 1, noted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestChainedKeepsPrevResult(t *testing.T) {
 func TestChainedWithAnInvalidInterfaceIndex(t *testing.T) {
 	for _, i := range []string{"-1", "4", "99"} {
 		stdin := strings.ReplaceAll(string(chained("1.0.0", "")), `"interface":0`, `"interface":`+i)
-		r, l := &recorder{keeps: hw(former)}, &links{link: sandbox.Link{Kind: "veth", MAC: hw(own)}}
+		r, l := &recorder{keeps: hw(former)}, &links{link: host.Link{Kind: "veth", MAC: hw(own)}}
 		if _, _, err := addChained(t, r, l, []byte(stdin), ""); err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestChainedWithAnInvalidInterfaceIndex(t *testing.T) {
 // the lease's own cannot be set.
 func TestChainedRecordsTheMACThatStays(t *testing.T) {
 	r := &recorder{keeps: hw(former)}
-	l := &links{link: sandbox.Link{Kind: "macvlan", MAC: hw(own)}, setErr: errors.New("address in use")}
+	l := &links{link: host.Link{Kind: "macvlan", MAC: hw(own)}, setErr: errors.New("address in use")}
 	out, notes, err := addChained(t, r, l, chained("1.0.0", ""), "")
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +258,7 @@ func TestChainedErrors(t *testing.T) {
 
 // TestChainedInThePluginsOwnNetns: the MAC address of an interface of the node is never changed.
 func TestChainedInThePluginsOwnNetns(t *testing.T) {
-	r, l := &recorder{keeps: hw(former)}, &links{link: sandbox.Link{Kind: "veth", MAC: hw(own)}}
+	r, l := &recorder{keeps: hw(former)}, &links{link: host.Link{Kind: "veth", MAC: hw(own)}}
 	p, stdout, _ := plugin(r)
 	p.Links = l
 	args := addArgs(chained("1.0.0", ""), "")

@@ -210,8 +210,7 @@ func (c *config) checkFamilies(sets []pool.Set) error {
 		families[set[0].Start.Is4()]++
 	}
 	if families[true] > 1 || families[false] > 1 {
-		return c.ipam.errorf("CNI version %s does not support more than 1 address per family; "+
-			"want one range set per family, or cniVersion 0.3.0 or newer", policy.Quote(c.CNIVersion))
+		return fmt.Errorf("CNI version %s %w", c.CNIVersion, errFamilies)
 	}
 	return nil
 }

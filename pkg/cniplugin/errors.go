@@ -31,6 +31,10 @@ var (
 	errPanic       = errors.New("internal error")
 )
 
+// errFamilies is the end of host-local's message for more range sets than an old CNI version can
+// return addresses of. The tests of containernetworking/plugins want that message and nothing else.
+var errFamilies = errors.New("does not support more than 1 address per family")
+
 // codeNotHolder is the error code of CHECK if the container does not have its addresses. The CNI
 // specification reserves the codes from 100 on for plugins.
 const codeNotHolder uint = 100
@@ -86,6 +90,9 @@ func coded(verb string, err error) *types.Error {
 			t = known
 			break
 		}
+	}
+	if errors.Is(err, errFamilies) {
+		t = translation{code: types.ErrInvalidNetworkConfig}
 	}
 	// errors.Join separates errors by newlines.
 	msg := strings.ReplaceAll(err.Error(), "\n", "; ")

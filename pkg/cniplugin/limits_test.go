@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -35,16 +36,23 @@ func TestLongestNames(t *testing.T) {
 
 // A DEL and a STATUS know the pool, the sets and the options of a valid configuration.
 func TestPoolHint(t *testing.T) {
-	hint := poolHint(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24","mirror":false}`))
+	hintOf := func(stdin []byte) ipam.PoolHint {
+		c, err := loadConfig(stdin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.poolHint()
+	}
+	hint := hintOf(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24","onBusy":"refuse"}`))
 	if hint.Pool.DataDir != "/run/x" || hint.Pool.Network != "net" || len(hint.Sets) != 1 || hint.Options == nil ||
-		hint.Options.Mirror {
+		hint.Options.OnBusy != policy.Refuse {
 		t.Errorf("%+v", hint)
 	}
-	hint = poolHint(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24","maxHeldShare":7}`))
+	hint = hintOf(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24","maxHeldShare":7}`))
 	if hint.Pool.DataDir != "/run/x" || len(hint.Sets) != 1 || hint.Options != nil {
 		t.Errorf("with an invalid option: %+v", hint)
 	}
-	hint = poolHint(conf(`"ipam":{"dataDir":5,"subnet":"10.0.0.0/24"}`))
+	hint = hintOf(conf(`"ipam":{"dataDir":5,"subnet":"10.0.0.0/24"}`))
 	if hint.Pool.DataDir != "" || hint.Sets != nil || hint.Options != nil {
 		t.Errorf("with an invalid directory: %+v", hint)
 	}
@@ -145,7 +153,7 @@ func TestOwnNetns(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("a FIFO blocks")
 	}
 	var out bytes.Buffer

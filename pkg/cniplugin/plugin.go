@@ -15,9 +15,9 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -34,9 +34,9 @@ type Service interface {
 	) (net.HardwareAddr, bool, error)
 }
 
-// Links reads and changes the interfaces of containers. It is implemented by *sandbox.Host.
+// Links reads and changes the interfaces of containers. It is implemented by *host.Host.
 type Links interface {
-	Link(netns, name string) (sandbox.Link, error)
+	Link(netns, name string) (host.Link, error)
 	SetMAC(netns, name string, mac net.HardwareAddr) error
 }
 
@@ -98,7 +98,7 @@ func (p *Plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	// If the result cannot be printed, the runtime does not know the addresses.
 	err = printResult(p.Stdout, c.CNIVersion, result, extras)
 	if err != nil && !result.Existing {
-		err = errors.Join(err, p.release(ctx, args))
+		err = errors.Join(err, p.release(ctx, args, c))
 	}
 	return err
 }
@@ -109,11 +109,11 @@ func (p *Plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 // because the container may already use the addresses.
 //
 // The configuration of a DEL may differ from that of the ADD, or be invalid (docs/facts.md, "DEL
-// uses the configuration that is on disk now"). release therefore uses the configuration only as a
-// hint that shows where host-local may have files of the container.
-func (p *Plugin) release(ctx context.Context, args *skel.CmdArgs) error {
+// uses the configuration that is on disk now"). release therefore uses the configuration, which is
+// nil if it is invalid, only as a hint that shows where host-local may have files of the container.
+func (p *Plugin) release(ctx context.Context, args *skel.CmdArgs, c *config) error {
 	who := lease.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
-	return p.Service.Release(ctx, who, poolHint(args.StdinData))
+	return p.Service.Release(ctx, who, c.poolHint())
 }
 
 // NetnsOverride is the environment variable with which skel allows a container to have the same
@@ -148,20 +148,24 @@ func (p *Plugin) checkNetns(args *skel.CmdArgs) error {
 // Del releases the addresses of the container's interface. As a chained plugin it does nothing.
 func (p *Plugin) Del(args *skel.CmdArgs) error {
 	return p.guard(verbDel, func(ctx context.Context) error {
-		if c, err := loadConfig(args.StdinData); err == nil && c.isChained() {
+		c, err := loadConfig(args.StdinData)
+		switch {
+		case err != nil:
+			c = nil
+		case c.isChained():
 			return nil // leasehold's DEL as an IPAM plugin releases the addresses
 		}
-		return p.release(ctx, args)
+		return p.release(ctx, args, c)
 	})
 }
 
-// poolHint returns the pool, the range sets and the policies of a configuration. The parts that are
-// invalid have their zero value, and errors are ignored.
-func poolHint(stdin []byte) (hint ipam.PoolHint) {
-	c, err := loadConfig(stdin)
-	if err != nil {
+// poolHint returns the pool, the range sets and the policies of a configuration, which may be nil.
+// The parts that are invalid have their zero value, and errors are ignored.
+func (c *config) poolHint() (hint ipam.PoolHint) {
+	if c == nil {
 		return hint
 	}
+	var err error
 	if hint.Pool, err = c.pool(); err != nil {
 		return hint
 	}

@@ -548,7 +548,7 @@ var seedConfigs = []string{
 		`"io.kubernetes.cri.pod-annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},` +
 		`"args":{"cni":{"ips":["10.0.0.8"]}}}`,
 	`{"cniVersion":"1.1.0","name":"net","ipam":{"subnet":"10.0.0.0/24","onBusy":"refuse","busyTimeout":"1m",` +
-		`"maxHeldShare":0.5,"mirror":false,"cniCacheDirs":["/x"]},"cni.dev/valid-attachments":[{"containerID":"a",` +
+		`"maxHeldShare":0.5,"cniCacheDirs":["/x"]},"cni.dev/valid-attachments":[{"containerID":"a",` +
 		`"ifname":"eth0"}]}`,
 	`{"cniVersion":"1.0.0","name":"net","ipam":{"subnet":"10.0.0.0/24"},"prevResult":{"cniVersion":"1.0.0",` +
 		`"ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}}`,

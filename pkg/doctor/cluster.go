@@ -33,7 +33,6 @@ var clusterChecks = []check[*Cluster]{
 	{"nodes", checkNodes},
 	{"annotations", checkWorkloads},
 	{"namespaces", checkNamespaces},
-	{"schedulers", checkSchedulers},
 	{"clocks", checkClocks},
 }
 
@@ -71,7 +70,7 @@ func checkCRDs(ctx context.Context, c *Cluster) (found []Finding, err error) {
 		found = append(found, Finding{Reason: "CRDMissing", Subject: name + ".ipam.leasehold.dev",
 			What:   "the custom resource is not defined, or not established",
 			Why:    "agents cannot publish reservations, so that pods are not brought back to their nodes",
-			Repair: []string{"kubectl apply -f daemonset/base/crds/ipam.leasehold.dev_" + name + ".yaml"}})
+			Decide: applyAgain("crds/ipam.leasehold.dev_" + name + ".yaml")})
 	}
 	states, crd := kubectl.Object(nil), ""
 	for name := range byName {
@@ -90,10 +89,19 @@ func checkCRDs(ctx context.Context, c *Cluster) (found []Finding, err error) {
 			What: fmt.Sprintf("it was left by Kruise: the service %s/%s, which converts its versions, does not exist",
 				namespace, name),
 			Why: "PersistentPodStates of one of its versions can be neither read nor written",
-			Repair: []string{command("kubectl", "patch", "crd", crd, "--type=merge", "-p",
-				`{"spec":{"conversion":{"strategy":"None","webhook":null}}}`)}})
+			Decide: "whether Kruise will be installed again. If not, end the conversion: " +
+				command("kubectl", "patch", "crd", crd, "--type=merge", "-p",
+					`{"spec":{"conversion":{"strategy":"None","webhook":null}}}`)})
 	}
 	return found, err
+}
+
+// applyAgain returns what there is to decide about objects of the manifests that are missing.
+// doctor does not know which version is installed, for which platform, by which tool and with which
+// changes: other manifests may put the plugin in another place, or deny the agents their writes.
+func applyAgain(path string) string {
+	return "whether it was removed on purpose. If not, apply the manifests again from which leasehold was installed " +
+		"(in the repository daemonset/base/" + path + ")"
 }
 
 // condition returns the status of an object's condition of the given type, "" if the object has no
@@ -114,6 +122,7 @@ var policies = map[string]string{
 	"leasehold-agent-pool":                  "policies/agent.yaml",
 	"leasehold-annotations":                 "policies/annotations.yaml",
 	"leasehold-namespaces":                  "policies/annotations.yaml",
+	"leasehold-former-modes":                "policies/annotations.yaml",
 	"leasehold-generated-names":             "policies/annotations.yaml",
 	"leasehold-manager":                     "policies/manager.yaml",
 	"leasehold-manager-crd":                 "policies/manager-objects.yaml",
@@ -146,15 +155,11 @@ func checkPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 			What: "not in the cluster: " + strings.Join(names, ", "),
 			Why: "invalid annotations are accepted, or leasehold's accounts may do more than they need: whoever has " +
 				"an agent's token may write the reservations of other nodes",
-			Repair: []string{"kubectl apply -f daemonset/base/" + file}})
+			Decide: applyAgain(file)})
 	}
 	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.Subject, b.Subject) })
 	return found, nil
 }
-
-// fillSecret is the command that deletes the certificates in the Secret of the manager, so that the
-// manager creates new ones.
-const fillSecret = `kubectl -n leasehold-system patch secret leasehold-manager --type=merge -p '{"data":null}'`
 
 func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	hook, err := c.Kubectl.Get(ctx, "mutatingwebhookconfiguration", managerName)
@@ -162,11 +167,11 @@ func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) 
 		return nil, err
 	}
 	why := "the API server does not reach the manager: pods are not brought back to their nodes"
-	restart := "kubectl -n " + c.Kubectl.Namespace + " rollout restart deployment/" + managerName
+	restart := []string{restartManager(c.Kubectl.Namespace)}
 	if hook == nil {
 		return []Finding{{Reason: "WebhookMissing", Subject: managerName, Why: why,
 			What:   "there is no MutatingWebhookConfiguration of this name",
-			Repair: []string{"kubectl apply -f daemonset/base/manager/webhook.yaml"}}}, nil
+			Decide: applyAgain("manager/webhook.yaml")}}, nil
 	}
 	data := map[string]*x509.Certificate{}
 	var unread error
@@ -188,7 +193,7 @@ func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) 
 					cert.NotAfter.Format(time.RFC3339))
 			}
 			return []Finding{{Reason: "CertificateExpired", Subject: "Secret " + managerName, What: what, Why: why,
-				Repair: []string{fillSecret, restart}}}, nil
+				Repair: restart}}, nil
 		}
 	}
 	for _, w := range hook.List("webhooks") {
@@ -203,7 +208,7 @@ func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) 
 		}
 		found = append(found, Finding{Reason: "WebhookCA", Subject: w.Text("name"), Why: why,
 			What:   "its caBundle is missing, over or not the CA in the Secret " + managerName,
-			Repair: []string{restart}})
+			Repair: restart})
 	}
 	return found, unread
 }
@@ -232,20 +237,21 @@ func checkManager(ctx context.Context, c *Cluster) ([]Finding, error) {
 		return nil, err
 	}
 	f := Finding{Reason: "ManagerDown", Subject: "Deployment " + managerName,
-		Why: "pods are not brought back to their nodes, and those that wait with leasehold's gate do not start"}
+		Why: "pods are not brought back to their nodes"}
 	if m == nil {
-		f.What, f.Repair = "it does not exist", []string{"kubectl apply -k daemonset/base"}
+		f.What, f.Decide = "it does not exist", applyAgain("manager/deployment.yaml")
 		return []Finding{f}, nil
 	}
 	ready, _ := m.Field("status", "readyReplicas").(float64)
 	wanted, _ := m.Field("spec", "replicas").(float64)
-	switch scale := "kubectl -n " + c.Kubectl.Namespace; {
+	switch {
 	case wanted == 0:
 		f.What = "it is scaled to zero"
-		f.Repair = []string{scale + " scale deployment/" + managerName + " --replicas=2"}
+		f.Decide = "whether the pin is to be off, or leasehold is being removed. If not: " +
+			command("kubectl", "-n", c.Kubectl.Namespace, "scale", "deployment/"+managerName, "--replicas=2")
 	case ready == 0:
 		f.What = fmt.Sprintf("none of its %d replicas is ready", int(wanted))
-		f.Repair = []string{scale + " rollout restart deployment/" + managerName}
+		f.Repair = []string{restartManager(c.Kubectl.Namespace)}
 	default:
 		return nil, nil
 	}
@@ -253,27 +259,21 @@ func checkManager(ctx context.Context, c *Cluster) ([]Finding, error) {
 }
 
 // needs are the parts of the DaemonSet without which an agent cannot examine its host, as in
-// daemonset/base/daemonset.yaml, each with the patch that adds it.
+// daemonset/base/daemonset.yaml.
 var needs = []struct {
-	what, patch string
-	has         func(spec, agent kubectl.Object) bool
+	what string
+	has  func(spec, agent kubectl.Object) bool
 }{
-	{"hostPID", `{"spec":{"template":{"spec":{"hostPID":true}}}}`,
-		func(spec, _ kubectl.Object) bool { return spec.Field("hostPID") == true }},
-	{"the capabilities SYS_CHROOT, SYS_PTRACE and SYS_ADMIN", `{"spec":{"template":{"spec":{"containers":[` +
-		`{"name":"agent","securityContext":{"capabilities":{"add":` +
-		`["SYS_CHROOT","SYS_PTRACE","SYS_ADMIN","NET_ADMIN","NET_RAW"]}}}]}}}}`,
-		func(_, agent kubectl.Object) bool {
-			added, _ := agent.Field("securityContext", "capabilities", "add").([]any)
-			privileged := agent.Field("securityContext", "privileged") == true
-			return privileged || slices.Contains(added, any("SYS_CHROOT")) &&
-				slices.Contains(added, any("SYS_PTRACE")) && slices.Contains(added, any("SYS_ADMIN"))
-		}},
-	{"no AppArmor profile", `{"spec":{"template":{"spec":{"containers":[` +
-		`{"name":"agent","securityContext":{"appArmorProfile":{"type":"Unconfined"}}}]}}}}`,
-		func(_, agent kubectl.Object) bool {
-			return agent.Text("securityContext", "appArmorProfile", "type") == "Unconfined"
-		}},
+	{"hostPID", func(spec, _ kubectl.Object) bool { return spec.Field("hostPID") == true }},
+	{"the capabilities SYS_CHROOT, SYS_PTRACE and SYS_ADMIN", func(_, agent kubectl.Object) bool {
+		added, _ := agent.Field("securityContext", "capabilities", "add").([]any)
+		privileged := agent.Field("securityContext", "privileged") == true
+		return privileged || slices.Contains(added, any("SYS_CHROOT")) &&
+			slices.Contains(added, any("SYS_PTRACE")) && slices.Contains(added, any("SYS_ADMIN"))
+	}},
+	{"no AppArmor profile", func(_, agent kubectl.Object) bool {
+		return agent.Text("securityContext", "appArmorProfile", "type") == "Unconfined"
+	}},
 }
 
 func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
@@ -284,7 +284,7 @@ func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	if daemon == nil {
 		return []Finding{{Reason: "AgentMissing", Subject: "DaemonSet " + agentName, What: "it does not exist",
 			Why:    "windows of annotations do not arrive, and no reservation is published",
-			Repair: []string{"kubectl apply -k daemonset/overlays/replace"}}}, nil
+			Decide: applyAgain("daemonset.yaml")}}, nil
 	}
 	template, _ := daemon.Field("spec", "template", "spec").(map[string]any)
 	spec := kubectl.Object(template)
@@ -294,8 +294,8 @@ func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
 			found = append(found, Finding{Reason: "AgentBlind", Subject: "DaemonSet " + agentName,
 				What: "its pods have not " + n.what,
 				Why:  "agents do not see the sandboxes of their nodes: nothing that is over or dead is released",
-				Repair: []string{command("kubectl", "-n", c.Kubectl.Namespace, "patch", "daemonset", agentName,
-					"--type=strategic", "-p", n.patch)}})
+				Decide: "whether the agents may have it, which gives them much of the power of root on their nodes. " +
+					"If so, apply the manifests again from which leasehold was installed"})
 		}
 	}
 	pods, err := c.Agents(ctx)
@@ -315,7 +315,7 @@ func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
 		}
 		found = append(found, Finding{Reason: "AgentNotReady", Subject: "node " + p.Text("spec", "nodeName"),
 			What: what, Why: "nothing that is over or dead is released on the node",
-			Repair: []string{command("kubectl", "-n", c.Kubectl.Namespace, "delete", "pod", name)}})
+			Repair: []string{replaceAgent(c.Kubectl.Namespace, name)}})
 	}
 	return found, nil
 }
@@ -367,9 +367,10 @@ func checkNodes(ctx context.Context, c *Cluster) (found []Finding, err error) {
 				continue
 			}
 			f := Finding{Reason: n.Text("reason"), Subject: "node " + node + ": network " + n.Text("name"),
-				What: n.Text("message"), Why: notKept, Repair: []string{"kubectl leasehold doctor", restartAgents}}
-			if f.Reason == "PodWithoutLease" { // the message says which flags are wrong
-				f.Repair = []string{command("kubectl", "-n", c.Kubectl.Namespace, "edit", "daemonset", agentName)}
+				What: n.Text("message"), Why: notKept,
+				Decide: "leasectl doctor says more on the node, as does kubectl leasehold doctor without --nodes=false"}
+			if f.Reason == "PodWithoutLease" {
+				f.Decide = "which directories the runtime uses; the flags are in the DaemonSet " + agentName
 			}
 			found = append(found, f)
 		}
@@ -387,8 +388,5 @@ func (c *Cluster) fromOutside(line, node, pod string) string {
 	if strings.HasPrefix(line, "kubectl ") {
 		return line
 	}
-	return onNode(node, line)
+	return command("ssh", node, line)
 }
-
-// onNode returns the command that runs a command on a node over SSH, with a terminal for editors.
-func onNode(node, line string) string { return command("ssh", "-t", node, line) }

@@ -54,13 +54,12 @@ func TestCommandsOfNodes(t *testing.T) {
 		"spec":{"nodeName":"node1"},"status":{"phase":"Running"}}]}`})
 	c.Node = func(context.Context, string) (Report, error) {
 		return Report{Findings: []Finding{{Repair: []string{"leasectl recover", "chmod 0755 /opt/cni/bin/leasehold",
-			restartAgents, `"${EDITOR:-vi}" /etc/cni/x`}}}}, nil
+			restartAgents}}}}, nil
 	}
 	found, err := checkNodes(t.Context(), c)
 	want := []string{
 		"kubectl -n leasehold-system exec leasehold-agent-x -c agent -- /leasectl --host-root=/proc/1/root recover",
-		"ssh -t node1 'chmod 0755 /opt/cni/bin/leasehold'", restartAgents,
-		`ssh -t node1 '"${EDITOR:-vi}" /etc/cni/x'`,
+		"ssh node1 'chmod 0755 /opt/cni/bin/leasehold'", restartAgents,
 	}
 	if err != nil || len(found) != 1 || !slices.Equal(found[0].Repair, want) {
 		t.Errorf("%+v, %v; want the commands %q", found, err, want)
@@ -120,46 +119,6 @@ func TestNamespaceLimits(t *testing.T) {
 	}
 }
 
-func TestIgnoredNominations(t *testing.T) {
-	three := func(reason string) string {
-		pod := fmt.Sprintf(`{"metadata":{"annotations":{"leasehold.dev/pinned-node":"node1",
-			"leasehold.dev/pin-reason":%q}},"spec":{"nodeName":"node2","schedulerName":"other"}}`, reason)
-		return `{"items":[` + strings.Join([]string{pod, pod, pod}, ",") + `]}`
-	}
-	pods := three("Reserved: nominate node1, which has 10.1.0.2")
-	for _, c := range []struct{ args, want string }{
-		{`[]`, `["--schedulers=default-scheduler"]`},
-		{`["--schedulers=default-scheduler,other,third"]`, `["--schedulers=default-scheduler,third"]`},
-		{`["--schedulers","default-scheduler,other","--pin-mode","prefer"]`,
-			`["--pin-mode","prefer","--schedulers=default-scheduler"]`},
-		{`["--schedulers=other","--schedulers","third,other"]`, `["--schedulers=third"]`},
-		{`["--pin-mode=prefer","--schedulers=other"]`, `["--pin-mode=prefer","--schedulers="]`},
-	} {
-		cluster := newCluster(t, map[string]string{"pods -l": pods,
-			"deployment leasehold-manager": `{"spec":{"template":{"spec":{"containers":[{"name":"manager","args":` +
-				c.args + `}]}}}}`})
-		found, err := checkSchedulers(t.Context(), cluster)
-		want := `"args":` + c.want + `,"name":"manager"`
-		if err != nil || len(found) != 1 || !strings.Contains(found[0].Repair[0], want) {
-			t.Errorf("%s: %+v, %v; want the arguments %s", c.args, found, err, c.want)
-		}
-	}
-	// Node affinity that the scheduler need not follow is no nomination.
-	preferred := three(`Reserved: prefer node1, which has 10.1.0.2; not nominate: the scheduler "other" is not among ` +
-		`--schedulers`)
-	found, err := checkSchedulers(t.Context(), newCluster(t, map[string]string{"pods -l": preferred}))
-	if err != nil || len(found) > 0 {
-		t.Errorf("preferred, not nominated: %+v, %v", found, err)
-	}
-	// Without a manager, there is nothing to change: checkManager reports that.
-	for _, deployment := range []string{``, `{"spec":{"template":{"spec":{"containers":[{"name":"sidecar"}]}}}}`} {
-		cluster := newCluster(t, map[string]string{"pods -l": pods, "deployment leasehold-manager": deployment})
-		if found, err := checkSchedulers(t.Context(), cluster); len(found) > 0 || (err != nil) != (deployment != "") {
-			t.Errorf("manager %q: %+v, %v", deployment, found, err)
-		}
-	}
-}
-
 // The names of the policies that are looked for are those of the manifests.
 func TestPoliciesAreThoseOfTheManifests(t *testing.T) {
 	policy := regexp.MustCompile(`(?m)^kind: ValidatingAdmissionPolicy\nmetadata:\n  name: (\S+)$`)
@@ -201,5 +160,19 @@ func TestCommandQuotes(t *testing.T) {
 	got := command("kubectl", "patch", "-p", `{"a":"it's"}`, "--dir=/a b")
 	if want := `kubectl patch -p '{"a":"it'\''s"}' '--dir=/a b'`; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// Values that the manager or the plugin would not read are found.
+func TestInvalidAnnotations(t *testing.T) {
+	for key, valid := range map[string]string{"io.kubernetes.cri/reserved-ip-duration": "10m",
+		"leasehold.dev/reserve-as": "web", "leasehold.dev/pin": "prefer", "leasehold.dev/pin-patience": "10s",
+		"leasehold.dev/topology-patience": "10m"} {
+		for value, want := range map[string]int{valid: 0, "Never, ever": 1} {
+			pod := kubectl.Object{"metadata": map[string]any{"annotations": map[string]any{key: value}}}
+			if found := misread("pods", pod); len(found) != want {
+				t.Errorf("%s=%s: %v, want %d findings", key, value, found, want)
+			}
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,40 +12,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 )
 
-const (
-	notKept = "no address is kept: pods with the annotation get another one when they are created again"
-	// restartAgents restarts the pods of the agents, whose init containers install the plugin on
-	// each node.
-	restartAgents = "kubectl -n leasehold-system rollout restart daemonset/leasehold-agent"
-	// restartFlannel restarts the pods of kube-flannel, which write their configuration at each
-	// start.
-	restartFlannel = "kubectl -n kube-flannel rollout restart daemonset/kube-flannel-ds"
-)
-
-// repairs are the functions that return the repair commands, by the reason of the Status. There
-// must be an entry for each reason of the state Inactive, because checkConfiguration calls it
-// unconditionally.
-var repairs = map[string]func(*Node, cniconf.Status) []string{
-	cniconf.HostLocalNamed: func(n *Node, s cniconf.Status) []string { return []string{n.installIn(s.File)} },
-	cniconf.FlannelDefault: func(n *Node, s cniconf.Status) []string {
-		if hasBackup(s.File) {
-			return []string{n.installIn(s.File)}
-		}
-		return []string{"kubectl leasehold install --yes"}
-	},
-	cniconf.K3sDefault: func(*Node, cniconf.Status) []string {
-		return []string{"kubectl apply -k daemonset/overlays/k3s"}
-	},
-	cniconf.OtherIPAM:            (*Node).disable,
-	cniconf.NoIPAM:               (*Node).disable,
-	cniconf.InvalidConfiguration: (*Node).disable,
-	cniconf.BinaryReplaced:       (*Node).installBinary,
-	cniconf.BinaryMissing:        (*Node).installBinary,
-	cniconf.BinaryNotExecutable: func(_ *Node, s cniconf.Status) []string {
-		return []string{command("chmod", "0755", s.Binary)}
-	},
-	cniconf.NoConfiguration: func(*Node, cniconf.Status) []string { return []string{restartFlannel} },
-}
+const notKept = "no address is kept: pods with the annotation get another one when they are created again"
 
 // checkConfiguration checks whether the container runtime calls leasehold for each network.
 func checkConfiguration(_ context.Context, n *Node) (found []Finding, err error) {
@@ -53,9 +21,8 @@ func checkConfiguration(_ context.Context, n *Node) (found []Finding, err error)
 		case cniconf.Unknown:
 			err = errors.Join(err, fmt.Errorf("%s: %s", s.Reason, s.Message))
 		case cniconf.Inactive:
-			f := Finding{Reason: s.Reason, Subject: "network " + s.Network, What: s.Message,
-				Why:    notKept,
-				Repair: repairs[s.Reason](n, s)}
+			f := Finding{Reason: s.Reason, Subject: "network " + s.Network, What: s.Message, Why: notKept}
+			f.Repair, f.Decide = n.advise(s)
 			if s.Network == "" {
 				f.Subject = s.File
 			}
@@ -75,53 +42,58 @@ func hasBackup(file string) bool {
 	return err == nil
 }
 
-// installIn returns the command that names leasehold in a configuration file.
-func (n *Node) installIn(file string) string {
-	return command("leasectl", "install", "--conf="+file, "--cni-bin-dir="+strings.Join(n.Binaries.Dirs, ","), "--yes")
+// advise returns the repair of a network for which leasehold is not active, or what there is to
+// decide.
+func (n *Node) advise(s cniconf.Status) (repair []string, decide string) {
+	switch s.Reason {
+	case cniconf.HostLocalNamed, cniconf.FlannelDefault:
+		// If the user has named leasehold in flannel's file before, that is wanted. If not, it may
+		// also be named in flannel's ConfigMap, for all nodes.
+		wanted := s.Reason == cniconf.HostLocalNamed || hasBackup(s.File)
+		if wanted && s.CanName && n.hasPlugin() {
+			return []string{nameLeasehold(s.File, n.Binaries.Dirs)}, ""
+		}
+		return nil, "in which of the two ways leasehold is installed: named in the configuration, or in host-local's " +
+			`place (docs/operations.md, "Install")`
+	case cniconf.K3sDefault:
+		return nil, "in which of the two ways leasehold is installed on k3s (docs/operations.md, \"Install\")"
+	case cniconf.BinaryReplaced, cniconf.BinaryMissing:
+		if runs, err := n.agentRuns(); runs && err == nil {
+			return []string{restartAgents}, ""
+		}
+		return nil, "whether leasehold is still wanted here: no agent runs on this node, whose DaemonSet installs " +
+			"the plugin. If so, install it again; if not, name host-local in " + s.File
+	case cniconf.BinaryNotExecutable:
+		return []string{makeExecutable(s.Binary)}, ""
+	case cniconf.NoConfiguration:
+		return nil, "which CNI plugin this node is to have; most write their configuration when their own pod starts " +
+			"on the node, as kube-flannel does"
+	}
+	return nil, n.whichConfiguration(s)
 }
 
-// disable returns the command for a configuration that cannot be changed to name leasehold. If
-// another configuration names leasehold, the command hides this one from the runtime. If there is a
-// backup of this one, the commands restore it and name leasehold in it again. Otherwise the command
-// opens an editor.
-func (n *Node) disable(s cniconf.Status) []string {
+// whichConfiguration returns what there is to decide about a configuration that cannot be changed
+// to name leasehold: it may be the network of the node, or left over from another one.
+func (n *Node) whichConfiguration(s cniconf.Status) string {
 	for _, f := range n.conf.Files {
 		if f.Path != s.File && f.NamesLeasehold() && f.Invalid == nil {
-			return []string{command("mv", s.File, s.File+".disabled")}
+			return fmt.Sprintf("which of the two is the network of this node: %s, or %s, which names leasehold and is "+
+				"not loaded because its name sorts after the other's. Move away only the file that no pod needs: "+
+				"without the right one, pods have no network", s.File, f.Path)
 		}
 	}
 	if hasBackup(s.File) {
-		return []string{command("cp", s.File+cniconf.BackupSuffix, s.File), n.installIn(s.File)}
+		return fmt.Sprintf("what %s should contain; %s has what was there before leasectl install", s.File,
+			s.File+cniconf.BackupSuffix)
 	}
-	return []string{`"${EDITOR:-vi}" ` + command(s.File)}
+	return fmt.Sprintf("whether %s is the network that this node is to have, and whether leasehold is wanted for it",
+		s.File)
 }
 
-// installBinary returns the commands that install the plugin at the path where the runtime looks
-// for it. They copy it from another directory of this node, if one has it. Otherwise they restart
-// the agents.
-func (n *Node) installBinary(s cniconf.Status) []string {
-	if len(n.Binaries.Dirs) == 0 {
-		return []string{restartAgents}
-	}
-	target := s.Binary
-	if target == "" {
-		target = filepath.Join(n.Binaries.Dirs[0], s.IPAM)
-	}
-	for _, dir := range append(append([]string{}, n.Binaries.Dirs...), cniconf.KnownBinDirs...) {
-		for _, name := range []string{cniconf.Leasehold, cniconf.HostLocal} {
-			b, err := (&cniconf.Binaries{Dirs: []string{dir}}).Resolve(name)
-			if err != nil || !b.Ours || !b.Executable {
-				continue
-			}
-			put := []string{install(b.Path, target)}
-			if s.IPAM == cniconf.HostLocal { // keep the present host-local, which uninstall restores
-				put = append([]string{command("cp", "-a", target, filepath.Join(filepath.Dir(target),
-					cniconf.HostLocalKept))}, put...)
-			}
-			return put
-		}
-	}
-	return []string{restartAgents}
+// hasPlugin reports whether a configuration that names leasehold would lead to its plugin.
+func (n *Node) hasPlugin() bool {
+	binary, err := n.Binaries.Resolve(cniconf.Leasehold)
+	return err == nil && binary.Ours && binary.Executable
 }
 
 // checkAnnotations checks that the plugin learns the retention windows of pods, either from the
@@ -131,7 +103,7 @@ func checkAnnotations(_ context.Context, n *Node) (found []Finding, err error) {
 		if s.State != cniconf.Active || s.GetsAnnotations {
 			continue
 		}
-		runs, err := agentRuns()
+		runs, err := n.agentRuns()
 		if runs || err != nil {
 			return nil, err
 		}
@@ -139,19 +111,20 @@ func checkAnnotations(_ context.Context, n *Node) (found []Finding, err error) {
 			What: fmt.Sprintf("%s does not declare the capability with which the runtime passes annotations, and no "+
 				"leasehold-agent runs on this node", s.File),
 			Why:    "no address is kept: nothing tells the plugin which pods have the annotation",
-			Repair: []string{command("leasectl", "install", "--conf="+s.File, "--pod-annotations", "--yes")}})
+			Repair: []string{passAnnotations(s.File)}})
 	}
 	return found, nil
 }
 
 // agentRuns reports whether an agent runs on the node.
-func agentRuns() (bool, error) {
-	processes, err := os.ReadDir("/proc")
+func (n *Node) agentRuns() (bool, error) {
+	proc := cmp.Or(n.proc, "/proc")
+	processes, err := os.ReadDir(proc)
 	if err != nil {
 		return false, err
 	}
 	for _, p := range processes {
-		exe, err := os.Readlink(filepath.Join("/proc", p.Name(), "exe"))
+		exe, err := os.Readlink(filepath.Join(proc, p.Name(), "exe"))
 		if err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == "leasehold-agent" {
 			return true, nil
 		}

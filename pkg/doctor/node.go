@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // Node is a node to examine. The process must see the file system and processes of the host.
 type Node struct {
 	Store *store.Store
-	Host  *sandbox.Host
+	Host  *host.Host
 	Clock func() lease.Instant
 	// ConfDir is the directory of CNI configurations of the container runtime, Rules determine
 	// which of them the runtime loads, and Binaries has the directories of plugins.
@@ -31,6 +31,7 @@ type Node struct {
 
 	conf  cniconf.Conf
 	state content
+	proc  string // "" for /proc
 }
 
 // nodeChecks are the checks of a node.
@@ -112,38 +113,51 @@ func checkDirectories(_ context.Context, n *Node) (found []Finding, err error) {
 			err = errors.Join(err, &os.PathError{Op: "statfs", Path: there, Err: e})
 			continue
 		}
-		why := "pods cannot start on this node: a lease is written before its address is given out"
-		switch e := unix.Access(there, unix.W_OK); {
-		case errors.Is(e, syscall.EROFS):
-			found = append(found, Finding{Reason: "StateReadOnly", Subject: dir, Why: why,
-				What:   fmt.Sprintf("%s is on a file system that is mounted read-only", there),
-				Repair: []string{command("mount", "-o", "remount,rw", mountOf(there))}})
-			continue
-		case e != nil:
-			found = append(found, Finding{Reason: "StateReadOnly", Subject: dir, Why: why,
-				What:   fmt.Sprintf("%s cannot be written: %v", there, e),
-				Repair: []string{command("chmod", "0700", there)}})
-			continue
+		if f := judgeDirectory(dir, there, unix.Access(there, unix.W_OK), fs); f.Reason != "" {
+			found = append(found, f)
 		}
-		free := fs.Bavail * uint64(fs.Bsize) // never negative
-		if free >= minimum && (fs.Files == 0 || fs.Ffree > 0) {
-			continue
-		}
-		f := Finding{Reason: "StateFull", Subject: dir, Why: why, What: fmt.Sprintf(
-			"the file system of %s has %d bytes and %d files left", there, free, fs.Ffree)}
-		lost := filepath.Join(dir, "lost")
-		if entries, e := os.ReadDir(lost); e == nil && len(entries) > 0 {
-			f.What += fmt.Sprintf("; %s has %d copies of stores that were lost, which nothing reads",
-				lost, len(entries))
-			f.Repair = []string{command("rm", "-r", lost)}
-		} else {
-			f.What += "; remove what is not needed of the largest files that the command lists"
-			f.Repair = []string{command("find", mountOf(there), "-xdev", "-type", "f", "-size", "+1024k", "-exec", "ls",
-				"-lS", "{}", "+")}
-		}
-		found = append(found, f)
 	}
 	return found, err
+}
+
+// judgeDirectory returns the finding about a directory of the store, the zero Finding if it can be
+// used. there is the directory or its nearest parent that exists, access the error of writing
+// there, and fs the state of its file system.
+func judgeDirectory(dir, there string, access error, fs unix.Statfs_t) Finding {
+	f := Finding{Reason: "StateReadOnly", Subject: dir,
+		Why: "pods cannot start on this node: a lease is written before its address is given out"}
+	switch {
+	case errors.Is(access, syscall.EROFS):
+		f.What = fmt.Sprintf("%s is on a file system that is mounted read-only", there)
+		f.Decide = fmt.Sprintf("whether %s may be mounted read-write again: the kernel mounts a file system read-only "+
+			"when it finds an error (dmesg says so), and it has to be checked before anything is written to it",
+			mountOf(there))
+		return f
+	case access != nil:
+		f.What = fmt.Sprintf("%s cannot be written: %v", there, access)
+		f.Decide = "run doctor as root; root may write unless the file is immutable (lsattr) or a security module " +
+			"denies it, and whoever has set that up decides"
+		return f
+	}
+	free := fs.Bavail * uint64(fs.Bsize) // never negative
+	if free >= minimum && (fs.Files == 0 || fs.Ffree > 0) {
+		return Finding{}
+	}
+	f.Reason = "StateFull"
+	f.What = fmt.Sprintf("the file system of %s has %d bytes and %d files left", there, free, fs.Ffree)
+	f.Decide = fmt.Sprintf("which files may be removed; find %s -xdev -type f -size +1024k -exec ls -lS {} + lists "+
+		"the largest", mountOf(there))
+	if lost := filepath.Join(dir, "lost"); isFilled(lost) {
+		f.Decide += fmt.Sprintf("; %s has copies of stores that were lost, which only people read: who had an address "+
+			"before the loss, and why it happened", lost)
+	}
+	return f
+}
+
+// isFilled reports whether a directory has entries.
+func isFilled(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return err == nil && len(entries) > 0
 }
 
 // mountOf returns the mount point of the file system that contains a directory.
@@ -161,30 +175,31 @@ func mountOf(dir string) string {
 // checkStore checks whether the store can be read and is consistent.
 func checkStore(_ context.Context, n *Node) ([]Finding, error) {
 	c, path := n.state, filepath.Join(n.Store.Dirs().State, "leases.db")
-	recover := append([]string{"leasectl", "recover"}, n.pool()...)
 	f := Finding{Subject: path}
 	switch {
 	case errors.Is(c.err, store.ErrNewer):
 		f.Reason, f.What = "BinaryOlder", c.err.Error()
 		f.Why = "pods cannot start on this node: the plugin is older than the one that has written the store, " +
 			"and does not write what it cannot read"
-		f.Repair = []string{"kubectl -n leasehold-system rollout undo daemonset/leasehold-agent"}
+		f.Decide = `whether this node goes back to the older version (docs/versioning.md, "Go back"). If not, ` +
+			"install the version that has written the store, or a later one"
 	case errors.Is(c.err, store.ErrLost):
 		f.Reason, f.What = "StoreLost", c.err.Error()
 		f.Why = "which addresses are kept is not known until the leases are adopted from what the node shows"
-		f.Repair = []string{command(recover...)}
+		f.Repair = []string{recoverStore(n.pool()...)}
 	case c.err != nil:
 		return nil, c.err
 	case c.lost != "":
 		f.Reason = "StoreIncomplete"
 		f.What = "no complete source has shown which addresses are in use: " + c.lost
-		f.Why = "no address is given out until one does, or until it is confirmed that no pod of the network " +
-			"runs here; drain the node first"
-		f.Repair = []string{command(append(recover, "--accept-loss")...)}
+		f.Why = "no address is given out: pods cannot start on this node"
+		accept := append([]string{"leasectl", "recover", "--accept-loss"}, n.pool()...)
+		f.Decide = "whether any pod of the network runs here: its address would be given twice. Drain the node, " +
+			"then confirm on it with " + command(accept...)
 	case len(c.wrong) > 0:
 		f.Reason, f.What = "StoreDamaged", strings.Join(c.wrong, "; ")
 		f.Why = "an address of a damaged record is not given out, and may not be kept for its pod"
-		f.Repair = []string{command(recover...)}
+		f.Repair = []string{recoverStore(n.pool()...)}
 	default:
 		return nil, nil
 	}
@@ -210,8 +225,6 @@ const (
 	// steps.
 	maxBehind  = 30 * time.Second
 	timeFormat = time.RFC3339
-	// setClock is the command that has a node follow the time of the network.
-	setClock = "timedatectl set-ntp true"
 )
 
 // checkClock checks whether the clock is behind the latest time in the store.
@@ -232,8 +245,10 @@ func checkClock(_ context.Context, n *Node) ([]Finding, error) {
 		return []Finding{{Reason: "ClockBehind", Subject: "the clock of the node",
 			What: fmt.Sprintf("it shows %s, but the store has a lease of %s", now.Wall.Format(timeFormat),
 				last.Wall.Format(timeFormat)),
-			Why:    "after the next boot windows last longer, and other nodes take reservations of this one for over",
-			Repair: []string{setClock}}}, nil
+			Why: "after the next boot windows last longer, and other nodes take reservations of this one for over",
+			Decide: "which of the two is right. If the clock is, nothing is to do: the lease is from a time when it " +
+				"was ahead. If not, correct what sets it (chronyc tracking, timedatectl timesync-status); a clock " +
+				"that is stepped disturbs other programs"}}, nil
 	}
 	return nil, nil
 }

@@ -46,13 +46,13 @@ func checkRanges(_ context.Context, n *Node) ([]Finding, error) {
 
 // overlap returns the finding about the address a, which is in use in the network other and in the
 // ranges of u.
-func overlap(u store.Usage, other string, a netip.Addr, repair string) Finding {
+func overlap(u store.Usage, other string, a netip.Addr, decide string) Finding {
 	return Finding{Reason: "RangeShared", Subject: fmt.Sprintf("networks %s and %s", u.Pool.Network, other),
 		What: fmt.Sprintf("%s is in use in network %s, and is in the range %s of network %s", a, other, u.Ranges,
 			u.Pool.Network),
 		Why: "network " + u.Pool.Network + " may give the same address to another pod: both lists of addresses " +
 			"are kept by network",
-		Repair: []string{repair}}
+		Decide: decide}
 }
 
 // isCurrent reports whether a loaded configuration has the network of a pool. It reports true for
@@ -70,18 +70,19 @@ func (n *Node) fileOf(p lease.Pool) string {
 	return ""
 }
 
-// endLease returns the command that resolves an overlap in which the lease l has the address. If
-// the network of l is not in use any more, the command ends the lease; if a sandbox has the
-// address, the kubelet then creates a new sandbox in the present network. If the network of l is in
-// use, the command edits its configuration, because one of the networks needs other ranges.
+// endLease returns what there is to decide about an overlap in which the lease l has the address.
 func (n *Node) endLease(l lease.Lease) string {
-	if file := n.fileOf(l.Pool); file != "" {
-		return `"${EDITOR:-vi}" ` + command(file)
+	file := n.fileOf(l.Pool)
+	if file != "" {
+		return "which of the two networks gets other ranges; the other one's are in " + file
 	}
+	gone := "no configuration has network " + l.Pool.Network + " any more; "
 	if l.State == lease.Held || l.Holder.ContainerID == "" {
-		return command("leasectl", "release", "--network="+l.Pool.Network, l.Address.String())
+		return gone + "if its pod need not return to the address, release it on the node: " +
+			command("leasectl", "release", "--network="+l.Pool.Network, l.Address.String())
 	}
-	return command("crictl", "stopp", l.Holder.ContainerID)
+	return gone + "the pod gets an address of the present network with its next sandbox: when it is created again, " +
+		"or when its containers are stopped on the node by " + command("crictl", "stopp", l.Holder.ContainerID)
 }
 
 // owned is an address that is in use according to host-local's files, in a network of which the
@@ -92,12 +93,13 @@ type owned struct {
 	container     string
 }
 
-// end returns the command that ends the use of the address.
+// end returns what there is to decide about the use of the address.
 func (o owned) end() string {
 	if o.container == "" {
-		return command("rm", o.path)
+		return "whether any container has the address; if none has, remove " + o.path
 	}
-	return command("crictl", "stopp", o.container)
+	return "whether container " + o.container + " still has the address: if it has, the pod gets another one when it " +
+		"is created again; if not, remove " + o.path
 }
 
 // unknownNetworks returns the addresses in those directories of host-local below dataDir that

@@ -1,11 +1,6 @@
 package doctor
 
-import (
-	"context"
-	"fmt"
-	"regexp"
-	"strings"
-)
+import "context"
 
 // Report is the result of all checks of a node or a cluster. Its JSON form is a stable interface.
 type Report struct {
@@ -13,7 +8,7 @@ type Report struct {
 	Unchecked []Unchecked `json:"unchecked"`
 }
 
-// Finding is one problem.
+// Finding is one problem. It has either Repair or Decide.
 type Finding struct {
 	// Reason is one word for the cause. Where the agent writes an Event for the same cause, it is
 	// the reason of the Event.
@@ -23,8 +18,12 @@ type Finding struct {
 	// What is what was found, and Why is the effect on users.
 	What string `json:"what"`
 	Why  string `json:"why"`
-	// Repair are the shell commands that repair the problem, in their order.
+	// Repair are the shell commands that repair the problem, in their order. Running them can do no
+	// harm (repair.go).
 	Repair []string `json:"repair"`
+	// Decide says what there is to decide, for problems whose repair could do harm, or depends on
+	// what is wanted.
+	Decide string `json:"decide"`
 }
 
 // Unchecked is a check, or a part of it, that could not be made.
@@ -45,30 +44,13 @@ func examine[T any](ctx context.Context, subject T, checks []check[T]) Report {
 	r := Report{Findings: []Finding{}, Unchecked: []Unchecked{}}
 	for _, c := range checks {
 		found, err := c.run(ctx, subject)
+		for i, f := range found {
+			found[i].Repair = append([]string{}, f.Repair...) // in JSON a list, also if it is empty
+		}
 		r.Findings = append(r.Findings, found...)
 		if err != nil {
 			r.Unchecked = append(r.Unchecked, Unchecked{c.name, err.Error()})
 		}
 	}
 	return r
-}
-
-// harmless matches the words that a shell leaves as they are.
-var harmless = regexp.MustCompile(`^[A-Za-z0-9_./:=,@%+-]+$`)
-
-// command returns a command line for a shell. Words that a shell would change are quoted.
-func command(words ...string) string {
-	for i, w := range words {
-		if !harmless.MatchString(w) {
-			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-		}
-	}
-	return strings.Join(words, " ")
-}
-
-// install returns the command that copies a plugin to a path. The last step is a rename, because
-// the runtime may run the plugin at any moment.
-func install(from, to string) string {
-	return fmt.Sprintf("%s && %s", command("install", "-D", "-m", "0755", from, to+".new"),
-		command("mv", to+".new", to))
 }

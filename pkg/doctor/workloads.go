@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,10 +21,14 @@ var workloads = []string{"statefulsets.apps", "pods"}
 // keys are the annotations that users write on pods, and for each the function that checks its
 // value.
 var keys = map[string]func(string) error{
-	policy.Annotation:   func(s string) error { _, err := policy.ParseWindow(s); return err },
-	policy.ReserveAs:    func(s string) error { _, err := policy.ParseReservation(s); return err },
-	"leasehold.dev/pin": func(s string) error { _, err := policy.ParsePinMode(s); return err },
+	policy.Annotation:                 func(s string) error { _, err := policy.ParseWindow(s); return err },
+	policy.ReserveAs:                  func(s string) error { _, err := policy.ParseReservation(s); return err },
+	"leasehold.dev/pin":               func(s string) error { _, err := policy.ParsePinMode(s); return err },
+	"leasehold.dev/pin-patience":      patience,
+	"leasehold.dev/topology-patience": patience,
 }
+
+func patience(s string) error { _, err := policy.ParsePatience(s); return err }
 
 // checkWorkloads finds annotations without effect: with a misspelled key, an invalid value, or on
 // the wrong object.
@@ -50,38 +53,32 @@ func misread(kind string, o kubectl.Object) (found []Finding) {
 		in = in[2:]
 	}
 	annotations, _ := o.Field(in...).(map[string]any)
-	add := func(what string, patch map[string]any) {
-		var whole any = patch
-		for _, key := range slices.Backward(in[:len(in)-1]) {
-			whole = map[string]any{key: whole}
+	where := strings.Join(in, ".")
+	add := func(what, decide string) {
+		if kind != "pods" {
+			decide += ", which replaces the pods of the workload"
 		}
-		text, _ := json.Marshal(whole) // maps of strings can always be encoded
-		name := o.Text("metadata", "name")
-		namespace := o.Text("metadata", "namespace")
-		repair := command("kubectl", "-n", namespace, "patch", kind, name, "--type=merge", "-p", string(text))
-		if patch == nil {
-			repair = command("kubectl", "-n", namespace, "edit", kind, name)
-		}
-		found = append(found, Finding{Reason: "AnnotationUnread", Subject: kind + " " + namespace + "/" + name,
-			What: what, Why: "the pods' addresses are not kept as the annotation asks", Repair: []string{repair}})
+		found = append(found, Finding{Reason: "AnnotationUnread",
+			Subject: kind + " " + o.Text("metadata", "namespace") + "/" + o.Text("metadata", "name"),
+			What:    what, Why: "the pods' addresses are not kept as the annotation asks", Decide: decide})
 	}
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		value, _ := annotations[key].(string)
 		if valid, known := keys[key]; known {
 			if err := valid(value); err != nil {
-				add(fmt.Sprintf("annotation %s: %v", key, err), nil)
+				add(fmt.Sprintf("annotation %s: %v", key, err), "which value is meant; correct it in "+where)
 			}
 			continue
 		}
 		if meant := similar(key); meant != "" && annotations[meant] == nil {
 			add(fmt.Sprintf("annotation %s is not read; the key %s is", key, meant),
-				map[string]any{"annotations": map[string]any{key: nil, meant: value}})
+				"whether "+meant+" is meant; if so, rename it in "+where)
 		}
 	}
 	own, _ := o.Field("metadata", "annotations").(map[string]any)
-	if value, ok := own[policy.Annotation].(string); ok && kind != "pods" && annotations[policy.Annotation] == nil {
+	if _, ok := own[policy.Annotation].(string); ok && kind != "pods" && annotations[policy.Annotation] == nil {
 		add(fmt.Sprintf("annotation %s is on the workload, and not in the template of its pods", policy.Annotation),
-			map[string]any{"annotations": map[string]any{policy.Annotation: value}})
+			"whether the addresses of its pods should be kept; if so, add it to "+where)
 	}
 	return found
 }
@@ -163,8 +160,9 @@ func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err erro
 		default:
 			continue
 		}
-		f.Repair = []string{command("kubectl", "leasehold", "release", "--namespace="+s.namespace, "--node="+s.node,
-			"--held", "--yes")}
+		show := command("kubectl", "leasehold", "release", "--namespace="+s.namespace, "--node="+s.node, "--held")
+		f.Decide = "whether that is intended: windows may be shorter, or the limit higher. To show and release what " +
+			"is held: " + show
 		found = append(found, f)
 	}
 	return found, nil
@@ -184,7 +182,7 @@ func readLimits(ctx context.Context, c *Cluster) (limits policy.Limits, found []
 	if err := limits.Validate(); err != nil {
 		found = append(found, Finding{Reason: "LimitsInvalid", Subject: "ConfigMap " + limitsName, What: err.Error(),
 			Why:    "the agents go on with the limits that they have read before",
-			Repair: []string{command("kubectl", "-n", c.Kubectl.Namespace, "edit", "configmap", limitsName)}})
+			Decide: "which values are meant; correct them in the ConfigMap"})
 	}
 	return limits, found, nil
 }
@@ -231,90 +229,6 @@ func countHeld(reservations []kubectl.Object) map[share]int {
 	return held
 }
 
-// minimumPods is the number of pods that a scheduler must have placed on other nodes before it is
-// reported.
-const minimumPods = 3
-
-// checkSchedulers finds schedulers that ignore status.nominatedNodeName: none of their pods runs on
-// the node that was nominated.
-func checkSchedulers(ctx context.Context, c *Cluster) (found []Finding, err error) {
-	pods, err := c.items(ctx, "-A", "pods", "-l", "leasehold.dev/retained=true")
-	if err != nil {
-		return nil, err
-	}
-	followed, ignored := map[string]int{}, map[string]int{}
-	for _, p := range pods {
-		annotations, _ := p.Field("metadata", "annotations").(map[string]any)
-		wanted, _ := annotations["leasehold.dev/pinned-node"].(string)
-		reason, _ := annotations["leasehold.dev/pin-reason"].(string)
-		node := p.Text("spec", "nodeName")
-		if wanted == "" || node == "" || !strings.Contains(reason, ": nominate ") { // as in "Reserved: nominate node1"
-			continue
-		}
-		if node == wanted {
-			followed[p.Text("spec", "schedulerName")]++
-		} else {
-			ignored[p.Text("spec", "schedulerName")]++
-		}
-	}
-	for _, s := range slices.Sorted(maps.Keys(ignored)) {
-		if ignored[s] < minimumPods || followed[s] > 0 {
-			continue
-		}
-		repair, err := c.withoutScheduler(ctx, s)
-		if err != nil || repair == "" {
-			return found, err
-		}
-		found = append(found, Finding{Reason: "NominationsIgnored", Subject: "scheduler " + s,
-			What: fmt.Sprintf("%d pods are on other nodes than it was asked to choose, and none is on the right one",
-				ignored[s]),
-			Why: "their addresses are not kept; without its name in --schedulers the manager uses node affinity " +
-				"for it",
-			Repair: []string{repair}})
-	}
-	return found, nil
-}
-
-// withoutScheduler returns the command that removes a scheduler from the list of the manager's flag
-// --schedulers. It returns "" if there is no Deployment of the manager.
-func (c *Cluster) withoutScheduler(ctx context.Context, name string) (string, error) {
-	m, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "deployment", managerName)
-	if err != nil || m == nil {
-		return "", err
-	}
-	manager := kubectl.Named(m.List("spec", "template", "spec", "containers"), "manager")
-	if manager == nil {
-		return "", fmt.Errorf("the Deployment %s has no container named manager", managerName)
-	}
-	args, list := flagOf(kubectl.Arguments(manager, ""), "schedulers", "default-scheduler")
-	rest := slices.DeleteFunc(strings.Split(list, ","), func(s string) bool { return s == name })
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
-		"containers": []any{map[string]any{"name": "manager", "args": append(args,
-			"--schedulers="+strings.Join(rest, ","))}}}}}})
-	return command("kubectl", "-n", c.Kubectl.Namespace, "patch", "deployment", managerName, "--type=strategic", "-p",
-		string(patch)), err
-}
-
-// flagOf returns the arguments of a program without a flag, and the last value of the flag, or
-// otherwise if it is not set. The value may be the argument that follows the flag.
-func flagOf(all []string, flag, otherwise string) (rest []string, value string) {
-	rest, value = []string{}, otherwise
-	for i := 0; i < len(all); i++ {
-		name, v, hasValue := strings.Cut(strings.TrimPrefix(all[i], "--"), "=")
-		switch {
-		case !strings.HasPrefix(all[i], "--") || name != flag:
-			rest = append(rest, all[i])
-			continue
-		case hasValue:
-			value = v
-		case i+1 < len(all):
-			i++
-			value = all[i]
-		}
-	}
-	return rest, value
-}
-
 // checkClocks compares the clock of each node with that of the API server. The kubelet writes its
 // time into the Lease of its node every ten seconds, and the API server records its own time of
 // that write in the managed fields.
@@ -343,7 +257,8 @@ func checkClocks(ctx context.Context, c *Cluster) (found []Finding, err error) {
 			What: fmt.Sprintf("its clock is %s off that of the API server", off.Round(time.Second)),
 			Why: "other nodes and the manager take its reservations for over too early or too late: pods are not " +
 				"brought back to it",
-			Repair: []string{onNode(name, setClock)}})
+			Decide: "which of the two is right. Correct what sets the other one (chronyc tracking, timedatectl " +
+				"timesync-status); a clock that is stepped disturbs other programs"})
 	}
 	return found, nil
 }

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -25,7 +25,7 @@ const (
 // Node is how a program accesses its node.
 type Node struct {
 	Dirs  store.Dirs
-	Host  *sandbox.Host
+	Host  *host.Host
 	Clock func() lease.Instant // the wall clock, the boot clock and the boot id
 }
 
@@ -44,7 +44,7 @@ func Read(getenv func(string) string) (Node, error) {
 			return Node{}, fmt.Errorf("%s %q is invalid; want a duration such as \"90s\" or \"-2h\"", ClockOffset, v)
 		}
 	}
-	host := sandbox.New("/proc", or(BootIDFile, sandbox.DefaultBootIDFile))
+	host := host.New("/proc", or(BootIDFile, host.DefaultBootIDFile))
 	return Node{
 		Dirs:  store.Dirs{State: or(StateDir, store.DefaultDirs.State), Run: or(RunDir, store.DefaultDirs.Run)},
 		Host:  host,

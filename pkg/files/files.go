@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -48,6 +49,32 @@ func Write(path, content string) error {
 		err = f.Truncate(int64(len(content)))
 	}
 	return errors.Join(err, f.Close())
+}
+
+// Replace replaces a file atomically: readers get either the old content or the new one. The new
+// file gets the mode and the owner of the file like. If a link is at the path, its target is
+// replaced. It waits until the disk has the content.
+func Replace(path, like string, content []byte) error {
+	info, err := os.Stat(like)
+	if err != nil {
+		return err
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".leasehold-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // fails after the rename, which is fine
+	owner := info.Sys().(*syscall.Stat_t)
+	_, err = tmp.Write(content)
+	err = errors.Join(err, tmp.Chmod(info.Mode().Perm()), tmp.Chown(int(owner.Uid), int(owner.Gid)), tmp.Sync(),
+		tmp.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
 }
 
 // Read reads a regular file, and says when it was written. What else may

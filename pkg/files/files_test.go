@@ -98,3 +98,35 @@ func TestWrite(t *testing.T) {
 		t.Errorf("after Write over a large file: %d bytes, %v", len(got), err)
 	}
 }
+
+// TestReplace replaces the target of a link. The mode and the owner are those of another file.
+func TestReplace(t *testing.T) {
+	dir := t.TempDir()
+	like, target, link := filepath.Join(dir, "like"), filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	for _, path := range []string{like, target} {
+		if err := os.WriteFile(path, []byte("before"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Chmod(like, 0o640), os.Chown(like, 7, 8), os.Symlink("target", link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Replace(link, like, []byte("after")); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(target)
+	if err != nil || string(content) != "after" {
+		t.Errorf("the target of the link has %q, %v", content, err)
+	}
+	info, err := os.Stat(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	if info.Mode().Perm() != 0o640 || owner.Uid != 7 || owner.Gid != 8 {
+		t.Errorf("mode %v of %d:%d, want 0640 of 7:8", info.Mode(), owner.Uid, owner.Gid)
+	}
+	if names, err := List(dir); err != nil || len(names) != 3 {
+		t.Errorf("the directory has %q, %v", names, err)
+	}
+}

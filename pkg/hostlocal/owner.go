@@ -7,14 +7,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Owner is a container interface to which an address was assigned. IfName is "" in files of
-// host-local before v0.8.0.
-type Owner struct{ ContainerID, IfName string }
-
 // History is what the store's journal has about one address.
 type History struct {
-	Owners []Owner   // to which leasehold has assigned the address
-	Last   time.Time // of the last entry about the address
+	Owners []lease.Attachment // to which leasehold has assigned the address
+	Last   time.Time          // of the last entry about the address
 }
 
 // IsForeign reports whether the file of a lease's address names another container, because
@@ -40,7 +36,7 @@ func (f File) IsForeign(l lease.Lease, boot string, history func() History, isLi
 // it is older than the last journal entry about the address. The journal goes back further than the
 // time for which a file system keeps changes only in memory.
 func (f File) IsStale(h History) bool {
-	named := func(o Owner) bool { return Names(f.Content, o.ContainerID, o.IfName) }
+	named := func(o lease.Attachment) bool { return Names(f.Content, o.ContainerID, o.IfName) }
 	return f.Modified.Before(h.Last) && slices.ContainsFunc(h.Owners, named)
 }
 

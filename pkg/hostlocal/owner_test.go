@@ -20,7 +20,7 @@ func TestIsForeign(t *testing.T) {
 		content string
 		age     time.Duration // before the lease was bound
 		boot    string
-		owners  []Owner
+		owners  []lease.Attachment
 		live    bool
 		want    bool
 	}{
@@ -38,11 +38,12 @@ func TestIsForeign(t *testing.T) {
 		{name: "newer, after a boot", content: "c2\r\neth0", age: -time.Hour, boot: "boot-2", want: true},
 		{name: "older, and the boot id is unknown", content: "c2\r\neth0", age: time.Hour, want: true},
 		{name: "that of a container that had the address from us", content: "c2\r\neth0", boot: "boot-1",
-			owners: []Owner{{"c0", "eth0"}, {"c2", "eth0"}}},
+			owners: []lease.Attachment{{ContainerID: "c0", IfName: "eth0"}, {ContainerID: "c2", IfName: "eth0"}}},
 		{name: "that of a container that had the address from us, newer", content: "c2\r\neth0", age: -time.Hour,
-			boot: "boot-1", owners: []Owner{{"c2", "eth0"}}, want: true},
+			boot: "boot-1", owners: []lease.Attachment{{ContainerID: "c2", IfName: "eth0"}}, want: true},
 		{name: "another than those that had the address from us", content: "c2\r\neth0", boot: "boot-1",
-			owners: []Owner{{"c0", "eth0"}, {"c2", "net1"}}, want: true},
+			owners: []lease.Attachment{{ContainerID: "c0", IfName: "eth0"},
+				{ContainerID: "c2", IfName: "net1"}}, want: true},
 	}
 	for _, tt := range tests {
 		f := File{Content: tt.content, Modified: now.Wall.Add(-tt.age)}

@@ -23,7 +23,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	defer server.Close()
 	url := "http://" + listener.Addr().String()
 	var others int // connections of the other client
-	other := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	other := &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			others++
 			return (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -59,7 +59,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 			if i >= surplus {
 				t.Errorf("connection %d is closed before %d", i, surplus)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("the server has not closed %d of %d connections", surplus, flood+1)
 		}
 	}

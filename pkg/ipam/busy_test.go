@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,11 +26,14 @@ func (w *world) lockFiles(network string) *os.File {
 	return lock
 }
 
-// soon is an ADD in a network that must not wait for another one.
-func (w *world) soon(network string, a ask) string {
+// addIn is an ADD in a network. It fails if it waits for a lock that is not released.
+func (w *world) addIn(network string, a ask) string {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
+	return w.addWith(context.Background(), network, a)
+}
+
+func (w *world) addWith(ctx context.Context, network string, a ask) string {
+	w.t.Helper()
 	w.network = network
 	r, err := w.service.Assign(ctx, w.request(a))
 	if err != nil {
@@ -58,14 +62,14 @@ func TestASpooledReleaseOfABusyNetworkStopsNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	lock := w.lockFiles("netb")
-	w.same("A", w.soon("neta", ask{pod: "x", container: "c1"}), "10.0.0.3")
-	w.same("A again", w.soon("neta", ask{pod: "y", container: "c2"}), "10.0.0.4")
+	w.same("A", w.addIn("neta", ask{pod: "x", container: "c1"}), "10.0.0.3")
+	w.same("A again", w.addIn("neta", ask{pod: "y", container: "c2"}), "10.0.0.4")
 	if left, err := w.service.Store.Spooled(w.now.BootID); err != nil || len(left) != 1 {
 		t.Errorf("the spool: %+v, %v", left, err)
 	}
 	w.same("its files could not be changed", w.recorded(), "db-b=Bound db-a=Bound x=Bound y=Bound")
 	lock.Close()
-	w.soon("neta", ask{pod: "z", container: "c3"})
+	w.addIn("neta", ask{pod: "z", container: "c3"})
 	if l := w.leaseOf("db-b"); l.State != lease.Held {
 		t.Errorf("not replayed when host-local is done: %+v", l)
 	}
@@ -82,13 +86,13 @@ func TestTheFirstAddAfterABootPassesABusyNetwork(t *testing.T) {
 	w.unpack("c2")
 	w.unpack("c3")
 	lock := w.lockFiles("netb")
-	w.same("A", w.soon("neta", ask{pod: "x", container: "c1"}), "10.0.0.3")
+	w.same("A", w.addIn("neta", ask{pod: "x", container: "c1"}), "10.0.0.3")
 	if a, b := w.leaseOf("db-a"), w.leaseOf("db-b"); a.State != lease.Held || b.State != lease.Bound {
 		t.Errorf("A %v, B %v", a.State, b.State)
 	}
-	w.same("A, once more", w.soon("neta", ask{pod: "db-a", container: "c2", window: hour}), "10.0.0.2")
+	w.same("A, once more", w.addIn("neta", ask{pod: "db-a", container: "c2", window: hour}), "10.0.0.2")
 	lock.Close()
-	w.same("B", w.soon("netb", ask{pod: "other", container: "c3"}), "10.0.0.3")
+	w.same("B", w.addIn("netb", ask{pod: "other", container: "c3"}), "10.0.0.3")
 	if b := w.leaseOf("db-b"); b.State != lease.Held {
 		t.Errorf("not released at its own next call: %+v", b)
 	}
@@ -100,18 +104,17 @@ func TestWhoWaitsForHostLocalHoldsNoLock(t *testing.T) {
 	lock := w.lockFiles("netb")
 	w.network = "netb"
 	r := w.request(ask{pod: "new", container: "c1"})
-	done := make(chan error, 1)
+	waits, done := make(chan struct{}, 9), make(chan error, 1)
 	go func() {
-		_, err := w.service.Assign(context.Background(), r)
+		ctx := store.WithTiming(context.Background(), func(store.Timing) { waits <- struct{}{} })
+		_, err := w.service.Assign(ctx, r)
 		done <- err
 	}()
-	for i, c := range []string{"c2", "c3", "c4"} {
-		time.Sleep(50 * time.Millisecond) // for it to begin
-		w.soon("neta", ask{pod: c, container: c})
-		if i == 2 {
-			lock.Close()
-		}
+	<-waits // its first transaction has ended: host-local's lock is busy
+	for _, c := range []string{"c2", "c3", "c4"} {
+		w.addIn("neta", ask{pod: c, container: c})
 	}
+	lock.Close()
 	if err := <-done; err != nil {
 		t.Errorf("when host-local is done: %v", err)
 	}
@@ -166,20 +169,20 @@ func TestTheCollectorPassesABusyNetwork(t *testing.T) {
 // when that can be.
 func TestADamagedHeadPageIsReconciledWithoutABusyNetwork(t *testing.T) {
 	w := twoNetworks(t)
-	w.soon("netb", ask{pod: "missing", container: "c1"})
+	w.addIn("netb", ask{pod: "missing", container: "c1"})
 	spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db"))
 	lock := w.lockFiles("netb")
-	w.same("A", w.soon("neta", ask{pod: "x", container: "c2"}), "10.0.0.3")
+	w.same("A", w.addIn("neta", ask{pod: "x", container: "c2"}), "10.0.0.3")
 	lock.Close()
-	w.same("B, where an ADD is missing", w.soon("netb", ask{pod: "y", container: "c3"}), "10.0.0.4")
+	w.same("B, where an ADD is missing", w.addIn("netb", ask{pod: "y", container: "c3"}), "10.0.0.4")
 }
 
 // Otherwise the first call asks the host of all networks, and the journal says why.
 func TestADamagedHeadPageIsReconciledInEachNetwork(t *testing.T) {
 	w := twoNetworks(t)
-	w.soon("netb", ask{pod: "missing", container: "c1"})
+	w.addIn("netb", ask{pod: "missing", container: "c1"})
 	spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db"))
-	w.soon("neta", ask{pod: "x", container: "c2"})
+	w.addIn("neta", ask{pod: "x", container: "c2"})
 	w.same("leases", w.leases(), "10.0.0.2=db-b/Bound 10.0.0.3=/Bound 10.0.0.2=db-a/Bound 10.0.0.3=x/Bound")
 	want := "Recovered : a head page of the store was damaged; its last change may be lost"
 	if got := w.journal(); !slices.Contains(got, want) {
@@ -190,18 +193,18 @@ func TestADamagedHeadPageIsReconciledInEachNetwork(t *testing.T) {
 // Damaged records of A are repaired though those of B cannot be, and B's stay taken.
 func TestARecordIsRepairedBesideABusyNetwork(t *testing.T) {
 	w := twoNetworks(t)
-	w.soon("netb", ask{pod: "db-c", container: "c1", window: hour})
+	w.addIn("netb", ask{pod: "db-c", container: "c1", window: hour})
 	path := filepath.Join(w.stateDir(), "leases.db")
 	spoilRecord(t, path, "db-a")
 	spoilRecord(t, path, "db-b")
 	dropRecord(t, path, "db-c")
 	lock := w.lockFiles("netb")
 	w.burn("a1")
-	w.soon("neta", ask{pod: "x", container: "c2", requested: "10.0.0.9"})
+	w.addIn("neta", ask{pod: "x", container: "c2", requested: "10.0.0.9"})
 	w.network = "neta"
 	w.refused(ask{pod: "y", container: "c4", requested: "10.0.0.2"}, ErrUnavailable)
 	lock.Close()
-	w.same("B is taken", w.soon("netb", ask{pod: "z", container: "c3"}), "10.0.0.4")
+	w.same("B is taken", w.addIn("netb", ask{pod: "z", container: "c3"}), "10.0.0.4")
 	w.collect()
 	w.same("and repaired", w.leases(),
 		"10.0.0.2=/Bound 10.0.0.3=/Bound 10.0.0.4=z/Bound 10.0.0.2=/Bound 10.0.0.9=x/Bound")
@@ -218,8 +221,8 @@ func TestWaitingForANetworkBesideOneThatIsNotMirrored(t *testing.T) {
 		t.Fatal(err)
 	}
 	lock := w.lockFiles("netb")
-	time.AfterFunc(100*time.Millisecond, func() { lock.Close() })
-	w.same("B", w.soon("netb", ask{pod: "x", container: "c1"}), "10.0.0.3")
+	ctx := store.WithTiming(context.Background(), func(store.Timing) { lock.Close() })
+	w.same("B", w.addWith(ctx, "netb", ask{pod: "x", container: "c1"}), "10.0.0.3")
 	if l := w.leaseOf("db-a"); l.State != lease.Held {
 		t.Errorf("not replayed: %+v", l)
 	}
@@ -236,8 +239,11 @@ func TestSpooledReleasesOfABusyNetworkAllWait(t *testing.T) {
 		}
 	}
 	w.lockFiles("netb")
-	w.same("A", w.soon("neta", ask{pod: "x", container: "c2"}), "10.0.0.3")
+	w.same("A", w.addIn("neta", ask{pod: "x", container: "c2"}), "10.0.0.3")
 	w.same("their files could not be changed", w.recorded(), "db-b=Bound db-c=Bound db-a=Bound x=Bound")
+	if len(w.warned) != 1 || !strings.Contains(w.warned[0], "the DEL of container b1 has to wait, and 1 more: ") {
+		t.Errorf("warnings %q, want one", w.warned)
+	}
 }
 
 // countedPause counts the times that it is asked to wait.

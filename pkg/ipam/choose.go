@@ -182,17 +182,21 @@ func (a *assignment) collect(leases func() []lease.Lease, dead func([]lease.Leas
 	return nil
 }
 
-// describe returns a text with the owner of a lease and its end.
+// describe returns a text with the owner of a lease and its end. Pods see it in their events, so it
+// names none of another namespace.
 func (a *assignment) describe(l lease.Lease) string {
 	who := "container " + l.Holder.ContainerID
-	if l.Name != "" {
+	switch {
+	case l.Name == "":
+	case a.req.Pod.Namespace != "" && a.req.Pod.Namespace != l.Namespace:
+		who = "a pod of another namespace"
+	case l.State == lease.Held && l.Reservation != "":
+		who = "reservation name " + l.Namespace + "/" + l.Reservation
+	default:
 		who = "pod " + l.Namespace + "/" + l.Name
 	}
 	if l.State == lease.Bound {
 		return "belongs to " + who
-	}
-	if l.Reservation != "" {
-		who = "reservation name " + l.Namespace + "/" + l.Reservation
 	}
 	return fmt.Sprintf("is held for %s until %s", who, untilText(l.Until(a.Now)))
 }
@@ -282,18 +286,25 @@ func (a *assignment) inSet(set pool.Set) []lease.Lease {
 	return slices.DeleteFunc(out, func(l lease.Lease) bool { return !usable(l.Address) })
 }
 
-// lookEvery is the shortest time between two scans of all processes because a pool is full.
+// lookEvery is the shortest time between two looks for dead holders because a pool is full, as each
+// scans all processes.
 const lookEvery = 5 * time.Second
 
-// collectDead releases the leases of dead holders, at most once every lookEvery.
-func (a *assignment) collectDead(leases []lease.Lease) error {
-	if last := a.Tx.LastFullScan(); !last.IsZero() && last.BootID == a.Now.BootID && a.Now.Since(last) < lookEvery {
+// collectDead releases the leases of dead holders in the whole pool, at most once every lookEvery,
+// because the other range sets of this call or of another configuration may be full as well. The
+// pod's own former leases are left for it to take over.
+func (a *assignment) collectDead(_ []lease.Lease) error {
+	last := a.Tx.LastFullScan(a.req.Pool)
+	if !last.IsZero() && last.BootID == a.Now.BootID && a.Now.Since(last) < lookEvery {
 		return nil
 	}
+	leases := slices.DeleteFunc(a.Tx.InPool(a.req.Pool), func(l lease.Lease) bool {
+		return slices.ContainsFunc(a.former, func(f lease.Lease) bool { return f.Address == l.Address })
+	})
 	if err := a.orphanDead(leases); err != nil {
 		return err
 	}
-	return a.Tx.SetLastFullScan(a.Now)
+	return a.Tx.SetLastFullScan(a.req.Pool, a.Now)
 }
 
 // orphanDead releases those of the leases whose holders are proven dead.

@@ -9,11 +9,13 @@ import (
 
 // Collect performs GC: it releases every bound lease of the pool whose attachment is not in valid,
 // as a DEL would. It changes neither holds nor leases with an unknown owner, because no list of
-// valid attachments can contain those.
+// valid attachments can contain those. A lease with an unknown interface may be of any interface of
+// its container (docs/design.md, "Files that name the container alone").
 func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []lease.Attachment) error {
 	keep := make(map[lease.Attachment]bool, len(valid))
 	for _, a := range valid {
 		keep[a] = true
+		keep[lease.Attachment{ContainerID: a.ContainerID}] = true // the interface is unknown
 	}
 	return s.Update(ctx, transact.Existing(p, nil), func(c *transact.Call) error {
 		if err := c.AdmitFiles(p); err != nil {

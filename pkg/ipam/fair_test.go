@@ -12,7 +12,6 @@ import (
 	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -112,8 +111,7 @@ func TestHoldsThatDoNotYield(t *testing.T) {
 	w.refused(other, ErrExhausted, "2 bound, 1 firmly held")
 	w.del("c1") // its sandbox lives on
 	w.after(time.Minute)
-	expected := []maintain.PendingPod{{Namespace: "db", Name: "db-0"}}
-	if err := w.service.Defer(context.Background(), expected, 2*hour); err != nil {
+	if err := w.service.Defer(context.Background(), w.refs("db-0"), 2*hour); err != nil {
 		t.Fatal(err)
 	}
 	w.refused(other, ErrExhausted, "1 bound, 2 firmly held")

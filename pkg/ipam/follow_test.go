@@ -149,10 +149,9 @@ func TestTheEndOfAHoldIsPutOffWhileThePodIsExpected(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "c1", window: time.Minute})
 	w.stop("c1")
 	w.after(50 * time.Second)
+	gone := maintain.Ref{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.9"), ID: "0011223344556677"}
 	for range 5 {
-		if err := w.service.Defer(context.Background(), []maintain.PendingPod{
-			{Namespace: "db", Name: "db-0"}, {Namespace: "db", Name: "nobody"}},
-			2*time.Minute); err != nil {
+		if err := w.service.Defer(context.Background(), append(w.refs("db-0"), gone), 2*time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		w.after(100 * time.Second)
@@ -290,7 +289,7 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 	for story, act := range map[string]func(*world, context.Context) error{
 		"Follow": func(w *world, ctx context.Context) error { return w.service.Follow(ctx, []maintain.PodWindow{pod}) },
 		"Defer": func(w *world, ctx context.Context) error {
-			return w.service.Defer(ctx, []maintain.PendingPod{{Namespace: "db", Name: "db-0"}}, 2*hour)
+			return w.service.Defer(ctx, w.refs("db-0"), 2*hour)
 		},
 		"RevokePods": func(w *world, ctx context.Context) error { return w.revokePods(ctx, w.look().Leases...) },
 		"RecordMAC": func(w *world, ctx context.Context) error {

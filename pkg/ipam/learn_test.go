@@ -16,94 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-func (w *world) snapshot() {
-	w.t.Helper()
-	if err := w.service.Store.WriteSnapshot(context.Background(), w.now); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 func (w *world) storeFile() string { return filepath.Join(w.stateDir(), "leases.db") }
-
-// The agent takes a snapshot and stops; pods end. The store knows that, and a wiped directory does
-// not make it less known.
-func TestAnOldSnapshotBringsNothingBackIntoAStoreThatKnows(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{container: "plain"})
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{pod: "db-1", container: "c2", window: hour})
-	w.snapshot()
-	w.del("plain")
-	w.stop("c1")
-	w.stop("c2")
-	w.after(2 * hour)
-	w.add(ask{pod: "x", container: "c3"})
-	w.same("before", w.leases(), "10.0.0.5=x/Bound")
-	w.wipe(w.dataDir)
-	w.add(ask{pod: "y", container: "c4"})
-	w.same("after", w.leases(), "10.0.0.5=x/Bound 10.0.0.6=y/Bound")
-}
-
-// The mount of a living container's namespace is gone, so the quick look does not show its life.
-// The lease of the container before it must not take its place: its late DEL would free the
-// address.
-func TestAnOldSnapshotReplacesNoLeaseOfAStoreThatKnows(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
-	w.add(ask{container: "old"})
-	w.snapshot()
-	w.stop("old")
-	w.add(ask{container: "lives"})
-	w.inPID[w.netns["/run/netns/lives"]] = true
-	w.burn("lives")
-	w.wipe(w.dataDir)
-	w.refused(ask{pod: "x", container: "c3"}, ErrExhausted)
-	w.del("old")
-	w.refused(ask{pod: "x", container: "c4"}, ErrExhausted)
-	w.del("lives")
-	w.same("after its own DEL", w.add(ask{pod: "x", container: "c5"}), "10.0.0.2")
-}
-
-// A damaged record is repaired from the snapshot, and nothing else comes back with it.
-func TestTheSnapshotRepairsDamagedRecordsAlone(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.options.Mirror = false
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{container: "plain"})
-	w.snapshot()
-	w.del("plain")
-	spoilRecord(t, w.storeFile(), "db-0")
-	w.burn("c1")
-	w.same("known from the snapshot", w.add(ask{pod: "db-0", container: "c2", window: hour}), "10.0.0.2")
-	w.same("and nothing else", w.leases(), "10.0.0.2=db-0/Bound")
-}
-
-// The journal says who got the address after the snapshot was taken.
-func TestTheSnapshotOfADamagedRecordMayBeOutOfDate(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
-	w.options.Mirror = false
-	w.add(ask{container: "former"})
-	w.snapshot()
-	w.stop("former")
-	w.add(ask{pod: "db-0", container: "latter", window: hour})
-	spoilRecord(t, w.storeFile(), "db-0")
-	w.refused(ask{pod: "x", container: "c3"}, ErrExhausted)
-	w.same("repaired, for nobody known", w.leases(), "10.0.0.2=/Bound")
-	w.del("former")
-	w.refused(ask{pod: "x", container: "c4"}, ErrExhausted)
-}
-
-// A damaged head page may hide one transaction. It makes the store no less known than that.
-func TestAnOldSnapshotIsNotAskedForTheLastTransaction(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{container: "plain"})
-	w.snapshot()
-	w.del("plain")
-	w.add(ask{container: "c2"})
-	w.add(ask{container: "c3"})
-	spoilNewestHead(t, w.storeFile()) // the ADD of c3 is gone
-	w.add(ask{pod: "x", container: "c4"})
-	w.same("leases", w.leases(), "10.0.0.3=/Bound 10.0.0.4=/Bound 10.0.0.5=x/Bound")
-}
 
 // unreadable puts something in the place of an address's file that cannot be read.
 func (w *world) unreadable(addr string) {
@@ -212,8 +125,6 @@ func TestWithoutHostLocalsLockItsFilesAreReadAllTheSame(t *testing.T) {
 	}
 	w.refused(ask{container: "c5"}, adopt.ErrUnreadable)
 	w.del("c4")
-	w.options.Mirror = false
-	w.same("unless it is turned off", w.add(ask{container: "c5"}), "10.0.0.6")
 }
 
 // keep makes what a lost store must not give away: a hold, and a living pod whose address nobody
@@ -267,16 +178,6 @@ func TestADirectoryProvesThatItIsWhole(t *testing.T) {
 			remove(w, "10.0.0.2", "10.0.0.3", "10.0.0.4")
 			w.add(ask{container: "late"})
 		},
-		"mirroring was turned off": func(w *world) {
-			w.options.Mirror = false
-			w.add(ask{pod: "late", container: "late"})
-		},
-		"mirroring was turned off for a while": func(w *world) {
-			w.options.Mirror = false
-			w.add(ask{pod: "late", container: "late"})
-			w.wipe(w.stateDir())
-			w.options.Mirror = true
-		},
 		"a file could not be written": func(w *world) {
 			w.unreadable("10.0.0.3")
 			w.stop("c2")
@@ -309,12 +210,6 @@ func TestADirectoryIsWhole(t *testing.T) {
 		"nothing happened":           func(*world) {},
 		"host-local gave an address": func(w *world) { w.hostLocal("10.0.0.9", "theirs") },
 		"an address came back":       func(w *world) { w.add(ask{container: "late"}); w.del("late") },
-		"mirroring is on again": func(w *world) {
-			w.options.Mirror = false
-			w.add(ask{container: "late"})
-			w.options.Mirror = true
-			w.del("late")
-		},
 		"an older version marked it": func(w *world) {
 			w.oldMark()
 			w.add(ask{container: "late"})
@@ -377,32 +272,6 @@ func TestADelAfterALossProvesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.refused(ask{container: "c4"}, transact.ErrNoEvidence)
-}
-
-// A snapshot knows what was, and proves nothing of what came after it.
-func TestALostStoreIsNotWholeByItsSnapshot(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.snapshot()
-	w.add(ask{pod: "db-1", container: "c2"})
-	w.wipe(w.storeFile(), w.dataDir)
-	w.refused(ask{pod: "x", container: "c3"}, transact.ErrNoEvidence)
-	w.cached("c1", "10.0.0.2")
-	w.cached("c2", "10.0.0.3")
-	w.same("with libcni's cache", w.add(ask{pod: "x", container: "c3"}), "10.0.0.4")
-	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=/Bound 10.0.0.4=x/Bound")
-}
-
-// In a directory that is whole an address without a file has no lease, whatever the snapshot says.
-func TestAWholeDirectoryKnowsWhatCameAfterTheSnapshot(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{container: "plain"})
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.snapshot()
-	w.del("plain")
-	w.wipe(w.storeFile())
-	w.add(ask{pod: "x", container: "c2"})
-	w.same("leases", w.leases(), "10.0.0.2=x/Bound 10.0.0.3=db-0/Bound")
 }
 
 // Files in a directory that is not whole name containers, and prove nothing of the others.
@@ -558,15 +427,6 @@ func TestTheAddressOfALivingContainerInAnotherNamespace(t *testing.T) {
 	}
 }
 
-// What libcni's cache shows is adopted where no files are kept for host-local.
-func TestAdoptionWithoutFilesForHostLocal(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.options.Mirror = false
-	w.hostLocal("10.0.0.2", "c1")
-	w.same("the next address", w.add(ask{container: "c2"}), "10.0.0.3")
-	w.same("both", w.leases(), "10.0.0.2=/Bound 10.0.0.3=/Bound")
-}
-
 // A file alone takes no address from a living container, even if its interface does not have the
 // address, as with gVisor.
 func TestAFileOfAContainerThatIsGoneTakesNothing(t *testing.T) {
@@ -592,4 +452,22 @@ func TestAnAddressThatHostLocalGaveToAnother(t *testing.T) {
 	w.cached("theirs", "10.0.0.2")
 	w.same("the next address", w.add(ask{container: "c2"}), "10.0.0.3")
 	w.same("both", w.leases(), "10.0.0.2=/Bound 10.0.0.3=/Bound")
+}
+
+// TestAMovedDirectoryKeepsItsAddresses verifies that what the journal has about a network of the
+// same name in another directory says nothing of the files of this one.
+func TestAMovedDirectoryKeepsItsAddresses(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.add(ask{container: "c1", netns: "/dummy"}) // on no interface, as with gVisor
+	before := w.now.Wall.Add(-time.Minute)
+	if err := os.Chtimes(w.path("10.0.0.2"), before, before); err != nil {
+		t.Fatal(err)
+	}
+	moved := w.dataDir + "-moved"
+	if err := os.Rename(w.dataDir, moved); err != nil {
+		t.Fatal(err)
+	}
+	w.dataDir = moved
+	w.refused(ask{pod: "x", container: "c2"}, ErrExhausted, "1 bound")
+	w.same("its file", w.files(), "10.0.0.2=c1")
 }

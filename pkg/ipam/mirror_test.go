@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
-	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
@@ -199,17 +198,6 @@ func TestAWipedDirectoryIsMadeAgain(t *testing.T) {
 	w.wipe(w.dataDir)
 	w.add(ask{pod: "x", container: "c3"})
 	w.same("all files", w.files(), "10.0.0.2=c1 10.0.0.3=#held:db/db-1:firm 10.0.0.4=c3")
-}
-
-func TestWithoutAMirror(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.options.Mirror = false
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.stop("c1")
-	if _, err := os.Stat(w.dataDir); !os.IsNotExist(err) {
-		t.Error("there is a directory")
-	}
-	w.same("back all the same", w.add(ask{pod: "db-0", container: "c2", window: hour}), "10.0.0.2")
 }
 
 func TestALostStoreIsLearntAgainFromTheFiles(t *testing.T) {
@@ -534,41 +522,6 @@ func TestANewFileOfAContainerThatWasOursIsHostLocals(t *testing.T) {
 	w.refused(ask{pod: "y", container: "c3"}, ErrExhausted, "2 bound")
 }
 
-func TestTheAgentsSnapshotKnowsAll(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	if err := w.service.Store.WriteSnapshot(context.Background(), w.now); err != nil {
-		t.Fatal(err)
-	}
-	w.wipe(filepath.Join(w.stateDir(), "leases.db"), w.dataDir)
-	w.cached("c1", "10.0.0.2") // which names no pod
-	w.add(ask{pod: "x", container: "c2"})
-	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=x/Bound")
-}
-
-// The store vanishes while the node is off, and so does the mark that it was there. The copy speaks
-// for each network until that one is used again, also while others are copied anew.
-func TestTheSnapshotOutlivesAStoreThatVanishedAcrossABoot(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/29")
-	w.options.Mirror = false
-	snapshot := func() {
-		t.Helper()
-		if err := w.service.Store.WriteSnapshot(context.Background(), w.now); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.same("at first", w.add(ask{pod: "db-0", container: "c1", window: hour}), "10.0.0.2")
-	snapshot()
-	w.reboot()
-	w.wipe(filepath.Join(w.stateDir(), "leases.db"), w.service.Store.Dirs().Run)
-	w.network = "another"
-	w.add(ask{pod: "web-0", container: "c2", window: hour})
-	snapshot()
-	w.network = "cbr0"
-	w.same("a stranger", w.add(ask{pod: "other", container: "c3"}), "10.0.0.3")
-	w.same("its pod", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.2")
-}
-
 func TestADamagedRecordIsMendedFromWhatTheHostShows(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
@@ -795,21 +748,4 @@ func TestTheFileOfAHoldThatItsOwnContainerTakes(t *testing.T) {
 	w.same("held", w.files(), "10.0.0.2=#held:db/db-0:firm")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.same("bound", w.files(), "10.0.0.2=c1")
-}
-
-// A DEL says too that no files are to be kept for host-local.
-func TestADELWithoutFilesForHostLocal(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	pool := w.where().Pool
-	for _, mirror := range []bool{true, false} {
-		hint, options := w.where(), w.options
-		options.Mirror, hint.Options = mirror, &options
-		if err := w.service.Release(context.Background(), on("another", "eth0"), hint); err != nil {
-			t.Fatal(err)
-		}
-		if hostlocal.IsMarked(pool) != mirror {
-			t.Errorf("with mirror %t the directory is marked: %t", mirror, !mirror)
-		}
-	}
 }

@@ -125,12 +125,12 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 					if err := c.AdmitHolder(w.where().Pool, on("theirs", "eth0"), files); err != nil {
 						return err
 					}
-					return c.Release(on("theirs", "eth0"), c.Now, "DEL")
+					return released(c, on("theirs", "eth0"))
 				})
 			}},
 		"a DEL": {func(w *world) { w.add(pod) }, func(ctx context.Context, w *world) error {
 			return w.service.Update(ctx, w.where().scope(), func(c *transact.Call) error {
-				return c.Release(on("c1", "eth0"), c.Now, "DEL")
+				return released(c, on("c1", "eth0"))
 			})
 		}},
 		"a DEL beyond maxHeldShare": {func(w *world) {
@@ -141,7 +141,7 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.add(pod)
 		}, func(ctx context.Context, w *world) error {
 			return w.service.Update(ctx, w.where().scope(), func(c *transact.Call) error {
-				return c.Release(on("c1", "eth0"), c.Now, "DEL")
+				return released(c, on("c1", "eth0"))
 			})
 		}},
 		reassigned: {func(w *world) {
@@ -151,7 +151,7 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.hostLocal("10.0.0.2", "theirs")
 		}, func(ctx context.Context, w *world) error {
 			return w.service.Update(ctx, w.where().scope(), func(c *transact.Call) error {
-				return c.Release(on("c1", "eth0"), c.Now, "DEL")
+				return released(c, on("c1", "eth0"))
 			})
 		}},
 		"a full pool, of which host-local has given an address away": {func(w *world) {
@@ -192,7 +192,7 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 			w.add(pod)
 			w.stop("c1")
 		}, func(ctx context.Context, w *world) error {
-			return w.service.Defer(ctx, []maintain.PendingPod{{Namespace: "db", Name: "db-0"}}, 2*hour)
+			return w.service.Defer(ctx, w.refs("db-0"), 2*hour)
 		}},
 		"a hold is given up": {func(w *world) {
 			w.add(pod)
@@ -250,6 +250,12 @@ func TestAWriteThatFailsFailsTheCall(t *testing.T) {
 	}
 }
 
+// released is what a DEL does in its transaction.
+func released(c *transact.Call, who lease.Attachment) error {
+	_, err := c.Release(who, lease.Pool{}, c.Now, "DEL")
+	return err
+}
+
 // everything prints all that the store and host-local's directory know.
 func (w *world) everything() string {
 	var out string
@@ -266,7 +272,7 @@ func (w *world) everything() string {
 		for _, set := range w.sets {
 			out += fmt.Sprint(tx.Cursor(w.where().Pool, set.ID()), tx.Counts(w.where().Pool, set.ID()), "\n")
 		}
-		out += fmt.Sprint(tx.Boot(), tx.LastFullScan(), tx.NamespaceIDs(), tx.Counters(), tx.Usage())
+		out += fmt.Sprint(tx.Boot(), tx.LastFullScan(w.where().Pool), tx.NamespaceIDs(), tx.Counters(), tx.Usage())
 	})
 	return out
 }

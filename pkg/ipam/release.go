@@ -39,25 +39,21 @@ func (s *Service) Release(ctx context.Context, who lease.Attachment, in PoolHint
 // there may be thousands of files, and DELs of unknown containers are frequent (docs/facts.md,
 // "containerd sends DEL three times or more").
 func (s *Service) releaseFound(ctx context.Context, who lease.Attachment, in PoolHint) error {
-	release := func(files []netip.Addr) (found bool, err error) {
-		err = s.Update(ctx, in.scope(), func(c *transact.Call) error {
-			if err := c.AdmitHolder(in.Pool, who, files); err != nil {
-				return err
+	release := func(p lease.Pool, files []netip.Addr) (found bool, err error) {
+		err = s.Update(ctx, in.scope(), func(c *transact.Call) (err error) {
+			if err = c.AdmitHolder(in.Pool, who, files); err == nil {
+				found, err = c.Release(who, p, c.Now, "DEL")
 			}
-			leases, err := c.Tx.ByHolder(who.ContainerID, who.IfName)
-			if found = len(leases) > 0; !found {
-				return err
-			}
-			return c.Release(who, c.Now, "DEL")
+			return err
 		})
 		return found, err
 	}
-	found, err := release(nil)
+	found, err := release(lease.Pool{}, nil)
 	if found || err != nil {
 		return err
 	}
 	if files := s.FilesOf(in.scope(), who); len(files) > 0 {
-		_, err = release(files)
+		_, err = release(in.Pool, files)
 	}
 	return err
 }

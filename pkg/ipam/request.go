@@ -68,14 +68,14 @@ type PoolHint struct {
 }
 
 func (r Request) scope() transact.Scope {
-	return transact.Scope{Pool: r.Pool, Sets: r.Sets, Soft: r.Options.SoftHold, Mirror: r.Options.Mirror,
+	return transact.Scope{Pool: r.Pool, Sets: r.Sets, Soft: r.Options.SoftHold, Mirror: true,
 		Caches: r.Options.CNICacheDirs}
 }
 
 func (h PoolHint) scope() transact.Scope {
 	s := transact.Existing(h.Pool, h.Sets)
 	if o := h.Options; o != nil {
-		s.Soft, s.Mirror, s.Caches = o.SoftHold, o.Mirror && s.Mirror, o.CNICacheDirs
+		s.Soft, s.Caches = o.SoftHold, o.CNICacheDirs
 	}
 	return s
 }

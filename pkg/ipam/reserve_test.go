@@ -396,8 +396,7 @@ func TestDeferHoldsOfAReservationName(t *testing.T) {
 	w.stop("c1")
 	w.settle()
 	w.after(59 * time.Minute)
-	if err := w.service.Defer(context.Background(), []maintain.PendingPod{{Namespace: "db", Name: "b1",
-		Reservation: "registry"}}, 10*time.Minute); err != nil {
+	if err := w.service.Defer(context.Background(), w.refs("a1"), 10*time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	w.after(9 * time.Minute)
@@ -406,36 +405,25 @@ func TestDeferHoldsOfAReservationName(t *testing.T) {
 }
 
 // TestALostStoreKeepsReservationNames verifies that holds come back from the marks in host-local's
-// files, and everything from the agent's snapshot.
+// files.
 func TestALostStoreKeepsReservationNames(t *testing.T) {
-	for _, snapshot := range []bool{false, true} {
-		w := newWorld(t, "10.0.0.0/24")
-		w.add(named("a1"))
-		w.add(named("a2"))
-		w.add(named("a3"))
-		w.stop("a1")
-		w.after(time.Second)
-		w.stop("a2")
-		w.settle()
-		want := "10.0.0.2=a1(registry)/Firm 10.0.0.3=a2(registry)/Firm 10.0.0.4=a3(registry)/Bound"
-		w.same("before", w.names(), want)
-		if snapshot {
-			if err := w.service.Store.WriteSnapshot(context.Background(), w.now); err != nil {
-				t.Fatal(err)
-			}
-		} else {
-			want = "10.0.0.2=a1(registry)/Firm 10.0.0.3=a2(registry)/Firm 10.0.0.4=/Bound"
-		}
-		if err := os.Remove(filepath.Join(w.service.Store.Dirs().State, "leases.db")); err != nil {
-			t.Fatal(err)
-		}
-		b1 := w.add(named("b1"))
-		if b1 != "10.0.0.2" && b1 != "10.0.0.3" {
-			t.Errorf("after the loss: %s", b1)
-		}
-		w.same("after the loss", strings.ReplaceAll(w.names(), "b1(registry)/Bound",
-			map[string]string{"10.0.0.2": "a1", "10.0.0.3": "a2"}[b1]+"(registry)/Firm"), want)
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(named("a1"))
+	w.add(named("a2"))
+	w.add(named("a3"))
+	w.stop("a1")
+	w.after(time.Second)
+	w.stop("a2")
+	w.settle()
+	w.same("before", w.names(), "10.0.0.2=a1(registry)/Firm 10.0.0.3=a2(registry)/Firm 10.0.0.4=a3(registry)/Bound")
+	w.wipe(w.storeFile())
+	b1 := w.add(named("b1"))
+	if b1 != "10.0.0.2" && b1 != "10.0.0.3" {
+		t.Errorf("after the loss: %s", b1)
 	}
+	w.same("after the loss", strings.ReplaceAll(w.names(), "b1(registry)/Bound",
+		map[string]string{"10.0.0.2": "a1", "10.0.0.3": "a2"}[b1]+"(registry)/Firm"),
+		"10.0.0.2=a1(registry)/Firm 10.0.0.3=a2(registry)/Firm 10.0.0.4=/Bound")
 }
 
 // TestWithoutReservationNamesNothingChanges verifies that a store has format 1 and no trace of

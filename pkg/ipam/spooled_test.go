@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -92,16 +93,13 @@ func TestReadersSeeASpooledDELAsDone(t *testing.T) {
 				t.Error(wrong)
 			}
 		})
-		if err := w.service.Store.WriteSnapshot(context.Background(), w.now); err != nil {
-			t.Fatal(err)
-		}
-		snapshot, _, err := w.service.Store.ReadSnapshot()
+		list, err := w.service.List(context.Background(), func(lease.Lease) bool { return true })
 		survey, err2 := w.service.Survey(context.Background())
 		check := w.another().Verify(context.Background(), w.request(ask{pod: "db-0", container: "c0"}))
 		if check == nil {
 			t.Error("CHECK of a container that was deleted succeeds")
 		}
-		return out + fmt.Sprintf("%+v %v\n%+v %+v %v", snapshot, err, survey.Leases, survey.Life, err2)
+		return out + fmt.Sprintf("%+v %v\n%+v %+v %v", list.Leases, err, survey.Leases, survey.Life, err2)
 	}
 	released := w.released
 	before := read()
@@ -194,10 +192,9 @@ func TestDELsThatAreRecorded(t *testing.T) {
 		change func(w *world)
 		want   string
 	}{
-		"without a pod":              {func(w *world) { w.add(ask{container: "c1"}) }, ""},
-		"without host-local's files": {func(w *world) { w.options.Mirror = false; w.add(pod) }, "db-0=Held"},
-		"of an earlier boot":         {func(w *world) { w.add(pod); w.powerCut() }, "db-0=Held"},
-		"host-local's file is gone":  {func(w *world) { w.add(pod); w.wipe(w.path("10.0.0.2")) }, "db-0=Held"},
+		"without a pod":             {func(w *world) { w.add(ask{container: "c1"}) }, ""},
+		"of an earlier boot":        {func(w *world) { w.add(pod); w.powerCut() }, "db-0=Held"},
+		"host-local's file is gone": {func(w *world) { w.add(pod); w.wipe(w.path("10.0.0.2")) }, "db-0=Held"},
 		"the spool cannot be written": {func(w *world) {
 			w.add(pod)
 			if err := os.WriteFile(w.service.Store.SpoolDir(), nil, 0o600); err != nil {
@@ -301,15 +298,14 @@ func TestADELHasTheStoresLockWhileItHasHostLocals(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.lockFiles(w.network)
-	var held []time.Duration
-	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-	defer cancel()
-	ctx = store.WithTiming(ctx, func(t store.Timing) { held = append(held, t.Held) })
-	who := lease.Attachment{ContainerID: "c1", IfName: "eth0"}
-	if w.service.SpoolRelease(ctx, who) {
-		t.Error("spooled although host-local may be about to change its files")
-	}
-	if len(held) != 1 || held[0] < 5*time.Millisecond {
-		t.Errorf("held the store's lock for %v, and waited for host-local's for 5 ms", held)
-	}
+	synctest.Test(t, func(t *testing.T) { // in which time passes only while SpoolRelease waits
+		var held []time.Duration
+		ctx := store.WithTiming(t.Context(), func(t store.Timing) { held = append(held, t.Held) })
+		if w.service.SpoolRelease(ctx, lease.Attachment{ContainerID: "c1", IfName: "eth0"}) {
+			t.Error("spooled although host-local may be about to change its files")
+		}
+		if len(held) != 1 || held[0] == 0 {
+			t.Errorf("held the store's lock for %v, want it for as long as it waits for host-local's", held)
+		}
+	})
 }

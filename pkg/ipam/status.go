@@ -35,9 +35,6 @@ func (s *Service) ready(ctx context.Context, in PoolHint) error {
 		return err
 	}
 	mirror, err := hostlocal.OpenUnlocked(in.Pool)
-	if in.Options != nil && !in.Options.Mirror {
-		mirror, err = nil, nil
-	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", adopt.ErrUnreadable, err)
 	}

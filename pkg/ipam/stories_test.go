@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -274,6 +275,8 @@ func TestRequestedAddresses(t *testing.T) {
 	w.stop("c1")
 	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.50"}, ErrUnavailable,
 		"held for pod db/db-0 until 2023-11-14T23:13:20Z")
+	w.refused(ask{pod: "x", namespace: "web", container: "c2", requested: "10.0.0.50"}, ErrUnavailable,
+		"is held for a pod of another namespace until 2023-11-14T23:13:20Z")
 	w.same("its own hold", w.add(ask{pod: "db-0", container: "c3", window: hour, requested: "10.0.0.50"}), "10.0.0.50")
 	w.stop("c3")
 	w.same("the request wins", w.add(ask{pod: "db-0", container: "c4", window: hour, requested: "10.0.0.60"}),
@@ -416,6 +419,74 @@ func TestAFullPoolLooksForTheDead(t *testing.T) {
 	w.after(lookEvery)
 	w.same("later", w.add(ask{pod: "e", container: "c5"}), "10.0.0.3")
 	w.same("the promised one comes back", w.add(ask{pod: "c", container: "c6", window: hour}), "10.0.0.4")
+}
+
+// Addresses of the dead are given again within lookEvery, whatever else is full: the look of one
+// pool or range set keeps no other one from being looked through.
+func TestEveryFullPoolLooksForTheDead(t *testing.T) {
+	fill := func(w *world, pods ...string) {
+		for _, pod := range pods {
+			w.add(ask{pod: pod, container: w.network + "-" + pod})
+			w.burn(w.network + "-" + pod)
+		}
+	}
+	t.Run("two range sets of one call", func(t *testing.T) {
+		w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3", "fd00::/64 fd00::2-fd00::3")
+		fill(w, "a", "b")
+		w.same("both have dead holders", w.add(ask{pod: "c", container: "c3"}), "10.0.0.2,fd00::2")
+		w.same("and cool-downs now", w.add(ask{pod: "d", container: "c4"}), "10.0.0.3,fd00::3")
+		w.burn("c4")
+		w.refused(ask{pod: "e", container: "c5"}, ErrExhausted)
+		w.after(lookEvery)
+		w.same("the next look", w.add(ask{pod: "e", container: "c5"}), "10.0.0.3,fd00::3")
+	})
+	t.Run("two networks in turn", func(t *testing.T) {
+		w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+		for _, w.network = range []string{"blue", "red"} {
+			fill(w, "a", "b")
+		}
+		for _, w.network = range []string{"blue", "red"} {
+			w.same(w.network, w.add(ask{pod: "c", container: w.network + "-c"}), "10.0.0.2")
+		}
+	})
+	t.Run("configurations with other ranges in turn", func(t *testing.T) {
+		w := newWorld(t)
+		ranges := []string{"10.0.0.0/24 10.0.0.2-10.0.0.3", "10.0.1.0/24 10.0.1.2-10.0.1.3"}
+		for i, r := range ranges {
+			w.setRanges(r)
+			fill(w, fmt.Sprint("a", i), fmt.Sprint("b", i))
+		}
+		for i, r := range ranges {
+			w.setRanges(r)
+			w.same(r, w.add(ask{pod: fmt.Sprint("c", i), container: fmt.Sprint("c", i)}), fmt.Sprintf("10.0.%d.2", i))
+		}
+	})
+	t.Run("the pod's own address in one set, a full one in the other", func(t *testing.T) {
+		w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+		w.add(ask{pod: "db-0", container: "c1", window: hour})
+		w.add(ask{pod: "a", container: "c2"})
+		w.setRanges("fd00::/64 fd00::2-fd00::2")
+		w.add(ask{pod: "b", container: "c3"})
+		w.burn("c1")
+		w.burn("c3")
+		w.setRanges("10.0.0.0/24 10.0.0.2-10.0.0.3", "fd00::/64 fd00::2-fd00::2")
+		w.same("taken over, and collected", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.2,fd00::2")
+		w.same("journal of its own address", w.eventsOf("10.0.0.2"), "Bound TakenOver")
+	})
+}
+
+// eventsOf prints the journal of an address.
+func (w *world) eventsOf(addr string) string {
+	var out []string
+	w.view(func(tx *store.Tx) {
+		tx.Journal(func(n store.Entry) bool {
+			if n.Address == netip.MustParseAddr(addr) {
+				out = append(out, string(n.Event))
+			}
+			return true
+		})
+	})
+	return strings.Join(out, " ")
 }
 
 // The kernel gives a dead namespace's number to a new one at once.

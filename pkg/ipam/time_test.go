@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 const day = 24 * hour
@@ -119,8 +118,7 @@ func TestOtherHoldsOfAnEarlierBoot(t *testing.T) {
 	w.add(ask{pod: "db-1", container: "c2", window: time.Duration(lease.Forever)})
 	w.stop("c1")
 	w.stop("c2")
-	pending := []maintain.PendingPod{{Namespace: "db", Name: "db-0"}}
-	if err := w.service.Defer(context.Background(), pending, 3*hour); err != nil {
+	if err := w.service.Defer(context.Background(), w.refs("db-0"), 3*hour); err != nil {
 		t.Fatal(err)
 	}
 	w.after(hour)

@@ -18,6 +18,7 @@ import (
 // host-local may have served its ADD, or the store may be lost; then Verify adopts what the host
 // shows.
 func (s *Service) Verify(ctx context.Context, req Request) error {
+	ctx = store.WithMaxWait(ctx) // of both transactions together
 	held, err := s.holds(ctx, req)
 	unknown := err == nil || errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrDamaged) || store.IsEmpty(err)
 	if unknown && len(held) == 0 {
@@ -51,7 +52,7 @@ func (s *Service) learnHolder(ctx context.Context, req Request) (held []netip.Ad
 		if err := c.AdmitHolder(req.Pool, who, files); err != nil {
 			return err
 		}
-		leases, err := c.Tx.ByHolder(req.ContainerID, req.IfName)
+		leases, err := c.Tx.ByAttachment(who, req.Pool)
 		held = addressesIn(leases, req.Pool)
 		return err
 	})

@@ -32,10 +32,12 @@ func TestCheckBesideOtherProcesses(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	known, unknown := w.request(ask{pod: "db-0", container: "c1"}), w.request(ask{pod: "db-1", container: "c2"})
 	verify := func(req Request) (skipped bool, err error) {
+		node := *w.service.Node
+		node.Store = store.New(w.service.Store.Dirs()) // each CHECK is a process
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
 		w.warned = nil
-		err = w.service.Verify(ctx, req)
+		err = (&Service{Node: &node}).Verify(ctx, req)
 		return len(w.warned) == 1 && strings.HasPrefix(w.warned[0], "CHECK of container "+req.ContainerID), err
 	}
 	other := store.New(w.service.Store.Dirs())
@@ -57,5 +59,28 @@ func TestCheckBesideOtherProcesses(t *testing.T) {
 		}))
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// deadlines records until when calls may wait.
+type deadlines map[time.Time]bool
+
+func (d deadlines) Wait(ctx context.Context) bool {
+	until, _ := ctx.Deadline()
+	d[until] = true
+	return true
+}
+
+func (d deadlines) Over() bool { return true }
+
+// CHECK of a container that the store does not know reads and then writes. Both together wait no
+// longer than one call.
+func TestCheckWaitsAsLongAsOneCall(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	waited := deadlines{}
+	err := w.service.Verify(store.WithPause(t.Context(), waited), w.request(ask{pod: "db-1", container: "c2"}))
+	if !errors.Is(err, ErrCheckFailed) || len(waited) != 1 {
+		t.Errorf("%v; it waits until %v, want one time", err, waited)
 	}
 }

@@ -111,11 +111,11 @@ func TestTheOperatorsWordNeedsNoView(t *testing.T) {
 // for it. The node's next ADD sees the sandbox.
 func TestALivingSandboxOutweighsAHoldOfItsContainer(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.options.Mirror, w.options.SoftHold = false, time.Second
+	w.options.SoftHold = time.Second
 	w.add(ask{pod: "living", container: "c1"})
 	w.has("c1", "10.0.0.2")
 	w.cacheEntry("c1", "living", "10.0.0.2", "/run/netns/c1")
-	w.wipe(w.stateDir())
+	w.wipe(w.stateDir(), w.dataDir)
 	home := w.elsewhere()
 	w.service.Plugin = true // as every process could act before it had to prove its view
 	w.first = true

@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -125,7 +125,7 @@ func (w *world) setRanges(ranges ...string) {
 func (w *world) Netns(path string) (lease.Netns, error) {
 	ino, ok := w.netns[path]
 	if !ok {
-		return lease.Netns{Path: path}, fmt.Errorf("%w: %s", sandbox.ErrNotNetns, path)
+		return lease.Netns{Path: path}, fmt.Errorf("%w: %s", host.ErrNotNetns, path)
 	}
 	return lease.Netns{Path: path, Dev: 4, Ino: ino}, nil
 }
@@ -154,7 +154,7 @@ func (w *world) AddressesIn(n lease.Netns) ([]netip.Addr, error) {
 	case w.hidden[n.Path] || w.closed[n.Path]:
 		return nil, fmt.Errorf("%s: permission denied", n.Path)
 	case !ok || ino != n.Ino:
-		return nil, sandbox.ErrNetnsGone
+		return nil, host.ErrNetnsGone
 	}
 	return slices.Concat(w.plugged[n.Path], w.addrs[n.Path]), nil
 }
@@ -166,12 +166,12 @@ func (w *world) unseen() error {
 	return nil
 }
 
-func (w *world) ProcessNetns() sandbox.NetnsSet {
-	return sandbox.NewNetnsSet(w.unseen(), slices.Collect(maps.Keys(w.inPID))...)
+func (w *world) ProcessNetns() host.NetnsSet {
+	return host.NewNetnsSet(w.unseen(), slices.Collect(maps.Keys(w.inPID))...)
 }
 
-func (w *world) MountedNetns() sandbox.NetnsSet {
-	return sandbox.NewNetnsSet(w.unseen(), slices.Collect(maps.Values(w.netns))...)
+func (w *world) MountedNetns() host.NetnsSet {
+	return host.NewNetnsSet(w.unseen(), slices.Collect(maps.Values(w.netns))...)
 }
 
 func (w *world) NamespaceIDs(boot string) string {
@@ -185,25 +185,25 @@ func (w *world) ProveView(word, boot string, _ iter.Seq[lease.Lease]) error {
 	if boot != w.now.BootID {
 		w.t.Errorf("ProveView is called with boot %q, now is %q", boot, w.now.BootID)
 	}
-	if w.first && !sandbox.IsOfBoot(word, boot) {
+	if w.first && !host.IsOfBoot(word, boot) {
 		return nil
 	}
 	if word != w.NamespaceIDs(boot) {
-		return fmt.Errorf("%w: the plugin runs in %q", sandbox.ErrNotHost, word)
+		return fmt.Errorf("%w: the plugin runs in %q", host.ErrNotHost, word)
 	}
 	return nil
 }
 
-func (w *world) Namespaces() ([]sandbox.Namespace, error) {
+func (w *world) Namespaces() ([]host.Namespace, error) {
 	if w.unlisted {
 		return nil, errors.New("open /proc/self/mountinfo: permission denied")
 	}
-	var out []sandbox.Namespace
+	var out []host.Namespace
 	for path, addrs := range w.addrs {
 		if netns, err := w.Netns(path); err == nil {
-			n := sandbox.Namespace{Netns: netns}
+			n := host.Namespace{Netns: netns}
 			for _, a := range addrs {
-				n.Addresses = append(n.Addresses, sandbox.Address{Addr: a, IfName: "eth0"})
+				n.Addresses = append(n.Addresses, host.Address{Addr: a, IfName: "eth0"})
 			}
 			out = append(out, n)
 		}

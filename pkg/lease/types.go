@@ -103,6 +103,15 @@ type Attachment struct {
 	IfName      string
 }
 
+// Place is an address of a pool.
+type Place struct {
+	Pool    Pool
+	Address netip.Addr
+}
+
+// Place returns where the lease is.
+func (l Lease) Place() Place { return Place{l.Pool, l.Address} }
+
 // Liveness is what is known about the holder of a lease. The zero value is Unknown, so that a
 // missing check never frees an address.
 //

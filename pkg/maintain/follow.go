@@ -127,39 +127,25 @@ func (s *Service) SetLimits(ctx context.Context, limits policy.Limits) error {
 	return s.Update(ctx, transact.Scope{}, func(c *transact.Call) error { return c.Tx.SetLimits(limits) })
 }
 
-// PendingPod is a pod of this node that has no sandbox yet.
-type PendingPod struct {
-	Namespace, Name string
-	Reservation     string // its reservation name; "" if it has none
-}
-
-// Defer extends the firm holds (lease.Lease.Firm) of the given pods so that each lasts for at least
-// rest from now; for a pod with a reservation name those of the name. The pods are scheduled to
-// this node and have no sandbox yet. Defer never shortens a hold, and ignores pods without one.
-// After an error the holds extended so far stay extended.
-func (s *Service) Defer(ctx context.Context, pods []PendingPod, rest time.Duration) error {
-	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return deferEnd(c, pods[i], rest) })
+// Defer extends firm holds (lease.Lease.Firm), so that each lasts for at least rest from now. The
+// caller names those for which a pod waits: it is scheduled to this node and has no sandbox yet.
+// Defer never shortens a hold, and ignores those that have ended or were claimed meanwhile. After
+// an error the holds extended so far stay extended.
+func (s *Service) Defer(ctx context.Context, holds []Ref, rest time.Duration) error {
+	_, err := s.inSteps(ctx, len(holds), func(c *transact.Call, i int) error { return deferEnd(c, holds[i], rest) })
 	return err
 }
 
-func deferEnd(c *transact.Call, p PendingPod, rest time.Duration) error {
-	leases, err := c.Tx.ByPod(p.Namespace, p.Name)
-	if p.Reservation != "" {
-		leases, err = c.Tx.ByReservation(p.Namespace, p.Reservation)
-	}
-	if err != nil {
+func deferEnd(c *transact.Call, r Ref, rest time.Duration) error {
+	l, err := c.Tx.Get(r.Pool, r.Address)
+	if err != nil || l.ID != r.ID {
 		return err
 	}
-	for _, l := range leases {
-		next, err := lease.Apply(l, lease.Defer{Rest: rest}, c.Now)
-		if err != nil {
-			continue // not a firm hold
-		}
-		if err := c.Put(l, next); err != nil {
-			return err
-		}
+	next, err := lease.Apply(l, lease.Defer{Rest: rest}, c.Now)
+	if err != nil {
+		return nil // not a firm hold any more
 	}
-	return nil
+	return c.Put(l, next)
 }
 
 // Ref identifies one lease. It does not match a later lease of the same address, which has another
@@ -280,6 +266,7 @@ type NodeView struct {
 	Windows map[lease.Key]lease.Window // stored for their keys
 	Limits  policy.Limits              // of namespaces
 	Now     lease.Instant              // when it was read
+	Lost    bool                       // the store replaced a lost one, see Adopted
 	// PodReservations are the records that NamePods has written and that are still needed.
 	PodReservations map[store.PodReservation]bool
 
@@ -305,7 +292,7 @@ func (v *NodeView) add(part NodeView) {
 		v.Windows = map[lease.Key]lease.Window{}
 	}
 	maps.Copy(v.Windows, part.Windows)
-	v.known, v.Limits, v.PodReservations = part.known, part.Limits, part.PodReservations
+	v.known, v.Limits, v.PodReservations, v.Lost = part.known, part.Limits, part.PodReservations, part.Lost
 	v.Leases, v.damaged = append(v.Leases, part.Leases...), append(v.damaged, part.damaged...)
 }
 
@@ -336,7 +323,7 @@ func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeV
 				v, at = NodeView{}, store.Position{}
 			}
 			part = NodeView{Windows: map[lease.Key]lease.Window{}, Limits: tx.Limits(), known: knownNetworks(tx),
-				PodReservations: podReservations(tx)}
+				PodReservations: podReservations(tx), Lost: tx.Lost() != ""}
 			next, more = tx.After(at, viewBatch, func(l lease.Lease, err error) {
 				if err != nil {
 					part.damaged = append(part.damaged, l)

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -19,7 +19,7 @@ func TestStepsOfATransactionThatFails(t *testing.T) {
 	state := filepath.Join(dir, "state")
 	s := &Service{Node: &transact.Node{
 		Store: store.New(store.Dirs{State: state, Run: filepath.Join(dir, "run")}),
-		Host:  sandbox.New("/proc", sandbox.DefaultBootIDFile),
+		Host:  host.New("/proc", host.DefaultBootIDFile),
 		Clock: func() lease.Instant { return lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: "b"} },
 	}}
 	calls, tooMany := 0, errors.New("the step is repeated without end")

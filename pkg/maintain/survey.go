@@ -8,10 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/evidence"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -84,7 +83,7 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 	if v.Spooled, err = s.Store.Spooled(v.Now.BootID); err != nil {
 		return v, err
 	}
-	v.Unproven = s.Host.ProveView(word, v.Now.BootID, evidence.BoundIn(v.Leases))
+	v.Unproven = s.Host.ProveView(word, v.Now.BootID, host.BoundIn(v.Leases))
 	if v.Unproven != nil && len(v.Leases)+len(v.Damaged) > 0 {
 		// Even the boot id may be another one, in a sandbox with a kernel of its own.
 		v.Unsafe = fmt.Errorf("%w: %w", transact.ErrNoHostView, v.Unproven)
@@ -92,7 +91,7 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 	}
 	v.doubt(s.examineHolders(&v))
 	v.Unmirrored = unmirrored(v.Leases)
-	v.canary(sandbox.IsOfBoot(word, v.Now.BootID))
+	v.canary(host.IsOfBoot(word, v.Now.BootID))
 	v.Unleased = s.unleased(v, served)
 	return v, nil
 }
@@ -100,7 +99,7 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 // examineHolders sets Life and Last. It returns a function that returns the reason if the state of
 // a bound lease's holder is Unknown.
 func (s *Service) examineHolders(v *Survey) (why func(lease.Lease) error) {
-	e := evidence.New(s.Host, v.Now.BootID, evidence.BoundIn(v.Leases))
+	e := host.NewEvidence(s.Host, v.Now.BootID, host.BoundIn(v.Leases))
 	e.Twice = true
 	for _, l := range v.Leases {
 		switch {

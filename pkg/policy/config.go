@@ -50,7 +50,6 @@ type Config struct {
 	MaxHeldShare  float64       // share of a range set's usable addresses in firm holds, 0 to 1
 	SoftHold      time.Duration // 0 to MaxWindow
 	DefaultWindow lease.Window  // used without annotations from the runtime; 0 to lease.Forever
-	Mirror        bool          // whether to write host-local's files as well
 	CNICacheDirs  []string      // in addition to libcni's default directories; absolute and clean
 }
 
@@ -62,7 +61,6 @@ func Defaults() Config {
 		OnExhaustion: Fair,
 		MaxHeldShare: 1,
 		SoftHold:     2 * time.Minute,
-		Mirror:       true,
 	}
 }
 
@@ -89,8 +87,6 @@ type RawConfig struct {
 	SoftHold string `json:"softHold"`
 	// DefaultWindow is the window of pods if the runtime passes no annotations and no agent runs.
 	DefaultWindow string `json:"defaultWindow"`
-	// Mirror is whether host-local's files are kept in step.
-	Mirror *bool `json:"mirror"`
 	// CNICacheDirs are directories of libcni's cached results, beside the usual ones.
 	CNICacheDirs []string `json:"cniCacheDirs"`
 }
@@ -109,9 +105,6 @@ func (r RawConfig) Config() (Config, error) {
 		setShare(&c.MaxHeldShare, r.MaxHeldShare),
 		setDirs(&c.CNICacheDirs, r.CNICacheDirs),
 	)
-	if r.Mirror != nil {
-		c.Mirror = *r.Mirror
-	}
 	if err != nil {
 		return Config{}, err
 	}

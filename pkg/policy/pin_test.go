@@ -3,6 +3,9 @@ package policy
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 func TestParsePinMode(t *testing.T) {
@@ -13,8 +16,28 @@ func TestParsePinMode(t *testing.T) {
 		}
 	}
 	_, err := ParsePinMode("always")
-	if err == nil || !strings.Contains(err.Error(), `"always" is not a pin mode; want "nominate", "require"`) {
+	if err == nil || !strings.Contains(err.Error(), `"always" is not a pin mode; want "require", "prefer" or "none"`) {
 		t.Errorf("error %v does not name the accepted modes", err)
+	}
+}
+
+func TestParsePatience(t *testing.T) {
+	for _, row := range readTable(t, "testdata/patience.txt") {
+		got, err := ParsePatience(row.value)
+		if (err == nil) != (row.meaning != "error") {
+			t.Errorf("%q: %v, want %s", row.value, err, row.meaning)
+		}
+		want := lease.Forever
+		if row.meaning != "forever" && row.meaning != "error" {
+			d, err := time.ParseDuration(row.meaning)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = lease.Window(d)
+		}
+		if err == nil && got != want {
+			t.Errorf("%q: %s, want %s", row.value, got, want)
+		}
 	}
 }
 

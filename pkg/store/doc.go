@@ -4,10 +4,10 @@
 //
 // Beside the leases the store has the windows that the agent has set (windows.go), the journal of
 // what happened to leases (journal.go), and the addresses of range sets (sets.go, usage.go).
-// Separate files are the snapshot, a copy of all leases (snapshot.go), the spool, DELs that could
-// not be recorded in the store (spool.go), the announce queue (announce.go) and the call log
-// (calllog.go). A store is lost if its file is missing or damaged although it was in use; Update
-// then replaces it by an empty one that has the reason (docs/design.md, "Lost is not empty").
+// Separate files are the spool, DELs that could not be recorded in the store (spool.go), the
+// announce queue (announce.go) and the call log (calllog.go). A store is lost if its file is
+// missing or damaged although it was in use; Update then replaces it by an empty one that has the
+// reason (docs/design.md, "Lost is not empty").
 //
 // The lock is a separate file in the run directory. It is acquired by a blocking flock(2) with a
 // deadline, because bbolt polls its own lock every 50 ms, which takes longer and is unfair. After

@@ -1,10 +1,7 @@
 package store
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -75,48 +72,6 @@ func FuzzAnnounced(f *testing.F) {
 		s.Unannounce(who)
 		if files, err := os.ReadDir(s.AnnounceDir()); err != nil || len(files) > 0 {
 			t.Errorf("%q is removed, and %v is left: %v", name, files, err)
-		}
-	})
-}
-
-// FuzzSnapshot verifies that any file in the snapshot's place is either read or an error, that its
-// leases are valid, and that the next snapshot replaces it unless a newer version has written it.
-func FuzzSnapshot(f *testing.F) {
-	p := lease.Pool{DataDir: "/d", Network: "n"}
-	l, err := lease.Apply(lease.Lease{}, lease.Bind{ID: "00000000000000a1", Pool: p,
-		Address: netip.MustParseAddr("10.0.0.2"), Namespace: "db", Name: "db-0", UID: "u",
-		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0", BootID: "b1"}}, t0)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add("/d", "n", encode(l), []byte(nil))
-	f.Add("", "", []byte{1}, []byte(nil))
-	f.Add("", "", []byte(nil), []byte(`{"format":9}`))
-	f.Add("", "", []byte(nil), []byte(`{"leases":[{"record":5}]}`))
-	dir := f.TempDir()
-	s := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")})
-	if err := s.Update(context.Background(), func(*Tx) error { return nil }); err != nil {
-		f.Fatal(err)
-	}
-	f.Fuzz(func(t *testing.T, dataDir, network string, encoded, file []byte) {
-		if len(file) == 0 {
-			var err error
-			file, err = json.Marshal(snapshot{Format: formatNow, Leases: []record{{dataDir, network, encoded}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := os.WriteFile(s.snapshotPath(), file, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		leases, _, err := s.ReadSnapshot()
-		for _, l := range leases {
-			if err := l.Validate(); err != nil {
-				t.Errorf("%q is read as %+v: %v", file, l, err)
-			}
-		}
-		if written := s.WriteSnapshot(context.Background(), t0); (written != nil) != errors.Is(err, ErrNewer) {
-			t.Errorf("%q, which was read with %v, is replaced: %v", file, err, written)
 		}
 	})
 }

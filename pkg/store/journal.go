@@ -45,6 +45,7 @@ type Entry struct {
 	Time      time.Time
 	Event     Event
 	Network   string
+	DataDir   string // of the pool; "" in entries of earlier versions
 	Address   netip.Addr
 	Namespace string
 	Name      string
@@ -57,10 +58,15 @@ type Entry struct {
 	Reservation string
 }
 
+// Place returns the address that the entry is about.
+func (n Entry) Place() lease.Place {
+	return lease.Place{Pool: lease.Pool{DataDir: n.DataDir, Network: n.Network}, Address: n.Address}
+}
+
 // About returns a journal entry for an event of a lease, with the wall clock of now.
 func About(l lease.Lease, ev Event, now lease.Instant, reason string) Entry {
 	return Entry{
-		Time: now.Wall, Event: ev, Network: l.Pool.Network, Address: l.Address,
+		Time: now.Wall, Event: ev, DataDir: l.Pool.DataDir, Network: l.Pool.Network, Address: l.Address,
 		Namespace: l.Namespace, Name: l.Name, UID: l.UID,
 		Container: l.Holder.ContainerID, IfName: l.Holder.IfName, Window: l.Window, Reason: reason,
 		Reservation: l.Reservation,
@@ -80,6 +86,7 @@ const (
 	entryReason
 	entryWindow
 	entryReservation
+	entryDataDir
 )
 
 func encodeEntry(n Entry) []byte {
@@ -96,6 +103,7 @@ func encodeEntry(n Entry) []byte {
 	e.text(entryReason, n.Reason)
 	e.number(entryWindow, int64(n.Window))
 	e.text(entryReservation, n.Reservation)
+	e.text(entryDataDir, n.DataDir)
 	return e.seal()
 }
 
@@ -103,7 +111,7 @@ func decodeEntry(b []byte) (n Entry, err error) {
 	texts := map[uint64]*string{
 		entryNetwork: &n.Network, entryNamespace: &n.Namespace, entryName: &n.Name, entryUID: &n.UID,
 		entryContainer: &n.Container, entryIfName: &n.IfName, entryReason: &n.Reason, entryEvent: (*string)(&n.Event),
-		entryReservation: &n.Reservation,
+		entryReservation: &n.Reservation, entryDataDir: &n.DataDir,
 	}
 	err = fields(b, func(tag uint64, _, v []byte) error {
 		switch {

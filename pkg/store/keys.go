@@ -3,6 +3,7 @@ package store
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -14,6 +15,8 @@ type poolID uint32
 func (p poolID) prefix() []byte { return binary.BigEndian.AppendUint32(nil, uint32(p)) }
 
 func poolKey(p lease.Pool) []byte { return []byte(p.DataDir + "\x00" + p.Network) }
+
+func lookKey(p poolID) []byte { return slices.Concat(metaLook, p.prefix()) }
 
 func appendAddr(b []byte, a netip.Addr) []byte {
 	if a.Is4() {

@@ -46,8 +46,8 @@ func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
 	return f.Close()
 }
 
-// Spooled returns the spooled DELs, the oldest first. It ignores files with other names. bootID is
-// the id of the current boot.
+// Spooled returns the spooled DELs, the oldest first. It ignores directories, and files with other
+// names. bootID is the id of the current boot.
 func (s *Store) Spooled(bootID string) ([]Spooled, error) {
 	dir, err := files.OpenDir(s.SpoolDir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -64,7 +64,7 @@ func (s *Store) Spooled(bootID string) ([]Spooled, error) {
 	}
 	var out []Spooled
 	for _, f := range files {
-		if r, ok := parseSpooled(f.Name(), bootID); ok {
+		if r, ok := parseSpooled(f.Name(), bootID); ok && !f.IsDir() {
 			r.file = filepath.Join(s.SpoolDir(), f.Name())
 			out = append(out, r)
 		}

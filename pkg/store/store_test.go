@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -410,15 +411,25 @@ func TestJournalIsLimited(t *testing.T) {
 	})
 }
 
+// countOnce counts n once. It repeats an Update that has waited for MaxWait: the disk may be slow.
+func countOnce(t *testing.T, s *Store) {
+	for {
+		err := s.Update(t.Context(), func(tx *Tx) error { return tx.Count("n", 1) })
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, ErrBusy) {
+			t.Error(err)
+			return
+		}
+	}
+}
+
 func TestParallelUpdates(t *testing.T) {
 	s := open(t)
 	var wg sync.WaitGroup
 	for range 32 {
-		wg.Go(func() {
-			if err := s.Update(context.Background(), func(tx *Tx) error { return tx.Count("n", 1) }); err != nil {
-				t.Error(err)
-			}
-		})
+		wg.Go(func() { countOnce(t, s) })
 	}
 	wg.Wait()
 	view(t, s, func(tx *Tx) {
@@ -447,6 +458,28 @@ func TestBusy(t *testing.T) {
 	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
 }
 
+// awaitWaiter waits until a flock(2) waits for a lock on the file.
+func awaitWaiter(t *testing.T, f *os.File) {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	waiter := regexp.MustCompile(fmt.Sprintf(`-> FLOCK .*:%d 0 EOF`, st.Ino)) // proc_locks(5)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		locks, err := os.ReadFile("/proc/locks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if waiter.Match(locks) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("nothing waits for the lock of file %d:\n%s", st.Ino, locks)
+		}
+	}
+}
+
 // The lock on a file that was removed while its lock was awaited is released.
 func TestRemovedLockFileIsReleased(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
@@ -467,7 +500,7 @@ func TestRemovedLockFileIsReleased(t *testing.T) {
 		}
 		second <- f
 	}()
-	time.Sleep(10 * time.Millisecond) // it waits
+	awaitWaiter(t, removed)
 	if err := errors.Join(os.Remove(path), first.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -582,9 +615,7 @@ func TestReplacedLockFile(t *testing.T) {
 			if i%4 == 0 {
 				os.Remove(s.lock())
 			}
-			if err := s.Update(context.Background(), func(tx *Tx) error { return tx.Count("n", 1) }); err != nil {
-				t.Error(err)
-			}
+			countOnce(t, s)
 		})
 	}
 	wg.Wait()
@@ -1032,19 +1063,16 @@ func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 	if left := runtime.NumGoroutine() - before; left > 2 { // the runtime's own
 		t.Errorf("%d goroutines are left", left)
 	}
-	time.AfterFunc(2*time.Millisecond, func() { lock.Close() })
-	for tries := 0; ; tries++ {
-		ctx, cancel := context.WithTimeout(context.Background(), pollLimit)
+	synctest.Test(t, func(t *testing.T) {
+		time.AfterFunc(pollLimit/2, func() { lock.Close() })
+		ctx, cancel := context.WithTimeout(t.Context(), pollLimit)
+		defer cancel()
 		again, err := LockFile(ctx, path)
-		cancel()
-		if err == nil {
-			again.Close()
-			return
+		if err != nil {
+			t.Fatalf("it was released in time: %v", err)
 		}
-		if tries == 100 {
-			t.Fatalf("it was released long ago: %v", err)
-		}
-	}
+		again.Close()
+	})
 }
 
 // The journal is bounded in bytes as well: a reason may be as long as a configuration.

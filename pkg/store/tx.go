@@ -34,7 +34,7 @@ var (
 
 	metaFormat  = []byte("format")
 	metaBoot    = []byte("boot")
-	metaLook    = []byte("look")
+	metaLook    = []byte("look") // and the pool, see lookKey
 	metaLost    = []byte("lost")
 	metaSpaces  = []byte("spaces")
 	metaJournal = []byte("journal") // bytes of all its entries
@@ -331,6 +331,19 @@ func (tx *Tx) ByHolder(containerID, ifName string) ([]lease.Lease, error) {
 	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.State != lease.Bound }), err
 }
 
+// ByAttachment returns the leases that a DEL or CHECK of an attachment in a pool is about: those
+// that are bound to it (ByHolder), or if there are none, those of the pool that are bound to its
+// container with an unknown interface. Such a lease is from a file of host-local before v0.8.0
+// (docs/design.md, "Files that name the container alone").
+func (tx *Tx) ByAttachment(who lease.Attachment, p lease.Pool) ([]lease.Lease, error) {
+	leases, err := tx.ByHolder(who.ContainerID, who.IfName)
+	if err != nil || len(leases) > 0 {
+		return leases, err
+	}
+	leases, err = tx.ByHolder(who.ContainerID, "")
+	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.Pool != p }), err
+}
+
 // ByKey returns the bound and held leases of a key. Those of a pod's key are not named.
 func (tx *Tx) ByKey(key lease.Key) ([]lease.Lease, error) {
 	id, ok := tx.pools[key.Pool]
@@ -523,15 +536,6 @@ func (tx *Tx) from(first []byte, within func(k []byte) bool) []lease.Lease {
 	return out
 }
 
-func (tx *Tx) hasLease(p lease.Pool) bool {
-	id, ok := tx.pools[p]
-	if !ok {
-		return false
-	}
-	k, _ := tx.bucket(bucketLeases).Cursor().Seek(id.prefix())
-	return bytes.HasPrefix(k, id.prefix())
-}
-
 // Ending returns up to limit holds of a pool, the earliest end first according to the wall clock of
 // their release. Whether a hold has ended must be decided by lease.Lapsed.
 func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
@@ -584,9 +588,14 @@ func (tx *Tx) SetNamespaceIDs(spaces string) error {
 	return tx.put(bucketMeta, metaSpaces, []byte(spaces))
 }
 
-// LastFullScan returns when an ADD in an exhausted pool last examined all holders.
-func (tx *Tx) LastFullScan() lease.Instant {
-	i, err := instant(tx.bucket(bucketMeta).Get(metaLook))
+// LastFullScan returns when an ADD last examined all holders of a pool because the pool was
+// exhausted.
+func (tx *Tx) LastFullScan(p lease.Pool) lease.Instant {
+	id, ok := tx.pools[p]
+	if !ok {
+		return lease.Instant{}
+	}
+	i, err := instant(tx.bucket(bucketMeta).Get(lookKey(id)))
 	if err != nil {
 		return lease.Instant{}
 	}
@@ -594,8 +603,12 @@ func (tx *Tx) LastFullScan() lease.Instant {
 }
 
 // SetLastFullScan sets the time that LastFullScan returns.
-func (tx *Tx) SetLastFullScan(now lease.Instant) error {
-	return tx.put(bucketMeta, metaLook, appendInstant(nil, now, ""))
+func (tx *Tx) SetLastFullScan(p lease.Pool, now lease.Instant) error {
+	id, err := tx.poolID(p)
+	if err != nil {
+		return err
+	}
+	return tx.put(bucketMeta, lookKey(id), appendInstant(nil, now, ""))
 }
 
 // Len returns the number of records of leases, including damaged ones.

@@ -8,22 +8,23 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Release releases the leases that an attachment had at the time of its DEL. Leases that were bound
-// later stay: they belong to a container that was started again with the same id.
-func (c *Call) Release(who lease.Attachment, at lease.Instant, reason string) error {
-	leases, err := c.Tx.ByHolder(who.ContainerID, who.IfName)
+// Release releases the leases that an attachment had at the time of its DEL, and reports whether it
+// has any. Leases that were bound later stay: they belong to a container that was started again
+// with the same id. in is the pool of the DEL (store.Tx.ByAttachment); it is zero if it is unknown.
+func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, reason string) (found bool, err error) {
+	leases, err := c.Tx.ByAttachment(who, in)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, l := range leases {
 		if l.BoundAt.IsAfter(at) {
 			continue
 		}
 		if err := c.ReleaseLease(l, lease.Unknown, at, reason); err != nil {
-			return err
+			return true, err
 		}
 	}
-	return nil
+	return len(leases) > 0, nil
 }
 
 // ReleaseLease releases a bound lease at a time. last is the state of its holder, or Unknown if the

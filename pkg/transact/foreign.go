@@ -31,15 +31,9 @@ func (c *Call) foreignTo(l lease.Lease) (content string, foreign bool, err error
 		return "", false, nil
 	}
 	foreign = file.IsForeign(l, c.Now.BootID,
-		func() hostlocal.History { return c.historyOf(l.Pool.Network, l.Address) },
+		func() hostlocal.History { return c.historyOf(l.Place()) },
 		func() bool { return c.sources.LifeOf(l.Pool.Network, l.Address, file.Content) != lease.Dead })
 	return file.Content, foreign, nil
-}
-
-// address is an address of a pool.
-type address struct {
-	pool lease.Pool
-	addr netip.Addr
 }
 
 // errReassigned is returned by an attempt that would have changed a lease whose address host-local
@@ -52,7 +46,7 @@ var errReassigned = fmt.Errorf("%w: host-local has assigned an address to anothe
 // errReassigned.
 func (c *Call) adoptReassigned() error {
 	for a := range c.mirrors.reassigned {
-		l, err := c.Tx.Get(a.pool, a.addr)
+		l, err := c.Tx.Get(a.Pool, a.Address)
 		if err == nil {
 			_, err = c.AdoptForeign(l)
 		}
@@ -115,7 +109,7 @@ func (c *Call) removeLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
 	}
 	file, found, err := mirror.Read(l.Address)
 	ours := err == nil && found && hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) &&
-		file.IsStale(c.historyOf(l.Pool.Network, l.Address))
+		file.IsStale(c.historyOf(l.Place()))
 	if ours {
 		mirror.Remove(l.Address)
 	}
@@ -123,15 +117,15 @@ func (c *Call) removeLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
 }
 
 // historyOf returns the journal's history of an address. The journal is read once in a transaction.
-func (c *Call) historyOf(network string, addr netip.Addr) hostlocal.History {
+func (c *Call) historyOf(at lease.Place) hostlocal.History {
 	if c.journal == nil {
-		c.journal = map[networkAddress]hostlocal.History{}
+		c.journal = map[lease.Place]hostlocal.History{}
 		c.Tx.Journal(func(n store.Entry) bool {
 			c.addHistory(n)
 			return true
 		})
 	}
-	return c.journal[networkAddress{network, addr}]
+	return c.journal[at]
 }
 
 // addHistory adds an entry of the journal, if the journal was read.
@@ -139,20 +133,13 @@ func (c *Call) addHistory(n store.Entry) {
 	if c.journal == nil {
 		return
 	}
-	at := networkAddress{n.Network, n.Address}
-	h := c.journal[at]
+	h := c.journal[n.Place()]
 	switch n.Event {
 	case store.EventBound, store.EventKept, store.EventTakenOver:
-		h.Owners = append(h.Owners, hostlocal.Owner{ContainerID: n.Container, IfName: n.IfName})
+		h.Owners = append(h.Owners, lease.Attachment{ContainerID: n.Container, IfName: n.IfName})
 	}
 	h.Last = n.Time
-	c.journal[at] = h
-}
-
-// networkAddress identifies an address in the journal.
-type networkAddress struct {
-	network string
-	addr    netip.Addr
+	c.journal[n.Place()] = h
 }
 
 // foreign returns the lease for an address that host-local has assigned, with the content of its
@@ -177,7 +164,7 @@ func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 		c.mirrors.warn("%s", why)
 	case !found:
 		return false, nil
-	case hostlocal.IsHold(file.Content) || file.IsStale(c.historyOf(p.Network, addr)):
+	case hostlocal.IsHold(file.Content) || file.IsStale(c.historyOf(lease.Place{Pool: p, Address: addr})):
 		mirror.Remove(addr)
 		return false, nil
 	}
@@ -185,7 +172,7 @@ func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	if err := c.Tx.Put(p, addr, l); err != nil {
 		return false, err
 	}
-	c.mirrors.adopted[address{p, addr}] = true
+	c.mirrors.adopted[lease.Place{Pool: p, Address: addr}] = true
 	return true, c.Log(l, store.EventAdopted, why)
 }
 

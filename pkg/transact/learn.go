@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
@@ -26,7 +25,7 @@ type Scope struct {
 	Pool   lease.Pool
 	Sets   []pool.Set // nil if the call does not know them
 	Soft   time.Duration
-	Mirror bool     // whether host-local's files are written
+	Mirror bool     // whether host-local's files are used; an ADD makes their directory
 	Caches []string // directories of libcni's cache, in addition to the default ones
 	// Wait is how long the call waits for host-local's lock while it holds the store's lock. If it
 	// is 0, the call waits without holding the store's lock (see Node.transact).
@@ -124,7 +123,7 @@ func (c *Call) repair(in Scope) error {
 		mirror, err := c.mirrors.use(p, each.Mirror)
 		locked := errors.Is(err, store.ErrBusy) && in.isElsewhere(p)
 		if err == nil {
-			err = c.adopt(each, mirror, addrs...)
+			err = c.adopt(each, mirror)
 		}
 		if err != nil && !locked {
 			return err
@@ -160,9 +159,8 @@ func (c *Call) repairUnknown(p lease.Pool, a netip.Addr, mirror *hostlocal.Dir) 
 }
 
 // adopt reads the sources of the host, and writes the leases that they show to the store, unless
-// the lease of the store has precedence. mirror is host-local's directory, or nil. damaged are the
-// addresses of the pool whose records cannot be read.
-func (c *Call) adopt(s Scope, mirror *hostlocal.Dir, damaged ...netip.Addr) error {
+// the lease of the store has precedence. mirror is host-local's directory, or nil.
+func (c *Call) adopt(s Scope, mirror *hostlocal.Dir) error {
 	if err := c.mayLearn(); err != nil {
 		return err
 	}
@@ -170,7 +168,7 @@ func (c *Call) adopt(s Scope, mirror *hostlocal.Dir, damaged ...netip.Addr) erro
 	if mirror != nil && mirror.IsWhole() {
 		files = mirror
 	}
-	found, err := c.ask(s, mirror, files, damaged)
+	found, err := c.ask(s, mirror, files)
 	if err != nil {
 		return err
 	}
@@ -216,7 +214,14 @@ func (c *Call) adoptFinding(f adopt.Finding, mirror *hostlocal.Dir) (adopted boo
 		return false, err
 	}
 	if err == nil && cur.State == lease.None {
-		c.mirrors.adopted[address{next.Pool, next.Address}] = true
+		c.mirrors.adopted[next.Place()] = true
+	}
+	if f.FormerInFile && mirror != nil && mirror.Locked() {
+		// Before the commit, so that the operation itself, and an import after a crash, read a file
+		// that names the lease's own container.
+		if err := c.mirrors.write(mirror, next, c.Now); err != nil {
+			c.mirrors.warn("a file for host-local cannot be kept: %v", err)
+		}
 	}
 	if c.Tx.Lost() != "" {
 		event = store.EventRecovered
@@ -228,13 +233,12 @@ func (c *Call) adoptFinding(f adopt.Finding, mirror *hostlocal.Dir) (adopted boo
 // if it is not open. whole is the same directory, or nil if it is not complete.
 //
 // If the store was lost, it must be proven that no source is missing: host-local's directory is
-// complete, or libcni's cache and the snapshot name the container of every address in use
-// (adopt.Found.Named). Otherwise an address that is not on an interface, as with gVisor, may be in
-// use although no source names it.
-func (c *Call) ask(s Scope, dir, whole *hostlocal.Dir, damaged []netip.Addr) ([]adopt.Finding, error) {
+// complete, or libcni's cache names the container of every address in use (adopt.Found.Named).
+// Otherwise an address that is not on an interface, as with gVisor, may be in use although no
+// source names it.
+func (c *Call) ask(s Scope, dir, whole *hostlocal.Dir) ([]adopt.Finding, error) {
 	sources := c.sources
 	sources.Files = dir
-	sources.Snapshot, sources.SnapshotAt = c.snapshot(s.Pool, whole, damaged)
 	found, err := adopt.Find(sources, s.Pool, s.Sets, c.Now, s.Soft, NewID)
 	for _, p := range found.Problems {
 		c.mirrors.warn("%s", p)
@@ -261,56 +265,6 @@ func proveComplete(found adopt.Found, p lease.Pool, lost string, whole *hostloca
 	return fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
 		"once no pod of network %s runs on this node or its addresses are known to be elsewhere",
 		ErrNoEvidence, lost, p.Network)
-}
-
-// snapshot returns the leases of the agent's snapshot that adoption may use, and the time of the
-// snapshot. The snapshot is older than the store. Therefore it is used for all addresses only if
-// the store does not know the pool; otherwise only for the damaged addresses, except those that
-// were assigned to another container since according to the journal.
-func (c *Call) snapshot(p lease.Pool, whole *hostlocal.Dir, damaged []netip.Addr) ([]lease.Lease, time.Time) {
-	known := c.Tx.Adopted(p)
-	if known && len(damaged) == 0 {
-		return nil, time.Time{}
-	}
-	all, at, err := c.node.Store.ReadSnapshot()
-	if err != nil {
-		c.mirrors.warn("%v", err)
-	}
-	holders := map[netip.Addr]string{}
-	if known {
-		holders = c.lastHolders(p)
-	}
-	return slices.DeleteFunc(snapshotOf(all, p, whole), func(l lease.Lease) bool {
-		if known && !slices.Contains(damaged, l.Address) {
-			return true
-		}
-		holder, logged := holders[l.Address]
-		return logged && holder != l.Holder.ContainerID
-	}), at
-}
-
-// snapshotOf returns the snapshot's leases of a pool, without those whose files were removed since.
-// whole is nil if host-local's directory is not complete.
-func snapshotOf(all []lease.Lease, p lease.Pool, whole *hostlocal.Dir) []lease.Lease {
-	return slices.DeleteFunc(all, func(l lease.Lease) bool {
-		return l.Pool != p || whole != nil && !whole.Has(l.Address)
-	})
-}
-
-// lastHolders returns the container to which each address of the pool was last assigned, as far as
-// the journal has it.
-func (c *Call) lastHolders(p lease.Pool) map[netip.Addr]string {
-	out := map[netip.Addr]string{}
-	c.Tx.Journal(func(n store.Entry) bool {
-		switch n.Event {
-		case store.EventBound, store.EventKept, store.EventTakenOver, store.EventAdopted, store.EventRecovered:
-			if n.Network == p.Network {
-				out[n.Address] = n.Container
-			}
-		}
-		return true
-	})
-	return out
 }
 
 // outweighs reports whether a lease that the sources of the host show replaces the lease of the
@@ -364,13 +318,8 @@ func (n *Node) CanAdopt(in Scope, lost string, mirror *hostlocal.Dir) error {
 	if mirror != nil && !mirror.IsComplete() {
 		mirror = nil
 	}
-	all, at, err := n.Store.ReadSnapshot()
-	if err != nil {
-		n.Warnf("%v", err)
-	}
 	sources := n.sources(in)
 	sources.Files = files
-	sources.Snapshot, sources.SnapshotAt = snapshotOf(all, in.Pool, mirror), at
 	found, err := adopt.Find(sources, in.Pool, in.Sets, n.Clock(), policy.Defaults().SoftHold, NewID)
 	if err != nil {
 		return err

@@ -43,13 +43,13 @@ type mirrors struct {
 	// hideFormer).
 	changed map[lease.Pool]map[netip.Addr]bool
 	// adopted are the addresses without a lease before this attempt, which has adopted one.
-	adopted  map[address]bool
+	adopted  map[lease.Place]bool
 	after    []func() error          // writes files after the commit
 	marks    map[*hostlocal.Dir]int  // the marks to be set after that: numbers of leases
 	unproven map[*hostlocal.Dir]bool // directories in which a file could not be written
 
 	// reassigned are the addresses for which attempts of this call returned errReassigned.
-	reassigned map[address]bool
+	reassigned map[lease.Place]bool
 
 	awaited lease.Pool     // the pool whose lock was acquired by await
 	locked  *hostlocal.Dir // the directory of that pool
@@ -57,12 +57,12 @@ type mirrors struct {
 
 // newMirrors returns the mirrors of a call, for Node.transact. Each attempt begins with reset.
 func newMirrors(ctx context.Context, wait time.Duration, warn func(string, ...any)) *mirrors {
-	return &mirrors{ctx: ctx, wait: cmp.Or(wait, lockMoment), warn: warn, reassigned: map[address]bool{}}
+	return &mirrors{ctx: ctx, wait: cmp.Or(wait, lockMoment), warn: warn, reassigned: map[lease.Place]bool{}}
 }
 
-// use returns host-local's directory of a pool, or nil if mirroring is off (on is false). It opens
-// and locks the directory once in an attempt. If the directory cannot be locked for writing, use
-// reports a warning and returns it unlocked. It returns a BusyError if the lock is busy, and
+// use returns host-local's directory of a pool, or nil if on is false. It opens and locks the
+// directory once in an attempt. If the directory cannot be locked for writing, use reports a
+// warning and returns it unlocked. It returns a BusyError if the lock is busy, and
 // adopt.ErrUnreadable if the directory cannot be read.
 func (m *mirrors) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 	if mirror, ok := m.open[p]; ok {
@@ -70,12 +70,6 @@ func (m *mirrors) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 	}
 	if !on {
 		m.open[p] = nil
-		if hostlocal.IsMarked(p) { // mirroring was switched off
-			if err := hostlocal.Unmark(p); err != nil {
-				m.warn("the files of network %s for host-local are not kept any more, and are marked as if they "+
-					"were: %v", p.Network, err)
-			}
-		}
 		return nil, nil
 	}
 	mirror, err := m.lock(p)
@@ -150,7 +144,7 @@ func (c *Call) Put(old, next lease.Lease) error {
 		return err
 	}
 	_, foreign, err := c.foreignTo(old)
-	if is := (address{at.Pool, at.Address}); foreign && !c.mirrors.reassigned[is] {
+	if is := at.Place(); foreign && !c.mirrors.reassigned[is] {
 		c.reassigned = append(c.reassigned, is)
 		return nil
 	}
@@ -181,7 +175,7 @@ func (m *mirrors) change(p lease.Pool, a netip.Addr, namesFormer bool) {
 	if m.changed[p] == nil {
 		m.changed[p] = map[netip.Addr]bool{}
 	}
-	m.changed[p][a] = m.changed[p][a] || namesFormer && !m.adopted[address{p, a}]
+	m.changed[p][a] = m.changed[p][a] || namesFormer && !m.adopted[lease.Place{Pool: p, Address: a}]
 }
 
 // hideFormer overwrites the file of an address, which names the container of the former lease, with
@@ -286,7 +280,7 @@ func (m *mirrors) reset() {
 	}
 	m.open, m.busy = map[lease.Pool]*hostlocal.Dir{}, map[lease.Pool]error{}
 	m.changed, m.after = map[lease.Pool]map[netip.Addr]bool{}, nil
-	m.adopted = map[address]bool{}
+	m.adopted = map[lease.Place]bool{}
 	m.marks, m.unproven = map[*hostlocal.Dir]int{}, map[*hostlocal.Dir]bool{}
 	if m.locked != nil {
 		m.locked.Reset()

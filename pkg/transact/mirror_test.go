@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -35,7 +35,7 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 		newNode := func() *Node {
 			return &Node{
 				Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
-				Host:  sandbox.New("/proc", sandbox.DefaultBootIDFile),
+				Host:  host.New("/proc", host.DefaultBootIDFile),
 				Clock: func() lease.Instant { return now },
 			}
 		}

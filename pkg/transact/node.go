@@ -11,15 +11,15 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
-	"github.com/leasehold-cni/leasehold/pkg/evidence"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Host provides the state of the kernel: *sandbox.Host, or a simulated one in tests.
+// Host provides the state of the kernel: *host.Host, or a simulated one in tests.
 type Host interface {
-	evidence.Host
+	host.Kernel
 	adopt.Host
 	NamespaceIDs(boot string) string
 	ProveView(word, boot string, bound iter.Seq[lease.Lease]) error
@@ -52,7 +52,7 @@ func (n *Node) Warnf(format string, args ...any) {
 
 // Call is one attempt of an operation, in its transaction.
 type Call struct {
-	evidence.Evidence
+	host.Evidence
 	Tx  *store.Tx
 	Now lease.Instant
 	// Repaired is set if damaged records were repaired, as far as possible, before this attempt.
@@ -61,10 +61,10 @@ type Call struct {
 	node       *Node
 	sources    adopt.Sources
 	mirrors    *mirrors
-	export     map[lease.Pool]*hostlocal.Dir        // directories of which all files have to be written
-	whole      map[lease.Pool]bool                  // whether such a directory was complete before
-	journal    map[networkAddress]hostlocal.History // nil until it is needed
-	reassigned []address                            // see errReassigned
+	export     map[lease.Pool]*hostlocal.Dir     // directories of which all files have to be written
+	whole      map[lease.Pool]bool               // whether such a directory was complete before
+	journal    map[lease.Place]hostlocal.History // nil until it is needed
+	reassigned []lease.Place                     // see errReassigned
 }
 
 // Update runs an operation in a write transaction. If it needs a damaged record, the record is
@@ -172,7 +172,7 @@ func (n *Node) run(c *Call, in Scope, fn func(*Call) error) ([]store.Spooled, er
 func (n *Node) newCall(tx *store.Tx, in Scope, m *mirrors) *Call {
 	now := n.Clock()
 	return &Call{
-		Evidence: evidence.New(n.Host, now.BootID, tx.Bound()),
+		Evidence: host.NewEvidence(n.Host, now.BootID, tx.Bound()),
 		Tx:       tx, Now: now, node: n, sources: n.sources(in), mirrors: m,
 		export: map[lease.Pool]*hostlocal.Dir{}, whole: map[lease.Pool]bool{},
 	}
@@ -194,16 +194,24 @@ func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
 	if err != nil {
 		n.Warnf("%v", err)
 	}
+	waiting := map[string][]store.Spooled{} // by the reason
 	for _, r := range spooled {
 		who := lease.Attachment{ContainerID: r.ContainerID, IfName: r.IfName}
-		switch err := c.Release(who, r.At, "DEL"); {
+		switch _, err := c.Release(who, lease.Pool{}, r.At, "DEL"); {
 		case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrBusy):
-			n.Warnf("the DEL of container %s has to wait: %v", r.ContainerID, err)
+			waiting[err.Error()] = append(waiting[err.Error()], r)
 		case err != nil:
 			return nil, err
 		default:
 			done = append(done, r)
 		}
+	}
+	for why, r := range waiting {
+		more := ""
+		if len(r) > 1 {
+			more = fmt.Sprintf(", and %d more", len(r)-1)
+		}
+		n.Warnf("the DEL of container %s has to wait%s: %s", r[0].ContainerID, more, why)
 	}
 	return done, nil
 }

@@ -117,7 +117,7 @@ func (d *daemon) end() {
 func eventually(t *testing.T, wrong func() string) {
 	t.Helper()
 	var last string
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if last = wrong(); last == "" {
 			return
 		}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
@@ -89,7 +89,7 @@ func recordSpaces(t *testing.T, node *lab.Node) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spaces := sandbox.New("/proc", "").NamespaceIDs(strings.TrimSpace(string(boot)))
+	spaces := host.New("/proc", "").NamespaceIDs(strings.TrimSpace(string(boot)))
 	s := store.New(store.Dirs{State: node.StateDir(), Run: node.RunDir()})
 	if err := s.Update(context.Background(),
 		func(tx *store.Tx) error { return tx.SetNamespaceIDs(spaces) }); err != nil {

@@ -225,7 +225,7 @@ func (c *contender) work(meanwhile func()) []time.Duration {
 	return all
 }
 
-// rest is the time for the start and the first snapshot before the measurement.
+// rest is the time for the start before the measurement.
 const rest = 12 * time.Second
 
 // idle measures an idle agent with 250 leases: without an API server, otherwise as in the

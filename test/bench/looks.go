@@ -17,9 +17,9 @@ import (
 )
 
 // looks measures how long a caller waits for the store while tasks of the agent read all leases
-// without a pause. In the agent four tasks do so after every change (windows, reservations, events,
-// snapshot), and the collector periodically. The caller changes nothing, so that its duration is
-// the waiting time.
+// without a pause. In the agent three tasks do so after every change (windows, reservations,
+// events), and the collector periodically. The caller changes nothing, so that its duration is the
+// waiting time.
 func (b *bench) looks() {
 	b.node = lab.NewNode(b)
 	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))

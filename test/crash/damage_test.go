@@ -27,10 +27,10 @@ type damagedNode struct {
 
 // newDamagedNode returns a node on which pods have most of the addresses. The calls are made in
 // this process, which is faster.
-func newDamagedNode(t *testing.T, mirror bool) *damagedNode {
+func newDamagedNode(t *testing.T) *damagedNode {
 	away, up := howMany(15, 100), howMany(40, 200)
 	p := &damagedNode{
-		testNode: newTestNode(t, away+up+howMany(20, 40), lab.Conf{"mirror": mirror}), rng: newRand(t),
+		testNode: newTestNode(t, away+up+howMany(20, 40), nil), rng: newRand(t),
 		held: map[string]string{}, known: map[string]string{},
 	}
 	onTmpfs(t, p.node.StateDir(), 2<<30) // after a panic bbolt keeps the file mapped
@@ -215,7 +215,7 @@ func (p *damagedNode) someDamage() []damage {
 // TestDamagedPages damages every page of a store in turn. With host-local's files as a source, no
 // address may be assigned twice.
 func TestDamagedPages(t *testing.T) {
-	p := newDamagedNode(t, true)
+	p := newDamagedNode(t)
 	counts := map[outcome]int{}
 	for at := range p.used() {
 		for _, r := range p.someDamage() {
@@ -246,35 +246,10 @@ func (p *damagedNode) damaged(at int64, r damage) contents {
 	return d.files[id]
 }
 
-// TestDamagedPagesUnmirrored damages pages without host-local's files. Since bbolt's branch and
-// freelist pages have no checksum, an address may then be assigned twice, but only by a call that
-// reports the damage.
-func TestDamagedPagesUnmirrored(t *testing.T) {
-	p := newDamagedNode(t, false)
-	counts := map[outcome]int{}
-	twice := 0
-	for at := int64(0); at < p.used(); at += int64(howMany(3, 1)) {
-		for _, r := range p.someDamage() {
-			p.restore(p.damaged(at, r))
-			p.owner = map[string]*lab.Sandbox{} // duplicates are counted below
-			what, reassigned := p.assignRest()
-			counts[what]++
-			if what != refused && len(reassigned) > 0 {
-				if twice++; what != detected {
-					t.Errorf("page %d, %s: %s, and assigned again: %v", at, r.name, what, reassigned)
-				}
-				t.Logf("page %d, %s: %s, and assigned again: %v", at, r.name, what, reassigned)
-			}
-		}
-	}
-	t.Logf("damage without a mirror: %d pages of a store with %d leases, each damaged in %d ways: %v; "+
-		"%d times an address was assigned twice", p.used(), len(p.known), len(p.someDamage()), counts, twice)
-}
-
 // TestCutOff truncates the store's file at every page and within pages, and replaces the rest with
 // random bytes in some cases.
 func TestCutOff(t *testing.T) {
-	p := newDamagedNode(t, true)
+	p := newDamagedNode(t)
 	var lengths []int64
 	for at := range p.used() + 2 {
 		lengths = append(lengths, at*page, at*page+int64(p.rng.IntN(page)))
@@ -310,7 +285,7 @@ func TestCutOff(t *testing.T) {
 // TestLossWithoutSource verifies that, if the store is lost and no source says which addresses are
 // in use, no address is assigned until the loss is accepted.
 func TestLossWithoutSource(t *testing.T) {
-	p := newDamagedNode(t, true)
+	p := newDamagedNode(t)
 	for name, lost := range map[string]contents{
 		"cut off": {size: 3 * page},
 		"empty":   {},
@@ -349,7 +324,7 @@ func TestLossWithoutSource(t *testing.T) {
 
 // TestNewerFormat verifies that a store of a newer format is neither read nor replaced.
 func TestNewerFormat(t *testing.T) {
-	p := newDamagedNode(t, true)
+	p := newDamagedNode(t)
 	d := p.disk.clone()
 	id := d.names[p.file]
 	changed := 0

@@ -143,7 +143,11 @@ func TestRemovedWhileWaiting(t *testing.T) {
 			for i := range callers {
 				sandbox := c.node.Sandbox(lab.NewPod("default", fmt.Sprint("new-", i), ""))
 				wg.Go(func() {
-					if reply := c.call(sandbox, "ADD"); reply.Exit != 0 {
+					reply := c.call(sandbox, "ADD")
+					for reply.IsBusy() {
+						reply = c.call(sandbox, "ADD")
+					}
+					if reply.Exit != 0 {
 						t.Errorf("ADD: %+v", reply)
 					}
 				})

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,33 +16,47 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
+var record = flag.String("record", "", "also write some of the steps as a picture to this `file`")
+
 func main() {
+	flag.Parse()
 	os.Exit(lab.Run(func() int {
 		began := time.Now()
 		s := &presenter{}
 		defer s.close()
 		run(s)
+		if *record != "" {
+			s.check(s.save(*record))
+		}
 		s.say("Done, in %.0f s. Everything that was created is removed.", time.Since(began).Seconds())
 		return 0
 	}))
 }
 
-// run runs the demo. It is one sequence, in the order in which the steps are printed.
+// run runs the demo.
 func run(s *presenter) {
 	node := lab.NewNode(s)
 	s.node = node
+	net, crowd := runRecorded(s)
+	runRest(s, net, crowd)
+}
+
+// runRecorded runs the steps that the picture shows. Afterwards the pool of the network is used up,
+// by the pods that it returns among others.
+func runRecorded(s *presenter) (net *lab.Network, crowd []*lab.Sandbox) {
+	node := s.node
 
 	// Only eight addresses, so that the pool is exhausted quickly.
 	pool := lab.With(node.IPAM(),
 		lab.Conf{"ranges": [][]lab.Conf{{{"subnet": "10.22.0.0/24", "rangeStart": "10.22.0.10",
 			"rangeEnd": "10.22.0.17"}}}})
-	net := node.Network("podnet", "1.0.0", node.Bridge(pool), lab.Conf{"type": "portmap",
+	net = node.Network("podnet", "1.0.0", node.Bridge(pool), lab.Conf{"type": "portmap",
 		"capabilities": lab.Conf{"portMappings": true}})
 
 	node.Agent()
 
 	s.step("Two pods start, on the bridge plugin. db-0 is annotated with a window of 10 minutes; web-1 is not.")
-	window := "10"
+	window := "10m"
 	db := node.Sandbox(lab.NewPod("default", "db-0", window))
 	hostPort := portMapping(s, db)
 	original := s.add(db, net)
@@ -65,7 +80,6 @@ func run(s *presenter) {
 	}
 
 	s.step("The pool is used up. Still no other pod gets %s.", original)
-	var crowd []*lab.Sandbox
 	for i := range 6 {
 		pod := node.Sandbox(lab.NewPod("default", fmt.Sprintf("fill-%d", i), ""))
 		s.verify(s.add(pod, net) != original, "fill-%d has another address", i)
@@ -95,6 +109,13 @@ func run(s *presenter) {
 	s.check(db.Check(net))
 	s.say("  DEL default/db-0 (%.8s): ok; CHECK default/db-0 (%.8s): ok; the list is unchanged", old.ID, db.ID)
 
+	return net, crowd
+}
+
+// runRest runs the steps that the picture does not show.
+func runRest(s *presenter, net *lab.Network, crowd []*lab.Sandbox) {
+	node := s.node
+
 	s.step("A window ends. job-0 asks for 3 seconds, and is deleted.")
 	s.check(crowd[0].Stop(net))
 	job := node.Sandbox(lab.NewPod("default", "job-0", "3s"))
@@ -102,7 +123,7 @@ func run(s *presenter) {
 	s.check(job.Stop(net))
 	s.show("--state", "held")
 	next := node.Sandbox(lab.NewPod("default", "next-1", ""))
-	_, err = next.Add(net)
+	_, err := next.Add(net)
 	s.verify(err != nil, "the pool is exhausted until then")
 	s.say("  ADD default/next-1 fails:\n    %v", err)
 	s.check(next.Stop(net))
@@ -142,14 +163,21 @@ func portMapping(s *presenter, sandbox *lab.Sandbox) (hostPort string) {
 type presenter struct {
 	node     *lab.Node
 	steps    int
+	lines    []string // of the picture
 	cleanups []func()
 }
 
-func (s *presenter) say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+func (s *presenter) say(format string, args ...any) { s.print(fmt.Sprintf(format, args...), "") }
 
 func (s *presenter) step(format string, args ...any) {
 	s.steps++
-	s.say("\n"+bold("%d. "+format), append([]any{s.steps}, args...)...)
+	s.print(fmt.Sprintf("\n%d. "+format, append([]any{s.steps}, args...)...), boldCode)
+}
+
+// print prints lines in a style of the terminal.
+func (s *presenter) print(text, code string) {
+	fmt.Println(paint(code, text))
+	s.keep(text)
 }
 
 // verify ends the demo if a statement is false.
@@ -188,7 +216,7 @@ func (s *presenter) show(filter ...string) {
 	args := append([]string{"list"}, filter...)
 	s.say("  $ leasectl %s", strings.Join(args, " "))
 	for line := range strings.Lines(s.leasectl(args...)) {
-		fmt.Print("  ", dim(strings.TrimSuffix(line, "\n")), "\n")
+		s.print("  "+strings.TrimSuffix(line, "\n"), dimCode)
 	}
 }
 
@@ -217,11 +245,11 @@ var terminal = func() bool {
 	return err == nil && os.Getenv("NO_COLOR") == ""
 }()
 
-func bold(text string) string { return paint("1", text) }
-func dim(text string) string  { return paint("2", text) }
+// The styles of a terminal.
+const boldCode, dimCode = "1", "2"
 
 func paint(code, text string) string {
-	if !terminal {
+	if !terminal || code == "" {
 		return text
 	}
 	return "\x1b[" + code + "m" + text + "\x1b[0m"

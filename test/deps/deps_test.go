@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,13 +37,12 @@ var layers = map[string]int{
 	"pkg/scrape":     1, // metrics over HTTP
 
 	"pkg/store":    2, // the disk
-	"pkg/sandbox":  2, // the kernel
+	"pkg/host":     2, // the kernel, and whether holders live
 	"pkg/announce": 2, // ARP and ND
 
 	"pkg/hostlocal": 3, // host-local's files
 	"pkg/cniconf":   3, // CNI configurations that runtimes load
 	"pkg/env":       3, // what programs read from their environment
-	"pkg/evidence":  3, // whether holders live
 
 	"pkg/adopt": 4, // what the host shows
 
@@ -88,8 +89,8 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/", "it makes each start of the plugin longer"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
-	{[]string{"pkg/httpserver", "pkg/scrape", "pkg/store", "pkg/sandbox", "pkg/hostlocal", "pkg/cniconf",
-		"pkg/evidence", "pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/maintain", "pkg/doctor", "pkg/env", "pkg/cli",
+	{[]string{"pkg/httpserver", "pkg/scrape", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
+		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/maintain", "pkg/doctor", "pkg/env", "pkg/cli",
 		"pkg/agent"}, "k8s.io/",
 		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},
 }
@@ -257,7 +258,7 @@ func TestPersistentPodStateCouldBeDeleted(t *testing.T) {
 		}
 	}
 	// Workloads of OpenKruise have pods, with or without the feature.
-	kinds := []string{"pkg/kube/ordinals", "pkg/agent/retention"}
+	kinds := []string{"pkg/kube/ordinals", "pkg/agent/retention", "pkg/manager/pin"}
 	word := regexp.MustCompile(`kruise\.io|persistentpodstate\.`)
 	uses := map[string]int{}
 	for _, p := range ours {
@@ -307,7 +308,7 @@ func TestBreach(t *testing.T) {
 		{"lease uses policy", "pkg/lease", "pkg/policy", false},
 		{"pool uses policy", "pkg/pool", "pkg/policy", false},
 		{"store uses ipam", "pkg/store", "pkg/ipam", false},
-		{"within layer 2", "pkg/store", "pkg/sandbox", false},
+		{"within layer 2", "pkg/store", "pkg/host", false},
 		{"ipam uses adopt", "pkg/ipam", "pkg/adopt", true},
 		{"the verbs use maintain", "pkg/ipam", "pkg/maintain", false},
 		{"maintain uses the verbs", "pkg/maintain", "pkg/ipam", false},
@@ -323,5 +324,37 @@ func TestBreach(t *testing.T) {
 		if why := breach(tt.from, tt.to); (why == "") != tt.allowed {
 			t.Errorf("%s: %s imports %s: %q, want allowed: %t", tt.name, tt.from, tt.to, why, tt.allowed)
 		}
+	}
+}
+
+// TestGatesAndNominations checks that the product reads scheduling gates and nominations in one
+// place each, and sets neither: a gate needs a manager to start a pod, and a nomination reserves
+// room on a node (docs/decisions.md, "Required affinity, and one strike").
+func TestGatesAndNominations(t *testing.T) {
+	named := regexp.MustCompile(`\b(SchedulingGates|NominatedNodeName)\b|["./](schedulingGates|nominatedNodeName)\b`)
+	found := map[string][]string{}
+	for _, dir := range []string{"cmd", "daemonset", "pkg", "plugins"} {
+		err := filepath.WalkDir(filepath.Join("../..", dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for l := range strings.Lines(string(text)) {
+				if m := named.FindString(l); m != "" && !strings.HasPrefix(strings.TrimSpace(l), "//") {
+					found[m] = append(found[m], strings.TrimSpace(l))
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[string][]string{
+		"NominatedNodeName": {"func nominatedNode(p *corev1.Pod) string { return p.Status.NominatedNodeName }"},
+		"SchedulingGates":   {"func isGated(p *corev1.Pod) bool { return len(p.Spec.SchedulingGates) > 0 }"},
+	}
+	if !maps.EqualFunc(found, want, slices.Equal) {
+		t.Errorf("found %q, want %q", found, want)
 	}
 }

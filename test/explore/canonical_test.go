@@ -258,7 +258,7 @@ func (f *canonicalForm) bootName(id string) string {
 	switch {
 	case id == "":
 		return "none"
-	case id == (host{&f.kernel, f.config}).bootID():
+	case id == (kernelHost{&f.kernel, f.config}).bootID():
 		return "this"
 	}
 	if _, met := f.boots[id]; !met {
@@ -371,8 +371,6 @@ func (f *canonicalForm) fileLines() {
 	for _, name := range sortedKeys(f.current.Files) {
 		switch {
 		case name == lockFile:
-		case name == snapshotFile:
-			f.snapshotLines(f.current.Files[name])
 		case strings.HasPrefix(name, spoolDir):
 		default:
 			f.line("%s", f.fileText(name, f.current.Files[name], false)) // a lock file shows that it was not removed
@@ -433,27 +431,5 @@ func (f *canonicalForm) spoolLines() {
 				f.line("recorded %s", f.lease(l))
 			}
 		}
-	}
-}
-
-func (f *canonicalForm) snapshotLines(v file) {
-	s := store.New(store.Dirs{State: f.path(stateDir), Run: f.path(runDir)})
-	leases, taken, err := s.ReadSnapshot()
-	must(err)
-	for _, l := range leases {
-		name := netsDir + "/" + l.Pool.Network + "/" + l.Address.String()
-		order := "-"
-		if is, exists := f.current.Files[name]; exists {
-			order = fmt.Sprint(taken.Compare(time.Unix(0, is.Wall)))
-			if c, ok := hostlocal.ParseHold(is.Content); ok { // whether both are of one hold, or are over
-				now := f.kernel.now()
-				over := l.Lapsed(now) && !c.Until.After(now.Wall)
-				order += fmt.Sprint(" ",
-					over || c.Until.Sub(l.ReleasedAt.Wall.Add(time.Duration(l.Hold))).Abs() < moment)
-			}
-		}
-		now := f.leaseOf(l.Pool.Network, l.Address)
-		f.line("snapshot %s %s taken %s %d %d%s", f.lease(l), f.content(""), order,
-			taken.Compare(now.BoundAt.Wall), taken.Compare(now.ReleasedAt.Wall), f.wallAge(taken))
 	}
 }

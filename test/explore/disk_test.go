@@ -57,14 +57,10 @@ func (i image) pack(root []byte) []byte {
 
 func anyRoot(root []byte) []byte { return bytes.Repeat([]byte{'\xff'}, len(root)) }
 
-// moved returns an image with the paths in its snapshot and its store moved to another directory.
+// moved returns an image with the paths in its store moved to another directory.
 func (i image) moved(from, to []byte) image {
 	i = i.clone()
 	i.Store = moveStore(i.Store, from, to)
-	if s, exists := i.Files[snapshotFile]; exists {
-		s.Content = strings.ReplaceAll(s.Content, string(from), string(to))
-		i.Files[snapshotFile] = s
-	}
 	return i
 }
 
@@ -173,15 +169,14 @@ type disk struct {
 
 // Paths below the root.
 const (
-	stateDir     = "state"
-	runDir       = "run"
-	spoolDir     = "run/spool"
-	netsDir      = "networks"
-	cacheDir     = "cache" // libcni's
-	storeFile    = "state/leases.db"
-	markFile     = "run/used"
-	lockFile     = "run/lock"
-	snapshotFile = "state/snapshot.json"
+	stateDir  = "state"
+	runDir    = "run"
+	spoolDir  = "run/spool"
+	netsDir   = "networks"
+	cacheDir  = "cache" // libcni's
+	storeFile = "state/leases.db"
+	markFile  = "run/used"
+	lockFile  = "run/lock"
 
 	completeMark = ".leasehold" // in host-local's directory, if every lease has its file there
 )
@@ -372,7 +367,7 @@ func (d *disk) operations() []operation {
 }
 
 // operationOf translates an inotify event. It ignores what is not part of a node's state: locks,
-// files that are being opened, and temporary files of the store and the snapshot.
+// files that are being opened, and temporary files of the store.
 func operationOf(mask uint32, name string) (operation, bool) {
 	base := filepath.Base(name)
 	ignored := base == "lock" || base == "lost" || base == "announce" || strings.HasSuffix(base, ".new") ||

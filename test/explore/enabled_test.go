@@ -29,7 +29,7 @@ func (w *simulation) enabled() []event {
 			may(wipeOne, event{net: n, cut: name})
 		}
 	}
-	for _, k := range []kind{pass, long, reboot, rebootEpoch, agent, snapshot} {
+	for _, k := range []kind{pass, long, reboot, rebootEpoch, agent} {
 		may(k, event{})
 	}
 	w.enabledClocks(may)

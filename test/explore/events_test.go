@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -48,7 +50,6 @@ const (
 	correct     kind = "correct"      // the wall clock is set to the right time
 	powerCut    kind = "power cut"    // files that were not synced are there, missing, or have earlier contents
 	agent       kind = "agent"        // a round of the agent
-	snapshot    kind = "snapshot"     // the agent copies the store
 	lose        kind = "lose"         // the store's file is removed
 	wipe        kind = "wipe"         // host-local's directory is emptied
 	wipePlain   kind = "wipe plain"   // the same by rm *, which leaves what begins with a dot
@@ -79,7 +80,9 @@ type simulation struct {
 	config
 	*disk
 	node
+	t    *testing.T
 	sets [][]rangeSet
+	slow time.Duration // how long a call gets no processor after it has begun
 
 	records      []record // of the call that is running
 	before       contents // of the store, before the event
@@ -99,17 +102,20 @@ type record struct {
 	after image
 }
 
-const (
-	ifName   = "eth0"
-	lockWait = 2 * time.Millisecond // how long a call waits for a lock that is not released
-)
+const ifName = "eth0"
 
-func newSimulation(c config, root string) (*simulation, error) {
+// lockWait is the deadline of a call while another process keeps one of host-local's locks. It is
+// the time of a synctest bubble (see do), so its length decides only which code waits: it is longer
+// than a call waits for the lock while it has the store's. It is short enough for pkg/store to poll
+// the lock, because the time of a bubble stands still during a blocking flock(2).
+const lockWait = 10 * time.Millisecond
+
+func newSimulation(t *testing.T, c config, root string) (*simulation, error) {
 	d, err := newDisk(root, c.nets)
 	if err != nil {
 		return nil, err
 	}
-	w := &simulation{config: c, disk: d, node: newNode(c)}
+	w := &simulation{config: c, disk: d, node: newNode(c), t: t}
 	for _, n := range c.nets {
 		var sets []rangeSet
 		for i, s := range n.parse() {
@@ -141,7 +147,7 @@ func (w *simulation) agent() *maintain.Service { return &maintain.Service{Node: 
 func (w *simulation) machine() *transact.Node {
 	return &transact.Node{
 		Store:     store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)}),
-		Host:      host{&w.kernel, w.config},
+		Host:      kernelHost{&w.kernel, w.config},
 		Clock:     w.kernel.now,
 		CacheDirs: []string{w.path(cacheDir)},
 		Warn:      func(s string) { w.warned = append(w.warned, s) },
@@ -180,6 +186,9 @@ func (w *simulation) recorded() (context.Context, context.CancelFunc) {
 	if slices.Contains(w.locked[:], true) {
 		ctx, cancel = context.WithTimeout(ctx, lockWait)
 	}
+	if w.slow > 0 {
+		must(unix.Nanosleep(new(unix.NsecToTimespec(int64(w.slow))), nil))
+	}
 	ctx = store.WithCommitted(ctx, w.record)
 	return store.WithTiming(ctx, func(store.Timing) { w.record() }), cancel
 }
@@ -205,11 +214,15 @@ type outcome struct {
 }
 
 // do runs an event. Time passes before it, so that no two events have the same time.
+//
+// The event runs in a synctest bubble, in which time passes only while the event waits for a lock:
+// what it does depends on the state, and not on how fast the machine is.
 func (w *simulation) do(e event) outcome {
 	before := w.current
 	w.kernel.pass(moment)
 	w.records = nil
-	out := w.run(e)
+	var out outcome
+	synctest.Test(w.t, func(*testing.T) { out = w.run(e) })
 	w.recordRest()
 	w.noteUnsynced(before, e)
 	return out
@@ -239,11 +252,6 @@ func (w *simulation) run(e event) (out outcome) {
 		out.err = w.round()
 	case nameFirst:
 		out.err = w.storeName(e.sandbox)
-	case snapshot:
-		s := w.machine()
-		if out.err = s.Store.WriteSnapshot(context.Background(), s.Clock()); store.IsEmpty(out.err) {
-			out.err = nil
-		}
 	default:
 		w.runOther(e)
 	}
@@ -427,11 +435,12 @@ func (w *simulation) round() error {
 	return nil
 }
 
-// servedPools returns the pools that the configuration of the runtime leads to.
+// servedPools returns the pools that the configuration of the runtime leads to. It is newer than
+// all files, by the simulated clock and by the machine's.
 func (w *simulation) servedPools() (out []maintain.Served) {
 	for n := range w.nets {
 		if w.adopts {
-			out = append(out, maintain.Served{Pool: w.pool(n), Since: time.Now().Add(time.Hour)})
+			out = append(out, maintain.Served{Pool: w.pool(n), Since: began.AddDate(100, 0, 0)})
 		}
 	}
 	return out

@@ -113,7 +113,7 @@ func (w *simulation) examineFence(e event, before, after contents) string {
 // still has a lease of that boot.
 func (w *simulation) lostDel(c contents, b int) bool {
 	return slices.ContainsFunc(c.leases, func(l lease.Lease) bool {
-		boot := (host{&w.kernel, w.config}).bootID()
+		boot := (kernelHost{&w.kernel, w.config}).bootID()
 		return l.State == lease.Bound && l.Holder.ContainerID == w.sandboxName(b) && l.Holder.BootID != boot
 	})
 }

@@ -63,7 +63,7 @@ type damage struct {
 }
 
 var kinds = [...]kind{add, lateAdd, del, gc, check, unplug, end, hide, pass, long, reboot, rebootEpoch,
-	forward, back, correct, powerCut, agent, snapshot, lose, wipe, wipePlain, wipeOne, hostAdd, hostDel, lock, unlock,
+	forward, back, correct, powerCut, agent, lose, wipe, wipePlain, wipeOne, hostAdd, hostDel, lock, unlock,
 	again, stop, unplugOne, leave, nameFirst}
 
 func newNode(c config) node {
@@ -132,7 +132,7 @@ func (w *simulation) account(e event, out outcome) string {
 		if out.err != nil && !w.damage.lost {
 			return fmt.Sprintf("I4: a CHECK of a sandbox that was given addresses failed: %v", out.err)
 		}
-	case agent, snapshot, nameFirst:
+	case agent, nameFirst:
 		if e.kind == agent && e.killed == 0 && out.err == nil {
 			w.follow()
 			w.followNames()

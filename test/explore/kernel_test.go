@@ -7,8 +7,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
 // phase is the state of a sandbox's network namespace.
@@ -87,13 +87,13 @@ func (k *kernel) reboot() {
 
 func (n namespace) alive() bool { return n.phase == living || n.phase == hidden }
 
-// host implements transact.Host.
-type host struct {
+// kernelHost implements transact.Host.
+type kernelHost struct {
 	*kernel
 	config
 }
 
-func (h host) at(path string) (namespace, bool) {
+func (h kernelHost) at(path string) (namespace, bool) {
 	for b := range h.sandboxCount() {
 		if netnsPath(h.sandboxName(b)) == path && h.spaces[b].phase == living {
 			return h.spaces[b], true
@@ -102,15 +102,15 @@ func (h host) at(path string) (namespace, bool) {
 	return namespace{}, false
 }
 
-func (h host) Netns(path string) (lease.Netns, error) {
+func (h kernelHost) Netns(path string) (lease.Netns, error) {
 	n, ok := h.at(path)
 	if !ok {
-		return lease.Netns{Path: path}, fmt.Errorf("%w at %q", sandbox.ErrNotNetns, path)
+		return lease.Netns{Path: path}, fmt.Errorf("%w at %q", host.ErrNotNetns, path)
 	}
 	return lease.Netns{Path: path, Dev: nsfs, Ino: n.inode}, nil
 }
 
-func (h host) QuickState(holder lease.Holder, boot string) lease.Liveness {
+func (h kernelHost) QuickState(holder lease.Holder, boot string) lease.Liveness {
 	if holder.BootID != "" && boot != "" && holder.BootID != boot {
 		return lease.Dead
 	}
@@ -120,7 +120,7 @@ func (h host) QuickState(holder lease.Holder, boot string) lease.Liveness {
 	return lease.Unknown
 }
 
-func (h host) PathGone(holder lease.Holder) (bool, error) {
+func (h kernelHost) PathGone(holder lease.Holder) (bool, error) {
 	if holder.Netns.Ino == 0 {
 		return false, errors.New("its network namespace is not known")
 	}
@@ -128,10 +128,10 @@ func (h host) PathGone(holder lease.Holder) (bool, error) {
 	return !ok || n.inode != holder.Netns.Ino, nil
 }
 
-func (h host) AddressesIn(netns lease.Netns) (out []netip.Addr, err error) {
+func (h kernelHost) AddressesIn(netns lease.Netns) (out []netip.Addr, err error) {
 	n, ok := h.at(netns.Path)
 	if !ok || n.inode != netns.Ino {
-		return nil, sandbox.ErrNetnsGone
+		return nil, host.ErrNetnsGone
 	}
 	for _, a := range n.addrs {
 		if a.IsValid() {
@@ -141,24 +141,24 @@ func (h host) AddressesIn(netns lease.Netns) (out []netip.Addr, err error) {
 	return out, nil
 }
 
-func (h host) inodes(with func(namespace) bool) sandbox.NetnsSet {
+func (h kernelHost) inodes(with func(namespace) bool) host.NetnsSet {
 	var out []uint64
 	for _, n := range h.spaces {
 		if with(n) {
 			out = append(out, n.inode)
 		}
 	}
-	return sandbox.NewNetnsSet(nil, out...)
+	return host.NewNetnsSet(nil, out...)
 }
 
-func (h host) ProcessNetns() sandbox.NetnsSet { return h.inodes(namespace.alive) }
+func (h kernelHost) ProcessNetns() host.NetnsSet { return h.inodes(namespace.alive) }
 
-func (h host) MountedNetns() sandbox.NetnsSet {
+func (h kernelHost) MountedNetns() host.NetnsSet {
 	return h.inodes(func(n namespace) bool { return n.phase == living })
 }
 
-func (h host) Namespaces() ([]sandbox.Namespace, error) {
-	var out []sandbox.Namespace
+func (h kernelHost) Namespaces() ([]host.Namespace, error) {
+	var out []host.Namespace
 	for b := range h.sandboxCount() {
 		n := h.spaces[b]
 		if !n.alive() {
@@ -168,10 +168,10 @@ func (h host) Namespaces() ([]sandbox.Namespace, error) {
 		if n.phase == hidden {
 			path = fmt.Sprintf("/proc/%d/ns/net", 1000+b)
 		}
-		seen := sandbox.Namespace{Netns: lease.Netns{Path: path, Dev: nsfs, Ino: n.inode}}
+		seen := host.Namespace{Netns: lease.Netns{Path: path, Dev: nsfs, Ino: n.inode}}
 		for _, a := range n.addrs {
 			if a.IsValid() {
-				seen.Addresses = append(seen.Addresses, sandbox.Address{Addr: a, IfName: ifName})
+				seen.Addresses = append(seen.Addresses, host.Address{Addr: a, IfName: ifName})
 			}
 		}
 		out = append(out, seen)
@@ -179,13 +179,13 @@ func (h host) Namespaces() ([]sandbox.Namespace, error) {
 	return out, nil
 }
 
-func (h host) NamespaceIDs(boot string) string { return boot + " host" }
+func (h kernelHost) NamespaceIDs(boot string) string { return boot + " host" }
 
-func (h host) ProveView(stored, boot string, _ iter.Seq[lease.Lease]) error {
+func (h kernelHost) ProveView(stored, boot string, _ iter.Seq[lease.Lease]) error {
 	if stored != "" && stored != h.NamespaceIDs(boot) && stored[:len(boot)] == boot {
 		return errors.New("the plugin runs elsewhere")
 	}
 	return nil
 }
 
-func (h host) ForgetNeighbours([]netip.Addr) error { return nil }
+func (h kernelHost) ForgetNeighbours([]netip.Addr) error { return nil }

@@ -86,9 +86,9 @@ var models = []config{
 		with: withCommon(map[kind]int{lock: 1, unlock: always, reboot: 1}), short: 4,
 	},
 	{
-		name: "lost", about: "wiped directories, old snapshots, a lost store",
+		name: "lost", about: "wiped directories, a lost store",
 		pods: []podConfig{retained, plain}, perPod: 2, nets: oneNet,
-		with:  withCommon(map[kind]int{snapshot: 2, lose: 1, wipe: 1, wipePlain: 1, reboot: 1}),
+		with:  withCommon(map[kind]int{lose: 1, wipe: 1, wipePlain: 1, reboot: 1}),
 		probe: rebootProbe, short: 4,
 	},
 	{
@@ -98,14 +98,6 @@ var models = []config{
 			add: always, del: always, end: always, pass: 2, lose: 1, wipe: 1, reboot: 1,
 		},
 		probe: rebootProbe, short: 4,
-	},
-	{
-		name: "old snapshot", about: "one address, a snapshot at any time, and then a wiped directory or a lost store",
-		pods: []podConfig{plain, plain}, perPod: 1, nets: oneAddressNet, known: true,
-		with: map[kind]int{
-			add: always, del: always, end: always, hide: 1, pass: 1, snapshot: 1, lose: 1, wipe: 1,
-		},
-		probe: rebootProbe, short: 5,
 	},
 	{
 		name: "power cut", about: "a power cut after which any part of the files that are never synced is there",
@@ -248,6 +240,29 @@ func TestModels(t *testing.T) {
 	t.Log("\n" + strings.Join(rows, "\n"))
 }
 
+// TestASlowMachine has another process keep a lock beside calls and rounds of the agent, also where
+// each call gets no processor for longer than it may wait. Results and states are the same.
+func TestASlowMachine(t *testing.T) {
+	s := newSearch(t, modelNamed(t, "two networks"), 2)
+	usual, slow := s.simulations[0], s.simulations[1]
+	slow.slow = 2 * lockWait
+	usual.prepare()
+	slow.prepare()
+	const a1, b1, b2 = 0, 2, 3
+	for _, e := range []event{
+		{kind: add, sandbox: a1}, {kind: add, sandbox: b1}, {kind: lock, net: 0}, {kind: del, sandbox: b1},
+		{kind: agent}, {kind: del, sandbox: a1}, {kind: agent}, {kind: lateAdd, sandbox: b1}, {kind: add, sandbox: b2},
+		{kind: unlock, net: 0}, {kind: agent},
+	} {
+		text, want := usual.replay(e)
+		_, got := slow.replay(e)
+		formWanted, form := usual.form(usual.read(), usual.namings()[0]), slow.form(slow.read(), slow.namings()[0])
+		if got != want || form != formWanted {
+			t.Fatalf("%s: %s on a slow machine, and on the usual one %s\n%s\n%s", text, got, want, form, formWanted)
+		}
+	}
+}
+
 // TestMoreEventsMakeMoreStates shows that each event happens.
 func TestMoreEventsMakeMoreStates(t *testing.T) {
 	c := config{
@@ -256,7 +271,7 @@ func TestMoreEventsMakeMoreStates(t *testing.T) {
 		limits: limits{depth: 3},
 	}
 	previous := 0
-	more := []kind{add, pass, reboot, agent, hide, forward, snapshot, wipe, lose, hostAdd, hostDel, powerCut}
+	more := []kind{add, pass, reboot, agent, hide, forward, wipe, lose, hostAdd, hostDel, powerCut}
 	for _, k := range more {
 		c.with[k] = max(c.with[k], 1)
 		c.probe = rebootProbe

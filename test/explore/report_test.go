@@ -30,7 +30,6 @@ func (w *simulation) describe(e event) string {
 		correct:     "the wall clock is set to the right time",
 		powerCut:    "a power cut",
 		agent:       "a round of the agent",
-		snapshot:    "the agent takes a snapshot",
 		lose:        "the store's file is removed",
 		wipe:        "host-local's directory of network " + w.nets[e.net].name + " is emptied",
 		wipePlain:   "rm * in host-local's directory of network " + w.nets[e.net].name,

@@ -64,7 +64,7 @@ const (
 	comparisons = 4
 )
 
-func newSearch(t testing.TB, c config, workers int) *search {
+func newSearch(t *testing.T, c config, workers int) *search {
 	t.Helper()
 	base, err := os.MkdirTemp(tmpfs(), "explore")
 	if err != nil {
@@ -77,7 +77,7 @@ func newSearch(t testing.TB, c config, workers int) *search {
 	}
 	for i := range workers {
 		root := filepath.Join(base, fmt.Sprintf("%02d", i))
-		w, err := newSimulation(c, root)
+		w, err := newSimulation(t, c, root)
 		if err != nil {
 			t.Fatal(err)
 		}

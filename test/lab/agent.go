@@ -27,7 +27,7 @@ func (n *Node) Agent(args ...string) (stop func()) {
 		cmd.Process.Signal(os.Interrupt)
 		select {
 		case <-ended:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			cmd.Process.Kill()
 			<-ended
 		}

@@ -15,6 +15,8 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/pkg/ns"
+
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // Annotations is the capability with which runtimes pass a pod's annotations to a plugin.
@@ -201,6 +203,12 @@ type Reply struct {
 	Exit           int          // -1: killed by a signal
 	Err            *types.Error // the CNI error on stdout if Exit is not 0
 	Harmed         string       // the system call that failed because of Harm, "" if none
+}
+
+// IsBusy reports whether the call failed because it has waited for the store for as long as it may.
+// One of many calls at once may on a busy machine, and a runtime repeats it.
+func (r Reply) IsBusy() bool {
+	return r.Err != nil && strings.Contains(r.Err.Error(), store.ErrBusy.Error())
 }
 
 // Call runs a plugin binary.

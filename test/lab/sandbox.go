@@ -225,10 +225,10 @@ func (s *Sandbox) Ask(address string) error {
 // Ask sends a message to an echo server at host:port from the node, and waits for the reply.
 func (n *Node) Ask(hostPort string) error { return n.Do(func() error { return ask(hostPort) }) }
 
-// ask retries for 20 s, because the sender may have a neighbour entry with the address's former
-// MAC.
+// ask retries for a minute, because the sender may have a neighbour entry with the address's former
+// MAC, which the kernel replaces after at least 23 s.
 func ask(hostPort string) error {
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		err := askOnce(hostPort)
 		if err == nil || time.Now().After(deadline) {

@@ -124,7 +124,7 @@ func Root() string {
 	if err != nil {
 		panic("lab: " + err.Error())
 	}
-	for !exists(filepath.Join(dir, "plugins/ipam")) || !exists(filepath.Join(dir, "tools/flannel/go.mod")) {
+	for !exists(filepath.Join(dir, "plugins/ipam")) || !exists(filepath.Join(dir, "scripts/tools/flannel/go.mod")) {
 		if dir == "/" {
 			panic("lab: run outside the repository")
 		}

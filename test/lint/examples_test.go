@@ -48,23 +48,20 @@ var elsewhere = []struct {
 	{"test/e2e/scenarios/questions_test.go", "rollout status deployment/leasehold-manager", []string{
 		"kubectl -n leasehold-system rollout status deployment/leasehold-manager",
 	}},
-	{"test/e2e/scenarios/pin_test.go", `"scale", "deployment", cluster.Manager, "--replicas=0")`, []string{
-		"kubectl -n leasehold-system scale deployment leasehold-manager --replicas=0",
-	}},
-	{"test/e2e/scenarios/pin_test.go", `"wait", "--for=delete", "pod"`, []string{
-		"kubectl -n leasehold-system wait --for=delete pod -l app.kubernetes.io/name=leasehold-manager --timeout=60s",
-	}},
 	{"test/e2e/scenarios/kruise_test.go", `"### From Kruise to leasehold\n"`, []string{
 		"kubectl apply -f pps.yaml",
 		"kubectl get persistentpodstates.apps.kruise.io -A -o yaml > pps.all",
 		"kubectl replace --subresource=status -f pps.yaml",
 		"kubectl wait --for=condition=Established crd/persistentpodstates.apps.kruise.io",
 	}},
-	{"test/e2e/cluster/check.go", `{"delete", "-k", base`, []string{
-		"kubectl delete -k daemonset/",
+	{"test/e2e/cluster/doctor.go", "applied = `kubectl apply -k daemonset/overlays/replace`", []string{
+		"kubectl apply -k daemonset/overlays/replace",
 	}},
 	{"test/e2e/scenarios/pin_test.go", `"delete", "mutatingwebhookconfiguration", cluster.Manager)`, []string{
 		"kubectl delete mutatingwebhookconfiguration leasehold-manager",
+	}},
+	{"test/e2e/scenarios/pin_test.go", `"scale", "deployment", cluster.Manager, "--replicas=0")`, []string{
+		"kubectl -n leasehold-system scale deployment leasehold-manager --replicas=0",
 	}},
 	{"test/e2e/scenarios/questions_test.go", "jsonpath='{.spec.versions[*].name}'", []string{
 		"kubectl get crd persistentpodstates.apps.kruise.io -o jsonpath='{.spec.versions[*].name}'",
@@ -80,10 +77,6 @@ var elsewhere = []struct {
 	}},
 	{"test/e2e/scenarios/reservations_test.go", `{"spec":{"release":%q}}`, []string{
 		`kubectl patch ipr -n db db-0-5f1c9a02 --type=merge -p "{\"spec\":{\"release\":\"$id\"}}"`,
-	}},
-	{"test/e2e/scenarios/pin_test.go", `{"spec":{"schedulingGates":[{"$patch":"delete","name":%q}]}}`, []string{
-		`kubectl patch pod <pod> -p '{"spec":{"schedulingGates":[{"$patch":"delete",` +
-			`"name":"leasehold.dev/nominate"}]}}'`,
 	}},
 	{"test/e2e/scenarios/install_test.go", `t.leasectl("install", "--yes")`, []string{
 		"leasectl install",

@@ -129,19 +129,6 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// TestMarkers checks that the markers of code generators are not wrapped: a generator reads one
-// marker from each line.
-func TestMarkers(t *testing.T) {
-	for _, f := range goFiles(t) {
-		for i, line := range strings.Split(string(f.content), "\n") {
-			marker, found := strings.CutPrefix(strings.TrimSpace(line), "// +kubebuilder:")
-			if found && (strings.Count(marker, `"`)%2 != 0 || strings.Contains(marker, "+kubebuilder:")) {
-				t.Errorf("%s:%d: want one whole marker on the line, not %q", f.name, i+1, marker)
-			}
-		}
-	}
-}
-
 var reports = regexp.MustCompile(`reports (whether|true|false)|returns (true|false)`)
 
 // TestBooleanComments checks the comments of functions whose only result is a bool.
@@ -218,19 +205,19 @@ func TestNamedTestsExist(t *testing.T) {
 
 // TestFindingsAreRepaired checks that docs/operations.md has each reason of a finding of leasectl
 // doctor, and of the state of a network, and that tests plant each finding, run the commands that
-// doctor prints for it, and look for it again.
+// doctor prints for it or that somebody has decided, and look for it again.
 func TestFindingsAreRepaired(t *testing.T) {
 	documented := string(tracked(t, "docs/operations.md")[0].content)
 	repaired := map[string]bool{
 		"Named": true, "Replaced": true, // of active networks
 		"ConfigurationUnreadable": true, "BinaryUnreadable": true, "DelegatesUnknown": true, // no finding
 		"PluginUnknown": true,
-		"K3sDefault":    true, // the scenario k3s applies the printed overlay to its node only
+		"K3sDefault":    true, // the scenario k3s decides it for its node only
 	}
 	for path, command := range map[string]string{
-		"test/script/testdata/doctor.txtar": `(?m)^repair (\w+)`,
+		"test/script/testdata/doctor.txtar": `(?m)^(?:repair|decide) (\w+)`,
 		"test/e2e/cluster/doctor.go":        `\breason: "(\w+)"`,
-		"test/e2e/scenarios/*_test.go":      `\b(?:t\.repairs\(.*|t\.repair\(.*|repair\(|doctor\()"(\w+)"`,
+		"test/e2e/scenarios/*_test.go":      `\b(?:t\.repairs\(.*|t\.repair\(.*|t\.decide\(.*|decided\()"(\w+)"`,
 	} {
 		for _, f := range tracked(t, path) {
 			for _, m := range regexp.MustCompile(command).FindAllStringSubmatch(string(f.content), -1) {
@@ -253,7 +240,7 @@ func TestFindingsAreRepaired(t *testing.T) {
 					t.Errorf("%s has the reason %s, which is not in docs/operations.md", f.name, m[1])
 				}
 				if !repaired[m[1]] {
-					t.Errorf("%s has the reason %s, which no test repairs by the printed commands", f.name, m[1])
+					t.Errorf("%s has the reason %s, which no test plants and repairs", f.name, m[1])
 				}
 			}
 		}
@@ -326,7 +313,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 			}
 		}
 	}
-	for _, f := range tracked(t, "*.md", "monitoring/*.yaml", "monitoring/*.json") {
+	for _, f := range tracked(t, "*.md", "daemonset/monitoring/*.yaml", "daemonset/monitoring/*.json") {
 		for _, name := range metricName.FindAllString(string(f.content), -1) {
 			base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
 			if !exist[name] && !exist[base] {

@@ -210,10 +210,10 @@ func text(e ast.Expr) string {
 	return ""
 }
 
-// keys writes the annotations, labels and gates.
+// keys writes the annotations and labels.
 func (s source) keys(r *reference) {
 	key := regexp.MustCompile(`^(leasehold\.dev|io\.kubernetes\.cri|kruise\.io)/`)
-	r.section("Annotations, labels and scheduling gates", "", "key", "kind", "meaning")
+	r.section("Annotations and labels", "", "key", "kind", "meaning")
 	all := s.consts()
 	slices.SortStableFunc(all, func(a, b namedConst) int { return strings.Compare(a.value, b.value) })
 	for _, c := range all {
@@ -221,11 +221,8 @@ func (s source) keys(r *reference) {
 			continue
 		}
 		kind := "annotation"
-		switch name := strings.ToLower(c.name); {
-		case strings.HasPrefix(name, "label"):
+		if strings.HasPrefix(strings.ToLower(c.name), "label") {
 			kind = "label"
-		case strings.HasPrefix(name, "gate"):
-			kind = "scheduling gate"
 		}
 		r.row(c.value, kind, c.comment)
 	}

@@ -23,12 +23,11 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// waitFor fails the test if condition does not become true within 15 s. That is less than the
-// kernel needs to update a neighbour entry without an announcement: at least 23 s, of which it is
-// reachable for 15 s, in delay for 5 s and in probe for 3 s.
+// waitFor fails the test if condition does not become true within a minute. While nothing is sent
+// to an address, only an announcement updates its neighbour entry.
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("timed out waiting until %s", what)
 		}
@@ -129,7 +128,7 @@ func startCapture(t *testing.T, s *lab.Sandbox) capture {
 }
 
 // announcement waits for a frame that announces the address, and returns its kind and MAC address.
-// It returns empty strings after 20 s.
+// It returns empty strings after a minute.
 func (c capture) announcement(address netip.Addr) (form, mac string) {
 	for {
 		select {
@@ -140,7 +139,7 @@ func (c capture) announcement(address netip.Addr) (form, mac string) {
 			if form, mac, ok := parseAnnouncement(frame, address); ok {
 				return form, mac
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			return "", ""
 		}
 	}

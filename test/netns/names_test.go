@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
@@ -29,15 +28,7 @@ func TestReservationName(t *testing.T) {
 	}
 	all := func(verb string, sandboxes []*lab.Sandbox) {
 		t.Helper()
-		var wait sync.WaitGroup
-		for _, s := range sandboxes {
-			wait.Go(func() {
-				if reply := s.Call(net, verb); reply.Exit != 0 {
-					t.Errorf("%s %s: %+v", verb, s.Pod.Name, reply)
-				}
-			})
-		}
-		wait.Wait()
+		callAll(t, sandboxes, net, verb)
 	}
 	bound := func() []string {
 		addresses := map[string]bool{}

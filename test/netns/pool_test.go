@@ -3,7 +3,6 @@ package netns_test
 import (
 	"fmt"
 	"regexp"
-	"sync"
 	"testing"
 	"time"
 
@@ -132,19 +131,7 @@ func TestParallelAdds(t *testing.T) {
 	for i := range pods {
 		sandboxes = append(sandboxes, node.Sandbox(lab.NewPod("default", fmt.Sprint("pod-", i), "10")))
 	}
-	all := func(verb string) {
-		var wait sync.WaitGroup
-		for _, s := range sandboxes {
-			wait.Go(func() {
-				if reply := s.Call(net, verb); reply.Exit != 0 {
-					t.Errorf("%s %s: %+v", verb, s.Pod.Name, reply)
-				}
-			})
-		}
-		wait.Wait()
-	}
-
-	all("ADD")
+	callAll(t, sandboxes, net, "ADD")
 	addresses := map[string]bool{}
 	for _, l := range node.Leases() {
 		addresses[l.Address] = true
@@ -152,7 +139,7 @@ func TestParallelAdds(t *testing.T) {
 	if len(addresses) != pods {
 		t.Errorf("%d addresses for %d pods", len(addresses), pods)
 	}
-	all("DEL")
+	callAll(t, sandboxes, net, "DEL")
 	if held := node.Leases("--state", "held"); len(held) != pods {
 		t.Errorf("%d holds, want %d", len(held), pods)
 	}

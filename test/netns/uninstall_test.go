@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
@@ -151,12 +152,14 @@ func TestUninstallReplaced(t *testing.T) {
 	}
 }
 
-// TestUninstallNamed removes a leasehold that a configuration names.
+// TestUninstallNamed removes a leasehold that a configuration names, which somebody has edited, and
+// which cannot be put back at first.
 func TestUninstallNamed(t *testing.T) {
 	program, node := installer(t), lab.NewNode(t)
 	bin, conf := filepath.Join(node.Dir, "bin"), filepath.Join(node.Dir, "10-net.conf")
-	uninstall := func() error {
-		_, err := node.Command(program, "uninstall", "--to="+bin, "--cni-conf-dir="+node.Dir)
+	uninstall := func(flags ...string) error {
+		_, err := node.Command(program, append([]string{"uninstall", "--to=" + bin, "--cni-conf-dir=" + node.Dir},
+			flags...)...)
 		return err
 	}
 	write := func(path, text string) {
@@ -176,19 +179,40 @@ func TestUninstallNamed(t *testing.T) {
 	sandbox, address := start(t, node, ours, lab.NewPod("default", "living", ""))
 	living[address] = sandbox
 
-	write(conf, `{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {"type": "leasehold"}}`)
-	if err := uninstall(); err == nil || !strings.Contains(err.Error(), conf+" still names leasehold") {
-		t.Fatalf("while a configuration names leasehold: %v", err)
+	const edited = `{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {"type": "leasehold"}}`
+	unchanged := func(about, content, want string, flags ...string) {
+		t.Helper()
+		write(conf, content)
+		err := uninstall(flags...)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", about, err, want)
+		}
+		now, err := os.ReadFile(conf)
+		if err != nil || string(now) != content || len(node.Leases()) != 3 {
+			t.Errorf("%s: %v, the configuration is %s and the leases are %v", about, err, now, node.Leases())
+		}
 	}
-	if len(node.Leases()) != 3 {
-		t.Errorf("leases are lost: %v", node.Leases())
+	unclear := strings.Replace(edited, `"ipam":`, `"ipam": null, "IPAM":`, 1)
+	unchanged("a configuration that cannot be put back", unclear, conf+": it names leasehold")
+	unchanged("the same, when it is only asked", unclear, conf+": it names leasehold", "--dry-run")
+	hostLocal, err := os.Readlink(filepath.Join(bin, "host-local"))
+	if err = errors.Join(err, os.Remove(filepath.Join(bin, "host-local"))); err != nil {
+		t.Fatal(err)
 	}
-	write(conf, `{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {"type": "host-local"}}`)
+	unchanged("a node without host-local", edited, "there is no host-local in "+bin)
+	node.Install("host-local", hostLocal)
+	unchanged("a configuration that can be put back, when it is only asked", edited, "", "--dry-run")
 
 	scratch := "/var/lib/cni/flannel/" + replayed.ID
 	write(scratch, `{"name": "net", "type": "bridge", "ipam": {"type": "leasehold"}}`)
 	if err := uninstall(); err != nil {
 		t.Fatal(err)
+	}
+	for path, want := range map[string]string{conf: strings.Replace(edited, "leasehold", "host-local", 1),
+		conf + ".before-uninstall": edited} {
+		if now, err := os.ReadFile(path); err != nil || string(now) != want {
+			t.Errorf("%s is %s, %v; want %s", path, now, err, want)
+		}
 	}
 	stop(t, replayed, ours) // as flannel does it: with the configuration of the ADD
 	if _, err := os.Lstat(filepath.Join(node.NetworksDir(), "net", freed)); !errors.Is(err, os.ErrNotExist) {
@@ -203,6 +227,67 @@ func TestUninstallNamed(t *testing.T) {
 	if slices.Contains(names(t, bin), "leasehold") {
 		t.Error("the binary is left")
 	}
+	wantRemoved(t, node, theirs, living)
+}
+
+// TestUninstallWhilePodsStart removes leasehold while a call of the plugin has not ended, and the
+// runtime has not read the configuration again, which names host-local already: its calls of
+// leasehold run host-local.
+func TestUninstallWhilePodsStart(t *testing.T) {
+	program, node := installer(t), lab.NewNode(t)
+	bin, conf := filepath.Join(node.Dir, "bin"), filepath.Join(node.Dir, "10-net.conf")
+	net := bridge(node, "10.1.0.0/24", twenty("leasehold"))
+	sandbox, address := start(t, node, net, lab.NewPod("default", "living", ""))
+	living := map[string]*lab.Sandbox{address: sandbox}
+	// What flannel has stored of a pod keeps the name leasehold until the end of the test.
+	scratch := "/var/lib/cni/flannel/" + sandbox.ID
+	const text = `{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {"type": "leasehold"}}`
+	for _, path := range []string{conf, scratch} {
+		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	call := exec.Command(filepath.Join(bin, "leasehold")) // reads its configuration until it gets the end of it
+	call.Env = append(node.Environ(), "CNI_COMMAND=STATUS", "CNI_PATH="+bin)
+	input, err := call.StdinPipe()
+	if err = errors.Join(err, call.Start()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = call.Process.Kill(), call.Wait() })
+	done := make(chan error, 1)
+	uninstall := func() {
+		_, err := node.Command(program, "uninstall", "--to="+bin, "--cni-conf-dir="+node.Dir)
+		done <- err
+	}
+	go uninstall()
+	for link := ""; link != "host-local"; link, _ = os.Readlink(filepath.Join(bin, "leasehold")) {
+		select {
+		case err := <-done:
+			t.Fatalf("it does not wait for the call, with the calls after it led to host-local: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if now, err := os.ReadFile(conf); err != nil || strings.Contains(string(now), "leasehold") {
+		t.Errorf("the configuration is %s, %v", now, err)
+	}
+	sandbox, address = start(t, node, net, lab.NewPod("default", "next", ""))
+	if living[address] != nil {
+		t.Errorf("%s was given twice", address)
+	}
+	living[address] = sandbox
+	input.Close()
+	_ = call.Wait() // it has no configuration
+	err = <-done
+	if err != nil && strings.Contains(err.Error(), "has not ended") { // the machine was too busy for its limit
+		go uninstall()
+		err = <-done
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := node.Network(net.Name, net.Version,
+		lab.With(net.Main, lab.Conf{"ipam": lab.With(node.IPAM("10.1.0.0/24"), twenty("host-local"))}))
 	wantRemoved(t, node, theirs, living)
 }
 

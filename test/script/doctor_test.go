@@ -27,44 +27,73 @@ func healthy(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// repair runs the commands that leasectl doctor prints for the findings of a reason.
-func repair(ts *testscript.TestScript, neg bool, args []string) {
-	if len(args) == 0 {
-		ts.Fatalf("usage: [!] repair <reason> [flag...]")
-	}
+// finding is a finding of doctor as its JSON has it.
+type finding struct {
+	Reason, Subject, What, Why, Decide string
+	Repair                             []string
+}
+
+// examine returns the findings of leasectl doctor for the reason in args, whose other elements are
+// flags of doctor. Each finding has either a repair or a decision.
+func examine(ts *testscript.TestScript, args []string) (found []finding) {
 	reason, flags := args[0], args[1:]
 	if len(flags) == 0 {
 		flags = []string{"--runtime-conf=config.toml"}
 	}
 	_ = ts.Exec("leasectl", append([]string{"doctor", "-o", "json"}, flags...)...) // 1: there are findings
-	var report struct {
-		Findings []struct {
-			Reason, Subject, What, Why string
-			Repair                     []string
-		}
-	}
+	var report struct{ Findings []finding }
 	out := ts.ReadFile("stdout")
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		ts.Fatalf("leasectl doctor printed %q: %v", out, err)
 	}
+	for _, f := range report.Findings {
+		if (len(f.Repair) > 0) == (f.Decide != "") {
+			ts.Fatalf("%s has not either a repair or a decision: %+v", f.Reason, f)
+		}
+		if f.Reason == reason {
+			found = append(found, f)
+		}
+	}
+	if len(found) == 0 {
+		ts.Fatalf("doctor does not find %s: %s", reason, out)
+	}
+	return found
+}
+
+// repair runs the commands that leasectl doctor prints for the findings of a reason.
+func repair(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) == 0 {
+		ts.Fatalf("usage: [!] repair <reason> [flag...]")
+	}
 	var lines []string
 	text := ""
-	for _, f := range report.Findings {
-		if f.Reason != reason {
-			continue
+	for _, f := range examine(ts, args) {
+		if len(f.Repair) == 0 {
+			ts.Fatalf("doctor has no repair for %s: %s", f.Reason, f.Decide)
 		}
 		text += fmt.Sprintf("%s %s\n%s\n", f.Subject, f.What, f.Why)
 		lines = append(lines, f.Repair...)
-	}
-	if len(lines) == 0 {
-		ts.Fatalf("doctor has no repair for %s: %s", reason, out)
 	}
 	script := "set -ex\n" + strings.Join(lines, "\n")
 	err := ts.Exec("sh", "-c", script)
 	fmt.Fprint(ts.Stdout(), text, script, "\n", ts.ReadFile("stdout"))
 	fmt.Fprint(ts.Stderr(), ts.ReadFile("stderr"))
 	if (err != nil) != neg {
-		ts.Fatalf("repairing %s: %v", reason, err)
+		ts.Fatalf("repairing %s: %v", args[0], err)
+	}
+}
+
+// decide fails unless leasectl doctor prints for the findings of a reason what there is to decide,
+// and no command as a repair.
+func decide(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: decide <reason> [flag...]")
+	}
+	for _, f := range examine(ts, args) {
+		if f.Decide == "" {
+			ts.Fatalf("doctor has a repair for %s: %q", f.Reason, f.Repair)
+		}
+		fmt.Fprintf(ts.Stdout(), "%s %s\n%s\ndecide: %s\n", f.Subject, f.What, f.Why, f.Decide)
 	}
 }
 

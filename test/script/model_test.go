@@ -18,10 +18,10 @@ import (
 // The durations of the model. The clock moves in steps of a length that keeps it away from the end
 // of every hold.
 const (
-	window      = 7 * time.Minute
-	softHold    = 2 * time.Minute
-	busyTimeout = 2 * time.Minute
-	step        = 50 * time.Second
+	window      = 7 * time.Hour
+	softHold    = 2 * time.Hour
+	busyTimeout = 2 * time.Hour
+	step        = 50 * time.Minute
 )
 
 // TestModel runs random calls of the plugin and compares the leases after each call with a model of
@@ -297,7 +297,7 @@ func (m *model) stop(rt *rapid.T) {
 		length = window
 	}
 	until, _ := time.Parse(time.RFC3339, is.Until)
-	if is.State != "Held" || is.Firm != (length == window) || until.Sub(m.now().Add(length)).Abs() > 10*time.Second {
+	if is.State != "Held" || is.Firm != (length == window) || until.Sub(m.now().Add(length)).Abs() > 10*time.Minute {
 		rt.Fatalf("%s after DEL: %+v at %s, want it held for %s (superseded: %t)",
 			had[0], is, m.now(), length, l.superseded)
 	}

@@ -3,13 +3,16 @@
 //
 // In addition to testscript's commands a script can use:
 //
-//	sandbox <name> <namespace/pod> [window]     creates a container ID and a network namespace for a pod
+//	sandbox <name> <namespace/pod> [window]     creates a container ID, in $<name>, and a network namespace, at
+//	                                            $<name>_NETNS, for a pod
 //	remove <name>                               removes the network namespace
+//	address <name> <address/length>             puts an address on the interface eth0 of the sandbox
 //	[!] cni <verb> <name> <file> [KEY=VALUE...] calls the plugin for a sandbox, with the configuration in the file
 //	clock <duration>                            advances the clock
 //	reboot                                      changes the boot ID
 //	healthy                                     fails unless leasectl doctor finds nothing
 //	[!] repair <reason> [flag...]               runs the commands that leasectl doctor prints for a finding
+//	decide <reason> [flag...]                   prints what there is to decide about a finding that has no repair
 //	damage                                      removes an index of the store
 //	format <number>                             changes the format of the store
 //	newer <directory>                           builds leasectl for format 3
@@ -21,6 +24,7 @@ package script_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -30,8 +34,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/vishvananda/netlink"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
@@ -54,8 +60,8 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"sandbox": sandbox, "remove": remove, "cni": cni, "clock": clock, "reboot": reboot,
-			"healthy": healthy, "repair": repair, "damage": damage, "format": format, "newer": newer,
+			"sandbox": sandbox, "remove": remove, "address": address, "cni": cni, "clock": clock, "reboot": reboot,
+			"healthy": healthy, "repair": repair, "decide": decide, "damage": damage, "format": format, "newer": newer,
 		},
 	})
 }
@@ -87,6 +93,7 @@ func sandbox(ts *testscript.TestScript, neg bool, args []string) {
 	sb := s.node.Sandbox(pod)
 	s.sandboxes[args[0]] = sb
 	ts.Setenv(args[0], sb.ID)
+	ts.Setenv(args[0]+"_NETNS", sb.NetNS)
 }
 
 func remove(ts *testscript.TestScript, neg bool, args []string) {
@@ -94,6 +101,18 @@ func remove(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: remove <name>")
 	}
 	stateOf(ts).sandboxes[args[0]].Remove()
+}
+
+func address(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: address <sandbox> <address/length>")
+	}
+	addr, err := netlink.ParseAddr(args[1])
+	ts.Check(err)
+	ts.Check(ns.WithNetNSPath(stateOf(ts).sandboxes[args[0]].NetNS, func(ns.NetNS) error {
+		eth0 := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "peer"}
+		return errors.Join(netlink.LinkAdd(eth0), netlink.AddrAdd(eth0, addr))
+	}))
 }
 
 func clock(ts *testscript.TestScript, neg bool, args []string) {

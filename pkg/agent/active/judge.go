@@ -131,7 +131,7 @@ func candidates(pods []podcache.Pod, since time.Time) []podcache.Pod {
 // own network.
 func wants(p podcache.Pod) bool {
 	w, err := retention.Decide(p)
-	return p.Expected && p.HasAnnotation && err == nil && w.Window > 0
+	return p.Expected && err == nil && w.Window > 0
 }
 
 // withoutLease returns the pods that have no lease. A pod has one if a lease names it, in whichever

@@ -2,7 +2,6 @@ package active
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
@@ -16,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/events"
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
@@ -33,8 +31,6 @@ const (
 	// repeat is how often the Events of a lasting state are created again. The API server keeps an
 	// Event for an hour by default.
 	repeat = time.Hour
-	// maxFailures is the largest number of Events that the API server may reject in one pass.
-	maxFailures = 5
 )
 
 // The reasons of the Events.
@@ -55,27 +51,20 @@ type Watcher struct {
 	ConfDir  string
 	Rules    cniconf.Rules
 	Binaries *cniconf.Binaries
-	// Pods are the pods of the node, and Events is the client for Events. Both are nil without an
-	// API server; then pods are not checked and no Events are created.
-	Pods   *podcache.Pods
-	Events rest.Interface
+	// Pods are the pods of the node, and Queue queues an Event unless one of its name was queued.
+	// Both are nil without an API server; then pods are not checked and no Events are created.
+	Pods  *podcache.Pods
+	Queue func(*eventsv1.Event)
 
 	metric  *prometheus.GaugeVec
 	judge   judge
 	leased  map[string]bool // pods found with a lease, by UID; not checked again
 	wasOff  bool            // a network was reported inactive, and not all are active again
 	backAt  time.Time       // when all networks became active again; zero if none was inactive
-	posted  map[string]post // by namespace/name of the wanted Events
 	changed notify.Signal
 
 	mu     sync.Mutex
 	result []cniconf.Status
-}
-
-// post is the result of the attempts to create an Event.
-type post struct {
-	done     bool      // it was created, or can never be
-	failedAt time.Time // the last attempt; zero if none has failed
 }
 
 // Register registers the metric. It must be called once, before Run.
@@ -118,14 +107,16 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// pass makes one check. If the confirmed statuses have changed, it publishes them. It also creates
+// pass makes one check. If the confirmed statuses have changed, it publishes them. It also queues
 // the Events that should exist.
 func (w *Watcher) pass(ctx context.Context, now time.Time) {
 	if w.judge.add(w.look(ctx, now), now) {
 		w.publish()
 	}
-	if w.Events != nil && w.judge.hasResult {
-		w.post(ctx, now)
+	if w.Queue != nil && w.judge.hasResult {
+		for _, e := range w.wanted(now) {
+			w.Queue(e)
+		}
 	}
 }
 
@@ -142,7 +133,7 @@ func (w *Watcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 	// The pods are read before the leases. The API shows an address only after the lease was
 	// stored, so that no new pod seems to have no lease.
 	pods := candidates(w.pods(), since)
-	missing, err := w.missing(ctx, pods)
+	missing, err := w.missing(ctx, pods, statuses)
 	if err != nil {
 		s := &statuses[0]
 		s.State, s.Reason = cniconf.Unknown, LeasesUnreadable
@@ -164,9 +155,10 @@ func (w *Watcher) pods() []podcache.Pod {
 }
 
 // missing returns those of the given pods that have no lease. It modifies pods. It returns an error
-// if the leases cannot be read, or if the snapshot, the agent's copy of all leases, has a lease of
-// one of these pods: then the store has lost the lease.
-func (w *Watcher) missing(ctx context.Context, pods []podcache.Pod) ([]podcache.Pod, error) {
+// if the leases cannot be read, or if the store was lost and does not know the leases of one of the
+// networks again.
+func (w *Watcher) missing(ctx context.Context, pods []podcache.Pod, networks []cniconf.Status) ([]podcache.Pod,
+	error) {
 	// leased is w.leased without the pods that no longer exist.
 	leased := map[string]bool{}
 	pods = slices.DeleteFunc(pods, func(p podcache.Pod) bool {
@@ -193,14 +185,10 @@ func (w *Watcher) missing(ctx context.Context, pods []podcache.Pod) ([]podcache.
 	if len(missing) == 0 {
 		return nil, nil
 	}
-	// A store that replaced a lost one has no leases of a network before the next ADD of that
-	// network.
-	remembered, _, err := w.Service.Store.ReadSnapshot()
-	if err != nil {
-		return nil, err
-	}
-	if len(withoutLease(missing, remembered)) < len(missing) {
-		return nil, errors.New("the store has lost leases that the snapshot has")
+	for _, s := range networks {
+		if view.Lost && !view.Adopted(s.Network) { // until the next ADD of the network
+			return nil, fmt.Errorf("the store was lost, and no pod of network %s has started since", s.Network)
+		}
 	}
 	return missing, nil
 }
@@ -231,38 +219,6 @@ func (w *Watcher) publish() {
 			text = "whether retention is active is not known"
 		}
 		w.Log.Log(context.Background(), level, text, "network", s.Network, "reason", s.Reason, "message", s.Message)
-	}
-}
-
-// post creates the Events that are wanted and were not created yet. An Event that the API server
-// can never accept is not tried again. After any other error it is tried again in a later pass,
-// after those that have not failed, or failed earlier. Each Event is logged when it first fails.
-// post returns early if the API server is unavailable, and after maxFailures.
-func (w *Watcher) post(ctx context.Context, now time.Time) {
-	posted := map[string]post{}
-	key := func(e *eventsv1.Event) string { return e.Namespace + "/" + e.Name }
-	wanted := slices.DeleteFunc(w.wanted(now), func(e *eventsv1.Event) bool {
-		posted[key(e)] = w.posted[key(e)]
-		return posted[key(e)].done
-	})
-	w.posted = posted
-	slices.SortStableFunc(wanted, func(a, b *eventsv1.Event) int {
-		return posted[key(a)].failedAt.Compare(posted[key(b)].failedAt)
-	})
-	failures := 0
-	for _, e := range wanted {
-		err := events.Post(ctx, w.Events, e)
-		if err != nil && posted[key(e)].failedAt.IsZero() && ctx.Err() == nil {
-			w.Log.Warn("creating an event failed", "reason", e.Reason, "about", e.Regarding.Name, "error", err)
-		}
-		if err == nil || events.IsFinal(err) {
-			posted[key(e)] = post{done: true}
-			continue
-		}
-		posted[key(e)] = post{failedAt: now}
-		if failures++; events.IsUnavailable(err) || failures == maxFailures {
-			return
-		}
 	}
 }
 

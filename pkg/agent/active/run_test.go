@@ -2,12 +2,7 @@ package active
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"log/slog"
-	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/events"
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
@@ -70,7 +66,11 @@ func (f *fixture) restart() {
 		pods = f.Pods
 	}
 	f.Watcher = &Watcher{Service: f.node.Service, Node: "node1", Log: fakeapi.Log, ConfDir: f.ConfDir,
-		Binaries: f.Binaries, Pods: pods, Events: f.server.Clients.Events}
+		Binaries: f.Binaries, Pods: pods, Queue: func(e *eventsv1.Event) {
+			if err := events.Post(context.Background(), f.server.Clients.Events, e); err != nil {
+				f.t.Error(err)
+			}
+		}}
 	f.metric = prometheus.NewRegistry()
 	f.Register(f.metric)
 }
@@ -391,110 +391,33 @@ func TestUnreadableIsUnknown(t *testing.T) {
 	}
 }
 
+// TestLostStoreIsNoEvidence verifies that a pod without a lease is no sign of another plugin while
+// a store that replaced a lost one does not know the network's leases again.
 func TestLostStoreIsNoEvidence(t *testing.T) {
 	f := newFixture(t)
 	f.node.Bind("10.0.0.2", "db-0", "u0", time.Hour, "")
-	if err := f.node.Store.WriteSnapshot(t.Context(), f.node.Clock()); err != nil {
+	if err := os.Remove(filepath.Join(f.node.Store.Dirs().State, "leases.db")); err != nil {
 		t.Fatal(err)
 	}
-	f.node.Update(func(tx *store.Tx) error {
-		return tx.Put(f.node.Pool, netip.MustParseAddr("10.0.0.2"), lease.Lease{})
-	})
+	f.node.Update(func(tx *store.Tx) error { return tx.SetBoot("b") }) // replaces it
 	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute)))
 	f.run(10 * time.Minute)
 	if s := f.Result()[0]; s.State != cniconf.Unknown || s.Reason != LeasesUnreadable {
 		t.Errorf("%+v, want unknown", s)
 	}
 	f.expect("lost", "", "Warning RetentionUnknown Node default/node1: ")
-}
-
-func TestFailedEventsAreRepeated(t *testing.T) {
-	f := newFixture(t)
-	f.configure(flannel)
-	f.setPods(pod("db-0", "u0", "1h", "", f.now), pod("db-1", "u1", "1h", "", f.now))
-	f.server.Reject(func(r *http.Request) int {
-		if r.Method == http.MethodPost && len(f.server.Paths()) > 0 {
-			return http.StatusServiceUnavailable
-		}
-		return 0
+	f.node.Update(func(tx *store.Tx) error {
+		return tx.SetAdopted(lease.Pool{DataDir: f.node.Pool.DataDir, Network: "net"})
 	})
-	f.run(time.Minute)
-	f.expect("one was accepted", "net=0", nodeOff+"FlannelDefault")
-	f.server.Reject(nil)
-	f.run(0)
-	f.expect("available again", "net=0", nodeOff+"FlannelDefault", podOff+"FlannelDefault",
-		"Warning RetentionInactive Pod db/db-1: FlannelDefault")
-	f.server.Requests()
 	f.run(10 * time.Minute)
-	if requests := f.server.Requests(); len(requests) > 0 {
-		t.Errorf("requests without a change: %q", requests)
-	}
-}
-
-// TestFailedEventDoesNotBlockOthers verifies that an Event that the API server cannot create delays
-// no other one, that it is repeated, and that this is logged once.
-func TestFailedEventDoesNotBlockOthers(t *testing.T) {
-	f := newFixture(t)
-	var log strings.Builder
-	f.Log = slog.New(slog.NewTextHandler(&log, nil))
-	f.configure(flannel)
-	f.setPods(pod("db-0", "u0", "1h", "", f.now), pod("db-1", "u1", "1h", "", f.now))
-	f.server.Reject(func(r *http.Request) int {
-		if strings.Contains(r.URL.Path, "/namespaces/default/") {
-			return http.StatusInternalServerError
-		}
-		return 0
-	})
-	f.run(time.Minute)
-	pods := []string{podOff + "FlannelDefault", "Warning RetentionInactive Pod db/db-1: FlannelDefault"}
-	f.expect("the node's is not accepted", "net=0", pods...)
-	if n := strings.Count(log.String(), "creating an event failed"); n != 1 {
-		t.Errorf("%d log lines, want 1: %s", n, log.String())
-	}
-	f.server.Reject(nil)
-	f.run(0)
-	f.expect("accepted", "net=0", append([]string{nodeOff + "FlannelDefault"}, pods...)...)
-}
-
-// TestFailuresOfAPassAreLimited verifies that each Event is tried in its turn, but not all in one
-// pass, while the API server rejects every one.
-func TestFailuresOfAPassAreLimited(t *testing.T) {
-	f := newFixture(t)
-	f.configure(flannel)
-	var pods []*corev1.Pod
-	for i := range 2 * maxFailures {
-		pods = append(pods, pod(fmt.Sprint("db-", i), fmt.Sprint("u", i), "1h", "", f.now))
-	}
-	f.setPods(pods...)
-	tried := map[string]bool{}
-	f.server.Reject(func(r *http.Request) int {
-		var e eventsv1.Event
-		body, err := io.ReadAll(r.Body)
-		if err == nil {
-			err = json.Unmarshal(body, &e)
-		}
-		if err != nil {
-			t.Error(err)
-		}
-		tried[e.Regarding.Name] = true
-		return http.StatusUnauthorized
-	})
-	f.run(confirmAfter)
-	for range 2 {
-		f.server.Requests()
-		f.run(0)
-		if n := len(f.server.Requests()); n != maxFailures {
-			t.Errorf("%d requests, want %d", n, maxFailures)
-		}
-	}
-	if len(tried) != len(pods)+1 { // and the node
-		t.Errorf("%d Events are tried, want %d", len(tried), len(pods)+1)
+	if s := f.Result()[0]; s.State != cniconf.Inactive {
+		t.Errorf("its leases are known again, and the pod has none: %+v", s)
 	}
 }
 
 func TestWithoutAPIServer(t *testing.T) {
 	f := newFixture(t)
-	f.Pods, f.Events = nil, nil
+	f.Pods, f.Queue = nil, nil
 	f.configure(flannel)
 	f.run(time.Minute)
 	f.expect("no API server", "net=0")

@@ -39,8 +39,6 @@ type notice struct {
 	Text           string
 	Time           time.Time
 	Subject        string // distinguishes notices of one pod and reason, e.g. by container
-
-	failedAt time.Time // when creating the Event first failed; zero before
 }
 
 // reader converts journal entries to notices. It remembers the last address of each attachment.

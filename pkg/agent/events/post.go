@@ -6,7 +6,6 @@ import (
 	"hash/fnv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -21,12 +20,9 @@ import (
 // controller is the value of reportingController in all Events of the agent.
 const controller = "leasehold-agent"
 
-// maxNote is the longest note that the API server accepts, in bytes.
-const maxNote = 1024
-
 // New returns an Event of the agent on a node. The caller derives the name from what has happened,
 // so that a repeated request does not create a second Event. The name has at most 253 bytes. New
-// truncates the note to maxNote bytes.
+// cuts the note to informer.MaxNote bytes.
 func New(regarding corev1.ObjectReference, name, node, action string, isWarning bool, reason, note string,
 	at time.Time) *eventsv1.Event {
 	kind := corev1.EventTypeNormal
@@ -46,7 +42,7 @@ func New(regarding corev1.ObjectReference, name, node, action string, isWarning 
 		Action:              action,
 		Reason:              reason,
 		Type:                kind,
-		Note:                cut(note, maxNote),
+		Note:                informer.Cut(note, informer.MaxNote),
 		Regarding:           regarding,
 	}
 }
@@ -78,17 +74,6 @@ func Name(object string, hash uint64) string {
 		object = strings.TrimRight(object[:230], ".-")
 	}
 	return fmt.Sprintf("%s.%016x", object, hash)
-}
-
-// cut truncates s to at most limit bytes, without splitting a character.
-func cut(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit]
 }
 
 // Post creates an Event in the API. It returns nil if the Event already exists, if its namespace

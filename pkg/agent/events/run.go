@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -33,14 +34,14 @@ const (
 	// The API server keeps Events for longer than maxAge. The Event of an entry that was reported
 	// before the start therefore still exists, and its name prevents a second one.
 	maxAge = 10 * time.Minute
-	// maxQueued is the largest number of notices that wait for the API server. If there are more,
+	// maxQueued is the largest number of Events that wait for the API server. If there are more,
 	// the oldest are dropped.
 	maxQueued = 1024
 	// maxFailures is the largest number of Events that the API server may reject in one pass.
 	maxFailures = 10
 )
 
-// Events is the task that creates Events about the addresses of a node's pods.
+// Events is the task that creates the agent's Events.
 type Events struct {
 	Service *maintain.Service
 	Node    string
@@ -51,35 +52,43 @@ type Events struct {
 	reader  reader
 	cursor  uint64
 	started bool
-	invalid once.Set // by pod and value: invalid annotations that were reported
-	ending  once.Set // by pod, address and day: ends of holds that were announced
+	known   once.Set // the names of Events that were queued, except for those about journal entries
 
-	mu     sync.Mutex
-	queue  []notice
-	queued notify.Signal
+	mu    sync.Mutex
+	queue []queued
+	wake  notify.Signal // sent when an Event was queued
+}
+
+// queued is an Event that is to be created.
+type queued struct {
+	*eventsv1.Event
+	failedAt time.Time // when creating it first failed; zero before
 }
 
 // Run creates Events until ctx is done. changes receives a value when the store has changed. Run
 // returns ctx.Err().
 func (e *Events) Run(ctx context.Context, changes <-chan struct{}) error {
-	return informer.Loop(ctx, minInterval, informer.Any(ctx, changes, e.queued.Subscribe()), e.pass)
+	return informer.Loop(ctx, minInterval, informer.Any(ctx, changes, e.wake.Subscribe()), e.pass)
 }
 
-// Invalid queues an Event about an invalid annotation of a pod, once for each value of the
-// annotation. It does not block and is safe for concurrent use.
+// Invalid queues an Event about an invalid annotation of a pod, once for each problem. It does not
+// block and is safe for concurrent use.
 func (e *Events) Invalid(p podcache.Pod, problem error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	values := p.Annotation
-	if p.HasReserveAs {
-		values += "\x00" + p.ReserveAs
-	}
-	if !e.invalid.First(string(p.ObjectUID)+"\x00"+values, time.Now()) {
+	e.Queue(eventOf(notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation,
+		Warning: true, Text: problem.Error() + "; the previous value stays in effect", Time: time.Now(),
+		Subject: problem.Error()}, p.ObjectUID, e.Node))
+}
+
+// Queue queues an Event, unless one of the same name was queued in the last hour. It does not block
+// and is safe for concurrent use.
+func (e *Events) Queue(event *eventsv1.Event) {
+	if !e.known.First(event.Namespace+"/"+event.Name, time.Now()) {
 		return
 	}
-	e.enqueue(notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation, Warning: true,
-		Text: problem.Error() + "; the previous value stays in effect", Time: time.Now(), Subject: values})
-	e.queued.Send()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.enqueue(queued{Event: event})
+	e.wake.Send()
 }
 
 // Ending queues an Event that a hold without end will be ended because its pod has been away for
@@ -91,61 +100,56 @@ func (e *Events) Ending(l lease.Lease, rest time.Duration) {
 		Text: fmt.Sprintf("%s is reserved forever, but the pod has been away for long: the address is released in "+
 			"less than %d days unless the pod comes back", l.Address, days),
 		Time: time.Now(), Subject: fmt.Sprintf("%s %d", l.Address, days)}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.ending.First(n.UID+"\x00"+n.Subject, n.Time) {
-		e.enqueue(n)
-		e.queued.Send()
-	}
+	pods, _ := e.Pods.Views()
+	e.Queue(eventOf(n, objectUID(pods, n), e.Node))
 }
 
-// enqueue appends notices to the queue, and drops the oldest ones above maxQueued. The caller holds
+// enqueue appends Events to the queue, and drops the oldest ones above maxQueued. The caller holds
 // e.mu.
-func (e *Events) enqueue(n ...notice) {
-	e.queue = append(e.queue, n...)
+func (e *Events) enqueue(q ...queued) {
+	e.queue = append(e.queue, q...)
 	if more := len(e.queue) - maxQueued; more > 0 {
-		e.queue = append([]notice(nil), e.queue[more:]...)
+		e.queue = append([]queued(nil), e.queue[more:]...)
 	}
 }
 
-// pass queues notices for new journal entries, and then creates the Events of the queued notices.
-// An Event that the API server can never accept is dropped. If the API server is unavailable, the
-// notice stays the first of the queue. After any other error the notice becomes the last one, so
-// that it does not delay the others, and is dropped after maxAge. Each notice is logged when it
-// first fails and when it is dropped. pass returns the time until the retry, 0 if no retry is
-// necessary.
+// pass queues Events for new journal entries, and then creates the queued Events. An Event that the
+// API server can never accept is dropped. If the API server is unavailable, the Event stays the
+// first of the queue. After any other error it becomes the last one, so that it does not delay the
+// others, and is dropped after maxAge. Each Event is logged when it first fails and when it is
+// dropped. pass returns the time until the retry, 0 if no retry is necessary.
 func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Views()
 	if err := e.read(ctx, pods); err != nil && !store.IsEmpty(err) {
 		e.Log.Warn("reading the journal failed", "error", err)
 		requeueAfter = wait.Jitter(retry, 1)
 	}
-	var failed []notice
+	var failed []queued
 	defer func() { e.putBack(failed) }()
 	for len(failed) < maxFailures {
-		n, ok := e.next()
+		q, ok := e.next()
 		if !ok {
 			break
 		}
-		err := Post(ctx, e.Client, eventOf(n, objectUID(pods, n), e.Node))
+		err := Post(ctx, e.Client, q.Event)
 		if err == nil {
 			continue
 		}
-		log := e.Log.With("reason", n.Reason, "pod", n.Namespace+"/"+n.Pod, "error", err)
-		isDown := IsUnavailable(err)
-		if IsFinal(err) || !isDown && !n.failedAt.IsZero() && time.Since(n.failedAt) >= maxAge {
+		log := e.Log.With("reason", q.Reason, "about", q.Regarding.Namespace+"/"+q.Regarding.Name, "error", err)
+		isDown := isUnavailable(err)
+		if isFinal(err) || !isDown && !q.failedAt.IsZero() && time.Since(q.failedAt) >= maxAge {
 			log.Warn("creating an event failed")
 			continue
 		}
-		if n.failedAt.IsZero() && ctx.Err() == nil {
+		if q.failedAt.IsZero() && ctx.Err() == nil {
 			log.Warn("creating an event failed, it will be tried again")
-			n.failedAt = time.Now()
+			q.failedAt = time.Now()
 		}
 		if isDown {
-			e.putFirst(n)
+			e.putFirst(q)
 			return wait.Jitter(retry, 1)
 		}
-		failed = append(failed, n)
+		failed = append(failed, q)
 	}
 	if len(failed) > 0 {
 		return wait.Jitter(retry, 1)
@@ -153,35 +157,35 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	return requeueAfter
 }
 
-// next removes the first notice from the queue. It reports false if the queue is empty.
-func (e *Events) next() (notice, bool) {
+// next removes the first Event from the queue. It reports false if the queue is empty.
+func (e *Events) next() (queued, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.queue) == 0 {
-		return notice{}, false
+		return queued{}, false
 	}
-	n := e.queue[0]
+	q := e.queue[0]
 	e.queue = e.queue[1:]
-	return n, true
+	return q, true
 }
 
-// putFirst inserts a notice at the front of the queue.
-func (e *Events) putFirst(n notice) {
+// putFirst inserts an Event at the front of the queue.
+func (e *Events) putFirst(q queued) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.queue = append([]notice{n}, e.queue...)
+	e.queue = append([]queued{q}, e.queue...)
 }
 
-// putBack appends notices to the queue.
-func (e *Events) putBack(n []notice) {
+// putBack appends Events to the queue.
+func (e *Events) putBack(q []queued) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.enqueue(n...)
+	e.enqueue(q...)
 }
 
-// IsUnavailable reports whether an error of Post means that no Event can be created at present: the
+// isUnavailable reports whether an error of Post means that no Event can be created at present: the
 // API server did not respond, or asks the client to wait.
-func IsUnavailable(err error) bool {
+func isUnavailable(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return true
@@ -193,13 +197,13 @@ func IsUnavailable(err error) bool {
 	return apierrors.IsServerTimeout(err)
 }
 
-// IsFinal reports whether an error of Post is permanent: the API server rejected the request and
+// isFinal reports whether an error of Post is permanent: the API server rejected the request and
 // would reject a retry as well.
-func IsFinal(err error) bool {
+func isFinal(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
 }
 
-// read queues notices for the journal entries that were written since its last call. The first call
+// read queues Events for the journal entries that were written since its last call. The first call
 // reads the whole journal, because the reader needs the former address of each pod. From that call,
 // entries older than maxAge are not queued.
 func (e *Events) read(ctx context.Context, pods map[informer.Name]podcache.Pod) error {
@@ -218,7 +222,7 @@ func (e *Events) read(ctx context.Context, pods map[informer.Name]podcache.Pod) 
 	defer e.mu.Unlock()
 	for _, n := range notices {
 		if e.started || time.Since(n.Time) < maxAge {
-			e.enqueue(n)
+			e.enqueue(queued{Event: eventOf(n, objectUID(pods, n), e.Node)})
 		}
 	}
 	e.started = true

@@ -110,7 +110,7 @@ func TestFailedEventsStayQueuedInOrder(t *testing.T) {
 			t.Errorf("requeue after %s, want %s", requeueAfter, retry)
 		}
 	}
-	if len(w.queue) != 2 || w.queue[0].UID != "u1" {
+	if len(w.queue) != 2 || w.queue[0].Regarding.UID != "u1" {
 		t.Errorf("queue: %+v", w.queue)
 	}
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
@@ -193,19 +193,34 @@ func TestFailuresOfAPassAreLimited(t *testing.T) {
 func TestFullQueueDropsTheOldest(t *testing.T) {
 	w := newFixture(t)
 	for i := range maxQueued + 3 {
-		w.enqueue(notice{UID: fmt.Sprint(i)})
+		w.Queue(&eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}})
 	}
-	if len(w.queue) != maxQueued || w.queue[0].UID != "3" {
-		t.Errorf("%d queued, the first is %s", len(w.queue), w.queue[0].UID)
+	if len(w.queue) != maxQueued || w.queue[0].Name != "3" {
+		t.Errorf("%d queued, the first is %s", len(w.queue), w.queue[0].Name)
+	}
+}
+
+// An Event that is queued again and again is created once, as soon as the API server is available.
+func TestQueuedEventIsCreatedOnce(t *testing.T) {
+	w := newFixture(t)
+	w.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
+	node := corev1.ObjectReference{Kind: "Node", Name: "node1", UID: "n1"}
+	for range 3 {
+		w.Queue(New(node, "node1.1", "node1", "CheckRetention", true, "RetentionInactive", "not retained", time.Now()))
+		w.runPass()
+	}
+	w.server.Reject(nil)
+	w.server.Requests()
+	w.runPass()
+	if requests := w.server.Requests(); len(requests) != 1 || !slices.Equal(w.created(), []string{"n1 not retained"}) {
+		t.Errorf("requests %q, created %q", requests, w.created())
 	}
 }
 
 func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 	w := newFixture(t)
-	pod := podcache.Pod{Name: informer.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1",
-		Annotation: "soon"}
+	pod := podcache.Pod{Name: informer.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1"}
 	for _, value := range []string{"soon", "soon", "later", "soon"} {
-		pod.Annotation = value
 		w.Invalid(pod, errors.New("no window: "+value))
 		w.runPass()
 	}
@@ -223,7 +238,7 @@ func TestEndingHoldIsAnnouncedOnceADay(t *testing.T) {
 		w.Ending(l, rest)
 		w.runPass()
 	}
-	w.ending = once.Set{} // as after a restart
+	w.known = once.Set{} // as after a restart
 	w.Ending(l, 25*time.Hour)
 	w.runPass()
 	var want []string

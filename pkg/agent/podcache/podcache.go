@@ -29,16 +29,12 @@ type Pod struct {
 	UID string
 	// ObjectUID is the UID of the object in the API.
 	ObjectUID types.UID
-	// Annotation is the value of the annotation policy.Annotation, which requests retention. It is
-	// meaningful only if HasAnnotation is true.
-	Annotation    string
-	HasAnnotation bool
-	// ReserveAs is the value of the annotation policy.ReserveAs, the pod's reservation name. It is
-	// meaningful only if HasReserveAs is true.
-	ReserveAs    string
-	HasReserveAs bool
-	Owner        Owner
-	OwnerUID     types.UID // of Owner
+	// Request is the retention that the pod's annotations request. It is the zero value if they are
+	// invalid, and Invalid is the reason then, otherwise "".
+	Request  policy.Request
+	Invalid  string
+	Owner    Owner
+	OwnerUID types.UID // of Owner
 	// GenerateName is the prefix from which the API server may have generated the pod's name.
 	GenerateName string
 	// SetPodName is the value of the label statefulset.kubernetes.io/pod-name, in which a
@@ -60,6 +56,9 @@ type Pod struct {
 
 // Owner is the controller of a pod. The zero value means that the pod has no controller.
 type Owner struct{ Group, Kind, Name string }
+
+// maxKind is how many bytes a kind has, at most.
+const maxKind = 63
 
 // Annotations of a mirror pod, the object of a static pod in the API. kubeletHash is the UID that
 // the kubelet gave the static pod.
@@ -85,19 +84,30 @@ func Of(p *corev1.Pod) Pod {
 		out.IPs = append(out.IPs, ip.IP)
 	}
 	out.OwnClaim = slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return isOwnClaim(v, p.Name) })
-	out.Annotation, out.HasAnnotation = p.Annotations[policy.Annotation]
-	out.ReserveAs, out.HasReserveAs = p.Annotations[policy.ReserveAs]
-	if hash := p.Annotations[kubeletHash]; hash != "" && p.Annotations[mirrorPod] != "" {
+	var err error
+	if out.Request, err = policy.RequestFrom(p.Annotations, true); err != nil {
+		out.Invalid = err.Error()
+	}
+	hash := informer.Short(p.Annotations[kubeletHash], informer.MaxUID)
+	if hash != "" && p.Annotations[mirrorPod] != "" {
 		out.UID = hash
 	}
-	if c := metav1.GetControllerOf(p); c != nil {
-		group, _, hasGroup := strings.Cut(c.APIVersion, "/")
-		if !hasGroup {
-			group = ""
-		}
-		out.Owner, out.OwnerUID = Owner{group, c.Kind, c.Name}, c.UID
-	}
+	out.Owner, out.OwnerUID = ownerOf(p)
 	return out
+}
+
+// ownerOf returns the controller of a pod and its UID. The API server does not limit the texts of
+// an owner reference, so that ownerOf ignores one that is longer than any object's.
+func ownerOf(p *corev1.Pod) (Owner, types.UID) {
+	c := metav1.GetControllerOfNoCopy(p)
+	if c == nil || len(c.Kind) > maxKind || len(c.Name) > informer.MaxName || len(c.UID) > informer.MaxUID {
+		return Owner{}, ""
+	}
+	group, _, hasGroup := strings.Cut(c.APIVersion, "/")
+	if !hasGroup {
+		group = ""
+	}
+	return Owner{strings.Clone(informer.Short(group, informer.MaxName)), c.Kind, c.Name}, c.UID
 }
 
 // isOwnClaim reports whether a volume's claim was created for the pod, as the claims of volume

@@ -1,14 +1,19 @@
 package podcache
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -34,8 +39,14 @@ func TestOf(t *testing.T) {
 	}{
 		{"plain", with(func(*corev1.Pod) {}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true}},
 		{"with the annotation", with(func(p *corev1.Pod) {
-			p.Annotations = map[string]string{"io.kubernetes.cri/reserved-ip-duration": "", "other": "big"}
-		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, HasAnnotation: true}},
+			p.Annotations = map[string]string{"io.kubernetes.cri/reserved-ip-duration": "10", "other": "big"}
+		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true,
+			Request: policy.Request{Known: true, Window: lease.Window(10 * time.Minute)}}},
+		{"with an invalid annotation", with(func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"io.kubernetes.cri/reserved-ip-duration": ""}
+		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, Invalid: `annotation ` +
+			`io.kubernetes.cri/reserved-ip-duration: "" is not a window; want whole minutes ("10"), a duration ` +
+			`("90s", "24h"), "forever", or "0" for no retention; at most 10 years ("87600h")`}},
 		{"ready, of a StatefulSet", with(func(p *corev1.Pod) {
 			p.OwnerReferences = controlled("apps/v1", "StatefulSet", "db")
 			p.GenerateName = "db-"
@@ -74,11 +85,43 @@ func TestOf(t *testing.T) {
 		{"terminating", with(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), Pod{Name: name, UID: "u1",
 			ObjectUID: "u1", Deleting: true}},
 		{"with a reservation name", with(func(p *corev1.Pod) {
-			p.Annotations = map[string]string{policy.ReserveAs: "registry"}
-		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, ReserveAs: "registry", HasReserveAs: true}},
+			p.Annotations = map[string]string{policy.Annotation: "forever", policy.ReserveAs: "registry"}
+		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true,
+			Request: policy.Request{Known: true, Window: lease.Forever, Reservation: "registry"}}},
 	} {
+		if c.want.Invalid == "" {
+			c.want.Request.Known = true
+		}
 		if diff := cmp.Diff(c.want, Of(c.pod)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+// TestPodWithLongTexts has a user write as much into a pod as the API server accepts.
+func TestPodWithLongTexts(t *testing.T) {
+	long := strings.Repeat("x", 60<<10)
+	for _, window := range []string{"10", strings.Repeat("1ns", 20<<10)} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u1", OwnerReferences: controlled(
+			"apps/"+long, "StatefulSet", "db"), Annotations: map[string]string{policy.Annotation: window,
+			policy.ReserveAs: long, kubeletHash: long, mirrorPod: long}, Labels: map[string]string{"a": long}}}
+		got := Of(p)
+		if size := len(fmt.Sprintf("%#v", got)); size > 1<<10 || got.UID != "u1" || got.Invalid == "" {
+			t.Errorf("the view has %d bytes, the UID %.10s, and is invalid because %q", size, got.UID, got.Invalid)
+		}
+		if unsafe.StringData(got.Owner.Group) == unsafe.StringData(p.OwnerReferences[0].APIVersion) {
+			t.Error("the view keeps the text of the owner's version")
+		}
+		for _, change := range []func(*metav1.OwnerReference){
+			func(o *metav1.OwnerReference) { o.UID = types.UID(long) },
+			func(o *metav1.OwnerReference) { o.Name = long },
+			func(o *metav1.OwnerReference) { o.Kind = long },
+		} {
+			p.OwnerReferences = controlled("apps/v1", "StatefulSet", "db")
+			change(&p.OwnerReferences[0])
+			if got := Of(p); got.Owner != (Owner{}) || got.OwnerUID != "" {
+				t.Errorf("the view has an owner: %.100v", got.Owner)
+			}
 		}
 	}
 }

@@ -112,9 +112,11 @@ func want(node nodeIdentity, pod informer.Name, leases []lease.Lease, now lease.
 	endless := false
 	for _, l := range leases {
 		w.Leases = append(w.Leases, maintain.RefTo(l))
-		texts = append(texts, l.Address.String())
-		status.Addresses = append(status.Addresses, ipamv1.Address{
-			Network: l.Pool.Network, Interface: l.Holder.IfName, Address: l.Address.String()})
+		if len(texts) < ipamv1.MaxAddresses {
+			texts = append(texts, l.Address.String())
+			status.Addresses = append(status.Addresses, ipamv1.Address{
+				Network: l.Pool.Network, Interface: l.Holder.IfName, Address: l.Address.String()})
+		}
 		if l.State == lease.Bound {
 			status.State = ipamv1.Bound
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -239,16 +240,26 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.
 		}}}
 	networks := map[string]ipamv1.NetworkAddressPool{}
 	for _, s := range statuses {
-		if s.Network != "" {
+		if s.Network != "" && len(s.Network) <= ipamv1.MaxNetworkName { // a longer one is not leasehold's
 			n := ipamv1.NetworkAddressPool{Name: s.Network, Active: conditionStatus[s.State]}
 			if s.State != cniconf.Active {
-				n.Reason, n.Message = s.Reason, s.Message
+				n.Reason, n.Message = s.Reason, informer.Cut(s.Message, ipamv1.MaxMessage)
 			}
 			networks[s.Network] = n
 		}
 	}
 	isComplete := len(statuses) > 0 &&
 		!slices.ContainsFunc(statuses, func(s cniconf.Status) bool { return s.State == cniconf.Unknown })
+	sizes := map[string]uint64{} // of the ranges in the configuration, until the plugin was called
+	for _, s := range statuses {
+		if s.State != cniconf.Active || s.Size == 0 {
+			continue
+		}
+		sizes[s.Network] = s.Size
+		if !slices.ContainsFunc(usage, func(u store.Usage) bool { return u.Pool.Network == s.Network }) {
+			usage = append(slices.Clip(usage), store.Usage{Pool: lease.Pool{Network: s.Network}})
+		}
+	}
 	status := &object.Status
 	for _, u := range usage {
 		name := u.Pool.Network
@@ -259,6 +270,9 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.
 			if isComplete && u.Bound+u.Held == 0 {
 				continue
 			}
+		}
+		if size := sizes[name]; u.Ranges == nil && size > 0 {
+			u.Ranges, u.Size, u.Free = pool.Set{}, size, size-min(size, u.Bound+u.Held)
 		}
 		n.AddressCounts = countsOf(u)
 		networks[name] = n
@@ -272,7 +286,7 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.
 	}
 	s := summary(statuses)
 	status.Conditions = []metav1.Condition{{Type: ipamv1.ConditionRetentionActive, Status: conditionStatus[s.State],
-		Reason: s.Reason, Message: s.Message}}
+		Reason: s.Reason, Message: informer.Cut(s.Message, ipamv1.MaxMessage)}}
 	return object
 }
 

@@ -217,12 +217,9 @@ func TestNodeAddressPoolFollowsTheActivity(t *testing.T) {
 	<-began
 	inactive.Store(true)
 	changes <- struct{}{}
-	for end := time.Now().Add(15 * time.Second); p.object().Status.Networks[0].Active != metav1.ConditionFalse; {
-		if time.Now().After(end) {
-			t.Fatalf("after 15 s: %s", networksText(p.object().Status))
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	fakeapi.Until(t, "the network is published as inactive", func() bool {
+		return p.object().Status.Networks[0].Active == metav1.ConditionFalse
+	})
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -379,6 +376,9 @@ func TestDesiredNodePool(t *testing.T) {
 			Held: held, Free: size - bound - held}
 	}
 	active := func(network string) cniconf.Status { return cniconf.Status{Network: network, State: cniconf.Active} }
+	sized := func(network string, size uint64) cniconf.Status {
+		return cniconf.Status{Network: network, State: cniconf.Active, Size: size}
+	}
 	inactive := cniconf.Status{Network: "b", State: cniconf.Inactive, Reason: "Because"}
 	notKnown := cniconf.Status{Network: "c", State: cniconf.Unknown, Reason: "Perhaps"}
 	for name, tt := range map[string]struct {
@@ -395,6 +395,12 @@ func TestDesiredNodePool(t *testing.T) {
 			"9223372036854775807=2+3+9223372036854775807 a 9223372036854775807=1+2+9223372036854775807 Unknown " +
 				"b 10=1+1+8 Unknown" + unknown},
 		"loaded, not used yet": {nil, []cniconf.Status{active("a")}, "?=0+0+? a ?=0+0+? True RetentionActive=True"},
+		"loaded with ranges, not used yet": {nil, []cniconf.Status{sized("a", 10)},
+			"10=0+0+10 a 10=0+0+10 True RetentionActive=True"},
+		"loaded with ranges, imported": {[]store.Usage{{Pool: lease.Pool{Network: "a"}, Bound: 3, Held: 1}},
+			[]cniconf.Status{sized("a", 10)}, "10=3+1+6 a 10=3+1+6 True RetentionActive=True"},
+		"loaded with other ranges than the last call's": {[]store.Usage{usage("a", 10, 1, 2)},
+			[]cniconf.Status{sized("a", 20)}, "10=1+2+7 a 10=1+2+7 True RetentionActive=True"},
 		"one inactive": {nil, []cniconf.Status{notKnown, active("a"), inactive},
 			"?=0+0+? a ?=0+0+? True b ?=0+0+? False c ?=0+0+? Unknown RetentionActive=False"},
 		"one unknown": {nil, []cniconf.Status{active("a"), notKnown},

@@ -62,15 +62,28 @@ type Objects struct {
 // NewObjects returns the Objects of a node. They are empty until Run has received a list.
 func NewObjects(client rest.Interface, node string, pool *Pool, log *slog.Logger) *Objects {
 	view := func(r *ipamv1.IPReservation) *ipamv1.IPReservation {
-		r.ManagedFields = nil
-		if r.Spec.NodeName != node {
-			// The label selects another node's object too if the hashes of their names are equal.
-			r.Spec, r.Status = ipamv1.IPReservationSpec{}, ipamv1.IPReservationStatus{}
+		v := &ipamv1.IPReservation{ObjectMeta: metaOf(r)}
+		// The label selects another node's object too if the hashes of their names are equal.
+		if r.Spec.NodeName == node {
+			v.Spec, v.Status = r.Spec, r.Status
+			v.Status.Conditions = ours(v.Status.Conditions)
 		}
-		return r
+		return v
 	}
 	return &Objects{Informer: informer.New(view, nil), client: client, node: node, pool: pool, log: log,
 		backoff: readBackoff, fresh: map[string]struct{}{}}
+}
+
+// metaOf returns the part of an object's metadata that its view has: nothing that users may write.
+func metaOf(o metav1.Object) metav1.ObjectMeta {
+	m := metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
+		ResourceVersion: o.GetResourceVersion()}
+	for _, key := range []string{ipamv1.LabelNodeHash, ipamv1.LabelPodHash} {
+		if value, found := o.GetLabels()[key]; found {
+			metav1.SetMetaDataLabel(&m, key, value)
+		}
+	}
+	return m
 }
 
 const resource = "ipreservations"

@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -53,7 +54,7 @@ func TestOldServerSelectsByLabel(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := NewObjects(clients.IPAM, "node1", NewPool(clients.IPAM, "node1"), fakeapi.Log)
-	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	changes, done := o.Changes(), make(chan struct{})
 	go func() { defer close(done); _ = o.Run(ctx) }()
 	defer func() { stop(); server.CloseClientConnections(); <-done }()
@@ -301,4 +302,28 @@ func TestNodeAddressPoolIsWatched(t *testing.T) {
 	c.Until("it is deleted", func() bool { return len(o.List()) == 0 })
 	c.Remove(poolPath)
 	c.Until("the NodeAddressPool is deleted", func() bool { return pool.Object() == nil && pool.Named() == nil })
+}
+
+// TestObjectsWithLongTexts has a user write as much into the metadata of a reservation as the API
+// server accepts.
+func TestObjectsWithLongTexts(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	o := NewObjects(nil, "node1", NewPool(nil, "node1"), fakeapi.Log)
+	meta := metav1.ObjectMeta{Namespace: "db", Name: "db-0-0a0a0a0a", UID: "r1", ResourceVersion: "1",
+		Labels:      map[string]string{ipamv1.LabelNodeHash: "h", "a": long},
+		Annotations: map[string]string{"a": long}, Finalizers: []string{long},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: long, Name: long, UID: "u"}}}
+	for _, node := range []string{"node1", "of-the-same-hash"} {
+		r := &ipamv1.IPReservation{ObjectMeta: meta, Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: node,
+			Release: "1"}, Status: ipamv1.IPReservationStatus{ID: "1", Conditions: []metav1.Condition{
+			{Type: "Other", Message: long}, {Type: conditionReleased}}}}
+		if err := o.Replace([]any{r}, ""); err != nil {
+			t.Fatal(err)
+		}
+		got, _ := o.Get("db/db-0-0a0a0a0a")
+		if size := len(fmt.Sprintf("%#v", *got)); size > 4<<10 || got.UID != "r1" || got.ResourceVersion != "1" ||
+			got.Labels[ipamv1.LabelNodeHash] != "h" || (got.Spec.Release == "1") != (node == "node1") {
+			t.Errorf("the view of an object of %s has %d bytes: %.300v", node, size, got)
+		}
+	}
 }

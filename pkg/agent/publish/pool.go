@@ -28,8 +28,9 @@ type Pool struct {
 // NewPool returns the Pool of a node. It is empty until Run has received the object.
 func NewPool(client rest.Interface, node string) *Pool {
 	view := func(p *ipamv1.NodeAddressPool) *ipamv1.NodeAddressPool {
-		p.ManagedFields = nil
-		return p
+		v := &ipamv1.NodeAddressPool{ObjectMeta: metaOf(p), Spec: p.Spec, Status: p.Status}
+		v.OwnerReferences = p.OwnerReferences
+		return v
 	}
 	return &Pool{informer.New(view, nil), client, node}
 }

@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -53,6 +55,7 @@ type Publisher struct {
 	Core    rest.Interface
 	Pods    *podcache.Pods
 	Objects *Objects
+	Active  func() []cniconf.Status // as active.Watcher.Result
 	Log     *slog.Logger
 	Metrics *Metrics
 
@@ -151,7 +154,7 @@ func (p *Publisher) pass(ctx context.Context) (requeueAfter time.Duration) {
 	}
 	view, err := p.Service.List(ctx, lease.Lease.IsRetained)
 	if store.IsEmpty(err) {
-		view, err = maintain.NodeView{}, nil // Adopted reports false for all networks, so nothing is deleted
+		view, err = maintain.NodeView{}, nil // Adopted reports false for all networks
 	}
 	if err != nil {
 		p.logProblem("reading the leases failed, reservations not updated", err)
@@ -311,18 +314,27 @@ func (p *Publisher) resetFailures(lists int) {
 }
 
 // isObsolete reports whether an object that is not in the plan may be deleted. It may be if the
-// store knows all leases of the networks in the object (maintain.NodeView.Adopted). Otherwise the
-// leases may have been lost with the store, and may be recovered.
+// store knows all leases of the networks in the object (maintain.NodeView.Adopted), or leasehold
+// has not used them. Otherwise the leases may have been lost with the store, and may be recovered.
 func (p *Publisher) isObsolete(existing *ipamv1.IPReservation) bool {
 	if len(existing.Status.Addresses) == 0 {
 		return !p.view.Now.IsZero()
 	}
 	for _, a := range existing.Status.Addresses {
-		if !p.view.Adopted(a.Network) {
+		if !p.view.Adopted(a.Network) && !p.isUnused(a.Network) {
 			return false
 		}
 	}
 	return true
+}
+
+// isUnused reports whether leasehold serves a network, but was not called for it since it was
+// installed: the store is not a successor of a lost one, and host-local's directory has no mark.
+// The object is of an earlier installation, which has ended its leases when it was removed.
+func (p *Publisher) isUnused(network string) bool {
+	return !p.view.Lost && slices.ContainsFunc(p.Active(), func(s cniconf.Status) bool {
+		return s.State == cniconf.Active && s.Pool.Network == network && !hostlocal.IsMarked(s.Pool)
+	})
 }
 
 // enqueue queues an object for the workers if it must be written. It does nothing for an object

@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -53,6 +55,7 @@ func newFixture(t *testing.T) *fixture {
 	p := &fixture{t: t, node: n, server: server, metrics: metrics, Publisher: &Publisher{
 		Service: n.Service, Node: "node1", Core: server.Clients.Core, Pods: podcache.New(server.Clients.Core, "node1"),
 		Objects: NewObjects(server.Clients.IPAM, "node1", NewPool(server.Clients.IPAM, "node1"), fakeapi.Log),
+		Active:  func() []cniconf.Status { return nil },
 		Log:     fakeapi.Log,
 		Metrics: NewMetrics(metrics),
 	}}
@@ -167,8 +170,8 @@ func testWritesOfARecreation(t *testing.T, isLate bool) {
 	p.after(ipamv1.ReturnDelay - time.Second)
 	p.expect("away", p.publish())
 	if isLate {
-		if after := p.pass(t.Context()); after < 900*time.Millisecond || after > 1100*time.Millisecond {
-			t.Errorf("the next pass is after %s, want 1 s", after)
+		if after := p.pass(t.Context()); after != time.Second+10*time.Millisecond {
+			t.Errorf("the next pass is after %s, want 1.01 s", after)
 		}
 		p.after(time.Second)
 		p.expect("held", p.publish(), "PATCH status")
@@ -241,6 +244,58 @@ func TestUnknownStateChangesNothing(t *testing.T) {
 	}
 }
 
+// What an earlier installation on this node has published, and this one does not have, is removed.
+func TestReservationOfAFormerInstallation(t *testing.T) {
+	for name, tt := range map[string]struct {
+		state  cniconf.State
+		change func(*fixture)
+		want   []string
+	}{
+		"nothing is known":                       {"", nil, nil},
+		"leasehold does not serve the network":   {cniconf.Inactive, nil, nil},
+		"leasehold has never served the network": {cniconf.Active, nil, []string{"DELETE " + mine}},
+		"it serves pods that were running before": {cniconf.Active, func(p *fixture) {
+			ids := p.node.Host.NamespaceIDs(fakeapi.Boot)
+			p.node.Update(func(tx *store.Tx) error { return tx.SetNamespaceIDs(ids) })
+			p.node.Bind("10.0.0.3", "db-1", "u3", 0, "")
+		}, []string{"DELETE " + mine}},
+		"it has served the network, and the store is gone": {cniconf.Active, func(p *fixture) {
+			dir := hostlocal.Path(p.node.Pool)
+			err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/.leasehold", nil, 0o600),
+				os.WriteFile(dir+"/lock", nil, 0o600))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, nil},
+		"the store is lost": {cniconf.Active, func(p *fixture) {
+			p.node.Update(func(*store.Tx) error { return nil })
+			if err := os.Truncate(p.db(), 100); err != nil {
+				t.Fatal(err)
+			}
+			p.node.Update(func(*store.Tx) error { return nil })
+		}, nil},
+	} {
+		p := newFixture(t)
+		p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+		p.list()
+		p.publish()
+		dirs := p.node.Store.Dirs()
+		if err := errors.Join(os.RemoveAll(dirs.State), os.RemoveAll(dirs.Run)); err != nil { // uninstalled
+			t.Fatal(err)
+		}
+		p.Active = func() []cniconf.Status {
+			if tt.state == "" {
+				return nil
+			}
+			return []cniconf.Status{{Network: p.node.Pool.Network, Pool: p.node.Pool, State: tt.state}}
+		}
+		if tt.change != nil {
+			tt.change(p)
+		}
+		p.expect(name, p.publish(), tt.want...)
+	}
+}
+
 func (p *fixture) db() string { return p.node.Store.Dirs().State + "/leases.db" }
 
 func TestRejectedWriteWaitsForANewList(t *testing.T) {
@@ -283,18 +338,14 @@ func TestRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- p.Run(ctx, nil) }()
-	for end := time.Now().Add(10 * time.Second); p.state(mine) != "Bound 10.0.0.2"; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("after 10 s: %s", p.state(mine))
-		}
-	}
+	fakeapi.Until(t, "the lease is published", func() bool { return p.state(mine) == "Bound 10.0.0.2" })
 	stop()
 	select {
 	case err := <-ended:
 		if !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("a worker goes on")
 	}
 }

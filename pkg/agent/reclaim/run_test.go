@@ -524,9 +524,7 @@ func TestRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- s.holds.Run(ctx) }()
-	for end := time.Now().Add(10 * time.Second); len(s.node.Leases()) > 1 && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	fakeapi.Until(t, "a hold ends", func() bool { return len(s.node.Leases()) == 1 })
 	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {

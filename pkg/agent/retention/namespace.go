@@ -103,7 +103,7 @@ func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[inf
 // pod's name, or a lease of the pod, which requests retention.
 func concerned(p podcache.Pod, leases []lease.Lease) bool {
 	for _, l := range leases {
-		if l.Firm || l.UID == p.UID && p.HasAnnotation {
+		if l.Firm || l.UID == p.UID && p.Request.Window > 0 {
 			return true
 		}
 	}

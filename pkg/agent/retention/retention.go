@@ -6,7 +6,9 @@
 package retention
 
 import (
-	"fmt"
+	"cmp"
+	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +20,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -89,23 +90,15 @@ func isGenerated(prefix, name string) bool {
 // change what is stored.
 func Decide(p podcache.Pod) (maintain.PodWindow, error) {
 	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID}
-	if !p.HasAnnotation {
-		return w, nil
+	if p.Invalid != "" {
+		return w, errors.New(p.Invalid)
 	}
-	window, err := policy.ParseWindow(p.Annotation)
-	if err != nil {
-		return w, fmt.Errorf("annotation %s: %w", policy.Annotation, err)
-	}
-	if p.HasReserveAs && window > 0 {
-		if w.Reservation, err = policy.ParseReservation(p.ReserveAs); err != nil {
-			return w, fmt.Errorf("annotation %s: %w", policy.ReserveAs, err)
-		}
-	}
+	w.Reservation = p.Request.Reservation
 	if w.Reservation == "" && !keepsName(p) {
 		return w, nil
 	}
-	w.Window = window
-	if window == lease.Forever && w.Reservation == "" {
+	w.Window = p.Request.Window
+	if w.Window == lease.Forever && w.Reservation == "" {
 		w.Owner = ownerText(p.Owner)
 	}
 	return w, nil
@@ -116,7 +109,7 @@ type plan struct {
 	Follow  []maintain.PodWindow    // pods whose window differs from that of their leases
 	Name    []store.PodReservation  // pods with a reservation name, before their sandbox
 	Leave   []maintain.LeavingPod   // pods with a reservation name that are being or were deleted
-	Expect  []maintain.PendingPod   // starting pods whose hold ends in at most DeferBelow
+	Expect  []lease.Lease           // holds that starting pods need and that end in at most DeferBelow
 	Deleted [][]maintain.Ref        // holds of a deleted namespace for an existing pod's name, by pod
 	Invalid map[informer.Name]error // pods with an invalid annotation
 	// RequeueAfter is the time until the next hold of a starting pod must be extended, or 0 if no
@@ -132,7 +125,7 @@ func makePlan(
 	pods map[informer.Name]podcache.Pod, view maintain.NodeView, uids map[types.UID]string, deleted map[string]bool,
 ) plan {
 	plan := plan{Invalid: map[informer.Name]error{}}
-	leasesOf := leasesFor(pods, view.Leases)
+	leasesOf, demands := leasesFor(pods, view.Leases), map[slot]demand{}
 	for name, p := range pods {
 		w, err := Decide(p)
 		if err != nil {
@@ -143,8 +136,9 @@ func makePlan(
 		if err == nil {
 			plan.follow(p, w, leases, view, uid)
 		}
-		plan.expect(p, w.Reservation, leases, view.Now)
+		addDemand(demands, p, w.Reservation, leases, view.Now)
 	}
+	plan.expect(demands, view.Now)
 	for _, l := range view.Leases {
 		p := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
 		leaving := maintain.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID}
@@ -237,14 +231,29 @@ func (plan *plan) follow(
 	}
 }
 
-// expect plans the extension of the firm holds of a pod that is starting. A firm hold is the hold
-// of an address for the window of a pod's annotation. If a hold lasts for longer than DeferBelow, a
-// later pass extends it. A hold without end needs no extension.
+// slot is what a pod gets one address of: a range set in one network interface of a pod, or of all
+// pods with one reservation name.
+type slot struct {
+	key lease.Key
+	set string
+	is4 bool
+}
+
+// demand has the starting pods that need an address of a slot, and the firm holds that they may
+// claim. A firm hold is the hold of an address for the window of a pod's annotation.
+type demand struct {
+	pods  map[string]bool // names
+	holds map[maintain.Ref]lease.Lease
+}
+
+// addDemand adds a starting pod to the demands for the addresses that it may claim.
 //
 // The networks of a pod are attached one after the other. A hold whose key has a bound lease of the
 // pod is not needed any more. The other holds are needed until DeferTo after the first bound lease:
 // by then all networks are attached, or the pod does not use those of the other holds.
-func (plan *plan) expect(p podcache.Pod, reservation string, leases []lease.Lease, now lease.Instant) {
+func addDemand(
+	demands map[slot]demand, p podcache.Pod, reservation string, leases []lease.Lease, now lease.Instant,
+) {
 	if !p.Expected {
 		return
 	}
@@ -258,21 +267,55 @@ func (plan *plan) expect(p podcache.Pod, reservation string, leases []lease.Leas
 		}
 		attached[l.Key()] = true
 	}
-	rest := lease.Forever
 	for _, l := range leases {
-		if l.Firm && !attached[l.Key()] {
-			rest = min(rest, l.Remaining(now))
+		if !l.Firm || l.Reservation != reservation || attached[l.Key()] {
+			continue
+		}
+		s := slot{l.Key(), l.Set, l.Address.Is4()}
+		if demands[s].pods == nil {
+			demands[s] = demand{map[string]bool{}, map[maintain.Ref]lease.Lease{}}
+		}
+		demands[s].pods[p.Name.Name], demands[s].holds[maintain.RefTo(l)] = true, l
+	}
+}
+
+// needed returns as many holds as pods need one, in the order in which the plugin gives them: those
+// of the pods' own names, and of the others the ones that were released last. The holds that nobody
+// needs end with their windows, even if one of the pods never starts.
+func (d demand) needed(now lease.Instant) []lease.Lease {
+	rank := func(l lease.Lease) int {
+		if d.pods[l.Name] {
+			return 0
+		}
+		return 1
+	}
+	holds := slices.SortedFunc(maps.Values(d.holds), func(x, y lease.Lease) int {
+		return cmp.Or(rank(x)-rank(y), cmp.Compare(now.Since(x.ReleasedAt), now.Since(y.ReleasedAt)), byAddress(x, y))
+	})
+	return holds[:min(len(d.pods), len(holds))]
+}
+
+func byAddress(x, y lease.Lease) int {
+	return cmp.Or(strings.Compare(x.Pool.Network, y.Pool.Network), strings.Compare(x.Pool.DataDir, y.Pool.DataDir),
+		x.Address.Compare(y.Address))
+}
+
+// expect plans the extension of the holds that starting pods need. If a hold lasts for longer than
+// DeferBelow, a later pass extends it. A hold without end needs no extension.
+func (plan *plan) expect(demands map[slot]demand, now lease.Instant) {
+	for _, d := range demands {
+		for _, l := range d.needed(now) {
+			switch rest := l.Remaining(now); {
+			case rest == lease.Forever:
+			case time.Duration(rest) <= DeferBelow:
+				plan.Expect = append(plan.Expect, l)
+				plan.requeueAfter(DeferTo - DeferBelow)
+			default:
+				plan.requeueAfter(time.Duration(rest) - DeferBelow)
+			}
 		}
 	}
-	switch {
-	case rest == lease.Forever: // there is no firm hold, or none that ends
-	case time.Duration(rest) <= DeferBelow:
-		plan.Expect = append(plan.Expect, maintain.PendingPod{Namespace: p.Namespace, Name: p.Name.Name,
-			Reservation: reservation})
-		plan.requeueAfter(DeferTo - DeferBelow)
-	default:
-		plan.requeueAfter(time.Duration(rest) - DeferBelow)
-	}
+	slices.SortFunc(plan.Expect, byAddress)
 }
 
 // requeueAfter makes the next pass run after d, but at least a second, unless it is to run earlier.

@@ -2,17 +2,22 @@ package retention
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 var (
@@ -26,7 +31,18 @@ func ago(d time.Duration) lease.Instant {
 }
 
 func pod(annotation string) podcache.Pod {
-	return podcache.Pod{Name: name, UID: "u1", Owner: set, Annotation: annotation, HasAnnotation: true, Expected: true}
+	return asking(podcache.Pod{Name: name, UID: "u1", Owner: set, Expected: true}, policy.Annotation, annotation)
+}
+
+// asking returns a pod with other annotations, given as keys and values.
+func asking(p podcache.Pod, keysAndValues ...string) podcache.Pod {
+	annotations := map[string]string{}
+	for i := 0; i < len(keysAndValues); i += 2 {
+		annotations[keysAndValues[i]] = keysAndValues[i+1]
+	}
+	of := podcache.Of(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
+	p.Request, p.Invalid = of.Request, of.Invalid
+	return p
 }
 
 func TestDecide(t *testing.T) {
@@ -51,7 +67,7 @@ func TestDecide(t *testing.T) {
 			"forever "},
 		{"forever, of Kruise", with(pod("forever"), func(p *podcache.Pod) { p.Owner.Group = "apps.kruise.io" }),
 			"forever StatefulSet.apps.kruise.io/db"},
-		{"no annotation", with(pod(""), func(p *podcache.Pod) { p.HasAnnotation = false }), "0s "},
+		{"no annotation", asking(pod("10")), "0s "},
 		{"an empty one", pod(""), "error"},
 		{"an invalid one", pod("ten"), "error"},
 		{"of a ReplicaSet", by("apps", "ReplicaSet"), "0s "},
@@ -92,7 +108,7 @@ func TestDecide(t *testing.T) {
 			"db-", "db-x7k2p", ""), func(p *podcache.Pod) { p.OwnClaim = true }), "10m0s "},
 		{"of another owner, with a volume of its own", with(named(by("example.com", "Database"), "db-", "db-x7k2p", ""),
 			func(p *podcache.Pod) { p.OwnClaim = true }), "0s "},
-		{"an invalid one of a Job", with(by("batch", "Job"), func(p *podcache.Pod) { p.Annotation = "ten" }), "error"},
+		{"an invalid one of a Job", asking(by("batch", "Job"), policy.Annotation, "ten"), "error"},
 	} {
 		w, err := Decide(c.pod)
 		got := w.Window.String() + " " + w.Owner
@@ -139,7 +155,12 @@ func TestMake(t *testing.T) {
 	follow := func(w time.Duration) []maintain.PodWindow {
 		return []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(w)}}
 	}
-	expect := []maintain.PendingPod{{Namespace: "db", Name: "db-0"}}
+	expect := func(l lease.Lease) plan { return plan{Expect: []lease.Lease{l}, RequeueAfter: time.Minute} }
+	over := held("u0", hour, hour)
+	addressed := func(addr string, l lease.Lease) lease.Lease {
+		l.Address = netip.MustParseAddr(addr)
+		return l
+	}
 	deleted := pod("60")
 	deleted.Expected = false
 	for _, c := range []struct {
@@ -163,24 +184,22 @@ func TestMake(t *testing.T) {
 		{"starting, in time", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute)}, hour,
 			plan{RequeueAfter: 49 * time.Minute}},
 		{"starting, late", pod("60"), []lease.Lease{held("u0", hour, hour-time.Second)}, hour,
-			plan{Expect: expect, RequeueAfter: time.Minute}},
+			expect(held("u0", hour, hour-time.Second))},
 		{"starting, with a minute left", pod("60"), []lease.Lease{held("u0", hour, hour-DeferBelow)}, hour,
-			plan{Expect: expect, RequeueAfter: time.Minute}},
+			expect(held("u0", hour, hour-DeferBelow))},
 		{"starting, with little more than a minute left", pod("60"),
 			[]lease.Lease{held("u0", hour, hour-DeferBelow-time.Millisecond)}, hour, plan{RequeueAfter: time.Second}},
-		{"starting, with two addresses", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute),
-			held("u0", hour, hour)},
-			hour,
-			plan{Expect: expect, RequeueAfter: time.Minute}},
+		{"starting, with two addresses", pod("60"), []lease.Lease{
+			addressed("10.0.0.2", held("u0", hour, 10*time.Minute)), addressed("fd00::2", over)}, hour,
+			expect(addressed("fd00::2", over))},
 		{"not starting", deleted, []lease.Lease{held("u0", hour, hour)}, hour, plan{}},
 		{"held forever", pod("60"), []lease.Lease{held("u0", time.Duration(lease.Forever), hour)}, hour, plan{}},
-		{"the former pod has a sandbox", pod("60"), []lease.Lease{bound("u0", hour), held("u0", hour, hour)}, hour,
-			plan{Expect: expect, RequeueAfter: time.Minute}},
+		{"the former pod has a sandbox", pod("60"), []lease.Lease{bound("u0", hour), over}, hour, expect(over)},
 		{"the pod has its sandbox", pod("60"), []lease.Lease{bound("u1", hour), held("u0", hour, hour)}, hour, plan{}},
 		{"the second network is not attached yet", pod("60"), []lease.Lease{bound("u1", hour),
-			inNetwork("b", held("u0", hour, hour))}, hour, plan{Expect: expect, RequeueAfter: time.Minute}},
+			inNetwork("b", over)}, hour, expect(inNetwork("b", over))},
 		{"the second interface is not attached yet", pod("60"), []lease.Lease{bound("u1", hour),
-			onInterface("net1", held("u0", hour, hour))}, hour, plan{Expect: expect, RequeueAfter: time.Minute}},
+			onInterface("net1", over)}, hour, expect(onInterface("net1", over))},
 		{"the second network is not attached any more", pod("60"), []lease.Lease{boundFor(DeferTo, bound("u1", hour)),
 			inNetwork("b", held("u0", hour, hour))}, hour, plan{}},
 	} {
@@ -191,11 +210,11 @@ func TestMake(t *testing.T) {
 			}
 		}
 		got := makePlan(map[informer.Name]podcache.Pod{name: c.pod}, view, nil, nil)
-		if (c.pod.Annotation == "ten") != (len(got.Invalid) == 1) {
+		if (c.pod.Invalid != "") != (len(got.Invalid) == 1) {
 			t.Errorf("%s: invalid: %v", c.name, got.Invalid)
 		}
 		got.Invalid = nil
-		if diff := cmp.Diff(c.want, got); diff != "" {
+		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
@@ -224,7 +243,7 @@ func TestFollowedNamespace(t *testing.T) {
 		p.ObjectUID = "o1"
 		l := bound("u1", 0)
 		view := maintain.NodeView{Leases: []lease.Lease{l}, Now: now}
-		if p.Annotation != "0" {
+		if annotation != "0" {
 			view.Leases[0].Window = lease.Window(time.Hour)
 			view.Windows = map[lease.Key]lease.Window{l.Key(): lease.Window(time.Hour)}
 		}
@@ -237,8 +256,7 @@ func TestFollowedNamespace(t *testing.T) {
 
 // The namespace is needed for a lease of a pod that requests retention, and for a firm hold.
 func TestConcerned(t *testing.T) {
-	asks, not := pod("60"), pod("")
-	not.HasAnnotation = false
+	asks, not := pod("60"), asking(pod("60"))
 	soft := held("u1", time.Hour, 0)
 	soft.Firm = false
 	for name, c := range map[string]struct {

@@ -114,8 +114,11 @@ func (w *Windows) act(ctx context.Context, plan plan) error {
 	if err := w.Service.MarkLeaving(ctx, plan.Leave); err != nil {
 		return err
 	}
-	for _, p := range plan.Expect {
-		w.Log.Info("extending a hold, its pod is starting", "pod", p.Namespace+"/"+p.Name)
+	var holds []maintain.Ref
+	for _, l := range plan.Expect {
+		w.Log.Info("extending a hold, a pod that needs it is starting", "address", l.Address.String(),
+			"pod", l.Namespace+"/"+l.Name, "reservation", l.Reservation)
+		holds = append(holds, maintain.RefTo(l))
 	}
-	return w.Service.Defer(ctx, plan.Expect, DeferTo)
+	return w.Service.Defer(ctx, holds, DeferTo)
 }

@@ -420,12 +420,18 @@ func (c *Cluster) Remove(path string) {
 	c.remove(path)
 }
 
-// Until waits until a condition is true, at most ten seconds.
+// Until waits until a condition is true, at most two minutes.
 func (c *Cluster) Until(what string, condition func() bool) {
 	c.t.Helper()
-	for end := time.Now().Add(10 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+	Until(c.t, what, condition)
+}
+
+// Until waits until a condition is true, at most two minutes.
+func Until(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			c.t.Fatalf("timed out after 10 s waiting until %s", what)
+			t.Fatalf("timed out after two minutes waiting until %s", what)
 		}
 	}
 }

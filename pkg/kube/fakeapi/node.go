@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -32,20 +32,18 @@ type Node struct {
 }
 
 // NewNode returns a node whose store was written from the network namespace of the test, so that
-// the agent trusts its view of the host.
+// the agent trusts its view of the host. Its clock stands still.
 func NewNode(t testing.TB) Node {
 	dir := t.TempDir()
 	boot := filepath.Join(dir, "boot_id")
 	if err := os.WriteFile(boot, []byte(Boot+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	started := time.Now()
+	now := lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: Boot}
 	service := &maintain.Service{Node: &transact.Node{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
-		Host:  sandbox.New("/proc", boot),
-		Clock: func() lease.Instant {
-			return lease.Instant{Wall: time.Now(), Boot: time.Hour + time.Since(started), BootID: Boot}
-		},
+		Host:  host.New("/proc", boot),
+		Clock: func() lease.Instant { return now },
 	}}
 	n := Node{t: t, Pool: lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "net"}, Service: service}
 	// as ADD does

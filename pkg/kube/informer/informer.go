@@ -15,6 +15,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -34,7 +35,6 @@ type Informer[V any] struct {
 	view     func(object any) (*item[V], error)
 	items    cache.ThreadSafeStore // *item[V] by key
 	lists    atomic.Int64          // number of complete lists that were received
-	callAll  atomic.Bool           // see CallAll
 	changes  notify.Signal
 
 	mu       sync.Mutex // held while an object is stored and the handlers are called
@@ -54,17 +54,24 @@ type Indexes[V any] map[string]func(V) []string
 // but must not call Handle, Learn, or any other method that changes it: the informer holds its lock
 // during the call.
 type Handler[V any] struct {
-	Added func(V)
-	// Updated is called if an object has changed. It is also called if an object was deleted and
-	// created again while the watch was interrupted.
+	Added   func(V)
 	Updated func(before, now V)
+	// Deleted is called if an object was deleted. It is also called, and then Added, if another
+	// object has the name: the former one was deleted while the watch was interrupted.
 	Deleted func(last V)
+}
+
+// Each returns a Handler that calls f with each new state of an object, and with the last one when
+// it is deleted.
+func Each[V any](f func(V)) Handler[V] {
+	return Handler[V]{Added: f, Updated: func(_, now V) { f(now) }, Deleted: f}
 }
 
 // item contains the view of an object, the object's key (cache.MetaNamespaceKeyFunc) and its
 // resource version.
 type item[V any] struct {
 	key, version string
+	uid          types.UID
 	view         V
 }
 
@@ -97,7 +104,7 @@ func New[O metav1.Object, V any](view func(O) V, indexes Indexes[V]) *Informer[V
 			if err != nil {
 				return nil, err
 			}
-			return &item[V]{key, o.GetResourceVersion(), view(o)}, nil
+			return &item[V]{key, o.GetResourceVersion(), o.GetUID(), view(o)}, nil
 		},
 	}
 }
@@ -253,6 +260,9 @@ func (h Handler[V]) call(before, now *item[V], gone bool) {
 		if h.Added != nil {
 			h.Added(now.view)
 		}
+	case before.uid != now.uid:
+		h.call(before, before, true)
+		h.call(nil, now, false)
 	case h.Updated != nil:
 		h.Updated(before.view, now.view)
 	}
@@ -270,7 +280,6 @@ func (i *Informer[V]) Replace(objects []any, _ string) error {
 		list[it.key] = it
 	}
 	i.mu.Lock()
-	all := i.callAll.Swap(false)
 	former := map[string]*item[V]{}
 	for _, object := range i.items.List() {
 		it := object.(*item[V])
@@ -280,7 +289,7 @@ func (i *Informer[V]) Replace(objects []any, _ string) error {
 	for _, h := range i.handlers {
 		for key, object := range list {
 			now, before := object.(*item[V]), former[key]
-			if before == nil || all || before.version != now.version {
+			if before == nil || before.version != now.version {
 				h.call(before, now, false)
 			}
 		}
@@ -296,9 +305,32 @@ func (i *Informer[V]) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// CallAll makes the handlers be called for every object of the next complete list, also for those
-// that have not changed. The caller uses it if the views of the same objects have changed.
-func (i *Informer[V]) CallAll() { i.callAll.Store(true) }
+// Refresh replaces the view of an object, calls the handlers and signals Changes, also if the
+// informer has the same version of the object. The caller uses it if the view of the same object
+// would be another one now. Refresh ignores an object that the informer does not have, or has in a
+// newer version.
+func (i *Informer[V]) Refresh(object metav1.Object) error {
+	now, err := i.view(object)
+	if err != nil {
+		return err
+	}
+	i.mu.Lock()
+	defer i.changes.Send()
+	defer i.mu.Unlock()
+	held, found := i.items.Get(now.key)
+	if !found {
+		return nil
+	}
+	before := held.(*item[V])
+	if order, err := resourceversion.CompareResourceVersion(now.version, before.version); err == nil && order < 0 {
+		return nil
+	}
+	i.items.Update(now.key, now)
+	for _, h := range i.handlers {
+		h.call(before, now, false)
+	}
+	return nil
+}
 
 // Resync does nothing. It is part of the interface.
 func (i *Informer[V]) Resync() error { return nil }
@@ -320,6 +352,9 @@ var retry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 
 // Run returns ctx.Err().
 func (i *Informer[V]) Run(ctx context.Context, lw *cache.ListWatch, what string) error {
 	restartable, backoff := *lw, retry
+	restartable.ListWithContextFunc = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return i.listPages(ctx, lw, o)
+	}
 	restartable.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		w, err := lw.WatchFuncWithContext(ctx, o)
 		if err == nil {

@@ -101,10 +101,12 @@ func TestInformerFollowsListAndWatch(t *testing.T) {
 		{"the same list, and one more", func() error {
 			return i.Replace([]any{some("b", "2", "restored"), some("d", "3", "new")}, "4")
 		}, "true [b=restored d=new]", true, "+new"},
-		{"the same list, for all handlers", func() error {
-			i.CallAll()
-			return i.Replace([]any{some("b", "2", "restored"), some("d", "3", "new")}, "4")
-		}, "true [b=restored d=new]", true, "new>new restored>restored"},
+		{"the same version of an object is refreshed", func() error { return i.Refresh(some("b", "2", "refreshed")) },
+			"true [b=refreshed d=new]", true, "restored>refreshed"},
+		{"an older version is refreshed", func() error { return i.Refresh(some("b", "1", "older")) },
+			"true [b=refreshed d=new]", true, ""},
+		{"an unknown object is refreshed", func() error { return i.Refresh(some("e", "5", "unknown")) },
+			"true [b=refreshed d=new]", true, ""},
 		{"the same list again", func() error {
 			return i.Replace([]any{some("b", "2", "restored"), some("d", "3", "new")}, "4")
 		}, "true [b=restored d=new]", true, ""},
@@ -132,7 +134,7 @@ func TestInformerFollowsListAndWatch(t *testing.T) {
 			}
 		}
 	}
-	if i.Lists() != 6 {
+	if i.Lists() != 5 {
 		t.Errorf("%d lists", i.Lists())
 	}
 	if err := i.Add(&metav1.Status{}); err == nil {

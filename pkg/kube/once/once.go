@@ -2,41 +2,46 @@
 package once
 
 import (
+	"hash/maphash"
 	"sync"
 	"time"
 )
 
-// maxKeys is the largest number of keys in a Set. A full set is emptied before the next key is
-// added, so that a report may be repeated.
-const maxKeys = 10_000
+const (
+	// life is how long a key stays in a Set after the last call of First with that key, at least.
+	// It stays for less than twice as long, as the Events about it do.
+	life = time.Hour
+	// maxKeys is the number of new keys after which those of the time before leave a Set, so that a
+	// report may be repeated. A Set has at most twice as many.
+	maxKeys = 5000
+)
 
-// Set is a set of the keys of things that were reported. The zero value is an empty set in which
-// keys do not expire. A Set is safe for concurrent use.
+// Set is a set of the keys of things that were reported. It keeps a hash of each key: keys may have
+// text that users write. The zero value is an empty set. A Set is safe for concurrent use.
 type Set struct {
-	// Life is how long a key stays in the set after the last call of First with that key. 0 means
-	// that keys do not expire.
-	Life time.Duration
-
-	mu   sync.Mutex
-	seen map[string]time.Time
+	mu           sync.Mutex
+	seed         maphash.Seed
+	began        time.Time // of the keys in recent
+	recent, last map[uint64]struct{}
 }
 
 // First adds the key to the set, and reports whether the key was not in the set before. If the key
-// was in the set, its Life begins again at now.
+// was in the set, its life begins again at now.
 func (s *Set) First(key string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.Life > 0 {
-		for k, at := range s.seen {
-			if now.Sub(at) > s.Life {
-				delete(s.seen, k)
-			}
+	if s.recent == nil {
+		s.seed, s.began, s.recent = maphash.MakeSeed(), now, map[uint64]struct{}{}
+	}
+	if age := now.Sub(s.began); age >= life || len(s.recent) >= maxKeys {
+		s.last, s.recent, s.began = s.recent, map[uint64]struct{}{}, now
+		if age >= 2*life {
+			s.last = nil
 		}
 	}
-	_, found := s.seen[key]
-	if s.seen == nil || !found && len(s.seen) >= maxKeys {
-		s.seen = map[string]time.Time{}
-	}
-	s.seen[key] = now
-	return !found
+	hash := maphash.String(s.seed, key)
+	_, isRecent := s.recent[hash]
+	_, isLast := s.last[hash]
+	s.recent[hash] = struct{}{}
+	return !isRecent && !isLast
 }

@@ -2,6 +2,8 @@ package once
 
 import (
 	"fmt"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 )
@@ -9,40 +11,65 @@ import (
 func TestFirst(t *testing.T) {
 	began := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
-		life time.Duration
 		at   []time.Duration // when First is called
 		want string
 	}{
-		{0, []time.Duration{0, 0, 1000 * time.Hour}, "[true false false]"},
-		{time.Minute, []time.Duration{0, time.Minute, 2 * time.Minute, 3*time.Minute + 1}, "[true false false true]"},
+		{[]time.Duration{0, 0, life - 1}, "[true false false]"},
+		{[]time.Duration{0, life, 2 * life, 3 * life}, "[true false false false]"},
+		{[]time.Duration{0, 2 * life}, "[true true]"},
+		{[]time.Duration{0, life - 1, 3 * life}, "[true false true]"},
 	} {
-		s := &Set{Life: tt.life}
+		var s Set
 		var got []bool
 		for _, at := range tt.at {
 			got = append(got, s.First("a", began.Add(at)))
 		}
 		if fmt.Sprint(got) != tt.want {
-			t.Errorf("life %v: %v, want %s", tt.life, got, tt.want)
+			t.Errorf("at %v: %v, want %s", tt.at, got, tt.want)
 		}
-		if !s.First("b", began) {
-			t.Errorf("life %v: another key was in the set", tt.life)
+		if !s.First("b", began.Add(tt.at[len(tt.at)-1])) {
+			t.Errorf("at %v: another key was in the set", tt.at)
 		}
 	}
 }
 
-func TestFullSetIsEmptied(t *testing.T) {
+// TestManyKeys adds more keys at one time than a set has.
+func TestManyKeys(t *testing.T) {
 	var s Set
-	for n := range maxKeys {
+	for n := range 3 * maxKeys {
 		if !s.First(fmt.Sprint(n), time.Time{}) {
 			t.Fatalf("%d was in the set", n)
 		}
 	}
-	for _, n := range []int{0, maxKeys - 1} {
-		if s.First(fmt.Sprint(n), time.Time{}) {
-			t.Errorf("%d was not in the set", n)
-		}
+	if n := len(s.recent) + len(s.last); n > 2*maxKeys {
+		t.Errorf("the set has %d keys, want at most %d", n, 2*maxKeys)
 	}
-	if !s.First("one too many", time.Time{}) || !s.First("0", time.Time{}) || s.First("one too many", time.Time{}) {
-		t.Error("want all forgotten when there is one key too many")
+	if s.First(fmt.Sprint(2*maxKeys), time.Time{}) {
+		t.Error("one of the last keys was not in the set")
 	}
+	if !s.First("0", time.Time{}) || s.First("0", time.Time{}) {
+		t.Error("want the first key to have left the set, and then to be in it")
+	}
+}
+
+// TestLongKeys adds keys that are as long as a user can make them by annotations.
+func TestLongKeys(t *testing.T) {
+	const count, size = 1000, 64 << 10
+	var s Set
+	before := heap()
+	for n := range count {
+		s.First(fmt.Sprint(n, strings.Repeat("x", size)), time.Time{})
+	}
+	if after := heap(); after > before+count*size/16 {
+		t.Errorf("%d keys of %d bytes take %d bytes", count, size, after-before)
+	}
+	runtime.KeepAlive(&s)
+}
+
+// heap returns the size of all live objects.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -27,6 +27,9 @@ type Set struct {
 	reserved        []span // sorted and disjoint, see merge
 }
 
+// maxReserved is how many separate ranges of reserved ordinals a Set has, at most.
+const maxReserved = 1024
+
 // span contains the ordinals from First to Last, inclusive.
 type span struct{ First, Last int64 }
 
@@ -53,6 +56,10 @@ func Of(spec map[string]any, defaultReplicas int64) (Set, error) {
 		reserved = append(reserved, r)
 	}
 	s.reserved = merge(reserved)
+	if len(s.reserved) > maxReserved {
+		err = fmt.Errorf("reserveOrdinals has %d separate ranges; want at most %d", len(s.reserved), maxReserved)
+		s.reserved = slices.Clone(s.reserved[:maxReserved])
+	}
 	return s, err
 }
 

@@ -51,6 +51,21 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// TestReservedRangesAreLimited reserves each other ordinal.
+func TestReservedRangesAreLimited(t *testing.T) {
+	var reserved []any
+	for n := range int64(2000) {
+		reserved = append(reserved, 2*n)
+	}
+	s, err := Of(map[string]any{"reserveOrdinals": reserved[:maxReserved]}, 1)
+	if err != nil || len(s.reserved) != maxReserved {
+		t.Errorf("%d ranges, %v", len(s.reserved), err)
+	}
+	if s, err = Of(map[string]any{"reserveOrdinals": reserved}, 1); err == nil || len(s.reserved) != maxReserved {
+		t.Errorf("%d ranges, %v", len(s.reserved), err)
+	}
+}
+
 // TestHasMatchesCounting compares the arithmetic of Has with counting one by one.
 func TestHasMatchesCounting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

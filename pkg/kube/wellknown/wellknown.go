@@ -1,12 +1,16 @@
-// Package wellknown defines the annotations, labels and scheduling gates that leasehold sets on
+// Package wellknown defines the annotations and labels that leasehold sets on
 // Kubernetes objects of other projects, and the names of its own objects. The annotation that asks
 // for a retention window is in pkg/policy; the labels of an IPReservation are in its API package.
 package wellknown
 
 const (
-	// AnnotationPin chooses the mode of a pod's pin: nominate, require, prefer or none. A namespace
-	// sets the default for its pods with a label of the same key.
+	// AnnotationPin chooses the mode of a pod's pin: require, prefer or none. A namespace sets the
+	// default for its pods with a label of the same key.
 	AnnotationPin = "leasehold.dev/pin"
+	// AnnotationPinPatience is how long a pinned pod waits for its node before it is replaced: a
+	// duration such as 5s, or forever. A namespace sets the default for its pods with a label of
+	// the same key.
+	AnnotationPinPatience = "leasehold.dev/pin-patience"
 	// AnnotationPinnedNode is the name of the node that a pod was pinned to at admission.
 	AnnotationPinnedNode = "leasehold.dev/pinned-node"
 	// AnnotationPinReason explains to users why a pod is or is not pinned.
@@ -15,18 +19,10 @@ const (
 	// separated by commas.
 	AnnotationExpectedAddresses = "leasehold.dev/expected-addresses"
 
-	// AnnotationPinAbandoned is set on an IPReservation. Its value is the id of the lease
-	// (status.id) for which pods are no longer pinned, because a pod could not be scheduled to its
-	// node in time.
-	AnnotationPinAbandoned = "leasehold.dev/pin-abandoned"
-
 	// LabelRetained marks the pods that ask for retention, so that a watch can select them.
 	LabelRetained = "leasehold.dev/retained"
 	// Retained is the value of LabelRetained.
 	Retained = "true"
-
-	// GateNominate is the scheduling gate of a pod until its node is nominated.
-	GateNominate = "leasehold.dev/nominate"
 )
 
 const (

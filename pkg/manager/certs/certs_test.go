@@ -47,7 +47,7 @@ func dial(t *testing.T, c *Certificate, client *tls.Config) error {
 	defer here.Close()
 	defer there.Close()
 	go tls.Server(there, config).Handshake()
-	here.SetDeadline(time.Now().Add(10 * time.Second))
+	here.SetDeadline(time.Now().Add(time.Minute))
 	return tls.Client(here, client).Handshake()
 }
 

@@ -222,8 +222,8 @@ func TestObservedPods(t *testing.T) {
 	pod := aPod("db-0")
 	other := pod.DeepCopy()
 	other.OwnerReferences[0].Name = "other"
-	before, now := podViewOf(pod, builtIn, anyKey), podViewOf(pod, builtIn, anyKey)
-	moved := podViewOf(other, builtIn, anyKey)
+	before, now := podViewOf(pod, builtIn, noKeys), podViewOf(pod, builtIn, noKeys)
+	moved := podViewOf(other, builtIn, noKeys)
 	for name, c := range map[string]struct {
 		now               *podView
 		exists, elsewhere bool
@@ -268,11 +268,13 @@ func TestGeneratorReturnsErrors(t *testing.T) {
 		"delete": {action{Delete: state()}, []error{nil, conflict}},
 	} {
 		for _, err := range c.ignored {
-			if got := (&generator{client: refuses{err: err}}).act(t.Context(), c.action); got != nil {
+			g := &generator{client: refuses{err: err}, live: stored{state()}}
+			if got := g.act(t.Context(), c.action); got != nil {
 				t.Errorf("%s, %v: %v", name, err, got)
 			}
 		}
-		if got := (&generator{client: refuses{err: failure}}).act(t.Context(), c.action); !errors.Is(got, failure) {
+		g := &generator{client: refuses{err: failure}, live: stored{state()}}
+		if got := g.act(t.Context(), c.action); !errors.Is(got, failure) {
 			t.Errorf("%s, %v: %v", name, failure, got)
 		}
 	}
@@ -304,7 +306,7 @@ func TestEventsEnqueue(t *testing.T) {
 	pod := aPod("db-0")
 	moved := pod.DeepCopy()
 	moved.OwnerReferences[0].Name = "other"
-	before, elsewhere := podViewOf(pod, builtIn, anyKey), podViewOf(moved, builtIn, anyKey)
+	before, elsewhere := podViewOf(pod, builtIn, noKeys), podViewOf(moved, builtIn, noKeys)
 	for name, c := range map[string]struct {
 		event func(v *clusterView)
 		want  string

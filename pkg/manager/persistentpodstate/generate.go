@@ -110,6 +110,10 @@ func generated(w *workload) (*pps.PersistentPodState, error) {
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: w.APIVersion, Kind: w.Kind.Kind, Name: w.Name, UID: w.UID, Controller: new(true)}},
 	}}
+	if w.TooLong {
+		return nil, fmt.Errorf("%s, %s and %s have more than %d bytes together", pps.AnnotationRequiredTopology,
+			pps.AnnotationPreferredTopology, pps.AnnotationPodAnnotations, maxListBytes)
+	}
 	o.Spec.TargetRef = pps.TargetReference{APIVersion: w.APIVersion, Kind: w.Kind.Kind, Name: w.Name}
 	if keys := splitList(w.Annotations[pps.AnnotationRequiredTopology]); len(keys) > 0 {
 		o.Spec.RequiredPersistentTopology = new(pps.Term(keys...))

@@ -1,11 +1,13 @@
 package persistentpodstate
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -166,12 +168,51 @@ func TestValidate(t *testing.T) {
 			"PersistentPodState first has the target StatefulSet db already; a workload can have only one"},
 		{"the manual's placeholder", state(requires("failure-domain.beta.kubernetes.io/zone[,other node labels]")), nil,
 			`"failure-domain.beta.kubernetes.io/zone[,other node labels]" is not the name of a node label`},
+		{"as many names as there may be", state(keeps(manyNames[:maxNames-2]...)), nil, ""},
+		{"more names", state(keeps(manyNames[:maxNames-1]...)), nil,
+			"it names 65 labels and annotations with 490 bytes; want at most 64 with 4096 bytes"},
+		{"longer names", state(requires(strings.Repeat("a", 4096))), nil,
+			"it names 2 labels and annotations with 4118 bytes"},
 		{"an annotation with spaces", state(keeps("a b")), nil, `"a b" is not the name of an annotation`},
 		{"an annotation with capitals in its domain", state(keeps("CNI.example.com/IP")), nil, ""},
 	} {
 		err := validate(tt.object, kinds, tt.others)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+var manyNames = strings.Fields(strings.Repeat("example ", 2*maxNames))
+
+// TestWorkloadWithLongTexts has a user write as much into a StatefulSet as the API server accepts.
+func TestWorkloadWithLongTexts(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		want        string // the problem
+	}{
+		"an annotation of others": {map[string]string{"example.com/notes": long}, ""},
+		"an annotation of others beside a list": {map[string]string{pps.AnnotationGenerate: "true",
+			pps.AnnotationRequiredTopology: zone, "example.com/notes": long}, ""},
+		"lists that are not asked for": {map[string]string{pps.AnnotationGenerate: long,
+			pps.AnnotationRequiredTopology: long}, ""},
+		"a list": {map[string]string{pps.AnnotationGenerate: "true", pps.AnnotationPodAnnotations: long},
+			"kruise.io/required-persistent-topology, kruise.io/preferred-persistent-topology and " +
+				"kruise.io/persistent-pod-annotations have more than 8192 bytes together"},
+		"a shorter list": {map[string]string{pps.AnnotationGenerate: "true",
+			pps.AnnotationRequiredTopology: long[:5000]}, "it names 1 labels and annotations with 5000 bytes"},
+	} {
+		w := db(func(u *unstructured.Unstructured) {
+			u.SetAnnotations(c.annotations)
+			u.SetLabels(map[string]string{"a": long})
+		}, with(long, "spec", "serviceName"))
+		if size := len(fmt.Sprintf("%#v", *w)); size > 10<<10 {
+			t.Errorf("%s: the view has %d bytes", name, size)
+		}
+		got := generate(w.targetKey, w, nil, nil).Problem
+		if !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
+			t.Errorf("%s: problem %q, want %q", name, got, c.want)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 type generator struct {
 	view     *clusterView
 	client   client.Client
+	live     client.Reader // reads from the API server, not from a cache
 	role     *role
 	events   ctrlrecorder.EventRecorder
 	reported once.Set
@@ -64,7 +65,7 @@ func (g *generator) act(ctx context.Context, a action) error {
 			return nil // the informer has not seen it yet
 		}
 	case a.Update != nil:
-		err = g.client.Update(ctx, a.Update)
+		err = rewrite(ctx, g.live, g.client, a.Update)
 	case a.Delete != nil:
 		err = g.client.Delete(ctx, a.Delete, client.Preconditions{UID: &a.Delete.UID,
 			ResourceVersion: &a.Delete.ResourceVersion})

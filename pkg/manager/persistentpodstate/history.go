@@ -2,7 +2,6 @@ package persistentpodstate
 
 import (
 	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -10,7 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/pods"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // podHistory is what this replica has observed of the successive pods with one name.
@@ -40,9 +42,16 @@ type observation struct {
 	Terminating     bool
 	Node            string            // "" while the pod is not scheduled
 	Hostname        string            // the hostname that Inject added to its node selector, "" if none
+	Patience        lease.Window      // see patienceOf
 	Annotations     map[string]string // see podViewOf
-	stage           stage
+	// TooLong reports whether the annotations that a PersistentPodState names have more than
+	// maxRecorded bytes, so that Annotations does not have them.
+	TooLong bool
+	stage   stage
 }
+
+// maxRecorded is how many bytes of annotations are recorded of a pod, at most.
+const maxRecorded = 4 << 10
 
 // stage is how far the start of a pod has progressed. A later stage has a higher value.
 type stage int
@@ -89,12 +98,16 @@ func (s *history) Observe(target targetKey, pod string, seen *observation) {
 }
 
 // Deleted records that the pod with the given UID was deleted, or no longer belongs to the
-// workload. It has no effect if a newer pod with the name was observed already.
+// workload. It has no effect if a newer pod with the name was observed already. If no pod with the
+// name was ever scheduled, there is nothing to remember: anybody may create and delete such pods.
 func (s *history) Deleted(target targetKey, pod string, uid types.UID, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h := s.pods[target][pod]; h != nil && h.Pod != nil && h.Pod.UID == uid {
 		h.Pod, h.deletedAt = nil, now
+		if h.Last == nil {
+			delete(s.pods[target], pod)
+		}
 	}
 }
 
@@ -168,23 +181,30 @@ type podView struct {
 // podViewOf returns the podView of a pod. It returns nil if no workload of the given kinds controls
 // the pod.
 //
-// The view has the annotations with the keys for which keeps reports true, and those that the
-// recorder reads.
-func podViewOf(pod *corev1.Pod, kinds kindList, keeps func(key string) bool) *podView {
+// The view has the annotations with the keys that keys returns for the workload, and the start of
+// those that the recorder reads.
+func podViewOf(pod *corev1.Pod, kinds kindList, keys func(targetKey) []string) *podView {
 	target, owner := ownerTarget(pod)
-	if owner == nil {
+	if owner == nil || len(owner.Name) > informer.MaxName || len(owner.UID) > informer.MaxUID {
+		return nil // the API server does not limit the texts of an owner reference
+	}
+	kind, ours := kinds.find(target.Kind)
+	if !ours {
 		return nil
 	}
-	if _, ours := kinds.find(target.Kind); !ours {
-		return nil
+	target.Kind = kind.GroupKind() // the other one is a part of the reference's text
+	annotations := pick(pod.Annotations, keys(target))
+	tooLong := bytesIn(annotations) > maxRecorded
+	if tooLong {
+		annotations = nil
 	}
-	var annotations map[string]string
-	for key, value := range pod.Annotations {
-		if key == pps.AnnotationInjected || key == annotationReason || keeps(key) {
+	for key, limit := range map[string]int{pps.AnnotationInjected: informer.MaxName,
+		annotationReason: informer.MaxNote} {
+		if value, found := pod.Annotations[key]; found {
 			if annotations == nil {
 				annotations = map[string]string{}
 			}
-			annotations[key] = strings.Clone(value) // the decoded pod may share its memory
+			annotations[key] = informer.Cut(value, limit)
 		}
 	}
 	return &podView{target, pod.Name, &observation{
@@ -195,7 +215,9 @@ func podViewOf(pod *corev1.Pod, kinds kindList, keeps func(key string) bool) *po
 		Terminating:     pod.DeletionTimestamp != nil,
 		Node:            pod.Spec.NodeName,
 		Hostname:        injectedHostname(pod),
+		Patience:        patienceOf(pod.Annotations),
 		Annotations:     annotations,
+		TooLong:         tooLong,
 		stage:           stageOf(pod),
 	}}
 }
@@ -203,11 +225,22 @@ func podViewOf(pod *corev1.Pod, kinds kindList, keeps func(key string) bool) *po
 // injectedHostname returns the hostname that Inject added to the node selector of a pod. It returns
 // "" if the node selector has no hostname, or if the user wrote it.
 func injectedHostname(pod *corev1.Pod) string {
-	hostname := requiredOf(pod.Annotations)[corev1.LabelHostname]
-	if hostname == pod.Spec.NodeSelector[corev1.LabelHostname] {
-		return hostname
+	hostname := pod.Spec.NodeSelector[corev1.LabelHostname]
+	if hostname != requiredOf(pod.Annotations)[corev1.LabelHostname] {
+		return ""
 	}
-	return ""
+	return hostname // not a part of the annotation, which may be long
+}
+
+// patienceOf returns how long the node of a pod may have been not ready before the pod does not
+// require its hostname, according to annotationPatience: lease.Forever if the pod has none, or an
+// invalid one.
+func patienceOf(annotations map[string]string) lease.Window {
+	patience, err := policy.ParsePatience(annotations[annotationPatience])
+	if err != nil {
+		return lease.Forever
+	}
+	return patience
 }
 
 func stageOf(pod *corev1.Pod) stage {

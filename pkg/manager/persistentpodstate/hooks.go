@@ -75,6 +75,10 @@ func (w *podWebhook) inject(ctx context.Context, namespace string, pod *corev1.P
 	}
 	former.Required = required
 	former.NodeGone = former.NodeGone && time.Since(w.view.watchingSince()) >= w.grace
+	former.GivenUp, err = w.view.isGivenUp(ctx, former.NodeName, patienceOf(pod.Annotations))
+	if err != nil {
+		return err
+	}
 	var nodesToCheck []*corev1.Node
 	if o.Spec.RequiredPersistentTopology != nil {
 		if nodesToCheck, err = w.view.NodesToCheck(ctx, pod, former.NodeName); err != nil {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -180,7 +181,8 @@ func viewOf(objects ...*pps.PersistentPodState) *clusterView {
 	asItIs := func(o *pps.PersistentPodState) *pps.PersistentPodState { return o }
 	return &clusterView{kinds: builtIn, history: newHistory(), departed: newDepartedNodes(time.Minute), nodes: three(),
 		nodesSynced: func() bool { return true }, objects: listed(asItIs, indexes, objects...),
-		crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched[*workload]{}}
+		crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched[*workload]{},
+		outdated: workqueue.NewTyped[string]()}
 }
 
 func TestPatchKeepsUnknownFields(t *testing.T) {

@@ -19,6 +19,8 @@ type FormerState struct {
 	pps.PodState
 	// NodeGone reports whether the predecessor's node is no longer in the cluster.
 	NodeGone bool
+	// GivenUp reports whether the pod does not wait for that node any more (annotationPatience).
+	GivenUp bool
 	// Required are the node labels that the pod's annotations say an earlier call in the same
 	// admission has added (see Reset).
 	Required map[string]string
@@ -83,14 +85,15 @@ func requiredOf(annotations map[string]string) map[string]string {
 // nodes are the nodes against which the requirements are checked (see clusterView.NodesToCheck).
 // They are not used if o has no required labels.
 //
-// If releaseGone is true and the node of the predecessor is gone, its hostname is neither required
-// nor preferred.
+// If releaseGone is true and the node of the predecessor is gone, or if the pod has given it up,
+// its hostname is neither required nor preferred.
 func Inject(
 	pod *corev1.Pod, o *pps.PersistentPodState, former FormerState, nodes []*corev1.Node, releaseGone bool,
 ) (injected bool, reasons []string) {
 	known := func(key string) (string, bool) {
 		value, ok := former.NodeTopologyLabels[key]
-		return value, ok && !(former.NodeGone && releaseGone && key == corev1.LabelHostname)
+		isLost := former.NodeGone && releaseGone || former.GivenUp
+		return value, ok && !(isLost && key == corev1.LabelHostname)
 	}
 	if r := o.Spec.RequiredPersistentTopology; r != nil {
 		injected, reasons = injectRequired(pod, r.Labels(), former, candidatesOf(pod, nodes), known)
@@ -128,6 +131,9 @@ func injectRequired(
 		value, ok := known(key)
 		own, isSet := pod.Spec.NodeSelector[key]
 		switch {
+		case !ok && former.GivenUp && key == corev1.LabelHostname:
+			reasons = append(reasons, fmt.Sprintf("node %s has not been ready for longer than %s=%s", former.NodeName,
+				annotationPatience, pod.Annotations[annotationPatience]))
 		case !ok && former.NodeGone && key == corev1.LabelHostname:
 			reasons = append(reasons, fmt.Sprintf("node %s is gone", former.NodeName))
 		case !ok:

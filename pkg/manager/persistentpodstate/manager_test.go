@@ -25,7 +25,7 @@ import (
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
-	"github.com/leasehold-cni/leasehold/pkg/manager/refusal"
+	"github.com/leasehold-cni/leasehold/test/refusal"
 )
 
 // noWebhooks is a webhook server that does nothing: the fake API server calls no webhooks.
@@ -184,11 +184,15 @@ func TestAnnotatedWorkload(t *testing.T) {
 	c.Get(statesPath+"db", &changed)
 	term := pps.Term(zone)
 	changed.Spec.RequiredPersistentTopology = &term
+	changed.Annotations = map[string]string{"example.com/notes": "ours"}
 	c.Put(statesPath+"db", changed)
+	var restored pps.PersistentPodState
 	c.Until("somebody has changed it", func() bool {
-		var o pps.PersistentPodState
-		return c.Get(statesPath+"db", &o) && len(o.Spec.RequiredPersistentTopology.Keys) == 2
+		return c.Get(statesPath+"db", &restored) && len(restored.Spec.RequiredPersistentTopology.Keys) == 2
 	})
+	if restored.Annotations["example.com/notes"] != "ours" {
+		t.Errorf("annotations of others are lost: %v", restored.Annotations)
+	}
 
 	putSet(c, generates, func(u *unstructured.Unstructured) {
 		_ = unstructured.SetNestedField(u.Object, int64(1), "spec", "replicas")
@@ -211,7 +215,7 @@ func TestAnnotatedWorkload(t *testing.T) {
 func TestPodOfAGoneNodeIsDeleted(t *testing.T) {
 	var logged atomic.Bool
 	c := startManager(t, func(c *fakeapi.Cluster) { putSet(c) }, funcr.New(func(_, args string) {
-		if strings.Contains(args, "waited for a node that is gone") {
+		if strings.Contains(args, "waited for a node that is gone or not ready") {
 			logged.Store(true)
 		}
 	}, funcr.Options{}).GetSink())
@@ -230,8 +234,25 @@ func TestPodOfAGoneNodeIsDeleted(t *testing.T) {
 	}
 	c.Remove(nodesPath + "node1")
 	c.Until("its node is gone for longer than GoneGrace", func() bool { return !c.Get(podsOf+"db-0", &corev1.Pod{}) })
-	c.Until("an Event says why", func() bool { return hasEvent(c, "ns", reasonEvicted) })
+	c.Until("an Event says why", func() bool { return hasEvent(c, "ns", reasonReplaced) })
 	c.Until("the log says so", logged.Load)
+}
+
+// A pod that requires the hostname of a node that is not ready is deleted after its patience.
+func TestPodOfANodeThatIsNotReadyIsDeleted(t *testing.T) {
+	c := startManager(t, func(c *fakeapi.Cluster) { putSet(c) })
+	c.Put(statesPath+"db", state(requires(hostname)))
+	c.Until("recorded", func() bool { return recordedOf(c) != "" })
+	c.Remove(podsOf + "db-0")
+	put(c, aPod("db-0", annotated(annotationPatience, "100ms"), func(p *corev1.Pod) {
+		require(p, map[string]string{hostname: "node1"})
+		annotate(p, "leasehold.dev/topology-required", hostname+"=node1")
+		annotate(p, pps.AnnotationInjected, "db")
+	}))
+	n := threeWithoutNode1(time.Now().Add(-time.Hour)).all()[0]
+	c.Put(nodesPath+"node1", n)
+	c.Until("its node has not been ready for longer than its patience",
+		func() bool { return !c.Get(podsOf+"db-0", &corev1.Pod{}) })
 }
 
 func hasEvent(c *fakeapi.Cluster, namespace, reason string) bool {

@@ -23,18 +23,19 @@ import (
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/once"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 // Reasons of the Events on pods, PersistentPodStates, workloads and the CRD.
 const (
 	// A label that a PersistentPodState requires was not applied to the pod, or was not recorded.
 	reasonNotPossible = "PinNotPossible"
-	// The pod was required to return to a node that is gone, and was deleted.
-	reasonEvicted = "PodEvicted"
+	// The pod was required to return to a node that is gone or not ready, and was deleted.
+	reasonReplaced = "PodReplaced"
 	// The PersistentPodState, or the annotations of the workload, cannot be served, and why.
 	reasonInvalid = "InvalidPersistentPodState"
 	// The PersistentPodState will soon be too large for the API server, which then stores no
-	// changes.
+	// changes; or the annotations of a pod are too large to be recorded.
 	reasonLarge = "PersistentPodStateLarge"
 	// Kruise's manager is ready, and leasehold serves no PersistentPodStates. On the CRD.
 	reasonKruise = "KruisePresent"
@@ -57,6 +58,7 @@ const maxReportAge = 30 * time.Second
 type recorder struct {
 	view        *clusterView
 	client      client.Client
+	live        client.Reader // reads from the API server, not from a cache
 	role        *role
 	releaseGone bool
 	grace       time.Duration // how long a removed node counts as present, and how old a pod must be to be deleted
@@ -76,6 +78,11 @@ func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (rec
 	if wait := r.role.requeueAfter(); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
+	if isUnfit(o) {
+		r.warn(o, nil, reasonInvalid, fmt.Sprintf("its fields have other types than leasehold's, or it names more "+
+			"than %d labels and annotations with %d bytes; it has no effect", maxNames, maxNameBytes))
+		return reconcile.Result{}, nil
+	}
 	if !r.view.HasSynced() || !r.view.PodsSynced() {
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
@@ -90,7 +97,7 @@ func (r *recorder) Reconcile(ctx context.Context, key types.NamespacedName) (rec
 		if err := normal.Spec.Normalize(nil); err == nil && !equality.Semantic.DeepEqual(normal.Spec, o.Spec) {
 			// The object was created or updated while no webhook normalized it. The update enqueues
 			// it again.
-			return reconcile.Result{}, ignoreConflict(r.client.Update(ctx, normal))
+			return reconcile.Result{}, ignoreConflict(rewrite(ctx, r.live, r.client, normal))
 		}
 	}
 	workload, err := r.view.Workload(target)
@@ -123,6 +130,24 @@ func (r *recorder) record(ctx context.Context, o *pps.PersistentPodState, status
 			"have the pods of fewer replicas, or fewer and smaller annotations, recorded in one object")
 	}
 	return ignoreConflict(r.client.Status().Update(ctx, recorded))
+}
+
+// rewrite writes the spec of an object, its controller and the label of generated objects. A view
+// does not have the metadata of others, so that rewrite reads the object from the API server. If it
+// has changed since, rewrite does nothing: the change enqueues the object.
+func rewrite(ctx context.Context, live client.Reader, c client.Client, o *pps.PersistentPodState) error {
+	var list pps.PersistentPodStateList
+	err := live.List(ctx, &list, client.InNamespace(o.Namespace), client.MatchingFields{"metadata.name": o.Name})
+	if err != nil || len(list.Items) != 1 || list.Items[0].ResourceVersion != o.ResourceVersion {
+		return err
+	}
+	now := &list.Items[0]
+	now.Spec = o.Spec
+	if isGenerated(o) {
+		now.OwnerReferences = o.OwnerReferences
+		metav1.SetMetaDataLabel(&now.ObjectMeta, labelGenerated, generatedValue)
+	}
+	return c.Update(ctx, now)
 }
 
 // requeue returns the result of a Reconcile in which the view returned err. If err only means that
@@ -173,6 +198,10 @@ func (r *recorder) report(o *pps.PersistentPodState, pods map[string]podHistory,
 			r.events.Eventf(podRef(o.Namespace, name, p.Pod.UID), nil, corev1.EventTypeWarning, reasonNotPossible,
 				"Inject", "PersistentPodState %s: %s", o.Name, why)
 		}
+		if p.Pod.TooLong {
+			r.warn(o, podRef(o.Namespace, name, p.Pod.UID), reasonLarge, fmt.Sprintf("the annotations of pod %s that "+
+				"are to be recorded have more than %d bytes: none of them is", name, maxRecorded))
+		}
 		if p.Pod.stage != ready {
 			continue
 		}
@@ -205,9 +234,6 @@ func (r *recorder) warn(o *pps.PersistentPodState, related runtime.Object, reaso
 func (r *recorder) deleteStuck(
 	ctx context.Context, o *pps.PersistentPodState, pods map[string]podHistory,
 ) (requeueAfter time.Duration, err error) {
-	if !r.releaseGone {
-		return 0, nil
-	}
 	names, requeueAfter, err := r.stuck(ctx, o, pods, time.Now())
 	if err != nil {
 		return 0, err
@@ -219,13 +245,13 @@ func (r *recorder) deleteStuck(
 }
 
 // stuck returns the names of the pods that wait for a hostname that Inject added because of o, and
-// that no node has. stuck uses only the pods' selectors, not the recorded status, which may name
-// another node.
+// that no node has, or only one that has not been ready for longer than the pod's patience. stuck
+// uses only the pods' selectors, not the recorded status, which may name another node.
 //
-// A pod is returned only when it is older than the grace period, so that its successors are not
-// deleted one after the other. This replica must also have watched nodes for the grace period,
-// because a node may have been removed before the watch began. requeueAfter is the time until the
-// first pod that is still too young is old enough, 0 if there is none.
+// A pod is returned only when it is older than the grace period or its patience, so that its
+// successors are not deleted one after the other. This replica must also have watched nodes for the
+// grace period, because a node may have been removed before the watch began. requeueAfter is the
+// time until the first pod that is still too young is old enough, 0 if there is none.
 func (r *recorder) stuck(
 	ctx context.Context, o *pps.PersistentPodState, pods map[string]podHistory, now time.Time,
 ) (names []string, requeueAfter time.Duration, err error) {
@@ -235,17 +261,14 @@ func (r *recorder) stuck(
 		if !isWaiting || p.Pod.Annotations[pps.AnnotationInjected] != o.Name {
 			continue
 		}
-		switch exists, err := r.view.HostExists(ctx, p.Pod.Hostname); {
-		case err != nil:
+		due, err := r.due(ctx, p.Pod, watching)
+		if err != nil {
 			return nil, 0, err
-		case exists:
+		}
+		if due.IsZero() {
 			continue
 		}
-		since := p.Pod.Created
-		if since.Before(watching) {
-			since = watching
-		}
-		if wait := since.Add(r.grace).Sub(now); wait <= 0 {
+		if wait := due.Sub(now); wait <= 0 {
 			names = append(names, name)
 		} else if requeueAfter == 0 || wait < requeueAfter {
 			requeueAfter = wait
@@ -254,16 +277,46 @@ func (r *recorder) stuck(
 	return names, requeueAfter, nil
 }
 
+// due returns when a waiting pod may be deleted, zero if it may not. See stuck.
+func (r *recorder) due(ctx context.Context, pod *observation, watching time.Time) (time.Time, error) {
+	exists, err := r.view.HostExists(ctx, pod.Hostname)
+	switch {
+	case err != nil || !exists && !r.releaseGone:
+		return time.Time{}, err
+	case !exists:
+		return later(pod.Created, watching).Add(r.grace), nil
+	case pod.Patience == lease.Forever:
+		return time.Time{}, nil
+	}
+	since, err := r.view.HostNotReadySince(ctx, pod.Hostname)
+	if since.IsZero() {
+		return time.Time{}, err
+	}
+	// The replica that admits the successor may have another clock.
+	return later(pod.Created, since).Add(time.Duration(pod.Patience) + patienceMargin), err
+}
+
+// patienceMargin is how much longer than its patience a pod waits.
+const patienceMargin = 2 * time.Second
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
 // deletePod deletes a pod and creates an Event about it, unless the pod has changed since the
 // observation seen.
 func (r *recorder) deletePod(ctx context.Context, namespace, name string, seen *observation) error {
 	pod := podRef(namespace, name, seen.UID)
 	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
 	if err == nil {
-		r.log.Info("deleted a pod that waited for a node that is gone", "pod", namespace+"/"+name,
+		r.log.Info("deleted a pod that waited for a node that is gone or not ready", "pod", namespace+"/"+name,
 			"hostname", seen.Hostname)
-		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonEvicted, "Evict",
-			"evicted, because it waited for node %s, which is gone; its successor may run elsewhere", seen.Hostname)
+		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonReplaced, "Replace",
+			"deleted, because it waited for node %s, which is gone or not ready; its successor may run elsewhere",
+			seen.Hostname)
 	}
 	if ignoreConflict(err) != nil {
 		return fmt.Errorf("deleting pod %s/%s: %w", namespace, name, err)

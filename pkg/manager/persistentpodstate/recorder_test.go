@@ -2,6 +2,7 @@ package persistentpodstate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,7 +61,7 @@ func TestFailedDeletionOfAStuckPod(t *testing.T) {
 		annotate(p, pps.AnnotationInjected, o.Name)
 	}
 	for _, pod := range []*corev1.Pod{aPod("db-0", waits), aPod("db-1", waits), aPod("db-2", readyOn("node2"))} {
-		v.observe(nil, podViewOf(pod, builtIn, anyKey))
+		v.observe(nil, podViewOf(pod, builtIn, noKeys))
 	}
 	r := &role{}
 	r.state.Store(serving)
@@ -83,7 +84,7 @@ func TestRecorderWithoutAnObject(t *testing.T) {
 	deleted.DeletionTimestamp = &metav1.Time{Time: began}
 	v := viewOf(deleted).has(statefulSet, true, db())
 	v.pods = listed[*corev1.Pod, *podView](nil, nil)
-	v.observe(nil, podViewOf(aPod("db-0", readyOn("node2")), builtIn, anyKey))
+	v.observe(nil, podViewOf(aPod("db-0", readyOn("node2")), builtIn, noKeys))
 	r := &role{}
 	r.state.Store(serving)
 	api := &keepsPods{deletions: map[string]bool{}}
@@ -94,6 +95,18 @@ func TestRecorderWithoutAnObject(t *testing.T) {
 			t.Errorf("%s: %+v, %v, recorded %+v", key, result, err, api.recorded)
 		}
 	}
+}
+
+// stored reads one object.
+type stored struct{ o *pps.PersistentPodState }
+
+func (s stored) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return errors.New("the manager may not get PersistentPodStates")
+}
+
+func (s stored) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*pps.PersistentPodStateList).Items = []pps.PersistentPodState{*s.o}
+	return nil
 }
 
 // An object that was written while no webhook normalized it is normalized before anything is
@@ -108,7 +121,7 @@ func TestRecorderNormalizes(t *testing.T) {
 	r.state.Store(serving)
 	r.ownsCRD.Store(true)
 	api := &keepsPods{}
-	rec := &recorder{view: v, client: api, role: r, log: logr.Discard()}
+	rec := &recorder{view: v, client: api, live: stored{o}, role: r, log: logr.Discard()}
 	if _, err := rec.Reconcile(t.Context(), keys([]*pps.PersistentPodState{o})[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -119,17 +132,18 @@ func TestRecorderNormalizes(t *testing.T) {
 
 // What was not injected is reported of pods that exist.
 func TestRecorderReports(t *testing.T) {
-	o := state(requires(zone))
+	o := state(requires(zone), keeps("a"))
 	v := viewOf(o)
 	for _, pod := range []*corev1.Pod{
 		aPod("db-0", annotated(annotationReason, "no node has it"), func(p *corev1.Pod) {
 			p.CreationTimestamp = metav1.Now()
 		}),
 		aPod("db-1", readyOn("node3")), // which has no zone
+		aPod("db-3", annotated("a", strings.Repeat("x", maxRecorded))),
 	} {
-		v.observe(nil, podViewOf(pod, builtIn, anyKey))
+		v.observe(nil, podViewOf(pod, builtIn, v.recordedKeys))
 	}
-	gone := podViewOf(aPod("db-2", readyOn("node3")), builtIn, anyKey)
+	gone := podViewOf(aPod("db-2", readyOn("node3")), builtIn, noKeys)
 	v.observe(nil, gone)
 	v.observe(gone, nil)
 	events := &eventTexts{}
@@ -141,6 +155,8 @@ func TestRecorderReports(t *testing.T) {
 		"Pod db-0: Warning PinNotPossible PersistentPodState db: no node has it",
 		"PersistentPodState db, Node node3: Warning PinNotPossible node node3 has no label " +
 			"topology.kubernetes.io/zone: pods that ran there are not restricted by it",
+		"PersistentPodState db, Pod db-3: Warning PersistentPodStateLarge the annotations of pod db-3 that are to be " +
+			"recorded have more than 4096 bytes: none of them is",
 	}
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
@@ -164,6 +180,21 @@ func (e *eventTexts) Eventf(regarding, related runtime.Object, kind, reason, _, 
 
 func nameOf(o runtime.Object) string {
 	return o.GetObjectKind().GroupVersionKind().Kind + " " + o.(client.Object).GetName()
+}
+
+// TestUnfitObject has an object that no webhook has validated.
+func TestUnfitObject(t *testing.T) {
+	o := objectOf(unstructuredOf(t, state(keeps(manyNames...))))
+	r := &role{}
+	r.state.Store(serving)
+	events := &eventTexts{}
+	rec := &recorder{view: viewOf(o), role: r, events: events, log: logr.Discard()}
+	result, err := rec.Reconcile(t.Context(), keys([]*pps.PersistentPodState{o})[0])
+	want := []string{"PersistentPodState db: Warning InvalidPersistentPodState its fields have other types than " +
+		"leasehold's, or it names more than 64 labels and annotations with 4096 bytes; it has no effect"}
+	if err != nil || !result.IsZero() || !slices.Equal(events.texts, want) {
+		t.Errorf("%+v, %v, events %q, want %q", result, err, events.texts, want)
+	}
 }
 
 // Users learn that an object grows too large before the API server stops to store it.

@@ -33,13 +33,30 @@ func (c cluster) nodes(name string) (map[string]string, bool) {
 	return labels, ok
 }
 
+// notReady is the label of a node that has not been ready since that time.
+const notReady = "not-ready-since"
+
 // all returns the nodes as API objects.
 func (c cluster) all() []*corev1.Node {
 	var nodes []*corev1.Node
 	for _, name := range slices.Sorted(maps.Keys(c)) {
-		nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: c[name]}})
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: c[name]}}
+		ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
+		if since, err := time.Parse(time.RFC3339, c[name][notReady]); err == nil {
+			ready.Status, ready.LastTransitionTime = corev1.ConditionUnknown, metav1.NewTime(since)
+		}
+		n.Status.Conditions = append(n.Status.Conditions, ready)
+		nodes = append(nodes, n)
 	}
 	return nodes
+}
+
+// threeWithoutNode1 returns a cluster of three nodes, of which node1 has not been ready since a
+// time.
+func threeWithoutNode1(since time.Time) cluster {
+	c := three()
+	c["node1"][notReady] = since.Format(time.RFC3339)
+	return c
 }
 
 // Get and List implement the manager's cache.
@@ -203,7 +220,7 @@ func seen(pods ...*corev1.Pod) *history {
 }
 
 func (s *history) observe(pod *corev1.Pod) {
-	g := podViewOf(pod, builtIn, anyKey)
+	g := podViewOf(pod, builtIn, func(targetKey) []string { return slices.Collect(maps.Keys(pod.Annotations)) })
 	s.Observe(g.target, g.name, g.seen)
 }
 

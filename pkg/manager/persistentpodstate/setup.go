@@ -76,7 +76,7 @@ func (p *Feature) Setup(ctx context.Context, mgr manager.Manager, namespace stri
 		&installer{view: v, kinds: p.kinds, namespace: namespace, client: mgr.GetClient(), live: mgr.GetAPIReader(),
 			role: r, events: events, log: log},
 		p.recorder(mgr, v, r, events, log),
-		&generator{view: v, client: mgr.GetClient(), role: r, events: events},
+		&generator{view: v, client: mgr.GetClient(), live: mgr.GetAPIReader(), role: r, events: events},
 	} {
 		if err := c.setup(mgr); err != nil {
 			return fmt.Errorf("PersistentPodState: %w", err)
@@ -91,6 +91,6 @@ func (p *Feature) podWebhook(v *clusterView, log logr.Logger) *podWebhook {
 
 func (p *Feature) recorder(mgr manager.Manager, v *clusterView, r *role, events ctrlrecorder.EventRecorder,
 	log logr.Logger) *recorder {
-	return &recorder{view: v, client: mgr.GetClient(), role: r, releaseGone: !p.keepGone, grace: p.goneGrace,
-		events: events, log: log}
+	return &recorder{view: v, client: mgr.GetClient(), live: mgr.GetAPIReader(), role: r, releaseGone: !p.keepGone,
+		grace: p.goneGrace, events: events, log: log}
 }

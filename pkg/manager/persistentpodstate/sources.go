@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -54,7 +55,6 @@ type watched[V any] struct {
 	*informer.Informer[V]
 	resource string // resource.group, the name of the CRD
 	stop     context.CancelFunc
-	again    func() // lists all objects again, and calls the handlers for each
 }
 
 // start runs an informer of a resource until ctx is done or stop is called.
@@ -62,28 +62,8 @@ func start[V any](ctx context.Context, resource schema.GroupVersionResource, i *
 	lw *toolscache.ListWatch, h informer.Handler[V]) *watched[V] {
 	ctx, stop := context.WithCancel(ctx)
 	i.Handle(h)
-	again := make(chan struct{}, 1)
-	go func() {
-		for ctx.Err() == nil {
-			once, end := context.WithCancel(ctx)
-			done := make(chan struct{})
-			go func() { defer close(done); _ = i.Run(once, lw, resource.String()) }()
-			select {
-			case <-again:
-				end()
-				<-done
-				i.CallAll()
-			case <-done:
-			}
-			end()
-		}
-	}()
-	return &watched[V]{i, resource.GroupResource().String(), stop, func() {
-		select {
-		case again <- struct{}{}:
-		default:
-		}
-	}}
+	go func() { _ = i.Run(ctx, lw, resource.String()) }()
+	return &watched[V]{i, resource.GroupResource().String(), stop}
 }
 
 func listWatch[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error),
@@ -130,19 +110,37 @@ func (s *sources) objects(ctx context.Context, resource schema.GroupVersionResou
 	return start(ctx, resource, informer.New(objectOf, indexes), listWatch(c.List, c.Watch), h)
 }
 
-// objectOf decodes a PersistentPodState. If the object does not fit the Go type, objectOf returns
-// one without spec and status.
+// objectOf decodes a PersistentPodState, without the metadata of others. If the object does not fit
+// the Go type, or its spec is too large, objectOf returns one without spec and status, which has no
+// effect (isUnfit): the CRD of another project accepted it, or no webhook validated it.
 func objectOf(u *unstructured.Unstructured) *pps.PersistentPodState {
-	var o pps.PersistentPodState
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &o); err != nil {
-		// The CRD of another project accepted the object. Without a target, the object has no
-		// effect.
-		o = pps.PersistentPodState{ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(),
-			UID: u.GetUID()}}
+	var decoded pps.PersistentPodState
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &decoded)
+	o := &pps.PersistentPodState{ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(),
+		UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), Generation: u.GetGeneration(),
+		CreationTimestamp: u.GetCreationTimestamp(), DeletionTimestamp: u.GetDeletionTimestamp()}}
+	if u.GetLabels()[labelGenerated] == generatedValue {
+		o.Labels = map[string]string{labelGenerated: generatedValue}
 	}
-	o.ManagedFields = nil
-	return &o
+	if _, ref := ownerTarget(u); ref != nil {
+		o.OwnerReferences = []metav1.OwnerReference{*ref}
+	}
+	if err != nil || validateSize(&decoded.Spec) != nil {
+		return o
+	}
+	o.Spec, o.Status = decoded.Spec, decoded.Status
+	o.Status.TargetUID = informer.Short(o.Status.TargetUID, informer.MaxUID)
+	for name, state := range o.Status.PodStates {
+		if bytesIn(state.Annotations) > maxRecorded {
+			state.Annotations = nil
+			o.Status.PodStates[name] = state
+		}
+	}
+	return o
 }
+
+// isUnfit reports whether objectOf could not decode an object.
+func isUnfit(o *pps.PersistentPodState) bool { return o.Spec.TargetRef.Name == "" }
 
 var indexes = informer.Indexes[*pps.PersistentPodState]{
 	byTarget: func(o *pps.PersistentPodState) []string { return []string{targetOf(o).String()} },
@@ -161,17 +159,33 @@ func (s *sources) workloads(ctx context.Context, resource schema.GroupVersionRes
 	return start(ctx, resource, informer.New(workloadOf, nil), listWatch(c.List, c.Watch), h)
 }
 
-// pods watches the pods of workloads of the given kinds. If kinds are only the built-in ones, it
-// watches only pods with the label podName. With other kinds it watches all pods, because it is not
-// known which labels their pods have. keeps is passed to podViewOf.
-func (s *sources) pods(ctx context.Context, kinds kindList, keeps func(key string) bool,
+// selectPods restricts a list to the pods with the label podName, if kinds are only the built-in
+// ones. With other kinds it selects all pods, because it is not known which labels their pods have.
+func selectPods(kinds kindList, o *metav1.ListOptions) {
+	if len(kinds) == len(builtIn) {
+		o.LabelSelector = podName
+	}
+}
+
+// podsPage is how many pods eachPod reads at a time. A pod has at most 1.5 MiB.
+const podsPage = 20
+
+// eachPod calls do for each pod of a namespace that pods watches, as it is in etcd.
+func (s *sources) eachPod(ctx context.Context, kinds kindList, namespace string, do func(*corev1.Pod) error) error {
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return s.client.CoreV1().Pods(namespace).List(ctx, o)
+	})
+	pages.PageSize, pages.PageBufferSize = podsPage, 0
+	var options metav1.ListOptions
+	selectPods(kinds, &options)
+	return pages.EachListItem(ctx, options, func(o runtime.Object) error { return do(o.(*corev1.Pod)) })
+}
+
+// pods watches the pods of workloads of the given kinds. keys is passed to podViewOf.
+func (s *sources) pods(ctx context.Context, kinds kindList, keys func(targetKey) []string,
 	h informer.Handler[*podView]) *watched[*podView] {
 	lw := toolscache.NewFilteredListWatchFromClient(s.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll,
-		func(o *metav1.ListOptions) {
-			if len(kinds) == len(builtIn) {
-				o.LabelSelector = podName
-			}
-		})
-	view := func(p *corev1.Pod) *podView { return podViewOf(p, kinds, keeps) }
+		func(o *metav1.ListOptions) { selectPods(kinds, o) })
+	view := func(p *corev1.Pod) *podView { return podViewOf(p, kinds, keys) }
 	return start(ctx, corev1.SchemeGroupVersion.WithResource("pods"), informer.New(view, nil), lw, h)
 }

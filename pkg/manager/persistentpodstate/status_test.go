@@ -174,6 +174,24 @@ func TestHistoryExpires(t *testing.T) {
 	}
 }
 
+// Nothing is remembered of pods that were never scheduled.
+func TestHistoryOfPodsThatWereNeverScheduled(t *testing.T) {
+	target := targetOf(state())
+	for _, c := range []struct {
+		name string
+		pods []*corev1.Pod
+		want int
+	}{
+		{"never scheduled", []*corev1.Pod{aPod("db-0")}, 0},
+		{"scheduled", []*corev1.Pod{aPod("db-0", assignedTo("node1"))}, 1},
+		{"a successor that was not scheduled", []*corev1.Pod{aPod("db-0", readyOn("node1")), aPod("db-0")}, 1},
+	} {
+		if got := seen(c.pods...).without(c.pods...).Pods(target); len(got) != c.want {
+			t.Errorf("%s: %d histories, want %d", c.name, len(got), c.want)
+		}
+	}
+}
+
 // What was seen of a pod that is gone is not recorded where its workload is gone as well.
 func TestPodOfAWorkloadThatIsGone(t *testing.T) {
 	pod := aPod("db-0", readyOn("node1"))

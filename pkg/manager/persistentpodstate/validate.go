@@ -10,9 +10,19 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// validateSpec checks what the schema of the CRD cannot express: the syntax of the names of labels
-// and annotations.
+// How many labels and annotations a PersistentPodState may name, and the length of their names, at
+// most. The manager keeps them.
+const (
+	maxNames     = 64
+	maxNameBytes = 4 << 10
+)
+
+// validateSpec checks what the schema of the CRD cannot express: how many labels and annotations
+// there are, and the syntax of their names.
 func validateSpec(s *pps.PersistentPodStateSpec) error {
+	if err := validateSize(s); err != nil {
+		return err
+	}
 	for _, key := range labelsOf(s) {
 		if errs := validation.IsQualifiedName(key); len(errs) > 0 {
 			return fmt.Errorf("%q is not the name of a node label: %s", key, strings.Join(errs, "; "))
@@ -22,6 +32,25 @@ func validateSpec(s *pps.PersistentPodStateSpec) error {
 		if errs := validation.IsQualifiedName(strings.ToLower(a.Key)); len(errs) > 0 {
 			return fmt.Errorf("%q is not the name of an annotation: %s", a.Key, strings.Join(errs, "; "))
 		}
+	}
+	return nil
+}
+
+// validateSize returns an error if the spec names too many labels and annotations.
+func validateSize(s *pps.PersistentPodStateSpec) error {
+	var names []string
+	if s.RequiredPersistentTopology != nil {
+		names = append(names, s.RequiredPersistentTopology.Labels()...)
+	}
+	for _, p := range s.PreferredPersistentTopology {
+		names = append(names, p.Preference.Labels()...)
+	}
+	for _, a := range s.PersistentPodAnnotations {
+		names = append(names, a.Key)
+	}
+	if bytes := len(strings.Join(names, "")); len(names) > maxNames || bytes > maxNameBytes {
+		return fmt.Errorf("it names %d labels and annotations with %d bytes; want at most %d with %d bytes",
+			len(names), bytes, maxNames, maxNameBytes)
 	}
 	return nil
 }

@@ -17,12 +17,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
 // historyAge is how long the history of a deleted pod is kept.
@@ -61,34 +64,7 @@ type clusterView struct {
 	workloads map[schema.GroupKind]*watched[*workload]
 	pods      *watched[*podView]
 
-	annotations annotationKeys
-}
-
-// annotationKeys are the keys of annotations that some PersistentPodState has named.
-type annotationKeys struct {
-	mu   sync.Mutex
-	keys map[string]bool
-}
-
-// add adds keys and reports whether one of them is new.
-func (a *annotationKeys) add(keys []string) (isNew bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, key := range keys {
-		if !a.keys[key] {
-			if a.keys == nil {
-				a.keys = map[string]bool{}
-			}
-			a.keys[key], isNew = true, true
-		}
-	}
-	return isNew
-}
-
-func (a *annotationKeys) has(key string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.keys[key]
+	outdated workqueue.TypedInterface[string] // the namespaces whose pods need other views, see refresh
 }
 
 // newView returns a view that Start has to be called on. grace is how long a removed node counts as
@@ -97,7 +73,7 @@ func newView(ctx context.Context, mgr manager.Manager, kinds kindList, grace tim
 	v := &clusterView{kinds: kinds, mapper: mgr.GetRESTMapper(), nodes: mgr.GetClient(),
 		departed: newDepartedNodes(grace),
 		history:  newHistory(),
-		crds:     make(chan struct{}, 1), crdsGone: map[string]bool{},
+		crds:     make(chan struct{}, 1), crdsGone: map[string]bool{}, outdated: workqueue.NewTyped[string](),
 		workloads: map[schema.GroupKind]*watched[*workload]{}}
 	var err error
 	if v.sources, err = newSources(mgr); err != nil {
@@ -116,7 +92,8 @@ func newView(ctx context.Context, mgr manager.Manager, kinds kindList, grace tim
 		},
 		UpdateFunc: func(before, now any) {
 			b, n := before.(*corev1.Node), now.(*corev1.Node)
-			if !maps.Equal(b.Labels, n.Labels) { // most updates of a node change only its status
+			// Most updates of a node change neither.
+			if !maps.Equal(b.Labels, n.Labels) || !notReadySince(b).Equal(notReadySince(n)) {
 				v.nodeGone(b)
 			}
 		},
@@ -159,6 +136,13 @@ func (v *clusterView) Start(ctx context.Context) error {
 	v.ctx, v.startedAt = ctx, time.Now()
 	v.crdList = v.sources.crds(ctx, informer.Handler[string]{Added: v.crdAdded, Deleted: v.crdDeleted})
 	v.mu.Unlock()
+	var refreshing sync.WaitGroup
+	defer refreshing.Wait()
+	defer v.outdated.ShutDown()
+	refreshing.Go(func() {
+		for v.refresh(ctx) && notify.Wait(ctx, nil, refreshInterval) {
+		}
+	})
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
 	for ticks := 0; ; {
@@ -298,7 +282,7 @@ func (v *clusterView) watchPods() {
 	if v.pods != nil {
 		return
 	}
-	v.pods = v.sources.pods(v.ctx, v.kinds, v.annotations.has, informer.Handler[*podView]{
+	v.pods = v.sources.pods(v.ctx, v.kinds, v.recordedKeys, informer.Handler[*podView]{
 		Added:   func(now *podView) { v.observe(nil, now) },
 		Updated: v.observe,
 		Deleted: func(last *podView) { v.observe(last, nil) },
@@ -306,30 +290,58 @@ func (v *clusterView) watchPods() {
 }
 
 func (v *clusterView) objectAdded(o *pps.PersistentPodState) {
-	v.keepAnnotations(o)
 	v.watchPods()
-	v.objectUpdated(o, o)
+	v.objectUpdated(&pps.PersistentPodState{}, o)
 	v.cluster.enqueue(struct{}{})
 }
 
-// keepAnnotations makes the views of pods have the annotations that a PersistentPodState names. If
-// the views lack one of them, all pods are listed again.
-func (v *clusterView) keepAnnotations(o *pps.PersistentPodState) {
-	if !v.annotations.add(annotationsOf(o)) {
-		return
+func (v *clusterView) objectUpdated(before, o *pps.PersistentPodState) {
+	known := annotationsOf(before)
+	if slices.ContainsFunc(annotationsOf(o), func(key string) bool { return !slices.Contains(known, key) }) {
+		v.outdated.Add(o.Namespace)
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.pods != nil {
-		v.pods.again()
-	}
-}
-
-func (v *clusterView) objectUpdated(_, o *pps.PersistentPodState) {
-	v.keepAnnotations(o)
 	v.states.enqueue(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 	v.targets.enqueue(targetOf(o))
 }
+
+// recordedKeys returns the keys of the annotations that are recorded of the pods of a workload.
+func (v *clusterView) recordedKeys(t targetKey) (keys []string) {
+	for _, o := range v.indexed(byTarget, t.String()) {
+		keys = append(keys, annotationsOf(o)...)
+	}
+	return keys
+}
+
+// refreshInterval is the least time between two calls of refresh, so that whoever changes
+// PersistentPodStates has few pods listed.
+const refreshInterval = time.Second
+
+// refresh waits until a PersistentPodState names another annotation, and reads the pods of its
+// namespace, because their views do not have that annotation. It reports false when the queue is
+// shut down.
+func (v *clusterView) refresh(ctx context.Context) bool {
+	namespace, stop := v.outdated.Get()
+	if stop {
+		return false
+	}
+	defer v.outdated.Done(namespace)
+	v.mu.Lock()
+	pods := v.pods
+	v.mu.Unlock()
+	if pods == nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	err := v.sources.eachPod(ctx, v.kinds, namespace, func(p *corev1.Pod) error { return pods.Refresh(p) })
+	if err != nil {
+		v.outdated.Add(namespace)
+	}
+	return true
+}
+
+// refreshTimeout is the time limit for reading the pods of a namespace.
+const refreshTimeout = 30 * time.Second
 
 func (v *clusterView) objectDeleted(o *pps.PersistentPodState) {
 	v.targets.enqueue(targetOf(o))
@@ -552,6 +564,47 @@ func (v *clusterView) allNodes(ctx context.Context, options ...client.ListOption
 		nodes = append(nodes, &list.Items[i])
 	}
 	return nodes, nil
+}
+
+// notReadySince returns since when a node has not been ready. It returns zero if it is ready, or
+// has no such condition yet.
+func notReadySince(n *corev1.Node) time.Time {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// isGivenUp reports whether a node has not been ready for longer than the patience of a pod.
+func (v *clusterView) isGivenUp(ctx context.Context, node string, patience lease.Window) (bool, error) {
+	if patience == lease.Forever {
+		return false, nil
+	}
+	var n corev1.Node
+	err := v.nodes.Get(ctx, types.NamespacedName{Name: node}, &n)
+	if err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	since := notReadySince(&n)
+	return !since.IsZero() && time.Since(since) >= time.Duration(patience), nil
+}
+
+// HostNotReadySince returns since when no node with the given hostname has been ready. It returns
+// zero if one is ready, or none exists.
+func (v *clusterView) HostNotReadySince(ctx context.Context, hostname string) (last time.Time, err error) {
+	nodes, err := v.allNodes(ctx, client.MatchingLabels{corev1.LabelHostname: hostname})
+	for _, n := range having(nodes, corev1.LabelHostname, hostname) {
+		since := notReadySince(n)
+		if since.IsZero() {
+			return since, err
+		}
+		if since.After(last) {
+			last = since
+		}
+	}
+	return last, err
 }
 
 // HostExists reports whether a node has the given hostname.

@@ -1,7 +1,6 @@
 package persistentpodstate
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,25 +9,25 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
@@ -98,7 +97,7 @@ func TestScaledDownPodIsForgotten(t *testing.T) {
 		}, true},
 	} {
 		v := viewOf(tt.object).has(statefulSet, true, three)
-		pod := podViewOf(aPod("db-2", readyOn("node1")), builtIn, anyKey)
+		pod := podViewOf(aPod("db-2", readyOn("node1")), builtIn, noKeys)
 		v.observe(nil, pod)
 		tt.events(v, pod)
 		got := v.admit(t, aPod("db-2"))
@@ -115,9 +114,13 @@ func TestStuckPods(t *testing.T) {
 	bound := func(v *clusterView, pod *corev1.Pod) *corev1.Pod { p := v.admit(t, pod); p.UID = pod.UID; return &p }
 	another := func(p *corev1.Pod) *corev1.Pod { annotate(p, pps.AnnotationInjected, "web"); return p }
 	selects := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{hostname: "node1"} }
+	patient := func(patience string) *corev1.Pod { // created a minute after began
+		return bound(viewOf(state(requires(hostname), recorded("db-0", "node1"))), aPod("db-0",
+			annotated(annotationPatience, patience)))
+	}
 	remembers := func(objects ...*pps.PersistentPodState) *clusterView {
 		v := viewOf(objects...).has(statefulSet, true, db())
-		v.observe(nil, podViewOf(aPod("db-0", startedOn("node1")), builtIn, anyKey))
+		v.observe(nil, podViewOf(aPod("db-0", startedOn("node1")), builtIn, noKeys))
 		return v
 	}
 	for _, tt := range []struct {
@@ -145,6 +148,18 @@ func TestStuckPods(t *testing.T) {
 		{"too young", bound(remembers(o), aPod("db-0")), nil, 50 * time.Second, time.Hour, false, 10 * time.Second},
 		{"this replica has just started", bound(remembers(o), aPod("db-0")), nil, time.Hour, 20 * time.Second, false,
 			40 * time.Second},
+		{"its node is not ready", patient(""), threeWithoutNode1(began), time.Hour, 2 * time.Hour, false, 0},
+		{"its node is not ready, and the pod waits forever", patient("forever"), threeWithoutNode1(began),
+			time.Hour, 2 * time.Hour, false, 0},
+		{"its node is ready, and the pod has little patience", patient("1m"), three(), time.Hour,
+			2 * time.Hour, false, 0},
+		{"its node has not been ready for longer than its patience", patient("10m"),
+			threeWithoutNode1(began), 10*time.Minute + patienceMargin, 2 * time.Hour, true, 0},
+		{"it has waited for less than its patience", patient("10m"), threeWithoutNode1(began),
+			7 * time.Minute, 2 * time.Hour, false, 3*time.Minute + patienceMargin},
+		{"its node has not been ready for less than its patience", patient("10m"),
+			threeWithoutNode1(began.Add(5 * time.Minute)), 11 * time.Minute, 2 * time.Hour, false,
+			3*time.Minute + patienceMargin},
 		{"terminating", bound(remembers(o), aPod("db-0", leaving)), nil, time.Hour, 2 * time.Hour, false, 0},
 	} {
 		v := remembers(o)
@@ -155,6 +170,32 @@ func TestStuckPods(t *testing.T) {
 		names, requeueAfter, err := r.stuck(t.Context(), o, seen(tt.pod).Pods(targetOf(o)), now)
 		if err != nil || slices.Equal(names, []string{"db-0"}) != tt.want || requeueAfter != tt.requeueAfter {
 			t.Errorf("%s: %q, %v, %v; node selector %v", tt.name, names, requeueAfter, err, tt.pod.Spec.NodeSelector)
+		}
+	}
+}
+
+// A new pod does not require the hostname of a node that has not been ready for longer than the
+// pod's patience.
+func TestPatienceWithANodeThatIsNotReady(t *testing.T) {
+	for _, tt := range []struct {
+		patience string
+		since    time.Duration
+		want     bool
+	}{
+		{"", 24 * time.Hour, true},
+		{"ten minutes", 24 * time.Hour, true},
+		{"forever", 24 * time.Hour, true},
+		{"10m", time.Minute, true},
+		{"10m", 11 * time.Minute, false},
+	} {
+		v := viewOf(state(requires(hostname, zone), recorded("db-0", "node1")))
+		v.nodes = threeWithoutNode1(time.Now().Add(-tt.since))
+		pod := v.admit(t, aPod("db-0", annotated(annotationPatience, tt.patience)))
+		if _, requires := pod.Spec.NodeSelector[hostname]; requires != tt.want || pod.Spec.NodeSelector[zone] != "a" {
+			t.Errorf("patience %q, not ready for %s: %v", tt.patience, tt.since, pod.Spec.NodeSelector)
+		}
+		if reason := pod.Annotations[annotationReason]; strings.Contains(reason, "not been ready") == tt.want {
+			t.Errorf("patience %q, not ready for %s: reason %q", tt.patience, tt.since, reason)
 		}
 	}
 }
@@ -463,79 +504,130 @@ func TestDiscoveryIsDue(t *testing.T) {
 	}
 }
 
-func anyKey(string) bool { return true }
+func noKeys(targetKey) []string { return nil }
 
-// The views of pods have the annotations that some PersistentPodState names, and those that the
-// recorder reads. A new key makes the pods be listed again.
-func TestKeptAnnotations(t *testing.T) {
-	v := &clusterView{}
-	again := 0
-	v.pods = &watched[*podView]{again: func() { again++ }}
-	naming := func(keys ...string) *pps.PersistentPodState {
-		o := &pps.PersistentPodState{}
-		for _, key := range keys {
-			o.Spec.PersistentPodAnnotations = append(o.Spec.PersistentPodAnnotations,
-				pps.PersistentPodAnnotation{Key: key})
-		}
-		return o
-	}
+// TestRecordedAnnotations has views of pods with the annotations that the PersistentPodStates of
+// their workload name, and with those that the recorder reads.
+func TestRecordedAnnotations(t *testing.T) {
 	pod := aPod("db-0", readyOn("node1"))
 	pod.Annotations = map[string]string{"a": "1", "b": "2", "c": "3", annotationReason: "r",
 		pps.AnnotationInjected: "o"}
 	const ours = "kruise.io/injected-persistent-pod-state:o leasehold.dev/topology-reason:r]"
+	other := func(o *pps.PersistentPodState) { o.Name = "other" }
+	web := func(o *pps.PersistentPodState) { o.Spec.TargetRef.Name = "web" }
 	for _, c := range []struct {
-		keys  []string
-		again int
-		want  string
+		v    *clusterView
+		want string
 	}{
-		{nil, 0, "map[" + ours},
-		{[]string{"a"}, 1, "map[a:1 " + ours},
-		{[]string{"a"}, 1, "map[a:1 " + ours},
-		{[]string{"a", "c"}, 2, "map[a:1 c:3 " + ours},
+		{viewOf(), "map[" + ours},
+		{viewOf(state(keeps("a", "absent"))), "map[a:1 " + ours},
+		{viewOf(state(keeps("a")), state(keeps("c"), other)), "map[a:1 c:3 " + ours},
+		{viewOf(state(keeps("a")), state(keeps("c"), other, web)), "map[a:1 " + ours},
 	} {
-		v.keepAnnotations(naming(c.keys...))
-		got := fmt.Sprint(podViewOf(pod, builtIn, v.annotations.has).seen.Annotations)
-		if got != c.want || again != c.again {
-			t.Errorf("%v: %s, want %s; listed again %d times, want %d", c.keys, got, c.want, again, c.again)
+		if got := fmt.Sprint(podViewOf(pod, builtIn, c.v.recordedKeys).seen.Annotations); got != c.want {
+			t.Errorf("%s, want %s", got, c.want)
 		}
 	}
 	pod.Annotations = map[string]string{"b": "2"}
-	if got := podViewOf(pod, builtIn, v.annotations.has).seen.Annotations; got != nil {
+	if got := podViewOf(pod, builtIn, viewOf(state(keeps("a"))).recordedKeys).seen.Annotations; got != nil {
 		t.Errorf("of no key: %v", got)
 	}
 }
 
-// again lists all objects, and calls the handlers for each.
-func TestListedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithCancel(t.Context())
-		lists, calls, key := 0, []string{}, "a"
-		lw := &toolscache.ListWatch{
-			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-				lists++
-				pod := aPod("db-0", readyOn("node1"))
-				pod.Annotations = map[string]string{"a": "1", "b": "2"}
-				return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []corev1.Pod{*pod}}, nil
-			},
-			WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				if o.SendInitialEvents != nil {
-					return nil, apierrors.NewBadRequest("an API server that is older")
-				}
-				return watch.NewFake(), nil
-			},
+// TestPodWithLongTexts has a user write as much into a pod as the API server accepts.
+func TestPodWithLongTexts(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	v := viewOf(state(keeps("a", "b")))
+	pod := aPod("db-0", readyOn("node1"))
+	pod.Annotations = map[string]string{"a": "1", "b": long, annotationReason: long, pps.AnnotationInjected: long,
+		annotationRequired: hostname + "=node1" + strings.Repeat(","+zone+"=a", 5000)}
+	selected := "node1"
+	pod.Spec.NodeSelector = map[string]string{hostname: selected}
+	got := podViewOf(pod, builtIn, v.recordedKeys)
+	if h := got.seen.Hostname; h != selected || unsafe.StringData(h) != unsafe.StringData(selected) {
+		t.Errorf("the hostname is %q, or keeps the text of the annotation", h)
+	}
+	if size := len(fmt.Sprintf("%#v", *got.seen)); size > 4<<10 {
+		t.Errorf("the view has %d bytes", size)
+	}
+	if _, found := got.seen.Annotations["a"]; found || !got.seen.TooLong {
+		t.Error("a part of the annotations would be recorded")
+	}
+	pod.Annotations["b"] = long[:maxRecorded-len("a1b")]
+	if got := podViewOf(pod, builtIn, v.recordedKeys); got.seen.TooLong || got.seen.Annotations["a"] != "1" {
+		t.Error("the longest annotations would not be recorded")
+	}
+	for name, owner := range map[string]metav1.OwnerReference{
+		"name":    {APIVersion: "apps/v1", Name: long, UID: "set-1"},
+		"UID":     {APIVersion: "apps/v1", Name: "db", UID: types.UID(long)},
+		"version": {APIVersion: "apps/" + long, Name: "db", UID: "set-1"},
+	} {
+		owner.Kind, owner.Controller = "StatefulSet", new(true)
+		pod.OwnerReferences[0] = owner
+		got := podViewOf(pod, builtIn, noKeys)
+		if (got != nil) != (name == "version") {
+			t.Errorf("an owner's long %s: %+v", name, got)
 		}
-		view := func(p *corev1.Pod) *podView { return podViewOf(p, builtIn, func(k string) bool { return k == key }) }
-		record := func(p *podView) { calls = append(calls, fmt.Sprint(p.seen.Annotations)) }
-		w := start(ctx, corev1.SchemeGroupVersion.WithResource("pods"), informer.New(view, nil), lw,
-			informer.Handler[*podView]{Added: record, Updated: func(_, now *podView) { record(now) }})
-		synctest.Wait()
-		key = "b"
-		w.again()
-		synctest.Wait()
-		if want := []string{"map[a:1]", "map[b:2]"}; lists != 2 || !slices.Equal(calls, want) {
-			t.Errorf("%d lists, the handler was called with %q, want %q", lists, calls, want)
+		if got != nil && unsafe.StringData(got.target.Kind.Group) == unsafe.StringData(owner.APIVersion) {
+			t.Error("the view keeps the text of the owner's version")
 		}
-		stop()
-		synctest.Wait()
+	}
+}
+
+// TestObjectWithLongTexts has a user write as much into a PersistentPodState as the schema accepts.
+func TestObjectWithLongTexts(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	o := state(recorded("db-0", "node1", "db-1", "node2"))
+	o.UID, o.ResourceVersion, o.CreationTimestamp = "object-1", "7", metav1.NewTime(began)
+	o.Labels, o.Annotations = map[string]string{"a": "b", labelGenerated: generatedValue}, map[string]string{"a": long}
+	o.Finalizers = []string{long}
+	o.Status.TargetUID = long
+	of := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "set-1",
+		Controller: new(true)}
+	o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: long, Name: "a", UID: "b"}, of}
+	s := o.Status.PodStates["db-1"]
+	s.Annotations = map[string]string{"a": long}
+	o.Status.PodStates["db-1"] = s
+	got := objectOf(unstructuredOf(t, o))
+	want := state(recorded("db-0", "node1", "db-1", "node2"))
+	want.UID, want.ResourceVersion, want.CreationTimestamp = o.UID, o.ResourceVersion, o.CreationTimestamp
+	want.Status.TargetUID = ""
+	want.Labels = map[string]string{labelGenerated: generatedValue}
+	want.OwnerReferences = []metav1.OwnerReference{of}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for name, change := range map[string]func(*pps.PersistentPodState){
+		"labels":      requires(manyNames...),
+		"preferences": prefers(pps.PreferredTopologyTerm{Weight: 1, Preference: pps.Term(manyNames...)}),
+		"annotations": keeps(manyNames...),
+	} {
+		if got := objectOf(unstructuredOf(t, state(change))); !isUnfit(got) || len(labelsOf(&got.Spec)) > 0 {
+			t.Errorf("too many %s: %+v", name, got.Spec)
+		}
+	}
+}
+
+func unstructuredOf(t *testing.T, o *pps.PersistentPodState) *unstructured.Unstructured {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &unstructured.Unstructured{Object: content}
+}
+
+// TestNewAnnotationIsRecorded has a PersistentPodState name another annotation of a pod that does
+// not change.
+func TestNewAnnotationIsRecorded(t *testing.T) {
+	c := startManager(t, func(c *fakeapi.Cluster) {
+		put(c, aPod("db-0", readyOn("node1"), annotated("role", "leader")))
+		putSet(c, generates)
+	})
+	c.Until("recorded", func() bool { return recordedOf(c) == "db-0=node1/a db-1=node2/b" })
+	putSet(c, generates, with("role", "metadata", "annotations", pps.AnnotationPodAnnotations))
+	c.Until("the annotation is recorded", func() bool {
+		var o pps.PersistentPodState
+		c.Get(statesPath+"db", &o)
+		return o.Status.PodStates["db-0"].Annotations["role"] == "leader"
 	})
 }

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -29,33 +30,59 @@ func retained(p *corev1.Pod) bool {
 	return err == nil && window != 0
 }
 
-// strip removes the annotations and the gate that apply writes. A new pod may have them because its
-// manifest was copied from a pinned pod, or from an earlier call in the same admission, whose
-// decision may no longer be valid.
+// recreatingKinds are the controllers of Kubernetes and Kruise that create a deleted pod again at
+// once.
+var recreatingKinds = []schema.GroupKind{{Group: "apps", Kind: "StatefulSet"}, {Group: "apps", Kind: "ReplicaSet"},
+	{Group: "apps.kruise.io", Kind: "StatefulSet"}, {Group: "apps.kruise.io", Kind: "CloneSet"}}
+
+// recreated reports whether the controller of a pod is one of recreatingKinds, or of the kinds of
+// --pin-kinds.
+func recreated(p *corev1.Pod, kinds []schema.GroupKind) bool {
+	owner := metav1.GetControllerOfNoCopy(p)
+	if owner == nil {
+		return false
+	}
+	kind := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
+	return slices.Contains(recreatingKinds, kind) || slices.Contains(kinds, kind)
+}
+
+// strip removes what an earlier call in the same admission has written, because its decision may
+// not be valid any more, and returns the node of that decision, "" if there was none. A new pod may
+// have the same because its manifest was copied from a pinned pod.
 //
-// strip does not remove node affinity. Users can write annotations too, so the annotations are no
-// proof that apply added a term: another webhook that restricts the pods of this user may have
-// added it.
-func strip(p *corev1.Pod) {
+// Users can write annotations too, so an annotation does not prove that apply has added a
+// requirement: another webhook may restrict the pods of this user to that node. So strip removes a
+// requirement only together with the marker in the same term.
+func strip(p *corev1.Pod) (node string) {
+	node = p.Annotations[wellknown.AnnotationPinnedNode]
 	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason,
 		wellknown.AnnotationExpectedAddresses} {
 		delete(p.Annotations, key)
 	}
-	p.Spec.SchedulingGates = slices.DeleteFunc(p.Spec.SchedulingGates, isOurs)
-	if len(p.Spec.SchedulingGates) == 0 {
-		p.Spec.SchedulingGates = nil
+	if node == "" || p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
+		return node
 	}
+	a := p.Spec.Affinity.NodeAffinity
+	if required := a.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+		isOwn := func(t corev1.NodeSelectorTerm) bool { return isPinned(t, node) && empty(unpin(t, node)) }
+		required.NodeSelectorTerms = slices.DeleteFunc(required.NodeSelectorTerms, isOwn)
+		for i, t := range required.NodeSelectorTerms {
+			required.NodeSelectorTerms[i] = unpin(t, node)
+		}
+		if len(required.NodeSelectorTerms) == 0 {
+			a.RequiredDuringSchedulingIgnoredDuringExecution = nil
+		}
+	}
+	a.PreferredDuringSchedulingIgnoredDuringExecution = slices.DeleteFunc(
+		a.PreferredDuringSchedulingIgnoredDuringExecution, func(t corev1.PreferredSchedulingTerm) bool {
+			return t.Weight == preferWeight && isPinned(t.Preference, node) && empty(unpin(t.Preference, node))
+		})
+	return node
 }
 
-// isOurs reports whether a scheduling gate is the gate of the pin.
-func isOurs(g corev1.PodSchedulingGate) bool { return g.Name == wellknown.GateNominate }
-
-// gated reports whether a pod has the gate of the pin.
-func gated(p *corev1.Pod) bool { return slices.ContainsFunc(p.Spec.SchedulingGates, isOurs) }
-
-// apply writes a decision on a pod: the label of retained pods, the annotations, and what pins the
-// pod in the mode of the decision. strip must have been called before. With the same decision, a
-// second strip and apply have no further effect.
+// apply writes a decision on a pod: the label of retained pods, the annotations, and the node
+// affinity. strip must have been called before. With the same decision, a second strip and apply
+// have no further effect.
 func apply(p *corev1.Pod, v decision) {
 	if p.Labels == nil {
 		p.Labels = map[string]string{}
@@ -72,14 +99,28 @@ func apply(p *corev1.Pod, v decision) {
 	if v.Addresses != "" {
 		p.Annotations[wellknown.AnnotationExpectedAddresses] = v.Addresses
 	}
-	switch v.Mode {
-	case policy.PinNominate:
-		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: wellknown.GateNominate})
-	case policy.PinRequire:
-		require(p, v.Node)
-	case policy.PinPrefer:
-		prefer(p, v.Node, v.Hostname)
+	if p.Spec.Affinity == nil {
+		p.Spec.Affinity = &corev1.Affinity{}
 	}
+	if p.Spec.Affinity.NodeAffinity == nil {
+		p.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	if v.Mode == policy.PinRequire {
+		require(p.Spec.Affinity.NodeAffinity, v.Node)
+	} else {
+		a := p.Spec.Affinity.NodeAffinity
+		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
+			corev1.PreferredSchedulingTerm{Weight: preferWeight, Preference: pinned(corev1.NodeSelectorTerm{}, v.Node)})
+	}
+}
+
+// marker is a requirement that every node meets. It shows that a requirement for a node in the same
+// term is that of the pin.
+var marker = corev1.NodeSelectorRequirement{Key: wellknown.AnnotationPinnedNode,
+	Operator: corev1.NodeSelectorOpDoesNotExist}
+
+func isMarker(r corev1.NodeSelectorRequirement) bool {
+	return r.Key == marker.Key && r.Operator == marker.Operator
 }
 
 // onNode returns the requirement that a pod must run on the given node, for the matchFields of a
@@ -90,86 +131,75 @@ func onNode(node string) corev1.NodeSelectorRequirement {
 		Values: []string{node}}
 }
 
-// names reports whether a term contains the requirement that onNode returns.
-func names(t corev1.NodeSelectorTerm, node string) bool {
-	return slices.ContainsFunc(t.MatchFields, func(r corev1.NodeSelectorRequirement) bool {
+// isOnNode returns a function that reports whether a requirement is that of onNode.
+func isOnNode(node string) func(corev1.NodeSelectorRequirement) bool {
+	return func(r corev1.NodeSelectorRequirement) bool {
 		return r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn &&
 			slices.Equal(r.Values, []string{node})
-	})
+	}
 }
 
-// nodeAffinity returns the node affinity of a pod, and adds an empty one if there is none.
-func nodeAffinity(p *corev1.Pod) *corev1.NodeAffinity {
-	if p.Spec.Affinity == nil {
-		p.Spec.Affinity = &corev1.Affinity{}
-	}
-	if p.Spec.Affinity.NodeAffinity == nil {
-		p.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
-	}
-	return p.Spec.Affinity.NodeAffinity
+// pinned returns a term with the requirements of the pin to a node.
+func pinned(t corev1.NodeSelectorTerm, node string) corev1.NodeSelectorTerm {
+	t.MatchExpressions = append(slices.Clip(t.MatchExpressions), marker)
+	t.MatchFields = append(slices.Clip(t.MatchFields), onNode(node))
+	return t
 }
 
-// require restricts a pod to a node. The required terms of the pod are alternatives, so the
-// requirement is added to each of them. An empty term remains empty: it matches no node, but with
-// the requirement it would match this one.
-func require(p *corev1.Pod, node string) {
-	a := nodeAffinity(p)
-	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		a.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{
-				{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}}}
-		return
+// isPinned reports whether a term has the requirements of the pin to a node.
+func isPinned(t corev1.NodeSelectorTerm, node string) bool {
+	return slices.ContainsFunc(t.MatchExpressions, isMarker) && slices.ContainsFunc(t.MatchFields, isOnNode(node))
+}
+
+// unpin returns a term without the requirements of the pin to a node, if it has both. A requirement
+// of the user for the same node remains.
+func unpin(t corev1.NodeSelectorTerm, node string) corev1.NodeSelectorTerm {
+	if isPinned(t, node) {
+		t.MatchExpressions = without(t.MatchExpressions, isMarker)
+		t.MatchFields = without(t.MatchFields, isOnNode(node))
 	}
-	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	for i := range terms {
-		if !empty(terms[i]) && !names(terms[i], node) {
-			terms[i].MatchFields = append(terms[i].MatchFields, onNode(node))
-		}
-	}
+	return t
+}
+
+// without returns a copy of a list without the first element for which is returns true.
+func without(list []corev1.NodeSelectorRequirement, is func(corev1.NodeSelectorRequirement) bool,
+) []corev1.NodeSelectorRequirement {
+	i := slices.IndexFunc(list, is)
+	return slices.Delete(slices.Clone(list), i, i+1)
 }
 
 func empty(t corev1.NodeSelectorTerm) bool {
 	return len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0
 }
 
-// requires reports whether the required node affinity of a pod allows no other node than the given
-// one.
-func requires(p *corev1.Pod, node string) bool {
+// require restricts a pod to a node. The required terms of the pod are alternatives, so the
+// requirement is added to each of them. An empty term remains empty: it matches no node, but with
+// the requirement it would match this one.
+func require(a *corev1.NodeAffinity, node string) {
+	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		a.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{pinned(corev1.NodeSelectorTerm{}, node)}}
+		return
+	}
+	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i, t := range terms {
+		if !empty(t) {
+			terms[i] = pinned(t, node)
+		}
+	}
+}
+
+// isRequired reports whether the pin allows a pod to run on no other node than the given one.
+func isRequired(p *corev1.Pod, node string) bool {
 	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
 		return false
 	}
 	required := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	return required != nil && len(required.NodeSelectorTerms) > 0 &&
-		!slices.ContainsFunc(required.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
-			return !empty(t) && !names(t, node)
-		})
-}
-
-// prefer adds a preferred term for a node, unless the pod has an equivalent term of the same
-// weight. An equivalent term names the node, or the hostname as a PersistentPodState does.
-func prefer(p *corev1.Pod, node, hostname string) {
-	a := nodeAffinity(p)
-	for _, t := range a.PreferredDuringSchedulingIgnoredDuringExecution {
-		if t.Weight == preferWeight && (isHost(t.Preference, hostname) || isNode(t.Preference, node)) {
-			return
-		}
-	}
-	a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
-		corev1.PreferredSchedulingTerm{Weight: preferWeight,
-			Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}})
-}
-
-// isNode reports whether the only requirement of a term is the name of the node.
-func isNode(t corev1.NodeSelectorTerm, node string) bool {
-	return len(t.MatchExpressions) == 0 && len(t.MatchFields) == 1 && names(t, node)
-}
-
-// isHost reports whether the only requirement of a term is the hostname.
-func isHost(t corev1.NodeSelectorTerm, hostname string) bool {
-	if len(t.MatchExpressions) != 1 || len(t.MatchFields) > 0 {
+	if required == nil {
 		return false
 	}
-	r := t.MatchExpressions[0]
-	return r.Key == corev1.LabelHostname && r.Operator == corev1.NodeSelectorOpIn &&
-		slices.Equal(r.Values, []string{hostname})
+	isTerm := func(t corev1.NodeSelectorTerm) bool { return isPinned(t, node) }
+	isOther := func(t corev1.NodeSelectorTerm) bool { return !empty(t) && !isPinned(t, node) }
+	return slices.ContainsFunc(required.NodeSelectorTerms, isTerm) &&
+		!slices.ContainsFunc(required.NodeSelectorTerms, isOther)
 }

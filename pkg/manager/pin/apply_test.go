@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -61,10 +62,6 @@ func anyPod(t *rapid.T) *corev1.Pod {
 			"leasehold.dev/expected-addresses": "y"}
 		p.Labels = map[string]string{"leasehold.dev/retained": "no"}
 	}
-	for _, gate := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a.b/c", "leasehold.dev/nominate", "d.e/f"}),
-		0, 3, rapid.ID).Draw(t, "gates") {
-		p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: gate})
-	}
 	if rapid.Bool().Draw(t, "selector") {
 		p.Spec.NodeSelector = map[string]string{"disk": rapid.SampledFrom([]string{"ssd", "hdd"}).Draw(t, "disk")}
 	}
@@ -87,20 +84,23 @@ func anyPod(t *rapid.T) *corev1.Pod {
 			RequiredDuringSchedulingIgnoredDuringExecution: required}}
 	}
 	if rapid.Bool().Draw(t, "preferred") {
-		nodeAffinity(p).PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 1},
-			{Weight: preferWeight,
-				Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode("node1")}}}}
-	}
-	if rapid.Bool().Draw(t, "persistent") {
-		a := nodeAffinity(p)
-		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
-			corev1.PreferredSchedulingTerm{
-				Weight: preferWeight, Preference: corev1.NodeSelectorTerm{
-					MatchExpressions: []corev1.NodeSelectorRequirement{
-						{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"host1"}}}}})
+		if p.Spec.Affinity == nil {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}
+		}
+		p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{
+			{Weight: 1}, {Weight: preferWeight, Preference: corev1.NodeSelectorTerm{
+				MatchFields: []corev1.NodeSelectorRequirement{onNode("node1")}}}}
 	}
 	return p
 }
+
+// emptyAffinity makes an affinity that says nothing equal to none.
+var emptyAffinity = cmp.Transformer("affinity", func(a *corev1.Affinity) (out corev1.NodeAffinity) {
+	if a != nil && a.NodeAffinity != nil {
+		out = *a.NodeAffinity
+	}
+	return out
+})
 
 func fits(t *rapid.T, p *corev1.Pod, n *corev1.Node) bool {
 	fits, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(n)
@@ -110,18 +110,17 @@ func fits(t *rapid.T, p *corev1.Pod, n *corev1.Node) bool {
 	return fits
 }
 
-// TestStrip has a user write the annotations of a pinned pod, of each mode. No requirement that
-// another webhook may have added is removed.
-func TestStrip(t *testing.T) {
+// A user writes the annotations of a pinned pod. No requirement that another webhook may have added
+// is removed.
+func TestStripForgedAnnotations(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pod := anyPod(t)
-		mode := rapid.SampledFrom([]string{"nominate", "require", "prefer"}).Draw(t, "mode")
+		mode := rapid.SampledFrom([]string{"require", "prefer"}).Draw(t, "mode")
 		node := rapid.SampledFrom([]string{"node1", "node2"}).Draw(t, "node")
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "leasehold.dev/pin-reason", "Reserved: "+mode+" "+node)
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "leasehold.dev/pinned-node", node)
 		before := pod.DeepCopy()
 		strip(pod)
-		before.Spec.SchedulingGates, pod.Spec.SchedulingGates = nil, nil
 		if diff := cmp.Diff(before.Spec, pod.Spec); diff != "" {
 			t.Fatalf("(-before +after):\n%s", diff)
 		}
@@ -131,54 +130,68 @@ func TestStrip(t *testing.T) {
 	})
 }
 
-func TestRequires(t *testing.T) {
-	named := func(node string) corev1.NodeSelectorTerm {
-		return corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(node)}}
-	}
-	disk := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
-		{Key: "disk", Operator: corev1.NodeSelectorOpExists}}}
-	type terms = []corev1.NodeSelectorTerm
-	for name, c := range map[string]struct {
-		terms terms
-		want  bool
-	}{
-		"no term":                    {terms{}, false}, // the API server rejects it
-		"the node":                   {terms{named("node1")}, true},
-		"another node":               {terms{named("node2")}, false},
-		"the node or another":        {terms{named("node1"), named("node2")}, false},
-		"the node or a label":        {terms{named("node1"), disk}, false},
-		"the node, or an empty term": {terms{named("node1"), {}}, true},
-	} {
-		p, required := &corev1.Pod{}, corev1.NodeSelector{NodeSelectorTerms: c.terms}
-		nodeAffinity(p).RequiredDuringSchedulingIgnoredDuringExecution = &required
-		if got := requires(p, "node1"); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
+// What is removed from a term is the marker, and with it the name of the annotated node.
+func TestStripTerms(t *testing.T) {
+	type term = corev1.NodeSelectorTerm
+	disk := corev1.NodeSelectorRequirement{Key: "disk", Operator: corev1.NodeSelectorOpExists}
+	of := func(expressions []corev1.NodeSelectorRequirement, nodes ...string) (out term) {
+		out.MatchExpressions = expressions
+		for _, n := range nodes {
+			out.MatchFields = append(out.MatchFields, onNode(n))
 		}
+		return out
 	}
-	if requires(&corev1.Pod{}, "node1") {
-		t.Error("a pod without affinity: true, want false")
+	type list = []corev1.NodeSelectorRequirement
+	for name, tt := range map[string]struct{ before, want []term }{
+		"a term of the pin":              {[]term{of(list{marker}, "node1")}, nil},
+		"with a requirement of the user": {[]term{of(list{disk, marker}, "node1")}, []term{of(list{disk})}},
+		"one of two": {[]term{of(list{marker}, "node1"), of(list{disk}, "node1")},
+			[]term{of(list{disk}, "node1")}},
+		"another webhook adds another node":  {[]term{of(list{marker}, "node1", "node2")}, []term{of(list{}, "node2")}},
+		"without the marker":                 {[]term{of(list{disk}, "node1")}, []term{of(list{disk}, "node1")}},
+		"of another node":                    {[]term{of(list{marker}, "node2")}, []term{of(list{marker}, "node2")}},
+		"an empty term remains, as it was":   {[]term{{}}, []term{{}}},
+		"the marker alone, written by users": {[]term{of(list{marker})}, []term{of(list{marker})}},
+	} {
+		p := &corev1.Pod{}
+		p.Annotations = map[string]string{"leasehold.dev/pinned-node": "node1"}
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: tt.before}}}
+		strip(p)
+		var got []term
+		if r := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
+			got = r.NodeSelectorTerms
+		}
+		if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }
 
-// TestApply proves that a decision takes nothing away that a user wrote, that a required pod can
-// run on its node alone, that the other modes exclude no node, and that a second call of the same
-// admission changes nothing.
+// A decision takes nothing away that a user wrote. A required pod can run on its node alone, and
+// the other modes exclude no node. A second call of the same admission changes nothing, and one
+// with another decision has the effect of that one alone.
 func TestApply(t *testing.T) {
+	modes := []policy.PinMode{policy.PinRequire, policy.PinPrefer, policy.PinNone}
 	rapid.Check(t, func(t *rapid.T) {
 		user := anyPod(t)
 		strip(user)
+		first := rapid.SampledFrom(modes).Draw(t, "first")
+		mode := rapid.SampledFrom(modes).Draw(t, "mode")
+		v := func(mode policy.PinMode, node string) decision {
+			return decision{Mode: mode, Node: node, Addresses: "10.0.0.7", Reason: reserved,
+				Text: string(mode) + " " + node}
+		}
+		alone := user.DeepCopy()
+		apply(alone, v(mode, "node1"))
 		pod := user.DeepCopy()
-		mode := rapid.SampledFrom([]policy.PinMode{policy.PinNominate, policy.PinRequire, policy.PinPrefer,
-			policy.PinNone}).Draw(t, "mode")
-		v := decision{Mode: mode, Node: "node1", Hostname: "host1", Addresses: "10.0.0.7", Reason: reserved,
-			Text: string(mode) + " node1"}
-		apply(pod, v)
-
-		again := pod.DeepCopy()
-		strip(again)
-		apply(again, v)
-		if diff := cmp.Diff(pod, again); diff != "" {
-			t.Fatalf("a second call changes it (-first +second):\n%s", diff)
+		apply(pod, v(first, rapid.SampledFrom([]string{"node1", "node2"}).Draw(t, "first node")))
+		for range 2 {
+			strip(pod)
+			apply(pod, v(mode, "node1"))
+		}
+		if diff := cmp.Diff(alone, pod, cmpopts.EquateEmpty(), emptyAffinity); diff != "" {
+			t.Fatalf("after a call with another decision (-alone +after):\n%s", diff)
 		}
 		for _, name := range []string{"node1", "node2"} {
 			for _, disk := range []string{"ssd", "hdd"} {
@@ -190,18 +203,12 @@ func TestApply(t *testing.T) {
 				}
 			}
 		}
-		if requires(pod, "node1") != (mode == policy.PinRequire || requires(user, "node1")) {
-			t.Fatalf("%s: requires says %t", mode, requires(pod, "node1"))
-		}
-		others := append([]corev1.PodSchedulingGate{}, user.Spec.SchedulingGates...)
-		if mode == policy.PinNominate {
-			others = append(others, corev1.PodSchedulingGate{Name: "leasehold.dev/nominate"})
-		}
-		if diff := cmp.Diff(others, append([]corev1.PodSchedulingGate{}, pod.Spec.SchedulingGates...)); diff != "" {
-			t.Fatalf("gates (-want +got):\n%s", diff)
+		is, may := isRequired(pod, "node1"), mode == policy.PinRequire
+		if is && !may || !is && may && fits(t, pod, node("node1")) {
+			t.Fatalf("%s: isRequired says %t", mode, is)
 		}
 		if pod.Labels["leasehold.dev/retained"] != "true" ||
-			!strings.HasPrefix(pod.Annotations["leasehold.dev/pin-reason"], v.String()) {
+			!strings.HasPrefix(pod.Annotations["leasehold.dev/pin-reason"], v(mode, "node1").String()) {
 			t.Fatalf("labels %v, annotations %v", pod.Labels, pod.Annotations)
 		}
 		if _, said := pod.Annotations["leasehold.dev/pinned-node"]; said != (mode != policy.PinNone) {

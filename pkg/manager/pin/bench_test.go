@@ -1,7 +1,6 @@
 package pin
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"runtime"
@@ -9,15 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -26,21 +22,6 @@ const (
 	manyReservations = 50_000
 	manyNodes        = 5_000
 )
-
-// nodesOnly reads nodes as the manager's cache does: from a map, by copies.
-type nodesOnly struct {
-	client.Reader
-	nodes map[string]*corev1.Node
-}
-
-func (r nodesOnly) Get(_ context.Context, key types.NamespacedName, object client.Object, _ ...client.GetOption) error {
-	n, ok := object.(*corev1.Node)
-	if !ok || r.nodes[key.Name] == nil {
-		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
-	}
-	r.nodes[key.Name].DeepCopyInto(n)
-	return nil
-}
 
 // big is a cluster of that size, as the informers would have it after the first list: half of the
 // reservations have a pod.
@@ -54,11 +35,11 @@ func big(b *testing.B) *cluster {
 		}
 		reader.nodes[n.Name] = n
 	}
-	c := clusterOf(b, reader.nodes, new(time.Time))
-	c.now = time.Now
+	clock := time.Now()
+	c := clusterOf(b, reader.nodes, &clock)
 	for i := range manyReservations {
 		pod, on := fmt.Sprintf("database-%d", i), fmt.Sprintf("node-%d", i%manyNodes)
-		c.add(b, viewReservation(&ipam.IPReservation{
+		c.add(b, reservations.View(&ipam.IPReservation{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod + "-01234567",
 				UID:             types.UID(fmt.Sprintf("0e1d2c3b-0000-4000-8000-%012d", i)),
 				ResourceVersion: fmt.Sprint(100000 + i), Labels: map[string]string{ipam.LabelNodeHash: "x",
@@ -73,7 +54,7 @@ func big(b *testing.B) *cluster {
 				ResourceVersion: fmt.Sprint(200000 + i), Annotations: map[string]string{policy.Annotation: "1h"}},
 				Spec: corev1.PodSpec{NodeName: on, SchedulerName: "default-scheduler"}}
 			p.Status.PodIPs = []corev1.PodIP{{IP: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}}
-			c.add(b, viewPod(p))
+			c.add(b, viewPod(p, nil))
 		}
 	}
 	return c
@@ -89,13 +70,7 @@ func BenchmarkWebhook(b *testing.B) {
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 
-	m, err := newCollectors(prometheus.NewRegistry(), func() float64 { return 0 })
-	if err != nil {
-		b.Fatal(err)
-	}
-	w := &webhook{Options: Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer,
-		Schedulers: []string{"default-scheduler"}},
-		cluster: c, gate: anyGate, collectors: m, log: logr.Discard()}
+	w := webhookOf(c)
 	var took []time.Duration
 	for i := 0; b.Loop(); i++ {
 		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("database-%d", i*7919%manyReservations),
@@ -117,4 +92,24 @@ func BenchmarkWebhook(b *testing.B) {
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "views-MiB")
+}
+
+// BenchmarkReservationName is an admission of a pod whose reservation name has many holds.
+func BenchmarkReservationName(b *testing.B) {
+	clock := noon
+	c := clusterOf(b, map[string]*corev1.Node{}, &clock)
+	nodes := c.reader.(nodesOnly).nodes
+	for i := range 10_000 {
+		on := fmt.Sprintf("node-%d", i%100)
+		nodes[on] = node(on)
+		c.add(b, left(fmt.Sprint(i), on, time.Minute))
+	}
+	w := webhookOf(c)
+	object, err := json.Marshal(ofDeployment())
+	must(b, err)
+	for b.Loop() {
+		if r := ask(w, object); !r.Allowed || len(r.Patches) == 0 {
+			b.Fatalf("%+v", r)
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
 
 const (
@@ -20,10 +21,6 @@ const (
 	// maxFailures is the number of successive failed starts on a node after which pods of that name
 	// are no longer pinned to the node (docs/design.md, "Modes").
 	maxFailures = 2
-	// clockLag is how far the clock of a node may be behind the manager's before holds seem to have
-	// ended that have not. The agent of the node removes the reservation when a hold ends, so the
-	// time matters only if the agent does not run.
-	clockLag = 3 * time.Minute
 )
 
 // A pinTarget is the node that has the former addresses of a pod.
@@ -31,7 +28,9 @@ type pinTarget struct {
 	Node, NodeUID string // NodeUID is "" if only the name is known
 	Addresses     string // "" if not known
 	Remembered    bool   // the node has no reservation yet, but the manager saw the last pod there
-	Abandoned     bool   // an earlier pod was evicted, because it waited for this reservation too long
+	Contested     bool   // other new pods may get the addresses, which pods of one reservation name share
+	Struck        bool   // an earlier pod did not get onto the node
+	Last          instance
 }
 
 // An instance is what the manager remembers of the last pod with a given name that was bound to a
@@ -54,20 +53,17 @@ type podOnNode struct{ UID, Node string }
 
 // after returns the instance to remember after the pod p has ended. t is the instance that was
 // remembered until then. If p was bound to a node, the new instance is p, with the number of
-// successive failed starts on that node.
+// successive failed starts on that node. It is remembered as long as the window of p, because the
+// addresses are not held longer, and at most maxMemory.
 //
-// If p was never bound to a node, t stays, with one exception: if p was required to run on the node
-// of t, nothing is remembered, so that the next pod is not sent to that node again.
+// If p was never bound to a node, t stays.
 func (t instance) after(p *podView, now time.Time) instance {
 	if p.Node == "" {
-		if p.Required && p.Pinned == t.Node {
-			return instance{} // the pod was required to run on that node, but did not get there
-		}
 		return t
 	}
 	next := instance{Node: p.Node, PodUID: string(p.UID), Addresses: p.Addresses, Started: p.Started,
 		Evicted: p.Evicted, Created: p.CreationTimestamp.Time,
-		Ended: now, Until: now.Add(rememberFor(p.Window)), Lost: t.Lost}
+		Ended: now, Until: now.Add(min(time.Duration(p.Window), maxMemory)), Lost: t.Lost}
 	if startFailed(p, now) {
 		next.Failures = 1
 		if t.Node == p.Node {
@@ -99,7 +95,7 @@ func (t instance) released() bool { return t.Lost == podOnNode{t.PodUID, t.Node}
 // the reservation of the pod's own node was published and deleted, so that its window has ended or
 // its addresses were released. choose ignores such a reservation, because a compromised node may
 // publish reservations of pods that it never ran.
-func (t instance) contradicts(r *reservation) bool {
+func (t instance) contradicts(r *reservations.Reservation) bool {
 	if t.Node == "" || r.Node == t.Node {
 		return false
 	}
@@ -121,15 +117,15 @@ func (t instance) contradicts(r *reservation) bool {
 // The function is in one piece, although its cyclomatic complexity is 16: a release that a user has
 // asked for affects both the ranking and the exception, and the order of the conditions is the
 // precedence of the sources.
-func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) {
-	var best *reservation
+func choose(all []*reservations.Reservation, last instance, now time.Time) (pinTarget, bool) {
+	var best *reservations.Reservation
 	remembered := last.unpublished(now)
 	for _, r := range all {
 		if r.Releasing {
 			remembered = remembered && r.Node != last.Node
 			continue
 		}
-		if r.isOver(now) || last.contradicts(r) {
+		if r.IsOver(now) || last.contradicts(r) {
 			continue
 		}
 		if best == nil || preferable(r, best, last.PodUID) {
@@ -143,13 +139,12 @@ func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) 
 	case best == nil:
 		return pinTarget{}, false
 	}
-	return pinTarget{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses, Abandoned: best.Abandoned}, true
+	return pinTarget{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses}, true
 }
 
 // preferable reports whether the reservation a is preferable to b. last is the UID of the last pod
 // with the name, "" if not known. The first criterion in which a and b differ decides:
 //
-//   - A reservation that is not abandoned is preferable to an abandoned one.
 //   - The reservation of the last pod is preferable.
 //   - The reservation that shows the later event is preferable, or else the one that was written
 //     later. A pod that was admitted without a manager has no label, so the manager has not seen
@@ -157,10 +152,7 @@ func choose(all []*reservation, last instance, now time.Time) (pinTarget, bool) 
 //
 // The state Bound is no criterion, because the reservation of a node that died remains Bound for as
 // long as the object exists.
-func preferable(a, b *reservation, last string) bool {
-	if a.Abandoned != b.Abandoned {
-		return b.Abandoned
-	}
+func preferable(a, b *reservations.Reservation, last string) bool {
 	if a, b := a.PodUID == last, b.PodUID == last; last != "" && a != b {
 		return a
 	}
@@ -175,8 +167,8 @@ func preferable(a, b *reservation, last string) bool {
 // life of the pod. The order of the writes is another one, because the agent of a node that a pod
 // has left may write the hold when the pod already runs on another node. It returns zero if the
 // time is not known.
-func shows(r *reservation) time.Time {
-	switch since := heldSince(r); {
+func shows(r *reservations.Reservation) time.Time {
+	switch since := r.HeldSince(); {
 	case !since.IsZero():
 		return since
 	case r.Bound || r.Written.IsZero():
@@ -185,23 +177,9 @@ func shows(r *reservation) time.Time {
 	return r.Written.Add(-ipam.ReturnDelay)
 }
 
-// isOver reports whether a reservation is a hold that has ended.
-func (r *reservation) isOver(now time.Time) bool {
-	return !r.Bound && !r.Until.IsZero() && !r.Until.Add(clockLag).After(now)
-}
-
-// heldSince returns when a hold began. It returns zero if the reservation is not a hold, or if the
-// hold has no end or an unknown window.
-func heldSince(r *reservation) time.Time {
-	if r.Bound || r.Until.IsZero() || r.Window <= 0 {
-		return time.Time{}
-	}
-	return r.Until.Add(-time.Duration(r.Window))
-}
-
 // version returns the resource version as a number, which grows with each write to objects of one
 // kind.
-func version(r *reservation) uint64 {
+func version(r *reservations.Reservation) uint64 {
 	v, _ := strconv.ParseUint(r.ResourceVersion, 10, 64)
 	return v
 }

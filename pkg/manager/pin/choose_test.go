@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -30,10 +31,6 @@ func TestChoose(t *testing.T) {
 	}
 	of := func(uid string, r *reservation) *reservation {
 		r.PodUID = uid
-		return r
-	}
-	released := func(r *reservation) *reservation {
-		r.Abandoned = true
 		return r
 	}
 	unknownWindow := func(r *reservation) *reservation {
@@ -79,9 +76,6 @@ func TestChoose(t *testing.T) {
 		{"the pod's last instance, whose predecessor's end was reported late",
 			all{held("node1", "9", time.Minute), of("u1", bound("node2", "1"))},
 			instance{Node: "node2", PodUID: "u1", Ended: noon.Add(-time.Hour)}, "node2"},
-		{"abandoned", all{released(of("u1", bound("node1", "9"))), held("node2", "1", time.Minute)},
-			instance{PodUID: "u1"}, "node2"},
-		{"abandoned, and there is no other", all{released(bound("node1", "9"))}, instance{}, "node1"},
 		{"the later write", all{bound("node1", "10"), bound("node2", "9")}, instance{}, "node1"},
 		{"the later release", all{held("node1", "1", 5*time.Minute), held("node2", "2", 4*time.Minute)}, instance{},
 			"node1"},
@@ -90,10 +84,11 @@ func TestChoose(t *testing.T) {
 			all{unknownWindow(held("node1", "1", 4*time.Minute)), held("node2", "2", 5*time.Minute)},
 			instance{}, "node2"},
 		{"what has lapsed does not count",
-			all{held("node1", "1", -clockLag-time.Second), held("node2", "1", time.Second)},
+			all{held("node1", "1", -reservations.ClockLag-time.Second), held("node2", "1", time.Second)},
 			instance{}, "node2"},
-		{"only what has lapsed", all{held("node1", "1", -clockLag)}, instance{}, ""},
-		{"the clock of the node is behind", all{held("node1", "1", time.Second-clockLag)}, instance{}, "node1"},
+		{"only what has lapsed", all{held("node1", "1", -reservations.ClockLag)}, instance{}, ""},
+		{"the clock of the node is behind", all{held("node1", "1", time.Second-reservations.ClockLag)}, instance{},
+			"node1"},
 		{"what is given up does not count", all{held("node1", "1", time.Minute), releasing}, instance{}, "node1"},
 
 		{"seen, not published", nil, ran("node1", time.Second), "node1"},
@@ -153,9 +148,6 @@ func TestInstanceAfter(t *testing.T) {
 	ended := instance{Lost: podOnNode{UID: "u9"}, Node: "node1", PodUID: "u1", Addresses: "10.0.0.7",
 		Started: true, Ended: noon,
 		Until: noon.Add(maxMemory)}
-	required := func(node string) *podView {
-		return pod(func(p *podView) { p.Node, p.Required, p.Pinned = "", true, node })
-	}
 	with := func(change func(*instance)) instance {
 		t := ended
 		change(&t)
@@ -173,8 +165,6 @@ func TestInstanceAfter(t *testing.T) {
 		{"forever", before, pod(func(p *podView) { p.Window = lease.Forever }), ended},
 		{"evicted", before, pod(func(p *podView) { p.Evicted = true }), with(func(t *instance) { t.Evicted = true })},
 		{"it never ran", before, pod(func(p *podView) { p.Node = "" }), before},
-		{"it waited for the node without effect", before, required("node1"), instance{}},
-		{"it waited for another node", before, required("node2"), before},
 		{"no sandbox in all that time", instance{Lost: podOnNode{UID: "u9"}}, pod(func(p *podView) {
 			p.Started, p.Addresses = false, ""
 		}),

@@ -1,9 +1,9 @@
 package pin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,27 +12,20 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
-	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
 
-// The indexes of the informers.
-const (
-	byPod   = "pod"   // reservations by "namespace/pod"
-	byName  = "name"  // reservations and pods by "namespace/reservation name"
-	byGate  = "gate"  // pods whose only gate is the gate of the pin
-	theGate = "gated" // the only value of byGate
-)
+// byName is the index of pods by their reservation name (nameKey).
+const byName = "name"
 
 // CacheOptions restricts what the manager's cache keeps of Nodes and Namespaces to the fields that
 // this package reads.
@@ -53,51 +46,33 @@ func namespaceMeta() *metav1.PartialObjectMetadata {
 }
 
 // A cluster is what this replica of the manager knows of the cluster: pods and reservations from
-// informers, nodes and namespaces from the manager's cache, and the pods that ended recently.
+// informers, nodes and namespaces from the manager's cache, and what became of the pods that ended
+// recently.
 type cluster struct {
 	reader       client.Reader // of nodes and namespaces, from the manager's cache
 	pods         *informer.Informer[*podView]
-	reservations *informer.Informer[*reservation]
-	tasks        []func(context.Context) error // run the informers
+	reservations *reservations.Set
 	synced       []func() bool
 	now          func() time.Time
-	isFollower   func() bool // reports whether this replica is not the leader; nil in tests
+	isLeader     func() bool
+	started      time.Time // when this replica began to watch
+
+	names   *nameCounts
+	strikes *strikes
 
 	mu        sync.Mutex
-	instances map[string]instance // by "namespace/pod", and those of reservation names by nameKey
-	admitted  map[string]admitted // pods with a reservation name, by "namespace/pod"
-	ended     map[string][]string // names of pods that ended lately, by nameKey
+	instances map[string]instance // by podView.keyOn
 }
 
-// newCluster returns a cluster and adds its informers to the manager, which has not started.
-func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) (*cluster, error) {
-	c := &cluster{reader: mgr.GetClient(), now: now, instances: map[string]instance{}, admitted: map[string]admitted{},
-		ended: map[string][]string{},
-		pods:  informer.New(viewPod, podIndexes), reservations: informer.New(viewReservation, reservationIndexes)}
-	c.isFollower = func() bool {
-		select {
-		case <-mgr.Elected():
-			return false
-		default:
-			return true
-		}
-	}
-	pods, err := listWatch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods",
-		func(o *metav1.ListOptions) { o.LabelSelector = wellknown.LabelRetained })
+// newCluster returns a cluster and adds its informer of pods to the manager, which has not started.
+func newCluster(ctx context.Context, mgr manager.Manager, set *reservations.Set, kinds []schema.GroupKind) (*cluster,
+	error) {
+	c := emptyCluster(time.Now, func(p *corev1.Pod) *podView { return viewPod(p, kinds) }, set)
+	c.reader, c.isLeader = mgr.GetClient(), control.IsLeader(mgr)
+	pods, err := control.ListWatch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", wellknown.LabelRetained)
 	if err != nil {
 		return nil, err
 	}
-	reservations, err := listWatch(mgr, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource,
-		func(*metav1.ListOptions) {})
-	if err != nil {
-		return nil, err
-	}
-	c.tasks = []func(context.Context) error{
-		func(ctx context.Context) error { return c.pods.Run(ctx, pods, "retained pods") },
-		func(ctx context.Context) error { return c.reservations.Run(ctx, reservations, "reservations") },
-	}
-	c.pods.Handle(informer.Handler[*podView]{Deleted: c.podDeleted})
-	c.reservations.Handle(informer.Handler[*reservation]{Deleted: c.reservationDeleted})
 	c.synced = []func() bool{c.pods.HasSynced, c.reservations.HasSynced}
 	for _, object := range []client.Object{&corev1.Node{}, namespaceMeta()} {
 		cached, err := mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
@@ -106,108 +81,85 @@ func newCluster(ctx context.Context, mgr manager.Manager, now func() time.Time) 
 		}
 		c.synced = append(c.synced, cached.HasSynced)
 	}
-	return c, mgr.Add(onAllReplicas(c.run))
-}
-
-var podIndexes = informer.Indexes[*podView]{
-	byGate: func(p *podView) []string {
-		if p.Gated && p.Gates == 1 {
-			return []string{theGate}
-		}
-		return nil
-	},
-	byName: func(p *podView) []string { return indexName(p.Namespace, p.For) },
-}
-
-var reservationIndexes = informer.Indexes[*reservation]{
-	byPod:  func(r *reservation) []string { return []string{r.Namespace + "/" + r.Pod} },
-	byName: func(r *reservation) []string { return indexName(r.Namespace, r.For) },
-}
-
-// listWatch returns the list and watch calls for a kind. They use protobuf if the API server
-// supports it for the kind. narrow may restrict the objects.
-func listWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource string,
-	narrow func(*metav1.ListOptions)) (*toolscache.ListWatch, error) {
-	rest, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(),
-		serializer.NewCodecFactory(mgr.GetScheme()), mgr.GetHTTPClient())
-	if err != nil {
-		return nil, fmt.Errorf("watching %s: %w", resource, err)
-	}
-	return toolscache.NewFilteredListWatchFromClient(rest, resource, metav1.NamespaceAll, narrow), nil
-}
-
-// watchAgain restarts the watches of pods and reservations. It is called if a watch may be stalled:
-// a connection that is open but delivers nothing would otherwise not be noticed for minutes.
-func (c *cluster) watchAgain() {
-	c.pods.Restart()
-	c.reservations.Restart()
-}
-
-// onAllReplicas is a Runnable that runs in every replica, leader or not.
-type onAllReplicas func(context.Context) error
-
-func (f onAllReplicas) Start(ctx context.Context) error { return f(ctx) }
-func (onAllReplicas) NeedLeaderElection() bool          { return false }
-
-func (c *cluster) run(ctx context.Context) error {
-	var wg sync.WaitGroup
-	for _, task := range c.tasks {
-		wg.Go(func() { _ = task(ctx) })
-	}
-	forget := time.NewTicker(time.Minute)
-	defer forget.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			wg.Wait()
-			return nil
-		case <-forget.C:
+	return c, mgr.Add(control.OnAllReplicas(func(ctx context.Context) error {
+		go wait.UntilWithContext(ctx, func(context.Context) {
 			c.expireInstances()
-		}
-	}
+			c.names.Expire()
+		}, time.Minute)
+		return c.pods.Run(ctx, pods, "retained pods")
+	}))
+}
+
+// emptyCluster returns a cluster that follows reservations, and pods with views of objects of the
+// type P.
+func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, set *reservations.Set) *cluster {
+	c := &cluster{now: now, started: now(), names: newNameCounts(now), strikes: newStrikes(now),
+		instances: map[string]instance{}, isLeader: func() bool { return true }, reservations: set,
+		pods: informer.New(view, informer.Indexes[*podView]{
+			byName: func(p *podView) []string { return indexName(p.Namespace, p.For) }})}
+	c.pods.Handle(informer.Handler[*podView]{Added: c.podAdded, Updated: c.podUpdated, Deleted: c.podDeleted})
+	set.Handle(informer.Handler[*reservations.Reservation]{Added: c.count,
+		Updated: func(before, r *reservations.Reservation) {
+			if before.For != r.For {
+				c.names.Set(nameKey(before.Namespace, before.For), string(before.UID), nameSource{})
+			}
+			c.count(r)
+		}, Deleted: c.reservationDeleted})
+	return c
 }
 
 // Synced reports whether pods, reservations, nodes and namespaces have been listed once.
 func (c *cluster) Synced() bool {
-	for _, synced := range c.synced {
-		if !synced() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.synced, func(synced func() bool) bool { return !synced() })
 }
 
-// podDeleted updates the remembered instance when a pod was deleted.
-func (c *cluster) podDeleted(p *podView) {
-	key := p.Namespace + "/" + p.Name
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	keys := []string{key}
-	delete(c.admitted, key)
-	if p.For != "" {
-		keys = append(keys, nameKey(p.Namespace, p.For))
-		c.ended[keys[1]] = append(c.endedLately(keys[1]), p.Name)
+func (c *cluster) podAdded(p *podView) {
+	if p.For != "" && p.Sent != "" {
+		c.names.Arrived(nameKey(p.Namespace, p.For), p.Sent)
 	}
-	for _, key := range keys {
-		if t := c.instances[key].after(p, c.now()); t.Node != "" {
+	c.podUpdated(p, p)
+}
+
+func (c *cluster) podUpdated(before, p *podView) {
+	if before.For != p.For {
+		c.names.Set(nameKey(before.Namespace, before.For), string(before.UID), nameSource{})
+	}
+	if p.isMisplaced() {
+		c.strikes.Add(p.keyOn(p.Pinned), string(p.UID))
+	}
+	c.countPod(p, false)
+}
+
+// podDeleted remembers what became of a pod that was deleted.
+func (c *cluster) podDeleted(p *podView) {
+	if p.awaitsNode() {
+		c.strikes.Add(p.keyOn(p.Pinned), string(p.UID))
+	}
+	c.mu.Lock()
+	for _, key := range slices.Compact([]string{keyOf(p), p.keyOn(p.Node)}) {
+		if t := c.instances[key].after(p, c.now()); t != (instance{}) {
 			c.instances[key] = t
-		} else {
-			delete(c.instances, key)
 		}
 	}
+	c.mu.Unlock()
+	c.countPod(p, true)
 }
 
 // reservationDeleted remembers that a reservation was deleted, because the window has ended or the
 // addresses were released. Then choose does not wait for the reservation to be published. If an
 // agent still has the lease, it publishes the reservation again.
-func (c *cluster) reservationDeleted(r *reservation) {
+func (c *cluster) reservationDeleted(r *reservations.Reservation) {
+	name := nameKey(r.Namespace, r.For)
+	c.names.Set(name, string(r.UID), nameSource{})
 	if r.PodUID == "" {
 		return
 	}
-	key := r.Namespace + "/" + r.Pod
+	if last := c.lastEnded(r.PodKey()); last.PodUID == r.PodUID && last.Node == r.Node {
+		c.names.Set(name, r.PodUID, nameSource{}) // the pod has ended, and its address is not held
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.instances[key]
+	t := c.instances[r.PodKey()]
 	if t.Node != "" && t.Node != r.Node {
 		return // the last pod was on another node
 	}
@@ -215,7 +167,52 @@ func (c *cluster) reservationDeleted(r *reservation) {
 	if t.Node == "" {
 		t.Until = c.now().Add(maxMemory)
 	}
-	c.instances[key] = t
+	c.instances[r.PodKey()] = t
+}
+
+// countPod counts a pod with a reservation name, its address, and those of its reservations, about
+// which the pod may say more. The address of a pod that is gone counts until its node has published
+// it.
+func (c *cluster) countPod(p *podView, gone bool) {
+	if p.For == "" {
+		return
+	}
+	s := nameSource{node: cmp.Or(p.Node, p.Sent), alive: p.isAlive() && !gone}
+	if p.Started {
+		s.address, s.seen = reservations.Primary(p.Addresses), true
+	}
+	if gone {
+		s.until = c.now().Add(publishLag)
+	}
+	if s.node == "" || gone && (!p.Started || c.lastEnded(keyOf(p)).released()) {
+		s = nameSource{}
+	}
+	c.names.Set(nameKey(p.Namespace, p.For), string(p.UID), s)
+	for _, r := range c.reservations.OfPod(keyOf(p)) {
+		c.count(r)
+	}
+}
+
+// count counts the address of a reservation with a reservation name. It does not count while it is
+// being released, and if what the manager has seen of its pod contradicts it. That of a bound
+// reservation counts if the manager has seen its pod, because it will be held when the pod ends.
+func (c *cluster) count(r *reservations.Reservation) {
+	if r.For == "" {
+		return
+	}
+	name, last := nameKey(r.Namespace, r.For), c.last(r.PodKey())
+	isHere := last.Node == r.Node && last.PodUID == r.PodUID
+	s := nameSource{node: r.Node, nodeUID: r.NodeUID, address: cmp.Or(r.Primary, r.Pod), seen: isHere}
+	if !r.Bound && !r.Until.IsZero() {
+		s.until = r.Until.Add(reservations.ClockLag)
+	}
+	if r.Releasing || last.contradicts(r) || r.Bound && !isHere {
+		s = nameSource{}
+	}
+	c.names.Set(name, string(r.UID), s)
+	if r.Releasing && isHere && c.pod(r.PodKey()) == nil {
+		c.names.Set(name, r.PodUID, nameSource{})
+	}
 }
 
 // expireInstances forgets the instances whose time is over, except for those that are contested.
@@ -231,21 +228,6 @@ func (c *cluster) expireInstances() {
 			delete(c.instances, key)
 		}
 	}
-	for name := range c.ended {
-		if c.ended[name] = c.endedLately(name); len(c.ended[name]) == 0 {
-			delete(c.ended, name)
-		}
-	}
-	maps.DeleteFunc(c.admitted, func(_ string, a admitted) bool { return now.Sub(a.at) >= admissionLag })
-}
-
-// endedLately returns the pods with a reservation name that ended less than publishLag ago. The
-// caller holds c.mu.
-func (c *cluster) endedLately(nameKey string) []string {
-	namespace := namespaceOf(nameKey)
-	return slices.DeleteFunc(slices.Clone(c.ended[nameKey]), func(pod string) bool {
-		return c.now().Sub(c.instances[namespace+"/"+pod].Ended) >= publishLag
-	})
 }
 
 // contested reports whether both the node of the last instance and another node have a reservation
@@ -253,7 +235,7 @@ func (c *cluster) endedLately(nameKey string) []string {
 // the reservations is right.
 func (c *cluster) contested(key string, t instance) bool {
 	var last, other bool
-	for _, r := range c.reservationsOf(key) {
+	for _, r := range c.reservations.OfPod(key) {
 		last = last || r.Node == t.Node
 		other = other || r.Node != t.Node
 	}
@@ -270,7 +252,7 @@ func (c *cluster) last(key string) instance {
 	return t
 }
 
-// lastEnded returns the instance of the last pod with a name of which the watch has shown the
+// lastEnded returns the instance of the last pod with a key of which the watch has shown the
 // deletion.
 func (c *cluster) lastEnded(key string) instance {
 	c.mu.Lock()
@@ -278,30 +260,44 @@ func (c *cluster) lastEnded(key string) instance {
 	return c.instances[key]
 }
 
+// isStruck reports whether a key has a strike. A pod of that key which the watch still shows must
+// have been deleted if another one is created, so that it counts as deleted.
+func (c *cluster) isStruck(key string) bool {
+	p := c.pod(key)
+	return p != nil && p.awaitsNode() || c.strikes.Until(key, c.now()) > 0
+}
+
+// knows reports whether this replica has seen what became of the pods with a key in the last
+// strikeLife.
+func (c *cluster) knows(key string) bool {
+	return c.now().Sub(c.started) >= strikeLife || c.lastEnded(key).Node != ""
+}
+
 func (c *cluster) pod(key string) *podView {
 	p, _ := c.pods.Get(key)
 	return p
 }
 
-// gatedPods returns the pods whose only gate is the gate of the pin.
-func (c *cluster) gatedPods() []*podView { return c.pods.ByIndex(byGate, theGate) }
-
-func (c *cluster) reservationsOf(key string) []*reservation {
-	return c.reservations.ByIndex(byPod, key)
-}
-
-// targetsOf returns the nodes that have an address for a pod, the best first, and the last instance
-// on each. For a pod without a reservation name that is at most one, as choose chooses it.
-func (c *cluster) targetsOf(key, namespace, reservationName string) ([]pinTarget, []instance) {
+// targetsOf returns the nodes that have an address for a pod, the best first. For a pod without a
+// reservation name that is at most one, as choose chooses it.
+func (c *cluster) targetsOf(namespace, pod, reservationName string) []pinTarget {
 	if reservationName != "" {
-		return c.targets(namespace, reservationName, key)
+		name := nameKey(namespace, reservationName)
+		all := c.names.Targets(name, !c.isLeader())
+		for i, t := range all {
+			key := nodeKey(name, t.Node)
+			all[i].Last, all[i].Struck = c.lastEnded(key), c.isStruck(key)
+		}
+		return all
 	}
+	key := namespace + "/" + pod
 	last := c.last(key)
-	p, found := choose(c.reservationsOf(key), last, c.now())
+	t, found := choose(c.reservations.OfPod(key), last, c.now())
 	if !found {
-		return nil, nil
+		return nil
 	}
-	return []pinTarget{p}, []instance{last}
+	t.Last, t.Struck = last, c.isStruck(key)
+	return []pinTarget{t}
 }
 
 // node returns the node with a name, nil if it does not exist. It returns an error if the lookup
@@ -318,37 +314,9 @@ func (c *cluster) node(ctx context.Context, name string) (*corev1.Node, error) {
 	return &n, nil
 }
 
-// namespaceMode returns the mode that the label of a namespace sets for its pods, "" if there is
-// none.
-func (c *cluster) namespaceMode(ctx context.Context, name string) (string, error) {
+// namespaceLabels returns the labels of a namespace that set the pin of its pods.
+func (c *cluster) namespaceLabels(ctx context.Context, name string) (map[string]string, error) {
 	ns := namespaceMeta()
-	if err := c.reader.Get(ctx, types.NamespacedName{Name: name}, ns); err != nil {
-		return "", client.IgnoreNotFound(err)
-	}
-	return ns.Labels[wellknown.AnnotationPin], nil
-}
-
-// modeOf returns the mode that applies to a pod: that in the annotation of the pod, else that in
-// the label of its namespace, else the default of the cluster. It ignores an invalid mode and
-// describes the error in note.
-func modeOf(annotations map[string]string, namespace string, cluster policy.PinMode) (mode policy.PinMode,
-	note string) {
-	pod, found := annotations[wellknown.AnnotationPin]
-	if found {
-		mode, err := policy.ParsePinMode(pod)
-		if err == nil {
-			return mode, ""
-		}
-		note = err.Error()
-	}
-	if namespace != "" {
-		mode, err := policy.ParsePinMode(namespace)
-		if err == nil {
-			return mode, note
-		}
-		if note == "" {
-			note = "the namespace's " + err.Error()
-		}
-	}
-	return cluster, note
+	err := c.reader.Get(ctx, types.NamespacedName{Name: name}, ns)
+	return ns.Labels, client.IgnoreNotFound(err)
 }

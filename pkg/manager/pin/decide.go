@@ -1,6 +1,7 @@
 package pin
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	schedulingcorev1 "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -27,7 +30,6 @@ const (
 	notWanted     pinReason = "NotWanted"     // the mode is none
 	noReservation pinReason = "NoReservation" // no address is reserved for the pod
 	unknown       pinReason = "Unknown"       // the reservation could not be looked up
-	abandoned     pinReason = "Abandoned"     // an earlier pod waited for its node and was evicted
 	evicted       pinReason = "Evicted"       // the last pod was evicted from the node by the eviction API
 	failedStarts  pinReason = "FailedStarts"  // the last pods did not start on the node
 	nodeGone      pinReason = "NodeGone"      // the node does not exist any more
@@ -37,20 +39,24 @@ const (
 	nodeTainted   pinReason = "NodeTainted"   // the pod does not tolerate a taint of the node
 )
 
+// A wish is the pin that applies to a pod, according to its annotations, else the labels of its
+// namespace, else the default of the cluster.
+type wish struct {
+	Mode     policy.PinMode
+	Patience lease.Window
+	IsSet    bool   // the pod or its namespace sets the patience
+	Note     string // describes invalid values, which are ignored
+}
+
 // podFacts are the input of a decision.
 type podFacts struct {
-	Pod      *corev1.Pod    // without what the webhook adds
-	Mode     policy.PinMode // the mode that applies to the pod
-	ModeNote string         // appended to the text of the decision
-	Fallback policy.PinMode // replaces nominate if Honoured is false
-	Honoured bool           // the pod's scheduler is known to honour nominations
-	Crowded  bool           // too many pods with gates wait already
-	Large    bool           // the API server might not let the manager lift the pod's gate
+	Pod       *corev1.Pod // without what the webhook adds
+	Wish      wish
+	Scheduled bool // by a scheduler that is known to respect node affinity
+	Recreated bool // a controller creates the pod again at once if it is deleted
 
-	Known  bool      // the following could be looked up
-	Found  bool      // there is a target
-	Target pinTarget // the node that has the pod's addresses
-	Last   instance
+	Known  bool         // the following could be looked up
+	Target pinTarget    // the node that has the pod's addresses
 	Node   *corev1.Node // the node of the target; nil if it does not exist
 }
 
@@ -58,7 +64,6 @@ type podFacts struct {
 type decision struct {
 	Mode      policy.PinMode // PinNone if the pod is not pinned
 	Node      string         // the target, even if the pod is not pinned to it; "" if there is none
-	Hostname  string         // the hostname label of the node
 	Addresses string         // the addresses that the node has for the pod
 	Reason    pinReason
 	Text      string // explains the decision to users
@@ -71,97 +76,96 @@ func (v decision) Pinned() bool { return v.Mode != policy.PinNone }
 // begins with the mode if the pod is pinned.
 func (v decision) String() string { return string(v.Reason) + ": " + v.Text }
 
-// modeIn returns the mode in a value of the annotation leasehold.dev/pin-reason, PinNone if the pod
-// is not pinned.
-func modeIn(annotation string) policy.PinMode {
-	reason, text, _ := strings.Cut(annotation, ": ")
-	if pinReason(reason) != reserved && pinReason(reason) != remembered {
-		return policy.PinNone
-	}
-	word, _, _ := strings.Cut(text, " ")
-	mode, err := policy.ParsePinMode(word)
-	if err != nil {
-		return policy.PinNone
-	}
-	return mode
-}
+// notRequired separates, in the text of a decision, the reason for which a pod is only preferred on
+// a node although the mode is require.
+const notRequired = "; not required: "
 
 // decide decides whether and how a pod is pinned. It is a pure function.
 func decide(f podFacts) decision {
 	v := decision{Mode: policy.PinNone, Node: f.Target.Node, Addresses: f.Target.Addresses}
-	if v.Reason, v.Text = blocker(f); v.Reason == "" {
-		v.Reason = reserved
+	mode, why := effectiveMode(f)
+	if v.Reason, v.Text = blocker(f, mode); v.Reason == "" {
+		v.Mode, v.Reason = mode, reserved
+		v.Text = fmt.Sprintf("%s %s, which has %s", mode, v.Node, cmp.Or(v.Addresses, "its address"))
 		if f.Target.Remembered {
-			v.Reason = remembered
+			v.Reason, v.Text = remembered, fmt.Sprintf("%s %s, where it ran a moment ago", mode, v.Node)
 		}
-		v.Mode, v.Text = effectiveMode(f)
-		if v.Mode == policy.PinNone {
-			v.Reason = notWanted
+		if _, waits := unschedulable(f.Node, f.Pod.Spec.Tolerations); waits != "" {
+			v.Text += "; it waits: " + waits
 		}
-		v.Hostname = f.Node.Labels[corev1.LabelHostname]
+		if why != "" {
+			v.Text += notRequired + why
+		}
 	}
-	if f.ModeNote != "" {
-		v.Text += "; " + f.ModeNote
+	if f.Wish.Note != "" {
+		v.Text += "; " + f.Wish.Note
 	}
 	return v
 }
 
-// effectiveMode returns the mode in which a pod is pinned that may be pinned, and the text that
-// explains it to users. The mode is f.Mode, unless nominate is not possible.
-func effectiveMode(f podFacts) (policy.PinMode, string) {
-	mode, instead := f.Mode, ""
+// effectiveMode returns the mode in which a pod is pinned that may be pinned. It is prefer instead
+// of require, with the reason why, if the pod might wait without an end, or might not be created
+// again when it is replaced. A pod whose patience is forever is never replaced.
+func effectiveMode(f podFacts) (mode policy.PinMode, why string) {
+	forever := f.Wish.Patience == lease.Forever
 	switch {
-	case mode != policy.PinNominate:
-	case !f.Honoured:
-		mode, instead = f.Fallback, fmt.Sprintf("; not nominate: the scheduler %q is not among --schedulers",
-			f.Pod.Spec.SchedulerName)
-	case f.Large:
-		mode, instead = policy.PinPrefer, "; not nominate: the pod is too large, or has too many annotations or gates"
-	case f.Crowded:
-		mode, instead = policy.PinPrefer, "; not nominate: too many pods wait for their nomination"
-	}
-	text := fmt.Sprintf("%s %s, which has ", mode, f.Target.Node)
-	switch {
-	case f.Target.Remembered:
-		text = fmt.Sprintf("%s %s, where it ran a moment ago", mode, f.Target.Node)
-	case f.Target.Addresses != "":
-		text += f.Target.Addresses
+	case f.Wish.Mode != policy.PinRequire:
+		return f.Wish.Mode, ""
+	case !f.Scheduled:
+		why = fmt.Sprintf("the scheduler %q is not among --schedulers", f.Pod.Spec.SchedulerName)
+	case isGated(f.Pod):
+		why = "it has scheduling gates"
+	case isGrouped(f.Pod):
+		why = "it is scheduled as one of a group"
+	case !f.Recreated && !forever:
+		why = "no controller of --pin-kinds would create it again"
+	case f.Target.Struck && !forever:
+		why = "an earlier pod did not get onto " + f.Target.Node
+	case f.Target.Contested:
+		why = "other new pods may take the address"
 	default:
-		text += "its address"
+		return policy.PinRequire, ""
 	}
-	if _, why := unschedulable(f.Node, f.Pod.Spec.Tolerations); why != "" {
-		text += "; it waits: " + why
-	}
-	return mode, text + instead
+	return policy.PinPrefer, why
 }
 
-// blocker returns the reason if a pod may not be pinned, otherwise "". It has one case for each
-// reason, in the order of their precedence.
-func blocker(f podFacts) (pinReason, string) {
-	node := f.Target.Node
+// groupLabels are set on pods that some schedulers only place together with others.
+var groupLabels = []string{"scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io",
+	"pod-group.scheduling.sigs.k8s.io/name", "kueue.x-k8s.io/pod-group-name"}
+
+// isGrouped reports whether a pod is scheduled only together with others.
+func isGrouped(p *corev1.Pod) bool {
+	return p.Spec.SchedulingGroup != nil || slices.ContainsFunc(groupLabels, func(key string) bool {
+		_, found := p.Labels[key]
+		return found
+	})
+}
+
+// blocker returns the reason if a pod may not be pinned in a mode, otherwise "". It has one case
+// for each reason, in the order of their precedence.
+func blocker(f podFacts, mode policy.PinMode) (pinReason, string) {
+	node, last := f.Target.Node, f.Target.Last
 	switch {
-	case f.Mode == policy.PinNone:
+	case mode == policy.PinNone:
 		return notWanted, "the pin mode is none"
 	case !f.Known:
 		return unknown, "its address could not be looked up"
-	case !f.Found:
+	case f.Target.Node == "":
 		return noReservation, "no address waits for it"
-	case f.Target.Abandoned:
-		return abandoned, "an earlier pod waited for " + node + " and was evicted"
 	case f.Node == nil:
 		return nodeGone, node + " is gone"
 	case f.Target.NodeUID != "" && f.Target.NodeUID != string(f.Node.UID):
 		return nodeGone, node + " is another one of that name"
-	case f.Last.Node == node && f.Last.Evicted && !f.Node.Spec.Unschedulable:
+	case last.Node == node && last.Evicted && !f.Node.Spec.Unschedulable:
 		return evicted, "it was evicted from " + node
-	case f.Last.Node == node && f.Last.Failures >= maxFailures:
-		return failedStarts, fmt.Sprintf("it has failed to start on %s %d times", node, f.Last.Failures)
+	case last.Node == node && last.Failures >= maxFailures:
+		return failedStarts, fmt.Sprintf("it has failed to start on %s %d times", node, last.Failures)
 	}
 	if fits, err := nodeaffinity.GetRequiredNodeAffinity(f.Pod).Match(f.Node); err != nil || !fits {
 		return nodeExcluded, "the pod's own node selectors exclude " + node
 	}
-	if f.Mode == policy.PinRequire {
-		return "", "" // the pod waits until the node takes it
+	if mode == policy.PinRequire && f.Wish.IsSet {
+		return "", "" // the pod waits as long as its user says
 	}
 	return unschedulable(f.Node, f.Pod.Spec.Tolerations)
 }
@@ -194,4 +198,48 @@ func nodeReady(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
+}
+
+// wishOf returns the pin that applies to a pod, given its annotations, the labels of its namespace
+// and the default mode of the cluster.
+func wishOf(pod, namespace map[string]string, cluster policy.PinMode) wish {
+	var notes []string
+	w := wish{Mode: cluster}
+	for _, from := range []struct {
+		values map[string]string
+		prefix string
+	}{{namespace, "the namespace's "}, {pod, ""}} {
+		if value, found := from.values[wellknown.AnnotationPin]; found {
+			switch mode, err := policy.ParsePinMode(value); {
+			case err != nil:
+				notes = append(notes, from.prefix+err.Error())
+			case mode == policy.PinNominate:
+				notes = append(notes, fmt.Sprintf("%s%q is not a pin mode any more, and is read as the default",
+					from.prefix, mode))
+			default:
+				w.Mode = mode
+			}
+		}
+	}
+	var err error
+	if w.Patience, w.IsSet, err = patienceOf(pod, namespace[wellknown.AnnotationPinPatience]); err != nil {
+		notes = append(notes, err.Error())
+	}
+	w.Note = strings.Join(notes, "; ")
+	return w
+}
+
+// patienceOf returns how long a pod waits for its node, given its annotations and the label of its
+// namespace. isSet reports whether one of them says it. An invalid value is ignored, and returned
+// as an error.
+func patienceOf(pod map[string]string, namespace string) (d lease.Window, isSet bool, err error) {
+	for _, value := range []string{pod[wellknown.AnnotationPinPatience], namespace} {
+		if value == "" {
+			continue
+		}
+		if d, err = policy.ParsePatience(value); err == nil {
+			return d, true, nil
+		}
+	}
+	return policy.DefaultPatience, false, err
 }

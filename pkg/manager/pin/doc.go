@@ -1,25 +1,16 @@
 // Package pin brings a recreated pod back to the node that has its addresses (docs/design.md, "The
 // pin").
 //
-// When a pod is created, the webhook collects [podFacts]: the newest reservation of that name, or
-// where the pod was seen last; the node; the mode. [decide], a pure function, decides whether and
-// how the pod is pinned, and the webhook writes the decision into the pod's annotations. Everything
-// else follows from the pod, in any replica and after any restart:
+// When a pod is created, the webhook collects [podFacts]: the node that has the pod's addresses, or
+// where the last pod with its name was seen; the mode and the patience; whether earlier pods got
+// there. [decide], a pure function, decides whether and how the pod is pinned, and [apply] writes
+// the decision into the pod's node affinity and annotations. The webhook writes nothing else, and
+// admits what it cannot decide.
 //
-//   - nominate: the webhook adds a gate. The nominator of the replica that admitted the pod, or a
-//     little later that of any other, writes status.nominatedNodeName and lifts the gate. The
-//     scheduler takes the node if the pod fits there, without comparing scores. A nomination that
-//     has no effect is withdrawn.
-//   - require: the webhook narrows the pod's node affinity. The evictor evicts the pod if its node
-//     does not take it within a time limit, and marks the reservation, so that the next pod runs
-//     elsewhere.
-//   - prefer: the webhook adds a preferred node affinity.
+// A pod that waits too long for the node that it requires is deleted by the [patienceReconciler],
+// because its affinity cannot be changed. Its controller creates another pod, whose node is only
+// preferred.
 //
-// A gate is the scheduling gate leasehold.dev/nominate, which keeps a scheduler from trying the pod
-// before the nomination is written. The webhook makes (adds) gates, the nominator lifts (removes)
-// them. A gate fails if it could not be lifted, and is late if that took longer than gateTimeout.
-//
-// No pod waits for the manager for long: the webhook admits what it cannot decide, any replica
-// lifts a gate that was not lifted in time, and the [gateLimiter] permits no gate while others fail
-// or are late.
+// Each replica of the manager decides by what its own watches have shown (cluster): pods and
+// reservations, the last instance of each pod, strikes, and the addresses of reservation names.
 package pin

@@ -1,6 +1,7 @@
 package pin
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -23,53 +24,104 @@ func TestNotPossible(t *testing.T) {
 	}
 }
 
-func TestChanged(t *testing.T) {
-	home := &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}, Node: "node1", PodUID: "u0",
-		Until: noon.Add(time.Minute), Addresses: "10.0.0.7"}
-	own := &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "2"}, Node: "node2", PodUID: "u1", Bound: true}
-	lapsed := &reservation{Node: "node1", PodUID: "u0", Until: noon}
-	pod := func(node, reason string) *podView {
-		return &podView{ObjectMeta: metav1.ObjectMeta{UID: "u1"}, Node: node, Pinned: "node1", Reason: reason}
+func TestKeptElsewhere(t *testing.T) {
+	home := held("node1", "1", time.Minute)
+	home.Namespace, home.Name, home.Pod, home.PodUID, home.Addresses = "db", "home", "db-0", "u0", "10.0.0.7"
+	own := reservationOfPod("own", "node2", "u1", 0)
+	own.Bound, own.ResourceVersion = true, "2"
+	former := reservationOfPod("former", "node2", "u-1", -120)
+	lapsed := reservationOfPod("lapsed", "node1", "u0", -120)
+	on := func(node, reason string) *podView {
+		return runs("u1", func(p *podView) { p.Node, p.Reason = node, reason })
 	}
-	unpinned := pod("node2", "NodeCordoned: node1 is cordoned")
-	unpinned.Pinned = ""
-	tests := []struct {
-		story string
+	const cordoned = "NodeCordoned: node1 is cordoned"
+	for name, tt := range map[string]struct {
 		pod   *podView
-		all   []*reservation
-		last  instance
+		known []any
 		want  string
 	}{
-		{"at home", pod("node1", ""), []*reservation{home}, instance{}, ""},
-		{"at an earlier home, which has kept another address", pod("node2", "NodeTainted: node1 has a taint"),
-			[]*reservation{home,
-				{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "0"}, Node: "node2", PodUID: "u-1",
-					Until:     noon.Add(time.Minute),
-					Addresses: "10.0.1.1"}}, instance{},
-			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there"},
-		{"nothing was kept", pod("node2", ""), nil, instance{}, ""},
-		{"its own new lease is published already", pod("node2", ""), []*reservation{own}, instance{}, ""},
-		{"nothing is kept any more", unpinned, []*reservation{lapsed}, instance{}, ""},
-		{"not pinned", unpinned, []*reservation{home, own}, instance{},
+		"on its node":                      {on("node1", ""), []any{home}, ""},
+		"without a node":                   {waits("u1"), []any{home}, ""},
+		"nothing was kept":                 {on("node2", ""), nil, ""},
+		"nothing is kept any more":         {on("node2", cordoned), []any{lapsed}, ""},
+		"its own new address is published": {on("node2", ""), []any{own}, ""},
+		"an earlier node has another address": {on("node2", cordoned), []any{home, former},
 			"started on node2, but node1 has kept 10.0.0.7: node1 is cordoned"},
-		{"seen on another node a moment ago", unpinned, nil,
-			instance{Node: "node1", Started: true, Addresses: "10.0.0.8", Ended: noon, Until: noon.Add(time.Minute)},
-			"started on node2, but node1 has kept 10.0.0.8: node1 is cordoned"},
-		{"seen on this node a moment ago", pod("node2", ""), nil,
-			instance{Node: "node2", Started: true, Addresses: "10.0.0.8", Ended: noon,
-				Until: noon.Add(time.Minute)}, ""},
-		{"pinned without effect", pod("node2", "Reserved: nominate node1, which has 10.0.0.7"), []*reservation{home},
-			instance{}, "started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there"},
-		{"preferred without effect", pod("node2", "Reserved: prefer node1, which has 10.0.0.7"), []*reservation{home},
-			instance{},
-			"started on node2, but node1 has kept 10.0.0.7: it did not pass the scheduler's filters there, " +
-				"or other nodes had a higher score"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.story, func(t *testing.T) {
-			if got := changed(tt.pod, tt.all, tt.last, noon); got != tt.want {
-				t.Errorf("got  %q\nwant %q", got, tt.want)
+		"not pinned": {on("node2", cordoned), []any{home, own},
+			"started on node2, but node1 has kept 10.0.0.7: node1 is cordoned"},
+		"seen on another node a moment ago": {on("node2", cordoned), []any{ended{runs("u0")}},
+			"started on node2, but node1 has kept 10.0.0.7: node1 is cordoned"},
+		"seen on this node a moment ago": {on("node1", cordoned), []any{ended{runs("u0")}}, ""},
+		"preferred without effect": {on("node2", "Reserved: prefer node1, which has 10.0.0.7"), []any{home},
+			"started on node2, but node1 has kept 10.0.0.7: prefer node1, which has 10.0.0.7"},
+		"an address for its reservation name": {lives("b", "node2", func(p *podView) { p.Reason = cordoned }),
+			[]any{left("a", "node1", time.Minute)},
+			"started on node2, but node1 has kept 10.0.0.a: node1 is cordoned"},
+		"addresses for its reservation name": {lives("b", "node2", func(p *podView) { p.Reason = cordoned }),
+			[]any{left("a", "node1", time.Minute), left("c", "node1", time.Minute)},
+			"started on node2, but node1 has kept addresses for it: node1 is cordoned"},
+		"on a node with an address for its reservation name": {lives("b", "node1"),
+			[]any{left("a", "node1", time.Minute)}, ""},
+	} {
+		clock := noon
+		c := clusterOf(t, nil, &clock)
+		for _, known := range tt.known {
+			if e, is := known.(ended); is {
+				c.remove(t, e.podView)
+			} else {
+				c.add(t, known)
 			}
-		})
+		}
+		if got := c.keptElsewhere(tt.pod); got != tt.want {
+			t.Errorf("%s:\ngot  %q\nwant %q", name, got, tt.want)
+		}
+	}
+}
+
+// Each pod gets each Event once.
+func TestEvents(t *testing.T) {
+	clock := noon
+	var reported []string
+	p := lives("a", "node2", func(p *podView) { p.Reason = "NodeGone: there is none" })
+	other := lives("b", "node2", func(p *podView) { p.Workload = "Deployment mirror" })
+	e := &eventReconciler{cluster: clusterOf(t, nil, &clock, p, other, left("c", "node1", time.Minute)),
+		report: words(&reported)}
+	for range 2 {
+		_, err := e.Reconcile(t.Context(), request("a"))
+		must(t, err)
+	}
+	_, err := e.Reconcile(t.Context(), request("gone"))
+	must(t, err)
+	want := []string{"a PinNotPossible: not pinned: there is none",
+		`a ReservationShared: Deployment registry and Deployment mirror use the reservation name "registry": the ` +
+			`pods of each may get addresses of the other; give each workload a name of its own in the annotation ` +
+			`leasehold.dev/reserve-as`,
+		"a AddressChanged: started on node2, but node1 has kept 10.0.0.c: there is none"}
+	if !slices.Equal(reported, want) {
+		t.Errorf("reported %q, want %q", reported, want)
+	}
+}
+
+func TestEventHandler(t *testing.T) {
+	clock := noon
+	e := &eventReconciler{cluster: clusterOf(t, nil, &clock)}
+	created := func(ago time.Duration, node string) *podView {
+		return runs("u1", func(p *podView) { p.CreationTimestamp, p.Node = metav1.NewTime(noon.Add(-ago)), node })
+	}
+	for name, tt := range map[string]struct {
+		before, after *podView
+		want          bool
+	}{
+		"a new pod":                      {nil, created(0, ""), true},
+		"a pod that is almost too old":   {nil, created(maxReportAge-1, "node1"), true},
+		"a pod that a new leader learns": {nil, created(maxReportAge, ""), false},
+		"it is bound":                    {created(time.Hour, ""), created(time.Hour, "node1"), true},
+		"it was bound before":            {created(0, "node1"), created(0, "node1"), false},
+		"another change":                 {created(0, ""), created(0, ""), false},
+		"it is deleted":                  {created(0, ""), nil, false},
+	} {
+		if got := enqueues(t, tt.before, tt.after, e.handler); got != tt.want {
+			t.Errorf("%s: enqueued: %t", name, got)
+		}
 	}
 }

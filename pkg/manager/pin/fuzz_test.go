@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission/metrics"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
 
 // FuzzAdmission has users write any pod, and nodes any reservation of it. Nothing panics, and no
@@ -23,7 +24,7 @@ func FuzzAdmission(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"db-0","annotations":{"io.kubernetes.cri/reserved-ip-duration":"10",`+
 		`"leasehold.dev/pin":"require","leasehold.dev/pinned-node":"node1","leasehold.dev/pin-reason":`+
 		`"Reserved: require node1"}},"spec":{"nodeSelector":{"a":"b"},"schedulingGates":[{"name":`+
-		`"leasehold.dev/nominate"}],"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":`+
+		`"a.b/c"}],"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":`+
 		`{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["node1"]}]},{}]}}}}}`),
 		[]byte(`{"metadata":{"namespace":"db","name":"r"},"spec":{"podName":"db-0","nodeName":"node1",`+
 			`"nodeUID":"uid-1"},`+
@@ -37,8 +38,7 @@ func FuzzAdmission(f *testing.F) {
 		}
 		r.Namespace = "db"
 		clock := noon
-		w := blind(t)
-		w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, viewReservation(&r))
+		w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, reservations.View(&r)))
 		before := pod.DeepCopy()
 		review := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}}
 		for range 2 {
@@ -54,9 +54,10 @@ func FuzzAdmission(f *testing.F) {
 		if was, is := terms(before), terms(&pod); is < was {
 			t.Errorf("%d of %d requirements are left", is, was)
 		}
-		v := viewPod(&pod)
-		next(v, podProgress{}.observe(v, noon), true, noon)
+		v := viewPod(&pod, nil)
+		w.cluster.add(t, v)
 		notPossible(v)
+		w.cluster.keptElsewhere(v)
 		instance{}.after(v, noon)
 	})
 }
@@ -75,8 +76,7 @@ func FuzzAdmissionReview(f *testing.F) {
 	f.Add([]byte(`{`), "text/plain")
 	f.Fuzz(func(t *testing.T, body []byte, kind string) {
 		clock := noon
-		w := blind(t)
-		w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock)
+		w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock))
 		panics := testutil.ToFloat64(metrics.WebhookPanics)
 		r := httptest.NewRequest(http.MethodPost, "/pin", bytes.NewReader(body))
 		r.Header["Content-Type"] = []string{kind}

@@ -5,11 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path"
-	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,7 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/transport"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -37,8 +37,9 @@ import (
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
-	"github.com/leasehold-cni/leasehold/pkg/manager/refusal"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/refusal"
 )
 
 // hooks is a webhook server without a port: tests call what is registered.
@@ -56,6 +57,10 @@ type whole struct {
 	*fakeapi.Cluster
 	t     *testing.T
 	hooks *hooks
+
+	created int // pods with a generated name
+	mu      sync.Mutex
+	writes  map[string]bool // the requests that change something, as "VERB resource"
 }
 
 const (
@@ -67,9 +72,7 @@ func startManager(t *testing.T, o Options) *whole {
 	w, mgr := newManager(t)
 	ctx, stop := context.WithCancel(t.Context())
 	a := &adding{Manager: mgr}
-	if err := Setup(ctx, a, o); err != nil {
-		t.Fatal(err)
-	}
+	must(t, setup(ctx, a, o))
 	if err := a.ready(nil); err == nil {
 		t.Error("the manager is ready before it runs")
 	}
@@ -86,7 +89,7 @@ func startManager(t *testing.T, o Options) *whole {
 }
 
 func TestSetupReturnsEveryError(t *testing.T) {
-	o := Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer}
+	o := Options{Mode: policy.PinRequire}
 	registry := metrics.Registry
 	defer func() { metrics.Registry = registry }()
 	start := func() manager.Manager {
@@ -94,41 +97,25 @@ func TestSetupReturnsEveryError(t *testing.T) {
 		_, mgr := newManager(t)
 		return mgr
 	}
-	setup := func(mgr manager.Manager) error { return Setup(t.Context(), mgr, o) }
-	refusal.Each(t, start, setup)
+	refusal.Each(t, start, func(mgr manager.Manager) error { return setup(t.Context(), mgr, o) })
 	_, mgr := newManager(t)
-	if err := setup(mgr); !errors.As(err, new(prometheus.AlreadyRegisteredError)) {
+	if err := setup(t.Context(), mgr, o); !errors.As(err, new(prometheus.AlreadyRegisteredError)) {
 		t.Errorf("with metrics that are registered: %v", err)
 	}
 }
 
-// The sweeper first writes after nodeGoneAfter.
-func TestSetupGivesTheSweeperItsClients(t *testing.T) {
-	registry := metrics.Registry
-	defer func() { metrics.Registry = registry }()
-	metrics.Registry = prometheus.NewRegistry()
-	_, mgr := newManager(t)
-	a := &adding{Manager: mgr}
-	if err := Setup(t.Context(), a, Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer}); err != nil {
-		t.Fatal(err)
+// setup adds the reservations and the pin to a manager.
+func setup(ctx context.Context, mgr manager.Manager, o Options) error {
+	set, err := reservations.Setup(mgr)
+	if err != nil {
+		return err
 	}
-	for _, added := range a.added {
-		if s, is := added.(*sweeper); is {
-			for f, v := range reflect.ValueOf(s).Elem().Fields() {
-				if v.IsZero() && f.Type != reflect.TypeFor[logr.Logger]() {
-					t.Errorf("the sweeper has no %s", f.Name)
-				}
-			}
-			return
-		}
-	}
-	t.Error("there is no sweeper")
+	return Setup(ctx, mgr, set, o)
 }
 
-// adding is a manager that remembers what is added to it.
+// adding is a manager that remembers its readiness check.
 type adding struct {
 	manager.Manager
-	added []manager.Runnable
 	ready healthz.Checker
 }
 
@@ -137,12 +124,7 @@ func (a *adding) AddReadyzCheck(name string, check healthz.Checker) error {
 	return a.Manager.AddReadyzCheck(name, check)
 }
 
-func (a *adding) Add(r manager.Runnable) error {
-	a.added = append(a.added, r)
-	return a.Manager.Add(r)
-}
-
-func newManager(t *testing.T, wrap ...transport.WrapperFunc) (*whole, manager.Manager) {
+func newManager(t *testing.T) (*whole, manager.Manager) {
 	kind := func(group, version, kind, resource string, namespaced bool) fakeapi.Kind {
 		k := fakeapi.Kind{Resource: resource, Namespaced: namespaced}
 		k.Group, k.Version, k.Kind = group, version, kind
@@ -153,7 +135,8 @@ func newManager(t *testing.T, wrap ...transport.WrapperFunc) (*whole, manager.Ma
 		kind(ipam.GroupVersion.Group, ipam.GroupVersion.Version, "IPReservation", "ipreservations", true),
 		kind(ipam.GroupVersion.Group, ipam.GroupVersion.Version, "NodeAddressPool", "nodeaddresspools", false),
 		kind("events.k8s.io", "v1", "Event", "events", true))
-	w := &whole{Cluster: c, t: t, hooks: &hooks{}}
+	w := &whole{Cluster: c, t: t, hooks: &hooks{}, writes: map[string]bool{}}
+	c.Config.Wrap(w.wrap)
 	c.Put("/api/v1/namespaces/db", corev1.Namespace{})
 	for _, name := range []string{"node1", "node2"} {
 		n := node(name)
@@ -166,9 +149,6 @@ func newManager(t *testing.T, wrap ...transport.WrapperFunc) (*whole, manager.Ma
 			t.Fatal(err)
 		}
 	}
-	for _, f := range wrap {
-		c.Config.Wrap(f)
-	}
 	mgr, err := manager.New(c.Config, manager.Options{
 		Scheme: scheme, Logger: logr.Discard(), WebhookServer: w.hooks, HealthProbeBindAddress: "0",
 		Cache:   cache.Options{ByObject: CacheOptions()},
@@ -180,72 +160,21 @@ func newManager(t *testing.T, wrap ...transport.WrapperFunc) (*whole, manager.Ma
 	return w, mgr
 }
 
-// watches counts the watches of each resource.
-type watches struct {
-	http.RoundTripper
-	mu *sync.Mutex
-	of map[string]int
-}
-
-func (w watches) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Query().Get("watch") != "" && r.URL.Query().Get("sendInitialEvents") == "" {
-		w.mu.Lock()
-		w.of[path.Base(r.URL.Path)]++
-		w.mu.Unlock()
-	}
-	return w.RoundTripper.RoundTrip(r)
-}
-
-// watchAgain replaces the watches of pods and of reservations.
-func TestWatchAgain(t *testing.T) {
-	seen := watches{mu: &sync.Mutex{}, of: map[string]int{}}
-	w, mgr := newManager(t, func(rt http.RoundTripper) http.RoundTripper {
-		seen.RoundTripper = rt
-		return seen
-	})
-	ctx, stop := context.WithCancel(t.Context())
-	c, err := newCluster(ctx, mgr, time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error)
-	go func() { ended <- mgr.Start(ctx) }()
-	more := func(than map[string]int) func() bool {
-		return func() bool {
-			seen.mu.Lock()
-			defer seen.mu.Unlock()
-			return seen.of["pods"] > than["pods"] && seen.of["ipreservations"] > than["ipreservations"]
-		}
-	}
-	w.Until("the first watches", more(nil))
-	seen.mu.Lock()
-	first := maps.Clone(seen.of)
-	seen.mu.Unlock()
-	w.Until("the second watches", func() bool {
-		c.watchAgain() // without effect before the response to the first watch
-		return more(first)()
-	})
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-}
-
 // Deleted pods and reservations are remembered.
 func TestDeletionsAreRemembered(t *testing.T) {
 	w, mgr := newManager(t)
 	ctx, stop := context.WithCancel(t.Context())
-	c, err := newCluster(ctx, mgr, time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	set, err := reservations.Setup(mgr)
+	must(t, err)
+	c, err := newCluster(ctx, mgr, set, nil)
+	must(t, err)
 	ended := make(chan error)
 	go func() { ended <- mgr.Start(ctx) }()
 	w.reserve("db-0", "node1", "u0")
 	w.Put(podsIn+"db-1", corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1",
 		Labels:      map[string]string{wellknown.LabelRetained: "true"},
 		Annotations: map[string]string{policy.Annotation: "60"}}, Spec: corev1.PodSpec{NodeName: "node2"}})
-	w.Until("both are seen", func() bool { return c.pod("db/db-1") != nil && len(c.reservationsOf("db/db-0")) == 1 })
+	w.Until("both are seen", func() bool { return c.pod("db/db-1") != nil && len(set.OfPod("db/db-0")) == 1 })
 	w.Remove(reservationsIn + "db-0-node1")
 	w.Remove(podsIn + "db-1")
 	w.Until("the reservation is remembered", func() bool {
@@ -277,6 +206,8 @@ func (w *whole) create(name string, change ...func(*corev1.Pod)) corev1.Pod {
 		Annotations: map[string]string{policy.Annotation: "60"}},
 		Spec: corev1.PodSpec{SchedulerName: "default-scheduler",
 			Containers: []corev1.Container{{Name: "db", Image: "db"}}}}
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "s",
+		Controller: new(true)}}
 	for _, c := range change {
 		c(&pod)
 	}
@@ -311,8 +242,10 @@ func (w *whole) create(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	if err := json.Unmarshal([]byte(patched(w.t, object, response)), &pod); err != nil {
 		w.t.Fatal(err)
 	}
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
-		Reason: corev1.PodReasonSchedulingGated}}
+	if pod.Name == "" {
+		w.created++
+		pod.Name = fmt.Sprint(pod.GenerateName, w.created)
+	}
 	w.Put(podsIn+pod.Name, pod)
 	return pod
 }
@@ -333,74 +266,120 @@ func (w *whole) hasEvent(reason, text string) bool {
 	return false
 }
 
-// The same for a pod with a reservation name and a generated name.
-func TestANamedPodIsPinned(t *testing.T) {
+// RoundTrip remembers the requests of the manager that change something.
+func (w *whole) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.Method != http.MethodGet {
+			resource := r.URL.Path
+			for _, name := range []string{"pods/", "db/events", "nodeaddresspools/", "ipreservations/"} {
+				if _, rest, found := strings.Cut(r.URL.Path, "/"+name); found {
+					_, subresource, _ := strings.Cut(rest, "/")
+					resource = path.Join(name, subresource)
+				}
+			}
+			w.mu.Lock()
+			w.writes[r.Method+" "+resource] = true
+			w.mu.Unlock()
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func (w *whole) wrote() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Sorted(maps.Keys(w.writes))
+}
+
+// unschedulable sets the condition of a scheduler that could not place a pod.
+func (w *whole) unschedulable(pod corev1.Pod) {
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Reason: corev1.PodReasonUnschedulable, Message: "no room"}}
+	w.Put(podsIn+pod.Name, pod)
+}
+
+// isRequiredOn reports whether a pod is pinned to a node, and in no other way than by node
+// affinity.
+func isRequiredOn(p corev1.Pod, node string) bool {
+	return isRequired(&p, node) && len(p.Spec.SchedulingGates) == 0 && p.Status.NominatedNodeName == ""
+}
+
+// What recreated pods go through, by every part that Setup starts. Besides its Events and the
+// deletion of a pod that its node does not accept, the manager writes nothing: no scheduling gate,
+// no nomination, no status of a pod, nothing on a reservation.
+func TestRecreatedPods(t *testing.T) {
 	registry := metrics.Registry
 	defer func() { metrics.Registry = registry }()
 	metrics.Registry = prometheus.NewRegistry()
-	w := startManager(t, Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer,
-		Schedulers: []string{"default-scheduler"}, RequireTimeout: time.Minute})
+	w := startManager(t, Options{Mode: policy.PinRequire, Schedulers: []string{"default-scheduler"}})
+	w.reserve("db-0", "node1", "former")
+	w.reserve("db-1", "node2", "former")
 	w.reserve("registry-old", "node2", "former")
 	var r ipam.IPReservation
 	w.Get(reservationsIn+"registry-old-node2", &r)
 	r.Status.Reservation = "registry"
 	w.Put(reservationsIn+"registry-old-node2", r)
-	as := func(name string) func(p *corev1.Pod) {
-		return func(p *corev1.Pod) { p.GenerateName, p.Annotations[policy.ReserveAs] = "registry-", name }
-	}
-	var pod corev1.Pod
-	w.Until("the reservation is known", func() bool {
-		pod = w.create("", as("registry"))
-		return len(pod.Spec.SchedulingGates) == 1
-	})
-	w.Until("its node is nominated and its gate lifted", func() bool {
-		p := w.pod(pod.Name)
-		return p.Status.NominatedNodeName == "node2" && len(p.Spec.SchedulingGates) == 0
-	})
-	if second := w.create("", as("registry")); len(second.Spec.SchedulingGates) != 0 || second.Name != "" {
-		t.Errorf("a second one: %+v %v", second.Spec, second.Annotations)
-	}
-}
 
-// What a recreated pod goes through, from its admission until it is scheduled: by every part that
-// Setup starts.
-func TestARecreatedPodIsPinned(t *testing.T) {
-	w := startManager(t, Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer,
-		Schedulers: []string{"default-scheduler"}, RequireTimeout: 100 * time.Millisecond})
-	w.reserve("db-0", "node1", "former")
-	w.reserve("db-1", "node2", "former")
 	var db0 corev1.Pod
-	w.Until("reservations are known", func() bool {
+	w.Until("a recreated pod is pinned", func() bool {
 		db0 = w.create("db-0")
-		return len(db0.Spec.SchedulingGates) == 1
+		return isRequiredOn(db0, "node1")
 	})
 	if db0.Annotations[wellknown.AnnotationPinnedNode] != "node1" || db0.Labels[wellknown.LabelRetained] != "true" {
 		t.Errorf("admitted as %v, %v", db0.Annotations, db0.Labels)
 	}
-	w.Until("its node is nominated and its gate lifted", func() bool {
-		p := w.pod("db-0")
-		return p.Status.NominatedNodeName == "node1" && len(p.Spec.SchedulingGates) == 0
+	as := func(p *corev1.Pod) {
+		p.GenerateName, p.Annotations[policy.ReserveAs] = "registry-", "registry"
+		p.OwnerReferences[0].Kind = "ReplicaSet"
+	}
+	var named corev1.Pod
+	w.Until("a pod with a reservation name is pinned", func() bool {
+		named = w.create("", as)
+		return isRequiredOn(named, "node2")
+	})
+	w.Until("the next one is not, because there is no other address", func() bool {
+		return w.create("", as).Annotations[wellknown.AnnotationPinnedNode] == ""
+	})
+	if other := w.create("unknown-0"); other.Spec.Affinity != nil ||
+		other.Annotations[wellknown.AnnotationPinReason] == "" {
+		t.Errorf("without a reservation: %+v %v", other.Spec, other.Annotations)
+	}
+
+	db1 := w.create("db-1", func(p *corev1.Pod) { p.Annotations[wellknown.AnnotationPinPatience] = "1ms" })
+	if !isRequiredOn(db1, "node2") {
+		t.Errorf("with a patience: %+v", db1.Spec)
+	}
+	db1.UID = "u1"
+	w.unschedulable(db1)
+	// This replica has not seen the predecessor, and waits longer than it would otherwise.
+	w.reserve("db-2", "node2", "former")
+	w.Put(podsIn+"db-2", corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "former", Labels: db1.Labels,
+		Annotations: map[string]string{policy.Annotation: "60"}}, Spec: corev1.PodSpec{NodeName: "node2"}})
+	var db2 corev1.Pod
+	w.Until("the predecessor has been seen", func() bool {
+		w.Remove(podsIn + "db-2")
+		db2 = w.create("db-2", func(p *corev1.Pod) { p.Annotations[wellknown.AnnotationPinPatience] = "1ms" })
+		return isRequiredOn(db2, "node2")
+	})
+	db2.UID = "u2"
+	w.unschedulable(db2)
+	w.Until("it is replaced", func() bool { return w.pod("db-2").Name == "" })
+	w.Until("an Event says that it was replaced", func() bool { return w.hasEvent(reasonReplaced, "no room") })
+	w.Until("its successor is preferred only", func() bool {
+		p := w.create("db-2")
+		return strings.Contains(p.Annotations[wellknown.AnnotationPinReason], "an earlier pod did not get onto node2")
 	})
 
-	db1 := w.create("db-1", func(p *corev1.Pod) { p.Annotations[wellknown.AnnotationPin] = "require" })
-	if len(db1.Spec.SchedulingGates) != 0 || db1.Spec.Affinity == nil {
-		t.Errorf("require: %+v", db1.Spec)
-	}
-	db1.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "s",
-		Controller: new(true)}}
-	db1.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
-		Reason: corev1.PodReasonUnschedulable}}
-	w.Put(podsIn+"db-1", db1)
-	w.Until("it is evicted", func() bool { return w.pod("db-1").Name == "" })
 	bound := w.pod("db-0")
-	bound.Spec.NodeName, bound.Status.NominatedNodeName = "node2", ""
+	bound.Spec.NodeName = "node2"
 	bound.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
 	w.Put(podsIn+"db-0", bound)
 	w.Until("an Event says that it is elsewhere", func() bool { return w.hasEvent(reasonChanged, "node1") })
-
-	other := w.create("unknown-0")
-	if len(other.Spec.SchedulingGates) != 0 || other.Spec.Affinity != nil ||
-		other.Annotations[wellknown.AnnotationPinReason] == "" {
-		t.Errorf("without a reservation: %+v %v", other.Spec, other.Annotations)
+	if got := w.wrote(); !slices.Equal(got, []string{"DELETE pods", "POST db/events"}) {
+		t.Errorf("the manager has written %q", got)
 	}
 }

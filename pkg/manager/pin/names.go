@@ -2,301 +2,272 @@ package pin
 
 import (
 	"cmp"
-	"context"
 	"fmt"
+	"hash/fnv"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/notify"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-const (
-	// nameDelay is the time from a change of a reservation until it is named, so that several
-	// changes are written together.
-	nameDelay = 200 * time.Millisecond
-	// nameInterval is the least time between two writes of NodeAddressPools.
-	nameInterval = 50 * time.Millisecond
-	// deletedFor is how long a deleted reservation is named, unless it exists again before.
-	deletedFor = 5 * time.Minute
-	// nameRetry is the time until a failed list or write of NodeAddressPools is repeated.
-	nameRetry = 10 * time.Second
-)
+// A pod with a reservation name (policy.ReserveAs) takes an address that another pod with the name
+// has left. Several pods with the name may live and be created at the same time, and each hold is
+// for one of them. So a new pod is pinned to a node only if that has more addresses for the name
+// than pods (nameCounts).
 
-// A namer names in the NodeAddressPool of each node the reservations that the node's agent should
-// read. Agents do not watch reservations, because the API server would have to compare each change
-// of a reservation for each node (docs/decisions.md, "Cost that does not grow with the nodes"). The
-// object contains names only: the agent reads the reservations and pods, and decides what to do.
-// The namer runs in the leader.
-type namer struct {
-	cluster *cluster
-	live    client.Reader // reads from the API server, not from a cache
-	client  client.Client
-	log     logr.Logger
-	limit   time.Duration // time limit of each call
-	queue   workqueue.TypedDelayingInterface[string]
-
-	mu      sync.Mutex
-	pods    map[string]map[string][]reference // by "namespace/pod" and node: what the agent should read
-	nodes   map[string]map[string]bool        // by node: the keys of pods
-	deleted map[string][]deletedReservation   // by "namespace/pod"
-	written map[string][]reference            // by node: what its NodeAddressPool names
-}
-
-type reference = ipam.ReservationReference
-
-// A deletedReservation is a reservation that was deleted although its addresses seem to be
-// reserved.
-type deletedReservation struct {
-	node  string
-	ref   reference
-	until time.Time // when it is no longer named
-}
-
-func newNamer(c *cluster, live client.Reader, write client.Client, log logr.Logger) *namer {
-	return &namer{cluster: c, live: live, client: write, log: log, limit: callTimeout,
-		queue: workqueue.NewTypedDelayingQueue[string](), pods: map[string]map[string][]reference{},
-		nodes: map[string]map[string]bool{}, deleted: map[string][]deletedReservation{},
-		written: map[string][]reference{}}
-}
-
-// Start names reservations until ctx is done.
-func (n *namer) Start(ctx context.Context) error {
-	for !n.cluster.Synced() {
-		if !notify.Wait(ctx, nil, 100*time.Millisecond) {
-			return nil
-		}
+// indexName returns the values of the index byName.
+func indexName(namespace, name string) []string {
+	if name == "" {
+		return nil
 	}
-	for n.readPools(ctx) != nil {
-		if !notify.Wait(ctx, nil, nameRetry) {
-			return nil
-		}
-	}
-	n.cluster.reservations.Handle(n.handler())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer n.queue.ShutDown()
-	running.Go(func() {
-		for n.work(ctx) && notify.Wait(ctx, nil, nameInterval) {
-		}
-	})
-	for notify.Wait(ctx, nil, sweepInterval) {
-		n.recheck()
-	}
-	return nil
+	return []string{nameKey(namespace, name)}
 }
 
-// readPools reads what the NodeAddressPools name, from the API server's watch cache.
-func (n *namer) readPools(ctx context.Context) error {
-	call, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	var pools ipam.NodeAddressPoolList
-	err := n.live.List(call, &pools, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}})
+// nameKey returns the key of a reservation name. It differs from the keys "namespace/pod", because
+// the name of a pod has no colon.
+func nameKey(namespace, name string) string { return namespace + "/as:" + name }
+
+// nodeKey returns the key of a reservation name on a node.
+func nodeKey(nameKey, node string) string { return nameKey + "/" + node }
+
+// reservationName returns the reservation name of a pod, "" if it has none or an invalid one.
+func reservationName(p *corev1.Pod) string {
+	name, err := policy.ParseReservation(p.Annotations[policy.ReserveAs])
 	if err != nil {
-		n.log.Error(err, "listing the NodeAddressPools failed, agents read changed reservations later")
-		return err
+		return ""
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, p := range pools.Items {
-		if refs := p.Spec.Reservations; len(refs) > 0 {
-			n.written[p.Name] = refs
-			n.queue.Add(p.Name)
-		}
-	}
-	return nil
+	return name
 }
 
-func (n *namer) handler() informer.Handler[*reservation] {
-	return informer.Handler[*reservation]{
-		Added:   func(r *reservation) { n.changed(r) },
-		Updated: func(_, r *reservation) { n.changed(r) },
-		Deleted: n.removed,
-	}
-}
+// maxWorkload is the length of what workloadOf returns, at most: a kind and the name of an object.
+const maxWorkload = 63 + 1 + informer.MaxName
 
-func (n *namer) changed(r *reservation) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.update(r.Namespace + "/" + r.Pod)
-}
-
-// removed remembers a reservation that was deleted, unless its agent deletes it at this time
-// because its hold ends or a user has released it.
-func (n *namer) removed(r *reservation) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	key, now := r.Namespace+"/"+r.Pod, n.cluster.now()
-	isEnding := !r.Bound && !r.Until.IsZero() && r.Until.Before(now.Add(maxReportAge))
-	if !r.Releasing && !isEnding {
-		ref := r.reference()
-		ref.Generation = 0
-		n.deleted[key] = append(n.deleted[key], deletedReservation{r.Node, ref, now.Add(deletedFor)})
-	}
-	n.update(key)
-}
-
-func (r *reservation) reference() reference {
-	return reference{Namespace: r.Namespace, Name: r.Name, UID: string(r.UID), Generation: r.Generation}
-}
-
-// update computes which agents should read reservations of a pod, and enqueues the nodes for which
-// that has changed. The caller holds n.mu.
-func (n *namer) update(key string) {
-	before, now := n.pods[key], n.wanted(key)
-	for node := range before {
-		if now[node] == nil {
-			delete(n.nodes[node], key)
-			n.queue.AddAfter(node, nameDelay)
+// workloadOf describes what created a pod, so that the pods of one workload have the same text. The
+// ReplicaSets of a Deployment are one workload.
+func workloadOf(p *corev1.Pod) (text string) {
+	c := metav1.GetControllerOfNoCopy(p)
+	switch {
+	case c == nil && p.GenerateName != "":
+		text = "pods " + p.GenerateName + "*"
+	case c == nil:
+		text = "pod " + p.Name
+	default:
+		text = c.Kind + " " + c.Name
+		if name, ok := strings.CutSuffix(c.Name, "-"+p.Labels["pod-template-hash"]); ok && c.Kind == "ReplicaSet" {
+			text = "Deployment " + name
 		}
 	}
-	for node, refs := range now {
-		if slices.Equal(before[node], refs) {
-			continue
-		}
-		if n.nodes[node] == nil {
-			n.nodes[node] = map[string]bool{}
-		}
-		n.nodes[node][key] = true
-		n.queue.AddAfter(node, nameDelay)
-	}
-	if len(now) == 0 {
-		delete(n.pods, key)
-	} else {
-		n.pods[key] = now
-	}
+	return informer.Cut(text, maxWorkload) // the API server does not limit the texts of an owner reference
 }
 
-// wanted returns, by node, the reservations of a pod that the node's agent should read:
-//
-//   - its own, if a user has set spec.release, or if it exists although its hold is over,
-//   - its own, if it was deleted and the pod does not run elsewhere,
-//   - those of other nodes where the pod runs, if the node holds addresses for the pod.
-//
-// The caller holds n.mu.
-func (n *namer) wanted(key string) map[string][]reference {
-	out := map[string][]reference{}
-	name := func(node string, ref reference) { out[node] = append(out[node], ref) }
-	now, all := n.cluster.now(), n.cluster.reservationsOf(key)
-	exists := map[string]bool{}
-	for _, r := range all {
-		exists[r.Name] = true
-		if r.HasRelease || r.isOver(now) {
-			name(r.Node, r.reference())
-		}
-		for _, other := range all {
-			if !r.Bound && other.Node != r.Node && other.Bound && other.Confirmed {
-				name(r.Node, other.reference())
-			}
-		}
-	}
-	n.deleted[key] = slices.DeleteFunc(n.deleted[key], func(d deletedReservation) bool {
-		return exists[d.ref.Name] || !now.Before(d.until)
+// mayReplace reports whether a new pod may be the replacement of another one with its reservation
+// name, because a pod of the same workload has an address, or waits for its node. It also reports
+// true for the new pods of a workload that grows, for which the webhook finds nothing when it looks
+// again.
+func (c *cluster) mayReplace(namespace, name string, p *corev1.Pod) bool {
+	return slices.ContainsFunc(c.pods.ByIndex(byName, nameKey(namespace, name)), func(other *podView) bool {
+		return other.isAlive() && (other.Started || other.awaitsNode()) && other.Workload == workloadOf(p)
 	})
-	for _, d := range n.deleted[key] {
-		runsElsewhere := slices.ContainsFunc(all, func(r *reservation) bool { return r.Node != d.node && r.Confirmed })
-		if !runsElsewhere { // otherwise its agent has ended the hold
-			name(d.node, d.ref)
+}
+
+// sharedName returns the text of the Event of a pod whose reservation name pods of another workload
+// of the namespace use as well, "" for other pods.
+func (c *cluster) sharedName(p *podView) string {
+	for _, other := range c.pods.ByIndex(byName, nameKey(p.Namespace, p.For)) {
+		if p.For != "" && other.Workload != p.Workload && other.isAlive() {
+			return fmt.Sprintf("%s and %s use the reservation name %q: the pods of each may get addresses of the "+
+				"other; give each workload a name of its own in the annotation %s",
+				p.Workload, other.Workload, p.For, policy.ReserveAs)
 		}
 	}
-	if len(n.deleted[key]) == 0 {
-		delete(n.deleted, key)
-	}
-	for _, refs := range out {
-		slices.SortFunc(refs, order)
-	}
-	return out
+	return ""
 }
 
-func order(a, b reference) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+// sentFor is how long a pod that was sent to a node counts although no watch shows it.
+const sentFor = 5 * time.Second
+
+// nameCounts has what is on each node for a reservation name: addresses, and the living pods that
+// use them. The handlers of the informers keep it up to date, so that a decision only counts.
+type nameCounts struct {
+	now func() time.Time
+
+	mu      sync.RWMutex
+	sources map[string]map[string]nameSource // by nameKey and UID of the reservation or pod
+	sent    map[string][]sentPod             // by nameKey, the oldest first
 }
 
-// recheck updates what depends on the time, and enqueues the nodes whose last write has failed.
-func (n *namer) recheck() {
-	now := n.cluster.now()
-	var over []string
-	for _, r := range n.cluster.reservations.List() {
-		if r.isOver(now) {
-			over = append(over, r.Namespace+"/"+r.Pod)
+// A nameSource is what a reservation or a pod says of a node. The zero nameSource says nothing.
+type nameSource struct {
+	node    string
+	nodeUID string    // "" if not known
+	address string    // "" if the pod has none yet
+	alive   bool      // a pod that runs on the node, or was sent there
+	seen    bool      // the API server has shown a pod with the address on the node
+	until   time.Time // when the source does not count any more; zero if it counts as long as the object exists
+}
+
+func (s nameSource) counts(now time.Time) bool { return s.until.IsZero() || now.Before(s.until) }
+
+// A sentPod is a pod that was sent to a node, and that no watch has shown yet.
+type sentPod struct {
+	node  string
+	until time.Time
+}
+
+func newNameCounts(now func() time.Time) *nameCounts {
+	return &nameCounts{now: now, sources: map[string]map[string]nameSource{}, sent: map[string][]sentPod{}}
+}
+
+// Set replaces what an object says for a name.
+func (c *nameCounts) Set(name, uid string, s nameSource) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s != (nameSource{}) {
+		if c.sources[name] == nil {
+			c.sources[name] = map[string]nameSource{}
+		}
+		c.sources[name][uid] = s
+	} else if delete(c.sources[name], uid); len(c.sources[name]) == 0 {
+		delete(c.sources, name)
+	}
+}
+
+// Expire forgets what does not count any more.
+func (c *nameCounts) Expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	for name, sources := range c.sources {
+		maps.DeleteFunc(sources, func(_ string, s nameSource) bool { return !s.counts(now) })
+		if len(sources) == 0 {
+			delete(c.sources, name)
 		}
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for key := range n.deleted {
-		over = append(over, key)
-	}
-	for _, key := range over {
-		n.update(key)
-	}
-	for node := range n.nodes {
-		if !slices.Equal(n.namesOf(node), n.written[node]) {
-			n.queue.Add(node)
-		}
-	}
+	maps.DeleteFunc(c.sent, func(_ string, all []sentPod) bool { return !now.Before(all[len(all)-1].until) })
 }
 
-// namesOf returns what the NodeAddressPool of a node should name. The caller holds n.mu.
-func (n *namer) namesOf(node string) []reference {
-	var refs []reference
-	for key := range n.nodes[node] {
-		refs = append(refs, n.pods[key][node]...)
-	}
-	slices.SortFunc(refs, order)
-	return refs[:min(len(refs), ipam.MaxReservations)]
-}
-
-// work writes the NodeAddressPool of one node from the queue. It reports false when the queue is
-// shut down.
-func (n *namer) work(ctx context.Context) bool {
-	node, stop := n.queue.Get()
-	if stop {
+// Send records that a pod is sent to a node. It reports false, and records nothing, if the pod
+// needs an address there and there is none.
+func (c *nameCounts) Send(name, node string, needsAddress bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.count(name)[node]; needsAddress && (n == nil || n.free() <= 0) {
 		return false
 	}
-	defer n.queue.Done(node)
-	if err := n.write(ctx, node); err != nil && ctx.Err() == nil {
-		n.log.Error(err, "naming reservations failed, the agent reads them later", "node", node)
-		n.queue.AddAfter(node, nameRetry)
-	}
+	c.sent[name] = append(c.sent[name], sentPod{node, c.now().Add(sentFor)})
 	return true
 }
 
-// write makes the NodeAddressPool of a node name the reservations that the agent should read. It
-// does nothing if the node or its NodeAddressPool does not exist: an agent that starts reads all
-// reservations of its node.
-func (n *namer) write(ctx context.Context, node string) error {
-	n.mu.Lock()
-	refs, written := n.namesOf(node), n.written[node]
-	if len(n.nodes[node]) == 0 {
-		delete(n.nodes, node)
+// Arrived is called for a pod that was sent to a node when a watch shows it, or when the webhook is
+// called for it again.
+func (c *nameCounts) Arrived(name, node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.sent[name]
+	if i := slices.IndexFunc(all, func(s sentPod) bool { return s.node == node }); i >= 0 {
+		c.sent[name] = slices.Delete(all, i, i+1)
 	}
-	n.mu.Unlock()
-	if slices.Equal(refs, written) {
-		return nil
+	if len(c.sent[name]) == 0 {
+		delete(c.sent, name)
 	}
-	if object, err := n.cluster.node(ctx, node); object == nil || err != nil {
-		return err
-	}
-	call, cancel := context.WithTimeout(ctx, n.limit)
-	defer cancel()
-	err := n.client.Patch(call, &ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: node}},
-		merge(map[string]any{"spec": map[string]any{"reservations": refs}}))
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("writing the NodeAddressPool of %s: %w", node, err)
-	}
-	if err == nil {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.written[node] = refs; len(refs) == 0 {
-			delete(n.written, node)
+}
+
+// A nodeCount is what a node has for a reservation name.
+type nodeCount struct {
+	uid       string
+	addresses map[string]nameSource // by address; alive and seen are those of all sources
+	users     int                   // living pods, with or without an address
+	sent      int
+}
+
+// free returns how many addresses have no pod, and none that was sent for it.
+func (n *nodeCount) free() int { return len(n.addresses) - n.users - n.sent }
+
+// count returns what there is for a name, by node. The caller holds c.mu.
+func (c *nameCounts) count(name string) map[string]*nodeCount {
+	nodes, now := map[string]*nodeCount{}, c.now()
+	for _, s := range c.sources[name] {
+		if !s.counts(now) {
+			continue
+		}
+		n := nodes[s.node]
+		if n == nil {
+			n = &nodeCount{addresses: map[string]nameSource{}}
+			nodes[s.node] = n
+		}
+		n.uid = cmp.Or(n.uid, s.nodeUID)
+		if s.alive {
+			n.users++
+		}
+		if s.address != "" {
+			a := n.addresses[s.address]
+			a.alive, a.seen = a.alive || s.alive, a.seen || s.seen
+			n.addresses[s.address] = a
 		}
 	}
-	return nil
+	for _, s := range c.sent[name] {
+		if n := nodes[s.node]; n != nil && now.Before(s.until) {
+			n.sent++
+		}
+	}
+	return nodes
+}
+
+// Targets returns the nodes that have an address for a name which no living pod has. Nodes with an
+// address that the API server has shown come first, because a compromised node may publish
+// reservations of pods that never existed; nodes to whose addresses other pods were sent come last.
+// Otherwise the order is always the same, and reversed if backwards is true: two replicas that do
+// not know of each other's decisions take addresses from both ends.
+func (c *nameCounts) Targets(name string, backwards bool) (targets []pinTarget) {
+	c.mu.RLock()
+	nodes := c.count(name)
+	c.mu.RUnlock()
+	rank := map[string]int{}
+	for node, n := range nodes {
+		if len(n.addresses) <= n.users {
+			continue
+		}
+		t := pinTarget{Node: node, NodeUID: n.uid, Contested: n.free() <= 0}
+		var unused []string
+		seen := 0
+		for address, a := range n.addresses {
+			if !a.alive {
+				unused = append(unused, address)
+			}
+			if a.seen {
+				seen++
+			}
+		}
+		if len(unused) == 1 {
+			t.Addresses = unused[0]
+		}
+		switch {
+		case t.Contested:
+			rank[node] = 2
+		case seen <= n.users:
+			rank[node] = 1
+		}
+		targets = append(targets, t)
+	}
+	slices.SortFunc(targets, func(a, b pinTarget) int {
+		order := cmp.Or(cmp.Compare(hash(name, a.Node), hash(name, b.Node)), cmp.Compare(a.Node, b.Node))
+		if backwards {
+			order = -order
+		}
+		return cmp.Or(cmp.Compare(rank[a.Node], rank[b.Node]), order)
+	})
+	return targets
+}
+
+func hash(name, node string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name + "\x00" + node)) // it never fails
+	return h.Sum64()
 }

@@ -1,252 +1,466 @@
 package pin
 
 import (
-	"context"
 	"fmt"
-	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
+	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// reservationOf returns a reservation of a pod on a node, whose name is that of both.
-func reservationOf(pod, node string, change ...func(*reservation)) *reservation {
-	r := &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod + "-" + node, ResourceVersion: "1",
-		UID: types.UID("uid-" + pod + "-" + node), Generation: 1}, Pod: pod, Node: node, PodUID: "u1"}
-	for _, c := range change {
-		c(r)
-	}
+// left is a reservation with the name registry: a hold of ten minutes that the pod has left.
+func left(pod, node string, rest time.Duration) *reservation {
+	r := held(node, "1", rest)
+	r.Namespace, r.Name, r.Pod, r.PodUID, r.For = "db", pod+"-"+node, pod, "uid-"+pod, "registry"
+	r.UID, r.Addresses, r.Primary, r.NodeUID = types.UID("uid-"+r.Name), "10.0.0."+pod, "10.0.0."+pod, "uid-1"
 	return r
 }
 
-func isBound(r *reservation)     { r.Bound = true }
-func isConfirmed(r *reservation) { r.Bound, r.Confirmed = true, true }
-
-// names returns what the namer would name now, by node, such as "node1: db-0-node2".
-func (n *namer) names() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var lines []string
-	for _, node := range slices.Sorted(maps.Keys(n.nodes)) {
-		var names []string
-		for _, ref := range n.namesOf(node) {
-			names = append(names, fmt.Sprintf("%s/%d", ref.Name, ref.Generation))
-		}
-		if len(names) > 0 {
-			lines = append(lines, node+": "+strings.Join(names, " "))
-		}
-	}
-	return strings.Join(lines, ", ")
+// kept is the reservation of a pod that has its address.
+func kept(pod, node string) *reservation {
+	r := left(pod, node, 0)
+	r.Bound, r.Until = true, time.Time{}
+	return r
 }
 
-func TestNames(t *testing.T) {
-	now := time.Now()
-	heldUntil := func(d time.Duration) func(*reservation) {
-		return func(r *reservation) { r.Until = now.Add(d) }
+// lives is a pod with the reservation name registry.
+func lives(name, node string, change ...func(*podView)) *podView {
+	p := runs(types.UID("uid-"+name), func(p *podView) {
+		p.Name, p.For, p.Node, p.Window = name, "registry", node, lease.Window(10*time.Minute)
+		p.Started, p.Addresses, p.Workload = node != "", "10.0.0."+name, "Deployment registry"
+	})
+	for _, c := range change {
+		c(p)
 	}
-	asked := func(r *reservation) { r.HasRelease, r.Generation = true, 2 }
+	return p
+}
+
+// pinnedTo is a new pod that no scheduler has placed yet.
+func pinnedTo(name, node string) *podView {
+	return lives(name, "", func(p *podView) { p.Pinned, p.Sent, p.Addresses = node, node, "" })
+}
+
+func deleting(p *podView) { p.DeletionTimestamp = &metav1.Time{Time: noon} }
+
+// What the watch shows as deleted: a pod, or a reservation.
+type (
+	ended   struct{ *podView }
+	deleted struct{ *reservation }
+)
+
+func TestTargetsOfAReservationName(t *testing.T) {
+	noSandbox := func(p *podView) { p.Started, p.Addresses, p.BoundAt = false, "", noon.Add(-time.Hour) }
+	of := func(change func(*reservation), r *reservation) *reservation {
+		change(r)
+		return r
+	}
+	had := func(p *podView) { p.Addresses = "10.0.0.7,fd00::7" }
+	hasAddresses := func(r *reservation) { r.Addresses, r.Primary = "10.0.0.7,fd00::7", "10.0.0.7" }
 	for _, tt := range []struct {
-		name    string
-		views   []*reservation
-		deleted *reservation
-		want    string
+		story string
+		known []any
+		want  string // the nodes, the best first
 	}{
-		{name: "bound", views: []*reservation{reservationOf("db-0", "node1", isConfirmed)}},
-		{name: "held", views: []*reservation{reservationOf("db-0", "node1", heldUntil(time.Hour))}},
-		{name: "held forever", views: []*reservation{reservationOf("db-0", "node1")}},
-		{name: "to be released", views: []*reservation{reservationOf("db-0", "node1", isBound, asked)},
-			want: "node1: db-0-node1/2"},
-		{name: "its hold is over", views: []*reservation{reservationOf("db-0", "node1", heldUntil(-clockLag))},
-			want: "node1: db-0-node1/1"},
-		{name: "its hold is perhaps over",
-			views: []*reservation{reservationOf("db-0", "node1", heldUntil(time.Second-clockLag))}},
-		{name: "runs elsewhere", views: []*reservation{reservationOf("db-0", "node1", heldUntil(time.Hour)),
-			reservationOf("db-0", "node2", isConfirmed), reservationOf("db-0", "node3")},
-			want: "node1: db-0-node2/1, node3: db-0-node2/1"},
-		{name: "does not run elsewhere yet", views: []*reservation{reservationOf("db-0", "node1"),
-			reservationOf("db-0", "node2", isBound)}},
-		{name: "of another pod", views: []*reservation{reservationOf("db-0", "node1"),
-			reservationOf("db-1", "node2", isConfirmed)}},
-		{name: "seems to run on two nodes", views: []*reservation{reservationOf("db-0", "node1", isConfirmed),
-			reservationOf("db-0", "node2", isConfirmed)}},
-		{name: "deleted", deleted: reservationOf("db-0", "node1", heldUntil(time.Hour)), want: "node1: db-0-node1/0"},
-		{name: "deleted while bound", deleted: reservationOf("db-0", "node1", isBound), want: "node1: db-0-node1/0"},
-		{name: "deleted at the end of its hold", deleted: reservationOf("db-0", "node1", heldUntil(0))},
-		{name: "deleted after its release", deleted: reservationOf("db-0", "node1",
-			func(r *reservation) { r.HasRelease, r.Releasing = true, true })},
-		{name: "deleted because the pod runs elsewhere", deleted: reservationOf("db-0", "node1"),
-			views: []*reservation{reservationOf("db-0", "node2", isConfirmed)}},
-		{name: "deleted and published again", deleted: reservationOf("db-0", "node1"),
-			views: []*reservation{reservationOf("db-0", "node1")}},
+		{"nothing is held", nil, ""},
+		{"a hold", []any{left("a", "node1", time.Minute)}, "node1"},
+		{"another name's", []any{of(func(r *reservation) { r.For = "other" }, left("a", "node1", time.Minute))}, ""},
+		{"another namespace's", []any{of(func(r *reservation) { r.Namespace = "web" },
+			left("a", "node1", time.Minute))}, ""},
+		{"a pod of that name", []any{of(func(r *reservation) { r.For = "" },
+			left("registry", "node1", time.Minute))}, ""},
+		{"its name has changed", []any{left("a", "node1", time.Minute),
+			of(func(r *reservation) { r.For, r.ResourceVersion = "other", "2" }, left("a", "node1", time.Minute))}, ""},
+		{"three, always in the same order", []any{kept("a", "node1"), lives("a", "node1", deleting),
+			left("c", "node3", time.Minute), ended{lives("c", "node3")}, left("b", "node2", 2*time.Minute),
+			ended{lives("b", "node2")}}, "node3 node2 node1"},
+		{"two on a node", []any{left("a", "node1", time.Minute), left("b", "node1", 2*time.Minute)}, "node1"},
+		{"over", []any{left("a", "node1", -time.Hour)}, ""},
+		{"over after a while", []any{left("a", "node1", time.Minute), time.Minute + reservations.ClockLag}, ""},
+		{"over soon", []any{left("a", "node1", time.Minute), time.Minute + reservations.ClockLag - 1}, "node1"},
+		{"forever", []any{of(func(r *reservation) { r.Until = time.Time{} }, left("a", "node1", 0)), 24 * time.Hour},
+			"node1"},
+		{"being released by a user", []any{of(func(r *reservation) { r.Releasing = true },
+			left("a", "node1", time.Minute))}, ""},
+		{"being released by a user, right after its pod has ended", []any{ended{lives("a", "node1")},
+			of(func(r *reservation) { r.Releasing = true }, left("a", "node1", time.Minute))}, ""},
+
+		{"a living pod has it", []any{kept("a", "node1"), lives("a", "node1")}, ""},
+		{"a living pod whose sandbox is created again", []any{left("a", "node1", time.Minute), lives("a", "node1")},
+			""},
+		{"its pod is being deleted", []any{kept("a", "node1"), lives("a", "node1", deleting)}, "node1"},
+		{"its pod has ended, and its node has not published that",
+			[]any{kept("a", "node1"), ended{lives("a", "node1")}}, "node1"},
+		{"the same, for longer than a node needs for that",
+			[]any{kept("a", "node1"), ended{lives("a", "node1")}, 2 * publishLag}, "node1"},
+		{"its pod has failed", []any{kept("a", "node1"), lives("a", "node1", func(p *podView) { p.Failed = true })},
+			"node1"},
+		{"nobody has seen its pod end", []any{kept("a", "node1")}, ""},
+		{"its node has published nothing yet", []any{ended{lives("a", "node1")}}, "node1"},
+		{"another pod has it already, so that its reservation is deleted",
+			[]any{ended{lives("a", "node1")}, deleted{kept("a", "node1")}}, ""},
+		{"another pod has its address, which was never published as its own",
+			[]any{ended{lives("a", "node1", had)}, of(hasAddresses, kept("b", "node1")), lives("b", "node1", had)}, ""},
+		{"another pod on its node has another address",
+			[]any{ended{lives("a", "node1", had)}, kept("b", "node1"), lives("b", "node1")}, "node1"},
+		{"its node should have published it long ago", []any{ended{lives("a", "node1")}, publishLag}, ""},
+
+		{"another pod was sent there", []any{left("a", "node1", time.Minute), pinnedTo("b", "node1")}, ""},
+		{"another pod was sent to one of two", []any{left("a", "node1", time.Minute), pinnedTo("b", "node1"),
+			left("c", "node1", 2*time.Minute)}, "node1"},
+		{"another pod was pinned there, and runs elsewhere",
+			[]any{left("a", "node1", time.Minute),
+				lives("b", "node2", func(p *podView) { p.Sent = "node1" })}, "node1"},
+		{"another pod is bound there and has no address yet",
+			[]any{left("a", "node1", time.Minute),
+				lives("b", "node1", func(p *podView) { p.Started, p.Addresses = false, "" })}, ""},
+		{"another pod there has one already",
+			[]any{left("a", "node1", time.Minute), lives("b", "node1"), kept("b", "node1")}, "node1"},
+		{"another pod there has one without the name", []any{left("a", "node1", time.Minute), lives("b", "node1"),
+			of(func(r *reservation) { r.For = "" }, kept("b", "node1"))}, "node1"},
+		{"another pod was admitted a moment ago",
+			[]any{left("a", "node1", time.Minute), left("c", "node2", 2*time.Minute), "node1"},
+			"node2 node1 contested"},
+		{"another pod was admitted, and is shown", []any{left("a", "node1", time.Minute),
+			left("c", "node1", 2*time.Minute), "node1", pinnedTo("b", "node1")}, "node1"},
+		{"another pod was admitted and not created", []any{left("a", "node1", time.Minute), "node1", sentFor}, "node1"},
+		{"another pod was sent to what is not published",
+			[]any{ended{lives("a", "node1")}, pinnedTo("b", "node1")}, ""},
+		{"the pod that was sent there is deleted",
+			[]any{left("a", "node1", time.Minute), ended{pinnedTo("b", "node1")}}, "node1"},
+
+		{"what the manager saw is before what only a node says",
+			[]any{left("b", "node3", 9*time.Minute), left("a", "node1", time.Minute), ended{lives("a", "node1")}},
+			"node1 node3"},
+		{"another node claims the same pod", []any{left("a", "node9", 9*time.Minute), ended{lives("a", "node1")},
+			left("a", "node1", time.Minute)}, "node1"},
+		{"another node claims a pod that lives", []any{lives("a", "node1"), kept("a", "node1"),
+			left("a", "node9", 9*time.Minute)}, ""},
+		{"the last pod was evicted", []any{left("a", "node1", time.Minute),
+			ended{lives("a", "node1", func(p *podView) { p.Evicted = true })}}, "node1 evicted"},
+		{"two pods have not started", []any{left("a", "node1", time.Minute), ended{lives("b", "node1", noSandbox)},
+			ended{lives("c", "node1", noSandbox)}}, "node1 failed"},
+		{"one on each of two nodes", []any{left("a", "node1", time.Minute), ended{lives("b", "node1", noSandbox)},
+			ended{lives("c", "node2", noSandbox)}}, "node1"},
+		{"a pod did not get there", []any{left("a", "node1", time.Minute),
+			ended{lives("b", "", func(p *podView) { p.Pinned, p.Sent, p.Unschedulable = "node1", "node1", true })}},
+			"node1 struck"},
+		{"a pod was bound elsewhere", []any{left("a", "node1", time.Minute),
+			lives("b", "node2", func(p *podView) { p.Pinned, p.Sent = "node1", "node1" })}, "node1 struck"},
 	} {
-		n := newNamer(clusterOf(t, nil, &now), nil, nil, logr.Discard())
-		n.cluster.reservations.Handle(n.handler())
-		if tt.deleted != nil {
-			n.cluster.add(t, tt.deleted)
-			if err := n.cluster.reservations.Delete(tt.deleted); err != nil {
-				t.Fatal(err)
+		clock := noon
+		c := clusterOf(t, nil, &clock)
+		for _, known := range tt.known {
+			switch known := known.(type) {
+			case string:
+				c.names.Send(nameKey("db", "registry"), known, true)
+			case time.Duration:
+				clock = clock.Add(known)
+				c.names.Expire()
+			case ended:
+				c.remove(t, known.podView)
+			case deleted:
+				c.remove(t, known.reservation)
+			default:
+				c.add(t, known)
 			}
 		}
-		for _, v := range tt.views {
-			n.cluster.add(t, v)
-		}
-		if got := n.names(); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
-		}
-		for _, v := range tt.views {
-			v.HasRelease, v.Releasing = true, true
-			if err := n.cluster.reservations.Delete(v); err != nil {
-				t.Fatal(err)
+		var got []string
+		for _, target := range c.targetsOf("db", "", "registry") {
+			got = append(got, target.Node)
+			for word, is := range map[string]bool{"evicted": target.Last.Evicted, "struck": target.Struck,
+				"failed": target.Last.Failures >= maxFailures, "contested": target.Contested} {
+				if is {
+					got = append(got, word)
+				}
 			}
 		}
-		now = now.Add(deletedFor)
-		n.recheck()
-		if got := n.names(); got != "" || len(n.pods)+len(n.deleted) > 0 {
-			t.Errorf("%s, after the end: %q, %v, %v", tt.name, got, n.pods, n.deleted)
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: %q, want %q", tt.story, strings.Join(got, " "), tt.want)
 		}
-		now = now.Add(-deletedFor)
 	}
 }
 
-// A hold that ends is named without an event.
-func TestNamesOfHoldsThatEnd(t *testing.T) {
-	now := time.Now()
-	n := newNamer(clusterOf(t, nil, &now, reservationOf("db-0", "node1",
-		func(r *reservation) { r.Until = now.Add(time.Minute) })), nil, nil, logr.Discard())
-	n.cluster.reservations.Handle(n.handler())
-	n.recheck()
-	if got := n.names(); got != "" {
-		t.Error(got)
+// The counts forget names of which nothing is left.
+func TestNameCountsForget(t *testing.T) {
+	clock := noon
+	c := clusterOf(t, nil, &clock)
+	for i := range 10 {
+		pod := fmt.Sprint(i)
+		c.add(t, left(pod, "node1", time.Minute))
+		c.names.Send(nameKey("db", "registry"), "node1", true)
+		c.remove(t, lives(pod, "node1"))
+		c.remove(t, left(pod, "node1", time.Minute))
 	}
-	now = now.Add(time.Minute + clockLag)
-	n.recheck()
-	if got := n.names(); got != "node1: db-0-node1/1" {
-		t.Errorf("after its end: %q", got)
+	c.remove(t, lives("last", "node1"))
+	clock = clock.Add(publishLag)
+	if c.names.Expire(); len(c.names.sources) > 0 || len(c.names.sent) > 0 {
+		t.Errorf("%v and %v are left", c.names.sources, c.names.sent)
 	}
 }
 
-// The NodeAddressPool is written if the names differ from those that it has.
-func TestNamesAreWritten(t *testing.T) {
-	now := time.Now()
-	a := newAPI(t)
-	nodes := map[string]*corev1.Node{"node1": node("node1")}
-	n := newNamer(clusterOf(t, nodes, &now), a.client, a.client, logr.Discard())
-	a.answer = func(call string, _ *http.Request) (int, any) {
-		if strings.HasPrefix(call, "GET ") {
-			return 0, ipam.NodeAddressPoolList{Items: []ipam.NodeAddressPool{
-				{ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Spec: ipam.NodeAddressPoolSpec{
-					Reservations: []reference{{Namespace: "db", Name: "old"}}}},
-				{ObjectMeta: metav1.ObjectMeta{Name: "node2"}}}}
+// Two replicas that do not know of each other's decisions send pods to different addresses, unless
+// there are more pods than addresses. What is not proven stays last.
+func TestReplicasBeginAtDifferentEnds(t *testing.T) {
+	for _, tt := range []struct {
+		story            string
+		unseen           string
+		leader, follower string
+	}{
+		{"all were seen", "", "node3 node2 node1", "node1 node2 node3"},
+		{"one was not seen", "1", "node3 node2 node1", "node2 node3 node1"},
+	} {
+		for want, isLeader := range map[string]bool{tt.leader: true, tt.follower: false} {
+			clock := noon
+			c := clusterOf(t, nil, &clock)
+			c.isLeader = func() bool { return isLeader }
+			for _, name := range []string{"1", "2", "3"} {
+				c.add(t, left("pod"+name, "node"+name, time.Minute))
+				if name != tt.unseen {
+					c.remove(t, lives("pod"+name, "node"+name))
+				}
+			}
+			var got []string
+			for _, target := range c.targetsOf("db", "", "registry") {
+				got = append(got, target.Node)
+			}
+			if strings.Join(got, " ") != want {
+				t.Errorf("%s, leader %t: %q, want %q", tt.story, isLeader, got, want)
+			}
 		}
-		return 0, nil
 	}
-	if err := n.readPools(t.Context()); err != nil {
-		t.Fatal(err)
+}
+
+// asRegistry is a new pod with the reservation name registry and a generated name.
+func asRegistry(change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "registry-7d9f-",
+		Annotations: map[string]string{policy.Annotation: "10", policy.ReserveAs: "registry"}}}
+	for _, c := range change {
+		c(p)
 	}
-	const path = "/apis/ipam.leasehold.dev/v1alpha1/nodeaddresspools"
-	a.saw(t, "the start", "GET "+path)
-	n.cluster.reservations.Handle(n.handler())
-	write := func() {
-		t.Helper()
-		if err := n.write(t.Context(), "node1"); err != nil {
+	return p
+}
+
+// Pods that are created at the same time are sent to different addresses, and the next one is
+// preferred where the others are. A call of the webhook for the same pod counts once, a dry run not
+// at all.
+func TestPodsOfANameAreSentToDifferentAddresses(t *testing.T) {
+	clock := noon
+	w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1"), "node2": node("node2"),
+		"node3": node("node3", cordoned)}, &clock, left("a", "node1", time.Minute), left("b", "node1", time.Minute),
+		left("c", "node2", time.Minute), left("d", "node3", time.Minute)))
+	var got []string
+	for i := range 5 {
+		p := ofDeployment()
+		for range 2 { // the API server calls the webhook again
+			dryRun := i == 0
+			must(t, w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db",
+				DryRun: &dryRun}}, p))
+		}
+		if p.Name != "" {
+			t.Errorf("pod %d is called %q", i, p.Name)
+		}
+		mode, _, _ := strings.Cut(strings.TrimPrefix(p.Annotations[wellknown.AnnotationPinReason], "Reserved: "), " ")
+		if i > 0 {
+			got = append(got, mode+" "+p.Annotations[wellknown.AnnotationPinnedNode])
+		}
+	}
+	slices.Sort(got)
+	if want := []string{"prefer node1", "require node1", "require node1", "require node2"}; !slices.Equal(got, want) &&
+		got[0] != "prefer node2" {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for story, p := range map[string]*corev1.Pod{
+		"without a window": asRegistry(func(p *corev1.Pod) { delete(p.Annotations, policy.Annotation) }),
+		"without a name":   asRegistry(func(p *corev1.Pod) { delete(p.Annotations, policy.ReserveAs) }),
+		"an invalid name":  asRegistry(func(p *corev1.Pod) { p.Annotations[policy.ReserveAs] = "a.b" }),
+	} {
+		if must(t, w.pin(t.Context(), admission.Request{}, p)); len(p.Labels) > 0 {
+			t.Errorf("%s: %v", story, p.Labels)
+		}
+	}
+}
+
+// ofDeployment is a new pod of the Deployment registry.
+func ofDeployment() *corev1.Pod {
+	return asRegistry(func(p *corev1.Pod) {
+		p.Labels = map[string]string{"pod-template-hash": "7d9f"}
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "registry-7d9f",
+			Controller: new(true)}}
+		p.Spec.SchedulerName = corev1.DefaultSchedulerName
+	})
+}
+
+// A pod is created before the watch shows that the pod which it replaces is being deleted, or was.
+// The webhook waits for that. It does not wait for a pod that has no address, or of another
+// workload.
+func TestAPodWaitsForTheDeletionOfAnother(t *testing.T) {
+	synctest.Test(t, testAPodWaitsForTheDeletionOfAnother)
+}
+
+func testAPodWaitsForTheDeletionOfAnother(t *testing.T) {
+	for _, tt := range []struct {
+		story, workload string
+		started, gone   bool
+		want            string
+	}{
+		{"is being deleted", "Deployment registry", true, false, "node1"},
+		{"was force-deleted", "Deployment registry", true, true, "node1"},
+		{"has not started", "Deployment registry", false, false, ""},
+		{"is of another workload", "Deployment mirror", true, false, ""},
+	} {
+		clock := noon
+		old := lives("a", "node1", func(p *podView) { p.Workload, p.Started = tt.workload, tt.started })
+		c := clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, kept("a", "node1"), old)
+		w := webhookOf(c)
+		shown := make(chan bool)
+		go func() {
+			defer close(shown)
+			time.Sleep(lookPause * 3 / 2)
+			if tt.gone {
+				c.remove(t, old)
+				return
+			}
+			ending := *old
+			deleting(&ending)
+			c.add(t, &ending)
+		}()
+		p := ofDeployment()
+		err := w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}}, p)
+		if got := p.Annotations[wellknown.AnnotationPinnedNode]; got != tt.want || err != nil {
+			t.Errorf("%s: pinned to %q, want %q, %v", tt.story, got, tt.want, err)
+		}
+		<-shown
+	}
+}
+
+// A pod that waits for its node is replaced, and the watch shows that after the next one was
+// created: the webhook waits for it, and the next one is only preferred on that node.
+func TestAPodWaitsForTheStrikeOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := noon
+		c := clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, left("b", "node1", time.Minute))
+		old := waits("a", func(p *podView) {
+			p.Name, p.For, p.Workload, p.Sent = "a", "registry", "Deployment registry", "node1"
+		})
+		c.add(t, old)
+		w, shown := webhookOf(c), make(chan bool)
+		go func() {
+			defer close(shown)
+			time.Sleep(lookPause / 2)
+			c.remove(t, old)
+		}()
+		p := ofDeployment()
+		request := admissionv1.AdmissionRequest{Namespace: "db"}
+		must(t, w.pin(t.Context(), admission.Request{AdmissionRequest: request}, p))
+		got := p.Annotations[wellknown.AnnotationPinReason]
+		if !strings.Contains(got, "an earlier pod did not get onto node1") {
+			t.Errorf("the reason is %q", got)
+		}
+		<-shown
+	})
+}
+
+// Two pods are replaced at once, and the watch shows the deletion of one of them later. The leader
+// and the follower send the new pods to different nodes.
+func TestReplicasWaitForAllDeletions(t *testing.T) {
+	synctest.Test(t, testReplicasWaitForAllDeletions)
+}
+
+func testReplicasWaitForAllDeletions(t *testing.T) {
+	var got []string
+	for _, isFollower := range []bool{false, true} {
+		clock := noon
+		b := lives("b", "node2")
+		c := clusterOf(t, map[string]*corev1.Node{"node1": node("node1"), "node2": node("node2")}, &clock,
+			lives("a", "node1", deleting), b, kept("a", "node1"), kept("b", "node2"))
+		c.isLeader = func() bool { return !isFollower }
+		w := webhookOf(c)
+		shown := make(chan bool)
+		go func() {
+			defer close(shown)
+			time.Sleep(lookPause / 2)
+			ending := *b
+			deleting(&ending)
+			c.add(t, &ending)
+		}()
+		p := ofDeployment()
+		err := w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}}, p)
+		if err != nil {
 			t.Fatal(err)
 		}
+		got = append(got, p.Annotations[wellknown.AnnotationPinnedNode])
+		<-shown
 	}
-	write()
-	a.saw(t, "names of a former leader", `PATCH `+path+`/node1 {"spec":{"reservations":null}}`)
-	write()
-	a.saw(t, "no change")
-	r := reservationOf("db-0", "node1", func(r *reservation) { r.HasRelease = true })
-	n.cluster.add(t, r)
-	write()
-	a.saw(t, "to be released", `PATCH `+path+`/node1 {"spec":{"reservations":[{"namespace":"db","name":"db-0-node1",`+
-		`"uid":"uid-db-0-node1","generation":1}]}}`)
-	write()
-	a.saw(t, "no change")
-	a.answer = func(string, *http.Request) (int, any) { return http.StatusServiceUnavailable, nil }
-	again := reservationOf("db-0", "node1", func(r *reservation) { r.HasRelease, r.Generation = true, 2 })
-	n.cluster.add(t, again)
-	if err := n.write(t.Context(), "node1"); err == nil {
-		t.Error("a failed write returns no error")
-	}
-	a.calls, a.answer = nil, func(string, *http.Request) (int, any) { return http.StatusNotFound, nil }
-	write()
-	if len(a.calls) != 1 {
-		t.Errorf("there is no NodeAddressPool: %v", a.calls)
-	}
-	a.calls, a.answer = nil, func(string, *http.Request) (int, any) { return 0, nil }
-	write()
-	if len(a.calls) != 1 {
-		t.Errorf("there is one again: %v", a.calls)
-	}
-	a.calls = nil
-	n.cluster.add(t, reservationOf("db-0", "node9", func(r *reservation) { r.HasRelease = true }))
-	if err := n.write(t.Context(), "node9"); err != nil {
-		t.Error(err)
-	}
-	a.saw(t, "the node does not exist")
-}
-
-// A NodeAddressPool names at most as many reservations as its CRD allows.
-func TestNamesAreLimited(t *testing.T) {
-	now := time.Now()
-	n := newNamer(clusterOf(t, nil, &now), nil, nil, logr.Discard())
-	n.cluster.reservations.Handle(n.handler())
-	for i := range ipam.MaxReservations + 5 {
-		n.cluster.add(t, reservationOf(fmt.Sprintf("db-%03d", i), "node1",
-			func(r *reservation) { r.HasRelease = true }))
-	}
-	if refs := n.namesOf("node1"); len(refs) != ipam.MaxReservations || refs[0].Name != "db-000-node1" {
-		t.Errorf("%d names, the first is %s", len(refs), refs[0].Name)
+	slices.Sort(got)
+	if !slices.Equal(got, []string{"node1", "node2"}) {
+		t.Errorf("the replicas send pods to %q", got)
 	}
 }
 
-// A running namer names a reservation that a user releases, and one that is deleted.
-func TestManagerNamesReservations(t *testing.T) {
-	w, mgr := newManager(t)
-	ctx, stop := context.WithCancel(t.Context())
-	c, err := newCluster(ctx, mgr, time.Now)
-	if err == nil {
-		err = mgr.Add(newNamer(c, mgr.GetAPIReader(), mgr.GetClient(), logr.Discard()))
+func TestWorkloadOf(t *testing.T) {
+	controller := func(kind, name string, labels map[string]string) *corev1.Pod {
+		return asRegistry(func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: name, Controller: new(true)}}
+			p.Labels = labels
+		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error)
-	go func() { ended <- mgr.Start(ctx) }()
-	defer func() { stop(); <-ended }()
-	const pool = "/apis/ipam.leasehold.dev/v1alpha1/nodeaddresspools/node1"
-	w.Put(pool, ipam.NodeAddressPool{})
-	names := func(want string) func() bool {
-		return func() bool {
-			var p ipam.NodeAddressPool
-			w.Get(pool, &p)
-			var got []string
-			for _, ref := range p.Spec.Reservations {
-				got = append(got, ref.Namespace+"/"+ref.Name)
-			}
-			return strings.Join(got, " ") == want
+	for want, p := range map[string]*corev1.Pod{
+		"pods registry-7d9f-*": asRegistry(),
+		"pod registry-0": asRegistry(func(p *corev1.Pod) {
+			p.Name, p.GenerateName = "registry-0", ""
+		}),
+		"Deployment registry": controller("ReplicaSet", "registry-7d9f",
+			map[string]string{"pod-template-hash": "7d9f"}),
+		"ReplicaSet registry-7d9f":      controller("ReplicaSet", "registry-7d9f", nil),
+		"VirtualMachineInstance fedora": controller("VirtualMachineInstance", "fedora", nil),
+	} {
+		if got := workloadOf(p); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	r := ipam.IPReservation{Spec: ipam.IPReservationSpec{PodName: "db-0", NodeName: "node1", NodeUID: "uid-node1",
-		Release: "0123456789abcdef"}, Status: ipam.IPReservationStatus{ID: "0123456789abcdef", State: ipam.Held}}
-	w.Put(reservationsIn+"a", r)
-	w.Until("it is named", names("db/a"))
-	w.Remove(reservationsIn + "a")
-	w.Until("it is released", names(""))
-	r.Spec.Release = ""
-	w.Put(reservationsIn+"a", r)
-	w.Remove(reservationsIn + "a")
-	w.Until("its deletion is named", names("db/a"))
-	w.Put(reservationsIn+"a", r)
-	w.Until("it is published again", names(""))
+}
+
+// Pods of another workload with the same name get an Event, those of another namespace or of the
+// next ReplicaSet none.
+func TestSharedReservationName(t *testing.T) {
+	other := func(change func(*podView)) *podView {
+		return lives("other", "node2", func(p *podView) { p.Workload = "Deployment mirror" }, change)
+	}
+	const want = `a ReservationShared: Deployment registry and Deployment mirror use the reservation name "registry"`
+	for story, c := range map[string]struct {
+		other *podView
+		want  string
+	}{
+		"another workload":         {other(func(*podView) {}), want},
+		"that is being deleted":    {other(deleting), ""},
+		"the same workload":        {other(func(p *podView) { p.Workload = "Deployment registry" }), ""},
+		"another namespace":        {other(func(p *podView) { p.Namespace = "web" }), ""},
+		"another reservation name": {other(func(p *podView) { p.For = "mirror" }), ""},
+	} {
+		clock := noon
+		p := lives("a", "node1", func(p *podView) { p.Sent = "node1" })
+		var reported []string
+		e := &eventReconciler{cluster: clusterOf(t, nil, &clock, p, c.other), report: words(&reported)}
+		for range 2 {
+			if _, err := e.Reconcile(t.Context(), request("a")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := strings.Join(reported, "; ")
+		if (got == "") != (c.want == "") || !strings.HasPrefix(got, c.want) || len(reported) > 1 {
+			t.Errorf("%s: %q, want %q", story, got, c.want)
+		}
+	}
 }

@@ -24,7 +24,7 @@ func TestPinAndPersistentPodState(t *testing.T) {
 	home, other := node("node1.example.com", at("node1", "a")), node("node2.example.com", at("node2", "b"))
 	byHost := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: host,
 		Operator: corev1.NodeSelectorOpIn, Values: []string{"node1"}}}}
-	byName := corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{onNode(home.Name)}}
+	byName := pinned(corev1.NodeSelectorTerm{}, home.Name)
 	preferred := func(weight int32, t corev1.NodeSelectorTerm) corev1.PreferredSchedulingTerm {
 		return corev1.PreferredSchedulingTerm{Weight: weight, Preference: t}
 	}
@@ -45,32 +45,25 @@ func TestPinAndPersistentPodState(t *testing.T) {
 		selector  map[string]string
 		required  []corev1.NodeSelectorTerm
 		preferred []corev1.PreferredSchedulingTerm
-		gates     int
 		reason    pinReason
 	}{
-		{"nominate, host preferred", policy.PinNominate, prefers(100, host), home, nil, nil,
-			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 1, reserved},
-		{"nominate, host required", policy.PinNominate, require(host), home, map[string]string{host: "node1"}, nil, nil,
-			1, reserved},
 		{"prefer, host preferred", policy.PinPrefer, prefers(100, host), home, nil, nil,
-			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, reserved},
-		{"prefer, host preferred a little", policy.PinPrefer, prefers(1, host), home, nil, nil,
-			[]corev1.PreferredSchedulingTerm{preferred(1, byHost), preferred(100, byName)}, 0, reserved},
+			[]corev1.PreferredSchedulingTerm{preferred(100, byHost), preferred(100, byName)}, reserved},
 		{"prefer, host required", policy.PinPrefer, require(host), home, map[string]string{host: "node1"}, nil,
-			[]corev1.PreferredSchedulingTerm{preferred(100, byName)}, 0, reserved},
+			[]corev1.PreferredSchedulingTerm{preferred(100, byName)}, reserved},
 		{"require, host preferred", policy.PinRequire, prefers(100, host), home, nil, []corev1.NodeSelectorTerm{byName},
-			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, reserved},
+			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, reserved},
 		{"require, zone required", policy.PinRequire, require(zone), home, map[string]string{zone: "a"},
-			[]corev1.NodeSelectorTerm{byName}, nil, 0, reserved},
+			[]corev1.NodeSelectorTerm{byName}, nil, reserved},
 		{"require, another zone required", policy.PinRequire, require(zone), other, map[string]string{zone: "b"}, nil,
-			nil, 0, nodeExcluded},
+			nil, nodeExcluded},
 		{"prefer, another host preferred", policy.PinPrefer, prefers(100, host), other, nil, nil,
 			[]corev1.PreferredSchedulingTerm{preferred(100,
 				corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
 					{Key: host, Operator: corev1.NodeSelectorOpIn, Values: []string{"node2"}}}}),
-				preferred(100, byName)}, 0, reserved},
+				preferred(100, byName)}, reserved},
 		{"none, host preferred", policy.PinNone, prefers(100, host), home, nil, nil,
-			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, 0, notWanted},
+			[]corev1.PreferredSchedulingTerm{preferred(100, byHost)}, notWanted},
 	} {
 		t.Run(tt.story, func(t *testing.T) {
 			var o pps.PersistentPodState
@@ -83,10 +76,8 @@ func TestPinAndPersistentPodState(t *testing.T) {
 				memory.Required = persistentpodstate.Reset(pod)
 				persistentpodstate.Inject(pod, &o, memory, []*corev1.Node{home, other}, true)
 				strip(pod)
-				decision = decide(podFacts{Pod: pod, Mode: tt.mode, Fallback: policy.PinPrefer, Honoured: true,
-					Known:  true,
-					Found:  true,
-					Target: pinTarget{Node: home.Name}, Node: home})
+				decision = decide(podFacts{Pod: pod, Wish: wish{Mode: tt.mode}, Scheduled: true, Recreated: true,
+					Known: true, Target: pinTarget{Node: home.Name}, Node: home})
 				apply(pod, decision)
 			}
 			if decision.Reason != tt.reason {
@@ -108,9 +99,6 @@ func TestPinAndPersistentPodState(t *testing.T) {
 			}
 			if diff := cmp.Diff(tt.preferred, a.PreferredDuringSchedulingIgnoredDuringExecution); diff != "" {
 				t.Errorf("preferred (-want +got):\n%s", diff)
-			}
-			if len(pod.Spec.SchedulingGates) != tt.gates {
-				t.Errorf("gates %v", pod.Spec.SchedulingGates)
 			}
 		})
 	}

@@ -7,11 +7,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
-
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 // A replica sees the events of pods and of reservations in their order, each a while after it
@@ -66,7 +62,7 @@ func (r *rollouts) publish(p podView, held bool) {
 		o = left(p.Name, p.Node, time.Hour)
 	}
 	o.ResourceVersion, o.PodUID, o.Addresses = r.next(), string(p.UID), p.Addresses
-	o.CreationTimestamp = metav1.NewTime(r.clock.Truncate(time.Second))
+	o.Primary, o.CreationTimestamp = p.Addresses, metav1.NewTime(r.clock.Truncate(time.Second))
 	r.reservations = append(r.reservations, func(c *cluster) { _ = c.reservations.Update(o) })
 }
 
@@ -83,9 +79,7 @@ func TestRollouts(t *testing.T) {
 		r := &rollouts{t: rt, clock: noon, sole: rapid.Bool().Draw(rt, "sole")}
 		for i := range r.replicas {
 			c := clusterOf(t, nil, &r.clock)
-			c.isFollower = func() bool { return i == 1 }
-			c.pods.Handle(informer.Handler[*podView]{Deleted: c.podDeleted})
-			c.reservations.Handle(informer.Handler[*reservation]{Deleted: c.reservationDeleted})
+			c.isLeader = func() bool { return i == 0 }
 			r.replicas[i].cluster = c
 		}
 		var pods []podView
@@ -161,14 +155,13 @@ func (r *rollouts) pause(created []podView, free map[string][]podView) {
 	}
 }
 
-// start has new pods take the addresses of pods that have ended: those that the webhook expected,
-// if they are free.
+// start has new pods take any address of the pods that have ended on their node.
 func (r *rollouts) start(created []podView, free map[string][]podView) {
 	for i, p := range created {
 		if p.Pinned == "" || p.Started || len(free[p.Pinned]) == 0 {
 			continue
 		}
-		at := max(0, slices.IndexFunc(free[p.Pinned], func(f podView) bool { return f.Addresses == p.Expected }))
+		at := rapid.IntRange(0, len(free[p.Pinned])-1).Draw(r.t, "address")
 		former := free[p.Pinned][at]
 		free[p.Pinned] = slices.Delete(slices.Clone(free[p.Pinned]), at, at+1)
 		created[i] = r.pod(p, func(p *podView) { p.Node, p.Started, p.Addresses = p.Pinned, true, former.Addresses })
@@ -188,15 +181,11 @@ func (r *rollouts) admit(name string, marked int) podView {
 	r.see(i, rapid.IntRange(max(marked, r.replicas[i].pods), len(r.pods)).Draw(r.t, "seen pods"),
 		rapid.IntRange(r.replicas[i].reservations, len(r.reservations)).Draw(r.t, "seen reservations"))
 	c := r.replicas[i].cluster
-	nodes, _ := c.targets("db", "registry", "db/"+name)
-	if len(nodes) == 0 {
-		r.t.Fatalf("replica %d finds no node for %s", i, name)
+	targets := c.targetsOf("db", "", "registry")
+	if len(targets) == 0 || !c.names.Send(nameKey("db", "registry"), targets[0].Node, true) {
+		r.t.Fatalf("replica %d finds no node for %s: %+v", i, name, targets)
 	}
-	c.admit("db/"+name, nameKey("db", "registry"), nodes[0].Node, nodes[0].Addresses)
-	return r.pod(*lives(name, ""), func(p *podView) {
-		p.Pinned, p.UID, p.CreationTimestamp = nodes[0].Node, types.UID("uid-"+name), metav1.NewTime(r.clock)
-		p.Window, p.Expected = lease.Window(time.Hour), nodes[0].Addresses
-	})
+	return r.pod(*pinnedTo(name, targets[0].Node), func(p *podView) { p.CreationTimestamp = metav1.NewTime(r.clock) })
 }
 
 func indexes(n int) (out []int) {

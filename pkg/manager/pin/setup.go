@@ -3,29 +3,26 @@ package pin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/types"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/once"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // Options are the settings of the pin on the command line of the manager.
 type Options struct {
-	Mode           policy.PinMode // for pods without a mode in their annotations or on their namespace
-	Fallback       policy.PinMode // replaces nominate for pods of other schedulers; must not be nominate
-	Schedulers     []string       // names of the schedulers that honour status.nominatedNodeName
-	RequireTimeout time.Duration  // how long a pod of mode require may be unschedulable before its eviction
+	Mode       policy.PinMode     // for pods without a mode in their annotations or on their namespace
+	Schedulers []string           // names of the schedulers that respect node affinity
+	Kinds      []schema.GroupKind // controllers that create a deleted pod again at once
 }
 
 // sharedLogger returns base for every request. The default of the webhook server creates a logger
@@ -33,14 +30,15 @@ type Options struct {
 func sharedLogger(base logr.Logger, _ *admission.Request) logr.Logger { return base }
 
 // Setup adds the webhook and the controllers of the pin to a manager that has not started. The
-// cache of the manager must have been created with CacheOptions.
-func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
+// cache of the manager must have been created with CacheOptions, and set is that of
+// reservations.Setup.
+func Setup(ctx context.Context, mgr manager.Manager, set *reservations.Set, o Options) error {
 	log := mgr.GetLogger().WithName("pin")
-	c, err := newCluster(ctx, mgr, time.Now)
+	c, err := newCluster(ctx, mgr, set, o.Kinds)
 	if err != nil {
 		return err
 	}
-	m, err := newCollectors(metrics.Registry, func() float64 { return float64(len(c.gatedPods())) })
+	m, err := newCollectors(metrics.Registry)
 	if err != nil {
 		return err
 	}
@@ -53,50 +51,44 @@ func Setup(ctx context.Context, mgr manager.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	calls, redial, err := newCaller(mgr)
+	w := &webhook{Options: o, cluster: c, collectors: m, log: log}
+	mgr.GetWebhookServer().Register(webhookPath, &admission.Webhook{Handler: w.handler(), LogConstructor: sharedLogger})
+	report := newReporter(mgr.GetEventRecorder("leasehold-manager"))
+	p := newPatienceReconciler(c, mgr.GetClient(), m, report, log)
+	e := &eventReconciler{cluster: c, report: report}
+	err = control.Add(mgr, "patience", p, false,
+		func(_ context.Context, q control.Queue) { c.pods.Handle(p.handler(q)) })
 	if err != nil {
 		return err
 	}
-	report := newReporter(mgr.GetEventRecorder("leasehold-manager"))
-	n := &nominator{cluster: c, gates: newGateLimiter(time.Now), client: calls, live: calls, redial: redial,
-		collectors: m,
-		report:     report,
-		log:        log, progress: map[types.UID]podProgress{}, retries: make(chan struct{}, retries)}
-	w := &webhook{Options: o, cluster: c, gate: n.admit, collectors: m, log: log}
-	mgr.GetWebhookServer().Register(webhookPath, &admission.Webhook{Handler: w.handler(), LogConstructor: sharedLogger})
-
-	v := &evictor{cluster: c, client: mgr.GetClient(), timeout: o.RequireTimeout, collectors: m, report: report,
-		log:     log,
-		waiting: map[types.NamespacedName]wait{}}
-	e := &explainer{cluster: c, report: report, reported: once.Set{Life: 2 * maxReportAge}}
-	for _, c := range []interface{ setup(manager.Manager) error }{n, v, e} {
-		if err := c.setup(mgr); err != nil {
-			return err
-		}
-	}
-	if err := mgr.Add(newNamer(c, mgr.GetAPIReader(), mgr.GetClient(), log)); err != nil {
-		return err
-	}
-	gates := newLifter(mgr.GetAPIReader(), mgr.GetClient(), unseenGatesInterval/2, false)
-	gates.cached = true // a pod is seen twice before its gate is lifted
-	return mgr.Add(&sweeper{cluster: c, live: mgr.GetAPIReader(), client: mgr.GetClient(), log: log,
-		limit: callTimeout, missing: map[types.UID]time.Time{}, gates: gates})
+	return control.Add(mgr, "events", e, true,
+		func(_ context.Context, q control.Queue) { c.pods.Handle(e.handler(q)) })
 }
 
-// newCaller returns a client without a cache for short calls, and a function that closes the idle
-// connections of the client. The client does not share connections with other clients. It uses
-// HTTP/1.1: a call that exceeds its deadline closes its connection, so that a broken connection
-// does not delay later calls.
-func newCaller(mgr manager.Manager) (c client.Client, redial func(), err error) {
-	config := rest.CopyConfig(mgr.GetConfig())
-	config.NextProtos = []string{"http/1.1"}
-	httpClient, err := rest.HTTPClientFor(config)
-	if err == nil {
-		c, err = client.New(config, client.Options{HTTPClient: httpClient, Scheme: mgr.GetScheme(),
-			Mapper: mgr.GetRESTMapper()})
+func requestOf(p *podView) reconcile.Request { return control.RequestFor(keyOf(p)) }
+
+func keyOf(p *podView) string { return p.Namespace + "/" + p.Name }
+
+// collectors are the metrics of the pin.
+type collectors struct {
+	decisions    *prometheus.CounterVec // by mode and reason
+	replacements prometheus.Counter
+}
+
+// newCollectors registers the metrics of the pin.
+func newCollectors(registry prometheus.Registerer) (*collectors, error) {
+	m := &collectors{
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "leasehold_pin_decisions_total",
+			Help: "Retained pods admitted, by the mode of their pin (none: not pinned) and by the reason.",
+		}, []string{"mode", "reason"}),
+		replacements: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "leasehold_pin_replacements_total",
+			Help: "Pending pods deleted because the node that they were pinned to did not accept them in time.",
+		}),
 	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("reaching the API server: %w", err)
+	if err := registry.Register(m.decisions); err != nil {
+		return nil, err
 	}
-	return c, func() { utilnet.CloseIdleConnectionsFor(httpClient.Transport) }, nil
+	return m, registry.Register(m.replacements)
 }

@@ -1,16 +1,22 @@
 package pin
 
 import (
+	"fmt"
+	"maps"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 func read[T any](t *testing.T, text string) *T {
@@ -22,48 +28,32 @@ func read[T any](t *testing.T, text string) *T {
 	return &object
 }
 
-func TestViewReservation(t *testing.T) {
-	object := read[ipam.IPReservation](t, `
-metadata:
-  namespace: db
-  name: db-0-5f1c9a02
-  uid: r1
-  resourceVersion: "7"
-  generation: 3
-  labels: {a: b}
-  annotations: {leasehold.dev/pin-abandoned: 00000000000000a1}
-  managedFields:
-  - {manager: leasehold-agent, operation: Apply, subresource: status, time: "2026-11-21T11:50:05Z"}
-  - {manager: kubectl-patch, operation: Update, time: "2026-11-21T11:55:00Z"}
-spec: {podName: db-0, nodeName: node1, nodeUID: n1, release: 00000000000000a1}
-status:
-  id: 00000000000000a1
-  state: Held
-  addresses: [{network: cbr0, interface: eth0, address: 10.0.0.7}, {network: cbr0, interface: eth0, address: "fd00::7"}]
-  podUID: u1
-  window: 10m0s
-  confirmed: true
-  heldUntil: "2026-11-21T12:00:00Z"
-`)
-	want := &reservation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0-5f1c9a02", UID: "r1", ResourceVersion: "7",
-			Generation: 3},
-		Pod: "db-0", Node: "node1", NodeUID: "n1", ID: "00000000000000a1", PodUID: "u1",
-		Addresses: "10.0.0.7,fd00::7", Until: noon, Written: noon.Add(5*time.Second - 10*time.Minute),
-		Window: lease.Window(10 * time.Minute), HasRelease: true, Releasing: true, Abandoned: true, Confirmed: true,
-	}
-	if diff := cmp.Diff(want, viewReservation(object), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+// maxView is the size of the largest view, in bytes.
+const maxView = 8 << 10
 
-	object.Annotations["leasehold.dev/pin-abandoned"] = "00000000000000a0"
-	object.Spec.Release = "00000000000000a0"
-	object.Status = ipam.IPReservationStatus{ID: "00000000000000a1", State: ipam.Bound, AddressList: "10.0.0.7",
-		Window: "forever"}
-	v := viewReservation(object)
-	if !v.Bound || v.Releasing || v.Abandoned || v.Window != lease.Forever || v.Addresses != "10.0.0.7" ||
-		!v.Until.IsZero() {
-		t.Errorf("marks of another lease count: %+v", v)
+// TestPodWithLongTexts has a user write as much into a pod as the API server accepts.
+func TestPodWithLongTexts(t *testing.T) {
+	long := strings.Repeat("é", 125<<10)
+	for _, node := range []string{"node1", long} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", GenerateName: long,
+			Labels: map[string]string{"a": long}, Annotations: map[string]string{policy.Annotation: "10m",
+				policy.ReserveAs: "a", wellknown.AnnotationPinnedNode: node, wellknown.AnnotationPinReason: long,
+				wellknown.AnnotationPinPatience: long, wellknown.AnnotationExpectedAddresses: long}},
+			Status: corev1.PodStatus{NominatedNodeName: long, Conditions: []corev1.PodCondition{
+				{Type: corev1.PodScheduled, Reason: corev1.PodReasonUnschedulable, Message: long}}}}
+		apply(p, decision{Mode: policy.PinRequire, Node: node})
+		for _, owners := range [][]metav1.OwnerReference{nil, {{Kind: long, Name: long, UID: types.UID(long),
+			Controller: new(true)}}} {
+			p.OwnerReferences = owners
+			v := viewPod(p, nil)
+			text := fmt.Sprintf("%+v", *v)
+			if len(text) > maxView || !utf8.ValidString(text) || v.Patience != policy.DefaultPatience {
+				t.Errorf("the view has %d bytes, and the patience is %s", len(text), v.Patience)
+			}
+			if want := strings.TrimPrefix(node, long); v.Sent != want || v.Pinned != want {
+				t.Errorf("pinned to %.50q", v.Pinned)
+			}
+		}
 	}
 }
 
@@ -76,19 +66,13 @@ metadata:
   resourceVersion: "9"
   labels: {leasehold.dev/retained: "true"}
   annotations: {io.kubernetes.cri/reserved-ip-duration: "10", leasehold.dev/pinned-node: node1,
-    leasehold.dev/pin-reason: "Reserved: require node1"}
+    leasehold.dev/pin-reason: "Reserved: require node1", leasehold.dev/pin-patience: 10s}
   ownerReferences: [{apiVersion: apps/v1, kind: StatefulSet, name: db, uid: s1, controller: true}]
-  managedFields:
-  - {manager: kube-scheduler, operation: Update, subresource: status, fieldsType: FieldsV1,
-     fieldsV1: {"f:status": {"f:conditions": {}}}}
-  - {manager: leasehold-manager, operation: Update, subresource: status, fieldsType: FieldsV1,
-     fieldsV1: {"f:status": {"f:nominatedNodeName": {}}}}
 spec:
   schedulerName: default-scheduler
-  schedulingGates: [{name: a.b/c}, {name: leasehold.dev/nominate}]
-  tolerations: [{operator: Exists}]
   affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
-    {matchFields: [{key: metadata.name, operator: In, values: [node1]}]}]}}}
+    {matchFields: [{key: metadata.name, operator: In, values: [node1]}],
+     matchExpressions: [{key: leasehold.dev/pinned-node, operator: DoesNotExist}]}]}}}
 status:
   phase: Pending
   nominatedNodeName: node1
@@ -97,35 +81,25 @@ status:
 `)
 	want := &podView{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "9"},
-		Controlled: true, Window: lease.Window(10 * time.Minute), Gated: true, Gates: 2, Pinned: "node1",
-		Reason:   "Reserved: require node1",
-		Required: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Nominated: "node1",
-		NominatedByUs: true,
-		NotScheduled:  "Unschedulable", Unschedulable: true, UnschedulableWhy: "no room",
+		Recreated:  true, Window: lease.Window(10 * time.Minute), Sent: "node1", Pinned: "node1",
+		Patience: lease.Window(10 * time.Second), Reason: "Reserved: require node1", Nominated: true,
+		Unschedulable: true, Message: "no room",
 	}
-	if diff := cmp.Diff(want, viewPod(waiting), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
+	if diff := cmp.Diff(want, viewPod(waiting, nil), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-
-	waiting.Annotations["leasehold.dev/pin-reason"] = "Reserved: nominate node1"
-	if viewPod(waiting).Required {
-		t.Error("its user requires the node, and we do not")
-	}
-
-	waiting.ManagedFields[1].Manager = "kube-scheduler"
 	waiting.Status.Conditions[0].Reason = "SchedulingGated"
-	if v := viewPod(waiting); v.NominatedByUs || v.NotScheduled != "" {
-		t.Errorf("the scheduler has nominated it, and not tried it since: %+v", v)
+	if viewPod(waiting, nil).Unschedulable {
+		t.Error("no scheduler has tried it")
 	}
-	never := corev1.PreemptNever
-	waiting.Spec.PreemptionPolicy = &never
-	if !viewPod(waiting).NeverPreempts {
-		t.Error("it preempts others")
+	waiting.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].
+		MatchExpressions = nil
+	if viewPod(waiting, nil).Pinned != "" {
+		t.Error("its user requires the node, and the pin does not")
 	}
-	waiting.Spec.PreemptionPolicy = nil
 
 	running := waiting.DeepCopy()
-	running.Spec.NodeName, running.Spec.SchedulingGates = "node1", nil
+	running.Spec.NodeName = "node1"
 	running.Status = *read[corev1.PodStatus](t, `
 phase: Running
 podIPs: [{ip: 10.0.0.7}, {ip: "fd00::7"}]
@@ -135,11 +109,15 @@ conditions:
 `)
 	want = &podView{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "9"},
-		Node:       "node1", BoundAt: noon, Controlled: true, Window: lease.Window(10 * time.Minute), Pinned: "node1",
+		Node:       "node1", BoundAt: noon, Recreated: true, Window: lease.Window(10 * time.Minute), Sent: "node1",
 		Evicted: true, Started: true, Addresses: "10.0.0.7,fd00::7",
 	}
-	if diff := cmp.Diff(want, viewPod(running), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
+	if diff := cmp.Diff(want, viewPod(running, nil), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+	running.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "NodeAffinity"}
+	if v := viewPod(running, nil); !v.Rejected || !v.Failed || v.Started {
+		t.Errorf("rejected by the kubelet: %+v", v)
 	}
 }
 
@@ -158,26 +136,37 @@ func TestTrimNode(t *testing.T) {
 	}
 }
 
-// TestForgedAnnotations has the annotations of a pinned pod on one that is not retained, whose
-// admission the webhook is not called for.
+func TestTrimNamespace(t *testing.T) {
+	other := &corev1.Pod{}
+	for name, trim := range map[string]func(any) (any, error){"node": trimNode, "namespace": trimNamespace} {
+		if got, err := trim(other); got != any(other) || err != nil {
+			t.Errorf("%s: another object became %v, %v", name, got, err)
+		}
+	}
+	of := func(labels, annotations map[string]string) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "u", Labels: labels,
+			Annotations: annotations}}
+	}
+	labels := map[string]string{wellknown.AnnotationPin: "none", wellknown.AnnotationPinPatience: "5s"}
+	all := maps.Clone(labels)
+	all["a"] = "b"
+	got, err := trimNamespace(of(all, map[string]string{"c": "d"}))
+	must(t, err)
+	if diff := cmp.Diff(of(labels, nil), got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// The annotations of a pinned pod on one that is not retained, whose admission the webhook is not
+// called for, say nothing.
 func TestForgedAnnotations(t *testing.T) {
 	for window, want := range map[string]string{"10": "node1", "0": "", "ten": ""} {
-		p := read[corev1.Pod](t, `
-metadata:
-  labels: {leasehold.dev/retained: "true"}
-  annotations: {io.kubernetes.cri/reserved-ip-duration: "`+window+`", leasehold.dev/pinned-node: node1,
-    leasehold.dev/pin-reason: "Reserved: require node1"}
-spec:
-  schedulingGates: [{name: leasehold.dev/nominate}]
-  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
-    {matchFields: [{key: metadata.name, operator: In, values: [node1]}]}]}}}
-`)
-		v := viewPod(p)
-		if v.Pinned != want || v.Required != (want != "") || (v.Reason != "") != (want != "") {
-			t.Errorf("window %q: pinned to %q, required %t, reason %q", window, v.Pinned, v.Required, v.Reason)
-		}
-		if what, _, _ := next(v, podProgress{}.observe(v, noon), true, noon); (what == nominate) != (want != "") {
-			t.Errorf("window %q: the next step is %v", window, what)
+		p := ofStatefulSet(func(p *corev1.Pod) {
+			p.Annotations[policy.Annotation] = window
+			apply(p, decision{Mode: policy.PinRequire, Node: "node1"})
+		})
+		if v := viewPod(p, nil); v.Pinned != want {
+			t.Errorf("window %q: pinned to %q", window, v.Pinned)
 		}
 	}
 }

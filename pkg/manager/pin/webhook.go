@@ -2,8 +2,8 @@ package pin
 
 import (
 	"context"
+	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -19,142 +19,118 @@ import (
 // webhookPath is the URL path of the webhook.
 const webhookPath = "/pin"
 
+const (
+	// lookPause and lookTries limit how long the webhook waits for the deletion of a pod that a new
+	// one with its reservation name replaces.
+	lookPause = 100 * time.Millisecond
+	lookTries = 5
+)
+
 // A webhook looks up the node that has a new pod's addresses, calls decide, and applies the
 // decision to the pod.
 type webhook struct {
 	Options
 	cluster    *cluster
-	gate       func(ctx context.Context, namespace, name string) bool // nominator.admit: whether a pod may get a gate
 	collectors *collectors
 	log        logr.Logger
-	named      sync.Mutex // held while a pod with a reservation name is decided about
 }
 
 // handler returns the handler of admission requests. It admits every pod, also after an error.
-func (w *webhook) handler() admission.Handler {
-	pods := podwebhook.Pods(w.log, w.pin)
-	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
-		start := time.Now()
-		defer func() { w.collectors.duration.Observe(time.Since(start).Seconds()) }()
-		return pods.Handle(ctx, req)
-	})
-}
+func (w *webhook) handler() admission.Handler { return podwebhook.Pods(w.log, w.pin) }
 
-// pin modifies a pod that is being created. Without retention, the pod remains unchanged.
+// pin modifies a pod that is being created. Without retention, or if another webhook has set
+// spec.nodeName since an earlier call, only what the earlier call has written is removed.
 func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Pod) error {
+	before := strip(pod)
 	if !retained(pod) {
 		return nil
 	}
-	node, reason := pod.Annotations[wellknown.AnnotationPinnedNode], pod.Annotations[wellknown.AnnotationPinReason]
-	strip(pod)
-	name := w.cluster.nameOf(req.Namespace, pod)
-	key := req.Namespace + "/" + name
-	dryRun := req.DryRun != nil && *req.DryRun
-	facts, decision := w.decide(ctx, key, req, pod, dryRun)
-	if decision.Mode == policy.PinNominate && !dryRun && !w.gate(ctx, req.Namespace, name) {
-		facts.Crowded = true
-		decision = decide(facts)
+	as, isTrial := reservationName(pod), req.DryRun != nil && *req.DryRun
+	if as != "" && before != "" && !isTrial {
+		w.cluster.names.Arrived(nameKey(req.Namespace, as), before)
 	}
-	apply(pod, decision)
-	if decision.Pinned() {
-		pod.Name = name // so that the manager knows the pod when it is created
-	}
-	if decision.Reason == nodeExcluded && modeIn(reason) == policy.PinRequire && requires(pod, node) {
-		// An earlier call of this admission has restricted the pod to the node, and another
-		// webhook has excluded the node since. The evictor must know that the pod waits for it.
-		pod.Annotations[wellknown.AnnotationPinnedNode], pod.Annotations[wellknown.AnnotationPinReason] = node, reason
-	}
-	w.collectors.decisions.WithLabelValues(string(decision.Mode), string(decision.Reason)).Inc()
-	w.log.V(1).Info("decided", "pod", key, "mode", decision.Mode, "node", decision.Node, "reason", decision.Reason,
-		"text", decision.Text)
+	d := w.decide(ctx, req.Namespace, pod, as, isTrial)
+	apply(pod, d)
+	w.collectors.decisions.WithLabelValues(string(d.Mode), string(d.Reason)).Inc()
+	w.log.V(1).Info("decided", "namespace", req.Namespace, "pod", pod.Name, "mode", d.Mode, "node", d.Node,
+		"reason", d.Reason, "text", d.Text)
 	return nil
 }
 
-// decide collects the facts of a pod and decides. For a pod that may get the address of another pod
-// whose deletion no watch shows yet, it waits, and tries several times.
-func (w *webhook) decide(ctx context.Context, key string, req admission.Request, pod *corev1.Pod, dryRun bool,
-) (f podFacts, d decision) {
-	as := reservationName(pod)
-	if as == "" || !w.cluster.mayReplace(req.Namespace, as, pod) {
-		return w.decideOnce(ctx, key, as, req, pod, dryRun)
+// decide decides whether and how a pod is pinned. The watch may show the deletion of a pod a moment
+// after the ReplicaSet has created the next one. So for a pod that may be such a replacement decide
+// waits once, because two replicas would send pods to the only address that they see, and a few
+// times more while there is no address.
+func (w *webhook) decide(ctx context.Context, namespace string, pod *corev1.Pod, as string, isTrial bool) (d decision) {
+	tries := 1
+	if as != "" && w.cluster.mayReplace(namespace, as, pod) {
+		tries = lookTries
 	}
-	for range lookTries {
-		waits := notify.Wait(ctx, nil, lookPause)
-		if f, d = w.decideOnce(ctx, key, as, req, pod, dryRun); d.Reason != noReservation || !waits {
+	for range tries {
+		waits := tries == 1 || notify.Wait(ctx, nil, lookPause)
+		if d = w.decideOnce(ctx, namespace, pod, as, isTrial); d.Reason != noReservation || !waits {
 			break
 		}
 	}
-	return f, d
+	return d
 }
 
-// decideOnce collects the facts of a pod and decides. If it pins a pod with a reservation name
-// (as), it records where, so that another pod with the name that is admitted now is not pinned to
-// the same addresses.
-func (w *webhook) decideOnce(ctx context.Context, key, as string, req admission.Request, pod *corev1.Pod, dryRun bool,
-) (podFacts, decision) {
-	if as != "" {
-		w.named.Lock()
-		defer w.named.Unlock()
+// decideOnce decides with what this replica knows now. If it pins a pod with a reservation name, it
+// records that, so that another pod with the name is not sent to the same address. If a pod that is
+// required to run on a node would find no address there any more, decideOnce decides again.
+func (w *webhook) decideOnce(ctx context.Context, namespace string, pod *corev1.Pod, as string, isTrial bool) decision {
+	for {
+		d := w.best(ctx, namespace, pod, as)
+		if as == "" || isTrial || !d.Pinned() ||
+			w.cluster.names.Send(nameKey(namespace, as), d.Node, d.Mode == policy.PinRequire) {
+			return d
+		}
 	}
-	facts := w.facts(ctx, key, req.Namespace, pod)
-	facts.Large = large(pod, len(req.Object.Raw))
-	d := decide(facts)
-	if as != "" && d.Pinned() && !dryRun {
-		w.cluster.admit(key, nameKey(req.Namespace, as), d.Node, d.Addresses)
-	}
-	return facts, d
 }
 
-// The limits of a pod that gets a gate. Lifting the gate adds to managedFields, and etcd accepts at
-// most 1.5 MiB. The admission policy for the manager compares the whole pod, and the cost of a
-// policy is limited.
-const (
-	maxGatedBytes       = 512 << 10 // as JSON
-	maxGatedAnnotations = 1000
-	maxGatedLabels      = 1000
-	maxGatedGates       = 100 // other gates
-)
-
-// large reports whether a pod exceeds one of the limits, so that it gets no gate. bytes is the size
-// of the pod in the request.
-func large(pod *corev1.Pod, bytes int) bool {
-	return bytes > maxGatedBytes || len(pod.Annotations) > maxGatedAnnotations || len(pod.Labels) > maxGatedLabels ||
-		len(pod.Spec.SchedulingGates) > maxGatedGates
-}
-
-// facts collects the input of decide. Of several nodes that have an address for the pod's
-// reservation name, it takes the first to which the pod may be pinned. If a lookup fails, Known is
-// false in the result. pod must have been stripped.
-func (w *webhook) facts(ctx context.Context, key, namespace string, pod *corev1.Pod) podFacts {
-	f := podFacts{Pod: pod, Mode: w.Mode, Fallback: w.Fallback,
-		Honoured: slices.Contains(w.Schedulers, pod.Spec.SchedulerName)}
+// best collects the facts of a pod and decides. Of several nodes that have an address for the pod's
+// reservation name, it takes the first one where the pod is pinned in the mode that applies to it,
+// else the first one where it is pinned. If a lookup fails, the reason is unknown. pod must have
+// been stripped.
+func (w *webhook) best(ctx context.Context, namespace string, pod *corev1.Pod, as string) (best decision) {
+	f := podFacts{Pod: pod, Scheduled: slices.Contains(w.Schedulers, pod.Spec.SchedulerName),
+		Recreated: recreated(pod, w.Kinds)}
 	if !w.cluster.Synced() {
-		f.Mode, f.ModeNote = modeOf(pod.Annotations, "", w.Mode)
-		return f
+		f.Wish = wishOf(pod.Annotations, nil, w.Mode)
+		return decide(f)
 	}
-	said, err := w.cluster.namespaceMode(ctx, namespace)
-	f.Mode, f.ModeNote = modeOf(pod.Annotations, said, w.Mode)
+	labels, err := w.cluster.namespaceLabels(ctx, namespace)
+	f.Wish = wishOf(pod.Annotations, labels, w.Mode)
 	if err != nil {
-		w.log.Error(err, "looking up a namespace", "pod", key)
-		return f
+		w.log.Error(err, "looking up a namespace failed", "namespace", namespace, "pod", pod.Name)
+		return decide(f)
 	}
-	nodes, last := w.cluster.targetsOf(key, namespace, reservationName(pod))
-	first := f
-	first.Known = true
-	for i := range nodes {
-		g := f
-		g.Target, g.Last, g.Found = nodes[i], last[i], true
-		if g.Node, err = w.cluster.node(ctx, g.Target.Node); err != nil {
-			w.log.Error(err, "looking up a node", "pod", key, "node", g.Target.Node)
-			return g
+	keepPatience(pod, labels)
+	f.Known = true
+	best = decide(f)
+	for i, target := range w.cluster.targetsOf(namespace, pod.Name, as) {
+		f.Target = target
+		if f.Node, err = w.cluster.node(ctx, target.Node); err != nil {
+			w.log.Error(err, "looking up a node failed", "namespace", namespace, "pod", pod.Name, "node", target.Node)
+			f.Known = false
+			return decide(f)
 		}
-		g.Known = true
-		if why, _ := blocker(g); why == "" {
-			return g
-		}
-		if i == 0 {
-			first = g
+		switch d := decide(f); {
+		case d.Mode == f.Wish.Mode:
+			return d
+		case i == 0, d.Pinned() && !best.Pinned():
+			best = d
 		}
 	}
-	return first
+	return best
+}
+
+// keepPatience copies the patience of the namespace to a pod that has none, because it must not
+// change while the pod waits.
+func keepPatience(pod *corev1.Pod, namespace map[string]string) {
+	value, found := namespace[wellknown.AnnotationPinPatience]
+	if _, own := pod.Annotations[wellknown.AnnotationPinPatience]; found && !own {
+		pod.Annotations = maps.Clone(pod.Annotations)
+		pod.Annotations[wellknown.AnnotationPinPatience] = value
+	}
 }

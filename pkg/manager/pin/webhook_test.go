@@ -3,13 +3,13 @@ package pin
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -23,18 +23,19 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// blind is a webhook that has not listed anything yet.
+// webhookOf returns a webhook with the default options.
+func webhookOf(c *cluster) *webhook {
+	m, _ := newCollectors(prometheus.NewRegistry())
+	return &webhook{Options: Options{Mode: policy.PinRequire, Schedulers: []string{"default-scheduler"}},
+		cluster: c, collectors: m, log: logr.Discard()}
+}
+
+// blind returns a webhook that has not listed anything yet.
 func blind(t testing.TB) *webhook {
-	t.Helper()
-	m, err := newCollectors(prometheus.NewRegistry(), func() float64 { return 0 })
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &webhook{
-		Options: Options{Mode: policy.PinNominate, Fallback: policy.PinPrefer},
-		cluster: &cluster{now: time.Now, synced: []func() bool{func() bool { return false }}},
-		gate:    anyGate, collectors: m, log: logr.Discard(),
-	}
+	clock := noon
+	c := clusterOf(t, nil, &clock)
+	c.synced = []func() bool{func() bool { return false }}
+	return webhookOf(c)
 }
 
 func ask(w *webhook, object []byte) admission.Response {
@@ -49,8 +50,7 @@ func TestWebhookAdmitsWhatItCannotJudge(t *testing.T) {
 			t.Errorf("%q: %+v", object, r)
 		}
 	}
-	broken := blind(t)
-	broken.cluster = nil
+	broken := webhookOf(nil)
 	const metadata = `{"metadata":{"name":"db-0","annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},`
 	if r := ask(broken, []byte(metadata+`"spec":{}}`)); !r.Allowed {
 		t.Errorf("a panic: %+v", r)
@@ -69,21 +69,43 @@ func TestWebhookAdmitsWhatItCannotJudge(t *testing.T) {
 	}
 }
 
-// What cannot be read is not known: the node may be gone, and the namespace may say off.
-func TestFactsThatCannotBeRead(t *testing.T) {
+// onNode1 is a reservation of the pod db/db-0.
+func onNode1() *reservation {
+	return &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "r", ResourceVersion: "1"}, Pod: "db-0",
+		Node: "node1", NodeUID: "uid-1", Bound: true}
+}
+
+// ofStatefulSet returns the pod db-0 of a StatefulSet.
+func ofStatefulSet(change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0",
+		Annotations:     map[string]string{policy.Annotation: "10"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Controller: new(true)}}},
+		Spec: corev1.PodSpec{SchedulerName: "default-scheduler"}}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+// call has the API server call the webhook for a pod, and returns the mode and the reason.
+func (w *webhook) call(t *testing.T, p *corev1.Pod) string {
+	t.Helper()
+	must(t, w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}}, p))
+	return p.Annotations["leasehold.dev/pin-reason"]
+}
+
+// What cannot be read is not known: the node may be gone, and the namespace may set the mode.
+func TestLookupsThatFail(t *testing.T) {
 	clock := noon
 	for name, is := range map[string]func(client.Object) bool{
 		"the node":      func(o client.Object) bool { _, is := o.(*corev1.Node); return is },
 		"the namespace": func(o client.Object) bool { _, is := o.(*metav1.PartialObjectMetadata); return is },
 		"":              func(client.Object) bool { return false },
 	} {
-		w := blind(t)
-		w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock,
-			&reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", NodeUID: "uid-1",
-				Bound: true})
+		w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, onNode1()))
 		w.cluster.reader = unreadableIf{w.cluster.reader, is}
-		if f := w.facts(t.Context(), "db/db-0", "db", &corev1.Pod{}); f.Known != (name == "") {
-			t.Errorf("unreadable is %q: known %t", name, f.Known)
+		if got := w.call(t, ofStatefulSet()); strings.HasPrefix(got, "Unknown: ") != (name != "") {
+			t.Errorf("unreadable is %q: %s", name, got)
 		}
 	}
 }
@@ -102,112 +124,119 @@ func (r unreadableIf) Get(ctx context.Context, key client.ObjectKey, o client.Ob
 	return r.Reader.Get(ctx, key, o, options...)
 }
 
-// TestSelectorsAddedLater calls the webhook for a pod in the mode require, and again after another
-// webhook has added a selector. The pod's annotations go on to say what it waits for. Annotations
-// that a user writes undo no selector.
-func TestSelectorsAddedLater(t *testing.T) {
-	clock := noon
-	w := blind(t)
-	w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock,
-		&reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", NodeUID: "uid-1",
-			Bound: true})
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0", Annotations: map[string]string{
-		policy.Annotation: "10", "leasehold.dev/pin": "require"}}}
-	call := func() {
-		t.Helper()
-		if err := w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}},
-			pod); err != nil {
-			t.Fatal(err)
-		}
-	}
-	waits := func(story, node string, want bool) {
-		t.Helper()
-		v := viewPod(pod)
-		if v.Required != want || v.Pinned != node || !requires(pod, "node1") {
-			t.Errorf("%s: required %t, pinned to %q, %v", story, v.Required, v.Pinned, pod.Spec.Affinity)
-		}
-	}
-	call()
-	waits("first", "node1", true)
-	call()
-	waits("again", "node1", true)
-	pod.Spec.NodeSelector = map[string]string{"tenant": "a"}
-	call()
-	waits("another webhook has excluded the node", "node1", true)
-	if pod.Spec.NodeSelector["tenant"] != "a" {
-		t.Errorf("selector %v", pod.Spec.NodeSelector)
-	}
-
-	pod.Annotations["leasehold.dev/pin"] = "none"
-	call()
-	waits("the annotations are a user's", "", false)
-}
-
-// TestLargePodsGetNoGate has pods of which it is not certain that the manager's policy lets their
-// gates be lifted.
-func TestLargePodsGetNoGate(t *testing.T) {
-	clock := noon
-	w := blind(t)
-	w.Schedulers = []string{"default-scheduler"}
-	w.cluster = clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock,
-		&reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"}, Pod: "db-0", Node: "node1", NodeUID: "uid-1",
-			Bound: true})
-	many := func(n int) map[string]string {
-		m := map[string]string{}
-		for i := range n {
-			m[strconv.FormatInt(int64(i), 36)] = ""
-		}
-		return m
-	}
-	gates := func(n int) (out []corev1.PodSchedulingGate) {
-		for i := range n {
-			out = append(out, corev1.PodSchedulingGate{Name: fmt.Sprint("a.b/", i)})
-		}
-		return out
-	}
-	for story, c := range map[string]struct {
-		change func(*corev1.Pod)
-		gate   bool
+// Other webhooks change a pod after it was pinned, so that the webhook is called again. What does
+// not hold any more is taken out, and nothing else.
+func TestCalledAgain(t *testing.T) {
+	gate := corev1.PodSchedulingGate{Name: "a.b/c"}
+	for name, tt := range map[string]struct {
+		later  func(*corev1.Pod)
+		reason string
+		want   func(*corev1.Pod) // what differs from the pod without the pin, after the other webhook
 	}{
-		"as any":               {func(*corev1.Pod) {}, true},
-		"a hundred, a few KiB": {func(p *corev1.Pod) { p.Annotations, p.Labels = many(100), many(100) }, true},
-		"the most of each": {func(p *corev1.Pod) {
-			p.Annotations, p.Labels = many(maxGatedAnnotations-1), many(maxGatedLabels) // and the one that asks
-			p.Spec.SchedulingGates = gates(maxGatedGates)
-		}, true},
-		"an annotation more": {func(p *corev1.Pod) { p.Annotations = many(maxGatedAnnotations) }, false},
-		"a label more":       {func(p *corev1.Pod) { p.Labels = many(maxGatedLabels + 1) }, false},
-		"a gate more":        {func(p *corev1.Pod) { p.Spec.SchedulingGates = gates(maxGatedGates + 1) }, false},
-		"50,000 annotations": {func(p *corev1.Pod) { p.Annotations = many(50000) }, false},
-		"many labels":        {func(p *corev1.Pod) { p.Labels = many(5000) }, false},
-		"many gates":         {func(p *corev1.Pod) { p.Spec.SchedulingGates = gates(1000) }, false},
-		"a large environment": {func(p *corev1.Pod) {
-			p.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "A",
-				Value: strings.Repeat("a", 600<<10)}}}}
-		}, false},
+		"nothing": {func(*corev1.Pod) {}, "Reserved: require node1, which has its address",
+			func(p *corev1.Pod) { require(affinityOf(p), "node1") }},
+		"a selector": {wantsDisk("hdd"), "NodeExcluded: the pod's own node selectors exclude node1",
+			func(*corev1.Pod) {}},
+		"a selector that the node meets": {wantsDisk("ssd"), "Reserved: require node1, which has its address",
+			func(p *corev1.Pod) { require(affinityOf(p), "node1") }},
+		"a gate": {func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{gate} },
+			"Reserved: prefer node1, which has its address; not required: it has scheduling gates",
+			func(p *corev1.Pod) {
+				affinityOf(p).PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{
+					{Weight: 100, Preference: pinned(corev1.NodeSelectorTerm{}, "node1")}}
+			}},
+		"a node":             {func(p *corev1.Pod) { p.Spec.NodeName = "node2" }, "", func(*corev1.Pod) {}},
+		"the host's network": {func(p *corev1.Pod) { p.Spec.HostNetwork = true }, "", func(*corev1.Pod) {}},
+		"the mode none": {func(p *corev1.Pod) { p.Annotations["leasehold.dev/pin"] = "none" },
+			"NotWanted: the pin mode is none", func(*corev1.Pod) {}},
+		"its own requirement": {func(p *corev1.Pod) { addRequirement(p, "disk") },
+			"Reserved: require node1, which has its address",
+			func(p *corev1.Pod) { require(affinityOf(p), "node1") }},
 	} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0"},
-			Spec: corev1.PodSpec{SchedulerName: "default-scheduler"}}
-		c.change(pod)
-		if pod.Annotations == nil {
-			pod.Annotations = map[string]string{}
-		}
-		pod.Annotations[policy.Annotation] = "10"
-		object, err := json.Marshal(pod)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := ask(w, object)
-		got := patched(t, object, r)
-		if gate := strings.Contains(got, "leasehold.dev/nominate"); !r.Allowed || gate != c.gate ||
-			strings.Contains(got, "the pod is too large") == c.gate {
-			t.Errorf("%s: gate %t, want %t; %v", story, gate, c.gate, r.Patches)
-		}
+		t.Run(name, func(t *testing.T) {
+			clock := noon
+			w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, onNode1()))
+			pod, want := ofStatefulSet(), ofStatefulSet()
+			w.call(t, pod)
+			tt.later(pod)
+			tt.later(want)
+			if got := w.call(t, pod); got != tt.reason {
+				t.Errorf("%q, want %q", got, tt.reason)
+			}
+			tt.want(want)
+			if diff := cmp.Diff(want.Spec, pod.Spec, cmpopts.EquateEmpty(), emptyAffinity); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
-// anyGate reports whether a pod may have a gate: each may.
-func anyGate(context.Context, string, string) bool { return true }
+func affinityOf(p *corev1.Pod) *corev1.NodeAffinity {
+	if p.Spec.Affinity == nil {
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}
+	}
+	return p.Spec.Affinity.NodeAffinity
+}
+
+// addRequirement adds a requirement to each required term, as a webhook does that restricts pods.
+func addRequirement(p *corev1.Pod, key string) {
+	a := affinityOf(p)
+	exists := corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpExists}
+	if a.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		a.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{}}}
+	}
+	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i := range terms {
+		terms[i].MatchExpressions = append(terms[i].MatchExpressions, exists)
+	}
+}
+
+// A pod is admitted twenty times, and another webhook or a quota rejects it each time. What the
+// webhook decides about it, and about pods of other namespaces, does not change.
+func TestRejectedPods(t *testing.T) {
+	clock := noon
+	w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, onNode1(),
+		left("a", "node1", time.Hour)))
+	for range 20 {
+		if got := w.call(t, ofStatefulSet()); got != "Reserved: require node1, which has its address" {
+			t.Errorf("a pod of a StatefulSet: %q", got)
+		}
+	}
+	for range 20 { // those of a ReplicaSet have another name each time
+		p := ofDeployment()
+		w.call(t, p)
+		if got := p.Annotations["leasehold.dev/pinned-node"]; got != "node1" {
+			t.Errorf("a pod with a reservation name is pinned to %q", got)
+		}
+	}
+	clock = clock.Add(sentFor)
+	p := ofDeployment()
+	if got := w.call(t, p); !strings.HasPrefix(got, "Reserved: require node1") {
+		t.Errorf("a while later: %q", got)
+	}
+}
+
+// The patience of the namespace is written to the pod.
+func TestPatienceOfTheNamespace(t *testing.T) {
+	for name, tt := range map[string]struct{ own, namespace, want string }{
+		"nobody sets one":        {"", "", ""},
+		"the namespace sets one": {"", "forever", "forever"},
+		"the pod sets one":       {"10s", "forever", "10s"},
+	} {
+		p := ofStatefulSet()
+		if tt.own != "" {
+			p.Annotations["leasehold.dev/pin-patience"] = tt.own
+		}
+		labels := map[string]string{}
+		if tt.namespace != "" {
+			labels["leasehold.dev/pin-patience"] = tt.namespace
+		}
+		if keepPatience(p, labels); p.Annotations["leasehold.dev/pin-patience"] != tt.want {
+			t.Errorf("%s: %v", name, p.Annotations)
+		}
+	}
+}
 
 // patched applies a response as the API server does, and sorts the keys.
 func patched(t testing.TB, object []byte, r admission.Response) string {
@@ -243,7 +272,7 @@ func TestWebhookPatches(t *testing.T) {
 			pod.Annotations = map[string]string{}
 		}
 		pod.Annotations[policy.Annotation] = rapid.SampledFrom([]string{"10", "forever", "0", "ten"}).Draw(rt, "window")
-		pod.Annotations["leasehold.dev/pin"] = rapid.SampledFrom([]string{"nominate", "none", "must"}).Draw(rt, "mode")
+		pod.Annotations["leasehold.dev/pin"] = rapid.SampledFrom([]string{"require", "none", "must"}).Draw(rt, "mode")
 		object, err := json.Marshal(pod)
 		if err != nil {
 			t.Fatal(err)

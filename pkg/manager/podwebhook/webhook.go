@@ -12,12 +12,14 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission/metrics"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
 // Pods returns a mutating webhook for pods that calls change to modify each pod. The patch contains
-// only the modifications of the pod's name, labels, annotations, scheduling gates, node selector
-// and affinity. Other modifications are dropped. change must take the namespace from the request,
-// because the namespace might not be set in the pod yet.
+// only the modifications of the pod's labels, annotations, node selector and affinity. Other
+// modifications are dropped. change must take the namespace from the request, because the namespace
+// might not be set in the pod yet.
 //
 // The pod is admitted unchanged if change fails or panics, if the pod cannot be decoded, or if it
 // would have more annotations than the API server accepts. In these cases the webhook does not
@@ -47,6 +49,9 @@ func Pods(
 	})
 }
 
+// maxNamespace is how many bytes the name of a namespace has, at most.
+const maxNamespace = 63
+
 // patch returns the response with the modifications of change, or an error if the pod has to be
 // admitted unchanged.
 func patch(
@@ -55,6 +60,11 @@ func patch(
 	var pod corev1.Pod
 	if err := json.Unmarshal(req.Object.Raw, &pod); err != nil {
 		return admission.Response{}, fmt.Errorf("decoding the pod: %w", err)
+	}
+	// The API server validates names after it has called webhooks, which remember pods by name.
+	if len(req.Namespace) > maxNamespace || len(pod.Name) > informer.MaxName {
+		return admission.Response{}, fmt.Errorf("a name of %d bytes in a namespace of %d bytes is not valid",
+			len(pod.Name), len(req.Namespace))
 	}
 	before, err := mutablePart(&pod)
 	if err != nil {
@@ -93,17 +103,15 @@ func annotationBytes(p *corev1.Pod) (size int) {
 // fields of the pod are omitted to save time: they make up most of a pod.
 func mutablePart(p *corev1.Pod) ([]byte, error) {
 	type metadata struct {
-		Name        string            `json:"name,omitempty"`
 		Labels      map[string]string `json:"labels,omitempty"`
 		Annotations map[string]string `json:"annotations,omitempty"`
 	}
 	type spec struct {
-		SchedulingGates []corev1.PodSchedulingGate `json:"schedulingGates,omitempty"`
-		NodeSelector    map[string]string          `json:"nodeSelector,omitempty"`
-		Affinity        *corev1.Affinity           `json:"affinity,omitempty"`
+		NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+		Affinity     *corev1.Affinity  `json:"affinity,omitempty"`
 	}
 	return json.Marshal(struct {
 		Metadata metadata `json:"metadata"`
 		Spec     spec     `json:"spec"`
-	}{metadata{p.Name, p.Labels, p.Annotations}, spec{p.Spec.SchedulingGates, p.Spec.NodeSelector, p.Spec.Affinity}})
+	}{metadata{p.Labels, p.Annotations}, spec{p.Spec.NodeSelector, p.Spec.Affinity}})
 }

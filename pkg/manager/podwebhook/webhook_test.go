@@ -50,6 +50,18 @@ func TestPodsAreAdmittedUnchangedOnFailure(t *testing.T) {
 	}
 }
 
+// The API server rejects a pod with a longer name after it has called the webhook.
+func TestLongNames(t *testing.T) {
+	for length, want := range map[int]bool{253: true, 254: false} {
+		called := false
+		object := `{"metadata":{"name":"` + strings.Repeat("a", length) + `"},"spec":{}}`
+		r := handle(object, func(*corev1.Pod) error { called = true; return nil })
+		if !r.Allowed || called != want {
+			t.Errorf("a name of %d bytes: allowed %t, called %t", length, r.Allowed, called)
+		}
+	}
+}
+
 // A pod whose annotations would exceed the API server's limit is admitted unchanged: it would be
 // rejected otherwise.
 func TestPodsAreAdmittedUnchangedAtTheAnnotationLimit(t *testing.T) {
@@ -65,8 +77,8 @@ func TestPodsAreAdmittedUnchangedAtTheAnnotationLimit(t *testing.T) {
 	}
 }
 
-// TestPodsPatch verifies that a patch contains all modifications, and keeps fields that the types
-// do not know.
+// TestPodsPatch verifies that a patch contains the modifications of the fields that it may change,
+// and keeps fields that the types do not know.
 func TestPodsPatch(t *testing.T) {
 	const object = `{"metadata":{"name":"db-0","annotations":{"a/b":"c"},"later":1},` +
 		`"spec":{"containers":[{"name":"main"}],"later":2,` +
@@ -78,7 +90,7 @@ func TestPodsPatch(t *testing.T) {
 	r := handle(object, func(p *corev1.Pod) error {
 		p.Labels = map[string]string{"l": "m"}
 		delete(p.Annotations, "a/b")
-		p.Spec.SchedulingGates = p.Spec.SchedulingGates[1:]
+		p.Spec.SchedulingGates = p.Spec.SchedulingGates[1:] // is dropped
 		p.Spec.NodeSelector = map[string]string{"disk": "ssd"}
 		nodes := p.Spec.Affinity.NodeAffinity
 		nodes.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 7}}
@@ -100,7 +112,8 @@ func TestPodsPatch(t *testing.T) {
 	const want = `{"metadata":{"labels":{"l":"m"},"later":1,"name":"db-0"},"spec":{` +
 		`"affinity":{"later":3,"nodeAffinity":{"later":4,` +
 		`"preferredDuringSchedulingIgnoredDuringExecution":[{"preference":{},"weight":7}]}},` +
-		`"containers":[{"name":"main"}],"later":2,"nodeSelector":{"disk":"ssd"},"schedulingGates":[{"name":"d.e/f"}]}}`
+		`"containers":[{"name":"main"}],"later":2,"nodeSelector":{"disk":"ssd"},"schedulingGates":` +
+		`[{"name":"a.b/c"},{"name":"d.e/f"}]}}`
 	if string(out) != want {
 		t.Errorf("the pod is\n%s\nwant\n%s", out, want)
 	}

@@ -176,8 +176,11 @@ func (c *Cluster) checkPrivileges(ctx context.Context, client *kubernetes.Client
 	}
 	spec := agent.Spec.Template.Spec
 	for _, v := range spec.Volumes {
-		errs = append(errs, fmt.Errorf("the agent's pods have the volume %s", v.Name))
+		if v.EmptyDir == nil {
+			errs = append(errs, fmt.Errorf("the agent's pods have the volume %s", v.Name))
+		}
 	}
+	errs = append(errs, checkTokens(ctx, client, spec))
 	for _, container := range slices.Concat(spec.InitContainers, spec.Containers) {
 		s := container.SecurityContext
 		if s == nil || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || s.Capabilities == nil ||
@@ -185,6 +188,29 @@ func (c *Cluster) checkPrivileges(ctx context.Context, client *kubernetes.Client
 			!slices.Equal(s.Capabilities.Add, capabilities[container.Name]) {
 			errs = append(errs, fmt.Errorf("container %s has other privileges than %v", container.Name,
 				capabilities[container.Name]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkTokens returns an error if the API server gives another container of an agent's pod than the
+// agent's own a token, or the agent none.
+func checkTokens(ctx context.Context, client *kubernetes.Clientset, spec corev1.PodSpec) error {
+	pod, err := client.CoreV1().Pods(System).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: Agent},
+		Spec: spec}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		return err
+	}
+	tokens := map[string]bool{} // volumes with one
+	for _, v := range pod.Spec.Volumes {
+		tokens[v.Name] = v.Projected != nil && slices.ContainsFunc(v.Projected.Sources,
+			func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil })
+	}
+	var errs []error
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		has := slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return tokens[m.Name] })
+		if has != (container.Name == "agent") {
+			errs = append(errs, fmt.Errorf("container %s has a token for the API: %v", container.Name, has))
 		}
 	}
 	return errors.Join(errs...)

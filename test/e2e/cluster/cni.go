@@ -27,6 +27,10 @@ type Network struct {
 	// Stock uses flannel's configuration as shipped with kube-flannel: without the capability, and
 	// with the default IPAM plugin.
 	Stock bool
+	// WithoutAnnotations keeps the pods' annotations from a plugin other than flannel.
+	WithoutAnnotations bool
+	// HostPorts appends portmap to a plugin other than flannel, which has it anyway.
+	HostPorts bool
 	// IPAM are further keys of the ipam section.
 	IPAM map[string]any
 }
@@ -38,6 +42,7 @@ func (n Network) Conflist(ipam string) ([]byte, error) {
 		section[k] = v
 	}
 	version := n.Version
+	portmap := object{"type": "portmap", "capabilities": object{"portMappings": true}}
 	var plugins []any
 	switch n.Type {
 	case "flannel":
@@ -49,10 +54,7 @@ func (n Network) Conflist(ipam string) ([]byte, error) {
 		if !n.Stock {
 			flannel["capabilities"], flannel["ipam"] = annotations, section
 		}
-		plugins = []any{
-			flannel,
-			object{"type": "portmap", "capabilities": object{"portMappings": true}},
-		}
+		plugins = []any{flannel, portmap}
 	case "bridge", "ptp":
 		if version == "" {
 			version = "1.0.0"
@@ -71,7 +73,13 @@ func (n Network) Conflist(ipam string) ([]byte, error) {
 		} else {
 			section["routes"] = routes
 		}
+		if n.WithoutAnnotations {
+			delete(plugin, "capabilities")
+		}
 		plugins = []any{plugin}
+		if n.HostPorts {
+			plugins = append(plugins, portmap)
+		}
 	default:
 		return nil, fmt.Errorf("network %s: unknown plugin %q", n.Name, n.Type)
 	}
@@ -139,6 +147,16 @@ func (n *Node) SetNetworks(networks ...Network) error {
 	return nil
 }
 
+// SetConfiguration makes a CNI configuration the one that the container runtime loads, before those
+// of SetNetworks, which removes it when it is called next.
+func (n *Node) SetConfiguration(text string) error {
+	if err := n.write(filepath.Join(confDir, "00-scenario.conf"), text); err != nil {
+		return err
+	}
+	time.Sleep(500 * time.Millisecond) // as in SetNetworks
+	return nil
+}
+
 // RemoveBridge removes the bridge of a network without pods, so that another network can use its
 // subnet.
 func (n *Node) RemoveBridge(ctx context.Context, network Network) error {
@@ -175,6 +193,11 @@ func (n *Node) installPlugins() error {
 		}
 	}
 	return nil
+}
+
+// InstallPlugin installs a plugin on the node.
+func (n *Node) InstallPlugin(program string) error {
+	return copyProgram(program, n.Disk(filepath.Join(binDir, filepath.Base(program))))
 }
 
 // prepare sets up a machine as a node after its first boot.

@@ -16,9 +16,13 @@ import (
 // doctor` has to find, and what happens meanwhile in the place of the parts that do not run here.
 type fault struct {
 	reason, plant string
+	decided       string // the commands of somebody who has decided; "" if doctor prints a repair
 	meanwhile     string // begins when the repair begins
 	isLeft        bool   // only a manager can finish the repair
 }
+
+// applied is the decision that leasehold is to be as its manifests say.
+const applied = `kubectl apply -k daemonset/overlays/replace`
 
 const statefulSet = `kubectl -n default delete statefulset db --ignore-not-found
 kubectl apply -f - <<EOF
@@ -27,6 +31,9 @@ kubectl apply -f - <<EOF
 {"labels":{"app":"db"},"annotations":{%s}},"spec":{"containers":[{"name":"c","image":"c"}]}}}}
 EOF
 `
+
+// corrected is the decision that the annotation was meant.
+var corrected = fmt.Sprintf(statefulSet, "", `"io.kubernetes.cri/reserved-ip-duration":"1h"`)
 
 // lease writes a node's Lease with a time of its own.
 const lease = `kubectl apply -f - <<EOF
@@ -46,22 +53,29 @@ kubectl --as=system:serviceaccount:leasehold-system:leasehold-agent --as-group=s
 `
 
 var faults = []fault{
-	{reason: "CRDMissing", plant: `kubectl delete crd ipreservations.ipam.leasehold.dev`},
+	{reason: "CRDMissing", plant: `kubectl delete crd ipreservations.ipam.leasehold.dev`, decided: applied},
 	{reason: "KruiseCRDLeft", plant: `kubectl apply -f pkg/manager/persistentpodstate/crd
 kubectl patch crd persistentpodstates.apps.kruise.io --type=merge -p '{"spec":{"conversion":{"strategy":"Webhook",
 "webhook":{"conversionReviewVersions":["v1"],"clientConfig":{"service":{"namespace":"kruise-system",
-"name":"kruise-webhook-service"}}}}}}'`},
-	{reason: "PolicyMissing", plant: `kubectl delete validatingadmissionpolicybinding leasehold-agent`},
+"name":"kruise-webhook-service"}}}}}}'`, decided: `kubectl patch crd persistentpodstates.apps.kruise.io \
+--type=merge -p '{"spec":{"conversion":{"strategy":"None","webhook":null}}}'`},
+	{reason: "PolicyMissing", plant: `kubectl delete validatingadmissionpolicybinding leasehold-agent`,
+		decided: applied},
 	{reason: "PolicyMissing", plant: `kubectl delete \
-validatingadmissionpolicy leasehold-manager leasehold-manager-crd`},
-	{reason: "WebhookMissing", plant: `kubectl delete mutatingwebhookconfiguration leasehold-manager`},
+validatingadmissionpolicy leasehold-manager leasehold-manager-crd`, decided: applied},
+	{reason: "WebhookMissing", plant: `kubectl delete mutatingwebhookconfiguration leasehold-manager`,
+		decided: applied},
 	{reason: "AgentBlind", plant: `kubectl -n leasehold-system patch ds leasehold-agent -p \
-'{"spec":{"template":{"spec":{"hostPID":false}}}}'`},
+'{"spec":{"template":{"spec":{"hostPID":false}}}}'`, decided: applied},
 	{reason: "AgentBlind", plant: `kubectl -n leasehold-system patch ds leasehold-agent -p '{"spec":{"template":{"spec":
-{"containers":[{"name":"agent","securityContext":{"capabilities":{"add":["NET_ADMIN"]}}}]}}}}'`},
-	{reason: "AnnotationUnread", plant: fmt.Sprintf(statefulSet, "", `"io.kubernetes.cri/reserved-ip-duratoin":"10"`)},
-	{reason: "AnnotationUnread", plant: fmt.Sprintf(statefulSet, "", `"reserved-ip-duration":"1h"`)},
-	{reason: "AnnotationUnread", plant: fmt.Sprintf(statefulSet, `"io.kubernetes.cri/reserved-ip-duration":"1h"`, "")},
+{"containers":[{"name":"agent","securityContext":{"capabilities":{"add":["NET_ADMIN"]}}}]}}}}'`,
+		decided: applied},
+	{reason: "AnnotationUnread", plant: fmt.Sprintf(statefulSet, "", `"io.kubernetes.cri/reserved-ip-duratoin":"10"`),
+		decided: corrected},
+	{reason: "AnnotationUnread", plant: fmt.Sprintf(statefulSet, "", `"reserved-ip-duration":"1h"`),
+		decided: corrected},
+	{reason: "AnnotationUnread", plant: fmt.Sprintf(statefulSet, `"io.kubernetes.cri/reserved-ip-duration":"1h"`, ""),
+		decided: corrected},
 	{reason: "NamespaceLimit", plant: asAgent + `agent apply -f - <<EOF
 {"apiVersion":"ipam.leasehold.dev/v1alpha1","kind":"NodeAddressPool","metadata":{"name":"node1"}}
 EOF
@@ -75,28 +89,27 @@ EOF
 agent patch ipr r$i --subresource=status --type=merge \
 -p '{"status":{"id":"00000000000000'$i'0","state":"Held","addresses":[{"network":"n","interface":"eth0",
 "address":"10.0.0.'$i'"}],"addressList":"10.0.0.'$i'","window":"1h"}}'
-done`, meanwhile: asAgent + `for i in 0 1; do
+done`, decided: `kubectl leasehold release --namespace=default --node=node1 --held --yes`, meanwhile: asAgent + `for i in 0 1; do
 until test "$(kubectl get ipr r$i -o 'jsonpath={.spec.release}')" = 00000000000000${i}0; do sleep 0.2; done
 agent delete ipr r$i
 done`},
 	{reason: "PodWithoutLease", plant: asAgent + `agent patch nap node1 --subresource=status --type=merge \
 -p '{"status":{"networks":[{"name":"n","bound":0,"held":0,"active":"False","reason":"PodWithoutLease"}]}}'`,
-		meanwhile: asAgent + `
-until kubectl -n leasehold-system get ds leasehold-agent -o yaml | grep -q -e '- --cni-conf-dir=/etc/cni/other.d'
-do sleep 0.2; done
-agent patch nap node1 --subresource=status --type=merge \
+		decided: asAgent + `agent patch nap node1 --subresource=status --type=merge \
 -p '{"status":{"networks":[{"name":"n","bound":0,"held":0,"active":"True"}]}}'`},
 	{reason: "LimitsInvalid", plant: `kubectl -n leasehold-system create configmap leasehold-limits \
---from-literal=maxHeld=some`},
-	{reason: "ClockOff", plant: "set -- '-90 seconds'\n" + lease, meanwhile: "set -- now\n" + lease},
+--from-literal=maxHeld=some`,
+		decided: `kubectl -n leasehold-system patch configmap leasehold-limits -p '{"data":{"maxHeld":"5"}}'`},
+	{reason: "ClockOff", plant: "set -- '-90 seconds'\n" + lease, decided: "set -- now\n" + lease},
 	{reason: "ManagerDown", plant: `kubectl -n leasehold-system scale deployment leasehold-manager --replicas=0`,
-		isLeft: true},
+		decided: `kubectl -n leasehold-system scale deployment leasehold-manager --replicas=2`, isLeft: true},
 	{reason: "CertificateExpired", plant: `true`, isLeft: true}, // no manager has made one
-	{reason: "AgentMissing", plant: `kubectl -n leasehold-system delete ds leasehold-agent`},
+	{reason: "AgentMissing", plant: `kubectl -n leasehold-system delete ds leasehold-agent`, decided: applied},
 }
 
 // checkDoctor plants faults, and checks that `kubectl leasehold doctor` finds each, and finds it no
-// more after its commands have run.
+// more after its commands have run. Where it prints what there is to decide instead, the commands
+// of somebody who has decided run.
 func (c *Cluster) checkDoctor(ctx context.Context) error {
 	program, err := c.buildProgram(ctx, leasectl)
 	if err != nil {
@@ -112,21 +125,10 @@ func (c *Cluster) checkDoctor(ctx context.Context) error {
 			return err
 		}
 	}
-	for name, script := range map[string]string{
-		// The user corrects what an editor shows.
-		"editor": `exec sed -i -e 's/maxHeld: some/maxHeld: "5"/' \
--e 's|^\( *\)- --host-root=.*|&\n\1- --cni-conf-dir=/etc/cni/other.d|' "$1"`,
-		"ssh": `test "$1 $2 $3" = "-t node1 timedatectl set-ntp true"`, // there are no nodes
-	} {
-		if err := writeFileMode(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-			return err
-		}
-	}
 	shell := func(script string) (string, error) {
 		cmd := exec.CommandContext(ctx, "sh", "-ec", script)
 		cmd.Dir = c.Repo
-		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "KUBECONFIG="+c.Kubeconfig(),
-			"EDITOR=editor")
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "KUBECONFIG="+c.Kubeconfig())
 		return runCmd(cmd)
 	}
 	// Nothing runs here, so that no manager is ready or has made a certificate.
@@ -150,8 +152,8 @@ func (c *Cluster) checkDoctor(ctx context.Context) error {
 
 // finding is what doctor prints.
 type finding struct {
-	Reason, Subject, What, Why string
-	Repair                     []string
+	Reason, Subject, What, Why, Decide string
+	Repair                             []string
 }
 
 func (c *Cluster) findings(shell func(string) (string, error)) ([]finding, error) {
@@ -179,14 +181,21 @@ func (c *Cluster) checkFault(shell func(string) (string, error), f fault) error 
 	if err != nil {
 		return err
 	}
-	var lines []string
+	lines := []string{f.decided}
+	isFound := false
 	for _, found := range before {
-		if found.Reason == f.reason {
-			c.logf("%s: %s: %s\n    %s", found.Reason, found.Subject, found.What, strings.Join(found.Repair, "\n    "))
-			lines = append(lines, found.Repair...)
+		if found.Reason != f.reason {
+			continue
 		}
+		isFound = true
+		c.logf("%s: %s: %s\n    %s%s", found.Reason, found.Subject, found.What, found.Decide,
+			strings.Join(found.Repair, "\n    "))
+		if (found.Decide == "") != (f.decided == "") {
+			return fmt.Errorf("doctor prints %+v, and %q was decided", found, f.decided)
+		}
+		lines = append(lines, found.Repair...)
 	}
-	if len(lines) == 0 {
+	if !isFound {
 		return fmt.Errorf("not found; doctor finds %+v", before)
 	}
 	done := make(chan error, 1)

@@ -29,7 +29,7 @@ type Program struct{ Module, Package string }
 
 var (
 	leasectl    = Program{".", "cmd/leasectl"}
-	releaseTool = Program{"tools", "release"}
+	releaseTool = Program{"scripts/tools", "release"}
 )
 
 // Leasectl returns the path of leasectl, which must be run on a node.

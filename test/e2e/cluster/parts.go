@@ -52,31 +52,42 @@ func (c *Cluster) buildParts(ctx context.Context) error {
 		return err
 	}
 	for _, p := range c.parts() {
-		src := filepath.Join(c.Repo, "test/e2e/parts", p.name)
-		mod, err := os.ReadFile(filepath.Join(src, "go.mod"))
-		if err != nil {
-			return err
-		}
-		recipe := append(mod, p.tags+p.ldflags...)
-		stamp := c.path("bin/." + p.name + ".built")
-		if old, err := os.ReadFile(stamp); err == nil && bytes.Equal(old, recipe) {
-			continue
-		}
-		args := []string{"build", "-trimpath", "-ldflags", "-s -w " + p.ldflags, "-o", c.path("bin/"+p.to) + "/"}
-		if p.tags != "" {
-			args = append(args, "-tags", p.tags)
-		}
-		if err := os.MkdirAll(c.path("bin/"+p.to), 0o755); err != nil {
-			return err
-		}
-		if err := c.goTool(ctx, "building "+p.about, src, append(args, "tool")...); err != nil {
-			return err
-		}
-		if err := writeFile(stamp, recipe); err != nil {
+		if err := c.buildPart(ctx, p); err != nil {
 			return err
 		}
 	}
 	return c.unpackDebian(ctx)
+}
+
+// buildPart builds a part unless it is built from the same go.mod.
+func (c *Cluster) buildPart(ctx context.Context, p part) error {
+	src := filepath.Join(c.Repo, "test/e2e/parts", p.name)
+	mod, err := os.ReadFile(filepath.Join(src, "go.mod"))
+	if err != nil {
+		return err
+	}
+	recipe := append(mod, p.tags+p.ldflags...)
+	stamp := c.path("bin/." + p.name + ".built")
+	if old, err := os.ReadFile(stamp); err == nil && bytes.Equal(old, recipe) {
+		return nil
+	}
+	args := []string{"build", "-trimpath", "-ldflags", "-s -w " + p.ldflags, "-o", c.path("bin/"+p.to) + "/"}
+	if p.tags != "" {
+		args = append(args, "-tags", p.tags)
+	}
+	if err := os.MkdirAll(c.path("bin/"+p.to), 0o755); err != nil {
+		return err
+	}
+	if err := c.goTool(ctx, "building "+p.about, src, append(args, "tool")...); err != nil {
+		return err
+	}
+	return writeFile(stamp, recipe)
+}
+
+// BuildMultus builds Multus and returns the directory of its programs: the plain plugin multus, and
+// multus-shim and multus-daemon of the thick form.
+func (c *Cluster) BuildMultus(ctx context.Context) (string, error) {
+	return c.path("bin/multus"), c.buildPart(ctx, part{name: "multus", to: "multus", about: "Multus"})
 }
 
 // unpackDebian downloads Debian's containerd and runc and unpacks them into bin/. Installing

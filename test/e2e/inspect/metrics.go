@@ -36,6 +36,15 @@ func (m Metrics) Sum(name string, labels ...string) float64 {
 	return sum
 }
 
+// Observed returns how many values a histogram has observed, and their sum, over all label sets.
+func (m Metrics) Observed(name string) (count, sum float64) {
+	for _, metric := range m[name].GetMetric() {
+		count += float64(metric.GetHistogram().GetSampleCount())
+		sum += metric.GetHistogram().GetSampleSum()
+	}
+	return count, sum
+}
+
 // String formats the project's metrics.
 func (m Metrics) String() string {
 	var out strings.Builder

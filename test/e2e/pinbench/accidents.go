@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
-	"github.com/leasehold-cni/leasehold/test/e2e/costs"
 )
 
 // accidents measures leasehold's requests through each accident.
@@ -38,7 +37,7 @@ func (r *costRun) accidents(ctx context.Context) error {
 	return nil
 }
 
-// accident measures one accident, after a window in which nothing happens. If loaded is true, pods
+// accident measures one accident, after a time in which nothing happens. If loaded is true, pods
 // are recreated in all of that time.
 func (r *costRun) accident(ctx context.Context, name string, happen func(context.Context) (string, error),
 	loaded bool, afterwards time.Duration) error {
@@ -50,7 +49,7 @@ func (r *costRun) accident(ctx context.Context, name string, happen func(context
 	go func() {
 		defer close(load)
 		if loaded {
-			n, failed = r.recreations(ctx, starting, costs.Retained, 1<<20)
+			n, failed = r.recreations(ctx, starting, retained, 1<<20)
 		}
 	}()
 	if err := pause(ctx, 5*time.Second); err != nil { // for the first pods to run
@@ -69,15 +68,13 @@ func (r *costRun) accident(ctx context.Context, name string, happen func(context
 	if err != nil {
 		return err
 	}
-	a := costs.Accident{Name: name, Steady: float64(len(steady)) / began.Sub(quiet).Seconds()}
-	a.About, err = happen(ctx)
+	about, err := happen(ctx)
 	ended := time.Now()
 	if err == nil {
 		err = pause(ctx, afterwards)
 	}
 	end()
 	<-load
-	a.Recreated, a.Nominated, a.Failed = len(n.running), len(n.nominated), n.failed
 	if failed != nil {
 		r.say("    while pods were recreated: %v", failed)
 	}
@@ -88,25 +85,20 @@ func (r *costRun) accident(ctx context.Context, name string, happen func(context
 	if err != nil {
 		return err
 	}
-	lasted := time.Since(began)
-	a.Agents, a.Managers = perSecond(requests, "agent", began, lasted), perSecond(requests, "manager", began, lasted)
-	a.Ended = int(ended.Sub(began).Seconds())
-	a.Back = r.watching(requests, began, ended)
-	a.Rejected = rejections(slices.DeleteFunc(requests, func(l logged) bool { return l.at.Before(began) }))
-	r.run.Accidents = append(r.run.Accidents, a)
-	r.say("%s: %s; %.0f requests a second before, at most %d afterwards, %d rejected; all watch again after %d s; "+
-		"%d recreated, %d nominated, %d failed", name, a.About, a.Steady, a.Most(), a.Rejected, a.Back, a.Recreated,
-		a.Nominated, a.Failed)
+	requests = slices.DeleteFunc(requests, func(l logged) bool { return l.at.Before(began) })
+	r.say("%s: %s; %.1f requests a second before, at most %d afterwards, %d rejected; all watch again after %d s; "+
+		"%d recreated, %d pinned, %d failed", name, about, float64(len(steady))/began.Sub(quiet).Seconds(),
+		busiest(requests), rejections(requests), r.watching(requests, ended), len(n.running), len(n.pinned), n.failed)
 	return nil
 }
 
 // watching returns after how many seconds from the end of an accident as many watches of pods had
-// begun since its beginning as there are agents, or -1. It is meaningful after an outage of the API
-// server and after a restart of all agents.
-func (r *costRun) watching(requests []logged, began, ended time.Time) int {
+// begun in the requests since its beginning as there are agents, or -1. It is meaningful after an
+// outage of the API server and after a restart of all agents.
+func (r *costRun) watching(requests []logged, ended time.Time) int {
 	begun := 0
 	for _, l := range requests {
-		if l.at.Before(began) || l.String() != "agent watch pods" || l.isRejected() {
+		if l.String() != "agent watch pods" || l.isRejected() {
 			continue
 		}
 		if begun++; begun >= r.Nodes {

@@ -12,7 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"regexp"
-	"strings"
+	"sync"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -42,6 +42,7 @@ type attacks struct {
 	userToken string
 	namespace string                   // of the pods and reservations that are written
 	agents    map[string]*agentAccount // by node
+	changing  sync.Mutex               // see changeAnnotation
 }
 
 // agentAccount is the account of an agent, whose token is bound to a pod on its node.
@@ -74,13 +75,21 @@ func (b *Bench) Attacks(ctx context.Context, match *regexp.Regexp) error {
 		run  func(context.Context) error
 	}{
 		{"a user's annotations undo selectors of others", a.undoSelectors},
-		{"a user's annotations have a node nominated", a.nominate},
-		{"a user's annotations make the manager tell a node's taints", a.learnTaints},
-		{"a user's gates keep the pods of others unpinned", a.takeGates},
+		{"a user's pods that cannot start reserve room on nodes", a.reserveRoom},
+		{"a user has the manager delete pods that run, or without an end", a.haveDeleted},
+		{"a user's rejected pods keep the pods of others unpinned", a.reject},
 		{"a node attracts pods that have run on another one, or takes their pin", a.attract},
 		{"scrapes without a pause slow agent or manager", a.scrape},
 		{"open connections use up the memory of agent or manager", a.connect},
 		{"requests that do not end use up the memory of the manager", a.sendMuch},
+		// Each of the next four restarts the manager.
+		{"changes of a user's annotation use up the memory of the manager",
+			a.fillMemory(annotationBytes, a.changeAnnotation)},
+		{"annotations of a user's StatefulSets use up the memory of the manager",
+			a.fillMemory(annotationBytes, a.annotateSet)},
+		{"annotations of a user's pods use up the memory of the manager",
+			a.fillMemory(annotationBytes, a.explainPod)},
+		{"the reservations of a node use up the memory of the manager", a.fillMemory(statusBytes, a.enlargeStatus)},
 		{"somebody else answers for the API server", a.answerForAPI},
 		{"somebody without permission reads metrics", a.readMetrics},  // restarts manager and agent
 		{"somebody asks the webhooks", a.askWebhooks},                 // restarts the manager
@@ -151,7 +160,6 @@ func (b *Bench) prepareAttacks(ctx context.Context) (*attacks, error) {
 	if err := a.startAgent(ctx); err != nil {
 		return nil, err
 	}
-	a.managerFlags = []string{"--require-timeout=" + requireTimeout.String()}
 	return a, b.startManager(ctx)
 }
 
@@ -242,121 +250,143 @@ func (a *attacks) undoSelectors(ctx context.Context) error {
 	return nil
 }
 
-// nominate creates a pod that is not retained, with gate, label and annotation of a pinned one. No
-// scheduler places it, so that a nomination would stay.
-func (a *attacks) nominate(ctx context.Context) error {
-	p := retainedPod("nominated")
+// pinnedPod returns a pod with what the webhook writes on a pod that is pinned to a node.
+func pinnedPod(name, node string) *corev1.Pod {
+	p := retainedPod(name)
 	p.Labels = map[string]string{wellknown.LabelRetained: wellknown.Retained}
-	p.Annotations = map[string]string{wellknown.AnnotationPinnedNode: hostile,
-		wellknown.AnnotationPinReason: "Reserved: nominate " + hostile}
-	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: wellknown.GateNominate}}
-	p.Spec.SchedulerName = "none"
-	pods := a.user.CoreV1().Pods(victim)
-	if _, err := pods.Create(ctx, p, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	return until(ctx, func() (bool, error) {
-		is, err := pods.Get(ctx, p.Name, metav1.GetOptions{})
-		if err == nil && is.Status.NominatedNodeName != "" {
-			err = fmt.Errorf("%s is nominated", is.Status.NominatedNodeName)
-		}
-		return err == nil && len(is.Spec.SchedulingGates) == 0, err
-	})
+	p.Annotations[wellknown.AnnotationPinnedNode] = node
+	p.Annotations[wellknown.AnnotationPinReason] = "Reserved: require " + node
+	p.Spec.Affinity = only(node)
+	terms := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	terms[0].MatchExpressions = []corev1.NodeSelectorRequirement{{Key: wellknown.AnnotationPinnedNode,
+		Operator: corev1.NodeSelectorOpDoesNotExist}}
+	return p
 }
 
-// requireTimeout is how long a pod waits for its node until the manager evicts it.
-const requireTimeout = 5 * time.Second
-
-// learnTaints creates a pod that waits for a tainted node, with the annotations of a pod that the
-// manager has restricted to it. The manager evicts it, and says why.
-func (a *attacks) learnTaints(ctx context.Context) error {
-	const taint = "secret"
-	n := population{Nodes: 1}.bigNode(0)
-	n.Name, n.Labels[corev1.LabelHostname] = "tainted", "tainted"
-	n, err := a.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	n.Spec.Taints = []corev1.Taint{{Key: taint, Effect: corev1.TaintEffectNoSchedule}}
-	if n, err = a.client.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{}); err != nil {
-		return err
-	}
-	p, yes := retainedPod("curious"), true
-	p.Spec.Affinity = only(n.Name)
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Set", Name: "a", UID: "1",
-		Controller: &yes}}
+// reserveRoom creates pods that wait for a claim that does not exist, pinned to the honest node by
+// a reservation and by forged annotations. A pod of somebody else that needs nearly all of the node
+// starts there, and no pod has a nominated node.
+func (a *attacks) reserveRoom(ctx context.Context) error {
 	pods := a.user.CoreV1().Pods(victim)
-	if _, err := pods.Create(ctx, p, metav1.CreateOptions{}); err != nil {
+	for i := range 6 {
+		p := retainedPod(fmt.Sprint("room-", i))
+		if i%2 == 0 {
+			p = pinnedPod(p.Name, honest)
+		} else if err := a.hold(ctx, honest, p.Name, "", lasting); err != nil {
+			return err
+		}
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "none", ResourceClaimName: new("none")}}
+		if _, err := pods.Create(ctx, p, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	time.Sleep(2 * time.Second) // in which a nomination would be written
+	big := retainedPod("big")
+	big.Annotations, big.Spec.NodeSelector = nil, map[string]string{corev1.LabelHostname: honest}
+	big.Spec.Containers = containers("30", "100Gi")
+	others := a.client.CoreV1().Pods(tenant)
+	if _, err := others.Create(ctx, big, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		wellknown.AnnotationPinnedNode: n.Name, wellknown.AnnotationPinReason: "Reserved: require " + n.Name}}})
+	err := until(ctx, func() (bool, error) {
+		is, err := others.Get(ctx, big.Name, metav1.GetOptions{})
+		return err == nil && is.Spec.NodeName == honest, err
+	})
+	if err != nil {
+		return fmt.Errorf("a pod of somebody else does not start on %s: %w", honest, err)
+	}
+	all, err := pods.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
-	if _, err := pods.Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return err
+	for _, p := range all.Items {
+		if p.Status.NominatedNodeName != "" {
+			return fmt.Errorf("%s has the nominated node %s", p.Name, p.Status.NominatedNodeName)
+		}
 	}
-	return until(ctx, func() (bool, error) {
-		events, err := a.user.EventsV1().Events(victim).List(ctx, metav1.ListOptions{})
+	return others.Delete(ctx, big.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+}
+
+// haveDeleted creates pods with what the webhook writes on a pinned one: one without a controller
+// that would create it again, which must stay, and one that runs, which must stay as well.
+func (a *attacks) haveDeleted(ctx context.Context) error {
+	pods := a.user.CoreV1().Pods(victim)
+	var created []*corev1.Pod
+	for name, kind := range map[string]string{"bare": "", "job": "Job"} {
+		p, yes := pinnedPod(name, "none"), true
+		p.Annotations[policy.Annotation] = "60m"
+		if kind != "" {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: kind, Name: "a", UID: "1",
+				Controller: &yes}}
+		}
+		p, err := pods.Create(ctx, p, metav1.CreateOptions{})
 		if err != nil {
-			return false, err
+			return err
 		}
-		for _, e := range events.Items {
-			if e.Reason == "PodEvicted" && strings.Contains(e.Note, taint) {
-				return false, fmt.Errorf("an event says: %s", e.Note)
-			}
-			if e.Reason == "PodEvicted" {
-				return true, nil
-			}
+		created = append(created, p)
+	}
+	running := pinnedPod("running", hostile)
+	running.Spec.Affinity = nil
+	running.Spec.NodeSelector = map[string]string{corev1.LabelHostname: honest}
+	p, err := pods.Create(ctx, running, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	created = append(created, p)
+	time.Sleep(10 * time.Second) // longer than the patience
+	for _, p := range created {
+		is, err := pods.Get(ctx, p.Name, metav1.GetOptions{})
+		if err != nil || is.UID != p.UID {
+			return fmt.Errorf("%s was deleted: %w", p.Name, err)
 		}
-		return false, nil
-	})
+	}
+	return nil
 }
 
-// takeGates has the user create pods with a gate of their own, which stays, in two namespaces: more
-// than the manager gates at a time. The pods of another namespace are gated nevertheless.
-func (a *attacks) takeGates(ctx context.Context) error {
-	const count = 12
-	for _, namespace := range []string{victim, victim2, tenant} {
+// reject has the user create pods that the API server rejects after the webhook was called, and ask
+// the webhook in somebody else's name. The pods of another namespace are pinned nevertheless.
+func (a *attacks) reject(ctx context.Context) error {
+	const count = 20
+	for _, namespace := range []string{victim, tenant} {
 		a.namespace = namespace
 		for i := range count {
-			if err := a.hold(ctx, honest, fmt.Sprint("gates-", i), "", lasting); err != nil {
+			if err := a.hold(ctx, honest, fmt.Sprint("rejected-", i), "", lasting); err != nil {
 				return err
 			}
 		}
 	}
 	a.namespace = victim
-	if err := a.seen(ctx, "marker-gates"); err != nil {
+	if err := a.seen(ctx, "marker-rejected"); err != nil {
 		return err
 	}
-	gated := 0
-	for _, namespace := range []string{victim, victim2} {
-		for i := range count {
-			p := retainedPod(fmt.Sprint("gates-", i))
-			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/stays"}}
-			p, err := a.user.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{})
-			if err != nil {
-				return err
-			}
-			if len(p.Spec.SchedulingGates) == 2 {
-				gated++
-			}
+	hook, err := a.webhook(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range 3 * count {
+		p := retainedPod(fmt.Sprint("rejected-", i%count))
+		p.Spec.Containers[0].Name = "not valid"
+		if _, err := a.user.CoreV1().Pods(victim).Create(ctx, p, metav1.CreateOptions{}); err == nil {
+			return errors.New("the API server has accepted an invalid pod")
 		}
-	}
-	if gated == 0 {
-		return errors.New("the manager has gated no pod")
-	}
-	time.Sleep(time.Second) // for the watch of pods
-	for i := range count {
-		p := retainedPod(fmt.Sprint("gates-", i))
-		p, err := a.client.CoreV1().Pods(tenant).Create(ctx, p, metav1.CreateOptions{})
+		p = retainedPod(p.Name)
+		p.Namespace = tenant
+		review, err := json.Marshal(reviewOf(p))
 		if err != nil {
 			return err
 		}
-		if len(p.Spec.SchedulingGates) != 1 {
-			return fmt.Errorf("a pod of %s is not nominated: %s; %d of the user's are gated", tenant,
-				p.Annotations[wellknown.AnnotationPinReason], gated)
+		if _, err := hook.ask(ctx, review); err != nil {
+			return err
+		}
+	}
+	for i := range count {
+		p, err := a.client.CoreV1().Pods(tenant).Create(ctx, retainedPod(fmt.Sprint("rejected-", i)),
+			metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		if p.Annotations[wellknown.AnnotationPinnedNode] != honest {
+			return fmt.Errorf("a pod of %s is not pinned: %s", tenant, p.Annotations[wellknown.AnnotationPinReason])
 		}
 	}
 	return nil

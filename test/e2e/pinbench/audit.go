@@ -149,13 +149,12 @@ func parseAudit(r io.Reader) (requests []logged, err error) {
 	}
 }
 
-// perSecond counts an account's requests in each second of a time.
-func perSecond(requests []logged, account string, from time.Time, lasting time.Duration) []int {
-	counts := make([]int, int(lasting.Seconds()))
+// busiest returns the largest number of requests in a second of the clock.
+func busiest(requests []logged) (most int) {
+	counts := map[int64]int{}
 	for _, l := range requests {
-		if second := int(l.at.Sub(from).Seconds()); l.account == account && !l.at.Before(from) && second < len(counts) {
-			counts[second]++
-		}
+		counts[l.at.Unix()]++
+		most = max(most, counts[l.at.Unix()])
 	}
-	return counts
+	return most
 }

@@ -127,7 +127,7 @@ func (b *Bench) startFleet(ctx context.Context, count int) (f *fleet.Fleet, pods
 }
 
 // Recreations recreates pods in each mode on a fleet of nodeCount nodes, and prints the table. It
-// returns false if a pod is stuck with the manager, or did not return with the mode nominate.
+// returns false if a pod is stuck with the manager, or did not return with the mode require.
 func (b *Bench) Recreations(ctx context.Context, nodeCount, count, parallel int,
 	modes []string) (fine bool, err error) {
 	f, pods, stop, err := b.startFleet(ctx, nodeCount)
@@ -165,7 +165,7 @@ func (b *Bench) Recreations(ctx context.Context, nodeCount, count, parallel int,
 func (b *Bench) verdict(mode string, trials []trial) bool {
 	fine := true
 	for _, t := range trials {
-		if t.stuck || mode == "nominate" && (!t.sameNode || !t.sameAddress) {
+		if t.stuck || mode == "require" && (!t.sameNode || !t.sameAddress) {
 			fine = false
 			b.say("%s: %s", mode, t.why)
 		}

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
-	"github.com/leasehold-cni/leasehold/test/e2e/costs"
 	"github.com/leasehold-cni/leasehold/test/e2e/fleet"
 )
 
@@ -29,7 +28,7 @@ type CostOptions struct {
 	Nodes, PodsPerNode int
 	Rate               int           // recreations per second
 	Window             time.Duration // of each kind of recreations
-	Rounds             int           // each has a window of each kind
+	Rounds             int           // each has a phase of each kind
 	// Simulated is the directory test/e2e/simulated.
 	Simulated string
 	// Files is the directory in which the nodes' stores are made, each of which takes 4 MiB.
@@ -68,7 +67,10 @@ type costRun struct {
 	population
 	agents *simulated
 	times  *podTimes
-	run    costs.Run
+	// phases are those that were measured, running and pinned the durations from the deletion of a
+	// retained pod in them until its successor runs and is pinned.
+	phases          phases
+	running, pinned []time.Duration
 	// otherWatches is the number of watches of pods before the agents are started.
 	otherWatches int
 
@@ -79,13 +81,13 @@ type costRun struct {
 	next      int                      // the next retained pod
 }
 
-// Cost measures what leasehold costs the API server with a number of nodes: in rounds of windows in
+// Cost measures what leasehold costs the API server with a number of nodes: in rounds of phases in
 // which nothing, pods without and pods with leasehold's annotation are recreated at a fixed rate,
-// and then through accidents.
-func (b *Bench) Cost(ctx context.Context, o CostOptions) (run costs.Run, err error) {
+// and then through accidents. It prints the figures.
+func (b *Bench) Cost(ctx context.Context, o CostOptions) (err error) {
 	// These nodes renew no Lease, so the controller manager must not run.
 	if err := b.cluster.StopControl(ctx, cluster.ControllerManager); err != nil {
-		return run, err
+		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -95,104 +97,93 @@ func (b *Bench) Cost(ctx context.Context, o CostOptions) (run costs.Run, err err
 		times:      &podTimes{key: byUID, pods: map[string]*podTime{}}}
 	program, err := b.buildSimulated(ctx, o.Simulated)
 	if err != nil {
-		return run, err
+		return err
+	}
+	if err := b.sayCommit(ctx, r.population); err != nil {
+		return err
 	}
 	if _, err := b.buildManager(ctx); err != nil { // not a part of its start
-		return run, err
+		return err
 	}
 	stop, err := r.start(ctx, program)
 	if stop != nil {
 		defer func() { cancel(); err = errors.Join(err, stop()) }()
 	}
 	if err != nil {
-		return run, err
+		return err
 	}
-	if r.run.Commit, r.run.Subject, err = b.commit(ctx); err != nil {
-		return run, err
-	}
-	r.run.At, r.run.Nodes, r.run.Reservations, r.run.Rate = time.Now().UTC(), o.Nodes, r.Reservations, o.Rate
-	r.run.Pods = r.Reservations - len(r.away())
-	if err := r.measure(ctx); err != nil {
-		return run, err
-	}
-	return r.run, nil
+	return r.measure(ctx)
 }
 
 // Managers measures the memory of the managers, and admissions, with a population and without
 // agents. If hasPods is false, all pods are away, so that there are reservations only.
-func (b *Bench) Managers(ctx context.Context, nodes, reservations int, hasPods bool) (run costs.Run, err error) {
+func (b *Bench) Managers(ctx context.Context, nodes, reservations int, hasPods bool) (err error) {
 	// These nodes renew no Lease, so the controller manager must not run.
 	if err := b.cluster.StopControl(ctx, cluster.ControllerManager); err != nil {
-		return run, err
-	}
-	if run.Commit, run.Subject, err = b.commit(ctx); err != nil {
-		return run, err
+		return err
 	}
 	c := population{Nodes: nodes, Reservations: reservations, Away: !hasPods}
+	if err := b.sayCommit(ctx, c); err != nil {
+		return err
+	}
 	if _, err := b.fill(ctx, c); err != nil {
-		return run, err
+		return err
 	}
 	if _, err := b.buildManager(ctx); err != nil { // not a part of its start
-		return run, err
+		return err
 	}
-	began := time.Now()
-	if err := b.startManagers(ctx, replicas, nil); err != nil {
-		return run, err
+	if err := b.startReplicas(ctx); err != nil {
+		return err
 	}
 	defer func() { err = errors.Join(err, b.stopManager(ctx)) }()
-	run.Started = time.Since(began)
 	if err := pause(ctx, managersRest); err != nil {
-		return run, err
+		return err
 	}
-	if run.Managers, err = b.resting(ctx); err != nil {
-		return run, err
+	if err := b.sayMemory(ctx, "resting"); err != nil {
+		return err
 	}
-	if err := b.admissions(ctx, c, &run); err != nil {
-		return run, err
+	if err := b.admissions(ctx, c); err != nil {
+		return err
 	}
-	run.At, run.Nodes, run.Reservations = time.Now().UTC(), nodes, reservations
-	run.Pods, run.Processors = reservations-len(c.away()), runtime.NumCPU()
-	return run, b.loaded(ctx, run.Managers)
+	return b.sayMemory(ctx, "after the load")
 }
 
-// resting returns the memory of the replicas before a load.
-func (b *Bench) resting(ctx context.Context) (all []costs.Manager, err error) {
+// startReplicas starts all managers, and says how long that took.
+func (b *Bench) startReplicas(ctx context.Context) error {
+	began := time.Now()
+	if err := b.startManagers(ctx, replicas, nil); err != nil {
+		return err
+	}
+	b.say("%d managers from start to ready: %s", replicas, seconds(time.Since(began)))
+	return nil
+}
+
+// sayMemory says how much memory the replicas take.
+func (b *Bench) sayMemory(ctx context.Context, when string) error {
 	for i := range replicas {
-		m, err := b.memory(ctx, managerName(i))
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, costs.Manager{Resting: m.now})
-	}
-	return all, nil
-}
-
-// loaded adds the memory of the replicas after a load.
-func (b *Bench) loaded(ctx context.Context, all []costs.Manager) error {
-	for i := range all {
 		m, err := b.memory(ctx, managerName(i))
 		if err != nil {
 			return err
 		}
-		all[i].Loaded, all[i].Peak = m.now, m.peak
-		b.say("memory of replica %d in MiB: %d resting, %d after the load, %d at most", i, all[i].Resting, m.now,
-			m.peak)
+		b.say("memory of manager %d %s: %d MiB, at most %d", i, when, m.now, m.peak)
 	}
 	return nil
 }
 
-// commit returns the commit of the tree that is measured, with a plus sign if its programs differ.
-func (b *Bench) commit(ctx context.Context) (commit, subject string, err error) {
+// sayCommit says what is measured: the commit of the tree, with a plus sign if its programs differ.
+func (b *Bench) sayCommit(ctx context.Context, c population) (err error) {
 	git := func(args ...string) string {
 		out, e := exec.CommandContext(ctx, "git", append([]string{"-C", b.cluster.Repo}, args...)...).Output()
 		err = errors.Join(err, e)
 		return strings.TrimSpace(string(out))
 	}
-	commit, subject = git("rev-parse", "--short=7", "HEAD"), git("log", "-1", "--format=%s")
+	commit, subject := git("rev-parse", "--short=7", "HEAD"), git("log", "-1", "--format=%s")
 	if git("status", "--porcelain", "--", "cmd", "pkg", "daemonset", "go.mod") != "" {
 		commit += "+"
 	}
-	return commit, subject, err
+	b.say("%s (%s): %d nodes, %d reservations, %d retained pods", commit, subject, c.Nodes, c.Reservations,
+		c.Reservations-len(c.away()))
+	return err
 }
 
 // start fills the cluster, and starts the managers, the kubelets and the agents.
@@ -226,12 +217,10 @@ func (r *costRun) start(ctx context.Context, program string) (stop func() error,
 	for _, p := range pods {
 		running[p.UID] = ""
 	}
-	began := time.Now()
 	r.managerRestarts = true
-	if err := r.startManagers(ctx, replicas, nil); err != nil {
+	if err := r.startReplicas(ctx); err != nil {
 		return stop, err
 	}
-	r.run.Started = time.Since(began)
 	stop = func() error { return errors.Join(r.stopManager(ctx), r.agents.close()) }
 	kubelets, err := r.kubelets(ctx, running)
 	if err != nil {
@@ -361,7 +350,7 @@ func (r *costRun) recreations(ctx, starting context.Context, kind string, count 
 	var mu sync.Mutex
 	steadily(starting, count, r.options.Rate, func(i int) {
 		pod := r.plainPod(i % r.plainPods())
-		if kind == costs.Retained {
+		if kind == retained {
 			pod = r.nextRetained()
 		}
 		t, deleted, e := r.recreate(ctx, pod)
@@ -372,18 +361,18 @@ func (r *costRun) recreations(ctx, starting context.Context, kind string, count 
 			return
 		}
 		n.running = append(n.running, t.running.Sub(deleted))
-		if !t.nominated.IsZero() {
-			n.nominated = append(n.nominated, t.nominated.Sub(deleted))
+		if !t.pinned.IsZero() {
+			n.pinned = append(n.pinned, t.pinned.Sub(deleted))
 		}
 	})
 	return n, err
 }
 
 // numbers are the durations from the deletions of pods until their successors ran and were
-// nominated, and how many failed.
+// pinned, and how many failed.
 type numbers struct {
-	running, nominated []time.Duration
-	failed             int
+	running, pinned []time.Duration
+	failed          int
 }
 
 // nextRetained returns the pod that is recreated next.
@@ -403,7 +392,7 @@ func (r *costRun) nextRetained() *corev1.Pod {
 // zone is the number of nodes that are away at an outage of a zone.
 func (r *costRun) zone() int { return min(1000, r.Nodes/5) }
 
-// measure measures the windows, admissions and accidents.
+// measure measures the phases, admissions and accidents.
 func (r *costRun) measure(ctx context.Context) error {
 	if err := r.started(ctx); err != nil {
 		return err
@@ -412,11 +401,10 @@ func (r *costRun) measure(ctx context.Context) error {
 	if err := pause(ctx, r.options.Settle); err != nil {
 		return err
 	}
-	if err := r.admissions(ctx, r.population, &r.run); err != nil {
+	if err := r.admissions(ctx, r.population); err != nil {
 		return err
 	}
-	var err error
-	if r.run.Managers, err = r.resting(ctx); err != nil {
+	if err := r.sayMemory(ctx, "resting"); err != nil {
 		return err
 	}
 	before, err := r.histogram(ctx)
@@ -424,20 +412,17 @@ func (r *costRun) measure(ctx context.Context) error {
 		return err
 	}
 	for range r.options.Rounds {
-		for _, kind := range []string{costs.Idle, costs.Plain, costs.Retained} {
-			if err := r.window(ctx, kind); err != nil {
+		for _, kind := range []string{idle, plain, retained} {
+			if err := r.phase(ctx, kind); err != nil {
 				return err
 			}
 		}
 	}
-	slices.Sort(r.run.Nominated)
-	slices.Sort(r.run.Running)
 	after, err := r.histogram(ctx)
 	if err != nil {
 		return err
 	}
-	r.run.Within5ms, _ = after.since(before, latencyGoal)
-	if err := r.loaded(ctx, r.run.Managers); err != nil {
+	if err := r.sayMemory(ctx, "after the load"); err != nil {
 		return err
 	}
 	agents, err := residentOf(fmt.Sprintf("/proc/%d/status", r.agents.process.Process.Pid))
@@ -448,7 +433,17 @@ func (r *costRun) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.run.Agents, r.run.API = agents.now, api.now
+	r.say("memory of all agents: %d MiB, of the API server: %d MiB", agents.now, api.now)
+	slices.Sort(r.running)
+	slices.Sort(r.pinned)
+	within, admitted := after.since(before, latencyGoal)
+	r.say("admission of recreated pods, by the API server's histogram: %.1f %% of %d within %v", 100*within, admitted,
+		latencyGoal)
+	r.say("%d of %d recreated pods were pinned; p50, p99, max from delete to pinned: %s, to running: %s",
+		len(r.pinned), len(r.running), spread(r.pinned), spread(r.running))
+	if err := r.phases.print(r.out); err != nil {
+		return err
+	}
 	return r.accidents(ctx)
 }
 
@@ -498,13 +493,12 @@ func (r *costRun) watchers(ctx context.Context) (int, error) {
 
 // admissions measures the webhook with dry runs: if the pods were created later or never, the
 // manager would make other admissions wait for them.
-func (b *Bench) admissions(ctx context.Context, c population, run *costs.Run) error {
+func (b *Bench) admissions(ctx context.Context, c population) error {
 	before, began, err := machineTime()
 	if err != nil {
 		return err
 	}
-	run.AdmissionRate = admissionRate
-	asked, pinged, err := b.ask(ctx, c, c.away(), run.AdmissionRate, admissionFor, true)
+	asked, pinged, err := b.ask(ctx, c, c.away(), admissionRate, admissionFor, true)
 	if err != nil {
 		return err
 	}
@@ -512,15 +506,9 @@ func (b *Bench) admissions(ctx context.Context, c population, run *costs.Run) er
 	if err != nil {
 		return err
 	}
-	run.AdmissionBusy = 100 * float64(busy-before) / float64(now.Sub(began)) / float64(runtime.NumCPU())
-	run.Admissions, run.Pings = spreadOf(asked.took), spreadOf(pinged.took)
-	b.say("admission: %s; /healthz: %s; the processors are busy for %.0f %%", spread(asked.took), spread(pinged.took),
-		run.AdmissionBusy)
+	b.say("admission, p50, p99, max: %s; /healthz: %s; the processors are busy for %.0f %%", spread(asked.took),
+		spread(pinged.took), 100*float64(busy-before)/float64(now.Sub(began))/float64(runtime.NumCPU()))
 	return nil
-}
-
-func spreadOf(sorted []time.Duration) costs.Spread {
-	return costs.Spread{P50: percentile(sorted, 50), P99: percentile(sorted, 99), Max: percentile(sorted, 100)}
 }
 
 // machineTime returns for how long the machine's processors were busy, added up, and the time.
@@ -545,29 +533,17 @@ func machineTime() (busy time.Duration, now time.Time, err error) {
 // A state has the counters of the cluster at one time.
 type state struct {
 	at        time.Time
-	processor map[string]time.Duration
+	processor time.Duration // of the API server
 	audit     int64
-	requests  map[string]int
-	events    map[string]int
 	stalled   time.Duration // of the machine's processors
 }
 
 func (r *costRun) state(ctx context.Context) (s state, err error) {
-	if s.processor, err = r.processorTime(ctx); err != nil {
-		return s, err
-	}
-	if s.processor["agents"], err = timeOf(fmt.Sprintf("/proc/%d/stat", r.agents.process.Process.Pid)); err != nil {
-		return s, err
-	}
-	if s.processor["this program"], err = timeOf("/proc/self/stat"); err != nil {
-		return s, err
-	}
-	text, err := r.client.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	used, err := r.processorTime(ctx)
 	if err != nil {
 		return s, err
 	}
-	s.requests = sumBy(string(text), "apiserver_request_total{", "verb", "resource", "subresource")
-	s.events = sumBy(string(text), "apiserver_watch_events_total{", "resource", "kind")
+	s.processor = used[cluster.APIServer]
 	if s.stalled, err = stalled(); err != nil {
 		return s, err
 	}
@@ -610,25 +586,14 @@ func sumBy(text, metric string, labels ...string) map[string]int {
 	return sums
 }
 
-// less returns what was added to counters.
-func less[V int | time.Duration](after, before map[string]V) map[string]V {
-	added := map[string]V{}
-	for name, value := range after {
-		if value != before[name] {
-			added[name] = value - before[name]
-		}
-	}
-	return added
-}
-
-// window measures one window.
-func (r *costRun) window(ctx context.Context, kind string) error {
+// phase measures one phase.
+func (r *costRun) phase(ctx context.Context, kind string) error {
 	before, err := r.state(ctx)
 	if err != nil {
 		return err
 	}
 	var n numbers
-	if kind == costs.Idle {
+	if kind == idle {
 		err = pause(ctx, r.options.Window)
 	} else {
 		n, err = r.recreations(ctx, ctx, kind, r.options.Rate*int(r.options.Window.Seconds()))
@@ -637,8 +602,8 @@ func (r *costRun) window(ctx context.Context, kind string) error {
 		return fmt.Errorf("%s: %w", kind, err)
 	}
 	done := len(n.running)
-	if kind == costs.Retained {
-		r.run.Running, r.run.Nominated = append(r.run.Running, n.running...), append(r.run.Nominated, n.nominated...)
+	if kind == retained {
+		r.running, r.pinned = append(r.running, n.running...), append(r.pinned, n.pinned...)
 	}
 	if err := pause(ctx, 3*time.Second); err != nil { // for the agents' last writes
 		return err
@@ -651,33 +616,27 @@ func (r *costRun) window(ctx context.Context, kind string) error {
 	if err != nil {
 		return err
 	}
-	w := costs.Window{Kind: kind, Took: after.at.Sub(before.at), Recreations: done, Requests: map[string]int{},
-		Named:     map[string]int{},
-		Processor: less(after.processor, before.processor), All: less(after.requests, before.requests),
-		Events: less(after.events, before.events)}
+	w := phase{kind: kind, took: after.at.Sub(before.at), recreations: done, requests: map[string]int{},
+		named: map[string]int{}, processor: after.processor - before.processor}
 	for _, l := range requests {
 		if l.at.After(after.at) {
 			continue
 		}
-		w.Requests[l.String()]++
+		w.requests[l.String()]++
 		if l.isOf(r.recreated) {
-			w.Named[l.String()]++
+			w.named[l.String()]++
 		}
 	}
-	r.run.Windows = append(r.run.Windows, w)
-	r.run.Pressure = append(r.run.Pressure, 100*float64(after.stalled-before.stalled)/float64(w.Took))
-	r.run.Load = append(r.run.Load, loadAverage())
-	r.run.Processors = runtime.NumCPU()
-	api := w.Processor[cluster.APIServer]
-	r.say("%-8s %4d recreated in %.0f s; API server %.0f ms each, %.0f %% of the processors", kind, done,
-		w.Took.Seconds(), float64(api.Milliseconds())/float64(max(1, done)),
-		100*float64(api)/float64(w.Took)/float64(r.run.Processors))
+	r.phases = append(r.phases, w)
+	r.say("%-8s %4d recreated in %.0f s; API server %.0f %% of the processors; load average %s, %.0f %% waited for a "+
+		"processor", kind, done, w.took.Seconds(),
+		100*float64(w.processor)/float64(w.took)/float64(runtime.NumCPU()), loadAverage(),
+		100*float64(after.stalled-before.stalled)/float64(w.took))
 	return nil
 }
 
-func loadAverage() float64 {
+func loadAverage() string {
 	text, _ := os.ReadFile("/proc/loadavg")
 	first, _, _ := strings.Cut(string(text), " ")
-	load, _ := strconv.ParseFloat(first, 64)
-	return load
+	return first
 }

@@ -4,6 +4,6 @@
 // simulated.
 //
 // A missed goal is printed, but it is not an error. Recreations returns false only for faults of
-// the manager: a pod that does not start because of the pin, or that does not return by a
-// nomination.
+// the manager: a pod that does not start because of the pin, or that does not return in
+// the mode require.
 package pinbench

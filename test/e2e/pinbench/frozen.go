@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
@@ -60,29 +61,26 @@ func (b *Bench) Frozen(ctx context.Context, count int, away time.Duration) (fine
 			return false, err
 		}
 	}
-	made := func() (n, gated, nominated int) {
+	made := func() (n, pinned int) {
 		for _, name := range names {
 			s, _ := pods.get(name)
 			if s.pod == nil || s.pod.UID == before[name].UID {
 				continue
 			}
 			n++
-			if len(s.pod.Spec.SchedulingGates) > 0 {
-				gated++
-			}
-			if s.pod.Status.NominatedNodeName != "" {
-				nominated++
+			if s.pod.Annotations[wellknown.AnnotationPinnedNode] == before[name].Spec.NodeName {
+				pinned++
 			}
 		}
-		return n, gated, nominated
+		return n, pinned
 	}
 	err = within(ctx, startAll, func() (bool, error) {
-		n, _, _ := made()
+		n, _ := made()
 		return n == len(names) && time.Since(frozen) >= away, nil
 	})
-	n, gated, nominated := made()
-	b.say("%.0f s later %d of them exist again, %d gated, %d nominated; the scheduler is resumed",
-		time.Since(frozen).Seconds(), n, gated, nominated)
+	n, pinned := made()
+	b.say("%.0f s later %d of them exist again, %d pinned; the scheduler is resumed",
+		time.Since(frozen).Seconds(), n, pinned)
 	if err = errors.Join(err, resume()); err != nil {
 		return false, err
 	}

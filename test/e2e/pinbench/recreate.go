@@ -29,7 +29,7 @@ const (
 )
 
 // Modes are all modes, in the order of the table.
-var Modes = []string{Nothing, Reference, "none", "prefer", "nominate", "require"}
+var Modes = []string{Nothing, Reference, "none", "prefer", "require"}
 
 func needsManager(mode string) bool { return mode != Nothing && mode != Reference }
 
@@ -194,8 +194,7 @@ func describe(p *corev1.Pod) string {
 		return " no pod"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, " %s %s node=%q address=%q nominated=%q gates=%v",
-		p.Name, p.Status.Phase, p.Spec.NodeName, p.Status.PodIP, p.Status.NominatedNodeName, p.Spec.SchedulingGates)
+	fmt.Fprintf(&b, " %s %s node=%q address=%q", p.Name, p.Status.Phase, p.Spec.NodeName, p.Status.PodIP)
 	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason} {
 		if v, ok := p.Annotations[key]; ok {
 			fmt.Fprintf(&b, " %s=%q", key, v)

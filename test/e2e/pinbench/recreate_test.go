@@ -57,9 +57,9 @@ func TestJudge(t *testing.T) {
 
 func TestRow(t *testing.T) {
 	var b strings.Builder
-	row(&b, "nominate", []trial{{sameNode: true, sameAddress: true, took: time.Second},
+	row(&b, "require", []trial{{sameNode: true, sameAddress: true, took: time.Second},
 		{sameNode: true, took: 2 * time.Second}, {stuck: true, took: stuckAfter}, {took: 3 * time.Second}})
-	want := "nominate\t4\t2 (50 %)\t1 (25 %)\t2.00 s\t60.00 s\t60.00 s\t1\n"
+	want := "require\t4\t2 (50 %)\t1 (25 %)\t2.00 s\t60.00 s\t60.00 s\t1\n"
 	if b.String() != want {
 		t.Errorf("got %q\nwant %q", b.String(), want)
 	}

@@ -82,10 +82,6 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 	}
 	b.say("    took %s (p50, p99, max), /healthz %s; the manager has %d MiB",
 		spread(asked.took), spread(pinged.took), resting.now)
-	own, err := b.ownWithin(ctx)
-	if err != nil {
-		return false, err
-	}
 	slowly := max(1, rate/creations)
 	b.say("%d pods per second, created through the API server", slowly)
 	before, err := b.histogram(ctx)
@@ -96,7 +92,7 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 	if err != nil {
 		return false, err
 	}
-	created, opened, err := b.create(ctx, c, away, slowly, lasting)
+	created, err := b.create(ctx, c, away, slowly, lasting)
 	if err != nil {
 		return false, err
 	}
@@ -128,12 +124,10 @@ func (b *Bench) Scale(ctx context.Context, nodes, reservations, rate int,
 		spread(asked.took), mark(percentile(asked.took, 99) <= latencyGoal, "p99 <= 5 ms"))
 	fmt.Fprintf(w, "    of %d, pinned\t%d\t\n", len(asked.took), asked.pinned)
 	fmt.Fprintf(w, "    its /healthz, in turn with that\t%s\t\n", spread(pinged.took))
-	fmt.Fprintf(w, "    its own histogram: within 5 ms\t%.2f %%\t\n", own)
 	within, total := after.since(before, latencyGoal)
 	fmt.Fprintf(w, "admission, by the API server's histogram: within 5 ms\t%.2f %% of %d\t%s\n",
 		100*within, total, mark(within >= 0.99, ">= 99 %"))
 	fmt.Fprintf(w, "create of a pod, at its client: p50, p99, max\t%s\t\n", spread(created))
-	fmt.Fprintf(w, "create to lifted gate, %d pods: p50, p99, max\t%s\t\n", len(opened), spread(opened))
 	fmt.Fprintf(w, "processor time of that, per pod: manager, API server, scheduler\t%s\t\n",
 		perPod(idle, busy, len(created), wellknown.ManagerName, cluster.APIServer, cluster.Scheduler))
 	fmt.Fprintf(w, "manager, start to ready\t%s\t\n", seconds(ready))
@@ -403,120 +397,21 @@ func (h hook) ask(ctx context.Context, review []byte) (pinned bool, err error) {
 	if err := json.Unmarshal(body, &answer); err != nil || answer.Response == nil || !answer.Response.Allowed {
 		return false, fmt.Errorf("the webhook responds %s (%v): %.300s", resp.Status, err, body)
 	}
-	return bytes.Contains(answer.Response.Patch, []byte(wellknown.GateNominate)), nil
+	return bytes.Contains(answer.Response.Patch, []byte(wellknown.AnnotationPinnedNode)), nil
 }
 
-// create creates pods that were away, and waits until their gates are lifted. It returns how long
-// each took.
+// create creates pods that were away, and returns how long each creation took.
 func (b *Bench) create(ctx context.Context, c population, away []int, rate int,
-	lasting time.Duration) (created, opened []time.Duration, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	gates, err := b.watchGates(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	var creates, opens durations
+	lasting time.Duration) ([]time.Duration, error) {
+	var creates durations
 	steadily(ctx, rate*int(lasting.Seconds()), rate, func(i int) {
 		p := c.pod(away[i])
 		began := time.Now()
-		made, err := b.client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{})
+		_, err := b.client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{})
 		creates.add(time.Since(began), false, err)
-		if err != nil || len(made.Spec.SchedulingGates) == 0 {
-			return
-		}
-		if took, err := gates.wait(ctx, made.UID, began); err != nil {
-			opens.add(stuckAfter, true, nil)
-		} else {
-			opens.add(took, true, nil)
-		}
 	})
-	if created, err = creates.sorted(); err != nil {
-		return nil, nil, err
-	}
-	opened, err = opens.sorted()
-	return created, opened, errors.Join(err, ctx.Err())
-}
-
-// gates records when the gates of pods were lifted.
-type gates struct {
-	mu     sync.Mutex
-	lifted map[types.UID]time.Time
-	wake   chan struct{}
-}
-
-// watchGates starts to watch the retained pods.
-func (b *Bench) watchGates(ctx context.Context) (*gates, error) {
-	now, err := b.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{Limit: 1})
-	if err != nil {
-		return nil, err
-	}
-	w, err := b.client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{ResourceVersion: now.ResourceVersion,
-		LabelSelector: wellknown.LabelRetained + "=" + wellknown.Retained})
-	if err != nil {
-		return nil, err
-	}
-	g := &gates{lifted: map[types.UID]time.Time{}, wake: make(chan struct{})}
-	go func() {
-		defer w.Stop()
-		for event := range w.ResultChan() {
-			if p, ok := event.Object.(*corev1.Pod); ok && len(p.Spec.SchedulingGates) == 0 {
-				g.lift(p.UID, time.Now())
-			}
-		}
-	}()
-	return g, nil
-}
-
-func (g *gates) lift(uid types.UID, at time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if _, known := g.lifted[uid]; !known {
-		g.lifted[uid] = at
-		close(g.wake)
-		g.wake = make(chan struct{})
-	}
-}
-
-// wait returns the time from then until the gate of a pod was lifted.
-func (g *gates) wait(ctx context.Context, uid types.UID, from time.Time) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, stuckAfter)
-	defer cancel()
-	for {
-		g.mu.Lock()
-		at, known := g.lifted[uid]
-		wake := g.wake
-		g.mu.Unlock()
-		if known {
-			return at.Sub(from), nil
-		}
-		select {
-		case <-wake:
-		case <-ctx.Done():
-			return 0, fmt.Errorf("the gate of a pod is not lifted: %w", ctx.Err())
-		}
-	}
-}
-
-// ownWithin returns the percentage of admissions within the goal, by the manager's own histogram.
-func (b *Bench) ownWithin(ctx context.Context) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
-		fmt.Sprintf("http://%v:%d/metrics", b.cluster.ControlAddr(), metricsPort), nil)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0, err
-	}
-	h, err := parseHistogram(string(text), "leasehold_pin_duration_seconds_bucket{", func(string) bool { return true })
-	within, _ := h.since(histogram{}, latencyGoal)
-	return 100 * within, err
+	created, err := creates.sorted()
+	return created, errors.Join(err, ctx.Err())
 }
 
 // A histogram has the cumulative numbers of the API server's calls of the webhook, by upper bound

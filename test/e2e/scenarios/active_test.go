@@ -41,11 +41,15 @@ func retentionOff(t *Test) {
 	put := func(path, content string) { t.Must(os.WriteFile(n.Root()+path, []byte(content), 0o644)) }
 	configure := func() { t.Must(n.SetNetworks(network)) }
 	reinstall := func() { t.RestartAgent(n) }
-	// doctor runs the commands of leasectl doctor for a reason.
-	doctor := func(reason string) func() {
+	// decided runs what somebody has decided about a finding of leasectl doctor that has no repair.
+	decided := func(reason string, repair func()) func() {
 		return func() {
-			t.repairOnNode(n, reason)
-			configure() // the same without a backup
+			for _, f := range t.foundOnNode(n, reason) {
+				if len(f.Repair) > 0 || f.Decide == "" {
+					t.Fatalf("%s has a repair or nothing to decide: %+v", reason, f)
+				}
+			}
+			repair()
 		}
 	}
 
@@ -73,7 +77,11 @@ func retentionOff(t *Test) {
 		repair func()
 	}{
 		{"a configuration names host-local", "HostLocalNamed", []string{conf, "host-local"},
-			func() { put(conf, stock("bridge")) }, doctor("HostLocalNamed")},
+			func() { put(conf, stock("bridge")) },
+			func() {
+				t.repairOnNode(n, "HostLocalNamed")
+				configure() // the same without a backup
+			}},
 		{"a package has a file of the plugin's name", "BinaryReplaced", []string{conf, plugin},
 			func() {
 				onNode("d=$(mktemp -d); cp " + cniBin + "/host-local $d/leasehold; touch -d 2020-01-01 $d/leasehold; " +
@@ -82,17 +90,17 @@ func retentionOff(t *Test) {
 			}, reinstall},
 		{"the plugin is in a directory that the runtime does not use", "BinaryMissing", []string{conf, cniBin},
 			func() { onNode("mkdir -p /usr/libexec/cni && mv " + plugin + " /usr/libexec/cni/") },
-			func() { doctor("BinaryMissing")(); onNode("rm /usr/libexec/cni/leasehold") }},
+			func() { reinstall(); onNode("rm /usr/libexec/cni/leasehold") }},
 		{"another IPAM plugin is configured before it", "OtherIPAM",
 			[]string{cniConf + "/05-other.conf", "whereabouts"},
 			func() {
 				put(cniConf+"/05-other.conf", `{"cniVersion":"0.3.1","name":"`+network.Name+
 					`","type":"bridge","ipam":{"type":"whereabouts","range":"10.9.0.0/16"}}`)
-			}, doctor("OtherIPAM")},
+			}, decided("OtherIPAM", func() { onNode("rm " + cniConf + "/05-other.conf") })},
 		{"the configuration is not JSON", "InvalidConfiguration", []string{conf},
-			func() { put(conf, "name: "+network.Name) }, configure},
+			func() { put(conf, "name: "+network.Name) }, decided("InvalidConfiguration", configure)},
 		{"the configuration is removed", "NoConfiguration", []string{cniConf},
-			func() { t.Must(os.Remove(n.Root() + conf)) }, configure},
+			func() { t.Must(os.Remove(n.Root() + conf)) }, decided("NoConfiguration", configure)},
 		{"the runtime uses another directory of configurations, and the pod is recreated", "PodWithoutLease",
 			[]string{conf, "--cni-conf-dir"},
 			func() {

@@ -117,7 +117,7 @@ func (t *Test) forget(n *cluster.Node, pods Pods) {
 func (t *Test) forgetContainer(n *cluster.Node, id string, pid int) {
 	_, err := n.Machine().Run(t.Ctx, "kill", "-9", fmt.Sprint(pid))
 	t.Must(err)
-	t.Eventually(30*time.Second, "container "+id+" is forgotten", func() error {
+	t.Eventually(time.Minute, "container "+id+" is forgotten", func() error {
 		n.Ctr(t.Ctx, "tasks", "rm", "--force", id) // unless containerd was quicker
 		_, err := n.Ctr(t.Ctx, "containers", "rm", id)
 		return err
@@ -348,7 +348,7 @@ func metricsFollow(t *Test) {
 	n := t.Node(2)
 	network := t.ownNetwork(n, "bridge", "10.247.0.0/24").Name
 	has := func(want map[string]float64) {
-		t.Eventually(10*time.Second, fmt.Sprintf("the addresses are %v", want), func() error {
+		t.Eventually(time.Minute, fmt.Sprintf("the addresses are %v", want), func() error {
 			m := t.AgentMetrics(n)
 			for state, count := range want {
 				if is := m.Sum("leasehold_addresses", "network="+network, "state="+state); is != count {
@@ -434,7 +434,7 @@ func flannelLeftover(t *Test) {
 	t.Kept(kept, set.Ready())
 }
 
-// storeLost checks that a removed store is recovered from the agent's snapshot, with its holds.
+// storeLost checks that a removed store is recovered from what the node shows, with its holds.
 func storeLost(t *Test) {
 	n := t.Node(2)
 	// As the last step, because it makes the node accept pools without any record of their use.
@@ -445,20 +445,10 @@ func storeLost(t *Test) {
 	t.Step("three echoservers start on %s; scaled to 1", n.Name)
 	set := t.Echoserver("echoserver", n, 3)
 	kept := set.Ready()
-	began := time.Now()
 	set.Scale(1)
-	snapshot := n.Disk("/var/lib/leasehold/snapshot.json")
-	t.Eventually(time.Minute, "the agent writes a snapshot", func() error {
-		info, err := os.Stat(snapshot)
-		if err == nil && info.ModTime().Before(began) {
-			err = fmt.Errorf("it is of %v", info.ModTime())
-		}
-		return err
-	})
-	t.Step("the agent has written a snapshot; the store and host-local's files are removed; four other pods start")
 	t.LeasesAre(n, "Held", 2*families(t), "echoserver-1", "echoserver-2")
+	t.Step("the store is removed; four other pods start")
 	t.Must(os.Remove(n.Disk("/var/lib/leasehold/leases.db")))
-	t.Must(os.RemoveAll(n.Disk("/var/lib/cni/networks")))
 	t.otherPods("others", n, 4, kept)
 	t.Step("scaled to 3")
 	set.Scale(3)
@@ -505,7 +495,7 @@ func firstConnect(t *Test) {
 		}
 		var took []string
 		for who, first := range firstAnswer {
-			t.Eventually(15*time.Second, who+" gets an answer", func() error {
+			t.Eventually(time.Minute, who+" gets an answer", func() error {
 				if first.Load() == 0 {
 					return errors.New("none")
 				}

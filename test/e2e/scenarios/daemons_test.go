@@ -67,7 +67,7 @@ func containerdRestartInAdd(t *Test) {
 	unlock := t.lockPlugin(n)
 	defer unlock()
 	set.Scale(1)
-	t.Eventually(30*time.Second, "the plugin runs", func() error {
+	t.Eventually(time.Minute, "the plugin runs", func() error {
 		if pids := runningPlugins(n, t.Cluster.IPAM); len(pids) == 0 {
 			return errors.New("no plugin runs")
 		}

@@ -30,12 +30,12 @@ import (
 
 // doctorFinding is a finding of doctor as its JSON has it.
 type doctorFinding struct {
-	Reason, Subject, What, Why string
-	Repair                     []string
+	Reason, Subject, What, Why, Decide string
+	Repair                             []string
 }
 
 // doctor has `kubectl leasehold doctor` find nothing in a healthy cluster, and each of several
-// faults, whose commands repair it.
+// faults. Its commands repair them, or it says what there is to decide, and the scenario decides.
 func doctor(t *Test) {
 	dir := t.pluginDir()
 	t.Step("kubectl leasehold doctor, and leasectl doctor on each node, find nothing")
@@ -55,7 +55,12 @@ func doctor(t *Test) {
 	t.Cleanup(func() {
 		t.Kubectl("--namespace="+cluster.System, "delete", "configmap", "leasehold-limits", "--ignore-not-found")
 	})
-	t.repairs(dir, "NamespaceLimit")
+	t.decide(dir, "NamespaceLimit")
+	release := "PATH=$PWD:$PATH; kubectl leasehold release --namespace=" + t.NS + " --held --yes"
+	if out, err := t.shell(dir, release); err != nil {
+		t.Fatalf("kubectl leasehold release: %v\n%s", err, out)
+	}
+	t.healthy(dir)
 	t.Kubectl("--namespace="+cluster.System, "delete", "configmap", "leasehold-limits")
 
 	agent := t.Agent(t.Node(1))
@@ -66,21 +71,29 @@ func doctor(t *Test) {
 	t.Step("there is no manager while its certificate expires")
 	t.WithoutManager()
 	t.expireCertificate()
-	t.repairs(dir, "ManagerDown", "CertificateExpired")
+	t.decide(dir, "ManagerDown")
+	t.repair(dir, "CertificateExpired")
+	t.withManager(dir)
 
 	t.Step("there is no manager while the webhook's CA is removed")
 	t.WithoutManager()
 	t.Kubectl("patch", "mutatingwebhookconfiguration", cluster.Manager, "--type=json", "-p",
 		`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
-	t.repairs(dir, "ManagerDown", "WebhookCA")
+	t.decide(dir, "ManagerDown")
+	t.repair(dir, "WebhookCA")
+	t.withManager(dir)
 
 	t.Step("objects of the manifests are deleted")
 	t.Kubectl("delete", "validatingadmissionpolicy", "leasehold-annotations")
 	t.Kubectl("delete", "validatingadmissionpolicybinding", "leasehold-agent")
 	t.Kubectl("delete", "mutatingwebhookconfiguration", cluster.Manager)
-	t.repairs(dir, "PolicyMissing", "WebhookMissing")
+	t.decide(dir, "PolicyMissing", "WebhookMissing")
+	t.Must(t.Cluster.Apply(t.Ctx))
+	t.healthy(dir)
 	t.Kubectl("delete", "crd", "ipreservations.ipam.leasehold.dev")
-	t.repairs(dir, "CRDMissing")
+	t.decide(dir, "CRDMissing")
+	t.Must(t.Cluster.Apply(t.Ctx))
+	t.healthy(dir)
 	t.published(t.Echoserver("published", t.Node(1), 1).Pods())
 
 	t.Step("the agents' DaemonSet loses hostPID")
@@ -90,7 +103,9 @@ func doctor(t *Test) {
 	})
 	t.Kubectl("--namespace="+cluster.System, "patch", "daemonset", cluster.Agent, "-p",
 		`{"spec":{"template":{"spec":{"hostPID":false}}}}`)
-	t.repairs(dir, "AgentBlind")
+	t.decide(dir, "AgentBlind")
+	t.Must(t.Cluster.Apply(t.Ctx))
+	t.healthy(dir)
 
 	t.Step("the annotation of a workload has a wrong key")
 	typo := t.Echoserver("typo", t.Node(2), 1, func(template *corev1.PodTemplateSpec) {
@@ -98,7 +113,10 @@ func doctor(t *Test) {
 		template.Annotations["io.kubernetes.cri/reserved-ip-duratoin"] = "10"
 	})
 	before := typo.Ready()
-	t.repairs(dir, "AnnotationUnread")
+	t.decide(dir, "AnnotationUnread")
+	t.Kubectl("--namespace="+t.NS, "patch", "statefulset", typo.Name, "--type=merge", "-p", `{"spec":{"template":{`+
+		`"metadata":{"annotations":{"io.kubernetes.cri/reserved-ip-duratoin":null,"`+Window+`":"10"}}}}}`)
+	t.healthy(dir)
 	before = typo.ReadyBut(before)
 	t.published(before)
 	t.Kept(before, typo.Recreate())
@@ -126,37 +144,51 @@ func (t *Test) storeDoctor(dir string, n *cluster.Node, pods Pods) {
 
 // repairOnNode waits until leasectl doctor finds a reason on a node, runs the commands that it
 // prints there, and waits until it finds the reason no more.
-func (t *Test) repairOnNode(n *cluster.Node, reason string, flags ...string) {
-	path := "PATH=" + filepath.Dir(t.Cluster.Leasectl()) + ":$PATH\n"
-	find := func() (found []doctorFinding) {
-		out, err := n.Machine().Run(t.Ctx, "sh", "-ec", path+"leasectl doctor -o json "+strings.Join(flags, " ")+
-			" || test $? -le 2")
-		t.Must(err)
-		var report struct{ Findings []doctorFinding }
-		t.Must(json.Unmarshal(out, &report))
-		return slices.DeleteFunc(report.Findings, func(f doctorFinding) bool { return f.Reason != reason })
+func (t *Test) repairOnNode(n *cluster.Node, reason string) {
+	for _, f := range t.foundOnNode(n, reason) {
+		if len(f.Repair) == 0 {
+			t.Fatalf("%s has no repair: %s", f.Reason, f.Decide)
+		}
+		for _, line := range f.Repair {
+			if out, err := n.Machine().Run(t.Ctx, "sh", "-ec", t.leasectlPath()+line); err != nil {
+				t.Fatalf("%s: %v\n%s", line, err, out)
+			}
+		}
 	}
-	var found []doctorFinding
-	t.Eventually(30*time.Second, "leasectl doctor finds "+reason, func() error {
-		if found = find(); len(found) == 0 {
+	t.Eventually(time.Minute, "leasectl doctor finds it no more", func() error {
+		if found := t.examineNode(n, reason); len(found) > 0 {
+			return fmt.Errorf("it finds %+v", found)
+		}
+		return nil
+	})
+}
+
+// foundOnNode waits until leasectl doctor finds a reason on a node, and returns the findings.
+func (t *Test) foundOnNode(n *cluster.Node, reason string) (found []doctorFinding) {
+	t.Eventually(time.Minute, "leasectl doctor finds "+reason, func() error {
+		if found = t.examineNode(n, reason); len(found) == 0 {
 			return errors.New("it does not")
 		}
 		return nil
 	})
 	for _, f := range found {
-		t.Step("%s: %s: %s\n    %s", f.Reason, f.Subject, f.What, strings.Join(f.Repair, "\n    "))
-		for _, line := range f.Repair {
-			if out, err := n.Machine().Run(t.Ctx, "sh", "-ec", path+line); err != nil {
-				t.Fatalf("%s: %v\n%s", line, err, out)
-			}
-		}
+		t.Step("%s: %s: %s\n    %s%s", f.Reason, f.Subject, f.What, f.Decide, strings.Join(f.Repair, "\n    "))
 	}
-	t.Eventually(30*time.Second, "leasectl doctor finds it no more", func() error {
-		if found = find(); len(found) > 0 {
-			return fmt.Errorf("it finds %+v", found)
-		}
-		return nil
-	})
+	return found
+}
+
+// examineNode returns what leasectl doctor finds on a node for a reason.
+func (t *Test) examineNode(n *cluster.Node, reason string) []doctorFinding {
+	out, err := n.Machine().Run(t.Ctx, "sh", "-ec", t.leasectlPath()+"leasectl doctor -o json || test $? -le 2")
+	t.Must(err)
+	var report struct{ Findings []doctorFinding }
+	t.Must(json.Unmarshal(out, &report))
+	return slices.DeleteFunc(report.Findings, func(f doctorFinding) bool { return f.Reason != reason })
+}
+
+// leasectlPath returns the line of a shell with which it finds leasectl.
+func (t *Test) leasectlPath() string {
+	return "PATH=" + filepath.Dir(t.Cluster.Leasectl()) + ":$PATH\n"
 }
 
 // pluginDir returns a directory with leasectl as kubectl's plugin, and with an ssh that runs
@@ -208,67 +240,57 @@ func (t *Test) repairs(dir string, reasons ...string) {
 	t.Step("doctor finds nothing")
 }
 
-// repair waits until doctor finds all reasons, and runs the commands that it prints.
+// repair waits until doctor finds all reasons, and runs the commands that it prints for them.
 func (t *Test) repair(dir string, reasons ...string) {
 	var lines []string
-	t.Eventually(90*time.Second, fmt.Sprintf("doctor finds %q", reasons), func() error {
-		found, err := t.findings(dir)
-		text := fmt.Sprintf("%+v", found)
-		lines = nil
-		for _, reason := range reasons {
-			if !strings.Contains(text, "{Reason:"+reason+" ") {
-				return fmt.Errorf("%s is not among %s, %w", reason, text, err)
+	for _, f := range t.found(dir, reasons...) {
+		if len(f.Repair) == 0 {
+			t.Fatalf("%s has no repair: %s", f.Reason, f.Decide)
+		}
+		for _, line := range f.Repair {
+			if !slices.Contains(lines, line) {
+				lines = append(lines, line)
 			}
 		}
-		for _, f := range found {
-			t.Step("%s: %s: %s\n    %s", f.Reason, f.Subject, f.What, strings.Join(f.Repair, "\n    "))
-			for _, line := range f.Repair {
-				if !slices.Contains(lines, line) {
-					lines = append(lines, line)
-				}
-			}
-		}
-		return nil
-	})
+	}
 	if out, err := t.shell(t.Cluster.Repo, "PATH="+dir+":$PATH\n"+strings.Join(lines, "\n")); err != nil {
 		t.Fatalf("the commands of doctor: %v\n%s", err, out)
 	}
 }
 
-// doctorScheduler has a scheduler that ignores nominations, although --schedulers names it.
-func doctorScheduler(t *Test) {
-	const scheduler = "e2e-scheduler"
-	dir, one, two := t.pluginDir(), t.Node(1), t.Node(2)
-	t.Kubectl("--namespace="+cluster.System, "patch", "deployment", cluster.Manager, "--type=strategic", "-p",
-		`{"spec":{"template":{"spec":{"containers":[{"name":"manager","args":["--schedulers","default-scheduler,`+
-			scheduler+`"]}]}}}}`)
-	t.Cleanup(func() {
-		t.Must(t.Cluster.Apply(t.Ctx))
-		t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
-	})
-	t.managersReplaced()
+// decide waits until doctor finds all reasons, and checks that it prints for them what there is to
+// decide, and no command as a repair.
+func (t *Test) decide(dir string, reasons ...string) {
+	for _, f := range t.found(dir, reasons...) {
+		if len(f.Repair) > 0 || f.Decide == "" {
+			t.Fatalf("%s has a repair or nothing to decide: %+v", f.Reason, f)
+		}
+	}
+}
 
-	set := t.echoserver("blind", nil, 3, KeptFor("1h"), func(template *corev1.PodTemplateSpec) {
-		template.Spec.SchedulerName = scheduler
+// found waits until doctor finds all reasons, and returns their findings.
+func (t *Test) found(dir string, reasons ...string) (found []doctorFinding) {
+	t.Eventually(90*time.Second, fmt.Sprintf("doctor finds %q", reasons), func() error {
+		all, err := t.findings(dir)
+		found = slices.DeleteFunc(slices.Clone(all), func(f doctorFinding) bool {
+			return !slices.Contains(reasons, f.Reason)
+		})
+		for _, reason := range reasons {
+			if !slices.ContainsFunc(found, func(f doctorFinding) bool { return f.Reason == reason }) {
+				return fmt.Errorf("%s is not among %+v, %w", reason, all, err)
+			}
+		}
+		return nil
 	})
-	_, err := t.Client.AppsV1().StatefulSets(t.NS).Create(t.Ctx, &set, metav1.CreateOptions{})
-	t.Must(err)
-	t.Cleanup(t.Clear)
-	s := t.set("blind", 3)
-	t.bind(s, nil, one)
-	before := s.Ready()
-	t.published(before)
-	t.Step("three pods of %s are deleted, and it binds their successors to another node", scheduler)
-	s.Delete(before)
-	t.bind(s, before, two)
-	elsewhere := s.ReadyBut(before)
-	t.repair(dir, "NominationsIgnored")
-	t.managersReplaced()
-	t.published(elsewhere)
-	t.Step("the manager uses node affinity for it: it finds the node")
-	s.Delete(elsewhere)
-	t.bind(s, elsewhere, two)
-	t.Kept(elsewhere, s.ReadyBut(elsewhere))
+	for _, f := range found {
+		t.Step("%s: %s: %s\n    %s%s", f.Reason, f.Subject, f.What, f.Decide, strings.Join(f.Repair, "\n    "))
+	}
+	return found
+}
+
+// withManager scales the manager up again, and waits until doctor finds nothing.
+func (t *Test) withManager(dir string) {
+	t.Kubectl("--namespace="+cluster.System, "scale", "deployment", cluster.Manager, "--replicas=2")
 	t.healthy(dir)
 }
 
@@ -300,7 +322,7 @@ func (t *Test) bind(s *Set, old Pods, n *cluster.Node) {
 			case p.UID == old[name].UID:
 			case p.Spec.NodeName != "":
 				bound++
-			case len(p.Spec.SchedulingGates) == 0:
+			default:
 				binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: t.NS, Name: name, UID: p.UID},
 					Target: corev1.ObjectReference{Kind: "Node", Name: n.Name}}
 				if err := t.Client.CoreV1().Pods(t.NS).Bind(t.Ctx, binding, metav1.CreateOptions{}); err != nil {

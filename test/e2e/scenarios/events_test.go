@@ -28,7 +28,7 @@ func eventsReported(t *Test) {
 	t.Step("%s", t.EventOf(before, "ReservationLimited", "10m0s", "cut to", longest.String()))
 	set.Scale(0)
 	// Until the hold is collected, because a new pod defers its end.
-	t.Eventually(longest+10*time.Second, "its window ends", func() error {
+	t.Eventually(longest+time.Minute, "its window ends", func() error {
 		for _, e := range t.History(n) {
 			if e.Event == "Expired" && e.Pod == before.Name {
 				return nil
@@ -55,7 +55,7 @@ func eventsReported(t *Test) {
 		return nil
 	})
 	t.InSync(n, soon, "five addresses are in use")
-	t.Eventually(30*time.Second, "one of them has the event AddressPoolLow", func() error {
+	t.Eventually(time.Minute, "one of them has the event AddressPoolLow", func() error {
 		for _, p := range pods {
 			for _, text := range t.Events(string(p.UID), "AddressPoolLow") {
 				t.Step("%s", text)
@@ -155,7 +155,7 @@ func (t *Test) mirror(name string, generation int) corev1.Pod {
 		found = *p
 		return nil
 	})
-	t.Eventually(10*time.Second, name+" is published", func() error {
+	t.Eventually(time.Minute, name+" is published", func() error {
 		hash := found.Annotations["kubernetes.io/config.hash"]
 		for _, r := range t.Reservations() {
 			if r.Spec.PodName == name && r.Status.PodUID == hash {
@@ -174,7 +174,7 @@ func (t *Test) rights() {
 		"admin": "yes yes yes no no"} {
 		t.Kubectl("create", "rolebinding", role, "--clusterrole="+role, "--user="+t.NS+"-"+role)
 		var got string
-		t.Eventually(10*time.Second, "the rights of "+role, func() error {
+		t.Eventually(time.Minute, "the rights of "+role, func() error {
 			var words []string
 			for _, verb := range []string{"list", "watch", "patch", "delete"} {
 				out, _ := t.kubectl("", "auth", "can-i", verb, "ipreservations.ipam.leasehold.dev",

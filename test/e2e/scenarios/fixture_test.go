@@ -29,6 +29,7 @@ type Test struct {
 	NS      string
 	Long    bool
 
+	watch      *inspect.OverlapWatch
 	publisher  *publisher
 	suite      *suite
 	scenario   scenario
@@ -233,7 +234,7 @@ func (t *Test) Clear() {
 	if !t.Cluster.Retains() {
 		return
 	}
-	t.Eventually(30*time.Second, "no address is leaked", func() error {
+	t.Eventually(time.Minute, "no address is leaked", func() error {
 		for _, name := range t.nodes {
 			leases, _ := t.Leases(t.Cluster.Node(name))
 			for _, l := range leases {
@@ -262,7 +263,7 @@ func (t *Test) CheckStores() {
 // Sandbox returns the running sandbox of a pod, which is on node n.
 func (t *Test) Sandbox(n *cluster.Node, pod corev1.Pod) inspect.Sandbox {
 	var running inspect.Sandbox
-	t.Eventually(30*time.Second, "a sandbox of "+pod.Name, func() error {
+	t.Eventually(time.Minute, "a sandbox of "+pod.Name, func() error {
 		for _, s := range t.sandboxes(n) {
 			if s.UID == string(pod.UID) && s.Ready {
 				running = s
@@ -369,7 +370,7 @@ func (t *Test) Events(uid, reason string) []string {
 // returns the message.
 func (t *Test) EventOf(pod corev1.Pod, reason string, words ...string) string {
 	var found string
-	t.Eventually(30*time.Second, fmt.Sprintf("event %s of %s with %q", reason, pod.Name, words), func() error {
+	t.Eventually(time.Minute, fmt.Sprintf("event %s of %s with %q", reason, pod.Name, words), func() error {
 		texts := t.Events(string(pod.UID), reason)
 		for _, text := range texts {
 			if containsAll(text, words) {

@@ -91,11 +91,9 @@ func installNamed(t *Test) {
 	s.pods = s.set.Recreate()
 	t.Step("host-local has served ADDs meanwhile")
 	dir := t.pluginDir()
-	repair := func(reason string) {
-		t.repair(dir, reason)
-		s.becomesActive(time.Now())
-	}
-	repair("FlannelDefault")
+	t.decide(dir, "FlannelDefault")
+	t.leasectl("install", "--yes")
+	s.becomesActive(time.Now())
 	t.Kept(s.pods, s.set.Recreate())
 
 	n := t.Node(1)
@@ -104,13 +102,16 @@ func installNamed(t *Test) {
 	_, err := n.Machine().Run(t.Ctx, "cp", "-f", hostLocal, cniBin+"/leasehold")
 	t.Must(err)
 	s.becomesReported(began, t.nodes[:1], "BinaryReplaced", flannelConflist, cniBin+"/leasehold")
-	repair("BinaryReplaced")
+	t.repair(dir, "BinaryReplaced")
+	s.becomesActive(time.Now())
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
 	t.Kept(s.pods, s.set.Recreate())
 
 	t.Step("the configuration of %s is removed", n.Name)
 	t.Must(os.Remove(n.Root() + flannelConflist))
-	repair("NoConfiguration")
+	t.decide(dir, "NoConfiguration")
+	t.Kubectl("rollout", "restart", "-n", flannelNamespace, "daemonset/kube-flannel-ds")
+	s.becomesActive(time.Now())
 	t.Kept(s.pods, s.set.Recreate())
 
 	t.Step("two addresses are held; the third is in use by a pod whose configuration names leasehold")
@@ -132,6 +133,111 @@ func installNamed(t *Test) {
 	}
 	s.set.Scale(0)
 	s.assertHostLocalWorks()
+}
+
+// uninstallAsks removes leasehold from a cluster in which it cannot be removed from some nodes at
+// first: nothing changes meanwhile. Then a configuration that was edited by hand is put back, and
+// pods end whose stored configuration names leasehold.
+func uninstallAsks(t *Test) {
+	s := t.stockCluster()
+	s.failures() // a node loses power
+	t.Must(t.Cluster.Apply(t.Ctx))
+	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
+	edited, stored, down := t.Node(1), t.Node(2), t.Node(3)
+	stock, err := os.ReadFile(edited.Root() + flannelConflist)
+	t.Must(err)
+	named := strings.Replace(string(stock), `"type": "flannel",`,
+		`"type": "flannel", "ipam": {"type": "leasehold"},`, 1)
+	put := func(n *cluster.Node, content string) {
+		t.Must(os.WriteFile(n.Root()+flannelConflist, []byte(content), 0o644))
+	}
+	t.Step("leasehold is named by hand in flannel's configuration on %s and %s, and pods start", edited.Name,
+		stored.Name)
+	for _, n := range []*cluster.Node{edited, stored} {
+		put(n, named)
+		t.retentionIs(n, "cbr0", 1)
+	}
+	s.set.Recreate()
+	t.Step("on %s, host-local is put back by hand; its pods stay", stored.Name)
+	put(stored, string(stock))
+
+	t.Step("%s loses power", down.Name)
+	t.powerOff(down)
+	t.waitNotReady(down)
+	s.uninstallFails(down.Name + ": the node does not answer")
+	t.powerOn(down)
+
+	t.Step("the configuration of %s is one that cannot be put back", edited.Name)
+	unclear := strings.Replace(named, `"ipam":`, `"ipam": null, "IPAM":`, 1)
+	put(edited, unclear)
+	s.uninstallFails(edited.Name+": "+flannelConflist+": it names leasehold", "cannot be changed")
+	if now, err := os.ReadFile(edited.Root() + flannelConflist); err != nil || string(now) != unclear {
+		t.Errorf("the configuration of %s was changed: %s, %v", edited.Name, now, err)
+	}
+	put(edited, named)
+
+	before := s.set.Ready()
+	text := s.remove()
+	link := cniBin + "/leasehold is a link to host-local now"
+	byHand := edited.Name + ": " + flannelConflist + " was edited by hand"
+	for _, want := range []string{byHand, stored.Name + ": " + link} {
+		if !strings.Contains(text, want) {
+			t.Errorf("uninstall has printed %s\nwant %q", text, want)
+		}
+	}
+	for path, want := range map[string]string{flannelConflist: strings.Replace(named, `"leasehold"`, `"host-local"`, 1),
+		flannelConflist + ".before-uninstall": named} {
+		if now, err := os.ReadFile(edited.Root() + path); err != nil || string(now) != want {
+			t.Errorf("%s is %s, %v; want %s", path, now, err, want)
+		}
+	}
+	for name, p := range s.set.Ready() {
+		if old := before[name]; p.UID != old.UID || addresses(p) != addresses(old) || restarts(p) != restarts(old) {
+			t.Errorf("%s was replaced or restarted", name)
+		}
+	}
+	t.Step("pods that were started with leasehold end")
+	s.set.Scale(0)
+	s.assertHostLocalWorks()
+	for _, n := range []*cluster.Node{edited, stored} {
+		if target, err := os.Readlink(n.Disk(cniBin + "/leasehold")); target != "host-local" {
+			t.Errorf("leasehold of %s is a link to %q, %v", n.Name, target, err)
+		}
+		t.Must(os.Remove(n.Disk(cniBin + "/leasehold")))
+	}
+	t.Must(os.Remove(edited.Root() + flannelConflist + ".before-uninstall"))
+}
+
+// uninstallFails runs leasectl uninstall, which has to print the words of an error and to change
+// nothing.
+func (s *stockCluster) uninstallFails(words ...string) {
+	s.Step("leasectl uninstall")
+	out, err := exec.CommandContext(s.Ctx, s.Cluster.Leasectl(), "uninstall", "--timeout=2m",
+		"--kubectl="+s.Cluster.Kubectl(), "--kubeconfig="+s.Cluster.Kubeconfig()).CombinedOutput()
+	s.Step("%s", out)
+	if err == nil {
+		s.Fatalf("it has succeeded")
+	}
+	for _, want := range append(words, "nothing was removed") {
+		if !strings.Contains(string(out), want) {
+			s.Errorf("it does not print %q", want)
+		}
+	}
+	s.Kubectl("get", "mutatingwebhookconfiguration", cluster.Manager)
+	s.Kubectl("get", "-n", cluster.System, "daemonset", cluster.Agent)
+	if replicas := s.Kubectl("get", "-n", cluster.System, "deployment", cluster.Manager, "-o",
+		"jsonpath={.spec.replicas}"); replicas != "2" {
+		s.Errorf("the manager has %s replicas", replicas)
+	}
+	s.Eventually(time.Minute, "nothing of it is left", func() error {
+		pods := s.Kubectl("get", "-n", cluster.System, "pod,daemonset", "-l",
+			"app.kubernetes.io/name=leasehold-uninstall", "-o", "name")
+		// The pod of a node that is off ends when the node is back.
+		if lines := strings.Fields(pods); len(lines) > 1 || strings.Contains(pods, "daemonset") {
+			return fmt.Errorf("there is %s", pods)
+		}
+		return nil
+	})
 }
 
 // A stockCluster is a cluster with flannel as its own manifest installs it and with running pods,
@@ -209,10 +315,11 @@ func (s *stockCluster) applyFlannel() {
 	s.Kubectl("rollout", "status", "-n", flannelNamespace, "daemonset/kube-flannel-ds", "--timeout=1m")
 }
 
-// remove removes leasehold from the cluster as a user does.
-func (s *stockCluster) remove() {
-	s.leasectl("uninstall", "--crds")
+// remove removes leasehold from the cluster as a user does, and returns what that prints.
+func (s *stockCluster) remove() string {
+	text := s.leasectl("uninstall", "--crds")
 	s.removed = true
+	return text
 }
 
 // restore deploys leasehold as all other scenarios expect it.
@@ -232,8 +339,9 @@ func (s *stockCluster) restore() {
 	}
 }
 
-// leasectl runs a command of leasectl that calls kubectl, and logs when it prints each line.
-func (t *Test) leasectl(args ...string) {
+// leasectl runs a command of leasectl that calls kubectl, logs when it prints each line, and
+// returns the lines.
+func (t *Test) leasectl(args ...string) string {
 	t.Step("leasectl %s", strings.Join(args, " "))
 	cmd := exec.CommandContext(t.Ctx, t.Cluster.Leasectl(), append(args, "--timeout=2m",
 		"--kubectl="+t.Cluster.Kubectl(), "--kubeconfig="+t.Cluster.Kubeconfig())...)
@@ -242,13 +350,16 @@ func (t *Test) leasectl(args ...string) {
 	var failed bytes.Buffer
 	cmd.Stderr = &failed
 	t.Must(cmd.Start())
+	var text strings.Builder
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		t.Step("  %s", lines.Text())
+		fmt.Fprintln(&text, lines.Text())
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("leasectl %s: %v\n%s", strings.Join(args, " "), err, failed.Bytes())
 	}
 	t.Step("done")
+	return text.String()
 }
 
 // quickStart runs the commands of README.md's quick start, which end with pods that were replaced.
@@ -516,7 +627,7 @@ func (s *stockCluster) assertHostLocalWorks() {
 	began := time.Now()
 	s.Echoserver("next", nil, 20, KeptFor("")).Ready()
 	s.Step("20 pods have got their addresses of host-local after %.1f s", time.Since(began).Seconds())
-	s.Eventually(30*time.Second, "host-local's files are those of the pods", func() error {
+	s.Eventually(time.Minute, "host-local's files are those of the pods", func() error {
 		pods, err := s.Client.CoreV1().Pods("").List(s.Ctx, metav1.ListOptions{})
 		s.Must(err)
 		for _, name := range s.nodes {

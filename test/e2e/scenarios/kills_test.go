@@ -98,7 +98,7 @@ func (t *Test) killContainers(n *cluster.Node, pod corev1.Pod) {
 func (t *Test) killPID(n *cluster.Node, pid string) {
 	_, err := n.Machine().Run(t.Ctx, "kill", "-9", pid)
 	t.Must(err)
-	t.Eventually(10*time.Second, "process "+pid+" is gone", func() error {
+	t.Eventually(time.Minute, "process "+pid+" is gone", func() error {
 		if _, err := n.Machine().Run(t.Ctx, "kill", "-0", pid); err == nil {
 			return errors.New("it is still there")
 		}

@@ -101,7 +101,7 @@ metadata:
 rules:
 - {apiGroups: ["e2e.leasehold.dev"], resources: ["databases"], verbs: ["get", "list", "watch"]}
 `)
-	t.Eventually(30*time.Second, "the manager may list databases", func() error {
+	t.Eventually(time.Minute, "the manager may list databases", func() error {
 		if rules := t.Kubectl("get", "clusterrole", "leasehold-manager-kinds", "-o",
 			"jsonpath={.rules}"); !strings.Contains(rules, "databases") {
 			return fmt.Errorf("its rules are %s", rules)
@@ -359,7 +359,7 @@ func ppsKruise(t *Test) {
 	}
 	t.ourWebhooks(true)
 	t.Step("Kruise and its CRD are removed; leasehold's webhooks and CRD exist again")
-	t.Eventually(30*time.Second, "the saved objects are restored", func() error {
+	t.Eventually(time.Minute, "the saved objects are restored", func() error {
 		if out, err := t.shell(dir, "kubectl apply"+apply); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -449,7 +449,7 @@ func (t *Test) ourWebhooks(there bool) {
 // it is the only one.
 func (t *Test) singleEvent(uid, reason string) string {
 	var texts []string
-	t.Eventually(30*time.Second, "event "+reason, func() error {
+	t.Eventually(time.Minute, "event "+reason, func() error {
 		events, err := t.Client.CoreV1().Events("").List(t.Ctx,
 			metav1.ListOptions{FieldSelector: "involvedObject.uid=" + uid + ",reason=" + reason})
 		t.Must(err)
@@ -494,7 +494,7 @@ func ppsWebhook(t *Test) {
 
 // pps waits until the mutating webhooks for PersistentPodStates are these.
 func (t *Test) pps(want ...string) {
-	t.Eventually(30*time.Second, fmt.Sprintf("webhooks %q", want), func() error {
+	t.Eventually(time.Minute, fmt.Sprintf("webhooks %q", want), func() error {
 		c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx,
 			"leasehold-apps-kruise-io", metav1.GetOptions{})
 		if err != nil {

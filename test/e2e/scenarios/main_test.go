@@ -94,6 +94,8 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 		table, limit = soakTable, soaks+30*time.Minute
 	case rounds != 0:
 		table, limit = rollTable, time.Duration(2*rounds)*2*rollLimit
+	case os.Getenv(conformanceEnv) != "":
+		table, limit = conformanceTable, 2*conformanceLimit+10*time.Minute
 	}
 	r := &rig{ctx: ctx}
 	scenarios = &suite{ctx: ctx, table: table, nodes: o.Nodes, retains: o.Retains(), limit: limit,

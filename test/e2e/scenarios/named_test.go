@@ -171,11 +171,11 @@ func namedRecreate(t *Test) {
 }
 
 func namedRollout(t *Test) {
-	t.Step("a Deployment of three pods with maxSurge 0 is rolled out ten times, all pods at once or one by one")
+	t.Step("a Deployment of three pods with maxSurge 0 is rolled out five times, all pods at once or one by one")
 	set := t.Named("registry", nil, 3, unavailable(3))
 	before := set.Ready()
-	for i := range 10 {
-		if i == 8 {
+	for i := range 5 {
+		if i == 3 {
 			set.patchDeployment(`{"spec":{"strategy":{"rollingUpdate":{"maxUnavailable":1}}}}`)
 		}
 		began := time.Now()
@@ -278,7 +278,7 @@ func (t *Test) countFirst(n *cluster.Node) {
 	set := t.Named("many", n, size, recreateStrategy)
 	for i := range rounds {
 		pods := set.Ready()
-		t.Eventually(30*time.Second, "all leases have the name", func() error {
+		t.Eventually(time.Minute, "all leases have the name", func() error {
 			named := 0
 			leases, _ := t.Leases(n)
 			for _, l := range leases {

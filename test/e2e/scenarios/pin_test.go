@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,13 +21,13 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
-// The annotations, labels and gates that the manager sets on pods.
+// The annotations and labels of the pin.
 const (
-	pinMode    = "leasehold.dev/pin"
-	pinnedNode = "leasehold.dev/pinned-node"
-	pinReason  = "leasehold.dev/pin-reason"
-	retained   = "leasehold.dev/retained"
-	gate       = "leasehold.dev/nominate"
+	pinMode     = "leasehold.dev/pin"
+	pinPatience = "leasehold.dev/pin-patience"
+	pinnedNode  = "leasehold.dev/pinned-node"
+	pinReason   = "leasehold.dev/pin-reason"
+	retained    = "leasehold.dev/retained"
 )
 
 // Pin sets the mode of the pods' pin.
@@ -36,22 +35,9 @@ func Pin(mode string) Option {
 	return func(template *corev1.PodTemplateSpec) { template.Annotations[pinMode] = mode }
 }
 
-// NotPreempting gives the pods a priority class that does not preempt.
-func (t *Test) NotPreempting() Option {
-	never := corev1.PreemptNever
-	classes := t.Client.SchedulingV1().PriorityClasses()
-	_, err := classes.Create(t.Ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: t.NS}, Value: 1,
-		PreemptionPolicy: &never}, metav1.CreateOptions{})
-	t.Must(err)
-	t.Cleanup(func() { t.Must(classes.Delete(t.Ctx, t.NS, metav1.DeleteOptions{})) })
-	return func(template *corev1.PodTemplateSpec) { template.Spec.PriorityClassName = t.NS }
-}
-
-// GatedBy adds a scheduling gate.
-func GatedBy(name string) Option {
-	return func(template *corev1.PodTemplateSpec) {
-		template.Spec.SchedulingGates = append(template.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: name})
-	}
+// Patience sets how long a pinned pod waits for its node.
+func Patience(d string) Option {
+	return func(template *corev1.PodTemplateSpec) { template.Annotations[pinPatience] = d }
 }
 
 // Needing makes each pod request one unit of a resource.
@@ -88,7 +74,7 @@ func (t *Test) moved(before, after Pods, name string) corev1.Pod {
 
 // published waits until the reservations of all these pods are there, on their nodes.
 func (t *Test) published(pods Pods) {
-	t.Eventually(30*time.Second, "the reservations are published", func() error {
+	t.Eventually(time.Minute, "the reservations are published", func() error {
 		for name, p := range pods {
 			r, found := t.Reservation(name, t.NodeOf(p))
 			if !found || r.Status.PodUID != string(p.UID) {
@@ -111,7 +97,7 @@ func pin(t *Test) {
 }
 
 func pinModes(t *Test) {
-	for _, mode := range []string{"nominate", "require", "prefer"} {
+	for mode, effect := range map[string]string{"require": "require", "prefer": "prefer", "nominate": "require"} {
 		t.Step("%s: deleted and recreated on their nodes", mode)
 		set := t.Echoserver(mode, nil, 3, Pin(mode))
 		before := set.Ready()
@@ -119,7 +105,7 @@ func pinModes(t *Test) {
 		after := set.Recreate()
 		t.onSameNodes(before, after)
 		for name, p := range after {
-			if p.Annotations[pinnedNode] != p.Spec.NodeName || !strings.Contains(p.Annotations[pinReason], mode) {
+			if p.Annotations[pinnedNode] != p.Spec.NodeName || !strings.Contains(p.Annotations[pinReason], effect) {
 				t.Fatalf("the annotations of %s are %v", name, p.Annotations)
 			}
 		}
@@ -130,6 +116,23 @@ func pinModes(t *Test) {
 	for name, p := range set.Pods() {
 		if _, pinned := p.Annotations[pinnedNode]; pinned || p.Labels[retained] == "" {
 			t.Fatalf("%s has the annotations %v and the labels %v", name, p.Annotations, p.Labels)
+		}
+	}
+	t.Step("the webhook is not called for pods without a window, or whose user has set the node or the host's network")
+	for name, change := range map[string]func(*corev1.Pod){
+		"without-a-window": func(p *corev1.Pod) { delete(p.Annotations, Window) },
+		"placed":           func(p *corev1.Pod) { p.Spec.NodeName = t.Node(1).Name },
+		"host-network":     func(p *corev1.Pod) { p.Spec.HostNetwork = true },
+		"generated":        func(p *corev1.Pod) { p.Name, p.GenerateName = "", "generated-" },
+	} {
+		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{Window: "10"}},
+			Spec: t.echoserver(name, nil, 1).Spec.Template.Spec}
+		change(&p)
+		got, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &p,
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		t.Must(err)
+		if got.Labels[retained] != "" || got.Annotations[pinReason] != "" {
+			t.Fatalf("%s has the annotations %v and the labels %v", name, got.Annotations, got.Labels)
 		}
 	}
 }
@@ -165,7 +168,7 @@ func pinShortLife(t *Test) {
 }
 
 func pinElsewhere(t *Test) {
-	for _, mode := range []string{"nominate", "prefer"} {
+	for _, mode := range []string{"require", "prefer"} {
 		set := t.Echoserver(mode, nil, 1, Pin(mode))
 		for _, obstacle := range []struct {
 			name  string
@@ -191,14 +194,11 @@ func pinElsewhere(t *Test) {
 	}
 }
 
-// hold is another controller's gate.
-const hold = "example.com/hold"
-
-// slot is an extended resource of which slots gives each node one unit.
+// slot is an extended resource.
 const slot = "leasehold.dev/e2e-slot"
 
-// slots gives every node one slot until the scenario ends.
-func (t *Test) slots() {
+// slots gives every node that many slots until the scenario ends.
+func (t *Test) slots(count int) {
 	for _, name := range t.Cluster.NodeNames() {
 		patch := func(value string) {
 			data := fmt.Sprintf(`{"status":{"capacity":{%q:%s},"allocatable":{%q:%s}}}`, slot, value, slot, value)
@@ -206,86 +206,9 @@ func (t *Test) slots() {
 				metav1.PatchOptions{}, "status")
 			t.Must(err)
 		}
-		patch(`"1"`)
+		patch(strconv.Quote(strconv.Itoa(count)))
 		t.Cleanup(func() { patch("null") })
 	}
-}
-
-func pinFull(t *Test) {
-	t.slots()
-	notPreempting := t.NotPreempting()
-	for _, mode := range []string{"nominate", "prefer"} {
-		t.Step("%s: another pod takes its node; it does not preempt, and another controller gates it for a while", mode)
-		set := t.Echoserver(mode, nil, 1, Pin(mode), Needing(slot), notPreempting)
-		before := set.Ready()
-		t.published(before)
-		name, node := mode+"-0", t.NodeOf(before[mode+"-0"])
-		set.Scale(0)
-		filler := t.Echoserver("filler-"+mode, node, 1, KeptFor(""), Needing(slot))
-		set.gateBy(hold)
-		set.Scale(1)
-		set.heldFor(name, node)
-		t.ungate(name, hold)
-		p := t.moved(before, set.Ready(), name)
-		t.EventOf(p, "AddressChanged", node.Name, "did not pass the scheduler's filters")
-		filler.Scale(0)
-		set.Scale(0)
-	}
-
-	t.Step("require: another controller gates it for longer than the timeout, and then its node is full")
-	set := t.Echoserver("require", nil, 1, Pin("require"), Needing(slot), notPreempting)
-	const name = "require-0"
-	before := set.Ready()
-	t.published(before)
-	node := t.NodeOf(before[name])
-	set.Scale(0)
-	filler := t.Echoserver("filler", node, 1, KeptFor(""), Needing(slot))
-	set.gateBy(hold)
-	set.Scale(1)
-	set.heldFor(name, node)
-	time.Sleep(pastTimeout)
-	t.ungate(name, hold)
-	waiting := set.waits(name, before)
-	t.Step("the node has room before the timeout")
-	filler.Scale(0)
-	after := set.Ready()
-	t.onSameNodes(before, after)
-	if after[name].UID != waiting.UID {
-		t.Fatalf("the pod that waited was replaced")
-	}
-	t.Step("its node is full again, and stays full")
-	t.published(after)
-	set.Scale(0)
-	filler.Scale(1)
-	filler.Ready()
-	set.Scale(1)
-	set.heldFor(name, node)
-	t.ungate(name, hold)
-	waiting = set.waits(name, after)
-	t.EventOf(waiting, "PodEvicted", node.Name, "Insufficient "+slot)
-	t.Eventually(time.Minute, "its successor is gated", func() error {
-		if p, found := set.Pods()[name]; !found || p.UID == waiting.UID {
-			return errors.New("there is none")
-		}
-		return nil
-	})
-	t.ungate(name, hold)
-	p := t.moved(after, set.Ready(), name)
-	t.EventOf(p, "AddressChanged", node.Name, "was evicted")
-}
-
-// pastTimeout is longer than the manager's timeout for required pods.
-const pastTimeout = 15 * time.Second
-
-// heldFor waits until a pod exists that is pinned to a node and has a gate.
-func (s *Set) heldFor(name string, node *cluster.Node) {
-	s.t.Eventually(time.Minute, name+" is gated", func() error {
-		p, found := s.Pods()[name]
-		if !found || p.Annotations[pinnedNode] != node.Name || len(p.Spec.SchedulingGates) == 0 {
-			return fmt.Errorf("its annotations are %v", p.Annotations)
-		}
-		return nil
-	})
 }
 
 // waits waits until the pod that replaces another is unschedulable, and returns it.
@@ -308,31 +231,18 @@ func (s *Set) waits(name string, old Pods) corev1.Pod {
 	return waiting
 }
 
-// gateBy adds a gate to the template.
-func (s *Set) gateBy(name string) {
-	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"schedulingGates":[{"name":%q}]}}}}`, name)
-	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType,
-		[]byte(patch), metav1.PatchOptions{})
-	s.t.Must(err)
-}
-
-// ungate removes a gate from a pod.
-func (t *Test) ungate(pod, gate string) {
-	patch := fmt.Sprintf(`{"spec":{"schedulingGates":[{"$patch":"delete","name":%q}]}}`, gate)
-	_, err := t.Client.CoreV1().Pods(t.NS).Patch(t.Ctx, pod, types.StrategicMergePatchType,
-		[]byte(patch), metav1.PatchOptions{})
-	t.Must(err)
-}
-
 func pinNodeDead(t *Test) {
 	t.Step("six echoservers start on one node")
 	n := t.Node(1)
 	sets := map[string]*Set{}
 	befores := map[string]Pods{}
-	for _, mode := range []string{"nominate", "prefer", "require"} {
+	for _, mode := range []string{"require", "prefer", "patient"} {
 		for _, end := range []string{"dead", "gone"} {
-			name := mode + "-" + end
-			sets[name] = t.Echoserver(name, n, 1, Pin(mode))
+			name, option := mode+"-"+end, Pin(mode)
+			if mode == "patient" {
+				option = Patience("20s")
+			}
+			sets[name] = t.Echoserver(name, n, 1, option)
 			befores[name] = sets[name].Ready()
 			t.published(befores[name])
 			sets[name].anywhere()
@@ -353,26 +263,27 @@ func pinNodeDead(t *Test) {
 		p := t.moved(befores[name], sets[name].ReadyBut(befores[name]), name+"-0")
 		t.EventOf(p, "AddressChanged", n.Name, why)
 	}
-	for _, name := range []string{"require-dead", "nominate-dead", "prefer-dead"} {
+	for _, name := range []string{"patient-dead", "require-dead", "prefer-dead"} {
 		sets[name].ForceDelete(befores[name])
 	}
 	registry.ForceDelete(ofRegistry)
-	waiting := sets["require-dead"].waits("require-dead-0", befores["require-dead"])
-	runs("nominate-dead", "is not Ready")
+	waiting := sets["patient-dead"].waits("patient-dead-0", befores["patient-dead"])
+	runs("require-dead", "is not Ready")
 	runs("prefer-dead", "is not Ready")
 	t.Step("the pod of a Deployment with a reservation name runs elsewhere")
 	for _, p := range registry.ReadyBut(ofRegistry) {
 		t.EventOf(p, "AddressChanged", n.Name, "is not Ready")
 	}
-	t.Step("the required one runs elsewhere after the timeout")
-	t.EventOf(waiting, "PodEvicted", n.Name, "is not Ready")
-	runs("require-dead", "was evicted")
+	t.Step("the one with a patience runs elsewhere after that")
+	t.EventOf(waiting, "PodReplaced", n.Name)
+	p := t.moved(befores["patient-dead"], sets["patient-dead"].ReadyBut(Pods{waiting.Name: waiting}), waiting.Name)
+	t.EventOf(p, "AddressChanged", n.Name)
 	t.Step("the node object is deleted as well: no pod waits")
 	t.Must(t.Client.CoreV1().Nodes().Delete(t.Ctx, n.Name, metav1.DeleteOptions{}))
-	for _, mode := range []string{"require", "nominate", "prefer"} {
+	for _, mode := range []string{"require", "patient", "prefer"} {
 		sets[mode+"-gone"].ForceDelete(befores[mode+"-gone"])
 	}
-	for _, mode := range []string{"require", "nominate", "prefer"} {
+	for _, mode := range []string{"require", "patient", "prefer"} {
 		runs(mode+"-gone", "is gone")
 	}
 }
@@ -385,8 +296,11 @@ func (s *Set) anywhere() {
 	s.t.Must(err)
 }
 
-func pinRequire(t *Test) {
-	set := t.Echoserver("echoserver", nil, 1, Pin("require"))
+// pastPatience is longer than the patience of pods in these scenarios.
+const pastPatience = 15 * time.Second
+
+func pinPatient(t *Test) {
+	set := t.Echoserver("echoserver", nil, 1, Patience("10s"))
 	const name = "echoserver-0"
 	before := set.Ready()
 	t.published(before)
@@ -394,29 +308,32 @@ func pinRequire(t *Test) {
 	t.Step("its node is cordoned: the new pod waits until it is uncordoned")
 	uncordon := t.Cordon(node)
 	set.Delete(before)
-	set.waits(name, before)
+	waiting := set.waits(name, before)
 	uncordon()
 	second := set.ReadyBut(before)
 	t.onSameNodes(before, second)
+	if second[name].UID != waiting.UID {
+		t.Fatalf("the pod that waited was replaced")
+	}
 
-	t.Step("the node stays cordoned: after the timeout the pod runs on another node")
+	t.Step("the node stays cordoned: after its patience the pod is replaced, and runs on another node")
 	t.published(second)
 	uncordon = t.Cordon(node)
 	set.Delete(second)
-	waiting := set.waits(name, second)
+	waiting = set.waits(name, second)
 	third := set.ReadyBut(Pods{name: waiting})
 	p := t.moved(second, third, name)
-	t.EventOf(waiting, "PodEvicted", node.Name, "is cordoned")
-	t.EventOf(p, "AddressChanged", node.Name, "was evicted")
+	t.EventOf(waiting, "PodReplaced", "waited 10s for "+node.Name)
+	t.EventOf(p, "AddressChanged", node.Name, "is cordoned")
 	uncordon()
-	t.Step("and is pinned there")
+	t.Step("and returns there")
 	t.published(third)
 	set.Delete(third)
 	t.onSameNodes(third, set.ReadyBut(third))
 
-	t.Step("a pod without a controller waits on, because it would not be recreated")
+	t.Step("a pod without a controller whose patience is forever waits on")
 	bare := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bare",
-		Annotations: map[string]string{Window: "10", pinMode: "require"}},
+		Annotations: map[string]string{Window: "10", pinMode: "require", pinPatience: "forever"}},
 		Spec: t.echoserver("bare", nil, 1).Spec.Template.Spec}
 	create := func() *corev1.Pod {
 		p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, bare.DeepCopy(), metav1.CreateOptions{})
@@ -429,15 +346,9 @@ func pinRequire(t *Test) {
 	node = t.NodeOf(first)
 	uncordon = t.Cordon(node)
 	t.Must(t.Client.CoreV1().Pods(t.NS).Delete(t.Ctx, "bare", metav1.DeleteOptions{}))
-	t.Eventually(time.Minute, "it is gone", func() error {
-		_, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "bare", metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return errors.New("it is there")
-	})
+	t.gone("bare")
 	again := create()
-	time.Sleep(pastTimeout)
+	time.Sleep(pastPatience)
 	p2, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "bare", metav1.GetOptions{})
 	t.Must(err)
 	if p2.UID != again.UID || p2.Spec.NodeName != "" {
@@ -445,6 +356,17 @@ func pinRequire(t *Test) {
 	}
 	uncordon()
 	t.onSameNodes(Pods{"bare": first}, Pods{"bare": t.running("bare")})
+}
+
+// gone waits until a pod does not exist any more.
+func (t *Test) gone(name string) {
+	t.Eventually(time.Minute, name+" is gone", func() error {
+		_, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("it exists, %w", err)
+	})
 }
 
 // running waits until a pod is Ready.
@@ -456,7 +378,7 @@ func (t *Test) running(name string) corev1.Pod {
 			return err
 		}
 		if pod = *p; !ready(pod) {
-			return fmt.Errorf("it is %s, with the gates %v", p.Status.Phase, p.Spec.SchedulingGates)
+			return fmt.Errorf("it is %s", p.Status.Phase)
 		}
 		return nil
 	})
@@ -498,7 +420,7 @@ func pinManagerDown(t *Test) {
 	t.Step("they run again: pods are pinned again, also those that have left holds on other nodes")
 	back()
 	t.published(after)
-	t.Eventually(30*time.Second, "no former reservation is published as bound", func() error {
+	t.Eventually(time.Minute, "no former reservation is published as bound", func() error {
 		for name, p := range before {
 			if n := t.NodeOf(p); n.Name != after[name].Spec.NodeName {
 				if r, found := t.Reservation(name, n); found && r.Status.State != "Held" {
@@ -512,94 +434,50 @@ func pinManagerDown(t *Test) {
 	t.onSameNodes(after, set.ReadyBut(after))
 }
 
-// handmade creates a pod with the manager's gate. It has no window, so that the webhook does not
-// change it and the manager lifts the gate without a nomination.
-func (t *Test) handmade(name string, n *cluster.Node, options ...Option) {
-	t.createGated(metav1.ObjectMeta{Name: name, Annotations: map[string]string{pinnedNode: n.Name}}, options...)
-}
-
-// admitted creates a pod as the manager leaves it between admission and nomination, and returns its
-// name. The webhook does not change it, because it is not called for generated names.
-func (t *Test) admitted(n *cluster.Node) string {
-	return t.createGated(metav1.ObjectMeta{GenerateName: "admitted-",
-		Annotations: map[string]string{pinnedNode: n.Name, Window: "10"}})
-}
-
-func (t *Test) createGated(meta metav1.ObjectMeta, options ...Option) (name string) {
-	meta.Labels = map[string]string{retained: "true"}
-	p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &corev1.Pod{ObjectMeta: meta,
-		Spec: t.echoserver("echoserver", nil, 1, append(options, GatedBy(gate))...).Spec.Template.Spec},
-		metav1.CreateOptions{})
-	t.Must(err)
-	t.Cleanup(t.Clear)
-	return p.Name
-}
-
 func pinFrozen(t *Test) {
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute)) // after an outage they are not ready at once
 	managers := t.Managers()
 	if len(managers) != 2 {
 		t.Fatalf("there are %d managers", len(managers))
 	}
-	t.Step("one manager is frozen: the other lifts the gates of both, and nominates")
-	resume := t.Freeze(managers[0])
-	for i := range t.Cluster.NodeNames() {
-		n := t.Node(i + 1)
-		if p := t.running(t.admitted(n)); p.Spec.NodeName != n.Name {
-			t.Fatalf("it is on %s, and %s was nominated", p.Spec.NodeName, n.Name)
-		}
-	}
-	t.Step("pods are recreated meanwhile; each starts")
+	t.slots(1)
+	full := t.Echoserver("full", nil, 1, Needing(slot))
 	set := t.Echoserver("echoserver", nil, 6)
-	set.Recreate()
-	set.Recreate()
-
-	// The kubelet restarts a container that is frozen for a minute, so both are frozen again.
-	resume()
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
-	t.Step("both are frozen: pods are admitted without them, and a gate stays")
-	resume, resumeOther := t.Freeze(managers[0]), t.Freeze(managers[1])
-	t.handmade("waits", t.Node(1))
-	set.Recreate()
-	p, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "waits", metav1.GetOptions{})
-	t.Must(err)
-	if len(p.Spec.SchedulingGates) == 0 {
-		t.Fatalf("its gate is gone")
+	for i, name := range []string{"one", "the other"} {
+		t.Step("%s manager is frozen: a pod whose node is full is replaced", name)
+		before := full.Ready()
+		t.published(before)
+		full.Scale(0)
+		filler := t.Echoserver(fmt.Sprint("filler-", i), t.NodeOf(before["full-0"]), 1, KeptFor(""), Needing(slot))
+		resume := t.Freeze(managers[i])
+		full.Scale(1)
+		t.moved(before, full.Ready(), "full-0")
+		t.Step("and pods are recreated; each starts")
+		set.Recreate()
+		filler.Scale(0)
+		// The kubelet restarts a container that is frozen for a minute.
+		resume()
+		t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
 	}
-	t.Step("one continues and lifts it")
-	resumeOther()
-	t.running("waits")
-	resume()
-}
-
-func pinLiftGates(t *Test) {
-	managers := t.Managers()
-	t.Step("all managers are frozen, and a pod waits with a gate: lift-gates lifts it")
+	t.Step("both are frozen: pods are admitted without them")
 	for _, m := range managers {
 		t.Freeze(m)
 	}
-	t.handmade("waits", t.Node(1))
-	t.handmade("held", t.Node(1), GatedBy(hold))
-	bin, err := t.Cluster.Build(t.Ctx, cluster.Program{Module: ".", Package: "cmd/leasehold-manager"})
-	t.Must(err)
-	out, err := t.Cluster.Machine("control").Run(t.Ctx, bin, "lift-gates", "--kubeconfig="+t.Cluster.Kubeconfig())
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	t.running("waits")
-	held, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "held", metav1.GetOptions{})
-	t.Must(err)
-	if gates := held.Spec.SchedulingGates; len(gates) != 1 || gates[0].Name != hold {
-		t.Fatalf("a pod with another controller's gate has the gates %v", gates)
-	}
-	t.ungate("held", hold)
-	t.running("held")
+	set.Recreate()
 }
 
 func pinUninstall(t *Test) {
-	t.Step("a pod waits with our gate and another controller's")
-	t.handmade("held", t.Node(1), GatedBy(hold))
-	t.Step("the managers are removed in the order of docs/operations.md")
+	set := t.Echoserver("echoserver", nil, 2)
+	before := set.Ready()
+	t.published(before)
+	t.Step("a pod waits for its node, and the managers are removed in the order of docs/operations.md")
+	const name = "echoserver-0"
+	patient := t.Echoserver("patient", nil, 1, Patience("forever"))
+	first := patient.Ready()
+	t.published(first)
+	uncordon := t.Cordon(t.NodeOf(first["patient-0"]))
+	patient.Delete(first)
+	patient.waits("patient-0", first)
 	t.Cleanup(func() {
 		t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/base/manager/webhook.yaml"))
 		t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
@@ -612,12 +490,14 @@ func pinUninstall(t *Test) {
 	})
 	t.Kubectl("--namespace="+cluster.System, "wait", "--for=delete", "pod",
 		"--selector=app.kubernetes.io/name="+cluster.Manager, "--timeout=60s")
-	t.Step("the last manager has lifted its gates before its permissions were removed")
-	held, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "held", metav1.GetOptions{})
-	t.Must(err)
-	if gates := held.Spec.SchedulingGates; len(gates) != 1 || gates[0].Name != hold {
-		t.Fatalf("it has the gates %v", gates)
+	t.Step("pods start without a pin, and the one that waits starts when its node accepts it")
+	for _, p := range set.Recreate() {
+		if p.Annotations[pinReason] != "" {
+			t.Fatalf("%s has the annotations %v", name, p.Annotations)
+		}
 	}
+	uncordon()
+	t.onSameNodes(first, patient.ReadyBut(first))
 }
 
 func pinCertificate(t *Test) {
@@ -687,7 +567,7 @@ func (t *Test) table(name string) map[string]string {
 func pinValues(t *Test) {
 	t.Step("every value of the tables that the parsers are tested with")
 	for annotation, table := range map[string]map[string]string{Window: t.table("windows.txt"),
-		pinMode: t.table("pins.txt"), reserveAs: t.table("reservations.txt")} {
+		pinMode: t.table("pins.txt"), pinPatience: t.table("patience.txt"), reserveAs: t.table("reservations.txt")} {
 		for word, means := range table {
 			set := t.echoserver("words", nil, 1)
 			set.Spec.Template.Annotations = map[string]string{annotation: word}
@@ -701,7 +581,7 @@ func pinValues(t *Test) {
 	t.Step("a StatefulSet with a window of \"ten\"")
 	manifest, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "test/e2e/manifests/echoserver.yaml"))
 	t.Must(err)
-	t.Step("%s", t.Refused(strings.Replace(string(manifest), `duration: "10"`, "duration: ten", 1),
+	t.Step("%s", t.Refused(strings.Replace(string(manifest), `duration: "10m"`, "duration: ten", 1),
 		"reserved-ip-duration", `"ten" is not a window`, `want whole minutes ("10")`, `"90s", "24h"`, `"forever"`))
 
 	t.Step("every kind of template, and a pod")
@@ -754,66 +634,79 @@ func pinValues(t *Test) {
 	}
 	t.Refused(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"words","annotations":{"`+pinMode+`":"must"}},`+
 		`"spec":{"containers":[{"name":"c","image":"none"}]}}`,
-		`"must" is not a pin mode; want "nominate", "require", "prefer" or "none"`)
+		`"must" is not a pin mode; want "require", "prefer" or "none"`)
+	t.Refused(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"words","annotations":{"`+pinPatience+`":"soon"}},`+
+		`"spec":{"containers":[{"name":"c","image":"none"}]}}`,
+		`"soon" is not a patience; want a duration ("5s", "2m")`)
 	t.Refused(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+t.NS+`","labels":{"`+pinMode+`":"must"}}}`,
 		`label leasehold.dev/pin: "must" is not a pin mode`)
+	t.Refused(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+t.NS+`","labels":{"`+pinPatience+
+		`":"soon"}}}`, `label leasehold.dev/pin-patience: "soon" is not a patience`)
+	t.Step("a former mode is accepted with a warning")
+	set := t.echoserver("words", nil, 1, Pin("nominate"))
+	set.APIVersion, set.Kind = "apps/v1", "StatefulSet"
+	data, err := json.Marshal(set)
+	t.Must(err)
+	out, err := t.kubectl(string(data), "create", "--dry-run=server", "-f", "-")
+	if err != nil || !strings.Contains(out, `Warning: Validation failed for ValidatingAdmissionPolicy`) ||
+		!strings.Contains(out, "is read as the default") {
+		t.Fatalf("%v %s", err, out)
+	}
 }
 
 func pinConfined(t *Test) {
 	set := t.Echoserver("echoserver", t.Node(3), 1)
 	t.published(set.Ready())
-	t.handmade("held", t.Node(3), GatedBy(hold))
-	pod := []string{"patch", "pod", "echoserver-0"}
-	status := append(slices.Clone(pod), "--subresource=status")
-	reservation := t.reservation("echoserver-0", t.Node(3))
-	ipr := []string{"patch", "ipreservation", reservation.Metadata.Name, "--type=merge"}
-	other := strings.ReplaceAll(t.Kubectl("--namespace="+t.NS, "get", "ipreservation", reservation.Metadata.Name, "-o",
-		"json"), reservation.Metadata.Name, "another")
-	// With the manager's name and an administrator's permissions, so that only the policies reject
-	// a request.
-	asManager := []string{"--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters"}
-	t.Step("what the manager's account may not do")
-	for _, act := range []struct {
-		args []string
-		last string // the patch, or what is on standard input
-		says string
-	}{
-		{[]string{"delete", "pod", "echoserver-0"}, "", "may only delete pods that are not scheduled"},
-		{pod, `{"metadata":{"labels":{"a":"b"}}}`, "may only change its own annotations"},
-		{pod, `{"metadata":{"annotations":{"a":"b"}}}`, "may only change its own annotations"},
-		{pod, `{"metadata":{"finalizers":["a.b/c"]}}`, "may only change its own annotations"},
-		{pod, `{"spec":{"containers":[{"name":"echoserver","image":"x"}]}}`, "may only remove its own scheduling gate"},
-		{pod, `{"spec":{"activeDeadlineSeconds":1}}`, "may only remove its own scheduling gate"},
-		{append(slices.Clone(pod), "--type=json"),
-			`[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]`, "may only remove its own " +
-				"scheduling gate"},
-		{[]string{"patch", "pod", "held"}, `{"spec":{"schedulingGates":[{"$patch":"delete","name":"` + hold + `"}]}}`,
-			"may only remove its own scheduling gate"},
-		{status, `{"status":{"phase":"Failed"}}`, "may only change the nominated node"},
-		{status, `{"status":{"resize":"Proposed"}}`, "may only change the nominated node"},
-		{status, `{"status":{"observedGeneration":99}}`, "may only change the nominated node"},
-		{status, `{"status":{"containerStatuses":null}}`, "may only change the nominated node"},
-		{ipr, `{"spec":{"release":"` + reservation.Status.ID + `"}}`, "may not change the spec of a reservation"},
-		{ipr, `{"metadata":{"labels":{"a":"b"}}}`, "may only change its own annotations"},
-		{append(slices.Clone(ipr), "--subresource=status"), `{"status":{"podUID":"another"}}`,
-			"only the agent of the node may change the status"},
-		{[]string{"delete", "ipreservation", reservation.Metadata.Name}, "", "must set the precondition uid"},
-		{[]string{"create", "-f", "-"}, other, "may not create pods or reservations"},
-		{[]string{"create", "-f", "-"},
-			`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"made"},"spec":{"containers":[{"name":"c",` +
-				`"image":"none"}]}}`,
-			"may not create pods or reservations"},
-	} {
-		args, stdin := act.args, act.last
-		if args[0] == "patch" {
-			args, stdin = append(slices.Clone(args), "-p", act.last), ""
-		}
-		out, err := t.kubectl(stdin, append(slices.Clone(args), asManager...)...)
-		if err == nil || !strings.Contains(out, act.says) {
-			t.Fatalf("kubectl %s: %v %s", strings.Join(args, " "), err, out)
+	const account = "--as=system:serviceaccount:leasehold-system:leasehold-manager"
+	t.Step("what the manager's account has no permission for")
+	for _, may := range []struct{ verb, resource string }{{"create", "pods"}, {"update", "pods"}, {"patch", "pods"},
+		{"patch", "pods/status"}, {"update", "pods/status"}, {"create", "pods/binding"}, {"create", "pods/eviction"},
+		{"create", "ipreservations"}, {"patch", "ipreservations"}, {"update", "ipreservations"},
+		{"patch", "ipreservations/status"}, {"patch", "nodes"}, {"get", "secrets"}} {
+		out, err := t.kubectl("", "auth", "can-i", may.verb, may.resource, account)
+		if err == nil || !strings.Contains(out, "no") {
+			t.Fatalf("can-i %s %s: %v %s", may.verb, may.resource, err, out)
 		}
 	}
-	t.Step("it may delete the reservation with this UID; the agent publishes it again")
+	reservation := t.reservation("echoserver-0", t.Node(3))
+	t.Step("what the policies forbid it, with an administrator's permissions")
+	asManager := []string{account, "--as-group=system:masters"}
+	uncordon := t.Cordon(t.Node(3))
+	// The garbage collector would delete a pod whose owner does not exist.
+	owner, err := t.Client.CoreV1().ConfigMaps(t.NS).Get(t.Ctx, "kube-root-ca.crt", metav1.GetOptions{})
+	t.Must(err)
+	for name, owners := range map[string]string{"bare": "[]", "owned": fmt.Sprintf(`[{"apiVersion":"v1",`+
+		`"kind":"ConfigMap","name":%q,"uid":%q,"controller":true}]`, owner.Name, owner.UID)} {
+		out, err := t.kubectl(fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,`+
+			`"ownerReferences":%s},"spec":{"nodeSelector":{"kubernetes.io/hostname":"none"},`+
+			`"containers":[{"name":"c","image":"none"}]}}`,
+			name, owners), "create", "-f", "-")
+		if err != nil {
+			t.Fatalf("%v %s", err, out)
+		}
+	}
+	t.Cleanup(t.Clear)
+	for _, act := range []struct{ kind, name, says string }{
+		{"pod", "echoserver-0", "may only delete pods that are not scheduled"},
+		{"pod", "bare", "may only delete pods that it has restricted to a node and that a controller creates again"},
+		{"pod", "owned", "may only delete pods that it has restricted to a node and that a controller creates again"},
+		{"ipreservation", reservation.Metadata.Name, "must set the precondition uid"},
+	} {
+		out, err := t.kubectl("", append([]string{"delete", act.kind, act.name}, asManager...)...)
+		if err == nil || !strings.Contains(out, act.says) {
+			t.Fatalf("kubectl delete %s %s: %v %s", act.kind, act.name, err, out)
+		}
+	}
+	uncordon()
+	t.Step("it may delete the reservation with this UID; the agent publishes it again, which the leader tells it")
+	began := metav1.NowMicro()
+	t.Eventually(led, "a manager leads", func() error {
+		lease, err := t.Client.CoordinationV1().Leases(cluster.System).Get(t.Ctx, cluster.Manager, metav1.GetOptions{})
+		if err == nil && (lease.Spec.RenewTime == nil || !began.Before(lease.Spec.RenewTime)) {
+			err = errors.New("its lease is not renewed")
+		}
+		return err
+	})
 	options := fmt.Sprintf(`{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":%q}}`,
 		reservation.Metadata.UID)
 	path := "/apis/ipam.leasehold.dev/v1alpha1/namespaces/" + t.NS + "/ipreservations/" + reservation.Metadata.Name

@@ -150,7 +150,7 @@ func status(t *Test) {
 	t.Cleanup(func() { t.Must(n.Untrace()) })
 	t.Networks(n, network)
 	t.Step("%s has a network of CNI 1.1.0 with five addresses; waiting for STATUS", n.Name)
-	t.Eventually(30*time.Second, "STATUS", func() error { return t.called(n, "STATUS", 1) })
+	t.Eventually(time.Minute, "STATUS", func() error { return t.called(n, "STATUS", 1) })
 	t.Step("seven pods start")
 	d := t.Deployment("many", n, 7)
 	t.Eventually(90*time.Second, "five run and two are refused", func() error {

@@ -142,7 +142,8 @@ func installKubectl(t *Test) {
 		return nil
 	}
 	t.walkThroughReleases(func(s *stockCluster) releaser {
-		return releaser{name: "kubectl apply", install: apply, upgrade: apply, rollBack: apply, uninstall: s.remove}
+		return releaser{name: "kubectl apply", install: apply, upgrade: apply, rollBack: apply,
+			uninstall: func() { s.remove() }}
 	})
 }
 

@@ -99,7 +99,7 @@ func (r *rig) close(clean bool) error {
 // prepare gives a scenario a new namespace and checks the stores of its nodes when it ends.
 func (r *rig) prepare(t *Test) {
 	t.Cluster, t.Client, t.Dynamic, t.Long = r.cluster, r.client, r.dynamic, long()
-	t.publisher = r.publish
+	t.watch, t.publisher = &r.watch, r.publish
 	t.nodes = t.scenario.nodeNames(r.cluster.NodeNames())
 	// A new name, because addresses that an earlier run left held are for other pods.
 	var random [3]byte

@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 // roundsEnv is the environment variable with the number of rounds of a comparison of rollouts. A
@@ -54,6 +56,45 @@ type rollout struct {
 	start, whole time.Duration   // until all pods are Ready: created at once, and rolled one by one
 	pods         []time.Duration // from the deletion of each pod to Ready of the next one
 	same         int             // pods with the same address after the rollout
+	kubelet      kubeletTimes    // of all sandboxes and pods that were started
+}
+
+// kubeletTimes are what the kubelets of all nodes measured since they started.
+type kubeletTimes struct{ sandboxes, pods observed }
+
+// observed is the number of values in a histogram, and their sum in seconds.
+type observed struct{ count, sum float64 }
+
+func (o observed) minus(before observed) observed {
+	return observed{o.count - before.count, o.sum - before.sum}
+}
+
+func (o observed) mean() float64 { return o.sum / max(o.count, 1) }
+
+func (k kubeletTimes) minus(before kubeletTimes) kubeletTimes {
+	return kubeletTimes{k.sandboxes.minus(before.sandboxes), k.pods.minus(before.pods)}
+}
+
+// measuredByKubelets scrapes the kubelets.
+func (t *Test) measuredByKubelets() (k kubeletTimes) {
+	for _, node := range t.nodes {
+		text, err := t.Client.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").
+			Suffix("metrics").DoRaw(t.Ctx)
+		t.Must(err)
+		metrics, err := inspect.ReadMetrics(bytes.NewReader(text))
+		t.Must(err)
+		for name, to := range map[string]*observed{
+			"kubelet_run_podsandbox_duration_seconds": &k.sandboxes, // the CNI ADD is a part of it
+			"kubelet_pod_start_sli_duration_seconds":  &k.pods,      // from creation to started containers
+		} {
+			if !metrics.Has(name) {
+				t.Fatalf("the kubelet of %s has no metric %s", node, name)
+			}
+			count, sum := metrics.Observed(name)
+			to.count, to.sum = to.count+count, to.sum+sum
+		}
+	}
+	return k
 }
 
 // roll starts and rolls a StatefulSet with each plugin, in random order in each round.
@@ -97,6 +138,7 @@ func rollWith(t *Test, plugin string) rollout {
 			t.Must(n.RemoveBridge(t.Ctx, cluster.Network{Name: name}))
 		}()
 	}
+	already := t.measuredByKubelets()
 	began := time.Now()
 	set := t.createEchoserver(name, nil, rollSize)
 	before := set.readyWithin(rollLimit, nil)
@@ -110,6 +152,7 @@ func rollWith(t *Test, plugin string) rollout {
 	r.whole = time.Since(began)
 	stop()
 	watching.Wait()
+	r.kubelet = t.measuredByKubelets().minus(already)
 	for name, p := range after {
 		if addresses(p) == addresses(before[name]) {
 			r.same++
@@ -160,7 +203,8 @@ func replacements(ctx context.Context, t *Test, app string) (took []time.Duratio
 func rollReport(all []rollout) string {
 	var b strings.Builder
 	b.WriteString("| plugin | created: all Ready after, s | rolled one by one in, s | " +
-		"deletion to Ready, s: p50, p90, max | pods with the same address |\n|---|---|---|---|---|\n")
+		"deletion to Ready, s: p50, p99, max | by the kubelets, means, s: sandbox, pod | " +
+		"pods with the same address |\n|---|---|---|---|---|---|\n")
 	slices.SortStableFunc(all, func(x, y rollout) int { return strings.Compare(x.plugin, y.plugin) })
 	for _, r := range all {
 		slices.Sort(r.pods)
@@ -170,8 +214,10 @@ func rollReport(all []rollout) string {
 			}
 			return r.pods[int(share*float64(len(r.pods)-1))].Seconds()
 		}
-		fmt.Fprintf(&b, "| %s | %.1f | %.1f | %.2f, %.2f, %.2f of %d pods | %d of %d |\n", r.plugin, r.start.Seconds(),
-			r.whole.Seconds(), of(0.5), of(0.9), of(1), len(r.pods), r.same, rollSize)
+		fmt.Fprintf(&b, "| %s | %.1f | %.1f | %.2f, %.2f, %.2f of %d pods | %.3f of %.0f, %.2f of %.0f | %d of %d |\n",
+			r.plugin, r.start.Seconds(), r.whole.Seconds(), of(0.5), of(0.99), of(1), len(r.pods),
+			r.kubelet.sandboxes.mean(), r.kubelet.sandboxes.count, r.kubelet.pods.mean(), r.kubelet.pods.count, r.same,
+			rollSize)
 	}
 	return b.String()
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/history"
 )
 
 // hoursEnv is the environment variable with the duration of a soak in hours. A process that has it
@@ -56,7 +57,8 @@ const (
 // fail it.
 type soakRun struct {
 	*Test
-	dir string // for the samples
+	dir     string // for the samples
+	history history.Recorder
 
 	mu     sync.Mutex
 	counts map[string]int
@@ -80,6 +82,7 @@ func soak(t *Test) {
 	full := t.Cluster.Node(t.nodes[len(t.nodes)-1])
 	t.Step("the journal of %s is filled, so that its size is not expected to grow", full.Name)
 	s.fillJournal(full)
+	t.watch.Record(&s.history)
 	churn := s.workloads(rand.New(rand.NewPCG(seed, 1)))
 
 	ctx, stop := context.WithTimeout(t.Ctx, hours)
@@ -88,6 +91,7 @@ func soak(t *Test) {
 	running.Go(func() { churn.run(ctx) })
 	running.Go(func() { s.watchPods(ctx) })
 	running.Go(func() { s.watchLeases(ctx) })
+	running.Go(func() { s.watchSandboxes(ctx) })
 	running.Go(func() { s.sample(ctx) })
 	s.accidents(ctx, rand.New(rand.NewPCG(seed, 2)))
 	running.Wait()
@@ -103,6 +107,8 @@ func soak(t *Test) {
 		}
 		return err
 	})
+	t.watch.Record(nil)
+	s.checkHistory()
 	s.report()
 }
 

@@ -41,7 +41,7 @@ func squat(t *Test) {
 	other(func() { t.Deployment("more", n, 20-half).Ready() })
 	t.firmlyHeld(n, half)
 	t.Step("6 more start, and %s has %d holds left", tenant, half)
-	t.Eventually(30*time.Second, "events and metric say so", func() error {
+	t.Eventually(time.Minute, "events and metric say so", func() error {
 		events, err := t.Client.CoreV1().Events(tenant).List(t.Ctx, metav1.ListOptions{
 			FieldSelector: "reason=HoldYielded"})
 		if err != nil {
@@ -115,7 +115,7 @@ func (t *Test) allReady(count int) error {
 
 // firmlyHeld waits until the store of a node has as many firm holds of the scenario's namespace.
 func (t *Test) firmlyHeld(n *cluster.Node, count int) {
-	t.Eventually(30*time.Second, fmt.Sprintf("%s holds %d addresses", t.NS, count), func() error {
+	t.Eventually(time.Minute, fmt.Sprintf("%s holds %d addresses", t.NS, count), func() error {
 		leases, _ := t.Leases(n)
 		firm := 0
 		for _, l := range leases {

@@ -211,7 +211,7 @@ func (t *Test) Logs(pod corev1.Pod, container string, since time.Time) string {
 // returns the line.
 func (t *Test) Logged(pod corev1.Pod, container string, since time.Time, words ...string) string {
 	var found string
-	t.Eventually(30*time.Second, fmt.Sprintf("%s says %q", pod.Name, words), func() error {
+	t.Eventually(time.Minute, fmt.Sprintf("%s says %q", pod.Name, words), func() error {
 		for line := range strings.Lines(t.Logs(pod, container, since)) {
 			if containsAll(line, words) {
 				found = strings.TrimSpace(line)

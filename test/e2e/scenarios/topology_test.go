@@ -85,7 +85,7 @@ func (t *Test) Recorded(name string, pods Pods) *unstructured.Unstructured {
 // RecordedAt waits until a PersistentPodState has exactly these pods on these nodes.
 func (t *Test) RecordedAt(name string, want map[string]string) *unstructured.Unstructured {
 	var u *unstructured.Unstructured
-	t.Eventually(30*time.Second, fmt.Sprintf("PersistentPodState %s has %v", name, want), func() error {
+	t.Eventually(time.Minute, fmt.Sprintf("PersistentPodState %s has %v", name, want), func() error {
 		if u = t.State(name); u == nil {
 			return errors.New("there is none")
 		}
@@ -152,7 +152,7 @@ func ppsManual(t *Test) {
 }
 
 func (t *Test) noState(name string) {
-	t.Eventually(30*time.Second, "PersistentPodState "+name+" goes", func() error {
+	t.Eventually(time.Minute, "PersistentPodState "+name+" goes", func() error {
 		if t.State(name) != nil {
 			return errors.New("it is there")
 		}
@@ -230,7 +230,7 @@ func ppsZone(t *Test) {
 	set.Ready()
 	t.RecordedAt("echoserver", map[string]string{"echoserver-0": one.Name})
 	t.Kubectl("annotate", "pod", "echoserver-0", role+"=leader")
-	t.Eventually(30*time.Second, "its annotation is recorded", func() error {
+	t.Eventually(time.Minute, "its annotation is recorded", func() error {
 		if got, _, _ := unstructured.NestedString(t.State("echoserver").Object, "status", "podStates", "echoserver-0",
 			"annotations", role); got != "leader" {
 			return fmt.Errorf("it is %q", got)
@@ -324,7 +324,7 @@ func ppsRetention(t *Test) {
 	set.Scale(0)
 	u := t.Recorded("echoserver", after)
 	if g, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); g != u.GetGeneration() {
-		t.Eventually(20*time.Second, "the generation is observed", func() error {
+		t.Eventually(time.Minute, "the generation is observed", func() error {
 			u := t.State("echoserver")
 			if g, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); g != u.GetGeneration() {
 				return fmt.Errorf("it is %d of %d", g, u.GetGeneration())
@@ -422,7 +422,7 @@ func ppsGoneNode(t *Test) {
 	if pod.Spec.NodeName == n.Name || pod.Annotations["leasehold.dev/topology-reason"] != "node "+n.Name+" is gone" {
 		t.Fatalf("it is on %s: %v", pod.Spec.NodeName, pod.Annotations)
 	}
-	t.Step("it was evicted (%s) and runs on %s", t.EventOf(waiting, "PodEvicted", n.Name, "gone"), pod.Spec.NodeName)
+	t.Step("it was replaced (%s) and runs on %s", t.EventOf(waiting, "PodReplaced", n.Name, "gone"), pod.Spec.NodeName)
 	t.Recorded("echoserver", after)
 }
 
@@ -431,7 +431,7 @@ func ppsShortLife(t *Test) {
 	t.Step("an echoserver without a window, whose hostname is required, is removed as soon as it has an address, " +
 		"five times")
 	t.Apply(t.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "preferred-persistent", "required-persistent",
-		`io.kubernetes.cri/reserved-ip-duration: "10"`, ""))
+		`io.kubernetes.cri/reserved-ip-duration: "10m"`, ""))
 	t.pps("normalize", "pods")
 	set := t.set("echoserver", 1)
 	node := ""
@@ -533,7 +533,7 @@ func (e *etcdCluster) form() Pods {
 		list = append(list, name+"=http://"+pods[name].Status.PodIP+":2380")
 	}
 	for _, p := range pods {
-		e.t.Eventually(30*time.Second, p.Name+" listens", func() error {
+		e.t.Eventually(time.Minute, p.Name+" listens", func() error {
 			_, err := e.t.post(p, 8080, "members", strings.Join(list, ","))
 			return err
 		})
@@ -606,7 +606,7 @@ func (e *etcdCluster) write() bool {
 func (e *etcdCluster) agree(pods Pods) {
 	for _, p := range pods {
 		var said string
-		e.t.Eventually(30*time.Second, p.Name+" answers", func() (err error) {
+		e.t.Eventually(time.Minute, p.Name+" answers", func() (err error) {
 			said, err = e.t.post(p, 2379, "v3/kv/range", `{"key":"AA==","range_end":"AA==","count_only":true}`)
 			return err
 		})

@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"text/tabwriter"
 	"time"
 )
 
@@ -167,4 +168,22 @@ func (r Rule) judge(s Series, length time.Duration) Verdict {
 		v.OK = last <= first*(1+r.Growth)+r.Slack
 	}
 	return v
+}
+
+// Table writes the verdicts as a table.
+func Table(w io.Writer, verdicts []Verdict) error {
+	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tab, "SERIES\tWHERE\tFIRST\tLAST\tMAX\tUNIT\tVERDICT")
+	for _, v := range verdicts {
+		verdict := "ok"
+		switch {
+		case v.Open:
+			verdict = "too few samples"
+		case !v.OK:
+			verdict = "GROWS"
+		}
+		fmt.Fprintf(tab, "%s\t%s\t%.4g\t%.4g\t%.4g\t%s\t%s\n", v.Series.Name, v.Where, v.shown(v.First),
+			v.shown(v.Last), v.shown(v.max()), v.Unit, verdict)
+	}
+	return tab.Flush()
 }

@@ -1,13 +1,8 @@
 package soak
 
 import (
-	"encoding/xml"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -119,57 +114,6 @@ func TestRead(t *testing.T) {
 	for _, bad := range []string{"", title + "0,node1,held\n", title + "x,node1,held,1\n", title + "0,node1,held,x\n"} {
 		if _, err := Read(strings.NewReader(bad)); err == nil {
 			t.Errorf("%q has no error", bad)
-		}
-	}
-}
-
-// TestDraw draws every picture, and checks that each line and title is there.
-func TestDraw(t *testing.T) {
-	var all []Series
-	for _, r := range Rules {
-		for _, where := range []string{"node1", "node2"} {
-			s := samples(r.Name, func(m float64) float64 { return m * units[r.Unit] })
-			s.Where = where
-			all = append(all, s)
-		}
-	}
-	for _, p := range Pictures {
-		path := filepath.Join(t.TempDir(), p.File)
-		if err := p.Draw(path, all); err != nil {
-			t.Fatal(err)
-		}
-		file, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer file.Close()
-		texts := map[string]int{}
-		for in := xml.NewDecoder(file); ; {
-			token, err := in.Token()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if text, ok := token.(xml.CharData); ok {
-				texts[strings.TrimSpace(string(text))]++
-			}
-		}
-		for _, name := range p.Names {
-			title := name
-			if unit := Rules[rank(name)].Unit; unit != "" {
-				title += ", " + unit
-			}
-			if texts[title] != 1 {
-				t.Errorf("%s: %q is there %d times", p.File, title, texts[title])
-			}
-		}
-		if texts["node2"] != len(p.Names) {
-			t.Errorf("%s: %d lines of node2 in %d plots", p.File, texts["node2"], len(p.Names))
-		}
-		if info, err := file.Stat(); err != nil || info.Size() > 100<<10 {
-			t.Errorf("%s has %d bytes", p.File, info.Size())
 		}
 	}
 }

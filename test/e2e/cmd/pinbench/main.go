@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
-	"github.com/leasehold-cni/leasehold/test/e2e/costs"
 	"github.com/leasehold-cni/leasehold/test/e2e/pinbench"
 )
 
@@ -30,16 +29,18 @@ var (
 	count    = flag.Int("recreations", 200, "number of recreated pods per mode")
 	parallel = flag.Int("parallel", 2, "number of concurrent StatefulSets")
 	modes    = flag.String("modes", strings.Join(pinbench.Modes, ","), "modes, separated by commas")
-	short    = flag.Bool("short", false, "as in CI: -nodes 6 -recreations 32 -modes reference,nominate")
+	short    = flag.Bool("short", false, "-nodes 6 -recreations 32 -modes reference,require")
 
 	faults = flag.String("faults", "",
-		"instead, create pods with injected faults: a `regexp` of rbac, policy, policy-of-one, policy-of-tenant, "+
-			"stalled, dead, slow, killed, annotations")
+		"instead, create pods with injected faults: a `regexp` of rbac, stalled, dead, slow, killed")
 	faultsRate = flag.Int("faults-rate", 20, "pods per second for -faults")
 	faultsFor  = flag.Duration("faults-for", 20*time.Second, "duration of each fault for -faults")
 
 	attacks = flag.String("attacks", "",
 		"instead, try the attacks of SECURITY.md on a manager and an agent whose names match a `regexp`")
+
+	attackMiB = flag.Int("attack-mib", pinbench.AttackMiB,
+		"how much text each attack on the manager's memory writes, for -attacks")
 
 	frozen    = flag.Int("frozen", 0, "instead, recreate this `number` of pods while the scheduler is frozen")
 	frozenFor = flag.Duration("frozen-for", time.Minute, "how long it is frozen for -frozen")
@@ -59,8 +60,6 @@ var (
 	outage    = flag.Duration("outage", time.Minute, "how long the API server is away for -agents")
 	simulated = flag.String("simulated", "", "`directory` of the source of the simulated agents for -agents")
 	files     = flag.String("files", "/dev/shm", "`directory` of the nodes' stores, 4 MiB each, for -agents")
-	page      = flag.Bool("page", false, "instead, write docs/scale.md of the repository from docs/scale.json")
-	into      = flag.String("into", "costs.json", "`file` to which -agents and -managers add their results")
 
 	scale = flag.Bool("scale", os.Getenv("SCALE") == "1",
 		"measure the manager's cost in a large cluster instead")
@@ -80,7 +79,7 @@ func main() {
 		os.Exit(2)
 	}
 	if *short {
-		*nodes, *count, *modes = "6", 32, "reference,nominate"
+		*nodes, *count, *modes = "6", 32, "reference,require"
 	}
 	if err := run(ctx, flag.Arg(0)); err != nil {
 		fmt.Fprintln(os.Stderr, "pinbench:", err)
@@ -89,9 +88,6 @@ func main() {
 }
 
 func run(ctx context.Context, repo string) error {
-	if *page {
-		return writePage(repo)
-	}
 	if *faults != "" {
 		match, err := regexp.Compile(*faults)
 		if err != nil {
@@ -106,6 +102,7 @@ func run(ctx context.Context, repo string) error {
 		if err != nil {
 			return fmt.Errorf("-attacks: %w", err)
 		}
+		pinbench.AttackMiB = *attackMiB
 		return on(ctx, repo, func(b *pinbench.Bench) error { return b.Attacks(ctx, match) })
 	}
 	if *frozen > 0 {
@@ -118,22 +115,14 @@ func run(ctx context.Context, repo string) error {
 	}
 	if *managers > 0 {
 		return on(ctx, repo, func(b *pinbench.Bench) error {
-			run, err := b.Managers(ctx, *scaleNodes, *managers, *managersPods)
-			if err != nil {
-				return err
-			}
-			return costs.Add(*into, run)
+			return b.Managers(ctx, *scaleNodes, *managers, *managersPods)
 		})
 	}
 	if *agents > 0 {
 		return onControl(ctx, repo, true, func(b *pinbench.Bench) error {
-			run, err := b.Cost(ctx, pinbench.CostOptions{Nodes: *agents, PodsPerNode: *podsPerNode, Rate: *recreated,
+			return b.Cost(ctx, pinbench.CostOptions{Nodes: *agents, PodsPerNode: *podsPerNode, Rate: *recreated,
 				Window: *window, Rounds: *rounds, Simulated: *simulated, Files: *files, Settle: *settle,
 				Accidents: strings.Split(*accidents, ","), Outage: *outage})
-			if err != nil {
-				return err
-			}
-			return costs.Add(*into, run)
 		})
 	}
 	fine := true
@@ -155,23 +144,6 @@ func run(ctx context.Context, repo string) error {
 		return errors.New("a pod did not start or did not return, see above")
 	}
 	return nil
-}
-
-// writePage writes docs/scale.md and its pictures from docs/scale.json.
-func writePage(repo string) error {
-	docs := filepath.Join(repo, "docs")
-	runs, err := costs.Read(filepath.Join(docs, "scale.json"))
-	if err != nil {
-		return err
-	}
-	text, err := costs.Page(runs)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(docs, "scale.md"), []byte(text), 0o644); err != nil {
-		return err
-	}
-	return costs.Draw(filepath.Join(docs, "images"), runs)
 }
 
 // goalsOn is like on, and returns an error if a goal was missed.

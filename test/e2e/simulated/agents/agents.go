@@ -301,7 +301,6 @@ func (s *simulation) call(ctx context.Context, r callRequest) (callReply, error)
 	plugin.Node = &plugged
 	defer n.changes.Written()
 	options := policy.Defaults()
-	options.Mirror = false // the files of host-local are not part of what is measured
 	if r.Del {
 		err := plugin.Release(ctx, lease.Attachment{ContainerID: r.Container, IfName: "eth0"},
 			ipam.PoolHint{Pool: n.pool, Sets: n.sets, Options: &options})

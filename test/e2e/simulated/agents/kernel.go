@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/sandbox"
 )
 
 // kernel is the host of a simulated node: the network namespaces of its containers, by path.
@@ -52,7 +52,7 @@ func (k *kernel) inode(path string) uint64 {
 func (k *kernel) Netns(path string) (lease.Netns, error) {
 	ino := k.inode(path)
 	if ino == 0 {
-		return lease.Netns{Path: path}, fmt.Errorf("%w: %s", sandbox.ErrNotNetns, path)
+		return lease.Netns{Path: path}, fmt.Errorf("%w: %s", host.ErrNotNetns, path)
 	}
 	return lease.Netns{Path: path, Dev: 4, Ino: ino}, nil
 }
@@ -73,24 +73,24 @@ func (k *kernel) PathGone(h lease.Holder) (bool, error) {
 
 func (k *kernel) AddressesIn(n lease.Netns) ([]netip.Addr, error) {
 	if k.inode(n.Path) != n.Ino {
-		return nil, sandbox.ErrNetnsGone
+		return nil, host.ErrNetnsGone
 	}
 	return nil, nil
 }
 
-func (k *kernel) ProcessNetns() sandbox.NetnsSet { return k.MountedNetns() }
+func (k *kernel) ProcessNetns() host.NetnsSet { return k.MountedNetns() }
 
-func (k *kernel) MountedNetns() sandbox.NetnsSet {
+func (k *kernel) MountedNetns() host.NetnsSet {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	all := make([]uint64, 0, len(k.inodes))
 	for _, ino := range k.inodes {
 		all = append(all, ino)
 	}
-	return sandbox.NewNetnsSet(nil, all...)
+	return host.NewNetnsSet(nil, all...)
 }
 
-func (k *kernel) Namespaces() ([]sandbox.Namespace, error) { return nil, nil }
+func (k *kernel) Namespaces() ([]host.Namespace, error) { return nil, nil }
 
 func (k *kernel) NamespaceIDs(boot string) string { return boot + " simulated" }
 

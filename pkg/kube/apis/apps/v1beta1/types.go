@@ -180,6 +180,7 @@ type PersistentPodStateStatus struct {
 	// TargetUID is the UID of the workload. States of an earlier workload with the same name are
 	// not used.
 	// +optional
+	// +kubebuilder:validation:MaxLength=128
 	TargetUID string `json:"targetUID,omitempty"`
 	// PodStates are the states by pod name.
 	// +optional
@@ -190,12 +191,15 @@ type PersistentPodStateStatus struct {
 type PodState struct {
 	// NodeName is the name of the node.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	NodeName string `json:"nodeName,omitempty"`
 	// NodeTopologyLabels are the values of the spec's node labels on the node.
 	// +optional
+	// +kubebuilder:validation:MaxProperties=64
 	NodeTopologyLabels map[string]string `json:"nodeTopologyLabels,omitempty"`
 	// Annotations are the values of the spec's annotations on the pod.
 	// +optional
+	// +kubebuilder:validation:MaxProperties=64
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 

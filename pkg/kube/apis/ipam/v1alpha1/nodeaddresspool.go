@@ -86,14 +86,15 @@ type NodeAddressPoolStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // AddressCounts are numbers of addresses. A pod gets one address of each range set of a network:
 // the numbers are those of the set with the fewest free addresses, if there are several.
 type AddressCounts struct {
-	// Size is the number of addresses that can be assigned, at most 9223372036854775807. It is not
-	// set before the plugin was called once.
+	// Size is the number of addresses that can be assigned, at most 9223372036854775807. Before the
+	// plugin was called once, it is that of the CNI configuration, if the ranges are there.
 	// +optional
 	Size *int64 `json:"size,omitempty"`
 	// Bound is the number of addresses that belong to sandboxes.
@@ -113,6 +114,7 @@ type AddressCounts struct {
 type NetworkAddressPool struct {
 	// Name is the name of the CNI network.
 	// +required
+	// +kubebuilder:validation:MaxLength=255
 	Name          string `json:"name"`
 	AddressCounts `json:",inline"`
 	// Active is True if the container runtime calls leasehold for this network, False if it does
@@ -122,11 +124,19 @@ type NetworkAddressPool struct {
 	Active metav1.ConditionStatus `json:"active,omitempty"`
 	// Reason is one word that says why the network is not active, or why that is not known.
 	// +optional
+	// +kubebuilder:validation:MaxLength=63
 	Reason string `json:"reason,omitempty"`
 	// Message is a sentence that says the same, and what can be done.
 	// +optional
+	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 }
+
+// MaxMessage is the largest length of a message in the status of a NodeAddressPool, in bytes.
+const MaxMessage = 1024
+
+// MaxNetworkName is the largest length of the name of a network, in bytes.
+const MaxNetworkName = 255
 
 // NodeAddressPoolList is a list of NodeAddressPools.
 //

@@ -64,6 +64,7 @@ const ReturnDelay = 5 * time.Second
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.status.addressList`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
 // +kubebuilder:printcolumn:name="Held-Until",type=string,JSONPath=`.status.heldUntil`
+// +kubebuilder:printcolumn:name="Window",type=string,priority=1,JSONPath=`.status.window`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type IPReservation struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -112,24 +113,28 @@ type IPReservationStatus struct {
 	// that is away.
 	// +optional
 	State State `json:"state,omitempty"`
-	// Addresses are the pod's addresses, by network and interface.
+	// Addresses are the pod's addresses, by network and interface, the first 64.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Addresses []Address `json:"addresses,omitempty"`
 	// AddressList is the addresses separated by commas, for display.
 	// +optional
+	// +kubebuilder:validation:MaxLength=2944
 	AddressList string `json:"addressList,omitempty"`
 	// PodUID is the UID of the last pod that had the addresses.
 	// +optional
+	// +kubebuilder:validation:MaxLength=128
 	PodUID string `json:"podUID,omitempty"`
 	// Reservation is the reservation name of the pod (annotation leasehold.dev/reserve-as). Held
 	// addresses are for the next pod with this name, or without one, for a pod of the same name.
 	// +optional
+	// +kubebuilder:validation:MaxLength=63
 	Reservation string `json:"reservation,omitempty"`
 	// Window is how long the addresses stay reserved while the pod is away, as a Go duration, or
 	// "forever".
 	// +optional
+	// +kubebuilder:validation:MaxLength=32
 	Window string `json:"window,omitempty"`
 	// HeldUntil is when the reservation ends. It is not set while the pod runs, or if the window is
 	// "forever".
@@ -143,19 +148,26 @@ type IPReservationStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
+
+// MaxAddresses is the largest number of addresses that an IPReservation shows.
+const MaxAddresses = 64
 
 // Address is one address of a pod.
 type Address struct {
 	// Network is the name of the CNI network.
 	// +required
+	// +kubebuilder:validation:MaxLength=255
 	Network string `json:"network"`
 	// Interface is the name of the pod's interface.
 	// +required
+	// +kubebuilder:validation:MaxLength=15
 	Interface string `json:"interface"`
 	// Address is the IP address, without a prefix length.
 	// +required
+	// +kubebuilder:validation:MaxLength=45
 	Address string `json:"address"`
 }
 

@@ -1,0 +1,80 @@
+package cniconf
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+)
+
+// defaultSubnetFile is the file in which flannel says which subnets a node has.
+const defaultSubnetFile = "/run/flannel/subnet.env"
+
+// addressRange is a range of addresses in an ipam section, as host-local has it.
+type addressRange struct {
+	Subnet  netip.Prefix `json:"subnet"`
+	Start   netip.Addr   `json:"rangeStart"`
+	End     netip.Addr   `json:"rangeEnd"`
+	Gateway netip.Addr   `json:"gateway"`
+}
+
+// sizeOf returns how many addresses the entry of a plugin gives to pods: those of its smallest
+// range set, because a pod gets one address of each. It returns 0 if the entry does not say that.
+func sizeOf(raw []byte) uint64 {
+	var e struct {
+		Type       string `json:"type"`
+		SubnetFile string `json:"subnetFile"`
+		IPAM       struct {
+			addressRange
+			Ranges [][]addressRange `json:"ranges"`
+		} `json:"ipam"`
+	}
+	if json.Unmarshal(raw, &e) != nil {
+		return 0
+	}
+	sets := e.IPAM.Ranges
+	if e.IPAM.Subnet.IsValid() {
+		sets = append(sets, []addressRange{e.IPAM.addressRange})
+	}
+	if e.Type == typeFlannel { // it replaces the ranges
+		sets = nodeSubnets(cmp.Or(e.SubnetFile, defaultSubnetFile))
+	}
+	var smallest uint64
+	for _, entries := range sets {
+		var ranges []pool.Range
+		for _, r := range entries {
+			next, err := pool.NewRange(r.Subnet.Masked(), r.Start, r.End, r.Gateway)
+			if err != nil {
+				return 0
+			}
+			ranges = append(ranges, next)
+		}
+		set, err := pool.NewSet(ranges...)
+		if err != nil {
+			return 0
+		}
+		if size := set.Size(); smallest == 0 || size < smallest {
+			smallest = size
+		}
+	}
+	return smallest
+}
+
+// nodeSubnets returns the subnets in flannel's file, each a set of its own. It returns nil if the
+// file does not exist yet.
+func nodeSubnets(file string) (sets [][]addressRange) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(content)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if subnet, err := netip.ParsePrefix(value); err == nil && strings.HasSuffix(key, "SUBNET") {
+			sets = append(sets, []addressRange{{Subnet: subnet}})
+		}
+	}
+	return sets
+}

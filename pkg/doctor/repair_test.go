@@ -1,0 +1,310 @@
+package doctor
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"math/big"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/built"
+)
+
+// allowed are all forms that a repair may have, and why it can do no harm. What is added here is
+// run by people who have not read why it is printed.
+var allowed = map[string]string{
+	`leasectl install --conf=\S+ --cni-bin-dir=\S+ --yes`: "one word in a file, which is kept; refused without the " +
+		"plugin, and where a plugin may call host-local only",
+	`leasectl install --conf=\S+ --pod-annotations --yes`:                         "a key that plugins ignore",
+	`leasectl recover( --data-dir=\S+)?( --network=\S+)?`:                         "what the next ADD does by itself",
+	`chmod 0755 \S*/(leasehold|host-local)`:                                       "leasehold's plugin, by its content",
+	`kubectl -n \S+ rollout restart (daemonset/\S+-agent|deployment/\S+-manager)`: "nothing waits for their pods",
+	`kubectl -n \S+ delete pod leasehold-agent-\S+`:                               "its DaemonSet creates it again",
+}
+
+// checkRule returns an error unless a finding has either something to decide or repairs of an
+// allowed form.
+func checkRule(f Finding) error {
+	if (len(f.Repair) > 0) == (f.Decide != "") {
+		return fmt.Errorf("%s has not either a repair or a decision: %+v", f.Reason, f)
+	}
+	for _, line := range f.Repair {
+		isAllowed := slices.ContainsFunc(slices.Collect(maps.Keys(allowed)), func(form string) bool {
+			return regexp.MustCompile("^" + form + "$").MatchString(line)
+		})
+		if !isAllowed {
+			return fmt.Errorf("%s has a repair of another form: %s", f.Reason, line)
+		}
+	}
+	return nil
+}
+
+// TestRepairsDoNoHarm has the checks make findings of every reason that the sources name, in the
+// variants that lead to different repairs.
+func TestRepairsDoNoHarm(t *testing.T) {
+	seen := map[string]bool{}
+	check := func(about string, found []Finding) {
+		t.Helper()
+		for _, f := range found {
+			seen[f.Reason] = true
+			if err := checkRule(f); err != nil {
+				t.Errorf("%s: %v", about, err)
+			}
+		}
+	}
+	plugin := filepath.Join(t.TempDir(), "leasehold")
+	if err := os.WriteFile(plugin, built.Plugin(t), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for reason := range inactive(t) {
+		check("advice", advices(t, plugin, reason))
+	}
+	check("node", nodeFindings(t))
+	for about, answers := range clusters(t) {
+		c := newCluster(t, answers)
+		c.Now = func() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
+		check(about, c.Examine(t.Context()).Findings)
+	}
+	want := inactive(t)
+	for _, match := range find(t, ".", `(?:Reason:|Reason =|Reason, f\.What =)\s+"(\w+)"`) {
+		want[match] = true
+	}
+	want["PodWithoutLease"] = true
+	for reason := range want {
+		if !seen[reason] {
+			t.Errorf("no finding has the reason %s: the test does not see what doctor prints for it", reason)
+		}
+	}
+}
+
+// find returns what the first group of a regular expression matches in the sources of a package.
+func find(t *testing.T, dir, expression string) (all []string) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		for _, match := range regexp.MustCompile(expression).FindAllStringSubmatch(string(text), -1) {
+			all = append(all, match[1])
+		}
+	}
+	return all
+}
+
+// inactive returns the reasons of package cniconf for which leasehold is not active.
+func inactive(t *testing.T) map[string]bool {
+	t.Helper()
+	reasons := map[string]bool{}
+	for _, name := range find(t, "../cniconf", `set\(Inactive, (\w+),`) {
+		reasons[name] = true
+	}
+	for _, name := range find(t, "../cniconf", `(?:return Inactive, |State: Inactive, Reason: )(\w+),`) {
+		reasons[name] = true
+	}
+	if len(reasons) < 10 {
+		t.Fatalf("package cniconf has the reasons %v; the test expects at least ten", reasons)
+	}
+	return reasons
+}
+
+// advices returns the findings about a network for which leasehold is not active: with and without
+// the plugin, a backup, another configuration that names leasehold, an agent, and a plugin that
+// calls leasehold. plugin is the path of the plugin.
+func advices(t *testing.T, plugin, reason string) (all []Finding) {
+	t.Helper()
+	for variant := range 32 {
+		has := func(i int) bool { return variant&(1<<i) > 0 }
+		dir := t.TempDir()
+		n := &Node{Binaries: &cniconf.Binaries{Dirs: []string{dir}}, proc: t.TempDir()}
+		s := cniconf.Status{Reason: reason, File: filepath.Join(dir, "10-net.conflist"), CanName: has(0),
+			Binary: filepath.Join(dir, "leasehold")}
+		write := func(path string, content []byte) {
+			if err := os.WriteFile(path, content, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if has(1) {
+			if err := os.Symlink(plugin, s.Binary); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if has(2) {
+			write(s.File+cniconf.BackupSuffix, nil)
+		}
+		if has(3) {
+			other := filepath.Join(dir, "20-net.conflist")
+			write(other, []byte(`{"name":"net","plugins":[{"type":"bridge","ipam":{"type":"leasehold"}}]}`))
+			n.conf = cniconf.Load(dir, cniconf.Rules{})
+		}
+		if has(4) {
+			process := filepath.Join(n.proc, "7")
+			err := errors.Join(os.Mkdir(process, 0o755), os.Symlink("/leasehold-agent", process+"/exe"))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := Finding{Reason: reason}
+		f.Repair, f.Decide = n.advise(s)
+		if len(f.Repair) > 0 && strings.Contains(f.Repair[0], "--cni-bin-dir") && !(has(0) && has(1)) {
+			t.Errorf("%s: %q, where leasehold would not be found or not be called", reason, f.Repair)
+		}
+		if slices.Contains(f.Repair, restartAgents) && !has(4) {
+			t.Errorf("%s: %q, where no agent runs", reason, f.Repair)
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// nodeFindings returns findings of all other checks of a node.
+func nodeFindings(t *testing.T) (all []Finding) {
+	t.Helper()
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	for name, text := range map[string]string{
+		"conf/10-net.conflist": `{"name":"net","plugins":[{"type":"bridge","ipam":{"type":"leasehold"}}]}`,
+		"state/lost/1":         "", "data/old/10.0.0.5": "c9\r\neth0", "data/old/10.0.0.6": "",
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path(name)), 0o755),
+			os.WriteFile(path(name), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(path("leasehold"), built.Plugin(t), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	now := lease.Instant{Wall: time.Now(), BootID: "b"}
+	subnet, err := pool.NewRange(netip.MustParsePrefix("10.0.0.0/24"), netip.Addr{}, netip.Addr{}, netip.Addr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := pool.NewSet(subnet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pools := map[string]lease.Pool{}
+	var leases []lease.Lease
+	for i, network := range []string{"net", "bound", "held"} {
+		pools[network] = lease.Pool{DataDir: path("data"), Network: network}
+		leases = append(leases, lease.Lease{Pool: pools[network], State: lease.Bound,
+			Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Holder: lease.Holder{ContainerID: network},
+			BoundAt: lease.Instant{Wall: now.Wall.Add(time.Hour)}})
+	}
+	leases[2].State, leases[2].Holder, leases[2].Window = lease.Held, lease.Holder{}, lease.Forever
+	state := content{leases: leases}
+	for _, p := range pools {
+		state.usage = append(state.usage, store.Usage{Pool: p, Ranges: set})
+	}
+	n := &Node{Store: store.New(store.Dirs{State: path("state"), Run: path("run")}), Host: &host.Host{},
+		Clock: func() lease.Instant { return now }, ConfDir: path("conf"), state: state,
+		Binaries: &cniconf.Binaries{Dirs: []string{dir}}, proc: t.TempDir()}
+	n.conf = cniconf.Load(n.ConfDir, n.Rules)
+	for _, check := range []func() ([]Finding, error){
+		func() ([]Finding, error) { return checkAnnotations(t.Context(), n) },
+		func() ([]Finding, error) { return checkRanges(t.Context(), n) },
+		func() ([]Finding, error) { return checkClock(t.Context(), n) },
+	} {
+		found, err := check()
+		if err != nil {
+			t.Error(err)
+		}
+		all = append(all, found...)
+	}
+	for _, c := range []content{{err: store.ErrNewer}, {err: store.ErrLost}, {lost: "it was removed"},
+		{wrong: []string{"index"}}} {
+		n.state = c
+		found, err := checkStore(t.Context(), n)
+		if err != nil {
+			t.Error(err)
+		}
+		all = append(all, found...)
+	}
+	for _, access := range []error{syscall.EROFS, syscall.EACCES, nil} {
+		for _, of := range []string{"state", "run"} {
+			all = append(all, judgeDirectory(path(of), dir, access, unix.Statfs_t{Bsize: 4096}))
+		}
+	}
+	return all
+}
+
+// clusters returns what kubectl prints in clusters with faults.
+func clusters(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	const none = ""
+	annotated := func(own, template string) string {
+		return fmt.Sprintf(`{"items":[{"metadata":{"namespace":"a","name":"b","annotations":{%s}},
+			"spec":{"template":{"metadata":{"annotations":{%s}}}}}]}`, own, template)
+	}
+	const nominated = `{"metadata":{"annotations":{"leasehold.dev/pinned-node":"node1",
+		"leasehold.dev/pin-reason":"Reserved: nominate node1"}},"spec":{"nodeName":"node2","schedulerName":"other"}}`
+	return map[string]map[string]string{
+		"nothing is installed": {"mutatingwebhookconfiguration": none, "deployment": none, "daemonset": none},
+		"the manager is scaled to zero": {"deployment": `{"spec":{"replicas":0}}`,
+			"mutatingwebhookconfiguration": `{"webhooks":[{"name":"pin"}]}`},
+		"no manager is ready, and the CA is missing": {"deployment": `{"spec":{"replicas":2}}`,
+			"secret": newCertificate(t), "mutatingwebhookconfiguration": `{"webhooks":[{"name":"pin"}]}`},
+		"an agent is not ready": {
+			"daemonset": `{"spec":{"template":{"spec":{"hostPID":true,"containers":[{"name":"agent","securityContext":
+				{"privileged":true,"appArmorProfile":{"type":"Unconfined"}}}]}}}}`,
+			"pod -l": `{"items":[{"metadata":{"name":"leasehold-agent-x"},"spec":{"nodeName":"node1"},
+				"status":{"startTime":"2025-01-01T00:00:00Z"}}]}`},
+		"an agent does not see its host": {"daemonset": `{"spec":{"template":{"spec":{}}}}`},
+		"Kruise was removed": {"get --ignore-not-found -o json crd": `{"items":[{"metadata":
+			{"name":"persistentpodstates.x"},"spec":{"conversion":{"webhook":{"clientConfig":{"service":{"namespace":"k","name":"s"}}}}}}]}`,
+			"service s": none},
+		"networks": {"nodeaddresspools": `{"items":[{"metadata":{"name":"node1"},"status":{"networks":[
+			{"name":"a","size":1,"active":"False","reason":"PodWithoutLease"},
+			{"name":"b","active":"False","reason":"HostLocalNamed"}]}}]}`,
+			"ipreservations": heldBy("db", "a/10.0.0.2"), "configmap": `{"data":{"maxHeld":"some"}}`},
+		"a key that nothing reads":    {"statefulsets": annotated("", `"reserved-ip-duration":"1"`)},
+		"an invalid value":            {"statefulsets": annotated("", `"leasehold.dev/pin":"1"`)},
+		"an annotation of the set":    {"statefulsets": annotated(`"io.kubernetes.cri/reserved-ip-duration":"1"`, "")},
+		"a scheduler that ignores us": {"pods -l": `{"items":[` + nominated + `,` + nominated + `,` + nominated + `]}`},
+		"a clock that is not the time": {"kube-node-lease": `{"items":[{"metadata":{"name":"node1","managedFields":
+			[{"time":"2026-01-01T00:00:00Z"}]},"spec":{"renewTime":"2026-01-01T01:00:00Z"}}]}`},
+	}
+}
+
+// newCertificate returns a certificate as a Secret has it, which is valid in 2026.
+func newCertificate(t *testing.T) string {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC),
+		NotAfter: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}

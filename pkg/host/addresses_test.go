@@ -1,0 +1,91 @@
+package host
+
+import (
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+func TestAddressesIn(t *testing.T) {
+	h := testHost(t)
+	path := filepath.Join(t.TempDir(), "netns")
+	newMounted(t, path, "10.1.2.3/24", "fd00::5/64", "fe80::77/64", "169.254.9.9/16")
+	n, err := h.Netns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := func(name, addr string, want bool) {
+		t.Helper()
+		list, err := h.AddressesIn(n)
+		if got := slices.Contains(list, netip.MustParseAddr(addr)); err != nil || got != want {
+			t.Errorf("%s: %s: got %v, want %v, of %v, %v", name, addr, got, want, list, err)
+		}
+	}
+	change := func(addr string, down bool, by func(netlink.Link, *netlink.Addr) error) {
+		t.Helper()
+		if err := h.RunInNetns(n, func() error {
+			link, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			a, err := netlink.ParseAddr(addr)
+			if err != nil {
+				return err
+			}
+			if down {
+				return errors.Join(by(link, a), netlink.LinkSetDown(link))
+			}
+			return by(link, a)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, addr := range []string{"10.1.2.3", "fd00::5", "fe80::77", "169.254.9.9"} {
+		has("unchanged", addr, true)
+	}
+	has("another address", "10.1.2.4", false)
+	change("10.1.2.3/24", false, netlink.AddrDel)
+	has("removed", "10.1.2.3", false)
+	change("10.7.7.7/32", true, func(l netlink.Link, a *netlink.Addr) error {
+		a.Peer, _ = netlink.ParseIPNet("10.8.8.8/32")
+		return netlink.AddrAdd(l, a)
+	})
+	has("of a point-to-point link that is down", "10.7.7.7", true)
+	has("of another interface", "169.254.9.9", true)
+
+	other := n
+	other.Ino++
+	if list, err := h.AddressesIn(other); !errors.Is(err, ErrNetnsGone) {
+		t.Errorf("another namespace at the path: %v, %v", list, err)
+	}
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := h.AddressesIn(n); !errors.Is(err, ErrNetnsGone) {
+		t.Errorf("unmounted: %v, %v", list, err)
+	}
+}
+
+// A namespace that cannot be read must not count as ended.
+func TestAddressesInUnreadablePath(t *testing.T) {
+	h := testHost(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "netns")
+	newMounted(t, path, "10.1.2.3/24")
+	n, err := h.Netns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Path = filepath.Join(dir, "loop")
+	if err := unix.Symlink(n.Path, n.Path); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := h.AddressesIn(n); err == nil || errors.Is(err, ErrNetnsGone) {
+		t.Errorf("a path that cannot be followed: %v, %v", list, err)
+	}
+}

@@ -1,0 +1,232 @@
+package host
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// Kernel provides what Evidence needs of the kernel: *Host, or a simulated one.
+type Kernel interface {
+	QuickState(holder lease.Holder, boot string) lease.Liveness
+	PathGone(holder lease.Holder) (bool, error)
+	AddressesIn(netns lease.Netns) ([]netip.Addr, error)
+	ProcessNetns() NetnsSet
+	MountedNetns() NetnsSet
+}
+
+// Evidence determines the states of holders for one decision. It examines each holder once, so that
+// a decision is never based on two different answers.
+type Evidence struct {
+	host  Kernel
+	boot  string
+	bound iter.Seq[lease.Lease] // every bound lease
+	// Twice makes Prove read the processes twice, because one scan may miss a process that changes
+	// its namespace, and also the mounts. The agent sets it. It takes longer.
+	Twice bool
+
+	plugged map[lease.Netns]plugged         // results of Host.AddressesIn
+	quick   map[lease.Holder]lease.Liveness // results of QuickState
+	proven  map[lease.Holder]lease.Liveness // results of Prove
+	doubts  map[lease.Holder]error          // why the result of Prove is Unknown
+	procs   *NetnsSet                       // nil until it is needed
+	inNetns map[uint64][]lease.Lease        // bound leases by the inode of the namespace
+}
+
+// BoundIn yields the bound leases of a list.
+func BoundIn(list []lease.Lease) iter.Seq[lease.Lease] {
+	return func(yield func(lease.Lease) bool) {
+		for _, l := range list {
+			if l.State == lease.Bound && !yield(l) {
+				return
+			}
+		}
+	}
+}
+
+// NewEvidence returns the Evidence for one decision. boot is the id of this boot, "" if it cannot
+// be read. bound yields all bound leases.
+func NewEvidence(host Kernel, boot string, bound iter.Seq[lease.Lease]) Evidence {
+	return Evidence{
+		host: host, boot: boot, bound: bound,
+		plugged: map[lease.Netns]plugged{}, quick: map[lease.Holder]lease.Liveness{},
+		proven: map[lease.Holder]lease.Liveness{},
+		doubts: map[lease.Holder]error{},
+	}
+}
+
+// QuickState returns the state of a lease's holder as far as the boot id and the path of its
+// namespace show it (Host.QuickState).
+func (e *Evidence) QuickState(l lease.Lease) lease.Liveness {
+	life, ok := e.quick[l.Holder]
+	if !ok {
+		life = e.host.QuickState(l.Holder, e.boot)
+		e.quick[l.Holder] = life
+	}
+	return life
+}
+
+// Prove returns the state of a bound lease's holder. If the path of its namespace does not lead to
+// the namespace, Prove reads the namespaces of all processes, which takes long.
+func (e *Evidence) Prove(l lease.Lease) lease.Liveness {
+	life, ok := e.proven[l.Holder]
+	if !ok {
+		life, e.doubts[l.Holder] = e.prove(l)
+		e.proven[l.Holder] = life
+	}
+	return life
+}
+
+// SetProven records the state of a holder that another Evidence has proven. Prove returns it.
+func (e *Evidence) SetProven(h lease.Holder, life lease.Liveness) { e.proven[h] = life }
+
+// Doubt returns the reason if Prove returns Unknown for a lease's holder, otherwise nil.
+func (e *Evidence) Doubt(l lease.Lease) error {
+	if e.Prove(l) != lease.Unknown {
+		return nil
+	}
+	err := cmp.Or(e.doubts[l.Holder], errors.New("its namespace could not be read"))
+	if e.boot == "" {
+		err = fmt.Errorf("%w, and the boot id cannot be read", err)
+	}
+	return err
+}
+
+func (e *Evidence) prove(l lease.Lease) (lease.Liveness, error) {
+	switch life := e.QuickState(l); {
+	case life == lease.Alive && e.IsReplaced(l):
+		return lease.Dead, nil
+	case life != lease.Unknown:
+		return life, nil
+	}
+	gone, err := e.host.PathGone(l.Holder)
+	if err != nil {
+		return lease.Unknown, err
+	}
+	if !gone {
+		return lease.Alive, nil // the path leads to the namespace again
+	}
+	life := e.processes().Liveness(l.Holder.Netns)
+	if life == lease.Alive && e.isReissued(l) {
+		return lease.Dead, nil
+	}
+	return life, e.processes().Incomplete()
+}
+
+// plugged are the addresses in a network namespace, or why they cannot be read.
+type plugged struct {
+	addrs []netip.Addr
+	err   error
+}
+
+// LastHas returns Alive if an interface in the network namespace of the last holder of a held lease
+// still has the address, and Dead if none has it, even if the namespace exists. It returns Unknown
+// and the reason if the namespace cannot be read. If the lease does not know the namespace of the
+// last holder, LastHas returns Dead, because a held lease has had its DEL.
+func (e *Evidence) LastHas(l lease.Lease) (lease.Liveness, error) {
+	switch life := e.QuickState(l); {
+	case life == lease.Dead, l.Holder.Netns.Ino == 0:
+		return lease.Dead, nil
+	case life == lease.Unknown:
+		switch gone, err := e.host.PathGone(l.Holder); {
+		case err != nil:
+			return lease.Unknown, err
+		case gone:
+			return lease.Dead, nil
+		}
+	}
+	return e.hasAddress(l)
+}
+
+// hasAddress returns Alive if an interface in the namespace at the holder's path has the address,
+// Dead if none has it, and Unknown and the reason if the namespace cannot be read.
+func (e *Evidence) hasAddress(l lease.Lease) (lease.Liveness, error) {
+	in, known := e.plugged[l.Holder.Netns]
+	if !known {
+		in.addrs, in.err = e.host.AddressesIn(l.Holder.Netns)
+		e.plugged[l.Holder.Netns] = in
+	}
+	switch {
+	case errors.Is(in.err, ErrNetnsGone):
+		return lease.Dead, nil
+	case in.err != nil:
+		return lease.Unknown, in.err
+	case slices.Contains(in.addrs, l.Address):
+		return lease.Alive, nil
+	}
+	return lease.Dead, nil
+}
+
+// Last returns the state of LastHas without the reason.
+func (e *Evidence) Last(l lease.Lease) lease.Liveness {
+	life, _ := e.LastHas(l)
+	return life
+}
+
+// LifeOf returns the state that the events of package lease need: Last for a held lease, Prove for
+// a bound one.
+func (e *Evidence) LifeOf(l lease.Lease) lease.Liveness {
+	if l.State == lease.Held {
+		return e.Last(l)
+	}
+	return e.Prove(l)
+}
+
+func (e *Evidence) processes() NetnsSet {
+	if e.procs == nil {
+		p := e.host.ProcessNetns()
+		if e.Twice {
+			p = p.Union(e.host.ProcessNetns()).Union(e.host.MountedNetns())
+		}
+		e.procs = &p
+	}
+	return *e.procs
+}
+
+// IsReplaced reports whether the namespace at the holder's path is another one with the same inode,
+// as may be the case after `ip netns del x; ip netns add x`. The proof is that an interface there
+// has the address of a later container's lease (successors), and no interface has the address of
+// this lease. Until the IPAM plugin has returned there is no interface, and IsReplaced reports
+// false.
+func (e *Evidence) IsReplaced(l lease.Lease) bool {
+	for _, o := range e.successors(l) {
+		successor, err := e.hasAddress(o)
+		if err != nil || successor != lease.Alive {
+			continue
+		}
+		has, _ := e.hasAddress(l)
+		return has == lease.Dead
+	}
+	return false
+}
+
+// isReissued reports whether the kernel has given the inode number of the holder's namespace to the
+// namespace of another container, which it may do once the first one has ended. A namespace has at
+// most one interface with a given name. So if a lease of another container was bound later, with
+// the same inode number and the same interface name, the number belongs to that container's
+// namespace. Two networks of one pod are not mistaken for this, because their leases have the same
+// container id. A holder whose namespace is not known (inode number 0) does not get here: Prove
+// returns Unknown for it.
+func (e *Evidence) isReissued(l lease.Lease) bool { return len(e.successors(l)) > 0 }
+
+// successors returns the leases that isReissued looks for.
+func (e *Evidence) successors(l lease.Lease) (out []lease.Lease) {
+	if e.inNetns == nil {
+		e.inNetns = map[uint64][]lease.Lease{}
+		for o := range e.bound {
+			e.inNetns[o.Holder.Netns.Ino] = append(e.inNetns[o.Holder.Netns.Ino], o)
+		}
+	}
+	for _, o := range e.inNetns[l.Holder.Netns.Ino] {
+		if o.Holder.ContainerID != l.Holder.ContainerID && o.Holder.IfName == l.Holder.IfName &&
+			o.BoundAt.IsAfter(l.BoundAt) {
+			out = append(out, o)
+		}
+	}
+	return out
+}

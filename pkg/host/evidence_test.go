@@ -1,0 +1,116 @@
+package host
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// host is a simulated one with a single namespace.
+type kernel struct {
+	quick   lease.Liveness
+	gone    bool
+	goneErr error
+	addrs   []netip.Addr
+	err     error // of AddressesIn
+	asked   []string
+}
+
+func (h *kernel) QuickState(lease.Holder, string) lease.Liveness {
+	h.asked = append(h.asked, "QuickState")
+	return h.quick
+}
+
+func (h *kernel) PathGone(lease.Holder) (bool, error) {
+	h.asked = append(h.asked, "PathGone")
+	return h.gone, h.goneErr
+}
+
+func (h *kernel) AddressesIn(lease.Netns) ([]netip.Addr, error) {
+	h.asked = append(h.asked, "AddressesIn")
+	return h.addrs, h.err
+}
+
+func (h *kernel) ProcessNetns() NetnsSet { return NewNetnsSet(nil) }
+func (h *kernel) MountedNetns() NetnsSet { return NewNetnsSet(nil) }
+
+// A hold's last holder has the address only if the namespace is at its path and an interface there
+// has the address. What cannot be read is unknown. The namespace is entered last, and once.
+func TestLastHas(t *testing.T) {
+	problem := errors.New("permission denied")
+	its, other := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
+	const alive, dead, unknown = lease.Alive, lease.Dead, lease.Unknown
+	for name, c := range map[string]struct {
+		kernel
+		noNetns bool
+		want    lease.Liveness
+		why     error
+		asked   int // the number of questions to the host
+	}{
+		"another boot":          {kernel: kernel{quick: dead}, want: dead, asked: 1},
+		"no namespace is known": {kernel: kernel{quick: unknown}, noNetns: true, want: dead, asked: 1},
+		"the path is gone":      {kernel: kernel{quick: unknown, gone: true, err: problem}, want: dead, asked: 2},
+		"the path cannot be read": {kernel: kernel{quick: unknown, goneErr: problem}, want: unknown, why: problem,
+			asked: 2},
+		"the path is there again": {kernel: kernel{quick: unknown, addrs: []netip.Addr{its}}, want: alive, asked: 3},
+		"an interface has it": {kernel: kernel{quick: alive, addrs: []netip.Addr{other, its}, goneErr: problem},
+			want: alive, asked: 2},
+		"an interface has another": {kernel: kernel{quick: alive, addrs: []netip.Addr{other}, gone: true}, want: dead,
+			asked: 2},
+		"the namespace cannot be entered": {kernel: kernel{quick: alive, err: problem}, want: unknown, why: problem,
+			asked: 2},
+		"the namespace has ended in between": {kernel: kernel{quick: alive, err: ErrNetnsGone}, want: dead,
+			asked: 2},
+	} {
+		l := lease.Lease{State: lease.Held, Address: its, Holder: lease.Holder{ContainerID: "c1",
+			Netns: lease.Netns{Path: "/run/netns/x", Ino: 11}}}
+		if c.noNetns {
+			l.Holder.Netns = lease.Netns{}
+		}
+		e := NewEvidence(&c.kernel, "b", BoundIn(nil))
+		if got, err := e.LastHas(l); got != c.want || !errors.Is(err, c.why) || (err != nil) != (c.why != nil) {
+			t.Errorf("%s: %v, %v; want %v, %v", name, got, err, c.want, c.why)
+		}
+		if len(c.kernel.asked) != c.asked {
+			t.Errorf("%s: asked %q, want %d questions", name, c.kernel.asked, c.asked)
+		}
+		if again := e.Last(l); again != c.want {
+			t.Errorf("%s, again: %v, want %v", name, again, c.want)
+		}
+		entered := slices.DeleteFunc(c.kernel.asked, func(question string) bool { return question != "AddressesIn" })
+		if len(entered) > 1 {
+			t.Errorf("%s: the namespace was entered %d times, want once", name, len(entered))
+		}
+	}
+}
+
+// The path of a bound lease's namespace is read once more before the processes are: a mount that is
+// made in between proves that the holder is alive.
+func TestProve(t *testing.T) {
+	problem := errors.New("permission denied")
+	for name, c := range map[string]struct {
+		kernel
+		want lease.Liveness
+		why  error
+	}{
+		"the path leads to it":       {kernel: kernel{quick: lease.Alive, gone: true}, want: lease.Alive},
+		"another boot":               {kernel: kernel{quick: lease.Dead}, want: lease.Dead},
+		"the path leads to it again": {kernel: kernel{quick: lease.Unknown}, want: lease.Alive},
+		"the path cannot be read": {kernel: kernel{quick: lease.Unknown, goneErr: problem}, want: lease.Unknown,
+			why: problem},
+		"nothing and nobody leads there": {kernel: kernel{quick: lease.Unknown, gone: true}, want: lease.Dead},
+	} {
+		l := lease.Lease{State: lease.Bound, Holder: lease.Holder{ContainerID: "c1",
+			Netns: lease.Netns{Path: "/run/netns/x", Ino: 11}}}
+		e := NewEvidence(&c.kernel, "b", BoundIn(nil))
+		if got := e.Prove(l); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+		if why := e.Doubt(l); !errors.Is(why, c.why) || (why != nil) != (c.why != nil) {
+			t.Errorf("%s: the doubt is %v, want %v", name, why, c.why)
+		}
+	}
+}

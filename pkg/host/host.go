@@ -1,0 +1,253 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// DefaultBootIDFile is the file from which Linux shows the boot id.
+const DefaultBootIDFile = "/proc/sys/kernel/random/boot_id"
+
+// Host reads the state of the node from its /proc and its root file system.
+type Host struct {
+	proc       string
+	bootIDFile string
+	mounts     string // the process whose mounts paths are resolved in: a pid, or "self"
+
+	proven *sync.Map // see proveMounts
+}
+
+// New returns a Host that reads the /proc at the path proc and the boot id in bootIDFile. It
+// resolves paths in the mounts of this process.
+func New(proc, bootIDFile string) *Host {
+	return &Host{proc: proc, bootIDFile: bootIDFile, mounts: "self", proven: &sync.Map{}}
+}
+
+// Through returns the Host for this process after it has changed its root to that of process pid,
+// so that paths are resolved in the mounts of that process.
+func (h *Host) Through(pid string) *Host {
+	moved := *h
+	moved.mounts = pid
+	return &moved
+}
+
+// BootID returns the id of this boot, or "" if it cannot be read. Then no holder can be proven dead
+// by the boot in which it was bound.
+func (h *Host) BootID() string {
+	id, _ := h.readBootID()
+	return id
+}
+
+func (h *Host) readBootID() (string, error) {
+	b, err := os.ReadFile(h.bootIDFile)
+	id := strings.TrimSpace(string(b))
+	if err == nil && id == "" {
+		err = fmt.Errorf("%s is empty", h.bootIDFile)
+	}
+	if err != nil {
+		return "", fmt.Errorf("failed to read the boot id: %w", err)
+	}
+	return id, nil
+}
+
+// ErrNotNetns is returned for a path at which there is no network namespace.
+var ErrNotNetns = errors.New("no network namespace")
+
+// Netns returns the network namespace that is mounted at the path, or that a /proc/PID/ns/net path
+// leads to. An error other than ErrNotNetns means that it is not known whether there is one.
+func (h *Host) Netns(path string) (lease.Netns, error) {
+	n := lease.Netns{Path: path}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if isNothing(err) || errors.Is(err, syscall.ENXIO) {
+		return n, fmt.Errorf("%w at %q: %w", ErrNotNetns, path, err)
+	}
+	var st unix.Stat_t
+	if err == nil {
+		defer f.Close()
+		err = unix.Fstat(int(f.Fd()), &st)
+	}
+	if err != nil {
+		return n, fmt.Errorf("failed to read %s: %w", path, err)
+	}
+	// For a file that is not a namespace the request fails, and kind is negative.
+	if kind, _ := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE); kind != unix.CLONE_NEWNET {
+		return n, fmt.Errorf("%w at %q: the file is of another kind", ErrNotNetns, path)
+	}
+	n.Dev, n.Ino = uint64(st.Dev), st.Ino
+	return n, nil
+}
+
+// QuickState returns the state of a holder as far as one stat(2) shows it: Dead if it was bound in
+// another boot, Alive if its path still leads to its namespace, and otherwise Unknown, because a
+// process may keep the namespace alive. boot is the id of this boot, or "".
+func (h *Host) QuickState(holder lease.Holder, boot string) lease.Liveness {
+	if holder.BootID != "" && boot != "" && holder.BootID != boot {
+		return lease.Dead
+	}
+	if holder.Netns.Ino == 0 {
+		return lease.Unknown
+	}
+	var st unix.Stat_t
+	err := unix.Stat(holder.Netns.Path, &st)
+	if err == nil && st.Ino == holder.Netns.Ino && uint64(st.Dev) == holder.Netns.Dev {
+		return lease.Alive
+	}
+	return lease.Unknown
+}
+
+// PathGone reports whether the path of the holder's namespace no longer leads to the namespace,
+// because there is nothing or another file. It returns an error if that cannot be determined.
+func (h *Host) PathGone(holder lease.Holder) (bool, error) {
+	if holder.Netns.Ino == 0 {
+		return false, errors.New("its network namespace is not known")
+	}
+	var st unix.Stat_t
+	err := unix.Stat(holder.Netns.Path, &st)
+	switch {
+	case err == nil:
+		return st.Ino != holder.Netns.Ino || uint64(st.Dev) != holder.Netns.Dev, nil
+	case isNothing(err):
+		return true, nil
+	}
+	return false, &os.PathError{Op: "stat", Path: holder.Netns.Path, Err: err}
+}
+
+// isNothing reports whether an error proves that there is nothing at a path.
+func isNothing(err error) bool {
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ESRCH)
+}
+
+// NetnsSet is the set of the network namespaces in use, by inode. It is incomplete if some could
+// not be read.
+type NetnsSet struct {
+	inodes     map[uint64]bool
+	incomplete error // the first namespace that could not be read; nil if all were
+}
+
+// NewNetnsSet returns a set of the given inodes, for simulated hosts.
+func NewNetnsSet(incomplete error, inodes ...uint64) NetnsSet {
+	p := NetnsSet{inodes: map[uint64]bool{}, incomplete: incomplete}
+	for _, ino := range inodes {
+		p.inodes[ino] = true
+	}
+	return p
+}
+
+// Incomplete returns an error if namespaces may be missing in the set: the first one that occurred
+// while the set was read, or that it was never read. If it returns nil, a namespace that is not in
+// the set is not in use.
+func (s NetnsSet) Incomplete() error {
+	if s.inodes == nil {
+		return errors.New("the processes were not read")
+	}
+	return s.incomplete
+}
+
+// ProcessNetns returns the network namespaces of all processes. It takes microseconds for each
+// process, so that callers use it only to prove a death. Process 1 always exists, so a list without
+// it is incomplete. Its own namespace is the host's and need not be readable: a security module may
+// forbid it.
+func (h *Host) ProcessNetns() NetnsSet {
+	p := NetnsSet{inodes: map[uint64]bool{}}
+	pids, err := h.processes()
+	p.miss(err)
+	first := false
+	for _, name := range pids {
+		link, err := os.Readlink(h.processNetns(name))
+		switch {
+		case isNothing(err):
+			// The process has ended.
+		case name == "1":
+			first = true
+			if err == nil {
+				p.add(link)
+			}
+		case err != nil:
+			p.miss(err)
+		default:
+			p.add(link)
+		}
+	}
+	if !first {
+		p.miss(fmt.Errorf("process 1 is not in %s", h.proc))
+	}
+	return p
+}
+
+// processes returns the pids that /proc shows. After an error the list is incomplete.
+func (h *Host) processes() ([]string, error) {
+	dir, err := os.Open(h.proc)
+	if err != nil {
+		return nil, fmt.Errorf("failed to list the processes: %w", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	return slices.DeleteFunc(names, func(name string) bool { return name[0] < '1' || name[0] > '9' }), err
+}
+
+// add adds the namespace of a link in /proc, such as "net:[4026531840]".
+func (s *NetnsSet) add(link string) {
+	if ino, ok := linkInode(link, "net"); ok {
+		s.inodes[ino] = true
+	} else {
+		s.miss(fmt.Errorf("%q is not a network namespace", link))
+	}
+}
+
+// miss records that the set is incomplete, with the first error. A nil error has no effect.
+func (s *NetnsSet) miss(err error) {
+	if s.incomplete == nil {
+		s.incomplete = err
+	}
+}
+
+// MountedNetns returns the network namespaces that are mounted at any path, also at paths that are
+// in no lease. The agent counts them as in use, like those of processes. An ADD must not: the
+// namespaces of new pods are mounted and may have reused the inodes of deleted namespaces, so that
+// dead holders would seem alive.
+func (h *Host) MountedNetns() NetnsSet {
+	p := NetnsSet{inodes: map[uint64]bool{}}
+	b, err := h.mountinfo()
+	p.miss(err)
+	for line := range bytes.Lines(b) {
+		if m, ok := netnsMount(string(line)); ok {
+			p.inodes[m.ino] = true
+		}
+	}
+	return p
+}
+
+// Union returns the namespaces of both sets. Two scans of the processes find more than one, because
+// a scan may miss a process that changes its namespace meanwhile.
+func (s NetnsSet) Union(o NetnsSet) NetnsSet {
+	both := NewNetnsSet(s.Incomplete())
+	both.miss(o.Incomplete())
+	maps.Copy(both.inodes, s.inodes)
+	maps.Copy(both.inodes, o.inodes)
+	return both
+}
+
+// Liveness returns Alive if the namespace is in the set, Dead if it is not and the set is complete,
+// and otherwise Unknown.
+func (s NetnsSet) Liveness(n lease.Netns) lease.Liveness {
+	switch {
+	case n.Ino == 0:
+		return lease.Unknown
+	case s.inodes[n.Ino]:
+		return lease.Alive
+	case s.Incomplete() == nil:
+		return lease.Dead
+	}
+	return lease.Unknown
+}

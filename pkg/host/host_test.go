@@ -1,0 +1,196 @@
+package host
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/descriptors"
+)
+
+func TestNetns(t *testing.T) {
+	h := testHost(t)
+	dir := t.TempDir()
+	alive := filepath.Join(dir, "alive")
+	newMounted(t, alive)
+	plain := filepath.Join(dir, "plain")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	loop := filepath.Join(dir, "loop")
+	if err := os.Symlink("loop", loop); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Netns(loop); err == nil || errors.Is(err, ErrNotNetns) {
+		t.Errorf("a path that cannot be followed: %v, want another error than ErrNotNetns", err)
+	}
+	fifo := filepath.Join(dir, "fifo") // opening one must not hang
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "socket")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for path, want := range map[string]bool{
+		alive: true, "/proc/thread-self/ns/net": true,
+		plain: false, fifo: false, socket: false, dir: false, "/proc/thread-self/ns/mnt": false,
+		filepath.Join(dir, "gone"): false, "": false,
+	} {
+		n, err := h.Netns(path)
+		if (err == nil) != want || want != (n.Ino != 0) || n.Path != path {
+			t.Errorf("%s: %+v, %v", path, n, err)
+		}
+		if err != nil && !errors.Is(err, ErrNotNetns) {
+			t.Errorf("%s: %v, want ErrNotNetns", path, err)
+		}
+	}
+}
+
+func TestQuickStateAndPathGone(t *testing.T) {
+	h := testHost(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "netns")
+	newMounted(t, path)
+	n, err := h.Netns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := lease.Holder{ContainerID: "c1", IfName: "eth0", Netns: n, BootID: "boot-1"}
+	failure := "" // part of the error of PathGone; "" for none
+	see := func(name string, boot string, state lease.Liveness, gone bool) {
+		t.Helper()
+		if l := h.QuickState(holder, boot); l != state {
+			t.Errorf("%s: QuickState %s, want %s", name, l, state)
+		}
+		g, err := h.PathGone(holder)
+		if g != gone || (err != nil) != (failure != "") || err != nil && !strings.Contains(err.Error(), failure) {
+			t.Errorf("%s: PathGone %v, %v; want %v", name, g, err, gone)
+		}
+	}
+	see("mounted", "boot-1", lease.Alive, false)
+	see("mounted, in another boot", "boot-2", lease.Dead, false)
+	see("mounted, the boot id is unknown", "", lease.Alive, false)
+	if err := unix.Unmount(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	see("unmounted, the file exists", "boot-1", lease.Unknown, true)
+	newMounted(t, path)
+	if again, err := h.Netns(path); err == nil && again.Ino != n.Ino {
+		see("another namespace at the path", "boot-1", lease.Unknown, true)
+	}
+	if err := errors.Join(unix.Unmount(path, 0), os.Remove(path)); err != nil {
+		t.Fatal(err)
+	}
+	see("removed", "boot-1", lease.Unknown, true)
+	if err := os.Symlink("netns", path); err != nil { // to itself
+		t.Fatal(err)
+	}
+	failure = "stat " + path + ": too many levels of symbolic links"
+	see("a path that cannot be resolved", "boot-1", lease.Unknown, false)
+	see("removed, the boot id is unknown", "", lease.Unknown, false)
+	failure, holder.Netns = "is not known", lease.Netns{Path: path}
+	see("the namespace is not known", "boot-1", lease.Unknown, false)
+	see("the namespace is not known, in another boot", "boot-2", lease.Dead, false)
+	holder.BootID = ""
+	see("bound without a boot id", "boot-2", lease.Unknown, false)
+}
+
+func TestLiveness(t *testing.T) {
+	h := testHost(t)
+	var n lease.Netns
+	newRunning(t, func() (err error) {
+		n, err = h.Netns("/proc/thread-self/ns/net")
+		return err
+	})
+	if got := h.ProcessNetns().Liveness(n); got != lease.Alive {
+		t.Errorf("a namespace with a process is %s", got)
+	}
+	for name, c := range map[string]struct {
+		p    NetnsSet
+		n    lease.Netns
+		want lease.Liveness
+	}{
+		"not in the set":           {NewNetnsSet(nil, 1, 2), lease.Netns{Ino: 3}, lease.Dead},
+		"not in an incomplete set": {NewNetnsSet(fs.ErrPermission, 1, 2), lease.Netns{Ino: 3}, lease.Unknown},
+		"in an incomplete set":     {NewNetnsSet(fs.ErrPermission, 1, 3), lease.Netns{Ino: 3}, lease.Alive},
+		"an unknown namespace":     {NewNetnsSet(nil), lease.Netns{}, lease.Unknown},
+		"an empty /proc":           {New(t.TempDir(), "").ProcessNetns(), lease.Netns{Ino: 3}, lease.Unknown},
+		"no /proc":                 {New("/does-not-exist", "").ProcessNetns(), lease.Netns{Ino: 3}, lease.Unknown},
+	} {
+		if got := c.p.Liveness(c.n); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// Process 1 is in the host's namespace, which no lease has. Any other process may be in a sandbox.
+func TestProcessOneNeedNotBeReadable(t *testing.T) {
+	old := lease.Netns{Ino: 3}
+	h := fakeProc(t, links{"1": {"net"}, "7": {"net:5"}, "self": {"net:4"}})
+	if got := h.ProcessNetns(); got.Liveness(old) != lease.Dead || got.Liveness(lease.Netns{Ino: 5}) != lease.Alive {
+		t.Errorf("process 1 is unreadable: %s, %v", got.Liveness(old), got.Incomplete())
+	}
+	for name, tt := range map[string]struct {
+		processes links
+		want      string
+	}{
+		"process 1 is not listed":       {links{"7": {"net:5"}}, "process 1"},
+		"process 7 is unreadable":       {links{"1": {"net:1"}, "7": {"net"}}, "/7/ns/net"},
+		"both are unreadable":           {links{"1": {"net"}, "7": {"net"}}, "/7/ns/net"},
+		"process 11 is unreadable":      {links{"1": {"net:1"}, "11": {"net"}}, "/11/ns/net"},
+		"process 7 has an invalid link": {links{"1": {"net:1"}, "7": {"net:x"}}, "net:[x]"},
+	} {
+		p := fakeProc(t, tt.processes).ProcessNetns()
+		if p.Liveness(old) != lease.Unknown || p.Incomplete() == nil ||
+			!strings.Contains(p.Incomplete().Error(), tt.want) {
+			t.Errorf("%s: %s, %v", name, p.Liveness(old), p.Incomplete())
+		}
+	}
+}
+
+func TestBootID(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "boot_id")
+	if id := New("/proc", file).BootID(); id != "" {
+		t.Errorf("read %q without a file", id)
+	}
+	if err := os.WriteFile(file, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := New("/proc", file).readBootID(); err == nil {
+		t.Errorf("read %q from an empty file", id)
+	}
+	if err := os.WriteFile(file, []byte("boot-1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if id := New("/proc", file).BootID(); id != "boot-1" {
+		t.Errorf("read %q", id)
+	}
+}
+
+// The agent looks at the host for as long as it runs.
+func TestHostClosesWhatItOpens(t *testing.T) {
+	h := testHost(t)
+	path := filepath.Join(t.TempDir(), "netns")
+	newMounted(t, path, "10.9.8.12/24")
+	netns, err := h.Netns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	descriptors.AssertClosed(t, func() {
+		_, listed := h.Namespaces()
+		_, read := h.AddressesIn(netns)
+		if err := errors.Join(listed, read, h.ProcessNetns().Incomplete(), h.MountedNetns().Incomplete()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,201 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+func mac(t *testing.T, s string) net.HardwareAddr {
+	t.Helper()
+	m, err := net.ParseMAC(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestSetMAC reads the result with another netlink library.
+func TestSetMAC(t *testing.T) {
+	h := testHost(t)
+	path := filepath.Join(t.TempDir(), "netns")
+	newMounted(t, path)
+	l, err := h.Link(path, "eth0")
+	if err != nil || l.Kind != "veth" || l.index == 0 || l.MAC.String() != "02:00:00:00:00:07" {
+		t.Fatalf("eth0 is %+v, %v; want a veth with the address 02:00:00:00:00:07", l, err)
+	}
+	if err := h.SetMAC(path, "eth0", mac(t, "02:00:00:00:00:09")); err != nil {
+		t.Fatal(err)
+	}
+	n, err := h.Netns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.RunInNetns(n, func() error {
+		seen, err := netlink.LinkByName("eth0")
+		if err == nil && seen.Attrs().HardwareAddr.String() != "02:00:00:00:00:09" {
+			t.Errorf("eth0 has %s", seen.Attrs().HardwareAddr)
+		}
+		for _, file := range []string{"ipv4/conf/eth0/arp_notify", "ipv6/conf/eth0/ndisc_notify"} {
+			if b, err := os.ReadFile("/proc/sys/net/" + file); err != nil || string(b) != "1\n" {
+				t.Errorf("%s is %q, %v", file, b, err)
+			}
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSetMACErrors(t *testing.T) {
+	h := testHost(t)
+	path := filepath.Join(t.TempDir(), "netns")
+	newMounted(t, path)
+	if err := h.SetMAC(path, "eth0", mac(t, "01:00:5e:00:00:01")); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("a multicast address: %v", err)
+	}
+	if err := h.SetMAC(path, "eth1", mac(t, "02:00:00:00:00:01")); !errors.Is(err, ErrNoLink) {
+		t.Errorf("no such interface: %v", err)
+	}
+	if _, err := h.Link(path, "eth1"); !errors.Is(err, ErrNoLink) {
+		t.Errorf("no such interface: %v", err)
+	}
+	if _, err := h.Link(filepath.Join(t.TempDir(), "gone"), "eth0"); !errors.Is(err, ErrNotNetns) {
+		t.Errorf("no such namespace: %v", err)
+	}
+}
+
+func TestRunInNetns(t *testing.T) {
+	h := testHost(t)
+	path := filepath.Join(t.TempDir(), "netns")
+	newMounted(t, path, "10.9.8.12/24")
+	n, err := h.Netns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := h.Netns("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		want := errors.New("failed")
+		if err := h.RunInNetns(n, func() error { return want }); err != want {
+			t.Fatalf("got %v, want the error of the function", err)
+		}
+	}
+	if now, err := h.Netns("/proc/self/ns/net"); err != nil || !now.Same(own) {
+		t.Errorf("the process is in %+v, %v; want %+v", now, err, own)
+	}
+	called := false
+	other := lease.Netns{Path: path, Dev: n.Dev, Ino: n.Ino + 1}
+	for _, gone := range []lease.Netns{other, {Path: path}, {Path: path + "-gone", Dev: 4, Ino: 5}} {
+		err := h.RunInNetns(gone, func() error { called = true; return nil })
+		if !errors.Is(err, ErrNetnsGone) || called {
+			t.Errorf("%+v: %v, called: %v", gone, err, called)
+		}
+	}
+}
+
+// TestForgetNeighbours: only learned entries of the given addresses are deleted, on all links.
+func TestForgetNeighbours(t *testing.T) {
+	h := testHost(t)
+	inNewNetns(t, func() error {
+		if err := addEth0("10.9.8.1/24", "fd00:9::1/64"); err != nil {
+			return err
+		}
+		peer, err := netlink.LinkByName("peer")
+		if err != nil {
+			return err
+		}
+		eth0, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		for _, l := range []netlink.Link{peer, eth0} {
+			if err := netlink.LinkSetUp(l); err != nil {
+				return err
+			}
+		}
+		add := func(l netlink.Link, addr string, state int) {
+			n := &netlink.Neigh{LinkIndex: l.Attrs().Index, IP: net.ParseIP(addr),
+				HardwareAddr: mac(t, "02:00:00:00:00:08"), State: state}
+			if err := netlink.NeighAdd(n); err != nil {
+				t.Fatalf("%s: %v", addr, err)
+			}
+		}
+		add(eth0, "10.9.8.7", netlink.NUD_REACHABLE)
+		add(peer, "10.9.8.7", netlink.NUD_STALE)
+		add(eth0, "fd00:9::7", netlink.NUD_REACHABLE)
+		add(eth0, "10.9.8.8", netlink.NUD_PERMANENT)
+		add(eth0, "10.9.8.9", netlink.NUD_REACHABLE)
+		var addrs []netip.Addr
+		for _, a := range []string{"10.9.8.7", "fd00:9::7", "10.9.8.8", "10.9.8.77"} {
+			addrs = append(addrs, netip.MustParseAddr(a))
+		}
+		if err := h.ForgetNeighbours(addrs); err != nil {
+			t.Errorf("%v", err)
+		}
+		var left []string
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			list, err := netlink.NeighList(0, family)
+			if err != nil {
+				return err
+			}
+			for _, n := range list {
+				if n.State != netlink.NUD_NOARP && n.State&(netlink.NUD_FAILED|netlink.NUD_NONE) == 0 {
+					left = append(left, n.IP.String())
+				}
+			}
+		}
+		slices.Sort(left)
+		if got := strings.Join(left, " "); got != "10.9.8.8 10.9.8.9" {
+			t.Errorf("%s are left; want the permanent entry and that of another address", got)
+		}
+		return h.ForgetNeighbours(nil)
+	})
+}
+
+func TestParseAckRejects(t *testing.T) {
+	if err := parseAck(nil); err == nil {
+		t.Error("accepted an empty answer")
+	}
+	if err := parseAck([]byte{1, 2, 3}); err == nil {
+		t.Error("accepted an invalid answer")
+	}
+}
+
+func FuzzNetlinkMessages(f *testing.F) {
+	f.Add(neighbour{family: unix.AF_INET, link: 3, addr: netip.MustParseAddr("10.0.0.1")}.request())
+	f.Add(appendAttribute(make([]byte, unix.SizeofIfInfomsg), unix.IFLA_IFNAME, []byte("eth0\x00")))
+	kind := appendAttribute(nil, unix.IFLA_INFO_KIND, []byte("veth\x00"))
+	f.Add(appendAttribute(make([]byte, unix.SizeofIfInfomsg), unix.IFLA_LINKINFO, kind))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		parseLink(b)
+		_ = parseAck(b)
+		for _, a := range attributes(b) {
+			again := attributes(appendAttribute(nil, a.kind, a.value))
+			same := len(again) == 1 && again[0].kind == a.kind && bytes.Equal(again[0].value, a.value)
+			if len(a.value) < 1<<15 && !same {
+				t.Errorf("%v became %v", a, again)
+			}
+		}
+		if n, ok := parseNeighbour(b); ok {
+			again, ok := parseNeighbour(n.request())
+			if !ok || again.addr != n.addr || again.link != n.link || again.family != n.family {
+				t.Errorf("%+v became %+v, %v", n, again, ok)
+			}
+		}
+	})
+}

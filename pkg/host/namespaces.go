@@ -1,0 +1,250 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// Namespace is a network namespace other than the host's, and its addresses.
+type Namespace struct {
+	Netns     lease.Netns
+	Addresses []Address
+	// Err is not nil if Addresses is incomplete.
+	Err error
+}
+
+// Address is an address of an interface.
+type Address struct {
+	Addr   netip.Addr
+	IfName string
+	MAC    string
+}
+
+// Namespaces returns every network namespace in use. It finds them by their processes and by their
+// mounts: a sandbox may have only one of the two, and no directory contains all of them
+// (docs/facts.md, "The namespace is mounted before ADD and removed after DEL"). The path of a
+// namespace is its mount, or else the /proc/PID/ns/net of a process.
+//
+// It omits the namespaces of this process and of process 1, and the addresses that every namespace
+// has. It returns an error if the processes or mounts cannot be listed. A namespace that cannot be
+// read is in the list, with its error.
+func (h *Host) Namespaces() ([]Namespace, error) {
+	found, unread, err := h.mountedNamespaces()
+	if err != nil {
+		return nil, err
+	}
+	running, more, err := h.processNamespaces()
+	if err != nil {
+		return nil, err
+	}
+	for id, n := range running {
+		if _, known := found[id]; !known {
+			found[id] = n
+		}
+	}
+	host := []string{"thread-self", "1"}
+	if h.isInitialPIDNamespace() {
+		host = append(host, kernelThreads)
+	}
+	for _, own := range host {
+		n, _ := h.Netns(h.processNetns(own)) // after an error the id is that of no namespace
+		delete(found, namespaceID{n.Dev, n.Ino})
+	}
+	sorted := slices.SortedFunc(maps.Values(found), func(a, b lease.Netns) int {
+		return strings.Compare(a.Path, b.Path)
+	})
+	return slices.Concat(h.readAll(sorted), unread, more), nil
+}
+
+// namespaceID identifies a namespace: the device and the inode of its file.
+type namespaceID struct{ dev, ino uint64 }
+
+func (h *Host) processNetns(pid string) string { return filepath.Join(h.proc, pid, "ns", "net") }
+
+// mountedNamespaces returns the namespaces that are mounted, and those whose mount could not be
+// read, with their errors. A namespace whose mount is covered by another one is found only by its
+// processes.
+func (h *Host) mountedNamespaces() (found map[namespaceID]lease.Netns, unread []Namespace, err error) {
+	b, err := h.mountinfo()
+	if err != nil {
+		return nil, nil, err
+	}
+	found = map[namespaceID]lease.Netns{}
+	for line := range bytes.Lines(b) {
+		m, ok := netnsMount(string(line))
+		if !ok {
+			continue
+		}
+		n, err := h.Netns(m.path)
+		switch {
+		case err == nil:
+			addTo(found, n)
+		case !errors.Is(err, ErrNotNetns):
+			unread = append(unread, Namespace{Netns: n, Err: err})
+		}
+	}
+	return found, unread, nil
+}
+
+// addTo adds a network namespace. If found already contains the namespace, the path that sorts
+// first is kept, so that the result does not depend on the order in which the paths were found.
+func addTo(found map[namespaceID]lease.Netns, n lease.Netns) {
+	id := namespaceID{n.Dev, n.Ino}
+	if old, known := found[id]; known {
+		n.Path = min(n.Path, old.Path)
+	}
+	found[id] = n
+}
+
+// mountinfo returns the mounts that paths are resolved in. The list is never empty.
+func (h *Host) mountinfo() ([]byte, error) {
+	file := filepath.Join(h.proc, h.mounts, "mountinfo")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("failed to list the mounts: %w", err)
+	}
+	if len(b) == 0 {
+		return nil, fmt.Errorf("failed to list the mounts: %s is empty", file)
+	}
+	return b, nil
+}
+
+// mount is the mount of a network namespace.
+type mount struct {
+	ino        uint64 // of the namespace
+	path       string
+	propagates bool // the mount is shared, or receives mounts from a peer group (mount_namespaces(7))
+}
+
+// netnsMount parses a line of mountinfo: "36 35 0:4 net:[4026532] /run/netns/x rw shared:1 - nsfs
+// nsfs rw" (proc_pid_mountinfo(5)).
+func netnsMount(line string) (m mount, ok bool) {
+	here, system, ok := strings.Cut(line, " - ")
+	fields := strings.Fields(here)
+	if !ok || len(fields) < 6 || !strings.HasPrefix(system, "nsfs ") {
+		return mount{}, false
+	}
+	if m.ino, ok = linkInode(fields[3], "net"); !ok {
+		return mount{}, false
+	}
+	m.path = unescape(fields[4])
+	m.propagates = slices.ContainsFunc(fields[6:], func(field string) bool {
+		return strings.HasPrefix(field, "shared:") || strings.HasPrefix(field, "master:")
+	})
+	return m, true
+}
+
+// unescape replaces the octal escapes of the kernel.
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+// processNamespaces returns the network namespaces of processes. unread has the path and the error
+// for each process whose network namespace could not be read, except process 1: its namespace is
+// the host's, and a security module may forbid to read it. err is not nil if the processes could
+// not be listed.
+func (h *Host) processNamespaces() (found map[namespaceID]lease.Netns, unread []Namespace, err error) {
+	pids, err := h.processes()
+	if err != nil {
+		return nil, nil, err
+	}
+	found = map[namespaceID]lease.Netns{}
+	for _, pid := range pids {
+		n := lease.Netns{Path: h.processNetns(pid)}
+		var st unix.Stat_t
+		err := unix.Stat(n.Path, &st)
+		if isNothing(err) {
+			continue // the process has ended
+		}
+		if err != nil && pid == "1" {
+			continue
+		}
+		if err != nil {
+			unread = append(unread, Namespace{Netns: n, Err: fmt.Errorf("failed to read %s: %w", n.Path, err)})
+			continue
+		}
+		n.Dev, n.Ino = uint64(st.Dev), st.Ino
+		addTo(found, n)
+	}
+	return found, unread, nil
+}
+
+// readAll returns the addresses of each namespace. One thread enters them all.
+func (h *Host) readAll(list []lease.Netns) (out []Namespace) {
+	if err := h.onThread(func() error { out = readInThread(list); return nil }); err != nil {
+		for _, n := range list {
+			out = append(out, Namespace{Netns: n, Err: err})
+		}
+	}
+	return out
+}
+
+// readInThread is readAll on the calling thread, which must be locked. It omits namespaces that
+// have ended.
+func readInThread(list []lease.Netns) []Namespace {
+	out := make([]Namespace, 0, len(list))
+	for _, n := range list {
+		addresses, err := readAddresses(n)
+		if !errors.Is(err, ErrNetnsGone) {
+			out = append(out, Namespace{Netns: n, Addresses: addresses, Err: err})
+		}
+	}
+	return out
+}
+
+// ErrNetnsGone is returned if a namespace is no longer at its path.
+var ErrNetnsGone = errors.New("the network namespace has ended")
+
+// readAddresses moves the thread into the namespace and returns its addresses.
+func readAddresses(n lease.Netns) ([]Address, error) {
+	if err := setNetns(n); err != nil {
+		return nil, err
+	}
+	addresses, err := threadAddresses()
+	if err != nil {
+		return addresses, fmt.Errorf("failed to list the addresses in network namespace %s: %w", n.Path, err)
+	}
+	return addresses, nil
+}
+
+// threadAddresses returns the addresses in the namespace of the calling thread. It may use package
+// net, which sends a netlink request from the calling thread at each call.
+func threadAddresses() ([]Address, error) {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var out []Address
+	var problems []error
+	for _, i := range interfaces {
+		list, err := i.Addrs()
+		problems = append(problems, err)
+		for _, a := range list {
+			if addr, ok := assigned(a); ok {
+				out = append(out, Address{Addr: addr, IfName: i.Name, MAC: i.HardwareAddr.String()})
+			}
+		}
+	}
+	return out, errors.Join(problems...)
+}
+
+// assigned returns the address of a, and reports whether it was assigned by somebody. Loopback and
+// IPv6 link-local addresses were not: they exist in every namespace.
+func assigned(a net.Addr) (netip.Addr, bool) {
+	p, err := netip.ParsePrefix(a.String())
+	addr := p.Addr().Unmap()
+	own := addr.IsLoopback() || addr.IsUnspecified() || (addr.Is6() && addr.IsLinkLocalUnicast())
+	return addr, err == nil && !own
+}

@@ -1,0 +1,345 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// Without the id of the boot nothing is known to be of it.
+func TestIsOfBoot(t *testing.T) {
+	const namespaces = " pid:4026531836 mnt:4026531841"
+	for _, c := range []struct {
+		recorded, boot string
+		want           bool
+	}{
+		{"boot-1" + namespaces, "boot-1", true}, {"boot-1" + namespaces, "boot", false},
+		{"boot-1" + namespaces, "boot-2", false}, {"boot-1" + namespaces, "", false},
+		{namespaces, "", false}, {"", "boot-1", false}, {"", "", false},
+	} {
+		if got := IsOfBoot(c.recorded, c.boot); got != c.want {
+			t.Errorf("%q of boot %q: %v, want %v", c.recorded, c.boot, got, c.want)
+		}
+	}
+}
+
+func TestProveView(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "boot_id")
+	if err := os.WriteFile(file, []byte("boot-1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := New("/proc", file)
+	recorded := h.NamespaceIDs("boot-1")
+	if !strings.HasPrefix(recorded, "boot-1 pid:") || !strings.Contains(recorded, " mnt:") {
+		t.Fatalf("NamespaceIDs is %q", recorded)
+	}
+	if err := h.ProveView(recorded, "boot-1", nil); err != nil {
+		t.Errorf("the same namespaces: %v", err)
+	}
+	pid, _, _ := strings.Cut(recorded, " mnt:")
+	for name, tt := range map[string]struct {
+		host           *Host
+		recorded, boot string
+		want           string
+	}{
+		"other mounts": {h, pid + " mnt:1", "boot-1", "the plugin runs in"},
+		"other processes": {h, strings.Replace(recorded, "pid:", "pid:1", 1), "boot-1",
+			"the plugin runs in"},
+		"no boot id": {h, recorded, "", "boot id"},
+		"no /proc": {New(t.TempDir(), file), recorded, "boot-1",
+			"does not show this process"},
+		"through a process that does not exist": {h.Through("0"), recorded, "boot-1", "failed to read"},
+	} {
+		if err := tt.host.ProveView(tt.recorded, tt.boot, nil); !errors.Is(err, ErrNotHost) ||
+			!strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v; want %q", name, err, tt.want)
+		}
+	}
+	if New(t.TempDir(), file).NamespaceIDs("boot-1") != "" || h.NamespaceIDs("") != "" {
+		t.Error("NamespaceIDs without a /proc or a boot id")
+	}
+}
+
+// links maps processes to their namespaces, see fakeProc.
+type links map[string][]string
+
+// fakeProc makes a /proc whose processes have links to namespaces: "mnt:7" for the link "mnt:[7]".
+// A link without a number cannot be read. The entry "parent:5" is no link: it is the process's
+// parent.
+func fakeProc(t *testing.T, processes links) *Host {
+	t.Helper()
+	dir := t.TempDir()
+	self := strconv.Itoa(os.Getpid())
+	err := os.Symlink(self, filepath.Join(dir, "self"))
+	for pid, links := range processes {
+		if pid == "self" {
+			pid = self
+		}
+		ns := filepath.Join(dir, pid, "ns")
+		err = errors.Join(err, os.MkdirAll(ns, 0o700))
+		for _, link := range links {
+			kind, number, _ := strings.Cut(link, ":")
+			if kind == "parent" {
+				stat := fmt.Sprintf("%s (a) b) S %s 7 7 0", pid, number)
+				err = errors.Join(err, os.WriteFile(filepath.Join(dir, pid, "stat"), []byte(stat), 0o600))
+				continue
+			}
+			if number == "" {
+				err = errors.Join(err, os.WriteFile(filepath.Join(ns, kind), nil, 0o600))
+				continue
+			}
+			err = errors.Join(err, os.Symlink(kind+":["+number+"]", filepath.Join(ns, kind)))
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(dir, "")
+}
+
+// The initial PID namespace and the mounts of process 1 are the host's. Otherwise the plugin must
+// have recorded its namespaces. The record alone is no proof, because inodes are reused.
+func TestProveViewOfTheInitialNamespaces(t *testing.T) {
+	const here, nested = "pid:4026531836", "pid:5"
+	for name, tt := range map[string]struct {
+		processes links
+		recorded  string
+		proven    bool
+	}{
+		"the initial namespaces": {links{"self": {here, "mnt:7"}, "1": {"mnt:7"}}, "", true},
+		"a record of another boot": {links{"self": {here, "mnt:7"}, "1": {"mnt:7"}}, "boot-0 " + here +
+			" mnt:7", true},
+		"other mounts":    {links{"self": {here, "mnt:7"}, "1": {"mnt:8"}}, "", false},
+		"other processes": {links{"self": {nested, "mnt:7"}, "1": {"mnt:7"}}, "", false},
+		"the plugin's are the same": {links{"self": {nested, "mnt:7"}, "1": {"mnt:7"}}, "boot-1 " + nested +
+			" mnt:7", true},
+		"other mounts with the same inode": {links{"self": {here, "mnt:7"}, "1": {"mnt:8"}}, "boot-1 " + here +
+			" mnt:7", false},
+		"process 1 is unreadable":   {links{"self": {here, "mnt:7"}, "1": {"mnt"}}, "", false},
+		"but kthreadd is not":       {links{"self": {here, "mnt:7"}, "1": {"mnt"}, "2": {"mnt:7"}}, "", true},
+		"kthreadd has other mounts": {links{"self": {here, "mnt:7"}, "1": {"mnt"}, "2": {"mnt:8"}}, "", false},
+		"process 2 of a container": {links{"self": {nested, "mnt:7"}, "1": {"mnt"}, "2": {"mnt:7"}}, "boot-1 " +
+			nested + " mnt:7", false},
+		"kthreadd is unreadable as well": {links{"self": {here, "mnt:7"}, "1": {"mnt"}, "2": {"mnt"}}, "", false},
+	} {
+		err := fakeProc(t, tt.processes).ProveView(tt.recorded, "boot-1", nil)
+		if unread := strings.Contains(name, "unreadable"); unread != errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: %v; says that process 1 is unreadable: %v", name, err, !unread)
+		}
+		if (err == nil) != tt.proven || err != nil && !errors.Is(err, ErrNotHost) {
+			t.Errorf("%s: %v, want proven: %v", name, err, tt.proven)
+		}
+	}
+}
+
+// Without hostPID no parent of a container's first process is in its PID namespace, neither in one
+// of its own nor in the pod's. With hostPID the runtime's process is its ancestor there.
+func TestProveViewInAContainerOfTheRuntime(t *testing.T) {
+	self := func(links ...string) []string { return append(links, "pid:5", "mnt:9") }
+	for name, tt := range map[string]struct {
+		processes links
+		proven    bool
+	}{
+		"the runtime's process is the parent": {links{"self": self("parent:70"), "70": {"mnt:7"}, "1": {"mnt:7"}},
+			true},
+		"behind a process of the container": {links{"self": self("parent:80"), "80": {"mnt:9", "parent:70"},
+			"70": {"mnt:7"}, "1": {"mnt:7"}}, true},
+		"a PID namespace of the container": {links{"self": self("parent:0"), "1": {"mnt:9"}}, false},
+		"a process of the container is the first": {links{"self": self("parent:1"), "1": {"mnt:9", "parent:0"}},
+			false},
+		"a PID namespace of the pod":   {links{"self": self("parent:0"), "1": {"mnt:7", "parent:0"}}, false},
+		"a parent that cannot be read": {links{"self": self("parent:70"), "70": {"mnt"}, "1": {"mnt:7"}}, false},
+		"no parent is known":           {links{"self": self(), "1": {"mnt:7"}}, false},
+	} {
+		if err := fakeProc(t, tt.processes).Through("1").ProveView("", "boot-1", nil); (err == nil) != tt.proven ||
+			err != nil && !errors.Is(err, ErrNotHost) {
+			t.Errorf("%s: %v, want proven: %v", name, err, tt.proven)
+		}
+	}
+	processes := links{"self": self("parent:70"), "70": {"mnt:7"}, "1": {"mnt:7"}}
+	if err := fakeProc(t, processes).ProveView("", "boot-1", nil); err == nil {
+		t.Error("paths are resolved in the container, and the view is proven")
+	}
+}
+
+// The same in real namespaces. This test runs itself in them, and then prints whether the view is
+// proven through process 1.
+func TestProveViewInNamespaces(t *testing.T) {
+	const inside = "LEASEHOLD_TEST_VIEW"
+	if os.Getenv(inside) != "" {
+		fmt.Println("view:", New("/proc", DefaultBootIDFile).Through("1").ProveView("", "boot-1", nil))
+		return
+	}
+	for name, tt := range map[string]struct {
+		command string
+		proven  bool
+	}{
+		"a container with the PID namespace of its runtime": {
+			`exec unshare --fork --pid --mount --mount-proc sh -c 'unshare --mount "$0" "$1"; true' "$@"`, true},
+		"a container with a PID namespace of its own": {
+			`exec unshare --fork --pid --mount --mount-proc "$@"`, false},
+		"the second process of such a container": {
+			`exec unshare --fork --pid --mount --mount-proc sh -c '"$0" "$1"; true' "$@"`, false},
+		"a container with the PID namespace of its pod": {
+			`unshare --fork --pid --mount --mount-proc sleep 9 & until pid=$(pgrep -P $!); do :; done
+			nsenter --pid=/proc/$pid/ns/pid unshare --fork --mount --mount-proc "$@"; kill -9 $pid`, false},
+	} {
+		cmd := exec.Command("sh", "-c", tt.command, "sh", os.Args[0], "-test.run=^TestProveViewInNamespaces$")
+		cmd.Env = append(os.Environ(), inside+"=1")
+		out, err := cmd.CombinedOutput()
+		if proven := strings.Contains(string(out), "view: <nil>"); err != nil || proven != tt.proven ||
+			!strings.Contains(string(out), "view: ") {
+			t.Errorf("%s: proven: %v, want %v; %v\n%s", name, proven, tt.proven, err, out)
+		}
+	}
+}
+
+func FuzzLinkInode(f *testing.F) {
+	f.Add("net:[4026531840]", "net")
+	f.Add("mnt:[1]", "net")
+	f.Fuzz(func(t *testing.T, link, kind string) {
+		if n, ok := linkInode(link, kind); ok && (!strings.HasPrefix(link, kind) || n == 0 &&
+			!strings.Contains(link, "0")) {
+			t.Errorf("%q of kind %q is %d", link, kind, n)
+		}
+	})
+}
+
+func TestUnion(t *testing.T) {
+	a, b := NewNetnsSet(nil, 1, 2), NewNetnsSet(nil, 2, 3)
+	both := a.Union(b)
+	for ino := range uint64(5) {
+		if want := ino >= 1 && ino <= 3; both.inodes[ino] != want {
+			t.Errorf("%d is in the union: %v", ino, both.inodes[ino])
+		}
+	}
+	if both.Incomplete() != nil || a.Union(NewNetnsSet(fs.ErrPermission)).Incomplete() == nil ||
+		(NetnsSet{}).Union(a).Incomplete() == nil {
+		t.Error("the union is complete if and only if both sets are")
+	}
+	if a.inodes[3] {
+		t.Error("Union changed its operand")
+	}
+}
+
+// If the runtime has mounts of its own, the namespace of a bound lease at its path here proves that
+// its mounts are propagated.
+func TestProveViewInOtherMounts(t *testing.T) {
+	h := testHost(t)
+	boot := h.BootID()
+	dir := t.TempDir() // like the directory of a runtime's namespaces
+	err := errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_SHARED, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	alive, gone := filepath.Join(dir, "alive"), filepath.Join(dir, "gone")
+	newMounted(t, alive)
+	n, err := h.Netns(alive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := func(n lease.Netns, boot string) iter.Seq[lease.Lease] {
+		return slices.Values([]lease.Lease{{State: lease.Bound, Holder: lease.Holder{Netns: n, BootID: boot}}})
+	}
+	own := h.NamespaceIDs(boot)
+	pid, _, _ := strings.Cut(own, " mnt:")
+	recorded := pid + " mnt:1"
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("/proc/self/ns/net", link); err != nil {
+		t.Fatal(err)
+	}
+	process, err := h.Netns(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, leases := range map[string]iter.Seq[lease.Lease]{
+		"no bound lease":                nil,
+		"nothing at its path":           bound(lease.Netns{Path: gone, Dev: n.Dev, Ino: n.Ino}, boot),
+		"another namespace at its path": bound(lease.Netns{Path: alive, Dev: n.Dev, Ino: n.Ino + 1}, boot),
+		"an unknown namespace":          bound(lease.Netns{Path: alive}, boot),
+		"of another boot":               bound(n, "boot-0"),
+		"a process has it and no mount": bound(process, boot),
+	} {
+		if err := h.ProveView(recorded, boot, leases); !errors.Is(err, ErrNotHost) {
+			t.Errorf("%s: %v, want ErrNotHost", name, err)
+		}
+	}
+	proc, self := t.TempDir(), strconv.Itoa(os.Getpid()) // without mountinfo
+	err = os.Symlink(self, filepath.Join(proc, "self"))
+	for _, pid := range []string{self, "1"} {
+		err = errors.Join(err, os.Mkdir(filepath.Join(proc, pid), 0o700),
+			os.Symlink(filepath.Join("/proc", pid, "ns"), filepath.Join(proc, pid, "ns")))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	blind := New(proc, DefaultBootIDFile)
+	if err := blind.ProveView(recorded, boot, bound(n, boot)); !errors.Is(err, ErrNotHost) ||
+		!errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a list of mounts: %v", err)
+	}
+	if err := h.ProveView(strings.Replace(recorded, "pid:", "pid:1", 1), boot,
+		bound(n, boot)); !errors.Is(err, ErrNotHost) {
+		t.Errorf("other processes: %v, want ErrNotHost", err)
+	}
+	if err := h.ProveView(recorded, boot, bound(n, boot)); err != nil {
+		t.Errorf("at its path: %v", err)
+	}
+	if err := h.ProveView(recorded, boot, nil); err != nil {
+		t.Errorf("a second time, without a lease: %v", err)
+	}
+	if err := h.ProveView(pid+" mnt:2", boot, nil); !errors.Is(err, ErrNotHost) {
+		t.Errorf("the runtime has other mounts now: %v, want ErrNotHost", err)
+	}
+}
+
+// Mounts that are not those of process 1 are proven by a lease. If they are the plugin's, its mount
+// need not be propagated.
+func TestProveViewInThePluginsMounts(t *testing.T) {
+	h := testHost(t)
+	boot := h.BootID()
+	dir := t.TempDir()
+	err := errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_PRIVATE, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	path := filepath.Join(dir, "netns")
+	newMounted(t, path)
+	n, err := h.Netns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := fakeProc(t, links{"1": {"mnt:1"}})
+	process := filepath.Join(other.proc, strconv.Itoa(os.Getpid()))
+	if err := errors.Join(os.Mkdir(process, 0o700), os.Symlink("/proc/self/ns", filepath.Join(process, "ns")),
+		os.Symlink("/proc/self/mountinfo", filepath.Join(process, "mountinfo"))); err != nil {
+		t.Fatal(err)
+	}
+	own := other.NamespaceIDs(boot)
+	pid, _, _ := strings.Cut(own, " mnt:")
+	bound := slices.Values([]lease.Lease{{State: lease.Bound, Holder: lease.Holder{Netns: n, BootID: boot}}})
+	if err := other.ProveView(own, boot, nil); !errors.Is(err, ErrNotHost) {
+		t.Errorf("without a lease: %v", err)
+	}
+	if err := other.ProveView(pid+" mnt:1", boot, bound); !errors.Is(err, ErrNotHost) {
+		t.Errorf("a mount that is not propagated, and the plugin has other mounts: %v", err)
+	}
+	if err := other.ProveView(own, boot, bound); err != nil {
+		t.Errorf("the plugin has the same mounts: %v", err)
+	}
+}

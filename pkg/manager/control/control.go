@@ -1,0 +1,96 @@
+// Package control has what the controllers of the manager share.
+package control
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// CallTimeout is the time limit of one call of the API server, and of one Reconcile.
+const CallTimeout = 15 * time.Second
+
+// A Queue is the queue of a controller.
+type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// Add adds a controller with one worker, which runs in every replica or only in the leader. watch
+// enqueues what the controller reconciles, and may run until its context is done.
+func Add(mgr manager.Manager, name string, r reconcile.Reconciler, leaderOnly bool,
+	watch func(context.Context, Queue)) error {
+	c, err := controller.New(name, mgr, controller.Options{Reconciler: r, NeedLeaderElection: &leaderOnly,
+		ReconciliationTimeout: CallTimeout, MaxConcurrentReconciles: 1})
+	if err != nil {
+		return err
+	}
+	return c.Watch(source.Func(func(ctx context.Context, queue Queue) error {
+		go watch(ctx, queue)
+		return nil
+	}))
+}
+
+// OnAllReplicas is a Runnable that runs in every replica, leader or not.
+type OnAllReplicas func(context.Context) error
+
+// Start implements manager.Runnable.
+func (f OnAllReplicas) Start(ctx context.Context) error { return f(ctx) }
+
+// NeedLeaderElection reports whether the Runnable runs only in the leader.
+func (OnAllReplicas) NeedLeaderElection() bool { return false }
+
+// IsLeader returns a function that reports whether this replica is the leader.
+func IsLeader(mgr manager.Manager) func() bool {
+	return func() bool {
+		select {
+		case <-mgr.Elected():
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// ListWatch returns the list and watch calls for the objects of a kind that have a label, or for
+// all if label is "". They use protobuf if the API server supports it for the kind.
+func ListWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource, label string) (*toolscache.ListWatch,
+	error) {
+	rest, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(),
+		serializer.NewCodecFactory(mgr.GetScheme()), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("watching %s: %w", resource, err)
+	}
+	return toolscache.NewFilteredListWatchFromClient(rest, resource, metav1.NamespaceAll,
+		func(o *metav1.ListOptions) { o.LabelSelector = label }), nil
+}
+
+// RequestFor returns the request for a key "namespace/name", or "name".
+func RequestFor(key string) reconcile.Request {
+	namespace, name, found := strings.Cut(key, "/")
+	if !found {
+		namespace, name = "", key
+	}
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
+}
+
+// IgnoreRace returns nil for an error which only says that another replica or a controller has
+// changed or deleted the object.
+func IgnoreRace(err error) error {
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return client.IgnoreNotFound(err)
+}

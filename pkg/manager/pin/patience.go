@@ -1,0 +1,231 @@
+package pin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+)
+
+const (
+	// secondPatience and thirdPatience are how long a pod waits at least after one strike and after
+	// more. So pods of one name are deleted at most three times in ten minutes.
+	secondPatience = 30 * time.Second
+	thirdPatience  = 5 * time.Minute
+	// endingPatience is for how long after the first failure the patience of a pod does not begin
+	// while another pod ends on its node.
+	endingPatience = 30 * time.Second
+	// preemptionPatience is how long a pod waits for the pods that the scheduler preempts for it.
+	preemptionPatience = 5 * time.Minute
+	// followerDelay is how much later than the leader the other replicas delete a pod.
+	followerDelay = time.Second
+	// recheckInterval is how often pods are checked whose wait depends on what no event shows.
+	recheckInterval = time.Second
+	// The leader deletes leaderRate pods in a second, each other replica followerRate: ten in all
+	// with up to three replicas.
+	leaderRate, followerRate = rate.Limit(8), rate.Limit(1)
+)
+
+// A patienceReconciler deletes pods that wait too long for the node that they are required to run
+// on, because the affinity of a pending pod cannot be changed (docs/facts.md, "The affinity of a
+// pending pod cannot be relaxed"). The controllers of these pods create new ones, whose node is
+// only preferred. It runs in every replica: no pod waits for the election of a leader.
+type patienceReconciler struct {
+	cluster    *cluster
+	client     client.Client
+	collectors *collectors
+	report     reporter
+	log        logr.Logger
+
+	leader, follower *rate.Limiter
+	waits            map[types.NamespacedName]podWait
+}
+
+func newPatienceReconciler(c *cluster, writes client.Client, m *collectors, report reporter, log logr.Logger,
+) *patienceReconciler {
+	return &patienceReconciler{cluster: c, client: writes, collectors: m, report: report, log: log,
+		leader: rate.NewLimiter(leaderRate, 1), follower: rate.NewLimiter(followerRate, 1),
+		waits: map[types.NamespacedName]podWait{}}
+}
+
+// A podWait is what this replica has seen of a pod that waits for its node, by its own clock.
+type podWait struct {
+	uid       types.UID
+	first     time.Time // when a scheduler had tried the pod
+	since     time.Time // when the patience began
+	nominated bool
+}
+
+// observe returns the wait after another look at the pod. ending reports whether a pod that has an
+// address for it ends on its node.
+func (w podWait) observe(p *podView, ending bool, now time.Time) podWait {
+	if w.uid != p.UID {
+		w = podWait{uid: p.UID, first: now, since: now}
+	}
+	if p.Nominated || w.nominated || ending && now.Sub(w.first) < endingPatience {
+		w.since = now
+	}
+	w.nominated = p.Nominated
+	return w
+}
+
+// end returns when the patience is over.
+func (w podWait) end(patience time.Duration) time.Time {
+	last := w.first.Add(max(patience, preemptionPatience))
+	if end := w.since.Add(patience); !w.nominated && end.Before(last) {
+		return end
+	}
+	return last
+}
+
+// patienceAfter returns how long a pod waits that asks for a patience, after a number of strikes.
+func patienceAfter(patience time.Duration, strikes int) time.Duration {
+	switch strikes {
+	case 0:
+		return patience
+	case 1:
+		return max(patience, secondPatience)
+	}
+	return max(patience, thirdPatience)
+}
+
+// Reconcile deletes a pod whose patience is over.
+func (r *patienceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	p := r.cluster.pod(req.String())
+	if p == nil || !p.awaitsNode() || !p.Recreated || p.DeletionTimestamp != nil || p.Patience == lease.Forever {
+		delete(r.waits, req.NamespacedName)
+		return reconcile.Result{}, nil
+	}
+	now, ending := r.cluster.now(), r.cluster.isEnding(p)
+	w := r.waits[req.NamespacedName].observe(p, ending, now)
+	r.waits[req.NamespacedName] = w
+	key, isLeader := p.keyOn(p.Pinned), r.cluster.isLeader()
+	strikes := r.cluster.strikes.Until(key, w.first)
+	if !r.cluster.knows(key) {
+		strikes = maxStrikes
+	}
+	end, limiter := w.end(patienceAfter(time.Duration(p.Patience), strikes)), r.leader
+	if !isLeader {
+		end, limiter = end.Add(followerDelay), r.follower
+	}
+	switch left := end.Sub(now); {
+	case left > 0 && ending:
+		return reconcile.Result{RequeueAfter: min(left, recheckInterval)}, nil
+	case left > 0:
+		return reconcile.Result{RequeueAfter: left}, nil
+	case !r.cluster.Synced() || !limiter.AllowN(now, 1):
+		return reconcile.Result{RequeueAfter: recheckInterval / 8}, nil
+	}
+	return reconcile.Result{}, r.replace(ctx, p, now.Sub(w.first))
+}
+
+// replace deletes a pod, unless it has changed since it was read.
+func (r *patienceReconciler) replace(ctx context.Context, p *podView, waited time.Duration) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
+	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion})
+	if control.IgnoreRace(err) != nil {
+		return fmt.Errorf("deleting %s/%s, which waits for %s: %w", p.Namespace, p.Name, p.Pinned, err)
+	}
+	if err != nil {
+		return nil // the change of the pod enqueues it again
+	}
+	r.collectors.replacements.Inc()
+	r.log.Info("deleted a pod that its node did not accept", "pod", keyOf(p), "node", p.Pinned, "waited", waited)
+	r.report(p, reasonReplaced, fmt.Sprintf("deleted after it waited %s for %s; its successor may run elsewhere: %s",
+		waited.Round(time.Second), p.Pinned, p.Message))
+	return nil
+}
+
+// isEnding reports whether a pod with the reservation name of another one ends on the node that the
+// other one waits for. Its address and its room will be free.
+func (c *cluster) isEnding(p *podView) bool {
+	for _, other := range c.pods.ByIndex(byName, nameKey(p.Namespace, p.For)) {
+		if other.Node == p.Pinned && other.DeletionTimestamp != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// handler returns the handler that enqueues the pods that may wait for their node, and those that
+// did.
+func (r *patienceReconciler) handler(queue control.Queue) informer.Handler[*podView] {
+	return informer.Each(func(p *podView) {
+		if p.Pinned != "" {
+			queue.Add(requestOf(p))
+		}
+	})
+}
+
+const (
+	// strikeLife is how long a strike counts.
+	strikeLife = 10 * time.Minute
+	// maxStruck is the largest number of keys with strikes. Beyond that the key that was looked up
+	// or struck least recently is forgotten: its next pod may be pinned again.
+	maxStruck = 10_000
+	// maxStrikes is the largest number of strikes that are remembered for a key.
+	maxStrikes = 8
+)
+
+// strikes remember the pinned pods that did not run on their nodes. A strike is a pod that was
+// deleted while it was unschedulable, was bound to another node, or was rejected by the kubelet
+// because of its node affinity. The key is the pod's name, or its reservation name and node
+// (podView.keyOn). Each replica has strikes of its own, from what its watch of pods shows.
+type strikes struct {
+	keys *cache.LRUExpireCache // []strike by key
+	now  func() time.Time
+}
+
+type strike struct {
+	at  time.Time
+	uid string // of the pod
+}
+
+// clock makes a function a clock of the cache.
+type clock func() time.Time
+
+func (c clock) Now() time.Time { return c() }
+
+func newStrikes(now func() time.Time) *strikes {
+	return &strikes{cache.NewLRUExpireCacheWithClock(maxStruck, clock(now)), now}
+}
+
+// Add adds a strike, unless the pod has one already.
+func (s *strikes) Add(key, uid string) {
+	all := s.of(key)
+	if slices.ContainsFunc(all, func(s strike) bool { return s.uid == uid }) {
+		return
+	}
+	all = append(slices.Clip(all), strike{s.now(), uid})
+	s.keys.Add(key, all[max(0, len(all)-maxStrikes):], strikeLife)
+}
+
+// Until returns how many strikes a key had at a time.
+func (s *strikes) Until(key string, at time.Time) (count int) {
+	now := s.now()
+	for _, one := range s.of(key) {
+		if !one.at.After(at) && now.Sub(one.at) < strikeLife {
+			count++
+		}
+	}
+	return count
+}
+
+func (s *strikes) of(key string) []strike {
+	all, _ := s.keys.Get(key)
+	list, _ := all.([]strike)
+	return list
+}

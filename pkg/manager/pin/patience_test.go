@@ -1,0 +1,467 @@
+package pin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// patienceOn returns a reconciler, and what it reports.
+func patienceOn(t testing.TB, c *cluster, writes client.Client) (*patienceReconciler, *[]string) {
+	reported := &[]string{}
+	return newPatienceReconciler(c, writes, meter(t), words(reported), logr.Discard()), reported
+}
+
+func TestWait(t *testing.T) {
+	const patience = 5 * time.Second
+	nominated := func(p *podView) { p.Nominated = true }
+	type look struct {
+		after  time.Duration
+		pod    *podView
+		ending bool
+	}
+	for name, tt := range map[string]struct {
+		looks []look
+		want  time.Duration // after the first look
+	}{
+		"one look":     {[]look{{0, waits("u1"), false}}, patience},
+		"a later look": {[]look{{0, waits("u1"), false}, {3 * time.Second, waits("u1"), false}}, patience},
+		"another pod": {[]look{{0, waits("u1"), false}, {3 * time.Second, waits("u2"), false}},
+			3*time.Second + patience},
+		"while another pod ends": {[]look{{0, waits("u1"), true}, {9 * time.Second, waits("u1"), true},
+			{10 * time.Second, waits("u1"), false}}, 9*time.Second + patience},
+		"while another pod ends for long": {[]look{{0, waits("u1"), true}, {endingPatience - 1, waits("u1"), true},
+			{time.Hour, waits("u1"), true}}, endingPatience - 1 + patience},
+		"nominated": {[]look{{0, waits("u1", nominated), false}}, preemptionPatience},
+		"nominated for a while": {[]look{{0, waits("u1", nominated), false}, {time.Minute, waits("u1"), false}},
+			time.Minute + patience},
+		"nominated again and again": {[]look{{0, waits("u1", nominated), false},
+			{preemptionPatience - time.Second, waits("u1"), false}}, preemptionPatience},
+	} {
+		var w podWait
+		for _, l := range tt.looks {
+			w = w.observe(l.pod, l.ending, noon.Add(l.after))
+		}
+		if got := w.end(patience).Sub(noon); got != tt.want {
+			t.Errorf("%s: it ends after %s, want %s", name, got, tt.want)
+		}
+	}
+	if got := (podWait{}).observe(waits("u1", nominated), false, noon).end(time.Hour).Sub(noon); got != time.Hour {
+		t.Errorf("with a longer patience than that for preemption: %s", got)
+	}
+}
+
+func TestPatienceAfter(t *testing.T) {
+	for _, tt := range []struct {
+		patience time.Duration
+		strikes  int
+		want     time.Duration
+	}{
+		{5 * time.Second, 0, 5 * time.Second}, {5 * time.Second, 1, 30 * time.Second},
+		{5 * time.Second, 2, 5 * time.Minute}, {5 * time.Second, 9, 5 * time.Minute},
+		{time.Hour, 0, time.Hour}, {time.Hour, 1, time.Hour}, {time.Hour, 2, time.Hour}, {0, 0, 0},
+	} {
+		if got := patienceAfter(tt.patience, tt.strikes); got != tt.want {
+			t.Errorf("%s after %d strikes: %s, want %s", tt.patience, tt.strikes, got, tt.want)
+		}
+	}
+}
+
+func TestReplace(t *testing.T) {
+	const deletion = `DELETE /api/v1/namespaces/db/pods/db-0 {"kind":"DeleteOptions","apiVersion":"v1",` +
+		`"preconditions":{"uid":"u1","resourceVersion":"7"}}`
+	of := func(change func(*podView)) *podView {
+		return waits("u1", func(p *podView) { p.Message = "no room" }, change)
+	}
+	as := func(*podView) {}
+	patience := func(d lease.Window) *podView { return of(func(p *podView) { p.Patience = d }) }
+	follower := func(c *cluster) { c.isLeader = func() bool { return false } }
+	young := func(c *cluster) { c.started = c.now() }
+	strikes := func(n int) func(*cluster) {
+		return func(c *cluster) {
+			for i := range n {
+				c.strikes.Add("db/db-0", fmt.Sprint(i))
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		pod   *podView
+		setup func(*cluster)
+		after time.Duration // when it is deleted; -1 for never
+	}{
+		{"it waits", of(as), nil, 5 * time.Second},
+		{"a patience of its own", patience(lease.Window(time.Minute)), nil, time.Minute},
+		{"no patience", patience(0), nil, 0},
+		{"forever", patience(lease.Forever), nil, -1},
+		{"no scheduler has tried it", of(func(p *podView) { p.Unschedulable = false }), nil, -1},
+		{"it is only preferred on its node", of(func(p *podView) { p.Pinned = "" }), nil, -1},
+		{"it runs", of(func(p *podView) { p.Node = "node1" }), nil, -1},
+		{"nothing would create it again", of(func(p *podView) { p.Recreated = false }), nil, -1},
+		{"it is being deleted", of(deleting), nil, -1},
+		{"a follower", of(as), follower, 6 * time.Second},
+		{"after a strike", of(as), strikes(1), 30 * time.Second},
+		{"after two strikes", of(as), strikes(2), 5 * time.Minute},
+		{"after a restart, the predecessor is not known", of(as), young, 5 * time.Minute},
+		{"after a restart, the predecessor is known", of(as),
+			func(c *cluster) { young(c); c.remove(t, runs("u0")) }, 5 * time.Second},
+		{"nothing is listed yet", of(as),
+			func(c *cluster) { c.synced = []func() bool{func() bool { return false }} }, -1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			clock := noon
+			a := fakeapi.NewRecorder(t)
+			c := clusterOf(t, nil, &clock)
+			if tt.setup != nil {
+				tt.setup(c)
+				clock = clock.Add(time.Second)
+			}
+			r, reported := patienceOn(t, c, a.Client)
+			c.add(t, tt.pod)
+			began := clock
+			deleted := time.Duration(-1)
+			for clock.Sub(began) <= strikeLife+10*time.Second && deleted < 0 {
+				result, err := r.Reconcile(t.Context(), request("db-0"))
+				must(t, err)
+				if len(a.Calls) > 0 {
+					deleted = clock.Sub(began)
+				} else if result.RequeueAfter == 0 {
+					break
+				}
+				clock = clock.Add(result.RequeueAfter)
+			}
+			late := deleted - tt.after
+			if (deleted < 0) != (tt.after < 0) || late < 0 || late > 2*recheckInterval {
+				t.Errorf("deleted after %s, want %s", deleted, tt.after)
+			}
+			if deleted < 0 {
+				a.Saw(t, tt.name)
+				return
+			}
+			a.Saw(t, tt.name, deletion)
+			want := "db-0 PodReplaced: deleted after it waited " + deleted.Round(time.Second).String() +
+				" for node1; its successor may run elsewhere: no room"
+			if !slices.Equal(*reported, []string{want}) || testutil.ToFloat64(r.collectors.replacements) != 1 {
+				t.Errorf("reported %q, want %q", *reported, want)
+			}
+			c.remove(t, tt.pod)
+			if _, err := r.Reconcile(t.Context(), request("db-0")); err != nil || len(r.waits) > 0 {
+				t.Errorf("it remembers %v, %v", r.waits, err)
+			}
+		})
+	}
+}
+
+// What the API server answers to a deletion.
+func TestReplaceFails(t *testing.T) {
+	for code, fails := range map[int]bool{http.StatusConflict: false, http.StatusNotFound: false,
+		http.StatusForbidden: true, http.StatusInternalServerError: true} {
+		clock := noon
+		a := fakeapi.NewRecorder(t)
+		a.Answer = func(string, *http.Request) (int, any) { return code, nil }
+		p := waits("u1", func(p *podView) { p.Patience = 0 })
+		r, reported := patienceOn(t, clusterOf(t, nil, &clock, p), a.Client)
+		_, err := r.Reconcile(t.Context(), request("db-0"))
+		if (err != nil) != fails || len(*reported) > 0 || testutil.ToFloat64(r.collectors.replacements) != 0 {
+			t.Errorf("%d: %v, reported %q", code, err, *reported)
+		}
+	}
+}
+
+// A pod with a reservation name waits for the end of another one on its node, which has the
+// address.
+func TestIsEnding(t *testing.T) {
+	other := func(change func(*podView)) *podView { return lives("a", "node1", deleting, change) }
+	for name, tt := range map[string]struct {
+		other *podView
+		want  bool
+	}{
+		"it ends":                    {other(func(*podView) {}), true},
+		"it runs":                    {lives("a", "node1"), false},
+		"on another node":            {other(func(p *podView) { p.Node = "node2" }), false},
+		"another reservation name":   {other(func(p *podView) { p.For = "mirror" }), false},
+		"in another namespace":       {other(func(p *podView) { p.Namespace = "web" }), false},
+		"without a reservation name": {other(func(p *podView) { p.For = "" }), false},
+	} {
+		clock := noon
+		if got := clusterOf(t, nil, &clock, tt.other).isEnding(pinnedTo("b", "node1")); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// Sixty pods wait for a node, and two replicas delete them: at most ten in each second.
+func TestRateOfDeletions(t *testing.T) {
+	clock := noon
+	var deleted []time.Time
+	var pods []*podView
+	for i := range 60 {
+		pods = append(pods, waits(types.UID(fmt.Sprint(i)), func(p *podView) { p.Name = fmt.Sprint("db-", i) }))
+	}
+	var replicas []*patienceReconciler
+	for i := range 2 {
+		c := clusterOf(t, nil, &clock)
+		c.isLeader = func() bool { return i == 0 }
+		for _, p := range pods {
+			c.add(t, p)
+		}
+		r, _ := patienceOn(t, c, deletes(func(name string, _ types.UID) error {
+			deleted = append(deleted, clock)
+			for _, other := range append(replicas, nil) {
+				if other != nil {
+					other.cluster.remove(t, other.cluster.pod("db/"+name))
+				}
+			}
+			return nil
+		}))
+		replicas = append(replicas, r)
+	}
+	for clock.Sub(noon) < 20*time.Second {
+		for _, r := range replicas {
+			for _, p := range pods {
+				_, err := r.Reconcile(t.Context(), request(p.Name))
+				must(t, err)
+			}
+		}
+		clock = clock.Add(100 * time.Millisecond)
+	}
+	if len(deleted) != len(pods) {
+		t.Errorf("%d of %d were deleted", len(deleted), len(pods))
+	}
+	for i, at := range deleted {
+		if i >= 10 && at.Sub(deleted[i-10]) < time.Second {
+			t.Errorf("eleven within %s", at.Sub(deleted[i-10]))
+		}
+	}
+}
+
+// deleter is a client that can only delete.
+type deleter struct {
+	client.Client
+	delete func(name string, uid types.UID) error
+}
+
+func deletes(f func(name string, uid types.UID) error) client.Client { return deleter{delete: f} }
+
+func (d deleter) Delete(_ context.Context, o client.Object, options ...client.DeleteOption) error {
+	return d.delete(o.GetName(), *(&client.DeleteOptions{}).ApplyOptions(options).Preconditions.UID)
+}
+
+// TestDeletionsAreBounded has a node that does not accept a pod, although each of its successors is
+// pinned there again. Replicas see what happens a while later, and restart. The pod is deleted at
+// most three times in ten minutes, but each one in time.
+func TestDeletionsAreBounded(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s := &chain{t: t, clock: noon, pod: runs("u0")}
+		s.lag = time.Duration(rapid.IntRange(0, 2).Draw(rt, "lag")) * time.Second
+		count := rapid.IntRange(1, 3).Draw(rt, "replicas")
+		restart := make([]time.Duration, count) // each replica restarts once, or not at all
+		for i := range count {
+			s.replicas = append(s.replicas, s.start(i))
+			restart[i] = time.Duration(rapid.IntRange(0, 1500).Draw(rt, "restart")) * time.Second
+		}
+		must(t, s.delete("u0")) // by its user
+		for ; s.clock.Sub(noon) < 20*time.Minute; s.clock = s.clock.Add(time.Second) {
+			for i, r := range s.replicas {
+				if s.clock.Sub(noon) == restart[i] {
+					s.replicas[i] = s.start(i)
+					s.leader = (i + 1) % count
+				}
+				s.show(r)
+				_, err := r.Reconcile(t.Context(), request("db-0"))
+				must(t, err)
+			}
+			s.create()
+		}
+		for i, at := range s.deleted {
+			if i >= 3 && at.Sub(s.deleted[i-3]) < 10*time.Minute {
+				rt.Fatalf("four deletions within %s: %v", at.Sub(s.deleted[i-3]), s.deleted)
+			}
+		}
+		if len(s.deleted) < 2 {
+			rt.Fatalf("deleted %d times in 20 minutes", len(s.deleted))
+		}
+	})
+}
+
+// chain is a StatefulSet whose pod is pinned to a full node each time.
+type chain struct {
+	t        *testing.T
+	clock    time.Time
+	lag      time.Duration // how much later replicas see what happens
+	pod      *podView      // nil between two pods
+	next     int
+	replicas []*patienceReconciler
+	leader   int
+	deleted  []time.Time // except by the user
+	shown    []shown
+}
+
+// shown is what the watch shows at a time: a pod, or its deletion.
+type shown struct {
+	at   time.Time
+	pod  *podView
+	gone bool
+}
+
+// start starts a replica, which lists what is there.
+func (s *chain) start(i int) *patienceReconciler {
+	c := clusterOf(s.t, nil, &s.clock)
+	c.started = s.clock
+	c.isLeader = func() bool { return s.leader == i }
+	if s.pod != nil {
+		c.add(s.t, s.pod)
+	}
+	r, _ := patienceOn(s.t, c, deletes(func(_ string, uid types.UID) error {
+		err := s.delete(uid)
+		if err == nil {
+			s.deleted = append(s.deleted, s.clock)
+		}
+		return err
+	}))
+	return r
+}
+
+// show has the watch of a replica show what it has not seen.
+func (s *chain) show(r *patienceReconciler) {
+	for _, e := range s.shown {
+		if s.clock.Sub(e.at) < s.lag || e.at.Before(r.cluster.started) {
+			continue
+		}
+		now := r.cluster.pod("db/db-0")
+		switch {
+		case e.gone && now != nil && now.UID == e.pod.UID:
+			r.cluster.remove(s.t, e.pod)
+		case !e.gone && s.pod != nil && e.pod.UID == s.pod.UID && (now == nil || now.UID != e.pod.UID):
+			r.cluster.add(s.t, e.pod)
+		}
+	}
+}
+
+func (s *chain) delete(uid types.UID) error {
+	if s.pod == nil || s.pod.UID != uid {
+		return apierrors.NewNotFound(corev1.Resource("pods"), "db-0")
+	}
+	s.shown = append(s.shown, shown{s.clock, s.pod, true})
+	s.pod = nil
+	return nil
+}
+
+// create creates the next pod, which the scheduler cannot place.
+func (s *chain) create() {
+	if s.pod == nil {
+		s.next++
+		s.pod = waits(types.UID(fmt.Sprint("next-", s.next)))
+		s.pod.ResourceVersion = fmt.Sprint(100 + s.next)
+		s.shown = append(s.shown, shown{s.clock, s.pod, false})
+	}
+}
+
+func TestStrikes(t *testing.T) {
+	clock := noon
+	s := newStrikes(func() time.Time { return clock })
+	s.Add("db/db-0", "u1")
+	s.Add("db/db-0", "u1")
+	clock = clock.Add(time.Minute)
+	s.Add("db/db-0", "u2")
+	for _, tt := range []struct {
+		after time.Duration
+		want  int
+	}{{-1, 0}, {0, 1}, {time.Minute - 1, 1}, {time.Minute, 2}} {
+		if got := s.Until("db/db-0", noon.Add(tt.after)); got != tt.want {
+			t.Errorf("before %s: %d, want %d", tt.after, got, tt.want)
+		}
+	}
+	clock = noon.Add(strikeLife)
+	if got := s.Until("db/db-0", clock); got != 1 {
+		t.Errorf("after the life of the first one: %d", got)
+	}
+	clock = clock.Add(time.Minute)
+	if got := s.Until("db/db-0", clock); got != 0 {
+		t.Errorf("after the life of both: %d", got)
+	}
+	for i := range maxStruck + maxStrikes {
+		s.Add(fmt.Sprint("db/", i), "u")
+		s.Add("db/last", fmt.Sprint(i))
+	}
+	if n, of := len(s.keys.Keys()), len(s.of("db/last")); n > maxStruck || of > maxStrikes {
+		t.Errorf("it remembers %d keys, and %d strikes of one", n, of)
+	}
+}
+
+// What of a pod is a strike for its successors.
+func TestWhatIsAStrike(t *testing.T) {
+	pending, unpinned := waits("u1"), func(p *podView) { p.Pinned = "" }
+	untried := func(p *podView) { p.Unschedulable = false }
+	on := func(node string, change func(*podView)) *podView {
+		return runs("u1", func(p *podView) { p.Node, p.Pinned = node, "node1" }, change)
+	}
+	for name, tt := range map[string]struct {
+		before, after *podView // after is nil if the pod is deleted
+		want          int
+	}{
+		"it waits, and is deleted":           {pending, nil, 1},
+		"it waits":                           {pending, pending, 0},
+		"it was not tried, and is deleted":   {waits("u1", untried), nil, 0},
+		"it is not pinned, and is deleted":   {waits("u1", unpinned), nil, 0},
+		"it is bound to its node":            {pending, on("node1", func(*podView) {}), 0},
+		"it is bound to another node":        {pending, on("node2", func(*podView) {}), 1},
+		"it runs on another node, unpinned":  {pending, on("node2", unpinned), 0},
+		"the kubelet rejects it":             {pending, on("node1", func(p *podView) { p.Rejected = true }), 1},
+		"its node has it, and it is deleted": {on("node1", func(*podView) {}), nil, 0},
+	} {
+		clock := noon
+		c := clusterOf(t, nil, &clock, tt.before)
+		if tt.after == nil {
+			c.remove(t, tt.before)
+		} else {
+			c.add(t, tt.after)
+		}
+		if got := c.strikes.Until("db/db-0", clock.Add(1)); got != tt.want {
+			t.Errorf("%s: %d strikes, want %d", name, got, tt.want)
+		}
+	}
+	clock := noon
+	c := clusterOf(t, nil, &clock, waits("u1"))
+	if !c.isStruck("db/db-0") {
+		t.Error("a pod that the watch still shows counts as deleted, because its successor is created")
+	}
+}
+
+func TestPatienceHandler(t *testing.T) {
+	bound := func(p *podView) { p.Node = "node1" }
+	for name, tt := range map[string]struct {
+		before, after *podView
+		want          bool
+	}{
+		"a pod that waits":          {nil, waits("u1"), true},
+		"a pod that runs":           {nil, runs("u1"), false},
+		"it begins to wait":         {runs("u1"), waits("u1"), true},
+		"it still waits":            {waits("u1"), waits("u1"), true},
+		"it does not wait any more": {waits("u1"), waits("u1", bound), true}, // its wait is forgotten
+		"it still runs":             {runs("u1"), runs("u1"), false},
+		"it waited, and is deleted": {waits("u1"), nil, true},
+		"it ran, and is deleted":    {runs("u1"), nil, false},
+	} {
+		if got := enqueues(t, tt.before, tt.after, (&patienceReconciler{}).handler); got != tt.want {
+			t.Errorf("%s: enqueued: %t", name, got)
+		}
+	}
+}
+
+var errUnreadable = errors.New("cannot be read")

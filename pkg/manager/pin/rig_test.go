@@ -1,0 +1,170 @@
+package pin
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+type reservation = reservations.Reservation
+
+// clusterOf returns a cluster with nodes and views, and a clock that only the test changes. Its
+// replica is the leader, and has watched for so long that it knows everything.
+func clusterOf(t testing.TB, nodes map[string]*corev1.Node, clock *time.Time, views ...any) *cluster {
+	t.Helper()
+	set := reservations.NewSet(func(r *reservation) *reservation { return r })
+	c := emptyCluster(func() time.Time { return *clock }, func(p *podView) *podView { return p }, set)
+	c.reader, c.started = nodesOnly{nodes: nodes}, clock.Add(-strikeLife)
+	c.synced = []func() bool{func() bool { return true }}
+	for _, v := range views {
+		c.add(t, v)
+	}
+	return c
+}
+
+// add has the watch show a pod or a reservation, which may replace one of that name.
+func (c *cluster) add(t testing.TB, view any) {
+	t.Helper()
+	switch view := view.(type) {
+	case *podView:
+		next := *view
+		if before, found := c.pods.Get(keyOf(view)); found && before.ResourceVersion == view.ResourceVersion {
+			next.ResourceVersion += "0"
+		}
+		must(t, c.pods.Update(&next))
+	case *reservation:
+		next := *view
+		if before, found := c.reservations.Get(view.Namespace + "/" + view.Name); found &&
+			before.ResourceVersion == view.ResourceVersion {
+			next.ResourceVersion += "0"
+		}
+		must(t, c.reservations.Update(&next))
+	default:
+		t.Fatalf("unexpected type %T", view)
+	}
+}
+
+// remove has the watch show the deletion of a pod or a reservation, which may not have been shown
+// before.
+func (c *cluster) remove(t testing.TB, view any) {
+	t.Helper()
+	switch view := view.(type) {
+	case *podView:
+		if now := c.pod(keyOf(view)); now == nil || now.UID != view.UID {
+			c.add(t, view)
+		}
+		must(t, c.pods.Delete(c.pod(keyOf(view))))
+	case *reservation:
+		if _, found := c.reservations.Get(view.Namespace + "/" + view.Name); !found {
+			c.add(t, view)
+		}
+		now, _ := c.reservations.Get(view.Namespace + "/" + view.Name)
+		must(t, c.reservations.Delete(now))
+	default:
+		t.Fatalf("unexpected type %T", view)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// home returns the node that has the addresses of the pod db/db-0, "" if none has.
+func (c *cluster) home() string {
+	targets := c.targetsOf("db", "db-0", "")
+	if len(targets) == 0 {
+		return ""
+	}
+	return targets[0].Node
+}
+
+// words collects what is reported of pods.
+func words(to *[]string) reporter {
+	return func(p *podView, reason, text string) { *to = append(*to, p.Name+" "+reason+": "+text) }
+}
+
+// runs returns the pod db/db-0 with a UID, which runs on node1 with the address 10.0.0.7.
+func runs(uid types.UID, change ...func(*podView)) *podView {
+	p := &podView{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: uid, ResourceVersion: "7"},
+		Node: "node1", Window: lease.Window(time.Hour), Started: true, Addresses: "10.0.0.7", Recreated: true}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+// waits returns the pod db/db-0 with a UID, which a scheduler could not place on node1.
+func waits(uid types.UID, change ...func(*podView)) *podView {
+	return runs(uid, append([]func(*podView){func(p *podView) {
+		p.Node, p.Started, p.Addresses = "", false, ""
+		p.Pinned, p.Sent, p.Patience, p.Unschedulable = "node1", "node1", policy.DefaultPatience, true
+	}}, change...)...)
+}
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "db", Name: name}}
+}
+
+func meter(t testing.TB) *collectors {
+	t.Helper()
+	m, err := newCollectors(prometheus.NewRegistry())
+	must(t, err)
+	return m
+}
+
+// nodesOnly reads nodes as the manager's cache does: from a map, by copies.
+type nodesOnly struct {
+	client.Reader
+	nodes map[string]*corev1.Node
+}
+
+func (r nodesOnly) Get(_ context.Context, key types.NamespacedName, object client.Object, _ ...client.GetOption) error {
+	n, ok := object.(*corev1.Node)
+	if !ok || r.nodes[key.Name] == nil {
+		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
+	}
+	r.nodes[key.Name].DeepCopyInto(n)
+	return nil
+}
+
+// enqueues reports whether a handler enqueues the pod db/db-0 for an event of the watch: an
+// addition if before is nil, a deletion if after is.
+func enqueues(t *testing.T, before, after *podView, handler func(control.Queue) informer.Handler[*podView]) bool {
+	t.Helper()
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	h := handler(queue)
+	switch {
+	case before == nil:
+		h.Added(after)
+	case after != nil:
+		h.Updated(before, after)
+	case h.Deleted != nil:
+		h.Deleted(before)
+	}
+	if queue.Len() == 0 {
+		return false
+	}
+	if got, _ := queue.Get(); got != request("db-0") || queue.Len() > 0 {
+		t.Errorf("%s is enqueued, and %d others", got, queue.Len())
+	}
+	return true
+}

@@ -1,0 +1,240 @@
+package reservations
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+)
+
+const (
+	// nameDelay is the time from a change of a reservation until it is named, so that several
+	// changes are written together.
+	nameDelay = 200 * time.Millisecond
+	// deletedFor is how long a deleted reservation is named, unless it exists again before.
+	deletedFor = 5 * time.Minute
+	// pollInterval is the interval of the attempts to list the NodeAddressPools at the start.
+	pollInterval = time.Second
+	// endMargin is how long before the end of a hold its deletion counts as that end.
+	endMargin = 30 * time.Second
+	// checkInterval is the interval at which what depends on the time is checked.
+	checkInterval = 30 * time.Second
+	// listTimeout is the time limit of the list of NodeAddressPools.
+	listTimeout = 30 * time.Second
+)
+
+// A poolReconciler names in the NodeAddressPool of each node the reservations that the node's agent
+// should read. Agents do not watch reservations, because the API server would have to compare each
+// change of a reservation for each node (docs/decisions.md, "Cost that does not grow with the
+// nodes"). The object contains names only: the agent reads the reservations and pods, and decides
+// what to do. It runs in the leader.
+type poolReconciler struct {
+	set    *Set
+	live   client.Reader // reads from the API server, not from a cache
+	client client.Client
+	log    logr.Logger
+	now    func() time.Time
+
+	mu      sync.Mutex
+	deleted map[string][]deletedReservation // by node
+	written map[string][]reference          // by node: what its NodeAddressPool names
+}
+
+type reference = ipam.ReservationReference
+
+// A deletedReservation is a reservation that was deleted although its addresses seem to be
+// reserved.
+type deletedReservation struct {
+	pod   string // "namespace/name"
+	ref   reference
+	until time.Time // when it is no longer named
+}
+
+func newPoolReconciler(set *Set, live client.Reader, c client.Client, log logr.Logger) *poolReconciler {
+	return &poolReconciler{set: set, live: live, client: c, log: log, now: time.Now,
+		deleted: map[string][]deletedReservation{}, written: map[string][]reference{}}
+}
+
+// start enqueues the nodes whose NodeAddressPool may have to be written, until ctx is done.
+func (r *poolReconciler) start(ctx context.Context, queue control.Queue) {
+	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		return r.set.HasSynced() && r.readPools(ctx, queue) == nil, nil
+	})
+	r.follow(queue)
+	wait.UntilWithContext(ctx, func(context.Context) { r.check(queue) }, checkInterval)
+}
+
+// readPools reads what the NodeAddressPools name, from the API server's watch cache, and enqueues
+// those that name something.
+func (r *poolReconciler) readPools(ctx context.Context, queue control.Queue) error {
+	call, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	var pools ipam.NodeAddressPoolList
+	err := r.live.List(call, &pools, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}})
+	if err != nil {
+		r.log.Error(err, "listing the NodeAddressPools failed, agents read changed reservations later")
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range pools.Items {
+		if refs := p.Spec.Reservations; len(refs) > 0 {
+			r.written[p.Name] = refs
+			queue.Add(control.RequestFor(p.Name))
+		}
+	}
+	return nil
+}
+
+// check enqueues the nodes for which something may have changed by the time.
+func (r *poolReconciler) check(queue control.Queue) {
+	for _, v := range r.set.List() {
+		if v.IsOver(r.now()) {
+			queue.Add(control.RequestFor(v.Node))
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for node := range r.deleted {
+		queue.Add(control.RequestFor(node))
+	}
+}
+
+// follow enqueues the node of each reservation that changes, and the nodes that have reservations
+// of the same pod.
+func (r *poolReconciler) follow(queue control.Queue) {
+	r.set.Handle(informer.Handler[*Reservation]{Deleted: r.remember})
+	r.set.Handle(informer.Each(func(v *Reservation) {
+		queue.AddAfter(control.RequestFor(v.Node), nameDelay)
+		for _, other := range r.set.OfPod(v.PodKey()) {
+			queue.AddAfter(control.RequestFor(other.Node), nameDelay)
+		}
+	}))
+}
+
+// remember remembers a reservation that was deleted, unless its agent deletes it at this time
+// because its hold ends or a user has released it.
+func (r *poolReconciler) remember(v *Reservation) {
+	now := r.now()
+	isEnding := !v.Bound && !v.Until.IsZero() && v.Until.Before(now.Add(endMargin))
+	if v.Releasing || isEnding {
+		return
+	}
+	ref := v.reference()
+	ref.Generation = 0
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.deleted[v.Node] = append(r.deleted[v.Node], deletedReservation{v.PodKey(), ref, now.Add(deletedFor)})
+}
+
+func (r *Reservation) reference() reference {
+	return reference{Namespace: r.Namespace, Name: r.Name, UID: string(r.UID), Generation: r.Generation}
+}
+
+// wanted returns the reservations that the agent of a node should read:
+//
+//   - its own, if a user has set spec.release, or if it exists although its hold is over,
+//   - its own, if it was deleted and the pod does not run elsewhere,
+//   - those of other nodes where the pod runs, if the node holds addresses for the pod.
+//
+// A reservation that is being deleted is not read: what its agent has released may be kept by a
+// finalizer for any time.
+func (r *poolReconciler) wanted(node string) []reference {
+	now := r.now()
+	var releases, refs []reference
+	for _, own := range r.set.OfNode(node) {
+		switch {
+		case own.DeletionTimestamp != nil:
+		case own.Releasing:
+			releases = append(releases, own.reference())
+		case own.HasRelease || own.IsOver(now):
+			refs = append(refs, own.reference())
+		}
+		for _, other := range r.set.OfPod(own.PodKey()) {
+			if !own.Bound && other.Node != node && other.Bound && other.Confirmed {
+				refs = append(refs, other.reference())
+			}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.deleted[node] = slices.DeleteFunc(r.deleted[node], func(d deletedReservation) bool {
+		_, exists := r.set.Get(d.ref.Namespace + "/" + d.ref.Name)
+		return exists || !now.Before(d.until)
+	})
+	for _, d := range r.deleted[node] {
+		// A pod that runs elsewhere is why its agent ended the hold.
+		runsElsewhere := func(v *Reservation) bool { return v.Node != node && v.Confirmed }
+		if !slices.ContainsFunc(r.set.OfPod(d.pod), runsElsewhere) {
+			refs = append(refs, d.ref)
+		}
+	}
+	if len(r.deleted[node]) == 0 {
+		delete(r.deleted, node)
+	}
+	refs = append(inTurn(releases), inTurn(refs)...)
+	return refs[:min(len(refs), ipam.MaxReservations)]
+}
+
+// inTurn sorts references by name, and takes the first of each namespace, then the second of each,
+// and so on: only so many are named, and none of a namespace waits for more of another one.
+func inTurn(refs []reference) []reference {
+	slices.SortFunc(refs, func(a, b reference) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	turn, turns := map[string]int{}, map[reference]int{}
+	for _, ref := range refs {
+		turns[ref] = turn[ref.Namespace]
+		turn[ref.Namespace]++
+	}
+	slices.SortStableFunc(refs, func(a, b reference) int { return cmp.Compare(turns[a], turns[b]) })
+	return refs
+}
+
+// Reconcile writes the NodeAddressPool of a node if it does not name what the agent should read. It
+// does nothing if the node or its NodeAddressPool does not exist: an agent that starts reads all
+// reservations of its node.
+func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	refs := r.wanted(req.Name)
+	r.mu.Lock()
+	isWritten := slices.Equal(refs, r.written[req.Name])
+	r.mu.Unlock()
+	if isWritten {
+		return reconcile.Result{}, nil
+	}
+	if err := r.client.Get(ctx, req.NamespacedName, &corev1.Node{}); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"reservations": refs}})
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	err = r.client.Patch(ctx, &ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: req.Name}},
+		client.RawPatch(types.MergePatchType, patch))
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("writing the NodeAddressPool of %s: %w", req.Name, err)
+	}
+	if err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.written[req.Name] = refs; len(refs) == 0 {
+			delete(r.written, req.Name)
+		}
+	}
+	return reconcile.Result{}, nil
+}

@@ -1,0 +1,332 @@
+package reservations
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+)
+
+// reservationOf returns a reservation of a pod on a node, whose name is that of both.
+func reservationOf(pod, node string, change ...func(*Reservation)) *Reservation {
+	r := &Reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod + "-" + node, ResourceVersion: "1",
+		UID: types.UID("uid-" + pod + "-" + node), Generation: 1}, Pod: pod, Node: node, PodUID: "u1"}
+	for _, c := range change {
+		c(r)
+	}
+	return r
+}
+
+func isBound(r *Reservation)     { r.Bound = true }
+func isConfirmed(r *Reservation) { r.Bound, r.Confirmed = true, true }
+
+func poolsOf(set *Set, api client.Client, clock *time.Time) *poolReconciler {
+	r := newPoolReconciler(set, api, cached{api}, logr.Discard())
+	r.now = func() time.Time { return *clock }
+	return r
+}
+
+// names returns what the agents should read, by node, such as "node1: db-0-node2".
+func (r *poolReconciler) names() string {
+	var lines []string
+	for _, node := range []string{"node1", "node2", "node3"} {
+		var names []string
+		for _, ref := range r.wanted(node) {
+			names = append(names, fmt.Sprintf("%s/%d", ref.Name, ref.Generation))
+		}
+		if len(names) > 0 {
+			lines = append(lines, node+": "+strings.Join(names, " "))
+		}
+	}
+	return strings.Join(lines, ", ")
+}
+
+// queued returns a queue, and a function that returns and removes the nodes in it, sorted.
+func queued(t *testing.T) (control.Queue, func() string) {
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	t.Cleanup(queue.ShutDown)
+	return queue, func() string {
+		var nodes []string
+		for queue.Len() > 0 {
+			req, _ := queue.Get()
+			queue.Done(req)
+			nodes = append(nodes, req.Name)
+		}
+		slices.Sort(nodes)
+		return strings.Join(nodes, " ")
+	}
+}
+
+func TestNames(t *testing.T) {
+	now := time.Now()
+	heldUntil := func(d time.Duration) func(*Reservation) {
+		return func(r *Reservation) { r.Until = now.Add(d) }
+	}
+	asked := func(r *Reservation) { r.HasRelease, r.Generation = true, 2 }
+	for _, tt := range []struct {
+		name    string
+		views   []*Reservation
+		deleted *Reservation
+		want    string
+	}{
+		{name: "bound", views: []*Reservation{reservationOf("db-0", "node1", isConfirmed)}},
+		{name: "held", views: []*Reservation{reservationOf("db-0", "node1", heldUntil(time.Hour))}},
+		{name: "held forever", views: []*Reservation{reservationOf("db-0", "node1")}},
+		{name: "to be released", views: []*Reservation{reservationOf("db-0", "node1", isBound, asked)},
+			want: "node1: db-0-node1/2"},
+		{name: "its hold is over", views: []*Reservation{reservationOf("db-0", "node1", heldUntil(-ClockLag))},
+			want: "node1: db-0-node1/1"},
+		{name: "its hold is perhaps over",
+			views: []*Reservation{reservationOf("db-0", "node1", heldUntil(time.Second-ClockLag))}},
+		{name: "runs elsewhere", views: []*Reservation{reservationOf("db-0", "node1", heldUntil(time.Hour)),
+			reservationOf("db-0", "node2", isConfirmed), reservationOf("db-0", "node3")},
+			want: "node1: db-0-node2/1, node3: db-0-node2/1"},
+		{name: "does not run elsewhere yet", views: []*Reservation{reservationOf("db-0", "node1"),
+			reservationOf("db-0", "node2", isBound)}},
+		{name: "of another pod", views: []*Reservation{reservationOf("db-0", "node1"),
+			reservationOf("db-1", "node2", isConfirmed)}},
+		{name: "seems to run on two nodes", views: []*Reservation{reservationOf("db-0", "node1", isConfirmed),
+			reservationOf("db-0", "node2", isConfirmed)}},
+		{name: "deleted", deleted: reservationOf("db-0", "node1", heldUntil(time.Hour)), want: "node1: db-0-node1/0"},
+		{name: "deleted while bound", deleted: reservationOf("db-0", "node1", isBound), want: "node1: db-0-node1/0"},
+		{name: "deleted at the end of its hold", deleted: reservationOf("db-0", "node1", heldUntil(0))},
+		{name: "deleted after its release", deleted: reservationOf("db-0", "node1",
+			func(r *Reservation) { r.HasRelease, r.Releasing = true, true })},
+		{name: "deleted because the pod runs elsewhere", deleted: reservationOf("db-0", "node1"),
+			views: []*Reservation{reservationOf("db-0", "node2", isConfirmed)}},
+		{name: "deleted and published again", deleted: reservationOf("db-0", "node1"),
+			views: []*Reservation{reservationOf("db-0", "node1")}},
+	} {
+		r := poolsOf(setOf(t), nil, &now)
+		queue, _ := queued(t)
+		r.follow(queue)
+		if tt.deleted != nil {
+			r.set.remove(t, tt.deleted)
+		}
+		for _, v := range tt.views {
+			r.set.add(t, v)
+		}
+		if got := r.names(); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+		for _, v := range tt.views {
+			released := *v
+			released.HasRelease, released.Releasing = true, true
+			r.set.add(t, &released)
+			r.set.remove(t, &released)
+		}
+		now = now.Add(deletedFor)
+		if got := r.names(); got != "" || len(r.deleted) > 0 {
+			t.Errorf("%s, after the end: %q, %v", tt.name, got, r.deleted)
+		}
+		now = now.Add(-deletedFor)
+	}
+}
+
+// A change of a reservation enqueues its node, and the nodes with reservations of the same pod.
+// What changes by the time enqueues its node without an event.
+func TestNodesOfNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		r := poolsOf(setOf(t), nil, &now)
+		queue, nodes := queued(t)
+		defer queue.ShutDown()
+		is := func(story, want string) {
+			t.Helper()
+			time.Sleep(nameDelay)
+			synctest.Wait()
+			if got := nodes(); got != want {
+				t.Errorf("%s: %q, want %q", story, got, want)
+			}
+		}
+		r.follow(queue)
+		r.set.add(t, reservationOf("db-0", "node1", func(r *Reservation) { r.Until = now.Add(time.Minute) }))
+		is("a reservation", "node1")
+		r.set.add(t, reservationOf("db-0", "node2", isConfirmed))
+		is("another one of its pod", "node1 node2")
+		r.set.add(t, reservationOf("db-1", "node3"))
+		is("one of another pod", "node3")
+		r.check(queue)
+		is("a while later", "")
+		now = now.Add(time.Minute + ClockLag)
+		r.check(queue)
+		is("the hold is over", "node1")
+		r.set.remove(t, reservationOf("db-1", "node3"))
+		is("a deletion", "node3")
+		r.check(queue)
+		is("until it exists again", "node1 node3")
+	})
+}
+
+// The NodeAddressPool is written if the names differ from those that it has.
+func TestNamesAreWritten(t *testing.T) {
+	now := time.Now()
+	a := fakeapi.NewRecorder(t)
+	r := poolsOf(setOf(t), a.Client, &now)
+	queue, queuedNodes := queued(t)
+	a.Answer = func(call string, _ *http.Request) (int, any) {
+		if strings.HasPrefix(call, "GET ") {
+			return 0, ipam.NodeAddressPoolList{Items: []ipam.NodeAddressPool{
+				{ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Spec: ipam.NodeAddressPoolSpec{
+					Reservations: []reference{{Namespace: "db", Name: "old"}}}},
+				{ObjectMeta: metav1.ObjectMeta{Name: "node2"}}}}
+		}
+		return 0, nil
+	}
+	must(t, r.readPools(t.Context(), queue))
+	if got := queuedNodes(); got != "node1" {
+		t.Errorf("the nodes %q are enqueued", got)
+	}
+	const path = "/apis/ipam.leasehold.dev/v1alpha1/nodeaddresspools"
+	a.Saw(t, "the start", "GET "+path)
+	r.follow(queue)
+	write := func() {
+		t.Helper()
+		_, err := r.Reconcile(t.Context(), nodeRequest("node1"))
+		must(t, err)
+	}
+	write()
+	a.Saw(t, "names of a former leader", `PATCH `+path+`/node1 {"spec":{"reservations":null}}`)
+	write()
+	a.Saw(t, "no change")
+	r.set.add(t, reservationOf("db-0", "node1", func(r *Reservation) { r.HasRelease = true }))
+	write()
+	a.Saw(t, "to be released", `PATCH `+path+`/node1 {"spec":{"reservations":[{"namespace":"db","name":"db-0-node1",`+
+		`"uid":"uid-db-0-node1","generation":1}]}}`)
+	write()
+	a.Saw(t, "no change")
+	a.Answer = func(string, *http.Request) (int, any) { return http.StatusServiceUnavailable, nil }
+	again := reservationOf("db-0", "node1", func(r *Reservation) { r.HasRelease, r.Generation = true, 2 })
+	r.set.add(t, again)
+	if _, err := r.Reconcile(t.Context(), nodeRequest("node1")); err == nil {
+		t.Error("a failed write returns no error")
+	}
+	a.Calls, a.Answer = nil, func(string, *http.Request) (int, any) { return http.StatusNotFound, nil }
+	write()
+	if len(a.Calls) != 1 {
+		t.Errorf("there is no NodeAddressPool: %v", a.Calls)
+	}
+	a.Calls, a.Answer = nil, func(string, *http.Request) (int, any) { return 0, nil }
+	write()
+	if len(a.Calls) != 1 {
+		t.Errorf("there is one again: %v", a.Calls)
+	}
+	a.Calls = nil
+	r.set.add(t, reservationOf("db-0", "node9", func(r *Reservation) { r.HasRelease = true }))
+	_, err := r.Reconcile(t.Context(), nodeRequest("node9"))
+	must(t, err)
+	a.Saw(t, "the node does not exist")
+}
+
+// A NodeAddressPool names at most as many reservations as its CRD allows.
+func TestNamesAreLimited(t *testing.T) {
+	now := time.Now()
+	r := poolsOf(setOf(t), nil, &now)
+	for i := range ipam.MaxReservations + 5 {
+		r.set.add(t, reservationOf(fmt.Sprintf("db-%03d", i), "node1",
+			func(r *Reservation) { r.HasRelease = true }))
+	}
+	if refs := r.wanted("node1"); len(refs) != ipam.MaxReservations || refs[0].Name != "db-000-node1" {
+		t.Errorf("%d names, the first is %s", len(refs), refs[0].Name)
+	}
+}
+
+// No namespace keeps the names of another one from an agent.
+func TestNamesAreFair(t *testing.T) {
+	now := time.Now()
+	r := poolsOf(setOf(t), nil, &now)
+	of := func(namespace string, i int, change ...func(*Reservation)) {
+		v := reservationOf(fmt.Sprintf("%s-%03d", namespace, i), "node1", change...)
+		v.Namespace = namespace
+		r.set.add(t, v)
+	}
+	asked := func(r *Reservation) { r.HasRelease = true }
+	released := func(r *Reservation) { r.HasRelease, r.Releasing = true, true }
+	over := func(r *Reservation) { r.Until = now.Add(-time.Hour) }
+	deleted := func(r *Reservation) { r.DeletionTimestamp = &metav1.Time{Time: now} }
+	for i := range 2 * ipam.MaxReservations {
+		of("a", i, asked)
+		of("b", i, released, deleted) // a finalizer keeps them
+		of("c", i, released)
+	}
+	of("y", 0, over)
+	of("z", 0, released)
+	count := map[string]int{}
+	refs := r.wanted("node1")
+	for _, ref := range refs {
+		count[ref.Namespace]++
+	}
+	if len(refs) != ipam.MaxReservations || count["b"] > 0 || count["z"] != 1 || count["c"] != len(refs)-1 {
+		t.Errorf("%v of %d reservations are named; want releases first, those of z among them", count, len(refs))
+	}
+	for i := range 2 * ipam.MaxReservations { // the agent has done c's releases
+		v := reservationOf(fmt.Sprintf("c-%03d", i), "node1", released)
+		v.Namespace = "c"
+		r.set.remove(t, v)
+	}
+	clear(count)
+	for _, ref := range r.wanted("node1") {
+		count[ref.Namespace]++
+	}
+	if count["y"] != 1 || count["z"] != 1 || count["a"] != ipam.MaxReservations-2 {
+		t.Errorf("%v are named; want each namespace in turn", count)
+	}
+}
+
+func nodeRequest(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}
+
+// A manager names a reservation that a user releases, and one that is deleted.
+func TestManagerNamesReservations(t *testing.T) {
+	w, mgr := newManager(t)
+	_, err := Setup(mgr)
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- mgr.Start(ctx) }()
+	defer func() { stop(); <-ended }()
+	const pool = "/apis/ipam.leasehold.dev/v1alpha1/nodeaddresspools/node1"
+	const path = "/apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/a"
+	w.Put("/api/v1/nodes/node1", corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "uid-1"}})
+	w.Put(pool, ipam.NodeAddressPool{})
+	names := func(want string) func() bool {
+		return func() bool {
+			var p ipam.NodeAddressPool
+			w.Get(pool, &p)
+			var got []string
+			for _, ref := range p.Spec.Reservations {
+				got = append(got, ref.Namespace+"/"+ref.Name)
+			}
+			return strings.Join(got, " ") == want
+		}
+	}
+	object := ipam.IPReservation{Spec: ipam.IPReservationSpec{PodName: "db-0", NodeName: "node1", NodeUID: "uid-1",
+		Release: "0123456789abcdef"}, Status: ipam.IPReservationStatus{ID: "0123456789abcdef", State: ipam.Held}}
+	w.Put(path, object)
+	w.Until("it is named", names("db/a"))
+	w.Remove(path)
+	w.Until("it is released", names(""))
+	object.Spec.Release = ""
+	w.Put(path, object)
+	w.Remove(path)
+	w.Until("its deletion is named", names("db/a"))
+	w.Put(path, object)
+	w.Until("it is published again", names(""))
+}

@@ -1,0 +1,162 @@
+// Package reservations watches the IPReservations of the cluster for the manager (docs/design.md,
+// "Reservations"). It tells the agents which of them to read, and deletes those of nodes that are
+// gone.
+package reservations
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+	"unique"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// ClockLag is how far the clock of a node may be behind the manager's before holds seem to have
+// ended that have not. The agent of the node removes the reservation when a hold ends, so the time
+// matters only if the agent does not run.
+const ClockLag = 3 * time.Minute
+
+// The lengths of texts in a Reservation, at most. A node writes the status of an IPReservation, and
+// its CRD may be an older one, without these limits.
+const (
+	maxReservation = 63 // a reservation name, see policy.ReserveAs
+	maxID          = 16
+	maxWindow      = 32
+	maxAddress     = 45
+	maxAddresses   = 64 * (maxAddress + 1)
+)
+
+// A Reservation has the fields of an IPReservation that the manager needs. (An IPReservation is the
+// API object that shows the addresses of a pod on a node.) The informers keep such views instead of
+// the API objects: with 50,000 of each, they make up most of the manager's memory.
+type Reservation struct {
+	metav1.ObjectMeta // namespace, name, UID, resource version, generation, times
+
+	Pod, Node, NodeUID string
+	For                string // the reservation name; "" if the addresses are for pods of the same name
+	PodUID             string
+	Bound              bool
+	Confirmed          bool         // the pod can start on the node
+	Addresses          string       // joined by commas, the first maxAddresses bytes
+	Primary            string       // one of the pod's own network, by which they are counted (Primary)
+	Until              time.Time    // end of the hold; zero if bound, or if the hold has no end
+	Written            time.Time    // when the agent last changed the status, by the API server's clock
+	Window             lease.Window // 0 if not known
+	HasRelease         bool         // a user has set spec.release
+	Releasing          bool         // a user has asked to release these addresses
+}
+
+// View returns the Reservation of an API object.
+func View(r *ipam.IPReservation) *Reservation {
+	intern := func(s string) string { return unique.Make(s).Value() } // equal strings share their memory
+	v := &Reservation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: intern(r.Namespace), Name: r.Name, UID: r.UID,
+			ResourceVersion: r.ResourceVersion, Generation: r.Generation, CreationTimestamp: r.CreationTimestamp,
+			DeletionTimestamp: r.DeletionTimestamp},
+		Pod:        r.Spec.PodName,
+		For:        intern(informer.Short(r.Status.Reservation, maxReservation)),
+		Node:       intern(r.Spec.NodeName),
+		NodeUID:    intern(r.Spec.NodeUID),
+		PodUID:     informer.Short(r.Status.PodUID, informer.MaxUID),
+		Bound:      r.Status.State == ipam.Bound,
+		Confirmed:  r.Status.Confirmed,
+		HasRelease: r.Spec.Release != "",
+	}
+	id := informer.Short(r.Status.ID, maxID)
+	v.Releasing = id != "" && r.Spec.Release == id
+	var all, own []string
+	for _, a := range r.Status.Addresses {
+		all = append(all, a.Address)
+		if a.Interface == "eth0" {
+			own = append(own, a.Address)
+		}
+	}
+	v.Addresses = informer.Cut(cmp.Or(r.Status.AddressList, strings.Join(all, ",")), maxAddresses)
+	v.Primary = strings.Clone(informer.Short(Primary(cmp.Or(strings.Join(own, ","), v.Addresses)), maxAddress))
+	if r.Status.HeldUntil != nil {
+		v.Until = r.Status.HeldUntil.Time
+	}
+	v.Window, _ = policy.ParseWindow(informer.Short(r.Status.Window, maxWindow))
+	for _, f := range r.ManagedFields {
+		if f.Subresource == "status" && f.Time != nil && f.Time.After(v.Written) {
+			v.Written = f.Time.Time
+		}
+	}
+	return v
+}
+
+// Primary returns one of the addresses in a list that is joined by commas, the same for every
+// order.
+func Primary(addresses string) string { return slices.Min(strings.Split(addresses, ",")) }
+
+// PodKey returns the "namespace/name" of the pod.
+func (r *Reservation) PodKey() string { return r.Namespace + "/" + r.Pod }
+
+// IsOver reports whether a reservation is a hold that has ended.
+func (r *Reservation) IsOver(now time.Time) bool {
+	return !r.Bound && !r.Until.IsZero() && !r.Until.Add(ClockLag).After(now)
+}
+
+// HeldSince returns when a hold began. It returns zero if the reservation is not a hold, or if the
+// hold has no end or an unknown window.
+func (r *Reservation) HeldSince() time.Time {
+	if r.Bound || r.Until.IsZero() || r.Window <= 0 {
+		return time.Time{}
+	}
+	return r.Until.Add(-time.Duration(r.Window))
+}
+
+// A Set is the reservations of the cluster, as this replica sees them.
+type Set struct {
+	*informer.Informer[*Reservation]
+}
+
+// The indexes of a Set.
+const (
+	byPod  = "pod"
+	byNode = "node"
+)
+
+// NewSet returns an empty Set of objects of the type O. The manager's is that of Setup.
+func NewSet[O metav1.Object](view func(O) *Reservation) *Set {
+	return &Set{informer.New(view, informer.Indexes[*Reservation]{
+		byPod:  func(r *Reservation) []string { return []string{r.PodKey()} },
+		byNode: func(r *Reservation) []string { return []string{r.Node} }})}
+}
+
+// OfPod returns the reservations of the pods with a key "namespace/name".
+func (s *Set) OfPod(key string) []*Reservation { return s.ByIndex(byPod, key) }
+
+// OfNode returns the reservations of a node.
+func (s *Set) OfNode(node string) []*Reservation { return s.ByIndex(byNode, node) }
+
+// Setup adds what watches the reservations to a manager that has not started, and what the leader
+// does about them. It returns the reservations.
+func Setup(mgr manager.Manager) (*Set, error) {
+	set := NewSet(View)
+	lw, err := control.ListWatch(mgr, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, "")
+	if err != nil {
+		return nil, err
+	}
+	err = mgr.Add(control.OnAllReplicas(func(ctx context.Context) error { return set.Run(ctx, lw, "reservations") }))
+	if err != nil {
+		return nil, err
+	}
+	log := mgr.GetLogger().WithName("reservations")
+	pools := newPoolReconciler(set, mgr.GetAPIReader(), mgr.GetClient(), log)
+	if err := control.Add(mgr, "node-address-pools", pools, true, pools.start); err != nil {
+		return nil, err
+	}
+	gone := newGoneNodes(set, mgr.GetClient(), mgr.GetAPIReader(), log)
+	return set, mgr.Add(manager.RunnableFunc(gone.start))
+}

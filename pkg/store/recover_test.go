@@ -1,0 +1,50 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/descriptors"
+)
+
+func TestANewStoreClosesWhatItOpens(t *testing.T) {
+	descriptors.AssertClosed(t, func() {
+		update(t, open(t), func(tx *Tx) error { return tx.SetBoot("b") })
+	})
+}
+
+// A lost store that cannot be kept is not replaced.
+func TestLostStoreThatCannotBeMoved(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
+	err := errors.Join(os.Truncate(s.path(), 5000), os.WriteFile(s.lostDir(), nil, 0o600))
+	before, errRead := os.ReadFile(s.path())
+	if err := errors.Join(err, errRead); err != nil {
+		t.Fatal(err)
+	}
+	err = s.Update(t.Context(), func(*Tx) error { t.Error("it was replaced"); return nil })
+	if !errors.Is(err, ErrIO) || !strings.Contains(err.Error(), "moving the lost store") {
+		t.Errorf("%v", err)
+	}
+	if after, err := os.ReadFile(s.path()); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("it has changed: %d bytes of %d, %v", len(after), len(before), err)
+	}
+}
+
+// TestTheCopyOfEarlierVersionsIsRemoved verifies that the first call of a boot removes the copy of
+// all leases that an earlier version has left.
+func TestTheCopyOfEarlierVersionsIsRemoved(t *testing.T) {
+	s := open(t)
+	former := filepath.Join(s.dirs.State, "snapshot.json")
+	if err := errors.Join(os.MkdirAll(s.dirs.State, 0o700), os.WriteFile(former, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	update(t, s, func(tx *Tx) error { return tx.SetBoot("b") })
+	if _, err := os.Lstat(former); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is left: %v", err)
+	}
+}

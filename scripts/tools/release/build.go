@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/leasehold-cni/leasehold/scripts/tools/image"
+)
+
+var (
+	allArchs = []string{"amd64", "arm64"}
+	programs = []string{"plugins/ipam/leasehold", "cmd/leasectl", "cmd/leasehold-agent", "cmd/leasehold-manager",
+		"daemonset/installer", "scripts/tools/kubectl"}
+)
+
+// built are the paths of programs by architecture and name.
+type built map[string]map[string]string
+
+// images are the product's images, and that of the chart's hooks, which has kubectl.
+var images = append(slices.Clone(image.Product),
+	image.Own{Name: "leasectl", Packages: []string{"cmd/leasectl", "scripts/tools/kubectl"}, User: "65532:65532"})
+
+// build writes the whole release into an empty directory.
+func (r release) build(ctx context.Context) error {
+	if err := os.RemoveAll(r.dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "release")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	modules, err := r.linked(ctx)
+	if err != nil {
+		return err
+	}
+	licences, err := r.licenceFiles(modules)
+	if err != nil {
+		return err
+	}
+	paths, err := r.writePrograms(ctx, work, licences)
+	if err != nil {
+		return err
+	}
+	digests, err := r.writeImages(paths, licences, work)
+	if err != nil {
+		return err
+	}
+	if err := r.writeManifests(digests); err != nil {
+		return err
+	}
+	if err := r.writeKrew(); err != nil {
+		return err
+	}
+	if err := r.writeChart(digests); err != nil {
+		return err
+	}
+	if err := r.writeBOM(paths, modules); err != nil {
+		return err
+	}
+	return r.writeChecksums()
+}
+
+// writePrograms builds all programs in the directory work, and writes an archive of them and of the
+// licences for each architecture.
+func (r release) writePrograms(ctx context.Context, work string, licences []image.File) (built, error) {
+	paths := built{}
+	for _, arch := range r.archs {
+		var err error
+		if paths[arch], err = r.compile(ctx, work, arch); err != nil {
+			return nil, err
+		}
+		own := maps.Clone(paths[arch])
+		delete(own, "kubectl") // for the image of leasectl only
+		files, err := image.Programs(sortedValues(own)...)
+		if err != nil {
+			return nil, err
+		}
+		data, err := image.TarGz(append(files, licences...))
+		if err != nil {
+			return nil, err
+		}
+		if err := r.write(fmt.Sprintf("leasehold-%s-linux-%s.tar.gz", r.version, arch), data); err != nil {
+			return nil, err
+		}
+	}
+	return paths, nil
+}
+
+// compile builds all programs for an architecture, and returns their paths by name.
+func (r release) compile(ctx context.Context, work, arch string) (map[string]string, error) {
+	paths := map[string]string{}
+	for _, dir := range r.programs {
+		name := filepath.Base(dir)
+		fmt.Fprintln(os.Stderr, "building", name, arch)
+		paths[name] = filepath.Join(work, arch, name)
+		p := image.Program{Repo: r.repo, Package: dir, Arch: arch, Version: r.version}
+		if err := p.Build(ctx, paths[name]); err != nil {
+			return nil, fmt.Errorf("%s for %s: %w", dir, arch, err)
+		}
+	}
+	return paths, nil
+}
+
+// write writes a file of the release.
+func (r release) write(name string, data []byte) error {
+	return os.WriteFile(filepath.Join(r.dir, name), data, 0o644)
+}
+
+// writeChecksums writes SHA256SUMS, in the format of sha256sum, for all files of the release.
+func (r release) writeChecksums() error {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return err
+	}
+	var sums strings.Builder
+	for _, e := range entries {
+		data, err := os.ReadFile(filepath.Join(r.dir, e.Name()))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(data), e.Name())
+	}
+	return r.write("SHA256SUMS", []byte(sums.String()))
+}
+
+func sortedValues(m map[string]string) []string {
+	var values []string
+	for _, v := range m {
+		values = append(values, v)
+	}
+	slices.Sort(values)
+	return values
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/kustomize/api/resmap"
+	"sigs.k8s.io/kustomize/api/resource"
+
+	"github.com/leasehold-cni/leasehold/scripts/tools/image"
+)
+
+// writeChart writes the Helm chart: daemonset/chart with the objects of the overlays. The DaemonSet
+// of each overlay, the Deployment and the component metrics-secure are files that a template reads;
+// all other objects are templates without parameters.
+func (r release) writeChart(digests map[string]string) error {
+	files, err := readAll(filepath.Join(r.repo, "daemonset/chart"))
+	if err != nil {
+		return err
+	}
+	for i, f := range files {
+		files[i].Data = r.fill(f, digests)
+	}
+	objects, err := r.chartObjects()
+	if err != nil {
+		return err
+	}
+	files = append(files, objects...)
+	secure, err := os.ReadFile(filepath.Join(r.repo, "daemonset/components/metrics-secure/rbac.yaml"))
+	if err != nil {
+		return err
+	}
+	files = append(files, image.File{Name: "files/metrics-secure.yaml", Data: secure})
+	licence, err := os.ReadFile(filepath.Join(r.repo, "LICENSE"))
+	if err != nil {
+		return err
+	}
+	files = append(files, image.File{Name: "LICENSE", Data: licence})
+	for i := range files {
+		files[i].Name, files[i].Mode = "leasehold/"+files[i].Name, 0o644
+	}
+	data, err := image.TarGz(files)
+	if err != nil {
+		return err
+	}
+	return r.write("leasehold-"+strings.TrimPrefix(r.version, "v")+".tgz", data)
+}
+
+// fill returns the content of a file with the version, registry and digests of the release.
+func (r release) fill(f image.File, digests map[string]string) []byte {
+	data := f.Data
+	switch f.Name {
+	case "Chart.yaml":
+		data = bytes.ReplaceAll(data, []byte("v0.0.0-devel"), []byte(r.version))
+		data = bytes.ReplaceAll(data, []byte("0.0.0-devel"), []byte(strings.TrimPrefix(r.version, "v")))
+	case "values.yaml":
+		data = bytes.ReplaceAll(data, []byte("@REGISTRY@"), []byte(r.registry))
+		for name, digest := range digests {
+			data = bytes.ReplaceAll(data, []byte("@"+name+"@"), []byte(digest))
+		}
+	}
+	return data
+}
+
+// chartObjects returns the objects of the overlays as files of the chart. It returns an error if an
+// overlay changes another object than the DaemonSet, because the chart would not have that change.
+func (r release) chartObjects() ([]image.File, error) {
+	platforms, err := r.platforms()
+	if err != nil {
+		return nil, err
+	}
+	var files, common []image.File
+	for _, platform := range platforms {
+		objects, err := r.render(platform, nil)
+		if err != nil {
+			return nil, err
+		}
+		daemon, others, err := split(objects)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, image.File{Name: "files/" + platform + ".yaml", Data: daemon})
+		same := func(a, b image.File) bool { return a.Name == b.Name && bytes.Equal(a.Data, b.Data) }
+		if common != nil && !slices.EqualFunc(common, others, same) {
+			return nil, fmt.Errorf("overlay %s changes an object beside the DaemonSet, which the chart cannot do",
+				platform)
+		}
+		common = others
+	}
+	return append(files, common...), nil
+}
+
+// split returns the DaemonSet, and all other objects as files of the chart.
+func split(objects resmap.ResMap) (daemon []byte, others []image.File, err error) {
+	for _, o := range objects.Resources() {
+		switch o.GetKind() {
+		case "Namespace": // Helm's, because the release is in it
+			continue
+		case "CustomResourceDefinition":
+			if err := keep(o); err != nil {
+				return nil, nil, err
+			}
+		}
+		data, err := o.AsYAML()
+		if err != nil {
+			return nil, nil, err
+		}
+		switch o.GetKind() {
+		case "DaemonSet":
+			daemon = data
+		case "Deployment":
+			others = append(others, image.File{Name: "files/manager.yaml", Data: data})
+		default:
+			if bytes.Contains(data, []byte("{{")) {
+				return nil, nil, fmt.Errorf("%s %s contains {{, which Helm would interpret",
+					o.GetKind(), o.GetName())
+			}
+			name := fmt.Sprintf("templates/%s-%s.yaml", strings.ToLower(o.GetKind()), o.GetName())
+			others = append(others, image.File{Name: name, Data: data})
+		}
+	}
+	return daemon, others, nil
+}
+
+// keep lets Helm leave a CRD, and with it all its objects, when the release is uninstalled.
+func keep(o *resource.Resource) error {
+	annotations := o.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations["helm.sh/resource-policy"] = "keep"
+	return o.SetAnnotations(annotations)
+}

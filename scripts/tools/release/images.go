@@ -1,0 +1,189 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/leasehold-cni/leasehold/scripts/tools/image"
+)
+
+// The annotations of an image in an OCI layout: its tag, and its whole name for containerd.
+const (
+	tagAnnotation  = "org.opencontainers.image.ref.name"
+	nameAnnotation = "io.containerd.image.name"
+)
+
+// imagesArchive is the file with all images, an archive of an OCI image layout.
+func (r release) imagesArchive() string { return "leasehold-" + r.version + "-images.tar" }
+
+// writeImages writes the images of all architectures, one index for each name, and returns the
+// digests of the indexes by name.
+func (r release) writeImages(paths built, licences []image.File, work string) (map[string]string, error) {
+	dir := filepath.Join(work, "layout")
+	target, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return nil, err
+	}
+	digests := map[string]string{}
+	for _, o := range r.images {
+		index, err := r.index(o, paths, licences)
+		if err != nil {
+			return nil, err
+		}
+		digest, err := index.Digest()
+		if err != nil {
+			return nil, err
+		}
+		digests[o.Name] = digest.String()
+		err = target.AppendIndex(index, layout.WithAnnotations(map[string]string{
+			tagAnnotation: r.version, nameAnnotation: r.registry + "/" + o.Name + ":" + r.version}))
+		if err != nil {
+			return nil, err
+		}
+	}
+	files, err := readAll(dir)
+	if err != nil {
+		return nil, err
+	}
+	data, err := image.Tar(files)
+	if err != nil {
+		return nil, err
+	}
+	return digests, r.write(r.imagesArchive(), data)
+}
+
+// index returns an image for all architectures.
+func (r release) index(o image.Own, paths built, licences []image.File) (v1.ImageIndex, error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, arch := range r.archs {
+		var programs []string
+		for _, p := range o.Packages {
+			programs = append(programs, paths[arch][filepath.Base(p)])
+		}
+		files, err := image.Programs(programs...)
+		if err != nil {
+			return nil, err
+		}
+		img, err := image.New(arch, o.User, map[string]string{
+			"org.opencontainers.image.title":    "leasehold " + o.Name,
+			"org.opencontainers.image.version":  r.version,
+			"org.opencontainers.image.licenses": "Apache-2.0",
+		}, append(files, licences...))
+		if err != nil {
+			return nil, err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}})
+	}
+	return index, nil
+}
+
+// readAll returns all files below a directory.
+func readAll(dir string) ([]image.File, error) {
+	var files []image.File
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		rel, _ := filepath.Rel(dir, path)
+		files = append(files, image.File{Name: filepath.ToSlash(rel), Mode: 0o644, Data: data})
+		return err
+	})
+	return files, err
+}
+
+// push pushes the images of a release that was built to a registry, with their version as the tag,
+// and prints their names by digest. Credentials are those of `docker login`.
+func (r release) push(ctx context.Context) error {
+	archives, err := filepath.Glob(filepath.Join(r.dir, "leasehold-*-images.tar"))
+	if err != nil {
+		return err
+	}
+	if len(archives) != 1 {
+		return fmt.Errorf("%s has %d archives of images, want one; run `make release` first", r.dir, len(archives))
+	}
+	dir, err := os.MkdirTemp("", "images")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := unpack(archives[0], dir); err != nil {
+		return fmt.Errorf("%s: %w", archives[0], err)
+	}
+	layout, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return err
+	}
+	manifest, err := layout.IndexManifest()
+	if err != nil {
+		return err
+	}
+	for _, m := range manifest.Manifests {
+		index, err := layout.ImageIndex(m.Digest)
+		if err != nil {
+			return err
+		}
+		base, tag := filepath.Base(strings.TrimSuffix(m.Annotations[nameAnnotation], ":"+m.Annotations[tagAnnotation])),
+			m.Annotations[tagAnnotation]
+		ref, err := name.NewTag(r.registry+"/"+base+":"+tag, name.StrictValidation)
+		if err != nil {
+			return err
+		}
+		if err := remote.WriteIndex(ref, index, remote.WithContext(ctx),
+			remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+			return err
+		}
+		fmt.Printf("%s/%s:%s@%s\n", r.registry, base, tag, m.Digest)
+	}
+	return nil
+}
+
+// unpack unpacks an archive into a directory, and nowhere else.
+func unpack(archive, dir string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := root.MkdirAll(filepath.Dir(h.Name), 0o755); err != nil {
+			return err
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			return err
+		}
+		if err := root.WriteFile(h.Name, data, 0o644); err != nil {
+			return err
+		}
+	}
+}

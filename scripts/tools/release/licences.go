@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/google/licensecheck"
+
+	"github.com/leasehold-cni/leasehold/scripts/tools/image"
+)
+
+// allowed are the licences, by their SPDX identifiers, under which linked code may be. They ask for
+// nothing but their text and the notices beside it, which a release contains.
+var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
+
+// module is a Go module that the programs link.
+type module struct {
+	Path, Version, Dir string
+	files              []string // licences and notices, relative to Dir
+	licences           []string // SPDX identifiers, sorted
+}
+
+// licenceFile matches names of licences and of notices that have to be kept with them.
+var licenceFile = regexp.MustCompile(`^(?i)(licen[cs]e|copying|notice|patents|unlicense)([.-].*)?$`)
+
+// linked returns the modules that the programs link, without the product's own and with the
+// standard library first, and their licences. It returns an error if one is not allowed or not
+// known.
+func (r release) linked(ctx context.Context) ([]module, error) {
+	var modules []module
+	for _, dir := range r.programs {
+		for _, arch := range r.archs {
+			more, err := r.linkedBy(ctx, dir, arch)
+			if err != nil {
+				return nil, err
+			}
+			modules = merge(modules, more)
+		}
+	}
+	slices.SortFunc(modules, func(a, b module) int {
+		return strings.Compare(a.Path+"@"+a.Version, b.Path+"@"+b.Version)
+	})
+	var errs []error
+	for i := range modules {
+		if err := modules[i].identify(); err != nil {
+			errs = append(errs, fmt.Errorf("%s %s: %w", modules[i].Path, modules[i].Version, err))
+		}
+	}
+	return modules, errors.Join(errs...)
+}
+
+// linkedBy returns the modules of a program for an architecture, with the files of licences that
+// apply to its packages: those between the package's directory and the module's.
+func (r release) linkedBy(ctx context.Context, program, arch string) ([]module, error) {
+	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(r.repo, program), "list", "-deps",
+		"-json=Dir,Standard,Module,Root", ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOWORK=off", "GOFLAGS=")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w\n%s", err, &stderr)
+	}
+	var modules []module
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p struct {
+			Dir, Root string
+			Standard  bool
+			Module    *struct {
+				Path, Version, Dir string
+				Main               bool
+			}
+		}
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return modules, nil
+		} else if err != nil {
+			return nil, err
+		}
+		if p.Standard {
+			// Licences further down are those of files that are not linked: BoringSSL's objects.
+			modules = merge(modules, []module{{Path: "std", Version: goVersion(), Dir: p.Root,
+				files: []string{"LICENSE", "PATENTS"}}})
+			continue
+		}
+		if p.Module == nil || p.Module.Main {
+			continue
+		}
+		m := module{Path: p.Module.Path, Version: p.Module.Version, Dir: p.Module.Dir}
+		if m.files, err = licencesAbove(p.Dir, m.Dir); err != nil {
+			return nil, err
+		}
+		modules = merge(modules, []module{m})
+	}
+}
+
+// licencesAbove returns the files of licences in a directory and in those above it, up to root.
+// Their paths are relative to root.
+func licencesAbove(dir, root string) (files []string, err error) {
+	for ; ; dir = filepath.Dir(dir) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if rel, err := filepath.Rel(root, filepath.Join(dir, e.Name())); err == nil && !e.IsDir() &&
+				licenceFile.MatchString(e.Name()) && filepath.Ext(e.Name()) != ".go" {
+				files = append(files, rel)
+			}
+		}
+		if dir == root || len(dir) <= len(root) {
+			return files, nil
+		}
+	}
+}
+
+// merge adds modules, and the files of those that are known already.
+func merge(modules, more []module) []module {
+	for _, m := range more {
+		i := slices.IndexFunc(modules, func(o module) bool { return o.Path == m.Path && o.Version == m.Version })
+		if i < 0 {
+			modules = append(modules, module{Path: m.Path, Version: m.Version, Dir: m.Dir})
+			i = len(modules) - 1
+		}
+		for _, f := range m.files {
+			if !slices.Contains(modules[i].files, f) {
+				modules[i].files = append(modules[i].files, f)
+			}
+		}
+		slices.Sort(modules[i].files)
+	}
+	return modules
+}
+
+// identify reads the licences of a module. A text that is a licence for the most part is one. Only
+// a notice may be something else.
+func (m *module) identify() error {
+	for _, f := range m.files {
+		switch strings.ToUpper(filepath.Base(f)) {
+		case "PATENTS", "LICENSE.DOCS": // a grant beside the licence; the licence of what is not linked
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(m.Dir, f))
+		if err != nil {
+			return err
+		}
+		found := licensecheck.Scan(text)
+		if found.Percent < 50 {
+			if strings.HasPrefix(strings.ToUpper(filepath.Base(f)), "NOTICE") {
+				continue
+			}
+			return fmt.Errorf("%s is not a known licence", f)
+		}
+		for _, match := range found.Match {
+			if !slices.Contains(allowed, match.ID) {
+				return fmt.Errorf("%s is under %s; allowed are %s", f, match.ID, strings.Join(allowed, ", "))
+			}
+			if !slices.Contains(m.licences, match.ID) {
+				m.licences = append(m.licences, match.ID)
+			}
+		}
+	}
+	slices.Sort(m.licences)
+	if len(m.licences) == 0 {
+		return fmt.Errorf("no known licence in %q", m.files)
+	}
+	return nil
+}
+
+// licenceFiles returns the licence of the product and those of all that it links.
+func (r release) licenceFiles(modules []module) ([]image.File, error) {
+	own, err := os.ReadFile(filepath.Join(r.repo, "LICENSE"))
+	if err != nil {
+		return nil, err
+	}
+	files := []image.File{{Name: "LICENSE", Mode: 0o644, Data: own}}
+	for _, m := range modules {
+		for _, f := range m.files {
+			data, err := os.ReadFile(filepath.Join(m.Dir, f))
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, image.File{Name: filepath.ToSlash(filepath.Join("licenses",
+				m.Path+"@"+m.Version, f)), Mode: 0o644, Data: data})
+		}
+	}
+	return files, nil
+}

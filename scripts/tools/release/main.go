@@ -1,0 +1,135 @@
+// Release builds everything of a release into a directory, and pushes its images to a registry.
+// See docs/release.md.
+//
+//	release [-repo DIR] [-o DIR] [-arch ARCHS] -version VERSION -registry REGISTRY build
+//	release [-o DIR] -registry REGISTRY push
+//	release [-repo DIR] [-o DIR] chart   writes the chart and the manifests, with invented digests
+//	release [-repo DIR] licences         checks the licences of what the programs link
+//
+// The same commit and toolchain give the same bytes, in any directory.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"golang.org/x/mod/semver"
+
+	"github.com/leasehold-cni/leasehold/scripts/tools/image"
+)
+
+// release is a release of a commit.
+type release struct {
+	repo     string // root of the repository
+	dir      string // where it is written
+	version  string // a semantic version, with v
+	registry string // and the first part of the images' names, such as registry.example.org/leasehold
+
+	archs    []string // as GOARCH
+	programs []string // directories of the programs, relative to the repository
+	images   []image.Own
+}
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	r := release{programs: programs, images: images}
+	f := flag.NewFlagSet("release", flag.ContinueOnError)
+	f.StringVar(&r.repo, "repo", ".", "root of the repository")
+	f.StringVar(&r.dir, "o", "dist", "`directory` of the release")
+	archs := f.String("arch", strings.Join(allArchs, ","), "comma-separated `names`")
+	f.StringVar(&r.version, "version", "", "a semantic version, such as v0.1.0")
+	f.StringVar(&r.registry, "registry", "", "registry and first part of the images' names")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	r.archs = strings.Split(*archs, ",")
+	for _, arch := range r.archs {
+		if !slices.Contains(allArchs, arch) {
+			return fmt.Errorf("-arch %s: %q is not built; want %s", *archs, arch, strings.Join(allArchs, " or "))
+		}
+	}
+	var err error
+	if r.repo, err = filepath.Abs(r.repo); err != nil {
+		return err
+	}
+	if r.dir, err = filepath.Abs(r.dir); err != nil {
+		return err
+	}
+	switch command := f.Arg(0); command {
+	case "build":
+		if err := r.check(); err != nil {
+			return err
+		}
+		return r.build(ctx)
+	case "push":
+		if err := r.checkRegistry(); err != nil {
+			return err
+		}
+		return r.push(ctx)
+	case "chart":
+		return r.checkedChart()
+	case "licences":
+		modules, err := r.linked(ctx)
+		if err != nil {
+			return err
+		}
+		for _, m := range modules {
+			fmt.Println(m.Path, m.Version, m.licences)
+		}
+		return nil
+	default:
+		return fmt.Errorf("unknown command %q; want build, push, chart or licences", command)
+	}
+}
+
+// checkedChart writes the chart and the manifests for tests that compare them. The images do not
+// exist.
+func (r release) checkedChart() error {
+	r.version, r.registry = "v0.0.0", "registry.example.org/leasehold"
+	digests := map[string]string{}
+	for i, o := range r.images {
+		digests[o.Name] = fmt.Sprintf("sha256:%064d", i)
+	}
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return err
+	}
+	if err := r.writeManifests(digests); err != nil {
+		return err
+	}
+	return r.writeChart(digests)
+}
+
+// check returns an error if the version or the registry is invalid.
+func (r release) check() error {
+	if semver.Canonical(r.version) != r.version || r.version == "" {
+		return fmt.Errorf("VERSION=%s; want a semantic version such as v0.1.0", r.version)
+	}
+	return r.checkRegistry()
+}
+
+func (r release) checkRegistry() error {
+	if r.registry == "" {
+		return fmt.Errorf("REGISTRY is not set; want a registry and a path, such as registry.example.org/leasehold")
+	}
+	if _, err := name.NewRepository(r.registry+"/agent", name.StrictValidation); err != nil {
+		return fmt.Errorf("REGISTRY=%s: %w; want a registry and a path, such as registry.example.org/leasehold",
+			r.registry, err)
+	}
+	return nil
+}

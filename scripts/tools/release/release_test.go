@@ -1,0 +1,350 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"sigs.k8s.io/yaml"
+
+	"github.com/leasehold-cni/leasehold/scripts/tools/image"
+)
+
+const testVersion = "v1.2.3-test"
+
+// testRelease is a release of the installer, the plugin and leasectl, which compile quickly.
+func testRelease(t *testing.T, repo string) release {
+	t.Helper()
+	repo, err := filepath.Abs(repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	installer := image.Product[0]
+	return release{archs: allArchs, repo: repo, dir: filepath.Join(t.TempDir(), "dist"), version: testVersion,
+		registry: "registry.example.org/leasehold", programs: append(slices.Clone(installer.Packages), "cmd/leasectl"),
+		images: []image.Own{installer}}
+}
+
+// copyRepo copies the files of the repository that git knows or does not ignore.
+func copyRepo(t *testing.T) string {
+	t.Helper()
+	list, err := exec.Command("git", "-C", "../../..", "ls-files", "-z", "--cached", "--others",
+		"--exclude-standard").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(t.TempDir(), "a", "copy")
+	for name := range strings.SplitSeq(strings.TrimRight(string(list), "\x00"), "\x00") {
+		data, err := os.ReadFile(filepath.Join("../../..", name))
+		if err != nil {
+			continue // removed in the work tree
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return to
+}
+
+func TestRelease(t *testing.T) {
+	r := testRelease(t, "../../..")
+	if err := r.build(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("the same bytes from another directory", func(t *testing.T) {
+		other := testRelease(t, copyRepo(t))
+		if err := other.build(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if a, b := read(t, r, "SHA256SUMS"), read(t, other, "SHA256SUMS"); !bytes.Equal(a, b) {
+			t.Errorf("checksums\n%s\nand\n%s", a, b)
+		}
+	})
+	t.Run("checksums", func(t *testing.T) {
+		cmd := exec.Command("sha256sum", "--check", "--strict", "SHA256SUMS")
+		cmd.Dir = r.dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	t.Run("programs", func(t *testing.T) { testPrograms(t, r) })
+	t.Run("bill of materials", func(t *testing.T) { testBOM(t, r) })
+	t.Run("krew", func(t *testing.T) { testKrew(t, r) })
+	t.Run("push", func(t *testing.T) { testPush(t, r) })
+}
+
+func read(t *testing.T, r release, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(r.dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// unpacked returns the directory with the programs of an architecture.
+func unpacked(t *testing.T, r release, arch string) string {
+	t.Helper()
+	dir := t.TempDir()
+	archive := filepath.Join(r.dir, fmt.Sprintf("leasehold-%s-linux-%s.tar.gz", r.version, arch))
+	if out, err := exec.Command("tar", "-C", dir, "-xzf", archive).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return dir
+}
+
+func testPrograms(t *testing.T, r release) {
+	machine := map[string]string{"amd64": "GOARCH=amd64", "arm64": "GOARCH=arm64"}
+	for _, arch := range allArchs {
+		dir := unpacked(t, r, arch)
+		for _, p := range r.programs {
+			info, err := buildinfo.ReadFile(filepath.Join(dir, filepath.Base(p)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(info.String(), machine[arch]) || strings.Contains(info.String(), "vcs.") {
+				t.Errorf("%s for %s has the build information\n%s", p, arch, info)
+			}
+		}
+		for _, file := range []string{"LICENSE", "licenses/std@" + goVersion() + "/LICENSE"} {
+			if _, err := os.Stat(filepath.Join(dir, file)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	// The CNI library prints the plugin's version with those of CNI, whatever the arguments.
+	for program, want := range map[string]string{"leasehold": "CNI plugin leasehold " + testVersion,
+		"installer": "installer " + testVersion} {
+		out, err := exec.Command(filepath.Join(unpacked(t, r, native()), program), "--version").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("%s --version printed %q, %v; want %q", program, out, err, want)
+		}
+	}
+}
+
+// testKrew checks the manifest of the kubectl plugin by the rules of krew, and runs the program of
+// the archive under the name that krew gives it.
+func testKrew(t *testing.T, r release) {
+	data := read(t, r, "leasehold-"+r.version+"-krew.yaml")
+	var p krewPlugin
+	if err := yaml.UnmarshalStrict(data, &p); err != nil {
+		t.Fatal(err)
+	}
+	s := p.Spec
+	if p.APIVersion != "krew.googlecontainertools.github.com/v1alpha2" || p.Kind != "Plugin" ||
+		p.Metadata.Name != "leasehold" || s.Version != r.version || s.ShortDescription == "" ||
+		strings.Contains(s.ShortDescription, "\n") || s.Homepage == "" || bytes.ContainsRune(data, '@') {
+		t.Errorf("the manifest is\n%s", data)
+	}
+	if len(s.Platforms) != len(r.archs) {
+		t.Fatalf("%d platforms, want one for each of %s", len(s.Platforms), r.archs)
+	}
+	for i, k := range s.Platforms {
+		file := fmt.Sprintf("leasehold-%s-linux-%s.tar.gz", r.version, r.archs[i])
+		labels := map[string]string{"os": "linux", "arch": r.archs[i]}
+		if !maps.Equal(k.Selector.MatchLabels, labels) || k.URI != s.Homepage+"/releases/download/"+r.version+"/"+file {
+			t.Errorf("platform %v has the address %s", k.Selector.MatchLabels, k.URI)
+		}
+		if want := fmt.Sprintf("%s  %s\n", k.SHA256, file); !strings.Contains(string(read(t, r, "SHA256SUMS")), want) {
+			t.Errorf("%s has another sum than %s", file, k.SHA256)
+		}
+		info, err := os.Stat(filepath.Join(unpacked(t, r, r.archs[i]), k.Bin))
+		if err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s in %s: %v, %v", k.Bin, file, info, err)
+		}
+	}
+	link := filepath.Join(t.TempDir(), "kubectl-"+p.Metadata.Name)
+	if err := os.Symlink(filepath.Join(unpacked(t, r, native()), s.Platforms[0].Bin), link); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(link, "--help").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "kubectl leasehold status") {
+		t.Errorf("kubectl-leasehold --help: %v\n%s", err, out)
+	}
+}
+
+func native() string {
+	out, err := exec.Command("go", "env", "GOHOSTARCH").Output()
+	if err != nil {
+		panic(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func testBOM(t *testing.T, r release) {
+	var bom cdx.BOM
+	if err := cdx.NewBOMDecoder(bytes.NewReader(read(t, r, "leasehold-"+r.version+".cdx.json")),
+		cdx.BOMFileFormatJSON).Decode(&bom); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, c := range *bom.Components {
+		names = append(names, c.Name)
+		if c.Licenses == nil || len(*c.Licenses) == 0 {
+			t.Errorf("%s has no licence", c.Name)
+		}
+	}
+	for _, want := range []string{"std", "go.etcd.io/bbolt", "leasehold", "installer"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("%s is not in %q", want, names)
+		}
+	}
+	if n := len(*bom.Dependencies); n != len(allArchs)*len(r.programs) {
+		t.Errorf("%d programs have dependencies", n)
+	}
+}
+
+// testPush pushes to a real registry, and reads what the manifests name.
+func testPush(t *testing.T, r release) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	original := r.registry
+	r.registry = strings.TrimPrefix(server.URL, "http://") + "/some/path"
+	if err := r.push(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(regexp.QuoteMeta(original) + `/installer@(sha256:[0-9a-f]{64})`).
+		FindSubmatch(read(t, r, "leasehold-"+r.version+"-replace.yaml"))
+	if named == nil {
+		t.Fatal("the manifest does not name the installer by digest")
+	}
+	ref, err := name.NewDigest(r.registry + "/installer@" + string(named[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := remote.Index(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil || len(manifest.Manifests) != len(allArchs) {
+		t.Errorf("%+v, %v", manifest, err)
+	}
+	if _, err := remote.Get(ref.Context().Tag(r.version)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestManifests checks the manifests of all platforms: each image of the product by digest and
+// pulled, and none of the base's.
+func TestManifests(t *testing.T) {
+	r := testRelease(t, "../../..")
+	digests := map[string]string{}
+	for i, o := range image.Product {
+		digests[o.Name] = fmt.Sprintf("sha256:%064d", i)
+	}
+	platforms, err := r.platforms()
+	if err != nil || len(platforms) < 6 {
+		t.Fatalf("platforms %q, %v", platforms, err)
+	}
+	for _, p := range platforms {
+		objects, err := r.render(p, digests)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := objects.AsYaml()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, digest := range digests {
+			if !strings.Contains(string(text), "image: "+r.registry+"/"+name+"@"+digest+"\n") {
+				t.Errorf("%s: the image %s is not named by digest", p, name)
+			}
+		}
+		for _, wrong := range []string{"imagePullPolicy: Never", "image: leasehold/", ":latest", ":devel"} {
+			if strings.Contains(string(text), wrong) {
+				t.Errorf("%s contains %q", p, wrong)
+			}
+		}
+	}
+}
+
+// TestBaseIsNeverPulled checks that the manifests of the repository pull no image: no registry has
+// them, and whoever owned their names there would own the nodes.
+func TestBaseIsNeverPulled(t *testing.T) {
+	r := testRelease(t, "../../..")
+	for _, p := range []string{"named", "replace"} {
+		objects, err := r.render(p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := objects.AsYaml()
+		if err != nil {
+			t.Fatal(err)
+		}
+		images := strings.Count(string(text), " image: ")
+		never := strings.Count(string(text), "imagePullPolicy: Never\n")
+		if images != 3 || never != images {
+			t.Errorf("%s: %d of %d images are never pulled", p, never, images)
+		}
+	}
+}
+
+func TestRunRejects(t *testing.T) {
+	for want, args := range map[string][]string{
+		"VERSION=latest; want a semantic version": {"-version", "latest", "-registry", "r.example.org/x", "build"},
+		"VERSION=v1; want a semantic version":     {"-version", "v1", "-registry", "r.example.org/x", "build"},
+		"REGISTRY is not set":                     {"-version", "v1.0.0", "build"},
+		"REGISTRY=UPPER":                          {"-version", "v1.0.0", "-registry", "UPPER", "build"},
+		"0 archives of images, want one":          {"-o", t.TempDir(), "-registry", "r.example.org/x", "push"},
+		`unknown command "pull"`:                  {"pull"},
+	} {
+		if err := run(context.Background(), args); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// TestLicences checks which files of a module are accepted.
+func TestLicences(t *testing.T) {
+	apache, err := os.ReadFile("../../../LICENSE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const gpl = "GNU GENERAL PUBLIC LICENSE\nVersion 2, June 1991\nSPDX-License-Identifier: GPL-2.0-only\n"
+	for _, tt := range []struct {
+		name  string
+		files map[string]string
+		wrong string // in the error, if there is one
+	}{
+		{"no file", nil, "no known licence"},
+		{"an allowed one", map[string]string{"LICENSE": string(apache), "NOTICE": "Copyright"}, ""},
+		{"only a notice", map[string]string{"NOTICE": "Copyright"}, "no known licence"},
+		{"one that is not allowed", map[string]string{"LICENSE": gpl}, "LICENSE is"},
+		{"one that is not allowed beside an allowed one",
+			map[string]string{"LICENSE": string(apache), "LICENSE.GPL": gpl}, "LICENSE.GPL is"},
+		{"an unknown one", map[string]string{"LICENSE": string(apache), "COPYING": "All rights reserved."},
+			"COPYING is not a known licence"},
+	} {
+		m := module{Path: "example.org/m", Version: "v1.0.0", Dir: t.TempDir()}
+		for _, name := range slices.Sorted(maps.Keys(tt.files)) {
+			if err := os.WriteFile(filepath.Join(m.Dir, name), []byte(tt.files[name]), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			m.files = append(m.files, name)
+		}
+		err := m.identify()
+		if (err == nil) != (tt.wrong == "") || err != nil && !strings.Contains(err.Error(), tt.wrong) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.wrong)
+		}
+	}
+}

@@ -1,0 +1,184 @@
+// Package monitoring tests the alerts and the dashboard of daemonset/monitoring with Prometheus
+// itself.
+package monitoring
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/common/promslog"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/promqltest"
+	"github.com/prometheus/prometheus/rules"
+	"github.com/prometheus/prometheus/util/teststorage"
+)
+
+// healthy is a node and a manager of which nothing is to be said. Each sample is a minute.
+const healthy = `
+load 1m
+	leasehold_retention_active{node="node1",network="cbr0",instance="node1"} 1x120
+	leasehold_pool_addresses{network="cbr0",instance="node1"} 250x120
+	leasehold_pool_free_addresses{network="cbr0",instance="node1"} 25x120
+	leasehold_addresses{network="cbr0",state="Bound",instance="node1"} 100x120
+	leasehold_addresses{network="cbr0",state="Held",instance="node1"} 125x120
+	up{job="leasehold-system/leasehold-agent",instance="node1"} 1x120
+	up{job="another",instance="node1"} 0x120
+	leasehold_survey_complete{instance="node1"} 1x120
+	leasehold_store_readable{instance="node1"} 1x120
+	leasehold_doubtful_leases{instance="node1"} 0x120
+	leasehold_spooled_deletes{instance="node1"} 0 3 0 5 0x116
+	leasehold_calls_total{verb="ADD",result="ok",instance="node1"} 0+100x120
+	leasehold_calls_total{verb="ADD",result="11",instance="node1"} 0 9 9x118
+	leasehold_publish_writes_total{what="status",result="ok",instance="node1"} 0+100x120
+	leasehold_publish_writes_total{what="status",result="error",instance="node1"} 0 9 9x118
+	leasehold_pin_replacements_total{instance="manager1"} 0 4 4x118
+	leasehold_webhook_certificate_expiration_timestamp_seconds{instance="manager1"} 1300000x120
+`
+
+// alerts are the samples that replace those of the healthy state, and the minute of the first
+// firing.
+var alerts = []struct {
+	alert   string
+	samples string // series and values, without their instance
+	fires   int    // the minute
+	summary string
+}{
+	{"LeaseholdRetentionOff", `leasehold_retention_active{node="node1",network="cbr0"} 1x10 0x100`, 13,
+		"Network cbr0 of node node1 is not served by leasehold."},
+	{"LeaseholdPoolLow", `leasehold_pool_free_addresses{network="cbr0"} 25x10 24x100`, 21,
+		"Network cbr0 at node1 has 24 free addresses left."},
+	{"LeaseholdHeldShareHigh", `leasehold_addresses{network="cbr0",state="Held"} 125x10 126x100`, 41,
+		"More than half of network cbr0 at node1 is held for pods that are away."},
+	{"LeaseholdAgentDown", `up{job="leasehold-system/leasehold-agent"} 1x10 0x100`, 21,
+		"The agent at node1 cannot be scraped."},
+	{"LeaseholdAgentBlind", `leasehold_survey_complete 1x10 0x100`, 21,
+		"The agent at node1 does not see the whole host, and releases nothing."},
+	{"LeaseholdStoreUnreadable", `leasehold_store_readable 1x10 0x100`, 16,
+		"The lease store at node1 cannot be read."},
+	{"LeaseholdDoubtfulLeases", `leasehold_doubtful_leases 0x10 2x100`, 71,
+		"2 leases at node1 stay bound because nothing proves that their pods are gone."},
+	{"LeaseholdSpoolGrowing", `leasehold_spooled_deletes 0x10 1+1x100`, 26,
+		"16 DELs at node1 wait for the store."},
+	{"LeaseholdPluginErrors", `leasehold_calls_total{verb="ADD",result="11"} 0x10 4+4x100`, 18,
+		"ADD at node1 fails with code 11."},
+	{"LeaseholdPublishErrors", `leasehold_publish_writes_total{what="status",result="error"} 0x10 4+4x100`, 28,
+		"The agent at node1 cannot write its IPReservations."},
+	{"LeaseholdPodsReplaced", `leasehold_pin_replacements_total 0x10 3+3x100`, 12,
+		"Recreated pods do not fit on the nodes that have their addresses."},
+	{"LeaseholdCertificateExpires", `leasehold_webhook_certificate_expiration_timestamp_seconds 1210200x120`, 71,
+		"The certificate of the webhooks at node1 expires within 14 days."},
+}
+
+// TestAlerts lets Prometheus evaluate the rules each minute: in the healthy state none fires, and
+// each fires from the expected minute on where its own samples are replaced, and no other one does.
+func TestAlerts(t *testing.T) {
+	tested := map[string]bool{}
+	for _, a := range alerts {
+		tested[a.alert] = true
+		t.Run(a.alert, func(t *testing.T) {
+			got := evaluate(t, with(t, healthy, a.samples))
+			want := []firing{{minute: a.fires, alert: a.alert, summary: a.summary}}
+			if !slices.Equal(got, want) {
+				t.Errorf("first firing: %+v\nwant %+v", got, want)
+			}
+		})
+	}
+	for _, rule := range load(t, promqltest.LoadedStorage(t, "")).AlertingRules() {
+		if !tested[rule.Name()] {
+			t.Errorf("no test for the alert %s", rule.Name())
+		}
+		for _, key := range []string{"summary", "description", "runbook"} {
+			if rule.Annotations().Get(key) == "" {
+				t.Errorf("the alert %s has no %s", rule.Name(), key)
+			}
+		}
+	}
+}
+
+func TestHealthyClusterHasNoAlert(t *testing.T) {
+	if got := evaluate(t, healthy); len(got) > 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// with replaces the samples of a series, for which it gives it the instance node1.
+func with(t *testing.T, script, samples string) string {
+	t.Helper()
+	series, values, _ := strings.Cut(samples, " ")
+	series = strings.TrimSuffix(series, "}")
+	if !strings.Contains(series, "{") {
+		series += "{"
+	} else {
+		series += ","
+	}
+	var out []string
+	replaced := 0
+	for line := range strings.Lines(script) {
+		if name := strings.TrimSpace(line); strings.HasPrefix(name, series+"instance=") {
+			line = "\t" + series + `instance="node1"} ` + values + "\n"
+			replaced++
+		}
+		out = append(out, line)
+	}
+	if replaced != 1 {
+		t.Fatalf("%d series begin with %s, want 1", replaced, series)
+	}
+	return strings.Join(out, "")
+}
+
+type firing struct {
+	minute         int
+	alert, summary string
+}
+
+// evaluate returns the first firing of each alert within two hours.
+func evaluate(t *testing.T, script string) (all []firing) {
+	t.Helper()
+	group := load(t, promqltest.LoadedStorage(t, script))
+	seen := map[string]bool{}
+	for minute := range 120 {
+		group.Eval(t.Context(), time.Unix(int64(minute)*60, 0))
+		for _, rule := range group.AlertingRules() {
+			if rule.Health() != rules.HealthGood {
+				t.Fatalf("%s: %v", rule.Name(), rule.LastError())
+			}
+			for _, active := range rule.ActiveAlerts() {
+				if active.State == rules.StateFiring && !seen[rule.Name()] {
+					seen[rule.Name()] = true
+					all = append(all, firing{minute, rule.Name(), active.Annotations.Get("summary")})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// load reads the rules as Prometheus does.
+func load(t *testing.T, samples *teststorage.TestStorage) *rules.Group {
+	t.Helper()
+	manager := rules.NewManager(&rules.ManagerOptions{
+		NameValidationScheme: model.LegacyValidation,
+		ExternalURL:          &url.URL{},
+		QueryFunc:            rules.EngineQueryFunc(promqltest.NewTestEngine(t, false, 0, 100_000), samples),
+		Appendable:           samples,
+		Queryable:            samples,
+		NotifyFunc:           func(context.Context, string, ...*rules.Alert) {},
+		Logger:               promslog.NewNopLogger(),
+	})
+	groups, errs := manager.LoadGroups(time.Minute, labels.EmptyLabels(), "", nil, false,
+		"../../daemonset/monitoring/alerts.yaml")
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	for _, group := range groups {
+		return group
+	}
+	t.Fatal(fmt.Errorf("alerts.yaml has no group"))
+	return nil
+}

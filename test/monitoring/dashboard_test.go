@@ -1,0 +1,62 @@
+package monitoring
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+type panel struct {
+	ID          int
+	Title       string
+	Description string
+	GridPos     struct{ X, Y, W, H int }
+	Targets     []struct{ Expr, RefID string }
+}
+
+// TestDashboard checks what Grafana would show as an error only when somebody looks: queries that
+// Prometheus does not parse, panels without a query, and panels that overlap.
+func TestDashboard(t *testing.T) {
+	b, err := os.ReadFile("../../daemonset/monitoring/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Title, UID string
+		Panels     []panel
+	}
+	if err := json.Unmarshal(b, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	if dashboard.Title == "" || dashboard.UID == "" || len(dashboard.Panels) == 0 {
+		t.Fatalf("title %q, uid %q, %d panels", dashboard.Title, dashboard.UID, len(dashboard.Panels))
+	}
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$network", ".*")
+	promql := parser.NewParser(parser.Options{})
+	for i, p := range dashboard.Panels {
+		if p.Title == "" || p.Description == "" || len(p.Targets) == 0 {
+			t.Errorf("panel %d: title %q, description %q, %d queries", p.ID, p.Title, p.Description, len(p.Targets))
+		}
+		for _, target := range p.Targets {
+			if _, err := promql.ParseExpr(variables.Replace(target.Expr)); err != nil {
+				t.Errorf("%s: %s: %v", p.Title, target.Expr, err)
+			}
+		}
+		if p.GridPos.X+p.GridPos.W > 24 {
+			t.Errorf("%s is wider than the dashboard", p.Title)
+		}
+		for _, other := range dashboard.Panels[:i] {
+			if p.ID == other.ID || overlap(p, other) {
+				t.Errorf("%s and %s have the same id, or overlap", p.Title, other.Title)
+			}
+		}
+	}
+}
+
+func overlap(a, b panel) bool {
+	p, q := a.GridPos, b.GridPos
+	return p.X < q.X+q.W && q.X < p.X+p.W && p.Y < q.Y+q.H && q.Y < p.Y+p.H
+}
