@@ -327,7 +327,7 @@ func (c *config) options() (policy.Config, error) {
 }
 
 // asked returns the retention that the pod's annotations request. It decodes only the annotations
-// policy.Annotation and policy.ReserveAs, so that others may have any JSON type.
+// policy.Annotation, policy.ReserveAs and policy.ExpectedAddresses: others may have any JSON type.
 func (c *config) asked() (policy.Request, error) {
 	if c.annotations.raw == nil {
 		return policy.RequestFrom(nil, false)
@@ -337,10 +337,10 @@ func (c *config) asked() (policy.Request, error) {
 		return policy.Request{}, err
 	}
 	texts := map[string]string{}
-	for _, name := range []string{policy.Annotation, policy.ReserveAs} {
+	for _, name := range []string{policy.Annotation, policy.ReserveAs, policy.ExpectedAddresses} {
 		raw, found := raws[name]
 		if !found {
-			break // without a window the name has no effect
+			break // none has an effect without the one before it
 		}
 		var text *string
 		if err := json.Unmarshal(raw, &text); err != nil || text == nil {

@@ -107,10 +107,11 @@ func (a *assignment) waitForName() (refused, err error) {
 }
 
 // waitsFor reports whether the address of a lease of the reservation name is about to become free:
-// it is the pod's own or held, or its pod is being deleted. If another new pod waits for it, it is
-// that one's.
+// it is the pod's own or held, or its pod is being deleted, which the agent may see after the
+// webhook. If another new pod waits for it, it is that one's.
 func (a *assignment) waitsFor(l lease.Lease) bool {
-	if l.State == lease.Bound && !l.Leaving && l.Name != a.req.Pod.Name {
+	isLeaving := l.Leaving || a.req.Retention.Expects(l.Address)
+	if l.State == lease.Bound && !isLeaving && l.Name != a.req.Pod.Name {
 		return false
 	}
 	return l.RefusedAt.IsZero() || a.hasRefused(l) || a.Now.Since(l.RefusedAt) >= a.req.Options.BusyTimeout

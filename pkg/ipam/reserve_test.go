@@ -197,6 +197,29 @@ func TestAPodWaitsForALeavingOne(t *testing.T) {
 	}
 }
 
+// The webhook has seen that a pod is being deleted, and the agent has not yet.
+func TestAPodWaitsForAnAddressThatItWasToldOf(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24", "fd00::/64")
+	told := func(pod, addresses string) ask {
+		a := named(pod)
+		a.expected = addresses
+		return a
+	}
+	for _, pod := range []string{"a1", "a2", "a3"} {
+		w.add(named(pod))
+	}
+	w.refused(told("b1", "10.0.0.2,10.0.0.3"), ErrAddressInUse, "10.0.0.2", "container a1")
+	w.refused(told("b2", "10.0.0.2,10.0.0.3"), ErrAddressInUse, "10.0.0.3", "container a2")
+	w.same("both have a pod that waits", w.add(told("b3", "10.0.0.2,10.0.0.3")), "10.0.0.5,fd00::5")
+	w.same("nobody has it", w.add(told("b4", "10.0.0.77")), "10.0.0.6,fd00::6")
+	w.del("a2")
+	w.burn("a2")
+	w.same("another one has left", w.add(told("b1", "10.0.0.2,10.0.0.3")), "10.0.0.3,fd00::3")
+	w.refused(told("b2", "10.0.0.3"), ErrAddressInUse, "10.0.0.3", "container b1")
+	w.after(2 * time.Minute)
+	w.same("busyTimeout is over", w.add(told("b2", "10.0.0.3")), "10.0.0.7,fd00::7")
+}
+
 // Two pods whose attempts alternate must not put off each other's busyTimeout.
 func TestTwoPodsDoNotWaitForOneAddress(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")

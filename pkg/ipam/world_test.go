@@ -252,6 +252,7 @@ type ask struct {
 	netns               string
 	namespace           string // "db" if empty
 	reservation         string // the reservation name
+	expected            string // the addresses that the webhook has found for the pod
 }
 
 func (w *world) request(a ask) Request {
@@ -261,7 +262,7 @@ func (w *world) request(a ask) Request {
 		Sets: w.sets, Options: w.options, Retention: policy.Request{Known: !a.silent, Window: lease.Window(a.window)},
 	}
 	if a.window > 0 {
-		r.Retention.Reservation = a.reservation
+		r.Retention.Reservation, r.Retention.Expected = a.reservation, a.expected
 	}
 	if a.ifName != "" {
 		r.IfName = a.ifName

@@ -2,6 +2,9 @@ package policy
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -10,6 +13,19 @@ import (
 // template gives, its reservation name, in place of the pod's own name. Any number of pods of a
 // namespace may have the same one. It has an effect only together with a window (Annotation).
 const ReserveAs = "leasehold.dev/reserve-as"
+
+// ExpectedAddresses is the pod annotation in which the webhook lists the addresses that a pod may
+// take on its pinned node, separated by commas. The ADD of a pod with a reservation name waits for
+// the end of a pod of the name that still has one of them.
+const ExpectedAddresses = "leasehold.dev/expected-addresses"
+
+// maxExpected is the length of ExpectedAddresses up to which it is read: some 30 addresses.
+const maxExpected = 512
+
+// Expects reports whether a is among the expected addresses.
+func (r Request) Expects(a netip.Addr) bool {
+	return slices.Contains(strings.Split(r.Expected, ","), a.String())
+}
 
 // ParseReservation parses the value of ReserveAs, an RFC 1123 label. It does not trim spaces.
 func ParseReservation(s string) (string, error) {

@@ -82,6 +82,8 @@ type Request struct {
 	Window lease.Window // valid if Known; 0 ends retention
 	// Reservation is the pod's reservation name (ReserveAs); "" without one, and if Window is 0.
 	Reservation string
+	// Expected is the value of ExpectedAddresses, if there is a Reservation and it is not too long.
+	Expected string
 }
 
 // RequestFrom reads the window and the reservation name from a pod's annotations. present must be
@@ -105,6 +107,9 @@ func RequestFrom(annotations map[string]string, present bool) (Request, error) {
 	if name, named := annotations[ReserveAs]; named && window > 0 {
 		if request.Reservation, err = ParseReservation(name); err != nil {
 			return Request{}, fmt.Errorf("annotation %s: %w", ReserveAs, err)
+		}
+		if expected := annotations[ExpectedAddresses]; len(expected) <= maxExpected {
+			request.Expected = expected
 		}
 	}
 	return request, nil

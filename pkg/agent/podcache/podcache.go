@@ -88,6 +88,7 @@ func Of(p *corev1.Pod) Pod {
 	if out.Request, err = policy.RequestFrom(p.Annotations, true); err != nil {
 		out.Invalid = err.Error()
 	}
+	out.Request.Expected = "" // only the plugin needs it
 	hash := informer.Short(p.Annotations[kubeletHash], informer.MaxUID)
 	if hash != "" && p.Annotations[mirrorPod] != "" {
 		out.UID = hash

@@ -134,7 +134,7 @@ func TestFormerLimitsStay(t *testing.T) {
 func TestLimitedWindowIsFollowed(t *testing.T) {
 	view := maintain.NodeView{Leases: []lease.Lease{bound("u1", 0)}, Now: now,
 		Limits: policy.Limits{"db.maxWindow": "30"}}
-	got := makePlan(map[informer.Name]podcache.Pod{name: pod("60")}, view, nil, nil).Follow
+	got := makePlan(map[informer.Name]podcache.Pod{name: pod("60")}, view, nil).Follow
 	if len(got) != 1 || got[0].Window != lease.Window(30*time.Minute) ||
 		got[0].Limited != "the window of 1h0m0s is cut to 30m0s, the limit of namespace db" {
 		t.Errorf("follow %+v", got)

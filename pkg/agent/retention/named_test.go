@@ -74,9 +74,6 @@ func TestMakeWithReservationNames(t *testing.T) {
 	follow := []maintain.PodWindow{{Namespace: "db", Name: own, UID: "u1", Window: lease.Window(hour),
 		Reservation: "registry"}}
 	late := of("registry-aaaaa", held("u0", hour, hour))
-	leave := []maintain.LeavingPod{{Namespace: "db", Name: own, UID: "u1"}}
-	leaving := of(own, bound("u1", hour))
-	leaving.Leaving = true
 	for _, c := range []struct {
 		name   string
 		pod    podcache.Pod
@@ -101,8 +98,7 @@ func TestMakeWithReservationNames(t *testing.T) {
 		{"a hold of another name", other, []lease.Lease{of("registry-aaaaa", held("u0", hour, hour))}, false,
 			plan{Name: []store.PodReservation{{Namespace: "db", Name: own, UID: "u1", Reservation: "mirror",
 				Window: lease.Window(hour)}}}},
-		{"being deleted", deleting, []lease.Lease{of(own, bound("u1", hour))}, false, plan{Leave: leave}},
-		{"being deleted, as its lease shows", deleting, []lease.Lease{leaving}, false, plan{}},
+		{"being deleted", deleting, []lease.Lease{of(own, bound("u1", hour))}, false, plan{}},
 	} {
 		view := maintain.NodeView{Leases: c.leases, Windows: map[lease.Key]lease.Window{}, Now: now,
 			PodReservations: map[store.PodReservation]bool{}}
@@ -112,9 +108,41 @@ func TestMakeWithReservationNames(t *testing.T) {
 		for _, l := range c.leases {
 			view.Windows[l.Key()] = lease.Window(hour)
 		}
-		got := makePlan(map[informer.Name]podcache.Pod{c.pod.Name: c.pod}, view, nil, nil)
+		got := makePlan(map[informer.Name]podcache.Pod{c.pod.Name: c.pod}, view, nil)
 		got.Invalid = nil
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+func TestLeaving(t *testing.T) {
+	const own = "registry-x7k2p"
+	deleting := as("60")
+	deleting.Deleting = true
+	lives := of(own, bound("u1", time.Hour))
+	shown := lives
+	shown.Leaving = true
+	leaves := []maintain.LeavingPod{{Namespace: "db", Name: own, UID: "u1"}}
+	for _, c := range []struct {
+		name   string
+		pods   []podcache.Pod
+		leases []lease.Lease
+		was    string // the UID of a pod that was deleted
+		want   []maintain.LeavingPod
+	}{
+		{"lives", []podcache.Pod{as("60")}, []lease.Lease{lives}, "", nil},
+		{"being deleted", []podcache.Pod{deleting}, []lease.Lease{lives, lives}, "", leaves},
+		{"being deleted, as its lease shows", []podcache.Pod{deleting}, []lease.Lease{shown}, "", nil},
+		{"was deleted", nil, []lease.Lease{lives}, "u1", leaves},
+		{"never seen", nil, []lease.Lease{lives}, "", nil},
+		{"without a name", []podcache.Pod{deleting}, []lease.Lease{bound("u1", time.Hour)}, "", nil},
+	} {
+		pods := map[informer.Name]podcache.Pod{}
+		for _, p := range c.pods {
+			pods[p.Name] = p
+		}
+		if diff := cmp.Diff(c.want, leaving(pods, c.leases, map[string]bool{c.was: true})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
@@ -176,7 +204,7 @@ func TestHoldsThatStartingPodsNeed(t *testing.T) {
 		for _, p := range c.pods {
 			pods[p.Name] = p
 		}
-		got := makePlan(pods, maintain.NodeView{Leases: c.leases, Now: now}, nil, nil).Expect
+		got := makePlan(pods, maintain.NodeView{Leases: c.leases, Now: now}, nil).Expect
 		slices.SortFunc(got, func(x, y lease.Lease) int { return x.Address.Compare(y.Address) })
 		slices.SortFunc(c.want, func(x, y lease.Lease) int { return x.Address.Compare(y.Address) })
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {

@@ -108,7 +108,6 @@ func Decide(p podcache.Pod) (maintain.PodWindow, error) {
 type plan struct {
 	Follow  []maintain.PodWindow    // pods whose window differs from that of their leases
 	Name    []store.PodReservation  // pods with a reservation name, before their sandbox
-	Leave   []maintain.LeavingPod   // pods with a reservation name that are being or were deleted
 	Expect  []lease.Lease           // holds that starting pods need and that end in at most DeferBelow
 	Deleted [][]maintain.Ref        // holds of a deleted namespace for an existing pod's name, by pod
 	Invalid map[informer.Name]error // pods with an invalid annotation
@@ -118,12 +117,9 @@ type plan struct {
 }
 
 // makePlan returns the plan for the pods of a node and the leases in its store. uids contains the
-// UIDs of the namespaces of the pods, by the UIDs of the pods, and deleted the UIDs of pods that do
-// not exist any more. makePlan is level-triggered: once its plan has been carried out, it returns
-// an empty plan.
-func makePlan(
-	pods map[informer.Name]podcache.Pod, view maintain.NodeView, uids map[types.UID]string, deleted map[string]bool,
-) plan {
+// UIDs of the namespaces of the pods, by the UIDs of the pods. makePlan is level-triggered: once
+// its plan has been carried out, it returns an empty plan.
+func makePlan(pods map[informer.Name]podcache.Pod, view maintain.NodeView, uids map[types.UID]string) plan {
 	plan := plan{Invalid: map[informer.Name]error{}}
 	leasesOf, demands := leasesFor(pods, view.Leases), map[slot]demand{}
 	for name, p := range pods {
@@ -139,15 +135,23 @@ func makePlan(
 		addDemand(demands, p, w.Reservation, leases, view.Now)
 	}
 	plan.expect(demands, view.Now)
-	for _, l := range view.Leases {
+	return plan
+}
+
+// leaving returns the pods with a reservation name that are being deleted, or were (deleted has
+// their UIDs), and whose leases do not show it.
+func leaving(
+	pods map[informer.Name]podcache.Pod, leases []lease.Lease, deleted map[string]bool,
+) (out []maintain.LeavingPod) {
+	for _, l := range leases {
 		p := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
-		leaving := maintain.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID}
+		pod := maintain.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID}
 		isEnding := p.UID == l.UID && p.Deleting || deleted[l.UID]
-		if isEnding && maintain.MarksLeaving(leaving, l) && !slices.Contains(plan.Leave, leaving) {
-			plan.Leave = append(plan.Leave, leaving)
+		if isEnding && maintain.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
+			out = append(out, pod)
 		}
 	}
-	return plan
+	return out
 }
 
 // leasesFor returns, for each pod, the leases of its name, and the holds of its reservation name,

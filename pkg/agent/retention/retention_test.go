@@ -209,7 +209,7 @@ func TestMake(t *testing.T) {
 				view.Windows[l.Key()] = lease.Window(c.stored)
 			}
 		}
-		got := makePlan(map[informer.Name]podcache.Pod{name: c.pod}, view, nil, nil)
+		got := makePlan(map[informer.Name]podcache.Pod{name: c.pod}, view, nil)
 		if (c.pod.Invalid != "") != (len(got.Invalid) == 1) {
 			t.Errorf("%s: invalid: %v", c.name, got.Invalid)
 		}
@@ -247,7 +247,7 @@ func TestFollowedNamespace(t *testing.T) {
 			view.Leases[0].Window = lease.Window(time.Hour)
 			view.Windows = map[lease.Key]lease.Window{l.Key(): lease.Window(time.Hour)}
 		}
-		got := makePlan(map[informer.Name]podcache.Pod{name: p}, view, map[types.UID]string{"o1": "ns1"}, nil).Follow
+		got := makePlan(map[informer.Name]podcache.Pod{name: p}, view, map[types.UID]string{"o1": "ns1"}).Follow
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("annotation %s (-want +got):\n%s", annotation, diff)
 		}

@@ -59,11 +59,16 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 		w.Log.Warn("reading the leases failed, windows not updated", "error", err)
 		return retry
 	}
+	// First of all, because the ADD of a new pod finds its name and should find who leaves.
+	w.observeDeleted(pods, view.Leases)
+	if err := w.Service.MarkLeaving(ctx, leaving(pods, view.Leases, w.deleted)); err != nil {
+		w.Log.Warn("marking the leases of deleted pods failed", "error", err)
+		return retry
+	}
 	// An error is handled after the plan is executed, because the plan is correct without the
 	// namespaces that were not read.
 	unread := w.namespaces.read(ctx, w.Core, pods, leasesFor(pods, view.Leases))
-	w.observeDeleted(pods, view.Leases)
-	plan := makePlan(pods, view, w.namespaces.ofPods, w.deleted)
+	plan := makePlan(pods, view, w.namespaces.ofPods)
 	for name, err := range plan.Invalid {
 		w.Invalid(pods[name], err)
 	}
@@ -109,9 +114,6 @@ func (w *Windows) act(ctx context.Context, plan plan) error {
 			"reservation", p.Reservation)
 	}
 	if err := w.Service.Follow(ctx, plan.Follow); err != nil {
-		return err
-	}
-	if err := w.Service.MarkLeaving(ctx, plan.Leave); err != nil {
 		return err
 	}
 	var holds []maintain.Ref

@@ -15,9 +15,6 @@ const (
 	AnnotationPinnedNode = "leasehold.dev/pinned-node"
 	// AnnotationPinReason explains to users why a pod is or is not pinned.
 	AnnotationPinReason = "leasehold.dev/pin-reason"
-	// AnnotationExpectedAddresses lists the addresses reserved for a pod on its pinned node,
-	// separated by commas.
-	AnnotationExpectedAddresses = "leasehold.dev/expected-addresses"
 
 	// LabelRetained marks the pods that ask for retention, so that a watch can select them.
 	LabelRetained = "leasehold.dev/retained"

@@ -56,7 +56,7 @@ func recreated(p *corev1.Pod, kinds []schema.GroupKind) bool {
 func strip(p *corev1.Pod) (node string) {
 	node = p.Annotations[wellknown.AnnotationPinnedNode]
 	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason,
-		wellknown.AnnotationExpectedAddresses} {
+		policy.ExpectedAddresses} {
 		delete(p.Annotations, key)
 	}
 	if node == "" || p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
@@ -97,7 +97,7 @@ func apply(p *corev1.Pod, v decision) {
 	}
 	p.Annotations[wellknown.AnnotationPinnedNode] = v.Node
 	if v.Addresses != "" {
-		p.Annotations[wellknown.AnnotationExpectedAddresses] = v.Addresses
+		p.Annotations[policy.ExpectedAddresses] = v.Addresses
 	}
 	if p.Spec.Affinity == nil {
 		p.Spec.Affinity = &corev1.Affinity{}

@@ -59,7 +59,7 @@ func TestKeptElsewhere(t *testing.T) {
 			"started on node2, but node1 has kept 10.0.0.a: node1 is cordoned"},
 		"addresses for its reservation name": {lives("b", "node2", func(p *podView) { p.Reason = cordoned }),
 			[]any{left("a", "node1", time.Minute), left("c", "node1", time.Minute)},
-			"started on node2, but node1 has kept addresses for it: node1 is cordoned"},
+			"started on node2, but node1 has kept 10.0.0.a,10.0.0.c: node1 is cordoned"},
 		"on a node with an address for its reservation name": {lives("b", "node1"),
 			[]any{left("a", "node1", time.Minute)}, ""},
 	} {

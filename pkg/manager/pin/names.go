@@ -90,6 +90,9 @@ func (c *cluster) sharedName(p *podView) string {
 	return ""
 }
 
+// maxListed is how many addresses of a node a new pod is told of, at most.
+const maxListed = 12
+
 // sentFor is how long a pod that was sent to a node counts although no watch shows it.
 const sentFor = 5 * time.Second
 
@@ -245,9 +248,8 @@ func (c *nameCounts) Targets(name string, backwards bool) (targets []pinTarget) 
 				seen++
 			}
 		}
-		if len(unused) == 1 {
-			t.Addresses = unused[0]
-		}
+		slices.Sort(unused)
+		t.Addresses = strings.Join(unused[:min(len(unused), maxListed)], ",")
 		switch {
 		case t.Contested:
 			rank[node] = 2

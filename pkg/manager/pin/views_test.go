@@ -38,7 +38,7 @@ func TestPodWithLongTexts(t *testing.T) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", GenerateName: long,
 			Labels: map[string]string{"a": long}, Annotations: map[string]string{policy.Annotation: "10m",
 				policy.ReserveAs: "a", wellknown.AnnotationPinnedNode: node, wellknown.AnnotationPinReason: long,
-				wellknown.AnnotationPinPatience: long, wellknown.AnnotationExpectedAddresses: long}},
+				wellknown.AnnotationPinPatience: long, policy.ExpectedAddresses: long}},
 			Status: corev1.PodStatus{NominatedNodeName: long, Conditions: []corev1.PodCondition{
 				{Type: corev1.PodScheduled, Reason: corev1.PodReasonUnschedulable, Message: long}}}}
 		apply(p, decision{Mode: policy.PinRequire, Node: node})
