@@ -169,8 +169,8 @@ var faults = []fault{
 	{
 		name: "a pod waits for every pod of its reservation name", model: "names",
 		finds: "I2: pod .* waits for a pod that does not leave",
-		in: []change{{"pkg/ipam/reserve.go", `l.State == lease.Bound && !l.Leaving && l.Name != a.req.Pod.Name`,
-			`l.State == lease.None`}},
+		in: []change{{"pkg/ipam/reserve.go", `l.State == lease.Bound && !isLeaving && l.Name != a.req.Pod.Name`,
+			`l.State == lease.None && isLeaving`}},
 	},
 	{
 		name: "a lease gets no reservation name afterwards", model: "late names", finds: "I2:", depth: "6",
