@@ -86,7 +86,7 @@ done`, k3sData, name)
 		}
 		t.Step("leasectl doctor: %s", out)
 	}
-	finds("kubectl apply -k daemonset/overlays/k3s")
+	finds("decide:  in which of the two ways leasehold is installed on k3s")
 
 	t.removeSystemPod(agent.Name)
 	agent = t.agentOf(n, "k3s-replace", func(*corev1.PodSpec) {})
