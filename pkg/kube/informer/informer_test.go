@@ -273,10 +273,10 @@ func TestLoopMergesBursts(t *testing.T) {
 			})
 		}()
 		time.Sleep(10 * time.Second)
-		for range 5 { // a burst of 2.5 s
+		for range 10 { // a burst of 3 s, in which no signal comes at the moment of a later pass
 			a.Send()
 			b.Send()
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(300 * time.Millisecond)
 		}
 		time.Sleep(2 * time.Minute)
 		stop()
