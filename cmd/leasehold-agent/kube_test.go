@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // An API server that rejects the requests of an agent that starts gets few of them.

@@ -18,8 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/httpserver"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // freePort returns a TCP port on which nothing listens, and which the kernel assigns to no client.

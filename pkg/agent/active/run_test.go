@@ -20,12 +20,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/events"
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/built"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 const (

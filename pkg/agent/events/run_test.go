@@ -19,11 +19,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // fixture is a node with a journal, and a fake API server.

@@ -17,9 +17,9 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // Each field decides only between leases whose fields before it are equal.

@@ -20,11 +20,11 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 const poolPath = "/apis/ipam.leasehold.dev/v1alpha1/nodeaddresspools/node1"

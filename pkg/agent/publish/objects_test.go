@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // API servers before Kubernetes 1.31 do not support field selectors for custom resources. The test

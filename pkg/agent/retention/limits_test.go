@@ -15,12 +15,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // limitsFixture runs the task with a fake API server.

@@ -15,12 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // as is a pod with a generated name and the reservation name registry.

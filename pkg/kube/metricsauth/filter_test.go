@@ -18,8 +18,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // api answers reviews: each token is that of the user with the same name, in the group scrapers,

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/refusal"
 )
 

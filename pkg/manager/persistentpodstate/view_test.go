@@ -27,8 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 var statefulSet = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}

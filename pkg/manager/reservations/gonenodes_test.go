@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 func goneNodesOf(set *Set, a *fakeapi.Recorder, clock *time.Time) *goneNodes {

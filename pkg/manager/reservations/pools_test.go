@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // reservationOf returns a reservation of a pod on a node, whose name is that of both.

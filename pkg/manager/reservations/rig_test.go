@@ -16,7 +16,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/fakeapi"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/refusal"
 )
 
