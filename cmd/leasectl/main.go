@@ -29,7 +29,6 @@ func main() {
 		Stdout: os.Stdout, Stderr: os.Stderr,
 		Dirs: node.Dirs, Host: node.Host, Clock: node.Clock, Version: env.Version(version),
 		Plugin: strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-"), Terminal: isTerminal(os.Stderr),
-		Colour: isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == "",
 	}, os.Args[1:]))
 }
 

@@ -32,7 +32,7 @@ exit status is then 1. Nothing is changed.`,
 				return err
 			}
 			if a.output == "json" {
-				if err := printJSON(a.Stdout, checked{leases, found}); err != nil {
+				if err := a.printJSON(checked{leases, found}); err != nil {
 					return err
 				}
 			} else {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -15,9 +14,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
-// cluster has the flags of the commands of the kubectl plugin. The commands read the API objects
-// that the agents publish, which needs only the right to view them. Only history, bundle and a part
-// of doctor run leasectl in the pods of the agents (docs/decisions.md, "The kubectl plugin reads
+// cluster has the flags of the commands that are about a cluster. They read the API objects that
+// the agents publish, which needs only the right to view them. Only history, bundle and a part of
+// doctor run leasectl in the pods of the agents (docs/decisions.md, "The kubectl plugin reads
 // objects").
 type cluster struct {
 	*app
@@ -26,9 +25,13 @@ type cluster struct {
 	node      string // "" for all
 }
 
-// newPlugin returns the command tree of `kubectl leasehold`.
-func newPlugin(env Env) *cobra.Command {
-	a := &app{Env: env}
+const (
+	reservationKind = "ipreservations.ipam.leasehold.dev"
+	poolKind        = "nodeaddresspools.ipam.leasehold.dev"
+)
+
+// plugin returns the command tree of `kubectl leasehold`.
+func (a *app) plugin() *cobra.Command {
 	root := &cobra.Command{
 		Use:         "kubectl-leasehold",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl leasehold"},
@@ -42,13 +45,8 @@ get ipr -A"; how many each node has is in "kubectl get nap".`,
   kubectl leasehold history db/db-0             which addresses a pod had, and why
   kubectl leasehold release --namespace=db      release everything of a namespace
   kubectl leasehold bundle                      collect what a report of a problem needs`,
-		Version: env.Version, SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkFlags() },
 	}
-	root.SetOut(env.Stdout)
-	root.SetErr(env.Stderr)
-	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "output format: table, wide or json")
-	complete(root, "output", "table", "wide", "json")
 	for _, add := range []func(*cluster) *cobra.Command{(*cluster).status, (*cluster).history, (*cluster).release,
 		(*cluster).doctor, (*cluster).bundle} {
 		c := &cluster{app: a}
@@ -59,12 +57,6 @@ get ipr -A"; how many each node has is in "kubectl get nap".`,
 	}
 	root.AddCommand(a.install(), a.uninstall())
 	return root
-}
-
-// podFlags defines the flags that select pods.
-func (c *cluster) podFlags(command *cobra.Command) {
-	command.Flags().StringVarP(&c.namespace, "namespace", "n", "", "only pods of this namespace; if empty, of all")
-	c.nodeFlag(command)
 }
 
 func (c *cluster) nodeFlag(command *cobra.Command) {
@@ -89,11 +81,11 @@ type reservation struct {
 
 // reservations returns the reservations that the flags select and for which keep reports true.
 func (c *cluster) reservations(ctx context.Context, keep func(reservation) bool) ([]reservation, error) {
-	args := []string{"ipreservations.ipam.leasehold.dev", "-A"}
+	in := "--all-namespaces"
 	if c.namespace != "" {
-		args = []string{"ipreservations.ipam.leasehold.dev", "-n", c.namespace}
+		in = "--namespace=" + c.namespace
 	}
-	list, err := c.Get(ctx, args...)
+	list, err := c.Get(ctx, reservationKind, in)
 	if err != nil {
 		return nil, err
 	}
@@ -111,64 +103,24 @@ func (c *cluster) reservations(ctx context.Context, keep func(reservation) bool)
 			r.Addresses = append(r.Addresses, a.Text("address"))
 			r.Networks = append(r.Networks, a.Text("network"))
 		}
-		if (c.node == "" || r.Node == c.node) && c.isFor(r.Namespace, r.For) && keep(r) {
+		if (c.node == "" || r.Node == c.node) && keep(r) &&
+			c.selects(r.Namespace, r.Pod, r.For, r.Addresses...) {
 			out = append(out, r)
 		}
 	}
 	return out, nil
 }
 
-// is reports whether a reservation has the address of the subject, or is that of its pod.
-func (r reservation) is(s subject) bool {
-	if s.pod != "" {
-		return r.Namespace+"/"+r.Pod == s.pod
-	}
-	for _, a := range r.Addresses {
-		if a == s.addr.String() {
-			return true
-		}
-	}
-	return false
-}
-
 func (c *cluster) printReservations(all []reservation) error {
-	if c.output == "json" {
-		return printJSON(c.Stdout, all)
-	}
-	return table(c.Stdout, func(w io.Writer) {
-		head := "NAMESPACE\tPOD\tNODE\tADDRESSES\tSTATE\tUNTIL"
-		named := slices.ContainsFunc(all, func(r reservation) bool { return r.For != "" })
+	named := slices.ContainsFunc(all, func(r reservation) bool { return r.For != "" })
+	return printRows(c.app, all, func(r reservation) (narrow, wide []cell) {
+		narrow = []cell{{"NAMESPACE", r.Namespace}, {"POD", r.Pod}, {"NODE", r.Node},
+			{"ADDRESSES", strings.Join(r.Addresses, ",")}, {"STATE", r.State}, {"UNTIL", r.Until}}
 		if named {
-			head += "\tFOR"
+			narrow = append(narrow, cell{"FOR", r.For})
 		}
-		if c.output == "wide" {
-			head += "\tWINDOW\tUID\tID"
-		}
-		fmt.Fprintln(w, head)
-		for _, r := range all {
-			fmt.Fprint(w, strings.Join([]string{r.Namespace, r.Pod, r.Node, dash(strings.Join(r.Addresses, ",")),
-				dash(r.State), dash(r.Until)}, "\t"))
-			if named {
-				fmt.Fprint(w, "\t"+dash(r.For))
-			}
-			if c.output == "wide" {
-				fmt.Fprint(w, "\t"+strings.Join([]string{dash(r.Window), dash(r.UID), dash(r.ID)}, "\t"))
-			}
-			fmt.Fprintln(w)
-		}
+		return narrow, []cell{{"WINDOW", r.Window}, {"UID", r.UID}, {"ID", r.ID}}
 	})
-}
-
-// completeSubject completes the argument with the addresses and pods of reservations.
-func (c *cluster) completeSubject(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	var words []string
-	if len(args) == 0 {
-		all, _ := c.reservations(cmd.Context(), func(reservation) bool { return true })
-		for _, r := range all {
-			words = append(append(words, r.Namespace+"/"+r.Pod), r.Addresses...)
-		}
-	}
-	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
 // inactive is the JSON form of a network of a node on which nothing is kept. Its fields are a
@@ -179,26 +131,6 @@ type inactive struct {
 	Active  string `json:"active"` // False or Unknown
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
-}
-
-// inactiveNetworks returns what the NodeAddressPools of all nodes say of networks for which the
-// runtime does not call leasehold, or for which the agent does not know whether it does.
-func (c *cluster) inactiveNetworks(ctx context.Context) ([]inactive, error) {
-	list, err := c.Get(ctx, "nodeaddresspools.ipam.leasehold.dev")
-	if err != nil {
-		return nil, err
-	}
-	out := []inactive{}
-	for _, o := range list.List("items") {
-		for _, n := range o.List("status", "networks") {
-			// It is empty if the agent does not examine the configuration.
-			if active := n.Text("active"); active != "" && active != "True" {
-				out = append(out, inactive{o.Text("metadata", "name"), n.Text("name"), active, n.Text("reason"),
-					n.Text("message")})
-			}
-		}
-	}
-	return out, nil
 }
 
 // clusterStatus is the JSON form of the result of status. Its fields are a stable interface.
@@ -228,15 +160,13 @@ networks of nodes on which nothing is kept. The exit status is 1 if there are an
 				return err
 			}
 			if c.output == "json" {
-				err = printJSON(c.Stdout, s)
+				err = c.printJSON(s)
 			} else {
-				fmt.Fprintf(c.Stdout, "agents ready:   %d of %d\n", s.Agents.Ready, s.Agents.Wanted)
-				fmt.Fprintf(c.Stdout, "managers ready: %d of %d\n", s.Manager.Ready, s.Manager.Wanted)
-				fmt.Fprintf(c.Stdout, "reservations:   %d of pods that run, %d of pods that are away\n", s.Bound,
-					s.Held)
+				c.step("agents ready:   %d of %d", s.Agents.Ready, s.Agents.Wanted)
+				c.step("managers ready: %d of %d", s.Manager.Ready, s.Manager.Wanted)
+				c.step("reservations:   %d of pods that run, %d of pods that are away", s.Bound, s.Held)
 				for _, p := range s.Inactive {
-					fmt.Fprintf(c.Stdout, "not kept:       node %s, network %s: %s: %s\n", p.Node, dash(p.Network),
-						p.Reason, p.Message)
+					c.step("not kept:       node %s, network %s: %s: %s", p.Node, dash(p.Network), p.Reason, p.Message)
 				}
 			}
 			if err == nil && (len(s.Inactive) > 0 || s.Agents.Ready < s.Agents.Wanted || s.Manager.Ready == 0) {
@@ -248,39 +178,42 @@ networks of nodes on which nothing is kept. The exit status is 1 if there are an
 }
 
 func (c *cluster) readStatus(ctx context.Context) (s clusterStatus, err error) {
-	for _, part := range []struct {
-		kind, name, ready, wanted string
-		in                        string
-		to                        *readiness
-	}{
-		{"daemonset", agentName, "numberReady", "desiredNumberScheduled", "status", &s.Agents},
-		{"deployment", managerName, "readyReplicas", "replicas", "spec", &s.Manager},
-	} {
-		o, err := c.Get(ctx, "-n", c.Namespace, part.kind, part.name)
-		if err != nil {
-			return s, err
-		}
-		ready, _ := o.Field("status", part.ready).(float64)
-		wanted, _ := o.Field(part.in, part.wanted).(float64)
-		*part.to = readiness{int(ready), int(wanted)}
-	}
-	if s.Inactive, err = c.inactiveNetworks(ctx); err != nil {
+	agents, err := c.Own(ctx, "daemonset", agentName)
+	if err != nil {
 		return s, err
 	}
-	all, err := c.reservations(ctx, func(reservation) bool { return true })
-	for _, r := range all {
-		if r.State == "Held" {
-			s.Held++
-		} else {
-			s.Bound++
+	manager, err := c.Own(ctx, "deployment", managerName)
+	if err != nil {
+		return s, err
+	}
+	s.Agents = readiness{agents.Number("status", "numberReady"), agents.Number("status", "desiredNumberScheduled")}
+	s.Manager = readiness{manager.Number("status", "readyReplicas"), manager.Number("spec", "replicas")}
+	pools, err := c.Get(ctx, poolKind)
+	if err != nil {
+		return s, err
+	}
+	s.Inactive = []inactive{}
+	for _, o := range pools.List("items") {
+		for _, n := range o.List("status", "networks") {
+			// It is empty if the agent does not examine the configuration.
+			if active := n.Text("active"); active != "" && active != "True" {
+				s.Inactive = append(s.Inactive, inactive{o.Text("metadata", "name"), n.Text("name"), active,
+					n.Text("reason"), n.Text("message")})
+			}
 		}
 	}
+	held, err := c.reservations(ctx, func(r reservation) bool {
+		s.Bound++
+		return r.State == "Held"
+	})
+	s.Held = len(held)
+	s.Bound -= s.Held
 	return s, err
 }
 
-// agents returns the agents' pods: of the node in the flag --node, or of all nodes.
+// agents returns the running pods of agents: of the node in the flag --node, or of all nodes.
 func (c *cluster) agents(ctx context.Context) ([]agentPod, error) {
-	list, err := c.Get(ctx, "-n", c.Namespace, "pod", "-l", "app.kubernetes.io/name="+agentName)
+	list, err := c.Own(ctx, "pod", "-l", "app.kubernetes.io/name="+agentName)
 	if err != nil {
 		return nil, err
 	}
@@ -300,11 +233,11 @@ func (c *cluster) agents(ctx context.Context) ([]agentPod, error) {
 // agentPod is the name of an agent's pod and of its node.
 type agentPod struct{ node, name string }
 
-// onNode runs leasectl in the pod of an agent, and returns its standard output. There leasectl sees
-// the same as directly on the node.
-func (c *cluster) onNode(ctx context.Context, pod string, args ...string) ([]byte, error) {
-	return c.Run(ctx, nil, append([]string{"-n", c.Namespace, "exec", pod, "-c", "agent", "--", "/leasectl",
-		"--host-root=/proc/1/root"}, args...)...)
+// onNode returns the arguments of kubectl that run leasectl in the pod of an agent. There leasectl
+// sees the same as directly on the node.
+func (c *cluster) onNode(pod string, args ...string) []string {
+	return append([]string{"-n", c.Namespace, "exec", pod, "-c", "agent", "--", "/leasectl",
+		"--host-root=/proc/1/root"}, args...)
 }
 
 func (c *cluster) doctor() *cobra.Command {
@@ -335,19 +268,15 @@ found but something could not be checked.`,
 func (c *cluster) examine(ctx context.Context, nodes bool) doctor.Report {
 	d := doctor.Cluster{Kubectl: &c.Client, Now: func() time.Time { return c.Clock().Wall }}
 	if nodes {
-		d.Node = c.examineNode
+		d.Node = func(ctx context.Context, pod string) (r doctor.Report, err error) {
+			out, err := c.Run(ctx, nil, c.onNode(pod, "doctor", "-o", "json")...)
+			if e := json.Unmarshal(out, &r); e == nil {
+				return r, nil // err is then only the exit status for findings
+			} else if err == nil {
+				err = e
+			}
+			return r, err
+		}
 	}
 	return d.Examine(ctx)
-}
-
-// examineNode returns the report of leasectl doctor on the node of an agent's pod.
-func (c *cluster) examineNode(ctx context.Context, pod string) (r doctor.Report, err error) {
-	out, err := c.onNode(ctx, pod, "doctor", "-o", "json")
-	if e := json.Unmarshal(out, &r); e != nil {
-		if err == nil {
-			err = e
-		}
-		return r, err
-	}
-	return r, nil // err is then only the exit status for findings
 }

@@ -31,26 +31,16 @@ first. Each node keeps its last entries, also when it boots: an event JournalBeg
 the time from which they are complete. Nodes without a running agent, and nodes that
 have left the cluster, are not asked. It runs leasectl in the pods of the agents, which
 needs the right to create pods/exec in leasehold's namespace.`,
-		Example:           "  kubectl leasehold history 10.244.1.7\n  kubectl leasehold history db/db-0 --node=node1",
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: c.completeSubject,
+		Example: "  kubectl leasehold history 10.244.1.7\n  kubectl leasehold history db/db-0 --node=node1",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				if _, err := parseSubject(args[0]); err != nil {
-					return err
-				}
+			if err := c.parse(args); err != nil {
+				return err
 			}
 			lines, err := c.journals(cmd.Context(), args)
-			if c.output == "json" {
-				return errors.Join(printJSON(c.Stdout, lines), err)
-			}
-			return errors.Join(err, table(c.Stdout, func(w io.Writer) {
-				fmt.Fprintln(w, "TIME\tNODE\tEVENT\tADDRESS\tPOD\tREASON")
-				for _, l := range lines {
-					pod := podText(row{Namespace: l.Namespace, Pod: l.Pod})
-					fmt.Fprintln(w, strings.Join([]string{l.Time, l.Node, l.Event, dash(l.Address), pod,
-						dash(l.Reason)}, "\t"))
-				}
+			return errors.Join(err, printRows(c.app, lines, func(l nodeLine) (narrow, wide []cell) {
+				return []cell{{"TIME", l.Time}, {"NODE", l.Node}, {"EVENT", l.Event}, {"ADDRESS", l.Address},
+					{"POD", qualified(l.Namespace, l.Pod)}, {"REASON", l.Reason}}, nil
 			}))
 		},
 	}
@@ -68,7 +58,7 @@ func (c *cluster) journals(ctx context.Context, args []string) ([]nodeLine, erro
 	all := []nodeLine{}
 	for i, p := range pods {
 		c.progress("reading the journal of node %s (%d of %d)", p.node, i+1, len(pods))
-		out, e := c.onNode(ctx, p.name, append([]string{"history", "-o", "json"}, args...)...)
+		out, e := c.Run(ctx, nil, c.onNode(p.name, append([]string{"history", "-o", "json"}, args...)...)...)
 		var lines []line
 		if e == nil {
 			e = json.Unmarshal(out, &lines)
@@ -100,23 +90,23 @@ agents of the nodes do the rest.`,
 		Example: "  kubectl leasehold release db/db-0\n  kubectl leasehold release --namespace=db --held\n" +
 			"  kubectl leasehold release --for=db/registry --held\n" +
 			"  kubectl leasehold release --node=node7 --held --dry-run",
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: c.completeSubject,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && c.namespace == "" && c.node == "" && c.forName == "" {
 				return usage("name an address, a pod, --for, --namespace or --node")
 			}
-			var s subject
-			if len(args) == 1 {
-				var err error
-				if s, err = parseSubject(args[0]); err != nil {
-					return err
-				}
+			if err := c.parse(args); err != nil {
+				return err
 			}
-			chosen, err := c.choose(cmd.Context(), func(r reservation) bool {
-				return (len(args) == 0 || r.is(s)) && (!held || r.State == "Held")
-			})
-			if err != nil || dryRun {
+			chosen, err := c.reservations(cmd.Context(), func(r reservation) bool { return !held || r.State == "Held" })
+			if err != nil {
+				return err
+			}
+			if len(chosen) == 0 {
+				fmt.Fprintln(c.Stderr, "there is no such reservation")
+				return errProblems
+			}
+			if err := c.printReservations(chosen); err != nil || dryRun {
 				return err
 			}
 			if !yes && !c.ask(cmd.InOrStdin(), fmt.Sprintf("Release these %d?", len(chosen))) {
@@ -125,27 +115,15 @@ agents of the nodes do the rest.`,
 			return c.releaseAll(cmd.Context(), chosen, wait)
 		},
 	}
-	c.podFlags(command)
 	f := command.Flags()
+	c.nodeFlag(command)
 	c.forFlag(f)
+	f.StringVarP(&c.namespace, "namespace", "n", "", "only pods of this namespace; if empty, of all")
 	f.BoolVar(&held, "held", false, "only addresses of pods that are away")
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	f.BoolVar(&dryRun, "dry-run", false, "show what would be released, and stop")
 	f.DurationVar(&wait, "wait", 30*time.Second, "how long to wait for the agents; 0: not at all")
 	return command
-}
-
-// choose prints and returns the reservations to release. It returns errProblems if there are none.
-func (c *cluster) choose(ctx context.Context, which func(reservation) bool) ([]reservation, error) {
-	chosen, err := c.reservations(ctx, which)
-	if err != nil {
-		return nil, err
-	}
-	if len(chosen) == 0 {
-		fmt.Fprintln(c.Stderr, "there is no such reservation")
-		return nil, errProblems
-	}
-	return chosen, c.printReservations(chosen)
 }
 
 // releaseAll requests the release of reservations. Then it waits until the agents have released
@@ -155,19 +133,20 @@ func (c *cluster) releaseAll(ctx context.Context, all []reservation, wait time.D
 	for i, r := range all {
 		c.progress("releasing %d of %d", i+1, len(all))
 		patch := fmt.Sprintf(`{"spec":{"release":%q}}`, r.ID)
-		_, err := c.Run(ctx, nil, "-n", r.Namespace, "patch", "ipreservations.ipam.leasehold.dev", r.Object,
+		_, err := c.Run(ctx, nil, "-n", r.Namespace, "patch", reservationKind, r.Object,
 			"--type=merge", "-p", patch)
 		if err != nil {
 			return err
 		}
 	}
-	for end := time.Now().Add(wait); wait > 0; {
-		left, err := c.reservations(ctx, func(r reservation) bool {
-			return slices.ContainsFunc(all, func(o reservation) bool {
-				return o.State == "Held" && r.State == "Held" && r.ID == o.ID && r.Object == o.Object &&
-					r.Namespace == o.Namespace
-			})
+	isLeft := func(r reservation) bool {
+		return slices.ContainsFunc(all, func(o reservation) bool {
+			return o.State == "Held" && r.State == "Held" && r.ID == o.ID && r.Object == o.Object &&
+				r.Namespace == o.Namespace
 		})
+	}
+	for end := time.Now().Add(wait); wait > 0; {
+		left, err := c.reservations(ctx, isLeft)
 		if err != nil {
 			return err
 		}
@@ -180,21 +159,12 @@ func (c *cluster) releaseAll(ctx context.Context, all []reservation, wait time.D
 				left[0].Node)
 		}
 		c.progress("waiting for the agents: %d left", len(left))
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Second):
+		if err := sleep(ctx, time.Second); err != nil {
+			return err
 		}
 	}
 	fmt.Fprintf(c.Stderr, "%d released\n", len(all))
 	return nil
-}
-
-// progress prints a message about the progress of a command, if standard error is a terminal.
-func (a *app) progress(format string, args ...any) {
-	if a.Terminal {
-		fmt.Fprintf(a.Stderr, format+"\n", args...)
-	}
 }
 
 // bundle returns the command that writes an archive with what a bug report needs.
@@ -228,7 +198,7 @@ in leasehold's namespace. What could not be read is listed in errors.txt.`,
 				return err
 			}
 			if c.output == "json" {
-				return printJSON(c.Stdout, map[string]string{"file": file})
+				return c.printJSON(map[string]string{"file": file})
 			}
 			fmt.Fprintln(c.Stdout, file)
 			return nil
@@ -240,16 +210,17 @@ in leasehold's namespace. What could not be read is listed in errors.txt.`,
 	return command
 }
 
-// piece is one file of a bundle, and the function that gets its content.
+// piece is one file of a bundle: what kubectl prints for the arguments.
 type piece struct {
 	name string
-	read func(context.Context) ([]byte, error)
+	args []string
 }
 
+// writeBundle writes the archive. What could not be read is listed in its errors.txt.
 func (c *cluster) writeBundle(ctx context.Context, w io.Writer, limit int64) error {
-	pieces, failed := c.pieces(ctx)
 	zip := gzip.NewWriter(w)
 	archive := tar.NewWriter(zip)
+	var problems strings.Builder
 	add := func(name string, content []byte) error {
 		head := &tar.Header{Name: "leasehold/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: c.Clock().Wall}
 		if err := archive.WriteHeader(head); err != nil {
@@ -258,10 +229,13 @@ func (c *cluster) writeBundle(ctx context.Context, w io.Writer, limit int64) err
 		_, err := archive.Write(content)
 		return err
 	}
-	var problems strings.Builder
+	pieces, err := c.pieces(ctx)
+	if err != nil {
+		fmt.Fprintln(&problems, err)
+	}
 	for i, p := range pieces {
 		c.progress("%s (%d of %d)", p.name, i+1, len(pieces))
-		content, err := p.read(ctx)
+		content, err := c.read(ctx, p)
 		if err != nil {
 			fmt.Fprintf(&problems, "%s: %v\n", p.name, err)
 		}
@@ -272,67 +246,55 @@ func (c *cluster) writeBundle(ctx context.Context, w io.Writer, limit int64) err
 			content = content[int64(len(content))-share:]
 		}
 		limit -= int64(len(content))
-		if len(content) > 0 {
-			if err := add(p.name, content); err != nil {
-				return err
-			}
+		if len(content) == 0 {
+			continue
+		}
+		if err := add(p.name, content); err != nil {
+			return err
 		}
 	}
-	if failed != nil {
-		fmt.Fprintln(&problems, failed)
-	}
 	return errors.Join(add("errors.txt", []byte(problems.String())), archive.Close(), zip.Close())
+}
+
+// read returns the content of a piece. If it is JSON, it has no secrets, and an error is only the
+// exit status for findings.
+func (c *cluster) read(ctx context.Context, p piece) ([]byte, error) {
+	if p.args == nil {
+		return json.MarshalIndent(c.examine(ctx, true), "", "  ")
+	}
+	content, err := c.Run(ctx, nil, p.args...)
+	var value any
+	if strings.HasSuffix(p.name, ".json") && json.Unmarshal(content, &value) == nil {
+		return json.MarshalIndent(withoutSecrets(value), "", " ")
+	}
+	return content, err
 }
 
 // pieces returns the files of a bundle. The error is about the pods whose files are missing from
 // the result.
 func (c *cluster) pieces(ctx context.Context) (all []piece, err error) {
-	own := []string{"-n", c.Namespace}
-	for name, args := range map[string][]string{
-		"reservations": {"ipreservations.ipam.leasehold.dev", "-A"},
-		"pools":        {"nodeaddresspools.ipam.leasehold.dev"},
-		"agents":       append(own[:2:2], "daemonset"),
-		"managers":     append(own[:2:2], "deployment"),
-		"pods":         append(own[:2:2], "pod"),
-		"events":       append(own[:2:2], "events"),
-		"policies":     {"validatingadmissionpolicy", "-l", partOf},
-		"webhooks":     {"mutatingwebhookconfiguration", "-l", partOf},
-		"crds":         {"crd", "-l", partOf},
+	in := "--namespace=" + c.Namespace
+	for _, o := range []piece{
+		{"agents", []string{"daemonset", in}}, {"crds", []string{"crd", "-l", partOf}},
+		{"events", []string{"events", in}}, {"managers", []string{"deployment", in}}, {"pods", []string{"pod", in}},
+		{"policies", []string{"validatingadmissionpolicy", "-l", partOf}}, {"pools", []string{poolKind}},
+		{"reservations", []string{reservationKind, "-A"}},
+		{"webhooks", []string{"mutatingwebhookconfiguration", "-l", partOf}},
 	} {
-		all = append(all, piece{"objects/" + name + ".json", func(ctx context.Context) ([]byte, error) {
-			o, err := c.Get(ctx, args...)
-			if err != nil || o == nil {
-				return nil, err
-			}
-			return json.MarshalIndent(withoutSecrets(map[string]any(o)), "", " ")
-		}})
+		all = append(all, piece{"objects/" + o.name + ".json", append([]string{"get", "-o", "json"}, o.args...)})
 	}
-	slices.SortFunc(all, func(a, b piece) int { return strings.Compare(a.name, b.name) })
-	all = append(all, piece{"doctor.json", func(ctx context.Context) ([]byte, error) {
-		return json.MarshalIndent(c.examine(ctx, true), "", "  ")
-	}})
-	pods, err := c.Get(ctx, "-n", c.Namespace, "pod")
+	all = append(all, piece{name: "doctor.json"})
+	pods, err := c.Own(ctx, "pod")
 	for _, p := range pods.List("items") {
-		name := p.Text("metadata", "name")
-		if c.node != "" && p.Text("spec", "nodeName") != c.node {
-			continue
+		if name := p.Text("metadata", "name"); c.node == "" || p.Text("spec", "nodeName") == c.node {
+			all = append(all, piece{"logs/" + name + ".log", []string{in, "logs", name, "--all-containers", "--prefix",
+				"--timestamps", "--tail=20000", "--ignore-errors"}})
 		}
-		all = append(all, piece{"logs/" + name + ".log", func(ctx context.Context) ([]byte, error) {
-			return c.Run(ctx, nil, "-n", c.Namespace, "logs", name, "--all-containers", "--prefix", "--timestamps",
-				"--tail=20000", "--ignore-errors")
-		}})
 	}
 	agents, e := c.agents(ctx)
 	for _, p := range agents {
 		for _, verb := range []string{"list", "pools", "history", "check", "doctor"} {
-			name := "nodes/" + p.node + "/" + verb + ".json"
-			all = append(all, piece{name, func(ctx context.Context) ([]byte, error) {
-				out, err := c.onNode(ctx, p.name, verb, "-o", "json")
-				if json.Valid(out) {
-					err = nil // the exit status says the same
-				}
-				return out, err
-			}})
+			all = append(all, piece{"nodes/" + p.node + "/" + verb + ".json", c.onNode(p.name, verb, "-o", "json")})
 		}
 	}
 	return all, errors.Join(err, e)
@@ -348,13 +310,11 @@ func withoutSecrets(value any) any {
 			v[i] = withoutSecrets(v[i])
 		}
 	case map[string]any:
+		for _, key := range []string{"env", "envFrom", "annotations", "managedFields", "data", "stringData"} {
+			delete(v, key)
+		}
 		for key := range v {
-			switch key {
-			case "env", "envFrom", "annotations", "managedFields", "data", "stringData":
-				delete(v, key)
-			default:
-				v[key] = withoutSecrets(v[key])
-			}
+			v[key] = withoutSecrets(v[key])
 		}
 	}
 	return value

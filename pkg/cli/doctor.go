@@ -106,7 +106,7 @@ func first(list []string, byDefault string) []string {
 // report prints a report.
 func (a *app) report(r doctor.Report) error {
 	if a.output == "json" {
-		if err := printJSON(a.Stdout, r); err != nil {
+		if err := a.printJSON(r); err != nil {
 			return err
 		}
 	} else {

@@ -51,7 +51,7 @@ func (a *app) printExported(pools []lease.Pool) error {
 		all = append(all, exported{p.Network, hostlocal.Path(p)})
 	}
 	if a.output == "json" {
-		return printJSON(a.Stdout, all)
+		return a.printJSON(all)
 	}
 	for _, e := range all {
 		fmt.Fprintf(a.Stdout, "%s is in sync with the store\n", e.Path)

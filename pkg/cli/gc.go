@@ -2,9 +2,7 @@ package cli
 
 import (
 	"errors"
-	"fmt"
-	"io"
-	"strings"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -39,14 +37,15 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 				return survey.Unsafe
 			}
 			if survey.Doubt != nil {
-				fmt.Fprintf(a.Stderr, "leasectl: %v\n", survey.Doubt)
+				a.say("%v", survey.Doubt)
 			}
-			plan := a.due(maintain.Plan(survey))
+			plan := slices.DeleteFunc(maintain.Plan(survey),
+				func(p maintain.Action) bool { return !a.selected(p.Lease) })
 			if !dryRun {
 				a.progress("%d steps", len(plan))
 				done, err := a.service().Act(cmd.Context(), plan)
 				if err != nil {
-					fmt.Fprintf(a.Stderr, "leasectl: %d of %d steps were done\n", len(done.Taken), len(plan))
+					a.say("%d of %d steps were done", len(done.Taken), len(plan))
 					return err
 				}
 			}
@@ -55,17 +54,6 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 	}
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done, and why, without doing it")
 	return c
-}
-
-// due returns the actions of a plan whose leases the filters select.
-func (a *app) due(plan []maintain.Action) []maintain.Action {
-	out := []maintain.Action{}
-	for _, p := range plan {
-		if a.selected(p.Lease) {
-			out = append(out, p)
-		}
-	}
-	return out
 }
 
 // step is the JSON form of an action. Its fields are a stable interface.
@@ -87,23 +75,13 @@ func (a *app) printPlan(plan []maintain.Action, dryRun bool) error {
 	steps := make([]step, len(plan))
 	for i, p := range plan {
 		r := rowOf(p.Lease, now)
-		if !p.Lease.Address.IsValid() {
-			r.Address = ""
-		}
 		steps[i] = step{
 			Action: string(p.Do), Network: r.Network, Address: r.Address, Namespace: r.Namespace, Pod: r.Pod,
 			Interface: r.Interface, Container: r.Container, ID: r.ID, Reason: p.Reason, DryRun: dryRun,
 		}
 	}
-	if a.output == "json" {
-		return printJSON(a.Stdout, steps)
-	}
-	return table(a.Stdout, func(w io.Writer) {
-		fmt.Fprintln(w, "ACTION\tNETWORK\tADDRESS\tPOD\tCONTAINER\tREASON")
-		for _, s := range steps {
-			pod := podText(row{Namespace: s.Namespace, Pod: s.Pod})
-			fmt.Fprintln(w, strings.Join([]string{s.Action, dash(s.Network), dash(s.Address), pod, short(s.Container),
-				s.Reason}, "\t"))
-		}
+	return printRows(a, steps, func(s step) (narrow, wide []cell) {
+		return []cell{{"ACTION", s.Action}, {"NETWORK", s.Network}, {"ADDRESS", s.Address},
+			{"POD", qualified(s.Namespace, s.Pod)}, {"CONTAINER", short(s.Container)}, {"REASON", s.Reason}}, nil
 	})
 }

@@ -3,9 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,17 +24,10 @@ line is an event %s with the time from which the journal is complete.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeSubject,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keep := func(store.Entry) bool { return true }
-			if len(args) == 1 {
-				s, err := parseSubject(args[0])
-				if err != nil {
-					return err
-				}
-				keep = func(n store.Entry) bool { return s.is(n.Address, n.Namespace, n.Name) }
+			if err := a.parse(args); err != nil {
+				return err
 			}
-			entries, err := a.entries(cmd.Context(), func(n store.Entry) bool {
-				return keep(n) && (a.network == "" || n.Network == a.network) && a.isFor(n.Namespace, n.Reservation)
-			})
+			entries, err := a.entries(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -49,9 +40,9 @@ line is an event %s with the time from which the journal is complete.`,
 // entries.
 const journalBegins store.Event = "JournalBegins"
 
-// entries returns the entries of the journal for which keep reports true. If the journal once had
+// entries returns the entries of the journal that the filter selects. If the journal once had
 // earlier entries, the first element says why it does not have them any more.
-func (a *app) entries(ctx context.Context, keep func(store.Entry) bool) (out []store.Entry, err error) {
+func (a *app) entries(ctx context.Context) (out []store.Entry, err error) {
 	err = a.view(ctx, func(tx *store.Tx) error {
 		out = nil
 		isFirst := true
@@ -67,7 +58,8 @@ func (a *app) entries(ctx context.Context, keep func(store.Entry) bool) (out []s
 				out = append(out, begin)
 			}
 			isFirst = false
-			if keep(n) {
+			if (a.network == "" || n.Network == a.network) &&
+				a.selects(n.Namespace, n.Name, n.Reservation, n.Address.String()) {
 				out = append(out, n)
 			}
 		})
@@ -95,27 +87,15 @@ type line struct {
 func (a *app) printEntries(entries []store.Entry) error {
 	lines := make([]line, len(entries))
 	for i, n := range entries {
-		lines[i] = line{
-			n.Time.UTC().Format(time.RFC3339), string(n.Event), n.Network, addressText(n), n.Namespace, n.Name, n.UID,
-			n.Container, n.IfName, n.Reason, n.Reservation,
+		lines[i] = line{Time: n.Time.UTC().Format(time.RFC3339), Event: string(n.Event), Network: n.Network,
+			Namespace: n.Namespace, Pod: n.Name, UID: n.UID, Container: n.Container, Interface: n.IfName,
+			Reason: n.Reason, Reservation: n.Reservation}
+		if n.Address.IsValid() {
+			lines[i].Address = n.Address.String()
 		}
 	}
-	if a.output == "json" {
-		return printJSON(a.Stdout, lines)
-	}
-	return table(a.Stdout, func(w io.Writer) {
-		fmt.Fprintln(w, "TIME\tEVENT\tADDRESS\tPOD\tCONTAINER\tREASON")
-		for _, l := range lines {
-			pod := podText(row{Namespace: l.Namespace, Pod: l.Pod})
-			fmt.Fprintln(w, strings.Join([]string{l.Time, l.Event, dash(l.Address), pod, short(l.Container),
-				dash(l.Reason)}, "\t"))
-		}
+	return printRows(a, lines, func(l line) (narrow, wide []cell) {
+		return []cell{{"TIME", l.Time}, {"EVENT", l.Event}, {"ADDRESS", l.Address},
+			{"POD", qualified(l.Namespace, l.Pod)}, {"CONTAINER", short(l.Container)}, {"REASON", l.Reason}}, nil
 	})
-}
-
-func addressText(n store.Entry) string {
-	if !n.Address.IsValid() {
-		return ""
-	}
-	return n.Address.String()
 }

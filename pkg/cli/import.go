@@ -1,17 +1,13 @@
 package cli
 
 import (
-	"context"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -47,7 +43,7 @@ the same; this command shows it in advance with --dry-run, or repeats it.`,
 				return err
 			}
 			if len(pools) == 0 {
-				fmt.Fprintf(a.Stderr, "leasectl: %s contains no networks; name one with --network\n", flags.dataDir)
+				a.say("%s contains no networks; name one with --network", flags.dataDir)
 				return errProblems
 			}
 			return a.adopt(cmd, flags, pools)
@@ -83,19 +79,23 @@ func (a *app) networks(dataDir string) ([]lease.Pool, error) {
 
 func (a *app) adopt(cmd *cobra.Command, flags importFlags, pools []lease.Pool) error {
 	svc := a.service()
-	svc.CacheDirs = flags.cacheDirs
-	if len(flags.cacheDirs) > 0 {
-		svc.CacheDirs = append(svc.CacheDirs, defaultCacheDirs...)
+	if svc.CacheDirs = flags.cacheDirs; len(flags.cacheDirs) > 0 {
+		svc.CacheDirs = append(svc.CacheDirs, adopt.DefaultCacheDirs...)
 	}
-	all, previewed := []adopted{}, []candidate{}
+	all, previewed, now := []adopted{}, []candidate{}, a.Clock()
 	for i, p := range pools {
 		a.progress("network %s (%d of %d)", p.Network, i+1, len(pools))
 		if flags.dryRun {
-			found, err := a.preview(cmd.Context(), svc, p)
+			found, problems, err := svc.Preview(cmd.Context(), p, nil)
+			for _, text := range problems {
+				a.say("%s", text)
+			}
 			if err != nil {
 				return err
 			}
-			previewed = append(previewed, found...)
+			for _, f := range found {
+				previewed = append(previewed, candidate{rowOf(f.Lease, now), f.Why})
+			}
 			continue
 		}
 		before, after, err := svc.Import(cmd.Context(), p, nil)
@@ -104,15 +104,17 @@ func (a *app) adopt(cmd *cobra.Command, flags importFlags, pools []lease.Pool) e
 		}
 		all = append(all, adopted{p.Network, before, after})
 		if a.output != "json" {
-			fmt.Fprintf(a.Stdout, "network %s: %d leases, %d before\n", p.Network, after, before)
+			a.step("network %s: %d leases, %d before", p.Network, after, before)
 		}
 	}
 	switch {
-	case a.output != "json":
 	case flags.dryRun:
-		return printJSON(a.Stdout, previewed)
-	default:
-		return printJSON(a.Stdout, all)
+		return printRows(a, previewed, func(c candidate) (narrow, wide []cell) {
+			return []cell{{"NETWORK", c.Network}, {"ADDRESS", c.Address}, {"POD", c.pod()}, {"STATE", c.state()},
+				{"UNTIL", text(c.Until)}, {"CONTAINER", short(c.Container)}, {"WHY", c.Why}}, nil
+		})
+	case a.output == "json":
+		return a.printJSON(all)
 	}
 	return nil
 }
@@ -129,29 +131,4 @@ type adopted struct {
 type candidate struct {
 	row
 	Why string `json:"why"`
-}
-
-func (a *app) preview(ctx context.Context, svc *maintain.Service, p lease.Pool) (out []candidate, err error) {
-	found, problems, err := svc.Preview(ctx, p, nil)
-	for _, text := range problems {
-		fmt.Fprintln(a.Stderr, "leasectl:", text)
-	}
-	if err != nil {
-		return nil, err
-	}
-	now := a.Clock()
-	for _, f := range found {
-		out = append(out, candidate{rowOf(f.Lease, now), f.Why})
-	}
-	if a.output == "json" {
-		return out, nil
-	}
-	return out, table(a.Stdout, func(out io.Writer) {
-		fmt.Fprintln(out, "NETWORK\tADDRESS\tPOD\tSTATE\tUNTIL\tCONTAINER\tWHY")
-		for _, f := range found {
-			r := rowOf(f.Lease, now)
-			fmt.Fprintln(out, strings.Join([]string{p.Network, r.Address, podText(r), stateText(r), or(r.Until),
-				short(r.Container), f.Why}, "\t"))
-		}
-	})
 }

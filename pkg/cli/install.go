@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,65 +33,88 @@ const (
 	// beforeUninstall is the same of leasectl uninstall, where that has changed what was edited by
 	// hand.
 	beforeUninstall = "leasehold.dev/before-uninstall"
-	backupSuffix    = cniconf.BackupSuffix
 )
 
+// nodeLong is the part of the help of install that only leasectl has.
+const nodeLong = `
+
+With --conf it changes a configuration of this node, for bridge, ptp and macvlan.
+With --pod-annotations as well it does not name leasehold there, but lets the runtime
+pass the annotations of pods, which a node without an agent needs.`
+
 func (a *app) install() *cobra.Command {
-	k := kubectl.Client{Timeout: 10 * time.Minute}
+	k := &cluster{app: a}
 	var conf string
 	var binDirs []string
 	var yes, annotations bool
 	c := &cobra.Command{
 		Use:   "install",
-		Short: "Name leasehold in flannel's configuration, or in a configuration of this node",
+		Short: "Name leasehold in flannel's configuration",
 		Long: `Name leasehold as the IPAM plugin where host-local is named, or is the default. It
 shows the difference first, and asks. What was there is kept, for "leasectl uninstall".
 
 For flannel it changes the ConfigMap kube-flannel-cfg, with kubectl, and restarts
 flannel's pods, which write the configuration to the nodes. The agent's DaemonSet
-has to be there: the plugin must be on the nodes before a configuration names it.
-
-With --conf it changes a configuration of this node, for bridge, ptp and macvlan.
-With --pod-annotations as well it does not name leasehold there, but lets the runtime
-pass the annotations of pods, which a node without an agent needs.`,
-		Example: "  leasectl install\n  kubectl leasehold install --yes\n" +
-			"  leasectl install --conf /etc/cni/net.d/10-bridge.conflist",
-		Args: cobra.NoArgs,
+has to be there: the plugin must be on the nodes before a configuration names it.`,
+		Example: "  kubectl leasehold install\n  kubectl leasehold install --yes",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			agreed := func() bool { return yes || a.ask(cmd.InOrStdin(), "Change it?") }
-			if conf != "" {
-				if annotations {
-					return a.changeFile(conf, cniconf.WithAnnotations, agreed)
-				}
-				return a.installFile(conf, binDirs, agreed)
+			if err := k.checkConf(cmd, conf, "cni-bin-dir", "pod-annotations"); err != nil {
+				return err
 			}
-			return a.installFlannel(cmd.Context(), &k, agreed)
+			agreed := func() bool { return yes || a.ask(cmd.InOrStdin(), "Change it?") }
+			switch {
+			case conf == "":
+				return k.installFlannel(cmd.Context(), agreed)
+			case annotations:
+				return a.changeFile(conf, cniconf.WithAnnotations, agreed)
+			}
+			return a.installFile(conf, binDirs, agreed)
 		},
 	}
-	k.AddFlags(c.Flags())
-	waitFlags(c, &k)
-	c.Flags().StringVar(&conf, "conf", "", "`path` of a CNI configuration of this node")
-	c.Flags().StringSliceVar(&binDirs, "cni-bin-dir", []string{"/opt/cni/bin"},
-		"with --conf: the runtime's `directories` of plugins")
-	c.Flags().BoolVar(&annotations, "pod-annotations", false,
-		"with --conf: let the runtime pass the annotations of pods, and change nothing else")
+	k.changeFlags(c, &conf)
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	if !a.Plugin {
+		c.Short += ", or in a configuration of this node"
+		c.Long += nodeLong
+		c.Example = "  leasectl install\n  leasectl install --conf /etc/cni/net.d/10-bridge.conflist"
+		c.Flags().StringSliceVar(&binDirs, "cni-bin-dir", []string{"/opt/cni/bin"},
+			"with --conf: the runtime's `directories` of plugins")
+		c.Flags().BoolVar(&annotations, "pod-annotations", false,
+			"with --conf: let the runtime pass the annotations of pods, and change nothing else")
+	}
 	return c
 }
 
-// waitFlags defines the flags of the commands that change leasehold's objects in the cluster.
-func waitFlags(c *cobra.Command, k *kubectl.Client) {
+// changeFlags defines the flags that install and uninstall have in common. Only leasectl changes a
+// configuration of the node on which it runs.
+func (k *cluster) changeFlags(c *cobra.Command, conf *string) {
+	k.AddFlags(c.Flags())
 	c.Flags().StringVar(&k.Namespace, "namespace", "leasehold-system", "namespace of leasehold")
-	c.Flags().DurationVar(&k.Timeout, "timeout", k.Timeout, "how long to wait for pods in each step")
+	c.Flags().DurationVar(&k.Timeout, "timeout", 10*time.Minute, "how long to wait for pods in each step")
+	if !k.Plugin {
+		c.Flags().StringVar(conf, "conf", "", "`path` of a CNI configuration of this node")
+	}
+}
+
+// checkConf returns an error if a flag was set that install or uninstall do not use: with --conf
+// those about a cluster, without it those in withConf.
+func (k *cluster) checkConf(c *cobra.Command, conf string, withConf ...string) error {
+	if err := unused(c, "", "output", "state-dir"); err != nil {
+		return err
+	}
+	if conf == "" {
+		return unused(c, " without --conf", withConf...)
+	}
+	return unused(c, " with --conf", "kubectl", "kubeconfig", "context", "namespace", "timeout", "crds", "keep-objects")
 }
 
 // ask prints a question on standard error, and reports whether the user answers yes. Without an
 // answer it reports false.
-func (a *app) ask(in interface{ Read([]byte) (int, error) }, question string) bool {
+func (a *app) ask(in io.Reader, question string) bool {
 	fmt.Fprintf(a.Stderr, "%s [y/N] ", question)
 	answer, _ := bufio.NewReader(in).ReadString('\n')
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer == "y" || answer == "yes" {
 		return true
 	}
 	fmt.Fprintln(a.Stderr, "Nothing was changed.")
@@ -116,8 +141,8 @@ func (a *app) printDiff(name string, before, after []byte) {
 	}
 }
 
-func (a *app) installFlannel(ctx context.Context, k *kubectl.Client, agreed func() bool) error {
-	config, err := flannel(ctx, k)
+func (k *cluster) installFlannel(ctx context.Context, agreed func() bool) error {
+	config, err := k.flannel(ctx)
 	if err != nil {
 		return err
 	}
@@ -131,7 +156,7 @@ func (a *app) installFlannel(ctx context.Context, k *kubectl.Client, agreed func
 		return fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
 	}
 	// The plugin must be on all nodes before a configuration names it.
-	agent, err := k.Get(ctx, "-n", k.Namespace, "daemonset", agentName)
+	agent, err := k.Own(ctx, "daemonset", agentName)
 	if err != nil {
 		return err
 	}
@@ -143,27 +168,28 @@ func (a *app) installFlannel(ctx context.Context, k *kubectl.Client, agreed func
 		"replace"); len(args) > 0 {
 		return errors.New("leasehold takes host-local's place on the nodes already; no configuration has to name it")
 	}
-	a.printDiff(config.Text("metadata", "namespace")+"/"+flannelConfig+" "+flannelKey, []byte(text), changed)
+	k.printDiff(config.Text("metadata", "namespace")+"/"+flannelConfig+" "+flannelKey, []byte(text), changed)
 	if !agreed() {
 		return nil
 	}
 	if err := k.Rollout(ctx, k.Namespace, agentName); err != nil {
 		return err
 	}
-	return a.writeFlannel(ctx, k, config, kubectl.Object{beforeInstall: text, beforeUninstall: nil}, string(changed))
+	return k.writeFlannel(ctx, flannelChange{config, kubectl.Object{beforeInstall: text, beforeUninstall: nil},
+		string(changed)})
 }
 
-// flannelUndo is the change of flannel's ConfigMap with which it names leasehold no more.
-type flannelUndo struct {
-	config      kubectl.Object
+// flannelChange is a change of flannel's ConfigMap.
+type flannelChange struct {
+	config      kubectl.Object // the ConfigMap before the change
 	annotations kubectl.Object // those to set; nil removes one
-	text        string
+	text        string         // the CNI configuration
 }
 
 // undoFlannel returns how to undo installFlannel, or what somebody has edited by hand. It returns
 // nil if there is nothing to undo.
-func undoFlannel(ctx context.Context, k *kubectl.Client) (*flannelUndo, error) {
-	config, err := flannel(ctx, k)
+func (k *cluster) undoFlannel(ctx context.Context) (*flannelChange, error) {
+	config, err := k.flannel(ctx)
 	if err != nil || config == nil {
 		return nil, err
 	}
@@ -179,7 +205,7 @@ func undoFlannel(ctx context.Context, k *kubectl.Client) (*flannelUndo, error) {
 	if backup == "" && string(restored) == text {
 		return nil, nil
 	}
-	u := &flannelUndo{config, kubectl.Object{beforeInstall: nil}, string(restored)}
+	u := &flannelChange{config, kubectl.Object{beforeInstall: nil}, string(restored)}
 	if edited {
 		u.annotations[beforeUninstall] = text
 	}
@@ -187,34 +213,31 @@ func undoFlannel(ctx context.Context, k *kubectl.Client) (*flannelUndo, error) {
 }
 
 // flannel returns the ConfigMap of flannel, nil if there is none.
-func flannel(ctx context.Context, k *kubectl.Client) (kubectl.Object, error) {
+func (k *cluster) flannel(ctx context.Context) (config kubectl.Object, err error) {
 	for _, namespace := range []string{"kube-flannel", "kube-system"} {
-		config, err := k.Get(ctx, "-n", namespace, "configmap", flannelConfig)
-		if config != nil || err != nil {
-			return config, err
+		if config, err = k.Get(ctx, "-n", namespace, "configmap", flannelConfig); config != nil || err != nil {
+			break
 		}
 	}
-	return nil, nil
+	return config, err
 }
 
-// writeFlannel writes text to flannel's ConfigMap, and annotations, of which it removes those that
-// are nil. Then it restarts the pods that use the ConfigMap, and waits for them. It returns an
-// error if the ConfigMap has changed since config was read.
-func (a *app) writeFlannel(ctx context.Context, k *kubectl.Client, config, annotations kubectl.Object,
-	text string) error {
+// writeFlannel changes flannel's ConfigMap. Then it restarts the pods that use the ConfigMap, and
+// waits for them. It returns an error if the ConfigMap has changed since it was read.
+func (k *cluster) writeFlannel(ctx context.Context, c flannelChange) error {
 	patch, err := json.Marshal(kubectl.Object{
 		"metadata": kubectl.Object{
-			"resourceVersion": config.Text("metadata", "resourceVersion"),
-			"annotations":     annotations,
+			"resourceVersion": c.config.Text("metadata", "resourceVersion"),
+			"annotations":     c.annotations,
 		},
-		"data": kubectl.Object{flannelKey: text},
+		"data": kubectl.Object{flannelKey: c.text},
 	})
 	if err != nil {
 		return err
 	}
 	// kubectl replace is not used, because it would also write the annotation in which kubectl
 	// apply has stored flannel's manifest.
-	namespace := config.Text("metadata", "namespace")
+	namespace := c.config.Text("metadata", "namespace")
 	_, err = k.Run(ctx, nil, "patch", "-n", namespace, "configmap", flannelConfig, "--type=merge", "-p", string(patch))
 	if err != nil {
 		return err
@@ -223,22 +246,21 @@ func (a *app) writeFlannel(ctx context.Context, k *kubectl.Client, config, annot
 	if err != nil {
 		return err
 	}
+	uses := func(volume kubectl.Object) bool { return volume.Text("configMap", "name") == flannelConfig }
 	restarted := false
 	for _, d := range daemons.List("items") {
-		for _, volume := range d.List("spec", "template", "spec", "volumes") {
-			if volume.Text("configMap", "name") != flannelConfig {
-				continue
-			}
-			name := d.Text("metadata", "name")
-			fmt.Fprintf(a.Stdout, "restarting the pods of %s/%s\n", namespace, name)
-			if _, err := k.Run(ctx, nil, "rollout", "restart", "-n", namespace, "daemonset/"+name); err != nil {
-				return err
-			}
-			if err := k.Rollout(ctx, namespace, name); err != nil {
-				return err
-			}
-			restarted = true
+		if !slices.ContainsFunc(d.List("spec", "template", "spec", "volumes"), uses) {
+			continue
 		}
+		name := d.Text("metadata", "name")
+		k.step("restarting the pods of %s/%s", namespace, name)
+		if _, err := k.Run(ctx, nil, "rollout", "restart", "-n", namespace, "daemonset/"+name); err != nil {
+			return err
+		}
+		if err := k.Rollout(ctx, namespace, name); err != nil {
+			return err
+		}
+		restarted = true
 	}
 	if !restarted {
 		return fmt.Errorf("no DaemonSet in namespace %s uses the ConfigMap %s; restart what writes it to the nodes",
@@ -284,19 +306,19 @@ func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error
 	}
 	// An earlier install has made the backup if the content names leasehold or is made of the
 	// backup.
-	before, err := os.ReadFile(path + backupSuffix)
+	before, err := os.ReadFile(path + cniconf.BackupSuffix)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err != nil || !f.NamesLeasehold() && !cniconf.IsMadeOf(path, content, before) {
-		if err := files.Replace(path+backupSuffix, path, content); err != nil {
+		if err := files.Replace(path+cniconf.BackupSuffix, path, content); err != nil {
 			return err
 		}
 	}
 	if err := files.Replace(path, path, changed); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.Stdout, "what was there is in %s\n", path+backupSuffix)
+	fmt.Fprintf(a.Stdout, "what was there is in %s\n", path+cniconf.BackupSuffix)
 	return nil
 }
 

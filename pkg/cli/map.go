@@ -1,12 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -21,20 +22,12 @@ const (
 	mapMax   = 1 << 14
 )
 
-// The letters and colours of the states in a map.
-var mapStates = []struct {
-	letter byte
-	colour string
-	word   string
-}{
-	{'.', "", "free"}, {'B', "32", "bound"}, {'H', "33", "held"}, {'c', "36", "in cool-down"},
-}
-
+// The letters of the states in a map, and their words in its legend.
 const (
-	mapFree = iota
-	mapBound
-	mapHeld
-	mapCoolDown
+	mapFree     = '.'
+	mapBound    = 'B'
+	mapHeld     = 'H'
+	mapCoolDown = 'c'
 )
 
 func (a *app) mapCmd() *cobra.Command {
@@ -43,8 +36,8 @@ func (a *app) mapCmd() *cobra.Command {
 		Short: "Draw which addresses of each network are bound, held, in cool-down and free",
 		Long: `Draw the ranges of each network, 64 addresses in a line: B is bound to a container,
 H held for a pod that is away, c in cool-down (the short hold of pods without
-retention), and a dot is free. It has colours only on a terminal. Of ranges of more
-than 16384 addresses, lines without a lease are left out.`,
+retention), and a dot is free. Of ranges of more than 16384 addresses, lines without a
+lease are left out.`,
 		Example: "  leasectl map\n  leasectl map --network cbr0 -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -57,7 +50,7 @@ than 16384 addresses, lines without a lease are left out.`,
 				return err
 			}
 			if a.output == "json" {
-				return printJSON(a.Stdout, drawn)
+				return a.printJSON(drawn)
 			}
 			for _, d := range drawn {
 				a.printMap(d)
@@ -90,7 +83,7 @@ func (a *app) draw(tx *store.Tx) []drawing {
 		if a.network != "" && u.Pool.Network != a.network {
 			continue
 		}
-		states := map[netip.Addr]int{}
+		states := map[netip.Addr]rune{}
 		for _, l := range tx.InPool(u.Pool) {
 			switch {
 			case l.State == lease.Bound:
@@ -113,7 +106,7 @@ func (a *app) draw(tx *store.Tx) []drawing {
 // mapLines returns the lines for the addresses from first to last. Each line begins at a multiple
 // of mapWidth. Addresses before first are spaces. If there are more than mapMax addresses, only the
 // lines with an address in states are returned.
-func mapLines(first, last netip.Addr, states map[netip.Addr]int) []mapLine {
+func mapLines(first, last netip.Addr, states map[netip.Addr]rune) []mapLine {
 	starts := map[netip.Addr]bool{}
 	at := lineOf(first)
 	for n := 0; at.IsValid() && at.Compare(last) <= 0; n += mapWidth {
@@ -135,11 +128,11 @@ func mapLines(first, last netip.Addr, states map[netip.Addr]int) []mapLine {
 	for _, start := range slices.SortedFunc(maps.Keys(starts), netip.Addr.Compare) {
 		line := mapLine{First: start.String()}
 		for at := start; at.IsValid() && at.Compare(last) <= 0 && len(line.Addresses) < mapWidth; at = at.Next() {
-			letter := " "
-			if at.Compare(first) >= 0 {
-				letter = string(mapStates[states[at]].letter)
+			letter := cmp.Or(states[at], mapFree)
+			if at.Compare(first) < 0 {
+				letter = ' '
 			}
-			line.Addresses += letter
+			line.Addresses += string(letter)
 		}
 		lines = append(lines, line)
 	}
@@ -155,43 +148,16 @@ func lineOf(a netip.Addr) netip.Addr {
 }
 
 func (a *app) printMap(d drawing) {
-	counts := map[byte]int{}
+	var picture strings.Builder
+	w := tabwriter.NewWriter(&picture, 0, 4, 3, ' ', 0)
+	count := map[rune]int{}
 	for _, l := range d.Lines {
-		for i := range len(l.Addresses) {
-			counts[l.Addresses[i]]++
+		fmt.Fprintf(w, "%s\t%s\n", l.First, l.Addresses)
+		for _, letter := range l.Addresses {
+			count[letter]++
 		}
 	}
-	var legend []string
-	for _, s := range mapStates {
-		legend = append(legend, fmt.Sprintf("%c %s %d", s.letter, s.word, counts[s.letter]))
-	}
-	fmt.Fprintf(a.Stdout, "network %s, %s-%s: %s\n", d.Network, d.First, d.Last, strings.Join(legend, ", "))
-	_ = table(a.raw, func(w io.Writer) { // raw is safe: the text contains no names
-		for _, l := range d.Lines {
-			fmt.Fprintf(w, "%s\t%s\n", l.First, a.coloured(l.Addresses))
-		}
-	})
-}
-
-// coloured returns the letters of a line with the colours of their states, if standard output may
-// have colours.
-func (a *app) coloured(letters string) string {
-	if !a.Colour {
-		return letters
-	}
-	var out strings.Builder
-	for i := range len(letters) {
-		colour := ""
-		for _, s := range mapStates {
-			if s.letter == letters[i] {
-				colour = s.colour
-			}
-		}
-		if colour == "" {
-			out.WriteByte(letters[i])
-		} else {
-			fmt.Fprintf(&out, "\x1b[%sm%c\x1b[0m", colour, letters[i])
-		}
-	}
-	return out.String()
+	w.Flush() // writing to a strings.Builder cannot fail
+	fmt.Fprintf(a.Stdout, "network %s, %s-%s: . free %d, B bound %d, H held %d, c in cool-down %d\n%s", d.Network,
+		d.First, d.Last, count[mapFree], count[mapBound], count[mapHeld], count[mapCoolDown], &picture)
 }

@@ -2,8 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -28,7 +26,7 @@ from the first ADD of this version on. It is that of the last ADD's configuratio
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rows := []poolRow{}
 			err := a.view(cmd.Context(), func(tx *store.Tx) error {
-				rows = poolRows(tx.Usage(), a.network)
+				rows = a.poolRows(tx.Usage())
 				return nil
 			})
 			if err != nil {
@@ -52,49 +50,40 @@ type poolRow struct {
 	Free     *uint64  `json:"free"`
 }
 
-func poolRows(all []store.Usage, network string) []poolRow {
-	all = slices.DeleteFunc(all, func(u store.Usage) bool { return network != "" && u.Pool.Network != network })
-	rows := make([]poolRow, len(all))
-	for i, u := range all {
-		rows[i] = poolRow{Network: u.Pool.Network, DataDir: u.Pool.DataDir, Ranges: []string{}, Bound: u.Bound,
-			Held: u.Held, CoolDown: u.CoolDown}
-		for _, r := range u.Ranges {
-			rows[i].Ranges = append(rows[i].Ranges, r.String())
+// poolRows returns the usage of the range sets that --network selects.
+func (a *app) poolRows(all []store.Usage) []poolRow {
+	rows := []poolRow{}
+	for _, u := range all {
+		if a.network != "" && u.Pool.Network != a.network {
+			continue
+		}
+		r := poolRow{Network: u.Pool.Network, DataDir: u.Pool.DataDir, Ranges: []string{}, Bound: u.Bound, Held: u.Held,
+			CoolDown: u.CoolDown}
+		for _, one := range u.Ranges {
+			r.Ranges = append(r.Ranges, one.String())
 		}
 		if u.Ranges != nil {
-			rows[i].Size, rows[i].Free = &u.Size, &u.Free
+			r.Size, r.Free = &u.Size, &u.Free
 		}
+		rows = append(rows, r)
 	}
 	return rows
 }
 
 func (a *app) printPools(rows []poolRow) error {
-	if a.output == "json" {
-		return printJSON(a.Stdout, rows)
-	}
 	number := func(n *uint64) string {
 		if n == nil {
-			return "-"
+			return ""
 		}
 		return strconv.FormatUint(*n, 10)
 	}
-	return table(a.Stdout, func(w io.Writer) {
-		head := "NETWORK\tRANGES\tSIZE\tBOUND\tHELD\tCOOL-DOWN\tFREE"
-		if a.output == "wide" {
-			head += "\tDATA DIRECTORY"
+	return printRows(a, rows, func(r poolRow) (narrow, wide []cell) {
+		ranges := strings.Join(r.Ranges, ",")
+		if more := len(r.Ranges) - 2; more > 0 && a.output != "wide" {
+			ranges = fmt.Sprintf("%s,%s and %d more", r.Ranges[0], r.Ranges[1], more)
 		}
-		fmt.Fprintln(w, head)
-		for _, r := range rows {
-			ranges := strings.Join(r.Ranges, ",")
-			if more := len(r.Ranges) - 2; more > 0 && a.output != "wide" {
-				ranges = fmt.Sprintf("%s,%s and %d more", r.Ranges[0], r.Ranges[1], more)
-			}
-			fmt.Fprint(w, strings.Join([]string{r.Network, dash(ranges), number(r.Size), number(&r.Bound),
-				number(&r.Held), number(&r.CoolDown), number(r.Free)}, "\t"))
-			if a.output == "wide" {
-				fmt.Fprint(w, "\t"+r.DataDir)
-			}
-			fmt.Fprintln(w)
-		}
+		return []cell{{"NETWORK", r.Network}, {"RANGES", ranges}, {"SIZE", number(r.Size)}, {"BOUND", number(&r.Bound)},
+				{"HELD", number(&r.Held)}, {"COOL-DOWN", number(&r.CoolDown)}, {"FREE", number(r.Free)}},
+			[]cell{{"DATA DIRECTORY", r.DataDir}}
 	})
 }

@@ -7,12 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
-
-var defaultCacheDirs = adopt.DefaultCacheDirs
 
 func (a *app) recover() *cobra.Command {
 	var flags importFlags
@@ -68,7 +65,7 @@ func (a *app) recoverStore(cmd *cobra.Command, flags importFlags, accept bool) e
 	}
 	err = a.adopt(cmd, flags, pools)
 	if accept && errors.Is(err, transact.ErrNoHostView) {
-		fmt.Fprintf(a.Stderr, "leasectl: no address was adopted; the next pod that starts does it: %v\n", err)
+		a.say("no address was adopted; the next pod that starts does it: %v", err)
 		return nil
 	}
 	return err
@@ -97,7 +94,7 @@ func (a *app) repair(ctx context.Context, dryRun bool) error {
 		r.State = "repaired"
 	}
 	if a.output == "json" {
-		return printJSON(a.Stdout, r)
+		return a.printJSON(r)
 	}
 	for _, text := range found {
 		fmt.Fprintln(a.Stdout, text)

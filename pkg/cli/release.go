@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -28,25 +27,21 @@ pod while the container still uses it.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeSubject,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s := subject{forName: a.forName}
-			if len(args) == 1 {
-				var err error
-				if s, err = parseSubject(args[0]); err != nil {
-					return err
-				}
-			} else if !strings.Contains(a.forName, "/") {
+			if err := a.parse(args); err != nil {
+				return err
+			}
+			if len(args) == 0 && !strings.Contains(a.forName, "/") {
 				return usage("name an address, a pod, or a reservation name with --for=namespace/name")
 			}
-			match := func(l lease.Lease) bool { return a.selected(l) && s.is(l.Address, l.Namespace, l.Name) }
-			found, err := a.leases(cmd.Context(), match)
+			found, err := a.leases(cmd.Context(), everyLease)
 			if err != nil {
 				return err
 			}
 			if len(found) == 0 {
-				return a.noLease(cmd.Context(), s, "")
+				return a.noLease(cmd.Context(), "")
 			}
 			reason := fmt.Sprintf("released with leasectl by uid %d", os.Getuid())
-			done, err := a.service().Revoke(cmd.Context(), match, force, reason)
+			done, err := a.service().Revoke(cmd.Context(), a.selected, force, reason)
 			if errors.Is(err, transact.ErrNoHostView) {
 				return fmt.Errorf("%w; run leasectl on the node itself, or use --force if the container does not run",
 					err)
@@ -80,14 +75,14 @@ func (a *app) printReleased(done []maintain.Revoked) (err error) {
 		one := released{l.Pool.Network, l.Address.String(), l.Namespace, l.Name, l.ID, ""}
 		if r.Err != nil {
 			err, one.Error = errProblems, r.Err.Error()
-			fmt.Fprintf(a.Stderr, "leasectl: not released: %v; use --force to release it nevertheless\n", r.Err)
+			a.say("not released: %v; use --force to release it nevertheless", r.Err)
 		} else if a.output != "json" {
 			fmt.Fprintf(a.Stdout, "%s released\n", one.Address)
 		}
 		all = append(all, one)
 	}
 	if a.output == "json" {
-		return errors.Join(printJSON(a.Stdout, all), err)
+		return errors.Join(a.printJSON(all), err)
 	}
 	return err
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,15 +13,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
-
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit codes of leasectl.
@@ -54,22 +51,23 @@ type Env struct {
 	Version        string
 	// Plugin reports whether the program was called as the kubectl plugin. Its commands are then
 	// about a cluster, not about the node on which it runs.
-	Plugin bool
-	// Terminal reports whether standard error is a terminal. Colour reports whether standard output
-	// may have colours.
-	Terminal, Colour bool
-
-	raw io.Writer // standard output without plain; for text that contains no names
+	Plugin   bool
+	Terminal bool // reports whether standard error is a terminal
 }
 
 // Run executes one command line and returns the exit code.
 func Run(ctx context.Context, env Env, args []string) int {
-	env.raw = env.Stdout
 	env.Stdout, env.Stderr = plain{env.Stdout}, plain{env.Stderr}
-	root := newRoot(env)
+	a := &app{Env: env, defaultState: env.Dirs.State}
+	root := a.leasectl()
 	if env.Plugin {
-		root = newPlugin(env)
+		root = a.plugin()
 	}
+	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "output format: table, wide or json")
+	complete(root, "output", "table", "wide", "json")
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	root.SilenceUsage, root.SilenceErrors, root.Version = true, true, env.Version
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)
 	name := root.Name()
@@ -106,22 +104,18 @@ func isCobraUsage(err error) bool {
 	return false
 }
 
-// app has the environment and the values of the global flags.
+// app has the environment and the values of the flags that several commands have.
 type app struct {
 	Env
-	output  string
-	network string
-	pod     string
-	forName string // a reservation name, or a namespace and one
-	state   string
-	root    string // root directory of the host's file system
+	filter
+	output string
+	root   string // root directory of the host's file system
 
 	defaultState string // the directory of the store if no flag sets it
 }
 
-// newRoot returns the command tree of leasectl.
-func newRoot(env Env) *cobra.Command {
-	a := &app{Env: env, defaultState: env.Dirs.State}
+// leasectl returns the command tree of leasectl.
+func (a *app) leasectl() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "leasectl",
 		Short: "Show and manage the addresses of the leasehold IPAM plugin on this node",
@@ -141,24 +135,17 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
   leasectl import --dry-run           which addresses would be adopted, and why
   leasectl install                    name leasehold in flannel's configuration
   leasectl uninstall                  remove leasehold from the cluster`,
-		Version:       env.Version,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
-			err := a.checkFlags()
-			if c.Name() == "install" || c.Name() == "uninstall" {
-				err = cmp.Or(err, rejectUnused(c))
-			}
-			if err != nil {
+		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
+			if err := a.checkFlags(); err != nil {
 				return err
 			}
 			a.Host, err = host.EnterHostRoot(a.root, a.Host)
 			return err
 		},
 	}
-	root.SetOut(env.Stdout)
-	root.SetErr(env.Stderr)
-	a.addFlags(root)
+	f := root.PersistentFlags()
+	f.StringVar(&a.Dirs.State, "state-dir", a.Dirs.State, "directory of the lease store")
+	f.StringVar(&a.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
 	root.AddCommand(
 		a.filters(a.list(), "network", "pod", "for", "state"),
 		a.filters(a.history(), "network", "for"),
@@ -171,47 +158,27 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
 	return root
 }
 
-// addFlags adds the flags that all commands have.
-func (a *app) addFlags(root *cobra.Command) {
-	f := root.PersistentFlags()
-	f.StringVarP(&a.output, "output", "o", "table", "output format: table, wide or json")
-	f.StringVar(&a.Dirs.State, "state-dir", a.Dirs.State, "directory of the lease store")
-	f.StringVar(&a.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
-	complete(root, "output", "table", "wide", "json")
-}
-
-// filters adds the flags with these names, which select leases, to a command, with their
-// completion. A command has those that it applies.
+// filters adds the flags with these names, which select leases, to a command. A command has those
+// that it applies.
 func (a *app) filters(c *cobra.Command, names ...string) *cobra.Command {
 	f := c.Flags()
 	for _, name := range names {
-		word := func(lease.Lease) string { return "" }
 		switch name {
 		case "network":
 			f.StringVar(&a.network, name, "", "only this CNI network")
-			word = func(l lease.Lease) string { return l.Pool.Network }
+			a.completeFlag(c, name, func(l lease.Lease) string { return l.Pool.Network })
 		case "pod":
 			f.StringVar(&a.pod, name, "", "only the leases of this pod, as namespace/name")
-			word = func(l lease.Lease) string { return qualified(l.Namespace, l.Name) }
+			a.completeFlag(c, name, podOf)
 		case "for":
 			a.forFlag(f)
-			word = func(l lease.Lease) string { return qualified(l.Namespace, l.Reservation) }
+			a.completeFlag(c, name, func(l lease.Lease) string { return qualified(l.Namespace, l.Reservation) })
 		case "state":
 			f.StringVar(&a.state, name, "", "only leases in this state: bound or held")
 			complete(c, name, "bound", "held")
-			continue
 		}
-		_ = c.RegisterFlagCompletionFunc(name, a.completeFlag(word))
 	}
 	return c
-}
-
-// qualified returns a name with its namespace, "" if there is no name.
-func qualified(namespace, name string) string {
-	if name == "" {
-		return ""
-	}
-	return namespace + "/" + name
 }
 
 func (a *app) forFlag(f *pflag.FlagSet) {
@@ -219,12 +186,12 @@ func (a *app) forFlag(f *pflag.FlagSet) {
 		"only the leases of this reservation name (annotation leasehold.dev/reserve-as), as name or namespace/name")
 }
 
-// rejectUnused returns an error if a flag of all commands was set for a command that does not use
-// it, because it is about configurations and not about the store.
-func rejectUnused(c *cobra.Command) error {
-	for _, name := range []string{"output", "state-dir"} {
+// unused returns an error if one of the flags was set, which a command does not use. when says in
+// which case it does not.
+func unused(c *cobra.Command, when string, flags ...string) error {
+	for _, name := range flags {
 		if c.Flags().Changed(name) {
-			return usage("%s does not use --%s", c.Name(), name)
+			return usage("%s%s does not use --%s", c.Name(), when, name)
 		}
 	}
 	return nil
@@ -257,8 +224,8 @@ func (a *app) checkFlags() error {
 func (a *app) store() *store.Store { return store.New(a.Dirs) }
 
 func (a *app) service() *maintain.Service {
-	warn := func(text string) { fmt.Fprintln(a.Stderr, "leasectl:", text) }
-	return &maintain.Service{Node: &transact.Node{Store: a.store(), Host: a.Host, Clock: a.Clock, Warn: warn}}
+	return &maintain.Service{Node: &transact.Node{Store: a.store(), Host: a.Host, Clock: a.Clock,
+		Warn: func(text string) { a.say("%s", text) }}}
 }
 
 // view runs fn in a read transaction. If no store was created yet, view does not run fn and returns
@@ -270,8 +237,14 @@ func (a *app) view(ctx context.Context, fn func(*store.Tx) error) error {
 		}
 		return nil
 	}
-	defer a.sayIfLocked()()
-	err := a.store().View(ctx, fn)
+	waiting := time.AfterFunc(time.Second, func() {
+		a.say("waiting for another process, which holds %s", filepath.Join(a.Dirs.Run, "lock"))
+	})
+	defer waiting.Stop()
+	err := a.store().View(ctx, func(tx *store.Tx) error {
+		waiting.Stop()
+		return fn(tx)
+	})
 	if store.IsEmpty(err) {
 		return nil
 	}
@@ -292,107 +265,85 @@ func (a *app) isUnused(ctx context.Context) (bool, error) {
 	return unused, err
 }
 
-// sayIfLocked starts a timer that prints a message on standard error if another process holds the
-// lock of the store one second later. The caller calls stop as soon as it has the lock.
-func (a *app) sayIfLocked() (stop func()) {
-	t := time.AfterFunc(time.Second, func() {
-		path := filepath.Join(a.Dirs.Run, "lock")
-		f, err := os.Open(path)
-		if err != nil {
-			return
+// filter selects leases, journal entries and reservations. Fields that are "" select all.
+type filter struct {
+	address string // from the argument
+	pod     string // as namespace/name: from the argument, or --pod
+	forName string // a reservation name, or a namespace and one
+	network string
+	state   string
+}
+
+// parse sets the filter of the argument of show, history and release: an address, or a pod as
+// namespace/name.
+func (f *filter) parse(args []string) error {
+	for _, s := range args {
+		if addr, err := netip.ParseAddr(s); err == nil {
+			f.address = addr.Unmap().String()
+		} else if ns, name, ok := strings.Cut(s, "/"); ok && ns != "" && name != "" && !strings.Contains(name, "/") {
+			f.pod = s
+		} else {
+			return usage("%q is neither an IP address nor namespace/pod", s)
 		}
-		defer f.Close()
-		if errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK) {
-			fmt.Fprintf(a.Stderr, "leasectl: waiting for another process, which holds %s\n", path)
-		}
-	})
-	return func() { t.Stop() }
-}
-
-// selected reports whether a lease matches the filters.
-func (a *app) selected(l lease.Lease) bool {
-	return (a.network == "" || l.Pool.Network == a.network) &&
-		(a.pod == "" || l.Namespace+"/"+l.Name == a.pod) && a.isFor(l.Namespace, l.Reservation) &&
-		(a.state == "" || strings.EqualFold(l.State.String(), a.state))
-}
-
-// isFor reports whether --for is not set, or names the reservation name of a namespace.
-func (a *app) isFor(namespace, reservation string) bool {
-	return a.forName == "" || reservation != "" && (a.forName == reservation || a.forName == namespace+"/"+reservation)
-}
-
-// subject is the argument of show, history and release: an address, or a pod as namespace/name. The
-// other fields are zero. forName is the value of --for, if release has no argument.
-type subject struct {
-	addr    netip.Addr
-	pod     string
-	forName string
-}
-
-func parseSubject(s string) (subject, error) {
-	if addr, err := netip.ParseAddr(s); err == nil {
-		return subject{addr: addr.Unmap()}, nil
 	}
-	if ns, name, ok := strings.Cut(s, "/"); ok && ns != "" && name != "" && !strings.Contains(name, "/") {
-		return subject{pod: s}, nil
-	}
-	return subject{}, usage("%q is neither an IP address nor namespace/pod", s)
+	return nil
 }
 
-// is reports whether a lease with the given address, namespace and pod name matches the subject.
-func (s subject) is(addr netip.Addr, namespace, name string) bool {
-	if s.pod != "" {
-		return namespace+"/"+name == s.pod
-	}
-	if s.forName != "" {
-		return true // selected has compared the reservation names
-	}
-	return addr == s.addr
+// selects reports whether the filter selects something of a pod with these addresses, in any
+// network and state.
+func (f filter) selects(namespace, pod, reservation string, addresses ...string) bool {
+	return (f.address == "" || slices.Contains(addresses, f.address)) &&
+		(f.pod == "" || f.pod == namespace+"/"+pod) &&
+		(f.forName == "" || reservation != "" &&
+			(f.forName == reservation || f.forName == namespace+"/"+reservation))
 }
 
-func (s subject) String() string {
-	if s.pod != "" {
-		return "pod " + s.pod
-	}
-	if s.forName != "" {
-		return "reservation name " + s.forName
-	}
-	return s.addr.String()
+// selected reports whether the filter selects a lease.
+func (f filter) selected(l lease.Lease) bool {
+	return (f.network == "" || l.Pool.Network == f.network) &&
+		(f.state == "" || strings.EqualFold(l.State.String(), f.state)) &&
+		f.selects(l.Namespace, l.Name, l.Reservation, l.Address.String())
 }
 
-// completeFlag returns the completion of a flag: the words that word returns for the leases.
-func (a *app) completeFlag(word func(lease.Lease) string) cobra.CompletionFunc {
+// subject returns what the argument names, or --for where there is none.
+func (f filter) subject() string {
+	switch {
+	case f.address != "":
+		return f.address
+	case f.pod != "":
+		return "pod " + f.pod
+	}
+	return "reservation name " + f.forName
+}
+
+// completeFlag completes a flag with the words that word returns for the leases.
+func (a *app) completeFlag(c *cobra.Command, flag string, word func(lease.Lease) string) {
+	_ = c.RegisterFlagCompletionFunc(flag, a.completeWith(word))
+}
+
+// completeSubject completes the first argument with the addresses and pods of leases.
+func (a *app) completeSubject(cmd *cobra.Command, args []string, toComplete string) ([]string,
+	cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeWith(func(l lease.Lease) string { return l.Address.String() }, podOf)(cmd, args, toComplete)
+}
+
+func (a *app) completeWith(words ...func(lease.Lease) string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		words := map[string]bool{}
-		_ = a.view(cmd.Context(), func(tx *store.Tx) error {
-			tx.All(func(l lease.Lease, err error) bool {
-				if err == nil && word(l) != "" {
-					words[word(l)] = true
-				}
-				return true
-			})
-			return nil
-		})
-		return slices.Sorted(maps.Keys(words)), cobra.ShellCompDirectiveNoFileComp
+		all := map[string]bool{}
+		leases, _ := (&app{Env: a.Env, defaultState: a.defaultState}).leases(cmd.Context(), everyLease)
+		for _, l := range leases {
+			for _, word := range words {
+				all[word(l)] = true
+			}
+		}
+		delete(all, "")
+		return slices.Sorted(maps.Keys(all)), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// completeSubject completes the argument with the addresses and pods of leases.
-func (a *app) completeSubject(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	var words []string
-	if len(args) == 0 {
-		_ = a.view(cmd.Context(), func(tx *store.Tx) error {
-			tx.All(func(l lease.Lease, err error) bool {
-				if err == nil {
-					words = append(words, l.Address.String())
-				}
-				if err == nil && l.Name != "" {
-					words = append(words, l.Namespace+"/"+l.Name)
-				}
-				return true
-			})
-			return nil
-		})
-	}
-	return words, cobra.ShellCompDirectiveNoFileComp
-}
+func everyLease(lease.Lease) bool { return true }
+
+func podOf(l lease.Lease) string { return qualified(l.Namespace, l.Name) }

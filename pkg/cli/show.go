@@ -3,7 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -20,18 +20,15 @@ the network namespace of the container exists now.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeSubject,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := parseSubject(args[0])
-			if err != nil {
+			if err := a.parse(args); err != nil {
 				return err
 			}
-			leases, err := a.leases(cmd.Context(), func(l lease.Lease) bool {
-				return s.is(l.Address, l.Namespace, l.Name)
-			})
+			leases, err := a.leases(cmd.Context(), everyLease)
 			if err != nil {
 				return err
 			}
 			if len(leases) == 0 {
-				return a.noLease(cmd.Context(), s,
+				return a.noLease(cmd.Context(),
 					fmt.Sprintf("; 'leasectl history %s' shows whether it had one", args[0]))
 			}
 			if a.output == "json" {
@@ -44,39 +41,37 @@ the network namespace of the container exists now.`,
 
 func (a *app) details(leases []lease.Lease) error {
 	now := a.Clock()
-	return table(a.Stdout, func(w io.Writer) {
-		for i, l := range leases {
-			if i > 0 {
-				fmt.Fprintln(w)
-			}
-			r := rowOf(l, now)
-			for _, line := range [][2]string{
-				{"Address", r.Address}, {"Network", r.Network}, {"Data directory", l.Pool.DataDir},
-				{"State", stateText(r)},
-				{"Pod", podText(r)}, {"Pod UID", dash(r.UID)}, {"Interface", r.Interface},
-				{"Container", dash(r.Container)},
-				{"Network namespace", a.netnsText(l, now)}, {"Window", dash(r.Window)},
-				{"Bound at", or(r.BoundAt)}, {"Released at", or(r.ReleasedAt)}, {"Held until", or(r.Until)},
-				{"Refused since", or(stamp(l.RefusedAt.Wall))}, {"Lease", r.ID},
-			} {
-				fmt.Fprintf(w, "%s:\t%s\n", line[0], line[1])
-			}
-			if r.Reservation != "" {
-				fmt.Fprintf(w, "Reservation name:\t%s/%s\n", r.Namespace, r.Reservation)
-			}
-			if l.Leaving {
-				fmt.Fprintln(w, "Note:\tthe pod is being deleted; a new pod of the name waits for the address")
-			}
-			if l.Superseded {
-				fmt.Fprintln(w, "Note:\tthe pod has another address now; this one is released when its sandbox ends")
-			}
+	w := tabwriter.NewWriter(a.Stdout, 0, 4, 3, ' ', 0)
+	for i, l := range leases {
+		if i > 0 {
+			fmt.Fprintln(w)
 		}
-	})
+		r := rowOf(l, now)
+		for _, line := range []cell{
+			{"Address", r.Address}, {"Network", r.Network}, {"Data directory", l.Pool.DataDir}, {"State", r.state()},
+			{"Pod", r.pod()}, {"Pod UID", r.UID}, {"Interface", r.Interface}, {"Container", r.Container},
+			{"Network namespace", a.netnsText(l, now)}, {"Window", r.Window}, {"Bound at", text(r.BoundAt)},
+			{"Released at", text(r.ReleasedAt)}, {"Held until", text(r.Until)},
+			{"Refused since", text(stamp(l.RefusedAt.Wall))}, {"Lease", r.ID},
+		} {
+			fmt.Fprintf(w, "%s:\t%s\n", line.head, dash(line.text))
+		}
+		if r.Reservation != "" {
+			fmt.Fprintf(w, "Reservation name:\t%s/%s\n", r.Namespace, r.Reservation)
+		}
+		if l.Leaving {
+			fmt.Fprintln(w, "Note:\tthe pod is being deleted; a new pod of the name waits for the address")
+		}
+		if l.Superseded {
+			fmt.Fprintln(w, "Note:\tthe pod has another address now; this one is released when its sandbox ends")
+		}
+	}
+	return w.Flush()
 }
 
 func (a *app) netnsText(l lease.Lease, now lease.Instant) string {
 	if l.Holder.Netns.Path == "" {
-		return "-"
+		return ""
 	}
 	life, why := a.Host.QuickState(l.Holder, now.BootID), error(nil)
 	if life == lease.Unknown {
@@ -92,24 +87,22 @@ func (a *app) netnsText(l lease.Lease, now lease.Instant) string {
 	return fmt.Sprintf("%s (%s)", l.Holder.Netns.Path, life)
 }
 
-// noLease prints that the subject has no lease, or that the filters exclude its leases, and
-// returns errProblems.
-func (a *app) noLease(ctx context.Context, s subject, hint string) error {
+// noLease prints that the subject has no lease, or that the flags exclude its leases, and returns
+// errProblems.
+func (a *app) noLease(ctx context.Context, hint string) error {
 	all := *a
-	all.network, all.state = "", ""
-	if s.forName == "" {
+	if all.network, all.state = "", ""; a.address+a.pod != "" {
 		all.forName = ""
 	}
-	found, err := all.leases(ctx, func(l lease.Lease) bool { return s.is(l.Address, l.Namespace, l.Name) })
-	if err != nil {
+	found, err := all.leases(ctx, everyLease)
+	switch {
+	case err != nil:
 		return err
+	case len(found) > 0:
+		a.say("%s has a lease of network %s in state %s, which --network, --for or --state excludes", a.subject(),
+			found[0].Pool.Network, found[0].State)
+	default:
+		a.say("%s has no lease on this node%s", a.subject(), hint)
 	}
-	if len(found) > 0 {
-		hint = ", which --network, --for or --state excludes"
-		fmt.Fprintf(a.Stderr, "leasectl: %s has a lease of network %s in state %s%s\n", s, found[0].Pool.Network,
-			found[0].State, hint)
-		return errProblems
-	}
-	fmt.Fprintf(a.Stderr, "leasectl: %s has no lease on this node%s\n", s, hint)
 	return errProblems
 }

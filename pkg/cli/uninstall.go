@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
 const (
@@ -20,19 +17,20 @@ const (
 	installerName = "install"                                // the init container of the agent's DaemonSet
 )
 
-// clusterKinds are the resources of leasehold's cluster-scoped objects, except for CRDs.
-var clusterKinds = []string{
-	"validatingadmissionpolicybinding", "validatingadmissionpolicy", "mutatingwebhookconfiguration",
-	"validatingwebhookconfiguration", "clusterrolebinding", "clusterrole",
-}
+// The resources of leasehold's cluster-scoped objects, except for CRDs.
+const (
+	webhookKinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
+	clusterKinds = "validatingadmissionpolicybinding,validatingadmissionpolicy," + webhookKinds +
+		",clusterrolebinding,clusterrole"
+)
 
 func (a *app) uninstall() *cobra.Command {
-	k := kubectl.Client{Timeout: 10 * time.Minute}
+	k := &cluster{app: a}
 	var crds, keepObjects bool
 	var conf string
 	c := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Remove leasehold from a cluster, or from a configuration of this node",
+		Short: "Remove leasehold from a cluster",
 		Long: `Remove leasehold from a cluster, with kubectl, in the order in which no pod is left
 waiting and no address is given twice: the webhooks, the manager, the configuration
 of flannel if it names leasehold, the agents, the plugin on each node, everything
@@ -51,139 +49,130 @@ The CRDs and with them all IPReservations and PersistentPodStates stay, unless
 --crds is set.
 
 With --keep-objects it ends when the nodes are done; "helm uninstall", which calls it so
-before it removes the objects, does the rest.
-
-With --conf it only puts back a configuration of this node.`,
-		Example: "  leasectl uninstall\n  kubectl leasehold uninstall --crds\n" +
-			"  leasectl uninstall --conf /etc/cni/net.d/10-bridge.conflist",
-		Args: cobra.NoArgs,
+before it removes the objects, does the rest.`,
+		Example: "  kubectl leasehold uninstall\n  kubectl leasehold uninstall --crds",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := k.checkConf(cmd, conf); err != nil {
+				return err
+			}
 			if conf != "" {
 				return a.restoreFile(conf)
 			}
 			if keepObjects && crds {
 				return usage("--keep-objects and --crds exclude each other")
 			}
-			return a.leave(cmd.Context(), &k, crds, keepObjects)
+			return k.leave(cmd.Context(), crds, keepObjects)
 		},
 	}
-	k.AddFlags(c.Flags())
-	waitFlags(c, &k)
+	k.changeFlags(c, &conf)
 	c.Flags().BoolVar(&crds, "crds", false, "remove the CRDs too, with all their objects")
 	c.Flags().BoolVar(&keepObjects, "keep-objects", false,
 		"remove the plugin, the webhooks and the workloads, and leave all other objects to Helm")
-	c.Flags().StringVar(&conf, "conf", "", "`path` of a CNI configuration of this node")
+	if !a.Plugin {
+		c.Short += ", or from a configuration of this node"
+		c.Long += "\n\nWith --conf it only puts back a configuration of this node."
+		c.Example = "  leasectl uninstall\n  leasectl uninstall --conf /etc/cni/net.d/10-bridge.conflist"
+	}
 	return c
 }
 
 // leave removes leasehold from a cluster. The steps are in one function because their order
 // matters: each step must succeed before the next one begins. Otherwise pods might be pinned that
 // nobody replaces if their node does not accept them, or nodes might be without a plugin.
-func (a *app) leave(ctx context.Context, k *kubectl.Client, crds, keepObjects bool) error {
-	agent, err := k.Get(ctx, "-n", k.Namespace, "daemonset", agentName)
+func (k *cluster) leave(ctx context.Context, crds, keepObjects bool) error {
+	agent, err := k.Own(ctx, "daemonset", agentName)
 	if err != nil {
 		return err
 	}
-	if begun, err := hasBegun(ctx, k); err != nil || agent == nil && !begun {
-		if err != nil {
-			return err
-		}
+	if begun, err := k.hasBegun(ctx); err != nil {
+		return err
+	} else if agent == nil && !begun {
 		return fmt.Errorf("there is no DaemonSet %s in namespace %s; if it was deleted by hand, apply it again first: "+
 			"the nodes still have the plugin", agentName, k.Namespace)
 	}
-	undo, err := undoFlannel(ctx, k)
+	undo, err := k.undoFlannel(ctx)
 	if err != nil {
 		return fmt.Errorf("nothing was removed: %w", err)
 	}
 	if agent != nil {
-		a.step("asking every node, before anything is removed")
-		if err := a.askNodes(ctx, k, agent); err != nil {
+		k.step("asking every node, before anything is removed")
+		if err := k.askNodes(ctx, agent); err != nil {
 			return err
 		}
 	}
-	a.step("removing the webhooks")
-	for _, kind := range []string{"mutatingwebhookconfiguration", "validatingwebhookconfiguration"} {
-		if _, err := k.Run(ctx, nil, "delete", kind, "-l", partOf, "--ignore-not-found"); err != nil {
-			return err
-		}
+	k.step("removing the webhooks")
+	if err := k.Delete(ctx, webhookKinds, "-l", partOf); err != nil {
+		return err
 	}
-	if err := a.stopManager(ctx, k); err != nil {
+	if err := k.stopManager(ctx); err != nil {
 		return err
 	}
 	if undo != nil {
-		a.step("naming host-local in flannel's configuration, and restarting its pods")
-		if err := a.writeFlannel(ctx, k, undo.config, undo.annotations, undo.text); err != nil {
+		k.step("naming host-local in flannel's configuration, and restarting its pods")
+		if err := k.writeFlannel(ctx, *undo); err != nil {
 			return err
 		}
 	}
-	a.step("removing the agents")
-	_, err = k.Run(ctx, nil, "delete", "-n", k.Namespace, "daemonset", agentName, "--ignore-not-found",
-		"--cascade=foreground", "--timeout="+k.Timeout.String())
-	if err != nil {
-		return podsLeft(ctx, k, agentName, err)
+	k.step("removing the agents")
+	if err := k.Delete(ctx, "-n", k.Namespace, "daemonset", agentName, "--cascade=foreground", k.limit()); err != nil {
+		return k.podsLeft(ctx, agentName, err)
 	}
-	a.step("removing the plugin from the nodes")
-	if err := a.cleanNodes(ctx, k, agent); err != nil {
+	k.step("removing the plugin from the nodes")
+	if err := k.cleanNodes(ctx, agent); err != nil {
 		return err
 	}
 	if keepObjects {
-		_, err := k.Run(ctx, nil, "delete", "-n", k.Namespace, "daemonset", uninstallName, "--ignore-not-found")
-		return err
+		return k.Delete(ctx, "-n", k.Namespace, "daemonset", uninstallName)
 	}
-	return a.removeObjects(ctx, k, crds)
+	return k.removeObjects(ctx, crds)
 }
 
-// step prints what a command does next.
+// step prints what a command does next, or a line of its result.
 func (a *app) step(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
+
+// limit is the flag of kubectl that limits the time of a step.
+func (k *cluster) limit() string { return "--timeout=" + k.Timeout.String() }
 
 // removeObjects removes everything of leasehold that is left in a cluster, the CRDs only if crds is
 // set.
-func (a *app) removeObjects(ctx context.Context, k *kubectl.Client, crds bool) error {
-	a.step("removing everything else")
-	for _, kind := range clusterKinds {
-		if _, err := k.Run(ctx, nil, "delete", kind, "-l", partOf, "--ignore-not-found"); err != nil {
-			return err
-		}
+func (k *cluster) removeObjects(ctx context.Context, crds bool) error {
+	k.step("removing everything else")
+	if err := k.Delete(ctx, clusterKinds, "-l", partOf); err != nil {
+		return err
 	}
-	_, err := k.Run(ctx, nil, "delete", "namespace", k.Namespace, "--ignore-not-found", "--timeout="+k.Timeout.String())
-	if err != nil {
+	if err := k.Delete(ctx, "namespace", k.Namespace, k.limit()); err != nil {
 		return err
 	}
 	if !crds {
-		a.step("the CRDs and their objects are left; --crds removes them")
+		k.step("the CRDs and their objects are left; --crds removes them")
 		return nil
 	}
-	for _, label := range []string{partOf, managedBy} {
-		_, err := k.Run(ctx, nil, "delete", "crd", "-l", label, "--ignore-not-found", "--timeout="+k.Timeout.String())
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(k.Delete(ctx, "crd", "-l", partOf, k.limit()), k.Delete(ctx, "crd", "-l", managedBy, k.limit()))
 }
 
 // stopManager scales the manager to zero and waits until its pods are deleted.
-func (a *app) stopManager(ctx context.Context, k *kubectl.Client) error {
-	manager, err := k.Get(ctx, "-n", k.Namespace, "deployment", managerName)
+func (k *cluster) stopManager(ctx context.Context) error {
+	manager, err := k.Own(ctx, "deployment", managerName)
 	if err != nil || manager == nil {
 		return err
 	}
-	a.step("stopping the manager")
+	k.step("stopping the manager")
 	if _, err := k.Run(ctx, nil, "scale", "-n", k.Namespace, "deployment", managerName, "--replicas=0"); err != nil {
 		return err
 	}
 	_, err = k.Run(ctx, nil, "wait", "-n", k.Namespace, "pod", "--for=delete", "-l",
-		"app.kubernetes.io/name="+managerName, "--timeout="+k.Timeout.String())
-	return podsLeft(ctx, k, managerName, err)
+		"app.kubernetes.io/name="+managerName, k.limit())
+	return k.podsLeft(ctx, managerName, err)
 }
 
 // podsLeft adds to an error the pods with a name in their label that are left, by node. It returns
 // nil if err is nil.
-func podsLeft(ctx context.Context, k *kubectl.Client, name string, err error) error {
+func (k *cluster) podsLeft(ctx context.Context, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	pods, e := k.Get(ctx, "-n", k.Namespace, "pod", "-l", "app.kubernetes.io/name="+name)
+	pods, e := k.Own(ctx, "pod", "-l", "app.kubernetes.io/name="+name)
 	err = errors.Join(err, e)
 	for _, p := range pods.List("items") {
 		err = errors.Join(err, fmt.Errorf("pod %s of node %s has not ended", p.Text("metadata", "name"),

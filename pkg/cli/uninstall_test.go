@@ -107,7 +107,7 @@ func (k fakeKubectl) uninstall(flags ...string) (exit int, text string, changes 
 
 // asked are the changes of a call that only asks the nodes.
 var asked = []string{"apply -f -",
-	"delete -n leasehold-system daemonset leasehold-uninstall --ignore-not-found --wait=false"}
+	"delete -n leasehold-system daemonset leasehold-uninstall --wait=false --ignore-not-found"}
 
 func TestUninstallAsksEveryNodeFirst(t *testing.T) {
 	for _, c := range []struct {

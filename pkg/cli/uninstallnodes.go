@@ -16,8 +16,8 @@ import (
 const dryRun = "--dry-run"
 
 // hasBegun reports whether a former call has begun to remove the plugin from the nodes.
-func hasBegun(ctx context.Context, k *kubectl.Client) (bool, error) {
-	daemon, err := k.Get(ctx, "-n", k.Namespace, "daemonset", uninstallName)
+func (k *cluster) hasBegun(ctx context.Context) (bool, error) {
+	daemon, err := k.Own(ctx, "daemonset", uninstallName)
 	if err != nil || daemon == nil {
 		return false, err
 	}
@@ -31,26 +31,25 @@ func isDryRun(containers []kubectl.Object) bool {
 
 // askNodes asks each node whether leasehold can be removed from it, and prints what each has to
 // say. It returns an error if one cannot, or does not answer in time.
-func (a *app) askNodes(ctx context.Context, k *kubectl.Client, agent kubectl.Object) error {
-	if err := a.runOnNodes(ctx, k, agent, dryRun); err != nil {
+func (k *cluster) askNodes(ctx context.Context, agent kubectl.Object) error {
+	if err := k.runOnNodes(ctx, agent, dryRun); err != nil {
 		return err
 	}
-	if err := a.waitForNodes(ctx, k, true); err != nil {
+	if err := k.waitForNodes(ctx, true); err != nil {
 		// The context may be done.
-		_, e := k.Run(context.WithoutCancel(ctx), nil, "delete", "-n", k.Namespace, "daemonset", uninstallName,
-			"--ignore-not-found", "--wait=false")
+		e := k.Delete(context.WithoutCancel(ctx), "-n", k.Namespace, "daemonset", uninstallName, "--wait=false")
 		err = fmt.Errorf("nothing was removed: %w\nremove the causes, then run this command again", err)
 		return errors.Join(err, e)
 	}
-	a.step("leasehold can be removed from all nodes")
+	k.step("leasehold can be removed from all nodes")
 	return nil
 }
 
 // cleanNodes removes the plugin from each node, and prints what is left there. If agent is nil, a
 // former call has begun that, and cleanNodes continues it.
-func (a *app) cleanNodes(ctx context.Context, k *kubectl.Client, agent kubectl.Object) (err error) {
+func (k *cluster) cleanNodes(ctx context.Context, agent kubectl.Object) (err error) {
 	if agent != nil {
-		err = a.runOnNodes(ctx, k, agent)
+		err = k.runOnNodes(ctx, agent)
 	} else {
 		// The kubelet waits for up to five minutes before it repeats a container that has failed.
 		_, err = k.Run(ctx, nil, "rollout", "restart", "-n", k.Namespace, "daemonset/"+uninstallName)
@@ -58,7 +57,7 @@ func (a *app) cleanNodes(ctx context.Context, k *kubectl.Client, agent kubectl.O
 	if err != nil {
 		return err
 	}
-	if err := a.waitForNodes(ctx, k, false); err != nil {
+	if err := k.waitForNodes(ctx, false); err != nil {
 		return fmt.Errorf("leasehold is not removed from all nodes: %w\npods start and end on them as before; "+
 			"remove the causes, then run this command again, which continues here", err)
 	}
@@ -67,7 +66,7 @@ func (a *app) cleanNodes(ctx context.Context, k *kubectl.Client, agent kubectl.O
 
 // runOnNodes applies the DaemonSet whose pods remove the plugin from the nodes. more are further
 // arguments of the installer.
-func (a *app) runOnNodes(ctx context.Context, k *kubectl.Client, agent kubectl.Object, more ...string) error {
+func (k *cluster) runOnNodes(ctx context.Context, agent kubectl.Object, more ...string) error {
 	daemon, err := uninstaller(agent, more...)
 	if err != nil {
 		return err
@@ -108,17 +107,17 @@ const (
 // waitForNodes waits until the installer has succeeded on all nodes, and prints what the nodes say
 // and what it waits for. It returns an error with the nodes that are left after the time limit; if
 // the nodes are only asked, as soon as each has answered.
-func (a *app) waitForNodes(ctx context.Context, k *kubectl.Client, asking bool) error {
+func (k *cluster) waitForNodes(ctx context.Context, asking bool) error {
 	printed := map[string]bool{}
 	say := func(format string, args ...any) {
 		if text := fmt.Sprintf(format, args...); !printed[text] {
 			printed[text] = true
-			a.step("  %s", text)
+			k.step("  %s", text)
 		}
 	}
 	for began := time.Now(); ; {
 		waited := time.Since(began)
-		answers, err := nodeAnswers(ctx, k, asking, waited > quiet)
+		answers, err := k.nodeAnswers(ctx, asking, waited > quiet)
 		if err != nil {
 			answers = []nodeAnswer{{text: err.Error()}}
 		}
@@ -144,35 +143,39 @@ func (a *app) waitForNodes(ctx context.Context, k *kubectl.Client, asking bool) 
 		case waited > k.Timeout:
 			return fmt.Errorf("these nodes have not ended after %s:\n  %s", k.Timeout, strings.Join(left, "\n  "))
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pollNodes):
+		if err := sleep(ctx, pollNodes); err != nil {
+			return err
 		}
+	}
+}
+
+// sleep waits, and returns an error if the context is done before.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
 	}
 }
 
 // nodeAnswers returns the answer of each node, to the installer that only asks or to the one that
 // removes. If why is set, it reads the nodes, too, and says of those that do not answer why.
-func nodeAnswers(ctx context.Context, k *kubectl.Client, asking, why bool) (all []nodeAnswer, err error) {
-	daemon, err := k.Get(ctx, "-n", k.Namespace, "daemonset", uninstallName)
+func (k *cluster) nodeAnswers(ctx context.Context, asking, why bool) (all []nodeAnswer, err error) {
+	daemon, err := k.Own(ctx, "daemonset", uninstallName)
 	if err != nil {
 		return nil, err
 	}
-	number := func(keys ...string) int {
-		n, _ := daemon.Field(keys...).(float64)
-		return int(n)
-	}
-	if number("status", "observedGeneration") < number("metadata", "generation") {
+	if daemon.Number("status", "observedGeneration") < daemon.Number("metadata", "generation") {
 		return nil, fmt.Errorf("the controller manager has not seen the DaemonSet %s", uninstallName)
 	}
-	pods, err := k.Get(ctx, "-n", k.Namespace, "pod", "-l", "app.kubernetes.io/name="+uninstallName)
+	pods, err := k.Own(ctx, "pod", "-l", "app.kubernetes.io/name="+uninstallName)
 	if err != nil {
 		return nil, err
 	}
 	ready := map[string]kubectl.Object{}
 	if why {
-		if ready, err = readyConditions(ctx, k); err != nil {
+		if ready, err = k.readyConditions(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -181,7 +184,7 @@ func nodeAnswers(ctx context.Context, k *kubectl.Client, asking, why bool) (all 
 			all = append(all, answerOf(p, ready[p.Text("spec", "nodeName")]))
 		}
 	}
-	if missing := number("status", "desiredNumberScheduled") - len(all); missing > 0 {
+	if missing := daemon.Number("status", "desiredNumberScheduled") - len(all); missing > 0 {
 		all = append(all, nodeAnswer{text: fmt.Sprintf("nodes without a pod of the DaemonSet %s: %d", uninstallName,
 			missing)})
 	}
@@ -199,7 +202,7 @@ func isOf(pod, daemon kubectl.Object) bool {
 }
 
 // readyConditions returns the condition Ready of each node.
-func readyConditions(ctx context.Context, k *kubectl.Client) (map[string]kubectl.Object, error) {
+func (k *cluster) readyConditions(ctx context.Context) (map[string]kubectl.Object, error) {
 	nodes, err := k.Get(ctx, "nodes")
 	all := map[string]kubectl.Object{}
 	for _, n := range nodes.List("items") {

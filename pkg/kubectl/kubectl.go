@@ -66,6 +66,17 @@ func (k *Client) Get(ctx context.Context, args ...string) (Object, error) {
 	return o, json.Unmarshal(out, &o)
 }
 
+// Own returns an object of leasehold's namespace as Get does.
+func (k *Client) Own(ctx context.Context, args ...string) (Object, error) {
+	return k.Get(ctx, append([]string{"-n", k.Namespace}, args...)...)
+}
+
+// Delete deletes the objects that the arguments name, or as many of them as there are.
+func (k *Client) Delete(ctx context.Context, args ...string) error {
+	_, err := k.Run(ctx, nil, append(append([]string{"delete"}, args...), "--ignore-not-found")...)
+	return err
+}
+
 // Rollout waits until all pods of a DaemonSet are up to date and available. It returns an error if
 // that takes longer than Timeout.
 func (k *Client) Rollout(ctx context.Context, namespace, name string) error {
@@ -87,6 +98,12 @@ func (o Object) Field(keys ...string) any {
 func (o Object) Text(keys ...string) string {
 	s, _ := o.Field(keys...).(string)
 	return s
+}
+
+// Number returns the number at a path of keys, 0 if there is none.
+func (o Object) Number(keys ...string) int {
+	n, _ := o.Field(keys...).(float64)
+	return int(n)
 }
 
 // List returns the objects in the list at a path of keys. Elements that are not objects are
