@@ -41,15 +41,16 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			}
 			plan := slices.DeleteFunc(maintain.Plan(survey),
 				func(p maintain.Action) bool { return !a.selected(p.Lease) })
-			if !dryRun {
-				a.progress("%d steps", len(plan))
-				done, err := a.service().Act(cmd.Context(), plan)
-				if err != nil {
-					a.say("%d of %d steps were done", len(done.Taken), len(plan))
-					return err
-				}
+			if dryRun {
+				return a.printPlan(plan, true)
 			}
-			return a.printPlan(plan, dryRun)
+			a.progress("%d steps", len(plan))
+			done, err := a.service().Act(cmd.Context(), plan)
+			var performed []maintain.Action
+			for _, i := range done.Taken {
+				performed = append(performed, plan[i])
+			}
+			return errors.Join(a.printPlan(performed, false), err)
 		},
 	}
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done, and why, without doing it")

@@ -3,6 +3,8 @@ package maintain
 import (
 	"context"
 	"errors"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -24,14 +26,20 @@ const (
 
 // ActResult is the result of Act.
 type ActResult struct {
-	// Taken are the indexes in the plan of the actions that were performed or were no longer due.
+	// Taken are the indexes in the plan of the actions that were performed.
 	Taken   []int
 	Longest time.Duration // the longest time that the store's lock was held
 }
 
 // Act performs the actions of a plan. It skips those that are no longer due.
 func (s *Service) Act(ctx context.Context, plan []Action) (ActResult, error) {
-	return s.inSteps(ctx, len(plan), func(c *transact.Call, i int) error { return perform(c, plan[i]) })
+	performed := make([]bool, len(plan))
+	out, err := s.inSteps(ctx, len(plan), func(c *transact.Call, i int) (err error) {
+		performed[i], err = perform(c, plan[i])
+		return err
+	})
+	out.Taken = slices.DeleteFunc(out.Taken, func(i int) bool { return !performed[i] })
+	return out, err
 }
 
 // inSteps performs a number of steps, a few in each transaction, with pauses between transactions
@@ -100,21 +108,21 @@ func (s *Service) someSteps(ctx context.Context, first, end int, take func(*tran
 	return n, worked, cost, err
 }
 
-// perform performs one action of a plan if it is still due. It does not scan the processes of the
-// node again, because that takes too long while the lock is held, and because a namespace that the
-// survey has found dead cannot come back.
+// perform performs one action of a plan if it is still due, and reports whether it was. It does not
+// scan the processes of the node again, because that takes too long while the lock is held, and
+// because a namespace that the survey has found dead cannot come back.
 //
 // For Repair it only reads the record, because every call repairs a damaged record that it reads.
-func perform(c *transact.Call, a Action) error {
+func perform(c *transact.Call, a Action) (performed bool, err error) {
 	switch a.Do {
 	case Replay:
-		return nil // every transaction begins by replaying spooled DELs
+		return true, nil // every transaction begins by replaying spooled DELs
 	case Adopt:
-		return c.AdoptFile(a.Lease.Pool, a.Lease.Address)
+		return true, c.AdoptFile(a.Lease.Pool, a.Lease.Address)
 	}
 	l, err := c.Tx.Get(a.Lease.Pool, a.Lease.Address)
-	if err != nil || l.ID != a.Lease.ID || l.State != a.Lease.State || l.Holder != a.Lease.Holder {
-		return err
+	if err != nil || a.Do == Repair || l.ID != a.Lease.ID || l.State != a.Lease.State || l.Holder != a.Lease.Holder {
+		return a.Do == Repair, err
 	}
 	switch a.Do {
 	case Release:
@@ -131,7 +139,11 @@ func perform(c *transact.Call, a Action) error {
 		c.SetProven(l.Holder, a.Life)
 		err = c.ReleaseUnmirrored([]lease.Lease{l})
 	}
-	return err
+	if err != nil {
+		return false, err
+	}
+	next, err := c.Tx.Get(a.Lease.Pool, a.Lease.Address)
+	return !reflect.DeepEqual(next, l), err
 }
 
 // pace limits the effect of a long plan on plugins, which wait for the store's lock. The steps of a
