@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -55,19 +56,8 @@ func (r release) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.writeManifests(digests); err != nil {
-		return err
-	}
-	if err := r.writeKrew(); err != nil {
-		return err
-	}
-	if err := r.writeChart(digests); err != nil {
-		return err
-	}
-	if err := r.writeBOM(paths, modules); err != nil {
-		return err
-	}
-	return r.writeChecksums()
+	return errors.Join(r.writeManifests(digests), r.writeKrew(), r.writeChart(digests), r.writeBOM(paths, modules),
+		r.writeChecksums())
 }
 
 // writePrograms builds all programs in the directory work, and writes an archive of them and of the
@@ -89,7 +79,7 @@ func (r release) writePrograms(ctx context.Context, work string, licences []imag
 		if err != nil {
 			return nil, err
 		}
-		if err := r.write(fmt.Sprintf("leasehold-%s-linux-%s.tar.gz", r.version, arch), data); err != nil {
+		if err := r.write(r.programsArchive(arch), data); err != nil {
 			return nil, err
 		}
 	}
@@ -133,11 +123,31 @@ func (r release) writeChecksums() error {
 	return r.write("SHA256SUMS", []byte(sums.String()))
 }
 
-func sortedValues(m map[string]string) []string {
-	var values []string
-	for _, v := range m {
-		values = append(values, v)
+// writeKrew writes the manifest of the kubectl plugin for krew, with the version and the sums of
+// the archives, which must have been written before. It has all architectures, or is left out.
+func (r release) writeKrew() error {
+	if len(r.archs) < len(allArchs) {
+		return nil
 	}
-	slices.Sort(values)
-	return values
+	data, err := os.ReadFile(filepath.Join(r.repo, "daemonset/krew.yaml"))
+	if err != nil {
+		return err
+	}
+	replace := []string{"@VERSION@", r.version}
+	for _, arch := range r.archs {
+		archive, err := os.ReadFile(filepath.Join(r.dir, r.programsArchive(arch)))
+		if err != nil {
+			return err
+		}
+		replace = append(replace, "@"+arch+"@", fmt.Sprintf("%x", sha256.Sum256(archive)))
+	}
+	return r.write(fmt.Sprintf("leasehold-%s-krew.yaml", r.version),
+		[]byte(strings.NewReplacer(replace...).Replace(string(data))))
 }
+
+// programsArchive is the file with the programs for an architecture.
+func (r release) programsArchive(arch string) string {
+	return fmt.Sprintf("leasehold-%s-linux-%s.tar.gz", r.version, arch)
+}
+
+func sortedValues(m map[string]string) []string { return slices.Sorted(maps.Values(m)) }

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"archive/tar"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -124,8 +122,8 @@ func (r release) push(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := unpack(archives[0], dir); err != nil {
-		return fmt.Errorf("%s: %w", archives[0], err)
+	if text, err := exec.CommandContext(ctx, "tar", "-C", dir, "-xf", archives[0]).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", archives[0], err, text)
 	}
 	layout, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
@@ -153,37 +151,4 @@ func (r release) push(ctx context.Context) error {
 		fmt.Printf("%s/%s:%s@%s\n", r.registry, base, tag, m.Digest)
 	}
 	return nil
-}
-
-// unpack unpacks an archive into a directory, and nowhere else.
-func unpack(archive, dir string) error {
-	f, err := os.Open(archive)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if err := root.MkdirAll(filepath.Dir(h.Name), 0o755); err != nil {
-			return err
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			return err
-		}
-		if err := root.WriteFile(h.Name, data, 0o644); err != nil {
-			return err
-		}
-	}
 }

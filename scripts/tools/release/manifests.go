@@ -9,9 +9,7 @@ import (
 
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
-	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
-	"sigs.k8s.io/yaml"
 )
 
 // platforms returns the names of the overlays.
@@ -49,58 +47,46 @@ func (r release) writeManifests(digests map[string]string) error {
 	return nil
 }
 
-// pull lets a workload pull its images. Those of the base are never pulled, because no registry has
-// them.
-const pull = `apiVersion: apps/v1
-kind: %s
-metadata:
-  name: leasehold-%s
-  namespace: leasehold-system
-spec:
-  template:
-    spec:
-      %s:
-      - name: %s
-        imagePullPolicy: IfNotPresent
+// published are the changes of an overlay for a release. The images of the base are never pulled,
+// because no registry has them.
+const published = `resources: [%s]
+patches:
+- target: {kind: DaemonSet|Deployment}
+  patch: '- {op: replace, path: /spec/template/spec/containers/0/imagePullPolicy, value: IfNotPresent}'
+- target: {kind: DaemonSet}
+  patch: '- {op: replace, path: /spec/template/spec/initContainers/0/imagePullPolicy, value: IfNotPresent}'
+images:
 `
 
-// render returns the objects of an overlay. Without digests the images are those of the base.
+// render returns the objects of an overlay, with the images of the base, or with those of the
+// release if there are digests.
 func (r release) render(platform string, digests map[string]string) (resmap.ResMap, error) {
-	work, err := os.MkdirTemp("", "overlay")
+	dir, err := filepath.EvalSymlinks(filepath.Join(r.repo, "daemonset/overlays", platform))
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(work)
-	if work, err = filepath.EvalSymlinks(work); err != nil {
-		return nil, err
-	}
-	overlay, err := filepath.EvalSymlinks(filepath.Join(r.repo, "daemonset/overlays", platform))
-	if err != nil {
-		return nil, err
-	}
-	if overlay, err = filepath.Rel(work, overlay); err != nil {
-		return nil, err
-	}
-	k := types.Kustomization{Resources: []string{overlay}}
 	if digests != nil {
-		for _, p := range [][4]any{
-			{"DaemonSet", "agent", "initContainers", "install"},
-			{"DaemonSet", "agent", "containers", "agent"},
-			{"Deployment", "manager", "containers", "manager"},
-		} {
-			k.Patches = append(k.Patches, types.Patch{Patch: fmt.Sprintf(pull, p[:]...)})
+		work, err := os.MkdirTemp("", "overlay")
+		if err != nil {
+			return nil, err
 		}
+		defer os.RemoveAll(work)
+		if work, err = filepath.EvalSymlinks(work); err != nil {
+			return nil, err
+		}
+		overlay, err := filepath.Rel(work, dir)
+		if err != nil {
+			return nil, err
+		}
+		text := fmt.Sprintf(published, overlay)
+		for _, name := range slices.Sorted(maps.Keys(digests)) {
+			text += fmt.Sprintf("- {name: leasehold/%[1]s, newName: %[2]s/%[1]s, digest: %[3]q}\n", name, r.registry,
+				digests[name])
+		}
+		if err := os.WriteFile(filepath.Join(work, "kustomization.yaml"), []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+		dir = work
 	}
-	for _, name := range slices.Sorted(maps.Keys(digests)) {
-		k.Images = append(k.Images, types.Image{Name: "leasehold/" + name, NewName: r.registry + "/" + name,
-			Digest: digests[name]})
-	}
-	data, err := yaml.Marshal(k)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(filepath.Join(work, "kustomization.yaml"), data, 0o644); err != nil {
-		return nil, err
-	}
-	return krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), work)
+	return krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 }

@@ -141,6 +141,31 @@ func testPrograms(t *testing.T, r release) {
 	}
 }
 
+// krewPlugin is a plugin manifest of krew.
+type krewPlugin struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	Spec struct {
+		Version          string         `json:"version"`
+		Homepage         string         `json:"homepage"`
+		ShortDescription string         `json:"shortDescription"`
+		Description      string         `json:"description"`
+		Platforms        []krewPlatform `json:"platforms"`
+	} `json:"spec"`
+}
+
+type krewPlatform struct {
+	Selector struct {
+		MatchLabels map[string]string `json:"matchLabels"`
+	} `json:"selector"`
+	URI    string `json:"uri"`
+	SHA256 string `json:"sha256"`
+	Bin    string `json:"bin"`
+}
+
 // testKrew checks the manifest of the kubectl plugin by the rules of krew, and runs the program of
 // the archive under the name that krew gives it.
 func testKrew(t *testing.T, r release) {
