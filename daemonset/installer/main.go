@@ -164,8 +164,7 @@ func openAnswer() func(string) {
 	}
 }
 
-// report logs the success of a command, and returns err. done is whether the command changed
-// anything.
+// report logs the success of a command, and returns err. done says whether it changed anything.
 func report(log *slog.Logger, done bool, err error, text, dir string) error {
 	if err == nil {
 		log.Info(text, "directory", dir, "changed", done)

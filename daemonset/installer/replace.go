@@ -75,7 +75,7 @@ func (b bin) tryReplace(program *os.File) (done bool, err error) {
 		}
 	}
 	if before.usable && !before.ours {
-		if err := b.keep(before); err != nil {
+		if err := b.keep(); err != nil {
 			return false, err
 		}
 	}
@@ -166,20 +166,21 @@ func (b bin) clean() error {
 	return err
 }
 
-// keep keeps the present host-local, in place of one that was kept before. now is what look has
-// returned for it. keep returns errChanged if host-local has been removed since.
-func (b bin) keep(now program) error {
+// keep keeps the present host-local, in place of one that was kept before. It returns errChanged if
+// host-local has been removed since look.
+func (b bin) keep() error {
 	tmp := b.path(unfinished + "kept")
-	var err error
-	if now.link != "" {
-		err = os.Symlink(now.link, tmp)
+	link, err := os.Readlink(b.path(hostLocal))
+	if err == nil {
+		// Where fs.protected_hardlinks is set, nobody may hard-link symbolic links of other users.
+		err = os.Symlink(link, tmp)
 	} else {
 		// A hard link, not a copy: a program that is still writing the file continues to write the
 		// same file.
 		err = os.Link(b.path(hostLocal), tmp)
-		if errors.Is(err, fs.ErrNotExist) {
-			return errChanged // another program has removed it since look
-		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return errChanged // another program has removed it since look
 	}
 	if err != nil {
 		return err
@@ -202,9 +203,8 @@ func (b bin) dropKept() error {
 // program describes what is at a path in the directory of plugins.
 type program struct {
 	exists bool
-	link   string // the target, if it is a symbolic link
-	usable bool   // an executable file, or a link to one
-	ours   bool   // leasehold's plugin, of any version, or a link to it
+	usable bool // an executable file, or a link to one
+	ours   bool // leasehold's plugin, of any version, or a link to it
 	stamp  stamp
 }
 
@@ -223,35 +223,29 @@ func stampOf(info fs.FileInfo) stamp {
 
 // look examines a path. It returns the zero program if nothing is there. It returns an error if the
 // path could not be read, or leads to something other than a regular file. For a link to a file
-// that does not exist, only exists, link and stamp are set.
-func look(path string) (program, error) {
+// that does not exist, only exists and stamp are set.
+func look(path string) (p program, err error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return program{}, nil
+		return p, nil
 	}
 	if err != nil {
-		return program{}, err
+		return p, err
 	}
-	p := program{exists: true, stamp: stampOf(info)}
-	if info.Mode()&fs.ModeSymlink != 0 {
-		if p.link, err = os.Readlink(path); err != nil {
-			return program{}, err
-		}
-		info, err = os.Stat(path)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP) {
-			return p, nil
-		}
-		if err != nil {
-			return program{}, err
-		}
-	}
-	if !info.Mode().IsRegular() {
-		return program{}, fmt.Errorf("%s is not a file (%s)", path, info.Mode())
+	p = program{exists: true, stamp: stampOf(info)}
+	info, err = os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP):
+		return p, nil
+	case err != nil:
+		return p, err
+	case !info.Mode().IsRegular():
+		return p, fmt.Errorf("%s is not a file (%s)", path, info.Mode())
 	}
 	p.usable = info.Mode().Perm()&0o111 != 0 && info.Size() > 0
 	f, err := os.Open(path)
 	if err != nil {
-		return program{}, err
+		return p, err
 	}
 	defer f.Close()
 	p.ours, err = cniconf.IsLeasehold(f)

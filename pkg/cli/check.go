@@ -1,7 +1,8 @@
 package cli
 
 import (
-	"fmt"
+	"errors"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -31,26 +32,20 @@ exit status is then 1. Nothing is changed.`,
 			if err != nil {
 				return err
 			}
-			if a.output == "json" {
-				if err := a.printJSON(checked{leases, found}); err != nil {
-					return err
-				}
-			} else {
-				for _, f := range found {
-					fmt.Fprintln(a.Stdout, f)
-				}
-			}
-			if len(found) > 0 {
-				return errProblems
-			}
 			switch {
 			case a.output == "json":
-			case read:
-				fmt.Fprintf(a.Stdout, "no problems found: %d leases\n", leases)
+				err = a.printJSON(checked{leases, found})
+			case !read:
+				a.step("there is no store in %s: the plugin was never used", a.Dirs.State)
+			case len(found) == 0:
+				a.step("no problems found: %d leases", leases)
 			default:
-				fmt.Fprintf(a.Stdout, "there is no store in %s: the plugin was never used\n", a.Dirs.State)
+				a.step("%s", strings.Join(found, "\n"))
 			}
-			return nil
+			if len(found) > 0 {
+				err = errors.Join(err, errProblems)
+			}
+			return err
 		},
 	}
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -39,10 +38,10 @@ found but something could not be checked.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if confDir == "" {
-				confDir = first(runtimeDirs(runtimeConf, confKeys), "/etc/cni/net.d")[0]
+				confDir = runtimeDirs(runtimeConf, confKeys, "/etc/cni/net.d")[0]
 			}
 			if len(binDirs) == 0 {
-				binDirs = first(runtimeDirs(runtimeConf, binKeys), "/opt/cni/bin")
+				binDirs = runtimeDirs(runtimeConf, binKeys, "/opt/cni/bin")
 			}
 			if maxFiles == 0 {
 				maxFiles = -1
@@ -77,9 +76,9 @@ var (
 
 // runtimeDirs returns the directories that the configuration files of a container runtime name
 // under one of the keys. patterns are the glob patterns of the files, separated by commas. If
-// several files name directories, those in the last file are returned. runtimeDirs returns nil if
-// no file names any.
-func runtimeDirs(patterns string, keys *regexp.Regexp) (dirs []string) {
+// several files name directories, those in the last file are returned, and byDefault if none does.
+func runtimeDirs(patterns string, keys *regexp.Regexp, byDefault string) []string {
+	dirs := []string{byDefault}
 	for pattern := range strings.SplitSeq(patterns, ",") {
 		paths, _ := filepath.Glob(pattern) // an error means that the pattern is invalid: no file matches
 		for _, path := range paths {
@@ -95,14 +94,6 @@ func runtimeDirs(patterns string, keys *regexp.Regexp) (dirs []string) {
 	return dirs
 }
 
-// first returns the list, or a list of byDefault if the list is empty.
-func first(list []string, byDefault string) []string {
-	if len(list) == 0 {
-		return []string{byDefault}
-	}
-	return list
-}
-
 // report prints a report.
 func (a *app) report(r doctor.Report) error {
 	if a.output == "json" {
@@ -111,19 +102,19 @@ func (a *app) report(r doctor.Report) error {
 		}
 	} else {
 		for _, f := range r.Findings {
-			fmt.Fprintf(a.Stdout, "%s (%s)\n  found:   %s\n  effect:  %s\n", f.Reason, f.Subject, f.What, f.Why)
-			for i, line := range f.Repair {
-				fmt.Fprintf(a.Stdout, "%-11s%s\n", map[bool]string{true: "  repair:"}[i == 0], line)
+			a.step("%s (%s)\n  found:   %s\n  effect:  %s", f.Reason, f.Subject, f.What, f.Why)
+			if len(f.Repair) > 0 {
+				a.step("  repair:  %s", strings.Join(f.Repair, "\n           "))
 			}
 			if f.Decide != "" {
-				fmt.Fprintf(a.Stdout, "  decide:  %s\n", f.Decide)
+				a.step("  decide:  %s", f.Decide)
 			}
 		}
 		for _, u := range r.Unchecked {
-			fmt.Fprintf(a.Stdout, "not checked: %s: %s\n", u.Check, u.Error)
+			a.step("not checked: %s: %s", u.Check, u.Error)
 		}
 		if len(r.Findings)+len(r.Unchecked) == 0 {
-			fmt.Fprintln(a.Stdout, "nothing was found")
+			a.step("nothing was found")
 		}
 	}
 	switch {

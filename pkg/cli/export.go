@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -18,8 +17,7 @@ func (a *app) export() *cobra.Command {
 		Long: `Synchronize host-local's directory of each network with the store, so that
 host-local can serve the next call. The plugin does the same with every call; this
 command is for a damaged directory, and for the time before uninstalling.`,
-		Example: "  leasectl export --format host-local",
-		Args:    cobra.NoArgs,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if format != "host-local" {
 				return usage("invalid --format %q; want host-local", format)
@@ -34,7 +32,7 @@ command is for a damaged directory, and for the time before uninstalling.`,
 		},
 	}
 	c.Flags().StringVar(&format, "format", "host-local", "format of the files: host-local")
-	complete(c, "format", "host-local")
+	_ = c.Flags().MarkHidden("format") // there is no other
 	return c
 }
 
@@ -54,7 +52,7 @@ func (a *app) printExported(pools []lease.Pool) error {
 		return a.printJSON(all)
 	}
 	for _, e := range all {
-		fmt.Fprintf(a.Stdout, "%s is in sync with the store\n", e.Path)
+		a.step("%s is in sync with the store", e.Path)
 	}
 	return nil
 }

@@ -57,32 +57,22 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 	return c
 }
 
-// step is the JSON form of an action. Its fields are a stable interface.
+// step is the JSON form of an action, and of its lease. Its fields are a stable interface.
 type step struct {
-	Action    string `json:"action"`
-	Network   string `json:"network"`
-	Address   string `json:"address"`
-	Namespace string `json:"namespace"`
-	Pod       string `json:"pod"`
-	Interface string `json:"interface"`
-	Container string `json:"container"`
-	ID        string `json:"id"`
-	Reason    string `json:"reason"`
-	DryRun    bool   `json:"dryRun"`
+	Action string `json:"action"`
+	row
+	Reason string `json:"reason"`
+	DryRun bool   `json:"dryRun"`
 }
 
 func (a *app) printPlan(plan []maintain.Action, dryRun bool) error {
 	now := a.Clock()
 	steps := make([]step, len(plan))
 	for i, p := range plan {
-		r := rowOf(p.Lease, now)
-		steps[i] = step{
-			Action: string(p.Do), Network: r.Network, Address: r.Address, Namespace: r.Namespace, Pod: r.Pod,
-			Interface: r.Interface, Container: r.Container, ID: r.ID, Reason: p.Reason, DryRun: dryRun,
-		}
+		steps[i] = step{string(p.Do), rowOf(p.Lease, now), p.Reason, dryRun}
 	}
 	return printRows(a, steps, func(s step) (narrow, wide []cell) {
-		return []cell{{"ACTION", s.Action}, {"NETWORK", s.Network}, {"ADDRESS", s.Address},
-			{"POD", qualified(s.Namespace, s.Pod)}, {"CONTAINER", short(s.Container)}, {"REASON", s.Reason}}, nil
+		return []cell{{"ACTION", s.Action}, {"NETWORK", s.Network}, {"ADDRESS", s.Address}, {"POD", s.pod()},
+			{"CONTAINER", short(s.Container)}, {"REASON", s.Reason}}, nil
 	})
 }

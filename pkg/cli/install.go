@@ -132,12 +132,12 @@ func (a *app) printDiff(name string, before, after []byte) {
 	for last < min(len(old), len(new))-first && old[len(old)-1-last] == new[len(new)-1-last] {
 		last++
 	}
-	fmt.Fprintf(a.Stdout, "--- %s\n+++ %s\n@@ -%d +%d @@\n", name, name, first+1, first+1)
+	a.step("--- %s\n+++ %s\n@@ -%d +%d @@", name, name, first+1, first+1)
 	for _, line := range old[first : len(old)-last] {
-		fmt.Fprintln(a.Stdout, "-"+line)
+		a.step("-%s", line)
 	}
 	for _, line := range new[first : len(new)-last] {
-		fmt.Fprintln(a.Stdout, "+"+line)
+		a.step("+%s", line)
 	}
 }
 
@@ -293,7 +293,7 @@ func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if bytes.Equal(content, changed) {
-		fmt.Fprintf(a.Stdout, "%s is so already\n", path)
+		a.step("%s is so already", path)
 		return nil
 	}
 	a.printDiff(path, content, changed)
@@ -318,7 +318,7 @@ func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error
 	if err := files.Replace(path, path, changed); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.Stdout, "what was there is in %s\n", path+cniconf.BackupSuffix)
+	a.step("what was there is in %s", path+cniconf.BackupSuffix)
 	return nil
 }
 
@@ -338,7 +338,7 @@ func (a *app) restoreFile(path string) error {
 		return err
 	}
 	if u.Edited {
-		fmt.Fprintf(a.Stdout, "what was there is in %s\n", path+cniconf.UndoneSuffix)
+		a.step("what was there is in %s", path+cniconf.UndoneSuffix)
 	}
 	return nil
 }

@@ -57,27 +57,22 @@ pod while the container still uses it.`,
 	return c
 }
 
-// released is the JSON form of the release of a lease. Its fields are a stable interface. Error is
-// "" if the lease was released.
+// released is the JSON form of a lease as it was before its release. Its fields are a stable
+// interface. Error is "" if the lease was released.
 type released struct {
-	Network   string `json:"network"`
-	Address   string `json:"address"`
-	Namespace string `json:"namespace"`
-	Pod       string `json:"pod"`
-	ID        string `json:"id"`
-	Error     string `json:"error"`
+	row
+	Error string `json:"error"`
 }
 
 func (a *app) printReleased(done []maintain.Revoked) (err error) {
-	all := []released{}
+	all, now := []released{}, a.Clock()
 	for _, r := range done {
-		l := r.Lease
-		one := released{l.Pool.Network, l.Address.String(), l.Namespace, l.Name, l.ID, ""}
+		one := released{row: rowOf(r.Lease, now)}
 		if r.Err != nil {
 			err, one.Error = errProblems, r.Err.Error()
 			a.say("not released: %v; use --force to release it nevertheless", r.Err)
 		} else if a.output != "json" {
-			fmt.Fprintf(a.Stdout, "%s released\n", one.Address)
+			a.step("%s released", one.Address)
 		}
 		all = append(all, one)
 	}
