@@ -1,16 +1,11 @@
 // Command mutants runs mutation tests. It plants faults of one line, one at a time, and runs the
-// tests of the package. A fault that no test detects shows a rule without a test.
+// tests of the package, then those of other packages that use it, until one fails or hangs. A fault
+// that no test detects shows a rule without a test.
 //
-// Faults are drawn at random with a seed: a changed comparison or boundary, a negated condition or
-// one without a part of it, a skipped call or sync, two swapped arguments of one type, a missing
-// field, an ignored error, a zero value returned. One that does not compile is drawn again. All
-// faults are planted at once, with the go command's -overlay, so that the tests of a package are
-// compiled once; a variable chooses the fault. The tests run in a copy of the tree, because a
-// program with a fault may write anywhere. Code that only composes messages is left out.
-//
-// The package's own tests run first, then those of other packages that use it, until one fails or
-// hangs. Faults that survive are printed. equivalent.txt lists those that do not change the
-// behaviour.
+// Faults are drawn at random with a seed; one that does not compile is drawn again. Code that only
+// composes messages is left out. equivalent.txt lists faults that do not change the behaviour. The
+// working directory is a copy of the tree (scripts/mutants), because a program with a fault may
+// write anywhere.
 //
 // The exit status reports whether the program could run, not the results.
 package main
@@ -22,6 +17,7 @@ import (
 	"log"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,257 +25,177 @@ import (
 	"time"
 )
 
-// atLeast is the minimum number of faults of a package.
-const atLeast = 3
+// ofNode and ofAgent are the packages outside that test what the plugin links, and the agent's
+// packages. Those that run programs are the last.
+var (
+	ofNode  = []string{"./pkg/ipam", "./test/explore", "./test/script", "./test/agent", "./test/crash", "./test/netns"}
+	ofAgent = []string{"./test/agent", "./test/netns"}
+
+	programs = []string{"./plugins/ipam/leasehold", "./cmd/leasectl", "./cmd/leasehold-agent"}
+)
 
 func main() {
 	log.SetFlags(0)
 	seed := flag.Uint64("seed", uint64(time.Now().Unix()), "`seed` of the draw")
 	n := flag.Int("n", 100, "number of `faults`")
-	only := flag.String("package", "", "only packages that match the `regexp`, such as ^pkg/ipam$")
-	which := flag.String("fault", "", "only the drawn faults that match the `regexp`, such as store.go:243")
+	in := flag.String("package", "^pkg/(lease|pool|store|hostlocal|host|adopt|transact|ipam|maintain|cniplugin|agent|"+
+		"manager)($|/)", "packages that match the `regexp`")
 	list := flag.Bool("list", false, "print the faults and run no tests")
-	short := flag.Bool("short", false, "leave out the tests of the programs, so that more faults survive")
 	workers := flag.Int("j", 2, "number of faults that are tested at the same time")
 	flag.Parse()
-	match, err := regexp.Compile(*only)
+	match, err := regexp.Compile(*in)
+	if err == nil {
+		err = run(*seed, *n, *workers, match, *list)
+	}
 	if err != nil {
-		log.Fatalf("-package: %v", err)
-	}
-	faults, err := regexp.Compile(*which)
-	if err != nil {
-		log.Fatalf("-fault: %v", err)
-	}
-	chosen := slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return !match.MatchString(t.dir) })
-	if *short {
-		for i := range chosen {
-			chosen[i].outside = slices.DeleteFunc(slices.Clone(chosen[i].outside), isOfPrograms)
-		}
-	}
-	if err := run(*seed, *n, chosen, faults, *list, *workers); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(seed uint64, n int, targets []target, which *regexp.Regexp, list bool, workers int) error {
+func run(seed uint64, n, workers int, match *regexp.Regexp, list bool) error {
 	known, err := readKnown("test/mutants/equivalent.txt")
 	if err != nil {
 		return err
 	}
-	if !list {
-		if err := enterCopy(".cache/mutants"); err != nil {
-			return err
-		}
-	}
-	packages, err := load(targets, known)
+	packages, err := packagesOf("./pkg/...")
 	if err != nil {
 		return err
 	}
-	if len(packages) == 0 {
-		return errors.New("-package: no package matches")
+	linked, err := packagesOf("-deps", "./plugins/ipam/leasehold")
+	if err != nil {
+		return err
 	}
-	for _, k := range known {
-		if isStale(packages, k) {
-			fmt.Printf("equivalent.txt: %s %s does not exist\n", k.pkg, k.function)
+	var sites []*fault
+	for _, dir := range packages {
+		if match.MatchString(dir) {
+			found, err := find(dir, known)
+			if err != nil {
+				return err
+			}
+			sites = append(sites, found...)
 		}
 	}
-	fmt.Printf("seed %d: %d faults in %d packages\n", seed, n, len(packages))
-	rng := rand.New(rand.NewPCG(seed, 0))
-	var faults []*fault
-	for i, quota := range share(rng, packages, n) {
-		faults = append(faults, packages[i].drawAll(rng, quota)...)
+	t := &tester{baselines: map[string]func() (time.Duration, error){}}
+	if t.dir, err = os.MkdirTemp("", "mutants"); err != nil {
+		return err
 	}
-	faults = slices.DeleteFunc(faults, func(f *fault) bool { return !which.MatchString(f.String()) })
+	defer os.RemoveAll(t.dir)
+	faults := draw(rand.New(rand.NewPCG(seed, 0)), sites, n, t.compiles)
+	fmt.Printf("seed %d: %d faults of %d possible ones\n", seed, len(faults), len(sites))
 	if list {
 		for _, f := range faults {
-			fmt.Printf("%s\n\t- %s\n\t+ %s\n", f, f.before, f.after)
+			fmt.Println(f)
 		}
 		return nil
 	}
-	return try(packages, faults, known, workers)
-}
-
-// share returns the number of faults of each package: a minimum, and the rest in proportion to its
-// code.
-func share(rng *rand.Rand, packages []*pkgSites, n int) []int {
-	quotas := make([]int, len(packages))
-	sites := 0
-	for i, p := range packages {
-		quotas[i] = min(atLeast, n/len(packages))
-		sites += len(p.sites)
-	}
-	for range n - sum(quotas) {
-		at := rng.IntN(sites)
-		for i, p := range packages {
-			if at -= len(p.sites); at < 0 {
-				quotas[i]++
-				break
-			}
-		}
-	}
-	return quotas
-}
-
-func sum(numbers []int) (total int) {
-	for _, n := range numbers {
-		total += n
-	}
-	return total
-}
-
-// A result is the result of the tests of one fault.
-type result struct {
-	*fault
-	killer string // the step that failed; "" if none did
-	own    bool   // in the package's own tests
-	hung   bool
-	reason string // why it is equivalent, from equivalent.txt; "" if it is not listed
-	took   time.Duration
-}
-
-// try tests the faults in the order of their packages, so that build results can be reused. First
-// it runs the tests of packages with all of them, then those of the programs, which take longer,
-// with those that have survived. Both are in one function because they share the workers and the
-// results.
-func try(packages []*pkgSites, faults []*fault, known []equivalent, workers int) error {
-	dir, err := os.MkdirTemp("", "mutants")
-	if err != nil {
-		return err
-	}
-	defer remove(dir)
-	t, err := newTester(dir, packages, faults)
-	if err != nil {
-		return err
-	}
-	targets := map[string]target{}
-	for _, p := range packages {
-		targets[p.dir] = p.target
-	}
-	var mu sync.Mutex // for results and the output
-	var results []result
-	var jobs []func() error
-	for _, f := range faults {
-		jobs = append(jobs, func() error {
-			r, err := t.test(f, targets[f.pkg].steps(false))
-			if err != nil {
-				return fmt.Errorf("%s: %w", f, err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if r.killer == "" {
-				r.reason = reasonOf(known, f)
-			}
-			results = append(results, r)
-			r.print(len(results), len(faults))
-			return nil
-		})
-	}
-	if err := inParallel(workers, jobs); err != nil {
-		return err
-	}
-	jobs = nil
-	for i, r := range results {
-		if r.verdict() != survived {
-			continue
-		}
-		jobs = append(jobs, func() error {
-			after, err := t.test(r.fault, targets[r.pkg].steps(true))
-			if err != nil {
-				return fmt.Errorf("%s: %w", r.fault, err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			results[i] = after
-			if after.killer != "" {
-				after.print(i+1, len(results))
-			}
-			return nil
-		})
-	}
-	if err := inParallel(workers, jobs); err != nil {
-		return err
-	}
-	report(packages, results)
-	return nil
-}
-
-// inParallel runs jobs until one fails, and returns its error.
-func inParallel(workers int, jobs []func() error) error {
-	queue, failed := make(chan func() error), make(chan error, len(jobs))
+	queue := make(chan *fault)
 	var group sync.WaitGroup
+	var failed error
 	for range workers {
 		group.Go(func() {
-			for job := range queue {
-				if err := job(); err != nil {
-					failed <- err
+			for f := range queue {
+				began := time.Now()
+				steps := append([]string{"./" + f.pkg}, ofAgent...)
+				if slices.Contains(linked, f.pkg) {
+					steps = append(steps[:1], ofNode...)
+				} else if !strings.HasPrefix(f.pkg, "pkg/agent") {
+					steps = steps[:1]
 				}
+				err := t.test(f, slices.Compact(steps))
+				t.mu.Lock()
+				failed = errors.Join(failed, err)
+				f.reason = known[f.key()]
+				fmt.Printf("%4.0fs %-10s %s:%d %s: %s %s\n", time.Since(began).Seconds(), f.verdict(), f.file, f.line,
+					f.function, f.kind, f.killer)
+				t.mu.Unlock()
 			}
 		})
 	}
-	for _, job := range jobs {
-		if len(failed) > 0 {
-			break
-		}
-		queue <- job
+	for _, f := range faults {
+		queue <- f
 	}
 	close(queue)
 	group.Wait()
-	close(failed)
-	return <-failed
+	report(faults)
+	return failed
 }
 
-func (r result) print(n, of int) {
-	fmt.Printf("%3d/%d %4.0fs %-9s %s %s\n", n, of, r.took.Seconds(), r.verdict(), r.fault, r.killer)
+// packagesOf returns the directories of packages of this module.
+func packagesOf(args ...string) ([]string, error) {
+	const ofMain = "-f={{if .Module}}{{if .Module.Main}}{{.Dir}}{{end}}{{end}}"
+	out, err := exec.Command("go", append([]string{"list", ofMain}, args...)...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	var dirs []string
+	for dir := range strings.FieldsSeq(string(out)) {
+		dirs = append(dirs, strings.TrimPrefix(dir, root+"/"))
+	}
+	return dirs, nil
 }
 
-const survived = "SURVIVED"
+// draw draws n faults that compile. It draws the kind first, because there are many more
+// comparisons than syncs, and then a place. A line has one fault at most. The result depends only
+// on the rng and the code.
+func draw(rng *rand.Rand, sites []*fault, n int, compiles func(*fault) bool) (drawn []*fault) {
+	for len(drawn) < n && len(sites) > 0 {
+		var kinds []string
+		for _, f := range sites {
+			if !slices.Contains(kinds, f.kind) {
+				kinds = append(kinds, f.kind)
+			}
+		}
+		kind := kinds[rng.IntN(len(kinds))]
+		of := slices.DeleteFunc(slices.Clone(sites), func(f *fault) bool { return f.kind != kind })
+		f := of[rng.IntN(len(of))]
+		ok := compiles(f)
+		if ok {
+			drawn = append(drawn, f)
+		}
+		sites = slices.DeleteFunc(slices.Clone(sites), func(o *fault) bool {
+			return o == f || ok && o.file == f.file && o.line == f.line
+		})
+	}
+	return drawn
+}
 
-func (r result) verdict() string {
+func (f *fault) verdict() string {
 	switch {
-	case r.hung:
-		return "hung"
-	case r.killer != "":
+	case f.killer != "":
 		return "killed"
-	case r.reason != "":
+	case f.reason != "":
 		return "equivalent"
 	}
-	return survived
+	return "SURVIVED"
 }
 
-func report(packages []*pkgSites, results []result) {
-	for _, verdict := range []string{"equivalent", survived} {
-		for _, r := range results {
-			if r.verdict() == verdict {
-				fmt.Printf("\n%s %s\n\t- %s\n\t+ %s\n", verdict, r.fault, r.before, r.after)
-				if r.reason != "" {
-					fmt.Printf("\t%s\n", r.reason)
-				}
-			}
+func report(faults []*fault) {
+	counts := map[string]map[string]int{"all": {}}
+	for _, f := range faults {
+		if f.killer == "" {
+			fmt.Printf("\n%s %s\n", f.verdict(), f)
 		}
-	}
-	fmt.Printf("\n%-24s%8s%8s%10s%10s%8s%10s%10s\n",
-		"package", "faults", "killed", "by itself", "outside", "hung", "equivalent", "survived")
-	var all [7]int
-	for _, p := range packages {
-		var row [7]int
-		for _, r := range results {
-			if r.pkg != p.dir {
-				continue
-			}
-			for i, is := range []bool{true, r.killer != "", r.own && !r.hung, r.killer != "" && !r.own && !r.hung,
-				r.hung, r.verdict() == "equivalent", r.verdict() == survived} {
-				if is {
-					row[i]++
-					all[i]++
-				}
-			}
+		if counts[f.pkg] == nil {
+			counts[f.pkg] = map[string]int{}
 		}
-		printRow(p.dir, row)
+		counts[f.pkg][f.verdict()]++
+		counts["all"][f.verdict()]++
 	}
-	printRow("all", all)
+	fmt.Printf("\n%-36s%8s%12s%10s\n", "package", "killed", "equivalent", "survived")
+	for _, pkg := range append(slices.Compact(pkgsOf(faults)), "all") {
+		c := counts[pkg]
+		fmt.Printf("%-36s%8d%12d%10d\n", pkg, c["killed"], c["equivalent"], c["SURVIVED"])
+	}
 }
 
-func printRow(name string, row [7]int) {
-	fmt.Printf("%-24s%8d%8d%10d%10d%8d%10d%10d\n",
-		strings.TrimPrefix(name, "pkg/"), row[0], row[1], row[2], row[3], row[4], row[5], row[6])
+func pkgsOf(faults []*fault) (pkgs []string) {
+	for _, f := range faults {
+		pkgs = append(pkgs, f.pkg)
+	}
+	slices.Sort(pkgs)
+	return pkgs
 }
