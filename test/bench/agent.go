@@ -3,10 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
@@ -18,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/env"
@@ -36,40 +33,11 @@ const (
 )
 
 // collect measures how the agent ends 10,000 expired holds while 16 workers call ADD and DEL on the
-// same store, in another network, so that they do not end them themselves. A second run limits the
-// agent to a tenth of a CPU, by a quota of its cgroup, with a fifth of the holds.
-//
-// Callers and agent are in separate cgroups, as on a node, where the plugin is a child of the
-// runtime.
+// same store, in another network, so that they do not end them themselves.
 func (b *bench) collect() {
-	defer b.inOwnCgroup()()
 	b.node = lab.NewNode(b)
 	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))
-	sync := fdatasync(b, b.node.Dir)
-	fmt.Fprintf(details, "\n%d expired holds collected while %d workers call ADD and DEL; "+
-		"one fdatasync here: p50 %s ms, p99 %s ms\n\n",
-		b.rounds(expiredHolds), workers, ms(percentile(sync, 50)), ms(percentile(sync, 99)))
-	w := tabwriter.NewWriter(details, 0, 4, 3, ' ', 0)
-	fmt.Fprintln(w, "RUN\tCALLS\tCALL P50\tCALL P99\tCOLLECTED\tAGENT'S LONGEST LOCK\tLOCKS OVER 2 MS")
-	var summaries []string
-	for _, run := range []struct {
-		name, quota string
-		holds       int
-	}{{"agent", "", expiredHolds}, {"agent with a tenth of a processor", "10000", expiredHolds / 5}} {
-		if group, err := newCgroup(run.quota); err == nil {
-			b.Cleanup(group.remove)
-			summaries = append(summaries, b.collectOnce(w, run.name, group, b.rounds(run.holds)))
-		} else {
-			summaries = append(summaries, fmt.Sprintf("%s: not measured: %v", run.name, err))
-		}
-		w.Flush()
-	}
-	fmt.Fprintf(details, "\n%s\n\ntimes in ms; rows without the agent are the same workers before and after.\n",
-		strings.Join(summaries, "\n"))
-}
-
-// collectOnce adds its rows to the table, and returns a summary.
-func (b *bench) collectOnce(w *tabwriter.Writer, name string, group cgroup, holds int) string {
+	holds := b.rounds(expiredHolds)
 	c := b.contender("leasehold", 0)
 	// Pods without retention: these have no namespaces, so that their addresses could not be
 	// announced.
@@ -78,12 +46,12 @@ func (b *bench) collectOnce(w *tabwriter.Writer, name string, group cgroup, hold
 	c.expire(holds)
 	calm := time.Duration(b.rounds(10)) * time.Second
 
-	b.progress("%s: workers alone, then with the agent", name)
+	b.progress("workers alone, then with the agent")
 	var commits []time.Duration
 	before := c.work(func() { commits = c.commits(calm) })
 	var took time.Duration
 	left := holds
-	a := &agentRun{c: c, cgroup: group.procs}
+	a := &agentRun{c: c}
 	during := c.work(func() {
 		began := time.Now()
 		a.start("--log-level=debug")
@@ -92,32 +60,15 @@ func (b *bench) collectOnce(w *tabwriter.Writer, name string, group cgroup, hold
 			left = c.overdue()
 		}
 	})
-	periods, throttled := group.throttled(b)
-	longest, over := a.stop()
+	longest := a.stop()
 	after := c.work(func() { time.Sleep(calm) })
-
-	line := func(name string, times []time.Duration, rest string) {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n",
-			name, len(times), ms(percentile(times, 50)), ms(percentile(times, 99)), rest)
-	}
-	line("no "+name+", before", before, "-\t-\t-")
-	line(name, during, fmt.Sprintf("%d in %.1f s\t%s\t%s", holds-left, took.Seconds(), ms(float64(longest)), over))
-	line("no "+name+", after", after, "-\t-\t-")
-	with, without := percentile(during, 99), percentile(append(before, after...), 99)
-	b.add(figure{Figure: "p99 of calls beside a collecting " + name, Unit: "ms", Leasehold: inMS(with),
-		Other: inMS(without), Against: "without it"}.atMost(1.1))
+	b.add(figure{Figure: "p99 of calls beside a collecting agent", Unit: "ms",
+		Leasehold: inMS(percentile(during, 99)), Other: inMS(percentile(append(before, after...), 99)),
+		Against: "without it"}.atMost(1.1))
 	b.add(figure{Figure: "holds that it collected", Unit: "in a second",
 		Leasehold: float64(holds-left) / took.Seconds()})
 	b.add(figure{Figure: "its longest lock", Unit: "ms", Leasehold: inMS(float64(longest)),
 		Other: inMS(percentile(commits, 100)), Against: "longest small commit"})
-	if periods > 0 {
-		b.add(figure{Figure: "periods in which its quota was used up", Leasehold: throttled, Other: periods,
-			Against: "all periods"})
-	}
-	return fmt.Sprintf("%s: its longest lock was %s ms; the workers' p99 was %s ms with and %s ms without it (%.2f);\n"+
-		"  a small commit during the workers' calls held the lock for %s ms (p50), %s ms (max)",
-		name, ms(float64(longest)), ms(with), ms(without), with/without, ms(percentile(commits, 50)),
-		ms(percentile(commits, 100)))
 }
 
 // commits measures how long the smallest possible commit holds the lock. On a busy machine no other
@@ -329,11 +280,10 @@ func (a *agentRun) scrape() (stop func()) {
 
 // An agentRun is an agent process with a contender's files.
 type agentRun struct {
-	c      *contender
-	cgroup string // path of cgroup.procs, "" for none
-	cmd    *exec.Cmd
-	mu     sync.Mutex
-	out    bytes.Buffer
+	c   *contender
+	cmd *exec.Cmd
+	mu  sync.Mutex
+	out bytes.Buffer
 }
 
 func (a *agentRun) Write(p []byte) (int, error) {
@@ -349,11 +299,7 @@ func (a *agentRun) text() string {
 }
 
 func (a *agentRun) start(args ...string) {
-	script := "exec " + lab.Bin("leasehold-agent") + " --no-kube " + strings.Join(args, " ")
-	if a.cgroup != "" {
-		script = "echo $$ > " + a.cgroup + " && " + script
-	}
-	a.cmd = exec.Command("sh", "-c", script)
+	a.cmd = exec.Command(lab.Bin("leasehold-agent"), append([]string{"--no-kube"}, args...)...)
 	a.cmd.Env = append(os.Environ(), a.c.env...)
 	a.cmd.Stdout, a.cmd.Stderr = a, a
 	a.c.b.check(a.c.b.node.Do(a.cmd.Start)) // in the node's network namespace, where its port is free
@@ -376,12 +322,12 @@ func (a *agentRun) waitFor(done func() bool, most time.Duration) {
 }
 
 var (
-	longestLock = regexp.MustCompile(`msg="agent stopped" longestLock=(\S+) locks=(\d+) over2ms=(\d+)`)
+	longestLock = regexp.MustCompile(`msg="agent stopped" longestLock=(\S+)`)
 	clockTick   = time.Second / 100 // USER_HZ
 )
 
-// stop stops the agent, and returns its lock statistics from its log.
-func (a *agentRun) stop() (longest time.Duration, over string) {
+// stop stops the agent, and returns its longest lock, from its log.
+func (a *agentRun) stop() (longest time.Duration) {
 	a.cmd.Process.Signal(syscall.SIGTERM)
 	a.c.b.check(a.cmd.Wait())
 	m := longestLock.FindStringSubmatch(a.text())
@@ -390,7 +336,7 @@ func (a *agentRun) stop() (longest time.Duration, over string) {
 	}
 	longest, err := time.ParseDuration(m[1])
 	a.c.b.check(err)
-	return longest, m[3] + " of " + m[2]
+	return longest
 }
 
 // cpu returns the CPU time of the agent.
@@ -413,110 +359,4 @@ func (a *agentRun) memory(name string) float64 {
 	kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
 	a.c.b.check(err)
 	return kib / 1024
-}
-
-// A cgroup is a cgroup with a share of the CPUs, like that of a container.
-type cgroup struct{ dir, procs string }
-
-// newCgroup creates a cgroup of version 1 or 2. quota is the CPU quota in microseconds per 100 ms,
-// "" for none.
-func newCgroup(quota string) (cgroup, error) {
-	root, file, content := cpuCgroups(), "cpu.cfs_quota_us", quota
-	if root == cgroups {
-		file, content = "cpu.max", quota+" 100000"
-	}
-	dir, err := os.MkdirTemp(root, "leasehold-bench-")
-	if err != nil {
-		return cgroup{}, err
-	}
-	g := cgroup{dir: dir, procs: filepath.Join(dir, "cgroup.procs")}
-	if quota == "" {
-		return g, nil
-	}
-	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
-	if err == nil {
-		_, err = f.WriteString(content)
-		f.Close()
-	}
-	if err != nil {
-		g.remove()
-		return cgroup{}, fmt.Errorf("%w (is the cpu controller in %s/cgroup.subtree_control?)", err, root)
-	}
-	return g, nil
-}
-
-// throttled returns in how many periods of its quota a process of the cgroup ran, and in how many
-// of them the quota was used up.
-func (g cgroup) throttled(b *bench) (periods, throttled float64) {
-	stat, err := os.ReadFile(filepath.Join(g.dir, "cpu.stat"))
-	b.check(err)
-	for line := range strings.Lines(string(stat)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		n, err := strconv.ParseFloat(value, 64)
-		b.check(err)
-		switch name {
-		case "nr_periods":
-			periods = n
-		case "nr_throttled":
-			throttled = n
-		}
-	}
-	return periods, throttled
-}
-
-const cgroups = "/sys/fs/cgroup"
-
-// cpuCgroups returns the root of the hierarchy with the cpu controller.
-func cpuCgroups() string {
-	if _, err := os.Stat(cgroups + "/cgroup.controllers"); err == nil {
-		return cgroups
-	}
-	return cgroups + "/cpu"
-}
-
-// inOwnCgroup moves this process, and the processes that it starts, to a new cgroup until leave is
-// called.
-func (b *bench) inOwnCgroup() (leave func()) {
-	g, err := newCgroup("")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench: callers have no cgroup of their own:", err)
-		return func() {}
-	}
-	b.Cleanup(g.remove)
-	move := func(procs string) { b.check(os.WriteFile(procs, []byte(strconv.Itoa(os.Getpid())), 0o644)) }
-	before := filepath.Join(cpuCgroups(), ownCgroup(), "cgroup.procs")
-	move(g.procs)
-	leave = func() { move(before) }
-	b.Cleanup(leave) // also when interrupted
-	return leave
-}
-
-// ownCgroup returns the path of this process in that hierarchy (cgroups(7)).
-func ownCgroup() string {
-	content, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(content)) {
-		if fields := strings.SplitN(strings.TrimSpace(line), ":", 3); len(fields) == 3 {
-			if fields[1] == "" && cpuCgroups() == cgroups || strings.Contains(","+fields[1]+",", ",cpu,") {
-				return fields[2]
-			}
-		}
-	}
-	return ""
-}
-
-// remove retries for 2 s, because a process in the cgroup may just have been killed.
-func (g cgroup) remove() {
-	for end := time.Now().Add(2 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		err := os.Remove(g.dir)
-		if err == nil || errors.Is(err, fs.ErrNotExist) {
-			return
-		}
-		if time.Now().After(end) {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			return
-		}
-	}
 }

@@ -2,12 +2,13 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"text/tabwriter"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -19,80 +20,30 @@ import (
 // connect measures the time from the start of ADD until a sibling and the node can connect to a pod
 // that came back to its address, while they try to connect by TCP interval 10 ms all the time. It
 // compares that with a fresh address, which they try from the end of ADD, because it is not known
-// before.
-//
-// Variants without announcements are tried interval 50 ms after a second without success, and all
-// their rounds run at the same time.
+// before: with the agent, and without it with a chained entry.
 func (b *bench) connect() {
-	agent, chained := b.setup("bridge", false), b.setup("bridge", true)
-	agent.node.Agent()
-	table := &connects{}
-	variants := []func(){
-		func() { table.add(fresh, agent.fresh()) },
-		func() { table.add(keptByAgent, agent.kept()) },
-		func() { table.add(freshChained, chained.fresh()) },
-		func() { table.add(keptChained, chained.kept()) },
-	}
-	for i := range b.rounds(30) {
-		if i%5 == 0 {
-			b.progress("bridge: round %d of %d", i+1, b.rounds(30))
+	for _, chained := range []bool{false, true} {
+		s := b.setup(chained)
+		what := "first connect with a chained entry"
+		if !chained {
+			s.node.Agent()
+			what = "first connect with the agent"
 		}
-		for j := range variants {
-			variants[(i+j)%len(variants)]()
+		fresh, kept := map[string][]time.Duration{}, map[string][]time.Duration{}
+		for range b.rounds(30) {
+			for _, round := range []struct {
+				run func() times
+				all map[string][]time.Duration
+			}{{s.fresh, fresh}, {s.kept, kept}} {
+				for who, took := range round.run() {
+					round.all[who] = append(round.all[who], took)
+				}
+			}
 		}
-	}
-	b.progress("bridge without announcements: this takes more than a minute")
-	b.unhelped(table, keptAlone, b.setup("bridge", false))
-	b.unhelped(table, hostLocal, b.setupOf("host-local", "bridge", false))
-
-	// With ptp each pod has its own link. Only IPv4, because ptp takes seconds for IPv6 addresses.
-	none, agent, chained := b.setupOf("host-local", "ptp", false), b.setup("ptp", false), b.setup("ptp", true)
-	agent.node.Agent()
-	for i := range b.rounds(20) {
-		if i%5 == 0 {
-			b.progress("ptp: round %d of %d", i+1, b.rounds(20))
+		for _, who := range slices.Sorted(maps.Keys(kept)) {
+			b.add(figure{Figure: what + " of " + who, Unit: "ms", Leasehold: inMS(percentile(kept[who], 50)),
+				Other: inMS(percentile(fresh[who], 50)), Against: "a fresh address"}.atMost(1.5))
 		}
-		table.add(ptpHostLocal, none.kept())
-		table.add(ptpAgent, agent.kept())
-		table.add(ptpChained, chained.kept())
-	}
-	b.firstConnects(table)
-}
-
-// A variant is a row of the table.
-type variant struct {
-	what    string
-	against *variant // the row to compare with; nil for none
-	goal    float64  // for the ratio of the medians; 0 for none
-}
-
-var (
-	fresh        = &variant{what: "bridge: a fresh address"}
-	keptByAgent  = &variant{"bridge: kept, with the agent", fresh, 1.5}
-	freshChained = &variant{"bridge and chained entry: a fresh address", fresh, 0}
-	keptChained  = &variant{"bridge and chained entry: kept, without agent", freshChained, 1.5}
-	keptAlone    = &variant{"bridge: kept, only the plugin", fresh, 0}
-	hostLocal    = &variant{"bridge: the same address by host-local", fresh, 0}
-	ptpHostLocal = &variant{what: "ptp: the same address by host-local"}
-	ptpAgent     = &variant{"ptp: kept, with the agent", ptpHostLocal, 1.1} // not worse than before
-	ptpChained   = &variant{"ptp and chained entry: kept, without agent", ptpHostLocal, 0}
-)
-
-// unhelped runs a few rounds at the same time.
-func (b *bench) unhelped(table *connects, what *variant, s *setup) {
-	var running sync.WaitGroup
-	results := make(chan times, 8)
-	s.init()
-	for range max(2, b.rounds(6)) {
-		running.Go(func() {
-			results <- (&setup{b: b, node: s.node, net: s.net, sibling: s.sibling, ips: s.ips}).kept()
-		})
-		time.Sleep(150 * time.Millisecond) // so that their processes do not hinder each other
-	}
-	running.Wait()
-	close(results)
-	for r := range results {
-		table.add(what, r)
 	}
 }
 
@@ -104,7 +55,6 @@ type setup struct {
 	node    *lab.Node
 	net     *lab.Network
 	sibling *lab.Sandbox
-	ips     bool // the runtime requests the same addresses again
 
 	pod     lab.Pod
 	sandbox *lab.Sandbox
@@ -113,28 +63,14 @@ type setup struct {
 	counter int
 }
 
-func (b *bench) setup(plugin string, chained bool) *setup {
-	return b.setupOf("leasehold", plugin, chained)
-}
-
-func (b *bench) setupOf(ipamType, plugin string, chained bool) *setup {
+func (b *bench) setup(chained bool) *setup {
 	node := lab.NewNode(b)
-	s := &setup{b: b, node: node, ips: ipamType == "host-local"}
-	subnets := []string{subnet4}
-	if plugin == "bridge" {
-		subnets = append(subnets, subnet6)
-	}
-	conf := lab.With(node.IPAM(subnets...), lab.Conf{"type": ipamType})
-	entries := []lab.Conf{node.Bridge(conf)}
-	if plugin == "ptp" {
-		entries[0] = node.PTP(conf)
-	}
-	entries[0]["capabilities"] = lab.Conf{lab.Annotations: true, "ips": s.ips}
+	entries := []lab.Conf{node.Bridge(node.IPAM(subnet4, subnet6))}
+	entries[0]["capabilities"] = lab.Conf{lab.Annotations: true}
 	if chained {
 		entries = append(entries, lab.Conf{"type": "leasehold"})
 	}
-	s.net = node.Network("net", "1.0.0", entries...)
-	return s
+	return &setup{b: b, node: node, net: node.Network("net", "1.0.0", entries...)}
 }
 
 func (s *setup) init() {
@@ -151,9 +87,6 @@ func (s *setup) init() {
 // newSandbox creates the next sandbox of a pod, with an echo server.
 func (s *setup) newSandbox(pod lab.Pod) *lab.Sandbox {
 	sandbox := s.node.Sandbox(pod)
-	if s.ips && s.addrs != nil {
-		sandbox.Capabilities["ips"] = s.addrs
-	}
 	sandbox.Echo()
 	return sandbox
 }
@@ -362,61 +295,4 @@ func reap(open []attempt, wait time.Duration) (left []attempt, succeeded bool) {
 		unix.Close(a.fd)
 	}
 	return left, succeeded
-}
-
-// connects is the table of results.
-type connects struct {
-	order []*variant
-	rows  map[*variant]map[string][]time.Duration // by prober
-}
-
-func (c *connects) add(v *variant, t times) {
-	if c.rows == nil {
-		c.rows = map[*variant]map[string][]time.Duration{}
-	}
-	if c.rows[v] == nil {
-		c.rows[v] = map[string][]time.Duration{}
-		c.order = append(c.order, v)
-	}
-	for who, took := range t {
-		c.rows[v][who] = append(c.rows[v][who], took)
-	}
-}
-
-// firstConnects prints the table, and adds the figures that have goals.
-func (b *bench) firstConnects(c *connects) {
-	fmt.Fprintln(details, "\nFirst connect, in ms from the start of ADD: p50, p90, and the ratio of the p50 to that\n"+
-		"of a fresh address in the same network (a fresh address with the chained entry: to one without; ptp: to\n"+
-		"host-local). Goal: that ratio, and p90 <= 500.")
-	w := tabwriter.NewWriter(details, 0, 4, 3, ' ', 0)
-	who := []string{"sibling IPv4", "node IPv4", "sibling IPv6", "node IPv6"}
-	fmt.Fprintln(w, "WHAT\tN\t"+strings.ToUpper(strings.Join(who, "\t"))+"\tGOAL\tMET")
-	for _, v := range c.order {
-		met, n, cells := true, 0, []string{}
-		for _, from := range who {
-			t := c.rows[v][from]
-			if len(t) == 0 {
-				cells = append(cells, "-")
-				continue
-			}
-			p50, p90, ratio := percentile(t, 50), percentile(t, 90), "-"
-			if v.against != nil {
-				r := p50 / percentile(c.rows[v.against][from], 50)
-				met = met && r <= v.goal && p90 <= float64(500*time.Millisecond)
-				if v.goal > 0 {
-					b.add(figure{Figure: v.what + ": first connect of " + from, Unit: "ms", Leasehold: inMS(p50),
-						Other: inMS(p50 / r), Against: v.against.what}.atMost(v.goal))
-				}
-				ratio = fmt.Sprintf("%.2f", r)
-			}
-			n = len(t)
-			cells = append(cells, fmt.Sprintf("%.0f  %.0f  %s", p50/1e6, p90/1e6, ratio))
-		}
-		goal, yes := "", ""
-		if v.goal > 0 {
-			goal, yes = fmt.Sprintf("<= %.2f", v.goal), map[bool]string{true: "yes", false: "NO"}[met]
-		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", v.what, n, strings.Join(cells, "\t"), goal, yes)
-	}
-	w.Flush()
 }

@@ -30,7 +30,6 @@ var parts = []part{
 	{"connect", (*bench).connect},
 	{"collect", (*bench).collect},
 	{"idle", (*bench).idle},
-	{"looks", (*bench).looks},
 	{"memory", (*bench).memory},
 }
 
@@ -55,9 +54,6 @@ func main() {
 			run(part{"against", (*bench).against})
 			return 0
 		}
-		if *asJSON {
-			details = os.Stderr
-		}
 		for _, part := range parts {
 			if match.MatchString(part.name) {
 				run(part)
@@ -70,7 +66,7 @@ func main() {
 
 // run runs a part and cleans up after it, even if it is interrupted.
 func run(p part) {
-	b := &bench{part: p.name}
+	b := &bench{}
 	defer b.close()
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
@@ -89,7 +85,7 @@ func (b *bench) calls() {
 	b.node = lab.NewNode(b)
 	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))
 	sync := fdatasync(b, b.node.Dir)
-	fmt.Fprintf(details, "one fdatasync on this disk (%s): p50 %s ms, p99 %s ms; the goals are valid if p50 is at "+
+	fmt.Printf("one fdatasync on this disk (%s): p50 %s ms, p99 %s ms; the goals are valid if p50 is at "+
 		"most 0.3 ms\n", fileSystem(b.node.Dir), ms(percentile(sync, 50)), ms(percentile(sync, 99)))
 
 	ours, theirs := b.contender("leasehold", 0), b.contender("host-local", 0)
@@ -103,8 +99,6 @@ func (b *bench) calls() {
 			b.pairs(at.leases, b.rounds(at.rounds), at.goal)
 		}
 	}
-	b.freshPods()
-	b.withoutDisk()
 	if !*quick {
 		b.manyLeases()
 	}
@@ -149,37 +143,6 @@ func (b *bench) pairs(leases, rounds int, goal float64) {
 		dels = dels.atMost(0.6)
 	}
 	b.add(dels)
-}
-
-// freshPods is like pairs, with another pod each time.
-func (b *bench) freshPods() {
-	ours, theirs := b.contender("leasehold", 0), b.contender("host-local", 0)
-	pair := func(c *contender) func() time.Duration {
-		return func() time.Duration {
-			id := c.id()
-			c.pod = "pod-" + id
-			return c.call("ADD", id) + c.call("DEL", id)
-		}
-	}
-	our, their := interleave(b.rounds(300), pair(ours), pair(theirs))
-	b.add(compare("ADD+DEL, another pod each time", our, their))
-}
-
-// withoutDisk compares ADD and DEL of pods without a window with the same calls where the store is
-// in memory, so that no sync takes time. It bounds what ADDs that sync nothing could gain.
-func (b *bench) withoutDisk() {
-	plain := func(state string) *contender {
-		c := b.contender("leasehold", 0)
-		c.stdin = withoutWindow(c.stdin)
-		if state != "" {
-			c.env = append(c.env, "LEASEHOLD_STATE_DIR="+filepath.Join(state, filepath.Base(c.dir), "state"))
-		}
-		return c
-	}
-	memory, disk := interleave(b.rounds(300), plain("/run/lab").pair, plain("").pair)
-	f := compare("ADD+DEL of pods without a window, the store in memory", memory, disk)
-	f.Against = "on the disk"
-	b.add(f)
 }
 
 // manyLeases compares ADD in a store with 65,000 leases with ADD in an empty one.

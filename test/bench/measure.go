@@ -20,7 +20,6 @@ import (
 type bench struct {
 	node    *lab.Node
 	sandbox *lab.Sandbox // its network namespace is used in all calls
-	part    string       // its name
 
 	mu       sync.Mutex // of cleanups
 	cleanups []func()

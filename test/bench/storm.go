@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"sync"
 	"text/tabwriter"
@@ -21,9 +22,9 @@ const (
 func (b *bench) storm() {
 	b.node = lab.NewNode(b)
 	b.sandbox = b.node.Sandbox(lab.NewPod("default", "bench", "10"))
-	fmt.Fprintf(details, "\n%d ADDs, then %d DELs, %d at a time, while each sync is delayed; times in ms\n\n",
+	fmt.Printf("\n%d ADDs, then %d DELs, %d at a time, while each sync is delayed; times in ms\n\n",
 		b.rounds(stormPods), b.rounds(stormPods), stormWorkers)
-	w := tabwriter.NewWriter(details, 0, 4, 3, ' ', 0)
+	w := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
 	fmt.Fprintln(w, "DELAY\tONE FDATASYNC\tPODS\tVERB\tPLUGIN\tTOTAL\tP50\tP99\tSYNCS")
 	delays := []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond}
 	if *quick {

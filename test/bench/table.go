@@ -1,10 +1,7 @@
 package main
 
 import (
-	"encoding/json"
-	"flag"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -13,29 +10,23 @@ import (
 	"time"
 )
 
-var asJSON = flag.Bool("json", false, "print the table as JSON, and everything else to stderr")
-
-// details is where parts print what is not in the table.
-var details io.Writer = os.Stdout
-
 // A figure is one line of the table, which all parts share.
 type figure struct {
-	Part   string `json:"part"`
-	Figure string `json:"figure"`
-	Unit   string `json:"unit"` // "" for a number of things
+	Figure string
+	Unit   string // "" for a number of things
 
-	Leasehold float64 `json:"leasehold"`
+	Leasehold float64
 	// Other is measured in the same run: host-local, or what Against names. 0 if there is none.
-	Other   float64 `json:"other,omitempty"`
-	Against string  `json:"against,omitempty"`
+	Other   float64
+	Against string
 
-	Ratio float64 `json:"ratio,omitempty"` // of Leasehold to Other
+	Ratio float64 // of Leasehold to Other
 	// Interval is the 95 % confidence interval of a ratio of medians of pairs.
-	Interval *[2]float64 `json:"interval,omitempty"`
+	Interval *[2]float64
 
-	Goal string  `json:"goal,omitempty"`
-	Met  *bool   `json:"met,omitempty"`
-	Load float64 `json:"load"` // load average of the last minute, when the figure was complete
+	Goal string
+	Met  *bool
+	Load float64 // load average of the last minute, when the figure was complete
 }
 
 const hostLocalName = "host-local"
@@ -59,7 +50,7 @@ var all []figure
 
 // add adds a line to the table, and prints it to stderr.
 func (b *bench) add(f figure) {
-	f.Part, f.Load = b.part, loadAverage()
+	f.Load = loadAverage()
 	if f.Other > 0 {
 		if f.Against == "" {
 			f.Against = hostLocalName
@@ -117,16 +108,6 @@ func number(v float64) string {
 
 // printTable prints all figures.
 func printTable() {
-	if *asJSON {
-		out := json.NewEncoder(os.Stdout)
-		out.SetIndent("", "  ")
-		err := out.Encode(map[string]any{"cpus": runtime.NumCPU(), "go": runtime.Version(), "figures": all})
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
-		}
-		return
-	}
 	if len(all) == 0 {
 		return
 	}

@@ -64,7 +64,7 @@ func (b *bench) time() {
 			percentile(s.switches, 50), s.calls, s.threads, s.syncs)
 	}
 	out.WriteString(b.inits())
-	fmt.Fprint(details, "\n", out.String())
+	fmt.Print("\n", out.String())
 	if *doc {
 		b.check(replaceTables(filepath.Join(lab.Root(), "docs/performance.md"), out.String()))
 	}
