@@ -49,11 +49,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	signal.Ignore(syscall.SIGPIPE)
-	run := runOnCluster
-	if dir := os.Getenv(samplesEnv); dir != "" {
-		run = func(ctx context.Context, m *testing.M) (int, error) { return runSamples(ctx, m, dir) }
-	}
-	code, err := run(ctx, m)
+	code, err := runOnCluster(ctx, m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		code = max(code, 1)

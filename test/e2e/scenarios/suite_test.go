@@ -18,8 +18,7 @@ import (
 // collected, scenarios clean up and the cluster is stopped in that time.
 const timeoutMargin = 6 * time.Minute
 
-// A suite runs scenarios and records their results. What it needs of a cluster is behind functions,
-// so that the suite can be tested without one.
+// A suite runs scenarios and records their results. What it needs of a cluster is behind functions.
 type suite struct {
 	ctx     context.Context // done on an interrupt
 	table   []scenario

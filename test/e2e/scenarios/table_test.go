@@ -1,6 +1,9 @@
 package scenarios
 
-import "time"
+import (
+	"testing"
+	"time"
+)
 
 // A scenario is a subtest.
 type scenario struct {
@@ -191,4 +194,42 @@ var table = []scenario{
 		uninstallAsks),
 	ours("install-named", "leasectl names leasehold in flannel's ConfigMap; uninstall removes every trace",
 		installNamed),
+}
+
+// TestTable checks that each scenario can be selected and has a name that fits into that of its
+// namespace.
+func TestTable(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range table {
+		if seen[s.name] {
+			t.Errorf("two scenarios are called %s", s.name)
+		}
+		seen[s.name] = true
+		if len(s.name) > 40 || s.about == "" || s.run == nil {
+			t.Errorf("%s: long name, no description or nothing to run", s.name)
+		}
+		for _, i := range s.nodes {
+			if i < 1 || i > 3 {
+				t.Errorf("%s: no test runs scenarios of node %d", s.name, i)
+			}
+		}
+	}
+}
+
+// TestGroups checks that each scenario belongs to one group in clusters of any size.
+func TestGroups(t *testing.T) {
+	for nodes := 1; nodes <= 4; nodes++ {
+		s := suite{nodes: nodes}
+		for _, sc := range table {
+			groups := 0
+			for i := range 4 {
+				if s.inGroup(sc, i) {
+					groups++
+				}
+			}
+			if groups != 1 {
+				t.Errorf("%d nodes: %s is in %d groups", nodes, sc.name, groups)
+			}
+		}
+	}
 }
