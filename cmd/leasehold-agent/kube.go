@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -81,29 +82,20 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 	klog.SetSlogLogger(log.With("from", "client-go"))
 	pods := podcache.New(clients.Core, o.nodeName)
 	pool := publish.NewPool(clients.IPAM, o.nodeName)
-	objects := publish.NewObjects(clients.IPAM, o.nodeName, pool, log)
 	eventTask := &events.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods, Log: log}
 	watcher.Pods, watcher.Queue = pods, eventTask.Queue
 	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Core: clients.Core, Log: log,
 		Invalid: eventTask.Invalid}
-	publishTask := &publish.Publisher{
-		Service: node.Service, Node: o.nodeName, Core: clients.Core, Pods: pods, Objects: objects,
-		Active: watcher.Result, Log: log, Metrics: publish.NewMetrics(node.Metrics),
-	}
-	poolTask := &publish.NodePool{Service: node.Service, Node: o.nodeName, Clients: clients, Pool: pool,
-		UID: publishTask.NodeUID, Reread: publishTask.Reread, Lost: objects.Relist, Log: log, Active: watcher.Result}
-	activeChanges := watcher.Changes()
+	publishTask := &publish.Publisher{Service: node.Service, Node: o.nodeName, Clients: clients, Pods: pods, Pool: pool,
+		Active: watcher.Result, Log: log, Metrics: publish.NewMetrics(node.Metrics)}
 	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
 		Named: pool.Named, Connected: pods.Connected, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit,
 		Ending: eventTask.Ending}
 
-	withChanges := func(run func(context.Context, <-chan struct{}) error) func(context.Context) error {
-		changes := node.Changes.Subscribe()
-		return func(ctx context.Context) error { return run(ctx, changes) }
-	}
+	type task = func(context.Context) error
 	// An API server that has too many requests, because thousands of agents start at the same
 	// moment, gets one of each agent until it has served that.
-	connected := func(run func(context.Context) error) func(context.Context) error {
+	connected := func(run task) task {
 		return func(ctx context.Context) error {
 			if !pods.Connected(ctx) {
 				return ctx.Err()
@@ -111,22 +103,27 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 			return run(ctx)
 		}
 	}
-	tasks := []agent.Task{
-		{Name: "pods", Run: pods.Run},
-		{Name: "named", Run: connected(pool.Run)},
-		{Name: "reservations", Run: connected(objects.Run)},
-		{Name: "windows", Run: withChanges(windowTask.Run)},
-		{Name: "publish", Run: connected(withChanges(publishTask.Run))},
-		{Name: "pool", Run: connected(func(ctx context.Context) error {
-			return poolTask.Run(ctx, informer.Any(ctx, activeChanges, publishTask.Identified()))
-		})},
-		{Name: "events", Run: withChanges(eventTask.Run)},
-		{Name: "holds", Run: holdTask.Run},
-	}
+	watches := []task{pods.Run, connected(pool.Run)}
 	if namespace, name, ok := strings.Cut(o.limits, "/"); ok {
-		limitTask := &retention.Limits{Service: node.Service, Core: clients.Core, Namespace: namespace, Name: name,
-			Log: log}
-		tasks = append(tasks, agent.Task{Name: "limits", Run: connected(limitTask.Run)})
+		windowTask.Limits = retention.NewLimits(clients.Core, namespace, name)
+		watches = append(watches, connected(windowTask.Limits.Run))
 	}
-	return tasks, nil
+	changed := func(run func(context.Context, <-chan struct{}) error, more ...<-chan struct{}) task {
+		more = append(more, node.Changes.Subscribe())
+		return func(ctx context.Context) error { return run(ctx, informer.Any(ctx, more...)) }
+	}
+	return []agent.Task{
+		{Name: "watch", Run: func(ctx context.Context) error {
+			var running sync.WaitGroup
+			for _, run := range watches {
+				running.Go(func() { _ = run(ctx) }) // until ctx is done
+			}
+			running.Wait()
+			return ctx.Err()
+		}},
+		{Name: "windows", Run: changed(windowTask.Run)},
+		{Name: "publish", Run: connected(changed(publishTask.Run, watcher.Changes()))},
+		{Name: "events", Run: changed(eventTask.Run)},
+		{Name: "holds", Run: holdTask.Run},
+	}, nil
 }

@@ -82,23 +82,18 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
 	registry.MustRegister(metrics)
 	watcher := newWatcher(node, o)
-	tasks := []agent.Task{
-		{Name: "changes", Run: node.Changes.Run},
-		agent.Collect(node, health, watcher.Served, watcher.Changes()),
-		agent.Replay(node),
-		metrics.Task(),
-		agent.Announce(node, view),
+	var use agent.Use
+	if o.confDir != "" {
+		watcher.Register(registry)
+		use = watcher
 	}
+	tasks := []agent.Task{agent.Collect(node, health, use, metrics), agent.Announce(node, view)}
 	if o.metricsAddr != "" {
 		secure, err := secured(config, o, log)
 		if err != nil {
 			return err
 		}
 		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, secure, log))
-	}
-	if o.confDir != "" {
-		watcher.Register(registry)
-		tasks = append(tasks, agent.Task{Name: "active", Run: watcher.Run})
 	}
 	if !o.noKube {
 		more, err := kubeTasks(node, config, o, watcher)

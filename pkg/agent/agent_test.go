@@ -150,21 +150,6 @@ leasehold_store_readable 0
 	}
 }
 
-// The call log begins with the agent, not with the first scrape.
-func TestCallsAreLoggedBeforeTheFirstScrape(t *testing.T) {
-	node, _ := newNode(t)
-	m := NewMetrics(node)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- m.Task().Run(ctx) }()
-	log := filepath.Join(node.Service.Store.Dirs().Run, "calls")
-	until(t, "there is a call log", func() bool { return exists(log) })
-	stop()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-}
-
 // until waits until a condition is true.
 func until(t *testing.T, what string, condition func() bool) {
 	t.Helper()
@@ -541,29 +526,64 @@ func TestRun(t *testing.T) {
 	})
 }
 
+// use is a Use that is told what has changed.
+type use struct {
+	checks  []time.Time
+	changed bool
+}
+
+func (u *use) Check(_ context.Context, now time.Time) bool {
+	u.checks = append(u.checks, now)
+	return u.changed
+}
+
+func (u *use) Served() []maintain.Served { return nil }
+
+// The configuration is checked every checkInterval, however often the store changes, and the node
+// is surveyed at once if leasehold serves another network. The call log begins with the agent, not
+// with the first scrape.
 func TestCollect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node, _ := newNode(t)
-		health := &Health{}
-		changed, surveys := make(chan struct{}), make(chan bool, 9)
-		task := Collect(node, health, func() []maintain.Served { surveys <- true; return nil }, changed)
+		node, out := newNode(t)
+		node.Log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		c, changes := newCollector(node, &Health{}), make(chan struct{})
+		u := &use{}
+		c.use, c.metrics, c.changes = u, NewMetrics(node), changes
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		ended := make(chan error)
-		go func() { ended <- task.Run(ctx) }()
-		for health.ready() != nil {
-			time.Sleep(time.Millisecond)
+		go func() { ended <- c.run(ctx) }()
+		surveys := func() int { synctest.Wait(); return strings.Count(out.String(), "node surveyed") }
+		if n := surveys(); n != 1 || c.health.ready() != nil || len(u.checks) != 1 {
+			t.Errorf("%d surveys and %d checks at the start, ready: %v", n, len(u.checks), c.health.ready())
 		}
-		<-surveys
-		began := time.Now()
-		changed <- struct{}{} // leasehold serves another network
-		<-surveys
-		if took := time.Since(began); took > minSurveyInterval {
-			t.Errorf("surveyed %s after the change", took)
+		if !exists(filepath.Join(node.Service.Store.Dirs().Run, "calls")) {
+			t.Error("there is no call log")
+		}
+		for range 20 {
+			changes <- struct{}{}
+		}
+		if n := surveys(); n != 1 || len(u.checks) != 1 {
+			t.Errorf("%d surveys and %d checks after changes of the store", n, len(u.checks))
+		}
+		time.Sleep(checkInterval)
+		if n := surveys(); n != 1 || len(u.checks) != 2 {
+			t.Errorf("%d surveys and %d checks after %s", n, len(u.checks), checkInterval)
+		}
+		time.Sleep(surveyInterval - checkInterval - 1)
+		u.changed = true
+		if n := surveys(); n != 1 {
+			t.Errorf("%d surveys just before %s", n, surveyInterval)
+		}
+		for range 3 {
+			time.Sleep(checkInterval)
+		}
+		if n := surveys(); n != 4 || len(u.checks) != 5 {
+			t.Errorf("%d surveys, %d checks; each check has found a change", n, len(u.checks))
 		}
 		stop()
-		if err := <-ended; !errors.Is(err, context.Canceled) || task.Name != "collect" {
-			t.Errorf("task %s: %v", task.Name, err)
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 	})
 }

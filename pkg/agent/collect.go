@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,28 +16,46 @@ const (
 	surveyInterval = 10 * time.Second
 	// minSurveyInterval is the shortest time between two surveys.
 	minSurveyInterval = time.Second
+	// checkInterval is the time between two checks whether leasehold is in use.
+	checkInterval = 5 * time.Second
 	// forgetInterval is how often stored windows that are no longer needed are removed.
 	forgetInterval = time.Hour
 )
 
-// Collect returns the task that ends expired holds, releases the leases of dead holders and adopts
-// the addresses that host-local has assigned (maintain.Survey, Plan, Act). A holder is the
-// container interface that has the address. The task reports the result of each survey to health.
-//
-// served returns the pools that leasehold serves. The task surveys the node at once
-// after a value from changed, which means that the result of served has changed.
-func Collect(node Node, health *Health, served func() []maintain.Served, changed <-chan struct{}) Task {
+// Use judges whether leasehold is in use on the node (active.Watcher).
+type Use interface {
+	// Check judges again, and reports whether the result of Served has changed. It is called every
+	// few seconds.
+	Check(ctx context.Context, now time.Time) (changed bool)
+	// Served returns the pools that leasehold serves.
+	Served() []maintain.Served
+}
+
+// Collect returns the task that looks after the store: it ends expired holds, releases the leases
+// of dead holders and adopts the addresses that host-local has assigned (maintain.Survey, Plan,
+// Act). A holder is the container interface that has the address. The task reports the result of
+// each survey to health. It runs node.Changes. After each signal of node.Changes it records spooled
+// DELs in the store, all that wait in one transaction: views show them as done before; with the
+// replay they are in the journal, and outlive a power cut. It reads the call log, so that the log
+// does not grow if no scrape does. use may be nil.
+func Collect(node Node, health *Health, use Use, metrics *Metrics) Task {
 	c := newCollector(node, health)
-	c.served, c.changed = served, changed
-	return Task{Name: "collect", Run: c.run}
+	c.use, c.metrics, c.changes = use, metrics, node.Changes.Subscribe()
+	return Task{Name: "collect", Run: func(ctx context.Context) error {
+		var watching sync.WaitGroup
+		defer watching.Wait()
+		watching.Go(func() { _ = node.Changes.Run(ctx) })
+		return c.run(ctx)
+	}}
 }
 
 // collector is the state of the task that Collect returns.
 type collector struct {
 	Node
 	health    *Health
-	served    func() []maintain.Served
-	changed   <-chan struct{}
+	use       Use
+	metrics   *Metrics
+	changes   <-chan struct{}
 	complete  prometheus.Gauge
 	doubtful  prometheus.Gauge
 	problem   string // the last problem that was logged, "" if it is over
@@ -50,7 +69,6 @@ func newCollector(node Node, health *Health) *collector {
 	c := &collector{
 		Node:   node,
 		health: health,
-		served: func() []maintain.Served { return nil },
 		complete: gauge("leasehold_survey_complete",
 			"Whether the last survey of the node was complete (1). While it is 0, the agent releases nothing."),
 		doubtful: gauge("leasehold_doubtful_leases",
@@ -60,23 +78,43 @@ func newCollector(node Node, health *Health) *collector {
 	return c
 }
 
-// run calls once until ctx is done. It returns ctx.Err().
+// run looks after the store until ctx is done. It returns ctx.Err().
 func (c *collector) run(ctx context.Context) error {
-	for {
-		next := c.once(ctx)
+	defer c.metrics.close()
+	var checkAt, surveyAt time.Time
+	for ctx.Err() == nil {
+		now := time.Now()
+		if c.use != nil && !now.Before(checkAt) {
+			checkAt = now.Add(checkInterval)
+			if c.use.Check(ctx, now) {
+				surveyAt = now
+			}
+		}
+		if !now.Before(surveyAt) {
+			c.metrics.read()
+			surveyAt = now.Add(c.once(ctx))
+		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
-		case <-c.changed:
-		case <-time.After(next):
+		case <-c.changes:
+			// The survey reports why it fails, and repeats it.
+			if err := c.Service.Replay(ctx); err != nil {
+				c.Log.Debug("replaying DELs failed", "error", err)
+			}
+		case <-time.After(min(checkInterval, time.Until(surveyAt))):
 		}
 	}
+	return ctx.Err()
 }
 
 // once surveys the node, and ends the holds and releases the leases that are due. It changes
 // nothing if the survey fails or is not safe to act on. It returns the time until the next survey.
 func (c *collector) once(ctx context.Context) time.Duration {
-	v, err := c.Service.Survey(ctx, c.served()...)
+	var served []maintain.Served
+	if c.use != nil {
+		served = c.use.Served()
+	}
+	v, err := c.Service.Survey(ctx, served...)
 	if ctx.Err() != nil {
 		return surveyInterval
 	}

@@ -119,22 +119,6 @@ func (m *Metrics) Locks() Locks {
 	return m.locks
 }
 
-// Task returns the task that reads the call log every pollInterval, so that the log does not grow
-// if no scrape reads it.
-func (m *Metrics) Task() Task {
-	return Task{Name: "metrics", Run: func(ctx context.Context) error {
-		defer m.close()
-		for {
-			m.read()
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(pollInterval):
-			}
-		}
-	}}
-}
-
 // close closes the reader of the call log.
 func (m *Metrics) close() {
 	m.mu.Lock()

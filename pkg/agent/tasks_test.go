@@ -22,7 +22,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -34,10 +33,7 @@ func TestTasksEnd(t *testing.T) {
 	metrics := NewMetrics(node)
 	for name, task := range map[string]Task{
 		"announce": Announce(node, host.New("/proc", host.DefaultBootIDFile)),
-		"collect":  Collect(node, &Health{}, func() []maintain.Served { return nil }, nil),
-		"replay":   Replay(node),
-		"metrics":  metrics.Task(),
-		"changes":  {Name: "changes", Run: node.Changes.Run},
+		"collect":  Collect(node, &Health{}, nil, metrics),
 		"serve":    Serve("127.0.0.1:0", prometheus.NewRegistry(), &Health{}, nil, node.Log),
 	} {
 		if task.Name != name {
@@ -430,16 +426,14 @@ func TestSpooledDELsAreRecorded(t *testing.T) {
 		return tx.SetNamespaceIDs(node.Service.Host.NamespaceIDs("boot-1"))
 	})
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 2)
-	for _, run := range []func(context.Context) error{node.Changes.Run, Replay(node).Run} {
-		go func() { ended <- run(ctx) }()
-	}
+	ended := make(chan error, 1)
+	task := Collect(node, &Health{}, nil, NewMetrics(node))
+	go func() { ended <- task.Run(ctx) }()
 	for range 2 {
 		until(t, "it is replayed", func() bool { return waiting() == 0 })
 		spool() // of a container that is released: the record alone is removed
 	}
 	stop()
-	<-ended
 	<-ended
 	var released int
 	if _, err := node.Service.Journal(t.Context(), 0, func(_ uint64, n store.Entry) {

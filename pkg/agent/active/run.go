@@ -25,13 +25,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-const (
-	// interval is the time between two checks.
-	interval = 5 * time.Second
-	// repeat is how often the Events of a lasting state are created again. The API server keeps an
-	// Event for an hour by default.
-	repeat = time.Hour
-)
+// repeat is how often the Events of a lasting state are created again. The API server keeps an
+// Event for an hour by default.
+const repeat = time.Hour
 
 // The reasons of the Events.
 const (
@@ -40,8 +36,8 @@ const (
 	RetentionActive   = "RetentionActive"   // on the node: the runtime calls leasehold again
 )
 
-// Watcher is the task that watches whether leasehold is in use. Its exported fields must be set
-// before Run.
+// Watcher watches whether leasehold is in use, for the task agent.Collect. Its exported fields must
+// be set before the first Check.
 type Watcher struct {
 	Service *maintain.Service
 	Node    string
@@ -67,7 +63,7 @@ type Watcher struct {
 	result []cniconf.Status
 }
 
-// Register registers the metric. It must be called once, before Run.
+// Register registers the metric. It must be called once, before the first Check.
 func (w *Watcher) Register(r prometheus.Registerer) {
 	w.metric = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "leasehold_retention_active",
@@ -97,20 +93,10 @@ func (w *Watcher) Served() (out []maintain.Served) {
 // Changes returns a channel that receives a value when Result has changed. It is never closed.
 func (w *Watcher) Changes() <-chan struct{} { return w.changed.Subscribe() }
 
-// Run checks every interval until ctx is done. It returns ctx.Err().
-func (w *Watcher) Run(ctx context.Context) error {
-	for {
-		w.pass(ctx, time.Now())
-		if !notify.Wait(ctx, nil, interval) {
-			return ctx.Err()
-		}
-	}
-}
-
-// pass makes one check. If the confirmed statuses have changed, it publishes them. It also queues
-// the Events that should exist.
-func (w *Watcher) pass(ctx context.Context, now time.Time) {
-	if w.judge.add(w.look(ctx, now), now) {
+// Check makes one check. If the confirmed statuses have changed, it publishes them and returns
+// true. It also queues the Events that should exist.
+func (w *Watcher) Check(ctx context.Context, now time.Time) (changed bool) {
+	if changed = w.judge.add(w.look(ctx, now), now); changed {
 		w.publish()
 	}
 	if w.Queue != nil && w.judge.hasResult {
@@ -118,6 +104,7 @@ func (w *Watcher) pass(ctx context.Context, now time.Time) {
 			w.Queue(e)
 		}
 	}
+	return changed
 }
 
 // look makes one check and returns the status of each network. It checks the pods only if the

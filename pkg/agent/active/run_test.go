@@ -107,10 +107,10 @@ func (f *fixture) setPods(pods ...*corev1.Pod) {
 	}
 }
 
-// run lets time pass, with a look every interval.
+// run lets time pass, with a check every 5 s.
 func (f *fixture) run(d time.Duration) {
-	for end := f.now.Add(d); !f.now.After(end); f.now = f.now.Add(interval) {
-		f.pass(context.Background(), f.now)
+	for end := f.now.Add(d); !f.now.After(end); f.now = f.now.Add(5 * time.Second) {
+		f.Check(context.Background(), f.now)
 	}
 }
 

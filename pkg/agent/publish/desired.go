@@ -1,10 +1,9 @@
 // Package publish writes the state of a node to the API. The task Publisher writes the leases of
-// the node's store as IPReservations, one for each pod whose addresses are retained on the node.
-// The task NodePool writes the NodeAddressPool of the node.
+// the node's store as IPReservations, one for each pod whose addresses are retained on the node,
+// and the numbers of the store as the NodeAddressPool of the node.
 //
 // The desired IPReservations are computed from the store, the node's pods and the existing objects.
-// The Publisher applies them whenever one of these changes, so that an object that somebody deleted
-// is created again.
+// The Publisher applies them with server-side apply whenever one of these changes.
 package publish
 
 import (

@@ -324,3 +324,105 @@ func TestConditionKeepsItsTime(t *testing.T) {
 		t.Errorf("an hour later: %+v", again)
 	}
 }
+
+// Each field decides only between leases whose fields before it are equal.
+func TestOrder(t *testing.T) {
+	less := bound("10.0.0.1", id1, time.Hour)
+	less.Pool, less.Holder.IfName = lease.Pool{DataDir: "/a", Network: "a"}, "eth0"
+	fields := []func(l *lease.Lease){
+		func(l *lease.Lease) { l.Pool.Network = "b" }, func(l *lease.Lease) { l.Pool.DataDir = "/b" },
+		func(l *lease.Lease) { l.Holder.IfName = "eth1" }, func(l *lease.Lease) { l.Address = l.Address.Next() },
+	}
+	if order(less, less) != 0 {
+		t.Error("a lease is not equal to itself")
+	}
+	for i, change := range fields {
+		more, rest := less, less
+		change(&more)
+		for _, later := range fields[i+1:] {
+			later(&rest) // these fields of the first are greater
+		}
+		if order(rest, more) >= 0 || order(more, rest) <= 0 {
+			t.Errorf("%+v is not before %+v", rest, more)
+		}
+	}
+}
+
+func TestCompareEachPart(t *testing.T) {
+	base := func() *ipamv1.IPReservation {
+		return &ipamv1.IPReservation{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "1"}},
+			Spec:       ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1", NodeUID: "u"},
+			Status:     status(func(s *ipamv1.IPReservationStatus) { s.HeldUntil = &metav1.Time{Time: now.Wall} }),
+		}
+	}
+	later := func(d time.Duration) func(r *ipamv1.IPReservation) {
+		return func(r *ipamv1.IPReservation) { r.Status.HeldUntil = &metav1.Time{Time: now.Wall.Add(d)} }
+	}
+	for name, tt := range map[string]struct {
+		alter func(r *ipamv1.IPReservation)
+		want  change
+	}{
+		"equal":              {func(*ipamv1.IPReservation) {}, change{}},
+		"another node":       {func(r *ipamv1.IPReservation) { r.Spec.NodeName = "node2" }, change{Spec: true}},
+		"released by a user": {func(r *ipamv1.IPReservation) { r.Spec.Release = id1 }, change{}},
+		"another label":      {func(r *ipamv1.IPReservation) { r.Labels["a"] = "2" }, change{Spec: true}},
+		"a label of others":  {func(r *ipamv1.IPReservation) { r.Labels["b"] = "2" }, change{}},
+		"2s later":           {later(2 * time.Second), change{}},
+		"2s earlier":         {later(-2 * time.Second), change{}},
+		"more than 2s later": {later(2*time.Second + 1), change{Status: true}},
+		"no end":             {func(r *ipamv1.IPReservation) { r.Status.HeldUntil = nil }, change{Status: true}},
+		"another state": {
+			func(r *ipamv1.IPReservation) { r.Status.State = ipamv1.Held },
+			change{Status: true}},
+		"another spec and 2s later": {
+			func(r *ipamv1.IPReservation) { r.Spec.PodName = "x"; later(time.Second)(r) },
+			change{Spec: true}},
+	} {
+		existing := base()
+		tt.alter(existing)
+		if got := compare(base(), existing); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
+		}
+	}
+}
+
+func TestIsConfirmedAtTheLimit(t *testing.T) {
+	for name, tt := range map[string]struct {
+		l     lease.Lease
+		pod   podcache.Pod
+		want  bool
+		again time.Duration
+	}{
+		"lived long enough": {bound("10.0.0.2", id1, confirmedAfter), podcache.Pod{}, true, 0},
+		"a moment too short": {
+			bound("10.0.0.2", id1, confirmedAfter-1),
+			podcache.Pod{}, false, 1 + 10*time.Millisecond},
+		"held, had lived long enough": {
+			held(bound("10.0.0.2", id1, confirmedAfter+time.Hour), time.Hour),
+			podcache.Pod{}, true, 0},
+		"held, had lived too short": {
+			held(bound("10.0.0.2", id1, confirmedAfter+time.Hour-1), time.Hour),
+			podcache.Pod{}, false, 0},
+		"the pod is ready": {bound("10.0.0.2", id1, 1), podcache.Pod{Ready: true, UID: "u1"}, true, 0},
+		"another pod is ready": {
+			bound("10.0.0.2", id1, confirmedAfter-time.Second),
+			podcache.Pod{Ready: true, UID: "u2"}, false, time.Second + 10*time.Millisecond},
+		"ready, and the address is held": {
+			held(bound("10.0.0.2", id1, 2), 1),
+			podcache.Pod{Ready: true, UID: "u1"}, false, 0},
+	} {
+		p := &plan{}
+		got := p.isConfirmed([]lease.Lease{tt.l}, tt.pod, nil, status(func(*ipamv1.IPReservationStatus) {}), now)
+		if got != tt.want || p.RequeueAfter != tt.again {
+			t.Errorf("%s: %v, again after %s; want %v, %s", name, got, p.RequeueAfter, tt.want, tt.again)
+		}
+	}
+	p := &plan{}
+	for _, d := range []time.Duration{time.Hour, time.Minute, time.Hour} {
+		p.requeueAfter(d)
+	}
+	if p.RequeueAfter != time.Minute+10*time.Millisecond {
+		t.Errorf("again after %s, want the shortest", p.RequeueAfter)
+	}
+}

@@ -2,9 +2,7 @@ package publish
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math"
 	"slices"
@@ -13,14 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -35,124 +35,134 @@ const (
 	maxNetworks = 256
 )
 
-// NodePool is the task that writes the NodeAddressPool of the node: the number of free, bound and
-// held addresses, and whether leasehold serves the node's networks. The object has the name of the
-// node and is owned by the node.
-type NodePool struct {
-	Service *maintain.Service
-	Node    string
-	Clients *informer.Clients
-	Pool    *Pool
-	// UID returns the UID of the node, "" if it is not known. Reread makes it be read again soon
-	// (Publisher).
-	UID    func() string
-	Reread func()
-	// Active returns the status of each network that the container runtime has loaded, or nil
-	// before the first result (active.Watcher.Result). It must not block.
-	Active func() []cniconf.Status
-	// Lost is called if the object that this task has written does not exist any more. Then the
-	// node's IPReservations may not exist, either: the CRDs were deleted, or etcd was restored.
-	Lost func()
-	Log  *slog.Logger
+// poolPeriod is the time over which the agents watch their NodeAddressPools again after an outage
+// of the API server (docs/decisions.md, "Cost that does not grow with the nodes").
+const poolPeriod = 5 * time.Minute
 
-	existing *ipamv1.NodeAddressPool // as last watched or written; nil if it does not exist or is not known
-	differed bool                    // the numbers differed at the last pass, too
+// Pool watches the NodeAddressPool of a node, in which the manager names the reservations that the
+// agent should read. It watches the object by its name.
+type Pool struct {
+	*informer.Informer[*ipamv1.NodeAddressPool]
+	client rest.Interface
+	node   string
+}
+
+// NewPool returns the Pool of a node. It is empty until Run has received the object.
+func NewPool(client rest.Interface, node string) *Pool {
+	view := func(p *ipamv1.NodeAddressPool) *ipamv1.NodeAddressPool {
+		v := &ipamv1.NodeAddressPool{ObjectMeta: metaOf(p), Spec: p.Spec, Status: p.Status}
+		v.OwnerReferences = p.OwnerReferences
+		return v
+	}
+	return &Pool{informer.New(view, nil), client, node}
+}
+
+// Run watches the object until ctx is done. It returns ctx.Err().
+func (p *Pool) Run(ctx context.Context) error {
+	lw := cache.NewListWatchFromClient(p.client, ipamv1.NodeAddressPoolResource.Resource, metav1.NamespaceAll,
+		fields.OneTermEqualSelector(metav1.ObjectNameField, p.node))
+	return p.RunSpread(ctx, lw, "address pool of this node", poolPeriod)
+}
+
+// Object returns the object, nil if it does not exist or is not known yet.
+func (p *Pool) Object() *ipamv1.NodeAddressPool {
+	object, _ := p.Get(p.node)
+	return object
+}
+
+// Named returns the reservations that the manager names.
+func (p *Pool) Named() []ipamv1.ReservationReference {
+	if object := p.Object(); object != nil {
+		return object.Spec.Reservations
+	}
+	return nil
+}
+
+// nodePool is what the Publisher remembers of the NodeAddressPool of the node: the number of free,
+// bound and held addresses, and whether leasehold serves the node's networks. The object has the
+// name of the node and is owned by the node.
+type nodePool struct {
+	checkAt  time.Time               // of the next check
+	wroteAt  time.Time               // when the status was last written
+	shown    []cniconf.Status        // the result of Active at the last check
+	differed bool                    // the numbers differed at the last check, too
 	applied  *ipamv1.NodeAddressPool // last written status, with the resource version of the response
-	wroteAt  lease.Instant           // when the status was last written
-	rejected int                     // passes in a row with a request that the API server rejected
+	rejected int                     // checks in a row with a request that the API server rejected
 	problem  string                  // the last problem that was logged
 }
 
-// Run writes the object until ctx is done, at intervals of at least nodePoolInterval. changes
-// receives a value if the result of Active or UID has changed. Such a change is written at once if
-// the last write was at least nodePoolInterval ago; changes of the store are written at the next
-// interval. Run returns ctx.Err().
-func (p *NodePool) Run(ctx context.Context, changes <-chan struct{}) error {
-	return informer.Loop(ctx, time.Second, changes, p.pass)
-}
-
-// pass updates the object, unless it was written less than nodePoolInterval ago. It returns the
-// time until the next pass. The time grows with each rejected pass in a row, up to
-// maxNodePoolRetry.
-func (p *NodePool) pass(ctx context.Context) (requeueAfter time.Duration) {
-	if rest := nodePoolInterval - p.Service.Clock().Since(p.wroteAt); rest > 0 && !p.wroteAt.IsZero() {
-		return rest
+// writeNodePool makes the NodeAddressPool equal to the store, at most every nodePoolInterval. A
+// change of the result of Active is written at once if the last write was before that. It returns
+// the time until the next check, and an error only if the request may succeed later. The time grows
+// with each rejected check in a row, up to maxNodePoolRetry.
+func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after time.Duration, err error) {
+	n, active := &p.nodePool, p.Active()
+	if !slices.Equal(active, n.shown) {
+		n.shown, n.checkAt = active, n.wroteAt.Add(nodePoolInterval)
 	}
-	err := p.update(ctx)
-	if ctx.Err() != nil {
-		return 0
+	if now.Before(n.checkAt) {
+		return n.checkAt.Sub(now), nil
 	}
-	p.logProblem(err)
-	if err == nil || isTransient(err) {
-		p.rejected = 0
-		return wait.Jitter(nodePoolInterval, 0.2)
-	}
-	p.rejected++
-	return wait.Jitter(min(nodePoolInterval<<min(p.rejected-1, 10), maxNodePoolRetry), 0.2)
-}
-
-// update reads the store and writes the object if it differs. It does nothing as long as the UID of
-// the node is not known.
-func (p *NodePool) update(ctx context.Context) error {
 	var usage []store.Usage
-	err := p.Service.Store.View(ctx, func(tx *store.Tx) error {
+	err = p.Service.Store.View(ctx, func(tx *store.Tx) error {
 		usage = store.ByNetwork(tx.Usage())
 		return nil
 	})
+	interval := nodePoolInterval
 	if err != nil && !store.IsEmpty(err) {
-		return fmt.Errorf("reading the store: %w", err)
+		err = fmt.Errorf("reading the store: %w", err)
+	} else if err = p.updateNodePool(ctx, desiredNodePool(p.node, usage, active), now); isTransient(err) {
+		return 0, err
+	} else if err != nil {
+		p.nodeAt = time.Time{} // the node may be another one of that name
+		interval = min(interval<<min(n.rejected, 10), maxNodePoolRetry)
+		n.rejected++
+	} else {
+		n.rejected = 0
 	}
-	node := nodeIdentity{p.Node, p.UID()}
-	if node.UID == "" {
-		return nil
-	}
-	p.existing = p.Pool.Object()
-	err = p.write(ctx, desiredNodePool(node, usage, p.Active()), p.Service.Clock())
-	if err != nil && !isTransient(err) {
-		p.Reread()
-	}
-	return err
+	n.problem = logged(p.Log, n.problem, "updating the NodeAddressPool", err)
+	n.checkAt = now.Add(wait.Jitter(interval, 0.2))
+	return n.checkAt.Sub(now), nil
 }
 
-// write applies the parts of the object that differ: the object with its owner, and the status.
-func (p *NodePool) write(ctx context.Context, want *ipamv1.NodeAddressPool, now lease.Instant) error {
-	if p.existing == nil && p.applied != nil {
-		p.Lost()
-		p.Reread() // it is deleted with the node
+// updateNodePool applies the parts of the object that differ: the object with its owner, and the
+// status.
+func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddressPool, now time.Time) (err error) {
+	n, existing := &p.nodePool, p.Pool.Object()
+	if existing == nil && n.applied != nil {
+		// It was deleted with the node, or the node's IPReservations may be gone as well: the CRDs
+		// were deleted, or etcd was restored.
+		p.nodeAt, p.listAt = time.Time{}, now.Add(wait.Jitter(time.Second, 1))
 	}
-	if !p.isOwned(want) {
-		got, err := p.apply(ctx, &ipamv1.NodeAddressPool{ObjectMeta: want.ObjectMeta})
+	if !isOwned(want, existing) {
+		existing, err = p.applyNodePool(ctx, want)
 		if apierrors.IsNotFound(err) {
 			return fmt.Errorf("this cluster does not serve NodeAddressPools, apply their CRD: %w", err)
 		}
 		if err != nil {
 			return fmt.Errorf("writing the NodeAddressPool: %w", err)
 		}
-		p.existing = got
 	}
-	setTransitionTimes(want, p.existing, now.Wall)
-	if isShown(want, p.existing) || p.hadNoEffect(want) {
-		p.differed = false
-		return nil
-	}
+	setTransitionTimes(want, existing, p.Service.Clock().Wall)
+	differed := n.differed
 	// A pod that is being replaced changes the numbers for a few seconds only.
-	if !p.differed && isSameButCounts(want, p.existing) {
-		p.differed = true
+	n.differed = !isShown(want, existing) && !n.hadNoEffect(want, existing) && !differed &&
+		isSameButCounts(want, existing)
+	if n.differed || isShown(want, existing) || n.hadNoEffect(want, existing) {
 		return nil
 	}
-	p.differed = false
-	got, err := p.apply(ctx, want, "status")
+	got, err := p.applyNodePool(ctx, want, "status")
 	if err != nil {
 		return fmt.Errorf("writing the status of the NodeAddressPool: %w", err)
 	}
-	p.existing, p.applied, p.wroteAt = got, want, now
-	p.applied.ResourceVersion = got.ResourceVersion
+	n.applied, n.wroteAt = want, now
+	n.applied.ResourceVersion = got.ResourceVersion
 	return nil
 }
 
-// isOwned reports whether the object exists with the node as its owner.
-func (p *NodePool) isOwned(want *ipamv1.NodeAddressPool) bool {
-	return p.existing != nil && equality.Semantic.DeepEqual(p.existing.OwnerReferences, want.OwnerReferences)
+// isOwned reports whether the object exists with the owner of want.
+func isOwned(want, object *ipamv1.NodeAddressPool) bool {
+	return object != nil && equality.Semantic.DeepEqual(object.OwnerReferences, want.OwnerReferences)
 }
 
 // isShown reports whether the status of object is equal to the status of want. It ignores the
@@ -167,31 +177,24 @@ func isShown(want, object *ipamv1.NodeAddressPool) bool {
 
 // hadNoEffect reports whether the same status was applied before and the object has not changed
 // since then. In that case the CRD of the server lacks a field, and another apply would be useless.
-func (p *NodePool) hadNoEffect(want *ipamv1.NodeAddressPool) bool {
-	return p.applied != nil && p.applied.ResourceVersion == p.existing.ResourceVersion && isShown(want, p.applied)
+func (n *nodePool) hadNoEffect(want, object *ipamv1.NodeAddressPool) bool {
+	return n.applied != nil && n.applied.ResourceVersion == object.ResourceVersion && isShown(want, n.applied)
 }
 
-// apply creates the object or updates its owner, or, with the subresource "status", updates its
-// status. It returns the object from the response.
-func (p *NodePool) apply(
-	ctx context.Context, object *ipamv1.NodeAddressPool, subresource ...string,
+// applyNodePool creates the object or updates its owner, or, with the subresource "status", updates
+// its status. It returns the object from the response.
+func (p *Publisher) applyNodePool(
+	ctx context.Context, want *ipamv1.NodeAddressPool, subresource ...string,
 ) (*ipamv1.NodeAddressPool, error) {
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
-	defer cancel()
-	body := map[string]any{
-		"apiVersion": ipamv1.GroupVersion.String(), "kind": "NodeAddressPool",
-		"metadata": map[string]any{"name": object.Name},
-	}
+	body := configuration("NodeAddressPool", want.ObjectMeta)
 	if len(subresource) > 0 {
-		body["status"] = object.Status
+		body["status"] = want.Status
 	} else {
-		body["metadata"] = map[string]any{"name": object.Name, "ownerReferences": object.OwnerReferences}
+		body["metadata"] = map[string]any{"name": want.Name, "ownerReferences": want.OwnerReferences}
 	}
-	data, _ := json.Marshal(body) // cannot fail: strings, numbers and times
 	got := &ipamv1.NodeAddressPool{}
-	err := p.Clients.IPAM.Patch(types.ApplyPatchType).
-		Resource(ipamv1.NodeAddressPoolResource.Resource).Name(object.Name).SubResource(subresource...).
-		Param("fieldManager", fieldManager).Param("force", "true").Body(data).Do(ctx).Into(got)
+	err := apply(ctx, p.Clients.IPAM, ipamv1.NodeAddressPoolResource.Resource, want.ObjectMeta, body, got,
+		subresource...)
 	if err != nil {
 		return nil, err
 	}
@@ -210,23 +213,6 @@ func isSameButCounts(want, object *ipamv1.NodeAddressPool) bool {
 		return o
 	}
 	return isShown(withoutCounts(want), withoutCounts(object))
-}
-
-// logProblem logs a problem when it begins, when it changes, and when it is over.
-func (p *NodePool) logProblem(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	switch {
-	case text == p.problem:
-		return
-	case err != nil:
-		p.Log.Warn("updating the NodeAddressPool failed", "error", err)
-	default:
-		p.Log.Info("updating the NodeAddressPool works again")
-	}
-	p.problem = text
 }
 
 // desiredNodePool returns the desired object of a node, without the times of its conditions. usage

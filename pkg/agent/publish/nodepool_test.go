@@ -1,17 +1,13 @@
 package publish
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net/http"
-	"net/netip"
 	"os"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,95 +17,24 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
-const poolPath = "/apis/ipam.leasehold.dev/v1alpha1/nodeaddresspools/node1"
-
-// poolFixture is a NodePool that is driven pass by pass, with a fake API server. Its store knows
-// ten addresses of one network.
-type poolFixture struct {
-	*NodePool
-	t      *testing.T
-	node   fakeapi.Node
-	uid    string // of the node
-	server *fakeapi.Server
-	log    bytes.Buffer
-
-	isBehind bool
-	lost     int // calls of Lost
-	rereads  int // calls of Reread
-}
-
-func newPoolFixture(t *testing.T) *poolFixture {
-	p := &poolFixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t)}
-	p.uid = node.UID
-	p.node.Update(func(tx *store.Tx) error { return tx.SetRanges(p.node.Pool, []pool.Set{tenAddresses}) })
-	p.restart()
-	return p
-}
-
-var tenAddresses = pool.Set{{Start: netip.MustParseAddr("10.0.0.2"), End: netip.MustParseAddr("10.0.0.11")}}
-
-// restart replaces the task by one that knows nothing.
-func (p *poolFixture) restart() {
-	p.NodePool = &NodePool{Service: p.node.Service, Node: "node1", Clients: p.server.Clients,
-		Pool: NewPool(p.server.Clients.IPAM, "node1"),
-		UID:  func() string { return p.uid }, Reread: func() { p.rereads++ },
-		Active: func() []cniconf.Status { return nil }, Lost: func() { p.lost++ },
-		Log: slog.New(slog.NewTextHandler(&p.log, nil))}
-}
-
-// after advances the clock.
-func (p *poolFixture) after(d time.Duration) { advance(p.Service, d) }
-
-func advance(s *maintain.Service, d time.Duration) {
-	clock := s.Clock
-	s.Clock = func() lease.Instant {
-		now := clock()
-		now.Wall, now.Boot = now.Wall.Add(d), now.Boot+d
-		return now
-	}
-}
-
-// watch delivers the object, as the watch does.
-func (p *poolFixture) watch() {
+// updates advances the clock to the next check of the NodeAddressPool, runs a pass, and returns its
+// writes of it, each as the last element of its path.
+func (p *fixture) updates() string {
 	p.t.Helper()
-	var objects []any
-	o := &ipamv1.NodeAddressPool{}
-	if p.server.Get(poolPath, o) {
-		objects = append(objects, o)
-	}
-	if err := p.Pool.Replace(objects, ""); err != nil {
-		p.t.Fatal(err)
-	}
-}
-
-// writes advances the clock to the next pass, runs it, and returns its writes, each as the last
-// element of its path. The watch has delivered the object before, unless isBehind is true.
-func (p *poolFixture) writes() string {
-	p.t.Helper()
-	p.after(nodePoolInterval)
-	if !p.isBehind {
-		p.watch()
-	}
-	p.server.Requests()
-	if after := p.pass(p.t.Context()); after < nodePoolInterval {
-		p.t.Errorf("the next pass is after %s, want at least %s", after, nodePoolInterval)
-	}
+	p.after(max(p.nodePool.checkAt.Sub(p.now), nodePoolInterval))
+	p.publish()
 	var writes []string
-	for _, r := range p.server.Requests() {
-		if path, isWrite := strings.CutPrefix(r, "PATCH "); isWrite {
-			writes = append(writes, path[strings.LastIndex(path, "/")+1:])
-		}
+	for _, w := range p.writes(poolPath) {
+		writes = append(writes, strings.TrimPrefix(w, "PATCH "))
 	}
 	return strings.Join(writes, " ")
 }
 
-func (p *poolFixture) object() ipamv1.NodeAddressPool {
+func (p *fixture) object() ipamv1.NodeAddressPool {
 	p.t.Helper()
 	var o ipamv1.NodeAddressPool
 	if !p.server.Get(poolPath, &o) {
@@ -119,9 +44,9 @@ func (p *poolFixture) object() ipamv1.NodeAddressPool {
 }
 
 // expect runs a pass that has to make the given writes, and compares the object.
-func (p *poolFixture) expect(name, writes, want string) {
+func (p *fixture) shows(name, writes, want string) {
 	p.t.Helper()
-	if got := p.writes(); got != writes {
+	if got := p.updates(); got != writes {
 		p.t.Errorf("%s: writes %q, want %q", name, got, writes)
 	}
 	s := p.object().Status
@@ -153,133 +78,114 @@ func networksText(s ipamv1.NodeAddressPoolStatus) (out string) {
 const unknown = " RetentionActive=Unknown"
 
 func TestLifeOfANodeAddressPool(t *testing.T) {
-	p := newPoolFixture(t)
-	p.expect("no lease", "node1 status", "10=0+0+10 net 10=0+0+10 Unknown"+unknown)
+	p := newFixture(t)
+	p.shows("no lease", "node1 status", "10=0+0+10 net 10=0+0+10 Unknown"+unknown)
 	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "node1", UID: types.UID(node.UID)}
 	if o := p.object(); len(o.OwnerReferences) != 1 || o.OwnerReferences[0] != owner {
 		t.Errorf("owners %+v", o.OwnerReferences)
 	}
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.expect("bound for less than 30 s", "", "10=0+0+10 net 10=0+0+10 Unknown"+unknown)
-	p.expect("bound", "status", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
+	p.shows("bound for less than 30 s", "", "10=0+0+10 net 10=0+0+10 Unknown"+unknown)
+	p.shows("bound", "status", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
 	p.node.Release(l)
-	p.expect("held for less than 30 s", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
+	p.shows("held for less than 30 s", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
 	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
-	p.expect("bound again", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
+	p.shows("bound again", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
 	p.node.Release(l)
-	p.expect("held again for less than 30 s", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
-	p.expect("held", "status", "10=0+1+9 net 10=0+1+9 Unknown"+unknown)
-	p.server.Requests()
-	p.pass(t.Context())
-	if r := p.server.Requests(); len(r) > 0 {
-		t.Errorf("nothing has changed, and the requests are %q", r)
+	p.shows("held again for less than 30 s", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
+	p.shows("held", "status", "10=0+1+9 net 10=0+1+9 Unknown"+unknown)
+	if p.publish(); len(p.all) > 0 {
+		t.Errorf("nothing has changed, and the requests are %q", p.all)
 	}
 	p.Active = func() []cniconf.Status {
 		return []cniconf.Status{{Network: "net", State: cniconf.Active, Reason: "Named"}}
 	}
-	p.expect("active", "status", "10=0+1+9 net 10=0+1+9 True RetentionActive=True")
+	p.shows("active", "status", "10=0+1+9 net 10=0+1+9 True RetentionActive=True")
 }
 
+// Numbers are written at most every 30 s, and a change of the activity at once, unless something
+// was written just before.
 func TestNodeAddressPoolIsWrittenAtMostEvery30s(t *testing.T) {
-	p := newPoolFixture(t)
-	p.writes()
+	p := newFixture(t)
+	p.updates()
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	state := cniconf.Inactive
+	p.Active = func() []cniconf.Status {
+		return []cniconf.Status{{Network: "net", State: state, Reason: "BinaryReplaced"}}
+	}
 	p.after(nodePoolInterval - 5*time.Second)
-	p.server.Requests()
-	if next := p.pass(t.Context()); next <= 0 || next > 5*time.Second {
-		t.Errorf("the next pass is after %s, want at most 5 s", next)
+	if p.publish(); len(p.writes(poolPath)) > 0 || p.next <= 0 || p.next > 5*time.Second+10*time.Millisecond {
+		t.Errorf("25 s after a write: %q, the next pass is after %s", p.all, p.next)
 	}
-	if r := p.server.Requests(); len(r) > 0 {
-		t.Errorf("25 s after a write the requests are %q", r)
+	p.after(5 * time.Second)
+	p.publish()
+	p.checkWrites("30 s after a write", "PATCH status")
+	p.updates()
+	p.after(time.Second)
+	state = cniconf.Active
+	p.publish()
+	p.checkWrites("1 s after a check that has found no change", "PATCH status")
+	if n := p.object().Status.Networks[0]; n.Active != metav1.ConditionTrue || n.Bound != 1 {
+		t.Errorf("%+v", n)
 	}
-	p.writes()
-	p.expect("30 s after a write, for 30 s", "status", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
 }
 
-// The task writes at once that the activity has changed, if nothing was written just before.
-func TestNodeAddressPoolFollowsTheActivity(t *testing.T) {
-	p := newPoolFixture(t)
-	p.writes()
-	p.after(nodePoolInterval)
-	var inactive atomic.Bool
-	began := make(chan struct{}, 10)
-	p.Active = func() []cniconf.Status {
-		began <- struct{}{}
-		if inactive.Load() {
-			return []cniconf.Status{{Network: "net", State: cniconf.Inactive, Reason: "BinaryReplaced"}}
-		}
-		return nil
-	}
-	changes := make(chan struct{}, 1)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- p.Run(ctx, changes) }()
-	<-began
-	inactive.Store(true)
-	changes <- struct{}{}
-	fakeapi.Until(t, "the network is published as inactive", func() bool {
-		return p.object().Status.Networks[0].Active == metav1.ConditionFalse
-	})
-	stop()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
+func (p *fixture) checkWrites(name string, want ...string) {
+	p.t.Helper()
+	if got := p.writes(poolPath); !slices.Equal(got, want) {
+		p.t.Errorf("%s: writes %q, want %q", name, got, want)
 	}
 }
 
 // The object is repaired if somebody deletes or changes it, or the node has another UID.
 func TestNodeAddressPoolIsRepaired(t *testing.T) {
 	const want = "10=0+0+10 net 10=0+0+10 Unknown" + unknown
-	p := newPoolFixture(t)
-	p.expect("first", "node1 status", want)
+	p := newFixture(t)
+	p.shows("first", "node1 status", want)
 	p.server.Remove(poolPath)
-	p.after(nodePoolInterval)
-	p.expect("deleted", "node1 status", want)
-	if p.lost != 1 || p.rereads != 1 {
-		t.Errorf("Lost was called %d times, Reread %d times; want once", p.lost, p.rereads)
+	p.shows("deleted", "node1 status", want)
+	p.after(2 * time.Second)
+	if p.publish(); len(p.all) != 2 || len(p.reads()) != 1 {
+		t.Errorf("after a deletion: %q, want a read of the node and a list", p.all)
 	}
 	p.server.Remove(poolPath)
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.isBehind = true
-	p.writes()
-	if w := p.writes(); w != "status" {
+	p.isLate = true
+	p.updates()
+	if w := p.updates(); w != "status" {
 		t.Errorf("the watch has not shown its deletion: writes %q", w)
 	}
-	p.isBehind = false
+	p.isLate = false
 	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, lease.Lease{}) })
-	p.expect("the write has shown it", "node1 status", want)
+	p.shows("the write has shown it", "node1 status", want)
 	o := p.object()
 	o.Status.Held, o.Status.Networks = 7, nil
 	o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: "Audited", Status: metav1.ConditionTrue})
 	p.server.Put(poolPath, o)
-	p.after(nodePoolInterval)
-	p.expect("changed", "status", want+" Audited=True")
-	p.uid = "0a0a0a0a-1"
-	p.after(nodePoolInterval)
-	p.expect("another node of that name", "node1", want+" Audited=True")
+	p.shows("changed", "status", want+" Audited=True")
+	p.setNode("0a0a0a0a-1")
+	p.nodeAt = time.Time{}
+	p.shows("another node of that name", "node1", want+" Audited=True")
 	if o := p.object(); len(o.OwnerReferences) != 1 || o.OwnerReferences[0].UID != "0a0a0a0a-1" {
 		t.Errorf("owners %+v", o.OwnerReferences)
 	}
-	p.after(nodePoolInterval)
-	p.expect("no change", "", want+" Audited=True")
-	if p.lost != 2 {
-		t.Errorf("Lost was called %d times, want once for each deletion", p.lost)
-	}
+	p.shows("no change", "", want+" Audited=True")
 }
 
 // After a restart, a condition keeps the time of its last transition, and nothing is written.
 func TestNodeAddressPoolAfterARestart(t *testing.T) {
-	p := newPoolFixture(t)
-	p.writes()
+	p := newFixture(t)
+	p.updates()
 	before := p.object().Status.Conditions[0].LastTransitionTime
 	p.after(time.Hour)
 	p.restart()
-	if w := p.writes(); w != "" {
+	if w := p.updates(); w != "" {
 		t.Errorf("writes %q", w)
 	}
 	p.Active = func() []cniconf.Status {
 		return []cniconf.Status{{Network: "net", State: cniconf.Inactive, Reason: "BinaryReplaced", Message: "because"}}
 	}
-	p.expect("inactive", "status", "10=0+0+10 net 10=0+0+10 False RetentionActive=False")
+	p.shows("inactive", "status", "10=0+0+10 net 10=0+0+10 False RetentionActive=False")
 	c := p.object().Status.Conditions[0]
 	if !c.LastTransitionTime.After(before.Add(59*time.Minute)) || c.Reason != "BinaryReplaced" ||
 		c.Message != "because" {
@@ -287,85 +193,74 @@ func TestNodeAddressPoolAfterARestart(t *testing.T) {
 	}
 }
 
-// Without the CRD, or the right to write, the task says so once and retries ever more slowly.
+// Without the CRD, or the right to write, the agent says so once and retries ever more slowly. It
+// reads the node again, which may be another one of that name.
 func TestNodeAddressPoolThatIsRejected(t *testing.T) {
-	for name, code := range map[string]int{"does not serve NodeAddressPools": fakeapi.NotServed,
-		"writing the NodeAddressPool": http.StatusForbidden} {
-		p := newPoolFixture(t)
+	for want, tt := range map[string]struct {
+		at   string
+		code int
+	}{"does not serve NodeAddressPools": {poolPath, fakeapi.NotServed},
+		"writing the NodeAddressPool":               {poolPath, http.StatusForbidden},
+		"writing the status of the NodeAddressPool": {poolPath + "/status", http.StatusForbidden}} {
+		p := newFixture(t)
 		p.server.Reject(func(r *http.Request) int {
-			if strings.HasPrefix(r.URL.Path, poolPath) && (code == fakeapi.NotServed || r.Method == http.MethodPatch) {
-				return code
+			if r.URL.Path == tt.at && r.Method == http.MethodPatch {
+				return tt.code
 			}
 			return 0
 		})
-		var after time.Duration
-		for range 10 {
-			next := p.pass(t.Context())
-			if next < nodePoolInterval || next > 12*time.Minute {
-				t.Errorf("%s: retry after %s", name, next)
+		p.publish()
+		for _, least := range []time.Duration{30, 60, 120, 240, 480, 600, 600} {
+			if after := p.nodePool.checkAt.Sub(p.now); after < least*time.Second || after > least*time.Second*6/5 {
+				t.Errorf("%s: retry after %s, want %d s", want, after, least)
 			}
-			after = max(after, next)
+			if p.publish(); len(p.all) != 1 || p.all[0] != "GET "+nodePath {
+				t.Errorf("%s: %q, want a read of the node", want, p.all)
+			}
+			p.updates()
 		}
-		if after < maxNodePoolRetry {
-			t.Errorf("%s: the longest retry is after %s", name, after)
-		}
-		if n := strings.Count(p.log.String(), name); n != 1 {
-			t.Errorf("%q is logged %d times:\n%s", name, n, &p.log)
+		if n := strings.Count(p.log.String(), want); n != 1 {
+			t.Errorf("%q is logged %d times:\n%s", want, n, &p.log)
 		}
 		p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 		p.server.Reject(nil)
-		p.expect("accepted", "node1 status", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
+		if w := p.updates(); !strings.HasSuffix(w, "status") || p.object().Status.Bound != 1 {
+			t.Errorf("%s: accepted: writes %q, %+v", want, w, p.object().Status)
+		}
 		if !strings.Contains(p.log.String(), "works again") {
 			t.Error(p.log.String())
 		}
-		if next := p.pass(t.Context()); next > 2*nodePoolInterval {
-			t.Errorf("the next pass is after %s", next)
+		p.updates()
+		if after := p.nodePool.checkAt.Sub(p.now); after > 2*nodePoolInterval {
+			t.Errorf("the next check is after %s", after)
 		}
 	}
-}
-
-// A server that is away is asked again at the usual pace, and gets the current numbers.
-func TestNodeAddressPoolOfAServerThatIsAway(t *testing.T) {
-	p := newPoolFixture(t)
-	p.writes()
-	p.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
-	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	for range 8 {
-		if next := p.pass(t.Context()); next > 2*nodePoolInterval {
-			t.Errorf("retry after %s", next)
-		}
-	}
-	p.node.Release(l)
-	p.node.Bind("10.0.0.3", "db-1", "u2", time.Hour, "")
-	p.server.Reject(nil)
-	p.writes()
-	p.expect("back", "status", "10=1+1+8 net 10=1+1+8 Unknown"+unknown)
 }
 
 // A CRD of another version drops a field. Writing it again would have no effect either.
 func TestNodeAddressPoolWithoutAField(t *testing.T) {
-	p := newPoolFixture(t)
+	p := newFixture(t)
 	p.server.Drop("networks")
-	p.expect("first", "node1 status", "10=0+0+10"+unknown)
-	p.expect("not repeated", "", "10=0+0+10"+unknown)
+	p.shows("first", "node1 status", "10=0+0+10"+unknown)
+	p.shows("not repeated", "", "10=0+0+10"+unknown)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.expect("a change", "status", "10=1+0+9"+unknown)
-	p.expect("not repeated", "", "10=1+0+9"+unknown)
+	p.shows("a change", "status", "10=1+0+9"+unknown)
+	p.shows("not repeated", "", "10=1+0+9"+unknown)
 	p.server.Drop("")
 	p.restart()
-	p.expect("another version", "status", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
+	p.shows("another version", "status", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
 }
 
 // A store that cannot be read says nothing.
 func TestNodeAddressPoolOfALostStore(t *testing.T) {
-	p := newPoolFixture(t)
+	p := newFixture(t)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.writes()
+	p.updates()
 	if err := os.Truncate(p.node.Store.Dirs().State+"/leases.db", 100); err != nil {
 		t.Fatal(err)
 	}
-	p.expect("lost", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
-	if !strings.Contains(p.log.String(), "reading the store") {
+	p.shows("lost", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
+	if !strings.Contains(p.log.String(), "reading the leases") {
 		t.Error(p.log.String())
 	}
 }
@@ -431,4 +326,14 @@ func TestDesiredNodePool(t *testing.T) {
 	if s := desiredNodePool(node, many, nil).Status; len(s.Networks) != maxNetworks || s.Bound != maxNetworks+5 {
 		t.Errorf("%d networks, %d bound", len(s.Networks), s.Bound)
 	}
+}
+
+// A node whose store was never used has a NodeAddressPool without networks.
+func TestNodeAddressPoolWithoutAStore(t *testing.T) {
+	p := newFixture(t)
+	dirs := p.node.Store.Dirs()
+	if err := errors.Join(os.RemoveAll(dirs.State), os.RemoveAll(dirs.Run)); err != nil {
+		t.Fatal(err)
+	}
+	p.shows("never used", "node1 status", "?=0+0+?"+unknown)
 }

@@ -16,101 +16,123 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 const (
-	objects  = "/apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/"
+	group    = "/apis/ipam.leasehold.dev/v1alpha1/"
+	objects  = group + "namespaces/db/ipreservations/"
+	poolPath = group + "nodeaddresspools/node1"
 	nodePath = "/api/v1/nodes/node1"
+	mine     = "db-0-5f1c9a02"
 )
 
-// fixture is a publisher that is driven step by step, with a fake API server.
+// fixture is a publisher that is driven pass by pass, with a fake API server and a store that knows
+// ten addresses of one network.
 type fixture struct {
 	*Publisher
 	t       *testing.T
 	node    fakeapi.Node
 	server  *fakeapi.Server
 	metrics *prometheus.Registry
-	delayed []time.Duration // of the objects that were added to the queue with a delay
+	log     bytes.Buffer
+	now     time.Time
+	next    time.Duration // until the next pass, as the last one returned it
+	all     []string      // requests of the last pass
+	isLate  bool          // the watch of the NodeAddressPool has not delivered what has changed
 }
 
+var tenAddresses = pool.Set{{Start: netip.MustParseAddr("10.0.0.2"), End: netip.MustParseAddr("10.0.0.11")}}
+
 func newFixture(t *testing.T) *fixture {
-	n, server := fakeapi.NewNode(t), fakeapi.New(t)
-	server.Put(nodePath, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node1",
-		UID: types.UID(node.UID)}})
-	metrics := prometheus.NewRegistry()
-	p := &fixture{t: t, node: n, server: server, metrics: metrics, Publisher: &Publisher{
-		Service: n.Service, Node: "node1", Core: server.Clients.Core, Pods: podcache.New(server.Clients.Core, "node1"),
-		Objects: NewObjects(server.Clients.IPAM, "node1", NewPool(server.Clients.IPAM, "node1"), fakeapi.Log),
-		Active:  func() []cniconf.Status { return nil },
-		Log:     fakeapi.Log,
-		Metrics: NewMetrics(metrics),
-	}}
-	p.begin()
-	t.Cleanup(p.queue.ShutDown)
-	p.queue = noDelayed{p.queue, &p.delayed}
+	p := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Now()}
+	p.setNode(node.UID)
+	p.node.Update(func(tx *store.Tx) error { return tx.SetRanges(p.node.Pool, []pool.Set{tenAddresses}) })
+	p.restart()
 	return p
 }
 
-// noDelayed is a queue that records what is added with a delay instead of adding it.
-type noDelayed struct {
-	workqueue.TypedDelayingInterface[informer.Name]
-	delayed *[]time.Duration
+// setNode creates the node, or replaces it by another one of that name.
+func (p *fixture) setNode(uid string) {
+	p.server.Put(nodePath, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node1",
+		UID: types.UID(uid)}})
 }
 
-func (q noDelayed) AddAfter(_ informer.Name, after time.Duration) {
-	*q.delayed = append(*q.delayed, after)
+// restart replaces the publisher by one that knows nothing.
+func (p *fixture) restart() {
+	p.metrics = prometheus.NewRegistry()
+	p.Publisher = &Publisher{Service: p.node.Service, Node: "node1", Clients: p.server.Clients,
+		Pods: podcache.New(p.server.Clients.Core, "node1"), Pool: NewPool(p.server.Clients.IPAM, "node1"),
+		Active: func() []cniconf.Status { return nil }, Log: slog.New(slog.NewTextHandler(&p.log, nil)),
+		Metrics: NewMetrics(p.metrics)}
 }
 
 // after advances the clock.
-func (p *fixture) after(d time.Duration) { advance(p.Service, d) }
-
-// list delivers the list of a new watch.
-func (p *fixture) list() {
-	var all []any
-	for _, at := range p.server.Paths() {
-		if name, ok := strings.CutPrefix(at, objects); ok {
-			r := &ipamv1.IPReservation{}
-			p.server.Get(objects+name, r)
-			all = append(all, r)
-		}
-	}
-	if err := p.Objects.Replace(all, ""); err != nil {
-		p.t.Fatal(err)
+func (p *fixture) after(d time.Duration) {
+	p.now = p.now.Add(d)
+	clock := p.Service.Clock
+	p.Service.Clock = func() lease.Instant {
+		now := clock()
+		now.Wall, now.Boot = now.Wall.Add(d), now.Boot+d
+		return now
 	}
 }
 
-// publish runs a pass and processes the queue. It returns the requests, each as its method and the
-// last element of its path.
+// publish runs a pass and returns its writes of reservations, each as the method and the last
+// element of the path. The watch has delivered the NodeAddressPool before, unless isLate is true.
 func (p *fixture) publish() []string {
 	p.t.Helper()
-	p.server.Requests()
-	p.identify(p.t.Context())
-	p.pass(p.t.Context())
-	for p.queue.Len() > 0 {
-		p.work(p.t.Context())
-	}
-	var requests []string
-	for _, a := range p.server.Requests() {
-		if method, at, _ := strings.Cut(a, " "); at != nodePath {
-			requests = append(requests, method+" "+path.Base(at))
+	if o := (&ipamv1.NodeAddressPool{}); !p.isLate {
+		var delivered []any
+		if p.server.Get(poolPath, o) {
+			delivered = append(delivered, o)
+		}
+		if err := p.Pool.Replace(delivered, ""); err != nil {
+			p.t.Fatal(err)
 		}
 	}
-	return requests
+	p.server.Requests()
+	p.next = p.pass(p.t.Context(), p.now)
+	p.all = p.server.Requests()
+	return p.writes(objects)
 }
+
+// writes returns the writes of the last pass to objects whose paths begin with a prefix.
+func (p *fixture) writes(prefix string) (writes []string) {
+	for _, r := range p.all {
+		if method, at, _ := strings.Cut(r, " "); method != http.MethodGet && strings.HasPrefix(at, prefix) {
+			writes = append(writes, method+" "+path.Base(at))
+		}
+	}
+	return writes
+}
+
+// reads returns the reads of reservations of the last pass.
+func (p *fixture) reads() (reads []string) {
+	for _, r := range p.all {
+		if at, isRead := strings.CutPrefix(r, "GET "+group); isRead {
+			reads = append(reads, at)
+		}
+	}
+	return reads
+}
+
+// list makes the next pass list the reservations.
+func (p *fixture) list() { p.listAt = time.Time{} }
 
 func (p *fixture) expect(name string, got []string, want ...string) {
 	p.t.Helper()
@@ -127,13 +149,18 @@ func (p *fixture) state(name string) string {
 	return fmt.Sprint(r.Status.State, " ", r.Status.AddressList)
 }
 
-const mine = "db-0-5f1c9a02"
-
 func TestLifeOfAReservation(t *testing.T) {
 	p := newFixture(t)
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.server.Reject(func(r *http.Request) int {
+		if path.Base(r.URL.Path) == resource {
+			return http.StatusForbidden
+		}
+		return 0
+	})
 	p.expect("the objects are not listed yet", p.publish())
-	p.list()
+	p.server.Reject(nil)
+	p.after(2 * time.Second)
 	p.expect("a new lease", p.publish(), "PATCH "+mine, "PATCH status")
 	if got := p.state(mine); got != "Bound 10.0.0.2" {
 		t.Error(got)
@@ -164,14 +191,13 @@ func TestWritesOfARecreation(t *testing.T) {
 func testWritesOfARecreation(t *testing.T, isLate bool) {
 	p := newFixture(t)
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.list()
 	p.publish()
 	p.node.Release(l)
 	p.after(ipamv1.ReturnDelay - time.Second)
 	p.expect("away", p.publish())
 	if isLate {
-		if after := p.pass(t.Context()); after != time.Second+10*time.Millisecond {
-			t.Errorf("the next pass is after %s, want 1.01 s", after)
+		if p.next != time.Second+10*time.Millisecond {
+			t.Errorf("the next pass is after %s, want 1.01 s", p.next)
 		}
 		p.after(time.Second)
 		p.expect("held", p.publish(), "PATCH status")
@@ -225,8 +251,7 @@ func TestUnknownStateChangesNothing(t *testing.T) {
 		},
 		"the node does not exist": func(p *fixture) { p.server.Remove(nodePath) },
 		"the node has another UID": func(p *fixture) {
-			p.server.Put(nodePath,
-				metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "0a0a0a0a-1"}})
+			p.setNode("0a0a0a0a-1")
 			p.node.Update(func(tx *store.Tx) error {
 				return tx.Put(p.node.Pool, netip.MustParseAddr("10.0.0.2"), lease.Lease{})
 			})
@@ -234,9 +259,9 @@ func TestUnknownStateChangesNothing(t *testing.T) {
 	} {
 		p := newFixture(t)
 		p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-		p.list()
 		p.publish()
 		breakIt(p)
+		p.nodeAt = time.Time{}
 		p.expect(name, p.publish())
 		if got := p.state(mine); got != "Bound 10.0.0.2" {
 			t.Errorf("%s: %s", name, got)
@@ -277,7 +302,6 @@ func TestReservationOfAFormerInstallation(t *testing.T) {
 	} {
 		p := newFixture(t)
 		p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-		p.list()
 		p.publish()
 		dirs := p.node.Store.Dirs()
 		if err := errors.Join(os.RemoveAll(dirs.State), os.RemoveAll(dirs.Run)); err != nil { // uninstalled
@@ -298,55 +322,87 @@ func TestReservationOfAFormerInstallation(t *testing.T) {
 
 func (p *fixture) db() string { return p.node.Store.Dirs().State + "/leases.db" }
 
-func TestRejectedWriteWaitsForANewList(t *testing.T) {
-	p := newFixture(t)
-	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.list()
-	p.server.Reject(writes(http.StatusForbidden))
-	p.expect("rejected", p.publish(), "PATCH "+mine)
-	p.expect("waiting", p.publish())
-	p.list()
-	p.expect("a new list", p.publish(), "PATCH "+mine)
-	p.server.Reject(nil)
-	p.list()
-	p.expect("accepted", p.publish(), "PATCH "+mine, "PATCH status")
-	p.expect("no change", p.publish())
-}
-
-func TestRejectedStatusWaitsForANewList(t *testing.T) {
-	p := newFixture(t)
-	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.list()
-	p.server.Reject(func(r *http.Request) int {
-		if strings.HasSuffix(r.URL.Path, "/status") {
-			return http.StatusForbidden
+// An object that the API server rejects is written again after a pause that grows, or after the
+// next list, and does not keep others from being written.
+func TestRejectedWrites(t *testing.T) {
+	for _, part := range []string{mine, "status"} {
+		p := newFixture(t)
+		p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+		p.server.Reject(func(r *http.Request) int {
+			if strings.HasPrefix(r.URL.Path, objects+mine) && path.Base(r.URL.Path) == part {
+				return http.StatusForbidden
+			}
+			return 0
+		})
+		first := []string{"PATCH " + mine}
+		if part == "status" {
+			first = append(first, "PATCH status")
 		}
-		return 0
-	})
-	p.expect("rejected", p.publish(), "PATCH "+mine, "PATCH status")
-	p.expect("waiting", p.publish())
-	p.server.Reject(nil)
-	p.list()
-	p.expect("a new list", p.publish(), "PATCH status")
+		again := []string{"PATCH " + part}
+		p.expect("rejected", p.publish(), first...)
+		for _, least := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+			after := p.rejected[object].until.Sub(p.now)
+			if after < least*time.Second || after > 2*least*time.Second {
+				t.Fatalf("repeated after %s, want %d to %d s", after, least, 2*least)
+			}
+			p.after(after - 1)
+			p.expect("waiting", p.publish())
+			p.after(1)
+			p.expect("repeated", p.publish(), again...)
+		}
+		p.node.Bind("10.0.0.3", "db-1", "u2", time.Hour, "")
+		p.expect("another object", p.publish(), "PATCH db-1-5f1c9a02", "PATCH status")
+		p.list()
+		p.expect("a new list", p.publish(), again...)
+		p.server.Reject(nil)
+		p.list()
+		if p.publish(); p.state(mine) != "Bound 10.0.0.2" || len(p.rejected) > 0 {
+			t.Errorf("accepted: %s, %v", p.state(mine), p.rejected)
+		}
+		p.expect("no change", p.publish())
+	}
 }
 
-// The task itself: it writes what the plan says, and ends with its workers.
+// While the API server does not answer, there is one request in each pause, whatever changes.
+func TestServerThatIsAway(t *testing.T) {
+	for code, limit := range map[int]time.Duration{http.StatusServiceUnavailable: 5 * time.Second,
+		http.StatusTooManyRequests: time.Minute} {
+		p := newFixture(t)
+		p.publish()
+		p.server.Reject(fakeapi.Always(code))
+		p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+		p.node.Bind("10.0.0.3", "db-1", "u2", time.Hour, "")
+		for range 10 {
+			if p.publish(); len(p.all) != 1 {
+				t.Errorf("%d: requests %q, want one", code, p.all)
+			}
+			p.node.Bind("10.0.0.4", "db-2", "u3", time.Hour, "")
+			if p.publish(); len(p.all) > 0 {
+				t.Errorf("%d: requests %q in a pause", code, p.all)
+			}
+			p.after(p.next)
+		}
+		if p.next < limit-time.Second || p.next > 2*limit {
+			t.Errorf("%d: the longest pause is %s, want %s to twice that", code, p.next, limit)
+		}
+		p.server.Reject(nil)
+		if writes := p.publish(); len(writes) != 6 || len(p.rejected) > 0 {
+			t.Errorf("%d: back: %q, %v", code, writes, p.rejected)
+		}
+	}
+}
+
+// The task itself: it writes what the plan says.
 func TestRun(t *testing.T) {
 	p := newFixture(t)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.list()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- p.Run(ctx, nil) }()
 	fakeapi.Until(t, "the lease is published", func() bool { return p.state(mine) == "Bound 10.0.0.2" })
 	stop()
-	select {
-	case err := <-ended:
-		if !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("a worker goes on")
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 
@@ -354,53 +410,19 @@ func TestRun(t *testing.T) {
 func TestUnreadableStoreIsReadAgain(t *testing.T) {
 	p := newFixture(t)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.list()
 	p.publish()
 	if err := os.Truncate(p.db(), 100); err != nil {
 		t.Fatal(err)
 	}
-	if after := p.pass(t.Context()); after != retry {
-		t.Errorf("requeue after %s, want %s", after, retry)
+	if p.publish(); p.next != retry {
+		t.Errorf("requeue after %s, want %s", p.next, retry)
 	}
 }
-
-// writes rejects all requests except GET.
-func writes(code int) func(*http.Request) int {
-	return func(r *http.Request) int {
-		if r.Method == http.MethodGet {
-			return 0
-		}
-		return code
-	}
-}
-
-func TestBackoff(t *testing.T) {
-	p := newFixture(t)
-	for err, want := range map[error]time.Duration{errors.New("connection refused"): 5 * time.Second,
-		&rejection{}: time.Minute, apierrors.NewTooManyRequests("too many requests", 1): time.Minute} {
-		var after time.Duration
-		for range 12 {
-			after = p.backoff(informer.Name{Name: "a"}, err)
-		}
-		if after < want || after > 2*want {
-			t.Errorf("%v: again after %s, want %s to twice that", err, after, want)
-		}
-		p.backoff(informer.Name{Name: "a"}, nil)
-	}
-}
-
-type rejection struct{}
-
-func (rejection) Status() metav1.Status {
-	return metav1.Status{Reason: metav1.StatusReasonForbidden, Code: 403}
-}
-func (rejection) Error() string { return "forbidden" }
 
 // Another controller's condition causes no write.
 func TestConditionsOfOthers(t *testing.T) {
 	p := newFixture(t)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.list()
 	p.publish()
 	var r ipamv1.IPReservation
 	p.server.Get(objects+mine, &r)
@@ -414,7 +436,6 @@ func TestConditionsOfOthers(t *testing.T) {
 func TestApplyWithoutEffectIsNotRepeated(t *testing.T) {
 	p := newFixture(t)
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.list()
 	p.publish()
 	p.server.Drop("addressList")
 	var r ipamv1.IPReservation
@@ -423,29 +444,20 @@ func TestApplyWithoutEffectIsNotRepeated(t *testing.T) {
 	p.server.Put(objects+mine, r)
 	p.list()
 	p.expect("first attempt", p.publish(), "PATCH status")
+	if !strings.Contains(p.log.String(), "check the version of the CRD") {
+		t.Errorf("logged: %s", &p.log)
+	}
 	p.expect("not repeated", p.publish())
 	p.node.Release(l)
+	p.after(ipamv1.ReturnDelay)
 	p.expect("another change", p.publish(), "PATCH status")
-	p.expect("its first attempt", p.publish(), "PATCH status")
 	p.expect("not repeated", p.publish())
 	if got := p.state(mine); got != "Held " {
 		t.Error(got)
 	}
+	p.server.Drop("")
 	p.list()
 	p.expect("a new list: the CRD may have changed", p.publish(), "PATCH status")
-	at := p.Service.Clock()
-	p.Service.Clock = func() lease.Instant { return at }
-	p.list()
-	p.expect("another list", p.publish(), "PATCH status")
-	if after := p.pass(t.Context()); after < noEffectInterval || after > 2*noEffectInterval {
-		t.Errorf("requeue after %s", after)
-	}
-	p.server.Drop("")
-	pass := func(d time.Duration) { at.Wall, at.Boot = at.Wall.Add(d), at.Boot+d }
-	pass(noEffectInterval - 1)
-	p.expect("noEffectInterval has not passed", p.publish())
-	pass(1)
-	p.expect("the CRD has changed, without a new list", p.publish(), "PATCH status")
 	if got := p.state(mine); got != "Held 10.0.0.2" {
 		t.Error(got)
 	}
@@ -455,69 +467,209 @@ func TestApplyWithoutEffectIsNotRepeated(t *testing.T) {
 // A problem that stops every pass is logged when it begins and when it ends.
 func TestProblemsAreLoggedOnce(t *testing.T) {
 	p := newFixture(t)
-	var out bytes.Buffer
-	p.Log = slog.New(slog.NewTextHandler(&out, nil))
 	p.node.Release(p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, ""))
-	p.list()
 	p.publish()
 	var r ipamv1.IPReservation
 	p.server.Get(objects+mine, &r)
 	r.Spec.Release = r.Status.ID
 	p.server.Put(objects+mine, r)
-	p.list()
 	logged := func(name, want string, n int) {
 		t.Helper()
 		for range 3 {
 			p.publish()
 		}
-		if got := strings.Count(out.String(), want); got != n {
-			t.Errorf("%s: %q is logged %d times:\n%s", name, want, got, &out)
+		if got := strings.Count(p.log.String(), want); got != n {
+			t.Errorf("%s: %q is logged %d times:\n%s", name, want, got, &p.log)
 		}
 	}
+	p.list()
 	p.node.Update(func(tx *store.Tx) error { return tx.SetNamespaceIDs(fakeapi.Boot + " elsewhere") })
-	if after := p.pass(t.Context()); after != retry {
-		t.Errorf("requeue after %s, want %s", after, retry)
+	if p.publish(); p.next != retry+10*time.Millisecond {
+		t.Errorf("requeue after %s, want %s", p.next, retry)
 	}
-	logged("the agent does not see the host", "releasing addresses failed", 1)
+	logged("the agent does not see the host", "releasing addresses", 1)
 	p.server.Remove(objects + mine)
 	p.list()
 	logged("no release requested", "works again", 1)
 	p.server.Put(objects+mine, r)
 	p.list()
-	logged("the problem is back", "releasing addresses failed", 2)
+	logged("the problem is back", "releasing addresses", 2)
 }
 
-// An object may be up to date, or deleted, by the time a worker takes it from the queue.
-func TestUpToDateObjectIsNotWritten(t *testing.T) {
+// The node's UID is read once an hour, and soon if the API server may have another node.
+func TestIdentify(t *testing.T) {
 	p := newFixture(t)
+	read := func() bool { p.publish(); return slices.Contains(p.all, "GET "+nodePath) }
+	if !read() || p.Publisher.node != node || p.nodeAt.Sub(p.now) < identityInterval ||
+		p.nodeAt.Sub(p.now) > identityInterval*6/5 {
+		t.Errorf("%+v, again after %s", p.Publisher.node, p.nodeAt.Sub(p.now))
+	}
+	if read() {
+		t.Error("it is read again")
+	}
+	reject := func(code int) {
+		p.nodeAt = time.Time{}
+		p.server.Reject(func(r *http.Request) int {
+			if r.URL.Path == nodePath {
+				return code
+			}
+			return 0
+		})
+	}
+	reject(http.StatusInternalServerError)
+	if !read() || p.Publisher.node != node || p.nodeAt.Sub(p.now) < identityInterval {
+		t.Errorf("a failed read of a known UID: %+v", p.Publisher.node)
+	}
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.list()
-	p.publish()
-	p.queue.Add(informer.Name{Namespace: "db", Name: mine})
-	p.queue.Add(informer.Name{Namespace: "db", Name: "gone"})
-	p.expect("up to date", p.publish())
-	if len(p.noEffect) > 0 {
-		t.Errorf("recorded as without effect: %v", p.noEffect)
+	reject(http.StatusNotFound)
+	for range 10 {
+		if !read() || p.Publisher.node != (nodeIdentity{}) || len(p.all) > 1 {
+			t.Errorf("no node: %+v, requests %q", p.Publisher.node, p.all)
+		}
+		p.after(p.next)
+	}
+	if p.next < time.Minute || p.next > 2*time.Minute {
+		t.Errorf("after many failed reads: again after %s", p.next)
+	}
+	p.server.Reject(nil)
+	p.expect("the node is back", p.publish(), "PATCH "+mine, "PATCH status")
+}
+
+// An object is ours if both the name and the UID of the node are.
+func TestOnlyOurObjectsAreRemoved(t *testing.T) {
+	for name, tt := range map[string]struct {
+		node, uid string
+		want      []string
+	}{
+		"ours": {node.Name, node.UID, []string{"DELETE " + mine}}, "another node": {"node2", node.UID, nil},
+		"another node of that name": {node.Name, "other", nil},
+	} {
+		p := newFixture(t)
+		p.server.Put(objects+mine, ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: mine},
+			Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: tt.node, NodeUID: tt.uid}})
+		p.expect(name, p.publish(), tt.want...)
 	}
 }
 
-// A pass does not wait for the read of the node, which may take until the request times out.
-func TestPassDoesNotReadTheNode(t *testing.T) {
+// Each write is counted by its part and result. Another object of the name is not deleted.
+func TestWritesAreCounted(t *testing.T) {
 	p := newFixture(t)
-	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.list()
-	if after := p.identify(t.Context()); after < identityInterval || after > identityInterval*6/5 {
-		t.Errorf("the node is read again after %s, want %s", after, identityInterval)
+	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	fail := func(what string, isIt func(*http.Request) bool) {
+		t.Helper()
+		p.server.Reject(func(r *http.Request) int {
+			if strings.HasPrefix(r.URL.Path, objects) && isIt(r) {
+				return http.StatusConflict
+			}
+			return 0
+		})
+		if p.publish(); len(p.rejected) != 1 {
+			t.Errorf("%s fails: %v", what, p.rejected)
+		}
+		p.server.Reject(nil)
+		p.after(2 * time.Second)
+		if p.publish(); len(p.rejected) > 0 {
+			t.Errorf("%s succeeds: %v", what, p.rejected)
+		}
 	}
-	p.server.Requests()
-	p.pass(t.Context())
-	if requests := p.server.Requests(); len(requests) > 0 {
-		t.Errorf("requests in a pass: %q", requests)
+	fail("the object", func(r *http.Request) bool { return path.Base(r.URL.Path) == mine })
+	p.node.Release(l)
+	p.after(ipamv1.ReturnDelay)
+	fail("the status", func(r *http.Request) bool { return path.Base(r.URL.Path) == "status" })
+	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, lease.Lease{}) })
+	fail("a deletion", func(r *http.Request) bool { return r.Method == http.MethodDelete })
+	err := testutil.GatherAndCompare(p.metrics, strings.NewReader(`
+# HELP leasehold_publish_writes_total Writes of IPReservations, by part (spec, status, delete) and result (ok, error).
+# TYPE leasehold_publish_writes_total counter
+leasehold_publish_writes_total{result="error",what="delete"} 1
+leasehold_publish_writes_total{result="error",what="spec"} 1
+leasehold_publish_writes_total{result="error",what="status"} 1
+leasehold_publish_writes_total{result="ok",what="delete"} 1
+leasehold_publish_writes_total{result="ok",what="spec"} 1
+leasehold_publish_writes_total{result="ok",what="status"} 2
+`), "leasehold_publish_writes_total")
+	if err != nil {
+		t.Error(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	p.identify(ctx) // fails: the UID stays
-	if p.Publisher.node.UID != node.UID {
-		t.Errorf("the node is %+v", p.Publisher.node)
+	if len(p.known) != 0 || p.state(mine) != "none" {
+		t.Errorf("deleted: %v, %s", p.known, p.state(mine))
+	}
+}
+
+func TestObservedLag(t *testing.T) {
+	p := newFixture(t)
+	clock := p.Service.Clock()
+	p.Service.Clock = func() lease.Instant { return clock }
+	since := func(d time.Duration) lease.Instant {
+		return lease.Instant{Wall: clock.Wall.Add(-d), Boot: clock.Boot - d, BootID: clock.BootID}
+	}
+	object := func(change func(*ipamv1.IPReservationStatus)) *ipamv1.IPReservation {
+		return &ipamv1.IPReservation{Status: status(change)}
+	}
+	for name, tt := range map[string]struct {
+		lag      time.Duration
+		existing *ipamv1.IPReservation
+		counts   bool
+	}{
+		"new":                {time.Second, nil, true},
+		"new, at the limit":  {maxLag, nil, true},
+		"new, after a start": {maxLag + 1, nil, false},
+		"the same":           {time.Second, object(func(*ipamv1.IPReservationStatus) {}), false},
+		"another state":      {2 * maxLag, object(func(s *ipamv1.IPReservationStatus) { s.State = "" }), true},
+		"a return": {2 * maxLag, object(func(s *ipamv1.IPReservationStatus) { s.State = ipamv1.Held }),
+			false},
+		"another pod":   {time.Second, object(func(s *ipamv1.IPReservationStatus) { s.PodUID = "u2" }), true},
+		"another lease": {time.Second, object(func(s *ipamv1.IPReservationStatus) { s.ID = id2 }), true},
+	} {
+		p.Metrics = NewMetrics(prometheus.NewRegistry())
+		p.observeLag(wanted{Since: since(tt.lag), Object: *object(func(*ipamv1.IPReservationStatus) {})}, tt.existing)
+		var m dto.Metric
+		if err := p.Metrics.lag.Write(&m); err != nil || (m.Histogram.GetSampleCount() == 1) != tt.counts ||
+			tt.counts && m.Histogram.GetSampleSum() != tt.lag.Seconds() {
+			t.Errorf("%s: %d samples of %v s, %v; counts: %v", name, m.Histogram.GetSampleCount(),
+				m.Histogram.GetSampleSum(), err, tt.counts)
+		}
+	}
+}
+
+// The time for which a pod is expected back is not a lag.
+func TestLagOfAHold(t *testing.T) {
+	p := newFixture(t)
+	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.after(time.Second)
+	p.publish() // not counted, because the lease is older than maxLag
+	p.node.Release(l)
+	p.after(ipamv1.ReturnDelay + time.Second)
+	p.expect("held", p.publish(), "PATCH status")
+	var m dto.Metric
+	if err := p.Metrics.lag.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	if n, sum := m.Histogram.GetSampleCount(), m.Histogram.GetSampleSum(); n != 1 || sum != 1 {
+		t.Errorf("%d samples of %v s, want one of 1 s", n, sum)
+	}
+}
+
+func TestIsTransient(t *testing.T) {
+	for code, want := range map[int]bool{
+		http.StatusInternalServerError: true, http.StatusServiceUnavailable: true, http.StatusTooManyRequests: true,
+		http.StatusGatewayTimeout: true, http.StatusForbidden: false, http.StatusConflict: false,
+		http.StatusNotFound:            false,
+		http.StatusUnprocessableEntity: false,
+	} {
+		err := apierrors.NewGenericServerResponse(code, "PATCH", ipamv1.NodeAddressPoolResource.GroupResource(), "n",
+			"", 0, true)
+		if got := isTransient(err); got != want {
+			t.Errorf("%d: %v, want %v", code, got, want)
+		}
+	}
+	for err, want := range map[error]bool{
+		errors.New("no connection"): true,
+		apierrors.NewServerTimeout(ipamv1.NodeAddressPoolResource.GroupResource(), "get", 1): true,
+		apierrors.NewTimeoutError("slow", 1):                                                 true,
+	} {
+		if got := isTransient(err); got != want {
+			t.Errorf("%v: %v, want %v", err, got, want)
+		}
 	}
 }

@@ -2,8 +2,7 @@ package retention
 
 import (
 	"context"
-	"log/slog"
-	"sync"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -27,44 +25,44 @@ const (
 	limitsInterval = time.Minute
 )
 
-// Limits is the task that copies the limits of namespaces (policy.Limits) from a ConfigMap to the
-// store, from which the plugin reads them. It watches the ConfigMap by its name. If the ConfigMap
-// does not exist, there are no limits. If it cannot be read or is invalid, the previous limits stay
-// in effect.
+// Limits watches the limits of namespaces (policy.Limits) in a ConfigMap, by its name. If the
+// ConfigMap does not exist, there are no limits.
 type Limits struct {
-	Service   *maintain.Service
-	Core      rest.Interface
-	Namespace string // of the ConfigMap
-	Name      string
-	Log       *slog.Logger
+	*informer.Informer[policy.Limits]
+	core rest.Interface
+	name informer.Name
 }
 
-// Run copies the limits whenever they change, until ctx is done. It returns ctx.Err().
+// NewLimits returns the Limits in a ConfigMap. They are not known until Run has received a list.
+func NewLimits(core rest.Interface, namespace, name string) *Limits {
+	view := func(c *corev1.ConfigMap) policy.Limits { return c.Data }
+	return &Limits{informer.New(view, nil), core, informer.Name{Namespace: namespace, Name: name}}
+}
+
+// Run watches the ConfigMap until ctx is done. It returns ctx.Err().
 func (l *Limits) Run(ctx context.Context) error {
-	objects := informer.New(func(c *corev1.ConfigMap) policy.Limits { return c.Data }, nil)
-	lw := cache.NewListWatchFromClient(l.Core, "configmaps", l.Namespace,
-		fields.OneTermEqualSelector(metav1.ObjectNameField, l.Name))
-	var running sync.WaitGroup
-	defer running.Wait()
-	running.Go(func() { _ = objects.RunSpread(ctx, lw, "limits of namespaces", limitsPeriod) })
-	return informer.Loop(ctx, minInterval, objects.Changes(), func(ctx context.Context) time.Duration {
-		if !objects.HasSynced() {
-			return 0
-		}
-		limits, _ := objects.Get(l.Namespace + "/" + l.Name)
-		l.set(ctx, limits)
-		return limitsInterval
-	})
+	lw := cache.NewListWatchFromClient(l.core, "configmaps", l.name.Namespace,
+		fields.OneTermEqualSelector(metav1.ObjectNameField, l.name.Name))
+	return l.RunSpread(ctx, lw, "limits of namespaces", limitsPeriod)
 }
 
-// set stores the limits, nil if the ConfigMap does not exist.
-func (l *Limits) set(ctx context.Context, limits policy.Limits) {
+// copyLimits copies the limits to the store, from which the plugin reads them, if they have changed
+// or were not compared for limitsInterval. Limits that are not known or invalid leave the previous
+// ones in effect. It returns the time until the next comparison, 0 if there is none.
+func (w *Windows) copyLimits(ctx context.Context, now time.Time) time.Duration {
+	if w.Limits == nil || !w.Limits.HasSynced() {
+		return 0
+	}
+	limits, _ := w.Limits.Get(w.Limits.name.String())
+	if rest := w.limitsAt.Sub(now); rest > 0 && maps.Equal(limits, w.limits) {
+		return rest
+	}
+	w.limits, w.limitsAt = limits, now.Add(limitsInterval)
 	if err := limits.Validate(); err != nil {
-		l.Log.Warn("limits of namespaces are not valid, the former ones stay in effect", "configMap",
-			l.Namespace+"/"+l.Name, "error", err)
-		return
+		w.Log.Warn("limits of namespaces are not valid, the former ones stay in effect",
+			"configMap", w.Limits.name.String(), "error", err)
+	} else if err := w.Service.SetLimits(ctx, limits); err != nil && !store.IsEmpty(err) {
+		w.Log.Warn("storing the limits of namespaces failed", "error", err)
 	}
-	if err := l.Service.SetLimits(ctx, limits); err != nil && !store.IsEmpty(err) {
-		l.Log.Warn("storing the limits of namespaces failed", "error", err)
-	}
+	return limitsInterval
 }

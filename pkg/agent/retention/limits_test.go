@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
@@ -40,15 +41,18 @@ func newLimitsFixture(t *testing.T, client func(http.RoundTripper) http.RoundTri
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &Limits{Service: f.node.Service, Core: clients.Core, Namespace: "leasehold-system", Name: "leasehold-limits",
-		Log: fakeapi.Log}
+	w := &Windows{Service: f.node.Service, Pods: podcache.New(clients.Core, "node1"), Log: fakeapi.Log,
+		Limits: NewLimits(clients.Core, "leasehold-system", "leasehold-limits")}
 	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- l.Run(ctx) }()
+	ended := make(chan error, 2)
+	go func() { ended <- w.Limits.Run(ctx) }()
+	go func() { ended <- w.Run(ctx, nil) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Error(err)
+		for range 2 {
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
 		}
 	})
 	return f
@@ -102,18 +106,53 @@ func TestLimitsAreCopiedToTheStore(t *testing.T) {
 	}
 }
 
+// Limits are compared again after a minute, because the store may be a new one.
+func TestLimitsOfANewStore(t *testing.T) {
+	node := fakeapi.NewNode(t)
+	w := &Windows{Service: node.Service, Log: fakeapi.Log,
+		Limits: NewLimits(nil, "leasehold-system", "leasehold-limits")}
+	begin := time.Now()
+	if after := w.copyLimits(t.Context(), begin); after != 0 {
+		t.Errorf("before the first list: compared after %s", after)
+	}
+	set := func(data map[string]string) {
+		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "leasehold-system", Name: "leasehold-limits",
+			ResourceVersion: fmt.Sprint(len(data))}, Data: data}
+		if err := w.Limits.Replace([]any{o}, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := &limitsFixture{node: node}
+	for _, tt := range []struct {
+		after       time.Duration
+		limits      policy.Limits
+		next        time.Duration
+		isForgotten bool // the store is another one
+		want        policy.Limits
+	}{
+		{0, policy.Limits{"maxHeld": "20"}, limitsInterval, false, policy.Limits{"maxHeld": "20"}},
+		{time.Second, policy.Limits{"maxHeld": "20"}, limitsInterval - time.Second, true, nil},
+		{limitsInterval, policy.Limits{"maxHeld": "20"}, limitsInterval, false, policy.Limits{"maxHeld": "20"}},
+		{limitsInterval, policy.Limits{"maxHeld": "many"}, limitsInterval, false, policy.Limits{"maxHeld": "20"}},
+	} {
+		if tt.isForgotten {
+			if err := node.Service.SetLimits(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set(tt.limits)
+		after := w.copyLimits(t.Context(), begin.Add(tt.after))
+		if got := f.stored(); !maps.Equal(got, tt.want) || after != tt.next {
+			t.Errorf("%v after %s: stored %v, compared after %s; want %v, %s", tt.limits, tt.after, got, after, tt.want,
+				tt.next)
+		}
+	}
+}
+
 // Limits that are not valid, or cannot be read, leave the former ones in effect.
 func TestFormerLimitsStay(t *testing.T) {
-	node := fakeapi.NewNode(t)
-	l := &Limits{Service: node.Service, Log: fakeapi.Log}
-	f := &limitsFixture{node: node}
-	l.set(t.Context(), policy.Limits{"maxHeld": "20"})
-	l.set(t.Context(), policy.Limits{"maxHeld": "many"})
-	if got := f.stored(); got["maxHeld"] != "20" {
-		t.Errorf("limits %v, want the former ones", got)
-	}
 	lists := make(chan struct{}, 100)
-	f = newLimitsFixture(t, func(http.RoundTripper) http.RoundTripper {
+	f := newLimitsFixture(t, func(http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			lists <- struct{}{}
 			return nil, errors.New("away")

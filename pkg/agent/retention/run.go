@@ -11,6 +11,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -20,11 +21,13 @@ const (
 )
 
 // Windows is the task that sets the windows of a node's leases, extends the holds of starting pods,
-// and ends the holds that belong to a deleted namespace.
+// ends the holds that belong to a deleted namespace, and copies the limits of namespaces to the
+// store.
 type Windows struct {
 	Service *maintain.Service
 	Pods    *podcache.Pods
 	Core    rest.Interface // to read namespaces
+	Limits  *Limits        // nil: none are read
 	Log     *slog.Logger
 	// Invalid is called for every pod with an invalid annotation, in each pass.
 	Invalid func(podcache.Pod, error)
@@ -33,12 +36,27 @@ type Windows struct {
 	// known are the UIDs of the pods of the last pass. deleted are those of pods that were known,
 	// do not exist any more, and still have an address that is kept for a reservation name.
 	known, deleted map[string]bool
+
+	limits   policy.Limits // as last copied
+	limitsAt time.Time     // when they must be compared again
 }
 
-// Run applies the windows until ctx is done. It makes a pass after every change of the pods, and
-// after every value from changes, which is sent when the store has changed. It returns ctx.Err().
+// Run applies the windows until ctx is done. It makes a pass after every change of the pods or the
+// limits, and after every value from changes, which is sent when the store has changed. It returns
+// ctx.Err().
 func (w *Windows) Run(ctx context.Context, changes <-chan struct{}) error {
-	return informer.Loop(ctx, minInterval, informer.Any(ctx, changes, w.Pods.Changes()), w.pass)
+	wake := []<-chan struct{}{changes, w.Pods.Changes()}
+	if w.Limits != nil {
+		wake = append(wake, w.Limits.Changes())
+	}
+	return informer.Loop(ctx, minInterval, informer.Any(ctx, wake...), func(ctx context.Context) time.Duration {
+		limitsAfter := w.copyLimits(ctx, time.Now())
+		after := w.pass(ctx)
+		if limitsAfter > 0 && (after == 0 || limitsAfter < after) {
+			return limitsAfter
+		}
+		return after
+	})
 }
 
 // pass reads the pods and their leases, and makes the changes of the plan. It returns the time

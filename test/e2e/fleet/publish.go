@@ -11,6 +11,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent"
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -32,11 +33,11 @@ func (f *Fleet) publishing(n *Node) ([]agent.Task, error) {
 	log := f.Log.With("node", n.Name)
 	pods := podcache.New(clients.Core, n.Name)
 	pool := publish.NewPool(clients.IPAM, n.Name)
-	objects := publish.NewObjects(clients.IPAM, n.Name, pool, log)
 	publisher := &publish.Publisher{
 		Service: &maintain.Service{Node: &transact.Node{Store: store.New(n.Dirs), Host: here.Host, Clock: here.Clock,
 			CacheDirs: []string{n.caches()}}},
-		Node: n.Name, Core: clients.Core, Pods: pods, Objects: objects, Log: log,
+		Node: n.Name, Clients: clients, Pods: pods, Pool: pool, Log: log,
+		Active:  func() []cniconf.Status { return nil },
 		Metrics: publish.NewMetrics(prometheus.NewRegistry()),
 	}
 	changes := agent.NewChanges(n.Dirs, log)
@@ -45,7 +46,6 @@ func (f *Fleet) publishing(n *Node) ([]agent.Task, error) {
 		{Name: "changes", Run: changes.Run},
 		{Name: "pods", Run: pods.Run},
 		{Name: "named", Run: pool.Run},
-		{Name: "reservations", Run: objects.Run},
 		{Name: "publish", Run: func(ctx context.Context) error {
 			return publisher.Run(ctx, changed)
 		}},

@@ -1,0 +1,301 @@
+package publish
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+)
+
+const (
+	// fieldManager is the name of the agent as a field manager of server-side apply.
+	fieldManager = "leasehold-agent"
+	resource     = "ipreservations"
+)
+
+// reservations are the node's IPReservations in the API, as they were last listed, read or written.
+// Of a write they have what was applied, not what the API server made of it: what a CRD of another
+// version drops, or another controller changes, is written again after the next list or read, not
+// in each pass.
+type reservations struct {
+	known  map[informer.Name]*ipamv1.IPReservation
+	listed bool
+	listAt time.Time                            // of the next list
+	named  map[ipamv1.ReservationReference]bool // those that were read since the manager has named them
+	newest string                               // resource version of the last response
+	// byLabel is true if the API server does not support field selectors for custom resources, as
+	// before Kubernetes 1.31. Then the objects are selected by the label with the hash of the
+	// node's name.
+	byLabel bool
+}
+
+// viewOf returns the part of an object that the agent uses, without anything else that users may
+// write.
+func viewOf(r *ipamv1.IPReservation) *ipamv1.IPReservation {
+	v := &ipamv1.IPReservation{ObjectMeta: metaOf(r), Spec: r.Spec, Status: r.Status}
+	v.Status.Conditions = ours(v.Status.Conditions)
+	return v
+}
+
+// metaOf returns the part of an object's metadata that its view has.
+func metaOf(o metav1.Object) metav1.ObjectMeta {
+	m := metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
+		ResourceVersion: o.GetResourceVersion()}
+	for _, key := range []string{ipamv1.LabelNodeHash, ipamv1.LabelPodHash} {
+		if value, found := o.GetLabels()[key]; found {
+			metav1.SetMetaDataLabel(&m, key, value)
+		}
+	}
+	return m
+}
+
+// store stores the response to a request.
+func (o *reservations) store(r *ipamv1.IPReservation) {
+	if o.known == nil {
+		o.known = map[informer.Name]*ipamv1.IPReservation{}
+	}
+	o.known[informer.Name{Namespace: r.Namespace, Name: r.Name}] = r
+	o.newest = r.ResourceVersion
+}
+
+// list lists the objects of the node from the API server's watch cache.
+func (o *reservations) list(ctx context.Context, client rest.Interface, node string) error {
+	options := metav1.ListOptions{ResourceVersion: "0"}
+	if o.newest != "" {
+		options.ResourceVersion = o.newest // so that the list does not lack what this agent has seen
+		options.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	if o.byLabel {
+		options.LabelSelector = labels.Set{ipamv1.LabelNodeHash: ipamv1.Hash(node)}.String()
+	} else {
+		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
+	}
+	limited, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	list := &ipamv1.IPReservationList{}
+	err := client.Get().Resource(resource).VersionedParams(&options, metav1.ParameterCodec).Do(limited).Into(list)
+	if apierrors.IsBadRequest(err) && !o.byLabel {
+		o.byLabel = true
+		return o.list(ctx, client, node)
+	}
+	if err != nil {
+		o.newest = "" // after a restore of etcd there is no such version
+		return err
+	}
+	newest := o.newest
+	o.known, o.listed = nil, true
+	for i := range list.Items {
+		// The label selects another node's object too if the hashes of their names are equal.
+		if r := &list.Items[i]; r.Spec.NodeName == node {
+			o.store(viewOf(r))
+		}
+	}
+	o.newest = newest
+	return nil
+}
+
+// readNamed reads each object that the manager names, once for each of its states, from etcd. It
+// stops at the first read that may succeed later. It ignores a name that the API server rejects.
+func (o *reservations) readNamed(
+	ctx context.Context, client rest.Interface, node string, refs []ipamv1.ReservationReference,
+) error {
+	read := map[ipamv1.ReservationReference]bool{}
+	var problem error
+	for _, ref := range refs {
+		if !o.named[ref] && problem == nil {
+			r, err := ReadReservation(ctx, client, ref.Namespace, ref.Name, "")
+			switch {
+			case isTransient(err) || isNotServed(err):
+				problem = fmt.Errorf("reading a reservation that the manager names: %w", err)
+			case err == nil && r == nil:
+				delete(o.known, informer.Name{Namespace: ref.Namespace, Name: ref.Name})
+			case err == nil && r.Spec.NodeName == node:
+				o.store(viewOf(r))
+			}
+		}
+		if o.named[ref] || problem == nil {
+			read[ref] = true
+		}
+	}
+	o.named = read
+	return problem
+}
+
+// ReadReservation reads an IPReservation. It returns nil if it does not exist. With the resource
+// version "0" the response comes from the watch cache and may be out of date; with "" it is
+// current.
+func ReadReservation(
+	ctx context.Context, client rest.Interface, namespace, name, resourceVersion string,
+) (*ipamv1.IPReservation, error) {
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	r := &ipamv1.IPReservation{}
+	options := metav1.GetOptions{ResourceVersion: resourceVersion}
+	err := client.Get().Namespace(namespace).Resource(resource).Name(name).
+		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(r)
+	if apierrors.IsNotFound(err) && !isNotServed(err) {
+		return nil, nil
+	}
+	return r, err
+}
+
+// isNotServed reports whether err is the response of an API server that does not serve the
+// resource, because its CRD is missing or being deleted.
+func isNotServed(err error) bool {
+	return apierrors.IsMethodNotSupported(err) ||
+		apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// apply applies a part of an object as the field manager of the agent, or a part of its status with
+// the subresource "status". It takes over fields that other field managers own. It decodes the
+// response into got.
+func apply(ctx context.Context, client rest.Interface, resource string, object metav1.ObjectMeta,
+	body map[string]any, got interface {
+		metav1.Object
+		runtime.Object
+	}, subresource ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	data, _ := json.Marshal(body) // cannot fail: strings, numbers, booleans and times
+	request := client.Patch(types.ApplyPatchType).Resource(resource).Name(object.Name).SubResource(subresource...)
+	if object.Namespace != "" {
+		request = request.Namespace(object.Namespace)
+	}
+	return request.Param("fieldManager", fieldManager).Param("force", "true").Body(data).Do(ctx).Into(got)
+}
+
+// configuration returns an applied configuration without spec and status.
+func configuration(kind string, o metav1.ObjectMeta) map[string]any {
+	meta := map[string]any{"name": o.Name}
+	if o.Namespace != "" {
+		meta["namespace"] = o.Namespace
+	}
+	return map[string]any{"apiVersion": ipamv1.GroupVersion.String(), "kind": kind, "metadata": meta}
+}
+
+// applySpec creates the object, or updates its spec and labels. It does not change spec.release.
+func (o *reservations) applySpec(ctx context.Context, client rest.Interface, want *ipamv1.IPReservation) error {
+	body := configuration("IPReservation", want.ObjectMeta)
+	body["metadata"].(map[string]any)["labels"] = want.Labels
+	body["spec"] = want.Spec
+	got := &ipamv1.IPReservation{}
+	if err := apply(ctx, client, resource, want.ObjectMeta, body, got); err != nil {
+		return err
+	}
+	v := viewOf(got)
+	release := got.Spec.Release
+	v.Labels, v.Spec = want.Labels, want.Spec
+	v.Spec.Release = release
+	o.store(v)
+	return nil
+}
+
+// applyStatus updates the status of an object that applySpec has created. It reports whether the
+// response shows the status.
+func (o *reservations) applyStatus(
+	ctx context.Context, client rest.Interface, want *ipamv1.IPReservation,
+) (shown bool, err error) {
+	body := configuration("IPReservation", want.ObjectMeta)
+	body["status"] = want.Status
+	got := &ipamv1.IPReservation{}
+	if err := apply(ctx, client, resource, want.ObjectMeta, body, got, "status"); err != nil {
+		return false, err
+	}
+	v := viewOf(got)
+	shown = !compare(want, v).Status
+	v.Status = want.Status
+	o.store(v)
+	return shown, nil
+}
+
+// remove deletes an object. If an object with the same name and another UID exists, remove returns
+// the API server's conflict error and deletes nothing. It returns nil if the object does not exist.
+func (o *reservations) remove(ctx context.Context, client rest.Interface, r *ipamv1.IPReservation) error {
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	err := client.Delete().Namespace(r.Namespace).Resource(resource).Name(r.Name).
+		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}).Do(ctx).Error()
+	if err != nil && (!apierrors.IsNotFound(err) || isNotServed(err)) {
+		return err
+	}
+	delete(o.known, informer.Name{Namespace: r.Namespace, Name: r.Name})
+	return nil
+}
+
+// change contains the parts of an object that must be written.
+type change struct{ Spec, Status bool }
+
+// compare returns the parts of the existing object that differ from the desired one. If existing is
+// nil, these are all parts. compare ignores fields that the agent does not write: spec.release,
+// other labels and other conditions.
+func compare(want, existing *ipamv1.IPReservation) change {
+	if existing == nil {
+		return change{Spec: true, Status: true}
+	}
+	spec := existing.Spec
+	spec.Release = ""
+	c := change{Spec: spec != want.Spec}
+	for key, value := range want.Labels {
+		c.Spec = c.Spec || existing.Labels[key] != value
+	}
+	a, b := want.Status, existing.Status
+	if isClose(a, b) {
+		a.HeldUntil, b.HeldUntil = nil, nil
+	}
+	a.Conditions, b.Conditions = ours(a.Conditions), ours(b.Conditions)
+	c.Status = !equality.Semantic.DeepEqual(a, b)
+	return c
+}
+
+// ours returns the conditions that the agent writes. Server-side apply does not change the
+// conditions of other field managers.
+func ours(all []metav1.Condition) (own []metav1.Condition) {
+	for _, c := range all {
+		if c.Type == conditionReleased {
+			own = append(own, c)
+		}
+	}
+	return own
+}
+
+// isClose reports whether two values of HeldUntil differ by at most two seconds. The agent computes
+// HeldUntil from the boot clock and the wall clock, which are not read at the same moment.
+func isClose(a, b ipamv1.IPReservationStatus) bool {
+	if a.HeldUntil == nil || b.HeldUntil == nil {
+		return false
+	}
+	d := a.HeldUntil.Sub(b.HeldUntil.Time)
+	return d.Abs() <= 2*time.Second
+}
+
+// readNodeUID returns the UID of the node's object from the API server's watch cache. It requests
+// only the metadata of the node.
+func readNodeUID(ctx context.Context, core rest.Interface, node string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	object := &metav1.PartialObjectMetadata{}
+	raw, err := core.Get().Resource("nodes").Name(node).Param("resourceVersion", "0").
+		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").Do(ctx).Raw()
+	if err == nil {
+		err = json.Unmarshal(raw, object)
+	}
+	if err != nil {
+		return "", err
+	}
+	if object.UID == "" {
+		return "", fmt.Errorf("node %s has no UID", node)
+	}
+	return string(object.UID), nil
+}

@@ -1,0 +1,266 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
+)
+
+// API servers before Kubernetes 1.31 do not support field selectors for custom resources.
+func TestOldServerSelectsByLabel(t *testing.T) {
+	p := newFixture(t)
+	r := ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mine",
+		Labels: map[string]string{ipamv1.LabelNodeHash: ipamv1.Hash("node1")}},
+		Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1"}}
+	p.server.Put(objects+r.Name, r)
+	r.Name, r.Spec.NodeName = "other", "of-the-same-hash"
+	p.server.Put(objects+r.Name, r)
+	r.Name, r.Labels = "of-another-hash", nil
+	p.server.Put(objects+r.Name, r)
+	var queries []url.Values
+	p.server.Reject(func(r *http.Request) int {
+		if path.Base(r.URL.Path) == resource {
+			queries = append(queries, r.URL.Query())
+			if r.URL.Query().Get("fieldSelector") != "" {
+				return http.StatusBadRequest
+			}
+		}
+		return 0
+	})
+	if err := p.reservations.list(t.Context(), p.Clients.IPAM, "node1"); err != nil {
+		t.Fatal(err)
+	}
+	if len(queries) != 2 || queries[0].Get("fieldSelector") != "spec.nodeName=node1" {
+		t.Errorf("lists: %v", queries)
+	}
+	if len(p.known) != 1 || p.known[informer.Name{Namespace: "db", Name: "mine"}] == nil {
+		t.Errorf("known: %v", p.known)
+	}
+}
+
+// A list does not lack what the agent has written, unless the API server does not know that
+// version, as after a restore of etcd.
+func TestListIsNotOlderThanTheLastWrite(t *testing.T) {
+	p := newFixture(t)
+	var versions []string
+	p.server.Reject(func(r *http.Request) int {
+		if path.Base(r.URL.Path) != resource {
+			return 0
+		}
+		q := r.URL.Query()
+		versions = append(versions, q.Get("resourceVersion")+q.Get("resourceVersionMatch"))
+		if len(versions) == 2 {
+			return http.StatusGatewayTimeout
+		}
+		return 0
+	})
+	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.publish()
+	newest := p.known[object].ResourceVersion
+	for range 2 {
+		p.list()
+		p.publish()
+	}
+	if want := []string{"0", newest + "NotOlderThan", "0"}; fmt.Sprint(versions) != fmt.Sprint(want) {
+		t.Errorf("lists %v, want %v", versions, want)
+	}
+}
+
+// name has the manager name reservations.
+func (p *fixture) name(refs ...ipamv1.ReservationReference) {
+	p.t.Helper()
+	o := ipamv1.NodeAddressPool{}
+	p.server.Get(poolPath, &o)
+	o.Name, o.Spec.Reservations = "node1", refs
+	p.server.Put(poolPath, o)
+}
+
+const readOfMine = "namespaces/db/ipreservations/" + mine
+
+// A named object is read once for each of its states, and the publisher does what it says.
+func TestNamedReservations(t *testing.T) {
+	p := newFixture(t)
+	p.node.Release(p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, ""))
+	p.publish()
+	p.expect("the start", p.reads(), resource)
+	p.publish()
+	p.expect("nothing is named", p.reads())
+	ref := func(name, uid string, generation int64) ipamv1.ReservationReference {
+		return ipamv1.ReservationReference{Namespace: "db", Name: name, UID: uid, Generation: generation}
+	}
+
+	var r ipamv1.IPReservation
+	p.server.Get(objects+mine, &r)
+	r.Spec.Release = id2
+	p.server.Put(objects+mine, r)
+	p.name(ref(mine, "1", 2))
+	p.expect("another lease is to be released", p.publish(), "PATCH status")
+	p.expect("changed", p.reads(), readOfMine)
+	p.name(ref(mine, "1", 2), ref("other-5f1c9a02", "2", 1))
+	p.publish()
+	p.expect("another is named", p.reads(), "namespaces/db/ipreservations/other-5f1c9a02")
+	p.publish()
+	p.expect("the same are named", p.reads())
+
+	p.server.Remove(objects + mine)
+	p.name(ref(mine, "1", 0))
+	p.expect("deleted", p.publish(), "PATCH "+mine, "PATCH status")
+	p.expect("deleted", p.reads(), readOfMine)
+
+	p.server.Get(objects+mine, &r)
+	r.Spec.Release = r.Status.ID
+	p.server.Put(objects+mine, r)
+	p.name(ref(mine, "3", 2))
+	p.publish()
+	p.expect("changed again", p.reads(), readOfMine)
+	p.expect("released", p.publish(), "DELETE "+mine)
+
+	p.server.Put(objects+"theirs", ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "theirs"},
+		Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node2"}})
+	p.name(ref("theirs", "4", 1))
+	p.publish()
+	p.expect("another node's", p.reads(), "namespaces/db/ipreservations/theirs")
+	if len(p.known) != 0 {
+		t.Errorf("it is stored: %v", p.known)
+	}
+}
+
+// A read that fails is repeated, and so is a list. A later list that fails keeps nothing from being
+// written.
+func TestReadsAreRepeated(t *testing.T) {
+	p := newFixture(t)
+	p.publish()
+	p.name(ipamv1.ReservationReference{Namespace: "db", Name: mine})
+	reject := func(at string) {
+		p.server.Reject(func(r *http.Request) int {
+			if r.URL.Path == group+at {
+				return http.StatusServiceUnavailable
+			}
+			return 0
+		})
+	}
+	reject(readOfMine)
+	p.publish()
+	p.expect("a failed read", p.reads(), readOfMine)
+	p.after(p.next)
+	p.publish()
+	p.expect("the read is repeated", p.reads(), readOfMine)
+	p.after(p.next)
+	reject("")
+	p.publish()
+	p.expect("and succeeds", p.reads(), readOfMine)
+	p.after(listInterval - time.Minute)
+	p.publish()
+	p.expect("no change", p.reads())
+	p.after(listInterval/2 + time.Minute)
+	p.node.Bind("10.0.0.2", "db-0", "u1", 30*24*time.Hour, "")
+	reject(resource)
+	p.expect("18 hours later", p.publish(), "PATCH "+mine, "PATCH status")
+	p.expect("a failed list", p.reads(), resource)
+	reject("")
+	p.after(2 * time.Minute)
+	p.publish()
+	p.expect("the list is repeated", p.reads(), resource)
+}
+
+// While the CRD is missing, the agent only lists, and writes the objects once it is there.
+func TestReservationsThatAreNotServed(t *testing.T) {
+	p := newFixture(t)
+	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.publish()
+	p.node.Release(l)
+	p.after(ipamv1.ReturnDelay)
+	p.server.Reject(func(r *http.Request) int {
+		if strings.HasPrefix(r.URL.Path, group) {
+			return fakeapi.NotServed
+		}
+		return 0
+	})
+	p.expect("not served", p.publish(), "PATCH status")
+	p.server.Remove(objects + mine)
+	p.node.Bind("10.0.0.3", "db-1", "u2", time.Hour, "")
+	for range 3 {
+		p.after(p.next)
+		p.expect("waiting", p.publish())
+		p.expect("waiting", p.reads(), resource)
+	}
+	p.server.Reject(nil)
+	p.after(p.next)
+	if writes := p.publish(); len(writes) != 4 || p.state(mine) != "Held 10.0.0.2" {
+		t.Errorf("served: %q, %s", writes, p.state(mine))
+	}
+}
+
+// An object that was deleted without the agent's knowledge is created again after the write that
+// does not find it, and the others are listed, because they may have been deleted, too.
+func TestReservationThatWasDeleted(t *testing.T) {
+	p := newFixture(t)
+	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.node.Bind("10.0.0.3", "db-1", "u2", time.Hour, "")
+	p.publish()
+	p.node.Release(l)
+	p.after(ipamv1.ReturnDelay)
+	p.server.Remove(objects + mine)
+	p.server.Remove(objects + "db-1-5f1c9a02")
+	p.expect("deleted", p.publish(), "PATCH status")
+	p.after(2 * time.Second)
+	if writes := p.publish(); len(writes) != 4 || p.state(mine) != "Held 10.0.0.2" ||
+		p.state("db-1-5f1c9a02") != "Bound 10.0.0.3" {
+		t.Errorf("again: %q, %s", writes, p.state(mine))
+	}
+	p.expect("listed", p.reads(), resource)
+	p.expect("no change", p.publish())
+}
+
+// The agent watches its NodeAddressPool by name, and reads what it names.
+func TestNodeAddressPoolIsWatched(t *testing.T) {
+	c := fakeapi.NewCluster(t,
+		fakeapi.Kind{GroupVersionKind: ipamv1.GroupVersion.WithKind("IPReservation"), Resource: resource,
+			Namespaced: true},
+		fakeapi.Kind{GroupVersionKind: ipamv1.GroupVersion.WithKind("NodeAddressPool"), Resource: "nodeaddresspools"})
+	clients, err := informer.NewClients(c.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := NewPool(clients.IPAM, "node1")
+	ctx, stop := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() { _ = pool.Run(ctx) })
+	defer func() { stop(); done.Wait() }()
+	c.Until("a list", pool.HasSynced)
+	ref := ipamv1.ReservationReference{Namespace: "db", Name: "mine", UID: "1", Generation: 1}
+	c.Put(poolPath, ipamv1.NodeAddressPool{Spec: ipamv1.NodeAddressPoolSpec{
+		Reservations: []ipamv1.ReservationReference{ref}}})
+	c.Until("it names the object", func() bool { return len(pool.Named()) == 1 && pool.Named()[0] == ref })
+	c.Remove(poolPath)
+	c.Until("the NodeAddressPool is deleted", func() bool { return pool.Object() == nil && pool.Named() == nil })
+}
+
+// A user writes as much into the metadata of a reservation as the API server accepts.
+func TestObjectsWithLongTexts(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	r := &ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: mine, UID: "r1",
+		ResourceVersion: "1", Labels: map[string]string{ipamv1.LabelNodeHash: "h", "a": long},
+		Annotations: map[string]string{"a": long}, Finalizers: []string{long},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: long, Name: long, UID: "u"}}},
+		Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1", Release: "1"},
+		Status: ipamv1.IPReservationStatus{ID: "1", Conditions: []metav1.Condition{
+			{Type: "Other", Message: long}, {Type: conditionReleased}}}}
+	got := viewOf(r)
+	if size := len(fmt.Sprintf("%#v", *got)); size > 4<<10 || got.UID != "r1" || got.ResourceVersion != "1" ||
+		got.Labels[ipamv1.LabelNodeHash] != "h" || got.Spec.Release != "1" {
+		t.Errorf("the view of an object has %d bytes: %.300v", size, got)
+	}
+}
