@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/notify"
@@ -34,15 +33,13 @@ type Informer[V any] struct {
 	expected any // an object of the watched type, for the reflector
 	view     func(object any) (*item[V], error)
 	items    cache.ThreadSafeStore // *item[V] by key
-	lists    atomic.Int64          // number of complete lists that were received
+	synced   atomic.Bool           // a complete list was received
 	changes  notify.Signal
 
 	mu       sync.Mutex // held while an object is stored and the handlers are called
 	handlers []Handler[V]
 
-	watching sync.Mutex
-	current  watch.Interface
-	isOpen   atomic.Bool // RunSpread has a watch
+	isOpen atomic.Bool // RunSpread has a watch
 }
 
 // Indexes contains, by the name of an index, the function that returns the values by which ByIndex
@@ -158,11 +155,7 @@ func (i *Informer[V]) Get(key string) (view V, found bool) {
 
 // HasSynced reports whether a complete list was received, and the handlers have returned for all
 // objects in it.
-func (i *Informer[V]) HasSynced() bool { return i.Lists() > 0 }
-
-// Lists returns the number of complete lists that were received. The number grows when the API
-// server is available again after the watch has failed.
-func (i *Informer[V]) Lists() int { return int(i.lists.Load()) }
+func (i *Informer[V]) HasSynced() bool { return i.synced.Load() }
 
 // Changes returns a channel that receives a value after the views have changed. It is never closed.
 func (i *Informer[V]) Changes() <-chan struct{} { return i.changes.Subscribe() }
@@ -299,7 +292,7 @@ func (i *Informer[V]) Replace(objects []any, _ string) error {
 			}
 		}
 	}
-	i.lists.Add(1)
+	i.synced.Store(true)
 	i.mu.Unlock()
 	i.changes.Send()
 	return nil
@@ -351,31 +344,11 @@ var retry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 
 // Run lists and watches objects with lw until ctx is done. what names the objects in log messages.
 // Run returns ctx.Err().
 func (i *Informer[V]) Run(ctx context.Context, lw *cache.ListWatch, what string) error {
-	restartable, backoff := *lw, retry
-	restartable.ListWithContextFunc = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	paged, backoff := *lw, retry
+	paged.ListWithContextFunc = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return i.listPages(ctx, lw, o)
 	}
-	restartable.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-		w, err := lw.WatchFuncWithContext(ctx, o)
-		if err == nil {
-			i.watching.Lock()
-			defer i.watching.Unlock()
-			i.current = w
-		}
-		return w, err
-	}
-	cache.NewReflectorWithOptions(&restartable, i.expected, i, cache.ReflectorOptions{Name: what, Backoff: &backoff}).
+	cache.NewReflectorWithOptions(&paged, i.expected, i, cache.ReflectorOptions{Name: what, Backoff: &backoff}).
 		RunWithContext(ctx)
 	return ctx.Err()
-}
-
-// Restart ends the current watch, if there is one. The reflector then starts another watch from the
-// last resource version. The caller uses Restart for a watch that delivers nothing although its
-// connection is open.
-func (i *Informer[V]) Restart() {
-	i.watching.Lock()
-	defer i.watching.Unlock()
-	if i.current != nil {
-		i.current.Stop()
-	}
 }
