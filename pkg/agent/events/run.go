@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -124,63 +125,43 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 		e.Log.Warn("reading the journal failed", "error", err)
 		requeueAfter = wait.Jitter(retry, 1)
 	}
+	e.mu.Lock()
+	queue := e.queue
+	e.queue = nil
+	e.mu.Unlock()
 	var failed []queued
-	defer func() { e.putBack(failed) }()
-	for len(failed) < maxFailures {
-		q, ok := e.next()
-		if !ok {
-			break
-		}
+	isDown := false
+	for len(queue) > 0 && len(failed) < maxFailures && !isDown {
+		q := &queue[0]
 		err := Post(ctx, e.Client, q.Event)
-		if err == nil {
-			continue
-		}
 		log := e.Log.With("reason", q.Reason, "about", q.Regarding.Namespace+"/"+q.Regarding.Name, "error", err)
-		isDown := isUnavailable(err)
-		if isFinal(err) || !isDown && !q.failedAt.IsZero() && time.Since(q.failedAt) >= maxAge {
+		isDown = err != nil && isUnavailable(err)
+		isFirst := q.failedAt.IsZero()
+		isOver := isFinal(err) || !isDown && !isFirst && time.Since(q.failedAt) >= maxAge
+		switch {
+		case err == nil:
+		case isOver:
 			log.Warn("creating an event failed")
-			continue
-		}
-		if q.failedAt.IsZero() && ctx.Err() == nil {
+		case isFirst && ctx.Err() == nil:
 			log.Warn("creating an event failed, it will be tried again")
 			q.failedAt = time.Now()
 		}
 		if isDown {
-			e.putFirst(q)
-			return wait.Jitter(retry, 1)
+			break
 		}
-		failed = append(failed, q)
+		if err != nil && !isOver {
+			failed = append(failed, *q)
+		}
+		queue = queue[1:]
 	}
-	if len(failed) > 0 {
-		return wait.Jitter(retry, 1)
+	if isDown || len(failed) > 0 {
+		requeueAfter = wait.Jitter(retry, 1)
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	queue, e.queue = slices.Concat(queue, e.queue, failed), nil
+	e.enqueue(queue...)
 	return requeueAfter
-}
-
-// next removes the first Event from the queue. It reports false if the queue is empty.
-func (e *Events) next() (queued, bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.queue) == 0 {
-		return queued{}, false
-	}
-	q := e.queue[0]
-	e.queue = e.queue[1:]
-	return q, true
-}
-
-// putFirst inserts an Event at the front of the queue.
-func (e *Events) putFirst(q queued) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.queue = append([]queued{q}, e.queue...)
-}
-
-// putBack appends Events to the queue.
-func (e *Events) putBack(q []queued) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.enqueue(q...)
 }
 
 // isUnavailable reports whether an error of Post means that no Event can be created at present: the
