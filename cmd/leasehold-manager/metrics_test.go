@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/leasehold-cni/leasehold/pkg/scrape"
+	"github.com/leasehold-cni/leasehold/pkg/httpserver"
 )
 
 // slow is a metric whose collection lasts until the channel is closed.
@@ -33,7 +33,7 @@ func TestManagersScrapesAreLimited(t *testing.T) {
 		t.Errorf("--metrics-secure, without a token: status %d, want 401", w.Code)
 	}
 	h := handlerOf(t, options{})
-	const clients = 3 * scrape.MaxScrapes
+	const clients = 3 * httpserver.MaxScrapes
 	codes := make(chan int, clients)
 	var all sync.WaitGroup
 	for range clients {
@@ -43,7 +43,7 @@ func TestManagersScrapesAreLimited(t *testing.T) {
 			codes <- w.Code
 		})
 	}
-	for range clients - scrape.MaxScrapes {
+	for range clients - httpserver.MaxScrapes {
 		select {
 		case code := <-codes:
 			if code != http.StatusServiceUnavailable {

@@ -21,7 +21,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/metricsauth"
 	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
-	"github.com/leasehold-cni/leasehold/pkg/scrape"
 )
 
 // maxWebhookConns is the maximum number of open connections of the webhooks. An API server uses one
@@ -105,7 +104,7 @@ func newServer(name, addr string, conns int, handler http.Handler, config *tls.C
 // metricsHandler returns the handler of /metrics: few scrapes at a time, and with --metrics-secure
 // for clients that the API server authorizes.
 func metricsHandler(o options, config *rest.Config, log logr.Logger) (http.Handler, error) {
-	limited := scrape.Handler(metrics.Registry)
+	limited := httpserver.Metrics(metrics.Registry)
 	if !o.secureMetrics {
 		return limited, nil
 	}

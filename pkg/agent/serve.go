@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/leasehold-cni/leasehold/pkg/httpserver"
-	"github.com/leasehold-cni/leasehold/pkg/scrape"
 )
 
 // Health is the readiness of the agent. The agent is ready if its last survey of the node was
@@ -84,7 +83,7 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, secure *Sec
 // handler returns the handler of the agent's HTTP server.
 func handler(metrics prometheus.Gatherer, health *Health, secure *Secure) http.Handler {
 	mux := http.NewServeMux()
-	scrapes := scrape.Handler(metrics)
+	scrapes := httpserver.Metrics(metrics)
 	if secure != nil {
 		scrapes = secure.Filter(scrapes)
 	}

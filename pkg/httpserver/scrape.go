@@ -1,5 +1,4 @@
-// Package scrape serves metrics to Prometheus, and limits what scrapes may cost.
-package scrape
+package httpserver
 
 import (
 	"net/http"
@@ -14,18 +13,18 @@ import (
 const (
 	// MaxScrapes is the maximum number of scrapes at a time. Further scrapes get the response 503.
 	MaxScrapes = 4
-	// interval is the least time between two collections. A scrape that comes earlier gets the
-	// metrics of the last collection.
-	interval = time.Second
+	// collectInterval is the least time between two collections. A scrape that comes earlier gets
+	// the metrics of the last collection.
+	collectInterval = time.Second
 )
 
-// Handler returns the handler of /metrics. It serves at most MaxScrapes scrapes at a time, and
+// Metrics returns the handler of /metrics. It serves at most MaxScrapes scrapes at a time, and
 // collects the metrics at most once a second.
-func Handler(metrics prometheus.Gatherer) http.Handler {
+func Metrics(metrics prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(&limited{next: metrics}, promhttp.HandlerOpts{MaxRequestsInFlight: MaxScrapes})
 }
 
-// limited collects metrics at most once in interval.
+// limited collects metrics at most once in collectInterval.
 type limited struct {
 	next prometheus.Gatherer
 
@@ -40,7 +39,7 @@ type limited struct {
 func (g *limited) Gather() ([]*dto.MetricFamily, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if time.Since(g.at) >= interval {
+	if time.Since(g.at) >= collectInterval {
 		g.families, g.err = g.next.Gather()
 		g.at = time.Now()
 	}

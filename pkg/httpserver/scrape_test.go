@@ -1,4 +1,4 @@
-package scrape
+package httpserver
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ import (
 func TestScrapesAreLimited(t *testing.T) {
 	var gathered atomic.Int32
 	release := make(chan struct{})
-	h := Handler(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+	h := Metrics(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		gathered.Add(1)
 		<-release
 		return nil, nil
@@ -67,7 +67,7 @@ func TestCollectionsAreLimited(t *testing.T) {
 		for i, c := range []struct {
 			after time.Duration
 			want  int
-		}{{0, 1}, {interval - 1, 1}, {1, 2}, {0, 2}, {interval, 3}} {
+		}{{0, 1}, {collectInterval - 1, 1}, {1, 2}, {0, 2}, {collectInterval, 3}} {
 			time.Sleep(c.after)
 			if families, err := g.Gather(); len(families) != c.want || gathered != c.want || !errors.Is(err, failure) {
 				t.Errorf("scrape %d, %s after the one before: result %d of %d collections, %v; want %d", i+1, c.after,

@@ -34,7 +34,6 @@ var layers = map[string]int{
 	"pkg/files":      1, // small files and directories
 	"pkg/kubectl":    1, // kubectl
 	"pkg/httpserver": 1, // limits of HTTP servers
-	"pkg/scrape":     1, // metrics over HTTP
 
 	"pkg/store":    2, // the disk
 	"pkg/host":     2, // the kernel, and whether holders live
@@ -89,7 +88,7 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/", "it makes each start of the plugin longer"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
-	{[]string{"pkg/httpserver", "pkg/scrape", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
+	{[]string{"pkg/httpserver", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
 		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/maintain", "pkg/doctor", "pkg/env", "pkg/cli",
 		"pkg/agent"}, "k8s.io/",
 		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},
