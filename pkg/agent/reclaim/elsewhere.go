@@ -32,11 +32,11 @@ const maxUnclaimed = 20
 // whose annotation was removed. Each pass continues that group after the last pod of the previous
 // pass, sorted by name.
 func (h *Holds) candidates(
-	held map[informer.Name][]lease.Lease, claims map[informer.Name][]location, seen map[informer.Name]sighting,
+	held map[informer.Name][]lease.Lease, claims map[informer.Name][]location,
 ) []informer.Name {
 	var now, later []informer.Name
 	for pod, leases := range held {
-		if _, is := seen[pod]; is || len(claims[pod]) > 0 {
+		if _, isSeen := h.moved.of[pod]; isSeen || len(claims[pod]) > 0 {
 			now = append(now, pod)
 		} else if keptForever(leases) {
 			later = append(later, pod)

@@ -67,8 +67,8 @@ type Holds struct {
 	// announceBefore. rest is the time until then. Ending may be nil.
 	Ending func(l lease.Lease, rest time.Duration)
 
-	moved    streaks[sighting]
-	orphaned streaks[string]
+	moved    streaks[location]    // by the node and UID of the pod
+	orphaned streaks[string]      // by the path of the StatefulSet
 	cursor   informer.Name        // the last pod without a claim that was read, see candidates
 	readAt   map[string]time.Time // when each namespace must be read, see namespaceInterval
 }
@@ -82,7 +82,7 @@ func (h *Holds) Run(ctx context.Context) error {
 // begin resets all observations, and returns the time between two passes.
 func (h *Holds) begin() (period time.Duration) {
 	period = min(h.MoveGrace, OwnerGrace) / passesPerGrace
-	h.moved = streaks[sighting]{gap: 3 * period}
+	h.moved = streaks[location]{gap: 3 * period}
 	h.orphaned = streaks[string]{gap: 3 * period}
 	return period
 }
@@ -111,12 +111,6 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 	}
 }
 
-// sighting is the observation that a pod is Ready on another node.
-type sighting struct {
-	pod informer.Name
-	at  location
-}
-
 // endMoved ends the holds of pods that have been Ready on another node for MoveGrace. It reads the
 // pods from the API server's watch cache. Before it ends a hold, it reads the pod once more, from
 // etcd.
@@ -126,61 +120,50 @@ func (h *Holds) endMoved(ctx context.Context, held map[informer.Name][]lease.Lea
 		h.Log.Debug("reading other nodes' reservations failed", "error", err)
 		return
 	}
-	before := map[informer.Name]sighting{}
-	for s := range h.moved.last {
-		before[s.pod] = s
-	}
-	// seen contains the streaks that continue after this pass.
-	seen := map[sighting]bool{}
-	for _, pod := range h.candidates(held, claims, before) {
+	h.moved.keep(held)
+	for _, pod := range h.candidates(held, claims) {
 		at, err := h.movedTo(ctx, pod, held[pod], claims[pod], cached)
-		hasMoved := at != location{}
-		if hasMoved && h.moved.observe(sighting{pod, at}, now) >= h.MoveGrace {
+		if err == nil && at != (location{}) && h.moved.observe(pod, at, now) >= h.MoveGrace {
 			var still location
-			still, err = h.movedTo(ctx, pod, held[pod], claims[pod], latest)
-			if hasMoved = still == at; hasMoved {
+			if still, err = h.movedTo(ctx, pod, held[pod], claims[pod], latest); still == at {
 				h.end(ctx, held[pod], fmt.Sprintf("the pod has been Ready on node %s for %s", at.node, h.MoveGrace))
+			} else {
+				at = location{}
 			}
 		}
 		switch {
 		case err != nil:
-			seen[before[pod]] = true // the streak continues, without an observation
 			h.Log.Debug("reading a pod failed", "pod", pod.String(), "error", err)
-		case hasMoved:
-			seen[sighting{pod, at}] = true
+		case at == location{}:
+			delete(h.moved.of, pod)
 		}
 	}
-	h.moved.retain(seen)
 }
 
 // endOrphaned ends the holds without end whose StatefulSet has not had the pod's ordinal for
 // OwnerGrace. It reads each StatefulSet once, from etcd.
 func (h *Holds) endOrphaned(ctx context.Context, held map[informer.Name][]lease.Lease, now time.Time) {
-	seen := map[string]bool{}
+	h.orphaned.keep(held)
 	sets := map[string]setState{}
 	for pod, leases := range held {
 		set, ordinal, ok := ownerOf(leases, pod.Name)
 		if !ok {
+			delete(h.orphaned.of, pod)
 			continue
 		}
 		path := set.path(pod.Namespace)
 		if _, ok := sets[path]; !ok {
 			sets[path] = h.getSet(ctx, path)
 		}
-		s := sets[path]
-		key := pod.String()
-		switch {
+		switch s := sets[path]; {
 		case s.err != nil:
-			seen[key] = true // the streak continues, without an observation
-			h.Log.Debug("reading a StatefulSet failed", "pod", key, "error", s.err)
-		case !s.ordinals.Has(ordinal):
-			seen[key] = true
-			if h.orphaned.observe(key, now) >= OwnerGrace {
-				h.end(ctx, leases, fmt.Sprintf("its StatefulSet has not had ordinal %d for %s", ordinal, OwnerGrace))
-			}
+			h.Log.Debug("reading a StatefulSet failed", "pod", pod.String(), "error", s.err)
+		case s.ordinals.Has(ordinal):
+			delete(h.orphaned.of, pod)
+		case h.orphaned.observe(pod, path, now) >= OwnerGrace:
+			h.end(ctx, leases, fmt.Sprintf("its StatefulSet has not had ordinal %d for %s", ordinal, OwnerGrace))
 		}
 	}
-	h.orphaned.retain(seen)
 }
 
 // endDeleted ends the holds of namespaces that were deleted, and removes from held the pods whose
@@ -279,32 +262,32 @@ func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {
 	}
 }
 
-// streaks records for each key since when it has been observed without a gap. Such a series of
-// observations is a streak. The zero value must not be used without a gap.
-type streaks[K comparable] struct {
-	gap   time.Duration // a longer time without an observation starts a new streak
-	first map[K]time.Time
-	last  map[K]time.Time
+// streaks has what was observed of each pod in a row, and since when. A failed request ends no
+// streak, and is no observation. The zero value must not be used without a gap.
+type streaks[V comparable] struct {
+	gap time.Duration // a longer time without an observation starts a new streak
+	of  map[informer.Name]streak[V]
 }
 
-// observe records an observation of k at now, and returns the time since the streak of k began.
-func (s *streaks[K]) observe(k K, now time.Time) time.Duration {
-	if s.first == nil {
-		s.first, s.last = map[K]time.Time{}, map[K]time.Time{}
-	}
-	if last, ok := s.last[k]; !ok || now.Sub(last) > s.gap {
-		s.first[k] = now
-	}
-	s.last[k] = now
-	return now.Sub(s.first[k])
+type streak[V comparable] struct {
+	what        V
+	since, last time.Time
 }
 
-// retain ends all streaks except those of the given keys.
-func (s *streaks[K]) retain(keys map[K]bool) {
-	for k := range s.last {
-		if !keys[k] {
-			delete(s.first, k)
-			delete(s.last, k)
-		}
+// observe records an observation of a pod, and returns the time since its streak began.
+func (s *streaks[V]) observe(pod informer.Name, what V, now time.Time) time.Duration {
+	before, known := s.of[pod]
+	if !known || before.what != what || now.Sub(before.last) > s.gap {
+		before = streak[V]{what, now, now}
 	}
+	if s.of == nil {
+		s.of = map[informer.Name]streak[V]{}
+	}
+	s.of[pod] = streak[V]{what, before.since, now}
+	return now.Sub(before.since)
+}
+
+// keep ends the streaks of all pods without a hold.
+func (s *streaks[V]) keep(held map[informer.Name][]lease.Lease) {
+	maps.DeleteFunc(s.of, func(pod informer.Name, _ streak[V]) bool { return held[pod] == nil })
 }

@@ -16,28 +16,32 @@ import (
 
 func TestStreaks(t *testing.T) {
 	s := streaks[string]{gap: 3 * time.Minute}
-	at := time.Unix(1_700_000_000, 0)
+	at, pod := time.Unix(1_700_000_000, 0), informer.Name{Namespace: "db", Name: "db-0"}
 	for _, c := range []struct {
-		after  time.Duration
-		unseen bool // observed as not being so
-		want   time.Duration
+		after time.Duration
+		what  string
+		want  time.Duration
 	}{
-		{after: 0, want: 0},
-		{after: time.Minute, want: time.Minute},
-		{after: 3 * time.Minute, want: 4 * time.Minute}, // two passes failed
-		{after: 4 * time.Minute, want: 0},               // three passes failed
-		{after: time.Minute, want: time.Minute},
-		{after: time.Minute, unseen: true},
-		{after: time.Minute, want: 0},
+		{0, "node2", 0},
+		{time.Minute, "node2", time.Minute},
+		{3 * time.Minute, "node2", 4 * time.Minute}, // two passes failed
+		{4 * time.Minute, "node2", 0},               // three passes failed
+		{time.Minute, "node2", time.Minute},
+		{time.Minute, "node3", 0},
+		{time.Minute, "node3", time.Minute},
 	} {
 		at = at.Add(c.after)
-		if c.unseen {
-			s.retain(map[string]bool{"another": true})
-			continue
-		}
-		if got := s.observe("db/db-0", at); got != c.want {
+		if got := s.observe(pod, c.what, at); got != c.want {
 			t.Errorf("after %s: %s, want %s", c.after, got, c.want)
 		}
+	}
+	s.keep(map[informer.Name][]lease.Lease{pod: {{}}})
+	if got := s.observe(pod, "node3", at); got != time.Minute {
+		t.Errorf("it is still held: %s", got)
+	}
+	s.keep(nil)
+	if got := s.observe(pod, "node3", at); got != 0 {
+		t.Errorf("it was not held: %s", got)
 	}
 }
 
@@ -71,9 +75,9 @@ func TestCandidates(t *testing.T) {
 	held[claimed], held[seen] = []lease.Lease{{Hold: lease.Window(time.Hour)}}, []lease.Lease{{Hold: lease.Forever}}
 	held[informer.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: lease.Window(time.Hour)}}
 	h, times := Holds{}, map[informer.Name]int{}
+	h.moved.observe(seen, location{}, time.Time{})
 	for pass := range 3 {
-		pods := h.candidates(held, map[informer.Name][]location{claimed: {{"node2", "u2"}}},
-			map[informer.Name]sighting{seen: {}})
+		pods := h.candidates(held, map[informer.Name][]location{claimed: {{"node2", "u2"}}})
 		if len(pods) != 2+maxUnclaimed {
 			t.Errorf("pass %d: candidates %v", pass, pods)
 		}
