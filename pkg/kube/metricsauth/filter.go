@@ -11,7 +11,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -29,7 +29,9 @@ const (
 	// allowedFor and refusedFor are how long a result of the reviews is used again.
 	allowedFor = time.Minute
 	refusedFor = 10 * time.Second
-	// maxResults is the largest number of results that are kept.
+	// rememberedFor is how long a client that was allowed once is reviewed before strangers.
+	rememberedFor = time.Hour
+	// maxResults is the largest number of results of each kind that are kept.
 	maxResults = 256
 	// maxReviews is the largest number of requests that wait for reviews at a time. Further
 	// requests get the response 503, unless the result for their token is known.
@@ -46,11 +48,17 @@ type Filter struct {
 	log     *slog.Logger
 	now     func() time.Time
 	reviews chan struct{} // contains a value for each request that waits for reviews
+	// allowed and refused have the results of the reviews: since when a question is allowed, and
+	// with which HTTP status another one is refused. Refusals are apart, so that the requests of
+	// strangers do not make those forgotten that were allowed.
+	allowed, refused *cache.LRUExpireCache
 
-	mu      sync.Mutex
-	results map[question]result
-	logged  time.Time // when a failure was logged last
+	mu     sync.Mutex
+	logged time.Time // when a failure was logged last
 }
+
+// Now implements cache.Clock.
+func (f *Filter) Now() time.Time { return f.now() }
 
 // question is what the reviews decide.
 type question struct {
@@ -59,17 +67,13 @@ type question struct {
 	path   string
 }
 
-// result is the HTTP status that the reviews lead to: 200, 401 or 403.
-type result struct {
-	status int
-	until  time.Time
-}
-
 // New returns a filter. The account of the clients must be allowed to create tokenreviews and
 // subjectaccessreviews, as the ClusterRole system:auth-delegator allows.
 func New(clients *informer.Clients, log *slog.Logger) *Filter {
-	return &Filter{clients: clients, log: log, now: time.Now, reviews: make(chan struct{}, maxReviews),
-		results: map[question]result{}}
+	f := &Filter{clients: clients, log: log, now: time.Now, reviews: make(chan struct{}, maxReviews)}
+	f.allowed = cache.NewLRUExpireCacheWithClock(maxResults, f)
+	f.refused = cache.NewLRUExpireCacheWithClock(maxResults, f)
+	return f
 }
 
 // Handler returns a handler that serves a request by next if the API server knows the request's
@@ -104,11 +108,14 @@ func refuse(w http.ResponseWriter, status int) {
 // status returns the status of a request, from the kept results or by reviews.
 func (f *Filter) status(ctx context.Context, token, method, path string) (int, error) {
 	q := question{sha256.Sum256([]byte(token)), method, path}
-	r := f.known(q)
-	if f.now().Before(r.until) {
-		return r.status, nil
+	if status, found := f.refused.Get(q); found {
+		return status.(int), nil
 	}
-	if r.status != http.StatusOK { // requests with unknown tokens must not delay a client that was allowed
+	since, wasAllowed := f.allowed.Get(q)
+	if wasAllowed && f.now().Sub(since.(time.Time)) < allowedFor {
+		return http.StatusOK, nil
+	}
+	if !wasAllowed { // requests with unknown tokens must not delay a client that was allowed
 		select {
 		case f.reviews <- struct{}{}:
 			defer func() { <-f.reviews }()
@@ -119,8 +126,13 @@ func (f *Filter) status(ctx context.Context, token, method, path string) (int, e
 	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
 	defer cancel()
 	status, err := f.review(ctx, token, method, path)
-	if err == nil {
-		f.keep(q, status)
+	switch {
+	case err != nil:
+	case status == http.StatusOK:
+		f.allowed.Add(q, f.now(), rememberedFor)
+	default:
+		f.allowed.Remove(q)
+		f.refused.Add(q, status, refusedFor)
 	}
 	return status, err
 }
@@ -162,32 +174,6 @@ func create[T reviewed](ctx context.Context, client rest.Interface, resource str
 		return fmt.Errorf("creating %s: %w", resource, err)
 	}
 	return nil
-}
-
-// known returns the last result for a question, also if it is not valid any more. It returns the
-// zero result if there is none.
-func (f *Filter) known(q question) result {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.results[q]
-}
-
-// keep keeps a result. If there are too many, it forgets the refusals, or all results if that is
-// not enough: that costs each of their clients one more pair of reviews.
-func (f *Filter) keep(q question, status int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.results) >= maxResults {
-		maps.DeleteFunc(f.results, func(_ question, r result) bool { return r.status != http.StatusOK })
-	}
-	if len(f.results) >= maxResults {
-		clear(f.results)
-	}
-	until := f.now().Add(refusedFor)
-	if status == http.StatusOK {
-		until = f.now().Add(allowedFor)
-	}
-	f.results[q] = result{status, until}
 }
 
 // logFailure logs that reviews have failed, at most once in logInterval.

@@ -81,7 +81,7 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{api: &api{t: t}, now: time.Now()}
 	server := httptest.NewServer(f.api)
 	t.Cleanup(server.Close)
-	clients, err := informer.NewClients(&rest.Config{Host: server.URL})
+	clients, err := informer.NewClients(&rest.Config{Host: server.URL, QPS: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestResultsExpire(t *testing.T) {
 		if _, requests := f.request("GET", "/metrics", "Bearer "+token); requests != 0 {
 			t.Errorf("%s before %s: %d requests", token, valid, requests)
 		}
-		f.now = f.now.Add(1)
+		f.now = f.now.Add(2)
 		if _, requests := f.request("GET", "/metrics", "Bearer "+token); requests != 2 {
 			t.Errorf("%s after %s: %d requests, want 2", token, valid, requests)
 		}
@@ -195,10 +195,10 @@ func TestReviewsAreLimited(t *testing.T) {
 		}
 	}
 	for i := range 3 * maxResults {
-		f.keep(question{path: fmt.Sprint(i)}, http.StatusOK)
+		f.request("GET", "/metrics", fmt.Sprint("Bearer stranger-", i))
 	}
-	if n := len(f.results); n > maxResults {
-		t.Errorf("%d results are kept", n)
+	if n := len(f.refused.Keys()); n != maxResults {
+		t.Errorf("%d results are kept, want %d", n, maxResults)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestStrangersDoNotDelayAClient(t *testing.T) {
 	f := newFixture(t)
 	f.request("GET", "/metrics", "Bearer prometheus")
 	for i := range 3 * maxResults {
-		f.keep(question{path: fmt.Sprint(i)}, http.StatusForbidden)
+		f.request("GET", "/metrics", fmt.Sprint("Bearer stranger-", i))
 	}
 	if _, requests := f.request("GET", "/metrics", "Bearer prometheus"); requests != 0 {
 		t.Errorf("its result was forgotten: %d requests", requests)
