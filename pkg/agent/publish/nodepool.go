@@ -93,18 +93,18 @@ type nodePool struct {
 
 // writeNodePool makes the NodeAddressPool equal to the store, at most every nodePoolInterval. A
 // change of the result of Active is written at once if the last write was before that. It returns
-// the time until the next check, and an error only if the request may succeed later. The time grows
-// with each rejected check in a row, up to maxNodePoolRetry.
-func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after time.Duration, err error) {
+// the time until the next check, which grows with each rejected one in a row, up to
+// maxNodePoolRetry.
+func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after time.Duration) {
 	n, active := &p.nodePool, p.Active()
 	if !slices.Equal(active, n.shown) {
 		n.shown, n.checkAt = active, n.wroteAt.Add(nodePoolInterval)
 	}
 	if now.Before(n.checkAt) {
-		return n.checkAt.Sub(now), nil
+		return n.checkAt.Sub(now)
 	}
 	var usage []store.Usage
-	err = p.Service.Store.View(ctx, func(tx *store.Tx) error {
+	err := p.Service.Store.View(ctx, func(tx *store.Tx) error {
 		usage = store.ByNetwork(tx.Usage())
 		return nil
 	})
@@ -112,7 +112,7 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 	if err != nil && !store.IsEmpty(err) {
 		err = fmt.Errorf("reading the store: %w", err)
 	} else if err = p.updateNodePool(ctx, desiredNodePool(p.node, usage, active), now); isTransient(err) {
-		return 0, err
+		n.rejected = 0
 	} else if err != nil {
 		p.nodeAt = time.Time{} // the node may be another one of that name
 		interval = min(interval<<min(n.rejected, 10), maxNodePoolRetry)
@@ -120,9 +120,12 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 	} else {
 		n.rejected = 0
 	}
+	if ctx.Err() != nil {
+		return 0
+	}
 	n.problem = logged(p.Log, n.problem, "updating the NodeAddressPool", err)
 	n.checkAt = now.Add(wait.Jitter(interval, 0.2))
-	return n.checkAt.Sub(now), nil
+	return n.checkAt.Sub(now)
 }
 
 // updateNodePool applies the parts of the object that differ: the object with its owner, and the

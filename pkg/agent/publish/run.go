@@ -171,10 +171,9 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 		}
 		return 0, err
 	}
-	poolAfter, err := p.writeNodePool(ctx, now)
-	plan.requeueAfter(poolAfter)
+	plan.requeueAfter(p.writeNodePool(ctx, now))
 	plan.requeueAfter(max(min(p.nodeAt.Sub(now), p.listAt.Sub(now)), 0))
-	return plan.RequeueAfter, err
+	return plan.RequeueAfter, nil
 }
 
 // read reads the node's UID and the reservations of the node if it is time, and the reservations
@@ -273,7 +272,8 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 			return nil
 		}
 		err = fmt.Errorf("writing reservation %s: %w", name, err)
-		if isTransient(err) || isNotServed(err) || ctx.Err() != nil {
+		// A webhook that fails for some objects only is an internal error.
+		if isTransient(err) && !apierrors.IsInternalError(err) || isNotServed(err) || ctx.Err() != nil {
 			return err
 		}
 		if p.rejected == nil {

@@ -392,6 +392,30 @@ func TestServerThatIsAway(t *testing.T) {
 	}
 }
 
+// A webhook that fails for one object keeps no other from being written, nor the NodeAddressPool.
+func TestWebhookThatFails(t *testing.T) {
+	p := newFixture(t)
+	for i := range 5 {
+		p.node.Bind(fmt.Sprint("10.0.0.", 2+i), fmt.Sprint("db-", i), fmt.Sprint("u", i), time.Hour, "")
+	}
+	p.server.Reject(func(r *http.Request) int {
+		if strings.HasPrefix(r.URL.Path, objects+mine) {
+			return http.StatusInternalServerError
+		}
+		return 0
+	})
+	if writes := p.publish(); len(writes) != 9 || len(p.writes(poolPath)) != 2 {
+		t.Errorf("writes %q, %q", writes, p.writes(poolPath))
+	}
+	for range 10 {
+		p.after(p.rejected[object].until.Sub(p.now))
+		p.expect("repeated", p.publish(), "PATCH "+mine)
+	}
+	if after := p.rejected[object].until.Sub(p.now); after < 5*time.Second || after > 10*time.Second {
+		t.Errorf("repeated after %s, want 5 to 10 s", after)
+	}
+}
+
 // The task itself: it writes what the plan says.
 func TestRun(t *testing.T) {
 	p := newFixture(t)
