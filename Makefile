@@ -71,7 +71,7 @@ check-deploy: ## the manifests of daemonset/, proven on a real API server
 	@scripts/check-deploy
 
 check-release: ## a release, built twice from two directories and compared
-	@go -C scripts/tools test -count=1 -run '^TestRelease$$' ./release
+	@go -C scripts/tools test -timeout 60m -count=1 -run '^TestRelease$$' ./release
 
 release: ## binaries, images, manifests, checksums and a bill of materials, in dist/ (VERSION=v0.1.0, REGISTRY=registry.example.org/leasehold)
 	@scripts/release build

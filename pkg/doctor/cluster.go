@@ -72,17 +72,18 @@ func checkCRDs(ctx context.Context, c *Cluster) (found []Finding, err error) {
 			Why:    "agents cannot publish reservations, so that pods are not brought back to their nodes",
 			Decide: applyAgain("crds/ipam.leasehold.dev_" + name + ".yaml")})
 	}
-	states, crd := kubectl.Object(nil), ""
+	crd := ""
 	for name := range byName {
 		if strings.HasPrefix(name, crdOfStates) {
-			states, crd = byName[name], name
+			crd = name
 		}
 	}
+	states := byName[crd]
 	service := []string{"spec", "conversion", "webhook", "clientConfig", "service"}
-	if states == nil || states.Text(append(service, "name")...) == "" {
+	namespace, name := states.Text(append(service, "namespace")...), states.Text(append(service, "name")...)
+	if name == "" {
 		return found, nil
 	}
-	namespace, name := states.Text(append(service, "namespace")...), states.Text(append(service, "name")...)
 	there, err := c.Kubectl.Get(ctx, "-n", namespace, "service", name)
 	if err == nil && there == nil {
 		found = append(found, Finding{Reason: "KruiseCRDLeft", Subject: crd,
@@ -199,11 +200,7 @@ func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) 
 	for _, w := range hook.List("webhooks") {
 		ca := certificate(w.Text("clientConfig", "caBundle"))
 		own := data["ca.crt"]
-		switch {
-		case ca == nil:
-		case c.Now().After(ca.NotAfter):
-		case own != nil && !ca.Equal(own):
-		default:
+		if ca != nil && !c.Now().After(ca.NotAfter) && (own == nil || ca.Equal(own)) {
 			continue
 		}
 		found = append(found, Finding{Reason: "WebhookCA", Subject: w.Text("name"), Why: why,
@@ -216,23 +213,17 @@ func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) 
 // certificate decodes a certificate from a base64 field of an object. It returns nil if there is
 // none or it is invalid.
 func certificate(text string) *x509.Certificate {
-	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
-	if err != nil {
-		return nil
-	}
+	raw, _ := base64.StdEncoding.DecodeString(strings.TrimSpace(text)) // what is not base64 is not PEM either
 	block, _ := pem.Decode(raw)
 	if block == nil {
 		return nil
 	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return nil
-	}
+	cert, _ := x509.ParseCertificate(block.Bytes) // nil if it is invalid
 	return cert
 }
 
 func checkManager(ctx context.Context, c *Cluster) ([]Finding, error) {
-	m, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "deployment", managerName)
+	m, err := c.Kubectl.Own(ctx, "deployment", managerName)
 	if err != nil {
 		return nil, err
 	}
@@ -242,15 +233,14 @@ func checkManager(ctx context.Context, c *Cluster) ([]Finding, error) {
 		f.What, f.Decide = "it does not exist", applyAgain("manager/deployment.yaml")
 		return []Finding{f}, nil
 	}
-	ready, _ := m.Field("status", "readyReplicas").(float64)
-	wanted, _ := m.Field("spec", "replicas").(float64)
+	wanted := m.Number("spec", "replicas")
 	switch {
 	case wanted == 0:
 		f.What = "it is scaled to zero"
 		f.Decide = "whether the pin is to be off, or leasehold is being removed. If not: " +
 			command("kubectl", "-n", c.Kubectl.Namespace, "scale", "deployment/"+managerName, "--replicas=2")
-	case ready == 0:
-		f.What = fmt.Sprintf("none of its %d replicas is ready", int(wanted))
+	case m.Number("status", "readyReplicas") == 0:
+		f.What = fmt.Sprintf("none of its %d replicas is ready", wanted)
 		f.Repair = []string{restartManager(c.Kubectl.Namespace)}
 	default:
 		return nil, nil
@@ -277,7 +267,7 @@ var needs = []struct {
 }
 
 func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
-	daemon, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "daemonset", agentName)
+	daemon, err := c.Kubectl.Own(ctx, "daemonset", agentName)
 	if err != nil {
 		return nil, err
 	}

@@ -170,7 +170,7 @@ func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err erro
 
 // readLimits returns the limits of namespaces, and a finding if they are not valid.
 func readLimits(ctx context.Context, c *Cluster) (limits policy.Limits, found []Finding, err error) {
-	object, err := c.Kubectl.Get(ctx, "-n", c.Kubectl.Namespace, "configmap", limitsName)
+	object, err := c.Kubectl.Own(ctx, "configmap", limitsName)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -270,7 +270,7 @@ func testPush(t *testing.T, r release) {
 }
 
 // TestManifests checks the manifests of all platforms: each image of the product by digest and
-// pulled, and none of the base's.
+// pulled, none of the base's, and no token where none is used.
 func TestManifests(t *testing.T) {
 	r := testRelease(t, "../../..")
 	digests := map[string]string{}
@@ -294,6 +294,10 @@ func TestManifests(t *testing.T) {
 			if !strings.Contains(string(text), "image: "+r.registry+"/"+name+"@"+digest+"\n") {
 				t.Errorf("%s: the image %s is not named by digest", p, name)
 			}
+		}
+		// Over the token of the API, which the installer does not use: the agent's is the only one.
+		if n := strings.Count(string(text), "mountPath: /var/run/secrets/kubernetes.io/serviceaccount\n"); n != 1 {
+			t.Errorf("%s: %d containers have a volume in the place of the token, want the installer", p, n)
 		}
 		for _, wrong := range []string{"imagePullPolicy: Never", "image: leasehold/", ":latest", ":devel"} {
 			if strings.Contains(string(text), wrong) {
