@@ -529,6 +529,9 @@ func TestCommands(t *testing.T) {
 		{nil, "no command"},
 		{[]string{"restore"}, "unknown command"},
 		{[]string{"install", "more"}, "unexpected argument"},
+		{[]string{"install", "--watch"}, "not defined: -watch"},
+		{[]string{"replace", "--dry-run"}, "not defined: -dry-run"},
+		{[]string{"uninstall", "--from=/leasehold"}, "not defined: -from"},
 		{[]string{"install", "--from=/nowhere"}, "no such file"},
 		{[]string{"uninstall", "--host-root=/tmp"}, "/proc/<pid>/root"},
 	} {

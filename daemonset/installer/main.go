@@ -49,25 +49,34 @@ func main() {
 	}
 }
 
-// options are the values of the flags, which are the same for all commands.
+// options are the values of the flags.
 type options struct {
 	from, to, root string
 	confDirs       string
 	watch, dryRun  bool
 }
 
-// parseFlags parses the arguments after a command.
+// parseFlags parses the arguments after a command. Each command has the flags that it uses.
 func parseFlags(command string, args []string) (o options, err error) {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
-	flags.StringVar(&o.from, "from", "/leasehold", "`path` of the plugin, before the root directory is changed")
-	flags.StringVar(&o.to, "to", "/opt/cni/bin", "the node's `directory` of plugins")
-	flags.StringVar(&o.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
-	flags.StringVar(&o.confDirs, "cni-conf-dir", "/etc/cni/net.d",
-		"with uninstall: the runtime's `directories` of configurations, separated by commas")
-	flags.BoolVar(&o.watch, "watch", false,
-		"with replace: stay, and replace host-local again when it is installed again")
-	flags.BoolVar(&o.dryRun, "dry-run", false,
-		"with uninstall: say whether that is possible and what it would change, and change nothing")
+	if command != "idle" {
+		flags.StringVar(&o.to, "to", "/opt/cni/bin", "the node's `directory` of plugins")
+		flags.StringVar(&o.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
+	}
+	switch command {
+	case "replace":
+		flags.BoolVar(&o.watch, "watch", false, "stay, and replace host-local again when it is installed again")
+		fallthrough
+	case "install":
+		flags.StringVar(&o.from, "from", "/leasehold", "`path` of the plugin, before the root directory is changed")
+	case "uninstall":
+		flags.StringVar(&o.confDirs, "cni-conf-dir", "/etc/cni/net.d",
+			"the runtime's `directories` of configurations, separated by commas")
+		flags.BoolVar(&o.dryRun, "dry-run", false, "say whether that is possible, and change nothing")
+	case "idle":
+	default:
+		return o, fmt.Errorf("unknown command %q; want %s", command, commands)
+	}
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -93,61 +102,67 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if command == "idle" {
+		<-ctx.Done()
+		return nil
+	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	node, err := env.Read(os.Getenv)
 	if err != nil {
 		return err
 	}
-	answer := func(string) {}
 	if command == "uninstall" {
-		answer = openAnswer()
-	}
-	var plugin *os.File
-	if command == "install" || command == "replace" {
-		if plugin, err = os.Open(o.from); err != nil {
-			return err
-		}
-		defer plugin.Close()
-	}
-	if node.Host, err = host.EnterHostRoot(o.root, node.Host); err != nil {
-		return err
-	}
-	plugins := bin(o.to)
-	switch command {
-	case "install":
-		done, err := plugins.install(plugin)
-		return report(log, done, err, "leasehold is installed", o.to)
-	case "replace":
-		done, err := plugins.replace(plugin)
-		if err = report(log, done, err, "leasehold is in host-local's place", o.to); err != nil || !o.watch {
-			return err
-		}
-		w := watcher{bin: plugins, program: plugin, log: log}
-		w.run(ctx)
-		return nil
-	case "uninstall":
-		u := uninstaller{
-			bin: plugins, confDirs: strings.Split(o.confDirs, ","), proc: "/proc", node: node, log: log,
-			replays: append([]string{"/var/lib/cni/flannel"}, adopt.DefaultCacheDirs...),
-			service: &maintain.Service{Node: &transact.Node{
-				Store: store.New(node.Dirs), Host: node.Host, Clock: node.Clock,
-				Warn: func(text string) { log.Warn(text) },
-			}},
-		}
-		text, err := u.run(ctx, o.dryRun)
+		answer := openAnswer()
+		text, err := uninstall(ctx, o, node, log)
 		if err != nil {
 			text = err.Error()
 		}
 		answer(text)
-		if o.dryRun {
-			return report(log, false, err, "leasehold can be removed from the node", o.to)
-		}
-		return report(log, true, err, "leasehold is removed from the node", o.to)
-	case "idle":
-		<-ctx.Done()
-		return nil
+		return err
 	}
-	return fmt.Errorf("unknown command %q; want %s", command, commands)
+	plugin, err := os.Open(o.from)
+	if err != nil {
+		return err
+	}
+	defer plugin.Close()
+	if _, err = host.EnterHostRoot(o.root, node.Host); err != nil {
+		return err
+	}
+	plugins, install, text := bin(o.to), bin.install, "leasehold is installed"
+	if command == "replace" {
+		install, text = bin.replace, "leasehold is in host-local's place"
+	}
+	done, err := install(plugins, plugin)
+	if err != nil {
+		return err
+	}
+	log.Info(text, "directory", o.to, "changed", done)
+	if o.watch {
+		w := watcher{bin: plugins, program: plugin, log: log}
+		w.run(ctx)
+	}
+	return nil
+}
+
+// uninstall removes leasehold from the node, or with o.dryRun says whether that is possible. It
+// returns what a person should know.
+func uninstall(ctx context.Context, o options, node env.Node, log *slog.Logger) (text string, err error) {
+	if node.Host, err = host.EnterHostRoot(o.root, node.Host); err != nil {
+		return "", err
+	}
+	u := uninstaller{
+		bin: bin(o.to), confDirs: strings.Split(o.confDirs, ","), proc: "/proc", node: node, log: log,
+		replays: append([]string{"/var/lib/cni/flannel"}, adopt.DefaultCacheDirs...),
+		service: &maintain.Service{Node: &transact.Node{
+			Store: store.New(node.Dirs), Host: node.Host, Clock: node.Clock,
+			Warn: func(text string) { log.Warn(text) },
+		}},
+	}
+	if text, err = u.run(ctx, o.dryRun); err == nil {
+		log.Info(map[bool]string{true: "leasehold can be removed from the node",
+			false: "leasehold is removed from the node"}[o.dryRun], "directory", o.to)
+	}
+	return text, err
 }
 
 // openAnswer returns a function that writes the termination message of the container. The kubelet
@@ -162,12 +177,4 @@ func openAnswer() func(string) {
 		fmt.Fprint(f, text)
 		f.Close()
 	}
-}
-
-// report logs the success of a command, and returns err. done says whether it changed anything.
-func report(log *slog.Logger, done bool, err error, text, dir string) error {
-	if err == nil {
-		log.Info(text, "directory", dir, "changed", done)
-	}
-	return err
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -375,10 +376,8 @@ func retry(ctx context.Context, limit time.Duration, f func() error) error {
 		if err == nil || time.Now().After(end) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !notify.Wait(ctx, nil, time.Second) {
 			return errors.Join(err, ctx.Err())
-		case <-time.After(time.Second):
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"os"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
 const (
@@ -42,15 +44,8 @@ type watcher struct {
 
 // run calls step every pollEvery until ctx is done.
 func (w *watcher) run(ctx context.Context) {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
+	for w.step(time.Now()); notify.Wait(ctx, nil, pollEvery); {
 		w.step(time.Now())
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
 	}
 }
 

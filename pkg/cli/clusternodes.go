@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
 // nodeLine is a journal entry and its node. Its fields are a stable interface.
@@ -159,8 +161,8 @@ func (c *cluster) releaseAll(ctx context.Context, all []reservation, wait time.D
 				left[0].Node)
 		}
 		c.progress("waiting for the agents: %d left", len(left))
-		if err := sleep(ctx, time.Second); err != nil {
-			return err
+		if !notify.Wait(ctx, nil, time.Second) {
+			return ctx.Err()
 		}
 	}
 	fmt.Fprintf(c.Stderr, "%d released\n", len(all))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
+	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
 // dryRun is the flag with which the installer only says whether it can remove leasehold.
@@ -143,19 +144,9 @@ func (k *cluster) waitForNodes(ctx context.Context, asking bool) error {
 		case waited > k.Timeout:
 			return fmt.Errorf("these nodes have not ended after %s:\n  %s", k.Timeout, strings.Join(left, "\n  "))
 		}
-		if err := sleep(ctx, pollNodes); err != nil {
-			return err
+		if !notify.Wait(ctx, nil, pollNodes) {
+			return ctx.Err()
 		}
-	}
-}
-
-// sleep waits, and returns an error if the context is done before.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
 	}
 }
 

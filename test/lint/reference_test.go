@@ -558,7 +558,7 @@ func TestCommands(t *testing.T) {
 	r := &reference{t: t}
 	fmt.Fprintf(r, "# Commands and flags\n\n"+generatedBy, "TestCommands", "help of the programs")
 	for _, program := range [][]string{{"leasectl"}, {"kubectl-leasehold"}, {"leasehold-agent"}, {"leasehold-manager"},
-		{"installer", "install"}} {
+		{"installer", "install"}, {"installer", "replace"}, {"installer", "uninstall"}} {
 		helpOf(t, r, dir, program)
 	}
 	compare(t, "docs/commands.md", r.String())
