@@ -213,12 +213,12 @@ func (c *cluster) readStatus(ctx context.Context) (s clusterStatus, err error) {
 
 // agents returns the running pods of agents: of the node in the flag --node, or of all nodes.
 func (c *cluster) agents(ctx context.Context) ([]agentPod, error) {
-	list, err := c.Own(ctx, "pod", "-l", "app.kubernetes.io/name="+agentName)
+	pods, err := c.Pods(ctx, agentName)
 	if err != nil {
 		return nil, err
 	}
 	var out []agentPod
-	for _, p := range list.List("items") {
+	for _, p := range pods {
 		a := agentPod{p.Text("spec", "nodeName"), p.Text("metadata", "name")}
 		if p.Text("status", "phase") == "Running" && (c.node == "" || a.node == c.node) {
 			out = append(out, a)

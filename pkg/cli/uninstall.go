@@ -172,9 +172,9 @@ func (k *cluster) podsLeft(ctx context.Context, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	pods, e := k.Own(ctx, "pod", "-l", "app.kubernetes.io/name="+name)
+	pods, e := k.Pods(ctx, name)
 	err = errors.Join(err, e)
-	for _, p := range pods.List("items") {
+	for _, p := range pods {
 		err = errors.Join(err, fmt.Errorf("pod %s of node %s has not ended", p.Text("metadata", "name"),
 			p.Text("spec", "nodeName")))
 	}

@@ -32,7 +32,7 @@ get*"configmap kube-flannel-cfg") test ! -e configmap || cat configmap ;;
 get*"kube-flannel daemonset") echo '{"items":[{"metadata":{"name":"kube-flannel-ds"},"spec":{"template":{"spec":
 	{"volumes":[{"configMap":{"name":"kube-flannel-cfg"}}]}}}}]}' ;;
 get*" nodes") cat nodes ;;
-"apply -f -") if grep -q -e --dry-run; then echo ask >mode; else echo remove >mode; fi ;;
+"apply -f -") cat >applied; if grep -q -e --dry-run applied; then echo ask >mode; else echo remove >mode; fi ;;
 delete*"daemonset leasehold-agent "*) rm -f agent ;;
 delete*"daemonset leasehold-uninstall "*) rm mode ;;
 esac
@@ -191,6 +191,10 @@ func TestUninstallEnds(t *testing.T) {
 		if !strings.Contains(text, words) {
 			t.Errorf("it prints %s\nwant %q", text, words)
 		}
+	}
+	applied, err := os.ReadFile(filepath.Join(k.dir, "applied"))
+	if err != nil || !strings.Contains(string(applied), `"automountServiceAccountToken":false`) {
+		t.Errorf("%v; the pods on the nodes have a token of the API, which they do not use:\n%s", err, applied)
 	}
 	steps := []string{"apply -f -", "delete mutatingwebhookconfiguration", "patch -n kube-flannel configmap",
 		"rollout restart -n kube-flannel daemonset/kube-flannel-ds",

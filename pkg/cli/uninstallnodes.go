@@ -160,7 +160,7 @@ func (k *cluster) nodeAnswers(ctx context.Context, asking, why bool) (all []node
 	if daemon.Number("status", "observedGeneration") < daemon.Number("metadata", "generation") {
 		return nil, fmt.Errorf("the controller manager has not seen the DaemonSet %s", uninstallName)
 	}
-	pods, err := k.Own(ctx, "pod", "-l", "app.kubernetes.io/name="+uninstallName)
+	pods, err := k.Pods(ctx, uninstallName)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func (k *cluster) nodeAnswers(ctx context.Context, asking, why bool) (all []node
 			return nil, err
 		}
 	}
-	for _, p := range pods.List("items") {
+	for _, p := range pods {
 		if isOf(p, daemon) && isDryRun(p.List("spec", "initContainers")) == asking {
 			all = append(all, answerOf(p, ready[p.Text("spec", "nodeName")]))
 		}

@@ -288,7 +288,7 @@ func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
 					"If so, apply the manifests again from which leasehold was installed"})
 		}
 	}
-	pods, err := c.Agents(ctx)
+	pods, err := c.Kubectl.Pods(ctx, agentName)
 	if err != nil || len(found) > 0 {
 		return found, err
 	}
@@ -310,18 +310,13 @@ func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	return found, nil
 }
 
-// Agents returns the agents' pods.
-func (c *Cluster) Agents(ctx context.Context) ([]kubectl.Object, error) {
-	return c.items(ctx, "-n", c.Kubectl.Namespace, "pod", "-l", "app.kubernetes.io/name="+agentName)
-}
-
 // checkNodes examines each node by running leasectl in the pod of its agent, if c.Node is set. Of
 // the other nodes, it reports the networks for which leasehold is not active according to the
 // NodeAddressPool: users may be allowed to read that object, but not to run programs in the pod.
 func checkNodes(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	seen := map[string]bool{}
 	if c.Node != nil {
-		pods, e := c.Agents(ctx)
+		pods, e := c.Kubectl.Pods(ctx, agentName)
 		err = errors.Join(err, e)
 		for _, p := range pods {
 			node, name := p.Text("spec", "nodeName"), p.Text("metadata", "name")

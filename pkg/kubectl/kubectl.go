@@ -77,6 +77,12 @@ func (k *Client) Delete(ctx context.Context, args ...string) error {
 	return err
 }
 
+// Pods returns the pods of leasehold's namespace with a name in their label.
+func (k *Client) Pods(ctx context.Context, name string) ([]Object, error) {
+	list, err := k.Own(ctx, "pod", "-l", "app.kubernetes.io/name="+name)
+	return list.List("items"), err
+}
+
 // Rollout waits until all pods of a DaemonSet are up to date and available. It returns an error if
 // that takes longer than Timeout.
 func (k *Client) Rollout(ctx context.Context, namespace, name string) error {
