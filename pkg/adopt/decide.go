@@ -11,7 +11,7 @@ import (
 )
 
 // maxDeadHold is the longest hold for a pod whose namespace is gone without a DEL. It is short,
-// because it is not known when the pod ended (docs/design.md, "Sources, and how they are weighed").
+// because it is not known when the pod ended (docs/design.md, "What is imported").
 const maxDeadHold = lease.Window(10 * time.Minute)
 
 // decide returns the leases to adopt from the candidates of a pool, ordered by address. It is a

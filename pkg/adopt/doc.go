@@ -1,5 +1,5 @@
 // Package adopt makes leases from what the host shows, before an address is assigned: at the first
-// use of a pool, and after a store was lost (docs/design.md, "Sources, and how they are weighed").
+// use of a pool, and after a store was lost (docs/design.md, "What is imported").
 //
 // A reader for each source returns candidates, and decides nothing. A candidate is what one source
 // shows of one address: which container or pod it belongs to, whether it is in use or held, and

@@ -4,7 +4,7 @@
 // path nor any process leads to the namespace (docs/design.md, "Evidence of life").
 //
 // Host reads one /proc, which must be the host's. ProveView proves that it is, for programs that
-// may run in a container (docs/design.md, "Whose view it is"). Evidence combines what Host reads
+// may run in a container (docs/design.md, "The process view"). Evidence combines what Host reads
 // with the leases of other containers, for one decision: for a bound lease the question is whether
 // the holder's namespace exists (Prove), for a hold whether an interface of the last holder still
 // has the address (LastHas).

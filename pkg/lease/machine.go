@@ -145,7 +145,7 @@ func (e Release) apply(l Lease, now Instant) (Lease, error) {
 }
 
 // Orphan is the release of a lease whose holder died without a DEL. It requires that LastHolder is
-// Dead, and starts the window as Release does (docs/design.md, "Release and orphans").
+// Dead, and starts the window as Release does (docs/design.md, "Release and collection").
 type Orphan struct {
 	LastHolder Liveness
 	Limited    bool // as in Release

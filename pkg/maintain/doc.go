@@ -10,5 +10,5 @@
 // leasectl uses Revoke, Preview, Import, Export, Loss and AcceptLoss.
 //
 // A program that changes leases because of what it sees of the host must prove that it sees the
-// processes and mounts of the node, its view (docs/design.md, "Whose view it is").
+// processes and mounts of the node, its view (docs/design.md, "The process view").
 package maintain

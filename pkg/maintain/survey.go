@@ -138,7 +138,7 @@ func (v *Survey) doubt(why func(lease.Lease) error) {
 }
 
 // canary handles a survey in which no lease that was bound in this boot has a living holder. The
-// reason may be that this process does not see the holders (docs/design.md, "Whose view it is"), so
+// reason may be that this process does not see the holders (docs/design.md, "The process view"), so
 // that the survey is unsafe. same is true if the view is proven by namespaces that the plugin has
 // recorded in this boot. Then, if all processes could be read, the bound leases become doubtful
 // instead, and holds still end, because the node may be drained and a DEL lost. A dead holder whose

@@ -7,7 +7,7 @@
 // Separate files are the spool, DELs that could not be recorded in the store (spool.go), the
 // announce queue (announce.go) and the call log (calllog.go). A store is lost if its file is
 // missing or damaged although it was in use; Update then replaces it by an empty one that has the
-// reason (docs/design.md, "Lost is not empty").
+// reason (docs/design.md, "A lost store").
 //
 // The lock is a separate file in the run directory. It is acquired by a blocking flock(2) with a
 // deadline, because bbolt polls its own lock every 50 ms, which takes longer and is unfair. After

@@ -2,7 +2,7 @@
 // of a node's store.
 //
 // Node.Update runs one operation. It first adopts the pool if the store does not know it
-// (docs/design.md, "Adoption and host-local's files"), and replays the spool, that is, the DELs
+// (docs/design.md, "Import and address files"), and replays the spool, that is, the DELs
 // that could not be recorded. Then the operation, a function of a Call, reads leases and the states
 // of their holders, and changes leases with Move, Record or Put. After the commit Update writes
 // host-local's files, called the mirror.

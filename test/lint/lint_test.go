@@ -258,6 +258,8 @@ func TestLinks(t *testing.T) {
 	}
 	link := regexp.MustCompile(`\]\(([^()\s]+)\)`)
 	elsewhere := regexp.MustCompile(`\b(docs/[a-z]+\.md)#([a-z0-9-]+)`)
+	quoted := regexp.MustCompile(`\b(docs/[a-z]+\.md), \\?"([^"\\]+)\\?"`)
+	wrapped := regexp.MustCompile(`\s+(//|#)?\s*`)
 	for _, f := range tracked(t) {
 		if bytes.ContainsRune(f.content, 0) {
 			continue
@@ -265,6 +267,11 @@ func TestLinks(t *testing.T) {
 		for _, m := range elsewhere.FindAllStringSubmatch(string(f.content), -1) {
 			if !anchors[m[1]][m[2]] {
 				t.Errorf("%s: %s has no heading #%s", f.name, m[1], m[2])
+			}
+		}
+		for _, m := range quoted.FindAllStringSubmatch(wrapped.ReplaceAllString(string(f.content), " "), -1) {
+			if !anchors[m[1]][anchor(m[2])] {
+				t.Errorf("%s: %s has no heading %q", f.name, m[1], m[2])
 			}
 		}
 		if filepath.Ext(f.name) != ".md" {
@@ -291,12 +298,17 @@ func TestLinks(t *testing.T) {
 // headings returns the anchors of the headings of a document.
 func headings(text string) map[string]bool {
 	out := map[string]bool{}
-	punctuation := regexp.MustCompile(`[^\w -]`)
 	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
-		heading := punctuation.ReplaceAllString(strings.ToLower(m[1]), "")
-		out[strings.ReplaceAll(heading, " ", "-")] = true
+		out[anchor(m[1])] = true
 	}
 	return out
+}
+
+var punctuation = regexp.MustCompile(`[^\w -]`)
+
+// anchor returns the anchor of a heading.
+func anchor(heading string) string {
+	return strings.ReplaceAll(punctuation.ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
 }
 
 // metricName matches the name of a metric, without the suffixes of a histogram's series.

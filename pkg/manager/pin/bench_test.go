@@ -17,7 +17,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// The size of the goals (docs/design.md, "Goals").
+// The size of the goals (docs/performance.md, "Goals").
 const (
 	manyReservations = 50_000
 	manyNodes        = 5_000

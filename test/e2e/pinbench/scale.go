@@ -32,7 +32,7 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
-// The goals (docs/design.md, "Goals").
+// The goals (docs/performance.md, "Goals").
 const (
 	latencyGoal = 5 * time.Millisecond // p99
 	memoryGoal  = 300                  // MiB
