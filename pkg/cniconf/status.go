@@ -25,29 +25,50 @@ const (
 	Unknown  State = "Unknown"
 )
 
-// The reasons of the states (docs/operations.md, "Is it in use?").
+// The reasons of the states of a network.
 const (
-	// Active.
-	Named    = "Named"    // the configuration names leasehold
-	Replaced = "Replaced" // the configuration names host-local, whose binary was replaced by leasehold
+	// Named: active, the configuration names leasehold.
+	Named = "Named"
+	// Replaced: active, the configuration names host-local, whose binary is leasehold.
+	Replaced = "Replaced"
 
-	// Inactive.
-	HostLocalNamed       = "HostLocalNamed"
-	FlannelDefault       = "FlannelDefault"
-	K3sDefault           = "K3sDefault"
-	OtherIPAM            = "OtherIPAM"
-	NoIPAM               = "NoIPAM"
-	BinaryReplaced       = "BinaryReplaced"
-	BinaryMissing        = "BinaryMissing"
-	BinaryNotExecutable  = "BinaryNotExecutable"
-	NoConfiguration      = "NoConfiguration"
+	// HostLocalNamed: the configuration names host-local, and that is not leasehold. Name
+	// leasehold, or use replace.
+	HostLocalNamed = "HostLocalNamed"
+	// FlannelDefault: flannel's entry has no ipam, which means host-local: its manifest was
+	// applied again, or nothing was changed yet. Change the ConfigMap, or use replace.
+	FlannelDefault = "FlannelDefault"
+	// K3sDefault: as FlannelDefault, in k3s' directory: k3s writes the file at each start. Use
+	// replace, or k3s' option --flannel-cni-conf with a list that names leasehold.
+	K3sDefault = "K3sDefault"
+	// OtherIPAM: the configuration names another IPAM plugin than host-local, or a plugin that
+	// assigns addresses itself. leasehold takes host-local's place only.
+	OtherIPAM = "OtherIPAM"
+	// NoIPAM: no plugin of the network has an ipam section. Add one.
+	NoIPAM = "NoIPAM"
+	// BinaryReplaced: another program is where leasehold was. Restart the agent's pod; with
+	// replace the installer acts by itself.
+	BinaryReplaced = "BinaryReplaced"
+	// BinaryMissing: the configuration names leasehold, which is not in the runtime's
+	// directory. Correct the installer's --to, or the agent's --cni-bin-dir.
+	BinaryMissing = "BinaryMissing"
+	// BinaryNotExecutable: the file has lost its mode. Set it with chmod 0755.
+	BinaryNotExecutable = "BinaryNotExecutable"
+	// NoConfiguration: the directory has no configuration. Install a CNI plugin, or correct
+	// --cni-conf-dir.
+	NoConfiguration = "NoConfiguration"
+	// InvalidConfiguration: the first file is not valid, so that containerd loads none. Correct or
+	// remove it.
 	InvalidConfiguration = "InvalidConfiguration"
 
-	// Unknown.
+	// ConfigurationUnreadable: unknown, the configuration cannot be read.
 	ConfigurationUnreadable = "ConfigurationUnreadable"
-	BinaryUnreadable        = "BinaryUnreadable"
-	DelegatesUnknown        = "DelegatesUnknown"
-	PluginUnknown           = "PluginUnknown"
+	// BinaryUnreadable: unknown, the plugin's binary cannot be read.
+	BinaryUnreadable = "BinaryUnreadable"
+	// DelegatesUnknown: unknown, Multus names a network that is not in its own file.
+	DelegatesUnknown = "DelegatesUnknown"
+	// PluginUnknown: unknown, a plugin without an ipam section is none that leasehold knows.
+	PluginUnknown = "PluginUnknown"
 )
 
 // Status reports whether leasehold assigns the addresses of a network, and why.

@@ -204,10 +204,14 @@ func TestNamedTestsExist(t *testing.T) {
 }
 
 // TestFindingsAreRepaired checks that docs/operations.md has each reason of a finding of leasectl
-// doctor, and of the state of a network, and that tests plant each finding, run the commands that
-// doctor prints for it or that somebody has decided, and look for it again.
+// doctor, and docs/reference.md those of the states of a network, and that tests plant each
+// finding, run the commands that doctor prints for it or that somebody has decided, and look for it
+// again.
 func TestFindingsAreRepaired(t *testing.T) {
-	documented := string(tracked(t, "docs/operations.md")[0].content)
+	documented := ""
+	for _, f := range tracked(t, "docs/operations.md", "docs/reference.md") {
+		documented += string(f.content)
+	}
 	repaired := map[string]bool{
 		"Named": true, "Replaced": true, // of active networks
 		"ConfigurationUnreadable": true, "BinaryUnreadable": true, "DelegatesUnknown": true, // no finding
@@ -237,7 +241,7 @@ func TestFindingsAreRepaired(t *testing.T) {
 			for _, m := range regexp.MustCompile(reason).FindAllStringSubmatch(string(f.content), -1) {
 				found++
 				if !regexp.MustCompile(`\b` + m[1] + `\b`).MatchString(documented) {
-					t.Errorf("%s has the reason %s, which is not in docs/operations.md", f.name, m[1])
+					t.Errorf("%s has the reason %s, which docs/operations.md and docs/reference.md lack", f.name, m[1])
 				}
 				if !repaired[m[1]] {
 					t.Errorf("%s has the reason %s, which no test plants and repairs", f.name, m[1])

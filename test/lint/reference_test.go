@@ -42,6 +42,7 @@ func TestReference(t *testing.T) {
 	s.events(r)
 	s.metrics(r)
 	s.reasons(r)
+	s.networks(r)
 	resources(t, r)
 	s.exitCodes(t, r)
 	compare(t, "docs/reference.md", r.String())
@@ -302,6 +303,17 @@ func (s source) reasons(r *reference) {
 		"reason", "meaning")
 	for _, c := range s.consts() {
 		if c.typ == "pinReason" {
+			r.row(c.value, c.comment)
+		}
+	}
+}
+
+// networks writes the reasons of the states of networks.
+func (s source) networks(r *reference) {
+	r.section("Reasons of retention", "Why a network of a node does or does not keep addresses: in the condition "+
+		"`RetentionActive` of its NodeAddressPool, in events, and in `leasectl doctor`.", "reason", "meaning")
+	for _, c := range s.consts() {
+		if strings.HasPrefix(c.block, "The reasons of the states of a network") {
 			r.row(c.value, c.comment)
 		}
 	}

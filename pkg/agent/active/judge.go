@@ -29,12 +29,13 @@ const (
 	slack = 5 * time.Second
 )
 
-// The reasons of statuses that this package adds to the reasons of package cniconf.
+// The reasons of the states of a network, beside those of package cniconf.
 const (
-	// PodWithoutLease is the reason if a pod has an address that leasehold did not assign, although
-	// the configuration names leasehold.
+	// PodWithoutLease: the configuration names leasehold, and an annotated pod has an address
+	// without a lease. The runtime uses other directories, or a RuntimeClass with a configuration
+	// of its own: correct --cni-conf-dir and --cni-bin-dir.
 	PodWithoutLease = "PodWithoutLease"
-	// LeasesUnreadable is the reason if the leases of the pods cannot be read.
+	// LeasesUnreadable: unknown, the store is lost or busy.
 	LeasesUnreadable = "LeasesUnreadable"
 )
 
