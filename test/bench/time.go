@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,8 +16,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
-
-var doc = flag.Bool("doc", false, "write the tables of the part time to docs/performance.md")
 
 // A step is a call that does what another one does, and more. The difference is what that costs.
 type step struct {
@@ -65,9 +62,6 @@ func (b *bench) time() {
 	}
 	out.WriteString(b.inits())
 	fmt.Print("\n", out.String())
-	if *doc {
-		b.check(replaceTables(filepath.Join(lab.Root(), "docs/performance.md"), out.String()))
-	}
 }
 
 // steps returns the steps. Those of one plugin share its files; the returning pod has its own.
@@ -237,22 +231,3 @@ func (b *bench) inits() string {
 }
 
 var inited = regexp.MustCompile(`(?m)^init (\S+) @\S+ ms, (\S+) ms clock, (\d+) bytes, (\d+) allocs$`)
-
-// Between these lines of the document are the tables.
-const (
-	tablesBegin = "<!-- make bench RUN=time FLAGS=-doc -->\n"
-	tablesEnd   = "<!-- end of the tables -->\n"
-)
-
-func replaceTables(path, tables string) error {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	before, rest, ok := strings.Cut(string(content), tablesBegin)
-	_, after, ends := strings.Cut(rest, tablesEnd)
-	if !ok || !ends {
-		return fmt.Errorf("%s has no lines %q and %q", path, tablesBegin, tablesEnd)
-	}
-	return os.WriteFile(path, []byte(before+tablesBegin+"\n"+tables+"\n"+tablesEnd+after), 0o644)
-}
