@@ -108,7 +108,7 @@ leasehold_addresses{network="net",state="Held"} 1
 # TYPE leasehold_calls_total counter
 leasehold_calls_total{result="11",verb="ADD"} 1
 leasehold_calls_total{result="ok",verb="ADD"} 1
-# HELP leasehold_leases_kept_total Addresses that pods came back to.
+# HELP leasehold_leases_kept_total Addresses that pods got again.
 # TYPE leasehold_leases_kept_total counter
 leasehold_leases_kept_total 3
 # HELP leasehold_pool_addresses Addresses that can be assigned, of the range set with the fewest free ones. There is no value before the first ADD.

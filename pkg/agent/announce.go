@@ -17,7 +17,7 @@ import (
 func Announce(node Node, host *host.Host) Task {
 	announced := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "leasehold_announcements_total",
-		Help: "Addresses announced to their neighbours after their pod came back.",
+		Help: "Addresses announced to their neighbours after their pod returned.",
 	})
 	node.Metrics.MustRegister(announced)
 	a := announce.Announcer{

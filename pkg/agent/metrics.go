@@ -18,7 +18,7 @@ type Metrics struct {
 
 	mu      sync.Mutex
 	locks   Locks
-	tallied *store.CallLogReader // nil until the first read, and after an error
+	callLog *store.CallLogReader // nil until the first read, and after an error
 
 	calls  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
@@ -36,14 +36,14 @@ var (
 		"Addresses that are neither bound nor held, of the range set with the fewest. There is no value before "+
 			"the first ADD.", []string{"network"}, nil)
 	descSpooled = prometheus.NewDesc("leasehold_spooled_deletes",
-		"DELs that wait in the run directory for the store. The next call and the agent replay them.", nil, nil)
+		"DELs that are queued in the run directory. The next call and the agent apply them.", nil, nil)
 	descReadable = prometheus.NewDesc("leasehold_store_readable",
 		"Whether the lease store could be read for this scrape (1), or is lost or busy (0).", nil, nil)
 
 	// leaseCounters are the counters that the store keeps, by their names in the store.
 	leaseCounters = map[string]*prometheus.Desc{
 		"leases/kept": leaseCounter("leasehold_leases_kept_total",
-			"Addresses that pods came back to."),
+			"Addresses that pods got again."),
 		"leases/changed": leaseCounter("leasehold_leases_changed_total",
 			"Times that a pod got another address because its former sandbox outlived busyTimeout."),
 		"leases/expired": leaseCounter("leasehold_leases_expired_total",
@@ -53,7 +53,7 @@ var (
 		"leases/recovered": leaseCounter("leasehold_leases_recovered_total",
 			"Leases recovered after the store was lost or damaged."),
 		"leases/yielded": leaseCounter("leasehold_leases_yielded_total",
-			"Firm holds that ended early because the range set was exhausted."),
+			"Holds for windows that ended early because the range set was exhausted."),
 		"leases/limited": leaseCounter("leasehold_leases_limited_total",
 			"Windows and holds shortened by a configured limit."),
 	}
@@ -123,9 +123,9 @@ func (m *Metrics) Locks() Locks {
 func (m *Metrics) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.tallied != nil {
-		m.tallied.Close()
-		m.tallied = nil
+	if m.callLog != nil {
+		m.callLog.Close()
+		m.callLog = nil
 	}
 }
 
@@ -136,15 +136,15 @@ func (m *Metrics) read() {
 	defer m.mu.Unlock()
 	// The second iteration opens the log again after an error of the first.
 	for range 2 {
-		if m.tallied == nil {
+		if m.callLog == nil {
 			t, err := m.node.Service.Store.OpenCallLog()
 			if err != nil {
 				m.node.Log.Debug("reading the call log failed", "error", err)
 				return
 			}
-			m.tallied = t
+			m.callLog = t
 		}
-		err := m.tallied.Next(func(c store.Call) {
+		err := m.callLog.Next(func(c store.Call) {
 			m.calls.WithLabelValues(c.Verb, c.Result).Inc()
 			m.took.WithLabelValues(c.Verb).Observe(c.Took.Seconds())
 			m.waited.WithLabelValues(c.Verb).Observe(c.Waited.Seconds())
@@ -152,8 +152,8 @@ func (m *Metrics) read() {
 		if err == nil {
 			return
 		}
-		m.tallied.Close()
-		m.tallied = nil
+		m.callLog.Close()
+		m.callLog = nil
 	}
 }
 

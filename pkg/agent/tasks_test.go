@@ -53,7 +53,7 @@ func TestTasksEnd(t *testing.T) {
 			t.Fatalf("%s does not end", name)
 		}
 	}
-	if node.Changes.files != nil || metrics.tallied != nil {
+	if node.Changes.files != nil || metrics.callLog != nil {
 		t.Error("a file is still open")
 	}
 	if _, err := os.Stat(filepath.Join(node.Service.Store.Dirs().Run, "calls")); !errors.Is(err, os.ErrNotExist) {
@@ -190,7 +190,7 @@ func TestCallLogIsStartedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.read()
-	if m.tallied != nil {
+	if m.callLog != nil {
 		t.Fatal("a call log below a file")
 	}
 	if err := os.Remove(run); err != nil {

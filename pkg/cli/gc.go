@@ -15,11 +15,11 @@ func (a *app) gc() *cobra.Command {
 		Use:   "gc",
 		Short: "End expired holds and release leases of dead sandboxes",
 		Long: `Compare the store with the host once, as the node agent does all the time: end
-expired holds, release the leases of sandboxes that are proven dead, and replay
-spooled DELs. This command is for nodes without an agent; with --dry-run it shows
+expired holds, release the leases of sandboxes that are proven dead, and apply
+queued DELs. This command is for nodes without an agent; with --dry-run it shows
 what the agent would do, and why.
 
-It has to run on the node itself, as root: without a view of the host's processes
+It has to run on the node itself, as root: unless it sees the host's processes
 and mounts it does nothing. Leases whose sandbox is neither found nor proven dead
 are not released; if all sandboxes look dead, none is. Both are reported on stderr.`,
 		Example: "  leasectl gc --dry-run\n  leasectl gc --network cbr0 -o json",

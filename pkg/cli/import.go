@@ -23,14 +23,14 @@ func (f *importFlags) register(c *cobra.Command) {
 		"host-local's dataDir, with a directory for each network")
 	c.Flags().StringSliceVar(&f.cacheDirs, "cni-cache-dir", nil,
 		"directory of libcni's result cache, in addition to the default ones (may be repeated)")
-	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be adopted, and why, without doing it")
+	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be imported, and why, without doing it")
 }
 
 func (a *app) importCmd() *cobra.Command {
 	var flags importFlags
 	c := &cobra.Command{
 		Use:   "import",
-		Short: "Adopt addresses that are in use or reserved on this node",
+		Short: "Import addresses that are in use or reserved on this node",
 		Long: `Create leases for addresses that are not in the store yet: those in living network
 namespaces, in libcni's result cache, in host-local's files, and in the
 reservations of the Kruise fork. The first call of the plugin for a network does

@@ -18,13 +18,13 @@ func (a *app) recover() *cobra.Command {
 		Use:   "recover",
 		Short: "Rebuild a lost store from the state of this node",
 		Long: `Rebuild a store that is missing or damaged. The next call of the plugin does the
-same: it moves the damaged file aside and adopts the addresses that are in use on
+same: it moves the damaged file aside and imports the addresses that are in use on
 the node. A store of which only records or indexes are damaged is repaired in place.
 If no complete source says which addresses are in use, no address is
 assigned until --accept-loss confirms that this is safe.
 
-It has to run on the node itself: without a view of the node's containers no
-address is adopted until the next pod starts there.`,
+It has to run on the node itself: unless it sees the node's containers, no
+address is imported until the next pod starts there.`,
 		Example: "  leasectl recover --dry-run\n  leasectl recover\n  leasectl recover --accept-loss",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.recoverStore(cmd, flags, accept) },

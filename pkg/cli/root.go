@@ -132,7 +132,7 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
   leasectl release db/db-0            release the addresses of a pod
   leasectl gc --dry-run               what would be collected, and why
   leasectl check                      check the integrity of the store
-  leasectl import --dry-run           which addresses would be adopted, and why
+  leasectl import --dry-run           which addresses would be imported, and why
   leasectl install                    name leasehold in flannel's configuration
   leasectl uninstall                  remove leasehold from the cluster`,
 		PersistentPreRunE: func(*cobra.Command, []string) (err error) {

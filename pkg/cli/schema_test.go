@@ -27,9 +27,9 @@ var schemas = []struct {
 	{"release", "Leases that were selected. error is empty for those that were released.", []released{}},
 	{"gc", "What was done, or with --dry-run would be done.", []step{}},
 	{"check", "Problems of the store.", checked{}},
-	{"export", "Directories of host-local's that were brought in step.", []exported{}},
-	{"import, recover", "Networks that were adopted, with their numbers of leases.", []adopted{}},
-	{"import --dry-run, recover --dry-run", "Leases that would be adopted.", []candidate{}},
+	{"export", "Directories whose address files were written.", []exported{}},
+	{"import, recover", "Networks that were imported, with their numbers of leases.", []adopted{}},
+	{"import --dry-run, recover --dry-run", "Leases that would be made.", []candidate{}},
 	{"recover, of a store that is not lost", "state is whole, repaired, or with --dry-run damaged.", repaired{}},
 	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order, which can do no harm. " +
 		"If it is empty, decide says what there is to decide.", doctor.Report{}},

@@ -222,7 +222,7 @@ func TestABlindSurveySaysSo(t *testing.T) {
 	w.blind = true
 	if v := w.survey(); !errors.Is(v.Unsafe, transact.ErrNoHostView) ||
 		!strings.Contains(v.Unsafe.Error(), "not one looks alive") || !strings.Contains(v.Unsafe.Error(), "/proc/77") {
-		t.Errorf("the canary is silent: %v", v.Unsafe)
+		t.Errorf("a node without living holders is not doubtful: %v", v.Unsafe)
 	}
 	w.blind, w.first = false, true
 	err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error { return tx.SetNamespaceIDs("") })

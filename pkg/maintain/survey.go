@@ -58,9 +58,9 @@ type Served struct {
 // before.
 func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) {
 	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{}}
-	var word string
+	var recorded string
 	err := s.Store.View(ctx, func(tx *store.Tx) error {
-		word = tx.NamespaceIDs()
+		recorded = tx.NamespaceIDs()
 		if tx.Lost() != "" { // the next ADD or an operator has to decide what a lost pool had
 			served = slices.DeleteFunc(slices.Clone(served), func(p Served) bool { return !tx.Adopted(p.Pool) })
 		}
@@ -83,7 +83,7 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 	if v.Spooled, err = s.Store.Spooled(v.Now.BootID); err != nil {
 		return v, err
 	}
-	v.Unproven = s.Host.ProveView(word, v.Now.BootID, host.BoundIn(v.Leases))
+	v.Unproven = s.Host.ProveView(recorded, v.Now.BootID, host.BoundIn(v.Leases))
 	if v.Unproven != nil && len(v.Leases)+len(v.Damaged) > 0 {
 		// Even the boot id may be another one, in a sandbox with a kernel of its own.
 		v.Unsafe = fmt.Errorf("%w: %w", transact.ErrNoHostView, v.Unproven)
@@ -91,7 +91,7 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 	}
 	v.doubt(s.examineHolders(&v))
 	v.Unmirrored = unmirrored(v.Leases)
-	v.canary(host.IsOfBoot(word, v.Now.BootID))
+	v.checkSomeAlive(host.IsOfBoot(recorded, v.Now.BootID))
 	v.Unleased = s.unleased(v, served)
 	return v, nil
 }
@@ -137,13 +137,14 @@ func (v *Survey) doubt(why func(lease.Lease) error) {
 		why(unknown[0]))
 }
 
-// canary handles a survey in which no lease that was bound in this boot has a living holder. The
-// reason may be that this process does not see the holders (docs/design.md, "The process view"), so
-// that the survey is unsafe. same is true if the view is proven by namespaces that the plugin has
-// recorded in this boot. Then, if all processes could be read, the bound leases become doubtful
-// instead, and holds still end, because the node may be drained and a DEL lost. A dead holder whose
-// file is missing does not count: host-local has processed its DEL, which is another proof.
-func (v *Survey) canary(same bool) {
+// checkSomeAlive handles a survey in which no lease that was bound in this boot has a living
+// holder. The reason may be that this process does not see the holders (docs/design.md, "The
+// process view"), so that the survey is unsafe. same is true if the view is proven by namespaces
+// that the plugin has recorded in this boot. Then, if all processes could be read, the bound leases
+// become doubtful instead, and holds still end, because the node may be drained and a DEL lost. A
+// dead holder whose file is missing does not count: host-local has processed its DEL, which is
+// another proof.
+func (v *Survey) checkSomeAlive(same bool) {
 	bound := v.boundInBoot()
 	released := map[Ref]bool{}
 	for _, l := range v.Unmirrored {

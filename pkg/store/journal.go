@@ -25,8 +25,8 @@ type Event string
 
 const (
 	EventBound      Event = "Bound"      // a pod got a new address
-	EventKept       Event = "Kept"       // a pod came back to its address
-	EventTakenOver  Event = "TakenOver"  // a pod came back to its address, whose holder was dead
+	EventKept       Event = "Kept"       // a pod got its address again
+	EventTakenOver  Event = "TakenOver"  // a pod got its address again, whose holder was dead
 	EventReleased   Event = "Released"   // by its holder's DEL; a hold may follow
 	EventOrphaned   Event = "Orphaned"   // its holder died without a DEL
 	EventExpired    Event = "Expired"    // a hold ended
