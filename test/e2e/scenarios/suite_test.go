@@ -59,9 +59,10 @@ func (s *suite) inGroup(sc scenario, i int) bool {
 	return min(sc.nodes[0], s.nodes) == i
 }
 
-// runGroup runs the scenarios of a group one after the other.
+// runGroup runs the scenarios of a group one after the other, and then at the same time those that
+// may.
 func (s *suite) runGroup(t *testing.T, i int) {
-	defer s.logFailures(t, i)
+	t.Cleanup(func() { s.logFailures(t, i) })
 	deadline, limited := t.Deadline()
 	for _, sc := range s.table {
 		if !s.inGroup(sc, i) || sc.ours && !s.retains {
@@ -75,7 +76,12 @@ func (s *suite) runGroup(t *testing.T, i int) {
 			s.setPartial()
 			t.Fatalf("%s is not started: -timeout leaves %v", sc.name, time.Until(deadline).Round(time.Second))
 		}
-		t.Run(sc.name, func(t *testing.T) { s.run(t, sc) })
+		t.Run(sc.name, func(t *testing.T) {
+			if sc.beside {
+				t.Parallel()
+			}
+			s.run(t, sc)
+		})
 	}
 }
 

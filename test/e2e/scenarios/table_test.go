@@ -18,6 +18,9 @@ type scenario struct {
 	// nodes are the nodes that the scenario uses, as Test.Node counts them. One without any uses
 	// the whole cluster.
 	nodes []int
+	// beside marks a scenario that changes nothing outside of its namespace. It runs in parallel to
+	// others of this kind, after the other scenarios of its group.
+	beside bool
 	// builds is how long the scenario may spend on building releases, in addition to the limit.
 	builds time.Duration
 }
@@ -38,6 +41,12 @@ func ours(name, about string, run func(*Test)) scenario {
 // scenarios of other nodes.
 func (s scenario) on(nodes ...int) scenario {
 	s.nodes = nodes
+	return s
+}
+
+// besides returns the scenario marked with beside.
+func (s scenario) besides() scenario {
+	s.beside = true
 	return s
 }
 
@@ -113,32 +122,32 @@ var table = []scenario{
 	ours("store-lost", "a lost store is recovered from what the node shows", storeLost).on(2),
 	keeps("first-connect", "neighbours and the node reach a kept address with a new MAC at once", firstConnect).on(2),
 	keeps("named-recreate", "pods with generated names and a reservation name keep their address 20 times",
-		namedRecreate),
+		namedRecreate).besides(),
 	keeps("named-rollout", "five rollouts with maxSurge 0 and a scaling keep the set of addresses; a shared name",
-		namedRollout),
+		namedRollout).besides(),
 	keeps("named-forced", "a pod with a reservation name is force-deleted and its container does not end",
 		namedForced).on(1),
 	keeps("named-ending", "a node has room for one pod of a reservation name, which takes 20 s to end", namedEnding),
 	keeps("named-replicas", "three managers send pods of a reservation name to its addresses", namedReplicas),
 	keeps("named-agent", "reservation names come from the agent alone, or after the first life",
 		namedWithoutCapability).on(1),
-	ours("pin", "nine pods on three nodes return to their nodes", pin),
-	ours("pin-modes", "every mode returns pods to their nodes and records it", pinModes),
-	ours("pin-short-life", "a pod that ran for a second returns to its node", pinShortLife),
+	ours("pin", "nine pods on three nodes return to their nodes", pin).besides(),
+	ours("pin-modes", "every mode returns pods to their nodes and records it", pinModes).besides(),
+	ours("pin-short-life", "a pod that ran for a second returns to its node", pinShortLife).besides(),
 	ours("pin-elsewhere", "an unschedulable node keeps no pod waiting, and an event gives the reason", pinElsewhere),
 	ours("pin-sixty", "sixty pods that are deleted at once return to their nodes", pinSixty),
 	ours("pin-full", "a node full with pods of the same priority keeps no pod waiting", pinFull),
 	ours("pin-full-named", "a node full with other pods has three addresses of a reservation name", pinFullNamed),
 	ours("pin-preempts", "a pod preempts pods of lower priority on its node, and waits for their end", pinPreempts),
-	ours("pin-claim", "a pod with a claim that nothing binds is replaced once", pinClaim),
+	ours("pin-claim", "a pod with a claim that nothing binds is replaced once", pinClaim).besides(),
 	ours("pin-node-dead", "a node that is not Ready or deleted keeps no pod waiting", pinNodeDead),
 	ours("pin-patient", "a pod with a patience waits for its node until that is over", pinPatient),
-	ours("pin-gated", "a pod with another controller's gate is preferred on its node", pinGated),
+	ours("pin-gated", "a pod with another controller's gate is preferred on its node", pinGated).besides(),
 	ours("pin-finalizer", "a pod that never ends does not keep its successor waiting", pinFinalizer),
 	ours("pin-rejected", "pods that a later webhook or a quota rejects return to their nodes", pinQuota),
 	ours("pin-placed", "a later webhook sets the node of a pod that is pinned to another one", pinPlaced),
 	ours("pin-ignored", "a scheduler that ignores node affinity keeps no pod waiting", pinIgnored),
-	ours("pin-evicted", "an evicted pod is not pinned", pinEvicted),
+	ours("pin-evicted", "an evicted pod is not pinned", pinEvicted).besides(),
 	ours("pin-manager-down", "without a manager pods start unpinned", pinManagerDown),
 	ours("pin-frozen", "pods start while the managers are frozen", pinFrozen),
 	ours("pin-killed", "both managers are killed after an admission, and the pods return to their nodes", pinKilled),
@@ -164,14 +173,15 @@ var table = []scenario{
 	ours("moved", "the pod has moved to another node: the old one ends the hold", moved),
 	keeps("api-down-reservations", "the API server is down, then the CRD is missing: no address is released",
 		apiDownReservations),
-	keeps("pps-manual", "PersistentPodState as documented: annotations on the StatefulSet", ppsManual),
+	keeps("pps-manual", "PersistentPodState as documented: annotations on the StatefulSet", ppsManual).besides(),
 	keeps("pps-explicit", "PersistentPodState as documented: an object, in both versions", ppsExplicit),
 	ours("pps-zone", "the zone is required, the host preferred, and the user's own selector takes precedence", ppsZone),
 	keeps("pps-retention", "scaled down and up under both policies, ordinals from 5, deleted and recreated",
-		ppsRetention),
-	ours("pps-refused", "conflicts, changed targets, invalid weights and unknown kinds are rejected", ppsRefused),
+		ppsRetention).besides(),
+	ours("pps-refused", "conflicts, changed targets, invalid weights and unknown kinds are rejected",
+		ppsRefused).besides(),
 	ours("pps-gone-node", "a required hostname of a deleted node binds no pod", ppsGoneNode),
-	ours("pps-short-life", "a pod that is deleted before it is recorded returns to its node", ppsShortLife),
+	ours("pps-short-life", "a pod that is deleted before it is recorded returns to its node", ppsShortLife).besides(),
 	ours("pps-kinds", "workloads of kinds that are added while the manager runs, such as Kruise's StatefulSet",
 		ppsKinds),
 	ours("pps-webhook", "the webhook is called for pods only while there is a PersistentPodState", ppsWebhook),
