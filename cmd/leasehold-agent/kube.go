@@ -72,7 +72,7 @@ func secured(config *rest.Config, o options, log *slog.Logger) (*agent.Secure, e
 }
 
 // kubeTasks returns the tasks that use the API server. They wait while it cannot be reached; the
-// other tasks do not.
+// other tasks do not. The agents of test/e2e/simulated have them as well.
 func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.Watcher) ([]agent.Task, error) {
 	clients, err := informer.NewClients(config)
 	if err != nil {
