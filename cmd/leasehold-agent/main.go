@@ -80,6 +80,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	registry := newRegistry()
 	node := newNode(on, view, registry, log)
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
+	node.Service.Store.Pause, node.Service.Store.Timed = quota, metrics.Lock
 	registry.MustRegister(metrics)
 	watcher := newWatcher(node, o)
 	var use agent.Use
@@ -103,7 +104,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		tasks = append(tasks, more...)
 	}
 	log.Info("agent starting", "version", env.Version(version), "stateDir", on.Dirs.State, "hostRoot", o.hostRoot)
-	err = agent.Run(store.WithPause(metrics.Watch(ctx), quota), log, tasks)
+	err = agent.Run(ctx, log, tasks)
 	locks := metrics.Locks()
 	log.Info("agent stopped", "longestLock", locks.Longest, "locks", locks.All, "over2ms", locks.Long)
 	return err

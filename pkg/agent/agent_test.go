@@ -126,7 +126,8 @@ leasehold_store_readable 1
 	if err := testutil.CollectAndCompare(m, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
 	}
-	if err := node.Service.Store.View(m.Watch(t.Context()), func(*store.Tx) error { return nil }); err != nil {
+	node.Service.Store.Timed = m.Lock
+	if err := node.Service.Store.View(t.Context(), func(*store.Tx) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if locks := m.Locks(); locks.All == 0 || locks.Longest == 0 {

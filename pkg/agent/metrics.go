@@ -89,20 +89,17 @@ func NewMetrics(node Node) *Metrics {
 	}
 }
 
-// Watch returns a context for the agent's own transactions. The time for which each of them holds
-// the lock of the store is recorded in the metrics.
-func (m *Metrics) Watch(ctx context.Context) context.Context {
-	own := m.locked.WithLabelValues()
-	return store.WithTiming(ctx, func(t store.Timing) {
-		own.Observe(t.Held.Seconds())
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.locks.Longest = max(m.locks.Longest, t.Held)
-		m.locks.All++
-		if t.Held > 2*time.Millisecond {
-			m.locks.Long++
-		}
-	})
+// Lock records for how long a transaction of the agent held the lock of the store
+// (store.Store.Timed).
+func (m *Metrics) Lock(t store.Timing) {
+	m.locked.WithLabelValues().Observe(t.Held.Seconds())
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.locks.Longest = max(m.locks.Longest, t.Held)
+	m.locks.All++
+	if t.Held > 2*time.Millisecond {
+		m.locks.Long++
+	}
 }
 
 // Locks is a summary of the agent's own use of the store's lock.
@@ -204,7 +201,7 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) error {
 	var totals map[string]store.Counts
 	var usage []store.Usage
 	var counters map[string]uint64
-	err := m.node.Service.Store.View(m.Watch(ctx), func(tx *store.Tx) error {
+	err := m.node.Service.Store.View(ctx, func(tx *store.Tx) error {
 		totals, usage, counters = tx.Totals(), tx.Usage(), tx.Counters()
 		return nil
 	})

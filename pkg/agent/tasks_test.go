@@ -166,8 +166,9 @@ func TestLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, _ := newNode(t)
 		m := NewMetrics(node)
+		node.Service.Store.Timed = m.Lock
 		for _, pause := range []time.Duration{time.Millisecond, 2*time.Millisecond + 1, 2 * time.Millisecond} {
-			err := node.Service.Store.Update(m.Watch(t.Context()), func(*store.Tx) error {
+			err := node.Service.Store.Update(t.Context(), func(*store.Tx) error {
 				time.Sleep(pause)
 				return nil
 			})

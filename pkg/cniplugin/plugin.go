@@ -53,7 +53,8 @@ type Plugin struct {
 
 	LogCall func(store.Call) // called after every verb with its result and duration; may be nil
 
-	warnings []string // not yet printed
+	warnings []string      // not yet printed
+	waited   time.Duration // for the store's lock, in the present verb
 }
 
 // Funcs returns the verbs as skel expects them.
@@ -232,13 +233,16 @@ func (p *Plugin) Status(args *skel.CmdArgs) error {
 // node wait for, and whoever reads stderr may be slow.
 func (p *Plugin) Warn(text string) { p.warnings = append(p.warnings, text) }
 
+// Timed adds a transaction of the present verb to what LogCall gets (store.Store.Timed).
+func (p *Plugin) Timed(t store.Timing) { p.waited += t.Waited }
+
 // guard runs a verb. It prints the warnings, translates the verb's error to a *types.Error, and
 // calls p.LogCall. It also recovers from a panic, because without a JSON error on stdout the
 // runtime could not tell the user what happened.
 func (p *Plugin) guard(verb string, run func(context.Context) error) (err error) {
 	call := store.Call{Verb: verb}
 	began := time.Now()
-	ctx := store.WithTiming(context.Background(), func(t store.Timing) { call.Waited += t.Waited })
+	p.waited = 0
 	defer func() {
 		r := recover()
 		for _, w := range p.warnings {
@@ -255,11 +259,11 @@ func (p *Plugin) guard(verb string, run func(context.Context) error) (err error)
 			err, call.Result = c, strconv.FormatUint(uint64(c.Code), 10)
 		}
 		if p.LogCall != nil {
-			call.Took = time.Since(began)
+			call.Took, call.Waited = time.Since(began), p.waited
 			p.LogCall(call)
 		}
 	}()
-	return run(ctx)
+	return run(context.Background())
 }
 
 // note prints a note for an operator on stderr.

@@ -294,7 +294,6 @@ func TestResultsAndWaitsAreLogged(t *testing.T) {
 	} {
 		var want time.Duration
 		r.during = func(ctx context.Context) {
-			ctx = store.WithTiming(ctx, func(t store.Timing) { want += t.Waited })
 			for range 2 {
 				if err := s.Update(ctx, func(*store.Tx) error { return nil }); err != nil {
 					t.Error(err)
@@ -304,6 +303,10 @@ func TestResultsAndWaitsAreLogged(t *testing.T) {
 		var got []store.Call
 		p, _, _ := plugin(r)
 		p.LogCall = func(c store.Call) { got = append(got, c) }
+		s.Timed = func(t store.Timing) {
+			want += t.Waited
+			p.Timed(t)
+		}
 		began := time.Now()
 		err := p.Add(addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), ""))
 		took := time.Since(began)

@@ -106,8 +106,10 @@ func TestWhoWaitsForHostLocalHoldsNoLock(t *testing.T) {
 	r := w.request(ask{pod: "new", container: "c1"})
 	waits, done := make(chan struct{}, 9), make(chan error, 1)
 	go func() {
-		ctx := store.WithTiming(context.Background(), func(store.Timing) { waits <- struct{}{} })
-		_, err := w.service.Assign(ctx, r)
+		node := *w.service.Node
+		node.Store = store.New(node.Store.Dirs()) // another process
+		node.Store.Timed = func(store.Timing) { waits <- struct{}{} }
+		_, err := (&Service{Node: &node}).Assign(context.Background(), r)
 		done <- err
 	}()
 	<-waits // its first transaction has ended: host-local's lock is busy
@@ -221,8 +223,8 @@ func TestWaitingForANetworkBesideOneThatIsNotMirrored(t *testing.T) {
 		t.Fatal(err)
 	}
 	lock := w.lockFiles("netb")
-	ctx := store.WithTiming(context.Background(), func(store.Timing) { lock.Close() })
-	w.same("B", w.addWith(ctx, "netb", ask{pod: "x", container: "c1"}), "10.0.0.3")
+	w.service.Store.Timed = func(store.Timing) { lock.Close() }
+	w.same("B", w.addWith(context.Background(), "netb", ask{pod: "x", container: "c1"}), "10.0.0.3")
 	if l := w.leaseOf("db-a"); l.State != lease.Held {
 		t.Errorf("not replayed: %+v", l)
 	}
@@ -260,12 +262,12 @@ func TestNoPauseWithHostLocalsLock(t *testing.T) {
 	r := w.request(ask{pod: "db-1", container: "c2"})
 	lock := w.lockFiles(w.network)
 	pause, attempts := countedPause(0), 0
-	ctx := store.WithPause(context.Background(), &pause)
-	ctx = store.WithTiming(ctx, func(store.Timing) {
+	w.service.Store.Pause = &pause
+	w.service.Store.Timed = func(store.Timing) {
 		attempts++
 		lock.Close()
-	})
-	if _, err := w.service.Assign(ctx, r); err != nil {
+	}
+	if _, err := w.service.Assign(context.Background(), r); err != nil {
 		t.Fatal(err)
 	}
 	if pause != 1 || attempts != 2 {

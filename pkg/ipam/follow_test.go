@@ -313,12 +313,13 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 			t.Fatal(err)
 		}
 		var longest time.Duration
-		err = act(w, store.WithTiming(ctx, func(t store.Timing) { longest = max(longest, t.Held) }))
+		w.service.Store.Timed = func(t store.Timing) { longest = max(longest, t.Held) }
+		err = act(w, ctx)
 		if !errors.Is(err, store.ErrBusy) || longest >= store.MaxWait {
 			t.Errorf("%s while host-local is busy: it had the store for %s: %v", story, longest, err)
 		}
-		done := store.WithTiming(ctx, func(store.Timing) { lock.Close() }) // after its first try
-		if err := act(w, done); err != nil {
+		w.service.Store.Timed = func(store.Timing) { lock.Close() } // after its first try
+		if err := act(w, ctx); err != nil {
 			t.Errorf("%s when host-local is done: %v", story, err)
 		}
 	}
@@ -507,7 +508,7 @@ func TestALookIsOfOneStore(t *testing.T) {
 		}
 		ctx, read := context.Background(), 0
 		if !during {
-			ctx = store.WithTiming(ctx, func(store.Timing) { replace() })
+			w.service.Store.Timed = func(store.Timing) { replace() }
 		}
 		got, err := w.service.List(ctx, func(lease.Lease) bool {
 			if read++; during && read > viewBatch {

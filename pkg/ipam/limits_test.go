@@ -55,8 +55,8 @@ func TestLimitsOfNamespaces(t *testing.T) {
 // Limits are only written to a store that exists, and only if they are other ones.
 func TestSetLimitsWritesChanges(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
-	calls := 0
-	ctx := store.WithTiming(t.Context(), func(store.Timing) { calls++ })
+	calls, ctx := 0, t.Context()
+	w.service.Store.Timed = func(store.Timing) { calls++ }
 	limits := policy.Limits{"maxHeld": "1"}
 	if err := w.service.SetLimits(ctx, limits); !store.IsEmpty(err) || calls != 1 {
 		t.Errorf("no store: %v after %d transactions", err, calls)

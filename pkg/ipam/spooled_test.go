@@ -300,8 +300,8 @@ func TestADELHasTheStoresLockWhileItHasHostLocals(t *testing.T) {
 	w.lockFiles(w.network)
 	synctest.Test(t, func(t *testing.T) { // in which time passes only while SpoolRelease waits
 		var held []time.Duration
-		ctx := store.WithTiming(t.Context(), func(t store.Timing) { held = append(held, t.Held) })
-		if w.service.SpoolRelease(ctx, lease.Attachment{ContainerID: "c1", IfName: "eth0"}) {
+		w.service.Store.Timed = func(t store.Timing) { held = append(held, t.Held) }
+		if w.service.SpoolRelease(t.Context(), lease.Attachment{ContainerID: "c1", IfName: "eth0"}) {
 			t.Error("spooled although host-local may be about to change its files")
 		}
 		if len(held) != 1 || held[0] == 0 {

@@ -543,9 +543,9 @@ func TestManyExpiredHolds(t *testing.T) {
 	w.after(time.Hour)
 	v := w.survey()
 	var longest time.Duration
-	ctx := store.WithTiming(t.Context(), func(t store.Timing) { longest = max(longest, t.Held) })
-	done, err := w.service.Act(ctx, maintain.Plan(v))
-	if err != nil || !slices.Equal(done.Taken, upTo(n)) || done.Longest != longest {
+	w.service.Store.Timed = func(t store.Timing) { longest = max(longest, t.Held) }
+	done, err := w.service.Act(t.Context(), maintain.Plan(v))
+	if err != nil || !slices.Equal(done.Taken, upTo(n)) || done.Longest < longest {
 		t.Errorf("%+v of %d, %v; the lock was held for up to %s", done, n, err, longest)
 	}
 	w.view(func(tx *store.Tx) {
@@ -565,24 +565,17 @@ func upTo(n int) (out []int) {
 
 // If Act is cancelled or fails, its result has the actions that were committed before.
 func TestActEndsEarly(t *testing.T) {
-	refusal := errors.New("no")
 	for name, c := range map[string]struct {
-		ctx  func(context.Context, *int) context.Context
-		want error
+		after func(w *world, cancel func()) // what happens after the first transaction
+		want  error
 	}{
-		"cancelled": {func(ctx context.Context, _ *int) context.Context {
-			ctx, cancel := context.WithCancel(ctx)
-			return store.WithTiming(ctx, func(store.Timing) { cancel() }) // after the first transaction
-		}, context.Canceled},
-		"a write fails": {func(ctx context.Context, commits *int) context.Context {
-			ctx = store.WithTiming(ctx, func(store.Timing) { *commits++ })
-			return store.RefuseWrites(ctx, func() error {
-				if *commits > 0 {
-					return refusal
-				}
-				return nil
-			})
-		}, refusal},
+		"cancelled": {func(_ *world, cancel func()) { cancel() }, context.Canceled},
+		"the store fails": {func(w *world, _ func()) {
+			path := filepath.Join(w.stateDir(), "leases.db")
+			if err := errors.Join(os.Rename(path, path+".aside"), os.Mkdir(path, 0o700)); err != nil {
+				t.Fatal(err)
+			}
+		}, store.ErrIO},
 	} {
 		w := newWorld(t, "10.0.0.0/22")
 		const n = 100 // more than one transaction performs
@@ -592,8 +585,20 @@ func TestActEndsEarly(t *testing.T) {
 			w.add(ask{pod: "p" + c, container: c, window: time.Hour})
 			w.burn(c)
 		}
-		commits := 0
-		done, err := w.service.Act(c.ctx(t.Context(), &commits), maintain.Plan(w.survey()))
+		plan := maintain.Plan(w.survey())
+		ctx, cancel := context.WithCancel(t.Context())
+		w.service.Store.Timed = func(store.Timing) {
+			w.service.Store.Timed = nil
+			c.after(w, cancel)
+		}
+		done, err := w.service.Act(ctx, plan)
+		cancel()
+		path := filepath.Join(w.stateDir(), "leases.db")
+		if _, e := os.Stat(path + ".aside"); e == nil {
+			if e := errors.Join(os.Remove(path), os.Rename(path+".aside", path)); e != nil {
+				t.Fatal(e)
+			}
+		}
 		released := strings.Count(w.leases(), "/Firm")
 		if !errors.Is(err, c.want) || released == 0 || released == n || !slices.Equal(done.Taken, upTo(released)) ||
 			done.Longest <= 0 {
@@ -607,8 +612,8 @@ func TestActWithoutActions(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1"})
 	calls := 0
-	ctx := store.WithTiming(t.Context(), func(store.Timing) { calls++ })
-	if done, err := w.service.Act(ctx, nil); err != nil || calls > 0 || done.Taken != nil || done.Longest != 0 {
+	w.service.Store.Timed = func(store.Timing) { calls++ }
+	if done, err := w.service.Act(t.Context(), nil); err != nil || calls > 0 || done.Taken != nil || done.Longest != 0 {
 		t.Errorf("%d transactions, %+v, %v", calls, done, err)
 	}
 }

@@ -79,7 +79,8 @@ func TestCheckWaitsAsLongAsOneCall(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	waited := deadlines{}
-	err := w.service.Verify(store.WithPause(t.Context(), waited), w.request(ask{pod: "db-1", container: "c2"}))
+	w.service.Store.Pause = waited
+	err := w.service.Verify(t.Context(), w.request(ask{pod: "db-1", container: "c2"}))
 	if !errors.Is(err, ErrCheckFailed) || len(waited) != 1 {
 		t.Errorf("%v; it waits until %v, want one time", err, waited)
 	}

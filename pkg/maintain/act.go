@@ -91,11 +91,10 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *transact.
 // how long the lock was awaited and held.
 func (s *Service) someSteps(ctx context.Context, first, end int, take func(*transact.Call, int) error,
 	may time.Duration) (n int, worked time.Duration, cost store.Timing, err error) {
-	ctx = store.WithTiming(ctx, func(t store.Timing) {
-		cost.Held, cost.Waited = max(cost.Held, t.Held), cost.Waited+t.Waited
-	})
+	asked, locked := time.Now(), time.Time{}
 	err = s.Update(ctx, transact.Scope{Wait: mirrorWait}, func(c *transact.Call) error {
 		began := time.Now()
+		locked = c.Tx.LockedAt()
 		worked = 0
 		for n = 0; first+n < end && (n == 0 || worked < may); n++ {
 			if err := take(c, first+n); err != nil {
@@ -105,7 +104,10 @@ func (s *Service) someSteps(ctx context.Context, first, end int, take func(*tran
 		}
 		return nil
 	})
-	return n, worked, cost, err
+	if locked.IsZero() {
+		return n, worked, store.Timing{Waited: time.Since(asked)}, err
+	}
+	return n, worked, store.Timing{Waited: locked.Sub(asked), Held: time.Since(locked)}, err
 }
 
 // perform performs one action of a plan if it is still due, and reports whether it was. It does not

@@ -90,37 +90,31 @@ func FuzzCall(f *testing.F) {
 
 func TestTiming(t *testing.T) {
 	s := open(t)
-	var outer, inner []Timing
-	ctx := WithTiming(context.Background(), func(t Timing) { outer = append(outer, t) })
-	ctx = WithTiming(ctx, func(t Timing) { inner = append(inner, t) })
-	const pause = 3 * time.Millisecond
-	err := s.Update(ctx, func(*Tx) error { time.Sleep(pause); return nil })
-	if err != nil || len(outer) != 1 || !reflect.DeepEqual(outer, inner) || inner[0].Held < pause {
-		t.Errorf("%v; %v, %v", err, outer, inner)
-	}
-	locked, release := make(chan struct{}), make(chan struct{})
-	go s.Update(context.Background(), func(*Tx) error { close(locked); <-release; return nil })
-	<-locked
-	time.AfterFunc(pause, func() { close(release) })
-	if err := s.Update(ctx, func(*Tx) error { return nil }); err != nil || inner[1].Waited == 0 {
-		t.Errorf("%v; %v", err, inner)
-	}
-}
-
-// A call that does not get the lock has waited, too.
-func TestTimingOfABusyStore(t *testing.T) {
-	s := open(t)
 	update(t, s, func(tx *Tx) error { return tx.SetBoot("b") })
+	var got []Timing
+	s.Timed = func(t Timing) { got = append(got, t) }
+	const pause = 3 * time.Millisecond
 	calls := map[string]func(context.Context, func(*Tx) error) error{"Update": s.Update, "View": s.View}
 	for name, call := range calls {
-		update(t, s, func(*Tx) error {
-			var got []Timing
-			ctx := WithTiming(t.Context(), func(t Timing) { got = append(got, t) })
-			ctx, cancel := context.WithTimeout(ctx, 3*time.Millisecond)
+		got = nil
+		err := call(t.Context(), func(*Tx) error { time.Sleep(pause); return nil })
+		if err != nil || len(got) != 1 || got[0].Held < pause {
+			t.Errorf("%s: %v; %v", name, err, got)
+		}
+		other := New(s.dirs)
+		locked, release := make(chan struct{}), make(chan struct{})
+		go other.Update(context.Background(), func(*Tx) error { close(locked); <-release; return nil })
+		<-locked
+		time.AfterFunc(pause, func() { close(release) })
+		if err := call(t.Context(), func(*Tx) error { return nil }); err != nil || got[1].Waited == 0 {
+			t.Errorf("%s of a busy store: %v; %v", name, err, got)
+		}
+		update(t, other, func(*Tx) error {
+			ctx, cancel := context.WithTimeout(t.Context(), pause)
 			defer cancel()
 			err := call(ctx, func(*Tx) error { return nil })
-			if !errors.Is(err, ErrBusy) || len(got) != 1 || got[0].Waited == 0 || got[0].Held != 0 {
-				t.Errorf("%s: %v, %v", name, err, got)
+			if !errors.Is(err, ErrBusy) || len(got) != 3 || got[2].Waited == 0 || got[2].Held != 0 {
+				t.Errorf("%s that does not get the lock: %v, %v", name, err, got)
 			}
 			return nil
 		})

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -696,20 +695,6 @@ func TestFilesOfTheRunDirectory(t *testing.T) {
 	if err := s.Unspool([]Spooled{{file: s.dirs.Run}, {file: gone}}); !errors.Is(err, ErrIO) {
 		t.Errorf("a DEL that cannot be removed: %v", err)
 	}
-}
-
-func TestTimingOfAView(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := open(t)
-		update(t, s, func(tx *Tx) error { return tx.SetBoot("b") })
-		var got []Timing
-		ctx := WithTiming(t.Context(), func(t Timing) { got = append(got, t) })
-		const pause = 3 * time.Millisecond
-		err := s.View(ctx, func(*Tx) error { time.Sleep(pause); return nil })
-		if want := []Timing{{Held: pause}}; err != nil || !slices.Equal(got, want) {
-			t.Errorf("%v, %v; want %v", got, err, want)
-		}
-	})
 }
 
 // No call leaves a file open.

@@ -15,21 +15,12 @@ type Pause interface {
 	Over() bool
 }
 
-type pauseKey struct{}
-
-// WithPause returns a context whose Updates and Views wait for p before they take the lock, without
-// having any lock. If p is nil they do not wait.
-func WithPause(ctx context.Context, p Pause) context.Context {
-	return context.WithValue(ctx, pauseKey{}, p)
-}
-
 // lockTries is how often a process takes the lock that, when it gets it, has no time any more. It
 // may wait for the lock for long, and something else in it may use the time meanwhile.
 const lockTries = 3
 
-// take locks the store's lock file, after the Pause of the context.
-func (s *Store) take(ctx context.Context, how int) (*os.File, error) {
-	p, _ := ctx.Value(pauseKey{}).(Pause)
+// take locks the store's lock file, after a Pause, which may be nil.
+func (s *Store) take(ctx context.Context, p Pause, how int) (*os.File, error) {
 	for try := 1; ; try++ {
 		paused := p != nil && p.Wait(ctx)
 		f, err := acquire(ctx, s.lock(), how)

@@ -69,14 +69,14 @@ func TestPauseBeforeTheLock(t *testing.T) {
 			},
 		} {
 			p := &pauses{t: t, lock: s.lock(), waits: tc.waits, over: slices.Clone(tc.over)}
-			ran = 0
-			if err := call(WithPause(context.Background(), p)); err != nil || ran != 1 {
+			s.Pause, ran = p, 0
+			if err := call(context.Background()); err != nil || ran != 1 {
 				t.Errorf("%s, %s: ran %d times, %v", name, tc.name, ran, err)
 			}
 			if !slices.Equal(p.asked, tc.want) {
 				t.Errorf("%s, %s: %v, want %v", name, tc.name, p.asked, tc.want)
 			}
-			if err := call(WithPause(WithPause(context.Background(), p), nil)); err != nil {
+			if err := s.UpdateNow(context.Background(), fn); err != nil {
 				t.Error(err)
 			}
 			if len(p.asked) != len(tc.want) {
@@ -91,8 +91,8 @@ func TestPauseBeforeTheLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	p := &pauses{t: t, lock: s.lock()}
-	if err := s.Update(WithPause(ctx, p), fn); !errors.Is(err, ErrBusy) {
+	s.Pause = &pauses{t: t, lock: s.lock()}
+	if err := s.Update(ctx, fn); !errors.Is(err, ErrBusy) {
 		t.Errorf("the lock is busy: %v", err)
 	}
 }

@@ -31,8 +31,12 @@ type Dirs struct {
 // DefaultDirs are the directories on a node.
 var DefaultDirs = Dirs{State: "/var/lib/leasehold", Run: "/run/leasehold"}
 
-// Store is the lease store of one node. It keeps no file open between calls.
+// Store is the lease store of one node. It keeps no file open between calls. The exported fields
+// may be set before the first call.
 type Store struct {
+	Pause Pause        // which Updates and Views wait for before they take the lock; may be nil
+	Timed func(Timing) // called after every Update and View has released the lock; may be nil
+
 	dirs    Dirs
 	bad     atomic.Pointer[broken]
 	reading readGate
@@ -64,17 +68,25 @@ var errReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
 // Update returns ErrBusy, ErrNewer or ErrIO. After ErrIO it is unknown whether the changes were
 // written.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
+	return s.update(ctx, s.Pause, fn)
+}
+
+// UpdateNow is Update without a Pause, for callers that hold a lock which others wait for.
+func (s *Store) UpdateNow(ctx context.Context, fn func(*Tx) error) error {
+	return s.update(ctx, nil, fn)
+}
+
+func (s *Store) update(ctx context.Context, pause Pause, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
-	w := watch(ctx)
-	lock, err := s.take(ctx, lockExclusive)
+	w := stopwatch{asked: time.Now()}
+	defer w.tell(s.Timed)
+	lock, err := s.take(ctx, pause, lockExclusive)
 	if err != nil {
-		w.tell()
 		return err
 	}
 	w.granted = time.Now()
-	defer w.tell()
 	defer lock.Close()
-	if err := s.locked(ctx, true, fn); err != nil {
+	if err := s.locked(ctx, true, w.timed(fn)); err != nil {
 		return err
 	}
 	if then, ok := ctx.Value(committedKey{}).(func()); ok {
@@ -100,16 +112,15 @@ func WithCommitted(ctx context.Context, then func()) context.Context {
 // is lost View returns ErrLost; it does not replace the store.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
-	w := watch(ctx)
-	p, err := s.reading.take(ctx, func() (io.Closer, error) { return s.take(ctx, lockShared) })
+	w := stopwatch{asked: time.Now()}
+	defer w.tell(s.Timed)
+	p, err := s.reading.take(ctx, func() (io.Closer, error) { return s.take(ctx, s.Pause, lockShared) })
 	if err != nil {
-		w.tell()
 		return err
 	}
 	w.granted = time.Now()
-	defer w.tell()
 	defer s.reading.give(p)
-	return s.locked(ctx, false, fn)
+	return s.locked(ctx, false, w.timed(fn))
 }
 
 // locked runs fn. The caller holds the lock.
@@ -141,7 +152,6 @@ func (s *Store) once(ctx context.Context, write bool, fn func(*Tx) error) error 
 	}
 	return s.transact(ctx, f, write, func(tx *Tx) error {
 		tx.health = state
-		tx.refuse, _ = ctx.Value(refuseKey{}).(func() error)
 		if !write {
 			s.showSpooled(tx)
 		}

@@ -232,65 +232,6 @@ func TestFreeAgainstAModel(t *testing.T) {
 	})
 }
 
-// If any write of a method fails, the method returns its error.
-func TestFailedWriteIsReturned(t *testing.T) {
-	s := open(t)
-	bound, other := fresh("10.0.0.5", "db-0", "c1"), fresh("10.0.0.6", "db-1", "c2")
-	held, err := lease.Apply(bound, lease.Release{Holder: bound.Holder}, t0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	update(t, s, func(tx *Tx) error {
-		return errors.Join(put(tx, bound), put(tx, other), tx.SetWindow(bound.Key(), lease.Window(time.Hour), t0.Wall))
-	})
-	for name, call := range map[string]func(*Tx) error{
-		"Put, fresh":      func(tx *Tx) error { return put(tx, fresh("10.0.0.7", "db-2", "c3")) },
-		"Put, another":    func(tx *Tx) error { return put(tx, held) },
-		"Put, none":       func(tx *Tx) error { return tx.Put(bound.Pool, bound.Address, lease.Lease{}) },
-		"Put, a new pool": func(tx *Tx) error { l := bound; l.Pool.Network = "new"; return put(tx, l) },
-		"Reindex":         (*Tx).Reindex,
-		"Reindex, of nothing": func(tx *Tx) error {
-			for _, bucket := range [][]byte{bucketSets, bucketTaken, bucketKeys, bucketHolders} {
-				for k, _ := tx.bucket(bucket).Cursor().First(); k != nil; k, _ = tx.bucket(bucket).Cursor().First() {
-					if err := tx.delete(bucket, bytes.Clone(k)); err != nil {
-						return err
-					}
-				}
-			}
-			return tx.Reindex()
-		},
-		"SetWindow":       func(tx *Tx) error { return tx.SetWindow(other.Key(), lease.Window(time.Hour), t0.Wall) },
-		"DeleteWindow":    func(tx *Tx) error { return tx.DeleteWindow(bound.Key()) },
-		"Log":             func(tx *Tx) error { return tx.Log(About(bound, EventKept, t0, "")) },
-		"Count":           func(tx *Tx) error { return tx.Count("c", 1) },
-		"SetBoot":         func(tx *Tx) error { return tx.SetBoot("b2") },
-		"SetNamespaceIDs": func(tx *Tx) error { return tx.SetNamespaceIDs("s2") },
-		"SetCursor":       func(tx *Tx) error { return tx.SetCursor(testPool, "set1", bound.Address) },
-		"SetAdopted":      func(tx *Tx) error { return tx.SetAdopted(testPool) },
-		"SetRanges": func(tx *Tx) error {
-			return tx.SetRanges(testPool, sets("10.0.0.2-10.0.0.9", "fd00::2-fd00::9"))
-		},
-	} {
-		undo, refusal := errors.New("undo"), errors.New("no")
-		for n, failed := 0, true; failed; n++ {
-			writes := 0
-			ctx := RefuseWrites(context.Background(), func() error {
-				if writes++; writes == n+1 {
-					return refusal
-				}
-				return nil
-			})
-			var err error
-			if e := s.Update(ctx, func(tx *Tx) error { err = call(tx); return undo }); !errors.Is(e, undo) {
-				t.Fatal(e)
-			}
-			if failed = writes > n; failed != errors.Is(err, refusal) || !failed && (err != nil || n == 0) {
-				t.Errorf("%s, write %d of %d: %v", name, n+1, writes, err)
-			}
-		}
-	}
-}
-
 func TestPutRejectsOtherAddresses(t *testing.T) {
 	s := open(t)
 	l := fresh("10.0.0.5", "db-0", "c1")

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -46,7 +47,7 @@ type Tx struct {
 	b      *bolt.Tx
 	health health
 	dirty  bool
-	refuse func() error // see RefuseWrites; may be nil
+	locked time.Time // when the store's lock was acquired
 
 	pools map[lease.Pool]poolID
 	names map[poolID]lease.Pool
@@ -86,12 +87,12 @@ func (tx *Tx) readPools() error {
 	})
 }
 
+// LockedAt returns when the store's lock was acquired.
+func (tx *Tx) LockedAt() time.Time { return tx.locked }
+
 func (tx *Tx) bucket(name []byte) *bolt.Bucket { return tx.b.Bucket(name) }
 
 func (tx *Tx) put(bucket, k, v []byte) error {
-	if err := tx.refuses(); err != nil {
-		return err
-	}
 	tx.dirty = true
 	if err := tx.bucket(bucket).Put(k, v); err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
@@ -100,9 +101,6 @@ func (tx *Tx) put(bucket, k, v []byte) error {
 }
 
 func (tx *Tx) delete(bucket, k []byte) error {
-	if err := tx.refuses(); err != nil {
-		return err
-	}
 	tx.dirty = true
 	if err := tx.bucket(bucket).Delete(k); err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)

@@ -49,8 +49,8 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 			}
 			return err != nil
 		}
-		m := newMirrors(t.Context(), 0, t.Logf)
-		err := newNode().attempt(t.Context(), Scope{}, m, func(c *Call) error {
+		one, m := newNode(), newMirrors(t.Context(), 0, t.Logf)
+		err := one.attempt(t.Context(), one.Store.Update, Scope{}, m, func(c *Call) error {
 			mirror, err := c.mirrors.use(p, true)
 			if err != nil || !mirror.Locked() {
 				t.Fatalf("host-local's lock: %v", err)

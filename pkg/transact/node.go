@@ -106,8 +106,9 @@ func (n *Node) Repair(ctx context.Context) error {
 func (n *Node) transact(ctx context.Context, in Scope, fn func(*Call) error) error {
 	m := newMirrors(ctx, in.Wait, n.Warnf)
 	defer m.release()
+	update := n.Store.Update
 	for {
-		err := n.attempt(ctx, in, m, fn)
+		err := n.attempt(ctx, update, in, m, fn)
 		if errors.Is(err, errReassigned) && !isOver(ctx) {
 			continue // it ends, because each attempt finds at least one more address
 		}
@@ -118,7 +119,7 @@ func (n *Node) transact(ctx context.Context, in Scope, fn func(*Call) error) err
 		if err := m.await(busy.Pool); err != nil {
 			return err
 		}
-		ctx = store.WithPause(ctx, nil) // calls of the network wait for host-local's lock
+		update = n.Store.UpdateNow // calls of the network wait for host-local's lock
 	}
 }
 
@@ -129,9 +130,10 @@ func isOver(ctx context.Context) bool {
 }
 
 // attempt is one transaction of transact.
-func (n *Node) attempt(ctx context.Context, in Scope, m *mirrors, fn func(*Call) error) error {
+func (n *Node) attempt(ctx context.Context, update func(context.Context, func(*store.Tx) error) error, in Scope,
+	m *mirrors, fn func(*Call) error) error {
 	var spooled []store.Spooled
-	err := n.Store.Update(store.WithCommitted(ctx, m.finishSoon), func(tx *store.Tx) (err error) {
+	err := update(store.WithCommitted(ctx, m.finishSoon), func(tx *store.Tx) (err error) {
 		m.reset()
 		c := n.newCall(tx, in, m)
 		spooled, err = n.run(c, in, fn)

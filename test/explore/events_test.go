@@ -85,6 +85,7 @@ type simulation struct {
 	slow time.Duration // how long a call gets no processor after it has begun
 
 	records      []record // of the call that is running
+	recording    bool     // a call is running whose transactions are recorded
 	before       contents // of the store, before the event
 	delWasServed bool     // whether the event's sandbox had its DEL answered before
 	warned       []string
@@ -145,8 +146,14 @@ func (w *simulation) plugin() *ipam.Service { return &ipam.Service{Node: w.machi
 func (w *simulation) agent() *maintain.Service { return &maintain.Service{Node: w.machine()} }
 
 func (w *simulation) machine() *transact.Node {
+	s := store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)})
+	s.Timed = func(store.Timing) {
+		if w.recording {
+			w.record()
+		}
+	}
 	return &transact.Node{
-		Store:     store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)}),
+		Store:     s,
 		Host:      kernelHost{&w.kernel, w.config},
 		Clock:     w.kernel.now,
 		CacheDirs: []string{w.path(cacheDir)},
@@ -181,7 +188,7 @@ func (w *simulation) leaseSets(net int) (out []poolSet) {
 
 // recorded returns a context that records the transactions of a call.
 func (w *simulation) recorded() (context.Context, context.CancelFunc) {
-	w.records = nil
+	w.records, w.recording = nil, true
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
 	if slices.Contains(w.locked[:], true) {
 		ctx, cancel = context.WithTimeout(ctx, lockWait)
@@ -189,8 +196,10 @@ func (w *simulation) recorded() (context.Context, context.CancelFunc) {
 	if w.slow > 0 {
 		must(unix.Nanosleep(new(unix.NsecToTimespec(int64(w.slow))), nil))
 	}
-	ctx = store.WithCommitted(ctx, w.record)
-	return store.WithTiming(ctx, func(store.Timing) { w.record() }), cancel
+	return store.WithCommitted(ctx, w.record), func() {
+		w.recording = false
+		cancel()
+	}
 }
 
 // record records what a call has done until a commit, or after it. Between two records each file is

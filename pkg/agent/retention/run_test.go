@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -280,14 +281,46 @@ func TestFailedChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := node.Leases()
-		refused := store.RefuseWrites(t.Context(), func() error { return errors.New("no space") })
-		if after := w.pass(refused); after != retry || !slices.Equal(node.Leases(), before) ||
+		fail := failAfterReading(t, node)
+		after := w.pass(t.Context())
+		fail.end()
+		if after != retry || !slices.Equal(node.Leases(), before) ||
 			!strings.Contains(out.String(), "updating windows failed") {
 			t.Errorf("%s: requeue after %s, leases %v, logged:\n%s", name, after, node.Leases(), out.String())
 		}
-		if after := w.pass(t.Context()); after == retry || w.pass(refused) == retry {
-			t.Errorf("%s, with space: requeue after %s, and there are still changes", name, after)
+		if after := w.pass(t.Context()); after == retry {
+			t.Errorf("%s, with a store: requeue after %s", name, after)
 		}
+	}
+}
+
+// failure is a store whose file cannot be opened.
+type failure struct {
+	t    *testing.T
+	path string
+}
+
+// failAfterReading has the store fail after its next transaction.
+func failAfterReading(t *testing.T, node fakeapi.Node) failure {
+	s := node.Service.Store
+	f := failure{t, filepath.Join(s.Dirs().State, "leases.db")}
+	s.Timed = func(store.Timing) {
+		s.Timed = nil
+		f.check(os.Rename(f.path, f.path+".aside"))
+		f.check(os.Mkdir(f.path, 0o700))
+	}
+	return f
+}
+
+// end repairs the store.
+func (f failure) end() {
+	f.check(os.Remove(f.path))
+	f.check(os.Rename(f.path+".aside", f.path))
+}
+
+func (f failure) check(err error) {
+	if err != nil {
+		f.t.Fatal(err)
 	}
 }
 

@@ -40,7 +40,7 @@ func main() {
 
 		NetnsOverride: os.Getenv(cniplugin.NetnsOverride),
 	}
-	node.Warn = plugin.Warn
+	node.Warn, leases.Timed = plugin.Warn, plugin.Timed
 	os.Setenv(cniplugin.NetnsOverride, "TRUE") // the plugin makes that check itself
 	skel.PluginMainFuncs(plugin.Funcs(), cni.All, "CNI plugin leasehold "+env.Version(version))
 }
