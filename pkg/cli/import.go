@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
@@ -61,6 +62,7 @@ func (a *app) networks(dataDir string) ([]lease.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
+	dataDir = files.Canonical(dataDir)
 	if a.network != "" {
 		return []lease.Pool{{DataDir: dataDir, Network: a.network}}, nil
 	}

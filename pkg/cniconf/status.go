@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -266,7 +267,7 @@ func (i IPAM) pool(network string) lease.Pool {
 	if !names.IsNetwork(network) || !filepath.IsAbs(dir) {
 		return lease.Pool{}
 	}
-	return lease.Pool{DataDir: filepath.Clean(dir), Network: network}
+	return lease.Pool{DataDir: files.Canonical(filepath.Clean(dir)), Network: network}
 }
 
 // withoutIPAM returns the state, the reason and the message for a network none of whose plugins

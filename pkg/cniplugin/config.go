@@ -1,6 +1,7 @@
 package cniplugin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -30,6 +32,8 @@ type config struct {
 	Type       string // the plugin; with ipam, the one that delegates IPAM to leasehold
 
 	ipam           value // absent if leasehold is called as a chained plugin
+	section        ipamSection
+	sectionErr     error // why there is no section
 	ipRanges       value
 	runtimeIPs     value
 	annotations    value
@@ -92,6 +96,7 @@ func loadConfig(stdin []byte) (*config, error) {
 		attachments:    value{`"cni.dev/valid-attachments"`, top.Attachments},
 		oldAttachments: value{`"cni.dev/attachments"`, top.OldAttachments},
 	}
+	c.section, c.sectionErr = readSection(c.ipam)
 	return c, errors.Join(c.loadRuntime(value{"runtimeConfig", top.RuntimeConfig}), c.loadArgs(value{"args", top.Args}))
 }
 
@@ -137,24 +142,22 @@ func (c *config) loadArgs(v value) error {
 	return err
 }
 
-// section decodes the first level of the ipam section. It returns an error if the section is
+// readSection decodes the first level of the ipam section. It returns an error if the section is
 // absent.
-func (c *config) section() (ipamSection, error) {
-	var s ipamSection
-	if c.ipam.absent() {
-		return s, c.ipam.errorf(`missing; want an object such as {"type": "leasehold", "subnet": "10.0.0.0/24"}`)
+func readSection(v value) (s ipamSection, err error) {
+	if v.absent() {
+		return s, v.errorf(`missing; want an object such as {"type": "leasehold", "subnet": "10.0.0.0/24"}`)
 	}
-	return s, c.ipam.decode(&s, "an object")
+	return s, v.decode(&s, "an object")
 }
 
-// pool returns the pool of the configuration. A pool is identified by dataDir and the name of the
-// network, as host-local's directory is.
+// pool returns the pool of the configuration. A pool is identified by the name of the network and
+// the canonical path of dataDir: two paths that lead to one directory are one pool.
 func (c *config) pool() (lease.Pool, error) {
-	s, err := c.section()
-	if err != nil {
-		return lease.Pool{}, err
+	if c.sectionErr != nil {
+		return lease.Pool{}, c.sectionErr
 	}
-	v := value{"ipam.dataDir", s.DataDir}
+	v := value{"ipam.dataDir", c.section.DataDir}
 	dir, err := v.text()
 	if err != nil {
 		return lease.Pool{}, err
@@ -169,26 +172,25 @@ func (c *config) pool() (lease.Pool, error) {
 	if dir, err = filepath.Abs(dir); err != nil { // relative to the working directory, as with host-local
 		return lease.Pool{}, v.errorf("%w; want an absolute path", err)
 	}
-	return lease.Pool{DataDir: dir, Network: c.Name}, nil
+	return lease.Pool{DataDir: files.Canonical(dir), Network: c.Name}, nil
 }
 
 // sets returns the range sets in the order of host-local: the sets of runtimeConfig.ipRanges, the
 // set of ipam.subnet, and the sets of ipam.ranges. There may be none. Range sets that overlap are
 // an error.
 func (c *config) sets() ([]pool.Set, error) {
-	s, err := c.section()
-	if err != nil {
-		return nil, err
+	if c.sectionErr != nil {
+		return nil, c.sectionErr
 	}
 	fromRuntime, err := readSets(c.ipRanges)
 	if err != nil {
 		return nil, err
 	}
-	fromSubnet, err := subnetSet(s)
+	fromSubnet, err := subnetSet(c.section)
 	if err != nil {
 		return nil, err
 	}
-	fromRanges, err := readSets(value{"ipam.ranges", s.Ranges})
+	fromRanges, err := readSets(value{"ipam.ranges", c.section.Ranges})
 	if err != nil {
 		return nil, err
 	}
@@ -290,17 +292,12 @@ type rangeFields struct {
 // readFields decodes the fields of a range. path is the path of the object that contains the
 // fields.
 func readFields(path string, s ipamSection) (f rangeFields, err error) {
-	if f.subnet, err = (value{path + ".subnet", s.Subnet}).prefix(); err != nil {
-		return f, err
-	}
-	if f.start, err = (value{path + ".rangeStart", s.RangeStart}).addr(); err != nil {
-		return f, err
-	}
-	if f.end, err = (value{path + ".rangeEnd", s.RangeEnd}).addr(); err != nil {
-		return f, err
-	}
-	f.gateway, err = (value{path + ".gateway", s.Gateway}).addr()
-	return f, err
+	var errs [4]error
+	f.subnet, errs[0] = value{path + ".subnet", s.Subnet}.prefix()
+	f.start, errs[1] = value{path + ".rangeStart", s.RangeStart}.addr()
+	f.end, errs[2] = value{path + ".rangeEnd", s.RangeEnd}.addr()
+	f.gateway, errs[3] = value{path + ".gateway", s.Gateway}.addr()
+	return f, cmp.Or(errs[:]...)
 }
 
 // newRange returns the range with these fields. path is the path of the object that contains the

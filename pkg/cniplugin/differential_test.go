@@ -86,16 +86,12 @@ func ours(stdin []byte, args string) (parsed, error) {
 		return out, err
 	}
 	out.DataDir = pool.DataDir
-	section, err := c.section()
-	if err != nil {
-		return out, err
-	}
-	routes, err := readRoutes(value{"ipam.routes", section.Routes})
+	routes, err := readRoutes(value{"ipam.routes", c.section.Routes})
 	if err != nil {
 		return out, err
 	}
 	out.Routes = asJSON(routes)
-	_, err = value{"ipam.resolvConf", section.ResolvConf}.text()
+	_, err = value{"ipam.resolvConf", c.section.ResolvConf}.text()
 	return out, err
 }
 

@@ -27,16 +27,15 @@ type extras struct {
 
 // extras reads ipam.routes and ipam.resolvConf.
 func (c *config) extras() (extras, error) {
-	s, err := c.section()
+	if c.sectionErr != nil {
+		return extras{}, c.sectionErr
+	}
+	routes, err := readRoutes(value{"ipam.routes", c.section.Routes})
 	if err != nil {
 		return extras{}, err
 	}
-	var out extras
-	if out.routes, err = readRoutes(value{"ipam.routes", s.Routes}); err != nil {
-		return out, err
-	}
-	out.dns, err = readResolvConf(value{"ipam.resolvConf", s.ResolvConf})
-	return out, err
+	dns, err := readResolvConf(value{"ipam.resolvConf", c.section.ResolvConf})
+	return extras{routes, dns}, err
 }
 
 // readRoutes decodes routes as libcni's type, because they are copied to the result unchanged.

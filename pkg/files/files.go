@@ -51,6 +51,15 @@ func Write(path, content string) error {
 	return errors.Join(err, f.Close())
 }
 
+// Canonical returns the path without links, as far as the path exists.
+func Canonical(path string) string {
+	real, err := filepath.EvalSymlinks(path)
+	if parent := filepath.Dir(path); err != nil && parent != path {
+		return filepath.Join(Canonical(parent), filepath.Base(path))
+	}
+	return real
+}
+
 // Replace replaces a file atomically: readers get either the old content or the new one. The new
 // file gets the mode and the owner of the file like. If a link is at the path, its target is
 // replaced. It waits until the disk has the content.

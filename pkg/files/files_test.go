@@ -130,3 +130,21 @@ func TestReplace(t *testing.T) {
 		t.Errorf("the directory has %q, %v", names, err)
 	}
 }
+
+func TestCanonical(t *testing.T) {
+	dir := Canonical(t.TempDir())
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a/b"), 0o700), os.Symlink("a", filepath.Join(dir, "link")),
+		os.Symlink("loop", filepath.Join(dir, "loop"))); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"a": "a", "link": "a", "link/b": "a/b", "link/missing/too": "a/missing/too", "loop/b": "loop/b",
+	} {
+		if got := Canonical(filepath.Join(dir, path)); got != filepath.Join(dir, want) {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+	if got := Canonical("/"); got != "/" {
+		t.Errorf("/: %s", got)
+	}
+}

@@ -34,7 +34,7 @@ func (w Window) Round(to time.Duration) Window {
 // the CNI network. Two networks with the same dataDir are two pools, as they are two directories
 // for host-local.
 type Pool struct {
-	DataDir string // absolute and clean
+	DataDir string // absolute and canonical
 	Network string // a valid CNI network name
 }
 

@@ -1158,3 +1158,31 @@ func TestReindexNeedsAnUpdate(t *testing.T) {
 		t.Errorf("%v, and of the transaction %v; want %v", err, errView, ErrIO)
 	}
 }
+
+// TestPoolBehindALink stores a pool whose path becomes a link: it is the pool of the link's target.
+func TestPoolBehindALink(t *testing.T) {
+	s, dir := open(t), t.TempDir()
+	old, now := filepath.Join(dir, "old"), filepath.Join(dir, "now")
+	l := fresh("10.0.0.5", "db-0", "c1")
+	l.Pool.DataDir = old
+	update(t, s, func(tx *Tx) error { return put(tx, l) })
+	if err := errors.Join(os.Mkdir(now, 0o700), os.Symlink(now, old)); err != nil {
+		t.Fatal(err)
+	}
+	moved := lease.Pool{DataDir: now, Network: l.Pool.Network}
+	found := func(tx *Tx) {
+		got, err := tx.Get(moved, l.Address)
+		if err != nil || got.Pool != moved || got.ID != l.ID || !slices.Equal(tx.Pools(), []lease.Pool{moved}) {
+			t.Errorf("%+v, %v; pools %v", got, err, tx.Pools())
+		}
+		if wrong := tx.Check(); len(wrong) > 0 {
+			t.Errorf("%q", wrong)
+		}
+	}
+	view(t, s, found)
+	update(t, s, func(tx *Tx) error { return tx.SetAdopted(moved) })
+	if err := os.Remove(old); err != nil {
+		t.Fatal(err)
+	}
+	view(t, s, found)
+}

@@ -12,6 +12,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -49,15 +50,17 @@ type Tx struct {
 	dirty  bool
 	locked time.Time // when the store's lock was acquired
 
-	pools map[lease.Pool]poolID
-	names map[poolID]lease.Pool
-	known map[lease.Pool]bool
+	pools  map[lease.Pool]poolID
+	names  map[poolID]lease.Pool
+	known  map[lease.Pool]bool
+	stored map[poolID][]byte // keys in bucketPools
 
 	waiting waiting // DELs; empty in an Update
 }
 
 func newTx(b *bolt.Tx) (*Tx, error) {
-	tx := &Tx{b: b, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{}, known: map[lease.Pool]bool{}}
+	tx := &Tx{b: b, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{}, known: map[lease.Pool]bool{},
+		stored: map[poolID][]byte{}}
 	for _, name := range allBuckets {
 		if b.Bucket(name) == nil {
 			return nil, fmt.Errorf("%w: bucket %q is missing", ErrLost, name)
@@ -74,17 +77,35 @@ func newTx(b *bolt.Tx) (*Tx, error) {
 	return tx, tx.readPools()
 }
 
+// readPools reads the list of pools. One whose path has links now gets the canonical path, unless
+// that is the path of another pool of the list.
 func (tx *Tx) readPools() error {
-	return tx.bucket(bucketPools).ForEach(func(k, v []byte) error {
+	bucket := tx.bucket(bucketPools)
+	return bucket.ForEach(func(k, v []byte) error {
 		dir, network, ok := bytes.Cut(k, []byte{0})
 		p := lease.Pool{DataDir: string(dir), Network: string(network)}
 		id, adopted, err := decodePool(p, v)
 		if !ok || err != nil {
 			return fmt.Errorf("%w: the list of pools is damaged: %q", ErrLost, k)
 		}
-		tx.pools[p], tx.names[id], tx.known[p] = id, p, adopted
+		now := lease.Pool{DataDir: files.Canonical(p.DataDir), Network: p.Network}
+		if _, taken := tx.pools[now]; !taken && bucket.Get(poolKey(now)) == nil {
+			p = now
+		}
+		tx.pools[p], tx.names[id], tx.known[p], tx.stored[id] = id, p, adopted, bytes.Clone(k)
 		return nil
 	})
+}
+
+// putPool writes the entry of a pool in the list.
+func (tx *Tx) putPool(p lease.Pool, id poolID, adopted bool) error {
+	if old := tx.stored[id]; old != nil && !bytes.Equal(old, poolKey(p)) {
+		if err := tx.delete(bucketPools, old); err != nil {
+			return err
+		}
+	}
+	tx.pools[p], tx.names[id], tx.known[p], tx.stored[id] = id, p, adopted, poolKey(p)
+	return tx.put(bucketPools, poolKey(p), encodePool(p, id, adopted))
 }
 
 // LockedAt returns when the store's lock was acquired.
@@ -122,8 +143,7 @@ func (tx *Tx) SetAdopted(p lease.Pool) error {
 	if err != nil {
 		return err
 	}
-	tx.known[p] = true
-	return tx.put(bucketPools, poolKey(p), encodePool(p, id, true))
+	return tx.putPool(p, id, true)
 }
 
 // ClearAdopted sets what Adopted returns to false.
@@ -132,8 +152,7 @@ func (tx *Tx) ClearAdopted(p lease.Pool) error {
 	if !met || !tx.known[p] {
 		return nil
 	}
-	tx.known[p] = false
-	return tx.put(bucketPools, poolKey(p), encodePool(p, id, false))
+	return tx.putPool(p, id, false)
 }
 
 // Pools returns all pools that have or had a lease.
@@ -152,8 +171,7 @@ func (tx *Tx) poolID(p lease.Pool) (poolID, error) {
 	for used := range tx.names {
 		id = max(id, used+1)
 	}
-	tx.pools[p], tx.names[id] = id, p
-	return id, tx.put(bucketPools, poolKey(p), encodePool(p, id, false))
+	return id, tx.putPool(p, id, false)
 }
 
 // Get returns the lease of an address, with State None if there is none.
