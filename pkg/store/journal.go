@@ -73,63 +73,22 @@ func About(l lease.Lease, ev Event, now lease.Instant, reason string) Entry {
 	}
 }
 
-const (
-	entryTime = 1 + iota
-	entryEvent
-	entryNetwork
-	entryAddress
-	entryNamespace
-	entryName
-	entryUID
-	entryContainer
-	entryIfName
-	entryReason
-	entryWindow
-	entryReservation
-	entryDataDir
-)
-
-func encodeEntry(n Entry) []byte {
-	e := encoder{}
-	e.number(entryTime, n.Time.UnixNano())
-	e.text(entryEvent, string(n.Event))
-	e.text(entryNetwork, n.Network)
-	e.bytes(entryAddress, n.Address.AsSlice())
-	e.text(entryNamespace, n.Namespace)
-	e.text(entryName, n.Name)
-	e.text(entryUID, n.UID)
-	e.text(entryContainer, n.Container)
-	e.text(entryIfName, n.IfName)
-	e.text(entryReason, n.Reason)
-	e.number(entryWindow, int64(n.Window))
-	e.text(entryReservation, n.Reservation)
-	e.text(entryDataDir, n.DataDir)
-	return e.seal()
-}
-
-func decodeEntry(b []byte) (n Entry, err error) {
-	texts := map[uint64]*string{
-		entryNetwork: &n.Network, entryNamespace: &n.Namespace, entryName: &n.Name, entryUID: &n.UID,
-		entryContainer: &n.Container, entryIfName: &n.IfName, entryReason: &n.Reason, entryEvent: (*string)(&n.Event),
-		entryReservation: &n.Reservation, entryDataDir: &n.DataDir,
-	}
-	err = fields(b, func(tag uint64, _, v []byte) error {
-		switch {
-		case tag == entryTime:
-			ns, err := number(v)
-			n.Time = time.Unix(0, ns).UTC()
-			return err
-		case tag == entryAddress:
-			n.Address, _ = netip.AddrFromSlice(v)
-		case tag == entryWindow:
-			n.Window, err = window(v)
-			return err
-		case texts[tag] != nil:
-			*texts[tag] = string(v)
-		}
-		return nil
-	})
-	return n, err
+// entryFields are the fields of an entry. New ones are added at the end.
+var entryFields = []fieldOf[Entry]{
+	{},
+	unixTime(time.Nanosecond, func(n *Entry) *time.Time { return &n.Time }),
+	text(func(n *Entry) *Event { return &n.Event }),
+	text(func(n *Entry) *string { return &n.Network }),
+	address(func(n *Entry) *netip.Addr { return &n.Address }),
+	text(func(n *Entry) *string { return &n.Namespace }),
+	text(func(n *Entry) *string { return &n.Name }),
+	text(func(n *Entry) *string { return &n.UID }),
+	text(func(n *Entry) *string { return &n.Container }),
+	text(func(n *Entry) *string { return &n.IfName }),
+	text(func(n *Entry) *string { return &n.Reason }),
+	number(func(n *Entry) *lease.Window { return &n.Window }),
+	text(func(n *Entry) *string { return &n.Reservation }),
+	text(func(n *Entry) *string { return &n.DataDir }),
 }
 
 // Log appends to the journal.
@@ -140,7 +99,7 @@ func (tx *Tx) Log(n Entry) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	record := encodeEntry(n)
+	record := encode(entryFields, &n, nil)
 	size := tx.journalSize() + len(record)
 	if err := tx.put(bucketJournal, binary.BigEndian.AppendUint64(nil, seq), record); err != nil {
 		return err
@@ -190,7 +149,7 @@ func (tx *Tx) trimJournal(size int, upTo, last uint64) error {
 func (tx *Tx) Journal(fn func(Entry) bool) {
 	c := tx.bucket(bucketJournal).Cursor()
 	for _, v := c.First(); v != nil; _, v = c.Next() {
-		if n, err := decodeEntry(v); err == nil && !fn(n) {
+		if n, _, err := decode(entryFields, v); err == nil && !fn(n) {
 			return
 		}
 	}
@@ -204,7 +163,7 @@ func (tx *Tx) JournalAfter(seq uint64, limit int, fn func(uint64, Entry)) uint64
 	k, v := c.Seek(binary.BigEndian.AppendUint64(nil, seq+1))
 	for ; k != nil && limit > 0; k, v = c.Next() {
 		seq = binary.BigEndian.Uint64(k)
-		if n, err := decodeEntry(v); err == nil {
+		if n, _, err := decode(entryFields, v); err == nil {
 			fn(seq, n)
 		}
 		limit--

@@ -2,9 +2,11 @@ package store
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"net/netip"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -73,7 +75,7 @@ func someLease(t *rapid.T) lease.Lease {
 func TestRecordsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := someLease(t)
-		got, err := decode(encode(l), testPool)
+		got, err := decodeLease(encodeLease(l), testPool)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,28 +85,55 @@ func TestRecordsRoundTrip(t *testing.T) {
 	})
 }
 
-// A field of a newer version is kept by an older one.
-func TestUnknownFieldsAreKept(t *testing.T) {
-	l := fresh("10.0.0.5", "db-0", "c1")
-	e := encoder{b: encode(l)}
-	e.b = e.b[:len(e.b)-sumBytes]
-	e.text(tagEnd+7, "from the future")
-	got, err := decode(e.seal(), testPool)
-	if err != nil {
-		t.Fatal(err)
+// TestFormat verifies what other versions write and read.
+func TestFormat(t *testing.T) {
+	at := func(n int64, boot string) lease.Instant {
+		return lease.Instant{Wall: time.Unix(n, 5).UTC(), Boot: time.Duration(n) * 7, BootID: boot}
 	}
-	got.UID = "changed"
-	if again := encode(got); !bytes.Contains(again, []byte("from the future")) {
-		t.Error("the unknown field was lost")
+	l := lease.Lease{
+		ID: "0123456789abcdef", Address: netip.MustParseAddr("10.0.0.5"), Set: "s", State: lease.Held,
+		Namespace: "db", Name: "db-0", UID: "u1", NamespaceUID: "n1", Reservation: "registry",
+		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0", BootID: "b1",
+			Netns: lease.Netns{Path: "/run/netns/x", Dev: 4, Ino: 4026532}},
+		MAC: "02:00:00:00:00:01", Window: lease.Window(time.Hour), MaxWindow: lease.Window(2 * time.Hour),
+		Soft: time.Minute, HeldLimit: 9, BoundAt: at(1700000000, "b1"), Owner: "StatefulSet.apps/db", Leaving: true,
+		Firm: true, ReleasedAt: at(1700000100, "b2"), Hold: lease.Window(time.Hour), Superseded: true,
+		RefusedAt: at(1700000200, "b1"), RefusedFor: "u2", Extra: []byte{40, 1, 'A'}, // a field of a newer version
+	}
+	n := Entry{Time: time.Unix(1700000000, 5).UTC(), Event: EventKept, Network: "net", DataDir: "/d", Address: l.Address,
+		Namespace: "db", Name: "db-0", UID: "u1", Container: "c1", IfName: "eth0", Window: lease.Window(time.Hour),
+		Reason: "r", Reservation: "registry"}
+	r := storedReservation{PodReservation{Name: "db-0", Reservation: "registry", Window: lease.Window(time.Hour)},
+		time.Unix(1700000000, 0).UTC()}
+	for what, c := range map[string]struct {
+		got  []byte
+		want string
+	}{
+		"a lease": {encodeLease(l), "01040a00000502103031323334353637383961626364656603017304010405026462060464622d300702" +
+			"7531080263310904657468300a0c2f72756e2f6e65746e732f780b0504a4e1f5010c0262310d1130323a30303a30303a30303a30303a" +
+			"30310e078080c58bc6d1010f0680e0ba84bf03100112110e8a80d0e2c6bfce972f80dcdcd45812010213118aa087eaafc5ce972ff8e6" +
+			"dcd45800623214078080c58bc6d101150102160e8ac0bef198cbce972ff0f1dcd45817027532180780808a978ca3031913537461746566" +
+			"756c5365742e617070732f64621a026e311b0872656769737472791c0102280141c1373cb0e3b16aa7"},
+		"an entry": {encode(entryFields, &n, nil), "01098a80d0e2c6bfce972f02044b65707403036e657404040a000005050264620604" +
+			"64622d3007027531080263310904657468300a01720b078080c58bc6d1010c0872656769737472790d022f645b7de510dba45895"},
+		"a reservation": {encode(reservationFields, &r, nil),
+			"010464622d300208726567697374727903078080c58bc6d101040580c49fd50c33606ecd2835ba35"},
+	} {
+		if got := hex.EncodeToString(c.got); got != c.want {
+			t.Errorf("%s is\n%s, want\n%s", what, got, c.want)
+		}
+	}
+	if again, _, err := decode(reservationFields, encode(reservationFields, &r, nil)); err != nil || again != r {
+		t.Errorf("%+v, %v; want %+v", again, err, r)
 	}
 }
 
 func TestFlippedBitIsDetected(t *testing.T) {
-	b := encode(fresh("10.0.0.5", "db-0", "c1"))
+	b := encodeLease(fresh("10.0.0.5", "db-0", "c1"))
 	for i := range b {
 		for bit := range 8 {
 			b[i] ^= 1 << bit
-			if l, err := decode(b, testPool); err == nil {
+			if l, err := decodeLease(b, testPool); err == nil {
 				t.Fatalf("bit %d of byte %d: read as %+v", bit, i, l)
 			}
 			b[i] ^= 1 << bit
@@ -113,17 +142,17 @@ func TestFlippedBitIsDetected(t *testing.T) {
 }
 
 func FuzzDecodeRecord(f *testing.F) {
-	f.Add(encode(fresh("10.0.0.5", "db-0", "c1")))
-	f.Add(encodeEntry(Entry{Event: EventBound, Network: "n"}))
+	f.Add(encodeLease(fresh("10.0.0.5", "db-0", "c1")))
+	f.Add(encode(entryFields, &Entry{Event: EventBound, Network: "n"}, nil))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		sealed := (&encoder{b: bytes.Clone(body)}).seal() // otherwise most inputs fail the checksum
+		sealed := seal(bytes.Clone(body)) // otherwise most inputs fail the checksum
 		for _, b := range [][]byte{body, sealed} {
-			_, _ = decodeEntry(b)
-			l, err := decode(b, testPool)
+			_, _, _ = decode(entryFields, b)
+			l, err := decodeLease(b, testPool)
 			if err != nil {
 				continue
 			}
-			again, err := decode(encode(l), testPool)
+			again, err := decodeLease(encodeLease(l), testPool)
 			if err != nil {
 				t.Fatalf("%+v does not read back: %v", l, err)
 			}
@@ -137,27 +166,34 @@ func FuzzDecodeRecord(f *testing.F) {
 // A field that cannot be read damages the record, whatever its checksum says.
 func TestFieldsThatCannotBeRead(t *testing.T) {
 	l := fresh("10.0.0.5", "db-0", "c1")
-	l.Owner = ""
-	for name, add := range map[string]func(*encoder){
-		"a number that is cut off":     func(e *encoder) { e.bytes(tagMaxWindow, []byte{0x80}) },
-		"a number and more":            func(e *encoder) { e.bytes(tagMaxWindow, []byte{2, 2}) },
-		"a namespace without an inode": func(e *encoder) { e.bytes(tagNetnsFile, []byte{4}) },
-		"an instant without a boot":    func(e *encoder) { e.bytes(tagRefusedAt, []byte{4}) },
-		"a field twice":                func(e *encoder) { e.text(tagOwner, "a"); e.text(tagOwner, "b") },
+	whole := encodeLease(l)
+	whole = whole[:len(whole)-sumBytes]
+	const netns, bound, refused, maxWindow = 11, 17, 22, 24
+	one := func(tag int, v ...byte) []byte { return appendField(nil, tag, v) }
+	for what, more := range map[string][]byte{
+		"a number that is cut off":       one(maxWindow, 0x80),
+		"a number and more":              one(maxWindow, 2, 2),
+		"an instant without a wall":      one(refused, 0x80),
+		"an instant without a boot":      one(refused, 4),
+		"an instant with half a boot id": one(refused, 2, 2, 1),
+		"a field twice":                  slices.Concat(one(maxWindow, 2), one(maxWindow, 2)),
+		"a field out of order":           one(bound, 2, 2),
+		"half a tag":                     {0x80},
+		"no length":                      {maxWindow},
+		"half a length":                  {maxWindow, 0x80},
+		"an empty field":                 {maxWindow, 0},
+		"a field that is cut off":        {maxWindow, 2, 3},
 	} {
-		whole := encode(l)
-		e := &encoder{b: append([]byte(nil), whole[:len(whole)-sumBytes]...)}
-		if _, err := decode(e.seal(), l.Pool); err != nil {
-			t.Fatal(err)
-		}
-		add(e)
-		if got, err := decode(e.seal(), l.Pool); !errors.Is(err, ErrDamaged) {
-			t.Errorf("%s: %+v, %v", name, got, err)
+		if got, err := decodeLease(seal(slices.Concat(whole, more)), l.Pool); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: %+v, %v", what, got, err)
 		}
 	}
-	for _, v := range [][]byte{nil, {4}, {4, 5, 6}, {0x80}, {4, 0x80}} {
-		if dev, ino, err := netnsFile(v); err == nil {
-			t.Errorf("%v is a namespace %d %d", v, dev, ino)
+	if got, err := decodeLease(seal(slices.Clone(whole)), l.Pool); err != nil || !reflect.DeepEqual(got, l) {
+		t.Errorf("unchanged: %+v, %v", got, err)
+	}
+	for _, b := range [][]byte{nil, make([]byte, 7), make([]byte, 8), seal(one(netns, 4)), seal(one(netns, 4, 5, 6))} {
+		if got, err := decodeLease(b, l.Pool); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%x: %+v, %v", b, got, err)
 		}
 	}
 }

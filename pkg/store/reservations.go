@@ -17,12 +17,20 @@ type PodReservation struct {
 	Window               lease.Window
 }
 
-const (
-	reservationPod = 1 + iota
-	reservationName
-	reservationWindow
-	reservationSeen
-)
+// storedReservation is the record of a PodReservation, whose key has the namespace and the UID.
+type storedReservation struct {
+	PodReservation
+	stored time.Time
+}
+
+// reservationFields are the fields of a storedReservation. New ones are added at the end.
+var reservationFields = []fieldOf[storedReservation]{
+	{},
+	text(func(r *storedReservation) *string { return &r.Name }),
+	text(func(r *storedReservation) *string { return &r.Reservation }),
+	number(func(r *storedReservation) *lease.Window { return &r.Window }),
+	unixTime(time.Second, func(r *storedReservation) *time.Time { return &r.stored }),
+}
 
 func reservationKey(namespace, uid string) []byte { return []byte(namespace + "\x00" + uid) }
 
@@ -46,12 +54,8 @@ func (tx *Tx) SetPodReservation(p PodReservation, now time.Time) error {
 	if err := tx.raiseFormat(); err != nil {
 		return err
 	}
-	e := encoder{}
-	e.text(reservationPod, p.Name)
-	e.text(reservationName, p.Reservation)
-	e.number(reservationWindow, int64(p.Window))
-	e.number(reservationSeen, now.Unix())
-	return tx.put(bucketReservations, reservationKey(p.Namespace, p.UID), e.seal())
+	record := encode(reservationFields, &storedReservation{p, now}, nil)
+	return tx.put(bucketReservations, reservationKey(p.Namespace, p.UID), record)
 }
 
 // DeletePodReservation removes the record of a pod, if there is one.
@@ -79,28 +83,14 @@ func (tx *Tx) PodReservations() iter.Seq2[PodReservation, time.Time] {
 	}
 }
 
-func decodeReservation(k, v []byte) (p PodReservation, stored time.Time, err error) {
+func decodeReservation(k, v []byte) (PodReservation, time.Time, error) {
+	r, _, err := decode(reservationFields, v)
 	namespace, uid, _ := bytes.Cut(k, []byte{0})
-	p.Namespace, p.UID = string(namespace), string(uid)
-	err = fields(v, func(tag uint64, _, v []byte) (err error) {
-		switch tag {
-		case reservationPod:
-			p.Name = string(v)
-		case reservationName:
-			p.Reservation = string(v)
-		case reservationWindow:
-			p.Window, err = window(v)
-		case reservationSeen:
-			var seconds int64
-			seconds, err = number(v)
-			stored = time.Unix(seconds, 0).UTC()
-		}
-		return err
-	})
-	if err == nil && (!lease.IsReservation(p.Reservation) || p.Window < 0) {
+	r.Namespace, r.UID = string(namespace), string(uid)
+	if err == nil && (!lease.IsReservation(r.Reservation) || r.Window < 0) {
 		err = fmt.Errorf("%w: no reservation name", ErrDamaged)
 	}
-	return p, stored, err
+	return r.PodReservation, r.stored, err
 }
 
 // formatNames is the format of a store that has a named lease (lease.Lease.Reservation) or a

@@ -105,15 +105,13 @@ func TestPodReservation(t *testing.T) {
 // FuzzPodReservation verifies that a record that can be read has a valid name, and reads the same
 // after it is written again.
 func FuzzPodReservation(f *testing.F) {
-	e := encoder{}
-	e.text(reservationPod, "registry-x")
-	e.text(reservationName, "registry")
-	e.number(reservationWindow, int64(time.Hour))
-	e.number(reservationSeen, 1700000000)
-	f.Add("db", "u1", e.b)
+	r := storedReservation{PodReservation{Name: "registry-x", Reservation: "registry", Window: lease.Window(time.Hour)},
+		time.Unix(1700000000, 0)}
+	record := encode(reservationFields, &r, nil)
+	f.Add("db", "u1", record[:len(record)-sumBytes])
 	f.Add("", "", []byte{1, 1})
 	f.Fuzz(func(t *testing.T, namespace, uid string, body []byte) {
-		p, stored, err := decodeReservation(reservationKey(namespace, uid), (&encoder{b: slices.Clone(body)}).seal())
+		p, stored, err := decodeReservation(reservationKey(namespace, uid), seal(slices.Clone(body)))
 		if err != nil {
 			return
 		}

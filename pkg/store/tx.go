@@ -193,7 +193,7 @@ func (tx *Tx) at(k []byte) (lease.Lease, error) {
 	if !ok {
 		return lease.Lease{}, fmt.Errorf("%w: invalid key %x", ErrDamaged, k)
 	}
-	l, err := decode(v, tx.names[id])
+	l, err := decodeLease(v, tx.names[id])
 	if err != nil {
 		return lease.Lease{}, fmt.Errorf("%s: %w", addr, err)
 	}
@@ -223,7 +223,7 @@ func (tx *Tx) Put(p lease.Pool, a netip.Addr, next lease.Lease) error {
 		if err := next.Validate(); err != nil {
 			return fmt.Errorf("store: %s: %w", a, err)
 		}
-		record = encode(next)
+		record = encodeLease(next)
 	}
 	if next.Reservation != "" {
 		if err := tx.raiseFormat(); err != nil {
@@ -611,7 +611,7 @@ func (tx *Tx) LastFullScan(p lease.Pool) lease.Instant {
 	if !ok {
 		return lease.Instant{}
 	}
-	i, err := instant(tx.bucket(bucketMeta).Get(lookKey(id)))
+	i, err := parseInstant(tx.bucket(bucketMeta).Get(lookKey(id)))
 	if err != nil {
 		return lease.Instant{}
 	}
