@@ -34,6 +34,11 @@ type health struct {
 	inode    uint64
 }
 
+// openFile is os.OpenFile that never blocks, not even if the path leads to a FIFO.
+func openFile(path string, flag int) (*os.File, error) {
+	return os.OpenFile(path, flag|syscall.O_NONBLOCK, 0o600)
+}
+
 // openExamined opens the file and checks that bbolt may open it. It returns ErrLost if not, and
 // fs.ErrNotExist if there is no file.
 func openExamined(path string, write bool) (*os.File, health, error) {

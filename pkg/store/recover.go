@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -50,23 +51,20 @@ func panicked(path string, p any) error {
 
 // prove verifies all pages of the file. It returns what is wrong, or "".
 func prove(path string) string {
-	b, err := readUpTo(path, maxSize)
+	f, err := openFile(path, os.O_RDONLY)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	_, err = examine(f)
 	if err == nil {
-		err = provePages(b)
+		var b []byte
+		if b, err = io.ReadAll(f); err == nil {
+			err = provePages(b)
+		}
 	}
 	if err != nil {
 		return err.Error()
 	}
 	return ""
-}
-
-func readUpTo(path string, limit int64) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > limit {
-		return nil, fmt.Errorf("%d bytes are too many", info.Size())
-	}
-	return readFile(path)
 }

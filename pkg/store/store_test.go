@@ -514,19 +514,6 @@ func TestRemaining(t *testing.T) {
 	})
 }
 
-// A file may have as many bytes as the limit.
-func TestReadUpTo(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte("12345"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for limit, want := range map[int64]string{6: "12345", 5: "12345", 4: ""} {
-		if got, err := readUpTo(path, limit); string(got) != want || (err == nil) != (want != "") {
-			t.Errorf("limit %d: %q, %v", limit, got, err)
-		}
-	}
-}
-
 // Pools are in the order of their directories, and then of their networks.
 func TestPools(t *testing.T) {
 	s := open(t)
