@@ -1,15 +1,14 @@
 package host
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -73,9 +72,8 @@ func setNetns(n lease.Netns) error {
 
 // Link is an interface in a namespace.
 type Link struct {
-	index int
-	Kind  string // "veth", "macvlan", ...; "" for hardware
-	MAC   net.HardwareAddr
+	Kind string // "veth", "macvlan", "device" for hardware, ...
+	MAC  net.HardwareAddr
 }
 
 // ErrNoLink is returned by Link and SetMAC if no interface has the name.
@@ -83,9 +81,9 @@ var ErrNoLink = errors.New("no such interface")
 
 // Link returns an interface in the network namespace at the path.
 func (h *Host) Link(netns, name string) (l Link, err error) {
-	err = h.runAtPath(netns, func() error {
-		l, err = threadLink(name)
-		return err
+	err = h.onLink(netns, name, func(found netlink.Link) error {
+		l = Link{Kind: found.Type(), MAC: found.Attrs().HardwareAddr}
+		return nil
 	})
 	return l, err
 }
@@ -95,58 +93,33 @@ func (h *Host) Link(netns, name string) (l Link, err error) {
 // them it sends a gratuitous ARP and an unsolicited neighbour advertisement when the hardware
 // address of a running interface changes.
 func (h *Host) SetMAC(netns, name string, mac net.HardwareAddr) error {
-	return h.runAtPath(netns, func() error {
-		l, err := threadLink(name)
-		if err != nil {
-			return err
-		}
+	return h.onLink(netns, name, func(l netlink.Link) error {
 		for _, file := range []string{"ipv4/conf/%s/arp_notify", "ipv6/conf/%s/ndisc_notify"} {
 			// Without IPv6 the second file does not exist.
 			_ = os.WriteFile(filepath.Join("/proc/sys/net", fmt.Sprintf(file, name)), []byte("1"), 0)
 		}
-		b := make([]byte, unix.SizeofIfInfomsg)
-		binary.NativeEndian.PutUint32(b[4:], uint32(l.index))
-		if err := change(unix.RTM_SETLINK, appendAttribute(b, unix.IFLA_ADDRESS, mac)); err != nil {
+		if err := netlink.LinkSetHardwareAddr(l, mac); err != nil {
 			return fmt.Errorf("failed to set the hardware address of interface %s to %s: %w", name, mac, err)
 		}
 		return nil
 	})
 }
 
-// runAtPath calls f on a thread in the network namespace at the path.
-func (h *Host) runAtPath(netns string, f func() error) error {
+// onLink calls f with an interface of the network namespace at the path, on a thread in that
+// namespace.
+func (h *Host) onLink(netns, name string, f func(netlink.Link) error) error {
 	n, err := h.Netns(netns)
 	if err != nil {
 		return err
 	}
-	return h.RunInNetns(n, f)
-}
-
-// threadLink returns an interface in the network namespace of the calling thread.
-func threadLink(name string) (Link, error) {
-	list, err := dump(unix.RTM_GETLINK, unix.AF_UNSPEC)
-	if err != nil {
-		return Link{}, fmt.Errorf("failed to list the interfaces: %w", err)
-	}
-	for _, m := range list {
-		if l, called, ok := parseLink(m.Data); ok && m.Header.Type == unix.RTM_NEWLINK && called == name {
-			return l, nil
+	return h.RunInNetns(n, func() error {
+		l, err := netlink.LinkByName(name)
+		if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
+			return fmt.Errorf("%s: %w", name, ErrNoLink)
 		}
-	}
-	return Link{}, fmt.Errorf("%s: %w", name, ErrNoLink)
+		if err != nil {
+			return fmt.Errorf("failed to read the interface %s: %w", name, err)
+		}
+		return f(l)
+	})
 }
-
-func parseLink(b []byte) (l Link, name string, ok bool) {
-	if len(b) < unix.SizeofIfInfomsg {
-		return l, "", false
-	}
-	list := attributes(b[unix.SizeofIfInfomsg:])
-	l.index = int(int32(binary.NativeEndian.Uint32(b[4:])))
-	l.MAC = find(list, unix.IFLA_ADDRESS)
-	l.Kind = text(find(attributes(find(list, unix.IFLA_LINKINFO)), unix.IFLA_INFO_KIND))
-	name = text(find(list, unix.IFLA_IFNAME))
-	return l, name, name != ""
-}
-
-// text returns a string of the kernel without its trailing NUL.
-func text(b []byte) string { return strings.TrimRight(string(b), "\x00") }

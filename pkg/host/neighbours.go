@@ -1,13 +1,13 @@
 package host
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,65 +16,43 @@ import (
 // and the kernel would use the old entry for half a minute. Entries that were added by hand stay.
 func (h *Host) ForgetNeighbours(addrs []netip.Addr) error {
 	var failed []error
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		wanted := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
-			return a.Is4() != (family == unix.AF_INET)
-		})
-		if len(wanted) == 0 {
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == (family == netlink.FAMILY_V4) }) {
 			continue
 		}
-		list, err := dump(unix.RTM_GETNEIGH, family)
+		list, err := complete(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, family) })
 		if err != nil {
 			return fmt.Errorf("failed to list the neighbours: %w", err)
 		}
-		for _, m := range list {
-			n, ok := parseNeighbour(m.Data)
-			if m.Header.Type != unix.RTM_NEWNEIGH || !ok || !n.isLearned() || !slices.Contains(wanted, n.addr) {
+		for _, n := range list {
+			if addr, _ := netip.AddrFromSlice(n.IP); !isLearned(n) || !slices.Contains(addrs, addr) {
 				continue
 			}
-			err := change(unix.RTM_DELNEIGH, n.request())
+			err := netlink.NeighDel(&netlink.Neigh{LinkIndex: n.LinkIndex, Family: family, IP: n.IP})
 			if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENODEV) {
 				failed = append(failed, fmt.Errorf("failed to delete the neighbour %s on link %d: %w",
-					n.addr, n.link, err))
+					n.IP, n.LinkIndex, err))
 			}
 		}
 	}
 	return errors.Join(failed...)
 }
 
-// neighbour is an entry of the kernel's neighbour tables.
-type neighbour struct {
-	family uint8
-	link   uint32
-	state  uint16
-	flags  uint8
-	addr   netip.Addr
-}
-
 // isLearned reports whether the kernel learned the entry by itself.
-func (n neighbour) isLearned() bool {
-	return n.state&(unix.NUD_PERMANENT|unix.NUD_NOARP) == 0 && n.flags&(unix.NTF_PROXY|unix.NTF_EXT_LEARNED) == 0
+func isLearned(n netlink.Neigh) bool {
+	return n.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) == 0 && n.Flags&(unix.NTF_PROXY|unix.NTF_EXT_LEARNED) == 0
 }
 
-// sizeofNdMsg is the size of the kernel's struct ndmsg: family, 3 bytes of padding, link, state,
-// flags, type.
-const sizeofNdMsg = 12
+// listTries is how often a list of the kernel is requested that changes while it is read.
+const listTries = 5
 
-func parseNeighbour(b []byte) (neighbour, bool) {
-	if len(b) < sizeofNdMsg {
-		return neighbour{}, false
+// complete requests a list of the kernel until it has not changed meanwhile, listTries times at
+// most: a list that has changed may lack entries that existed all the time.
+func complete[T any](request func() ([]T, error)) (list []T, err error) {
+	for range listTries {
+		if list, err = request(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
 	}
-	addr, ok := netip.AddrFromSlice(find(attributes(b[sizeofNdMsg:]), unix.NDA_DST))
-	return neighbour{
-		family: b[0], link: binary.NativeEndian.Uint32(b[4:]), state: binary.NativeEndian.Uint16(b[8:]),
-		flags: b[10], addr: addr,
-	}, ok
-}
-
-// request returns the body of a message that names the entry.
-func (n neighbour) request() []byte {
-	b := make([]byte, sizeofNdMsg)
-	b[0] = n.family
-	binary.NativeEndian.PutUint32(b[4:], n.link)
-	return appendAttribute(b, unix.NDA_DST, n.addr.AsSlice())
+	return list, err
 }
