@@ -249,6 +249,24 @@ func TestAddRequestRejects(t *testing.T) {
 	}
 }
 
+// TestLongestNames: a network has at most 255 bytes, a container ID 128.
+func TestLongestNames(t *testing.T) {
+	for over, accepted := range []bool{true, false} {
+		stdin := conf(`"ipam":{"subnet":"10.0.0.0/24"},"name":"` + strings.Repeat("n", 255+over) + `"`)
+		if _, err := addRequest(stdin, ""); (err == nil) != accepted {
+			t.Errorf("a network name of %d bytes: %v", 255+over, err)
+		}
+		c, err := loadConfig(conf(`"ipam":{"subnet":"10.0.0.0/24"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		args := &skel.CmdArgs{ContainerID: strings.Repeat("c", 128+over), IfName: "eth0"}
+		if _, err := c.request(args); (err == nil) != accepted {
+			t.Errorf("a container ID of %d bytes: %v", 128+over, err)
+		}
+	}
+}
+
 func TestOldVersionsHaveOneAddressPerFamily(t *testing.T) {
 	const two = `"name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.0.1.0/24"}]]}}`
 	const dual = `"name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64"}]]}}`
@@ -284,23 +302,6 @@ func TestPoolWithoutAWorkingDirectory(t *testing.T) {
 	got, err := addRequest(conf(`"ipam":{"subnet":"10.0.0.0/24","dataDir":"pools"}`), "")
 	if err == nil || !strings.Contains(err.Error(), "want an absolute path") {
 		t.Errorf("%+v, %v", got.Pool, err)
-	}
-}
-
-// Whatever is read of a configuration without an ipam section, it is not valid and empty.
-func TestWithoutASection(t *testing.T) {
-	c, err := loadConfig(conf(`"ipam":null`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, read := range map[string]func() (any, error){
-		"pool":   func() (any, error) { return c.pool() },
-		"sets":   func() (any, error) { return c.sets() },
-		"extras": func() (any, error) { return c.extras() },
-	} {
-		if got, err := read(); err == nil || !strings.Contains(err.Error(), "ipam: missing") {
-			t.Errorf("%s: %+v, %v", name, got, err)
-		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -255,10 +256,11 @@ func TestAddValidatesBeforeItAssigns(t *testing.T) {
 
 	r := &recorder{result: dualStack}
 	p, _, _ := plugin(r)
-	p.NetnsOverride = "TRUE"
 	own := change(func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" })
-	if err := p.Add(own); err != nil {
-		t.Errorf("the plugin's own namespace with CNI_NETNS_OVERRIDE: %v", err)
+	for _, p.NetnsOverride = range []string{"1", "true", "TRUE"} {
+		if err := p.Add(own); err != nil {
+			t.Errorf("the plugin's own namespace with CNI_NETNS_OVERRIDE=%s: %v", p.NetnsOverride, err)
+		}
 	}
 }
 
@@ -369,6 +371,11 @@ func TestDelUsesValidFields(t *testing.T) {
 	}{
 		{"all of it", string(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24"}`)), net,
 			[]string{"10.0.0.1-10.0.0.254"}},
+		{"the pool and the ranges, if a policy is invalid",
+			string(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24","maxHeldShare":7}`)), net,
+			[]string{"10.0.0.1-10.0.0.254"}},
+		{"nothing, if the directory is invalid", string(conf(`"ipam":{"dataDir":5,"subnet":"10.0.0.0/24"}`)),
+			lease.Pool{}, []string{}},
 		{"the pool, if the ranges are invalid",
 			string(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24","ranges":[[]]}`)), net, []string{}},
 		{"nothing, without ipam", string(conf(`"type":"bridge"`)), lease.Pool{}, []string{}},
@@ -524,12 +531,17 @@ func TestEveryVerbSurvivesAPanic(t *testing.T) {
 	stdin := conf(`"ipam":{"subnet":"10.0.0.0/24"},"cni.dev/valid-attachments":null`)
 	for verb, want := range map[string]uint{verbAdd: 11, verbDel: 11, verbCheck: 11, verbGC: 11, verbStatus: 50} {
 		p, stdout, stderr := plugin(&recorder{panics: true})
+		var logged []store.Call
+		p.LogCall = func(c store.Call) { logged = append(logged, c) }
 		funcs := p.Funcs()
 		call := map[string]func(*skel.CmdArgs) error{verbAdd: funcs.Add, verbDel: funcs.Del, verbCheck: funcs.Check,
 			verbGC: funcs.GC, verbStatus: funcs.Status}[verb]
 		err := call(addArgs(stdin, ""))
 		if code(t, err) != want || stdout.Len() > 0 {
 			t.Errorf("%s: error %v, printed %q; want code %d", verb, err, stdout, want)
+		}
+		if len(logged) != 1 || logged[0].Verb != verb || logged[0].Result != strconv.FormatUint(uint64(want), 10) {
+			t.Errorf("%s: logged %+v", verb, logged)
 		}
 		if !strings.Contains(stderr.String(), "panicked") || !strings.Contains(stderr.String(), "plugin_test.go") {
 			t.Errorf("%s: stderr %.200q has no stack", verb, stderr)
