@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -77,17 +75,9 @@ func WithAnnotations(name string, content []byte) ([]byte, error) {
 // file. Its extension determines whether the content is a list. Parse does not read the files of
 // plugins that the list refers to.
 func Parse(name string, content []byte) (File, error) {
-	dir, err := os.MkdirTemp("", "leasehold-conf-")
-	if err != nil {
-		return File{}, err
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, filepath.Base(name))
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		return File{}, err
-	}
-	f := readFile(path)
-	return f, errors.Join(f.Invalid, f.Unread)
+	f, _ := parseFile(name, content)
+	f.needPlugins()
+	return f, f.Invalid
 }
 
 // NamesLeasehold reports whether a configuration names leasehold, as an IPAM plugin or as a plugin

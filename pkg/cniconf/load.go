@@ -124,21 +124,31 @@ func fileNames(dir string, extensions []string) ([]string, error) {
 
 // readFile reads and parses one configuration file. Errors are in the result.
 func readFile(path string) File {
-	f := File{Path: path}
 	content, changed, err := files.ReadLinked(path)
 	switch {
 	case files.IsMissing(err):
-		f.Invalid = fmt.Errorf("%s is a link to a file that does not exist, or was removed", path)
-		return f
+		return File{Path: path,
+			Invalid: fmt.Errorf("%s is a link to a file that does not exist, or was removed", path)}
 	case err != nil:
-		f.Unread = fmt.Errorf("reading a configuration: %w", err)
-		return f
+		return File{Path: path, Unread: fmt.Errorf("reading a configuration: %w", err)}
 	}
-	f.Changed, f.Digest = changed, sha256.Sum256(content)
+	f, separate := parseFile(path, content)
+	f.Changed = changed
+	if separate {
+		f.addSeparate()
+	}
+	f.needPlugins()
+	return f
+}
+
+// parseFile parses the content of a configuration file. separate reports whether plugins of the
+// list may have files of their own.
+func parseFile(path string, content []byte) (f File, separate bool) {
+	f = File{Path: path, Digest: sha256.Sum256(content)}
 	list, err := parse(path, content)
 	if err != nil {
 		f.Invalid = err
-		return f
+		return f, false
 	}
 	f.Network = list.Name
 	pointer := "/plugins/%d"
@@ -148,13 +158,14 @@ func readFile(path string) File {
 	for i, entry := range list.Plugins {
 		f.Plugins = append(f.Plugins, plugin(entry.Bytes, path, pointerTo(pointer, i)))
 	}
-	if !list.LoadOnlyInlinedPlugins && pointer != "" {
-		f.addSeparate()
-	}
+	return f, !list.LoadOnlyInlinedPlugins && pointer != ""
+}
+
+// needPlugins sets Invalid if the file has no plugins.
+func (f *File) needPlugins() {
 	if len(f.Plugins) == 0 && f.Invalid == nil && f.Unread == nil {
 		f.Invalid = errors.New(`it has no "plugins"`)
 	}
-	return f
 }
 
 // parse parses a configuration with libcni, as runtimes do. A file whose name does not end in
