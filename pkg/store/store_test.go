@@ -21,7 +21,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	berrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
@@ -99,59 +98,6 @@ func fresh(addr, pod, container string) lease.Lease {
 }
 
 func put(tx *Tx, l lease.Lease) error { return tx.Put(l.Pool, l.Address, l) }
-
-func TestIndexes(t *testing.T) {
-	s := open(t)
-	bound := fresh("10.0.0.5", "db-0", "c1")
-	held, err := lease.Apply(fresh("10.0.0.6", "db-1", "c2"), lease.Release{Holder: fresh("10.0.0.6", "", "c2").Holder},
-		t0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, bound), put(tx, held)) })
-	view(t, s, func(tx *Tx) {
-		if l, err := tx.Get(testPool, bound.Address); err != nil || l.Name != "db-0" {
-			t.Errorf("by address: %+v, %v", l, err)
-		}
-		if l, _ := tx.ByHolder("c1", "eth0"); len(l) != 1 || l[0].Address != bound.Address {
-			t.Errorf("by holder: %+v", l)
-		}
-		if l, _ := tx.ByHolder("c2", "eth0"); len(l) != 0 {
-			t.Errorf("a released holder still has %+v", l)
-		}
-		if l, _ := tx.ByKey(held.Key()); len(l) != 1 || l[0].Address != held.Address {
-			t.Errorf("by key: %+v", l)
-		}
-		if l := tx.Ending(testPool, 9); len(l) != 1 || l[0].Address != held.Address {
-			t.Errorf("by end: %+v", l)
-		}
-		if c := tx.Counts(testPool, "set1"); c != (Counts{Bound: 1, Firm: 1}) {
-			t.Errorf("counts %+v", c)
-		}
-	})
-	update(t, s, func(tx *Tx) error { return tx.Put(testPool, held.Address, lease.Lease{}) })
-	view(t, s, func(tx *Tx) {
-		if l, _ := tx.ByKey(held.Key()); len(l) != 0 || tx.Len() != 1 {
-			t.Errorf("found after its removal: %+v", l)
-		}
-	})
-}
-
-// A key that is a prefix of another does not match it.
-func TestKeyPrefixes(t *testing.T) {
-	s := open(t)
-	update(t, s, func(tx *Tx) error {
-		return errors.Join(put(tx, fresh("10.0.0.5", "db-1", "c1")), put(tx, fresh("10.0.0.6", "db-10", "c10")))
-	})
-	view(t, s, func(tx *Tx) {
-		if l, _ := tx.ByKey(fresh("10.0.0.5", "db-1", "c1").Key()); len(l) != 1 {
-			t.Errorf("db-1 has %d leases", len(l))
-		}
-		if l, _ := tx.ByHolder("c1", "eth0"); len(l) != 1 {
-			t.Errorf("c1 has %d leases", len(l))
-		}
-	})
-}
 
 func TestErrorRollsBack(t *testing.T) {
 	s := open(t)
@@ -268,47 +214,6 @@ func TestCheckAllowsAShortHoldBesideANewLease(t *testing.T) {
 		}
 	})
 	update(t, s, func(tx *Tx) error { return tx.Put(other.Pool, other.Address, held) })
-}
-
-func TestProvePagesNeedsWholePages(t *testing.T) {
-	for _, n := range []int{0, 1, pageSize, 2*pageSize - 1, 2 * pageSize} {
-		if err := provePages(make([]byte, n)); err == nil {
-			t.Errorf("%d bytes are a store", n)
-		}
-	}
-}
-
-// TestIsAt replaces and closes the file that a path led to.
-func TestIsAt(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "file")
-	write := func() {
-		t.Helper()
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !isAt(f, path) {
-		t.Error("false for the file that was just opened")
-	}
-	if err := os.Rename(path, path+".old"); err != nil {
-		t.Fatal(err)
-	}
-	if isAt(f, path) {
-		t.Error("true for a path without a file")
-	}
-	write()
-	if isAt(f, path) || !isAt(f, path+".old") {
-		t.Error("wrong after the file was renamed and another created")
-	}
-	f.Close()
-	if isAt(f, path+".old") {
-		t.Error("true for a closed file")
-	}
 }
 
 func TestJournalEntryRoundTrip(t *testing.T) {
@@ -495,25 +400,6 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// What is left of a call's time for bbolt's own lock: at least so much that bbolt makes an attempt.
-func TestRemaining(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		if got := remaining(t.Context()); got != MaxWait {
-			t.Errorf("without a deadline: %s", got)
-		}
-		for left, want := range map[time.Duration]time.Duration{
-			time.Second: time.Second, time.Minute: time.Minute, time.Millisecond: 60 * time.Millisecond,
-			-time.Second: 60 * time.Millisecond,
-		} {
-			ctx, cancel := context.WithTimeout(t.Context(), left)
-			if got := remaining(ctx); got != want {
-				t.Errorf("%s left: %s, want %s", left, got, want)
-			}
-			cancel()
-		}
-	})
-}
-
 // Pools are in the order of their directories, and then of their networks.
 func TestPools(t *testing.T) {
 	s := open(t)
@@ -612,40 +498,6 @@ func TestDamagedRecordDoesNotAffectOthers(t *testing.T) {
 	})
 	// Writing it again repairs it, as the check at the end of the test verifies.
 	update(t, s, func(tx *Tx) error { return put(tx, bad) })
-}
-
-func TestInRange(t *testing.T) {
-	s := open(t)
-	addrs := []string{"10.0.0.2", "10.0.0.3", "10.0.0.9", "10.0.1.0", "fd00::3"}
-	update(t, s, func(tx *Tx) error {
-		for i, addr := range addrs {
-			if err := put(tx, fresh(addr, fmt.Sprint("pod-", i), fmt.Sprint("c", i))); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	view(t, s, func(tx *Tx) {
-		for _, r := range []struct{ lo, hi, want string }{
-			{"10.0.0.2", "10.0.0.2", "[10.0.0.2]"},
-			{"10.0.0.3", "10.0.0.9", "[10.0.0.3 10.0.0.9]"},
-			{"10.0.0.4", "10.0.0.8", "[]"},
-			{"10.0.0.10", "10.255.255.255", "[10.0.1.0]"},
-			{"fd00::", "fd00::ff", "[fd00::3]"},
-		} {
-			found := []string{}
-			for _, l := range tx.InRange(testPool, netip.MustParseAddr(r.lo), netip.MustParseAddr(r.hi)) {
-				found = append(found, l.Address.String())
-			}
-			if got := fmt.Sprint(found); got != r.want {
-				t.Errorf("from %s to %s: %s, want %s", r.lo, r.hi, got, r.want)
-			}
-		}
-		other := lease.Pool{Network: "other"}
-		if found := tx.InRange(other, netip.IPv4Unspecified(), netip.MustParseAddr("255.0.0.0")); found != nil {
-			t.Errorf("of a pool that is not known: %v", found)
-		}
-	})
 }
 
 // A pool with another number or name would seem to have no leases, and its addresses would be free.
@@ -1063,52 +915,6 @@ func TestTheRunDirectoryCannotBeCreated(t *testing.T) {
 	err := New(Dirs{State: filepath.Join(dir, "state"), Run: run}).Update(t.Context(), func(*Tx) error { return nil })
 	if !errors.Is(err, ErrIO) || !errors.As(err, &failed) || failed.Op != "mkdir" {
 		t.Errorf("error %v; want that of mkdir", err)
-	}
-}
-
-func TestOpenError(t *testing.T) {
-	for _, tt := range []struct{ err, want error }{
-		{berrors.ErrTimeout, ErrBusy},
-		{&fs.PathError{Op: "open", Path: "leases.db", Err: syscall.EIO}, ErrIO},
-		{berrors.ErrInvalid, ErrLost},
-	} {
-		if got := openError(tt.err); got != tt.want {
-			t.Errorf("%v: got %v, want %v", tt.err, got, tt.want)
-		}
-	}
-}
-
-func TestTotals(t *testing.T) {
-	s := open(t)
-	other := lease.Pool{DataDir: "/other", Network: testPool.Network}
-	update(t, s, func(tx *Tx) error {
-		a, b := fresh("10.0.0.5", "db-0", "c1"), fresh("10.0.0.6", "db-1", "c2")
-		b.Pool = other
-		return errors.Join(put(tx, a), put(tx, b))
-	})
-	view(t, s, func(tx *Tx) {
-		if got := tx.Totals(); len(got) != 1 || got[testPool.Network] != (Counts{Bound: 2}) {
-			t.Errorf("totals %+v", got)
-		}
-	})
-}
-
-func TestBootIsStored(t *testing.T) {
-	s := open(t)
-	for _, want := range []string{"", "boot-1", "boot-2"} {
-		err := s.Update(t.Context(), func(tx *Tx) error { return tx.SetBoot(want) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = s.View(t.Context(), func(tx *Tx) error {
-			if got := tx.Boot(); got != want {
-				t.Errorf("boot %q, want %q", got, want)
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
