@@ -268,7 +268,6 @@ func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name str
 			ofName := func(l lease.Lease) bool {
 				return !l.Superseded && l.Namespace == namespace && l.Reservation == name
 			}
-			query("by reservation", func() ([]lease.Lease, error) { return tx.ByReservation(namespace, name) }, ofName)
 			for _, ifName := range []string{"eth0", "eth1"} {
 				key := lease.Key{Pool: p, Namespace: namespace, Reservation: name, IfName: ifName}
 				query("by named key", func() ([]lease.Lease, error) { return tx.ByKey(key) },

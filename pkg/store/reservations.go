@@ -117,9 +117,3 @@ func reservationSegment(name string) string { return "@" + name }
 
 // HasNames reports whether the store has or had a named lease or a PodReservation.
 func (tx *Tx) HasNames() bool { return tx.bucket(bucketReservations) != nil }
-
-// ByReservation returns the bound and held leases of a reservation name, in all pools and on all
-// interfaces.
-func (tx *Tx) ByReservation(namespace, reservation string) ([]lease.Lease, error) {
-	return tx.ByPod(namespace, reservationSegment(reservation))
-}
