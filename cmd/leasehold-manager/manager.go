@@ -34,9 +34,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// webhookConfigurations are those whose caBundle the manager sets.
-var webhookConfigurations = []string{wellknown.ManagerName}
-
 func run(ctx context.Context, o options, version string) error {
 	log := logger(o)
 	ctrl.SetLogger(log)
@@ -52,10 +49,9 @@ func run(ctx context.Context, o options, version string) error {
 	config.QPS = -1
 
 	certOptions := certs.Options{
-		Secret:   types.NamespacedName{Namespace: o.namespace, Name: wellknown.ManagerName},
-		Service:  wellknown.ManagerName,
-		Mutating: webhookConfigurations,
-		Dir:      o.certDir,
+		Secret:  types.NamespacedName{Namespace: o.namespace, Name: wellknown.ManagerName},
+		Service: wellknown.ManagerName,
+		Dir:     o.certDir,
 	}
 	certificate := certs.New(certOptions.Dir)
 	mgr, err := newManager(config, o, certOptions, certificate, log)
@@ -82,7 +78,7 @@ func run(ctx context.Context, o options, version string) error {
 		return err
 	}
 	for _, part := range o.features {
-		if err := part.Setup(ctx, mgr, o.namespace); err != nil {
+		if err := part.Setup(ctx, mgr); err != nil {
 			return err
 		}
 	}

@@ -30,8 +30,8 @@ const (
 type feature interface {
 	// Validate checks the values of the flags.
 	Validate() error
-	// Setup adds webhooks and controllers to a manager in that namespace.
-	Setup(ctx context.Context, mgr manager.Manager, namespace string) error
+	// Setup adds webhooks and controllers to a manager.
+	Setup(ctx context.Context, mgr manager.Manager) error
 }
 
 // features defines the features' flags. Without its line here a package is not part of the manager.

@@ -13,8 +13,7 @@ const (
 	managerName   = "leasehold-manager"
 	uninstallName = "leasehold-uninstall"
 	partOf        = "app.kubernetes.io/part-of=leasehold"
-	managedBy     = "app.kubernetes.io/managed-by=leasehold" // the label of CRDs that the manager has created
-	installerName = "install"                                // the init container of the agent's DaemonSet
+	installerName = "install" // the init container of the agent's DaemonSet
 )
 
 // The resources of leasehold's cluster-scoped objects, except for CRDs.
@@ -148,7 +147,7 @@ func (k *cluster) removeObjects(ctx context.Context, crds bool) error {
 		k.step("the CRDs and their objects are left; --crds removes them")
 		return nil
 	}
-	return errors.Join(k.Delete(ctx, "crd", "-l", partOf, k.limit()), k.Delete(ctx, "crd", "-l", managedBy, k.limit()))
+	return k.Delete(ctx, "crd", "-l", partOf, k.limit())
 }
 
 // stopManager scales the manager to zero and waits until its pods are deleted.

@@ -126,7 +126,6 @@ var policies = map[string]string{
 	"leasehold-former-modes":                "policies/annotations.yaml",
 	"leasehold-generated-names":             "policies/annotations.yaml",
 	"leasehold-manager":                     "policies/manager.yaml",
-	"leasehold-manager-crd":                 "policies/manager-objects.yaml",
 	"leasehold-manager-events":              "policies/manager-objects.yaml",
 	"leasehold-manager-lease":               "policies/manager-objects.yaml",
 	"leasehold-manager-pools":               "policies/manager-objects.yaml",

@@ -61,7 +61,7 @@ func platforms(t *testing.T) []string {
 func render(namespace, kubeVersion string, values map[string]any) (*release.Release, error) {
 	install := action.NewInstall(action.NewConfiguration())
 	install.DryRunStrategy = action.DryRunClient
-	install.ReleaseName, install.Namespace = "leasehold", namespace
+	install.ReleaseName, install.Namespace, install.IncludeCRDs = "leasehold", namespace, true
 	version, err := common.ParseKubeVersion(kubeVersion)
 	if err != nil {
 		return nil, err

@@ -31,10 +31,9 @@ import (
 
 // Options names the API objects and the directory that have to do with the certificate.
 type Options struct {
-	Secret   types.NamespacedName // must exist; may have no data
-	Service  string               // name of the webhooks' Service, which is in the namespace of the Secret
-	Mutating []string             // MutatingWebhookConfigurations to write the CA into; Ready fails until all exist
-	Dir      string               // a writable directory for the certificate; the private key is not written
+	Secret  types.NamespacedName // must exist; may have no data
+	Service string               // name of the webhooks' Service, which is in the namespace of the Secret
+	Dir     string               // a writable directory for the certificate; the private key is not written
 }
 
 // DNSName returns the DNS name under which the API server calls the Service.
@@ -113,10 +112,6 @@ func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o Options) e
 	if err != nil {
 		return err
 	}
-	var hooks []rotator.WebhookInfo
-	for _, name := range o.Mutating {
-		hooks = append(hooks, rotator.WebhookInfo{Name: name, Type: rotator.Mutating})
-	}
 	return rotator.AddRotator(byName{mgr}, &rotator.CertRotator{
 		SecretKey:      o.Secret,
 		CertDir:        c.dir,
@@ -124,7 +119,7 @@ func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o Options) e
 		CAOrganization: "leasehold",
 		DNSName:        o.DNSName(),
 		IsReady:        c.ready,
-		Webhooks:       hooks,
+		Webhooks:       []rotator.WebhookInfo{{Name: wellknown.ManagerName, Type: rotator.Mutating}},
 		FieldOwner:     "leasehold-manager",
 	})
 }

@@ -134,7 +134,8 @@ func TestSelectsByName(t *testing.T) {
 		response.Body.Close()
 	}
 	want := []string{"/api/v1/namespaces/a/secrets metadata.name=leasehold-manager true",
-		"/apis/b/v1/mutatingwebhookconfigurations metadata.name=leasehold-manager ", "/api/v1/nodes  "}
+		"/apis/b/v1/mutatingwebhookconfigurations metadata.name=leasehold-manager ",
+		"/api/v1/nodes  "}
 	if !slices.Equal(got, want) {
 		t.Errorf("requests %q, want %q", got, want)
 	}

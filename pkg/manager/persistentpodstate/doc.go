@@ -7,15 +7,12 @@
 // modify a new pod), generate (whether the annotations of a workload require a PersistentPodState),
 // Normalize (in the API package) and validate. The other parts call them:
 //
-//	clusterView  informers, and the history of pods and nodes; enqueues what has to be reconciled
-//	             (all replicas)
-//	recorder     writes the status of PersistentPodStates, and deletes pods that wait for a node
-//	             that is gone (leader)
-//	generator    creates PersistentPodStates from the annotations of workloads (leader)
-//	installer    creates the CRD and fills the webhook configurations, unless Kruise serves
-//	             PersistentPodStates itself (leader)
+//	clusterView  informers, and the history of pods and nodes (all replicas)
 //	hooks        the webhooks (all replicas)
+//	role         whether leasehold or Kruise serves PersistentPodStates (all replicas)
+//	reconciler   creates PersistentPodStates from the annotations of workloads, writes their status,
+//	             and deletes pods that wait for a node that is gone (leader)
 //
-// The manager's main package calls this package in one line. No other package imports it, except
-// for tests.
+// The CRD and the webhook configurations are in the manifests. The manager's main package calls
+// this package in one line. No other package imports it, except for tests.
 package persistentpodstate

@@ -38,8 +38,7 @@ func FuzzObject(f *testing.F) {
 			return r
 		}
 		req := request(object, old)
-		(&validator{view: viewOf(), kinds: builtIn}).Handle(t.Context(), req)
-		normalizer{}.Handle(t.Context(), req)
+		objects(viewOf()).Handle(t.Context(), req)
 		var o pps.PersistentPodState
 		if json.Unmarshal(object, &o) != nil || o.Spec.Normalize(nil) != nil {
 			return
@@ -47,7 +46,7 @@ func FuzzObject(f *testing.F) {
 		o.Namespace, o.Spec.TargetRef = "ns", state().Spec.TargetRef
 		v := viewOf(&o)
 		panics := testutil.ToFloat64(metrics.WebhookPanics)
-		w := &podWebhook{view: v, releaseGone: true, log: logr.Discard()}
+		w := &podWebhook{view: v, role: serves(), log: logr.Discard()}
 		if r := w.handler().Handle(t.Context(), request(pod, nil)); !r.Allowed {
 			t.Errorf("pod %s is refused: %+v", pod, r.Result)
 		}

@@ -1,7 +1,10 @@
 package persistentpodstate
 
 import (
+	"cmp"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,50 +21,20 @@ import (
 // podHistory is what this replica has observed of the successive pods with one name.
 type podHistory struct {
 	// Pod is the existing pod, nil if there is none. It may be terminating.
-	Pod *observation
-	// Ready is the last observation of a pod that was Ready at that time, nil if none was. The pod
-	// may have been deleted since.
-	Ready *observation
-	// Last is the last observation of a pod that had an address. If no pod with the name ever had
-	// an address, it is the last observation of a pod that was scheduled to a node. It is nil if no
-	// pod was scheduled.
-	Last *observation
+	Pod *podView
+	// Ready is the last view of a pod that was Ready at that time, nil if none was. The pod may
+	// have been deleted since.
+	Ready *podView
+	// Last is the last view of a pod that had an address. If no pod with the name ever had an
+	// address, it is the last view of a pod that was scheduled to a node. It is nil if no pod was
+	// scheduled.
+	Last *podView
 
 	deletedAt time.Time // zero while the pod exists
 }
 
 // Exists reports whether a pod with the name exists.
 func (s podHistory) Exists() bool { return s.Pod != nil }
-
-// observation is the state of a pod at one moment.
-type observation struct {
-	UID             types.UID
-	ResourceVersion string
-	Owner           types.UID // UID of the workload that controls the pod
-	Created         time.Time
-	Terminating     bool
-	Node            string            // "" while the pod is not scheduled
-	Hostname        string            // the hostname that Inject added to its node selector, "" if none
-	Patience        lease.Window      // see patienceOf
-	Annotations     map[string]string // see podViewOf
-	// TooLong reports whether the annotations that a PersistentPodState names have more than
-	// maxRecorded bytes, so that Annotations does not have them.
-	TooLong bool
-	stage   stage
-}
-
-// maxRecorded is how many bytes of annotations are recorded of a pod, at most.
-const maxRecorded = 4 << 10
-
-// stage is how far the start of a pod has progressed. A later stage has a higher value.
-type stage int
-
-const (
-	waiting  stage = iota // not scheduled
-	assigned              // scheduled to a node
-	started               // has an address
-	ready
-)
 
 // history has the histories of the pods of all workloads, in the memory of this replica. The
 // recorded status of a PersistentPodState is not sufficient, because a pod may be deleted before
@@ -74,39 +47,39 @@ type history struct {
 // newHistory returns an empty history.
 func newHistory() *history { return &history{pods: map[targetKey]map[string]*podHistory{}} }
 
-// Observe adds an observation of a pod.
-func (s *history) Observe(target targetKey, pod string, seen *observation) {
+// Observe adds a view of a pod.
+func (s *history) Observe(p *podView) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	byName := s.pods[target]
+	byName := s.pods[p.target]
 	if byName == nil {
 		byName = map[string]*podHistory{}
-		s.pods[target] = byName
+		s.pods[p.target] = byName
 	}
-	h := byName[pod]
+	h := byName[p.name]
 	if h == nil {
 		h = &podHistory{}
-		byName[pod] = h
+		byName[p.name] = h
 	}
-	h.Pod, h.deletedAt = seen, time.Time{}
-	if seen.stage == ready {
-		h.Ready = seen
+	h.Pod, h.deletedAt = p, time.Time{}
+	if p.stage == ready {
+		h.Ready = p
 	}
-	if seen.stage >= started || seen.stage == assigned && (h.Last == nil || h.Last.stage == assigned) {
-		h.Last = seen
+	if p.stage >= started || p.stage == assigned && (h.Last == nil || h.Last.stage == assigned) {
+		h.Last = p
 	}
 }
 
-// Deleted records that the pod with the given UID was deleted, or no longer belongs to the
-// workload. It has no effect if a newer pod with the name was observed already. If no pod with the
-// name was ever scheduled, there is nothing to remember: anybody may create and delete such pods.
-func (s *history) Deleted(target targetKey, pod string, uid types.UID, now time.Time) {
+// Deleted records that a pod was deleted, or no longer belongs to the workload. It has no effect if
+// a newer pod with the name was observed already. If no pod with the name was ever scheduled, there
+// is nothing to remember: anybody may create and delete such pods.
+func (s *history) Deleted(p *podView, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.pods[target][pod]; h != nil && h.Pod != nil && h.Pod.UID == uid {
+	if h := s.pods[p.target][p.name]; h != nil && h.Pod != nil && h.Pod.UID == p.UID {
 		h.Pod, h.deletedAt = nil, now
 		if h.Last == nil {
-			delete(s.pods[target], pod)
+			delete(s.pods[p.target], p.name)
 		}
 	}
 }
@@ -124,7 +97,7 @@ func (s *history) Pods(t targetKey) map[string]podHistory {
 
 // Last returns podHistory.Last of the pods with a name if that pod was controlled by the workload
 // with the UID owner, else nil.
-func (s *history) Last(t targetKey, owner types.UID, pod string) *observation {
+func (s *history) Last(t targetKey, owner types.UID, pod string) *podView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h := s.pods[t][pod]; h != nil && h.Last != nil && h.Last.Owner == owner {
@@ -139,23 +112,6 @@ func (s *history) Prune(t targetKey, expected func(pod string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.pods[t], func(pod string, h *podHistory) bool { return !h.Exists() && !expected(pod) })
-}
-
-// Waiting returns the workloads that have a pod that is not scheduled and requires the given
-// hostname, because Inject added the hostname.
-func (s *history) Waiting(hostname string) []targetKey {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var targets []targetKey
-	for target, byName := range s.pods {
-		for _, h := range byName {
-			if h.Exists() && h.Pod.stage == waiting && h.Pod.Hostname == hostname {
-				targets = append(targets, target)
-				break
-			}
-		}
-	}
-	return targets
 }
 
 // Expire removes the histories of pods that were deleted before the given time. By then their state
@@ -173,17 +129,36 @@ func (s *history) Expire(before time.Time) {
 
 // A podView is the part of a workload's pod that the informer keeps.
 type podView struct {
-	target targetKey
-	name   string
-	seen   *observation
+	target          targetKey
+	name            string
+	UID             types.UID
+	ResourceVersion string
+	Owner           types.UID // UID of the workload that controls the pod
+	Created         time.Time
+	Terminating     bool
+	Node            string            // "" while the pod is not scheduled
+	Hostname        string            // the hostname that Inject added to its node selector, "" if none
+	Patience        lease.Window      // see patienceOf
+	Object          string            // pps.AnnotationInjected
+	Reason          string            // the start of annotationReason
+	Annotations     map[string]string // see keptAnnotations
+	TooLong         bool              // see keptAnnotations
+	stage           stage
 }
 
+// stage is how far the start of a pod has progressed. A later stage has a higher value.
+type stage int
+
+const (
+	waiting  stage = iota // not scheduled
+	assigned              // scheduled to a node
+	started               // has an address
+	ready
+)
+
 // podViewOf returns the podView of a pod. It returns nil if no workload of the given kinds controls
-// the pod.
-//
-// The view has the annotations with the keys that keys returns for the workload, and the start of
-// those that the recorder reads.
-func podViewOf(pod *corev1.Pod, kinds kindList, keys func(targetKey) []string) *podView {
+// the pod. named returns the keys of the annotations that are recorded of a workload's pods.
+func podViewOf(pod *corev1.Pod, kinds kindList, named func(targetKey) []string) *podView {
 	target, owner := ownerTarget(pod)
 	if owner == nil || len(owner.Name) > informer.MaxName || len(owner.UID) > informer.MaxUID {
 		return nil // the API server does not limit the texts of an owner reference
@@ -193,21 +168,10 @@ func podViewOf(pod *corev1.Pod, kinds kindList, keys func(targetKey) []string) *
 		return nil
 	}
 	target.Kind = kind.GroupKind() // the other one is a part of the reference's text
-	annotations := pick(pod.Annotations, keys(target))
-	tooLong := bytesIn(annotations) > maxRecorded
-	if tooLong {
-		annotations = nil
-	}
-	for key, limit := range map[string]int{pps.AnnotationInjected: informer.MaxName,
-		annotationReason: informer.MaxNote} {
-		if value, found := pod.Annotations[key]; found {
-			if annotations == nil {
-				annotations = map[string]string{}
-			}
-			annotations[key] = informer.Cut(value, limit)
-		}
-	}
-	return &podView{target, pod.Name, &observation{
+	kept, tooLong := keptAnnotations(pod.Annotations, named(target))
+	return &podView{
+		target:          target,
+		name:            pod.Name,
 		UID:             pod.UID,
 		ResourceVersion: pod.ResourceVersion,
 		Owner:           owner.UID,
@@ -216,10 +180,41 @@ func podViewOf(pod *corev1.Pod, kinds kindList, keys func(targetKey) []string) *
 		Node:            pod.Spec.NodeName,
 		Hostname:        injectedHostname(pod),
 		Patience:        patienceOf(pod.Annotations),
-		Annotations:     annotations,
+		Object:          informer.Short(pod.Annotations[pps.AnnotationInjected], informer.MaxName),
+		Reason:          informer.Cut(pod.Annotations[annotationReason], informer.MaxNote),
+		Annotations:     kept,
 		TooLong:         tooLong,
 		stage:           stageOf(pod),
-	}}
+	}
+}
+
+// maxRecorded is how many bytes of annotations are recorded of a pod, at most.
+const maxRecorded = 4 << 10
+
+// keptAnnotations returns the annotations of a pod that may be recorded. These are the named ones,
+// and of the others, which a PersistentPodState may name later, the shortest, with at most
+// maxRecorded bytes together. tooLong reports whether the named ones are longer than that: then
+// none of them is recorded.
+func keptAnnotations(all map[string]string, named []string) (kept map[string]string, tooLong bool) {
+	kept = pick(all, named)
+	if bytesIn(kept) > maxRecorded {
+		return nil, true
+	}
+	others, left := maps.Clone(all), maxRecorded-bytesIn(kept)
+	maps.DeleteFunc(others, func(key, _ string) bool { return has(kept, key) })
+	size := func(key string) int { return len(key) + len(all[key]) }
+	for _, key := range slices.SortedFunc(maps.Keys(others), func(a, b string) int {
+		return cmp.Or(size(a)-size(b), strings.Compare(a, b))
+	}) {
+		if left -= size(key); left < 0 {
+			break
+		}
+		if kept == nil {
+			kept = map[string]string{}
+		}
+		kept[key] = all[key]
+	}
+	return kept, false
 }
 
 // injectedHostname returns the hostname that Inject added to the node selector of a pod. It returns

@@ -21,18 +21,18 @@ import (
 // former node labels, and an annotation explains why.
 type podWebhook struct {
 	view *clusterView
-	// releaseGone reports whether a pod whose former node is gone from the cluster does not require
-	// the hostname of that node (see Inject). It is false with --pps-keep-gone.
-	releaseGone bool
-	grace       time.Duration // how long a node that was removed counts as present
-	log         logr.Logger
+	role *role
+	log  logr.Logger
 }
 
 func (w *podWebhook) handler() admission.Handler { return podwebhook.Pods(w.log, w.change) }
 
 // change modifies a pod. It never returns an error, so that the pod also gets what Reset changed.
-func (w *podWebhook) change(ctx context.Context, req admission.Request, pod *corev1.Pod) error {
-	if err := w.inject(ctx, req.Namespace, pod, Reset(pod)); err != nil {
+func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev1.Pod) error {
+	if !w.role.serves() {
+		return nil
+	}
+	if err := w.inject(req.Namespace, pod, Reset(pod)); err != nil {
 		w.log.Error(err, "admitting a pod without its former topology", "pod", req.Namespace+"/"+pod.Name)
 		annotate(pod, annotationReason, "lookup failed: "+err.Error())
 	}
@@ -42,7 +42,7 @@ func (w *podWebhook) change(ctx context.Context, req admission.Request, pod *cor
 // inject looks up the former node of a pod, and modifies the pod with Inject. It does nothing if no
 // PersistentPodState applies to the pod, or nothing is known of a predecessor. required is what
 // Reset returned.
-func (w *podWebhook) inject(ctx context.Context, namespace string, pod *corev1.Pod, required map[string]string) error {
+func (w *podWebhook) inject(namespace string, pod *corev1.Pod, required map[string]string) error {
 	target, owner := ownerTarget(pod)
 	target.Namespace = namespace // it may not be set in the pod yet
 	if owner == nil || pod.Name == "" || pod.Spec.NodeName != "" {
@@ -61,54 +61,61 @@ func (w *podWebhook) inject(ctx context.Context, namespace string, pod *corev1.P
 		o = o.DeepCopy() // the states belong to an earlier workload with the same name
 		o.Status.PodStates = nil
 	}
-	names := []string{o.Status.PodStates[pod.Name].NodeName}
-	if last != nil {
-		names = append(names, last.Node)
-	}
-	nodes, err := w.view.Nodes(ctx, names...)
-	if err != nil {
-		return err
-	}
-	former, known := findFormer(o, pod.Name, last, nodes)
+	former, known := findFormer(o, pod.Name, last, w.view.nodeLabels)
 	if !known {
 		return nil
 	}
 	former.Required = required
-	former.NodeGone = former.NodeGone && time.Since(w.view.watchingSince()) >= w.grace
-	former.GivenUp, err = w.view.isGivenUp(ctx, former.NodeName, patienceOf(pod.Annotations))
-	if err != nil {
-		return err
-	}
+	former.NodeGone = former.NodeGone && time.Since(w.view.watchingSince()) >= w.view.goneGrace
+	former.GivenUp = w.view.isGivenUp(former.NodeName, patienceOf(pod.Annotations))
 	var nodesToCheck []*corev1.Node
 	if o.Spec.RequiredPersistentTopology != nil {
-		if nodesToCheck, err = w.view.NodesToCheck(ctx, pod, former.NodeName); err != nil {
-			return err
-		}
+		nodesToCheck = w.view.nodesToCheck(pod, former.NodeName)
 	}
-	injected, reasons := Inject(pod, o, former, nodesToCheck, w.releaseGone)
+	injected, reasons := Inject(pod, o, former, nodesToCheck, !w.view.keepGone)
 	w.log.V(1).Info("topology applied", "pod", namespace+"/"+pod.Name, "object", o.Name, "node", former.NodeName,
 		"injected", injected, "reasons", reasons)
 	return nil
 }
 
-// normalizer is the mutating webhook for PersistentPodStates. It rewrites the spec to its normal
-// form, and denies what has none.
-type normalizer struct{}
+// objectWebhook is the webhook for PersistentPodStates. It rewrites the spec to its normal form,
+// and denies what has none: a target of another kind than the configured ones, a second
+// PersistentPodState with the same target, and invalid names of labels and annotations.
+type objectWebhook struct {
+	view *clusterView
+	role *role
+}
 
-func (normalizer) Handle(_ context.Context, req admission.Request) admission.Response {
+// Handle implements admission.Handler.
+func (w *objectWebhook) Handle(_ context.Context, req admission.Request) admission.Response {
 	o, old, err := decode(req)
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
+	}
+	// An object may be older than this webhook; its finalizers must stay removable.
+	if !w.role.serves() || old != nil && equality.Semantic.DeepEqual(old.Spec, o.Spec) {
+		return admission.Allowed("")
 	}
 	before, err := json.Marshal(o)
 	if err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
 	var oldSpec *pps.PersistentPodStateSpec
+	var others []string
 	if old != nil {
-		oldSpec = &old.Spec
+		oldSpec = &old.Spec // the target cannot change; of two existing ones the older is used
+	} else {
+		for _, other := range w.view.Objects(targetOf(o)) {
+			if other.Name != o.Name && other.DeletionTimestamp == nil {
+				others = append(others, other.Name)
+			}
+		}
 	}
-	if err := o.Spec.Normalize(oldSpec); err != nil {
+	err = o.Spec.Normalize(oldSpec)
+	if err == nil {
+		err = validate(o, w.view.kinds, others)
+	}
+	if err != nil {
 		return admission.Denied(err.Error())
 	}
 	after, err := json.Marshal(o)
@@ -116,37 +123,6 @@ func (normalizer) Handle(_ context.Context, req admission.Request) admission.Res
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
 	return admission.PatchResponseFromRaw(before, after)
-}
-
-// validator is the validating webhook for PersistentPodStates. It denies a target of another kind
-// than kinds, a second PersistentPodState with the same target, and invalid names of labels and
-// annotations.
-type validator struct {
-	view  *clusterView
-	kinds kindList
-}
-
-func (v *validator) Handle(_ context.Context, req admission.Request) admission.Response {
-	o, old, err := decode(req)
-	if err != nil {
-		return admission.Errored(http.StatusBadRequest, err)
-	}
-	if old != nil && equality.Semantic.DeepEqual(old.Spec, o.Spec) {
-		return admission.Allowed("") // it may be older than this webhook; its finalizers must stay removable
-	}
-	var others []string
-	for _, other := range v.view.Objects(targetOf(o)) {
-		if other.Name != o.Name && other.DeletionTimestamp == nil {
-			others = append(others, other.Name)
-		}
-	}
-	if old != nil {
-		others = nil // the target cannot change; of two existing ones the older is used
-	}
-	if err := validate(o, v.kinds, others); err != nil {
-		return admission.Denied(err.Error())
-	}
-	return admission.Allowed("")
 }
 
 // decode returns the object of a request, and its former state in old. old is nil unless the

@@ -1,11 +1,8 @@
 package persistentpodstate
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -19,13 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
 // request returns the admission request for a new object or, with an old one, for its update.
@@ -78,74 +71,15 @@ func patched[T any](t *testing.T, req admission.Request, resp admission.Response
 
 // A failed lookup does not stop a pod, and is reported in an annotation.
 func TestFailedLookupAdmitsThePod(t *testing.T) {
-	v := &clusterView{kinds: builtIn, history: newHistory(), nodesSynced: func() bool { return false }}
-	b := &podWebhook{view: v, releaseGone: true, log: logr.Discard()}
-	req := request(t, aPod("db-0"))
-	pod := patched[corev1.Pod](t, req, b.handler().Handle(t.Context(), req))
+	v := newView(&Feature{kinds: builtIn})
+	v.nodesSynced = func() bool { return false }
+	pod := v.admit(t, aPod("db-0"))
 	if why := pod.Annotations[annotationReason]; why != "lookup failed: the informers have not synced yet" {
 		t.Errorf("annotation %q", why)
 	}
 }
 
-// A pod without a name has no predecessor, and a pod with a node needs none: nothing is looked up.
-func TestPodsWithoutALookup(t *testing.T) {
-	v := &clusterView{kinds: builtIn, history: newHistory(), nodesSynced: func() bool { return false }}
-	b := &podWebhook{view: v, log: logr.Discard()}
-	for name, c := range map[string]struct {
-		change func(*corev1.Pod)
-		err    error
-	}{
-		"a pod of a set":     {func(*corev1.Pod) {}, errNotSynced},
-		"without a name":     {func(p *corev1.Pod) { p.Name, p.GenerateName = "", "db-" }, nil},
-		"on a node":          {func(p *corev1.Pod) { p.Spec.NodeName = "node1" }, nil},
-		"without a workload": {func(p *corev1.Pod) { p.OwnerReferences = nil }, nil},
-	} {
-		if err := b.inject(t.Context(), "default", aPod("db-0", c.change), nil); !errors.Is(err, c.err) {
-			t.Errorf("%s: %v, want %v", name, err, c.err)
-		}
-	}
-}
-
-// failing is an API server whose nodes cannot be read.
-type failing struct{ client.Reader }
-
-func (failing) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
-	return errors.New("a bad moment")
-}
-
-func TestUnreadableNodesAreNoGoneNodes(t *testing.T) {
-	v := viewOf(state(requires(hostname), recorded("db-0", "node1")))
-	v.nodes = failing{}
-	pod := v.admit(t, aPod("db-0"))
-	if why := pod.Annotations[annotationReason]; !strings.Contains(why,
-		"lookup failed: getting node node1: a bad moment") {
-		t.Errorf("annotation %q", why)
-	}
-	if len(pod.Spec.NodeSelector) > 0 || pod.Annotations[pps.AnnotationInjected] != "" {
-		t.Errorf("injected %v, %v", pod.Spec.NodeSelector, pod.Annotations)
-	}
-}
-
-// unlistable is a cache of nodes that can be read one by one only.
-type unlistable struct{ cluster }
-
-func (unlistable) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return errors.New("a bad moment")
-}
-
-// Labels are only required if it is known which nodes have them.
-func TestUnlistableNodes(t *testing.T) {
-	v := viewOf(state(requires(zone), recorded("db-0", "node1")))
-	v.nodes = unlistable{three()}
-	own := map[string]string{hostname: "node2"}
-	pod := v.admit(t, aPod("db-0", func(p *corev1.Pod) { p.Spec.NodeSelector = own }))
-	if why := pod.Annotations[annotationReason]; why != "lookup failed: listing nodes: a bad moment" ||
-		!maps.Equal(pod.Spec.NodeSelector, own) {
-		t.Errorf("annotation %q, node selector %v", why, pod.Spec.NodeSelector)
-	}
-}
-
-// What cannot be decoded is rejected, by both webhooks: it would be stored as it is.
+// What cannot be decoded is rejected: it would be stored as it is.
 func TestObjectsThatCannotBeDecodedAreRejected(t *testing.T) {
 	for _, object := range []string{`{"spec":5}`, "", "[]", "old"} {
 		req := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Create,
@@ -154,39 +88,17 @@ func TestObjectsThatCannotBeDecodedAreRejected(t *testing.T) {
 			req = request(t, state(), state())
 			req.OldObject.Raw = []byte(`{"spec":5}`)
 		}
-		for name, h := range map[string]admission.Handler{"validator": &validator{view: viewOf(), kinds: builtIn},
-			"normalizer": normalizer{}} {
-			if r := h.Handle(t.Context(), req); r.Allowed || r.Result.Code != 400 {
-				t.Errorf("%s, %q: %+v", name, object, r)
-			}
+		if r := objects(viewOf()).Handle(t.Context(), req); r.Allowed || r.Result.Code != 400 {
+			t.Errorf("%q: %+v", object, r)
 		}
 	}
 }
 
-// listed returns the watch of a complete list.
-func listed[O metav1.Object, V any](view func(O) V, indexes informer.Indexes[V], objects ...O) *watched[V] {
-	w := &watched[V]{Informer: informer.New(view, indexes)}
-	var list []any
-	for _, o := range objects {
-		list = append(list, o)
-	}
-	if err := w.Replace(list, ""); err != nil {
-		panic(err)
-	}
-	return w
-}
-
-// viewOf returns a view of the given objects, without an API server.
-func viewOf(objects ...*pps.PersistentPodState) *clusterView {
-	asItIs := func(o *pps.PersistentPodState) *pps.PersistentPodState { return o }
-	return &clusterView{kinds: builtIn, history: newHistory(), departed: newDepartedNodes(time.Minute), nodes: three(),
-		nodesSynced: func() bool { return true }, objects: listed(asItIs, indexes, objects...),
-		crdsGone: map[string]bool{}, workloads: map[schema.GroupKind]*watched[*workload]{},
-		outdated: workqueue.NewTyped[string]()}
-}
+// objects returns the webhook for PersistentPodStates with a view.
+func objects(v *clusterView) *objectWebhook { return &objectWebhook{view: v, role: serves()} }
 
 func TestPatchKeepsUnknownFields(t *testing.T) {
-	b := &podWebhook{view: viewOf(), log: logr.Discard()}
+	b := &podWebhook{view: viewOf(), role: serves(), log: logr.Discard()}
 	req := request(t,
 		`{"metadata":{"name":"db-0","annotations":{"`+pps.AnnotationInjected+`":"copied"}},"spec":{"futureField":{`+
 			`"a":1}}}`)
@@ -208,7 +120,7 @@ func TestNormalizer(t *testing.T) {
 		both = `"requiredPersistentTopology":{"keys":["%s"],"nodeTopologyKeys":["%s"]}`
 	)
 	req := request(t, fmt.Sprintf(object, alpha))
-	o := patched[pps.PersistentPodState](t, req, normalizer{}.Handle(t.Context(), req))
+	o := patched[pps.PersistentPodState](t, req, objects(viewOf()).Handle(t.Context(), req))
 	if r := o.Spec.RequiredPersistentTopology; !slices.Equal(r.Keys, []string{"zone"}) ||
 		!slices.Equal(r.NodeTopologyKeys, r.Keys) {
 		t.Errorf("required %+v", r)
@@ -218,26 +130,26 @@ func TestNormalizer(t *testing.T) {
 	}
 	change := request(t, fmt.Sprintf(object, fmt.Sprintf(both, "zone", "host")),
 		fmt.Sprintf(object, fmt.Sprintf(both, "zone", "zone")))
-	o = patched[pps.PersistentPodState](t, change, normalizer{}.Handle(t.Context(), change))
+	o = patched[pps.PersistentPodState](t, change, objects(viewOf()).Handle(t.Context(), change))
 	if r := o.Spec.RequiredPersistentTopology; !slices.Equal(r.Keys, []string{"host"}) {
 		t.Errorf("changed to %+v", r)
 	}
 	for _, empty := range []string{`"keys":[]`, `"nodeTopologyKeys":[]`, `"keys":[],"nodeTopologyKeys":["zone"]`} {
 		req := request(t, fmt.Sprintf(object, `"requiredPersistentTopology":{`+empty+`}`),
 			fmt.Sprintf(object, fmt.Sprintf(both, "zone", "zone")))
-		o := patched[pps.PersistentPodState](t, req, normalizer{}.Handle(t.Context(), req))
+		o := patched[pps.PersistentPodState](t, req, objects(viewOf()).Handle(t.Context(), req))
 		if o.Spec.RequiredPersistentTopology != nil {
 			t.Errorf("%s is %+v", empty, o.Spec.RequiredPersistentTopology)
 		}
 	}
-	resp := normalizer{}.Handle(t.Context(), request(t, fmt.Sprintf(object, fmt.Sprintf(both, "a", "b"))))
+	resp := objects(viewOf()).Handle(t.Context(), request(t, fmt.Sprintf(object, fmt.Sprintf(both, "a", "b"))))
 	if resp.Allowed || !strings.Contains(resp.Result.Message, "differ; set one of them") {
 		t.Errorf("%+v", resp)
 	}
 }
 
 func TestValidatorAllowsChangesToOldObjects(t *testing.T) {
-	v := &validator{view: viewOf(state()), kinds: builtIn}
+	v := objects(viewOf(state()))
 	bad := state(func(o *pps.PersistentPodState) { o.Name, o.Spec.TargetRef.Kind = "old", "Deployment" })
 	going := bad.DeepCopy()
 	going.Finalizers = []string{"somebody/else"}
@@ -293,24 +205,54 @@ func TestOldestObjectIsFirst(t *testing.T) {
 	}
 }
 
-func TestCRD(t *testing.T) {
-	crd := embeddedCRD()
-	if crd.GetName() != crdName || crd.GetLabels()[managedBy] != us || len(crd.GetAnnotations()[crdVersion]) != 16 {
-		t.Errorf("%v", crd.Object["metadata"])
+// A pod that has a node, or no name, is not changed.
+func TestPodsThatAreNotInjected(t *testing.T) {
+	v := viewOf(state(requires(zone), recorded("db-0", "node1"))).has(statefulSet, true, db())
+	if got := v.admit(t, aPod("db-0")); got.Spec.NodeSelector[zone] == "" {
+		t.Fatalf("not injected: %v, %v", got.Spec.NodeSelector, got.Annotations)
 	}
-	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
-	var names []string
-	var schemas []string
-	for _, v := range versions {
-		version := v.(map[string]any)
-		names = append(names, fmt.Sprintf("%s %v %v", version["name"], version["served"], version["storage"]))
-		text, _ := json.Marshal(version["schema"])
-		schemas = append(schemas, string(text))
+	for name, change := range map[string]func(*corev1.Pod){
+		"with a node":    func(p *corev1.Pod) { p.Spec.NodeName = "node2" },
+		"without a name": func(p *corev1.Pod) { p.Name = "" },
+		"without an owner": func(p *corev1.Pod) {
+			p.OwnerReferences = nil
+		},
+	} {
+		got := v.admit(t, aPod("db-0", change))
+		if len(got.Spec.NodeSelector) > 0 || got.Annotations[pps.AnnotationInjected] != "" {
+			t.Errorf("%s: %v, %v", name, got.Spec.NodeSelector, got.Annotations)
+		}
 	}
-	if want := []string{"v1alpha1 true false", "v1beta1 true true"}; !slices.Equal(names, want) {
-		t.Errorf("versions %q, want %q", names, want)
+	// The states of an object belong to the workload that its status names.
+	for uid, want := range map[string]bool{"set-1": true, "": true, "earlier": false} {
+		o := state(requires(zone), recorded("db-0", "node1"))
+		o.Status.TargetUID = uid
+		v := viewOf(o).has(statefulSet, true, db())
+		if got := v.admit(t, aPod("db-0")); (got.Spec.NodeSelector[zone] != "") != want {
+			t.Errorf("a status of the workload %q: %v", uid, got.Spec.NodeSelector)
+		}
 	}
-	if schemas[0] != schemas[1] {
-		t.Error("the versions have different schemas")
+	leaving := state(requires(zone), recorded("db-0", "node1"))
+	leaving.DeletionTimestamp = &metav1.Time{Time: began}
+	if got := viewOf(leaving).has(statefulSet, true, db()).admit(t, aPod("db-0")); len(got.Spec.NodeSelector) > 0 {
+		t.Errorf("an object that is being deleted: %v", got.Spec.NodeSelector)
+	}
+}
+
+// An object that is being deleted does not prevent another one with its target.
+func TestValidatorIgnoresObjectsThatAreDeleted(t *testing.T) {
+	second := state(func(o *pps.PersistentPodState) { o.Name = "second" })
+	for leaving, want := range map[bool]bool{true: true, false: false} {
+		first := state()
+		if leaving {
+			first.DeletionTimestamp = &metav1.Time{Time: began}
+		}
+		v := objects(viewOf(first))
+		if resp := v.Handle(t.Context(), request(t, second)); resp.Allowed != want {
+			t.Errorf("the first one is being deleted: %v; the second is allowed: %v", leaving, resp.Allowed)
+		}
+		if resp := v.Handle(t.Context(), request(t, first)); !resp.Allowed {
+			t.Errorf("the first one again: %v", resp.Result)
+		}
 	}
 }

@@ -26,12 +26,13 @@ type FormerState struct {
 	Required map[string]string
 }
 
-// findFormer combines the recorded state of a pod with last, the last observation of a pod with its
+// findFormer combines the recorded state of a pod with last, the last view of a pod with its
 // name. last is nil if this replica has observed none. last takes precedence, because it is newer:
 // the predecessor may have been deleted before its state was recorded. But if the predecessor in
 // last never got an address, last is used only if no state is recorded. findFormer reports false if
 // there is neither.
-func findFormer(o *pps.PersistentPodState, pod string, last *observation, nodes nodeLabels) (FormerState, bool) {
+func findFormer(o *pps.PersistentPodState, pod string, last *podView,
+	nodes func(name string) (labels map[string]string, exists bool)) (FormerState, bool) {
 	state, recorded := o.Status.PodStates[pod]
 	if last != nil && (!recorded || last.stage >= started) {
 		if last.Node != state.NodeName {
@@ -82,7 +83,7 @@ func requiredOf(annotations map[string]string) map[string]string {
 // the pod's own template take precedence. injected reports whether the pod was changed. reasons
 // explain to users which labels were not required; both are also written to annotations of the pod.
 //
-// nodes are the nodes against which the requirements are checked (see clusterView.NodesToCheck).
+// nodes are the nodes against which the requirements are checked (see clusterView.nodesToCheck).
 // They are not used if o has no required labels.
 //
 // If releaseGone is true and the node of the predecessor is gone, or if the pod has given it up,

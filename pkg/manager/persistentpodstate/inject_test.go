@@ -16,7 +16,7 @@ import (
 
 // injectTwice modifies a pod according to its former state, and checks that doing so twice makes no
 // difference.
-func injectTwice(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, last *observation, c cluster,
+func injectTwice(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, last *podView, c cluster,
 	release bool) (reasons []string) {
 	t.Helper()
 	former, known := findFormer(o, pod.Name, last, c.nodes)

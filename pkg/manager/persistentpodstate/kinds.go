@@ -62,17 +62,6 @@ func (k kindList) String() string {
 	return strings.Join(names, ", ")
 }
 
-// celOfPods returns the CEL expression that matches pods controlled by one of the kinds.
-func (k kindList) celOfPods() string {
-	var any []string
-	for _, kind := range k {
-		any = append(any, fmt.Sprintf("o.kind == '%s' && o.apiVersion.startsWith('%s/')", kind.Kind, kind.Group))
-	}
-	return "has(object.metadata.name) && has(object.metadata.ownerReferences) && " +
-		"object.metadata.ownerReferences.exists(o, has(o.controller) && o.controller && (" + strings.Join(any, " || ") +
-		"))"
-}
-
 // targetKey identifies a workload. It has no API version, because references to one object may use
 // different versions.
 type targetKey struct {

@@ -36,13 +36,12 @@ func (noWebhooks) Start(ctx context.Context) error { <-ctx.Done(); return nil }
 func (noWebhooks) NeedLeaderElection() bool        { return false }
 
 const (
-	crdPath    = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + crdName
-	mutating   = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/"
-	validating = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/"
-	statesPath = "/apis/apps.kruise.io/v1beta1/namespaces/ns/persistentpodstates/"
-	setsPath   = "/apis/apps/v1/namespaces/ns/statefulsets/"
-	podsOf     = "/api/v1/namespaces/ns/pods/"
-	nodesPath  = "/api/v1/nodes/"
+	crdPath     = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + crdName
+	configsPath = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/"
+	statesPath  = "/apis/apps.kruise.io/v1beta1/namespaces/ns/persistentpodstates/"
+	setsPath    = "/apis/apps/v1/namespaces/ns/statefulsets/"
+	podsOf      = "/api/v1/namespaces/ns/pods/"
+	nodesPath   = "/api/v1/nodes/"
 )
 
 // newCluster returns a fake cluster without objects.
@@ -53,13 +52,10 @@ func newCluster(t *testing.T) *fakeapi.Cluster {
 		return k
 	}
 	return fakeapi.NewCluster(t,
-		kind("", "v1", "Node", "nodes", false), kind("", "v1", "Pod", "pods", true), kind("", "v1", "Secret",
-			"secrets", true),
+		kind("", "v1", "Node", "nodes", false), kind("", "v1", "Pod", "pods", true),
 		kind("apps", "v1", "StatefulSet", "statefulsets", true), kind("apps", "v1", "Deployment", "deployments", true),
 		kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", false),
 		kind("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations",
-			false),
-		kind("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations",
 			false),
 		kind("apps.kruise.io", "v1beta1", "PersistentPodState", "persistentpodstates", true),
 		kind("events.k8s.io", "v1", "Event", "events", true))
@@ -72,10 +68,7 @@ func startManager(t *testing.T, more func(*fakeapi.Cluster), sinks ...logr.LogSi
 	for name, labels := range three() {
 		c.Put(nodesPath+name, corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
 	}
-	c.Put("/api/v1/namespaces/leasehold/secrets/leasehold-manager",
-		corev1.Secret{Data: map[string][]byte{"ca.crt": []byte("ca")}})
-	c.Put(mutating+configurationName, admission.MutatingWebhookConfiguration{})
-	c.Put(validating+configurationName, admission.ValidatingWebhookConfiguration{})
+	c.Put(crdPath, ownCRD(t).Object)
 	put(c, aPod("db-0", readyOn("node1")))
 	put(c, aPod("db-1", readyOn("node2")))
 	if more != nil {
@@ -87,7 +80,7 @@ func startManager(t *testing.T, more func(*fakeapi.Cluster), sinks ...logr.LogSi
 	}
 	mgr := newManager(t, c, log)
 	ctx, stop := context.WithCancel(t.Context())
-	if err := (&Feature{kinds: builtIn, goneGrace: time.Second}).Setup(ctx, mgr, "leasehold"); err != nil {
+	if err := (&Feature{kinds: builtIn, goneGrace: time.Second}).Setup(ctx, mgr); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error)
@@ -159,14 +152,6 @@ func TestAnnotatedWorkload(t *testing.T) {
 		c.Until(when+": "+want, func() bool { return recordedOf(c) == want })
 	}
 	recorded("at first", "db-0=node1/a db-1=node2/b")
-	if !c.Get(crdPath, &unstructured.Unstructured{Object: map[string]any{}}) {
-		t.Error("the CRD was not created")
-	}
-	c.Until("pods are sent to the webhook", func() bool {
-		var m admission.MutatingWebhookConfiguration
-		return c.Get(mutating+configurationName, &m) && len(m.Webhooks) == 2
-	})
-
 	labels := map[string]string{hostname: "node1", zone: "c"}
 	c.Put(nodesPath+"node1", corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
 	recorded("a node has another label", "db-0=node1/c db-1=node2/b")
@@ -205,10 +190,6 @@ func TestAnnotatedWorkload(t *testing.T) {
 
 	putSet(c)
 	c.Until("the annotation was removed", func() bool { return !c.Get(statesPath+"db", &pps.PersistentPodState{}) })
-	c.Until("pods are not sent to the webhook", func() bool {
-		var m admission.MutatingWebhookConfiguration
-		return c.Get(mutating+configurationName, &m) && len(m.Webhooks) == 1
-	})
 }
 
 // A pod that requires the hostname of a node that is gone is deleted after GoneGrace.
@@ -266,33 +247,25 @@ func hasEvent(c *fakeapi.Cluster, namespace, reason string) bool {
 	return false
 }
 
-// If Kruise is installed, leasehold does nothing.
+// If Kruise is installed, leasehold does nothing, until it is gone.
 func TestStandbyForKruise(t *testing.T) {
 	c := startManager(t, func(c *fakeapi.Cluster) {
 		putSet(c, generates)
-		c.Put(mutating+kruiseConfiguration, admission.MutatingWebhookConfiguration{})
+		c.Put(configsPath+kruiseConfiguration, admission.MutatingWebhookConfiguration{})
 		c.Put("/apis/apps/v1/namespaces/"+kruiseNamespace+"/deployments/"+kruiseManager,
 			appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 1}})
-		c.Put(crdPath, embeddedCRD().Object)
-		c.Put(mutating+configurationName,
-			admission.MutatingWebhookConfiguration{Webhooks: service{}.mutating(builtIn, true)})
-		c.Put(validating+configurationName, admission.ValidatingWebhookConfiguration{Webhooks: service{}.validating()})
-	})
-	c.Until("no webhook is left", func() bool {
-		var m admission.MutatingWebhookConfiguration
-		var v admission.ValidatingWebhookConfiguration
-		return c.Get(mutating+configurationName, &m) && c.Get(validating+configurationName, &v) &&
-			len(m.Webhooks)+len(v.Webhooks) == 0
 	})
 	c.Until("an Event says why", func() bool { return hasEvent(c, "default", "KruisePresent") })
 	if c.Get(statesPath+"db", &pps.PersistentPodState{}) {
 		t.Error("an object was generated")
 	}
+	c.Remove(configsPath + kruiseConfiguration)
+	c.Until("the object is generated", func() bool { return c.Get(statesPath+"db", &pps.PersistentPodState{}) })
 }
 
 func TestSetupReturnsEveryError(t *testing.T) {
 	refusal.Each(t, func() manager.Manager { return newManager(t, newCluster(t), logr.Discard()) },
 		func(mgr manager.Manager) error {
-			return (&Feature{kinds: builtIn}).Setup(t.Context(), mgr, "leasehold")
+			return (&Feature{kinds: builtIn}).Setup(t.Context(), mgr)
 		})
 }

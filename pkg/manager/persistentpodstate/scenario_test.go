@@ -1,21 +1,21 @@
 package persistentpodstate
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
 const (
@@ -57,27 +57,6 @@ func threeWithoutNode1(since time.Time) cluster {
 	c := three()
 	c["node1"][notReady] = since.Format(time.RFC3339)
 	return c
-}
-
-// Get and List implement the manager's cache.
-func (c cluster) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
-	for _, n := range c.all() {
-		if n.Name == key.Name {
-			n.DeepCopyInto(o.(*corev1.Node))
-			return nil
-		}
-	}
-	return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
-}
-
-func (c cluster) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
-	o := (&client.ListOptions{}).ApplyOptions(options)
-	for _, n := range c.all() {
-		if o.LabelSelector == nil || o.LabelSelector.Matches(labels.Set(n.Labels)) {
-			list.(*corev1.NodeList).Items = append(list.(*corev1.NodeList).Items, *n)
-		}
-	}
-	return nil
 }
 
 // three returns a cluster of three nodes. The third has no zone.
@@ -220,13 +199,74 @@ func seen(pods ...*corev1.Pod) *history {
 }
 
 func (s *history) observe(pod *corev1.Pod) {
-	g := podViewOf(pod, builtIn, func(targetKey) []string { return slices.Collect(maps.Keys(pod.Annotations)) })
-	s.Observe(g.target, g.name, g.seen)
+	s.Observe(podViewOf(pod, builtIn, func(targetKey) []string { return slices.Collect(maps.Keys(pod.Annotations)) }))
 }
 
 func (s *history) without(pods ...*corev1.Pod) *history {
 	for _, p := range pods {
-		s.Deleted(targetOf(state()), p.Name, p.UID, began.Add(time.Hour))
+		s.Deleted(podViewOf(p, builtIn, noKeys), began.Add(time.Hour))
 	}
 	return s
+}
+
+func noKeys(targetKey) []string { return nil }
+
+// viewOf returns a synced view of objects in a cluster of three nodes, without an API server.
+func viewOf(objects ...*pps.PersistentPodState) *clusterView {
+	v := newView(&Feature{kinds: builtIn, goneGrace: time.Minute}).in(three())
+	list(v.objects, objects...)
+	list[*corev1.Pod](v.pods)
+	return v
+}
+
+// in sets the nodes of a view.
+func (v *clusterView) in(c cluster) *clusterView {
+	maps.DeleteFunc(v.nodes, func(name string, _ observedNode) bool { return c[name] == nil })
+	for _, n := range c.all() {
+		v.nodeObserved(n)
+	}
+	v.nodesSynced = func() bool { return true }
+	return v
+}
+
+// list has an informer receive a complete list.
+func list[O, V any](i *informer.Informer[V], objects ...O) {
+	var all []any
+	for _, o := range objects {
+		all = append(all, o)
+	}
+	if err := i.Replace(all, ""); err != nil {
+		panic(err)
+	}
+}
+
+var statefulSet = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
+
+// has sets the workloads of a kind of a view.
+func (v *clusterView) has(kind schema.GroupKind, synced bool, workloads ...*workload) *clusterView {
+	byName := map[string]*workload{}
+	var all []*unstructured.Unstructured
+	for _, w := range workloads {
+		byName[w.Name], all = w, append(all, w.ref())
+	}
+	v.workloads[kind] = informer.New(func(u *unstructured.Unstructured) *workload { return byName[u.GetName()] }, nil)
+	if synced {
+		list(v.workloads[kind], all...)
+	}
+	return v
+}
+
+// serves returns the role in which leasehold serves PersistentPodStates.
+func serves() *role {
+	r := &role{}
+	r.state.Store(serving)
+	return r
+}
+
+// admit returns a new pod after its admission by a podWebhook with the view.
+func (v *clusterView) admit(t *testing.T, pod *corev1.Pod) corev1.Pod {
+	t.Helper()
+	req := request(t, pod)
+	w := &podWebhook{view: v, role: serves(), log: logr.Discard()}
+	return patched[corev1.Pod](t, req, w.handler().Handle(t.Context(), req))
 }

@@ -5,13 +5,37 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+)
+
+const (
+	// annotationRequired lists the node labels that a PersistentPodState added to the node selector
+	// of the pod, as key=value, separated by commas.
+	annotationRequired = "leasehold.dev/topology-required"
+	// annotationReason explains to users which part of a PersistentPodState was not applied to the
+	// pod, and why.
+	annotationReason = "leasehold.dev/topology-reason"
+
+	// annotationPatience is how long a pod waits for a node that is not ready and whose hostname a
+	// PersistentPodState requires, in the forms of leasehold.dev/pin-patience; forever if not set.
+	annotationPatience = "leasehold.dev/topology-patience"
+
+	// labelGenerated marks the PersistentPodStates that the manager created, because the
+	// annotations of a workload ask for them.
+	labelGenerated = "leasehold.dev/generated"
+	// generatedValue is the value of labelGenerated.
+	generatedValue = "true"
+)
+
+// Paths of the webhooks.
+const (
+	podsPath    = "/persistentpodstate/pods"
+	objectsPath = "/persistentpodstate/objects"
 )
 
 // Feature is the part of the manager that serves PersistentPodStates.
@@ -46,51 +70,25 @@ func (p *Feature) Validate() error {
 	return nil
 }
 
-// Setup adds the webhooks and controllers to a manager that has not started. The manager's cache
-// must contain the labels of nodes and the manager's Secret. namespace is the namespace of the
-// manager's Service and Secret.
-func (p *Feature) Setup(ctx context.Context, mgr manager.Manager, namespace string) error {
+// Setup adds the webhooks and the controller to a manager that has not started. The manager's cache
+// must contain the labels and the readiness of nodes.
+func (p *Feature) Setup(ctx context.Context, mgr manager.Manager) error {
 	if err := pps.AddToScheme(mgr.GetScheme()); err != nil {
 		return err
 	}
 	log := mgr.GetLogger().WithName("persistentpodstate")
-	v, err := newView(ctx, mgr, p.kinds, p.goneGrace)
-	if err != nil {
+	v := newView(p)
+	if err := v.setup(ctx, mgr); err != nil {
 		return err
 	}
-	if err := mgr.Add(v); err != nil {
-		return err
-	}
-	if err := mgr.AddReadyzCheck("persistentpodstate", v.Ready); err != nil {
-		return err
-	}
-	pods := p.podWebhook(v, log)
-	server := mgr.GetWebhookServer()
-	server.Register(podsPath, &webhook.Admission{Handler: pods.handler()})
-	server.Register(normalizePath, &webhook.Admission{Handler: normalizer{}})
-	server.Register(validatePath, &webhook.Admission{Handler: &validator{view: v, kinds: p.kinds}})
-
-	r := &role{}
 	events := mgr.GetEventRecorder("leasehold-manager")
-	for _, c := range []interface{ setup(manager.Manager) error }{
-		&installer{view: v, kinds: p.kinds, namespace: namespace, client: mgr.GetClient(), live: mgr.GetAPIReader(),
-			role: r, events: events, log: log},
-		p.recorder(mgr, v, r, events, log),
-		&generator{view: v, client: mgr.GetClient(), live: mgr.GetAPIReader(), role: r, events: events},
-	} {
-		if err := c.setup(mgr); err != nil {
-			return fmt.Errorf("PersistentPodState: %w", err)
-		}
+	r := &role{live: mgr.GetAPIReader(), isLeader: control.IsLeader(mgr), events: events, log: log}
+	if err := mgr.Add(control.OnAllReplicas(r.follow)); err != nil {
+		return err
 	}
-	return nil
-}
-
-func (p *Feature) podWebhook(v *clusterView, log logr.Logger) *podWebhook {
-	return &podWebhook{view: v, releaseGone: !p.keepGone, grace: p.goneGrace, log: log}
-}
-
-func (p *Feature) recorder(mgr manager.Manager, v *clusterView, r *role, events ctrlrecorder.EventRecorder,
-	log logr.Logger) *recorder {
-	return &recorder{view: v, client: mgr.GetClient(), live: mgr.GetAPIReader(), role: r, releaseGone: !p.keepGone,
-		grace: p.goneGrace, events: events, log: log}
+	server := mgr.GetWebhookServer()
+	server.Register(podsPath, &webhook.Admission{Handler: (&podWebhook{view: v, role: r, log: log}).handler()})
+	server.Register(objectsPath, &webhook.Admission{Handler: &objectWebhook{view: v, role: r}})
+	return control.Add(mgr, "persistentpodstate",
+		&reconciler{view: v, client: mgr.GetClient(), role: r, events: events, log: log}, true, v.follow)
 }

@@ -1,19 +1,15 @@
 package persistentpodstate
 
 import (
-	"maps"
 	"slices"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
-// nodeLabels returns the labels of the node with the given name. It reports false if the node does
-// not exist.
-type nodeLabels func(name string) (labels map[string]string, exists bool)
-
 // computeStatus returns the status to record, from the recorded status of o and the history of the
-// workload's pods. workload is nil if it was deleted.
+// workload's pods. workload is nil if it was deleted. nodes returns the labels of a node, and
+// reports false if the node does not exist.
 //
 //   - The state of a pod is its node and annotations when it was last Ready.
 //   - The state of a deleted pod is kept while the workload has the pod's ordinal. With the
@@ -23,7 +19,8 @@ type nodeLabels func(name string) (labels map[string]string, exists bool)
 //   - The recorded node labels have the values that the node has now. If the node is gone, the
 //     labels that were last recorded are kept, because the zone of the node may still exist.
 func computeStatus(
-	o *pps.PersistentPodState, workload *workload, pods map[string]podHistory, nodes nodeLabels,
+	o *pps.PersistentPodState, workload *workload, pods map[string]podHistory,
+	nodes func(name string) (labels map[string]string, exists bool),
 ) pps.PersistentPodStateStatus {
 	status := pps.PersistentPodStateStatus{ObservedGeneration: o.Generation, TargetUID: o.Status.TargetUID}
 	if workload != nil && !workload.Terminating {
@@ -120,13 +117,4 @@ func pick(from map[string]string, keys []string) map[string]string {
 // missing returns the node labels of the spec that a node does not have.
 func missing(o *pps.PersistentPodState, labels map[string]string) []string {
 	return slices.DeleteFunc(labelsOf(&o.Spec), func(key string) bool { _, ok := labels[key]; return ok })
-}
-
-// isEqual reports whether two statuses are equal.
-func isEqual(a, b pps.PersistentPodStateStatus) bool {
-	return a.ObservedGeneration == b.ObservedGeneration && a.TargetUID == b.TargetUID &&
-		maps.EqualFunc(a.PodStates, b.PodStates, func(a, b pps.PodState) bool {
-			return a.NodeName == b.NodeName && maps.Equal(a.NodeTopologyLabels, b.NodeTopologyLabels) &&
-				maps.Equal(a.Annotations, b.Annotations)
-		})
 }

@@ -1,6 +1,9 @@
 package persistentpodstate
 
 import (
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"slices"
 	"testing"
 	"time"
 
@@ -99,7 +102,7 @@ func TestStatus(t *testing.T) {
 			}
 			again := state(func(o *pps.PersistentPodState) { o.Spec, o.Status = tt.object.Spec, got })
 			if second := computeStatus(again, tt.workload, tt.pods.Pods(targetOf(tt.object)),
-				three().nodes); !isEqual(got, second) {
+				three().nodes); !equality.Semantic.DeepEqual(got, second) {
 				t.Errorf("not idempotent: %s", cmp.Diff(got, second))
 			}
 		})
@@ -146,7 +149,8 @@ func TestAnnotationsAreRecordedByKey(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"a": "1", "b": "2"}, o.Status.PodStates["db-0"].Annotations); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if again := computeStatus(o, db(), seen(pod).Pods(targetOf(o)), three().nodes); !isEqual(o.Status, again) {
+	again := computeStatus(o, db(), seen(pod).Pods(targetOf(o)), three().nodes)
+	if !equality.Semantic.DeepEqual(o.Status, again) {
 		t.Error("an up-to-date status changes")
 	}
 	annotate(pod, "a", "changed")
@@ -168,7 +172,7 @@ func TestHistoryExpires(t *testing.T) {
 	if _, exists := s.Pods(target)["db-0"]; exists || len(s.Pods(target)) != 1 {
 		t.Errorf("left: %v", s.Pods(target))
 	}
-	s.Deleted(target, "db-1", "an earlier one", began)
+	s.Deleted(&podView{target: target, name: "db-1", UID: "an earlier one"}, began)
 	if !s.Pods(target)["db-1"].Exists() {
 		t.Error("the deletion of an earlier pod removed its successor")
 	}
@@ -198,5 +202,65 @@ func TestPodOfAWorkloadThatIsGone(t *testing.T) {
 	if got := computeStatus(state(), nil, seen(pod).without(pod).Pods(targetOf(state())),
 		three().nodes); len(got.PodStates) > 0 {
 		t.Errorf("recorded %+v", got.PodStates)
+	}
+}
+
+// Whether a recorded state stays, for each relation of the object, the workload and the pod.
+func TestStays(t *testing.T) {
+	exists := podHistory{Pod: &podView{Owner: db().UID}}
+	for name, c := range map[string]struct {
+		target string
+		w      *workload
+		pod    podHistory
+		want   bool
+	}{
+		"expected, before the first status": {"", db(), podHistory{}, true},
+		"expected":                          {string(db().UID), db(), podHistory{}, true},
+		"of another workload":               {"other", db(), podHistory{}, false},
+		"no workload":                       {string(db().UID), nil, podHistory{}, false},
+		"no workload, and the pod exists":   {string(db().UID), nil, exists, true},
+		"the pod exists":                    {string(db().UID), db(), exists, true},
+	} {
+		o := state()
+		o.Status.TargetUID = c.target
+		if got := stays(o, c.w, "db-0", c.pod); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	o := state(requires("z", "a"), prefers(pps.PreferredTopologyTerm{Weight: 1, Preference: pps.Term("m", "a")}))
+	if got := labelsOf(&o.Spec); !slices.Equal(got, []string{"a", "m", "z"}) {
+		t.Errorf("labels %q, want them sorted and once each", got)
+	}
+}
+
+// A state counts if it is of the pod that exists, or of one that the workload will create again.
+func TestCounts(t *testing.T) {
+	of := func(uid, owner types.UID) *podView { return &podView{UID: uid, Owner: owner} }
+	both := func(uid, owner, readyUID, readyOwner types.UID) podHistory {
+		return podHistory{Pod: of(uid, owner), Ready: of(readyUID, readyOwner)}
+	}
+	terminating := db()
+	terminating.Terminating = true
+	for name, c := range map[string]struct {
+		workload *workload
+		pod      podHistory
+		want     bool
+	}{
+		"the pod exists":                          {db(), both("p1", "set-1", "p1", "set-1"), true},
+		"it is of another workload":               {db(), both("p1", "set-0", "p1", "set-0"), false},
+		"there is no workload":                    {nil, both("p1", "set-0", "p1", "set-0"), true},
+		"the workload terminates":                 {terminating, both("p1", "set-0", "p1", "set-0"), true},
+		"its successor exists":                    {db(), both("p2", "set-1", "p1", "set-1"), true},
+		"its successor exists, without workload":  {nil, both("p2", "set-1", "p1", "set-1"), false},
+		"its successor exists, terminating":       {terminating, both("p2", "set-1", "p1", "set-1"), false},
+		"its successor exists, other workload":    {db(), both("p2", "set-1", "p1", "set-0"), false},
+		"it was deleted":                          {db(), podHistory{Ready: of("p1", "set-1")}, true},
+		"it was deleted, without workload":        {nil, podHistory{Ready: of("p1", "set-1")}, false},
+		"it was deleted, of an earlier workload":  {db(), podHistory{Ready: of("p1", "set-0")}, false},
+		"it was deleted, the workload terminates": {terminating, podHistory{Ready: of("p1", "set-1")}, false},
+	} {
+		if got := counts(state(), c.workload, "db-0", c.pod); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
 	}
 }

@@ -1,63 +1,25 @@
 package persistentpodstate
 
 import (
-	"errors"
 	"fmt"
+	"github.com/spf13/pflag"
 	"maps"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unsafe"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
-
-var statefulSet = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
-
-// has adds the workloads of a kind to a view.
-func (v *clusterView) has(kind schema.GroupKind, synced bool, workloads ...*workload) *clusterView {
-	var views []*unstructured.Unstructured
-	byName := map[string]*workload{}
-	for _, w := range workloads {
-		u := &unstructured.Unstructured{}
-		u.SetNamespace(w.Namespace)
-		u.SetName(w.Name)
-		views, byName[w.Name] = append(views, u), w
-	}
-	view := func(u *unstructured.Unstructured) *workload { return byName[u.GetName()] }
-	v.workloads[kind] = listed(view, nil, views...)
-	if !synced {
-		v.workloads[kind] = &watched[*workload]{Informer: informer.New(view, nil)}
-	}
-	return v
-}
-
-// admit returns a new pod after its admission by a podWebhook with the view.
-func (v *clusterView) admit(t *testing.T, pod *corev1.Pod) corev1.Pod {
-	t.Helper()
-	req := request(t, pod)
-	w := &podWebhook{view: v, releaseGone: true, grace: time.Minute, log: logr.Discard()}
-	return patched[corev1.Pod](t, req, w.handler().Handle(t.Context(), req))
-}
 
 // The history of pods that were scaled down is removed, as their recorded state is.
 func TestScaledDownPodIsForgotten(t *testing.T) {
@@ -72,23 +34,23 @@ func TestScaledDownPodIsForgotten(t *testing.T) {
 			v.observe(pod, nil)
 		}, true},
 		{"scaled down, then deleted", state(requires(hostname)), func(v *clusterView, pod *podView) {
-			v.has(statefulSet, true, one).workloadUpdated(one)
+			v.has(statefulSet, true, one).prune(one)
 			v.observe(pod, nil)
-			v.has(statefulSet, true, three).workloadUpdated(three)
+			v.has(statefulSet, true, three).prune(three)
 		}, false},
 		{"deletion observed before the scale down", state(requires(hostname)), func(v *clusterView, pod *podView) {
 			v.observe(pod, nil)
-			v.has(statefulSet, true, one).workloadUpdated(one)
-			v.has(statefulSet, true, three).workloadUpdated(three)
+			v.has(statefulSet, true, one).prune(one)
+			v.has(statefulSet, true, three).prune(three)
 		}, false},
 		{"scaled down and up while terminating", state(requires(hostname)), func(v *clusterView, pod *podView) {
-			v.has(statefulSet, true, one).workloadUpdated(one)
-			v.has(statefulSet, true, three).workloadUpdated(three)
+			v.has(statefulSet, true, one).prune(one)
+			v.has(statefulSet, true, three).prune(three)
 			v.observe(pod, nil)
 		}, true},
 		{"scaled down, WhenDeleted", state(requires(hostname), until(pps.WhenDeleted)),
 			func(v *clusterView, pod *podView) {
-				v.has(statefulSet, true, one).workloadUpdated(one)
+				v.has(statefulSet, true, one).prune(one)
 				v.observe(pod, nil)
 			}, true},
 		{"workload not synced", state(requires(hostname)), func(v *clusterView, pod *podView) {
@@ -163,13 +125,17 @@ func TestStuckPods(t *testing.T) {
 		{"terminating", bound(remembers(o), aPod("db-0", leaving)), nil, time.Hour, 2 * time.Hour, false, 0},
 	} {
 		v := remembers(o)
-		v.nodes = tt.nodes
-		r := &recorder{view: v, releaseGone: true, grace: time.Minute}
+		v.in(tt.nodes)
+		r := &reconciler{view: v}
 		now := tt.pod.CreationTimestamp.Add(tt.age)
 		v.startedAt = now.Add(-tt.watching)
-		names, requeueAfter, err := r.stuck(t.Context(), o, seen(tt.pod).Pods(targetOf(o)), now)
-		if err != nil || slices.Equal(names, []string{"db-0"}) != tt.want || requeueAfter != tt.requeueAfter {
-			t.Errorf("%s: %q, %v, %v; node selector %v", tt.name, names, requeueAfter, err, tt.pod.Spec.NodeSelector)
+		p := podViewOf(tt.pod, builtIn, noKeys)
+		due := r.due(p)
+		isStuck := isWaitingFor(o, podHistory{Pod: p}) && !due.IsZero()
+		left := max(0, due.Sub(now))
+		if (isStuck && left == 0) != tt.want || isStuck && left != tt.requeueAfter ||
+			!isStuck && tt.requeueAfter > 0 {
+			t.Errorf("%s: waits %t, due in %v; node selector %v", tt.name, isStuck, left, tt.pod.Spec.NodeSelector)
 		}
 	}
 }
@@ -189,7 +155,7 @@ func TestPatienceWithANodeThatIsNotReady(t *testing.T) {
 		{"10m", 11 * time.Minute, false},
 	} {
 		v := viewOf(state(requires(hostname, zone), recorded("db-0", "node1")))
-		v.nodes = threeWithoutNode1(time.Now().Add(-tt.since))
+		v.in(threeWithoutNode1(time.Now().Add(-tt.since)))
 		pod := v.admit(t, aPod("db-0", annotated(annotationPatience, tt.patience)))
 		if _, requires := pod.Spec.NodeSelector[hostname]; requires != tt.want || pod.Spec.NodeSelector[zone] != "a" {
 			t.Errorf("patience %q, not ready for %s: %v", tt.patience, tt.since, pod.Spec.NodeSelector)
@@ -205,108 +171,30 @@ func TestDepartedNodeIsWaitedFor(t *testing.T) {
 	v := viewOf(state(requires(hostname), recorded("db-0", "node1")))
 	left := three()
 	delete(left, "node1")
-	v.nodes = left
-	bound := func() bool { pod := v.admit(t, aPod("db-0")); return pod.Spec.NodeSelector[hostname] == "node1" }
-	hostExists := func() bool {
-		exists, err := v.HostExists(t.Context(), "node1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return exists
-	}
-	v.startedAt = time.Now()
-	if !bound() {
-		t.Error("a node that may have been removed before this replica started is not waited for")
-	}
-	v.startedAt = time.Now().Add(-time.Hour)
-	if bound() || hostExists() {
-		t.Error("a node that was never observed is waited for")
-	}
-	v.departed.Removed(three().all()[0], began)
-	if !bound() || !hostExists() {
-		t.Error("a departed node is not waited for")
-	}
-	if expired := v.departed.Expire(began.Add(59 * time.Second)); len(expired) > 0 || !bound() {
-		t.Errorf("expired too early: %v", expired)
-	}
-	if expired := v.departed.Expire(began.Add(time.Minute)); len(expired) != 1 || expired[0].Name != "node1" ||
-		bound() || hostExists() {
-		t.Errorf("not expired: %v", expired)
-	}
-	v.departed.Removed(three().all()[0], began)
-	v.departed.Added("node1")
-	if expired := v.departed.Expire(began.Add(time.Hour)); len(expired) > 0 {
-		t.Errorf("a node that was added again expired: %v", expired)
-	}
-}
-
-func TestWaiting(t *testing.T) {
-	s := seen(aPod("db-0", func(p *corev1.Pod) {
-		require(p, map[string]string{hostname: "node1"})
-		annotate(p, "leasehold.dev/topology-required", hostname+"=node1")
-	}))
-	if got := s.Waiting("node1"); !slices.Equal(got, []targetKey{db().targetKey}) {
-		t.Errorf("%v", got)
-	}
-	if got := s.Waiting("node2"); len(got) > 0 {
-		t.Errorf("%v wait for another node", got)
-	}
-}
-
-// Reconciling is repeated if a kind is not served or not synced yet.
-func TestReconcileIsRepeatedUntilSynced(t *testing.T) {
-	r := &role{}
-	r.state.Store(serving)
-	object := state()
-	pods := listed[*corev1.Pod, *podView](nil, nil)
-	noNodes := viewOf(object).has(statefulSet, true, db())
-	noNodes.nodesSynced = func() bool { return false }
-	if labels, err := noNodes.Nodes(t.Context(), "node1"); !errors.Is(err, errNotSynced) {
-		t.Errorf("nodes before they are synced: %v, %v", labels, err)
-	}
-	for _, v := range []*clusterView{viewOf(object), viewOf(object).has(statefulSet, false), noNodes} {
-		v.pods = pods
-		g, err := (&generator{view: v, role: r}).Reconcile(t.Context(), db().targetKey)
-		if err != nil || g.RequeueAfter <= 0 {
-			t.Errorf("generator:  %+v, %v", g, err)
-		}
-		result, err := (&recorder{view: v, role: r}).Reconcile(t.Context(), keys([]*pps.PersistentPodState{object})[0])
-		if err != nil || result.RequeueAfter <= 0 {
-			t.Errorf("recorder: %+v, %v", result, err)
+	v.in(left)
+	node1 := three().all()[0]
+	ago := func(d time.Duration) { v.nodeDeleted(node1, time.Now().Add(-d)) }
+	for _, step := range []struct {
+		name string
+		do   func()
+		want bool
+	}{
+		{"it may have been removed before this replica started", func() { v.startedAt = time.Now() }, true},
+		{"it was never observed", func() { v.startedAt = time.Now().Add(-time.Hour) }, false},
+		{"it was removed a moment ago", func() { ago(time.Second) }, true},
+		{"it was removed longer ago than the grace period", func() { ago(time.Minute) }, false},
+		{"it was added again", func() { ago(time.Minute); v.nodeObserved(node1) }, true},
+	} {
+		step.do()
+		pod := v.admit(t, aPod("db-0"))
+		if got := pod.Spec.NodeSelector[hostname] == "node1"; got != step.want {
+			t.Errorf("%s: waited for: %t", step.name, got)
 		}
 	}
-}
-
-// slowMapper is a RESTMapper that blocks until answer is closed.
-type slowMapper struct {
-	apimeta.RESTMapper
-	called, answer chan struct{}
-}
-
-func (s slowMapper) RESTMapping(kind schema.GroupKind, _ ...string) (*apimeta.RESTMapping, error) {
-	s.called <- struct{}{}
-	<-s.answer
-	return nil, &apimeta.NoKindMatchError{GroupKind: kind}
-}
-
-func TestAdmissionDoesNotWaitForDiscovery(t *testing.T) {
-	v := viewOf(state(recorded("db-0", "node1")))
-	api := slowMapper{called: make(chan struct{}), answer: make(chan struct{})}
-	v.mapper = api
-	done := make(chan struct{})
-	go func() { defer close(done); v.watchKinds() }()
-	<-api.called
-	if pod := v.admit(t, aPod("db-0")); pod.Annotations[pps.AnnotationInjected] != "db" {
-		t.Errorf("%v", pod.Annotations)
-	}
-	close(api.answer)
-	for {
-		select {
-		case <-api.called:
-			continue
-		case <-done:
-		}
-		break
+	v.nodeDeleted(node1, began)
+	v.nodeDeleted(three().all()[1], time.Now())
+	if len(v.nodes) != 2 {
+		t.Errorf("remembered: %v", v.nodes)
 	}
 }
 
@@ -322,165 +210,36 @@ func TestNodesToCheck(t *testing.T) {
 		{"the pod excludes its former node", aPod("db-0", selects), "node1", "node1 node2 node3"},
 		{"the former node is gone", aPod("db-0"), "node9", "node1 node2 node3"},
 	} {
-		nodes, err := viewOf().NodesToCheck(t.Context(), tt.pod, tt.was)
+		nodes := viewOf().nodesToCheck(tt.pod, tt.was)
 		var names []string
 		for _, n := range nodes {
 			names = append(names, n.Name)
 		}
 		slices.Sort(names)
-		if got := strings.Join(names, " "); err != nil || got != tt.want {
-			t.Errorf("%s: %s, %v; want %s", tt.name, got, err, tt.want)
+		if got := strings.Join(names, " "); got != tt.want {
+			t.Errorf("%s: %s; want %s", tt.name, got, tt.want)
 		}
-	}
-}
-
-// configured is a manager of which only the configuration of its clients is used.
-type configured struct {
-	manager.Manager
-	config rest.Config
-}
-
-func (c configured) GetConfig() *rest.Config     { return &c.config }
-func (c configured) GetHTTPClient() *http.Client { return http.DefaultClient }
-
-func TestSourcesWithAnInvalidConfiguration(t *testing.T) {
-	for name, config := range map[string]rest.Config{
-		"a rate without a burst": {Host: "http://127.0.0.1:0", QPS: 1, Burst: -1}, "no URL": {Host: "http://%"},
-	} {
-		if _, err := newSources(configured{config: config}); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-	if _, err := newSources(configured{config: rest.Config{Host: "http://127.0.0.1:0"}}); err != nil {
-		t.Error(err)
-	}
-}
-
-// A RESTMapper keeps the kinds of a CRD that was deleted.
-func TestKindOfADeletedCRDIsNotWatched(t *testing.T) {
-	kind := builtIn[1]
-	mapper := apimeta.NewDefaultRESTMapper(nil)
-	mapper.Add(kind, apimeta.RESTScopeNamespace)
-	api, err := dynamic.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := viewOf()
-	v.ctx, v.mapper, v.sources, v.crds = t.Context(), mapper, &sources{dynamic: api}, make(chan struct{}, 1)
-	installer := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[struct{}]())
-	v.cluster.queue = installer
-	const crd, other = "statefulsets.apps.kruise.io", "others.apps.kruise.io"
-	for i, step := range []struct {
-		event func()
-		want  error
-	}{
-		{func() { v.crdAdded(crd) }, errNotSynced},
-		{func() { v.crdDeleted(other) }, errNotSynced},
-		{func() { v.crdDeleted(crd) }, errNoKind},
-		{func() { v.crdAdded(crd) }, errNotSynced},
-	} {
-		step.event()
-		if installer.Len() != 1 {
-			t.Fatalf("event %d does not reach the installer", i+1)
-		}
-		installer.Get()
-		installer.Done(struct{}{})
-		v.watchKinds()
-		if _, err := v.Workload(targetKey{Kind: kind.GroupKind(), Namespace: "ns",
-			Name: "db"}); !errors.Is(err, step.want) {
-			t.Errorf("event %d: %v, want %v", i+1, err, step.want)
-		}
-	}
-}
-
-// TestAVersionThatIsServedInAMoment has a CRD of which the API server serves one version already.
-func TestAVersionThatIsServedInAMoment(t *testing.T) {
-	versions := ""
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/apis/apiextensions.k8s.io/v1/customresourcedefinitions" ||
-			r.URL.Query().Get("fieldSelector") != "metadata.name=statefulsets.apps.kruise.io" {
-			t.Errorf("it asks for %s", r.URL)
-		}
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinitionList","items":[%s]}`,
-			versions)
-	}))
-	defer server.Close()
-	api, err := dynamic.NewForConfig(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	kind := builtIn[1]
-	mapper := apimeta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: kind.Group, Version: "v1alpha1"}})
-	mapper.Add(kind.GroupKind().WithVersion("v1alpha1"), apimeta.RESTScopeNamespace)
-	v := viewOf()
-	v.ctx, v.mapper, v.sources = t.Context(), mapper, &sources{dynamic: api}
-	crd := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition",` +
-		`"metadata":{"name":"statefulsets.apps.kruise.io"},"spec":{"versions":[%s]}}`
-	const alpha = `{"name":"v1alpha1","served":true}`
-	for list, want := range map[string]bool{
-		"":                      true, // of an aggregated API
-		fmt.Sprintf(crd, alpha): true,
-		fmt.Sprintf(crd, alpha+`,{"name":"v1beta1","served":false}`): true,
-		fmt.Sprintf(crd, alpha+`,{"name":"v1beta1","served":true}`):  false,
-	} {
-		versions = list
-		if resource, ok := v.resource(kind); ok != want || ok && resource.Version != "v1alpha1" {
-			t.Errorf("%s: %v, %t", list, resource, ok)
-		}
-	}
-	server.Close()
-	if resource, ok := v.resource(kind); ok {
-		t.Errorf("nobody knows what the CRD says, and %v is watched", resource)
-	}
-	mapper.Add(kind, apimeta.RESTScopeNamespace)
-	if resource, ok := v.resource(kind); !ok || resource.Version != kind.Version {
-		t.Errorf("%v, %t", resource, ok)
 	}
 }
 
 func TestReady(t *testing.T) {
-	crds := func(synced bool, names ...string) *watched[string] {
-		name := func(o *metav1.PartialObjectMetadata) string { return o.Name }
-		var list []*metav1.PartialObjectMetadata
-		for _, name := range names {
-			list = append(list, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		}
-		if !synced {
-			return &watched[string]{Informer: informer.New(name, nil)}
-		}
-		return listed(name, nil, list...)
-	}
-	none := func(v *clusterView) *clusterView { v.objects = nil; return v }
-	for _, tt := range []struct {
-		name string
-		view *clusterView
-		crds *watched[string]
-		want bool
+	unsynced := func() *clusterView { return newView(&Feature{kinds: builtIn}).in(three()) }
+	for name, c := range map[string]struct {
+		view  *clusterView
+		since time.Duration
+		want  bool
 	}{
-		{"CRDs are not watched yet", viewOf(), nil, false},
-		{"CRDs are not synced", viewOf(), crds(false), false},
-		{"no CRD", none(viewOf()), crds(true, "others.example.com"), true},
-		{"CRD, objects not synced", none(viewOf()), crds(true, crdName), false},
-		{"CRD, objects synced", viewOf(), crds(true, crdName), true},
+		"not started":               {unsynced(), 0, false},
+		"objects not listed":        {unsynced(), time.Second, false},
+		"objects listed":            {viewOf(), time.Second, true},
+		"not listed after a minute": {unsynced(), 2 * time.Minute, true},
 	} {
-		tt.view.crdList, tt.view.startedAt = tt.crds, time.Now()
-		err := tt.view.Ready(nil)
-		if (err == nil) != tt.want {
-			t.Errorf("%s: %v", tt.name, err)
+		if c.since > 0 {
+			c.view.startedAt = time.Now().Add(-c.since)
 		}
-		if tt.want {
-			tt.view.objects = nil // the CRD is created again
-			tt.view.crdList = crds(true, crdName)
-			if err := tt.view.Ready(nil); err != nil {
-				t.Errorf("%s, and later: %v", tt.name, err)
-			}
+		if err := c.view.Ready(nil); (err == nil) != c.want {
+			t.Errorf("%s: %v", name, err)
 		}
-	}
-	late := none(viewOf())
-	late.crdList, late.startedAt = crds(true, crdName), time.Now().Add(-time.Hour)
-	if err := late.Ready(nil); err != nil {
-		t.Errorf("not ready an hour after the start: %v", err)
 	}
 }
 
@@ -492,45 +251,40 @@ func TestWorkloadWithoutReplicasHasAnyOrdinal(t *testing.T) {
 	}
 }
 
-func TestDiscoveryIsDue(t *testing.T) {
-	var due []int
-	for ticks := range 50 {
-		if isDiscoveryDue(ticks) && ticks >= 18 {
-			due = append(due, ticks)
+// TestKeptAnnotations has views of pods with the annotations that the PersistentPodStates of their
+// workload name, and with the shortest of the others.
+func TestKeptAnnotations(t *testing.T) {
+	long := strings.Repeat("x", maxRecorded-10)
+	for _, c := range []struct {
+		name    string
+		all     map[string]string
+		named   []string
+		want    string // the keys
+		tooLong bool
+	}{
+		{"none", nil, []string{"a"}, "", false},
+		{"all", map[string]string{"a": "1", "b": "2"}, nil, "a b", false},
+		{"not the long one", map[string]string{"a": "1", "b": long, "c": "0123456789", "d": "4"}, nil, "a c d", false},
+		{"the named one first", map[string]string{"a": "1", "b": long, "c": "0123456789"}, []string{"b"}, "a b", false},
+		{"named ones that are too long", map[string]string{"a": "1", "b": long, "c": "0123456789"}, []string{"b", "c"},
+			"", true},
+	} {
+		kept, tooLong := keptAnnotations(c.all, c.named)
+		if got := strings.Join(slices.Sorted(maps.Keys(kept)), " "); got != c.want || tooLong != c.tooLong {
+			t.Errorf("%s: %s, too long: %t", c.name, got, tooLong)
+		}
+		if bytesIn(kept) > maxRecorded {
+			t.Errorf("%s: %d bytes", c.name, bytesIn(kept))
 		}
 	}
-	if want := []int{18, 19, 30, 45}; !slices.Equal(due, want) || !isDiscoveryDue(0) {
-		t.Errorf("due after %v ticks, want %v", due, want)
-	}
-}
-
-func noKeys(targetKey) []string { return nil }
-
-// TestRecordedAnnotations has views of pods with the annotations that the PersistentPodStates of
-// their workload name, and with those that the recorder reads.
-func TestRecordedAnnotations(t *testing.T) {
-	pod := aPod("db-0", readyOn("node1"))
-	pod.Annotations = map[string]string{"a": "1", "b": "2", "c": "3", annotationReason: "r",
-		pps.AnnotationInjected: "o"}
-	const ours = "kruise.io/injected-persistent-pod-state:o leasehold.dev/topology-reason:r]"
 	other := func(o *pps.PersistentPodState) { o.Name = "other" }
 	web := func(o *pps.PersistentPodState) { o.Spec.TargetRef.Name = "web" }
-	for _, c := range []struct {
-		v    *clusterView
-		want string
-	}{
-		{viewOf(), "map[" + ours},
-		{viewOf(state(keeps("a", "absent"))), "map[a:1 " + ours},
-		{viewOf(state(keeps("a")), state(keeps("c"), other)), "map[a:1 c:3 " + ours},
-		{viewOf(state(keeps("a")), state(keeps("c"), other, web)), "map[a:1 " + ours},
-	} {
-		if got := fmt.Sprint(podViewOf(pod, builtIn, c.v.recordedKeys).seen.Annotations); got != c.want {
-			t.Errorf("%s, want %s", got, c.want)
-		}
-	}
-	pod.Annotations = map[string]string{"b": "2"}
-	if got := podViewOf(pod, builtIn, viewOf(state(keeps("a"))).recordedKeys).seen.Annotations; got != nil {
-		t.Errorf("of no key: %v", got)
+	v := viewOf(state(keeps("a")), state(keeps("c"), other), state(keeps("d"), web, func(o *pps.PersistentPodState) {
+		o.Name = "web"
+	}))
+	got := v.recordedKeys(targetOf(state()))
+	if slices.Sort(got); !slices.Equal(got, []string{"a", "c"}) {
+		t.Errorf("keys %q", got)
 	}
 }
 
@@ -544,17 +298,17 @@ func TestPodWithLongTexts(t *testing.T) {
 	selected := "node1"
 	pod.Spec.NodeSelector = map[string]string{hostname: selected}
 	got := podViewOf(pod, builtIn, v.recordedKeys)
-	if h := got.seen.Hostname; h != selected || unsafe.StringData(h) != unsafe.StringData(selected) {
+	if h := got.Hostname; h != selected || unsafe.StringData(h) != unsafe.StringData(selected) {
 		t.Errorf("the hostname is %q, or keeps the text of the annotation", h)
 	}
-	if size := len(fmt.Sprintf("%#v", *got.seen)); size > 4<<10 {
+	if size := len(fmt.Sprintf("%#v", *got)); size > 4<<10 {
 		t.Errorf("the view has %d bytes", size)
 	}
-	if _, found := got.seen.Annotations["a"]; found || !got.seen.TooLong {
+	if _, found := got.Annotations["a"]; found || !got.TooLong {
 		t.Error("a part of the annotations would be recorded")
 	}
 	pod.Annotations["b"] = long[:maxRecorded-len("a1b")]
-	if got := podViewOf(pod, builtIn, v.recordedKeys); got.seen.TooLong || got.seen.Annotations["a"] != "1" {
+	if got := podViewOf(pod, builtIn, v.recordedKeys); got.TooLong || got.Annotations["a"] != "1" {
 		t.Error("the longest annotations would not be recorded")
 	}
 	for name, owner := range map[string]metav1.OwnerReference{
@@ -588,7 +342,7 @@ func TestObjectWithLongTexts(t *testing.T) {
 	s := o.Status.PodStates["db-1"]
 	s.Annotations = map[string]string{"a": long}
 	o.Status.PodStates["db-1"] = s
-	got := objectOf(unstructuredOf(t, o))
+	got := objectOf(o)
 	want := state(recorded("db-0", "node1", "db-1", "node2"))
 	want.UID, want.ResourceVersion, want.CreationTimestamp = o.UID, o.ResourceVersion, o.CreationTimestamp
 	want.Status.TargetUID = ""
@@ -602,18 +356,10 @@ func TestObjectWithLongTexts(t *testing.T) {
 		"preferences": prefers(pps.PreferredTopologyTerm{Weight: 1, Preference: pps.Term(manyNames...)}),
 		"annotations": keeps(manyNames...),
 	} {
-		if got := objectOf(unstructuredOf(t, state(change))); !isUnfit(got) || len(labelsOf(&got.Spec)) > 0 {
+		if got := objectOf(state(change)); !isUnfit(got) || len(labelsOf(&got.Spec)) > 0 {
 			t.Errorf("too many %s: %+v", name, got.Spec)
 		}
 	}
-}
-
-func unstructuredOf(t *testing.T, o *pps.PersistentPodState) *unstructured.Unstructured {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &unstructured.Unstructured{Object: content}
 }
 
 // TestNewAnnotationIsRecorded has a PersistentPodState name another annotation of a pod that does
@@ -630,4 +376,55 @@ func TestNewAnnotationIsRecorded(t *testing.T) {
 		c.Get(statesPath+"db", &o)
 		return o.Status.PodStates["db-0"].Annotations["role"] == "leader"
 	})
+}
+
+// A pod is forgotten by its workload if it was deleted, or if its controller has changed.
+func TestObservedPods(t *testing.T) {
+	pod := aPod("db-0")
+	other := pod.DeepCopy()
+	other.OwnerReferences[0].Name = "other"
+	before, now := podViewOf(pod, builtIn, noKeys), podViewOf(pod, builtIn, noKeys)
+	moved := podViewOf(other, builtIn, noKeys)
+	for name, c := range map[string]struct {
+		now               *podView
+		exists, elsewhere bool
+	}{
+		"it has changed":          {now, true, false},
+		"it was deleted":          {nil, false, false},
+		"another controls it now": {moved, false, true},
+	} {
+		v := viewOf(state()).has(statefulSet, true, db())
+		v.observe(nil, before)
+		v.observe(before, c.now)
+		if got := v.history.Pods(before.target)["db-0"]; got.Exists() != c.exists {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if got := v.history.Pods(moved.target)["db-0"]; got.Exists() != c.elsewhere {
+			t.Errorf("%s: elsewhere %+v", name, got)
+		}
+	}
+}
+
+func TestParseKindsOfEachPart(t *testing.T) {
+	if kinds, err := parseKinds(""); err != nil || !slices.Equal(kinds, builtIn) || len(kinds) == 0 {
+		t.Errorf("none: %v, %v", kinds, err)
+	}
+	kinds, err := parseKinds("example.com/v1/Database")
+	want := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Database"}
+	if err != nil || len(kinds) != len(builtIn)+1 || kinds[len(kinds)-1] != want {
+		t.Errorf("%v, %v", kinds, err)
+	}
+	for _, bad := range []string{"Example/v1/Database", "example.com/1v/Database", "example.com/v1/Data'base",
+		"/v1/Database"} {
+		if kinds, err := parseKinds(bad); err == nil {
+			t.Errorf("%q: %v", bad, kinds)
+		}
+	}
+	for grace, ok := range map[string]bool{"0s": true, "1ns": true, "-1ns": false} {
+		f := pflag.NewFlagSet("", pflag.ContinueOnError)
+		p := New(f)
+		if err := f.Parse([]string{"--pps-gone-grace", grace}); err != nil || (p.Validate() == nil) != ok {
+			t.Errorf("a grace of %s: %v, %v", grace, err, p.Validate())
+		}
+	}
 }

@@ -49,6 +49,17 @@ func workloadOf(u *unstructured.Unstructured) *workload {
 	}
 }
 
+// ref returns a reference to the workload for Events.
+func (w *workload) ref() *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion(w.APIVersion)
+	u.SetKind(w.Kind.Kind)
+	u.SetNamespace(w.Namespace)
+	u.SetName(w.Name)
+	u.SetUID(w.UID)
+	return u
+}
+
 // askedIn returns the annotations of a workload that ask for a PersistentPodState, and whether
 // there would be more, but they are too long.
 func askedIn(all map[string]string) (annotations map[string]string, tooLong bool) {

@@ -120,6 +120,9 @@ func split(objects resmap.ResMap) (daemon []byte, others []image.File, err error
 					o.GetKind(), o.GetName())
 			}
 			name := fmt.Sprintf("templates/%s-%s.yaml", strings.ToLower(o.GetKind()), o.GetName())
+			if strings.HasSuffix(o.GetName(), ".kruise.io") {
+				name = "crds/" + o.GetName() + ".yaml" // Helm installs it only if there is none: it may be Kruise's
+			}
 			others = append(others, image.File{Name: name, Data: data})
 		}
 	}

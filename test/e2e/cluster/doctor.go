@@ -54,15 +54,15 @@ kubectl --as=system:serviceaccount:leasehold-system:leasehold-agent --as-group=s
 
 var faults = []fault{
 	{reason: "CRDMissing", plant: `kubectl delete crd ipreservations.ipam.leasehold.dev`, decided: applied},
-	{reason: "KruiseCRDLeft", plant: `kubectl apply -f pkg/manager/persistentpodstate/crd
-kubectl patch crd persistentpodstates.apps.kruise.io --type=merge -p '{"spec":{"conversion":{"strategy":"Webhook",
+	{reason: "KruiseCRDLeft", plant: `kubectl patch crd persistentpodstates.apps.kruise.io \
+--type=merge -p '{"spec":{"conversion":{"strategy":"Webhook",
 "webhook":{"conversionReviewVersions":["v1"],"clientConfig":{"service":{"namespace":"kruise-system",
 "name":"kruise-webhook-service"}}}}}}'`, decided: `kubectl patch crd persistentpodstates.apps.kruise.io \
 --type=merge -p '{"spec":{"conversion":{"strategy":"None","webhook":null}}}'`},
 	{reason: "PolicyMissing", plant: `kubectl delete validatingadmissionpolicybinding leasehold-agent`,
 		decided: applied},
 	{reason: "PolicyMissing", plant: `kubectl delete \
-validatingadmissionpolicy leasehold-manager leasehold-manager-crd`, decided: applied},
+validatingadmissionpolicy leasehold-manager leasehold-manager-webhooks`, decided: applied},
 	{reason: "WebhookMissing", plant: `kubectl delete mutatingwebhookconfiguration leasehold-manager`,
 		decided: applied},
 	{reason: "AgentBlind", plant: `kubectl -n leasehold-system patch ds leasehold-agent -p \

@@ -75,7 +75,6 @@ const (
 	mutating   = "mutatingwebhookconfigurations"
 	validating = "validatingwebhookconfigurations"
 	ours       = "leasehold-manager"
-	ofStates   = "leasehold-apps-kruise-io"
 	forbidden  = " is forbidden: User " // by RBAC
 )
 
@@ -111,34 +110,8 @@ var published = []attempt{
 	{"manager", "create", "events", "tenant/managers", event("leasehold-manager", "m", "Pod", "waiting"), ""},
 }
 
-// hook returns a JSON patch that adds a webhook of PersistentPodState, with replaced texts.
-func hook(name, path, rules, more string) string {
-	return fmt.Sprintf(`[{"op": "add", "path": "/webhooks",
-		"value": [{"name": "%s.persistentpodstates.leasehold.dev",
-		"clientConfig": {"service": {"namespace": "leasehold-system", "name": "leasehold-manager", "path": "%s",
-		"port": 443}}, "rules": [%s], "sideEffects": "None", "admissionReviewVersions": ["v1"] %s}]}]`, name, path, rules,
-		more)
-}
-
-const (
-	statesRule = `{"apiGroups": ["apps.kruise.io"], "apiVersions": ["v1beta1"], "operations": ["CREATE", "UPDATE"],
-		"resources": ["persistentpodstates"], "scope": "Namespaced"}`
-	podsRule = `{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
-		"scope": "Namespaced"}`
-	// allRule is what an attacker would want.
-	allRule  = `{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]}`
-	selector = `, "namespaceSelector": {"matchExpressions": [{"key": "kubernetes.io/metadata.name",
-		"operator": "NotIn", "values": ["leasehold-system", "kube-system"]}]}`
-	ignore     = `, "failurePolicy": "Ignore", "timeoutSeconds": 2`
-	conditions = `, "matchConditions": [{"name": "workload", "expression": "has(object.metadata.name) && ` +
-		`has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, has(o.controller) && ` +
-		`o.controller && (o.kind == 'StatefulSet' && o.apiVersion.startsWith('apps/') || o.kind == 'Database' && ` +
-		`o.apiVersion.startsWith('e2e.leasehold.dev/')))"}, {"name": "not-placed", "expression": ` +
-		`"!has(object.spec.nodeName) || object.spec.nodeName == ''"}]`
-	crd = `spec: {group: %s, scope: Namespaced, names: {kind: PersistentPodState, plural: %s,
-		singular: persistentpodstate}, versions: [{name: v1beta1, served: true, storage: true, schema: {openAPIV3Schema:
-		{type: object}}}]}`
-)
+// allRule is what an attacker would want.
+const allRule = `{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]}`
 
 // attempts is the table. What is refused is refused by RBAC (forbidden), or by the validation with
 // that message.
@@ -168,67 +141,37 @@ var attempts = []attempt{
 	{"manager", "update", mutating, "other", `[]`, forbidden},
 	{managerPlus, "update", mutating, "other", `[]`, "the manager may only change its own webhook configurations"},
 	{managerPlus, "create", mutating, "new", "", "the manager may neither create nor delete webhook configurations"},
-	{managerPlus, "delete", validating, ofStates, "",
+	{"manager", "create", validating, "new", "", forbidden},
+	{managerPlus, "create", validating, "new", "",
+		"the manager may neither create nor delete webhook configurations"},
+	{managerPlus, "delete", mutating, ours, "",
 		"the manager may neither create nor delete webhook configurations"},
 	{"manager", "create", mutating, "new", "", forbidden},
 	{"manager", "delete", mutating, ours, "", forbidden},
 
-	// The manager: the webhooks of PersistentPodState.
-	{"manager", "update", mutating, ofStates, hook("normalize", "/persistentpodstate/normalize", statesRule, ""), ""},
-	{"manager", "update", validating, ofStates, hook("validate", "/persistentpodstate/validate", statesRule, ""), ""},
-	{"manager", "update", mutating, ofStates, hook("pods", "/persistentpodstate/pods", podsRule,
-		ignore+selector+conditions), ""},
-	{"manager", "update", mutating, ofStates, `[]`, ""},
-	{"manager", "update", validating, ofStates, hook("validate", "/persistentpodstate/validate", allRule, ""),
-		"the webhooks of PersistentPodState may only be called for PersistentPodStates and new pods"},
-	{"manager", "update", mutating, ofStates, hook("normalize", "/persistentpodstate/normalize",
-		statesRule+", "+podsRule, ""),
-		"the webhooks of PersistentPodState may only be called for PersistentPodStates and new pods"},
-	{"manager", "update", mutating, ofStates, hook("another", "/persistentpodstate/normalize", statesRule, ""),
-		"the webhooks of PersistentPodState must call the manager"},
-	{"manager", "update", mutating, ofStates, hook("normalize", "/pin", statesRule, ""),
-		"the webhooks of PersistentPodState must call the manager"},
-	{"manager", "update", mutating, ofStates, hook("pods", "/persistentpodstate/pods", allRule,
-		ignore+selector+conditions), "the webhook of pods may only be called for new pods"},
-	{"manager", "update", mutating, ofStates, hook("pods", "/persistentpodstate/pods", podsRule,
-		ignore+conditions), "the webhook of pods must not delay pods that it cannot judge, nor those of the system"},
-	{"manager", "update", mutating, ofStates, hook("pods", "/persistentpodstate/pods", podsRule, selector+conditions),
-		"the webhook of pods must not delay pods that it cannot judge, nor those of the system"},
-	{"manager", "update", mutating, ofStates, hook("pods", "/persistentpodstate/pods", podsRule, ignore+selector),
-		"the webhook of pods may only be called for pods of workloads that are not on a node"},
-
 	// The manager: CRDs.
-	{"manager", "update", "customresourcedefinitions", "persistentpodstates.apps.kruise.io",
-		`[{"op": "add", "path": "/metadata/annotations", "value": {"a": "b"}}]`, ""},
-	{"manager", "create", "customresourcedefinitions", "others.apps.kruise.io",
-		fmt.Sprintf(crd, "apps.kruise.io", "others"),
-		"the manager may only create the CRD of PersistentPodState, and change it if it has created it"},
-	{"manager", "update", "customresourcedefinitions", "persistentpodstates.apps.kruise.io",
-		`[{"op": "add", "path": "/spec/conversion", "value": {"strategy": "Webhook", "webhook": {
-		"conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://attacker.example.com/"}}}}]`,
-		"the CRD of PersistentPodState must have no conversion webhook"},
-	{"manager", "update", "customresourcedefinitions", "ipreservations.ipam.leasehold.dev", `[]`, forbidden},
-	{managerPlus, "update", "customresourcedefinitions", "ipreservations.ipam.leasehold.dev",
-		`[{"op": "add", "path": "/metadata/labels/app.kubernetes.io~1managed-by", "value": "leasehold"}]`,
-		"the manager may only create the CRD of PersistentPodState, and change it if it has created it"},
-	{managerPlus, "delete", "customresourcedefinitions", "persistentpodstates.apps.kruise.io", "",
-		"the manager may only create the CRD of PersistentPodState, and change it if it has created it"},
+	{"manager", "get", "customresourcedefinitions", "persistentpodstates.apps.kruise.io", "", ""},
+	{"manager", "update", "customresourcedefinitions", "persistentpodstates.apps.kruise.io", `[]`, forbidden},
+	{"manager", "get", "customresourcedefinitions", "ipreservations.ipam.leasehold.dev", "", forbidden},
 
 	// The manager: PersistentPodStates.
 	{"manager", "create", "persistentpodstates", "tenant/new", `{metadata: {labels: {leasehold.dev/generated: "true"}},
-		spec: {targetRef: {apiVersion: apps/v1, kind: StatefulSet, name: web}}}`, ""},
-	{"manager", "update", "persistentpodstates", "tenant/generated",
-		`[{"op": "replace", "path": "/spec/targetRef/name", "value": "b"}]`, ""},
-	{"manager", "update", "persistentpodstates", "tenant/of-a-user",
-		`[{"op": "add", "path": "/spec/preferredPersistentTopology", "value": []}]`, ""},
+		spec: {targetRef: {apiVersion: apps/v1, kind: StatefulSet, name: web}, requiredPersistentTopology: {keys: [zone]}}}`,
+		""},
+	{"manager", "patch", "persistentpodstates", "tenant/generated",
+		`{"spec": {"targetRef": {"apiVersion": "apps/v2"}}}`, ""},
+	{"manager", "patch", "persistentpodstates", "tenant/of-a-user",
+		`{"spec": {"preferredPersistentTopology": []}}`, ""},
+	{"manager", "update", "persistentpodstates", "tenant/generated", `[]`, forbidden},
 	{"manager", "delete", "persistentpodstates", "tenant/generated", "", ""},
 	{"manager", "create", "persistentpodstates", "tenant/new",
-		`spec: {targetRef: {apiVersion: apps/v1, kind: StatefulSet, name: web}}`,
+		`spec: {targetRef: {apiVersion: apps/v1, kind: StatefulSet, name: web},
+		requiredPersistentTopology: {keys: [zone]}}`,
 		"the manager may only create and delete PersistentPodStates that it generates"},
 	{"manager", "delete", "persistentpodstates", "tenant/of-a-user", "",
 		"the manager may only create and delete PersistentPodStates that it generates"},
-	{"manager", "update", "persistentpodstates", "tenant/of-a-user",
-		`[{"op": "replace", "path": "/spec/targetRef/name", "value": "b"}]`,
+	{"manager", "patch", "persistentpodstates", "tenant/of-a-user",
+		`{"spec": {"targetRef": {"apiVersion": "apps/v2"}}}`,
 		"the manager may not change the target of a PersistentPodState that it has not generated"},
 
 	// The manager: pods.

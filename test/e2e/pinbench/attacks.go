@@ -593,7 +593,7 @@ func (a *attacks) answerForWebhook(ctx context.Context) error {
 			return fmt.Errorf("the API server uses its answer: %w", err)
 		}
 	}
-	patch, err := json.Marshal([]map[string]any{{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle",
+	patch, err := json.Marshal([]map[string]any{{"op": "replace", "path": "/webhooks/1/clientConfig/caBundle",
 		"value": ca}})
 	if err != nil {
 		return err

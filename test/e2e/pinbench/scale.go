@@ -343,13 +343,10 @@ func (b *Bench) webhook(ctx context.Context) (hook, error) {
 	if err != nil {
 		return hook{}, err
 	}
-	i := slices.IndexFunc(config.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool {
-		return slices.ContainsFunc(w.Rules, func(r admissionregistrationv1.RuleWithOperations) bool {
-			return slices.Contains(r.Resources, "pods")
-		})
-	})
+	i := slices.IndexFunc(config.Webhooks,
+		func(w admissionregistrationv1.MutatingWebhook) bool { return w.Name == "pin.leasehold.dev" })
 	if i < 0 {
-		return hook{}, fmt.Errorf("the configuration %s has no webhook on pods", config.Name)
+		return hook{}, fmt.Errorf("the configuration %s has no webhook of the pin", config.Name)
 	}
 	to := config.Webhooks[i].ClientConfig
 	pool := x509.NewCertPool()

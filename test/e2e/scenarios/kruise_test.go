@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
 // likeStatefulSet is a CRD that accepts objects of any form.
@@ -308,7 +310,7 @@ func ppsKruise(t *Test) {
 		if out, err := t.kubectl(kruise, "--namespace=openkruise", "apply", "-f", "-"); err != nil {
 			t.Fatalf("kubectl apply: %v\n%s", err, out)
 		}
-		t.ourWebhooks(false)
+		t.served(false)
 	}
 	comes()
 	said := t.singleEvent(t.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "KruisePresent")
@@ -317,13 +319,13 @@ func ppsKruise(t *Test) {
 	ours := untilDone(func() { // also if Kruise's CRD is left
 		t.Kubectl("delete", "crd", crd, "--ignore-not-found")
 		gone()
-		t.Eventually(time.Minute, "leasehold's CRD", t.ownCRDEstablished)
+		t.Kubectl("apply", "-f", t.manifests(), "-l", "app.kubernetes.io/name=persistentpodstates")
+		t.Kubectl("wait", "--for=condition=Established", "crd/"+crd, "--timeout=30s")
 	})
 	t.Cleanup(ours)
 	t.create(kruiseCRDWith("v1alpha1"))
 	t.Kubectl("delete", "mutatingwebhookconfiguration", "kruise-mutating-webhook-configuration")
 	said = t.singleEvent(t.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "CRDUnfit")
-	t.ourWebhooks(false)
 	t.Step("without Kruise, and with the CRD of an older one: %s", said)
 	comes()
 	t.Kubectl("delete", "crd", crd)
@@ -343,9 +345,7 @@ func ppsKruise(t *Test) {
 	}
 	t.Step("with Kruise's CRD and objects, pods are pinned to their addresses as before")
 
-	dir := filepath.Join(t.Cluster.Dir, "run", t.NS)
-	t.Must(os.MkdirAll(dir, 0o700))
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := filepath.Dir(t.manifests())
 	save, restore := t.kruiseCommands()
 	out, err := t.shell(dir, save)
 	if err != nil || strings.TrimSpace(out) != "2" {
@@ -353,14 +353,15 @@ func ppsKruise(t *Test) {
 	}
 	t.Kubectl("delete", "crd", crd)
 	gone()
-	wait, apply, _ := strings.Cut(restore, "kubectl apply")
-	if out, err := t.shell(dir, wait); err != nil {
+	const objects = "kubectl apply -f pps.yaml"
+	ownCRD, apply, _ := strings.Cut(restore, objects)
+	if out, err := t.shell(dir, ownCRD); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	t.ourWebhooks(true)
-	t.Step("Kruise and its CRD are removed; leasehold's webhooks and CRD exist again")
+	t.served(true)
+	t.Step("Kruise and its CRD are removed, and leasehold's is applied; leasehold serves PersistentPodStates again")
 	t.Eventually(time.Minute, "the saved objects are restored", func() error {
-		if out, err := t.shell(dir, "kubectl apply"+apply); err != nil {
+		if out, err := t.shell(dir, objects+apply); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
@@ -384,18 +385,16 @@ func (t *Test) create(manifest string) {
 	}
 }
 
-// ownCRDEstablished reports whether the CRD is leasehold's and served.
-func (t *Test) ownCRDEstablished() error {
-	// kubectl fails while the CRD has no status yet.
-	out, err := t.kubectl("", "get", "crd", "-l", "app.kubernetes.io/managed-by=leasehold", "-o",
-		`jsonpath={.items[*].status.conditions[?(@.type=="Established")].status}`)
-	if err == nil && out != "True" {
-		err = errors.New("not established")
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %q", err, out)
-	}
-	return nil
+// manifests writes the manifests of leasehold, and returns the path of the file. It is removed with
+// the scenario.
+func (t *Test) manifests() string {
+	dir := filepath.Join(t.Cluster.Dir, "run", t.NS)
+	t.Must(os.MkdirAll(dir, 0o700))
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "leasehold.yaml")
+	t.Must(os.WriteFile(path,
+		[]byte(t.Kubectl("kustomize", filepath.Join(t.Cluster.Repo, "daemonset/overlays/replace"))), 0o600))
+	return path
 }
 
 // kruiseCommands returns the commands of the section "From Kruise to leasehold" of
@@ -430,16 +429,17 @@ func (t *Test) shell(dir, script string) (string, error) {
 	return string(out), err
 }
 
-// ourWebhooks waits until our webhook configurations have webhooks, or have none.
-func (t *Test) ourWebhooks(there bool) {
-	t.Eventually(90*time.Second, "leasehold's webhooks for PersistentPodStates", func() error {
-		c := t.Client.AdmissionregistrationV1()
-		m, err := c.MutatingWebhookConfigurations().Get(t.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
-		t.Must(err)
-		v, err := c.ValidatingWebhookConfigurations().Get(t.Ctx, "leasehold-apps-kruise-io", metav1.GetOptions{})
-		t.Must(err)
-		if there != (len(m.Webhooks) > 0) || there != (len(v.Webhooks) > 0) {
-			return fmt.Errorf("there are %d and %d", len(m.Webhooks), len(v.Webhooks))
+// served waits until all managers serve PersistentPodStates, or none does: then nobody refuses a
+// target of an unknown kind.
+func (t *Test) served(want bool) {
+	bad := strings.NewReplacer("UID", "1", "kind: StatefulSet", "kind: Deployment").Replace(kruiseObjects)
+	_, bad, _ = strings.Cut(bad, "---\n")
+	t.Eventually(90*time.Second, fmt.Sprintf("PersistentPodStates are served: %t", want), func() error {
+		for range 10 { // the API server calls any of the managers
+			out, err := t.kubectl(bad, "create", "--dry-run=server", "-f", "-")
+			if refused := strings.Contains(out, "is not a supported kind"); refused != want {
+				return fmt.Errorf("%w: %s", err, out)
+			}
 		}
 		return nil
 	})
@@ -468,42 +468,33 @@ func (t *Test) singleEvent(uid, reason string) string {
 	return texts[0]
 }
 
-// ppsWebhook checks that the webhook is called for pods only while there is a PersistentPodState.
+// ppsWebhook checks that the webhooks are in use, also after the manifests were applied again, and
+// that the manager may write no CRD.
 func ppsWebhook(t *Test) {
-	t.pps("normalize")
-	t.Step("without a PersistentPodState the webhook is not called for pods")
-	t.Apply(t.explicit())
-	t.pps("normalize", "pods")
-	t.Step("with one it is, also after the manifests were applied again")
-	t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/base/manager/topology.yaml"))
-	c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx,
-		"leasehold-apps-kruise-io", metav1.GetOptions{})
-	t.Must(err)
-	if len(c.Webhooks) != 2 {
-		t.Fatalf("%d webhooks are left", len(c.Webhooks))
-	}
-	t.Kubectl("delete", "pps", "echoserver")
-	t.pps("normalize")
-	// With the manager's name and an administrator's permissions.
+	t.pps("pods", "pin", "objects")
+	t.Refused(t.explicit("nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone",
+		"nodeTopologyKeys:\n      - \"not a label\""), "is not the name of a node label")
+	t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/base/manager/webhook.yaml"))
+	t.pps("pods", "pin", "objects")
 	out, err := t.kubectl(strings.ReplaceAll(kruiseCRDWith("v1beta1"), "persistentpodstate", "otherpodstate"), "create",
-		"-f", "-", "--as=system:serviceaccount:leasehold-system:leasehold-manager", "--as-group=system:masters")
-	if err == nil || !strings.Contains(out, "the manager may only create the CRD of PersistentPodState") {
-		t.Fatalf("it created another CRD: %v, %s", err, out)
+		"-f", "-", "--as=system:serviceaccount:leasehold-system:leasehold-manager")
+	if err == nil || !strings.Contains(out, "cannot create resource") {
+		t.Fatalf("it created a CRD: %v, %s", err, out)
 	}
 }
 
-// pps waits until the mutating webhooks for PersistentPodStates are these.
+// pps waits until the mutating webhooks are these, and have a CA.
 func (t *Test) pps(want ...string) {
 	t.Eventually(time.Minute, fmt.Sprintf("webhooks %q", want), func() error {
 		c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx,
-			"leasehold-apps-kruise-io", metav1.GetOptions{})
+			cluster.Manager, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		var names []string
 		for _, h := range c.Webhooks {
 			if len(h.ClientConfig.CABundle) == 0 {
-				t.Fatalf("%s has no CA", h.Name)
+				return fmt.Errorf("%s has no CA", h.Name)
 			}
 			names = append(names, strings.Split(h.Name, ".")[0])
 		}

@@ -506,12 +506,12 @@ func pinCertificate(t *Test) {
 	caBundle := func() string {
 		config, err := hooks.Get(t.Ctx, name, metav1.GetOptions{})
 		t.Must(err)
-		return string(config.Webhooks[0].ClientConfig.CABundle)
+		return string(config.Webhooks[1].ClientConfig.CABundle)
 	}
 	good := caBundle()
 	t.Step("the CA is removed from the webhook configuration")
 	t.Kubectl("patch", "mutatingwebhookconfiguration", name, "--type=json", "-p",
-		`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
+		`[{"op":"remove","path":"/webhooks/1/clientConfig/caBundle"}]`)
 	t.Eventually(time.Minute, "the CA is repaired", func() error {
 		if caBundle() != good {
 			return errors.New("it is not")

@@ -184,7 +184,7 @@ var table = []scenario{
 	ours("pps-short-life", "a pod that is deleted before it is recorded returns to its node", ppsShortLife).besides(),
 	ours("pps-kinds", "workloads of kinds that are added while the manager runs, such as Kruise's StatefulSet",
 		ppsKinds),
-	ours("pps-webhook", "the webhook is called for pods only while there is a PersistentPodState", ppsWebhook),
+	ours("pps-webhook", "the webhooks of PersistentPodState stay when the manifests are applied again", ppsWebhook),
 	ours("pps-kruise", "Kruise is installed and uninstalled with its CRD: no object is lost", ppsKruise),
 	keeps("pps-etcd", "etcd with pod addresses as peers: each member is deleted in turn, then a rolling update",
 		ppsEtcd),

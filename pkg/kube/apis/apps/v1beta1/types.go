@@ -51,6 +51,7 @@ func AddToScheme(s *runtime.Scheme) error {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=persistentpodstates,singular=persistentpodstate,shortName=pps
+// +kubebuilder:metadata:labels="app.kubernetes.io/name=persistentpodstates"
 // +kubebuilder:subresource:status
 // +kubebuilder:storageversion
 // +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.targetRef.kind`

@@ -1,0 +1,293 @@
+package persistentpodstate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
+
+	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/once"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+)
+
+// Reasons of the Events on pods, PersistentPodStates, workloads and the CRD.
+const (
+	// A label that a PersistentPodState requires was not applied to the pod, or was not recorded.
+	reasonNotPossible = "PinNotPossible"
+	// The pod was required to return to a node that is gone or not ready, and was deleted.
+	reasonReplaced = "PodReplaced"
+	// The PersistentPodState, or the annotations of the workload, cannot be served, and why.
+	reasonInvalid = "InvalidPersistentPodState"
+	// The PersistentPodState will soon be too large for the API server, which then stores no
+	// changes; or the annotations of a pod are too large to be recorded.
+	reasonLarge = "PersistentPodStateLarge"
+	// Kruise's manager is ready, and leasehold serves no PersistentPodStates. On the CRD.
+	reasonKruise = "KruisePresent"
+	// The CRD of another program does not have what leasehold needs, and leasehold serves no
+	// PersistentPodStates. On the CRD.
+	reasonUnfit = "CRDUnfit"
+)
+
+// largeObject is the size in bytes from which a PersistentPodState gets the Event reasonLarge. etcd
+// rejects requests of more than 1.5 MiB (--max-request-bytes).
+const largeObject = 1 << 20
+
+// maxReportAge is the age up to which a pod gets an Event about its creation. Older pods get none,
+// so that a new leader does not repeat the Events of the former leader.
+const maxReportAge = 30 * time.Second
+
+// retryInterval is how soon an object is reconciled again when something was not known yet.
+const retryInterval = time.Second
+
+// A reconciler creates the PersistentPodStates for which workloads ask by annotations, keeps the
+// status of all PersistentPodStates up to date, creates Events about what was not injected, and
+// deletes pods that wait for a node that is gone. It runs in the leader.
+type reconciler struct {
+	view     *clusterView
+	client   client.Client
+	role     *role
+	events   ctrlrecorder.EventRecorder
+	log      logr.Logger
+	reported once.Set
+}
+
+// Reconcile reconciles the PersistentPodState with a name, and the workloads with that name, whose
+// generated PersistentPodState has the same. It has no effect while Kruise serves
+// PersistentPodStates.
+func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if r.role.state.Load() == standby {
+		return reconcile.Result{RequeueAfter: pollInterval}, nil
+	}
+	if !r.role.serves() || !r.view.HasSynced() {
+		return reconcile.Result{RequeueAfter: retryInterval}, nil
+	}
+	if done, err := r.generate(ctx, req.NamespacedName); done || err != nil {
+		return reconcile.Result{}, err
+	}
+	o, _ := r.view.objects.Get(req.String())
+	if o == nil || o.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil
+	}
+	if isUnfit(o) {
+		r.warn(o, nil, reasonInvalid, fmt.Sprintf("it names more than %d labels and annotations with %d bytes; it has "+
+			"no effect", maxNames, maxNameBytes))
+		return reconcile.Result{}, nil
+	}
+	target := targetOf(o)
+	if all := r.view.Objects(target); len(all) > 0 && all[0].Name != o.Name {
+		r.warn(o, nil, reasonInvalid,
+			fmt.Sprintf("older PersistentPodState %s has the target %s; this one has no effect", all[0].Name, target))
+		return reconcile.Result{}, nil
+	}
+	normal := o.DeepCopy()
+	if err := normal.Spec.Normalize(nil); err == nil && !equality.Semantic.DeepEqual(normal.Spec, o.Spec) {
+		// The object was created or updated while no webhook could be called.
+		return reconcile.Result{}, r.update(ctx, o, normal)
+	}
+	workload, known := r.view.Workload(target)
+	if !known || !r.view.pods.HasSynced() {
+		return reconcile.Result{RequeueAfter: retryInterval}, nil
+	}
+	pods := r.view.history.Pods(target)
+	r.report(o, pods)
+	recordErr := r.record(ctx, o, computeStatus(o, workload, pods, r.view.nodeLabels))
+	requeueAfter, err := r.deleteStuck(ctx, o, pods)
+	if err := errors.Join(recordErr, err); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: requeueAfter}, nil
+}
+
+// generate does what the function generate returns for the workloads with a name. It reports
+// whether it has written something: the change enqueues the object again.
+func (r *reconciler) generate(ctx context.Context, key types.NamespacedName) (done bool, err error) {
+	for _, kind := range r.view.kinds {
+		target := targetKey{kind.GroupKind(), key.Namespace, key.Name}
+		workload, known := r.view.Workload(target)
+		if !known {
+			continue
+		}
+		var others []string
+		for _, o := range r.view.Objects(target) {
+			if o.Name != key.Name {
+				others = append(others, o.Name)
+			}
+		}
+		object, _ := r.view.objects.Get(key.String())
+		a := generate(target, workload, object, others)
+		if a.Problem != "" && r.reported.First(string(workload.UID)+a.Problem, time.Now()) {
+			r.events.Eventf(workload.ref(), nil, corev1.EventTypeWarning, reasonInvalid, "Generate", "%s", a.Problem)
+		}
+		switch {
+		case a.Create != nil:
+			if err = r.client.Create(ctx, a.Create); apierrors.IsAlreadyExists(err) {
+				err = nil // the informer has not seen it yet
+			}
+			err = control.IgnoreRace(err)
+		case a.Update != nil:
+			err = r.update(ctx, object, a.Update)
+		case a.Delete != nil:
+			err = control.IgnoreRace(r.client.Delete(ctx, a.Delete, client.Preconditions{UID: &a.Delete.UID,
+				ResourceVersion: &a.Delete.ResourceVersion}))
+		default:
+			continue
+		}
+		return true, err
+	}
+	return false, nil
+}
+
+// update writes the difference of two states of a PersistentPodState, unless it has changed since
+// it was observed.
+func (r *reconciler) update(ctx context.Context, before, now *pps.PersistentPodState) error {
+	return control.IgnoreRace(r.client.Patch(ctx, now,
+		client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
+}
+
+// record writes the status, if it differs from the present one.
+func (r *reconciler) record(ctx context.Context, o *pps.PersistentPodState, status pps.PersistentPodStateStatus) error {
+	if equality.Semantic.DeepEqual(o.Status, status) {
+		return nil
+	}
+	recorded := o.DeepCopy()
+	recorded.Status = status
+	if b, err := json.Marshal(recorded); err == nil && len(b) > largeObject {
+		r.warn(o, nil, reasonLarge, "the object is larger than 1 MiB, and etcd stores at most 1.5 MiB by default: "+
+			"have the pods of fewer replicas, or fewer and smaller annotations, recorded in one object")
+	}
+	return control.IgnoreRace(r.client.Status().Update(ctx, recorded))
+}
+
+// report creates Events on new pods about what was not injected into them, and Events on the
+// PersistentPodState about labels that the nodes of its Ready pods do not have.
+func (r *reconciler) report(o *pps.PersistentPodState, pods map[string]podHistory) {
+	for name, p := range pods {
+		if !p.Exists() {
+			continue
+		}
+		pod := podRef(o.Namespace, name, p.Pod.UID)
+		if p.Pod.Reason != "" && time.Since(p.Pod.Created) < maxReportAge &&
+			r.reported.First(string(p.Pod.UID), time.Now()) {
+			r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonNotPossible, "Inject", "PersistentPodState %s: %s",
+				o.Name, p.Pod.Reason)
+		}
+		if p.Pod.TooLong {
+			r.warn(o, pod, reasonLarge, fmt.Sprintf("the annotations of pod %s that are to be recorded have more than "+
+				"%d bytes: none of them is", name, maxRecorded))
+		}
+		labels, exists := r.view.nodeLabels(p.Pod.Node)
+		if keys := missing(o, labels); p.Pod.stage == ready && exists && len(keys) > 0 {
+			node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+				ObjectMeta: metav1.ObjectMeta{Name: p.Pod.Node}}
+			r.warn(o, node, reasonNotPossible, fmt.Sprintf("node %s has no label %s: pods that ran there are not "+
+				"restricted by it", p.Pod.Node, strings.Join(keys, ", ")))
+		}
+	}
+}
+
+// warn creates a warning Event on a PersistentPodState, once for each text. Events that differ only
+// in their text would be merged, so Events about different nodes need different related objects.
+func (r *reconciler) warn(o *pps.PersistentPodState, related runtime.Object, reason, text string) {
+	if r.reported.First(string(o.UID)+text, time.Now()) {
+		ref := o.DeepCopy()
+		ref.SetGroupVersionKind(objectKind)
+		r.events.Eventf(ref, related, corev1.EventTypeWarning, reason, "Record", "%s", text)
+	}
+}
+
+// deleteStuck deletes the pods that wait for a hostname that Inject added because of o, and that no
+// node has, or only one that has not been ready for longer than the pod's patience: the API server
+// does not allow a hostname to be removed from the node selector of an existing pod. The workload
+// recreates the pods, and the new ones do not require the hostname. deleteStuck uses only the pods'
+// selectors, not the recorded status, which may name another node. requeueAfter is the time until
+// the pods that wait are looked at again, 0 if none waits.
+func (r *reconciler) deleteStuck(ctx context.Context, o *pps.PersistentPodState, pods map[string]podHistory,
+) (requeueAfter time.Duration, err error) {
+	for name, p := range pods {
+		if !isWaitingFor(o, p) {
+			continue
+		}
+		wait := pollInterval
+		if due := r.due(p.Pod); !due.IsZero() {
+			wait = min(wait, time.Until(due))
+		}
+		if wait <= 0 {
+			err = errors.Join(err, r.deletePod(ctx, o.Namespace, name, p.Pod))
+		} else if requeueAfter == 0 || wait < requeueAfter {
+			requeueAfter = wait
+		}
+	}
+	return requeueAfter, err
+}
+
+// isWaitingFor reports whether a pod exists that is not scheduled and requires a hostname because
+// of a PersistentPodState.
+func isWaitingFor(o *pps.PersistentPodState, p podHistory) bool {
+	return p.Exists() && !p.Pod.Terminating && p.Pod.stage == waiting && p.Pod.Hostname != "" && p.Pod.Object == o.Name
+}
+
+// patienceMargin is how much longer than its patience a pod waits: the replica that admits the
+// successor may have another clock.
+const patienceMargin = 2 * time.Second
+
+// due returns when a waiting pod may be deleted, zero if it may not. The pod must be older than the
+// grace period or its patience, so that its successors are not deleted one after the other. For a
+// node that is gone, this replica must also have watched nodes for the grace period, because the
+// node may have been removed before the watch began.
+func (r *reconciler) due(pod *podView) time.Time {
+	h := r.view.hostOf(pod.Hostname)
+	switch {
+	case !h.exists && r.view.keepGone:
+		return time.Time{}
+	case !h.exists:
+		return later(later(pod.Created, h.leftAt), r.view.watchingSince()).Add(r.view.goneGrace)
+	case pod.Patience == lease.Forever, h.notReadySince.IsZero():
+		return time.Time{}
+	}
+	return later(pod.Created, h.notReadySince).Add(time.Duration(pod.Patience) + patienceMargin)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// deletePod deletes a pod and creates an Event about it, unless the pod has changed since it was
+// observed.
+func (r *reconciler) deletePod(ctx context.Context, namespace, name string, seen *podView) error {
+	pod := podRef(namespace, name, seen.UID)
+	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
+	if err == nil {
+		r.log.Info("deleted a pod that waited for a node that is gone or not ready", "pod", namespace+"/"+name,
+			"hostname", seen.Hostname)
+		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonReplaced, "Replace",
+			"deleted, because it waited for node %s, which is gone or not ready; its successor may run elsewhere",
+			seen.Hostname)
+	}
+	if control.IgnoreRace(err) != nil {
+		return fmt.Errorf("deleting pod %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
+
+func podRef(namespace, name string, uid types.UID) *corev1.Pod {
+	return &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid}}
+}
