@@ -160,7 +160,7 @@ func TestTheEndOfAHoldIsPutOffWhileThePodIsExpected(t *testing.T) {
 	w.same("back", w.add(ask{pod: "db-0", container: "c2", window: time.Minute}), "10.0.0.2")
 }
 
-// revokePods gives up the leases of one pod.
+// revokePods revokes the leases of one pod.
 func (w *world) revokePods(ctx context.Context, leases ...lease.Lease) error {
 	var refs []maintain.Ref
 	for _, l := range leases {
@@ -282,7 +282,7 @@ func TestAPodsAddressesAreGivenUpTogether(t *testing.T) {
 	w.same("given up", w.leases(), "")
 }
 
-// host-local's lock is waited for with our own in hand, which every plugin needs.
+// host-local's lock is awaited while the store's is not held, which every plugin needs.
 func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 	ctx := context.Background()
 	pod := maintain.PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: lease.Window(2 * hour)}
