@@ -22,17 +22,17 @@ test-race: ## the unit tests under the race detector (needs a C compiler)
 bench: ## one table of time, slow disks, first connects, the agent's locks and memory, against upstream host-local (RUN=<regexp>: calls, time, storm, connect, collect, idle, memory; FLAGS=-quick, -against <program>)
 	@scripts/bench $(FLAGS)
 
-bench-pin: ## recreated pods against every score, on simulated nodes (FLAGS=-short: a minute; SCALE=1: the cost in a large cluster)
-	@scripts/bench-pin $(FLAGS)
+bench-pin: ## recreated pods against every score, on simulated nodes (NODES=6, RECREATIONS=32)
+	@scripts/simulated recreations
 
-bench-scale: ## what leasehold costs an API server, with simulated agents (NODES=50,500,2000; RESERVATIONS=50000,150000; AGAINST=<commit>; FLAGS)
-	@scripts/bench-scale $(FLAGS)
+bench-scale: ## what leasehold costs an API server, with simulated agents (NODES=50; RESERVATIONS=<n>: the managers alone, on 5,000 nodes)
+	@scripts/simulated $(if $(RESERVATIONS),managers,cost)
 
 bench-roll: ## a StatefulSet of 100 pods started and rolled on a real cluster, with host-local and with leasehold (ROUNDS=2)
 	@scripts/bench-roll
 
-pin-faults: ## the pin while API server, scheduler, RBAC, policies, watches or managers fail (RUN=<regexp>; FLAGS=-short)
-	@scripts/pin-faults $(FLAGS)
+pin-faults: ## the pin while API server, scheduler, RBAC, watches or managers fail (RUN=<fault>; RATE=10, SECONDS=6)
+	@scripts/simulated '$(if $(RUN),faults/$(RUN),(faults|frozen))'
 
 fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
 	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz

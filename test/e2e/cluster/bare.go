@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// NewBare returns a cluster without nodes, for benchmarks that simulate nodes. Its directory is
+// NewBare returns a cluster without nodes, for tests that simulate nodes. Its directory is
 // inside that of a cluster with nodes, with which it shares the built programs. Both can be up at
-// the same time. Its API server has a client certificate for webhooks.
+// the same time.
 func NewBare(repo, dir string) (*Cluster, error) {
 	bare := filepath.Join(dir, "bare")
 	if err := os.MkdirAll(bare, 0o755); err != nil {
@@ -26,7 +26,7 @@ func NewBare(repo, dir string) (*Cluster, error) {
 		}
 	}
 	c := New(repo, bare, Options{})
-	c.WebhookClient = true
+	c.Bare = true
 	return c, nil
 }
 

@@ -23,12 +23,9 @@ type Cluster struct {
 	// ID distinguishes the clusters of different directories on one host. It is part of link names
 	// and addresses.
 	ID int
-	// NodeGrace is the node-monitor-grace-period of the controller manager. The default is short,
-	// so that scenarios which lose a node do not wait for a minute.
-	NodeGrace time.Duration
-	// WebhookClient gives the API server a client certificate for webhooks, whose CA is in the file
-	// that WebhookCA returns.
-	WebhookClient bool
+	// Bare is whether the cluster has no kubelets: no controller expects them, and the API server
+	// has a client certificate for webhooks, whose CA is in the file that WebhookCA returns.
+	Bare bool
 	// AuditPolicy is the path of the API server's audit policy; "" for no audit log. The log is
 	// AuditLog.
 	AuditPolicy string
@@ -50,7 +47,7 @@ func New(repo, dir string, o Options) *Cluster {
 	h := fnv.New32a()
 	h.Write([]byte(dir))
 	began := time.Now()
-	return &Cluster{Options: o, Dir: dir, Repo: repo, ID: int(h.Sum32() % 64), NodeGrace: 20 * time.Second,
+	return &Cluster{Options: o, Dir: dir, Repo: repo, ID: int(h.Sum32() % 64),
 		Machines: map[string]Process{},
 		logf: func(format string, args ...any) {
 			fmt.Printf("%5.0fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))

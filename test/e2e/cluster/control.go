@@ -45,7 +45,7 @@ func (c *Cluster) controlService(name string) machine.Start {
 			"--service-cluster-ip-range=" + serviceNetwork,
 			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 			"--enable-aggregator-routing=true", "--allow-privileged=true", "--profiling=false"}
-		if c.WebhookClient {
+		if c.Bare {
 			argv = append(argv, "--admission-control-config-file="+c.path("run/admission.yaml"))
 		}
 		if c.AuditPolicy != "" {
@@ -56,8 +56,11 @@ func (c *Cluster) controlService(name string) machine.Start {
 		argv = []string{bin, "--kubeconfig=" + c.path("run/controller-manager.kubeconfig"),
 			"--service-account-private-key-file=" + pki("service-accounts.key"), "--root-ca-file=" + pki("ca.crt"),
 			"--use-service-account-credentials=true", "--leader-elect=false",
-			"--kube-api-qps=200", "--kube-api-burst=400",
-			"--node-monitor-grace-period=" + c.NodeGrace.String(), "--profiling=false"}
+			"--kube-api-qps=200", "--kube-api-burst=400", "--node-monitor-grace-period=20s", "--profiling=false"}
+		if c.Bare { // nobody renews the nodes' Leases, and owners of pods need not exist
+			argv = append(argv, "--controllers=*,-node-lifecycle-controller,-taint-eviction-controller,"+
+				"-garbage-collector-controller,-pod-garbage-collector-controller")
+		}
 	case Scheduler:
 		argv = []string{bin, "--kubeconfig=" + c.path("run/scheduler.kubeconfig"), "--leader-elect=false",
 			"--kube-api-qps=200", "--kube-api-burst=400", "--profiling=false"}

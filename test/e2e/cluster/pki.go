@@ -112,7 +112,7 @@ func (c *Cluster) writeKeys() error {
 		"controller-manager": {"system:kube-controller-manager", ""},
 		"scheduler":          {"system:kube-scheduler", ""},
 	}
-	if c.WebhookClient {
+	if c.Bare {
 		if err := c.writeWebhookClient(); err != nil {
 			return err
 		}

@@ -1,7 +1,7 @@
 //go:build simulated
 
-// The overlay of package pinbench adds these files to cmd/leasehold-agent, so that the simulated
-// agents are those of the commit in whose tree it is built: their tasks are those of kubeTasks.
+// An overlay adds these files to cmd/leasehold-agent, so that the tasks of the simulated agents are
+// those of kubeTasks.
 package main
 
 import (
@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -58,9 +57,9 @@ type (
 	// nodesRequest adds nodes, and the leases of their pods.
 	nodesRequest struct {
 		API, CA string // of the API server; CA is PEM
-		Network netip.Prefix
 		Nodes   []struct {
 			Name, Token string
+			Subnet      netip.Prefix
 			Pods        []struct {
 				Namespace, Name, UID, ID, Container string
 				Address                             netip.Addr
@@ -110,9 +109,6 @@ func simulate(ctx context.Context, socket, dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := configureConnections(dir); err != nil {
-		return err
-	}
 	s := &simulation{dir: dir, here: here, nodes: map[string]*simulatedNode{},
 		log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	listener, err := net.Listen("unix", socket)
@@ -133,19 +129,6 @@ func simulate(ctx context.Context, socket, dir string) error {
 	return nil
 }
 
-// configureConnections makes kubeConfig do what the commit's agent does once for all connections.
-func configureConnections(dir string) error {
-	file := filepath.Join(dir, "kubeconfig")
-	const text = `{"apiVersion": "v1", "kind": "Config", "current-context": "api",
-		"clusters": [{"name": "api", "cluster": {"server": "https://127.0.0.1"}}],
-		"contexts": [{"name": "api", "context": {"cluster": "api"}}]}`
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return err
-	}
-	_, err := kubeConfig(file)
-	return err
-}
-
 // serve answers requests with the result of do, or with status 500 and the error.
 func serve[Request, Reply any](do func(Request) (Reply, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -164,24 +147,24 @@ func serve[Request, Reply any](do func(Request) (Reply, error)) http.HandlerFunc
 }
 
 func (s *simulation) addNodes(r nodesRequest) (struct{}, error) {
-	whole, err := pool.NewRange(r.Network, netip.Addr{}, netip.Addr{}, netip.Addr{})
-	if err != nil {
-		return struct{}{}, err
-	}
-	set, err := pool.NewSet(whole)
-	if err != nil {
-		return struct{}{}, err
-	}
 	for _, object := range r.Nodes {
+		whole, err := pool.NewRange(object.Subnet, netip.Addr{}, netip.Addr{}, netip.Addr{})
+		if err != nil {
+			return struct{}{}, err
+		}
+		set, err := pool.NewSet(whole)
+		if err != nil {
+			return struct{}{}, err
+		}
 		dir := filepath.Join(s.dir, object.Name)
 		dirs := store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
 		k := &kernel{}
 		n := &simulatedNode{name: object.Name, kernel: k, sets: []pool.Set{set},
 			pool:    lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "cbr0"},
 			service: &transact.Node{Store: store.New(dirs), Host: k, Clock: s.here.Clock},
-			changes: agent.NewSimulatedChanges(s.log)}
+			changes: agent.NewChanges(dirs, s.log)}
 		now := n.service.Clock()
-		err := n.service.Store.Update(context.Background(), func(tx *store.Tx) error {
+		err = n.service.Store.Update(context.Background(), func(tx *store.Tx) error {
 			err := errors.Join(tx.SetNamespaceIDs(k.NamespaceIDs(now.BootID)), tx.SetAdopted(n.pool),
 				tx.SetBoot(now.BootID))
 			then := now
@@ -270,11 +253,7 @@ func (s *simulation) startAgent(ctx context.Context, n *simulatedNode) error {
 	if err != nil {
 		return err
 	}
-	changes := n.changes.RunSimulated
-	tasks = append(tasks, agent.Task{Name: "changes", Run: func(ctx context.Context) error {
-		time.Sleep(rand.N(100 * time.Millisecond))
-		return changes(ctx)
-	}})
+	tasks = append(tasks, agent.Task{Name: "changes", Run: n.changes.Run})
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -299,7 +278,6 @@ func (s *simulation) call(ctx context.Context, r callRequest) (callReply, error)
 	plugged := *n.service
 	plugged.Plugin = true
 	plugin.Node = &plugged
-	defer n.changes.Written()
 	options := policy.Defaults()
 	if r.Del {
 		err := plugin.Release(ctx, lease.Attachment{ContainerID: r.Container, IfName: "eth0"},

@@ -1,4 +1,4 @@
-package pinbench
+package simulated
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"io"
 	"log"
 	"math/big"
@@ -35,24 +34,21 @@ type proxy struct {
 	server  *http.Server
 }
 
-// newProxy starts a proxy at an address of the host.
-func newProxy(at netip.Addr, api string, apiCA *x509.CertPool) (*proxy, error) {
+// newProxy starts a proxy at an address of the host, which ends with the test.
+func (r *rig) newProxy() *proxy {
+	at := r.cluster.HostAddr()
 	cert, ca, err := selfSigned(at)
-	if err != nil {
-		return nil, err
-	}
-	target, err := url.Parse(api)
-	if err != nil {
-		return nil, err
-	}
+	r.must(err)
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(r.api.CAData)
+	target, err := url.Parse(r.api.Host)
+	r.must(err)
 	listener, err := net.Listen("tcp", netip.AddrPortFrom(at, 0).String())
-	if err != nil {
-		return nil, err
-	}
+	r.must(err)
 	p := &proxy{url: "https://" + listener.Addr().String(), ca: ca, dead: make(chan struct{})}
 	forward := httputil.NewSingleHostReverseProxy(target)
 	forward.FlushInterval = -1
-	forward.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: apiCA}, ForceAttemptHTTP2: true}
+	forward.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}
 	forward.ErrorLog = log.New(io.Discard, "", 0)
 	p.server = &http.Server{ErrorLog: forward.ErrorLog, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}},
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -67,10 +63,9 @@ func newProxy(at netip.Addr, api string, apiCA *x509.CertPool) (*proxy, error) {
 			}
 		})}
 	go func() { _ = p.server.ServeTLS(breakableListener{listener, p}, "", "") }()
-	return p, nil
+	r.Cleanup(func() { _ = p.server.Close() })
+	return p
 }
-
-func (p *proxy) close() error { return p.server.Close() }
 
 // stall makes all watches, including later ones, deliver no events until resume is called.
 func (p *proxy) stall() (resume func()) {
@@ -175,15 +170,14 @@ func (c *breakableConn) Close() error {
 	return c.Conn.Close()
 }
 
-// selfSigned creates a certificate for an address and names, and returns it also as a CA.
-func selfSigned(at netip.Addr, names ...string) (tls.Certificate, []byte, error) {
+// selfSigned creates a certificate for an address, and returns it also as a CA.
+func selfSigned(at netip.Addr) (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, nil, err
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{at.AsSlice()},
-		DNSNames: names,
-		IsCA:     true, BasicConstraintsValid: true,
+		IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
@@ -194,5 +188,3 @@ func selfSigned(at netip.Addr, names ...string) (tls.Certificate, []byte, error)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, ca, nil
 }
-
-var errNoCA = errors.New("the kubeconfig has no CA")

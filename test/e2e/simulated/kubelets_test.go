@@ -1,0 +1,255 @@
+package simulated
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+)
+
+// How long a pod takes with a slow kubelet, as with a real one: from its binding to ADD, from there
+// to Ready, and from DEL to the deletion of the object.
+const (
+	begins       = 500 * time.Millisecond
+	becomesReady = time.Second
+	ends         = time.Second
+)
+
+// kubelets run the pods of all nodes, and record what they see of each pod.
+type kubelets struct {
+	*rig
+	agents *agents // nil: no pod is started
+	slow   bool
+	// containers are those of pods that run from the start, by UID. Their objects are never
+	// changed.
+	containers map[types.UID]string
+
+	mu   sync.Mutex
+	pods map[types.NamespacedName]*observed
+	stop map[types.UID]func() // of the pods that are run
+	wg   sync.WaitGroup
+}
+
+// observed is the newest pod of a name, and when it was first seen, pinned, bound and running.
+type observed struct {
+	pod                          *corev1.Pod
+	seen, pinned, bound, running time.Time
+}
+
+// startKubelets starts the kubelets. They end with the test.
+func (r *rig) startKubelets(a *agents, slow bool, containers map[types.UID]string) *kubelets {
+	ctx, cancel := context.WithCancel(r.ctx)
+	k := &kubelets{rig: r, agents: a, slow: slow, containers: containers,
+		pods: map[types.NamespacedName]*observed{}, stop: map[types.UID]func(){}}
+	factory := informers.NewSharedInformerFactory(r.client, 0)
+	informer := factory.Core().V1().Pods().Informer()
+	r.must(informer.SetTransform(slim))
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { k.changed(ctx, o.(*corev1.Pod)) },
+		UpdateFunc: func(_, o any) { k.changed(ctx, o.(*corev1.Pod)) },
+		DeleteFunc: func(o any) {
+			if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = unknown.Obj
+			}
+			k.deleted(o.(*corev1.Pod))
+		},
+	})
+	r.must(err)
+	factory.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		r.Fatal("pods cannot be listed")
+	}
+	r.Cleanup(func() { cancel(); factory.Shutdown(); k.wg.Wait() })
+	return k
+}
+
+// slim removes from a pod what nothing here reads. There may be 100,000 pods.
+func slim(object any) (any, error) {
+	p, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	s := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID,
+		ResourceVersion: p.ResourceVersion, DeletionTimestamp: p.DeletionTimestamp, Annotations: p.Annotations}}
+	s.Spec.NodeName = p.Spec.NodeName
+	s.Status.Phase, s.Status.PodIP, s.Status.Conditions = p.Status.Phase, p.Status.PodIP, p.Status.Conditions
+	return s, nil
+}
+
+func nameOf(p *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+}
+
+// changed records a pod, and starts or stops it.
+func (k *kubelets) changed(ctx context.Context, p *corev1.Pod) {
+	now := time.Now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	o := k.pods[nameOf(p)]
+	if o == nil || o.pod.UID != p.UID {
+		o = &observed{seen: now}
+		k.pods[nameOf(p)] = o
+	}
+	o.pod = p
+	for at, is := range map[*time.Time]bool{&o.pinned: p.Annotations[wellknown.AnnotationPinnedNode] != "",
+		&o.bound: p.Spec.NodeName != "", &o.running: p.Status.Phase == corev1.PodRunning} {
+		if is && at.IsZero() {
+			*at = now
+		}
+	}
+	if k.agents == nil || p.Spec.NodeName == "" || p.Namespace == wellknown.Namespace {
+		return
+	}
+	stop := k.stop[p.UID]
+	if stop == nil && p.Status.Phase == corev1.PodPending {
+		stopped, cancel := context.WithCancel(ctx)
+		k.stop[p.UID], stop = cancel, cancel
+		k.wg.Go(func() { k.live(ctx, stopped, p) })
+	}
+	if stop != nil && p.DeletionTimestamp != nil {
+		stop()
+	}
+}
+
+func (k *kubelets) deleted(p *corev1.Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if o := k.pods[nameOf(p)]; o != nil && o.pod.UID == p.UID {
+		delete(k.pods, nameOf(p))
+	}
+	if stop := k.stop[p.UID]; stop != nil {
+		stop()
+		delete(k.stop, p.UID)
+	}
+}
+
+// get returns what was observed of the newest pod of a name, without a pod if there is none.
+func (k *kubelets) get(name types.NamespacedName) observed {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if o := k.pods[name]; o != nil {
+		return *o
+	}
+	return observed{}
+}
+
+// live runs a pod until stopped is done. It stops at once when ctx is.
+func (k *kubelets) live(ctx, stopped context.Context, p *corev1.Pod) {
+	container, runs := k.containers[p.UID]
+	if !runs {
+		container = rand.Text()
+		k.wait(ctx, begins)
+		k.retry(stopped, "starting", p, func() error {
+			address, err := k.agents.add(ctx, p, container)
+			if err != nil {
+				return err
+			}
+			k.wait(ctx, becomesReady)
+			return ignoreGone(k.report(ctx, p, address))
+		})
+	}
+	<-stopped.Done()
+	k.retry(ctx, "stopping", p, func() error { return k.agents.del(ctx, p, container) })
+	k.wait(ctx, ends)
+	k.retry(ctx, "deleting", p, func() error {
+		return ignoreGone(k.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &p.UID}}))
+	})
+}
+
+func (k *kubelets) wait(ctx context.Context, d time.Duration) {
+	if k.slow {
+		_ = pause(ctx, d)
+	}
+}
+
+// retry calls do each second until it returns nil or ctx is done.
+func (k *kubelets) retry(ctx context.Context, what string, p *corev1.Pod, do func() error) {
+	for ctx.Err() == nil {
+		err := do()
+		if err == nil {
+			return
+		}
+		if ctx.Err() == nil {
+			k.Logf("%s %s: %v", what, nameOf(p), err)
+		}
+		_ = pause(ctx, time.Second)
+	}
+}
+
+// ignoreGone returns nil if an object or the one with the same UID does not exist any more.
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// report sets the status of a pod to running and ready.
+func (k *kubelets) report(ctx context.Context, p *corev1.Pod, address netip.Addr) error {
+	now := metav1.Now()
+	status := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &now, PodIP: address.String(),
+		PodIPs: []corev1.PodIP{{IP: address.String()}}}
+	for _, c := range []corev1.PodConditionType{corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
+		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: c, Status: corev1.ConditionTrue,
+			LastTransitionTime: now})
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID}, "status": status})
+	if err != nil {
+		return err
+	}
+	_, err = k.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
+	return err
+}
+
+// running waits until a pod of a name with another UID runs. Any goroutine may call it, so it
+// returns an error if the pod does not.
+func (k *kubelets) running(ctx context.Context, name types.NamespacedName, not types.UID) (observed, error) {
+	err := within(ctx, limit, func() error {
+		if o := k.get(name); o.pod == nil || o.pod.UID == not || o.running.IsZero() {
+			return fmt.Errorf("%s does not run: %s", name, describe(o.pod))
+		}
+		return nil
+	})
+	return k.get(name), err
+}
+
+// gone waits until a pod with a UID is gone.
+func (k *kubelets) gone(ctx context.Context, name types.NamespacedName, uid types.UID) error {
+	return within(ctx, limit, func() error {
+		if o := k.get(name); o.pod != nil && o.pod.UID == uid {
+			return fmt.Errorf("%s is still there", name)
+		}
+		return nil
+	})
+}
+
+// describe returns the state of a pod.
+func describe(p *corev1.Pod) string {
+	if p == nil {
+		return "no pod"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s node=%q address=%q pin=%q", p.Status.Phase, p.Spec.NodeName, p.Status.PodIP,
+		p.Annotations[wellknown.AnnotationPinReason])
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status != corev1.ConditionTrue {
+			fmt.Fprintf(&b, " %s: %s", c.Reason, c.Message)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,264 @@
+package simulated
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+)
+
+// A population is the objects of a cluster: nodes, pods and their reservations. A fifth of the
+// reservations is held for pods that are away.
+type population struct {
+	nodes, reservations int
+	away                bool // all pods are
+}
+
+const (
+	writers    = 32 // at a time
+	namespaces = 100
+	window     = time.Hour // of the annotation of the pods
+	// awayUID is the UID of each pod that is away.
+	awayUID = "7a1e5c5e-0d0f-4c53-b4f6-2f1e6c3a9d10"
+)
+
+func (c population) isAway(i int) bool      { return c.away || i%5 == 0 }
+func (c population) namespace(i int) string { return fmt.Sprintf("tenant-%d", i%namespaces) }
+func (c population) podName(i int) string {
+	return fmt.Sprintf("database-%d-%d", i/namespaces/8, i/namespaces%8)
+}
+func (c population) leaseID(i int) string { return fmt.Sprintf("%016x", i) }
+
+// address returns the address of the i-th pod, on node i%nodes.
+func (c population) address(i int) netip.Addr {
+	a := subnet(i%c.nodes, c.nodes).Addr().As4()
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])+2+uint32(i/c.nodes))
+	return netip.AddrFrom4(a)
+}
+
+func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
+
+// subnet returns the pod addresses of a node, of the shared address space (RFC 6598), so that no
+// namespace of the host has addresses of it.
+func subnet(node, nodes int) netip.Prefix {
+	bits := 20
+	if nodes > 1<<10 {
+		bits = 23
+	}
+	a := netip.MustParseAddr("100.64.0.0").As4()
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])+uint32(node)<<(32-bits))
+	return netip.PrefixFrom(netip.AddrFrom4(a), bits)
+}
+
+// newNode returns a node with as many labels and images as a used one has.
+func newNode(i int) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{
+		corev1.LabelHostname: nodeName(i), corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+		corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%3), corev1.LabelTopologyRegion: "region-1",
+		corev1.LabelInstanceTypeStable: "standard-32"}}}
+	for j := range 12 {
+		n.Labels[fmt.Sprintf("example.com/feature-%d", j)] = "enabled"
+	}
+	n.Status.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("32"),
+		corev1.ResourceMemory: resource.MustParse("128Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	n.Status.Allocatable = n.Status.Capacity
+	for j := range 49 {
+		name := fmt.Sprintf("registry.example.com/team-%d/service-%d", j%7, j)
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{SizeBytes: 100 << 20,
+			Names: []string{name + "@sha256:" + strings.Repeat(fmt.Sprintf("%02x", j), 32), name + ":v1.0"}})
+	}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+		Reason: "Simulated", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
+	return n
+}
+
+func containers(cpu, memory string) []corev1.Container {
+	return []corev1.Container{{Name: "main", Image: image,
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}}}}
+}
+
+// pod returns a pod of a StatefulSet, as its controller creates it.
+func (c population) pod(i int) *corev1.Pod {
+	name := c.podName(i)
+	set := name[:strings.LastIndexByte(name, '-')]
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(i), Name: name,
+		Labels: map[string]string{"app.kubernetes.io/name": set, "app.kubernetes.io/part-of": "bench",
+			"statefulset.kubernetes.io/pod-name": name, "controller-revision-hash": set + "-5d9c6b7f8b"},
+		Annotations: map[string]string{policy.Annotation: "60m", "prometheus.io/scrape": "true"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: set,
+			UID: "0b2a9c1e-52f7-4a53-9d2c-6c1f7d1e0a11", Controller: new(true), BlockOwnerDeletion: new(true)}}},
+		Spec: corev1.PodSpec{Hostname: name, Subdomain: set, AutomountServiceAccountToken: new(false),
+			Containers: containers("10m", "16Mi")}}
+	for j := range 20 {
+		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env,
+			corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", j), Value: "some value"})
+	}
+	return p
+}
+
+// filled has the UIDs of the objects of a population, and since when its pods are away.
+type filled struct {
+	nodes, pods []string
+	since       time.Time
+}
+
+func (c population) reservation(i int, f filled) *v1alpha1.IPReservation {
+	node := nodeName(i % c.nodes)
+	uid := f.nodes[i%c.nodes]
+	r := &v1alpha1.IPReservation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(i), Name: v1alpha1.ObjectName(c.podName(i), uid),
+			Labels: map[string]string{v1alpha1.LabelNodeHash: v1alpha1.Hash(node),
+				v1alpha1.LabelPodHash: v1alpha1.Hash(c.podName(i))}},
+		Spec: v1alpha1.IPReservationSpec{PodName: c.podName(i), NodeName: node, NodeUID: uid},
+		Status: v1alpha1.IPReservationStatus{ID: c.leaseID(i), State: v1alpha1.Bound, Window: "1h0m0s",
+			Confirmed: true, PodUID: f.pods[i], AddressList: c.address(i).String(),
+			Addresses: []v1alpha1.Address{{Network: "cbr0", Interface: "eth0", Address: c.address(i).String()}}},
+	}
+	if c.isAway(i) {
+		until := metav1.NewTime(f.since.Add(window).Truncate(time.Second))
+		r.Status.State, r.Status.HeldUntil = v1alpha1.Held, &until
+	}
+	return r
+}
+
+// namespace creates a namespace, and waits until pods can be created there.
+func (r *rig) namespace(name string) {
+	_, err := r.client.CoreV1().Namespaces().Create(r.ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	r.must(err)
+	r.until("namespace "+name+" has a service account", func() error {
+		_, err := r.client.CoreV1().ServiceAccounts(name).Get(r.ctx, "default", metav1.GetOptions{})
+		return err
+	})
+}
+
+// register creates a node and its Node object's status.
+func (r *rig) register(ctx context.Context, n *corev1.Node) (uid string, err error) {
+	taints := n.Spec.Taints
+	n, err = r.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	// "Not ready" is on every new node.
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": taints}})
+	if err != nil {
+		return "", err
+	}
+	_, err = r.client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return string(n.UID), err
+}
+
+// fill creates the objects of a population.
+func (r *rig) fill(c population) filled {
+	f := filled{nodes: make([]string, c.nodes), pods: make([]string, c.reservations)}
+	for i := range namespaces {
+		r.namespace(c.namespace(i))
+	}
+	r.each("nodes", c.nodes, func(ctx context.Context, i int) (err error) {
+		f.nodes[i], err = r.register(ctx, newNode(i))
+		return err
+	})
+	r.each("pods", c.reservations, func(ctx context.Context, i int) error {
+		if f.pods[i] = awayUID; c.isAway(i) {
+			return nil
+		}
+		p := c.pod(i)
+		p.Labels[wellknown.LabelRetained] = wellknown.Retained // by the webhook
+		p.Spec.NodeName = nodeName(i % c.nodes)
+		p, err := r.client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{})
+		if err == nil {
+			f.pods[i] = string(p.UID)
+		}
+		return err
+	})
+	f.since = time.Now()
+	r.fillReservations(c, f)
+	return f
+}
+
+// fillReservations writes each reservation with its status at once, which takes half the time: the
+// CRD has no status subresource meanwhile.
+func (r *rig) fillReservations(c population, f filled) {
+	reservations, err := reservationClient(r.api)
+	r.must(err)
+	patch := func(json string) {
+		r.kubectl("", "patch", "crd", v1alpha1.Resource.GroupResource().String(), "--type=json", "--patch="+json)
+	}
+	patch(`[{"op": "remove", "path": "/spec/versions/0/subresources"}]`)
+	r.until("a reservation is created with its status", func() error {
+		o := c.reservation(0, f)
+		if err := reservations.Create(r.ctx, o); err != nil || o.Status.State != "" {
+			return err
+		}
+		if err := reservations.Delete(r.ctx, o); err != nil {
+			return err
+		}
+		return fmt.Errorf("the CRD still has the subresource")
+	})
+	r.each("reservations", c.reservations, func(ctx context.Context, i int) error {
+		if err := reservations.Create(ctx, c.reservation(i, f)); i > 0 || !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		return nil
+	})
+	patch(`[{"op": "add", "path": "/spec/versions/0/subresources", "value": {"status": {}}}]`)
+}
+
+func reservationClient(api *rest.Config) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	return client.New(api, client.Options{Scheme: scheme})
+}
+
+// each calls do count times, concurrently.
+func (r *rig) each(what string, count int, do func(ctx context.Context, i int) error) {
+	r.Helper()
+	group, ctx := errgroup.WithContext(r.ctx)
+	group.SetLimit(writers)
+	began := time.Now()
+	for i := range count {
+		group.Go(func() error { return do(ctx, i) })
+	}
+	if err := group.Wait(); err != nil {
+		r.Fatalf("%s: %v", what, err)
+	}
+	r.Logf("%d %s in %.1f s", count, what, time.Since(began).Seconds())
+}
+
+// TestPopulation checks that every pod has a name and an address of its own, in its node's subnet.
+func TestPopulation(t *testing.T) {
+	for _, c := range []population{{nodes: 5000, reservations: 50000}, {nodes: 20, reservations: 3000}} {
+		names, addresses := map[string]bool{}, map[netip.Addr]bool{}
+		for i := range c.reservations {
+			names[c.namespace(i)+"/"+c.podName(i)] = true
+			addresses[c.address(i)] = true
+			if of := subnet(i%c.nodes, c.nodes); !of.Contains(c.address(i)) {
+				t.Fatalf("%v is not in %v", c.address(i), of)
+			}
+		}
+		if len(names) != c.reservations || len(addresses) != c.reservations {
+			t.Errorf("%d names and %d addresses for %d pods", len(names), len(addresses), c.reservations)
+		}
+	}
+}

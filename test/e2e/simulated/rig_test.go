@@ -1,0 +1,370 @@
+package simulated
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/yaml"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
+)
+
+// TestCluster runs the tests, each with a control plane of its own.
+func TestCluster(t *testing.T) {
+	log.SetLogger(logr.Discard()) // of controller-runtime, which complains after 30 s without one
+	for _, test := range []struct {
+		name string
+		run  func(*rig)
+	}{
+		{"recreations", (*rig).recreations},
+		{"faults", (*rig).faults},
+		{"frozen", (*rig).frozen},
+		{"attacks", (*rig).attacks},
+		{"cost", (*rig).cost},
+		{"managers", (*rig).managers},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(start(t)) })
+	}
+}
+
+// A rig is a running control plane without nodes. All methods but those that return an error must
+// be called by the goroutine of the test.
+type rig struct {
+	*testing.T
+	ctx     context.Context
+	cluster *cluster.Cluster
+	api     *rest.Config
+	client  *kubernetes.Clientset
+	objects []*unstructured.Unstructured // of the manifests
+	manager func(i int) machine.Start
+}
+
+const (
+	replicas = 2
+	// limit is the end of each wait for a state. Only a failure reaches it.
+	limit = 10 * time.Minute
+
+	// The ports of the first replica of the manager, on the machine of the control plane. Those of
+	// the second one are larger by portsApart.
+	webhookPort = 9443
+	metricsPort = 9471
+	healthPort  = 9472
+	pprofPort   = 9473
+	portsApart  = 10
+
+	// reservationsPolicy lets nobody but the agents write reservations.
+	reservationsPolicy = "leasehold-reservations"
+)
+
+// auditPolicy logs the requests of leasehold's accounts.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+omitManagedFields: true
+rules:
+- level: Metadata
+  userGroups: ["system:serviceaccounts:` + wellknown.Namespace + `"]
+- level: None
+`
+
+// start starts a control plane, which ends with the test, and applies the manifests without
+// workloads.
+func start(t *testing.T) *rig {
+	r := &rig{T: t, ctx: t.Context()}
+	repo, err := filepath.Abs("../../..")
+	r.must(err)
+	dir, err := cluster.Dir(repo)
+	r.must(err)
+	r.cluster, err = cluster.NewBare(repo, dir)
+	r.must(err)
+	r.cluster.AuditPolicy = filepath.Join(r.cluster.Dir, "audit.yaml")
+	r.must(os.WriteFile(r.cluster.AuditPolicy, []byte(auditPolicy), 0o600))
+	r.must(r.cluster.UpControl(r.ctx))
+	t.Cleanup(func() {
+		kept := filepath.Join(r.cluster.Dir, "logs")
+		_ = os.RemoveAll(kept)
+		_ = os.Rename(r.cluster.Scratch("logs"), kept)
+		if err := r.cluster.Down(context.WithoutCancel(r.ctx)); err != nil {
+			t.Error(err)
+		}
+	})
+	r.api, err = clientcmd.BuildConfigFromFlags("", r.cluster.Kubeconfig())
+	r.must(err)
+	r.api.QPS = -1
+	r.client, err = kubernetes.NewForConfig(r.api)
+	r.must(err)
+	r.readManifests()
+	isBasic := func(o *unstructured.Unstructured) bool {
+		return o.GetKind() == "Namespace" || o.GetKind() == "CustomResourceDefinition"
+	}
+	r.apply(isBasic) // the other objects need them
+	r.apply(func(o *unstructured.Unstructured) bool { return !isBasic(o) && !needsManager(o) })
+	r.kubectl("", "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	return r
+}
+
+// must ends the test if err is not nil.
+func (r *rig) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) kubectl(stdin string, args ...string) string {
+	r.Helper()
+	cmd := exec.CommandContext(r.ctx, r.cluster.Kubectl(), append([]string{"--kubeconfig=" + r.cluster.Kubeconfig()},
+		args...)...)
+	var diag bytes.Buffer
+	cmd.Stdin, cmd.Stderr = strings.NewReader(stdin), &diag
+	out, err := cmd.Output()
+	if err != nil {
+		r.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, &diag)
+	}
+	return string(out)
+}
+
+func (r *rig) readManifests() {
+	for doc := range strings.SplitSeq(r.kubectl("", "kustomize", filepath.Join(r.cluster.Repo, "daemonset")),
+		"\n---\n") {
+		o := &unstructured.Unstructured{}
+		r.must(yaml.Unmarshal([]byte(doc), &o.Object))
+		if o.Object == nil {
+			continue
+		}
+		if o.GetKind() == "Service" { // startManagers writes the endpoints
+			unstructured.RemoveNestedField(o.Object, "spec", "selector")
+		}
+		r.objects = append(r.objects, o)
+	}
+}
+
+// needsManager reports whether an object is applied by startManagers: the webhook, and the policy
+// that would keep the administrator from writing the reservations of a population.
+func needsManager(o *unstructured.Unstructured) bool {
+	return o.GetKind() == "MutatingWebhookConfiguration" || o.GetName() == reservationsPolicy
+}
+
+// apply applies the objects of the manifests for which want returns true. Workloads are not
+// applied: no node would run them.
+func (r *rig) apply(want func(*unstructured.Unstructured) bool) {
+	var docs []string
+	for _, o := range r.objects {
+		if want(o) && !slices.Contains([]string{"DaemonSet", "Deployment", "PodDisruptionBudget"}, o.GetKind()) {
+			text, err := yaml.Marshal(o.Object)
+			r.must(err)
+			docs = append(docs, string(text))
+		}
+	}
+	r.kubectl(strings.Join(docs, "---\n"), "apply", "--server-side", "-f", "-")
+}
+
+// managerEnv returns the environment of the manager in the manifests, such as the limit of its
+// memory.
+func (r *rig) managerEnv() (env []string) {
+	i := slices.IndexFunc(r.objects, func(o *unstructured.Unstructured) bool {
+		return o.GetKind() == "Deployment" && o.GetName() == wellknown.ManagerName
+	})
+	var d appsv1.Deployment
+	r.must(runtime.DefaultUnstructuredConverter.FromUnstructured(r.objects[i].Object, &d))
+	for _, v := range d.Spec.Template.Spec.Containers[0].Env {
+		if v.ValueFrom == nil {
+			env = append(env, v.Name+"="+v.Value)
+		}
+	}
+	return env
+}
+
+func (r *rig) control() machine.Client { return r.cluster.Machine(cluster.Control) }
+
+// managerName is the name of a replica, and of its endpoints.
+func managerName(i int) string { return fmt.Sprintf("%s-%d", wellknown.ManagerName, i) }
+
+// startManagers starts the replicas of the real manager, with the permissions of its service
+// account, and waits until the API server can call them. They reach it through a proxy if that is
+// not nil. They answer no webhook client but the API server.
+func (r *rig) startManagers(through *proxy) {
+	program, err := r.cluster.Build(r.ctx, cluster.Program{Module: ".", Package: "cmd/leasehold-manager"})
+	r.must(err)
+	began := time.Now()
+	kubeconfig := r.kubeconfig(wellknown.ManagerName, r.token(wellknown.Namespace, wellknown.ManagerName, nil), through)
+	env := r.managerEnv()
+	r.manager = func(i int) machine.Start {
+		port := func(flag string, first int) string { return fmt.Sprintf("--%s:%d", flag, first+portsApart*i) }
+		return machine.Start{Name: managerName(i), Restart: true, Env: env,
+			Log: r.cluster.Log(cluster.Control, managerName(i)),
+			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=/run/" + managerName(i),
+				fmt.Sprintf("--webhook-port=%d", webhookPort+portsApart*i),
+				"--webhook-client-ca=" + r.cluster.WebhookCA(), port("metrics-addr=", metricsPort),
+				port("health-addr=", healthPort), port("pprof-addr=", pprofPort)}}
+	}
+	r.apply(needsManager)
+	for i := range replicas {
+		r.serve(i)
+		r.must(r.startManager(i))
+	}
+	for i := range replicas {
+		r.managerReady(i)
+	}
+	r.Logf("%d managers from start to ready: %.1f s", replicas, time.Since(began).Seconds())
+}
+
+func (r *rig) startManager(i int) error {
+	if _, err := r.control().Run(r.ctx, "mkdir", "-p", "/run/"+managerName(i)); err != nil {
+		return err
+	}
+	return r.control().Start(r.ctx, r.manager(i))
+}
+
+// serve adds a replica to the endpoints of the manager's Service.
+func (r *rig) serve(i int) {
+	service, err := r.client.CoreV1().Services(wellknown.Namespace).Get(r.ctx, wellknown.ManagerName,
+		metav1.GetOptions{})
+	r.must(err)
+	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
+		ObjectMeta: metav1.ObjectMeta{Name: managerName(i),
+			Labels: map[string]string{discoveryv1.LabelServiceName: service.Name}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{r.cluster.ControlAddr().String()},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}}}
+	for _, p := range service.Spec.Ports {
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name,
+			Port: new(int32(webhookPort + portsApart*i))})
+	}
+	_, err = r.client.DiscoveryV1().EndpointSlices(wellknown.Namespace).Create(r.ctx, slice, metav1.CreateOptions{})
+	r.must(err)
+}
+
+// managerReady waits until a replica is ready and the API server trusts its certificate.
+func (r *rig) managerReady(i int) {
+	r.Helper()
+	r.until(managerName(i)+" is ready", func() error {
+		resp, err := http.Get(fmt.Sprintf("http://%v:%d/readyz", r.cluster.ControlAddr(), healthPort+portsApart*i))
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("/readyz: %s", resp.Status)
+		}
+		c, err := r.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(r.ctx,
+			wellknown.ManagerName, metav1.GetOptions{})
+		if err == nil && slices.ContainsFunc(c.Webhooks,
+			func(w admissionregistrationv1.MutatingWebhook) bool { return len(w.ClientConfig.CABundle) == 0 }) {
+			return fmt.Errorf("the webhook configuration has no caBundle")
+		}
+		return err
+	})
+}
+
+// token returns a token of a service account, which is bound to a pod if that is not nil.
+func (r *rig) token(namespace, name string, pod *corev1.Pod) string {
+	r.Helper()
+	token, err := r.newToken(namespace, name, pod)
+	r.must(err)
+	return token
+}
+
+func (r *rig) newToken(namespace, name string, pod *corev1.Pod) (string, error) {
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: new(int64(24 * 60 * 60))}}
+	if pod != nil {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod",
+			Name: pod.Name, UID: pod.UID}
+	}
+	reply, err := r.client.CoreV1().ServiceAccounts(namespace).CreateToken(r.ctx, name, request,
+		metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return reply.Status.Token, nil
+}
+
+// kubeconfig writes a kubeconfig with a token, for the API server or for a proxy if that is not
+// nil.
+func (r *rig) kubeconfig(name, token string, through *proxy) string {
+	config, err := clientcmd.LoadFromFile(r.cluster.Kubeconfig())
+	r.must(err)
+	for _, user := range config.AuthInfos {
+		user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, token
+	}
+	for _, cluster := range config.Clusters {
+		if through != nil {
+			cluster.Server, cluster.CertificateAuthorityData = through.url, through.ca
+		}
+	}
+	path := r.cluster.Scratch(name + ".kubeconfig")
+	r.must(clientcmd.WriteToFile(*config, path))
+	return path
+}
+
+// until calls reached until it returns nil.
+func (r *rig) until(state string, reached func() error) {
+	r.Helper()
+	if err := within(r.ctx, limit, reached); err != nil {
+		r.Fatalf("waiting until %s: %v", state, err)
+	}
+}
+
+// within calls reached until it returns nil, and returns its last error if that takes longer than a
+// duration.
+func within(ctx context.Context, most time.Duration, reached func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	for {
+		err := reached()
+		if err == nil {
+			return nil
+		}
+		if pause(ctx, 50*time.Millisecond) != nil {
+			return err
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// percentile returns the smallest value that at least p percent of the values do not exceed.
+func percentile(values []time.Duration, p int) time.Duration {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[max(0, (len(sorted)*p+99)/100-1)]
+}
+
+// spread returns three percentiles: the median, p99 and the maximum.
+func spread(values []time.Duration) string {
+	of := func(p int) time.Duration { return percentile(values, p).Round(100 * time.Microsecond) }
+	return fmt.Sprintf("p50 %v, p99 %v, max %v", of(50), of(99), of(100))
+}
