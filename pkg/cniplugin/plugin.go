@@ -230,7 +230,7 @@ func (p *Plugin) Status(args *skel.CmdArgs) error {
 }
 
 // Warn has a note printed when the verb ends. The caller may hold locks that other calls of the
-// node wait for, and whoever reads stderr may be slow.
+// node wait for, and a reader of stderr may be slow.
 func (p *Plugin) Warn(text string) { p.warnings = append(p.warnings, text) }
 
 // Timed adds a transaction of the present verb to what LogCall gets (store.Store.Timed).
