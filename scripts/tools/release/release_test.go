@@ -308,7 +308,7 @@ func TestManifests(t *testing.T) {
 }
 
 // TestBaseIsNeverPulled checks that the manifests of the repository pull no image: no registry has
-// them, and whoever owned their names there would own the nodes.
+// them, and the owner of their names there would control the nodes.
 func TestBaseIsNeverPulled(t *testing.T) {
 	r := testRelease(t, "../../..")
 	for _, p := range []string{"named", "replace"} {
