@@ -32,7 +32,9 @@ func TestRedisCluster(t *testing.T) {
 		m.waitUntilOK()
 	}
 	for i, m := range members {
-		m.cli("-c", "set", fmt.Sprint("key", i), fmt.Sprint("value", i))
+		m.wait("writes", func() bool {
+			return m.try("-c", "set", fmt.Sprint("key", i), fmt.Sprint("value", i)) == "OK"
+		})
 	}
 
 	for _, m := range members {
@@ -50,10 +52,10 @@ func TestRedisCluster(t *testing.T) {
 	for _, m := range members {
 		m.waitUntilOK()
 	}
-	for i, m := range members {
-		if got, want := m.cli("-c", "get", fmt.Sprint("key", i)), fmt.Sprint("value", i); got != want {
-			t.Errorf("key%d is %q after the return, want %q", i, got, want)
-		}
+	for i, m := range members { // key i is at any of the members
+		m.wait("reads what was written", func() bool {
+			return m.try("-c", "get", fmt.Sprint("key", i)) == fmt.Sprint("value", i)
+		})
 	}
 }
 
@@ -78,7 +80,7 @@ func (m *redisMember) start(node *lab.Node, net *lab.Network) {
 		m.t.Fatalf("%v; scripts/build-lab installs redis-tools", err)
 	}
 	m.server = exec.Command("nsenter", "--net="+m.sandbox.NetNS, "bash", "-c", `exec -a redis-server "$@"`, "bash",
-		program, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "5000",
+		program, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "60000",
 		"--dir", m.dir, "--appendonly", "yes", "--appendfsync", "always", "--protected-mode", "no")
 	log, err := os.Create(filepath.Join(m.dir, "log"))
 	if err != nil {
