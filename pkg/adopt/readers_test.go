@@ -297,8 +297,7 @@ func TestReadersCloseWhatTheyOpen(t *testing.T) {
 		}
 		defer m.Close()
 		_, err = m.Addresses()
-		m.Remove(l.Address)
-		if err := errors.Join(err, m.Flush(), m.Write(l, now), m.SetMark(1)); err != nil {
+		if err := errors.Join(err, m.Remove(l.Address), m.Write(l, now), m.SetMark(true)); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := m.Read(l.Address); err != nil {

@@ -29,7 +29,7 @@ import (
 // Every task has a name, ends when its context is done, and closes its files.
 func TestTasksEnd(t *testing.T) {
 	node, _ := newNode(t)
-	update(t, node, func(tx *store.Tx) error { return tx.SetBoot("boot-1") })
+	update(t, node, func(tx *store.Tx) error { return tx.BeginBoot("boot-1") })
 	metrics := NewMetrics(node)
 	for name, task := range map[string]Task{
 		"announce": Announce(node, host.New("/proc", host.DefaultBootIDFile)),
@@ -148,7 +148,7 @@ func TestForgottenWindows(t *testing.T) {
 // A store that cannot be read stops everything after the survey.
 func TestCollectorOfALostStore(t *testing.T) {
 	node, out := newNode(t)
-	update(t, node, func(tx *store.Tx) error { return tx.SetBoot("boot-1") })
+	update(t, node, func(tx *store.Tx) error { return tx.BeginBoot("boot-1") })
 	if err := os.Truncate(filepath.Join(node.Service.Store.Dirs().State, "leases.db"), 100); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -26,46 +25,44 @@ import (
 // docs/facts.md, "One file for each address"). The file of a held lease contains a Hold, so that a
 // repeated DEL that host-local serves does not find its container id. Nothing is synced, because
 // the store is authoritative.
-//
-// Remove must be called before the commit that removes a lease, and Write after the commit that
-// adds or changes one. Then a crash leaves at most a lease without a file, which a later call
-// writes, and never a file without a lease. If one commit removes a lease and adds another one of
-// the same address, Keep must be called before Flush: the mark has the same number before and after
-// that commit, and would not show that the file is missing. If a file names a container that the
-// new lease does not, it is overwritten with a Hold before the commit.
 type Dir struct {
-	dir    string
-	lock   *os.File // nil if host-local's lock cannot be opened: nothing is written
-	marked bool
-	count  int // the number of leases in the mark, or Unproven
-	read   map[netip.Addr]reading
-
-	removed map[netip.Addr]bool // addresses that Remove was called for and Flush was not
+	dir  string
+	lock *os.File // nil if host-local's lock cannot be opened: nothing is written
+	mark mark
+	read map[netip.Addr]reading
 }
 
 var errUnlocked = errors.New("host-local's lock cannot be opened, so nothing is written")
 
-// The mark is a file that leasehold adds to a directory which it keeps in step with the store. It
-// contains the number of leases that have a file there, so that a directory from which files were
-// removed, or in which some could not be written, is not taken for a complete one. host-local
-// ignores the mark, because its name is not an address.
+// The mark is a file that leasehold adds to a directory once it has imported the pool and written
+// the files of all leases, or with another text if it could not write all. host-local ignores the
+// mark, because its name is not an address.
 //
-// The mark of older versions contains no number, and proves nothing.
+// Earlier versions wrote the number of leases, and a lost store trusts a directory only if it has
+// at least that many files. So the mark begins with 0 for them (docs/versioning.md, "Go back").
 const (
-	markName = ".leasehold"
-	markText = " leases have their files here\n"
-	lockName = "lock" // host-local's
+	markName  = ".leasehold"
+	markAll   = "0 leases have their files here"
+	markShort = "not all leases have their files here"
+	lockName  = "lock" // host-local's
 )
 
-// Unproven is the number of leases in a mark that proves nothing.
-const Unproven = -1
+// mark is what the mark of a directory says.
+type mark int
+
+const (
+	unmarked mark = iota
+	short         // files may be missing
+	numbered      // by an earlier version: a file may be missing only if one of its calls was killed
+	whole
+)
 
 // Path returns the directory in which host-local keeps the files of a pool.
 func Path(p lease.Pool) string { return filepath.Join(p.DataDir, p.Network) }
 
-// IsMarked reports whether the pool's directory has a mark, that is, whether leasehold keeps it in
-// step with the store. It reports false if host-local's lock file is missing, because then somebody
-// has removed everything but the mark.
+// IsMarked reports whether the pool's directory has a mark, that is, whether leasehold has imported
+// the pool and keeps its files. It reports false if host-local's lock file is missing, because then
+// somebody has removed everything but the mark.
 func IsMarked(p lease.Pool) bool {
 	for _, name := range []string{markName, lockName} {
 		if _, err := os.Lstat(filepath.Join(Path(p), name)); err != nil {
@@ -75,7 +72,7 @@ func IsMarked(p lease.Pool) bool {
 	return true
 }
 
-// Unmark removes the mark of a directory that is no longer kept in step with the store.
+// Unmark removes the mark of a directory whose files leasehold no longer keeps.
 func Unmark(p lease.Pool) error { return os.Remove(filepath.Join(Path(p), markName)) }
 
 // Exists reports whether host-local has a directory of the pool.
@@ -109,8 +106,8 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	marked, count := IsMarked(p), readMark(dir)
-	if !marked {
+	mark := readMark(p)
+	if mark == unmarked {
 		// A mark without the lock file is what is left where a user has removed all other files. It
 		// is removed before LockFile creates the lock file. Otherwise, if the program ended before
 		// SetMark, IsMarked would report true to the next one.
@@ -122,19 +119,21 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{dir: dir, lock: lock, marked: marked, count: count, read: map[netip.Addr]reading{},
-		removed: map[netip.Addr]bool{}}, nil
+	return &Dir{dir: dir, lock: lock, mark: mark, read: map[netip.Addr]reading{}}, nil
 }
 
-// readMark returns the number of leases in the mark of a directory, or Unproven.
-func readMark(dir string) int {
-	b, _, err := files.Read(filepath.Join(dir, markName))
-	number, whole := strings.CutSuffix(strings.TrimRight(string(b), "\n")+"\n", markText)
-	n, ok := parseNumber(number)
-	if err != nil || !whole || !ok {
-		return Unproven
+func readMark(p lease.Pool) mark {
+	if !IsMarked(p) {
+		return unmarked
 	}
-	return int(n)
+	b, _, err := files.Read(filepath.Join(Path(p), markName))
+	switch {
+	case err == nil && strings.TrimRight(string(b), "\n") == markAll:
+		return whole
+	case err == nil && len(b) > 0 && '0' <= b[0] && b[0] <= '9':
+		return numbered
+	}
+	return short
 }
 
 // OpenUnlocked opens the directory without host-local's lock, for reading. It returns nil if there
@@ -147,8 +146,7 @@ func OpenUnlocked(p lease.Pool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := &Dir{dir: Path(p), marked: IsMarked(p), count: readMark(Path(p)), read: map[netip.Addr]reading{},
-		removed: map[netip.Addr]bool{}}
+	dir := &Dir{dir: Path(p), mark: readMark(p), read: map[netip.Addr]reading{}}
 	return dir, d.Close()
 }
 
@@ -162,45 +160,38 @@ func (d *Dir) Close() {
 	}
 }
 
-// Mark returns the number of leases that the directory's mark contains, and whether the directory
-// is marked (IsMarked), as they were when it was opened or SetMark succeeded. The number is
-// Unproven without a mark, and for a mark without a number.
-func (d *Dir) Mark() (leases int, marked bool) { return d.count, d.marked }
+// IsMarked reports whether the directory was marked when it was opened.
+func (d *Dir) IsMarked() bool { return d.mark != unmarked }
 
-// SetMark writes a mark with the given number of leases, all of which must have a file in the
-// directory, or with Unproven if files may be missing. If it cannot write the file, it removes a
-// mark with a number, because that number may be wrong by now. It does nothing without the lock.
-func (d *Dir) SetMark(leases int) error {
+// IsWritten reports whether the files of all leases were written, so that none has to be looked
+// for.
+func (d *Dir) IsWritten() bool { return d.mark == whole }
+
+// IsComplete reports whether the directory had a file for every address in use, unless somebody has
+// removed files.
+func (d *Dir) IsComplete() bool { return d.mark == whole || d.mark == numbered }
+
+// SetMark marks the directory. all reports whether it has the files of all leases. If SetMark
+// cannot write the mark, it removes one that says so. It does nothing without the lock.
+func (d *Dir) SetMark(all bool) error {
 	if !d.Locked() {
 		return errUnlocked
 	}
-	text := "not all" + markText
-	if leases != Unproven {
-		text = strconv.Itoa(leases) + markText
+	text, mark := markShort, short
+	if all {
+		text, mark = markAll, whole
 	}
-	if err := files.Write(filepath.Join(d.dir, markName), text); err != nil {
-		if readMark(d.dir) != Unproven {
+	if d.mark == mark {
+		return nil
+	}
+	if err := files.Write(filepath.Join(d.dir, markName), text+"\n"); err != nil {
+		if d.IsComplete() {
 			err = errors.Join(err, os.Remove(filepath.Join(d.dir, markName)))
 		}
 		return err
 	}
-	d.count, d.marked = leases, true
+	d.mark = mark
 	return nil
-}
-
-// IsWhole reports whether the directory is complete (IsComplete) and locked, so that it stays
-// complete until Close. There may be more files than leases, because host-local may have assigned
-// addresses.
-func (d *Dir) IsWhole() bool { return d.Locked() && d.IsComplete() }
-
-// IsComplete reports whether the mark proves that every lease of the pool has its file in the
-// directory.
-func (d *Dir) IsComplete() bool {
-	if d.count == Unproven {
-		return false
-	}
-	addrs, err := d.Addresses()
-	return err == nil && len(addrs) >= d.count
 }
 
 // FilePath returns the path of the file of an address.
@@ -216,9 +207,6 @@ type File struct {
 // returns true and the error. It reads each file only once, so that the result does not change
 // until Write or Remove.
 func (d *Dir) Read(a netip.Addr) (f File, found bool, err error) {
-	if d.removed[a] {
-		return File{}, false, nil
-	}
 	r, known := d.read[a]
 	if !known {
 		r = d.readFile(a)
@@ -245,7 +233,7 @@ func (d *Dir) readFile(a netip.Addr) reading {
 // Has reports whether an address has a file, which may be unreadable.
 func (d *Dir) Has(a netip.Addr) bool {
 	_, err := os.Lstat(d.FilePath(a))
-	return !errors.Is(err, fs.ErrNotExist) && !d.removed[a]
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // Write writes the file of a lease.
@@ -254,33 +242,19 @@ func (d *Dir) Write(l lease.Lease, now lease.Instant) error {
 		return errUnlocked
 	}
 	delete(d.read, l.Address)
-	delete(d.removed, l.Address)
 	return files.Write(d.FilePath(l.Address), Content(l, now))
 }
 
-// Remove marks the file of an address for removal by Flush. Read, Has and Addresses no longer show
-// the file.
-func (d *Dir) Remove(a netip.Addr) { d.removed[a] = true }
-
-// Keep undoes Remove for one address.
-func (d *Dir) Keep(a netip.Addr) { delete(d.removed, a) }
-
-// Reset undoes every Remove since the last Flush.
-func (d *Dir) Reset() { clear(d.removed) }
-
-// Flush removes the files that Remove has marked.
-func (d *Dir) Flush() (err error) {
-	for a := range d.removed {
-		if !d.Locked() {
-			return errUnlocked
-		}
-		delete(d.read, a)
-		if e := os.Remove(d.FilePath(a)); e != nil && !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
-		}
+// Remove removes the file of an address, if there is one.
+func (d *Dir) Remove(a netip.Addr) error {
+	if !d.Locked() {
+		return errUnlocked
 	}
-	clear(d.removed)
-	return err
+	delete(d.read, a)
+	if err := os.Remove(d.FilePath(a)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Addresses returns the addresses that have a file, in the order of their names.
@@ -288,7 +262,7 @@ func (d *Dir) Addresses() ([]netip.Addr, error) {
 	all, err := files.Names(d.dir)
 	var out []netip.Addr
 	for _, name := range all {
-		if a, ok := names.ParseAddr(name); ok && a.String() == name && !d.removed[a] {
+		if a, ok := names.ParseAddr(name); ok && a.String() == name {
 			out = append(out, a)
 		}
 	}

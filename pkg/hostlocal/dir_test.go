@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -23,7 +22,7 @@ func TestMarkThatCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if err := d.SetMark(3); err != nil {
+	if err := d.SetMark(true); err != nil {
 		t.Fatal(err)
 	}
 	// A read lease on the file (fcntl(2)), as file servers take it, stops only writers.
@@ -35,15 +34,15 @@ func TestMarkThatCannotBeWritten(t *testing.T) {
 	if _, err := unix.FcntlInt(reader.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.SetMark(2); !errors.Is(err, unix.EWOULDBLOCK) {
+	if err := d.SetMark(false); !errors.Is(err, unix.EWOULDBLOCK) {
 		t.Fatalf("the mark was written: %v", err)
 	}
 	if IsMarked(p) {
-		t.Errorf("a mark of %d leases is left", readMark(Path(p)))
+		t.Error("the mark is left")
 	}
 }
 
-// Without host-local's lock nothing is written. Flush forgets what it has removed.
+// Without host-local's lock nothing is written.
 func TestNothingIsWrittenWithoutTheLock(t *testing.T) {
 	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
 	l := lease.Lease{State: lease.Bound, Pool: p, Address: netip.MustParseAddr("10.0.0.2"),
@@ -59,9 +58,9 @@ func TestNothingIsWrittenWithoutTheLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unlocked.Remove(l.Address)
 	for name, err := range map[string]error{
-		"Write": unlocked.Write(l, lease.Instant{}), "SetMark": unlocked.SetMark(1), "Flush": unlocked.Flush(),
+		"Write": unlocked.Write(l, lease.Instant{}), "SetMark": unlocked.SetMark(true),
+		"Remove": unlocked.Remove(l.Address),
 	} {
 		if !errors.Is(err, errUnlocked) {
 			t.Errorf("%s without the lock: %v", name, err)
@@ -70,16 +69,11 @@ func TestNothingIsWrittenWithoutTheLock(t *testing.T) {
 	if !d.Has(l.Address) || IsMarked(p) {
 		t.Errorf("the file exists: %v, marked: %v", d.Has(l.Address), IsMarked(p))
 	}
-	d.Remove(l.Address)
-	if err := d.Flush(); err != nil || d.Has(l.Address) {
-		t.Errorf("removed: %v, %v", !d.Has(l.Address), err)
-	}
-	if err := files.Write(d.FilePath(l.Address), "c2\n"); err != nil {
-		t.Fatal(err)
-	}
 	defer d.Close()
-	if err := d.Flush(); err != nil || !d.Has(l.Address) {
-		t.Errorf("a file written later is removed: %v, %v", !d.Has(l.Address), err)
+	for range 2 {
+		if err := d.Remove(l.Address); err != nil || d.Has(l.Address) {
+			t.Errorf("removed: %v, %v", !d.Has(l.Address), err)
+		}
 	}
 }
 
@@ -115,19 +109,19 @@ func TestOpenUnlocked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, leases := range []int{3, 0, Unproven} {
-		if err := d.SetMark(leases); err != nil {
+	for _, all := range []bool{true, false} {
+		if err := d.SetMark(all); err != nil {
 			t.Fatal(err)
 		}
-		if n, marked := d.Mark(); n != leases || !marked {
-			t.Errorf("the mark is set to %d: %d, marked %v", leases, n, marked)
+		if !d.IsMarked() || d.IsWritten() != all {
+			t.Errorf("the mark is set to %v: marked %v, written %v", all, d.IsMarked(), d.IsWritten())
 		}
 		reader, err := OpenUnlocked(p)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, marked := reader.Mark(); n != leases || !marked || reader.Locked() {
-			t.Errorf("the mark is %d: %d, marked %v, locked %v", leases, n, marked, reader.Locked())
+		if !reader.IsMarked() || reader.IsWritten() != all || reader.IsComplete() != all || reader.Locked() {
+			t.Errorf("the mark is %v: %+v", all, reader)
 		}
 		if addrs, err := reader.Addresses(); err != nil ||
 			!slices.Equal(texts(addrs), []string{"10.0.0.10", "10.0.0.9", "fd00::1"}) {
@@ -172,35 +166,28 @@ func texts(addrs []netip.Addr) (out []string) {
 	return out
 }
 
-// TestMarkOfFewerLeases writes marks that are shorter than those before.
-func TestMarkOfFewerLeases(t *testing.T) {
+// TestMarks reads the marks of this version and of earlier ones.
+func TestMarks(t *testing.T) {
 	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
-	for _, n := range []int{1000, 10, 9, 0, Unproven, 7} {
-		d, err := Open(t.Context(), p)
-		if err != nil {
+	d, err := Open(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for text, want := range map[string]struct{ written, complete bool }{
+		markAll + "\n":                      {true, true},
+		markAll + "\n\n\n":                  {true, true}, // written over a longer one (files.Write)
+		markShort + "\n":                    {},
+		"":                                  {},
+		"12 leases have their files here\n": {false, true},
+		"every lease of this pool has its file here\n": {},
+	} {
+		if err := os.WriteFile(filepath.Join(Path(p), markName), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.SetMark(n); err != nil {
-			t.Error(err)
-		}
-		d.Close()
-		for _, left := range []string{"", "\n\n"} { // by a process that was killed (files.Write)
-			mark, err := os.OpenFile(filepath.Join(p.DataDir, p.Network, markName), os.O_APPEND|os.O_WRONLY, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := mark.WriteString(left); err != nil {
-				t.Fatal(err)
-			}
-			mark.Close()
-			d, err = Open(t.Context(), p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got, marked := d.Mark(); got != n || !marked {
-				t.Errorf("the mark of %d leases and %q says %d, marked %v", n, left, got, marked)
-			}
-			d.Close()
+		d, err := OpenUnlocked(p)
+		if err != nil || !d.IsMarked() || d.IsWritten() != want.written || d.IsComplete() != want.complete {
+			t.Errorf("mark %q: %+v, %v", text, d, err)
 		}
 	}
 }

@@ -7,6 +7,6 @@
 //
 //   - The file of a held address contains a Hold: the pod that the address is held for, and until
 //     when. Its first word is one that no container id can be.
-//   - The mark is the file .leasehold. It contains the number of leases that have a file in the
-//     directory, and so proves that none is missing.
+//   - The mark is the file .leasehold. It shows that leasehold has imported the directory, and
+//     whether it has written the files of all leases.
 package hostlocal

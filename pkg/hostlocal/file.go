@@ -44,3 +44,15 @@ func ParseOwner(content string) (containerID, ifName string, ok bool) {
 	}
 	return containerID, ifName, true
 }
+
+// IsOf reports whether a file that can be read is the one that a lease must have. A lease with an
+// unknown owner may have any file.
+func (f File) IsOf(l lease.Lease, now lease.Instant) bool {
+	switch {
+	case l.State == lease.Held:
+		return f.Content == strings.TrimSpace(Content(l, now))
+	case l.Holder.ContainerID == "":
+		return true
+	}
+	return Names(f.Content, l.Holder.ContainerID, l.Holder.IfName)
+}

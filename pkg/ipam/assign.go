@@ -62,7 +62,7 @@ const expireBatch = 16
 // prepare does what every ADD does before it chooses an address: it handles a new boot, records the
 // plugin's namespaces and the range sets of the configuration, and ends a batch of expired holds.
 func prepare(c *transact.Call, req Request) error {
-	if err := c.NewBoot(); err != nil {
+	if err := c.NewBoot(req.Pool); err != nil {
 		return err
 	}
 	if err := c.RecordNamespaces(); err != nil {
@@ -126,7 +126,7 @@ func (a *assignment) decide() (refused, err error) {
 		if l.Pool != a.req.Pool {
 			continue
 		}
-		foreign, err := a.AdoptForeign(l)
+		foreign, err := a.GiveAway(l)
 		if err != nil && !errors.Is(err, adopt.ErrUnreadable) {
 			return nil, err
 		}
@@ -180,7 +180,7 @@ func (a *assignment) readFormer() error {
 	if a.isNamed() { // the leases of other pods are for the agent to compare, because there may be many
 		own = slices.DeleteFunc(slices.Clone(own), func(l lease.Lease) bool { return l.Name != a.req.Pod.Name })
 	}
-	if err := a.ReleaseUnmirrored(own); err != nil {
+	if err := a.Settle(own); err != nil {
 		return err
 	}
 	if len(own) > 0 {

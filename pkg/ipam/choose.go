@@ -174,7 +174,7 @@ func (a *assignment) read(addr netip.Addr) []lease.Lease {
 // leases whose DEL host-local has served, and calls dead, which releases the leases of dead
 // holders. leases is called before each of the three steps and returns the leases to examine.
 func (a *assignment) collect(leases func() []lease.Lease, dead func([]lease.Lease) error) error {
-	for _, step := range []func([]lease.Lease) error{a.Expire, a.ReleaseUnmirrored, dead} {
+	for _, step := range []func([]lease.Lease) error{a.Expire, a.Settle, dead} {
 		if err := step(leases()); err != nil {
 			return err
 		}

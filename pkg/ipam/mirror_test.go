@@ -397,7 +397,7 @@ func TestPreviewOfABusyStore(t *testing.T) {
 // A file that cannot be written or removed is reported. If one could not be written, the directory
 // no longer proves that it has the files of all leases.
 func TestAFileThatCannotBeWritten(t *testing.T) {
-	const proves, provesNot = "1 ", "not all "
+	const proves, provesNot = "0 ", "not all "
 	pod := ask{pod: "db-0", container: "c1", window: hour}
 	for name, c := range map[string]struct {
 		before, call func(w *world)

@@ -110,8 +110,9 @@ func TestStatusIsWhatAnAddWouldAnswer(t *testing.T) {
 		{"no store yet", func(w *world) {}, true},
 		{"a store of a newer format", func(w *world) { w.keep(); w.setFormat(3) }, false},
 		{"a lost store without evidence", func(w *world) { w.keep(); w.wipe(w.stateDir(), w.dataDir) }, false},
-		{"a lost store, and one file of host-local's is missing", func(w *world) {
+		{"a lost store, and a file of host-local's could not be written", func(w *world) {
 			w.keep()
+			w.oldMark()
 			w.wipe(w.stateDir(), w.path("10.0.0.2"))
 		}, false},
 		{"a lost store, and the directory is complete", func(w *world) { w.keep(); w.wipe(w.stateDir()) }, true},

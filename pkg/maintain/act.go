@@ -139,7 +139,7 @@ func perform(c *transact.Call, a Action) (performed bool, err error) {
 		}
 	case Mirror:
 		c.SetProven(l.Holder, a.Life)
-		err = c.ReleaseUnmirrored([]lease.Lease{l})
+		err = c.Settle([]lease.Lease{l})
 	}
 	if err != nil {
 		return false, err

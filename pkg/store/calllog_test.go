@@ -90,7 +90,7 @@ func FuzzCall(f *testing.F) {
 
 func TestTiming(t *testing.T) {
 	s := open(t)
-	update(t, s, func(tx *Tx) error { return tx.SetBoot("b") })
+	update(t, s, func(tx *Tx) error { return tx.BeginBoot("b") })
 	var got []Timing
 	s.Timed = func(t Timing) { got = append(got, t) }
 	const pause = 3 * time.Millisecond

@@ -329,7 +329,7 @@ func TestFailedWritesAreReturned(t *testing.T) {
 		"not adopted": func(tx *Tx) error { return tx.ClearAdopted(old.Pool) },
 		"cursor":      func(tx *Tx) error { return tx.SetCursor(pool, "s", old.Address) },
 		"window":      func(tx *Tx) error { return tx.SetWindow(key, lease.Window(time.Hour), t0.Wall) },
-		"boot":        func(tx *Tx) error { return tx.SetBoot("b") },
+		"boot":        func(tx *Tx) error { return tx.BeginBoot("b") },
 		"namespaces":  func(tx *Tx) error { return tx.SetNamespaceIDs("b pid:1 mnt:1") },
 		"full scan":   func(tx *Tx) error { return tx.SetLastFullScan(old.Pool, t0) },
 		"log":         func(tx *Tx) error { return tx.Log(About(old, EventBound, t0, "why")) },
@@ -408,7 +408,7 @@ func TestFewDescriptorsForTheStore(t *testing.T) {
 	}
 	nothing := func(*Tx) error { return nil }
 	for name, op := range map[string]func() error{
-		"Update":   func() error { return s.Update(t.Context(), func(tx *Tx) error { return tx.SetBoot("b") }) },
+		"Update":   func() error { return s.Update(t.Context(), func(tx *Tx) error { return tx.BeginBoot("b") }) },
 		"View":     func() error { return s.View(t.Context(), nothing) },
 		"Spool":    func() error { return s.Spool("c2", "eth0", t0) },
 		"Announce": func() error { return s.Announce(l.Holder) },

@@ -13,7 +13,7 @@ import (
 
 func TestANewStoreClosesWhatItOpens(t *testing.T) {
 	descriptors.AssertClosed(t, func() {
-		update(t, open(t), func(tx *Tx) error { return tx.SetBoot("b") })
+		update(t, open(t), func(tx *Tx) error { return tx.BeginBoot("b") })
 	})
 }
 
@@ -43,7 +43,7 @@ func TestTheCopyOfEarlierVersionsIsRemoved(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(s.dirs.State, 0o700), os.WriteFile(former, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	update(t, s, func(tx *Tx) error { return tx.SetBoot("b") })
+	update(t, s, func(tx *Tx) error { return tx.BeginBoot("b") })
 	if _, err := os.Lstat(former); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is left: %v", err)
 	}

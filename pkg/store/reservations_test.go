@@ -15,7 +15,7 @@ import (
 
 // withoutNames is the SHA-256 of what the last version without reservation names writes for the
 // same operations, and the dataDir of the journal's entry, which older versions ignore.
-const withoutNames = "0fccda8bcd04f81b5b6f3729f378fef4755a276e441e7f53b4e875956a21dd98"
+const withoutNames = "34a9713d9c892e5a1e49a52eada323a7f2a0879b941d0e0c4e8a05f23557e650"
 
 // TestAStoreWithoutNamesIsAsBefore verifies that a store without a reservation name has the bytes
 // that earlier versions write.
@@ -29,7 +29,7 @@ func TestAStoreWithoutNamesIsAsBefore(t *testing.T) {
 	}
 	sum := sha256.New()
 	update(t, s, func(tx *Tx) error {
-		err := errors.Join(put(tx, bound), put(tx, held), tx.SetAdopted(testPool), tx.SetBoot("b1"),
+		err := errors.Join(put(tx, bound), put(tx, held), tx.SetAdopted(testPool), tx.BeginBoot("b1"),
 			tx.SetWindow(bound.Key(), bound.Window, t0.Wall), tx.Log(About(bound, EventBound, t0, "why")),
 			tx.SetRanges(testPool, sets("10.0.0.1-10.0.0.9")))
 		all := content(tx)

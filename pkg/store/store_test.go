@@ -922,11 +922,11 @@ func TestTheRunDirectoryCannotBeCreated(t *testing.T) {
 // for it.
 func TestViewThatIgnoresAFailedWrite(t *testing.T) {
 	s := open(t)
-	update(t, s, func(tx *Tx) error { return tx.SetBoot("boot-1") })
+	update(t, s, func(tx *Tx) error { return tx.BeginBoot("boot-1") })
 	done := make(chan error, 1)
 	go func() {
 		done <- s.View(context.Background(), func(tx *Tx) error {
-			_ = tx.SetBoot("boot-2")
+			_ = tx.BeginBoot("boot-2")
 			return nil
 		})
 	}()
@@ -942,7 +942,7 @@ func TestViewThatIgnoresAFailedWrite(t *testing.T) {
 
 func TestReindexNeedsAnUpdate(t *testing.T) {
 	s := open(t)
-	if err := s.Update(t.Context(), func(tx *Tx) error { return tx.SetBoot("boot-1") }); err != nil {
+	if err := s.Update(t.Context(), func(tx *Tx) error { return tx.BeginBoot("boot-1") }); err != nil {
 		t.Fatal(err)
 	}
 	var err error

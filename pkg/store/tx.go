@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"iter"
 	"maps"
@@ -36,7 +37,9 @@ var (
 
 	metaFormat  = []byte("format")
 	metaBoot    = []byte("boot")
-	metaLook    = []byte("look") // and the pool, see lookKey
+	metaBegin   = []byte("begin")   // number of the last entry of the journal before this boot
+	metaCleaned = []byte("cleaned") // and the pool: the boot, see PoolBoot
+	metaLook    = []byte("look")    // and the pool, see lookKey
 	metaLost    = []byte("lost")
 	metaSpaces  = []byte("spaces")
 	metaJournal = []byte("journal") // bytes of all its entries
@@ -587,12 +590,53 @@ func (tx *Tx) AcceptLoss() error {
 // last transaction may be missing. The next commit repairs the page.
 func (tx *Tx) FellBack() bool { return tx.health.fellBack }
 
-// Boot returns the id of the boot in which a call last released the leases of dead holders. The
-// first call of a boot does that.
+// Boot returns the id of the boot in which the journal got its last entry.
 func (tx *Tx) Boot() string { return string(tx.bucket(bucketMeta).Get(metaBoot)) }
 
-// SetBoot sets the boot id that Boot returns.
-func (tx *Tx) SetBoot(id string) error { return tx.put(bucketMeta, metaBoot, []byte(id)) }
+// BeginBoot records that entries of the journal are of a boot from now on. id is "" if it cannot be
+// read: then nothing is recorded.
+func (tx *Tx) BeginBoot(id string) error {
+	if id == "" || tx.Boot() == id {
+		return nil
+	}
+	if err := tx.put(bucketMeta, metaBegin, binary.BigEndian.AppendUint64(nil, tx.JournalEnd())); err != nil {
+		return err
+	}
+	return tx.put(bucketMeta, metaBoot, []byte(id))
+}
+
+// EarlierBoots calls fn for each entry of the journal of a boot before the one with the given id.
+func (tx *Tx) EarlierBoots(id string, fn func(Entry)) {
+	last := tx.JournalEnd()
+	if tx.Boot() == id {
+		v := tx.bucket(bucketMeta).Get(metaBegin)
+		if len(v) != 8 {
+			return // an earlier version has recorded the boot: it is not known which entries are older
+		}
+		last = binary.BigEndian.Uint64(v)
+	}
+	c := tx.bucket(bucketJournal).Cursor()
+	for k, v := c.First(); k != nil && binary.BigEndian.Uint64(k) <= last; k, v = c.Next() {
+		if n, _, err := decode(entryFields, v); err == nil {
+			fn(n)
+		}
+	}
+}
+
+// PoolBoot returns the id of the boot in which the leases of earlier boots were last released in a
+// pool. The first call of a boot that has host-local's lock of the pool does that.
+func (tx *Tx) PoolBoot(p lease.Pool) string {
+	return string(tx.bucket(bucketMeta).Get(slices.Concat(metaCleaned, tx.pools[p].prefix())))
+}
+
+// SetPoolBoot sets the boot id that PoolBoot returns.
+func (tx *Tx) SetPoolBoot(p lease.Pool, id string) error {
+	pool, err := tx.poolID(p)
+	if err != nil {
+		return err
+	}
+	return tx.put(bucketMeta, slices.Concat(metaCleaned, pool.prefix()), []byte(id))
+}
 
 // NamespaceIDs returns the boot id and the namespaces in which the plugin last ran an ADD
 // (sandbox.Host.NamespaceIDs), or "" if there was none. Other programs compare them with their own

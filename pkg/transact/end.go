@@ -1,7 +1,6 @@
 package transact
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -92,28 +91,13 @@ func (c *Call) Orphan(l lease.Lease, last lease.Liveness, reason string) (lease.
 	return next, err
 }
 
-// NewBoot releases the leases that were bound in earlier boots, because their holders are dead and
-// a DEL may never come, and moves the holds of earlier boots to this boot's clock. The first calls
-// of a boot do that. A pool whose host-local lock is busy is left to a later call.
-func (c *Call) NewBoot() error {
-	if c.Now.BootID == "" || c.Tx.Boot() == c.Now.BootID {
+// NewBoot releases the leases of a pool that were bound in earlier boots, because their holders are
+// dead and a DEL may never come, and moves the holds of earlier boots to this boot's clock. The
+// first call of a boot that has host-local's lock of the pool does that.
+func (c *Call) NewBoot(p lease.Pool) error {
+	if c.Now.BootID == "" || c.Tx.PoolBoot(p) == c.Now.BootID {
 		return nil
 	}
-	all := true
-	for _, p := range c.Tx.Pools() {
-		err := c.newBootIn(p)
-		if err != nil && !errors.Is(err, store.ErrBusy) {
-			return err
-		}
-		all = all && err == nil
-	}
-	if !all {
-		return nil
-	}
-	return c.Tx.SetBoot(c.Now.BootID)
-}
-
-func (c *Call) newBootIn(p lease.Pool) error {
 	for _, l := range c.Tx.InPool(p) {
 		var err error
 		switch {
@@ -128,7 +112,7 @@ func (c *Call) newBootIn(p lease.Pool) error {
 			return err
 		}
 	}
-	return nil
+	return c.Tx.SetPoolBoot(p, c.Now.BootID)
 }
 
 // Expire ends those of the leases that are holds whose time is over, if no interface of their last

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
@@ -12,70 +13,145 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// foreignTo reports whether host-local's file of a lease's address names another container, because
-// host-local has assigned the address to that container, and returns the content of the file. It
-// returns adopt.ErrUnreadable if the file cannot be read.
-func (c *Call) foreignTo(l lease.Lease) (content string, foreign bool, err error) {
-	if l.State == lease.None {
-		return "", false, nil
-	}
-	mirror, err := c.mirrors.of(l.Pool)
-	if err != nil || mirror == nil {
-		return "", false, err
-	}
-	file, found, err := mirror.Read(l.Address)
+// read returns what host-local's file of an address says, in view of its lease l, and the content.
+// A file that the call itself is going to write says what its lease says. read returns
+// adopt.ErrUnreadable if the file cannot be read. file is saysHeld if the pool has no directory.
+func (c *Call) read(at lease.Place, l lease.Lease) (file says, content string, err error) {
+	dir, err := c.files.of(at.Pool)
 	if err != nil {
-		return "", false, fileUnreadable(l.Address, err)
+		return 0, "", err
 	}
-	if !found {
-		return "", false, nil
+	if dir == nil || c.files.follows(at) {
+		return saysHeld, "", nil
 	}
-	foreign = file.IsForeign(l, c.Now.BootID,
-		func() hostlocal.History { return c.historyOf(l.Place()) },
-		func() bool { return c.sources.LifeOf(l.Pool.Network, l.Address, file.Content) != lease.Dead })
-	return file.Content, foreign, nil
+	f, found, err := dir.Read(at.Address)
+	if err != nil {
+		return 0, "", fileUnreadable(at.Address, err)
+	}
+	id, _, named := hostlocal.ParseOwner(f.Content)
+	switch {
+	case !found:
+		return saysNothing, "", nil
+	case hostlocal.IsHold(f.Content):
+		return saysHeld, f.Content, nil
+	case !named:
+		return saysNobody, f.Content, nil
+	case l.State != lease.None && hostlocal.Names(f.Content, l.Holder.ContainerID, l.Holder.IfName):
+		return saysHolder, f.Content, nil
+	case c.isLeftOver(at, id, f.Content):
+		return saysLeftOver, f.Content, nil
+	}
+	return saysOther, f.Content, nil
 }
 
-// errReassigned is returned by an attempt that would have changed a lease whose address host-local
-// has assigned to another container. The attempt is rolled back, and the next attempt begins by
-// adopting the file of that address (adoptReassigned). The error wraps store.ErrBusy, for a call
-// whose time is over.
-var errReassigned = fmt.Errorf("%w: host-local has assigned an address to another container", store.ErrBusy)
+// isLeftOver reports whether the container that host-local's file of an address names has had an
+// address of the pool in an earlier boot, so that the file came back with a power cut: these files
+// are not synced, and the container id of a sandbox does not come back. If libcni's cache may show
+// the container alive, isLeftOver reports false.
+func (c *Call) isLeftOver(at lease.Place, container, content string) bool {
+	if c.Now.BootID == "" {
+		return false
+	}
+	if c.earlier == nil {
+		c.earlier = map[lease.Pool]map[string]bool{}
+		c.Tx.EarlierBoots(c.Now.BootID, func(n store.Entry) {
+			p := n.Place().Pool
+			if c.earlier[p] == nil {
+				c.earlier[p] = map[string]bool{}
+			}
+			c.earlier[p][n.Container] = true
+		})
+	}
+	return c.earlier[at.Pool][container] && c.sources.LifeOf(at.Pool.Network, at.Address, content) == lease.Dead
+}
 
-// adoptReassigned adopts the files of the addresses for which earlier attempts returned
-// errReassigned.
-func (c *Call) adoptReassigned() error {
-	for a := range c.mirrors.reassigned {
-		l, err := c.Tx.Get(a.Pool, a.Address)
-		if err == nil {
-			_, err = c.AdoptForeign(l)
-		}
-		if err != nil && !errors.Is(err, adopt.ErrUnreadable) {
+// Settle compares leases with host-local's files of their addresses, and does what judge says. The
+// caller must read the leases again.
+func (c *Call) Settle(leases []lease.Lease) error {
+	for _, l := range leases {
+		if err := c.settle(l); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// AdoptForeign reports whether host-local has assigned the address of a lease to another container.
-// If it has, AdoptForeign replaces the lease by one of that container. It returns
-// adopt.ErrUnreadable if host-local's file of the address cannot be read.
-func (c *Call) AdoptForeign(l lease.Lease) (foreign bool, err error) {
-	content, foreign, err := c.foreignTo(l)
-	if err != nil || !foreign {
+// SettleUnfiled is Settle for those leases of one pool whose files are missing. It lists the
+// directory once, and reads no file.
+func (c *Call) SettleUnfiled(leases []lease.Lease) error {
+	if len(leases) == 0 {
+		return nil
+	}
+	dir, err := c.files.of(leases[0].Pool)
+	if err != nil || dir == nil {
+		return err
+	}
+	addrs, err := dir.Addresses()
+	if err != nil {
+		c.files.warn("%v", err)
+		return nil
+	}
+	filed := make(map[netip.Addr]bool, len(addrs))
+	for _, a := range addrs {
+		filed[a] = true
+	}
+	return c.Settle(slices.DeleteFunc(leases, func(l lease.Lease) bool { return filed[l.Address] }))
+}
+
+func (c *Call) settle(l lease.Lease) error {
+	file, content, err := c.read(l.Place(), l)
+	if errors.Is(err, adopt.ErrUnreadable) {
+		c.files.warn("%v", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	switch judge(l.State, file, l.Holder.Netns.Ino != 0, func() lease.Liveness { return c.Prove(l) }) {
+	case imports:
+		return c.giveAway(l, content)
+	case release:
+		return c.releaseUnfiled(l)
+	case follow:
+		c.files.change(l.Place())
+	}
+	return nil
+}
+
+// releaseUnfiled releases a bound lease whose file is missing, because host-local has served the
+// DEL of its holder.
+func (c *Call) releaseUnfiled(l lease.Lease) error {
+	const why = "host-local has processed its DEL"
+	life := c.Prove(l)
+	switch {
+	case l.Holder.ContainerID != "":
+		return c.ReleaseLease(l, life, c.Now, why)
+	case life == lease.Dead: // no DEL names its holder
+		_, err := c.Orphan(l, life, why)
+		return err
+	}
+	return c.Record(l, lease.Lease{}, store.EventReleased, why)
+}
+
+// GiveAway reports whether host-local has assigned the address of a lease to another container. If
+// it has, the lease is replaced by one of that container. GiveAway returns adopt.ErrUnreadable if
+// host-local's file of the address cannot be read.
+func (c *Call) GiveAway(l lease.Lease) (given bool, err error) {
+	file, content, err := c.read(l.Place(), l)
+	if err != nil || file != saysOther {
 		return false, err
 	}
-	next := c.foreign(l.Pool, l.Address, content)
-	if l.State == lease.Bound && l.Holder == next.Holder {
-		return true, nil // the owners of both are unknown
-	}
-	c.mirrors.warn("%s: host-local has given the address to another container while %s/%s had it", l.Address,
+	return true, c.giveAway(l, content)
+}
+
+// giveAway replaces a lease by one of the container that host-local's file of the address names.
+func (c *Call) giveAway(l lease.Lease, content string) error {
+	c.files.warn("%s: host-local has given the address to another container while %s/%s had it", l.Address,
 		l.Namespace, l.Name)
-	if err := c.Tx.Put(l.Pool, l.Address, next); err != nil {
-		return true, err
+	if err := c.Tx.Put(l.Pool, l.Address, c.foreign(l.Pool, l.Address, content)); err != nil {
+		return err
 	}
-	delete(c.mirrors.changed[l.Pool], l.Address) // the file is up to date
-	return true, c.Log(l, store.EventRevoked, "host-local has given it to another container")
+	return c.Log(l, store.EventRevoked, "host-local has given it to another container")
 }
 
 func fileUnreadable(a netip.Addr, err error) error {
@@ -85,61 +161,21 @@ func fileUnreadable(a netip.Addr, err error) error {
 
 // MayGive returns nil if host-local's file of a lease's address does not prevent the assignment of
 // the address. It returns lease.ErrTaken if the file names another container, and lease.ErrTaken
-// with adopt.ErrUnreadable if the file cannot be read.
+// with adopt.ErrUnreadable if the file cannot be read, or names the former container and cannot be
+// written: the next call would take it for host-local's.
 func (c *Call) MayGive(l lease.Lease) error {
-	_, foreign, err := c.foreignTo(l)
-	switch {
+	switch file, _, err := c.read(l.Place(), l); {
 	case errors.Is(err, store.ErrBusy):
 		return err
 	case err != nil:
 		return fmt.Errorf("%w: %w", lease.ErrTaken, err)
-	case foreign:
+	case file == saysOther:
 		return lease.ErrTaken
+	case file == saysHolder && !c.files.isLocked(l.Pool):
+		return fmt.Errorf("%w: %w: host-local's file of %s names the former container and cannot be written",
+			lease.ErrTaken, adopt.ErrUnreadable, l.Address)
 	}
 	return nil
-}
-
-// removeLeftover reports whether the only evidence for a lease that is about to be adopted is a
-// file in host-local's directory that leasehold itself wrote and removed, and that reappeared
-// because a power failure undid the removal (hostlocal.File.IsStale). If so, removeLeftover removes
-// the file again. A lease whose namespace is known has other evidence.
-func (c *Call) removeLeftover(l lease.Lease, mirror *hostlocal.Dir) bool {
-	if mirror == nil || l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
-		return false
-	}
-	file, found, err := mirror.Read(l.Address)
-	ours := err == nil && found && hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) &&
-		file.IsStale(c.historyOf(l.Place()))
-	if ours {
-		mirror.Remove(l.Address)
-	}
-	return ours
-}
-
-// historyOf returns the journal's history of an address. The journal is read once in a transaction.
-func (c *Call) historyOf(at lease.Place) hostlocal.History {
-	if c.journal == nil {
-		c.journal = map[lease.Place]hostlocal.History{}
-		c.Tx.Journal(func(n store.Entry) bool {
-			c.addHistory(n)
-			return true
-		})
-	}
-	return c.journal[at]
-}
-
-// addHistory adds an entry of the journal, if the journal was read.
-func (c *Call) addHistory(n store.Entry) {
-	if c.journal == nil {
-		return
-	}
-	h := c.journal[n.Place()]
-	switch n.Event {
-	case store.EventBound, store.EventKept, store.EventTakenOver:
-		h.Owners = append(h.Owners, lease.Attachment{ContainerID: n.Container, IfName: n.IfName})
-	}
-	h.Last = n.Time
-	c.journal[n.Place()] = h
 }
 
 // foreign returns the lease for an address that host-local has assigned, with the content of its
@@ -148,31 +184,27 @@ func (c *Call) foreign(p lease.Pool, addr netip.Addr, content string) lease.Leas
 	return adopt.Foreign(c.sources, p, addr, content, c.Now, NewID).Lease
 }
 
-// Admit adopts the file of an address without a lease, if there is one, and reports whether the
-// address is in use. If leasehold wrote the file, the file is outdated: Admit removes it, and the
-// address is free. If the file cannot be read, Admit adopts a lease with an unknown owner.
+// Admit imports the file of an address without a lease, if there is one, and reports whether the
+// address is in use. A file that is left over goes. If the file cannot be read, or names nobody,
+// Admit imports a lease with an unknown owner.
 func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
-	mirror, err := c.mirrors.of(p)
-	if err != nil || mirror == nil {
-		return false, err
-	}
-	why := "host-local has given it to the container"
-	file, found, err := mirror.Read(addr)
+	at, why := lease.Place{Pool: p, Address: addr}, "host-local has given it to the container"
+	file, content, err := c.read(at, lease.Lease{})
 	switch {
+	case errors.Is(err, adopt.ErrUnreadable):
+		why = err.Error()
+		c.files.warn("%s", why)
 	case err != nil:
-		why = fileUnreadable(addr, err).Error()
-		c.mirrors.warn("%s", why)
-	case !found:
-		return false, nil
-	case hostlocal.IsHold(file.Content) || file.IsStale(c.historyOf(lease.Place{Pool: p, Address: addr})):
-		mirror.Remove(addr)
+		return false, err
+	case judge(lease.None, file, false, nil) == follow:
+		c.files.change(at)
 		return false, nil
 	}
-	l := c.foreign(p, addr, file.Content)
+	l := c.foreign(p, addr, content)
 	if err := c.Tx.Put(p, addr, l); err != nil {
 		return false, err
 	}
-	c.mirrors.adopted[lease.Place{Pool: p, Address: addr}] = true
+	c.files.imported[at] = true
 	return true, c.Log(l, store.EventAdopted, why)
 }
 
@@ -180,12 +212,12 @@ func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 // addresses that FilesOf returned; AdmitHolder ignores those whose files no longer name the
 // attachment.
 func (c *Call) AdmitHolder(p lease.Pool, who lease.Attachment, files []netip.Addr) error {
-	mirror, err := c.mirrors.of(p)
-	if err != nil || mirror == nil {
+	dir, err := c.files.of(p)
+	if err != nil || dir == nil {
 		return err
 	}
 	for _, addr := range files {
-		file, _, err := mirror.Read(addr)
+		file, _, err := dir.Read(addr)
 		if err != nil || !hostlocal.Names(file.Content, who.ContainerID, who.IfName) {
 			continue
 		}
@@ -198,13 +230,13 @@ func (c *Call) AdmitHolder(p lease.Pool, who lease.Attachment, files []netip.Add
 
 // AdmitFiles adopts all files of a pool that do not belong to the leases of their addresses.
 func (c *Call) AdmitFiles(p lease.Pool) error {
-	mirror, err := c.mirrors.of(p)
-	if err != nil || mirror == nil {
+	dir, err := c.files.of(p)
+	if err != nil || dir == nil {
 		return err
 	}
-	addrs, err := mirror.Addresses()
+	addrs, err := dir.Addresses()
 	if err != nil {
-		c.mirrors.warn("%v", err)
+		c.files.warn("%v", err)
 	}
 	for _, addr := range addrs {
 		if err := c.admitFile(p, addr); err != nil {
@@ -214,13 +246,13 @@ func (c *Call) AdmitFiles(p lease.Pool) error {
 	return nil
 }
 
-// admitFile adopts the file of an address, unless it belongs to the lease of the address.
+// admitFile imports the file of an address, or compares it with the lease of the address.
 func (c *Call) admitFile(p lease.Pool, addr netip.Addr) error {
 	l, err := c.Tx.Get(p, addr)
 	if err == nil && l.State == lease.None {
 		_, err = c.Admit(p, addr)
 	} else if err == nil {
-		err = c.giveUp(l)
+		err = c.settle(l)
 	}
 	return err
 }
@@ -233,72 +265,19 @@ func (c *Call) AdoptFile(p lease.Pool, addr netip.Addr) error {
 	if err := c.mayLearn(); err != nil {
 		return err
 	}
-	mirror, err := c.lockFiles(p)
+	dir, err := c.lockFiles(p)
 	if err != nil {
 		return err
 	}
-	if _, marked := mirror.Mark(); !marked || !c.Tx.Adopted(p) {
+	if !dir.IsMarked() || !c.Tx.Adopted(p) {
 		if err := c.RecordNamespaces(); err != nil {
 			return err
 		}
-		if err := c.adopt(Existing(p, nil), mirror); err != nil {
+		if err := c.adopt(Existing(p, nil), dir); err != nil {
 			return err
 		}
 	}
 	return c.admitFile(p, addr)
-}
-
-// giveUp replaces a lease by one of the container to which host-local has assigned its address. It
-// does nothing if host-local has not assigned the address, or if the lease's own holder is alive.
-func (c *Call) giveUp(l lease.Lease) error {
-	_, foreign, err := c.foreignTo(l)
-	switch {
-	case errors.Is(err, adopt.ErrUnreadable):
-		c.mirrors.warn("%v", err)
-		return nil
-	case err != nil:
-		return err
-	case foreign && c.QuickState(l) != lease.Alive:
-		_, err = c.AdoptForeign(l)
-	}
-	return err
-}
-
-// ReleaseUnmirrored compares bound leases with host-local's files. A lease whose file is gone is
-// released, because host-local has served its DEL; but if the holder may be alive, the file is
-// written again instead. A lease whose file names another container is replaced (giveUp). The
-// caller must read the leases again.
-func (c *Call) ReleaseUnmirrored(leases []lease.Lease) error {
-	for _, l := range leases {
-		if l.State != lease.Bound {
-			continue
-		}
-		mirror, err := c.mirrors.of(l.Pool)
-		if err != nil || mirror == nil {
-			return err
-		}
-		if _, found, err := mirror.Read(l.Address); found || err != nil {
-			if err := c.giveUp(l); err != nil {
-				return err
-			}
-			continue
-		}
-		const why = "host-local has processed its DEL"
-		switch life, now := c.Prove(l), c.Now; {
-		case life == lease.Alive, life == lease.Unknown && l.Holder.Netns.Ino != 0:
-			c.mirrors.change(l.Pool, l.Address, false)
-		case l.Holder.ContainerID == "" && life == lease.Dead: // no DEL names its holder
-			_, err = c.Orphan(l, life, why)
-		case l.Holder.ContainerID == "":
-			err = c.Record(l, lease.Lease{}, store.EventReleased, why)
-		default:
-			err = c.ReleaseLease(l, life, now, why)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Assigned is an address that host-local has assigned to a container.
@@ -339,19 +318,19 @@ func (n *Node) FilesOf(in Scope, who lease.Attachment) (named []netip.Addr) {
 	if !in.Mirror {
 		return nil
 	}
-	mirror, err := hostlocal.OpenUnlocked(in.Pool)
-	if mirror == nil {
+	dir, err := hostlocal.OpenUnlocked(in.Pool)
+	if dir == nil {
 		if err != nil {
 			n.Warnf("%v", err)
 		}
 		return nil
 	}
-	addrs, err := mirror.Addresses()
+	addrs, err := dir.Addresses()
 	if err != nil {
 		n.Warnf("%v", err)
 	}
 	for _, addr := range addrs {
-		file, _, err := mirror.Read(addr)
+		file, _, err := dir.Read(addr)
 		if err != nil {
 			n.Warnf("%v", fileUnreadable(addr, err))
 		}

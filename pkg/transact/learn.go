@@ -52,22 +52,21 @@ func (c *Call) learn(s Scope) error {
 	if s.Pool == (lease.Pool{}) {
 		return nil
 	}
-	mirror, err := c.mirrors.use(s.Pool, s.Mirror)
+	dir, err := c.files.use(s.Pool, s.Mirror)
 	if err != nil {
 		return err
 	}
 	if !c.Tx.Adopted(s.Pool) {
-		return c.adopt(s, mirror)
+		return c.adopt(s, dir)
 	}
-	if mirror == nil || !mirror.Locked() {
+	if dir == nil || !dir.Locked() {
 		return nil
 	}
-	leases, marked := mirror.Mark()
-	if !marked {
-		return c.adopt(s, mirror)
+	if !dir.IsMarked() {
+		return c.adopt(s, dir)
 	}
-	if leases != c.Tx.LeaseCount(s.Pool) {
-		c.export[s.Pool] = mirror // an earlier call was killed before it had written all files
+	if !dir.IsWritten() {
+		c.writeAll(s.Pool, dir, true) // a file could not be written, or an earlier version wrote the mark
 	}
 	return nil
 }
@@ -80,13 +79,13 @@ func (c *Call) reconcile(s Scope) error {
 	if err := c.Tx.Log(about); err != nil {
 		return err
 	}
-	c.mirrors.warn("%s", about.Reason)
+	c.files.warn("%s", about.Reason)
 	for _, p := range c.Tx.Pools() {
 		each := Scope{Pool: p, Soft: s.Soft, Mirror: hostlocal.IsMarked(p)}
 		if p == s.Pool {
 			each = s
 		}
-		mirror, err := c.mirrors.use(p, each.Mirror)
+		dir, err := c.files.use(p, each.Mirror)
 		if errors.Is(err, store.ErrBusy) && s.isElsewhere(p) {
 			if err := c.Tx.ClearAdopted(p); err != nil { // the next call that uses it adopts it
 				return err
@@ -96,7 +95,7 @@ func (c *Call) reconcile(s Scope) error {
 		if err != nil {
 			return err
 		}
-		if err := c.adopt(each, mirror); err != nil {
+		if err := c.adopt(each, dir); err != nil {
 			return err
 		}
 	}
@@ -120,10 +119,10 @@ func (c *Call) repair(in Scope) error {
 	for p, addrs := range lost {
 		each := Scope{Pool: p, Soft: cmp.Or(in.Soft, policy.Defaults().SoftHold), Mirror: hostlocal.IsMarked(p),
 			Caches: in.Caches}
-		mirror, err := c.mirrors.use(p, each.Mirror)
+		dir, err := c.files.use(p, each.Mirror)
 		locked := errors.Is(err, store.ErrBusy) && in.isElsewhere(p)
 		if err == nil {
-			err = c.adopt(each, mirror)
+			err = c.adopt(each, dir)
 		}
 		if err != nil && !locked {
 			return err
@@ -132,7 +131,7 @@ func (c *Call) repair(in Scope) error {
 			if l, err := c.Tx.Get(p, a); l.State != lease.None || err != nil && locked {
 				continue
 			}
-			if err := c.repairUnknown(p, a, mirror); err != nil {
+			if err := c.repairUnknown(p, a, dir); err != nil {
 				return err
 			}
 		}
@@ -143,15 +142,15 @@ func (c *Call) repair(in Scope) error {
 // repairUnknown replaces a damaged record for which no source shows a lease. If host-local's file
 // contains a Hold, the hold is over and the address becomes free. Otherwise the address counts as
 // in use by an unknown owner until the next boot.
-func (c *Call) repairUnknown(p lease.Pool, a netip.Addr, mirror *hostlocal.Dir) error {
+func (c *Call) repairUnknown(p lease.Pool, a netip.Addr, dir *hostlocal.Dir) error {
 	l, why := c.foreign(p, a, ""), "its record was damaged, and nothing shows whose it was"
 	next := l
-	if mirror != nil {
-		if file, _, err := mirror.Read(a); err == nil && hostlocal.IsHold(file.Content) {
+	if dir != nil {
+		if file, _, err := dir.Read(a); err == nil && hostlocal.IsHold(file.Content) {
 			next, why = lease.Lease{}, "its record was damaged; its file says that its hold is over"
-			mirror.Remove(a)
 		}
 	}
+	c.files.change(l.Place())
 	if err := c.Tx.Put(p, a, next); err != nil {
 		return err
 	}
@@ -159,22 +158,22 @@ func (c *Call) repairUnknown(p lease.Pool, a netip.Addr, mirror *hostlocal.Dir) 
 }
 
 // adopt reads the sources of the host, and writes the leases that they show to the store, unless
-// the lease of the store has precedence. mirror is host-local's directory, or nil.
-func (c *Call) adopt(s Scope, mirror *hostlocal.Dir) error {
+// the lease of the store has precedence. dir is host-local's directory, or nil.
+func (c *Call) adopt(s Scope, dir *hostlocal.Dir) error {
 	if err := c.mayLearn(); err != nil {
 		return err
 	}
 	var files *hostlocal.Dir // nil if the directory is not complete
-	if mirror != nil && mirror.IsWhole() {
-		files = mirror
+	if dir != nil && dir.Locked() && dir.IsComplete() {
+		files = dir
 	}
-	found, err := c.ask(s, mirror, files)
+	found, err := c.ask(s, dir, files)
 	if err != nil {
 		return err
 	}
 	taken := 0
 	for _, f := range found {
-		adopted, err := c.adoptFinding(f, mirror)
+		adopted, err := c.adoptFinding(f, dir)
 		if err != nil {
 			return err
 		}
@@ -183,28 +182,44 @@ func (c *Call) adopt(s Scope, mirror *hostlocal.Dir) error {
 		}
 	}
 	if lost := c.Tx.Lost(); lost != "" && !c.Tx.Adopted(s.Pool) {
-		c.mirrors.warn("%s; %d leases of network %s are known again from this node; the old file is kept in the "+
+		c.files.warn("%s; %d leases of network %s are known again from this node; the old file is kept in the "+
 			"directory lost", lost, taken, s.Pool.Network)
 	}
-	if mirror != nil && mirror.Locked() {
-		c.export[s.Pool] = mirror
-		c.whole[s.Pool] = files != nil
+	if dir != nil && dir.Locked() {
+		// Without the ranges some sources are ignored, so that files may be missing.
+		c.writeAll(s.Pool, dir, s.Sets != nil || files != nil || c.Tx.Adopted(s.Pool))
 	}
 	if s.Sets == nil {
-		return nil // without the ranges some sources are ignored; the next ADD adopts the pool
+		return nil // the next ADD adopts the pool
 	}
 	return c.Tx.SetAdopted(s.Pool)
 }
 
+// writeAll has the files of all leases of a pool written, and then the mark of its directory, which
+// says whether these are all. It leaves out files that name another container, because host-local
+// has assigned these addresses.
+func (c *Call) writeAll(p lease.Pool, dir *hostlocal.Dir, all bool) {
+	for _, l := range c.Tx.InPool(p) {
+		if file, _, err := c.read(l.Place(), l); err == nil && file != saysOther {
+			c.files.change(l.Place())
+		}
+	}
+	failed := false
+	if all, set := c.files.marks[dir]; set {
+		failed = !all
+	}
+	c.files.marks[dir] = all && !failed
+}
+
 // adoptFinding writes one lease that the sources of the host show, and reports whether it did. It
 // does not if the lease of the store has precedence.
-func (c *Call) adoptFinding(f adopt.Finding, mirror *hostlocal.Dir) (adopted bool, err error) {
+func (c *Call) adoptFinding(f adopt.Finding, dir *hostlocal.Dir) (adopted bool, err error) {
 	next, event := f.Lease, store.EventAdopted
 	cur, err := c.Tx.Get(next.Pool, next.Address)
 	if err != nil && !errors.Is(err, store.ErrDamaged) {
 		return false, err
 	}
-	if !c.outweighs(f, cur) || cur.State == lease.None && c.removeLeftover(next, mirror) {
+	if !c.outweighs(f, cur) || cur.State == lease.None && c.removesLeftOver(next) {
 		return false, nil
 	}
 	if cur.State != lease.None && cur.Holder.ContainerID == next.Holder.ContainerID {
@@ -214,19 +229,32 @@ func (c *Call) adoptFinding(f adopt.Finding, mirror *hostlocal.Dir) (adopted boo
 		return false, err
 	}
 	if err == nil && cur.State == lease.None {
-		c.mirrors.adopted[next.Place()] = true
+		c.files.imported[next.Place()] = true
 	}
-	if f.FormerInFile && mirror != nil && mirror.Locked() {
+	if f.FormerInFile && dir != nil && dir.Locked() {
 		// Before the commit, so that the operation itself, and an import after a crash, read a file
 		// that names the lease's own container.
-		if err := c.mirrors.write(mirror, next, c.Now); err != nil {
-			c.mirrors.warn("a file for host-local cannot be kept: %v", err)
-		}
+		c.files.write(dir, next, c.Now)
 	}
 	if c.Tx.Lost() != "" {
 		event = store.EventRecovered
 	}
 	return true, c.Log(next, event, f.Why)
+}
+
+// removesLeftOver reports whether the only evidence for a lease that is about to be imported is a
+// file that is left over from an earlier boot, and has it removed. A lease whose namespace is known
+// has other evidence.
+func (c *Call) removesLeftOver(l lease.Lease) bool {
+	if l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
+		return false
+	}
+	file, _, err := c.read(l.Place(), lease.Lease{})
+	if err != nil || file != saysLeftOver {
+		return false
+	}
+	c.files.change(l.Place())
+	return true
 }
 
 // ask returns the leases that the sources of the host show. dir is host-local's directory, or nil
@@ -241,7 +269,7 @@ func (c *Call) ask(s Scope, dir, whole *hostlocal.Dir) ([]adopt.Finding, error) 
 	sources.Files = dir
 	found, err := adopt.Find(sources, s.Pool, s.Sets, c.Now, s.Soft, NewID)
 	for _, p := range found.Problems {
-		c.mirrors.warn("%s", p)
+		c.files.warn("%s", p)
 	}
 	if err != nil {
 		return nil, err
@@ -274,7 +302,8 @@ func (c *Call) outweighs(found adopt.Finding, cur lease.Lease) bool {
 	f := found.Lease
 	living := f.Holder.Netns.Ino != 0 && f.State == lease.Bound
 	same := cur.Holder.Netns.Same(f.Holder.Netns)
-	_, foreign, _ := c.foreignTo(cur)
+	file, _, _ := c.read(cur.Place(), cur)
+	foreign := cur.State != lease.None && file == saysOther
 	switch {
 	case cur.State == lease.None:
 		return true
@@ -312,19 +341,18 @@ func rebound(l lease.Lease, holder lease.Holder) lease.Lease {
 }
 
 // CanAdopt returns nil if an ADD could adopt the pool. STATUS calls it. lost is the reason if the
-// store was lost, otherwise "". mirror is host-local's directory, or nil if there is none.
-func (n *Node) CanAdopt(in Scope, lost string, mirror *hostlocal.Dir) error {
-	files := mirror
-	if mirror != nil && !mirror.IsComplete() {
-		mirror = nil
-	}
+// store was lost, otherwise "". dir is host-local's directory, or nil if there is none.
+func (n *Node) CanAdopt(in Scope, lost string, dir *hostlocal.Dir) error {
 	sources := n.sources(in)
-	sources.Files = files
+	sources.Files = dir
+	if dir != nil && !dir.IsComplete() {
+		dir = nil
+	}
 	found, err := adopt.Find(sources, in.Pool, in.Sets, n.Clock(), policy.Defaults().SoftHold, NewID)
 	if err != nil {
 		return err
 	}
-	return proveComplete(found, in.Pool, lost, mirror)
+	return proveComplete(found, in.Pool, lost, dir)
 }
 
 // Find returns the leases of a pool that the sources of the host show, for the dry run of an
@@ -335,11 +363,11 @@ func (n *Node) Find(in Scope, now lease.Instant) (adopt.Found, error) {
 
 // Import adopts the pool again, even if it was adopted before, for `leasectl import`.
 func (c *Call) Import(in Scope) error {
-	mirror, err := c.mirrors.use(in.Pool, in.Mirror)
+	dir, err := c.files.use(in.Pool, in.Mirror)
 	if err != nil {
 		return err
 	}
-	return c.adopt(in, mirror)
+	return c.adopt(in, dir)
 }
 
 // Export adopts the addresses of a pool that host-local has assigned, releases the leases whose
@@ -347,21 +375,21 @@ func (c *Call) Import(in Scope) error {
 // `leasectl export`.
 func (c *Call) Export(p lease.Pool) error {
 	marked := hostlocal.IsMarked(p)
-	mirror, err := c.lockFiles(p)
+	dir, err := c.lockFiles(p)
 	if err != nil {
 		return err
 	}
-	c.export[p] = mirror
+	defer c.writeAll(p, dir, dir.IsMarked() || c.Tx.Adopted(p))
 	if err := c.AdmitFiles(p); err != nil || !marked { // a file may be missing because there was none
 		return err
 	}
-	return c.ReleaseUnmirrored(c.Tx.InPool(p))
+	return c.Settle(c.Tx.InPool(p))
 }
 
 // lockFiles returns host-local's directory of a pool, locked, even if the directory has no mark.
 func (c *Call) lockFiles(p lease.Pool) (*hostlocal.Dir, error) {
-	if mirror := c.mirrors.open[p]; mirror != nil {
-		return mirror, nil
+	if dir := c.files.open[p]; dir != nil {
+		return dir, nil
 	}
-	return c.mirrors.lock(p)
+	return c.files.lock(p)
 }

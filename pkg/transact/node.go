@@ -12,7 +12,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -58,13 +57,12 @@ type Call struct {
 	// Repaired is set if damaged records were repaired, as far as possible, before this attempt.
 	Repaired bool
 
-	node       *Node
-	sources    adopt.Sources
-	mirrors    *mirrors
-	export     map[lease.Pool]*hostlocal.Dir     // directories of which all files have to be written
-	whole      map[lease.Pool]bool               // whether such a directory was complete before
-	journal    map[lease.Place]hostlocal.History // nil until it is needed
-	reassigned []lease.Place                     // see errReassigned
+	node    *Node
+	sources adopt.Sources
+	files   *addressFiles
+	// earlier are the containers that the journal has of earlier boots, by pool. It is nil until it
+	// is needed.
+	earlier map[lease.Pool]map[string]bool
 }
 
 // Update runs an operation in a write transaction. If it needs a damaged record, the record is
@@ -97,26 +95,22 @@ func (n *Node) Repair(ctx context.Context) error {
 	return n.transact(store.WithMaxWait(ctx), Scope{}, func(c *Call) error { return c.repair(Scope{}) })
 }
 
-// transact runs an operation in one transaction and then writes host-local's files. It makes
-// another attempt after errReassigned.
+// transact runs an operation in one transaction and then writes host-local's files.
 //
 // If host-local's lock of a pool is busy for more than lockMoment, transact waits for the lock
 // without holding the store's lock, which calls of other networks need, and then makes another
 // attempt. If the Scope has a Wait, transact returns the BusyError instead.
 func (n *Node) transact(ctx context.Context, in Scope, fn func(*Call) error) error {
-	m := newMirrors(ctx, in.Wait, n.Warnf)
-	defer m.release()
+	f := newFiles(ctx, in.Wait, n.Warnf)
+	defer f.release()
 	update := n.Store.Update
 	for {
-		err := n.attempt(ctx, update, in, m, fn)
-		if errors.Is(err, errReassigned) && !isOver(ctx) {
-			continue // it ends, because each attempt finds at least one more address
-		}
+		err := n.attempt(ctx, update, in, f, fn)
 		var busy *BusyError
 		if in.Wait > 0 || !errors.As(err, &busy) || isOver(ctx) {
 			return err
 		}
-		if err := m.await(busy.Pool); err != nil {
+		if err := f.await(busy.Pool); err != nil {
 			return err
 		}
 		update = n.Store.UpdateNow // calls of the network wait for host-local's lock
@@ -131,37 +125,30 @@ func isOver(ctx context.Context) bool {
 
 // attempt is one transaction of transact.
 func (n *Node) attempt(ctx context.Context, update func(context.Context, func(*store.Tx) error) error, in Scope,
-	m *mirrors, fn func(*Call) error) error {
+	f *addressFiles, fn func(*Call) error) error {
 	var spooled []store.Spooled
-	err := update(store.WithCommitted(ctx, m.finishSoon), func(tx *store.Tx) (err error) {
-		m.reset()
-		c := n.newCall(tx, in, m)
-		spooled, err = n.run(c, in, fn)
-		for _, a := range c.reassigned {
-			m.reassigned[a], err = true, errReassigned
-		}
-		if err == nil {
-			c.exportAll()
+	err := update(store.WithCommitted(ctx, f.finishSoon), func(tx *store.Tx) (err error) {
+		f.reset()
+		c := n.newCall(tx, in, f)
+		if spooled, err = n.run(c, in, fn); err == nil {
+			c.writeBefore()
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	m.finish()
+	f.finish()
 	if err := n.Store.Unspool(spooled); err != nil {
 		n.Warnf("%v", err)
 	}
 	return nil
 }
 
-// run adopts the pool and reassigned addresses if necessary, replays the spool, and runs the
+// run adopts the pool if necessary, replays the spool, and runs the
 // operation. It returns the DELs that were replayed.
 func (n *Node) run(c *Call, in Scope, fn func(*Call) error) ([]store.Spooled, error) {
 	if err := c.learn(in); err != nil {
-		return nil, err
-	}
-	if err := c.adoptReassigned(); err != nil {
 		return nil, err
 	}
 	spooled, err := n.replay(c)
@@ -171,12 +158,11 @@ func (n *Node) run(c *Call, in Scope, fn func(*Call) error) ([]store.Spooled, er
 	return spooled, fn(c)
 }
 
-func (n *Node) newCall(tx *store.Tx, in Scope, m *mirrors) *Call {
+func (n *Node) newCall(tx *store.Tx, in Scope, f *addressFiles) *Call {
 	now := n.Clock()
 	return &Call{
 		Evidence: host.NewEvidence(n.Host, now.BootID, tx.Bound()),
-		Tx:       tx, Now: now, node: n, sources: n.sources(in), mirrors: m,
-		export: map[lease.Pool]*hostlocal.Dir{}, whole: map[lease.Pool]bool{},
+		Tx:       tx, Now: now, node: n, sources: n.sources(in), files: f,
 	}
 }
 
@@ -230,7 +216,8 @@ func (c *Call) moveAt(l lease.Lease, e lease.Event, ev store.Event, reason strin
 	if err != nil {
 		return l, err
 	}
-	if err := c.Put(l, next); err != nil {
+	stored, err := c.put(l, next)
+	if err != nil || !stored {
 		return next, err
 	}
 	return next, c.logAt(l, ev, reason, at)
@@ -238,10 +225,49 @@ func (c *Call) moveAt(l lease.Lease, e lease.Event, ev store.Event, reason strin
 
 // Record writes a lease that has changed, and adds a journal entry.
 func (c *Call) Record(old, next lease.Lease, ev store.Event, reason string) error {
-	if err := c.Put(old, next); err != nil {
+	stored, err := c.put(old, next)
+	if err != nil || !stored {
 		return err
 	}
 	return c.Log(old, ev, reason)
+}
+
+// Put writes a changed lease to the store, and has host-local's file of its address written.
+//
+// If the file names another container than the lease, because host-local has assigned the address,
+// the lease is replaced by one of that container instead. The holder of a bound lease that stays
+// with it keeps it.
+func (c *Call) Put(old, next lease.Lease) error {
+	_, err := c.put(old, next)
+	return err
+}
+
+// put is Put. It reports whether next was stored.
+func (c *Call) put(old, next lease.Lease) (stored bool, err error) {
+	at := next.Place()
+	if next.State == lease.None {
+		at = old.Place()
+	}
+	file, content, err := c.read(at, old)
+	switch {
+	case errors.Is(err, store.ErrBusy):
+		return false, err
+	case err != nil, old.State == lease.None:
+		c.files.change(at) // an address without a lease was admitted before
+		return true, c.Tx.Put(at.Pool, at.Address, next)
+	}
+	life := func() lease.Liveness { return lease.Dead } // proven by the caller, or its DEL has come
+	if old.State == lease.Bound && next.State == lease.Bound && old.Holder.Is(next.Holder) {
+		life = func() lease.Liveness { return c.Prove(old) }
+	}
+	if file == saysOther {
+		if judge(old.State, file, old.Holder.Netns.Ino != 0, life) == imports {
+			return false, c.giveAway(old, content)
+		}
+	} else {
+		c.files.change(at)
+	}
+	return true, c.Tx.Put(at.Pool, at.Address, next)
 }
 
 // Log adds an entry about a lease to the journal, and adds to the counter of the event if there is
@@ -252,11 +278,12 @@ func (c *Call) Log(about lease.Lease, ev store.Event, reason string) error {
 
 // logAt is Log for an event at another time: that of a spooled DEL.
 func (c *Call) logAt(about lease.Lease, ev store.Event, reason string, at lease.Instant) error {
-	entry := store.About(about, ev, at, reason)
-	if err := c.Tx.Log(entry); err != nil {
+	if err := c.Tx.BeginBoot(c.Now.BootID); err != nil {
 		return err
 	}
-	c.addHistory(entry)
+	if err := c.Tx.Log(store.About(about, ev, at, reason)); err != nil {
+		return err
+	}
 	if name, ok := counted[ev]; ok {
 		return c.Tx.Count(name, 1)
 	}

@@ -39,16 +39,16 @@ func (n *Node) spoolRelease(ctx context.Context, tx *store.Tx, who lease.Attachm
 	if err != nil || len(holds) == 0 {
 		return done, err
 	}
-	m := newMirrors(ctx, 0, n.Warnf)
-	m.reset()
-	defer m.release() // after Spool: a call that waits for this lock must find the DEL in the spool
+	f := newFiles(ctx, 0, n.Warnf)
+	f.reset()
+	defer f.release() // after Spool: a call that waits for this lock must find the DEL in the spool
 	for _, l := range holds {
-		mirror, err := m.of(l.Pool)
-		if err != nil || mirror == nil || !mirror.Locked() {
+		dir, err := f.of(l.Pool)
+		if err != nil || dir == nil || !dir.Locked() {
 			return false, err
 		}
-		file, _, err := mirror.Read(l.Address)
-		if err != nil || !hostlocal.Names(file.Content, who.ContainerID, who.IfName) || mirror.Write(l, now) != nil {
+		file, _, err := dir.Read(l.Address)
+		if err != nil || !hostlocal.Names(file.Content, who.ContainerID, who.IfName) || dir.Write(l, now) != nil {
 			return false, err
 		}
 	}

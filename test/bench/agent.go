@@ -127,7 +127,7 @@ func (c *contender) expire(n int) {
 				return err
 			}
 		}
-		if err := files.SetMark(n); err != nil {
+		if err := files.SetMark(true); err != nil {
 			return err
 		}
 		return tx.SetAdopted(p)

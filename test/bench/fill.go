@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -62,7 +63,7 @@ func (c *contender) fillLeasehold(leases int) {
 		if err := tx.SetAdopted(p); err != nil {
 			return err
 		}
-		if err := tx.SetBoot(now.BootID); err != nil {
+		if err := errors.Join(tx.BeginBoot(now.BootID), tx.SetPoolBoot(p, now.BootID)); err != nil {
 			return err
 		}
 		for i, addr := range addresses(leases) {

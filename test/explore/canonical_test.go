@@ -23,18 +23,19 @@ import (
 
 // contents is what the store of a state contains.
 type contents struct {
-	absent   error // why there is nothing to read
-	leases   []lease.Lease
-	beneath  []lease.Lease // without the spooled DELs; nil if there are none
-	boot     string
-	lost     string
-	view     string
-	known    [maxNets]bool
-	cursors  [maxNets][maxSets]netip.Addr
-	assigned map[assignment]bool   // according to the journal
-	last     map[netAddr]time.Time // the journal's last entry
-	counts   [maxNets][maxSets]store.Counts
-	windows  [maxPods]lease.Window // stored for later ADDs
+	absent  error // why there is nothing to read
+	leases  []lease.Lease
+	beneath []lease.Lease // without the spooled DELs; nil if there are none
+	boot    string
+	lost    string
+	view    string
+	known   [maxNets]bool
+	cursors [maxNets][maxSets]netip.Addr
+	journal map[inJournal]bool    // whether an entry about the container is of an earlier boot
+	cleaned [maxNets]string       // the boot
+	last    map[netAddr]time.Time // the journal's last entry
+	counts  [maxNets][maxSets]store.Counts
+	windows [maxPods]lease.Window // stored for later ADDs
 
 	nameRecords []store.PodReservation // in the order of their UIDs
 
@@ -46,20 +47,18 @@ type netAddr struct {
 	addr netip.Addr
 }
 
-type assignment struct {
-	netAddr
-	container string
-}
+// inJournal is a container that an entry of the journal names.
+type inJournal struct{ net, container string }
 
 // read reads the store on the disk.
 func (w *simulation) read() contents {
-	c := contents{assigned: map[assignment]bool{}, last: map[netAddr]time.Time{}}
+	c := contents{journal: map[inJournal]bool{}, last: map[netAddr]time.Time{}}
 	s := store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)})
 	c.absent = s.View(context.Background(), func(tx *store.Tx) error {
 		c.leases = allLeases(tx)
 		c.boot, c.lost, c.view = tx.Boot(), tx.Lost(), tx.NamespaceIDs()
 		for n := range w.nets {
-			c.known[n] = tx.Adopted(w.pool(n))
+			c.known[n], c.cleaned[n] = tx.Adopted(w.pool(n)), tx.PoolBoot(w.pool(n))
 			for i, set := range w.sets[n] {
 				c.cursors[n][i] = tx.Cursor(w.pool(n), set.lease.ID())
 				c.counts[n][i] = tx.Counts(w.pool(n), set.lease.ID())
@@ -74,12 +73,12 @@ func (w *simulation) read() contents {
 			c.nameRecords = append(c.nameRecords, record)
 		}
 		tx.Journal(func(e store.Entry) bool {
-			at := netAddr{e.Network, e.Address}
-			if e.Event == store.EventBound || e.Event == store.EventKept || e.Event == store.EventTakenOver {
-				c.assigned[assignment{at, e.Container}] = true
-			}
-			c.last[at] = e.Time
+			c.journal[inJournal{e.Network, e.Container}] = false
+			c.last[netAddr{e.Network, e.Address}] = e.Time
 			return true
+		})
+		tx.EarlierBoots((kernelHost{&w.kernel, w.config}).bootID(), func(e store.Entry) {
+			c.journal[inJournal{e.Network, e.Container}] = true
 		})
 		c.broken = tx.Check()
 		return nil
@@ -278,7 +277,13 @@ func (f *canonicalForm) storeLines() {
 	viewBoot, _, _ := strings.Cut(f.view, " ")
 	f.line("boot %s lost %v view of boot %s", f.bootName(f.contents.boot), f.lost != "", f.bootName(viewBoot))
 	for n := range f.nets {
-		f.line("net %d known %v cursors %v counts %v", n, f.known[n], f.cursors[n], f.counts[n])
+		f.line("net %d known %v cursors %v counts %v cleaned in boot %s", n, f.known[n], f.cursors[n], f.counts[n],
+			f.bootName(f.cleaned[n]))
+		for _, b := range f.inOrder() {
+			if earlier, named := f.journal[inJournal{f.nets[n].name, f.simulation.sandboxName(b)}]; named {
+				f.line("journal %s earlier %v", f.sandboxName(b), earlier)
+			}
+		}
 	}
 }
 
@@ -394,11 +399,8 @@ func (f *canonicalForm) fileText(name string, v file, missing bool) string {
 		return name + " " + strconv.Quote(v.Content)
 	}
 	written, l := time.Unix(0, v.Wall), f.leaseOf(net, addr)
-	at := netAddr{net, addr}
-	id, _, _ := strings.Cut(v.Content, "\r\n")
-	return fmt.Sprintf("%s %s older than bound %v released %v given %v %v%s", name, f.content(v.Content),
-		written.Before(l.BoundAt.Wall), written.Before(l.ReleasedAt.Wall),
-		f.assigned[assignment{at, id}], written.Before(f.last[at]), f.wallAge(written))
+	return fmt.Sprintf("%s %s older than bound %v released %v%s", name, f.content(v.Content),
+		written.Before(l.BoundAt.Wall), written.Before(l.ReleasedAt.Wall), f.wallAge(written))
 }
 
 func (f *canonicalForm) content(text string) string {

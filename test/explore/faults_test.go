@@ -54,20 +54,19 @@ var faults = []fault{
 	},
 	{
 		name: "a file is written before the commit", model: "kills", finds: "order:", quick: true,
-		in: []change{{"pkg/transact/mirror.go",
-			`!sameFile(old, next) {
-		c.mirrors.change(at.Pool, at.Address, old.State == lease.Bound)`,
-			`!sameFile(old, next) {
-		if err := mirror.Write(next, c.Now); err != nil {
-			return err
-		}`}},
+		in: []change{{"pkg/transact/node.go",
+			`		c.files.change(at) // an address without a lease was admitted before
+`, `		if err := c.files.open[at.Pool].Write(next, c.Now); err != nil {
+			return false, err
+		}
+`}},
 	},
 	{
 		name: "a file is removed after the commit", model: "one pod", finds: "order:|I3:", depth: "5",
-		in: []change{{"pkg/transact/mirror.go", `		if err := mirror.Flush(); err != nil {
-			c.mirrors.warn("a file for host-local cannot be kept: %v", err)
+		in: []change{{"pkg/transact/files.go", `		if err := dir.Remove(at.Address); err != nil {
+			c.files.warn("a file for host-local cannot be kept: %v", err)
 		}
-`, `		c.mirrors.after = append(c.mirrors.after, mirror.Flush)
+`, `		c.files.after = append(c.files.after, func() { _ = dir.Remove(at.Address) })
 `}},
 	},
 	{
@@ -81,9 +80,13 @@ var faults = []fault{
 	if l.Holder.ContainerID == ""`}},
 	},
 	{
-		name: "files that a killed call has left out are not written", model: "host-local", finds: "by host-local: I1:",
+		name: "a repeated ADD does not write a file that is missing", model: "host-local", finds: "by host-local: I1:",
 		depth: "4",
-		in:    []change{{"pkg/transact/learn.go", `if leases != c.Tx.LeaseCount(s.Pool) {`, `if leases < 0 {`}},
+		in: []change{{"pkg/transact/node.go", `	} else {
+		c.files.change(at)
+	}`, `	} else if !old.Holder.Is(next.Holder) {
+		c.files.change(at)
+	}`}},
 	},
 	{
 		name: "a hold of an earlier boot counts the time of this one twice", model: "windows", finds: "I2:",
@@ -95,16 +98,19 @@ var faults = []fault{
 			`if stored, ok := a.Tx.Window(a.key); ok && stored < 0 {`}},
 	},
 	{
-		name: "within a boot an older file does not count either", model: "shared clock", finds: "I1:", depth: "7",
-		in: []change{{"pkg/hostlocal/owner.go", ` && at.BootID != boot && f.`, ` && f.`}},
+		name: "a file of host-local's is overwritten", model: "host-local", depth: "5",
+		finds: "I1:|by host-local: I1:",
+		in: []change{{"pkg/transact/node.go", `	if file == saysOther {
+		if judge(`, `	if file == saysOther && old.State == lease.None {
+		if judge(`}},
 	},
 	{
 		name: "a file of a container that ever had the address is removed", model: "same id", finds: "I1:", depth: "7",
-		in: []change{{"pkg/hostlocal/owner.go", `f.Modified.Before(h.Last) && `, ``}},
+		in: []change{{"pkg/transact/foreign.go", `c.Tx.EarlierBoots(c.Now.BootID, `, `c.Tx.EarlierBoots("", `}},
 	},
 	{
-		name: "a directory proves to be complete by any file", model: "lost files", finds: "I[12]:", depth: "6",
-		in: []change{{"pkg/hostlocal/dir.go", `len(addrs) >= d.count`, `len(addrs) > 0`}},
+		name: "a directory without a mark proves to be complete", model: "lost files", finds: "I[12]:", depth: "6",
+		in: []change{{"pkg/hostlocal/dir.go", `return d.mark == whole || d.mark == numbered`, `return true`}},
 	},
 	{
 		name: "only those leases lose the key whose address is in use", model: "one address less",
@@ -138,7 +144,7 @@ var faults = []fault{
 	{
 		name: "host-local's file names the container while its DEL waits", model: "host-local", depth: "4",
 		finds: "by host-local: I[12]:",
-		in:    []change{{"pkg/transact/spool.go", ` || mirror.Write(l, now) != nil`, ``}},
+		in:    []change{{"pkg/transact/spool.go", ` || dir.Write(l, now) != nil`, ``}},
 	},
 	{
 		name: "a spooled DEL is not replayed", model: "one sandbox", finds: "I[23]:",

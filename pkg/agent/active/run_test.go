@@ -399,7 +399,7 @@ func TestLostStoreIsNoEvidence(t *testing.T) {
 	if err := os.Remove(filepath.Join(f.node.Store.Dirs().State, "leases.db")); err != nil {
 		t.Fatal(err)
 	}
-	f.node.Update(func(tx *store.Tx) error { return tx.SetBoot("b") }) // replaces it
+	f.node.Update(func(tx *store.Tx) error { return tx.BeginBoot("b") }) // replaces it
 	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute)))
 	f.run(10 * time.Minute)
 	if s := f.Result()[0]; s.State != cniconf.Unknown || s.Reason != LeasesUnreadable {

@@ -166,7 +166,7 @@ func (s *simulation) addNodes(r nodesRequest) (struct{}, error) {
 		now := n.service.Clock()
 		err = n.service.Store.Update(context.Background(), func(tx *store.Tx) error {
 			err := errors.Join(tx.SetNamespaceIDs(k.NamespaceIDs(now.BootID)), tx.SetAdopted(n.pool),
-				tx.SetBoot(now.BootID))
+				tx.BeginBoot(now.BootID))
 			then := now
 			then.Wall, then.Boot = then.Wall.Add(-time.Hour), then.Boot-time.Hour
 			for _, p := range object.Pods {

@@ -18,7 +18,7 @@ func TestWaitForHostLocal(t *testing.T) {
 	for wait, want := range map[time.Duration]time.Duration{
 		0: lockMoment, time.Millisecond: time.Millisecond, time.Minute: time.Minute,
 	} {
-		if got := newMirrors(t.Context(), wait, nil).wait; got != want {
+		if got := newFiles(t.Context(), wait, nil).wait; got != want {
 			t.Errorf("scope %s: waits %s, want %s", wait, got, want)
 		}
 	}
@@ -49,19 +49,18 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 			}
 			return err != nil
 		}
-		one, m := newNode(), newMirrors(t.Context(), 0, t.Logf)
+		one, m := newNode(), newFiles(t.Context(), 0, t.Logf)
 		err := one.attempt(t.Context(), one.Store.Update, Scope{}, m, func(c *Call) error {
-			mirror, err := c.mirrors.use(p, true)
-			if err != nil || !mirror.Locked() {
+			dir, err := c.files.use(p, true)
+			if err != nil || !dir.Locked() {
 				t.Fatalf("host-local's lock: %v", err)
 			}
 			for range n {
-				c.mirrors.after = append(c.mirrors.after, func() error {
+				c.files.after = append(c.files.after, func() {
 					written++
 					if isBusy() != (n <= soon) {
 						t.Errorf("%d files: the store is locked while file %d is written: %v", n, written, n > soon)
 					}
-					return nil
 				})
 			}
 			return nil
@@ -90,7 +89,7 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 func TestAwaitAndRelease(t *testing.T) {
 	dir := t.TempDir()
 	first, second := lease.Pool{DataDir: dir, Network: "a"}, lease.Pool{DataDir: dir, Network: "b"}
-	m := newMirrors(t.Context(), 0, nil)
+	m := newFiles(t.Context(), 0, nil)
 	isLocked := func(p lease.Pool) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()

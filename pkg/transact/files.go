@@ -1,0 +1,259 @@
+package transact
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// lockMoment is how long a call waits for host-local's lock of a network while it holds the store's
+// lock, which calls of all networks need.
+const lockMoment = 5 * time.Millisecond
+
+// BusyError is returned if host-local's lock of a pool is not free within lockMoment, or within the
+// Wait of the Scope. It wraps store.ErrBusy.
+type BusyError struct {
+	Pool lease.Pool
+	err  error
+}
+
+func (e *BusyError) Error() string { return e.err.Error() + ": host-local's own lock" }
+func (e *BusyError) Unwrap() error { return e.err }
+
+// addressFiles are the directories of host-local that a call has open, and the addresses whose
+// files it compares with their leases when it commits (Call.writeBefore).
+type addressFiles struct {
+	ctx  context.Context
+	wait time.Duration // see Scope
+	warn func(format string, args ...any)
+	open map[lease.Pool]*hostlocal.Dir // nil for a pool whose files are not used
+	busy map[lease.Pool]error          // the pools whose lock was busy in this attempt
+
+	changed map[lease.Pool]map[netip.Addr]bool
+	// imported are the addresses without a lease before this attempt, which has imported one.
+	imported map[lease.Place]bool
+	after    []func()                // write files after the commit
+	marks    map[*hostlocal.Dir]bool // the marks to be set after that (hostlocal.Dir.SetMark)
+
+	awaited lease.Pool     // the pool whose lock was acquired by await
+	locked  *hostlocal.Dir // the directory of that pool
+}
+
+// newFiles returns the addressFiles of a call, for Node.transact. Each attempt begins with reset.
+func newFiles(ctx context.Context, wait time.Duration, warn func(string, ...any)) *addressFiles {
+	return &addressFiles{ctx: ctx, wait: cmp.Or(wait, lockMoment), warn: warn}
+}
+
+// use returns host-local's directory of a pool, or nil if on is false. It opens and locks the
+// directory once in an attempt. If the directory cannot be locked for writing, use reports a
+// warning and returns it unlocked. It returns a BusyError if the lock is busy, and
+// adopt.ErrUnreadable if the directory cannot be read.
+func (f *addressFiles) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
+	if dir, ok := f.open[p]; ok {
+		return dir, nil
+	}
+	if !on {
+		f.open[p] = nil
+		return nil, nil
+	}
+	dir, err := f.lock(p)
+	if errors.Is(err, store.ErrBusy) {
+		return nil, err
+	}
+	if err != nil {
+		f.warn("the files of network %s for host-local cannot be kept: %v", p.Network, err)
+		if dir, err = hostlocal.OpenUnlocked(p); err != nil {
+			return nil, fmt.Errorf("%w: %w", adopt.ErrUnreadable, err)
+		}
+		f.open[p] = dir
+	}
+	return dir, nil
+}
+
+// lock opens host-local's directory of a pool and acquires its lock. It returns a BusyError if the
+// lock is busy for longer than wait.
+func (f *addressFiles) lock(p lease.Pool) (*hostlocal.Dir, error) {
+	if f.busy[p] != nil {
+		return nil, f.busy[p]
+	}
+	ctx, cancel := context.WithTimeout(f.ctx, f.wait)
+	defer cancel()
+	dir, err := hostlocal.Open(ctx, p)
+	if errors.Is(err, store.ErrBusy) {
+		f.busy[p] = &BusyError{p, err}
+		return nil, f.busy[p]
+	}
+	if err == nil {
+		f.open[p] = dir
+	}
+	return dir, err
+}
+
+// await acquires host-local's lock of a pool for the next attempt. It releases all other locks
+// first, and the caller must not hold the store's, because host-local may hold its lock for long.
+func (f *addressFiles) await(p lease.Pool) error {
+	f.release()
+	dir, err := hostlocal.Open(f.ctx, p)
+	if errors.Is(err, store.ErrBusy) {
+		return &BusyError{p, err}
+	}
+	if err == nil { // the next attempt reports any other error
+		f.awaited, f.locked = p, dir
+	}
+	f.reset()
+	return nil
+}
+
+// of returns host-local's directory of a pool that may be another one than the call's, whose
+// configuration is not known. Its files are used if it has a mark.
+func (f *addressFiles) of(p lease.Pool) (*hostlocal.Dir, error) {
+	if dir, ok := f.open[p]; ok {
+		return dir, nil
+	}
+	return f.use(p, hostlocal.IsMarked(p))
+}
+
+// isLocked reports whether the files of a pool can be written, or are not used.
+func (f *addressFiles) isLocked(p lease.Pool) bool { return f.open[p] == nil || f.open[p].Locked() }
+
+// change has the file of an address compared with its lease when the call commits, if it can be
+// written.
+func (f *addressFiles) change(at lease.Place) {
+	if !f.isLocked(at.Pool) {
+		return
+	}
+	if f.changed[at.Pool] == nil {
+		f.changed[at.Pool] = map[netip.Addr]bool{}
+	}
+	f.changed[at.Pool][at.Address] = true
+}
+
+// follows reports whether the file of an address will be the one of its lease when the call
+// commits, whatever it contains now.
+func (f *addressFiles) follows(at lease.Place) bool { return f.changed[at.Pool][at.Address] }
+
+// writeBefore brings the files of changed addresses in step with their leases as far as it has to
+// be done before the commit, and determines what has to be written after it (docs/design.md,
+// "host-local's files are kept in step").
+func (c *Call) writeBefore() {
+	for p, dir := range c.files.open {
+		if dir == nil || !dir.Locked() {
+			continue
+		}
+		for _, a := range slices.SortedFunc(maps.Keys(c.files.changed[p]), netip.Addr.Compare) {
+			c.writeFileBefore(dir, lease.Place{Pool: p, Address: a})
+		}
+	}
+}
+
+func (c *Call) writeFileBefore(dir *hostlocal.Dir, at lease.Place) {
+	l, err := c.Tx.Get(at.Pool, at.Address)
+	if err != nil {
+		return // damaged
+	}
+	file, found, err := dir.Read(at.Address)
+	if err != nil {
+		c.files.fail(dir, fileUnreadable(at.Address, err))
+		return
+	}
+	_, _, named := hostlocal.ParseOwner(file.Content)
+	writeAfter := func() { c.files.after = append(c.files.after, func() { c.files.write(dir, l, c.Now) }) }
+	switch {
+	case found && l.State != lease.None && file.IsOf(l, c.Now):
+	case l.State == lease.None:
+		if err := dir.Remove(at.Address); err != nil {
+			c.files.warn("a file for host-local cannot be kept: %v", err)
+		}
+	case c.files.imported[at]:
+		writeAfter() // until the commit the file is the only record of the container
+	case l.State == lease.Held:
+		c.files.write(dir, l, c.Now)
+	case named:
+		// Otherwise, if the call were killed before it writes the new file, a DEL of the former
+		// container that host-local serves would remove the file.
+		hold := l
+		hold.State, hold.ReleasedAt, hold.Hold = lease.Held, c.Now, lease.Window(l.Soft)
+		c.files.write(dir, hold, c.Now)
+		writeAfter()
+	default:
+		writeAfter()
+	}
+}
+
+// write writes the file of a lease.
+func (f *addressFiles) write(dir *hostlocal.Dir, l lease.Lease, now lease.Instant) {
+	if err := dir.Write(l, now); err != nil {
+		f.fail(dir, err)
+	}
+}
+
+// fail reports that a file could not be written. The mark of the directory says so, and
+// the next call writes all files again.
+func (f *addressFiles) fail(dir *hostlocal.Dir, err error) {
+	f.warn("a file for host-local cannot be kept: %v", err)
+	f.marks[dir] = false
+}
+
+// reset prepares for an attempt: it releases the locks of the former attempt, except that of await,
+// and discards the files that the former attempt would have written.
+func (f *addressFiles) reset() {
+	for _, dir := range f.open {
+		if dir != nil && dir != f.locked {
+			dir.Close()
+		}
+	}
+	f.open, f.busy = map[lease.Pool]*hostlocal.Dir{}, map[lease.Pool]error{}
+	f.changed, f.imported = map[lease.Pool]map[netip.Addr]bool{}, map[lease.Place]bool{}
+	f.after, f.marks = nil, map[*hostlocal.Dir]bool{}
+	if f.locked != nil {
+		f.open[f.awaited] = f.locked
+	}
+}
+
+// finishSoon is finish before the store's lock is released, if there are few files. It releases
+// host-local's locks, too. Otherwise the next call would get the store's lock and then wait for
+// host-local's, and if this process has no processor meanwhile, it and all the ones behind it would
+// begin again after lockMoment.
+func (f *addressFiles) finishSoon() {
+	if len(f.after) <= soon {
+		f.finish()
+		f.release()
+	}
+}
+
+// soon is the largest number of files that finishSoon writes. Calls of all networks wait meanwhile.
+const soon = 64
+
+// finish writes the files, and then the marks, after the commit.
+func (f *addressFiles) finish() {
+	for _, write := range f.after {
+		write()
+	}
+	for dir, all := range f.marks {
+		if err := dir.SetMark(all); err != nil {
+			f.warn("the mark of a directory for host-local cannot be kept: %v", err)
+		}
+	}
+	f.after = nil
+	clear(f.marks)
+}
+
+// release releases all locks.
+func (f *addressFiles) release() {
+	f.reset()
+	if f.locked != nil {
+		f.locked.Close()
+		f.locked = nil
+	}
+	clear(f.open)
+}
