@@ -320,7 +320,7 @@ func (a *assignment) supersedeAll(busy []lease.Lease) {
 func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 	l := busy[0]
 	for _, l := range busy {
-		next, err := lease.Apply(l, lease.Refuse{Newcomer: a.req.Pod.UID}, a.Now)
+		next, err := lease.Apply(l, lease.Refuse{Newcomer: a.req.Pod.UID, Timeout: a.req.Options.BusyTimeout}, a.Now)
 		if err != nil {
 			return nil, err
 		}

@@ -3,6 +3,7 @@ package ipam
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -273,4 +274,35 @@ func TestNoPauseWithHostLocalsLock(t *testing.T) {
 	if pause != 1 || attempts != 2 {
 		t.Errorf("waited %d times in %d transactions, want once in two", pause, attempts)
 	}
+}
+
+// A pod that is back in time, while its old sandbox still has the address on an interface, waits
+// for its address as long as for that of a bound lease: its hold does not end meanwhile.
+func TestAHoldDoesNotEndWhileItsPodIsRefused(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: time.Minute})
+	w.addrs["/run/netns/c1"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	w.del("c1")
+	w.after(50 * time.Second)
+	w.refused(ask{pod: "db-0", container: "c2", window: time.Minute}, ErrAddressInUse)
+	w.after(30 * time.Second)
+	w.same("another pod", w.add(ask{pod: "x", container: "x"}), "10.0.0.3")
+	delete(w.addrs, "/run/netns/c1")
+	w.burn("c1")
+	w.same("the pod", w.add(ask{pod: "db-0", container: "c2", window: time.Minute}), "10.0.0.2")
+}
+
+// A full pool lists host-local's directory at most every five seconds, however many pods are
+// refused.
+func TestAFullPoolListsItsDirectoryNowAndThen(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
+	w.add(ask{container: "c1"})
+	w.add(ask{container: "c2"})
+	w.refused(ask{container: "x"}, ErrExhausted)
+	w.burn("c1")
+	w.wipe(w.path("10.0.0.2")) // by a DEL that host-local has served
+	w.after(lookEvery - time.Second)
+	w.refused(ask{container: "x"}, ErrExhausted)
+	w.after(time.Second)
+	w.same("given", w.add(ask{container: "x"}), "10.0.0.2")
 }

@@ -131,7 +131,7 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 			return p, err
 		}
 		// On a node without an agent nothing else finds out that the holder is dead.
-		if err := a.collect(func() []lease.Lease { return a.read(addr) }, a.orphanDead); err != nil {
+		if err := a.collect(addr); err != nil {
 			return pick{}, err
 		}
 		if l, err = a.leaseOf(addr); err != nil {
@@ -170,12 +170,11 @@ func (a *assignment) read(addr netip.Addr) []lease.Lease {
 	return []lease.Lease{l}
 }
 
-// collect frees addresses that nobody needs any more. It ends the holds that are over, releases the
-// leases whose DEL host-local has served, and calls dead, which releases the leases of dead
-// holders. leases is called before each of the three steps and returns the leases to examine.
-func (a *assignment) collect(leases func() []lease.Lease, dead func([]lease.Lease) error) error {
-	for _, step := range []func([]lease.Lease) error{a.Expire, a.Settle, dead} {
-		if err := step(leases()); err != nil {
+// collect frees the address of a lease that nobody needs any more: its hold is over, host-local has
+// served its DEL, or its holder is dead.
+func (a *assignment) collect(addr netip.Addr) error {
+	for _, step := range []func([]lease.Lease) error{a.Expire, a.Settle, a.orphanDead} {
+		if err := step(a.read(addr)); err != nil {
 			return err
 		}
 	}
@@ -214,13 +213,13 @@ func (a *assignment) fresh(set pool.Set, addr netip.Addr, gone *lease.Lease) (pi
 	return pick{next: next, event: store.EventBound, gone: gone, moves: true}, err
 }
 
-// chooseFresh picks the next free address of a set. If there is none, it frees addresses (collect),
-// and then takes one whose hold yields. It returns ErrExhausted if that fails, too.
+// chooseFresh picks the next free address of a set. If there is none, it frees addresses
+// (collectPool), and then takes one whose hold yields. It returns ErrExhausted if that fails, too.
 func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	if addr, ok, err := a.next(set); ok || err != nil {
 		return a.freshOr(set, addr, err)
 	}
-	if err := a.collect(func() []lease.Lease { return a.inSet(set) }, a.collectDead); err != nil {
+	if err := a.collectPool(set); err != nil {
 		return pick{}, err
 	}
 	if addr, ok, err := a.next(set); ok || err != nil {
@@ -286,25 +285,35 @@ func (a *assignment) inSet(set pool.Set) []lease.Lease {
 	return slices.DeleteFunc(out, func(l lease.Lease) bool { return !usable(l.Address) })
 }
 
-// lookEvery is the shortest time between two looks for dead holders because a pool is full, as each
-// scans all processes.
+// lookEvery is the shortest time between two looks at a pool because it is full: each lists
+// host-local's directory, and scans all processes.
 const lookEvery = 5 * time.Second
 
-// collectDead releases the leases of dead holders in the whole pool, at most once every lookEvery,
-// because the other range sets of this call or of another configuration may be full as well. The
-// pod's own former leases are left for it to take over.
-func (a *assignment) collectDead(_ []lease.Lease) error {
+// collectPool ends the holds of a range set that are over. At most once every lookEvery it also
+// releases, in the whole pool, the leases whose DEL host-local has served and those of dead
+// holders, because the other range sets of this call or of another configuration may be full as
+// well. The pod's own former leases are left for it to take over.
+func (a *assignment) collectPool(set pool.Set) error {
+	if err := a.Expire(a.inSet(set)); err != nil {
+		return err
+	}
 	last := a.Tx.LastFullScan(a.req.Pool)
 	if !last.IsZero() && last.BootID == a.Now.BootID && a.Now.Since(last) < lookEvery {
 		return nil
 	}
-	leases := slices.DeleteFunc(a.Tx.InPool(a.req.Pool), func(l lease.Lease) bool {
-		return slices.ContainsFunc(a.former, func(f lease.Lease) bool { return f.Address == l.Address })
-	})
-	if err := a.orphanDead(leases); err != nil {
-		return err
+	for _, step := range []func([]lease.Lease) error{a.SettleUnfiled, a.orphanDead} {
+		if err := step(a.othersInPool()); err != nil {
+			return err
+		}
 	}
 	return a.Tx.SetLastFullScan(a.req.Pool, a.Now)
+}
+
+// othersInPool returns the leases of the pool, without the pod's own former ones.
+func (a *assignment) othersInPool() []lease.Lease {
+	return slices.DeleteFunc(a.Tx.InPool(a.req.Pool), func(l lease.Lease) bool {
+		return slices.ContainsFunc(a.former, func(f lease.Lease) bool { return f.Address == l.Address })
+	})
 }
 
 // orphanDead releases those of the leases whose holders are proven dead.

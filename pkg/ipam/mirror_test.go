@@ -629,6 +629,7 @@ func TestAnAddressOfAnUnknownOwnerIsFreeOnceItsFileIsGone(t *testing.T) {
 	}
 	w.refused(ask{pod: "a", container: "c1"}, ErrExhausted)
 	w.wipe(w.path("10.0.0.2"))
+	w.after(lookEvery)
 	w.same("free", w.add(ask{pod: "a", container: "c1"}), "10.0.0.2")
 }
 

@@ -27,7 +27,7 @@ func (s *Service) Release(ctx context.Context, who lease.Attachment, in PoolHint
 	if err == nil {
 		return nil
 	}
-	if e := s.Store.Spool(who.ContainerID, who.IfName, s.Clock()); e != nil {
+	if e := s.Store.SpoolIn(in.Pool, who.ContainerID, who.IfName, s.Clock()); e != nil {
 		return errors.Join(err, e)
 	}
 	s.Warnf("the release of container %s is spooled: %v", who.ContainerID, err)

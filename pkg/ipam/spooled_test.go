@@ -85,7 +85,7 @@ func TestReadersSeeASpooledDELAsDone(t *testing.T) {
 				out += fmt.Sprintf("%+v %v\n", leases, err)
 			}
 			p := w.where().Pool
-			out += fmt.Sprintf("%+v\n%+v\n%+v %d\n", tx.InPool(p), tx.Usage(), tx.Totals(), tx.LeaseCount(p))
+			out += fmt.Sprintf("%+v\n%+v\n%+v\n", tx.InPool(p), tx.Usage(), tx.Totals())
 			for _, set := range w.sets {
 				out += fmt.Sprintf("%+v\n", tx.Counts(p, set.ID()))
 			}
@@ -237,6 +237,59 @@ func TestADELOfHostLocalsContainerIsSpooled(t *testing.T) {
 	}
 	w.del("theirs")
 	w.same("files", w.files(), "10.0.0.2=c1")
+}
+
+// A spooled DEL proves more than what an import finds of its container, whenever that was written.
+func TestASpooledDELOutranksAnImport(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before func(w *world)
+		leases string
+	}{
+		"the pool is new": {func(w *world) {}, "10.0.0.2=x/Bound"},
+		"host-local served the ADD": {func(w *world) { w.add(ask{container: "first", requested: "10.0.0.7"}) },
+			"10.0.0.2=x/Bound 10.0.0.7=/Bound"},
+		"another network's call comes first": {func(w *world) {
+			o := w.request(ask{container: "other"})
+			o.Pool.Network = "another"
+			w.unpack("other")
+			o.NetnsPath = "/run/netns/other"
+			if _, err := w.service.Assign(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}, "10.0.0.2=/Bound 10.0.0.2=x/Bound"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.9")
+			if name == "host-local served the ADD" {
+				tt.before(w)
+			}
+			w.hostLocal("10.0.0.2", "theirs")
+			w.fails("theirs")
+			if name != "host-local served the ADD" {
+				tt.before(w)
+			}
+			w.after(time.Second)
+			w.same("given", w.add(ask{pod: "x", container: "x", requested: "10.0.0.2"}), "10.0.0.2")
+			w.same("leases", w.leases(), tt.leases)
+			w.same("the spool", w.spooled(), "")
+		})
+	}
+}
+
+// fails is a DEL that finds the store locked.
+func (w *world) fails(container string) {
+	w.t.Helper()
+	lock, err := store.LockFile(w.t.Context(), filepath.Join(w.service.Store.Dirs().Run, "lock"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer lock.Close()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := w.service.Release(ctx, on(container, "eth0"), w.where()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.same("the spool", w.spooled(), container)
 }
 
 // host-local's file of the address says that it is held while the DEL waits, so that host-local

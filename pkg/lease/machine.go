@@ -243,11 +243,13 @@ func (e Revoke) apply(l Lease, now Instant) (Lease, error) {
 }
 
 // Refuse records when an ADD of a pod with the key was first rejected because the holder may be
-// alive. Supersede counts its timeout from that time.
+// alive. Supersede counts its timeout from that time. A hold does not end before that: the pod has
+// come back in time.
 type Refuse struct {
 	// Newcomer is the UID of the pod that was rejected. Pods of runtimes that pass no UID count as
 	// one pod, because each attempt has another container id.
 	Newcomer string
+	Timeout  time.Duration // of Supersede
 }
 
 func (e Refuse) apply(l Lease, now Instant) (Lease, error) {
@@ -256,8 +258,17 @@ func (e Refuse) apply(l Lease, now Instant) (Lease, error) {
 	}
 	if l.RefusedFor != e.Newcomer || l.RefusedAt.IsZero() {
 		l.RefusedAt, l.RefusedFor = now, e.Newcomer
+		l = l.lasting(e.Timeout, now)
 	}
 	return l, nil
+}
+
+// lasting returns the lease with at least rest left of its hold.
+func (l Lease) lasting(rest time.Duration, now Instant) Lease {
+	if l.State == Held && l.Remaining(now) < Window(rest) {
+		l.Hold = Window(now.Since(l.ReleasedAt) + rest)
+	}
+	return l
 }
 
 // Supersede removes the key from a lease whose holder is still alive at Timeout after the first
@@ -371,10 +382,7 @@ func (e Defer) apply(l Lease, now Instant) (Lease, error) {
 	if !l.Firm {
 		return l, ErrInvalid
 	}
-	if l.Remaining(now) < Window(e.Rest) {
-		l.Hold = Window(now.Since(l.ReleasedAt) + e.Rest)
-	}
-	return l, nil
+	return l.lasting(e.Rest, now), nil
 }
 
 // Rebase moves a hold of an earlier boot to the clock of this boot. The first call after a boot

@@ -102,7 +102,7 @@ func events() map[string]Event {
 		"revoke/dead":     Revoke{LastHolder: Dead},
 		"revoke/alive":    Revoke{LastHolder: Alive},
 		"revoke/force":    Revoke{LastHolder: Alive, Force: true},
-		"refuse":          Refuse{Newcomer: "u2"},
+		"refuse":          Refuse{Newcomer: "u2", Timeout: time.Minute},
 		"supersede/early": Supersede{Newcomer: "u2", Timeout: time.Minute},
 		"supersede":       Supersede{Newcomer: "u2", Timeout: 5 * time.Second},
 		"window":          SetWindow{UID: "u1", Window: Window(time.Hour)},

@@ -170,19 +170,6 @@ func (tx *Tx) Counts(p lease.Pool, set string) Counts {
 	return tx.readSet(tx.pools[p], set).counts
 }
 
-// LeaseCount returns how many leases a pool has. It reads only the bucket sets, not the leases.
-func (tx *Tx) LeaseCount(p lease.Pool) int {
-	id, ok := tx.pools[p]
-	if !ok {
-		return 0
-	}
-	sum := 0
-	for _, r := range tx.eachSet(id) {
-		sum += int(r.counts.Bound) + int(r.counts.Firm) + int(r.counts.Soft)
-	}
-	return sum
-}
-
 // Totals returns the sum of the counts for each network. It reads only the bucket sets, not the
 // leases.
 func (tx *Tx) Totals() map[string]Counts {

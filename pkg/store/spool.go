@@ -15,9 +15,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Spooled is a DEL that is not recorded in the store yet. It is an empty file in the run directory
-// whose name contains all data, because a name is written atomically. The next call and the agent
-// replay it before anything else, and a View shows it as done.
+// Spooled is a DEL that is not recorded in the store yet. It is a file in the run directory whose
+// name contains the time and the attachment, because a name is written atomically. It is empty, or
+// has the pool of the DEL if the store may have no lease of the attachment. The next call and the
+// agent replay it before anything else, and a View shows it as done.
 //
 // The directory does not survive a reboot. It need not, because after a reboot the boot id of a
 // lease proves that the holder is dead.
@@ -34,16 +35,39 @@ func (s *Store) SpoolDir() string { return filepath.Join(s.dirs.Run, "spool") }
 
 // Spool records a DEL in the spool. It needs neither the store nor its lock.
 func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
+	return s.SpoolIn(lease.Pool{}, containerID, ifName, now)
+}
+
+// SpoolIn records a DEL with the pool of its configuration (Spooled.Pool), which may be zero.
+func (s *Store) SpoolIn(p lease.Pool, containerID, ifName string, now lease.Instant) error {
 	if err := os.MkdirAll(s.SpoolDir(), 0o700); err != nil {
 		return fmt.Errorf("%w: spool: %w", ErrIO, err)
 	}
 	who := lease.Holder{ContainerID: containerID, IfName: ifName}
 	name := fmt.Sprintf("%d.%d.%s", now.Wall.UnixNano(), int64(now.Boot), who.Name())
-	f, err := openFile(filepath.Join(s.SpoolDir(), name), os.O_CREATE|os.O_WRONLY)
+	path := filepath.Join(s.SpoolDir(), name)
+	f, err := openFile(path, os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		return fmt.Errorf("%w: spool: %w", ErrIO, err)
 	}
-	return f.Close()
+	if p != (lease.Pool{}) {
+		_, err = f.WriteString(poolLine(p))
+	}
+	return errors.Join(err, f.Close())
+}
+
+// poolLine ends with a line break, so that a part of it is not taken for a pool.
+func poolLine(p lease.Pool) string { return string(poolKey(p)) + "\n" }
+
+// Pool returns the pool of the DEL's configuration, the zero Pool if it is not known.
+func (r Spooled) Pool() lease.Pool {
+	b, _, err := files.Read(r.file)
+	text, whole := strings.CutSuffix(string(b), "\n")
+	dir, network, ok := strings.Cut(text, "\x00")
+	if err != nil || !whole || !ok {
+		return lease.Pool{}
+	}
+	return lease.Pool{DataDir: dir, Network: network}
 }
 
 // Spooled returns the spooled DELs, the oldest first. It ignores directories, and files with other

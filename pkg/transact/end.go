@@ -9,14 +9,16 @@ import (
 
 // Release releases the leases that an attachment had at the time of its DEL, and reports whether it
 // has any. Leases that were bound later stay: they belong to a container that was started again
-// with the same id. in is the pool of the DEL (store.Tx.ByAttachment); it is zero if it is unknown.
+// with the same id. A lease that this call has imported was bound at an unknown time: the DEL
+// proves more than the file that it was imported from, unless the container is alive. in is the
+// pool of the DEL (store.Tx.ByAttachment); it is zero if it is unknown.
 func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, reason string) (found bool, err error) {
 	leases, err := c.Tx.ByAttachment(who, in)
 	if err != nil {
 		return false, err
 	}
 	for _, l := range leases {
-		if l.BoundAt.IsAfter(at) {
+		if l.BoundAt.IsAfter(at) && !(c.files.imported[l.Place()] && c.QuickState(l) != lease.Alive) {
 			continue
 		}
 		if err := c.ReleaseLease(l, lease.Unknown, at, reason); err != nil {

@@ -144,7 +144,7 @@ func (f *addressFiles) follows(at lease.Place) bool { return f.changed[at.Pool][
 
 // writeBefore brings the files of changed addresses in step with their leases as far as it has to
 // be done before the commit, and determines what has to be written after it (docs/design.md,
-// "host-local's files are kept in step").
+// "Address files").
 func (c *Call) writeBefore() {
 	for p, dir := range c.files.open {
 		if dir == nil || !dir.Locked() {

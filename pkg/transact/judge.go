@@ -27,7 +27,7 @@ const (
 )
 
 // judge compares the lease of an address with host-local's file of it. The file says that an
-// address is in use, the store says by whom (docs/design.md, "One address, one record, one file").
+// address is in use, the store says by whom (docs/design.md, "Address files").
 // life is the state of the holder of a bound lease, and is called only if it is needed. known
 // reports whether the network namespace of the holder is known: otherwise the file is all that was
 // known of it.
