@@ -271,7 +271,7 @@ func (c *Cluster) checkLeasectl(ctx context.Context, base string) error {
 	}
 	call := func(args ...string) (string, error) {
 		c.logf("leasectl %s", strings.Join(args, " "))
-		args = append(args, "--kubectl="+c.Kubectl(), "--kubeconfig="+c.Kubeconfig(), "--timeout=1m")
+		args = append(args, "--kubectl="+c.Kubectl(), "--kubeconfig="+c.Kubeconfig(), "--timeout=10m")
 		out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
 		fmt.Print(string(out))
 		return string(out), err
