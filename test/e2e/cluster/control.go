@@ -57,7 +57,7 @@ func (c *Cluster) controlService(name string) machine.Start {
 			"--service-account-private-key-file=" + pki("service-accounts.key"), "--root-ca-file=" + pki("ca.crt"),
 			"--use-service-account-credentials=true", "--leader-elect=false",
 			"--kube-api-qps=200", "--kube-api-burst=400", "--node-monitor-grace-period=20s", "--profiling=false"}
-		if c.Bare { // nobody renews the nodes' Leases, and owners of pods need not exist
+		if c.Simulated {
 			argv = append(argv, "--controllers=*,-node-lifecycle-controller,-taint-eviction-controller,"+
 				"-garbage-collector-controller,-pod-garbage-collector-controller")
 		}

@@ -101,6 +101,7 @@ func start(t *testing.T) *rig {
 	r.must(err)
 	r.cluster, err = cluster.NewBare(repo, dir)
 	r.must(err)
+	r.cluster.Simulated = true
 	r.cluster.AuditPolicy = filepath.Join(r.cluster.Dir, "audit.yaml")
 	r.must(os.WriteFile(r.cluster.AuditPolicy, []byte(auditPolicy), 0o600))
 	r.must(r.cluster.UpControl(r.ctx))
