@@ -36,12 +36,12 @@ func (h *Host) onThread(f func() error) error {
 			done <- fmt.Errorf("failed to open the namespace of this thread: %w", err)
 			return
 		}
-		defer own.Close()
 		err = f()
 		// The runtime never ends the main thread, even if this goroutine was locked to it, so the
 		// thread must leave f's namespace. setns fails only without privileges, and then f could
 		// not enter another namespace either.
 		_ = unix.Setns(int(own.Fd()), unix.CLONE_NEWNET)
+		own.Close() // before the caller goes on, which may count its descriptors
 		done <- err
 	}()
 	return <-done
