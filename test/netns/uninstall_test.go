@@ -89,7 +89,7 @@ func TestUninstallReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	install := func(args ...string) error {
-		_, err := node.Command(program, append(args, "--to="+bin, "--cni-conf-dir="+node.Dir)...)
+		_, err := node.Command(program, append(args, "--to="+bin)...)
 		return err
 	}
 	net := bridge(node, "10.1.0.0/24", twenty("host-local"))
@@ -137,7 +137,7 @@ func TestUninstallReplaced(t *testing.T) {
 	run(lab.NewPod("default", "new", ""))
 	end(old, true)
 
-	if err := install("uninstall"); err != nil {
+	if err := install("uninstall", "--cni-conf-dir="+node.Dir); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(t, bin); !slices.Equal(got, before) {
@@ -147,7 +147,7 @@ func TestUninstallReplaced(t *testing.T) {
 		t.Errorf("host-local is a link to %q (%v), want %q", got, err, link)
 	}
 	wantRemoved(t, node, net, living)
-	if err := install("uninstall"); err != nil {
+	if err := install("uninstall", "--cni-conf-dir="+node.Dir); err != nil {
 		t.Errorf("uninstalled twice: %v", err)
 	}
 }
