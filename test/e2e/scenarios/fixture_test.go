@@ -205,7 +205,7 @@ func (t *Test) Clear() {
 	t.Must(t.Client.AppsV1().ReplicaSets(t.NS).DeleteCollection(t.Ctx, all, metav1.ListOptions{}))
 	t.Must(t.Client.BatchV1().Jobs(t.NS).DeleteCollection(t.Ctx, all, metav1.ListOptions{}))
 	second := int64(1)
-	t.Eventually(90*time.Second, "the pods go", func() error {
+	t.Eventually(5*time.Minute, "the pods go", func() error {
 		err := t.Client.CoreV1().Pods(t.NS).DeleteCollection(t.Ctx,
 			metav1.DeleteOptions{GracePeriodSeconds: &second}, metav1.ListOptions{})
 		if err != nil {

@@ -432,7 +432,7 @@ func ppsShortLife(t *Test) {
 		"five times")
 	t.Apply(t.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "preferred-persistent", "required-persistent",
 		`io.kubernetes.cri/reserved-ip-duration: "10m"`, ""))
-	t.pps("normalize", "pods")
+	t.pps("pods", "pin", "objects")
 	set := t.set("echoserver", 1)
 	node := ""
 	for i := range 5 {
