@@ -26,8 +26,8 @@ type Cluster struct {
 	// Bare is whether the cluster has no kubelets. Its API server has a client certificate for
 	// webhooks, whose CA is in the file that WebhookCA returns.
 	Bare bool
-	// Simulated is whether nodes and pods are objects that a test has made: nobody renews Leases, and
-	// owners of pods need not exist. No controller expects either.
+	// Simulated is whether nodes and pods are objects that a test has made: nobody renews Leases,
+	// and owners of pods need not exist. No controller expects either.
 	Simulated bool
 	// AuditPolicy is the path of the API server's audit policy; "" for no audit log. The log is
 	// AuditLog.
