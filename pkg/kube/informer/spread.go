@@ -34,12 +34,15 @@ type withoutWatchList struct{ *cache.ListWatch }
 func (withoutWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 
 // RunSpread is Run for a program that runs on every node and selects the objects of its node. If a
-// watch ends before its time, RunSpread waits for a random part of the period, and then tries again
-// once in each period. If many programs lose the API server at the same moment, their requests are
-// therefore spread evenly over the period that follows its return. Each program makes two requests
-// then, a list and a watch. A watch that sends the list itself would be one, but for it the API
-// server copies and sorts all objects of the cluster, where it has an index for a list. Until
-// RunSpread has received a list, it waits for a second at first, and for at most half the period.
+// watch ends before its time, RunSpread waits for a random part of the period. If the next try is
+// refused, it waits for a quarter to a half of the period, and from then on for half of it to all
+// of it. If many programs lose the API server at the same moment, their requests are therefore
+// spread over the period. All of them watch again a period after the begin of an outage of at most
+// a quarter of the period, and a period after the end of a longer one. Each program makes two
+// requests then, a list and a watch. A watch that sends the list itself would be one, but for it
+// the API server copies and sorts all objects of the cluster, where it has an index for a list.
+// Until RunSpread has received a list, it waits for a second at first, and for at most half the
+// period.
 func (i *Informer[V]) RunSpread(ctx context.Context, lw *cache.ListWatch, what string, period time.Duration) error {
 	spread := *lw
 	end := time.Time{} // of the last watch, zero if there is none
@@ -60,22 +63,20 @@ func (i *Informer[V]) RunSpread(ctx context.Context, lw *cache.ListWatch, what s
 	reflector := cache.NewReflectorWithOptions(withoutWatchList{&spread}, i.expected, i,
 		cache.ReflectorOptions{Name: what, MinWatchTimeout: minWatch})
 	starting := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 1, Steps: 10, Cap: period / 4}
-	for isRepeated := false; ; {
-		began := time.Now()
+	again := wait.Backoff{Duration: period / 4, Factor: 2, Jitter: 1, Steps: 2, Cap: period / 2}
+	for refused := again; ; {
 		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Info("watch failed", "reflector", what, "error", err)
 		}
 		end = time.Time{}
-		i.isOpen.Store(false)
-		isRepeated = isRepeated && time.Since(began) < period
 		var pause time.Duration
 		switch {
-		case !i.HasSynced():
-			pause = starting.Step()
-		case isRepeated:
-			pause = wait.Jitter(period-period/20, 0.1)
+		case i.isOpen.Swap(false):
+			pause, refused = rand.N(period), again
+		case i.HasSynced():
+			pause = refused.Step()
 		default:
-			pause, isRepeated = rand.N(period), true
+			pause = starting.Step()
 		}
 		if !notify.Wait(ctx, nil, pause) {
 			return ctx.Err()

@@ -96,7 +96,7 @@ func (s *outage) peak() (most int) {
 // An API server that was away gets a list and a watch of each informer, spread over the period.
 func TestRequestsAfterAnOutageAreSpread(t *testing.T) {
 	const informers, period = 600, time.Minute // 20 requests each second
-	for _, away := range []time.Duration{0, 5 * time.Second, time.Minute, 10 * time.Minute} {
+	for _, away := range []time.Duration{0, 5 * time.Second, 15 * time.Second, time.Minute, 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &outage{watches: map[watch.Interface]bool{}}
 			ctx, stop := context.WithCancel(t.Context())
@@ -117,15 +117,19 @@ func TestRequestsAfterAnOutageAreSpread(t *testing.T) {
 				time.Sleep(away)
 			}
 			s.setAway(false)
-			time.Sleep(period + 10*time.Second)
+			least := period // after an outage of at most a quarter of the period, from its begin on
+			if away <= period/4 {
+				least -= away
+			}
+			time.Sleep(least + time.Second)
 			s.mu.Lock()
 			requests, watches := len(s.requests), len(s.watches)
 			s.mu.Unlock()
 			if watches != informers || requests > 2*informers+informers/10 {
 				t.Errorf("away for %s: %d watches after %d requests, want %d", away, watches, requests, 2*informers)
 			}
-			if most := s.peak(); away > 0 && most > 3*2*informers/60 {
-				t.Errorf("away for %s: %d requests in a second, want at most %d", away, most, 3*2*informers/60)
+			if most := s.peak(); away > 0 && most > 4*2*informers/60 {
+				t.Errorf("away for %s: %d requests in a second, want at most %d", away, most, 4*2*informers/60)
 			}
 			stop()
 			done.Wait()
@@ -134,7 +138,7 @@ func TestRequestsAfterAnOutageAreSpread(t *testing.T) {
 }
 
 // After an outage, 5,000 agents with three informers each, with the periods of podcache, publish
-// and retention, make at most 200 requests in a second (docs/decisions.md, "Cost that does not grow
+// and retention, make at most 250 requests in a second (docs/decisions.md, "Cost that does not grow
 // with the nodes").
 func TestRequestsOf5000AgentsAfterAnOutage(t *testing.T) {
 	const agents = 5000
@@ -158,8 +162,8 @@ func TestRequestsOf5000AgentsAfterAnOutage(t *testing.T) {
 		s.mu.Unlock()
 		most := s.peak()
 		t.Logf("%d requests in a second", most)
-		if most > 200 || watches != agents*len(periods) {
-			t.Errorf("%d requests in a second, %d watches; want at most 200, and %d", most, watches,
+		if most > 250 || watches != agents*len(periods) {
+			t.Errorf("%d requests in a second, %d watches; want at most 250, and %d", most, watches,
 				agents*len(periods))
 		}
 		stop()

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -132,14 +134,41 @@ func (t *Test) WithoutManager() (back func()) {
 	return back
 }
 
-// WithoutControl stops parts of the control plane until back is called, or the scenario ends.
+// WithoutControl stops parts of the control plane until back is called, or the scenario ends. If
+// the API server is one of them, the scenario ends when every agent watches its NodeAddressPool
+// again: until then, releases wait.
 func (t *Test) WithoutControl(parts ...string) (back func()) {
+	if slices.Contains(parts, cluster.APIServer) {
+		t.Cleanup(func() {
+			t.Eventually(6*time.Minute, "the agents watch again", func() error {
+				if agents, watches := len(t.system(cluster.Agent)), t.poolWatches(); watches < agents {
+					return fmt.Errorf("%d of %d", watches, agents)
+				}
+				return nil
+			})
+		})
+	}
 	back = untilDone(func() { t.Must(t.Cluster.RunControl(t.Ctx)) })
 	t.Cleanup(back)
 	for _, part := range parts {
 		t.Must(t.Cluster.StopControl(t.Ctx, part))
 	}
 	return back
+}
+
+// poolWatches returns how many watches of one NodeAddressPool the API server has, one of each
+// agent.
+func (t *Test) poolWatches() (n int) {
+	for line := range strings.Lines(t.Kubectl("get", "--raw", "/metrics")) {
+		if strings.HasPrefix(line, "apiserver_longrunning_requests{") && strings.Contains(line, `verb="WATCH"`) &&
+			strings.Contains(line, `resource="nodeaddresspools",scope="resource"`) {
+			_, value, _ := strings.Cut(line, "} ")
+			count, err := strconv.Atoi(strings.TrimSpace(value))
+			t.Must(err)
+			n += count
+		}
+	}
+	return n
 }
 
 // Freeze stops the processes of a pod's containers with SIGSTOP, and continues them when resume is
