@@ -61,12 +61,12 @@ func acquire(ctx context.Context, path string, how int) (*os.File, error) {
 }
 
 func openLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	f, err := openFile(path, os.O_RDWR|os.O_CREATE)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return nil, err
 		}
-		return os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+		return openFile(path, os.O_RDWR|os.O_CREATE)
 	}
 	return f, err
 }

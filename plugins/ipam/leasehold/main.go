@@ -1,3 +1,8 @@
+// The runtime need not follow the limit of processors: the program ends after some milliseconds.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // leasehold is a CNI IPAM plugin with the configuration and behaviour of host-local that keeps the
 // addresses of pods while they are recreated. It works the same if it is installed as host-local.
 // As a chained plugin, after the one that creates the interface, it also keeps the hardware
