@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 export VERSION REGISTRY
 
-.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin bench-scale bench-roll pin-faults cluster cluster-down e2e soak conformance images check-deploy check-release release push licences vulncheck clean
+.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin bench-scale bench-roll cluster cluster-down e2e soak conformance images check-deploy check-release release push licences vulncheck clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -19,7 +19,7 @@ test: ## everything that CI runs (under 8 minutes on 2 cores)
 test-race: ## the unit tests under the race detector (needs a C compiler)
 	@scripts/test-race
 
-bench: ## one table of time, slow disks, first connects, the agent's locks and memory, against upstream host-local (RUN=<regexp>: calls, time, storm, connect, collect, idle, memory; FLAGS=-quick, -against <program>)
+bench: ## one table of time, slow disks, the agent's locks and memory, against upstream host-local (RUN=<regexp>: calls, time, storm, collect, idle, memory; FLAGS=-quick, -against <program>)
 	@scripts/bench $(FLAGS)
 
 bench-pin: ## recreated pods against every score, on simulated nodes (NODES=6, RECREATIONS=32)
@@ -30,9 +30,6 @@ bench-scale: ## what leasehold costs an API server, with simulated agents (NODES
 
 bench-roll: ## a StatefulSet of 100 pods started and rolled on a real cluster, with host-local and with leasehold (ROUNDS=2)
 	@scripts/bench-roll
-
-pin-faults: ## the pin while API server, scheduler, RBAC, watches or managers fail (RUN=<fault>; RATE=10, SECONDS=6)
-	@scripts/simulated '$(if $(RUN),faults/$(RUN),(faults|frozen))'
 
 fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
 	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz

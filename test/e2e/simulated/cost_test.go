@@ -67,7 +67,7 @@ func (r *rig) cost() {
 		}
 		return err
 	})
-	r.startManagers(nil)
+	r.startManagers()
 	began := m.audit(0).size
 	a := r.startAgents(c, f, max(10*time.Second, 45*time.Second*time.Duration(c.nodes)/1000))
 	m.kubelets = r.startKubelets(a, true, containers)
@@ -103,7 +103,7 @@ func (r *rig) cost() {
 func (r *rig) managers() {
 	c := population{nodes: r.number("NODES", 5000), reservations: r.number("RESERVATIONS", 5000)}
 	r.fill(c)
-	r.startManagers(nil)
+	r.startManagers()
 	r.sayMemory("after the start")
 	r.admissions(c)
 	if peak := r.sayMemory("after the load"); peak > memoryGoal {
@@ -397,4 +397,17 @@ func (m *meter) processorTime() (used time.Duration) {
 		used += time.Duration(n) * 10 * time.Millisecond
 	}
 	return used
+}
+
+// steadily calls do rate times per second, concurrently, and waits until all calls have ended.
+func steadily(ctx context.Context, count, rate int, do func(i int)) {
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range count {
+		if pause(ctx, time.Until(began.Add(time.Duration(i)*time.Second/time.Duration(rate)))) != nil {
+			break
+		}
+		wg.Go(func() { do(i) })
+	}
+	wg.Wait()
 }

@@ -58,7 +58,7 @@ func (r *rig) recreations() {
 		f.nodes[i], err = r.register(ctx, n)
 		return err
 	})
-	r.startManagers(nil)
+	r.startManagers()
 	k := r.startKubelets(r.startAgents(population{nodes: nodes}, f, 0), false, nil)
 	for _, mode := range []string{reference, "none", "prefer", "require"} {
 		var trials []trial

@@ -41,9 +41,6 @@ func TestCluster(t *testing.T) {
 		run  func(*rig)
 	}{
 		{"recreations", (*rig).recreations},
-		{"faults", (*rig).faults},
-		{"frozen", (*rig).frozen},
-		{"attacks", (*rig).attacks},
 		{"cost", (*rig).cost},
 		{"managers", (*rig).managers},
 	} {
@@ -73,7 +70,6 @@ const (
 	webhookPort = 9443
 	metricsPort = 9471
 	healthPort  = 9472
-	pprofPort   = 9473
 	portsApart  = 10
 
 	// reservationsPolicy lets nobody but the agents write reservations.
@@ -206,13 +202,13 @@ func (r *rig) control() machine.Client { return r.cluster.Machine(cluster.Contro
 func managerName(i int) string { return fmt.Sprintf("%s-%d", wellknown.ManagerName, i) }
 
 // startManagers starts the replicas of the real manager, with the permissions of its service
-// account, and waits until the API server can call them. They reach it through a proxy if that is
-// not nil. They answer no webhook client but the API server.
-func (r *rig) startManagers(through *proxy) {
+// account, and waits until the API server can call them. They answer no webhook client but the API
+// server.
+func (r *rig) startManagers() {
 	program, err := r.cluster.Build(r.ctx, cluster.Program{Module: ".", Package: "cmd/leasehold-manager"})
 	r.must(err)
 	began := time.Now()
-	kubeconfig := r.kubeconfig(wellknown.ManagerName, r.token(wellknown.Namespace, wellknown.ManagerName, nil), through)
+	kubeconfig := r.kubeconfig(wellknown.ManagerName, r.token(wellknown.Namespace, wellknown.ManagerName, nil))
 	env := r.managerEnv()
 	r.manager = func(i int) machine.Start {
 		port := func(flag string, first int) string { return fmt.Sprintf("--%s:%d", flag, first+portsApart*i) }
@@ -221,7 +217,7 @@ func (r *rig) startManagers(through *proxy) {
 			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=/run/" + managerName(i),
 				fmt.Sprintf("--webhook-port=%d", webhookPort+portsApart*i),
 				"--webhook-client-ca=" + r.cluster.WebhookCA(), port("metrics-addr=", metricsPort),
-				port("health-addr=", healthPort), port("pprof-addr=", pprofPort)}}
+				port("health-addr=", healthPort)}}
 	}
 	r.apply(needsManager)
 	for i := range replicas {
@@ -304,18 +300,12 @@ func (r *rig) newToken(namespace, name string, pod *corev1.Pod) (string, error) 
 	return reply.Status.Token, nil
 }
 
-// kubeconfig writes a kubeconfig with a token, for the API server or for a proxy if that is not
-// nil.
-func (r *rig) kubeconfig(name, token string, through *proxy) string {
+// kubeconfig writes a kubeconfig with a token.
+func (r *rig) kubeconfig(name, token string) string {
 	config, err := clientcmd.LoadFromFile(r.cluster.Kubeconfig())
 	r.must(err)
 	for _, user := range config.AuthInfos {
 		user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, token
-	}
-	for _, cluster := range config.Clusters {
-		if through != nil {
-			cluster.Server, cluster.CertificateAuthorityData = through.url, through.ca
-		}
 	}
 	path := r.cluster.Scratch(name + ".kubeconfig")
 	r.must(clientcmd.WriteToFile(*config, path))
