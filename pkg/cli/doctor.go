@@ -17,10 +17,7 @@ import (
 var errUnchecked = errors.New("not everything could be checked")
 
 func (a *app) doctor() *cobra.Command {
-	var confDir, runtimeConf string
-	var binDirs []string
-	var maxFiles int
-	var skipInvalid bool
+	var flags cniFlags
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find what is wrong on this node, and how to repair it",
@@ -37,34 +34,55 @@ found but something could not be checked.`,
 		Example: "  leasectl doctor\n  leasectl doctor -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if confDir == "" {
-				confDir = runtimeDirs(runtimeConf, confKeys, "/etc/cni/net.d")[0]
-			}
-			if len(binDirs) == 0 {
-				binDirs = runtimeDirs(runtimeConf, binKeys, "/opt/cni/bin")
-			}
-			if maxFiles == 0 {
-				maxFiles = -1
-			}
-			n := doctor.Node{Store: a.store(), Host: a.Host, Clock: a.Clock, ConfDir: confDir,
-				Rules:    cniconf.Rules{MaxFiles: maxFiles, SkipInvalid: skipInvalid},
-				Binaries: &cniconf.Binaries{Dirs: binDirs}}
+			dir, rules, binaries := flags.configuration()
+			n := doctor.Node{Store: a.store(), Host: a.Host, Clock: a.Clock, ConfDir: dir, Rules: rules,
+				Binaries: binaries}
 			return a.report(n.Examine(cmd.Context()))
 		},
 	}
-	f := c.Flags()
-	f.StringVar(&confDir, "cni-conf-dir", "",
+	flags.register(c)
+	return c
+}
+
+// cniFlags are the flags with which a command finds the CNI configurations and plugins of the
+// runtime.
+type cniFlags struct {
+	confDir, runtimeConf string
+	binDirs              []string
+	maxFiles             int
+	skipInvalid          bool
+}
+
+func (c *cniFlags) register(command *cobra.Command) {
+	f := command.Flags()
+	f.StringVar(&c.confDir, "cni-conf-dir", "",
 		"the runtime's `directory` of CNI configurations (default what the runtime's configuration names)")
-	f.StringSliceVar(&binDirs, "cni-bin-dir", nil,
+	f.StringSliceVar(&c.binDirs, "cni-bin-dir", nil,
 		"the runtime's `directories` of CNI plugins (default what the runtime's configuration names)")
-	f.IntVar(&maxFiles, "cni-max-conf-num", 1,
+	f.IntVar(&c.maxFiles, "cni-max-conf-num", 1,
 		"how many configurations the runtime loads (containerd's max_conf_num); 0: all")
-	f.BoolVar(&skipInvalid, "cni-skip-invalid", false,
+	f.BoolVar(&c.skipInvalid, "cni-skip-invalid", false,
 		"the runtime passes over configurations that are not valid, as CRI-O does")
-	f.StringVar(&runtimeConf, "runtime-conf",
+	f.StringVar(&c.runtimeConf, "runtime-conf",
 		"/etc/containerd/config.toml,/etc/crio/crio.conf,/etc/crio/crio.conf.d/*",
 		"`files` with the configuration of the container runtime")
-	return c
+}
+
+// configuration returns the directory of the CNI configurations, how the runtime loads them, and
+// its plugins.
+func (c *cniFlags) configuration() (dir string, rules cniconf.Rules, binaries *cniconf.Binaries) {
+	dir, bin := c.confDir, c.binDirs
+	if dir == "" {
+		dir = runtimeDirs(c.runtimeConf, confKeys, "/etc/cni/net.d")[0]
+	}
+	if len(bin) == 0 {
+		bin = runtimeDirs(c.runtimeConf, binKeys, "/opt/cni/bin")
+	}
+	rules = cniconf.Rules{MaxFiles: c.maxFiles, SkipInvalid: c.skipInvalid}
+	if rules.MaxFiles == 0 {
+		rules.MaxFiles = -1
+	}
+	return dir, rules, &cniconf.Binaries{Dirs: bin}
 }
 
 // The keys of directories in the configuration files of containerd and CRI-O.

@@ -130,6 +130,7 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
   leasectl pools                      how many addresses are bound, held and free
   leasectl map                        the same as a picture
   leasectl release db/db-0            release the addresses of a pod
+  leasectl reserve --pod=db/db-0 --address=10.244.1.7   hold an address for a pod
   leasectl gc --dry-run               what would be collected, and why
   leasectl check                      check the integrity of the store
   leasectl import --dry-run           which addresses would be imported, and why
@@ -150,6 +151,7 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
 		a.filters(a.list(), "network", "pod", "for", "state"),
 		a.filters(a.history(), "network", "for"),
 		a.filters(a.release(), "network", "for", "state"),
+		a.filters(a.reserve(), "network"),
 		a.filters(a.gc(), "network", "pod"),
 		a.show(), a.check(), a.install(), a.uninstall(), a.doctor())
 	for _, add := range []func() *cobra.Command{a.pools, a.mapCmd, a.importCmd, a.export, a.recover} {

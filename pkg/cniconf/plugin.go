@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
 // Plugin is one plugin in the list of a configuration.
@@ -41,8 +43,8 @@ type IPAM struct {
 	DefaultWindow string
 	// DataDir is the directory of host-local's files in the ipam section. It may be "".
 	DataDir string
-	// Size is how many addresses pods can get (sizeOf), 0 if that is not known.
-	Size uint64
+	// Sets are the range sets that the entry names, nil if they are not known.
+	Sets []pool.Set
 }
 
 // Delegate is a network that Multus delegates to, and its plugins.
@@ -96,7 +98,7 @@ func plugin(raw []byte, file, pointer string) Plugin {
 	case e.Type == typeFlannel: // delegates to host-local if the configuration names no IPAM plugin
 		p.IPAM = IPAM{Type: HostLocal, Pointer: pointer + "/ipam/type", Default: true}
 	}
-	p.IPAM.Size = sizeOf(raw)
+	p.IPAM.Sets = setsOf(raw)
 	return p
 }
 

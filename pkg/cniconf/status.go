@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
 // State says whether leasehold assigns the addresses of a network.
@@ -91,8 +92,9 @@ type Status struct {
 	// Pool is the pool of the network. It is zero if it is not known, or if leasehold does not read
 	// host-local's files of the pool.
 	Pool lease.Pool
-	// Size is how many addresses pods can get by the configuration: those of the smallest range
-	// set, 0 if not known.
+	// Sets are the range sets of the configuration, nil if not known. Size is how many addresses
+	// pods can get by it: those of the smallest set, 0 if not known.
+	Sets []pool.Set
 	Size uint64
 	// GetsAnnotations reports whether the plugin gets the annotations of pods from the runtime, or
 	// has a default window instead.
@@ -210,7 +212,7 @@ func (b *Binaries) check(f File, n Delegate) Status {
 	}
 	p := n.Plugins[at]
 	s.IPAM, s.GetsAnnotations = p.IPAM.Type, p.PassesAnnotations || p.IPAM.DefaultWindow != ""
-	s.Pool, s.Size = p.IPAM.pool(n.Network), p.IPAM.Size
+	s.Pool, s.Sets, s.Size = p.IPAM.pool(n.Network), p.IPAM.Sets, sizeOf(p.IPAM.Sets)
 	s.CanName = p.File == f.Path && p.callsAny()
 	binary, err := b.Resolve(p.IPAM.Type)
 	if err != nil {

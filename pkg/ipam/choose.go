@@ -108,9 +108,12 @@ func (a *assignment) claim(l lease.Lease, set pool.Set) (pick, error) {
 	}
 	next, err := lease.Apply(l, a.bind(l, l.Address, set.ID()), a.Now)
 	p := pick{old: l, next: next, event: store.EventKept}
-	if l.State == lease.Bound {
+	switch {
+	case l.State == lease.Bound:
 		p.event, p.reason = store.EventTakenOver, "from container "+l.Holder.ContainerID+", whose sandbox is gone"
-	} else {
+	case l.UID == "" && l.Holder.ContainerID == "":
+		p.reason = "it was reserved for the pod"
+	default:
 		p.reason = "after " + a.Now.Since(l.ReleasedAt).Round(time.Second).String()
 	}
 	return p, err
@@ -145,7 +148,8 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 	if _, err := lease.Apply(l, a.yield(l, false), a.Now); err == nil && a.MayGive(l) == nil {
 		return a.fresh(set, addr, &l)
 	}
-	return pick{}, fmt.Errorf("%w: %s in range set %s %s", ErrUnavailable, addr, set, a.describe(l))
+	return pick{}, fmt.Errorf("%w: %s in range set %s %s", ErrUnavailable, addr, set,
+		l.Describe(a.req.Pod.Namespace, a.Now))
 }
 
 // leaseOf returns the lease of an address. If the address has only a file of host-local, leaseOf
@@ -179,32 +183,6 @@ func (a *assignment) collect(addr netip.Addr) error {
 		}
 	}
 	return nil
-}
-
-// describe returns a text with the owner of a lease and its end. Pods see it in their events, so it
-// names none of another namespace.
-func (a *assignment) describe(l lease.Lease) string {
-	who := "container " + l.Holder.ContainerID
-	switch {
-	case l.Name == "":
-	case a.req.Pod.Namespace != "" && a.req.Pod.Namespace != l.Namespace:
-		who = "a pod of another namespace"
-	case l.State == lease.Held && l.Reservation != "":
-		who = "reservation name " + l.Namespace + "/" + l.Reservation
-	default:
-		who = "pod " + l.Namespace + "/" + l.Name
-	}
-	if l.State == lease.Bound {
-		return "belongs to " + who
-	}
-	return fmt.Sprintf("is held for %s until %s", who, untilText(l.Until(a.Now)))
-}
-
-func untilText(t time.Time) string {
-	if t.IsZero() {
-		return "it is released by hand"
-	}
-	return t.UTC().Format(time.RFC3339)
 }
 
 // fresh picks an address that has no lease, or one whose hold (gone) yields.
@@ -426,7 +404,7 @@ func (a *assignment) exhausted(set pool.Set, leases []lease.Lease) error {
 	case first.Lapsed(a.Now):
 		next = "the next hold is over, but " + a.standing(first)
 	case first.State == lease.Held:
-		next = "the next hold ends: " + untilText(first.Until(a.Now))
+		next = "the next hold ends: " + lease.UntilText(first.Until(a.Now))
 	}
 	return fmt.Errorf("%w: %s (%d bound, %d firmly held, %d in cool-down; %s)", ErrExhausted, set, bound, firm, soft,
 		next)

@@ -10,6 +10,8 @@
 //	 +----------------------------------------------------------+
 //	                   Expire, Yield, Revoke
 //
+// Reserve makes a Held lease of an address in state None, for a pod that does not exist yet.
+//
 // The holder of a Bound lease is an attachment: a container id and an interface name. The key of a
 // lease is the pod interface that the address is kept for: pool, namespace, pod name and interface
 // name, without the UID. The window is how long the pod's annotation asks to keep the address.

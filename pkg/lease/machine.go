@@ -299,6 +299,34 @@ func superseded(l Lease, now Instant) Lease {
 	return l
 }
 
+// Reserve holds an address for a pod, or for the pods of a reservation name, before the pod exists.
+// A free address, and one in a soft hold of another pod, becomes a firm hold without a holder. A
+// hold of the same key becomes firm, and lasts for at least Hold from now on.
+type Reserve struct {
+	Lease Lease // the key (Pool, Namespace, Name, Reservation, Holder.IfName), Address and Set of the new hold
+	ID    string
+	Hold  Window
+
+	LastHolder Liveness // of a soft hold of another pod
+}
+
+func (e Reserve) apply(l Lease, now Instant) (Lease, error) {
+	switch {
+	case l.State == Bound, l.Firm && l.Key() != e.Lease.Key():
+		return l, ErrTaken
+	case l.State == Held && l.Key() == e.Lease.Key():
+		if l.Firm = true; l.Remaining(now) < e.Hold {
+			l.Hold, l.ReleasedAt = e.Hold, now
+		}
+		return l, nil
+	case l.State == Held && e.LastHolder != Dead:
+		return l, ErrHolderAlive
+	}
+	next := e.Lease
+	next.ID, next.State, next.BoundAt = e.ID, Bound, now
+	return becomeHeld(next, true, e.Hold, now), nil
+}
+
 // SetWindow applies the annotation of the pod that has the lease (UID). The agent reads it from the
 // API server. A bound lease gets the window, as far as its configuration allows. A hold changes to
 // the hold that its release would have started with this window: a soft hold may become firm, a

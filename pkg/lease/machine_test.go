@@ -71,6 +71,10 @@ func events() map[string]Event {
 	living.LastHolder = Alive
 	namesake := bind(newHolder, "u9", Dead)
 	namesake.Name = "db" // as the reservation name
+	chosen := Lease{Pool: testPool, Address: testAddr, Set: "s", Namespace: "db", Name: "db-0", Window: Forever,
+		Holder: Holder{IfName: "eth0"}}
+	otherChosen := chosen
+	otherChosen.Name = "web-1"
 	moved := bind(oldHolder, "u1", Unknown)
 	moved.Holder.Netns = newHolder.Netns
 	return map[string]Event{
@@ -115,6 +119,9 @@ func events() map[string]Event {
 		"leave":           Leave{UID: "u1"},
 		"leave/other":     Leave{UID: "u9"},
 		"defer":           Defer{Rest: 3 * time.Hour},
+		"reserve":         Reserve{Lease: chosen, ID: "ffeeddccbbaa9988", Hold: Forever, LastHolder: Dead},
+		"reserve/other":   Reserve{Lease: otherChosen, ID: "ffeeddccbbaa9988", Hold: Forever, LastHolder: Dead},
+		"reserve/alive":   Reserve{Lease: otherChosen, ID: "ffeeddccbbaa9988", Hold: Forever, LastHolder: Alive},
 		"rebase":          Rebase{},
 		"mac":             SetMAC{Holder: oldHolder, MAC: "02:00:00:00:00:01"},
 		"mac/other":       SetMAC{Holder: newHolder, MAC: "02:00:00:00:00:01"},
@@ -166,6 +173,9 @@ name/other      (invalid)  Bound      Bound      (invalid)  (invalid)  Bound    
 leave           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  Bound      same       (invalid)
 leave/other     (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (holder)   (holder)   (invalid)
 defer           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  firm       firm       (invalid)  firm       (invalid)  (invalid)  (invalid)  (invalid)  firm
+reserve         firm       (taken)    (taken)    (taken)    (taken)    (taken)    firm       firm       firm       firm       firm       firm       (taken)    (taken)    (taken)
+reserve/other   firm       (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    firm       (taken)    firm       firm       (taken)    (taken)    (taken)
+reserve/alive   firm       (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (alive)    (taken)    (alive)    (alive)    (taken)    (taken)    (taken)
 rebase          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (due)      (due)      (due)      (invalid)  (invalid)  (due)
 mac             (holder)   Bound      Bound      Bound      Bound*     Bound      (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   Bound      Bound      (holder)
 mac/other       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)

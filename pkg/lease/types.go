@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -280,4 +281,31 @@ func (l Lease) Until(now Instant) time.Time {
 		return time.Time{}
 	}
 	return now.Wall.Add(time.Duration(rest))
+}
+
+// Describe returns a text with the owner of a lease and its end, for users of a namespace, or of
+// all namespaces if viewer is "". It names no pod and no container of another namespace.
+func (l Lease) Describe(viewer string, now Instant) string {
+	who := "container " + l.Holder.ContainerID
+	switch {
+	case l.Name == "":
+	case viewer != "" && viewer != l.Namespace:
+		who = "a pod of another namespace"
+	case l.State == Held && l.Reservation != "":
+		who = "reservation name " + l.Namespace + "/" + l.Reservation
+	default:
+		who = "pod " + l.Namespace + "/" + l.Name
+	}
+	if l.State == Bound {
+		return "belongs to " + who
+	}
+	return fmt.Sprintf("is held for %s until %s", who, UntilText(l.Until(now)))
+}
+
+// UntilText returns a text with the end of a hold (Lease.Until).
+func UntilText(t time.Time) string {
+	if t.IsZero() {
+		return "it is released by hand"
+	}
+	return t.UTC().Format(time.RFC3339)
 }

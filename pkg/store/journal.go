@@ -24,6 +24,7 @@ const journalSlack = 64
 type Event string
 
 const (
+	EventReserved   Event = "Reserved"   // an address is held for a pod that never had it
 	EventBound      Event = "Bound"      // a pod got a new address
 	EventKept       Event = "Kept"       // a pod got its address again
 	EventTakenOver  Event = "TakenOver"  // a pod got its address again, whose holder was dead

@@ -10,6 +10,7 @@ package active
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -112,7 +113,7 @@ func isOff(s cniconf.Status) bool { return s.State != cniconf.Active }
 // same reports whether two statuses are equal except for Since and Identity.
 func same(a, b cniconf.Status) bool {
 	a.Since, a.Identity = b.Since, b.Identity
-	return a == b
+	return reflect.DeepEqual(a, b)
 }
 
 // candidates returns the pods that must have a lease: the pods that request retention, have an

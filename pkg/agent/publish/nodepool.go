@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"time"
 
@@ -97,7 +98,7 @@ type nodePool struct {
 // maxNodePoolRetry.
 func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after time.Duration) {
 	n, active := &p.nodePool, p.Active()
-	if !slices.Equal(active, n.shown) {
+	if !reflect.DeepEqual(active, n.shown) {
 		n.shown, n.checkAt = active, n.wroteAt.Add(nodePoolInterval)
 	}
 	if now.Before(n.checkAt) {

@@ -21,9 +21,9 @@ type addressRange struct {
 	Gateway netip.Addr   `json:"gateway"`
 }
 
-// sizeOf returns how many addresses the entry of a plugin gives to pods: those of its smallest
-// range set, because a pod gets one address of each. It returns 0 if the entry does not say that.
-func sizeOf(raw []byte) uint64 {
+// setsOf returns the range sets from which the entry of a plugin gives addresses to pods, nil if
+// the entry does not say that.
+func setsOf(raw []byte) (out []pool.Set) {
 	var e struct {
 		Type       string `json:"type"`
 		SubnetFile string `json:"subnetFile"`
@@ -33,29 +33,37 @@ func sizeOf(raw []byte) uint64 {
 		} `json:"ipam"`
 	}
 	if json.Unmarshal(raw, &e) != nil {
-		return 0
+		return nil
 	}
 	sets := e.IPAM.Ranges
-	if e.IPAM.Subnet.IsValid() {
-		sets = append(sets, []addressRange{e.IPAM.addressRange})
+	if e.IPAM.Subnet.IsValid() { // it is the first, as for host-local
+		sets = append([][]addressRange{{e.IPAM.addressRange}}, sets...)
 	}
 	if e.Type == typeFlannel { // it replaces the ranges
 		sets = nodeSubnets(cmp.Or(e.SubnetFile, defaultSubnetFile))
 	}
-	var smallest uint64
 	for _, entries := range sets {
 		var ranges []pool.Range
 		for _, r := range entries {
 			next, err := pool.NewRange(r.Subnet.Masked(), r.Start, r.End, r.Gateway)
 			if err != nil {
-				return 0
+				return nil
 			}
 			ranges = append(ranges, next)
 		}
 		set, err := pool.NewSet(ranges...)
 		if err != nil {
-			return 0
+			return nil
 		}
+		out = append(out, set)
+	}
+	return out
+}
+
+// sizeOf returns how many addresses pods can get from range sets: those of the smallest one,
+// because a pod gets one address of each.
+func sizeOf(sets []pool.Set) (smallest uint64) {
+	for _, set := range sets {
 		if size := set.Size(); smallest == 0 || size < smallest {
 			smallest = size
 		}

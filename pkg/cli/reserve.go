@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/names"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
+)
+
+// choiceFlags are the flags that choose addresses for a pod.
+type choiceFlags struct {
+	pod, reserveAs string
+	addresses      []string
+	window         string
+}
+
+func (f *choiceFlags) register(c *cobra.Command) {
+	c.Flags().StringVar(&f.pod, "pod", "", "the pod, as namespace/name; it need not exist")
+	c.Flags().StringVar(&f.reserveAs, "reserve-as", "",
+		"a reservation name (annotation leasehold.dev/reserve-as) instead of a pod, as namespace/name")
+	c.Flags().StringSliceVar(&f.addresses, "address", nil,
+		"the `address`; with two address families one of each (may be repeated)")
+	c.Flags().StringVar(&f.window, "for", "forever",
+		"how long a pod may take to come: a duration such as 24h, or forever")
+}
+
+// choice returns what the flags choose, or an error of usage.
+func (f *choiceFlags) choice() (c maintain.Choice, err error) {
+	if (f.pod == "") == (f.reserveAs == "") {
+		return c, usage("name a pod with --pod or a reservation name with --reserve-as")
+	}
+	namespace, name, _ := strings.Cut(f.pod+f.reserveAs, "/")
+	switch c.Namespace = namespace; {
+	case f.pod != "" && !names.IsPod(namespace, name):
+		return c, usage("invalid --pod %q; want namespace/name", f.pod)
+	case f.reserveAs != "" && (!lease.IsNamespace(namespace) || !lease.IsReservation(name)):
+		return c, usage("invalid --reserve-as %q; want namespace/name", f.reserveAs)
+	case f.pod != "":
+		c.Name = name
+	default:
+		c.Reservation = name
+	}
+	for _, text := range f.addresses {
+		addr, err := netip.ParseAddr(text)
+		if err != nil || addr.Zone() != "" {
+			return c, usage("invalid --address %q; want an IP address", text)
+		}
+		c.Addresses = append(c.Addresses, addr.Unmap())
+	}
+	if len(c.Addresses) == 0 {
+		return c, usage("name an address with --address")
+	}
+	c.Window, err = policy.ParseWindow(f.window)
+	if err != nil || c.Window <= 0 {
+		return c, usage("invalid --for %q; want a duration such as 24h, or forever", f.window)
+	}
+	c.Hold, c.Rest = c.Window, c.Window
+	return c, nil
+}
+
+func (a *app) reserve() *cobra.Command {
+	var flags choiceFlags
+	var cni cniFlags
+	var ifName string
+	c := &cobra.Command{
+		Use:   "reserve",
+		Short: "Hold an address of this node for a pod that does not exist yet",
+		Long: `Hold an address of this node for a pod, or for the next pod with a reservation name,
+before it exists. The pod gets it with its first ADD on this node, and no other pod
+does. From then on it is kept like any address of the pod: its window, which the pod's
+annotation sets, begins when the pod is deleted. An address that no pod has taken is
+free again after --for. "leasectl release" releases it.
+
+An address that is in use, that is held for another pod, or that no pod of this node can
+get, is not held, and the command says why.`,
+		Example: "  leasectl reserve --pod=db/db-0 --address=10.244.3.20\n" +
+			"  leasectl reserve --pod=db/db-0 --address=10.244.3.20 --address=fd00::14 --for=24h\n" +
+			"  leasectl reserve --reserve-as=db/registry --address=10.244.3.21",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			choice, err := flags.choice()
+			if err != nil {
+				return err
+			}
+			if choice.IfName = ifName; !names.IsIfName(ifName) {
+				return usage("invalid --interface %q", ifName)
+			}
+			dir, rules, binaries := cni.configuration()
+			var networks []maintain.Network
+			for _, s := range cniconf.Check(cniconf.Load(dir, rules), binaries) {
+				if s.State == cniconf.Active && s.Pool != (lease.Pool{}) && len(s.Sets) > 0 {
+					networks = append(networks, maintain.Network{Pool: s.Pool, Sets: s.Sets})
+				}
+			}
+			service := a.service()
+			if networks, err = service.Networks(cmd.Context(), networks); err != nil {
+				return err
+			}
+			if a.network != "" {
+				networks = only(networks, a.network)
+			}
+			done, err := service.Reserve(cmd.Context(), networks, choice)
+			switch {
+			case errors.Is(err, transact.ErrNoHostView):
+				return fmt.Errorf("%w; run leasectl on the node itself", err)
+			case err != nil:
+				return err
+			}
+			return a.printReserved(done)
+		},
+	}
+	flags.register(c)
+	cni.register(c)
+	c.Flags().StringVar(&ifName, "interface", "eth0", "the `name` of the pod's interface")
+	return c
+}
+
+// only returns the networks of a name.
+func only(all []maintain.Network, name string) (out []maintain.Network) {
+	for _, n := range all {
+		if n.Pool.Network == name {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+func (a *app) printReserved(done []lease.Lease) error {
+	rows, now := []row{}, a.Clock()
+	for _, l := range done {
+		rows = append(rows, rowOf(l, now))
+	}
+	if a.output == "json" {
+		return a.printJSON(rows)
+	}
+	for _, l := range done {
+		if l.State == lease.Bound {
+			a.step("pod %s has %s", podOf(l), l.Address)
+		} else {
+			a.step("%s %s", l.Address, l.Describe("", now))
+		}
+	}
+	return nil
+}
