@@ -19,7 +19,7 @@ test: ## everything that CI runs (under 8 minutes on 2 cores)
 test-race: ## the unit tests under the race detector (needs a C compiler)
 	@scripts/test-race
 
-bench: ## one table of time, slow disks, the agent's locks and memory, against upstream host-local (RUN=<regexp>: calls, time, storm, collect, idle, memory; FLAGS=-quick, -against <program>)
+bench: ## one table of time, slow disks, an idle agent and its memory, against upstream host-local (RUN=<regexp>: calls, time, storm, idle, memory; FLAGS=-quick, -against <program>)
 	@scripts/bench $(FLAGS)
 
 bench-pin: ## recreated pods against every score, on simulated nodes (NODES=6, RECREATIONS=32)

@@ -27,7 +27,6 @@ var parts = []part{
 	{"calls", (*bench).calls},
 	{"time", (*bench).time},
 	{"storm", (*bench).storm},
-	{"collect", (*bench).collect},
 	{"idle", (*bench).idle},
 	{"memory", (*bench).memory},
 }
