@@ -18,56 +18,6 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// TestClockSteps sets the clock forward and back by hours and days, within a boot and across boots.
-func TestClockSteps(t *testing.T) {
-	for _, reboot := range []bool{false, true} {
-		for _, step := range []time.Duration{-30 * 24 * time.Hour, -3 * time.Hour, 3 * time.Hour, 30 * 24 * time.Hour} {
-			t.Run(fmt.Sprintf("%s, reboot %t", step, reboot), func(t *testing.T) {
-				c := newTestNode(t, 6, nil)
-				pod := lab.NewPod("default", "db-0", "60")
-				sandbox, original := c.start(pod)
-				c.stop(sandbox)
-				c.node.Clock += step
-				if reboot {
-					c.node.Reboot()
-				}
-				c.start(lab.NewPod("default", "web", ""))
-				sandbox, addr := c.start(pod)
-				if step < time.Hour && addr != original { // its window cannot have expired
-					t.Errorf("db-0 came back with %s, want %s", addr, original)
-				}
-				c.stop(sandbox)
-				c.node.Clock -= step
-				sandbox, back := c.start(pod)
-				if step > -time.Hour && back != addr {
-					t.Errorf("db-0 came back with %s, want %s", back, addr)
-				}
-				c.stop(sandbox)
-				c.checkStore()
-				c.checkNoLeak()
-			})
-		}
-	}
-}
-
-// TestClockSetBack verifies that a hold lasts for at most its window after a boot at which the
-// clock is days behind.
-func TestClockSetBack(t *testing.T) {
-	c := newTestNode(t, 6, nil)
-	sandbox, _ := c.start(lab.NewPod("default", "db-0", "60"))
-	c.stop(sandbox)
-	c.node.Reboot()
-	c.node.Clock -= 30 * 24 * time.Hour
-	_, _ = c.start(lab.NewPod("default", "web", ""))
-	c.node.Clock += 3 * time.Hour
-	for i := range 5 {
-		sandbox := c.node.Sandbox(lab.NewPod("default", fmt.Sprint("filler-", i), ""))
-		if reply := c.call(sandbox, "ADD"); reply.Exit != 0 {
-			t.Fatalf("ADD three hours after the boot: %+v\n%s", reply, c.list("--all"))
-		}
-	}
-}
-
 // TestNewerRecord verifies that a field of a newer version stays in a record when this version
 // changes it.
 func TestNewerRecord(t *testing.T) {
@@ -237,39 +187,4 @@ func TestParentKilled(t *testing.T) {
 			c.checkStore()
 		})
 	}
-}
-
-// TestLockKept verifies that ADD fails in time, and DEL succeeds, while another process keeps the
-// lock.
-func TestLockKept(t *testing.T) {
-	if !long {
-		t.Skip("takes ten seconds")
-	}
-	c := newTestNode(t, 6, nil)
-	sandbox, _ := c.start(lab.NewPod("default", "db-0", "10"))
-	lock, err := os.OpenFile(filepath.Join(c.node.RunDir(), "lock"), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		reply := c.node.Sandbox(lab.NewPod("default", "web", "")).Call(c.net, "ADD")
-		if reply.Err == nil || reply.Err.Code != 11 {
-			t.Errorf("ADD: %+v", reply)
-		}
-	})
-	wg.Go(func() {
-		if reply := c.call(sandbox, "DEL"); reply.Exit != 0 {
-			t.Errorf("DEL: %+v", reply)
-		}
-	})
-	wg.Wait()
-	lock.Close()
-	sandbox.Remove()
-	c.checkReleased(sandbox)
-	c.checkNoLeak()
 }

@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"go.etcd.io/bbolt"
-
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
@@ -137,45 +135,5 @@ func TestReservationNamesRaiseTheFormat(t *testing.T) {
 	stop(t, second, net)
 	if _, address := start(t, node, net, recreated(db)); address != original {
 		t.Errorf("after the way back db-0 came with %s, want %s", address, original)
-	}
-}
-
-// TestNewerStore verifies that a store of a newer format is refused with a text that names the way
-// back, and that the way back keeps every address.
-func TestNewerStore(t *testing.T) {
-	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", nil)
-	db, web := lab.NewPod("default", "db-0", "10"), lab.NewPod("default", "web-0", "")
-	sandbox, original := start(t, node, net, db)
-	_, living := start(t, node, net, web)
-	stop(t, sandbox, net)
-	setFormat(t, filepath.Join(node.StateDir(), "leases.db"), 3)
-
-	_, err := node.Sandbox(recreated(db)).Add(net)
-	wantCode(t, err, 11, "was written by a newer version", "format 3", "supports up to 2",
-		"install the newer version again", "docs/versioning.md")
-
-	if err := os.Rename(node.StateDir(), node.StateDir()+".newer"); err != nil {
-		t.Fatal(err)
-	}
-	if _, address := start(t, node, net, lab.NewPod("default", "other", "")); address == original || address == living {
-		t.Errorf("%s was given to another pod", address)
-	}
-	if _, address := start(t, node, net, recreated(db)); address != original {
-		t.Errorf("db-0 came back with %s, want %s", address, original)
-	}
-}
-
-// setFormat changes the format of a store.
-func setFormat(t *testing.T, path string, format byte) {
-	t.Helper()
-	db, err := bbolt.Open(path, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	err = db.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("format"), []byte{format}) })
-	if err != nil {
-		t.Fatal(err)
 	}
 }
