@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 const (
@@ -56,7 +58,10 @@ before it removes the objects, does the rest.`,
 				return err
 			}
 			if conf != "" {
-				return a.restoreFile(conf)
+				if err := a.restoreFile(conf); err != nil {
+					return err
+				}
+				return a.sayHeld(cmd.Context())
 			}
 			if keepObjects && crds {
 				return usage("--keep-objects and --crds exclude each other")
@@ -70,10 +75,23 @@ before it removes the objects, does the rest.`,
 		"remove the plugin, the webhooks and the workloads, and leave all other objects to Helm")
 	if !a.Plugin {
 		c.Short += ", or from a configuration of this node"
-		c.Long += "\n\nWith --conf it only puts back a configuration of this node."
+		c.Long += "\n\nWith --conf it only puts back a configuration of this node. Addresses that are held stay so:\n" +
+			"\"leasectl gc\" and \"leasectl release\" end that. The binary is needed until the pods that were\n" +
+			"started with it have ended."
 		c.Example = "  leasectl uninstall\n  leasectl uninstall --conf /etc/cni/net.d/10-bridge.conflist"
 	}
 	return c
+}
+
+// sayHeld says how the node gets back the addresses that host-local does not assign, if there are
+// any.
+func (a *app) sayHeld(ctx context.Context) error {
+	held, err := a.leases(ctx, func(l lease.Lease) bool { return l.State == lease.Held })
+	if len(held) > 0 {
+		a.step("held addresses, which host-local does not assign: %d. \"leasectl gc\" releases those that have "+
+			"expired, \"leasectl release\" the others", len(held))
+	}
+	return err
 }
 
 // leave removes leasehold from a cluster. The steps are in one function because their order
