@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -197,81 +196,6 @@ func (t *Test) held(n *cluster.Node, pods Pods) {
 	}
 }
 
-// wrongView runs agents that see only a part of the host. They must not take a sandbox that they do
-// not see for dead.
-func wrongView(t *Test) {
-	n := t.Node(2)
-	t.Step("two echoservers start on %s; the sandbox of one ends without a DEL", n.Name)
-	set := t.Echoserver("echoserver", n, 2)
-	lives := set.Ready()
-	gone := Pods{"echoserver-1": lives["echoserver-1"]}
-	delete(lives, "echoserver-1")
-	back := t.WithoutAgent(n)
-	t.forget(n, gone)
-	set.Resize(1)
-	t.forceDelete(gone)
-	t.resume(n)
-	for _, v := range []struct {
-		name   string
-		change func(*corev1.PodSpec)
-	}{
-		{"no-host-pid", func(s *corev1.PodSpec) { s.HostPID = false }},
-		{"store-alone", func(s *corev1.PodSpec) {
-			s.HostPID = false
-			ownRoot(s)
-		}},
-		{"processes-alone", ownRoot},
-	} {
-		began := time.Now()
-		agent := t.agentLike(v.name, n, v.change)
-		t.Step("an agent with %s logs: %s", v.name, t.complaint(agent, began))
-		t.Sleep(2 * time.Second) // it must not change anything meanwhile
-		t.leasedTo(n, addresses(gone["echoserver-1"]), "")
-		t.leasedTo(n, addresses(lives["echoserver-0"]), "")
-		t.removeSystemPod(agent.Name)
-	}
-	t.Step("an agent with the host's view starts again")
-	began := time.Now()
-	back()
-	t.orphaned(n, gone, began)
-	t.held(n, gone)
-	t.Kept(lives, set.Ready())
-}
-
-// ownRoot makes an agent use its container's files, with the node's store mounted.
-func ownRoot(s *corev1.PodSpec) {
-	agent := &s.Containers[0]
-	agent.Args = append(agent.Args, "--host-root=/")
-	// The boot id as well: a container of a real node has that of the node, here it has that of the
-	// host.
-	const bootID = "/e2e/boot_id"
-	agent.Env = append(agent.Env, corev1.EnvVar{Name: "LEASEHOLD_BOOT_ID_FILE", Value: bootID})
-	for _, v := range []struct{ name, host, path string }{
-		{"e2e-state", "/var/lib/leasehold", "/var/lib/leasehold"},
-		{"e2e-run", "/run/leasehold", "/run/leasehold"},
-		{"e2e-boot", "/proc/sys/kernel/random/boot_id", bootID},
-	} {
-		s.Volumes = append(s.Volumes, corev1.Volume{Name: v.name,
-			VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: v.host}}})
-		agent.VolumeMounts = append(agent.VolumeMounts, corev1.VolumeMount{Name: v.name, MountPath: v.path})
-	}
-}
-
-// agentLike starts a pod on a node that differs from the node's agent by one change. It has no
-// installer, which needs the host's view as well.
-func (t *Test) agentLike(name string, n *cluster.Node, change func(*corev1.PodSpec)) corev1.Pod {
-	ds, err := t.Client.AppsV1().DaemonSets(cluster.System).Get(t.Ctx, cluster.Agent, metav1.GetOptions{})
-	t.Must(err)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: cluster.System},
-		Spec: ds.Spec.Template.Spec}
-	pod.Spec.Affinity, pod.Spec.NodeName, pod.Spec.InitContainers = nil, n.Name, nil
-	change(&pod.Spec)
-	pod, err = t.Client.CoreV1().Pods(cluster.System).Create(t.Ctx, pod, metav1.CreateOptions{})
-	t.Must(err)
-	t.Cleanup(func() { t.removeSystemPod(name) })
-	return *pod
-}
-
 func (t *Test) removeSystemPod(name string) {
 	pods := t.Client.CoreV1().Pods(cluster.System)
 	second := int64(1)
@@ -282,65 +206,6 @@ func (t *Test) removeSystemPod(name string) {
 		}
 		return errors.Join(err, errors.New("it is there"))
 	})
-}
-
-// complaint waits until an agent has logged that it cannot see the node, or an error, and returns
-// it.
-func (t *Test) complaint(pod corev1.Pod, since time.Time) string {
-	found := ""
-	t.Eventually(time.Minute, pod.Name+" logs an error", func() error {
-		from := metav1.NewTime(since)
-		data, err := t.Client.CoreV1().Pods(cluster.System).GetLogs(pod.Name,
-			&corev1.PodLogOptions{Container: pod.Spec.Containers[0].Name, SinceTime: &from}).DoRaw(t.Ctx)
-		if err != nil {
-			return err
-		}
-		for line := range strings.Lines(string(data)) {
-			if strings.Contains(line, "node survey failed") || strings.Contains(line, "level=ERROR") {
-				found = strings.TrimSpace(line)
-				return nil
-			}
-		}
-		return fmt.Errorf("it does not: %s", data)
-	})
-	return found
-}
-
-// expired checks that holds end without a call of the plugin.
-func expired(t *Test) {
-	n := t.Node(2)
-	t.ownNetwork(n, "bridge", "10.248.0.0/24")
-	t.Must(n.Trace())
-	t.Cleanup(func() { t.Must(n.Untrace()) })
-	t.Step("two echoservers with a window of 10 s start on %s; scaled to 0", n.Name)
-	set := t.Echoserver("echoserver", n, 2, KeptFor("10s"))
-	set.Ready()
-	set.Scale(0)
-	t.LeasesAre(n, "Held", 2)
-	calls := t.calls(n, "ADD") + t.calls(n, "DEL") + t.calls(n, "GC")
-	t.Eventually(time.Minute, "the holds are collected", func() error {
-		all, err := inspect.Leases(t.Ctx, n.Machine(), t.Cluster.Leasectl(), true)
-		t.Must(err)
-		for _, l := range all {
-			if l.Namespace == t.NS {
-				return fmt.Errorf("%s of %s is in the store, %s until %s", l.Address, l.Pod, l.State, l.Until)
-			}
-		}
-		return nil
-	})
-	if now := t.calls(n, "ADD") + t.calls(n, "DEL") + t.calls(n, "GC"); now != calls {
-		t.Fatalf("the plugin was called %d times meanwhile", now-calls)
-	}
-	over := 0
-	for _, e := range t.History(n) {
-		if e.Event == "Expired" {
-			over++
-			t.Step("%s of %s: %s", e.Address, e.Pod, e.Reason)
-		}
-	}
-	if over != 2 {
-		t.Fatalf("the journal has %d expired holds, want 2", over)
-	}
 }
 
 // metricsFollow checks the metrics of a network after pods start and end.
@@ -408,30 +273,6 @@ func withoutAgentPod(t *Test) {
 	t.otherPods("others", n, 3, kept)
 	t.Kept(kept, set.Ready())
 	t.Step("all five addresses are in use again")
-}
-
-// flannelLeftover removes flannel's file of a container, without which the flannel plugin does not
-// pass a DEL on.
-func flannelLeftover(t *Test) {
-	n := t.Node(1)
-	if t.Cluster.CNI != "flannel" {
-		t.Step("this cluster has no flannel: nothing to test")
-		return
-	}
-	t.Step("two echoservers start on %s; flannel loses its files of echoserver-1", n.Name)
-	set := t.Echoserver("echoserver", n, 2)
-	kept := set.Ready()
-	lost := Pods{"echoserver-1": kept["echoserver-1"]}
-	file := "/var/lib/cni/flannel/" + t.Sandbox(n, kept["echoserver-1"]).ID
-	t.Must(os.Remove(n.Disk(file)))
-	began := time.Now()
-	t.Step("scaled to 1")
-	set.Scale(1)
-	t.orphaned(n, lost, began)
-	t.held(n, lost)
-	t.Step("scaled to 2")
-	set.Scale(2)
-	t.Kept(kept, set.Ready())
 }
 
 // storeLost checks that a removed store is recovered from what the node shows, with its holds.

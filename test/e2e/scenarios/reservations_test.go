@@ -210,7 +210,7 @@ func reservationsReboot(t *Test) {
 }
 
 func expectedBack(t *Test) {
-	const window = 12 * time.Second
+	const window = 45 * time.Second
 	n := t.Node(1)
 	t.Step("an echoserver with a window of %s starts on %s; scaled to 0", window, n.Name)
 	set := t.Echoserver("echoserver", n, 1, KeptFor(window.String()))
@@ -221,7 +221,7 @@ func expectedBack(t *Test) {
 	t.Must(n.Kill(t.Ctx, cluster.Containerd))
 	t.Cleanup(func() { t.runs(n, cluster.Containerd) })
 	set.Scale(1)
-	t.Eventually(window/2, "the new pod is assigned", func() error {
+	t.Eventually(window, "the new pod is assigned", func() error {
 		if p := set.Pods()["echoserver-0"]; p.Spec.NodeName != n.Name {
 			return fmt.Errorf("it is on %q", p.Spec.NodeName)
 		}
@@ -349,7 +349,7 @@ func apiDownReservations(t *Test) {
 	t.Sleep(away - time.Since(gone))
 	back()
 	if t.Cluster.Retains() {
-		t.InSync(n, 5*time.Second, "the API server is back")
+		t.InSync(n, soon, "the API server is back")
 	}
 	t.Kept(before, set.Restarted(before))
 
@@ -366,7 +366,7 @@ func apiDownReservations(t *Test) {
 	t.LeasesAre(n, "Held", 2*families(t))
 	t.Step("the pods are gone; it is applied")
 	applied()
-	t.InSync(n, 75*time.Second, "the CRD is back") // an agent tries once a minute whether there is a CRD
+	t.InSync(n, 2*time.Minute, "the CRD is back") // an agent tries once a minute whether there is a CRD
 	t.Kept(before, scaledTo(set, 2))
 }
 
@@ -414,7 +414,7 @@ func moved(t *Test) {
 	t.WaitNode(old, booted)
 	t.Echoserver("another", old, 1, KeptFor("")) // in this cluster a call of the plugin proves the agent's view
 	t.agentSince(old, booted)
-	t.InSync(old, 10*time.Second, "the old node has booted")
+	t.InSync(old, soon, "the old node has booted")
 	t.InSync(now, soon, "the old node has booted")
 	if r := t.reservation("echoserver-0", old); r.Status.State != "Held" {
 		t.Fatalf("the reservation of %s is %s", old.Name, r.Status.State)
