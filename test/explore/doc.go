@@ -31,5 +31,8 @@
 //	search     the breadth-first search
 //	report     counter-examples and tables
 //	models     the models, and the test that searches them
-//	faults     faults that are planted into the code and have to be found
+//
+// Which faults the models find, of those that are planted at random, is shown by
+//
+//	scripts/mutants -package '^pkg/(ipam|transact|lease)$' -tests ./test/explore
 package explore

@@ -42,17 +42,18 @@ func main() {
 		"manager)($|/)", "packages that match the `regexp`")
 	list := flag.Bool("list", false, "print the faults and run no tests")
 	workers := flag.Int("j", 2, "number of faults that are tested at the same time")
+	only := flag.String("tests", "", "run the tests of this `package` alone, such as ./test/explore")
 	flag.Parse()
 	match, err := regexp.Compile(*in)
 	if err == nil {
-		err = run(*seed, *n, *workers, match, *list)
+		err = run(*seed, *n, *workers, match, *only, *list)
 	}
 	if err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(seed uint64, n, workers int, match *regexp.Regexp, list bool) error {
+func run(seed uint64, n, workers int, match *regexp.Regexp, only string, list bool) error {
 	known, err := readKnown("test/mutants/equivalent.txt")
 	if err != nil {
 		return err
@@ -100,6 +101,9 @@ func run(seed uint64, n, workers int, match *regexp.Regexp, list bool) error {
 					steps = append(steps[:1], ofNode...)
 				} else if !strings.HasPrefix(f.pkg, "pkg/agent") {
 					steps = steps[:1]
+				}
+				if only != "" {
+					steps = []string{only}
 				}
 				err := t.test(f, slices.Compact(steps))
 				t.mu.Lock()
