@@ -4,7 +4,6 @@ import (
 	"maps"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -207,12 +206,6 @@ var models = []config{
 func bound(t *testing.T, c *config) (workers int) {
 	if os.Getenv("LONG") == "" {
 		c.limits.depth = c.short
-		if text := os.Getenv("DEPTH"); text != "" {
-			var err error
-			if c.limits.depth, err = strconv.Atoi(text); err != nil {
-				t.Fatal(err)
-			}
-		}
 		return 1
 	}
 	if text := os.Getenv("LIMIT"); text != "" {

@@ -50,12 +50,6 @@ func (w *simulation) describe(e event) string {
 	return text
 }
 
-// The marks at the beginning and the end of a counter-example.
-const (
-	counterExampleBegins = "a counter-example: "
-	counterExampleEnds   = "(end)"
-)
-
 // describePath returns the events that first led to a state.
 func (s *search) describePath(w *simulation, number int32) string {
 	var out []string
@@ -71,7 +65,7 @@ func (s *search) counterExample() string {
 	path, w := s.failurePath(), s.simulations[0]
 	w.prepare()
 	var out strings.Builder
-	fmt.Fprintf(&out, "%s%s\n", counterExampleBegins, s.failure.why)
+	fmt.Fprintf(&out, "a counter-example: %s\n", s.failure.why)
 	for i, e := range path {
 		text, result := w.replay(e)
 		fmt.Fprintf(&out, "%3d. %s", i+1, text)
@@ -80,7 +74,7 @@ func (s *search) counterExample() string {
 		}
 		fmt.Fprintf(&out, "\n     %s\n", w.summary())
 	}
-	return out.String() + counterExampleEnds
+	return out.String()
 }
 
 // failurePath returns the events that lead to the failure.
