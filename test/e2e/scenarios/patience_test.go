@@ -91,7 +91,7 @@ func (d *deletionCounter) are(least, most int) {
 
 // fill has a workload without a window take the slots of a node.
 func (t *Test) fill(name string, n *cluster.Node, replicas int, options ...Option) *Set {
-	return t.Echoserver(name, n, replicas, append([]Option{KeptFor(""), Needing(slot)}, options...)...)
+	return t.Echoserver(name, n, replicas, append([]Option{KeptFor(""), Needing(t.slot())}, options...)...)
 }
 
 // away scales a set to zero and returns its former pods, whose reservations are published.
@@ -121,7 +121,7 @@ func pinFull(t *Test) {
 	t.slots(1)
 	deletions := t.countDeletions()
 	for _, mode := range []string{"prefer", "require"} {
-		set := t.Echoserver(mode, nil, 1, Pin(mode), Needing(slot))
+		set := t.Echoserver(mode, nil, 1, Pin(mode), Needing(t.slot()))
 		before := set.away()
 		name, node := mode+"-0", t.NodeOf(before[mode+"-0"])
 		t.Step("%s: a pod of the same priority has taken its node", mode)
@@ -140,7 +140,7 @@ func pinFull(t *Test) {
 	deletions.are(1, 1)
 
 	t.Step("a pod with a patience of a minute: its node has room before that")
-	set := t.Echoserver("patient", nil, 1, Patience("1m"), Needing(slot))
+	set := t.Echoserver("patient", nil, 1, Patience("1m"), Needing(t.slot()))
 	const name = "patient-0"
 	before := set.away()
 	filler := t.fill("filler", t.NodeOf(before[name]), 1)
@@ -168,7 +168,7 @@ func (t *Test) Priority(value int32) Option {
 func pinPreempts(t *Test) {
 	t.slots(1)
 	deletions := t.countDeletions()
-	set := t.Echoserver("echoserver", nil, 1, Needing(slot), t.Priority(1000))
+	set := t.Echoserver("echoserver", nil, 1, Needing(t.slot()), t.Priority(1000))
 	before := set.away()
 	node := t.NodeOf(before["echoserver-0"])
 	t.Step("a pod of lower priority has taken its node, and takes 20 s to end: longer than the patience")
@@ -191,14 +191,11 @@ func pinFullNamed(t *Test) {
 	n := t.Node(1)
 	deletions := t.countDeletions()
 	t.Step("three pods with a reservation name run on %s", n.Name)
-	uncordon := []func(){t.Cordon(t.Node(2)), t.Cordon(t.Node(3))}
-	set := t.Named("registry", nil, 3, recreateStrategy, Needing(slot))
+	set := t.Named("registry", n, 3, recreateStrategy, Needing(t.slot()))
 	before := set.Ready()
-	for _, undo := range uncordon {
-		undo()
-	}
 	t.published(before)
 	set.scaleDeployment(0)
+	set.patchDeployment(`{"spec":{"template":{"spec":{"affinity":null}}}}`)
 	t.publishedAsHeld(3)
 	t.Step("other pods have taken all of its slots")
 	filler := t.fill("filler", n, 3)
@@ -300,7 +297,7 @@ func namedEnding(t *Test) {
 	n := t.Node(1)
 	deletions := t.countDeletions()
 	t.Step("a pod with a reservation name on %s, which has room for one, takes 20 s to end", n.Name)
-	set := t.Named("registry", nil, 1, unavailable(1), Needing(slot), preferring(n), Stubborn(20*time.Second))
+	set := t.Named("registry", nil, 1, unavailable(1), Needing(t.slot()), preferring(n), Stubborn(20*time.Second))
 	before := set.Ready()
 	t.published(before)
 	began := time.Now()
@@ -314,7 +311,7 @@ func pinFinalizer(t *Test) {
 	deletions := t.countDeletions()
 	n := t.Node(1)
 	t.Step("a pod with a reservation name on %s has a finalizer that nobody removes, and ends for an hour", n.Name)
-	set := t.Named("registry", nil, 1, unavailable(1), Needing(slot), preferring(n), Stubborn(time.Hour))
+	set := t.Named("registry", nil, 1, unavailable(1), Needing(t.slot()), preferring(n), Stubborn(time.Hour))
 	before := set.Ready()
 	t.published(before)
 	finalizers := func(list string) {
@@ -413,7 +410,7 @@ func pinRestarted(t *Test) {
 	deletions, managers := t.countDeletions(), t.Managers()
 	for i := range 2 {
 		name := fmt.Sprint("echoserver-", i)
-		set := t.Echoserver(name, nil, 1, Needing(slot))
+		set := t.Echoserver(name, nil, 1, Needing(t.slot()))
 		before := set.away()
 		filler := t.fill(fmt.Sprint("filler-", i), t.NodeOf(before[name+"-0"]), 1)
 		counted := deletions.total()

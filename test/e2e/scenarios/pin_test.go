@@ -194,11 +194,12 @@ func pinElsewhere(t *Test) {
 	}
 }
 
-// slot is an extended resource.
-const slot = "leasehold.dev/e2e-slot"
+// slot is the extended resource of the scenario.
+func (t *Test) slot() string { return "leasehold.dev/" + t.NS }
 
 // slots gives every node that many slots until the scenario ends.
 func (t *Test) slots(count int) {
+	slot := t.slot()
 	for _, name := range t.Cluster.NodeNames() {
 		patch := func(value string) {
 			data := fmt.Sprintf(`{"status":{"capacity":{%q:%s},"allocatable":{%q:%s}}}`, slot, value, slot, value)
@@ -441,14 +442,14 @@ func pinFrozen(t *Test) {
 		t.Fatalf("there are %d managers", len(managers))
 	}
 	t.slots(1)
-	full := t.Echoserver("full", nil, 1, Needing(slot))
+	full := t.Echoserver("full", nil, 1, Needing(t.slot()))
 	set := t.Echoserver("echoserver", nil, 6)
 	for i, name := range []string{"one", "the other"} {
 		t.Step("%s manager is frozen: a pod whose node is full is replaced", name)
 		before := full.Ready()
 		t.published(before)
 		full.Scale(0)
-		filler := t.Echoserver(fmt.Sprint("filler-", i), t.NodeOf(before["full-0"]), 1, KeptFor(""), Needing(slot))
+		filler := t.Echoserver(fmt.Sprint("filler-", i), t.NodeOf(before["full-0"]), 1, KeptFor(""), Needing(t.slot()))
 		resume := t.Freeze(managers[i])
 		full.Scale(1)
 		t.moved(before, full.Ready(), "full-0")
