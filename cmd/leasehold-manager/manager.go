@@ -25,9 +25,9 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
@@ -44,13 +44,13 @@ func run(ctx context.Context, o options, version string) error {
 		return fmt.Errorf("reaching the API server: %w", err)
 	}
 	informer.DetectDeadConnections()
-	config.UserAgent = wellknown.ManagerName
+	config.UserAgent = kube.ManagerName
 	// No limit in the client: the API server has its own, and the writers limit themselves.
 	config.QPS = -1
 
 	certOptions := certs.Options{
-		Secret:  types.NamespacedName{Namespace: o.namespace, Name: wellknown.ManagerName},
-		Service: wellknown.ManagerName,
+		Secret:  types.NamespacedName{Namespace: o.namespace, Name: kube.ManagerName},
+		Service: kube.ManagerName,
 		Dir:     o.certDir,
 	}
 	certificate := certs.New(certOptions.Dir)
@@ -117,7 +117,7 @@ func newManager(config *rest.Config, o options, certOptions certs.Options, certi
 		PprofBindAddress:              o.pprofAddr,
 		WebhookServer:                 webhooks,
 		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              wellknown.ManagerName,
+		LeaderElectionID:              kube.ManagerName,
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 new(leaseDuration),

@@ -56,6 +56,7 @@ var layers = map[string]int{
 	"pkg/cli":       7, // the interface to the operator
 	"pkg/agent":     7, // the tasks of the node agent
 
+	"pkg/kube":     8, // names and ordinals
 	"pkg/kube/":    8, // what both programs use of Kubernetes
 	"pkg/agent/":   9, // the tasks of the node agent that use Kubernetes
 	"pkg/manager/": 9, // the manager
@@ -257,7 +258,7 @@ func TestPersistentPodStateCouldBeDeleted(t *testing.T) {
 		}
 	}
 	// Workloads of OpenKruise have pods, with or without the feature.
-	kinds := []string{"pkg/kube/ordinals", "pkg/agent/retention", "pkg/manager/pin"}
+	kinds := []string{"pkg/kube", "pkg/agent/retention", "pkg/manager/pin"}
 	word := regexp.MustCompile(`kruise\.io|persistentpodstate\.`)
 	uses := map[string]int{}
 	for _, p := range ours {
@@ -303,7 +304,7 @@ func TestBreach(t *testing.T) {
 		{"within the manager", "pkg/manager/pin", "pkg/manager/podwebhook", true},
 		{"the manager uses the agent", "pkg/manager/pin", "pkg/agent/podcache", false},
 		{"the agent uses the manager", "pkg/agent/publish", "pkg/manager/pin", false},
-		{"pkg/kube uses the manager", "pkg/kube/ordinals", "pkg/manager/pin", false},
+		{"pkg/kube uses the manager", "pkg/kube", "pkg/manager/pin", false},
 		{"lease uses policy", "pkg/lease", "pkg/policy", false},
 		{"pool uses policy", "pkg/pool", "pkg/policy", false},
 		{"store uses ipam", "pkg/store", "pkg/ipam", false},

@@ -18,8 +18,8 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
@@ -53,7 +53,7 @@ type Events struct {
 	reader  reader
 	cursor  uint64
 	started bool
-	known   once.Set // the names of Events that were queued, except for those about journal entries
+	known   kube.Reported // the names of Events that were queued, except for those about journal entries
 
 	mu    sync.Mutex
 	queue []queued

@@ -19,8 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
@@ -238,7 +238,7 @@ func TestEndingHoldIsAnnouncedOnceADay(t *testing.T) {
 		w.Ending(l, rest)
 		w.runPass()
 	}
-	w.known = once.Set{} // as after a restart
+	w.known = kube.Reported{} // as after a restart
 	w.Ending(l, 25*time.Hour)
 	w.runPass()
 	var want []string

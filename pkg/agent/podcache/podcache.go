@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/pods"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -73,7 +73,7 @@ func Of(p *corev1.Pod) Pod {
 		Name: informer.Name{Namespace: p.Namespace, Name: p.Name}, UID: string(p.UID), ObjectUID: p.UID,
 		Expected: !p.Spec.HostNetwork && p.DeletionTimestamp == nil &&
 			p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed,
-		Ready:        pods.IsReady(p),
+		Ready:        kube.IsReady(p),
 		Deleting:     p.DeletionTimestamp != nil,
 		GenerateName: p.GenerateName, SetPodName: p.Labels[appsv1.StatefulSetPodNameLabel],
 	}

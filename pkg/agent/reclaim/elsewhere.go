@@ -11,9 +11,9 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/pods"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -139,7 +139,7 @@ func (h *Holds) readyOn(ctx context.Context, name informer.Name, read consistenc
 	if apierrors.IsNotFound(err) {
 		return location{}, nil
 	}
-	if err != nil || !pods.IsReady(pod) {
+	if err != nil || !kube.IsReady(pod) {
 		return location{}, err
 	}
 	return location{pod.Spec.NodeName, podcache.Of(pod).UID}, nil

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -37,7 +37,7 @@ func ownerOf(leases []lease.Lease, pod string) (set, int64, bool) {
 // according to its spec. A StatefulSet that does not exist, or is being deleted, has no ordinals.
 type setState struct {
 	err      error
-	ordinals ordinals.Set
+	ordinals kube.Ordinals
 }
 
 // getSet reads a StatefulSet from the API server.
@@ -74,6 +74,6 @@ func parseSet(raw []byte) setState {
 		return setState{}
 	}
 	// A StatefulSet without spec.replicas has one replica.
-	wanted, err := ordinals.Of(object.Spec, 1)
+	wanted, err := kube.OrdinalsOf(object.Spec, 1)
 	return setState{err, wanted}
 }

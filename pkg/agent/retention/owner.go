@@ -7,19 +7,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
-	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
 // numberedSet returns the kind with the version to read. It reports false if the pods of the kind
 // have no ordinals.
 func numberedSet(kind, group string) (schema.GroupVersionKind, bool) {
-	i := slices.IndexFunc(ordinals.Kinds, func(k schema.GroupVersionKind) bool {
+	i := slices.IndexFunc(kube.StatefulSets, func(k schema.GroupVersionKind) bool {
 		return k.Kind == kind && k.Group == group
 	})
 	if i < 0 {
 		return schema.GroupVersionKind{}, false
 	}
-	return ordinals.Kinds[i], true
+	return kube.StatefulSets[i], true
 }
 
 // ownerText returns the text with which a lease stores the controller of its pod, such as
@@ -43,6 +43,6 @@ func ParseOwner(text, pod string) (set Set, ordinal int64, ok bool) {
 	kindGroup, name, _ := strings.Cut(text, "/")
 	kindName, group, _ := strings.Cut(kindGroup, ".")
 	kind, isSet := numberedSet(kindName, group)
-	ordinal, isOf := ordinals.InName(name, pod)
+	ordinal, isOf := kube.OrdinalIn(name, pod)
 	return Set{group, kind.Version, name}, ordinal, isSet && isOf && name != ""
 }

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
 // Options names the API objects and the directory that have to do with the certificate.
@@ -119,13 +119,13 @@ func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o Options) e
 		CAOrganization: "leasehold",
 		DNSName:        o.DNSName(),
 		IsReady:        c.ready,
-		Webhooks:       []rotator.WebhookInfo{{Name: wellknown.ManagerName, Type: rotator.Mutating}},
+		Webhooks:       []rotator.WebhookInfo{{Name: kube.ManagerName, Type: rotator.Mutating}},
 		FieldOwner:     "leasehold-manager",
 	})
 }
 
 // byName is a manager whose GetConfig returns a configuration that restricts lists and watches of
-// Secrets and MutatingWebhookConfigurations to objects with the name wellknown.ManagerName.
+// Secrets and MutatingWebhookConfigurations to objects with the name kube.ManagerName.
 // cert-controller watches all objects of a kind in a namespace, but the role of the manager allows
 // it to watch only those objects.
 type byName struct{ manager.Manager }
@@ -139,7 +139,7 @@ func (m byName) GetConfig() *rest.Config {
 			case "secrets", "mutatingwebhookconfigurations":
 				r = r.Clone(r.Context())
 				query := r.URL.Query()
-				query.Set("fieldSelector", fields.OneTermEqualSelector("metadata.name", wellknown.ManagerName).String())
+				query.Set("fieldSelector", fields.OneTermEqualSelector("metadata.name", kube.ManagerName).String())
 				r.URL.RawQuery = query.Encode()
 			}
 			return next.RoundTrip(r)

@@ -11,9 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/pods"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
@@ -242,7 +242,7 @@ func stageOf(pod *corev1.Pod) stage {
 	switch {
 	case pod.Spec.NodeName == "":
 		return waiting
-	case pods.IsReady(pod):
+	case kube.IsReady(pod):
 		return ready
 	case pod.Status.PodIP != "":
 		return started

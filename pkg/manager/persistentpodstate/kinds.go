@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
 // kindList is a list of the kinds of workload that a PersistentPodState may have as its target.
@@ -18,7 +18,7 @@ import (
 type kindList []schema.GroupVersionKind
 
 // builtIn is the part of every kindList that needs no flag.
-var builtIn = kindList(ordinals.Kinds)
+var builtIn = kindList(kube.StatefulSets)
 
 // parseKinds parses the value of --pps-kinds, which is a list of group/version/Kind separated by
 // commas. It returns builtIn and the parsed kinds.

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
@@ -63,7 +63,7 @@ type reconciler struct {
 	role     *role
 	events   ctrlrecorder.EventRecorder
 	log      logr.Logger
-	reported once.Set
+	reported kube.Reported
 }
 
 // Reconcile reconciles the PersistentPodState with a name, and the workloads with that name, whose

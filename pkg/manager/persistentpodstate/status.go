@@ -3,8 +3,8 @@ package persistentpodstate
 import (
 	"slices"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
 // computeStatus returns the status to record, from the recorded status of o and the history of the
@@ -75,7 +75,7 @@ func counts(o *pps.PersistentPodState, w *workload, name string, pod podHistory)
 // isExpected reports whether the workload is expected to recreate the pod with the given name after
 // it was deleted.
 func isExpected(o *pps.PersistentPodState, w *workload, pod string) bool {
-	n, ok := ordinals.InName(w.Name, pod)
+	n, ok := kube.OrdinalIn(w.Name, pod)
 	return ok && (o.Spec.PersistentPodStateRetentionPolicy == pps.WhenDeleted || w.Ordinals.Has(n))
 }
 

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/ordinals"
 )
 
 // workload has the fields of a StatefulSet, or of a workload of a similar kind, that this package
@@ -24,7 +24,7 @@ type workload struct {
 	// TooLong reports whether the Annotations were longer than maxListBytes, so that the workload
 	// has none but pps.AnnotationGenerate.
 	TooLong  bool
-	Ordinals ordinals.Set
+	Ordinals kube.Ordinals
 }
 
 // maxListBytes is how many bytes the annotations of a workload that list labels and annotations
@@ -35,7 +35,7 @@ const maxListBytes = 2 * maxNameBytes
 // spec, the workload has all ordinals.
 func workloadOf(u *unstructured.Unstructured) *workload {
 	spec, _, _ := unstructured.NestedMap(u.Object, "spec")
-	set, _ := ordinals.Of(spec, math.MaxInt64)
+	set, _ := kube.OrdinalsOf(spec, math.MaxInt64)
 	annotations, tooLong := askedIn(u.GetAnnotations())
 	return &workload{
 		targetKey:   targetKey{u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()},

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -54,8 +54,8 @@ func recreated(p *corev1.Pod, kinds []schema.GroupKind) bool {
 // requirement: another webhook may restrict the pods of this user to that node. So strip removes a
 // requirement only together with the marker in the same term.
 func strip(p *corev1.Pod) (node string) {
-	node = p.Annotations[wellknown.AnnotationPinnedNode]
-	for _, key := range []string{wellknown.AnnotationPinnedNode, wellknown.AnnotationPinReason,
+	node = p.Annotations[kube.AnnotationPinnedNode]
+	for _, key := range []string{kube.AnnotationPinnedNode, kube.AnnotationPinReason,
 		policy.ExpectedAddresses} {
 		delete(p.Annotations, key)
 	}
@@ -87,15 +87,15 @@ func apply(p *corev1.Pod, v decision) {
 	if p.Labels == nil {
 		p.Labels = map[string]string{}
 	}
-	p.Labels[wellknown.LabelRetained] = wellknown.Retained
+	p.Labels[kube.LabelRetained] = kube.Retained
 	if p.Annotations == nil {
 		p.Annotations = map[string]string{}
 	}
-	p.Annotations[wellknown.AnnotationPinReason] = v.String()
+	p.Annotations[kube.AnnotationPinReason] = v.String()
 	if !v.Pinned() {
 		return
 	}
-	p.Annotations[wellknown.AnnotationPinnedNode] = v.Node
+	p.Annotations[kube.AnnotationPinnedNode] = v.Node
 	if v.Addresses != "" {
 		p.Annotations[policy.ExpectedAddresses] = v.Addresses
 	}
@@ -116,7 +116,7 @@ func apply(p *corev1.Pod, v decision) {
 
 // marker is a requirement that every node meets. It shows that a requirement for a node in the same
 // term is that of the pin.
-var marker = corev1.NodeSelectorRequirement{Key: wellknown.AnnotationPinnedNode,
+var marker = corev1.NodeSelectorRequirement{Key: kube.AnnotationPinnedNode,
 	Operator: corev1.NodeSelectorOpDoesNotExist}
 
 func isMarker(r corev1.NodeSelectorRequirement) bool {

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
@@ -69,7 +69,7 @@ func newCluster(ctx context.Context, mgr manager.Manager, set *reservations.Set,
 	error) {
 	c := emptyCluster(time.Now, func(p *corev1.Pod) *podView { return viewPod(p, kinds) }, set)
 	c.reader, c.isLeader = mgr.GetClient(), control.IsLeader(mgr)
-	pods, err := control.ListWatch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", wellknown.LabelRetained)
+	pods, err := control.ListWatch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", kube.LabelRetained)
 	if err != nil {
 		return nil, err
 	}

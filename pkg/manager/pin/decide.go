@@ -11,7 +11,7 @@ import (
 	schedulingcorev1 "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
@@ -209,7 +209,7 @@ func wishOf(pod, namespace map[string]string, cluster policy.PinMode) wish {
 		values map[string]string
 		prefix string
 	}{{namespace, "the namespace's "}, {pod, ""}} {
-		if value, found := from.values[wellknown.AnnotationPin]; found {
+		if value, found := from.values[kube.AnnotationPin]; found {
 			switch mode, err := policy.ParsePinMode(value); {
 			case err != nil:
 				notes = append(notes, from.prefix+err.Error())
@@ -222,7 +222,7 @@ func wishOf(pod, namespace map[string]string, cluster policy.PinMode) wish {
 		}
 	}
 	var err error
-	if w.Patience, w.IsSet, err = patienceOf(pod, namespace[wellknown.AnnotationPinPatience]); err != nil {
+	if w.Patience, w.IsSet, err = patienceOf(pod, namespace[kube.AnnotationPinPatience]); err != nil {
 		notes = append(notes, err.Error())
 	}
 	w.Note = strings.Join(notes, "; ")
@@ -233,7 +233,7 @@ func wishOf(pod, namespace map[string]string, cluster policy.PinMode) wish {
 // namespace. isSet reports whether one of them says it. An invalid value is ignored, and returned
 // as an error.
 func patienceOf(pod map[string]string, namespace string) (d lease.Window, isSet bool, err error) {
-	for _, value := range []string{pod[wellknown.AnnotationPinPatience], namespace} {
+	for _, value := range []string{pod[kube.AnnotationPinPatience], namespace} {
 		if value == "" {
 			continue
 		}

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/once"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
@@ -52,7 +52,7 @@ func newReporter(r events.EventRecorder) reporter {
 type eventReconciler struct {
 	cluster  *cluster
 	report   reporter
-	reported once.Set
+	reported kube.Reported
 }
 
 // Reconcile writes the Events of a pod that is new, or was bound to a node. Each pod gets each of

@@ -34,8 +34,8 @@ import (
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
@@ -172,7 +172,7 @@ func TestDeletionsAreRemembered(t *testing.T) {
 	go func() { ended <- mgr.Start(ctx) }()
 	w.reserve("db-0", "node1", "u0")
 	w.Put(podsIn+"db-1", corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1",
-		Labels:      map[string]string{wellknown.LabelRetained: "true"},
+		Labels:      map[string]string{kube.LabelRetained: "true"},
 		Annotations: map[string]string{policy.Annotation: "60"}}, Spec: corev1.PodSpec{NodeName: "node2"}})
 	w.Until("both are seen", func() bool { return c.pod("db/db-1") != nil && len(set.OfPod("db/db-0")) == 1 })
 	w.Remove(reservationsIn + "db-0-node1")
@@ -329,7 +329,7 @@ func TestRecreatedPods(t *testing.T) {
 		db0 = w.create("db-0")
 		return isRequiredOn(db0, "node1")
 	})
-	if db0.Annotations[wellknown.AnnotationPinnedNode] != "node1" || db0.Labels[wellknown.LabelRetained] != "true" {
+	if db0.Annotations[kube.AnnotationPinnedNode] != "node1" || db0.Labels[kube.LabelRetained] != "true" {
 		t.Errorf("admitted as %v, %v", db0.Annotations, db0.Labels)
 	}
 	as := func(p *corev1.Pod) {
@@ -342,14 +342,14 @@ func TestRecreatedPods(t *testing.T) {
 		return isRequiredOn(named, "node2")
 	})
 	w.Until("the next one is not, because there is no other address", func() bool {
-		return w.create("", as).Annotations[wellknown.AnnotationPinnedNode] == ""
+		return w.create("", as).Annotations[kube.AnnotationPinnedNode] == ""
 	})
 	if other := w.create("unknown-0"); other.Spec.Affinity != nil ||
-		other.Annotations[wellknown.AnnotationPinReason] == "" {
+		other.Annotations[kube.AnnotationPinReason] == "" {
 		t.Errorf("without a reservation: %+v %v", other.Spec, other.Annotations)
 	}
 
-	db1 := w.create("db-1", func(p *corev1.Pod) { p.Annotations[wellknown.AnnotationPinPatience] = "1ms" })
+	db1 := w.create("db-1", func(p *corev1.Pod) { p.Annotations[kube.AnnotationPinPatience] = "1ms" })
 	if !isRequiredOn(db1, "node2") {
 		t.Errorf("with a patience: %+v", db1.Spec)
 	}
@@ -362,7 +362,7 @@ func TestRecreatedPods(t *testing.T) {
 	var db2 corev1.Pod
 	w.Until("the predecessor has been seen", func() bool {
 		w.Remove(podsIn + "db-2")
-		db2 = w.create("db-2", func(p *corev1.Pod) { p.Annotations[wellknown.AnnotationPinPatience] = "1ms" })
+		db2 = w.create("db-2", func(p *corev1.Pod) { p.Annotations[kube.AnnotationPinPatience] = "1ms" })
 		return isRequiredOn(db2, "node2")
 	})
 	db2.UID = "u2"
@@ -371,7 +371,7 @@ func TestRecreatedPods(t *testing.T) {
 	w.Until("an Event says that it was replaced", func() bool { return w.hasEvent(reasonReplaced, "no room") })
 	w.Until("its successor is preferred only", func() bool {
 		p := w.create("db-2")
-		return strings.Contains(p.Annotations[wellknown.AnnotationPinReason], "an earlier pod did not get onto node2")
+		return strings.Contains(p.Annotations[kube.AnnotationPinReason], "an earlier pod did not get onto node2")
 	})
 
 	bound := w.pod("db-0")

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -271,9 +271,9 @@ func TestPodsOfANameAreSentToDifferentAddresses(t *testing.T) {
 		if p.Name != "" {
 			t.Errorf("pod %d is called %q", i, p.Name)
 		}
-		mode, _, _ := strings.Cut(strings.TrimPrefix(p.Annotations[wellknown.AnnotationPinReason], "Reserved: "), " ")
+		mode, _, _ := strings.Cut(strings.TrimPrefix(p.Annotations[kube.AnnotationPinReason], "Reserved: "), " ")
 		if i > 0 {
-			got = append(got, mode+" "+p.Annotations[wellknown.AnnotationPinnedNode])
+			got = append(got, mode+" "+p.Annotations[kube.AnnotationPinnedNode])
 		}
 	}
 	slices.Sort(got)
@@ -338,7 +338,7 @@ func testAPodWaitsForTheDeletionOfAnother(t *testing.T) {
 		}()
 		p := ofDeployment()
 		err := w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}}, p)
-		if got := p.Annotations[wellknown.AnnotationPinnedNode]; got != tt.want || err != nil {
+		if got := p.Annotations[kube.AnnotationPinnedNode]; got != tt.want || err != nil {
 			t.Errorf("%s: pinned to %q, want %q, %v", tt.story, got, tt.want, err)
 		}
 		<-shown
@@ -364,7 +364,7 @@ func TestAPodWaitsForTheStrikeOfAnother(t *testing.T) {
 		p := ofDeployment()
 		request := admissionv1.AdmissionRequest{Namespace: "db"}
 		must(t, w.pin(t.Context(), admission.Request{AdmissionRequest: request}, p))
-		got := p.Annotations[wellknown.AnnotationPinReason]
+		got := p.Annotations[kube.AnnotationPinReason]
 		if !strings.Contains(got, "an earlier pod did not get onto node1") {
 			t.Errorf("the reason is %q", got)
 		}
@@ -400,7 +400,7 @@ func testReplicasWaitForAllDeletions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, p.Annotations[wellknown.AnnotationPinnedNode])
+		got = append(got, p.Annotations[kube.AnnotationPinnedNode])
 		<-shown
 	}
 	slices.Sort(got)

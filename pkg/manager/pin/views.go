@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
@@ -63,12 +63,12 @@ func viewPod(p *corev1.Pod, kinds []schema.GroupKind) *podView {
 		ips = append(ips, ip.IP)
 	}
 	v.Addresses = strings.Join(ips, ",")
-	v.Sent = intern(informer.Short(p.Annotations[wellknown.AnnotationPinnedNode], informer.MaxName))
+	v.Sent = intern(informer.Short(p.Annotations[kube.AnnotationPinnedNode], informer.MaxName))
 	if v.Window != 0 && isRequired(p, v.Sent) {
 		v.Pinned = v.Sent
 	}
 	if v.Node == "" || v.Node != v.Sent {
-		v.Reason = intern(informer.Cut(p.Annotations[wellknown.AnnotationPinReason], informer.MaxNote))
+		v.Reason = intern(informer.Cut(p.Annotations[kube.AnnotationPinReason], informer.MaxNote))
 	}
 	if v.Node == "" {
 		v.Patience, _, _ = patienceOf(p.Annotations, "")
@@ -160,7 +160,7 @@ func trimNamespace(object any) (any, error) {
 		return object, nil
 	}
 	labels := map[string]string{}
-	for _, key := range []string{wellknown.AnnotationPin, wellknown.AnnotationPinPatience} {
+	for _, key := range []string{kube.AnnotationPin, kube.AnnotationPinPatience} {
 		if value, found := ns.Labels[key]; found {
 			labels[key] = value
 		}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
@@ -37,8 +37,8 @@ func TestPodWithLongTexts(t *testing.T) {
 	for _, node := range []string{"node1", long} {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", GenerateName: long,
 			Labels: map[string]string{"a": long}, Annotations: map[string]string{policy.Annotation: "10m",
-				policy.ReserveAs: "a", wellknown.AnnotationPinnedNode: node, wellknown.AnnotationPinReason: long,
-				wellknown.AnnotationPinPatience: long, policy.ExpectedAddresses: long}},
+				policy.ReserveAs: "a", kube.AnnotationPinnedNode: node, kube.AnnotationPinReason: long,
+				kube.AnnotationPinPatience: long, policy.ExpectedAddresses: long}},
 			Status: corev1.PodStatus{NominatedNodeName: long, Conditions: []corev1.PodCondition{
 				{Type: corev1.PodScheduled, Reason: corev1.PodReasonUnschedulable, Message: long}}}}
 		apply(p, decision{Mode: policy.PinRequire, Node: node})
@@ -147,7 +147,7 @@ func TestTrimNamespace(t *testing.T) {
 		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "u", Labels: labels,
 			Annotations: annotations}}
 	}
-	labels := map[string]string{wellknown.AnnotationPin: "none", wellknown.AnnotationPinPatience: "5s"}
+	labels := map[string]string{kube.AnnotationPin: "none", kube.AnnotationPinPatience: "5s"}
 	all := maps.Clone(labels)
 	all["a"] = "b"
 	got, err := trimNamespace(of(all, map[string]string{"c": "d"}))

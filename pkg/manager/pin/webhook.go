@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/podwebhook"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -128,9 +128,9 @@ func (w *webhook) best(ctx context.Context, namespace string, pod *corev1.Pod, a
 // keepPatience copies the patience of the namespace to a pod that has none, because it must not
 // change while the pod waits.
 func keepPatience(pod *corev1.Pod, namespace map[string]string) {
-	value, found := namespace[wellknown.AnnotationPinPatience]
-	if _, own := pod.Annotations[wellknown.AnnotationPinPatience]; found && !own {
+	value, found := namespace[kube.AnnotationPinPatience]
+	if _, own := pod.Annotations[kube.AnnotationPinPatience]; found && !own {
 		pod.Annotations = maps.Clone(pod.Annotations)
-		pod.Annotations[wellknown.AnnotationPinPatience] = value
+		pod.Annotations[kube.AnnotationPinPatience] = value
 	}
 }

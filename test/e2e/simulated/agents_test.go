@@ -20,7 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
@@ -180,7 +180,7 @@ func (r *rig) addNodes(a *agents, c population, f filled) {
 	}
 	nodes := make([]node, c.nodes)
 	r.each("agents' tokens", c.nodes, func(ctx context.Context, i int) error {
-		p, err := r.client.CoreV1().Pods(wellknown.Namespace).Create(ctx, &corev1.Pod{
+		p, err := r.client.CoreV1().Pods(kube.Namespace).Create(ctx, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "agent-" + nodeName(i)},
 			Spec: corev1.PodSpec{NodeName: nodeName(i), ServiceAccountName: cluster.Agent,
 				Containers: containers("10m", "16Mi")}}, metav1.CreateOptions{})
@@ -188,7 +188,7 @@ func (r *rig) addNodes(a *agents, c population, f filled) {
 			return err
 		}
 		nodes[i].Name, nodes[i].Subnet = nodeName(i), subnet(i, c.nodes)
-		nodes[i].Token, err = r.newToken(wellknown.Namespace, cluster.Agent, p)
+		nodes[i].Token, err = r.newToken(kube.Namespace, cluster.Agent, p)
 		return err
 	})
 	for i := range c.reservations {

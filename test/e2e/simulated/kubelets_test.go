@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
 // How long a pod takes with a slow kubelet, as with a real one: from its binding to ADD, from there
@@ -104,13 +104,13 @@ func (k *kubelets) changed(ctx context.Context, p *corev1.Pod) {
 		k.pods[nameOf(p)] = o
 	}
 	o.pod = p
-	for at, is := range map[*time.Time]bool{&o.pinned: p.Annotations[wellknown.AnnotationPinnedNode] != "",
+	for at, is := range map[*time.Time]bool{&o.pinned: p.Annotations[kube.AnnotationPinnedNode] != "",
 		&o.bound: p.Spec.NodeName != "", &o.running: p.Status.Phase == corev1.PodRunning} {
 		if is && at.IsZero() {
 			*at = now
 		}
 	}
-	if k.agents == nil || p.Spec.NodeName == "" || p.Namespace == wellknown.Namespace {
+	if k.agents == nil || p.Spec.NodeName == "" || p.Namespace == kube.Namespace {
 		return
 	}
 	stop := k.stop[p.UID]
@@ -245,7 +245,7 @@ func describe(p *corev1.Pod) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s node=%q address=%q pin=%q", p.Status.Phase, p.Spec.NodeName, p.Status.PodIP,
-		p.Annotations[wellknown.AnnotationPinReason])
+		p.Annotations[kube.AnnotationPinReason])
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status != corev1.ConditionTrue {
 			fmt.Fprintf(&b, " %s: %s", c.Reason, c.Message)

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -182,7 +182,7 @@ func (r *rig) fill(c population) filled {
 			return nil
 		}
 		p := c.pod(i)
-		p.Labels[wellknown.LabelRetained] = wellknown.Retained // by the webhook
+		p.Labels[kube.LabelRetained] = kube.Retained // by the webhook
 		p.Spec.NodeName = nodeName(i % c.nodes)
 		p, err := r.client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{})
 		if err == nil {

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -109,9 +109,9 @@ type trial struct {
 // after the template is changed can run on any node.
 func statefulSet(mode, name string, spread bool) *appsv1.StatefulSet {
 	labels := map[string]string{"set": name}
-	annotations := map[string]string{policy.Annotation: "60m", wellknown.AnnotationPin: mode}
+	annotations := map[string]string{policy.Annotation: "60m", kube.AnnotationPin: mode}
 	if mode == reference {
-		annotations[wellknown.AnnotationPin] = "none"
+		annotations[kube.AnnotationPin] = "none"
 	}
 	s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: mode, Name: name},
 		Spec: appsv1.StatefulSetSpec{Replicas: new(int32(siblings)),

@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/yaml"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/wellknown"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
@@ -83,7 +83,7 @@ omitStages: [RequestReceived]
 omitManagedFields: true
 rules:
 - level: Metadata
-  userGroups: ["system:serviceaccounts:` + wellknown.Namespace + `"]
+  userGroups: ["system:serviceaccounts:` + kube.Namespace + `"]
 - level: None
 `
 
@@ -184,7 +184,7 @@ func (r *rig) apply(want func(*unstructured.Unstructured) bool) {
 // memory.
 func (r *rig) managerEnv() (env []string) {
 	i := slices.IndexFunc(r.objects, func(o *unstructured.Unstructured) bool {
-		return o.GetKind() == "Deployment" && o.GetName() == wellknown.ManagerName
+		return o.GetKind() == "Deployment" && o.GetName() == kube.ManagerName
 	})
 	var d appsv1.Deployment
 	r.must(runtime.DefaultUnstructuredConverter.FromUnstructured(r.objects[i].Object, &d))
@@ -199,7 +199,7 @@ func (r *rig) managerEnv() (env []string) {
 func (r *rig) control() machine.Client { return r.cluster.Machine(cluster.Control) }
 
 // managerName is the name of a replica, and of its endpoints.
-func managerName(i int) string { return fmt.Sprintf("%s-%d", wellknown.ManagerName, i) }
+func managerName(i int) string { return fmt.Sprintf("%s-%d", kube.ManagerName, i) }
 
 // startManagers starts the replicas of the real manager, with the permissions of its service
 // account, and waits until the API server can call them. They answer no webhook client but the API
@@ -208,7 +208,7 @@ func (r *rig) startManagers() {
 	program, err := r.cluster.Build(r.ctx, cluster.Program{Module: ".", Package: "cmd/leasehold-manager"})
 	r.must(err)
 	began := time.Now()
-	kubeconfig := r.kubeconfig(wellknown.ManagerName, r.token(wellknown.Namespace, wellknown.ManagerName, nil))
+	kubeconfig := r.kubeconfig(kube.ManagerName, r.token(kube.Namespace, kube.ManagerName, nil))
 	env := r.managerEnv()
 	r.manager = func(i int) machine.Start {
 		port := func(flag string, first int) string { return fmt.Sprintf("--%s:%d", flag, first+portsApart*i) }
@@ -239,7 +239,7 @@ func (r *rig) startManager(i int) error {
 
 // serve adds a replica to the endpoints of the manager's Service.
 func (r *rig) serve(i int) {
-	service, err := r.client.CoreV1().Services(wellknown.Namespace).Get(r.ctx, wellknown.ManagerName,
+	service, err := r.client.CoreV1().Services(kube.Namespace).Get(r.ctx, kube.ManagerName,
 		metav1.GetOptions{})
 	r.must(err)
 	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
@@ -251,7 +251,7 @@ func (r *rig) serve(i int) {
 		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name,
 			Port: new(int32(webhookPort + portsApart*i))})
 	}
-	_, err = r.client.DiscoveryV1().EndpointSlices(wellknown.Namespace).Create(r.ctx, slice, metav1.CreateOptions{})
+	_, err = r.client.DiscoveryV1().EndpointSlices(kube.Namespace).Create(r.ctx, slice, metav1.CreateOptions{})
 	r.must(err)
 }
 
@@ -268,7 +268,7 @@ func (r *rig) managerReady(i int) {
 			return fmt.Errorf("/readyz: %s", resp.Status)
 		}
 		c, err := r.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(r.ctx,
-			wellknown.ManagerName, metav1.GetOptions{})
+			kube.ManagerName, metav1.GetOptions{})
 		if err == nil && slices.ContainsFunc(c.Webhooks,
 			func(w admissionregistrationv1.MutatingWebhook) bool { return len(w.ClientConfig.CABundle) == 0 }) {
 			return fmt.Errorf("the webhook configuration has no caBundle")

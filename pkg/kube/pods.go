@@ -1,5 +1,4 @@
-// Package pods contains functions about the state of pods.
-package pods
+package kube
 
 import corev1 "k8s.io/api/core/v1"
 

@@ -1,4 +1,4 @@
-package ordinals
+package kube
 
 import (
 	"encoding/json"
@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestOf(t *testing.T) {
+func TestOrdinalsOf(t *testing.T) {
 	for _, tt := range []struct {
 		spec    string
 		has     []int64
@@ -34,7 +34,7 @@ func TestOf(t *testing.T) {
 		if err := json.Unmarshal([]byte(tt.spec), &spec); err != nil {
 			t.Fatal(err)
 		}
-		s, err := Of(spec, 1)
+		s, err := OrdinalsOf(spec, 1)
 		if (err != nil) != tt.errs {
 			t.Errorf("%s: %v", tt.spec, err)
 		}
@@ -57,11 +57,12 @@ func TestReservedRangesAreLimited(t *testing.T) {
 	for n := range int64(2000) {
 		reserved = append(reserved, 2*n)
 	}
-	s, err := Of(map[string]any{"reserveOrdinals": reserved[:maxReserved]}, 1)
+	s, err := OrdinalsOf(map[string]any{"reserveOrdinals": reserved[:maxReserved]}, 1)
 	if err != nil || len(s.reserved) != maxReserved {
 		t.Errorf("%d ranges, %v", len(s.reserved), err)
 	}
-	if s, err = Of(map[string]any{"reserveOrdinals": reserved}, 1); err == nil || len(s.reserved) != maxReserved {
+	s, err = OrdinalsOf(map[string]any{"reserveOrdinals": reserved}, 1)
+	if err == nil || len(s.reserved) != maxReserved {
 		t.Errorf("%d ranges, %v", len(s.reserved), err)
 	}
 }
@@ -69,7 +70,8 @@ func TestReservedRangesAreLimited(t *testing.T) {
 // TestHasMatchesCounting compares the arithmetic of Has with counting one by one.
 func TestHasMatchesCounting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := Set{Start: rapid.Int64Range(0, 9).Draw(t, "start"), Replicas: rapid.Int64Range(0, 9).Draw(t, "replicas")}
+		s := Ordinals{Start: rapid.Int64Range(0, 9).Draw(t, "start"),
+			Replicas: rapid.Int64Range(0, 9).Draw(t, "replicas")}
 		for range rapid.IntRange(0, 4).Draw(t, "ranges") {
 			first := rapid.Int64Range(0, 20).Draw(t, "first")
 			s.reserved = append(s.reserved, span{first, first + rapid.Int64Range(0, 5).Draw(t, "more")})
@@ -93,21 +95,22 @@ func TestHasMatchesCounting(t *testing.T) {
 	})
 }
 
-// FuzzInName verifies that an ordinal is read only from a name that the workload generates for it.
-func FuzzInName(f *testing.F) {
+// FuzzOrdinalIn verifies that an ordinal is read only from a name that the workload generates for
+// it.
+func FuzzOrdinalIn(f *testing.F) {
 	f.Add("db", "db-0")
 	f.Add("db", "db-00")
 	f.Add("a-1", "a-1-2147483647")
 	f.Add("db", "db-9999999999999999999999")
 	f.Fuzz(func(t *testing.T, workload, pod string) {
-		if n, ok := InName(workload, pod); ok && fmt.Sprintf("%s-%d", workload, n) != pod {
+		if n, ok := OrdinalIn(workload, pod); ok && fmt.Sprintf("%s-%d", workload, n) != pod {
 			t.Errorf("%q of %q is %d", pod, workload, n)
 		}
 	})
 }
 
-// FuzzOf verifies that any spec is read in bounded time, and to a set that Has accepts.
-func FuzzOf(f *testing.F) {
+// FuzzOrdinalsOf verifies that any spec is read in bounded time, and to a set that Has accepts.
+func FuzzOrdinalsOf(f *testing.F) {
 	f.Add([]byte(`{"replicas":3,"reserveOrdinals":[1,"3-4"]}`), int64(3))
 	f.Add([]byte(`{"replicas":1,"reserveOrdinals":["0-2147483647"],"ordinals":{"start":2147483647}}`), int64(1)<<62)
 	f.Fuzz(func(t *testing.T, raw []byte, n int64) {
@@ -115,7 +118,7 @@ func FuzzOf(f *testing.F) {
 		if json.Unmarshal(raw, &spec) != nil {
 			return
 		}
-		if s, _ := Of(spec, 1); s.Has(n) && (s.Replicas <= 0 || n < s.Start) {
+		if s, _ := OrdinalsOf(spec, 1); s.Has(n) && (s.Replicas <= 0 || n < s.Start) {
 			t.Errorf("%s has %d", raw, n)
 		}
 	})

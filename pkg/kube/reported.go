@@ -1,5 +1,4 @@
-// Package once remembers what was reported, so that the same thing is not reported again.
-package once
+package kube
 
 import (
 	"hash/maphash"
@@ -8,17 +7,18 @@ import (
 )
 
 const (
-	// life is how long a key stays in a Set after the last call of First with that key, at least.
-	// It stays for less than twice as long, as the Events about it do.
+	// life is how long a key stays in the set after the last call of First with that key, at
+	// least. It stays for less than twice as long, as the Events about it do.
 	life = time.Hour
-	// maxKeys is the number of new keys after which those of the time before leave a Set, so that a
-	// report may be repeated. A Set has at most twice as many.
+	// maxKeys is the number of new keys after which those of the time before leave it, so
+	// that a report may be repeated. A Reported has at most twice as many.
 	maxKeys = 5000
 )
 
-// Set is a set of the keys of things that were reported. It keeps a hash of each key: keys may have
-// text that users write. The zero value is an empty set. A Set is safe for concurrent use.
-type Set struct {
+// Reported is a set of the keys of things that were reported. It keeps a hash of each key: keys may
+// have text that users write. The zero value is an empty set. A Reported is safe for concurrent
+// use.
+type Reported struct {
 	mu           sync.Mutex
 	seed         maphash.Seed
 	began        time.Time // of the keys in recent
@@ -27,7 +27,7 @@ type Set struct {
 
 // First adds the key to the set, and reports whether the key was not in the set before. If the key
 // was in the set, its life begins again at now.
-func (s *Set) First(key string, now time.Time) bool {
+func (s *Reported) First(key string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.recent == nil {

@@ -1,6 +1,4 @@
-// Package ordinals computes which pods a workload with numbered pods has. Such a workload, for
-// example a StatefulSet, names its pods <workload>-<ordinal>, with ordinals from a start number on.
-package ordinals
+package kube
 
 import (
 	"cmp"
@@ -13,34 +11,35 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Kinds are the workloads with numbered pods that are supported without configuration: the
+// StatefulSets are the workloads with numbered pods that are supported without configuration: the
 // StatefulSets of Kubernetes and of OpenKruise. The version is the one to read.
-var Kinds = []schema.GroupVersionKind{
+var StatefulSets = []schema.GroupVersionKind{
 	{Group: "apps", Version: "v1", Kind: "StatefulSet"},
 	{Group: "apps.kruise.io", Version: "v1beta1", Kind: "StatefulSet"},
 }
 
-// Set contains the ordinals of a workload's pods. They are the first Replicas ordinals from Start
-// on, without the reserved ones. The zero value is empty.
-type Set struct {
+// Ordinals are those of the pods of a workload with numbered pods, for example a StatefulSet, which
+// names its pods <workload>-<ordinal>. They are the first Replicas ordinals from Start on, without
+// the reserved ones. The zero value is empty.
+type Ordinals struct {
 	Start, Replicas int64
 	reserved        []span // sorted and disjoint, see merge
 }
 
-// maxReserved is how many separate ranges of reserved ordinals a Set has, at most.
+// maxReserved is how many separate ranges of reserved ordinals Ordinals have, at most.
 const maxReserved = 1024
 
 // span contains the ordinals from First to Last, inclusive.
 type span struct{ First, Last int64 }
 
-// Of returns the ordinals that the spec of a workload requests. spec is decoded from JSON. Of reads
-// replicas, or uses defaultReplicas if replicas is missing. It also reads ordinals.start
-// (Kubernetes) and reserveOrdinals (OpenKruise), a list of numbers and of strings such as "3" or
-// "3-5". If a part of reserveOrdinals is invalid, Of ignores that part, and returns an error
-// together with the set of the valid parts.
-func Of(spec map[string]any, defaultReplicas int64) (Set, error) {
+// OrdinalsOf returns the ordinals that the spec of a workload requests. spec is decoded from JSON.
+// OrdinalsOf reads replicas, or uses defaultReplicas if replicas is missing. It also reads
+// ordinals.start (Kubernetes) and reserveOrdinals (OpenKruise), a list of numbers and of strings
+// such as "3" or "3-5". If a part of reserveOrdinals is invalid, OrdinalsOf ignores that part, and
+// returns an error together with the set of the valid parts.
+func OrdinalsOf(spec map[string]any, defaultReplicas int64) (Ordinals, error) {
 	ordinals, _ := spec["ordinals"].(map[string]any)
-	s := Set{Start: max(number(ordinals["start"], 0), 0), Replicas: number(spec["replicas"], defaultReplicas)}
+	s := Ordinals{Start: max(number(ordinals["start"], 0), 0), Replicas: number(spec["replicas"], defaultReplicas)}
 	var err error
 	list, isList := spec["reserveOrdinals"].([]any)
 	if !isList && spec["reserveOrdinals"] != nil {
@@ -78,7 +77,7 @@ func number(v any, defaultValue int64) int64 {
 }
 
 // Has reports whether the workload should have a pod with ordinal n.
-func (s Set) Has(n int64) bool {
+func (s Ordinals) Has(n int64) bool {
 	if n < s.Start {
 		return false
 	}
@@ -133,19 +132,19 @@ func parse(s string) (int64, bool) {
 	return int64(n), err == nil
 }
 
-// InName returns the ordinal in the name of a pod. It reports false if the workload would not
+// OrdinalIn returns the ordinal in the name of a pod. It reports false if the workload would not
 // create a pod of that name, for example because the ordinal has leading zeros.
-func InName(workload, pod string) (int64, bool) {
+func OrdinalIn(workload, pod string) (int64, bool) {
 	digits, ok := strings.CutPrefix(pod, workload+"-")
 	if !ok {
 		return 0, false
 	}
-	return Parse(digits)
+	return ParseOrdinal(digits)
 }
 
-// Parse parses the ordinal at the end of a pod's name. It reports false for anything but a decimal
-// number without leading zeros, at most math.MaxInt32.
-func Parse(digits string) (int64, bool) {
+// ParseOrdinal parses the ordinal at the end of a pod's name. It reports false for anything but a
+// decimal number without leading zeros, at most math.MaxInt32.
+func ParseOrdinal(digits string) (int64, bool) {
 	n, ok := parse(digits)
 	return n, ok && strconv.FormatInt(n, 10) == digits
 }

@@ -1,4 +1,4 @@
-package once
+package kube
 
 import (
 	"fmt"
@@ -19,7 +19,7 @@ func TestFirst(t *testing.T) {
 		{[]time.Duration{0, 2 * life}, "[true true]"},
 		{[]time.Duration{0, life - 1, 3 * life}, "[true false true]"},
 	} {
-		var s Set
+		var s Reported
 		var got []bool
 		for _, at := range tt.at {
 			got = append(got, s.First("a", began.Add(at)))
@@ -35,7 +35,7 @@ func TestFirst(t *testing.T) {
 
 // TestManyKeys adds more keys at one time than a set has.
 func TestManyKeys(t *testing.T) {
-	var s Set
+	var s Reported
 	for n := range 3 * maxKeys {
 		if !s.First(fmt.Sprint(n), time.Time{}) {
 			t.Fatalf("%d was in the set", n)
@@ -55,7 +55,7 @@ func TestManyKeys(t *testing.T) {
 // TestLongKeys adds keys that are as long as a user can make them by annotations.
 func TestLongKeys(t *testing.T) {
 	const count, size = 1000, 64 << 10
-	var s Set
+	var s Reported
 	before := heap()
 	for n := range count {
 		s.First(fmt.Sprint(n, strings.Repeat("x", size)), time.Time{})

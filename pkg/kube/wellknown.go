@@ -1,7 +1,8 @@
-// Package wellknown defines the annotations and labels that leasehold sets on
-// Kubernetes objects of other projects, and the names of its own objects. The annotation that asks
+// Package kube has what the agent and the manager know of Kubernetes' objects: the annotations and
+// labels that leasehold sets on those of other projects, the names of its own, which pods a
+// workload with numbered pods has, and what was reported of them already. The annotation that asks
 // for a retention window is in pkg/policy; the labels of an IPReservation are in its API package.
-package wellknown
+package kube
 
 const (
 	// AnnotationPin chooses the mode of a pod's pin: require, prefer or none. A namespace sets the
