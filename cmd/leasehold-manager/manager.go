@@ -28,7 +28,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -48,12 +48,12 @@ func run(ctx context.Context, o options, version string) error {
 	// No limit in the client: the API server has its own, and the writers limit themselves.
 	config.QPS = -1
 
-	certOptions := certs.Options{
+	certOptions := control.CertificateOptions{
 		Secret:  types.NamespacedName{Namespace: o.namespace, Name: kube.ManagerName},
 		Service: kube.ManagerName,
 		Dir:     o.certDir,
 	}
-	certificate := certs.New(certOptions.Dir)
+	certificate := control.NewCertificate(certOptions.Dir)
 	mgr, err := newManager(config, o, certOptions, certificate, log)
 	if err != nil {
 		return err
@@ -85,8 +85,10 @@ func run(ctx context.Context, o options, version string) error {
 	return mgr.Start(ctx)
 }
 
-func newManager(config *rest.Config, o options, certOptions certs.Options, certificate *certs.Certificate,
-	log logr.Logger) (*servingManager, error) {
+func newManager(
+	config *rest.Config, o options, certOptions control.CertificateOptions, certificate *control.Certificate,
+	log logr.Logger,
+) (*servingManager, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ipam.AddToScheme} {
 		if err := add(scheme); err != nil {

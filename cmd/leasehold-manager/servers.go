@@ -20,7 +20,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/httpserver"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/kube/metricsauth"
-	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // maxWebhookConns is the maximum number of open connections of the webhooks. An API server uses one
@@ -46,7 +46,7 @@ func (m *servingManager) AddReadyzCheck(name string, check healthz.Checker) erro
 }
 
 // addServers adds the servers of metrics, /healthz and /readyz.
-func (m *servingManager) addServers(o options, certificate *certs.Certificate) error {
+func (m *servingManager) addServers(o options, certificate *control.Certificate) error {
 	scrapes, err := metricsHandler(o, m.GetConfig(), m.GetLogger())
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/httpserver"
-	"github.com/leasehold-cni/leasehold/pkg/manager/certs"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
@@ -37,7 +37,7 @@ func freePort(t *testing.T) int {
 }
 
 // newTestManager returns the manager of a command line, with its options. It has no features.
-func newTestManager(t *testing.T, args ...string) (*servingManager, options, *certs.Certificate) {
+func newTestManager(t *testing.T, args ...string) (*servingManager, options, *control.Certificate) {
 	t.Helper()
 	o, code, _, stderr := parse(append(args, "--leader-elect=false")...)
 	if code != 0 {
@@ -49,8 +49,8 @@ func newTestManager(t *testing.T, args ...string) (*servingManager, options, *ce
 	}
 	api := fakeapi.NewCluster(t, core("Node", "nodes", false), core("Namespace", "namespaces", false),
 		core("Secret", "secrets", true))
-	certificate := certs.New(t.TempDir())
-	mgr, err := newManager(api.Config, *o, certs.Options{}, certificate, logr.Discard())
+	certificate := control.NewCertificate(t.TempDir())
+	mgr, err := newManager(api.Config, *o, control.CertificateOptions{}, certificate, logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -301,7 +301,7 @@ func TestBreach(t *testing.T) {
 		{"policy uses lease", "pkg/policy", "pkg/lease", true},
 		{"a program", "cmd/leasectl", "pkg/cli", true},
 		{"publishing uses the agent's types", "pkg/agent/publish", "pkg/agent", true},
-		{"within the manager", "pkg/manager/pin", "pkg/manager/podwebhook", true},
+		{"within the manager", "pkg/manager/pin", "pkg/manager/control", true},
 		{"the manager uses the agent", "pkg/manager/pin", "pkg/agent/podcache", false},
 		{"the agent uses the manager", "pkg/agent/publish", "pkg/manager/pin", false},
 		{"pkg/kube uses the manager", "pkg/kube", "pkg/manager/pin", false},

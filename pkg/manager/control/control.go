@@ -1,4 +1,5 @@
-// Package control has what the controllers of the manager share.
+// Package control has what the parts of the manager share: controllers, mutating webhooks for pods
+// that never reject a pod, and the serving certificate of the webhooks.
 package control
 
 import (

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/manager/podwebhook"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // podWebhook is the mutating webhook for pods. If a lookup fails, the pod is admitted without its
@@ -25,7 +25,7 @@ type podWebhook struct {
 	log  logr.Logger
 }
 
-func (w *podWebhook) handler() admission.Handler { return podwebhook.Pods(w.log, w.change) }
+func (w *podWebhook) handler() admission.Handler { return control.PodWebhook(w.log, w.change) }
 
 // change modifies a pod. It never returns an error, so that the pod also gets what Reset changed.
 func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev1.Pod) error {

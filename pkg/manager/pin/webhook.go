@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/manager/podwebhook"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
@@ -36,7 +36,7 @@ type webhook struct {
 }
 
 // handler returns the handler of admission requests. It admits every pod, also after an error.
-func (w *webhook) handler() admission.Handler { return podwebhook.Pods(w.log, w.pin) }
+func (w *webhook) handler() admission.Handler { return control.PodWebhook(w.log, w.pin) }
 
 // pin modifies a pod that is being created. Without retention, or if another webhook has set
 // spec.nodeName since an earlier call, only what the earlier call has written is removed.

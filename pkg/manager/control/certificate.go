@@ -1,8 +1,4 @@
-// Package certs provides the serving certificate of the webhooks. cert-controller creates a CA and
-// a certificate, rotates both, keeps them in a Secret and writes the CA bundle into the webhook
-// configurations. The server reads the certificate from a watch of that Secret rather than from a
-// volume, so that every replica serves a new one within moments.
-package certs
+package control
 
 import (
 	"context"
@@ -29,18 +25,18 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
-// Options names the API objects and the directory that have to do with the certificate.
-type Options struct {
+// CertificateOptions names the API objects and the directory that have to do with the certificate.
+type CertificateOptions struct {
 	Secret  types.NamespacedName // must exist; may have no data
 	Service string               // name of the webhooks' Service, which is in the namespace of the Secret
 	Dir     string               // a writable directory for the certificate; the private key is not written
 }
 
 // DNSName returns the DNS name under which the API server calls the Service.
-func (o Options) DNSName() string { return o.Service + "." + o.Secret.Namespace + ".svc" }
+func (o CertificateOptions) DNSName() string { return o.Service + "." + o.Secret.Namespace + ".svc" }
 
 // CacheOptions restricts the manager's cache of Secrets to the Secret of the certificate.
-func (o Options) CacheOptions() cache.ByObject {
+func (o CertificateOptions) CacheOptions() cache.ByObject {
 	return cache.ByObject{
 		Namespaces: map[string]cache.Config{o.Secret.Namespace: {}},
 		Field:      fields.OneTermEqualSelector("metadata.name", o.Secret.Name),
@@ -56,9 +52,9 @@ type Certificate struct {
 	ready   chan struct{}
 }
 
-// New returns a Certificate that has no certificate yet. Add adds the controllers that provide one.
-// dir is Options.Dir.
-func New(dir string) *Certificate {
+// NewCertificate returns a Certificate that has no certificate yet. Add adds the controllers that
+// provide one. dir is CertificateOptions.Dir.
+func NewCertificate(dir string) *Certificate {
 	return &Certificate{dir: dir, ready: make(chan struct{}), expires: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "leasehold_webhook_certificate_expiration_timestamp_seconds",
 		Help: "When the certificate of the webhooks expires. 0 while there is none.",
@@ -99,7 +95,7 @@ func (c *Certificate) Ready(*http.Request) error {
 // Add adds the controllers that create, rotate and watch the certificate to the manager. They run
 // in every replica, without leader election: if two replicas write to the Secret at the same time,
 // the API server rejects one of the writes.
-func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o Options) error {
+func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o CertificateOptions) error {
 	c.log = mgr.GetLogger().WithName("certs")
 	secrets, err := mgr.GetCache().GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
 	if err != nil {

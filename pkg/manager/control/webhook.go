@@ -1,5 +1,4 @@
-// Package podwebhook implements mutating webhooks for pods that never reject a pod.
-package podwebhook
+package control
 
 import (
 	"context"
@@ -16,16 +15,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
-// Pods returns a mutating webhook for pods that calls change to modify each pod. The patch contains
-// only the modifications of the pod's labels, annotations, node selector and affinity. Other
-// modifications are dropped. change must take the namespace from the request, because the namespace
-// might not be set in the pod yet.
+// PodWebhook returns a mutating webhook for pods that calls change to modify each pod. The patch
+// contains only the modifications of the pod's labels, annotations, node selector and affinity.
+// Other modifications are dropped. change must take the namespace from the request, because the
+// namespace might not be set in the pod yet.
 //
 // The pod is admitted unchanged if change fails or panics, if the pod cannot be decoded, or if it
 // would have more annotations than the API server accepts. In these cases the webhook does not
 // answer with an error, because the API server would then reject the pod: the failure policy Ignore
 // applies only to calls that fail, not to answers.
-func Pods(
+func PodWebhook(
 	log logr.Logger, change func(ctx context.Context, req admission.Request, pod *corev1.Pod) error,
 ) admission.Handler {
 	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) (response admission.Response) {

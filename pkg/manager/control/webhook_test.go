@@ -1,4 +1,4 @@
-package podwebhook
+package control
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 // handle serves one request through controller-runtime, as if the API server had sent it.
 func handle(object string, change func(*corev1.Pod) error) admission.Response {
-	hook := admission.Webhook{Handler: Pods(logr.Discard(), func(_ context.Context, _ admission.Request,
+	hook := admission.Webhook{Handler: PodWebhook(logr.Discard(), func(_ context.Context, _ admission.Request,
 		p *corev1.Pod) error {
 		return change(p)
 	})}

@@ -1,4 +1,4 @@
-package certs
+package control
 
 import (
 	"crypto/tls"
@@ -52,7 +52,7 @@ func dial(t *testing.T, c *Certificate, client *tls.Config) error {
 }
 
 func TestServesTheNewestCertificate(t *testing.T) {
-	c := New(t.TempDir())
+	c := NewCertificate(t.TempDir())
 	if err := dial(t, c, &tls.Config{InsecureSkipVerify: true}); err == nil {
 		t.Error("handshake without a certificate succeeded")
 	}
