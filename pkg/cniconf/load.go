@@ -214,16 +214,3 @@ func (f *File) addSeparate() {
 		f.Plugins = append(f.Plugins, plugin(single.Bytes, path, ""))
 	}
 }
-
-// Problem returns why the runtime cannot use any configuration, nil if it can.
-func (c Conf) Problem() error {
-	switch {
-	case c.Unread != nil:
-		return c.Unread
-	case c.Rejected >= 0:
-		return fmt.Errorf("%s: %w", c.Files[c.Rejected].Path, c.Files[c.Rejected].Invalid)
-	case len(c.Loaded) == 0:
-		return fmt.Errorf("%s has no CNI configuration", c.Dir)
-	}
-	return nil
-}
