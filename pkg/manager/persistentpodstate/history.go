@@ -1,10 +1,7 @@
 package persistentpodstate
 
 import (
-	"cmp"
 	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -191,28 +188,15 @@ func podViewOf(pod *corev1.Pod, kinds kindList, named func(targetKey) []string) 
 // maxRecorded is how many bytes of annotations are recorded of a pod, at most.
 const maxRecorded = 4 << 10
 
-// keptAnnotations returns the annotations of a pod that may be recorded. These are the named ones,
-// and of the others, which a PersistentPodState may name later, the shortest, with at most
-// maxRecorded bytes together. tooLong reports whether the named ones are longer than that: then
-// none of them is recorded.
+// keptAnnotations returns the annotations of a pod that may be recorded: all of them if they have
+// at most maxRecorded bytes, because a PersistentPodState may name others later, and otherwise the
+// named ones. tooLong reports whether these are longer than that: then none of them is recorded.
 func keptAnnotations(all map[string]string, named []string) (kept map[string]string, tooLong bool) {
-	kept = pick(all, named)
-	if bytesIn(kept) > maxRecorded {
-		return nil, true
+	if bytesIn(all) <= maxRecorded {
+		return all, false
 	}
-	others, left := maps.Clone(all), maxRecorded-bytesIn(kept)
-	maps.DeleteFunc(others, func(key, _ string) bool { return has(kept, key) })
-	size := func(key string) int { return len(key) + len(all[key]) }
-	for _, key := range slices.SortedFunc(maps.Keys(others), func(a, b string) int {
-		return cmp.Or(size(a)-size(b), strings.Compare(a, b))
-	}) {
-		if left -= size(key); left < 0 {
-			break
-		}
-		if kept == nil {
-			kept = map[string]string{}
-		}
-		kept[key] = all[key]
+	if kept = pick(all, named); bytesIn(kept) > maxRecorded {
+		return nil, true
 	}
 	return kept, false
 }

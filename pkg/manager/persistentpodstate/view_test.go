@@ -252,7 +252,7 @@ func TestWorkloadWithoutReplicasHasAnyOrdinal(t *testing.T) {
 }
 
 // TestKeptAnnotations has views of pods with the annotations that the PersistentPodStates of their
-// workload name, and with the shortest of the others.
+// workload name, and with the others if they are short.
 func TestKeptAnnotations(t *testing.T) {
 	long := strings.Repeat("x", maxRecorded-10)
 	for _, c := range []struct {
@@ -264,8 +264,9 @@ func TestKeptAnnotations(t *testing.T) {
 	}{
 		{"none", nil, []string{"a"}, "", false},
 		{"all", map[string]string{"a": "1", "b": "2"}, nil, "a b", false},
-		{"not the long one", map[string]string{"a": "1", "b": long, "c": "0123456789", "d": "4"}, nil, "a c d", false},
-		{"the named one first", map[string]string{"a": "1", "b": long, "c": "0123456789"}, []string{"b"}, "a b", false},
+		{"none of long ones", map[string]string{"a": "1", "b": long, "c": "0123456789", "d": "4"}, nil, "", false},
+		{"the named one of long ones", map[string]string{"a": "1", "b": long, "c": "0123456789"}, []string{"b"}, "b",
+			false},
 		{"named ones that are too long", map[string]string{"a": "1", "b": long, "c": "0123456789"}, []string{"b", "c"},
 			"", true},
 	} {
