@@ -251,15 +251,6 @@ func TestADelOrACheckMayComeFirst(t *testing.T) {
 	w.same("files", w.files(), "10.0.0.3=others")
 }
 
-// A first DEL that knows nothing but the network frees the address for good.
-func TestAFirstDelTakesTheFileToo(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.hostLocal("10.0.0.2", "theirs")
-	w.del("theirs")
-	w.same("files", w.files(), "")
-	w.same("free", w.add(ask{container: "x", requested: "10.0.0.2"}), "10.0.0.2")
-}
-
 func TestADamagedHeadPageIsReconciledWithTheFiles(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})

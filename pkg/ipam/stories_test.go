@@ -394,17 +394,6 @@ func TestAReboot(t *testing.T) {
 	w.same("late", w.add(ask{pod: "x", container: "d3"}), "10.0.0.4")
 }
 
-func TestAHoldEndsAlthoughTheClockOfANewBootIsBehind(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.stop("c1")
-	w.reboot()
-	w.now.Wall = w.now.Wall.Add(-30 * 24 * time.Hour)
-	w.refused(ask{pod: "x", container: "c2"}, ErrExhausted)
-	w.after(hour)
-	w.same("over", w.add(ask{pod: "x", container: "c2"}), "10.0.0.2")
-}
-
 // Nobody collects but the plugin: no agent, no DEL.
 func TestAFullPoolLooksForTheDead(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")

@@ -202,15 +202,6 @@ func TestAReleaseOfTheFuture(t *testing.T) {
 	w.same("it began again once", w.add(ask{pod: "x", container: "x"}), "10.0.0.3")
 }
 
-// A machine sleeps: CLOCK_BOOTTIME goes on, and so do windows.
-func TestTheMachineSleeps(t *testing.T) {
-	w := kept(t, hour)
-	w.after(59 * time.Minute)
-	w.isKept("asleep for less than the window")
-	w.after(8 * hour)
-	w.isOver("asleep for longer")
-}
-
 // A year without a boot.
 func TestAYearOfUptime(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")

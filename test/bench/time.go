@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -60,7 +59,6 @@ func (b *bench) time() {
 			ms(percentile(s.took, 10)), than, by, ms(percentile(s.cpu, 10)), percentile(s.faults, 50),
 			percentile(s.switches, 50), s.calls, s.threads, s.syncs)
 	}
-	out.WriteString(b.inits())
 	fmt.Print("\n", out.String())
 }
 
@@ -188,46 +186,3 @@ func (s *step) trace(b *bench) {
 }
 
 var systemCall = regexp.MustCompile(`^[0-9]+ +([a-z0-9_]+)\(`)
-
-// inits returns a table of the packages whose initialization takes longest.
-func (b *bench) inits() string {
-	type initialization struct {
-		name          string
-		took          []float64
-		allocs, bytes string
-	}
-	byName := map[string]*initialization{}
-	c := b.contender("leasehold", 0)
-	for range b.rounds(50) {
-		cmd := c.command("VERSION", "v", "")
-		var stderr bytes.Buffer
-		cmd.Env, cmd.Stderr = append(cmd.Env, "GODEBUG=inittrace=1"), &stderr
-		c.failed(cmd, cmd.Run())
-		for _, m := range inited.FindAllStringSubmatch(stderr.String(), -1) {
-			took, err := strconv.ParseFloat(m[2], 64)
-			b.check(err)
-			if byName[m[1]] == nil {
-				byName[m[1]] = &initialization{name: m[1]}
-			}
-			i := byName[m[1]]
-			i.took, i.bytes, i.allocs = append(i.took, took), m[3], m[4]
-		}
-	}
-	median := func(i *initialization) float64 { slices.Sort(i.took); return i.took[len(i.took)/2] }
-	var list []*initialization
-	total := 0.0
-	for _, i := range byName {
-		list = append(list, i)
-		total += median(i)
-	}
-	slices.SortFunc(list, func(x, y *initialization) int { return int(1e6 * (median(y) - median(x))) })
-	var out strings.Builder
-	fmt.Fprintf(&out, "\nInitialization of %d packages takes %.2f ms (`GODEBUG=inittrace=1`, which takes time too). "+
-		"The longest:\n\n| package | ms | bytes | allocations |\n|---|---|---|---|\n", len(list), total)
-	for _, i := range list[:min(8, len(list))] {
-		fmt.Fprintf(&out, "| %s | %.3f | %s | %s |\n", i.name, median(i), i.bytes, i.allocs)
-	}
-	return out.String()
-}
-
-var inited = regexp.MustCompile(`(?m)^init (\S+) @\S+ ms, (\S+) ms clock, (\d+) bytes, (\d+) allocs$`)
