@@ -207,11 +207,6 @@ func (t *Test) AgentMetrics(n *cluster.Node) inspect.Metrics {
 	return t.metrics(t.Agent(n), agentMetrics)
 }
 
-// ManagerMetrics reads the metrics of one manager.
-func (t *Test) ManagerMetrics(manager corev1.Pod) inspect.Metrics {
-	return t.metrics(manager, managerMetrics)
-}
-
 func (t *Test) metrics(pod corev1.Pod, port string) inspect.Metrics {
 	m, err := scrape(t.Ctx, t.Client, pod, port)
 	t.Must(err)
@@ -225,31 +220,6 @@ func scrape(ctx context.Context, client *kubernetes.Clientset, pod corev1.Pod, p
 		return nil, err
 	}
 	return inspect.ReadMetrics(bytes.NewReader(data))
-}
-
-// Logs returns what a pod's container has logged since a moment.
-func (t *Test) Logs(pod corev1.Pod, container string, since time.Time) string {
-	from := metav1.NewTime(since)
-	data, err := t.Client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name,
-		&corev1.PodLogOptions{Container: container, SinceTime: &from}).DoRaw(t.Ctx)
-	t.Must(err)
-	return string(data)
-}
-
-// Logged waits until a pod's container has logged a line with all these words since a moment, and
-// returns the line.
-func (t *Test) Logged(pod corev1.Pod, container string, since time.Time, words ...string) string {
-	var found string
-	t.Eventually(time.Minute, fmt.Sprintf("%s says %q", pod.Name, words), func() error {
-		for line := range strings.Lines(t.Logs(pod, container, since)) {
-			if containsAll(line, words) {
-				found = strings.TrimSpace(line)
-				return nil
-			}
-		}
-		return errors.New("it does not")
-	})
-	return found
 }
 
 func containsAll(text string, words []string) bool {
