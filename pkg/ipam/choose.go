@@ -191,39 +191,50 @@ func (a *assignment) fresh(set pool.Set, addr netip.Addr, gone *lease.Lease) (pi
 	return pick{next: next, event: store.EventBound, gone: gone, moves: true}, err
 }
 
-// chooseFresh picks the next free address of a set. If there is none, it frees addresses
-// (collectPool), and then takes one whose hold yields. It returns ErrExhausted if that fails, too.
+// chooseFresh picks the next free address of a set. If there is none, it frees addresses: those of
+// holds that are over and of dead holders. Then it takes one whose hold yields. It returns
+// ErrExhausted if that fails, too.
 func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	if addr, ok, err := a.next(set); ok || err != nil {
 		return a.freshOr(set, addr, err)
 	}
-	if err := a.collectPool(set); err != nil {
+	in := a.holdsIn(set)
+	if err := a.Expire(in.held); err != nil {
+		return pick{}, err
+	}
+	scanned, err := a.collectPool()
+	if err != nil {
 		return pick{}, err
 	}
 	if addr, ok, err := a.next(set); ok || err != nil {
 		return a.freshOr(set, addr, err)
 	}
-	leases := a.inSet(set)
-	if p, ok, err := a.takeHold(set, leases); ok || err != nil {
+	if scanned || slices.ContainsFunc(in.held, func(l lease.Lease) bool { return l.Lapsed(a.Now) }) {
+		in = a.holdsIn(set)
+	}
+	if p, ok, err := a.takeHold(set, in.held); ok || err != nil {
 		return p, err
 	}
-	if !a.Repaired {
-		if err := a.unreadable(); err != nil {
-			return pick{}, err
-		}
+	if in.damaged != nil && !a.Repaired {
+		return pick{}, in.damaged // the call makes another attempt: the address may be free
 	}
-	return pick{}, a.exhausted(set, leases)
+	return pick{}, a.exhausted(set, in)
 }
 
-// unreadable returns ErrDamaged if a record of the pool cannot be read, so that it is repaired and
-// the call makes another attempt: the address of the record may be free.
-func (a *assignment) unreadable() (err error) {
-	a.Tx.Damaged(func(p lease.Pool, addr netip.Addr) {
-		if p == a.req.Pool {
-			err = fmt.Errorf("%s of network %s: %w", addr, p.Network, store.ErrDamaged)
-		}
-	})
-	return err
+// inUse are the leases of a range set, which are read once for all that is done when it is full.
+type inUse struct {
+	held    []lease.Lease
+	bound   int
+	damaged error // a record cannot be read
+}
+
+func (a *assignment) holdsIn(set pool.Set) (in inUse) {
+	usable := pool.Index(set)
+	for _, r := range set {
+		held, bound, err := a.Tx.HoldsIn(a.req.Pool, r.Start, r.End, usable)
+		in.held, in.bound, in.damaged = append(in.held, held...), in.bound+bound, cmp.Or(in.damaged, err)
+	}
+	return in
 }
 
 func (a *assignment) freshOr(set pool.Set, addr netip.Addr, err error) (pick, error) {
@@ -253,45 +264,30 @@ func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
 	}
 }
 
-// inSet returns the leases of a range set.
-func (a *assignment) inSet(set pool.Set) []lease.Lease {
-	var out []lease.Lease
-	for _, r := range set {
-		out = append(out, a.Tx.InRange(a.req.Pool, r.Start, r.End)...)
-	}
-	usable := pool.Index(set)
-	return slices.DeleteFunc(out, func(l lease.Lease) bool { return !usable(l.Address) })
-}
-
 // lookEvery is the shortest time between two looks at a pool because it is full: each lists
 // host-local's directory, and scans all processes.
 const lookEvery = 5 * time.Second
 
-// collectPool ends the holds of a range set that are over. At most once every lookEvery it also
-// releases, in the whole pool, the leases whose DEL host-local has served and those of dead
-// holders, because the other range sets of this call or of another configuration may be full as
-// well. The pod's own former leases are left for it to take over.
-func (a *assignment) collectPool(set pool.Set) error {
-	if err := a.Expire(a.inSet(set)); err != nil {
-		return err
-	}
+// collectPool releases, at most once every lookEvery, the leases of the whole pool whose DEL
+// host-local has served and those of dead holders, because the other range sets of this call or of
+// another configuration may be full as well. The pod's own former leases are left for it to take
+// over.
+func (a *assignment) collectPool() (scanned bool, err error) {
 	last := a.Tx.LastFullScan(a.req.Pool)
 	if !last.IsZero() && last.BootID == a.Now.BootID && a.Now.Since(last) < lookEvery {
-		return nil
+		return false, nil
 	}
-	for _, step := range []func([]lease.Lease) error{a.SettleUnfiled, a.orphanDead} {
-		if err := step(a.othersInPool()); err != nil {
-			return err
-		}
-	}
-	return a.Tx.SetLastFullScan(a.req.Pool, a.Now)
-}
-
-// othersInPool returns the leases of the pool, without the pod's own former ones.
-func (a *assignment) othersInPool() []lease.Lease {
-	return slices.DeleteFunc(a.Tx.InPool(a.req.Pool), func(l lease.Lease) bool {
+	others := slices.DeleteFunc(a.Tx.InPool(a.req.Pool), func(l lease.Lease) bool {
 		return slices.ContainsFunc(a.former, func(f lease.Lease) bool { return f.Address == l.Address })
 	})
+	filed, err := a.SettleUnfiled(others)
+	if err == nil {
+		err = a.orphanDead(filed)
+	}
+	if err == nil {
+		err = a.Tx.SetLastFullScan(a.req.Pool, a.Now)
+	}
+	return true, err
 }
 
 // orphanDead releases those of the leases whose holders are proven dead.
@@ -317,8 +313,7 @@ func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {
 // takeHold picks the address of a hold that yields because the range set is exhausted: the oldest
 // soft one; if there is none, the firm one with the earliest end of those that the policy
 // onExhaustion allows. It reports whether there is one.
-func (a *assignment) takeHold(set pool.Set, leases []lease.Lease) (p pick, found bool, err error) {
-	held := slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool { return l.State != lease.Held })
+func (a *assignment) takeHold(set pool.Set, held []lease.Lease) (p pick, found bool, err error) {
 	older := func(x, y lease.Lease) int { return cmp.Compare(a.Now.Since(y.ReleasedAt), a.Now.Since(x.ReleasedAt)) }
 	slices.SortFunc(held, func(x, y lease.Lease) int {
 		switch {
@@ -383,19 +378,16 @@ func (a *assignment) standing(l lease.Lease) string {
 }
 
 // exhausted returns ErrExhausted, with the counts of the range set and the end of the next hold.
-func (a *assignment) exhausted(set pool.Set, leases []lease.Lease) error {
-	var bound, firm, soft int
+func (a *assignment) exhausted(set pool.Set, in inUse) error {
+	var firm, soft int
 	var first lease.Lease
-	for _, l := range leases {
-		switch {
-		case l.State == lease.Bound:
-			bound++
-		case l.Firm:
+	for _, l := range in.held {
+		if l.Firm {
 			firm++
-		default:
+		} else {
 			soft++
 		}
-		if l.State == lease.Held && (first.State == lease.None || l.Remaining(a.Now) < first.Remaining(a.Now)) {
+		if first.State == lease.None || l.Remaining(a.Now) < first.Remaining(a.Now) {
 			first = l
 		}
 	}
@@ -406,6 +398,6 @@ func (a *assignment) exhausted(set pool.Set, leases []lease.Lease) error {
 	case first.State == lease.Held:
 		next = "the next hold ends: " + lease.UntilText(first.Until(a.Now))
 	}
-	return fmt.Errorf("%w: %s (%d bound, %d firmly held, %d in cool-down; %s)", ErrExhausted, set, bound, firm, soft,
+	return fmt.Errorf("%w: %s (%d bound, %d firmly held, %d in cool-down; %s)", ErrExhausted, set, in.bound, firm, soft,
 		next)
 }

@@ -191,8 +191,7 @@ func (m model) compare(t *rapid.T, tx *Tx) {
 			return m.in(tx, func(l lease.Lease) bool { return l.Pool == p && match(l) })
 		}
 		check("in pool", tx.InPool(p), of(func(lease.Lease) bool { return true }))
-		check("in range", tx.InRange(p, modelAddrs[1], modelAddrs[2]),
-			of(func(l lease.Lease) bool { return l.Address == modelAddrs[1] || l.Address == modelAddrs[2] }))
+		m.compareHolds(t, tx, p, check)
 		m.compareKeys(t, tx, p, check)
 		if len(m.damaged) > 0 {
 			continue // their counts and ends are those before the damage
@@ -225,6 +224,27 @@ func (m model) compare(t *rapid.T, tx *Tx) {
 	maps.DeleteFunc(stored, func(_ string, c Counts) bool { return c == Counts{} })
 	if len(m.damaged) == 0 && !maps.Equal(stored, totals) {
 		t.Errorf("totals %v, want %v", stored, totals)
+	}
+}
+
+// compareHolds compares the holds of neighbouring addresses, of which the first may be unusable.
+func (m model) compareHolds(t *rapid.T, tx *Tx, p lease.Pool, check func(name string, got, want []lease.Lease)) {
+	for first := 1; first < 3; first++ {
+		usable := func(a netip.Addr) bool { return slices.Contains(modelAddrs[first:3], a) }
+		of := func(state lease.State) []lease.Lease {
+			return m.in(tx, func(l lease.Lease) bool { return l.Pool == p && l.State == state && usable(l.Address) })
+		}
+		held, bound, err := tx.HoldsIn(p, modelAddrs[1], modelAddrs[2], usable)
+		check("holds", held, of(lease.Held))
+		if want := len(of(lease.Bound)); bound != want {
+			t.Errorf("%d bound, want %d", bound, want)
+		}
+		damaged := slices.ContainsFunc(slices.Collect(maps.Keys(m.damaged)), func(at lease.Place) bool {
+			return at.Pool == p && usable(at.Address)
+		})
+		if damaged != errors.Is(err, ErrDamaged) {
+			t.Errorf("HoldsIn: %v, a damaged record: %v", err, damaged)
+		}
 	}
 }
 

@@ -23,6 +23,9 @@ type fieldOf[T any] struct {
 	set   func(*T, []byte) error // reads a value
 }
 
+// stateField is the tag of a lease's state.
+const stateField = 4
+
 // leaseFields are the fields of a lease. New ones are added at the end.
 var leaseFields = []fieldOf[lease.Lease]{
 	{},
@@ -230,40 +233,65 @@ func encode[T any](list []fieldOf[T], of *T, extra []byte) []byte {
 	return seal(append(b, extra...))
 }
 
-// decode decodes a record. It returns the fields that are not in the list, and ErrDamaged if the
-// record is not valid.
-func decode[T any](list []fieldOf[T], b []byte) (of T, extra []byte, err error) {
+// eachField calls fn for each field of a record, with its tag, its value, and the whole field. It
+// returns ErrDamaged if the record is not valid or fn returns an error.
+func eachField(b []byte, fn func(tag uint64, value, field []byte) error) error {
 	if len(b) < sumBytes {
-		return of, nil, fmt.Errorf("%w: only %d bytes", ErrDamaged, len(b))
+		return fmt.Errorf("%w: only %d bytes", ErrDamaged, len(b))
 	}
 	body, sum := b[:len(b)-sumBytes], binary.BigEndian.Uint64(b[len(b)-sumBytes:])
 	if checksum(body) != sum {
-		return of, nil, fmt.Errorf("%w: checksum", ErrDamaged)
+		return fmt.Errorf("%w: checksum", ErrDamaged)
 	}
-	for last := uint64(0); len(body) > 0; {
+	for len(body) > 0 {
 		tag, n := binary.Uvarint(body)
 		if n <= 0 {
-			return of, nil, fmt.Errorf("%w: tag", ErrDamaged)
+			return fmt.Errorf("%w: tag", ErrDamaged)
 		}
 		size, m := binary.Uvarint(body[n:])
 		if m <= 0 || size == 0 || size > uint64(len(body)-n-m) {
-			return of, nil, fmt.Errorf("%w: length of field %d", ErrDamaged, tag)
+			return fmt.Errorf("%w: length of field %d", ErrDamaged, tag)
 		}
 		end := n + m + int(size)
-		switch {
-		case tag >= uint64(len(list)):
-			extra = append(extra, body[:end]...)
-		case tag <= last:
-			err = fmt.Errorf("after field %d", last)
-		default:
-			last, err = tag, list[tag].set(&of, body[n+m:end])
-		}
-		if err != nil {
-			return of, nil, fmt.Errorf("%w: field %d: %w", ErrDamaged, tag, err)
+		if err := fn(tag, body[n+m:end], body[:end]); err != nil {
+			return fmt.Errorf("%w: field %d: %w", ErrDamaged, tag, err)
 		}
 		body = body[end:]
 	}
+	return nil
+}
+
+// decode decodes a record. It returns the fields that are not in the list, and ErrDamaged if the
+// record is not valid.
+func decode[T any](list []fieldOf[T], b []byte) (of T, extra []byte, err error) {
+	last := uint64(0)
+	err = eachField(b, func(tag uint64, value, field []byte) error {
+		switch {
+		case tag >= uint64(len(list)):
+			extra = append(extra, field...)
+			return nil
+		case tag <= last:
+			return fmt.Errorf("after field %d", last)
+		}
+		last = tag
+		return list[tag].set(&of, value)
+	})
+	if err != nil {
+		var zero T
+		return zero, nil, err
+	}
 	return of, extra, nil
+}
+
+// stateOf returns the state in the record of a lease, without decoding the rest.
+func stateOf(b []byte) (state lease.State, err error) {
+	err = eachField(b, func(tag uint64, value, _ []byte) error {
+		if tag == stateField {
+			return number(func(s *lease.State) *lease.State { return s }).set(&state, value)
+		}
+		return nil
+	})
+	return state, err
 }
 
 func encodeLease(l lease.Lease) []byte { return encode(leaseFields, &l, l.Extra) }

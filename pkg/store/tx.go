@@ -528,31 +528,46 @@ func (tx *Tx) InPool(p lease.Pool) []lease.Lease {
 	if !ok {
 		return nil
 	}
-	return tx.from(id.prefix(), func(k []byte) bool { return bytes.HasPrefix(k, id.prefix()) })
-}
-
-// InRange returns the leases of a pool from lo to hi, inclusive, ordered by address, except damaged
-// ones. It reads no others.
-func (tx *Tx) InRange(p lease.Pool, lo, hi netip.Addr) []lease.Lease {
-	id, ok := tx.pools[p]
-	if !ok {
-		return nil
-	}
-	last := leaseKey(id, hi)
-	return tx.from(leaseKey(id, lo), func(k []byte) bool { return bytes.Compare(k, last) <= 0 })
-}
-
-// from returns the leases from the key first on, while within reports true for their keys. It skips
-// damaged records.
-func (tx *Tx) from(first []byte, within func(k []byte) bool) []lease.Lease {
 	var out []lease.Lease
 	c := tx.bucket(bucketLeases).Cursor()
-	for k, _ := c.Seek(first); k != nil && within(k); k, _ = c.Next() {
+	for k, _ := c.Seek(id.prefix()); bytes.HasPrefix(k, id.prefix()); k, _ = c.Next() {
 		if l, err := tx.at(k); err == nil {
 			out = append(out, l)
 		}
 	}
 	return out
+}
+
+// HoldsIn returns the holds of a pool from lo to hi, inclusive, ordered by address, and the number
+// of bound leases there, which it does not decode: a full range set has thousands. err is
+// ErrDamaged if a record is damaged. It leaves out the leases of addresses that are not usable.
+func (tx *Tx) HoldsIn(p lease.Pool, lo, hi netip.Addr, usable func(netip.Addr) bool) (held []lease.Lease, bound int,
+	err error) {
+	id, ok := tx.pools[p]
+	if !ok {
+		return nil, 0, nil
+	}
+	last, c := leaseKey(id, hi), tx.bucket(bucketLeases).Cursor()
+	for k, v := c.Seek(leaseKey(id, lo)); k != nil && bytes.Compare(k, last) <= 0; k, v = c.Next() {
+		_, addr, ok := splitLease(k)
+		if !ok || !usable(addr) {
+			continue
+		}
+		state, damage := stateOf(v)
+		l := lease.Lease{State: state}
+		if state != lease.Bound && damage == nil {
+			l, damage = tx.at(k)
+		}
+		switch {
+		case damage != nil:
+			err = fmt.Errorf("%s of network %s: %w", addr, p.Network, ErrDamaged)
+		case l.State == lease.Held:
+			held = append(held, l)
+		default:
+			bound++
+		}
+	}
+	return held, bound, err
 }
 
 // Ending returns up to limit holds of a pool, the earliest end first according to the wall clock of

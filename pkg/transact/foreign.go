@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
@@ -77,25 +76,32 @@ func (c *Call) Settle(leases []lease.Lease) error {
 }
 
 // SettleUnfiled is Settle for those leases of one pool whose files are missing. It lists the
-// directory once, and reads no file.
-func (c *Call) SettleUnfiled(leases []lease.Lease) error {
+// directory once, and reads no file. It returns the other leases, which have not changed.
+func (c *Call) SettleUnfiled(leases []lease.Lease) (others []lease.Lease, err error) {
 	if len(leases) == 0 {
-		return nil
+		return nil, nil
 	}
 	dir, err := c.files.of(leases[0].Pool)
 	if err != nil || dir == nil {
-		return err
+		return leases, err
 	}
 	addrs, err := dir.Addresses()
 	if err != nil {
 		c.files.warn("%v", err)
-		return nil
+		return leases, nil
 	}
 	filed := make(map[netip.Addr]bool, len(addrs))
 	for _, a := range addrs {
 		filed[a] = true
 	}
-	return c.Settle(slices.DeleteFunc(leases, func(l lease.Lease) bool { return filed[l.Address] }))
+	for _, l := range leases {
+		if filed[l.Address] {
+			others = append(others, l)
+		} else if err := c.settle(l); err != nil {
+			return nil, err
+		}
+	}
+	return others, nil
 }
 
 func (c *Call) settle(l lease.Lease) error {
