@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/names"
@@ -120,6 +122,19 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 		return nil, err
 	}
 	return &Dir{dir: dir, lock: lock, mark: mark, read: map[netip.Addr]reading{}}, nil
+}
+
+// ProbeLock returns the error with which Open would fail because the lock file cannot be opened or
+// created. It does neither.
+func ProbeLock(p lease.Pool) error {
+	f, err := os.OpenFile(filepath.Join(Path(p), lockName), os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err == nil {
+		return f.Close()
+	}
+	for dir := Path(p); errors.Is(err, fs.ErrNotExist); dir = filepath.Dir(dir) {
+		err = os.NewSyscallError("write to "+dir, unix.Access(dir, unix.W_OK))
+	}
+	return err
 }
 
 func readMark(p lease.Pool) mark {

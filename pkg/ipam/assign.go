@@ -32,6 +32,9 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 		if err != nil && req.Pod != (Pod{}) {
 			return fmt.Errorf("%w: %w", ErrNetns, err)
 		}
+		if err := c.MayGiveAny(req.Pool); err != nil {
+			return err
+		}
 		if err := prepare(c, req); err != nil {
 			return err
 		}

@@ -103,23 +103,31 @@ func TestARequestedHoldThatHostLocalGaveAway(t *testing.T) {
 	w.same("after their DEL", w.add(ask{pod: "x", container: "c2", requested: "10.0.0.2"}), "10.0.0.2")
 }
 
-// host-local's lock file cannot be opened (a disk that became read-only, for example): its files
-// cannot be kept, and still say which addresses are in use.
-func TestWithoutHostLocalsLockItsFilesAreReadAllTheSame(t *testing.T) {
+// host-local's lock file cannot be opened (a disk that became read-only, for example): no address
+// is given, also not one that the pod had before, and a DEL takes effect all the same.
+func TestNoAddressWithoutHostLocalsLock(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
+	status := func() error { return w.service.Status(context.Background(), w.where()) }
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.hostLocal("10.0.0.3", "theirs")
+	w.add(ask{container: "c2"})
+	w.hostLocal("10.0.0.4", "theirs")
 	w.wipe(w.path("lock"))
 	if err := os.Mkdir(w.path("lock"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	w.same("passed over", w.add(ask{container: "c2"}), "10.0.0.4")
+	w.refused(ask{container: "c3"}, adopt.ErrUnreadable, "lock", "is a directory")
+	if err := status(); !errors.Is(err, ErrNotReady) || !errors.Is(err, adopt.ErrUnreadable) {
+		t.Errorf("STATUS: %v", err)
+	}
 	w.stop("c1")
-	w.same("nothing is written", w.files(), "10.0.0.2=c1 10.0.0.3=theirs")
+	w.same("nothing is written", w.files(), "10.0.0.2=c1 10.0.0.3=c2 10.0.0.4=theirs")
 	w.refused(ask{pod: "db-0", container: "c3", window: hour}, adopt.ErrUnreadable)
 	w.wipe(w.path("lock"))
+	if err := status(); err != nil {
+		t.Errorf("STATUS: %v", err)
+	}
 	w.same("the hold is claimed", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
-	w.add(ask{container: "c4"})
+	w.same("passed over", w.add(ask{container: "c4"}), "10.0.0.5")
 	w.wipe(w.dataDir)
 	if err := os.Symlink("networks", w.dataDir); err != nil { // leads nowhere, forever
 		t.Fatal(err)
@@ -186,7 +194,6 @@ func TestADirectoryProvesThatItIsWhole(t *testing.T) {
 			if err := os.Mkdir(w.path("lock"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			w.add(ask{pod: "late", container: "late"})
 		},
 	} {
 		t.Run(what, func(t *testing.T) {

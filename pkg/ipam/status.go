@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // statusWait is how long STATUS waits for the store's lock before it returns an error.
@@ -39,11 +40,11 @@ func (s *Service) ready(ctx context.Context, in PoolHint) error {
 		return fmt.Errorf("%w: %w", adopt.ErrUnreadable, err)
 	}
 	if adopted {
-		return nil
+		return transact.ProbeLock(in.Pool)
 	}
 	notAdopted := s.CanAdopt(in.scope(), lost, mirror)
 	if notAdopted == nil {
-		return nil
+		return transact.ProbeLock(in.Pool)
 	}
 	// An ADD may have adopted the pool meanwhile, and changed the files while they were read here.
 	if adopted, _, err := s.poolState(ctx, in.Pool, statusWait); adopted || err != nil {

@@ -38,6 +38,8 @@ type addressFiles struct {
 	warn func(format string, args ...any)
 	open map[lease.Pool]*hostlocal.Dir // nil for a pool whose files are not used
 	busy map[lease.Pool]error          // the pools whose lock was busy in this attempt
+	// unlocked are the pools whose lock cannot be opened, and why.
+	unlocked map[lease.Pool]error
 
 	changed map[lease.Pool]map[netip.Addr]bool
 	// imported are the addresses without a lease before this attempt, which has imported one.
@@ -72,6 +74,7 @@ func (f *addressFiles) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 	}
 	if err != nil {
 		f.warn("the files of network %s for host-local cannot be kept: %v", p.Network, err)
+		f.unlocked[p] = err
 		if dir, err = hostlocal.OpenUnlocked(p); err != nil {
 			return nil, fmt.Errorf("%w: %w", adopt.ErrUnreadable, err)
 		}
@@ -212,7 +215,8 @@ func (f *addressFiles) reset() {
 			dir.Close()
 		}
 	}
-	f.open, f.busy = map[lease.Pool]*hostlocal.Dir{}, map[lease.Pool]error{}
+	f.open = map[lease.Pool]*hostlocal.Dir{}
+	f.busy, f.unlocked = map[lease.Pool]error{}, map[lease.Pool]error{}
 	f.changed, f.imported = map[lease.Pool]map[netip.Addr]bool{}, map[lease.Place]bool{}
 	f.after, f.marks = nil, map[*hostlocal.Dir]bool{}
 	if f.locked != nil {

@@ -165,10 +165,34 @@ func fileUnreadable(a netip.Addr, err error) error {
 		adopt.ErrUnreadable, a, err)
 }
 
+// MayGiveAny returns adopt.ErrUnreadable if host-local's lock of a pool cannot be opened, because
+// its directory is read-only, for example. Then no address is given: host-local could give the same
+// one, and a file that still names the former container would be taken for host-local's.
+func (c *Call) MayGiveAny(p lease.Pool) error {
+	if err := c.files.unlocked[p]; err != nil {
+		return noLock(p, err)
+	}
+	return nil
+}
+
+// ProbeLock returns the error that MayGiveAny would return in an ADD. It takes no lock, and changes
+// nothing.
+func ProbeLock(p lease.Pool) error {
+	if err := hostlocal.ProbeLock(p); err != nil {
+		return noLock(p, err)
+	}
+	return nil
+}
+
+// noLock is the error of MayGiveAny, with the reason.
+func noLock(p lease.Pool, err error) error {
+	return fmt.Errorf("%w: host-local's lock of network %s cannot be opened, so no address is assigned: %w",
+		adopt.ErrUnreadable, p.Network, err)
+}
+
 // MayGive returns nil if host-local's file of a lease's address does not prevent the assignment of
 // the address. It returns lease.ErrTaken if the file names another container, and lease.ErrTaken
-// with adopt.ErrUnreadable if the file cannot be read, or names the former container and cannot be
-// written: the next call would take it for host-local's.
+// with adopt.ErrUnreadable if the file cannot be read.
 func (c *Call) MayGive(l lease.Lease) error {
 	switch file, _, err := c.read(l.Place(), l); {
 	case errors.Is(err, store.ErrBusy):
@@ -177,9 +201,6 @@ func (c *Call) MayGive(l lease.Lease) error {
 		return fmt.Errorf("%w: %w", lease.ErrTaken, err)
 	case file == saysOther:
 		return lease.ErrTaken
-	case file == saysHolder && !c.files.isLocked(l.Pool):
-		return fmt.Errorf("%w: %w: host-local's file of %s names the former container and cannot be written",
-			lease.ErrTaken, adopt.ErrUnreadable, l.Address)
 	}
 	return nil
 }

@@ -142,8 +142,8 @@ func (c *testNode) checkReleased(sandbox *lab.Sandbox) {
 	c.stop(other)
 }
 
-// TestReadOnly verifies that ADD fails on a read-only disk, and that a DEL takes effect when the
-// disk is writable again.
+// TestReadOnly verifies that ADD fails on a read-only disk, and also if only host-local's files
+// cannot be written, and that a DEL takes effect when the disk is writable again.
 func TestReadOnly(t *testing.T) {
 	c := newTestNode(t, 8, nil)
 	onTmpfs(t, c.node.StateDir(), 8<<20)
@@ -163,14 +163,22 @@ func TestReadOnly(t *testing.T) {
 	readOnly(c.node.StateDir(), 0)
 	c.checkReleased(sandbox)
 
-	readOnly(c.node.NetworksDir(), unix.MS_RDONLY)
 	second, addr := c.start(sandbox.Pod)
 	if addr != original {
 		t.Errorf("db-0 came back with %s, want %s", addr, original)
 	}
+	readOnly(c.node.NetworksDir(), unix.MS_RDONLY)
 	c.stop(second)
+	third := c.node.Sandbox(sandbox.Pod)
+	if reply := third.Call(c.net, "ADD"); reply.Err == nil || !strings.Contains(reply.Err.Error(), "read-only") {
+		t.Errorf("ADD with a read-only directory of host-local: %+v", reply)
+	}
 	readOnly(c.node.NetworksDir(), 0)
 	c.checkReleased(second)
+	if addr := c.mustAdd(third); addr != original {
+		t.Errorf("db-0 came back with %s, want %s", addr, original)
+	}
+	c.stop(third)
 	c.checkNoLeak()
 	c.checkStore()
 }
