@@ -133,6 +133,7 @@ func apiDown(t *Test) {
 	before := set.Ready()
 	old := t.Sandbox(n, before["echoserver-0"])
 	t.Step("the API server and etcd stop; the sandbox %.12s is killed", old.ID)
+	t.freshAgents()
 	back := t.WithoutControl(cluster.APIServer, cluster.Etcd)
 	_, err := n.Machine().Run(t.Ctx, "kill", "-9", strconv.Itoa(old.PID))
 	t.Must(err)

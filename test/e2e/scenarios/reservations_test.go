@@ -328,6 +328,7 @@ func apiDownReservations(t *Test) {
 	for _, p := range before {
 		old = append(old, t.Sandbox(n, p))
 	}
+	t.freshAgents()
 	back := t.WithoutControl(cluster.APIServer)
 	for _, s := range old {
 		_, err := n.Machine().Run(t.Ctx, "kill", "-9", fmt.Sprint(s.PID))
