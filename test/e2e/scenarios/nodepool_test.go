@@ -56,7 +56,8 @@ func nodePool(t *Test) {
 	t.Step("nothing changes: nothing is written")
 	t.Sleep(nodePoolLag)
 	now, before := t.pool(n), p.Metadata.ResourceVersion
-	if now.Metadata.ResourceVersion != before && reflect.DeepEqual(now.Status, p.Status) {
+	byAgent := now.Metadata.Generation == p.Metadata.Generation // the manager writes the spec alone
+	if byAgent && now.Metadata.ResourceVersion != before && reflect.DeepEqual(now.Status, p.Status) {
 		t.Fatalf("version %s of the object says the same as version %s", now.Metadata.ResourceVersion, before)
 	}
 

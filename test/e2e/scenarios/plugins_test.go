@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -71,36 +72,51 @@ func lateDels(t *Test) {
 	t.Step("an echoserver starts on %s, and is deleted", n.Name)
 	set := t.Echoserver("echoserver", n, 1)
 	before := set.Ready()
-	old := t.Sandbox(n, before["echoserver-0"])
-	after := set.Recreate()
-	t.Kept(before, after)
-	sandbox := t.Sandbox(n, after["echoserver-0"])
-	t.Step("it is back in sandbox %.12s; waiting for DELs of the old sandbox %.12s", sandbox.ID, old.ID)
-	late := 0
-	t.Eventually(150*time.Second, "a late DEL", func() error {
-		calls, err := n.Calls()
-		t.Must(err)
-		late = 0
-		added := false
-		for _, c := range calls {
-			added = added || c.Verb == "ADD" && c.Container == sandbox.ID
-			if added && c.Verb == "DEL" && c.Container == old.ID {
-				late++
+	var old, sandbox inspect.Sandbox
+	pods, late := before, 0
+	for range 3 { // the kubelet may collect the old sandbox just before the ADD
+		old = t.Sandbox(n, pods["echoserver-0"])
+		pods = set.Recreate()
+		t.Kept(before, pods)
+		sandbox = t.Sandbox(n, pods["echoserver-0"])
+		t.Step("it is back in sandbox %.12s; waiting for DELs of the old sandbox %.12s", sandbox.ID, old.ID)
+		t.Eventually(150*time.Second, "the old sandbox is removed", func() error {
+			for _, s := range t.sandboxes(n) {
+				if s.ID == old.ID {
+					return errors.New("it is there")
+				}
 			}
+			return nil
+		})
+		if late = t.lateDELs(n, old, sandbox); late > 0 {
+			break
 		}
-		if late == 0 {
-			return fmt.Errorf("none in %d calls", len(calls))
-		}
-		return nil
-	})
+	}
+	if late == 0 {
+		t.Fatalf("none came")
+	}
 	t.Sleep(2 * time.Second)
 	t.Step("%d came; the pod must not be affected", late)
 	t.Kept(before, set.Ready())
 	if now := t.Sandbox(n, set.Ready()["echoserver-0"]); now.ID != sandbox.ID {
 		t.Fatalf("the sandbox was replaced by %s", now.ID)
 	}
-	t.leasedTo(n, addresses(after["echoserver-0"]), sandbox.ID)
+	t.leasedTo(n, addresses(pods["echoserver-0"]), sandbox.ID)
 	t.otherPods("others", n, 3, before)
+}
+
+// lateDELs counts the DELs of an old sandbox that came after the ADD of the next one.
+func (t *Test) lateDELs(n *cluster.Node, old, next inspect.Sandbox) (late int) {
+	calls, err := n.Calls()
+	t.Must(err)
+	added := false
+	for _, c := range calls {
+		added = added || c.Verb == "ADD" && c.Container == next.ID
+		if added && c.Verb == "DEL" && c.Container == old.ID {
+			late++
+		}
+	}
+	return late
 }
 
 // leasedTo checks that the store has an address bound to a sandbox, or to any sandbox for "".
