@@ -131,6 +131,7 @@ var policies = map[string]string{
 	"leasehold-manager-pools":               "policies/manager-objects.yaml",
 	"leasehold-manager-webhooks":            "policies/manager-objects.yaml",
 	"leasehold-manager-persistentpodstates": "policies/manager-objects.yaml",
+	"leasehold-requests":                    "policies/requests.yaml",
 	"leasehold-reservations":                "policies/reservations.yaml",
 	"leasehold-limits":                      "policies/limits.yaml",
 }

@@ -23,6 +23,7 @@ const (
 	limitShare   = "maxHeldShare" // the share of a range set that may be held for windows, 0 to 1
 	limitWindow  = "maxWindow"    // longer windows are cut to this
 	limitForever = "forever"      // "false": a window of "forever" is cut to maxWindow, or there is none
+	limitChoose  = "choose"       // "true": AddressRequests of the namespace have an effect
 )
 
 // NamespaceLimits contains the limits of one namespace. A firm hold is the hold of an address for
@@ -32,6 +33,7 @@ type NamespaceLimits struct {
 	MaxHeldShare float64      // share of a range set's usable addresses in its firm holds, 0 to 1
 	MaxWindow    lease.Window // lease.Forever = no limit
 	Forever      bool         // whether a window may be lease.Forever
+	Choose       bool         // whether AddressRequests have an effect
 }
 
 // Of returns the limits of a namespace. It ignores invalid values.
@@ -47,11 +49,11 @@ func (l Limits) Validate() error {
 	for _, key := range slices.Sorted(maps.Keys(l)) {
 		i := strings.LastIndexByte(key, '.') + 1
 		switch key[i:] {
-		case limitHeld, limitShare, limitWindow, limitForever:
+		case limitHeld, limitShare, limitWindow, limitForever, limitChoose:
 			prefixes[key[:i]] = true
 		default:
-			errs = append(errs, fmt.Errorf("%s is not a limit; want maxHeld, maxHeldShare, maxWindow or forever, "+
-				`also after a namespace and a dot`, Quote(key)))
+			errs = append(errs, fmt.Errorf("%s is not a limit; want maxHeld, maxHeldShare, maxWindow, forever or "+
+				`choose, also after a namespace and a dot`, Quote(key)))
 		}
 	}
 	for prefix := range prefixes {
@@ -88,14 +90,17 @@ func (l Limits) parse(prefix string) (NamespaceLimits, error) {
 			return f, nil
 		}),
 		limit(limitWindow, text(limitWindow), &out.MaxWindow, ParseWindow),
-		limit(limitForever, text(limitForever), &out.Forever, func(s string) (bool, error) {
-			if s != "true" && s != "false" {
-				return true, fmt.Errorf(`%s is not accepted; want "true" or "false"`, Quote(s))
-			}
-			return s == "true", nil
-		}),
+		limit(limitForever, text(limitForever), &out.Forever, parseBool),
+		limit(limitChoose, text(limitChoose), &out.Choose, parseBool),
 	)
 	return out, err
+}
+
+func parseBool(s string) (bool, error) {
+	if s != "true" && s != "false" {
+		return false, fmt.Errorf(`%s is not accepted; want "true" or "false"`, Quote(s))
+	}
+	return s == "true", nil
 }
 
 // limit parses text into *into. If text is empty or invalid, it does not change *into.

@@ -16,19 +16,21 @@ func TestLimits(t *testing.T) {
 		want      string // of Of
 		invalid   string // words of the error
 	}{
-		{nil, "db", "{9223372036854775807 1 forever true}", ""},
+		{nil, "db", "{9223372036854775807 1 forever true false}", ""},
 		{Limits{"maxHeld": "20", "maxHeldShare": "0.25", "maxWindow": "24h", "forever": "false"}, "db",
-			"{20 0.25 24h0m0s false}", ""},
+			"{20 0.25 24h0m0s false false}", ""},
 		{Limits{"maxHeld": "20", "db.maxHeld": "0", "db.forever": "false"}, "db",
-			"{0 1 forever false}", ""},
-		{Limits{"maxHeld": "20", "db.maxHeld": "0"}, "web", "{20 1 forever true}", ""},
-		{Limits{"db.maxWindow": "10"}, "db", "{9223372036854775807 1 10m0s true}", ""},
-		{Limits{"maxHeld": "-1"}, "db", "{9223372036854775807 1 forever true}", `maxHeld: "-1"`},
-		{Limits{"db.maxHeldShare": "2"}, "db", "{9223372036854775807 1 forever true}",
+			"{0 1 forever false false}", ""},
+		{Limits{"maxHeld": "20", "db.maxHeld": "0"}, "web", "{20 1 forever true false}", ""},
+		{Limits{"db.maxWindow": "10"}, "db", "{9223372036854775807 1 10m0s true false}", ""},
+		{Limits{"db.choose": "true"}, "db", "{9223372036854775807 1 forever true true}", ""},
+		{Limits{"choose": "yes"}, "db", "{9223372036854775807 1 forever true false}", `choose: "yes"`},
+		{Limits{"maxHeld": "-1"}, "db", "{9223372036854775807 1 forever true false}", `maxHeld: "-1"`},
+		{Limits{"db.maxHeldShare": "2"}, "db", "{9223372036854775807 1 forever true false}",
 			`maxHeldShare: "2"`},
-		{Limits{"forever": "no"}, "db", "{9223372036854775807 1 forever true}", `forever: "no"`},
-		{Limits{"maxWindow": "soon"}, "db", "{9223372036854775807 1 forever true}", `"soon"`},
-		{Limits{"maxheld": "1"}, "db", "{9223372036854775807 1 forever true}",
+		{Limits{"forever": "no"}, "db", "{9223372036854775807 1 forever true false}", `forever: "no"`},
+		{Limits{"maxWindow": "soon"}, "db", "{9223372036854775807 1 forever true false}", `"soon"`},
+		{Limits{"maxheld": "1"}, "db", "{9223372036854775807 1 forever true false}",
 			`"maxheld" is not a limit; want maxHeld,`},
 	} {
 		if got := fmt.Sprint(c.limits.Of(c.namespace)); got != c.want {

@@ -153,11 +153,32 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.apply(w, r)
 	case r.Method == http.MethodPost:
 		s.create(w, r)
+	case r.Method == http.MethodPut:
+		s.updateStatus(w, r)
 	case r.Method == http.MethodDelete && found:
 		delete(s.objects, r.URL.Path)
 		succeed(w)
 	default:
 		fail(w, http.StatusNotFound)
+	}
+}
+
+// updateStatus replaces the status of an object, if the request has its resource version.
+func (s *Server) updateStatus(w http.ResponseWriter, r *http.Request) {
+	at := strings.TrimSuffix(r.URL.Path, "/status")
+	old, found := s.objects[at]
+	var next object
+	switch err := json.NewDecoder(r.Body).Decode(&next); {
+	case err != nil:
+		fail(w, http.StatusBadRequest)
+	case !found || at == r.URL.Path:
+		fail(w, http.StatusNotFound)
+	case metaOf(next)["resourceVersion"] != metaOf(old)["resourceVersion"]:
+		fail(w, http.StatusConflict)
+	default:
+		old["status"] = next["status"]
+		s.put(at, old)
+		respond(w, old)
 	}
 }
 

@@ -232,6 +232,7 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.
 	for _, s := range statuses {
 		if s.Network != "" && len(s.Network) <= ipamv1.MaxNetworkName { // a longer one is not leasehold's
 			n := ipamv1.NetworkAddressPool{Name: s.Network, Active: conditionStatus[s.State]}
+			n.Ranges = rangesOf(s.Sets)
 			if s.State != cniconf.Active {
 				n.Reason, n.Message = s.Reason, informer.Cut(s.Message, ipamv1.MaxMessage)
 			}
@@ -265,6 +266,9 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.
 			u.Ranges, u.Size, u.Free = pool.Set{}, size, size-min(size, u.Bound+u.Held)
 		}
 		n.AddressCounts = countsOf(u)
+		if n.Ranges == nil {
+			n.Ranges = rangesOf([]pool.Set{u.Ranges})
+		}
 		networks[name] = n
 		status.Size, status.Free = sumKnown(status.Size, n.Size), sumKnown(status.Free, n.Free)
 		status.Bound, status.Held = sum(status.Bound, n.Bound), sum(status.Held, n.Held)
@@ -278,6 +282,20 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.
 	status.Conditions = []metav1.Condition{{Type: ipamv1.ConditionRetentionActive, Status: conditionStatus[s.State],
 		Reason: s.Reason, Message: informer.Cut(s.Message, ipamv1.MaxMessage)}}
 	return object
+}
+
+// rangesOf returns the ranges of range sets.
+func rangesOf(sets []pool.Set) (out []ipamv1.AddressRange) {
+	for _, r := range slices.Concat(sets...) {
+		shown := ipamv1.AddressRange{Start: r.Start.String(), End: r.End.String()}
+		if r.Subnet.IsValid() {
+			shown.Subnet = r.Subnet.String()
+		}
+		if len(out) < ipamv1.MaxRanges {
+			out = append(out, shown)
+		}
+	}
+	return out
 }
 
 var conditionStatus = map[cniconf.State]metav1.ConditionStatus{cniconf.Active: metav1.ConditionTrue,

@@ -60,6 +60,7 @@ type Publisher struct {
 	node   nodeIdentity // the UID is empty while it is not known
 	nodeAt time.Time    // when the UID must be read
 	reservations
+	requests
 	rejected map[informer.Name]pause // objects whose write the API server rejected
 	api      pause                   // of all requests, after one that may succeed later
 	nodePool nodePool
@@ -164,7 +165,15 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 		err = fmt.Errorf("releasing addresses: %w", err)
 		plan.requeueAfter(retry)
 	}
-	p.logProblem(err)
+	rest, requestErr := p.serveRequests(ctx, view.Leases, now)
+	if requestErr != nil {
+		requestErr = fmt.Errorf("holding requested addresses: %w", requestErr)
+		rest = retry
+	}
+	if rest > 0 {
+		plan.requeueAfter(rest)
+	}
+	p.logProblem(errors.Join(err, requestErr))
 	if err := p.write(ctx, &plan, view, now); err != nil {
 		if isNotServed(err) {
 			p.listAt = time.Time{} // nothing is written until the objects are served again

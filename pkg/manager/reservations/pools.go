@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -53,6 +54,10 @@ type poolReconciler struct {
 	mu      sync.Mutex
 	deleted map[string][]deletedReservation // by node
 	written map[string][]reference          // by node: what its NodeAddressPool names
+	// requests are the AddressRequests that the agent of each node should read, and
+	// requestsWritten those that its NodeAddressPool names.
+	requests, requestsWritten map[string][]ipam.RequestReference
+	queue                     control.Queue // nil until the NodeAddressPools were read
 }
 
 type reference = ipam.ReservationReference
@@ -67,7 +72,8 @@ type deletedReservation struct {
 
 func newPoolReconciler(set *Set, live client.Reader, c client.Client, log logr.Logger) *poolReconciler {
 	return &poolReconciler{set: set, live: live, client: c, log: log, now: time.Now,
-		deleted: map[string][]deletedReservation{}, written: map[string][]reference{}}
+		deleted: map[string][]deletedReservation{}, written: map[string][]reference{},
+		requests: map[string][]ipam.RequestReference{}, requestsWritten: map[string][]ipam.RequestReference{}}
 }
 
 // start enqueues the nodes whose NodeAddressPool may have to be written, until ctx is done.
@@ -92,9 +98,10 @@ func (r *poolReconciler) readPools(ctx context.Context, queue control.Queue) err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.queue = queue
 	for _, p := range pools.Items {
-		if refs := p.Spec.Reservations; len(refs) > 0 {
-			r.written[p.Name] = refs
+		if len(p.Spec.Reservations)+len(p.Spec.Requests) > 0 {
+			r.written[p.Name], r.requestsWritten[p.Name] = p.Spec.Reservations, p.Spec.Requests
 			queue.Add(control.RequestFor(p.Name))
 		}
 	}
@@ -112,6 +119,28 @@ func (r *poolReconciler) check(queue control.Queue) {
 	defer r.mu.Unlock()
 	for node := range r.deleted {
 		queue.Add(control.RequestFor(node))
+	}
+}
+
+// isReady reports whether the controller knows what the NodeAddressPools name.
+func (r *poolReconciler) isReady() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.queue != nil
+}
+
+// nameRequests sets the AddressRequests that the agents should read, by node. isReady must have
+// reported true.
+func (r *poolReconciler) nameRequests(requests map[string][]ipam.RequestReference) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.requests = requests
+	for _, all := range []map[string][]ipam.RequestReference{r.requestsWritten, requests} {
+		for node := range all {
+			if !equality.Semantic.DeepEqual(requests[node], r.requestsWritten[node]) {
+				r.queue.Add(control.RequestFor(node))
+			}
+		}
 	}
 }
 
@@ -212,7 +241,8 @@ func inTurn(refs []reference) []reference {
 func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	refs := r.wanted(req.Name)
 	r.mu.Lock()
-	isWritten := slices.Equal(refs, r.written[req.Name])
+	requests, former := r.requests[req.Name], r.requestsWritten[req.Name]
+	isWritten := slices.Equal(refs, r.written[req.Name]) && equality.Semantic.DeepEqual(requests, former)
 	r.mu.Unlock()
 	if isWritten {
 		return reconcile.Result{}, nil
@@ -220,7 +250,11 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	if err := r.client.Get(ctx, req.NamespacedName, &corev1.Node{}); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"reservations": refs}})
+	spec := map[string]any{"reservations": refs}
+	if len(requests)+len(former) > 0 { // an older CRD does not have the field
+		spec["requests"] = requests
+	}
+	patch, err := json.Marshal(map[string]any{"spec": spec})
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -234,6 +268,9 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		defer r.mu.Unlock()
 		if r.written[req.Name] = refs; len(refs) == 0 {
 			delete(r.written, req.Name)
+		}
+		if r.requestsWritten[req.Name] = requests; len(requests) == 0 {
+			delete(r.requestsWritten, req.Name)
 		}
 	}
 	return reconcile.Result{}, nil

@@ -157,6 +157,9 @@ func Setup(mgr manager.Manager) (*Set, error) {
 	if err := control.Add(mgr, "node-address-pools", pools, true, pools.start); err != nil {
 		return nil, err
 	}
+	if err := addRequests(mgr, set, pools); err != nil {
+		return nil, err
+	}
 	gone := newGoneNodes(set, mgr.GetClient(), mgr.GetAPIReader(), log)
 	return set, mgr.Add(manager.RunnableFunc(gone.start))
 }

@@ -84,7 +84,9 @@ func newManager(t *testing.T) (*fakeapi.Cluster, manager.Manager) {
 	}
 	c := fakeapi.NewCluster(t, kind("", "Node", "nodes", false),
 		kind(ipam.GroupVersion.Group, "IPReservation", "ipreservations", true),
-		kind(ipam.GroupVersion.Group, "NodeAddressPool", "nodeaddresspools", false))
+		kind(ipam.GroupVersion.Group, "NodeAddressPool", "nodeaddresspools", false),
+		fakeapi.Kind{GroupVersionKind: ipam.GroupVersion.WithKind("AddressRequest"), Resource: "addressrequests",
+			Namespaced: true, HasStatus: true})
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, ipam.AddToScheme(scheme))

@@ -48,6 +48,25 @@ type NodeAddressPoolSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
 	Reservations []ReservationReference `json:"reservations,omitempty"`
+	// Requests are the AddressRequests that the node's agent should read, because the node has some
+	// of their addresses. The manager writes them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	Requests []RequestReference `json:"requests,omitempty"`
+}
+
+// RequestReference identifies a state of an AddressRequest, and the addresses of it that a node
+// has.
+type RequestReference struct {
+	ReservationReference `json:",inline"`
+	// Addresses are the addresses that the manager found in the ranges of this node, and of no
+	// other unless the request names this one.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=45
+	Addresses []string `json:"addresses,omitempty"`
 }
 
 // ReservationReference identifies a state of an IPReservation.
@@ -117,6 +136,11 @@ type NetworkAddressPool struct {
 	// +kubebuilder:validation:MaxLength=255
 	Name          string `json:"name"`
 	AddressCounts `json:",inline"`
+	// Ranges are the ranges of addresses from which pods get theirs, the first 64.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Ranges []AddressRange `json:"ranges,omitempty"`
 	// Active is True if the container runtime calls leasehold for this network, False if it does
 	// not, and Unknown if that cannot be determined.
 	// +optional
@@ -131,6 +155,25 @@ type NetworkAddressPool struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 }
+
+// AddressRange is the first and the last address of a range.
+type AddressRange struct {
+	// Start is the first address.
+	// +required
+	// +kubebuilder:validation:MaxLength=45
+	Start string `json:"start"`
+	// End is the last address.
+	// +required
+	// +kubebuilder:validation:MaxLength=45
+	End string `json:"end"`
+	// Subnet is the subnet of the range, if it is known.
+	// +optional
+	// +kubebuilder:validation:MaxLength=49
+	Subnet string `json:"subnet,omitempty"`
+}
+
+// MaxRanges is the largest number of ranges of a network in a NodeAddressPool.
+const MaxRanges = 64
 
 // MaxMessage is the largest length of a message in the status of a NodeAddressPool, in bytes.
 const MaxMessage = 1024

@@ -1,5 +1,6 @@
 // Package v1alpha1 is the API group ipam.leasehold.dev/v1alpha1. An IPReservation shows the
-// addresses that a node has reserved for a pod, a NodeAddressPool how many addresses a node has.
+// addresses that a node has reserved for a pod, a NodeAddressPool how many addresses a node has. An
+// AddressRequest asks for addresses.
 //
 // +kubebuilder:object:generate=true
 // +groupName=ipam.leasehold.dev
@@ -30,7 +31,8 @@ const (
 
 // AddToScheme registers the types.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &IPReservation{}, &IPReservationList{}, &NodeAddressPool{}, &NodeAddressPoolList{})
+	s.AddKnownTypes(GroupVersion, &IPReservation{}, &IPReservationList{}, &NodeAddressPool{}, &NodeAddressPoolList{},
+		&AddressRequest{}, &AddressRequestList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

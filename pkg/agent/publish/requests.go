@@ -1,0 +1,277 @@
+package publish
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+const (
+	requestResource = "addressrequests"
+	// requestInterval is how often a named request is read again and its addresses are compared,
+	// and how often a request is read that is not named although the node holds an address for it.
+	requestInterval = time.Minute
+	// requestRest is how long at least the hold of a pod that had the address lasts while a request
+	// names the address. It is not longer, because the pod's own window counts without the request.
+	requestRest = 10 * time.Minute
+	// requestOwner begins lease.Lease.Owner of a hold that no pod has had: then come the name and
+	// the UID of the request.
+	requestOwner = "AddressRequest/"
+	maxRequests  = 256 // addresses in a status
+)
+
+// requests is what the Publisher remembers of AddressRequests.
+type requests struct {
+	served map[ipamv1.ReservationReference]time.Time // when each was last served
+	asked  map[string]time.Time                      // when the request of an unused hold was read, by both
+	stamp  string                                    // the states of the node's leases, see serveRequests
+}
+
+// NamedRequests returns the AddressRequests that the manager names.
+func (p *Pool) NamedRequests() []ipamv1.RequestReference {
+	if object := p.Object(); object != nil {
+		return object.Spec.Requests
+	}
+	return nil
+}
+
+// serveRequests holds the addresses of the AddressRequests that the manager names, and ends holds
+// that no pod has had and whose request does not exist any more. retained are the retained leases
+// of the node. It returns the time until the next pass.
+func (p *Publisher) serveRequests(ctx context.Context, retained []lease.Lease, now time.Time) (time.Duration, error) {
+	named := p.Pool.NamedRequests()
+	if len(named) == 0 && !slices.ContainsFunc(retained, isOfRequest) {
+		return 0, nil
+	}
+	view, err := p.Service.List(ctx, func(lease.Lease) bool { return true })
+	if store.IsEmpty(err) {
+		view, err = maintain.NodeView{Now: p.Service.Clock()}, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if p.served == nil {
+		p.served, p.asked = map[ipamv1.ReservationReference]time.Time{}, map[string]time.Time{}
+	}
+	before, stamp := p.stamp, stampOf(view)
+	p.stamp = stamp
+	var errs []error
+	for _, ref := range named {
+		last := p.served[ref.ReservationReference]
+		if stamp != before || last.IsZero() || now.Sub(last) >= requestInterval {
+			errs = append(errs, p.serve(ctx, ref, view))
+			p.served[ref.ReservationReference] = now
+		}
+	}
+	for _, l := range view.Leases {
+		isNamed := func(ref ipamv1.RequestReference) bool {
+			return ref.Namespace == l.Namespace && ownerOfRequest(ref.Name, ref.UID) == l.Owner &&
+				slices.Contains(ref.Addresses, l.Address.String())
+		}
+		if isOfRequest(l) && !slices.ContainsFunc(named, isNamed) {
+			errs = append(errs, p.endUnrequested(ctx, l, now))
+		}
+	}
+	return requestInterval, errors.Join(errs...)
+}
+
+// stampOf returns a text that changes when a lease changes its state or its key, or a limit does.
+func stampOf(view maintain.NodeView) string {
+	var b strings.Builder
+	fmt.Fprint(&b, view.Limits)
+	for _, l := range view.Leases {
+		fmt.Fprint(&b, l.Place(), l.State, l.Firm, l.Key(), l.Lapsed(view.Now), ";")
+	}
+	return b.String()
+}
+
+func ownerOfRequest(name, uid string) string { return requestOwner + name + "/" + uid }
+
+// isOfRequest reports whether a lease is a hold that was made for a request and that no pod has
+// had.
+func isOfRequest(l lease.Lease) bool {
+	return maintain.IsUnused(l) && strings.HasPrefix(l.Owner, requestOwner)
+}
+
+// serve holds the addresses of one request that are of this node, and shows their states.
+func (p *Publisher) serve(ctx context.Context, ref ipamv1.RequestReference, view maintain.NodeView) error {
+	r, err := p.readRequest(ctx, ref.Namespace, ref.Name)
+	if apierrors.IsNotFound(err) || err == nil && (string(r.UID) != ref.UID || r.DeletionTimestamp != nil) {
+		return nil // endUnrequested ends its holds
+	}
+	if err != nil {
+		return fmt.Errorf("reading an AddressRequest: %w", err)
+	}
+	networks, err := p.Service.Networks(ctx, activeNetworks(p.Active()))
+	if err != nil {
+		return err
+	}
+	var mine []ipamv1.RequestedAddress
+	for _, e := range r.Spec.Entries {
+		// The manager decides for each entry, and may not know the object as it is now.
+		if (e.NodeName == "" || e.NodeName == p.Node) && slices.Contains(ref.Addresses, e.Addresses[0]) {
+			mine = append(mine, p.hold(ctx, r, e, networks, view)...)
+		}
+	}
+	return p.showRequest(ctx, r, mine)
+}
+
+// activeNetworks returns the networks that leasehold serves by the CNI configuration.
+func activeNetworks(statuses []cniconf.Status) (out []maintain.Network) {
+	for _, s := range statuses {
+		if s.State == cniconf.Active && s.Pool != (lease.Pool{}) && len(s.Sets) > 0 {
+			out = append(out, maintain.Network{Pool: s.Pool, Sets: s.Sets})
+		}
+	}
+	return out
+}
+
+// hold holds the addresses of an entry, all of them or none, and returns their states.
+func (p *Publisher) hold(ctx context.Context, r *ipamv1.AddressRequest, e ipamv1.AddressRequestEntry,
+	networks []maintain.Network, view maintain.NodeView) (out []ipamv1.RequestedAddress) {
+	states := func(state ipamv1.RequestState, reason, message string) []ipamv1.RequestedAddress {
+		out = nil
+		for _, a := range e.Addresses {
+			out = append(out, ipamv1.RequestedAddress{Address: a, NodeName: p.Node, State: state, Reason: reason,
+				Message: informer.Cut(message, ipamv1.MaxMessage), ObservedGeneration: r.Generation})
+		}
+		return out
+	}
+	choice := maintain.Choice{Namespace: r.Namespace, Name: e.PodName, Reservation: e.Reservation, IfName: "eth0",
+		Rest: lease.Window(requestRest), Owner: ownerOfRequest(r.Name, string(r.UID)), Viewer: r.Namespace}
+	window, err := policy.ParseWindow(cmp.Or(r.Spec.For, lease.Forever.String()))
+	choice.Window, choice.Hold = window, window
+	if window != lease.Forever {
+		choice.Hold = window - lease.Window(view.Now.Wall.Sub(r.CreationTimestamp.Time))
+	}
+	for _, text := range e.Addresses {
+		addr, parseErr := netip.ParseAddr(text)
+		err = errors.Join(err, parseErr)
+		choice.Addresses = append(choice.Addresses, addr.Unmap())
+	}
+	isName := lease.IsPodName(e.PodName) && e.Reservation == "" || lease.IsReservation(e.Reservation) && e.PodName == ""
+	switch {
+	case !view.Limits.Of(r.Namespace).Choose:
+		return states(ipamv1.RequestRejected, "NotAllowed", fmt.Sprintf(
+			"namespace %s may not choose addresses; an administrator can allow it with the limit choose", r.Namespace))
+	case err != nil || !isName:
+		return states(ipamv1.RequestRejected, maintain.InvalidAddress, "the entry has no valid name or address")
+	case choice.Hold <= 0:
+		return states(ipamv1.RequestExpired, "Expired", "spec.for is over")
+	case !r.Spec.Wait && wasInUse(r, e.Addresses[0], p.Node):
+		i := slices.IndexFunc(r.Status.Addresses, isOf(e.Addresses[0]))
+		return states(ipamv1.RequestRejected, maintain.AddressInUse, r.Status.Addresses[i].Message)
+	}
+	leases, err := p.Service.Reserve(ctx, networks, choice)
+	var refused *maintain.NotReserved
+	switch {
+	case errors.As(err, &refused) && refused.Reason == maintain.AddressInUse && r.Spec.Wait:
+		return states(ipamv1.RequestWaiting, refused.Reason, refused.Error())
+	case errors.As(err, &refused):
+		return states(ipamv1.RequestRejected, refused.Reason, refused.Error())
+	case err != nil:
+		return states(ipamv1.RequestWaiting, "Error", err.Error())
+	}
+	states(ipamv1.RequestHeld, "", "")
+	for i, l := range leases {
+		if l.State == lease.Bound {
+			out[i].State = ipamv1.RequestBound
+		}
+	}
+	return out
+}
+
+func isOf(address string) func(ipamv1.RequestedAddress) bool {
+	return func(a ipamv1.RequestedAddress) bool { return a.Address == address }
+}
+
+// wasInUse reports whether the request shows that its address was in use on this node, for the spec
+// as it is now.
+func wasInUse(r *ipamv1.AddressRequest, address, node string) bool {
+	return slices.ContainsFunc(r.Status.Addresses, func(a ipamv1.RequestedAddress) bool {
+		return a.Address == address && a.NodeName == node && a.State == ipamv1.RequestRejected &&
+			a.Reason == maintain.AddressInUse && a.ObservedGeneration == r.Generation
+	})
+}
+
+// endUnrequested ends a hold that no pod has had, if its request does not exist any more, or does
+// not have the address. That a request is not named is no reason: the manager may be away.
+func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease, now time.Time) error {
+	key := l.Owner + " " + l.Address.String()
+	if at := p.asked[key]; !at.IsZero() && now.Sub(at) < requestInterval {
+		return nil
+	}
+	name, uid, _ := strings.Cut(strings.TrimPrefix(l.Owner, requestOwner), "/")
+	r, err := p.readRequest(ctx, l.Namespace, name)
+	if isNotServed(err) || err != nil && !apierrors.IsNotFound(err) {
+		p.asked[key] = now
+		return fmt.Errorf("reading the AddressRequest of a hold: %w", err)
+	}
+	isListed := func(e ipamv1.AddressRequestEntry) bool {
+		return (e.PodName == l.Name || e.Reservation != "" && e.Reservation == l.Reservation) &&
+			(e.NodeName == "" || e.NodeName == p.Node) && slices.ContainsFunc(e.Addresses, func(text string) bool {
+			a, err := netip.ParseAddr(text)
+			return err == nil && a.Unmap() == l.Address
+		})
+	}
+	if err == nil && string(r.UID) == uid && slices.ContainsFunc(r.Spec.Entries, isListed) {
+		p.asked[key] = now
+		return nil
+	}
+	delete(p.asked, key)
+	return p.Service.EndHolds(ctx, []maintain.Ref{maintain.RefTo(l)}, "its AddressRequest was deleted or changed")
+}
+
+// readRequest reads an AddressRequest from etcd.
+func (p *Publisher) readRequest(ctx context.Context, namespace, name string) (*ipamv1.AddressRequest, error) {
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	r := &ipamv1.AddressRequest{}
+	return r, p.Clients.IPAM.Get().Namespace(namespace).Resource(requestResource).Name(name).Do(ctx).Into(r)
+}
+
+// showRequest writes the states of the node's addresses into the status of a request, and removes
+// the node's other ones. The states of other addresses stay. If another one has written the object
+// meanwhile, the next pass writes.
+func (p *Publisher) showRequest(ctx context.Context, r *ipamv1.AddressRequest, mine []ipamv1.RequestedAddress) error {
+	all := slices.DeleteFunc(slices.Clone(r.Status.Addresses), func(a ipamv1.RequestedAddress) bool {
+		return a.NodeName == p.Node || slices.ContainsFunc(mine, isOf(a.Address))
+	})
+	for _, a := range mine {
+		if len(all) < maxRequests && !slices.ContainsFunc(all, isOf(a.Address)) {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, func(a, b ipamv1.RequestedAddress) int { return cmp.Compare(a.Address, b.Address) })
+	if equality.Semantic.DeepEqual(all, r.Status.Addresses) {
+		return nil
+	}
+	next := r.DeepCopy()
+	next.APIVersion, next.Kind = ipamv1.GroupVersion.String(), "AddressRequest"
+	next.Status.Addresses = all
+	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	defer cancel()
+	err := p.Clients.IPAM.Put().Namespace(r.Namespace).Resource(requestResource).Name(r.Name).SubResource("status").
+		Body(next).Do(ctx).Error()
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		p.stamp = ""
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,154 @@
+package publish
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+const requestPath = group + "namespaces/db/addressrequests/db"
+
+// request creates or replaces the AddressRequest, and has the manager name it.
+func (p *fixture) request(generation int64, change func(*ipamv1.AddressRequest)) {
+	r := ipamv1.AddressRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db", UID: "r1",
+		Generation: generation, CreationTimestamp: metav1.Time{Time: p.Service.Clock().Wall}}}
+	var before ipamv1.AddressRequest
+	if p.server.Get(requestPath, &before) {
+		r = before
+		r.Generation = generation
+	}
+	change(&r)
+	p.server.Put(requestPath, r)
+	ref := ipamv1.RequestReference{ReservationReference: ipamv1.ReservationReference{Namespace: "db", Name: "db",
+		UID: "r1", Generation: generation}}
+	for _, e := range r.Spec.Entries {
+		ref.Addresses = append(ref.Addresses, e.Addresses...)
+	}
+	p.nameRequests(ref)
+}
+
+// nameRequests has the manager name these requests.
+func (p *fixture) nameRequests(refs ...ipamv1.RequestReference) {
+	var o ipamv1.NodeAddressPool
+	p.server.Get(poolPath, &o)
+	o.Name, o.Spec.Requests = "node1", refs
+	p.server.Put(poolPath, o)
+}
+
+// requested runs two passes and returns what the request shows.
+func (p *fixture) requested() string {
+	p.t.Helper()
+	p.publish()
+	p.publish()
+	var r ipamv1.AddressRequest
+	p.server.Get(requestPath, &r)
+	var out []string
+	for _, a := range r.Status.Addresses {
+		out = append(out, strings.TrimSpace(fmt.Sprintf("%s@%s %s %s", a.Address, a.NodeName, a.State, a.Reason)))
+	}
+	return strings.Join(out, ", ")
+}
+
+func (p *fixture) limit(limits policy.Limits) {
+	p.node.Update(func(tx *store.Tx) error { return tx.SetLimits(limits) })
+}
+
+func entryOf(pod string, addresses ...string) ipamv1.AddressRequestEntry {
+	return ipamv1.AddressRequestEntry{PodName: pod, Addresses: addresses}
+}
+
+func TestARequestedAddressIsHeld(t *testing.T) {
+	p := newFixture(t)
+	p.publish()
+	is := func(name, want string) {
+		t.Helper()
+		if got := p.requested(); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	entries := func(all ...ipamv1.AddressRequestEntry) func(*ipamv1.AddressRequest) {
+		return func(r *ipamv1.AddressRequest) { r.Spec.Entries = all }
+	}
+	p.request(1, entries(entryOf("db-0", "10.0.0.5"), entryOf("db-1", "10.0.0.6")))
+	is("without the limit", "10.0.0.5@node1 Rejected NotAllowed, 10.0.0.6@node1 Rejected NotAllowed")
+	p.limit(policy.Limits{"choose": "true", "web.choose": "false"})
+	is("allowed", "10.0.0.5@node1 Held, 10.0.0.6@node1 Held")
+	if got := p.state(mine); got != "Held 10.0.0.5" {
+		t.Errorf("the reservation shows %s", got)
+	}
+
+	// The address of another pod is held when it is free, if that is asked for.
+	other := p.node.Release(p.node.Bind("10.0.0.7", "web-0", "u7", time.Hour, ""))
+	p.request(2, entries(entryOf("db-0", "10.0.0.5"), entryOf("db-2", "10.0.0.7"), entryOf("db-3", "10.0.0.99")))
+	is("in use, and no address", "10.0.0.5@node1 Held, 10.0.0.7@node1 Rejected AddressInUse, "+
+		"10.0.0.99@node1 Rejected InvalidAddress")
+	if got := p.state("db-1-5f1c9a02"); got != "none" {
+		t.Errorf("the entry was removed, and its hold is %s", got)
+	}
+	var r ipamv1.AddressRequest
+	p.server.Get(requestPath, &r)
+	if got := r.Status.Addresses[1].Message; !strings.HasPrefix(got, "10.0.0.7 is held for pod db/web-0 until 20") {
+		t.Errorf("the message is %q", got)
+	}
+	p.node.Update(func(tx *store.Tx) error { return tx.Put(other.Pool, other.Address, lease.Lease{}) })
+	is("free, and waiting is not asked for", "10.0.0.5@node1 Held, 10.0.0.7@node1 Rejected AddressInUse, "+
+		"10.0.0.99@node1 Rejected InvalidAddress")
+	other = p.node.Release(p.node.Bind("10.0.0.8", "web-1", "u8", time.Hour, ""))
+	p.request(3, func(r *ipamv1.AddressRequest) {
+		entries(entryOf("db-0", "10.0.0.5"), entryOf("db-2", "10.0.0.8"))(r)
+		r.Spec.Wait = true
+	})
+	is("waiting", "10.0.0.5@node1 Held, 10.0.0.8@node1 Waiting AddressInUse")
+	p.node.Update(func(tx *store.Tx) error { return tx.Put(other.Pool, other.Address, lease.Lease{}) })
+	is("free", "10.0.0.5@node1 Held, 10.0.0.8@node1 Held")
+
+	// db-0 comes: the end of the request changes nothing for it, and ends the hold of db-2.
+	p.node.Update(func(tx *store.Tx) error {
+		l, err := tx.Get(p.node.Pool, other.Address.Prev().Prev().Prev())
+		l.State, l.Firm, l.Hold, l.ReleasedAt = lease.Bound, false, 0, lease.Instant{}
+		l.UID, l.Holder.ContainerID, l.Window = "u1", "c1", lease.Window(time.Hour)
+		if err != nil {
+			return err
+		}
+		return tx.Put(l.Pool, l.Address, l)
+	})
+	is("db-0 has it", "10.0.0.5@node1 Bound, 10.0.0.8@node1 Held")
+	p.nameRequests()
+	is("the manager names nothing", "10.0.0.5@node1 Bound, 10.0.0.8@node1 Held")
+	if got := p.state("db-2-5f1c9a02"); got != "Held 10.0.0.8" {
+		t.Errorf("a request that exists and is not named ended a hold: %s", got)
+	}
+	p.server.Remove(requestPath)
+	p.after(2 * requestInterval)
+	p.requested()
+	if got := p.state(mine) + ", " + p.state("db-2-5f1c9a02"); got != "Bound 10.0.0.5, none" {
+		t.Errorf("after the deletion: %s", got)
+	}
+}
+
+func TestARequestExpires(t *testing.T) {
+	p := newFixture(t)
+	p.publish()
+	p.limit(policy.Limits{"db.choose": "true"})
+	p.request(1, func(r *ipamv1.AddressRequest) {
+		r.Spec.For, r.Spec.Entries = "1h", []ipamv1.AddressRequestEntry{entryOf("db-0", "10.0.0.5")}
+	})
+	if got := p.requested(); got != "10.0.0.5@node1 Held" {
+		t.Fatal(got)
+	}
+	p.after(2 * time.Hour)
+	if got := p.requested(); got != "10.0.0.5@node1 Expired Expired" {
+		t.Error(got)
+	}
+	if got := p.state(mine); got != "none" {
+		t.Errorf("the reservation shows %s", got)
+	}
+}

@@ -1,0 +1,241 @@
+package reservations
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+)
+
+// maxRequested is the largest number of addresses that are named to a node in one request, and that
+// a status shows.
+const maxRequested = 256
+
+// A requestReconciler finds the node of each requested address, by the ranges in the
+// NodeAddressPools, and names the request to the node's agent, which holds the address. Addresses
+// without a node get a state that says why. It runs in the leader, and reconciles all requests at
+// once.
+type requestReconciler struct {
+	set      *Set
+	pools    *poolReconciler
+	requests *informer.Informer[*ipam.AddressRequest]
+	live     client.Reader
+	client   client.Client
+}
+
+// addRequests adds the reconciler and what watches the AddressRequests to a manager.
+func addRequests(mgr manager.Manager, set *Set, pools *poolReconciler) error {
+	view := func(r *ipam.AddressRequest) *ipam.AddressRequest { r.ManagedFields = nil; return r }
+	r := &requestReconciler{set: set, pools: pools, live: mgr.GetAPIReader(), client: mgr.GetClient(),
+		requests: informer.New(view, nil)}
+	lw, err := control.ListWatch(mgr, ipam.GroupVersion.WithKind("AddressRequest"),
+		ipam.AddressRequestResource.Resource, "")
+	if err != nil {
+		return err
+	}
+	run := func(ctx context.Context) error { return r.requests.Run(ctx, lw, "address requests") }
+	if err := mgr.Add(manager.RunnableFunc(run)); err != nil {
+		return err
+	}
+	return control.Add(mgr, "address-requests", r, true, r.start)
+}
+
+// all is the only request of the queue.
+var all = control.RequestFor("all")
+
+// start enqueues a pass when a request changes, until ctx is done.
+func (r *requestReconciler) start(ctx context.Context, queue control.Queue) {
+	r.requests.Handle(informer.Each(func(*ipam.AddressRequest) { queue.AddAfter(all, nameDelay) }))
+	queue.Add(all)
+	<-ctx.Done()
+}
+
+// nodeRange is a range of addresses of a node. Subnet is zero if it is not known.
+type nodeRange struct {
+	node       string
+	start, end netip.Addr
+	subnet     netip.Prefix
+}
+
+// Reconcile makes a pass. As long as there are requests, it runs at intervals, because ranges and
+// pods may have changed.
+func (r *requestReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	if !r.requests.HasSynced() || !r.set.HasSynced() || !r.pools.isReady() {
+		return reconcile.Result{RequeueAfter: pollInterval}, nil
+	}
+	requests := r.requests.List()
+	slices.SortFunc(requests, func(a, b *ipam.AddressRequest) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace),
+			cmp.Compare(a.Name, b.Name))
+	})
+	var ranges []nodeRange
+	if len(requests) > 0 {
+		var list ipam.NodeAddressPoolList
+		err := r.live.List(ctx, &list, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}})
+		if err != nil {
+			return reconcile.Result{}, fmt.Errorf("listing the NodeAddressPools: %w", err)
+		}
+		ranges = rangesOf(list.Items)
+	}
+	named := map[string][]ipam.RequestReference{}
+	var problem error
+	for _, request := range requests {
+		if request.DeletionTimestamp != nil {
+			continue
+		}
+		addresses, without := r.assign(request, ranges)
+		for node, list := range addresses {
+			if len(named[node]) < ipam.MaxReservations {
+				named[node] = append(named[node], ipam.RequestReference{Addresses: list[:min(len(list), maxRequested)],
+					ReservationReference: reference{Namespace: request.Namespace, Name: request.Name,
+						UID: string(request.UID), Generation: request.Generation}})
+			}
+		}
+		problem = cmp.Or(problem, r.show(ctx, request, without))
+	}
+	r.pools.nameRequests(named)
+	if problem != nil || len(requests) == 0 {
+		return reconcile.Result{}, problem
+	}
+	return reconcile.Result{RequeueAfter: checkInterval}, nil
+}
+
+func rangesOf(pools []ipam.NodeAddressPool) (out []nodeRange) {
+	for _, p := range pools {
+		for _, n := range p.Status.Networks {
+			for _, shown := range n.Ranges {
+				start, err1 := netip.ParseAddr(shown.Start)
+				end, err2 := netip.ParseAddr(shown.End)
+				subnet, _ := netip.ParsePrefix(shown.Subnet)
+				if err1 == nil && err2 == nil {
+					out = append(out, nodeRange{p.Name, start, end, subnet})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// assign returns the addresses of a request by the node whose agent should hold them, and the
+// states of those that have no node.
+func (r *requestReconciler) assign(request *ipam.AddressRequest, ranges []nodeRange) (map[string][]string,
+	[]ipam.RequestedAddress) {
+	byNode, without := map[string][]string{}, []ipam.RequestedAddress{}
+	for _, e := range request.Spec.Entries {
+		node, state, reason, message := r.nodeOf(request.Namespace, e, ranges)
+		if state == "" {
+			byNode[node] = append(byNode[node], e.Addresses...)
+			continue
+		}
+		for _, a := range e.Addresses {
+			without = append(without, ipam.RequestedAddress{Address: a, State: state, Reason: reason, Message: message,
+				ObservedGeneration: request.Generation})
+		}
+	}
+	return byNode, without
+}
+
+// nodeOf returns the node that has all addresses of an entry, or the state of the entry and its
+// reason if there is none. An address that is in the subnet of a range, but in no range, is left to
+// an agent, which knows what it is.
+func (r *requestReconciler) nodeOf(namespace string, e ipam.AddressRequestEntry, ranges []nodeRange) (node string,
+	state ipam.RequestState, reason, message string) {
+	candidates := nodesOf(e.Addresses, ranges, func(n nodeRange, a netip.Addr) bool {
+		return !a.Less(n.start) && !n.end.Less(a)
+	})
+	if len(candidates) == 0 {
+		candidates = nodesOf(e.Addresses, ranges, func(n nodeRange, a netip.Addr) bool {
+			return n.subnet.Contains(a) || !a.Less(n.start) && !n.end.Less(a)
+		})
+		candidates = candidates[:min(len(candidates), 1)]
+	}
+	switch {
+	case e.NodeName != "" && !slices.Contains(candidates, e.NodeName):
+		return "", ipam.RequestRejected, "NoNode", informer.Cut(fmt.Sprintf(
+			"the ranges of node %s do not contain %s", e.NodeName, joined(e.Addresses)), ipam.MaxMessage)
+	case e.NodeName != "":
+		node = e.NodeName
+	case len(candidates) == 0:
+		return "", ipam.RequestRejected, "NoNode",
+			fmt.Sprintf("no node has ranges that contain %s", joined(e.Addresses))
+	case len(candidates) > 1:
+		return "", ipam.RequestRejected, "SeveralNodes", informer.Cut(fmt.Sprintf(
+			"the ranges of several nodes contain %s, such as %s and %s; name one in nodeName", joined(e.Addresses),
+			candidates[0], candidates[1]), ipam.MaxMessage)
+	default:
+		node = candidates[0]
+	}
+	for _, of := range r.set.OfPod(namespace + "/" + e.PodName) {
+		if of.Node != node && of.Bound && of.Confirmed {
+			return "", ipam.RequestWaiting, "PodOnOtherNode", informer.Cut(fmt.Sprintf(
+				"the pod runs on node %s, and node %s has the address; delete the pod and release its addresses",
+				of.Node, node), ipam.MaxMessage)
+		}
+	}
+	return node, "", "", ""
+}
+
+// joined returns addresses as a text of limited length.
+func joined(addresses []string) string { return informer.Cut(fmt.Sprint(addresses), 256) }
+
+// nodesOf returns the nodes each of which has, for every address, a range that matches.
+func nodesOf(addresses []string, ranges []nodeRange, matches func(nodeRange, netip.Addr) bool) (nodes []string) {
+	for i, text := range addresses {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil
+		}
+		var having []string
+		for _, n := range ranges {
+			if matches(n, a.Unmap()) && (i == 0 || slices.Contains(nodes, n.node)) {
+				having = append(having, n.node)
+			}
+		}
+		slices.Sort(having)
+		nodes = slices.Compact(having)
+	}
+	return nodes
+}
+
+// show writes the states of the addresses without a node into the status of a request, and removes
+// those of addresses that are not in the spec. The states that agents have written stay.
+func (r *requestReconciler) show(ctx context.Context, request *ipam.AddressRequest,
+	without []ipam.RequestedAddress) error {
+	shown := []ipam.RequestedAddress{}
+	add := func(a ipam.RequestedAddress) {
+		isThere := slices.ContainsFunc(shown, func(o ipam.RequestedAddress) bool { return o.Address == a.Address })
+		if !isThere && len(shown) < maxRequested {
+			shown = append(shown, a)
+		}
+	}
+	for _, a := range without {
+		add(a)
+	}
+	for _, a := range request.Status.Addresses {
+		isListed := func(e ipam.AddressRequestEntry) bool { return slices.Contains(e.Addresses, a.Address) }
+		if a.NodeName != "" && slices.ContainsFunc(request.Spec.Entries, isListed) {
+			add(a)
+		}
+	}
+	slices.SortFunc(shown, func(a, b ipam.RequestedAddress) int { return cmp.Compare(a.Address, b.Address) })
+	if equality.Semantic.DeepEqual(shown, request.Status.Addresses) {
+		return nil
+	}
+	next := request.DeepCopy()
+	next.Status.Addresses = shown
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return control.IgnoreRace(r.client.Status().Update(ctx, next))
+}
