@@ -36,15 +36,23 @@ import (
 // TestCluster runs the tests, each with a control plane of its own.
 func TestCluster(t *testing.T) {
 	log.SetLogger(logr.Discard()) // of controller-runtime, which complains after 30 s without one
+	found := false
 	for _, test := range []struct {
 		name string
 		run  func(*rig)
 	}{
 		{"recreations", (*rig).recreations},
+		{"attacks", (*rig).attacks},
 		{"cost", (*rig).cost},
 		{"managers", (*rig).managers},
 	} {
-		t.Run(test.name, func(t *testing.T) { test.run(start(t)) })
+		t.Run(test.name, func(t *testing.T) {
+			found = true
+			test.run(start(t))
+		})
+	}
+	if !found {
+		t.Fatal("no test has such a name")
 	}
 }
 
@@ -70,6 +78,7 @@ const (
 	webhookPort = 9443
 	metricsPort = 9471
 	healthPort  = 9472
+	pprofPort   = 9473
 	portsApart  = 10
 
 	// reservationsPolicy lets nobody but the agents write reservations.
@@ -208,7 +217,7 @@ func (r *rig) startManagers() {
 	program, err := r.cluster.Build(r.ctx, cluster.Program{Module: ".", Package: "cmd/leasehold-manager"})
 	r.must(err)
 	began := time.Now()
-	kubeconfig := r.kubeconfig(kube.ManagerName, r.token(kube.Namespace, kube.ManagerName, nil))
+	kubeconfig := r.kubeconfig(kube.ManagerName, r.token(kube.Namespace, kube.ManagerName, nil), nil)
 	env := r.managerEnv()
 	r.manager = func(i int) machine.Start {
 		port := func(flag string, first int) string { return fmt.Sprintf("--%s:%d", flag, first+portsApart*i) }
@@ -217,7 +226,7 @@ func (r *rig) startManagers() {
 			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=/run/" + managerName(i),
 				fmt.Sprintf("--webhook-port=%d", webhookPort+portsApart*i),
 				"--webhook-client-ca=" + r.cluster.WebhookCA(), port("metrics-addr=", metricsPort),
-				port("health-addr=", healthPort)}}
+				port("health-addr=", healthPort), port("pprof-addr=", pprofPort)}}
 	}
 	r.apply(needsManager)
 	for i := range replicas {
@@ -300,12 +309,24 @@ func (r *rig) newToken(namespace, name string, pod *corev1.Pod) (string, error) 
 	return reply.Status.Token, nil
 }
 
-// kubeconfig writes a kubeconfig with a token.
-func (r *rig) kubeconfig(name, token string) string {
+// A server has the URL of an API server, and the CA that a kubeconfig trusts.
+type server struct {
+	url string
+	ca  []byte
+}
+
+// kubeconfig writes a kubeconfig with a token, for the API server or for another one if that is not
+// nil.
+func (r *rig) kubeconfig(name, token string, other *server) string {
 	config, err := clientcmd.LoadFromFile(r.cluster.Kubeconfig())
 	r.must(err)
 	for _, user := range config.AuthInfos {
 		user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, token
+	}
+	for _, cluster := range config.Clusters {
+		if other != nil {
+			cluster.Server, cluster.CertificateAuthorityData = other.url, other.ca
+		}
 	}
 	path := r.cluster.Scratch(name + ".kubeconfig")
 	r.must(clientcmd.WriteToFile(*config, path))
