@@ -394,6 +394,21 @@ func TestAReboot(t *testing.T) {
 	w.same("late", w.add(ask{pod: "x", container: "d3"}), "10.0.0.4")
 }
 
+// The node boots without its network: pods without a window start late, and get their addresses.
+func TestAPodWithoutAWindowStartsLateAfterABoot(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
+	for i, pod := range []string{"a", "b", "c"} {
+		w.add(ask{pod: pod, uid: pod, container: fmt.Sprint("c", i)})
+	}
+	w.reboot()
+	w.same("the pool is full", w.add(ask{pod: "b", uid: "replaced", container: "d1"}), "10.0.0.2")
+	w.after(lease.BootHold - time.Second)
+	w.same("late", w.add(ask{pod: "c", uid: "c", container: "d2"}), "10.0.0.4")
+	w.after(2 * time.Second)
+	w.same("too late", w.add(ask{pod: "x", container: "d3"}), "10.0.0.3")
+	w.same("all", w.leases(), "10.0.0.2=b/Bound 10.0.0.3=x/Bound 10.0.0.4=c/Bound")
+}
+
 // Nobody collects but the plugin: no agent, no DEL.
 func TestAFullPoolLooksForTheDead(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")

@@ -158,8 +158,16 @@ func (e Orphan) apply(l Lease, now Instant) (Lease, error) {
 	if e.LastHolder != Dead {
 		return l, ErrHolderAlive
 	}
-	return released(l, e.Limited, e.LastHolder, now), nil
+	next := released(l, e.Limited, e.LastHolder, now)
+	if next.State == Held && !next.Firm && l.Holder.BootID != "" && l.Holder.BootID != now.BootID {
+		next.Hold = max(next.Hold, Window(BootHold))
+	}
+	return next, nil
 }
+
+// BootHold is the least length of the soft holds that a boot begins, because all pods of the node
+// start again at once, and many of them wait for others or for an API server.
+const BootHold = 15 * time.Minute
 
 func released(l Lease, limited bool, last Liveness, now Instant) Lease {
 	keyed := l.Namespace != "" || l.Name != ""

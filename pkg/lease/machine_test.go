@@ -481,6 +481,28 @@ func TestReleaseClearsTheRefusal(t *testing.T) {
 	}
 }
 
+// A soft hold that a boot begins lasts for BootHold at least. Without Soft there is none.
+func TestOrphanOfAnEarlierBoot(t *testing.T) {
+	now := Instant{Wall: t0.Wall.Add(time.Hour), Boot: time.Minute, BootID: "another boot"}
+	for _, c := range []struct {
+		soft time.Duration
+		now  Instant
+		want Window
+	}{
+		{time.Minute, now, Window(BootHold)},
+		{time.Hour, now, Window(time.Hour)},
+		{time.Minute, after(time.Hour), Window(time.Minute)},
+		{0, now, 0},
+	} {
+		l := states()["bound"]
+		l.Soft = c.soft
+		next, err := Apply(l, Orphan{LastHolder: Dead}, c.now)
+		if err != nil || next.Hold != c.want || next.Firm {
+			t.Errorf("soft hold %s: %+v, %v; want %s", c.soft, next, err, c.want)
+		}
+	}
+}
+
 // The end is at least Rest from now, and never earlier than before.
 func TestDefer(t *testing.T) {
 	l := states()["firm"] // an hour from t0
