@@ -61,7 +61,7 @@ type Choice struct {
 // Reasons of a NotReserved error.
 const (
 	InvalidAddress   = "InvalidAddress"   // no pod can have the address
-	AddressInUse     = "AddressInUse"     // it belongs to another pod, or is held for one
+	AddressInUse     = "AddressInUse"     // it belongs to another pod or is held for one, or the pod has another one
 	NamespaceLimited = "NamespaceLimited" // a limit forbids the hold
 )
 
@@ -124,6 +124,14 @@ func reserve(c *transact.Call, choice Choice, at lease.Place, set string) (lease
 	if err != nil || old.State != lease.None && c.MayGive(old) != nil {
 		refused.Reason, refused.Text = AddressInUse, old.Describe(choice.Viewer, c.Now)
 	}
+	other, err := another(c.Tx, want)
+	switch {
+	case err != nil:
+		return old, err
+	case refused.Text == "" && other.IsValid():
+		refused.Reason, refused.Text = AddressInUse,
+			fmt.Sprintf("cannot be held: %s has %s of the same ranges; release that first", choice.who(), other)
+	}
 	switch {
 	case refused.Text != "":
 		return old, refused
@@ -134,6 +142,21 @@ func reserve(c *transact.Call, choice Choice, at lease.Place, set string) (lease
 		return old, err
 	}
 	return next, c.Log(next, store.EventReserved, fmt.Sprintf("held for %s, %s", choice.who(), event.Hold))
+}
+
+// another returns another address of the range set of a new hold that its pod has, or that is held
+// for its pod. A pod has one address of each set.
+func another(tx *store.Tx, of lease.Lease) (netip.Addr, error) {
+	if of.Reservation != "" {
+		return netip.Addr{}, nil // it may have any number
+	}
+	leases, err := tx.ByKey(of.Key())
+	for _, l := range leases {
+		if l.Set == of.Set && l.Address != of.Address && (l.State == lease.Bound || l.Firm) {
+			return l.Address, err
+		}
+	}
+	return netip.Addr{}, err
 }
 
 // presentLease returns the lease of an address after it has imported host-local's file of the
