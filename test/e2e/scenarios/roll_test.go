@@ -106,7 +106,7 @@ func roll(t *Test) {
 		plugins := []string{"host-local", "leasehold"}
 		rand.Shuffle(len(plugins), func(i, j int) { plugins[i], plugins[j] = plugins[j], plugins[i] })
 		for _, plugin := range plugins {
-			r := rollWith(t, plugin)
+			r := rollWith(t, plugin, round)
 			t.Step("round %d, %s: all Ready after %.1f s, rolled in %.1f s", round+1, plugin, r.start.Seconds(),
 				r.whole.Seconds())
 			all = append(all, r)
@@ -120,10 +120,11 @@ func roll(t *Test) {
 	}
 }
 
-// rollWith starts and rolls the StatefulSet with one plugin, in networks of its own, so that the
-// addresses that are held after it are in no one's way.
-func rollWith(t *Test, plugin string) rollout {
-	name := "roll-" + plugin
+// rollWith starts and rolls a StatefulSet with one plugin, in networks of its own and under a name
+// of its own, so that no pod returns to what is held from an earlier round.
+func rollWith(t *Test, plugin string, round int) rollout {
+	network := "roll-" + plugin
+	name := fmt.Sprintf("%s-%d", network, round)
 	for _, node := range t.nodes {
 		n := t.Cluster.Node(node)
 		third := byte(2 * n.Index)
@@ -131,11 +132,11 @@ func rollWith(t *Test, plugin string) rollout {
 			third++
 		}
 		subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 250, third, 0}), 24)
-		t.Must(n.SetNetworks(cluster.Network{Name: name, Type: "bridge", Subnets: []netip.Prefix{subnet},
+		t.Must(n.SetNetworks(cluster.Network{Name: network, Type: "bridge", Subnets: []netip.Prefix{subnet},
 			IPAM: map[string]any{"type": plugin}}))
 		defer func() {
 			t.Must(n.SetNetworks(n.DefaultNetwork()))
-			t.Must(n.RemoveBridge(t.Ctx, cluster.Network{Name: name}))
+			t.Must(n.RemoveBridge(t.Ctx, cluster.Network{Name: network}))
 		}()
 	}
 	already := t.measuredByKubelets()
