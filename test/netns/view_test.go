@@ -167,7 +167,7 @@ func TestFIFOs(t *testing.T) {
 		"an address's file":       {func(node *lab.Node) string { return node.NetworksDir() + "/net/10.1.0.10" }, ""},
 		"the directory's mark":    {func(node *lab.Node) string { return node.NetworksDir() + "/net/.leasehold" }, ""},
 		"host-local's lock":       {func(node *lab.Node) string { return node.NetworksDir() + "/net/lock" }, ""},
-		"the network's directory": {func(node *lab.Node) string { return node.NetworksDir() + "/net" }, ""},
+		"the network's directory": {func(node *lab.Node) string { return node.NetworksDir() + "/net" }, "lock"},
 		"the fork's directory":    {func(node *lab.Node) string { return node.NetworksDir() + "/reserved" }, ""},
 		"a cache entry":           {func(node *lab.Node) string { return node.Dir + "/cache/results/net-x-eth0" }, ""},
 		"the cache":               {func(node *lab.Node) string { return node.Dir + "/cache/results" }, ""},
