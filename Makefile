@@ -13,7 +13,7 @@ build: ## the programs, in bin/
 demo: ## see a pod keep its address, on the real bridge, portmap and flannel plugins (under a minute; FLAGS=-record=docs/images/demo.svg writes the picture of README)
 	@scripts/demo $(FLAGS)
 
-test: ## everything that CI runs (under 8 minutes on 2 cores)
+test: ## everything that needs no cluster (6 minutes on 2 cores)
 	@scripts/test
 
 test-race: ## the unit tests under the race detector (needs a C compiler)

@@ -17,7 +17,7 @@ var elsewhere = []struct {
 	{"", "Kruise's chart is not available to the tests", []string{
 		"helm install kruise openkruise/kruise",
 		"helm template kruise openkruise/kruise",
-		"kubectl apply -f leasehold.yaml -l 'app.kubernetes.io/name!=persistentpodstates'",
+		"kubectl apply -f dist/leasehold-v0.1.0-replace.yaml -l 'app.kubernetes.io/name!=persistentpodstates'",
 		"kubectl annotate crd persistentpodstates.apps.kruise.io meta.helm.sh/release-name=kruise " +
 			"meta.helm.sh/release-namespace=default",
 		"kubectl label crd persistentpodstates.apps.kruise.io app.kubernetes.io/managed-by=Helm --overwrite",
@@ -50,7 +50,7 @@ var elsewhere = []struct {
 		"kubectl -n leasehold-system rollout status deployment/leasehold-manager",
 	}},
 	{"test/e2e/scenarios/kruise_test.go", `"### From Kruise to leasehold\n"`, []string{
-		"kubectl apply -f leasehold.yaml -l app.kubernetes.io/name=persistentpodstates",
+		"kubectl apply -f dist/leasehold-v0.1.0-replace.yaml -l app.kubernetes.io/name=persistentpodstates",
 		"kubectl apply -f pps.yaml",
 		"kubectl get persistentpodstates.apps.kruise.io -A -o yaml > pps.all",
 		"kubectl replace --subresource=status -f pps.yaml",
