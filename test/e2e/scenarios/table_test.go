@@ -76,7 +76,7 @@ var table = []scenario{
 	keeps("recreate", "a deleted pod comes back under its address", recreate).on(1),
 	keeps("rolling-update", "a changed template replaces every pod", rollingUpdate).on(1),
 	keeps("scale-to-zero", "scaled down and up within the window, while other pods start", scaleToZero).on(1),
-	keeps("window-passed", "no other pod gets the address before the window ends", windowPassed).on(3),
+	keeps("window-passed", "no other pod gets the address before the window ends", windowPassed).on(2),
 	works("no-annotation", "a pod without a window gets the next address, as with host-local", noAnnotation).on(1),
 	keeps("churn", "pods without a window are recreated at the same time", churn).on(1),
 	keeps("fifty", "50 pods of a StatefulSet start at once on one node, twice", fifty).on(1),
