@@ -345,7 +345,7 @@ func ppsKruise(t *Test) {
 	}
 	t.Step("with Kruise's CRD and objects, pods are pinned to their addresses as before")
 
-	dir := filepath.Dir(t.manifests())
+	dir := filepath.Dir(filepath.Dir(t.manifests()))
 	save, restore := t.kruiseCommands()
 	out, err := t.shell(dir, save)
 	if err != nil || strings.TrimSpace(out) != "2" {
@@ -385,13 +385,13 @@ func (t *Test) create(manifest string) {
 	}
 }
 
-// manifests writes the manifests of leasehold, and returns the path of the file. It is removed with
-// the scenario.
+// manifests writes the manifests of leasehold into a directory of the scenario, under the path that
+// the documents name, and returns that of the file. They are removed with the scenario.
 func (t *Test) manifests() string {
 	dir := filepath.Join(t.Cluster.Dir, "run", t.NS)
-	t.Must(os.MkdirAll(dir, 0o700))
+	path := filepath.Join(dir, "dist/leasehold-v0.1.0-replace.yaml")
+	t.Must(os.MkdirAll(filepath.Dir(path), 0o700))
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	path := filepath.Join(dir, "leasehold.yaml")
 	t.Must(os.WriteFile(path,
 		[]byte(t.Kubectl("kustomize", filepath.Join(t.Cluster.Repo, "daemonset/overlays/replace"))), 0o600))
 	return path
