@@ -189,7 +189,7 @@ func TestGivingUp(t *testing.T) {
 	w.same("a hold", w.leases(), "")
 
 	w.add(ask{pod: "db-0", container: "c2", window: hour})
-	if err := w.service.EndHolds(context.Background(), []maintain.Ref{maintain.RefTo(w.look().Leases[0])},
+	if err := w.service.EndHolds(context.Background(), [][]maintain.Ref{{maintain.RefTo(w.look().Leases[0])}},
 		"it is elsewhere"); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestNothingIsGivenUpOnAViewThatIsNotProven(t *testing.T) {
 		if err := w.revokePods(context.Background(), all...); !errors.Is(err, transact.ErrNoHostView) {
 			t.Errorf("%s: spec.release: %v", story, err)
 		}
-		if err := w.service.EndHolds(context.Background(), []maintain.Ref{maintain.RefTo(all[1])},
+		if err := w.service.EndHolds(context.Background(), [][]maintain.Ref{{maintain.RefTo(all[1])}},
 			"moved"); !errors.Is(err, transact.ErrNoHostView) {
 			t.Errorf("%s: moveGrace: %v", story, err)
 		}
@@ -296,7 +296,7 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 			return w.service.RecordMAC(ctx, on("c2", "eth0"), net.HardwareAddr{2, 0, 0, 0, 0, 1})
 		},
 		"EndHolds": func(w *world, ctx context.Context) error {
-			return w.service.EndHolds(ctx, []maintain.Ref{maintain.RefTo(w.look().Leases[0])}, "moved")
+			return w.service.EndHolds(ctx, [][]maintain.Ref{{maintain.RefTo(w.look().Leases[0])}}, "moved")
 		},
 		"Act, of a damaged record": func(w *world, ctx context.Context) error {
 			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")

@@ -50,7 +50,7 @@ var answers = []struct {
 	{"DEL of a third pod", false, func(w *world) { w.stop("c4") }},
 	{"hold of a pod that runs elsewhere ended", true, func(w *world) {
 		refs := []maintain.Ref{maintain.RefTo(w.leaseOf("db-2"))}
-		if err := w.service.EndHolds(context.Background(), refs, "moved"); err != nil {
+		if err := w.service.EndHolds(context.Background(), [][]maintain.Ref{refs}, "moved"); err != nil {
 			w.t.Fatal(err)
 		}
 	}},

@@ -167,15 +167,18 @@ func RefTo(l lease.Lease) Ref { return Ref{l.Pool, l.Address, l.ID} }
 // RevokePods returns ErrNoHostView if it is not proven that the process sees the host, because
 // living sandboxes could seem to be gone.
 func (s *Service) RevokePods(ctx context.Context, pods [][]Ref, reason string) error {
-	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error {
-		return endLeases(c, pods[i], reason, true)
-	})
-	return err
+	return s.endPods(ctx, pods, reason, true)
 }
 
-// EndHolds ends the holds of one pod, as RevokePods does. It does not change bound leases.
-func (s *Service) EndHolds(ctx context.Context, refs []Ref, reason string) error {
-	_, err := s.inSteps(ctx, 1, func(c *transact.Call, _ int) error { return endLeases(c, refs, reason, false) })
+// EndHolds ends holds, as RevokePods does. It does not change bound leases.
+func (s *Service) EndHolds(ctx context.Context, pods [][]Ref, reason string) error {
+	return s.endPods(ctx, pods, reason, false)
+}
+
+func (s *Service) endPods(ctx context.Context, pods [][]Ref, reason string, bound bool) error {
+	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error {
+		return endLeases(c, pods[i], reason, bound)
+	})
 	return err
 }
 

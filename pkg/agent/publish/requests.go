@@ -235,7 +235,7 @@ func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease, now time.
 		return nil
 	}
 	delete(p.asked, key)
-	return p.Service.EndHolds(ctx, []maintain.Ref{maintain.RefTo(l)}, "its AddressRequest was deleted or changed")
+	return p.Service.EndHolds(ctx, [][]maintain.Ref{{maintain.RefTo(l)}}, "its AddressRequest was deleted or changed")
 }
 
 // readRequest reads an AddressRequest from etcd.

@@ -253,7 +253,7 @@ func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {
 	for _, l := range leases {
 		refs = append(refs, maintain.RefTo(l))
 	}
-	if err := h.Service.EndHolds(ctx, refs, reason); err != nil {
+	if err := h.Service.EndHolds(ctx, [][]maintain.Ref{refs}, reason); err != nil {
 		h.Log.Warn("ending a hold failed", "error", err)
 		return
 	}

@@ -110,6 +110,7 @@ type plan struct {
 	Name    []store.PodReservation  // pods with a reservation name, before their sandbox
 	Expect  []lease.Lease           // holds that starting pods need and that end in at most DeferBelow
 	Deleted [][]maintain.Ref        // holds of a deleted namespace for an existing pod's name, by pod
+	Gone    [][]maintain.Ref        // holds that a boot began for pods that do not exist any more
 	Invalid map[informer.Name]error // pods with an invalid annotation
 	// RequeueAfter is the time until the next hold of a starting pod must be extended, or 0 if no
 	// pass is necessary before the next change.
@@ -135,7 +136,30 @@ func makePlan(pods map[informer.Name]podcache.Pod, view maintain.NodeView, uids 
 		addDemand(demands, p, w.Reservation, leases, view.Now)
 	}
 	plan.expect(demands, view.Now)
+	plan.endGone(pods, view)
 	return plan
+}
+
+// podGone is the reason in the journal for the end of a hold that a boot began (lease.BootHold).
+const podGone = "its pod does not exist any more"
+
+// isBootHold reports whether a lease is the cool-down of a pod that had the address in an earlier
+// boot (lease.BootHold). The UID of a static pod has no hyphen: it is not gone if it has no mirror
+// pod.
+func isBootHold(l lease.Lease, bootID string) bool {
+	return l.State == lease.Held && !l.Firm && l.Holder.BootID != "" && l.Holder.BootID != bootID &&
+		strings.Contains(l.UID, "-")
+}
+
+// endGone plans the end of the holds that a boot began for pods that do not exist any more. A list
+// without any pod proves nothing, because the agent is a pod of the node.
+func (plan *plan) endGone(pods map[informer.Name]podcache.Pod, view maintain.NodeView) {
+	for _, l := range view.Leases {
+		pod := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
+		if len(pods) > 0 && isBootHold(l, view.Now.BootID) && pod.UID != l.UID {
+			plan.Gone = append(plan.Gone, []maintain.Ref{maintain.RefTo(l)})
+		}
+	}
 }
 
 // leaving returns the pods with a reservation name that are being deleted, or were (deleted has

@@ -21,8 +21,8 @@ const (
 )
 
 // Windows is the task that sets the windows of a node's leases, extends the holds of starting pods,
-// ends the holds that belong to a deleted namespace, and copies the limits of namespaces to the
-// store.
+// ends the holds that belong to a deleted namespace or pod, and copies the limits of namespaces to
+// the store.
 type Windows struct {
 	Service *maintain.Service
 	Pods    *podcache.Pods
@@ -66,9 +66,10 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	if !synced {
 		return 0 // the pods have not been listed yet
 	}
+	bootID := w.Service.Clock().BootID
 	view, err := w.Service.List(ctx, func(l lease.Lease) bool {
 		_, here := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
-		return here || l.Reservation != ""
+		return here || l.Reservation != "" || isBootHold(l, bootID)
 	})
 	if store.IsEmpty(err) {
 		return 0
@@ -118,9 +119,11 @@ func (w *Windows) observeDeleted(pods map[informer.Name]podcache.Pod, leases []l
 
 // act makes the changes of the plan in the store. It stops at the first error.
 func (w *Windows) act(ctx context.Context, plan plan) error {
-	for _, refs := range plan.Deleted {
-		w.Log.Info("ending a hold", "address", refs[0].Address.String(), "reason", NamespaceDeleted)
-		if err := w.Service.EndHolds(ctx, refs, NamespaceDeleted); err != nil {
+	for reason, pods := range map[string][][]maintain.Ref{NamespaceDeleted: plan.Deleted, podGone: plan.Gone} {
+		for _, refs := range pods {
+			w.Log.Info("ending a hold", "address", refs[0].Address.String(), "reason", reason)
+		}
+		if err := w.Service.EndHolds(ctx, pods, reason); err != nil {
 			return err
 		}
 	}

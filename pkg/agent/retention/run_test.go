@@ -159,6 +159,57 @@ func TestNamespaceOfALease(t *testing.T) {
 	expect("a pod of its successor", 0)
 }
 
+// TestBootHoldEndsWithItsPod verifies that a hold that a boot began ends when the list of pods
+// shows that the pod, by its UID, is gone, and not before.
+func TestBootHoldEndsWithItsPod(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		uid    string // of the lease
+		listed []string
+		window time.Duration
+		booted bool // the lease is of an earlier boot
+		stays  bool
+	}{
+		{"not listed yet", "u-1", nil, 0, true, true},
+		{"an empty list", "u-1", []string{}, 0, true, true},
+		{"the pod is there", "u-1", []string{"db-0 u-1"}, 0, true, true},
+		{"it is gone", "u-1", []string{"agent u-9"}, 0, true, false},
+		{"another pod has its name", "u-1", []string{"db-0 u-2"}, 0, true, false},
+		{"a window", "u-1", []string{"agent u-9"}, time.Hour, true, true},
+		{"a cool-down of this boot", "u-1", []string{"agent u-9"}, 0, false, true},
+		{"a static pod", "0123abcd", []string{"agent u-9"}, 0, true, true},
+	} {
+		node := fakeapi.NewNode(t)
+		w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: fakeapi.New(t).Clients.Core,
+			Log: fakeapi.Log}
+		if c.listed != nil {
+			list := []any{}
+			for _, pod := range c.listed {
+				name, uid, _ := strings.Cut(pod, " ")
+				list = append(list, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name,
+					UID: types.UID(uid), ResourceVersion: "1"}})
+			}
+			if err := w.Pods.Replace(list, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := node.Bind("10.0.0.2", "db-0", c.uid, c.window, "")
+		if c.booted {
+			l.Holder.BootID, l.BoundAt.BootID = "an earlier boot", "an earlier boot"
+		}
+		held, err := lease.Apply(l, lease.Orphan{LastHolder: lease.Dead}, node.Clock())
+		if err != nil {
+			t.Fatal(err)
+		}
+		node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, held) })
+		w.pass(t.Context())
+		view, err := node.List(t.Context(), func(lease.Lease) bool { return true })
+		if got := len(view.Leases) == 1; err != nil || got != c.stays {
+			t.Errorf("%s: %+v, %v; is held: want %v", c.name, view.Leases, err, c.stays)
+		}
+	}
+}
+
 // TestNamespaceIsReadOnce verifies that a namespace is read once for all of its pods.
 func TestNamespaceIsReadOnce(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)

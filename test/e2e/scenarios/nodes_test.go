@@ -81,6 +81,38 @@ func reboot(t *Test) {
 	t.LeasesAre(n, "Bound", 3*families(t))
 }
 
+func rebootAPIDown(t *Test) {
+	n := t.Node(2)
+	t.Step("two echoservers start on %s, and two without a window", n.Name)
+	set := t.Echoserver("echoserver", n, 2)
+	plain := t.Echoserver("plain", n, 2, KeptFor(""))
+	before := merge(set.Ready(), plain.Ready())
+	t.Step("the node loses power, plain-1 is deleted; the node boots while the API server is off")
+	t.powerOff(n)
+	plain.Resize(1)
+	t.forceDelete(Pods{"plain-1": before["plain-1"]})
+	delete(before, "plain-1")
+	t.freshAgents()
+	back := t.WithoutControl(cluster.APIServer)
+	t.Must(n.PowerOn(t.Ctx))
+	t.Sleep(15 * time.Second)
+	back()
+	t.WaitNode(n, time.Now())
+	after := merge(set.Restarted(set.of(before)), plain.Restarted(plain.of(before)))
+	t.Kept(before, after)
+	t.Step("every pod has its address; waiting until the address of plain-1 is not held any more")
+	t.Eventually(time.Minute, "the hold ends", func() error {
+		leases, _ := t.Leases(n)
+		for _, l := range leases {
+			if l.Pod == "plain-1" {
+				return fmt.Errorf("%s is %s", l.Address, l.State)
+			}
+		}
+		return nil
+	})
+	t.LeasesAre(n, "Bound", 3*families(t))
+}
+
 func (t *Test) bootID(n *cluster.Node) string {
 	node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
 	t.Must(err)

@@ -91,6 +91,7 @@ var table = []scenario{
 	keeps("disconnected", "a pod is deleted while its node has no network", disconnected).on(2),
 	keeps("cordon", "a pod waits until its node is uncordoned", cordon).on(1),
 	keeps("reboot", "the node reboots and keeps its pods", reboot).on(2),
+	keeps("reboot-api-down", "the node boots while the API server is off", rebootAPIDown),
 	keeps("reboot-replaced", "the pods are replaced while the node is off", rebootReplaced).on(2),
 	keeps("late-dels", "DELs of the kubelet's garbage collection come after the new ADD", lateDels).on(3),
 	keeps("second-network", "a pod with an interface in two networks keeps both addresses", secondNetwork).on(2),

@@ -124,6 +124,17 @@ func (s *Set) Pods() Pods {
 	return pods
 }
 
+// of returns those of the pods that belong to the set.
+func (s *Set) of(pods Pods) Pods {
+	own := Pods{}
+	for name, p := range pods {
+		if p.Labels["app"] == s.Name {
+			own[name] = p
+		}
+	}
+	return own
+}
+
 // Ready waits until as many pods as there should be are Ready, and returns them.
 func (s *Set) Ready() Pods { return s.ReadyBut(nil) }
 
