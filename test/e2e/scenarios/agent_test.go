@@ -26,30 +26,6 @@ func (t *Test) ownNetwork(n *cluster.Node, plugin, subnet string) cluster.Networ
 	return network
 }
 
-func leaked(t *Test) {
-	n := t.Node(1)
-	t.Step("two echoservers start on %s, and two without a window", n.Name)
-	set := t.Echoserver("echoserver", n, 2)
-	plain := t.Echoserver("plain", n, 2, KeptFor(""))
-	kept, stays := set.Ready(), plain.Ready()
-	gone := merge(kept, Pods{"plain-1": stays["plain-1"]})
-	delete(stays, "plain-1")
-	t.Step("three sandboxes end, and no DEL will be sent for them; plain-0 still runs")
-	began := time.Now()
-	t.forget(n, gone)
-	set.Resize(0)
-	plain.Resize(1)
-	t.forceDelete(gone)
-	t.resume(n)
-	t.orphaned(n, gone, began)
-	t.held(n, kept)
-	t.leasedTo(n, addresses(stays["plain-0"]), t.Sandbox(n, stays["plain-0"]).ID)
-	t.Step("the echoservers' addresses are held; scaled back to 2")
-	set.Resize(2)
-	t.Kept(kept, set.Ready())
-	t.Kept(stays, plain.Ready())
-}
-
 func leakedReboot(t *Test) {
 	n := t.Node(1)
 	t.Step("two echoservers start on %s, and one without a window", n.Name)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -124,37 +123,4 @@ func containerdKilled(t *Test) {
 		t.Step("containerd starts again")
 		t.Must(n.StartContainerd(t.Ctx))
 	})
-}
-
-func apiDown(t *Test) {
-	n := t.Node(1)
-	t.Step("an echoserver starts on %s", n.Name)
-	set := t.Echoserver("echoserver", n, 1)
-	before := set.Ready()
-	old := t.Sandbox(n, before["echoserver-0"])
-	t.Step("the API server and etcd stop; the sandbox %.12s is killed", old.ID)
-	t.freshAgents()
-	back := t.WithoutControl(cluster.APIServer, cluster.Etcd)
-	_, err := n.Machine().Run(t.Ctx, "kill", "-9", strconv.Itoa(old.PID))
-	t.Must(err)
-	now := old
-	t.Eventually(90*time.Second, "a new sandbox", func() error {
-		for _, s := range t.sandboxes(n) {
-			if s.UID == old.UID && s.Ready && s.ID != old.ID {
-				now = s
-				return nil
-			}
-		}
-		return errors.New("there is none")
-	})
-	addrs, err := inspect.Addresses(now.NetNS)
-	t.Must(err)
-	t.Step("without the API server it runs again with %v; the control plane starts", addrs["eth0"])
-	back()
-	if len(addrs["eth0"]) == 0 || addrs["eth0"][0].String() != before["echoserver-0"].Status.PodIP {
-		t.Lostf("echoserver-0 had %s and has %v", addresses(before["echoserver-0"]), addrs["eth0"])
-	}
-	returned := time.Now()
-	t.WaitNode(n, returned)
-	t.Kept(before, set.Ready())
 }

@@ -47,22 +47,6 @@ func doctor(t *Test) {
 		}
 	}
 
-	set := t.Echoserver("held", t.Node(1), 2, KeptFor("1h"))
-	set.Scale(0)
-	t.publishedAsHeld(2)
-	t.Step("an administrator sets a limit of two held addresses")
-	t.Kubectl("--namespace="+cluster.System, "create", "configmap", "leasehold-limits", "--from-literal=maxHeld=2")
-	t.Cleanup(func() {
-		t.Kubectl("--namespace="+cluster.System, "delete", "configmap", "leasehold-limits", "--ignore-not-found")
-	})
-	t.decide(dir, "NamespaceLimit")
-	release := "PATH=$PWD:$PATH; kubectl leasehold release --namespace=" + t.NS + " --held --yes"
-	if out, err := t.shell(dir, release); err != nil {
-		t.Fatalf("kubectl leasehold release: %v\n%s", err, out)
-	}
-	t.healthy(dir)
-	t.Kubectl("--namespace="+cluster.System, "delete", "configmap", "leasehold-limits")
-
 	agent := t.Agent(t.Node(1))
 	t.Step("the agent of %s is frozen", t.Node(1).Name)
 	t.Freeze(agent)
@@ -83,44 +67,9 @@ func doctor(t *Test) {
 	t.repair(dir, "WebhookCA")
 	t.withManager(dir)
 
-	t.Step("objects of the manifests are deleted")
-	t.Kubectl("delete", "validatingadmissionpolicy", "leasehold-annotations")
-	t.Kubectl("delete", "validatingadmissionpolicybinding", "leasehold-agent")
-	t.Kubectl("delete", "mutatingwebhookconfiguration", cluster.Manager)
-	t.decide(dir, "PolicyMissing", "WebhookMissing")
-	t.Must(t.Cluster.Apply(t.Ctx))
-	t.healthy(dir)
-	t.Kubectl("delete", "crd", "ipreservations.ipam.leasehold.dev")
-	t.decide(dir, "CRDMissing")
-	t.Must(t.Cluster.Apply(t.Ctx))
-	t.healthy(dir)
-	t.published(t.Echoserver("published", t.Node(1), 1).Pods())
-
-	t.Step("the agents' DaemonSet loses hostPID")
-	t.Cleanup(func() {
-		t.Must(t.Cluster.Apply(t.Ctx))
-		t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
-	})
-	t.Kubectl("--namespace="+cluster.System, "patch", "daemonset", cluster.Agent, "-p",
-		`{"spec":{"template":{"spec":{"hostPID":false}}}}`)
-	t.decide(dir, "AgentBlind")
-	t.Must(t.Cluster.Apply(t.Ctx))
-	t.healthy(dir)
-
-	t.Step("the annotation of a workload has a wrong key")
-	typo := t.Echoserver("typo", t.Node(2), 1, func(template *corev1.PodTemplateSpec) {
-		delete(template.Annotations, Window)
-		template.Annotations["io.kubernetes.cri/reserved-ip-duratoin"] = "10"
-	})
-	before := typo.Ready()
-	t.decide(dir, "AnnotationUnread")
-	t.Kubectl("--namespace="+t.NS, "patch", "statefulset", typo.Name, "--type=merge", "-p", `{"spec":{"template":{`+
-		`"metadata":{"annotations":{"io.kubernetes.cri/reserved-ip-duratoin":null,"`+Window+`":"10"}}}}}`)
-	t.healthy(dir)
-	before = typo.ReadyBut(before)
-	t.published(before)
-	t.Kept(before, typo.Recreate())
-	t.storeDoctor(dir, t.Node(2), typo.Ready())
+	set := t.Echoserver("echoserver", t.Node(2), 1)
+	t.published(set.Ready())
+	t.storeDoctor(dir, t.Node(2), set.Ready())
 }
 
 // storeDoctor has doctor find that the store of a node is lost, whose agent does nothing. The pods

@@ -10,13 +10,8 @@ import (
 	"strings"
 	"time"
 
-	authv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
@@ -474,116 +469,4 @@ func (t *Test) agentArgs(args ...string) {
 	before := now.Spec.Template.Spec.Containers[0].Args
 	t.Cleanup(func() { set(before) })
 	set(append(slices.Clone(before), args...))
-}
-
-// as returns a client with the permissions of an agent, with a token that is bound to its pod.
-func (t *Test) as(agent corev1.Pod) dynamic.Interface {
-	request := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{BoundObjectRef: &authv1.BoundObjectReference{
-		APIVersion: "v1", Kind: "Pod", Name: agent.Name, UID: agent.UID}}}
-	token, err := t.Client.CoreV1().ServiceAccounts(cluster.System).CreateToken(t.Ctx, cluster.Agent,
-		request, metav1.CreateOptions{})
-	t.Must(err)
-	config, err := clientcmd.BuildConfigFromFlags("", t.Cluster.Kubeconfig())
-	t.Must(err)
-	config = rest.AnonymousClientConfig(config)
-	config.BearerToken = token.Status.Token
-	client, err := dynamic.NewForConfig(config)
-	t.Must(err)
-	return client
-}
-
-// manyPodsCount is more than a kubelet runs, and more than a subnet of the cluster has addresses.
-const manyPodsCount = 250
-
-// manyPods calls the plugin for 250 pods of the API at once. The kubelet is stopped, because it
-// would not run so many; the plugin, its store, the agent and the API server are the real ones.
-func manyPods(t *Test) {
-	n := t.Node(1)
-	t.Agent(n)
-	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
-	t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
-	t.Step("%d pods are assigned to %s", manyPodsCount, n.Name)
-	uids := t.bare(n, manyPodsCount)
-	dir := "/var/lib/leasehold-storm"
-	t.Must(os.MkdirAll(n.Root()+dir, 0o755))
-	t.Cleanup(func() {
-		// The agent writes host-local's files there until the last lease has ended, also while the
-		// directory is removed.
-		t.Eventually(time.Minute, "the directory is removed", func() error {
-			_, err := n.Machine().Run(t.Ctx, "sh", "-c",
-				`for i in $(ls `+dir+`/ns 2>/dev/null); do ip netns delete "$i" || true; done; rm -rf `+dir)
-			return err
-		})
-	})
-	t.Must(os.WriteFile(n.Root()+dir+"/conf", []byte(`{"cniVersion":"1.0.0","name":"storm","type":"bridge",`+
-		`"ipam":{"type":"leasehold","dataDir":"`+dir+`","ranges":[[{"subnet":"10.250.0.0/22"}]]}}`), 0o644))
-	t.Must(os.WriteFile(n.Root()+dir+"/pods", []byte(strings.Join(uids, "\n")+"\n"), 0o644))
-	t.Must(os.WriteFile(n.Root()+dir+"/call", []byte(callScript), 0o755))
-
-	count := func(state string) func() error {
-		return func() error {
-			found := 0
-			for _, r := range t.Reservations() {
-				if r.Status.State == state {
-					found++
-				}
-			}
-			if found != manyPodsCount {
-				return fmt.Errorf("%d of %d", found, manyPodsCount)
-			}
-			return nil
-		}
-	}
-	for _, act := range []struct{ verb, state string }{{"ADD", "Bound"}, {"DEL", "Held"}} {
-		if act.verb == "DEL" { // so that no pod is expected to return
-			t.Must(t.Client.CoreV1().Pods(t.NS).DeleteCollection(t.Ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
-		}
-		began := time.Now()
-		_, err := n.Machine().Run(t.Ctx, "sh", "-c", fmt.Sprintf(
-			`cd %s && mkdir -p ns && xargs -P 8 -L 1 ./call %s %s < pods`, dir, act.verb, t.NS))
-		t.Must(err)
-		t.Eventually(time.Minute, act.verb+": all reservations are "+act.state, count(act.state))
-		t.Step("%s: all reservations are %s after %.1f s", act.verb, act.state, time.Since(began).Seconds())
-	}
-	t.InSync(n, soon, "after the load")
-	t.Step("the window of 15 s ends")
-	t.Eventually(15*time.Second+time.Minute, "all reservations are gone", func() error {
-		if left := t.Reservations(); len(left) > 0 {
-			return fmt.Errorf("%d are left", len(left))
-		}
-		return nil
-	})
-	now := int64(0)
-	t.Must(t.Client.CoreV1().Pods(t.NS).DeleteCollection(t.Ctx,
-		metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}))
-}
-
-// callScript calls the plugin as a runtime does: it creates a namespace before the ADD and deletes
-// it after the DEL.
-const callScript = `#!/bin/sh
-# call ADD|DEL <namespace> <pod> <uid>
-set -e
-id=storm-$3
-[ "$1" = DEL ] || { ip netns add "$id"; : > "ns/$id"; }
-CNI_COMMAND=$1 CNI_CONTAINERID=$4 CNI_NETNS=/run/netns/$id CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin \
-CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=$2;K8S_POD_NAME=$3;K8S_POD_INFRA_CONTAINER_ID=$4;K8S_POD_UID=$4" \
-/opt/cni/bin/leasehold < conf > /dev/null
-[ "$1" = ADD ] || { ip netns delete "$id"; rm "ns/$id"; }
-`
-
-// bare creates pods that are assigned to a node, and returns "name uid" of each.
-func (t *Test) bare(n *cluster.Node, count int) []string {
-	t.Cleanup(t.Clear)
-	var lines []string
-	for i := range count {
-		p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("storm-%d", i),
-				Annotations: map[string]string{Window: "15s"}},
-			Spec: corev1.PodSpec{NodeName: n.Name, Containers: []corev1.Container{{Name: "none", Image: "none",
-				ImagePullPolicy: corev1.PullNever}}},
-		}, metav1.CreateOptions{})
-		t.Must(err)
-		lines = append(lines, p.Name+" "+string(p.UID))
-	}
-	return lines
 }
