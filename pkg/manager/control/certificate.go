@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -130,7 +131,7 @@ type byName struct{ manager.Manager }
 func (m byName) GetConfig() *rest.Config {
 	config := rest.CopyConfig(m.Manager.GetConfig())
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
+		return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			switch path.Base(r.URL.Path) {
 			case "secrets", "mutatingwebhookconfigurations":
 				r = r.Clone(r.Context())
@@ -143,11 +144,6 @@ func (m byName) GetConfig() *rest.Config {
 	})
 	return config
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-// RoundTrip implements http.RoundTripper.
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // load makes the server present the certificate in a Secret. If the certificate is invalid, load
 // logs the error, and the server continues to present the former one.

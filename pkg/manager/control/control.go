@@ -5,9 +5,10 @@ package control
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
+	"unique"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -80,11 +81,54 @@ func ListWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource, labe
 
 // RequestFor returns the request for a key "namespace/name", or "name".
 func RequestFor(key string) reconcile.Request {
-	namespace, name, found := strings.Cut(key, "/")
-	if !found {
-		namespace, name = "", key
-	}
+	namespace, name, _ := toolscache.SplitMetaNamespaceKey(key) // it fails only for other forms
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
+}
+
+// MaxReportAge is the age up to which a pod gets an Event about its creation. Older pods get none,
+// so that a new leader does not repeat the Events of the former leader.
+const MaxReportAge = 30 * time.Second
+
+// Delete deletes an object if it still has the UID of o and, unless version is nil, that resource
+// version. It reports false if the object has changed or is gone.
+func Delete(ctx context.Context, c client.Client, o client.Object, version *string) (deleted bool, err error) {
+	err = c.Delete(ctx, o, client.Preconditions{UID: new(o.GetUID()), ResourceVersion: version})
+	return err == nil, IgnoreRace(err)
+}
+
+// NodeAffinity returns the node affinity of a pod, which may be changed. It adds an empty one if
+// the pod has none.
+func NodeAffinity(pod *corev1.Pod) *corev1.NodeAffinity {
+	if pod.Spec.Affinity == nil {
+		pod.Spec.Affinity = &corev1.Affinity{}
+	}
+	if pod.Spec.Affinity.NodeAffinity == nil {
+		pod.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	return pod.Spec.Affinity.NodeAffinity
+}
+
+// Identity returns the fields of an object's metadata that identify the object and its state, and
+// its creation and deletion time. Equal names of namespaces share their memory.
+func Identity(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: unique.Make(m.Namespace).Value(), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		Generation: m.Generation, CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
+	}
+}
+
+// Pick returns the entries of a map with the given keys, nil if there are none.
+func Pick(from map[string]string, keys ...string) map[string]string {
+	var picked map[string]string
+	for _, key := range keys {
+		if value, ok := from[key]; ok {
+			if picked == nil {
+				picked = map[string]string{}
+			}
+			picked[key] = value
+		}
+	}
+	return picked
 }
 
 // IgnoreRace returns nil for an error which only says that another replica or a controller has

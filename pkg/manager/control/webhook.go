@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission/metrics"
 
@@ -28,23 +29,20 @@ func PodWebhook(
 	log logr.Logger, change func(ctx context.Context, req admission.Request, pod *corev1.Pod) error,
 ) admission.Handler {
 	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) (response admission.Response) {
-		fail := func(err error, more ...any) {
-			log.Error(err, "patching the pod failed, admitting it unchanged",
-				append(more, "namespace", req.Namespace, "pod", req.Name)...)
-			response = admission.Allowed("")
-		}
+		var err error
 		defer func() {
 			if r := recover(); r != nil {
 				metrics.WebhookPanics.WithLabelValues().Inc()
-				fail(fmt.Errorf("panic: %v", r), "stack", string(debug.Stack()))
+				err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+			}
+			if err != nil {
+				log.Error(err, "patching the pod failed, admitting it unchanged", "namespace", req.Namespace,
+					"pod", req.Name)
+				response = admission.Allowed("")
 			}
 		}()
-		patched, err := patch(ctx, req, change)
-		if err != nil {
-			fail(err)
-			return response
-		}
-		return patched
+		response, err = patch(ctx, req, change)
+		return response
 	})
 }
 
@@ -72,9 +70,8 @@ func patch(
 	if err := change(ctx, req, &pod); err != nil {
 		return admission.Response{}, err
 	}
-	if size := annotationBytes(&pod); size > apivalidation.TotalAnnotationSizeLimitB {
-		return admission.Response{}, fmt.Errorf("annotations of %d bytes exceed the limit of %d bytes",
-			size, apivalidation.TotalAnnotationSizeLimitB)
+	if err := apivalidation.ValidateAnnotationsSize(pod.Annotations); err != nil {
+		return admission.Response{}, err
 	}
 	after, err := mutablePart(&pod)
 	if err != nil {
@@ -87,30 +84,11 @@ func patch(
 	return response, nil
 }
 
-// annotationBytes returns the size of a pod's annotations, computed as the API server does for its
-// limit.
-func annotationBytes(p *corev1.Pod) (size int) {
-	for key, value := range p.Annotations {
-		size += len(key) + len(value)
-	}
-	return size
-}
-
 // mutablePart returns the fields of a pod that change may modify, as JSON. patch calls it before
 // and after change, and the patch is the difference of the two documents. Both are encoded with the
 // same Go types, so that fields that the Go types lack are not removed by the patch. The other
 // fields of the pod are omitted to save time: they make up most of a pod.
 func mutablePart(p *corev1.Pod) ([]byte, error) {
-	type metadata struct {
-		Labels      map[string]string `json:"labels,omitempty"`
-		Annotations map[string]string `json:"annotations,omitempty"`
-	}
-	type spec struct {
-		NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-		Affinity     *corev1.Affinity  `json:"affinity,omitempty"`
-	}
-	return json.Marshal(struct {
-		Metadata metadata `json:"metadata"`
-		Spec     spec     `json:"spec"`
-	}{metadata{p.Labels, p.Annotations}, spec{p.Spec.NodeSelector, p.Spec.Affinity}})
+	return json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: p.Labels, Annotations: p.Annotations},
+		Spec: corev1.PodSpec{NodeSelector: p.Spec.NodeSelector, Affinity: p.Spec.Affinity}})
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -30,7 +31,10 @@ type action struct {
 // same name and target.
 func generate(target targetKey, workload *workload, object *pps.PersistentPodState, others []string) action {
 	if workload == nil || workload.Terminating || workload.Annotations[pps.AnnotationGenerate] != "true" {
-		return remove(target, object)
+		if object != nil && isGenerated(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
+			return action{Delete: object}
+		}
+		return action{}
 	}
 	want, err := generated(workload)
 	switch {
@@ -62,15 +66,6 @@ func generate(target targetKey, workload *workload, object *pps.PersistentPodSta
 	return update(object, want)
 }
 
-// remove returns the action that deletes the object if it was generated for the target. Otherwise
-// it returns an action without effect.
-func remove(target targetKey, object *pps.PersistentPodState) action {
-	if object != nil && isGenerated(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
-		return action{Delete: object}
-	}
-	return action{}
-}
-
 // update returns the action that changes the existing object to the wanted one. If they do not
 // differ, it returns an action without effect.
 func update(object, want *pps.PersistentPodState) action {
@@ -81,7 +76,7 @@ func update(object, want *pps.PersistentPodState) action {
 	updated.Spec.PersistentPodAnnotations = want.Spec.PersistentPodAnnotations
 	updated.OwnerReferences = want.OwnerReferences
 	metav1.SetMetaDataLabel(&updated.ObjectMeta, labelGenerated, generatedValue)
-	if equal(object, updated) {
+	if equality.Semantic.DeepEqual(object, updated) {
 		return action{}
 	}
 	return action{Update: updated}

@@ -12,6 +12,7 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -195,7 +196,7 @@ func keptAnnotations(all map[string]string, named []string) (kept map[string]str
 	if bytesIn(all) <= maxRecorded {
 		return all, false
 	}
-	if kept = pick(all, named); bytesIn(kept) > maxRecorded {
+	if kept = control.Pick(all, named...); bytesIn(kept) > maxRecorded {
 		return nil, true
 	}
 	return kept, false

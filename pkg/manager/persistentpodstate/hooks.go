@@ -3,6 +3,7 @@ package persistentpodstate
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -11,6 +12,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -34,7 +36,7 @@ func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev
 	}
 	if err := w.inject(req.Namespace, pod, Reset(pod)); err != nil {
 		w.log.Error(err, "admitting a pod without its former topology", "pod", req.Namespace+"/"+pod.Name)
-		annotate(pod, annotationReason, "lookup failed: "+err.Error())
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationReason, "lookup failed: "+err.Error())
 	}
 	return nil
 }
@@ -88,10 +90,16 @@ type objectWebhook struct {
 
 // Handle implements admission.Handler.
 func (w *objectWebhook) Handle(_ context.Context, req admission.Request) admission.Response {
-	o, old, err := decode(req)
-	if err != nil {
-		return admission.Errored(http.StatusBadRequest, err)
+	o, old := &pps.PersistentPodState{}, (*pps.PersistentPodState)(nil)
+	err := json.Unmarshal(req.Object.Raw, o)
+	if req.Operation == admissionv1.Update {
+		old = &pps.PersistentPodState{}
+		err = errors.Join(err, json.Unmarshal(req.OldObject.Raw, old))
 	}
+	if err != nil {
+		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding the PersistentPodState: %w", err))
+	}
+	o.Namespace = req.Namespace
 	// An object may be older than this webhook; its finalizers must stay removable.
 	if !w.role.serves() || old != nil && equality.Semantic.DeepEqual(old.Spec, o.Spec) {
 		return admission.Allowed("")
@@ -123,22 +131,4 @@ func (w *objectWebhook) Handle(_ context.Context, req admission.Request) admissi
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
 	return admission.PatchResponseFromRaw(before, after)
-}
-
-// decode returns the object of a request, and its former state in old. old is nil unless the
-// request is an update.
-func decode(req admission.Request) (o, old *pps.PersistentPodState, err error) {
-	o = &pps.PersistentPodState{}
-	if err := json.Unmarshal(req.Object.Raw, o); err != nil {
-		return nil, nil, fmt.Errorf("decoding the PersistentPodState: %w", err)
-	}
-	o.Namespace = req.Namespace
-	if req.Operation == admissionv1.Update {
-		old = &pps.PersistentPodState{}
-		if err := json.Unmarshal(req.OldObject.Raw, old); err != nil {
-			return nil, nil, fmt.Errorf("decoding the old PersistentPodState: %w", err)
-		}
-		old.Namespace = req.Namespace
-	}
-	return o, old, nil
 }

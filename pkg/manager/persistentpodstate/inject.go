@@ -2,16 +2,17 @@ package persistentpodstate
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // FormerState is the state of a pod's predecessor: the last pod that had the same name and ran.
@@ -31,26 +32,17 @@ type FormerState struct {
 // the predecessor may have been deleted before its state was recorded. But if the predecessor in
 // last never got an address, last is used only if no state is recorded. findFormer reports false if
 // there is neither.
-func findFormer(o *pps.PersistentPodState, pod string, last *podView,
-	nodes func(name string) (labels map[string]string, exists bool)) (FormerState, bool) {
+func findFormer(o *pps.PersistentPodState, pod string, last *podView, nodes labelsByNode) (FormerState, bool) {
 	state, recorded := o.Status.PodStates[pod]
 	if last != nil && (!recorded || last.stage >= started) {
-		if last.Node != state.NodeName {
-			state.NodeTopologyLabels = nil
-		}
 		state.NodeName = last.Node
 		if last.stage == ready {
-			state.Annotations = pick(last.Annotations, annotationsOf(o))
+			state.Annotations = control.Pick(last.Annotations, annotationsOf(&o.Spec)...)
 		}
 		recorded = true
 	}
-	m := FormerState{PodState: state}
-	if labels, exists := nodes(state.NodeName); exists {
-		m.NodeTopologyLabels = pick(labels, labelsOf(&o.Spec))
-	} else {
-		m.NodeGone = true
-	}
-	return m, recorded
+	state, exists := withLabels(o, pod, state, nodes)
+	return FormerState{PodState: state, NodeGone: !exists}, recorded
 }
 
 // Reset removes the annotations that Inject writes, and returns the labels for
@@ -104,17 +96,17 @@ func Inject(
 			injected = true
 		}
 	}
-	for _, key := range annotationsOf(o) {
-		if value, ok := former.Annotations[key]; ok && !has(pod.Annotations, key) {
-			annotate(pod, key, value)
+	for _, key := range annotationsOf(&o.Spec) {
+		if value, ok := former.Annotations[key]; ok && !metav1.HasAnnotation(pod.ObjectMeta, key) {
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, value)
 			injected = true
 		}
 	}
 	if injected {
-		annotate(pod, pps.AnnotationInjected, o.Name)
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, pps.AnnotationInjected, o.Name)
 	}
 	if len(reasons) > 0 {
-		annotate(pod, annotationReason, strings.Join(reasons, "; "))
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationReason, strings.Join(reasons, "; "))
 	}
 	return injected, reasons
 }
@@ -151,8 +143,8 @@ func injectRequired(
 	if len(added) == 0 {
 		return false, reasons
 	}
-	require(pod, added)
-	annotate(pod, annotationRequired, added.String())
+	pod.Spec.NodeSelector = labels.Merge(pod.Spec.NodeSelector, added)
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationRequired, added.String())
 	return true, reasons
 }
 
@@ -255,22 +247,9 @@ func allows(t corev1.NodeSelectorTerm, key, value string) bool {
 	return selector.Match(node)
 }
 
-func require(pod *corev1.Pod, labels map[string]string) {
-	if pod.Spec.NodeSelector == nil {
-		pod.Spec.NodeSelector = map[string]string{}
-	}
-	maps.Copy(pod.Spec.NodeSelector, labels)
-}
-
 // prefer adds a term to the preferred node affinity, unless the pod has an equal term.
 func prefer(pod *corev1.Pod, term corev1.PreferredSchedulingTerm) {
-	if pod.Spec.Affinity == nil {
-		pod.Spec.Affinity = &corev1.Affinity{}
-	}
-	if pod.Spec.Affinity.NodeAffinity == nil {
-		pod.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
-	}
-	a := pod.Spec.Affinity.NodeAffinity
+	a := control.NodeAffinity(pod)
 	if !slices.ContainsFunc(a.PreferredDuringSchedulingIgnoredDuringExecution,
 		func(t corev1.PreferredSchedulingTerm) bool {
 			return equality.Semantic.DeepEqual(t, term)
@@ -279,12 +258,3 @@ func prefer(pod *corev1.Pod, term corev1.PreferredSchedulingTerm) {
 			term)
 	}
 }
-
-func annotate(pod *corev1.Pod, key, value string) {
-	if pod.Annotations == nil {
-		pod.Annotations = map[string]string{}
-	}
-	pod.Annotations[key] = value
-}
-
-func has(m map[string]string, key string) bool { _, ok := m[key]; return ok }

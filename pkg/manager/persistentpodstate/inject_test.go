@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -78,8 +79,8 @@ func TestResetKeepsSelectors(t *testing.T) {
 	pod.Spec.NodeSelector = map[string]string{"tenant": "a"}
 	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{in(100, hostname, "node1")}}}
-	annotate(pod, annotationRequired, "tenant=a")
-	annotate(pod, pps.AnnotationInjected, "db")
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationRequired, "tenant=a")
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, pps.AnnotationInjected, "db")
 	before := pod.Spec.DeepCopy()
 	if required := Reset(pod); required["tenant"] != "a" {
 		t.Errorf("required %v", required)
@@ -320,7 +321,7 @@ func TestMissingLabelIsNotInjected(t *testing.T) {
 	bare := aPod("db-0")
 	o = state(recorded("db-0", "node3"), requires("rack"), prefers(prefer100(100, zone)))
 	injectTwice(t, bare, o, nil, three(), true)
-	if has(bare.Annotations, pps.AnnotationInjected) {
+	if metav1.HasAnnotation(bare.ObjectMeta, pps.AnnotationInjected) {
 		t.Error("a pod without an injection is annotated")
 	}
 }

@@ -203,9 +203,9 @@ func TestPodOfAGoneNodeIsDeleted(t *testing.T) {
 	c.Put(statesPath+"db", state(requires(hostname)))
 	c.Until("recorded", func() bool { return recordedOf(c) != "" })
 	waits := func(p *corev1.Pod) {
-		require(p, map[string]string{hostname: "node1"})
-		annotate(p, "leasehold.dev/topology-required", hostname+"=node1")
-		annotate(p, pps.AnnotationInjected, "db")
+		p.Spec.NodeSelector = map[string]string{hostname: "node1"}
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, "leasehold.dev/topology-required", hostname+"=node1")
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, pps.AnnotationInjected, "db")
 	}
 	c.Remove(podsOf + "db-0")
 	put(c, aPod("db-0", waits))
@@ -226,9 +226,9 @@ func TestPodOfANodeThatIsNotReadyIsDeleted(t *testing.T) {
 	c.Until("recorded", func() bool { return recordedOf(c) != "" })
 	c.Remove(podsOf + "db-0")
 	put(c, aPod("db-0", annotated(annotationPatience, "100ms"), func(p *corev1.Pod) {
-		require(p, map[string]string{hostname: "node1"})
-		annotate(p, "leasehold.dev/topology-required", hostname+"=node1")
-		annotate(p, pps.AnnotationInjected, "db")
+		p.Spec.NodeSelector = map[string]string{hostname: "node1"}
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, "leasehold.dev/topology-required", hostname+"=node1")
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, pps.AnnotationInjected, "db")
 	}))
 	n := threeWithoutNode1(time.Now().Add(-time.Hour)).all()[0]
 	c.Put(nodesPath+"node1", n)

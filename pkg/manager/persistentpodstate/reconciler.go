@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,10 +47,6 @@ const (
 // largeObject is the size in bytes from which a PersistentPodState gets the Event reasonLarge. etcd
 // rejects requests of more than 1.5 MiB (--max-request-bytes).
 const largeObject = 1 << 20
-
-// maxReportAge is the age up to which a pod gets an Event about its creation. Older pods get none,
-// so that a new leader does not repeat the Events of the former leader.
-const maxReportAge = 30 * time.Second
 
 // retryInterval is how soon an object is reconciled again when something was not known yet.
 const retryInterval = time.Second
@@ -142,8 +139,7 @@ func (r *reconciler) generate(ctx context.Context, key types.NamespacedName) (do
 		case a.Update != nil:
 			err = r.update(ctx, object, a.Update)
 		case a.Delete != nil:
-			err = control.IgnoreRace(r.client.Delete(ctx, a.Delete, client.Preconditions{UID: &a.Delete.UID,
-				ResourceVersion: &a.Delete.ResourceVersion}))
+			_, err = control.Delete(ctx, r.client, a.Delete, &a.Delete.ResourceVersion)
 		default:
 			continue
 		}
@@ -181,7 +177,7 @@ func (r *reconciler) report(o *pps.PersistentPodState, pods map[string]podHistor
 			continue
 		}
 		pod := podRef(o.Namespace, name, p.Pod.UID)
-		if p.Pod.Reason != "" && time.Since(p.Pod.Created) < maxReportAge &&
+		if p.Pod.Reason != "" && time.Since(p.Pod.Created) < control.MaxReportAge &&
 			r.reported.First(string(p.Pod.UID), time.Now()) {
 			r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonNotPossible, "Inject", "PersistentPodState %s: %s",
 				o.Name, p.Pod.Reason)
@@ -192,8 +188,7 @@ func (r *reconciler) report(o *pps.PersistentPodState, pods map[string]podHistor
 		}
 		labels, exists := r.view.nodeLabels(p.Pod.Node)
 		if keys := missing(o, labels); p.Pod.stage == ready && exists && len(keys) > 0 {
-			node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-				ObjectMeta: metav1.ObjectMeta{Name: p.Pod.Node}}
+			node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: p.Pod.Node}
 			r.warn(o, node, reasonNotPossible, fmt.Sprintf("node %s has no label %s: pods that ran there are not "+
 				"restricted by it", p.Pod.Node, strings.Join(keys, ", ")))
 		}
@@ -250,38 +245,33 @@ const patienceMargin = 2 * time.Second
 // node that is gone, this replica must also have watched nodes for the grace period, because the
 // node may have been removed before the watch began.
 func (r *reconciler) due(pod *podView) time.Time {
-	h := r.view.hostOf(pod.Hostname)
+	exists, since := r.view.hostOf(pod.Hostname)
 	switch {
-	case !h.exists && r.view.keepGone:
+	case !exists && r.view.keepGone:
 		return time.Time{}
-	case !h.exists:
-		return later(later(pod.Created, h.leftAt), r.view.watchingSince()).Add(r.view.goneGrace)
-	case pod.Patience == lease.Forever, h.notReadySince.IsZero():
+	case !exists:
+		return later(pod.Created, since, r.view.watchingSince()).Add(r.view.goneGrace)
+	case pod.Patience == lease.Forever, since.IsZero():
 		return time.Time{}
 	}
-	return later(pod.Created, h.notReadySince).Add(time.Duration(pod.Patience) + patienceMargin)
+	return later(pod.Created, since).Add(time.Duration(pod.Patience) + patienceMargin)
 }
 
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
-}
+func later(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 // deletePod deletes a pod and creates an Event about it, unless the pod has changed since it was
 // observed.
 func (r *reconciler) deletePod(ctx context.Context, namespace, name string, seen *podView) error {
 	pod := podRef(namespace, name, seen.UID)
-	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
-	if err == nil {
+	deleted, err := control.Delete(ctx, r.client, pod, &seen.ResourceVersion)
+	if deleted {
 		r.log.Info("deleted a pod that waited for a node that is gone or not ready", "pod", namespace+"/"+name,
 			"hostname", seen.Hostname)
 		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonReplaced, "Replace",
 			"deleted, because it waited for node %s, which is gone or not ready; its successor may run elsewhere",
 			seen.Hostname)
 	}
-	if control.IgnoreRace(err) != nil {
+	if err != nil {
 		return fmt.Errorf("deleting pod %s/%s: %w", namespace, name, err)
 	}
 	return nil

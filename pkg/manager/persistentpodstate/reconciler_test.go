@@ -20,6 +20,7 @@ import (
 	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // writes is an API server that records what the reconciler writes, and answers with an error.
@@ -80,6 +81,9 @@ func (e *eventTexts) Eventf(regarding, related runtime.Object, kind, reason, _, 
 }
 
 func nameOf(o runtime.Object) string {
+	if ref, ok := o.(*corev1.ObjectReference); ok {
+		return ref.Kind + " " + ref.Name
+	}
 	return o.GetObjectKind().GroupVersionKind().Kind + " " + o.(client.Object).GetName()
 }
 
@@ -96,7 +100,7 @@ func newRig(v *clusterView) rig {
 }
 
 func (r rig) reconcile(t *testing.T, name string) (reconcile.Result, error) {
-	return r.Reconcile(t.Context(), requestOf("ns", name))
+	return r.Reconcile(t.Context(), control.RequestFor("ns/"+name))
 }
 
 // Reconciling is repeated while leasehold does not serve PersistentPodStates, or does not know
@@ -162,9 +166,9 @@ func TestFailedDeletionOfAStuckPod(t *testing.T) {
 	o := state(requires(hostname), recorded("db-0", "node9", "db-1", "node9"))
 	v := viewOf(o).has(statefulSet, true, db())
 	waits := func(p *corev1.Pod) {
-		require(p, map[string]string{hostname: "node9"})
-		annotate(p, "leasehold.dev/topology-required", hostname+"=node9")
-		annotate(p, pps.AnnotationInjected, o.Name)
+		p.Spec.NodeSelector = map[string]string{hostname: "node9"}
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, "leasehold.dev/topology-required", hostname+"=node9")
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, pps.AnnotationInjected, o.Name)
 	}
 	for _, pod := range []*corev1.Pod{aPod("db-0", waits), aPod("db-1", waits), aPod("db-2", readyOn("node2"))} {
 		pod.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
@@ -314,9 +318,9 @@ func TestEventsEnqueue(t *testing.T) {
 		"an object is added": {func(v *clusterView) error { return v.objects.Add(named("db", "db")) }, "db second"},
 		"an object is deleted": {func(v *clusterView) error { return v.objects.Delete(named("second", "db")) },
 			"db second"},
-		"a workload is changed": {func(v *clusterView) error { return v.workloads[statefulSet].Update(db().ref()) },
+		"a workload is changed": {func(v *clusterView) error { return v.workloads[statefulSet].Update(object(db())) },
 			"db second"},
-		"a workload is deleted": {func(v *clusterView) error { return v.workloads[statefulSet].Delete(db().ref()) },
+		"a workload is deleted": {func(v *clusterView) error { return v.workloads[statefulSet].Delete(object(db())) },
 			"db second"},
 		"a pod is added": {func(v *clusterView) error { return v.pods.Add(pod) }, "db second"},
 		"a pod is deleted": {func(v *clusterView) error { return errors.Join(v.pods.Add(pod), v.pods.Delete(pod)) },
@@ -332,7 +336,7 @@ func TestEventsEnqueue(t *testing.T) {
 		third := named("third", "other")
 		recorded("db-0", "node1")(third)
 		v := viewOf(third, named("second", "db"))
-		list(v.workloads[statefulSet], db().ref())
+		list(v.workloads[statefulSet], object(db()))
 		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 		v.follow(t.Context(), queue)
 		drain(queue)

@@ -16,6 +16,7 @@ import (
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 const (
@@ -115,7 +116,7 @@ func recorded(podOnNode ...string) func(*pps.PersistentPodState) {
 		for i := 0; i < len(podOnNode); i += 2 {
 			node := podOnNode[i+1]
 			o.Status.PodStates[podOnNode[i]] = pps.PodState{NodeName: node,
-				NodeTopologyLabels: pick(three()[node], []string{hostname, zone})}
+				NodeTopologyLabels: control.Pick(three()[node], hostname, zone)}
 		}
 	}
 }
@@ -180,7 +181,7 @@ func readyOn(node string) func(*corev1.Pod) {
 }
 
 func annotated(key, value string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { annotate(p, key, value) }
+	return func(p *corev1.Pod) { metav1.SetMetaDataAnnotation(&p.ObjectMeta, key, value) }
 }
 
 func leaving(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: began.Add(time.Hour)} }
@@ -247,7 +248,7 @@ func (v *clusterView) has(kind schema.GroupKind, synced bool, workloads ...*work
 	byName := map[string]*workload{}
 	var all []*unstructured.Unstructured
 	for _, w := range workloads {
-		byName[w.Name], all = w, append(all, w.ref())
+		byName[w.Name], all = w, append(all, object(w))
 	}
 	v.workloads[kind] = informer.New(func(u *unstructured.Unstructured) *workload { return byName[u.GetName()] }, nil)
 	if synced {
@@ -269,4 +270,15 @@ func (v *clusterView) admit(t *testing.T, pod *corev1.Pod) corev1.Pod {
 	req := request(t, pod)
 	w := &podWebhook{view: v, role: serves(), log: logr.Discard()}
 	return patched[corev1.Pod](t, req, w.handler().Handle(t.Context(), req))
+}
+
+// object returns the metadata of a workload as the API server sends it.
+func object(w *workload) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion(w.APIVersion)
+	u.SetKind(w.Kind.Kind)
+	u.SetNamespace(w.Namespace)
+	u.SetName(w.Name)
+	u.SetUID(w.UID)
+	return u
 }

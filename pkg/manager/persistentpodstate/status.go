@@ -5,11 +5,14 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
+// A labelsByNode returns the labels of a node. It reports false if the node does not exist.
+type labelsByNode func(name string) (labels map[string]string, exists bool)
+
 // computeStatus returns the status to record, from the recorded status of o and the history of the
-// workload's pods. workload is nil if it was deleted. nodes returns the labels of a node, and
-// reports false if the node does not exist.
+// workload's pods. workload is nil if it was deleted.
 //
 //   - The state of a pod is its node and annotations when it was last Ready.
 //   - The state of a deleted pod is kept while the workload has the pod's ordinal. With the
@@ -19,8 +22,7 @@ import (
 //   - The recorded node labels have the values that the node has now. If the node is gone, the
 //     labels that were last recorded are kept, because the zone of the node may still exist.
 func computeStatus(
-	o *pps.PersistentPodState, workload *workload, pods map[string]podHistory,
-	nodes func(name string) (labels map[string]string, exists bool),
+	o *pps.PersistentPodState, workload *workload, pods map[string]podHistory, nodes labelsByNode,
 ) pps.PersistentPodStateStatus {
 	status := pps.PersistentPodStateStatus{ObservedGeneration: o.Generation, TargetUID: o.Status.TargetUID}
 	if workload != nil && !workload.Terminating {
@@ -34,22 +36,28 @@ func computeStatus(
 	}
 	for name, pod := range pods {
 		if seen := pod.Ready; seen != nil && counts(o, workload, name, pod) {
-			states[name] = pps.PodState{NodeName: seen.Node, Annotations: pick(seen.Annotations, annotationsOf(o)),
-				NodeTopologyLabels: states[name].NodeTopologyLabels}
+			states[name] = pps.PodState{NodeName: seen.Node, NodeTopologyLabels: states[name].NodeTopologyLabels,
+				Annotations: control.Pick(seen.Annotations, annotationsOf(&o.Spec)...)}
 		}
 	}
 	for name, state := range states {
-		if labels, exists := nodes(state.NodeName); exists {
-			state.NodeTopologyLabels = pick(labels, labelsOf(&o.Spec))
-		} else if state.NodeName != o.Status.PodStates[name].NodeName {
-			state.NodeTopologyLabels = nil // they were those of another node
-		}
-		states[name] = state
+		states[name], _ = withLabels(o, name, state, nodes)
 	}
-	if len(states) > 0 {
-		status.PodStates = states
-	}
+	status.PodStates = states
 	return status
+}
+
+// withLabels returns the state of a pod with the labels that its node has now. If the node is gone,
+// they are those that o has recorded of it; exists is false then.
+func withLabels(o *pps.PersistentPodState, pod string, state pps.PodState, nodes labelsByNode,
+) (_ pps.PodState, exists bool) {
+	labels, exists := nodes(state.NodeName)
+	if exists {
+		state.NodeTopologyLabels = control.Pick(labels, labelsOf(&o.Spec)...)
+	} else if state.NodeName != o.Status.PodStates[pod].NodeName {
+		state.NodeTopologyLabels = nil // they were those of another node
+	}
+	return state, exists
 }
 
 // stays reports whether the state of the pod that is recorded in o is kept (see computeStatus).
@@ -79,7 +87,7 @@ func isExpected(o *pps.PersistentPodState, w *workload, pod string) bool {
 	return ok && (o.Spec.PersistentPodStateRetentionPolicy == pps.WhenDeleted || w.Ordinals.Has(n))
 }
 
-// labelsOf returns the keys of all node labels in a spec, sorted, without duplicates.
+// labelsOf returns the keys of all node labels in a spec, sorted.
 func labelsOf(s *pps.PersistentPodStateSpec) []string {
 	var keys []string
 	if s.RequiredPersistentTopology != nil {
@@ -89,32 +97,19 @@ func labelsOf(s *pps.PersistentPodStateSpec) []string {
 		keys = append(keys, p.Preference.Labels()...)
 	}
 	slices.Sort(keys)
-	return slices.Compact(keys)
+	return keys
 }
 
-func annotationsOf(o *pps.PersistentPodState) []string {
+func annotationsOf(s *pps.PersistentPodStateSpec) []string {
 	var keys []string
-	for _, a := range o.Spec.PersistentPodAnnotations {
+	for _, a := range s.PersistentPodAnnotations {
 		keys = append(keys, a.Key)
 	}
 	return keys
 }
 
-// pick returns the entries of a map with the given keys, nil if there are none.
-func pick(from map[string]string, keys []string) map[string]string {
-	var picked map[string]string
-	for _, key := range keys {
-		if value, ok := from[key]; ok {
-			if picked == nil {
-				picked = map[string]string{}
-			}
-			picked[key] = value
-		}
-	}
-	return picked
-}
-
 // missing returns the node labels of the spec that a node does not have.
 func missing(o *pps.PersistentPodState, labels map[string]string) []string {
-	return slices.DeleteFunc(labelsOf(&o.Spec), func(key string) bool { _, ok := labels[key]; return ok })
+	keys := slices.DeleteFunc(labelsOf(&o.Spec), func(key string) bool { _, ok := labels[key]; return ok })
+	return slices.Compact(keys)
 }

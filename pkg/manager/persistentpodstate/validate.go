@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -38,16 +37,7 @@ func validateSpec(s *pps.PersistentPodStateSpec) error {
 
 // validateSize returns an error if the spec names too many labels and annotations.
 func validateSize(s *pps.PersistentPodStateSpec) error {
-	var names []string
-	if s.RequiredPersistentTopology != nil {
-		names = append(names, s.RequiredPersistentTopology.Labels()...)
-	}
-	for _, p := range s.PreferredPersistentTopology {
-		names = append(names, p.Preference.Labels()...)
-	}
-	for _, a := range s.PersistentPodAnnotations {
-		names = append(names, a.Key)
-	}
+	names := append(labelsOf(s), annotationsOf(s)...)
 	if bytes := len(strings.Join(names, "")); len(names) > maxNames || bytes > maxNameBytes {
 		return fmt.Errorf("it names %d labels and annotations with %d bytes; want at most %d with %d bytes",
 			len(names), bytes, maxNames, maxNameBytes)
@@ -72,10 +62,4 @@ func validate(o *pps.PersistentPodState, kinds kindList, others []string) error 
 		return fmt.Errorf("spec: %w", err)
 	}
 	return nil
-}
-
-// equal reports whether two objects are equal in everything that the generator writes.
-func equal(a, b *pps.PersistentPodState) bool {
-	return equality.Semantic.DeepEqual(a.Spec, b.Spec) && equality.Semantic.DeepEqual(a.Labels, b.Labels) &&
-		equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)
 }

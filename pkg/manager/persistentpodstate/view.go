@@ -17,13 +17,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -111,11 +109,8 @@ func (v *clusterView) setup(ctx context.Context, mgr manager.Manager) error {
 		AddFunc:    func(object any) { v.nodeObserved(object.(*corev1.Node)) },
 		UpdateFunc: func(_, now any) { v.nodeObserved(now.(*corev1.Node)) },
 		DeleteFunc: func(object any) {
-			if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-				object = unknown.Obj
-			}
-			if n, ok := object.(*corev1.Node); ok {
-				v.nodeDeleted(n, time.Now())
+			if name, err := toolscache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
+				v.nodeDeleted(name, time.Now())
 			}
 		},
 	})
@@ -150,9 +145,8 @@ func (v *clusterView) setup(ctx context.Context, mgr manager.Manager) error {
 		v.hasObjects = seen
 		go watchServed(ctx, v.objects, func() *toolscache.ListWatch { return objects })
 		for _, kind := range v.kinds {
-			resources := resources{mapper: mgr.GetRESTMapper(), kind: kind}
 			go watchServed(ctx, v.workloads[kind.GroupKind()], func() *toolscache.ListWatch {
-				return resources.listWatch(api)
+				return listWatch(mgr.GetRESTMapper(), api, kind)
 			})
 		}
 		go wait.UntilWithContext(ctx, func(context.Context) { v.history.Expire(time.Now().Add(-historyAge)) },
@@ -171,10 +165,9 @@ func watchServed[V any](ctx context.Context, i *informer.Informer[V], find func(
 		if lw := find(); lw != nil {
 			if _, err := lw.ListWithContextFunc(ctx, metav1.ListOptions{Limit: 1}); !apierrors.IsNotFound(err) {
 				served, stop := context.WithCancel(ctx)
-				list := lw.ListWithContextFunc
 				_ = i.Run(served, &toolscache.ListWatch{WatchFuncWithContext: lw.WatchFuncWithContext,
 					ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-						all, err := list(ctx, o)
+						all, err := lw.ListWithContextFunc(ctx, o)
 						if apierrors.IsNotFound(err) {
 							stop()
 						}
@@ -189,22 +182,12 @@ func watchServed[V any](ctx context.Context, i *informer.Informer[V], find func(
 	}
 }
 
-// resources finds the resource of a kind.
-type resources struct {
-	mapper apimeta.RESTMapper
-	kind   schema.GroupVersionKind
-	other  bool // the last call found the kind in another version only
-}
-
-// listWatch returns the calls for a kind in its version, nil if there is no resource yet. The
-// versions of a new CRD are served one after the other. So another version is used only if the
-// former call found the same.
-func (r *resources) listWatch(api dynamic.Interface) *toolscache.ListWatch {
-	mapping, err := r.mapper.RESTMapping(r.kind.GroupKind(), r.kind.Version)
+// listWatch returns the calls for a kind in its version, or in another one if the API server does
+// not serve that. It returns nil if there is no resource of the kind.
+func listWatch(mapper apimeta.RESTMapper, api dynamic.Interface, kind schema.GroupVersionKind) *toolscache.ListWatch {
+	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
-		before := r.other
-		mapping, err = r.mapper.RESTMapping(r.kind.GroupKind())
-		if r.other = err == nil; !before || err != nil {
+		if mapping, err = mapper.RESTMapping(kind.GroupKind()); err != nil {
 			return nil
 		}
 	}
@@ -221,9 +204,7 @@ var objectKind = pps.GroupVersion.WithKind("PersistentPodState")
 // objectOf returns one without spec and status, which has no effect (isUnfit): no webhook has
 // validated it.
 func objectOf(all *pps.PersistentPodState) *pps.PersistentPodState {
-	o := &pps.PersistentPodState{ObjectMeta: metav1.ObjectMeta{Namespace: all.Namespace, Name: all.Name, UID: all.UID,
-		ResourceVersion: all.ResourceVersion, Generation: all.Generation, CreationTimestamp: all.CreationTimestamp,
-		DeletionTimestamp: all.DeletionTimestamp}}
+	o := &pps.PersistentPodState{ObjectMeta: control.Identity(&all.ObjectMeta)}
 	if isGenerated(all) {
 		o.Labels = map[string]string{labelGenerated: generatedValue}
 	}
@@ -259,11 +240,13 @@ func (v *clusterView) nodeObserved(n *corev1.Node) {
 
 // nodeDeleted remembers a node that was deleted, and forgets those that do not count as present any
 // more.
-func (v *clusterView) nodeDeleted(n *corev1.Node, now time.Time) {
+func (v *clusterView) nodeDeleted(name string, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	maps.DeleteFunc(v.nodes, func(_ string, n observedNode) bool { return !v.counts(n) })
-	v.nodes[n.Name] = observedNode{n, now}
+	if n, found := v.nodes[name]; found {
+		v.nodes[name] = observedNode{n.Node, now}
+	}
 }
 
 // counts reports whether a node counts as present.
@@ -274,10 +257,11 @@ func (v *clusterView) counts(n observedNode) bool {
 // follow enqueues the PersistentPodStates, and the names of the workloads, that have to be
 // reconciled.
 func (v *clusterView) follow(_ context.Context, queue control.Queue) {
+	enqueue := func(namespace, name string) { queue.Add(control.RequestFor(namespace + "/" + name)) }
 	target := func(t targetKey) {
-		queue.Add(requestOf(t.Namespace, t.Name))
-		for _, o := range v.indexed(byTarget, t.String()) {
-			queue.Add(requestOf(o.Namespace, o.Name))
+		enqueue(t.Namespace, t.Name)
+		for _, o := range v.objects.ByIndex(byTarget, t.String()) {
+			enqueue(o.Namespace, o.Name)
 		}
 	}
 	pod := func(p *podView) {
@@ -286,7 +270,7 @@ func (v *clusterView) follow(_ context.Context, queue control.Queue) {
 		}
 	}
 	v.objects.Handle(informer.Each(func(o *pps.PersistentPodState) {
-		queue.Add(requestOf(o.Namespace, o.Name))
+		enqueue(o.Namespace, o.Name)
 		target(targetOf(o)) // one with the same target may take effect now
 	}))
 	v.pods.Handle(informer.Handler[*podView]{Added: pod, Deleted: pod,
@@ -297,20 +281,16 @@ func (v *clusterView) follow(_ context.Context, queue control.Queue) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.nodeChanged = func(node string) {
-		for _, o := range v.indexed(byNode, node) {
-			queue.Add(requestOf(o.Namespace, o.Name))
+		for _, o := range v.objects.ByIndex(byNode, node) {
+			enqueue(o.Namespace, o.Name)
 		}
 	}
 }
 
-func requestOf(namespace, name string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
-}
-
 // recordedKeys returns the keys of the annotations that are recorded of the pods of a workload.
 func (v *clusterView) recordedKeys(t targetKey) (keys []string) {
-	for _, o := range v.indexed(byTarget, t.String()) {
-		keys = append(keys, annotationsOf(o)...)
+	for _, o := range v.objects.ByIndex(byTarget, t.String()) {
+		keys = append(keys, annotationsOf(&o.Spec)...)
 	}
 	return keys
 }
@@ -357,14 +337,10 @@ func (v *clusterView) Ready(*http.Request) error {
 // HasSynced reports whether the informers of PersistentPodStates and nodes have synced.
 func (v *clusterView) HasSynced() bool { return v.objects.HasSynced() && v.nodesSynced() }
 
-func (v *clusterView) indexed(index, value string) []*pps.PersistentPodState {
-	return v.objects.ByIndex(index, value)
-}
-
 // Objects returns the PersistentPodStates whose target is t, sorted by creation time, then by name.
 // The reconciler uses only the first, and ignores the others.
 func (v *clusterView) Objects(t targetKey) []*pps.PersistentPodState {
-	objects := v.indexed(byTarget, t.String())
+	objects := v.objects.ByIndex(byTarget, t.String())
 	slices.SortFunc(objects, func(a, b *pps.PersistentPodState) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
@@ -441,26 +417,25 @@ func (v *clusterView) isGivenUp(node string, patience lease.Window) bool {
 	return !since.IsZero() && time.Since(since) >= time.Duration(patience)
 }
 
-// A host is what the nodes with a hostname are like.
-type host struct {
-	exists        bool      // one is in the cluster
-	leftAt        time.Time // when the last one was removed; zero if this replica has not observed that
-	notReadySince time.Time // since when none has been ready; zero if one is ready, or there is none
-}
-
-// hostOf returns what the nodes with a hostname are like.
-func (v *clusterView) hostOf(hostname string) (h host) {
+// hostOf reports whether a node with a hostname is in the cluster, and since when none of these has
+// been ready, zero if one is. If there is none, since is when the last one was removed, zero if
+// this replica has not observed that.
+func (v *clusterView) hostOf(hostname string) (exists bool, since time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	var leftAt time.Time
 	for _, n := range v.nodes {
-		since := notReadySince(n.Node)
+		notReady := notReadySince(n.Node)
 		switch {
 		case n.Labels[corev1.LabelHostname] != hostname:
 		case !n.leftAt.IsZero():
-			h.leftAt = later(h.leftAt, n.leftAt)
-		case !h.exists, since.IsZero(), !h.notReadySince.IsZero() && since.After(h.notReadySince):
-			h.exists, h.notReadySince = true, since
+			leftAt = later(leftAt, n.leftAt)
+		case !exists, notReady.IsZero(), !since.IsZero() && notReady.After(since):
+			exists, since = true, notReady
 		}
 	}
-	return h
+	if !exists {
+		since = leftAt
+	}
+	return exists, since
 }

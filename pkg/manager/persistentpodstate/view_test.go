@@ -74,7 +74,10 @@ func TestScaledDownPodIsForgotten(t *testing.T) {
 func TestStuckPods(t *testing.T) {
 	o := state(requires(hostname, zone))
 	bound := func(v *clusterView, pod *corev1.Pod) *corev1.Pod { p := v.admit(t, pod); p.UID = pod.UID; return &p }
-	another := func(p *corev1.Pod) *corev1.Pod { annotate(p, pps.AnnotationInjected, "web"); return p }
+	another := func(p *corev1.Pod) *corev1.Pod {
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, pps.AnnotationInjected, "web")
+		return p
+	}
 	selects := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{hostname: "node1"} }
 	patient := func(patience string) *corev1.Pod { // created a minute after began
 		return bound(viewOf(state(requires(hostname), recorded("db-0", "node1"))), aPod("db-0",
@@ -173,7 +176,7 @@ func TestDepartedNodeIsWaitedFor(t *testing.T) {
 	delete(left, "node1")
 	v.in(left)
 	node1 := three().all()[0]
-	ago := func(d time.Duration) { v.nodeDeleted(node1, time.Now().Add(-d)) }
+	ago := func(d time.Duration) { v.nodeObserved(node1); v.nodeDeleted(node1.Name, time.Now().Add(-d)) }
 	for _, step := range []struct {
 		name string
 		do   func()
@@ -191,8 +194,8 @@ func TestDepartedNodeIsWaitedFor(t *testing.T) {
 			t.Errorf("%s: waited for: %t", step.name, got)
 		}
 	}
-	v.nodeDeleted(node1, began)
-	v.nodeDeleted(three().all()[1], time.Now())
+	v.nodeDeleted(node1.Name, began)
+	v.nodeDeleted(three().all()[1].Name, time.Now())
 	if len(v.nodes) != 2 {
 		t.Errorf("remembered: %v", v.nodes)
 	}

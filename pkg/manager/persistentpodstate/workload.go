@@ -5,11 +5,13 @@ import (
 	"math"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // workload has the fields of a StatefulSet, or of a workload of a similar kind, that this package
@@ -50,14 +52,9 @@ func workloadOf(u *unstructured.Unstructured) *workload {
 }
 
 // ref returns a reference to the workload for Events.
-func (w *workload) ref() *unstructured.Unstructured {
-	u := &unstructured.Unstructured{}
-	u.SetAPIVersion(w.APIVersion)
-	u.SetKind(w.Kind.Kind)
-	u.SetNamespace(w.Namespace)
-	u.SetName(w.Name)
-	u.SetUID(w.UID)
-	return u
+func (w *workload) ref() *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: w.APIVersion, Kind: w.Kind.Kind, Namespace: w.Namespace, Name: w.Name,
+		UID: w.UID}
 }
 
 // askedIn returns the annotations of a workload that ask for a PersistentPodState, and whether
@@ -66,8 +63,8 @@ func askedIn(all map[string]string) (annotations map[string]string, tooLong bool
 	if all[pps.AnnotationGenerate] != "true" {
 		return nil, false
 	}
-	lists := pick(all, []string{pps.AnnotationRequiredTopology, pps.AnnotationPreferredTopology,
-		pps.AnnotationPodAnnotations})
+	lists := control.Pick(all, pps.AnnotationRequiredTopology, pps.AnnotationPreferredTopology,
+		pps.AnnotationPodAnnotations)
 	annotations = map[string]string{pps.AnnotationGenerate: "true"}
 	if bytesIn(lists) > maxListBytes {
 		return annotations, true

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -84,14 +85,8 @@ func strip(p *corev1.Pod) (node string) {
 // affinity. strip must have been called before. With the same decision, a second strip and apply
 // have no further effect.
 func apply(p *corev1.Pod, v decision) {
-	if p.Labels == nil {
-		p.Labels = map[string]string{}
-	}
-	p.Labels[kube.LabelRetained] = kube.Retained
-	if p.Annotations == nil {
-		p.Annotations = map[string]string{}
-	}
-	p.Annotations[kube.AnnotationPinReason] = v.String()
+	metav1.SetMetaDataLabel(&p.ObjectMeta, kube.LabelRetained, kube.Retained)
+	metav1.SetMetaDataAnnotation(&p.ObjectMeta, kube.AnnotationPinReason, v.String())
 	if !v.Pinned() {
 		return
 	}
@@ -99,16 +94,9 @@ func apply(p *corev1.Pod, v decision) {
 	if v.Addresses != "" {
 		p.Annotations[policy.ExpectedAddresses] = v.Addresses
 	}
-	if p.Spec.Affinity == nil {
-		p.Spec.Affinity = &corev1.Affinity{}
-	}
-	if p.Spec.Affinity.NodeAffinity == nil {
-		p.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
-	}
-	if v.Mode == policy.PinRequire {
-		require(p.Spec.Affinity.NodeAffinity, v.Node)
+	if a := control.NodeAffinity(p); v.Mode == policy.PinRequire {
+		require(a, v.Node)
 	} else {
-		a := p.Spec.Affinity.NodeAffinity
 		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
 			corev1.PreferredSchedulingTerm{Weight: preferWeight, Preference: pinned(corev1.NodeSelectorTerm{}, v.Node)})
 	}
@@ -191,13 +179,11 @@ func require(a *corev1.NodeAffinity, node string) {
 
 // isRequired reports whether the pin allows a pod to run on no other node than the given one.
 func isRequired(p *corev1.Pod, node string) bool {
-	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
+	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil ||
+		p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return false
 	}
 	required := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	if required == nil {
-		return false
-	}
 	isTerm := func(t corev1.NodeSelectorTerm) bool { return isPinned(t, node) }
 	isOther := func(t corev1.NodeSelectorTerm) bool { return !empty(t) && !isPinned(t, node) }
 	return slices.ContainsFunc(required.NodeSelectorTerms, isTerm) &&

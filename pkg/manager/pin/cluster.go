@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -220,14 +220,10 @@ func (c *cluster) expireInstances() {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for key, t := range c.instances {
-		if !now.After(t.Until) {
-			continue
-		}
-		if p := c.pod(key); (p == nil || t.Lost.UID != string(p.UID)) && !c.contested(key, t) {
-			delete(c.instances, key)
-		}
-	}
+	maps.DeleteFunc(c.instances, func(key string, t instance) bool {
+		p := c.pod(key)
+		return now.After(t.Until) && (p == nil || t.Lost.UID != string(p.UID)) && !c.contested(key, t)
+	})
 }
 
 // contested reports whether both the node of the last instance and another node have a reservation
@@ -303,15 +299,11 @@ func (c *cluster) targetsOf(namespace, pod, reservationName string) []pinTarget 
 // node returns the node with a name, nil if it does not exist. It returns an error if the lookup
 // failed.
 func (c *cluster) node(ctx context.Context, name string) (*corev1.Node, error) {
-	var n corev1.Node
-	err := c.reader.Get(ctx, types.NamespacedName{Name: name}, &n)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
+	n := &corev1.Node{}
+	if err := c.reader.Get(ctx, types.NamespacedName{Name: name}, n); err != nil {
+		return nil, client.IgnoreNotFound(err)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &n, nil
+	return n, nil
 }
 
 // namespaceLabels returns the labels of a namespace that set the pin of its pods.

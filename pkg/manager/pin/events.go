@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -32,17 +30,12 @@ const (
 	reasonShared = "ReservationShared"
 )
 
-// maxReportAge is the age up to which a pod gets an Event about its creation. Older pods get none,
-// so that a new leader does not repeat the Events of the former leader.
-const maxReportAge = 30 * time.Second
-
 // A reporter writes a warning Event on a pod.
 type reporter func(p *podView, reason, text string)
 
 func newReporter(r events.EventRecorder) reporter {
 	return func(p *podView, reason, text string) {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
-		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+		pod := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 		r.Eventf(pod, nil, corev1.EventTypeWarning, reason, "Pin", "%s", text)
 	}
 }
@@ -112,7 +105,7 @@ func (c *cluster) keptElsewhere(p *podView) string {
 func (e *eventReconciler) handler(queue control.Queue) informer.Handler[*podView] {
 	return informer.Handler[*podView]{
 		Added: func(p *podView) {
-			if e.cluster.now().Sub(p.CreationTimestamp.Time) < maxReportAge {
+			if e.cluster.now().Sub(p.CreationTimestamp.Time) < control.MaxReportAge {
 				queue.Add(requestOf(p))
 			}
 		},

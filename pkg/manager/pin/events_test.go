@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -113,8 +114,8 @@ func TestEventHandler(t *testing.T) {
 		want          bool
 	}{
 		"a new pod":                      {nil, created(0, ""), true},
-		"a pod that is almost too old":   {nil, created(maxReportAge-1, "node1"), true},
-		"a pod that a new leader learns": {nil, created(maxReportAge, ""), false},
+		"a pod that is almost too old":   {nil, created(control.MaxReportAge-1, "node1"), true},
+		"a pod that a new leader learns": {nil, created(control.MaxReportAge, ""), false},
 		"it is bound":                    {created(time.Hour, ""), created(time.Hour, "node1"), true},
 		"it was bound before":            {created(0, "node1"), created(0, "node1"), false},
 		"another change":                 {created(0, ""), created(0, ""), false},

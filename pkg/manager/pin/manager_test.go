@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -98,10 +97,6 @@ func TestSetupReturnsEveryError(t *testing.T) {
 		return mgr
 	}
 	refusal.Each(t, start, func(mgr manager.Manager) error { return setup(t.Context(), mgr, o) })
-	_, mgr := newManager(t)
-	if err := setup(t.Context(), mgr, o); !errors.As(err, new(prometheus.AlreadyRegisteredError)) {
-		t.Errorf("with metrics that are registered: %v", err)
-	}
 }
 
 // setup adds the reservations and the pin to a manager.

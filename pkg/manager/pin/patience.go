@@ -9,7 +9,6 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -134,12 +133,11 @@ func (r *patienceReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 
 // replace deletes a pod, unless it has changed since it was read.
 func (r *patienceReconciler) replace(ctx context.Context, p *podView, waited time.Duration) error {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
-	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion})
-	if control.IgnoreRace(err) != nil {
+	deleted, err := control.Delete(ctx, r.client, &corev1.Pod{ObjectMeta: p.ObjectMeta}, &p.ResourceVersion)
+	if err != nil {
 		return fmt.Errorf("deleting %s/%s, which waits for %s: %w", p.Namespace, p.Name, p.Pinned, err)
 	}
-	if err != nil {
+	if !deleted {
 		return nil // the change of the pod enqueues it again
 	}
 	r.collectors.replacements.Inc()
@@ -152,12 +150,9 @@ func (r *patienceReconciler) replace(ctx context.Context, p *podView, waited tim
 // isEnding reports whether a pod with the reservation name of another one ends on the node that the
 // other one waits for. Its address and its room will be free.
 func (c *cluster) isEnding(p *podView) bool {
-	for _, other := range c.pods.ByIndex(byName, nameKey(p.Namespace, p.For)) {
-		if other.Node == p.Pinned && other.DeletionTimestamp != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.pods.ByIndex(byName, nameKey(p.Namespace, p.For)), func(other *podView) bool {
+		return other.Node == p.Pinned && other.DeletionTimestamp != nil
+	})
 }
 
 // handler returns the handler that enqueues the pods that may wait for their node, and those that

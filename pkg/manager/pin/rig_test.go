@@ -125,9 +125,7 @@ func request(name string) reconcile.Request {
 
 func meter(t testing.TB) *collectors {
 	t.Helper()
-	m, err := newCollectors(prometheus.NewRegistry())
-	must(t, err)
-	return m
+	return newCollectors(prometheus.NewRegistry())
 }
 
 // nodesOnly reads nodes as the manager's cache does: from a map, by copies.

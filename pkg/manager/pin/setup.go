@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -38,10 +39,7 @@ func Setup(ctx context.Context, mgr manager.Manager, set *reservations.Set, o Op
 	if err != nil {
 		return err
 	}
-	m, err := newCollectors(metrics.Registry)
-	if err != nil {
-		return err
-	}
+	m := newCollectors(metrics.Registry)
 	err = mgr.AddReadyzCheck("pin", func(*http.Request) error {
 		if !c.Synced() {
 			return errors.New("pods, reservations, nodes or namespaces have not been listed yet")
@@ -76,19 +74,15 @@ type collectors struct {
 }
 
 // newCollectors registers the metrics of the pin.
-func newCollectors(registry prometheus.Registerer) (*collectors, error) {
-	m := &collectors{
-		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+func newCollectors(registry prometheus.Registerer) *collectors {
+	return &collectors{
+		decisions: promauto.With(registry).NewCounterVec(prometheus.CounterOpts{
 			Name: "leasehold_pin_decisions_total",
 			Help: "Retained pods admitted, by the mode of their pin (none: not pinned) and by the reason.",
 		}, []string{"mode", "reason"}),
-		replacements: prometheus.NewCounter(prometheus.CounterOpts{
+		replacements: promauto.With(registry).NewCounter(prometheus.CounterOpts{
 			Name: "leasehold_pin_replacements_total",
 			Help: "Pending pods deleted because the node that they were pinned to did not accept them in time.",
 		}),
 	}
-	if err := registry.Register(m.decisions); err != nil {
-		return nil, err
-	}
-	return m, registry.Register(m.replacements)
 }

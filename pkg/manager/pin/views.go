@@ -12,6 +12,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -45,7 +46,7 @@ type podView struct {
 // viewPod returns the podView of a pod. kinds are the controllers of --pin-kinds.
 func viewPod(p *corev1.Pod, kinds []schema.GroupKind) *podView {
 	v := &podView{
-		ObjectMeta: identity(&p.ObjectMeta),
+		ObjectMeta: control.Identity(&p.ObjectMeta),
 		Node:       intern(p.Spec.NodeName),
 		Recreated:  recreated(p, kinds),
 		Nominated:  nominatedNode(p) != "",
@@ -120,15 +121,6 @@ func (p *podView) isMisplaced() bool {
 	return p.Pinned != "" && (p.Node != "" && p.Node != p.Pinned || p.Rejected)
 }
 
-// identity returns the fields of an object's metadata that identify the object, and its creation
-// and deletion time.
-func identity(m *metav1.ObjectMeta) metav1.ObjectMeta {
-	return metav1.ObjectMeta{
-		Namespace: intern(m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
-		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
-	}
-}
-
 // intern returns a string equal to s. Equal strings that intern returns share their memory, which
 // saves memory where thousands of objects have the same value.
 func intern(s string) string { return unique.Make(s).Value() }
@@ -140,9 +132,9 @@ func trimNode(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	trimmed := &corev1.Node{ObjectMeta: identity(&n.ObjectMeta)}
+	trimmed := &corev1.Node{ObjectMeta: control.Identity(&n.ObjectMeta),
+		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable}}
 	trimmed.Labels = n.Labels
-	trimmed.Spec = corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status,
@@ -159,15 +151,8 @@ func trimNamespace(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	labels := map[string]string{}
-	for _, key := range []string{kube.AnnotationPin, kube.AnnotationPinPatience} {
-		if value, found := ns.Labels[key]; found {
-			labels[key] = value
-		}
-	}
-	ns.ObjectMeta = identity(&ns.ObjectMeta)
-	if len(labels) > 0 {
-		ns.Labels = labels
-	}
+	labels := control.Pick(ns.Labels, kube.AnnotationPin, kube.AnnotationPinPatience)
+	ns.ObjectMeta = control.Identity(&ns.ObjectMeta)
+	ns.Labels = labels
 	return ns, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -128,9 +129,9 @@ func (w *webhook) best(ctx context.Context, namespace string, pod *corev1.Pod, a
 // keepPatience copies the patience of the namespace to a pod that has none, because it must not
 // change while the pod waits.
 func keepPatience(pod *corev1.Pod, namespace map[string]string) {
-	value, found := namespace[kube.AnnotationPinPatience]
-	if _, own := pod.Annotations[kube.AnnotationPinPatience]; found && !own {
+	const key = kube.AnnotationPinPatience
+	if value, found := namespace[key]; found && !metav1.HasAnnotation(pod.ObjectMeta, key) {
 		pod.Annotations = maps.Clone(pod.Annotations)
-		pod.Annotations[kube.AnnotationPinPatience] = value
+		pod.Annotations[key] = value
 	}
 }

@@ -25,7 +25,7 @@ import (
 
 // webhookOf returns a webhook with the default options.
 func webhookOf(c *cluster) *webhook {
-	m, _ := newCollectors(prometheus.NewRegistry())
+	m := newCollectors(prometheus.NewRegistry())
 	return &webhook{Options: Options{Mode: policy.PinRequire, Schedulers: []string{"default-scheduler"}},
 		cluster: c, collectors: m, log: logr.Discard()}
 }

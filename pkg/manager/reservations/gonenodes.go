@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,6 +42,8 @@ func newGoneNodes(set *Set, c client.Client, live client.Reader, log logr.Logger
 // start deletes reservations at intervals until ctx is done.
 func (g *goneNodes) start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, nodeGoneAfter)
+		defer cancel()
 		if err := g.deleteAll(ctx); err != nil {
 			g.log.Error(err, "deleting the reservations of nodes that are gone failed")
 		}
@@ -64,23 +66,16 @@ func (g *goneNodes) deleteAll(ctx context.Context) (err error) {
 			err = errors.Join(err, g.delete(ctx, r))
 		}
 	}
-	for uid := range g.missing {
-		if _, known := gone[uid]; !known {
-			delete(g.missing, uid)
-		}
-	}
+	maps.DeleteFunc(g.missing, func(uid types.UID, _ time.Time) bool { _, known := gone[uid]; return !known })
 	return err
 }
 
 func (g *goneNodes) delete(ctx context.Context, r *Reservation) error {
-	call, cancel := context.WithTimeout(ctx, control.CallTimeout)
-	defer cancel()
-	object := &ipam.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}}
-	err := g.client.Delete(call, object, client.Preconditions{UID: &r.UID})
-	if control.IgnoreRace(err) != nil {
+	deleted, err := control.Delete(ctx, g.client, &ipam.IPReservation{ObjectMeta: r.ObjectMeta}, nil)
+	if err != nil {
 		return fmt.Errorf("deleting %s/%s: %w", r.Namespace, r.Name, err)
 	}
-	if err == nil {
+	if deleted {
 		g.log.Info("deleted the reservation of a node that is gone", "reservation", r.Namespace+"/"+r.Name,
 			"node", r.Node)
 	}
@@ -108,9 +103,7 @@ func (g *goneNodes) isGone(ctx context.Context, name string, uid types.UID) (boo
 }
 
 func hasNode(ctx context.Context, reader client.Reader, name string, uid types.UID) (bool, error) {
-	call, cancel := context.WithTimeout(ctx, control.CallTimeout)
-	defer cancel()
 	var n corev1.Node
-	err := reader.Get(call, types.NamespacedName{Name: name}, &n)
+	err := reader.Get(ctx, types.NamespacedName{Name: name}, &n)
 	return err == nil && n.UID == uid, client.IgnoreNotFound(err)
 }

@@ -52,12 +52,11 @@ type poolReconciler struct {
 	now    func() time.Time
 
 	mu      sync.Mutex
-	deleted map[string][]deletedReservation // by node
-	written map[string][]reference          // by node: what its NodeAddressPool names
-	// requests are the AddressRequests that the agent of each node should read, and
-	// requestsWritten those that its NodeAddressPool names.
-	requests, requestsWritten map[string][]ipam.RequestReference
-	queue                     control.Queue // nil until the NodeAddressPools were read
+	deleted map[string][]deletedReservation     // by node
+	written map[string]ipam.NodeAddressPoolSpec // by node: what its NodeAddressPool names
+	// requests are the AddressRequests that the agent of each node should read.
+	requests map[string][]ipam.RequestReference
+	queue    control.Queue // nil until the NodeAddressPools were read
 }
 
 type reference = ipam.ReservationReference
@@ -72,8 +71,7 @@ type deletedReservation struct {
 
 func newPoolReconciler(set *Set, live client.Reader, c client.Client, log logr.Logger) *poolReconciler {
 	return &poolReconciler{set: set, live: live, client: c, log: log, now: time.Now,
-		deleted: map[string][]deletedReservation{}, written: map[string][]reference{},
-		requests: map[string][]ipam.RequestReference{}, requestsWritten: map[string][]ipam.RequestReference{}}
+		deleted: map[string][]deletedReservation{}, written: map[string]ipam.NodeAddressPoolSpec{}}
 }
 
 // start enqueues the nodes whose NodeAddressPool may have to be written, until ctx is done.
@@ -101,7 +99,7 @@ func (r *poolReconciler) readPools(ctx context.Context, queue control.Queue) err
 	r.queue = queue
 	for _, p := range pools.Items {
 		if len(p.Spec.Reservations)+len(p.Spec.Requests) > 0 {
-			r.written[p.Name], r.requestsWritten[p.Name] = p.Spec.Reservations, p.Spec.Requests
+			r.written[p.Name] = p.Spec
 			queue.Add(control.RequestFor(p.Name))
 		}
 	}
@@ -135,12 +133,11 @@ func (r *poolReconciler) nameRequests(requests map[string][]ipam.RequestReferenc
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests = requests
-	for _, all := range []map[string][]ipam.RequestReference{r.requestsWritten, requests} {
-		for node := range all {
-			if !equality.Semantic.DeepEqual(requests[node], r.requestsWritten[node]) {
-				r.queue.Add(control.RequestFor(node))
-			}
-		}
+	for node := range requests {
+		r.queue.Add(control.RequestFor(node))
+	}
+	for node := range r.written { // those without requests now
+		r.queue.Add(control.RequestFor(node))
 	}
 }
 
@@ -239,20 +236,20 @@ func inTurn(refs []reference) []reference {
 // does nothing if the node or its NodeAddressPool does not exist: an agent that starts reads all
 // reservations of its node.
 func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	refs := r.wanted(req.Name)
+	want := ipam.NodeAddressPoolSpec{Reservations: r.wanted(req.Name)}
 	r.mu.Lock()
-	requests, former := r.requests[req.Name], r.requestsWritten[req.Name]
-	isWritten := slices.Equal(refs, r.written[req.Name]) && equality.Semantic.DeepEqual(requests, former)
+	want.Requests = r.requests[req.Name]
+	former := r.written[req.Name]
 	r.mu.Unlock()
-	if isWritten {
+	if equality.Semantic.DeepEqual(want, former) {
 		return reconcile.Result{}, nil
 	}
 	if err := r.client.Get(ctx, req.NamespacedName, &corev1.Node{}); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	spec := map[string]any{"reservations": refs}
-	if len(requests)+len(former) > 0 { // an older CRD does not have the field
-		spec["requests"] = requests
+	spec := map[string]any{"reservations": want.Reservations}
+	if len(want.Requests)+len(former.Requests) > 0 { // an older CRD does not have the field
+		spec["requests"] = want.Requests
 	}
 	patch, err := json.Marshal(map[string]any{"spec": spec})
 	if err != nil {
@@ -266,11 +263,8 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	if err == nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.written[req.Name] = refs; len(refs) == 0 {
+		if r.written[req.Name] = want; len(want.Reservations)+len(want.Requests) == 0 {
 			delete(r.written, req.Name)
-		}
-		if r.requestsWritten[req.Name] = requests; len(requests) == 0 {
-			delete(r.requestsWritten, req.Name)
 		}
 	}
 	return reconcile.Result{}, nil

@@ -60,9 +60,7 @@ type Reservation struct {
 func View(r *ipam.IPReservation) *Reservation {
 	intern := func(s string) string { return unique.Make(s).Value() } // equal strings share their memory
 	v := &Reservation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: intern(r.Namespace), Name: r.Name, UID: r.UID,
-			ResourceVersion: r.ResourceVersion, Generation: r.Generation, CreationTimestamp: r.CreationTimestamp,
-			DeletionTimestamp: r.DeletionTimestamp},
+		ObjectMeta: control.Identity(&r.ObjectMeta),
 		Pod:        r.Spec.PodName,
 		For:        intern(informer.Short(r.Status.Reservation, maxReservation)),
 		Node:       intern(r.Spec.NodeName),
