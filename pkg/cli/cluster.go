@@ -36,19 +36,20 @@ func (a *app) plugin() *cobra.Command {
 		Use:         "kubectl-leasehold",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl leasehold"},
 		Short:       "Manage the addresses that leasehold keeps in a cluster",
-		Long: `Find what is wrong, show which pods had an address, release the addresses of pods that
-are away, and install and uninstall leasehold. All of it uses kubectl, with its
+		Long: `Find what is wrong, show which pods had an address, hold addresses for pods to come,
+release those of pods that are away, and install and uninstall leasehold. All of it uses kubectl, with its
 configuration and credentials. Which addresses are kept, and for whom, is in "kubectl
 get ipr -A"; how many each node has is in "kubectl get nap".`,
 		Example: `  kubectl leasehold doctor                      what is wrong, and what repairs it
   kubectl leasehold status                      which nodes keep addresses, and how many
   kubectl leasehold history db/db-0             which addresses a pod had, and why
   kubectl leasehold release --namespace=db      release everything of a namespace
+  kubectl leasehold reserve --pod=db/db-0 --address=10.244.3.20   hold an address for a pod
   kubectl leasehold bundle                      collect what a report of a problem needs`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkFlags() },
 	}
-	for _, add := range []func(*cluster) *cobra.Command{(*cluster).status, (*cluster).history, (*cluster).release,
-		(*cluster).doctor, (*cluster).bundle} {
+	for _, add := range []func(*cluster) *cobra.Command{(*cluster).status, (*cluster).history, (*cluster).reserve,
+		(*cluster).release, (*cluster).doctor, (*cluster).bundle} {
 		c := &cluster{app: a}
 		command := add(c)
 		c.AddFlags(command.Flags())

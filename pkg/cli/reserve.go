@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -12,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/names"
+	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -150,4 +155,121 @@ func (a *app) printReserved(done []lease.Lease) error {
 		}
 	}
 	return nil
+}
+
+const requestKind = "addressrequests.ipam.leasehold.dev"
+
+// requested is the JSON form of an address of an AddressRequest. Its fields are a stable interface.
+type requested struct {
+	Address string `json:"address"`
+	Node    string `json:"node"`
+	State   string `json:"state"` // "" if nobody has written one in time
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// reserve returns the command of the kubectl plugin that creates an AddressRequest.
+func (c *cluster) reserve() *cobra.Command {
+	var flags choiceFlags
+	var whenFree bool
+	var wait time.Duration
+	command := &cobra.Command{
+		Use:   "reserve",
+		Short: "Hold an address for a pod that does not exist yet",
+		Long: `Create an AddressRequest: the node whose ranges contain the address holds it for the
+pod, or for the next pod with the reservation name, and the manager leads the pod
+there. The object has the name of the pod or the reservation name. As long as it exists,
+the address is held whenever the pod does not have it. Deleting it releases a hold that
+no pod has had.
+
+The command prints what became of each address. The exit status is 1 if one is not held.
+It needs the right to create AddressRequests, which editors of a namespace have, and an
+administrator has to allow the namespace to choose addresses (the limit "choose").`,
+		Example: "  kubectl leasehold reserve --pod=db/db-0 --address=10.244.3.20\n" +
+			"  kubectl leasehold reserve --pod=db/db-0 --address=10.244.3.20 --address=fd00::14 --for=24h\n" +
+			"  kubectl leasehold reserve --reserve-as=db/registry --address=10.244.3.21 --node=node3 --when-free",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			choice, err := flags.choice()
+			if err != nil {
+				return err
+			}
+			entry := map[string]any{"addresses": choice.Addresses, "podName": choice.Name,
+				"reservation": choice.Reservation, "nodeName": c.node}
+			for key, value := range entry {
+				if value == "" {
+					delete(entry, key)
+				}
+			}
+			name := choice.Name + choice.Reservation
+			manifest, err := json.Marshal(map[string]any{"apiVersion": "ipam.leasehold.dev/v1alpha1",
+				"kind": "AddressRequest", "metadata": map[string]any{"namespace": choice.Namespace, "name": name},
+				"spec": map[string]any{"for": choice.Window.String(), "wait": whenFree, "entries": []any{entry}}})
+			if err != nil {
+				return err
+			}
+			if _, err := c.Run(cmd.Context(), manifest, "create", "-f", "-"); err != nil {
+				return err
+			}
+			rows, err := c.awaitRequest(cmd.Context(), choice.Namespace, name, choice.Addresses, wait)
+			return errors.Join(err, c.printRequested(rows, wait))
+		},
+	}
+	flags.register(command)
+	f := command.Flags()
+	f.StringVar(&c.node, "node", "", "the node, if the ranges of several contain the address")
+	f.BoolVar(&whenFree, "when-free", false, "if the address is in use, hold it when it becomes free")
+	f.DurationVar(&wait, "wait", 30*time.Second, "how long to wait for the node's agent; 0: not at all")
+	return command
+}
+
+// awaitRequest waits until each address of a new AddressRequest has a state, and returns the
+// addresses. After wait some may be without a state.
+func (c *cluster) awaitRequest(ctx context.Context, namespace, name string, addrs []netip.Addr,
+	wait time.Duration) ([]requested, error) {
+	for end := time.Now().Add(wait); ; {
+		o, err := c.Get(ctx, "-n", namespace, requestKind, name)
+		if err != nil {
+			return nil, err
+		}
+		rows := []requested{}
+		for _, addr := range addrs {
+			row := requested{Address: addr.String()}
+			for _, a := range o.List("status", "addresses") {
+				if a.Text("address") == row.Address {
+					row = requested{row.Address, a.Text("nodeName"), a.Text("state"), a.Text("reason"),
+						a.Text("message")}
+				}
+			}
+			rows = append(rows, row)
+		}
+		isOpen := slices.ContainsFunc(rows, func(r requested) bool { return r.State == "" })
+		if !isOpen || !time.Now().Before(end) {
+			return rows, nil
+		}
+		c.progress("waiting for the agent of the node")
+		if !notify.Wait(ctx, nil, time.Second) {
+			return rows, ctx.Err()
+		}
+	}
+}
+
+// printRequested prints the states of requested addresses. It returns an error if one is not held,
+// unless wait is 0 and it has no state.
+func (c *cluster) printRequested(rows []requested, wait time.Duration) error {
+	err := printRows(c.app, rows, func(r requested) (narrow, wide []cell) {
+		return []cell{{"ADDRESS", r.Address}, {"NODE", r.Node}, {"STATE", r.State}, {"MESSAGE", r.Message}},
+			[]cell{{"REASON", r.Reason}}
+	})
+	for _, r := range rows {
+		switch {
+		case err != nil || r.State == "Held" || r.State == "Bound" || r.State == "" && wait == 0:
+		case r.State == "":
+			err = fmt.Errorf("after %s %s has no state; 'kubectl leasehold doctor' says whether the manager and the "+
+				"agents work", wait, r.Address)
+		default:
+			err = errProblems
+		}
+	}
+	return err
 }

@@ -34,6 +34,8 @@ var schemas = []struct {
 	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order, which can do no harm. " +
 		"If it is empty, decide says what there is to decide.", doctor.Report{}},
 	{"kubectl leasehold release --dry-run", "Reservations.", []reservation{}},
+	{"kubectl leasehold reserve", "Addresses that were requested. state is empty if none was written in time.",
+		[]requested{}},
 	{"kubectl leasehold history", "Journal entries of all nodes, by time. Each node may have an event JournalBegins.",
 		[]nodeLine{}},
 	{"kubectl leasehold status", "inactive are networks for which active is False or Unknown.", clusterStatus{}},
