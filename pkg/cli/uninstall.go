@@ -155,7 +155,8 @@ func (k *cluster) limit() string { return "--timeout=" + k.Timeout.String() }
 // set.
 func (k *cluster) removeObjects(ctx context.Context, crds bool) error {
 	k.step("removing everything else")
-	if err := k.Delete(ctx, clusterKinds, "-l", partOf); err != nil {
+	// None of them has a finalizer. To wait for each would take kubectl longer than anything else.
+	if err := k.Delete(ctx, clusterKinds, "-l", partOf, "--wait=false"); err != nil {
 		return err
 	}
 	if err := k.Delete(ctx, "namespace", k.Namespace, k.limit()); err != nil {

@@ -21,7 +21,7 @@ const nodePoolLag = 80 * time.Second
 // nodePool compares the NodeAddressPool of a node with leasectl and the metrics while pods come and
 // go.
 func nodePool(t *Test) {
-	n := t.Node(1)
+	n := t.Node(3)
 	network := t.ownNetwork(n, "bridge", "10.245.0.0/24").Name
 	t.Step("three echoservers start on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 3)

@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,11 +22,18 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+)
+
+var (
+	zero  = resource.MustParse("0")
+	oneGi = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 )
 
 // A deletionCounter counts the retained pods that were deleted before they were bound to a node, by
@@ -201,6 +209,75 @@ func pinFullNamed(t *Test) {
 	filler.Scale(0)
 }
 
+func pinClaim(t *Test) {
+	deletions := t.countDeletions()
+	set := t.Echoserver("echoserver", nil, 1)
+	before := set.Ready()
+	t.published(before)
+	t.Step("the new pod has a claim that nothing binds")
+	claims := t.Client.CoreV1().PersistentVolumeClaims(t.NS)
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"},
+		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			StorageClassName: new("none"), Resources: corev1.VolumeResourceRequirements{Requests: oneGi}}}
+	_, err := claims.Create(t.Ctx, claim, metav1.CreateOptions{})
+	t.Must(err)
+	patch := `{"spec":{"template":{"spec":{"volumes":[{"name":"data","persistentVolumeClaim":{"claimName":"data"}}]}}}}`
+	_, err = t.Client.AppsV1().StatefulSets(t.NS).Patch(t.Ctx, set.Name, types.StrategicMergePatchType, []byte(patch),
+		metav1.PatchOptions{})
+	t.Must(err)
+	set.waits("echoserver-0", before)
+	time.Sleep(time.Minute)
+	deletions.are(1, 1)
+	t.Step("a volume is there for the claim: the pod starts")
+	volumes := t.Client.CoreV1().PersistentVolumes()
+	_, err = volumes.Create(t.Ctx, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: t.NS},
+		Spec: corev1.PersistentVolumeSpec{Capacity: oneGi, AccessModes: claim.Spec.AccessModes,
+			StorageClassName: "none", PersistentVolumeSource: corev1.PersistentVolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}}}}, metav1.CreateOptions{})
+	t.Must(err)
+	t.Cleanup(func() { t.Must(volumes.Delete(t.Ctx, t.NS, metav1.DeleteOptions{})) })
+	t.Cleanup(func() { t.Must(claims.Delete(t.Ctx, "data", metav1.DeleteOptions{})) })
+	t.Cleanup(t.Clear)
+	set.Ready()
+	deletions.are(1, 1)
+}
+
+// killManagers kills the processes of managers.
+func (t *Test) killManagers(pods ...corev1.Pod) {
+	for _, p := range pods {
+		t.Signal(p, "KILL")
+	}
+}
+
+func pinKilled(t *Test) {
+	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
+	deletions := t.countDeletions()
+	set := t.Echoserver("echoserver", nil, 6)
+	before := set.Ready()
+	t.published(before)
+	t.Step("the scheduler is stopped, all pods are deleted, and both managers are killed when the next are admitted")
+	run := t.WithoutControl(cluster.Scheduler)
+	set.Delete(before)
+	t.Eventually(time.Minute, "all are admitted", func() error {
+		pods := set.Pods()
+		for name, p := range pods {
+			if p.UID == before[name].UID || p.Annotations[pinnedNode] == "" {
+				return fmt.Errorf("%s is not", name)
+			}
+		}
+		if len(pods) != len(before) {
+			return fmt.Errorf("%d are", len(pods))
+		}
+		return nil
+	})
+	t.killManagers(t.Managers()...)
+	t.Step("the scheduler runs again: no manager is needed for the pods to start on their nodes")
+	run()
+	t.onSameNodes(before, set.ReadyBut(before))
+	deletions.are(0, 0)
+	t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
+}
+
 func pinSchedulerAway(t *Test) {
 	deletions := t.countDeletions()
 	set := t.Echoserver("echoserver", nil, 6)
@@ -229,6 +306,131 @@ func namedEnding(t *Test) {
 	deletions.are(0, 0)
 }
 
+func pinFinalizer(t *Test) {
+	t.slots(1)
+	deletions := t.countDeletions()
+	n := t.Node(1)
+	t.Step("a pod with a reservation name on %s has a finalizer that nobody removes, and ends for an hour", n.Name)
+	set := t.Named("registry", nil, 1, unavailable(1), Needing(t.slot()), preferring(n), Stubborn(time.Hour))
+	before := set.Ready()
+	t.published(before)
+	finalizers := func(list string) {
+		for name := range before {
+			_, err := t.Client.CoreV1().Pods(t.NS).Patch(t.Ctx, name, types.MergePatchType,
+				[]byte(`{"metadata":{"finalizers":`+list+`}}`), metav1.PatchOptions{})
+			t.Must(err)
+		}
+	}
+	finalizers(`["leasehold.dev/e2e"]`)
+	t.Cleanup(func() {
+		for _, p := range before {
+			t.killContainers(n, p) // the kubelet does not shorten the time to end that they have
+		}
+		finalizers(`null`)
+	})
+	began := time.Now()
+	// The successor ends in time: the kubelet would not shorten its hour either.
+	set.patchDeployment(`{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":1}}}}`)
+	after := set.readyWithin(7*time.Minute, before) // managers that have just started wait for 5 min
+	t.Step("its successor is Ready after %.0f s", time.Since(began).Seconds())
+	for _, p := range after {
+		if p.Spec.NodeName == n.Name {
+			t.Fatalf("it runs on %s, which is full", n.Name)
+		}
+	}
+	deletions.are(1, 3)
+}
+
+func pinGated(t *Test) {
+	const gate = "example.com/gate"
+	deletions := t.countDeletions()
+	set := t.Echoserver("echoserver", nil, 1)
+	before := set.Ready()
+	t.published(before)
+	t.Step("another controller holds the new pod back by a gate, longer than the patience")
+	gates := func(value string) {
+		_, err := t.Client.AppsV1().StatefulSets(t.NS).Patch(t.Ctx, set.Name, types.MergePatchType,
+			[]byte(`{"spec":{"template":{"spec":{"schedulingGates":`+value+`}}}}`), metav1.PatchOptions{})
+		t.Must(err)
+	}
+	gates(`[{"name":"` + gate + `"}]`)
+	var p corev1.Pod
+	t.Eventually(2*time.Minute, "the new pod is there", func() error {
+		p = set.Pods()["echoserver-0"]
+		if p.UID == before["echoserver-0"].UID || len(p.Spec.SchedulingGates) == 0 {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	if reason := p.Annotations[pinReason]; !strings.Contains(reason, "prefer ") ||
+		!strings.Contains(reason, "not required: it has scheduling gates") || len(p.Spec.SchedulingGates) != 1 {
+		t.Fatalf("the reason is %q, the gates are %v", reason, p.Spec.SchedulingGates)
+	}
+	time.Sleep(pastPatience)
+	_, err := t.Client.CoreV1().Pods(t.NS).Patch(t.Ctx, p.Name, types.StrategicMergePatchType,
+		[]byte(`{"spec":{"schedulingGates":[{"$patch":"delete","name":"`+gate+`"}]}}`), metav1.PatchOptions{})
+	t.Must(err)
+	t.onSameNodes(before, set.ReadyBut(before))
+	deletions.are(0, 0)
+}
+
+func namedReplicas(t *Test) {
+	deletions := t.countDeletions()
+	t.Step("three managers run")
+	scale := func(n int) {
+		t.Kubectl("--namespace="+cluster.System, "scale", "deployment", cluster.Manager, fmt.Sprint("--replicas=", n))
+		t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
+	}
+	t.Cleanup(func() { scale(2) })
+	scale(3)
+	set := t.Named("registry", nil, 3, unavailable(3))
+	before := set.Ready()
+	kept := 0
+	const rounds = 6
+	for range rounds {
+		after := set.rollout(set.Ready())
+		was := strings.Fields(addressSet(before))
+		for _, p := range after {
+			if slices.Contains(was, addresses(p)) {
+				kept++
+			}
+		}
+		before = after
+	}
+	t.Step("%d of %d pods had one of the addresses", kept, 3*rounds)
+	if kept < 3*rounds-rounds/2 {
+		t.Lostf("only %d of %d pods had one of the addresses", kept, 3*rounds)
+	}
+	deletions.are(0, 3)
+}
+
+func pinRestarted(t *Test) {
+	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
+	t.slots(1)
+	deletions, managers := t.countDeletions(), t.Managers()
+	for i := range 2 {
+		name := fmt.Sprint("echoserver-", i)
+		set := t.Echoserver(name, nil, 1, Needing(t.slot()))
+		before := set.away()
+		filler := t.fill(fmt.Sprint("filler-", i), t.NodeOf(before[name+"-0"]), 1)
+		counted := deletions.total()
+		set.Scale(1)
+		t.Eventually(time.Minute, "the pod is replaced", func() error {
+			if deletions.total() == counted {
+				return errors.New("it is not")
+			}
+			return nil
+		})
+		t.Step("manager %d is killed right after it", i+1)
+		t.killManagers(managers[i])
+		t.moved(before, set.Ready(), name+"-0")
+		deletions.are(counted+1, counted+3)
+		t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
+		filler.Scale(0)
+		set.Scale(0)
+	}
+}
+
 func pinQuota(t *Test) {
 	deletions := t.countDeletions()
 	set := t.Echoserver("echoserver", nil, 2)
@@ -250,6 +452,28 @@ func pinQuota(t *Test) {
 	set.Scale(2)
 	t.onSameNodes(before, set.Ready())
 	t.sameSet("the Deployment", named, registry.scaleDeployment(1))
+	deletions.are(0, 0)
+
+	t.Step("a quota rejects the pods for half a minute")
+	before, named = set.Ready(), registry.Ready()
+	t.published(merge(before, named))
+	quotas := t.Client.CoreV1().ResourceQuotas(t.NS)
+	_, err := quotas.Create(t.Ctx, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: zero}}}, metav1.CreateOptions{})
+	t.Must(err)
+	t.Eventually(time.Minute, "the quota counts", func() error {
+		q, err := quotas.Get(t.Ctx, "none", metav1.GetOptions{})
+		if err == nil && len(q.Status.Used) == 0 {
+			err = errors.New("it does not")
+		}
+		return err
+	})
+	set.Delete(before)
+	registry.Delete(named)
+	time.Sleep(30 * time.Second)
+	t.Must(quotas.Delete(t.Ctx, "none", metav1.DeleteOptions{}))
+	t.onSameNodes(before, set.ReadyBut(before))
+	t.sameSet("the Deployment", named, registry.ReadyBut(named))
 	deletions.are(0, 0)
 }
 
