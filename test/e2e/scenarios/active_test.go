@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -186,33 +185,4 @@ func (t *Test) offEvents(namespace, name string, since time.Time) []corev1.Event
 		}
 	}
 	return found
-}
-
-// retentionHealthy replaces pods for ten minutes: nothing is reported.
-func retentionHealthy(t *Test) {
-	n := t.Node(3)
-	began := time.Now()
-	length := 10 * time.Minute
-	if !t.Long {
-		length = 3 * time.Minute
-	}
-	set := t.Echoserver("echoserver", n, 3)
-	set.Ready()
-	t.retentionIs(n, n.DefaultNetwork().Name, 1)
-	t.Step("pods are replaced on %s for %s, and the agent once", n.Name, length)
-	for round := 0; time.Since(began) < length; round++ {
-		set.Recreate()
-		if round == 2 {
-			t.RestartAgent(n)
-		}
-		if is, found := t.retention(n); found && is != 1 {
-			t.Fatalf("leasehold_retention_active is %v", is)
-		}
-	}
-	for name, namespace := range map[string]string{n.Name: metav1.NamespaceDefault, "echoserver-0": t.NS,
-		"echoserver-1": t.NS, "echoserver-2": t.NS} {
-		if events := t.offEvents(namespace, name, began); len(events) > 0 {
-			t.Fatalf("%s: %s: %s", filepath.Base(name), events[0].Reason, events[0].Message)
-		}
-	}
 }

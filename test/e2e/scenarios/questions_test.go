@@ -246,31 +246,6 @@ func operatorQuestions(t *Test) {
 	uncordon()
 	o.has(o.ask(elsewhere, 0, map[string]string{"-n db db-0": "-n " + t.NS + " roaming-0"}), "NodeCordoned")
 
-	t.Step("the configuration of %s is replaced by one that names host-local", other.Name)
-	network := other.DefaultNetwork()
-	t.Cleanup(func() { t.Must(other.SetNetworks(network)) })
-	list, err := cluster.Network{Name: network.Name, Type: "bridge", Subnets: network.Subnets, Stock: true}.
-		Conflist("host-local")
-	t.Must(err)
-	conf := fmt.Sprintf("%s/10-%s.conflist", cniConf, network.Name)
-	t.Must(os.WriteFile(other.Root()+conf, list, 0o644))
-	t.Eventually(reportedWithin, "the NodeAddressPool of "+other.Name+" says so", func() error {
-		if active := t.Kubectl("get", "nap", other.Name, "-o",
-			"jsonpath={.status.networks[*].active}"); active != "False" {
-			return fmt.Errorf("active is %q", active)
-		}
-		return nil
-	})
-	o.has(o.ask(notKeeping, 1, nil), "not kept:", other.Name, network.Name, "HostLocalNamed", conf)
-	o.has(o.ask(wrong, 1, nil), "HostLocalNamed", other.Name)
-	t.repairs(o.dir, "HostLocalNamed")
-	t.Eventually(reportedWithin, "the NodeAddressPool of "+other.Name+" says so", func() error {
-		if active := t.Kubectl("get", "nap", other.Name, "-o",
-			"jsonpath={.status.networks[*].active}"); active != "True" {
-			return fmt.Errorf("active is %q", active)
-		}
-		return nil
-	})
 	o.ask(notKeeping, 0, nil)
 
 	for command, want := range map[string]string{ // other documented commands that only print

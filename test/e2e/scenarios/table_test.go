@@ -109,8 +109,6 @@ var table = []scenario{
 		retentionOff).on(2),
 	ours("k3s", "k3s' directories: its configuration is written anew, leasehold replaces host-local, k3s is upgraded",
 		onK3s).on(3),
-	ours("retention-healthy", "pods are replaced for ten minutes, and nothing says that retention is off",
-		retentionHealthy).on(3),
 	keeps("without-agent", "the plugin works without the agent", withoutAgentPod).on(2),
 	ours("store-lost", "a lost store is recovered from what the node shows", storeLost).on(2),
 	keeps("first-connect", "neighbours and the node reach a kept address with a new MAC at once", firstConnect).on(2),
