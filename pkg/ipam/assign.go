@@ -175,7 +175,10 @@ func (a *assignment) bySet(leases []lease.Lease) map[int][]lease.Lease {
 // the key if host-local has served an ADD of the pod while the former address was held. Soft holds
 // for other pods of the name are not in former: there are many if a pod is recreated repeatedly.
 func (a *assignment) readFormer() error {
-	var err error
+	err := a.moveToName()
+	if err != nil {
+		return err
+	}
 	if a.former, err = a.Tx.ByKey(a.key); err != nil {
 		return err
 	}

@@ -40,6 +40,35 @@ func (a *assignment) setKey() error {
 	return nil
 }
 
+// moveToName gives the reservation name of the pod to the leases that the pod has with another name
+// or without one, and to the holds for a pod of its name. So the pod keeps its addresses, and none
+// stays held for nobody.
+func (a *assignment) moveToName() error {
+	pod := a.req.Pod
+	if a.key.IsZero() || !a.Tx.HasNames() && !a.isNamed() {
+		return nil
+	}
+	leases, err := a.Tx.ByPod(pod.Namespace, pod.Name)
+	if err != nil {
+		return err
+	}
+	for _, l := range leases {
+		own := pod.UID != "" && l.UID == pod.UID || l.Firm && l.Reservation == ""
+		if !own || l.Pool != a.req.Pool || l.Holder.IfName != a.req.IfName || l.Holder.Is(a.holder) {
+			continue
+		}
+		e := lease.SetWindow{UID: l.UID, Window: l.Window, Owner: l.Owner, Reservation: a.key.Reservation}
+		next, err := lease.Apply(l, e, a.Now)
+		if err != nil || next.Reservation == l.Reservation {
+			continue
+		}
+		if err := a.Put(l, next); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // isNamed reports whether the pod has a reservation name.
 func (a *assignment) isNamed() bool { return a.key.Reservation != "" }
 

@@ -73,6 +73,35 @@ func TestAReservationNameKeepsAnAddressForAnotherPod(t *testing.T) {
 	w.same("the window is over", w.add(named("a22")), "10.0.0.23,fd00::17")
 }
 
+// A pod whose reservation name is another one than before keeps its addresses: all that the same
+// pod had, and what is held for its own name. Nothing stays held for the former name.
+func TestAChangedReservationName(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24", "fd00::/64")
+	add := func(name, uid, container string) string {
+		a := named("a")
+		a.reservation, a.uid, a.container = name, uid, container
+		return w.add(a)
+	}
+	w.add(named("b"))
+	w.same("without a name", add("", "u1", "c1"), "10.0.0.3,fd00::3")
+	for i, c := range []struct{ name, uid string }{
+		{"", "u1"}, {"first", "u1"}, {"second", "u1"}, {"", "u1"}, {"third", "u2"}, {"third", "u2"},
+	} {
+		w.stop(fmt.Sprint("c", 1+i))
+		w.settle()
+		what := fmt.Sprintf("%q of %s", c.name, c.uid)
+		w.same(what, add(c.name, c.uid, fmt.Sprint("c", 2+i)), "10.0.0.3,fd00::3")
+	}
+	w.same("all", w.names(), "10.0.0.2=b(registry)/Bound 10.0.0.3=a(third)/Bound fd00::2=b(registry)/Bound "+
+		"fd00::3=a(third)/Bound")
+
+	w.stop("c7")
+	w.settle()
+	w.same("another pod, which has no name any more", add("", "u3", "c8"), "10.0.0.4,fd00::4")
+	w.same("what the others of the name may use", w.add(ask{pod: "d", container: "d", window: hour,
+		reservation: "third"}), "10.0.0.3,fd00::3")
+}
+
 // TestAReservationNameIsNoPodName verifies that the addresses of a name are not those of a pod with
 // that name, and that namespaces have their own names.
 func TestAReservationNameIsNoPodName(t *testing.T) {
