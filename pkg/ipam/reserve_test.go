@@ -49,8 +49,13 @@ func (w *world) names() string {
 
 func (w *world) leaving(pod string) {
 	w.t.Helper()
+	w.marks(pod, false)
+}
+
+func (w *world) marks(pod string, stays bool) {
+	w.t.Helper()
 	err := w.service.MarkLeaving(context.Background(),
-		[]maintain.LeavingPod{{Namespace: "db", Name: pod, UID: "uid-of-" + pod}})
+		[]maintain.LeavingPod{{Namespace: "db", Name: pod, UID: "uid-of-" + pod, Stays: stays}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -198,6 +203,11 @@ func TestAPodWaitsForALeavingOne(t *testing.T) {
 		w.add(named("a1"))
 		w.add(named("a2"))
 		w.same("nobody leaves", w.add(named("b0")), "10.0.0.4,fd00::4")
+		w.leaving("a1")
+		w.marks("a1", true)
+		w.same("it does not leave", w.names(), "10.0.0.2=a1(registry)/Bound 10.0.0.3=a2(registry)/Bound "+
+			"10.0.0.4=b0(registry)/Bound fd00::2=a1(registry)/Bound fd00::3=a2(registry)/Bound "+
+			"fd00::4=b0(registry)/Bound")
 		w.leaving("a1")
 		w.refused(named("b1"), ErrAddressInUse, "10.0.0.2", "container a1")
 		w.same("one waits for it", w.add(named("b2")), "10.0.0.5,fd00::5")

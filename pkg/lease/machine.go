@@ -381,8 +381,12 @@ func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
 	return l, nil
 }
 
-// Leave records that the pod of a named lease (UID) is being deleted.
-type Leave struct{ UID string }
+// Leave records whether the pod of a named lease (UID) is being deleted. A static pod stays if its
+// mirror pod was deleted and made again.
+type Leave struct {
+	UID   string
+	Stays bool
+}
 
 func (e Leave) apply(l Lease, _ Instant) (Lease, error) {
 	if l.State != Bound || l.Key().Reservation == "" {
@@ -391,7 +395,7 @@ func (e Leave) apply(l Lease, _ Instant) (Lease, error) {
 	if l.UID != e.UID {
 		return l, ErrNotHolder
 	}
-	l.Leaving = true
+	l.Leaving = !e.Stays
 	return l, nil
 }
 

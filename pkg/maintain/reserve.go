@@ -54,11 +54,14 @@ func (s *Service) forgetNames(ctx context.Context, now lease.Instant) error {
 	return err
 }
 
-// LeavingPod is a pod of this node that is being deleted.
-type LeavingPod struct{ Namespace, Name, UID string }
+// LeavingPod is a pod of this node that is being deleted, or that is not after all.
+type LeavingPod struct {
+	Namespace, Name, UID string
+	Stays                bool
+}
 
-// MarkLeaving records that pods are being deleted (lease.Lease.Leaving), in their bound and named
-// leases. It writes only changes.
+// MarkLeaving records whether pods are being deleted (lease.Lease.Leaving), in their bound and
+// named leases. It writes only changes.
 func (s *Service) MarkLeaving(ctx context.Context, pods []LeavingPod) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return markLeaving(c, pods[i]) })
 	return err
@@ -70,10 +73,15 @@ func markLeaving(c *transact.Call, p LeavingPod) error {
 		return err
 	}
 	for _, l := range leases {
-		if next, err := lease.Apply(l, lease.Leave{UID: p.UID}, c.Now); err == nil && !l.Leaving {
-			if err := c.Put(l, next); err != nil {
-				return err
-			}
+		if !MarksLeaving(p, l) {
+			continue
+		}
+		next, err := lease.Apply(l, lease.Leave{UID: p.UID, Stays: p.Stays}, c.Now)
+		if err == nil {
+			err = c.Put(l, next)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -81,6 +89,6 @@ func markLeaving(c *transact.Call, p LeavingPod) error {
 
 // MarksLeaving reports whether MarkLeaving would change the lease of a pod.
 func MarksLeaving(p LeavingPod, l lease.Lease) bool {
-	_, err := lease.Apply(l, lease.Leave{UID: p.UID}, lease.Instant{})
-	return err == nil && !l.Leaving
+	next, err := lease.Apply(l, lease.Leave{UID: p.UID, Stays: p.Stays}, lease.Instant{})
+	return err == nil && next.Leaving != l.Leaving
 }

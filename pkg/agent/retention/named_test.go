@@ -135,6 +135,8 @@ func TestLeaving(t *testing.T) {
 		{"being deleted", []podcache.Pod{deleting}, []lease.Lease{lives, lives}, "", leaves},
 		{"being deleted, as its lease shows", []podcache.Pod{deleting}, []lease.Lease{shown}, "", nil},
 		{"was deleted", nil, []lease.Lease{lives}, "u1", leaves},
+		{"a mirror pod that was made again", []podcache.Pod{as("60")}, []lease.Lease{shown}, "",
+			[]maintain.LeavingPod{{Namespace: "db", Name: own, UID: "u1", Stays: true}}},
 		{"never seen", nil, []lease.Lease{lives}, "", nil},
 		{"without a name", []podcache.Pod{deleting}, []lease.Lease{bound("u1", time.Hour)}, "", nil},
 	} {

@@ -163,15 +163,15 @@ func (plan *plan) endGone(pods map[informer.Name]podcache.Pod, view maintain.Nod
 }
 
 // leaving returns the pods with a reservation name that are being deleted, or were (deleted has
-// their UIDs), and whose leases do not show it.
+// their UIDs), and whose leases do not show it, and those that are not, and whose leases do.
 func leaving(
 	pods map[informer.Name]podcache.Pod, leases []lease.Lease, deleted map[string]bool,
 ) (out []maintain.LeavingPod) {
 	for _, l := range leases {
 		p := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
-		pod := maintain.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID}
-		isEnding := p.UID == l.UID && p.Deleting || deleted[l.UID]
-		if isEnding && maintain.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
+		exists := p.UID == l.UID
+		pod := maintain.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID, Stays: exists && !p.Deleting}
+		if (exists || deleted[l.UID]) && maintain.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
 			out = append(out, pod)
 		}
 	}
