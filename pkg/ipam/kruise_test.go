@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // usedAgainByKruise makes what the Kruise fork leaves after it gave the held address 10.0.0.4 of
@@ -94,20 +93,6 @@ func TestAReservationOfKruiseThatWasUsedAgain(t *testing.T) {
 			})
 		}
 	}
-}
-
-// The reservation's container is gone, too: the address is held for the pod, although
-// host-local's file names the first container.
-func TestAReservationOfKruiseWhosePodIsAway(t *testing.T) {
-	w := usedAgainByKruise(t)
-	w.options.OnExhaustion = policy.Fail
-	delete(w.addrs, "/run/netns/c2")
-	w.burn("c2")
-	w.refused(ask{pod: "web-0", container: "x"}, ErrExhausted)
-	w.del("c1")
-	w.del("c2")
-	w.same("held", w.leases(), "10.0.0.4=db-0/Firm")
-	w.same("the pod is back", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.4")
 }
 
 // Nothing proves that the container in the file is dead: its entry in libcni's cache names a

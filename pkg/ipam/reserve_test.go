@@ -2,12 +2,9 @@ package ipam
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -512,77 +509,5 @@ func TestWithoutReservationNamesNothingChanges(t *testing.T) {
 	w.add(named("a2"))
 	if !hasNames() {
 		t.Error("the format was not raised")
-	}
-}
-
-// TestReservationNamesMatchAModel compares random lives of pods with a dumb model: who may have
-// which address.
-func TestReservationNamesMatchAModel(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 1))
-	for range 20 {
-		w := newWorld(t, "10.0.0.0/24")
-		type pod struct {
-			name, reservation, addr string
-			leaving                 bool
-		}
-		var living []pod
-		var held []pod // in the order of their release
-		for step := range 120 {
-			w.after(time.Second)
-			switch n := r.IntN(10); {
-			case n < 4 && len(living) < 12: // a new pod
-				p := pod{name: fmt.Sprint("p", step), reservation: []string{"", "x", "y"}[r.IntN(3)]}
-				want := ""
-				for i := len(held) - 1; i >= 0 && want == "" && p.reservation != ""; i-- {
-					if held[i].reservation == p.reservation {
-						want = held[i].addr
-						held = slices.Delete(held, i, i+1)
-					}
-				}
-				a := ask{pod: p.name, container: p.name, window: hour, reservation: p.reservation}
-				waits := slices.ContainsFunc(living, func(o pod) bool {
-					return o.leaving && o.reservation == p.reservation && p.reservation != ""
-				})
-				got, err := w.tryAdd(a)
-				if want == "" && waits && errors.Is(err, ErrAddressInUse) {
-					w.burn(p.name)
-					continue
-				}
-				if err != nil {
-					t.Fatalf("seed %d, step %d: %v", seed, step, err)
-				}
-				p.addr = addresses(got)
-				taken := slices.ContainsFunc(slices.Concat(living, held), func(o pod) bool { return o.addr == p.addr })
-				if want != "" && p.addr != want || taken {
-					t.Fatalf("seed %d, step %d: %s of %q got %s, want %q; living %v, held %v", seed, step, p.name,
-						p.reservation, p.addr, want, living, held)
-				}
-				living = append(living, p)
-			case n < 7 && len(living) > 0: // a pod ends
-				i := r.IntN(len(living))
-				w.stop(living[i].name)
-				held = append(held, living[i])
-				living = slices.Delete(living, i, i+1)
-			case n == 7 && len(living) > 0: // a sandbox is made again
-				p := living[r.IntN(len(living))]
-				w.stop(p.name)
-				w.after(time.Second)
-				a := ask{pod: p.name, container: p.name, window: hour, reservation: p.reservation}
-				w.same("again", w.add(a), p.addr)
-			case n == 8 && len(living) > 0:
-				i := r.IntN(len(living))
-				w.leaving(living[i].name)
-				living[i].leaving = living[i].reservation != ""
-			case n == 9:
-				w.settle()
-			}
-			if t.Failed() {
-				t.Fatalf("seed %d, step %d", seed, step)
-			}
-		}
-		w.settle()
-		w.check()
 	}
 }

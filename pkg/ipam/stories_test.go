@@ -31,13 +31,6 @@ func TestARecreatedPodComesBackToItsAddress(t *testing.T) {
 	}
 }
 
-func TestAnAddIsIdempotent(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	a := ask{pod: "db-0", container: "c1", window: hour}
-	w.same("again", w.add(a), w.add(a))
-	w.same("of no pod", w.add(ask{container: "x"}), w.add(ask{container: "x"}))
-}
-
 func TestTheWindowEndsAndTheAddressGoesBack(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "db-0", container: "c1", window: 3 * time.Second})
@@ -74,25 +67,6 @@ func TestLateDelsOfTheOldSandboxChangeNothing(t *testing.T) {
 		t.Error(err)
 	}
 	w.same("a third pod", w.add(ask{pod: "web-1", container: "c3"}), "10.0.0.3")
-}
-
-func TestForceDeleteWaitsForTheOldSandboxThenGivesAnother(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "old", window: hour})
-	again := ask{pod: "db-0", container: "new1", uid: "u2", window: hour}
-	w.refused(again, ErrAddressInUse, "container old", "10.0.0.2")
-	w.after(100 * time.Second)
-	again.container = "new2" // each retry is a new sandbox
-	w.refused(again, ErrAddressInUse)
-	w.after(20 * time.Second)
-	again.container = "new3"
-	w.same("after busyTimeout", w.add(again), "10.0.0.3")
-	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound* 10.0.0.3=db-0/Bound")
-	w.same("the old one may ask again", w.add(ask{pod: "db-0", container: "old", uid: "u1", window: hour}), "10.0.0.2")
-	w.stop("old")
-	w.same("it promises nothing", w.leases(), "10.0.0.2=db-0/Held* 10.0.0.3=db-0/Bound")
-	w.stop("new3")
-	w.same("the new set owns the key", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.3")
 }
 
 // A runtime that passes no UID is not made to wait forever: each retry comes from another
@@ -149,17 +123,6 @@ func TestForceDeleteTakesOverOnceTheOldSandboxIsGone(t *testing.T) {
 	w.same("and its DEL comes late", w.leases(), "10.0.0.2=db-0/Bound")
 }
 
-func TestPolicyRefuseWaitsOn(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.options.OnBusy = policy.Refuse
-	w.add(ask{pod: "db-0", container: "old", window: hour})
-	for i := range 5 {
-		w.refused(ask{pod: "db-0", container: fmt.Sprint("new", i), uid: "u2", window: hour}, ErrAddressInUse,
-			"onBusy: refuse")
-		w.after(hour)
-	}
-}
-
 // Without a window a pod gets what host-local gives: the next address.
 func TestWithoutAnAnnotation(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
@@ -190,15 +153,6 @@ func TestAPodWithoutAWindowDoesNotWaitForItsOldSandbox(t *testing.T) {
 	w.same("at once", w.add(ask{pod: "web-1", container: "c2", uid: "u1"}), "10.0.0.3")
 }
 
-// The runtime has given up, DELeted and removed the namespace; then
-// the ADD that it had killed commits.
-func TestALateAddWithoutItsNamespaceIsRefused(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-1", container: "x"})
-	w.refused(ask{pod: "db-0", container: "c1", window: hour, netns: "/run/netns/gone"}, ErrNetns)
-	w.same("nothing is left of it", w.leases(), "10.0.0.2=db-1/Bound")
-}
-
 func TestAHoldIsNotClaimedWhileItsLastHolderLives(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
@@ -221,33 +175,6 @@ func TestAllOrNothing(t *testing.T) {
 	w.stop("c1")
 	w.refused(ask{pod: "db-1", container: "c3", window: hour}, ErrExhausted)
 	w.same("back, both", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.2,fd00::2")
-}
-
-func TestTwoNetworksAndTwoInterfacesComeBackExactly(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	got := map[string]string{}
-	attach := func(container string) {
-		for _, n := range []string{"neta", "netb"} {
-			for _, i := range []string{"eth0", "net1"} {
-				w.network = n
-				addr := w.add(ask{pod: "db-0", container: container, ifName: i, window: hour})
-				if former, ok := got[n+i]; ok {
-					w.same(n+" "+i, addr, former)
-				}
-				got[n+i] = addr
-			}
-		}
-	}
-	attach("c1")
-	for _, i := range []string{"net1", "eth0"} {
-		if err := w.service.Release(context.Background(), on("c1", i), PoolHint{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.burn("c1")
-	w.network = "neta"
-	w.add(ask{pod: "other", container: "o"})
-	attach("c2")
 }
 
 func TestAFamilyThatIsAddedLaterIsFreshAndTheOldAddressStays(t *testing.T) {
@@ -491,19 +418,6 @@ func (w *world) eventsOf(addr string) string {
 		})
 	})
 	return strings.Join(out, " ")
-}
-
-// The kernel gives a dead namespace's number to a new one at once.
-func TestAReissuedNamespaceNumberIsNoSignOfLife(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.add(ask{pod: "a", container: "dead"})
-	ino := w.netns["/run/netns/dead"]
-	w.burn("dead")
-	w.after(time.Second)
-	w.netns["/run/netns/c2"] = ino
-	w.add(ask{pod: "b", container: "c2"})
-	w.inPID[ino] = true // its containers start
-	w.same("found dead", w.add(ask{pod: "c", container: "c3"}), "10.0.0.2")
 }
 
 // Of two leases of one number the later one has it, also where its mount is gone and processes

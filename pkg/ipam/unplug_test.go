@@ -11,28 +11,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// A pod's second interface is unplugged while the pod lives: its address is free once the cool-down
-// is over.
-func TestAnUnpluggedInterfaceFreesItsAddress(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
-	w.add(ask{pod: "vm", container: "c1"})
-	w.same("plugged", w.add(ask{pod: "vm", container: "c1", ifName: "net1"}), "10.0.0.3")
-	w.unplug("c1", "net1")
-	w.same("others come first", w.add(ask{pod: "a", container: "c2"}), "10.0.0.4")
-	w.same("in cool-down", w.leases(), "10.0.0.2=vm/Bound 10.0.0.3=vm/Held 10.0.0.4=a/Bound")
-	w.after(2 * time.Minute)
-	w.same("free", w.add(ask{pod: "b", container: "c3"}), "10.0.0.3")
-}
-
-// A full pool takes it earlier, on the same proof.
-func TestAFullPoolTakesWhatWasUnplugged(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.add(ask{pod: "vm", container: "c1"})
-	w.add(ask{pod: "vm", container: "c1", ifName: "net1"})
-	w.unplug("c1", "net1")
-	w.same("at once", w.add(ask{pod: "a", container: "c2"}), "10.0.0.3")
-}
-
 // The DEL came, and the address is still on an interface: ptp and macvlan call IPAM first, and may
 // fail after that.
 func TestAnAddressThatIsStillPluggedStays(t *testing.T) {

@@ -1,7 +1,6 @@
 package netns_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -482,43 +481,5 @@ func TestChainedKeepsARequestedMAC(t *testing.T) {
 	third, _ := start(t, node, net, recreated(db))
 	if got := macOf(t, third); got != requested {
 		t.Errorf("MAC address %s after the return, want %s", got, requested)
-	}
-}
-
-// TestChainedIgnoresOtherInterfaces verifies that the MAC address is not changed if the interface
-// is of another kind, or the container has no lease.
-func TestChainedIgnoresOtherInterfaces(t *testing.T) {
-	node := newNode(t)
-	s := node.Sandbox(lab.NewPod("default", "db-0", "10"))
-	err := inside(s)(func() error {
-		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}}); err != nil {
-			return err
-		}
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth1"}, PeerName: "peer"})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, ifName := range []string{"eth0", "eth1"} {
-		s.IfName = ifName
-		mac := macOf(t, s)
-		stdin, _ := json.Marshal(lab.Conf{"cniVersion": "1.0.0", "name": "net", "type": "leasehold",
-			"prevResult": lab.Conf{
-				"cniVersion": "1.0.0",
-				"interfaces": []lab.Conf{{"name": ifName, "mac": mac, "sandbox": s.NetNS}},
-				"ips":        []lab.Conf{{"address": "10.1.0.2/24", "interface": 0}},
-			}})
-		reply := node.Call(lab.Call{
-			Verb: "ADD", ContainerID: s.ID, NetNS: s.NetNS, IfName: ifName, Args: s.CNIArgs(), Stdin: string(stdin),
-		})
-		if err := cniError(t, reply); err != nil {
-			t.Fatalf("%s: %v", ifName, err)
-		}
-		if got := macOf(t, s); got != mac || !strings.Contains(reply.Stdout, mac) {
-			t.Errorf("%s has %s, want %s; the result is %s", ifName, got, mac, reply.Stdout)
-		}
-	}
-	if leases := node.Leases(); len(leases) != 0 {
-		t.Errorf("unexpected leases: %+v", leases)
 	}
 }
