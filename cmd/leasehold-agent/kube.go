@@ -14,7 +14,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent"
 	"github.com/leasehold-cni/leasehold/pkg/agent/active"
 	"github.com/leasehold-cni/leasehold/pkg/agent/events"
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
 	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
@@ -80,7 +79,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 	}
 	log := node.Log
 	klog.SetSlogLogger(log.With("from", "client-go"))
-	pods := podcache.New(clients.Core, o.nodeName)
+	pods := retention.NewPods(clients.Core, o.nodeName)
 	pool := publish.NewPool(clients.IPAM, o.nodeName)
 	eventTask := &events.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods, Log: log}
 	watcher.Pods, watcher.Queue = pods, eventTask.Queue

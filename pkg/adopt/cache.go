@@ -10,8 +10,8 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -83,7 +83,8 @@ func markReplaced(candidates []candidate) {
 // addresses, and a text for each problem. An empty ifName, as in host-local's old files,
 // means every interface of the container.
 func (s Sources) cacheEntry(network, containerID, ifName string) (candidates []candidate, problems []string) {
-	if !names.IsNetwork(network) || !names.IsContainerID(containerID) || ifName != "" && !names.IsIfName(ifName) {
+	if !hostlocal.IsNetwork(network) || !hostlocal.IsContainerID(containerID) ||
+		ifName != "" && !hostlocal.IsIfName(ifName) {
 		return nil, nil
 	}
 	var notes notes
@@ -189,7 +190,7 @@ func parseCache(b []byte) (c candidate, addresses []netip.Addr, network string, 
 	if f.Kind != cacheKind {
 		return c, nil, "", fmt.Errorf("has kind %s, want %s", policy.Quote(f.Kind), cacheKind)
 	}
-	if !names.IsContainerID(f.ContainerID) || !names.IsIfName(f.IfName) || !names.IsNetwork(f.NetworkName) {
+	if !hostlocal.IsContainerID(f.ContainerID) || !hostlocal.IsIfName(f.IfName) || !hostlocal.IsNetwork(f.NetworkName) {
 		return c, nil, "", errors.New("has no valid container id, interface and network")
 	}
 	c = candidate{ContainerID: f.ContainerID, IfName: f.IfName}
@@ -214,11 +215,11 @@ func (c *candidate) readArgs(args [][2]string) error {
 	if namespace == "" && name == "" {
 		return nil
 	}
-	if !names.IsPod(namespace, name) {
+	if !hostlocal.IsPod(namespace, name) {
 		return fmt.Errorf("%s in namespace %s is not a valid pod name", policy.Quote(name), policy.Quote(namespace))
 	}
 	c.Namespace, c.Name = namespace, name
-	if uid := values["K8S_POD_UID"]; names.IsUID(uid) {
+	if uid := values["K8S_POD_UID"]; hostlocal.IsUID(uid) {
 		c.UID = uid
 	}
 	return nil
@@ -282,7 +283,7 @@ func (f *cacheFile) addresses() []netip.Addr {
 	}
 	var out []netip.Addr
 	for _, text := range texts {
-		if a, ok := names.ParseCIDR(text); ok {
+		if a, ok := hostlocal.ParseCIDR(text); ok {
 			out = append(out, a)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
@@ -91,7 +90,7 @@ func areNamed(findings []Finding, candidates []candidate) bool {
 
 // gather reads all sources of a pool.
 func (s Sources) gather(p lease.Pool, notes *notes) (candidates []candidate, err error) {
-	if !filepath.IsAbs(p.DataDir) || !names.IsNetwork(p.Network) {
+	if !filepath.IsAbs(p.DataDir) || !hostlocal.IsNetwork(p.Network) {
 		return nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrUnreadable, p.Network, p.DataDir)
 	}
 	spaces, err := s.Host.Namespaces()

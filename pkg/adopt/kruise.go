@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -42,7 +42,7 @@ func kruise(dataDir string, notes *notes) []candidate {
 			continue
 		}
 		for _, name := range listKruise(filepath.Join(tree, namespace), notes) {
-			if !names.IsPod(namespace, name) {
+			if !hostlocal.IsPod(namespace, name) {
 				continue
 			}
 			path := filepath.Join(tree, namespace, name)
@@ -86,13 +86,13 @@ func parseKruise(b []byte) (candidate, error) {
 	if f == nil {
 		return candidate{}, errors.New("it is null")
 	}
-	addr, ok := names.ParseCIDR(f.IPConf.Address)
-	if !ok || !names.IsIfName(f.IfName) || f.Duration < 0 {
+	addr, ok := hostlocal.ParseCIDR(f.IPConf.Address)
+	if !ok || !hostlocal.IsIfName(f.IfName) || f.Duration < 0 {
 		return candidate{}, fmt.Errorf("invalid address %s, interface %s or duration of %d minutes",
 			policy.Quote(f.IPConf.Address), policy.Quote(f.IfName), f.Duration)
 	}
 	c := candidate{Kind: fromKruise, Address: addr, IfName: f.IfName, Firm: true, WindowKnown: true}
-	if names.IsContainerID(f.ContainerID) {
+	if hostlocal.IsContainerID(f.ContainerID) {
 		c.ContainerID = f.ContainerID
 	}
 	c.Window = policy.MaxWindow

@@ -12,7 +12,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/descriptors"
 )
@@ -234,9 +233,9 @@ func TestParseKruise(t *testing.T) {
 func believable(t *testing.T, c candidate) {
 	t.Helper()
 	switch {
-	case c.Name != "" && !names.IsPod(c.Namespace, c.Name), c.Name == "" && c.Namespace != "",
-		c.UID != "" && !names.IsUID(c.UID), c.ContainerID != "" && !names.IsContainerID(c.ContainerID),
-		c.IfName != "" && !names.IsIfName(c.IfName), c.Window < 0, c.Window > policy.MaxWindow &&
+	case c.Name != "" && !hostlocal.IsPod(c.Namespace, c.Name), c.Name == "" && c.Namespace != "",
+		c.UID != "" && !hostlocal.IsUID(c.UID), c.ContainerID != "" && !hostlocal.IsContainerID(c.ContainerID),
+		c.IfName != "" && !hostlocal.IsIfName(c.IfName), c.Window < 0, c.Window > policy.MaxWindow &&
 			c.Window != lease.Forever,
 		c.Window != 0 && !c.WindowKnown, c.Netns.Ino != 0,
 		c.Reservation != "" && (c.Name == "" || !lease.IsReservation(c.Reservation)):

@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
@@ -45,7 +45,7 @@ func (f *choiceFlags) choice() (c maintain.Choice, err error) {
 	}
 	namespace, name, _ := strings.Cut(f.pod+f.reserveAs, "/")
 	switch c.Namespace = namespace; {
-	case f.pod != "" && !names.IsPod(namespace, name):
+	case f.pod != "" && !hostlocal.IsPod(namespace, name):
 		return c, usage("invalid --pod %q; want namespace/name", f.pod)
 	case f.reserveAs != "" && (!lease.IsNamespace(namespace) || !lease.IsReservation(name)):
 		return c, usage("invalid --reserve-as %q; want namespace/name", f.reserveAs)
@@ -96,7 +96,7 @@ get, is not held, and the command says why.`,
 			if err != nil {
 				return err
 			}
-			if choice.IfName = ifName; !names.IsIfName(ifName) {
+			if choice.IfName = ifName; !hostlocal.IsIfName(ifName) {
 				return usage("invalid --interface %q", ifName)
 			}
 			dir, rules, binaries := cni.configuration()

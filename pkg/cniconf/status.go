@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
@@ -266,7 +266,7 @@ func (b *Binaries) check(f File, n Delegate) Status {
 // pool returns the pool of a network. See Status.Pool.
 func (i IPAM) pool(network string) lease.Pool {
 	dir := cmp.Or(i.DataDir, policy.DefaultDataDir)
-	if !names.IsNetwork(network) || !filepath.IsAbs(dir) {
+	if !hostlocal.IsNetwork(network) || !filepath.IsAbs(dir) {
 		return lease.Pool{}
 	}
 	return lease.Pool{DataDir: files.Canonical(filepath.Clean(dir)), Network: network}

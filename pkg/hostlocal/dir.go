@@ -15,7 +15,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -277,7 +276,7 @@ func (d *Dir) Addresses() ([]netip.Addr, error) {
 	all, err := files.Names(d.dir)
 	var out []netip.Addr
 	for _, name := range all {
-		if a, ok := names.ParseAddr(name); ok && a.String() == name {
+		if a, ok := ParseAddr(name); ok && a.String() == name {
 			out = append(out, a)
 		}
 	}

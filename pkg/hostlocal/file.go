@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/names"
 )
 
 const lineBreak = "\r\n" // host-local's, on every system
@@ -36,10 +35,10 @@ func ParseOwner(content string) (containerID, ifName string, ok bool) {
 	}
 	containerID, ifName, _ = strings.Cut(strings.TrimSpace(content), "\n")
 	containerID = strings.TrimSpace(containerID)
-	if !names.IsContainerID(containerID) {
+	if !IsContainerID(containerID) {
 		return "", "", false
 	}
-	if !names.IsIfName(ifName) {
+	if !IsIfName(ifName) {
 		ifName = ""
 	}
 	return containerID, ifName, true

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/names"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -32,13 +31,13 @@ const maxHold = 1024
 // If the lease is named, its reservation name follows.
 func formatHold(l lease.Lease, now lease.Instant) string {
 	pod, uid, ifName, strength, reservation := none, none, none, soft, ""
-	if !l.Key().IsZero() && names.IsPod(l.Namespace, l.Name) {
+	if !l.Key().IsZero() && IsPod(l.Namespace, l.Name) {
 		pod, reservation = l.Namespace+"/"+l.Name, l.Reservation
-		if names.IsUID(l.UID) {
+		if IsUID(l.UID) {
 			uid = l.UID
 		}
 	}
-	if names.IsIfName(l.Holder.IfName) {
+	if IsIfName(l.Holder.IfName) {
 		ifName = l.Holder.IfName
 	}
 	if l.Firm {
@@ -115,7 +114,7 @@ func ParseHold(content string) (Hold, bool) {
 
 func (h *Hold) setPod(pod, uid string) bool {
 	if uid != none {
-		if !names.IsUID(uid) || pod == none {
+		if !IsUID(uid) || pod == none {
 			return false
 		}
 		h.UID = uid
@@ -125,7 +124,7 @@ func (h *Hold) setPod(pod, uid string) bool {
 	}
 	var found bool
 	h.Namespace, h.Name, found = strings.Cut(pod, "/")
-	return found && names.IsPod(h.Namespace, h.Name)
+	return found && IsPod(h.Namespace, h.Name)
 }
 
 func (h *Hold) setIfName(s string) bool {
@@ -133,7 +132,7 @@ func (h *Hold) setIfName(s string) bool {
 		return true
 	}
 	h.IfName = s
-	return names.IsIfName(s)
+	return IsIfName(s)
 }
 
 func parseSeconds(s string) (lease.Window, bool) {

@@ -30,7 +30,6 @@ var layers = map[string]int{
 	"pkg/policy": 0, // annotations and configuration of users
 	"pkg/notify": 0, // wake-ups
 
-	"pkg/names":      1, // what CNI and Kubernetes accept as names
 	"pkg/files":      1, // small files and directories
 	"pkg/kubectl":    1, // kubectl
 	"pkg/httpserver": 1, // limits of HTTP servers
@@ -40,10 +39,10 @@ var layers = map[string]int{
 	"pkg/announce": 2, // ARP and ND
 
 	"pkg/hostlocal": 3, // host-local's files
-	"pkg/cniconf":   3, // CNI configurations that runtimes load
 	"pkg/env":       3, // what programs read from their environment
 
-	"pkg/adopt": 4, // what the host shows
+	"pkg/adopt":   4, // what the host shows
+	"pkg/cniconf": 4, // CNI configurations that runtimes load
 
 	"pkg/transact": 5, // one use case in one transaction
 
@@ -302,7 +301,7 @@ func TestBreach(t *testing.T) {
 		{"a program", "cmd/leasectl", "pkg/cli", true},
 		{"publishing uses the agent's types", "pkg/agent/publish", "pkg/agent", true},
 		{"within the manager", "pkg/manager/pin", "pkg/manager/control", true},
-		{"the manager uses the agent", "pkg/manager/pin", "pkg/agent/podcache", false},
+		{"the manager uses the agent", "pkg/manager/pin", "pkg/agent/retention", false},
 		{"the agent uses the manager", "pkg/agent/publish", "pkg/manager/pin", false},
 		{"pkg/kube uses the manager", "pkg/kube", "pkg/manager/pin", false},
 		{"lease uses policy", "pkg/lease", "pkg/policy", false},

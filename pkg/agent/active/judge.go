@@ -14,7 +14,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -119,8 +118,8 @@ func same(a, b cniconf.Status) bool {
 // candidates returns the pods that must have a lease: the pods that request retention, have an
 // address, and started more than slack after since, the last change of the configuration or the
 // binary.
-func candidates(pods []podcache.Pod, since time.Time) []podcache.Pod {
-	var out []podcache.Pod
+func candidates(pods []retention.Pod, since time.Time) []retention.Pod {
+	var out []retention.Pod
 	for _, p := range pods {
 		if wants(p) && len(p.IPs) > 0 && p.Started.After(since.Add(slack)) {
 			out = append(out, p)
@@ -131,7 +130,7 @@ func candidates(pods []podcache.Pod, since time.Time) []podcache.Pod {
 
 // wants reports whether a pod requests retention with a valid window, and needs a sandbox with its
 // own network.
-func wants(p podcache.Pod) bool {
+func wants(p retention.Pod) bool {
 	w, err := retention.Decide(p)
 	return p.Expected && err == nil && w.Window > 0
 }
@@ -139,7 +138,7 @@ func wants(p podcache.Pod) bool {
 // withoutLease returns the pods that have no lease. A pod has one if a lease names it, in whichever
 // state, or if one of its addresses is bound: a lease that was recovered after the loss of the
 // store may lack the pod's name and UID.
-func withoutLease(pods []podcache.Pod, leases []lease.Lease) []podcache.Pod {
+func withoutLease(pods []retention.Pod, leases []lease.Lease) []retention.Pod {
 	type pod struct{ namespace, name, uid string }
 	byPod, byAddress := map[pod]bool{}, map[netip.Addr]bool{}
 	for _, l := range leases {
@@ -148,7 +147,7 @@ func withoutLease(pods []podcache.Pod, leases []lease.Lease) []podcache.Pod {
 			byAddress[l.Address] = true
 		}
 	}
-	var out []podcache.Pod
+	var out []retention.Pod
 	for _, p := range pods {
 		found := byPod[pod{p.Namespace, p.Name.Name, p.UID}]
 		for _, ip := range p.IPs {
@@ -165,9 +164,9 @@ func withoutLease(pods []podcache.Pod, leases []lease.Lease) []podcache.Pod {
 // lasting returns those of the given pods that have been without a lease for confirmAfter, and
 // remembers since when each pod has been without one. If it returns pods, it sets j.offSince back
 // to the start of that time, so that add does not wait for confirmAfter again.
-func (j *judge) lasting(pods []podcache.Pod, now time.Time) []podcache.Pod {
+func (j *judge) lasting(pods []retention.Pod, now time.Time) []retention.Pod {
 	missing := map[string]time.Time{}
-	var out []podcache.Pod
+	var out []retention.Pod
 	for _, p := range pods {
 		since, known := j.missing[p.UID]
 		if !known {
@@ -189,7 +188,7 @@ func (j *judge) lasting(pods []podcache.Pod, now time.Time) []podcache.Pod {
 // podsOff makes the first status Inactive because of the given pods, of which it names the first
 // one. The first status is that of the network of the pods' first interface. One pod without a
 // lease proves that the runtime does not use the configuration that was read.
-func podsOff(statuses []cniconf.Status, pods []podcache.Pod) {
+func podsOff(statuses []cniconf.Status, pods []retention.Pod) {
 	first, s := pods[0], &statuses[0]
 	s.State, s.Reason = cniconf.Inactive, PodWithoutLease
 	s.Message = fmt.Sprintf("%s, but pod %s, started %s, has %s without a lease; the runtime may use other "+

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/events"
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -49,7 +49,7 @@ type Watcher struct {
 	Binaries *cniconf.Binaries
 	// Pods are the pods of the node, and Queue queues an Event unless one of its name was queued.
 	// Both are nil without an API server; then pods are not checked and no Events are created.
-	Pods  *podcache.Pods
+	Pods  *retention.Pods
 	Queue func(*eventsv1.Event)
 
 	metric  *prometheus.GaugeVec
@@ -134,9 +134,9 @@ func (w *Watcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 }
 
 // pods returns the pods of the node, sorted by name.
-func (w *Watcher) pods() []podcache.Pod {
+func (w *Watcher) pods() []retention.Pod {
 	views, _ := w.Pods.Views()
-	return slices.SortedFunc(maps.Values(views), func(a, b podcache.Pod) int {
+	return slices.SortedFunc(maps.Values(views), func(a, b retention.Pod) int {
 		return strings.Compare(a.Name.String(), b.Name.String())
 	})
 }
@@ -144,11 +144,11 @@ func (w *Watcher) pods() []podcache.Pod {
 // missing returns those of the given pods that have no lease. It modifies pods. It returns an error
 // if the leases cannot be read, or if the store was lost and does not know the leases of one of the
 // networks again.
-func (w *Watcher) missing(ctx context.Context, pods []podcache.Pod, networks []cniconf.Status) ([]podcache.Pod,
+func (w *Watcher) missing(ctx context.Context, pods []retention.Pod, networks []cniconf.Status) ([]retention.Pod,
 	error) {
 	// leased is w.leased without the pods that no longer exist.
 	leased := map[string]bool{}
-	pods = slices.DeleteFunc(pods, func(p podcache.Pod) bool {
+	pods = slices.DeleteFunc(pods, func(p retention.Pod) bool {
 		if w.leased[p.UID] {
 			leased[p.UID] = true
 		}
@@ -164,7 +164,7 @@ func (w *Watcher) missing(ctx context.Context, pods []podcache.Pod, networks []c
 	}
 	missing := withoutLease(pods, view.Leases)
 	for _, p := range pods {
-		isMissing := slices.ContainsFunc(missing, func(m podcache.Pod) bool { return m.UID == p.UID })
+		isMissing := slices.ContainsFunc(missing, func(m retention.Pod) bool { return m.UID == p.UID })
 		if !isMissing {
 			w.leased[p.UID] = true
 		}
@@ -255,8 +255,8 @@ func (w *Watcher) wanted(now time.Time) []*eventsv1.Event {
 }
 
 // annotated returns the pods that request retention.
-func (w *Watcher) annotated() []podcache.Pod {
-	return slices.DeleteFunc(w.pods(), func(p podcache.Pod) bool { return !wants(p) })
+func (w *Watcher) annotated() []retention.Pod {
+	return slices.DeleteFunc(w.pods(), func(p retention.Pod) bool { return !wants(p) })
 }
 
 // event returns an Event about a status. isWarning makes it a warning. The name of the Event

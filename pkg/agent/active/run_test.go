@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/events"
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -61,7 +61,7 @@ func newFixture(t *testing.T) *fixture {
 
 // restart starts an agent without state.
 func (f *fixture) restart() {
-	pods := podcache.New(f.server.Clients.Core, "node1")
+	pods := retention.NewPods(f.server.Clients.Core, "node1")
 	if f.Pods != nil {
 		pods = f.Pods
 	}

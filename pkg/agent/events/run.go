@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -47,7 +46,7 @@ type Events struct {
 	Service *maintain.Service
 	Node    string
 	Client  rest.Interface
-	Pods    *podcache.Pods
+	Pods    *retention.Pods
 	Log     *slog.Logger
 
 	reader  reader
@@ -74,7 +73,7 @@ func (e *Events) Run(ctx context.Context, changes <-chan struct{}) error {
 
 // Invalid queues an Event about an invalid annotation of a pod, once for each problem. It does not
 // block and is safe for concurrent use.
-func (e *Events) Invalid(p podcache.Pod, problem error) {
+func (e *Events) Invalid(p retention.Pod, problem error) {
 	e.Queue(eventOf(notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation,
 		Warning: true, Text: problem.Error() + "; the previous value stays in effect", Time: time.Now(),
 		Subject: problem.Error()}, p.ObjectUID, e.Node))
@@ -187,7 +186,7 @@ func isFinal(err error) bool {
 // read queues Events for the journal entries that were written since its last call. The first call
 // reads the whole journal, because the reader needs the former address of each pod. From that call,
 // entries older than maxAge are not queued.
-func (e *Events) read(ctx context.Context, pods map[informer.Name]podcache.Pod) error {
+func (e *Events) read(ctx context.Context, pods map[informer.Name]retention.Pod) error {
 	var entries []store.Entry
 	cursor, err := e.Service.Journal(ctx, e.cursor, func(_ uint64, n store.Entry) { entries = append(entries, n) })
 	if err != nil {
@@ -212,7 +211,7 @@ func (e *Events) read(ctx context.Context, pods map[informer.Name]podcache.Pod) 
 
 // objectUID returns the UID of the notice's pod in the API. For a static pod, it differs from the
 // UID that the runtime passes to plugins.
-func objectUID(pods map[informer.Name]podcache.Pod, n notice) types.UID {
+func objectUID(pods map[informer.Name]retention.Pod, n notice) types.UID {
 	if p, here := pods[informer.Name{Namespace: n.Namespace, Name: n.Pod}]; here && p.UID == n.UID {
 		return p.ObjectUID
 	}

@@ -18,7 +18,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -43,7 +43,7 @@ func newFixture(t *testing.T) *fixture {
 // restart starts an agent without state.
 func (w *fixture) restart() {
 	w.Events = &Events{Service: w.node.Service, Node: "node1", Client: w.server.Clients.Events, Log: fakeapi.Log,
-		Pods: podcache.New(w.server.Clients.Core, "node1")}
+		Pods: retention.NewPods(w.server.Clients.Core, "node1")}
 }
 
 // kept adds a journal entry: db-0 came back to its address, ago before now.
@@ -219,7 +219,7 @@ func TestQueuedEventIsCreatedOnce(t *testing.T) {
 
 func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 	w := newFixture(t)
-	pod := podcache.Pod{Name: informer.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1"}
+	pod := retention.Pod{Name: informer.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1"}
 	for _, value := range []string{"soon", "soon", "later", "soon"} {
 		w.Invalid(pod, errors.New("no window: "+value))
 		w.runPass()

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -52,7 +51,7 @@ type plan struct {
 // existing are the IPReservations in the API; makePlan reads from them the user's spec.release, the
 // confirmation of the sandbox, and the times of the conditions.
 func makePlan(
-	node nodeIdentity, view maintain.NodeView, pods map[informer.Name]podcache.Pod,
+	node nodeIdentity, view maintain.NodeView, pods map[informer.Name]retention.Pod,
 	existing map[informer.Name]*ipamv1.IPReservation,
 ) plan {
 	plan := plan{Objects: map[informer.Name]wanted{}}
@@ -156,7 +155,7 @@ func since(l lease.Lease) lease.Instant {
 // is confirmed. If the sandbox has not lived for that long yet, isConfirmed makes the next pass run
 // then.
 func (plan *plan) isConfirmed(
-	leases []lease.Lease, pod podcache.Pod, existing *ipamv1.IPReservation, s ipamv1.IPReservationStatus,
+	leases []lease.Lease, pod retention.Pod, existing *ipamv1.IPReservation, s ipamv1.IPReservationStatus,
 	now lease.Instant,
 ) bool {
 	if existing != nil && existing.Status.Confirmed && existing.Status.ID == s.ID &&

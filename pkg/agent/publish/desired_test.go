@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -56,7 +56,7 @@ func TestMake(t *testing.T) {
 	type testCase struct {
 		name     string
 		leases   []lease.Lease
-		pod      podcache.Pod
+		pod      retention.Pod
 		existing *ipamv1.IPReservation
 		want     *ipamv1.IPReservationStatus
 		after    time.Duration
@@ -82,11 +82,11 @@ func TestMake(t *testing.T) {
 			func(l *lease.Lease) { l.Reservation = "registry" })},
 			want: is(func(s *ipamv1.IPReservationStatus) { s.Reservation, s.Confirmed = "registry", true })},
 		{name: "a sandbox after 5 s, pod Ready", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			pod:  podcache.Pod{UID: "u1", Ready: true},
+			pod:  retention.Pod{UID: "u1", Ready: true},
 			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
 		{name: "a sandbox after 5 s, another pod of the name Ready", leases: []lease.Lease{bound("10.0.0.2", id1,
 			5*time.Second)},
-			pod:  podcache.Pod{UID: "u0", Ready: true},
+			pod:  retention.Pod{UID: "u0", Ready: true},
 			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
 		{name: "confirmed before, same pod", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
 			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u1", Confirmed: true}},
@@ -119,7 +119,7 @@ func TestMake(t *testing.T) {
 			})},
 			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
 		{name: "returned 5 s ago and Ready", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			pod: podcache.Pod{UID: "u1", Ready: true},
+			pod: retention.Pod{UID: "u1", Ready: true},
 			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
 				s.State, s.PodUID, s.HeldUntil = ipamv1.Held, "u0", until(time.Minute)
 			})},
@@ -202,7 +202,7 @@ func TestMake(t *testing.T) {
 			func(l *lease.Lease) { l.Namespace, l.Name = "", "" })}},
 	} {
 		view := maintain.NodeView{Leases: c.leases, Now: now}
-		plan := makePlan(node, view, map[informer.Name]podcache.Pod{podsNS: c.pod},
+		plan := makePlan(node, view, map[informer.Name]retention.Pod{podsNS: c.pod},
 			map[informer.Name]*ipamv1.IPReservation{object: c.existing})
 		var got *ipamv1.IPReservationStatus
 		for name, w := range plan.Objects {
@@ -358,27 +358,27 @@ func TestOrder(t *testing.T) {
 func TestIsConfirmedAtTheLimit(t *testing.T) {
 	for name, tt := range map[string]struct {
 		l     lease.Lease
-		pod   podcache.Pod
+		pod   retention.Pod
 		want  bool
 		again time.Duration
 	}{
-		"lived long enough": {bound("10.0.0.2", id1, confirmedAfter), podcache.Pod{}, true, 0},
+		"lived long enough": {bound("10.0.0.2", id1, confirmedAfter), retention.Pod{}, true, 0},
 		"a moment too short": {
 			bound("10.0.0.2", id1, confirmedAfter-1),
-			podcache.Pod{}, false, 1 + 10*time.Millisecond},
+			retention.Pod{}, false, 1 + 10*time.Millisecond},
 		"held, had lived long enough": {
 			held(bound("10.0.0.2", id1, confirmedAfter+time.Hour), time.Hour),
-			podcache.Pod{}, true, 0},
+			retention.Pod{}, true, 0},
 		"held, had lived too short": {
 			held(bound("10.0.0.2", id1, confirmedAfter+time.Hour-1), time.Hour),
-			podcache.Pod{}, false, 0},
-		"the pod is ready": {bound("10.0.0.2", id1, 1), podcache.Pod{Ready: true, UID: "u1"}, true, 0},
+			retention.Pod{}, false, 0},
+		"the pod is ready": {bound("10.0.0.2", id1, 1), retention.Pod{Ready: true, UID: "u1"}, true, 0},
 		"another pod is ready": {
 			bound("10.0.0.2", id1, confirmedAfter-time.Second),
-			podcache.Pod{Ready: true, UID: "u2"}, false, time.Second + 10*time.Millisecond},
+			retention.Pod{Ready: true, UID: "u2"}, false, time.Second + 10*time.Millisecond},
 		"ready, and the address is held": {
 			held(bound("10.0.0.2", id1, 2), 1),
-			podcache.Pod{Ready: true, UID: "u1"}, false, 0},
+			retention.Pod{Ready: true, UID: "u1"}, false, 0},
 	} {
 		p := &plan{}
 		got := p.isConfirmed([]lease.Lease{tt.l}, tt.pod, nil, status(func(*ipamv1.IPReservationStatus) {}), now)

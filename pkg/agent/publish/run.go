@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -49,7 +49,7 @@ type Publisher struct {
 	Service *maintain.Service
 	Node    string
 	Clients *informer.Clients
-	Pods    *podcache.Pods
+	Pods    *retention.Pods
 	Pool    *Pool
 	// Active returns the status of each network that the container runtime has loaded, or nil
 	// before the first result (active.Watcher.Result). It must not block.

@@ -23,7 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -76,7 +76,7 @@ func (p *fixture) setNode(uid string) {
 func (p *fixture) restart() {
 	p.metrics = prometheus.NewRegistry()
 	p.Publisher = &Publisher{Service: p.node.Service, Node: "node1", Clients: p.server.Clients,
-		Pods: podcache.New(p.server.Clients.Core, "node1"), Pool: NewPool(p.server.Clients.IPAM, "node1"),
+		Pods: retention.NewPods(p.server.Clients.Core, "node1"), Pool: NewPool(p.server.Clients.IPAM, "node1"),
 		Active: func() []cniconf.Status { return nil }, Log: slog.New(slog.NewTextHandler(&p.log, nil)),
 		Metrics: NewMetrics(p.metrics)}
 }

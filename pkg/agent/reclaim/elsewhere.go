@@ -9,8 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -142,5 +142,5 @@ func (h *Holds) readyOn(ctx context.Context, name informer.Name, read consistenc
 	if err != nil || !kube.IsReady(pod) {
 		return location{}, err
 	}
-	return location{pod.Spec.NodeName, podcache.Of(pod).UID}, nil
+	return location{pod.Spec.NodeName, retention.PodOf(pod).UID}, nil
 }

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -24,10 +23,10 @@ import (
 )
 
 // as is a pod with a generated name and the reservation name registry.
-func as(annotation string) podcache.Pod {
+func as(annotation string) Pod {
 	p := asking(pod(annotation), policy.Annotation, annotation, policy.ReserveAs, "registry")
 	p.Name.Name, p.GenerateName = "registry-x7k2p", "registry-"
-	p.Owner = podcache.Owner{Group: "apps", Kind: "ReplicaSet", Name: "registry"}
+	p.Owner = Owner{Group: "apps", Kind: "ReplicaSet", Name: "registry"}
 	return p
 }
 
@@ -76,7 +75,7 @@ func TestMakeWithReservationNames(t *testing.T) {
 	late := of("registry-aaaaa", held("u0", hour, hour))
 	for _, c := range []struct {
 		name   string
-		pod    podcache.Pod
+		pod    Pod
 		leases []lease.Lease
 		known  bool // there is a record
 		want   plan
@@ -108,7 +107,7 @@ func TestMakeWithReservationNames(t *testing.T) {
 		for _, l := range c.leases {
 			view.Windows[l.Key()] = lease.Window(hour)
 		}
-		got := makePlan(map[informer.Name]podcache.Pod{c.pod.Name: c.pod}, view, nil)
+		got := makePlan(map[informer.Name]Pod{c.pod.Name: c.pod}, view, nil)
 		got.Invalid = nil
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
@@ -126,21 +125,21 @@ func TestLeaving(t *testing.T) {
 	leaves := []maintain.LeavingPod{{Namespace: "db", Name: own, UID: "u1"}}
 	for _, c := range []struct {
 		name   string
-		pods   []podcache.Pod
+		pods   []Pod
 		leases []lease.Lease
 		was    string // the UID of a pod that was deleted
 		want   []maintain.LeavingPod
 	}{
-		{"lives", []podcache.Pod{as("60")}, []lease.Lease{lives}, "", nil},
-		{"being deleted", []podcache.Pod{deleting}, []lease.Lease{lives, lives}, "", leaves},
-		{"being deleted, as its lease shows", []podcache.Pod{deleting}, []lease.Lease{shown}, "", nil},
+		{"lives", []Pod{as("60")}, []lease.Lease{lives}, "", nil},
+		{"being deleted", []Pod{deleting}, []lease.Lease{lives, lives}, "", leaves},
+		{"being deleted, as its lease shows", []Pod{deleting}, []lease.Lease{shown}, "", nil},
 		{"was deleted", nil, []lease.Lease{lives}, "u1", leaves},
-		{"a mirror pod that was made again", []podcache.Pod{as("60")}, []lease.Lease{shown}, "",
+		{"a mirror pod that was made again", []Pod{as("60")}, []lease.Lease{shown}, "",
 			[]maintain.LeavingPod{{Namespace: "db", Name: own, UID: "u1", Stays: true}}},
 		{"never seen", nil, []lease.Lease{lives}, "", nil},
-		{"without a name", []podcache.Pod{deleting}, []lease.Lease{bound("u1", time.Hour)}, "", nil},
+		{"without a name", []Pod{deleting}, []lease.Lease{bound("u1", time.Hour)}, "", nil},
 	} {
-		pods := map[informer.Name]podcache.Pod{}
+		pods := map[informer.Name]Pod{}
 		for _, p := range c.pods {
 			pods[p.Name] = p
 		}
@@ -160,7 +159,7 @@ func heldAt(addr, pod string, since time.Duration) lease.Lease {
 // As many holds of a reservation name are extended as pods wait: those that the pods would get.
 func TestHoldsThatStartingPodsNeed(t *testing.T) {
 	const late = time.Hour - time.Second
-	waiting := func(name string) podcache.Pod {
+	waiting := func(name string) Pod {
 		p := as("60")
 		p.Name.Name, p.UID = name, "u-"+name
 		return p
@@ -179,30 +178,30 @@ func TestHoldsThatStartingPodsNeed(t *testing.T) {
 	own.Reservation = ""
 	for _, c := range []struct {
 		name   string
-		pods   []podcache.Pod
+		pods   []Pod
 		leases []lease.Lease
 		want   []lease.Lease
 	}{
 		{"no pod", nil, []lease.Lease{first, second, third}, nil},
-		{"one pod", []podcache.Pod{waiting("x")}, []lease.Lease{first, second, third}, []lease.Lease{third}},
-		{"two pods", []podcache.Pod{waiting("x"), waiting("y")}, []lease.Lease{first, second, third},
+		{"one pod", []Pod{waiting("x")}, []lease.Lease{first, second, third}, []lease.Lease{third}},
+		{"two pods", []Pod{waiting("x"), waiting("y")}, []lease.Lease{first, second, third},
 			[]lease.Lease{second, third}},
-		{"more pods than holds", []podcache.Pod{waiting("x"), waiting("y")}, []lease.Lease{first},
+		{"more pods than holds", []Pod{waiting("x"), waiting("y")}, []lease.Lease{first},
 			[]lease.Lease{first}},
-		{"the pod's own", []podcache.Pod{waiting("a")}, []lease.Lease{first, second, third}, []lease.Lease{first}},
-		{"the pod's own, and one for another pod", []podcache.Pod{waiting("a"), waiting("x")},
+		{"the pod's own", []Pod{waiting("a")}, []lease.Lease{first, second, third}, []lease.Lease{first}},
+		{"the pod's own, and one for another pod", []Pod{waiting("a"), waiting("x")},
 			[]lease.Lease{first, second, third}, []lease.Lease{first, third}},
-		{"both families of one former pod", []podcache.Pod{waiting("x")},
+		{"both families of one former pod", []Pod{waiting("x")},
 			[]lease.Lease{first, second, third, second6, third6}, []lease.Lease{third, third6}},
-		{"one in each network", []podcache.Pod{waiting("x")}, []lease.Lease{second, third, elsewhere},
+		{"one in each network", []Pod{waiting("x")}, []lease.Lease{second, third, elsewhere},
 			[]lease.Lease{elsewhere, third}},
-		{"a later one lasts for longer", []podcache.Pod{waiting("x")}, []lease.Lease{third, early}, nil},
-		{"a later one has no end", []podcache.Pod{waiting("x")}, []lease.Lease{third, forever}, nil},
-		{"one of two pods has its address", []podcache.Pod{waiting("x"), waiting("y")},
+		{"a later one lasts for longer", []Pod{waiting("x")}, []lease.Lease{third, early}, nil},
+		{"a later one has no end", []Pod{waiting("x")}, []lease.Lease{third, forever}, nil},
+		{"one of two pods has its address", []Pod{waiting("x"), waiting("y")},
 			[]lease.Lease{second, third, boundTo(heldAt("10.0.0.7", "y", 0))}, []lease.Lease{third}},
-		{"what a pod without the name had", []podcache.Pod{waiting("x")}, []lease.Lease{own}, nil},
+		{"what a pod without the name had", []Pod{waiting("x")}, []lease.Lease{own}, nil},
 	} {
-		pods := map[informer.Name]podcache.Pod{}
+		pods := map[informer.Name]Pod{}
 		for _, p := range c.pods {
 			pods[p.Name] = p
 		}
@@ -226,7 +225,7 @@ func TestAPodThatNeverStartsKeepsOneHoldOfItsName(t *testing.T) {
 		node.Service.Node.Clock = func() lease.Instant {
 			return lease.Instant{Wall: start.Wall.Add(ahead), Boot: start.Boot + ahead, BootID: start.BootID}
 		}
-		w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"),
+		w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"),
 			Core: fakeapi.New(t).Clients.Core, Log: fakeapi.Log}
 		for i := range 4 {
 			l := node.Bind(fmt.Sprint("10.0.0.", 2+i), fmt.Sprint("gone-", i), fmt.Sprint("u", i), 10*time.Minute, "")
@@ -268,7 +267,7 @@ func TestAPodThatNeverStartsKeepsOneHoldOfItsName(t *testing.T) {
 // deleted namespace ends before a pod of its successor with the same reservation name is recorded.
 func TestPassNamesPods(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
 	namespace := func(uid string) {
 		server.Put("/api/v1/namespaces/db", corev1.Namespace{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -62,7 +61,7 @@ type owner struct {
 }
 
 // ownerOf returns the StatefulSet of a pod, or the zero value if the pod has another owner.
-func ownerOf(p podcache.Pod) owner {
+func ownerOf(p Pod) owner {
 	if _, isSet := numberedSet(p.Owner.Kind, p.Owner.Group); !isSet || p.OwnerUID == "" {
 		return owner{}
 	}
@@ -72,7 +71,7 @@ func ownerOf(p podcache.Pod) owner {
 // read reads the namespaces of the pods whose leases depend on them (see concerned), except those
 // that are known. It removes the entries of pods that no longer exist. After an error it reads no
 // other namespace, and returns the error.
-func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[informer.Name]podcache.Pod,
+func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[informer.Name]Pod,
 	leases map[informer.Name][]lease.Lease) (err error) {
 	if n.ofPods == nil || len(n.ofOwners) >= maxOwners {
 		n.ofOwners = map[owner]string{}
@@ -101,7 +100,7 @@ func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[inf
 
 // concerned reports whether the UID of the pod's namespace is needed: there is a firm hold for the
 // pod's name, or a lease of the pod, which requests retention.
-func concerned(p podcache.Pod, leases []lease.Lease) bool {
+func concerned(p Pod, leases []lease.Lease) bool {
 	for _, l := range leases {
 		if l.Firm || l.UID == p.UID && p.Request.Window > 0 {
 			return true

@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
@@ -26,7 +25,7 @@ func numberedSet(kind, group string) (schema.GroupVersionKind, bool) {
 // "StatefulSet.apps/db". It returns "" for a controller for which nothing shows whether it will use
 // the pod's name again. An address that is held forever for such a pod is released by a user, or
 // after reclaim.ForeverLimit.
-func ownerText(o podcache.Owner) string {
+func ownerText(o Owner) string {
 	if _, ok := numberedSet(o.Kind, o.Group); !ok {
 		return ""
 	}

@@ -15,7 +15,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -32,7 +31,7 @@ const (
 
 // generated lists the controllers whose pods have generated names, even if the pod has no
 // metadata.generateName (docs/facts.md, "Generated names never return").
-var generated = map[podcache.Owner]bool{
+var generated = map[Owner]bool{
 	{Group: "apps", Kind: "ReplicaSet"}:             true,
 	{Group: "apps", Kind: "DaemonSet"}:              true,
 	{Group: "batch", Kind: "Job"}:                   true,
@@ -46,15 +45,15 @@ var generated = map[podcache.Owner]bool{
 // cloneSet is the controller that recreates a pod under the same name if the pod has its own volume
 // claim: the claim outlives a pod that is deleted or evicted, and the pod's name is derived from
 // the instance id of the claim.
-var cloneSet = podcache.Owner{Group: "apps.kruise.io", Kind: "CloneSet"}
+var cloneSet = Owner{Group: "apps.kruise.io", Kind: "CloneSet"}
 
 // keepsName reports whether a pod of the same name might be created after this pod's deletion. A
 // generated name is never used again; an address held for that name would be unusable for the whole
 // window. The suffix of a StatefulSet's pod may look generated; the pod-name label that the
 // StatefulSet controller sets shows that it is an ordinal. If nothing shows how the pod was named,
 // keepsName reports true.
-func keepsName(p podcache.Pod) bool {
-	kind := podcache.Owner{Group: p.Owner.Group, Kind: p.Owner.Kind}
+func keepsName(p Pod) bool {
+	kind := Owner{Group: p.Owner.Group, Kind: p.Owner.Kind}
 	switch {
 	case kind == cloneSet && p.OwnClaim, p.SetPodName == p.Name.Name:
 		return true
@@ -88,7 +87,7 @@ func isGenerated(prefix, name string) bool {
 // 0 if the pod does not request retention, or if it has no reservation name and no other pod will
 // have its name. Decide returns an error if an annotation is invalid; then the caller must not
 // change what is stored.
-func Decide(p podcache.Pod) (maintain.PodWindow, error) {
+func Decide(p Pod) (maintain.PodWindow, error) {
 	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID}
 	if p.Invalid != "" {
 		return w, errors.New(p.Invalid)
@@ -120,7 +119,7 @@ type plan struct {
 // makePlan returns the plan for the pods of a node and the leases in its store. uids contains the
 // UIDs of the namespaces of the pods, by the UIDs of the pods. makePlan is level-triggered: once
 // its plan has been carried out, it returns an empty plan.
-func makePlan(pods map[informer.Name]podcache.Pod, view maintain.NodeView, uids map[types.UID]string) plan {
+func makePlan(pods map[informer.Name]Pod, view maintain.NodeView, uids map[types.UID]string) plan {
 	plan := plan{Invalid: map[informer.Name]error{}}
 	leasesOf, demands := leasesFor(pods, view.Leases), map[slot]demand{}
 	for name, p := range pods {
@@ -153,7 +152,7 @@ func isBootHold(l lease.Lease, bootID string) bool {
 
 // endGone plans the end of the holds that a boot began for pods that do not exist any more. A list
 // without any pod proves nothing, because the agent is a pod of the node.
-func (plan *plan) endGone(pods map[informer.Name]podcache.Pod, view maintain.NodeView) {
+func (plan *plan) endGone(pods map[informer.Name]Pod, view maintain.NodeView) {
 	for _, l := range view.Leases {
 		pod := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
 		if len(pods) > 0 && isBootHold(l, view.Now.BootID) && pod.UID != l.UID {
@@ -165,7 +164,7 @@ func (plan *plan) endGone(pods map[informer.Name]podcache.Pod, view maintain.Nod
 // leaving returns the pods with a reservation name that are being deleted, or were (deleted has
 // their UIDs), and whose leases do not show it, and those that are not, and whose leases do.
 func leaving(
-	pods map[informer.Name]podcache.Pod, leases []lease.Lease, deleted map[string]bool,
+	pods map[informer.Name]Pod, leases []lease.Lease, deleted map[string]bool,
 ) (out []maintain.LeavingPod) {
 	for _, l := range leases {
 		p := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
@@ -180,7 +179,7 @@ func leaving(
 
 // leasesFor returns, for each pod, the leases of its name, and the holds of its reservation name,
 // which it may take.
-func leasesFor(pods map[informer.Name]podcache.Pod, leases []lease.Lease) map[informer.Name][]lease.Lease {
+func leasesFor(pods map[informer.Name]Pod, leases []lease.Lease) map[informer.Name][]lease.Lease {
 	out, held := ByPod(leases), map[informer.Name][]lease.Lease{}
 	for _, l := range leases {
 		if l.Reservation != "" && l.State == lease.Held {
@@ -235,7 +234,7 @@ func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lea
 // namespace. For a pod without a lease, it plans the record of the reservation name, which the
 // plugin reads if the runtime passes no annotations.
 func (plan *plan) follow(
-	p podcache.Pod, w maintain.PodWindow, leases []lease.Lease, view maintain.NodeView, namespaceUID string,
+	p Pod, w maintain.PodWindow, leases []lease.Lease, view maintain.NodeView, namespaceUID string,
 ) {
 	if w.Window > 0 {
 		w.NamespaceUID = namespaceUID
@@ -280,7 +279,7 @@ type demand struct {
 // pod is not needed any more. The other holds are needed until DeferTo after the first bound lease:
 // by then all networks are attached, or the pod does not use those of the other holds.
 func addDemand(
-	demands map[slot]demand, p podcache.Pod, reservation string, leases []lease.Lease, now lease.Instant,
+	demands map[slot]demand, p Pod, reservation string, leases []lease.Lease, now lease.Instant,
 ) {
 	if !p.Expected {
 		return

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -23,49 +22,49 @@ import (
 var (
 	now  = lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "b"}
 	name = informer.Name{Namespace: "db", Name: "db-0"}
-	set  = podcache.Owner{Group: "apps", Kind: "StatefulSet", Name: "db"}
+	set  = Owner{Group: "apps", Kind: "StatefulSet", Name: "db"}
 )
 
 func ago(d time.Duration) lease.Instant {
 	return lease.Instant{Wall: now.Wall.Add(-d), Boot: now.Boot - d, BootID: "b"}
 }
 
-func pod(annotation string) podcache.Pod {
-	return asking(podcache.Pod{Name: name, UID: "u1", Owner: set, Expected: true}, policy.Annotation, annotation)
+func pod(annotation string) Pod {
+	return asking(Pod{Name: name, UID: "u1", Owner: set, Expected: true}, policy.Annotation, annotation)
 }
 
 // asking returns a pod with other annotations, given as keys and values.
-func asking(p podcache.Pod, keysAndValues ...string) podcache.Pod {
+func asking(p Pod, keysAndValues ...string) Pod {
 	annotations := map[string]string{}
 	for i := 0; i < len(keysAndValues); i += 2 {
 		annotations[keysAndValues[i]] = keysAndValues[i+1]
 	}
-	of := podcache.Of(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
+	of := PodOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
 	p.Request, p.Invalid = of.Request, of.Invalid
 	return p
 }
 
 func TestDecide(t *testing.T) {
-	with := func(p podcache.Pod, change func(*podcache.Pod)) podcache.Pod { change(&p); return p }
-	by := func(group, kind string) podcache.Pod {
-		return with(pod("10"), func(p *podcache.Pod) { p.Owner = podcache.Owner{Group: group, Kind: kind, Name: "x"} })
+	with := func(p Pod, change func(*Pod)) Pod { change(&p); return p }
+	by := func(group, kind string) Pod {
+		return with(pod("10"), func(p *Pod) { p.Owner = Owner{Group: group, Kind: kind, Name: "x"} })
 	}
-	named := func(p podcache.Pod, generateName, name, label string) podcache.Pod {
+	named := func(p Pod, generateName, name, label string) Pod {
 		p.GenerateName, p.Name.Name, p.SetPodName = generateName, name, label
 		return p
 	}
 	for _, c := range []struct {
 		name string
-		pod  podcache.Pod
+		pod  Pod
 		want string // window and owner, or an error
 	}{
 		{"minutes", pod("10"), "10m0s "},
 		{"a duration", pod("90s"), "1m30s "},
 		{"none", pod("0"), "0s "},
 		{"forever", pod("forever"), "forever StatefulSet.apps/db"},
-		{"forever, without a controller", with(pod("forever"), func(p *podcache.Pod) { p.Owner = podcache.Owner{} }),
+		{"forever, without a controller", with(pod("forever"), func(p *Pod) { p.Owner = Owner{} }),
 			"forever "},
-		{"forever, of Kruise", with(pod("forever"), func(p *podcache.Pod) { p.Owner.Group = "apps.kruise.io" }),
+		{"forever, of Kruise", with(pod("forever"), func(p *Pod) { p.Owner.Group = "apps.kruise.io" }),
 			"forever StatefulSet.apps.kruise.io/db"},
 		{"no annotation", asking(pod("10")), "0s "},
 		{"an empty one", pod(""), "error"},
@@ -77,8 +76,8 @@ func TestDecide(t *testing.T) {
 		{"of Kruise's DaemonSet", by("apps.kruise.io", "DaemonSet"), "0s "},
 		{"of a CloneSet", by("apps.kruise.io", "CloneSet"), "0s "},
 		{"of a CloneSet, with a volume of its own", with(by("apps.kruise.io", "CloneSet"),
-			func(p *podcache.Pod) { p.OwnClaim = true }), "10m0s "},
-		{"of a Job, with a volume of its own", with(by("batch", "Job"), func(p *podcache.Pod) { p.OwnClaim = true }),
+			func(p *Pod) { p.OwnClaim = true }), "10m0s "},
+		{"of a Job, with a volume of its own", with(by("batch", "Job"), func(p *Pod) { p.OwnClaim = true }),
 			"0s "},
 		{"of an operator", by("example.com", "Database"), "10m0s "},
 		{"of another group's Job", by("example.com", "Job"), "10m0s "},
@@ -105,9 +104,9 @@ func TestDecide(t *testing.T) {
 		{"with a number that is no ordinal", named(by("example.com", "Ring"), "db-", "db-010", ""), "0s "},
 		{"of a CloneSet, without a volume", named(by("apps.kruise.io", "CloneSet"), "db-", "db-x7k2p", ""), "0s "},
 		{"of a CloneSet, with a volume of its own and a generated name", with(named(by("apps.kruise.io", "CloneSet"),
-			"db-", "db-x7k2p", ""), func(p *podcache.Pod) { p.OwnClaim = true }), "10m0s "},
+			"db-", "db-x7k2p", ""), func(p *Pod) { p.OwnClaim = true }), "10m0s "},
 		{"of another owner, with a volume of its own", with(named(by("example.com", "Database"), "db-", "db-x7k2p", ""),
-			func(p *podcache.Pod) { p.OwnClaim = true }), "0s "},
+			func(p *Pod) { p.OwnClaim = true }), "0s "},
 		{"an invalid one of a Job", asking(by("batch", "Job"), policy.Annotation, "ten"), "error"},
 	} {
 		w, err := Decide(c.pod)
@@ -165,7 +164,7 @@ func TestMake(t *testing.T) {
 	deleted.Expected = false
 	for _, c := range []struct {
 		name   string
-		pod    podcache.Pod
+		pod    Pod
 		leases []lease.Lease
 		stored time.Duration // 0 is none
 		want   plan
@@ -209,7 +208,7 @@ func TestMake(t *testing.T) {
 				view.Windows[l.Key()] = lease.Window(c.stored)
 			}
 		}
-		got := makePlan(map[informer.Name]podcache.Pod{name: c.pod}, view, nil)
+		got := makePlan(map[informer.Name]Pod{name: c.pod}, view, nil)
 		if (c.pod.Invalid != "") != (len(got.Invalid) == 1) {
 			t.Errorf("%s: invalid: %v", c.name, got.Invalid)
 		}
@@ -247,7 +246,7 @@ func TestFollowedNamespace(t *testing.T) {
 			view.Leases[0].Window = lease.Window(time.Hour)
 			view.Windows = map[lease.Key]lease.Window{l.Key(): lease.Window(time.Hour)}
 		}
-		got := makePlan(map[informer.Name]podcache.Pod{name: p}, view, map[types.UID]string{"o1": "ns1"}).Follow
+		got := makePlan(map[informer.Name]Pod{name: p}, view, map[types.UID]string{"o1": "ns1"}).Follow
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("annotation %s (-want +got):\n%s", annotation, diff)
 		}
@@ -260,7 +259,7 @@ func TestConcerned(t *testing.T) {
 	soft := held("u1", time.Hour, 0)
 	soft.Firm = false
 	for name, c := range map[string]struct {
-		pod    podcache.Pod
+		pod    Pod
 		leases []lease.Lease
 		want   bool
 	}{
@@ -300,7 +299,7 @@ func TestOwnerText(t *testing.T) {
 		{"example.com", "StatefulSet", ""},
 		{"", "", ""},
 	} {
-		if got := ownerText(podcache.Owner{Group: c.group, Kind: c.kind, Name: "db"}); got != c.want {
+		if got := ownerText(Owner{Group: c.group, Kind: c.kind, Name: "db"}); got != c.want {
 			t.Errorf("%s.%s: %q, want %q", c.kind, c.group, got, c.want)
 		}
 	}
@@ -340,7 +339,7 @@ func FuzzParseOwner(f *testing.F) {
 		if !ok {
 			return
 		}
-		if again := ownerText(podcache.Owner{Group: set.Group, Kind: "StatefulSet", Name: set.Name}); again != text {
+		if again := ownerText(Owner{Group: set.Group, Kind: "StatefulSet", Name: set.Name}); again != text {
 			t.Errorf("%q reads as %q", text, again)
 		}
 		if again := fmt.Sprintf("%s-%d", set.Name, ordinal); again != pod {

@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -25,12 +24,12 @@ const (
 // the store.
 type Windows struct {
 	Service *maintain.Service
-	Pods    *podcache.Pods
+	Pods    *Pods
 	Core    rest.Interface // to read namespaces
 	Limits  *Limits        // nil: none are read
 	Log     *slog.Logger
 	// Invalid is called for every pod with an invalid annotation, in each pass.
-	Invalid func(podcache.Pod, error)
+	Invalid func(Pod, error)
 
 	namespaces namespaces
 	// known are the UIDs of the pods of the last pass. deleted are those of pods that were known,
@@ -104,7 +103,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 
 // observeDeleted updates known and deleted. A pod that this task has never seen counts as neither:
 // it may be new, and the watch late.
-func (w *Windows) observeDeleted(pods map[informer.Name]podcache.Pod, leases []lease.Lease) {
+func (w *Windows) observeDeleted(pods map[informer.Name]Pod, leases []lease.Lease) {
 	known, deleted := map[string]bool{}, map[string]bool{}
 	for _, p := range pods {
 		known[p.UID] = true

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/podcache"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -29,8 +28,8 @@ import (
 func TestPass(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
 	var invalid []string
-	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log,
-		Invalid: func(p podcache.Pod, _ error) { invalid = append(invalid, p.Invalid) }}
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log,
+		Invalid: func(p Pod, _ error) { invalid = append(invalid, p.Invalid) }}
 	pods := func(annotation string) {
 		t.Helper()
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "1",
@@ -106,7 +105,7 @@ func TestPass(t *testing.T) {
 // of a deleted namespace ends before a pod of its successor, which has the same name, may claim it.
 func TestNamespaceOfALease(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
 	namespace := func(uid string) {
 		server.Put("/api/v1/namespaces/db", corev1.Namespace{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
@@ -180,7 +179,7 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 		{"a static pod", "0123abcd", []string{"agent u-9"}, 0, true, true},
 	} {
 		node := fakeapi.NewNode(t)
-		w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: fakeapi.New(t).Clients.Core,
+		w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: fakeapi.New(t).Clients.Core,
 			Log: fakeapi.Log}
 		if c.listed != nil {
 			list := []any{}
@@ -213,7 +212,7 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 // TestNamespaceIsReadOnce verifies that a namespace is read once for all of its pods.
 func TestNamespaceIsReadOnce(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
 	server.Put("/api/v1/namespaces/db", corev1.Namespace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "ns1"}})
@@ -252,11 +251,11 @@ func TestNamespaceOfAStatefulSet(t *testing.T) {
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("of-" + name)}})
 	}
-	set := podcache.Owner{Group: "apps", Kind: "StatefulSet", Name: "db"}
+	set := Owner{Group: "apps", Kind: "StatefulSet", Name: "db"}
 	var n namespaces
 	for _, c := range []struct {
 		what, namespace, pod string
-		owner                podcache.Owner
+		owner                Owner
 		ownerUID             types.UID
 		requests             int
 	}{
@@ -266,15 +265,15 @@ func TestNamespaceOfAStatefulSet(t *testing.T) {
 		{"of another StatefulSet", "db", "u3", set, "s2", 1},
 		{"in another namespace, with a forged owner", "other", "u4", set, "s1", 1},
 		{"of the first StatefulSet again", "db", "u5", set, "s1", 0},
-		{"of another kind, which may be cluster-scoped", "db", "u6", podcache.Owner{Kind: "Node", Name: "a"}, "s3", 1},
-		{"its successor", "db", "u7", podcache.Owner{Kind: "Node", Name: "a"}, "s3", 1},
-		{"without an owner", "db", "u8", podcache.Owner{}, "", 1},
+		{"of another kind, which may be cluster-scoped", "db", "u6", Owner{Kind: "Node", Name: "a"}, "s3", 1},
+		{"its successor", "db", "u7", Owner{Kind: "Node", Name: "a"}, "s3", 1},
+		{"without an owner", "db", "u8", Owner{}, "", 1},
 	} {
 		name := informer.Name{Namespace: c.namespace, Name: "db-0"}
-		p := podcache.Pod{Name: name, UID: c.pod, ObjectUID: types.UID(c.pod), Owner: c.owner, OwnerUID: c.ownerUID,
+		p := Pod{Name: name, UID: c.pod, ObjectUID: types.UID(c.pod), Owner: c.owner, OwnerUID: c.ownerUID,
 			Request: policy.Request{Window: lease.Window(time.Hour)}}
 		server.Requests()
-		err := n.read(t.Context(), server.Clients.Core, map[informer.Name]podcache.Pod{name: p},
+		err := n.read(t.Context(), server.Clients.Core, map[informer.Name]Pod{name: p},
 			map[informer.Name][]lease.Lease{name: {bound(c.pod, time.Hour)}})
 		got := len(server.Requests())
 		if err != nil || got != c.requests || n.ofPods[p.ObjectUID] != "of-"+c.namespace {
@@ -288,10 +287,10 @@ func TestNamespaceOfAStatefulSet(t *testing.T) {
 func TestNoOtherNamespaceIsReadAfterAnError(t *testing.T) {
 	server := fakeapi.New(t)
 	server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
-	pods, leases := map[informer.Name]podcache.Pod{}, map[informer.Name][]lease.Lease{}
+	pods, leases := map[informer.Name]Pod{}, map[informer.Name][]lease.Lease{}
 	for _, namespace := range []string{"a", "b", "c"} {
 		name := informer.Name{Namespace: namespace, Name: "db-0"}
-		pods[name] = podcache.Pod{Name: name, ObjectUID: types.UID(namespace), UID: "u1",
+		pods[name] = Pod{Name: name, ObjectUID: types.UID(namespace), UID: "u1",
 			Request: policy.Request{Window: lease.Window(time.Hour)}}
 		leases[name] = []lease.Lease{bound("u1", time.Hour)}
 	}
@@ -321,7 +320,7 @@ func TestFailedChanges(t *testing.T) {
 	} {
 		node, server := fakeapi.NewNode(t), fakeapi.New(t)
 		var out bytes.Buffer
-		w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: server.Clients.Core,
+		w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: server.Clients.Core,
 			Log: slog.New(slog.NewTextHandler(&out, nil))}
 		server.Put("/api/v1/namespaces/db", corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1",
 			Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "ns1"}})
@@ -409,7 +408,7 @@ func TestNamespaceUID(t *testing.T) {
 // TestRun runs the task until it is stopped.
 func TestRun(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Windows{Service: node.Service, Pods: podcache.New(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
 	l := node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)

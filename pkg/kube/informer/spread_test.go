@@ -137,7 +137,7 @@ func TestRequestsAfterAnOutageAreSpread(t *testing.T) {
 	}
 }
 
-// After an outage, 5,000 agents with three informers each, with the periods of podcache, publish
+// After an outage, 5,000 agents with three informers each, with the periods of retention, publish
 // and retention, make at most 250 requests in a second (docs/decisions.md, "Cost that does not grow
 // with the nodes").
 func TestRequestsOf5000AgentsAfterAnOutage(t *testing.T) {

@@ -1,7 +1,4 @@
-// Package names has the names that CNI and Kubernetes accept. Names that are read from files of
-// others become keys of the store, parts of paths and text on a terminal, so that all others are
-// rejected.
-package names
+package hostlocal
 
 import (
 	"net/netip"
@@ -11,6 +8,9 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
+
+// The names that CNI and Kubernetes accept. Names that are read from files of others become keys of
+// the store, parts of paths and text on a terminal, so that all others are rejected.
 
 // IsPod reports whether Kubernetes accepts both names.
 func IsPod(namespace, name string) bool { return lease.IsNamespace(namespace) && lease.IsPodName(name) }

@@ -1,4 +1,4 @@
-package podcache
+package retention
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ func controlled(apiVersion, kind, name string) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, Controller: &yes}}
 }
 
-func TestOf(t *testing.T) {
+func TestPodOf(t *testing.T) {
 	name := informer.Name{Namespace: "db", Name: "db-0"}
 	meta := metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1"}
 	with := func(change func(*corev1.Pod)) *corev1.Pod {
@@ -92,7 +92,7 @@ func TestOf(t *testing.T) {
 		if c.want.Invalid == "" {
 			c.want.Request.Known = true
 		}
-		if diff := cmp.Diff(c.want, Of(c.pod)); diff != "" {
+		if diff := cmp.Diff(c.want, PodOf(c.pod)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
@@ -105,7 +105,7 @@ func TestPodWithLongTexts(t *testing.T) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u1", OwnerReferences: controlled(
 			"apps/"+long, "StatefulSet", "db"), Annotations: map[string]string{policy.Annotation: window,
 			policy.ReserveAs: long, kubeletHash: long, mirrorPod: long}, Labels: map[string]string{"a": long}}}
-		got := Of(p)
+		got := PodOf(p)
 		if size := len(fmt.Sprintf("%#v", got)); size > 1<<10 || got.UID != "u1" || got.Invalid == "" {
 			t.Errorf("the view has %d bytes, the UID %.10s, and is invalid because %q", size, got.UID, got.Invalid)
 		}
@@ -119,7 +119,7 @@ func TestPodWithLongTexts(t *testing.T) {
 		} {
 			p.OwnerReferences = controlled("apps/v1", "StatefulSet", "db")
 			change(&p.OwnerReferences[0])
-			if got := Of(p); got.Owner != (Owner{}) || got.OwnerUID != "" {
+			if got := PodOf(p); got.Owner != (Owner{}) || got.OwnerUID != "" {
 				t.Errorf("the view has an owner: %.100v", got.Owner)
 			}
 		}

@@ -1,6 +1,4 @@
-// Package podcache watches the pods of one node and caches the fields of the pods that concern
-// their addresses.
-package podcache
+package retention
 
 import (
 	"context"
@@ -67,8 +65,8 @@ const (
 	mirrorPod   = corev1.MirrorPodAnnotationKey
 )
 
-// Of returns the Pod for a pod of the API.
-func Of(p *corev1.Pod) Pod {
+// PodOf returns the Pod for a pod of the API.
+func PodOf(p *corev1.Pod) Pod {
 	out := Pod{
 		Name: informer.Name{Namespace: p.Namespace, Name: p.Name}, UID: string(p.UID), ObjectUID: p.UID,
 		Expected: !p.Spec.HostNetwork && p.DeletionTimestamp == nil &&
@@ -93,13 +91,13 @@ func Of(p *corev1.Pod) Pod {
 	if hash != "" && p.Annotations[mirrorPod] != "" {
 		out.UID = hash
 	}
-	out.Owner, out.OwnerUID = ownerOf(p)
+	out.Owner, out.OwnerUID = controllerOf(p)
 	return out
 }
 
-// ownerOf returns the controller of a pod and its UID. The API server does not limit the texts of
-// an owner reference, so that ownerOf ignores one that is longer than any object's.
-func ownerOf(p *corev1.Pod) (Owner, types.UID) {
+// controllerOf returns the controller of a pod and its UID. The API server does not limit the texts
+// of an owner reference, so that controllerOf ignores one that is longer than any object's.
+func controllerOf(p *corev1.Pod) (Owner, types.UID) {
 	c := metav1.GetControllerOfNoCopy(p)
 	if c == nil || len(c.Kind) > maxKind || len(c.Name) > informer.MaxName || len(c.UID) > informer.MaxUID {
 		return Owner{}, ""
@@ -129,9 +127,9 @@ type Pods struct {
 	node string
 }
 
-// New returns the Pods of a node. It has no views until Run has received a list.
-func New(core rest.Interface, node string) *Pods {
-	return &Pods{informer.New(Of, nil), core, node}
+// NewPods returns the Pods of a node. It has no views until Run has received a list.
+func NewPods(core rest.Interface, node string) *Pods {
+	return &Pods{informer.New(PodOf, nil), core, node}
 }
 
 // Run watches the pods until ctx is done. It returns ctx.Err().
