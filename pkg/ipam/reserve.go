@@ -120,7 +120,7 @@ func (a *assignment) waitForName() (refused, err error) {
 		}
 		return err != nil && l.State == lease.Bound // of a living pod
 	})
-	if len(free) == len(a.req.Sets) || len(busy) == 0 || len(a.req.Requested) > 0 {
+	if len(free) > 0 || len(busy) == 0 || len(a.req.Requested) > 0 {
 		return nil, nil
 	}
 	first := busy[0]

@@ -256,6 +256,18 @@ func TestAPodWaitsForAnAddressThatItWasToldOf(t *testing.T) {
 	w.same("busyTimeout is over", w.add(told("b2", "10.0.0.3")), "10.0.0.7,fd00::7")
 }
 
+// An address of one range set is held, and one of each is about to become free.
+func TestAPodThatCanClaimDoesNotWait(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(named("a1"))
+	w.setRanges("10.0.0.0/24", "fd00::/64")
+	w.add(named("a2"))
+	w.stop("a1")
+	w.leaving("a2")
+	w.same("what is held", w.add(named("b1")), "10.0.0.2,fd00::3")
+	w.refused(named("b2"), ErrAddressInUse, "container a2")
+}
+
 // Two pods whose attempts alternate must not put off each other's busyTimeout.
 func TestTwoPodsDoNotWaitForOneAddress(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
