@@ -15,7 +15,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/active"
 	"github.com/leasehold-cni/leasehold/pkg/agent/events"
 	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
-	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -87,7 +86,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 		Invalid: eventTask.Invalid}
 	publishTask := &publish.Publisher{Service: node.Service, Node: o.nodeName, Clients: clients, Pods: pods, Pool: pool,
 		Active: watcher.Result, Log: log, Metrics: publish.NewMetrics(node.Metrics)}
-	holdTask := &reclaim.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
+	holdTask := &retention.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
 		Named: pool.Named, Connected: pods.Connected, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit,
 		Ending: eventTask.Ending}
 

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/env"
 )
 
@@ -119,9 +119,9 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 		"user the API server allows to get /metrics")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	f.DurationVar(&o.moveGrace, "move-grace", reclaim.MoveGrace,
+	f.DurationVar(&o.moveGrace, "move-grace", retention.MoveGrace,
 		"how long a pod must be Ready on another node before its addresses here are released")
-	f.DurationVar(&o.foreverLimit, "forever-limit", reclaim.ForeverLimit,
+	f.DurationVar(&o.foreverLimit, "forever-limit", retention.ForeverLimit,
 		"how long an address stays reserved forever for a pod that is away and has no StatefulSet; 0: without end")
 	f.StringVar(&o.limits, "limits", "leasehold-system/leasehold-limits",
 		"namespace and `name` of the ConfigMap with the limits of namespaces; empty: no limits are read")

@@ -219,7 +219,7 @@ func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease, now time.
 	}
 	name, uid, _ := strings.Cut(strings.TrimPrefix(l.Owner, requestOwner), "/")
 	r, err := p.readRequest(ctx, l.Namespace, name)
-	if isNotServed(err) || err != nil && !apierrors.IsNotFound(err) {
+	if informer.IsNotServed(err) || err != nil && !apierrors.IsNotFound(err) {
 		p.asked[key] = now
 		return fmt.Errorf("reading the AddressRequest of a hold: %w", err)
 	}

@@ -115,9 +115,9 @@ func (o *reservations) readNamed(
 	var problem error
 	for _, ref := range refs {
 		if !o.named[ref] && problem == nil {
-			r, err := ReadReservation(ctx, client, ref.Namespace, ref.Name, "")
+			r, err := informer.ReadReservation(ctx, client, ref.Namespace, ref.Name, "")
 			switch {
-			case isTransient(err) || isNotServed(err):
+			case isTransient(err) || informer.IsNotServed(err):
 				problem = fmt.Errorf("reading a reservation that the manager names: %w", err)
 			case err == nil && r == nil:
 				delete(o.known, informer.Name{Namespace: ref.Namespace, Name: ref.Name})
@@ -131,31 +131,6 @@ func (o *reservations) readNamed(
 	}
 	o.named = read
 	return problem
-}
-
-// ReadReservation reads an IPReservation. It returns nil if it does not exist. With the resource
-// version "0" the response comes from the watch cache and may be out of date; with "" it is
-// current.
-func ReadReservation(
-	ctx context.Context, client rest.Interface, namespace, name, resourceVersion string,
-) (*ipamv1.IPReservation, error) {
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
-	defer cancel()
-	r := &ipamv1.IPReservation{}
-	options := metav1.GetOptions{ResourceVersion: resourceVersion}
-	err := client.Get().Namespace(namespace).Resource(resource).Name(name).
-		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(r)
-	if apierrors.IsNotFound(err) && !isNotServed(err) {
-		return nil, nil
-	}
-	return r, err
-}
-
-// isNotServed reports whether err is the response of an API server that does not serve the
-// resource, because its CRD is missing or being deleted.
-func isNotServed(err error) bool {
-	return apierrors.IsMethodNotSupported(err) ||
-		apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
 // apply applies a part of an object as the field manager of the agent, or a part of its status with
@@ -227,7 +202,7 @@ func (o *reservations) remove(ctx context.Context, client rest.Interface, r *ipa
 	defer cancel()
 	err := client.Delete().Namespace(r.Namespace).Resource(resource).Name(r.Name).
 		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}).Do(ctx).Error()
-	if err != nil && (!apierrors.IsNotFound(err) || isNotServed(err)) {
+	if err != nil && (!apierrors.IsNotFound(err) || informer.IsNotServed(err)) {
 		return err
 	}
 	delete(o.known, informer.Name{Namespace: r.Namespace, Name: r.Name})

@@ -175,7 +175,7 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 	}
 	p.logProblem(errors.Join(err, requestErr))
 	if err := p.write(ctx, &plan, view, now); err != nil {
-		if isNotServed(err) {
+		if informer.IsNotServed(err) {
 			p.listAt = time.Time{} // nothing is written until the objects are served again
 		}
 		return 0, err
@@ -196,7 +196,7 @@ func (p *Publisher) read(ctx context.Context, now time.Time) error {
 		case err == nil:
 			clear(p.rejected) // the CRD or the permissions may have changed
 			p.listAt = now.Add(wait.Jitter(listInterval, 0.5))
-		case !p.listed || isNotServed(err):
+		case !p.listed || informer.IsNotServed(err):
 			return fmt.Errorf("listing the node's reservations: %w", err)
 		default: // what is known is written all the same
 			p.Log.Debug("listing the node's reservations failed", "error", err)
@@ -282,7 +282,7 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 		}
 		err = fmt.Errorf("writing reservation %s: %w", name, err)
 		// A webhook that fails for some objects only is an internal error.
-		if isTransient(err) && !apierrors.IsInternalError(err) || isNotServed(err) || ctx.Err() != nil {
+		if isTransient(err) && !apierrors.IsInternalError(err) || informer.IsNotServed(err) || ctx.Err() != nil {
 			return err
 		}
 		if p.rejected == nil {

@@ -24,7 +24,7 @@ func numberedSet(kind, group string) (schema.GroupVersionKind, bool) {
 // ownerText returns the text with which a lease stores the controller of its pod, such as
 // "StatefulSet.apps/db". It returns "" for a controller for which nothing shows whether it will use
 // the pod's name again. An address that is held forever for such a pod is released by a user, or
-// after reclaim.ForeverLimit.
+// after ForeverLimit.
 func ownerText(o Owner) string {
 	if _, ok := numberedSet(o.Kind, o.Group); !ok {
 		return ""

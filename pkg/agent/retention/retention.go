@@ -2,7 +2,8 @@
 // window is how long the address of a deleted pod is held for a pod of the same name. The plugin
 // reads the annotation from the CNI request if the runtime passes it. Package retention is for
 // runtimes and configurations that do not pass it, such as the default configuration of flannel,
-// and for an annotation that is changed while the pod runs.
+// and for an annotation that is changed while the pod runs. It also ends the holds of pods that
+// will not return to the node.
 package retention
 
 import (

@@ -1,6 +1,7 @@
 package informer
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -10,6 +11,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -137,4 +139,29 @@ func addReviews(s *runtime.Scheme) error {
 	metav1.AddToGroupVersion(s, authenticationv1.SchemeGroupVersion)
 	metav1.AddToGroupVersion(s, authorizationv1.SchemeGroupVersion)
 	return nil
+}
+
+// ReadReservation reads an IPReservation. It returns nil if it does not exist. With the resource
+// version "0" the response comes from the watch cache and may be out of date; with "" it is
+// current.
+func ReadReservation(
+	ctx context.Context, client rest.Interface, namespace, name, resourceVersion string,
+) (*ipamv1.IPReservation, error) {
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
+	defer cancel()
+	r := &ipamv1.IPReservation{}
+	options := metav1.GetOptions{ResourceVersion: resourceVersion}
+	err := client.Get().Namespace(namespace).Resource("ipreservations").Name(name).
+		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(r)
+	if apierrors.IsNotFound(err) && !IsNotServed(err) {
+		return nil, nil
+	}
+	return r, err
+}
+
+// IsNotServed reports whether err is the response of an API server that does not serve the
+// resource, because its CRD is missing or being deleted.
+func IsNotServed(err error) bool {
+	return apierrors.IsMethodNotSupported(err) ||
+		apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }

@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
-	"github.com/leasehold-cni/leasehold/pkg/agent/reclaim"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -245,7 +245,7 @@ func (s *simulation) startAgent(ctx context.Context, n *simulatedNode) error {
 	config.Transport, config.TLSClientConfig = base, rest.TLSClientConfig{}
 	log := s.log.With("node", n.name)
 	// The defaults of the flags that kubeTasks reads.
-	o := options{nodeName: n.name, moveGrace: reclaim.MoveGrace, foreverLimit: reclaim.ForeverLimit,
+	o := options{nodeName: n.name, moveGrace: retention.MoveGrace, foreverLimit: retention.ForeverLimit,
 		limits: "leasehold-system/leasehold-limits"}
 	node := agent.Node{Service: &maintain.Service{Node: n.service}, Changes: n.changes, Log: log,
 		Metrics: prometheus.NewRegistry()}

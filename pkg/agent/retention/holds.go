@@ -1,14 +1,4 @@
-// Package reclaim ends the holds of pods that will not return to this node. A hold is the lease of
-// an address that is reserved for a pod while the pod is away. Package reclaim ends the holds of
-//
-//   - pods whose namespace was deleted,
-//   - pods that are Ready on another node,
-//   - pods whose address is held forever, and whose StatefulSet no longer has their ordinal,
-//   - pods whose address is held forever, that have no StatefulSet and have been away for months.
-//
-// That a pod is Ready elsewhere, or that an ordinal is missing, must be observed for several
-// minutes by this process before the hold ends. A failed request is not an observation.
-package reclaim
+package retention
 
 import (
 	"context"
@@ -20,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -48,7 +37,15 @@ const (
 	passesPerGrace = 5
 )
 
-// Holds is the task that ends the holds of pods that will not return to this node.
+// Holds is the task that ends the holds of pods that will not return to this node:
+//
+//   - pods whose namespace was deleted,
+//   - pods that are Ready on another node,
+//   - pods whose address is held forever, and whose StatefulSet no longer has their ordinal,
+//   - pods whose address is held forever, that have no StatefulSet and have been away for months.
+//
+// That a pod is Ready elsewhere, or that an ordinal is missing, must be observed for several
+// minutes by this process before the hold ends. A failed request is not an observation.
 type Holds struct {
 	Service *maintain.Service
 	Node    string
@@ -97,7 +94,7 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 		}
 		return
 	}
-	held := retention.ByPod(view.Leases)
+	held := ByPod(view.Leases)
 	h.endDeleted(ctx, held, now)
 	// A hold with a reservation name is for any pod with the name, wherever its last pod is.
 	ofPods := maps.Clone(held)
@@ -146,7 +143,7 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[informer.Name][]lease.
 	h.orphaned.keep(held)
 	sets := map[string]setState{}
 	for pod, leases := range held {
-		set, ordinal, ok := ownerOf(leases, pod.Name)
+		set, ordinal, ok := setOf(leases, pod.Name)
 		if !ok {
 			delete(h.orphaned.of, pod)
 			continue
@@ -195,7 +192,7 @@ func (h *Holds) endDeleted(ctx context.Context, held map[informer.Name][]lease.L
 		}
 		h.readAt[namespace] = now.Add(wait.Jitter(namespaceInterval, 0.5))
 		for pod, leases := range deleted {
-			h.end(ctx, leases, retention.NamespaceDeleted)
+			h.end(ctx, leases, NamespaceDeleted)
 			delete(held, pod)
 		}
 	}
@@ -208,14 +205,14 @@ func (h *Holds) deleted(
 	ctx context.Context, namespace string, pods []informer.Name, held map[informer.Name][]lease.Lease,
 	read consistency,
 ) (map[informer.Name][]lease.Lease, error) {
-	uid, err := retention.NamespaceUID(ctx, h.Clients.Core, namespace, string(read))
+	uid, err := NamespaceUID(ctx, h.Clients.Core, namespace, string(read))
 	if err != nil {
 		return nil, err
 	}
 	out := map[informer.Name][]lease.Lease{}
 	for _, pod := range pods {
 		for _, l := range held[pod] {
-			if retention.OfDeletedNamespace(l, uid) {
+			if OfDeletedNamespace(l, uid) {
 				out[pod] = append(out[pod], l)
 			}
 		}
@@ -227,7 +224,7 @@ func (h *Holds) deleted(
 // ForeverLimit. It announces the holds that will end soon.
 func (h *Holds) endForgotten(ctx context.Context, held map[informer.Name][]lease.Lease, now lease.Instant) {
 	for pod, leases := range held {
-		if _, _, ok := ownerOf(leases, pod.Name); ok {
+		if _, _, ok := setOf(leases, pod.Name); ok {
 			continue
 		}
 		var over []lease.Lease

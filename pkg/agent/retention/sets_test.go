@@ -1,4 +1,4 @@
-package reclaim
+package retention
 
 import (
 	"cmp"
@@ -138,7 +138,7 @@ func TestOwnerOf(t *testing.T) {
 		"an hour, and one forever":  {[]lease.Lease{hold(set, hour), hold(set, forever)}, true},
 		"forever, of another's pod": {[]lease.Lease{hold("StatefulSet.apps/web", forever)}, false},
 	} {
-		s, ordinal, ok := ownerOf(c.leases, "db-3")
+		s, ordinal, ok := setOf(c.leases, "db-3")
 		if ok != c.want || ok && (s.Name != "db" || ordinal != 3) {
 			t.Errorf("%s: %v, %d, %v; want %v", name, s, ordinal, ok, c.want)
 		}

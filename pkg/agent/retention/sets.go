@@ -1,4 +1,4 @@
-package reclaim
+package retention
 
 import (
 	"context"
@@ -8,29 +8,25 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// set is a StatefulSet of Kubernetes or OpenKruise.
-type set struct{ retention.Set }
-
 // path returns the path of the StatefulSet in the API.
-func (s set) path(namespace string) string {
+func (s Set) path(namespace string) string {
 	return fmt.Sprintf("/apis/%s/%s/namespaces/%s/statefulsets/%s", s.Group, s.Version, namespace, s.Name)
 }
 
-// ownerOf returns the StatefulSet of a pod and the ordinal in the pod's name. leases are the holds
-// of the pod. ownerOf reports false if none of them is held forever for a pod of a StatefulSet.
-func ownerOf(leases []lease.Lease, pod string) (set, int64, bool) {
+// setOf returns the StatefulSet of a pod and the ordinal in the pod's name. leases are the holds
+// of the pod. setOf reports false if none of them is held forever for a pod of a StatefulSet.
+func setOf(leases []lease.Lease, pod string) (Set, int64, bool) {
 	for _, l := range leases {
-		if s, ordinal, ok := retention.ParseOwner(l.Owner, pod); ok && l.Hold == lease.Forever {
-			return set{s}, ordinal, true
+		if s, ordinal, ok := ParseOwner(l.Owner, pod); ok && l.Hold == lease.Forever {
+			return s, ordinal, true
 		}
 	}
-	return set{}, 0, false
+	return Set{}, 0, false
 }
 
 // setState is the result of reading a StatefulSet: either an error, or the ordinals of its pods

@@ -1,4 +1,4 @@
-package reclaim
+package retention
 
 import (
 	"cmp"
@@ -9,8 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
-	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
@@ -93,7 +91,7 @@ func (h *Holds) claims(ctx context.Context,
 		if !namespaces[ref.Namespace] {
 			continue
 		}
-		r, err := publish.ReadReservation(ctx, h.Clients.IPAM, ref.Namespace, ref.Name, string(cached))
+		r, err := informer.ReadReservation(ctx, h.Clients.IPAM, ref.Namespace, ref.Name, string(cached))
 		if err != nil {
 			return nil, err
 		}
@@ -142,5 +140,5 @@ func (h *Holds) readyOn(ctx context.Context, name informer.Name, read consistenc
 	if err != nil || !kube.IsReady(pod) {
 		return location{}, err
 	}
-	return location{pod.Spec.NodeName, retention.PodOf(pod).UID}, nil
+	return location{pod.Spec.NodeName, PodOf(pod).UID}, nil
 }

@@ -1,4 +1,4 @@
-package reclaim
+package retention
 
 import (
 	"bytes"
@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -337,7 +336,7 @@ func TestEndingIsAnnounced(t *testing.T) {
 		}
 		now := held.ReleasedAt
 		now.Wall, now.Boot = now.Wall.Add(ForeverLimit-rest), now.Boot+ForeverLimit-rest
-		s.holds.endForgotten(t.Context(), retention.ByPod([]lease.Lease{held}), now)
+		s.holds.endForgotten(t.Context(), ByPod([]lease.Lease{held}), now)
 		if len(s.node.Leases()) == 0 {
 			got = "ended"
 			s.node.Update(func(tx *store.Tx) error { return tx.Put(held.Pool, held.Address, held) })
@@ -515,7 +514,7 @@ func TestEndlessHoldEndsWithoutAClaim(t *testing.T) {
 }
 
 // TestRun runs the task with the real clock.
-func TestRun(t *testing.T) {
+func TestHoldsRun(t *testing.T) {
 	s := newFixture(t)
 	s.held(time.Hour, "")
 	s.claim("o", "node2", "u2")
