@@ -190,29 +190,6 @@ func TestHostLocalGaveAHeldAddressAway(t *testing.T) {
 	w.same("and theirs is bound", w.leases(), "10.0.0.2=/Bound 10.0.0.3=db-0/Bound")
 }
 
-func TestAWipedDirectoryIsMadeAgain(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{pod: "db-1", container: "c2", window: hour})
-	w.stop("c2")
-	w.wipe(w.dataDir)
-	w.add(ask{pod: "x", container: "c3"})
-	w.same("all files", w.files(), "10.0.0.2=c1 10.0.0.3=#held:db/db-1:firm 10.0.0.4=c3")
-}
-
-func TestALostStoreIsLearntAgainFromTheFiles(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{pod: "db-1", container: "c2", window: hour})
-	w.stop("c2")
-	w.wipe(w.stateDir())
-	w.same("nobody's address", w.add(ask{pod: "x", container: "c3"}), "10.0.0.4")
-	w.same("leases", w.leases(), "10.0.0.2=/Bound 10.0.0.3=db-1/Firm 10.0.0.4=x/Bound")
-	w.same("a hold comes back", w.add(ask{pod: "db-1", container: "c4", window: hour}), "10.0.0.3")
-	w.del("c1")
-	w.same("a DEL releases its address", w.leases(), "10.0.0.3=db-1/Bound 10.0.0.4=x/Bound")
-}
-
 // Addresses of unknown owner are not handed out in this boot and forgotten at
 // the next.
 func TestWhatNobodyKnowsIsForgottenAtTheNextBoot(t *testing.T) {

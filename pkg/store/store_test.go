@@ -419,27 +419,6 @@ func TestPools(t *testing.T) {
 	})
 }
 
-// A lock file that is removed while others wait for it must not let two hold the lock.
-func TestReplacedLockFile(t *testing.T) {
-	s := open(t)
-	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
-	var wg sync.WaitGroup
-	for i := range 16 {
-		wg.Go(func() {
-			if i%4 == 0 {
-				os.Remove(s.lock())
-			}
-			countOnce(t, s)
-		})
-	}
-	wg.Wait()
-	view(t, s, func(tx *Tx) {
-		if n := tx.Counter("n"); n != 17 {
-			t.Errorf("counted %d of 17", n)
-		}
-	})
-}
-
 func TestFileRemovedDuringATransaction(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
@@ -464,15 +443,6 @@ func isLost(t *testing.T, s *Store, why string) {
 			t.Errorf("Lost() is %q, with %d leases", tx.Lost(), tx.Len())
 		}
 	})
-}
-
-func TestNewerFormat(t *testing.T) {
-	s := open(t)
-	update(t, s, func(tx *Tx) error { return tx.put(bucketMeta, metaFormat, []byte{formatNames + 1}) })
-	err := s.Update(context.Background(), func(*Tx) error { return nil })
-	if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "format 3") {
-		t.Errorf("got %v", err)
-	}
 }
 
 func TestDamagedRecordDoesNotAffectOthers(t *testing.T) {

@@ -412,50 +412,49 @@ func only(part string, code int) func(*http.Request) int {
 	}
 }
 
+// Passes that fail add nothing to the time for which a pod must have been elsewhere, or its ordinal
+// missing.
 func TestFailedPassesDoNotCount(t *testing.T) {
-	s := newFixture(t)
-	s.held(time.Hour, "")
-	s.claim("o", "node2", "u2")
-	s.pod("node2", "u2", corev1.ConditionTrue)
-	s.minutes(3)
-	s.server.Reject(fakeapi.Always(500))
-	s.minutes(2)
-	s.server.Reject(nil)
-	s.expect("two passes failed", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
-	s.minutes(1)
-	s.expect("moveGrace has passed", "10.0.0.3=db-1/Held")
-}
-
-func TestPassesThatCannotReadTheStoreDoNotCount(t *testing.T) {
-	s := newFixture(t)
-	s.held(time.Hour, "")
-	s.claim("o", "node2", "u2")
-	s.pod("node2", "u2", corev1.ConditionTrue)
-	s.minutes(3)
-	db := filepath.Join(s.node.Store.Dirs().State, "leases.db")
-	if err := os.Rename(db, db+".away"); err != nil {
-		t.Fatal(err)
+	moved := func(s *fixture) {
+		s.held(time.Hour, "")
+		s.claim("o", "node2", "u2")
+		s.pod("node2", "u2", corev1.ConditionTrue)
+		s.minutes(3)
 	}
-	s.minutes(2)
-	if err := os.Rename(db+".away", db); err != nil {
-		t.Fatal(err)
+	db := func(s *fixture) string { return filepath.Join(s.node.Store.Dirs().State, "leases.db") }
+	serve := func(s *fixture) error { s.server.Reject(nil); return nil }
+	for name, c := range map[string]struct {
+		begin       func(*fixture)
+		fail, again func(*fixture) error
+	}{
+		"the API server fails": {moved,
+			func(s *fixture) error { s.server.Reject(fakeapi.Always(500)); return nil }, serve},
+		"the store cannot be read": {moved,
+			func(s *fixture) error { return os.Rename(db(s), db(s)+".away") },
+			func(s *fixture) error { return os.Rename(db(s)+".away", db(s)) }},
+		"the StatefulSet cannot be read": {
+			func(s *fixture) {
+				s.held(time.Duration(lease.Forever), "StatefulSet.apps/db")
+				s.set(`{"replicas":0}`)
+				s.minutes(8)
+			},
+			func(s *fixture) error { s.server.Reject(only("/statefulsets/", 503)); return nil }, serve},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newFixture(t)
+			c.begin(s)
+			if err := c.fail(s); err != nil {
+				t.Fatal(err)
+			}
+			s.minutes(2)
+			if err := c.again(s); err != nil {
+				t.Fatal(err)
+			}
+			s.expect("two passes failed", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+			s.minutes(1)
+			s.expect("the time has passed", "10.0.0.3=db-1/Held")
+		})
 	}
-	s.expect("two passes failed", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
-	s.minutes(1)
-	s.expect("moveGrace has passed", "10.0.0.3=db-1/Held")
-}
-
-func TestFailedReadsOfAStatefulSetDoNotCount(t *testing.T) {
-	s := newFixture(t)
-	s.held(time.Duration(lease.Forever), "StatefulSet.apps/db")
-	s.set(`{"replicas":0}`)
-	s.minutes(8)
-	s.server.Reject(only("/statefulsets/", 503))
-	s.minutes(2)
-	s.server.Reject(nil)
-	s.expect("two passes failed", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
-	s.minutes(1)
-	s.expect("OwnerGrace has passed", "10.0.0.3=db-1/Held")
 }
 
 // A reservation stays named as long as the pod runs elsewhere, so it is not read from etcd.
