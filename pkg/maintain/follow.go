@@ -114,13 +114,17 @@ func setWindow(c *transact.Call, l lease.Lease, p PodWindow) error {
 }
 
 // SetLimits stores the limits of namespaces, with which the plugin and the agent limit windows and
-// holds. If they are the same as before, it writes nothing.
+// holds. If they are the same as before, it writes nothing. A store that was never used is created,
+// because the first ADD and the first requested address depend on the limits.
 func (s *Service) SetLimits(ctx context.Context, limits policy.Limits) error {
 	same := false
 	err := s.Store.View(ctx, func(tx *store.Tx) error {
 		same = maps.Equal(limits, tx.Limits())
 		return nil
 	})
+	if store.IsEmpty(err) {
+		err, same = nil, len(limits) == 0
+	}
 	if err != nil || same {
 		return err
 	}
