@@ -49,6 +49,7 @@ func init() {
 		{"apps.kruise.io", "v1beta1", "persistentpodstates", "PersistentPodState"},
 		{"ipam.leasehold.dev", "v1alpha1", "ipreservations", "IPReservation"},
 		{"ipam.leasehold.dev", "v1alpha1", "nodeaddresspools", "NodeAddressPool"},
+		{"ipam.leasehold.dev", "v1alpha1", "addressrequests", "AddressRequest"},
 	} {
 		resources[r[2]] = schema.GroupVersionResource{Group: r[0], Version: r[1], Resource: r[2]}
 		kinds[r[2]] = r[3]
@@ -65,7 +66,8 @@ func resourceOf(o *unstructured.Unstructured) (schema.GroupVersionResource, erro
 }
 
 // confining are the prefixes of the names of the policies that restrict accounts.
-var confining = []string{"leasehold-agent", "leasehold-manager", "leasehold-reservations", "leasehold-limits"}
+var confining = []string{"leasehold-agent", "leasehold-manager", "leasehold-reservations", "leasehold-limits",
+	"leasehold-requests"}
 
 // explaining are the messages of validations whose writes another validation refuses, too, with a
 // text that says less.
@@ -99,6 +101,11 @@ func retained(window string) string {
 		spec: {containers: [{name: c, image: none}]}}`, window)
 }
 
+const (
+	request = `spec: {entries: [{podName: web-0, addresses: ["10.0.0.5"]}]}`
+	bound   = `[{"op": "replace", "path": "/status/addresses/0/state", "value": "Bound"}]`
+)
+
 // published are the writes of the agents before all others.
 var published = []attempt{
 	{"agent-1", "create", "ipreservations", "tenant/web-0-1", reservation("node-1"), ""},
@@ -108,6 +115,8 @@ var published = []attempt{
 	{"agent-2", "create", "nodeaddresspools", "node-2", "", ""},
 	{"agent-1", "create", "events", "tenant/agents", event("leasehold-agent", "node-1", "Pod", "running"), ""},
 	{"manager", "create", "events", "tenant/managers", event("leasehold-manager", "m", "Pod", "waiting"), ""},
+	{"agent-1", "update", "addressrequests/status", "tenant/requested", `[{"op": "add", "path": "/status",
+		"value": {"addresses": [{"address": "10.0.0.5", "nodeName": "node-1", "state": "Held"}]}}]`, ""},
 }
 
 // allRule is what an attacker would want.
@@ -243,7 +252,31 @@ var attempts = []attempt{
 	{"manager", "create", "leases", "tenant/leasehold-manager", "", forbidden},
 	{"manager", "get", "leases", "leasehold-system/existing", "", forbidden},
 
+	// The manager: requested addresses.
+	{"manager", "list", "addressrequests", "", "", ""},
+	{"manager", "update", "addressrequests/status", "tenant/requested", `[{"op": "add", "path": "/status/addresses/-",
+		"value": {"address": "10.9.0.1", "state": "Rejected"}}]`, ""},
+	{"manager", "update", "addressrequests/status", "tenant/requested", bound,
+		"the manager may only write addresses without a node"},
+	{"manager", "update", "addressrequests", "tenant/requested", `[]`, forbidden},
+	{"manager", "create", "addressrequests", "tenant/new", request, forbidden},
+	{"manager", "delete", "addressrequests", "tenant/requested", "", forbidden},
+
 	// An agent, whose token names its node.
+	{"agent-1", "get", "addressrequests", "tenant/requested", "", ""},
+	{"agent-1", "list", "addressrequests", "", "", forbidden},
+	{"agent-1", "update", "addressrequests/status", "tenant/requested", bound, ""},
+	{"agent-2", "update", "addressrequests/status", "tenant/requested", `[{"op": "add", "path": "/status/addresses/-",
+		"value": {"address": "10.0.1.5", "nodeName": "node-2", "state": "Held"}}]`, ""},
+	{"agent-2", "update", "addressrequests/status", "tenant/requested", bound,
+		"may only write the addresses of its node"},
+	{"agent-2", "update", "addressrequests/status", "tenant/requested",
+		`[{"op": "remove", "path": "/status/addresses/0"}]`, "may only write the addresses of its node"},
+	{"unbound", "update", "addressrequests/status", "tenant/requested", `[]`,
+		"the token of the agent is not bound to a pod on a node"},
+	{"agent-1", "update", "addressrequests", "tenant/requested", `[]`, forbidden},
+	{"agent-1", "create", "addressrequests", "tenant/new", request, forbidden},
+	{"agent-1", "delete", "addressrequests", "tenant/requested", "", forbidden},
 	{"agent-1", "patch", "ipreservations", "tenant/web-0-1",
 		`{"metadata": {"labels": {"leasehold.dev/pod-hash": "b"}}}`, ""},
 	{"agent-1", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, ""},
@@ -313,6 +346,12 @@ var attempts = []attempt{
 		"only agents may change labels leasehold.dev/..., and there may be at most 1000 labels"},
 	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"finalizers": ["a.example.com/b"]}}`,
 		"nobody may add finalizers to a reservation"},
+	{"admin", "create", "addressrequests", "tenant/new", request, ""},
+	{"admin", "patch", "addressrequests", "tenant/requested", `{"spec": {"wait": true}}`, ""},
+	{"admin", "delete", "addressrequests", "tenant/requested", "", ""},
+	{"admin", "update", "addressrequests/status", "tenant/requested", bound, forbidden},
+	{"all", "update", "addressrequests/status", "tenant/requested", bound,
+		"only the agents and the manager may change the status"},
 	{"admin", "create", "pods", "tenant/new", retained("60"), ""},
 	{"admin", "create", "pods", "tenant/new", retained("90m"), "\" is longer than namespace"},
 	{"admin", "create", "pods", "tenant/new", retained("forever"), "may not reserve"},
