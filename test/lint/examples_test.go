@@ -80,6 +80,11 @@ var elsewhere = []struct {
 	{"test/e2e/scenarios/reservations_test.go", `{"spec":{"release":%q}}`, []string{
 		`kubectl patch ipr -n db db-0-5f1c9a02 --type=merge -p "{\"spec\":{\"release\":\"$id\"}}"`,
 	}},
+	{"test/e2e/scenarios/chosen_test.go", `"--from-literal="+t.NS+".choose=true")`, []string{
+		"kubectl -n leasehold-system create configmap leasehold-limits --from-literal=db.choose=true",
+		"kubectl get areq -n db",
+		"kubectl delete areq -n db db-0",
+	}},
 	{"test/e2e/scenarios/install_test.go", `t.leasectl("install", "--yes")`, []string{
 		"leasectl install",
 	}},

@@ -158,6 +158,8 @@ var table = []scenario{
 	keeps("reservations-reboot", "after a reboot the reservations are correct as soon as the agent is ready",
 		reservationsReboot).on(2),
 	ours("reservation-rights", "who may read reservations, and who may release addresses", (*Test).rights).besides(),
+	ours("chosen-address", "users choose addresses before their pods exist, and the pods are led to them",
+		chosenAddress).besides(),
 	ours("events", "events report what happened to addresses; ReplicaSets and Jobs retain none", eventsReported).on(3),
 	ours("static-pod", "a static pod, whose object has another UID, keeps its address", staticPod).on(3),
 	ours("moved", "the pod has moved to another node: the old one ends the hold", moved),
