@@ -1,7 +1,7 @@
 // Package scenarios tests leasehold in a real Kubernetes cluster. Each scenario is a subtest of the
 // test that is named after the node it needs, or of TestCluster:
 //
-//	go test -v -parallel 5 -run /reboot ./scenarios
+//	go test -v -parallel 3 -run /reboot ./scenarios
 //
 // The cluster is the running one of `make cluster`, or one that is started before the first
 // scenario and stopped after the last one. See docs/testbed.md.
