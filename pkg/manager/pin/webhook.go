@@ -24,7 +24,7 @@ const (
 	// lookPause and lookTries limit how long the webhook waits for the deletion of a pod that a new
 	// one with its reservation name replaces.
 	lookPause = 100 * time.Millisecond
-	lookTries = 5
+	lookTries = 10
 )
 
 // A webhook looks up the node that has a new pod's addresses, calls decide, and applies the
