@@ -107,7 +107,7 @@ func (n *Node) DefaultNetwork() Network {
 	if n.cluster.DualStack {
 		subnets = append(subnets, n.cluster.PodSubnet6(n.Index))
 	}
-	return Network{Name: name, Type: n.cluster.CNI, Subnets: subnets}
+	return Network{Name: name, Type: n.cluster.CNI, Subnets: subnets, HostPorts: true}
 }
 
 const (

@@ -49,7 +49,7 @@ func conformance(t *Test) {
 		for _, node := range t.nodes {
 			n := t.Cluster.Node(node)
 			network := n.DefaultNetwork()
-			network.HostPorts, network.IPAM = true, map[string]any{"type": plugin}
+			network.IPAM = map[string]any{"type": plugin}
 			if plugin == "leasehold" {
 				network.WithoutAnnotations = true // so that the default window is that of every pod
 				network.IPAM["defaultWindow"] = "10m"
