@@ -180,6 +180,8 @@ var table = []scenario{
 	ours("pps-kruise", "Kruise is installed and uninstalled with its CRD: no object is lost", ppsKruise),
 	keeps("pps-etcd", "etcd with pod addresses as peers: each member is deleted in turn, then a rolling update",
 		ppsEtcd).besides(),
+	keeps("redis", "six members of a Redis cluster are deleted at once, and two nodes boot while the API server is off",
+		redis),
 	keeps("udp-flow", "UDP flows of other pods and through a host port go on after the pod was recreated",
 		udpFlow).besides(),
 	ours("squat", "a namespace holds more than half of a pool, and pods of another one start", squat).on(2),

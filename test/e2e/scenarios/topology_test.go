@@ -39,6 +39,18 @@ func (t *Test) manifest(name string, oldnew ...string) string {
 	return strings.NewReplacer(oldnew...).Replace(string(text))
 }
 
+// dataDir returns a directory on the disk of each node, which is removed when the scenario ends.
+func (t *Test) dataDir() string {
+	dir := "/var/lib/e2e-data/" + t.NS
+	t.Cleanup(func() {
+		for _, name := range t.Cluster.NodeNames() {
+			_, err := t.Cluster.Machine(name).Run(t.Ctx, "rm", "-rf", dir)
+			t.Must(err)
+		}
+	})
+	return dir
+}
+
 // explicit returns the documented PersistentPodState for a built-in StatefulSet of the scenario's
 // namespace, without the placeholder for more labels.
 func (t *Test) explicit(oldnew ...string) string {
@@ -466,14 +478,7 @@ func ppsShortLife(t *Test) {
 
 // ppsEtcd tests etcd members that use each other's addresses.
 func ppsEtcd(t *Test) {
-	data := "/var/lib/e2e-etcd/" + t.NS
-	t.Cleanup(func() {
-		for _, name := range t.Cluster.NodeNames() {
-			_, err := t.Cluster.Machine(name).Run(t.Ctx, "rm", "-rf", data)
-			t.Must(err)
-		}
-	})
-	t.Apply(t.manifest("etcd.yaml", "BINARIES", filepath.Join(t.Cluster.Dir, "bin/etcd"), "DATA", data))
+	t.Apply(t.manifest("etcd.yaml", "BINARIES", filepath.Join(t.Cluster.Dir, "bin/etcd"), "DATA", t.dataDir()))
 	set := t.set("etcd", 3)
 	e := &etcdCluster{t: t, set: set}
 	before := e.form()
