@@ -512,7 +512,7 @@ func TestEndlessHoldEndsWithoutAClaim(t *testing.T) {
 	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
 }
 
-// TestRun runs the task with the real clock.
+// TestHoldsRun runs the task with the real clock.
 func TestHoldsRun(t *testing.T) {
 	s := newFixture(t)
 	s.held(time.Hour, "")

@@ -327,7 +327,7 @@ func testAPodWaitsForTheDeletionOfAnother(t *testing.T) {
 		shown := make(chan bool)
 		go func() {
 			defer close(shown)
-			time.Sleep(lookPause * 3 / 2)
+			time.Sleep(900 * time.Millisecond) // as late as a watch on a busy machine
 			if tt.gone {
 				c.remove(t, old)
 				return
