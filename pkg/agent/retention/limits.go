@@ -13,7 +13,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 const (
@@ -61,7 +60,7 @@ func (w *Windows) copyLimits(ctx context.Context, now time.Time) time.Duration {
 	if err := limits.Validate(); err != nil {
 		w.Log.Warn("limits of namespaces are not valid, the former ones stay in effect",
 			"configMap", w.Limits.name.String(), "error", err)
-	} else if err := w.Service.SetLimits(ctx, limits); err != nil && !store.IsEmpty(err) {
+	} else if err := w.Service.SetLimits(ctx, limits); err != nil {
 		w.Log.Warn("storing the limits of namespaces failed", "error", err)
 	}
 	return limitsInterval
