@@ -37,7 +37,7 @@ fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
 crash: ## kills, power cuts, full disks, damage and migration, the long form (RUN=<regexp>)
 	@LONG=1 TIMEOUT=80m scripts/test-go -v -run '$(RUN)' ./test/crash | grep --line-buffered -v -e '^=== ' -e '--- PASS'; exit $${PIPESTATUS[0]}
 
-mutants: ## faults of one line, and which of them no test notices (FLAGS="-seed n -n faults -package regexp -tests package -list")
+mutants: ## changes of one expression, and which of them no test of the package notices, with gremlins (FLAGS=./pkg/store)
 	@scripts/mutants $(FLAGS)
 
 explore: ## every state of small models, the long form: a table, and a counter-example for each broken invariant (RUN=<regexp>)

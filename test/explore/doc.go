@@ -31,8 +31,4 @@
 //	search     the breadth-first search
 //	report     counter-examples and tables
 //	models     the models, and the test that searches them
-//
-// Which faults the models find, of those that are planted at random, is shown by
-//
-//	scripts/mutants -package '^pkg/(ipam|transact|lease)$' -tests ./test/explore
 package explore
