@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -168,6 +169,14 @@ func (e Orphan) apply(l Lease, now Instant) (Lease, error) {
 // BootHold is the least length of the soft holds that a boot begins, because all pods of the node
 // start again at once, and many of them wait for others or for an API server.
 const BootHold = 15 * time.Minute
+
+// IsBootHold reports whether a lease is a soft hold of a pod that had the address before the boot
+// bootID, so that the hold is not needed once the pod is gone. It reports false for static pods,
+// whose UIDs have no hyphen: one that has no mirror pod only seems to be gone.
+func (l Lease) IsBootHold(bootID string) bool {
+	return l.State == Held && !l.Firm && l.Holder.BootID != "" && l.Holder.BootID != bootID &&
+		strings.Contains(l.UID, "-")
+}
 
 func released(l Lease, limited bool, last Liveness, now Instant) Lease {
 	keyed := l.Namespace != "" || l.Name != ""

@@ -503,6 +503,25 @@ func TestOrphanOfAnEarlierBoot(t *testing.T) {
 	}
 }
 
+// Only the soft hold of a pod that had the address before the boot ends when the pod is gone.
+func TestIsBootHold(t *testing.T) {
+	for _, c := range []struct {
+		state, uid, bootID string
+		want               bool
+	}{
+		{"soft", "u-1", "another boot", true},
+		{"soft", "u-1", t0.BootID, false},
+		{"soft", "0123abcd", "another boot", false}, // a static pod
+		{"firm", "u-1", "another boot", false},
+		{"bound", "u-1", "another boot", false},
+	} {
+		l := states()[c.state]
+		if l.UID = c.uid; l.IsBootHold(c.bootID) != c.want {
+			t.Errorf("%s lease of %s: %v", c.state, c.uid, !c.want)
+		}
+	}
+}
+
 // The end is at least Rest from now, and never earlier than before.
 func TestDefer(t *testing.T) {
 	l := states()["firm"] // an hour from t0

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -171,38 +172,35 @@ func RefTo(l lease.Lease) Ref { return Ref{l.Pool, l.Address, l.ID} }
 // RevokePods returns ErrNoHostView if it is not proven that the process sees the host, because
 // living sandboxes could seem to be gone.
 func (s *Service) RevokePods(ctx context.Context, pods [][]Ref, reason string) error {
-	return s.endPods(ctx, pods, reason, true)
+	return s.endPods(ctx, pods, reason, lease.Bound, lease.Held)
 }
 
 // EndHolds ends holds, as RevokePods does. It does not change bound leases.
 func (s *Service) EndHolds(ctx context.Context, pods [][]Ref, reason string) error {
-	return s.endPods(ctx, pods, reason, false)
+	return s.endPods(ctx, pods, reason, lease.Held)
 }
 
-func (s *Service) endPods(ctx context.Context, pods [][]Ref, reason string, bound bool) error {
+// endPods is RevokePods for the leases that have one of the states.
+func (s *Service) endPods(ctx context.Context, pods [][]Ref, reason string, states ...lease.State) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error {
-		return endLeases(c, pods[i], reason, bound)
+		if err := c.ProveView(); err != nil {
+			return err
+		}
+		for _, r := range pods[i] {
+			l, err := c.Tx.Get(r.Pool, r.Address)
+			if err != nil {
+				return err
+			}
+			if l.ID != r.ID || l.Key().IsZero() || !slices.Contains(states, l.State) {
+				continue
+			}
+			if _, err := c.Move(l, ending(c, l), store.EventRevoked, reason); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	return err
-}
-
-func endLeases(c *transact.Call, refs []Ref, reason string, bound bool) error {
-	if err := c.ProveView(); err != nil {
-		return err
-	}
-	for _, r := range refs {
-		l, err := c.Tx.Get(r.Pool, r.Address)
-		if err != nil {
-			return err
-		}
-		if l.ID != r.ID || l.Key().IsZero() || l.State == lease.Bound && !bound {
-			continue
-		}
-		if _, err := c.Move(l, ending(c, l), store.EventRevoked, reason); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // ending returns the event that ends the retention of a lease. It does not try to prove that the

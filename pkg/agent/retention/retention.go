@@ -140,23 +140,15 @@ func makePlan(pods map[informer.Name]Pod, view maintain.NodeView, uids map[types
 	return plan
 }
 
-// podGone is the reason in the journal for the end of a hold that a boot began (lease.BootHold).
+// podGone is the reason in the journal for the end of a hold that a boot began.
 const podGone = "its pod does not exist any more"
-
-// isBootHold reports whether a lease is the cool-down of a pod that had the address in an earlier
-// boot (lease.BootHold). The UID of a static pod has no hyphen: it is not gone if it has no mirror
-// pod.
-func isBootHold(l lease.Lease, bootID string) bool {
-	return l.State == lease.Held && !l.Firm && l.Holder.BootID != "" && l.Holder.BootID != bootID &&
-		strings.Contains(l.UID, "-")
-}
 
 // endGone plans the end of the holds that a boot began for pods that do not exist any more. A list
 // without any pod proves nothing, because the agent is a pod of the node.
 func (plan *plan) endGone(pods map[informer.Name]Pod, view maintain.NodeView) {
 	for _, l := range view.Leases {
 		pod := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
-		if len(pods) > 0 && isBootHold(l, view.Now.BootID) && pod.UID != l.UID {
+		if len(pods) > 0 && l.IsBootHold(view.Now.BootID) && pod.UID != l.UID {
 			plan.Gone = append(plan.Gone, []maintain.Ref{maintain.RefTo(l)})
 		}
 	}

@@ -68,7 +68,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	bootID := w.Service.Clock().BootID
 	view, err := w.Service.List(ctx, func(l lease.Lease) bool {
 		_, here := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
-		return here || l.Reservation != "" || isBootHold(l, bootID)
+		return here || l.Reservation != "" || l.IsBootHold(bootID)
 	})
 	if store.IsEmpty(err) {
 		return 0

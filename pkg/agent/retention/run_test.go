@@ -163,20 +163,14 @@ func TestNamespaceOfALease(t *testing.T) {
 func TestBootHoldEndsWithItsPod(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		uid    string // of the lease
 		listed []string
-		window time.Duration
-		booted bool // the lease is of an earlier boot
 		stays  bool
 	}{
-		{"not listed yet", "u-1", nil, 0, true, true},
-		{"an empty list", "u-1", []string{}, 0, true, true},
-		{"the pod is there", "u-1", []string{"db-0 u-1"}, 0, true, true},
-		{"it is gone", "u-1", []string{"agent u-9"}, 0, true, false},
-		{"another pod has its name", "u-1", []string{"db-0 u-2"}, 0, true, false},
-		{"a window", "u-1", []string{"agent u-9"}, time.Hour, true, true},
-		{"a cool-down of this boot", "u-1", []string{"agent u-9"}, 0, false, true},
-		{"a static pod", "0123abcd", []string{"agent u-9"}, 0, true, true},
+		{"not listed yet", nil, true},
+		{"an empty list", []string{}, true},
+		{"the pod is there", []string{"db-0 u-1"}, true},
+		{"it is gone", []string{"agent u-9"}, false},
+		{"another pod has its name", []string{"db-0 u-2"}, false},
 	} {
 		node := fakeapi.NewNode(t)
 		w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: fakeapi.New(t).Clients.Core,
@@ -192,10 +186,8 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		l := node.Bind("10.0.0.2", "db-0", c.uid, c.window, "")
-		if c.booted {
-			l.Holder.BootID, l.BoundAt.BootID = "an earlier boot", "an earlier boot"
-		}
+		l := node.Bind("10.0.0.2", "db-0", "u-1", 0, "")
+		l.Holder.BootID, l.BoundAt.BootID = "an earlier boot", "an earlier boot"
 		held, err := lease.Apply(l, lease.Orphan{LastHolder: lease.Dead}, node.Clock())
 		if err != nil {
 			t.Fatal(err)
