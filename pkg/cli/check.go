@@ -16,7 +16,7 @@ type checked struct {
 }
 
 func (a *app) check() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:   "check",
 		Short: "Check the integrity of the store",
 		Long: `Read the whole store and check its pages, the checksum and the invariants of each
@@ -48,4 +48,6 @@ exit status is then 1. Nothing is changed.`,
 			return err
 		},
 	}
+	a.outputFlag(c)
+	return c
 }

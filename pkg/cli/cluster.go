@@ -1,10 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -113,14 +113,8 @@ func (c *cluster) reservations(ctx context.Context, keep func(reservation) bool)
 }
 
 func (c *cluster) printReservations(all []reservation) error {
-	named := slices.ContainsFunc(all, func(r reservation) bool { return r.For != "" })
-	return printRows(c.app, all, func(r reservation) (narrow, wide []cell) {
-		narrow = []cell{{"NAMESPACE", r.Namespace}, {"POD", r.Pod}, {"NODE", r.Node},
-			{"ADDRESSES", strings.Join(r.Addresses, ",")}, {"STATE", r.State}, {"UNTIL", r.Until}}
-		if named {
-			narrow = append(narrow, cell{"FOR", r.For})
-		}
-		return narrow, []cell{{"WINDOW", r.Window}, {"UID", r.UID}, {"ID", r.ID}}
+	return printRows(c.app, all, "NAMESPACE POD NODE ADDRESSES STATE UNTIL FOR", func(r reservation) []string {
+		return []string{r.Namespace, r.Pod, r.Node, strings.Join(r.Addresses, ","), r.State, r.Until, r.For}
 	})
 }
 
@@ -149,7 +143,7 @@ type readiness struct {
 }
 
 func (c *cluster) status() *cobra.Command {
-	return &cobra.Command{
+	command := &cobra.Command{
 		Use:   "status",
 		Short: "Show whether leasehold works, and on which nodes it keeps nothing",
 		Long: `Show how many agents and managers are ready, how many addresses are kept, and the
@@ -167,7 +161,8 @@ networks of nodes on which nothing is kept. The exit status is 1 if there are an
 				c.step("managers ready: %d of %d", s.Manager.Ready, s.Manager.Wanted)
 				c.step("reservations:   %d of pods that run, %d of pods that are away", s.Bound, s.Held)
 				for _, p := range s.Inactive {
-					c.step("not kept:       node %s, network %s: %s: %s", p.Node, dash(p.Network), p.Reason, p.Message)
+					c.step("not kept:       node %s, network %s: %s: %s", p.Node, cmp.Or(p.Network, "-"), p.Reason,
+						p.Message)
 				}
 			}
 			if err == nil && (len(s.Inactive) > 0 || s.Agents.Ready < s.Agents.Wanted || s.Manager.Ready == 0) {
@@ -176,6 +171,8 @@ networks of nodes on which nothing is kept. The exit status is 1 if there are an
 			return err
 		},
 	}
+	c.outputFlag(command)
+	return command
 }
 
 func (c *cluster) readStatus(ctx context.Context) (s clusterStatus, err error) {
@@ -261,6 +258,7 @@ found but something could not be checked.`,
 			return c.report(c.examine(cmd.Context(), nodes))
 		},
 	}
+	c.outputFlag(command)
 	command.Flags().BoolVar(&nodes, "nodes", true, "examine each node too")
 	return command
 }

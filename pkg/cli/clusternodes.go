@@ -40,12 +40,13 @@ needs the right to create pods/exec in leasehold's namespace.`,
 				return err
 			}
 			lines, err := c.journals(cmd.Context(), args)
-			return errors.Join(err, printRows(c.app, lines, func(l nodeLine) (narrow, wide []cell) {
-				return []cell{{"TIME", l.Time}, {"NODE", l.Node}, {"EVENT", l.Event}, {"ADDRESS", l.Address},
-					{"POD", qualified(l.Namespace, l.Pod)}, {"REASON", l.Reason}}, nil
+			const heads = "TIME NODE EVENT ADDRESS POD REASON"
+			return errors.Join(err, printRows(c.app, lines, heads, func(l nodeLine) []string {
+				return []string{l.Time, l.Node, l.Event, l.Address, qualified(l.Namespace, l.Pod), l.Reason}
 			}))
 		},
 	}
+	c.outputFlag(command)
 	c.nodeFlag(command)
 	return command
 }
@@ -119,7 +120,8 @@ agents of the nodes do the rest.`,
 	}
 	f := command.Flags()
 	c.nodeFlag(command)
-	c.forFlag(f)
+	c.outputFlag(command)
+	c.forFlag(command)
 	f.StringVarP(&c.namespace, "namespace", "n", "", "only pods of this namespace; if empty, of all")
 	f.BoolVar(&held, "held", false, "only addresses of pods that are away")
 	f.BoolVar(&yes, "yes", false, "do not ask")
@@ -198,9 +200,6 @@ in leasehold's namespace. What could not be read is listed in errors.txt.`,
 			}
 			if err := errors.Join(c.writeBundle(cmd.Context(), out, limit<<20), out.Close()); err != nil {
 				return err
-			}
-			if c.output == "json" {
-				return c.printJSON(map[string]string{"file": file})
 			}
 			fmt.Fprintln(c.Stdout, file)
 			return nil

@@ -40,6 +40,7 @@ found but something could not be checked.`,
 			return a.report(n.Examine(cmd.Context()))
 		},
 	}
+	a.outputFlag(c)
 	flags.register(c)
 	return c
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -22,7 +21,7 @@ what the agent would do, and why.
 It has to run on the node itself, as root: unless it sees the host's processes
 and mounts it does nothing. Leases whose sandbox is neither found nor proven dead
 are not released; if all sandboxes look dead, none is. Both are reported on stderr.`,
-		Example: "  leasectl gc --dry-run\n  leasectl gc --network cbr0 -o json",
+		Example: "  leasectl gc --dry-run\n  leasectl gc -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if unused, err := a.isUnused(cmd.Context()); unused || err != nil {
@@ -39,8 +38,7 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			if survey.Doubt != nil {
 				a.say("%v", survey.Doubt)
 			}
-			plan := slices.DeleteFunc(maintain.Plan(survey),
-				func(p maintain.Action) bool { return !a.selected(p.Lease) })
+			plan := maintain.Plan(survey)
 			if dryRun {
 				return a.printPlan(plan, true)
 			}
@@ -53,6 +51,7 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			return errors.Join(a.printPlan(performed, false), err)
 		},
 	}
+	a.outputFlag(c)
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done, and why, without doing it")
 	return c
 }
@@ -71,8 +70,7 @@ func (a *app) printPlan(plan []maintain.Action, dryRun bool) error {
 	for i, p := range plan {
 		steps[i] = step{string(p.Do), rowOf(p.Lease, now), p.Reason, dryRun}
 	}
-	return printRows(a, steps, func(s step) (narrow, wide []cell) {
-		return []cell{{"ACTION", s.Action}, {"NETWORK", s.Network}, {"ADDRESS", s.Address}, {"POD", s.pod()},
-			{"CONTAINER", short(s.Container)}, {"REASON", s.Reason}}, nil
+	return printRows(a, steps, "ACTION NETWORK ADDRESS POD CONTAINER REASON", func(s step) []string {
+		return []string{s.Action, s.Network, s.Address, s.pod(), short(s.Container), s.Reason}
 	})
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) history() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:   "history [address | namespace/pod]",
 		Short: "Show which pods had an address, when, and why it changed",
 		Long: fmt.Sprintf(`Print the journal entries of an address, of a pod, or of the node, oldest first.
@@ -20,9 +20,8 @@ The journal has the last %d entries, and at most 4 MiB. Boots of the node do not
 remove entries; the loss of the store does. If there were earlier entries, the first
 line is an event %s with the time from which the journal is complete.`,
 			store.JournalSize, journalBegins),
-		Example:           "  leasectl history 10.244.1.7\n  leasectl history db/db-0\n  leasectl history",
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: a.completeSubject,
+		Example: "  leasectl history 10.244.1.7\n  leasectl history db/db-0\n  leasectl history",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.parse(args); err != nil {
 				return err
@@ -34,6 +33,10 @@ line is an event %s with the time from which the journal is complete.`,
 			return a.printEntries(entries)
 		},
 	}
+	a.outputFlag(c)
+	a.networkFlag(c)
+	a.forFlag(c)
+	return c
 }
 
 // journalBegins is the event of the first line of a history if the journal once had earlier
@@ -94,8 +97,7 @@ func (a *app) printEntries(entries []store.Entry) error {
 			lines[i].Address = n.Address.String()
 		}
 	}
-	return printRows(a, lines, func(l line) (narrow, wide []cell) {
-		return []cell{{"TIME", l.Time}, {"EVENT", l.Event}, {"ADDRESS", l.Address},
-			{"POD", qualified(l.Namespace, l.Pod)}, {"CONTAINER", short(l.Container)}, {"REASON", l.Reason}}, nil
+	return printRows(a, lines, "TIME EVENT ADDRESS POD CONTAINER REASON", func(l line) []string {
+		return []string{l.Time, l.Event, l.Address, qualified(l.Namespace, l.Pod), short(l.Container), l.Reason}
 	})
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -50,6 +51,8 @@ the same; this command shows it in advance with --dry-run, or repeats it.`,
 			return a.adopt(cmd, flags, pools)
 		},
 	}
+	a.outputFlag(c)
+	a.networkFlag(c)
 	flags.register(c)
 	return c
 }
@@ -105,20 +108,15 @@ func (a *app) adopt(cmd *cobra.Command, flags importFlags, pools []lease.Pool) e
 			return err
 		}
 		all = append(all, adopted{p.Network, before, after})
-		if a.output != "json" {
-			a.step("network %s: %d leases, %d before", p.Network, after, before)
-		}
 	}
-	switch {
-	case flags.dryRun:
-		return printRows(a, previewed, func(c candidate) (narrow, wide []cell) {
-			return []cell{{"NETWORK", c.Network}, {"ADDRESS", c.Address}, {"POD", c.pod()}, {"STATE", c.state()},
-				{"UNTIL", text(c.Until)}, {"CONTAINER", short(c.Container)}, {"WHY", c.Why}}, nil
+	if flags.dryRun {
+		return printRows(a, previewed, "NETWORK ADDRESS POD STATE UNTIL CONTAINER WHY", func(c candidate) []string {
+			return []string{c.Network, c.Address, c.pod(), c.state(), text(c.Until), short(c.Container), c.Why}
 		})
-	case a.output == "json":
-		return a.printJSON(all)
 	}
-	return nil
+	return printRows(a, all, "NETWORK BEFORE AFTER", func(n adopted) []string {
+		return []string{n.Network, strconv.Itoa(n.Before), strconv.Itoa(n.After)}
+	})
 }
 
 // adopted is the JSON form of a network whose leases were adopted: the number of its leases before

@@ -100,7 +100,7 @@ func (k *cluster) changeFlags(c *cobra.Command, conf *string) {
 // checkConf returns an error if a flag was set that install or uninstall do not use: with --conf
 // those about a cluster, without it those in withConf.
 func (k *cluster) checkConf(c *cobra.Command, conf string, withConf ...string) error {
-	if err := unused(c, "", "output", "state-dir"); err != nil {
+	if err := unused(c, "", "state-dir"); err != nil {
 		return err
 	}
 	if conf == "" {

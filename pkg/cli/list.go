@@ -2,7 +2,7 @@ package cli
 
 import (
 	"context"
-	"slices"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -13,20 +13,31 @@ import (
 func (a *app) list() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use:   "list",
+		Use:   "list [address | namespace/pod]",
 		Short: "List the addresses that are in use or held",
-		Long: `List the leases of this node. An address is Bound to a container, or Held for a pod
-that is away. "Held (cool-down)" is a short hold of a pod without retention. The
-column FOR has reservation names, if a lease has one.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Long: `List the leases of this node, or those of an address or a pod. An address is Bound to
+a container, or Held for a pod that is away. "Held (cool-down)" is a short hold of a
+pod without retention. The column FOR has reservation names.`,
+		Example: "  leasectl list\n  leasectl list db/db-0 -o json\n  leasectl list --state=held",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.parse(args); err != nil {
+				return err
+			}
 			leases, err := a.leases(cmd.Context(), func(l lease.Lease) bool { return all || !l.Lapsed(a.Clock()) })
 			if err != nil {
 				return err
 			}
-			return a.print(leases)
+			if err = a.print(leases); len(args) > 0 && len(leases) == 0 {
+				err = errors.Join(err, a.noLease())
+			}
+			return err
 		},
 	}
+	a.outputFlag(c)
+	a.networkFlag(c)
+	a.forFlag(c)
+	a.stateFlag(c)
 	c.Flags().BoolVar(&all, "all", false, "include expired holds")
 	return c
 }
@@ -54,13 +65,23 @@ func (a *app) print(leases []lease.Lease) error {
 	for i, l := range leases {
 		rows[i] = rowOf(l, now)
 	}
-	named := slices.ContainsFunc(rows, func(r row) bool { return r.Reservation != "" })
-	return printRows(a, rows, func(r row) (narrow, wide []cell) {
-		narrow = []cell{{"NETWORK", r.Network}, {"ADDRESS", r.Address}, {"POD", r.pod()}, {"INTERFACE", r.Interface},
-			{"STATE", r.state()}, {"UNTIL", text(r.Until)}, {"CONTAINER", short(r.Container)}}
-		if named {
-			narrow = append(narrow, cell{"FOR", r.Reservation})
-		}
-		return narrow, []cell{{"WINDOW", r.Window}, {"UID", r.UID}, {"NETNS", r.Netns}, {"ID", r.ID}}
+	return printRows(a, rows, "NETWORK ADDRESS POD INTERFACE STATE UNTIL CONTAINER FOR", func(r row) []string {
+		return []string{r.Network, r.Address, r.pod(), r.Interface, r.state(), text(r.Until), short(r.Container),
+			r.Reservation}
 	})
+}
+
+// noLease says that no lease of this node is what the arguments and flags select, and returns
+// errProblems.
+func (a *app) noLease() error {
+	subject := a.address + a.pod
+	if subject == "" {
+		subject = "reservation name " + a.forName
+	}
+	with := ""
+	if a.network+a.state != "" || a.forName != "" && a.address+a.pod != "" {
+		with = " that --network, --for and --state select"
+	}
+	a.say("%s has no lease on this node%s; leasectl history shows former ones", subject, with)
+	return errProblems
 }

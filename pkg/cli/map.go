@@ -3,24 +3,21 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// mapWidth is the number of addresses in a line of a map, a power of two. In a range of more than
-// mapMax addresses, only the lines with a lease are drawn.
-const (
-	mapWidth = 64
-	mapMax   = 1 << 14
-)
+// mapWidth is the number of addresses in a line of a map, a power of two.
+const mapWidth = 64
 
 // The letters of the states in a map, and their words in its legend.
 const (
@@ -31,112 +28,77 @@ const (
 )
 
 func (a *app) mapCmd() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:   "map",
 		Short: "Draw which addresses of each network are bound, held, in cool-down and free",
 		Long: `Draw the ranges of each network, 64 addresses in a line: B is bound to a container,
 H held for a pod that is away, c in cool-down (the short hold of pods without
-retention), and a dot is free. Of ranges of more than 16384 addresses, lines without a
-lease are left out.`,
-		Example: "  leasectl map\n  leasectl map --network cbr0 -o json",
+retention), and a dot is free. Lines of which all addresses are free are left out.`,
+		Example: "  leasectl map\n  leasectl map --network=cbr0",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			drawn := []drawing{}
+			var picture strings.Builder
 			err := a.view(cmd.Context(), func(tx *store.Tx) error {
-				drawn = a.draw(tx)
+				picture.Reset()
+				for _, u := range tx.Usage() {
+					if a.network == "" || u.Pool.Network == a.network {
+						letters := a.letters(tx.InPool(u.Pool))
+						for _, r := range u.Ranges {
+							draw(&picture, u.Pool.Network, r, letters)
+						}
+					}
+				}
 				return nil
 			})
-			if err != nil {
-				return err
-			}
-			if a.output == "json" {
-				return a.printJSON(drawn)
-			}
-			for _, d := range drawn {
-				a.printMap(d)
-			}
-			return nil
+			fmt.Fprint(a.Stdout, &picture)
+			return err
 		},
 	}
+	a.networkFlag(c)
+	return c
 }
 
-// drawing is the JSON form of the map of one range. Its fields are a stable interface. In a long
-// range, lines without a lease are omitted.
-type drawing struct {
-	Network string    `json:"network"`
-	First   string    `json:"first"`
-	Last    string    `json:"last"`
-	Lines   []mapLine `json:"lines"`
-}
-
-// mapLine is a line of a map: the first address, and one letter for each address from there on.
-type mapLine struct {
-	First     string `json:"first"`
-	Addresses string `json:"addresses"`
-}
-
-// draw returns the maps of all ranges that the flag --network selects.
-func (a *app) draw(tx *store.Tx) []drawing {
-	out := []drawing{}
-	now := a.Clock()
-	for _, u := range tx.Usage() {
-		if a.network != "" && u.Pool.Network != a.network {
-			continue
-		}
-		states := map[netip.Addr]rune{}
-		for _, l := range tx.InPool(u.Pool) {
-			switch {
-			case l.State == lease.Bound:
-				states[l.Address] = mapBound
-			case l.Lapsed(now):
-			case l.Firm:
-				states[l.Address] = mapHeld
-			default:
-				states[l.Address] = mapCoolDown
-			}
-		}
-		for _, r := range u.Ranges {
-			out = append(out, drawing{u.Pool.Network, r.Start.String(), r.End.String(),
-				mapLines(r.Start, r.End, states)})
+// letters returns the letters of the addresses that are not free.
+func (a *app) letters(leases []lease.Lease) map[netip.Addr]rune {
+	letters, now := map[netip.Addr]rune{}, a.Clock()
+	for _, l := range leases {
+		switch {
+		case l.State == lease.Bound:
+			letters[l.Address] = mapBound
+		case l.Lapsed(now):
+		case l.Firm:
+			letters[l.Address] = mapHeld
+		default:
+			letters[l.Address] = mapCoolDown
 		}
 	}
-	return out
+	return letters
 }
 
-// mapLines returns the lines for the addresses from first to last. Each line begins at a multiple
-// of mapWidth. Addresses before first are spaces. If there are more than mapMax addresses, only the
-// lines with an address in states are returned.
-func mapLines(first, last netip.Addr, states map[netip.Addr]rune) []mapLine {
-	starts := map[netip.Addr]bool{}
-	at := lineOf(first)
-	for n := 0; at.IsValid() && at.Compare(last) <= 0; n += mapWidth {
-		if n >= mapMax {
-			clear(starts)
-			for a := range states {
-				if first.Compare(a) <= 0 && a.Compare(last) <= 0 {
-					starts[lineOf(a)] = true
-				}
-			}
-			break
-		}
-		starts[at] = true
-		for range mapWidth {
-			at = at.Next()
+// draw writes the map of a range. Each line begins at a multiple of mapWidth. Addresses before the
+// range are spaces.
+func draw(w io.Writer, network string, r pool.Range, letters map[netip.Addr]rune) {
+	in := func(a netip.Addr) bool { return r.Start.Compare(a) <= 0 && a.Compare(r.End) <= 0 }
+	count, starts := map[rune]int{}, map[netip.Addr]bool{}
+	for addr, letter := range letters {
+		if in(addr) {
+			count[letter]++
+			starts[lineOf(addr)] = true
 		}
 	}
-	lines := []mapLine{}
-	for _, start := range slices.SortedFunc(maps.Keys(starts), netip.Addr.Compare) {
-		line := mapLine{First: start.String()}
-		for at := start; at.IsValid() && at.Compare(last) <= 0 && len(line.Addresses) < mapWidth; at = at.Next() {
-			letter := cmp.Or(states[at], mapFree)
-			if at.Compare(first) < 0 {
-				letter = ' '
+	fmt.Fprintf(w, "network %s, %s-%s: B bound %d, H held %d, c in cool-down %d\n", network, r.Start, r.End,
+		count[mapBound], count[mapHeld], count[mapCoolDown])
+	for _, at := range slices.SortedFunc(maps.Keys(starts), netip.Addr.Compare) {
+		line := fmt.Sprintf("%-*s", len(r.End.String())+3, at)
+		for n := 0; n < mapWidth && at.Compare(r.End) <= 0; n, at = n+1, at.Next() {
+			if in(at) {
+				line += string(cmp.Or(letters[at], mapFree))
+			} else {
+				line += " "
 			}
-			line.Addresses += string(letter)
 		}
-		lines = append(lines, line)
+		fmt.Fprintln(w, line)
 	}
-	return lines
 }
 
 // lineOf returns the first address of the line that contains an address.
@@ -145,19 +107,4 @@ func lineOf(a netip.Addr) netip.Addr {
 	b[len(b)-1] &^= mapWidth - 1
 	start, _ := netip.AddrFromSlice(b)
 	return start
-}
-
-func (a *app) printMap(d drawing) {
-	var picture strings.Builder
-	w := tabwriter.NewWriter(&picture, 0, 4, 3, ' ', 0)
-	count := map[rune]int{}
-	for _, l := range d.Lines {
-		fmt.Fprintf(w, "%s\t%s\n", l.First, l.Addresses)
-		for _, letter := range l.Addresses {
-			count[letter]++
-		}
-	}
-	w.Flush() // writing to a strings.Builder cannot fail
-	fmt.Fprintf(a.Stdout, "network %s, %s-%s: . free %d, B bound %d, H held %d, c in cool-down %d\n%s", d.Network,
-		d.First, d.Last, count[mapFree], count[mapBound], count[mapHeld], count[mapCoolDown], &picture)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func (a *app) pools() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:   "pools",
 		Short: "Show how many addresses each network has, and how many are in use",
 		Long: `Show the size of each range set of this node's networks, and how many of its
@@ -35,6 +35,9 @@ from the first ADD of this version on. It is that of the last ADD's configuratio
 			return a.printPools(rows)
 		},
 	}
+	a.outputFlag(c)
+	a.networkFlag(c)
+	return c
 }
 
 // poolRow is the JSON form of the usage of a range set. Its fields are a stable interface. Size and
@@ -77,13 +80,12 @@ func (a *app) printPools(rows []poolRow) error {
 		}
 		return strconv.FormatUint(*n, 10)
 	}
-	return printRows(a, rows, func(r poolRow) (narrow, wide []cell) {
+	return printRows(a, rows, "NETWORK RANGES SIZE BOUND HELD COOL-DOWN FREE", func(r poolRow) []string {
 		ranges := strings.Join(r.Ranges, ",")
-		if more := len(r.Ranges) - 2; more > 0 && a.output != "wide" {
+		if more := len(r.Ranges) - 2; more > 0 {
 			ranges = fmt.Sprintf("%s,%s and %d more", r.Ranges[0], r.Ranges[1], more)
 		}
-		return []cell{{"NETWORK", r.Network}, {"RANGES", ranges}, {"SIZE", number(r.Size)}, {"BOUND", number(&r.Bound)},
-				{"HELD", number(&r.Held)}, {"COOL-DOWN", number(&r.CoolDown)}, {"FREE", number(r.Free)}},
-			[]cell{{"DATA DIRECTORY", r.DataDir}}
+		return []string{r.Network, ranges, number(r.Size), number(&r.Bound), number(&r.Held), number(&r.CoolDown),
+			number(r.Free)}
 	})
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -32,32 +33,20 @@ func (p plain) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// cell is one cell of a table, with the head of its column. Text is "" if it is not known, which a
-// table shows as "-".
-type cell struct{ head, text string }
-
-// printRows prints rows as JSON, or as a table. cells returns the cells of a row, wide those that
-// only -o wide shows.
-func printRows[T any](a *app, rows []T, cells func(T) (narrow, wide []cell)) error {
+// printRows prints rows as JSON, or as a table with the given heads, which are separated by spaces.
+// cells returns the cells of a row; one that is "" is not known, which a table shows as "-".
+func printRows[T any](a *app, rows []T, heads string, cells func(T) []string) error {
 	if a.output == "json" {
 		return a.printJSON(rows)
 	}
 	w := tabwriter.NewWriter(a.Stdout, 0, 4, 3, ' ', 0)
-	line := func(row T, text func(cell) string) {
-		all, wide := cells(row)
-		if a.output == "wide" {
-			all = append(all, wide...)
-		}
-		var words []string
-		for _, c := range all {
-			words = append(words, dash(text(c)))
+	fmt.Fprintln(w, strings.ReplaceAll(heads, " ", "\t"))
+	for _, r := range rows {
+		words := cells(r)
+		for i, word := range words {
+			words[i] = cmp.Or(word, "-")
 		}
 		fmt.Fprintln(w, strings.Join(words, "\t"))
-	}
-	var none T
-	line(none, func(c cell) string { return c.head })
-	for _, r := range rows {
-		line(r, func(c cell) string { return c.text })
 	}
 	return w.Flush()
 }
@@ -79,13 +68,6 @@ func (a *app) progress(format string, args ...any) {
 	if a.Terminal {
 		fmt.Fprintf(a.Stderr, format+"\n", args...)
 	}
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 // qualified returns a name with its namespace, "" if there is no name.

@@ -29,6 +29,7 @@ address is imported until the next pod starts there.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.recoverStore(cmd, flags, accept) },
 	}
+	a.networkFlag(c)
 	flags.register(c)
 	c.Flags().BoolVar(&accept, "accept-loss", false,
 		"assign addresses although some may be in use that no source on this node knows")
@@ -45,16 +46,12 @@ func (a *app) recoverStore(cmd *cobra.Command, flags importFlags, accept bool) e
 	if why == "" {
 		return a.repair(cmd.Context(), flags.dryRun)
 	}
-	notes := a.Stdout // with -o json, standard output has only the JSON
-	if a.output == "json" {
-		notes = a.Stderr
-	}
-	fmt.Fprintln(notes, why)
+	a.step("%s", why)
 	if accept && !flags.dryRun {
 		if err := a.service().AcceptLoss(cmd.Context()); err != nil {
 			return err
 		}
-		fmt.Fprintln(notes, "loss accepted: addresses that are not known to be in use may be assigned")
+		a.step("loss accepted: addresses that are not known to be in use may be assigned")
 	}
 	pools, err := a.networks(flags.dataDir)
 	if err != nil {
@@ -82,35 +79,17 @@ func (a *app) repair(ctx context.Context, dryRun bool) error {
 	if err != nil {
 		return err
 	}
-	r := repaired{"whole", append([]string{}, found...)}
+	for _, text := range found {
+		a.step("%s", text)
+	}
 	switch {
 	case len(found) == 0:
-	case dryRun:
-		r.State = "damaged"
-	default:
+		a.step("the store is whole: there is nothing to recover")
+	case !dryRun:
 		if err := a.service().Repair(ctx); err != nil {
 			return err
 		}
-		r.State = "repaired"
-	}
-	if a.output == "json" {
-		return a.printJSON(r)
-	}
-	for _, text := range found {
-		fmt.Fprintln(a.Stdout, text)
-	}
-	switch r.State {
-	case "whole":
-		fmt.Fprintln(a.Stdout, "the store is whole: there is nothing to recover")
-	case "repaired":
-		fmt.Fprintln(a.Stdout, "damaged records were replaced by what the node shows, and the indexes built again")
+		a.step("damaged records were replaced by what the node shows, and the indexes built again")
 	}
 	return nil
-}
-
-// repaired is the JSON form of the result of repair. State is whole, damaged (with --dry-run) or
-// repaired. Its fields are a stable interface.
-type repaired struct {
-	State    string   `json:"state"`
-	Problems []string `json:"problems"`
 }

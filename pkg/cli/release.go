@@ -24,8 +24,7 @@ containers. --force releases it in both cases: it may then be assigned to anothe
 pod while the container still uses it.`,
 		Example: "  leasectl release db/db-0\n  leasectl release 10.244.1.7 --force\n" +
 			"  leasectl release --for=db/registry --state=held",
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: a.completeSubject,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.parse(args); err != nil {
 				return err
@@ -38,7 +37,7 @@ pod while the container still uses it.`,
 				return err
 			}
 			if len(found) == 0 {
-				return a.noLease(cmd.Context(), "")
+				return a.noLease()
 			}
 			reason := fmt.Sprintf("released with leasectl by uid %d", os.Getuid())
 			done, err := a.service().Revoke(cmd.Context(), a.selected, force, reason)
@@ -52,6 +51,10 @@ pod while the container still uses it.`,
 			return a.printReleased(done)
 		},
 	}
+	a.outputFlag(c)
+	a.networkFlag(c)
+	a.forFlag(c)
+	a.stateFlag(c)
 	c.Flags().BoolVar(&force, "force", false,
 		"release even if the container may still run, or without a view of the node's containers")
 	return c

@@ -123,6 +123,8 @@ get, is not held, and the command says why.`,
 			return a.printReserved(done)
 		},
 	}
+	a.outputFlag(c)
+	a.networkFlag(c)
 	flags.register(c)
 	cni.register(c)
 	c.Flags().StringVar(&ifName, "interface", "eth0", "the `name` of the pod's interface")
@@ -215,6 +217,7 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 			return errors.Join(err, c.printRequested(rows, wait))
 		},
 	}
+	c.outputFlag(command)
 	flags.register(command)
 	f := command.Flags()
 	f.StringVar(&c.node, "node", "", "the node, if the ranges of several contain the address")
@@ -257,9 +260,8 @@ func (c *cluster) awaitRequest(ctx context.Context, namespace, name string, addr
 // printRequested prints the states of requested addresses. It returns an error if one is not held,
 // unless wait is 0 and it has no state.
 func (c *cluster) printRequested(rows []requested, wait time.Duration) error {
-	err := printRows(c.app, rows, func(r requested) (narrow, wide []cell) {
-		return []cell{{"ADDRESS", r.Address}, {"NODE", r.Node}, {"STATE", r.State}, {"MESSAGE", r.Message}},
-			[]cell{{"REASON", r.Reason}}
+	err := printRows(c.app, rows, "ADDRESS NODE STATE MESSAGE", func(r requested) []string {
+		return []string{r.Address, r.Node, r.State, r.Message}
 	})
 	for _, r := range rows {
 		switch {

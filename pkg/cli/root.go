@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -19,7 +18,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // Exit codes of leasectl.
@@ -63,8 +61,6 @@ func Run(ctx context.Context, env Env, args []string) int {
 	if env.Plugin {
 		root = a.plugin()
 	}
-	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "output format: table, wide or json")
-	complete(root, "output", "table", "wide", "json")
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	root.SilenceUsage, root.SilenceErrors, root.Version = true, true, env.Version
@@ -124,9 +120,8 @@ node. It has to run as root on the node itself, or in the pod of the node's agen
 kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/root list`,
 		Example: `  leasectl doctor                     what is wrong, and what repairs it
   leasectl list                       the addresses that are in use or held
-  leasectl list --pod db/db-0 -o json the addresses of a pod, for a script
-  leasectl show 10.244.1.7            the lease of an address in detail
-  leasectl history 10.244.1.7         which pods had it before
+  leasectl list db/db-0 -o json       the addresses of a pod, for a script
+  leasectl history 10.244.1.7         which pods had an address before
   leasectl pools                      how many addresses are bound, held and free
   leasectl map                        the same as a picture
   leasectl release db/db-0            release the addresses of a pod
@@ -147,45 +142,28 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
 	f := root.PersistentFlags()
 	f.StringVar(&a.Dirs.State, "state-dir", a.Dirs.State, "directory of the lease store")
 	f.StringVar(&a.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
-	root.AddCommand(
-		a.filters(a.list(), "network", "pod", "for", "state"),
-		a.filters(a.history(), "network", "for"),
-		a.filters(a.release(), "network", "for", "state"),
-		a.filters(a.reserve(), "network"),
-		a.filters(a.gc(), "network", "pod"),
-		a.show(), a.check(), a.install(), a.uninstall(), a.doctor())
-	for _, add := range []func() *cobra.Command{a.pools, a.mapCmd, a.importCmd, a.export, a.recover} {
-		root.AddCommand(a.filters(add(), "network"))
-	}
+	root.AddCommand(a.check(), a.doctor(), a.export(), a.gc(), a.history(), a.importCmd(), a.install(), a.list(),
+		a.mapCmd(), a.pools(), a.recover(), a.release(), a.reserve(), a.uninstall())
 	return root
 }
 
-// filters adds the flags with these names, which select leases, to a command. A command has those
-// that it applies.
-func (a *app) filters(c *cobra.Command, names ...string) *cobra.Command {
-	f := c.Flags()
-	for _, name := range names {
-		switch name {
-		case "network":
-			f.StringVar(&a.network, name, "", "only this CNI network")
-			a.completeFlag(c, name, func(l lease.Lease) string { return l.Pool.Network })
-		case "pod":
-			f.StringVar(&a.pod, name, "", "only the leases of this pod, as namespace/name")
-			a.completeFlag(c, name, podOf)
-		case "for":
-			a.forFlag(f)
-			a.completeFlag(c, name, func(l lease.Lease) string { return qualified(l.Namespace, l.Reservation) })
-		case "state":
-			f.StringVar(&a.state, name, "", "only leases in this state: bound or held")
-			complete(c, name, "bound", "held")
-		}
-	}
-	return c
+// A command has those of the following flags that it uses.
+
+func (a *app) outputFlag(c *cobra.Command) {
+	c.Flags().StringVarP(&a.output, "output", "o", "table", "output format: table or json")
 }
 
-func (a *app) forFlag(f *pflag.FlagSet) {
-	f.StringVar(&a.forName, "for", "",
+func (a *app) networkFlag(c *cobra.Command) {
+	c.Flags().StringVar(&a.network, "network", "", "only this CNI network")
+}
+
+func (a *app) forFlag(c *cobra.Command) {
+	c.Flags().StringVar(&a.forName, "for", "",
 		"only the leases of this reservation name (annotation leasehold.dev/reserve-as), as name or namespace/name")
+}
+
+func (a *app) stateFlag(c *cobra.Command) {
+	c.Flags().StringVar(&a.state, "state", "", "only leases in this state: bound or held")
 }
 
 // unused returns an error if one of the flags was set, which a command does not use. when says in
@@ -199,23 +177,16 @@ func unused(c *cobra.Command, when string, flags ...string) error {
 	return nil
 }
 
-func complete(c *cobra.Command, flag string, words ...string) {
-	_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
-}
-
 func (a *app) checkFlags() error {
 	switch a.output {
-	case "table", "wide", "json":
+	case "", "table", "json":
 	default:
-		return usage("invalid --output %q; want table, wide or json", a.output)
+		return usage("invalid --output %q; want table or json", a.output)
 	}
 	switch a.state {
 	case "", "bound", "held":
 	default:
 		return usage("invalid --state %q; want bound or held", a.state)
-	}
-	if a.pod != "" && strings.Count(a.pod, "/") != 1 {
-		return usage("invalid --pod %q; want namespace/name", a.pod)
 	}
 	if strings.Count(a.forName, "/") > 1 || strings.HasPrefix(a.forName, "/") || strings.HasSuffix(a.forName, "/") {
 		return usage("invalid --for %q; want name or namespace/name", a.forName)
@@ -270,13 +241,13 @@ func (a *app) isUnused(ctx context.Context) (bool, error) {
 // filter selects leases, journal entries and reservations. Fields that are "" select all.
 type filter struct {
 	address string // from the argument
-	pod     string // as namespace/name: from the argument, or --pod
+	pod     string // as namespace/name: from the argument
 	forName string // a reservation name, or a namespace and one
 	network string
 	state   string
 }
 
-// parse sets the filter of the argument of show, history and release: an address, or a pod as
+// parse sets the filter of the argument of list, history and release: an address, or a pod as
 // namespace/name.
 func (f *filter) parse(args []string) error {
 	for _, s := range args {
@@ -305,45 +276,6 @@ func (f filter) selected(l lease.Lease) bool {
 	return (f.network == "" || l.Pool.Network == f.network) &&
 		(f.state == "" || strings.EqualFold(l.State.String(), f.state)) &&
 		f.selects(l.Namespace, l.Name, l.Reservation, l.Address.String())
-}
-
-// subject returns what the argument names, or --for where there is none.
-func (f filter) subject() string {
-	switch {
-	case f.address != "":
-		return f.address
-	case f.pod != "":
-		return "pod " + f.pod
-	}
-	return "reservation name " + f.forName
-}
-
-// completeFlag completes a flag with the words that word returns for the leases.
-func (a *app) completeFlag(c *cobra.Command, flag string, word func(lease.Lease) string) {
-	_ = c.RegisterFlagCompletionFunc(flag, a.completeWith(word))
-}
-
-// completeSubject completes the first argument with the addresses and pods of leases.
-func (a *app) completeSubject(cmd *cobra.Command, args []string, toComplete string) ([]string,
-	cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.completeWith(func(l lease.Lease) string { return l.Address.String() }, podOf)(cmd, args, toComplete)
-}
-
-func (a *app) completeWith(words ...func(lease.Lease) string) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		all := map[string]bool{}
-		leases, _ := (&app{Env: a.Env, defaultState: a.defaultState}).leases(cmd.Context(), everyLease)
-		for _, l := range leases {
-			for _, word := range words {
-				all[word(l)] = true
-			}
-		}
-		delete(all, "")
-		return slices.Sorted(maps.Keys(all)), cobra.ShellCompDirectiveNoFileComp
-	}
 }
 
 func everyLease(lease.Lease) bool { return true }

@@ -83,8 +83,8 @@ func TestRun(t *testing.T) {
 		{"list -o xml", ExitUsage, "", `leasectl: invalid --output "xml"`},
 		{"list --host-root /", exitOK, `db-0`, ""},
 		{"list --host-root /host", exitProblems, "", `leasectl: --host-root "/host" is invalid; want /`},
-		{"show", ExitUsage, "", "Try 'leasectl show --help'.\n"},
-		{"show 10.0.0.9", exitProblems, "", "leasectl: "},
+		{"list db-0", ExitUsage, "", "Try 'leasectl list --help'.\n"},
+		{"release 10.0.0.9", exitProblems, "", "leasectl: "},
 		{"list --state-dir /dev/null", exitProblems, "", "leasectl: "},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -18,19 +18,16 @@ var schemas = []struct {
 	verbs, about string
 	value        any
 }{
-	{"list, show", "Leases of a node. until is null while the address is bound, and may be `forever`. " +
+	{"list", "Leases of a node. until is null while the address is bound, and may be `forever`. " +
 		"firm: held for a window, and not in cool-down.", []row{}},
 	{"history", "Journal entries, oldest first. The first is an event JournalBegins if there were earlier ones.",
 		[]line{}},
 	{"pools", "Range sets. size and free are null before the first ADD.", []poolRow{}},
-	{"map", "Ranges, in lines of 64 addresses: a letter for each address from first, as in the picture.", []drawing{}},
 	{"release", "Leases that were selected. error is empty for those that were released.", []released{}},
 	{"gc", "What was done, or with --dry-run would be done.", []step{}},
 	{"check", "Problems of the store.", checked{}},
-	{"export", "Directories whose address files were written.", []exported{}},
-	{"import, recover", "Networks that were imported, with their numbers of leases.", []adopted{}},
-	{"import --dry-run, recover --dry-run", "Leases that would be made.", []candidate{}},
-	{"recover, of a store that is not lost", "state is whole, repaired, or with --dry-run damaged.", repaired{}},
+	{"import", "Networks that were imported, with their numbers of leases.", []adopted{}},
+	{"import --dry-run", "Leases that would be made.", []candidate{}},
 	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order, which can do no harm. " +
 		"If it is empty, decide says what there is to decide.", doctor.Report{}},
 	{"kubectl leasehold release --dry-run", "Reservations.", []reservation{}},
@@ -39,9 +36,6 @@ var schemas = []struct {
 	{"kubectl leasehold history", "Journal entries of all nodes, by time. Each node may have an event JournalBegins.",
 		[]nodeLine{}},
 	{"kubectl leasehold status", "inactive are networks for which active is False or Unknown.", clusterStatus{}},
-	{"kubectl leasehold bundle", "The archive.", struct {
-		File string `json:"file"`
-	}{}},
 }
 
 // TestSchemas checks that docs/json.md says what each verb prints. With -update it writes that

@@ -177,7 +177,7 @@ type invocation struct {
 
 // verbs are the commands of leasectl, on nodes and as kubectl's plugin.
 var verbs = []string{"bundle", "check", "doctor", "export", "gc", "history", "import", "install", "list", "map",
-	"pools", "recover", "release", "reserve", "show", "status", "uninstall"}
+	"pools", "recover", "release", "reserve", "status", "uninstall"}
 
 func parseLeasectl(command string) (out invocation) {
 	out.isPlugin = strings.HasPrefix(command, "kubectl")

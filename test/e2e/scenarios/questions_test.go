@@ -309,20 +309,17 @@ func (o *operator) fullness(question string, n *cluster.Node) {
 
 // drawn asks for the map of a node, and checks the letters of addresses.
 func (o *operator) drawn(question string, n *cluster.Node, want map[string]byte) {
-	var maps []struct {
-		Network string
-		Lines   []struct{ First, Addresses string }
-	}
-	o.ask(question, 0, nil)
-	o.Must(json.Unmarshal([]byte(o.ask(question, 0, nil, "-o json")), &maps))
-	letters := map[string]byte{}
-	for _, m := range maps {
-		for _, l := range m.Lines {
-			at := netip.MustParseAddr(l.First)
-			for i := range len(l.Addresses) {
-				letters[at.String()] = l.Addresses[i]
-				at = at.Next()
-			}
+	letters, column := map[string]byte{}, 0
+	head := regexp.MustCompile(`^network \S+, \S+-(\S+): `)
+	for line := range strings.Lines(o.ask(question, 0, nil)) {
+		if m := head.FindStringSubmatch(line); m != nil {
+			column = len(m[1]) + 3
+			continue
+		}
+		at := netip.MustParseAddr(strings.Fields(line)[0])
+		for i := column; i < len(line)-1; i++ {
+			letters[at.String()] = line[i]
+			at = at.Next()
 		}
 	}
 	for a, letter := range want {
