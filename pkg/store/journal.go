@@ -27,7 +27,7 @@ const (
 	EventReserved   Event = "Reserved"   // an address is held for a pod that never had it
 	EventBound      Event = "Bound"      // a pod got a new address
 	EventKept       Event = "Kept"       // a pod got its address again
-	EventTakenOver  Event = "TakenOver"  // a pod got its address again, whose holder was dead
+	EventTakenOver  Event = "TakenOver"  // a pod got its address again from a dead holder
 	EventReleased   Event = "Released"   // by its holder's DEL; a hold may follow
 	EventOrphaned   Event = "Orphaned"   // its holder died without a DEL
 	EventExpired    Event = "Expired"    // a hold ended

@@ -231,7 +231,7 @@ func (s source) keys(r *reference) {
 
 // configuration writes the keys of the ipam section and of the limits.
 func (s source) configuration(r *reference) {
-	r.section("Configuration: the ipam section", "Those without a default are host-local's own.",
+	r.section("Configuration: the ipam section", "Keys without a default are host-local's own.",
 		"key", "default", "meaning")
 	defaults := reflect.ValueOf(policy.Defaults())
 	for _, structure := range []string{"ipamSection", "RawConfig"} {
@@ -283,7 +283,7 @@ func (s source) events(r *reference) {
 		if regexp.MustCompile(`(?i)^(the )?reasons of the .*Events`).MatchString(c.block) {
 			by := "agent"
 			if strings.HasPrefix(c.dir, "pkg/manager") {
-				by = "manager"
+				by = "manager, " + filepath.Base(c.dir)
 			}
 			r.row(c.value, by, c.comment)
 		}

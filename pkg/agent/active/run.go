@@ -32,7 +32,7 @@ const repeat = time.Hour
 // The reasons of the Events.
 const (
 	RetentionInactive = "RetentionInactive" // on the node and its annotated pods: the runtime does not call leasehold
-	RetentionUnknown  = "RetentionUnknown"  // on the node: something needed to determine that cannot be read
+	RetentionUnknown  = "RetentionUnknown"  // on the node: whether the runtime calls leasehold is not known, and why
 	RetentionActive   = "RetentionActive"   // on the node: the runtime calls leasehold again
 )
 

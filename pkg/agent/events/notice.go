@@ -16,8 +16,8 @@ import (
 
 // The reasons of the agent's Events.
 const (
-	AddressKept        = "AddressKept"        // the pod returned to its address; how long it was away
-	AddressChanged     = "AddressChanged"     // the pod has another address than before; why
+	AddressKept        = "AddressKept"        // the pod returned to its address, and how long it was away
+	AddressChanged     = "AddressChanged"     // the pod has another address than before, and why
 	InvalidReservation = "InvalidReservation" // the pod's annotation is not a window; the former one stays
 	// A limit (maxWindow, maxHeldShare, or one of the namespace) cut what the pod asked for.
 	ReservationLimited = "ReservationLimited"

@@ -30,7 +30,8 @@ import (
 const (
 	// A label that a PersistentPodState requires was not applied to the pod, or was not recorded.
 	reasonNotPossible = "PinNotPossible"
-	// The pod was required to return to a node that is gone or not ready, and was deleted.
+	// A PersistentPodState required the pod to return to a node that is gone or not ready, and the
+	// pod was deleted.
 	reasonReplaced = "PodReplaced"
 	// The PersistentPodState, or the annotations of the workload, cannot be served, and why.
 	reasonInvalid = "InvalidPersistentPodState"

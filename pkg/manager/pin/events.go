@@ -19,10 +19,10 @@ import (
 
 // The reasons of the Events that the manager writes on pods.
 const (
-	// The pod's address is on a node that it was not pinned to, and why.
+	// The pod was not pinned to the node that has its address, and why.
 	reasonNotPossible = "PinNotPossible"
-	// The pod was required to run on its node, which did not accept it in time. It was deleted so
-	// that its successor can run elsewhere.
+	// The pod was pinned to a node that did not accept it in time, and was deleted so that its
+	// successor can run elsewhere.
 	reasonReplaced = "PodReplaced"
 	// The pod started on another node than the one that holds its address, and why.
 	reasonChanged = "AddressChanged"

@@ -42,8 +42,8 @@ const MaxReservations = 256
 type NodeAddressPoolSpec struct {
 	// Reservations are the IPReservations that the node's agent should read: its own ones that a
 	// user has changed or deleted, and those of pods whose addresses the node holds, but that run
-	// on another node. The manager writes them. That a reservation is named here has no other
-	// effect than that the agent reads it.
+	// on another node. The manager writes them. To be named here has no other effect on a
+	// reservation than that the agent reads it.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
@@ -69,22 +69,22 @@ type RequestReference struct {
 	Addresses []string `json:"addresses,omitempty"`
 }
 
-// ReservationReference identifies a state of an IPReservation.
+// ReservationReference identifies a state of an IPReservation, or of an AddressRequest (see
+// RequestReference).
 type ReservationReference struct {
-	// Namespace is the namespace of the reservation.
+	// Namespace is the namespace of the object.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
-	// Name is the name of the reservation.
+	// Name is the name of the object.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// UID is the UID of the reservation, which may have been deleted.
+	// UID is the UID of the object, which may have been deleted.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid,omitempty"`
-	// Generation is the generation of the reservation. The agent reads a reservation again when it
-	// changes.
+	// Generation is the generation of the object. The agent reads the object again when it changes.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
 }
