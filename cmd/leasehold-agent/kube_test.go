@@ -34,7 +34,7 @@ func TestStartWithABusyAPIServer(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		o := options{nodeName: "node1", limits: "leasehold-system/leasehold-limits", moveGrace: time.Minute}
 		service := fakeapi.NewNode(t).Service
-		node := agent.Node{Service: service, Changes: agent.NewChanges(service.Store.Dirs(), log), Log: log,
+		node := agent.Node{Service: service, Changes: agent.NewChanges(service.Node.Store.Dirs(), log), Log: log,
 			Metrics: prometheus.NewRegistry()}
 		tasks, err := kubeTasks(node, &rest.Config{Host: "http://api", Transport: busy}, o, newWatcher(node, o))
 		if err != nil {

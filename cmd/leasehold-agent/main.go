@@ -80,7 +80,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	registry := newRegistry()
 	node := newNode(on, view, registry, log)
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
-	node.Service.Store.Pause, node.Service.Store.Timed = quota, metrics.Lock
+	node.Service.Node.Store.Pause, node.Service.Node.Store.Timed = quota, metrics.Lock
 	registry.MustRegister(metrics)
 	watcher := newWatcher(node, o)
 	var use agent.Use

@@ -267,7 +267,7 @@ func (u uninstaller) endHolds(ctx context.Context) error {
 
 // pools returns the pools of the store.
 func (u uninstaller) pools(ctx context.Context) (pools []lease.Pool, err error) {
-	err = u.service.Store.View(ctx, func(tx *store.Tx) error {
+	err = u.service.Node.Store.View(ctx, func(tx *store.Tx) error {
 		pools = tx.Pools()
 		return nil
 	})

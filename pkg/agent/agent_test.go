@@ -55,7 +55,7 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 
 func update(t *testing.T, node Node, fn func(*store.Tx) error) {
 	t.Helper()
-	if err := node.Service.Store.Update(context.Background(), fn); err != nil {
+	if err := node.Service.Node.Store.Update(context.Background(), store.Options{}, fn); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -91,9 +91,10 @@ func TestMetrics(t *testing.T) {
 	})
 	m := NewMetrics(node)
 	m.read() // starts the call log
-	node.Service.Store.LogCall(store.Call{Verb: "ADD", Result: "ok", Took: 3 * time.Millisecond,
+	node.Service.Node.Store.LogCall(store.Call{Verb: "ADD", Result: "ok", Took: 3 * time.Millisecond,
 		Waited: time.Millisecond})
-	node.Service.Store.LogCall(store.Call{Verb: "ADD", Result: "11", Took: 10 * time.Second, Waited: 10 * time.Second})
+	const wait = 10 * time.Second
+	node.Service.Node.Store.LogCall(store.Call{Verb: "ADD", Result: "11", Took: wait, Waited: wait})
 	problems, err := testutil.CollectAndLint(m)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
@@ -126,8 +127,8 @@ leasehold_store_readable 1
 	if err := testutil.CollectAndCompare(m, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
 	}
-	node.Service.Store.Timed = m.Lock
-	if err := node.Service.Store.View(t.Context(), func(*store.Tx) error { return nil }); err != nil {
+	node.Service.Node.Store.Timed = m.Lock
+	if err := node.Service.Node.Store.View(t.Context(), func(*store.Tx) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if locks := m.Locks(); locks.All == 0 || locks.Longest == 0 {
@@ -139,7 +140,7 @@ leasehold_store_readable 1
 	if n := testutil.CollectAndCount(m, "leasehold_call_duration_seconds", "leasehold_lock_wait_seconds"); n != 2 {
 		t.Errorf("%d histograms of calls, want 2", n)
 	}
-	os.Remove(filepath.Join(node.Service.Store.Dirs().State, "leases.db"))
+	os.Remove(filepath.Join(node.Service.Node.Store.Dirs().State, "leases.db"))
 	gone := `
 # HELP leasehold_store_readable Whether the lease store could be read for this scrape (1), or is lost or busy (0).
 # TYPE leasehold_store_readable gauge
@@ -204,7 +205,7 @@ func TestReadyAfterASurvey(t *testing.T) {
 func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	node, out := newNode(t)
 	old := bound(t, "10.0.0.2", "db-0", "boot-0")
-	spaces := node.Service.Host.NamespaceIDs("boot-1") // as the plugin records them
+	spaces := node.Service.Node.Host.NamespaceIDs("boot-1") // as the plugin records them
 	update(t, node, func(tx *store.Tx) error {
 		return errors.Join(tx.Put(old.Pool, old.Address, old), tx.SetNamespaceIDs(spaces))
 	})
@@ -218,7 +219,7 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 		t.Error("leasehold_survey_complete is not 1 after a complete survey")
 	}
 	living, here := bound(t, "10.0.0.4", "db-2", "boot-1"), bound(t, "10.0.0.3", "db-1", "boot-1")
-	netns, err := node.Service.Host.Netns("/proc/self/ns/net")
+	netns, err := node.Service.Node.Host.Netns("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +258,7 @@ func TestAgentIsNotReadyIfTheStoreCannotBeRead(t *testing.T) {
 	node, _ := newNode(t)
 	l := bound(t, "10.0.0.2", "db-0", "boot-1")
 	update(t, node, func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
-	if err := os.Truncate(filepath.Join(node.Service.Store.Dirs().State, "leases.db"), 100); err != nil {
+	if err := os.Truncate(filepath.Join(node.Service.Node.Store.Dirs().State, "leases.db"), 100); err != nil {
 		t.Fatal(err)
 	}
 	health := &Health{}
@@ -269,7 +270,7 @@ func TestAgentIsNotReadyIfTheStoreCannotBeRead(t *testing.T) {
 
 func state(t *testing.T, node Node, l lease.Lease) (s lease.State) {
 	t.Helper()
-	err := node.Service.Store.View(context.Background(), func(tx *store.Tx) error {
+	err := node.Service.Node.Store.View(context.Background(), func(tx *store.Tx) error {
 		now, err := tx.Get(l.Pool, l.Address)
 		s = now.State
 		return err
@@ -295,7 +296,7 @@ func TestUnusedStoreIsNotCreated(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat(filepath.Join(node.Service.Store.Dirs().State, "leases.db")); err == nil {
+	if _, err := os.Stat(filepath.Join(node.Service.Node.Store.Dirs().State, "leases.db")); err == nil {
 		t.Error("the agent created a store")
 	}
 }
@@ -317,7 +318,7 @@ func TestChangesAreSignalled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	update(t, node, func(tx *store.Tx) error { return tx.Count("n", 1) })
-	dir := node.Service.Store.Dirs().State
+	dir := node.Service.Node.Store.Dirs().State
 	all := NewChanges(dirsIn(dir), node.Log)
 	changes, others := all.Subscribe(), all.Subscribe()
 	go func() { _ = all.Run(ctx) }()
@@ -331,7 +332,8 @@ func TestChangesAreSignalled(t *testing.T) {
 			case <-written:
 				return
 			case <-time.After(20 * time.Millisecond):
-				_ = node.Service.Store.Update(ctx, func(tx *store.Tx) error { return tx.Count("n", 1) })
+				write := func(tx *store.Tx) error { return tx.Count("n", 1) }
+				_ = node.Service.Node.Store.Update(ctx, store.Options{}, write)
 			}
 		}
 	})
@@ -558,7 +560,7 @@ func TestCollect(t *testing.T) {
 		if n := surveys(); n != 1 || c.health.ready() != nil || len(u.checks) != 1 {
 			t.Errorf("%d surveys and %d checks at the start, ready: %v", n, len(u.checks), c.health.ready())
 		}
-		if !exists(filepath.Join(node.Service.Store.Dirs().Run, "calls")) {
+		if !exists(filepath.Join(node.Service.Node.Store.Dirs().Run, "calls")) {
 			t.Error("there is no call log")
 		}
 		for range 20 {

@@ -21,12 +21,12 @@ func Announce(node Node, host *host.Host) Task {
 	})
 	node.Metrics.MustRegister(announced)
 	a := announce.Announcer{
-		Dir: node.Service.Store.AnnounceDir(),
+		Dir: node.Service.Node.Store.AnnounceDir(),
 		Bound: func(ctx context.Context, who lease.Holder) ([]lease.Lease, error) {
 			return node.Service.Bound(ctx, lease.Attachment{ContainerID: who.ContainerID, IfName: who.IfName})
 		},
 		Inside: host.RunInNetns,
-		Clock:  node.Service.Clock,
+		Clock:  node.Service.Node.Clock,
 		Log:    node.Log.With("task", "announce"),
 	}
 	a.Announced = func(ctx context.Context, sent announce.Announcement) {

@@ -134,7 +134,7 @@ func (m *Metrics) read() {
 	// The second iteration opens the log again after an error of the first.
 	for range 2 {
 		if m.callLog == nil {
-			t, err := m.node.Service.Store.OpenCallLog()
+			t, err := m.node.Service.Node.Store.OpenCallLog()
 			if err != nil {
 				m.node.Log.Debug("reading the call log failed", "error", err)
 				return
@@ -186,7 +186,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		readable = 0
 	}
 	ch <- prometheus.MustNewConstMetric(descReadable, prometheus.GaugeValue, readable)
-	spooled, err := m.node.Service.Store.Spooled("") // "": the boot id is not needed for the number
+	spooled, err := m.node.Service.Node.Store.Spooled("") // "": the boot id is not needed for the number
 	if err != nil {
 		m.node.Log.Debug("reading the spool for a scrape failed", "error", err)
 		return
@@ -201,7 +201,7 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) error {
 	var totals map[string]store.Counts
 	var usage []store.Usage
 	var counters map[string]uint64
-	err := m.node.Service.Store.View(ctx, func(tx *store.Tx) error {
+	err := m.node.Service.Node.Store.View(ctx, func(tx *store.Tx) error {
 		totals, usage, counters = tx.Totals(), tx.Usage(), tx.Counters()
 		return nil
 	})

@@ -56,7 +56,7 @@ func TestTasksEnd(t *testing.T) {
 	if node.Changes.files != nil || metrics.callLog != nil {
 		t.Error("a file is still open")
 	}
-	if _, err := os.Stat(filepath.Join(node.Service.Store.Dirs().Run, "calls")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(node.Service.Node.Store.Dirs().Run, "calls")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the call log after the end: %v", err)
 	}
 }
@@ -77,9 +77,9 @@ func TestCollectorThatIsStopped(t *testing.T) {
 
 func TestNextSurvey(t *testing.T) {
 	node, out := newNode(t)
-	now := node.Service.Clock()
-	node.Service.Clock = func() lease.Instant { return now }
-	spaces := node.Service.Host.NamespaceIDs("boot-1")
+	now := node.Service.Node.Clock()
+	node.Service.Node.Clock = func() lease.Instant { return now }
+	spaces := node.Service.Node.Host.NamespaceIDs("boot-1")
 	c := newCollector(node, &Health{})
 	for _, tt := range []struct{ hold, want time.Duration }{
 		{4 * time.Second, 4 * time.Second}, {time.Hour, surveyInterval}, {time.Millisecond, minSurveyInterval},
@@ -111,12 +111,12 @@ func TestNextSurvey(t *testing.T) {
 func TestForgottenWindows(t *testing.T) {
 	node, out := newNode(t)
 	l := bound(t, "10.0.0.2", "db-0", "boot-1")
-	netns, err := node.Service.Host.Netns("/proc/self/ns/net")
+	netns, err := node.Service.Node.Host.Netns("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.Holder.Netns = netns
-	spaces := node.Service.Host.NamespaceIDs("boot-1")
+	spaces := node.Service.Node.Host.NamespaceIDs("boot-1")
 	key := lease.Key{Pool: l.Pool, Namespace: "db", Name: "gone", IfName: "eth0"}
 	update(t, node, func(tx *store.Tx) error {
 		return errors.Join(tx.Put(l.Pool, l.Address, l), tx.SetNamespaceIDs(spaces))
@@ -133,7 +133,7 @@ func TestForgottenWindows(t *testing.T) {
 			return tx.SetWindow(key, lease.Window(time.Hour), time.Unix(1_000_000, 0))
 		})
 		c.once(t.Context())
-		err := node.Service.Store.View(t.Context(), func(tx *store.Tx) error {
+		err := node.Service.Node.Store.View(t.Context(), func(tx *store.Tx) error {
 			if _, stays := tx.Window(key); stays != tt.stays {
 				t.Errorf("survey %d: the window is stored: %v, want %v\n%s", i, stays, tt.stays, out)
 			}
@@ -149,7 +149,7 @@ func TestForgottenWindows(t *testing.T) {
 func TestCollectorOfALostStore(t *testing.T) {
 	node, out := newNode(t)
 	update(t, node, func(tx *store.Tx) error { return tx.BeginBoot("boot-1") })
-	if err := os.Truncate(filepath.Join(node.Service.Store.Dirs().State, "leases.db"), 100); err != nil {
+	if err := os.Truncate(filepath.Join(node.Service.Node.Store.Dirs().State, "leases.db"), 100); err != nil {
 		t.Fatal(err)
 	}
 	c := newCollector(node, &Health{})
@@ -166,9 +166,9 @@ func TestLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, _ := newNode(t)
 		m := NewMetrics(node)
-		node.Service.Store.Timed = m.Lock
+		node.Service.Node.Store.Timed = m.Lock
 		for _, pause := range []time.Duration{time.Millisecond, 2*time.Millisecond + 1, 2 * time.Millisecond} {
-			err := node.Service.Store.Update(t.Context(), func(*store.Tx) error {
+			err := node.Service.Node.Store.Update(t.Context(), store.Options{}, func(*store.Tx) error {
 				time.Sleep(pause)
 				return nil
 			})
@@ -186,7 +186,7 @@ func TestLocks(t *testing.T) {
 func TestCallLogIsStartedAgain(t *testing.T) {
 	node, _ := newNode(t)
 	m := NewMetrics(node)
-	run := node.Service.Store.Dirs().Run
+	run := node.Service.Node.Store.Dirs().Run
 	if err := os.WriteFile(run, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestCallLogIsStartedAgain(t *testing.T) {
 	m.close()
 	for range 3 {
 		m.read()
-		node.Service.Store.LogCall(store.Call{Verb: "ADD", Result: "ok"})
+		node.Service.Node.Store.LogCall(store.Call{Verb: "ADD", Result: "ok"})
 		m.read()
 		if err := os.RemoveAll(run); err != nil {
 			t.Fatal(err)
@@ -368,9 +368,9 @@ func TestAnnounceRecordsTheHardwareAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := bound(t, "10.0.0.2", "db-0", "boot-1")
-	l.Holder.Netns, l.BoundAt = netns, node.Service.Clock()
+	l.Holder.Netns, l.BoundAt = netns, node.Service.Node.Clock()
 	update(t, node, func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
-	if err := node.Service.Store.Announce(l.Holder); err != nil {
+	if err := node.Service.Node.Store.Announce(l.Holder); err != nil {
 		t.Fatal(err)
 	}
 	task := Announce(node, host)
@@ -379,7 +379,7 @@ func TestAnnounceRecordsTheHardwareAddress(t *testing.T) {
 	go func() { ended <- task.Run(ctx) }()
 	var got lease.Lease
 	until(t, "the lease has a hardware address", func() bool {
-		if err := node.Service.Store.View(t.Context(), func(tx *store.Tx) (err error) {
+		if err := node.Service.Node.Store.View(t.Context(), func(tx *store.Tx) (err error) {
 			got, err = tx.Get(l.Pool, netip.MustParseAddr("10.0.0.2"))
 			return err
 		}); err != nil {
@@ -402,18 +402,19 @@ func TestAnnounceRecordsTheHardwareAddress(t *testing.T) {
 // A spooled DEL is recorded in the store at once. If the view is not proven, nothing is written.
 func TestSpooledDELsAreRecorded(t *testing.T) {
 	node, _ := newNode(t)
-	node.Changes = NewChanges(node.Service.Store.Dirs(), node.Log)
+	node.Changes = NewChanges(node.Service.Node.Store.Dirs(), node.Log)
 	l := bound(t, "10.0.0.2", "db-0", "boot-1")
 	update(t, node, func(tx *store.Tx) error {
 		return errors.Join(tx.Put(l.Pool, l.Address, l), tx.SetNamespaceIDs("boot-1 another"))
 	})
 	spool := func() {
-		if err := node.Service.Store.Spool(l.Holder.ContainerID, l.Holder.IfName, node.Service.Clock()); err != nil {
+		n := node.Service.Node
+		if err := n.Store.Spool(l.Holder.ContainerID, l.Holder.IfName, n.Clock()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	waiting := func() int {
-		records, err := node.Service.Store.Spooled("boot-1")
+		records, err := node.Service.Node.Store.Spooled("boot-1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -424,7 +425,7 @@ func TestSpooledDELsAreRecorded(t *testing.T) {
 		t.Errorf("without a view: %v, %d wait", err, waiting())
 	}
 	update(t, node, func(tx *store.Tx) error {
-		return tx.SetNamespaceIDs(node.Service.Host.NamespaceIDs("boot-1"))
+		return tx.SetNamespaceIDs(node.Service.Node.Host.NamespaceIDs("boot-1"))
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -84,8 +84,8 @@ func (a *app) networks(dataDir string) ([]lease.Pool, error) {
 
 func (a *app) adopt(cmd *cobra.Command, flags importFlags, pools []lease.Pool) error {
 	svc := a.service()
-	if svc.CacheDirs = flags.cacheDirs; len(flags.cacheDirs) > 0 {
-		svc.CacheDirs = append(svc.CacheDirs, adopt.DefaultCacheDirs...)
+	if svc.Node.CacheDirs = flags.cacheDirs; len(flags.cacheDirs) > 0 {
+		svc.Node.CacheDirs = append(svc.Node.CacheDirs, adopt.DefaultCacheDirs...)
 	}
 	all, previewed, now := []adopted{}, []candidate{}, a.Clock()
 	for i, p := range pools {

@@ -86,7 +86,7 @@ func (a *app) repair(ctx context.Context, dryRun bool) error {
 	case len(found) == 0:
 		a.step("the store is whole: there is nothing to recover")
 	case !dryRun:
-		if err := a.service().Repair(ctx); err != nil {
+		if err := a.service().Node.Repair(ctx); err != nil {
 			return err
 		}
 		a.step("damaged records were replaced by what the node shows, and the indexes built again")

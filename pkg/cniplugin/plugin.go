@@ -64,13 +64,12 @@ func (p *Plugin) Funcs() skel.CNIFuncs {
 
 // Add assigns addresses to the container and prints the result. As a chained plugin (see
 // config.isChained) it assigns nothing, but restores the MAC address of the container's interface.
-func (p *Plugin) Add(args *skel.CmdArgs) error {
-	return p.guard(verbAdd, func(ctx context.Context) error { return p.add(ctx, args) })
-}
-
-// add validates the whole configuration before it assigns addresses, so that an invalid
+//
+// It validates the whole configuration before it assigns addresses, so that an invalid
 // configuration cannot leak an address.
-func (p *Plugin) add(ctx context.Context, args *skel.CmdArgs) error {
+func (p *Plugin) Add(args *skel.CmdArgs) (err error) {
+	defer p.end(verbAdd, time.Now(), &err)
+	ctx := context.Background()
 	c, err := loadConfig(args.StdinData)
 	if err != nil {
 		return err
@@ -147,17 +146,16 @@ func (p *Plugin) checkNetns(args *skel.CmdArgs) error {
 }
 
 // Del releases the addresses of the container's interface. As a chained plugin it does nothing.
-func (p *Plugin) Del(args *skel.CmdArgs) error {
-	return p.guard(verbDel, func(ctx context.Context) error {
-		c, err := loadConfig(args.StdinData)
-		switch {
-		case err != nil:
-			c = nil
-		case c.isChained():
-			return nil // leasehold's DEL as an IPAM plugin releases the addresses
-		}
-		return p.release(ctx, args, c)
-	})
+func (p *Plugin) Del(args *skel.CmdArgs) (err error) {
+	defer p.end(verbDel, time.Now(), &err)
+	c, err := loadConfig(args.StdinData)
+	switch {
+	case err != nil:
+		c = nil
+	case c.isChained():
+		return nil // leasehold's DEL as an IPAM plugin releases the addresses
+	}
+	return p.release(context.Background(), args, c)
 }
 
 // poolHint returns the pool, the range sets and the policies of a configuration, which may be nil.
@@ -179,54 +177,51 @@ func (c *config) poolHint() (hint ipam.PoolHint) {
 
 // Check verifies that the container has the addresses of prevResult. As a chained plugin it
 // verifies only that the configuration can be decoded.
-func (p *Plugin) Check(args *skel.CmdArgs) error {
-	return p.guard(verbCheck, func(ctx context.Context) error {
-		c, err := loadConfig(args.StdinData)
-		if err != nil || c.isChained() {
-			return err
-		}
-		req, err := c.checkRequest(args)
-		if err != nil {
-			return err
-		}
-		return p.Service.Verify(ctx, req)
-	})
+func (p *Plugin) Check(args *skel.CmdArgs) (err error) {
+	defer p.end(verbCheck, time.Now(), &err)
+	c, err := loadConfig(args.StdinData)
+	if err != nil || c.isChained() {
+		return err
+	}
+	req, err := c.checkRequest(args)
+	if err != nil {
+		return err
+	}
+	return p.Service.Verify(context.Background(), req)
 }
 
 // GC releases the addresses of the pool's attachments that are not in the runtime's list of valid
 // attachments. If the configuration has no such list, GC does nothing (docs/facts.md, "An absent
 // list is not an empty list").
-func (p *Plugin) GC(args *skel.CmdArgs) error {
-	return p.guard(verbGC, func(ctx context.Context) error {
-		c, err := loadConfig(args.StdinData)
-		if err != nil || c.isChained() {
-			return err
-		}
-		valid, listed, err := c.validAttachments()
-		if err != nil || !listed {
-			return err
-		}
-		pool, err := c.pool()
-		if err != nil {
-			return err
-		}
-		return p.Service.Collect(ctx, pool, valid)
-	})
+func (p *Plugin) GC(args *skel.CmdArgs) (err error) {
+	defer p.end(verbGC, time.Now(), &err)
+	c, err := loadConfig(args.StdinData)
+	if err != nil || c.isChained() {
+		return err
+	}
+	valid, listed, err := c.validAttachments()
+	if err != nil || !listed {
+		return err
+	}
+	pool, err := c.pool()
+	if err != nil {
+		return err
+	}
+	return p.Service.Collect(context.Background(), pool, valid)
 }
 
 // Status returns an error if an ADD with this configuration could not succeed.
-func (p *Plugin) Status(args *skel.CmdArgs) error {
-	return p.guard(verbStatus, func(ctx context.Context) error {
-		c, err := loadConfig(args.StdinData)
-		if err != nil || c.isChained() {
-			return err
-		}
-		hint, err := c.statusHint()
-		if err != nil {
-			return err
-		}
-		return p.Service.Status(ctx, hint)
-	})
+func (p *Plugin) Status(args *skel.CmdArgs) (err error) {
+	defer p.end(verbStatus, time.Now(), &err)
+	c, err := loadConfig(args.StdinData)
+	if err != nil || c.isChained() {
+		return err
+	}
+	hint, err := c.statusHint()
+	if err != nil {
+		return err
+	}
+	return p.Service.Status(context.Background(), hint)
 }
 
 // Warn has a note printed when the verb ends. The caller may hold locks that other calls of the
@@ -236,34 +231,30 @@ func (p *Plugin) Warn(text string) { p.warnings = append(p.warnings, text) }
 // Timed adds a transaction of the present verb to what LogCall gets (store.Store.Timed).
 func (p *Plugin) Timed(t store.Timing) { p.waited += t.Waited }
 
-// guard runs a verb. It prints the warnings, translates the verb's error to a *types.Error, and
-// calls p.LogCall. It also recovers from a panic, because without a JSON error on stdout the
-// runtime could not tell the user what happened.
-func (p *Plugin) guard(verb string, run func(context.Context) error) (err error) {
-	call := store.Call{Verb: verb}
-	began := time.Now()
-	p.waited = 0
-	defer func() {
-		r := recover()
-		for _, w := range p.warnings {
-			p.note(w)
-		}
-		p.warnings = nil
-		if r != nil {
-			p.note(fmt.Sprintf("%s panicked: %v\n%s", verb, r, debug.Stack()))
-			err = fmt.Errorf("%w: %.200v", errPanic, r)
-		}
-		call.Result = "ok"
-		if err != nil {
-			c := coded(verb, err)
-			err, call.Result = c, strconv.FormatUint(uint64(c.Code), 10)
-		}
-		if p.LogCall != nil {
-			call.Took, call.Waited = time.Since(began), p.waited
-			p.LogCall(call)
-		}
-	}()
-	return run(context.Background())
+// end ends a verb, which is deferred: began is when it began, result what it returns. It prints the
+// warnings, translates the verb's error to a *types.Error, and calls p.LogCall. It also recovers
+// from a panic, because without a JSON error on stdout the runtime could not tell the user what
+// happened.
+func (p *Plugin) end(verb string, began time.Time, result *error) {
+	r := recover()
+	for _, w := range p.warnings {
+		p.note(w)
+	}
+	p.warnings = nil
+	err := *result
+	if r != nil {
+		p.note(fmt.Sprintf("%s panicked: %v\n%s", verb, r, debug.Stack()))
+		err = fmt.Errorf("%w: %.200v", errPanic, r)
+	}
+	call := store.Call{Verb: verb, Result: "ok", Took: time.Since(began), Waited: p.waited}
+	p.waited, *result = 0, nil
+	if err != nil {
+		c := coded(verb, err)
+		*result, call.Result = c, strconv.FormatUint(uint64(c.Code), 10)
+	}
+	if p.LogCall != nil {
+		p.LogCall(call)
+	}
 }
 
 // note prints a note for an operator on stderr.

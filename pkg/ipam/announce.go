@@ -18,11 +18,11 @@ func (s *Service) returned(who lease.Holder, kept []netip.Addr) {
 	if len(kept) == 0 {
 		return
 	}
-	if err := s.Host.ForgetNeighbours(kept); err != nil {
-		s.Warnf("%v", err)
+	if err := s.Node.Host.ForgetNeighbours(kept); err != nil {
+		s.Node.Warnf("%v", err)
 	}
-	if err := s.Store.Announce(who); err != nil {
-		s.Warnf("%v", err)
+	if err := s.Node.Store.Announce(who); err != nil {
+		s.Node.Warnf("%v", err)
 	}
 }
 
@@ -35,7 +35,7 @@ func (s *Service) returned(who lease.Holder, kept []netip.Addr) {
 // there is none.
 func (s *Service) KeepMAC(ctx context.Context, who lease.Attachment, addrs []netip.Addr, has net.HardwareAddr,
 	fixed bool) (mac net.HardwareAddr, ok bool, err error) {
-	err = s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
+	err = s.Node.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		mac, ok = has, false
 		leases, err := c.Retained(who)
 		if err != nil {

@@ -26,9 +26,9 @@ import (
 func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	var a *assignment
 	var refused error
-	err := s.Update(ctx, req.scope(), func(c *transact.Call) error {
+	err := s.Node.Update(ctx, req.scope(), func(c *transact.Call) error {
 		a, refused = nil, nil
-		netns, err := s.Host.Netns(req.NetnsPath)
+		netns, err := s.Node.Host.Netns(req.NetnsPath)
 		if err != nil && req.Pod != (Pod{}) {
 			return fmt.Errorf("%w: %w", ErrNetns, err)
 		}
@@ -79,7 +79,7 @@ func prepare(c *transact.Call, req Request) error {
 
 // assignment is the state of one ADD.
 type assignment struct {
-	*transact.Call
+	call   *transact.Call
 	req    Request
 	key    lease.Key
 	holder lease.Holder
@@ -113,7 +113,7 @@ type pick struct {
 }
 
 func newAssignment(c *transact.Call, req Request, netns lease.Netns) *assignment {
-	a := &assignment{Call: c, req: req}
+	a := &assignment{call: c, req: req}
 	a.holder = lease.Holder{ContainerID: req.ContainerID, IfName: req.IfName, Netns: netns, BootID: c.Now.BootID}
 	return a
 }
@@ -121,7 +121,7 @@ func newAssignment(c *transact.Call, req Request, netns lease.Netns) *assignment
 // decide chooses the addresses and sets picks, without writing them. refused is an error for the
 // caller after which the transaction is committed nevertheless; err rolls the transaction back.
 func (a *assignment) decide() (refused, err error) {
-	bound, err := a.Tx.ByHolder(a.req.ContainerID, a.req.IfName)
+	bound, err := a.call.Tx.ByHolder(a.req.ContainerID, a.req.IfName)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (a *assignment) decide() (refused, err error) {
 		if l.Pool != a.req.Pool {
 			continue
 		}
-		foreign, err := a.GiveAway(l)
+		foreign, err := a.call.GiveAway(l)
 		if err != nil && !errors.Is(err, adopt.ErrUnreadable) {
 			return nil, err
 		}
@@ -179,18 +179,18 @@ func (a *assignment) readFormer() error {
 	if err != nil {
 		return err
 	}
-	if a.former, err = a.Tx.ByKey(a.key); err != nil {
+	if a.former, err = a.call.Tx.ByKey(a.key); err != nil {
 		return err
 	}
 	own := a.former
 	if a.isNamed() { // the leases of other pods are for the agent to compare, because there may be many
 		own = slices.DeleteFunc(slices.Clone(own), func(l lease.Lease) bool { return l.Name != a.req.Pod.Name })
 	}
-	if err := a.Settle(own); err != nil {
+	if err := a.call.Settle(own); err != nil {
 		return err
 	}
 	if len(own) > 0 {
-		if a.former, err = a.Tx.ByKey(a.key); err != nil {
+		if a.former, err = a.call.Tx.ByKey(a.key); err != nil {
 			return err
 		}
 	}
@@ -222,11 +222,11 @@ func (a *assignment) releaseDeadUnretained() error {
 		if l.State != lease.Bound || l.Window > 0 {
 			continue
 		}
-		life := a.Prove(l)
+		life := a.call.Evidence.Prove(l)
 		if life != lease.Dead {
 			continue
 		}
-		next, err := a.Orphan(l, life, "its sandbox is gone")
+		next, err := a.call.Orphan(l, life, "its sandbox is gone")
 		if err != nil {
 			return err
 		}
@@ -243,7 +243,7 @@ func (a *assignment) setWindow() {
 	if a.key.IsZero() {
 		a.window = 0
 	}
-	a.window, a.limited = a.Tx.Limits().Of(a.key.Namespace).Window(a.window, a.key.Namespace)
+	a.window, a.limited = a.call.Tx.Limits().Of(a.key.Namespace).Window(a.window, a.key.Namespace)
 	if limit := a.req.Options.MaxWindow; limit > 0 && a.window > limit {
 		a.limited = fmt.Sprintf("the window of %s is cut to maxWindow %s", a.window, limit)
 		a.window = limit
@@ -267,7 +267,7 @@ func (a *assignment) requestedWindow() lease.Window {
 	if a.stored.Window > 0 {
 		return a.stored.Window
 	}
-	if stored, ok := a.Tx.Window(a.key); ok {
+	if stored, ok := a.call.Tx.Window(a.key); ok {
 		return stored
 	}
 	for _, l := range a.former {
@@ -285,10 +285,10 @@ func (a *assignment) waitForFormer() (refused, err error) {
 	var busy []lease.Lease
 	over := true
 	for _, l := range a.former {
-		if _, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.Now); errors.Is(err, lease.ErrHolderAlive) &&
+		if _, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.call.Now); errors.Is(err, lease.ErrHolderAlive) &&
 			l.IsRetained() {
 			busy = append(busy, l)
-			_, err := lease.Apply(l, a.supersede(), a.Now)
+			_, err := lease.Apply(l, a.supersede(), a.call.Now)
 			over = over && err == nil
 		}
 	}
@@ -326,14 +326,15 @@ func (a *assignment) supersedeAll(busy []lease.Lease) {
 func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 	l := busy[0]
 	for _, l := range busy {
-		next, err := lease.Apply(l, lease.Refuse{Newcomer: a.req.Pod.UID, Timeout: a.req.Options.BusyTimeout}, a.Now)
+		e := lease.Refuse{Newcomer: a.req.Pod.UID, Timeout: a.req.Options.BusyTimeout}
+		next, err := lease.Apply(l, e, a.call.Now)
 		if err != nil {
 			return nil, err
 		}
 		if next.RefusedAt == l.RefusedAt {
 			continue // an earlier refusal is recorded
 		}
-		if err := a.Record(l, next, store.EventRefused, "for container "+a.req.ContainerID); err != nil {
+		if err := a.call.Record(l, next, store.EventRefused, "for container "+a.req.ContainerID); err != nil {
 			return nil, err
 		}
 	}
@@ -342,7 +343,7 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 		then = "it is still refused (onBusy: refuse)"
 	}
 	known := fmt.Sprintf("whose network namespace %s is still there", l.Holder.Netns.Path)
-	if doubt := a.Doubt(l); doubt != nil {
+	if doubt := a.call.Evidence.Doubt(l); doubt != nil {
 		known = fmt.Sprintf("which is not proven to be gone (%v)", doubt)
 	}
 	return fmt.Errorf("%w: %s of pod %s/%s is held by container %s, %s; after busyTimeout (%s) %s",
@@ -364,10 +365,10 @@ func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind
 		e.ID = transact.NewID()
 	case lease.Bound:
 		if !l.Holder.Is(a.holder) {
-			e.LastHolder = a.Prove(l)
+			e.LastHolder = a.call.Evidence.Prove(l)
 		}
 	case lease.Held:
-		e.LastHolder = a.Last(l)
+		e.LastHolder = a.call.Evidence.Last(l)
 	}
 	return e
 }
@@ -402,7 +403,7 @@ func (a *assignment) write() error {
 	}
 	for _, l := range a.superseded {
 		e := lease.Supersede{Newcomer: a.req.Pod.UID} // waitForFormer has checked the timeout
-		if _, err := a.Move(l, e, store.EventSuperseded, a.outlived); err != nil {
+		if _, err := a.call.Move(l, e, store.EventSuperseded, a.outlived); err != nil {
 			return err
 		}
 	}
@@ -411,7 +412,7 @@ func (a *assignment) write() error {
 			return err
 		}
 	}
-	return a.Tx.DeletePodReservation(a.req.Pod.Namespace, a.req.Pod.UID) // the leases have the name now
+	return a.call.Tx.DeletePodReservation(a.req.Pod.Namespace, a.req.Pod.UID) // the leases have the name now
 }
 
 // drop ends the retention of a former lease that was not picked, because the pod requested another
@@ -425,15 +426,15 @@ func (a *assignment) drop(l lease.Lease, usable bool) error {
 	case usable:
 		reason = "the pod has had another address since"
 	}
-	if a.MayGive(l) != nil {
+	if a.call.MayGive(l) != nil {
 		reason = "host-local's file of it names another container, or cannot be read"
 	}
-	var e lease.Event = lease.Revoke{LastHolder: a.LifeOf(l)}
-	if l.State == lease.Bound && a.Prove(l) != lease.Dead {
+	var e lease.Event = lease.Revoke{LastHolder: a.call.Evidence.LifeOf(l)}
+	if l.State == lease.Bound && a.call.Evidence.Prove(l) != lease.Dead {
 		e = lease.Supersede{}
 	}
 	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s loses %s: %s", l.Namespace, l.Name, l.Address, reason))
-	_, err := a.Move(l, e, store.EventRevoked, reason)
+	_, err := a.call.Move(l, e, store.EventRevoked, reason)
 	return err
 }
 
@@ -445,14 +446,14 @@ func (a *assignment) writePick(p pick) error {
 			return err
 		}
 	}
-	if err := a.Put(old, p.next); err != nil || p.event == "" {
+	if err := a.call.Put(old, p.next); err != nil || p.event == "" {
 		return err
 	}
-	if err := a.Log(p.next, p.event, p.reason); err != nil {
+	if err := a.call.Log(p.next, p.event, p.reason); err != nil {
 		return err
 	}
 	if a.limited != "" {
-		if err := a.Log(p.next, store.EventLimited, a.limited); err != nil {
+		if err := a.call.Log(p.next, store.EventLimited, a.limited); err != nil {
 			return err
 		}
 	}
@@ -462,31 +463,31 @@ func (a *assignment) writePick(p pick) error {
 	if err := a.warnOfLowPool(p); err != nil {
 		return err
 	}
-	return a.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
+	return a.call.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
 }
 
 func (a *assignment) logYield(p pick) error {
 	reason := "to pod " + a.req.Pod.Namespace + "/" + a.req.Pod.Name
 	if p.yields == "" {
-		return a.Log(*p.gone, store.EventYielded, reason)
+		return a.call.Log(*p.gone, store.EventYielded, reason)
 	}
-	if err := a.Tx.Count("leases/yielded", 1); err != nil {
+	if err := a.call.Tx.Count("leases/yielded", 1); err != nil {
 		return err
 	}
-	return a.Log(*p.gone, store.EventYielded, reason+": "+p.yields)
+	return a.call.Log(*p.gone, store.EventYielded, reason+": "+p.yields)
 }
 
 // warnOfLowPool adds a journal entry if the new address is the one after which less than a tenth of
 // its range set is free. Soft holds count as free, because they yield.
 func (a *assignment) warnOfLowPool(p pick) error {
-	counts, size := a.Tx.Counts(a.req.Pool, p.next.Set), p.set.Size()
+	counts, size := a.call.Tx.Counts(a.req.Pool, p.next.Set), p.set.Size()
 	used := min(uint64(counts.Bound)+uint64(counts.Firm), size) // at least 1, the new address
 	isLow := func(used uint64) bool { return size-used <= (size-1)/10 }
 	if !isLow(used) || isLow(used-1) {
 		return nil
 	}
-	return a.Log(p.next, store.EventPoolLow, fmt.Sprintf("%d of %d addresses of range set %s are left", size-used, size,
-		p.set))
+	return a.call.Log(p.next, store.EventPoolLow,
+		fmt.Sprintf("%d of %d addresses of range set %s are left", size-used, size, p.set))
 }
 
 func (a *assignment) result() Result {

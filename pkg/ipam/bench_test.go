@@ -62,7 +62,7 @@ func BenchmarkRecreated(b *testing.B) {
 func BenchmarkRefused(b *testing.B) {
 	w := newWorld(b, "10.0.0.0/19")
 	w.add(ask{container: "first"})
-	err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error {
+	err := w.service.Store.Update(context.Background(), store.Options{}, func(tx *store.Tx) error {
 		l := tx.InPool(w.request(ask{}).Pool)[0]
 		for l.Address = l.Address.Next(); w.sets[0].Usable(l.Address); l.Address = l.Address.Next() {
 			if err := tx.Put(l.Pool, l.Address, l); err != nil {

@@ -68,7 +68,7 @@ func (a *assignment) requestedBySet() (bySet map[int]netip.Addr, others []string
 func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []lease.Lease) (pick, error) {
 	if len(mine) > 0 {
 		l := mine[0]
-		next, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.Now)
+		next, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.call.Now)
 		return pick{old: l, next: next}, err
 	}
 	if requested.IsValid() {
@@ -103,10 +103,10 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []l
 // claim picks the address of a lease for the pod, if host-local's file of the address and the state
 // of the lease allow it: the lease is held for the pod, or bound to its key and the holder is dead.
 func (a *assignment) claim(l lease.Lease, set pool.Set) (pick, error) {
-	if err := a.MayGive(l); err != nil {
+	if err := a.call.MayGive(l); err != nil {
 		return pick{}, err
 	}
-	next, err := lease.Apply(l, a.bind(l, l.Address, set.ID()), a.Now)
+	next, err := lease.Apply(l, a.bind(l, l.Address, set.ID()), a.call.Now)
 	p := pick{old: l, next: next, event: store.EventKept}
 	switch {
 	case l.State == lease.Bound:
@@ -114,7 +114,7 @@ func (a *assignment) claim(l lease.Lease, set pool.Set) (pick, error) {
 	case l.UID == "" && l.Holder.ContainerID == "":
 		p.reason = "it was reserved for the pod"
 	default:
-		p.reason = "after " + a.Now.Since(l.ReleasedAt).Round(time.Second).String()
+		p.reason = "after " + a.call.Now.Since(l.ReleasedAt).Round(time.Second).String()
 	}
 	return p, err
 }
@@ -145,29 +145,29 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 		return a.fresh(set, addr, nil)
 	}
 	// A soft hold yields to a request, because the pod needs this address.
-	if _, err := lease.Apply(l, a.yield(l, false), a.Now); err == nil && a.MayGive(l) == nil {
+	if _, err := lease.Apply(l, a.yield(l, false), a.call.Now); err == nil && a.call.MayGive(l) == nil {
 		return a.fresh(set, addr, &l)
 	}
 	return pick{}, fmt.Errorf("%w: %s in range set %s %s", ErrUnavailable, addr, set,
-		l.Describe(a.req.Pod.Namespace, a.Now))
+		l.Describe(a.req.Pod.Namespace, a.call.Now))
 }
 
 // leaseOf returns the lease of an address. If the address has only a file of host-local, leaseOf
 // adopts the file first.
 func (a *assignment) leaseOf(addr netip.Addr) (lease.Lease, error) {
-	l, err := a.Tx.Get(a.req.Pool, addr)
+	l, err := a.call.Tx.Get(a.req.Pool, addr)
 	if err != nil || l.State != lease.None {
 		return l, err
 	}
-	if _, err := a.Admit(a.req.Pool, addr); err != nil {
+	if _, err := a.call.Admit(a.req.Pool, addr); err != nil {
 		return lease.Lease{}, err
 	}
-	return a.Tx.Get(a.req.Pool, addr)
+	return a.call.Tx.Get(a.req.Pool, addr)
 }
 
 // read returns the lease of an address, as a slice that is empty if there is none.
 func (a *assignment) read(addr netip.Addr) []lease.Lease {
-	l, err := a.Tx.Get(a.req.Pool, addr)
+	l, err := a.call.Tx.Get(a.req.Pool, addr)
 	if err != nil || l.State == lease.None {
 		return nil
 	}
@@ -177,7 +177,7 @@ func (a *assignment) read(addr netip.Addr) []lease.Lease {
 // collect frees the address of a lease that nobody needs any more: its hold is over, host-local has
 // served its DEL, or its holder is dead.
 func (a *assignment) collect(addr netip.Addr) error {
-	for _, step := range []func([]lease.Lease) error{a.Expire, a.Settle, a.orphanDead} {
+	for _, step := range []func([]lease.Lease) error{a.call.Expire, a.call.Settle, a.orphanDead} {
 		if err := step(a.read(addr)); err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func (a *assignment) collect(addr netip.Addr) error {
 
 // fresh picks an address that has no lease, or one whose hold (gone) yields.
 func (a *assignment) fresh(set pool.Set, addr netip.Addr, gone *lease.Lease) (pick, error) {
-	next, err := lease.Apply(lease.Lease{}, a.bind(lease.Lease{}, addr, set.ID()), a.Now)
+	next, err := lease.Apply(lease.Lease{}, a.bind(lease.Lease{}, addr, set.ID()), a.call.Now)
 	return pick{next: next, event: store.EventBound, gone: gone, moves: true}, err
 }
 
@@ -199,7 +199,7 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 		return a.freshOr(set, addr, err)
 	}
 	in := a.holdsIn(set)
-	if err := a.Expire(in.held); err != nil {
+	if err := a.call.Expire(in.held); err != nil {
 		return pick{}, err
 	}
 	scanned, err := a.collectPool()
@@ -209,13 +209,13 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	if addr, ok, err := a.next(set); ok || err != nil {
 		return a.freshOr(set, addr, err)
 	}
-	if scanned || slices.ContainsFunc(in.held, func(l lease.Lease) bool { return l.Lapsed(a.Now) }) {
+	if scanned || slices.ContainsFunc(in.held, func(l lease.Lease) bool { return l.Lapsed(a.call.Now) }) {
 		in = a.holdsIn(set)
 	}
 	if p, ok, err := a.takeHold(set, in.held); ok || err != nil {
 		return p, err
 	}
-	if in.damaged != nil && !a.Repaired {
+	if in.damaged != nil && !a.call.Repaired {
 		return pick{}, in.damaged // the call makes another attempt: the address may be free
 	}
 	return pick{}, a.exhausted(set, in)
@@ -231,7 +231,7 @@ type inUse struct {
 func (a *assignment) holdsIn(set pool.Set) (in inUse) {
 	usable := pool.Index(set)
 	for _, r := range set {
-		held, bound, err := a.Tx.HoldsIn(a.req.Pool, r.Start, r.End, usable)
+		held, bound, err := a.call.Tx.HoldsIn(a.req.Pool, r.Start, r.End, usable)
 		in.held, in.bound, in.damaged = append(in.held, held...), in.bound+bound, cmp.Or(in.damaged, err)
 	}
 	return in
@@ -248,17 +248,17 @@ func (a *assignment) freshOr(set pool.Set, addr netip.Addr, err error) (pick, er
 // adopts the files of the addresses that it skips.
 func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
 	for {
-		addr, ok := set.Next(a.Tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
-			return a.Tx.Free(a.req.Pool, lo, hi)
+		addr, ok := set.Next(a.call.Tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
+			return a.call.Tx.Free(a.req.Pool, lo, hi)
 		})
 		if !ok {
 			return addr, false, nil
 		}
-		if l, err := a.Tx.Get(a.req.Pool, addr); err != nil || l.State != lease.None {
+		if l, err := a.call.Tx.Get(a.req.Pool, addr); err != nil || l.State != lease.None {
 			return addr, false, errors.Join(err, fmt.Errorf("%w: %s has one, and an index says that it is free",
 				store.ErrDamaged, addr))
 		}
-		if inUse, err := a.Admit(a.req.Pool, addr); !inUse || err != nil {
+		if inUse, err := a.call.Admit(a.req.Pool, addr); !inUse || err != nil {
 			return addr, true, err
 		}
 	}
@@ -273,19 +273,19 @@ const lookEvery = 5 * time.Second
 // another configuration may be full as well. The pod's own former leases are left for it to take
 // over.
 func (a *assignment) collectPool() (scanned bool, err error) {
-	last := a.Tx.LastFullScan(a.req.Pool)
-	if !last.IsZero() && last.BootID == a.Now.BootID && a.Now.Since(last) < lookEvery {
+	last := a.call.Tx.LastFullScan(a.req.Pool)
+	if !last.IsZero() && last.BootID == a.call.Now.BootID && a.call.Now.Since(last) < lookEvery {
 		return false, nil
 	}
-	others := slices.DeleteFunc(a.Tx.InPool(a.req.Pool), func(l lease.Lease) bool {
+	others := slices.DeleteFunc(a.call.Tx.InPool(a.req.Pool), func(l lease.Lease) bool {
 		return slices.ContainsFunc(a.former, func(f lease.Lease) bool { return f.Address == l.Address })
 	})
-	filed, err := a.SettleUnfiled(others)
+	filed, err := a.call.SettleUnfiled(others)
 	if err == nil {
 		err = a.orphanDead(filed)
 	}
 	if err == nil {
-		err = a.Tx.SetLastFullScan(a.req.Pool, a.Now)
+		err = a.call.Tx.SetLastFullScan(a.req.Pool, a.call.Now)
 	}
 	return true, err
 }
@@ -296,8 +296,8 @@ func (a *assignment) orphanDead(leases []lease.Lease) error {
 		if l.State != lease.Bound {
 			continue
 		}
-		if life := a.Prove(l); life == lease.Dead {
-			if _, err := a.Orphan(l, life, "its sandbox is gone"); err != nil {
+		if life := a.call.Evidence.Prove(l); life == lease.Dead {
+			if _, err := a.call.Orphan(l, life, "its sandbox is gone"); err != nil {
 				return err
 			}
 		}
@@ -307,18 +307,20 @@ func (a *assignment) orphanDead(leases []lease.Lease) error {
 
 // yield returns the event that ends a hold of another pod. firm permits it for a firm hold.
 func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {
-	return lease.Yield{LastHolder: a.Last(l), Firm: firm}
+	return lease.Yield{LastHolder: a.call.Evidence.Last(l), Firm: firm}
 }
 
 // takeHold picks the address of a hold that yields because the range set is exhausted: the oldest
 // soft one; if there is none, the firm one with the earliest end of those that the policy
 // onExhaustion allows. It reports whether there is one.
 func (a *assignment) takeHold(set pool.Set, held []lease.Lease) (p pick, found bool, err error) {
-	older := func(x, y lease.Lease) int { return cmp.Compare(a.Now.Since(y.ReleasedAt), a.Now.Since(x.ReleasedAt)) }
+	older := func(x, y lease.Lease) int {
+		return cmp.Compare(a.call.Now.Since(y.ReleasedAt), a.call.Now.Since(x.ReleasedAt))
+	}
 	slices.SortFunc(held, func(x, y lease.Lease) int {
 		switch {
 		case x.Firm && y.Firm:
-			return cmp.Or(cmp.Compare(x.Remaining(a.Now), y.Remaining(a.Now)), older(x, y))
+			return cmp.Or(cmp.Compare(x.Remaining(a.call.Now), y.Remaining(a.call.Now)), older(x, y))
 		case x.Firm:
 			return 1
 		case y.Firm:
@@ -328,10 +330,10 @@ func (a *assignment) takeHold(set pool.Set, held []lease.Lease) (p pick, found b
 	})
 	mayYield, why := a.firmYields(set, held)
 	for _, l := range held {
-		if a.MayGive(l) != nil {
+		if a.call.MayGive(l) != nil {
 			continue
 		}
-		if _, err := lease.Apply(l, a.yield(l, mayYield(l)), a.Now); err != nil {
+		if _, err := lease.Apply(l, a.yield(l, mayYield(l)), a.call.Now); err != nil {
 			continue
 		}
 		p, err := a.fresh(set, l.Address, &l)
@@ -367,8 +369,8 @@ func (a *assignment) firmYields(set pool.Set, held []lease.Lease) (mayYield func
 // ErrExhausted.
 func (a *assignment) standing(l lease.Lease) string {
 	who := fmt.Sprintf("container %s still has %s", l.Holder.ContainerID, l.Address)
-	life, unseen := a.LastHas(l)
-	switch err := a.MayGive(l); {
+	life, unseen := a.call.Evidence.LastHas(l)
+	switch err := a.call.MayGive(l); {
 	case unseen != nil:
 		return "it is unknown whether " + who + ": " + unseen.Error()
 	case life == lease.Dead && err != nil:
@@ -387,16 +389,16 @@ func (a *assignment) exhausted(set pool.Set, in inUse) error {
 		} else {
 			soft++
 		}
-		if first.State == lease.None || l.Remaining(a.Now) < first.Remaining(a.Now) {
+		if first.State == lease.None || l.Remaining(a.call.Now) < first.Remaining(a.call.Now) {
 			first = l
 		}
 	}
 	next := "no hold will end"
 	switch {
-	case first.Lapsed(a.Now):
+	case first.Lapsed(a.call.Now):
 		next = "the next hold is over, but " + a.standing(first)
 	case first.State == lease.Held:
-		next = "the next hold ends: " + lease.UntilText(first.Until(a.Now))
+		next = "the next hold ends: " + lease.UntilText(first.Until(a.call.Now))
 	}
 	return fmt.Errorf("%w: %s (%d bound, %d firmly held, %d in cool-down; %s)", ErrExhausted, set, in.bound, firm, soft,
 		next)

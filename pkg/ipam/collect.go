@@ -17,7 +17,7 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []lease.Attac
 		keep[a] = true
 		keep[lease.Attachment{ContainerID: a.ContainerID}] = true // the interface is unknown
 	}
-	return s.Update(ctx, transact.Existing(p, nil), func(c *transact.Call) error {
+	return s.Node.Update(ctx, transact.Existing(p, nil), func(c *transact.Call) error {
 		if err := c.AdmitFiles(p); err != nil {
 			return err
 		}
@@ -26,7 +26,7 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []lease.Attac
 				keep[lease.Attachment{ContainerID: l.Holder.ContainerID, IfName: l.Holder.IfName}] {
 				continue
 			}
-			last := c.Last(l)
+			last := c.Evidence.Last(l)
 			if last == lease.Unknown {
 				last = lease.Alive // so that the address is not assigned until the state is known
 			}

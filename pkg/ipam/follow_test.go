@@ -426,7 +426,7 @@ func TestANetworkIsKnownWhenEachOfItsPoolsIs(t *testing.T) {
 		}
 		second := map[string]string{"a": "b", "b": "a"}[first]
 		add(first, "db-2")
-		if err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error {
+		if err := w.service.Store.Update(context.Background(), store.Options{}, func(tx *store.Tx) error {
 			return tx.SetCursor(lease.Pool{DataDir: dir + second, Network: w.network}, "s",
 				netip.MustParseAddr("10.0.0.9"))
 		}); err != nil {
@@ -467,7 +467,8 @@ func TestALostStoreKnowsNothingAtFirst(t *testing.T) {
 	if err := os.Truncate(w.service.Store.Dirs().State+"/leases.db", 100); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.service.Store.Update(context.Background(), func(*store.Tx) error { return nil }); err != nil {
+	write := func(*store.Tx) error { return nil }
+	if err := w.service.Store.Update(t.Context(), store.Options{}, write); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.look(); got.Adopted("cbr0") || len(got.Leases) != 0 {

@@ -665,14 +665,15 @@ func TestTheFilesThatACallLeftOutReplaceNoneOfHostLocals(t *testing.T) {
 }
 
 // killedAfterCommit ends a call when it has committed: its last files are not written.
-func killedAfterCommit(call func(context.Context)) {
-	ctx := store.WithCommitted(context.Background(), func() { panic("killed") })
+func (w *world) killedAfterCommit(call func()) {
+	w.service.Store.Committed = func() { panic("killed") }
 	defer func() {
+		w.service.Store.Committed = nil
 		if r := recover(); r != "killed" {
 			panic(r)
 		}
 	}()
-	call(ctx)
+	call()
 }
 
 // TestNoFileNamesTheFormerHolder verifies that the file of an address names its former container no
@@ -680,20 +681,20 @@ func killedAfterCommit(call func(context.Context)) {
 // DEL of that container, served by host-local, would remove the file.
 func TestNoFileNamesTheFormerHolder(t *testing.T) {
 	tests := map[string]struct {
-		call          func(context.Context, *world)
+		call          func(*world)
 		leases, files string
 	}{
 		"a hold": {
-			func(ctx context.Context, w *world) {
-				w.service.releaseFound(ctx, on("c1", "eth0"), w.where())
+			func(w *world) {
+				w.service.releaseFound(w.t.Context(), on("c1", "eth0"), w.where())
 			},
 			"10.0.0.2=db-0/Firm", "10.0.0.2=#held:db/db-0:firm",
 		},
 		"a take-over": {
-			func(ctx context.Context, w *world) {
+			func(w *world) {
 				w.burn("c1")
 				w.unpack("c2")
-				w.service.Assign(ctx, w.request(ask{pod: "db-0", container: "c2", window: time.Hour}))
+				w.service.Assign(w.t.Context(), w.request(ask{pod: "db-0", container: "c2", window: time.Hour}))
 			},
 			"10.0.0.2=db-0/Bound", "10.0.0.2=#held:db/db-0:soft",
 		},
@@ -702,7 +703,7 @@ func TestNoFileNamesTheFormerHolder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "10.0.0.0/29")
 			w.add(ask{pod: "db-0", container: "c1", window: time.Hour})
-			killedAfterCommit(func(ctx context.Context) { tt.call(ctx, w) })
+			w.killedAfterCommit(func() { tt.call(w) })
 			w.same("the leases", w.leases(), tt.leases)
 			w.same("the files", w.files(), tt.files)
 		})

@@ -18,19 +18,19 @@ import (
 // record. Release returns an error only if that fails as well, because the runtime may not repeat
 // the DEL (docs/facts.md, "flannel's DEL has one chance").
 func (s *Service) Release(ctx context.Context, who lease.Attachment, in PoolHint) error {
-	s.Store.Unannounce(lease.Holder{ContainerID: who.ContainerID, IfName: who.IfName})
+	s.Node.Store.Unannounce(lease.Holder{ContainerID: who.ContainerID, IfName: who.IfName})
 	ctx = store.WithMaxWait(ctx) // of both attempts together
-	if s.SpoolRelease(ctx, who) {
+	if s.Node.SpoolRelease(ctx, who) {
 		return nil
 	}
 	err := s.releaseFound(ctx, who, in)
 	if err == nil {
 		return nil
 	}
-	if e := s.Store.SpoolIn(in.Pool, who.ContainerID, who.IfName, s.Clock()); e != nil {
+	if e := s.Node.Store.SpoolIn(in.Pool, who.ContainerID, who.IfName, s.Node.Clock()); e != nil {
 		return errors.Join(err, e)
 	}
-	s.Warnf("the release of container %s is spooled: %v", who.ContainerID, err)
+	s.Node.Warnf("the release of container %s is spooled: %v", who.ContainerID, err)
 	return nil
 }
 
@@ -40,7 +40,7 @@ func (s *Service) Release(ctx context.Context, who lease.Attachment, in PoolHint
 // "containerd sends DEL three times or more").
 func (s *Service) releaseFound(ctx context.Context, who lease.Attachment, in PoolHint) error {
 	release := func(p lease.Pool, files []netip.Addr) (found bool, err error) {
-		err = s.Update(ctx, in.scope(), func(c *transact.Call) (err error) {
+		err = s.Node.Update(ctx, in.scope(), func(c *transact.Call) (err error) {
 			if err = c.AdmitHolder(in.Pool, who, files); err == nil {
 				found, err = c.Release(who, p, c.Now, "DEL")
 			}
@@ -52,7 +52,7 @@ func (s *Service) releaseFound(ctx context.Context, who lease.Attachment, in Poo
 	if found || err != nil {
 		return err
 	}
-	if files := s.FilesOf(in.scope(), who); len(files) > 0 {
+	if files := s.Node.FilesOf(in.scope(), who); len(files) > 0 {
 		_, err = release(in.Pool, files)
 	}
 	return err

@@ -20,10 +20,10 @@ func (a *assignment) setKey() error {
 	}
 	a.key = lease.Key{Pool: a.req.Pool, Namespace: pod.Namespace, Name: pod.Name, IfName: a.req.IfName}
 	name := a.req.Retention.Reservation
-	if !a.req.Retention.Known && pod.UID != "" && a.Tx.HasNames() {
-		a.stored, _ = a.Tx.PodReservation(pod.Namespace, pod.UID)
+	if !a.req.Retention.Known && pod.UID != "" && a.call.Tx.HasNames() {
+		a.stored, _ = a.call.Tx.PodReservation(pod.Namespace, pod.UID)
 		name = a.stored.Reservation
-		leases, err := a.Tx.ByPod(pod.Namespace, pod.Name)
+		leases, err := a.call.Tx.ByPod(pod.Namespace, pod.Name)
 		if err != nil {
 			return err
 		}
@@ -45,10 +45,10 @@ func (a *assignment) setKey() error {
 // stays held for nobody.
 func (a *assignment) moveToName() error {
 	pod := a.req.Pod
-	if a.key.IsZero() || !a.Tx.HasNames() && !a.isNamed() {
+	if a.key.IsZero() || !a.call.Tx.HasNames() && !a.isNamed() {
 		return nil
 	}
-	leases, err := a.Tx.ByPod(pod.Namespace, pod.Name)
+	leases, err := a.call.Tx.ByPod(pod.Namespace, pod.Name)
 	if err != nil {
 		return err
 	}
@@ -58,11 +58,11 @@ func (a *assignment) moveToName() error {
 			continue
 		}
 		e := lease.SetWindow{UID: l.UID, Window: l.Window, Owner: l.Owner, Reservation: a.key.Reservation}
-		next, err := lease.Apply(l, e, a.Now)
+		next, err := lease.Apply(l, e, a.call.Now)
 		if err != nil || next.Reservation == l.Reservation {
 			continue
 		}
-		if err := a.Put(l, next); err != nil {
+		if err := a.call.Put(l, next); err != nil {
 			return err
 		}
 	}
@@ -97,7 +97,7 @@ func (a *assignment) lastReleasedFirst(x, y lease.Lease) int {
 	if !a.isNamed() || x.State != lease.Held || y.State != lease.Held {
 		return 0
 	}
-	return cmp.Compare(a.Now.Since(x.ReleasedAt), a.Now.Since(y.ReleasedAt))
+	return cmp.Compare(a.call.Now.Since(x.ReleasedAt), a.call.Now.Since(y.ReleasedAt))
 }
 
 // waitForName refuses the call of a pod that can take no address of its reservation name if one is
@@ -111,7 +111,7 @@ func (a *assignment) waitForName() (refused, err error) {
 		if set < 0 || len(free) == len(a.req.Sets) {
 			return false
 		}
-		_, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.Now)
+		_, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.call.Now)
 		switch {
 		case err == nil:
 			free[set] = true
@@ -125,7 +125,7 @@ func (a *assignment) waitForName() (refused, err error) {
 	}
 	first := busy[0]
 	for _, l := range busy {
-		if _, err := lease.Apply(l, a.supersede(), a.Now); err == nil && a.req.Options.OnBusy == policy.New {
+		if _, err := lease.Apply(l, a.supersede(), a.call.Now); err == nil && a.req.Options.OnBusy == policy.New {
 			return nil, nil // the time is over
 		}
 		if a.hasRefused(l) {
@@ -143,7 +143,7 @@ func (a *assignment) waitsFor(l lease.Lease) bool {
 	if l.State == lease.Bound && !isLeaving && l.Name != a.req.Pod.Name {
 		return false
 	}
-	return l.RefusedAt.IsZero() || a.hasRefused(l) || a.Now.Since(l.RefusedAt) >= a.req.Options.BusyTimeout
+	return l.RefusedAt.IsZero() || a.hasRefused(l) || a.call.Now.Since(l.RefusedAt) >= a.req.Options.BusyTimeout
 }
 
 // hasRefused reports whether the lease records a refusal of this pod.

@@ -28,7 +28,7 @@ func (s *Service) Status(ctx context.Context, in PoolHint) error {
 }
 
 func (s *Service) ready(ctx context.Context, in PoolHint) error {
-	if err := s.Store.Probe(); err != nil {
+	if err := s.Node.Store.Probe(); err != nil {
 		return err
 	}
 	adopted, lost, err := s.poolState(ctx, in.Pool, 0)
@@ -42,7 +42,7 @@ func (s *Service) ready(ctx context.Context, in PoolHint) error {
 	if adopted {
 		return transact.ProbeLock(in.Pool)
 	}
-	notAdopted := s.CanAdopt(in.scope(), lost, mirror)
+	notAdopted := s.Node.CanAdopt(in.scope(), lost, mirror)
 	if notAdopted == nil {
 		return transact.ProbeLock(in.Pool)
 	}
@@ -59,7 +59,7 @@ func (s *Service) poolState(ctx context.Context, p lease.Pool,
 	wait time.Duration) (adopted bool, lost string, err error) {
 	ctx, cancel := context.WithDeadline(ctx, time.Now().Add(wait))
 	defer cancel()
-	err = s.Store.View(ctx, func(tx *store.Tx) error {
+	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		adopted, lost = tx.Adopted(p), tx.Lost()
 		return nil
 	})

@@ -225,7 +225,8 @@ func TestABlindSurveySaysSo(t *testing.T) {
 		t.Errorf("a node without living holders is not doubtful: %v", v.Unsafe)
 	}
 	w.blind, w.first = false, true
-	err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error { return tx.SetNamespaceIDs("") })
+	forget := func(tx *store.Tx) error { return tx.SetNamespaceIDs("") }
+	err := w.service.Store.Update(t.Context(), store.Options{}, forget)
 	if v := w.survey(); err != nil || !errors.Is(v.Unsafe, transact.ErrNoHostView) ||
 		!strings.Contains(v.Unsafe.Error(), "not one looks alive") {
 		t.Errorf("the plugin has not said where it runs: %v, %v", v.Unsafe, err)
@@ -674,7 +675,8 @@ func TestReadsOfTheAgent(t *testing.T) {
 		if why, err := w.service.Loss(t.Context()); err != nil || !strings.Contains(why, "it has 100 bytes") {
 			t.Errorf("%s: %q, %v", when, why, err)
 		}
-		if err := w.service.Store.Update(t.Context(), func(*store.Tx) error { return nil }); err != nil {
+		read := func(*store.Tx) error { return nil }
+		if err := w.service.Store.Update(t.Context(), store.Options{}, read); err != nil {
 			t.Fatal(err)
 		}
 	}

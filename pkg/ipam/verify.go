@@ -25,7 +25,7 @@ func (s *Service) Verify(ctx context.Context, req Request) error {
 		held, err = s.learnHolder(ctx, req)
 	}
 	if errors.Is(err, store.ErrBusy) {
-		s.Warnf("CHECK of container %s was not made: %v", req.ContainerID, err)
+		s.Node.Warnf("CHECK of container %s was not made: %v", req.ContainerID, err)
 		return nil
 	}
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *Service) Verify(ctx context.Context, req Request) error {
 
 // holds returns the addresses that the store has for the container.
 func (s *Service) holds(ctx context.Context, req Request) (held []netip.Addr, err error) {
-	err = s.Store.View(ctx, func(tx *store.Tx) error {
+	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		leases, err := tx.ByHolder(req.ContainerID, req.IfName)
 		held = addressesIn(leases, req.Pool)
 		return err
@@ -47,8 +47,8 @@ func (s *Service) holds(ctx context.Context, req Request) (held []netip.Addr, er
 // learnHolder adopts the pool and host-local's files of the container, and returns its addresses.
 func (s *Service) learnHolder(ctx context.Context, req Request) (held []netip.Addr, err error) {
 	who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
-	files := s.FilesOf(req.scope(), who)
-	err = s.Update(ctx, req.scope(), func(c *transact.Call) error {
+	files := s.Node.FilesOf(req.scope(), who)
+	err = s.Node.Update(ctx, req.scope(), func(c *transact.Call) error {
 		if err := c.AdmitHolder(req.Pool, who, files); err != nil {
 			return err
 		}

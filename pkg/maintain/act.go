@@ -92,7 +92,7 @@ func (s *Service) inSteps(ctx context.Context, steps int, take func(c *transact.
 func (s *Service) someSteps(ctx context.Context, first, end int, take func(*transact.Call, int) error,
 	may time.Duration) (n int, worked time.Duration, cost store.Timing, err error) {
 	asked, locked := time.Now(), time.Time{}
-	err = s.Update(ctx, transact.Scope{Wait: mirrorWait}, func(c *transact.Call) error {
+	err = s.Node.Update(ctx, transact.Scope{Wait: mirrorWait}, func(c *transact.Call) error {
 		began := time.Now()
 		locked = c.Tx.LockedAt()
 		worked = 0
@@ -128,7 +128,7 @@ func perform(c *transact.Call, a Action) (performed bool, err error) {
 	}
 	switch a.Do {
 	case Release:
-		if c.QuickState(l) != lease.Alive || c.IsReplaced(l) {
+		if c.Evidence.QuickState(l) != lease.Alive || c.Evidence.IsReplaced(l) {
 			_, err = c.Orphan(l, a.Life, a.Reason)
 		}
 	case Expire:
@@ -138,7 +138,7 @@ func perform(c *transact.Call, a Action) (performed bool, err error) {
 			err = c.Put(l, next)
 		}
 	case Mirror:
-		c.SetProven(l.Holder, a.Life)
+		c.Evidence.SetProven(l.Holder, a.Life)
 		err = c.Settle([]lease.Lease{l})
 	}
 	if err != nil {
@@ -200,7 +200,7 @@ func (p *pace) after(worked, held time.Duration) time.Duration {
 // Replay replays the spooled DELs, if there are any. It returns ErrNoHostView if it is not proven
 // that the process sees the host.
 func (s *Service) Replay(ctx context.Context) error {
-	spooled, err := s.Store.Spooled("")
+	spooled, err := s.Node.Store.Spooled("")
 	if err != nil || len(spooled) == 0 {
 		return err
 	}

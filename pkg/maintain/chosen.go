@@ -25,7 +25,7 @@ type Network struct {
 // those of the store that configured does not contain. Of the latter the subnets and gateways are
 // not known.
 func (s *Service) Networks(ctx context.Context, configured []Network) (out []Network, err error) {
-	err = s.Store.View(ctx, func(tx *store.Tx) error {
+	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		out = slices.Clone(configured)
 		for _, u := range tx.Usage() {
 			of := slices.IndexFunc(out, func(n Network) bool { return n.Pool == u.Pool })
@@ -83,7 +83,7 @@ func (s *Service) Reserve(ctx context.Context, networks []Network, choice Choice
 	if err != nil {
 		return nil, err
 	}
-	err = s.Update(ctx, transact.Existing(network.Pool, network.Sets), func(c *transact.Call) error {
+	err = s.Node.Update(ctx, transact.Existing(network.Pool, network.Sets), func(c *transact.Call) error {
 		out = nil
 		if err := errors.Join(c.ProveView(), c.NewBoot(network.Pool)); err != nil {
 			return err
@@ -108,7 +108,7 @@ func reserve(c *transact.Call, choice Choice, at lease.Place, set string) (lease
 		return old, err
 	}
 	own, refused := old.State != lease.None && old.Key() == want.Key(), &NotReserved{Address: at.Address}
-	event := lease.Reserve{Lease: want, ID: transact.NewID(), Hold: choice.Hold, LastHolder: c.Last(old)}
+	event := lease.Reserve{Lease: want, ID: transact.NewID(), Hold: choice.Hold, LastHolder: c.Evidence.Last(old)}
 	switch {
 	case own && old.State == lease.Bound:
 		return old, nil
@@ -171,9 +171,9 @@ func presentLease(c *transact.Call, at lease.Place, key lease.Key) (l lease.Leas
 			if inUse, err = c.Admit(at.Pool, at.Address); err == nil && !inUse {
 				return l, nil
 			}
-		case l.Lapsed(c.Now) && c.Last(l) == lease.Dead:
+		case l.Lapsed(c.Now) && c.Evidence.Last(l) == lease.Dead:
 			err = c.Expire([]lease.Lease{l})
-		case l.State == lease.Bound && l.Key() != key && c.Prove(l) == lease.Dead:
+		case l.State == lease.Bound && l.Key() != key && c.Evidence.Prove(l) == lease.Dead:
 			_, err = c.Orphan(l, lease.Dead, "its sandbox is gone")
 		default:
 			return l, nil

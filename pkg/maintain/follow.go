@@ -119,7 +119,7 @@ func setWindow(c *transact.Call, l lease.Lease, p PodWindow) error {
 // because the first ADD and the first requested address depend on the limits.
 func (s *Service) SetLimits(ctx context.Context, limits policy.Limits) error {
 	same := false
-	err := s.Store.View(ctx, func(tx *store.Tx) error {
+	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		same = maps.Equal(limits, tx.Limits())
 		return nil
 	})
@@ -129,7 +129,7 @@ func (s *Service) SetLimits(ctx context.Context, limits policy.Limits) error {
 	if err != nil || same {
 		return err
 	}
-	return s.Update(ctx, transact.Scope{}, func(c *transact.Call) error { return c.Tx.SetLimits(limits) })
+	return s.Node.Update(ctx, transact.Scope{}, func(c *transact.Call) error { return c.Tx.SetLimits(limits) })
 }
 
 // Defer extends firm holds (lease.Lease.Firm), so that each lasts for at least rest from now. The
@@ -209,7 +209,7 @@ func ending(c *transact.Call, l lease.Lease) lease.Event {
 	if l.State == lease.Bound {
 		return lease.Supersede{}
 	}
-	return lease.Revoke{LastHolder: c.Last(l)}
+	return lease.Revoke{LastHolder: c.Evidence.Last(l)}
 }
 
 const (
@@ -224,11 +224,11 @@ const (
 // The agent calls it about every hour.
 func (s *Service) ForgetWindows(ctx context.Context) error {
 	var old []lease.Key
-	now := s.Clock()
+	now := s.Node.Clock()
 	var at store.WindowPosition
 	for more := true; more; {
 		from := at
-		err := s.Store.View(ctx, func(tx *store.Tx) error {
+		err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
 			at, more = tx.WindowsAfter(from, viewBatch, func(key lease.Key, _ lease.Window, seen time.Time) {
 				if now.Wall.Sub(seen) >= windowFresh || now.Wall.Before(seen) {
 					old = append(old, key)
@@ -323,7 +323,7 @@ func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeV
 	for more := true; more; {
 		var part NodeView
 		var next store.Position
-		err := s.Store.View(ctx, func(tx *store.Tx) error {
+		err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
 			if !tx.Has(at) {
 				v, at = NodeView{}, store.Position{}
 			}
@@ -351,7 +351,7 @@ func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeV
 		at = next
 		v.add(part)
 	}
-	v.Now = s.Clock()
+	v.Now = s.Node.Clock()
 	return v, nil
 }
 
@@ -366,7 +366,7 @@ func (s *Service) Journal(ctx context.Context, after uint64, fn func(seq uint64,
 	for more := true; more; {
 		var part []numbered
 		var last uint64
-		err := s.Store.View(ctx, func(tx *store.Tx) error {
+		err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
 			from := after
 			if tx.JournalEnd() < after {
 				from = 0

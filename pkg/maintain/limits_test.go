@@ -26,7 +26,7 @@ func TestLimitsOfAnUnusedStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got policy.Limits
-		err := s.Store.View(t.Context(), func(tx *store.Tx) error {
+		err := s.Node.Store.View(t.Context(), func(tx *store.Tx) error {
 			got = tx.Limits()
 			if problems := tx.Check(); len(problems) > 0 {
 				t.Error(problems)

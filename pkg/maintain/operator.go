@@ -16,16 +16,16 @@ import (
 // changes nothing. If the view of this process is not proven, one of the problems is that Import
 // would fail.
 func (s *Service) Preview(ctx context.Context, p lease.Pool, sets []pool.Set) ([]adopt.Finding, []string, error) {
-	now := s.Clock()
-	unproven := s.Host.ProveView("", now.BootID, nil) // replaced below if there is a store
-	err := s.Store.View(ctx, func(tx *store.Tx) error {
-		unproven = s.Host.ProveView(tx.NamespaceIDs(), now.BootID, tx.Bound())
+	now := s.Node.Clock()
+	unproven := s.Node.Host.ProveView("", now.BootID, nil) // replaced below if there is a store
+	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
+		unproven = s.Node.Host.ProveView(tx.NamespaceIDs(), now.BootID, tx.Bound())
 		return nil
 	})
 	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
 		return nil, nil, err
 	}
-	found, err := s.Find(transact.Existing(p, sets), now)
+	found, err := s.Node.Find(transact.Existing(p, sets), now)
 	problems := found.Problems
 	if unproven != nil {
 		problems = append(problems, fmt.Sprintf("nothing of this would be adopted from here: %v", unproven))
@@ -37,7 +37,7 @@ func (s *Service) Preview(ctx context.Context, p lease.Pool, sets []pool.Set) ([
 // adopted before. It returns the number of the pool's leases before and after. It returns
 // ErrNoHostView if it is not proven that the process sees the host.
 func (s *Service) Import(ctx context.Context, p lease.Pool, sets []pool.Set) (before, after int, err error) {
-	err = s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
+	err = s.Node.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		if err := c.ProveView(); err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ func (s *Service) Import(ctx context.Context, p lease.Pool, sets []pool.Set) (be
 // proven that the process sees the host, because the directory at host-local's path may then be
 // another one, too.
 func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pools []lease.Pool, err error) {
-	err = s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
+	err = s.Node.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		pools = nil
 		for _, p := range c.Tx.Pools() {
 			if match(p) {
@@ -80,7 +80,7 @@ func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pool
 // Loss returns the reason if the store was lost, otherwise "". After a loss, a pool that has not
 // been adopted since assigns no addresses until adoption succeeds.
 func (s *Service) Loss(ctx context.Context) (why string, err error) {
-	err = s.Store.View(ctx, func(tx *store.Tx) error { why = tx.Lost(); return nil })
+	err = s.Node.Store.View(ctx, func(tx *store.Tx) error { why = tx.Lost(); return nil })
 	if errors.Is(err, store.ErrLost) {
 		return err.Error(), nil
 	}
@@ -93,7 +93,7 @@ func (s *Service) Loss(ctx context.Context) (why string, err error) {
 // AcceptLoss allows pools to assign addresses after a loss of the store, although no source proves
 // to name all addresses in use. It needs no proven view, because an operator is responsible for it.
 func (s *Service) AcceptLoss(ctx context.Context) error {
-	return s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
+	return s.Node.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		if c.Tx.Lost() == "" {
 			return nil
 		}

@@ -36,7 +36,7 @@ func podReservations(tx *store.Tx) map[store.PodReservation]bool {
 // forgetNames removes the records of NamePods that no ADD has used for windowIdle.
 func (s *Service) forgetNames(ctx context.Context, now lease.Instant) error {
 	var old []store.PodReservation
-	err := s.Store.View(ctx, func(tx *store.Tx) error {
+	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		old = nil
 		for p, stored := range tx.PodReservations() {
 			if now.Wall.Sub(stored) >= windowIdle {

@@ -23,7 +23,7 @@ type Revoked struct {
 func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, force bool,
 	reason string) ([]Revoked, error) {
 	var out []Revoked
-	err := s.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
+	err := s.Node.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		out = nil
 		var selected []lease.Lease
 		c.Tx.All(func(l lease.Lease, err error) bool {
@@ -39,17 +39,18 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 			if !force {
 				return err
 			}
-			s.Warnf("released without evidence: %v", err)
+			s.Node.Warnf("released without evidence: %v", err)
 		}
 		for _, l := range selected {
-			_, err := c.Move(l, lease.Revoke{LastHolder: c.LifeOf(l), Force: force}, store.EventRevoked, reason)
+			e := lease.Revoke{LastHolder: c.Evidence.LifeOf(l), Force: force}
+			_, err := c.Move(l, e, store.EventRevoked, reason)
 			if err != nil && !errors.Is(err, lease.ErrHolderAlive) {
 				return err
 			}
 			if err != nil {
 				err = fmt.Errorf("%s is held by container %s: %w", l.Address, l.Holder.ContainerID, err)
 			}
-			if doubt := c.Doubt(l); err != nil && doubt != nil {
+			if doubt := c.Evidence.Doubt(l); err != nil && doubt != nil {
 				err = fmt.Errorf("%w: it is not proven to be gone (%w)", err, doubt)
 			}
 			out = append(out, Revoked{l, err})

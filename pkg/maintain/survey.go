@@ -59,7 +59,7 @@ type Served struct {
 func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) {
 	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{}}
 	var recorded string
-	err := s.Store.View(ctx, func(tx *store.Tx) error {
+	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		recorded = tx.NamespaceIDs()
 		if tx.Lost() != "" { // the next ADD or an operator has to decide what a lost pool had
 			served = slices.DeleteFunc(slices.Clone(served), func(p Served) bool { return !tx.Adopted(p.Pool) })
@@ -67,8 +67,8 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 		return nil
 	})
 	if store.IsEmpty(err) {
-		v.Now, v.Unused = s.Clock(), true
-		v.Unproven = s.Host.ProveView("", v.Now.BootID, nil)
+		v.Now, v.Unused = s.Node.Clock(), true
+		v.Unproven = s.Node.Host.ProveView("", v.Now.BootID, nil)
 		v.Unleased = s.unleased(v, served)
 		return v, nil
 	}
@@ -80,10 +80,10 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 		return v, err
 	}
 	v.Leases, v.Damaged, v.Now = view.Leases, view.damaged, view.Now
-	if v.Spooled, err = s.Store.Spooled(v.Now.BootID); err != nil {
+	if v.Spooled, err = s.Node.Store.Spooled(v.Now.BootID); err != nil {
 		return v, err
 	}
-	v.Unproven = s.Host.ProveView(recorded, v.Now.BootID, host.BoundIn(v.Leases))
+	v.Unproven = s.Node.Host.ProveView(recorded, v.Now.BootID, host.BoundIn(v.Leases))
 	if v.Unproven != nil && len(v.Leases)+len(v.Damaged) > 0 {
 		// Even the boot id may be another one, in a sandbox with a kernel of its own.
 		v.Unsafe = fmt.Errorf("%w: %w", transact.ErrNoHostView, v.Unproven)
@@ -99,7 +99,7 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 // examineHolders sets Life and Last. It returns a function that returns the reason if the state of
 // a bound lease's holder is Unknown.
 func (s *Service) examineHolders(v *Survey) (why func(lease.Lease) error) {
-	e := host.NewEvidence(s.Host, v.Now.BootID, host.BoundIn(v.Leases))
+	e := host.NewEvidence(s.Node.Host, v.Now.BootID, host.BoundIn(v.Leases))
 	e.Twice = true
 	for _, l := range v.Leases {
 		switch {
@@ -196,7 +196,7 @@ func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
 	}
 	for _, p := range served {
 		isLeased := func(a netip.Addr) bool { return leased[Ref{Pool: p.Pool, Address: a}] }
-		for _, a := range s.AssignedAlive(p.Pool, p.Since, isLeased) {
+		for _, a := range s.Node.AssignedAlive(p.Pool, p.Since, isLeased) {
 			holder := lease.Holder{ContainerID: a.Container.ContainerID, IfName: a.Container.IfName}
 			out = append(out, lease.Lease{Pool: p.Pool, Address: a.Address, Holder: holder})
 		}

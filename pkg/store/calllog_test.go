@@ -94,7 +94,10 @@ func TestTiming(t *testing.T) {
 	var got []Timing
 	s.Timed = func(t Timing) { got = append(got, t) }
 	const pause = 3 * time.Millisecond
-	calls := map[string]func(context.Context, func(*Tx) error) error{"Update": s.Update, "View": s.View}
+	calls := map[string]func(context.Context, func(*Tx) error) error{
+		"Update": func(ctx context.Context, fn func(*Tx) error) error { return s.Update(ctx, Options{}, fn) },
+		"View":   s.View,
+	}
 	for name, call := range calls {
 		got = nil
 		err := call(t.Context(), func(*Tx) error { time.Sleep(pause); return nil })
@@ -103,7 +106,7 @@ func TestTiming(t *testing.T) {
 		}
 		other := New(s.dirs)
 		locked, release := make(chan struct{}), make(chan struct{})
-		go other.Update(context.Background(), func(*Tx) error { close(locked); <-release; return nil })
+		go other.Update(context.Background(), Options{}, func(*Tx) error { close(locked); <-release; return nil })
 		<-locked
 		time.AfterFunc(pause, func() { close(release) })
 		if err := call(t.Context(), func(*Tx) error { return nil }); err != nil || got[1].Waited == 0 {

@@ -31,6 +31,7 @@ const (
 // without reporting either.
 type health struct {
 	fellBack bool // one of the two meta pages is damaged, and the other one is used
+	info     os.FileInfo
 	inode    uint64
 }
 
@@ -81,6 +82,7 @@ func examine(f *os.File) (health, error) {
 		return health{}, fmt.Errorf("%w: %w", ErrIO, err)
 	}
 	h, err := examineMetas(head, info.Size())
+	h.info = info
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		h.inode = st.Ino
 	}

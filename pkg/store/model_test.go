@@ -82,7 +82,7 @@ func TestQueriesMatchTheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := model{map[lease.Place]lease.Lease{}, map[lease.Place]bool{}}
 		done := errors.New("rolled back")
-		err := s.Update(t.Context(), func(tx *Tx) error {
+		err := s.Update(t.Context(), Options{}, func(tx *Tx) error {
 			for range rapid.IntRange(1, 12).Draw(t, "writes") {
 				p := rapid.SampledFrom(modelPools).Draw(t, "pool")
 				at := lease.Place{Pool: p, Address: rapid.SampledFrom(modelAddrs).Draw(t, "address")}
@@ -358,7 +358,7 @@ func TestFailedWritesAreReturned(t *testing.T) {
 		var writes [][2][]byte // bucket and key
 		try := func(f func(tx *Tx)) {
 			t.Helper()
-			err := s.Update(t.Context(), func(tx *Tx) error { f(tx); return rolledBack })
+			err := s.Update(t.Context(), Options{}, func(tx *Tx) error { f(tx); return rolledBack })
 			if !errors.Is(err, rolledBack) {
 				t.Fatal(err)
 			}
@@ -423,7 +423,9 @@ func TestFewDescriptorsForTheStore(t *testing.T) {
 	}
 	nothing := func(*Tx) error { return nil }
 	for name, op := range map[string]func() error{
-		"Update":   func() error { return s.Update(t.Context(), func(tx *Tx) error { return tx.BeginBoot("b") }) },
+		"Update": func() error {
+			return s.Update(t.Context(), Options{}, func(tx *Tx) error { return tx.BeginBoot("b") })
+		},
 		"View":     func() error { return s.View(t.Context(), nothing) },
 		"Spool":    func() error { return s.Spool("c2", "eth0", t0) },
 		"Announce": func() error { return s.Announce(l.Holder) },
@@ -457,7 +459,7 @@ func TestMissingRecord(t *testing.T) {
 	s := open(t)
 	l := fresh("10.0.0.9", "db-1", "c1")
 	rolledBack := errors.New("rolled back")
-	err := s.Update(t.Context(), func(tx *Tx) error {
+	err := s.Update(t.Context(), Options{}, func(tx *Tx) error {
 		err := put(tx, l)
 		if err == nil {
 			err = tx.bucket(bucketLeases).Delete(leaseKey(tx.pools[l.Pool], l.Address))
@@ -574,7 +576,7 @@ func TestCreateOverAnother(t *testing.T) {
 	if err := os.WriteFile(path, []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := s.Update(t.Context(), func(*Tx) error { return nil })
+	err := s.Update(t.Context(), Options{}, func(*Tx) error { return nil })
 	if !errors.Is(err, ErrLost) || !errors.Is(err, ErrIO) {
 		t.Errorf("a lost store that cannot be replaced: %v", err)
 	}
@@ -687,9 +689,11 @@ func TestCallsCloseTheirFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, call := range map[string]func() error{
-		"Update": func() error { return s.Update(t.Context(), func(tx *Tx) error { return tx.Count("n", 1) }) },
-		"View":   func() error { return s.View(t.Context(), func(*Tx) error { return nil }) },
-		"Spool":  func() error { return s.Spool("c3", "eth0", t0) },
+		"Update": func() error {
+			return s.Update(t.Context(), Options{}, func(tx *Tx) error { return tx.Count("n", 1) })
+		},
+		"View":  func() error { return s.View(t.Context(), func(*Tx) error { return nil }) },
+		"Spool": func() error { return s.Spool("c3", "eth0", t0) },
 		"Spooled": func() error {
 			_, err := s.Spooled("b1")
 			return err

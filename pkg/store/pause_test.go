@@ -47,7 +47,7 @@ func TestPauseBeforeTheLock(t *testing.T) {
 	s := New(Dirs{State: t.TempDir(), Run: t.TempDir()})
 	ran := 0
 	fn := func(tx *Tx) error { ran++; return tx.Count("n", 1) }
-	if err := s.Update(context.Background(), fn); err != nil {
+	if err := s.Update(context.Background(), Options{}, fn); err != nil {
 		t.Fatal(err)
 	}
 	const wait, over = "wait", "over, locked"
@@ -63,7 +63,7 @@ func TestPauseBeforeTheLock(t *testing.T) {
 		{"waited for too long", false, nil, []string{wait}},
 	} {
 		for name, call := range map[string]func(context.Context) error{
-			"Update": func(ctx context.Context) error { return s.Update(ctx, fn) },
+			"Update": func(ctx context.Context) error { return s.Update(ctx, Options{}, fn) },
 			"View": func(ctx context.Context) error {
 				return s.View(ctx, func(*Tx) error { ran++; return nil })
 			},
@@ -76,7 +76,7 @@ func TestPauseBeforeTheLock(t *testing.T) {
 			if !slices.Equal(p.asked, tc.want) {
 				t.Errorf("%s, %s: %v, want %v", name, tc.name, p.asked, tc.want)
 			}
-			if err := s.UpdateNow(context.Background(), fn); err != nil {
+			if err := s.Update(context.Background(), Options{Unpaused: true}, fn); err != nil {
 				t.Error(err)
 			}
 			if len(p.asked) != len(tc.want) {
@@ -92,7 +92,7 @@ func TestPauseBeforeTheLock(t *testing.T) {
 	}
 	defer lock.Close()
 	s.Pause = &pauses{t: t, lock: s.lock()}
-	if err := s.Update(ctx, fn); !errors.Is(err, ErrBusy) {
+	if err := s.Update(ctx, Options{}, fn); !errors.Is(err, ErrBusy) {
 		t.Errorf("the lock is busy: %v", err)
 	}
 }

@@ -65,7 +65,8 @@ func TestPodReservation(t *testing.T) {
 	} {
 		q := p
 		bad(&q)
-		if err := s.Update(t.Context(), func(tx *Tx) error { return tx.SetPodReservation(q, t0.Wall) }); err == nil {
+		set := func(tx *Tx) error { return tx.SetPodReservation(q, t0.Wall) }
+		if err := s.Update(t.Context(), Options{}, set); err == nil {
 			t.Errorf("%+v is accepted", q)
 		}
 	}
@@ -119,7 +120,7 @@ func FuzzPodReservation(f *testing.F) {
 			t.Fatalf("read as %+v", p)
 		}
 		s := open(t)
-		if s.Update(t.Context(), func(tx *Tx) error { return tx.SetPodReservation(p, stored) }) != nil {
+		if s.Update(t.Context(), Options{}, func(tx *Tx) error { return tx.SetPodReservation(p, stored) }) != nil {
 			return // a key that no pod has
 		}
 		view(t, s, func(tx *Tx) {

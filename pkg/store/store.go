@@ -36,6 +36,8 @@ var DefaultDirs = Dirs{State: "/var/lib/leasehold", Run: "/run/leasehold"}
 type Store struct {
 	Pause Pause        // which Updates and Views wait for before they take the lock; may be nil
 	Timed func(Timing) // called after every Update and View has released the lock; may be nil
+	// Committed is called when an Update has succeeded, before Options.Then; may be nil.
+	Committed func()
 
 	dirs    Dirs
 	bad     atomic.Pointer[broken]
@@ -53,63 +55,57 @@ func (s *Store) mark() string { return filepath.Join(s.dirs.Run, "used") }
 // Dirs returns the directories of the store.
 func (s *Store) Dirs() Dirs { return s.dirs }
 
-// errReplaced is returned if the file was removed or replaced during a transaction, which is
-// therefore lost. The call is repeated.
-var errReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
+// ErrReplaced is returned by Update if the file was removed or replaced during the transaction,
+// which is therefore lost.
+var ErrReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
+
+// Options are those of an Update.
+type Options struct {
+	Unpaused bool // there is no Pause, because the caller holds a lock which others wait for
+	// Then is called if the transaction has succeeded, before the lock is released; may be nil.
+	Then func()
+}
 
 // Update runs fn in a write transaction, of which there is one at a time on a node. The changes are
 // committed and synced before Update returns. A transaction that changed nothing writes nothing. If
-// fn returns an error nothing is committed, and Update returns the error. fn may run more than
-// once, and must not block.
+// fn returns an error nothing is committed, and Update returns the error. fn must not block.
 //
 // A store that is lost is moved to the directory lost and replaced by an empty one before fn runs.
 // Tx.Lost returns the reason until the node's leases are recovered.
 //
 // Update returns ErrBusy, ErrNewer or ErrIO. After ErrIO it is unknown whether the changes were
-// written.
-func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
-	return s.update(ctx, s.Pause, fn)
-}
-
-// UpdateNow is Update without a Pause, for callers that hold a lock which others wait for.
-func (s *Store) UpdateNow(ctx context.Context, fn func(*Tx) error) error {
-	return s.update(ctx, nil, fn)
-}
-
-func (s *Store) update(ctx context.Context, pause Pause, fn func(*Tx) error) error {
+// written. After ErrReplaced, and after ErrLost, which says that the file turned out to be damaged
+// in the transaction, they were not, and the caller repeats the Update.
+func (s *Store) Update(ctx context.Context, o Options, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
 	w := stopwatch{asked: time.Now()}
 	defer w.tell(s.Timed)
+	pause := s.Pause
+	if o.Unpaused {
+		pause = nil
+	}
 	lock, err := s.take(ctx, pause, lockExclusive)
 	if err != nil {
 		return err
 	}
 	w.granted = time.Now()
 	defer lock.Close()
-	if err := s.locked(ctx, true, w.timed(fn)); err != nil {
+	if err := s.transact(ctx, true, w.granted, fn); err != nil {
 		return err
 	}
-	if then, ok := ctx.Value(committedKey{}).(func()); ok {
-		then()
+	if s.Committed != nil {
+		s.Committed()
+	}
+	if o.Then != nil {
+		o.Then()
 	}
 	return nil
 }
 
-type committedKey struct{}
-
-// WithCommitted returns a context whose Updates call then if they have succeeded, before they
-// release the lock. A function of an outer WithCommitted is called before.
-func WithCommitted(ctx context.Context, then func()) context.Context {
-	if before, ok := ctx.Value(committedKey{}).(func()); ok {
-		after := then
-		then = func() { before(); after() }
-	}
-	return context.WithValue(ctx, committedKey{}, then)
-}
-
 // View runs fn in a read transaction, which may overlap with those of other processes. It shows
-// spooled DELs as done. The Views of one process take turns, so fn must not call View. If the store
-// is lost View returns ErrLost; it does not replace the store.
+// spooled DELs as done. The Views of one process take turns, so fn must not call View. fn runs
+// again if the file is replaced meanwhile. If the store is lost View returns ErrLost; it does not
+// replace the store.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
 	w := stopwatch{asked: time.Now()}
@@ -120,48 +116,30 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	}
 	w.granted = time.Now()
 	defer s.reading.give(p)
-	return s.locked(ctx, false, w.timed(fn))
-}
-
-// locked runs fn. The caller holds the lock.
-func (s *Store) locked(ctx context.Context, write bool, fn func(*Tx) error) (err error) {
 	for range 3 {
-		err = s.once(ctx, write, fn)
-		switch {
-		case errors.Is(err, errReplaced):
-		case errors.Is(err, ErrLost) && write:
-			if e := s.replace(err); e != nil {
-				return errors.Join(err, e)
-			}
-		default:
+		if err = s.transact(ctx, false, w.granted, fn); !errors.Is(err, ErrReplaced) {
 			return err
 		}
 	}
 	return err
 }
 
-// once makes one attempt of locked.
-func (s *Store) once(ctx context.Context, write bool, fn func(*Tx) error) error {
-	f, state, err := s.ready(write)
-	if err != nil {
-		return err
+// open opens the store's file after examining it. An Update creates a store that never existed, and
+// replaces one that is lost.
+func (s *Store) open(write bool) (*os.File, health, error) {
+	f, h, err := s.ready(write)
+	if !write || !errors.Is(err, ErrLost) {
+		return f, h, err
 	}
-	if err := s.knownBroken(f); err != nil {
-		f.Close()
-		return err
+	if e := s.replace(err); e != nil {
+		return nil, h, errors.Join(err, e)
 	}
-	return s.transact(ctx, f, write, func(tx *Tx) error {
-		tx.health = state
-		if !write {
-			s.showSpooled(tx)
-		}
-		return fn(tx)
-	})
+	return s.ready(write)
 }
 
-// ready opens the store's file after examining it. An Update creates a store that never existed.
-// The mark, a file in the run directory that the first Update of a boot creates, distinguishes a
-// store that was removed from one that never existed.
+// ready is open, but returns ErrLost if the store is lost. The mark, a file in the run directory
+// that the first Update of a boot creates, distinguishes a store that was removed from one that
+// never existed.
 func (s *Store) ready(write bool) (*os.File, health, error) {
 	f, h, err := openExamined(s.path(), write)
 	_, unmarked := os.Stat(s.mark())
@@ -180,9 +158,13 @@ func (s *Store) ready(write bool) (*os.File, health, error) {
 		}
 	}
 	if err == nil && write && unmarked != nil {
-		if err = s.setMark(); err != nil {
-			f.Close()
-		}
+		err = s.setMark()
+	}
+	if err == nil {
+		err = s.knownBroken(h)
+	}
+	if err != nil && f != nil {
+		f.Close()
 	}
 	return f, h, err
 }
@@ -203,22 +185,53 @@ func (s *Store) setMark() error {
 	return f.Close()
 }
 
-// transact runs fn in one transaction over the open file, and closes the file. bbolt panics if the
-// file is damaged; such a panic, and a page fault in its mapping, are returned as ErrLost.
-func (s *Store) transact(ctx context.Context, f *os.File, write bool, fn func(*Tx) error) (err error) {
+// transact runs fn in one transaction. The caller holds the lock, since the time locked. bbolt
+// panics if the file is damaged; such a panic, and a page fault in its mapping, are returned as
+// ErrLost.
+func (s *Store) transact(ctx context.Context, write bool, locked time.Time, fn func(*Tx) error) (err error) {
+	f, state, err := s.open(write)
+	if err != nil {
+		return err
+	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(f.Name(), p)
-			s.setBroken(f, err)
+			s.setBroken(f, state, err)
 			abandon(f)
 		}
 	}()
 	db, err := openBolt(f, !write, remaining(ctx))
 	if err != nil {
-		return fmt.Errorf("%w: %w", openError(err), err)
+		err = fmt.Errorf("%w: %w", openError(err), err)
+		s.setBroken(f, state, err)
+		return err
 	}
-	err = inTx(db, f, write, fn)
+	b, err := db.Begin(write)
+	if err != nil {
+		db.Close()
+		return failed(f, err)
+	}
+	tx, err := newTx(b, state, locked)
+	if err == nil && !write {
+		s.showSpooled(tx)
+	}
+	if err == nil {
+		err = fn(tx)
+	}
+	if err == nil && tx.dirty {
+		if e := b.Commit(); e != nil {
+			err = failed(f, e)
+		}
+	}
+	// Closing the file would wait for the end of a transaction that was not committed.
+	if e := b.Rollback(); err == nil && e != nil && !errors.Is(e, berrors.ErrTxClosed) {
+		err = fmt.Errorf("%w: %w", ErrIO, e)
+	}
+	if err == nil && !isAt(f, f.Name()) {
+		err = ErrReplaced
+	}
+	s.setBroken(f, state, err)
 	if e := db.Close(); err == nil && e != nil {
 		err = fmt.Errorf("%w: %w", ErrIO, e)
 	}
@@ -236,29 +249,29 @@ func openBolt(f *os.File, readOnly bool, wait time.Duration) (*bolt.DB, error) {
 	})
 }
 
-// broken is a file that made bbolt panic, and its state then.
+// broken is a file that a transaction has found to be damaged, and its state then.
 type broken struct {
 	info os.FileInfo
 	err  error
 }
 
-// setBroken remembers a file that made bbolt panic. The file stays mapped until the process ends
-// (see abandon). Therefore a long-running process must not open the file again unless it has
-// changed.
-func (s *Store) setBroken(f *os.File, err error) {
-	if info, e := f.Stat(); e == nil && errors.Is(err, ErrLost) {
-		s.bad.Store(&broken{info, err})
+// setBroken remembers the file if err, which may be nil, is ErrLost. A file that made bbolt panic
+// stays mapped until the process ends (see abandon). Therefore a long-running process must not open
+// the file again unless it has changed.
+func (s *Store) setBroken(f *os.File, h health, err error) {
+	if !errors.Is(err, ErrLost) {
+		return
 	}
+	if now, e := f.Stat(); e == nil {
+		h.info = now // a commit may have changed it
+	}
+	s.bad.Store(&broken{h.info, err})
 }
 
 // knownBroken returns the error of setBroken if the file has not changed since, otherwise nil.
-func (s *Store) knownBroken(f *os.File) error {
-	b := s.bad.Load()
-	if b == nil {
-		return nil
-	}
-	now, err := f.Stat()
-	if err == nil && os.SameFile(b.info, now) && b.info.Size() == now.Size() && b.info.ModTime().Equal(now.ModTime()) {
+func (s *Store) knownBroken(h health) error {
+	b, now := s.bad.Load(), h.info
+	if b != nil && os.SameFile(b.info, now) && b.info.Size() == now.Size() && b.info.ModTime().Equal(now.ModTime()) {
 		return b.err
 	}
 	return nil
@@ -282,29 +295,6 @@ func openError(err error) error {
 		return ErrIO
 	}
 	return ErrLost
-}
-
-func inTx(db *bolt.DB, f *os.File, write bool, fn func(*Tx) error) error {
-	b, err := db.Begin(write)
-	if err != nil {
-		return failed(f, err)
-	}
-	tx, err := newTx(b)
-	if err == nil {
-		err = fn(tx)
-	}
-	if err != nil || !tx.dirty {
-		if e := b.Rollback(); err == nil && e != nil {
-			err = fmt.Errorf("%w: %w", ErrIO, e)
-		}
-	} else if e := b.Commit(); e != nil {
-		_ = b.Rollback() // that of a View is still open, and closing the file would wait for it
-		return failed(f, e)
-	}
-	if err == nil && !isAt(f, f.Name()) {
-		return errReplaced
-	}
-	return err
 }
 
 // failed returns ErrIO for an error of the disk, and ErrLost if the file is damaged.

@@ -56,7 +56,7 @@ func TestAMissingStoreWithAnUnreadableMark(t *testing.T) {
 		t.Fatal(err)
 	}
 	nothing := func(*Tx) error { return nil }
-	if err := s.Update(context.Background(), nothing); !errors.Is(err, ErrIO) {
+	if err := s.Update(context.Background(), Options{}, nothing); !errors.Is(err, ErrIO) {
 		t.Errorf("Update: %v, want ErrIO", err)
 	}
 	if err := s.View(context.Background(), nothing); !errors.Is(err, ErrIO) {
@@ -72,7 +72,7 @@ func TestAMissingStoreWithAnUnreadableMark(t *testing.T) {
 
 func update(t *testing.T, s *Store, fn func(*Tx) error) {
 	t.Helper()
-	if err := s.Update(context.Background(), fn); err != nil {
+	if err := s.Update(context.Background(), Options{}, fn); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -103,7 +103,7 @@ func TestErrorRollsBack(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return tx.SetAdopted(testPool) })
 	boom := errors.New("boom")
-	err := s.Update(context.Background(), func(tx *Tx) error {
+	err := s.Update(context.Background(), Options{}, func(tx *Tx) error {
 		return errors.Join(put(tx, fresh("10.0.0.5", "db-0", "c1")), boom)
 	})
 	if !errors.Is(err, boom) {
@@ -152,7 +152,7 @@ func TestFreeAgainstAModel(t *testing.T) {
 			}
 		}
 		lo, hi := rapid.IntRange(0, 700).Draw(r, "lo"), rapid.IntRange(0, 900).Draw(r, "hi")
-		err := s.Update(context.Background(), func(tx *Tx) error {
+		err := s.Update(context.Background(), Options{}, func(tx *Tx) error {
 			for a := range taken {
 				l := fresh(a.String(), "", "c")
 				l.Namespace, l.Window = "", 0
@@ -187,7 +187,7 @@ func TestPutRejectsOtherAddresses(t *testing.T) {
 		"another pool":    func(tx *Tx) error { return tx.Put(elsewhere, l.Address, l) },
 		"no lease at all": func(tx *Tx) error { l := l; l.ID = ""; return tx.Put(l.Pool, l.Address, l) },
 	} {
-		if err := s.Update(context.Background(), put); err == nil {
+		if err := s.Update(context.Background(), Options{}, put); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
@@ -260,7 +260,7 @@ func TestJournalIsLimited(t *testing.T) {
 // countOnce counts n once. It repeats an Update that has waited for MaxWait: the disk may be slow.
 func countOnce(t *testing.T, s *Store) {
 	for {
-		err := s.Update(t.Context(), func(tx *Tx) error { return tx.Count("n", 1) })
+		err := s.Update(t.Context(), Options{}, func(tx *Tx) error { return tx.Count("n", 1) })
 		if err == nil {
 			return
 		}
@@ -297,7 +297,7 @@ func TestBusy(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	defer cancel()
-	if err := s.Update(ctx, func(*Tx) error { return nil }); !errors.Is(err, ErrBusy) {
+	if err := s.Update(ctx, Options{}, func(*Tx) error { return nil }); !errors.Is(err, ErrBusy) {
 		t.Errorf("got %v", err)
 	}
 	f.Close()
@@ -419,22 +419,6 @@ func TestPools(t *testing.T) {
 	})
 }
 
-func TestFileRemovedDuringATransaction(t *testing.T) {
-	s := open(t)
-	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
-	runs := 0
-	err := s.Update(context.Background(), func(tx *Tx) error {
-		if runs++; runs == 1 {
-			os.Remove(s.path())
-		}
-		return tx.Count("n", 1)
-	})
-	if err != nil || runs != 2 {
-		t.Errorf("%v after %d runs", err, runs)
-	}
-	isLost(t, s, "missing")
-}
-
 // isLost checks that the store has replaced a lost one, and the reason.
 func isLost(t *testing.T, s *Store, why string) {
 	t.Helper()
@@ -481,14 +465,14 @@ func TestDamagedPoolIsLost(t *testing.T) {
 	for bit := range 8 * whole {
 		damaged := slices.Concat(key, value)
 		damaged[bit/8] ^= 1 << (bit % 8)
-		err := s.Update(t.Context(), func(tx *Tx) error {
+		err := s.Update(t.Context(), Options{}, func(tx *Tx) error {
 			if err := tx.delete(bucketPools, key); err != nil {
 				return err
 			}
 			if err := tx.put(bucketPools, damaged[:len(key)], damaged[len(key):]); err != nil {
 				return err
 			}
-			tx, err := newTx(tx.b)
+			tx, err := newTx(tx.b, tx.health, tx.locked)
 			if !errors.Is(err, ErrLost) {
 				t.Errorf("bit %d of %d: %v, pools %v; want %v", bit, 8*whole, err, tx.pools, ErrLost)
 			}
@@ -644,7 +628,7 @@ func TestDamagedFileIsMappedOnce(t *testing.T) {
 func TestPanicWithAnIntactFile(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
-	err := s.Update(context.Background(), func(*Tx) error { panic("boom") })
+	err := s.Update(context.Background(), Options{}, func(*Tx) error { panic("boom") })
 	if !errors.Is(err, ErrIO) || !strings.Contains(err.Error(), "boom") {
 		t.Errorf("got %v", err)
 	}
@@ -777,7 +761,7 @@ func TestProvePages(t *testing.T) {
 func FuzzProvePages(f *testing.F) {
 	dir := f.TempDir()
 	s := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")})
-	if err := s.Update(context.Background(),
+	if err := s.Update(context.Background(), Options{},
 		func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) }); err != nil {
 		f.Fatal(err)
 	}
@@ -830,7 +814,7 @@ func TestTheJournalIsBoundedInBytes(t *testing.T) {
 	s := open(t)
 	long := strings.Repeat("x", 64<<10)
 	for i := range 20 {
-		if err := s.Update(context.Background(), func(tx *Tx) error {
+		if err := s.Update(context.Background(), Options{}, func(tx *Tx) error {
 			for j := range 10 {
 				if err := tx.Log(Entry{Event: EventBound, Reason: fmt.Sprint(i*10+j, " ", long)}); err != nil {
 					return err
@@ -860,7 +844,7 @@ func TestTheJournalIsBoundedInBytes(t *testing.T) {
 		t.Error(err)
 	}
 	huge := Entry{Event: EventBound, Reason: strings.Repeat("x", journalBytes+1)}
-	if err := s.Update(context.Background(), func(tx *Tx) error { return tx.Log(huge) }); err != nil {
+	if err := s.Update(context.Background(), Options{}, func(tx *Tx) error { return tx.Log(huge) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.View(context.Background(), func(tx *Tx) error {
@@ -882,7 +866,8 @@ func TestTheRunDirectoryCannotBeCreated(t *testing.T) {
 		t.Fatal(err)
 	}
 	var failed *fs.PathError
-	err := New(Dirs{State: filepath.Join(dir, "state"), Run: run}).Update(t.Context(), func(*Tx) error { return nil })
+	s := New(Dirs{State: filepath.Join(dir, "state"), Run: run})
+	err := s.Update(t.Context(), Options{}, func(*Tx) error { return nil })
 	if !errors.Is(err, ErrIO) || !errors.As(err, &failed) || failed.Op != "mkdir" {
 		t.Errorf("error %v; want that of mkdir", err)
 	}
@@ -912,7 +897,7 @@ func TestViewThatIgnoresAFailedWrite(t *testing.T) {
 
 func TestReindexNeedsAnUpdate(t *testing.T) {
 	s := open(t)
-	if err := s.Update(t.Context(), func(tx *Tx) error { return tx.BeginBoot("boot-1") }); err != nil {
+	if err := s.Update(t.Context(), Options{}, func(tx *Tx) error { return tx.BeginBoot("boot-1") }); err != nil {
 		t.Fatal(err)
 	}
 	var err error

@@ -84,7 +84,7 @@ func TestRenamedFilesAreSynced(t *testing.T) {
 func writeEveryFile(t *testing.T, dir string) {
 	s, ctx := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}), context.Background()
 	put := func(addr string) error {
-		return s.Update(ctx, func(tx *Tx) error {
+		return s.Update(ctx, Options{}, func(tx *Tx) error {
 			l := fresh(addr, "db-0", "c1")
 			return tx.Put(l.Pool, l.Address, l)
 		})

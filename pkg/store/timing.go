@@ -14,14 +14,6 @@ type stopwatch struct {
 	granted time.Time // zero until the lock is acquired
 }
 
-// timed returns fn for transactions that know when the lock was acquired.
-func (w *stopwatch) timed(fn func(*Tx) error) func(*Tx) error {
-	return func(tx *Tx) error {
-		tx.locked = w.granted
-		return fn(tx)
-	}
-}
-
 // tell passes the timing to fn, which may be nil. It must be called after the lock was released, or
 // was not acquired.
 func (w *stopwatch) tell(fn func(Timing)) {

@@ -61,9 +61,9 @@ type Tx struct {
 	waiting waiting // DELs; empty in an Update
 }
 
-func newTx(b *bolt.Tx) (*Tx, error) {
-	tx := &Tx{b: b, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{}, known: map[lease.Pool]bool{},
-		stored: map[poolID][]byte{}}
+func newTx(b *bolt.Tx, h health, locked time.Time) (*Tx, error) {
+	tx := &Tx{b: b, health: h, locked: locked, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{},
+		known: map[lease.Pool]bool{}, stored: map[poolID][]byte{}}
 	for _, name := range allBuckets {
 		if b.Bucket(name) == nil {
 			return nil, fmt.Errorf("%w: bucket %q is missing", ErrLost, name)

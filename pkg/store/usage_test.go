@@ -127,7 +127,7 @@ func TestTaken(t *testing.T) {
 		}
 		in, want := rapid.SliceOfDistinct(number, rapid.ID).Draw(r, "leases"), uint64(0)
 		undo := fmt.Errorf("undo")
-		err := s.Update(t.Context(), func(tx *Tx) error {
+		err := s.Update(t.Context(), Options{}, func(tx *Tx) error {
 			for _, n := range in {
 				if err := put(tx, of("bound", addr(n).String(), "")); err != nil {
 					return err

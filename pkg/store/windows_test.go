@@ -19,7 +19,7 @@ func TestStoredWindows(t *testing.T) {
 	seen := time.Unix(1_700_000_000, 0).UTC()
 	update := func(fn func(*Tx) error) {
 		t.Helper()
-		if err := s.Update(context.Background(), fn); err != nil {
+		if err := s.Update(context.Background(), Options{}, fn); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,5 +11,6 @@
 // about to change with the address file: judge decides what follows from both.
 //
 // An Update may need several attempts, that is, transactions: if a damaged record has to be
-// repaired first, or if host-local's lock is busy. The operation runs again in each attempt.
+// repaired first, if host-local's lock is busy, or if the store was replaced. The operation runs
+// again in each attempt.
 package transact

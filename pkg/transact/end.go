@@ -18,7 +18,7 @@ func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, re
 		return false, err
 	}
 	for _, l := range leases {
-		if l.BoundAt.IsAfter(at) && !(c.files.imported[l.Place()] && c.QuickState(l) != lease.Alive) {
+		if l.BoundAt.IsAfter(at) && !(c.files.imported[l.Place()] && c.Evidence.QuickState(l) != lease.Alive) {
 			continue
 		}
 		if err := c.ReleaseLease(l, lease.Unknown, at, reason); err != nil {
@@ -107,7 +107,7 @@ func (c *Call) NewBoot(p lease.Pool) error {
 			if next, e := lease.Apply(l, lease.Rebase{}, c.Now); e == nil {
 				err = c.Put(l, next)
 			}
-		case c.QuickState(l) == lease.Dead:
+		case c.Evidence.QuickState(l) == lease.Dead:
 			_, err = c.Orphan(l, lease.Dead, "the node has booted since")
 		}
 		if err != nil {
@@ -124,7 +124,7 @@ func (c *Call) Expire(leases []lease.Lease) error {
 		if !l.Lapsed(c.Now) {
 			continue
 		}
-		last := c.Last(l)
+		last := c.Evidence.Last(l)
 		if last != lease.Dead {
 			continue
 		}

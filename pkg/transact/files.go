@@ -51,7 +51,7 @@ type addressFiles struct {
 	locked  *hostlocal.Dir // the directory of that pool
 }
 
-// newFiles returns the addressFiles of a call, for Node.transact. Each attempt begins with reset.
+// newFiles returns the addressFiles of a call, for Node.Update. Each attempt begins with reset.
 func newFiles(ctx context.Context, wait time.Duration, warn func(string, ...any)) *addressFiles {
 	return &addressFiles{ctx: ctx, wait: cmp.Or(wait, lockMoment), warn: warn}
 }

@@ -3,7 +3,9 @@ package transact
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,14 +45,13 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 		isBusy := func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
-			err := other.Store.Update(ctx, func(*store.Tx) error { return nil })
+			err := other.Store.Update(ctx, store.Options{}, func(*store.Tx) error { return nil })
 			if err != nil && !errors.Is(err, store.ErrBusy) {
 				t.Fatal(err)
 			}
 			return err != nil
 		}
-		one, m := newNode(), newFiles(t.Context(), 0, t.Logf)
-		err := one.attempt(t.Context(), one.Store.Update, Scope{}, m, func(c *Call) error {
+		err := newNode().Update(t.Context(), Scope{}, func(c *Call) error {
 			dir, err := c.files.use(p, true)
 			if err != nil || !dir.Locked() {
 				t.Fatalf("host-local's lock: %v", err)
@@ -70,9 +71,6 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 		}
 		if isBusy() {
 			t.Errorf("%d files: the store's lock is held after the call", n)
-		}
-		if n > soon {
-			m.release()
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		d, err := hostlocal.Open(ctx, p)
@@ -121,4 +119,26 @@ func TestAwaitAndRelease(t *testing.T) {
 	expect("released", false, false)
 	m.reset()
 	expect("another attempt", false, false)
+}
+
+// A call whose store is removed in the middle of it is repeated with a new store, which knows that
+// one was lost.
+func TestFileRemovedDuringATransaction(t *testing.T) {
+	dir := t.TempDir()
+	n := &Node{
+		Store: store.New(store.Dirs{State: dir, Run: filepath.Join(dir, "run")}),
+		Host:  host.New("/proc", host.DefaultBootIDFile),
+		Clock: func() lease.Instant { return lease.Instant{BootID: "boot-1"} },
+	}
+	runs, lost := 0, ""
+	err := n.Update(t.Context(), Scope{}, func(c *Call) error {
+		lost = c.Tx.Lost()
+		if runs++; runs == 1 {
+			os.Remove(filepath.Join(dir, "leases.db"))
+		}
+		return c.Tx.Count("n", 1)
+	})
+	if err != nil || runs != 2 || !strings.Contains(lost, "missing") {
+		t.Errorf("%v after %d runs, lost: %q", err, runs, lost)
+	}
 }

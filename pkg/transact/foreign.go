@@ -113,7 +113,7 @@ func (c *Call) settle(l lease.Lease) error {
 	if err != nil {
 		return err
 	}
-	switch judge(l.State, file, l.Holder.Netns.Ino != 0, func() lease.Liveness { return c.Prove(l) }) {
+	switch judge(l.State, file, l.Holder.Netns.Ino != 0, func() lease.Liveness { return c.Evidence.Prove(l) }) {
 	case imports:
 		return c.giveAway(l, content)
 	case release:
@@ -128,7 +128,7 @@ func (c *Call) settle(l lease.Lease) error {
 // DEL of its holder.
 func (c *Call) releaseUnfiled(l lease.Lease) error {
 	const why = "host-local has processed its DEL"
-	life := c.Prove(l)
+	life := c.Evidence.Prove(l)
 	switch {
 	case l.Holder.ContainerID != "":
 		return c.ReleaseLease(l, life, c.Now, why)

@@ -28,7 +28,7 @@ type Scope struct {
 	Mirror bool     // whether host-local's files are used; an ADD makes their directory
 	Caches []string // directories of libcni's cache, in addition to the default ones
 	// Wait is how long the call waits for host-local's lock while it holds the store's lock. If it
-	// is 0, the call waits without holding the store's lock (see Node.transact).
+	// is 0, the call waits without holding the store's lock (see Node.Update).
 	Wait time.Duration
 }
 
@@ -309,7 +309,7 @@ func (c *Call) outweighs(found adopt.Finding, cur lease.Lease) bool {
 		return true
 	case f.State == lease.Held:
 		return false
-	case (cur.State == lease.Bound || same) && c.QuickState(cur) == lease.Alive:
+	case (cur.State == lease.Bound || same) && c.Evidence.QuickState(cur) == lease.Alive:
 		return foreign && living && !same
 	case same && cur.State == lease.Bound && f.Holder.ContainerID == "":
 		return false // the namespace exists, although not at its path

@@ -1,6 +1,7 @@
 package transact
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ type Host interface {
 }
 
 // Node is the store and the host of one node. The Service types of the packages ipam and maintain
-// embed it and add the operations.
+// have the operations.
 type Node struct {
 	Store *store.Store
 	Host  Host
@@ -52,9 +53,9 @@ func (n *Node) Warnf(format string, args ...any) {
 
 // Call is one attempt of an operation, in its transaction.
 type Call struct {
-	host.Evidence
-	Tx  *store.Tx
-	Now lease.Instant
+	Tx       *store.Tx
+	Now      lease.Instant
+	Evidence host.Evidence
 	// Repaired is set if damaged records were repaired, as far as possible, before this attempt.
 	Repaired bool
 
@@ -66,57 +67,52 @@ type Call struct {
 	earlier map[lease.Pool]map[string]bool
 }
 
-// Update runs an operation in a write transaction. If it needs a damaged record, the record is
-// repaired, and the operation is run again.
+// Update runs an operation in a write transaction, and writes the address files of the leases that
+// it changes. It makes another attempt, in which the operation runs again,
+//
+//   - if the operation needs a damaged record, after the attempt to repair it;
+//   - if host-local's lock of a pool is busy for more than lockMoment, after it has waited for that
+//     lock without holding the store's, which calls of other networks need. If the Scope has a
+//     Wait, Update returns the BusyError instead;
+//   - if the store was replaced, or turned out to be damaged, in the middle of the transaction.
 func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error {
 	ctx = store.WithMaxWait(ctx) // the limit includes waiting for host-local's lock
-	err := n.transact(ctx, in, fn)
-	if !errors.Is(err, store.ErrDamaged) {
-		return err
-	}
-	n.Warnf("%v; it is learnt again from this node", err)
-	repairErr := n.transact(ctx, Scope{Wait: in.Wait}, func(c *Call) error { return c.repair(in) })
-	err = n.transact(ctx, in, func(c *Call) error {
-		c.Repaired = true
-		return fn(c)
-	})
-	if repairErr == nil {
-		return err
-	}
-	n.Warnf("it cannot be repaired: %v", repairErr)
-	if errors.Is(err, store.ErrDamaged) {
-		return repairErr
-	}
-	return err
-}
-
-// Repair replaces damaged records by what the host shows, and builds the indexes again. It returns
-// ErrNoHostView if the process is not proven to see the namespaces of the host.
-func (n *Node) Repair(ctx context.Context) error {
-	return n.transact(store.WithMaxWait(ctx), Scope{}, func(c *Call) error { return c.repair(Scope{}) })
-}
-
-// transact runs an operation in one transaction and then writes host-local's files.
-//
-// If host-local's lock of a pool is busy for more than lockMoment, transact waits for the lock
-// without holding the store's lock, which calls of other networks need, and then makes another
-// attempt. If the Scope has a Wait, transact returns the BusyError instead.
-func (n *Node) transact(ctx context.Context, in Scope, fn func(*Call) error) error {
 	f := newFiles(ctx, in.Wait, n.Warnf)
 	defer f.release()
-	update := n.Store.Update
-	for {
-		err := n.attempt(ctx, update, in, f, fn)
+	var damaged repairState
+	for tries := 1; ; {
+		var replayed []store.Spooled
+		options := store.Options{Unpaused: f.locked != nil, Then: f.finishSoon}
+		err := n.Store.Update(ctx, options, func(tx *store.Tx) (err error) {
+			f.reset()
+			c := n.newCall(tx, in, f)
+			replayed, err = c.run(in, damaged, fn)
+			return err
+		})
 		var busy *BusyError
-		if in.Wait > 0 || !errors.As(err, &busy) || isOver(ctx) {
+		switch {
+		case err == nil:
+			f.finish()
+			if err := n.Store.Unspool(replayed); err != nil {
+				n.Warnf("%v", err)
+			}
+		case errors.As(err, &busy) && in.Wait == 0 && !isOver(ctx):
+			if err = f.await(busy.Pool); err == nil {
+				continue
+			}
+		case (errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrReplaced)) && tries < maxTries:
+			tries++
+			continue
+		}
+		if again, err := damaged.next(err, n.Warnf); !again {
 			return err
 		}
-		if err := f.await(busy.Pool); err != nil {
-			return err
-		}
-		update = n.Store.UpdateNow // calls of the network wait for host-local's lock
+		f.release()
 	}
 }
+
+// maxTries is the largest number of attempts if the store is replaced each time.
+const maxTries = 3
 
 // isOver reports whether the time of a call has run out.
 func isOver(ctx context.Context) bool {
@@ -124,39 +120,59 @@ func isOver(ctx context.Context) bool {
 	return ctx.Err() != nil || bounded && !time.Now().Before(until)
 }
 
-// attempt is one transaction of transact.
-func (n *Node) attempt(ctx context.Context, update func(context.Context, func(*store.Tx) error) error, in Scope,
-	f *addressFiles, fn func(*Call) error) error {
-	var spooled []store.Spooled
-	err := update(store.WithCommitted(ctx, f.finishSoon), func(tx *store.Tx) (err error) {
-		f.reset()
-		c := n.newCall(tx, in, f)
-		if spooled, err = n.run(c, in, fn); err == nil {
-			c.writeBefore()
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	f.finish()
-	if err := n.Store.Unspool(spooled); err != nil {
-		n.Warnf("%v", err)
-	}
-	return nil
+// repairState is what an Update has done about a damaged record.
+type repairState struct {
+	repairs  bool  // the next attempt repairs the damaged records, and does nothing else
+	repaired bool  // it has been tried
+	err      error // why it failed
 }
 
-// run adopts the pool if necessary, replays the spool, and runs the
-// operation. It returns the DELs that were replayed.
-func (n *Node) run(c *Call, in Scope, fn func(*Call) error) ([]store.Spooled, error) {
+// next sets what the next attempt does after one that returned err, and reports whether there is
+// one. Otherwise it returns the error of the Update.
+func (r *repairState) next(err error, warn func(string, ...any)) (again bool, _ error) {
+	switch damaged := errors.Is(err, store.ErrDamaged); {
+	case r.repairs:
+		r.repairs, r.repaired, r.err = false, true, err
+		if err != nil {
+			warn("it cannot be repaired: %v", err)
+		}
+		return true, nil
+	case damaged && !r.repaired:
+		warn("%v; it is learnt again from this node", err)
+		r.repairs = true
+		return true, nil
+	case damaged:
+		return false, cmp.Or(r.err, err)
+	}
+	return false, err
+}
+
+// run adopts the pool if necessary, replays the spool, and runs the operation, or repairs damaged
+// records in place of it. Then it writes the files that have to be written before the commit. It
+// returns the DELs that were replayed.
+func (c *Call) run(in Scope, damaged repairState, fn func(*Call) error) (replayed []store.Spooled, err error) {
+	if damaged.repairs {
+		asked := in
+		in, fn = Scope{Wait: in.Wait}, func(c *Call) error { return c.repair(asked) }
+	}
+	c.Repaired = damaged.repaired
 	if err := c.learn(in); err != nil {
 		return nil, err
 	}
-	spooled, err := n.replay(c)
-	if err != nil {
+	if replayed, err = c.node.replay(c); err != nil {
 		return nil, err
 	}
-	return spooled, fn(c)
+	if err := fn(c); err != nil {
+		return nil, err
+	}
+	c.writeBefore()
+	return replayed, nil
+}
+
+// Repair replaces damaged records by what the host shows, and builds the indexes again. It returns
+// ErrNoHostView if the process is not proven to see the namespaces of the host.
+func (n *Node) Repair(ctx context.Context) error {
+	return n.Update(ctx, Scope{}, func(c *Call) error { return c.repair(Scope{}) })
 }
 
 func (n *Node) newCall(tx *store.Tx, in Scope, f *addressFiles) *Call {
@@ -282,7 +298,7 @@ func (c *Call) put(old, next lease.Lease) (stored bool, err error) {
 	}
 	life := func() lease.Liveness { return lease.Dead } // proven by the caller, or its DEL has come
 	if old.State == lease.Bound && next.State == lease.Bound && old.Holder.Is(next.Holder) {
-		life = func() lease.Liveness { return c.Prove(old) }
+		life = func() lease.Liveness { return c.Evidence.Prove(old) }
 	}
 	if file == saysOther {
 		if judge(old.State, file, old.Holder.Netns.Ino != 0, life) == imports {

@@ -91,7 +91,7 @@ func recordSpaces(t *testing.T, node *lab.Node) {
 	}
 	spaces := host.New("/proc", "").NamespaceIDs(strings.TrimSpace(string(boot)))
 	s := store.New(store.Dirs{State: node.StateDir(), Run: node.RunDir()})
-	if err := s.Update(context.Background(),
+	if err := s.Update(context.Background(), store.Options{},
 		func(tx *store.Tx) error { return tx.SetNamespaceIDs(spaces) }); err != nil {
 		t.Fatal(err)
 	}

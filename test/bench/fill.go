@@ -59,7 +59,7 @@ func (c *contender) fillLeasehold(leases int) {
 	p := lease.Pool{DataDir: c.dataDir(), Network: "bench"}
 	s := store.New(store.Dirs{State: filepath.Join(c.dir, "state"),
 		Run: filepath.Join("/run/lab", filepath.Base(c.dir))})
-	c.b.check(s.Update(context.Background(), func(tx *store.Tx) error {
+	c.b.check(s.Update(context.Background(), store.Options{}, func(tx *store.Tx) error {
 		if err := tx.SetAdopted(p); err != nil {
 			return err
 		}

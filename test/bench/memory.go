@@ -49,7 +49,7 @@ func (b *bench) memory() {
 func (c *contender) hold() {
 	s := store.New(store.Dirs{State: filepath.Join(c.dir, "state"),
 		Run: filepath.Join("/run/lab", filepath.Base(c.dir))})
-	c.b.check(s.Update(context.Background(), func(tx *store.Tx) error {
+	c.b.check(s.Update(context.Background(), store.Options{}, func(tx *store.Tx) error {
 		var all []lease.Lease
 		tx.After(store.Position{}, math.MaxInt, func(l lease.Lease, err error) {
 			c.b.check(err)

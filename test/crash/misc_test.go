@@ -26,7 +26,7 @@ func TestNewerRecord(t *testing.T) {
 	extra := append([]byte{0xe7, 0x07, 5}, "later"...) // tag 999, five bytes
 	visit := func(write bool) (found []byte) {
 		t.Helper()
-		err := c.store().Update(context.Background(), func(tx *store.Tx) error {
+		err := c.store().Update(context.Background(), store.Options{}, func(tx *store.Tx) error {
 			l, err := tx.Get(tx.Pools()[0], netip.MustParseAddr(original))
 			found = l.Extra
 			if err == nil && write {

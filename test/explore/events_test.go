@@ -147,11 +147,12 @@ func (w *simulation) agent() *maintain.Service { return &maintain.Service{Node: 
 
 func (w *simulation) machine() *transact.Node {
 	s := store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)})
-	s.Timed = func(store.Timing) {
+	record := func() {
 		if w.recording {
 			w.record()
 		}
 	}
+	s.Committed, s.Timed = record, func(store.Timing) { record() }
 	return &transact.Node{
 		Store:     s,
 		Host:      kernelHost{&w.kernel, w.config},
@@ -196,7 +197,7 @@ func (w *simulation) recorded() (context.Context, context.CancelFunc) {
 	if w.slow > 0 {
 		must(unix.Nanosleep(new(unix.NsecToTimespec(int64(w.slow))), nil))
 	}
-	return store.WithCommitted(ctx, w.record), func() {
+	return ctx, func() {
 		w.recording = false
 		cancel()
 	}

@@ -48,7 +48,7 @@ func NewNode(t testing.TB) Node {
 	n := Node{t: t, Pool: lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "net"}, Service: service}
 	// as ADD does
 	n.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetNamespaceIDs(n.Host.NamespaceIDs(Boot)), tx.SetAdopted(n.Pool))
+		return errors.Join(tx.SetNamespaceIDs(n.Node.Host.NamespaceIDs(Boot)), tx.SetAdopted(n.Pool))
 	})
 	return n
 }
@@ -56,7 +56,7 @@ func NewNode(t testing.TB) Node {
 // Update runs a transaction in the store.
 func (n Node) Update(fn func(*store.Tx) error) {
 	n.t.Helper()
-	if err := n.Store.Update(context.Background(), fn); err != nil {
+	if err := n.Node.Store.Update(context.Background(), store.Options{}, fn); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -65,7 +65,7 @@ func (n Node) Update(fn func(*store.Tx) error) {
 // the host.
 func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) lease.Lease {
 	n.t.Helper()
-	then := n.Clock()
+	then := n.Node.Clock()
 	then.Wall, then.Boot = then.Wall.Add(-time.Minute), then.Boot-time.Minute
 	a := netip.MustParseAddr(addr)
 	bytes := a.As4()
@@ -87,7 +87,7 @@ func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) le
 // Release releases a lease, as DEL does.
 func (n Node) Release(l lease.Lease) lease.Lease {
 	n.t.Helper()
-	held, err := lease.Apply(l, lease.Release{Holder: l.Holder}, n.Clock())
+	held, err := lease.Apply(l, lease.Release{Holder: l.Holder}, n.Node.Clock())
 	if err != nil {
 		n.t.Fatal(err)
 	}

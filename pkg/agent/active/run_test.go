@@ -396,7 +396,7 @@ func TestUnreadableIsUnknown(t *testing.T) {
 func TestLostStoreIsNoEvidence(t *testing.T) {
 	f := newFixture(t)
 	f.node.Bind("10.0.0.2", "db-0", "u0", time.Hour, "")
-	if err := os.Remove(filepath.Join(f.node.Store.Dirs().State, "leases.db")); err != nil {
+	if err := os.Remove(filepath.Join(f.node.Node.Store.Dirs().State, "leases.db")); err != nil {
 		t.Fatal(err)
 	}
 	f.node.Update(func(tx *store.Tx) error { return tx.BeginBoot("b") }) // replaces it

@@ -105,7 +105,7 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 		return n.checkAt.Sub(now)
 	}
 	var usage []store.Usage
-	err := p.Service.Store.View(ctx, func(tx *store.Tx) error {
+	err := p.Service.Node.Store.View(ctx, func(tx *store.Tx) error {
 		usage = store.ByNetwork(tx.Usage())
 		return nil
 	})
@@ -147,7 +147,7 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 			return fmt.Errorf("writing the NodeAddressPool: %w", err)
 		}
 	}
-	setTransitionTimes(want, existing, p.Service.Clock().Wall)
+	setTransitionTimes(want, existing, p.Service.Node.Clock().Wall)
 	differed := n.differed
 	// A pod that is being replaced changes the numbers for a few seconds only.
 	n.differed = !isShown(want, existing) && !n.hadNoEffect(want, existing) && !differed &&

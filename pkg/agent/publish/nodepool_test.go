@@ -256,7 +256,7 @@ func TestNodeAddressPoolOfALostStore(t *testing.T) {
 	p := newFixture(t)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.updates()
-	if err := os.Truncate(p.node.Store.Dirs().State+"/leases.db", 100); err != nil {
+	if err := os.Truncate(p.node.Node.Store.Dirs().State+"/leases.db", 100); err != nil {
 		t.Fatal(err)
 	}
 	p.shows("lost", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
@@ -331,7 +331,7 @@ func TestDesiredNodePool(t *testing.T) {
 // A node whose store was never used has a NodeAddressPool without networks.
 func TestNodeAddressPoolWithoutAStore(t *testing.T) {
 	p := newFixture(t)
-	dirs := p.node.Store.Dirs()
+	dirs := p.node.Node.Store.Dirs()
 	if err := errors.Join(os.RemoveAll(dirs.State), os.RemoveAll(dirs.Run)); err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func (p *Publisher) serveRequests(ctx context.Context, retained []lease.Lease, n
 	}
 	view, err := p.Service.List(ctx, func(lease.Lease) bool { return true })
 	if store.IsEmpty(err) {
-		view, err = maintain.NodeView{Now: p.Service.Clock()}, nil
+		view, err = maintain.NodeView{Now: p.Service.Node.Clock()}, nil
 	}
 	if err != nil {
 		return 0, err

@@ -19,7 +19,7 @@ const requestPath = group + "namespaces/db/addressrequests/db"
 // request creates or replaces the AddressRequest, and has the manager name it.
 func (p *fixture) request(generation int64, change func(*ipamv1.AddressRequest)) {
 	r := ipamv1.AddressRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db", UID: "r1",
-		Generation: generation, CreationTimestamp: metav1.Time{Time: p.Service.Clock().Wall}}}
+		Generation: generation, CreationTimestamp: metav1.Time{Time: p.Service.Node.Clock().Wall}}}
 	var before ipamv1.AddressRequest
 	if p.server.Get(requestPath, &before) {
 		r = before

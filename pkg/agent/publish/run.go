@@ -385,7 +385,7 @@ func (p *Publisher) observeLag(w wanted, existing *ipamv1.IPReservation) {
 			return
 		}
 	}
-	lag := p.Service.Clock().Since(w.Since)
+	lag := p.Service.Node.Clock().Since(w.Since)
 	wasBound := existing != nil && existing.Status.State == ipamv1.Bound && existing.Status.Confirmed
 	if wasBound && w.Object.Status.State == ipamv1.Held && lag >= ipamv1.ReturnDelay {
 		lag -= ipamv1.ReturnDelay

@@ -84,8 +84,8 @@ func (p *fixture) restart() {
 // after advances the clock.
 func (p *fixture) after(d time.Duration) {
 	p.now = p.now.Add(d)
-	clock := p.Service.Clock
-	p.Service.Clock = func() lease.Instant {
+	clock := p.Service.Node.Clock
+	p.Service.Node.Clock = func() lease.Instant {
 		now := clock()
 		now.Wall, now.Boot = now.Wall.Add(d), now.Boot+d
 		return now
@@ -208,7 +208,7 @@ func testWritesOfARecreation(t *testing.T, isLate bool) {
 	returned, err := lease.Apply(lease.Lease{}, lease.Bind{ID: l.ID, Pool: l.Pool, Address: l.Address, Set: "s",
 		Namespace: "db", Name: "db-0", UID: "u2", Window: l.Window, Soft: time.Minute,
 		Holder: lease.Holder{ContainerID: "c-u2", IfName: "eth0", BootID: fakeapi.Boot,
-			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 6}}}, p.node.Clock())
+			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 6}}}, p.node.Node.Clock())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestUnknownStateChangesNothing(t *testing.T) {
 			p.node.Update(func(*store.Tx) error { return nil })
 		},
 		"the store was removed at boot, and only another network adopted": func(p *fixture) {
-			if err := errors.Join(os.Remove(p.db()), os.RemoveAll(p.node.Store.Dirs().Run)); err != nil {
+			if err := errors.Join(os.Remove(p.db()), os.RemoveAll(p.node.Node.Store.Dirs().Run)); err != nil {
 				t.Fatal(err)
 			}
 			p.node.Update(func(tx *store.Tx) error {
@@ -280,7 +280,7 @@ func TestReservationOfAFormerInstallation(t *testing.T) {
 		"leasehold does not serve the network":   {cniconf.Inactive, nil, nil},
 		"leasehold has never served the network": {cniconf.Active, nil, []string{"DELETE " + mine}},
 		"it serves pods that were running before": {cniconf.Active, func(p *fixture) {
-			ids := p.node.Host.NamespaceIDs(fakeapi.Boot)
+			ids := p.node.Node.Host.NamespaceIDs(fakeapi.Boot)
 			p.node.Update(func(tx *store.Tx) error { return tx.SetNamespaceIDs(ids) })
 			p.node.Bind("10.0.0.3", "db-1", "u3", 0, "")
 		}, []string{"DELETE " + mine}},
@@ -303,7 +303,7 @@ func TestReservationOfAFormerInstallation(t *testing.T) {
 		p := newFixture(t)
 		p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 		p.publish()
-		dirs := p.node.Store.Dirs()
+		dirs := p.node.Node.Store.Dirs()
 		if err := errors.Join(os.RemoveAll(dirs.State), os.RemoveAll(dirs.Run)); err != nil { // uninstalled
 			t.Fatal(err)
 		}
@@ -320,7 +320,7 @@ func TestReservationOfAFormerInstallation(t *testing.T) {
 	}
 }
 
-func (p *fixture) db() string { return p.node.Store.Dirs().State + "/leases.db" }
+func (p *fixture) db() string { return p.node.Node.Store.Dirs().State + "/leases.db" }
 
 // An object that the API server rejects is written again after a pause that grows, or after the
 // next list, and does not keep others from being written.
@@ -622,8 +622,8 @@ leasehold_publish_writes_total{result="ok",what="status"} 2
 
 func TestObservedLag(t *testing.T) {
 	p := newFixture(t)
-	clock := p.Service.Clock()
-	p.Service.Clock = func() lease.Instant { return clock }
+	clock := p.Service.Node.Clock()
+	p.Service.Node.Clock = func() lease.Instant { return clock }
 	since := func(d time.Duration) lease.Instant {
 		return lease.Instant{Wall: clock.Wall.Add(-d), Boot: clock.Boot - d, BootID: clock.BootID}
 	}

@@ -421,7 +421,7 @@ func TestFailedPassesDoNotCount(t *testing.T) {
 		s.pod("node2", "u2", corev1.ConditionTrue)
 		s.minutes(3)
 	}
-	db := func(s *fixture) string { return filepath.Join(s.node.Store.Dirs().State, "leases.db") }
+	db := func(s *fixture) string { return filepath.Join(s.node.Node.Store.Dirs().State, "leases.db") }
 	serve := func(s *fixture) error { s.server.Reject(nil); return nil }
 	for name, c := range map[string]struct {
 		begin       func(*fixture)
@@ -488,7 +488,7 @@ func TestHoldThatCannotBeEnded(t *testing.T) {
 	s.pod("node2", "u2", corev1.ConditionTrue)
 	var out bytes.Buffer
 	s.holds.Log = slog.New(slog.NewTextHandler(&out, nil))
-	ids := s.node.Host.NamespaceIDs(fakeapi.Boot)
+	ids := s.node.Node.Host.NamespaceIDs(fakeapi.Boot)
 	s.node.Update(func(tx *store.Tx) error { return tx.SetNamespaceIDs(fakeapi.Boot + " elsewhere") })
 	s.minutes(6)
 	s.expect("the host cannot be seen", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")

@@ -62,7 +62,7 @@ func (f *limitsFixture) put(data map[string]string) {
 }
 
 func (f *limitsFixture) stored() (limits policy.Limits) {
-	_ = f.node.Store.View(context.Background(), func(tx *store.Tx) error {
+	_ = f.node.Node.Store.View(context.Background(), func(tx *store.Tx) error {
 		limits = tx.Limits()
 		return nil
 	})

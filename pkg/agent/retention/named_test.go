@@ -221,7 +221,7 @@ func TestAPodThatNeverStartsKeepsOneHoldOfItsName(t *testing.T) {
 		0: nil, 1: {"10.0.0.5"}, 2: {"10.0.0.4", "10.0.0.5"}, 5: {"10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"},
 	} {
 		node := fakeapi.NewNode(t)
-		start, ahead := node.Clock(), time.Duration(0)
+		start, ahead := node.Node.Clock(), time.Duration(0)
 		node.Service.Node.Clock = func() lease.Instant {
 			return lease.Instant{Wall: start.Wall.Add(ahead), Boot: start.Boot + ahead, BootID: start.BootID}
 		}
@@ -248,7 +248,7 @@ func TestAPodThatNeverStartsKeepsOneHoldOfItsName(t *testing.T) {
 			w.pass(t.Context())
 			ahead += DeferBelow / 2
 		}
-		view, err := node.List(t.Context(), func(l lease.Lease) bool { return !l.Lapsed(node.Clock()) })
+		view, err := node.List(t.Context(), func(l lease.Lease) bool { return !l.Lapsed(node.Node.Clock()) })
 		if err != nil {
 			t.Fatal(err)
 		}

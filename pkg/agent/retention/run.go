@@ -65,7 +65,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	if !synced {
 		return 0 // the pods have not been listed yet
 	}
-	bootID := w.Service.Clock().BootID
+	bootID := w.Service.Node.Clock().BootID
 	view, err := w.Service.List(ctx, func(l lease.Lease) bool {
 		_, here := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
 		return here || l.Reservation != "" || l.IsBootHold(bootID)

@@ -59,12 +59,12 @@ func TestPass(t *testing.T) {
 	expect("the pods are not listed yet", 0, time.Hour)
 	pods("10")
 	expect("another window", 0, 10*time.Minute)
-	before, err := os.Stat(node.Store.Dirs().State + "/leases.db")
+	before, err := os.Stat(node.Node.Store.Dirs().State + "/leases.db")
 	if err != nil {
 		t.Fatal(err)
 	}
 	expect("again", 0, 10*time.Minute)
-	if after, err := os.Stat(node.Store.Dirs().State + "/leases.db"); err != nil ||
+	if after, err := os.Stat(node.Node.Store.Dirs().State + "/leases.db"); err != nil ||
 		after.ModTime() != before.ModTime() {
 		t.Errorf("a pass without a change wrote to the store: %v", err)
 	}
@@ -89,7 +89,7 @@ func TestPass(t *testing.T) {
 		t.Errorf("%s of the hold is left, want more than %s", rest, time.Minute)
 	}
 
-	if err := os.Truncate(node.Store.Dirs().State+"/leases.db", 100); err != nil {
+	if err := os.Truncate(node.Node.Store.Dirs().State+"/leases.db", 100); err != nil {
 		t.Fatal(err)
 	}
 	if after := w.pass(t.Context()); after != retry {
@@ -188,7 +188,7 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 		}
 		l := node.Bind("10.0.0.2", "db-0", "u-1", 0, "")
 		l.Holder.BootID, l.BoundAt.BootID = "an earlier boot", "an earlier boot"
-		held, err := lease.Apply(l, lease.Orphan{LastHolder: lease.Dead}, node.Clock())
+		held, err := lease.Apply(l, lease.Orphan{LastHolder: lease.Dead}, node.Node.Clock())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -344,7 +344,7 @@ type failure struct {
 
 // failAfterReading has the store fail after its next transaction.
 func failAfterReading(t *testing.T, node fakeapi.Node) failure {
-	s := node.Service.Store
+	s := node.Service.Node.Store
 	f := failure{t, filepath.Join(s.Dirs().State, "leases.db")}
 	s.Timed = func(store.Timing) {
 		s.Timed = nil
@@ -411,7 +411,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	window := func() (window time.Duration) {
-		err := node.Store.View(t.Context(), func(tx *store.Tx) error {
+		err := node.Node.Store.View(t.Context(), func(tx *store.Tx) error {
 			now, err := tx.Get(l.Pool, l.Address)
 			window = time.Duration(now.Window)
 			return err

@@ -164,7 +164,7 @@ func (s *simulation) addNodes(r nodesRequest) (struct{}, error) {
 			service: &transact.Node{Store: store.New(dirs), Host: k, Clock: s.here.Clock},
 			changes: agent.NewChanges(dirs, s.log)}
 		now := n.service.Clock()
-		err = n.service.Store.Update(context.Background(), func(tx *store.Tx) error {
+		err = n.service.Store.Update(context.Background(), store.Options{}, func(tx *store.Tx) error {
 			err := errors.Join(tx.SetNamespaceIDs(k.NamespaceIDs(now.BootID)), tx.SetAdopted(n.pool),
 				tx.BeginBoot(now.BootID))
 			then := now
