@@ -34,17 +34,17 @@ const (
 	// Replaced: active, the configuration names host-local, whose binary is leasehold.
 	Replaced = "Replaced"
 
-	// HostLocalNamed: the configuration names host-local, and that is not leasehold. Name
+	// HostLocalNamed: the configuration names host-local, whose binary is not leasehold. Name
 	// leasehold, or use replace.
 	HostLocalNamed = "HostLocalNamed"
 	// FlannelDefault: flannel's entry has no ipam, which means host-local: its manifest was
 	// applied again, or nothing was changed yet. Change the ConfigMap, or use replace.
 	FlannelDefault = "FlannelDefault"
-	// K3sDefault: as FlannelDefault, in k3s' directory: k3s writes the file at each start. Use
-	// replace, or k3s' option --flannel-cni-conf with a list that names leasehold.
+	// K3sDefault: flannel's entry has no ipam, which means host-local, and k3s writes the file at
+	// each start. Use replace, or k3s' option --flannel-cni-conf with a list that names leasehold.
 	K3sDefault = "K3sDefault"
 	// OtherIPAM: the configuration names another IPAM plugin than host-local, or a plugin that
-	// assigns addresses itself. leasehold takes host-local's place only.
+	// assigns addresses itself. leasehold replaces only host-local.
 	OtherIPAM = "OtherIPAM"
 	// NoIPAM: no plugin of the network has an ipam section. Add one.
 	NoIPAM = "NoIPAM"
@@ -54,13 +54,13 @@ const (
 	// BinaryMissing: the configuration names leasehold, which is not in the runtime's
 	// directory. Correct the installer's --to, or the agent's --cni-bin-dir.
 	BinaryMissing = "BinaryMissing"
-	// BinaryNotExecutable: the file has lost its mode. Set it with chmod 0755.
+	// BinaryNotExecutable: the plugin's file is not executable. Run chmod 0755 on it.
 	BinaryNotExecutable = "BinaryNotExecutable"
 	// NoConfiguration: the directory has no configuration. Install a CNI plugin, or correct
 	// --cni-conf-dir.
 	NoConfiguration = "NoConfiguration"
-	// InvalidConfiguration: the first file is not valid, so that containerd loads none. Correct or
-	// remove it.
+	// InvalidConfiguration: the first file is not valid, so containerd loads no configuration.
+	// Correct or remove the file.
 	InvalidConfiguration = "InvalidConfiguration"
 
 	// ConfigurationUnreadable: unknown, the configuration cannot be read.
@@ -69,7 +69,7 @@ const (
 	BinaryUnreadable = "BinaryUnreadable"
 	// DelegatesUnknown: unknown, Multus names a network that is not in its own file.
 	DelegatesUnknown = "DelegatesUnknown"
-	// PluginUnknown: unknown, a plugin without an ipam section is none that leasehold knows.
+	// PluginUnknown: unknown, leasehold does not know a plugin that has no ipam section.
 	PluginUnknown = "PluginUnknown"
 )
 
