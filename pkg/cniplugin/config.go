@@ -58,13 +58,13 @@ type ipamSection struct {
 	// Ranges are range sets: an array of arrays of objects with subnet, rangeStart, rangeEnd and
 	// gateway. A pod gets an address of each set.
 	Ranges json.RawMessage `json:"ranges"`
-	// Routes are in the result as they are here: an array of objects with dst, and optionally gw.
+	// Routes are copied to the result: an array of objects with dst, and optionally gw.
 	Routes json.RawMessage `json:"routes"`
-	// DataDir is the directory with a directory of host-local's files for each network; by default
-	// /var/lib/cni/networks.
+	// DataDir is the directory that has a directory of host-local's files for each network; by
+	// default /var/lib/cni/networks.
 	DataDir json.RawMessage `json:"dataDir"`
-	// ResolvConf is the path of a file in the format of resolv.conf, whose DNS settings are in the
-	// result.
+	// ResolvConf is the path of a file in the format of resolv.conf. The result has the DNS
+	// settings of the file.
 	ResolvConf json.RawMessage `json:"resolvConf"`
 }
 
