@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -48,15 +47,10 @@ get ipr -A"; how many each node has is in "kubectl get nap".`,
   kubectl leasehold bundle                      collect what a report of a problem needs`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkFlags() },
 	}
-	for _, add := range []func(*cluster) *cobra.Command{(*cluster).status, (*cluster).history, (*cluster).reserve,
-		(*cluster).release, (*cluster).doctor, (*cluster).bundle} {
-		c := &cluster{app: a}
-		command := add(c)
-		c.AddFlags(command.Flags())
-		command.Flags().StringVar(&c.Namespace, "system-namespace", "leasehold-system", "namespace of leasehold")
-		root.AddCommand(command)
-	}
-	root.AddCommand(a.install(), a.uninstall())
+	c := &cluster{app: a}
+	c.AddFlags(root.PersistentFlags())
+	root.AddCommand(c.bundle(), c.doctor(), c.history(), c.install(), c.release(), c.reserve(), c.status(),
+		c.uninstall())
 	return root
 }
 
@@ -209,33 +203,14 @@ func (c *cluster) readStatus(ctx context.Context) (s clusterStatus, err error) {
 	return s, err
 }
 
-// agents returns the running pods of agents: of the node in the flag --node, or of all nodes.
-func (c *cluster) agents(ctx context.Context) ([]agentPod, error) {
-	pods, err := c.Pods(ctx, agentName)
-	if err != nil {
-		return nil, err
+// agents returns the agents that run, of the node in the flag --node or of all nodes. It returns an
+// error if there are none.
+func (c *cluster) agents(ctx context.Context) ([]kubectl.Agent, error) {
+	all, err := c.Agents(ctx, c.node)
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("there is no running pod of %s in namespace %s", agentName, c.Namespace)
 	}
-	var out []agentPod
-	for _, p := range pods {
-		a := agentPod{p.Text("spec", "nodeName"), p.Text("metadata", "name")}
-		if p.Text("status", "phase") == "Running" && (c.node == "" || a.node == c.node) {
-			out = append(out, a)
-		}
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("there is no running pod of %s in namespace %s", agentName, c.Namespace)
-	}
-	return out, nil
-}
-
-// agentPod is the name of an agent's pod and of its node.
-type agentPod struct{ node, name string }
-
-// onNode returns the arguments of kubectl that run leasectl in the pod of an agent. There leasectl
-// sees the same as directly on the node.
-func (c *cluster) onNode(pod string, args ...string) []string {
-	return append([]string{"-n", c.Namespace, "exec", pod, "-c", "agent", "--", "/leasectl",
-		"--host-root=/proc/1/root"}, args...)
+	return all, err
 }
 
 func (c *cluster) doctor() *cobra.Command {
@@ -265,17 +240,6 @@ found but something could not be checked.`,
 
 // examine returns the report of doctor on the cluster, with each node if nodes is set.
 func (c *cluster) examine(ctx context.Context, nodes bool) doctor.Report {
-	d := doctor.Cluster{Kubectl: &c.Client, Now: func() time.Time { return c.Clock().Wall }}
-	if nodes {
-		d.Node = func(ctx context.Context, pod string) (r doctor.Report, err error) {
-			out, err := c.Run(ctx, nil, c.onNode(pod, "doctor", "-o", "json")...)
-			if e := json.Unmarshal(out, &r); e == nil {
-				return r, nil // err is then only the exit status for findings
-			} else if err == nil {
-				err = e
-			}
-			return r, err
-		}
-	}
+	d := doctor.Cluster{Kubectl: &c.Client, Now: func() time.Time { return c.Clock().Wall }, Nodes: nodes}
 	return d.Examine(ctx)
 }

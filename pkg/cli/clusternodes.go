@@ -60,18 +60,14 @@ func (c *cluster) journals(ctx context.Context, args []string) ([]nodeLine, erro
 	}
 	all := []nodeLine{}
 	for i, p := range pods {
-		c.progress("reading the journal of node %s (%d of %d)", p.node, i+1, len(pods))
-		out, e := c.Run(ctx, nil, c.onNode(p.name, append([]string{"history", "-o", "json"}, args...)...)...)
+		c.progress("reading the journal of node %s (%d of %d)", p.Node, i+1, len(pods))
 		var lines []line
-		if e == nil {
-			e = json.Unmarshal(out, &lines)
-		}
-		if e != nil {
-			err = errors.Join(err, fmt.Errorf("node %s: %w", p.node, e))
+		if e := c.ReadNode(ctx, p.Pod, &lines, append([]string{"history"}, args...)...); e != nil {
+			err = errors.Join(err, fmt.Errorf("node %s: %w", p.Node, e))
 			continue
 		}
 		for _, l := range lines {
-			all = append(all, nodeLine{p.node, l})
+			all = append(all, nodeLine{p.Node, l})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b nodeLine) int { return strings.Compare(a.Time, b.Time) })
@@ -171,10 +167,12 @@ func (c *cluster) releaseAll(ctx context.Context, all []reservation, wait time.D
 	return nil
 }
 
+// bundleSize is the largest content of a bundle, in bytes before compression.
+const bundleSize = 50 << 20
+
 // bundle returns the command that writes an archive with what a bug report needs.
 func (c *cluster) bundle() *cobra.Command {
 	var file string
-	var limit int64
 	command := &cobra.Command{
 		Use:   "bundle",
 		Short: "Collect what a report of a problem needs in one archive",
@@ -185,12 +183,9 @@ addresses of pods are in it.
 
 Nodes are read in the pods of their agents, which needs the right to create pods/exec
 in leasehold's namespace. What could not be read is listed in errors.txt.`,
-		Example: "  kubectl leasehold bundle\n  kubectl leasehold bundle --file=/tmp/b.tar.gz --max-size=5",
+		Example: "  kubectl leasehold bundle\n  kubectl leasehold bundle --file=/tmp/b.tar.gz",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if limit < 1 {
-				return usage("invalid --max-size %d; want at least 1", limit)
-			}
 			if file == "" {
 				file = "leasehold-" + c.Clock().Wall.Format("20060102T150405Z") + ".tar.gz"
 			}
@@ -198,7 +193,7 @@ in leasehold's namespace. What could not be read is listed in errors.txt.`,
 			if err != nil {
 				return err
 			}
-			if err := errors.Join(c.writeBundle(cmd.Context(), out, limit<<20), out.Close()); err != nil {
+			if err := errors.Join(c.writeBundle(cmd.Context(), out, bundleSize), out.Close()); err != nil {
 				return err
 			}
 			fmt.Fprintln(c.Stdout, file)
@@ -207,7 +202,6 @@ in leasehold's namespace. What could not be read is listed in errors.txt.`,
 	}
 	c.nodeFlag(command)
 	command.Flags().StringVar(&file, "file", "", "`path` of the archive (default leasehold-<time>.tar.gz)")
-	command.Flags().Int64Var(&limit, "max-size", 50, "the largest content, in MiB before compression")
 	return command
 }
 
@@ -295,7 +289,7 @@ func (c *cluster) pieces(ctx context.Context) (all []piece, err error) {
 	agents, e := c.agents(ctx)
 	for _, p := range agents {
 		for _, verb := range []string{"list", "pools", "history", "check", "doctor"} {
-			all = append(all, piece{"nodes/" + p.node + "/" + verb + ".json", c.onNode(p.name, verb, "-o", "json")})
+			all = append(all, piece{"nodes/" + p.Node + "/" + verb + ".json", c.OnNode(p.Pod, verb, "-o", "json")})
 		}
 	}
 	return all, errors.Join(err, e)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
@@ -27,86 +28,80 @@ const (
 	// flannelFile is the name of the file to which kube-flannel writes the content of flannelKey on
 	// each node.
 	flannelFile = "10-flannel.conflist"
-	// beforeInstall is set on flannel's ConfigMap by leasectl install. Its value is the CNI
-	// configuration that the ConfigMap had before.
+	// beforeInstall is set on flannel's ConfigMap by kubectl leasehold install. Its value is the
+	// CNI configuration that the ConfigMap had before.
 	beforeInstall = "leasehold.dev/before-install"
-	// beforeUninstall is the same of leasectl uninstall, where that has changed what was edited by
-	// hand.
+	// beforeUninstall is the same of kubectl leasehold uninstall, where that has changed what was
+	// edited by hand.
 	beforeUninstall = "leasehold.dev/before-uninstall"
 )
 
-// nodeLong is the part of the help of install that only leasectl has.
-const nodeLong = `
-
-With --conf it changes a configuration of this node, for bridge, ptp and macvlan.
-With --pod-annotations as well it does not name leasehold there, but lets the runtime
-pass the annotations of pods, which a node without an agent needs.`
-
+// install returns the command that changes a configuration of this node.
 func (a *app) install() *cobra.Command {
-	k := &cluster{app: a}
 	var conf string
 	var binDirs []string
 	var yes, annotations bool
 	c := &cobra.Command{
 		Use:   "install",
-		Short: "Name leasehold in flannel's configuration",
-		Long: `Name leasehold as the IPAM plugin where host-local is named, or is the default. It
-shows the difference first, and asks. What was there is kept, for "leasectl uninstall".
+		Short: "Name leasehold in a CNI configuration of this node",
+		Long: `Name leasehold as the IPAM plugin where host-local is named, or is the default, in a
+configuration of this node, for bridge, ptp, macvlan and flannel. It shows the difference
+first, and asks. What was there is kept, for "leasectl uninstall".
 
-For flannel it changes the ConfigMap kube-flannel-cfg, with kubectl, and restarts
-flannel's pods, which write the configuration to the nodes. The agent's DaemonSet
-has to be there: the plugin must be on the nodes before a configuration names it.`,
-		Example: "  kubectl leasehold install\n  kubectl leasehold install --yes",
+With --pod-annotations it does not name leasehold there, but lets the runtime pass the
+annotations of pods, which a node without an agent needs.
+
+"kubectl leasehold install" changes flannel's configuration for all nodes.`,
+		Example: "  leasectl install --conf=/etc/cni/net.d/10-bridge.conflist",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := k.checkConf(cmd, conf, "cni-bin-dir", "pod-annotations"); err != nil {
-				return err
-			}
 			agreed := func() bool { return yes || a.ask(cmd.InOrStdin(), "Change it?") }
-			switch {
-			case conf == "":
-				return k.installFlannel(cmd.Context(), agreed)
-			case annotations:
+			if annotations {
 				return a.changeFile(conf, cniconf.WithAnnotations, agreed)
 			}
 			return a.installFile(conf, binDirs, agreed)
 		},
 	}
-	k.changeFlags(c, &conf)
+	confFlag(c, &conf)
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	if !a.Plugin {
-		c.Short += ", or in a configuration of this node"
-		c.Long += nodeLong
-		c.Example = "  leasectl install\n  leasectl install --conf /etc/cni/net.d/10-bridge.conflist"
-		c.Flags().StringSliceVar(&binDirs, "cni-bin-dir", []string{"/opt/cni/bin"},
-			"with --conf: the runtime's `directories` of plugins")
-		c.Flags().BoolVar(&annotations, "pod-annotations", false,
-			"with --conf: let the runtime pass the annotations of pods, and change nothing else")
-	}
+	c.Flags().StringSliceVar(&binDirs, "cni-bin-dir", []string{"/opt/cni/bin"},
+		"the runtime's `directories` of plugins")
+	c.Flags().BoolVar(&annotations, "pod-annotations", false,
+		"let the runtime pass the annotations of pods, and change nothing else")
+	c.MarkFlagsMutuallyExclusive("cni-bin-dir", "pod-annotations")
 	return c
 }
 
-// changeFlags defines the flags that install and uninstall have in common. Only leasectl changes a
-// configuration of the node on which it runs.
-func (k *cluster) changeFlags(c *cobra.Command, conf *string) {
-	k.AddFlags(c.Flags())
-	c.Flags().StringVar(&k.Namespace, "namespace", "leasehold-system", "namespace of leasehold")
-	c.Flags().DurationVar(&k.Timeout, "timeout", 10*time.Minute, "how long to wait for pods in each step")
-	if !k.Plugin {
-		c.Flags().StringVar(conf, "conf", "", "`path` of a CNI configuration of this node")
-	}
+func confFlag(c *cobra.Command, conf *string) {
+	c.Flags().StringVar(conf, "conf", "", "`path` of a CNI configuration of this node")
+	_ = c.MarkFlagRequired("conf") // fails only if there is no such flag
 }
 
-// checkConf returns an error if a flag was set that install or uninstall do not use: with --conf
-// those about a cluster, without it those in withConf.
-func (k *cluster) checkConf(c *cobra.Command, conf string, withConf ...string) error {
-	if err := unused(c, "", "state-dir"); err != nil {
-		return err
+// install returns the command of the kubectl plugin that changes flannel's ConfigMap.
+func (k *cluster) install() *cobra.Command {
+	var yes bool
+	c := &cobra.Command{
+		Use:   "install",
+		Short: "Name leasehold in flannel's configuration",
+		Long: `Name leasehold as the IPAM plugin in flannel's ConfigMap kube-flannel-cfg, and restart
+flannel's pods, which write the configuration to the nodes. It shows the difference
+first, and asks. What was there is kept, for "kubectl leasehold uninstall".
+
+The agent's DaemonSet has to be there: the plugin must be on the nodes before a
+configuration names it.`,
+		Example: "  kubectl leasehold install\n  kubectl leasehold install --yes",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return k.installFlannel(cmd.Context(), func() bool { return yes || k.ask(cmd.InOrStdin(), "Change it?") })
+		},
 	}
-	if conf == "" {
-		return unused(c, " without --conf", withConf...)
-	}
-	return unused(c, " with --conf", "kubectl", "kubeconfig", "context", "namespace", "timeout", "crds", "keep-objects")
+	k.timeoutFlag(c)
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
+
+func (k *cluster) timeoutFlag(c *cobra.Command) {
+	c.Flags().DurationVar(&k.Timeout, "timeout", 10*time.Minute, "how long to wait for pods in each step")
 }
 
 // ask prints a question on standard error, and reports whether the user answers yes. Without an
@@ -119,26 +114,6 @@ func (a *app) ask(in io.Reader, question string) bool {
 	}
 	fmt.Fprintln(a.Stderr, "Nothing was changed.")
 	return false
-}
-
-// printDiff prints the lines from the first to the last difference of two texts.
-func (a *app) printDiff(name string, before, after []byte) {
-	old, new := strings.Split(string(before), "\n"), strings.Split(string(after), "\n")
-	first := 0
-	for first < min(len(old), len(new)) && old[first] == new[first] {
-		first++
-	}
-	last := 0
-	for last < min(len(old), len(new))-first && old[len(old)-1-last] == new[len(new)-1-last] {
-		last++
-	}
-	a.step("--- %s\n+++ %s\n@@ -%d +%d @@", name, name, first+1, first+1)
-	for _, line := range old[first : len(old)-last] {
-		a.step("-%s", line)
-	}
-	for _, line := range new[first : len(new)-last] {
-		a.step("+%s", line)
-	}
 }
 
 func (k *cluster) installFlannel(ctx context.Context, agreed func() bool) error {
@@ -168,7 +143,8 @@ func (k *cluster) installFlannel(ctx context.Context, agreed func() bool) error 
 		"replace"); len(args) > 0 {
 		return errors.New("leasehold takes host-local's place on the nodes already; no configuration has to name it")
 	}
-	k.printDiff(config.Text("metadata", "namespace")+"/"+flannelConfig+" "+flannelKey, []byte(text), changed)
+	name := config.Text("metadata", "namespace") + "/" + flannelConfig + " " + flannelKey
+	fmt.Fprintf(k.Stdout, "%s", diff.Diff(name, []byte(text), name, changed))
 	if !agreed() {
 		return nil
 	}
@@ -296,7 +272,7 @@ func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error
 		a.step("%s is so already", path)
 		return nil
 	}
-	a.printDiff(path, content, changed)
+	fmt.Fprintf(a.Stdout, "%s", diff.Diff(path, content, path, changed))
 	if !agreed() {
 		return nil
 	}
@@ -332,7 +308,7 @@ func (a *app) restoreFile(path string) error {
 		return fmt.Errorf("%s does not name leasehold, and was not changed by leasectl install", path)
 	}
 	if !bytes.Equal(u.Before, u.After) {
-		a.printDiff(path, u.Before, u.After)
+		fmt.Fprintf(a.Stdout, "%s", diff.Diff(path, u.Before, path, u.After))
 	}
 	if err := u.Write(); err != nil {
 		return err

@@ -56,7 +56,7 @@ type Env struct {
 // Run executes one command line and returns the exit code.
 func Run(ctx context.Context, env Env, args []string) int {
 	env.Stdout, env.Stderr = plain{env.Stdout}, plain{env.Stderr}
-	a := &app{Env: env, defaultState: env.Dirs.State}
+	a := &app{Env: env}
 	root := a.leasectl()
 	if env.Plugin {
 		root = a.plugin()
@@ -92,6 +92,7 @@ func Run(ctx context.Context, env Env, args []string) int {
 func isCobraUsage(err error) bool {
 	for _, prefix := range []string{
 		"unknown ", "invalid argument", "accepts ", "requires ", "flag needs", "required flag", "bad flag",
+		"if any flags in the group",
 	} {
 		if strings.HasPrefix(err.Error(), prefix) {
 			return true
@@ -106,8 +107,6 @@ type app struct {
 	filter
 	output string
 	root   string // root directory of the host's file system
-
-	defaultState string // the directory of the store if no flag sets it
 }
 
 // leasectl returns the command tree of leasectl.
@@ -129,8 +128,8 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
   leasectl gc --dry-run               what would be collected, and why
   leasectl check                      check the integrity of the store
   leasectl import --dry-run           which addresses would be imported, and why
-  leasectl install                    name leasehold in flannel's configuration
-  leasectl uninstall                  remove leasehold from the cluster`,
+  leasectl install --conf=FILE        name leasehold in a CNI configuration
+  leasectl uninstall --conf=FILE      put back what was there`,
 		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
 			if err := a.checkFlags(); err != nil {
 				return err
@@ -139,9 +138,8 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
 			return err
 		},
 	}
-	f := root.PersistentFlags()
-	f.StringVar(&a.Dirs.State, "state-dir", a.Dirs.State, "directory of the lease store")
-	f.StringVar(&a.root, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
+	root.PersistentFlags().StringVar(&a.root, "host-root", "/",
+		"root of the host's file system: / or /proc/<pid>/root")
 	root.AddCommand(a.check(), a.doctor(), a.export(), a.gc(), a.history(), a.importCmd(), a.install(), a.list(),
 		a.mapCmd(), a.pools(), a.recover(), a.release(), a.reserve(), a.uninstall())
 	return root
@@ -164,17 +162,6 @@ func (a *app) forFlag(c *cobra.Command) {
 
 func (a *app) stateFlag(c *cobra.Command) {
 	c.Flags().StringVar(&a.state, "state", "", "only leases in this state: bound or held")
-}
-
-// unused returns an error if one of the flags was set, which a command does not use. when says in
-// which case it does not.
-func unused(c *cobra.Command, when string, flags ...string) error {
-	for _, name := range flags {
-		if c.Flags().Changed(name) {
-			return usage("%s%s does not use --%s", c.Name(), when, name)
-		}
-	}
-	return nil
 }
 
 func (a *app) checkFlags() error {
@@ -202,12 +189,9 @@ func (a *app) service() *maintain.Service {
 }
 
 // view runs fn in a read transaction. If no store was created yet, view does not run fn and returns
-// nil, or an error if a flag names the directory of the store.
+// nil.
 func (a *app) view(ctx context.Context, fn func(*store.Tx) error) error {
-	if _, err := os.Stat(a.Dirs.State); err != nil && os.IsNotExist(err) {
-		if a.Dirs.State != a.defaultState {
-			return fmt.Errorf("--state-dir: %w", err)
-		}
+	if _, err := os.Stat(a.Dirs.State); os.IsNotExist(err) {
 		return nil
 	}
 	waiting := time.AfterFunc(time.Second, func() {

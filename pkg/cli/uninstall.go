@@ -25,24 +25,50 @@ const (
 		",clusterrolebinding,clusterrole"
 )
 
+// uninstall returns the command that puts back a configuration of this node.
 func (a *app) uninstall() *cobra.Command {
-	k := &cluster{app: a}
-	var crds, keepObjects bool
 	var conf string
 	c := &cobra.Command{
 		Use:   "uninstall",
+		Short: "Put back a CNI configuration of this node",
+		Long: `Name host-local again in a configuration of this node: what "leasectl install" has
+changed is what it was, and what was edited by hand is kept beside the file, as
+<file>.before-uninstall.
+
+Addresses that are held stay so: "leasectl gc" and "leasectl release" end that. The binary
+is needed until the pods that were started with it have ended.
+
+"kubectl leasehold uninstall" removes leasehold from all nodes of a cluster.`,
+		Example: "  leasectl uninstall --conf=/etc/cni/net.d/10-bridge.conflist",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.restoreFile(conf); err != nil {
+				return err
+			}
+			return a.sayHeld(cmd.Context())
+		},
+	}
+	confFlag(c, &conf)
+	return c
+}
+
+// uninstall returns the command of the kubectl plugin that removes leasehold from a cluster.
+func (k *cluster) uninstall() *cobra.Command {
+	var crds, keepObjects bool
+	c := &cobra.Command{
+		Use:   "uninstall",
 		Short: "Remove leasehold from a cluster",
-		Long: `Remove leasehold from a cluster, with kubectl, in the order in which no pod is left
-waiting and no address is given twice: the webhooks, the manager, the configuration
-of flannel if it names leasehold, the agents, the plugin on each node, everything
-else. On the nodes nothing is left but host-local and its files. Running pods keep
-their addresses; held addresses are released.
+		Long: `Remove leasehold from a cluster, in the order in which no pod is left waiting and no
+address is given twice: the webhooks, the manager, the configuration of flannel if it
+names leasehold, the agents, the plugin on each node, everything else. On the nodes
+nothing is left but host-local and its files. Running pods keep their addresses; held
+addresses are released.
 
 Every node is asked before anything is removed. If one cannot be uninstalled or does
 not answer, nothing was removed, and the error names it. What each step waits for is
 printed by node, for at most --timeout. It can be repeated after an error.
 
-Configurations that name leasehold name host-local again: what "leasectl install" has
+Configurations that name leasehold name host-local again: what an installation has
 changed is what it was, and what was edited by hand is kept beside the file, as
 <file>.before-uninstall.
 
@@ -54,32 +80,14 @@ before it removes the objects, does the rest.`,
 		Example: "  kubectl leasehold uninstall\n  kubectl leasehold uninstall --crds",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := k.checkConf(cmd, conf); err != nil {
-				return err
-			}
-			if conf != "" {
-				if err := a.restoreFile(conf); err != nil {
-					return err
-				}
-				return a.sayHeld(cmd.Context())
-			}
-			if keepObjects && crds {
-				return usage("--keep-objects and --crds exclude each other")
-			}
 			return k.leave(cmd.Context(), crds, keepObjects)
 		},
 	}
-	k.changeFlags(c, &conf)
+	k.timeoutFlag(c)
 	c.Flags().BoolVar(&crds, "crds", false, "remove the CRDs too, with all their objects")
 	c.Flags().BoolVar(&keepObjects, "keep-objects", false,
 		"remove the plugin, the webhooks and the workloads, and leave all other objects to Helm")
-	if !a.Plugin {
-		c.Short += ", or from a configuration of this node"
-		c.Long += "\n\nWith --conf it only puts back a configuration of this node. Addresses that are held stay so:\n" +
-			"\"leasectl gc\" and \"leasectl release\" end that. The binary is needed until the pods that were\n" +
-			"started with it have ended."
-		c.Example = "  leasectl uninstall\n  leasectl uninstall --conf /etc/cni/net.d/10-bridge.conflist"
-	}
+	c.MarkFlagsMutuallyExclusive("crds", "keep-objects")
 	return c
 }
 

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// fakeKubectl is a cluster of nodes for leasectl uninstall: a program that logs its arguments, and
-// prints the objects that the test has written.
+// fakeKubectl is a cluster of nodes for kubectl leasehold uninstall: a program that logs its
+// arguments, and prints the objects that the test has written.
 type fakeKubectl struct {
 	t   *testing.T
 	dir string
@@ -84,12 +84,13 @@ func node(name, ready string) string {
 		"message":"Kubelet stopped posting node status."}]}}`, name, ready)
 }
 
-// uninstall runs leasectl uninstall, and returns what it printed and the changes that it made.
+// uninstall runs kubectl leasehold uninstall, and returns what it printed and the changes that it
+// made.
 func (k fakeKubectl) uninstall(flags ...string) (exit int, text string, changes []string) {
 	k.t.Helper()
 	var out bytes.Buffer
-	exit = Run(k.t.Context(), Env{Stdout: &out, Stderr: &out},
-		append([]string{"uninstall", "--kubectl=" + filepath.Join(k.dir, "kubectl")}, flags...))
+	k.t.Setenv("PATH", k.dir+":"+os.Getenv("PATH"))
+	exit = Run(k.t.Context(), Env{Stdout: &out, Stderr: &out, Plugin: true}, append([]string{"uninstall"}, flags...))
 	log, err := os.ReadFile(filepath.Join(k.dir, "log"))
 	if err != nil {
 		k.t.Fatal(err)
@@ -138,7 +139,6 @@ func TestUninstallAsksEveryNodeFirst(t *testing.T) {
 		}, []string{`ConfigMap kube-flannel-cfg: it names leasehold: /plugins/0/ipam/type cannot be changed`}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
 			k := newFakeKubectl(t)
 			c.plant(k)
 			limit := "1h"

@@ -14,13 +14,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
-// Cluster is a cluster to examine. All fields but Node must be set.
+// Cluster is a cluster to examine.
 type Cluster struct {
 	Kubectl *kubectl.Client
 	Now     func() time.Time
-	// Node examines the node on which the agent's pod with the given name runs, and returns the
-	// report. If Node is nil, nodes are not examined.
-	Node func(ctx context.Context, pod string) (Report, error)
+	Nodes   bool // whether to examine each node too, in the pod of its agent
 }
 
 // clusterChecks are the checks of a cluster.
@@ -310,21 +308,18 @@ func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	return found, nil
 }
 
-// checkNodes examines each node by running leasectl in the pod of its agent, if c.Node is set. Of
+// checkNodes examines each node by running leasectl in the pod of its agent, if c.Nodes is set. Of
 // the other nodes, it reports the networks for which leasehold is not active according to the
 // NodeAddressPool: users may be allowed to read that object, but not to run programs in the pod.
 func checkNodes(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	seen := map[string]bool{}
-	if c.Node != nil {
-		pods, e := c.Kubectl.Pods(ctx, agentName)
+	if c.Nodes {
+		agents, e := c.Kubectl.Agents(ctx, "")
 		err = errors.Join(err, e)
-		for _, p := range pods {
-			node, name := p.Text("spec", "nodeName"), p.Text("metadata", "name")
-			if p.Text("status", "phase") != "Running" {
-				continue
-			}
-			report, e := c.Node(ctx, name)
-			if e != nil {
+		for _, a := range agents {
+			node, name := a.Node, a.Pod
+			var report Report
+			if e := c.Kubectl.ReadNode(ctx, name, &report, "doctor"); e != nil {
 				err = errors.Join(err, fmt.Errorf("node %s: %w", node, e))
 				continue
 			}
@@ -367,8 +362,7 @@ func checkNodes(ctx context.Context, c *Cluster) (found []Finding, err error) {
 // the pod of the agent, kubectl where it is called, and everything else over SSH.
 func (c *Cluster) fromOutside(line, node, pod string) string {
 	if args, ok := strings.CutPrefix(line, "leasectl "); ok {
-		return command("kubectl", "-n", c.Kubectl.Namespace, "exec", pod, "-c", "agent", "--", "/leasectl",
-			"--host-root=/proc/1/root") + " " + args
+		return command(append([]string{"kubectl"}, c.Kubectl.OnNode(pod)...)...) + " " + args
 	}
 	if strings.HasPrefix(line, "kubectl ") {
 		return line

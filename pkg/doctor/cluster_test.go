@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -24,11 +23,12 @@ func newCluster(t *testing.T, answers map[string]string) *Cluster {
 		script += fmt.Sprintf("*%q*) cat <<'EOF'\n%s\nEOF\n;;\n", words, json)
 	}
 	script += `*) echo '{"items":[]}';;` + "\nesac\n"
-	program := filepath.Join(t.TempDir(), "kubectl")
-	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return &Cluster{Kubectl: &kubectl.Client{Program: program, Namespace: "leasehold-system"}}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return &Cluster{Kubectl: &kubectl.Client{Namespace: "leasehold-system"}}
 }
 
 // heldBy returns a list of reservations on node1, one for each element of addresses, which has the
@@ -51,11 +51,10 @@ func heldBy(namespace string, addresses ...string) string {
 // agent, and other programs over SSH.
 func TestCommandsOfNodes(t *testing.T) {
 	c := newCluster(t, map[string]string{"pod -l": `{"items":[{"metadata":{"name":"leasehold-agent-x"},
-		"spec":{"nodeName":"node1"},"status":{"phase":"Running"}}]}`})
-	c.Node = func(context.Context, string) (Report, error) {
-		return Report{Findings: []Finding{{Repair: []string{"leasectl recover", "chmod 0755 /opt/cni/bin/leasehold",
-			restartAgents}}}}, nil
-	}
+		"spec":{"nodeName":"node1"},"status":{"phase":"Running"}}]}`,
+		"/leasectl --host-root=/proc/1/root doctor -o json": `{"findings":[{"repair":["leasectl recover",
+			"chmod 0755 /opt/cni/bin/leasehold","` + restartAgents + `"]}]}`})
+	c.Nodes = true
 	found, err := checkNodes(t.Context(), c)
 	want := []string{
 		"kubectl -n leasehold-system exec leasehold-agent-x -c agent -- /leasectl --host-root=/proc/1/root recover",

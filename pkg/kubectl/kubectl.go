@@ -1,5 +1,6 @@
 // Package kubectl runs the program kubectl, with the configuration and credentials of the user.
-// leasectl is not linked with a Kubernetes client (docs/decisions.md, "leasectl calls kubectl").
+// leasectl is not linked with a Kubernetes client (docs/decisions.md, "The kubectl plugin calls
+// kubectl").
 package kubectl
 
 import (
@@ -17,18 +18,17 @@ import (
 
 // Client runs kubectl for one cluster.
 type Client struct {
-	Program    string
 	Kubeconfig string // path; "" for the default of kubectl
 	Context    string
 	Namespace  string        // the namespace of leasehold; Run does not add it
 	Timeout    time.Duration // how long Rollout waits
 }
 
-// AddFlags defines the flags for the path of kubectl and for the cluster.
+// AddFlags defines the flags for the cluster.
 func (k *Client) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&k.Program, "kubectl", "kubectl", "`path` of kubectl")
 	f.StringVar(&k.Kubeconfig, "kubeconfig", "", "`path` of the kubeconfig file; if empty, kubectl's own")
 	f.StringVar(&k.Context, "context", "", "`name` of the kubeconfig's context")
+	f.StringVar(&k.Namespace, "system-namespace", "leasehold-system", "namespace of leasehold")
 }
 
 // Run calls kubectl with the given arguments and standard input, and returns its standard output,
@@ -39,13 +39,13 @@ func (k *Client) Run(ctx context.Context, stdin []byte, args ...string) ([]byte,
 			args = append([]string{flag + value}, args...)
 		}
 	}
-	cmd := exec.CommandContext(ctx, k.Program, args...)
+	cmd := exec.CommandContext(ctx, "kubectl", args...)
 	cmd.Stdin = bytes.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrNotFound) {
-		return nil, fmt.Errorf("%w; install kubectl, or name it with --kubectl", err)
+		return nil, fmt.Errorf("%w; install kubectl", err)
 	}
 	if err != nil {
 		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
@@ -81,6 +81,38 @@ func (k *Client) Delete(ctx context.Context, args ...string) error {
 func (k *Client) Pods(ctx context.Context, name string) ([]Object, error) {
 	list, err := k.Own(ctx, "pod", "-l", "app.kubernetes.io/name="+name)
 	return list.List("items"), err
+}
+
+// Agent is the running pod of an agent, and its node.
+type Agent struct{ Pod, Node string }
+
+// Agents returns the agents that run: that of a node, or of all nodes if node is "".
+func (k *Client) Agents(ctx context.Context, node string) (out []Agent, err error) {
+	pods, err := k.Pods(ctx, "leasehold-agent")
+	for _, p := range pods {
+		a := Agent{p.Text("metadata", "name"), p.Text("spec", "nodeName")}
+		if p.Text("status", "phase") == "Running" && (node == "" || a.Node == node) {
+			out = append(out, a)
+		}
+	}
+	return out, err
+}
+
+// OnNode returns the arguments of kubectl that run leasectl in the pod of an agent. There leasectl
+// sees the same as directly on the node.
+func (k *Client) OnNode(pod string, args ...string) []string {
+	return append([]string{"-n", k.Namespace, "exec", pod, "-c", "agent", "--", "/leasectl",
+		"--host-root=/proc/1/root"}, args...)
+}
+
+// ReadNode decodes the JSON that leasectl prints in the pod of an agent. An exit status beside the
+// JSON, which says that there are findings, is no error.
+func (k *Client) ReadNode(ctx context.Context, pod string, into any, args ...string) error {
+	out, err := k.Run(ctx, nil, k.OnNode(pod, append(args, "-o", "json")...)...)
+	if e := json.Unmarshal(out, into); e == nil || err == nil {
+		return e
+	}
+	return err
 }
 
 // Rollout waits until all pods of a DaemonSet are up to date and available. It returns an error if

@@ -85,11 +85,11 @@ var elsewhere = []struct {
 		"kubectl get areq -n db",
 		"kubectl delete areq -n db db-0",
 	}},
-	{"test/e2e/scenarios/install_test.go", `t.leasectl("install", "--yes")`, []string{
-		"leasectl install",
+	{"test/e2e/scenarios/install_test.go", `t.leasehold("install", "--yes")`, []string{
+		"kubectl leasehold install",
 	}},
-	{"test/e2e/scenarios/install_test.go", `s.leasectl("uninstall", "--crds")`, []string{
-		"leasectl uninstall",
+	{"test/e2e/scenarios/install_test.go", `s.leasehold("uninstall", "--crds")`, []string{
+		"kubectl leasehold uninstall",
 	}},
 }
 

@@ -5,12 +5,13 @@ type Own struct {
 	Name     string   // without registry and tag; the manifests name leasehold/Name
 	Packages []string // directories of its programs, relative to the repository; the first is the entrypoint
 	User     string   // empty for root
+	As       string   // the name of the first program in the image; empty for its own
 }
 
 // Product are the images of the manifests in daemonset/. The installer and the agent work on the
 // host's files and namespaces as root.
 var Product = []Own{
-	{"installer", []string{"daemonset/installer", "plugins/ipam/leasehold"}, ""},
-	{"agent", []string{"cmd/leasehold-agent", "cmd/leasectl"}, ""},
-	{"manager", []string{"cmd/leasehold-manager"}, "65532:65532"},
+	{Name: "installer", Packages: []string{"daemonset/installer", "plugins/ipam/leasehold"}},
+	{Name: "agent", Packages: []string{"cmd/leasehold-agent", "cmd/leasectl"}},
+	{Name: "manager", Packages: []string{"cmd/leasehold-manager"}, User: "65532:65532"},
 }

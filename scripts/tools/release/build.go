@@ -25,7 +25,8 @@ type built map[string]map[string]string
 
 // images are the product's images, and that of the chart's hooks, which has kubectl.
 var images = append(slices.Clone(image.Product),
-	image.Own{Name: "leasectl", Packages: []string{"cmd/leasectl", "scripts/tools/kubectl"}, User: "65532:65532"})
+	image.Own{Name: "leasectl", Packages: []string{"cmd/leasectl", "scripts/tools/kubectl"}, User: "65532:65532",
+		As: "kubectl-leasehold"})
 
 // build writes the whole release into an empty directory.
 func (r release) build(ctx context.Context) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -78,6 +79,7 @@ func (r release) index(o image.Own, paths built, licences []image.File) (v1.Imag
 		if err != nil {
 			return nil, err
 		}
+		files[0].Name = cmp.Or(o.As, files[0].Name)
 		img, err := image.New(arch, o.User, map[string]string{
 			"org.opencontainers.image.title":    "leasehold " + o.Name,
 			"org.opencontainers.image.version":  r.version,

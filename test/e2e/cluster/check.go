@@ -252,9 +252,9 @@ const flannelManifest = `{"apiVersion": "v1", "kind": "List", "items": [
     "spec": {"containers": [{"name": "flannel", "image": "flannel"}],
      "volumes": [{"name": "cfg", "configMap": {"name": "kube-flannel-cfg"}}]}}}}]}`
 
-// checkLeasectl verifies with the applied manifests that `leasectl install` changes flannel's
-// ConfigMap, and `leasectl uninstall` restores it and removes every object of leasehold. It is one
-// sequence of steps.
+// checkLeasectl verifies with the applied manifests that `kubectl leasehold install` changes
+// flannel's ConfigMap, and `kubectl leasehold uninstall` restores it and removes every object of
+// leasehold. It is one sequence of steps.
 func (c *Cluster) checkLeasectl(ctx context.Context, base string) error {
 	program, err := c.buildProgram(ctx, leasectl)
 	if err != nil {
@@ -270,9 +270,11 @@ func (c *Cluster) checkLeasectl(ctx context.Context, base string) error {
 		return string(out), err
 	}
 	call := func(args ...string) (string, error) {
-		c.logf("leasectl %s", strings.Join(args, " "))
-		args = append(args, "--kubectl="+c.Kubectl(), "--kubeconfig="+c.Kubeconfig(), "--timeout=10m")
-		out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+		c.logf("kubectl leasehold %s", strings.Join(args, " "))
+		cmd := exec.CommandContext(ctx, program, append(args, "--kubeconfig="+c.Kubeconfig(), "--timeout=10m")...)
+		cmd.Args[0] = "kubectl-leasehold"
+		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(c.Kubectl())+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
 		fmt.Print(string(out))
 		return string(out), err
 	}

@@ -69,7 +69,7 @@ func installReplace(t *Test) {
 	s.assertHostLocalWorks()
 }
 
-// installNamed does the same with `leasectl install`.
+// installNamed does the same with `kubectl leasehold install`.
 func installNamed(t *Test) {
 	s := t.stockCluster()
 	began := time.Now()
@@ -77,7 +77,7 @@ func installNamed(t *Test) {
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
 	t.Step("leasehold is on the nodes after %.1f s, and no configuration names it", time.Since(began).Seconds())
 	named := time.Now()
-	t.leasectl("install", "--yes")
+	t.leasehold("install", "--yes")
 	s.becomesActive(named)
 	t.Kept(s.pods, s.set.Recreate())
 	t.Step("recreated pods keep their addresses; flannel's DEL of those that were there before calls host-local")
@@ -92,7 +92,7 @@ func installNamed(t *Test) {
 	t.Step("host-local has served ADDs meanwhile")
 	dir := t.pluginDir()
 	t.decide(dir, "FlannelDefault")
-	t.leasectl("install", "--yes")
+	t.leasehold("install", "--yes")
 	s.becomesActive(time.Now())
 	t.Kept(s.pods, s.set.Recreate())
 
@@ -208,12 +208,11 @@ func uninstallAsks(t *Test) {
 	t.Must(os.Remove(edited.Root() + flannelConflist + ".before-uninstall"))
 }
 
-// uninstallFails runs leasectl uninstall, which has to print the words of an error and to change
-// nothing.
+// uninstallFails runs kubectl leasehold uninstall, which has to print the words of an error and to
+// change nothing.
 func (s *stockCluster) uninstallFails(words ...string) {
-	s.Step("leasectl uninstall")
-	out, err := exec.CommandContext(s.Ctx, s.Cluster.Leasectl(), "uninstall", "--timeout=2m",
-		"--kubectl="+s.Cluster.Kubectl(), "--kubeconfig="+s.Cluster.Kubeconfig()).CombinedOutput()
+	s.Step("kubectl leasehold uninstall")
+	out, err := s.plugin("uninstall").CombinedOutput()
 	s.Step("%s", out)
 	if err == nil {
 		s.Fatalf("it has succeeded")
@@ -317,7 +316,7 @@ func (s *stockCluster) applyFlannel() {
 
 // remove removes leasehold from the cluster as a user does, and returns what that prints.
 func (s *stockCluster) remove() string {
-	text := s.leasectl("uninstall", "--crds")
+	text := s.leasehold("uninstall", "--crds")
 	s.removed = true
 	return text
 }
@@ -327,7 +326,7 @@ func (s *stockCluster) restore() {
 	if agents, err := s.Client.AppsV1().DaemonSets(cluster.System).List(s.Ctx, metav1.ListOptions{}); err != nil ||
 		len(agents.Items) > 0 && !s.removed {
 		s.Must(err)
-		s.leasectl("uninstall", "--crds")
+		s.leasehold("uninstall", "--crds")
 	}
 	s.Kubectl("delete", "--ignore-not-found", "namespace", flannelNamespace)
 	s.Kubectl("delete", "--ignore-not-found", "clusterrole,clusterrolebinding", "flannel")
@@ -339,12 +338,20 @@ func (s *stockCluster) restore() {
 	}
 }
 
-// leasectl runs a command of leasectl that calls kubectl, logs when it prints each line, and
-// returns the lines.
-func (t *Test) leasectl(args ...string) string {
-	t.Step("leasectl %s", strings.Join(args, " "))
-	cmd := exec.CommandContext(t.Ctx, t.Cluster.Leasectl(), append(args, "--timeout=2m",
-		"--kubectl="+t.Cluster.Kubectl(), "--kubeconfig="+t.Cluster.Kubeconfig())...)
+// plugin returns kubectl leasehold install or uninstall, with these arguments.
+func (t *Test) plugin(args ...string) *exec.Cmd {
+	dir := t.pluginDir()
+	cmd := exec.CommandContext(t.Ctx, filepath.Join(dir, "kubectl-leasehold"), append(args, "--timeout=2m",
+		"--kubeconfig="+t.Cluster.Kubeconfig())...)
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(t.Cluster.Kubectl())+":"+os.Getenv("PATH"))
+	return cmd
+}
+
+// leasehold runs kubectl leasehold install or uninstall, logs when it prints each line, and returns
+// the lines.
+func (t *Test) leasehold(args ...string) string {
+	t.Step("kubectl leasehold %s", strings.Join(args, " "))
+	cmd := t.plugin(args...)
 	out, err := cmd.StdoutPipe()
 	t.Must(err)
 	var failed bytes.Buffer
@@ -356,7 +363,7 @@ func (t *Test) leasectl(args ...string) string {
 		fmt.Fprintln(&text, lines.Text())
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Fatalf("leasectl %s: %v\n%s", strings.Join(args, " "), err, failed.Bytes())
+		t.Fatalf("kubectl leasehold %s: %v\n%s", strings.Join(args, " "), err, failed.Bytes())
 	}
 	t.Step("done")
 	return text.String()
