@@ -226,7 +226,7 @@ func (a *assignment) releaseDeadUnretained() error {
 		if life != lease.Dead {
 			continue
 		}
-		next, err := a.call.Orphan(l, life, "its sandbox is gone")
+		next, err := a.call.End(l, lease.Orphan{LastHolder: life}, a.call.Now, "its sandbox is gone")
 		if err != nil {
 			return err
 		}
@@ -334,7 +334,8 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 		if next.RefusedAt == l.RefusedAt {
 			continue // an earlier refusal is recorded
 		}
-		if err := a.call.Record(l, next, store.EventRefused, "for container "+a.req.ContainerID); err != nil {
+		why := "for container " + a.req.ContainerID
+		if err := a.call.Record(l, next, store.EventRefused, a.call.Now, why); err != nil {
 			return nil, err
 		}
 	}
@@ -403,7 +404,7 @@ func (a *assignment) write() error {
 	}
 	for _, l := range a.superseded {
 		e := lease.Supersede{Newcomer: a.req.Pod.UID} // waitForFormer has checked the timeout
-		if _, err := a.call.Move(l, e, store.EventSuperseded, a.outlived); err != nil {
+		if _, err := a.call.End(l, e, a.call.Now, a.outlived); err != nil {
 			return err
 		}
 	}
@@ -429,24 +430,19 @@ func (a *assignment) drop(l lease.Lease, usable bool) error {
 	if a.call.MayGive(l) != nil {
 		reason = "host-local's file of it names another container, or cannot be read"
 	}
-	var e lease.Event = lease.Revoke{LastHolder: a.call.Evidence.LifeOf(l)}
-	if l.State == lease.Bound && a.call.Evidence.Prove(l) != lease.Dead {
-		e = lease.Supersede{}
-	}
 	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s loses %s: %s", l.Namespace, l.Name, l.Address, reason))
-	_, err := a.call.Move(l, e, store.EventRevoked, reason)
+	e := lease.Revoke{LastHolder: a.call.Evidence.LifeOf(l), KeepBound: true}
+	_, err := a.call.End(l, e, a.call.Now, reason)
 	return err
 }
 
 func (a *assignment) writePick(p pick) error {
-	old := p.old
 	if p.gone != nil {
-		old = *p.gone
-		if err := a.logYield(p); err != nil {
+		if err := a.endYielding(*p.gone, p.yields); err != nil {
 			return err
 		}
 	}
-	if err := a.call.Put(old, p.next); err != nil || p.event == "" {
+	if err := a.call.Put(p.old, p.next); err != nil || p.event == "" {
 		return err
 	}
 	if err := a.call.Log(p.next, p.event, p.reason); err != nil {
@@ -466,15 +462,17 @@ func (a *assignment) writePick(p pick) error {
 	return a.call.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
 }
 
-func (a *assignment) logYield(p pick) error {
+// endYielding ends the hold of another pod. why is the reason if it is firm, otherwise "".
+func (a *assignment) endYielding(l lease.Lease, why string) error {
 	reason := "to pod " + a.req.Pod.Namespace + "/" + a.req.Pod.Name
-	if p.yields == "" {
-		return a.call.Log(*p.gone, store.EventYielded, reason)
+	if why != "" {
+		reason += ": " + why
+		if err := a.call.Tx.Count("leases/yielded", 1); err != nil {
+			return err
+		}
 	}
-	if err := a.call.Tx.Count("leases/yielded", 1); err != nil {
-		return err
-	}
-	return a.call.Log(*p.gone, store.EventYielded, reason+": "+p.yields)
+	_, err := a.call.End(l, a.yield(l, why != ""), a.call.Now, reason)
+	return err
 }
 
 // warnOfLowPool adds a journal entry if the new address is the one after which less than a tenth of

@@ -297,7 +297,7 @@ func (a *assignment) orphanDead(leases []lease.Lease) error {
 			continue
 		}
 		if life := a.call.Evidence.Prove(l); life == lease.Dead {
-			if _, err := a.call.Orphan(l, life, "its sandbox is gone"); err != nil {
+			if _, err := a.call.End(l, lease.Orphan{LastHolder: life}, a.call.Now, "its sandbox is gone"); err != nil {
 				return err
 			}
 		}

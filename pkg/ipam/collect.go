@@ -30,7 +30,7 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []lease.Attac
 			if last == lease.Unknown {
 				last = lease.Alive // so that the address is not assigned until the state is known
 			}
-			if err := c.ReleaseLease(l, last, c.Now, "GC"); err != nil {
+			if _, err := c.End(l, lease.Release{Holder: l.Holder, LastHolder: last}, c.Now, "GC"); err != nil {
 				return err
 			}
 		}

@@ -131,15 +131,15 @@ func (e Bind) bound(l Lease, now Instant) Lease {
 // Release is a DEL of the holder, or a GC whose list does not contain the holder. The window of the
 // lease starts.
 type Release struct {
-	Holder  Holder
-	Limited bool // the range set already has as many firm holds as it may: the hold is soft
+	Holder  Holder // that of the lease, even if its container is unknown
+	Limited bool   // the range set already has as many firm holds as it may: the hold is soft
 	// LastHolder matters only for a lease without a key. Its address is free at once, as with
 	// host-local, unless the holder is Alive.
 	LastHolder Liveness
 }
 
 func (e Release) apply(l Lease, now Instant) (Lease, error) {
-	if l.State != Bound || !l.Holder.Is(e.Holder) {
+	if l.State != Bound || !l.Holder.Is(e.Holder) && (l.Holder.ContainerID != "" || l.Holder != e.Holder) {
 		return l, ErrNotHolder
 	}
 	return released(l, e.Limited, e.LastHolder, now), nil
@@ -241,9 +241,10 @@ func (l Lease) Deferred() bool { return l.Firm && l.Hold > l.Window }
 //
 // If the last holder of a hold may be alive, the lease remains as a soft hold without a key until
 // the last holder is dead: nobody gets the address, but the pod has no claim to it any more. A
-// bound lease is revoked only if its holder is Dead.
+// bound lease whose holder may be alive is revoked only with KeepBound, and loses only its key.
 type Revoke struct {
 	LastHolder Liveness
+	KeepBound  bool
 	Force      bool // remove the lease even if the holder may be alive, as the operator asked
 }
 
@@ -253,7 +254,7 @@ func (e Revoke) apply(l Lease, now Instant) (Lease, error) {
 		return l, ErrInvalid
 	case e.Force, e.LastHolder == Dead:
 		return Lease{}, nil
-	case l.State == Bound:
+	case l.State == Bound && !e.KeepBound:
 		return l, ErrHolderAlive
 	}
 	return superseded(l, now), nil

@@ -93,6 +93,7 @@ func events() map[string]Event {
 		"del/limited":     Release{Holder: oldHolder, Limited: true},
 		"gc/alive":        Release{Holder: oldHolder, LastHolder: Alive},
 		"late-del":        Release{Holder: newHolder},
+		"del/nobody":      Release{},
 		"orphan/dead":     Orphan{LastHolder: Dead},
 		"orphan/unknown":  Orphan{LastHolder: Unknown},
 		"expire":          Expire{LastHolder: Dead},
@@ -106,6 +107,7 @@ func events() map[string]Event {
 		"revoke/dead":     Revoke{LastHolder: Dead},
 		"revoke/alive":    Revoke{LastHolder: Alive},
 		"revoke/force":    Revoke{LastHolder: Alive, Force: true},
+		"revoke/keep":     Revoke{LastHolder: Alive, KeepBound: true},
 		"refuse":          Refuse{Newcomer: "u2", Timeout: time.Minute},
 		"supersede/early": Supersede{Newcomer: "u2", Timeout: time.Minute},
 		"supersede":       Supersede{Newcomer: "u2", Timeout: 5 * time.Second},
@@ -147,6 +149,7 @@ del             (holder)   soft       firm       None       soft*      firm     
 del/limited     (holder)   soft       soft       None       soft*      soft       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   soft       soft       (holder)
 gc/alive        (holder)   soft       firm       soft       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   firm       firm       (holder)
 late-del        (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
+del/nobody      (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
 orphan/dead     (invalid)  soft       firm       None       soft*      firm       (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  firm       firm       (invalid)
 orphan/unknown  (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (alive)    (invalid)
 expire          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      None       None       (due)      (invalid)  (invalid)  (due)
@@ -160,6 +163,7 @@ revoke          (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)  
 revoke/dead     (invalid)  None       None       None       None       None       None       None       None       None       None       None       None       None       None
 revoke/alive    (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*      (alive)    (alive)    soft*
 revoke/force    (invalid)  None       None       None       None       None       None       None       None       None       None       None       None       None       None
+revoke/keep     (invalid)  Bound*     Bound*     Bound*     same       Bound*     soft*      soft*      soft*      soft*      soft*      soft*      Bound*     Bound*     soft*
 refuse          (invalid)  Bound      Bound      Bound      Bound*     same       firm       firm       soft       firm       soft       soft*      Bound      Bound      firm
 supersede/early (invalid)  (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)
 supersede       (invalid)  (due)      (due)      (due)      (due)      Bound*     (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)
@@ -210,6 +214,19 @@ func TestApply(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A lease whose owner is unknown is released by an event with the same holder.
+func TestReleaseOfAnUnknownOwner(t *testing.T) {
+	l := states()["windowed"]
+	l.Holder = Holder{IfName: "eth0", BootID: "b"}
+	next, err := Apply(l, Release{Holder: l.Holder}, after(time.Second))
+	if err != nil || !next.Firm {
+		t.Errorf("%v, %+v", err, next)
+	}
+	if _, err := Apply(l, Release{}, after(time.Second)); !errors.Is(err, ErrNotHolder) {
+		t.Errorf("of another holder: %v", err)
 	}
 }
 

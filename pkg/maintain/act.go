@@ -129,7 +129,7 @@ func perform(c *transact.Call, a Action) (performed bool, err error) {
 	switch a.Do {
 	case Release:
 		if c.Evidence.QuickState(l) != lease.Alive || c.Evidence.IsReplaced(l) {
-			_, err = c.Orphan(l, a.Life, a.Reason)
+			_, err = c.End(l, lease.Orphan{LastHolder: a.Life}, c.Now, a.Reason)
 		}
 	case Expire:
 		err = c.Expire([]lease.Lease{l})

@@ -174,7 +174,7 @@ func presentLease(c *transact.Call, at lease.Place, key lease.Key) (l lease.Leas
 		case l.Lapsed(c.Now) && c.Evidence.Last(l) == lease.Dead:
 			err = c.Expire([]lease.Lease{l})
 		case l.State == lease.Bound && l.Key() != key && c.Evidence.Prove(l) == lease.Dead:
-			_, err = c.Orphan(l, lease.Dead, "its sandbox is gone")
+			_, err = c.End(l, lease.Orphan{LastHolder: lease.Dead}, c.Now, "its sandbox is gone")
 		default:
 			return l, nil
 		}

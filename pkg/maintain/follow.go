@@ -194,22 +194,17 @@ func (s *Service) endPods(ctx context.Context, pods [][]Ref, reason string, stat
 			if l.ID != r.ID || l.Key().IsZero() || !slices.Contains(states, l.State) {
 				continue
 			}
-			if _, err := c.Move(l, ending(c, l), store.EventRevoked, reason); err != nil {
+			last := lease.Unknown // of a bound lease: the proof takes long, and the survey has it
+			if l.State == lease.Held {
+				last = c.Evidence.Last(l)
+			}
+			if _, err := c.End(l, lease.Revoke{LastHolder: last, KeepBound: true}, c.Now, reason); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	return err
-}
-
-// ending returns the event that ends the retention of a lease. It does not try to prove that the
-// holder of a bound lease is dead, because that takes long; the survey does it.
-func ending(c *transact.Call, l lease.Lease) lease.Event {
-	if l.State == lease.Bound {
-		return lease.Supersede{}
-	}
-	return lease.Revoke{LastHolder: c.Evidence.Last(l)}
 }
 
 const (

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
@@ -43,7 +42,7 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 		}
 		for _, l := range selected {
 			e := lease.Revoke{LastHolder: c.Evidence.LifeOf(l), Force: force}
-			_, err := c.Move(l, e, store.EventRevoked, reason)
+			_, err := c.End(l, e, c.Now, reason)
 			if err != nil && !errors.Is(err, lease.ErrHolderAlive) {
 				return err
 			}

@@ -3,7 +3,7 @@
 //
 // Node.Update runs one operation. It first imports the pool if the store does not know it
 // (docs/design.md, "Import and address files"), and applies the queued DELs. Then the operation, a
-// function of a Call, reads leases and the states of their holders, and changes leases with Move,
+// function of a Call, reads leases and the states of their holders, and changes leases with End,
 // Record or Put. Update writes the address files of the changed leases, host-local's files, before
 // and after the commit (docs/design.md, "Address files").
 //

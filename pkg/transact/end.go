@@ -21,22 +21,42 @@ func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, re
 		if l.BoundAt.IsAfter(at) && !(c.files.imported[l.Place()] && c.Evidence.QuickState(l) != lease.Alive) {
 			continue
 		}
-		if err := c.ReleaseLease(l, lease.Unknown, at, reason); err != nil {
+		if _, err := c.End(l, lease.Release{Holder: l.Holder}, at, reason); err != nil {
 			return true, err
 		}
 	}
 	return len(leases) > 0, nil
 }
 
-// ReleaseLease releases a bound lease at a time. last is the state of its holder, or Unknown if the
-// caller has not determined it.
-func (c *Call) ReleaseLease(l lease.Lease, last lease.Liveness, at lease.Instant, reason string) error {
-	limit := c.limitOf(l)
-	e := lease.Release{Holder: l.Holder, Limited: limit != "", LastHolder: last}
-	if _, err := c.moveAt(l, e, store.EventReleased, reason, at); err != nil {
-		return err
+// End ends the use of a bound lease, or a hold, at a time, by one of the events of package lease
+// that do: it writes what follows, and adds a journal entry. If a limit of holds applies to a bound
+// lease, only a soft hold follows. End returns the new lease.
+func (c *Call) End(l lease.Lease, e lease.Event, at lease.Instant, reason string) (lease.Lease, error) {
+	limit, ev := "", store.EventRevoked
+	switch end := e.(type) {
+	case lease.Release:
+		limit, ev = c.limitOf(l), store.EventReleased
+		end.Limited = limit != ""
+		e = end
+	case lease.Orphan:
+		limit, ev = c.limitOf(l), store.EventOrphaned
+		end.Limited = limit != ""
+		e = end
+	case lease.Expire:
+		ev = store.EventExpired
+	case lease.Yield:
+		ev = store.EventYielded
+	case lease.Supersede:
+		ev = store.EventSuperseded
 	}
-	return c.LogLimit(l, limit)
+	next, err := lease.Apply(l, e, at)
+	if err == nil {
+		err = c.Record(l, next, ev, at, reason)
+	}
+	if err != nil {
+		return l, err
+	}
+	return next, c.LogLimit(l, limit)
 }
 
 // limitOf returns the limit because of which the release of a lease with a window starts only a
@@ -82,17 +102,6 @@ func (c *Call) LogLimit(l lease.Lease, limit string) error {
 	return c.Log(l, store.EventLimited, limit+": the hold is a short one")
 }
 
-// Orphan releases a bound lease whose holder died without a DEL. last is the state of the holder,
-// which must be Dead. It returns the new lease.
-func (c *Call) Orphan(l lease.Lease, last lease.Liveness, reason string) (lease.Lease, error) {
-	limit := c.limitOf(l)
-	next, err := c.Move(l, lease.Orphan{LastHolder: last, Limited: limit != ""}, store.EventOrphaned, reason)
-	if err == nil {
-		err = c.LogLimit(l, limit)
-	}
-	return next, err
-}
-
 // NewBoot releases the leases of a pool that were bound in earlier boots, because their holders are
 // dead and a DEL may never come, and moves the holds of earlier boots to this boot's clock. The
 // first call of a boot that has host-local's lock of the pool does that.
@@ -108,7 +117,7 @@ func (c *Call) NewBoot(p lease.Pool) error {
 				err = c.Put(l, next)
 			}
 		case c.Evidence.QuickState(l) == lease.Dead:
-			_, err = c.Orphan(l, lease.Dead, "the node has booted since")
+			_, err = c.End(l, lease.Orphan{LastHolder: lease.Dead}, c.Now, "the node has booted since")
 		}
 		if err != nil {
 			return err
@@ -128,8 +137,7 @@ func (c *Call) Expire(leases []lease.Lease) error {
 		if last != lease.Dead {
 			continue
 		}
-		if _, err := c.Move(l, lease.Expire{LastHolder: last}, store.EventExpired,
-			"it was held for "+l.Hold.String()); err != nil {
+		if _, err := c.End(l, lease.Expire{LastHolder: last}, c.Now, "it was held for "+l.Hold.String()); err != nil {
 			return err
 		}
 	}

@@ -117,26 +117,13 @@ func (c *Call) settle(l lease.Lease) error {
 	case imports:
 		return c.giveAway(l, content)
 	case release:
-		return c.releaseUnfiled(l)
+		e := lease.Release{Holder: l.Holder, LastHolder: c.Evidence.Prove(l)}
+		_, err := c.End(l, e, c.Now, "host-local has processed its DEL")
+		return err
 	case follow:
 		c.files.change(l.Place())
 	}
 	return nil
-}
-
-// releaseUnfiled releases a bound lease whose file is missing, because host-local has served the
-// DEL of its holder.
-func (c *Call) releaseUnfiled(l lease.Lease) error {
-	const why = "host-local has processed its DEL"
-	life := c.Evidence.Prove(l)
-	switch {
-	case l.Holder.ContainerID != "":
-		return c.ReleaseLease(l, life, c.Now, why)
-	case life == lease.Dead: // no DEL names its holder
-		_, err := c.Orphan(l, life, why)
-		return err
-	}
-	return c.Record(l, lease.Lease{}, store.EventReleased, why)
 }
 
 // GiveAway reports whether host-local has assigned the address of a lease to another container. If

@@ -244,32 +244,13 @@ func (c *Call) replayOne(r store.Spooled) error {
 	return err
 }
 
-// Move applies an event to a lease, writes the result and adds a journal entry. It returns the new
-// lease.
-func (c *Call) Move(l lease.Lease, e lease.Event, ev store.Event, reason string) (lease.Lease, error) {
-	return c.moveAt(l, e, ev, reason, c.Now)
-}
-
-func (c *Call) moveAt(l lease.Lease, e lease.Event, ev store.Event, reason string,
-	at lease.Instant) (lease.Lease, error) {
-	next, err := lease.Apply(l, e, at)
-	if err != nil {
-		return l, err
-	}
-	stored, err := c.put(l, next)
-	if err != nil || !stored {
-		return next, err
-	}
-	return next, c.logAt(l, ev, reason, at)
-}
-
-// Record writes a lease that has changed, and adds a journal entry.
-func (c *Call) Record(old, next lease.Lease, ev store.Event, reason string) error {
+// Record writes a lease that has changed, and adds a journal entry with the time at.
+func (c *Call) Record(old, next lease.Lease, ev store.Event, at lease.Instant, reason string) error {
 	stored, err := c.put(old, next)
 	if err != nil || !stored {
 		return err
 	}
-	return c.Log(old, ev, reason)
+	return c.logAt(old, ev, reason, at)
 }
 
 // Put writes a changed lease to the store, and has host-local's file of its address written.
