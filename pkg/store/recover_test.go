@@ -7,15 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/leasehold-cni/leasehold/test/descriptors"
 )
-
-func TestANewStoreClosesWhatItOpens(t *testing.T) {
-	descriptors.AssertClosed(t, func() {
-		update(t, open(t), func(tx *Tx) error { return tx.BeginBoot("b") })
-	})
-}
 
 // A lost store that cannot be kept is not replaced.
 func TestLostStoreThatCannotBeMoved(t *testing.T) {

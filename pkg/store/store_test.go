@@ -400,25 +400,6 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// Pools are in the order of their directories, and then of their networks.
-func TestPools(t *testing.T) {
-	s := open(t)
-	want := []lease.Pool{{DataDir: "/a", Network: "x"}, {DataDir: "/a", Network: "y"}, {DataDir: "/b", Network: "w"}}
-	update(t, s, func(tx *Tx) error {
-		for _, i := range []int{2, 0, 1} {
-			if err := tx.SetAdopted(want[i]); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	view(t, s, func(tx *Tx) {
-		if got := tx.Pools(); !slices.Equal(got, want) {
-			t.Errorf("%v, want %v", got, want)
-		}
-	})
-}
-
 // isLost checks that the store has replaced a lost one, and the reason.
 func isLost(t *testing.T, s *Store, why string) {
 	t.Helper()
@@ -892,18 +873,6 @@ func TestViewThatIgnoresAFailedWrite(t *testing.T) {
 		}
 	case <-time.After(time.Minute):
 		t.Fatal("the View hangs")
-	}
-}
-
-func TestReindexNeedsAnUpdate(t *testing.T) {
-	s := open(t)
-	if err := s.Update(t.Context(), Options{}, func(tx *Tx) error { return tx.BeginBoot("boot-1") }); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	errView := s.View(t.Context(), func(tx *Tx) error { err = tx.Reindex(); return err })
-	if !errors.Is(err, ErrIO) || !errors.Is(errView, ErrIO) {
-		t.Errorf("%v, and of the transaction %v; want %v", err, errView, ErrIO)
 	}
 }
 
