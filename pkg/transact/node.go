@@ -13,7 +13,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -189,59 +188,6 @@ func (n *Node) sources(in Scope) adopt.Sources {
 		dirs = adopt.DefaultCacheDirs
 	}
 	return adopt.Sources{Host: n.Host, CacheDirs: append(slices.Clone(dirs), in.Caches...)}
-}
-
-// replay performs the spooled DELs and returns them. A DEL stays in the spool if the record of its
-// lease is damaged, until the record is repaired, if host-local's lock of its network is busy, so
-// that calls of other networks are not delayed, and until its pool is adopted.
-func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
-	spooled, err := n.Store.Spooled(c.Now.BootID)
-	if err != nil {
-		n.Warnf("%v", err)
-	}
-	waiting := map[string][]store.Spooled{} // by the reason
-	for _, r := range spooled {
-		switch err := c.replayOne(r); {
-		case errors.Is(err, errNotAdopted):
-		case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrBusy):
-			waiting[err.Error()] = append(waiting[err.Error()], r)
-		case err != nil:
-			return nil, err
-		default:
-			done = append(done, r)
-		}
-	}
-	for why, r := range waiting {
-		more := ""
-		if len(r) > 1 {
-			more = fmt.Sprintf(", and %d more", len(r)-1)
-		}
-		n.Warnf("the DEL of container %s has to wait%s: %s", r[0].ContainerID, more, why)
-	}
-	return done, nil
-}
-
-// errNotAdopted is returned for a DEL that has to wait because host-local may have served the ADD
-// in a pool that the store does not know yet.
-var errNotAdopted = errors.New("the pool is not adopted")
-
-// replayOne performs a spooled DEL. If the store has no lease of the attachment, host-local may
-// have served the ADD: then replayOne searches host-local's files of the pool.
-func (c *Call) replayOne(r store.Spooled) error {
-	who := lease.Attachment{ContainerID: r.ContainerID, IfName: r.IfName}
-	found, err := c.Release(who, lease.Pool{}, r.At, "DEL")
-	p := r.Pool()
-	if found || err != nil || !hostlocal.Exists(p) {
-		return err
-	}
-	if !c.Tx.Adopted(p) {
-		return errNotAdopted
-	}
-	if err := c.AdmitHolder(p, who, c.node.FilesOf(Existing(p, nil), who)); err != nil {
-		return err
-	}
-	_, err = c.Release(who, p, r.At, "DEL")
-	return err
 }
 
 // Record writes a lease that has changed, and adds a journal entry with the time at.
