@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	bolt "go.etcd.io/bbolt"
+
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -121,24 +123,49 @@ func TestAwaitAndRelease(t *testing.T) {
 	expect("another attempt", false, false)
 }
 
-// A call whose store is removed in the middle of it is repeated with a new store, which knows that
-// one was lost.
+// A call whose store is removed in the middle of it, or turns out to be damaged when it is read, is
+// repeated with a new store, which knows that one was lost.
 func TestFileRemovedDuringATransaction(t *testing.T) {
-	dir := t.TempDir()
-	n := &Node{
-		Store: store.New(store.Dirs{State: dir, Run: filepath.Join(dir, "run")}),
-		Host:  host.New("/proc", host.DefaultBootIDFile),
-		Clock: func() lease.Instant { return lease.Instant{BootID: "boot-1"} },
-	}
-	runs, lost := 0, ""
-	err := n.Update(t.Context(), Scope{}, func(c *Call) error {
-		lost = c.Tx.Lost()
-		if runs++; runs == 1 {
-			os.Remove(filepath.Join(dir, "leases.db"))
-		}
-		return c.Tx.Count("n", 1)
-	})
-	if err != nil || runs != 2 || !strings.Contains(lost, "missing") {
-		t.Errorf("%v after %d runs, lost: %q", err, runs, lost)
+	for name, tt := range map[string]struct {
+		before, during func(path string) error
+		runs           int
+		lost           string
+	}{
+		"removed": {func(string) error { return nil }, os.Remove, 2, "missing"},
+		"a bucket is missing": {func(path string) error {
+			db, err := bolt.Open(path, 0o600, nil)
+			if err != nil {
+				return err
+			}
+			err = db.Update(func(tx *bolt.Tx) error { return tx.DeleteBucket([]byte("journal")) })
+			return errors.Join(err, db.Close())
+		}, func(string) error { return nil }, 1, "journal"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "leases.db")
+			n := &Node{
+				Store: store.New(store.Dirs{State: dir, Run: filepath.Join(dir, "run")}),
+				Host:  host.New("/proc", host.DefaultBootIDFile),
+				Clock: func() lease.Instant { return lease.Instant{BootID: "boot-1"} },
+			}
+			count := func(c *Call) error { return c.Tx.Count("n", 1) }
+			if err := errors.Join(n.Update(t.Context(), Scope{}, count), tt.before(path)); err != nil {
+				t.Fatal(err)
+			}
+			runs, lost := 0, ""
+			err := n.Update(t.Context(), Scope{}, func(c *Call) error {
+				lost = c.Tx.Lost()
+				if runs++; runs == 1 {
+					if err := tt.during(path); err != nil {
+						return err
+					}
+				}
+				return count(c)
+			})
+			if err != nil || runs != tt.runs || !strings.Contains(lost, tt.lost) {
+				t.Errorf("%v after %d runs, lost: %q", err, runs, lost)
+			}
+		})
 	}
 }
