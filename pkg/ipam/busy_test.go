@@ -56,49 +56,6 @@ func twoNetworks(t *testing.T) *world {
 	return w
 }
 
-// A DEL of network B is spooled and host-local's lock of B is held for long: only B waits.
-func TestASpooledReleaseOfABusyNetworkStopsNoOther(t *testing.T) {
-	w := twoNetworks(t)
-	if err := w.service.Store.Spool("b1", "eth0", w.service.Clock()); err != nil {
-		t.Fatal(err)
-	}
-	lock := w.lockFiles("netb")
-	w.same("A", w.addIn("neta", ask{pod: "x", container: "c1"}), "10.0.0.3")
-	w.same("A again", w.addIn("neta", ask{pod: "y", container: "c2"}), "10.0.0.4")
-	if left, err := w.service.Store.Spooled(w.now.BootID); err != nil || len(left) != 1 {
-		t.Errorf("the spool: %+v, %v", left, err)
-	}
-	w.same("its files could not be changed", w.recorded(), "db-b=Bound db-a=Bound x=Bound y=Bound")
-	lock.Close()
-	w.addIn("neta", ask{pod: "z", container: "c3"})
-	if l := w.leaseOf("db-b"); l.State != lease.Held {
-		t.Errorf("not replayed when host-local is done: %+v", l)
-	}
-	if left, err := w.service.Store.Spooled(w.now.BootID); err != nil || len(left) != 0 {
-		t.Errorf("the spool: %+v, %v", left, err)
-	}
-}
-
-// The first ADD after a boot releases what is left of the last one, in the networks that it can.
-func TestTheFirstAddAfterABootPassesABusyNetwork(t *testing.T) {
-	w := twoNetworks(t)
-	w.reboot()
-	w.unpack("c1")
-	w.unpack("c2")
-	w.unpack("c3")
-	lock := w.lockFiles("netb")
-	w.same("A", w.addIn("neta", ask{pod: "x", container: "c1"}), "10.0.0.3")
-	if a, b := w.leaseOf("db-a"), w.leaseOf("db-b"); a.State != lease.Held || b.State != lease.Bound {
-		t.Errorf("A %v, B %v", a.State, b.State)
-	}
-	w.same("A, once more", w.addIn("neta", ask{pod: "db-a", container: "c2", window: hour}), "10.0.0.2")
-	lock.Close()
-	w.same("B", w.addIn("netb", ask{pod: "other", container: "c3"}), "10.0.0.3")
-	if b := w.leaseOf("db-b"); b.State != lease.Held {
-		t.Errorf("not released at its own next call: %+v", b)
-	}
-}
-
 // A call of B that waits for host-local holds nothing that A needs.
 func TestWhoWaitsForHostLocalHoldsNoLock(t *testing.T) {
 	w := twoNetworks(t)
@@ -123,20 +80,6 @@ func TestWhoWaitsForHostLocalHoldsNoLock(t *testing.T) {
 	}
 	w.same("all", w.leases(), "10.0.0.2=db-b/Bound 10.0.0.3=new/Bound "+
 		"10.0.0.2=db-a/Bound 10.0.0.3=c2/Bound 10.0.0.4=c3/Bound 10.0.0.5=c4/Bound")
-}
-
-// A call of B says what it waited for.
-func TestABusyNetworkSaysSo(t *testing.T) {
-	w := twoNetworks(t)
-	w.lockFiles("netb")
-	w.network = "netb"
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	_, err := w.service.Assign(ctx, w.request(ask{pod: "new", container: "c1"}))
-	if !errors.Is(err, store.ErrBusy) {
-		t.Fatal(err)
-	}
-	w.says(err, "netb/lock", "host-local")
 }
 
 // The collector does in A what is due, and says that B was left out.

@@ -81,13 +81,6 @@ func TestFilesThatNameTheContainerAlone(t *testing.T) {
 	}
 }
 
-func TestGCOfAFileThatNamesAContainerThatIsNotValid(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
-	w.oldHostLocal("10.0.0.2", "c1")
-	w.gc(on("c2", "eth0"))
-	w.same("free", w.add(ask{pod: "x", container: "x1"}), "10.0.0.2")
-}
-
 // The DEL of one interface frees no address of another network, and none whose interface may be
 // another one of the same network.
 func TestDELOfAnotherInterfaceThanAFileMayMean(t *testing.T) {

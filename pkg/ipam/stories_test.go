@@ -69,31 +69,6 @@ func TestLateDelsOfTheOldSandboxChangeNothing(t *testing.T) {
 	w.same("a third pod", w.add(ask{pod: "web-1", container: "c3"}), "10.0.0.3")
 }
 
-// A runtime that passes no UID is not made to wait forever: each retry comes from another
-// container.
-func TestBusyTimeoutEndsWithoutAUID(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	add := func(container string) (string, error) {
-		w.unpack(container)
-		r := w.request(ask{pod: "db-0", container: container, window: hour})
-		r.Pod.UID = ""
-		out, err := w.service.Assign(context.Background(), r)
-		return addresses(out), err
-	}
-	if addr, err := add("old"); err != nil || addr != "10.0.0.2" {
-		t.Fatal(addr, err)
-	}
-	for i := range 4 {
-		if addr, err := add(fmt.Sprint("new", i)); !errors.Is(err, ErrAddressInUse) {
-			t.Fatalf("got %s, %v", addr, err)
-		}
-		w.after(30 * time.Second)
-	}
-	if addr, err := add("last"); err != nil || addr != "10.0.0.3" {
-		t.Errorf("after busyTimeout: %s, %v", addr, err)
-	}
-}
-
 // The new set owns the key; where there is no new set, the old one keeps it.
 func TestForceDeleteWithAFullPoolLosesNothing(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
@@ -319,21 +294,6 @@ func TestAReboot(t *testing.T) {
 	w.same("the rest", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=web-1/Bound 10.0.0.5=db-1/Firm")
 	w.del("c1") // kubelet's GC, late, with empty netns
 	w.same("late", w.add(ask{pod: "x", container: "d3"}), "10.0.0.4")
-}
-
-// The node boots without its network: pods without a window start late, and get their addresses.
-func TestAPodWithoutAWindowStartsLateAfterABoot(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
-	for i, pod := range []string{"a", "b", "c"} {
-		w.add(ask{pod: pod, uid: pod, container: fmt.Sprint("c", i)})
-	}
-	w.reboot()
-	w.same("the pool is full", w.add(ask{pod: "b", uid: "replaced", container: "d1"}), "10.0.0.2")
-	w.after(lease.BootHold - time.Second)
-	w.same("late", w.add(ask{pod: "c", uid: "c", container: "d2"}), "10.0.0.4")
-	w.after(2 * time.Second)
-	w.same("too late", w.add(ask{pod: "x", container: "d3"}), "10.0.0.3")
-	w.same("all", w.leases(), "10.0.0.2=b/Bound 10.0.0.3=x/Bound 10.0.0.4=c/Bound")
 }
 
 // Nobody collects but the plugin: no agent, no DEL.
@@ -648,23 +608,4 @@ func TestAnOperatorReleases(t *testing.T) {
 		t.Errorf("%+v %v", done, err)
 	}
 	w.same("one of three", w.leases(), "10.0.0.4=web-0/Firm 10.0.0.5=web-1/Firm")
-}
-
-func TestTheJournalTellsTheStory(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.stop("c1")
-	w.after(time.Minute)
-	w.add(ask{pod: "db-0", container: "c2", window: hour})
-	w.burn("c2")
-	w.add(ask{pod: "db-0", container: "c3", window: hour})
-	var got []string
-	w.view(func(tx *store.Tx) {
-		tx.Journal(func(n store.Entry) bool {
-			got = append(got, fmt.Sprintf("%s %s %s", n.Event, n.Container, n.Reason))
-			return true
-		})
-	})
-	want := "Bound c1 |Released c1 DEL|Kept c2 after 1m0s|TakenOver c3 from container c2, whose sandbox is gone"
-	w.same("journal", strings.Join(got, "|"), want)
 }
