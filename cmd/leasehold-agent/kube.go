@@ -17,8 +17,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/metricsauth"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
 // serviceAccount is the directory with the token of a pod's service account.
@@ -62,17 +61,17 @@ func secured(config *rest.Config, o options, log *slog.Logger) (*agent.Secure, e
 	if !o.secure {
 		return nil, nil
 	}
-	clients, err := informer.NewClients(config)
+	clients, err := kube.NewClients(config)
 	if err != nil {
 		return nil, err
 	}
-	return &agent.Secure{TLS: metricsauth.SelfSigned(o.nodeName), Filter: metricsauth.New(clients, log).Handler}, nil
+	return &agent.Secure{TLS: kube.SelfSigned(o.nodeName), Filter: kube.NewMetricsFilter(clients, log).Handler}, nil
 }
 
 // kubeTasks returns the tasks that use the API server. They wait while it cannot be reached; the
 // other tasks do not. The agents of test/e2e/simulated have them as well.
 func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.Watcher) ([]agent.Task, error) {
-	clients, err := informer.NewClients(config)
+	clients, err := kube.NewClients(config)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +107,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 	}
 	changed := func(run func(context.Context, <-chan struct{}) error, more ...<-chan struct{}) task {
 		more = append(more, node.Changes.Subscribe())
-		return func(ctx context.Context) error { return run(ctx, informer.Any(ctx, more...)) }
+		return func(ctx context.Context) error { return run(ctx, kube.Any(ctx, more...)) }
 	}
 	return []agent.Task{
 		{Name: "watch", Run: func(ctx context.Context) error {

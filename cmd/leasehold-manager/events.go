@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/recorder"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
 // GetEventRecorder returns a recorder whose Events have short notes (see shortNotes).
@@ -20,6 +20,6 @@ type shortNotes struct{ recorder.EventRecorder }
 
 // Eventf creates an Event.
 func (r shortNotes) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
-	note = informer.Cut(fmt.Sprintf(note, args...), informer.MaxNote)
+	note = kube.Cut(fmt.Sprintf(note, args...), kube.MaxNote)
 	r.EventRecorder.Eventf(regarding, related, kind, reason, action, "%s", note)
 }

@@ -10,7 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/recorder"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
 // noted is a manager, and a recorder that records notes.
@@ -29,10 +29,10 @@ func (n noted) Eventf(_, _ runtime.Object, _, _, _, note string, args ...any) {
 func TestNotesAreShort(t *testing.T) {
 	var notes []string
 	events := (&servingManager{Manager: noted{notes: &notes}}).GetEventRecorder("test")
-	for _, text := range []string{"100 % of it", strings.Repeat("ä", informer.MaxNote)} {
+	for _, text := range []string{"100 % of it", strings.Repeat("ä", kube.MaxNote)} {
 		events.Eventf(&corev1.Pod{}, nil, "Warning", "Reason", "Action", "why: %s", text)
 	}
-	if len(notes) != 2 || notes[0] != "why: 100 % of it" || len(notes[1]) > informer.MaxNote ||
+	if len(notes) != 2 || notes[0] != "why: 100 % of it" || len(notes[1]) > kube.MaxNote ||
 		!strings.HasPrefix(notes[1], "why: äää") {
 		t.Errorf("%.100q, the last one with %d bytes", notes, len(notes[len(notes)-1]))
 	}

@@ -27,7 +27,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
@@ -43,7 +42,7 @@ func run(ctx context.Context, o options, version string) error {
 	if err != nil {
 		return fmt.Errorf("reaching the API server: %w", err)
 	}
-	informer.DetectDeadConnections()
+	kube.DetectDeadConnections()
 	config.UserAgent = kube.ManagerName
 	// No limit in the client: the API server has its own, and the writers limit themselves.
 	config.QPS = -1

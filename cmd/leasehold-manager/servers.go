@@ -18,8 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/leasehold-cni/leasehold/pkg/httpserver"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/metricsauth"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
@@ -108,11 +107,11 @@ func metricsHandler(o options, config *rest.Config, log logr.Logger) (http.Handl
 	if !o.secureMetrics {
 		return limited, nil
 	}
-	clients, err := informer.NewClients(config)
+	clients, err := kube.NewClients(config)
 	if err != nil {
 		return nil, err
 	}
-	return metricsauth.New(clients, slog.New(logr.ToSlogHandler(log))).Handler(limited), nil
+	return kube.NewMetricsFilter(clients, slog.New(logr.ToSlogHandler(log))).Handler(limited), nil
 }
 
 // A webhookServer serves webhooks with a limit of connections. Embedded is the server of

@@ -55,10 +55,10 @@ var layers = map[string]int{
 	"pkg/cli":       7, // the interface to the operator
 	"pkg/agent":     7, // the tasks of the node agent
 
-	"pkg/kube":     8, // names and ordinals
-	"pkg/kube/":    8, // what both programs use of Kubernetes
-	"pkg/agent/":   9, // the tasks of the node agent that use Kubernetes
-	"pkg/manager/": 9, // the manager
+	"pkg/kube/":    8,  // API types
+	"pkg/kube":     9,  // what both programs use of Kubernetes
+	"pkg/agent/":   10, // the tasks of the node agent that use Kubernetes
+	"pkg/manager/": 10, // the manager
 }
 
 // shared is the package that layer 0 may import too.

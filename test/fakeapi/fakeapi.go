@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
 // storage has the objects of a fake API server, as JSON.
@@ -48,7 +48,7 @@ func (s *storage) Get(path string, into any) bool {
 
 // Server is a fake API server for clients that list and read.
 type Server struct {
-	Clients *informer.Clients
+	Clients *kube.Clients
 
 	storage
 	reject   func(*http.Request) int
@@ -61,7 +61,7 @@ func New(t testing.TB) *Server {
 	s := &Server{storage: newStorage(t)}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	clients, err := informer.NewClients(&rest.Config{Host: server.URL, QPS: -1})
+	clients, err := kube.NewClients(&rest.Config{Host: server.URL, QPS: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

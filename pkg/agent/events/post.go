@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
 // controller is the value of reportingController in all Events of the agent.
@@ -22,7 +22,7 @@ const controller = "leasehold-agent"
 
 // New returns an Event of the agent on a node. The caller derives the name from what has happened,
 // so that a repeated request does not create a second Event. The name has at most 253 bytes. New
-// cuts the note to informer.MaxNote bytes.
+// cuts the note to kube.MaxNote bytes.
 func New(regarding corev1.ObjectReference, name, node, action string, isWarning bool, reason, note string,
 	at time.Time) *eventsv1.Event {
 	kind := corev1.EventTypeNormal
@@ -42,7 +42,7 @@ func New(regarding corev1.ObjectReference, name, node, action string, isWarning 
 		Action:              action,
 		Reason:              reason,
 		Type:                kind,
-		Note:                informer.Cut(note, informer.MaxNote),
+		Note:                kube.Cut(note, kube.MaxNote),
 		Regarding:           regarding,
 	}
 }
@@ -79,7 +79,7 @@ func Name(object string, hash uint64) string {
 // Post creates an Event in the API. It returns nil if the Event already exists, if its namespace
 // does not exist, and if its namespace is being deleted.
 func Post(ctx context.Context, client rest.Interface, e *eventsv1.Event) error {
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
 	err := client.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 	isGone := apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)

@@ -18,7 +18,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
@@ -68,7 +67,7 @@ type queued struct {
 // Run creates Events until ctx is done. changes receives a value when the store has changed. Run
 // returns ctx.Err().
 func (e *Events) Run(ctx context.Context, changes <-chan struct{}) error {
-	return informer.Loop(ctx, minInterval, informer.Any(ctx, changes, e.wake.Subscribe()), e.pass)
+	return kube.Loop(ctx, minInterval, kube.Any(ctx, changes, e.wake.Subscribe()), e.pass)
 }
 
 // Invalid queues an Event about an invalid annotation of a pod, once for each problem. It does not
@@ -186,7 +185,7 @@ func isFinal(err error) bool {
 // read queues Events for the journal entries that were written since its last call. The first call
 // reads the whole journal, because the reader needs the former address of each pod. From that call,
 // entries older than maxAge are not queued.
-func (e *Events) read(ctx context.Context, pods map[informer.Name]retention.Pod) error {
+func (e *Events) read(ctx context.Context, pods map[kube.Name]retention.Pod) error {
 	var entries []store.Entry
 	cursor, err := e.Service.Journal(ctx, e.cursor, func(_ uint64, n store.Entry) { entries = append(entries, n) })
 	if err != nil {
@@ -194,7 +193,7 @@ func (e *Events) read(ctx context.Context, pods map[informer.Name]retention.Pod)
 	}
 	e.cursor = cursor
 	notices := e.reader.Read(entries, func(namespace, name, uid string) bool {
-		p, here := pods[informer.Name{Namespace: namespace, Name: name}]
+		p, here := pods[kube.Name{Namespace: namespace, Name: name}]
 		w, err := retention.Decide(p)
 		return here && p.UID == uid && err == nil && w.Window > 0
 	})
@@ -211,8 +210,8 @@ func (e *Events) read(ctx context.Context, pods map[informer.Name]retention.Pod)
 
 // objectUID returns the UID of the notice's pod in the API. For a static pod, it differs from the
 // UID that the runtime passes to plugins.
-func objectUID(pods map[informer.Name]retention.Pod, n notice) types.UID {
-	if p, here := pods[informer.Name{Namespace: n.Namespace, Name: n.Pod}]; here && p.UID == n.UID {
+func objectUID(pods map[kube.Name]retention.Pod, n notice) types.UID {
+	if p, here := pods[kube.Name{Namespace: n.Namespace, Name: n.Pod}]; here && p.UID == n.UID {
 		return p.ObjectUID
 	}
 	return types.UID(n.UID)

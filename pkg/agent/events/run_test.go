@@ -20,7 +20,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
@@ -219,7 +218,7 @@ func TestQueuedEventIsCreatedOnce(t *testing.T) {
 
 func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 	w := newFixture(t)
-	pod := retention.Pod{Name: informer.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1"}
+	pod := retention.Pod{Name: kube.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1"}
 	for _, value := range []string{"soon", "soon", "later", "soon"} {
 		w.Invalid(pod, errors.New("no window: "+value))
 		w.runPass()

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
@@ -38,7 +38,7 @@ type wanted struct {
 
 // plan contains the changes that a pass makes.
 type plan struct {
-	Objects map[informer.Name]wanted // by the object's name
+	Objects map[kube.Name]wanted // by the object's name
 	// Release contains, for each pod whose object requests it with spec.release, the leases to
 	// release.
 	Release [][]maintain.Ref
@@ -51,17 +51,17 @@ type plan struct {
 // existing are the IPReservations in the API; makePlan reads from them the user's spec.release, the
 // confirmation of the sandbox, and the times of the conditions.
 func makePlan(
-	node nodeIdentity, view maintain.NodeView, pods map[informer.Name]retention.Pod,
-	existing map[informer.Name]*ipamv1.IPReservation,
+	node nodeIdentity, view maintain.NodeView, pods map[kube.Name]retention.Pod,
+	existing map[kube.Name]*ipamv1.IPReservation,
 ) plan {
-	plan := plan{Objects: map[informer.Name]wanted{}}
+	plan := plan{Objects: map[kube.Name]wanted{}}
 	for pod, leases := range retention.ByPod(view.Leases) {
 		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return !l.IsRetained() || l.Lapsed(view.Now) })
 		if len(leases) == 0 {
 			continue
 		}
 		slices.SortFunc(leases, order)
-		name := informer.Name{Namespace: pod.Namespace, Name: ipamv1.ObjectName(pod.Name, node.UID)}
+		name := kube.Name{Namespace: pod.Namespace, Name: ipamv1.ObjectName(pod.Name, node.UID)}
 		object := existing[name]
 		w := want(node, pod, leases, view.Now)
 		if object != nil && object.Spec.Release == w.Object.Status.ID {
@@ -88,7 +88,7 @@ func order(a, b lease.Lease) int {
 
 // want returns the desired object of a pod, without Confirmed and Conditions. leases are sorted by
 // order and are not empty.
-func want(node nodeIdentity, pod informer.Name, leases []lease.Lease, now lease.Instant) wanted {
+func want(node nodeIdentity, pod kube.Name, leases []lease.Lease, now lease.Instant) wanted {
 	last := newest(leases)
 	w := wanted{Since: since(last), Object: ipamv1.IPReservation{
 		ObjectMeta: metav1.ObjectMeta{

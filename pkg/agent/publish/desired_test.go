@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
@@ -19,8 +19,8 @@ import (
 var (
 	now    = lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: 9 * time.Hour, BootID: "b"}
 	node   = nodeIdentity{"node1", "5f1c9a02-1111-2222-3333-444455556666"}
-	podsNS = informer.Name{Namespace: "db", Name: "db-0"}
-	object = informer.Name{Namespace: "db", Name: "db-0-5f1c9a02"}
+	podsNS = kube.Name{Namespace: "db", Name: "db-0"}
+	object = kube.Name{Namespace: "db", Name: "db-0-5f1c9a02"}
 )
 
 func ago(d time.Duration) lease.Instant {
@@ -202,8 +202,8 @@ func TestMake(t *testing.T) {
 			func(l *lease.Lease) { l.Namespace, l.Name = "", "" })}},
 	} {
 		view := maintain.NodeView{Leases: c.leases, Now: now}
-		plan := makePlan(node, view, map[informer.Name]retention.Pod{podsNS: c.pod},
-			map[informer.Name]*ipamv1.IPReservation{object: c.existing})
+		plan := makePlan(node, view, map[kube.Name]retention.Pod{podsNS: c.pod},
+			map[kube.Name]*ipamv1.IPReservation{object: c.existing})
 		var got *ipamv1.IPReservationStatus
 		for name, w := range plan.Objects {
 			if name != object || w.Object.Spec != (ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1",
@@ -229,7 +229,7 @@ func TestSpecRelease(t *testing.T) {
 	view := maintain.NodeView{Leases: leases, Now: now}
 	with := func(release string) plan {
 		existing := &ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: release}}
-		return makePlan(node, view, nil, map[informer.Name]*ipamv1.IPReservation{object: existing})
+		return makePlan(node, view, nil, map[kube.Name]*ipamv1.IPReservation{object: existing})
 	}
 	if got := with(id1).Release; len(got) != 1 || len(got[0]) != 2 || got[0][0].ID != id1 || got[0][1].ID != id2 {
 		t.Errorf("the lease's id: releases %v", got)

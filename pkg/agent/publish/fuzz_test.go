@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
@@ -26,7 +26,7 @@ func FuzzReservation(f *testing.F) {
 		if json.Unmarshal(published, &r) != nil {
 			return
 		}
-		p := makePlan(node, view, nil, map[informer.Name]*ipamv1.IPReservation{object: &r})
+		p := makePlan(node, view, nil, map[kube.Name]*ipamv1.IPReservation{object: &r})
 		if isReleased := len(p.Release) > 0; isReleased != (r.Spec.Release == l.ID) {
 			t.Errorf("spec.release %q of lease %s: released %v", r.Spec.Release, l.ID, isReleased)
 		}
@@ -36,7 +36,7 @@ func FuzzReservation(f *testing.F) {
 		}
 		compare(&want, &r)
 		want.Spec.Release = r.Spec.Release
-		p = makePlan(node, view, nil, map[informer.Name]*ipamv1.IPReservation{object: &want})
+		p = makePlan(node, view, nil, map[kube.Name]*ipamv1.IPReservation{object: &want})
 		again := p.Objects[object].Object
 		if c := compare(&again, &want); c != (change{}) {
 			t.Errorf("written again: %+v of %+v and %+v", c, again, want)

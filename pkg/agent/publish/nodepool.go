@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -43,7 +43,7 @@ const poolPeriod = 5 * time.Minute
 // Pool watches the NodeAddressPool of a node, in which the manager names the reservations that the
 // agent should read. It watches the object by its name.
 type Pool struct {
-	*informer.Informer[*ipamv1.NodeAddressPool]
+	*kube.Informer[*ipamv1.NodeAddressPool]
 	client rest.Interface
 	node   string
 }
@@ -55,7 +55,7 @@ func NewPool(client rest.Interface, node string) *Pool {
 		v.OwnerReferences = p.OwnerReferences
 		return v
 	}
-	return &Pool{informer.New(view, nil), client, node}
+	return &Pool{kube.NewInformer(view, nil), client, node}
 }
 
 // Run watches the object until ctx is done. It returns ctx.Err().
@@ -234,7 +234,7 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.
 			n := ipamv1.NetworkAddressPool{Name: s.Network, Active: conditionStatus[s.State]}
 			n.Ranges = rangesOf(s.Sets)
 			if s.State != cniconf.Active {
-				n.Reason, n.Message = s.Reason, informer.Cut(s.Message, ipamv1.MaxMessage)
+				n.Reason, n.Message = s.Reason, kube.Cut(s.Message, ipamv1.MaxMessage)
 			}
 			networks[s.Network] = n
 		}
@@ -280,7 +280,7 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.
 	}
 	s := summary(statuses)
 	status.Conditions = []metav1.Condition{{Type: ipamv1.ConditionRetentionActive, Status: conditionStatus[s.State],
-		Reason: s.Reason, Message: informer.Cut(s.Message, ipamv1.MaxMessage)}}
+		Reason: s.Reason, Message: kube.Cut(s.Message, ipamv1.MaxMessage)}}
 	return object
 }
 

@@ -14,8 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -149,7 +149,7 @@ func (p *Publisher) hold(ctx context.Context, r *ipamv1.AddressRequest, e ipamv1
 		out = nil
 		for _, a := range e.Addresses {
 			out = append(out, ipamv1.RequestedAddress{Address: a, NodeName: p.Node, State: state, Reason: reason,
-				Message: informer.Cut(message, ipamv1.MaxMessage), ObservedGeneration: r.Generation})
+				Message: kube.Cut(message, ipamv1.MaxMessage), ObservedGeneration: r.Generation})
 		}
 		return out
 	}
@@ -219,7 +219,7 @@ func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease, now time.
 	}
 	name, uid, _ := strings.Cut(strings.TrimPrefix(l.Owner, requestOwner), "/")
 	r, err := p.readRequest(ctx, l.Namespace, name)
-	if informer.IsNotServed(err) || err != nil && !apierrors.IsNotFound(err) {
+	if kube.IsNotServed(err) || err != nil && !apierrors.IsNotFound(err) {
 		p.asked[key] = now
 		return fmt.Errorf("reading the AddressRequest of a hold: %w", err)
 	}
@@ -240,7 +240,7 @@ func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease, now time.
 
 // readRequest reads an AddressRequest from etcd.
 func (p *Publisher) readRequest(ctx context.Context, namespace, name string) (*ipamv1.AddressRequest, error) {
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
 	r := &ipamv1.AddressRequest{}
 	return r, p.Clients.IPAM.Get().Namespace(namespace).Resource(requestResource).Name(name).Do(ctx).Into(r)
@@ -265,7 +265,7 @@ func (p *Publisher) showRequest(ctx context.Context, r *ipamv1.AddressRequest, m
 	next := r.DeepCopy()
 	next.APIVersion, next.Kind = ipamv1.GroupVersion.String(), "AddressRequest"
 	next.Status.Addresses = all
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
 	err := p.Clients.IPAM.Put().Namespace(r.Namespace).Resource(requestResource).Name(r.Name).SubResource("status").
 		Body(next).Do(ctx).Error()

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 // version drops, or another controller changes, is written again after the next list or read, not
 // in each pass.
 type reservations struct {
-	known  map[informer.Name]*ipamv1.IPReservation
+	known  map[kube.Name]*ipamv1.IPReservation
 	listed bool
 	listAt time.Time                            // of the next list
 	named  map[ipamv1.ReservationReference]bool // those that were read since the manager has named them
@@ -64,9 +64,9 @@ func metaOf(o metav1.Object) metav1.ObjectMeta {
 // store stores the response to a request.
 func (o *reservations) store(r *ipamv1.IPReservation) {
 	if o.known == nil {
-		o.known = map[informer.Name]*ipamv1.IPReservation{}
+		o.known = map[kube.Name]*ipamv1.IPReservation{}
 	}
-	o.known[informer.Name{Namespace: r.Namespace, Name: r.Name}] = r
+	o.known[kube.Name{Namespace: r.Namespace, Name: r.Name}] = r
 	o.newest = r.ResourceVersion
 }
 
@@ -82,7 +82,7 @@ func (o *reservations) list(ctx context.Context, client rest.Interface, node str
 	} else {
 		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
 	}
-	limited, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	limited, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
 	list := &ipamv1.IPReservationList{}
 	err := client.Get().Resource(resource).VersionedParams(&options, metav1.ParameterCodec).Do(limited).Into(list)
@@ -115,12 +115,12 @@ func (o *reservations) readNamed(
 	var problem error
 	for _, ref := range refs {
 		if !o.named[ref] && problem == nil {
-			r, err := informer.ReadReservation(ctx, client, ref.Namespace, ref.Name, "")
+			r, err := kube.ReadReservation(ctx, client, ref.Namespace, ref.Name, "")
 			switch {
-			case isTransient(err) || informer.IsNotServed(err):
+			case isTransient(err) || kube.IsNotServed(err):
 				problem = fmt.Errorf("reading a reservation that the manager names: %w", err)
 			case err == nil && r == nil:
-				delete(o.known, informer.Name{Namespace: ref.Namespace, Name: ref.Name})
+				delete(o.known, kube.Name{Namespace: ref.Namespace, Name: ref.Name})
 			case err == nil && r.Spec.NodeName == node:
 				o.store(viewOf(r))
 			}
@@ -141,7 +141,7 @@ func apply(ctx context.Context, client rest.Interface, resource string, object m
 		metav1.Object
 		runtime.Object
 	}, subresource ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
 	data, _ := json.Marshal(body) // cannot fail: strings, numbers, booleans and times
 	request := client.Patch(types.ApplyPatchType).Resource(resource).Name(object.Name).SubResource(subresource...)
@@ -198,14 +198,14 @@ func (o *reservations) applyStatus(
 // remove deletes an object. If an object with the same name and another UID exists, remove returns
 // the API server's conflict error and deletes nothing. It returns nil if the object does not exist.
 func (o *reservations) remove(ctx context.Context, client rest.Interface, r *ipamv1.IPReservation) error {
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
 	err := client.Delete().Namespace(r.Namespace).Resource(resource).Name(r.Name).
 		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}).Do(ctx).Error()
-	if err != nil && (!apierrors.IsNotFound(err) || informer.IsNotServed(err)) {
+	if err != nil && (!apierrors.IsNotFound(err) || kube.IsNotServed(err)) {
 		return err
 	}
-	delete(o.known, informer.Name{Namespace: r.Namespace, Name: r.Name})
+	delete(o.known, kube.Name{Namespace: r.Namespace, Name: r.Name})
 	return nil
 }
 
@@ -258,7 +258,7 @@ func isClose(a, b ipamv1.IPReservationStatus) bool {
 // readNodeUID returns the UID of the node's object from the API server's watch cache. It requests
 // only the metadata of the node.
 func readNodeUID(ctx context.Context, core rest.Interface, node string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
 	object := &metav1.PartialObjectMetadata{}
 	raw, err := core.Get().Resource("nodes").Name(node).Param("resourceVersion", "0").

@@ -13,8 +13,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
@@ -45,7 +45,7 @@ func TestOldServerSelectsByLabel(t *testing.T) {
 	if len(queries) != 2 || queries[0].Get("fieldSelector") != "spec.nodeName=node1" {
 		t.Errorf("lists: %v", queries)
 	}
-	if len(p.known) != 1 || p.known[informer.Name{Namespace: "db", Name: "mine"}] == nil {
+	if len(p.known) != 1 || p.known[kube.Name{Namespace: "db", Name: "mine"}] == nil {
 		t.Errorf("known: %v", p.known)
 	}
 }
@@ -230,7 +230,7 @@ func TestNodeAddressPoolIsWatched(t *testing.T) {
 		fakeapi.Kind{GroupVersionKind: ipamv1.GroupVersion.WithKind("IPReservation"), Resource: resource,
 			Namespaced: true},
 		fakeapi.Kind{GroupVersionKind: ipamv1.GroupVersion.WithKind("NodeAddressPool"), Resource: "nodeaddresspools"})
-	clients, err := informer.NewClients(c.Config)
+	clients, err := kube.NewClients(c.Config)
 	if err != nil {
 		t.Fatal(err)
 	}

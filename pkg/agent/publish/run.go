@@ -15,8 +15,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -48,7 +48,7 @@ const (
 type Publisher struct {
 	Service *maintain.Service
 	Node    string
-	Clients *informer.Clients
+	Clients *kube.Clients
 	Pods    *retention.Pods
 	Pool    *Pool
 	// Active returns the status of each network that the container runtime has loaded, or nil
@@ -61,8 +61,8 @@ type Publisher struct {
 	nodeAt time.Time    // when the UID must be read
 	reservations
 	requests
-	rejected map[informer.Name]pause // objects whose write the API server rejected
-	api      pause                   // of all requests, after one that may succeed later
+	rejected map[kube.Name]pause // objects whose write the API server rejected
+	api      pause               // of all requests, after one that may succeed later
 	nodePool nodePool
 	problem  string // the last problem that was logged, "" if it is over
 }
@@ -120,8 +120,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 // Run publishes until ctx is done. changes receives a value when the store or the result of Active
 // has changed. Run returns ctx.Err().
 func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
-	wake := informer.Any(ctx, changes, p.Pods.Changes(), p.Pool.Changes())
-	return informer.Loop(ctx, minInterval, wake, func(ctx context.Context) time.Duration {
+	wake := kube.Any(ctx, changes, p.Pods.Changes(), p.Pool.Changes())
+	return kube.Loop(ctx, minInterval, wake, func(ctx context.Context) time.Duration {
 		return max(p.pass(ctx, time.Now()), time.Millisecond)
 	})
 }
@@ -175,7 +175,7 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 	}
 	p.logProblem(errors.Join(err, requestErr))
 	if err := p.write(ctx, &plan, view, now); err != nil {
-		if informer.IsNotServed(err) {
+		if kube.IsNotServed(err) {
 			p.listAt = time.Time{} // nothing is written until the objects are served again
 		}
 		return 0, err
@@ -196,7 +196,7 @@ func (p *Publisher) read(ctx context.Context, now time.Time) error {
 		case err == nil:
 			clear(p.rejected) // the CRD or the permissions may have changed
 			p.listAt = now.Add(wait.Jitter(listInterval, 0.5))
-		case !p.listed || informer.IsNotServed(err):
+		case !p.listed || kube.IsNotServed(err):
 			return fmt.Errorf("listing the node's reservations: %w", err)
 		default: // what is known is written all the same
 			p.Log.Debug("listing the node's reservations failed", "error", err)
@@ -269,7 +269,7 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 			delete(p.rejected, name)
 		}
 	}
-	write := func(name informer.Name, fn func() error) error {
+	write := func(name kube.Name, fn func() error) error {
 		before := p.rejected[name]
 		if now.Before(before.until) {
 			plan.requeueAfter(before.until.Sub(now))
@@ -282,11 +282,11 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 		}
 		err = fmt.Errorf("writing reservation %s: %w", name, err)
 		// A webhook that fails for some objects only is an internal error.
-		if isTransient(err) && !apierrors.IsInternalError(err) || informer.IsNotServed(err) || ctx.Err() != nil {
+		if isTransient(err) && !apierrors.IsInternalError(err) || kube.IsNotServed(err) || ctx.Err() != nil {
 			return err
 		}
 		if p.rejected == nil {
-			p.rejected = map[informer.Name]pause{}
+			p.rejected = map[kube.Name]pause{}
 		}
 		p.Log.Debug("reservation rejected", "error", err)
 		p.rejected[name] = before.after(err, now)
@@ -326,7 +326,7 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 
 // apply writes the parts of an object that differ.
 func (p *Publisher) apply(ctx context.Context, w wanted, c change) error {
-	name := informer.Name{Namespace: w.Object.Namespace, Name: w.Object.Name}
+	name := kube.Name{Namespace: w.Object.Namespace, Name: w.Object.Name}
 	existing := p.known[name]
 	if c.Spec {
 		err := p.applySpec(ctx, p.Clients.IPAM, &w.Object)

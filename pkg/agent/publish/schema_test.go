@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -110,7 +110,7 @@ func TestStatusFits(t *testing.T) {
 		l.UID, l.Reservation, l.Window = long("u", 128), long("r", 63), lease.Window(1<<63-2)
 		leases = append(leases, l)
 	}
-	w := want(node, informer.Name{Namespace: long("a", 63), Name: long("p", 253)}, leases, now)
+	w := want(node, kube.Name{Namespace: long("a", 63), Name: long("p", 253)}, leases, now)
 	w.Object.Status.Conditions = conditions(&ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: id2}}, id1,
 		now.Wall)
 	if n := len(w.Object.Status.Addresses); n != ipamv1.MaxAddresses || len(w.Leases) != len(leases) {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -30,9 +29,9 @@ const maxUnclaimed = 20
 // whose annotation was removed. Each pass continues that group after the last pod of the previous
 // pass, sorted by name.
 func (h *Holds) candidates(
-	held map[informer.Name][]lease.Lease, claims map[informer.Name][]location,
-) []informer.Name {
-	var now, later []informer.Name
+	held map[kube.Name][]lease.Lease, claims map[kube.Name][]location,
+) []kube.Name {
+	var now, later []kube.Name
 	for pod, leases := range held {
 		if _, isSeen := h.moved.of[pod]; isSeen || len(claims[pod]) > 0 {
 			now = append(now, pod)
@@ -54,7 +53,7 @@ func (h *Holds) candidates(
 }
 
 // order compares names by namespace, then by name.
-func order(a, b informer.Name) int {
+func order(a, b kube.Name) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
@@ -69,7 +68,7 @@ func keptForever(leases []lease.Lease) bool {
 // location. A claim without the Ready pod is never enough, because the claim of a node that is down
 // is not updated.
 func (h *Holds) movedTo(
-	ctx context.Context, pod informer.Name, leases []lease.Lease, claims []location, read consistency,
+	ctx context.Context, pod kube.Name, leases []lease.Lease, claims []location, read consistency,
 ) (location, error) {
 	at, err := h.readyOn(ctx, pod, read)
 	if err != nil || at.node == h.Node || !keptForever(leases) && !slices.Contains(claims, at) {
@@ -81,7 +80,7 @@ func (h *Holds) movedTo(
 // claims reads, from the watch cache, the reservations that the manager names in the namespaces of
 // the held pods, and returns the locations at which other nodes' agents claim each pod.
 func (h *Holds) claims(ctx context.Context,
-	held map[informer.Name][]lease.Lease) (map[informer.Name][]location, error) {
+	held map[kube.Name][]lease.Lease) (map[kube.Name][]location, error) {
 	namespaces := map[string]bool{}
 	for pod := range held {
 		namespaces[pod.Namespace] = true
@@ -91,7 +90,7 @@ func (h *Holds) claims(ctx context.Context,
 		if !namespaces[ref.Namespace] {
 			continue
 		}
-		r, err := informer.ReadReservation(ctx, h.Clients.IPAM, ref.Namespace, ref.Name, string(cached))
+		r, err := kube.ReadReservation(ctx, h.Clients.IPAM, ref.Namespace, ref.Name, string(cached))
 		if err != nil {
 			return nil, err
 		}
@@ -105,12 +104,12 @@ func (h *Holds) claims(ctx context.Context,
 // claimsIn returns, for each pod, the locations at which other nodes' agents claim it, which is
 // where an object is Bound and its sandbox is confirmed. A pod can have several, because the agent
 // of a node that is down does not withdraw its claim.
-func claimsIn(node string, objects []ipamv1.IPReservation) map[informer.Name][]location {
-	claims := map[informer.Name][]location{}
+func claimsIn(node string, objects []ipamv1.IPReservation) map[kube.Name][]location {
+	claims := map[kube.Name][]location{}
 	for _, r := range objects {
 		s := r.Status
 		if r.Spec.NodeName != node && s.State == ipamv1.Bound && s.Confirmed && s.PodUID != "" {
-			pod := informer.Name{Namespace: r.Namespace, Name: r.Spec.PodName}
+			pod := kube.Name{Namespace: r.Namespace, Name: r.Spec.PodName}
 			claims[pod] = append(claims[pod], location{r.Spec.NodeName, s.PodUID})
 		}
 	}
@@ -127,8 +126,8 @@ const (
 
 // readyOn returns the node and the UID of the pod if the pod is Ready. Otherwise, or if the pod
 // does not exist, it returns the zero location.
-func (h *Holds) readyOn(ctx context.Context, name informer.Name, read consistency) (location, error) {
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+func (h *Holds) readyOn(ctx context.Context, name kube.Name, read consistency) (location, error) {
+	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
 	pod := &corev1.Pod{}
 	options := metav1.GetOptions{ResourceVersion: string(read)}

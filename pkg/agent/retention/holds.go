@@ -10,8 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -49,12 +49,12 @@ const (
 type Holds struct {
 	Service *maintain.Service
 	Node    string
-	Clients *informer.Clients
+	Clients *kube.Clients
 	Log     *slog.Logger
 	// Named returns the reservations that the manager names (publish.Pool). Among them are those of
 	// other nodes for pods whose addresses this node holds.
 	Named func() []ipamv1.ReservationReference
-	// Connected waits until the API server is available (informer.Connected).
+	// Connected waits until the API server is available (kube.Connected).
 	Connected func(context.Context) bool
 	// MoveGrace is used instead of the constant MoveGrace.
 	MoveGrace time.Duration
@@ -66,14 +66,14 @@ type Holds struct {
 
 	moved    streaks[location]    // by the node and UID of the pod
 	orphaned streaks[string]      // by the path of the StatefulSet
-	cursor   informer.Name        // the last pod without a claim that was read, see candidates
+	cursor   kube.Name            // the last pod without a claim that was read, see candidates
 	readAt   map[string]time.Time // when each namespace must be read, see namespaceInterval
 }
 
 // Run ends holds until ctx is done. It returns ctx.Err().
 func (h *Holds) Run(ctx context.Context) error {
 	period := h.begin()
-	return informer.Repeat(ctx, period, h.Connected, func(ctx context.Context) { h.pass(ctx, time.Now()) })
+	return kube.Repeat(ctx, period, h.Connected, func(ctx context.Context) { h.pass(ctx, time.Now()) })
 }
 
 // begin resets all observations, and returns the time between two passes.
@@ -98,7 +98,7 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 	h.endDeleted(ctx, held, now)
 	// A hold with a reservation name is for any pod with the name, wherever its last pod is.
 	ofPods := maps.Clone(held)
-	maps.DeleteFunc(ofPods, func(_ informer.Name, leases []lease.Lease) bool {
+	maps.DeleteFunc(ofPods, func(_ kube.Name, leases []lease.Lease) bool {
 		return slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Reservation != "" })
 	})
 	h.endMoved(ctx, ofPods, now)
@@ -111,7 +111,7 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 // endMoved ends the holds of pods that have been Ready on another node for MoveGrace. It reads the
 // pods from the API server's watch cache. Before it ends a hold, it reads the pod once more, from
 // etcd.
-func (h *Holds) endMoved(ctx context.Context, held map[informer.Name][]lease.Lease, now time.Time) {
+func (h *Holds) endMoved(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
 	claims, err := h.claims(ctx, held)
 	if err != nil {
 		h.Log.Debug("reading other nodes' reservations failed", "error", err)
@@ -139,7 +139,7 @@ func (h *Holds) endMoved(ctx context.Context, held map[informer.Name][]lease.Lea
 
 // endOrphaned ends the holds without end whose StatefulSet has not had the pod's ordinal for
 // OwnerGrace. It reads each StatefulSet once, from etcd.
-func (h *Holds) endOrphaned(ctx context.Context, held map[informer.Name][]lease.Lease, now time.Time) {
+func (h *Holds) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
 	h.orphaned.keep(held)
 	sets := map[string]setState{}
 	for pod, leases := range held {
@@ -166,8 +166,8 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[informer.Name][]lease.
 // endDeleted ends the holds of namespaces that were deleted, and removes from held the pods whose
 // holds it ended. It reads the namespaces that must be read from the API server's watch cache.
 // Before it ends a hold, it reads the namespace once more, from etcd.
-func (h *Holds) endDeleted(ctx context.Context, held map[informer.Name][]lease.Lease, now time.Time) {
-	byNamespace := map[string][]informer.Name{}
+func (h *Holds) endDeleted(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
+	byNamespace := map[string][]kube.Name{}
 	for pod := range held {
 		byNamespace[pod.Namespace] = append(byNamespace[pod.Namespace], pod)
 	}
@@ -202,14 +202,14 @@ func (h *Holds) endDeleted(ctx context.Context, held map[informer.Name][]lease.L
 // namespace name, which it reads once; a namespace that was created again under the name has
 // another UID.
 func (h *Holds) deleted(
-	ctx context.Context, namespace string, pods []informer.Name, held map[informer.Name][]lease.Lease,
+	ctx context.Context, namespace string, pods []kube.Name, held map[kube.Name][]lease.Lease,
 	read consistency,
-) (map[informer.Name][]lease.Lease, error) {
+) (map[kube.Name][]lease.Lease, error) {
 	uid, err := NamespaceUID(ctx, h.Clients.Core, namespace, string(read))
 	if err != nil {
 		return nil, err
 	}
-	out := map[informer.Name][]lease.Lease{}
+	out := map[kube.Name][]lease.Lease{}
 	for _, pod := range pods {
 		for _, l := range held[pod] {
 			if OfDeletedNamespace(l, uid) {
@@ -222,7 +222,7 @@ func (h *Holds) deleted(
 
 // endForgotten ends the holds without end of pods that have no StatefulSet and have been away for
 // ForeverLimit. It announces the holds that will end soon.
-func (h *Holds) endForgotten(ctx context.Context, held map[informer.Name][]lease.Lease, now lease.Instant) {
+func (h *Holds) endForgotten(ctx context.Context, held map[kube.Name][]lease.Lease, now lease.Instant) {
 	for pod, leases := range held {
 		if _, _, ok := setOf(leases, pod.Name); ok {
 			continue
@@ -263,7 +263,7 @@ func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {
 // streak, and is no observation. The zero value must not be used without a gap.
 type streaks[V comparable] struct {
 	gap time.Duration // a longer time without an observation starts a new streak
-	of  map[informer.Name]streak[V]
+	of  map[kube.Name]streak[V]
 }
 
 type streak[V comparable] struct {
@@ -272,19 +272,19 @@ type streak[V comparable] struct {
 }
 
 // observe records an observation of a pod, and returns the time since its streak began.
-func (s *streaks[V]) observe(pod informer.Name, what V, now time.Time) time.Duration {
+func (s *streaks[V]) observe(pod kube.Name, what V, now time.Time) time.Duration {
 	before, known := s.of[pod]
 	if !known || before.what != what || now.Sub(before.last) > s.gap {
 		before = streak[V]{what, now, now}
 	}
 	if s.of == nil {
-		s.of = map[informer.Name]streak[V]{}
+		s.of = map[kube.Name]streak[V]{}
 	}
 	s.of[pod] = streak[V]{what, before.since, now}
 	return now.Sub(before.since)
 }
 
 // keep ends the streaks of all pods without a hold.
-func (s *streaks[V]) keep(held map[informer.Name][]lease.Lease) {
-	maps.DeleteFunc(s.of, func(pod informer.Name, _ streak[V]) bool { return held[pod] == nil })
+func (s *streaks[V]) keep(held map[kube.Name][]lease.Lease) {
+	maps.DeleteFunc(s.of, func(pod kube.Name, _ streak[V]) bool { return held[pod] == nil })
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -27,15 +27,15 @@ const (
 // Limits watches the limits of namespaces (policy.Limits) in a ConfigMap, by its name. If the
 // ConfigMap does not exist, there are no limits.
 type Limits struct {
-	*informer.Informer[policy.Limits]
+	*kube.Informer[policy.Limits]
 	core rest.Interface
-	name informer.Name
+	name kube.Name
 }
 
 // NewLimits returns the Limits in a ConfigMap. They are not known until Run has received a list.
 func NewLimits(core rest.Interface, namespace, name string) *Limits {
 	view := func(c *corev1.ConfigMap) policy.Limits { return c.Data }
-	return &Limits{informer.New(view, nil), core, informer.Name{Namespace: namespace, Name: name}}
+	return &Limits{kube.NewInformer(view, nil), core, kube.Name{Namespace: namespace, Name: name}}
 }
 
 // Run watches the ConfigMap until ctx is done. It returns ctx.Err().

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -36,7 +36,7 @@ func newLimitsFixture(t *testing.T, client func(http.RoundTripper) http.RoundTri
 		GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: "configmaps", Namespaced: true})}
 	config := rest.CopyConfig(f.server.Config)
 	config.Wrap(client)
-	clients, err := informer.NewClients(config)
+	clients, err := kube.NewClients(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestFormerLimitsStay(t *testing.T) {
 func TestLimitedWindowIsFollowed(t *testing.T) {
 	view := maintain.NodeView{Leases: []lease.Lease{bound("u1", 0)}, Now: now,
 		Limits: policy.Limits{"db.maxWindow": "30"}}
-	got := makePlan(map[informer.Name]Pod{name: pod("60")}, view, nil).Follow
+	got := makePlan(map[kube.Name]Pod{name: pod("60")}, view, nil).Follow
 	if len(got) != 1 || got[0].Window != lease.Window(30*time.Minute) ||
 		got[0].Limited != "the window of 1h0m0s is cut to 30m0s, the limit of namespace db" {
 		t.Errorf("follow %+v", got)

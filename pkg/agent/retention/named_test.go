@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -107,7 +107,7 @@ func TestMakeWithReservationNames(t *testing.T) {
 		for _, l := range c.leases {
 			view.Windows[l.Key()] = lease.Window(hour)
 		}
-		got := makePlan(map[informer.Name]Pod{c.pod.Name: c.pod}, view, nil)
+		got := makePlan(map[kube.Name]Pod{c.pod.Name: c.pod}, view, nil)
 		got.Invalid = nil
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
@@ -139,7 +139,7 @@ func TestLeaving(t *testing.T) {
 		{"never seen", nil, []lease.Lease{lives}, "", nil},
 		{"without a name", []Pod{deleting}, []lease.Lease{bound("u1", time.Hour)}, "", nil},
 	} {
-		pods := map[informer.Name]Pod{}
+		pods := map[kube.Name]Pod{}
 		for _, p := range c.pods {
 			pods[p.Name] = p
 		}
@@ -201,7 +201,7 @@ func TestHoldsThatStartingPodsNeed(t *testing.T) {
 			[]lease.Lease{second, third, boundTo(heldAt("10.0.0.7", "y", 0))}, []lease.Lease{third}},
 		{"what a pod without the name had", []Pod{waiting("x")}, []lease.Lease{own}, nil},
 	} {
-		pods := map[informer.Name]Pod{}
+		pods := map[kube.Name]Pod{}
 		for _, p := range c.pods {
 			pods[p.Name] = p
 		}

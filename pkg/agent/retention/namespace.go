@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -21,7 +21,7 @@ const NamespaceDeleted = "its namespace was deleted"
 // does not exist. With the resource version "0" the response comes from the watch cache and may be
 // out of date; with "" it is current.
 func NamespaceUID(ctx context.Context, core rest.Interface, name, resourceVersion string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
 	namespace := &corev1.Namespace{}
 	options := metav1.GetOptions{ResourceVersion: resourceVersion}
@@ -71,8 +71,8 @@ func ownerOf(p Pod) owner {
 // read reads the namespaces of the pods whose leases depend on them (see concerned), except those
 // that are known. It removes the entries of pods that no longer exist. After an error it reads no
 // other namespace, and returns the error.
-func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[informer.Name]Pod,
-	leases map[informer.Name][]lease.Lease) (err error) {
+func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[kube.Name]Pod,
+	leases map[kube.Name][]lease.Lease) (err error) {
 	if n.ofPods == nil || len(n.ofOwners) >= maxOwners {
 		n.ofOwners = map[owner]string{}
 	}

@@ -15,13 +15,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // Pod contains the fields of a pod that concern its addresses.
 type Pod struct {
-	informer.Name
+	kube.Name
 	// UID is the UID that the runtime passes to plugins. For a static pod, it is the UID that the
 	// kubelet generated, and differs from ObjectUID, the UID of the pod's mirror pod.
 	UID string
@@ -68,7 +67,7 @@ const (
 // PodOf returns the Pod for a pod of the API.
 func PodOf(p *corev1.Pod) Pod {
 	out := Pod{
-		Name: informer.Name{Namespace: p.Namespace, Name: p.Name}, UID: string(p.UID), ObjectUID: p.UID,
+		Name: kube.Name{Namespace: p.Namespace, Name: p.Name}, UID: string(p.UID), ObjectUID: p.UID,
 		Expected: !p.Spec.HostNetwork && p.DeletionTimestamp == nil &&
 			p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed,
 		Ready:        kube.IsReady(p),
@@ -87,7 +86,7 @@ func PodOf(p *corev1.Pod) Pod {
 		out.Invalid = err.Error()
 	}
 	out.Request.Expected = "" // only the plugin needs it
-	hash := informer.Short(p.Annotations[kubeletHash], informer.MaxUID)
+	hash := kube.Short(p.Annotations[kubeletHash], kube.MaxUID)
 	if hash != "" && p.Annotations[mirrorPod] != "" {
 		out.UID = hash
 	}
@@ -99,14 +98,14 @@ func PodOf(p *corev1.Pod) Pod {
 // of an owner reference, so that controllerOf ignores one that is longer than any object's.
 func controllerOf(p *corev1.Pod) (Owner, types.UID) {
 	c := metav1.GetControllerOfNoCopy(p)
-	if c == nil || len(c.Kind) > maxKind || len(c.Name) > informer.MaxName || len(c.UID) > informer.MaxUID {
+	if c == nil || len(c.Kind) > maxKind || len(c.Name) > kube.MaxName || len(c.UID) > kube.MaxUID {
 		return Owner{}, ""
 	}
 	group, _, hasGroup := strings.Cut(c.APIVersion, "/")
 	if !hasGroup {
 		group = ""
 	}
-	return Owner{strings.Clone(informer.Short(group, informer.MaxName)), c.Kind, c.Name}, c.UID
+	return Owner{strings.Clone(kube.Short(group, kube.MaxName)), c.Kind, c.Name}, c.UID
 }
 
 // isOwnClaim reports whether a volume's claim was created for the pod, as the claims of volume
@@ -122,14 +121,14 @@ const watchPeriod = 3 * time.Minute
 
 // Pods is an informer of the pods of a node.
 type Pods struct {
-	*informer.Informer[Pod]
+	*kube.Informer[Pod]
 	core rest.Interface
 	node string
 }
 
 // NewPods returns the Pods of a node. It has no views until Run has received a list.
 func NewPods(core rest.Interface, node string) *Pods {
-	return &Pods{informer.New(PodOf, nil), core, node}
+	return &Pods{kube.NewInformer(PodOf, nil), core, node}
 }
 
 // Run watches the pods until ctx is done. It returns ctx.Err().

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
@@ -23,7 +23,7 @@ func controlled(apiVersion, kind, name string) []metav1.OwnerReference {
 }
 
 func TestPodOf(t *testing.T) {
-	name := informer.Name{Namespace: "db", Name: "db-0"}
+	name := kube.Name{Namespace: "db", Name: "db-0"}
 	meta := metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1"}
 	with := func(change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: *meta.DeepCopy()}

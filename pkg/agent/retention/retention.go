@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -106,12 +105,12 @@ func Decide(p Pod) (maintain.PodWindow, error) {
 
 // plan contains the changes that a pass makes.
 type plan struct {
-	Follow  []maintain.PodWindow    // pods whose window differs from that of their leases
-	Name    []store.PodReservation  // pods with a reservation name, before their sandbox
-	Expect  []lease.Lease           // holds that starting pods need and that end in at most DeferBelow
-	Deleted [][]maintain.Ref        // holds of a deleted namespace for an existing pod's name, by pod
-	Gone    [][]maintain.Ref        // holds that a boot began for pods that do not exist any more
-	Invalid map[informer.Name]error // pods with an invalid annotation
+	Follow  []maintain.PodWindow   // pods whose window differs from that of their leases
+	Name    []store.PodReservation // pods with a reservation name, before their sandbox
+	Expect  []lease.Lease          // holds that starting pods need and that end in at most DeferBelow
+	Deleted [][]maintain.Ref       // holds of a deleted namespace for an existing pod's name, by pod
+	Gone    [][]maintain.Ref       // holds that a boot began for pods that do not exist any more
+	Invalid map[kube.Name]error    // pods with an invalid annotation
 	// RequeueAfter is the time until the next hold of a starting pod must be extended, or 0 if no
 	// pass is necessary before the next change.
 	RequeueAfter time.Duration
@@ -120,8 +119,8 @@ type plan struct {
 // makePlan returns the plan for the pods of a node and the leases in its store. uids contains the
 // UIDs of the namespaces of the pods, by the UIDs of the pods. makePlan is level-triggered: once
 // its plan has been carried out, it returns an empty plan.
-func makePlan(pods map[informer.Name]Pod, view maintain.NodeView, uids map[types.UID]string) plan {
-	plan := plan{Invalid: map[informer.Name]error{}}
+func makePlan(pods map[kube.Name]Pod, view maintain.NodeView, uids map[types.UID]string) plan {
+	plan := plan{Invalid: map[kube.Name]error{}}
 	leasesOf, demands := leasesFor(pods, view.Leases), map[slot]demand{}
 	for name, p := range pods {
 		w, err := Decide(p)
@@ -145,9 +144,9 @@ const podGone = "its pod does not exist any more"
 
 // endGone plans the end of the holds that a boot began for pods that do not exist any more. A list
 // without any pod proves nothing, because the agent is a pod of the node.
-func (plan *plan) endGone(pods map[informer.Name]Pod, view maintain.NodeView) {
+func (plan *plan) endGone(pods map[kube.Name]Pod, view maintain.NodeView) {
 	for _, l := range view.Leases {
-		pod := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
+		pod := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		if len(pods) > 0 && l.IsBootHold(view.Now.BootID) && pod.UID != l.UID {
 			plan.Gone = append(plan.Gone, []maintain.Ref{maintain.RefTo(l)})
 		}
@@ -157,10 +156,10 @@ func (plan *plan) endGone(pods map[informer.Name]Pod, view maintain.NodeView) {
 // leaving returns the pods with a reservation name that are being deleted, or were (deleted has
 // their UIDs), and whose leases do not show it, and those that are not, and whose leases do.
 func leaving(
-	pods map[informer.Name]Pod, leases []lease.Lease, deleted map[string]bool,
+	pods map[kube.Name]Pod, leases []lease.Lease, deleted map[string]bool,
 ) (out []maintain.LeavingPod) {
 	for _, l := range leases {
-		p := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
+		p := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		exists := p.UID == l.UID
 		pod := maintain.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID, Stays: exists && !p.Deleting}
 		if (exists || deleted[l.UID]) && maintain.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
@@ -172,17 +171,17 @@ func leaving(
 
 // leasesFor returns, for each pod, the leases of its name, and the holds of its reservation name,
 // which it may take.
-func leasesFor(pods map[informer.Name]Pod, leases []lease.Lease) map[informer.Name][]lease.Lease {
-	out, held := ByPod(leases), map[informer.Name][]lease.Lease{}
+func leasesFor(pods map[kube.Name]Pod, leases []lease.Lease) map[kube.Name][]lease.Lease {
+	out, held := ByPod(leases), map[kube.Name][]lease.Lease{}
 	for _, l := range leases {
 		if l.Reservation != "" && l.State == lease.Held {
-			name := informer.Name{Namespace: l.Namespace, Name: l.Reservation}
+			name := kube.Name{Namespace: l.Namespace, Name: l.Reservation}
 			held[name] = append(held[name], l)
 		}
 	}
 	for name, p := range pods {
 		w, _ := Decide(p)
-		for _, l := range held[informer.Name{Namespace: p.Namespace, Name: w.Reservation}] {
+		for _, l := range held[kube.Name{Namespace: p.Namespace, Name: w.Reservation}] {
 			if l.Name != name.Name {
 				out[name] = append(out[name], l)
 			}
@@ -193,11 +192,11 @@ func leasesFor(pods map[informer.Name]Pod, leases []lease.Lease) map[informer.Na
 
 // ByPod groups leases by the pod that they belong to. It omits leases without a key
 // (lease.Lease.Key).
-func ByPod(leases []lease.Lease) map[informer.Name][]lease.Lease {
-	out := map[informer.Name][]lease.Lease{}
+func ByPod(leases []lease.Lease) map[kube.Name][]lease.Lease {
+	out := map[kube.Name][]lease.Lease{}
 	for _, l := range leases {
 		if !l.Key().IsZero() {
-			n := informer.Name{Namespace: l.Namespace, Name: l.Name}
+			n := kube.Name{Namespace: l.Namespace, Name: l.Name}
 			out[n] = append(out[n], l)
 		}
 	}

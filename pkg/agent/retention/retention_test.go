@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -21,7 +21,7 @@ import (
 
 var (
 	now  = lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "b"}
-	name = informer.Name{Namespace: "db", Name: "db-0"}
+	name = kube.Name{Namespace: "db", Name: "db-0"}
 	set  = Owner{Group: "apps", Kind: "StatefulSet", Name: "db"}
 )
 
@@ -208,7 +208,7 @@ func TestMake(t *testing.T) {
 				view.Windows[l.Key()] = lease.Window(c.stored)
 			}
 		}
-		got := makePlan(map[informer.Name]Pod{name: c.pod}, view, nil)
+		got := makePlan(map[kube.Name]Pod{name: c.pod}, view, nil)
 		if (c.pod.Invalid != "") != (len(got.Invalid) == 1) {
 			t.Errorf("%s: invalid: %v", c.name, got.Invalid)
 		}
@@ -246,7 +246,7 @@ func TestFollowedNamespace(t *testing.T) {
 			view.Leases[0].Window = lease.Window(time.Hour)
 			view.Windows = map[lease.Key]lease.Window{l.Key(): lease.Window(time.Hour)}
 		}
-		got := makePlan(map[informer.Name]Pod{name: p}, view, map[types.UID]string{"o1": "ns1"}).Follow
+		got := makePlan(map[kube.Name]Pod{name: p}, view, map[types.UID]string{"o1": "ns1"}).Follow
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("annotation %s (-want +got):\n%s", annotation, diff)
 		}

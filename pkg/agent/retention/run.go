@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -48,7 +48,7 @@ func (w *Windows) Run(ctx context.Context, changes <-chan struct{}) error {
 	if w.Limits != nil {
 		wake = append(wake, w.Limits.Changes())
 	}
-	return informer.Loop(ctx, minInterval, informer.Any(ctx, wake...), func(ctx context.Context) time.Duration {
+	return kube.Loop(ctx, minInterval, kube.Any(ctx, wake...), func(ctx context.Context) time.Duration {
 		limitsAfter := w.copyLimits(ctx, time.Now())
 		after := w.pass(ctx)
 		if limitsAfter > 0 && (after == 0 || limitsAfter < after) {
@@ -67,7 +67,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	}
 	bootID := w.Service.Node.Clock().BootID
 	view, err := w.Service.List(ctx, func(l lease.Lease) bool {
-		_, here := pods[informer.Name{Namespace: l.Namespace, Name: l.Name}]
+		_, here := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		return here || l.Reservation != "" || l.IsBootHold(bootID)
 	})
 	if store.IsEmpty(err) {
@@ -103,7 +103,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 
 // observeDeleted updates known and deleted. A pod that this task has never seen counts as neither:
 // it may be new, and the watch late.
-func (w *Windows) observeDeleted(pods map[informer.Name]Pod, leases []lease.Lease) {
+func (w *Windows) observeDeleted(pods map[kube.Name]Pod, leases []lease.Lease) {
 	known, deleted := map[string]bool{}, map[string]bool{}
 	for _, p := range pods {
 		known[p.UID] = true

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -261,12 +261,12 @@ func TestNamespaceOfAStatefulSet(t *testing.T) {
 		{"its successor", "db", "u7", Owner{Kind: "Node", Name: "a"}, "s3", 1},
 		{"without an owner", "db", "u8", Owner{}, "", 1},
 	} {
-		name := informer.Name{Namespace: c.namespace, Name: "db-0"}
+		name := kube.Name{Namespace: c.namespace, Name: "db-0"}
 		p := Pod{Name: name, UID: c.pod, ObjectUID: types.UID(c.pod), Owner: c.owner, OwnerUID: c.ownerUID,
 			Request: policy.Request{Window: lease.Window(time.Hour)}}
 		server.Requests()
-		err := n.read(t.Context(), server.Clients.Core, map[informer.Name]Pod{name: p},
-			map[informer.Name][]lease.Lease{name: {bound(c.pod, time.Hour)}})
+		err := n.read(t.Context(), server.Clients.Core, map[kube.Name]Pod{name: p},
+			map[kube.Name][]lease.Lease{name: {bound(c.pod, time.Hour)}})
 		got := len(server.Requests())
 		if err != nil || got != c.requests || n.ofPods[p.ObjectUID] != "of-"+c.namespace {
 			t.Errorf("%s: %d requests, want %d; %v, %v", c.what, got, c.requests, n.ofPods, err)
@@ -279,9 +279,9 @@ func TestNamespaceOfAStatefulSet(t *testing.T) {
 func TestNoOtherNamespaceIsReadAfterAnError(t *testing.T) {
 	server := fakeapi.New(t)
 	server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
-	pods, leases := map[informer.Name]Pod{}, map[informer.Name][]lease.Lease{}
+	pods, leases := map[kube.Name]Pod{}, map[kube.Name][]lease.Lease{}
 	for _, namespace := range []string{"a", "b", "c"} {
-		name := informer.Name{Namespace: namespace, Name: "db-0"}
+		name := kube.Name{Namespace: namespace, Name: "db-0"}
 		pods[name] = Pod{Name: name, ObjectUID: types.UID(namespace), UID: "u1",
 			Request: policy.Request{Window: lease.Window(time.Hour)}}
 		leases[name] = []lease.Lease{bound("u1", time.Hour)}

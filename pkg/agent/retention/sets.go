@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -38,7 +37,7 @@ type setState struct {
 
 // getSet reads a StatefulSet from the API server.
 func (h *Holds) getSet(ctx context.Context, path string) setState {
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
 	result := h.Clients.Any.Get().AbsPath(path).Do(ctx)
 	err := result.Error() // Raw would return this error without the decoded Status

@@ -9,14 +9,14 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 func TestStreaks(t *testing.T) {
 	s := streaks[string]{gap: 3 * time.Minute}
-	at, pod := time.Unix(1_700_000_000, 0), informer.Name{Namespace: "db", Name: "db-0"}
+	at, pod := time.Unix(1_700_000_000, 0), kube.Name{Namespace: "db", Name: "db-0"}
 	for _, c := range []struct {
 		after time.Duration
 		what  string
@@ -35,7 +35,7 @@ func TestStreaks(t *testing.T) {
 			t.Errorf("after %s: %s, want %s", c.after, got, c.want)
 		}
 	}
-	s.keep(map[informer.Name][]lease.Lease{pod: {{}}})
+	s.keep(map[kube.Name][]lease.Lease{pod: {{}}})
 	if got := s.observe(pod, "node3", at); got != time.Minute {
 		t.Errorf("it is still held: %s", got)
 	}
@@ -58,7 +58,7 @@ func TestClaims(t *testing.T) {
 		object("here", "node1", ipamv1.Bound, true),
 		object("there", "node3", ipamv1.Bound, true),
 	})
-	want := map[informer.Name][]location{{Namespace: "db", Name: "there"}: {{"node2", "u-there"}, {"node3", "u-there"}}}
+	want := map[kube.Name][]location{{Namespace: "db", Name: "there"}: {{"node2", "u-there"}, {"node3", "u-there"}}}
 	if diff := gocmp.Diff(want, got, gocmp.AllowUnexported(location{})); diff != "" {
 		t.Error(diff)
 	}
@@ -67,17 +67,17 @@ func TestClaims(t *testing.T) {
 // There may be hundreds of pods whose addresses are kept forever: a pass requests some of them, and
 // all pods that are claimed or were seen elsewhere.
 func TestCandidates(t *testing.T) {
-	held := map[informer.Name][]lease.Lease{}
+	held := map[kube.Name][]lease.Lease{}
 	for i := range 3*maxUnclaimed - 1 {
-		held[informer.Name{Namespace: "db", Name: fmt.Sprint("db-", i)}] = []lease.Lease{{Hold: lease.Forever}}
+		held[kube.Name{Namespace: "db", Name: fmt.Sprint("db-", i)}] = []lease.Lease{{Hold: lease.Forever}}
 	}
-	claimed, seen := informer.Name{Namespace: "db", Name: "web"}, informer.Name{Namespace: "db", Name: "seen"}
+	claimed, seen := kube.Name{Namespace: "db", Name: "web"}, kube.Name{Namespace: "db", Name: "seen"}
 	held[claimed], held[seen] = []lease.Lease{{Hold: lease.Window(time.Hour)}}, []lease.Lease{{Hold: lease.Forever}}
-	held[informer.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: lease.Window(time.Hour)}}
-	h, times := Holds{}, map[informer.Name]int{}
+	held[kube.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: lease.Window(time.Hour)}}
+	h, times := Holds{}, map[kube.Name]int{}
 	h.moved.observe(seen, location{}, time.Time{})
 	for pass := range 3 {
-		pods := h.candidates(held, map[informer.Name][]location{claimed: {{"node2", "u2"}}})
+		pods := h.candidates(held, map[kube.Name][]location{claimed: {{"node2", "u2"}}})
 		if len(pods) != 2+maxUnclaimed {
 			t.Errorf("pass %d: candidates %v", pass, pods)
 		}
@@ -146,7 +146,7 @@ func TestOwnerOf(t *testing.T) {
 }
 
 func TestOrder(t *testing.T) {
-	names := []informer.Name{{Namespace: "a", Name: "y"}, {Namespace: "a", Name: "z"}, {Namespace: "b", Name: "x"}}
+	names := []kube.Name{{Namespace: "a", Name: "y"}, {Namespace: "a", Name: "z"}, {Namespace: "b", Name: "x"}}
 	for i, a := range names {
 		for j, b := range names {
 			if got := order(a, b); got != cmp.Compare(i, j) {

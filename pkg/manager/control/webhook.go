@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission/metrics"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
 // PodWebhook returns a mutating webhook for pods that calls change to modify each pod. The patch
@@ -59,7 +59,7 @@ func patch(
 		return admission.Response{}, fmt.Errorf("decoding the pod: %w", err)
 	}
 	// The API server validates names after it has called webhooks, which remember pods by name.
-	if len(req.Namespace) > maxNamespace || len(pod.Name) > informer.MaxName {
+	if len(req.Namespace) > maxNamespace || len(pod.Name) > kube.MaxName {
 		return admission.Response{}, fmt.Errorf("a name of %d bytes in a namespace of %d bytes is not valid",
 			len(pod.Name), len(req.Namespace))
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -158,7 +157,7 @@ const (
 // the pod. named returns the keys of the annotations that are recorded of a workload's pods.
 func podViewOf(pod *corev1.Pod, kinds kindList, named func(targetKey) []string) *podView {
 	target, owner := ownerTarget(pod)
-	if owner == nil || len(owner.Name) > informer.MaxName || len(owner.UID) > informer.MaxUID {
+	if owner == nil || len(owner.Name) > kube.MaxName || len(owner.UID) > kube.MaxUID {
 		return nil // the API server does not limit the texts of an owner reference
 	}
 	kind, ours := kinds.find(target.Kind)
@@ -178,8 +177,8 @@ func podViewOf(pod *corev1.Pod, kinds kindList, named func(targetKey) []string) 
 		Node:            pod.Spec.NodeName,
 		Hostname:        injectedHostname(pod),
 		Patience:        patienceOf(pod.Annotations),
-		Object:          informer.Short(pod.Annotations[pps.AnnotationInjected], informer.MaxName),
-		Reason:          informer.Cut(pod.Annotations[annotationReason], informer.MaxNote),
+		Object:          kube.Short(pod.Annotations[pps.AnnotationInjected], kube.MaxName),
+		Reason:          kube.Cut(pod.Annotations[annotationReason], kube.MaxNote),
 		Annotations:     kept,
 		TooLong:         tooLong,
 		stage:           stageOf(pod),

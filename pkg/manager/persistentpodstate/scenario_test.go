@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
@@ -231,7 +231,7 @@ func (v *clusterView) in(c cluster) *clusterView {
 }
 
 // list has an informer receive a complete list.
-func list[O, V any](i *informer.Informer[V], objects ...O) {
+func list[O, V any](i *kube.Informer[V], objects ...O) {
 	var all []any
 	for _, o := range objects {
 		all = append(all, o)
@@ -250,7 +250,8 @@ func (v *clusterView) has(kind schema.GroupKind, synced bool, workloads ...*work
 	for _, w := range workloads {
 		byName[w.Name], all = w, append(all, object(w))
 	}
-	v.workloads[kind] = informer.New(func(u *unstructured.Unstructured) *workload { return byName[u.GetName()] }, nil)
+	view := func(u *unstructured.Unstructured) *workload { return byName[u.GetName()] }
+	v.workloads[kind] = kube.NewInformer(view, nil)
 	if synced {
 		list(v.workloads[kind], all...)
 	}

@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
@@ -51,9 +51,9 @@ const podName = "statefulset.kubernetes.io/pod-name"
 type clusterView struct {
 	*Feature
 	nodesSynced func() bool
-	objects     *informer.Informer[*pps.PersistentPodState]
-	workloads   map[schema.GroupKind]*informer.Informer[*workload]
-	pods        *informer.Informer[*podView]
+	objects     *kube.Informer[*pps.PersistentPodState]
+	workloads   map[schema.GroupKind]*kube.Informer[*workload]
+	pods        *kube.Informer[*podView]
 	history     *history
 	hasObjects  func() // starts the informer of pods
 
@@ -77,8 +77,8 @@ type observedNode struct {
 func newView(p *Feature) *clusterView {
 	v := &clusterView{Feature: p, history: newHistory(), hasObjects: func() {}, nodeChanged: func(string) {},
 		nodes:     map[string]observedNode{},
-		workloads: map[schema.GroupKind]*informer.Informer[*workload]{}}
-	v.objects = informer.New(objectOf, informer.Indexes[*pps.PersistentPodState]{
+		workloads: map[schema.GroupKind]*kube.Informer[*workload]{}}
+	v.objects = kube.NewInformer(objectOf, kube.Indexes[*pps.PersistentPodState]{
 		byTarget: func(o *pps.PersistentPodState) []string { return []string{targetOf(o).String()} },
 		byNode: func(o *pps.PersistentPodState) (nodes []string) {
 			for _, s := range o.Status.PodStates {
@@ -86,15 +86,15 @@ func newView(p *Feature) *clusterView {
 			}
 			return nodes
 		}})
-	v.objects.Handle(informer.Handler[*pps.PersistentPodState]{
+	v.objects.Handle(kube.Handler[*pps.PersistentPodState]{
 		Added: func(*pps.PersistentPodState) { v.hasObjects() }})
 	for _, kind := range p.kinds {
-		w := informer.New(workloadOf, nil)
-		w.Handle(informer.Handler[*workload]{Added: v.prune, Updated: func(_, now *workload) { v.prune(now) }})
+		w := kube.NewInformer(workloadOf, nil)
+		w.Handle(kube.Handler[*workload]{Added: v.prune, Updated: func(_, now *workload) { v.prune(now) }})
 		v.workloads[kind.GroupKind()] = w
 	}
-	v.pods = informer.New(func(p *corev1.Pod) *podView { return podViewOf(p, v.kinds, v.recordedKeys) }, nil)
-	v.pods.Handle(informer.Handler[*podView]{Added: func(now *podView) { v.observe(nil, now) }, Updated: v.observe,
+	v.pods = kube.NewInformer(func(p *corev1.Pod) *podView { return podViewOf(p, v.kinds, v.recordedKeys) }, nil)
+	v.pods.Handle(kube.Handler[*podView]{Added: func(now *podView) { v.observe(nil, now) }, Updated: v.observe,
 		Deleted: func(last *podView) { v.observe(last, nil) }})
 	return v
 }
@@ -160,7 +160,7 @@ func (v *clusterView) setup(ctx context.Context, mgr manager.Manager) error {
 
 // watchServed runs an informer while the API server serves its resource: it stops and starts again
 // when the CRD is deleted and created again. find returns nil if the resource is not known.
-func watchServed[V any](ctx context.Context, i *informer.Informer[V], find func() *toolscache.ListWatch) {
+func watchServed[V any](ctx context.Context, i *kube.Informer[V], find func() *toolscache.ListWatch) {
 	for {
 		if lw := find(); lw != nil {
 			if _, err := lw.ListWithContextFunc(ctx, metav1.ListOptions{Limit: 1}); !apierrors.IsNotFound(err) {
@@ -215,7 +215,7 @@ func objectOf(all *pps.PersistentPodState) *pps.PersistentPodState {
 		return o
 	}
 	o.Spec, o.Status = all.Spec, all.Status
-	o.Status.TargetUID = informer.Short(o.Status.TargetUID, informer.MaxUID)
+	o.Status.TargetUID = kube.Short(o.Status.TargetUID, kube.MaxUID)
 	for name, state := range o.Status.PodStates {
 		if bytesIn(state.Annotations) > maxRecorded {
 			state.Annotations = nil
@@ -269,14 +269,14 @@ func (v *clusterView) follow(_ context.Context, queue control.Queue) {
 			target(p.target)
 		}
 	}
-	v.objects.Handle(informer.Each(func(o *pps.PersistentPodState) {
+	v.objects.Handle(kube.Each(func(o *pps.PersistentPodState) {
 		enqueue(o.Namespace, o.Name)
 		target(targetOf(o)) // one with the same target may take effect now
 	}))
-	v.pods.Handle(informer.Handler[*podView]{Added: pod, Deleted: pod,
+	v.pods.Handle(kube.Handler[*podView]{Added: pod, Deleted: pod,
 		Updated: func(before, now *podView) { pod(before); pod(now) }})
 	for _, w := range v.workloads {
-		w.Handle(informer.Each(func(w *workload) { target(w.targetKey) }))
+		w.Handle(kube.Each(func(w *workload) { target(w.targetKey) }))
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
@@ -50,7 +49,7 @@ func namespaceMeta() *metav1.PartialObjectMetadata {
 // recently.
 type cluster struct {
 	reader       client.Reader // of nodes and namespaces, from the manager's cache
-	pods         *informer.Informer[*podView]
+	pods         *kube.Informer[*podView]
 	reservations *reservations.Set
 	synced       []func() bool
 	now          func() time.Time
@@ -95,10 +94,10 @@ func newCluster(ctx context.Context, mgr manager.Manager, set *reservations.Set,
 func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, set *reservations.Set) *cluster {
 	c := &cluster{now: now, started: now(), names: newNameCounts(now), strikes: newStrikes(now),
 		instances: map[string]instance{}, isLeader: func() bool { return true }, reservations: set,
-		pods: informer.New(view, informer.Indexes[*podView]{
+		pods: kube.NewInformer(view, kube.Indexes[*podView]{
 			byName: func(p *podView) []string { return indexName(p.Namespace, p.For) }})}
-	c.pods.Handle(informer.Handler[*podView]{Added: c.podAdded, Updated: c.podUpdated, Deleted: c.podDeleted})
-	set.Handle(informer.Handler[*reservations.Reservation]{Added: c.count,
+	c.pods.Handle(kube.Handler[*podView]{Added: c.podAdded, Updated: c.podUpdated, Deleted: c.podDeleted})
+	set.Handle(kube.Handler[*reservations.Reservation]{Added: c.count,
 		Updated: func(before, r *reservations.Reservation) {
 			if before.For != r.For {
 				c.names.Set(nameKey(before.Namespace, before.For), string(before.UID), nameSource{})

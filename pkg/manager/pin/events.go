@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
@@ -102,8 +101,8 @@ func (c *cluster) keptElsewhere(p *podView) string {
 }
 
 // handler returns the handler that enqueues the pods that are new, or were bound to a node.
-func (e *eventReconciler) handler(queue control.Queue) informer.Handler[*podView] {
-	return informer.Handler[*podView]{
+func (e *eventReconciler) handler(queue control.Queue) kube.Handler[*podView] {
+	return kube.Handler[*podView]{
 		Added: func(p *podView) {
 			if e.cluster.now().Sub(p.CreationTimestamp.Time) < control.MaxReportAge {
 				queue.Add(requestOf(p))

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -47,7 +47,7 @@ func reservationName(p *corev1.Pod) string {
 }
 
 // maxWorkload is the length of what workloadOf returns, at most: a kind and the name of an object.
-const maxWorkload = 63 + 1 + informer.MaxName
+const maxWorkload = 63 + 1 + kube.MaxName
 
 // workloadOf describes what created a pod, so that the pods of one workload have the same text. The
 // ReplicaSets of a Deployment are one workload.
@@ -64,7 +64,7 @@ func workloadOf(p *corev1.Pod) (text string) {
 			text = "Deployment " + name
 		}
 	}
-	return informer.Cut(text, maxWorkload) // the API server does not limit the texts of an owner reference
+	return kube.Cut(text, maxWorkload) // the API server does not limit the texts of an owner reference
 }
 
 // mayReplace reports whether a new pod may be the replacement of another one with its reservation

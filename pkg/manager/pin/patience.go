@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
@@ -157,8 +157,8 @@ func (c *cluster) isEnding(p *podView) bool {
 
 // handler returns the handler that enqueues the pods that may wait for their node, and those that
 // did.
-func (r *patienceReconciler) handler(queue control.Queue) informer.Handler[*podView] {
-	return informer.Each(func(p *podView) {
+func (r *patienceReconciler) handler(queue control.Queue) kube.Handler[*podView] {
+	return kube.Each(func(p *podView) {
 		if p.Pinned != "" {
 			queue.Add(requestOf(p))
 		}

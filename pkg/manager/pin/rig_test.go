@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
@@ -145,7 +145,7 @@ func (r nodesOnly) Get(_ context.Context, key types.NamespacedName, object clien
 
 // enqueues reports whether a handler enqueues the pod db/db-0 for an event of the watch: an
 // addition if before is nil, a deletion if after is.
-func enqueues(t *testing.T, before, after *podView, handler func(control.Queue) informer.Handler[*podView]) bool {
+func enqueues(t *testing.T, before, after *podView, handler func(control.Queue) kube.Handler[*podView]) bool {
 	t.Helper()
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -64,12 +63,12 @@ func viewPod(p *corev1.Pod, kinds []schema.GroupKind) *podView {
 		ips = append(ips, ip.IP)
 	}
 	v.Addresses = strings.Join(ips, ",")
-	v.Sent = intern(informer.Short(p.Annotations[kube.AnnotationPinnedNode], informer.MaxName))
+	v.Sent = intern(kube.Short(p.Annotations[kube.AnnotationPinnedNode], kube.MaxName))
 	if v.Window != 0 && isRequired(p, v.Sent) {
 		v.Pinned = v.Sent
 	}
 	if v.Node == "" || v.Node != v.Sent {
-		v.Reason = intern(informer.Cut(p.Annotations[kube.AnnotationPinReason], informer.MaxNote))
+		v.Reason = intern(kube.Cut(p.Annotations[kube.AnnotationPinReason], kube.MaxNote))
 	}
 	if v.Node == "" {
 		v.Patience, _, _ = patienceOf(p.Annotations, "")
@@ -85,7 +84,7 @@ func (v *podView) setConditions(conditions []corev1.PodCondition) {
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue:
 			v.BoundAt = c.LastTransitionTime.Time
 		case c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable:
-			v.Unschedulable, v.Message = true, intern(informer.Cut(c.Message, informer.MaxNote))
+			v.Unschedulable, v.Message = true, intern(kube.Cut(c.Message, kube.MaxNote))
 		case c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue:
 			v.Evicted = c.Reason == "EvictionByEvictionAPI"
 		}

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
@@ -144,8 +144,8 @@ func (r *poolReconciler) nameRequests(requests map[string][]ipam.RequestReferenc
 // follow enqueues the node of each reservation that changes, and the nodes that have reservations
 // of the same pod.
 func (r *poolReconciler) follow(queue control.Queue) {
-	r.set.Handle(informer.Handler[*Reservation]{Deleted: r.remember})
-	r.set.Handle(informer.Each(func(v *Reservation) {
+	r.set.Handle(kube.Handler[*Reservation]{Deleted: r.remember})
+	r.set.Handle(kube.Each(func(v *Reservation) {
 		queue.AddAfter(control.RequestFor(v.Node), nameDelay)
 		for _, other := range r.set.OfPod(v.PodKey()) {
 			queue.AddAfter(control.RequestFor(other.Node), nameDelay)

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
@@ -30,7 +30,7 @@ const maxRequested = 256
 type requestReconciler struct {
 	set      *Set
 	pools    *poolReconciler
-	requests *informer.Informer[*ipam.AddressRequest]
+	requests *kube.Informer[*ipam.AddressRequest]
 	live     client.Reader
 	client   client.Client
 }
@@ -39,7 +39,7 @@ type requestReconciler struct {
 func addRequests(mgr manager.Manager, set *Set, pools *poolReconciler) error {
 	view := func(r *ipam.AddressRequest) *ipam.AddressRequest { r.ManagedFields = nil; return r }
 	r := &requestReconciler{set: set, pools: pools, live: mgr.GetAPIReader(), client: mgr.GetClient(),
-		requests: informer.New(view, nil)}
+		requests: kube.NewInformer(view, nil)}
 	lw, err := control.ListWatch(mgr, ipam.GroupVersion.WithKind("AddressRequest"),
 		ipam.AddressRequestResource.Resource, "")
 	if err != nil {
@@ -57,7 +57,7 @@ var all = control.RequestFor("all")
 
 // start enqueues a pass when a request changes, until ctx is done.
 func (r *requestReconciler) start(ctx context.Context, queue control.Queue) {
-	r.requests.Handle(informer.Each(func(*ipam.AddressRequest) { queue.AddAfter(all, nameDelay) }))
+	r.requests.Handle(kube.Each(func(*ipam.AddressRequest) { queue.AddAfter(all, nameDelay) }))
 	queue.Add(all)
 	<-ctx.Done()
 }
@@ -163,7 +163,7 @@ func (r *requestReconciler) nodeOf(namespace string, e ipam.AddressRequestEntry,
 	}
 	switch {
 	case e.NodeName != "" && !slices.Contains(candidates, e.NodeName):
-		return "", ipam.RequestRejected, "NoNode", informer.Cut(fmt.Sprintf(
+		return "", ipam.RequestRejected, "NoNode", kube.Cut(fmt.Sprintf(
 			"the ranges of node %s do not contain %s", e.NodeName, joined(e.Addresses)), ipam.MaxMessage)
 	case e.NodeName != "":
 		node = e.NodeName
@@ -171,7 +171,7 @@ func (r *requestReconciler) nodeOf(namespace string, e ipam.AddressRequestEntry,
 		return "", ipam.RequestRejected, "NoNode",
 			fmt.Sprintf("no node has ranges that contain %s", joined(e.Addresses))
 	case len(candidates) > 1:
-		return "", ipam.RequestRejected, "SeveralNodes", informer.Cut(fmt.Sprintf(
+		return "", ipam.RequestRejected, "SeveralNodes", kube.Cut(fmt.Sprintf(
 			"the ranges of several nodes contain %s, such as %s and %s; name one in nodeName", joined(e.Addresses),
 			candidates[0], candidates[1]), ipam.MaxMessage)
 	default:
@@ -179,7 +179,7 @@ func (r *requestReconciler) nodeOf(namespace string, e ipam.AddressRequestEntry,
 	}
 	for _, of := range r.set.OfPod(namespace + "/" + e.PodName) {
 		if of.Node != node && of.Bound && of.Confirmed {
-			return "", ipam.RequestWaiting, "PodOnOtherNode", informer.Cut(fmt.Sprintf(
+			return "", ipam.RequestWaiting, "PodOnOtherNode", kube.Cut(fmt.Sprintf(
 				"the pod runs on node %s, and node %s has the address; delete the pod and release its addresses",
 				of.Node, node), ipam.MaxMessage)
 		}
@@ -188,7 +188,7 @@ func (r *requestReconciler) nodeOf(namespace string, e ipam.AddressRequestEntry,
 }
 
 // joined returns addresses as a text of limited length.
-func joined(addresses []string) string { return informer.Cut(fmt.Sprint(addresses), 256) }
+func joined(addresses []string) string { return kube.Cut(fmt.Sprint(addresses), 256) }
 
 // nodesOf returns the nodes each of which has, for every address, a range that matches.
 func nodesOf(addresses []string, ranges []nodeRange, matches func(nodeRange, netip.Addr) bool) (nodes []string) {

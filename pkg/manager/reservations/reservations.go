@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -62,15 +62,15 @@ func View(r *ipam.IPReservation) *Reservation {
 	v := &Reservation{
 		ObjectMeta: control.Identity(&r.ObjectMeta),
 		Pod:        r.Spec.PodName,
-		For:        intern(informer.Short(r.Status.Reservation, maxReservation)),
+		For:        intern(kube.Short(r.Status.Reservation, maxReservation)),
 		Node:       intern(r.Spec.NodeName),
 		NodeUID:    intern(r.Spec.NodeUID),
-		PodUID:     informer.Short(r.Status.PodUID, informer.MaxUID),
+		PodUID:     kube.Short(r.Status.PodUID, kube.MaxUID),
 		Bound:      r.Status.State == ipam.Bound,
 		Confirmed:  r.Status.Confirmed,
 		HasRelease: r.Spec.Release != "",
 	}
-	id := informer.Short(r.Status.ID, maxID)
+	id := kube.Short(r.Status.ID, maxID)
 	v.Releasing = id != "" && r.Spec.Release == id
 	var all, own []string
 	for _, a := range r.Status.Addresses {
@@ -79,12 +79,12 @@ func View(r *ipam.IPReservation) *Reservation {
 			own = append(own, a.Address)
 		}
 	}
-	v.Addresses = informer.Cut(cmp.Or(r.Status.AddressList, strings.Join(all, ",")), maxAddresses)
-	v.Primary = strings.Clone(informer.Short(Primary(cmp.Or(strings.Join(own, ","), v.Addresses)), maxAddress))
+	v.Addresses = kube.Cut(cmp.Or(r.Status.AddressList, strings.Join(all, ",")), maxAddresses)
+	v.Primary = strings.Clone(kube.Short(Primary(cmp.Or(strings.Join(own, ","), v.Addresses)), maxAddress))
 	if r.Status.HeldUntil != nil {
 		v.Until = r.Status.HeldUntil.Time
 	}
-	v.Window, _ = policy.ParseWindow(informer.Short(r.Status.Window, maxWindow))
+	v.Window, _ = policy.ParseWindow(kube.Short(r.Status.Window, maxWindow))
 	for _, f := range r.ManagedFields {
 		if f.Subresource == "status" && f.Time != nil && f.Time.After(v.Written) {
 			v.Written = f.Time.Time
@@ -116,7 +116,7 @@ func (r *Reservation) HeldSince() time.Time {
 
 // A Set is the reservations of the cluster, as this replica sees them.
 type Set struct {
-	*informer.Informer[*Reservation]
+	*kube.Informer[*Reservation]
 }
 
 // The indexes of a Set.
@@ -127,7 +127,7 @@ const (
 
 // NewSet returns an empty Set of objects of the type O. The manager's is that of Setup.
 func NewSet[O metav1.Object](view func(O) *Reservation) *Set {
-	return &Set{informer.New(view, informer.Indexes[*Reservation]{
+	return &Set{kube.NewInformer(view, kube.Indexes[*Reservation]{
 		byPod:  func(r *Reservation) []string { return []string{r.PodKey()} },
 		byNode: func(r *Reservation) []string { return []string{r.Node} }})}
 }

@@ -13,8 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/pkg/kube/metricsauth"
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
 // CheckMetrics checks with the tokens of agent and manager that the API server lets them ask who
@@ -47,14 +46,14 @@ func CheckMetrics(ctx context.Context, config *rest.Config) error {
 		if own.BearerToken, err = c.token(ctx, account{"leasehold-system", of, ""}); err != nil {
 			return err
 		}
-		clients, err := informer.NewClients(own)
+		clients, err := kube.NewClients(own)
 		if err != nil {
 			return err
 		}
 		ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 		// A new filter for each request has no former result.
 		filters[of] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			metricsauth.New(clients, slog.New(slog.DiscardHandler)).Handler(ok).ServeHTTP(w, r)
+			kube.NewMetricsFilter(clients, slog.New(slog.DiscardHandler)).Handler(ok).ServeHTTP(w, r)
 		})
 	}
 	expect := func(token string, want int) error {

@@ -1,10 +1,4 @@
-// Package metricsauth restricts metrics to clients that the API server authenticates and
-// authorizes, by a TokenReview and a SubjectAccessReview. The server of the metrics must use TLS,
-// because the clients send bearer tokens.
-//
-// The library for that, k8s.io/apiserver, would make the manager 29 MB larger, and the agent as
-// well (docs/decisions.md, "Metrics: two reviews, without k8s.io/apiserver").
-package metricsauth
+package kube
 
 import (
 	"context"
@@ -21,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/rest"
-
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
 )
 
 const (
@@ -42,9 +34,14 @@ const (
 	logInterval = time.Minute
 )
 
-// Filter restricts the requests to a handler. It is safe for concurrent use.
-type Filter struct {
-	clients *informer.Clients
+// MetricsFilter restricts the requests to a handler of metrics to clients that the API server
+// authenticates and authorizes, by a TokenReview and a SubjectAccessReview. The server must use
+// TLS, because the clients send bearer tokens. A MetricsFilter is safe for concurrent use.
+//
+// The library for that, k8s.io/apiserver, would make the manager 29 MB larger, and the agent as
+// well (docs/decisions.md, "Metrics: two reviews, without k8s.io/apiserver").
+type MetricsFilter struct {
+	clients *Clients
 	log     *slog.Logger
 	now     func() time.Time
 	reviews chan struct{} // contains a value for each request that waits for reviews
@@ -58,7 +55,7 @@ type Filter struct {
 }
 
 // Now implements cache.Clock.
-func (f *Filter) Now() time.Time { return f.now() }
+func (f *MetricsFilter) Now() time.Time { return f.now() }
 
 // question is what the reviews decide.
 type question struct {
@@ -67,10 +64,10 @@ type question struct {
 	path   string
 }
 
-// New returns a filter. The account of the clients must be allowed to create tokenreviews and
-// subjectaccessreviews, as the ClusterRole system:auth-delegator allows.
-func New(clients *informer.Clients, log *slog.Logger) *Filter {
-	f := &Filter{clients: clients, log: log, now: time.Now, reviews: make(chan struct{}, maxReviews)}
+// NewMetricsFilter returns a filter. The account of the clients must be allowed to create
+// tokenreviews and subjectaccessreviews, as the ClusterRole system:auth-delegator allows.
+func NewMetricsFilter(clients *Clients, log *slog.Logger) *MetricsFilter {
+	f := &MetricsFilter{clients: clients, log: log, now: time.Now, reviews: make(chan struct{}, maxReviews)}
 	f.allowed = cache.NewLRUExpireCacheWithClock(maxResults, f)
 	f.refused = cache.NewLRUExpireCacheWithClock(maxResults, f)
 	return f
@@ -79,7 +76,7 @@ func New(clients *informer.Clients, log *slog.Logger) *Filter {
 // Handler returns a handler that serves a request by next if the API server knows the request's
 // bearer token and allows its user the method of the request, in lower case, on the path. Other
 // requests get the response 401 or 403, and 503 if the API server cannot be asked.
-func (f *Filter) Handler(next http.Handler) http.Handler {
+func (f *MetricsFilter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if !ok || token == "" || len(token) > maxToken {
@@ -106,7 +103,7 @@ func refuse(w http.ResponseWriter, status int) {
 }
 
 // status returns the status of a request, from the kept results or by reviews.
-func (f *Filter) status(ctx context.Context, token, method, path string) (int, error) {
+func (f *MetricsFilter) status(ctx context.Context, token, method, path string) (int, error) {
 	q := question{sha256.Sum256([]byte(token)), method, path}
 	if status, found := f.refused.Get(q); found {
 		return status.(int), nil
@@ -123,7 +120,7 @@ func (f *Filter) status(ctx context.Context, token, method, path string) (int, e
 			return http.StatusServiceUnavailable, nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, informer.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	status, err := f.review(ctx, token, method, path)
 	switch {
@@ -138,7 +135,7 @@ func (f *Filter) status(ctx context.Context, token, method, path string) (int, e
 }
 
 // review asks the API server whose token it is, and what the user may do.
-func (f *Filter) review(ctx context.Context, token, method, path string) (status int, err error) {
+func (f *MetricsFilter) review(ctx context.Context, token, method, path string) (status int, err error) {
 	t := authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
 	if err := create(ctx, f.clients.Authentication, "tokenreviews", &t); err != nil {
 		return 0, err
@@ -177,7 +174,7 @@ func create[T reviewed](ctx context.Context, client rest.Interface, resource str
 }
 
 // logFailure logs that reviews have failed, at most once in logInterval.
-func (f *Filter) logFailure(err error) {
+func (f *MetricsFilter) logFailure(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.now().Sub(f.logged) >= logInterval {

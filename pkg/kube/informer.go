@@ -1,10 +1,4 @@
-// Package informer watches objects of the API server and caches a view of each object. A view is a
-// value with the few fields of the object that a program needs. While the API server cannot be
-// reached, the views stay as they were, and a failed list does not change them.
-//
-// Package informer replaces client-go's informers in programs that must use little memory
-// (docs/decisions.md, "One informer of our own").
-package informer
+package kube
 
 import (
 	"context"
@@ -27,8 +21,13 @@ import (
 // Name is the namespace and name of an object.
 type Name = types.NamespacedName
 
-// Informer caches a view of each object of a list, and updates the views from a watch. V is the
-// type of a view. Views must not be modified. An Informer is safe for concurrent use.
+// Informer caches a view of each object of a list, and updates the views from a watch. A view is a
+// value of the type V with the few fields of the object that a program needs. Views must not be
+// modified. While the API server cannot be reached, the views stay as they were, and a failed list
+// does not change them. An Informer is safe for concurrent use.
+//
+// It replaces client-go's informers in programs that must use little memory (docs/decisions.md,
+// "One informer of our own").
 type Informer[V any] struct {
 	expected any // an object of the watched type, for the reflector
 	view     func(object any) (*item[V], error)
@@ -79,9 +78,9 @@ func (i *item[V]) GetObjectMeta() metav1.Object {
 	return &metav1.ObjectMeta{Namespace: n.Namespace, Name: n.Name, ResourceVersion: i.version}
 }
 
-// New returns an informer without views. O is the pointer type of the objects. view returns the
-// view of an object; the view may be the object itself or share memory with it.
-func New[O metav1.Object, V any](view func(O) V, indexes Indexes[V]) *Informer[V] {
+// NewInformer returns an informer without views. O is the pointer type of the objects. view returns
+// the view of an object; the view may be the object itself or share memory with it.
+func NewInformer[O metav1.Object, V any](view func(O) V, indexes Indexes[V]) *Informer[V] {
 	indexers := cache.Indexers{}
 	for name, index := range indexes {
 		indexers[name] = func(object any) ([]string, error) { return index(object.(*item[V]).view), nil }

@@ -1,4 +1,4 @@
-package metricsauth
+package kube
 
 import (
 	"crypto/tls"
@@ -17,9 +17,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
-
-	"github.com/leasehold-cni/leasehold/pkg/kube/informer"
-	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // api answers reviews: each token is that of the user with the same name, in the group scrapers,
@@ -70,7 +67,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // fixture is a filter before a handler that responds with 200, and the time of the filter.
 type fixture struct {
-	*Filter
+	*MetricsFilter
 	api     *api
 	handler http.Handler
 	now     time.Time
@@ -81,12 +78,12 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{api: &api{t: t}, now: time.Now()}
 	server := httptest.NewServer(f.api)
 	t.Cleanup(server.Close)
-	clients, err := informer.NewClients(&rest.Config{Host: server.URL, QPS: -1})
+	clients, err := NewClients(&rest.Config{Host: server.URL, QPS: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Filter = New(clients, fakeapi.Log)
-	f.Filter.now = func() time.Time { return f.now }
+	f.MetricsFilter = NewMetricsFilter(clients, slog.New(slog.DiscardHandler))
+	f.MetricsFilter.now = func() time.Time { return f.now }
 	f.handler = f.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	return f
 }

@@ -1,4 +1,4 @@
-package informer
+package kube
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 type object = metav1.PartialObjectMetadata
 
 func newInformer() *Informer[string] {
-	return New(func(o *object) string { return o.Labels["is"] },
+	return NewInformer(func(o *object) string { return o.Labels["is"] },
 		Indexes[string]{"first": func(is string) []string { return []string{is[:1]} }})
 }
 

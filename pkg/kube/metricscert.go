@@ -1,4 +1,4 @@
-package metricsauth
+package kube
 
 import (
 	"crypto/tls"
