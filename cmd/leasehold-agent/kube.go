@@ -12,8 +12,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
-	"github.com/leasehold-cni/leasehold/pkg/agent/active"
-	"github.com/leasehold-cni/leasehold/pkg/agent/events"
 	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/host"
@@ -70,7 +68,7 @@ func secured(config *rest.Config, o options, log *slog.Logger) (*agent.Secure, e
 
 // kubeTasks returns the tasks that use the API server. They wait while it cannot be reached; the
 // other tasks do not. The agents of test/e2e/simulated have them as well.
-func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.Watcher) ([]agent.Task, error) {
+func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retention.UseWatcher) ([]agent.Task, error) {
 	clients, err := kube.NewClients(config)
 	if err != nil {
 		return nil, err
@@ -79,7 +77,8 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *active.
 	klog.SetSlogLogger(log.With("from", "client-go"))
 	pods := retention.NewPods(clients.Core, o.nodeName)
 	pool := publish.NewPool(clients.IPAM, o.nodeName)
-	eventTask := &events.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods, Log: log}
+	eventTask := &retention.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods,
+		Log: log}
 	watcher.Pods, watcher.Queue = pods, eventTask.Queue
 	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Core: clients.Core, Log: log,
 		Invalid: eventTask.Invalid}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
-	"github.com/leasehold-cni/leasehold/pkg/agent/active"
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/host"
@@ -51,13 +51,13 @@ func newLog(o options, w io.Writer) (*slog.Logger, error) {
 }
 
 // newWatcher returns the watcher of whether leasehold is in use.
-func newWatcher(node agent.Node, o options) *active.Watcher {
+func newWatcher(node agent.Node, o options) *retention.UseWatcher {
 	rules := cniconf.Rules{MaxFiles: o.maxConfNum, SkipInvalid: o.skipInvalid}
 	if o.maxConfNum == 0 {
 		rules.MaxFiles = -1
 	}
-	return &active.Watcher{Service: node.Service, Node: o.nodeName, Log: node.Log, ConfDir: o.confDir, Rules: rules,
-		Binaries: &cniconf.Binaries{Dirs: strings.Split(o.binDirs, ":")}}
+	return &retention.UseWatcher{Service: node.Service, Node: o.nodeName, Log: node.Log, ConfDir: o.confDir,
+		Rules: rules, Binaries: &cniconf.Binaries{Dirs: strings.Split(o.binDirs, ":")}}
 }
 
 func run(ctx context.Context, o options, log *slog.Logger) error {

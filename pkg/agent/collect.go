@@ -22,7 +22,7 @@ const (
 	forgetInterval = time.Hour
 )
 
-// Use judges whether leasehold is in use on the node (active.Watcher).
+// Use judges whether leasehold is in use on the node (retention.UseWatcher).
 type Use interface {
 	// Check judges again, and reports whether the result of Served has changed. It is called every
 	// few seconds.

@@ -3,7 +3,8 @@
 // reads the annotation from the CNI request if the runtime passes it. Package retention is for
 // runtimes and configurations that do not pass it, such as the default configuration of flannel,
 // and for an annotation that is changed while the pod runs. It also ends the holds of pods that
-// will not return to the node.
+// will not return to the node, creates Events about the addresses of pods, and watches whether
+// leasehold is in use.
 package retention
 
 import (

@@ -1,4 +1,4 @@
-package events
+package retention
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -25,10 +24,6 @@ import (
 )
 
 const (
-	minInterval = 250 * time.Millisecond
-	// retry is the least time until a pass is repeated that has failed. The time is random, up to
-	// twice as long, so that not all agents try at the same moment.
-	retry = 4 * time.Second
 	// maxAge is the age of the oldest journal entry that is reported after a start of the agent.
 	// The API server keeps Events for longer than maxAge. The Event of an entry that was reported
 	// before the start therefore still exists, and its name prevents a second one.
@@ -40,12 +35,15 @@ const (
 	maxFailures = 10
 )
 
-// Events is the task that creates the agent's Events.
+// Events is the task that creates the agent's Events. Most are about the addresses of pods, and are
+// made from entries of the store's journal, in which the plugin and the agent record what happened
+// to leases. The name of an Event is computed from its content, so that an entry that is read again
+// after a restart of the agent creates no second Event.
 type Events struct {
 	Service *maintain.Service
 	Node    string
 	Client  rest.Interface
-	Pods    *retention.Pods
+	Pods    *Pods
 	Log     *slog.Logger
 
 	reader  reader
@@ -72,7 +70,7 @@ func (e *Events) Run(ctx context.Context, changes <-chan struct{}) error {
 
 // Invalid queues an Event about an invalid annotation of a pod, once for each problem. It does not
 // block and is safe for concurrent use.
-func (e *Events) Invalid(p retention.Pod, problem error) {
+func (e *Events) Invalid(p Pod, problem error) {
 	e.Queue(eventOf(notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation,
 		Warning: true, Text: problem.Error() + "; the previous value stays in effect", Time: time.Now(),
 		Subject: problem.Error()}, p.ObjectUID, e.Node))
@@ -116,7 +114,8 @@ func (e *Events) enqueue(q ...queued) {
 // API server can never accept is dropped. If the API server is unavailable, the Event stays the
 // first of the queue. After any other error it becomes the last one, so that it does not delay the
 // others, and is dropped after maxAge. Each Event is logged when it first fails and when it is
-// dropped. pass returns the time until the retry, 0 if no retry is necessary.
+// dropped. pass returns the time until the retry, 0 if no retry is necessary. The time is random,
+// up to twice retry, so that not all agents try at the same moment.
 func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Views()
 	if err := e.read(ctx, pods); err != nil && !store.IsEmpty(err) {
@@ -131,7 +130,7 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	isDown := false
 	for len(queue) > 0 && len(failed) < maxFailures && !isDown {
 		q := &queue[0]
-		err := Post(ctx, e.Client, q.Event)
+		err := post(ctx, e.Client, q.Event)
 		log := e.Log.With("reason", q.Reason, "about", q.Regarding.Namespace+"/"+q.Regarding.Name, "error", err)
 		isDown = err != nil && isUnavailable(err)
 		isFirst := q.failedAt.IsZero()
@@ -162,7 +161,7 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	return requeueAfter
 }
 
-// isUnavailable reports whether an error of Post means that no Event can be created at present: the
+// isUnavailable reports whether an error of post means that no Event can be created at present: the
 // API server did not respond, or asks the client to wait.
 func isUnavailable(err error) bool {
 	var status apierrors.APIStatus
@@ -176,7 +175,7 @@ func isUnavailable(err error) bool {
 	return apierrors.IsServerTimeout(err)
 }
 
-// isFinal reports whether an error of Post is permanent: the API server rejected the request and
+// isFinal reports whether an error of post is permanent: the API server rejected the request and
 // would reject a retry as well.
 func isFinal(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
@@ -185,7 +184,7 @@ func isFinal(err error) bool {
 // read queues Events for the journal entries that were written since its last call. The first call
 // reads the whole journal, because the reader needs the former address of each pod. From that call,
 // entries older than maxAge are not queued.
-func (e *Events) read(ctx context.Context, pods map[kube.Name]retention.Pod) error {
+func (e *Events) read(ctx context.Context, pods map[kube.Name]Pod) error {
 	var entries []store.Entry
 	cursor, err := e.Service.Journal(ctx, e.cursor, func(_ uint64, n store.Entry) { entries = append(entries, n) })
 	if err != nil {
@@ -194,7 +193,7 @@ func (e *Events) read(ctx context.Context, pods map[kube.Name]retention.Pod) err
 	e.cursor = cursor
 	notices := e.reader.Read(entries, func(namespace, name, uid string) bool {
 		p, here := pods[kube.Name{Namespace: namespace, Name: name}]
-		w, err := retention.Decide(p)
+		w, err := Decide(p)
 		return here && p.UID == uid && err == nil && w.Window > 0
 	})
 	e.mu.Lock()
@@ -210,7 +209,7 @@ func (e *Events) read(ctx context.Context, pods map[kube.Name]retention.Pod) err
 
 // objectUID returns the UID of the notice's pod in the API. For a static pod, it differs from the
 // UID that the runtime passes to plugins.
-func objectUID(pods map[kube.Name]retention.Pod, n notice) types.UID {
+func objectUID(pods map[kube.Name]Pod, n notice) types.UID {
 	if p, here := pods[kube.Name{Namespace: n.Namespace, Name: n.Pod}]; here && p.UID == n.UID {
 		return p.ObjectUID
 	}

@@ -1,4 +1,4 @@
-package events
+package retention
 
 import (
 	"bytes"
@@ -18,42 +18,41 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
-// fixture is a node with a journal, and a fake API server.
-type fixture struct {
+// eventsFixture is a node with a journal, and a fake API server.
+type eventsFixture struct {
 	*Events
 	t      *testing.T
 	node   fakeapi.Node
 	server *fakeapi.Server
 }
 
-func newFixture(t *testing.T) *fixture {
-	w := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t)}
+func newEventsFixture(t *testing.T) *eventsFixture {
+	w := &eventsFixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t)}
 	w.restart()
 	return w
 }
 
 // restart starts an agent without state.
-func (w *fixture) restart() {
+func (w *eventsFixture) restart() {
 	w.Events = &Events{Service: w.node.Service, Node: "node1", Client: w.server.Clients.Events, Log: fakeapi.Log,
-		Pods: retention.NewPods(w.server.Clients.Core, "node1")}
+		Pods: NewPods(w.server.Clients.Core, "node1")}
 }
 
 // kept adds a journal entry: db-0 came back to its address, ago before now.
-func (w *fixture) kept(n int, ago time.Duration) {
+func (w *eventsFixture) kept(n int, ago time.Duration) {
 	e := entry(store.EventKept, "db-0", fmt.Sprint("u", n), "10.0.0.2", fmt.Sprint("after ", n, "s"))
 	e.Time = time.Now().Add(-ago)
 	w.node.Update(func(tx *store.Tx) error { return tx.Log(e) })
 }
 
 // created returns the sorted notes of the Events that the server has.
-func (w *fixture) created() (texts []string) {
+func (w *eventsFixture) created() (texts []string) {
 	w.t.Helper()
 	for _, at := range w.server.Paths() {
 		var e eventsv1.Event
@@ -64,7 +63,7 @@ func (w *fixture) created() (texts []string) {
 	return texts
 }
 
-func (w *fixture) expect(name string, want ...string) {
+func (w *eventsFixture) expect(name string, want ...string) {
 	w.t.Helper()
 	var texts []string
 	for _, n := range want {
@@ -75,10 +74,10 @@ func (w *fixture) expect(name string, want ...string) {
 	}
 }
 
-func (w *fixture) runPass() time.Duration { return w.pass(context.Background()) }
+func (w *eventsFixture) runPass() time.Duration { return w.pass(context.Background()) }
 
 func TestJournalIsReportedOnceInOrder(t *testing.T) {
-	w := newFixture(t)
+	w := newEventsFixture(t)
 	w.kept(1, time.Hour) // older than maxAge
 	w.kept(2, time.Minute)
 	w.runPass()
@@ -97,7 +96,7 @@ func TestJournalIsReportedOnceInOrder(t *testing.T) {
 }
 
 func TestFailedEventsStayQueuedInOrder(t *testing.T) {
-	w := newFixture(t)
+	w := newEventsFixture(t)
 	var log strings.Builder
 	w.Log = slog.New(slog.NewTextHandler(&log, nil))
 	w.runPass()
@@ -135,7 +134,7 @@ func TestFailedEventsStayQueuedInOrder(t *testing.T) {
 // no other one, that this is logged, and that it is dropped after maxAge.
 func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 	for _, status := range []int{http.StatusInternalServerError, http.StatusUnauthorized} {
-		w := newFixture(t)
+		w := newEventsFixture(t)
 		var log strings.Builder
 		w.Log = slog.New(slog.NewTextHandler(&log, nil))
 		w.runPass()
@@ -171,7 +170,7 @@ func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 // TestFailuresOfAPassAreLimited verifies that the agent does not send its whole queue again and
 // again to an API server that rejects every Event.
 func TestFailuresOfAPassAreLimited(t *testing.T) {
-	w := newFixture(t)
+	w := newEventsFixture(t)
 	w.runPass()
 	w.server.Reject(fakeapi.Always(http.StatusUnauthorized))
 	for i := range 3 * maxFailures {
@@ -190,7 +189,7 @@ func TestFailuresOfAPassAreLimited(t *testing.T) {
 }
 
 func TestFullQueueDropsTheOldest(t *testing.T) {
-	w := newFixture(t)
+	w := newEventsFixture(t)
 	for i := range maxQueued + 3 {
 		w.Queue(&eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}})
 	}
@@ -201,11 +200,12 @@ func TestFullQueueDropsTheOldest(t *testing.T) {
 
 // An Event that is queued again and again is created once, as soon as the API server is available.
 func TestQueuedEventIsCreatedOnce(t *testing.T) {
-	w := newFixture(t)
+	w := newEventsFixture(t)
 	w.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
 	node := corev1.ObjectReference{Kind: "Node", Name: "node1", UID: "n1"}
 	for range 3 {
-		w.Queue(New(node, "node1.1", "node1", "CheckRetention", true, "RetentionInactive", "not retained", time.Now()))
+		w.Queue(newEvent(node, "node1.1", "node1", "CheckRetention", true, "RetentionInactive", "not retained",
+			time.Now()))
 		w.runPass()
 	}
 	w.server.Reject(nil)
@@ -217,8 +217,8 @@ func TestQueuedEventIsCreatedOnce(t *testing.T) {
 }
 
 func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
-	w := newFixture(t)
-	pod := retention.Pod{Name: kube.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1"}
+	w := newEventsFixture(t)
+	pod := Pod{Name: kube.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1"}
 	for _, value := range []string{"soon", "soon", "later", "soon"} {
 		w.Invalid(pod, errors.New("no window: "+value))
 		w.runPass()
@@ -231,7 +231,7 @@ func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 // The end of what is reserved forever is announced once a day, under the same name after a restart
 // of the agent.
 func TestEndingHoldIsAnnouncedOnceADay(t *testing.T) {
-	w := newFixture(t)
+	w := newEventsFixture(t)
 	l := lease.Lease{Namespace: "db", Name: "db-0", UID: "u1", Address: netip.MustParseAddr("10.0.0.2")}
 	for _, rest := range []time.Duration{49 * time.Hour, 48*time.Hour + time.Second, 47 * time.Hour, 25 * time.Hour} {
 		w.Ending(l, rest)
@@ -252,7 +252,7 @@ func TestEndingHoldIsAnnouncedOnceADay(t *testing.T) {
 
 // The mirror pod of a static pod has another UID than the one that the runtime passes.
 func TestStaticPodEventsRegardTheMirrorPod(t *testing.T) {
-	w := newFixture(t)
+	w := newEventsFixture(t)
 	mirror := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "object",
 		ResourceVersion: "1",
 		Annotations:     map[string]string{"kubernetes.io/config.hash": "u1", corev1.MirrorPodAnnotationKey: "u1"}}}

@@ -1,4 +1,4 @@
-package events
+package retention
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ func withoutWindow(e store.Entry) store.Entry {
 	return e
 }
 
-func named(e store.Entry) store.Entry {
+func asNamed(e store.Entry) store.Entry {
 	e.Reservation = "registry"
 	return e
 }
@@ -45,7 +45,7 @@ func TestRead(t *testing.T) {
 		}, []string{
 			"AddressKept db-0 u2: kept 10.0.0.2: the pod was away for 5m3s; kept fd00::2: the pod was away for 5m3s"}},
 		{"kept for a reservation name", []store.Entry{
-			named(entry(store.EventKept, "registry-x7k2p", "u2", "10.0.0.2", "after 5m3s")),
+			asNamed(entry(store.EventKept, "registry-x7k2p", "u2", "10.0.0.2", "after 5m3s")),
 		}, []string{`AddressKept registry-x7k2p u2: kept 10.0.0.2: it was held for 5m3s as "registry"`}},
 		{"taken over", []store.Entry{
 			entry(store.EventTakenOver, "db-0", "u2", "10.0.0.2", "from container c1, whose sandbox is gone"),

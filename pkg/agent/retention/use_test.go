@@ -1,4 +1,4 @@
-package active
+package retention
 
 import (
 	"context"
@@ -17,8 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/events"
-	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -34,10 +32,10 @@ const (
 		"delegate":{}},{"type":"portmap"}]}`
 )
 
-// fixture is a node with a real store and real directories, a clock of its own, and a fake API
+// useFixture is a node with a real store and real directories, a clock of its own, and a fake API
 // server.
-type fixture struct {
-	*Watcher
+type useFixture struct {
+	*UseWatcher
 	t      *testing.T
 	node   fakeapi.Node
 	server *fakeapi.Server
@@ -45,29 +43,29 @@ type fixture struct {
 	now    time.Time
 }
 
-func newFixture(t *testing.T) *fixture {
-	f := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Now()}
+func newUseFixture(t *testing.T) *useFixture {
+	f := &useFixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Now()}
 	conf, bin := t.TempDir(), t.TempDir()
 	for name, content := range map[string][]byte{"leasehold": built.Plugin(t), "host-local": []byte("other")} {
 		if err := os.WriteFile(filepath.Join(bin, name), content, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f.Watcher = &Watcher{ConfDir: conf, Binaries: &cniconf.Binaries{Dirs: []string{bin}}}
+	f.UseWatcher = &UseWatcher{ConfDir: conf, Binaries: &cniconf.Binaries{Dirs: []string{bin}}}
 	f.configure(named)
 	f.restart()
 	return f
 }
 
 // restart starts an agent without state.
-func (f *fixture) restart() {
-	pods := retention.NewPods(f.server.Clients.Core, "node1")
+func (f *useFixture) restart() {
+	pods := NewPods(f.server.Clients.Core, "node1")
 	if f.Pods != nil {
 		pods = f.Pods
 	}
-	f.Watcher = &Watcher{Service: f.node.Service, Node: "node1", Log: fakeapi.Log, ConfDir: f.ConfDir,
+	f.UseWatcher = &UseWatcher{Service: f.node.Service, Node: "node1", Log: fakeapi.Log, ConfDir: f.ConfDir,
 		Binaries: f.Binaries, Pods: pods, Queue: func(e *eventsv1.Event) {
-			if err := events.Post(context.Background(), f.server.Clients.Events, e); err != nil {
+			if err := post(context.Background(), f.server.Clients.Events, e); err != nil {
 				f.t.Error(err)
 			}
 		}}
@@ -76,14 +74,14 @@ func (f *fixture) restart() {
 }
 
 // configure writes flannel's configuration as its container does: over the same file.
-func (f *fixture) configure(content string) {
+func (f *useFixture) configure(content string) {
 	f.t.Helper()
 	if err := os.WriteFile(filepath.Join(f.ConfDir, "10-flannel.conflist"), []byte(content), 0o644); err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-func pod(name, uid, annotation, ip string, started time.Time) *corev1.Pod {
+func apiPod(name, uid, annotation, ip string, started time.Time) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "db", Name: name, UID: types.UID(uid), ResourceVersion: "1"}}
 	if annotation != "" {
@@ -96,7 +94,7 @@ func pod(name, uid, annotation, ip string, started time.Time) *corev1.Pod {
 	return p
 }
 
-func (f *fixture) setPods(pods ...*corev1.Pod) {
+func (f *useFixture) setPods(pods ...*corev1.Pod) {
 	f.t.Helper()
 	var objects []any
 	for _, p := range pods {
@@ -108,14 +106,14 @@ func (f *fixture) setPods(pods ...*corev1.Pod) {
 }
 
 // run lets time pass, with a check every 5 s.
-func (f *fixture) run(d time.Duration) {
+func (f *useFixture) run(d time.Duration) {
 	for end := f.now.Add(d); !f.now.After(end); f.now = f.now.Add(5 * time.Second) {
 		f.Check(context.Background(), f.now)
 	}
 }
 
 // events returns what the Events say, such as "Warning RetentionInactive Pod db-0: FlannelDefault".
-func (f *fixture) events() []string {
+func (f *useFixture) events() []string {
 	f.t.Helper()
 	var out []string
 	for _, at := range f.server.Paths() {
@@ -131,7 +129,7 @@ func (f *fixture) events() []string {
 }
 
 // expect checks the value of the metric ("" for none), and the Events.
-func (f *fixture) expect(name, metric string, events ...string) {
+func (f *useFixture) expect(name, metric string, events ...string) {
 	f.t.Helper()
 	want := ""
 	if metric != "" {
@@ -155,7 +153,7 @@ const (
 )
 
 func TestIdleNodeIsActive(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	if f.run(0); len(f.Result()) != 1 || f.Result()[0].State != cniconf.Active {
 		t.Errorf("after the first look: %+v", f.Result())
 	}
@@ -166,19 +164,19 @@ func TestIdleNodeIsActive(t *testing.T) {
 // A healthy node with pods that come and go, in the order in which the API shows that, and other
 // pods beside them.
 func TestHealthyNodeStaysActive(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	for n := range 100 {
 		uid := fmt.Sprint("u", n)
 		f.now = f.now.Add(time.Minute)
 		l := f.node.Bind("10.0.0.2", "db-0", uid, time.Hour, "")
-		own := pod("db-0", uid, "1h", "10.0.0.2", f.now)
-		starting := pod("db-1", "s"+uid, "1h", "", f.now)
-		host := pod("db-2", "h"+uid, "1h", "192.0.2.1", f.now)
+		own := apiPod("db-0", uid, "1h", "10.0.0.2", f.now)
+		starting := apiPod("db-1", "s"+uid, "1h", "", f.now)
+		host := apiPod("db-2", "h"+uid, "1h", "192.0.2.1", f.now)
 		host.Spec.HostNetwork = true
-		ended := pod("db-3", "e"+uid, "1h", "10.0.0.9", f.now)
+		ended := apiPod("db-3", "e"+uid, "1h", "10.0.0.9", f.now)
 		ended.Status.Phase = corev1.PodSucceeded
-		f.setPods(own, starting, host, ended, pod("web", "w"+uid, "", "10.0.0.9", f.now), pod("zero", "z"+uid, "0",
-			"10.0.0.9", f.now))
+		f.setPods(own, starting, host, ended, apiPod("web", "w"+uid, "", "10.0.0.9", f.now),
+			apiPod("zero", "z"+uid, "0", "10.0.0.9", f.now))
 		f.run(time.Minute)
 		f.node.Release(l) // before the API says that the pod is gone
 		f.run(time.Minute)
@@ -188,9 +186,10 @@ func TestHealthyNodeStaysActive(t *testing.T) {
 }
 
 func TestFlannelsManifestIsAppliedAgain(t *testing.T) {
-	f := newFixture(t)
-	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(-time.Hour)), pod("web", "w", "", "10.0.0.3", f.now),
-		pod("bad", "b", "soon", "10.0.0.4", f.now))
+	f := newUseFixture(t)
+	f.setPods(apiPod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(-time.Hour)),
+		apiPod("web", "w", "", "10.0.0.3", f.now),
+		apiPod("bad", "b", "soon", "10.0.0.4", f.now))
 	f.run(time.Minute)
 	f.expect("before", "net=1")
 	served := []maintain.Served{{Pool: lease.Pool{DataDir: policy.DefaultDataDir, Network: "net"},
@@ -226,7 +225,7 @@ func TestFlannelsManifestIsAppliedAgain(t *testing.T) {
 
 // Events of a second time within the hour are not mistaken for those of the first.
 func TestTwiceInAnHour(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	for range 2 {
 		f.configure(flannel)
 		f.run(time.Minute)
@@ -237,9 +236,9 @@ func TestTwiceInAnHour(t *testing.T) {
 }
 
 func TestRestartedAgentRepeatsNoEvent(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	f.configure(flannel)
-	f.setPods(pod("db-0", "u0", "1h", "", f.now))
+	f.setPods(apiPod("db-0", "u0", "1h", "", f.now))
 	for range 3 {
 		f.run(time.Minute)
 		f.restart()
@@ -250,7 +249,7 @@ func TestRestartedAgentRepeatsNoEvent(t *testing.T) {
 
 // A package replaces a file in several steps, and a container writes a configuration in several.
 func TestShortGapIsNotReported(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	f.run(time.Minute)
 	for range 10 {
 		f.configure("{")
@@ -263,7 +262,7 @@ func TestShortGapIsNotReported(t *testing.T) {
 
 // Two programs that write different configurations must not prevent a report.
 func TestChangingReasonsAreReported(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	for range 6 {
 		f.configure(flannel)
 		f.run(5 * time.Second)
@@ -276,7 +275,7 @@ func TestChangingReasonsAreReported(t *testing.T) {
 }
 
 func TestBinaryIsOverwritten(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	f.run(time.Minute)
 	path := filepath.Join(f.Binaries.Dirs[0], "leasehold")
 	if err := os.WriteFile(path+".dpkg-new", []byte("host-local"), 0o755); err != nil {
@@ -296,10 +295,11 @@ func TestBinaryIsOverwritten(t *testing.T) {
 
 // The configuration that the agent reads names leasehold, and the runtime reads another one.
 func TestPodWithoutLease(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	f.run(time.Minute)
 	late := f.now
-	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(-time.Hour)), pod("db-1", "u1", "1h", "10.0.0.3", late))
+	f.setPods(apiPod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(-time.Hour)),
+		apiPod("db-1", "u1", "1h", "10.0.0.3", late))
 	f.run(25 * time.Second)
 	f.expect("25 s later", "net=0", nodeOff+"PodWithoutLease", podOff+"PodWithoutLease",
 		"Warning RetentionInactive Pod db/db-1: PodWithoutLease")
@@ -315,16 +315,16 @@ func TestPodWithoutLease(t *testing.T) {
 
 // The store's lock is what pods wait for: a pod that had a lease is not looked for again.
 func TestStoreIsNotReadWithoutNewPods(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	f.node.Bind("10.0.0.2", "db-0", "u0", time.Hour, "")
-	db0 := pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute))
+	db0 := apiPod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute))
 	f.setPods(db0)
 	f.run(time.Minute)
 	service := f.Service
 	f.Service = nil // a look into the store would panic
 	f.run(time.Minute)
 	f.Service = service
-	f.setPods(db0, pod("db-1", "u1", "1h", "10.0.0.3", f.now))
+	f.setPods(db0, apiPod("db-1", "u1", "1h", "10.0.0.3", f.now))
 	f.run(25 * time.Second)
 	if s := f.Result()[0]; s.Reason != PodWithoutLease || !strings.Contains(s.Message, "db-1") {
 		t.Errorf("another pod: %+v, want %s", s, PodWithoutLease)
@@ -333,9 +333,9 @@ func TestStoreIsNotReadWithoutNewPods(t *testing.T) {
 
 // A lease that was adopted from host-local's file names no pod.
 func TestLeaseOfTheAddressIsEnough(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	f.node.Bind("10.0.0.2", "", "", 0, "")
-	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute)))
+	f.setPods(apiPod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute)))
 	f.run(10 * time.Minute)
 	f.expect("adopted", "net=1")
 }
@@ -343,14 +343,14 @@ func TestLeaseOfTheAddressIsEnough(t *testing.T) {
 // A pod that started while another configuration was there has no lease, and is no evidence
 // against the one that is there now. The configuration's file may be older than the pod.
 func TestPodOfAnEarlierConfiguration(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	f.run(time.Minute)
 	first := filepath.Join(f.ConfDir, "05-other.conflist")
 	if err := os.WriteFile(first, []byte(flannel), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	f.run(time.Minute)
-	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now))
+	f.setPods(apiPod("db-0", "u0", "1h", "10.0.0.2", f.now))
 	f.run(time.Minute)
 	if err := os.Remove(first); err != nil {
 		t.Fatal(err)
@@ -360,12 +360,12 @@ func TestPodOfAnEarlierConfiguration(t *testing.T) {
 		t.Errorf("%+v, want active", s)
 	}
 	f.configure(named) // the same content: still no evidence, and what is newer still is
-	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(-12*time.Minute)))
+	f.setPods(apiPod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(-12*time.Minute)))
 	f.run(10 * time.Minute)
 	if s := f.Result()[0]; s.State != cniconf.Active {
 		t.Errorf("written again: %+v, want active", s)
 	}
-	f.setPods(pod("db-0", "u1", "1h", "10.0.0.2", f.now.Add(-12*time.Minute)))
+	f.setPods(apiPod("db-0", "u1", "1h", "10.0.0.2", f.now.Add(-12*time.Minute)))
 	f.run(time.Minute)
 	if s := f.Result()[0]; s.Reason != PodWithoutLease {
 		t.Errorf("a pod that started after the change: %+v, want %s", s, PodWithoutLease)
@@ -374,7 +374,7 @@ func TestPodOfAnEarlierConfiguration(t *testing.T) {
 
 // What cannot be read is neither active nor inactive.
 func TestUnreadableIsUnknown(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	f.run(time.Minute)
 	path := filepath.Join(f.ConfDir, "10-flannel.conflist")
 	if err := os.Rename(path, path+".away"); err != nil {
@@ -394,13 +394,13 @@ func TestUnreadableIsUnknown(t *testing.T) {
 // TestLostStoreIsNoEvidence verifies that a pod without a lease is no sign of another plugin while
 // a store that replaced a lost one does not know the network's leases again.
 func TestLostStoreIsNoEvidence(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	f.node.Bind("10.0.0.2", "db-0", "u0", time.Hour, "")
 	if err := os.Remove(filepath.Join(f.node.Node.Store.Dirs().State, "leases.db")); err != nil {
 		t.Fatal(err)
 	}
 	f.node.Update(func(tx *store.Tx) error { return tx.BeginBoot("b") }) // replaces it
-	f.setPods(pod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute)))
+	f.setPods(apiPod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute)))
 	f.run(10 * time.Minute)
 	if s := f.Result()[0]; s.State != cniconf.Unknown || s.Reason != LeasesUnreadable {
 		t.Errorf("%+v, want unknown", s)
@@ -416,7 +416,7 @@ func TestLostStoreIsNoEvidence(t *testing.T) {
 }
 
 func TestWithoutAPIServer(t *testing.T) {
-	f := newFixture(t)
+	f := newUseFixture(t)
 	f.Pods, f.Queue = nil, nil
 	f.configure(flannel)
 	f.run(time.Minute)

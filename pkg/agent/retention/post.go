@@ -1,4 +1,4 @@
-package events
+package retention
 
 import (
 	"context"
@@ -20,10 +20,10 @@ import (
 // controller is the value of reportingController in all Events of the agent.
 const controller = "leasehold-agent"
 
-// New returns an Event of the agent on a node. The caller derives the name from what has happened,
-// so that a repeated request does not create a second Event. The name has at most 253 bytes. New
-// cuts the note to kube.MaxNote bytes.
-func New(regarding corev1.ObjectReference, name, node, action string, isWarning bool, reason, note string,
+// newEvent returns an Event of the agent on a node. The caller derives the name from what has
+// happened, so that a repeated request does not create a second Event. The name has at most 253
+// bytes. newEvent cuts the note to kube.MaxNote bytes.
+func newEvent(regarding corev1.ObjectReference, name, node, action string, isWarning bool, reason, note string,
 	at time.Time) *eventsv1.Event {
 	kind := corev1.EventTypeNormal
 	if isWarning {
@@ -52,7 +52,7 @@ func New(regarding corev1.ObjectReference, name, node, action string, isWarning 
 func eventOf(n notice, objectUID types.UID, node string) *eventsv1.Event {
 	pod := corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: n.Namespace, Name: n.Pod, UID: objectUID}
-	return New(pod, objectName(n), node, "Assign", n.Warning, n.Reason, n.Text, n.Time)
+	return newEvent(pod, objectName(n), node, "Assign", n.Warning, n.Reason, n.Text, n.Time)
 }
 
 // objectName returns the name of the Event for a notice. The name contains the time of the notice,
@@ -64,21 +64,21 @@ func objectName(n notice) string {
 	if n.Reason != InvalidReservation && n.Reason != HoldEnding {
 		fmt.Fprintf(h, "\x00%d", n.Time.UnixNano())
 	}
-	return Name(n.Pod, h.Sum64())
+	return eventName(n.Pod, h.Sum64())
 }
 
-// Name returns the name of an Event about an object: the name of the object, truncated if
+// eventName returns the name of an Event about an object: the name of the object, truncated if
 // necessary, and the hash. The hash distinguishes the Events about one object.
-func Name(object string, hash uint64) string {
+func eventName(object string, hash uint64) string {
 	if len(object) > 230 {
 		object = strings.TrimRight(object[:230], ".-")
 	}
 	return fmt.Sprintf("%s.%016x", object, hash)
 }
 
-// Post creates an Event in the API. It returns nil if the Event already exists, if its namespace
+// post creates an Event in the API. It returns nil if the Event already exists, if its namespace
 // does not exist, and if its namespace is being deleted.
-func Post(ctx context.Context, client rest.Interface, e *eventsv1.Event) error {
+func post(ctx context.Context, client rest.Interface, e *eventsv1.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
 	err := client.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()

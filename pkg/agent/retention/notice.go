@@ -1,8 +1,4 @@
-// Package events creates Events about the addresses of pods. Most Events are made from entries of
-// the store's journal, in which the plugin and the agent record what happened to leases. The name
-// of an Event is computed from its content, so that an entry that is read again after a restart of
-// the agent creates no second Event.
-package events
+package retention
 
 import (
 	"fmt"

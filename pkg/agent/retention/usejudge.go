@@ -1,11 +1,4 @@
-// Package active watches whether leasehold is in use on a node. It checks whether the configuration
-// that the container runtime loads names leasehold's plugin, and whether the pods that request
-// retention (the annotation policy.Annotation) have leases. While leasehold is not in use, package
-// active reports that with Events, a metric and a log line. The Events and the log line name the
-// configuration file and its content.
-//
-// The result does not affect the readiness of the agent.
-package active
+package retention
 
 import (
 	"fmt"
@@ -14,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -40,7 +32,7 @@ const (
 )
 
 // judge decides which statuses are reported. It combines the results of all checks so far. A check
-// is one call of Watcher.look; it returns one status for each network.
+// is one call of UseWatcher.look; it returns one status for each network.
 type judge struct {
 	confirmed []cniconf.Status
 	hasResult bool
@@ -118,8 +110,8 @@ func same(a, b cniconf.Status) bool {
 // candidates returns the pods that must have a lease: the pods that request retention, have an
 // address, and started more than slack after since, the last change of the configuration or the
 // binary.
-func candidates(pods []retention.Pod, since time.Time) []retention.Pod {
-	var out []retention.Pod
+func candidates(pods []Pod, since time.Time) []Pod {
+	var out []Pod
 	for _, p := range pods {
 		if wants(p) && len(p.IPs) > 0 && p.Started.After(since.Add(slack)) {
 			out = append(out, p)
@@ -130,15 +122,15 @@ func candidates(pods []retention.Pod, since time.Time) []retention.Pod {
 
 // wants reports whether a pod requests retention with a valid window, and needs a sandbox with its
 // own network.
-func wants(p retention.Pod) bool {
-	w, err := retention.Decide(p)
+func wants(p Pod) bool {
+	w, err := Decide(p)
 	return p.Expected && err == nil && w.Window > 0
 }
 
 // withoutLease returns the pods that have no lease. A pod has one if a lease names it, in whichever
 // state, or if one of its addresses is bound: a lease that was recovered after the loss of the
 // store may lack the pod's name and UID.
-func withoutLease(pods []retention.Pod, leases []lease.Lease) []retention.Pod {
+func withoutLease(pods []Pod, leases []lease.Lease) []Pod {
 	type pod struct{ namespace, name, uid string }
 	byPod, byAddress := map[pod]bool{}, map[netip.Addr]bool{}
 	for _, l := range leases {
@@ -147,7 +139,7 @@ func withoutLease(pods []retention.Pod, leases []lease.Lease) []retention.Pod {
 			byAddress[l.Address] = true
 		}
 	}
-	var out []retention.Pod
+	var out []Pod
 	for _, p := range pods {
 		found := byPod[pod{p.Namespace, p.Name.Name, p.UID}]
 		for _, ip := range p.IPs {
@@ -164,9 +156,9 @@ func withoutLease(pods []retention.Pod, leases []lease.Lease) []retention.Pod {
 // lasting returns those of the given pods that have been without a lease for confirmAfter, and
 // remembers since when each pod has been without one. If it returns pods, it sets j.offSince back
 // to the start of that time, so that add does not wait for confirmAfter again.
-func (j *judge) lasting(pods []retention.Pod, now time.Time) []retention.Pod {
+func (j *judge) lasting(pods []Pod, now time.Time) []Pod {
 	missing := map[string]time.Time{}
-	var out []retention.Pod
+	var out []Pod
 	for _, p := range pods {
 		since, known := j.missing[p.UID]
 		if !known {
@@ -188,7 +180,7 @@ func (j *judge) lasting(pods []retention.Pod, now time.Time) []retention.Pod {
 // podsOff makes the first status Inactive because of the given pods, of which it names the first
 // one. The first status is that of the network of the pods' first interface. One pod without a
 // lease proves that the runtime does not use the configuration that was read.
-func podsOff(statuses []cniconf.Status, pods []retention.Pod) {
+func podsOff(statuses []cniconf.Status, pods []Pod) {
 	first, s := pods[0], &statuses[0]
 	s.State, s.Reason = cniconf.Inactive, PodWithoutLease
 	s.Message = fmt.Sprintf("%s, but pod %s, started %s, has %s without a lease; the runtime may use other "+

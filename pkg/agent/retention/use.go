@@ -1,4 +1,4 @@
-package active
+package retention
 
 import (
 	"context"
@@ -16,8 +16,6 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/events"
-	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -36,9 +34,14 @@ const (
 	RetentionActive   = "RetentionActive"   // on the node: the runtime calls leasehold again
 )
 
-// Watcher watches whether leasehold is in use, for the task agent.Collect. Its exported fields must
-// be set before the first Check.
-type Watcher struct {
+// UseWatcher watches whether leasehold is in use on a node, for the task agent.Collect. It checks
+// whether the configuration that the container runtime loads names leasehold's plugin, and whether
+// the pods that request retention have leases. While leasehold is not in use, it reports that with
+// Events, a metric and a log line, which name the configuration file and its content. The result
+// does not affect the readiness of the agent.
+//
+// The exported fields must be set before the first Check.
+type UseWatcher struct {
 	Service *maintain.Service
 	Node    string
 	Log     *slog.Logger
@@ -49,7 +52,7 @@ type Watcher struct {
 	Binaries *cniconf.Binaries
 	// Pods are the pods of the node, and Queue queues an Event unless one of its name was queued.
 	// Both are nil without an API server; then pods are not checked and no Events are created.
-	Pods  *retention.Pods
+	Pods  *Pods
 	Queue func(*eventsv1.Event)
 
 	metric  *prometheus.GaugeVec
@@ -64,7 +67,7 @@ type Watcher struct {
 }
 
 // Register registers the metric. It must be called once, before the first Check.
-func (w *Watcher) Register(r prometheus.Registerer) {
+func (w *UseWatcher) Register(r prometheus.Registerer) {
 	w.metric = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "leasehold_retention_active",
 		Help: "Whether leasehold serves a network (1) or not (0). There is no value while that is not known.",
@@ -74,14 +77,14 @@ func (w *Watcher) Register(r prometheus.Registerer) {
 
 // Result returns the status of each network. It returns at least one status, or nil before the
 // first result. The caller must not modify the slice.
-func (w *Watcher) Result() []cniconf.Status {
+func (w *UseWatcher) Result() []cniconf.Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.result
 }
 
 // Served returns the pools of the networks that are active according to Result.
-func (w *Watcher) Served() (out []maintain.Served) {
+func (w *UseWatcher) Served() (out []maintain.Served) {
 	for _, s := range w.Result() {
 		if s.State == cniconf.Active && s.Pool != (lease.Pool{}) {
 			out = append(out, maintain.Served{Pool: s.Pool, Since: s.Since})
@@ -91,11 +94,11 @@ func (w *Watcher) Served() (out []maintain.Served) {
 }
 
 // Changes returns a channel that receives a value when Result has changed. It is never closed.
-func (w *Watcher) Changes() <-chan struct{} { return w.changed.Subscribe() }
+func (w *UseWatcher) Changes() <-chan struct{} { return w.changed.Subscribe() }
 
 // Check makes one check. If the confirmed statuses have changed, it publishes them and returns
 // true. It also queues the Events that should exist.
-func (w *Watcher) Check(ctx context.Context, now time.Time) (changed bool) {
+func (w *UseWatcher) Check(ctx context.Context, now time.Time) (changed bool) {
 	if changed = w.judge.add(w.look(ctx, now), now); changed {
 		w.publish()
 	}
@@ -110,7 +113,7 @@ func (w *Watcher) Check(ctx context.Context, now time.Time) (changed bool) {
 // look makes one check and returns the status of each network. It checks the pods only if the
 // configuration of every network leads to leasehold, because otherwise the missing leases are
 // already explained.
-func (w *Watcher) look(ctx context.Context, now time.Time) []cniconf.Status {
+func (w *UseWatcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 	statuses := cniconf.Check(cniconf.Load(w.ConfDir, w.Rules), w.Binaries)
 	w.judge.date(statuses, now)
 	if w.Pods == nil || slices.ContainsFunc(statuses, isOff) {
@@ -134,9 +137,9 @@ func (w *Watcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 }
 
 // pods returns the pods of the node, sorted by name.
-func (w *Watcher) pods() []retention.Pod {
+func (w *UseWatcher) pods() []Pod {
 	views, _ := w.Pods.Views()
-	return slices.SortedFunc(maps.Values(views), func(a, b retention.Pod) int {
+	return slices.SortedFunc(maps.Values(views), func(a, b Pod) int {
 		return strings.Compare(a.Name.String(), b.Name.String())
 	})
 }
@@ -144,11 +147,11 @@ func (w *Watcher) pods() []retention.Pod {
 // missing returns those of the given pods that have no lease. It modifies pods. It returns an error
 // if the leases cannot be read, or if the store was lost and does not know the leases of one of the
 // networks again.
-func (w *Watcher) missing(ctx context.Context, pods []retention.Pod, networks []cniconf.Status) ([]retention.Pod,
+func (w *UseWatcher) missing(ctx context.Context, pods []Pod, networks []cniconf.Status) ([]Pod,
 	error) {
 	// leased is w.leased without the pods that no longer exist.
 	leased := map[string]bool{}
-	pods = slices.DeleteFunc(pods, func(p retention.Pod) bool {
+	pods = slices.DeleteFunc(pods, func(p Pod) bool {
 		if w.leased[p.UID] {
 			leased[p.UID] = true
 		}
@@ -164,7 +167,7 @@ func (w *Watcher) missing(ctx context.Context, pods []retention.Pod, networks []
 	}
 	missing := withoutLease(pods, view.Leases)
 	for _, p := range pods {
-		isMissing := slices.ContainsFunc(missing, func(m retention.Pod) bool { return m.UID == p.UID })
+		isMissing := slices.ContainsFunc(missing, func(m Pod) bool { return m.UID == p.UID })
 		if !isMissing {
 			w.leased[p.UID] = true
 		}
@@ -182,7 +185,7 @@ func (w *Watcher) missing(ctx context.Context, pods []retention.Pod, networks []
 
 // publish makes the confirmed statuses the Result, signals Changes, sets the metric and logs one
 // line for each network.
-func (w *Watcher) publish() {
+func (w *UseWatcher) publish() {
 	w.mu.Lock()
 	w.result = w.judge.confirmed
 	w.mu.Unlock()
@@ -215,7 +218,7 @@ func (w *Watcher) publish() {
 // inactive state there is one Event on the node when all networks are active again. The names of
 // the Events are computed from their content (see event), so that each pass returns the same names
 // and no Event is created twice.
-func (w *Watcher) wanted(now time.Time) []*eventsv1.Event {
+func (w *UseWatcher) wanted(now time.Time) []*eventsv1.Event {
 	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.Node, UID: types.UID(w.Node)}
 	var out []*eventsv1.Event
 	isOff := false
@@ -255,18 +258,18 @@ func (w *Watcher) wanted(now time.Time) []*eventsv1.Event {
 }
 
 // annotated returns the pods that request retention.
-func (w *Watcher) annotated() []retention.Pod {
-	return slices.DeleteFunc(w.pods(), func(p retention.Pod) bool { return !wants(p) })
+func (w *UseWatcher) annotated() []Pod {
+	return slices.DeleteFunc(w.pods(), func(p Pod) bool { return !wants(p) })
 }
 
 // event returns an Event about a status. isWarning makes it a warning. The name of the Event
 // contains a hash of the object, the reason, the status and the number of periods of repeat since
 // s.Since. It is therefore the same in each pass, and changes when the status changes or another
 // period begins.
-func (w *Watcher) event(about corev1.ObjectReference, s cniconf.Status, isWarning bool, reason, text string,
+func (w *UseWatcher) event(about corev1.ObjectReference, s cniconf.Status, isWarning bool, reason, text string,
 	now time.Time) *eventsv1.Event {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d",
 		about.Kind, about.UID, reason, s.Network, s.Reason, s.Since.UnixNano(), now.Sub(s.Since)/repeat)
-	return events.New(about, events.Name(about.Name, h.Sum64()), w.Node, "CheckRetention", isWarning, reason, text, now)
+	return newEvent(about, eventName(about.Name, h.Sum64()), w.Node, "CheckRetention", isWarning, reason, text, now)
 }
