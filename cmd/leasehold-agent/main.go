@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -35,19 +34,12 @@ func main() {
 	os.Exit(code)
 }
 
-func newLog(o options, w io.Writer) (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
-		return nil, fmt.Errorf("--log-level %q is invalid; want debug, info, warn or error", o.logLevel)
+func newLog(o options, w io.Writer) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: o.logLevel}
+	if o.logJSON {
+		return slog.New(slog.NewJSONHandler(w, opts))
 	}
-	opts := &slog.HandlerOptions{Level: level}
-	switch o.logFormat {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
-	}
-	return nil, fmt.Errorf("--log-format %q is invalid; want text or json", o.logFormat)
+	return slog.New(slog.NewTextHandler(w, opts))
 }
 
 // newWatcher returns the watcher of whether leasehold is in use.
@@ -104,10 +96,8 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		tasks = append(tasks, more...)
 	}
 	log.Info("agent starting", "version", env.Version(version), "stateDir", on.Dirs.State, "hostRoot", o.hostRoot)
-	err = agent.Run(ctx, log, tasks)
-	locks := metrics.Locks()
-	log.Info("agent stopped", "longestLock", locks.Longest, "locks", locks.All, "over2ms", locks.Long)
-	return err
+	defer log.Info("agent stopped")
+	return agent.Run(ctx, log, tasks)
 }
 
 // newRegistry returns a registry of metrics with those of the process.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,8 +32,8 @@ type options struct {
 	hostRoot     string
 	metricsAddr  string
 	secure       bool
-	logLevel     string
-	logFormat    string
+	logLevel     slog.Level
+	logJSON      bool
 	moveGrace    time.Duration
 	foreverLimit time.Duration
 	limits       string
@@ -90,10 +91,7 @@ root and to see the processes of the host.`,
 			if err := o.validate(); err != nil {
 				return err
 			}
-			log, err := newLog(o, c.ErrOrStderr())
-			if err != nil {
-				return err
-			}
+			log := newLog(o, c.ErrOrStderr())
 			if err := run(c.Context(), o, log); err != nil {
 				log.Error("agent failed", "error", err)
 				return errFailed
@@ -117,8 +115,14 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 		"address of /metrics, /healthz and /readyz; empty disables them")
 	f.BoolVar(&o.secure, "metrics-secure", false, "serve over HTTPS, and metrics only to clients with a token whose "+
 		"user the API server allows to get /metrics")
-	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	f.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	f.Func("log-format", "text or json (default text)", func(s string) error {
+		if s != "text" && s != "json" {
+			return errors.New(`want "text" or "json"`)
+		}
+		o.logJSON = s == "json"
+		return nil
+	})
 	f.DurationVar(&o.moveGrace, "move-grace", retention.MoveGrace,
 		"how long a pod must be Ready on another node before its addresses here are released")
 	f.DurationVar(&o.foreverLimit, "forever-limit", retention.ForeverLimit,

@@ -27,8 +27,8 @@ func TestArguments(t *testing.T) {
 		{"--no-kube --forever-limit=-1s", exitUsage, "", "--forever-limit -1s is invalid"},
 		{"--no-kube --cni-bin-dir=bin", exitUsage, "", `directory "bin"`},
 		{"--no-kube --cni-max-conf-num=-1", exitUsage, "", "--cni-max-conf-num -1 is invalid"},
-		{"--no-kube --log-level=loud", exitUsage, "", "want debug, info, warn or error"},
-		{"--no-kube --log-format=xml", exitUsage, "", "want text or json"},
+		{"--no-kube --log-level=loud", exitUsage, "", `invalid argument "loud" for "--log-level"`},
+		{"--no-kube --log-format=xml", exitUsage, "", `want "text" or "json"`},
 		{"--node-name=n --kubeconfig=/no/such/file", exitFailed, "", "no such file or directory"},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -76,10 +76,8 @@ func run(ctx context.Context, o options, version string) error {
 	if err := pin.Setup(ctx, mgr, set, o.pin); err != nil {
 		return err
 	}
-	for _, part := range o.features {
-		if err := part.Setup(ctx, mgr); err != nil {
-			return err
-		}
+	if err := o.addPersistentPodState(ctx, mgr); err != nil {
+		return err
 	}
 	return mgr.Start(ctx)
 }

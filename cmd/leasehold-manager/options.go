@@ -26,28 +26,14 @@ const (
 	exitUsage  = 2 // invalid arguments or flags
 )
 
-// feature is a part of the manager beside the pin, with flags of its own.
-type feature interface {
-	// Validate checks the values of the flags.
-	Validate() error
-	// Setup adds webhooks and controllers to a manager.
-	Setup(ctx context.Context, mgr manager.Manager) error
-}
-
-// features defines the features' flags. Without its line here a package is not part of the manager.
-func features(f *pflag.FlagSet) []feature {
-	return []feature{
-		persistentpodstate.New(f),
-	}
-}
-
 // options are the command line, checked.
 type options struct {
 	kubeconfig string
 	namespace  string
 
-	pin      pin.Options
-	features []feature
+	pin pin.Options
+	// addPersistentPodState adds what serves PersistentPodStates to a manager.
+	addPersistentPodState func(context.Context, manager.Manager) error
 
 	webhookPort   int
 	webhookCA     string
@@ -99,9 +85,6 @@ serves PersistentPodState. Several replicas may run.`,
 			fmt.Fprintln(c.OutOrStdout(), c.Name(), env.Version(version))
 			return nil
 		}
-		if err := o.validate(); err != nil {
-			return err
-		}
 		if err := run(c.Context(), o, env.Version(version)); err != nil {
 			return failure{err}
 		}
@@ -139,7 +122,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 			}
 			return nil
 		})
-	o.features = features(f)
+	o.addPersistentPodState = persistentpodstate.New(f).Setup
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where the webhooks are served")
 	f.StringVar(&o.webhookCA, "webhook-client-ca", "",
 		"a `file` with the CA of the API server's client certificate; without one the webhooks answer any client")
@@ -159,13 +142,4 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 		o.logJSON = s == "json"
 		return nil
 	})
-}
-
-func (o *options) validate() error {
-	for _, part := range o.features {
-		if err := part.Validate(); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -36,7 +36,7 @@ func freePort(t *testing.T) int {
 	return 0
 }
 
-// newTestManager returns the manager of a command line, with its options. It has no features.
+// newTestManager returns the manager of a command line, with its options.
 func newTestManager(t *testing.T, args ...string) (*servingManager, options, *control.Certificate) {
 	t.Helper()
 	o, code, _, stderr := parse(append(args, "--leader-elect=false")...)

@@ -17,7 +17,6 @@ type Metrics struct {
 	node Node
 
 	mu      sync.Mutex
-	locks   Locks
 	callLog *store.CallLogReader // nil until the first read, and after an error
 
 	calls  *prometheus.CounterVec
@@ -91,30 +90,7 @@ func NewMetrics(node Node) *Metrics {
 
 // Lock records for how long a transaction of the agent held the lock of the store
 // (store.Store.Timed).
-func (m *Metrics) Lock(t store.Timing) {
-	m.locked.WithLabelValues().Observe(t.Held.Seconds())
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.locks.Longest = max(m.locks.Longest, t.Held)
-	m.locks.All++
-	if t.Held > 2*time.Millisecond {
-		m.locks.Long++
-	}
-}
-
-// Locks is a summary of the agent's own use of the store's lock.
-type Locks struct {
-	Longest time.Duration
-	All     int // number of times that the lock was held
-	Long    int // how often it was held for more than 2 ms
-}
-
-// Locks returns the summary since the agent started.
-func (m *Metrics) Locks() Locks {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.locks
-}
+func (m *Metrics) Lock(t store.Timing) { m.locked.WithLabelValues().Observe(t.Held.Seconds()) }
 
 // close closes the reader of the call log.
 func (m *Metrics) close() {

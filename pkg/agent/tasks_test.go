@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -160,26 +159,6 @@ func TestCollectorOfALostStore(t *testing.T) {
 	if !c.forgotten.IsZero() {
 		t.Error("windows that could not be removed count as removed")
 	}
-}
-
-func TestLocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		node, _ := newNode(t)
-		m := NewMetrics(node)
-		node.Service.Node.Store.Timed = m.Lock
-		for _, pause := range []time.Duration{time.Millisecond, 2*time.Millisecond + 1, 2 * time.Millisecond} {
-			err := node.Service.Node.Store.Update(t.Context(), store.Options{}, func(*store.Tx) error {
-				time.Sleep(pause)
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got, want := m.Locks(), (Locks{Longest: 2*time.Millisecond + 1, All: 3, Long: 1}); got != want {
-			t.Errorf("%+v, want %+v", got, want)
-		}
-	})
 }
 
 // A call log that was removed, or could not be opened, is started again.

@@ -2,7 +2,7 @@ package persistentpodstate
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -51,23 +51,20 @@ type Feature struct {
 // New defines the flags --pps-* on f. The fields of the Feature have the values of the flags after
 // f was parsed.
 func New(f *pflag.FlagSet) *Feature {
-	p := &Feature{kinds: builtIn}
+	p := &Feature{kinds: builtIn, goneGrace: 3 * time.Minute}
 	f.Func("pps-kinds",
 		"comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
 		func(s string) (err error) { p.kinds, err = parseKinds(s); return err })
 	f.BoolVar(&p.keepGone, "pps-keep-gone", false,
 		"have a pod whose hostname is required wait for its node also when the node is gone from the cluster")
-	f.DurationVar(&p.goneGrace, "pps-gone-grace", 3*time.Minute,
-		"how long a node must be gone from the cluster before pods whose hostname is required may run elsewhere")
+	f.Func("pps-gone-grace", "the `duration` for which a node must be gone from the cluster before pods whose "+
+		"hostname is required may run elsewhere (default 3m0s)", func(s string) (err error) {
+		if p.goneGrace, err = time.ParseDuration(s); err == nil && p.goneGrace < 0 {
+			err = errors.New("want a duration from 0s on")
+		}
+		return err
+	})
 	return p
-}
-
-// Validate returns an error if a flag has a value that is not accepted.
-func (p *Feature) Validate() error {
-	if p.goneGrace < 0 {
-		return fmt.Errorf("--pps-gone-grace %s: want a duration from 0s on", p.goneGrace)
-	}
-	return nil
 }
 
 // Setup adds the webhooks and the controller to a manager that has not started. The manager's cache

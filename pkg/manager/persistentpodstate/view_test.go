@@ -427,8 +427,9 @@ func TestParseKindsOfEachPart(t *testing.T) {
 	for grace, ok := range map[string]bool{"0s": true, "1ns": true, "-1ns": false} {
 		f := pflag.NewFlagSet("", pflag.ContinueOnError)
 		p := New(f)
-		if err := f.Parse([]string{"--pps-gone-grace", grace}); err != nil || (p.Validate() == nil) != ok {
-			t.Errorf("a grace of %s: %v, %v", grace, err, p.Validate())
+		err := f.Parse([]string{"--pps-gone-grace", grace})
+		if (err == nil) != ok || ok && p.goneGrace.String() != grace {
+			t.Errorf("a grace of %s: %v, %s", grace, err, p.goneGrace)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,10 +24,6 @@ type Options struct {
 	Schedulers []string           // names of the schedulers that respect node affinity
 	Kinds      []schema.GroupKind // controllers that create a deleted pod again at once
 }
-
-// sharedLogger returns base for every request. The default of the webhook server creates a logger
-// for each request, which is not needed because the log lines about a pod name the pod.
-func sharedLogger(base logr.Logger, _ *admission.Request) logr.Logger { return base }
 
 // Setup adds the webhook and the controllers of the pin to a manager that has not started. The
 // cache of the manager must have been created with CacheOptions, and set is that of
@@ -50,7 +45,7 @@ func Setup(ctx context.Context, mgr manager.Manager, set *reservations.Set, o Op
 		return err
 	}
 	w := &webhook{Options: o, cluster: c, collectors: m, log: log}
-	mgr.GetWebhookServer().Register(webhookPath, &admission.Webhook{Handler: w.handler(), LogConstructor: sharedLogger})
+	mgr.GetWebhookServer().Register(webhookPath, &admission.Webhook{Handler: w.handler()})
 	report := newReporter(mgr.GetEventRecorder("leasehold-manager"))
 	p := newPatienceReconciler(c, mgr.GetClient(), m, report, log)
 	e := &eventReconciler{cluster: c, report: report}
