@@ -34,7 +34,7 @@ type Clients struct {
 	Authorization  rest.Interface // authorization.k8s.io/v1
 }
 
-// RequestTimeout is the timeout that callers set for every request except watches.
+// RequestTimeout is the timeout that callers set in every request except watches.
 const RequestTimeout = 10 * time.Second
 
 // DetectDeadConnections makes this process send a ping on a connection to the API server after 5 s
@@ -147,11 +147,9 @@ func addReviews(s *runtime.Scheme) error {
 func ReadReservation(
 	ctx context.Context, client rest.Interface, namespace, name, resourceVersion string,
 ) (*ipamv1.IPReservation, error) {
-	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
-	defer cancel()
 	r := &ipamv1.IPReservation{}
 	options := metav1.GetOptions{ResourceVersion: resourceVersion}
-	err := client.Get().Namespace(namespace).Resource("ipreservations").Name(name).
+	err := client.Get().Timeout(RequestTimeout).Namespace(namespace).Resource("ipreservations").Name(name).
 		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(r)
 	if apierrors.IsNotFound(err) && !IsNotServed(err) {
 		return nil, nil

@@ -173,42 +173,37 @@ func (i *Informer[V]) Handle(h Handler[V]) {
 }
 
 // Learn stores an object from the response to a write, so that the writer does not repeat the write
-// before the watch delivers the change. gone is true if the object was deleted. Learn does not call
+// before the watch delivers the change. The object may have what was written where the API server
+// has stored something else: the watch delivers no object in the same version. Learn does not call
 // handlers and does not signal Changes. It ignores an object that is older than the stored one.
-func (i *Informer[V]) Learn(object metav1.Object, gone bool) error {
+func (i *Informer[V]) Learn(object metav1.Object) error {
 	now, err := i.view(object)
 	if err != nil {
 		return err
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if gone {
-		i.items.Delete(now.key)
-		return nil
+	if before := i.stored(now.key); before == nil || now.compare(before) >= 0 {
+		i.items.Update(now.key, now)
 	}
-	i.take(now, false)
 	return nil
 }
 
-// take stores an object, or deletes it if gone is true. It ignores the object if the informer has
-// the same or a newer version, which happens because the response to a write and the watch event
-// about that write arrive in either order, and the watch may still deliver versions from before the
-// write. take returns the former item, nil if there was none, and reports whether it stored or
-// deleted the object. The caller holds i.mu.
-func (i *Informer[V]) take(now *item[V], gone bool) (before *item[V], taken bool) {
-	if object, found := i.items.Get(now.key); found {
-		before = object.(*item[V])
-		order, err := resourceversion.CompareResourceVersion(now.version, before.version)
-		if err == nil && (order < 0 || order == 0 && !gone) {
-			return before, false
-		}
+// stored returns the stored item with a key, nil if there is none.
+func (i *Informer[V]) stored(key string) *item[V] {
+	object, _ := i.items.Get(key)
+	stored, _ := object.(*item[V])
+	return stored
+}
+
+// compare compares the resource version of an item with that of a stored one. It returns a positive
+// number if they cannot be compared.
+func (i *item[V]) compare(stored *item[V]) int {
+	order, err := resourceversion.CompareResourceVersion(i.version, stored.version)
+	if err != nil {
+		return 1
 	}
-	if gone {
-		i.items.Delete(now.key)
-	} else {
-		i.items.Update(now.key, now)
-	}
-	return before, true
+	return order
 }
 
 // The next methods implement cache.TransformingStore, the store of a reflector.
@@ -223,15 +218,22 @@ func (i *Informer[V]) Update(object any) error { return i.change(object, false) 
 func (i *Informer[V]) Delete(object any) error { return i.change(object, true) }
 
 // change processes a watch event. It stores or deletes the object, calls the handlers and signals
-// Changes.
+// Changes. It ignores the object if the informer has the same or a newer version, which happens
+// because the response to a write and the watch event about that write arrive in either order, and
+// the watch may still deliver versions from before the write.
 func (i *Informer[V]) change(object any, gone bool) error {
 	now, err := i.view(object)
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)
 	}
 	i.mu.Lock()
-	before, taken := i.take(now, gone)
-	if taken {
+	before := i.stored(now.key)
+	if before == nil || now.compare(before) > 0 || gone && now.compare(before) == 0 {
+		if gone {
+			i.items.Delete(now.key)
+		} else {
+			i.items.Update(now.key, now)
+		}
 		for _, h := range i.handlers {
 			h.call(before, now, gone)
 		}
@@ -294,33 +296,6 @@ func (i *Informer[V]) Replace(objects []any, _ string) error {
 	i.synced.Store(true)
 	i.mu.Unlock()
 	i.changes.Send()
-	return nil
-}
-
-// Refresh replaces the view of an object, calls the handlers and signals Changes, also if the
-// informer has the same version of the object. The caller uses it if the view of the same object
-// would be another one now. Refresh ignores an object that the informer does not have, or has in a
-// newer version.
-func (i *Informer[V]) Refresh(object metav1.Object) error {
-	now, err := i.view(object)
-	if err != nil {
-		return err
-	}
-	i.mu.Lock()
-	defer i.changes.Send()
-	defer i.mu.Unlock()
-	held, found := i.items.Get(now.key)
-	if !found {
-		return nil
-	}
-	before := held.(*item[V])
-	if order, err := resourceversion.CompareResourceVersion(now.version, before.version); err == nil && order < 0 {
-		return nil
-	}
-	i.items.Update(now.key, now)
-	for _, h := range i.handlers {
-		h.call(before, now, false)
-	}
 	return nil
 }
 

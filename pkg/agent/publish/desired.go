@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
@@ -184,16 +185,10 @@ func (plan *plan) isConfirmed(
 func waitForConfirmation(s, existing ipamv1.IPReservationStatus, now time.Time) ipamv1.IPReservationStatus {
 	isSuccessor := existing.State == ipamv1.Bound && existing.Confirmed && existing.PodUID != s.PodUID
 	isReturn := s.State == ipamv1.Bound && (existing.State == ipamv1.Held || isSuccessor) && !s.Confirmed
-	if !isReturn || existing.HeldUntil != nil && existing.HeldUntil.Time.Before(now.Add(confirmedAfter)) {
-		return s
+	if isReturn && !endsSoon(existing, now) && isSameButState(s, existing) {
+		return existing
 	}
-	waiting := s
-	waiting.State, waiting.PodUID, waiting.HeldUntil = existing.State, existing.PodUID, existing.HeldUntil
-	waiting.Confirmed, waiting.Conditions = existing.Confirmed, existing.Conditions
-	if !equality.Semantic.DeepEqual(waiting, existing) {
-		return s
-	}
-	return waiting
+	return s
 }
 
 // waitForReturn returns the status to write for a pod that is away. For ipamv1.ReturnDelay that is
@@ -205,40 +200,49 @@ func (plan *plan) waitForReturn(
 ) ipamv1.IPReservationStatus {
 	away := now.Since(last.ReleasedAt)
 	isAway := s.State == ipamv1.Held && existing.State == ipamv1.Bound && existing.Confirmed
-	if !isAway || away >= ipamv1.ReturnDelay ||
-		s.HeldUntil != nil && s.HeldUntil.Time.Before(now.Wall.Add(confirmedAfter)) {
-		return s
-	}
-	waiting := s
-	waiting.State, waiting.HeldUntil = existing.State, nil
-	waiting.Confirmed, waiting.Conditions = existing.Confirmed, existing.Conditions
-	if !equality.Semantic.DeepEqual(waiting, existing) {
+	if !isAway || away >= ipamv1.ReturnDelay || endsSoon(s, now.Wall) || s.PodUID != existing.PodUID ||
+		!isSameButState(s, existing) {
 		return s
 	}
 	plan.requeueAfter(ipamv1.ReturnDelay - away)
-	return waiting
+	return existing
+}
+
+// endsSoon reports whether the hold that a status shows ends before a pod could be confirmed.
+func endsSoon(s ipamv1.IPReservationStatus, now time.Time) bool {
+	return s.HeldUntil != nil && s.HeldUntil.Time.Before(now.Add(confirmedAfter))
+}
+
+// isSameButState reports whether two statuses show the same addresses and window, perhaps in other
+// states or for another pod of the name.
+func isSameButState(s, existing ipamv1.IPReservationStatus) bool {
+	s.State, s.PodUID, s.HeldUntil = existing.State, existing.PodUID, existing.HeldUntil
+	s.Confirmed, s.Conditions = existing.Confirmed, existing.Conditions
+	return equality.Semantic.DeepEqual(s, existing)
 }
 
 // conditionReleased is the type of the condition that is set if spec.release has no effect.
 const conditionReleased = "Released"
 
 // conditions returns the condition that is set if spec.release contains another id than that of the
-// lease, otherwise nil. An existing condition keeps its transition time.
+// lease, otherwise nil.
 func conditions(existing *ipamv1.IPReservation, id string, now time.Time) []metav1.Condition {
 	if existing == nil || existing.Spec.Release == "" || existing.Spec.Release == id {
 		return nil
 	}
-	c := metav1.Condition{
-		Type: conditionReleased, Status: metav1.ConditionFalse, Reason: "OtherLease",
-		Message:            "spec.release names lease " + existing.Spec.Release + ", this is lease " + id,
-		LastTransitionTime: metav1.Time{Time: now.Truncate(time.Second)},
+	c := metav1.Condition{Type: conditionReleased, Status: metav1.ConditionFalse, Reason: "OtherLease",
+		Message: "spec.release names lease " + existing.Spec.Release + ", this is lease " + id}
+	return []metav1.Condition{dated(c, existing.Status.Conditions, now)}
+}
+
+// dated returns a condition with the time of its last transition: that of the existing one if the
+// status is the same, otherwise now.
+func dated(c metav1.Condition, existing []metav1.Condition, now time.Time) metav1.Condition {
+	c.LastTransitionTime = metav1.Time{Time: now.Truncate(time.Second).UTC()}
+	if old := meta.FindStatusCondition(existing, c.Type); old != nil && old.Status == c.Status {
+		c.LastTransitionTime = old.LastTransitionTime
 	}
-	for _, old := range existing.Status.Conditions {
-		if old.Type == c.Type && old.Status == c.Status {
-			c.LastTransitionTime = old.LastTransitionTime
-		}
-	}
-	return []metav1.Condition{c}
+	return c
 }
 
 // requeueAtEnd makes the next pass run when the first hold ends, if no pass runs before.

@@ -83,13 +83,12 @@ func (p *Pool) Named() []ipamv1.ReservationReference {
 // bound and held addresses, and whether leasehold serves the node's networks. The object has the
 // name of the node and is owned by the node.
 type nodePool struct {
-	checkAt  time.Time               // of the next check
-	wroteAt  time.Time               // when the status was last written
-	shown    []cniconf.Status        // the result of Active at the last check
-	differed bool                    // the numbers differed at the last check, too
-	applied  *ipamv1.NodeAddressPool // last written status, with the resource version of the response
-	rejected int                     // checks in a row with a request that the API server rejected
-	problem  string                  // the last problem that was logged
+	checkAt  time.Time        // of the next check
+	wroteAt  time.Time        // when the status was last written
+	shown    []cniconf.Status // the result of Active at the last check
+	differed bool             // the numbers differed at the last check, too
+	rejected int              // checks in a row with a request that the API server rejected
+	problem  string           // the last problem that was logged
 }
 
 // writeNodePool makes the NodeAddressPool equal to the store, at most every nodePoolInterval. A
@@ -133,7 +132,7 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 // status.
 func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddressPool, now time.Time) (err error) {
 	n, existing := &p.nodePool, p.Pool.Object()
-	if existing == nil && n.applied != nil {
+	if existing == nil && !n.wroteAt.IsZero() {
 		// It was deleted with the node, or the node's IPReservations may be gone as well: the CRDs
 		// were deleted, or etcd was restored.
 		p.nodeAt, p.listAt = time.Time{}, now.Add(wait.Jitter(time.Second, 1))
@@ -147,20 +146,21 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 			return fmt.Errorf("writing the NodeAddressPool: %w", err)
 		}
 	}
-	setTransitionTimes(want, existing, p.Service.Node.Clock().Wall)
-	differed := n.differed
-	// A pod that is being replaced changes the numbers for a few seconds only.
-	n.differed = !isShown(want, existing) && !n.hadNoEffect(want, existing) && !differed &&
-		isSameButCounts(want, existing)
-	if n.differed || isShown(want, existing) || n.hadNoEffect(want, existing) {
+	for i, c := range want.Status.Conditions {
+		want.Status.Conditions[i] = dated(c, existing.Status.Conditions, p.Service.Node.Clock().Wall)
+	}
+	if isShown(want, existing) {
+		n.differed = false
 		return nil
 	}
-	got, err := p.applyNodePool(ctx, want, "status")
-	if err != nil {
+	// A pod that is being replaced changes the numbers for a few seconds only.
+	if n.differed = !n.differed && isSameButCounts(want, existing); n.differed {
+		return nil
+	}
+	if _, err := p.applyNodePool(ctx, want, "status"); err != nil {
 		return fmt.Errorf("writing the status of the NodeAddressPool: %w", err)
 	}
-	n.applied, n.wroteAt = want, now
-	n.applied.ResourceVersion = got.ResourceVersion
+	n.wroteAt = now
 	return nil
 }
 
@@ -179,14 +179,9 @@ func isShown(want, object *ipamv1.NodeAddressPool) bool {
 	return equality.Semantic.DeepEqual(status, want.Status)
 }
 
-// hadNoEffect reports whether the same status was applied before and the object has not changed
-// since then. In that case the CRD of the server lacks a field, and another apply would be useless.
-func (n *nodePool) hadNoEffect(want, object *ipamv1.NodeAddressPool) bool {
-	return n.applied != nil && n.applied.ResourceVersion == object.ResourceVersion && isShown(want, n.applied)
-}
-
 // applyNodePool creates the object or updates its owner, or, with the subresource "status", updates
-// its status. It returns the object from the response.
+// its status. It returns the object from the response, with the status that was applied: a CRD that
+// lacks a field costs one write after a list, not one in each pass.
 func (p *Publisher) applyNodePool(
 	ctx context.Context, want *ipamv1.NodeAddressPool, subresource ...string,
 ) (*ipamv1.NodeAddressPool, error) {
@@ -202,7 +197,10 @@ func (p *Publisher) applyNodePool(
 	if err != nil {
 		return nil, err
 	}
-	return got, p.Pool.Learn(got, false)
+	if len(subresource) > 0 {
+		got.Status = want.Status
+	}
+	return got, p.Pool.Learn(got)
 }
 
 // isSameButCounts reports whether the status of object shows the networks and the condition of
@@ -344,18 +342,4 @@ func sumKnown(a, b *int64) *int64 {
 	}
 	n := sum(*a, *b)
 	return &n
-}
-
-// setTransitionTimes sets the transition times of the conditions of want. A condition whose status
-// has not changed keeps the time from existing; any other gets now.
-func setTransitionTimes(want, existing *ipamv1.NodeAddressPool, now time.Time) {
-	for i := range want.Status.Conditions {
-		c := &want.Status.Conditions[i]
-		c.LastTransitionTime = metav1.Time{Time: now.Truncate(time.Second).UTC()}
-		for _, old := range existing.Status.Conditions {
-			if old.Type == c.Type && old.Status == c.Status {
-				c.LastTransitionTime = old.LastTransitionTime
-			}
-		}
-	}
 }

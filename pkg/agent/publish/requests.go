@@ -240,10 +240,9 @@ func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease, now time.
 
 // readRequest reads an AddressRequest from etcd.
 func (p *Publisher) readRequest(ctx context.Context, namespace, name string) (*ipamv1.AddressRequest, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
-	defer cancel()
 	r := &ipamv1.AddressRequest{}
-	return r, p.Clients.IPAM.Get().Namespace(namespace).Resource(requestResource).Name(name).Do(ctx).Into(r)
+	return r, p.Clients.IPAM.Get().Timeout(kube.RequestTimeout).Namespace(namespace).Resource(requestResource).
+		Name(name).Do(ctx).Into(r)
 }
 
 // showRequest writes the states of the node's addresses into the status of a request, and removes
@@ -265,10 +264,8 @@ func (p *Publisher) showRequest(ctx context.Context, r *ipamv1.AddressRequest, m
 	next := r.DeepCopy()
 	next.APIVersion, next.Kind = ipamv1.GroupVersion.String(), "AddressRequest"
 	next.Status.Addresses = all
-	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
-	defer cancel()
-	err := p.Clients.IPAM.Put().Namespace(r.Namespace).Resource(requestResource).Name(r.Name).SubResource("status").
-		Body(next).Do(ctx).Error()
+	err := p.Clients.IPAM.Put().Timeout(kube.RequestTimeout).Namespace(r.Namespace).Resource(requestResource).
+		Name(r.Name).SubResource("status").Body(next).Do(ctx).Error()
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		p.stamp = ""
 		return nil

@@ -82,10 +82,9 @@ func (o *reservations) list(ctx context.Context, client rest.Interface, node str
 	} else {
 		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
 	}
-	limited, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
-	defer cancel()
 	list := &ipamv1.IPReservationList{}
-	err := client.Get().Resource(resource).VersionedParams(&options, metav1.ParameterCodec).Do(limited).Into(list)
+	err := client.Get().Timeout(kube.RequestTimeout).Resource(resource).
+		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(list)
 	if apierrors.IsBadRequest(err) && !o.byLabel {
 		o.byLabel = true
 		return o.list(ctx, client, node)
@@ -141,10 +140,9 @@ func apply(ctx context.Context, client rest.Interface, resource string, object m
 		metav1.Object
 		runtime.Object
 	}, subresource ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
-	defer cancel()
 	data, _ := json.Marshal(body) // cannot fail: strings, numbers, booleans and times
-	request := client.Patch(types.ApplyPatchType).Resource(resource).Name(object.Name).SubResource(subresource...)
+	request := client.Patch(types.ApplyPatchType).Timeout(kube.RequestTimeout).Resource(resource).Name(object.Name).
+		SubResource(subresource...)
 	if object.Namespace != "" {
 		request = request.Namespace(object.Namespace)
 	}
@@ -198,9 +196,7 @@ func (o *reservations) applyStatus(
 // remove deletes an object. If an object with the same name and another UID exists, remove returns
 // the API server's conflict error and deletes nothing. It returns nil if the object does not exist.
 func (o *reservations) remove(ctx context.Context, client rest.Interface, r *ipamv1.IPReservation) error {
-	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
-	defer cancel()
-	err := client.Delete().Namespace(r.Namespace).Resource(resource).Name(r.Name).
+	err := client.Delete().Timeout(kube.RequestTimeout).Namespace(r.Namespace).Resource(resource).Name(r.Name).
 		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}).Do(ctx).Error()
 	if err != nil && (!apierrors.IsNotFound(err) || kube.IsNotServed(err)) {
 		return err
@@ -258,10 +254,8 @@ func isClose(a, b ipamv1.IPReservationStatus) bool {
 // readNodeUID returns the UID of the node's object from the API server's watch cache. It requests
 // only the metadata of the node.
 func readNodeUID(ctx context.Context, core rest.Interface, node string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
-	defer cancel()
 	object := &metav1.PartialObjectMetadata{}
-	raw, err := core.Get().Resource("nodes").Name(node).Param("resourceVersion", "0").
+	raw, err := core.Get().Timeout(kube.RequestTimeout).Resource("nodes").Name(node).Param("resourceVersion", "0").
 		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").Do(ctx).Raw()
 	if err == nil {
 		err = json.Unmarshal(raw, object)

@@ -97,11 +97,11 @@ func (p *fixture) after(d time.Duration) {
 func (p *fixture) publish() []string {
 	p.t.Helper()
 	if o := (&ipamv1.NodeAddressPool{}); !p.isLate {
-		var delivered []any
+		deliver := func() error { return p.Pool.Replace(nil, "") }
 		if p.server.Get(poolPath, o) {
-			delivered = append(delivered, o)
+			deliver = func() error { return p.Pool.Update(o) }
 		}
-		if err := p.Pool.Replace(delivered, ""); err != nil {
+		if err := deliver(); err != nil {
 			p.t.Fatal(err)
 		}
 	}

@@ -127,11 +127,9 @@ const (
 // readyOn returns the node and the UID of the pod if the pod is Ready. Otherwise, or if the pod
 // does not exist, it returns the zero location.
 func (h *Holds) readyOn(ctx context.Context, name kube.Name, read consistency) (location, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
-	defer cancel()
 	pod := &corev1.Pod{}
 	options := metav1.GetOptions{ResourceVersion: string(read)}
-	err := h.Clients.Core.Get().Namespace(name.Namespace).Resource("pods").Name(name.Name).
+	err := h.Clients.Core.Get().Timeout(kube.RequestTimeout).Namespace(name.Namespace).Resource("pods").Name(name.Name).
 		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(pod)
 	if apierrors.IsNotFound(err) {
 		return location{}, nil
@@ -139,5 +137,5 @@ func (h *Holds) readyOn(ctx context.Context, name kube.Name, read consistency) (
 	if err != nil || !kube.IsReady(pod) {
 		return location{}, err
 	}
-	return location{pod.Spec.NodeName, PodOf(pod).UID}, nil
+	return location{pod.Spec.NodeName, podOf(pod).UID}, nil
 }

@@ -193,7 +193,7 @@ func (e *Events) read(ctx context.Context, pods map[kube.Name]Pod) error {
 	e.cursor = cursor
 	notices := e.reader.Read(entries, func(namespace, name, uid string) bool {
 		p, here := pods[kube.Name{Namespace: namespace, Name: name}]
-		w, err := Decide(p)
+		w, err := decide(p)
 		return here && p.UID == uid && err == nil && w.Window > 0
 	})
 	e.mu.Lock()

@@ -20,9 +20,9 @@ import (
 const (
 	// MoveGrace is how long a pod must be Ready on another node before its hold here ends.
 	MoveGrace = 5 * time.Minute
-	// OwnerGrace is how long an ordinal must be missing from its StatefulSet before a hold without
+	// ownerGrace is how long an ordinal must be missing from its StatefulSet before a hold without
 	// end is released.
-	OwnerGrace = 10 * time.Minute
+	ownerGrace = 10 * time.Minute
 	// ForeverLimit is how long an address is held forever for a pod without a StatefulSet. For such
 	// a pod, nothing shows whether it will return.
 	ForeverLimit = 90 * 24 * time.Hour
@@ -33,7 +33,7 @@ const (
 	// as much longer. A namespace is also read while the manager names a reservation in it, because
 	// the reservations of a namespace are deleted with it.
 	namespaceInterval = 2 * time.Hour
-	// passesPerGrace is the number of passes within the shorter of MoveGrace and OwnerGrace.
+	// passesPerGrace is the number of passes within the shorter of MoveGrace and ownerGrace.
 	passesPerGrace = 5
 )
 
@@ -78,7 +78,7 @@ func (h *Holds) Run(ctx context.Context) error {
 
 // begin resets all observations, and returns the time between two passes.
 func (h *Holds) begin() (period time.Duration) {
-	period = min(h.MoveGrace, OwnerGrace) / passesPerGrace
+	period = min(h.MoveGrace, ownerGrace) / passesPerGrace
 	h.moved = streaks[location]{gap: 3 * period}
 	h.orphaned = streaks[string]{gap: 3 * period}
 	return period
@@ -138,7 +138,7 @@ func (h *Holds) endMoved(ctx context.Context, held map[kube.Name][]lease.Lease, 
 }
 
 // endOrphaned ends the holds without end whose StatefulSet has not had the pod's ordinal for
-// OwnerGrace. It reads each StatefulSet once, from etcd.
+// ownerGrace. It reads each StatefulSet once, from etcd.
 func (h *Holds) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
 	h.orphaned.keep(held)
 	sets := map[string]setState{}
@@ -157,8 +157,8 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Leas
 			h.Log.Debug("reading a StatefulSet failed", "pod", pod.String(), "error", s.err)
 		case s.ordinals.Has(ordinal):
 			delete(h.orphaned.of, pod)
-		case h.orphaned.observe(pod, path, now) >= OwnerGrace:
-			h.end(ctx, leases, fmt.Sprintf("its StatefulSet has not had ordinal %d for %s", ordinal, OwnerGrace))
+		case h.orphaned.observe(pod, path, now) >= ownerGrace:
+			h.end(ctx, leases, fmt.Sprintf("its StatefulSet has not had ordinal %d for %s", ordinal, ownerGrace))
 		}
 	}
 }
@@ -192,7 +192,7 @@ func (h *Holds) endDeleted(ctx context.Context, held map[kube.Name][]lease.Lease
 		}
 		h.readAt[namespace] = now.Add(wait.Jitter(namespaceInterval, 0.5))
 		for pod, leases := range deleted {
-			h.end(ctx, leases, NamespaceDeleted)
+			h.end(ctx, leases, namespaceDeleted)
 			delete(held, pod)
 		}
 	}
@@ -205,14 +205,14 @@ func (h *Holds) deleted(
 	ctx context.Context, namespace string, pods []kube.Name, held map[kube.Name][]lease.Lease,
 	read consistency,
 ) (map[kube.Name][]lease.Lease, error) {
-	uid, err := NamespaceUID(ctx, h.Clients.Core, namespace, string(read))
+	uid, err := readNamespaceUID(ctx, h.Clients.Core, namespace, string(read))
 	if err != nil {
 		return nil, err
 	}
 	out := map[kube.Name][]lease.Lease{}
 	for _, pod := range pods {
 		for _, l := range held[pod] {
-			if OfDeletedNamespace(l, uid) {
+			if ofDeletedNamespace(l, uid) {
 				out[pod] = append(out[pod], l)
 			}
 		}

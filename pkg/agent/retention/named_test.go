@@ -43,7 +43,7 @@ func TestDecideWithAReservationName(t *testing.T) {
 		{"an invalid name without retention", "0", "a.b", "0s  "},
 		{"an invalid window", "ten", "registry", "annotation io.kubernetes.cri/reserved-ip-duration"},
 	} {
-		w, err := Decide(asking(as(c.annotation), policy.Annotation, c.annotation, policy.ReserveAs, c.reserveAs))
+		w, err := decide(asking(as(c.annotation), policy.Annotation, c.annotation, policy.ReserveAs, c.reserveAs))
 		got := fmt.Sprint(w.Window, " ", w.Owner, " ", w.Reservation)
 		if err != nil {
 			got = err.Error()
@@ -53,7 +53,7 @@ func TestDecideWithAReservationName(t *testing.T) {
 		}
 	}
 	ofSet := asking(pod("forever"), policy.Annotation, "forever", policy.ReserveAs, "registry")
-	if w, err := Decide(ofSet); w.Owner != "" || w.Reservation != "registry" || err != nil {
+	if w, err := decide(ofSet); w.Owner != "" || w.Reservation != "registry" || err != nil {
 		t.Errorf("of a StatefulSet: %+v, %v", w, err)
 	}
 }
@@ -246,7 +246,7 @@ func TestAPodThatNeverStartsKeepsOneHoldOfItsName(t *testing.T) {
 		}
 		for range 40 {
 			w.pass(t.Context())
-			ahead += DeferBelow / 2
+			ahead += deferBelow / 2
 		}
 		view, err := node.List(t.Context(), func(l lease.Lease) bool { return !l.Lapsed(node.Node.Clock()) })
 		if err != nil {

@@ -14,19 +14,17 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// NamespaceDeleted is the reason in the journal for the end of a hold whose namespace was deleted.
-const NamespaceDeleted = "its namespace was deleted"
+// namespaceDeleted is the reason in the journal for the end of a hold whose namespace was deleted.
+const namespaceDeleted = "its namespace was deleted"
 
-// NamespaceUID reads the UID of a namespace from the API server. It returns "" if the namespace
+// readNamespaceUID reads the UID of a namespace from the API server. It returns "" if the namespace
 // does not exist. With the resource version "0" the response comes from the watch cache and may be
 // out of date; with "" it is current.
-func NamespaceUID(ctx context.Context, core rest.Interface, name, resourceVersion string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
-	defer cancel()
+func readNamespaceUID(ctx context.Context, core rest.Interface, name, resourceVersion string) (string, error) {
 	namespace := &corev1.Namespace{}
 	options := metav1.GetOptions{ResourceVersion: resourceVersion}
-	err := core.Get().Resource("namespaces").Name(name).VersionedParams(&options, metav1.ParameterCodec).
-		Do(ctx).Into(namespace)
+	err := core.Get().Timeout(kube.RequestTimeout).Resource("namespaces").Name(name).
+		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(namespace)
 	// A 404 with this cause does not come from the API server, but from a proxy, for example.
 	if apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
 		return "", nil
@@ -34,10 +32,10 @@ func NamespaceUID(ctx context.Context, core rest.Interface, name, resourceVersio
 	return string(namespace.UID), err
 }
 
-// OfDeletedNamespace reports whether the namespace of a lease was deleted. uid is the UID of the
+// ofDeletedNamespace reports whether the namespace of a lease was deleted. uid is the UID of the
 // namespace that has the same name now, or "" if no such namespace exists. If the lease does not
-// contain the UID of its namespace, OfDeletedNamespace reports false for any other uid than "".
-func OfDeletedNamespace(l lease.Lease, uid string) bool {
+// contain the UID of its namespace, ofDeletedNamespace reports false for any other uid than "".
+func ofDeletedNamespace(l lease.Lease, uid string) bool {
 	return uid == "" || l.NamespaceUID != "" && l.NamespaceUID != uid
 }
 
@@ -83,7 +81,7 @@ func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[kub
 		if uid == "" && concerned(p, leases[name]) {
 			uid = n.ofOwners[ownerOf(p)]
 			if _, isRead := read[name.Namespace]; uid == "" && !isRead && err == nil {
-				read[name.Namespace], err = NamespaceUID(ctx, core, name.Namespace, "")
+				read[name.Namespace], err = readNamespaceUID(ctx, core, name.Namespace, "")
 			}
 			uid = cmp.Or(uid, read[name.Namespace])
 		}

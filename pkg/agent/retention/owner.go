@@ -35,10 +35,10 @@ func ownerText(o Owner) string {
 // Set identifies a StatefulSet in the pod's namespace.
 type Set struct{ Group, Version, Name string }
 
-// ParseOwner parses a text that ownerText returned. It returns the StatefulSet, and the ordinal of
+// parseOwner parses a text that ownerText returned. It returns the StatefulSet, and the ordinal of
 // the pod with the given name. It reports false for any other text, and if the StatefulSet does not
 // create a pod of that name.
-func ParseOwner(text, pod string) (set Set, ordinal int64, ok bool) {
+func parseOwner(text, pod string) (set Set, ordinal int64, ok bool) {
 	kindGroup, name, _ := strings.Cut(text, "/")
 	kindName, group, _ := strings.Cut(kindGroup, ".")
 	kind, isSet := numberedSet(kindName, group)

@@ -64,8 +64,8 @@ const (
 	mirrorPod   = corev1.MirrorPodAnnotationKey
 )
 
-// PodOf returns the Pod for a pod of the API.
-func PodOf(p *corev1.Pod) Pod {
+// podOf returns the Pod for a pod of the API.
+func podOf(p *corev1.Pod) Pod {
 	out := Pod{
 		Name: kube.Name{Namespace: p.Namespace, Name: p.Name}, UID: string(p.UID), ObjectUID: p.UID,
 		Expected: !p.Spec.HostNetwork && p.DeletionTimestamp == nil &&
@@ -128,7 +128,7 @@ type Pods struct {
 
 // NewPods returns the Pods of a node. It has no views until Run has received a list.
 func NewPods(core rest.Interface, node string) *Pods {
-	return &Pods{kube.NewInformer(PodOf, nil), core, node}
+	return &Pods{kube.NewInformer(podOf, nil), core, node}
 }
 
 // Run watches the pods until ctx is done. It returns ctx.Err().

@@ -92,7 +92,7 @@ func TestPodOf(t *testing.T) {
 		if c.want.Invalid == "" {
 			c.want.Request.Known = true
 		}
-		if diff := cmp.Diff(c.want, PodOf(c.pod)); diff != "" {
+		if diff := cmp.Diff(c.want, podOf(c.pod)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
@@ -105,7 +105,7 @@ func TestPodWithLongTexts(t *testing.T) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u1", OwnerReferences: controlled(
 			"apps/"+long, "StatefulSet", "db"), Annotations: map[string]string{policy.Annotation: window,
 			policy.ReserveAs: long, kubeletHash: long, mirrorPod: long}, Labels: map[string]string{"a": long}}}
-		got := PodOf(p)
+		got := podOf(p)
 		if size := len(fmt.Sprintf("%#v", got)); size > 1<<10 || got.UID != "u1" || got.Invalid == "" {
 			t.Errorf("the view has %d bytes, the UID %.10s, and is invalid because %q", size, got.UID, got.Invalid)
 		}
@@ -119,7 +119,7 @@ func TestPodWithLongTexts(t *testing.T) {
 		} {
 			p.OwnerReferences = controlled("apps/v1", "StatefulSet", "db")
 			change(&p.OwnerReferences[0])
-			if got := PodOf(p); got.Owner != (Owner{}) || got.OwnerUID != "" {
+			if got := podOf(p); got.Owner != (Owner{}) || got.OwnerUID != "" {
 				t.Errorf("the view has an owner: %.100v", got.Owner)
 			}
 		}

@@ -79,9 +79,7 @@ func eventName(object string, hash uint64) string {
 // post creates an Event in the API. It returns nil if the Event already exists, if its namespace
 // does not exist, and if its namespace is being deleted.
 func post(ctx context.Context, client rest.Interface, e *eventsv1.Event) error {
-	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
-	defer cancel()
-	err := client.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
+	err := client.Post().Timeout(kube.RequestTimeout).Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 	isGone := apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 	if apierrors.IsAlreadyExists(err) || isGone {
 		return nil

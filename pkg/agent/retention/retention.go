@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	// DeferBelow is the remaining time below which a hold is extended if its pod is starting.
-	DeferBelow = time.Minute
-	// DeferTo is the remaining time of a hold after its extension.
-	DeferTo = 2 * time.Minute
+	// deferBelow is the remaining time below which a hold is extended if its pod is starting.
+	deferBelow = time.Minute
+	// deferTo is the remaining time of a hold after its extension.
+	deferTo = 2 * time.Minute
 )
 
 // generated lists the controllers whose pods have generated names, even if the pod has no
@@ -84,11 +84,11 @@ func isGenerated(prefix, name string) bool {
 	return !isNumber || len(suffix) == suffixLength && strings.Trim(suffix, suffixCharacters) == ""
 }
 
-// Decide returns the window and the reservation name that a pod's leases should have. The window is
+// decide returns the window and the reservation name that a pod's leases should have. The window is
 // 0 if the pod does not request retention, or if it has no reservation name and no other pod will
-// have its name. Decide returns an error if an annotation is invalid; then the caller must not
+// have its name. decide returns an error if an annotation is invalid; then the caller must not
 // change what is stored.
-func Decide(p Pod) (maintain.PodWindow, error) {
+func decide(p Pod) (maintain.PodWindow, error) {
 	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID}
 	if p.Invalid != "" {
 		return w, errors.New(p.Invalid)
@@ -108,7 +108,7 @@ func Decide(p Pod) (maintain.PodWindow, error) {
 type plan struct {
 	Follow  []maintain.PodWindow   // pods whose window differs from that of their leases
 	Name    []store.PodReservation // pods with a reservation name, before their sandbox
-	Expect  []lease.Lease          // holds that starting pods need and that end in at most DeferBelow
+	Expect  []lease.Lease          // holds that starting pods need and that end in at most deferBelow
 	Deleted [][]maintain.Ref       // holds of a deleted namespace for an existing pod's name, by pod
 	Gone    [][]maintain.Ref       // holds that a boot began for pods that do not exist any more
 	Invalid map[kube.Name]error    // pods with an invalid annotation
@@ -124,7 +124,7 @@ func makePlan(pods map[kube.Name]Pod, view maintain.NodeView, uids map[types.UID
 	plan := plan{Invalid: map[kube.Name]error{}}
 	leasesOf, demands := leasesFor(pods, view.Leases), map[slot]demand{}
 	for name, p := range pods {
-		w, err := Decide(p)
+		w, err := decide(p)
 		if err != nil {
 			plan.Invalid[name] = err
 		}
@@ -181,7 +181,7 @@ func leasesFor(pods map[kube.Name]Pod, leases []lease.Lease) map[kube.Name][]lea
 		}
 	}
 	for name, p := range pods {
-		w, _ := Decide(p)
+		w, _ := decide(p)
 		for _, l := range held[kube.Name{Namespace: p.Namespace, Name: w.Reservation}] {
 			if l.Name != name.Name {
 				out[name] = append(out[name], l)
@@ -210,7 +210,7 @@ func ByPod(leases []lease.Lease) map[kube.Name][]lease.Lease {
 func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lease) {
 	var refs []maintain.Ref
 	for _, l := range leases {
-		if l.Firm && uid != "" && OfDeletedNamespace(l, uid) {
+		if l.Firm && uid != "" && ofDeletedNamespace(l, uid) {
 			refs = append(refs, maintain.RefTo(l))
 		} else {
 			rest = append(rest, l)
@@ -269,7 +269,7 @@ type demand struct {
 // addDemand adds a starting pod to the demands for the addresses that it may claim.
 //
 // The networks of a pod are attached one after the other. A hold whose key has a bound lease of the
-// pod is not needed any more. The other holds are needed until DeferTo after the first bound lease:
+// pod is not needed any more. The other holds are needed until deferTo after the first bound lease:
 // by then all networks are attached, or the pod does not use those of the other holds.
 func addDemand(
 	demands map[slot]demand, p Pod, reservation string, leases []lease.Lease, now lease.Instant,
@@ -282,7 +282,7 @@ func addDemand(
 		if l.State != lease.Bound || l.UID != p.UID {
 			continue
 		}
-		if now.Since(l.BoundAt) >= DeferTo {
+		if now.Since(l.BoundAt) >= deferTo {
 			return // the pod has its sandbox
 		}
 		attached[l.Key()] = true
@@ -321,17 +321,17 @@ func byAddress(x, y lease.Lease) int {
 }
 
 // expect plans the extension of the holds that starting pods need. If a hold lasts for longer than
-// DeferBelow, a later pass extends it. A hold without end needs no extension.
+// deferBelow, a later pass extends it. A hold without end needs no extension.
 func (plan *plan) expect(demands map[slot]demand, now lease.Instant) {
 	for _, d := range demands {
 		for _, l := range d.needed(now) {
 			switch rest := l.Remaining(now); {
 			case rest == lease.Forever:
-			case time.Duration(rest) <= DeferBelow:
+			case time.Duration(rest) <= deferBelow:
 				plan.Expect = append(plan.Expect, l)
-				plan.requeueAfter(DeferTo - DeferBelow)
+				plan.requeueAfter(deferTo - deferBelow)
 			default:
-				plan.requeueAfter(time.Duration(rest) - DeferBelow)
+				plan.requeueAfter(time.Duration(rest) - deferBelow)
 			}
 		}
 	}

@@ -39,7 +39,7 @@ func asking(p Pod, keysAndValues ...string) Pod {
 	for i := 0; i < len(keysAndValues); i += 2 {
 		annotations[keysAndValues[i]] = keysAndValues[i+1]
 	}
-	of := PodOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
+	of := podOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
 	p.Request, p.Invalid = of.Request, of.Invalid
 	return p
 }
@@ -109,7 +109,7 @@ func TestDecide(t *testing.T) {
 			func(p *Pod) { p.OwnClaim = true }), "0s "},
 		{"an invalid one of a Job", asking(by("batch", "Job"), policy.Annotation, "ten"), "error"},
 	} {
-		w, err := Decide(c.pod)
+		w, err := decide(c.pod)
 		got := w.Window.String() + " " + w.Owner
 		if w.Namespace != c.pod.Namespace || w.Name != c.pod.Name.Name || w.UID != c.pod.UID {
 			t.Errorf("%s: of pod %s/%s, UID %s", c.name, w.Namespace, w.Name, w.UID)
@@ -184,10 +184,10 @@ func TestMake(t *testing.T) {
 			plan{RequeueAfter: 49 * time.Minute}},
 		{"starting, late", pod("60"), []lease.Lease{held("u0", hour, hour-time.Second)}, hour,
 			expect(held("u0", hour, hour-time.Second))},
-		{"starting, with a minute left", pod("60"), []lease.Lease{held("u0", hour, hour-DeferBelow)}, hour,
-			expect(held("u0", hour, hour-DeferBelow))},
+		{"starting, with a minute left", pod("60"), []lease.Lease{held("u0", hour, hour-deferBelow)}, hour,
+			expect(held("u0", hour, hour-deferBelow))},
 		{"starting, with little more than a minute left", pod("60"),
-			[]lease.Lease{held("u0", hour, hour-DeferBelow-time.Millisecond)}, hour, plan{RequeueAfter: time.Second}},
+			[]lease.Lease{held("u0", hour, hour-deferBelow-time.Millisecond)}, hour, plan{RequeueAfter: time.Second}},
 		{"starting, with two addresses", pod("60"), []lease.Lease{
 			addressed("10.0.0.2", held("u0", hour, 10*time.Minute)), addressed("fd00::2", over)}, hour,
 			expect(addressed("fd00::2", over))},
@@ -199,7 +199,7 @@ func TestMake(t *testing.T) {
 			inNetwork("b", over)}, hour, expect(inNetwork("b", over))},
 		{"the second interface is not attached yet", pod("60"), []lease.Lease{bound("u1", hour),
 			onInterface("net1", over)}, hour, expect(onInterface("net1", over))},
-		{"the second network is not attached any more", pod("60"), []lease.Lease{boundFor(DeferTo, bound("u1", hour)),
+		{"the second network is not attached any more", pod("60"), []lease.Lease{boundFor(deferTo, bound("u1", hour)),
 			inNetwork("b", held("u0", hour, hour))}, hour, plan{}},
 	} {
 		view := maintain.NodeView{Leases: c.leases, Windows: map[lease.Key]lease.Window{}, Now: now}
@@ -285,7 +285,7 @@ func TestOfDeletedNamespace(t *testing.T) {
 	}{
 		{"ns1", "ns1", false}, {"ns1", "ns2", true}, {"ns1", "", true}, {"", "ns2", false}, {"", "", true},
 	} {
-		if got := OfDeletedNamespace(lease.Lease{NamespaceUID: c.ofLease}, c.now); got != c.want {
+		if got := ofDeletedNamespace(lease.Lease{NamespaceUID: c.ofLease}, c.now); got != c.want {
 			t.Errorf("of %q, now %q: %v, want %v", c.ofLease, c.now, got, c.want)
 		}
 	}
@@ -319,7 +319,7 @@ func TestParseOwner(t *testing.T) {
 		{"Job.batch/db", "db-0", ""},
 		{"", "db-0", ""},
 	} {
-		set, ordinal, ok := ParseOwner(c.text, c.pod)
+		set, ordinal, ok := parseOwner(c.text, c.pod)
 		got := fmt.Sprint(set, " ", ordinal)
 		if !ok {
 			got = ""
@@ -335,7 +335,7 @@ func FuzzParseOwner(f *testing.F) {
 	f.Add("StatefulSet.apps.kruise.io/db", "db-9999999999999999999999")
 	f.Add("StatefulSet.apps.kruise.io/db", "db-9000000000000000001")
 	f.Fuzz(func(t *testing.T, text, pod string) {
-		set, ordinal, ok := ParseOwner(text, pod)
+		set, ordinal, ok := parseOwner(text, pod)
 		if !ok {
 			return
 		}

@@ -82,8 +82,8 @@ func TestPass(t *testing.T) {
 		}
 		return time.Duration(v.Leases[0].Remaining(v.Now))
 	}
-	if after := w.pass(t.Context()); after != DeferTo-DeferBelow {
-		t.Errorf("a hold was extended: requeue after %s, want %s", after, DeferTo-DeferBelow)
+	if after := w.pass(t.Context()); after != deferTo-deferBelow {
+		t.Errorf("a hold was extended: requeue after %s, want %s", after, deferTo-deferBelow)
 	}
 	if rest := view(); rest <= time.Minute {
 		t.Errorf("%s of the hold is left, want more than %s", rest, time.Minute)
@@ -389,7 +389,7 @@ func TestNamespaceUID(t *testing.T) {
 		for _, version := range []string{"", "0"} {
 			var asked string
 			server.Reject(func(r *http.Request) int { asked = r.URL.Query().Get("resourceVersion"); return c.code })
-			got, err := NamespaceUID(t.Context(), server.Clients.Core, "db", version)
+			got, err := readNamespaceUID(t.Context(), server.Clients.Core, "db", version)
 			if got != c.want || (err != nil) != c.failed || asked != version {
 				t.Errorf("%s: %q, %v; version %q was requested, want %q", name, got, err, asked, version)
 			}

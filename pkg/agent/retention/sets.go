@@ -21,7 +21,7 @@ func (s Set) path(namespace string) string {
 // of the pod. setOf reports false if none of them is held forever for a pod of a StatefulSet.
 func setOf(leases []lease.Lease, pod string) (Set, int64, bool) {
 	for _, l := range leases {
-		if s, ordinal, ok := ParseOwner(l.Owner, pod); ok && l.Hold == lease.Forever {
+		if s, ordinal, ok := parseOwner(l.Owner, pod); ok && l.Hold == lease.Forever {
 			return s, ordinal, true
 		}
 	}
@@ -37,9 +37,7 @@ type setState struct {
 
 // getSet reads a StatefulSet from the API server.
 func (h *Holds) getSet(ctx context.Context, path string) setState {
-	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
-	defer cancel()
-	result := h.Clients.Any.Get().AbsPath(path).Do(ctx)
+	result := h.Clients.Any.Get().Timeout(kube.RequestTimeout).AbsPath(path).Do(ctx)
 	err := result.Error() // Raw would return this error without the decoded Status
 	switch {
 	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):

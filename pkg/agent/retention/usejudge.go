@@ -123,7 +123,7 @@ func candidates(pods []Pod, since time.Time) []Pod {
 // wants reports whether a pod requests retention with a valid window, and needs a sandbox with its
 // own network.
 func wants(p Pod) bool {
-	w, err := Decide(p)
+	w, err := decide(p)
 	return p.Expected && err == nil && w.Window > 0
 }
 
