@@ -31,8 +31,8 @@ const (
 	// beforeInstall is set on flannel's ConfigMap by kubectl leasehold install. Its value is the
 	// CNI configuration that the ConfigMap had before.
 	beforeInstall = "leasehold.dev/before-install"
-	// beforeUninstall is the same of kubectl leasehold uninstall, where that has changed what was
-	// edited by hand.
+	// beforeUninstall is set on flannel's ConfigMap by kubectl leasehold uninstall, if the CNI
+	// configuration was edited by hand. Its value is the text before the uninstallation.
 	beforeUninstall = "leasehold.dev/before-uninstall"
 )
 
