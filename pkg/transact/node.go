@@ -152,7 +152,7 @@ func (r *repairState) next(err error, warn func(string, ...any)) (again bool, _ 
 func (c *Call) run(in Scope, damaged repairState, fn func(*Call) error) (replayed []store.Spooled, err error) {
 	if damaged.repairs {
 		asked := in
-		in, fn = Scope{Wait: in.Wait}, func(c *Call) error { return c.repair(asked) }
+		in, fn = Scope{}, func(c *Call) error { return c.repair(asked) }
 	}
 	c.Repaired = damaged.repaired
 	if err := c.learn(in); err != nil {

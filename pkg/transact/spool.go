@@ -110,7 +110,7 @@ func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
 }
 
 // errNotAdopted is returned for a DEL that has to wait because host-local may have served the ADD
-// in a pool that the store does not know yet.
+// in a pool that the store does not know yet. If no call of the pool follows it ends with the boot.
 var errNotAdopted = errors.New("the pool is not adopted")
 
 // replayOne performs a spooled DEL. If the store has no lease of the attachment, host-local may
