@@ -1,9 +1,9 @@
 package retention
 
 import (
-	"cmp"
 	"context"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,10 +52,7 @@ func (h *Holds) candidates(
 	return append(now, later...)
 }
 
-// order compares names by namespace, then by name.
-func order(a, b kube.Name) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
+func order(a, b kube.Name) int { return strings.Compare(a.String(), b.String()) }
 
 // keptForever reports whether a lease is held without end.
 func keptForever(leases []lease.Lease) bool {

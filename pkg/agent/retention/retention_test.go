@@ -219,19 +219,6 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// The next pass is at the earliest of the given times, but at least a second from now.
-func TestRequeueAfter(t *testing.T) {
-	var p plan
-	for _, c := range []struct{ d, want time.Duration }{
-		{time.Minute, time.Minute}, {time.Hour, time.Minute}, {time.Minute, time.Minute},
-		{2 * time.Second, 2 * time.Second}, {0, time.Second}, {time.Second, time.Second}, {time.Hour, time.Second},
-	} {
-		if p.requeueAfter(c.d); p.RequeueAfter != c.want {
-			t.Errorf("with %s: %s, want %s", c.d, p.RequeueAfter, c.want)
-		}
-	}
-}
-
 // The UID of the namespace is followed with a window, and not without one.
 func TestFollowedNamespace(t *testing.T) {
 	for annotation, want := range map[string][]maintain.PodWindow{
@@ -274,19 +261,6 @@ func TestConcerned(t *testing.T) {
 	} {
 		if got := concerned(c.pod, c.leases); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
-	}
-}
-
-func TestOfDeletedNamespace(t *testing.T) {
-	for _, c := range []struct {
-		ofLease, now string
-		want         bool
-	}{
-		{"ns1", "ns1", false}, {"ns1", "ns2", true}, {"ns1", "", true}, {"", "ns2", false}, {"", "", true},
-	} {
-		if got := ofDeletedNamespace(lease.Lease{NamespaceUID: c.ofLease}, c.now); got != c.want {
-			t.Errorf("of %q, now %q: %v, want %v", c.ofLease, c.now, got, c.want)
 		}
 	}
 }

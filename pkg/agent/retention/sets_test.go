@@ -1,7 +1,6 @@
 package retention
 
 import (
-	"cmp"
 	"fmt"
 	"testing"
 	"time"
@@ -13,37 +12,6 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
-
-func TestStreaks(t *testing.T) {
-	s := streaks[string]{gap: 3 * time.Minute}
-	at, pod := time.Unix(1_700_000_000, 0), kube.Name{Namespace: "db", Name: "db-0"}
-	for _, c := range []struct {
-		after time.Duration
-		what  string
-		want  time.Duration
-	}{
-		{0, "node2", 0},
-		{time.Minute, "node2", time.Minute},
-		{3 * time.Minute, "node2", 4 * time.Minute}, // two passes failed
-		{4 * time.Minute, "node2", 0},               // three passes failed
-		{time.Minute, "node2", time.Minute},
-		{time.Minute, "node3", 0},
-		{time.Minute, "node3", time.Minute},
-	} {
-		at = at.Add(c.after)
-		if got := s.observe(pod, c.what, at); got != c.want {
-			t.Errorf("after %s: %s, want %s", c.after, got, c.want)
-		}
-	}
-	s.keep(map[kube.Name][]lease.Lease{pod: {{}}})
-	if got := s.observe(pod, "node3", at); got != time.Minute {
-		t.Errorf("it is still held: %s", got)
-	}
-	s.keep(nil)
-	if got := s.observe(pod, "node3", at); got != 0 {
-		t.Errorf("it was not held: %s", got)
-	}
-}
 
 func TestClaims(t *testing.T) {
 	object := func(pod, node string, state ipamv1.State, confirmed bool) ipamv1.IPReservation {
@@ -141,17 +109,6 @@ func TestOwnerOf(t *testing.T) {
 		s, ordinal, ok := setOf(c.leases, "db-3")
 		if ok != c.want || ok && (s.Name != "db" || ordinal != 3) {
 			t.Errorf("%s: %v, %d, %v; want %v", name, s, ordinal, ok, c.want)
-		}
-	}
-}
-
-func TestOrder(t *testing.T) {
-	names := []kube.Name{{Namespace: "a", Name: "y"}, {Namespace: "a", Name: "z"}, {Namespace: "b", Name: "x"}}
-	for i, a := range names {
-		for j, b := range names {
-			if got := order(a, b); got != cmp.Compare(i, j) {
-				t.Errorf("%s and %s: %d", a, b, got)
-			}
 		}
 	}
 }

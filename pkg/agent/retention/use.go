@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -102,7 +101,7 @@ func (w *UseWatcher) Check(ctx context.Context, now time.Time) (changed bool) {
 	if changed = w.judge.add(w.look(ctx, now), now); changed {
 		w.publish()
 	}
-	if w.Queue != nil && w.judge.hasResult {
+	if w.Queue != nil && w.judge.confirmed != nil {
 		for _, e := range w.wanted(now) {
 			w.Queue(e)
 		}
@@ -139,9 +138,7 @@ func (w *UseWatcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 // pods returns the pods of the node, sorted by name.
 func (w *UseWatcher) pods() []Pod {
 	views, _ := w.Pods.Views()
-	return slices.SortedFunc(maps.Values(views), func(a, b Pod) int {
-		return strings.Compare(a.Name.String(), b.Name.String())
-	})
+	return slices.SortedFunc(maps.Values(views), func(a, b Pod) int { return order(a.Name, b.Name) })
 }
 
 // missing returns those of the given pods that have no lease. It modifies pods. It returns an error
@@ -190,11 +187,9 @@ func (w *UseWatcher) publish() {
 	w.result = w.judge.confirmed
 	w.mu.Unlock()
 	w.changed.Send()
-	if w.metric != nil {
-		w.metric.Reset()
-	}
+	w.metric.Reset()
 	for _, s := range w.judge.confirmed {
-		if w.metric != nil && s.State != cniconf.Unknown {
+		if s.State != cniconf.Unknown {
 			value := 0.0
 			if s.State == cniconf.Active {
 				value = 1

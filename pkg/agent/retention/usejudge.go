@@ -34,8 +34,7 @@ const (
 // judge decides which statuses are reported. It combines the results of all checks so far. A check
 // is one call of UseWatcher.look; it returns one status for each network.
 type judge struct {
-	confirmed []cniconf.Status
-	hasResult bool
+	confirmed []cniconf.Status     // nil before the first result
 	looked    time.Time            // when date was last called; zero before the first call
 	offSince  time.Time            // since when a network has not been active; zero if all are
 	evidence  map[string]evidence  // by network
@@ -93,8 +92,8 @@ func (j *judge) add(statuses []cniconf.Status, now time.Time) (changed bool) {
 			statuses[i].Since = j.offSince
 		}
 	}
-	changed = !j.hasResult || !slices.EqualFunc(j.confirmed, statuses, same)
-	j.confirmed, j.hasResult = statuses, true
+	changed = j.confirmed == nil || !slices.EqualFunc(j.confirmed, statuses, same)
+	j.confirmed = statuses
 	return changed
 }
 

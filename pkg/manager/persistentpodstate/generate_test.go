@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
@@ -215,39 +214,6 @@ func TestWorkloadWithLongTexts(t *testing.T) {
 			t.Errorf("%s: problem %q, want %q", name, got, c.want)
 		}
 	}
-}
-
-func TestParseKinds(t *testing.T) {
-	kinds, err := parseKinds("example.com/v1/Database,apps/v1/StatefulSet")
-	if err != nil || len(kinds) != 3 {
-		t.Errorf("%v, %v", kinds, err)
-	}
-	if got, ok := kinds.find(schema.GroupKind{Group: "example.com", Kind: "Database"}); !ok || got.Version != "v1" {
-		t.Errorf("%v, %v", got, ok)
-	}
-	for _, bad := range []string{"Database", "example.com/Database", "example.com/v1/Database,", "a//B", "a/b/c/d"} {
-		if _, err := parseKinds(bad); err == nil || !strings.Contains(err.Error(), "want group/version/Kind") {
-			t.Errorf("%q: %v", bad, err)
-		}
-	}
-}
-
-// FuzzParseKinds verifies that an accepted kind cannot escape from its quotes in the CEL
-// expression.
-func FuzzParseKinds(f *testing.F) {
-	f.Add("example.com/v1/Database")
-	f.Add("a/b/c') || (true")
-	f.Fuzz(func(t *testing.T, s string) {
-		kinds, err := parseKinds(s)
-		if err != nil {
-			return
-		}
-		for _, k := range kinds {
-			if strings.ContainsAny(k.Group+k.Version+k.Kind, `'"\ ()`+"\n") {
-				t.Errorf("%q is a kind", k)
-			}
-		}
-	})
 }
 
 // Only the annotations that name labels have a part in the generated object.

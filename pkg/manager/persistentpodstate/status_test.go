@@ -1,15 +1,15 @@
 package persistentpodstate
 
 import (
-	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/types"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
@@ -45,6 +45,7 @@ func TestStatusNamesTheWorkload(t *testing.T) {
 func TestStatus(t *testing.T) {
 	gone := aPod("db-0", readyOn("node2"))
 	later := metav1.NewTime(began.Add(2 * time.Hour))
+	ofNobody := func(o *pps.PersistentPodState) { o.Status.TargetUID = "" }
 	remade := func(w *workload) *workload { w.UID, w.Created = "set-2", began.Add(90*time.Minute); return w }
 	tests := []struct {
 		name     string
@@ -61,12 +62,14 @@ func TestStatus(t *testing.T) {
 		{"a pod starts on another node", state(recorded("db-0", "node1")), db(), seen(aPod("db-0", startedOn("node2"))),
 			map[string]string{"db-0": "node1"}},
 		{"a pod is deleted", state(recorded("db-0", "node1")), db(), seen(), map[string]string{"db-0": "node1"}},
+		{"a pod is deleted, of a status without a workload", state(recorded("db-0", "node1"), ofNobody), db(), seen(),
+			map[string]string{"db-0": "node1"}},
 		{"a pod was Ready, and deleted before it was recorded", state(recorded("db-0", "node1")), db(),
 			seen(gone).without(gone), map[string]string{"db-0": "node2"}},
 		{"its successor exists already", state(recorded("db-0", "node1")), db(), seen(gone, aPod("db-0")),
 			map[string]string{"db-0": "node2"}},
 		{"scaled down, the pod exists", state(recorded("db-2", "node1")), db(with(int64(1), "spec", "replicas")),
-			seen(aPod("db-2", readyOn("node1"))), map[string]string{"db-2": "node1"}},
+			seen(aPod("db-2", startedOn("node1"))), map[string]string{"db-2": "node1"}},
 		{"scaled down, the pod is deleted", state(recorded("db-0", "node2", "db-2", "node1")),
 			db(with(int64(1), "spec", "replicas")), seen(), map[string]string{"db-0": "node2"}},
 		{"scaled to zero", state(recorded("db-0", "node2")), db(with(int64(0), "spec", "replicas")), seen(),
@@ -205,28 +208,7 @@ func TestPodOfAWorkloadThatIsGone(t *testing.T) {
 	}
 }
 
-// Whether a recorded state stays, for each relation of the object, the workload and the pod.
-func TestStays(t *testing.T) {
-	exists := podHistory{Pod: &podView{Owner: db().UID}}
-	for name, c := range map[string]struct {
-		target string
-		w      *workload
-		pod    podHistory
-		want   bool
-	}{
-		"expected, before the first status": {"", db(), podHistory{}, true},
-		"expected":                          {string(db().UID), db(), podHistory{}, true},
-		"of another workload":               {"other", db(), podHistory{}, false},
-		"no workload":                       {string(db().UID), nil, podHistory{}, false},
-		"no workload, and the pod exists":   {string(db().UID), nil, exists, true},
-		"the pod exists":                    {string(db().UID), db(), exists, true},
-	} {
-		o := state()
-		o.Status.TargetUID = c.target
-		if got := stays(o, c.w, "db-0", c.pod); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
+func TestMissing(t *testing.T) {
 	o := state(requires("z", "a"), prefers(pps.PreferredTopologyTerm{Weight: 1, Preference: pps.Term("m", "a")}))
 	if got := missing(o, map[string]string{"z": ""}); !slices.Equal(got, []string{"a", "m"}) {
 		t.Errorf("missing labels %q, want them sorted and once each", got)

@@ -409,19 +409,19 @@ func TestObservedPods(t *testing.T) {
 	}
 }
 
-func TestParseKindsOfEachPart(t *testing.T) {
+func TestParseKinds(t *testing.T) {
 	if kinds, err := parseKinds(""); err != nil || !slices.Equal(kinds, builtIn) || len(kinds) == 0 {
 		t.Errorf("none: %v, %v", kinds, err)
 	}
-	kinds, err := parseKinds("example.com/v1/Database")
+	kinds, err := parseKinds("example.com/v1/Database,apps/v1/StatefulSet")
 	want := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Database"}
 	if err != nil || len(kinds) != len(builtIn)+1 || kinds[len(kinds)-1] != want {
 		t.Errorf("%v, %v", kinds, err)
 	}
 	for _, bad := range []string{"Example/v1/Database", "example.com/1v/Database", "example.com/v1/Data'base",
-		"/v1/Database"} {
-		if kinds, err := parseKinds(bad); err == nil {
-			t.Errorf("%q: %v", bad, kinds)
+		"/v1/Database", "Database", "example.com/Database", "example.com/v1/Database,", "a/b/c/d"} {
+		if _, err := parseKinds(bad); err == nil || !strings.Contains(err.Error(), "want group/version/Kind") {
+			t.Errorf("%q: %v", bad, err)
 		}
 	}
 	for grace, ok := range map[string]bool{"0s": true, "1ns": true, "-1ns": false} {
