@@ -58,7 +58,7 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.logf("trying writes of all accounts, with and without the policies")
+	c.logf("trying writes of all accounts")
 	if err := permissions.Check(ctx, config, c.logf); err != nil {
 		return err
 	}
