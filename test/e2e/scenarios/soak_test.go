@@ -16,6 +16,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/history"
+	"github.com/leasehold-cni/leasehold/test/e2e/soak"
 )
 
 // hoursEnv is the environment variable with the duration of a soak in hours. A process that has it
@@ -24,7 +25,7 @@ const hoursEnv = "LEASEHOLD_SOAK"
 
 // soakTable is the table of such a process.
 var soakTable = []scenario{
-	ours("soak", "pods are replaced and accidents happen for hours: promises are checked, resources recorded", soak),
+	ours("soak", "pods are replaced and accidents happen for hours: promises are checked, resources recorded", soaking),
 }
 
 // soakDuration returns how long the soak has to run, 0 if this process runs scenarios.
@@ -57,8 +58,9 @@ const (
 // fail it.
 type soakRun struct {
 	*Test
-	dir     string // for the samples
+	dir     string // for the history
 	history history.Recorder
+	samples soak.Samples
 
 	mu     sync.Mutex
 	counts map[string]int
@@ -66,7 +68,7 @@ type soakRun struct {
 	errors map[string]int
 }
 
-func soak(t *Test) {
+func soaking(t *Test) {
 	hours, err := soakDuration()
 	t.Must(err)
 	seed := uint64(time.Now().UnixNano())
@@ -74,11 +76,11 @@ func soak(t *Test) {
 		seed, err = strconv.ParseUint(text, 10, 64)
 		t.Must(err)
 	}
-	s := &soakRun{Test: t, dir: filepath.Join(t.Cluster.Dir, "soak"),
+	s := &soakRun{Test: t, dir: filepath.Join(t.Cluster.Dir, "soak"), samples: soak.Samples{},
 		counts: map[string]int{}, errors: map[string]int{}}
 	t.Must(os.RemoveAll(s.dir))
 	t.Must(os.MkdirAll(s.dir, 0o755))
-	t.Step("%v with seed %d; the samples are in %s", hours, seed, s.dir)
+	t.Step("%v with seed %d; what is seen is kept in %s", hours, seed, s.dir)
 	full := t.Cluster.Node(t.nodes[len(t.nodes)-1])
 	t.Step("the journal of %s is filled, so that its size is not expected to grow", full.Name)
 	s.fillJournal(full)
@@ -109,6 +111,11 @@ func soak(t *Test) {
 	})
 	t.watch.Record(nil)
 	s.checkHistory()
+	var table strings.Builder
+	for _, text := range soak.Judge(&table, s.samples, soak.Rules) {
+		s.violated("%s", text)
+	}
+	t.Step("resources:\n%s", &table)
 	s.report()
 }
 

@@ -16,106 +16,35 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// A soakPod is what is known of a pod's name.
-type soakPod struct {
-	uid     types.UID
-	address string
-	node    string
-	alive   time.Time // when the pod was last seen with its address
-	unready time.Time // since when it is not Ready, zero if it is
-	stuck   bool      // this was reported
-	fresh   bool      // the pod with this UID has not been seen with an address
-}
-
-// watchPods checks that pods return to their addresses, and that none is stuck.
+// watchPods checks that no pod is stuck.
 func (s *soakRun) watchPods(ctx context.Context) {
-	known := map[string]*soakPod{}
+	unready := map[types.UID]time.Time{} // since when a pod is not Ready
 	every(ctx, 2*time.Second, func(now time.Time) {
 		list, err := s.Client.CoreV1().Pods(s.NS).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			s.failed("lists of pods that failed", err)
 			return
 		}
-		names := map[string]bool{}
 		for _, p := range list.Items {
-			names[p.Name] = true
-			k := known[p.Name]
-			if k == nil {
-				k = &soakPod{}
-				known[p.Name] = k
+			since, seen := unready[p.UID]
+			if !seen {
+				s.count("pods")
 			}
-			s.seePod(k, p, now, func() bool { return s.superseded(ctx, p) })
-		}
-		for name, k := range known {
-			if !names[name] && now.Sub(k.alive) > time.Hour {
-				delete(known, name)
+			switch {
+			case ready(p) || p.DeletionTimestamp != nil || !seen:
+				unready[p.UID] = now
+			case now.Sub(since) > soakStuck:
+				unready[p.UID] = now.Add(time.Hour) // it is reported once
+				s.violated("%s on %q is not Ready since %v: %s %s", p.Name, p.Spec.NodeName, soakStuck, p.Status.Phase,
+					p.Status.Message)
 			}
 		}
-	})
-}
-
-// seePod compares a pod with what was known of its name. superseded reports whether the pod had to
-// get another address.
-func (s *soakRun) seePod(k *soakPod, p corev1.Pod, now time.Time, superseded func() bool) {
-	if p.UID != k.uid {
-		if k.uid != "" {
-			s.count("pods that replaced one of the same name")
-		} else {
-			s.count("pods of a new name")
-		}
-		k.uid, k.unready, k.stuck, k.fresh = p.UID, time.Time{}, false, true
-	}
-	switch {
-	case ready(p) || p.DeletionTimestamp != nil:
-		k.unready = time.Time{}
-	case k.unready.IsZero():
-		k.unready = now
-	case now.Sub(k.unready) > soakStuck && !k.stuck:
-		k.stuck = true
-		s.violated("%s on %q is not Ready since %v: %s %s", p.Name, p.Spec.NodeName, soakStuck, p.Status.Phase,
-			p.Status.Message)
-	}
-	if p.Spec.NodeName != "" && p.Spec.NodeName != k.node {
-		if k.node != "" {
-			s.count("pods that moved to another node")
-		}
-		k.node, k.address = p.Spec.NodeName, ""
-	}
-	if p.Status.PodIP == "" || p.Status.Phase != corev1.PodRunning {
-		return
-	}
-	if window, err := time.ParseDuration(p.Annotations[Window]); err == nil && k.address != "" && k.alive.Before(now) {
-		switch away := now.Sub(k.alive); {
-		case p.Status.PodIP == k.address:
-			if k.fresh {
-				s.count("windowed pods that kept the address")
-			}
-		case away > window:
-			s.count("windowed pods that returned after the window")
-		case superseded():
-			s.count("windowed pods whose former sandbox outlived busyTimeout")
-		default:
-			s.violated("%s had %s on %s, was away for at most %v, and has %s", p.Name, k.address, k.node, away,
-				p.Status.PodIP)
-		}
-	}
-	k.address, k.alive, k.fresh = p.Status.PodIP, now, false
-}
-
-// superseded reports whether the node's journal says that the pod got another address because its
-// former sandbox did not end.
-func (s *soakRun) superseded(ctx context.Context, p corev1.Pod) bool {
-	entries, err := inspect.History(ctx, s.Cluster.Machine(p.Spec.NodeName), s.Cluster.Leasectl())
-	s.failed("journals that could not be read", err)
-	return slices.ContainsFunc(entries, func(e inspect.Entry) bool {
-		return e.Namespace == p.Namespace && e.Pod == p.Name && e.Event == "Superseded" &&
-			time.Since(e.Time) < 10*time.Minute
 	})
 }
 
 // watchLeases checks that the nodes' stores, what is published, and the pods agree.
 func (s *soakRun) watchLeases(ctx context.Context) {
-	lasting := soakLasting{since: map[string]time.Time{}, reported: map[string]bool{}}
+	since := map[string]time.Time{} // each difference
 	every(ctx, 20*time.Second, func(now time.Time) {
 		v, err := s.view(ctx)
 		if err != nil {
@@ -123,31 +52,18 @@ func (s *soakRun) watchLeases(ctx context.Context) {
 			return // what could not be read is not evidence of anything
 		}
 		s.count("comparisons of stores, objects and pods")
-		for _, d := range lasting.over(v.differences(now), now) {
-			s.violated("for %v: %s", soakPatience, d)
+		found := v.differences(now)
+		maps.DeleteFunc(since, func(d string, _ time.Time) bool { return !slices.Contains(found, d) })
+		for _, d := range found {
+			switch began, seen := since[d]; {
+			case !seen:
+				since[d] = now
+			case now.Sub(began) > soakPatience:
+				since[d] = now.Add(24 * time.Hour * 365) // it is reported once
+				s.violated("for %v: %s", soakPatience, d)
+			}
 		}
 	})
-}
-
-// soakLasting finds what lasts. Stores, objects and pods may differ for a while.
-type soakLasting struct {
-	since    map[string]time.Time
-	reported map[string]bool
-}
-
-// over returns what has been found each time for longer than soakPatience, once.
-func (l *soakLasting) over(found []string, now time.Time) (lasting []string) {
-	maps.DeleteFunc(l.since, func(d string, _ time.Time) bool { return !slices.Contains(found, d) })
-	for _, d := range found {
-		if l.since[d].IsZero() {
-			l.since[d] = now
-		}
-		if now.Sub(l.since[d]) > soakPatience && !l.reported[d] {
-			l.reported[d] = true
-			lasting = append(lasting, d)
-		}
-	}
-	return lasting
 }
 
 // A soakView is what the nodes' stores and the API have at about one moment.

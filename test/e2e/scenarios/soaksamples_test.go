@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -22,43 +21,32 @@ import (
 
 const soakInterval = 30 * time.Second
 
-// A sampler writes samples to a file in the format that package soak reads.
+// A sampler collects samples.
 type sampler struct {
 	*soakRun
-	file *os.File
-	at   float64            // seconds since the start
-	cpu  map[string]cpuTime // by node and program
+	at  time.Duration      // since the start
+	cpu map[string]cpuTime // by node and program
 }
 
 // A cpuTime is what a process had used when it was sampled.
 type cpuTime struct {
 	started float64 // Unix time of the start of the process
 	seconds float64 // of CPU time
-	at      float64 // as in sampler
+	at      time.Duration
 }
 
-// sample writes samples until ctx is done.
+// sample collects samples until ctx is done.
 func (s *soakRun) sample(ctx context.Context) {
-	file, err := os.Create(filepath.Join(s.dir, "samples.csv"))
-	if err != nil {
-		s.violated("%v", err)
-		return
-	}
-	defer file.Close()
-	m := &sampler{soakRun: s, file: file, cpu: map[string]cpuTime{}}
-	fmt.Fprintln(file, "seconds,where,series,value")
+	m := &sampler{soakRun: s, cpu: map[string]cpuTime{}}
 	began := time.Now()
 	m.all(ctx)
 	every(ctx, soakInterval, func(now time.Time) {
-		m.at = now.Sub(began).Seconds()
+		m.at = now.Sub(began)
 		m.all(ctx)
 	})
 }
 
-func (m *sampler) put(where, series string, value float64) {
-	_, err := fmt.Fprintf(m.file, "%.0f,%s,%s,%s\n", m.at, where, series, strconv.FormatFloat(value, 'f', -1, 64))
-	m.failed("samples that could not be written", err)
-}
+func (m *sampler) put(where, series string, value float64) { m.samples.Add(series, where, m.at, value) }
 
 // all samples what can be read now.
 func (m *sampler) all(ctx context.Context) {
@@ -100,10 +88,9 @@ func (m *sampler) program(ctx context.Context, p corev1.Pod, name, port string) 
 	m.put(where, name+"_goroutines", metrics.Sum("go_goroutines"))
 	m.put(where, name+"_fds", metrics.Sum("process_open_fds"))
 	now := cpuTime{metrics.Sum("process_start_time_seconds"), metrics.Sum("process_cpu_seconds_total"), m.at}
-	m.put(where, name+"_cpu_seconds", now.seconds)
 	key := where + " " + name
 	if last := m.cpu[key]; last.started == now.started && now.at > last.at {
-		m.put(where, name+"_cpu_percent", 100*(now.seconds-last.seconds)/(now.at-last.at))
+		m.put(where, name+"_cpu_percent", 100*(now.seconds-last.seconds)/(now.at-last.at).Seconds())
 	}
 	m.cpu[key] = now
 	if name == "agent" {

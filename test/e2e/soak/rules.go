@@ -50,16 +50,6 @@ var Rules = []Rule{
 	{Name: "etcd_bytes", Unit: "MiB", Growth: 0.2, Slack: 2 * mib, Settles: events},
 }
 
-// rank returns the place of a series among the rules. Those without a rule come first.
-func rank(name string) int {
-	for i, r := range Rules {
-		if r.Name == name {
-			return i
-		}
-	}
-	return -1
-}
-
 // units are the factors of the units in which figures are shown.
 var units = map[string]float64{"": 1, "%": 1, "KiB": kib, "MiB": mib}
 

@@ -2,22 +2,23 @@
 package soak
 
 import (
-	"cmp"
-	"encoding/csv"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
-	"strconv"
 	"text/tabwriter"
 	"time"
 )
 
-// A Series is a figure of one node, or of the whole cluster, over time.
-type Series struct {
-	Where string // name of the node, or "cluster"
-	Name  string
-	Points
+// Samples are the series of a run, by figure and by the name of the node, or "cluster".
+type Samples map[string]map[string]Points
+
+// Add adds a sample to a series.
+func (s Samples) Add(figure, where string, at time.Duration, value float64) {
+	if s[figure] == nil {
+		s[figure] = map[string]Points{}
+	}
+	s[figure][where] = append(s[figure][where], Point{at, value})
 }
 
 // Points are the samples of a series, in the order of time.
@@ -27,48 +28,6 @@ type Points []Point
 type Point struct {
 	At    time.Duration // since the start
 	Value float64
-}
-
-// Read reads samples: after a line of titles, each line has the seconds since the start, the node,
-// the name of the series and the value. It returns the series in the order of Rules, those of one
-// name by their nodes.
-func Read(r io.Reader) ([]Series, error) {
-	in := csv.NewReader(r)
-	in.FieldsPerRecord = 4
-	if _, err := in.Read(); err != nil {
-		return nil, err
-	}
-	all := map[[2]string]Points{}
-	for {
-		line, err := in.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		at, err := strconv.ParseFloat(line[0], 64)
-		if err != nil {
-			return nil, err
-		}
-		value, err := strconv.ParseFloat(line[3], 64)
-		if err != nil {
-			return nil, err
-		}
-		key := [2]string{line[2], line[1]}
-		all[key] = append(all[key], Point{time.Duration(at * float64(time.Second)), value})
-	}
-	var found []Series
-	for key, points := range all {
-		found = append(found, Series{Where: key[1], Name: key[0], Points: points})
-	}
-	slices.SortFunc(found, func(a, b Series) int {
-		if a.Name != b.Name {
-			return cmp.Or(rank(a.Name)-rank(b.Name), cmp.Compare(a.Name, b.Name))
-		}
-		return cmp.Compare(a.Where, b.Where)
-	})
-	return found, nil
 }
 
 // median returns the median of the samples from a time on and before another, and their number.
@@ -113,77 +72,61 @@ type Rule struct {
 	Limit float64
 }
 
-// A Verdict is what a rule says about a series.
-type Verdict struct {
-	Series
-	Rule
-	First, Last float64 // medians
-	// OK is false if the series grows without bound. Open is true if it was not sampled for long
-	// enough to say so.
-	OK, Open bool
-}
+// A verdict is what a rule says about a series.
+type verdict string
+
+const (
+	ok    verdict = "ok"
+	grows verdict = "GROWS"
+	open  verdict = "too few samples" // the series was not sampled for long enough
+)
 
 // least is how many samples a median has to be of.
 const least = 10
 
-// Judge applies the rules to the series of a run. A series that a rule is about and that has no
-// samples is an error.
-func Judge(all []Series, rules []Rule) ([]Verdict, error) {
-	if len(all) == 0 {
-		return nil, errors.New("there are no samples")
-	}
+// Judge applies the rules to the samples of a run, writes a table, and returns which series grow
+// without bound, or have no samples.
+func Judge(w io.Writer, samples Samples, rules []Rule) (bad []string) {
 	length := time.Duration(0)
-	for _, s := range all {
-		length = max(length, s.Points[len(s.Points)-1].At+1)
+	for _, figure := range samples {
+		for _, p := range figure {
+			length = max(length, p[len(p)-1].At+1)
+		}
 	}
-	var verdicts []Verdict
-	for _, rule := range rules {
-		found := false
-		for _, s := range all {
-			if s.Name == rule.Name {
-				found = true
-				verdicts = append(verdicts, rule.judge(s, length))
+	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	defer tab.Flush()
+	fmt.Fprintln(tab, "SERIES\tWHERE\tFIRST\tLAST\tMAX\tUNIT\tVERDICT")
+	for _, r := range rules {
+		if len(samples[r.Name]) == 0 {
+			bad = append(bad, r.Name+" has no samples")
+		}
+		for _, where := range slices.Sorted(maps.Keys(samples[r.Name])) {
+			p := samples[r.Name][where]
+			v, first, last := r.judge(p, length)
+			fmt.Fprintf(tab, "%s\t%s\t%.4g\t%.4g\t%.4g\t%s\t%s\n", r.Name, where, r.shown(first), r.shown(last),
+				r.shown(p.max()), r.Unit, v)
+			if v == grows {
+				bad = append(bad, r.Name+" of "+where+" grows without bound")
 			}
 		}
-		if !found {
-			return nil, fmt.Errorf("there are no samples of %s", rule.Name)
-		}
 	}
-	return verdicts, nil
+	return bad
 }
 
-func (r Rule) judge(s Series, length time.Duration) Verdict {
+// judge returns the verdict on a series of a run, and the medians that it compares.
+func (r Rule) judge(p Points, length time.Duration) (v verdict, first, last float64) {
 	quarter := length / 4
 	from := max(quarter, r.Settles)
-	v := Verdict{Series: s, Rule: r}
-	first, before := s.median(from, min(from+quarter, 3*quarter))
-	last, after := s.median(3*quarter, length)
-	v.First, v.Last = first, last
+	first, before := p.median(from, min(from+quarter, 3*quarter))
+	last, after := p.median(3*quarter, length)
 	switch {
-	case r.Limit > 0:
-		v.OK = s.max() <= r.Limit
-	case before < least || after < least:
-		v.Open = true
+	case r.Limit > 0 && p.max() > r.Limit, r.Limit == 0 && before >= least && after >= least &&
+		last > first*(1+r.Growth)+r.Slack:
+		v = grows
+	case r.Limit == 0 && (before < least || after < least):
+		v = open
 	default:
-		v.OK = last <= first*(1+r.Growth)+r.Slack
+		v = ok
 	}
-	return v
-}
-
-// Table writes the verdicts as a table.
-func Table(w io.Writer, verdicts []Verdict) error {
-	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tab, "SERIES\tWHERE\tFIRST\tLAST\tMAX\tUNIT\tVERDICT")
-	for _, v := range verdicts {
-		verdict := "ok"
-		switch {
-		case v.Open:
-			verdict = "too few samples"
-		case !v.OK:
-			verdict = "GROWS"
-		}
-		fmt.Fprintf(tab, "%s\t%s\t%.4g\t%.4g\t%.4g\t%s\t%s\n", v.Series.Name, v.Where, v.shown(v.First),
-			v.shown(v.Last), v.shown(v.max()), v.Unit, verdict)
-	}
-	return tab.Flush()
+	return v, first, last
 }
