@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 export VERSION REGISTRY
 
-.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-pin bench-scale bench-roll cluster cluster-down e2e soak conformance images check-deploy check-release release push licences vulncheck clean
+.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-scale bench-roll cluster cluster-down e2e soak conformance images check-deploy check-release release push licences vulncheck clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -21,9 +21,6 @@ test-race: ## the unit tests under the race detector (needs a C compiler)
 
 bench: ## one table of time, slow disks, an idle agent and its memory, against upstream host-local (RUN=<regexp>: calls, time, storm, idle, memory; FLAGS=-quick, -against <program>)
 	@scripts/bench $(FLAGS)
-
-bench-pin: ## recreated pods against every score, on simulated nodes (NODES=6, RECREATIONS=32)
-	@scripts/simulated recreations
 
 bench-scale: ## what leasehold costs an API server, with simulated agents (NODES=50; RESERVATIONS=<n>: the managers alone, on 5,000 nodes)
 	@scripts/simulated $(if $(RESERVATIONS),managers,cost)

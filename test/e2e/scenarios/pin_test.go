@@ -168,6 +168,13 @@ func pinShortLife(t *Test) {
 }
 
 func pinElsewhere(t *Test) {
+	t.Step("the scheduler prefers any other node than that of a pod, which returns nevertheless")
+	hot := t.Echoserver("hot", nil, 1)
+	before := hot.Ready()
+	t.published(before)
+	cool := t.Taint(t.NodeOf(before["hot-0"]), "leasehold.dev/e2e", "hot", corev1.TaintEffectPreferNoSchedule)
+	t.onSameNodes(before, hot.Recreate())
+	cool()
 	for _, mode := range []string{"require", "prefer"} {
 		set := t.Echoserver(mode, nil, 1, Pin(mode))
 		for _, obstacle := range []struct {

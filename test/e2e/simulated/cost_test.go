@@ -70,7 +70,7 @@ func (r *rig) cost() {
 	r.startManagers()
 	began := m.audit(0).size
 	a := r.startAgents(c, f, max(10*time.Second, 45*time.Second*time.Duration(c.nodes)/1000))
-	m.kubelets = r.startKubelets(a, true, containers)
+	m.kubelets = r.startKubelets(a, containers)
 	r.until("almost all agents watch their pods", func() error {
 		if n := len(m.audit(began).watchedAt); n*100 < c.nodes*98 {
 			return fmt.Errorf("%d of %d agents watch their pods", n, c.nodes)

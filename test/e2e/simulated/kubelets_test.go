@@ -20,7 +20,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
-// How long a pod takes with a slow kubelet, as with a real one: from its binding to ADD, from there
+// How long a pod takes, as with a real kubelet: from its binding to ADD, from there
 // to Ready, and from DEL to the deletion of the object.
 const (
 	begins       = 500 * time.Millisecond
@@ -31,8 +31,7 @@ const (
 // kubelets run the pods of all nodes, and record what they see of each pod.
 type kubelets struct {
 	*rig
-	agents *agents // nil: no pod is started
-	slow   bool
+	agents *agents
 	// containers are those of pods that run from the start, by UID. Their objects are never
 	// changed.
 	containers map[types.UID]string
@@ -50,9 +49,9 @@ type observed struct {
 }
 
 // startKubelets starts the kubelets. They end with the test.
-func (r *rig) startKubelets(a *agents, slow bool, containers map[types.UID]string) *kubelets {
+func (r *rig) startKubelets(a *agents, containers map[types.UID]string) *kubelets {
 	ctx, cancel := context.WithCancel(r.ctx)
-	k := &kubelets{rig: r, agents: a, slow: slow, containers: containers,
+	k := &kubelets{rig: r, agents: a, containers: containers,
 		pods: map[types.NamespacedName]*observed{}, stop: map[types.UID]func(){}}
 	factory := informers.NewSharedInformerFactory(r.client, 0)
 	informer := factory.Core().V1().Pods().Informer()
@@ -110,7 +109,7 @@ func (k *kubelets) changed(ctx context.Context, p *corev1.Pod) {
 			*at = now
 		}
 	}
-	if k.agents == nil || p.Spec.NodeName == "" || p.Namespace == kube.Namespace {
+	if p.Spec.NodeName == "" || p.Namespace == kube.Namespace {
 		return
 	}
 	stop := k.stop[p.UID]
@@ -151,29 +150,23 @@ func (k *kubelets) live(ctx, stopped context.Context, p *corev1.Pod) {
 	container, runs := k.containers[p.UID]
 	if !runs {
 		container = rand.Text()
-		k.wait(ctx, begins)
+		_ = pause(ctx, begins)
 		k.retry(stopped, "starting", p, func() error {
 			address, err := k.agents.add(ctx, p, container)
 			if err != nil {
 				return err
 			}
-			k.wait(ctx, becomesReady)
+			_ = pause(ctx, becomesReady)
 			return ignoreGone(k.report(ctx, p, address))
 		})
 	}
 	<-stopped.Done()
 	k.retry(ctx, "stopping", p, func() error { return k.agents.del(ctx, p, container) })
-	k.wait(ctx, ends)
+	_ = pause(ctx, ends)
 	k.retry(ctx, "deleting", p, func() error {
 		return ignoreGone(k.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
 			GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &p.UID}}))
 	})
-}
-
-func (k *kubelets) wait(ctx context.Context, d time.Duration) {
-	if k.slow {
-		_ = pause(ctx, d)
-	}
 }
 
 // retry calls do each second until it returns nil or ctx is done.

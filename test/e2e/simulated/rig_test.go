@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,6 @@ func TestCluster(t *testing.T) {
 		name string
 		run  func(*rig)
 	}{
-		{"recreations", (*rig).recreations},
 		{"attacks", (*rig).attacks},
 		{"cost", (*rig).cost},
 		{"managers", (*rig).managers},
@@ -131,6 +131,16 @@ func start(t *testing.T) *rig {
 	r.apply(func(o *unstructured.Unstructured) bool { return !isBasic(o) && !needsManager(o) })
 	r.kubectl("", "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
 	return r
+}
+
+// number returns a number from the environment, or a default.
+func (r *rig) number(name string, value int) int {
+	if text := os.Getenv(name); text != "" {
+		var err error
+		value, err = strconv.Atoi(text)
+		r.must(err)
+	}
+	return value
 }
 
 // must ends the test if err is not nil.
