@@ -25,7 +25,6 @@ var (
 // parts are the independent parts of the benchmark.
 var parts = []part{
 	{"calls", (*bench).calls},
-	{"time", (*bench).time},
 	{"storm", (*bench).storm},
 	{"idle", (*bench).idle},
 	{"memory", (*bench).memory},

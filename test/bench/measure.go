@@ -39,12 +39,7 @@ type contender struct {
 
 // contender returns a plugin with a number of leases.
 func (b *bench) contender(name string, leases int) *contender {
-	return b.contenderIn(name, b.node.Dir, leases)
-}
-
-// contenderIn is contender with the plugin's files in a directory of dir.
-func (b *bench) contenderIn(name, dir string, leases int) *contender {
-	dir = filepath.Join(dir, lab.Link("bench"))
+	dir := filepath.Join(b.node.Dir, lab.Link("bench"))
 	b.check(os.MkdirAll(dir, 0o755))
 	c := &contender{b: b, program: b.copied(lab.Bin(name)), dir: dir, pod: "bench"}
 	c.stdin = fmt.Sprintf(`{"cniVersion":"1.0.0","name":"bench","type":"bridge",`+
@@ -83,7 +78,7 @@ func (b *bench) copy(program, path string) {
 	b.check(os.WriteFile(path, content, 0o755))
 }
 
-// withoutWindow returns a configuration of contenderIn whose pods ask for no retention.
+// withoutWindow returns a configuration of a contender whose pods ask for no retention.
 func withoutWindow(stdin string) string {
 	return strings.Replace(stdin, `"io.kubernetes.cri/reserved-ip-duration":"10"`, "", 1)
 }
