@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 export VERSION REGISTRY
 
-.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-scale bench-roll cluster cluster-down e2e soak conformance images check-deploy check-release release push licences vulncheck clean
+.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-scale cluster cluster-down e2e soak conformance images check-deploy check-release release push licences vulncheck clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -24,9 +24,6 @@ bench: ## one table of calls, slow disks, an idle agent and its memory, against 
 
 bench-scale: ## what leasehold costs an API server, with simulated agents (NODES=50; RESERVATIONS=<n>: the managers alone, on 5,000 nodes)
 	@scripts/simulated $(if $(RESERVATIONS),managers,cost)
-
-bench-roll: ## a StatefulSet of 100 pods started and rolled on a real cluster, with host-local and with leasehold (ROUNDS=2)
-	@scripts/bench-roll
 
 fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
 	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz

@@ -9,41 +9,19 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// describe returns an event as a sentence.
+// describe returns an event in words: its kind, whose constant says what happens, and what it is
+// about.
 func (w *simulation) describe(e event) string {
-	name := w.sandboxName(e.sandbox)
-	text := map[kind]string{
-		add:         "ADD of sandbox " + name,
-		lateAdd:     "ADD of sandbox " + name + ", which has ended",
-		del:         "DEL of sandbox " + name,
-		gc:          "GC of network " + w.nets[e.net].name,
-		check:       "CHECK of sandbox " + name,
-		unplug:      "the address is taken off the interface of sandbox " + name + ", whose process goes on",
-		end:         "sandbox " + name + " ends",
-		hide:        "the namespace of sandbox " + name + " is unmounted; a process stays in it",
-		pass:        "time passes: half a window",
-		long:        "time passes: ten windows, as in a suspend",
-		reboot:      "the node reboots",
-		rebootEpoch: "the node reboots, and its wall clock begins in 1970",
-		forward:     "the wall clock is set forward by half a window",
-		back:        "the wall clock is set back by half a window",
-		correct:     "the wall clock is set to the right time",
-		powerCut:    "a power cut",
-		agent:       "a round of the agent",
-		lose:        "the store's file is removed",
-		wipe:        "host-local's directory of network " + w.nets[e.net].name + " is emptied",
-		wipePlain:   "rm * in host-local's directory of network " + w.nets[e.net].name,
-		hostAdd:     "ADD of sandbox " + name + ", served by host-local",
-		hostDel:     "DEL of sandbox " + name + ", served by host-local",
-		lock:        "another process takes host-local's lock of network " + w.nets[e.net].name + " and keeps it",
-		stop:        "DEL of sandbox " + name + ", which ends",
-		wipeOne:     "another process removes " + e.cut,
-		unplugOne:   "one address is taken off the interface of sandbox " + name + ", whose process goes on",
-		again:       "the container of sandbox " + name + " gets a new sandbox with the same id",
-		leave:       "the pod of sandbox " + name + " is being deleted, and its sandbox goes on",
-		nameFirst:   "the agent stores the reservation name of the pod of sandbox " + name,
-		unlock:      "host-local's lock of network " + w.nets[e.net].name + " is released",
-	}[e.kind]
+	text := string(e.kind)
+	switch e.kind {
+	case pass, long, reboot, rebootEpoch, forward, back, correct, agent, lose, powerCut:
+	case gc, lock, unlock, wipe, wipePlain:
+		text += " in network " + w.nets[e.net].name
+	case wipeOne:
+		text += ": " + e.cut
+	default:
+		text += " of sandbox " + w.sandboxName(e.sandbox)
+	}
 	if e.killed > 0 {
 		text += ", killed"
 	}

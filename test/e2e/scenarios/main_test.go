@@ -80,16 +80,10 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	rounds, err := rollRounds()
-	if err != nil {
-		return 1, err
-	}
 	table := table
 	switch {
 	case soaks != 0:
 		table, limit = soakTable, soaks+30*time.Minute
-	case rounds != 0:
-		table, limit = rollTable, time.Duration(2*rounds)*2*rollLimit
 	case os.Getenv(conformanceEnv) != "":
 		table, limit = conformanceTable, 2*conformanceLimit+10*time.Minute
 	}
