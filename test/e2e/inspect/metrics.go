@@ -20,9 +20,6 @@ func ReadMetrics(r io.Reader) (Metrics, error) {
 	return families, err
 }
 
-// Has reports whether a metric exists. The sum of one that does not is 0.
-func (m Metrics) Has(name string) bool { return m[name] != nil }
-
 // Sum returns the sum of a metric's values over all label sets with the given labels, each as
 // "name=value". For a histogram or a summary it sums the numbers of observations.
 func (m Metrics) Sum(name string, labels ...string) float64 {
@@ -34,15 +31,6 @@ func (m Metrics) Sum(name string, labels ...string) float64 {
 		}
 	}
 	return sum
-}
-
-// Observed returns how many values a histogram has observed, and their sum, over all label sets.
-func (m Metrics) Observed(name string) (count, sum float64) {
-	for _, metric := range m[name].GetMetric() {
-		count += float64(metric.GetHistogram().GetSampleCount())
-		sum += metric.GetHistogram().GetSampleSum()
-	}
-	return count, sum
 }
 
 // String formats the project's metrics.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
@@ -136,4 +138,20 @@ subjects: [{kind: ServiceAccount, name: default, namespace: ` + t.NS + `}]
 		return err
 	})
 	time.Sleep(500 * time.Millisecond) // as in SetNetworks
+}
+
+// interfaces returns the interfaces in the pods' network namespaces.
+func (t *Test) interfaces(set *Set) map[string]string {
+	found := map[string]string{}
+	for name, pod := range set.Ready() {
+		byName, err := inspect.Addresses(t.Sandbox(set.Node, pod).NetNS)
+		t.Must(err)
+		var lines []string
+		for link, addrs := range byName {
+			lines = append(lines, fmt.Sprint(link, " ", addrs))
+		}
+		slices.Sort(lines)
+		found[name] = strings.Join(lines, ", ")
+	}
+	return found
 }

@@ -14,54 +14,6 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-func secondNetwork(t *Test) {
-	n := t.Node(2)
-	lan := cluster.Network{Name: "lan", Type: "bridge", Subnets: []netip.Prefix{netip.MustParsePrefix("10.252.0.0/24")}}
-	t.Networks(n, n.DefaultNetwork(), lan)
-	t.Must(n.Stop(t.Ctx, cluster.Containerd))
-	t.Must(n.StartContainerdWithNetworks(t.Ctx, 2))
-	t.Cleanup(func() {
-		t.Clear() // the DELs need both networks
-		t.Must(n.Stop(t.Ctx, cluster.Containerd))
-		t.Must(n.StartContainerd(t.Ctx))
-	})
-	t.Step("two echoservers start on %s, in two networks", n.Name)
-	set := t.Echoserver("echoserver", n, 2)
-	before := t.interfaces(set)
-	for pod, lines := range before {
-		if !strings.Contains(lines, "eth0") || !strings.Contains(lines, "eth1") {
-			t.Fatalf("%s has %s", pod, lines)
-		}
-	}
-	t.Step("echoserver-0 has %s; both pods are deleted, and another pod takes an address of each network",
-		before["echoserver-0"])
-	set.Scale(0)
-	t.otherPods("others", n, 1, nil)
-	set.Scale(2)
-	after := t.interfaces(set)
-	for pod := range before {
-		if before[pod] != after[pod] {
-			t.Lostf("%s had %s and has %s", pod, before[pod], after[pod])
-		}
-	}
-}
-
-// interfaces returns the interfaces in the pods' network namespaces.
-func (t *Test) interfaces(set *Set) map[string]string {
-	found := map[string]string{}
-	for name, pod := range set.Ready() {
-		byName, err := inspect.Addresses(t.Sandbox(set.Node, pod).NetNS)
-		t.Must(err)
-		var lines []string
-		for link, addrs := range byName {
-			lines = append(lines, fmt.Sprint(link, " ", addrs))
-		}
-		slices.Sort(lines)
-		found[name] = strings.Join(lines, ", ")
-	}
-	return found
-}
-
 func lateDels(t *Test) {
 	n := t.Node(3)
 	// Not flannel, which passes only the first DEL on.

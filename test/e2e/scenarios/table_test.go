@@ -93,7 +93,6 @@ var table = []scenario{
 	keeps("reboot-api-down", "the node boots while the API server is off", rebootAPIDown),
 	keeps("reboot-replaced", "the pods are replaced while the node is off", rebootReplaced).on(2),
 	keeps("late-dels", "DELs of the kubelet's garbage collection come after the new ADD", lateDels).on(3),
-	keeps("second-network", "a pod with an interface in two networks keeps both addresses", secondNetwork).on(2),
 	keeps("multus", "Multus attaches pods to two networks: both addresses are kept", onMultus).on(2).
 		building(5 * time.Minute),
 	keeps("multus-thick", "the same with Multus' daemon", onThickMultus).on(2).building(5 * time.Minute),
