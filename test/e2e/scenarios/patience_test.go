@@ -383,10 +383,10 @@ func namedReplicas(t *Test) {
 	}
 	t.Cleanup(func() { scale(2) })
 	scale(3)
-	set := t.Named("registry", nil, 3, unavailable(3))
+	const pods, rounds = 6, 3
+	set := t.Named("registry", nil, pods, unavailable(pods))
 	before := set.Ready()
 	kept := 0
-	const rounds = 6
 	for range rounds {
 		after := set.rollout(set.Ready())
 		was := strings.Fields(addressSet(before))
@@ -397,9 +397,9 @@ func namedReplicas(t *Test) {
 		}
 		before = after
 	}
-	t.Step("%d of %d pods had one of the addresses", kept, 3*rounds)
-	if kept < 3*rounds-rounds/2 {
-		t.Lostf("only %d of %d pods had one of the addresses", kept, 3*rounds)
+	t.Step("%d of %d pods had one of the addresses", kept, pods*rounds)
+	if kept < pods*rounds-pods/2 {
+		t.Lostf("only %d of %d pods had one of the addresses", kept, pods*rounds)
 	}
 	deletions.are(0, 3)
 }

@@ -307,42 +307,32 @@ func (s *Set) anywhere() {
 // pastPatience is longer than the patience of pods in these scenarios.
 const pastPatience = 15 * time.Second
 
+// pinPatient has other pods take the slot of a pod's node, of which each node has one. Nodes that
+// are cordoned or dead are those of pin-uninstall and pin-node-dead.
 func pinPatient(t *Test) {
-	set := t.Echoserver("echoserver", nil, 1, Patience("10s"))
+	t.slots(1)
+	set := t.Echoserver("echoserver", nil, 1, Patience("10s"), Needing(t.slot()))
 	const name = "echoserver-0"
-	before := set.Ready()
-	t.published(before)
+	before := set.away()
 	node := t.NodeOf(before[name])
-	t.Step("its node is cordoned: the new pod waits until it is uncordoned")
-	uncordon := t.Cordon(node)
-	set.Delete(before)
+	t.Step("its node is full: the new pod waits, and after its patience it is replaced and runs on another node")
+	filler := t.fill("filler", node, 1)
+	set.Scale(1)
 	waiting := set.waits(name, before)
-	uncordon()
-	second := set.ReadyBut(before)
-	t.onSameNodes(before, second)
-	if second[name].UID != waiting.UID {
-		t.Fatalf("the pod that waited was replaced")
-	}
-
-	t.Step("the node stays cordoned: after its patience the pod is replaced, and runs on another node")
-	t.published(second)
-	uncordon = t.Cordon(node)
-	set.Delete(second)
-	waiting = set.waits(name, second)
-	third := set.ReadyBut(Pods{name: waiting})
-	p := t.moved(second, third, name)
+	p := t.moved(before, set.ReadyBut(Pods{name: waiting}), name)
 	t.EventOf(waiting, "PodReplaced", "waited 10s for "+node.Name)
-	t.EventOf(p, "AddressChanged", node.Name, "is cordoned")
-	uncordon()
+	t.EventOf(p, "AddressChanged", node.Name)
 	t.Step("and returns there")
-	t.published(third)
-	set.Delete(third)
-	t.onSameNodes(third, set.ReadyBut(third))
+	second := set.Ready()
+	t.published(second)
+	t.onSameNodes(second, set.Recreate())
+	set.Scale(0)
+	filler.Scale(0)
 
 	t.Step("a pod without a controller whose patience is forever waits on")
 	bare := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bare",
 		Annotations: map[string]string{Window: "10", pinMode: "require", pinPatience: "forever"}},
-		Spec: t.echoserver("bare", nil, 1).Spec.Template.Spec}
+		Spec: t.echoserver("bare", nil, 1, Needing(t.slot())).Spec.Template.Spec}
 	create := func() *corev1.Pod {
 		p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, bare.DeepCopy(), metav1.CreateOptions{})
 		t.Must(err)
@@ -351,10 +341,9 @@ func pinPatient(t *Test) {
 	create()
 	first := t.running("bare")
 	t.published(Pods{"bare": first})
-	node = t.NodeOf(first)
-	uncordon = t.Cordon(node)
 	t.Must(t.Client.CoreV1().Pods(t.NS).Delete(t.Ctx, "bare", metav1.DeleteOptions{}))
 	t.gone("bare")
+	filler = t.fill("forever", t.NodeOf(first), 1)
 	again := create()
 	time.Sleep(pastPatience)
 	p2, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "bare", metav1.GetOptions{})
@@ -362,7 +351,7 @@ func pinPatient(t *Test) {
 	if p2.UID != again.UID || p2.Spec.NodeName != "" {
 		t.Fatalf("it is on %q, and was created %s", p2.Spec.NodeName, p2.CreationTimestamp)
 	}
-	uncordon()
+	filler.Scale(0)
 	t.onSameNodes(Pods{"bare": first}, Pods{"bare": t.running("bare")})
 }
 

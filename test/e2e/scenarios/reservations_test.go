@@ -306,7 +306,7 @@ func (t *Test) asHostLocal(n *cluster.Node) {
 }
 
 func apiDownReservations(t *Test) {
-	away := 45 * time.Second
+	away := 20 * time.Second // two rounds of the agent
 	if t.Long {
 		away = 5 * time.Minute
 	}

@@ -134,7 +134,7 @@ var table = []scenario{
 		pinPreempts).besides(),
 	ours("pin-claim", "a pod with a claim that nothing binds is replaced once", pinClaim).besides(),
 	ours("pin-node-dead", "a node that is not Ready or deleted keeps no pod waiting", pinNodeDead),
-	ours("pin-patient", "a pod with a patience waits for its node until that is over", pinPatient),
+	ours("pin-patient", "a pod with a patience waits for its node until that is over", pinPatient).besides(),
 	ours("pin-gated", "a pod with another controller's gate is preferred on its node", pinGated).besides(),
 	ours("pin-rejected", "pods that a later webhook or a quota rejects return to their nodes", pinQuota).besides(),
 	ours("pin-placed", "a later webhook sets the node of a pod that is pinned to another one", pinPlaced).besides(),
