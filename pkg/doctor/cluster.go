@@ -114,49 +114,35 @@ func condition(o kubectl.Object, kind string) string {
 	return ""
 }
 
-// policies has the names of the ValidatingAdmissionPolicies, and for each the path of its manifest.
-var policies = map[string]string{
-	"leasehold-agent":                       "policies/agent.yaml",
-	"leasehold-agent-events":                "policies/agent.yaml",
-	"leasehold-agent-pool":                  "policies/agent.yaml",
-	"leasehold-annotations":                 "policies/annotations.yaml",
-	"leasehold-namespaces":                  "policies/annotations.yaml",
-	"leasehold-former-modes":                "policies/annotations.yaml",
-	"leasehold-generated-names":             "policies/annotations.yaml",
-	"leasehold-manager":                     "policies/manager.yaml",
-	"leasehold-manager-events":              "policies/manager-objects.yaml",
-	"leasehold-manager-lease":               "policies/manager-objects.yaml",
-	"leasehold-manager-pools":               "policies/manager-objects.yaml",
-	"leasehold-manager-webhooks":            "policies/manager-objects.yaml",
-	"leasehold-manager-persistentpodstates": "policies/manager-objects.yaml",
-	"leasehold-requests":                    "policies/requests.yaml",
-	"leasehold-reservations":                "policies/reservations.yaml",
-	"leasehold-limits":                      "policies/limits.yaml",
+// policies are the names of the ValidatingAdmissionPolicies, and of their bindings.
+var policies = []string{
+	"leasehold-agent", "leasehold-agent-events", "leasehold-agent-pool", "leasehold-annotations",
+	"leasehold-former-modes", "leasehold-generated-names", "leasehold-limits", "leasehold-manager",
+	"leasehold-manager-events", "leasehold-manager-lease", "leasehold-manager-persistentpodstates",
+	"leasehold-manager-pools", "leasehold-manager-webhooks", "leasehold-namespaces", "leasehold-requests",
+	"leasehold-reservations",
 }
 
-func checkPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
-	missing := map[string][]string{} // by the path of the manifest
+func checkPolicies(ctx context.Context, c *Cluster) (found []Finding, err error) {
+	var missing []string
 	for _, kind := range []string{"validatingadmissionpolicy", "validatingadmissionpolicybinding"} {
 		all, err := c.items(ctx, kind)
 		if err != nil {
 			return nil, err
 		}
-		for name, file := range policies {
+		for _, name := range policies {
 			if !slices.ContainsFunc(all, func(o kubectl.Object) bool { return o.Text("metadata", "name") == name }) {
-				missing[file] = append(missing[file], kind+" "+name)
+				missing = append(missing, kind+" "+name)
 			}
 		}
 	}
-	var found []Finding
-	for file, names := range missing {
-		slices.Sort(names)
-		found = append(found, Finding{Reason: "PolicyMissing", Subject: names[0],
-			What: "not in the cluster: " + strings.Join(names, ", "),
+	if len(missing) > 0 {
+		found = []Finding{{Reason: "PolicyMissing", Subject: missing[0],
+			What: "not in the cluster: " + strings.Join(missing, ", "),
 			Why: "invalid annotations are accepted, or leasehold's accounts may do more than they need: whoever has " +
 				"an agent's token may write the reservations of other nodes",
-			Decide: applyAgain(file)})
+			Decide: applyAgain("policies")}}
 	}
-	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.Subject, b.Subject) })
 	return found, nil
 }
 
