@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -50,8 +52,6 @@ found but something could not be checked.`,
 type cniFlags struct {
 	confDir, runtimeConf string
 	binDirs              []string
-	maxFiles             int
-	skipInvalid          bool
 }
 
 func (c *cniFlags) register(command *cobra.Command) {
@@ -60,57 +60,50 @@ func (c *cniFlags) register(command *cobra.Command) {
 		"the runtime's `directory` of CNI configurations (default what the runtime's configuration names)")
 	f.StringSliceVar(&c.binDirs, "cni-bin-dir", nil,
 		"the runtime's `directories` of CNI plugins (default what the runtime's configuration names)")
-	f.IntVar(&c.maxFiles, "cni-max-conf-num", 1,
-		"how many configurations the runtime loads (containerd's max_conf_num); 0: all")
-	f.BoolVar(&c.skipInvalid, "cni-skip-invalid", false,
-		"the runtime passes over configurations that are not valid, as CRI-O does")
 	f.StringVar(&c.runtimeConf, "runtime-conf",
 		"/etc/containerd/config.toml,/etc/crio/crio.conf,/etc/crio/crio.conf.d/*",
 		"`files` with the configuration of the container runtime")
 }
 
-// configuration returns the directory of the CNI configurations, how the runtime loads them, and
-// its plugins.
-func (c *cniFlags) configuration() (dir string, rules cniconf.Rules, binaries *cniconf.Binaries) {
-	dir, bin := c.confDir, c.binDirs
-	if dir == "" {
-		dir = runtimeDirs(c.runtimeConf, confKeys, "/etc/cni/net.d")[0]
-	}
-	if len(bin) == 0 {
-		bin = runtimeDirs(c.runtimeConf, binKeys, "/opt/cni/bin")
-	}
-	rules = cniconf.Rules{MaxFiles: c.maxFiles, SkipInvalid: c.skipInvalid}
-	if rules.MaxFiles == 0 {
-		rules.MaxFiles = -1
-	}
-	return dir, rules, &cniconf.Binaries{Dirs: bin}
-}
-
-// The keys of directories in the configuration files of containerd and CRI-O.
+// The keys in the configuration files of containerd and CRI-O.
 var (
 	confKeys = regexp.MustCompile(`(?m)^\s*(?:conf_dir|network_dir)\s*=\s*["']([^"']+)["']`)
 	binKeys  = regexp.MustCompile(`(?m)^\s*(?:bin_dirs?|plugin_dirs)\s*=\s*(\[[^]]*\]|["'][^"']+["'])`)
 	quoted   = regexp.MustCompile(`["']([^"']+)["']`)
+	maxFiles = regexp.MustCompile(`(?m)^\s*max_conf_num\s*=\s*(\d+)`) // containerd's; 0: all
+	ofCRIO   = regexp.MustCompile(`(?m)^\s*\[crio`)
 )
 
-// runtimeDirs returns the directories that the configuration files of a container runtime name
-// under one of the keys. patterns are the glob patterns of the files, separated by commas. If
-// several files name directories, those in the last file are returned, and byDefault if none does.
-func runtimeDirs(patterns string, keys *regexp.Regexp, byDefault string) []string {
-	dirs := []string{byDefault}
-	for pattern := range strings.SplitSeq(patterns, ",") {
+// configuration returns the directory of the CNI configurations, how the runtime loads them, and
+// its plugins, as the flags or else the configuration files of the runtime say. If several files
+// have a key, the last one counts.
+func (c *cniFlags) configuration() (dir string, rules cniconf.Rules, binaries *cniconf.Binaries) {
+	dir, bin := "/etc/cni/net.d", []string{"/opt/cni/bin"}
+	rules.MaxFiles = 1
+	for pattern := range strings.SplitSeq(c.runtimeConf, ",") {
 		paths, _ := filepath.Glob(pattern) // an error means that the pattern is invalid: no file matches
 		for _, path := range paths {
-			content, err := os.ReadFile(path)
-			if m := keys.FindStringSubmatch(string(content)); err == nil && m != nil {
-				dirs = nil
-				for _, q := range quoted.FindAllStringSubmatch(m[0], -1) {
-					dirs = append(dirs, q[1])
+			content, _ := os.ReadFile(path) // nil if it cannot be read
+			if m := confKeys.FindSubmatch(content); m != nil {
+				dir = string(m[1])
+			}
+			if m := binKeys.FindSubmatch(content); m != nil {
+				bin = nil
+				for _, q := range quoted.FindAllSubmatch(m[1], -1) {
+					bin = append(bin, string(q[1]))
 				}
 			}
+			if m := maxFiles.FindSubmatch(content); m != nil {
+				n, _ := strconv.Atoi(string(m[1])) // digits
+				rules.MaxFiles = cmp.Or(n, -1)
+			}
+			rules.SkipInvalid = rules.SkipInvalid || ofCRIO.Match(content)
 		}
 	}
-	return dirs
+	if len(c.binDirs) > 0 {
+		bin = c.binDirs
+	}
+	return cmp.Or(c.confDir, dir), rules, &cniconf.Binaries{Dirs: bin}
 }
 
 // report prints a report.
