@@ -13,6 +13,38 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
+// Three passes without an observation, or another one, begin a new streak.
+func TestStreaks(t *testing.T) {
+	s := streaks[string]{gap: 3 * time.Minute}
+	at, pod := time.Unix(1_700_000_000, 0), kube.Name{Namespace: "db", Name: "db-0"}
+	for _, c := range []struct {
+		after time.Duration
+		what  string
+		want  time.Duration
+	}{
+		{0, "node2", 0},
+		{time.Minute, "node2", time.Minute},
+		{3 * time.Minute, "node2", 4 * time.Minute}, // two passes failed
+		{4 * time.Minute, "node2", 0},               // three passes failed
+		{time.Minute, "node2", time.Minute},
+		{time.Minute, "node3", 0},
+		{time.Minute, "node3", time.Minute},
+	} {
+		at = at.Add(c.after)
+		if got := s.observe(pod, c.what, at); got != c.want {
+			t.Errorf("after %s: %s, want %s", c.after, got, c.want)
+		}
+	}
+	s.keep(map[kube.Name][]lease.Lease{pod: {{}}})
+	if got := s.observe(pod, "node3", at); got != time.Minute {
+		t.Errorf("it is still held: %s", got)
+	}
+	s.keep(nil)
+	if got := s.observe(pod, "node3", at); got != 0 {
+		t.Errorf("it was not held: %s", got)
+	}
+}
+
 func TestClaims(t *testing.T) {
 	object := func(pod, node string, state ipamv1.State, confirmed bool) ipamv1.IPReservation {
 		return ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"},
