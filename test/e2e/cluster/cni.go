@@ -21,7 +21,7 @@ var annotations = object{"io.kubernetes.cri.pod-annotations": true}
 // Network is a CNI network of a node.
 type Network struct {
 	Name    string
-	Type    string // flannel, bridge or ptp
+	Type    string // flannel, bridge, ptp or macvlan
 	Version string // cniVersion; if empty, the usual one for the plugin
 	Subnets []netip.Prefix
 	// Stock uses flannel's configuration as shipped with kube-flannel: without the capability, and
@@ -55,7 +55,7 @@ func (n Network) Conflist(ipam string) ([]byte, error) {
 			flannel["capabilities"], flannel["ipam"] = annotations, section
 		}
 		plugins = []any{flannel, portmap}
-	case "bridge", "ptp":
+	case "bridge", "ptp", "macvlan":
 		if version == "" {
 			version = "1.0.0"
 		}
@@ -66,12 +66,15 @@ func (n Network) Conflist(ipam string) ([]byte, error) {
 		}
 		section["ranges"] = ranges
 		plugin := object{"type": n.Type, "capabilities": annotations, "ipam": section}
-		if n.Type == "bridge" {
+		switch n.Type {
+		case "bridge":
 			plugin["bridge"] = n.bridge()
 			plugin["isDefaultGateway"] = true
 			plugin["hairpinMode"] = true
-		} else {
+		case "ptp":
 			section["routes"] = routes
+		case "macvlan":
+			plugin["master"] = "eth0"
 		}
 		if n.WithoutAnnotations {
 			delete(plugin, "capabilities")

@@ -3,6 +3,7 @@ package scenarios
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -111,11 +112,7 @@ func chosenAddress(t *Test) {
 	first, second, unused := t.freeAddresses(n, 0), t.freeAddresses(other, 0), t.freeAddresses(n, 1)
 
 	t.reserve(dir, 1, pod("tenant"), first, "Rejected", "may not choose addresses")
-	t.Kubectl("--namespace="+cluster.System, "create", "configmap", "leasehold-limits",
-		"--from-literal="+t.NS+".choose=true")
-	t.Cleanup(func() {
-		t.Kubectl("--namespace="+cluster.System, "delete", "configmap", "leasehold-limits", "--ignore-not-found")
-	})
+	t.allowChoosing()
 	t.requestIs("tenant", "Held", families)
 	t.Step("an administrator allows it, and the address is held")
 	t.Kubectl("delete", "areq", "tenant")
@@ -151,6 +148,15 @@ func chosenAddress(t *Test) {
 	t.heldFor("db-1", other, second)
 	t.onSameNodes(pods, scaledTo(set, 2))
 	set.Scale(0)
+}
+
+// allowChoosing lets the users of the scenario's namespace choose addresses until it ends.
+func (t *Test) allowChoosing() {
+	t.Kubectl("--namespace="+cluster.System, "create", "configmap", "leasehold-limits",
+		"--from-literal="+t.NS+".choose=true")
+	t.Cleanup(func() {
+		t.Kubectl("--namespace="+cluster.System, "delete", "configmap", "leasehold-limits", "--ignore-not-found")
+	})
 }
 
 // unusableAddresses requests addresses that no pod can have: each request says why, and takes none.
@@ -222,4 +228,47 @@ func (t *Test) addressInUse(dir string, n *cluster.Node) {
 		return nil
 	})
 	in(t.Clear)
+}
+
+// chosenShared has two nodes in a macvlan network with the same ranges: the request has to name the
+// node, and the pod is led there.
+func chosenShared(t *Test) {
+	lan := cluster.Network{Name: "lan", Type: "macvlan", Subnets: []netip.Prefix{netip.MustParsePrefix("10.252.0.0/24")}}
+	n, other := t.Node(2), t.Node(3)
+	for _, node := range []*cluster.Node{n, other} {
+		t.Networks(node, node.DefaultNetwork(), lan)
+		t.secondInterfaces(node)
+		t.Deployment("user-of-"+node.Name, node, 1).Ready()
+		t.poolBecomes(node, lan.Name, inspect.Counts{Size: 253, Bound: 1, Free: 252})
+	}
+	dir, address := t.pluginDir(), "10.252.0.77"
+	t.allowChoosing()
+	reserve := "kubectl leasehold reserve --address=" + address + " --pod=" + t.NS + "/db-0"
+	t.reserveWith(dir, 1, reserve, "Rejected", "name one in nodeName")
+	t.Kubectl("delete", "areq", "db-0")
+	t.reserveWith(dir, 0, reserve+" --node="+other.Name, "Held")
+	t.heldFor("db-0", other, []string{address})
+
+	set := t.Echoserver("db", nil, 1, KeptFor("1h"))
+	pods := set.Ready()
+	lines := t.interfacesOf(other, pods["db-0"])
+	if pods["db-0"].Spec.NodeName != other.Name || !strings.Contains(lines, "eth1 ["+address) {
+		t.Lostf("db-0 is on %s with %s, want %s with %s", pods["db-0"].Spec.NodeName, lines, other.Name, address)
+	}
+	t.Step("db-0 was led to %s and has %s", other.Name, lines)
+	if again := t.interfacesOf(other, set.Recreate()["db-0"]); again != lines {
+		t.Lostf("db-0 had %s and has %s", lines, again)
+	}
+}
+
+// secondInterfaces gives pods of a node an interface in each of its first two networks, until the
+// scenario ends.
+func (t *Test) secondInterfaces(n *cluster.Node) {
+	t.Must(n.Stop(t.Ctx, cluster.Containerd))
+	t.Must(n.StartContainerdWithNetworks(t.Ctx, 2))
+	t.Cleanup(func() {
+		t.Clear() // the DELs need both networks
+		t.Must(n.Stop(t.Ctx, cluster.Containerd))
+		t.Must(n.StartContainerd(t.Ctx))
+	})
 }

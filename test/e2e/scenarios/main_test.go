@@ -1,5 +1,5 @@
 // Package scenarios tests leasehold in a real Kubernetes cluster. Each scenario is a subtest of the
-// test that is named after the node it needs, or of TestCluster:
+// test that is named after the node it needs, or of TestCluster or TestInstall:
 //
 //	go test -v -parallel 3 -run /reboot ./scenarios
 //
@@ -34,6 +34,7 @@ var scenarios *suite
 // The cluster-wide scenarios run one after the other, then those of each node in parallel to those
 // of the others.
 func TestCluster(t *testing.T) { scenarios.runGroup(t, 0) }
+func TestInstall(t *testing.T) { scenarios.runGroup(t, installGroup) }
 func TestNode1(t *testing.T)   { t.Parallel(); scenarios.runGroup(t, 1) }
 func TestNode2(t *testing.T)   { t.Parallel(); scenarios.runGroup(t, 2) }
 func TestNode3(t *testing.T)   { t.Parallel(); scenarios.runGroup(t, 3) }

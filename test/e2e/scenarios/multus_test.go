@@ -144,14 +144,18 @@ subjects: [{kind: ServiceAccount, name: default, namespace: ` + t.NS + `}]
 func (t *Test) interfaces(set *Set) map[string]string {
 	found := map[string]string{}
 	for name, pod := range set.Ready() {
-		byName, err := inspect.Addresses(t.Sandbox(set.Node, pod).NetNS)
-		t.Must(err)
-		var lines []string
-		for link, addrs := range byName {
-			lines = append(lines, fmt.Sprint(link, " ", addrs))
-		}
-		slices.Sort(lines)
-		found[name] = strings.Join(lines, ", ")
+		found[name] = t.interfacesOf(set.Node, pod)
 	}
 	return found
+}
+
+func (t *Test) interfacesOf(n *cluster.Node, pod corev1.Pod) string {
+	byName, err := inspect.Addresses(t.Sandbox(n, pod).NetNS)
+	t.Must(err)
+	var lines []string
+	for link, addrs := range byName {
+		lines = append(lines, fmt.Sprint(link, " ", addrs))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, ", ")
 }

@@ -49,10 +49,16 @@ type result struct {
 	cleanup  time.Duration
 }
 
+// installGroup is the group of scenarios about leasehold as installed, by administrators.
+const installGroup = -1
+
 // inGroup reports whether a scenario belongs to a group: those that use only node i, counted from
-// 1, or with 0 those that use several or all nodes. In a cluster of fewer nodes, the last one takes
-// the place of those that are missing.
+// 1, or with 0 those that use several or all nodes, except those of installGroup. In a cluster of
+// fewer nodes, the last one takes the place of those that are missing.
 func (s *suite) inGroup(sc scenario, i int) bool {
+	if sc.installed {
+		return i == installGroup
+	}
 	if len(sc.nodes) != 1 {
 		return i == 0
 	}

@@ -18,6 +18,9 @@ type scenario struct {
 	// nodes are the nodes that the scenario uses, as Test.Node counts them. One without any uses
 	// the whole cluster.
 	nodes []int
+	// installed marks a scenario of the whole cluster about how administrators install, inspect and
+	// remove leasehold.
+	installed bool
 	// beside marks a scenario that changes nothing outside of its namespace. It runs in parallel to
 	// others of this kind, after the other scenarios of its group.
 	beside bool
@@ -47,6 +50,12 @@ func (s scenario) on(nodes ...int) scenario {
 // besides returns the scenario marked with beside.
 func (s scenario) besides() scenario {
 	s.beside = true
+	return s
+}
+
+// installs returns the scenario marked with installed.
+func (s scenario) installs() scenario {
+	s.installed = true
 	return s
 }
 
@@ -159,6 +168,8 @@ var table = []scenario{
 	ours("reservation-rights", "who may read reservations, and who may release addresses", (*Test).rights).besides(),
 	ours("chosen-address", "users choose addresses before their pods exist, and the pods are led to them",
 		chosenAddress).besides(),
+	ours("chosen-shared", "two nodes have the same ranges in a macvlan network: the request names the node",
+		chosenShared).on(2, 3),
 	ours("events", "events report what happened to addresses; ReplicaSets and Jobs retain none", eventsReported).on(3),
 	ours("static-pod", "a static pod, whose object has another UID, keeps its address", staticPod).on(3),
 	ours("moved", "the pod has moved to another node: the old one ends the hold", moved),
@@ -185,20 +196,20 @@ var table = []scenario{
 		udpFlow).besides(),
 	ours("squat", "a namespace holds more than half of a pool, and pods of another one start", squat).on(2),
 	ours("doctor", "kubectl leasehold doctor finds nothing in a healthy cluster, and planted faults and their repairs",
-		doctor),
+		doctor).installs(),
 	ours("questions", "the commands of docs/operations.md answer operators' questions about recreated pods",
-		operatorQuestions),
-	ours("bundle", "kubectl leasehold bundle contains no planted secret", bundle),
+		operatorQuestions).installs(),
+	ours("bundle", "kubectl leasehold bundle contains no planted secret", bundle).installs(),
 	ours("install-helm", "Helm installs a release of a registry, upgrades, rolls back and removes it under churn",
-		installHelm).building(10 * time.Minute),
+		installHelm).installs().building(10 * time.Minute),
 	ours("install-kubectl", "kubectl applies a release of a registry, upgrades, rolls back and removes it under churn",
-		installKubectl).building(10 * time.Minute),
+		installKubectl).installs().building(10 * time.Minute),
 	ours("install-replace", "README's quick start puts leasehold in host-local's place; uninstall removes every trace",
-		installReplace).building(5 * time.Minute),
+		installReplace).installs().building(5 * time.Minute),
 	ours("uninstall-asks", "uninstall changes nothing while a node cannot be, and puts back what was edited by hand",
-		uninstallAsks),
+		uninstallAsks).installs(),
 	ours("install-named", "leasectl names leasehold in flannel's ConfigMap; uninstall removes every trace",
-		installNamed),
+		installNamed).installs(),
 	// The longest of those that run beside others: the last one starts first.
 	ours("pin-finalizer", "a pod that never ends does not keep its successor waiting", pinFinalizer).besides(),
 }
@@ -229,8 +240,8 @@ func TestGroups(t *testing.T) {
 		s := suite{nodes: nodes}
 		for _, sc := range table {
 			groups := 0
-			for i := range 4 {
-				if s.inGroup(sc, i) {
+			for _, group := range []int{installGroup, 0, 1, 2, 3} {
+				if s.inGroup(sc, group) {
 					groups++
 				}
 			}
