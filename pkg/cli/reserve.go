@@ -25,7 +25,7 @@ import (
 type choiceFlags struct {
 	pod, reserveAs string
 	addresses      []string
-	window         string
+	window, ifName string
 }
 
 func (f *choiceFlags) register(c *cobra.Command) {
@@ -36,6 +36,7 @@ func (f *choiceFlags) register(c *cobra.Command) {
 		"the `address`; with two address families one of each (may be repeated)")
 	c.Flags().StringVar(&f.window, "for", "forever",
 		"how long a pod may take to come: a duration such as 24h, or forever")
+	c.Flags().StringVar(&f.ifName, "interface", "eth0", "the `name` of the pod's interface")
 }
 
 // choice returns what the flags choose, or an error of usage.
@@ -64,6 +65,9 @@ func (f *choiceFlags) choice() (c maintain.Choice, err error) {
 	if len(c.Addresses) == 0 {
 		return c, usage("name an address with --address")
 	}
+	if c.IfName = f.ifName; !hostlocal.IsIfName(f.ifName) {
+		return c, usage("invalid --interface %q", f.ifName)
+	}
 	c.Window, err = policy.ParseWindow(f.window)
 	if err != nil || c.Window <= 0 {
 		return c, usage("invalid --for %q; want a duration such as 24h, or forever", f.window)
@@ -75,7 +79,6 @@ func (f *choiceFlags) choice() (c maintain.Choice, err error) {
 func (a *app) reserve() *cobra.Command {
 	var flags choiceFlags
 	var cni cniFlags
-	var ifName string
 	c := &cobra.Command{
 		Use:   "reserve",
 		Short: "Hold an address of this node for a pod that does not exist yet",
@@ -95,9 +98,6 @@ get, is not held, and the command says why.`,
 			choice, err := flags.choice()
 			if err != nil {
 				return err
-			}
-			if choice.IfName = ifName; !hostlocal.IsIfName(ifName) {
-				return usage("invalid --interface %q", ifName)
 			}
 			dir, rules, binaries := cni.configuration()
 			var networks []maintain.Network
@@ -127,7 +127,6 @@ get, is not held, and the command says why.`,
 	a.networkFlag(c)
 	flags.register(c)
 	cni.register(c)
-	c.Flags().StringVar(&ifName, "interface", "eth0", "the `name` of the pod's interface")
 	return c
 }
 
@@ -197,7 +196,7 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 				return err
 			}
 			entry := map[string]any{"addresses": choice.Addresses, "podName": choice.Name,
-				"reservation": choice.Reservation, "nodeName": c.node}
+				"reservation": choice.Reservation, "interface": choice.IfName, "nodeName": c.node}
 			for key, value := range entry {
 				if value == "" {
 					delete(entry, key)

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -153,8 +154,9 @@ func (p *Publisher) hold(ctx context.Context, r *ipamv1.AddressRequest, e ipamv1
 		}
 		return out
 	}
-	choice := maintain.Choice{Namespace: r.Namespace, Name: e.PodName, Reservation: e.Reservation, IfName: "eth0",
-		Rest: lease.Window(requestRest), Owner: ownerOfRequest(r.Name, string(r.UID)), Viewer: r.Namespace}
+	choice := maintain.Choice{Namespace: r.Namespace, Name: e.PodName, Reservation: e.Reservation,
+		IfName: cmp.Or(e.Interface, "eth0"), Rest: lease.Window(requestRest),
+		Owner: ownerOfRequest(r.Name, string(r.UID)), Viewer: r.Namespace}
 	window, err := policy.ParseWindow(cmp.Or(r.Spec.For, lease.Forever.String()))
 	choice.Window, choice.Hold = window, window
 	if window != lease.Forever {
@@ -170,8 +172,9 @@ func (p *Publisher) hold(ctx context.Context, r *ipamv1.AddressRequest, e ipamv1
 	case !view.Limits.Of(r.Namespace).Choose:
 		return states(ipamv1.RequestRejected, "NotAllowed", fmt.Sprintf(
 			"namespace %s may not choose addresses; an administrator can allow it with the limit choose", r.Namespace))
-	case err != nil || !isName:
-		return states(ipamv1.RequestRejected, maintain.InvalidAddress, "the entry has no valid name or address")
+	case err != nil || !isName || !hostlocal.IsIfName(choice.IfName):
+		return states(ipamv1.RequestRejected, maintain.InvalidAddress,
+			"the entry has no valid name, interface or address")
 	case choice.Hold <= 0:
 		return states(ipamv1.RequestExpired, "Expired", "spec.for is over")
 	case !r.Spec.Wait && wasInUse(r, e.Addresses[0], p.Node):

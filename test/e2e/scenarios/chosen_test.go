@@ -231,29 +231,38 @@ func (t *Test) addressInUse(dir string, n *cluster.Node) {
 }
 
 // chosenShared has two nodes in a macvlan network with the same ranges: the request has to name the
-// node, and the pod is led there.
+// node, and the pod is led there and has the address on its second interface.
 func chosenShared(t *Test) {
-	lan := cluster.Network{Name: "lan", Type: "macvlan", Subnets: []netip.Prefix{netip.MustParsePrefix("10.252.0.0/24")}}
-	n, other := t.Node(2), t.Node(3)
-	for _, node := range []*cluster.Node{n, other} {
-		t.Networks(node, node.DefaultNetwork(), lan)
-		t.secondInterfaces(node)
-		t.Deployment("user-of-"+node.Name, node, 1).Ready()
-		t.poolBecomes(node, lan.Name, inspect.Counts{Size: 253, Bound: 1, Free: 252})
+	subnet := netip.MustParsePrefix("10.252.0.0/24")
+	lan := cluster.Network{Name: "lan", Type: "macvlan", Subnets: []netip.Prefix{subnet}}
+	other := t.Node(3)
+	for _, n := range []*cluster.Node{t.Node(2), other} {
+		t.Networks(n, n.DefaultNetwork(), lan)
+		t.secondInterfaces(n)
+		// A node shows a second network once a pod has used it. With the same ranges, two pods at
+		// the same time would have the same address.
+		t.Deployment("first", n, 1).Ready()
+		t.Eventually(nodePoolLag, n.Name+" shows the ranges", func() error {
+			if out := t.Kubectl("get", "nap", n.Name, "-o", "yaml"); !strings.Contains(out, "10.252.0.254") {
+				return errors.New(out)
+			}
+			return nil
+		})
+		t.Clear()
 	}
 	dir, address := t.pluginDir(), "10.252.0.77"
 	t.allowChoosing()
-	reserve := "kubectl leasehold reserve --address=" + address + " --pod=" + t.NS + "/db-0"
+	reserve := "kubectl leasehold reserve --address=" + address + " --interface=eth1 --pod=" + t.NS + "/db-0"
 	t.reserveWith(dir, 1, reserve, "Rejected", "name one in nodeName")
 	t.Kubectl("delete", "areq", "db-0")
 	t.reserveWith(dir, 0, reserve+" --node="+other.Name, "Held")
 	t.heldFor("db-0", other, []string{address})
 
 	set := t.Echoserver("db", nil, 1, KeptFor("1h"))
-	pods := set.Ready()
-	lines := t.interfacesOf(other, pods["db-0"])
-	if pods["db-0"].Spec.NodeName != other.Name || !strings.Contains(lines, "eth1 ["+address) {
-		t.Lostf("db-0 is on %s with %s, want %s with %s", pods["db-0"].Spec.NodeName, lines, other.Name, address)
+	before := set.Ready()["db-0"]
+	lines := t.interfacesOf(other, before)
+	if before.Spec.NodeName != other.Name || !strings.Contains(lines, "eth1 ["+address) {
+		t.Lostf("db-0 is on %s with %s, want %s with %s", before.Spec.NodeName, lines, other.Name, address)
 	}
 	t.Step("db-0 was led to %s and has %s", other.Name, lines)
 	if again := t.interfacesOf(other, set.Recreate()["db-0"]); again != lines {

@@ -77,6 +77,11 @@ type AddressRequestEntry struct {
 	// +kubebuilder:validation:items:MaxLength=45
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+$`
 	Addresses []string `json:"addresses"`
+	// Interface is the name of the pod's interface; eth0, its first one, by default.
+	// +optional
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^[^\s/:.][^\s/:]*$`
+	Interface string `json:"interface,omitempty"`
 	// NodeName is the name of the node. It is required if several nodes have the same ranges.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
