@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/gob"
 	"errors"
-	"hash/fnv"
 	"io"
 	"io/fs"
 	"maps"
@@ -40,14 +39,12 @@ var packers = sync.Pool{New: func() any {
 	return w
 }}
 
-// pack compresses an image and makes it independent of its directory. The paths of all directories
-// have the same length.
-func (i image) pack(root []byte) []byte {
+// pack compresses an image.
+func (i image) pack() []byte {
 	var out bytes.Buffer
 	w := packers.Get().(*flate.Writer)
 	defer packers.Put(w)
 	w.Reset(&out)
-	i = i.moved(root, anyRoot(root))
 	i.Store = withoutFreePages(i.Store)
 	if err := errors.Join(gob.NewEncoder(w).Encode(i), w.Close()); err != nil {
 		panic(err)
@@ -55,61 +52,8 @@ func (i image) pack(root []byte) []byte {
 	return out.Bytes()
 }
 
-func anyRoot(root []byte) []byte { return bytes.Repeat([]byte{'\xff'}, len(root)) }
-
-// moved returns an image with the paths in its store moved to another directory.
-func (i image) moved(from, to []byte) image {
-	i = i.clone()
-	i.Store = moveStore(i.Store, from, to)
-	return i
-}
-
-// moveStore replaces the directory in a store. The list of pools and the reasons of the journal
-// contain it, in records that end with a checksum of what is before it (pkg/store).
-func moveStore(store, from, to []byte) []byte {
-	out := bytes.ReplaceAll(store, from, to)
-	for at := bytes.Index(store, from); at >= 0; {
-		if begin, end := recordAround(store, at, at+len(from)); end > 0 {
-			binary.BigEndian.PutUint64(out[end:], checksum(out[begin:end]))
-		}
-		next := bytes.Index(store[at+1:], from)
-		if next < 0 {
-			break
-		}
-		at += 1 + next
-	}
-	return out
-}
-
-// longestRecord is the longest record that contains a path, in bytes.
-const longestRecord = 1024
-
-// recordAround returns where the record that contains store[from:to] begins, and where its checksum
-// does. It returns 0 and 0 if there is none, but the rest of an old page.
-func recordAround(store []byte, from, to int) (begin, end int) {
-	for begin := from; begin >= max(0, from-longestRecord); begin-- {
-		sum := checksum(store[begin:to])
-		for end := to; end+8 <= min(len(store), begin+longestRecord); end++ {
-			if binary.BigEndian.Uint64(store[end:]) == sum {
-				return begin, end
-			}
-			sum = (sum ^ uint64(store[end])) * prime64
-		}
-	}
-	return 0, 0
-}
-
-// checksum is FNV-1a, of which prime64 is the multiplier.
-func checksum(b []byte) uint64 {
-	h := fnv.New64a()
-	h.Write(b)
-	return h.Sum64()
-}
-
-const prime64 = 1099511628211
-
-// unpack undoes pack, in another directory.
-func unpack(b []byte, root []byte) image {
+// unpack undoes pack.
+func unpack(b []byte) image {
 	var i image
 	if err := gob.NewDecoder(flate.NewReader(bytes.NewReader(b))).Decode(&i); err != nil {
 		panic(err)
@@ -117,7 +61,7 @@ func unpack(b []byte, root []byte) image {
 	if i.Files == nil {
 		i.Files = map[string]file{}
 	}
-	return i.moved(anyRoot(root), root)
+	return i
 }
 
 // The parts of bbolt's file format that are needed to know which pages are in use.

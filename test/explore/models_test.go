@@ -3,8 +3,8 @@ package explore
 import (
 	"maps"
 	"os"
-	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -200,13 +200,12 @@ var models = []config{
 	},
 }
 
-// bound limits a search and returns its number of workers. The short form goes to a depth, with one
-// worker; the long one has a worker for each CPU, and no limit but LIMIT, a duration for each
-// model.
-func bound(t *testing.T, c *config) (workers int) {
+// bound limits a search. The short form goes to a depth; the long one has no limit but LIMIT, a
+// duration for each model.
+func bound(t *testing.T, c *config) {
 	if os.Getenv("LONG") == "" {
 		c.limits.depth = c.short
-		return 1
+		return
 	}
 	if text := os.Getenv("LIMIT"); text != "" {
 		var err error
@@ -214,30 +213,36 @@ func bound(t *testing.T, c *config) (workers int) {
 			t.Fatal(err)
 		}
 	}
-	return runtime.NumCPU()
 }
 
 func TestModels(t *testing.T) {
+	var mu sync.Mutex
 	rows := []string{heading}
-	for _, c := range models {
-		t.Run(c.name, func(t *testing.T) {
-			s := newSearch(t, c, bound(t, &c))
-			s.progress = func(row string) { t.Log(row) }
-			s.run()
-			rows = append(rows, s.row())
-			if s.failure != nil {
-				t.Error(s.counterExample())
-			}
-		})
-	}
+	t.Run("models", func(t *testing.T) { // which ends when all of them have ended
+		for _, c := range models {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				bound(t, &c)
+				s := newSearch(t, c)
+				s.progress = func(row string) { t.Log(row) }
+				s.run()
+				mu.Lock()
+				defer mu.Unlock()
+				rows = append(rows, s.row())
+				if s.failure != nil {
+					t.Error(s.counterExample())
+				}
+			})
+		}
+	})
 	t.Log("\n" + strings.Join(rows, "\n"))
 }
 
 // TestASlowMachine has another process keep a lock beside calls and rounds of the agent, also where
 // each call gets no processor for longer than it may wait. Results and states are the same.
 func TestASlowMachine(t *testing.T) {
-	s := newSearch(t, modelNamed(t, "two networks"), 2)
-	usual, slow := s.simulations[0], s.simulations[1]
+	usual := newSearch(t, modelNamed(t, "two networks")).simulation
+	slow := newSearch(t, modelNamed(t, "two networks")).simulation
 	slow.slow = 2 * lockWait
 	usual.prepare()
 	slow.prepare()
@@ -268,7 +273,7 @@ func TestMoreEventsMakeMoreStates(t *testing.T) {
 	for _, k := range more {
 		c.with[k] = max(c.with[k], 1)
 		c.probe = rebootProbe
-		s := newSearch(t, c, 1)
+		s := newSearch(t, c)
 		s.run()
 		if s.failure != nil {
 			t.Fatal(s.counterExample())

@@ -29,10 +29,10 @@ func (w *simulation) describe(e event) string {
 }
 
 // describePath returns the events that first led to a state.
-func (s *search) describePath(w *simulation, number int32) string {
+func (s *search) describePath(number int32) string {
 	var out []string
 	for n := number; n > 0; n = s.reached[n].from {
-		out = append(out, w.describe(s.reached[n].by))
+		out = append(out, s.describe(s.reached[n].by))
 	}
 	slices.Reverse(out)
 	return strings.Join(out, "; ")
@@ -40,17 +40,17 @@ func (s *search) describePath(w *simulation, number int32) string {
 
 // counterExample repeats the shortest path to the failure and describes each step.
 func (s *search) counterExample() string {
-	path, w := s.failurePath(), s.simulations[0]
-	w.prepare()
+	path := s.failurePath()
+	s.prepare()
 	var out strings.Builder
 	fmt.Fprintf(&out, "a counter-example: %s\n", s.failure.why)
 	for i, e := range path {
-		text, result := w.replay(e)
+		text, result := s.replay(e)
 		fmt.Fprintf(&out, "%3d. %s", i+1, text)
 		if result != "" {
 			fmt.Fprintf(&out, ": %s", result)
 		}
-		fmt.Fprintf(&out, "\n     %s\n", w.summary())
+		fmt.Fprintf(&out, "\n     %s\n", s.summary())
 	}
 	return out.String()
 }

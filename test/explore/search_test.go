@@ -2,12 +2,9 @@ package explore
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,12 +14,10 @@ import (
 // search is a breadth-first search of a model: all states that one event leads to, then all that
 // two lead to, and so on. So the first counter-example is one of the shortest.
 type search struct {
-	config
-	simulations []*simulation // one for each worker
-	progress    func(string)  // gets a line after each depth; may be nil
-	begun       time.Time
+	*simulation
+	progress func(string) // gets a line after each depth; may be nil
+	begun    time.Time
 
-	sync.Mutex
 	visited     map[key]int32
 	probed      map[key]bool // see leaks
 	reached     []edge       // by the number of a state
@@ -64,27 +59,22 @@ const (
 	comparisons = 4
 )
 
-func newSearch(t *testing.T, c config, workers int) *search {
+func newSearch(t *testing.T, c config) *search {
 	t.Helper()
-	base, err := os.MkdirTemp(tmpfs(), "explore")
+	root, err := os.MkdirTemp(tmpfs(), "explore")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(base) })
-	s := &search{
-		config: c, begun: time.Now(),
+	t.Cleanup(func() { os.RemoveAll(root) })
+	w, err := newSimulation(t, c, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.close)
+	return &search{
+		simulation: w, begun: time.Now(),
 		visited: map[key]int32{}, probed: map[key]bool{}, sampled: map[int32]*found{},
 	}
-	for i := range workers {
-		root := filepath.Join(base, fmt.Sprintf("%02d", i))
-		w, err := newSimulation(t, c, root)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(w.close)
-		s.simulations = append(s.simulations, w)
-	}
-	return s
 }
 
 // tmpfs returns a directory in memory, "" if there is none.
@@ -116,9 +106,8 @@ func (s *search) run() {
 }
 
 func (s *search) begin() {
-	w := s.simulations[0]
-	w.prepare()
-	s.visit(w, -1, event{}, "")
+	s.prepare()
+	s.visit(-1, event{}, "")
 	s.frontier, s.next = s.next, nil
 }
 
@@ -138,42 +127,21 @@ func (w *simulation) prepare() {
 
 // level searches the successors of every state of the frontier.
 func (s *search) level() {
-	var workers sync.WaitGroup
-	todo := make(chan *found)
-	for _, w := range s.simulations {
-		workers.Go(func() {
-			for f := range todo {
-				s.expand(w, f)
-			}
-		})
-	}
 	for i, f := range s.frontier {
-		if s.stop() {
-			break
+		if s.failure != nil || s.outOfTime() {
+			return
 		}
-		todo <- f
+		s.eachNext(f, func(e event, why string) { s.visit(f.number, e, why) })
 		s.frontier[i] = nil
 	}
-	close(todo)
-	workers.Wait()
-}
-
-func (s *search) stop() bool {
-	s.Lock()
-	defer s.Unlock()
-	return s.failure != nil || s.outOfTime()
 }
 
 func (s *search) outOfTime() bool { return s.limits.time > 0 && time.Since(s.begun) > s.limits.time }
 
-func (s *search) expand(w *simulation, f *found) {
-	s.eachNext(w, f, func(e event, why string) { s.visit(w, f.number, e, why) })
-}
-
 // eachNext runs every event that may happen in a state, and each call again for every operation
 // that it can be killed at. The simulation is in the state after the event when fn is called.
-func (s *search) eachNext(w *simulation, f *found, fn func(e event, why string)) {
-	from := w.unpackHere(f.disk)
+func (w *simulation) eachNext(f *found, fn func(e event, why string)) {
+	from := unpack(f.disk)
 	w.restore(from)
 	w.node = f.node
 	before := w.read()
@@ -197,24 +165,19 @@ func (s *search) eachNext(w *simulation, f *found, fn func(e event, why string))
 	}
 }
 
-// unpackHere unpacks an image for this simulation's directory.
-func (w *simulation) unpackHere(b []byte) image { return unpack(b, []byte(w.root)) }
-
 // visit checks the invariants of a state and enqueues it if it is new.
-func (s *search) visit(w *simulation, from int32, e event, why string) {
-	c := w.read()
+func (s *search) visit(from int32, e event, why string) {
+	c := s.read()
 	if why == "" {
-		why = w.examine(c)
+		why = s.examine(c)
 	}
 	if why == "" {
-		why = w.examineFence(e, w.before, c)
+		why = s.examineFence(e, s.before, c)
 	}
-	k := w.keyOf(c)
-	s.Lock()
+	k := s.keyOf(c)
 	s.transitions++
 	if why != "" {
 		s.fail(from, e, why)
-		s.Unlock()
 		return
 	}
 	number, known := s.visited[k]
@@ -222,29 +185,20 @@ func (s *search) visit(w *simulation, from int32, e event, why string) {
 		number = int32(len(s.reached))
 		s.visited[k] = number
 		s.reached = append(s.reached, edge{from, e})
-	}
-	sample, due := s.sampled[number], s.compared*1000 < s.transitions*comparisons
-	s.Unlock()
-	switch {
-	case !known:
-		s.enqueue(w, c, number, from, e)
-	case sample != nil && due:
-		s.compare(w, sample, from, e)
+		s.enqueue(c, number, from, e)
+	} else if sample := s.sampled[number]; sample != nil && s.compared*1000 < s.transitions*comparisons {
+		s.compare(sample, from, e)
 	}
 }
 
-func (s *search) enqueue(w *simulation, c contents, number, from int32, e event) {
-	f := &found{number, w.current.pack([]byte(w.root)), w.node}
-	why := w.leaks(c, func(k key) bool {
-		s.Lock()
-		defer s.Unlock()
+func (s *search) enqueue(c contents, number, from int32, e event) {
+	f := &found{number, s.current.pack(), s.node}
+	why := s.leaks(c, func(k key) bool {
 		seen := s.probed[k]
 		s.probed[k] = true
 		return seen
 	})
-	w.capture(w.kernel.now().Wall)
-	s.Lock()
-	defer s.Unlock()
+	s.capture(s.kernel.now().Wall)
 	s.next = append(s.next, f)
 	if number%sampleEvery == 0 {
 		s.sampled[number] = f
@@ -254,7 +208,7 @@ func (s *search) enqueue(w *simulation, c contents, number, from int32, e event)
 	}
 }
 
-// fail records the first failure. The caller holds the lock.
+// fail records the first failure.
 func (s *search) fail(from int32, e event, why string) {
 	if s.failure == nil {
 		s.failure = &failure{from, e, why}
@@ -263,21 +217,19 @@ func (s *search) fail(from int32, e event, why string) {
 
 // compare searches the successors of two states with the same canonical form. They have to be the
 // same as well, else the canonical form leaves out something that matters.
-func (s *search) compare(w *simulation, first *found, from int32, e event) {
-	second := &found{first.number, w.current.pack([]byte(w.root)), w.node}
-	one, other := s.nextForms(w, first), s.nextForms(w, second)
-	s.Lock()
-	defer s.Unlock()
+func (s *search) compare(first *found, from int32, e event) {
+	second := &found{first.number, s.current.pack(), s.node}
+	one, other := s.nextForms(first), s.nextForms(second)
 	s.compared++
 	if diff := difference(one, other); diff != "" {
-		s.fail(from, e, "the canonical form is wrong: the first by "+s.describePath(w, first.number)+"\n"+diff)
+		s.fail(from, e, "the canonical form is wrong: the first by "+s.describePath(first.number)+"\n"+diff)
 	}
 }
 
 // nextForms returns the canonical forms of the successors of a state, by key.
-func (s *search) nextForms(w *simulation, f *found) map[key]string {
+func (w *simulation) nextForms(f *found) map[key]string {
 	out := map[key]string{}
-	s.eachNext(w, f, func(e event, why string) {
+	w.eachNext(f, func(e event, why string) {
 		c := w.read()
 		out[w.keyOf(c)] = w.describe(e) + " " + why + "\n" + w.form(c, w.namings()[0])
 	})
