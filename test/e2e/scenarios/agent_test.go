@@ -184,52 +184,6 @@ func (t *Test) removeSystemPod(name string) {
 	})
 }
 
-// metricsFollow checks the metrics of a network after pods start and end.
-func metricsFollow(t *Test) {
-	n := t.Node(2)
-	network := t.ownNetwork(n, "bridge", "10.247.0.0/24").Name
-	has := func(want map[string]float64) {
-		t.Eventually(time.Minute, fmt.Sprintf("the addresses are %v", want), func() error {
-			m := t.AgentMetrics(n)
-			for state, count := range want {
-				if is := m.Sum("leasehold_addresses", "network="+network, "state="+state); is != count {
-					return fmt.Errorf("%v are %s", is, state)
-				}
-			}
-			return nil
-		})
-	}
-	before := t.AgentMetrics(n)
-	grown := func(name string, labels ...string) float64 {
-		return t.AgentMetrics(n).Sum(name, labels...) - before.Sum(name, labels...)
-	}
-	t.Step("three echoservers start on %s", n.Name)
-	set := t.Echoserver("echoserver", n, 3)
-	has(map[string]float64{"Bound": 3, "Held": 0})
-	t.Step("scaled to 1")
-	set.Scale(1)
-	has(map[string]float64{"Bound": 1, "Held": 2})
-	t.Step("scaled to 3, two of them get their addresses again")
-	set.Scale(3)
-	set.Ready()
-	has(map[string]float64{"Bound": 3, "Held": 0})
-	for _, c := range []struct {
-		least  float64
-		name   string
-		labels []string
-	}{
-		{5, "leasehold_calls_total", []string{"verb=ADD", "result=ok"}},
-		{2, "leasehold_calls_total", []string{"verb=DEL", "result=ok"}},
-		{7, "leasehold_call_duration_seconds", nil},
-		{2, "leasehold_leases_kept_total", nil},
-	} {
-		if got := grown(c.name, c.labels...); got < c.least {
-			t.Fatalf("%s %v has grown by %v, want %v at least", c.name, c.labels, got, c.least)
-		}
-		t.Step("%s %v has grown by %v", c.name, c.labels, grown(c.name, c.labels...))
-	}
-}
-
 // withoutAgentPod checks that the plugin works without the agent.
 func withoutAgentPod(t *Test) {
 	n := t.Node(2)

@@ -101,18 +101,6 @@ func windowPassed(t *Test) {
 	t.Step("the fifth pod has its address")
 }
 
-func noAnnotation(t *Test) {
-	n := t.Node(1)
-	t.Step("an echoserver without a window starts on %s", n.Name)
-	set := t.Echoserver("echoserver", n, 1, KeptFor(""))
-	before := set.Ready()
-	after := set.Recreate()
-	if addresses(before["echoserver-0"]) == addresses(after["echoserver-0"]) {
-		t.Fatalf("it has %s again", addresses(after["echoserver-0"]))
-	}
-	t.Step("recreated, it has %s after %s", addresses(after["echoserver-0"]), addresses(before["echoserver-0"]))
-}
-
 func churn(t *Test) {
 	rounds := 4
 	if t.Long {
@@ -134,24 +122,6 @@ func churn(t *Test) {
 		t.haveOtherAddresses(others.ReadyBut(old), before)
 		before = after
 	}
-}
-
-func fifty(t *Test) {
-	n := t.Node(1)
-	began := time.Now()
-	t.Step("50 echoservers start on %s", n.Name)
-	set := t.Echoserver("echoserver", n, 50)
-	before := set.Ready()
-	t.Step("all run after %.0f s; scaled to 0", time.Since(began).Seconds())
-	set.Scale(0)
-	t.LeasesAre(n, "Held", 50*families(t))
-	began = time.Now()
-	t.Step("all gone; scaled to 50")
-	set.Scale(50)
-	after := set.Ready()
-	t.Step("all run after %.0f s", time.Since(began).Seconds())
-	t.Kept(before, after)
-	t.LeasesAre(n, "Bound", 50*families(t))
 }
 
 func families(t *Test) int {

@@ -196,6 +196,28 @@ func (t *Test) Networks(n *cluster.Node, networks ...cluster.Network) {
 	})
 }
 
+// otherNamespace creates another namespace, which is removed with the scenario. The function that
+// it returns calls a function with it as the namespace of the scenario.
+func (t *Test) otherNamespace(name string) (in func(func())) {
+	_, err := t.Client.CoreV1().Namespaces().Create(t.Ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Labels: map[string]string{label: t.scenario.name}}}, metav1.CreateOptions{})
+	t.Must(err)
+	in = func(f func()) {
+		defer func(own string) { t.NS = own }(t.NS)
+		t.NS = name
+		f()
+	}
+	t.Cleanup(func() {
+		in(t.Clear)
+		t.Must(t.Client.CoreV1().Namespaces().Delete(t.Ctx, name, metav1.DeleteOptions{}))
+	})
+	t.Eventually(90*time.Second, "a service account in "+name, func() error {
+		_, err := t.Client.CoreV1().ServiceAccounts(name).Get(t.Ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	return in
+}
+
 // Clear removes the scenario's workloads and waits until their sandboxes are stopped.
 func (t *Test) Clear() {
 	background := metav1.DeletePropagationBackground

@@ -23,6 +23,7 @@ const nodePoolLag = 80 * time.Second
 func nodePool(t *Test) {
 	n := t.Node(3)
 	network := t.ownNetwork(n, "bridge", "10.245.0.0/24").Name
+	before := t.AgentMetrics(n)
 	t.Step("three echoservers start on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 3)
 	t.poolBecomes(n, network, inspect.Counts{Size: 253, Bound: 3, Free: 250})
@@ -54,17 +55,38 @@ func nodePool(t *Test) {
 
 	t.Step("nothing changes: nothing is written")
 	t.Sleep(nodePoolLag)
-	now, before := t.pool(n), p.Metadata.ResourceVersion
+	now, version := t.pool(n), p.Metadata.ResourceVersion
 	byAgent := now.Metadata.Generation == p.Metadata.Generation // the manager writes the spec alone
-	if byAgent && now.Metadata.ResourceVersion != before && reflect.DeepEqual(now.Status, p.Status) {
-		t.Fatalf("version %s of the object says the same as version %s", now.Metadata.ResourceVersion, before)
+	if byAgent && now.Metadata.ResourceVersion != version && reflect.DeepEqual(now.Status, p.Status) {
+		t.Fatalf("version %s of the object says the same as version %s", now.Metadata.ResourceVersion, version)
+	}
+
+	t.Step("scaled to 3, two of them get their addresses again")
+	set.Scale(3)
+	set.Ready()
+	for _, c := range []struct {
+		least  float64
+		name   string
+		labels []string
+	}{
+		{5, "leasehold_calls_total", []string{"verb=ADD", "result=ok"}},
+		{2, "leasehold_calls_total", []string{"verb=DEL", "result=ok"}},
+		{7, "leasehold_call_duration_seconds", nil},
+		{2, "leasehold_leases_kept_total", nil},
+	} {
+		t.Eventually(time.Minute, "the metrics of calls", func() error {
+			if got := t.AgentMetrics(n).Sum(c.name, c.labels...) - before.Sum(c.name, c.labels...); got < c.least {
+				return fmt.Errorf("%s %v has grown by %v, want %v at least", c.name, c.labels, got, c.least)
+			}
+			return nil
+		})
 	}
 
 	t.Step("the object is deleted, and the agent starts anew: it is there again")
 	t.Kubectl("delete", "nap", n.Name)
 	old := t.Agent(n)
 	t.Must(t.Client.CoreV1().Pods(old.Namespace).Delete(t.Ctx, old.Name, metav1.DeleteOptions{}))
-	t.poolBecomes(n, network, inspect.Counts{Size: 253, Bound: 1, Held: 2, Free: 250})
+	t.poolBecomes(n, network, inspect.Counts{Size: 253, Bound: 3, Free: 250})
 }
 
 func (t *Test) pool(n *cluster.Node) inspect.NodeAddressPool {
@@ -96,10 +118,13 @@ func (t *Test) poolBecomes(n *cluster.Node, network string, want inspect.Counts)
 	}
 	t.Eventually(time.Minute, "the metrics", func() error {
 		m := t.AgentMetrics(n)
-		size, free := m.Sum("leasehold_pool_addresses", "network="+network),
-			m.Sum("leasehold_pool_free_addresses", "network="+network)
-		if size != float64(want.Size) || free != float64(want.Free) {
-			return fmt.Errorf("size %v and free %v, want %+v", size, free, want)
+		of := func(name string, labels ...string) int64 {
+			return int64(m.Sum(name, append(labels, "network="+network)...))
+		}
+		got := inspect.Counts{Size: of("leasehold_pool_addresses"), Free: of("leasehold_pool_free_addresses"),
+			Bound: of("leasehold_addresses", "state=Bound"), Held: of("leasehold_addresses", "state=Held")}
+		if got != want {
+			return fmt.Errorf("%+v, want %+v", got, want)
 		}
 		return nil
 	})
