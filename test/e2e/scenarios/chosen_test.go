@@ -109,6 +109,9 @@ func chosenAddress(t *Test) {
 	n, other := t.Node(1), t.Node(2)
 	dir, families := t.pluginDir(), families(t)
 	pod := func(name string) string { return t.NS + "/" + name }
+	for _, node := range []*cluster.Node{n, other} {
+		t.showsSubnet(node, node.DefaultNetwork().Subnets[0]) // agents may have just started
+	}
 	first, second, unused := t.freeAddresses(n, 0), t.freeAddresses(other, 0), t.freeAddresses(n, 1)
 
 	t.reserve(dir, 1, pod("tenant"), first, "Rejected", "may not choose addresses")
@@ -242,12 +245,7 @@ func chosenShared(t *Test) {
 		// A node shows a second network once a pod has used it. With the same ranges, two pods at
 		// the same time would have the same address.
 		t.Deployment("first", n, 1).Ready()
-		t.Eventually(nodePoolLag, n.Name+" shows the ranges", func() error {
-			if out := t.Kubectl("get", "nap", n.Name, "-o", "yaml"); !strings.Contains(out, "10.252.0.254") {
-				return errors.New(out)
-			}
-			return nil
-		})
+		t.showsSubnet(n, subnet)
 		t.Clear()
 	}
 	dir, address := t.pluginDir(), "10.252.0.77"
@@ -268,6 +266,17 @@ func chosenShared(t *Test) {
 	if again := t.interfacesOf(other, set.Recreate()["db-0"]); again != lines {
 		t.Lostf("db-0 had %s and has %s", lines, again)
 	}
+}
+
+// showsSubnet waits until the NodeAddressPool of a node has a range of a subnet.
+func (t *Test) showsSubnet(n *cluster.Node, subnet netip.Prefix) {
+	want := fmt.Sprint("subnet: ", subnet.Masked())
+	t.Eventually(nodePoolLag, fmt.Sprint(n.Name, " shows ranges of ", subnet), func() error {
+		if out := t.Kubectl("get", "nap", n.Name, "--ignore-not-found", "-o", "yaml"); !strings.Contains(out, want) {
+			return errors.New(out)
+		}
+		return nil
+	})
 }
 
 // secondInterfaces gives pods of a node an interface in each of its first two networks, until the
