@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,6 +52,9 @@ func (c *Cluster) begin(ctx context.Context) error {
 	if err := c.installTools(ctx); err != nil {
 		return err
 	}
+	if err := raiseWatches(); err != nil {
+		c.logf("a second cluster may not start beside this one: %v", err)
+	}
 	if err := c.buildParts(ctx); err != nil {
 		return err
 	}
@@ -57,6 +62,20 @@ func (c *Cluster) begin(ctx context.Context) error {
 		return fmt.Errorf("removing a former cluster: %w", err)
 	}
 	return nil
+}
+
+// raiseWatches lets several clusters run at the same time: the programs of each have some 40
+// instances of inotify, of which the kernel allows 128 by default.
+func raiseWatches() error {
+	const path, enough = "/proc/sys/fs/inotify/max_user_instances", 1024
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if now, err := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || now >= enough {
+		return err
+	}
+	return os.WriteFile(path, []byte(strconv.Itoa(enough)), 0o644)
 }
 
 // stopIfFailed stops a cluster whose start has failed with *err, and keeps the logs.
