@@ -101,6 +101,7 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 			}
 		case (errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrReplaced)) && tries < maxTries:
 			tries++
+			f.release() // the next attempt may pause
 			continue
 		}
 		if again, err := damaged.next(err, n.Warnf); !again {
