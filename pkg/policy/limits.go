@@ -22,7 +22,7 @@ const (
 	limitHeld    = "maxHeld"      // how many addresses of a node may be held for windows
 	limitShare   = "maxHeldShare" // the share of a range set that may be held for windows, 0 to 1
 	limitWindow  = "maxWindow"    // longer windows are cut to this
-	limitForever = "forever"      // "false": a window of "forever" is cut to maxWindow; without that it has no effect
+	limitForever = "forever"      // "false": a window of "forever" is cut to maxWindow, or to 0 without maxWindow
 	limitChoose  = "choose"       // "true": AddressRequests of the namespace have an effect
 )
 

@@ -11,7 +11,7 @@ import (
 
 // ReserveAs is the pod annotation that keeps the addresses of a pod for a name that the pod's
 // template gives, its reservation name, in place of the pod's own name. Any number of pods of a
-// namespace may have the same one. It has an effect only together with a window (Annotation).
+// namespace may have the same one. It has an effect only together with a window.
 const ReserveAs = "leasehold.dev/reserve-as"
 
 // ExpectedAddresses is the pod annotation in which the webhook lists the addresses that a pod may

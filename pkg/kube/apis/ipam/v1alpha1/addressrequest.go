@@ -7,10 +7,10 @@ import (
 // AddressRequestResource is the resource of AddressRequests.
 var AddressRequestResource = GroupVersion.WithResource("addressrequests")
 
-// AddressRequest asks for addresses that pods get before they exist. Users write its spec. As long
-// as it exists, the node whose ranges contain an address holds it for its pod, whenever the pod
-// does not have it. It has an effect only in namespaces to which an administrator has allowed it
-// (the limit "choose").
+// AddressRequest asks for addresses for pods that may not exist yet. Users write its spec. Until
+// the object is deleted or spec.for is over, the node whose ranges contain an address holds it for
+// its pod, whenever the pod does not have it. An AddressRequest has an effect only in namespaces to
+// which an administrator has allowed it (the limit "choose").
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=addressrequests,singular=addressrequest,shortName=areq,categories=leasehold
@@ -131,7 +131,7 @@ type RequestedAddress struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Reason string `json:"reason,omitempty"`
-	// Message is a sentence that says the same.
+	// Message explains the state and the reason.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`

@@ -150,7 +150,7 @@ type NetworkAddressPool struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Reason string `json:"reason,omitempty"`
-	// Message is a sentence that says the same, and what can be done.
+	// Message explains the reason, and what can be done.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`

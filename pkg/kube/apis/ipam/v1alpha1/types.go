@@ -129,7 +129,7 @@ type IPReservationStatus struct {
 	// +kubebuilder:validation:MaxLength=128
 	PodUID string `json:"podUID,omitempty"`
 	// Reservation is the reservation name of the pod (annotation leasehold.dev/reserve-as). Held
-	// addresses are for the next pod with this name, or without one, for a pod of the same name.
+	// addresses are for its next pod; if it is empty, for a pod of the same pod name.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Reservation string `json:"reservation,omitempty"`
