@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -528,13 +529,13 @@ func TestRun(t *testing.T) {
 
 // use is a Use that is told what has changed.
 type use struct {
-	checks  []time.Time
-	changed bool
+	checks  atomic.Int32
+	changed atomic.Bool
 }
 
-func (u *use) Check(_ context.Context, now time.Time) bool {
-	u.checks = append(u.checks, now)
-	return u.changed
+func (u *use) Check(context.Context, time.Time) bool {
+	u.checks.Add(1)
+	return u.changed.Load()
 }
 
 func (u *use) Served() []maintain.Served { return nil }
@@ -544,7 +545,8 @@ func (u *use) Served() []maintain.Served { return nil }
 // with the first scrape.
 func TestCollect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node, out := newNode(t)
+		node, _ := newNode(t)
+		out := &safeBuffer{}
 		node.Log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		c, changes := newCollector(node, &Health{}), make(chan struct{})
 		u := &use{}
@@ -554,8 +556,8 @@ func TestCollect(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- c.run(ctx) }()
 		surveys := func() int { synctest.Wait(); return strings.Count(out.String(), "node surveyed") }
-		if n := surveys(); n != 1 || c.health.ready() != nil || len(u.checks) != 1 {
-			t.Errorf("%d surveys and %d checks at the start, ready: %v", n, len(u.checks), c.health.ready())
+		if n := surveys(); n != 1 || c.health.ready() != nil || u.checks.Load() != 1 {
+			t.Errorf("%d surveys and %d checks at the start, ready: %v", n, u.checks.Load(), c.health.ready())
 		}
 		if !exists(filepath.Join(node.Service.Node.Store.Dirs().Run, "calls")) {
 			t.Error("there is no call log")
@@ -563,23 +565,23 @@ func TestCollect(t *testing.T) {
 		for range 20 {
 			changes <- struct{}{}
 		}
-		if n := surveys(); n != 1 || len(u.checks) != 1 {
-			t.Errorf("%d surveys and %d checks after changes of the store", n, len(u.checks))
+		if n := surveys(); n != 1 || u.checks.Load() != 1 {
+			t.Errorf("%d surveys and %d checks after changes of the store", n, u.checks.Load())
 		}
 		time.Sleep(checkInterval)
-		if n := surveys(); n != 1 || len(u.checks) != 2 {
-			t.Errorf("%d surveys and %d checks after %s", n, len(u.checks), checkInterval)
+		if n := surveys(); n != 1 || u.checks.Load() != 2 {
+			t.Errorf("%d surveys and %d checks after %s", n, u.checks.Load(), checkInterval)
 		}
 		time.Sleep(surveyInterval - checkInterval - 1)
-		u.changed = true
+		u.changed.Store(true)
 		if n := surveys(); n != 1 {
 			t.Errorf("%d surveys just before %s", n, surveyInterval)
 		}
 		for range 3 {
 			time.Sleep(checkInterval)
 		}
-		if n := surveys(); n != 4 || len(u.checks) != 5 {
-			t.Errorf("%d surveys, %d checks; each check has found a change", n, len(u.checks))
+		if n := surveys(); n != 4 || u.checks.Load() != 5 {
+			t.Errorf("%d surveys, %d checks; each check has found a change", n, u.checks.Load())
 		}
 		stop()
 		if err := <-ended; !errors.Is(err, context.Canceled) {

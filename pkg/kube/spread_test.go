@@ -181,16 +181,19 @@ func TestWatchThatEndsInItsTime(t *testing.T) {
 		for range 3600 {
 			time.Sleep(6 * time.Second)
 			synctest.Wait()
-			if len(s.watches) != 1 {
-				t.Fatalf("%d watches after %s", len(s.watches), time.Since(s.began))
+			s.mu.Lock()
+			n := len(s.watches)
+			s.mu.Unlock()
+			if n != 1 {
+				t.Fatalf("%d watches after %s", n, time.Since(s.began))
 			}
-		}
-		if n := len(s.requests); s.lists != 1 || n < 7 || n > 14 {
-			t.Errorf("%d lists, %d requests in six hours", s.lists, n)
 		}
 		stop()
 		if err := <-done; err == nil {
 			t.Error("RunSpread returned no error")
+		}
+		if n := len(s.requests); s.lists != 1 || n < 7 || n > 14 {
+			t.Errorf("%d lists, %d requests in six hours", s.lists, n)
 		}
 	})
 }
