@@ -483,7 +483,7 @@ func TestSpool(t *testing.T) {
 	if got[0].ContainerID != "a.b-1" || got[0].IfName != "eth@0.7" || got[0].At != t0 || got[1].ContainerID != "c2" {
 		t.Errorf("%+v", got)
 	}
-	if err := s.Unspool(got); err != nil {
+	if err := errors.Join(s.Unspool(got), s.Unspool(got)); err != nil { // another call may have replayed them as well
 		t.Fatal(err)
 	}
 	if left, _ := s.Spooled("b1"); len(left) != 0 {
