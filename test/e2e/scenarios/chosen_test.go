@@ -110,7 +110,7 @@ func chosenAddress(t *Test) {
 	dir, families := t.pluginDir(), families(t)
 	pod := func(name string) string { return t.NS + "/" + name }
 	for _, node := range []*cluster.Node{n, other} {
-		t.showsSubnet(node, node.DefaultNetwork().Subnets[0]) // agents may have just started
+		t.showsRange(node, fmt.Sprint("subnet: ", node.DefaultNetwork().Subnets[0].Masked())) // its agent may be new
 	}
 	first, second, unused := t.freeAddresses(n, 0), t.freeAddresses(other, 0), t.freeAddresses(n, 1)
 
@@ -245,7 +245,7 @@ func chosenShared(t *Test) {
 		// A node shows a second network once a pod has used it. With the same ranges, two pods at
 		// the same time would have the same address.
 		t.Deployment("first", n, 1).Ready()
-		t.showsSubnet(n, subnet)
+		t.showsRange(n, "end: 10.252.0.254")
 		t.Clear()
 	}
 	dir, address := t.pluginDir(), "10.252.0.77"
@@ -268,11 +268,10 @@ func chosenShared(t *Test) {
 	}
 }
 
-// showsSubnet waits until the NodeAddressPool of a node has a range of a subnet.
-func (t *Test) showsSubnet(n *cluster.Node, subnet netip.Prefix) {
-	want := fmt.Sprint("subnet: ", subnet.Masked())
-	t.Eventually(nodePoolLag, fmt.Sprint(n.Name, " shows ranges of ", subnet), func() error {
-		if out := t.Kubectl("get", "nap", n.Name, "--ignore-not-found", "-o", "yaml"); !strings.Contains(out, want) {
+// showsRange waits until the NodeAddressPool of a node has a line of a range.
+func (t *Test) showsRange(n *cluster.Node, line string) {
+	t.Eventually(nodePoolLag, n.Name+" shows the range with "+line, func() error {
+		if out := t.Kubectl("get", "nap", n.Name, "--ignore-not-found", "-o", "yaml"); !strings.Contains(out, line) {
 			return errors.New(out)
 		}
 		return nil
