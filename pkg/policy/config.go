@@ -75,9 +75,9 @@ type RawConfig struct {
 	OnBusy string `json:"onBusy"`
 	// BusyTimeout is how long a recreated pod waits for the end of its old sandbox.
 	BusyTimeout string `json:"busyTimeout"`
-	// OnExhaustion is which hold ends for a new pod if the range set is exhausted. `fair`: the one
-	// nearest to its end of a namespace that holds more than half of the set, for a pod of another
-	// namespace. `yield`: the one nearest to its end. `fail`: none.
+	// OnExhaustion is which hold ends for a new pod if the range set is exhausted. `fair`: if
+	// another namespace than the pod's holds more than half of the set, that namespace's hold
+	// nearest to its end; else none. `yield`: the one nearest to its end. `fail`: none.
 	OnExhaustion string `json:"onExhaustion"`
 	// MaxWindow is the longest window; longer ones are cut to it.
 	MaxWindow string `json:"maxWindow"`
