@@ -292,7 +292,7 @@ func pinNodeDead(t *Test) {
 		sets[mode+"-gone"].ForceDelete(befores[mode+"-gone"])
 	}
 	for _, mode := range []string{"require", "patient", "prefer"} {
-		runs(mode+"-gone", "is gone")
+		runs(mode+"-gone", n.Name+" is ") // gone, or not Ready for a manager that has not seen that yet
 	}
 }
 
