@@ -1,6 +1,7 @@
 package host
 
 import (
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"net/netip"
@@ -10,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -170,26 +170,33 @@ func TestIsNothing(t *testing.T) {
 
 // A list that changes while it is read is read again.
 func TestCompleteReadsAgain(t *testing.T) {
+	list := func(flags uint16) []byte {
+		b := binary.NativeEndian.AppendUint32(nil, 2*unix.NLMSG_HDRLEN)
+		b = binary.NativeEndian.AppendUint16(b, unix.RTM_NEWADDR)
+		b = append(binary.NativeEndian.AppendUint16(b, flags), make([]byte, 24)...)
+		b = binary.NativeEndian.AppendUint32(b, unix.NLMSG_HDRLEN)
+		return append(b, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	}
 	for name, c := range map[string]struct {
 		interrupted, reads int
 		want               error
 	}{
 		"not changed":        {0, 1, nil},
 		"changed four times": {4, 5, nil},
-		"changed every time": {99, 5, netlink.ErrDumpInterrupted},
+		"changed every time": {99, 5, errChanged},
 	} {
 		reads := 0
-		list, err := complete(func() ([]int, error) {
+		got, err := complete(func() ([]byte, error) {
 			if reads++; reads <= c.interrupted {
-				return nil, netlink.ErrDumpInterrupted
+				return list(unix.NLM_F_MULTI | unix.NLM_F_DUMP_INTR), nil
 			}
-			return []int{1}, nil
+			return list(unix.NLM_F_MULTI), nil
 		})
-		if reads != c.reads || !errors.Is(err, c.want) || err == nil && len(list) != 1 {
-			t.Errorf("%s: %d reads, %v, %v", name, reads, list, err)
+		if reads != c.reads || !errors.Is(err, c.want) || err == nil && len(got) != 2 {
+			t.Errorf("%s: %d reads, %v, %v", name, reads, got, err)
 		}
 	}
-	if _, err := complete(func() ([]int, error) { return nil, unix.EIO }); !errors.Is(err, unix.EIO) {
+	if _, err := complete(func() ([]byte, error) { return nil, unix.EIO }); !errors.Is(err, unix.EIO) {
 		t.Errorf("a list that cannot be read: %v", err)
 	}
 }
