@@ -18,7 +18,10 @@ import (
 // subnet is large enough for 65,000 leases and a burst.
 const subnet = "10.64.0.0/16"
 
-// addresses returns the first n addresses of the subnet after its gateway.
+// fullSubnet has 8,189 addresses for pods.
+const fullSubnet = "10.64.0.0/19"
+
+// addresses returns the first n addresses of either subnet after its gateway.
 func addresses(n int) []netip.Addr {
 	next := netip.MustParsePrefix(subnet).Addr().Next()
 	var all []netip.Addr
@@ -45,13 +48,13 @@ func (c *contender) fillLeasehold(leases int) {
 	if leases == 0 {
 		return
 	}
-	prefix := netip.MustParsePrefix(subnet)
+	prefix := netip.MustParsePrefix(c.subnet)
 	r, err := pool.NewRange(prefix, netip.Addr{}, netip.Addr{}, netip.Addr{})
 	c.b.check(err)
 	set, err := pool.NewSet(r)
 	c.b.check(err)
-	var netns syscall.Stat_t
-	c.b.check(syscall.Stat(c.b.sandbox.NetNS, &netns))
+	namespaces := filepath.Join(c.dir, "netns")
+	c.b.check(os.MkdirAll(namespaces, 0o755))
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	c.b.check(err)
 
@@ -67,12 +70,18 @@ func (c *contender) fillLeasehold(leases int) {
 			return err
 		}
 		for i, addr := range addresses(leases) {
+			// An ADD takes a file with the inode that is in the lease for the holder's namespace.
+			path := filepath.Join(namespaces, fmt.Sprint(i))
+			var netns syscall.Stat_t
+			if err := errors.Join(os.WriteFile(path, nil, 0o600), syscall.Stat(path, &netns)); err != nil {
+				return err
+			}
 			l, err := lease.Apply(lease.Lease{}, lease.Bind{
 				ID: fmt.Sprintf("%016x", i), Pool: p, Address: addr, Set: set.ID(),
 				Namespace: "default", Name: fmt.Sprint("filled-", i), UID: fmt.Sprint("uid-", i),
 				Holder: lease.Holder{
 					ContainerID: fmt.Sprintf("filled-%059d", i), IfName: "eth0", BootID: now.BootID,
-					Netns: lease.Netns{Path: c.b.sandbox.NetNS, Dev: netns.Dev, Ino: netns.Ino},
+					Netns: lease.Netns{Path: path, Dev: netns.Dev, Ino: netns.Ino},
 				},
 				Window: lease.Window(10 * time.Minute), Soft: 2 * time.Minute,
 			}, now)

@@ -99,6 +99,7 @@ func (b *bench) calls() {
 	if !*quick {
 		b.manyLeases()
 	}
+	b.fullPool()
 	b.againstNothing(percentile(sync, 50))
 	b.parallel(0, 1)
 	b.parallel(1000, 0.3)
@@ -149,6 +150,36 @@ func (b *bench) manyLeases() {
 	f := compare("ADD at 65,000 leases", at65000, at0)
 	f.Against = "leasehold at 0"
 	b.add(f.atMost(1.5))
+}
+
+// fullPool measures ADDs that are refused because all holders of a full pool live. The first one,
+// and then one every 5 s, examines all holders.
+func (b *bench) fullPool() {
+	c := b.contenderIn(fullSubnet, "leasehold", 8189)
+	var scans, refused []time.Duration
+	for range b.rounds(5) {
+		scans = append(scans, c.refused())
+		for range 9 {
+			refused = append(refused, c.refused())
+		}
+		time.Sleep(5 * time.Second) // choose.go, lookEvery
+	}
+	b.add(figure{Figure: "ADD refused in a full pool of 8,189", Unit: "ms",
+		Leasehold: inMS(percentile(refused, 50))}.below(20))
+	b.add(figure{Figure: "the same when it examines the holders", Unit: "ms",
+		Leasehold: inMS(percentile(scans, 50))})
+}
+
+// refused returns the duration of an ADD that must fail.
+func (c *contender) refused() time.Duration {
+	cmd := c.command("ADD", c.id(), "new")
+	began := time.Now()
+	err := cmd.Run()
+	took := time.Since(began)
+	if err == nil {
+		c.b.Fatalf("an ADD in a full pool succeeded: %s", cmd.Stdout)
+	}
+	return took
 }
 
 // add returns the duration of an ADD, and performs the DEL.

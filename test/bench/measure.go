@@ -31,6 +31,7 @@ type contender struct {
 	b       *bench
 	program string
 	dir     string
+	subnet  string
 	stdin   string
 	env     []string
 	pod     string
@@ -39,9 +40,14 @@ type contender struct {
 
 // contender returns a plugin with a number of leases.
 func (b *bench) contender(name string, leases int) *contender {
+	return b.contenderIn(subnet, name, leases)
+}
+
+func (b *bench) contenderIn(subnet, name string, leases int) *contender {
 	dir := filepath.Join(b.node.Dir, lab.Link("bench"))
 	b.check(os.MkdirAll(dir, 0o755))
-	c := &contender{b: b, program: b.copied(lab.Bin(name)), dir: dir, pod: "bench"}
+	c := &contender{b: b, program: b.copied(lab.Bin(name)), dir: dir, subnet: subnet,
+		pod: "bench"}
 	c.stdin = fmt.Sprintf(`{"cniVersion":"1.0.0","name":"bench","type":"bridge",`+
 		`"ipam":{"type":%q,"ranges":[[{"subnet":%q}]],"dataDir":%q},`+
 		`"runtimeConfig":{%q:{"io.kubernetes.cri/reserved-ip-duration":"10"}}}`,
