@@ -7,27 +7,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Release releases the leases that an attachment had at the time of its DEL, and reports whether it
-// has any. Leases that were bound later stay: they belong to a container that was started again
-// with the same id. A lease that this call has imported was bound at an unknown time: the DEL
-// proves more than the file that it was imported from, unless the container is alive. in is the
-// pool of the DEL (store.Tx.ByAttachment); it is zero if it is unknown.
-func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, reason string) (found bool, err error) {
-	leases, err := c.Tx.ByAttachment(who, in)
-	if err != nil {
-		return false, err
-	}
-	for _, l := range leases {
-		if l.BoundAt.IsAfter(at) && !(c.files.imported[l.Place()] && c.Evidence.QuickState(l) != lease.Alive) {
-			continue
-		}
-		if _, err := c.End(l, lease.Release{Holder: l.Holder}, at, reason); err != nil {
-			return true, err
-		}
-	}
-	return len(leases) > 0, nil
-}
-
 // End ends the use of a bound lease, or a hold, at a time, by one of the events of package lease
 // that do: it writes what follows, and adds a journal entry. If a limit of holds applies to a bound
 // lease, only a soft hold follows. End returns the new lease.

@@ -226,7 +226,10 @@ func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 // addresses that FilesOf returned; AdmitHolder ignores those whose files no longer name the
 // attachment.
 func (c *Call) AdmitHolder(p lease.Pool, who lease.Attachment, files []netip.Addr) error {
-	dir, err := c.files.of(p)
+	if len(files) == 0 {
+		return nil
+	}
+	dir, err := c.files.use(p, true)
 	if err != nil || dir == nil {
 		return err
 	}

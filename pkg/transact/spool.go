@@ -10,6 +10,20 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
+// The rules of queued DELs:
+//
+//	a lease of the attachment            what a DEL does, in the next call that writes
+//	bound before the DEL                 releases it, at the time of the DEL
+//	bound after the DEL                  nothing: the container was started again with the same id
+//	imported by this call                releases it, unless the container is alive
+//	damaged, or host-local's lock busy   waits for the next call
+//	none, and a file of its pool names   imports the file first, also if the store does not know the
+//	the attachment                       pool yet: host-local served the ADD, or the store was lost
+//	none                                 nothing
+//
+// A DEL that does not wait is over, and goes. Only the pool in its configuration is searched for
+// files. TestQueuedDEL has all cases.
+
 // maxSpooled is the number of spooled DELs from which on a DEL is recorded in the store, with all
 // that wait, so that no call has to replay many more.
 const maxSpooled = 256
@@ -79,9 +93,7 @@ func holdsAfter(tx *store.Tx, who lease.Attachment, now lease.Instant) (holds []
 	return holds, done, nil
 }
 
-// replay performs the spooled DELs and returns them. A DEL stays in the spool if the record of its
-// lease is damaged, until the record is repaired, if host-local's lock of its network is busy, so
-// that calls of other networks are not delayed, and until its pool is adopted.
+// replay performs the queued DELs, and returns those that are over.
 func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
 	spooled, err := n.Store.Spooled(c.Now.BootID)
 	if err != nil {
@@ -90,7 +102,6 @@ func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
 	waiting := map[string][]store.Spooled{} // by the reason
 	for _, r := range spooled {
 		switch err := c.replayOne(r); {
-		case errors.Is(err, errNotAdopted):
 		case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrBusy):
 			waiting[err.Error()] = append(waiting[err.Error()], r)
 		case err != nil:
@@ -109,12 +120,6 @@ func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
 	return done, nil
 }
 
-// errNotAdopted is returned for a DEL that has to wait because host-local may have served the ADD
-// in a pool that the store does not know yet. If no call of the pool follows it ends with the boot.
-var errNotAdopted = errors.New("the pool is not adopted")
-
-// replayOne performs a spooled DEL. If the store has no lease of the attachment, host-local may
-// have served the ADD: then replayOne searches host-local's files of the pool.
 func (c *Call) replayOne(r store.Spooled) error {
 	who := lease.Attachment{ContainerID: r.ContainerID, IfName: r.IfName}
 	found, err := c.Release(who, lease.Pool{}, r.At, "DEL")
@@ -122,12 +127,29 @@ func (c *Call) replayOne(r store.Spooled) error {
 	if found || err != nil || !hostlocal.Exists(p) {
 		return err
 	}
-	if !c.Tx.Adopted(p) {
-		return errNotAdopted
-	}
 	if err := c.AdmitHolder(p, who, c.node.FilesOf(Existing(p, nil), who)); err != nil {
 		return err
 	}
 	_, err = c.Release(who, p, r.At, "DEL")
 	return err
+}
+
+// Release releases the leases that an attachment had at the time of its DEL, and reports whether it
+// has any. A lease that this call has imported was bound at an unknown time: the DEL proves more
+// than the file that it was imported from, unless the container is alive. in is the pool of the DEL
+// (store.Tx.ByAttachment); it is zero if it is unknown.
+func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, reason string) (found bool, err error) {
+	leases, err := c.Tx.ByAttachment(who, in)
+	if err != nil {
+		return false, err
+	}
+	for _, l := range leases {
+		if l.BoundAt.IsAfter(at) && !(c.files.imported[l.Place()] && c.Evidence.QuickState(l) != lease.Alive) {
+			continue
+		}
+		if _, err := c.End(l, lease.Release{Holder: l.Holder}, at, reason); err != nil {
+			return true, err
+		}
+	}
+	return len(leases) > 0, nil
 }
