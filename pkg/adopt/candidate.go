@@ -7,8 +7,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// kind is the source of a candidate. Later kinds have precedence, with the exceptions that decide
-// names.
+// kind is the source of a candidate.
 type kind int
 
 const (
@@ -39,7 +38,8 @@ type candidate struct {
 	Firm     bool      // the hold is firm; otherwise it is soft
 	Until    time.Time // the end of the hold; zero if it has none
 
-	Modified time.Time // of the file; zero if it cannot be read
+	Modified   time.Time // of the file; zero if it cannot be read
+	Unreadable bool      // fromFile: the file may name anybody
 }
 
 // Finding is a lease to adopt.

@@ -17,34 +17,65 @@ const maxDeadHold = lease.Window(10 * time.Minute)
 // decide returns the leases to adopt from the candidates of a pool, ordered by address. It is a
 // pure function, and the order of the candidates does not matter.
 //
-// The first of these rules that applies determines the state of an address. The owner is determined
-// by all candidates together:
+// The first of these rules that applies determines the state of an address:
 //
-//  1. An interface in a living namespace has the address: bound.
-//  2. A cache entry names a living namespace: bound, even if no interface has the address, because
-//     gVisor removes it from the interface. If a newer file names another container, it is bound
-//     to that one.
-//  3. A file has our mark of a hold: the rest of that hold, at most its window.
-//  4. The newest of the remaining candidates. Kruise's reservation becomes a firm hold for the rest
-//     of its window, or for the whole window if there was no DEL. A cache entry whose namespace is
-//     gone becomes a firm hold for its window, at most 10 minutes, or a soft hold if it has no
-//     window. Neither becomes a hold if a newer source shows the pod with another address.
-//  5. There is only a file: bound until the next boot, by an unknown owner.
+//  1. An interface in a living namespace has the address, or a cache entry names a namespace that
+//     exists: bound to the owner (evidence.owner). gVisor removes addresses from interfaces.
+//  2. A file has our mark of a hold: the rest of that hold, at most its window.
+//  3. The file cannot be read, or host-local may be processing an ADD of its container (isLatest):
+//     bound until the next boot.
+//  4. Kruise's reservation becomes a firm hold for the rest of its window, or for the whole window
+//     if there was no DEL.
+//  5. A cache entry whose namespace is gone becomes a firm hold for its window, at most 10 minutes,
+//     or a soft hold if it has no window.
+//  6. There is only a file, which names nobody: bound until the next boot.
+//
+// A pod that has another address by the rules 1 and 2, or by a later source, gets no hold.
+//
+// Times order the candidates of one kind. Between kinds only isLatest compares them
+// (docs/decisions.md, "Smaller ones of the calls").
 //
 // soft is the length of soft holds. newID returns the ID of a new lease.
 func decide(candidates []candidate, p lease.Pool, now lease.Instant, soft time.Duration,
 	newID func() string) []Finding {
 	d := decision{pool: p, now: now, soft: soft}
 	addresses := byAddress(candidates)
-	verdicts := d.conclusive(addresses)
-	verdicts = append(verdicts, d.inconclusive(addresses, verdicts)...)
+	has := map[pod]bool{} // the pods that have an address by the rules 1 and 2
+	var verdicts []verdict
+	add := func(v verdict, ok bool) {
+		if ok {
+			verdicts = append(verdicts, v)
+		}
+	}
+	for _, e := range addresses {
+		switch {
+		case e[fromLiving] != nil || e[fromLiveCache] != nil:
+			add(d.inUse(e), true)
+		case e[fromHoldFile] != nil:
+			m := e[fromHoldFile][0]
+			add(d.held(m, d.rest(m), m.Source))
+		}
+	}
+	for _, v := range verdicts {
+		has[podOf(v.lease)] = true
+	}
+	last := lastOfPods(addresses)
+	for _, e := range addresses {
+		if e[fromLiving] == nil && e[fromLiveCache] == nil && e[fromHoldFile] == nil {
+			add(d.gone(e, func(c candidate) bool {
+				l := last[c.pod()]
+				return c.hasPod() && (has[c.pod()] || l.Address != c.Address && l.ContainerID != c.ContainerID)
+			}))
+		}
+	}
 	slices.SortFunc(verdicts, func(a, b verdict) int { return a.lease.Address.Compare(b.lease.Address) })
 	supersede(verdicts)
 	out := make([]Finding, 0, len(verdicts))
 	for _, v := range verdicts {
 		v.lease.ID = newID() // candidates have none
-		former := addresses[v.lease.Address].formerInFile(v)
-		out = append(out, Finding{Lease: v.lease, Why: v.why, Seen: v.seen, FormerInFile: former})
+		e := addresses[v.lease.Address]
+		out = append(out, Finding{Lease: v.lease, Why: v.why, Seen: e[fromLiving] != nil,
+			FormerInFile: e.formerInFile(v.lease.Holder.ContainerID)})
 	}
 	return out
 }
@@ -60,7 +91,6 @@ type verdict struct {
 	lease lease.Lease
 	why   string
 	at    time.Time // when the source that shows the owner was written
-	seen  bool      // see Finding
 }
 
 // evidence is the candidates of one address by kind, the newest first.
@@ -72,6 +102,22 @@ func (e evidence) first(k kind) *candidate {
 		return nil
 	}
 	return &e[k][0]
+}
+
+// entry returns the newest candidate of a kind that matches, nil if there is none.
+func (e evidence) entry(k kind, match func(*candidate) bool) *candidate {
+	for i := range e[k] {
+		if match(&e[k][i]) {
+			return &e[k][i]
+		}
+	}
+	return nil
+}
+
+// entryOf returns the newest candidate of a kind with the container of another candidate, nil if
+// there is none.
+func (e evidence) entryOf(k kind, o *candidate) *candidate {
+	return e.entry(k, func(c *candidate) bool { return o != nil && c.ContainerID == o.ContainerID })
 }
 
 func byAddress(candidates []candidate) map[netip.Addr]evidence {
@@ -104,233 +150,136 @@ func (c *candidate) hasPod() bool { return c.Name != "" }
 
 func (c *candidate) samePod(o *candidate) bool { return c.hasPod() && c.pod() == o.pod() }
 
-// conclusive returns the verdicts for the addresses to which one of the rules 1 to 3 of decide
-// applies.
-func (d decision) conclusive(addresses map[netip.Addr]evidence) []verdict {
-	var out []verdict
-	for _, e := range addresses {
-		if v, ok := d.conclude(e); ok {
-			out = append(out, v)
-		}
-	}
-	return out
-}
-
-// conclude returns the verdict by the rules 1 to 3 of decide. It reports false if none applies.
-func (d decision) conclude(e evidence) (verdict, bool) {
-	if e[fromLiving] != nil {
-		v := d.living(e)
-		v.seen = true
-		return v, true
-	}
-	if e[fromLiveCache] != nil {
-		c := e.entry()
-		if c == nil || c.Kind != fromLiveCache {
-			return d.unknown(e.first(fromFile))
-		}
-		who := d.complete(*c, e)
-		return d.bound(who, "in use"+by(who)+": "+c.Source+" names a living netns"), true
-	}
-	if m := e.first(fromHoldFile); m != nil {
-		return d.held(*m, d.rest(*m), m.Source)
-	}
-	return verdict{}, false
-}
-
-// inconclusive returns the verdicts for the other addresses, by the rules 4 and 5 of decide.
-func (d decision) inconclusive(addresses map[netip.Addr]evidence, concluded []verdict) []verdict {
-	decided := map[netip.Addr]bool{}
-	for _, v := range concluded {
-		decided[v.lease.Address] = true
-	}
-	isSuperseded := supersededCandidates(addresses, concluded)
-	var out []verdict
-	for addr, e := range addresses {
-		if decided[addr] || e[fromHoldFile] != nil { // the hold is over
-			continue
-		}
-		if v, ok := d.decideDead(e.bestDead(), e.first(fromFile), isSuperseded); ok {
-			out = append(out, v)
-		}
-	}
-	return out
-}
-
-// supersededCandidates returns a function that reports whether the candidate of a pod that is gone
-// does not reserve its address: the pod has an address by the rules 1 to 3, or a newer source shows
-// the pod with another address. All addresses of one attachment are treated alike.
-func supersededCandidates(addresses map[netip.Addr]evidence, concluded []verdict) func(*candidate) bool {
-	decided := map[pod]bool{}
-	for _, v := range concluded {
-		decided[podOf(v.lease)] = true
-	}
-	newest := map[pod]candidate{}
-	for _, e := range addresses {
-		for _, c := range slices.Concat(e[fromKruise], e[fromDeadCache]) {
-			if n, known := newest[c.pod()]; !known || newestFirst(c, n) < 0 {
-				newest[c.pod()] = c
-			}
-		}
-	}
-	return func(c *candidate) bool {
-		n := newest[c.pod()]
-		return c.hasPod() && (decided[c.pod()] || n.Address != c.Address && n.ContainerID != c.ContainerID)
-	}
-}
-
 func podOf(l lease.Lease) pod {
 	return pod{l.Namespace, l.Name, l.Holder.IfName, l.Address.Is4()}
 }
 
-// living returns the verdict for an address that an interface has (rule 1 of decide).
-func (d decision) living(e evidence) verdict {
-	seen, entry := join(e)
-	who := seen
-	if entry != nil {
-		who = *entry
-		who.MAC = seen.MAC
+// lastOfPods returns, for each pod that is gone, its reservation, or its newest cache entry if it
+// has none.
+func lastOfPods(addresses map[netip.Addr]evidence) map[pod]candidate {
+	last := map[pod]candidate{}
+	for _, e := range addresses {
+		for _, c := range slices.Concat(e[fromKruise], e[fromDeadCache]) {
+			l, known := last[c.pod()]
+			if !known || c.Kind > l.Kind || c.Kind == l.Kind && newestFirst(c, l) < 0 {
+				last[c.pod()] = c
+			}
+		}
+	}
+	return last
+}
+
+// inUse returns the verdict for an address that is in use (rule 1 of decide).
+func (d decision) inUse(e evidence) verdict {
+	who, seen := e.owner()
+	why := "in use"
+	if seen != nil {
 		if who.Netns.Ino == 0 {
 			who.Netns = seen.Netns
 		}
+		if who.Netns.Same(seen.Netns) {
+			who.MAC = seen.MAC
+		}
+		who.IfName = cmp.Or(who.IfName, seen.IfName)
 	}
-	who = d.complete(who, e)
-	why := "in use" + by(who) + ": " + seen.Source + " has it"
-	if entry != nil {
-		why += ", " + entry.Source + " names the pod's container"
+	for _, k := range []kind{fromHoldFile, fromKruise} {
+		if c := e.first(k); c != nil && who.samePod(c) && !who.WindowKnown {
+			who.Window, who.WindowKnown, who.Reservation = c.Window, true, c.Reservation
+		}
+	}
+	if who.hasPod() {
+		why += " by pod " + who.Namespace + "/" + who.Name
+	}
+	why += ": " + who.Source + " shows it"
+	if seen != nil && who.Kind != fromLiving {
+		why += ", " + seen.Source + " has it"
 	}
 	return d.bound(who, why)
 }
 
-// join returns the interface that has an address (seen), and the cache entry of its pod, or nil if
-// there is none. If interfaces in several namespaces have the address, join chooses the namespace
-// that a cache entry names.
-func join(e evidence) (seen candidate, entry *candidate) {
-	for _, s := range e[fromLiving] {
-		for i, c := range e[fromLiveCache] {
-			if c.Netns.Same(s.Netns) {
-				return s, &e[fromLiveCache][i]
+// owner returns whose an address in use is, and an interface that has it, nil if none does. The
+// owner is, of those that exist:
+//
+//  1. the cache entry of a namespace whose interface has the address;
+//  2. the living container of Kruise's reservation, or else of the file;
+//  3. the file's container if its ADD may not have ended (isLatest);
+//  4. another living container of the cache;
+//  5. the pod of our mark, or else of the reservation;
+//  6. the file's container, or else the newest one of the cache, although its namespace is at
+//     another path now.
+func (e evidence) owner() (who candidate, seen *candidate) {
+	for i, s := range e[fromLiving] {
+		if c := e.entry(fromLiveCache, func(c *candidate) bool { return c.Netns.Same(s.Netns) }); c != nil {
+			return *c, &e[fromLiving][i]
+		}
+	}
+	mark, reservation, file := e.first(fromHoldFile), e.first(fromKruise), e.first(fromFile)
+	var latest, marked *candidate
+	if e.isLatest(file) {
+		latest = cmp.Or(e.entryOf(fromKruise, file), file)
+	}
+	if mark != nil && mark.hasPod() {
+		marked = cmp.Or(e.entry(fromDeadCache, mark.samePod), mark)
+	}
+	owner := cmp.Or(e.entryOf(fromLiveCache, reservation), e.entryOf(fromLiveCache, file), latest,
+		e.first(fromLiveCache), marked, e.entryOf(fromDeadCache, reservation), reservation,
+		e.entryOf(fromDeadCache, file), e.first(fromDeadCache))
+	seen = e.first(fromLiving)
+	return *cmp.Or(owner, seen), seen
+}
+
+// isLatest reports whether host-local may be processing an ADD of the container in a file: the
+// cache does not have it, and no source that names another container is newer than the file. The
+// Kruise fork leaves the container of its first ADD in the file, which is then older.
+func (e evidence) isLatest(file *candidate) bool {
+	if file == nil || file.ContainerID == "" {
+		return false
+	}
+	for _, k := range []kind{fromDeadCache, fromKruise, fromLiveCache} {
+		for _, c := range e[k] {
+			if same := c.ContainerID == file.ContainerID; same && k != fromKruise ||
+				!same && !file.Modified.After(c.Modified) {
+				return false
 			}
 		}
 	}
-	return e[fromLiving][0], e.entry()
+	return true
 }
 
-// entry returns the relevant cache entry of an address: the newest one whose namespace exists,
-// otherwise the newest one. If a newer file names another container, entry returns the cache entry
-// of that container, or nil if it has none. It also returns nil if the entry's container is gone
-// and another one has had the address since (isFollowed).
-func (e evidence) entry() *candidate {
-	c, file := e.first(fromLiveCache), e.first(fromFile)
-	if c == nil {
-		c = e.first(fromDeadCache)
-	}
-	if c == nil || c.Kind == fromDeadCache && e.isFollowed(c) {
-		return nil
-	}
-	if file == nil || !file.isNewerThan(c) || file.ContainerID == c.ContainerID {
-		return c
-	}
-	for _, k := range []kind{fromLiveCache, fromDeadCache} {
-		for i := range e[k] {
-			if e[k][i].ContainerID == file.ContainerID {
-				return &e[k][i]
-			}
-		}
-	}
-	return nil
-}
-
-// isFollowed reports whether a newer mark names another pod than a cache entry, or a newer
-// reservation of Kruise another container.
-func (e evidence) isFollowed(c *candidate) bool {
-	mark, reservation := e.first(fromHoldFile), e.first(fromKruise)
-	return mark != nil && mark.isNewerThan(c) && mark.hasPod() && !mark.samePod(c) ||
-		reservation != nil && reservation.isNewerThan(c) && reservation.ContainerID != "" &&
-			reservation.ContainerID != c.ContainerID
-}
-
-// formerInFile reports whether the file of a verdict's address names another container than the
-// verdict, and is older than the source that shows the verdict's. The Kruise fork leaves the file
-// as it is when it gives a held address to the pod's next container. If the cache shows the other
-// container alive, formerInFile reports false.
-func (e evidence) formerInFile(v verdict) bool {
-	file, holder := e.first(fromFile), v.lease.Holder.ContainerID
+// formerInFile reports whether the file of an address names another container than its lease
+// (holder), and one that had the address before.
+func (e evidence) formerInFile(holder string) bool {
+	file := e.first(fromFile)
 	if file == nil || file.ContainerID == "" || holder == "" || file.ContainerID == holder {
 		return false
 	}
-	isLive := slices.ContainsFunc(e[fromLiveCache], func(c candidate) bool { return c.ContainerID == file.ContainerID })
-	return !isLive && !file.isNewerThan(&candidate{Modified: v.at})
+	return e.entryOf(fromLiveCache, file) == nil && !e.isLatest(file)
 }
 
-// complete adds to a candidate what it lacks: the pod and its window from our mark or Kruise's
-// reservation, the container from the file. Candidates that name another pod are ignored.
-func (d decision) complete(who candidate, e evidence) candidate {
-	for _, k := range []kind{fromHoldFile, fromKruise} {
-		c := e.first(k)
-		stale := k == fromKruise && e.bestDead() == nil
-		if c == nil || stale || who.hasPod() && !who.samePod(c) {
-			continue
-		}
-		if !who.hasPod() && who.ContainerID == "" {
-			who.Namespace, who.Name, who.UID, who.IfName = c.Namespace, c.Name, c.UID, cmp.Or(c.IfName, who.IfName)
-			who.ContainerID, who.Modified = c.ContainerID, c.Modified
-		}
-		if who.samePod(c) && !who.WindowKnown {
-			who.Window, who.WindowKnown, who.Reservation = c.Window, true, c.Reservation
-		}
+// gone returns the verdict for an address that no living container has, by the rules 3 to 6 of
+// decide.
+func (d decision) gone(e evidence, isSuperseded func(candidate) bool) (verdict, bool) {
+	file, c := e.first(fromFile), e.first(fromKruise)
+	isReserved := c != nil && file != nil && c.ContainerID == file.ContainerID
+	if file != nil && file.Unreadable || e.isLatest(file) && !isReserved {
+		return d.unknown(file)
 	}
-	if f := e.first(fromFile); f != nil && who.ContainerID == "" {
-		who.ContainerID, who.IfName = f.ContainerID, cmp.Or(who.IfName, f.IfName)
-	}
-	return who
-}
-
-// bestDead returns the relevant candidate of a pod that is gone: the newer one of Kruise's
-// reservation and the cache entry. If both are of the same pod, the reservation has precedence,
-// because it also shows whether there was a DEL. bestDead returns nil if a newer file names a
-// container that no other source has.
-func (e evidence) bestDead() *candidate {
-	reservation, entry := e.first(fromKruise), e.first(fromDeadCache)
-	c := reservation
-	if reservation == nil || entry != nil && !reservation.samePod(entry) && newestFirst(*entry, *reservation) < 0 {
-		c = entry
-	}
-	file := e.first(fromFile)
-	if c == nil || file == nil || !file.isNewerThan(c) {
-		return c
-	}
-	for _, known := range slices.Concat(e[fromKruise], e[fromDeadCache], e[fromLiveCache]) {
-		if known.ContainerID == file.ContainerID {
-			return c
-		}
-	}
-	return nil
-}
-
-// isNewerThan reports whether a file may have been written after the source of another candidate.
-// It reports true for a file that cannot be read, because its time is unknown.
-func (c *candidate) isNewerThan(o *candidate) bool {
-	return c.Modified.IsZero() || c.Modified.After(o.Modified)
-}
-
-// decideDead returns the verdict for one address by the rules 4 and 5 of decide. c is the result of
-// bestDead, file is host-local's file; both may be nil.
-func (d decision) decideDead(c, file *candidate, isSuperseded func(*candidate) bool) (verdict, bool) {
-	switch {
+	switch c = cmp.Or(c, e.entryOf(fromDeadCache, file), e.first(fromDeadCache)); {
 	case c == nil:
 		return d.unknown(file)
-	case isSuperseded(c) && file == nil:
+	case isSuperseded(*c) && file == nil:
 		return verdict{}, false
-	case isSuperseded(c):
+	case isSuperseded(*c):
 		return d.anonymous(*c)
 	case c.Kind == fromDeadCache:
 		return d.orphan(*c)
 	}
-	if v, ok := d.held(*c, d.rest(*c), c.Source); ok {
+	v, ok := d.held(*c, d.rest(*c), c.Source)
+	switch {
+	case ok:
 		return v, true
-	}
-	if file != nil && c.Released && !file.isNewerThan(c) {
-		return d.anonymous(*c) // the reservation proves a DEL after the file was written
+	case file != nil && c.Released: // the reservation proves a DEL
+		return d.anonymous(*c)
 	}
 	return d.unknown(file)
 }
@@ -409,14 +358,6 @@ func (d decision) lease(c candidate) lease.Lease {
 		Holder:      lease.Holder{ContainerID: c.ContainerID, IfName: c.IfName}, MAC: c.MAC,
 		Window: c.Window, Soft: d.soft, BoundAt: d.now,
 	}
-}
-
-// by returns a text that names the candidate's pod, "" if it has none.
-func by(c candidate) string {
-	if !c.hasPod() {
-		return ""
-	}
-	return " by pod " + c.Namespace + "/" + c.Name
 }
 
 // supersede sets Superseded for the older bound leases of a pod that has several containers, as

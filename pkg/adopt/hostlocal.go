@@ -1,8 +1,6 @@
 package adopt
 
 import (
-	"time"
-
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -31,7 +29,7 @@ func (s Sources) hostLocal(p lease.Pool, notes *notes) ([]candidate, error) {
 		path := dir.FilePath(addr)
 		c, known := candidateOf(file.Content)
 		if err != nil {
-			c, file.Modified = candidate{Kind: fromFile}, time.Time{} // the name alone means that the address is in use
+			c = candidate{Kind: fromFile, Unreadable: true} // the name alone means that the address is in use
 			notes.add("host-local's file cannot be read: %v", err)
 		} else if !known {
 			notes.add("host-local's file %s names no container; its address counts as in use", path)
