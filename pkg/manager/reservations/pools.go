@@ -37,6 +37,8 @@ const (
 	checkInterval = 30 * time.Second
 	// listTimeout is the time limit of the list of NodeAddressPools.
 	listTimeout = 30 * time.Second
+	// goneNodesTimeout is the time limit of one pass over the reservations of nodes that are gone.
+	goneNodesTimeout = 2 * time.Minute
 )
 
 // A poolReconciler names in the NodeAddressPool of each node the reservations that the node's agent

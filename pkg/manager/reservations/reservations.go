@@ -26,19 +26,10 @@ import (
 // matters only if the agent does not run.
 const ClockLag = 3 * time.Minute
 
-// The lengths of texts in a Reservation, at most. A node writes the status of an IPReservation, and
-// its CRD may be an older one, without these limits.
-const (
-	maxReservation = 63 // a reservation name, see policy.ReserveAs
-	maxID          = 16
-	maxWindow      = 32
-	maxAddress     = 45
-	maxAddresses   = 64 * (maxAddress + 1)
-)
-
 // A Reservation has the fields of an IPReservation that the manager needs. (An IPReservation is the
 // API object that shows the addresses of a pod on a node.) The informers keep such views instead of
-// the API objects: with 50,000 of each, they make up most of the manager's memory.
+// the API objects: with 50,000 of each, they make up most of the manager's memory. The CRD limits
+// the length of each text.
 type Reservation struct {
 	metav1.ObjectMeta // namespace, name, UID, resource version, generation, times
 
@@ -47,7 +38,7 @@ type Reservation struct {
 	PodUID             string
 	Bound              bool
 	Confirmed          bool         // the pod can start on the node
-	Addresses          string       // joined by commas, the first maxAddresses bytes
+	Addresses          string       // joined by commas
 	Primary            string       // one of the pod's own network, by which they are counted (Primary)
 	Until              time.Time    // end of the hold; zero if bound, or if the hold has no end
 	Written            time.Time    // when the agent last changed the status, by the API server's clock
@@ -62,16 +53,15 @@ func View(r *ipam.IPReservation) *Reservation {
 	v := &Reservation{
 		ObjectMeta: control.Identity(&r.ObjectMeta),
 		Pod:        r.Spec.PodName,
-		For:        intern(kube.Short(r.Status.Reservation, maxReservation)),
+		For:        intern(r.Status.Reservation),
 		Node:       intern(r.Spec.NodeName),
 		NodeUID:    intern(r.Spec.NodeUID),
-		PodUID:     kube.Short(r.Status.PodUID, kube.MaxUID),
+		PodUID:     r.Status.PodUID,
 		Bound:      r.Status.State == ipam.Bound,
 		Confirmed:  r.Status.Confirmed,
 		HasRelease: r.Spec.Release != "",
 	}
-	id := kube.Short(r.Status.ID, maxID)
-	v.Releasing = id != "" && r.Spec.Release == id
+	v.Releasing = r.Status.ID != "" && r.Spec.Release == r.Status.ID
 	var all, own []string
 	for _, a := range r.Status.Addresses {
 		all = append(all, a.Address)
@@ -79,12 +69,12 @@ func View(r *ipam.IPReservation) *Reservation {
 			own = append(own, a.Address)
 		}
 	}
-	v.Addresses = kube.Cut(cmp.Or(r.Status.AddressList, strings.Join(all, ",")), maxAddresses)
-	v.Primary = strings.Clone(kube.Short(Primary(cmp.Or(strings.Join(own, ","), v.Addresses)), maxAddress))
+	v.Addresses = cmp.Or(r.Status.AddressList, strings.Join(all, ","))
+	v.Primary = Primary(cmp.Or(strings.Join(own, ","), v.Addresses))
 	if r.Status.HeldUntil != nil {
 		v.Until = r.Status.HeldUntil.Time
 	}
-	v.Window, _ = policy.ParseWindow(kube.Short(r.Status.Window, maxWindow))
+	v.Window, _ = policy.ParseWindow(r.Status.Window)
 	for _, f := range r.ManagedFields {
 		if f.Subresource == "status" && f.Time != nil && f.Time.After(v.Written) {
 			v.Written = f.Time.Time
@@ -158,6 +148,6 @@ func Setup(mgr manager.Manager) (*Set, error) {
 	if err := addRequests(mgr, set, pools); err != nil {
 		return nil, err
 	}
-	gone := newGoneNodes(set, mgr.GetClient(), mgr.GetAPIReader(), log)
+	gone := &goneNodes{set: set, client: mgr.GetClient(), live: mgr.GetAPIReader(), log: log}
 	return set, mgr.Add(manager.RunnableFunc(gone.start))
 }

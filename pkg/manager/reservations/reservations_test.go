@@ -1,8 +1,6 @@
 package reservations
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -62,27 +60,5 @@ status:
 	if !v.Bound || v.Releasing || v.Window != lease.Forever || v.Addresses != "10.0.0.7" || v.Primary != "10.0.0.7" ||
 		!v.Until.IsZero() {
 		t.Errorf("marks of another lease count: %+v", v)
-	}
-}
-
-// maxView is the size of the largest view, in bytes.
-const maxView = 12 << 10
-
-// TestReservationWithLongTexts has a node write as much into a status as it may without the limits
-// of the CRD.
-func TestReservationWithLongTexts(t *testing.T) {
-	long := func(c string) string { return strings.Repeat(c, 1<<20) }
-	for _, addresses := range []ipam.IPReservationStatus{{AddressList: long("7")},
-		{Addresses: []ipam.Address{{Network: long("n"), Interface: long("i"), Address: long("7")}}}} {
-		status := addresses
-		status.ID, status.PodUID, status.Reservation, status.Window = long("a"), long("u"), long("r"), long("1s")
-		v := View(&ipam.IPReservation{Status: status, Spec: ipam.IPReservationSpec{Release: long("a")},
-			ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": long("l")}}})
-		if size := len(fmt.Sprintf("%+v", *v)); size > maxView {
-			t.Errorf("the view has %d bytes", size)
-		}
-		if v.PodUID != "" || v.For != "" || v.Releasing || !strings.HasPrefix(v.Addresses, "777") {
-			t.Errorf("a part of what is too long counts: %.200v", *v)
-		}
 	}
 }
