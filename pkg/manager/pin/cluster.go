@@ -26,13 +26,10 @@ import (
 // byName is the index of pods by their reservation name (nameKey).
 const byName = "name"
 
-// CacheOptions restricts what the manager's cache keeps of Nodes and Namespaces to the fields that
-// this package reads.
+// CacheOptions restricts what the manager's cache keeps of Nodes to the fields that the manager
+// reads.
 func CacheOptions() map[client.Object]cache.ByObject {
-	return map[client.Object]cache.ByObject{
-		&corev1.Node{}:  {Transform: trimNode},
-		namespaceMeta(): {Transform: trimNamespace},
-	}
+	return map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: trimNode}}
 }
 
 // namespaceMeta returns an empty Namespace for the client's Get and the options of the cache. Its

@@ -142,16 +142,3 @@ func trimNode(object any) (any, error) {
 	}
 	return trimmed, nil
 }
-
-// trimNamespace removes from a Namespace all labels except those that set the pin of its pods. It
-// is a transform of the manager's cache.
-func trimNamespace(object any) (any, error) {
-	ns, ok := object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return object, nil
-	}
-	labels := control.Pick(ns.Labels, kube.AnnotationPin, kube.AnnotationPinPatience)
-	ns.ObjectMeta = control.Identity(&ns.ObjectMeta)
-	ns.Labels = labels
-	return ns, nil
-}

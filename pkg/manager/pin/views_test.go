@@ -2,7 +2,6 @@ package pin
 
 import (
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -132,27 +131,6 @@ func TestTrimNode(t *testing.T) {
 	}
 	got := trimmed.(*corev1.Node)
 	if diff := cmp.Diff(node("node1", cordoned, tainted("NoSchedule")), got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-}
-
-func TestTrimNamespace(t *testing.T) {
-	other := &corev1.Pod{}
-	for name, trim := range map[string]func(any) (any, error){"node": trimNode, "namespace": trimNamespace} {
-		if got, err := trim(other); got != any(other) || err != nil {
-			t.Errorf("%s: another object became %v, %v", name, got, err)
-		}
-	}
-	of := func(labels, annotations map[string]string) *metav1.PartialObjectMetadata {
-		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "u", Labels: labels,
-			Annotations: annotations}}
-	}
-	labels := map[string]string{kube.AnnotationPin: "none", kube.AnnotationPinPatience: "5s"}
-	all := maps.Clone(labels)
-	all["a"] = "b"
-	got, err := trimNamespace(of(all, map[string]string{"c": "d"}))
-	must(t, err)
-	if diff := cmp.Diff(of(labels, nil), got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
