@@ -2,8 +2,6 @@ package persistentpodstate
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,40 +28,29 @@ type action struct {
 // them prevents the generation, the action is a Problem, or nothing if the user's object has the
 // same name and target.
 func generate(target targetKey, workload *workload, object *pps.PersistentPodState, others []string) action {
-	if workload == nil || workload.Terminating || workload.Annotations[pps.AnnotationGenerate] != "true" {
+	if workload == nil || workload.Terminating || workload.Wanted == nil && workload.Problem == "" {
 		if object != nil && isGenerated(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
 			return action{Delete: object}
 		}
 		return action{}
 	}
-	want, err := generated(workload)
 	switch {
-	case err != nil:
-		return action{Problem: err.Error()}
+	case workload.Problem != "":
+		return action{Problem: workload.Problem}
 	case object == nil && len(others) > 0:
 		return action{Problem: fmt.Sprintf("PersistentPodState %s has this workload as its target; none is generated",
 			others[0])}
 	case object == nil:
-		return action{Create: want}
+		return action{Create: generated(workload)}
 	case object.DeletionTimestamp != nil:
 		return action{} // the end of the deletion enqueues the workload again
-	case !isGenerated(object) && !isControlledBy(object, workload):
-		if targetOf(object) != target {
-			return action{Problem: fmt.Sprintf("PersistentPodState %s was created by a user for %s; none is generated",
-				object.Name, targetOf(object))}
-		}
-		return action{}
 	case targetOf(object) != target:
-		return action{Problem: fmt.Sprintf("PersistentPodState %s was generated for %s; none is generated",
-			object.Name, targetOf(object))}
+		return action{Problem: fmt.Sprintf("PersistentPodState %s has the target %s; none is generated", object.Name,
+			targetOf(object))}
+	case !isGenerated(object) && !isControlledBy(object, workload):
+		return action{}
 	}
-	if owner := metav1.GetControllerOfNoCopy(object); owner != nil && owner.UID != workload.UID {
-		// The object was generated for an earlier workload with the same name. The states in its
-		// status are those of pods of the earlier workload. The deletion enqueues the workload
-		// again, and a new object is created.
-		return action{Delete: object}
-	}
-	return update(object, want)
+	return update(object, generated(workload))
 }
 
 // update returns the action that changes the existing object to the wanted one. If they do not
@@ -97,42 +84,12 @@ func isControlledBy(o *pps.PersistentPodState, w *workload) bool {
 }
 
 // generated returns the object that a workload's annotations ask for.
-func generated(w *workload) (*pps.PersistentPodState, error) {
-	o := &pps.PersistentPodState{ObjectMeta: metav1.ObjectMeta{
+func generated(w *workload) *pps.PersistentPodState {
+	return &pps.PersistentPodState{Spec: *w.Wanted.DeepCopy(), ObjectMeta: metav1.ObjectMeta{
 		Namespace: w.Namespace,
 		Name:      w.Name,
 		Labels:    map[string]string{labelGenerated: generatedValue},
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: w.APIVersion, Kind: w.Kind.Kind, Name: w.Name, UID: w.UID, Controller: new(true)}},
 	}}
-	if w.TooLong {
-		return nil, fmt.Errorf("%s, %s and %s have more than %d bytes together", pps.AnnotationRequiredTopology,
-			pps.AnnotationPreferredTopology, pps.AnnotationPodAnnotations, maxListBytes)
-	}
-	o.Spec.TargetRef = pps.TargetReference{APIVersion: w.APIVersion, Kind: w.Kind.Kind, Name: w.Name}
-	if keys := splitList(w.Annotations[pps.AnnotationRequiredTopology]); len(keys) > 0 {
-		o.Spec.RequiredPersistentTopology = new(pps.Term(keys...))
-	}
-	if keys := splitList(w.Annotations[pps.AnnotationPreferredTopology]); len(keys) > 0 {
-		o.Spec.PreferredPersistentTopology = []pps.PreferredTopologyTerm{{Weight: 100, Preference: pps.Term(keys...)}}
-	}
-	for _, key := range splitList(w.Annotations[pps.AnnotationPodAnnotations]) {
-		o.Spec.PersistentPodAnnotations = append(o.Spec.PersistentPodAnnotations, pps.PersistentPodAnnotation{Key: key})
-	}
-	if len(labelsOf(&o.Spec)) == 0 {
-		return nil, fmt.Errorf("%s is true, but neither %s nor %s names a node label",
-			pps.AnnotationGenerate, pps.AnnotationRequiredTopology, pps.AnnotationPreferredTopology)
-	}
-	return o, validateSpec(&o.Spec)
-}
-
-// splitList splits a list at its commas, and removes spaces, empty and duplicate elements.
-func splitList(list string) []string {
-	var all []string
-	for element := range strings.SplitSeq(list, ",") {
-		if element = strings.TrimSpace(element); element != "" && !slices.Contains(all, element) {
-			all = append(all, element)
-		}
-	}
-	return all
 }

@@ -14,22 +14,11 @@ import (
 
 // asking returns db with the annotations of Kruise's manual, and more, given as keys and values.
 func asking(more ...string) *workload {
-	w := db()
-	w.Annotations = map[string]string{pps.AnnotationGenerate: "true", pps.AnnotationPreferredTopology: hostname}
+	annotations := map[string]string{pps.AnnotationGenerate: "true", pps.AnnotationPreferredTopology: hostname}
 	for i := 0; i < len(more); i += 2 {
-		w.Annotations[more[i]] = more[i+1]
+		annotations[more[i]] = more[i+1]
 	}
-	return w
-}
-
-// generatedObject returns the object that is generated for a workload.
-func generatedObject(t *testing.T, w *workload) *pps.PersistentPodState {
-	t.Helper()
-	o, err := generated(w)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o
+	return db(func(u *unstructured.Unstructured) { u.SetAnnotations(annotations) })
 }
 
 func TestGenerate(t *testing.T) {
@@ -56,7 +45,7 @@ func TestGenerate(t *testing.T) {
 
 func TestGenerateFollowsTheWorkload(t *testing.T) {
 	target := db().targetKey
-	current := generatedObject(t, asking())
+	current := generated(asking())
 	change := func(c func(*pps.PersistentPodState)) *pps.PersistentPodState { o := current.DeepCopy(); c(o); return o }
 	byHand := change(func(o *pps.PersistentPodState) { o.Labels, o.OwnerReferences = nil, nil })
 	ofKruise := change(func(o *pps.PersistentPodState) { o.Labels = nil })
@@ -92,7 +81,7 @@ func TestGenerateFollowsTheWorkload(t *testing.T) {
 		{"workload deleted", nil, current, nil, "delete"},
 		{"workload deleted, object orphaned", nil, orphaned, nil, "delete"},
 		{"workload recreated, object orphaned", asking(), orphaned, nil, "update"},
-		{"another workload with the name", asking(), earlier, nil, "delete"},
+		{"another workload with the name", asking(), earlier, nil, "update"},
 		{"object terminating", asking(), leaving, nil, "nothing"},
 		{"user's object, annotations", asking(), byHand, nil, "nothing"},
 		{"user's object, no annotations", db(), byHand, nil, "nothing"},
@@ -130,7 +119,7 @@ func TestGenerateFollowsTheWorkload(t *testing.T) {
 }
 
 func TestGenerateKeepsFieldsOfOthers(t *testing.T) {
-	o := generatedObject(t, asking())
+	o := generated(asking())
 	o.Spec.PersistentPodStateRetentionPolicy = pps.WhenDeleted
 	o.Labels["mine"] = "yes"
 	if a := generate(db().targetKey, asking(), o, nil); a != (action{}) {
@@ -197,8 +186,7 @@ func TestWorkloadWithLongTexts(t *testing.T) {
 		"lists that are not asked for": {map[string]string{pps.AnnotationGenerate: long,
 			pps.AnnotationRequiredTopology: long}, ""},
 		"a list": {map[string]string{pps.AnnotationGenerate: "true", pps.AnnotationPodAnnotations: long},
-			"kruise.io/required-persistent-topology, kruise.io/preferred-persistent-topology and " +
-				"kruise.io/persistent-pod-annotations have more than 8192 bytes together"},
+			"it names 1 labels and annotations with 204800 bytes"},
 		"a shorter list": {map[string]string{pps.AnnotationGenerate: "true",
 			pps.AnnotationRequiredTopology: long[:5000]}, "it names 1 labels and annotations with 5000 bytes"},
 	} {
@@ -206,37 +194,12 @@ func TestWorkloadWithLongTexts(t *testing.T) {
 			u.SetAnnotations(c.annotations)
 			u.SetLabels(map[string]string{"a": long})
 		}, with(long, "spec", "serviceName"))
-		if size := len(fmt.Sprintf("%#v", *w)); size > 10<<10 {
+		if size := len(fmt.Sprintf("%#v", *w)); size > 4<<10 {
 			t.Errorf("%s: the view has %d bytes", name, size)
 		}
 		got := generate(w.targetKey, w, nil, nil).Problem
 		if !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
 			t.Errorf("%s: problem %q, want %q", name, got, c.want)
-		}
-	}
-}
-
-// Only the annotations that name labels have a part in the generated object.
-func TestGeneratedTopology(t *testing.T) {
-	required := pps.Term(zone, "rack")
-	preferred := []pps.PreferredTopologyTerm{{Weight: 100, Preference: pps.Term(hostname)}}
-	for name, c := range map[string]struct {
-		required, preferred string
-		want                pps.PersistentPodStateSpec
-	}{
-		"both": {zone + ",rack", hostname, pps.PersistentPodStateSpec{RequiredPersistentTopology: &required,
-			PreferredPersistentTopology: preferred}},
-		"only required":  {zone + ",rack", "", pps.PersistentPodStateSpec{RequiredPersistentTopology: &required}},
-		"only preferred": {"", hostname, pps.PersistentPodStateSpec{PreferredPersistentTopology: preferred}},
-	} {
-		o, err := generated(asking(pps.AnnotationRequiredTopology, c.required,
-			pps.AnnotationPreferredTopology, c.preferred))
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.want.TargetRef = o.Spec.TargetRef
-		if diff := cmp.Diff(c.want, o.Spec); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -31,7 +30,7 @@ func (w *podWebhook) handler() admission.Handler { return control.PodWebhook(w.l
 
 // change modifies a pod. It never returns an error, so that the pod also gets what Reset changed.
 func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev1.Pod) error {
-	if !w.role.serves() {
+	if !w.role.serving.Load() {
 		return nil
 	}
 	if err := w.inject(req.Namespace, pod, Reset(pod)); err != nil {
@@ -58,23 +57,18 @@ func (w *podWebhook) inject(namespace string, pod *corev1.Pod, required map[stri
 		return nil
 	}
 	o := objects[0]
-	last := w.view.history.Last(target, owner.UID, pod.Name)
+	last := w.view.lastPod(podKey{target, pod.Name}, owner.UID)
 	if uid := o.Status.TargetUID; uid != "" && uid != string(owner.UID) {
 		o = o.DeepCopy() // the states belong to an earlier workload with the same name
 		o.Status.PodStates = nil
 	}
-	former, known := findFormer(o, pod.Name, last, w.view.nodeLabels)
+	former, known := findFormer(o, pod.Name, last, w.view.node)
 	if !known {
 		return nil
 	}
 	former.Required = required
-	former.NodeGone = former.NodeGone && time.Since(w.view.watchingSince()) >= w.view.goneGrace
-	former.GivenUp = w.view.isGivenUp(former.NodeName, patienceOf(pod.Annotations))
-	var nodesToCheck []*corev1.Node
-	if o.Spec.RequiredPersistentTopology != nil {
-		nodesToCheck = w.view.nodesToCheck(pod, former.NodeName)
-	}
-	injected, reasons := Inject(pod, o, former, nodesToCheck, !w.view.keepGone)
+	former.Lost = w.view.isLost(former.NodeName, pod)
+	injected, reasons := Inject(pod, o, former, w.view.present())
 	w.log.V(1).Info("topology applied", "pod", namespace+"/"+pod.Name, "object", o.Name, "node", former.NodeName,
 		"injected", injected, "reasons", reasons)
 	return nil
@@ -101,7 +95,7 @@ func (w *objectWebhook) Handle(_ context.Context, req admission.Request) admissi
 	}
 	o.Namespace = req.Namespace
 	// An object may be older than this webhook; its finalizers must stay removable.
-	if !w.role.serves() || old != nil && equality.Semantic.DeepEqual(old.Spec, o.Spec) {
+	if !w.role.serving.Load() || old != nil && equality.Semantic.DeepEqual(old.Spec, o.Spec) {
 		return admission.Allowed("")
 	}
 	before, err := json.Marshal(o)

@@ -9,12 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -97,20 +95,6 @@ func TestObjectsThatCannotBeDecodedAreRejected(t *testing.T) {
 // objects returns the webhook for PersistentPodStates with a view.
 func objects(v *clusterView) *objectWebhook { return &objectWebhook{view: v, role: serves()} }
 
-func TestPatchKeepsUnknownFields(t *testing.T) {
-	b := &podWebhook{view: viewOf(), role: serves(), log: logr.Discard()}
-	req := request(t,
-		`{"metadata":{"name":"db-0","annotations":{"`+pps.AnnotationInjected+`":"copied"}},"spec":{"futureField":{`+
-			`"a":1}}}`)
-	pod := patched[map[string]any](t, req, b.handler().Handle(t.Context(), req))
-	if _, found, _ := unstructured.NestedFieldNoCopy(pod, "spec", "futureField", "a"); !found {
-		t.Errorf("spec is %v", pod["spec"])
-	}
-	if strings.Contains(fmt.Sprint(pod), "copied") {
-		t.Errorf("a copied annotation stays: %v", pod)
-	}
-}
-
 func TestNormalizer(t *testing.T) {
 	const (
 		object = `{"apiVersion":"apps.kruise.io/v1beta1","metadata":{"name":"db"},` +
@@ -164,28 +148,6 @@ func TestValidatorAllowsChangesToOldObjects(t *testing.T) {
 	if resp := v.Handle(t.Context(), request(t, second)); resp.Allowed || resp.Result == nil ||
 		resp.Result.Code != http.StatusForbidden || resp.Result.Message == "" {
 		t.Errorf("a second object with the target: %+v", resp)
-	}
-}
-
-// BenchmarkLookup shows that the cost of a lookup does not grow with the number of objects.
-func BenchmarkLookup(b *testing.B) {
-	for _, n := range []int{10, 10_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			var all []*pps.PersistentPodState
-			for i := range n {
-				all = append(all, state(func(o *pps.PersistentPodState) {
-					o.Name = fmt.Sprint(i)
-					o.Spec.TargetRef.Name = o.Name
-				}))
-			}
-			v := viewOf(all...)
-			target := targetOf(all[7])
-			for b.Loop() {
-				if len(v.Objects(target)) != 1 {
-					b.Fatal("not found")
-				}
-			}
-		})
 	}
 }
 

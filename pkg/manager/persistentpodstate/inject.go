@@ -18,10 +18,9 @@ import (
 // FormerState is the state of a pod's predecessor: the last pod that had the same name and ran.
 type FormerState struct {
 	pps.PodState
-	// NodeGone reports whether the predecessor's node is no longer in the cluster.
-	NodeGone bool
-	// GivenUp reports whether the pod does not wait for that node any more (annotationPatience).
-	GivenUp bool
+	// Lost explains to users why the pod does not wait for the predecessor's node: the node is gone
+	// from the cluster, or the pod has given it up (annotationPatience). "" if the pod may wait.
+	Lost string
 	// Required are the node labels that the pod's annotations say an earlier call in the same
 	// admission has added (see Reset).
 	Required map[string]string
@@ -32,7 +31,7 @@ type FormerState struct {
 // the predecessor may have been deleted before its state was recorded. But if the predecessor in
 // last never got an address, last is used only if no state is recorded. findFormer reports false if
 // there is neither.
-func findFormer(o *pps.PersistentPodState, pod string, last *podView, nodes labelsByNode) (FormerState, bool) {
+func findFormer(o *pps.PersistentPodState, pod string, last *podView, nodes nodeByName) (FormerState, bool) {
 	state, recorded := o.Status.PodStates[pod]
 	if last != nil && (!recorded || last.stage >= started) {
 		state.NodeName = last.Node
@@ -41,8 +40,7 @@ func findFormer(o *pps.PersistentPodState, pod string, last *podView, nodes labe
 		}
 		recorded = true
 	}
-	state, exists := withLabels(o, pod, state, nodes)
-	return FormerState{PodState: state, NodeGone: !exists}, recorded
+	return FormerState{PodState: withLabels(o, pod, state, nodes)}, recorded
 }
 
 // Reset removes the annotations that Inject writes, and returns the labels for
@@ -75,18 +73,12 @@ func requiredOf(annotations map[string]string) map[string]string {
 // the pod's own template take precedence. injected reports whether the pod was changed. reasons
 // explain to users which labels were not required; both are also written to annotations of the pod.
 //
-// nodes are the nodes against which the requirements are checked (see clusterView.nodesToCheck).
-// They are not used if o has no required labels.
-//
-// If releaseGone is true and the node of the predecessor is gone, or if the pod has given it up,
-// its hostname is neither required nor preferred.
-func Inject(
-	pod *corev1.Pod, o *pps.PersistentPodState, former FormerState, nodes []*corev1.Node, releaseGone bool,
+// nodes are those that count as present, against which the requirements are checked.
+func Inject(pod *corev1.Pod, o *pps.PersistentPodState, former FormerState, nodes []*corev1.Node,
 ) (injected bool, reasons []string) {
 	known := func(key string) (string, bool) {
 		value, ok := former.NodeTopologyLabels[key]
-		isLost := former.NodeGone && releaseGone || former.GivenUp
-		return value, ok && !(isLost && key == corev1.LabelHostname)
+		return value, ok && (former.Lost == "" || key != corev1.LabelHostname)
 	}
 	if r := o.Spec.RequiredPersistentTopology; r != nil {
 		injected, reasons = injectRequired(pod, r.Labels(), former, candidatesOf(pod, nodes), known)
@@ -124,11 +116,8 @@ func injectRequired(
 		value, ok := known(key)
 		own, isSet := pod.Spec.NodeSelector[key]
 		switch {
-		case !ok && former.GivenUp && key == corev1.LabelHostname:
-			reasons = append(reasons, fmt.Sprintf("node %s has not been ready for longer than %s=%s", former.NodeName,
-				annotationPatience, pod.Annotations[annotationPatience]))
-		case !ok && former.NodeGone && key == corev1.LabelHostname:
-			reasons = append(reasons, fmt.Sprintf("node %s is gone", former.NodeName))
+		case !ok && former.Lost != "" && key == corev1.LabelHostname:
+			reasons = append(reasons, former.Lost)
 		case !ok:
 			reasons = append(reasons, fmt.Sprintf("node %s has no label %s", former.NodeName, key))
 		case isSet && own == value && former.Required[key] == value:
@@ -174,14 +163,12 @@ type candidates struct {
 }
 
 func candidatesOf(pod *corev1.Pod, nodes []*corev1.Node) *candidates {
-	left := slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool { return !matches(pod, n) })
+	own := nodeaffinity.GetRequiredNodeAffinity(pod)
+	left := slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool {
+		ok, err := own.Match(n)
+		return !ok || err != nil
+	})
 	return &candidates{pod: pod, nodes: nodes, any: len(left) > 0, left: left}
-}
-
-// matches reports whether the node selector and the required node affinity of a pod match a node.
-func matches(pod *corev1.Pod, node *corev1.Node) bool {
-	ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
-	return ok && err == nil
 }
 
 // narrow adds a required label to the candidates. It reports true if the label may be required. It

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"pgregory.net/rapid"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -17,17 +18,19 @@ import (
 
 // injectTwice modifies a pod according to its former state, and checks that doing so twice makes no
 // difference.
-func injectTwice(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, last *podView, c cluster,
-	release bool) (reasons []string) {
+func injectTwice(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, c cluster) (reasons []string) {
 	t.Helper()
-	former, known := findFormer(o, pod.Name, last, c.nodes)
+	former, known := findFormer(o, pod.Name, nil, c.node)
 	if !known {
 		return nil
 	}
-	_, reasons = Inject(pod, o, former, c.all(), release)
+	if c.node(former.NodeName) == nil {
+		former.Lost = "node " + former.NodeName + " is gone"
+	}
+	_, reasons = Inject(pod, o, former, c.all())
 	again := pod.DeepCopy()
 	former.Required = Reset(again)
-	Inject(again, o, former, c.all(), release)
+	Inject(again, o, former, c.all())
 	if diff := cmp.Diff(pod, again); diff != "" {
 		t.Errorf("the second time makes a difference:\n%s", diff)
 	}
@@ -56,7 +59,7 @@ func prefer100(weight int32, keys ...string) pps.PreferredTopologyTerm {
 
 func TestInject(t *testing.T) {
 	pod := aPod("db-0")
-	reasons := injectTwice(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
+	reasons := injectTwice(t, pod, state(recorded("db-0", "node1")), three())
 	if len(reasons) > 0 {
 		t.Errorf("reasons %q", reasons)
 	}
@@ -96,34 +99,9 @@ func TestResetKeepsSelectors(t *testing.T) {
 func TestUnknownPodIsNotModified(t *testing.T) {
 	pod, before := aPod("db-1"), (*corev1.Pod)(nil)
 	before = pod.DeepCopy()
-	injectTwice(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
+	injectTwice(t, pod, state(recorded("db-0", "node1")), three())
 	if diff := cmp.Diff(before, pod); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestHostnameOfAGoneNodeIsNotInjected(t *testing.T) {
-	c := three()
-	delete(c, "node1")
-	o := state(recorded("db-0", "node1"), requires(hostname))
-	pod := aPod("db-0")
-	reasons := injectTwice(t, pod, o, nil, c, true)
-	if len(pod.Spec.NodeSelector) > 0 || len(preferred(pod)) > 0 {
-		t.Errorf("injected %v, %v", pod.Spec.NodeSelector, preferred(pod))
-	}
-	if !slices.Equal(reasons, []string{"node node1 is gone"}) ||
-		pod.Annotations[annotationReason] != "node node1 is gone" {
-		t.Errorf("reasons %q, annotated %q", reasons, pod.Annotations[annotationReason])
-	}
-	waits := aPod("db-0")
-	injectTwice(t, waits, o, nil, c, false)
-	if waits.Spec.NodeSelector[hostname] != "node1" {
-		t.Errorf("without releaseGone: injected %v", waits.Spec.NodeSelector)
-	}
-	zoned := aPod("db-0")
-	injectTwice(t, zoned, state(recorded("db-0", "node1"), requires(hostname, zone)), nil, c, true)
-	if diff := cmp.Diff(map[string]string{zone: "a"}, zoned.Spec.NodeSelector); diff != "" {
-		t.Errorf("its zone (-want +got):\n%s", diff)
 	}
 }
 
@@ -133,39 +111,11 @@ func TestAnnotationsAreRestored(t *testing.T) {
 	s.Annotations = map[string]string{"cni/ip": "10.0.0.1", "role": "leader", "not/asked": "x"}
 	o.Status.PodStates["db-0"] = s
 	pod := aPod("db-0", annotated("role", "from the template"))
-	injectTwice(t, pod, o, nil, three(), true)
+	injectTwice(t, pod, o, three())
 	want := map[string]string{"cni/ip": "10.0.0.1", "role": "from the template", pps.AnnotationInjected: "db",
 		annotationRequired: zone + "=a"}
 	if diff := cmp.Diff(want, pod.Annotations); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestFormerPrefersTheLastObservation(t *testing.T) {
-	target := targetOf(state())
-	moved := aPod("db-0", startedOn("node2"))
-	tests := []struct {
-		name string
-		on   *pps.PersistentPodState
-		seen *history
-		want string
-	}{
-		{"recreated before the state was recorded", state(), seen(aPod("db-0", readyOn("node2"))), "node2"},
-		{"moved, and deleted before it was Ready", state(recorded("db-0", "node1")), seen(moved).without(moved),
-			"node2"},
-		{"only scheduled, nothing else known", state(), seen(aPod("db-0", assignedTo("node2"))), "node2"},
-		{"only scheduled, Ready before", state(recorded("db-0", "node1")), seen(aPod("db-0", assignedTo("node2"))),
-			"node1"},
-		{"scheduled elsewhere after it had run", state(), seen(aPod("db-0", readyOn("node1")),
-			aPod("db-0", assignedTo("node2"))), "node1"},
-		{"pod of another workload with the name", state(recorded("db-0", "node1")),
-			seen(aPod("db-0", readyOn("node2"), ownedBy("set-0"))), "node1"},
-	}
-	for _, tt := range tests {
-		m, known := findFormer(tt.on, "db-0", tt.seen.Last(target, "set-1", "db-0"), three().nodes)
-		if !known || m.NodeName != tt.want || m.NodeTopologyLabels[hostname] != tt.want {
-			t.Errorf("%s: %s with %v, want %s", tt.name, m.NodeName, m.NodeTopologyLabels, tt.want)
-		}
 	}
 }
 
@@ -201,7 +151,7 @@ func TestOwnSelectorsTakePrecedence(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			pod := aPod("db-0", tt.own)
-			reasons := injectTwice(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
+			reasons := injectTwice(t, pod, state(recorded("db-0", "node1")), three())
 			if got := pod.Spec.NodeSelector[zone]; got != tt.want || (len(reasons) > 0) != tt.why {
 				t.Errorf("zone %q, reasons %q", got, reasons)
 			}
@@ -263,6 +213,8 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
 		{"former node gone, zone empty", disk("ssd"), cluster{"node2": c["node2"]}, []string{zone},
 			map[string]string{zone: "a"}, nil},
+		{"former node gone, its hostname is required", func(*corev1.Pod) {}, gone, []string{hostname, zone},
+			map[string]string{zone: "a"}, []string{"node node1 is gone"}},
 		{"own selector with the same value",
 			func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{hostname: "node1"} }, c,
 			[]string{hostname, zone}, map[string]string{zone: "a"}, nil},
@@ -270,8 +222,8 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			pod := aPod("db-0", tt.own)
 			own := pod.DeepCopy()
-			reasons := injectTwice(t, pod, state(recorded("db-0", "node1"), requires(tt.requires...), prefers()), nil,
-				tt.cluster, true)
+			reasons := injectTwice(t, pod, state(recorded("db-0", "node1"), requires(tt.requires...), prefers()),
+				tt.cluster)
 			if diff := cmp.Diff(tt.reasons, reasons); diff != "" {
 				t.Errorf("reasons (-want +got):\n%s", diff)
 			}
@@ -297,8 +249,8 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 
 func TestWeightsAreValid(t *testing.T) {
 	pod := aPod("db-0")
-	injectTwice(t, pod, state(recorded("db-0", "node1"), prefers(prefer100(0, hostname), prefer100(1000, zone))), nil,
-		three(), true)
+	injectTwice(t, pod, state(recorded("db-0", "node1"), prefers(prefer100(0, hostname), prefer100(1000, zone))),
+		three())
 	want := []corev1.PreferredSchedulingTerm{in(1, hostname, "node1"), in(100, zone, "a")}
 	if diff := cmp.Diff(want, preferred(pod)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -308,7 +260,7 @@ func TestWeightsAreValid(t *testing.T) {
 func TestMissingLabelIsNotInjected(t *testing.T) {
 	pod := aPod("db-0")
 	o := state(recorded("db-0", "node3"), prefers(prefer100(100, zone), prefer100(50, zone, hostname)))
-	reasons := injectTwice(t, pod, o, nil, three(), true)
+	reasons := injectTwice(t, pod, o, three())
 	if len(pod.Spec.NodeSelector) > 0 {
 		t.Errorf("required %v", pod.Spec.NodeSelector)
 	}
@@ -320,7 +272,7 @@ func TestMissingLabelIsNotInjected(t *testing.T) {
 	}
 	bare := aPod("db-0")
 	o = state(recorded("db-0", "node3"), requires("rack"), prefers(prefer100(100, zone)))
-	injectTwice(t, bare, o, nil, three(), true)
+	injectTwice(t, bare, o, three())
 	if metav1.HasAnnotation(bare.ObjectMeta, pps.AnnotationInjected) {
 		t.Error("a pod without an injection is annotated")
 	}
@@ -329,7 +281,7 @@ func TestMissingLabelIsNotInjected(t *testing.T) {
 func TestOwnPreferencesStay(t *testing.T) {
 	own := in(7, "disk", "ssd")
 	pod := aPod("db-0", func(p *corev1.Pod) { prefer(p, own) })
-	injectTwice(t, pod, state(recorded("db-0", "node1")), nil, three(), true)
+	injectTwice(t, pod, state(recorded("db-0", "node1")), three())
 	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{own, in(100, hostname, "node1")}, preferred(pod)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -378,12 +330,16 @@ func TestInjectKeepsPodsSchedulable(t *testing.T) {
 		if rapid.Bool().Draw(t, "selector") {
 			pod.Spec.NodeSelector = map[string]string{rapid.SampledFrom(keys).Draw(t, "selects"): value("selected")}
 		}
-		fits := func() bool {
-			return slices.ContainsFunc(c.all(), func(n *corev1.Node) bool { return matches(pod, n) })
+		matches := func(n *corev1.Node) bool {
+			ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(n)
+			return ok && err == nil
 		}
-		before, home, own := fits(), matches(pod, c.all()[0]), maps.Clone(pod.Spec.NodeSelector)
+		fits := func() bool {
+			return slices.ContainsFunc(c.all(), matches)
+		}
+		before, home, own := fits(), matches(c.all()[0]), maps.Clone(pod.Spec.NodeSelector)
 		o := state(requires(rapid.Permutation([]string{zone, hostname}).Draw(t, "required")...))
-		Inject(pod, o, FormerState{PodState: pps.PodState{NodeName: "a", NodeTopologyLabels: c["a"]}}, c.all(), true)
+		Inject(pod, o, FormerState{PodState: pps.PodState{NodeName: "a", NodeTopologyLabels: c["a"]}}, c.all())
 		if before && !fits() {
 			t.Fatalf("the pod matches no node of %v any more: %v", c, pod.Spec.NodeSelector)
 		}
@@ -415,7 +371,7 @@ func TestInjected(t *testing.T) {
 		pod, o := aPod("db-0"), state(requires(), prefers(), c.wanted)
 		former := FormerState{PodState: pps.PodState{NodeName: "node1", NodeTopologyLabels: three()["node1"],
 			Annotations: map[string]string{"a": "1"}}}
-		injected, _ := Inject(pod, o, former, three().all(), true)
+		injected, _ := Inject(pod, o, former, three().all())
 		by, want := pod.Annotations[pps.AnnotationInjected], ""
 		if c.want {
 			want = "db"
@@ -432,7 +388,7 @@ func TestLabelWithoutAValueIsInjected(t *testing.T) {
 	c["node1"]["rack"] = ""
 	pod, o := aPod("db-0"), state(requires("rack"), prefers())
 	former := FormerState{PodState: pps.PodState{NodeName: "node1", NodeTopologyLabels: c["node1"]}}
-	injected, reasons := Inject(pod, o, former, c.all(), true)
+	injected, reasons := Inject(pod, o, former, c.all())
 	if value, isSet := pod.Spec.NodeSelector["rack"]; !injected || !isSet || value != "" || len(reasons) > 0 {
 		t.Errorf("injected %v, %v, %q", injected, pod.Spec.NodeSelector, reasons)
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	admission "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,7 +52,7 @@ func newCluster(t *testing.T) *fakeapi.Cluster {
 	}
 	return fakeapi.NewCluster(t,
 		kind("", "v1", "Node", "nodes", false), kind("", "v1", "Pod", "pods", true),
-		kind("apps", "v1", "StatefulSet", "statefulsets", true), kind("apps", "v1", "Deployment", "deployments", true),
+		kind("apps", "v1", "StatefulSet", "statefulsets", true),
 		kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", false),
 		kind("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations",
 			false),
@@ -252,8 +251,6 @@ func TestStandbyForKruise(t *testing.T) {
 	c := startManager(t, func(c *fakeapi.Cluster) {
 		putSet(c, generates)
 		c.Put(configsPath+kruiseConfiguration, admission.MutatingWebhookConfiguration{})
-		c.Put("/apis/apps/v1/namespaces/"+kruiseNamespace+"/deployments/"+kruiseManager,
-			appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 1}})
 	})
 	c.Until("an Event says why", func() bool { return hasEvent(c, "default", "KruisePresent") })
 	if c.Get(statesPath+"db", &pps.PersistentPodState{}) {

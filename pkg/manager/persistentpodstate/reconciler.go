@@ -2,7 +2,6 @@ package persistentpodstate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,19 +34,14 @@ const (
 	reasonReplaced = "PodReplaced"
 	// The PersistentPodState, or the annotations of the workload, cannot be served, and why.
 	reasonInvalid = "InvalidPersistentPodState"
-	// The PersistentPodState will soon be too large for the API server, which then stores no
-	// changes; or the annotations of a pod are too large to be recorded.
+	// The annotations of a pod are too large to be recorded.
 	reasonLarge = "PersistentPodStateLarge"
-	// Kruise's manager is ready, and leasehold serves no PersistentPodStates. On the CRD.
+	// Kruise is in the cluster, and leasehold serves no PersistentPodStates. On the CRD.
 	reasonKruise = "KruisePresent"
 	// The CRD of another program does not have what leasehold needs, and leasehold serves no
 	// PersistentPodStates. On the CRD.
 	reasonUnfit = "CRDUnfit"
 )
-
-// largeObject is the size in bytes from which a PersistentPodState gets the Event reasonLarge. etcd
-// rejects requests of more than 1.5 MiB (--max-request-bytes).
-const largeObject = 1 << 20
 
 // retryInterval is how soon an object is reconciled again when something was not known yet.
 const retryInterval = time.Second
@@ -68,10 +62,10 @@ type reconciler struct {
 // generated PersistentPodState has the same. It has no effect while Kruise serves
 // PersistentPodStates.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	if r.role.state.Load() == standby {
+	if !r.role.serving.Load() {
 		return reconcile.Result{RequeueAfter: pollInterval}, nil
 	}
-	if !r.role.serves() || !r.view.HasSynced() {
+	if !r.view.HasSynced() {
 		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	}
 	if done, err := r.generate(ctx, req.NamespacedName); done || err != nil {
@@ -101,9 +95,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if !known || !r.view.pods.HasSynced() {
 		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	}
-	pods := r.view.history.Pods(target)
+	pods := r.view.pods.ByIndex(byTarget, target.String())
 	r.report(o, pods)
-	recordErr := r.record(ctx, o, computeStatus(o, workload, pods, r.view.nodeLabels))
+	recordErr := r.record(ctx, o, computeStatus(o, workload, pods, r.view.node))
 	requeueAfter, err := r.deleteStuck(ctx, o, pods)
 	if err := errors.Join(recordErr, err); err != nil {
 		return reconcile.Result{}, err
@@ -163,35 +157,31 @@ func (r *reconciler) record(ctx context.Context, o *pps.PersistentPodState, stat
 	}
 	recorded := o.DeepCopy()
 	recorded.Status = status
-	if b, err := json.Marshal(recorded); err == nil && len(b) > largeObject {
-		r.warn(o, nil, reasonLarge, "the object is larger than 1 MiB, and etcd stores at most 1.5 MiB by default: "+
-			"have the pods of fewer replicas, or fewer and smaller annotations, recorded in one object")
-	}
 	return control.IgnoreRace(r.client.Status().Update(ctx, recorded))
 }
 
 // report creates Events on new pods about what was not injected into them, and Events on the
 // PersistentPodState about labels that the nodes of its Ready pods do not have.
-func (r *reconciler) report(o *pps.PersistentPodState, pods map[string]podHistory) {
-	for name, p := range pods {
-		if !p.Exists() {
+func (r *reconciler) report(o *pps.PersistentPodState, pods []*podView) {
+	for _, p := range pods {
+		pod := podRef(p)
+		if p.Reason != "" && time.Since(p.Created) < control.MaxReportAge &&
+			r.reported.First(string(p.UID), time.Now()) {
+			r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonNotPossible, "Inject", "PersistentPodState %s: %s",
+				o.Name, p.Reason)
+		}
+		if p.TooLong {
+			r.warn(o, pod, reasonLarge, fmt.Sprintf("the annotations of pod %s that are to be recorded have more than "+
+				"%d bytes: none of them is", p.name, maxRecorded))
+		}
+		node := r.view.node(p.Node)
+		if node == nil || p.stage != ready {
 			continue
 		}
-		pod := podRef(o.Namespace, name, p.Pod.UID)
-		if p.Pod.Reason != "" && time.Since(p.Pod.Created) < control.MaxReportAge &&
-			r.reported.First(string(p.Pod.UID), time.Now()) {
-			r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonNotPossible, "Inject", "PersistentPodState %s: %s",
-				o.Name, p.Pod.Reason)
-		}
-		if p.Pod.TooLong {
-			r.warn(o, pod, reasonLarge, fmt.Sprintf("the annotations of pod %s that are to be recorded have more than "+
-				"%d bytes: none of them is", name, maxRecorded))
-		}
-		labels, exists := r.view.nodeLabels(p.Pod.Node)
-		if keys := missing(o, labels); p.Pod.stage == ready && exists && len(keys) > 0 {
-			node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: p.Pod.Node}
-			r.warn(o, node, reasonNotPossible, fmt.Sprintf("node %s has no label %s: pods that ran there are not "+
-				"restricted by it", p.Pod.Node, strings.Join(keys, ", ")))
+		if keys := missing(o, node.Labels); len(keys) > 0 {
+			ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: p.Node}
+			r.warn(o, ref, reasonNotPossible, fmt.Sprintf("node %s has no label %s: pods that ran there are not "+
+				"restricted by it", p.Node, strings.Join(keys, ", ")))
 		}
 	}
 }
@@ -212,18 +202,18 @@ func (r *reconciler) warn(o *pps.PersistentPodState, related runtime.Object, rea
 // recreates the pods, and the new ones do not require the hostname. deleteStuck uses only the pods'
 // selectors, not the recorded status, which may name another node. requeueAfter is the time until
 // the pods that wait are looked at again, 0 if none waits.
-func (r *reconciler) deleteStuck(ctx context.Context, o *pps.PersistentPodState, pods map[string]podHistory,
+func (r *reconciler) deleteStuck(ctx context.Context, o *pps.PersistentPodState, pods []*podView,
 ) (requeueAfter time.Duration, err error) {
-	for name, p := range pods {
+	for _, p := range pods {
 		if !isWaitingFor(o, p) {
 			continue
 		}
 		wait := pollInterval
-		if due := r.due(p.Pod); !due.IsZero() {
+		if due := r.due(p); !due.IsZero() {
 			wait = min(wait, time.Until(due))
 		}
 		if wait <= 0 {
-			err = errors.Join(err, r.deletePod(ctx, o.Namespace, name, p.Pod))
+			err = errors.Join(err, r.deletePod(ctx, p))
 		} else if requeueAfter == 0 || wait < requeueAfter {
 			requeueAfter = wait
 		}
@@ -231,10 +221,10 @@ func (r *reconciler) deleteStuck(ctx context.Context, o *pps.PersistentPodState,
 	return requeueAfter, err
 }
 
-// isWaitingFor reports whether a pod exists that is not scheduled and requires a hostname because
-// of a PersistentPodState.
-func isWaitingFor(o *pps.PersistentPodState, p podHistory) bool {
-	return p.Exists() && !p.Pod.Terminating && p.Pod.stage == waiting && p.Pod.Hostname != "" && p.Pod.Object == o.Name
+// isWaitingFor reports whether a pod that is not scheduled requires a hostname because of a
+// PersistentPodState.
+func isWaitingFor(o *pps.PersistentPodState, p *podView) bool {
+	return p.stage == waiting && !p.Terminating && p.Hostname != "" && p.Object == o.Name
 }
 
 // patienceMargin is how much longer than its patience a pod waits: the replica that admits the
@@ -248,8 +238,6 @@ const patienceMargin = 2 * time.Second
 func (r *reconciler) due(pod *podView) time.Time {
 	exists, since := r.view.hostOf(pod.Hostname)
 	switch {
-	case !exists && r.view.keepGone:
-		return time.Time{}
 	case !exists:
 		return later(pod.Created, since, r.view.watchingSince()).Add(r.view.goneGrace)
 	case pod.Patience == lease.Forever, since.IsZero():
@@ -262,23 +250,23 @@ func later(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Tim
 
 // deletePod deletes a pod and creates an Event about it, unless the pod has changed since it was
 // observed.
-func (r *reconciler) deletePod(ctx context.Context, namespace, name string, seen *podView) error {
-	pod := podRef(namespace, name, seen.UID)
-	deleted, err := control.Delete(ctx, r.client, pod, &seen.ResourceVersion)
+func (r *reconciler) deletePod(ctx context.Context, p *podView) error {
+	pod := podRef(p)
+	deleted, err := control.Delete(ctx, r.client, pod, &p.ResourceVersion)
 	if deleted {
-		r.log.Info("deleted a pod that waited for a node that is gone or not ready", "pod", namespace+"/"+name,
-			"hostname", seen.Hostname)
+		r.log.Info("deleted a pod that waited for a node that is gone or not ready", "pod",
+			pod.Namespace+"/"+pod.Name, "hostname", p.Hostname)
 		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonReplaced, "Replace",
 			"deleted, because it waited for node %s, which is gone or not ready; its successor may run elsewhere",
-			seen.Hostname)
+			p.Hostname)
 	}
 	if err != nil {
-		return fmt.Errorf("deleting pod %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("deleting pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
 }
 
-func podRef(namespace, name string, uid types.UID) *corev1.Pod {
+func podRef(p *podView) *corev1.Pod {
 	return &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid}}
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.target.Namespace, Name: p.name, UID: p.UID}}
 }

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
@@ -112,18 +111,17 @@ func TestReconcileIsRepeated(t *testing.T) {
 	noPods := newView(&Feature{kinds: builtIn}).in(three())
 	list(noPods.objects, object)
 	for name, c := range map[string]struct {
-		v     *clusterView
-		state int32
-		want  time.Duration
+		v       *clusterView
+		serving bool
+		want    time.Duration
 	}{
-		"a kind that is not served": {viewOf(object), serving, retryInterval},
-		"no nodes":                  {noNodes, serving, retryInterval},
-		"no pods":                   {noPods.has(statefulSet, true, db()), serving, retryInterval},
-		"undecided":                 {viewOf(object).has(statefulSet, true, db()), undecided, retryInterval},
-		"Kruise serves them":        {viewOf(object).has(statefulSet, true, db()), standby, pollInterval},
+		"a kind that is not served": {viewOf(object), true, retryInterval},
+		"no nodes":                  {noNodes, true, retryInterval},
+		"no pods":                   {noPods.has(statefulSet, true, db()), true, retryInterval},
+		"Kruise serves them":        {viewOf(object).has(statefulSet, true, db()), false, pollInterval},
 	} {
 		r := newRig(c.v)
-		r.role.state.Store(c.state)
+		r.role.serving.Store(c.serving)
 		if result, err := r.reconcile(t, "db"); err != nil || result.RequeueAfter != c.want ||
 			len(r.writes.calls)+len(r.writes.recorded) > 0 {
 			t.Errorf("%s: %+v, %v, written: %q", name, result, err, r.writes.calls)
@@ -151,7 +149,7 @@ func TestObjectsWithoutEffect(t *testing.T) {
 			"this one has no effect"},
 	} {
 		v := viewOf(c.objects...).has(statefulSet, true, db())
-		v.observe(nil, podViewOf(aPod("db-0", readyOn("node2")), builtIn, noKeys))
+		v.runs(aPod("db-0", readyOn("node2")))
 		r := newRig(v)
 		result, err := r.reconcile(t, c.object)
 		if err != nil || !result.IsZero() || len(r.writes.calls)+len(r.writes.recorded) > 0 ||
@@ -172,7 +170,7 @@ func TestFailedDeletionOfAStuckPod(t *testing.T) {
 	}
 	for _, pod := range []*corev1.Pod{aPod("db-0", waits), aPod("db-1", waits), aPod("db-2", readyOn("node2"))} {
 		pod.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
-		v.observe(nil, podViewOf(pod, builtIn, noKeys))
+		v.runs(pod)
 	}
 	r := newRig(v)
 	r.writes.err = apierrors.NewForbidden(corev1.Resource("pods"), "db-0", nil)
@@ -184,11 +182,6 @@ func TestFailedDeletionOfAStuckPod(t *testing.T) {
 	}
 	if slices.Sort(r.writes.calls); !slices.Equal(r.writes.calls, []string{"delete db-0", "delete db-1"}) {
 		t.Errorf("calls: %q", r.writes.calls)
-	}
-	v.keepGone = true
-	kept := newRig(v)
-	if _, err := kept.reconcile(t, "db"); err != nil || len(kept.writes.calls) > 0 {
-		t.Errorf("with --pps-keep-gone: %v, %q", err, kept.writes.calls)
 	}
 }
 
@@ -220,14 +213,11 @@ func TestReports(t *testing.T) {
 		aPod("db-1", readyOn("node3")), // which has no zone
 		aPod("db-3", annotated("a", strings.Repeat("x", maxRecorded))),
 	} {
-		v.observe(nil, podViewOf(pod, builtIn, v.recordedKeys))
+		v.runs(pod)
 	}
-	gone := podViewOf(aPod("db-2", readyOn("node3")), builtIn, noKeys)
-	v.observe(nil, gone)
-	v.observe(gone, nil)
 	r := newRig(v)
 	for range 2 {
-		r.report(o, v.history.Pods(targetOf(o)))
+		r.report(o, v.pods.ByIndex(byTarget, targetOf(o).String()))
 	}
 	got := r.events.texts
 	slices.Sort(got)
@@ -241,21 +231,6 @@ func TestReports(t *testing.T) {
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("reported %q, want %q", got, want)
-	}
-}
-
-// Users learn that an object grows too large before the API server stops to store it.
-func TestLargeStatus(t *testing.T) {
-	r := newRig(viewOf())
-	for i, size := range []int{largeObject / 2, largeObject, 5 * largeObject / 4} {
-		err := r.record(t.Context(), state(), pps.PersistentPodStateStatus{PodStates: map[string]pps.PodState{
-			"db-0": {NodeName: "node1", Annotations: map[string]string{"a": strings.Repeat("x", size)}}}})
-		if err != nil || len(r.writes.recorded) != i+1 {
-			t.Errorf("%d bytes: recorded %d times, %v", size, len(r.writes.recorded), err)
-		}
-	}
-	if len(r.events.texts) != 1 || !strings.Contains(r.events.texts[0], "PersistentPodStateLarge") {
-		t.Errorf("events %q", r.events.texts)
 	}
 }
 
@@ -301,63 +276,4 @@ func TestProblemIsReported(t *testing.T) {
 		"StatefulSet db: Warning InvalidPersistentPodState kruise.io/auto-generate-persistent-pod-state is true, but") {
 		t.Errorf("events %q", r.events.texts)
 	}
-}
-
-// Each event enqueues the objects and workloads that depend on it.
-func TestEventsEnqueue(t *testing.T) {
-	named := func(name, target string) *pps.PersistentPodState {
-		return state(func(o *pps.PersistentPodState) { o.Name, o.Spec.TargetRef.Name = name, target })
-	}
-	pod := aPod("db-0")
-	moved := pod.DeepCopy()
-	moved.OwnerReferences[0].Name, moved.ResourceVersion = "other", "2"
-	for name, c := range map[string]struct {
-		event func(v *clusterView) error
-		want  string
-	}{
-		"an object is added": {func(v *clusterView) error { return v.objects.Add(named("db", "db")) }, "db second"},
-		"an object is deleted": {func(v *clusterView) error { return v.objects.Delete(named("second", "db")) },
-			"db second"},
-		"a workload is changed": {func(v *clusterView) error { return v.workloads[statefulSet].Update(object(db())) },
-			"db second"},
-		"a workload is deleted": {func(v *clusterView) error { return v.workloads[statefulSet].Delete(object(db())) },
-			"db second"},
-		"a pod is added": {func(v *clusterView) error { return v.pods.Add(pod) }, "db second"},
-		"a pod is deleted": {func(v *clusterView) error { return errors.Join(v.pods.Add(pod), v.pods.Delete(pod)) },
-			"db second"},
-		"a node has other labels": {func(v *clusterView) error {
-			v.in(threeWithoutNode1(began))
-			return nil
-		}, "third"},
-		"a pod has another owner": {func(v *clusterView) error {
-			return errors.Join(v.pods.Add(pod), v.pods.Update(moved))
-		}, "db other second third"},
-	} {
-		third := named("third", "other")
-		recorded("db-0", "node1")(third)
-		v := viewOf(third, named("second", "db"))
-		list(v.workloads[statefulSet], object(db()))
-		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-		v.follow(t.Context(), queue)
-		drain(queue)
-		if err := c.event(v); err != nil {
-			t.Fatal(err)
-		}
-		if got := drain(queue); got != c.want {
-			t.Errorf("%s: enqueued %s, want %s", name, got, c.want)
-		}
-		queue.ShutDown()
-	}
-}
-
-// drain returns the names of the items in a queue.
-func drain(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) string {
-	var names []string
-	for queue.Len() > 0 {
-		item, _ := queue.Get()
-		queue.Done(item)
-		names = append(names, item.Name)
-	}
-	slices.Sort(names)
-	return strings.Join(names, " ")
 }

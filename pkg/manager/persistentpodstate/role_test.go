@@ -8,50 +8,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	admission "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
-
-func TestNextRole(t *testing.T) {
-	type step struct {
-		configured, ready bool
-		after             time.Duration // since the step before
-		want              int32
-	}
-	for name, steps := range map[string][]step{
-		"no Kruise":   {{false, false, 0, serving}, {false, true, 0, serving}},
-		"Kruise runs": {{true, true, 0, standby}},
-		"being installed": {{false, false, 0, serving}, {true, false, time.Second, serving},
-			{true, true, time.Minute, standby}},
-		"manager drained": {{true, true, 0, standby}, {true, false, time.Second, standby},
-			{true, false, time.Minute, standby}, {true, true, time.Minute, standby}},
-		"drained twice": {{true, true, 0, standby}, {true, false, 0, standby}, {true, true, 2 * time.Minute,
-			standby}, {true, false, time.Second, standby}, {true, false, 2 * time.Minute, standby}},
-		"manager unready for long": {{true, true, 0, standby}, {true, false, time.Second, standby},
-			{true, false, kruiseGrace, serving}, {true, false, time.Second, serving}},
-		"removed": {{true, true, 0, standby}, {false, false, time.Second, serving}},
-		"a new replica, unready": {{true, false, 0, undecided}, {true, false, time.Minute, undecided},
-			{true, true, time.Minute, standby}},
-		"a new replica, for long": {{true, false, 0, undecided}, {true, false, kruiseGrace, serving}},
-	} {
-		var r role
-		now, state := began, undecided
-		for i, s := range steps {
-			now = now.Add(s.after)
-			if state = r.next(state, s.configured, s.ready, now); state != s.want {
-				t.Errorf("%s: role %d after step %d, want %d", name, state, i+1, s.want)
-			}
-		}
-	}
-}
 
 // ownCRD returns the CRD of the manifests.
 func ownCRD(t *testing.T) *unstructured.Unstructured {
@@ -88,60 +53,24 @@ func TestCRD(t *testing.T) {
 	}
 }
 
-func TestUnsupported(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(crd *unstructured.Unstructured, beta map[string]any)
-		want   string
-	}{
-		"leasehold's": {func(*unstructured.Unstructured, map[string]any) {}, ""},
-		"missing":     {func(crd *unstructured.Unstructured, _ map[string]any) { crd.Object = nil }, "is missing"},
-		"of an older Kruise": {func(crd *unstructured.Unstructured, _ map[string]any) {
-			crd.Object["spec"].(map[string]any)["versions"] = versionsOf(crd)[:1]
-		}, "does not have version v1beta1"},
-		"not served": {func(_ *unstructured.Unstructured, beta map[string]any) { beta["served"] = false },
-			"does not have version v1beta1"},
-		"without status": {func(_ *unstructured.Unstructured, beta map[string]any) { delete(beta, "subresources") },
-			"has no status subresource"},
-		"Kruise's": {func(_ *unstructured.Unstructured, beta map[string]any) {
-			unstructured.RemoveNestedField(beta, "schema", "openAPIV3Schema", "properties", "status", "properties",
-				"targetUID")
-		}, "has no status.targetUID"},
-	} {
-		crd := ownCRD(t)
-		c.change(crd, versionsOf(crd)[1].(map[string]any))
-		if got := unsupported(crd); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
-	}
-}
-
 // roleAPI is an API server that has Kruise, a CRD, or neither. Its calls fail from the given one
 // on.
 type roleAPI struct {
 	client.Reader
-	hooks      *admission.MutatingWebhookConfiguration
-	ready      map[string]int32 // the ready replicas of Kruise's manager by namespace
-	crd        *unstructured.Unstructured
-	calls      int
-	failing    int
-	hasFailing bool
+	hasKruise    bool
+	crd          *unstructured.Unstructured
+	calls, works int
 }
 
 var errFailing = errors.New("a bad moment")
 
 func (a *roleAPI) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
-	if a.calls++; a.hasFailing && a.calls > a.failing {
+	if a.calls++; a.calls > a.works {
 		return errFailing
 	}
 	switch o := o.(type) {
 	case *admission.MutatingWebhookConfiguration:
-		if a.hooks != nil && key.Name == kruiseConfiguration {
-			a.hooks.DeepCopyInto(o)
-			return nil
-		}
-	case *appsv1.Deployment:
-		if n, found := a.ready[key.Namespace]; found && key.Name == kruiseManager {
-			o.Status.ReadyReplicas = n
+		if a.hasKruise && key.Name == kruiseConfiguration {
 			return nil
 		}
 	case *unstructured.Unstructured:
@@ -153,35 +82,42 @@ func (a *roleAPI) Get(_ context.Context, key client.ObjectKey, o client.Object, 
 	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 }
 
-func TestDecideRole(t *testing.T) {
-	crd := ownCRD(t)
-	crd.SetUID("crd-1")
-	kruises := crd.DeepCopy()
-	unstructured.RemoveNestedField(versionsOf(kruises)[1].(map[string]any), "subresources")
-	elsewhere := &admission.MutatingWebhookConfiguration{Webhooks: []admission.MutatingWebhook{{}, {
-		ClientConfig: admission.WebhookClientConfig{Service: &admission.ServiceReference{Namespace: "openkruise"}}}}}
+func TestRole(t *testing.T) {
+	crd := func(change func(crd *unstructured.Unstructured, beta map[string]any)) *unstructured.Unstructured {
+		crd := ownCRD(t)
+		crd.SetUID("crd-1")
+		change(crd, versionsOf(crd)[1].(map[string]any))
+		return crd
+	}
+	own := crd(func(*unstructured.Unstructured, map[string]any) {})
 	for name, c := range map[string]struct {
-		api   roleAPI
-		want  int32
-		event string
-		calls int
+		hasKruise bool
+		crd       *unstructured.Unstructured
+		event     string // "" if leasehold serves, or nobody can be told
 	}{
-		"leasehold's CRD": {roleAPI{crd: crd}, serving, "", 2},
-		"no CRD":          {roleAPI{}, standby, "", 2},
-		"Kruise's CRD":    {roleAPI{crd: kruises}, standby, reasonUnfit, 2},
-		"Kruise": {roleAPI{crd: crd, hooks: &admission.MutatingWebhookConfiguration{},
-			ready: map[string]int32{kruiseNamespace: 1}}, standby, reasonKruise, 3},
-		"Kruise in another namespace": {roleAPI{crd: crd, hooks: elsewhere, ready: map[string]int32{"openkruise": 1}},
-			standby, reasonKruise, 3},
-		"Kruise is not ready": {roleAPI{crd: crd, hooks: elsewhere, ready: map[string]int32{"openkruise": 0}},
-			undecided, "", 2},
-		"Kruise has no manager": {roleAPI{crd: crd, hooks: elsewhere}, undecided, "", 2},
+		"leasehold's CRD": {false, own, ""},
+		"no CRD":          {false, nil, ""},
+		"Kruise":          {true, own, reasonKruise},
+		"the CRD of an older Kruise": {false, crd(func(crd *unstructured.Unstructured, _ map[string]any) {
+			crd.Object["spec"].(map[string]any)["versions"] = versionsOf(crd)[:1]
+		}), reasonUnfit},
+		"a version that is not served": {false, crd(func(_ *unstructured.Unstructured, beta map[string]any) {
+			beta["served"] = false
+		}), reasonUnfit},
+		"a CRD without status": {false, crd(func(_ *unstructured.Unstructured, beta map[string]any) {
+			delete(beta, "subresources")
+		}), reasonUnfit},
+		"Kruise's CRD": {false, crd(func(_ *unstructured.Unstructured, beta map[string]any) {
+			unstructured.RemoveNestedField(beta, "schema", "openAPIV3Schema", "properties", "status", "properties",
+				"targetUID")
+		}), reasonUnfit},
 	} {
-		events, isLeader := &eventTexts{}, false
-		r := &role{live: &c.api, events: events, isLeader: func() bool { return isLeader }, log: logr.Discard()}
+		events, isLeader, api := &eventTexts{}, false, &roleAPI{hasKruise: c.hasKruise, crd: c.crd, works: 100}
+		r := &role{live: api, events: events, isLeader: func() bool { return isLeader }, log: logr.Discard()}
+		want := c.event == "" && c.crd != nil
 		for _, isLeader = range []bool{false, true, true} {
-			if err := r.decide(t.Context(), began); err != nil || r.state.Load() != c.want {
-				t.Errorf("%s: role %d, %v, want %d", name, r.state.Load(), err, c.want)
+			if err := r.decide(t.Context()); err != nil || r.serving.Load() != want {
+				t.Errorf("%s: serves %t, %v, want %t", name, r.serving.Load(), err, want)
 			}
 			if !isLeader && len(events.texts) > 0 {
 				t.Errorf("%s: events of a follower: %q", name, events.texts)
@@ -191,12 +127,10 @@ func TestDecideRole(t *testing.T) {
 		if c.event != "" && !isOne || c.event == "" && len(events.texts) > 0 {
 			t.Errorf("%s: events %q, want %s", name, events.texts, c.event)
 		}
-		for failing := range c.calls { // what is not known changes nothing
-			failing := &roleAPI{hooks: c.api.hooks, ready: c.api.ready, crd: c.api.crd, failing: failing,
-				hasFailing: true}
-			r := &role{live: failing, log: logr.Discard()}
-			if err := r.decide(t.Context(), began); !errors.Is(err, errFailing) || r.state.Load() != undecided {
-				t.Errorf("%s, call %d fails: %v, role %d", name, failing.calls, err, r.state.Load())
+		for works := range 2 { // what is not known changes nothing
+			api.calls, api.works = 0, works
+			if err := r.decide(t.Context()); !errors.Is(err, errFailing) || r.serving.Load() != want {
+				t.Errorf("%s, call %d fails: %v, serves %t", name, api.calls, err, r.serving.Load())
 			}
 		}
 	}

@@ -41,9 +41,6 @@ const (
 // Feature is the part of the manager that serves PersistentPodStates.
 type Feature struct {
 	kinds kindList
-	// keepGone reports whether a pod that requires the hostname of a node waits for that node also
-	// when the node is gone from the cluster.
-	keepGone bool
 	// goneGrace is how long a node that was removed from the cluster counts as present.
 	goneGrace time.Duration
 }
@@ -55,8 +52,6 @@ func New(f *pflag.FlagSet) *Feature {
 	f.Func("pps-kinds",
 		"comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
 		func(s string) (err error) { p.kinds, err = parseKinds(s); return err })
-	f.BoolVar(&p.keepGone, "pps-keep-gone", false,
-		"have a pod whose hostname is required wait for its node also when the node is gone from the cluster")
 	f.Func("pps-gone-grace", "the `duration` for which a node must be gone from the cluster before pods whose "+
 		"hostname is required may run elsewhere (default 3m0s)", func(s string) (err error) {
 		if p.goneGrace, err = time.ParseDuration(s); err == nil && p.goneGrace < 0 {

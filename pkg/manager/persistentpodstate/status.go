@@ -3,16 +3,18 @@ package persistentpodstate
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
-// A labelsByNode returns the labels of a node. It reports false if the node does not exist.
-type labelsByNode func(name string) (labels map[string]string, exists bool)
+// A nodeByName returns the node with a name, nil if it does not exist.
+type nodeByName func(name string) *corev1.Node
 
-// computeStatus returns the status to record, from the recorded status of o and the history of the
-// workload's pods. workload is nil if it was deleted.
+// computeStatus returns the status to record, from the recorded status of o and the workload's
+// pods. workload is nil if it was deleted.
 //
 //   - The state of a pod is its node and annotations when it was last Ready.
 //   - The state of a deleted pod is kept while the workload has the pod's ordinal. With the
@@ -22,62 +24,57 @@ type labelsByNode func(name string) (labels map[string]string, exists bool)
 //   - The recorded node labels have the values that the node has now. If the node is gone, the
 //     labels that were last recorded are kept, because the zone of the node may still exist.
 func computeStatus(
-	o *pps.PersistentPodState, workload *workload, pods map[string]podHistory, nodes labelsByNode,
+	o *pps.PersistentPodState, workload *workload, pods []*podView, nodes nodeByName,
 ) pps.PersistentPodStateStatus {
-	status := pps.PersistentPodStateStatus{ObservedGeneration: o.Generation, TargetUID: o.Status.TargetUID}
-	if workload != nil && !workload.Terminating {
+	status := pps.PersistentPodStateStatus{ObservedGeneration: o.Generation, TargetUID: o.Status.TargetUID,
+		PodStates: map[string]pps.PodState{}}
+	isAlive := workload != nil && !workload.Terminating
+	if isAlive {
 		status.TargetUID = string(workload.UID)
 	}
-	states := map[string]pps.PodState{}
+	existing := map[string]*podView{}
+	for _, pod := range pods {
+		existing[pod.name] = pod
+	}
 	for name, state := range o.Status.PodStates {
-		if stays(o, workload, name, pods[name]) {
-			states[name] = state
+		if stays(o, workload, name, existing[name]) {
+			status.PodStates[name] = state
 		}
 	}
-	for name, pod := range pods {
-		if seen := pod.Ready; seen != nil && counts(o, workload, name, pod) {
-			states[name] = pps.PodState{NodeName: seen.Node, NodeTopologyLabels: states[name].NodeTopologyLabels,
-				Annotations: control.Pick(seen.Annotations, annotationsOf(&o.Spec)...)}
+	for _, pod := range pods {
+		if pod.stage == ready && (!isAlive || pod.Owner == workload.UID) {
+			status.PodStates[pod.name] = pps.PodState{NodeName: pod.Node,
+				NodeTopologyLabels: status.PodStates[pod.name].NodeTopologyLabels,
+				Annotations:        control.Pick(pod.Annotations, annotationsOf(&o.Spec)...)}
 		}
 	}
-	for name, state := range states {
-		states[name], _ = withLabels(o, name, state, nodes)
+	for name, state := range status.PodStates {
+		status.PodStates[name] = withLabels(o, name, state, nodes)
 	}
-	status.PodStates = states
 	return status
 }
 
 // withLabels returns the state of a pod with the labels that its node has now. If the node is gone,
-// they are those that o has recorded of it; exists is false then.
-func withLabels(o *pps.PersistentPodState, pod string, state pps.PodState, nodes labelsByNode,
-) (_ pps.PodState, exists bool) {
-	labels, exists := nodes(state.NodeName)
-	if exists {
-		state.NodeTopologyLabels = control.Pick(labels, labelsOf(&o.Spec)...)
+// they are those that o has recorded of it.
+func withLabels(o *pps.PersistentPodState, pod string, state pps.PodState, nodes nodeByName) pps.PodState {
+	if n := nodes(state.NodeName); n != nil {
+		state.NodeTopologyLabels = control.Pick(n.Labels, labelsOf(&o.Spec)...)
 	} else if state.NodeName != o.Status.PodStates[pod].NodeName {
 		state.NodeTopologyLabels = nil // they were those of another node
 	}
-	return state, exists
+	return state
 }
 
-// stays reports whether the state of the pod that is recorded in o is kept (see computeStatus).
-func stays(o *pps.PersistentPodState, w *workload, name string, pod podHistory) bool {
+// stays reports whether the recorded state of a pod is kept (see computeStatus). pod is nil if the
+// pod does not exist.
+func stays(o *pps.PersistentPodState, w *workload, name string, pod *podView) bool {
 	switch {
 	case w == nil || w.Terminating:
-		return pod.Exists()
+		return pod != nil
 	case o.Status.TargetUID == "" || o.Status.TargetUID == string(w.UID):
-		return pod.Exists() || isExpected(o, w, name)
+		return pod != nil || isExpected(o, w, name)
 	}
-	return pod.Exists() && pod.Pod.Owner == w.UID && pod.Pod.Created.Before(w.Created)
-}
-
-// counts reports whether to record the state in pod.Ready: that pod still exists, or the workload
-// is expected to recreate it. pod.Ready must not be nil.
-func counts(o *pps.PersistentPodState, w *workload, name string, pod podHistory) bool {
-	if pod.Exists() && pod.Pod.UID == pod.Ready.UID {
-		return w == nil || w.Terminating || pod.Pod.Owner == w.UID
-	}
-	return w != nil && !w.Terminating && pod.Ready.Owner == w.UID && (pod.Exists() || isExpected(o, w, name))
+	return pod != nil && pod.Owner == w.UID && pod.Created.Before(w.Created)
 }
 
 // isExpected reports whether the workload is expected to recreate the pod with the given name after

@@ -1,7 +1,6 @@
 package persistentpodstate
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -9,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
@@ -35,7 +34,7 @@ func TestStatusNamesTheWorkload(t *testing.T) {
 	}{{db(), "set-1"}, {other, "set-2"}, {ends, "set-1"}, {nil, "set-1"}} {
 		o := state()
 		o.Generation = 7
-		if got := computeStatus(o, tt.workload, nil, three().nodes); got.TargetUID != tt.want ||
+		if got := computeStatus(o, tt.workload, nil, three().node); got.TargetUID != tt.want ||
 			got.ObservedGeneration != 7 {
 			t.Errorf("%+v: %q of generation %d", tt.workload, got.TargetUID, got.ObservedGeneration)
 		}
@@ -43,7 +42,7 @@ func TestStatusNamesTheWorkload(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	gone := aPod("db-0", readyOn("node2"))
+	without := db(func(u *unstructured.Unstructured) { delete(u.Object["spec"].(map[string]any), "replicas") })
 	later := metav1.NewTime(began.Add(2 * time.Hour))
 	ofNobody := func(o *pps.PersistentPodState) { o.Status.TargetUID = "" }
 	remade := func(w *workload) *workload { w.UID, w.Created = "set-2", began.Add(90*time.Minute); return w }
@@ -51,7 +50,7 @@ func TestStatus(t *testing.T) {
 		name     string
 		object   *pps.PersistentPodState
 		workload *workload
-		pods     *history
+		pods     []*podView
 		want     map[string]string
 	}{
 		{"no pods yet", state(), db(), seen(), map[string]string{}},
@@ -64,10 +63,12 @@ func TestStatus(t *testing.T) {
 		{"a pod is deleted", state(recorded("db-0", "node1")), db(), seen(), map[string]string{"db-0": "node1"}},
 		{"a pod is deleted, of a status without a workload", state(recorded("db-0", "node1"), ofNobody), db(), seen(),
 			map[string]string{"db-0": "node1"}},
-		{"a pod was Ready, and deleted before it was recorded", state(recorded("db-0", "node1")), db(),
-			seen(gone).without(gone), map[string]string{"db-0": "node2"}},
-		{"its successor exists already", state(recorded("db-0", "node1")), db(), seen(gone, aPod("db-0")),
-			map[string]string{"db-0": "node2"}},
+		{"a pod of another workload is Ready", state(), db(), seen(aPod("db-0", readyOn("node1"), ownedBy("set-0"))),
+			map[string]string{}},
+		{"a pod is Ready, the workload is deleted", state(), nil, seen(aPod("db-0", readyOn("node1"))),
+			map[string]string{"db-0": "node1"}},
+		{"any ordinal of a workload without replicas", state(recorded("db-7", "node1")), without, seen(),
+			map[string]string{"db-7": "node1"}},
 		{"scaled down, the pod exists", state(recorded("db-2", "node1")), db(with(int64(1), "spec", "replicas")),
 			seen(aPod("db-2", startedOn("node1"))), map[string]string{"db-2": "node1"}},
 		{"scaled down, the pod is deleted", state(recorded("db-0", "node2", "db-2", "node1")),
@@ -99,13 +100,13 @@ func TestStatus(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := computeStatus(tt.object, tt.workload, tt.pods.Pods(targetOf(tt.object)), three().nodes)
+			got := computeStatus(tt.object, tt.workload, tt.pods, three().node)
 			if diff := cmp.Diff(tt.want, places(got)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			again := state(func(o *pps.PersistentPodState) { o.Spec, o.Status = tt.object.Spec, got })
-			if second := computeStatus(again, tt.workload, tt.pods.Pods(targetOf(tt.object)),
-				three().nodes); !equality.Semantic.DeepEqual(got, second) {
+			if second := computeStatus(again, tt.workload, tt.pods,
+				three().node); !equality.Semantic.DeepEqual(got, second) {
 				t.Errorf("not idempotent: %s", cmp.Diff(got, second))
 			}
 		})
@@ -116,8 +117,8 @@ func TestStatus(t *testing.T) {
 func TestStatusFollowsTheLabelsOfTheNode(t *testing.T) {
 	c := three()
 	c["node1"][zone] = "z"
-	for _, pods := range []*history{seen(aPod("db-0", readyOn("node1"))), seen()} {
-		got := computeStatus(state(recorded("db-0", "node1")), db(), pods.Pods(targetOf(state())), c.nodes)
+	for _, pods := range [][]*podView{seen(aPod("db-0", readyOn("node1"))), seen()} {
+		got := computeStatus(state(recorded("db-0", "node1")), db(), pods, c.node)
 		want := map[string]string{hostname: "node1", zone: "z"}
 		if diff := cmp.Diff(want, got.PodStates["db-0"].NodeTopologyLabels); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -128,7 +129,7 @@ func TestStatusFollowsTheLabelsOfTheNode(t *testing.T) {
 func TestLabelsOfAGoneNodeStay(t *testing.T) {
 	c := three()
 	delete(c, "node1")
-	got := computeStatus(state(recorded("db-0", "node1")), db(), nil, c.nodes)
+	got := computeStatus(state(recorded("db-0", "node1")), db(), nil, c.node)
 	if diff := cmp.Diff(state(recorded("db-0", "node1")).Status.PodStates, got.PodStates); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -138,7 +139,7 @@ func TestLabelsOfAnotherNodeAreNotKept(t *testing.T) {
 	c := three()
 	delete(c, "node2")
 	got := computeStatus(state(recorded("db-0", "node1")), db(),
-		seen(aPod("db-0", readyOn("node2"))).Pods(targetOf(state())), c.nodes)
+		seen(aPod("db-0", readyOn("node2"))), c.node)
 	if labels := got.PodStates["db-0"].NodeTopologyLabels; len(labels) > 0 {
 		t.Errorf("node2 has %v", labels)
 	}
@@ -148,101 +149,17 @@ func TestLabelsOfAnotherNodeAreNotKept(t *testing.T) {
 func TestAnnotationsAreRecordedByKey(t *testing.T) {
 	pod := aPod("db-0", readyOn("node1"), annotated("a", "1"), annotated("b", "2"), annotated("c", "3"))
 	o := state(keeps("a", "b", "absent"))
-	o.Status = computeStatus(o, db(), seen(pod).Pods(targetOf(o)), three().nodes)
+	o.Status = computeStatus(o, db(), seen(pod), three().node)
 	if diff := cmp.Diff(map[string]string{"a": "1", "b": "2"}, o.Status.PodStates["db-0"].Annotations); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	again := computeStatus(o, db(), seen(pod).Pods(targetOf(o)), three().nodes)
+	again := computeStatus(o, db(), seen(pod), three().node)
 	if !equality.Semantic.DeepEqual(o.Status, again) {
 		t.Error("an up-to-date status changes")
 	}
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "a", "changed")
-	if now := computeStatus(o, db(), seen(pod).Pods(targetOf(o)),
-		three().nodes); now.PodStates["db-0"].Annotations["a"] != "changed" {
+	if now := computeStatus(o, db(), seen(pod),
+		three().node); now.PodStates["db-0"].Annotations["a"] != "changed" {
 		t.Error("a changed annotation is not recorded")
-	}
-}
-
-func TestHistoryExpires(t *testing.T) {
-	pod := aPod("db-0", readyOn("node1"))
-	s := seen(pod, aPod("db-1", readyOn("node1"))).without(pod)
-	target := targetOf(state())
-	s.Expire(began.Add(time.Hour))
-	if len(s.Pods(target)) != 2 {
-		t.Error("removed too early")
-	}
-	s.Expire(began.Add(2 * time.Hour))
-	if _, exists := s.Pods(target)["db-0"]; exists || len(s.Pods(target)) != 1 {
-		t.Errorf("left: %v", s.Pods(target))
-	}
-	s.Deleted(&podView{target: target, name: "db-1", UID: "an earlier one"}, began)
-	if !s.Pods(target)["db-1"].Exists() {
-		t.Error("the deletion of an earlier pod removed its successor")
-	}
-}
-
-// Nothing is remembered of pods that were never scheduled.
-func TestHistoryOfPodsThatWereNeverScheduled(t *testing.T) {
-	target := targetOf(state())
-	for _, c := range []struct {
-		name string
-		pods []*corev1.Pod
-		want int
-	}{
-		{"never scheduled", []*corev1.Pod{aPod("db-0")}, 0},
-		{"scheduled", []*corev1.Pod{aPod("db-0", assignedTo("node1"))}, 1},
-		{"a successor that was not scheduled", []*corev1.Pod{aPod("db-0", readyOn("node1")), aPod("db-0")}, 1},
-	} {
-		if got := seen(c.pods...).without(c.pods...).Pods(target); len(got) != c.want {
-			t.Errorf("%s: %d histories, want %d", c.name, len(got), c.want)
-		}
-	}
-}
-
-// What was seen of a pod that is gone is not recorded where its workload is gone as well.
-func TestPodOfAWorkloadThatIsGone(t *testing.T) {
-	pod := aPod("db-0", readyOn("node1"))
-	if got := computeStatus(state(), nil, seen(pod).without(pod).Pods(targetOf(state())),
-		three().nodes); len(got.PodStates) > 0 {
-		t.Errorf("recorded %+v", got.PodStates)
-	}
-}
-
-func TestMissing(t *testing.T) {
-	o := state(requires("z", "a"), prefers(pps.PreferredTopologyTerm{Weight: 1, Preference: pps.Term("m", "a")}))
-	if got := missing(o, map[string]string{"z": ""}); !slices.Equal(got, []string{"a", "m"}) {
-		t.Errorf("missing labels %q, want them sorted and once each", got)
-	}
-}
-
-// A state counts if it is of the pod that exists, or of one that the workload will create again.
-func TestCounts(t *testing.T) {
-	of := func(uid, owner types.UID) *podView { return &podView{UID: uid, Owner: owner} }
-	both := func(uid, owner, readyUID, readyOwner types.UID) podHistory {
-		return podHistory{Pod: of(uid, owner), Ready: of(readyUID, readyOwner)}
-	}
-	terminating := db()
-	terminating.Terminating = true
-	for name, c := range map[string]struct {
-		workload *workload
-		pod      podHistory
-		want     bool
-	}{
-		"the pod exists":                          {db(), both("p1", "set-1", "p1", "set-1"), true},
-		"it is of another workload":               {db(), both("p1", "set-0", "p1", "set-0"), false},
-		"there is no workload":                    {nil, both("p1", "set-0", "p1", "set-0"), true},
-		"the workload terminates":                 {terminating, both("p1", "set-0", "p1", "set-0"), true},
-		"its successor exists":                    {db(), both("p2", "set-1", "p1", "set-1"), true},
-		"its successor exists, without workload":  {nil, both("p2", "set-1", "p1", "set-1"), false},
-		"its successor exists, terminating":       {terminating, both("p2", "set-1", "p1", "set-1"), false},
-		"its successor exists, other workload":    {db(), both("p2", "set-1", "p1", "set-0"), false},
-		"it was deleted":                          {db(), podHistory{Ready: of("p1", "set-1")}, true},
-		"it was deleted, without workload":        {nil, podHistory{Ready: of("p1", "set-1")}, false},
-		"it was deleted, of an earlier workload":  {db(), podHistory{Ready: of("p1", "set-0")}, false},
-		"it was deleted, the workload terminates": {terminating, podHistory{Ready: of("p1", "set-1")}, false},
-	} {
-		if got := counts(state(), c.workload, "db-0", c.pod); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -27,11 +28,7 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
-	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
-
-// historyAge is how long the history of a deleted pod is kept.
-const historyAge = 15 * time.Minute
 
 var errNotSynced = errors.New("the informers have not synced yet")
 
@@ -54,8 +51,7 @@ type clusterView struct {
 	objects     *kube.Informer[*pps.PersistentPodState]
 	workloads   map[schema.GroupKind]*kube.Informer[*workload]
 	pods        *kube.Informer[*podView]
-	history     *history
-	hasObjects  func() // starts the informer of pods
+	ended       *utilcache.LRUExpireCache // the last *podView that ran and ended, by podKey
 
 	mu        sync.Mutex
 	startedAt time.Time               // zero until the view has started
@@ -75,9 +71,8 @@ type observedNode struct {
 
 // newView returns a view without an API server.
 func newView(p *Feature) *clusterView {
-	v := &clusterView{Feature: p, history: newHistory(), hasObjects: func() {}, nodeChanged: func(string) {},
-		nodes:     map[string]observedNode{},
-		workloads: map[schema.GroupKind]*kube.Informer[*workload]{}}
+	v := &clusterView{Feature: p, ended: utilcache.NewLRUExpireCache(maxRemembered), nodeChanged: func(string) {},
+		nodes: map[string]observedNode{}, workloads: map[schema.GroupKind]*kube.Informer[*workload]{}}
 	v.objects = kube.NewInformer(objectOf, kube.Indexes[*pps.PersistentPodState]{
 		byTarget: func(o *pps.PersistentPodState) []string { return []string{targetOf(o).String()} },
 		byNode: func(o *pps.PersistentPodState) (nodes []string) {
@@ -86,16 +81,18 @@ func newView(p *Feature) *clusterView {
 			}
 			return nodes
 		}})
-	v.objects.Handle(kube.Handler[*pps.PersistentPodState]{
-		Added: func(*pps.PersistentPodState) { v.hasObjects() }})
 	for _, kind := range p.kinds {
-		w := kube.NewInformer(workloadOf, nil)
-		w.Handle(kube.Handler[*workload]{Added: v.prune, Updated: func(_, now *workload) { v.prune(now) }})
-		v.workloads[kind.GroupKind()] = w
+		v.workloads[kind.GroupKind()] = kube.NewInformer(workloadOf, nil)
 	}
-	v.pods = kube.NewInformer(func(p *corev1.Pod) *podView { return podViewOf(p, v.kinds, v.recordedKeys) }, nil)
-	v.pods.Handle(kube.Handler[*podView]{Added: func(now *podView) { v.observe(nil, now) }, Updated: v.observe,
-		Deleted: func(last *podView) { v.observe(last, nil) }})
+	v.pods = kube.NewInformer(func(p *corev1.Pod) *podView { return podViewOf(p, v.kinds, v.recordedKeys) },
+		kube.Indexes[*podView]{byTarget: func(p *podView) []string {
+			if p == nil {
+				return nil // no workload of the kinds controls it
+			}
+			return []string{p.target.String()}
+		}})
+	v.pods.Handle(kube.Handler[*podView]{Updated: v.podChanged,
+		Deleted: func(last *podView) { v.podChanged(last, nil) }})
 	return v
 }
 
@@ -141,16 +138,14 @@ func (v *clusterView) setup(ctx context.Context, mgr manager.Manager) error {
 		v.mu.Lock()
 		v.startedAt = time.Now()
 		v.mu.Unlock()
-		needed, seen := context.WithCancel(ctx)
-		v.hasObjects = seen
-		go watchServed(ctx, v.objects, func() *toolscache.ListWatch { return objects })
+		needed, need := context.WithCancel(ctx)
+		v.objects.Handle(kube.Handler[*pps.PersistentPodState]{Added: func(*pps.PersistentPodState) { need() }})
+		go runServed(ctx, v.objects, func() *toolscache.ListWatch { return objects })
 		for _, kind := range v.kinds {
-			go watchServed(ctx, v.workloads[kind.GroupKind()], func() *toolscache.ListWatch {
+			go runServed(ctx, v.workloads[kind.GroupKind()], func() *toolscache.ListWatch {
 				return listWatch(mgr.GetRESTMapper(), api, kind)
 			})
 		}
-		go wait.UntilWithContext(ctx, func(context.Context) { v.history.Expire(time.Now().Add(-historyAge)) },
-			time.Minute)
 		if <-needed.Done(); ctx.Err() != nil {
 			return nil
 		}
@@ -158,28 +153,19 @@ func (v *clusterView) setup(ctx context.Context, mgr manager.Manager) error {
 	}))
 }
 
-// watchServed runs an informer while the API server serves its resource: it stops and starts again
-// when the CRD is deleted and created again. find returns nil if the resource is not known.
-func watchServed[V any](ctx context.Context, i *kube.Informer[V], find func() *toolscache.ListWatch) {
-	for {
-		if lw := find(); lw != nil {
-			if _, err := lw.ListWithContextFunc(ctx, metav1.ListOptions{Limit: 1}); !apierrors.IsNotFound(err) {
-				served, stop := context.WithCancel(ctx)
-				_ = i.Run(served, &toolscache.ListWatch{WatchFuncWithContext: lw.WatchFuncWithContext,
-					ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-						all, err := lw.ListWithContextFunc(ctx, o)
-						if apierrors.IsNotFound(err) {
-							stop()
-						}
-						return all, err
-					}}, fmt.Sprintf("%T", i))
-				stop()
-			}
+// runServed runs an informer as soon as the API server serves its resource. find returns nil if the
+// resource is not known.
+func runServed[V any](ctx context.Context, i *kube.Informer[V], find func() *toolscache.ListWatch) {
+	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		lw := find()
+		if lw == nil {
+			return false, nil
 		}
-		if !notify.Wait(ctx, nil, pollInterval) {
-			return
+		if _, err := lw.ListWithContextFunc(ctx, metav1.ListOptions{Limit: 1}); apierrors.IsNotFound(err) {
+			return false, nil
 		}
-	}
+		return true, i.Run(ctx, lw, fmt.Sprintf("%T", i))
+	})
 }
 
 // listWatch returns the calls for a kind in its version, or in another one if the API server does
@@ -295,25 +281,11 @@ func (v *clusterView) recordedKeys(t targetKey) (keys []string) {
 	return keys
 }
 
-// prune removes the histories of deleted pods that the workload is not expected to recreate.
-func (v *clusterView) prune(w *workload) {
-	if objects := v.Objects(w.targetKey); len(objects) > 0 {
-		v.history.Prune(w.targetKey, func(pod string) bool { return isExpected(objects[0], w, pod) })
-	}
-}
-
-// observe updates the history when a pod has changed from before to now. before is nil if the pod
-// is new, now is nil if the pod was deleted, and both are nil where no workload of the configured
-// kinds controls the pod. The controller of the pod may have changed.
-func (v *clusterView) observe(before, now *podView) {
+// podChanged remembers a pod that was deleted (now is nil), or that has another controller now.
+// Both are nil for a pod of another kind of workload.
+func (v *clusterView) podChanged(before, now *podView) {
 	if before != nil && (now == nil || now.target != before.target) {
-		v.history.Deleted(before, time.Now())
-		if w, _ := v.Workload(before.target); w != nil {
-			v.prune(w)
-		}
-	}
-	if now != nil {
-		v.history.Observe(now)
+		v.podEnded(before)
 	}
 }
 
@@ -369,23 +341,8 @@ func (v *clusterView) node(name string) *corev1.Node {
 	return nil
 }
 
-// nodeLabels returns the labels of a node. It reports false if no node with that name counts as
-// present.
-func (v *clusterView) nodeLabels(name string) (map[string]string, bool) {
-	if n := v.node(name); n != nil {
-		return n.Labels, true
-	}
-	return nil, false
-}
-
-// nodesToCheck returns the nodes against which the required labels of a pod are checked. was is the
-// name of the pod's former node. If the pod's own selectors match that node, it suffices and is the
-// only one returned. Otherwise nodesToCheck returns all nodes that count as present. The caller
-// must not modify the nodes.
-func (v *clusterView) nodesToCheck(pod *corev1.Pod, was string) (nodes []*corev1.Node) {
-	if n := v.node(was); n != nil && matches(pod, n) {
-		return []*corev1.Node{n}
-	}
+// present returns the nodes that count as present. The caller must not modify them.
+func (v *clusterView) present() (nodes []*corev1.Node) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, n := range v.nodes {
@@ -407,35 +364,38 @@ func notReadySince(n *corev1.Node) time.Time {
 	return time.Time{}
 }
 
-// isGivenUp reports whether a node has not been ready for longer than the patience of a pod.
-func (v *clusterView) isGivenUp(node string, patience lease.Window) bool {
-	n := v.node(node)
-	if n == nil || patience == lease.Forever {
-		return false
+// isLost returns why a new pod does not wait for a node, "" if it may wait: the node is gone, or
+// has not been ready for longer than the pod's patience.
+func (v *clusterView) isLost(node string, pod *corev1.Pod) string {
+	n, patience := v.node(node), patienceOf(pod.Annotations)
+	if n == nil {
+		if time.Since(v.watchingSince()) >= v.goneGrace {
+			return fmt.Sprintf("node %s is gone", node)
+		}
+		return ""
 	}
 	since := notReadySince(n)
-	return !since.IsZero() && time.Since(since) >= time.Duration(patience)
+	if patience == lease.Forever || since.IsZero() || time.Since(since) < time.Duration(patience) {
+		return ""
+	}
+	return fmt.Sprintf("node %s has not been ready for longer than %s=%s", node, annotationPatience,
+		pod.Annotations[annotationPatience])
 }
 
-// hostOf reports whether a node with a hostname is in the cluster, and since when none of these has
-// been ready, zero if one is. If there is none, since is when the last one was removed, zero if
-// this replica has not observed that.
+// hostOf reports whether a node with a hostname is in the cluster, and since when it has not been
+// ready, zero if it is. If there is none, since is when the last one was removed, zero if this
+// replica has not observed that.
 func (v *clusterView) hostOf(hostname string) (exists bool, since time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var leftAt time.Time
 	for _, n := range v.nodes {
-		notReady := notReadySince(n.Node)
 		switch {
 		case n.Labels[corev1.LabelHostname] != hostname:
-		case !n.leftAt.IsZero():
-			leftAt = later(leftAt, n.leftAt)
-		case !exists, notReady.IsZero(), !since.IsZero() && notReady.After(since):
-			exists, since = true, notReady
+		case n.leftAt.IsZero():
+			return true, notReadySince(n.Node)
+		default:
+			since = later(since, n.leftAt)
 		}
 	}
-	if !exists {
-		since = leftAt
-	}
-	return exists, since
+	return false, since
 }

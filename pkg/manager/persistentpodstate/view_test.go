@@ -13,59 +13,63 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
-// The history of pods that were scaled down is removed, as their recorded state is.
-func TestScaledDownPodIsForgotten(t *testing.T) {
+// What is remembered of pods that have ended says where their successors run.
+func TestPodsThatHaveEnded(t *testing.T) {
 	three, one := db(), db(with(int64(1), "spec", "replicas"))
-	for _, tt := range []struct {
-		name   string
+	short, up := aPod("db-2", startedOn("node1")), aPod("db-2", readyOn("node2"))
+	pending, assigned := aPod("db-2"), aPod("db-2", assignedTo("node2"))
+	adopted := short.DeepCopy()
+	adopted.OwnerReferences[0].Name = "other"
+	for name, c := range map[string]struct {
 		object *pps.PersistentPodState
-		events func(v *clusterView, pod *podView)
-		bound  bool
+		view   func(v *clusterView)
+		want   string
 	}{
-		{"deleted", state(requires(hostname)), func(v *clusterView, pod *podView) {
-			v.observe(pod, nil)
-		}, true},
-		{"scaled down, then deleted", state(requires(hostname)), func(v *clusterView, pod *podView) {
-			v.has(statefulSet, true, one).prune(one)
-			v.observe(pod, nil)
-			v.has(statefulSet, true, three).prune(three)
-		}, false},
-		{"deletion observed before the scale down", state(requires(hostname)), func(v *clusterView, pod *podView) {
-			v.observe(pod, nil)
-			v.has(statefulSet, true, one).prune(one)
-			v.has(statefulSet, true, three).prune(three)
-		}, false},
-		{"scaled down and up while terminating", state(requires(hostname)), func(v *clusterView, pod *podView) {
-			v.has(statefulSet, true, one).prune(one)
-			v.has(statefulSet, true, three).prune(three)
-			v.observe(pod, nil)
-		}, true},
-		{"scaled down, WhenDeleted", state(requires(hostname), until(pps.WhenDeleted)),
-			func(v *clusterView, pod *podView) {
-				v.has(statefulSet, true, one).prune(one)
-				v.observe(pod, nil)
-			}, true},
-		{"workload not synced", state(requires(hostname)), func(v *clusterView, pod *podView) {
-			v.has(statefulSet, false, one)
-			v.observe(pod, nil)
-		}, true},
+		"before it was recorded":    {state(), func(v *clusterView) { v.runs(short).ends(short) }, "node1"},
+		"its deletion is not shown": {state(), func(v *clusterView) { v.runs(short) }, "node1"},
+		"after it had moved, before it was recorded": {state(recorded("db-2", "node2")),
+			func(v *clusterView) { v.runs(short).ends(short) }, "node1"},
+		"never scheduled": {state(), func(v *clusterView) { v.runs(pending).ends(pending) }, ""},
+		"only scheduled":  {state(), func(v *clusterView) { v.runs(assigned).ends(assigned) }, "node2"},
+		"only scheduled, an earlier one had run": {state(),
+			func(v *clusterView) { v.runs(short).ends(short).runs(assigned).ends(assigned) }, "node1"},
+		"only scheduled, another one is recorded": {state(recorded("db-2", "node1")),
+			func(v *clusterView) { v.runs(assigned).ends(assigned) }, "node1"},
+		"a later one has run": {state(), func(v *clusterView) { v.runs(short).ends(short).runs(up).ends(up) }, "node2"},
+		"of another workload with the name": {state(recorded("db-2", "node2")), func(v *clusterView) {
+			v.runs(aPod("db-2", readyOn("node1"), ownedBy("set-0")))
+		}, "node2"},
+		"another workload controls it now": {state(), func(v *clusterView) { v.runs(short, adopted).ends(adopted) },
+			"node1"},
+		"scaled down": {state(), func(v *clusterView) {
+			v.runs(short).has(statefulSet, true, one).ends(short).has(statefulSet, true, three)
+		}, ""},
+		"scaled down after an earlier one had ended": {state(), func(v *clusterView) {
+			v.runs(short).ends(short).runs(up).has(statefulSet, true, one).ends(up).has(statefulSet, true, three)
+		}, ""},
+		"scaled down and up while it terminates": {state(), func(v *clusterView) {
+			v.runs(short).has(statefulSet, true, one).has(statefulSet, true, three).ends(short)
+		}, "node1"},
+		"scaled down, WhenDeleted": {state(until(pps.WhenDeleted)), func(v *clusterView) {
+			v.runs(short).has(statefulSet, true, one).ends(short)
+		}, "node1"},
+		"the workload is not known": {state(), func(v *clusterView) {
+			v.runs(short).has(statefulSet, false, one).ends(short)
+		}, "node1"},
 	} {
-		v := viewOf(tt.object).has(statefulSet, true, three)
-		pod := podViewOf(aPod("db-2", readyOn("node1")), builtIn, noKeys)
-		v.observe(nil, pod)
-		tt.events(v, pod)
+		requires(hostname)(c.object)
+		v := viewOf(c.object).has(statefulSet, true, three)
+		c.view(v)
 		got := v.admit(t, aPod("db-2"))
-		isInjected := got.Annotations[pps.AnnotationInjected] != ""
-		if (got.Spec.NodeSelector[hostname] == "node1") != tt.bound || isInjected != tt.bound {
-			t.Errorf("%s: injected %v, %v", tt.name, got.Spec.NodeSelector, got.Annotations)
+		if got.Spec.NodeSelector[hostname] != c.want ||
+			(got.Annotations[pps.AnnotationInjected] != "") != (c.want != "") {
+			t.Errorf("%s: injected %v, %v; want %s", name, got.Spec.NodeSelector, got.Annotations, c.want)
 		}
 	}
 }
@@ -85,8 +89,7 @@ func TestStuckPods(t *testing.T) {
 	}
 	remembers := func(objects ...*pps.PersistentPodState) *clusterView {
 		v := viewOf(objects...).has(statefulSet, true, db())
-		v.observe(nil, podViewOf(aPod("db-0", startedOn("node1")), builtIn, noKeys))
-		return v
+		return v.runs(aPod("db-0", startedOn("node1")))
 	}
 	for _, tt := range []struct {
 		name         string
@@ -99,7 +102,7 @@ func TestStuckPods(t *testing.T) {
 	}{
 		{"injected from the recorded state", bound(viewOf(state(requires(hostname), recorded("db-0", "node1"))),
 			aPod("db-0")), nil, time.Hour, 2 * time.Hour, true, 0},
-		{"injected from the history, never recorded", bound(remembers(o), aPod("db-0")), nil, time.Hour,
+		{"injected from an observed pod, never recorded", bound(remembers(o), aPod("db-0")), nil, time.Hour,
 			2 * time.Hour, true, 0},
 		{"its node exists", bound(remembers(o), aPod("db-0")), three(), time.Hour, 2 * time.Hour, false, 0},
 		{"hostname set by the user, zone injected", bound(remembers(o), aPod("db-0", selects)), nil, time.Hour,
@@ -134,7 +137,7 @@ func TestStuckPods(t *testing.T) {
 		v.startedAt = now.Add(-tt.watching)
 		p := podViewOf(tt.pod, builtIn, noKeys)
 		due := r.due(p)
-		isStuck := isWaitingFor(o, podHistory{Pod: p}) && !due.IsZero()
+		isStuck := isWaitingFor(o, p) && !due.IsZero()
 		left := max(0, due.Sub(now))
 		if (isStuck && left == 0) != tt.want || isStuck && left != tt.requeueAfter ||
 			!isStuck && tt.requeueAfter > 0 {
@@ -201,30 +204,6 @@ func TestDepartedNodeIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestNodesToCheck(t *testing.T) {
-	selects := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{zone: "b"} }
-	for _, tt := range []struct {
-		name string
-		pod  *corev1.Pod
-		was  string
-		want string
-	}{
-		{"the former node", aPod("db-0"), "node1", "node1"},
-		{"the pod excludes its former node", aPod("db-0", selects), "node1", "node1 node2 node3"},
-		{"the former node is gone", aPod("db-0"), "node9", "node1 node2 node3"},
-	} {
-		nodes := viewOf().nodesToCheck(tt.pod, tt.was)
-		var names []string
-		for _, n := range nodes {
-			names = append(names, n.Name)
-		}
-		slices.Sort(names)
-		if got := strings.Join(names, " "); got != tt.want {
-			t.Errorf("%s: %s; want %s", tt.name, got, tt.want)
-		}
-	}
-}
-
 func TestReady(t *testing.T) {
 	unsynced := func() *clusterView { return newView(&Feature{kinds: builtIn}).in(three()) }
 	for name, c := range map[string]struct {
@@ -243,14 +222,6 @@ func TestReady(t *testing.T) {
 		if err := c.view.Ready(nil); (err == nil) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-}
-
-func TestWorkloadWithoutReplicasHasAnyOrdinal(t *testing.T) {
-	w := db(func(u *unstructured.Unstructured) { delete(u.Object["spec"].(map[string]any), "replicas") })
-	o := state(recorded("db-7", "node1"))
-	if got := computeStatus(o, w, nil, three().nodes); !maps.Equal(places(got), map[string]string{"db-7": "node1"}) {
-		t.Errorf("%v", places(got))
 	}
 }
 
@@ -362,49 +333,6 @@ func TestObjectWithLongTexts(t *testing.T) {
 	} {
 		if got := objectOf(state(change)); !isUnfit(got) || len(labelsOf(&got.Spec)) > 0 {
 			t.Errorf("too many %s: %+v", name, got.Spec)
-		}
-	}
-}
-
-// TestNewAnnotationIsRecorded has a PersistentPodState name another annotation of a pod that does
-// not change.
-func TestNewAnnotationIsRecorded(t *testing.T) {
-	c := startManager(t, func(c *fakeapi.Cluster) {
-		put(c, aPod("db-0", readyOn("node1"), annotated("role", "leader")))
-		putSet(c, generates)
-	})
-	c.Until("recorded", func() bool { return recordedOf(c) == "db-0=node1/a db-1=node2/b" })
-	putSet(c, generates, with("role", "metadata", "annotations", pps.AnnotationPodAnnotations))
-	c.Until("the annotation is recorded", func() bool {
-		var o pps.PersistentPodState
-		c.Get(statesPath+"db", &o)
-		return o.Status.PodStates["db-0"].Annotations["role"] == "leader"
-	})
-}
-
-// A pod is forgotten by its workload if it was deleted, or if its controller has changed.
-func TestObservedPods(t *testing.T) {
-	pod := aPod("db-0")
-	other := pod.DeepCopy()
-	other.OwnerReferences[0].Name = "other"
-	before, now := podViewOf(pod, builtIn, noKeys), podViewOf(pod, builtIn, noKeys)
-	moved := podViewOf(other, builtIn, noKeys)
-	for name, c := range map[string]struct {
-		now               *podView
-		exists, elsewhere bool
-	}{
-		"it has changed":          {now, true, false},
-		"it was deleted":          {nil, false, false},
-		"another controls it now": {moved, false, true},
-	} {
-		v := viewOf(state()).has(statefulSet, true, db())
-		v.observe(nil, before)
-		v.observe(before, c.now)
-		if got := v.history.Pods(before.target)["db-0"]; got.Exists() != c.exists {
-			t.Errorf("%s: %+v", name, got)
-		}
-		if got := v.history.Pods(moved.target)["db-0"]; got.Exists() != c.elsewhere {
-			t.Errorf("%s: elsewhere %+v", name, got)
 		}
 	}
 }

@@ -1,17 +1,18 @@
 package persistentpodstate
 
 import (
-	"maps"
+	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // workload has the fields of a StatefulSet, or of a workload of a similar kind, that this package
@@ -22,33 +23,41 @@ type workload struct {
 	UID         types.UID
 	Created     time.Time
 	Terminating bool
-	Annotations map[string]string // those that ask for a PersistentPodState, nil if none is asked for
-	// TooLong reports whether the Annotations were longer than maxListBytes, so that the workload
-	// has none but pps.AnnotationGenerate.
-	TooLong  bool
-	Ordinals kube.Ordinals
+	Ordinals    kube.Ordinals
+	// Wanted is the spec of the PersistentPodState that the annotations ask for, nil if they ask
+	// for none. Problem explains to users why they ask without effect.
+	Wanted  *pps.PersistentPodStateSpec
+	Problem string
 }
-
-// maxListBytes is how many bytes the annotations of a workload that list labels and annotations
-// have, at most, all together. That is more than validateSpec allows.
-const maxListBytes = 2 * maxNameBytes
 
 // workloadOf returns the workload for an object of any kind. If the object has no replicas in its
 // spec, the workload has all ordinals.
 func workloadOf(u *unstructured.Unstructured) *workload {
 	spec, _, _ := unstructured.NestedMap(u.Object, "spec")
 	set, _ := kube.OrdinalsOf(spec, math.MaxInt64)
-	annotations, tooLong := askedIn(u.GetAnnotations())
-	return &workload{
+	w := &workload{
 		targetKey:   targetKey{u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()},
 		APIVersion:  u.GetAPIVersion(),
 		UID:         u.GetUID(),
 		Created:     u.GetCreationTimestamp().Time,
 		Terminating: u.GetDeletionTimestamp() != nil,
-		Annotations: annotations,
-		TooLong:     tooLong,
 		Ordinals:    set,
 	}
+	if annotations := u.GetAnnotations(); annotations[pps.AnnotationGenerate] == "true" {
+		wanted := wantedBy(annotations)
+		wanted.TargetRef = pps.TargetReference{APIVersion: w.APIVersion, Kind: w.Kind.Kind, Name: w.Name}
+		err := validateSpec(wanted)
+		if err == nil && len(labelsOf(wanted)) == 0 {
+			err = fmt.Errorf("%s is true, but neither %s nor %s names a node label",
+				pps.AnnotationGenerate, pps.AnnotationRequiredTopology, pps.AnnotationPreferredTopology)
+		}
+		if err != nil {
+			w.Problem = kube.Cut(err.Error(), kube.MaxNote)
+		} else {
+			w.Wanted = wanted
+		}
+	}
+	return w
 }
 
 // ref returns a reference to the workload for Events.
@@ -57,26 +66,31 @@ func (w *workload) ref() *corev1.ObjectReference {
 		UID: w.UID}
 }
 
-// askedIn returns the annotations of a workload that ask for a PersistentPodState, and whether
-// there would be more, but they are too long.
-func askedIn(all map[string]string) (annotations map[string]string, tooLong bool) {
-	if all[pps.AnnotationGenerate] != "true" {
-		return nil, false
+// wantedBy returns the spec that the annotations of a workload ask for.
+func wantedBy(annotations map[string]string) *pps.PersistentPodStateSpec {
+	s := &pps.PersistentPodStateSpec{}
+	if keys := splitList(annotations[pps.AnnotationRequiredTopology]); len(keys) > 0 {
+		s.RequiredPersistentTopology = new(pps.Term(keys...))
 	}
-	lists := control.Pick(all, pps.AnnotationRequiredTopology, pps.AnnotationPreferredTopology,
-		pps.AnnotationPodAnnotations)
-	annotations = map[string]string{pps.AnnotationGenerate: "true"}
-	if bytesIn(lists) > maxListBytes {
-		return annotations, true
+	if keys := splitList(annotations[pps.AnnotationPreferredTopology]); len(keys) > 0 {
+		s.PreferredPersistentTopology = []pps.PreferredTopologyTerm{{Weight: 100, Preference: pps.Term(keys...)}}
 	}
-	maps.Copy(annotations, lists)
-	return annotations, false
+	for _, key := range splitList(annotations[pps.AnnotationPodAnnotations]) {
+		s.PersistentPodAnnotations = append(s.PersistentPodAnnotations, pps.PersistentPodAnnotation{Key: key})
+	}
+	return s
 }
 
-// bytesIn returns the length of all keys and values of a map.
-func bytesIn(m map[string]string) (bytes int) {
-	for key, value := range m {
-		bytes += len(key) + len(value)
+// splitList splits a list at its commas, and removes spaces, empty and duplicate elements. The
+// elements do not keep the list in memory.
+func splitList(list string) []string {
+	var all []string
+	has := sets.Set[string]{}
+	for element := range strings.SplitSeq(list, ",") {
+		if element = strings.TrimSpace(element); element != "" && !has.Has(element) {
+			has.Insert(element)
+			all = append(all, strings.Clone(element))
+		}
 	}
-	return bytes
+	return all
 }

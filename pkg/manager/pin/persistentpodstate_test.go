@@ -74,7 +74,7 @@ func TestPinAndPersistentPodState(t *testing.T) {
 			var decision decision
 			for range 2 { // as the API server calls both again when another webhook has changed the pod
 				memory.Required = persistentpodstate.Reset(pod)
-				persistentpodstate.Inject(pod, &o, memory, []*corev1.Node{home, other}, true)
+				persistentpodstate.Inject(pod, &o, memory, []*corev1.Node{home, other})
 				strip(pod)
 				decision = decide(podFacts{Pod: pod, Wish: wish{Mode: tt.mode}, Scheduled: true, Recreated: true,
 					Known: true, Target: pinTarget{Node: home.Name}, Node: home})

@@ -1,8 +1,6 @@
 package persistentpodstate
 
 import (
-	"maps"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,119 +13,17 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// podHistory is what this replica has observed of the successive pods with one name.
-type podHistory struct {
-	// Pod is the existing pod, nil if there is none. It may be terminating.
-	Pod *podView
-	// Ready is the last view of a pod that was Ready at that time, nil if none was. The pod may
-	// have been deleted since.
-	Ready *podView
-	// Last is the last view of a pod that had an address. If no pod with the name ever had an
-	// address, it is the last view of a pod that was scheduled to a node. It is nil if no pod was
-	// scheduled.
-	Last *podView
-
-	deletedAt time.Time // zero while the pod exists
-}
-
-// Exists reports whether a pod with the name exists.
-func (s podHistory) Exists() bool { return s.Pod != nil }
-
-// history has the histories of the pods of all workloads, in the memory of this replica. The
-// recorded status of a PersistentPodState is not sufficient, because a pod may be deleted before
-// its state is recorded, and its successor may be created a moment later.
-type history struct {
-	mu   sync.Mutex
-	pods map[targetKey]map[string]*podHistory // by workload, by pod name
-}
-
-// newHistory returns an empty history.
-func newHistory() *history { return &history{pods: map[targetKey]map[string]*podHistory{}} }
-
-// Observe adds a view of a pod.
-func (s *history) Observe(p *podView) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	byName := s.pods[p.target]
-	if byName == nil {
-		byName = map[string]*podHistory{}
-		s.pods[p.target] = byName
-	}
-	h := byName[p.name]
-	if h == nil {
-		h = &podHistory{}
-		byName[p.name] = h
-	}
-	h.Pod, h.deletedAt = p, time.Time{}
-	if p.stage == ready {
-		h.Ready = p
-	}
-	if p.stage >= started || p.stage == assigned && (h.Last == nil || h.Last.stage == assigned) {
-		h.Last = p
-	}
-}
-
-// Deleted records that a pod was deleted, or no longer belongs to the workload. It has no effect if
-// a newer pod with the name was observed already. If no pod with the name was ever scheduled, there
-// is nothing to remember: anybody may create and delete such pods.
-func (s *history) Deleted(p *podView, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h := s.pods[p.target][p.name]; h != nil && h.Pod != nil && h.Pod.UID == p.UID {
-		h.Pod, h.deletedAt = nil, now
-		if h.Last == nil {
-			delete(s.pods[p.target], p.name)
-		}
-	}
-}
-
-// Pods returns the histories of a workload's pods by name.
-func (s *history) Pods(t targetKey) map[string]podHistory {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	pods := make(map[string]podHistory, len(s.pods[t]))
-	for name, h := range s.pods[t] {
-		pods[name] = *h
-	}
-	return pods
-}
-
-// Last returns podHistory.Last of the pods with a name if that pod was controlled by the workload
-// with the UID owner, else nil.
-func (s *history) Last(t targetKey, owner types.UID, pod string) *podView {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h := s.pods[t][pod]; h != nil && h.Last != nil && h.Last.Owner == owner {
-		return h.Last
-	}
-	return nil
-}
-
-// Prune removes the histories of the deleted pods of a workload for which expected returns false:
-// those that the workload will not recreate.
-func (s *history) Prune(t targetKey, expected func(pod string) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.pods[t], func(pod string, h *podHistory) bool { return !h.Exists() && !expected(pod) })
-}
-
-// Expire removes the histories of pods that were deleted before the given time. By then their state
-// is recorded, or no PersistentPodState needs it.
-func (s *history) Expire(before time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.pods, func(_ targetKey, byName map[string]*podHistory) bool {
-		maps.DeleteFunc(byName, func(_ string, h *podHistory) bool {
-			return !h.Exists() && h.deletedAt.Before(before)
-		})
-		return len(byName) == 0
-	})
-}
+const (
+	// rememberedFor is how long a pod that has ended is remembered.
+	rememberedFor = 15 * time.Minute
+	// maxRemembered is the largest number of pods that are remembered. Beyond that the one that
+	// was looked up least recently is forgotten: its successor has only what is recorded.
+	maxRemembered = 10_000
+)
 
 // A podView is the part of a workload's pod that the informer keeps.
 type podView struct {
-	target          targetKey
-	name            string
+	podKey
 	UID             types.UID
 	ResourceVersion string
 	Owner           types.UID // UID of the workload that controls the pod
@@ -143,6 +39,12 @@ type podView struct {
 	stage           stage
 }
 
+// A podKey identifies the pods of a workload that have the same name.
+type podKey struct {
+	target targetKey
+	name   string
+}
+
 // stage is how far the start of a pod has progressed. A later stage has a higher value.
 type stage int
 
@@ -152,6 +54,51 @@ const (
 	started               // has an address
 	ready
 )
+
+// lastRun returns which of two successive pods with a name says where the next one should run: the
+// later one if it had an address, or if it was scheduled and the former one had no address either.
+// former is nil if there was none.
+func lastRun(former, now *podView) *podView {
+	if now.stage >= started || now.stage == assigned && (former == nil || former.stage == assigned) {
+		return now
+	}
+	return former
+}
+
+// podEnded remembers a pod that was deleted, or that the workload does not control any more. The
+// recorded status is not sufficient: a pod may be deleted before its state is recorded, and its
+// successor may be created a moment later. Nothing is remembered of a pod that the workload is not
+// expected to create again.
+func (v *clusterView) podEnded(p *podView) {
+	workload, _ := v.Workload(p.target)
+	if objects := v.Objects(p.target); workload != nil && len(objects) > 0 &&
+		!isExpected(objects[0], workload, p.name) {
+		v.ended.Remove(p.podKey)
+		return
+	}
+	if lastRun(v.remembered(p.podKey), p) == p {
+		v.ended.Add(p.podKey, p, rememberedFor)
+	}
+}
+
+func (v *clusterView) remembered(key podKey) *podView {
+	p, _ := v.ended.Get(key)
+	last, _ := p.(*podView)
+	return last
+}
+
+// lastPod returns the last pod with a name that ran, nil if this replica has observed none, or if
+// another workload than the one with the UID owner controlled it.
+func (v *clusterView) lastPod(key podKey, owner types.UID) *podView {
+	last := v.remembered(key)
+	if p, _ := v.pods.Get(key.target.Namespace + "/" + key.name); p != nil && p.target == key.target {
+		last = lastRun(last, p)
+	}
+	if last == nil || last.Owner != owner {
+		return nil
+	}
+	return last
+}
 
 // podViewOf returns the podView of a pod. It returns nil if no workload of the given kinds controls
 // the pod. named returns the keys of the annotations that are recorded of a workload's pods.
@@ -167,8 +114,7 @@ func podViewOf(pod *corev1.Pod, kinds kindList, named func(targetKey) []string) 
 	target.Kind = kind.GroupKind() // the other one is a part of the reference's text
 	kept, tooLong := keptAnnotations(pod.Annotations, named(target))
 	return &podView{
-		target:          target,
-		name:            pod.Name,
+		podKey:          podKey{target, pod.Name},
 		UID:             pod.UID,
 		ResourceVersion: pod.ResourceVersion,
 		Owner:           owner.UID,
@@ -199,6 +145,14 @@ func keptAnnotations(all map[string]string, named []string) (kept map[string]str
 		return nil, true
 	}
 	return kept, false
+}
+
+// bytesIn returns the length of all keys and values of a map.
+func bytesIn(m map[string]string) (bytes int) {
+	for key, value := range m {
+		bytes += len(key) + len(value)
+	}
+	return bytes
 }
 
 // injectedHostname returns the hostname that Inject added to the node selector of a pod. It returns

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -29,9 +30,11 @@ var began = time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 // cluster is the labels of nodes by the nodes' names.
 type cluster map[string]map[string]string
 
-func (c cluster) nodes(name string) (map[string]string, bool) {
-	labels, ok := c[name]
-	return labels, ok
+func (c cluster) node(name string) *corev1.Node {
+	if i := slices.IndexFunc(c.all(), func(n *corev1.Node) bool { return n.Name == name }); i >= 0 {
+		return c.all()[i]
+	}
+	return nil
 }
 
 // notReady is the label of a node that has not been ready since that time.
@@ -190,27 +193,38 @@ func ownedBy(uid types.UID) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.OwnerReferences[0].UID = uid }
 }
 
-// seen returns the history of the pods, in that order.
-func seen(pods ...*corev1.Pod) *history {
-	s := newHistory()
-	for _, p := range pods {
-		s.observe(p)
+// seen returns views of pods.
+func seen(pods ...*corev1.Pod) (views []*podView) {
+	for _, pod := range pods {
+		keys := slices.Collect(maps.Keys(pod.Annotations))
+		views = append(views, podViewOf(pod, builtIn, func(targetKey) []string { return keys }))
 	}
-	return s
-}
-
-func (s *history) observe(pod *corev1.Pod) {
-	s.Observe(podViewOf(pod, builtIn, func(targetKey) []string { return slices.Collect(maps.Keys(pod.Annotations)) }))
-}
-
-func (s *history) without(pods ...*corev1.Pod) *history {
-	for _, p := range pods {
-		s.Deleted(podViewOf(p, builtIn, noKeys), began.Add(time.Hour))
-	}
-	return s
+	return views
 }
 
 func noKeys(targetKey) []string { return nil }
+
+// runs has a view observe pods, each of which replaces an earlier one with its name.
+func (v *clusterView) runs(pods ...*corev1.Pod) *clusterView {
+	for _, pod := range pods {
+		made++
+		pod.ResourceVersion = strconv.Itoa(made)
+		if err := v.pods.Update(pod); err != nil {
+			panic(err)
+		}
+	}
+	return v
+}
+
+// ends has a view observe the deletion of pods.
+func (v *clusterView) ends(pods ...*corev1.Pod) *clusterView {
+	for _, pod := range pods {
+		if err := v.pods.Delete(pod); err != nil {
+			panic(err)
+		}
+	}
+	return v
+}
 
 // viewOf returns a synced view of objects in a cluster of three nodes, without an API server.
 func viewOf(objects ...*pps.PersistentPodState) *clusterView {
@@ -261,7 +275,7 @@ func (v *clusterView) has(kind schema.GroupKind, synced bool, workloads ...*work
 // serves returns the role in which leasehold serves PersistentPodStates.
 func serves() *role {
 	r := &role{}
-	r.state.Store(serving)
+	r.serving.Store(true)
 	return r
 }
 
