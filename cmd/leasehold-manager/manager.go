@@ -115,7 +115,7 @@ func newManager(
 		HealthProbeBindAddress:        "0",
 		PprofBindAddress:              o.pprofAddr,
 		WebhookServer:                 webhooks,
-		LeaderElection:                o.leaderElect,
+		LeaderElection:                true,
 		LeaderElectionID:              kube.ManagerName,
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true,

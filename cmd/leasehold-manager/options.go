@@ -41,12 +41,10 @@ type options struct {
 	secureMetrics bool
 	healthAddr    string
 	pprofAddr     string
-	leaderElect   bool
 	certDir       string
 	logLevel      slog.Level
 	logJSON       bool
 	logTo         io.Writer
-	version       bool
 }
 
 // failure is an error of the manager itself. All other errors of the command are about its
@@ -78,14 +76,11 @@ func newCommand(run func(context.Context, options, string) error) *cobra.Command
 		Short: "Bring recreated pods back to the nodes that have their addresses",
 		Long: `leasehold-manager pins recreated pods to the nodes that have their addresses, and
 serves PersistentPodState. Several replicas may run.`,
-		Args: noArguments, SilenceUsage: true, SilenceErrors: true}
+		Version: env.Version(version), Args: noArguments, SilenceUsage: true, SilenceErrors: true}
+	c.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		o.logTo = c.ErrOrStderr()
-		if o.version {
-			fmt.Fprintln(c.OutOrStdout(), c.Name(), env.Version(version))
-			return nil
-		}
-		if err := run(c.Context(), o, env.Version(version)); err != nil {
+		if err := run(c.Context(), o, c.Version); err != nil {
 			return failure{err}
 		}
 		return nil
@@ -131,9 +126,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 		"whose user the API server allows to get /metrics")
 	f.StringVar(&o.healthAddr, "health-addr", ":9472", "where /healthz and /readyz are served")
 	f.StringVar(&o.pprofAddr, "pprof-addr", "", "where profiles are served; empty for nowhere")
-	f.BoolVar(&o.leaderElect, "leader-elect", true, "share the work that only one replica may do")
 	f.StringVar(&o.certDir, "cert-dir", "/tmp", "a writable folder")
-	f.BoolVar(&o.version, "version", false, "print the version")
 	f.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	f.Func("log-format", "text or json (default text)", func(s string) error {
 		if s != "text" && s != "json" {

@@ -39,7 +39,7 @@ func freePort(t *testing.T) int {
 // newTestManager returns the manager of a command line, with its options.
 func newTestManager(t *testing.T, args ...string) (*servingManager, options, *control.Certificate) {
 	t.Helper()
-	o, code, _, stderr := parse(append(args, "--leader-elect=false")...)
+	o, code, _, stderr := parse(args...)
 	if code != 0 {
 		t.Fatal(stderr)
 	}
