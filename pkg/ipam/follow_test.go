@@ -33,10 +33,12 @@ func (w *world) look() maintain.NodeView {
 
 func (w *world) follow(uid string, window time.Duration) {
 	w.t.Helper()
-	if err := w.service.Follow(context.Background(), []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: uid,
-		Window: lease.Window(window)}}); err != nil {
-		w.t.Fatal(err)
-	}
+	w.followPod(maintain.PodWindow{Namespace: "db", Name: "db-0", UID: uid, Window: lease.Window(window)})
+}
+
+func (w *world) followPod(pod maintain.PodWindow) {
+	w.t.Helper()
+	w.must(w.service.Follow(context.Background(), []maintain.PodWindow{pod}))
 }
 
 func (w *world) journal() (words []string) {
@@ -48,49 +50,6 @@ func (w *world) journal() (words []string) {
 		w.t.Fatal(err)
 	}
 	return words
-}
-
-// The plugin sees the annotation of a pod whose name never returns, and the agent ends the window.
-func TestAWindowOfTheRequestEndsIfTheAgentSaysSo(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: time.Duration(lease.Forever)})
-	w.follow("uid-of-c1", 0)
-	w.stop("c1")
-	w.same("seen while it lived", w.leases(), "10.0.0.2=db-0/Held")
-	w.add(ask{pod: "db-0", container: "c2", window: time.Duration(lease.Forever)})
-	w.stop("c2")
-	w.same("not seen", w.leases(), "10.0.0.2=db-0/Held 10.0.0.3=db-0/Firm")
-	w.follow("uid-of-c2", 0)
-	w.same("seen before its object was removed", w.leases(), "10.0.0.2=db-0/Held 10.0.0.3=db-0/Held")
-}
-
-// Stock flannel passes no annotations: the agent alone knows the window.
-func TestAWindowFromTheAgentKeepsTheAddressAndOutlivesTheAgent(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.same("first", w.add(ask{pod: "db-0", container: "c1", silent: true}), "10.0.0.2")
-	w.follow("uid-of-c1", hour)
-	w.stop("c1")
-	w.after(50 * time.Minute)
-	w.same("back", w.add(ask{pod: "db-0", container: "c2", silent: true}), "10.0.0.2")
-	w.stop("c2") // no agent saw this one: the window is stored for the key
-	w.after(50 * time.Minute)
-	w.same("back again", w.add(ask{pod: "db-0", container: "c3", silent: true}), "10.0.0.2")
-	w.follow("uid-of-c3", 0)
-	w.stop("c3")
-	w.same("the annotation was removed", w.add(ask{pod: "db-0", container: "c4", silent: true}), "10.0.0.3")
-}
-
-func TestASoftHoldTurnsFirmWhenTheWindowIsLearntLate(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", silent: true})
-	w.stop("c1")
-	w.same("before", w.leases(), "10.0.0.2=db-0/Held")
-	w.follow("another", hour)
-	w.same("another pod's window", w.leases(), "10.0.0.2=db-0/Held")
-	w.follow("uid-of-c1", hour)
-	w.same("after", w.leases(), "10.0.0.2=db-0/Firm")
-	w.after(50 * time.Minute)
-	w.same("back", w.add(ask{pod: "db-0", container: "c2", silent: true}), "10.0.0.2")
 }
 
 func TestFollowingTwiceWritesOnce(t *testing.T) {
@@ -108,58 +67,6 @@ func TestFollowingTwiceWritesOnce(t *testing.T) {
 	}
 }
 
-// The configuration's limits hold for windows that the plugin never saw.
-func TestAWindowFromTheAgentObeysTheConfiguration(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.options.MaxWindow = lease.Window(time.Minute)
-	w.add(ask{pod: "db-0", container: "c1", silent: true})
-	w.follow("uid-of-c1", hour)
-	w.follow("uid-of-c1", hour)
-	if got := w.look().Leases[0].Window; got != lease.Window(time.Minute) {
-		t.Errorf("maxWindow: %s", got)
-	}
-	w.same("journal", fmt.Sprint(w.journal()), "[Bound db-0:  Limited db-0: the window of 1h0m0s is cut to 1m0s]")
-
-	w = newWorld(t, "10.0.0.0/24")
-	w.options.MaxHeldShare = 0
-	w.add(ask{pod: "db-0", container: "c1", silent: true})
-	w.follow("uid-of-c1", hour)
-	w.stop("c1")
-	w.same("maxHeldShare 0", w.leases(), "10.0.0.2=db-0/Held")
-
-	w = newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.5")
-	w.options.MaxHeldShare = 0.25
-	w.add(ask{pod: "web-0", container: "c1", window: hour})
-	w.stop("c1")
-	w.add(ask{pod: "db-0", container: "c2", silent: true})
-	w.stop("c2")
-	w.follow("uid-of-c2", hour)
-	w.same("one of four is held", w.leases(), "10.0.0.2=web-0/Firm 10.0.0.3=db-0/Held")
-
-	w = newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.5")
-	w.options.MaxHeldShare = 0.25
-	w.add(ask{pod: "db-0", container: "c1", window: time.Minute})
-	w.stop("c1")
-	w.follow("uid-of-c1", hour)
-	w.same("it is the one that is held", w.leases(), "10.0.0.2=db-0/Firm")
-}
-
-func TestTheEndOfAHoldIsPutOffWhileThePodIsExpected(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: time.Minute})
-	w.stop("c1")
-	w.after(50 * time.Second)
-	gone := maintain.Ref{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.9"), ID: "0011223344556677"}
-	for range 5 {
-		if err := w.service.Defer(context.Background(), append(w.refs("db-0"), gone), 2*time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		w.after(100 * time.Second)
-	}
-	w.add(ask{pod: "web-0", container: "w", window: hour})
-	w.same("back", w.add(ask{pod: "db-0", container: "c2", window: time.Minute}), "10.0.0.2")
-}
-
 // revokePods revokes the leases of one pod.
 func (w *world) revokePods(ctx context.Context, leases ...lease.Lease) error {
 	var refs []maintain.Ref
@@ -167,39 +74,6 @@ func (w *world) revokePods(ctx context.Context, leases ...lease.Lease) error {
 		refs = append(refs, maintain.RefTo(l))
 	}
 	return w.service.RevokePods(ctx, [][]maintain.Ref{refs}, "spec.release")
-}
-
-func TestGivingUp(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24", "fd00::/64")
-	giveUp := func(leases ...lease.Lease) {
-		t.Helper()
-		if err := w.revokePods(context.Background(), leases...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.stop("c1")
-	held := w.look().Leases
-	stale := held[0]
-	stale.ID = "ffffffffffffffff"
-	giveUp(stale)
-	w.same("another lease's id", w.leases(), "10.0.0.2=db-0/Firm fd00::2=db-0/Firm")
-	giveUp(held...)
-	giveUp(held...)
-	w.same("a hold", w.leases(), "")
-
-	w.add(ask{pod: "db-0", container: "c2", window: hour})
-	if err := w.service.EndHolds(context.Background(), [][]maintain.Ref{{maintain.RefTo(w.look().Leases[0])}},
-		"it is elsewhere"); err != nil {
-		t.Fatal(err)
-	}
-	w.same("no hold (any more)", w.leases(), "10.0.0.3=db-0/Bound fd00::3=db-0/Bound")
-	giveUp(w.look().Leases...)
-	w.same("a living pod keeps it", w.leases(), "10.0.0.3=db-0/Bound* fd00::3=db-0/Bound*")
-	w.follow("uid-of-c2", hour) // the annotation is still there
-	w.stop("c2")
-	w.same("and its name does not", w.leases(), "10.0.0.3=db-0/Held* fd00::3=db-0/Held*")
-	w.same("back", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.4,fd00::4")
 }
 
 // Where nobody knows whose view it is, the living look dead.
@@ -224,26 +98,6 @@ func TestNothingIsGivenUpOnAViewThatIsNotProven(t *testing.T) {
 		}
 		w.same(story, w.leases(), before)
 	}
-}
-
-// That a sandbox is gone is for the collector to say, which has the time and looks twice.
-func TestTheAddressOfABoundLeaseThatIsGivenUpIsFreeWhenItsHolderIsProvenDead(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "other", container: "c0"})
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.burn("c1")
-	w.inPID[101] = true // a process has moved on, and its namespace with it
-	if err := w.revokePods(context.Background(), w.leaseOf("db-0")); err != nil {
-		t.Fatal(err)
-	}
-	w.same("given up", w.leases(), "10.0.0.2=other/Bound 10.0.0.3=db-0/Bound*")
-	w.inPID[w.leaseOf("db-0").Holder.Netns.Ino] = true
-	w.expect(w.collect(), "", "it lives")
-	clear(w.inPID)
-	w.expect(w.collect(), "release 10.0.0.3", "it is dead")
-	w.after(hour)
-	w.expect(w.collect(), "expire 10.0.0.3", "its cool-down is over")
-	w.same("free", w.leases(), "10.0.0.2=other/Bound")
 }
 
 // What a pod has in one network does not go without what it has in another.
@@ -524,21 +378,4 @@ func TestALookIsOfOneStore(t *testing.T) {
 			t.Errorf("%s: known: %v, another: %v", story, got.Adopted("cbr0"), got.Adopted("another"))
 		}
 	}
-}
-
-// Where no more addresses may be kept, a pod that wants none kept is not limited.
-func TestAPodWithoutAWindowIsNotLimited(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.5")
-	w.options.MaxHeldShare = 0.25
-	for _, c := range []string{"c1", "c0"} { // of db-1 and db-0
-		w.add(ask{pod: "db-" + c[1:], container: c, window: hour})
-		w.stop(c)
-	}
-	w.same("one of four", w.leases(), "10.0.0.2=db-1/Firm 10.0.0.3=db-0/Held")
-	before := w.journal()
-	w.follow("uid-of-c0", 0)
-	if l := w.leaseOf("db-0"); l.Window != 0 {
-		t.Errorf("the window is %s", l.Window)
-	}
-	w.same("journal", fmt.Sprint(w.journal()), fmt.Sprint(before))
 }

@@ -2,7 +2,6 @@ package ipam
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,17 +17,18 @@ import (
 func usedAgainByKruise(t *testing.T) *world {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.4-10.0.0.4")
 	w.hostLocal("10.0.0.4", "c1")
-	before := time.Now().Add(-time.Hour)
-	tree := filepath.Join(w.dataDir, "reserved", "db")
-	reservation := `{"containerId":"c2","ifName":"eth0","IPConf":{"address":"10.0.0.4/24","gateway":"10.0.0.1"},` +
-		`"duration":60}`
-	if err := errors.Join(os.Chtimes(w.path("10.0.0.4"), before, before), os.MkdirAll(tree, 0o755),
-		os.WriteFile(filepath.Join(tree, "db-0"), []byte(reservation), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	w.reservedByKruise("10.0.0.4", "db-0", "c2")
 	w.unpack("c2")
 	w.has("c2", "10.0.0.4")
 	return w
+}
+
+// reservedByKruise writes a reservation of the Kruise fork.
+func (w *world) reservedByKruise(addr, pod, container string) {
+	tree := filepath.Join(w.dataDir, "reserved", "db")
+	w.must(os.MkdirAll(tree, 0o755))
+	w.must(os.WriteFile(filepath.Join(tree, pod), fmt.Appendf(nil, `{"containerId":%q,"ifName":"eth0",`+
+		`"IPConf":{"address":"%s/24","gateway":"10.0.0.1"},"duration":60}`, container, addr), 0o644))
 }
 
 // Whatever the first call of the network is, the address belongs to the container that has it on an
@@ -93,18 +93,4 @@ func TestAReservationOfKruiseThatWasUsedAgain(t *testing.T) {
 			})
 		}
 	}
-}
-
-// Nothing proves that the container in the file is dead: its entry in libcni's cache names a
-// namespace that exists. Its address is given to nobody else, whichever DEL comes first.
-func TestAReservationOfKruiseWhoseFirstContainerLives(t *testing.T) {
-	w := usedAgainByKruise(t)
-	w.unpack("c1")
-	w.cached("c1", "10.0.0.4")
-	w.refused(ask{pod: "web-0", container: "x"}, ErrExhausted)
-	w.del("c2")
-	delete(w.addrs, "/run/netns/c2")
-	w.burn("c2")
-	w.after(2 * hour)
-	w.refused(ask{pod: "web-0", container: "x"}, ErrExhausted)
 }

@@ -81,22 +81,6 @@ func TestSetLimitsWritesChanges(t *testing.T) {
 	}
 }
 
-// A boot turns all leases into holds, which no limit of a namespace refuses, be they noticed by the
-// first call or by a DEL of the former boot's container.
-func TestHoldsOfABootAreExemptFromLimits(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	for i := range 3 {
-		w.add(ask{pod: fmt.Sprint("db-", i), container: fmt.Sprint("c", i), window: hour})
-	}
-	w.setLimits(policy.Limits{"maxHeld": "0"})
-	w.reboot()
-	w.del("c0")
-	w.add(ask{pod: "db-9", container: "c9", window: hour})
-	w.stop("c9")
-	w.same("after the boot", w.leases(),
-		"10.0.0.2=db-0/Firm 10.0.0.3=db-1/Firm 10.0.0.4=db-2/Firm 10.0.0.5=db-9/Held")
-}
-
 // The result of an ADD and the journal say why the window is shorter than the pod asks for.
 func TestReasonOfAShorterWindow(t *testing.T) {
 	for name, c := range map[string]struct {

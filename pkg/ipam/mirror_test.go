@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,7 +52,8 @@ func (w *world) file(name string) string {
 	return string(b)
 }
 
-// hostLocal does what host-local does with its files.
+// hostLocal does what host-local does with its files. The interface is eth0 unless the container
+// has one after "\r\n".
 func (w *world) hostLocal(addr, container string) {
 	w.t.Helper()
 	if err := os.MkdirAll(filepath.Join(w.dataDir, w.network), 0o755); err != nil {
@@ -64,7 +64,10 @@ func (w *world) hostLocal(addr, container string) {
 		w.t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.WriteString(container + "\r\neth0"); err != nil {
+	if !strings.Contains(container, "\n") {
+		container += "\r\neth0"
+	}
+	if _, err := f.WriteString(container); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -79,27 +82,6 @@ func (w *world) wipe(paths ...string) {
 }
 
 func (w *world) stateDir() string { return w.service.Store.Dirs().State }
-
-func TestHostLocalsFilesFollowTheLeases(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24", "fd00::/64")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{container: "plain"})
-	w.same("bound", w.files(), "10.0.0.2=c1 10.0.0.3=plain fd00::2=c1 fd00::3=plain")
-	w.same("host-local's own format", w.file("10.0.0.2"), "c1\r\neth0")
-	w.del("plain")
-	w.stop("c1")
-	w.same("held, and free", w.files(), "10.0.0.2=#held:db/db-0:firm fd00::2=#held:db/db-0:firm")
-	w.add(ask{pod: "db-0", container: "c2", window: hour})
-	w.same("claimed", w.files(), "10.0.0.2=c2 fd00::2=c2")
-	w.burn("c2")
-	w.add(ask{pod: "db-0", container: "c3", window: hour})
-	w.same("taken over", w.files(), "10.0.0.2=c3 fd00::2=c3")
-	w.stop("c3")
-	w.after(hour)
-	w.setRanges("10.0.0.0/24")
-	w.add(ask{container: "x"})
-	w.same("over", w.files(), "10.0.0.4=x")
-}
 
 // How old a file is tells whose it is, so it is written when the address changes hands and at no
 // other time.
@@ -117,90 +99,6 @@ func TestAFileIsWrittenOnlyWhenTheAddressChangesHands(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatHostLocalGaveIsInUse(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
-	w.add(ask{pod: "a", container: "c1"})
-	w.hostLocal("10.0.0.3", "theirs")
-	w.same("passed over", w.add(ask{pod: "b", container: "c2"}), "10.0.0.4")
-	w.refused(ask{pod: "c", container: "c3"}, ErrExhausted, "3 bound")
-	w.refused(ask{pod: "c", container: "c3", requested: "10.0.0.3"}, ErrUnavailable, "container theirs")
-	w.del("theirs") // host-local's container, and its DEL comes to us
-	w.same("free", w.add(ask{pod: "c", container: "c3"}), "10.0.0.3")
-}
-
-func TestHostLocalHearsADelOfOurs(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.add(ask{container: "plain", netns: "/dummy"}) // no namespace: of its life nothing is ever known
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.wipe(w.path("10.0.0.2"), w.path("10.0.0.3"))
-	w.same("the first is believed to be gone", w.add(ask{container: "c2"}), "10.0.0.2")
-	w.same("the second lives: its file is made again", w.files(), "10.0.0.2=c2 10.0.0.3=c1")
-	w.wipe(w.path("10.0.0.3"))
-	w.burn("c1")
-	w.same("now it is a release", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.3")
-}
-
-// A missing file says that host-local has served a DEL, and nothing of whose. What cannot be proven
-// dead keeps its address.
-func TestAMissingFileReleasesNobodyWhoMayBeAlive(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.wipe(w.path("10.0.0.2"))
-	w.burn("c1")
-	w.blind = true // a process may live in its namespace
-	w.refused(ask{container: "c2"}, ErrExhausted, "1 bound")
-	w.same("its file is made again", w.files(), "10.0.0.2=c1")
-}
-
-// A call may change a lease more than once: its file says what came of it, and nothing where
-// nothing did.
-func TestALeaseThatEndsInTheSameCallLeavesNoFile(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.burn("c1")
-	// host-local processed its DEL: a hold begins, which the pod's request for another address ends
-	w.wipe(w.path("10.0.0.2"))
-	w.add(ask{pod: "db-0", container: "c2", window: hour, requested: "10.0.0.9"})
-	w.same("leases", w.leases(), "10.0.0.9=db-0/Bound")
-	w.same("files", w.files(), "10.0.0.9=c2")
-}
-
-func TestHostLocalHearsADelAndGivesTheAddressAway(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.add(ask{container: "first", netns: "/dummy"})
-	w.add(ask{container: "ours", netns: "/dummy"})
-	w.wipe(w.path("10.0.0.2"), w.path("10.0.0.3"))
-	w.hostLocal("10.0.0.2", "theirs")
-	w.hostLocal("10.0.0.3", "others")
-	w.del("theirs")
-	w.same("host-local processed their DEL", w.leases(), "10.0.0.3=/Bound")
-	w.same("free", w.add(ask{container: "next", netns: "/dummy"}), "10.0.0.2")
-	w.refused(ask{container: "last", netns: "/dummy"}, ErrExhausted)
-	w.del("others")
-	w.same("free as well", w.add(ask{container: "last", netns: "/dummy"}), "10.0.0.3")
-}
-
-func TestHostLocalGaveAHeldAddressAway(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.stop("c1")
-	w.wipe(w.path("10.0.0.2"))
-	w.hostLocal("10.0.0.2", "theirs")
-	w.same("the pod gets another", w.add(ask{pod: "db-0", container: "c2", window: hour}), "10.0.0.3")
-	w.same("and theirs is bound", w.leases(), "10.0.0.2=/Bound 10.0.0.3=db-0/Bound")
-}
-
-// Addresses of unknown owner are not handed out in this boot and forgotten at
-// the next.
-func TestWhatNobodyKnowsIsForgottenAtTheNextBoot(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.hostLocal("10.0.0.2", "years-ago")
-	w.same("at first", w.add(ask{pod: "x", container: "c1"}), "10.0.0.3")
-	w.refused(ask{pod: "y", container: "c2"}, ErrExhausted)
-	w.reboot()
-	w.same("then", w.add(ask{pod: "y", container: "c2"}), "10.0.0.2")
-}
-
 func TestALostStoreWithoutEvidence(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
@@ -216,29 +114,8 @@ func TestALostStoreWithoutEvidence(t *testing.T) {
 	w.same("accepted", w.add(ask{pod: "x", container: "c2"}), "10.0.0.2")
 }
 
-func TestADelOrACheckMayComeFirst(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.hostLocal("10.0.0.2", "theirs")
-	w.hostLocal("10.0.0.3", "others")
-	if err := w.service.Verify(context.Background(), w.request(ask{container: "theirs"})); err != nil {
-		t.Error(err)
-	}
-	w.del("theirs")
-	w.same("leases", w.leases(), "10.0.0.3=/Bound")
-	w.same("files", w.files(), "10.0.0.3=others")
-}
-
-func TestADamagedHeadPageIsReconciledWithTheFiles(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{container: "c2"})
-	spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db")) // the ADD of c2 is gone
-	w.same("not twice", w.add(ask{pod: "x", container: "c3"}), "10.0.0.4")
-	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=/Bound 10.0.0.4=x/Bound")
-}
-
 // spoilNewestHead damages the head page with the higher transaction number.
-func spoilNewestHead(t *testing.T, path string) {
+func spoilNewestHead(t testing.TB, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -253,19 +130,6 @@ func spoilNewestHead(t *testing.T, path string) {
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func TestGCHearsOfHostLocalsContainers(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{container: "ours"})
-	w.hostLocal("10.0.0.7", "theirs")
-	w.hostLocal("10.0.0.8", "stale")
-	valid := []lease.Attachment{on("ours", "eth0"), on("theirs", "eth0")}
-	err := w.service.Collect(context.Background(), w.where().Pool, valid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.same("files", w.files(), "10.0.0.2=ours 10.0.0.7=theirs")
 }
 
 func TestImportAndExportByHand(t *testing.T) {
@@ -292,21 +156,6 @@ func TestImportAndExportByHand(t *testing.T) {
 		t.Errorf("%v %v", pools, err)
 	}
 	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.7=theirs")
-}
-
-// If host-local has processed a DEL and removed the file, export does not write it again for a
-// container that is gone, or about whose namespace nothing is known. Nobody would remove that file.
-func TestExportAfterHostLocalsDEL(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.hostLocal("10.0.0.7", "adopted")
-	w.first = true
-	w.add(ask{container: "gone"})
-	w.add(ask{container: "alive"})
-	w.same("files", w.files(), "10.0.0.2=gone 10.0.0.3=alive 10.0.0.7=adopted")
-	w.burn("gone")
-	w.wipe(w.path("10.0.0.2"), w.path("10.0.0.3"), w.path("10.0.0.7"))
-	w.export()
-	w.same("files", w.files(), "10.0.0.3=alive")
 }
 
 func (w *world) export() {
@@ -405,19 +254,6 @@ func TestAFileThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// Nothing is written in the place of a file that cannot be read.
-func TestAFileThatCannotBeReadIsNotWritten(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.unreadable("10.0.0.2")
-	w.warned = nil
-	w.stop("c1")
-	if len(w.warned) != 1 || !strings.Contains(w.warned[0], "host-local's file of 10.0.0.2 cannot be read") {
-		t.Errorf("warned %q", w.warned)
-	}
-	w.stillUnreadable("10.0.0.2")
-}
-
 // readOnly lets a file be neither written nor removed, until restore is called.
 func readOnly(t *testing.T, path string) (restore func()) {
 	t.Helper()
@@ -456,79 +292,19 @@ func TestADelMakesNoDirectory(t *testing.T) {
 	}
 }
 
-// The files are never synced: a power cut brings old ones back, or none.
-func TestOldFilesOfOursAreNoEvidence(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	old, t0 := w.file("10.0.0.2"), w.now.Wall
-	w.after(time.Second)
-	w.stop("c1")
-	w.add(ask{pod: "db-0", container: "c2", window: hour})
-	w.add(ask{container: "plain"})
-	w.del("plain")
-	for addr, content := range map[string]string{"10.0.0.2": old, "10.0.0.3": "plain\r\neth0"} {
-		if err := os.WriteFile(w.path(addr), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(w.path(addr), t0, t0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.reboot()
-	w.same("the pod comes back", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
-	w.same("and nothing leaks", w.add(ask{container: "x"}), "10.0.0.3")
-}
-
-// Container ids are used again, by runtimes and by restarted containers: the age of a file says
-// whose it is.
-func TestANewFileOfAContainerThatWasOursIsHostLocals(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.add(ask{container: "c1", netns: "/dummy"})
-	w.del("c1")
-	w.hostLocal("10.0.0.2", "c1")
-	w.same("passed over", w.add(ask{pod: "x", container: "c2"}), "10.0.0.3")
-	w.refused(ask{pod: "y", container: "c3"}, ErrExhausted, "2 bound")
-}
-
-func TestADamagedRecordIsMendedFromWhatTheHostShows(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{pod: "db-1", container: "c2", window: hour})
-	w.stop("c1")
-	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
-	w.same("its file knows", w.add(ask{pod: "db-0", container: "third", window: hour}), "10.0.0.2")
-	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "third")
-	w.wipe(w.path("10.0.0.2"))
-	w.add(ask{pod: "x", container: "c4", requested: "10.0.0.9"})
-	w.refused(ask{pod: "y", container: "c5", requested: "10.0.0.2"}, ErrUnavailable)
-	w.same("nobody knows", w.leases(), "10.0.0.2=/Bound 10.0.0.3=db-1/Bound 10.0.0.9=x/Bound")
-}
-
-// What is learnt again of a soft hold lasts as long as the configuration of the call says, at most.
-func TestAMendedCoolDownLastsAsConfigured(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.options.SoftHold = hour
-	w.add(ask{pod: "db-0", container: "c1", uid: "u1"})
-	w.stop("c1")
-	spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
-	w.add(ask{pod: "db-0", container: "c2", uid: "another", requested: "10.0.0.9"})
-	w.after(50 * time.Minute)
-	w.same("back", w.add(ask{pod: "db-0", container: "c3", uid: "u1"}), "10.0.0.2")
-}
-
 // spoilRecord damages the records that name the word.
-func spoilRecord(t *testing.T, path, word string) {
+func spoilRecord(t testing.TB, path, word string) {
 	t.Helper()
 	inRecords(t, path, word, func(b *bolt.Bucket, k, v []byte) error { return b.Put(k, append(v, 'x')) })
 }
 
 // dropRecord removes them, and leaves the indexes as they are.
-func dropRecord(t *testing.T, path, word string) {
+func dropRecord(t testing.TB, path, word string) {
 	t.Helper()
 	inRecords(t, path, word, func(b *bolt.Bucket, k, _ []byte) error { return b.Delete(k) })
 }
 
-func inRecords(t *testing.T, path, word string, fn func(b *bolt.Bucket, k, v []byte) error) {
+func inRecords(t testing.TB, path, word string, fn func(b *bolt.Bucket, k, v []byte) error) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, nil)
 	if err != nil {
@@ -551,100 +327,6 @@ func inRecords(t *testing.T, path, word string, fn func(b *bolt.Bucket, k, v []b
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// The first ADD was killed before it wrote its file, host-local served the next pod meanwhile, and
-// the killed ADD is tried again.
-func TestARetriedAddDoesNotGetWhatHostLocalGaveMeanwhile(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
-	w.add(ask{pod: "a", container: "c1", window: hour})
-	w.wipe(w.path("10.0.0.2"))
-	w.hostLocal("10.0.0.2", "theirs")
-	w.same("another one", w.add(ask{pod: "a", container: "c1", window: hour}), "10.0.0.3")
-	w.same("leases", w.leases(), "10.0.0.2=/Bound 10.0.0.3=a/Bound")
-	w.same("files", w.files(), "10.0.0.2=theirs 10.0.0.3=c1")
-}
-
-// The same, and the directory is brought in step by another pod's ADD before.
-func TestAFileOfHostLocalsIsNotOverwrittenWhereItsContainerHasTheAddress(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
-	w.add(ask{pod: "a", container: "c1", window: hour})
-	w.wipe(w.dataDir)
-	w.hostLocal("10.0.0.2", "theirs")
-	w.unpack("theirs")
-	w.addrs["/run/netns/theirs"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
-	w.same("another pod", w.add(ask{pod: "b", container: "c2"}), "10.0.0.3")
-	w.same("files", w.files(), "10.0.0.2=theirs 10.0.0.3=c2")
-	w.same("the first one", w.add(ask{pod: "a", container: "c1", window: hour}), "10.0.0.4")
-}
-
-// An address whose owner nothing names is free once the namespace that has it is gone.
-func TestTheFileOfAnUnknownOwnerNamesNobody(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
-	w.unpack("theirs")
-	w.addrs["/run/netns/theirs"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
-	w.refused(ask{pod: "a", container: "c1"}, ErrExhausted)
-	w.reboot()
-	w.same("after a boot", w.add(ask{pod: "a", container: "c2"}), "10.0.0.2")
-}
-
-// An empty file is what a power cut leaves of one that was not synced.
-func TestAnAddressOfAnUnknownOwnerIsFreeOnceItsFileIsGone(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
-	w.hostLocal("10.0.0.2", "theirs")
-	if err := os.Truncate(w.path("10.0.0.2"), 0); err != nil {
-		t.Fatal(err)
-	}
-	w.refused(ask{pod: "a", container: "c1"}, ErrExhausted)
-	w.wipe(w.path("10.0.0.2"))
-	w.after(lookEvery)
-	w.same("free", w.add(ask{pod: "a", container: "c1"}), "10.0.0.2")
-}
-
-func TestAWipedDirectoryTakesNoNameFromALeaseWhoseNamespaceLivesUnmounted(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.addrs["/proc/77/ns/net"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
-	w.netns["/proc/77/ns/net"] = w.netns["/run/netns/c1"]
-	w.inPID[w.netns["/run/netns/c1"]] = true
-	w.burn("c1")
-	w.wipe(w.dataDir)
-	w.refused(ask{pod: "x", container: "c2"}, ErrExhausted)
-	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound")
-	w.del("c1")
-	w.same("its window", w.leases(), "10.0.0.2=db-0/Firm")
-}
-
-// A call was killed before it wrote its file, and the directory is not in step: what the file said
-// before is no evidence against the store.
-func TestAnOldFileReplacesNoLeaseWhereTheDirectoryIsBroughtInStep(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	old, t0 := w.file("10.0.0.2"), w.now.Wall
-	w.reboot()
-	w.add(ask{pod: "db-0", container: "c2", window: hour})
-	if err := os.WriteFile(w.path("10.0.0.2"), []byte(old), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chtimes(w.path("10.0.0.2"), t0, t0); err != nil {
-		t.Fatal(err)
-	}
-	w.wipe(w.path(".leasehold"))
-	w.burn("c2")
-	w.add(ask{pod: "x", container: "c3"})
-	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=x/Bound")
-	w.same("files", w.files(), "10.0.0.2=c2 10.0.0.3=c3")
-}
-
-// rm * leaves the mark behind, and a call that fails makes host-local's lock file again.
-func TestACallThatFailsLeavesADirectoryToBeBroughtInStep(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{pod: "db-1", container: "c2", window: hour})
-	w.wipe(w.path("10.0.0.2"), w.path("10.0.0.3"), w.path("lock"))
-	w.refused(ask{pod: "x", container: "c3", netns: "/run/netns/gone"}, ErrNetns)
-	w.add(ask{pod: "x", container: "c4", window: hour, requested: "10.0.0.9"})
-	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.3=c2 10.0.0.9=c4")
 }
 
 // An ADD was killed before it wrote its file, and host-local gave the address away meanwhile. The
@@ -708,14 +390,4 @@ func TestNoFileNamesTheFormerHolder(t *testing.T) {
 			w.same("the files", w.files(), tt.files)
 		})
 	}
-}
-
-// An ADD that is repeated after a DEL makes the file of a hold that of a container again.
-func TestTheFileOfAHoldThatItsOwnContainerTakes(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.del("c1")
-	w.same("held", w.files(), "10.0.0.2=#held:db/db-0:firm")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.same("bound", w.files(), "10.0.0.2=c1")
 }

@@ -3,7 +3,6 @@ package ipam
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -79,48 +78,4 @@ func TestFilesThatNameTheContainerAlone(t *testing.T) {
 			w.same("a late DEL", w.leases(), "10.0.0.2=x/Bound")
 		})
 	}
-}
-
-// The DEL of one interface frees no address of another network, and none whose interface may be
-// another one of the same network.
-func TestDELOfAnotherInterfaceThanAFileMayMean(t *testing.T) {
-	t.Run("of another network", func(t *testing.T) {
-		w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
-		for _, w.network = range []string{"red", "blue"} {
-			w.oldHostLocal("10.0.0.2", "c1")
-			w.refused(ask{pod: "x", container: "x1"}, ErrExhausted)
-		}
-		w.delOf("c1", "net1") // in blue
-		w.same("blue", w.add(ask{pod: "x", container: "x2"}), "10.0.0.2")
-		w.network = "red"
-		w.refused(ask{pod: "x", container: "x3"}, ErrExhausted)
-		w.delOf("c1", "eth0")
-		w.same("red", w.add(ask{pod: "x", container: "x3"}), "10.0.0.2")
-	})
-	t.Run("of another interface that has its own address", func(t *testing.T) {
-		w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-		w.oldHostLocal("10.0.0.2", "c1")
-		w.same("a second interface", w.add(ask{container: "c1", ifName: "net1"}), "10.0.0.3")
-		w.delOf("c1", "net1")
-		w.same("its DEL", w.add(ask{container: "x1"}), "10.0.0.3")
-		w.refused(ask{container: "x2"}, ErrExhausted)
-		w.delOf("c1", "eth0")
-		w.same("the DEL of the first one", w.add(ask{container: "x2"}), "10.0.0.2")
-	})
-	t.Run("of another interface that a later host-local served", func(t *testing.T) {
-		w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
-		w.oldHostLocal("10.0.0.2", "c1")
-		w.add(ask{container: "x1"})
-		w.oldHostLocal("10.0.0.4", "c1\r\nnet1")
-		req := w.request(ask{container: "c1", ifName: "net1"})
-		req.Prev, req.PrevKnown = []netip.Addr{netip.MustParseAddr("10.0.0.4")}, true
-		if err := w.service.Verify(context.Background(), req); err != nil {
-			t.Errorf("CHECK: %v", err)
-		}
-		w.delOf("c1", "net1")
-		w.same("its DEL", w.add(ask{container: "x2"}), "10.0.0.4")
-		w.refused(ask{container: "x3"}, ErrExhausted)
-		w.delOf("c1", "eth0")
-		w.same("the DEL of the first one", w.add(ask{container: "x3"}), "10.0.0.2")
-	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 
@@ -82,24 +81,6 @@ func TestReassignedAddress(t *testing.T) {
 	}
 }
 
-// TestReassignedAddressOfALivingHolder verifies that a lease whose holder may be alive stays, and
-// that the file of the container to which host-local has given its address stays, too.
-func TestReassignedAddressOfALivingHolder(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.wipe(w.path("10.0.0.2"))
-	w.hostLocal("10.0.0.2", "theirs")
-	if err := w.service.Follow(t.Context(), []maintain.PodWindow{
-		{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: lease.Window(2 * hour)}}); err != nil {
-		t.Fatal(err)
-	}
-	w.refused(ask{pod: "x", container: "c2", requested: "10.0.0.2"}, ErrUnavailable)
-	w.same("leases", w.leases(), "10.0.0.2=db-0/Bound")
-	w.same("files", w.files(), "10.0.0.2=theirs")
-	w.stop("c1")
-	w.same("its DEL", w.leases(), "10.0.0.2=/Bound")
-}
-
 // TestManyReassignedAddresses verifies that they are found in one attempt, however many
 // they are.
 func TestManyReassignedAddresses(t *testing.T) {
@@ -123,29 +104,6 @@ func TestManyReassignedAddresses(t *testing.T) {
 	if got := strings.Count(w.leases(), "=/Bound"); got != n {
 		t.Errorf("%d leases of host-local's containers, want %d: %s", got, n, w.leases())
 	}
-}
-
-// TestFileOfNoContainer verifies that a file that names nobody takes an address from no pod.
-func TestFileOfNoContainer(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.stop("c1")
-	if err := os.WriteFile(w.path("10.0.0.2"), []byte("?"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		if err := w.service.Collect(t.Context(), w.where().Pool, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.same("evidence of nothing", w.leases(), "10.0.0.2=db-0/Firm")
-	w.same("written again", w.files(), "10.0.0.2=#held:db/db-0:firm")
-	done, err := w.service.Revoke(t.Context(), anyLease, true, "by hand")
-	if err != nil || len(done) != 1 || done[0].Err != nil {
-		t.Fatalf("%+v %v", done, err)
-	}
-	w.same("released", w.leases(), "")
-	w.same("its file", w.files(), "")
 }
 
 // TestFailedCallRemovesNoFile verifies that a file goes with its lease or not at all.

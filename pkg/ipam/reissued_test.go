@@ -78,20 +78,3 @@ func TestANamespaceMadeAnewAtThePath(t *testing.T) {
 		w.expect(w.plan(), "", "nothing is proven")
 	})
 }
-
-// An address that a container gets later, such as one of a family that was configured meanwhile, is
-// no sign of another container in the namespace.
-func TestALaterAddressOfTheSameContainer(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	pod := ask{pod: "db-0", container: "c1", window: hour}
-	w.add(pod)
-	w.after(time.Minute)
-	w.setRanges("10.0.0.0/24", "fd00::/64")
-	w.same("with a second family", w.add(pod), "10.0.0.2,fd00::2")
-	w.add(ask{pod: "other", container: "c2"})
-	w.inPID[w.netns["/run/netns/c1"]] = true
-	w.burn("c1") // unmounted, but a process lives in it
-	w.expect(w.collect(), "", "it lives")
-	clear(w.inPID)
-	w.expect(w.collect(), "release 10.0.0.2, release fd00::2", "it is gone")
-}

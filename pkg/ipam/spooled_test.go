@@ -29,41 +29,6 @@ func (w *world) spooled() string {
 	return strings.Join(out, " ")
 }
 
-// A DEL is only spooled, once however often the runtime repeats it. The next ADD records it with
-// the time of the DEL, in its own transaction.
-func TestADELIsSpooled(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{pod: "db-1", container: "c2"})
-	w.after(time.Minute)
-	at := w.now
-	for range 3 {
-		w.stop("c1")
-		w.after(time.Second)
-	}
-	w.stop("c2")
-	w.same("the spool", w.spooled(), "c1 c2")
-	w.same("the store", w.recorded(), "db-0=Bound db-1=Bound")
-	w.same("what readers see", w.leases(), "10.0.0.2=db-0/Firm 10.0.0.3=db-1/Held")
-	w.same("host-local's files", w.files(), "10.0.0.2=#held:db/db-0:firm 10.0.0.3=#held:db/db-1:soft")
-	w.after(time.Minute)
-	w.same("another pod", w.add(ask{pod: "x", container: "x"}), "10.0.0.4")
-	w.same("the spool after an ADD", w.spooled(), "")
-	w.same("the store after an ADD", w.recorded(), "db-0=Held db-1=Held x=Bound")
-	if l := w.leaseOf("db-0"); l.ReleasedAt != at {
-		t.Errorf("released at %+v, the DEL was at %+v", l.ReleasedAt, at)
-	}
-	w.view(func(tx *store.Tx) {
-		tx.Journal(func(n store.Entry) bool {
-			if n.Event == store.EventReleased && n.Name == "db-0" && !n.Time.Equal(at.Wall) {
-				t.Errorf("the journal has the DEL at %s, it was at %s", n.Time, at.Wall)
-			}
-			return true
-		})
-	})
-	w.same("the pod comes back", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
-}
-
 // All that reads the store sees the same before the replay of DELs as after it, except the journal.
 func TestReadersSeeASpooledDELAsDone(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24", "fd00::/64")
@@ -109,61 +74,6 @@ func TestReadersSeeASpooledDELAsDone(t *testing.T) {
 	}
 }
 
-// What a DEL makes of a lease with limits, or without a pod, only its replay knows.
-func TestReadersDoNotGuess(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{container: "c0"})
-	w.options.MaxHeldShare = 0.5
-	w.add(ask{pod: "db-1", container: "c1", window: hour})
-	for _, container := range []string{"c0", "c1"} {
-		if err := w.service.Store.Spool(container, "eth0", w.now); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.same("before the replay", w.leases(), "10.0.0.2=/Bound 10.0.0.3=db-1/Bound")
-	w.settle()
-	w.same("after it", w.leases(), "10.0.0.3=db-1/Firm")
-}
-
-// A power cut loses DELs that wait. The leases are then of an earlier boot: their windows begin
-// with this one.
-func TestAPowerCutLosesASpooledDEL(t *testing.T) {
-	for _, file := range []string{"#held", "c1"} { // host-local's file, which nobody synced
-		w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-		w.add(ask{pod: "db-0", container: "c1", window: hour})
-		w.add(ask{pod: "db-1", container: "c2", window: hour})
-		former, bound := w.file("10.0.0.2"), w.now.Wall
-		w.after(time.Minute)
-		w.stop("c1")
-		w.stop("c2")
-		if file == "c1" {
-			w.bringBack("10.0.0.2", former, bound)
-		}
-		w.powerCut()
-		w.refused(ask{pod: "x", container: "x1"}, ErrExhausted, "2 firmly held")
-		w.same("the pod", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
-	}
-}
-
-// The rest of TestAPowerCutLosesASpooledDEL: the windows are as long as ever, and end.
-func TestTheWindowAfterALostDEL(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{pod: "db-1", container: "c2", uid: "u"})
-	w.stop("c1")
-	w.stop("c2")
-	w.after(hour / 2)
-	w.powerCut()
-	w.same("the pod without a window", w.add(ask{pod: "db-1", container: "c3", uid: "u"}), "10.0.0.3")
-	w.after(hour - time.Second)
-	w.same("the pod with one", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.2")
-	w.stop("c4")
-	w.powerCut()
-	w.add(ask{pod: "y", container: "y"})
-	w.after(hour)
-	w.same("when it is over", w.add(ask{pod: "z", container: "z"}), "10.0.0.2")
-}
-
 // Where limits decide which DELs begin a firm hold, the order of DELs is recorded at once.
 func TestDELsWithLimitsAreRecorded(t *testing.T) {
 	for name, limit := range map[string]func(w *world){
@@ -207,36 +117,6 @@ func TestDELsThatAreRecorded(t *testing.T) {
 		w.del("c1")
 		w.same(name, w.recorded(), c.want)
 	}
-}
-
-// A DEL of a container that was started again with the same id is not taken for the earlier one.
-func TestADELAfterTheContainerCameBack(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	at := w.now
-	w.after(time.Second)
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	if err := w.service.Store.Spool("c1", "eth0", at); err != nil { // of its former life
-		t.Fatal(err)
-	}
-	w.same("bound", w.leases(), "10.0.0.2=db-0/Bound")
-	w.after(time.Second)
-	w.stop("c1")
-	w.same("released", w.leases(), "10.0.0.2=db-0/Firm")
-	w.add(ask{pod: "x", container: "x"})
-	w.same("recorded", w.recorded(), "db-0=Held x=Bound")
-}
-
-// A spooled DEL of a container that the store does not know is no reason not to search host-local's
-// files for it.
-func TestADELOfHostLocalsContainerIsSpooled(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1"})
-	w.hostLocal("10.0.0.9", "theirs")
-	if err := w.service.Store.Spool("theirs", "eth0", w.now); err != nil { // the store was locked
-		t.Fatal(err)
-	}
-	w.del("theirs")
-	w.same("files", w.files(), "10.0.0.2=c1")
 }
 
 // A spooled DEL proves more than what an import finds of its container, whenever that was written.
@@ -290,19 +170,6 @@ func (w *world) fails(container string) {
 		w.t.Fatal(err)
 	}
 	w.same("the spool", w.spooled(), container)
-}
-
-// host-local's file of the address says that it is held while the DEL waits, so that host-local
-// frees it with no repeated DEL, and so that a lost store knows of it.
-func TestTheFileWhileADELWaits(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{pod: "living", container: "c2"})
-	w.stop("c1")
-	w.same("the files", w.files(), "10.0.0.2=#held:db/db-0:firm 10.0.0.3=c2")
-	w.wipe(w.stateDir())
-	w.same("another pod", w.add(ask{pod: "x", container: "x"}), "10.0.0.4")
-	w.same("the pod", w.add(ask{pod: "db-0", container: "c3", window: hour}), "10.0.0.2")
 }
 
 // A node without an agent and without ADDs does not collect DELs without limit.

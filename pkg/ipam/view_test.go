@@ -131,33 +131,6 @@ func TestALivingSandboxOutweighsAHoldOfItsContainer(t *testing.T) {
 	w.same("leases", w.leases(), "10.0.0.2=living/Bound 10.0.0.3=x/Bound")
 }
 
-// A sandbox may exist for a while after its DEL: its hold remains.
-func TestAHoldStandsWhileItsSandboxGoes(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.has("c1", "10.0.0.2")
-	w.del("c1")
-	if _, _, err := w.service.Import(context.Background(), w.where().Pool, w.sets); err != nil {
-		t.Fatal(err)
-	}
-	w.same("leases", w.leases(), "10.0.0.2=db-0/Firm")
-}
-
-// host-local has served the node meanwhile: export keeps what its files say.
-func TestExportKeepsWhatHostLocalHasGiven(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1"})
-	w.burn("c1")
-	w.wipe(w.path("10.0.0.2")) // its DEL
-	w.hostLocal("10.0.0.2", "theirs")
-	w.hostLocal("10.0.0.7", "others")
-	if _, err := w.service.Export(context.Background(), anyPool); err != nil {
-		t.Fatal(err)
-	}
-	w.same("files", w.files(), "10.0.0.2=theirs 10.0.0.7=others")
-	w.same("leases", w.leases(), "10.0.0.2=/Bound 10.0.0.7=/Bound")
-}
-
 // A path such as "ip netns add" makes may lead to another namespace by now. What libcni's cache
 // says of it is not about the container that was there, and the store knows that.
 func TestANamespaceMadeAnewAtItsPath(t *testing.T) {

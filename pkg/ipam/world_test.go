@@ -40,6 +40,10 @@ type world struct {
 	spaces   string // what else is not the same in a container
 	sets     []pool.Set
 	options  policy.Config
+	section  policy.RawConfig // of the ipam section, in stories
+	right    func()           // sets the wall clock right
+	locks    map[string]*os.File
+	numbers  map[string]uint64 // of the containers' namespaces, which may be gone
 	dataDir  string
 	network  string
 	warned   []string
@@ -67,6 +71,7 @@ func newWorld(t testing.TB, ranges ...string) *world {
 	dir := t.TempDir()
 	w := &world{
 		t: t, dataDir: filepath.Join(dir, "networks"), netns: map[string]uint64{}, inPID: map[uint64]bool{},
+		locks: map[string]*os.File{}, numbers: map[string]uint64{},
 		addrs: map[string][]netip.Addr{}, plugged: map[string][]netip.Addr{},
 		last: 100, network: "cbr0", options: policy.Defaults(),
 		now: lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "boot-1"},
@@ -252,6 +257,7 @@ type ask struct {
 	netns               string
 	namespace           string // "db" if empty
 	reservation         string // the reservation name
+	prev                string // CHECK's prevResult, comma-separated
 	expected            string // the addresses that the webhook has found for the pod
 }
 
@@ -285,7 +291,7 @@ func (w *world) request(a ask) Request {
 // unpack makes the sandbox's namespace.
 func (w *world) unpack(container string) {
 	w.last++
-	w.netns["/run/netns/"+container] = w.last
+	w.netns["/run/netns/"+container], w.numbers[container] = w.last, w.last
 	delete(w.plugged, "/run/netns/"+container)
 }
 

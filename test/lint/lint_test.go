@@ -182,7 +182,7 @@ func TestForbiddenWords(t *testing.T) {
 	}
 }
 
-// TestNamedTestsExist checks the names of tests in the docs.
+// TestNamedTestsExist checks the names of tests and scripts in the docs.
 func TestNamedTestsExist(t *testing.T) {
 	defined := map[string]bool{}
 	definition := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w*)\(`)
@@ -191,7 +191,10 @@ func TestNamedTestsExist(t *testing.T) {
 			defined[string(m[1])] = true
 		}
 	}
-	name := regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w+`)
+	for _, f := range tracked(t, "*.txtar") {
+		defined[filepath.Base(f.name)] = true
+	}
+	name := regexp.MustCompile(`\b(?:(?:Test|Fuzz|Benchmark)[A-Z]\w+|[\w-]+\.txtar)`)
 	for _, f := range tracked(t, "*.md") {
 		for i, line := range strings.Split(string(f.content), "\n") {
 			for _, m := range name.FindAllString(line, -1) {

@@ -1,0 +1,530 @@
+package ipam
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
+)
+
+// TestStories runs the stories of testdata on simulated nodes: what runtimes, users, host-local and
+// the agent do in turn, and what comes of it. A line is one command. Those that do something:
+//
+//	node <set>...                    begins with a new node. A range set is 10.0.0.0/24 or
+//	                                 10.0.0.0/24,10.0.0.2-10.0.0.5
+//	ranges <set>...                  changes the ranges of the configuration
+//	options <JSON>                   changes the policies of the ipam section
+//	network <name>                   is the network of the calls that follow; cbr0 at first
+//
+//	add <container> [pod] [uid=] [namespace=] [if=] [netns=] [address=] [window=] [as=] [silent] [= <addresses>]
+//	! add ... = <error> <text>...    an ADD that fails. "as" is a reservation name, "silent" means no annotations
+//	[!] check <container> [prev=]    CHECK
+//	del <container> [interface]      DEL
+//	teardown <container>...          DEL, then the namespace ends
+//	unplug <container> <interface>   DEL of an interface, which then goes
+//	gc <container>/<interface>...    GC, with what is valid
+//	spool <container> [ago]          a DEL that found the store locked
+//	settle                           replays what is spooled
+//
+//	start, end <container>...        a network namespace begins, ends
+//	has <container> <address>...     what its interfaces have beside the addresses of ADDs
+//	unplugged <container> <address>  an address of an ADD is off its interface
+//	processes <container>...         whose namespaces exist in processes
+//	same-namespace <new> <old>       another path leads to a namespace
+//	after <time>, clock <step>       all clocks run, the wall clock alone steps
+//	reboot, power-cut                a boot, with and without what is spooled
+//	set, unset <name>[=value]        what the caller sees of the node: see world.sees
+//	lock, unlock <network>           host-local's lock is busy
+//
+//	host-local <address> <container> [interface]    host-local's file; old-host-local before v0.8.0
+//	cached <container> <address> [pod]              libcni's entry
+//	host-local-add <pod> <container> <address>      both, and a namespace; host-local-del removes them
+//	kruise-reservation <address> <pod> <container>  a reservation of the Kruise fork
+//	wipe, truncate, age <name>...                   of a file: see world.named
+//	unreadable, still-unreadable <address>          an address file that cannot be read
+//	damage, drop <word>; damage-head                records that have the word; the newest head page
+//
+//	as-agent, as-plugin                       who calls
+//	follow <pod> <uid> <window> [name]        the agent sees a pod; leaving, staying: whether it is deleted
+//	name-pod <pod> <name>                     the agent stores a reservation name
+//	revoke, end-holds <pod>; defer <pod> <time>
+//	[!] release <pod> [force]; import; export; accept-loss; limits <key>=<value>...
+//	survey safe|unsafe|doubts <text>          what a survey says of itself
+//	kept                                      db-0's hold survives a round of the agent and a full pool
+//	warned, journaled <text>
+//
+// The observations below print something, and compare it with the rest of their line.
+func TestStories(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			env.Values[worldKey] = &story{t: env.T().(testing.TB)}
+			return nil
+		},
+		Cmds: commands(),
+	})
+}
+
+const worldKey = "world"
+
+// story is what a script is about: the present node.
+type story struct {
+	t     testing.TB
+	world *world
+}
+
+func commands() map[string]func(*testscript.TestScript, bool, []string) {
+	out := map[string]func(*testscript.TestScript, bool, []string){
+		"add": scriptAdd, "check": scriptCheck, "keep-mac": scriptKeepMAC, "release": scriptRelease,
+		"status": scriptStatus,
+		"node": func(ts *testscript.TestScript, _ bool, args []string) {
+			s := ts.Value(worldKey).(*story)
+			s.world = newWorld(s.t, ranges(args)...)
+		},
+	}
+	for name, do := range actions {
+		out[name] = func(ts *testscript.TestScript, neg bool, args []string) {
+			if neg {
+				ts.Fatalf("%s cannot be negated", name)
+			}
+			do(ts.Value(worldKey).(*story).world, args)
+		}
+	}
+	expect := func(name string, print func(w *world, args []string) (got string, want []string)) {
+		out[name] = func(ts *testscript.TestScript, neg bool, args []string) {
+			got, want := print(ts.Value(worldKey).(*story).world, args)
+			if neg || got != strings.Join(want, " ") {
+				ts.Fatalf("got %s", got)
+			}
+		}
+	}
+	for name, print := range observations {
+		expect(name, func(w *world, args []string) (string, []string) { return print(w), args })
+	}
+	for name, print := range observationsOf {
+		expect(name, func(w *world, args []string) (string, []string) { return print(w, args[0]), args[1:] })
+	}
+	return out
+}
+
+var observations = map[string]func(*world) string{
+	"leases": (*world).leases, "names": (*world).names, "recorded": (*world).recorded, "spooled": (*world).spooled,
+	"files": (*world).files, "announced": (*world).notes, "usage": (*world).usage,
+	"plan": (*world).plan, "collect": (*world).collect, "serve": (*world).serve,
+	"journal": func(w *world) string { return w.journal()[len(w.journal())-1] },
+	"neighbours": func(w *world) string { // that were forgotten
+		forgotten := fmt.Sprint(w.forgotten)
+		w.forgotten = nil
+		return strings.Trim(forgotten, "[]")
+	},
+	// how many reservation names of pods the agent has stored
+	"pod-names": func(w *world) string { return fmt.Sprint(len(w.look().PodReservations)) },
+}
+
+// The first argument is what they are about.
+var observationsOf = map[string]func(*world, string) string{
+	"events": (*world).eventsOf, "macs": (*world).macs, "bound": (*world).boundTo,
+	"window":    func(w *world, pod string) string { return w.leaseOf(pod).Window.String() },
+	"remaining": func(w *world, pod string) string { return w.leaseOf(pod).Remaining(w.now).String() },
+	"holder": func(w *world, pod string) string {
+		h := w.leaseOf(pod).Holder
+		return h.ContainerID + " " + h.Netns.Path
+	},
+	"counter": func(w *world, name string) (n string) {
+		w.view(func(tx *store.Tx) { n = fmt.Sprint(tx.Counter(name)) })
+		return n
+	},
+	"file": func(w *world, addr string) string { return strconv.Quote(w.file(addr)) },
+}
+
+var actions = map[string]func(w *world, args []string){
+	"ranges":  func(w *world, args []string) { w.setRanges(ranges(args)...) },
+	"network": func(w *world, args []string) { w.network = args[0] },
+	"options": each((*world).setOptions),
+
+	"teardown": each((*world).stop),
+	"del":      func(w *world, args []string) { w.delOf(args[0], append(args, "eth0")[1]) },
+	"unplug":   func(w *world, args []string) { w.unplug(args[0], args[1]) },
+	"gc":       func(w *world, args []string) { w.gc(attachments(args)...) },
+	"spool":    func(w *world, args []string) { w.spool(args[0], duration(append(args, "0")[1])) },
+	"settle":   func(w *world, _ []string) { w.settle() },
+
+	"start": each((*world).unpack),
+	"end":   each(func(w *world, name string) { delete(w.netns, netnsPath(name)) }),
+	"has": func(w *world, args []string) {
+		delete(w.addrs, netnsPath(args[0]))
+		for _, a := range args[1:] {
+			w.has(args[0], a)
+		}
+	},
+	"unplugged": func(w *world, args []string) { w.take(args[0], netip.MustParseAddr(args[1])) },
+	"processes": func(w *world, args []string) {
+		clear(w.inPID)
+		for _, name := range args {
+			w.inPID[w.numbers[name]] = true
+		}
+	},
+	"same-namespace": func(w *world, args []string) {
+		w.netns[netnsPath(args[0])] = w.numbers[args[1]]
+		w.numbers[args[0]] = w.numbers[args[1]]
+	},
+	"after":     func(w *world, args []string) { w.after(duration(args[0])) },
+	"clock":     func(w *world, args []string) { w.setClock(args[0]) },
+	"reboot":    func(w *world, _ []string) { w.reboot() },
+	"power-cut": func(w *world, _ []string) { w.powerCut() },
+	"set":       func(w *world, args []string) { w.sees(args[0], true) },
+	"unset":     func(w *world, args []string) { w.sees(args[0], false) },
+
+	"host-local":       func(w *world, args []string) { w.hostLocal(args[0], strings.Join(args[1:], "\r\n")) },
+	"old-host-local":   func(w *world, args []string) { w.oldHostLocal(args[0], args[1]) },
+	"cached":           func(w *world, args []string) { w.cached(args[0], args[1], args[2:]...) },
+	"host-local-add":   func(w *world, args []string) { w.startedByHostLocal(args[0], args[1], args[2]) },
+	"host-local-del":   func(w *world, args []string) { w.stoppedByHostLocal(args[0], args[1]) },
+	"wipe":             each(func(w *world, name string) { w.wipe(w.named(name)) }),
+	"unreadable":       each((*world).unreadable),
+	"still-unreadable": each((*world).stillUnreadable),
+	"truncate":         each(func(w *world, name string) { w.must(os.Truncate(w.named(name), 0)) }),
+	"age": each(func(w *world, name string) {
+		before := time.Now().Add(-time.Hour)
+		w.must(os.Chtimes(w.named(name), before, before))
+	}),
+	"unlockable": func(w *world, _ []string) {
+		w.wipe(w.path("lock"))
+		w.must(os.Mkdir(w.path("lock"), 0o700))
+	},
+	"old-mark":           func(w *world, _ []string) { w.oldMark() },
+	"kruise-reservation": func(w *world, args []string) { w.reservedByKruise(args[0], args[1], args[2]) },
+	"damage":             each(func(w *world, word string) { spoilRecord(w.t, w.storeFile(), word) }),
+	"drop":               each(func(w *world, word string) { dropRecord(w.t, w.storeFile(), word) }),
+	"damage-head":        func(w *world, _ []string) { spoilNewestHead(w.t, w.storeFile()) },
+
+	"as-agent":  func(w *world, _ []string) { w.asAgent() },
+	"as-plugin": func(w *world, _ []string) { w.service.Plugin = true },
+	"follow": func(w *world, args []string) {
+		args = append(args, "")
+		w.followPod(maintain.PodWindow{Namespace: "db", Name: args[0], UID: args[1],
+			Window: lease.Window(duration(args[2])), Reservation: args[3]})
+	},
+	"name-pod": func(w *world, args []string) {
+		w.must(w.service.NamePods(w.t.Context(), []store.PodReservation{{Namespace: "db", Name: args[0],
+			UID: "uid-of-" + args[0], Reservation: args[1], Window: lease.Window(hour)}}))
+	},
+	"leaving": each((*world).leaving),
+	"staying": each(func(w *world, pod string) { w.marks(pod, true) }),
+	"limits": func(w *world, args []string) {
+		limits := policy.Limits{}
+		for _, a := range args {
+			key, value, _ := strings.Cut(a, "=")
+			limits[key] = value
+		}
+		w.setLimits(limits)
+	},
+	"accept-loss":    func(w *world, _ []string) { w.must(w.service.AcceptLoss(w.t.Context())) },
+	"forget-windows": func(w *world, _ []string) { w.must(w.service.ForgetWindows(w.t.Context())) },
+	"forget-journal": func(w *world, _ []string) { w.forget() },
+	"journaled": func(w *world, args []string) {
+		if text := strings.Join(args, " "); !slices.Contains(w.journal(), text) {
+			w.t.Fatalf("the journal is %q", w.journal())
+		}
+	},
+	"lock":   each(func(w *world, network string) { w.locks[network] = w.lockFiles(network) }),
+	"unlock": each(func(w *world, network string) { w.must(w.locks[network].Close()) }),
+	"revoke": each(func(w *world, pod string) {
+		w.must(w.service.RevokePods(w.t.Context(), [][]maintain.Ref{w.refs(pod)}, "spec.release"))
+	}),
+	"defer": func(w *world, args []string) {
+		gone := maintain.Ref{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.99"), ID: "0011223344556677"}
+		w.must(w.service.Defer(w.t.Context(), append(w.refs(args[0]), gone), duration(args[1])))
+	},
+	"end-holds": each(func(w *world, pod string) {
+		w.must(w.service.EndHolds(w.t.Context(), [][]maintain.Ref{w.refs(pod)}, "it is elsewhere"))
+	}),
+	"record-mac": func(w *world, args []string) {
+		hw, err := net.ParseMAC(args[1])
+		w.must(err)
+		w.must(w.service.RecordMAC(w.t.Context(), on(args[0], "eth0"), hw))
+	},
+	"export": func(w *world, _ []string) { w.export() },
+	"import": func(w *world, _ []string) {
+		_, _, err := w.service.Import(w.t.Context(), w.where().Pool, w.sets)
+		w.must(err)
+	},
+	"warned": func(w *world, args []string) {
+		if said := strings.Join(w.warned, "\n"); !strings.Contains(said, strings.Join(args, " ")) {
+			w.t.Fatalf("warned: %s", said)
+		}
+		w.warned = nil
+	},
+	"survey": (*world).surveyIs,
+	"kept":   func(w *world, _ []string) { w.isKept("") },
+}
+
+func each(do func(w *world, name string)) func(*world, []string) {
+	return func(w *world, args []string) {
+		for _, a := range args {
+			do(w, a)
+		}
+	}
+}
+
+// refusals are the errors that a story may expect.
+var refusals = map[string]error{
+	"exhausted": ErrExhausted, "unavailable": ErrUnavailable, "in-use": ErrAddressInUse, "no-netns": ErrNetns,
+	"request": ErrRequest, "unreadable": adopt.ErrUnreadable, "no-evidence": transact.ErrNoEvidence,
+}
+
+func scriptAdd(ts *testscript.TestScript, neg bool, args []string) {
+	w := ts.Value(worldKey).(*story).world
+	var want []string
+	if i := slices.Index(args, "="); i >= 0 {
+		args, want = args[:i], args[i+1:]
+	}
+	r, err := w.tryAdd(parseAsk(args))
+	switch {
+	case !neg && (err != nil || want != nil && addresses(r) != want[0]):
+		ts.Fatalf("got %s, %v", addresses(r), err)
+	case neg && (refusals[want[0]] == nil || !errors.Is(err, refusals[want[0]])):
+		ts.Fatalf("got %s, %v", addresses(r), err)
+	case neg:
+		for _, text := range want[1:] {
+			if !strings.Contains(err.Error(), text) {
+				ts.Fatalf("the error does not say %q: %v", text, err)
+			}
+		}
+	}
+}
+
+func scriptCheck(ts *testscript.TestScript, neg bool, args []string) {
+	w := ts.Value(worldKey).(*story).world
+	a := parseAsk(args)
+	r := w.request(a)
+	for addr := range strings.SplitSeq(a.prev, ",") {
+		if addr != "" {
+			r.PrevKnown, r.Prev = true, append(r.Prev, netip.MustParseAddr(addr))
+		}
+	}
+	if err := w.service.Verify(w.t.Context(), r); neg != errors.Is(err, ErrCheckFailed) || !neg && err != nil {
+		ts.Fatalf("got %v", err)
+	}
+}
+
+// [!] status [<error>]
+func scriptStatus(ts *testscript.TestScript, neg bool, args []string) {
+	w := ts.Value(worldKey).(*story).world
+	err := w.service.Status(w.t.Context(), w.where())
+	if neg && !errors.Is(err, ErrNotReady) || neg && !errors.Is(err, refusals[args[0]]) || !neg && err != nil {
+		ts.Fatalf("got %v", err)
+	}
+}
+
+// [!] release <pod> [force]: leasectl release, which a living holder refuses
+func scriptRelease(ts *testscript.TestScript, neg bool, args []string) {
+	w := ts.Value(worldKey).(*story).world
+	of := func(l lease.Lease) bool { return l.Name == args[0] }
+	done, err := w.service.Revoke(w.t.Context(), of, len(args) > 1, "by hand")
+	if err != nil || len(done) != 1 || !neg && done[0].Err != nil ||
+		neg && !errors.Is(done[0].Err, lease.ErrHolderAlive) {
+		ts.Fatalf("got %+v, %v", done, err)
+	}
+}
+
+// keep-mac <container> <MAC> [fixed] <address>... [= <MAC>]
+func scriptKeepMAC(ts *testscript.TestScript, neg bool, args []string) {
+	w := ts.Value(worldKey).(*story).world
+	want := ""
+	if i := slices.Index(args, "="); i >= 0 {
+		args, want = args[:i], args[i+1]
+	}
+	addrs := args[2:]
+	fixed := addrs[0] == "fixed"
+	if fixed {
+		addrs = addrs[1:]
+	}
+	if got := w.keepMAC(args[0], args[1], fixed, addrs...); neg || want != "" && got != want {
+		ts.Fatalf("got %s", got)
+	}
+}
+
+func parseAsk(args []string) ask {
+	a := ask{container: args[0]}
+	for _, arg := range args[1:] {
+		key, value, _ := strings.Cut(arg, "=")
+		switch key {
+		case "uid":
+			a.uid = value
+		case "namespace":
+			a.namespace = value
+		case "if":
+			a.ifName = value
+		case "netns":
+			a.netns = value
+		case "window":
+			a.window = duration(value)
+		case "as":
+			a.reservation = value
+		case "expected":
+			a.expected = value
+		case "address":
+			a.requested = value
+		case "prev":
+			a.prev = value
+		case "silent":
+			a.silent = true
+		default:
+			a.pod = arg
+		}
+	}
+	return a
+}
+
+func ranges(args []string) []string {
+	out := slices.Clone(args)
+	for i := range out {
+		out[i] = strings.Replace(out[i], ",", " ", 1)
+	}
+	return out
+}
+
+// duration panics if the duration is none, which fails the story.
+func duration(s string) time.Duration {
+	if s == "forever" {
+		return time.Duration(lease.Forever)
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+func netnsPath(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return "/run/netns/" + name
+}
+
+func attachments(args []string) (out []lease.Attachment) {
+	for _, a := range args {
+		container, ifName, _ := strings.Cut(a, "/")
+		out = append(out, on(container, ifName))
+	}
+	return out
+}
+
+// named returns the path of what a story calls by a name.
+func (w *world) named(name string) string {
+	dirs := w.service.Store.Dirs()
+	if container, ok := strings.CutPrefix(name, "cache/"); ok {
+		return w.cacheFile(container)
+	}
+	paths := map[string]string{"state": dirs.State, "store": w.storeFile(), "run": dirs.Run, "networks": w.dataDir,
+		"network": w.path("")}
+	return cmp.Or(paths[name], w.path(name))
+}
+
+func (w *world) spool(container string, ago time.Duration) {
+	at := w.service.Clock()
+	at.Wall, at.Boot = at.Wall.Add(-ago), at.Boot-ago
+	w.must(w.service.Store.Spool(container, "eth0", at))
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// surveyIs expects a survey that is safe to act on, is not, or doubts one death.
+func (w *world) surveyIs(args []string) {
+	v, text := w.survey(), strings.Join(args[1:], " ")
+	says := func(err error) bool { return err != nil && strings.Contains(err.Error(), text) }
+	if !map[string]bool{
+		"safe":   v.Unsafe == nil && v.Unproven == nil && v.Doubtful == 0 && v.Doubt == nil,
+		"unsafe": errors.Is(v.Unsafe, transact.ErrNoHostView) && says(v.Unsafe) && len(maintain.Plan(v)) == 0,
+		"doubts": v.Unsafe == nil && v.Doubtful == 1 && says(v.Doubt),
+	}[args[0]] {
+		w.t.Fatalf("unsafe: %v, unproven: %v, doubts %d: %v", v.Unsafe, v.Unproven, v.Doubtful, v.Doubt)
+	}
+}
+
+func (w *world) boundTo(container string) string {
+	leases, err := w.service.Bound(w.t.Context(), on(container, "eth0"))
+	w.must(err)
+	var out []string
+	for _, l := range leases {
+		out = append(out, l.Address.String())
+	}
+	return strings.Join(out, " ")
+}
+
+// setClock steps the wall clock. "1970" is where a machine without a battery begins, and "right"
+// undoes it.
+func (w *world) setClock(step string) {
+	switch step {
+	case "1970":
+		w.right = w.deadClock()
+	case "right":
+		w.right()
+	default:
+		w.stepClock(duration(step))
+	}
+}
+
+// sees changes what the caller sees of the node.
+func (w *world) sees(what string, set bool) {
+	name, value, _ := strings.Cut(what, "=")
+	switch name {
+	case "machine":
+		w.first = set
+	case "blind":
+		w.blind = set
+	case "unlisted":
+		w.unlisted = set
+	case "spaces":
+		w.spaces = value
+	case "hidden":
+		w.hidden = map[string]bool{netnsPath(value): set}
+	case "closed":
+		w.closed = map[string]bool{netnsPath(value): set}
+	case "namespaces":
+		clear(w.netns)
+	case "boot-id":
+		w.now.BootID = value
+	case "uptime":
+		w.now.Boot = duration(value)
+	default:
+		w.t.Fatalf("set %s: no such thing", what)
+	}
+}
+
+// setOptions changes what the ipam section has of policies.
+func (w *world) setOptions(ipam string) {
+	if err := json.Unmarshal([]byte(ipam), &w.section); err != nil {
+		w.t.Fatal(err)
+	}
+	options, err := w.section.Config()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.options = options
+}
