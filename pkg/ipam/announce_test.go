@@ -21,21 +21,6 @@ func (w *world) notes() string {
 	return strings.Join(out, " ")
 }
 
-// A queue that cannot be written, and neighbours that cannot be forgotten, fail
-// no ADD.
-func TestAReturnThatCannotBeAnnounced(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.stop("c1")
-	if err := os.WriteFile(w.service.Store.AnnounceDir(), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	w.same("back", w.add(ask{pod: "db-0", container: "c2", window: hour}), "10.0.0.2")
-	if !strings.Contains(strings.Join(w.warned, "\n"), "announce queue") {
-		t.Errorf("no warning: %q", w.warned)
-	}
-}
-
 const (
 	macA = "02:00:00:00:00:0a"
 	macB = "02:00:00:00:00:0b"

@@ -296,44 +296,6 @@ func TestANetworkIsKnownWhenEachOfItsPoolsIs(t *testing.T) {
 	}
 }
 
-// Nor does a store that is new after a boot know what another one knew.
-func TestAStoreThatVanishedAcrossABootKnowsNothingAtFirst(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.reboot()
-	w.wipe(filepath.Join(w.stateDir(), "leases.db"), w.service.Store.Dirs().Run)
-	w.network = "another"
-	w.add(ask{pod: "web-0", container: "c2"})
-	if got := w.look(); got.Adopted("cbr0") || !got.Adopted("another") {
-		t.Errorf("known: %v, another: %v", got.Adopted("cbr0"), got.Adopted("another"))
-	}
-	w.network = "cbr0"
-	w.add(ask{pod: "db-1", container: "c3"})
-	if got := w.look(); !got.Adopted("cbr0") || len(got.Leases) != 3 {
-		t.Errorf("known: %v, %v", got.Adopted("cbr0"), got.Leases)
-	}
-}
-
-// What a lost store does not say is not known, until the pool is.
-func TestALostStoreKnowsNothingAtFirst(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	if err := os.Truncate(w.service.Store.Dirs().State+"/leases.db", 100); err != nil {
-		t.Fatal(err)
-	}
-	write := func(*store.Tx) error { return nil }
-	if err := w.service.Store.Update(t.Context(), store.Options{}, write); err != nil {
-		t.Fatal(err)
-	}
-	if got := w.look(); got.Adopted("cbr0") || len(got.Leases) != 0 {
-		t.Errorf("known: %v, %v", got.Adopted("cbr0"), got.Leases)
-	}
-	w.add(ask{pod: "db-1", container: "c2", window: hour}) // learns from host-local's files
-	if got := w.look(); !got.Adopted("cbr0") || got.Adopted("another") {
-		t.Errorf("known: %v, another: %v", got.Adopted("cbr0"), got.Adopted("another"))
-	}
-}
-
 // Whatever was read of a store is nothing where another has taken its place.
 func TestALookIsOfOneStore(t *testing.T) {
 	for story, during := range map[string]bool{"between two parts": false, "in a part": true} {

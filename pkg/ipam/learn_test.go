@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -142,23 +141,6 @@ func (w *world) oldMark() {
 		0o600); err != nil {
 		w.t.Fatal(err)
 	}
-}
-
-// A DEL that knows no ranges cannot tell whether what is found is all.
-func TestADelAfterALossProvesNothing(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{container: "seen"})
-	w.add(ask{container: "hidden"})
-	w.add(ask{container: "known"})
-	w.addrs["/run/netns/seen"] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
-	w.cached("known", "10.0.0.4")
-	w.wipe(w.stateDir(), w.dataDir)
-	w.refused(ask{container: "c4"}, transact.ErrNoEvidence)
-	if err := w.service.Release(context.Background(), on("known", "eth0"),
-		PoolHint{Pool: w.where().Pool}); err != nil {
-		t.Fatal(err)
-	}
-	w.refused(ask{container: "c4"}, transact.ErrNoEvidence)
 }
 
 // bringBack puts an old file in the place of an address's, as a power cut does: these files are

@@ -2,8 +2,6 @@ package ipam
 
 import (
 	"context"
-	"fmt"
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -18,48 +16,6 @@ func (w *world) setLimits(limits policy.Limits) {
 	w.t.Helper()
 	if err := w.service.SetLimits(context.Background(), limits); err != nil {
 		w.t.Fatal(err)
-	}
-}
-
-// Each namespace has its own limit of addresses, of a number or a share of the range set. A hold
-// beyond it is a short one, whether the sandbox had its DEL or was collected, and the journal says
-// so.
-func TestLimitsOfNamespaces(t *testing.T) {
-	ends := map[string]func(*world, string){
-		"DEL": (*world).stop,
-		"no DEL": func(w *world, container string) {
-			w.burn(container)
-			w.collect()
-		},
-	}
-	for limit, reason := range map[string]string{
-		"maxHeld 2":         "2 addresses held, and its limit is 2",
-		"maxHeldShare 0.25": "2 of 8 addresses held, and its limit is a share of 0.25",
-	} {
-		for how, end := range ends {
-			var key, value string
-			if _, err := fmt.Sscan(limit, &key, &value); err != nil {
-				t.Fatal(err)
-			}
-			w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.9")
-			w.add(ask{pod: "x", namespace: "web", container: "x", window: hour}) // a store
-			limits := policy.Limits{key: "1", "db." + key: value}
-			w.setLimits(limits)
-			if got := w.look().Limits; !maps.Equal(got, limits) {
-				t.Errorf("the agent reads the limits %v, want %v", got, limits)
-			}
-			for i := range 3 {
-				w.add(ask{pod: fmt.Sprint("db-", i), container: fmt.Sprint("c", i), window: hour})
-			}
-			for i := range 3 {
-				end(w, fmt.Sprint("c", i))
-			}
-			w.stop("x")
-			w.same(limit+", "+how, w.leases(),
-				"10.0.0.2=x/Firm 10.0.0.3=db-0/Firm 10.0.0.4=db-1/Firm 10.0.0.5=db-2/Held")
-			w.same("journal", w.journal()[len(w.journal())-2],
-				"Limited db-2: namespace db has "+reason+": the hold is a short one")
-		}
 	}
 }
 

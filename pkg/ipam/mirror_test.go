@@ -18,7 +18,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // files prints host-local's directory: "10.0.0.2=c1", a hold by its mark.
@@ -97,21 +96,6 @@ func TestAFileIsWrittenOnlyWhenTheAddressChangesHands(t *testing.T) {
 	if info, err := os.Stat(w.path("10.0.0.2")); err != nil || !info.ModTime().Equal(old) {
 		t.Errorf("%v, %v", info.ModTime(), err)
 	}
-}
-
-func TestALostStoreWithoutEvidence(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.wipe(w.stateDir(), w.dataDir)
-	w.refused(ask{pod: "x", container: "c2"}, transact.ErrNoEvidence, "leasectl recover --accept-loss", "cbr0")
-	w.del("c1") // succeeds, and waits
-	if why, err := w.service.Loss(context.Background()); err != nil || why == "" {
-		t.Errorf("lost because %q, %v", why, err)
-	}
-	if err := w.service.AcceptLoss(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	w.same("accepted", w.add(ask{pod: "x", container: "c2"}), "10.0.0.2")
 }
 
 // spoilNewestHead damages the head page with the higher transaction number.
@@ -327,23 +311,6 @@ func inRecords(t testing.TB, path, word string, fn func(b *bolt.Bucket, k, v []b
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// An ADD was killed before it wrote its file, and host-local gave the address away meanwhile. The
-// next call writes the files that are missing, and no others.
-func TestTheFilesThatACallLeftOutReplaceNoneOfHostLocals(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
-	w.add(ask{pod: "a", container: "c1"})
-	mark := w.file(".leasehold")
-	w.add(ask{pod: "b", container: "c2"})
-	if err := os.WriteFile(w.path(".leasehold"), []byte(mark), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	w.wipe(w.path("10.0.0.3"))
-	w.hostLocal("10.0.0.3", "theirs")
-	w.add(ask{pod: "a", container: "c1"})
-	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.3=theirs")
-	w.same("the retry", w.add(ask{pod: "b", container: "c2"}), "10.0.0.4")
 }
 
 // killedAfterCommit ends a call when it has committed: its last files are not written.

@@ -50,7 +50,7 @@ func TestANamespaceMadeAnewAtThePath(t *testing.T) {
 		w := start(t)
 		w.add(ask{pod: "web", container: "c3", netns: path})
 		w.after(time.Minute)
-		w.expect(w.collect(), "release 10.0.0.2", "by the agent")
+		w.same("by the agent", w.collect(), "release 10.0.0.2")
 		w.same("after", w.leases(), "10.0.0.2=db-0/Firm 10.0.0.3=web/Bound")
 	})
 	t.Run("another pod gets the namespace, and its pod comes back", func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestANamespaceMadeAnewAtThePath(t *testing.T) {
 			w := start(t)
 			w.add(ask{pod: "web", container: "c3", netns: path})
 			harm(w)
-			w.expect(w.plan(), "", "nothing is proven")
+			w.same("nothing is proven", w.plan(), "")
 			w.refused(ask{pod: "db-0", container: "c2", uid: "u2", window: hour}, ErrAddressInUse, "still there")
 		})
 	}
@@ -75,6 +75,6 @@ func TestANamespaceMadeAnewAtThePath(t *testing.T) {
 		w := start(t)
 		w.add(ask{pod: "db-0", container: "c2", uid: "u2", netns: path, ifName: "net1", window: hour})
 		w.same("both", w.leases(), "10.0.0.2=db-0/Bound 10.0.0.3=db-0/Bound")
-		w.expect(w.plan(), "", "nothing is proven")
+		w.same("nothing is proven", w.plan(), "")
 	})
 }

@@ -78,8 +78,8 @@ func TestWhatHostLocalGivesLaterIsNotAdopted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.expect(w.serveSince(info.ModTime().Add(-time.Second)), "", "it is newer than the configuration")
-	w.expect(w.serveSince(info.ModTime()), "adopt 10.0.0.7", "it is older")
+	w.same("it is newer than the configuration", w.serveSince(info.ModTime().Add(-time.Second)), "")
+	w.same("it is older", w.serveSince(info.ModTime()), "adopt 10.0.0.7")
 }
 
 // Only the file of a living container makes the agent adopt a pool.
@@ -100,7 +100,7 @@ func TestWhatTheAgentLeavesToTheFirstAdd(t *testing.T) {
 		w.startedByHostLocal("db-0", "c1", "10.0.0.7")
 		w.asAgent()
 		harm(w)
-		w.expect(w.serve(), "", what)
+		w.same(what, w.serve(), "")
 		w.same(what, w.leases(), "")
 		if _, err := os.Stat(w.stateDir()); !errors.Is(err, os.ErrNotExist) {
 			w.view(func(tx *store.Tx) { t.Errorf("%s: a store with %d pools", what, len(tx.Pools())) })
@@ -134,5 +134,5 @@ func TestTheAgentAdoptsNoLostPool(t *testing.T) {
 	}
 	w.startedByHostLocal("db-0", "c2", "10.0.0.7")
 	w.asAgent()
-	w.expect(w.serve(), "", "lost")
+	w.same("lost", w.serve(), "")
 }

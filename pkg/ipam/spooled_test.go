@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -71,88 +70,6 @@ func TestReadersSeeASpooledDELAsDone(t *testing.T) {
 	w.settle()
 	if after := read(); before != after || !released {
 		t.Errorf("before the replay:\n%s\nafter it:\n%s", before, after)
-	}
-}
-
-// Where limits decide which DELs begin a firm hold, the order of DELs is recorded at once.
-func TestDELsWithLimitsAreRecorded(t *testing.T) {
-	for name, limit := range map[string]func(w *world){
-		"of the range set": func(w *world) { w.options.MaxHeldShare = 0.4 },
-		"of the namespace": func(w *world) { w.setLimits(policy.Limits{"db.maxHeld": "1"}) },
-	} {
-		w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.4")
-		w.add(ask{container: "first"})
-		limit(w)
-		w.add(ask{pod: "db-0", container: "c0", window: hour})
-		w.add(ask{pod: "db-1", container: "c1", window: hour})
-		w.stop("c1")
-		w.stop("c0")
-		w.same(name, w.recorded(), "=Bound db-0=Held db-1=Held")
-		w.powerCut()
-		w.burn("first")
-		w.same(name+": the first is kept after a power cut", w.leases(),
-			"10.0.0.2=/Bound 10.0.0.3=db-0/Held 10.0.0.4=db-1/Firm")
-	}
-}
-
-// A DEL that the spool and host-local's files cannot represent is recorded in the store.
-func TestDELsThatAreRecorded(t *testing.T) {
-	pod := ask{pod: "db-0", container: "c1", window: hour}
-	for name, c := range map[string]struct {
-		change func(w *world)
-		want   string
-	}{
-		"without a pod":             {func(w *world) { w.add(ask{container: "c1"}) }, ""},
-		"of an earlier boot":        {func(w *world) { w.add(pod); w.powerCut() }, "db-0=Held"},
-		"host-local's file is gone": {func(w *world) { w.add(pod); w.wipe(w.path("10.0.0.2")) }, "db-0=Held"},
-		"the spool cannot be written": {func(w *world) {
-			w.add(pod)
-			if err := os.WriteFile(w.service.Store.SpoolDir(), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}, "db-0=Held"},
-	} {
-		w := newWorld(t, "10.0.0.0/24")
-		c.change(w)
-		w.del("c1")
-		w.same(name, w.recorded(), c.want)
-	}
-}
-
-// A spooled DEL proves more than what an import finds of its container, whenever that was written.
-func TestASpooledDELOutranksAnImport(t *testing.T) {
-	for name, tt := range map[string]struct {
-		before func(w *world)
-		leases string
-	}{
-		"the pool is new": {func(w *world) {}, "10.0.0.2=x/Bound"},
-		"host-local served the ADD": {func(w *world) { w.add(ask{container: "first", requested: "10.0.0.7"}) },
-			"10.0.0.2=x/Bound 10.0.0.7=/Bound"},
-		"another network's call comes first": {func(w *world) {
-			o := w.request(ask{container: "other"})
-			o.Pool.Network = "another"
-			w.unpack("other")
-			o.NetnsPath = "/run/netns/other"
-			if _, err := w.service.Assign(t.Context(), o); err != nil {
-				t.Fatal(err)
-			}
-		}, "10.0.0.2=/Bound 10.0.0.2=x/Bound"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.9")
-			if name == "host-local served the ADD" {
-				tt.before(w)
-			}
-			w.hostLocal("10.0.0.2", "theirs")
-			w.fails("theirs")
-			if name != "host-local served the ADD" {
-				tt.before(w)
-			}
-			w.after(time.Second)
-			w.same("given", w.add(ask{pod: "x", container: "x", requested: "10.0.0.2"}), "10.0.0.2")
-			w.same("leases", w.leases(), tt.leases)
-			w.same("the spool", w.spooled(), "")
-		})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -41,7 +42,8 @@ import (
 //	teardown <container>...          DEL, then the namespace ends
 //	unplug <container> <interface>   DEL of an interface, which then goes
 //	gc <container>/<interface>...    GC, with what is valid
-//	spool <container> [ago]          a DEL that found the store locked
+//	del-locked <container>           DEL, which finds the store locked
+//	spool <container> [ago]          what such a DEL leaves
 //	settle                           replays what is spooled
 //
 //	start, end <container>...        a network namespace begins, ends
@@ -59,6 +61,8 @@ import (
 //	host-local-add <pod> <container> <address>      both, and a namespace; host-local-del removes them
 //	kruise-reservation <address> <pod> <container>  a reservation of the Kruise fork
 //	wipe, truncate, age <name>...                   of a file: see world.named
+//	save, restore <name>                            its content
+//	block <name>                                    a file is in the place of a directory
 //	unreadable, still-unreadable <address>          an address file that cannot be read
 //	damage, drop <word>; damage-head                records that have the word; the newest head page
 //
@@ -67,6 +71,7 @@ import (
 //	name-pod <pod> <name>                     the agent stores a reservation name
 //	revoke, end-holds <pod>; defer <pod> <time>
 //	[!] release <pod> [force]; import; export; accept-loss; limits <key>=<value>...
+//	remember, perform                         plans, and performs that plan later
 //	survey safe|unsafe|doubts <text>          what a survey says of itself
 //	kept                                      db-0's hold survives a round of the agent and a full pool
 //	warned, journaled <text>
@@ -144,6 +149,7 @@ var observationsOf = map[string]func(*world, string) string{
 	"events": (*world).eventsOf, "macs": (*world).macs, "bound": (*world).boundTo,
 	"window":    func(w *world, pod string) string { return w.leaseOf(pod).Window.String() },
 	"remaining": func(w *world, pod string) string { return w.leaseOf(pod).Remaining(w.now).String() },
+	"known":     func(w *world, network string) string { return strconv.FormatBool(w.look().Adopted(network)) },
 	"holder": func(w *world, pod string) string {
 		h := w.leaseOf(pod).Holder
 		return h.ContainerID + " " + h.Netns.Path
@@ -160,12 +166,13 @@ var actions = map[string]func(w *world, args []string){
 	"network": func(w *world, args []string) { w.network = args[0] },
 	"options": each((*world).setOptions),
 
-	"teardown": each((*world).stop),
-	"del":      func(w *world, args []string) { w.delOf(args[0], append(args, "eth0")[1]) },
-	"unplug":   func(w *world, args []string) { w.unplug(args[0], args[1]) },
-	"gc":       func(w *world, args []string) { w.gc(attachments(args)...) },
-	"spool":    func(w *world, args []string) { w.spool(args[0], duration(append(args, "0")[1])) },
-	"settle":   func(w *world, _ []string) { w.settle() },
+	"teardown":   each((*world).stop),
+	"del":        func(w *world, args []string) { w.delOf(args[0], append(args, "eth0")[1]) },
+	"unplug":     func(w *world, args []string) { w.unplug(args[0], args[1]) },
+	"gc":         func(w *world, args []string) { w.gc(attachments(args)...) },
+	"spool":      func(w *world, args []string) { w.spool(args[0], duration(append(args, "0")[1])) },
+	"del-locked": each((*world).fails),
+	"settle":     func(w *world, _ []string) { w.settle() },
 
 	"start": each((*world).unpack),
 	"end":   each(func(w *world, name string) { delete(w.netns, netnsPath(name)) }),
@@ -193,12 +200,19 @@ var actions = map[string]func(w *world, args []string){
 	"set":       func(w *world, args []string) { w.sees(args[0], true) },
 	"unset":     func(w *world, args []string) { w.sees(args[0], false) },
 
-	"host-local":       func(w *world, args []string) { w.hostLocal(args[0], strings.Join(args[1:], "\r\n")) },
-	"old-host-local":   func(w *world, args []string) { w.oldHostLocal(args[0], args[1]) },
-	"cached":           func(w *world, args []string) { w.cached(args[0], args[1], args[2:]...) },
-	"host-local-add":   func(w *world, args []string) { w.startedByHostLocal(args[0], args[1], args[2]) },
-	"host-local-del":   func(w *world, args []string) { w.stoppedByHostLocal(args[0], args[1]) },
-	"wipe":             each(func(w *world, name string) { w.wipe(w.named(name)) }),
+	"host-local":     func(w *world, args []string) { w.hostLocal(args[0], strings.Join(args[1:], "\r\n")) },
+	"old-host-local": func(w *world, args []string) { w.oldHostLocal(args[0], args[1]) },
+	"cached":         func(w *world, args []string) { w.cached(args[0], args[1], args[2:]...) },
+	"host-local-add": func(w *world, args []string) { w.startedByHostLocal(args[0], args[1], args[2]) },
+	"host-local-del": func(w *world, args []string) { w.stoppedByHostLocal(args[0], args[1]) },
+	"wipe":           each(func(w *world, name string) { w.wipe(w.named(name)) }),
+	"save": each(func(w *world, name string) {
+		content, err := os.ReadFile(w.named(name))
+		w.must(err)
+		w.saved[name] = content
+	}),
+	"restore":          each(func(w *world, name string) { w.must(os.WriteFile(w.named(name), w.saved[name], 0o600)) }),
+	"block":            each(func(w *world, name string) { w.must(os.WriteFile(w.named(name), nil, 0o600)) }),
 	"unreadable":       each((*world).unreadable),
 	"still-unreadable": each((*world).stillUnreadable),
 	"truncate":         each(func(w *world, name string) { w.must(os.Truncate(w.named(name), 0)) }),
@@ -236,6 +250,9 @@ var actions = map[string]func(w *world, args []string){
 			limits[key] = value
 		}
 		w.setLimits(limits)
+		if got := w.look().Limits; !maps.Equal(got, limits) {
+			w.t.Fatalf("the agent reads the limits %v", got)
+		}
 	},
 	"accept-loss":    func(w *world, _ []string) { w.must(w.service.AcceptLoss(w.t.Context())) },
 	"forget-windows": func(w *world, _ []string) { w.must(w.service.ForgetWindows(w.t.Context())) },
@@ -272,6 +289,11 @@ var actions = map[string]func(w *world, args []string){
 			w.t.Fatalf("warned: %s", said)
 		}
 		w.warned = nil
+	},
+	"remember": func(w *world, _ []string) { w.remembered = maintain.Plan(w.survey()) },
+	"perform": func(w *world, _ []string) {
+		_, err := w.service.Act(w.t.Context(), w.remembered)
+		w.must(err)
 	},
 	"survey": (*world).surveyIs,
 	"kept":   func(w *world, _ []string) { w.isKept("") },
@@ -437,7 +459,7 @@ func (w *world) named(name string) string {
 		return w.cacheFile(container)
 	}
 	paths := map[string]string{"state": dirs.State, "store": w.storeFile(), "run": dirs.Run, "networks": w.dataDir,
-		"network": w.path("")}
+		"network": w.path(""), "spool": w.service.Store.SpoolDir(), "announcements": w.service.Store.AnnounceDir()}
 	return cmp.Or(paths[name], w.path(name))
 }
 
@@ -527,4 +549,36 @@ func (w *world) setOptions(ipam string) {
 		w.t.Fatal(err)
 	}
 	w.options = options
+}
+
+// usage returns the usage of each range set, as ranges: size=bound+held+free.
+func (w *world) usage() string {
+	var out []string
+	w.view(func(tx *store.Tx) {
+		for _, u := range tx.Usage() {
+			out = append(out, fmt.Sprintf("%s: %d=%d+%d+%d", u.Ranges, u.Size, u.Bound, u.Held, u.Free))
+		}
+	})
+	return strings.Join(out, " ")
+}
+
+// stepClock steps the wall clock, as NTP or a hand does.
+func (w *world) stepClock(d time.Duration) { w.now.Wall = w.now.Wall.Add(d) }
+
+// deadClock sets the wall clock to what a machine without a battery begins with.
+func (w *world) deadClock() (right func()) {
+	wrong := w.now.Wall.Sub(time.Unix(100, 0))
+	w.stepClock(-wrong)
+	return func() { w.stepClock(wrong) }
+}
+
+// isKept expects that the address is not given to others, by the plugin or the collector, and
+// isOver that it is.
+func (w *world) isKept(story string) {
+	w.t.Helper()
+	w.collect()
+	w.refused(ask{pod: "x", container: "x"}, ErrExhausted)
+	if l := w.leaseOf("db-0"); l.State != lease.Held || !l.Firm {
+		w.t.Errorf("%s: %+v", story, l)
+	}
 }

@@ -49,25 +49,6 @@ func (w *world) collect() string {
 	return plan
 }
 
-func (w *world) expect(got, want, when string) {
-	w.t.Helper()
-	if got != want {
-		w.t.Errorf("%s: got %q, want %q", when, got, want)
-	}
-}
-
-// show is what the store has, as "10.0.0.2 db-0 Bound".
-func (w *world) show() string {
-	var out []string
-	w.view(func(tx *store.Tx) {
-		tx.All(func(l lease.Lease, err error) bool {
-			out = append(out, fmt.Sprint(l.Address, " ", l.Name, " ", l.State))
-			return true
-		})
-	})
-	return strings.Join(out, ", ")
-}
-
 // A plan is old when Act performs it: leases that have changed since are not touched.
 func TestAnOldPlanHarmsNobody(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
@@ -94,24 +75,8 @@ func TestAnOldPlanHarmsNobody(t *testing.T) {
 	if err != nil || len(done.Taken) > 0 {
 		t.Fatalf("%v; performed: %v, want nothing", err, done.Taken)
 	}
-	w.expect(w.show(), "10.0.0.2 other Bound, 10.0.0.3 db-0 Bound, 10.0.0.4 db-1 Bound, 10.0.0.5 db-2 Bound",
-		"all live on")
-}
-
-// The proof that a container is dead is not one for the container that has its address since.
-func TestAProofOfDeathIsOfOneContainer(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "other", container: "c0"})
-	w.add(ask{pod: "db-0", container: "c1", window: time.Hour})
-	w.burn("c1")
-	plan := maintain.Plan(w.survey())
-	w.add(ask{pod: "db-0", container: "c2", window: time.Hour})
-	w.inPID[w.last] = true // its mount goes before its processes do
-	w.burn("c2")
-	if _, err := w.service.Act(context.Background(), plan); err != nil || len(plan) != 1 {
-		t.Fatalf("%+v, %v", plan, err)
-	}
-	w.expect(w.show(), "10.0.0.2 other Bound, 10.0.0.3 db-0 Bound", "it lives")
+	w.same("all live on", w.leases(),
+		"10.0.0.2=other/Bound 10.0.0.3=db-0/Bound 10.0.0.4=db-1/Bound 10.0.0.5=db-2/Bound")
 }
 
 // refs are the leases of a pod.
@@ -139,27 +104,6 @@ func (w *world) leaseOf(pod string) (found lease.Lease) {
 	return found
 }
 
-func TestNothingIsDoneOnHalfAView(t *testing.T) {
-	broken := map[string]func(*world){
-		"the processes cannot all be asked": func(w *world) { w.blind = true },
-		"another process namespace":         func(w *world) { w.spaces = "elsewhere" },
-		"no namespace is to be seen":        func(w *world) { clear(w.netns) },
-	}
-	for story, breakIt := range broken {
-		t.Run(story, func(t *testing.T) {
-			w := newWorld(t, "10.0.0.0/24")
-			w.add(ask{pod: "a", container: "c1", window: time.Hour})
-			w.add(ask{pod: "b", container: "c2", window: time.Minute})
-			w.add(ask{pod: "c", container: "c3", window: time.Hour})
-			w.burn("c3")
-			before := w.show()
-			breakIt(w)
-			w.expect(w.collect(), "", story)
-			w.expect(w.show(), before, story)
-		})
-	}
-}
-
 // A survey that cannot read the spool fails: a DEL in it may be the reason for a lease's end.
 func TestASurveyNeedsTheSpool(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
@@ -170,29 +114,6 @@ func TestASurveyNeedsTheSpool(t *testing.T) {
 	}
 	if v, err := w.service.Survey(t.Context()); !errors.Is(err, store.ErrIO) {
 		t.Errorf("%+v, %v", v, err)
-	}
-}
-
-// A DEL was spooled whose lease is damaged since: every call begins with the spool. What the pod
-// had is held for it if the DEL could write host-local's file, and in any case the address is
-// released.
-func TestASpooledReleaseOfADamagedRecordStopsNothing(t *testing.T) {
-	for want, del := range map[string]func(w *world) error{
-		"10.0.0.2=db-0/Firm 10.0.0.3=new/Bound": func(w *world) error { w.del("c1"); return nil },
-		"10.0.0.3=new/Bound": func(w *world) error {
-			return w.service.Store.Spool("c1", "eth0", w.service.Clock())
-		},
-	} {
-		w := newWorld(t, "10.0.0.0/24")
-		w.add(ask{pod: "db-0", container: "c1", window: hour})
-		if err := del(w); err != nil {
-			t.Fatal(err)
-		}
-		spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "db-0")
-		w.same("somebody else", w.add(ask{pod: "new", container: "c2"}), "10.0.0.3")
-		w.collect() // the record is repaired
-		w.collect() // and the release replayed
-		w.same("it was released", w.leases(), want)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -118,28 +117,3 @@ func TestOnTheDiskBeforeTheAnswer(t *testing.T) {
 
 // A line of strace -y: the name of the call, and the path of its file.
 var tracedCall = regexp.MustCompile(`^\d+ +(\w+)\(\d+<(/[^>]*)>`)
-
-// What only a power cut could bring back does no harm: a hold that has ended ends again, or goes
-// with what the address became.
-func TestAHoldThatCameBackEndsAgain(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: time.Minute})
-	w.stop("c1")
-	w.settle()
-	before, err := os.ReadFile(filepath.Join(w.stateDir(), "leases.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.after(hour)
-	w.add(ask{pod: "x", container: "x1"})
-	w.same("it has ended", w.leases(), "10.0.0.3=x/Bound")
-	w.powerCut()
-	if err := os.WriteFile(filepath.Join(w.stateDir(), "leases.db"), before, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	w.same("it is back", w.leases(), "10.0.0.2=db-0/Firm")
-	w.add(ask{pod: "y", container: "y1"})
-	if l := w.leases(); strings.Contains(l, "db-0") {
-		t.Errorf("it has not ended again: %s", l)
-	}
-}

@@ -27,26 +27,28 @@ import (
 // world is a simulated node over a real store: namespaces come and go, clocks
 // run, the node boots.
 type world struct {
-	t        testing.TB
-	service  programs
-	now      lease.Instant
-	netns    map[string]uint64 // path -> inode
-	inPID    map[uint64]bool   // inodes that only a process keeps alive
-	hidden   map[string]bool   // paths that cannot be looked at
-	last     uint64
-	blind    bool   // /proc cannot be read whole
-	unlisted bool   // namespaces cannot be listed
-	first    bool   // it is the machine itself: no plugin needs to say so
-	spaces   string // what else is not the same in a container
-	sets     []pool.Set
-	options  policy.Config
-	section  policy.RawConfig // of the ipam section, in stories
-	right    func()           // sets the wall clock right
-	locks    map[string]*os.File
-	numbers  map[string]uint64 // of the containers' namespaces, which may be gone
-	dataDir  string
-	network  string
-	warned   []string
+	t          testing.TB
+	service    programs
+	now        lease.Instant
+	netns      map[string]uint64 // path -> inode
+	inPID      map[uint64]bool   // inodes that only a process keeps alive
+	hidden     map[string]bool   // paths that cannot be looked at
+	last       uint64
+	blind      bool   // /proc cannot be read whole
+	unlisted   bool   // namespaces cannot be listed
+	first      bool   // it is the machine itself: no plugin needs to say so
+	spaces     string // what else is not the same in a container
+	sets       []pool.Set
+	options    policy.Config
+	section    policy.RawConfig // of the ipam section, in stories
+	right      func()           // sets the wall clock right
+	locks      map[string]*os.File
+	saved      map[string][]byte // files
+	remembered []maintain.Action
+	numbers    map[string]uint64 // of the containers' namespaces, which may be gone
+	dataDir    string
+	network    string
+	warned     []string
 
 	addrs     map[string][]netip.Addr // path -> addresses in the namespace, as Namespaces shows them
 	plugged   map[string][]netip.Addr // path -> those that ADDs gave it, on its interfaces
@@ -71,7 +73,7 @@ func newWorld(t testing.TB, ranges ...string) *world {
 	dir := t.TempDir()
 	w := &world{
 		t: t, dataDir: filepath.Join(dir, "networks"), netns: map[string]uint64{}, inPID: map[uint64]bool{},
-		locks: map[string]*os.File{}, numbers: map[string]uint64{},
+		locks: map[string]*os.File{}, saved: map[string][]byte{}, numbers: map[string]uint64{},
 		addrs: map[string][]netip.Addr{}, plugged: map[string][]netip.Addr{},
 		last: 100, network: "cbr0", options: policy.Defaults(),
 		now: lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "boot-1"},
