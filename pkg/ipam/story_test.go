@@ -582,3 +582,11 @@ func (w *world) isKept(story string) {
 		w.t.Errorf("%s: %+v", story, l)
 	}
 }
+
+// reservedByKruise writes a reservation of the Kruise fork.
+func (w *world) reservedByKruise(addr, pod, container string) {
+	tree := filepath.Join(w.dataDir, "reserved", "db")
+	w.must(os.MkdirAll(tree, 0o755))
+	w.must(os.WriteFile(filepath.Join(tree, pod), fmt.Appendf(nil, `{"containerId":%q,"ifName":"eth0",`+
+		`"IPConf":{"address":"%s/24","gateway":"10.0.0.1"},"duration":60}`, container, addr), 0o644))
+}
