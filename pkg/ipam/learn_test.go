@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 func (w *world) storeFile() string { return filepath.Join(w.stateDir(), "leases.db") }
@@ -43,19 +42,7 @@ func (w *world) keep() {
 	w.stop("c1")
 }
 
-// givesNothingAway loses the store and expects that no address is assigned before an operator
-// accepts the loss.
-func (w *world) givesNothingAway(what string) {
-	w.t.Helper()
-	w.wipe(w.stateDir())
-	for _, c := range []string{"x1", "x2", "x3"} {
-		if r, err := w.tryAdd(ask{pod: "x", container: c}); !errors.Is(err, transact.ErrNoEvidence) {
-			w.t.Errorf("%s: got %s %v, want %v", what, addresses(r), err, transact.ErrNoEvidence)
-		}
-	}
-}
-
-// cached writes libcni's entry of a container, of a pod if it is named.
+// cached writes libcni's entry of a container, of a pod with an annotation if they are given.
 func (w *world) cached(container, addr string, pod ...string) {
 	w.t.Helper()
 	w.service.CacheDirs = []string{filepath.Dir(w.cacheFile(container))}
@@ -64,73 +51,14 @@ func (w *world) cached(container, addr string, pod ...string) {
 		args = fmt.Sprintf(`"cniArgs":[["K8S_POD_NAMESPACE","db"],["K8S_POD_NAME",%q],["K8S_POD_UID","uid-of-%s"]],`,
 			pod[0], container)
 	}
+	if len(pod) > 1 {
+		args += fmt.Sprintf(`"capabilityArgs":{"io.kubernetes.cri.pod-annotations":`+
+			`{"io.kubernetes.cri/reserved-ip-duration":%q}},`, pod[1])
+	}
 	entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,%s
 		"netns":"/run/netns/%s","result":{"ips":[{"address":"%s/24"}]}}`, container, w.network, args, container, addr)
 	w.must(os.MkdirAll(filepath.Dir(w.cacheFile(container)), 0o755))
 	w.must(os.WriteFile(w.cacheFile(container), []byte(entry), 0o600))
-}
-
-func TestADirectoryProvesThatItIsWhole(t *testing.T) {
-	remove := func(w *world, names ...string) {
-		for _, name := range names {
-			w.wipe(w.path(name))
-		}
-	}
-	for what, harm := range map[string]func(w *world){
-		"nothing but the dot files is left": func(w *world) { remove(w, "10.0.0.2", "10.0.0.3", "10.0.0.4", "lock") },
-		"a file could not be written": func(w *world) {
-			w.unreadable("10.0.0.3")
-			w.stop("c2")
-		},
-		"an older version marked it": func(w *world) {
-			remove(w, "10.0.0.2")
-			w.oldMark()
-		},
-		"its lock cannot be had": func(w *world) {
-			remove(w, "lock")
-			if err := os.Mkdir(w.path("lock"), 0o700); err != nil {
-				t.Fatal(err)
-			}
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			w := newWorld(t, "10.0.0.0/24")
-			w.keep()
-			harm(w)
-			w.givesNothingAway(what)
-		})
-	}
-}
-
-// What host-local does in between makes a directory no less whole, and what was not written is made
-// good.
-func TestADirectoryIsWhole(t *testing.T) {
-	for what, change := range map[string]func(w *world){
-		"nothing happened":           func(*world) {},
-		"host-local gave an address": func(w *world) { w.hostLocal("10.0.0.9", "theirs") },
-		"an address came back":       func(w *world) { w.add(ask{container: "late"}); w.del("late") },
-		"an older version marked it": func(w *world) {
-			w.oldMark()
-			w.add(ask{container: "late"})
-			w.del("late")
-		},
-		"an older one, and one was removed": func(w *world) {
-			w.wipe(w.path("10.0.0.2"))
-			w.oldMark()
-			w.add(ask{container: "late"})
-			w.del("late")
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			w := newWorld(t, "10.0.0.0/24")
-			w.keep()
-			change(w)
-			w.wipe(w.stateDir())
-			w.same("a new one", w.add(ask{container: "x", requested: "10.0.0.7"}), "10.0.0.7")
-			w.same("the hold", w.add(ask{pod: "db-0", container: "c4", window: hour}), "10.0.0.2")
-			w.refused(ask{pod: "y", container: "c5", requested: "10.0.0.3"}, ErrUnavailable)
-		})
-	}
 }
 
 // oldMark is the mark that the first versions wrote: it never changed, whatever happened to the
@@ -139,17 +67,6 @@ func (w *world) oldMark() {
 	w.t.Helper()
 	if err := os.WriteFile(w.path(".leasehold"), []byte("every lease of this pool has its file here\n"),
 		0o600); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// bringBack puts an old file in the place of an address's, as a power cut does: these files are
-// never synced.
-func (w *world) bringBack(addr, content string, written time.Time) {
-	w.t.Helper()
-	w.wipe(w.path(addr))
-	if err := errors.Join(os.WriteFile(w.path(addr), []byte(content), 0o600),
-		os.Chtimes(w.path(addr), written, written)); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -168,20 +85,6 @@ func (w *world) forget() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-}
-
-// Somebody has removed the file of a living pod's address, and host-local has given the address to
-// another container: that one has it from now on.
-func TestAnAddressThatHostLocalGaveToAnother(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.after(time.Minute)
-	w.bringBack("10.0.0.2", "theirs\r\neth0", w.now.Wall)
-	w.wipe(w.path(".leasehold"))
-	w.unpack("theirs")
-	w.cached("theirs", "10.0.0.2")
-	w.same("the next address", w.add(ask{container: "c2"}), "10.0.0.3")
-	w.same("both", w.leases(), "10.0.0.2=/Bound 10.0.0.3=/Bound")
 }
 
 // TestAMovedDirectoryKeepsItsAddresses verifies that what the journal has about a network of the

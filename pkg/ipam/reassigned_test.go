@@ -1,7 +1,6 @@
 package ipam
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -9,77 +8,9 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
-
-// TestReassignedAddress verifies that every use case that would change a lease begins
-// with that of the container to which host-local has given the address: nothing of the former lease
-// is recorded as done.
-func TestReassignedAddress(t *testing.T) {
-	bound := func(w *world) { w.add(ask{pod: "db-0", container: "c1", window: hour}) }
-	held := func(w *world) {
-		bound(w)
-		w.stop("c1")
-	}
-	over := func(w *world) {
-		held(w)
-		w.after(2 * hour)
-	}
-	// Each gets the lease as it was before host-local gave the address away.
-	tests := map[string]struct {
-		before func(*world)
-		call   func(context.Context, *world, lease.Lease) error
-	}{
-		"a DEL": {bound, func(ctx context.Context, w *world, _ lease.Lease) error {
-			return w.service.Release(ctx, on("c1", "eth0"), w.where())
-		}},
-		"a GC": {bound, func(ctx context.Context, w *world, l lease.Lease) error {
-			return w.service.Collect(ctx, l.Pool, []lease.Attachment{on("theirs", "eth0")})
-		}},
-		"a hold that is over": {over, func(ctx context.Context, w *world, _ lease.Lease) error {
-			_, err := w.service.Assign(ctx, w.request(ask{pod: "x", container: "c2", requested: "10.0.0.9"}))
-			return err
-		}},
-		"a boot": {bound, func(ctx context.Context, w *world, _ lease.Lease) error {
-			w.reboot()
-			w.unpack("c2")
-			_, err := w.service.Assign(ctx, w.request(ask{pod: "x", container: "c2", requested: "10.0.0.9"}))
-			return err
-		}},
-		"a release by its reservation": {held, func(ctx context.Context, w *world, l lease.Lease) error {
-			return w.service.RevokePods(ctx, [][]maintain.Ref{{maintain.RefTo(l)}}, "by spec.release")
-		}},
-		"a release by an operator": {held, func(ctx context.Context, w *world, l lease.Lease) error {
-			_, err := w.service.Revoke(ctx, func(o lease.Lease) bool { return o.ID == l.ID }, false, "by hand")
-			return err
-		}},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.9")
-			w.unpack("c2")
-			tt.before(w)
-			old := len(w.journal())
-			l := w.leaseOf("db-0")
-			w.wipe(w.path("10.0.0.2"))
-			w.hostLocal("10.0.0.2", "theirs")
-			if err := tt.call(context.Background(), w, l); err != nil {
-				t.Fatal(err)
-			}
-			if !strings.HasPrefix(w.leases(), "10.0.0.2=/Bound") || !strings.HasPrefix(w.files(), "10.0.0.2=theirs") {
-				t.Errorf("leases %s, files %s", w.leases(), w.files())
-			}
-			for i, line := range w.journal()[old:] {
-				if ours := strings.Contains(line, "db-0"); ours != (i == 0) || ours &&
-					line != "Revoked db-0: host-local has given it to another container" {
-					t.Errorf("the journal has: %s", line)
-				}
-			}
-		})
-	}
-}
 
 // TestManyReassignedAddresses verifies that they are found in one attempt, however many
 // they are.

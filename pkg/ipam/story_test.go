@@ -57,7 +57,7 @@ import (
 //	lock, unlock <network>           host-local's lock is busy
 //
 //	host-local <address> <container> [interface]    host-local's file; old-host-local before v0.8.0
-//	cached <container> <address> [pod]              libcni's entry
+//	cached <container> <address> [pod] [minutes]    libcni's entry
 //	host-local-add <pod> <container> <address>      both, and a namespace; host-local-del removes them
 //	kruise-reservation <address> <pod> <container>  a reservation of the Kruise fork
 //	wipe, truncate, age <name>...                   of a file: see world.named

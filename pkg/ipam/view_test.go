@@ -131,43 +131,6 @@ func TestALivingSandboxOutweighsAHoldOfItsContainer(t *testing.T) {
 	w.same("leases", w.leases(), "10.0.0.2=living/Bound 10.0.0.3=x/Bound")
 }
 
-// A path such as "ip netns add" makes may lead to another namespace by now. What libcni's cache
-// says of it is not about the container that was there, and the store knows that.
-func TestANamespaceMadeAnewAtItsPath(t *testing.T) {
-	const path = "/run/netns/by-hand"
-	for story, tt := range map[string]struct {
-		learn func(t *testing.T, w *world) // makes the next call look at the host
-		seen  bool                         // the new namespace has the address
-	}{
-		"host-local's directory is wiped": {func(_ *testing.T, w *world) { w.wipe(w.dataDir) }, false},
-		"a head page is damaged": {func(t *testing.T, w *world) {
-			w.add(ask{container: "other"})
-			spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db"))
-		}, false},
-		"the DEL was lost, and the agent has found out": {func(_ *testing.T, w *world) {
-			w.add(ask{container: "other"}) // one that lives
-			w.collect()
-			w.wipe(w.dataDir)
-		}, false},
-		"it has the address": {func(_ *testing.T, w *world) { w.wipe(w.dataDir) }, true},
-	} {
-		t.Run(story, func(t *testing.T) {
-			w := newWorld(t, "10.0.0.0/24")
-			w.netns[path] = 500
-			w.add(ask{pod: "db-0", container: "c1", window: hour, netns: path})
-			w.cacheEntry("c1", "db-0", "10.0.0.2", path)
-			w.netns[path] = 501
-			tt.learn(t, w)
-			if next := (ask{pod: "db-0", container: "c2", window: hour}); tt.seen {
-				w.addrs[path] = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
-				w.refused(next, ErrAddressInUse)
-			} else {
-				w.same("it comes back", w.add(next), "10.0.0.2")
-			}
-		})
-	}
-}
-
 // has puts an address on the interface of a sandbox.
 func (w *world) has(container, addr string) {
 	w.addrs["/run/netns/"+container] = append(w.addrs["/run/netns/"+container], netip.MustParseAddr(addr))
@@ -183,38 +146,5 @@ func (w *world) cacheEntry(container, pod, addr, path string) {
 		w.network, container, path, pod, addr)
 	if err := os.WriteFile(filepath.Join(dir, w.network+"-"+container+"-eth0"), []byte(text), 0o600); err != nil {
 		w.t.Fatal(err)
-	}
-}
-
-// An ADD that is refused returns what was found: that the former sandbox is alive, or why its
-// end is not proven.
-func TestARefusalSaysWhatIsKnown(t *testing.T) {
-	const path = "/run/netns/c1"
-	hide := func(w *world) { w.hidden = map[string]bool{path: true} }
-	for story, tt := range map[string]struct {
-		do  func(w *world)
-		say string
-	}{
-		"it lives": {func(*world) {}, "whose network namespace /run/netns/c1 is still there"},
-		"a process lives on in it": {func(w *world) {
-			w.inPID[w.netns[path]] = true
-			w.burn("c1")
-		}, "is still there"},
-		"its path cannot be looked at": {hide, "/run/netns/c1: permission denied"},
-		"a process cannot be looked at": {func(w *world) {
-			w.burn("c1")
-			w.blind = true
-		}, "/proc/77/ns/net: permission denied"},
-		"the boot id cannot be read": {func(w *world) {
-			hide(w)
-			w.now.BootID = ""
-		}, "boot id"},
-	} {
-		t.Run(story, func(t *testing.T) {
-			w := newWorld(t, "10.0.0.0/24")
-			w.add(ask{pod: "db-0", container: "c1", window: hour})
-			tt.do(w)
-			w.refused(ask{pod: "db-0", container: "c2", window: hour}, ErrAddressInUse, tt.say, "c1")
-		})
 	}
 }
