@@ -188,7 +188,7 @@ func (r *rig) addNodes(a *agents, c population, f filled) {
 			return err
 		}
 		nodes[i].Name, nodes[i].Subnet = nodeName(i), subnet(i, c.nodes)
-		nodes[i].Token, err = r.newToken(kube.Namespace, cluster.Agent, p)
+		nodes[i].Token, err = r.token(kube.Namespace, cluster.Agent, p)
 		return err
 	})
 	for i := range c.reservations {

@@ -211,12 +211,11 @@ type meter struct {
 
 // A phase is a time in which one kind of pods is recreated.
 type phase struct {
-	kind                 string
-	took                 time.Duration
-	recreated            int
-	processor            time.Duration  // of the API server
-	requests             map[string]int // of leasehold's accounts, such as "agent patch ipreservations/status"
-	untilPinned, running []time.Duration
+	kind      string
+	took      time.Duration
+	recreated int
+	processor time.Duration  // of the API server
+	requests  map[string]int // of leasehold's accounts, such as "agent patch ipreservations/status"
 }
 
 // plainPod returns a pod without the annotation.
@@ -245,42 +244,34 @@ func (m *meter) phase(kind string, pod func(i int) *corev1.Pod) {
 		var mu sync.Mutex
 		var failed error
 		steadily(m.ctx, recreationRate*int(phaseLength.Seconds()), recreationRate, func(i int) {
-			next := pod(i)
-			deleted := time.Now()
-			o, err := m.recreate(next)
+			err := m.recreate(pod(i))
 			mu.Lock()
 			defer mu.Unlock()
 			p.recreated, failed = p.recreated+1, errors.Join(failed, err)
-			p.running = append(p.running, o.running.Sub(deleted))
-			if !o.pinned.IsZero() {
-				p.untilPinned = append(p.untilPinned, o.pinned.Sub(deleted))
-			}
 		})
 		m.must(failed)
 		m.must(pause(m.ctx, 3*time.Second)) // for the agents' last writes
 	}
 	p.took, p.processor, p.requests = time.Since(began), m.processorTime()-processor, m.audit(offset).requests
 	m.phases = append(m.phases, p)
-	load, _ := os.ReadFile("/proc/loadavg")
-	m.Logf("%-8s %4d recreated in %.0f s, %d pinned; load average %.4s", kind, p.recreated, p.took.Seconds(),
-		len(p.untilPinned), load)
+	m.Logf("%-8s %4d recreated in %.0f s", kind, p.recreated, p.took.Seconds())
 }
 
 // recreate deletes a pod and creates its successor when it is gone, as a StatefulSet's controller
 // does, and waits until that runs.
-func (m *meter) recreate(next *corev1.Pod) (observed, error) {
-	pods, old := m.client.CoreV1().Pods(next.Namespace), m.kubelets.get(nameOf(next)).pod
+func (m *meter) recreate(next *corev1.Pod) error {
+	pods, old := m.client.CoreV1().Pods(next.Namespace), m.kubelets.get(nameOf(next))
 	if old == nil {
-		return observed{}, fmt.Errorf("there is no pod %s", nameOf(next))
+		return fmt.Errorf("there is no pod %s", nameOf(next))
 	}
 	if err := pods.Delete(m.ctx, next.Name, metav1.DeleteOptions{}); err != nil {
-		return observed{}, err
+		return err
 	}
 	if err := m.kubelets.gone(m.ctx, nameOf(next), old.UID); err != nil {
-		return observed{}, err
+		return err
 	}
 	if _, err := pods.Create(m.ctx, next, metav1.CreateOptions{}); err != nil {
-		return observed{}, err
+		return err
 	}
 	return m.kubelets.running(m.ctx, nameOf(next), old.UID)
 }
@@ -291,7 +282,6 @@ func (m *meter) report() {
 	each := map[string][]float64{}   // the API server's milliseconds for a recreation, by kind
 	requests := map[string]float64{} // for the recreation of a retained pod
 	var idle phase
-	var running []time.Duration
 	for _, p := range m.phases {
 		share := p.took.Seconds() / max(idle.took.Seconds(), 1e-9)
 		switch p.kind {
@@ -302,7 +292,6 @@ func (m *meter) report() {
 			}
 			continue
 		case "retained":
-			running = append(running, p.running...)
 			for name, n := range p.requests {
 				requests[name] += (float64(n) - share*float64(idle.requests[name])) / float64(rounds*p.recreated)
 			}
@@ -318,7 +307,6 @@ func (m *meter) report() {
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
 		m.Logf("requests for a retained pod: %s %.2f", name, requests[name])
 	}
-	m.Logf("from delete to running: %s", spread(running))
 }
 
 // accident logs leasehold's requests while and after something happens.

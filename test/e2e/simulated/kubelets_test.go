@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,7 +27,7 @@ const (
 	ends         = time.Second
 )
 
-// kubelets run the pods of all nodes, and record what they see of each pod.
+// kubelets run the pods of all nodes.
 type kubelets struct {
 	*rig
 	agents *agents
@@ -37,22 +36,16 @@ type kubelets struct {
 	containers map[types.UID]string
 
 	mu   sync.Mutex
-	pods map[types.NamespacedName]*observed
-	stop map[types.UID]func() // of the pods that are run
+	pods map[types.NamespacedName]*corev1.Pod // the newest of each name
+	stop map[types.UID]func()                 // of the pods that are run
 	wg   sync.WaitGroup
-}
-
-// observed is the newest pod of a name, and when it was first seen, pinned, bound and running.
-type observed struct {
-	pod                          *corev1.Pod
-	seen, pinned, bound, running time.Time
 }
 
 // startKubelets starts the kubelets. They end with the test.
 func (r *rig) startKubelets(a *agents, containers map[types.UID]string) *kubelets {
 	ctx, cancel := context.WithCancel(r.ctx)
 	k := &kubelets{rig: r, agents: a, containers: containers,
-		pods: map[types.NamespacedName]*observed{}, stop: map[types.UID]func(){}}
+		pods: map[types.NamespacedName]*corev1.Pod{}, stop: map[types.UID]func(){}}
 	factory := informers.NewSharedInformerFactory(r.client, 0)
 	informer := factory.Core().V1().Pods().Informer()
 	r.must(informer.SetTransform(slim))
@@ -94,21 +87,9 @@ func nameOf(p *corev1.Pod) types.NamespacedName {
 
 // changed records a pod, and starts or stops it.
 func (k *kubelets) changed(ctx context.Context, p *corev1.Pod) {
-	now := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	o := k.pods[nameOf(p)]
-	if o == nil || o.pod.UID != p.UID {
-		o = &observed{seen: now}
-		k.pods[nameOf(p)] = o
-	}
-	o.pod = p
-	for at, is := range map[*time.Time]bool{&o.pinned: p.Annotations[kube.AnnotationPinnedNode] != "",
-		&o.bound: p.Spec.NodeName != "", &o.running: p.Status.Phase == corev1.PodRunning} {
-		if is && at.IsZero() {
-			*at = now
-		}
-	}
+	k.pods[nameOf(p)] = p
 	if p.Spec.NodeName == "" || p.Namespace == kube.Namespace {
 		return
 	}
@@ -126,7 +107,7 @@ func (k *kubelets) changed(ctx context.Context, p *corev1.Pod) {
 func (k *kubelets) deleted(p *corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if o := k.pods[nameOf(p)]; o != nil && o.pod.UID == p.UID {
+	if newest := k.pods[nameOf(p)]; newest != nil && newest.UID == p.UID {
 		delete(k.pods, nameOf(p))
 	}
 	if stop := k.stop[p.UID]; stop != nil {
@@ -135,14 +116,11 @@ func (k *kubelets) deleted(p *corev1.Pod) {
 	}
 }
 
-// get returns what was observed of the newest pod of a name, without a pod if there is none.
-func (k *kubelets) get(name types.NamespacedName) observed {
+// get returns the newest pod of a name, nil if there is none.
+func (k *kubelets) get(name types.NamespacedName) *corev1.Pod {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if o := k.pods[name]; o != nil {
-		return *o
-	}
-	return observed{}
+	return k.pods[name]
 }
 
 // live runs a pod until stopped is done. It stops at once when ctx is.
@@ -211,38 +189,21 @@ func (k *kubelets) report(ctx context.Context, p *corev1.Pod, address netip.Addr
 
 // running waits until a pod of a name with another UID runs. Any goroutine may call it, so it
 // returns an error if the pod does not.
-func (k *kubelets) running(ctx context.Context, name types.NamespacedName, not types.UID) (observed, error) {
-	err := within(ctx, limit, func() error {
-		if o := k.get(name); o.pod == nil || o.pod.UID == not || o.running.IsZero() {
-			return fmt.Errorf("%s does not run: %s", name, describe(o.pod))
+func (k *kubelets) running(ctx context.Context, name types.NamespacedName, not types.UID) error {
+	return within(ctx, limit, func() error {
+		if p := k.get(name); p == nil || p.UID == not || p.Status.Phase != corev1.PodRunning {
+			return fmt.Errorf("%s does not run: %+v", name, p)
 		}
 		return nil
 	})
-	return k.get(name), err
 }
 
 // gone waits until a pod with a UID is gone.
 func (k *kubelets) gone(ctx context.Context, name types.NamespacedName, uid types.UID) error {
 	return within(ctx, limit, func() error {
-		if o := k.get(name); o.pod != nil && o.pod.UID == uid {
+		if p := k.get(name); p != nil && p.UID == uid {
 			return fmt.Errorf("%s is still there", name)
 		}
 		return nil
 	})
-}
-
-// describe returns the state of a pod.
-func describe(p *corev1.Pod) string {
-	if p == nil {
-		return "no pod"
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s node=%q address=%q pin=%q", p.Status.Phase, p.Spec.NodeName, p.Status.PodIP,
-		p.Annotations[kube.AnnotationPinReason])
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status != corev1.ConditionTrue {
-			fmt.Fprintf(&b, " %s: %s", c.Reason, c.Message)
-		}
-	}
-	return b.String()
 }

@@ -2,6 +2,7 @@ package simulated
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -23,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -42,7 +44,6 @@ func TestCluster(t *testing.T) {
 		name string
 		run  func(*rig)
 	}{
-		{"attacks", (*rig).attacks},
 		{"cost", (*rig).cost},
 		{"managers", (*rig).managers},
 	} {
@@ -78,7 +79,6 @@ const (
 	webhookPort = 9443
 	metricsPort = 9471
 	healthPort  = 9472
-	pprofPort   = 9473
 	portsApart  = 10
 
 	// reservationsPolicy lets nobody but the agents write reservations.
@@ -227,7 +227,7 @@ func (r *rig) startManagers() {
 	program, err := r.cluster.Build(r.ctx, cluster.Program{Module: ".", Package: "cmd/leasehold-manager"})
 	r.must(err)
 	began := time.Now()
-	kubeconfig := r.kubeconfig(kube.ManagerName, r.token(kube.Namespace, kube.ManagerName, nil), nil)
+	kubeconfig := r.kubeconfig(kube.ManagerName)
 	env := r.managerEnv()
 	r.manager = func(i int) machine.Start {
 		port := func(flag string, first int) string { return fmt.Sprintf("--%s:%d", flag, first+portsApart*i) }
@@ -236,7 +236,7 @@ func (r *rig) startManagers() {
 			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=/run/" + managerName(i),
 				fmt.Sprintf("--webhook-port=%d", webhookPort+portsApart*i),
 				"--webhook-client-ca=" + r.cluster.WebhookCA(), port("metrics-addr=", metricsPort),
-				port("health-addr=", healthPort), port("pprof-addr=", pprofPort)}}
+				port("health-addr=", healthPort)}}
 	}
 	r.apply(needsManager)
 	for i := range replicas {
@@ -297,14 +297,7 @@ func (r *rig) managerReady(i int) {
 }
 
 // token returns a token of a service account, which is bound to a pod if that is not nil.
-func (r *rig) token(namespace, name string, pod *corev1.Pod) string {
-	r.Helper()
-	token, err := r.newToken(namespace, name, pod)
-	r.must(err)
-	return token
-}
-
-func (r *rig) newToken(namespace, name string, pod *corev1.Pod) (string, error) {
+func (r *rig) token(namespace, name string, pod *corev1.Pod) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: new(int64(24 * 60 * 60))}}
 	if pod != nil {
@@ -319,24 +312,14 @@ func (r *rig) newToken(namespace, name string, pod *corev1.Pod) (string, error) 
 	return reply.Status.Token, nil
 }
 
-// A server has the URL of an API server, and the CA that a kubeconfig trusts.
-type server struct {
-	url string
-	ca  []byte
-}
-
-// kubeconfig writes a kubeconfig with a token, for the API server or for another one if that is not
-// nil.
-func (r *rig) kubeconfig(name, token string, other *server) string {
+// kubeconfig writes a kubeconfig with a token of one of leasehold's service accounts.
+func (r *rig) kubeconfig(name string) string {
+	token, err := r.token(kube.Namespace, name, nil)
+	r.must(err)
 	config, err := clientcmd.LoadFromFile(r.cluster.Kubeconfig())
 	r.must(err)
 	for _, user := range config.AuthInfos {
 		user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, token
-	}
-	for _, cluster := range config.Clusters {
-		if other != nil {
-			cluster.Server, cluster.CertificateAuthorityData = other.url, other.ca
-		}
 	}
 	path := r.cluster.Scratch(name + ".kubeconfig")
 	r.must(clientcmd.WriteToFile(*config, path))
@@ -353,18 +336,12 @@ func (r *rig) until(state string, reached func() error) {
 
 // within calls reached until it returns nil, and returns its last error if that takes longer than a
 // duration.
-func within(ctx context.Context, most time.Duration, reached func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	for {
-		err := reached()
-		if err == nil {
-			return nil
-		}
-		if pause(ctx, 50*time.Millisecond) != nil {
-			return err
-		}
-	}
+func within(ctx context.Context, most time.Duration, reached func() error) (last error) {
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, most, true, func(context.Context) (bool, error) {
+		last = reached()
+		return last == nil, nil
+	})
+	return cmp.Or(last, err)
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -376,17 +353,11 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// percentile returns the smallest value that at least p percent of the values do not exceed.
-func percentile(values []time.Duration, p int) time.Duration {
-	if len(values) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[max(0, (len(sorted)*p+99)/100-1)]
-}
-
-// spread returns three percentiles: the median, p99 and the maximum.
+// spread returns the median, p99 and the maximum.
 func spread(values []time.Duration) string {
-	of := func(p int) time.Duration { return percentile(values, p).Round(100 * time.Microsecond) }
+	slices.Sort(values)
+	of := func(percent int) time.Duration {
+		return values[(len(values)-1)*percent/100].Round(100 * time.Microsecond)
+	}
 	return fmt.Sprintf("p50 %v, p99 %v, max %v", of(50), of(99), of(100))
 }
