@@ -32,11 +32,8 @@ var elsewhere = []struct {
 	{"test/e2e/scenarios/install_test.go", `"daemonset/kube-flannel-ds")`, []string{
 		"kubectl -n kube-flannel rollout restart daemonset/kube-flannel-ds",
 	}},
-	{"test/e2e/scenarios/doctor_test.go", "kubectl leasehold bundle --file=", []string{
+	{"test/e2e/scenarios/nodepool_test.go", `"/leasectl", "--host-root=/proc/1/root"}`, []string{
 		"kubectl -n leasehold-system exec $pod -c agent -- /leasectl --host-root=/proc/1/root list",
-	}},
-	{"test/e2e/scenarios/questions_test.go", "logs ds/leasehold-agent -c install", []string{
-		"kubectl -n leasehold-system logs ds/leasehold-agent -c install",
 	}},
 	{"test/e2e/scenarios/install_test.go", `readmeCommands("Quick start in a cluster")`, []string{
 		"kubectl -n leasehold-system rollout status daemonset/leasehold-agent",
@@ -45,9 +42,12 @@ var elsewhere = []struct {
 		"kubectl get ipr",
 		"kubectl rollout restart statefulset/echoserver",
 		"kubectl rollout status statefulset/echoserver",
-	}},
-	{"test/e2e/scenarios/questions_test.go", "rollout status deployment/leasehold-manager", []string{
 		"kubectl -n leasehold-system rollout status deployment/leasehold-manager",
+	}},
+	{"", "it only prints", []string{
+		"kubectl -n leasehold-system logs ds/leasehold-agent -c install",
+		"kubectl get crd persistentpodstates.apps.kruise.io -o jsonpath='{.spec.versions[*].name}'",
+		"kubectl get pod db-0 -o jsonpath='{.metadata.annotations}'",
 	}},
 	{"test/e2e/scenarios/kruise_test.go", `"### From Kruise to leasehold\n"`, []string{
 		"kubectl apply -f dist/leasehold-v0.1.0-replace.yaml -l app.kubernetes.io/name=persistentpodstates",
@@ -56,7 +56,7 @@ var elsewhere = []struct {
 		"kubectl replace --subresource=status -f pps.yaml",
 		"kubectl wait --for=condition=Established crd/persistentpodstates.apps.kruise.io",
 	}},
-	{"test/e2e/cluster/doctor.go", "applied = `kubectl apply -k daemonset/overlays/replace`", []string{
+	{"test/e2e/cluster/check.go", `"apply", "--validate=strict", "-k",`, []string{
 		"kubectl apply -k daemonset/overlays/replace",
 	}},
 	{"test/e2e/scenarios/pin_test.go", `"delete", "mutatingwebhookconfiguration", cluster.Manager)`, []string{
@@ -65,17 +65,11 @@ var elsewhere = []struct {
 	{"test/e2e/scenarios/pin_test.go", `"scale", "deployment", cluster.Manager, "--replicas=0")`, []string{
 		"kubectl -n leasehold-system scale deployment leasehold-manager --replicas=0",
 	}},
-	{"test/e2e/scenarios/questions_test.go", "jsonpath='{.spec.versions[*].name}'", []string{
-		"kubectl get crd persistentpodstates.apps.kruise.io -o jsonpath='{.spec.versions[*].name}'",
-	}},
 	{"test/e2e/cluster/collect.go", `"get", "ipr", "-A"`, []string{
 		"kubectl get ipr -A",
 	}},
 	{"test/e2e/scenarios/nodepool_test.go", `t.Kubectl("get", "nap")`, []string{
 		"kubectl get nap",
-	}},
-	{"test/e2e/scenarios/questions_test.go", "Why did db-0 start on another node?", []string{
-		"kubectl get pod db-0 -o jsonpath='{.metadata.annotations}'",
 	}},
 	{"test/e2e/scenarios/reservations_test.go", `{"spec":{"release":%q}}`, []string{
 		`kubectl patch ipr -n db db-0-5f1c9a02 --type=merge -p "{\"spec\":{\"release\":\"$id\"}}"`,

@@ -62,13 +62,6 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 	if err := permissions.Check(ctx, config, c.logf); err != nil {
 		return err
 	}
-	c.logf("planting faults for kubectl leasehold doctor")
-	if err := c.checkDoctor(ctx); err != nil {
-		return err
-	}
-	if err := c.checkLeasectl(ctx, base); err != nil {
-		return err
-	}
 	c.logf("applying it again, then deleting it")
 	for _, args := range [][]string{
 		{"apply", "--validate=strict", "-k", base},
@@ -104,11 +97,7 @@ components: [%[1]s/components/metrics-secure, %[1]s/components/network-policy]
 	if err := c.checkManifests(ctx, client, dir); err != nil {
 		return err
 	}
-	config, err := c.clientConfig()
-	if err != nil {
-		return err
-	}
-	if err := permissions.CheckMetrics(ctx, config); err != nil {
+	if err := c.checkScrapes(ctx); err != nil {
 		return err
 	}
 	for _, file := range []string{"metrics-secure/rbac.yaml", "network-policy/networkpolicy.yaml"} {
@@ -117,6 +106,40 @@ components: [%[1]s/components/metrics-secure, %[1]s/components/network-policy]
 		}
 	}
 	return run(ctx, c.kubectl("apply", "-k", base)...)
+}
+
+// checkScrapes returns an error unless agent and manager may ask the API server who scrapes and
+// what that account may do, and an account may scrape once it has the ClusterRole
+// leasehold-metrics.
+func (c *Cluster) checkScrapes(ctx context.Context) error {
+	const scraper = "--as=scraper"
+	canI := func(want string, args ...string) error {
+		return poll(ctx, 30*time.Second, func() error { // the API server reads roles after they were applied
+			out, _ := exec.CommandContext(ctx, c.Kubectl(), c.kubectl(append([]string{"auth", "can-i"},
+				args...)...)[1:]...).Output() // the exit status says the same
+			if got := strings.TrimSpace(string(out)); got != want {
+				return fmt.Errorf("whether one can %q: %s, want %s", args, got, want)
+			}
+			return nil
+		})
+	}
+	for _, account := range []string{Agent, Manager} {
+		for _, review := range []string{"tokenreviews.authentication.k8s.io",
+			"subjectaccessreviews.authorization.k8s.io"} {
+			if err := canI("yes", "create", review, "--as=system:serviceaccount:"+System+":"+account); err != nil {
+				return err
+			}
+		}
+	}
+	if err := canI("no", "get", "/metrics", scraper); err != nil {
+		return err
+	}
+	if err := run(ctx, c.kubectl("create", "clusterrolebinding", "scraper", "--clusterrole=leasehold-metrics",
+		"--user=scraper")...); err != nil {
+		return err
+	}
+	return errors.Join(canI("yes", "get", "/metrics", scraper),
+		run(ctx, c.kubectl("delete", "clusterrolebinding", "scraper")...))
 }
 
 // checkManifests applies a directory of manifests and checks what it has made.
@@ -239,92 +262,6 @@ func (c *Cluster) checkInstaller(ctx context.Context, client *kubernetes.Clients
 		}
 	}
 	return nil
-}
-
-// flannelManifest is what leasectl uses of flannel's manifest.
-const flannelManifest = `{"apiVersion": "v1", "kind": "List", "items": [
-  {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-flannel"}},
-  {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kube-flannel-cfg", "namespace": "kube-flannel"},
-   "data": {"net-conf.json": "{}", "cni-conf.json":
-    "{\n  \"name\": \"cbr0\",\n  \"cniVersion\": \"0.3.1\",\n  \"plugins\": [{\"type\": \"flannel\"}]\n}\n"}},
-  {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "kube-flannel-ds", "namespace": "kube-flannel"},
-   "spec": {"selector": {"matchLabels": {"app": "flannel"}}, "template": {"metadata": {"labels": {"app": "flannel"}},
-    "spec": {"containers": [{"name": "flannel", "image": "flannel"}],
-     "volumes": [{"name": "cfg", "configMap": {"name": "kube-flannel-cfg"}}]}}}}]}`
-
-// checkLeasectl verifies with the applied manifests that `kubectl leasehold install` changes
-// flannel's ConfigMap, and `kubectl leasehold uninstall` restores it and removes every object of
-// leasehold. It is one sequence of steps.
-func (c *Cluster) checkLeasectl(ctx context.Context, base string) error {
-	program, err := c.buildProgram(ctx, leasectl)
-	if err != nil {
-		return err
-	}
-	kubectl := func(stdin string, args ...string) (string, error) {
-		cmd := exec.CommandContext(ctx, c.Kubectl(), c.kubectl(args...)[1:]...)
-		cmd.Stdin = strings.NewReader(stdin)
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
-		}
-		return string(out), err
-	}
-	call := func(args ...string) (string, error) {
-		c.logf("kubectl leasehold %s", strings.Join(args, " "))
-		cmd := exec.CommandContext(ctx, program, append(args, "--kubeconfig="+c.Kubeconfig(), "--timeout=10m")...)
-		cmd.Args[0] = "kubectl-leasehold"
-		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(c.Kubectl())+":"+os.Getenv("PATH"))
-		out, err := cmd.CombinedOutput()
-		fmt.Print(string(out))
-		return string(out), err
-	}
-	config := func() (string, error) {
-		return kubectl("", "get", "configmap", "-n", "kube-flannel", "kube-flannel-cfg", "-o",
-			"jsonpath={.data}{.metadata.annotations}")
-	}
-	if _, err := kubectl(flannelManifest, "apply", "-f", "-"); err != nil {
-		return err
-	}
-	before, err := config()
-	if err != nil {
-		return err
-	}
-	if out, err := call("install", "--yes"); err == nil || !strings.Contains(out, "takes host-local's place") {
-		return fmt.Errorf("install beside a replaced host-local: %w", errors.Join(err, errors.New("no error of it")))
-	}
-	if _, err := kubectl("", "apply", "-k", base); err != nil {
-		return err
-	}
-	if _, err := call("install"); err != nil {
-		return err
-	}
-	if now, err := config(); err != nil || now != before {
-		return fmt.Errorf("install without an answer has changed %s into %s: %w", before, now, err)
-	}
-	if _, err := call("install", "--yes"); err != nil {
-		return err
-	}
-	now, err := config()
-	if err != nil || !strings.Contains(now, `\"ipam\": {\"type\": \"leasehold\"}`) {
-		return fmt.Errorf("install has not named leasehold: %s, %w", now, err)
-	}
-	if _, err := call("uninstall", "--crds"); err != nil {
-		return err
-	}
-	if now, err := config(); err != nil || now != before {
-		return fmt.Errorf("uninstall has left %s, and it was %s: %w", now, before, err)
-	}
-	kinds := "ns,crd,clusterrole,clusterrolebinding,mutatingwebhookconfiguration,validatingwebhookconfiguration," +
-		"validatingadmissionpolicy,validatingadmissionpolicybinding"
-	left, err := kubectl("", "get", kinds, "-o", "name")
-	if err != nil || strings.Contains(left, "leasehold") {
-		return fmt.Errorf("uninstall has left objects: %s, %w", left, err)
-	}
-	if out, err := call("uninstall"); err == nil || !strings.Contains(out, "there is no DaemonSet") {
-		return fmt.Errorf("uninstall of nothing: %s, %w", out, err)
-	}
-	_, err = kubectl("", "delete", "ns", "kube-flannel")
-	return err
 }
 
 // checkPolicies waits until the API server has type-checked the policies, and returns its warnings.

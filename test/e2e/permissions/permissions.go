@@ -5,6 +5,7 @@ package permissions
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -22,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -341,17 +343,11 @@ func messageOf(v admissionv1.Validation) string {
 
 // within calls a function until it returns nil, or settleTime is over.
 func within(ctx context.Context, what func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
-	defer cancel()
-	for {
-		err := what()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	var last error
+	const interval = 100 * time.Millisecond
+	err := wait.PollUntilContextTimeout(ctx, interval, settleTime, true, func(context.Context) (bool, error) {
+		last = what()
+		return last == nil, nil
+	})
+	return cmp.Or(last, err)
 }
