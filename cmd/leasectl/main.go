@@ -23,7 +23,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "leasectl:", err)
 		os.Exit(cli.ExitUsage)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	os.Exit(cli.Run(ctx, cli.Env{
 		Stdout: os.Stdout, Stderr: os.Stderr,

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/install"
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
@@ -36,45 +39,87 @@ const (
 	beforeUninstall = "leasehold.dev/before-uninstall"
 )
 
-// install returns the command that changes a configuration of this node.
+// install returns the command that installs the plugin on this node, or names it in a
+// configuration.
 func (a *app) install() *cobra.Command {
 	var conf string
 	var binDirs []string
-	var yes, annotations bool
+	var replace, watch, yes, annotations bool
+	var plugin *os.File
 	c := &cobra.Command{
 		Use:   "install",
-		Short: "Name leasehold in a CNI configuration of this node",
-		Long: `Name leasehold as the IPAM plugin where host-local is named, or is the default, in a
-configuration of this node, for bridge, ptp, macvlan and flannel. It shows the difference
-first, and asks. What was there is kept, for "leasectl uninstall".
+		Short: "Install the plugin on this node, or name it in a CNI configuration",
+		Long: `Put the plugin, which is the program leasehold beside leasectl, into the runtime's
+directory of plugins: under its own name, or with --replace under host-local's, which is
+kept as host-local.original. The agent's DaemonSet does this.
 
-With --pod-annotations it does not name leasehold there, but lets the runtime pass the
+With --conf, name leasehold as the IPAM plugin where host-local is named, or is the
+default, in a configuration of this node, for bridge, ptp, macvlan and flannel. It shows
+the difference first, and asks. What was there is kept, for "leasectl uninstall". With
+--pod-annotations it does not name leasehold there, but lets the runtime pass the
 annotations of pods, which a node without an agent needs.
 
 "kubectl leasehold install" changes flannel's configuration for all nodes.`,
-		Example: "  leasectl install --conf=/etc/cni/net.d/10-bridge.conflist",
+		Example: "  leasectl install\n  leasectl install --conf=/etc/cni/net.d/10-bridge.conflist",
 		Args:    cobra.NoArgs,
+		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
+			if conf == "" {
+				if yes || annotations {
+					return usage("--yes and --pod-annotations need --conf")
+				}
+				if plugin, err = openPlugin(); err != nil {
+					return err
+				}
+			}
+			return a.enter()
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			agreed := func() bool { return yes || a.ask(cmd.InOrStdin(), "Change it?") }
-			if annotations {
+			switch {
+			case annotations:
 				return a.changeFile(conf, cniconf.WithAnnotations, agreed)
+			case conf != "":
+				return a.installFile(conf, binDirs, agreed)
 			}
-			return a.installFile(conf, binDirs, agreed)
+			dir := install.Dir(binDirs[0])
+			put := dir.Install
+			if replace || watch {
+				put = dir.Replace
+			}
+			done, err := put(plugin)
+			if err != nil {
+				return err
+			}
+			log := slog.New(slog.NewTextHandler(a.Stderr, nil))
+			log.Info("leasehold is installed", "directory", dir, "replacesHostLocal", replace || watch, "changed", done)
+			if watch {
+				dir.Watch(cmd.Context(), plugin, log)
+			}
+			return nil
 		},
 	}
-	confFlag(c, &conf)
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	c.Flags().StringSliceVar(&binDirs, "cni-bin-dir", []string{"/opt/cni/bin"},
-		"the runtime's `directories` of plugins")
-	c.Flags().BoolVar(&annotations, "pod-annotations", false,
-		"let the runtime pass the annotations of pods, and change nothing else")
+	f := c.Flags()
+	f.StringVar(&conf, "conf", "", "`path` of a CNI configuration of this node")
+	f.BoolVar(&yes, "yes", false, "do not ask")
+	f.StringSliceVar(&binDirs, "cni-bin-dir", []string{"/opt/cni/bin"}, "the runtime's `directories` of plugins; "+
+		"the plugin is installed in the first")
+	f.BoolVar(&annotations, "pod-annotations", false, "let the runtime pass the annotations of pods, and change "+
+		"nothing else")
+	f.BoolVar(&replace, "replace", false, "install the plugin in host-local's place")
+	f.BoolVar(&watch, "watch", false, "the same, and stay: replace host-local again when it is installed again")
+	c.MarkFlagsMutuallyExclusive("conf", "replace")
+	c.MarkFlagsMutuallyExclusive("conf", "watch")
 	c.MarkFlagsMutuallyExclusive("cni-bin-dir", "pod-annotations")
 	return c
 }
 
-func confFlag(c *cobra.Command, conf *string) {
-	c.Flags().StringVar(conf, "conf", "", "`path` of a CNI configuration of this node")
-	_ = c.MarkFlagRequired("conf") // fails only if there is no such flag
+// openPlugin opens the plugin beside this program.
+func openPlugin() (*os.File, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return os.Open(filepath.Join(filepath.Dir(self), cniconf.Leasehold))
 }
 
 // install returns the command of the kubectl plugin that changes flannel's ConfigMap.
@@ -140,7 +185,7 @@ func (k *cluster) installFlannel(ctx context.Context, agreed func() bool) error 
 			agentName, k.Namespace)
 	}
 	if args := kubectl.Arguments(kubectl.Named(agent.List("spec", "template", "spec", "initContainers"), installerName),
-		"replace"); len(args) > 0 {
+		"--watch"); len(args) > 0 {
 		return errors.New("leasehold takes host-local's place on the nodes already; no configuration has to name it")
 	}
 	name := config.Text("metadata", "namespace") + "/" + flannelConfig + " " + flannelKey
@@ -295,26 +340,5 @@ func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error
 		return err
 	}
 	a.step("what was there is in %s", path+cniconf.BackupSuffix)
-	return nil
-}
-
-// restoreFile undoes changeFile, or names host-local in a configuration that was edited by hand.
-func (a *app) restoreFile(path string) error {
-	u, err := cniconf.UndoOf(path)
-	if err != nil {
-		return err
-	}
-	if u.Path == "" {
-		return fmt.Errorf("%s does not name leasehold, and was not changed by leasectl install", path)
-	}
-	if !bytes.Equal(u.Before, u.After) {
-		fmt.Fprintf(a.Stdout, "%s", diff.Diff(path, u.Before, path, u.After))
-	}
-	if err := u.Write(); err != nil {
-		return err
-	}
-	if u.Edited {
-		a.step("what was there is in %s", path+cniconf.UndoneSuffix)
-	}
 	return nil
 }

@@ -129,20 +129,23 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
   leasectl check                      check the integrity of the store
   leasectl import --dry-run           which addresses would be imported, and why
   leasectl install --conf=FILE        name leasehold in a CNI configuration
-  leasectl uninstall --conf=FILE      put back what was there`,
-		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
-			if err := a.checkFlags(); err != nil {
-				return err
-			}
-			a.Host, err = host.EnterHostRoot(a.root, a.Host)
-			return err
-		},
+  leasectl uninstall                  remove leasehold from this node`,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.enter() },
 	}
 	root.PersistentFlags().StringVar(&a.root, "host-root", "/",
 		"root of the host's file system: / or /proc/<pid>/root")
 	root.AddCommand(a.check(), a.doctor(), a.export(), a.gc(), a.history(), a.importCmd(), a.install(), a.list(),
-		a.mapCmd(), a.pools(), a.recover(), a.release(), a.reserve(), a.uninstall())
+		a.mapCmd(), a.pools(), a.recover(), a.release(), a.reserve(), a.uninstall(), idle())
 	return root
+}
+
+// enter checks the flags, and changes the root directory to that of the host.
+func (a *app) enter() (err error) {
+	if err := a.checkFlags(); err != nil {
+		return err
+	}
+	a.Host, err = host.EnterHostRoot(a.root, a.Host)
+	return err
 }
 
 // A command has those of the following flags that it uses.

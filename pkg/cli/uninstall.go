@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/install"
 )
 
 const (
@@ -25,31 +27,55 @@ const (
 		",clusterrolebinding,clusterrole"
 )
 
-// uninstall returns the command that puts back a configuration of this node.
+// uninstall returns the command that removes leasehold from this node.
 func (a *app) uninstall() *cobra.Command {
-	var conf string
+	var cni cniFlags
+	var dryRun bool
+	var answer *os.File
 	c := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Put back a CNI configuration of this node",
-		Long: `Name host-local again in a configuration of this node: what "leasectl install" has
-changed is what it was, and what was edited by hand is kept beside the file, as
-<file>.before-uninstall.
+		Short: "Remove leasehold from this node",
+		Long: `Put host-local back into its place, name it in all configurations that name leasehold,
+release the leases of dead sandboxes and all held addresses, and remove leasehold's
+plugin, store and directories. Running pods keep their addresses. What "leasectl install"
+has changed in a configuration is what it was, and what was edited by hand is kept beside
+the file, as <file>.before-uninstall. No agent may run on the node.
 
-Addresses that are held stay so: "leasectl gc" and "leasectl release" end that. The binary
-is needed until the pods that were started with it have ended.
+First it checks everything that could prevent this; if something does, nothing is
+changed. It can be repeated after an error.
 
-"kubectl leasehold uninstall" removes leasehold from all nodes of a cluster.`,
-		Example: "  leasectl uninstall --conf=/etc/cni/net.d/10-bridge.conflist",
+"kubectl leasehold uninstall" does this on all nodes of a cluster.`,
+		Example: "  leasectl uninstall --dry-run\n  leasectl uninstall",
 		Args:    cobra.NoArgs,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			// The kubelet copies the content of this file to the pod's status, where kubectl
+			// leasehold uninstall reads it. Outside of a container there is none.
+			answer, _ = os.OpenFile("/dev/termination-log", os.O_WRONLY|os.O_TRUNC, 0)
+			return a.enter()
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.restoreFile(conf); err != nil {
-				return err
+			dir, _, binaries := cni.configuration()
+			u := install.Uninstaller{Dir: install.DirOf(binaries.Dirs), ConfDir: dir, Service: a.service(),
+				Log: slog.New(slog.NewTextHandler(a.Stderr, nil))}
+			text, err := u.Run(cmd.Context(), dryRun)
+			if err != nil {
+				text = err.Error()
+			} else if text != "" {
+				a.step("%s", text)
 			}
-			return a.sayHeld(cmd.Context())
+			_, _ = answer.WriteString(text) // nil outside of a container
+			return err
 		},
 	}
-	confFlag(c, &conf)
+	cni.register(c)
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "say whether that is possible, and change nothing")
 	return c
+}
+
+// idle returns the command of the container that keeps a pod of the uninstaller running.
+func idle() *cobra.Command {
+	return &cobra.Command{Use: "idle", Hidden: true, Short: "Do nothing until a signal", Args: cobra.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) { <-cmd.Context().Done() }}
 }
 
 // uninstall returns the command of the kubectl plugin that removes leasehold from a cluster.
@@ -89,17 +115,6 @@ before it removes the objects, does the rest.`,
 		"remove the plugin, the webhooks and the workloads, and leave all other objects to Helm")
 	c.MarkFlagsMutuallyExclusive("crds", "keep-objects")
 	return c
-}
-
-// sayHeld says how the node gets back the addresses that host-local does not assign, if there are
-// any.
-func (a *app) sayHeld(ctx context.Context) error {
-	held, err := a.leases(ctx, func(l lease.Lease) bool { return l.State == lease.Held })
-	if len(held) > 0 {
-		a.step("held addresses, which host-local does not assign: %d. \"leasectl gc\" releases those that have "+
-			"expired, \"leasectl release\" the others", len(held))
-	}
-	return err
 }
 
 // leave removes leasehold from a cluster. The steps are in one function because their order

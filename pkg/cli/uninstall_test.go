@@ -38,7 +38,7 @@ delete*"daemonset leasehold-uninstall "*) rm mode ;;
 esac
 `)
 	k.write("agent", `{"metadata":{"namespace":"leasehold-system"},"spec":{"template":{"spec":{
-		"initContainers":[{"name":"install","args":["install","--to=/opt/cni/bin"]}],"containers":[{"name":"agent"}]}}}}`)
+		"initContainers":[{"name":"install","args":["install","--cni-bin-dir=/opt/cni/bin"]}],"containers":[{"name":"agent"}]}}}}`)
 	for mode, flag := range map[string]string{"ask": `,"--dry-run"`, "remove": ""} {
 		k.write("daemon-"+mode, `{"metadata":{"generation":1,"uid":"new"},"status":{"observedGeneration":1,
 			"desiredNumberScheduled":2},"spec":{"template":{"spec":{"initContainers":[{"name":"leasehold-uninstall",

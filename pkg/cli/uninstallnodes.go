@@ -249,8 +249,7 @@ func uninstaller(agent kubectl.Object, more ...string) (kubectl.Object, error) {
 	}
 	install := kubectl.Named(spec.List("initContainers"), installerName)
 	container := kubectl.Named(spec.List("containers"), "agent")
-	to := kubectl.Arguments(install, "--to=")
-	if install == nil || container == nil || len(to) != 1 {
+	if install == nil || container == nil {
 		return nil, fmt.Errorf("the DaemonSet %s has no containers %s and agent as leasehold's manifests have",
 			agentName, installerName)
 	}
@@ -264,7 +263,7 @@ func uninstaller(agent kubectl.Object, more ...string) (kubectl.Object, error) {
 	}
 	common := func(name string, args ...string) kubectl.Object {
 		return kubectl.Object{"name": name, "image": install["image"], "imagePullPolicy": install["imagePullPolicy"],
-			"args": args}
+			"command": install["command"], "args": args}
 	}
 	remove := common(uninstallName, append(uninstallArgs(install, container), more...)...)
 	remove["securityContext"] = security
@@ -289,19 +288,14 @@ func uninstaller(agent kubectl.Object, more ...string) (kubectl.Object, error) {
 	}, nil
 }
 
-// uninstallArgs returns the arguments of the installer that remove what it has installed with the
-// arguments of these two containers.
+// uninstallArgs returns the arguments of leasectl that remove what these two containers have
+// installed and used.
 func uninstallArgs(install, agent kubectl.Object) []string {
-	args := append([]string{"uninstall"}, kubectl.Arguments(install, "--to=")...)
-	args = append(args, kubectl.Arguments(install, "--host-root=")...)
-	var dirs []string
-	for _, dir := range kubectl.Arguments(agent, "--cni-conf-dir=") {
-		dirs = append(dirs, strings.TrimPrefix(dir, "--cni-conf-dir="))
-	}
-	if len(dirs) > 0 {
-		args = append(args, "--cni-conf-dir="+strings.Join(dirs, ","))
-	}
-	return args
+	args := append([]string{"uninstall"}, kubectl.Arguments(install, "--host-root=")...)
+	args = append(args, kubectl.Arguments(install, "--cni-bin-dir=")...)
+	// Without the flag agent and leasectl have the same default, unless the runtime's configuration
+	// names another directory.
+	return append(args, kubectl.Arguments(agent, "--cni-conf-dir=")...)
 }
 
 // remarshal copies a value by encoding it to JSON and decoding it.

@@ -52,7 +52,7 @@ const (
 	// replace the installer acts by itself.
 	BinaryReplaced = "BinaryReplaced"
 	// BinaryMissing: the configuration names leasehold, which is not in the runtime's
-	// directory. Correct the installer's --to, or the agent's --cni-bin-dir.
+	// directory. Correct --cni-bin-dir of the installer or of the agent.
 	BinaryMissing = "BinaryMissing"
 	// BinaryNotExecutable: the plugin's file is not executable. Run chmod 0755 on it.
 	BinaryNotExecutable = "BinaryNotExecutable"

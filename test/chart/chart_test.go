@@ -225,7 +225,7 @@ func TestValues(t *testing.T) {
 	}
 	all := objects(t, []byte(rendered.Manifest))
 	for name, want := range map[string][]string{
-		"DaemonSet leasehold-agent": {"r.example.org/x/agent@" + digest, "r.example.org/x/installer@",
+		"DaemonSet leasehold-agent": {"r.example.org/x/agent@" + digest,
 			"maxUnavailable:7%", "--cni-skip-invalid --log-level=debug]", "kubernetes.io/os:linux pool:a", "memory:1Gi",
 			"key:b",
 			"imagePullSecrets:[map[name:s]]", "imagePullPolicy:Always"},

@@ -51,8 +51,9 @@ var layers = map[string]int{
 
 	"pkg/doctor": 6, // what is wrong, and what repairs it
 
+	"pkg/install":   7, // the plugin on a node
 	"pkg/cniplugin": 7, // the interface to the runtime
-	"pkg/cli":       7, // the interface to the operator
+	"pkg/cli":       8, // the interface to the operator
 	"pkg/agent":     7, // the tasks of the node agent
 
 	"pkg/kube/":    8,  // API types

@@ -85,6 +85,9 @@ var elsewhere = []struct {
 	{"test/e2e/scenarios/install_test.go", `s.leasehold("uninstall", "--crds")`, []string{
 		"kubectl leasehold uninstall",
 	}},
+	{"test/netns/uninstall_test.go", `node.Leasectl(append([]string{"uninstall"`, []string{
+		"leasectl uninstall",
+	}},
 }
 
 // TestDocumentedCommandsRun checks that tests run the commands of the documents: leasectl's, in
@@ -187,17 +190,10 @@ func parseLeasectl(command string) (out invocation) {
 	return out
 }
 
-// covers reports whether a test that runs r shows that other works. The verbs install and uninstall
-// are the same on a node and as kubectl's plugin.
+// covers reports whether a test that runs r shows that other works.
 func (r invocation) covers(other invocation) bool {
-	isInstall := strings.HasSuffix(r.verb, "install")
-	if isInstall && slices.Contains(r.flags, "--conf") != slices.Contains(other.flags, "--conf") {
-		return false // with --conf they change a file, and otherwise a cluster
-	}
-	same := r.isPlugin == other.isPlugin || isInstall
-	return same && r.verb == other.verb && !slices.ContainsFunc(other.flags, func(flag string) bool {
-		return !slices.Contains(r.flags, flag)
-	})
+	lacks := func(flag string) bool { return !slices.Contains(r.flags, flag) }
+	return r.isPlugin == other.isPlugin && r.verb == other.verb && !slices.ContainsFunc(other.flags, lacks)
 }
 
 // scriptCommands returns the command lines of leasectl in the scripts of test/script.

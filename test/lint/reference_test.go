@@ -558,7 +558,7 @@ func TestCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "./cmd/...", "./daemonset/installer")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "./cmd/...")
 	build.Dir = "../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -569,8 +569,8 @@ func TestCommands(t *testing.T) {
 	}
 	r := &reference{t: t}
 	fmt.Fprintf(r, "# Commands and flags\n\n"+generatedBy, "TestCommands", "help of the programs")
-	for _, program := range [][]string{{"leasectl"}, {"kubectl-leasehold"}, {"leasehold-agent"}, {"leasehold-manager"},
-		{"installer", "install"}, {"installer", "replace"}, {"installer", "uninstall"}} {
+	for _, program := range [][]string{{"leasectl"}, {"kubectl-leasehold"}, {"leasehold-agent"},
+		{"leasehold-manager"}} {
 		helpOf(t, r, dir, program)
 	}
 	compare(t, "docs/commands.md", r.String())

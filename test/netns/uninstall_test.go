@@ -13,18 +13,6 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-// installer builds the program that the DaemonSet installs the plugin with.
-func installer(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "installer")
-	cmd := exec.Command("go", "build", "-o", path, "./daemonset/installer")
-	cmd.Dir = lab.Root()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return path
-}
-
 // names returns the names in a directory.
 func names(t *testing.T, dir string) (all []string) {
 	t.Helper()
@@ -83,13 +71,13 @@ func twenty(kind string) lab.Conf {
 // TestUninstallReplaced puts leasehold in host-local's place and removes it again, while pods of
 // before and of meanwhile live on.
 func TestUninstallReplaced(t *testing.T) {
-	program, node := installer(t), lab.NewNode(t)
+	node := lab.NewNode(t)
 	bin := filepath.Join(node.Dir, "bin")
 	if err := os.Remove(filepath.Join(bin, "leasehold")); err != nil {
 		t.Fatal(err)
 	}
 	install := func(args ...string) error {
-		_, err := node.Command(program, append(args, "--to="+bin)...)
+		_, err := node.Leasectl(append(args, "--cni-bin-dir="+bin)...)
 		return err
 	}
 	net := bridge(node, "10.1.0.0/24", twenty("host-local"))
@@ -120,7 +108,7 @@ func TestUninstallReplaced(t *testing.T) {
 	}
 	run(lab.NewPod("default", "old", ""))
 	old := run(lab.NewPod("default", "old-ends", ""))
-	if err := install("replace", "--from="+lab.Bin("leasehold")); err != nil {
+	if err := install("install", "--replace"); err != nil {
 		t.Fatal(err)
 	}
 	db := lab.NewPod("default", "db-0", "forever")
@@ -155,10 +143,10 @@ func TestUninstallReplaced(t *testing.T) {
 // TestUninstallNamed removes a leasehold that a configuration names, which somebody has edited, and
 // which cannot be put back at first.
 func TestUninstallNamed(t *testing.T) {
-	program, node := installer(t), lab.NewNode(t)
+	node := lab.NewNode(t)
 	bin, conf := filepath.Join(node.Dir, "bin"), filepath.Join(node.Dir, "10-net.conf")
 	uninstall := func(flags ...string) error {
-		_, err := node.Command(program, append([]string{"uninstall", "--to=" + bin, "--cni-conf-dir=" + node.Dir},
+		_, err := node.Leasectl(append([]string{"uninstall", "--cni-bin-dir=" + bin, "--cni-conf-dir=" + node.Dir},
 			flags...)...)
 		return err
 	}
@@ -234,7 +222,7 @@ func TestUninstallNamed(t *testing.T) {
 // runtime has not read the configuration again, which names host-local already: its calls of
 // leasehold run host-local.
 func TestUninstallWhilePodsStart(t *testing.T) {
-	program, node := installer(t), lab.NewNode(t)
+	node := lab.NewNode(t)
 	bin, conf := filepath.Join(node.Dir, "bin"), filepath.Join(node.Dir, "10-net.conf")
 	net := bridge(node, "10.1.0.0/24", twenty("leasehold"))
 	sandbox, address := start(t, node, net, lab.NewPod("default", "living", ""))
@@ -257,7 +245,7 @@ func TestUninstallWhilePodsStart(t *testing.T) {
 	t.Cleanup(func() { _, _ = call.Process.Kill(), call.Wait() })
 	done := make(chan error, 1)
 	uninstall := func() {
-		_, err := node.Command(program, "uninstall", "--to="+bin, "--cni-conf-dir="+node.Dir)
+		_, err := node.Leasectl("uninstall", "--cni-bin-dir="+bin, "--cni-conf-dir="+node.Dir)
 		done <- err
 	}
 	go uninstall()
@@ -293,12 +281,12 @@ func TestUninstallWhilePodsStart(t *testing.T) {
 
 // TestUninstallWithAnAgent verifies that nothing is removed under a running agent.
 func TestUninstallWithAnAgent(t *testing.T) {
-	program, node := installer(t), newNode(t)
+	node := newNode(t)
 	net := bridge(node, "10.1.0.0/24", twenty("leasehold"))
 	start(t, node, net, lab.NewPod("default", "db-0", "10"))
 	stop := node.Agent()
 	defer stop()
-	_, err := node.Command(program, "uninstall", "--to="+filepath.Join(node.Dir, "bin"), "--cni-conf-dir="+node.Dir)
+	_, err := node.Leasectl("uninstall", "--cni-bin-dir="+filepath.Join(node.Dir, "bin"), "--cni-conf-dir="+node.Dir)
 	if err == nil || !strings.Contains(err.Error(), "still runs; delete its DaemonSet first") {
 		t.Errorf("%v", err)
 	}

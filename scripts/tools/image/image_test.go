@@ -10,7 +10,7 @@ import (
 )
 
 func TestNew(t *testing.T) {
-	files := []File{{"installer", 0o755, []byte("program installer")}, {"another", 0o755, []byte("program another")}}
+	files := []File{{"leasectl", 0o755, []byte("program leasectl")}, {"another", 0o755, []byte("program another")}}
 	labels := map[string]string{"a": "b"}
 	img, err := New("arm64", "65532:65532", labels, files)
 	if err != nil {
@@ -20,7 +20,7 @@ func TestNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.OS != "linux" || c.Architecture != "arm64" || !slices.Equal(c.Config.Entrypoint, []string{"/installer"}) ||
+	if c.OS != "linux" || c.Architecture != "arm64" || !slices.Equal(c.Config.Entrypoint, []string{"/leasectl"}) ||
 		c.Config.User != "65532:65532" || !maps.Equal(c.Config.Labels, labels) || !c.Created.IsZero() {
 		t.Errorf("configuration %+v", c)
 	}
@@ -31,7 +31,7 @@ func TestNew(t *testing.T) {
 		}
 		found = append(found, f.Header.Name)
 	}
-	if !slices.Equal(found, []string{"another", "installer"}) {
+	if !slices.Equal(found, []string{"another", "leasectl"}) {
 		t.Errorf("files %q", found)
 	}
 	again, err := New("arm64", "65532:65532", labels, slices.Clone(files))

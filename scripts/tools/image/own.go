@@ -8,10 +8,10 @@ type Own struct {
 	As       string   // the name of the first program in the image; empty for its own
 }
 
-// Product are the images of the manifests in daemonset/. The installer and the agent work on the
-// host's files and namespaces as root.
+// Product are the images of the manifests in daemonset/. The agent's works on the host's
+// files and namespaces as root, and has leasectl and the plugin for the init container, which
+// installs it.
 var Product = []Own{
-	{Name: "installer", Packages: []string{"daemonset/installer", "plugins/ipam/leasehold"}},
-	{Name: "agent", Packages: []string{"cmd/leasehold-agent", "cmd/leasectl"}},
+	{Name: "agent", Packages: []string{"cmd/leasehold-agent", "cmd/leasectl", "plugins/ipam/leasehold"}},
 	{Name: "manager", Packages: []string{"cmd/leasehold-manager"}, User: "65532:65532"},
 }

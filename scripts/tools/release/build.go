@@ -17,7 +17,7 @@ import (
 var (
 	allArchs = []string{"amd64", "arm64"}
 	programs = []string{"plugins/ipam/leasehold", "cmd/leasectl", "cmd/leasehold-agent", "cmd/leasehold-manager",
-		"daemonset/installer", "scripts/tools/kubectl"}
+		"scripts/tools/kubectl"}
 )
 
 // built are the paths of programs by architecture and name.

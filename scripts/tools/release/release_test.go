@@ -28,17 +28,16 @@ import (
 
 const testVersion = "v1.2.3-test"
 
-// testRelease is a release of the installer, the plugin and leasectl, which compile quickly.
+// testRelease is a release of leasectl and the plugin, which compile quickly, as the agent's image.
 func testRelease(t *testing.T, repo string) release {
 	t.Helper()
 	repo, err := filepath.Abs(repo)
 	if err != nil {
 		t.Fatal(err)
 	}
-	installer := image.Product[0]
+	agent := image.Own{Name: "agent", Packages: []string{"cmd/leasectl", "plugins/ipam/leasehold"}}
 	return release{archs: allArchs, repo: repo, dir: filepath.Join(t.TempDir(), "dist"), version: testVersion,
-		registry: "registry.example.org/leasehold", programs: append(slices.Clone(installer.Packages), "cmd/leasectl"),
-		images: []image.Own{installer}}
+		registry: "registry.example.org/leasehold", programs: agent.Packages, images: []image.Own{agent}}
 }
 
 // copyRepo copies the files of the repository that git knows or does not ignore.
@@ -133,7 +132,7 @@ func testPrograms(t *testing.T, r release) {
 	}
 	// The CNI library prints the plugin's version with those of CNI, whatever the arguments.
 	for program, want := range map[string]string{"leasehold": "CNI plugin leasehold " + testVersion,
-		"installer": "installer " + testVersion} {
+		"leasectl": "leasectl version " + testVersion} {
 		out, err := exec.Command(filepath.Join(unpacked(t, r, native()), program), "--version").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("%s --version printed %q, %v; want %q", program, out, err, want)
@@ -228,7 +227,7 @@ func testBOM(t *testing.T, r release) {
 			t.Errorf("%s has no licence", c.Name)
 		}
 	}
-	for _, want := range []string{"std", "go.etcd.io/bbolt", "leasehold", "installer"} {
+	for _, want := range []string{"std", "go.etcd.io/bbolt", "leasehold", "leasectl"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("%s is not in %q", want, names)
 		}
@@ -247,12 +246,12 @@ func testPush(t *testing.T, r release) {
 	if err := r.push(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile(regexp.QuoteMeta(original) + `/installer@(sha256:[0-9a-f]{64})`).
+	named := regexp.MustCompile(regexp.QuoteMeta(original) + `/agent@(sha256:[0-9a-f]{64})`).
 		FindSubmatch(read(t, r, "leasehold-"+r.version+"-replace.yaml"))
 	if named == nil {
-		t.Fatal("the manifest does not name the installer by digest")
+		t.Fatal("the manifest does not name the agent by digest")
 	}
-	ref, err := name.NewDigest(r.registry + "/installer@" + string(named[1]))
+	ref, err := name.NewDigest(r.registry + "/agent@" + string(named[1]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,9 +294,9 @@ func TestManifests(t *testing.T) {
 				t.Errorf("%s: the image %s is not named by digest", p, name)
 			}
 		}
-		// Over the token of the API, which the installer does not use: the agent's is the only one.
+		// Over the token of the API, which leasectl does not use: the agent's is the only one.
 		if n := strings.Count(string(text), "mountPath: /var/run/secrets/kubernetes.io/serviceaccount\n"); n != 1 {
-			t.Errorf("%s: %d containers have a volume in the place of the token, want the installer", p, n)
+			t.Errorf("%s: %d containers have a volume in the place of the token, want one", p, n)
 		}
 		for _, wrong := range []string{"imagePullPolicy: Never", "image: leasehold/", ":latest", ":devel"} {
 			if strings.Contains(string(text), wrong) {

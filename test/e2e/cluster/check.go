@@ -252,12 +252,12 @@ func (c *Cluster) checkInstaller(ctx context.Context, client *kubernetes.Clients
 	}
 	for _, i := range daemon.Spec.Template.Spec.InitContainers {
 		args := strings.Join(i.Args, " ")
-		_, dir, found := strings.Cut(args, "--to=")
+		_, dir, found := strings.Cut(args, "--cni-bin-dir=")
 		if !found || !strings.Contains(string(facts), " "+dir+" ") {
 			return fmt.Errorf("the directory in %q is not in docs/facts.md", args)
 		}
 		stays := i.RestartPolicy != nil && *i.RestartPolicy == corev1.ContainerRestartPolicyAlways
-		if stays != strings.HasPrefix(args, "replace --watch ") {
+		if stays != strings.HasPrefix(args, "install --watch ") {
 			return fmt.Errorf("the installer %q is restarted: %v", args, stays)
 		}
 	}

@@ -59,7 +59,7 @@ done`, k3sData, name)
 	release("first")
 	configure("leasehold")
 	agent := t.agentOf(n, "k3s", func(s *corev1.PodSpec) {
-		s.InitContainers[0].Args = []string{"install", "--host-root=/proc/1/root", "--to=" + k3sBin}
+		s.InitContainers[0].Args = []string{"install", "--host-root=/proc/1/root", "--cni-bin-dir=" + k3sBin}
 		s.InitContainers[0].RestartPolicy = nil
 	})
 	t.Must(n.Stop(t.Ctx, cluster.Containerd))

@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"bytes"
@@ -16,18 +16,18 @@ import (
 // plugins ignore the files.
 const unfinished = ".leasehold-installer-"
 
-// install copies the program, which is leasehold's plugin, to the directory of plugins under the
+// Install copies the program, which is leasehold's plugin, to the directory of plugins under the
 // name leasehold. It reports false if the same file is there already.
-func (b bin) install(program *os.File) (done bool, err error) {
-	if err := os.MkdirAll(string(b), 0o755); err != nil {
+func (d Dir) Install(program *os.File) (done bool, err error) {
+	if err := os.MkdirAll(string(d), 0o755); err != nil {
 		return false, err
 	}
-	unlock, err := b.lock()
+	unlock, err := d.lock()
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
-	target := b.path(leasehold)
+	target := d.path(leasehold)
 	if same, err := equal(program, target); err != nil || same {
 		return false, err
 	}

@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"context"
@@ -25,7 +25,7 @@ const (
 // again. If another program does that repeatedly, two programs compete for the file. Then the
 // watcher doubles the time between two replacements each time.
 type watcher struct {
-	bin     bin
+	dir     Dir
 	program *os.File
 	log     *slog.Logger
 
@@ -37,8 +37,10 @@ type watcher struct {
 	failure string        // the last error, logged once
 }
 
-// run calls step every pollEvery until ctx is done.
-func (w *watcher) run(ctx context.Context) {
+// Watch replaces host-local with the program, which is leasehold's plugin, whenever it is installed
+// again, until ctx is done.
+func (d Dir) Watch(ctx context.Context, program *os.File, log *slog.Logger) {
+	w := watcher{dir: d, program: program, log: log}
 	for w.step(time.Now()); notify.Wait(ctx, nil, pollEvery); {
 		w.step(time.Now())
 	}
@@ -46,7 +48,7 @@ func (w *watcher) run(ctx context.Context) {
 
 // step examines host-local once, and replaces it if it is another file and the wait is over.
 func (w *watcher) step(now time.Time) {
-	current := stampAt(w.bin.path(hostLocal))
+	current := stampAt(w.dir.path(hostLocal))
 	if current != w.seen || w.since.IsZero() {
 		w.seen, w.since = current, now
 	}
@@ -54,15 +56,15 @@ func (w *watcher) step(now time.Time) {
 	if isOwn || now.Sub(w.since) < settle || now.Sub(w.done) < w.wait {
 		return
 	}
-	replaced, err := w.bin.replace(w.program)
+	replaced, err := w.dir.Replace(w.program)
 	if err != nil {
 		if err.Error() != w.failure {
-			w.log.Error("replacing host-local failed", "directory", string(w.bin), "error", err)
+			w.log.Error("replacing host-local failed", "directory", string(w.dir), "error", err)
 		}
 		w.failure, w.since = err.Error(), now
 		return
 	}
-	w.failure, w.own = "", stampAt(w.bin.path(hostLocal))
+	w.failure, w.own = "", stampAt(w.dir.path(hostLocal))
 	if !replaced {
 		return
 	}
@@ -71,7 +73,7 @@ func (w *watcher) step(now time.Time) {
 	}
 	w.done = now
 	w.log.Warn("host-local was overwritten and has been replaced; if this repeats, another program installs it too",
-		"directory", string(w.bin), "nextNotBefore", w.wait)
+		"directory", string(w.dir), "nextNotBefore", w.wait)
 }
 
 // stampAt returns the stamp of a path. It returns the zero stamp if nothing is there or it could

@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"bytes"
@@ -24,8 +24,8 @@ import (
 const plugin = "github.com/leasehold-cni/leasehold/plugins/ipam/leasehold"
 
 // built are the programs of these tests: two versions of the real plugin, the real host-local, and
-// the installer.
-var built struct{ ours, older, hostLocal, installer string }
+// leasectl.
+var built struct{ ours, older, hostLocal, leasectl string }
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "installer-test-")
@@ -37,10 +37,10 @@ func TestMain(m *testing.M) {
 		name, source string
 		flags        []string
 	}{
-		{&built.ours, "new", plugin, nil},
+		{&built.ours, leasehold, plugin, nil},
 		{&built.older, "old", plugin, []string{"-ldflags=-X main.version=v0.0.1"}},
 		{&built.hostLocal, "upstream", "github.com/containernetworking/plugins/plugins/ipam/host-local", nil},
-		{&built.installer, "installer", ".", nil},
+		{&built.leasectl, "leasectl", "github.com/leasehold-cni/leasehold/cmd/leasectl", nil},
 	} {
 		*b.path = filepath.Join(dir, b.name)
 		cmd := exec.Command("go", slices.Concat([]string{"build", "-o", *b.path}, b.flags, []string{b.source})...)
@@ -66,13 +66,13 @@ func open(t *testing.T, path string) *os.File {
 }
 
 // lay copies a program into a directory, as a package does: beside the old one, then renamed.
-func lay(t *testing.T, b bin, name, from string) {
+func lay(t *testing.T, d Dir, name, from string) {
 	t.Helper()
 	content, err := os.ReadFile(from)
 	if err == nil {
-		err = os.WriteFile(b.path(name+".dpkg-new"), content, 0o755)
+		err = os.WriteFile(d.path(name+".dpkg-new"), content, 0o755)
 	}
-	if err = errors.Join(err, os.Rename(b.path(name+".dpkg-new"), b.path(name))); err != nil {
+	if err = errors.Join(err, os.Rename(d.path(name+".dpkg-new"), d.path(name))); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -86,16 +86,16 @@ func must(t *testing.T, err error) {
 }
 
 // assertSame checks that a plugin has the content of a program and can be run.
-func assertSame(t *testing.T, b bin, name, program string) {
+func assertSame(t *testing.T, d Dir, name, program string) {
 	t.Helper()
 	want, err := os.ReadFile(program)
 	must(t, err)
-	have, err := os.ReadFile(b.path(name))
+	have, err := os.ReadFile(d.path(name))
 	must(t, err)
 	if !bytes.Equal(want, have) {
 		t.Errorf("%s is not %s", name, filepath.Base(program))
 	}
-	if text, err := pluginVersion(b.path(name)); err != nil {
+	if text, err := pluginVersion(d.path(name)); err != nil {
 		t.Errorf("%s cannot be run: %v\n%s", name, err, text)
 	}
 }
@@ -109,9 +109,9 @@ func pluginVersion(path string) (string, error) {
 	return string(out), err
 }
 
-func assertNames(t *testing.T, b bin, want ...string) {
+func assertNames(t *testing.T, d Dir, want ...string) {
 	t.Helper()
-	entries, err := os.ReadDir(string(b))
+	entries, err := os.ReadDir(string(d))
 	must(t, err)
 	var got []string
 	for _, e := range entries {
@@ -123,27 +123,27 @@ func assertNames(t *testing.T, b bin, want ...string) {
 }
 
 func TestInstallReplacesARunningProgram(t *testing.T) {
-	b := bin(t.TempDir())
+	d := Dir(t.TempDir())
 	sleep, err := exec.LookPath("sleep")
 	must(t, err)
-	lay(t, b, leasehold, sleep)
-	running := exec.Command(b.path(leasehold), "60")
+	lay(t, d, leasehold, sleep)
+	running := exec.Command(d.path(leasehold), "60")
 	must(t, running.Start())
 	defer running.Wait()
 	defer running.Process.Kill()
-	done, err := b.install(open(t, built.ours))
+	done, err := d.Install(open(t, built.ours))
 	if err != nil || !done {
 		t.Fatalf("%v, %v", done, err)
 	}
-	assertSame(t, b, leasehold, built.ours)
-	info, err := os.Stat(b.path(leasehold))
+	assertSame(t, d, leasehold, built.ours)
+	info, err := os.Stat(d.path(leasehold))
 	must(t, err)
 	if info.Mode().Perm() != 0o755 {
 		t.Errorf("mode %v, want 0755", info.Mode())
 	}
-	assertNames(t, b, leasehold)
-	before := stampAt(b.path(leasehold))
-	if done, err := b.install(open(t, built.ours)); done || err != nil || stampAt(b.path(leasehold)) != before {
+	assertNames(t, d, leasehold)
+	before := stampAt(d.path(leasehold))
+	if done, err := d.Install(open(t, built.ours)); done || err != nil || stampAt(d.path(leasehold)) != before {
 		t.Errorf("the second install: %v, %v; want no change", done, err)
 	}
 }
@@ -158,14 +158,14 @@ func TestRunning(t *testing.T) {
 	}{
 		"an empty /proc":                 {programs: nil, err: true},
 		"the processes of another place": {programs: map[string]string{"1": "/bin/init"}, err: true},
-		"no agent":                       {programs: map[string]string{self: "/installer", "2": ""}},
+		"no agent":                       {programs: map[string]string{self: "/leasectl", "2": ""}},
 		"an agent":                       {programs: map[string]string{self: "/i", "7": "/leasehold-agent"}, pid: 7},
-		"an agent whose program was replaced": {programs: map[string]string{self: "/installer",
+		"an agent whose program was replaced": {programs: map[string]string{self: "/leasectl",
 			"7": "/leasehold-agent (deleted)"}, pid: 7},
-		"a process that cannot be read": {programs: map[string]string{self: "/installer", "7": "unreadable"},
+		"a process that cannot be read": {programs: map[string]string{self: "/leasectl", "7": "unreadable"},
 			err: true},
 	} {
-		u := uninstaller{proc: t.TempDir()}
+		u := Uninstaller{proc: t.TempDir()}
 		for pid, program := range tt.programs {
 			dir := filepath.Join(u.proc, pid)
 			must(t, os.Mkdir(dir, 0o755))
@@ -184,28 +184,28 @@ func TestRunning(t *testing.T) {
 }
 
 func TestReplaceAndRestore(t *testing.T) {
-	b := bin(t.TempDir())
-	lay(t, b, hostLocal, built.hostLocal)
-	must(t, errors.Join(os.Chown(b.path(hostLocal), 1001, 1001), os.Chmod(b.path(hostLocal), 0o775)))
-	before, err := os.Stat(b.path(hostLocal))
+	d := Dir(t.TempDir())
+	lay(t, d, hostLocal, built.hostLocal)
+	must(t, errors.Join(os.Chown(d.path(hostLocal), 1001, 1001), os.Chmod(d.path(hostLocal), 0o775)))
+	before, err := os.Stat(d.path(hostLocal))
 	must(t, err)
 	for i := range 3 {
-		done, err := b.replace(open(t, built.ours))
+		done, err := d.Replace(open(t, built.ours))
 		if err != nil || done != (i == 0) {
 			t.Errorf("replacement %d: %v, %v", i, done, err)
 		}
 	}
-	assertSame(t, b, hostLocal, built.ours)
-	assertSame(t, b, kept, built.hostLocal)
-	assertNames(t, b, hostLocal, kept)
+	assertSame(t, d, hostLocal, built.ours)
+	assertSame(t, d, kept, built.hostLocal)
+	assertNames(t, d, hostLocal, kept)
 	for i := range 3 {
-		done, err := b.restore()
+		done, err := d.restore()
 		if err != nil || done != (i == 0) {
 			t.Errorf("restoration %d: %v, %v", i, done, err)
 		}
 	}
-	assertNames(t, b, hostLocal)
-	after, err := os.Stat(b.path(hostLocal))
+	assertNames(t, d, hostLocal)
+	after, err := os.Stat(d.path(hostLocal))
 	must(t, err)
 	if !os.SameFile(before, after) || after.Mode() != before.Mode() || after.Sys().(*syscall.Stat_t).Uid != 1001 {
 		t.Errorf("host-local is %v of %d, not the file that it was", after.Mode(), after.Sys().(*syscall.Stat_t).Uid)
@@ -215,71 +215,71 @@ func TestReplaceAndRestore(t *testing.T) {
 // TestReplaceKeepsOnlyHostLocal replaces what is found in host-local's place, where an older
 // host-local is kept already.
 func TestReplaceKeepsOnlyHostLocal(t *testing.T) {
-	other := func(b bin) string { return filepath.Join(filepath.Dir(string(b)), "versions") }
+	other := func(d Dir) string { return filepath.Join(filepath.Dir(string(d)), "versions") }
 	for name, c := range map[string]struct {
-		make    func(t *testing.T, b bin) error
+		make    func(t *testing.T, d Dir) error
 		keeps   bool   // what was there
 		link    string // what is kept is a link
-		prepare func(b bin) error
+		prepare func(d Dir) error
 	}{
-		"a package's upgrade": {make: func(t *testing.T, b bin) error {
-			lay(t, b, hostLocal, built.hostLocal)
+		"a package's upgrade": {make: func(t *testing.T, d Dir) error {
+			lay(t, d, hostLocal, built.hostLocal)
 			return nil
 		}, keeps: true},
-		"a relative link": {make: func(t *testing.T, b bin) error {
-			return os.Symlink("../versions/host-local", b.path(hostLocal))
+		"a relative link": {make: func(t *testing.T, d Dir) error {
+			return os.Symlink("../versions/host-local", d.path(hostLocal))
 		}, keeps: true, link: "../versions/host-local"},
-		"an absolute link": {make: func(t *testing.T, b bin) error {
-			return os.Symlink(filepath.Join(other(b), hostLocal), b.path(hostLocal))
+		"an absolute link": {make: func(t *testing.T, d Dir) error {
+			return os.Symlink(filepath.Join(other(d), hostLocal), d.path(hostLocal))
 		}, keeps: true, link: "absolute"},
-		"an older leasehold": {make: func(t *testing.T, b bin) error {
-			lay(t, b, hostLocal, built.older)
+		"an older leasehold": {make: func(t *testing.T, d Dir) error {
+			lay(t, d, hostLocal, built.older)
 			return nil
 		}},
-		"a link to leasehold": {make: func(t *testing.T, b bin) error {
-			lay(t, b, leasehold, built.ours)
-			return os.Symlink(leasehold, b.path(hostLocal))
+		"a link to leasehold": {make: func(t *testing.T, d Dir) error {
+			lay(t, d, leasehold, built.ours)
+			return os.Symlink(leasehold, d.path(hostLocal))
 		}},
-		"a link that leads nowhere": {make: func(t *testing.T, b bin) error {
-			return os.Symlink("gone", b.path(hostLocal))
+		"a link that leads nowhere": {make: func(t *testing.T, d Dir) error {
+			return os.Symlink("gone", d.path(hostLocal))
 		}},
-		"a link to itself": {make: func(t *testing.T, b bin) error {
-			return os.Symlink(hostLocal, b.path(hostLocal))
+		"a link to itself": {make: func(t *testing.T, d Dir) error {
+			return os.Symlink(hostLocal, d.path(hostLocal))
 		}},
-		"an empty file": {make: func(t *testing.T, b bin) error {
-			return os.WriteFile(b.path(hostLocal), nil, 0o755)
+		"an empty file": {make: func(t *testing.T, d Dir) error {
+			return os.WriteFile(d.path(hostLocal), nil, 0o755)
 		}},
-		"a file that cannot be run": {make: func(t *testing.T, b bin) error {
-			return os.WriteFile(b.path(hostLocal), []byte("#!/bin/sh\n"), 0o644)
+		"a file that cannot be run": {make: func(t *testing.T, d Dir) error {
+			return os.WriteFile(d.path(hostLocal), []byte("#!/bin/sh\n"), 0o644)
 		}},
-		"nothing": {make: func(t *testing.T, b bin) error { return nil }},
+		"nothing": {make: func(t *testing.T, d Dir) error { return nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := bin(filepath.Join(t.TempDir(), "bin"))
-			must(t, errors.Join(os.Mkdir(string(b), 0o755), os.Mkdir(other(b), 0o755)))
-			lay(t, bin(other(b)), hostLocal, built.hostLocal)
-			must(t, os.WriteFile(b.path(kept), []byte("#!/bin/sh\necho old\n"), 0o755))
-			old := stampAt(b.path(kept))
-			must(t, c.make(t, b))
-			if done, err := b.replace(open(t, built.ours)); !done || err != nil {
+			d := Dir(filepath.Join(t.TempDir(), "bin"))
+			must(t, errors.Join(os.Mkdir(string(d), 0o755), os.Mkdir(other(d), 0o755)))
+			lay(t, Dir(other(d)), hostLocal, built.hostLocal)
+			must(t, os.WriteFile(d.path(kept), []byte("#!/bin/sh\necho old\n"), 0o755))
+			old := stampAt(d.path(kept))
+			must(t, c.make(t, d))
+			if done, err := d.Replace(open(t, built.ours)); !done || err != nil {
 				t.Fatalf("%v, %v", done, err)
 			}
-			assertSame(t, b, hostLocal, built.ours)
-			if info, err := os.Lstat(b.path(hostLocal)); err != nil || !info.Mode().IsRegular() {
+			assertSame(t, d, hostLocal, built.ours)
+			if info, err := os.Lstat(d.path(hostLocal)); err != nil || !info.Mode().IsRegular() {
 				t.Errorf("host-local is %v, %v; want a file", info, err)
 			}
-			link, _ := os.Readlink(b.path(kept))
-			if want := strings.ReplaceAll(c.link, "absolute", filepath.Join(other(b), hostLocal)); link != want {
+			link, _ := os.Readlink(d.path(kept))
+			if want := strings.ReplaceAll(c.link, "absolute", filepath.Join(other(d), hostLocal)); link != want {
 				t.Errorf("what is kept is a link to %q, want %q", link, want)
 			}
 			if c.keeps {
-				assertSame(t, b, kept, built.hostLocal)
-			} else if stampAt(b.path(kept)) != old {
+				assertSame(t, d, kept, built.hostLocal)
+			} else if stampAt(d.path(kept)) != old {
 				t.Error("what was kept is gone")
 			}
-			must(t, errors.Join(os.RemoveAll(b.path(leasehold))))
-			assertNames(t, b, hostLocal, kept)
-			assertSame(t, bin(other(b)), hostLocal, built.hostLocal)
+			must(t, errors.Join(os.RemoveAll(d.path(leasehold))))
+			assertNames(t, d, hostLocal, kept)
+			assertSame(t, Dir(other(d)), hostLocal, built.hostLocal)
 		})
 	}
 }
@@ -288,42 +288,43 @@ func TestReplaceKeepsOnlyHostLocal(t *testing.T) {
 // what is kept; where it was a copy of leasehold, nothing is kept.
 func TestReplaceDuringACopy(t *testing.T) {
 	for from, keeps := range map[string]bool{built.hostLocal: true, built.older: false} {
-		b := bin(t.TempDir())
+		d := Dir(t.TempDir())
 		content, err := os.ReadFile(from)
 		must(t, err)
-		copying, err := os.OpenFile(b.path(hostLocal), os.O_CREATE|os.O_WRONLY, 0o755)
+		copying, err := os.OpenFile(d.path(hostLocal), os.O_CREATE|os.O_WRONLY, 0o755)
 		must(t, err)
 		half := len(content) / 100
 		_, err = copying.Write(content[:half])
 		must(t, err)
-		_, err = b.replace(open(t, built.ours))
+		_, err = d.Replace(open(t, built.ours))
 		must(t, err)
 		_, err = copying.Write(content[half:])
 		must(t, errors.Join(err, copying.Close()))
-		assertSame(t, b, hostLocal, built.ours)
-		_, err = b.replace(open(t, built.ours))
+		assertSame(t, d, hostLocal, built.ours)
+		_, err = d.Replace(open(t, built.ours))
 		must(t, err)
 		if keeps {
-			assertSame(t, b, kept, from)
-			assertNames(t, b, hostLocal, kept)
+			assertSame(t, d, kept, from)
+			assertNames(t, d, hostLocal, kept)
 		} else {
-			assertNames(t, b, hostLocal)
+			assertNames(t, d, hostLocal)
 		}
 	}
 }
 
 func TestReplaceErrors(t *testing.T) {
-	b := bin(t.TempDir())
-	if _, err := b.replace(open(t, built.ours)); err == nil || !strings.Contains(err.Error(), "--to has to be") {
+	d := Dir(t.TempDir())
+	_, err := d.Replace(open(t, built.ours))
+	if err == nil || !strings.Contains(err.Error(), "--cni-bin-dir has to be") {
 		t.Errorf("a directory without host-local: %v", err)
 	}
-	assertNames(t, b)
-	must(t, os.Mkdir(b.path(hostLocal), 0o755))
-	if _, err := b.replace(open(t, built.ours)); err == nil || !strings.Contains(err.Error(), "not a file") {
+	assertNames(t, d)
+	must(t, os.Mkdir(d.path(hostLocal), 0o755))
+	if _, err := d.Replace(open(t, built.ours)); err == nil || !strings.Contains(err.Error(), "not a file") {
 		t.Errorf("a directory of that name: %v", err)
 	}
-	assertNames(t, b, hostLocal)
-	if _, err := bin(b.path("missing")).replace(open(t, built.ours)); !errors.Is(err, fs.ErrNotExist) {
+	assertNames(t, d, hostLocal)
+	if _, err := Dir(d.path("missing")).Replace(open(t, built.ours)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing directory: %v", err)
 	}
 }
@@ -342,37 +343,37 @@ func TestRestore(t *testing.T) {
 		"never replaced":                 {built.hostLocal, "", built.hostLocal, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := bin(t.TempDir())
+			d := Dir(t.TempDir())
 			for name, from := range map[string]string{hostLocal: c.place, kept: c.kept} {
 				if from != "" {
-					lay(t, b, name, from)
+					lay(t, d, name, from)
 				}
 			}
-			_, err := b.restore()
+			_, err := d.restore()
 			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%v, want %q", err, c.err)
 			}
-			assertSame(t, b, hostLocal, c.want)
-			assertNames(t, b, hostLocal)
+			assertSame(t, d, hostLocal, c.want)
+			assertNames(t, d, hostLocal)
 		})
 	}
-	b := bin(t.TempDir())
-	lay(t, b, hostLocal, built.ours)
-	must(t, os.Symlink("gone", b.path(kept)))
-	if _, err := b.restore(); err == nil || !strings.Contains(err.Error(), "cannot be run") {
+	d := Dir(t.TempDir())
+	lay(t, d, hostLocal, built.ours)
+	must(t, os.Symlink("gone", d.path(kept)))
+	if _, err := d.restore(); err == nil || !strings.Contains(err.Error(), "cannot be run") {
 		t.Errorf("what was kept leads nowhere: %v", err)
 	}
-	assertNames(t, b, hostLocal, kept)
+	assertNames(t, d, hostLocal, kept)
 }
 
 // TestReplaceUnderLoad runs two installers, a package manager, and a runtime that calls host-local
 // all the time, at once. One of the installers is killed again and again.
 func TestReplaceUnderLoad(t *testing.T) {
-	b := bin(t.TempDir())
-	lay(t, b, hostLocal, built.hostLocal)
+	d := Dir(t.TempDir())
+	lay(t, d, hostLocal, built.hostLocal)
 	installer := func(ctx context.Context) ([]byte, error) {
-		args := []string{"replace", "--from=" + built.ours, "--to=" + string(b)}
-		return exec.CommandContext(ctx, built.installer, args...).CombinedOutput()
+		args := []string{"install", "--replace", "--cni-bin-dir=" + string(d)}
+		return exec.CommandContext(ctx, built.leasectl, args...).CombinedOutput()
 	}
 	// Each change may make one of an installer's ten attempts fail. The package manager makes at
 	// most one that has begun before the installer does, and these during one run of it.
@@ -381,7 +382,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 	var behind atomic.Int32 // loops that have had fewer rounds; negative if one has failed
 	loops := []func() error{
 		func() error {
-			if out, err := pluginVersion(b.path(hostLocal)); err != nil {
+			if out, err := pluginVersion(d.path(hostLocal)); err != nil {
 				return fmt.Errorf("host-local cannot be run: %w: %s", err, out)
 			}
 			return nil
@@ -405,11 +406,11 @@ func TestReplaceUnderLoad(t *testing.T) {
 			for changes.Add(-1) < 0 && behind.Load() > 0 {
 				time.Sleep(time.Millisecond)
 			}
-			tmp := filepath.Join(string(b), "package")
+			tmp := filepath.Join(string(d), "package")
 			// Copied by another process: as long as a fork of this one has a file open for
 			// writing, it cannot be run.
 			err := exec.Command("install", "-m", "0755", built.hostLocal, tmp).Run()
-			return errors.Join(err, os.Rename(tmp, b.path(hostLocal)))
+			return errors.Join(err, os.Rename(tmp, d.path(hostLocal)))
 		},
 	}
 	const rounds = 30 // of each loop at least
@@ -432,25 +433,25 @@ func TestReplaceUnderLoad(t *testing.T) {
 	if out, err := installer(context.Background()); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	assertSame(t, b, hostLocal, built.ours)
-	assertSame(t, b, kept, built.hostLocal)
-	assertNames(t, b, hostLocal, kept)
+	assertSame(t, d, hostLocal, built.ours)
+	assertSame(t, d, kept, built.hostLocal)
+	assertNames(t, d, hostLocal, kept)
 }
 
 // TestWatch goes through the life of a watcher with a clock of its own.
 func TestWatch(t *testing.T) {
-	b := bin(t.TempDir())
-	lay(t, b, hostLocal, built.hostLocal)
+	d := Dir(t.TempDir())
+	lay(t, d, hostLocal, built.hostLocal)
 	var text bytes.Buffer
-	w := watcher{bin: b, program: open(t, built.ours), log: slog.New(slog.NewTextHandler(&text, nil))}
-	_, err := b.replace(w.program)
+	w := watcher{dir: d, program: open(t, built.ours), log: slog.New(slog.NewTextHandler(&text, nil))}
+	_, err := d.Replace(w.program)
 	must(t, err)
 	now := time.Now()
 	// after returns how long it takes until host-local is ours, in seconds of the watcher's clock.
 	after := func() int {
 		for i := range 3600 {
 			w.step(now)
-			if same, err := equal(w.program, b.path(hostLocal)); same && err == nil {
+			if same, err := equal(w.program, d.path(hostLocal)); same && err == nil {
 				return i
 			}
 			now = now.Add(time.Second)
@@ -469,7 +470,7 @@ func TestWatch(t *testing.T) {
 	}
 	var waits []int
 	for range 10 {
-		lay(t, b, hostLocal, built.hostLocal)
+		lay(t, d, hostLocal, built.hostLocal)
 		waits = append(waits, after())
 		rest(5 * time.Second)
 	}
@@ -480,16 +481,16 @@ func TestWatch(t *testing.T) {
 	if n != 10 || !strings.Contains(text.String(), "nextNotBefore=5m0s") {
 		t.Errorf("it says %d times that host-local was overwritten:\n%s", n, &text)
 	}
-	assertSame(t, b, kept, built.hostLocal)
+	assertSame(t, d, kept, built.hostLocal)
 
 	rest(11 * time.Minute)
-	lay(t, b, hostLocal, built.hostLocal)
+	lay(t, d, hostLocal, built.hostLocal)
 	if n := after(); n != 2 {
 		t.Errorf("after a calm time it waits for %d s, want 2", n)
 	}
 
 	rest(11 * time.Minute)
-	must(t, os.Remove(b.path(hostLocal)))
+	must(t, os.Remove(d.path(hostLocal)))
 	if n := after(); n != 2 {
 		t.Errorf("removed: it waits for %d s, want 2", n)
 	}
@@ -497,11 +498,11 @@ func TestWatch(t *testing.T) {
 	rest(11 * time.Minute)
 	began := now
 	for now.Sub(began) < 19*time.Second { // written to all the time
-		lay(t, b, hostLocal, built.hostLocal)
+		lay(t, d, hostLocal, built.hostLocal)
 		w.step(now)
 		now = now.Add(time.Second)
 	}
-	if same, err := equal(w.program, b.path(hostLocal)); same || err != nil {
+	if same, err := equal(w.program, d.path(hostLocal)); same || err != nil {
 		t.Errorf("a file that is being written was replaced: %v", err)
 	}
 	if n := after(); n > 2 {
@@ -509,53 +510,32 @@ func TestWatch(t *testing.T) {
 	}
 
 	text.Reset()
-	must(t, errors.Join(os.Remove(b.path(hostLocal)), os.Mkdir(b.path(hostLocal), 0o755)))
+	must(t, errors.Join(os.Remove(d.path(hostLocal)), os.Mkdir(d.path(hostLocal), 0o755)))
 	rest(time.Minute)
 	if n := strings.Count(text.String(), "level=ERROR"); n != 1 {
 		t.Errorf("an error that stays is logged %d times:\n%s", n, &text)
 	}
-	must(t, os.Remove(b.path(hostLocal)))
+	must(t, os.Remove(d.path(hostLocal)))
 	if n := after(); n > 4 {
 		t.Errorf("after the error it takes %d s", n)
-	}
-}
-
-func TestCommands(t *testing.T) {
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{nil, "no command"},
-		{[]string{"restore"}, "unknown command"},
-		{[]string{"install", "more"}, "unexpected argument"},
-		{[]string{"install", "--watch"}, "not defined: -watch"},
-		{[]string{"replace", "--dry-run"}, "not defined: -dry-run"},
-		{[]string{"uninstall", "--from=/leasehold"}, "not defined: -from"},
-		{[]string{"install", "--from=/nowhere"}, "no such file"},
-		{[]string{"uninstall", "--host-root=/tmp"}, "/proc/<pid>/root"},
-	} {
-		err := run(context.Background(), c.args)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: %v, want %q", c.args, err, c.want)
-		}
 	}
 }
 
 // TestLockIsReleasedIfCleaningFails verifies that the next installer does not wait for the lock of
 // one that could not remove a temporary file.
 func TestLockIsReleasedIfCleaningFails(t *testing.T) {
-	b := bin(t.TempDir())
-	left := b.path(unfinished + "directory")
+	d := Dir(t.TempDir())
+	left := d.path(unfinished + "directory")
 	if err := os.MkdirAll(filepath.Join(left, "not-empty"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.lock(); err == nil {
+	if _, err := d.lock(); err == nil {
 		t.Fatal("a directory in the place of a temporary file was removed")
 	}
 	if err := os.RemoveAll(left); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := b.lock()
+	unlock, err := d.lock()
 	if err != nil {
 		t.Fatalf("the lock is still held: %v", err)
 	}

@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"errors"
@@ -25,41 +25,51 @@ const (
 // replacement has to be tried again.
 var errChanged = errors.New("host-local was changed during its replacement")
 
-// bin is a node's directory of CNI plugins.
-type bin string
+// Dir is a node's directory of CNI plugins.
+type Dir string
 
-func (b bin) path(name string) string { return filepath.Join(string(b), name) }
+// DirOf returns the first of the directories that has leasehold in it, or else the first one.
+func DirOf(dirs []string) Dir {
+	for _, dir := range dirs {
+		if d := Dir(dir); exists(d.path(leasehold)) || exists(d.path(kept)) {
+			return d
+		}
+	}
+	return Dir(dirs[0])
+}
 
-// replace replaces host-local in the directory with the program, which is leasehold's plugin. It
+func (d Dir) path(name string) string { return filepath.Join(string(d), name) }
+
+// Replace replaces host-local in the directory with the program, which is leasehold's plugin. It
 // reports false if that is done already. The former host-local is kept under another name: the file
 // itself (so that owner, mode and content are preserved), or the symbolic link. A former host-local
 // that is leasehold's plugin (of any version, or a link to it) or that cannot be executed is not
 // kept.
 //
-// At each moment the directory has an executable host-local. If it has had none, replace returns an
-// error, because no runtime uses such a directory. replace holds the lock of the directory. While
+// At each moment the directory has an executable host-local. If it has had none, Replace returns an
+// error, because no runtime uses such a directory. Replace holds the lock of the directory. While
 // another program changes host-local, it tries up to ten times.
-func (b bin) replace(program *os.File) (done bool, err error) {
-	unlock, err := b.lock()
+func (d Dir) Replace(program *os.File) (done bool, err error) {
+	unlock, err := d.lock()
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
 	for range 10 {
-		if done, err = b.tryReplace(program); !errors.Is(err, errChanged) {
+		if done, err = d.tryReplace(program); !errors.Is(err, errChanged) {
 			break
 		}
 	}
 	return done, err
 }
 
-// tryReplace makes one attempt of replace. It returns errChanged if another program changed
+// tryReplace makes one attempt of Replace. It returns errChanged if another program changed
 // host-local meanwhile. The caller must hold the lock.
-func (b bin) tryReplace(program *os.File) (done bool, err error) {
-	if err := b.dropKept(); err != nil {
+func (d Dir) tryReplace(program *os.File) (done bool, err error) {
+	if err := d.dropKept(); err != nil {
 		return false, err
 	}
-	target := b.path(hostLocal)
+	target := d.path(hostLocal)
 	same, err := equal(program, target)
 	if err != nil || same {
 		return false, err
@@ -69,13 +79,13 @@ func (b bin) tryReplace(program *os.File) (done bool, err error) {
 		return false, err
 	}
 	if !before.exists {
-		if was, err := look(b.path(kept)); err != nil || !was.exists {
+		if was, err := look(d.path(kept)); err != nil || !was.exists {
 			return false, errors.Join(err, fmt.Errorf("there is no %s; "+
-				"--to has to be the directory from which the runtime runs plugins", target))
+				"--cni-bin-dir has to be the directory from which the runtime runs plugins", target))
 		}
 	}
 	if before.usable && !before.ours {
-		if err := b.keep(); err != nil {
+		if err := d.keep(); err != nil {
 			return false, err
 		}
 	}
@@ -90,36 +100,36 @@ func (b bin) tryReplace(program *os.File) (done bool, err error) {
 	})
 }
 
-// restore undoes replace. If leasehold's plugin has the name host-local, restore renames the kept
+// restore undoes Replace. If leasehold's plugin has the name host-local, restore renames the kept
 // host-local to that name. If another program has installed host-local again, restore removes the
 // kept one. restore reports whether it did either. If no usable host-local is kept, it returns an
 // error and leaves leasehold's plugin in place, which serves calls as host-local does.
-func (b bin) restore() (done bool, err error) {
-	unlock, err := b.lock()
+func (d Dir) restore() (done bool, err error) {
+	unlock, err := d.lock()
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
-	if err := b.dropKept(); err != nil {
+	if err := d.dropKept(); err != nil {
 		return false, err
 	}
-	now, was, err := b.restorable()
+	now, was, err := d.restorable()
 	switch {
 	case err != nil || !was.exists:
 		return false, err
 	case now.exists && !now.ours:
-		return true, errors.Join(os.Remove(b.path(kept)), files.SyncDir(string(b)))
+		return true, errors.Join(os.Remove(d.path(kept)), files.SyncDir(string(d)))
 	}
-	return true, errors.Join(os.Rename(b.path(kept), b.path(hostLocal)), files.SyncDir(string(b)))
+	return true, errors.Join(os.Rename(d.path(kept), d.path(hostLocal)), files.SyncDir(string(d)))
 }
 
 // restorable returns what has the name host-local, and what is kept of the original. It returns an
 // error if restore could not put a host-local that can be run into its place.
-func (b bin) restorable() (now, was program, err error) {
-	if now, err = look(b.path(hostLocal)); err != nil {
+func (d Dir) restorable() (now, was program, err error) {
+	if now, err = look(d.path(hostLocal)); err != nil {
 		return now, was, err
 	}
-	if was, err = look(b.path(kept)); err != nil || now.exists && !now.ours {
+	if was, err = look(d.path(kept)); err != nil || now.exists && !now.ours {
 		return now, was, err
 	}
 	if was.ours {
@@ -128,38 +138,38 @@ func (b bin) restorable() (now, was program, err error) {
 	switch {
 	case !was.exists && now.exists:
 		err = fmt.Errorf("%s is leasehold, and no other host-local is kept in %s; "+
-			"install host-local (containernetworking/plugins) there", b.path(hostLocal), b)
+			"install host-local (containernetworking/plugins) there", d.path(hostLocal), d)
 	case was.exists && !was.usable:
 		err = fmt.Errorf("%s cannot be run, so leasehold stays in host-local's place; "+
-			"install host-local (containernetworking/plugins) there", b.path(kept))
+			"install host-local (containernetworking/plugins) there", d.path(kept))
 	}
 	return now, was, err
 }
 
 // lock excludes other installers from the directory, and removes the temporary files of installers
 // that were killed. It waits up to ten seconds for another installer. unlock releases the lock.
-func (b bin) lock() (unlock func(), err error) {
-	d, err := os.Open(string(b))
+func (d Dir) lock() (unlock func(), err error) {
+	f, err := os.Open(string(d))
 	if err != nil {
 		return nil, err
 	}
 	for until := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		err = syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			if err := b.clean(); err != nil {
-				return nil, errors.Join(err, d.Close())
+			if err := d.clean(); err != nil {
+				return nil, errors.Join(err, f.Close())
 			}
-			return func() { d.Close() }, nil
+			return func() { f.Close() }, nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(until) {
-			return nil, errors.Join(fmt.Errorf("locking %s: %w", b, err), d.Close())
+			return nil, errors.Join(fmt.Errorf("locking %s: %w", d, err), f.Close())
 		}
 	}
 }
 
 // clean removes the temporary files of installers that were killed. The caller must hold the lock.
-func (b bin) clean() error {
-	left, err := filepath.Glob(b.path(unfinished + "*"))
+func (d Dir) clean() error {
+	left, err := filepath.Glob(d.path(unfinished + "*"))
 	for _, path := range left {
 		err = errors.Join(err, os.Remove(path))
 	}
@@ -168,16 +178,16 @@ func (b bin) clean() error {
 
 // keep keeps the present host-local, in place of one that was kept before. It returns errChanged if
 // host-local has been removed since look.
-func (b bin) keep() error {
-	tmp := b.path(unfinished + "kept")
-	link, err := os.Readlink(b.path(hostLocal))
+func (d Dir) keep() error {
+	tmp := d.path(unfinished + "kept")
+	link, err := os.Readlink(d.path(hostLocal))
 	if err == nil {
 		// Where fs.protected_hardlinks is set, nobody may hard-link symbolic links of other users.
 		err = os.Symlink(link, tmp)
 	} else {
 		// A hard link, not a copy: a program that is still writing the file continues to write the
 		// same file.
-		err = os.Link(b.path(hostLocal), tmp)
+		err = os.Link(d.path(hostLocal), tmp)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return errChanged // another program has removed it since look
@@ -186,18 +196,18 @@ func (b bin) keep() error {
 		return err
 	}
 	defer os.Remove(tmp) // Rename does nothing if both names are hard links to one file
-	return os.Rename(tmp, b.path(kept))
+	return os.Rename(tmp, d.path(kept))
 }
 
 // dropKept removes the kept file if it is leasehold's plugin. That happens if the file was kept
 // while another program was still writing it, or if it is a link whose target has since been
 // replaced by leasehold's plugin.
-func (b bin) dropKept() error {
-	was, err := look(b.path(kept))
+func (d Dir) dropKept() error {
+	was, err := look(d.path(kept))
 	if err != nil || !was.ours {
 		return err
 	}
-	return os.Remove(b.path(kept))
+	return os.Remove(d.path(kept))
 }
 
 // program describes what is at a path in the directory of plugins.

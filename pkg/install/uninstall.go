@@ -1,6 +1,7 @@
-package main
+package install
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -15,8 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
-	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -33,29 +34,30 @@ const (
 	holdsEnd = 30 * time.Second
 )
 
-// uninstaller removes leasehold from a node on which the agent no longer runs.
-type uninstaller struct {
-	bin      bin
-	confDirs []string // the directories of CNI configurations of the runtime
-	// replays are the directories in which flannel and libcni store the configuration of each ADD.
-	// They use the stored configuration for the DEL.
-	replays []string
-	proc    string // /proc
-	node    env.Node
-	service *maintain.Service
-	log     *slog.Logger
+// Uninstaller removes leasehold from a node on which the agent no longer runs.
+type Uninstaller struct {
+	Dir     Dir
+	ConfDir string // the runtime's directory of CNI configurations
+	Service *maintain.Service
+	Log     *slog.Logger
+
+	proc string // "" for /proc
 }
 
-// run removes leasehold from the node, so that host-local can serve the next call of the runtime.
+// replays are the directories in which flannel and libcni store the configuration of each ADD. They
+// use the stored configuration for the DEL.
+var replays = append([]string{"/var/lib/cni/flannel"}, adopt.DefaultCacheDirs...)
+
+// Run removes leasehold from the node, so that host-local can serve the next call of the runtime.
 // First it checks everything that could prevent that, and with dryRun that is all. Then it restores
 // host-local, names it in the configurations that name leasehold, and waits for running calls of
 // the plugin. At last it ends all holds, updates host-local's files from the store, and removes the
 // store and the plugin. It returns what a person should know: what was edited by hand, and what is
 // left.
 //
-// run can be repeated after an error. The steps are in one function because each depends on all
+// Run can be repeated after an error. The steps are in one function because each depends on all
 // earlier steps.
-func (u uninstaller) run(ctx context.Context, dryRun bool) (text string, err error) {
+func (u Uninstaller) Run(ctx context.Context, dryRun bool) (text string, err error) {
 	undos, err := u.check(ctx)
 	if err != nil || dryRun {
 		return "", err
@@ -96,7 +98,7 @@ func (u uninstaller) run(ctx context.Context, dryRun bool) (text string, err err
 			return "", err
 		}
 	}
-	for _, dir := range []string{u.node.Dirs.State, u.node.Dirs.Run} {
+	for _, dir := range []string{u.Service.Node.Store.Dirs().State, u.Service.Node.Store.Dirs().Run} {
 		if err := os.RemoveAll(dir); err != nil {
 			return "", err
 		}
@@ -117,16 +119,13 @@ func (u uninstaller) run(ctx context.Context, dryRun bool) (text string, err err
 
 // check returns the changes of the configurations that name leasehold, or all reasons for which
 // leasehold cannot be removed. It changes nothing.
-func (u uninstaller) check(ctx context.Context) (undos []cniconf.Undo, err error) {
-	for _, dir := range u.confDirs {
-		all, e := cniconf.Undos(dir)
-		undos, err = append(undos, all...), errors.Join(err, e)
-	}
-	now, was, e := u.bin.restorable()
+func (u Uninstaller) check(ctx context.Context) (undos []cniconf.Undo, err error) {
+	undos, err = cniconf.Undos(u.ConfDir)
+	now, was, e := u.Dir.restorable()
 	err = errors.Join(err, e)
 	if e == nil && !now.usable && !was.usable && len(undos) > 0 {
 		err = errors.Join(err, fmt.Errorf("%s names leasehold, and there is no host-local in %s to name instead; "+
-			"install host-local (containernetworking/plugins) there", undos[0].Path, u.bin))
+			"install host-local (containernetworking/plugins) there", undos[0].Path, u.Dir))
 	}
 	if _, e := u.survey(ctx); !errors.Is(e, store.ErrLost) { // a lost store is rebuilt when it is exported
 		err = errors.Join(err, e)
@@ -137,37 +136,38 @@ func (u uninstaller) check(ctx context.Context) (undos []cniconf.Undo, err error
 // switchToHostLocal has all later calls of the runtime run host-local: under its own name, and
 // under the name leasehold. The runtime calls that for a moment, until it has read the
 // configurations again, and for the DEL of pods whose stored configuration names it.
-func (u uninstaller) switchToHostLocal(undos []cniconf.Undo) error {
-	done, err := u.bin.restore()
+func (u Uninstaller) switchToHostLocal(undos []cniconf.Undo) error {
+	done, err := u.Dir.restore()
 	if err != nil {
 		return err
 	}
-	u.log.Info("host-local is in its place", "directory", string(u.bin), "changed", done)
+	u.Log.Info("host-local is in its place", "directory", string(u.Dir), "changed", done)
 	for _, c := range undos {
 		if err := c.Write(); err != nil {
 			return err
 		}
-		u.log.Info("the configuration names host-local", "file", c.Path, "editedByHand", c.Edited)
+		u.Log.Info("the configuration names host-local", "file", c.Path, "editedByHand", c.Edited)
 	}
-	named, err := look(u.bin.path(leasehold))
+	named, err := look(u.Dir.path(leasehold))
 	if err != nil || !named.exists {
 		return err
 	}
-	if now, err := look(u.bin.path(hostLocal)); err != nil || !now.usable {
+	if now, err := look(u.Dir.path(hostLocal)); err != nil || !now.usable {
 		return err // nothing calls leasehold: see check
 	}
-	tmp := u.bin.path(unfinished + leasehold)
+	tmp := u.Dir.path(unfinished + leasehold)
 	if err := os.Symlink(hostLocal, tmp); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return errors.Join(os.Rename(tmp, u.bin.path(leasehold)), files.SyncDir(string(u.bin)))
+	return errors.Join(os.Rename(tmp, u.Dir.path(leasehold)), files.SyncDir(string(u.Dir)))
 }
 
 // running returns the ID of a process that runs a program with one of the file names, 0 if there is
 // none. A process with another name than leasehold-agent counts only if it runs leasehold's plugin.
 // running returns an error if it cannot see all processes of the host.
-func (u uninstaller) running(names ...string) (pid int, err error) {
-	processes, err := os.ReadDir(u.proc)
+func (u Uninstaller) running(names ...string) (pid int, err error) {
+	proc := cmp.Or(u.proc, "/proc")
+	processes, err := os.ReadDir(proc)
 	if err != nil {
 		return 0, err
 	}
@@ -180,20 +180,21 @@ func (u uninstaller) running(names ...string) (pid int, err error) {
 			seesItself = true
 			continue
 		}
-		exe, err := os.Readlink(filepath.Join(u.proc, p.Name(), "exe"))
-		if errors.Is(err, fs.ErrNotExist) || err != nil && !exists(filepath.Join(u.proc, p.Name())) {
+		exePath := filepath.Join(proc, p.Name(), "exe")
+		exe, err := os.Readlink(exePath)
+		if errors.Is(err, fs.ErrNotExist) || err != nil && !exists(filepath.Join(proc, p.Name())) {
 			continue // a kernel thread, or the process has ended
 		}
 		if err != nil {
 			return 0, fmt.Errorf("which program runs is not known: %w", err)
 		}
 		name := filepath.Base(strings.TrimSuffix(exe, " (deleted)"))
-		if slices.Contains(names, name) && (name == "leasehold-agent" || u.isOurs(p.Name())) {
+		if slices.Contains(names, name) && (name == "leasehold-agent" || isOurs(exePath)) {
 			return pid, nil
 		}
 	}
 	if !seesItself {
-		return 0, fmt.Errorf("%s does not show the processes of this node; the installer needs hostPID", u.proc)
+		return 0, fmt.Errorf("%s does not show the processes of this node; a container needs hostPID", proc)
 	}
 	return 0, nil
 }
@@ -203,10 +204,10 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// isOurs reports whether a process runs leasehold's plugin. It also reports true if the binary
-// could not be read. It reports false if the process has ended.
-func (u uninstaller) isOurs(pid string) bool {
-	f, err := os.Open(filepath.Join(u.proc, pid, "exe"))
+// isOurs reports whether the program of a process is leasehold's plugin. It also reports true if
+// the program could not be read. It reports false if the process has ended.
+func isOurs(path string) bool {
+	f, err := os.Open(path)
 	if err != nil {
 		return false
 	}
@@ -216,7 +217,7 @@ func (u uninstaller) isOurs(pid string) bool {
 }
 
 // waitForCalls waits until no process runs leasehold's plugin. It returns an error after callsEnd.
-func (u uninstaller) waitForCalls(ctx context.Context) error {
+func (u Uninstaller) waitForCalls(ctx context.Context) error {
 	return retry(ctx, callsEnd, func() error {
 		pid, err := u.running(leasehold, hostLocal)
 		if err == nil && pid != 0 {
@@ -227,20 +228,20 @@ func (u uninstaller) waitForCalls(ctx context.Context) error {
 }
 
 // export updates host-local's files from the store. It does nothing if there is no store.
-func (u uninstaller) export(ctx context.Context) error {
-	if _, err := os.Stat(u.node.Dirs.State); errors.Is(err, fs.ErrNotExist) {
+func (u Uninstaller) export(ctx context.Context) error {
+	if _, err := os.Stat(u.Service.Node.Store.Dirs().State); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	_, err := u.service.Export(ctx, func(lease.Pool) bool { return true })
+	_, err := u.Service.Export(ctx, func(lease.Pool) bool { return true })
 	return err
 }
 
 // survey returns the state of the node. It returns an error if nothing may be changed after it.
-func (u uninstaller) survey(ctx context.Context) (maintain.Survey, error) {
-	if _, err := os.Stat(u.node.Dirs.State); errors.Is(err, fs.ErrNotExist) {
+func (u Uninstaller) survey(ctx context.Context) (maintain.Survey, error) {
+	if _, err := os.Stat(u.Service.Node.Store.Dirs().State); errors.Is(err, fs.ErrNotExist) {
 		return maintain.Survey{Unused: true}, nil
 	}
-	survey, err := u.service.Survey(ctx)
+	survey, err := u.Service.Survey(ctx)
 	if err == nil {
 		err = survey.Unsafe
 	}
@@ -249,16 +250,16 @@ func (u uninstaller) survey(ctx context.Context) (maintain.Survey, error) {
 
 // endHolds releases the leases of sandboxes that are dead, and all held addresses. It returns an
 // error for each held address that the last container still uses.
-func (u uninstaller) endHolds(ctx context.Context) error {
+func (u Uninstaller) endHolds(ctx context.Context) error {
 	survey, err := u.survey(ctx)
 	if err != nil || survey.Unused {
 		return err
 	}
-	if _, err := u.service.Act(ctx, maintain.Plan(survey)); err != nil {
+	if _, err := u.Service.Act(ctx, maintain.Plan(survey)); err != nil {
 		return err
 	}
 	held := func(l lease.Lease) bool { return l.State == lease.Held }
-	all, err := u.service.Revoke(ctx, held, false, "leasehold is removed from the node")
+	all, err := u.Service.Revoke(ctx, held, false, "leasehold is removed from the node")
 	for _, r := range all {
 		err = errors.Join(err, r.Err)
 	}
@@ -266,8 +267,8 @@ func (u uninstaller) endHolds(ctx context.Context) error {
 }
 
 // pools returns the pools of the store.
-func (u uninstaller) pools(ctx context.Context) (pools []lease.Pool, err error) {
-	err = u.service.Node.Store.View(ctx, func(tx *store.Tx) error {
+func (u Uninstaller) pools(ctx context.Context) (pools []lease.Pool, err error) {
+	err = u.Service.Node.Store.View(ctx, func(tx *store.Tx) error {
 		pools = tx.Pools()
 		return nil
 	})
@@ -300,8 +301,8 @@ func blocked(pools []lease.Pool) (err error) {
 // removeName removes the name leasehold from the directory of plugins. If the stored configuration
 // of an ADD names leasehold, the DEL for that ADD will run the program of that name, and the pod
 // could not be deleted without it. Then the link to host-local stays, and removeName returns why.
-func (u uninstaller) removeName() (left string, err error) {
-	path := u.bin.path(leasehold)
+func (u Uninstaller) removeName() (left string, err error) {
+	path := u.Dir.path(leasehold)
 	p, err := look(path)
 	if err != nil || !p.exists {
 		return "", err
@@ -311,17 +312,17 @@ func (u uninstaller) removeName() (left string, err error) {
 		return "", err
 	}
 	if named == "" {
-		return "", errors.Join(os.Remove(path), files.SyncDir(string(u.bin)))
+		return "", errors.Join(os.Remove(path), files.SyncDir(string(u.Dir)))
 	}
 	left = fmt.Sprintf("%s is a link to host-local now, for the DEL of pods that were started with leasehold, "+
 		"such as that of %s; remove it when these have ended", path, named)
-	u.log.Warn(left)
+	u.Log.Warn(left)
 	return left, nil
 }
 
 // replayed returns the path of a stored configuration that names leasehold, "" if there is none.
-func (u uninstaller) replayed() (string, error) {
-	for _, dir := range u.replays {
+func (u Uninstaller) replayed() (string, error) {
+	for _, dir := range replays {
 		names, err := files.List(dir)
 		if err != nil && !files.IsMissing(err) {
 			return "", err
