@@ -89,6 +89,9 @@ func (t instance) unpublished(now time.Time) bool {
 // released reports whether the reservation of the pod on its node was deleted.
 func (t instance) released() bool { return t.Lost == podOnNode{t.PodUID, t.Node} }
 
+// hasReleased reports whether t is the instance of a pod whose reservation was deleted.
+func (t instance) hasReleased(p *podView) bool { return t.PodUID == string(p.UID) && t.released() }
+
 // contradicts reports whether a reservation of a node to which the last pod with the name was not
 // bound contradicts what the API server has shown of that pod. That is so if the reservation is of
 // that pod; or if that pod had started, and either the reservation was created after the pod, or

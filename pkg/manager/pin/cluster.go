@@ -1,7 +1,6 @@
 package pin
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -23,7 +22,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
 
-// byName is the index of pods by their reservation name (nameKey).
+// byName is the index of pods by their reservation name (reservations.NameKey).
 const byName = "name"
 
 // CacheOptions restricts what the manager's cache keeps of Nodes to the fields that the manager
@@ -53,7 +52,7 @@ type cluster struct {
 	isLeader     func() bool
 	started      time.Time // when this replica began to watch
 
-	names   *nameCounts
+	recent  *recentPods
 	strikes *strikes
 
 	mu        sync.Mutex
@@ -80,7 +79,7 @@ func newCluster(ctx context.Context, mgr manager.Manager, set *reservations.Set,
 	return c, mgr.Add(control.OnAllReplicas(func(ctx context.Context) error {
 		go wait.UntilWithContext(ctx, func(context.Context) {
 			c.expireInstances()
-			c.names.Expire()
+			c.recent.Expire()
 		}, time.Minute)
 		return c.pods.Run(ctx, pods, "retained pods")
 	}))
@@ -89,18 +88,13 @@ func newCluster(ctx context.Context, mgr manager.Manager, set *reservations.Set,
 // emptyCluster returns a cluster that follows reservations, and pods with views of objects of the
 // type P.
 func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, set *reservations.Set) *cluster {
-	c := &cluster{now: now, started: now(), names: newNameCounts(now), strikes: newStrikes(now),
+	c := &cluster{now: now, started: now(), recent: newRecentPods(now), strikes: newStrikes(now),
 		instances: map[string]instance{}, isLeader: func() bool { return true }, reservations: set,
 		pods: kube.NewInformer(view, kube.Indexes[*podView]{
-			byName: func(p *podView) []string { return indexName(p.Namespace, p.For) }})}
-	c.pods.Handle(kube.Handler[*podView]{Added: c.podAdded, Updated: c.podUpdated, Deleted: c.podDeleted})
-	set.Handle(kube.Handler[*reservations.Reservation]{Added: c.count,
-		Updated: func(before, r *reservations.Reservation) {
-			if before.For != r.For {
-				c.names.Set(nameKey(before.Namespace, before.For), string(before.UID), nameSource{})
-			}
-			c.count(r)
-		}, Deleted: c.reservationDeleted})
+			byName: func(p *podView) []string { return reservations.IndexName(p.Namespace, p.For) }})}
+	c.pods.Handle(kube.Handler[*podView]{Added: c.podAdded, Updated: func(_, p *podView) { c.podUpdated(p) },
+		Deleted: c.podDeleted})
+	set.Handle(kube.Handler[*reservations.Reservation]{Deleted: c.reservationDeleted})
 	return c
 }
 
@@ -111,19 +105,15 @@ func (c *cluster) Synced() bool {
 
 func (c *cluster) podAdded(p *podView) {
 	if p.For != "" && p.Sent != "" {
-		c.names.Arrived(nameKey(p.Namespace, p.For), p.Sent)
+		c.recent.Arrived(reservations.NameKey(p.Namespace, p.For), p.Sent)
 	}
-	c.podUpdated(p, p)
+	c.podUpdated(p)
 }
 
-func (c *cluster) podUpdated(before, p *podView) {
-	if before.For != p.For {
-		c.names.Set(nameKey(before.Namespace, before.For), string(before.UID), nameSource{})
-	}
+func (c *cluster) podUpdated(p *podView) {
 	if p.isMisplaced() {
 		c.strikes.Add(p.keyOn(p.Pinned), string(p.UID))
 	}
-	c.countPod(p, false)
 }
 
 // podDeleted remembers what became of a pod that was deleted.
@@ -138,20 +128,17 @@ func (c *cluster) podDeleted(p *podView) {
 		}
 	}
 	c.mu.Unlock()
-	c.countPod(p, true)
+	if p.For != "" && p.Started {
+		c.recent.Ended(reservations.NameKey(p.Namespace, p.For), p)
+	}
 }
 
 // reservationDeleted remembers that a reservation was deleted, because the window has ended or the
 // addresses were released. Then choose does not wait for the reservation to be published. If an
 // agent still has the lease, it publishes the reservation again.
 func (c *cluster) reservationDeleted(r *reservations.Reservation) {
-	name := nameKey(r.Namespace, r.For)
-	c.names.Set(name, string(r.UID), nameSource{})
 	if r.PodUID == "" {
 		return
-	}
-	if last := c.lastEnded(r.PodKey()); last.PodUID == r.PodUID && last.Node == r.Node {
-		c.names.Set(name, r.PodUID, nameSource{}) // the pod has ended, and its address is not held
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,51 +151,6 @@ func (c *cluster) reservationDeleted(r *reservations.Reservation) {
 		t.Until = c.now().Add(maxMemory)
 	}
 	c.instances[r.PodKey()] = t
-}
-
-// countPod counts a pod with a reservation name, its address, and those of its reservations, about
-// which the pod may say more. The address of a pod that is gone counts until its node has published
-// it.
-func (c *cluster) countPod(p *podView, gone bool) {
-	if p.For == "" {
-		return
-	}
-	s := nameSource{node: cmp.Or(p.Node, p.Sent), alive: p.isAlive() && !gone}
-	if p.Started {
-		s.address, s.seen = reservations.Primary(p.Addresses), true
-	}
-	if gone {
-		s.until = c.now().Add(publishLag)
-	}
-	if s.node == "" || gone && (!p.Started || c.lastEnded(keyOf(p)).released()) {
-		s = nameSource{}
-	}
-	c.names.Set(nameKey(p.Namespace, p.For), string(p.UID), s)
-	for _, r := range c.reservations.OfPod(keyOf(p)) {
-		c.count(r)
-	}
-}
-
-// count counts the address of a reservation with a reservation name. It does not count while it is
-// being released, and if what the manager has seen of its pod contradicts it. That of a bound
-// reservation counts if the manager has seen its pod, because it will be held when the pod ends.
-func (c *cluster) count(r *reservations.Reservation) {
-	if r.For == "" {
-		return
-	}
-	name, last := nameKey(r.Namespace, r.For), c.last(r.PodKey())
-	isHere := last.Node == r.Node && last.PodUID == r.PodUID
-	s := nameSource{node: r.Node, nodeUID: r.NodeUID, address: cmp.Or(r.Primary, r.Pod), seen: isHere}
-	if !r.Bound && !r.Until.IsZero() {
-		s.until = r.Until.Add(reservations.ClockLag)
-	}
-	if r.Releasing || last.contradicts(r) || r.Bound && !isHere {
-		s = nameSource{}
-	}
-	c.names.Set(name, string(r.UID), s)
-	if r.Releasing && isHere && c.pod(r.PodKey()) == nil {
-		c.names.Set(name, r.PodUID, nameSource{})
-	}
 }
 
 // expireInstances forgets the instances whose time is over, except for those that are contested.
@@ -274,8 +216,8 @@ func (c *cluster) pod(key string) *podView {
 // reservation name that is at most one, as choose chooses it.
 func (c *cluster) targetsOf(namespace, pod, reservationName string) []pinTarget {
 	if reservationName != "" {
-		name := nameKey(namespace, reservationName)
-		all := c.names.Targets(name, !c.isLeader())
+		name := reservations.NameKey(namespace, reservationName)
+		all := c.targets(name, !c.isLeader())
 		for i, t := range all {
 			key := nodeKey(name, t.Node)
 			all[i].Last, all[i].Struck = c.lastEnded(key), c.isStruck(key)

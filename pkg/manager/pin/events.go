@@ -82,7 +82,7 @@ func (c *cluster) keptElsewhere(p *podView) string {
 	}
 	var homes []pinTarget
 	if p.For != "" {
-		homes = c.names.Targets(nameKey(p.Namespace, p.For), false)
+		homes = c.targets(reservations.NameKey(p.Namespace, p.For), false)
 	} else {
 		isOwn := func(r *reservations.Reservation) bool { return r.PodUID == string(p.UID) }
 		home, found := choose(slices.DeleteFunc(c.reservations.OfPod(keyOf(p)), isOwn), c.lastEnded(keyOf(p)), c.now())

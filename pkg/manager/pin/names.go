@@ -14,25 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // A pod with a reservation name (policy.ReserveAs) takes an address that another pod with the name
 // has left. Several pods with the name may live and be created at the same time, and each hold is
 // for one of them. So a new pod is pinned to a node only if that has more addresses for the name
-// than pods (nameCounts).
-
-// indexName returns the values of the index byName.
-func indexName(namespace, name string) []string {
-	if name == "" {
-		return nil
-	}
-	return []string{nameKey(namespace, name)}
-}
-
-// nameKey returns the key of a reservation name. It differs from the keys "namespace/pod", because
-// the name of a pod has no colon.
-func nameKey(namespace, name string) string { return namespace + "/as:" + name }
+// than pods (cluster.count).
 
 // nodeKey returns the key of a reservation name on a node.
 func nodeKey(nameKey, node string) string { return nameKey + "/" + node }
@@ -72,7 +61,7 @@ func workloadOf(p *corev1.Pod) (text string) {
 // true for the new pods of a workload that grows, for which the webhook finds nothing when it looks
 // again.
 func (c *cluster) mayReplace(namespace, name string, p *corev1.Pod) bool {
-	return slices.ContainsFunc(c.pods.ByIndex(byName, nameKey(namespace, name)), func(other *podView) bool {
+	return slices.ContainsFunc(c.pods.ByIndex(byName, reservations.NameKey(namespace, name)), func(other *podView) bool {
 		return other.isAlive() && (other.Started || other.awaitsNode()) && other.Workload == workloadOf(p)
 	})
 }
@@ -80,7 +69,7 @@ func (c *cluster) mayReplace(namespace, name string, p *corev1.Pod) bool {
 // sharedName returns the text of the Event of a pod whose reservation name pods of another workload
 // of the namespace use as well, "" for other pods.
 func (c *cluster) sharedName(p *podView) string {
-	for _, other := range c.pods.ByIndex(byName, nameKey(p.Namespace, p.For)) {
+	for _, other := range c.pods.ByIndex(byName, reservations.NameKey(p.Namespace, p.For)) {
 		if p.For != "" && other.Workload != p.Workload && other.isAlive() {
 			return fmt.Sprintf("%s and %s use the reservation name %q: the pods of each may get addresses of the "+
 				"other; give each workload a name of its own in the annotation %s",
@@ -96,142 +85,147 @@ const maxListed = 12
 // sentFor is how long a pod that was sent to a node counts although no watch shows it.
 const sentFor = 5 * time.Second
 
-// nameCounts has what is on each node for a reservation name: addresses, and the living pods that
-// use them. The handlers of the informers keep it up to date, so that a decision only counts.
-type nameCounts struct {
+// recentPods are, for each reservation name, the pods that were sent to a node and that no watch has
+// shown yet, and those that have ended and whose addresses their nodes may not have published yet.
+type recentPods struct {
 	now func() time.Time
 
-	mu      sync.RWMutex
-	sources map[string]map[string]nameSource // by nameKey and UID of the reservation or pod
-	sent    map[string][]sentPod             // by nameKey, the oldest first
+	mu     sync.Mutex
+	byName map[string][]recentPod // by reservations.NameKey
 }
 
-// A nameSource is what a reservation or a pod says of a node. The zero nameSource says nothing.
-type nameSource struct {
-	node    string
-	nodeUID string    // "" if not known
-	address string    // "" if the pod has none yet
-	alive   bool      // a pod that runs on the node, or was sent there
-	seen    bool      // the API server has shown a pod with the address on the node
-	until   time.Time // when the source does not count any more; zero if it counts as long as the object exists
-}
-
-func (s nameSource) counts(now time.Time) bool { return s.until.IsZero() || now.Before(s.until) }
-
-// A sentPod is a pod that was sent to a node, and that no watch has shown yet.
-type sentPod struct {
+type recentPod struct {
 	node  string
-	until time.Time
+	ended *podView  // nil for a pod that was sent to the node
+	until time.Time // when it does not count any more
 }
 
-func newNameCounts(now func() time.Time) *nameCounts {
-	return &nameCounts{now: now, sources: map[string]map[string]nameSource{}, sent: map[string][]sentPod{}}
+func newRecentPods(now func() time.Time) *recentPods {
+	return &recentPods{now: now, byName: map[string][]recentPod{}}
 }
 
-// Set replaces what an object says for a name.
-func (c *nameCounts) Set(name, uid string, s nameSource) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s != (nameSource{}) {
-		if c.sources[name] == nil {
-			c.sources[name] = map[string]nameSource{}
-		}
-		c.sources[name][uid] = s
-	} else if delete(c.sources[name], uid); len(c.sources[name]) == 0 {
-		delete(c.sources, name)
-	}
-}
-
-// Expire forgets what does not count any more.
-func (c *nameCounts) Expire() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.now()
-	for name, sources := range c.sources {
-		maps.DeleteFunc(sources, func(_ string, s nameSource) bool { return !s.counts(now) })
-		if len(sources) == 0 {
-			delete(c.sources, name)
-		}
-	}
-	maps.DeleteFunc(c.sent, func(_ string, all []sentPod) bool { return !now.Before(all[len(all)-1].until) })
-}
-
-// Send records that a pod is sent to a node. It reports false, and records nothing, if the pod
-// needs an address there and there is none.
-func (c *nameCounts) Send(name, node string, needsAddress bool) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := c.count(name)[node]; needsAddress && (n == nil || n.free() <= 0) {
-		return false
-	}
-	c.sent[name] = append(c.sent[name], sentPod{node, c.now().Add(sentFor)})
-	return true
+// Ended adds a pod that has ended.
+func (r *recentPods) Ended(name string, p *podView) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.byName[name] = append(r.byName[name], recentPod{p.Node, p, r.now().Add(publishLag)})
 }
 
 // Arrived is called for a pod that was sent to a node when a watch shows it, or when the webhook is
 // called for it again.
-func (c *nameCounts) Arrived(name, node string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := c.sent[name]
-	if i := slices.IndexFunc(all, func(s sentPod) bool { return s.node == node }); i >= 0 {
-		c.sent[name] = slices.Delete(all, i, i+1)
+func (r *recentPods) Arrived(name, node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.byName[name]
+	if i := slices.IndexFunc(all, func(s recentPod) bool { return s.ended == nil && s.node == node }); i >= 0 {
+		r.byName[name] = slices.Delete(all, i, i+1)
 	}
-	if len(c.sent[name]) == 0 {
-		delete(c.sent, name)
-	}
+}
+
+// Expire forgets what does not count any more.
+func (r *recentPods) Expire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	maps.DeleteFunc(r.byName, func(name string, all []recentPod) bool {
+		r.byName[name] = slices.DeleteFunc(all, func(p recentPod) bool { return !now.Before(p.until) })
+		return len(r.byName[name]) == 0
+	})
 }
 
 // A nodeCount is what a node has for a reservation name.
 type nodeCount struct {
 	uid       string
-	addresses map[string]nameSource // by address; alive and seen are those of all sources
-	users     int                   // living pods, with or without an address
+	addresses map[string]addressUse
+	users     int // living pods, with or without an address
 	sent      int
 }
+
+// addressUse reports whether a living pod has an address, and whether the API server has shown a pod
+// with it.
+type addressUse struct{ alive, seen bool }
 
 // free returns how many addresses have no pod, and none that was sent for it.
 func (n *nodeCount) free() int { return len(n.addresses) - n.users - n.sent }
 
-// count returns what there is for a name, by node. The caller holds c.mu.
-func (c *nameCounts) count(name string) map[string]*nodeCount {
+func (n *nodeCount) add(address string, alive, seen bool) {
+	use := n.addresses[address]
+	n.addresses[address] = addressUse{use.alive || alive, use.seen || seen}
+}
+
+// count returns what there is for a reservation name, by node. The caller holds c.recent.mu.
+//
+//   - A reservation counts unless it is over or being released, or what the manager has seen of its
+//     pod contradicts it. A bound one counts if the manager has seen its pod, because it will be
+//     held when the pod ends.
+//   - The address of a pod that is gone counts until its node has published or released it.
+func (c *cluster) count(name string) map[string]*nodeCount {
 	nodes, now := map[string]*nodeCount{}, c.now()
-	for _, s := range c.sources[name] {
-		if !s.counts(now) {
+	at := func(node string) *nodeCount {
+		if nodes[node] == nil {
+			nodes[node] = &nodeCount{addresses: map[string]addressUse{}}
+		}
+		return nodes[node]
+	}
+	releasing := map[string]bool{} // by UID of the pod
+	for _, r := range c.reservations.OfName(name) {
+		last := c.last(r.PodKey())
+		isHere := last.Node == r.Node && last.PodUID == r.PodUID
+		if r.Releasing && isHere {
+			releasing[r.PodUID] = true
+		}
+		if r.Releasing || r.IsOver(now) || last.contradicts(r) || r.Bound && !isHere {
 			continue
 		}
-		n := nodes[s.node]
-		if n == nil {
-			n = &nodeCount{addresses: map[string]nameSource{}}
-			nodes[s.node] = n
+		n := at(r.Node)
+		n.uid = cmp.Or(n.uid, r.NodeUID)
+		n.add(cmp.Or(r.Primary, r.Pod), false, isHere)
+	}
+	for _, p := range c.pods.ByIndex(byName, name) {
+		node := cmp.Or(p.Node, p.Sent)
+		if node == "" {
+			continue
 		}
-		n.uid = cmp.Or(n.uid, s.nodeUID)
-		if s.alive {
+		if n := at(node); p.isAlive() {
 			n.users++
 		}
-		if s.address != "" {
-			a := n.addresses[s.address]
-			a.alive, a.seen = a.alive || s.alive, a.seen || s.seen
-			n.addresses[s.address] = a
+		if p.Started {
+			at(node).add(reservations.Primary(p.Addresses), p.isAlive(), true)
 		}
 	}
-	for _, s := range c.sent[name] {
-		if n := nodes[s.node]; n != nil && now.Before(s.until) {
-			n.sent++
+	for _, p := range c.recent.byName[name] {
+		switch {
+		case !now.Before(p.until):
+		case p.ended == nil:
+			at(p.node).sent++
+		case !releasing[string(p.ended.UID)] && !c.lastEnded(keyOf(p.ended)).hasReleased(p.ended):
+			at(p.node).add(reservations.Primary(p.ended.Addresses), false, true)
 		}
 	}
 	return nodes
 }
 
-// Targets returns the nodes that have an address for a name which no living pod has. Nodes with an
+// send records that a pod is sent to a node. It reports false, and records nothing, if the pod needs
+// an address there and there is none.
+func (c *cluster) send(name, node string, needsAddress bool) bool {
+	c.recent.mu.Lock()
+	defer c.recent.mu.Unlock()
+	if n := c.count(name)[node]; needsAddress && (n == nil || n.free() <= 0) {
+		return false
+	}
+	c.recent.byName[name] = append(c.recent.byName[name], recentPod{node, nil, c.now().Add(sentFor)})
+	return true
+}
+
+// targets returns the nodes that have an address for a name which no living pod has. Nodes with an
 // address that the API server has shown come first, because a compromised node may publish
 // reservations of pods that never existed; nodes to whose addresses other pods were sent come last.
 // Otherwise the order is always the same, and reversed if backwards is true: two replicas that do
 // not know of each other's decisions take addresses from both ends.
-func (c *nameCounts) Targets(name string, backwards bool) (targets []pinTarget) {
-	c.mu.RLock()
+func (c *cluster) targets(name string, backwards bool) (targets []pinTarget) {
+	c.recent.mu.Lock()
 	nodes := c.count(name)
-	c.mu.RUnlock()
+	c.recent.mu.Unlock()
 	rank := map[string]int{}
 	for node, n := range nodes {
 		if len(n.addresses) <= n.users {

@@ -135,6 +135,8 @@ func TestTargetsOfAReservationName(t *testing.T) {
 		{"another pod was admitted, and is shown", []any{left("a", "node1", time.Minute),
 			left("c", "node1", 2*time.Minute), "node1", pinnedTo("b", "node1")}, "node1"},
 		{"another pod was admitted and not created", []any{left("a", "node1", time.Minute), "node1", sentFor}, "node1"},
+		{"another pod was sent to one that ends only then",
+			[]any{lives("a", "node1", deleting), "node1", ended{lives("a", "node1", deleting)}}, "node1 contested"},
 		{"another pod was sent to what is not published",
 			[]any{ended{lives("a", "node1")}, pinnedTo("b", "node1")}, ""},
 		{"the pod that was sent there is deleted",
@@ -164,10 +166,10 @@ func TestTargetsOfAReservationName(t *testing.T) {
 		for _, known := range tt.known {
 			switch known := known.(type) {
 			case string:
-				c.names.Send(nameKey("db", "registry"), known, true)
+				c.send(reservations.NameKey("db", "registry"), known, true)
 			case time.Duration:
 				clock = clock.Add(known)
-				c.names.Expire()
+				c.recent.Expire()
 			case ended:
 				c.remove(t, known.podView)
 			case deleted:
@@ -199,14 +201,14 @@ func TestNameCountsForget(t *testing.T) {
 	for i := range 10 {
 		pod := fmt.Sprint(i)
 		c.add(t, left(pod, "node1", time.Minute))
-		c.names.Send(nameKey("db", "registry"), "node1", true)
+		c.send(reservations.NameKey("db", "registry"), "node1", true)
 		c.remove(t, lives(pod, "node1"))
 		c.remove(t, left(pod, "node1", time.Minute))
 	}
 	c.remove(t, lives("last", "node1"))
 	clock = clock.Add(publishLag)
-	if c.names.Expire(); len(c.names.sources) > 0 || len(c.names.sent) > 0 {
-		t.Errorf("%v and %v are left", c.names.sources, c.names.sent)
+	if c.recent.Expire(); len(c.recent.byName) > 0 {
+		t.Errorf("%v is left", c.recent.byName)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
 
 const (
@@ -150,7 +151,7 @@ func (r *patienceReconciler) replace(ctx context.Context, p *podView, waited tim
 // isEnding reports whether a pod with the reservation name of another one ends on the node that the
 // other one waits for. Its address and its room will be free.
 func (c *cluster) isEnding(p *podView) bool {
-	return slices.ContainsFunc(c.pods.ByIndex(byName, nameKey(p.Namespace, p.For)), func(other *podView) bool {
+	return slices.ContainsFunc(c.pods.ByIndex(byName, reservations.NameKey(p.Namespace, p.For)), func(other *podView) bool {
 		return other.Node == p.Pinned && other.DeletionTimestamp != nil
 	})
 }

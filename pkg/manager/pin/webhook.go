@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
@@ -48,7 +49,7 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	}
 	as, isTrial := reservationName(pod), req.DryRun != nil && *req.DryRun
 	if as != "" && before != "" && !isTrial {
-		w.cluster.names.Arrived(nameKey(req.Namespace, as), before)
+		w.cluster.recent.Arrived(reservations.NameKey(req.Namespace, as), before)
 	}
 	d := w.decide(ctx, req.Namespace, pod, as, isTrial)
 	apply(pod, d)
@@ -83,7 +84,7 @@ func (w *webhook) decideOnce(ctx context.Context, namespace string, pod *corev1.
 	for {
 		d := w.best(ctx, namespace, pod, as)
 		if as == "" || isTrial || !d.Pinned() ||
-			w.cluster.names.Send(nameKey(namespace, as), d.Node, d.Mode == policy.PinRequire) {
+			w.cluster.send(reservations.NameKey(namespace, as), d.Node, d.Mode == policy.PinRequire) {
 			return d
 		}
 	}

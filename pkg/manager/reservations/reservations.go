@@ -113,13 +113,15 @@ type Set struct {
 const (
 	byPod  = "pod"
 	byNode = "node"
+	byName = "name"
 )
 
 // NewSet returns an empty Set of objects of the type O. The manager's is that of Setup.
 func NewSet[O metav1.Object](view func(O) *Reservation) *Set {
 	return &Set{kube.NewInformer(view, kube.Indexes[*Reservation]{
 		byPod:  func(r *Reservation) []string { return []string{r.PodKey()} },
-		byNode: func(r *Reservation) []string { return []string{r.Node} }})}
+		byNode: func(r *Reservation) []string { return []string{r.Node} },
+		byName: func(r *Reservation) []string { return IndexName(r.Namespace, r.For) }})}
 }
 
 // OfPod returns the reservations of the pods with a key "namespace/name".
@@ -127,6 +129,22 @@ func (s *Set) OfPod(key string) []*Reservation { return s.ByIndex(byPod, key) }
 
 // OfNode returns the reservations of a node.
 func (s *Set) OfNode(node string) []*Reservation { return s.ByIndex(byNode, node) }
+
+// OfName returns the reservations with a key of NameKey.
+func (s *Set) OfName(key string) []*Reservation { return s.ByIndex(byName, key) }
+
+// NameKey returns the key of a reservation name. It differs from the keys "namespace/pod", because
+// the name of a pod has no colon.
+func NameKey(namespace, name string) string { return namespace + "/as:" + name }
+
+// IndexName returns the values of an index by NameKey of something with a reservation name, none if
+// that is "".
+func IndexName(namespace, name string) []string {
+	if name == "" {
+		return nil
+	}
+	return []string{NameKey(namespace, name)}
+}
 
 // Setup adds what watches the reservations to a manager that has not started, and what the leader
 // does about them. It returns the reservations.
