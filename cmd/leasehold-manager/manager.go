@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -69,14 +70,18 @@ func run(ctx context.Context, o options, version string) error {
 		log.Info("--pin-mode=nominate is read as require")
 		o.pin.Mode = policy.PinRequire
 	}
-	set, err := reservations.Setup(mgr)
+	nodes, err := control.WatchNodes(mgr)
 	if err != nil {
 		return err
 	}
-	if err := pin.Setup(ctx, mgr, set, o.pin); err != nil {
+	set, err := reservations.Setup(mgr, nodes)
+	if err != nil {
 		return err
 	}
-	if err := o.addPersistentPodState(ctx, mgr); err != nil {
+	if err := pin.Setup(mgr, set, nodes, o.pin); err != nil {
+		return err
+	}
+	if err := o.addPersistentPodState(mgr, nodes); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
@@ -101,14 +106,12 @@ func newManager(
 		}
 		clients(&webhooks.tls)
 	}
-	objects := pin.CacheOptions()
-	objects[&corev1.Secret{}] = certOptions.CacheOptions()
 	mgr, err := ctrl.NewManager(config, manager.Options{
 		Scheme: scheme,
 		Logger: log,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         objects,
+			ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: certOptions.CacheOptions()},
 		},
 		// The servers of controller-runtime have no limit of connections, see servingManager.
 		Metrics:                       metricsserver.Options{BindAddress: "0"},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/persistentpodstate"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -33,7 +34,7 @@ type options struct {
 
 	pin pin.Options
 	// addPersistentPodState adds what serves PersistentPodStates to a manager.
-	addPersistentPodState func(context.Context, manager.Manager) error
+	addPersistentPodState func(manager.Manager, *control.Nodes) error
 
 	webhookPort   int
 	webhookCA     string

@@ -22,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
 // CallTimeout is the time limit of one call of the API server, and of one Reconcile.
@@ -77,6 +79,41 @@ func ListWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource, labe
 	}
 	return toolscache.NewFilteredListWatchFromClient(rest, resource, metav1.NamespaceAll,
 		func(o *metav1.ListOptions) { o.LabelSelector = label }), nil
+}
+
+// Watch adds the watch of an informer, with the objects of ListWatch, to a manager that has not
+// started. It runs in every replica.
+func Watch[V any](mgr manager.Manager, i *kube.Informer[V], kind schema.GroupVersionKind, resource, label string,
+) error {
+	lw, err := ListWatch(mgr, kind, resource, label)
+	if err != nil {
+		return err
+	}
+	return mgr.Add(OnAllReplicas(func(ctx context.Context) error { return i.Run(ctx, lw, resource) }))
+}
+
+// Nodes are the nodes of the cluster. They have only the fields that decide whether a pod may run
+// there.
+type Nodes = kube.Informer[*corev1.Node]
+
+// WatchNodes adds the watch of the nodes to a manager that has not started.
+func WatchNodes(mgr manager.Manager) (*Nodes, error) {
+	nodes := kube.NewInformer(TrimNode, nil)
+	return nodes, Watch(mgr, nodes, corev1.SchemeGroupVersion.WithKind("Node"), "nodes", "")
+}
+
+// TrimNode returns a node as Nodes have it.
+func TrimNode(n *corev1.Node) *corev1.Node {
+	trimmed := &corev1.Node{ObjectMeta: Identity(&n.ObjectMeta),
+		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable}}
+	trimmed.Labels = n.Labels
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status,
+				LastTransitionTime: c.LastTransitionTime}}
+		}
+	}
+	return trimmed
 }
 
 // RequestFor returns the request for a key "namespace/name", or "name".

@@ -69,9 +69,7 @@ func patched[T any](t *testing.T, req admission.Request, resp admission.Response
 
 // A failed lookup does not stop a pod, and is reported in an annotation.
 func TestFailedLookupAdmitsThePod(t *testing.T) {
-	v := newView(&Feature{kinds: builtIn})
-	v.nodesSynced = func() bool { return false }
-	pod := v.admit(t, aPod("db-0"))
+	pod := unsynced().admit(t, aPod("db-0"))
 	if why := pod.Annotations[annotationReason]; why != "lookup failed: the informers have not synced yet" {
 		t.Errorf("annotation %q", why)
 	}

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/refusal"
 )
@@ -79,7 +80,7 @@ func startManager(t *testing.T, more func(*fakeapi.Cluster), sinks ...logr.LogSi
 	}
 	mgr := newManager(t, c, log)
 	ctx, stop := context.WithCancel(t.Context())
-	if err := (&Feature{kinds: builtIn, goneGrace: time.Second}).Setup(ctx, mgr); err != nil {
+	if err := setup(mgr); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error)
@@ -261,8 +262,14 @@ func TestStandbyForKruise(t *testing.T) {
 }
 
 func TestSetupReturnsEveryError(t *testing.T) {
-	refusal.Each(t, func() manager.Manager { return newManager(t, newCluster(t), logr.Discard()) },
-		func(mgr manager.Manager) error {
-			return (&Feature{kinds: builtIn}).Setup(t.Context(), mgr)
-		})
+	refusal.Each(t, func() manager.Manager { return newManager(t, newCluster(t), logr.Discard()) }, setup)
+}
+
+// setup adds the feature and the nodes to a manager.
+func setup(mgr manager.Manager) error {
+	nodes, err := control.WatchNodes(mgr)
+	if err != nil {
+		return err
+	}
+	return (&Feature{kinds: builtIn, goneGrace: time.Second}).Setup(mgr, nodes)
 }

@@ -233,14 +233,16 @@ const patienceMargin = 2 * time.Second
 
 // due returns when a waiting pod may be deleted, zero if it may not. The pod must be older than the
 // grace period or its patience, so that its successors are not deleted one after the other. For a
-// node that is gone, this replica must also have watched nodes for the grace period, because the
-// node may have been removed before the watch began.
+// node that is gone, this replica must also have run for the grace period, because the node may have
+// been removed before that.
 func (r *reconciler) due(pod *podView) time.Time {
-	exists, since := r.view.hostOf(pod.Hostname)
-	switch {
-	case !exists:
-		return later(pod.Created, since, r.view.watchingSince()).Add(r.view.goneGrace)
-	case pod.Patience == lease.Forever, since.IsZero():
+	nodes := r.view.present()
+	i := slices.IndexFunc(nodes, func(n *corev1.Node) bool { return n.Labels[corev1.LabelHostname] == pod.Hostname })
+	if i < 0 {
+		return later(pod.Created, r.view.startedAt).Add(r.view.goneGrace)
+	}
+	since := notReadySince(nodes[i])
+	if pod.Patience == lease.Forever || since.IsZero() {
 		return time.Time{}
 	}
 	return later(pod.Created, since).Add(time.Duration(pod.Patience) + patienceMargin)

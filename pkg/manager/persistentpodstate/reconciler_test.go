@@ -107,8 +107,8 @@ func (r rig) reconcile(t *testing.T, name string) (reconcile.Result, error) {
 func TestReconcileIsRepeated(t *testing.T) {
 	object := state(recorded("db-0", "node1"))
 	noNodes := viewOf(object).has(statefulSet, true, db())
-	noNodes.nodesSynced = func() bool { return false }
-	noPods := newView(&Feature{kinds: builtIn}).in(three())
+	noNodes.nodes = unsynced().nodes
+	noPods := unsynced().in(three())
 	list(noPods.objects, object)
 	for name, c := range map[string]struct {
 		v       *clusterView

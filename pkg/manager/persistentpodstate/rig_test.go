@@ -228,19 +228,25 @@ func (v *clusterView) ends(pods ...*corev1.Pod) *clusterView {
 
 // viewOf returns a synced view of objects in a cluster of three nodes, without an API server.
 func viewOf(objects ...*pps.PersistentPodState) *clusterView {
-	v := newView(&Feature{kinds: builtIn, goneGrace: time.Minute}).in(three())
+	v := unsynced().in(three())
 	list(v.objects, objects...)
 	list[*corev1.Pod](v.pods)
 	return v
 }
 
+// unsynced returns a view that has listed nothing, of a replica that has run for an hour.
+func unsynced() *clusterView {
+	v := newView(&Feature{kinds: builtIn, goneGrace: time.Minute}, kube.NewInformer(control.TrimNode, nil))
+	v.startedAt = time.Now().Add(-time.Hour)
+	return v
+}
+
 // in sets the nodes of a view.
 func (v *clusterView) in(c cluster) *clusterView {
-	maps.DeleteFunc(v.nodes, func(name string, _ observedNode) bool { return c[name] == nil })
-	for _, n := range c.all() {
-		v.nodeObserved(n)
+	list(v.nodes, c.all()...)
+	for _, name := range v.left.Keys() {
+		v.left.Remove(name)
 	}
-	v.nodesSynced = func() bool { return true }
 	return v
 }
 

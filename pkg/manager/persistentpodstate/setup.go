@@ -1,7 +1,6 @@
 package persistentpodstate
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -62,15 +61,14 @@ func New(f *pflag.FlagSet) *Feature {
 	return p
 }
 
-// Setup adds the webhooks and the controller to a manager that has not started. The manager's cache
-// must contain the labels and the readiness of nodes.
-func (p *Feature) Setup(ctx context.Context, mgr manager.Manager) error {
+// Setup adds the webhooks and the controller to a manager that has not started.
+func (p *Feature) Setup(mgr manager.Manager, nodes *control.Nodes) error {
 	if err := pps.AddToScheme(mgr.GetScheme()); err != nil {
 		return err
 	}
 	log := mgr.GetLogger().WithName("persistentpodstate")
-	v := newView(p)
-	if err := v.setup(ctx, mgr); err != nil {
+	v := newView(p, nodes)
+	if err := v.setup(mgr); err != nil {
 		return err
 	}
 	events := mgr.GetEventRecorder("leasehold-manager")

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -47,32 +45,28 @@ const podName = "statefulset.kubernetes.io/pod-name"
 // of the kinds that the API server serves, and pods as soon as there is a PersistentPodState.
 type clusterView struct {
 	*Feature
-	nodesSynced func() bool
-	objects     *kube.Informer[*pps.PersistentPodState]
-	workloads   map[schema.GroupKind]*kube.Informer[*workload]
-	pods        *kube.Informer[*podView]
-	ended       *utilcache.LRUExpireCache // the last *podView that ran and ended, by podKey
-
-	mu        sync.Mutex
-	startedAt time.Time               // zero until the view has started
-	nodes     map[string]observedNode // by name
-	// nodeChanged is called with the name of a node that is new, or has other labels.
-	nodeChanged func(node string)
+	startedAt time.Time
+	nodes     *control.Nodes
+	// left are the nodes, by name, that were removed from the cluster less than Feature.goneGrace
+	// ago. They count as present, because they may be registered again: a cloud provider stops and
+	// starts a machine, or a user deletes the Node object and the kubelet creates it again. Then
+	// nodes has them as well, as they are now.
+	left      *utilcache.LRUExpireCache
+	objects   *kube.Informer[*pps.PersistentPodState]
+	workloads map[schema.GroupKind]*kube.Informer[*workload]
+	pods      *kube.Informer[*podView]
+	ended     *utilcache.LRUExpireCache // the last *podView that ran and ended, by podKey
 }
 
-// An observedNode is the last state of a node that this replica has observed. A node that was
-// removed from the cluster counts as present for Feature.goneGrace, because it may be registered
-// again: a cloud provider stops and starts a machine, or a user deletes the Node object and the
-// kubelet creates it again.
-type observedNode struct {
-	*corev1.Node
-	leftAt time.Time // when it was removed; zero while it is in the cluster
-}
+// maxLeft is the largest number of nodes that count as present although they were removed.
+const maxLeft = 10_000
 
 // newView returns a view without an API server.
-func newView(p *Feature) *clusterView {
-	v := &clusterView{Feature: p, ended: utilcache.NewLRUExpireCache(maxRemembered), nodeChanged: func(string) {},
-		nodes: map[string]observedNode{}, workloads: map[schema.GroupKind]*kube.Informer[*workload]{}}
+func newView(p *Feature, nodes *control.Nodes) *clusterView {
+	v := &clusterView{Feature: p, startedAt: time.Now(), nodes: nodes, left: utilcache.NewLRUExpireCache(maxLeft),
+		ended:     utilcache.NewLRUExpireCache(maxRemembered),
+		workloads: map[schema.GroupKind]*kube.Informer[*workload]{}}
+	nodes.Handle(kube.Handler[*corev1.Node]{Deleted: func(n *corev1.Node) { v.left.Add(n.Name, n, v.goneGrace) }})
 	v.objects = kube.NewInformer(objectOf, kube.Indexes[*pps.PersistentPodState]{
 		byTarget: func(o *pps.PersistentPodState) []string { return []string{targetOf(o).String()} },
 		byNode: func(o *pps.PersistentPodState) (nodes []string) {
@@ -97,24 +91,7 @@ func newView(p *Feature) *clusterView {
 }
 
 // setup adds the watches to a manager that has not started.
-func (v *clusterView) setup(ctx context.Context, mgr manager.Manager) error {
-	nodes, err := mgr.GetCache().GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watching nodes: %w", err)
-	}
-	handled, err := nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { v.nodeObserved(object.(*corev1.Node)) },
-		UpdateFunc: func(_, now any) { v.nodeObserved(now.(*corev1.Node)) },
-		DeleteFunc: func(object any) {
-			if name, err := toolscache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
-				v.nodeDeleted(name, time.Now())
-			}
-		},
-	})
-	if err != nil {
-		return err
-	}
-	v.nodesSynced = handled.HasSynced
+func (v *clusterView) setup(mgr manager.Manager) error {
 	objects, err := control.ListWatch(mgr, objectKind, "persistentpodstates", "")
 	if err != nil {
 		return err
@@ -135,9 +112,6 @@ func (v *clusterView) setup(ctx context.Context, mgr manager.Manager) error {
 		return err
 	}
 	return mgr.Add(control.OnAllReplicas(func(ctx context.Context) error {
-		v.mu.Lock()
-		v.startedAt = time.Now()
-		v.mu.Unlock()
 		needed, need := context.WithCancel(ctx)
 		v.objects.Handle(kube.Handler[*pps.PersistentPodState]{Added: func(*pps.PersistentPodState) { need() }})
 		go runServed(ctx, v.objects, func() *toolscache.ListWatch { return objects })
@@ -214,32 +188,6 @@ func objectOf(all *pps.PersistentPodState) *pps.PersistentPodState {
 // isUnfit reports whether the spec of an object was too large for objectOf.
 func isUnfit(o *pps.PersistentPodState) bool { return o.Spec.TargetRef.Name == "" }
 
-func (v *clusterView) nodeObserved(n *corev1.Node) {
-	v.mu.Lock()
-	before, changed := v.nodes[n.Name], v.nodeChanged
-	v.nodes[n.Name] = observedNode{Node: n}
-	v.mu.Unlock()
-	if before.Node == nil || !maps.Equal(before.Labels, n.Labels) { // most updates do not change them
-		changed(n.Name)
-	}
-}
-
-// nodeDeleted remembers a node that was deleted, and forgets those that do not count as present any
-// more.
-func (v *clusterView) nodeDeleted(name string, now time.Time) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	maps.DeleteFunc(v.nodes, func(_ string, n observedNode) bool { return !v.counts(n) })
-	if n, found := v.nodes[name]; found {
-		v.nodes[name] = observedNode{n.Node, now}
-	}
-}
-
-// counts reports whether a node counts as present.
-func (v *clusterView) counts(n observedNode) bool {
-	return n.leftAt.IsZero() || time.Since(n.leftAt) < v.goneGrace
-}
-
 // follow enqueues the PersistentPodStates, and the names of the workloads, that have to be
 // reconciled.
 func (v *clusterView) follow(_ context.Context, queue control.Queue) {
@@ -264,13 +212,16 @@ func (v *clusterView) follow(_ context.Context, queue control.Queue) {
 	for _, w := range v.workloads {
 		w.Handle(kube.Each(func(w *workload) { target(w.targetKey) }))
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.nodeChanged = func(node string) {
-		for _, o := range v.objects.ByIndex(byNode, node) {
+	node := func(n *corev1.Node) {
+		for _, o := range v.objects.ByIndex(byNode, n.Name) {
 			enqueue(o.Namespace, o.Name)
 		}
 	}
+	v.nodes.Handle(kube.Handler[*corev1.Node]{Added: node, Updated: func(before, now *corev1.Node) {
+		if !maps.Equal(before.Labels, now.Labels) { // most updates do not change them
+			node(now)
+		}
+	}})
 }
 
 // recordedKeys returns the keys of the annotations that are recorded of the pods of a workload.
@@ -289,25 +240,17 @@ func (v *clusterView) podChanged(before, now *podView) {
 	}
 }
 
-// watchingSince returns the time from which this replica has observed the removal of nodes. A node
-// that is not present may have been removed before that time.
-func (v *clusterView) watchingSince() time.Time {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.startedAt
-}
-
 // Ready is a readiness check. It returns an error until PersistentPodStates and nodes have been
 // listed, for at most one minute, because the replica has to serve the other webhooks too.
 func (v *clusterView) Ready(*http.Request) error {
-	if since := v.watchingSince(); !v.HasSynced() && (since.IsZero() || time.Since(since) <= time.Minute) {
+	if !v.HasSynced() && time.Since(v.startedAt) <= time.Minute {
 		return errNotSynced
 	}
 	return nil
 }
 
 // HasSynced reports whether the informers of PersistentPodStates and nodes have synced.
-func (v *clusterView) HasSynced() bool { return v.objects.HasSynced() && v.nodesSynced() }
+func (v *clusterView) HasSynced() bool { return v.objects.HasSynced() && v.nodes.HasSynced() }
 
 // Objects returns the PersistentPodStates whose target is t, sorted by creation time, then by name.
 // The reconciler uses only the first, and ignores the others.
@@ -333,21 +276,21 @@ func (v *clusterView) Workload(t targetKey) (w *workload, known bool) {
 // node returns a node that counts as present, nil if there is none with that name. The caller must
 // not modify the node.
 func (v *clusterView) node(name string) *corev1.Node {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if n, found := v.nodes[name]; found && v.counts(n) {
-		return n.Node
+	if n, found := v.nodes.Get(name); found {
+		return n
 	}
-	return nil
+	left, _ := v.left.Get(name)
+	n, _ := left.(*corev1.Node)
+	return n
 }
 
-// present returns the nodes that count as present. The caller must not modify them.
-func (v *clusterView) present() (nodes []*corev1.Node) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, n := range v.nodes {
-		if v.counts(n) {
-			nodes = append(nodes, n.Node)
+// present returns the nodes that count as present, some of them twice. The caller must not modify
+// them.
+func (v *clusterView) present() []*corev1.Node {
+	nodes := v.nodes.List()
+	for _, name := range v.left.Keys() {
+		if n := v.node(name.(string)); n != nil {
+			nodes = append(nodes, n)
 		}
 	}
 	return nodes
@@ -369,7 +312,7 @@ func notReadySince(n *corev1.Node) time.Time {
 func (v *clusterView) isLost(node string, pod *corev1.Pod) string {
 	n, patience := v.node(node), patienceOf(pod.Annotations)
 	if n == nil {
-		if time.Since(v.watchingSince()) >= v.goneGrace {
+		if time.Since(v.startedAt) >= v.goneGrace {
 			return fmt.Sprintf("node %s is gone", node)
 		}
 		return ""
@@ -380,22 +323,4 @@ func (v *clusterView) isLost(node string, pod *corev1.Pod) string {
 	}
 	return fmt.Sprintf("node %s has not been ready for longer than %s=%s", node, annotationPatience,
 		pod.Annotations[annotationPatience])
-}
-
-// hostOf reports whether a node with a hostname is in the cluster, and since when it has not been
-// ready, zero if it is. If there is none, since is when the last one was removed, zero if this
-// replica has not observed that.
-func (v *clusterView) hostOf(hostname string) (exists bool, since time.Time) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, n := range v.nodes {
-		switch {
-		case n.Labels[corev1.LabelHostname] != hostname:
-		case n.leftAt.IsZero():
-			return true, notReadySince(n.Node)
-		default:
-			since = later(since, n.leftAt)
-		}
-	}
-	return false, since
 }

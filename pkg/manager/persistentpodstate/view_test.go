@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 
@@ -173,52 +174,51 @@ func TestPatienceWithANodeThatIsNotReady(t *testing.T) {
 }
 
 // A node that is registered again within the grace period counts as present all the time.
-func TestDepartedNodeIsWaitedFor(t *testing.T) {
-	v := viewOf(state(requires(hostname), recorded("db-0", "node1")))
-	left := three()
-	delete(left, "node1")
-	v.in(left)
-	node1 := three().all()[0]
-	ago := func(d time.Duration) { v.nodeObserved(node1); v.nodeDeleted(node1.Name, time.Now().Add(-d)) }
-	for _, step := range []struct {
-		name string
-		do   func()
-		want bool
-	}{
-		{"it may have been removed before this replica started", func() { v.startedAt = time.Now() }, true},
-		{"it was never observed", func() { v.startedAt = time.Now().Add(-time.Hour) }, false},
-		{"it was removed a moment ago", func() { ago(time.Second) }, true},
-		{"it was removed longer ago than the grace period", func() { ago(time.Minute) }, false},
-		{"it was added again", func() { ago(time.Minute); v.nodeObserved(node1) }, true},
-	} {
-		step.do()
-		pod := v.admit(t, aPod("db-0"))
-		if got := pod.Spec.NodeSelector[hostname] == "node1"; got != step.want {
-			t.Errorf("%s: waited for: %t", step.name, got)
+func TestNodeThatLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := viewOf(state(requires(hostname), recorded("db-0", "node1")))
+		is := func(when string, waits bool) {
+			t.Helper()
+			pod := v.admit(t, aPod("db-0"))
+			if got := pod.Spec.NodeSelector[hostname] == "node1"; got != waits {
+				t.Errorf("%s: waited for: %t", when, got)
+			}
 		}
-	}
-	v.nodeDeleted(node1.Name, began)
-	v.nodeDeleted(three().all()[1].Name, time.Now())
-	if len(v.nodes) != 2 {
-		t.Errorf("remembered: %v", v.nodes)
-	}
+		all := three().all()
+		list(v.nodes, all[1:]...)
+		is("it has left", true)
+		time.Sleep(v.goneGrace - time.Second)
+		list(v.nodes, all...)
+		list(v.nodes, all[1:]...)
+		time.Sleep(v.goneGrace - time.Second)
+		is("it has left, was added and has left again", true)
+		if n := len(v.present()); n != 3 {
+			t.Errorf("%d nodes count as present", n)
+		}
+		time.Sleep(2 * time.Second)
+		is("it has left for longer than the grace period", false)
+		list(v.nodes, all...)
+		is("it was added again", true)
+		v.in(cluster{})
+		is("it was never observed", false)
+		v.startedAt = time.Now()
+		is("it may have been removed before this replica started", true)
+	})
 }
 
 func TestReady(t *testing.T) {
-	unsynced := func() *clusterView { return newView(&Feature{kinds: builtIn}).in(three()) }
+	noObjects := func() *clusterView { return unsynced().in(three()) }
 	for name, c := range map[string]struct {
 		view  *clusterView
 		since time.Duration
 		want  bool
 	}{
-		"not started":               {unsynced(), 0, false},
-		"objects not listed":        {unsynced(), time.Second, false},
+		"objects not listed":        {noObjects(), time.Second, false},
+		"nodes not listed":          {unsynced(), time.Second, false},
 		"objects listed":            {viewOf(), time.Second, true},
-		"not listed after a minute": {unsynced(), 2 * time.Minute, true},
+		"not listed after a minute": {noObjects(), 2 * time.Minute, true},
 	} {
-		if c.since > 0 {
-			c.view.startedAt = time.Now().Add(-c.since)
-		}
+		c.view.startedAt = time.Now().Add(-c.since)
 		if err := c.view.Ready(nil); (err == nil) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -2,7 +2,6 @@ package pin
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -11,10 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -25,29 +21,13 @@ import (
 // byName is the index of pods by their reservation name (reservations.NameKey).
 const byName = "name"
 
-// CacheOptions restricts what the manager's cache keeps of Nodes to the fields that the manager
-// reads.
-func CacheOptions() map[client.Object]cache.ByObject {
-	return map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: trimNode}}
-}
-
-// namespaceMeta returns an empty Namespace for the client's Get and the options of the cache. Its
-// type has only metadata, so that the cache keeps nothing else; a corev1.Namespace would start a
-// second watch.
-func namespaceMeta() *metav1.PartialObjectMetadata {
-	ns := &metav1.PartialObjectMetadata{}
-	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	return ns
-}
-
-// A cluster is what this replica of the manager knows of the cluster: pods and reservations from
-// informers, nodes and namespaces from the manager's cache, and what became of the pods that ended
-// recently.
+// A cluster is what this replica of the manager knows of the cluster, and what became of the pods
+// that ended recently.
 type cluster struct {
-	reader       client.Reader // of nodes and namespaces, from the manager's cache
 	pods         *kube.Informer[*podView]
 	reservations *reservations.Set
-	synced       []func() bool
+	nodes        *control.Nodes
+	namespaces   *kube.Informer[map[string]string] // the labels that set the pin of their pods
 	now          func() time.Time
 	isLeader     func() bool
 	started      time.Time // when this replica began to watch
@@ -59,37 +39,37 @@ type cluster struct {
 	instances map[string]instance // by podView.keyOn
 }
 
-// newCluster returns a cluster and adds its informer of pods to the manager, which has not started.
-func newCluster(ctx context.Context, mgr manager.Manager, set *reservations.Set, kinds []schema.GroupKind) (*cluster,
-	error) {
-	c := emptyCluster(time.Now, func(p *corev1.Pod) *podView { return viewPod(p, kinds) }, set)
-	c.reader, c.isLeader = mgr.GetClient(), control.IsLeader(mgr)
-	pods, err := control.ListWatch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", kube.LabelRetained)
-	if err != nil {
+// newCluster returns a cluster and adds its watches of pods and namespaces to the manager, which has
+// not started.
+func newCluster(mgr manager.Manager, set *reservations.Set, nodes *control.Nodes, kinds []schema.GroupKind,
+) (*cluster, error) {
+	c := emptyCluster(time.Now, func(p *corev1.Pod) *podView { return viewPod(p, kinds) }, set, nodes)
+	c.isLeader = control.IsLeader(mgr)
+	core := corev1.SchemeGroupVersion
+	if err := control.Watch(mgr, c.pods, core.WithKind("Pod"), "pods", kube.LabelRetained); err != nil {
 		return nil, err
 	}
-	c.synced = []func() bool{c.pods.HasSynced, c.reservations.HasSynced}
-	for _, object := range []client.Object{&corev1.Node{}, namespaceMeta()} {
-		cached, err := mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
-		if err != nil {
-			return nil, fmt.Errorf("watching %T: %w", object, err)
-		}
-		c.synced = append(c.synced, cached.HasSynced)
+	if err := control.Watch(mgr, c.namespaces, core.WithKind("Namespace"), "namespaces", ""); err != nil {
+		return nil, err
 	}
 	return c, mgr.Add(control.OnAllReplicas(func(ctx context.Context) error {
-		go wait.UntilWithContext(ctx, func(context.Context) {
+		wait.UntilWithContext(ctx, func(context.Context) {
 			c.expireInstances()
 			c.recent.Expire()
 		}, time.Minute)
-		return c.pods.Run(ctx, pods, "retained pods")
+		return nil
 	}))
 }
 
 // emptyCluster returns a cluster that follows reservations, and pods with views of objects of the
 // type P.
-func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, set *reservations.Set) *cluster {
+func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, set *reservations.Set,
+	nodes *control.Nodes) *cluster {
 	c := &cluster{now: now, started: now(), recent: newRecentPods(now), strikes: newStrikes(now),
-		instances: map[string]instance{}, isLeader: func() bool { return true }, reservations: set,
+		instances: map[string]instance{}, isLeader: func() bool { return true }, reservations: set, nodes: nodes,
+		namespaces: kube.NewInformer(func(ns *corev1.Namespace) map[string]string {
+			return control.Pick(ns.Labels, kube.AnnotationPin, kube.AnnotationPinPatience)
+		}, nil),
 		pods: kube.NewInformer(view, kube.Indexes[*podView]{
 			byName: func(p *podView) []string { return reservations.IndexName(p.Namespace, p.For) }})}
 	c.pods.Handle(kube.Handler[*podView]{Added: c.podAdded, Updated: func(_, p *podView) { c.podUpdated(p) },
@@ -100,7 +80,7 @@ func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, 
 
 // Synced reports whether pods, reservations, nodes and namespaces have been listed once.
 func (c *cluster) Synced() bool {
-	return !slices.ContainsFunc(c.synced, func(synced func() bool) bool { return !synced() })
+	return c.pods.HasSynced() && c.reservations.HasSynced() && c.nodes.HasSynced() && c.namespaces.HasSynced()
 }
 
 func (c *cluster) podAdded(p *podView) {
@@ -232,21 +212,4 @@ func (c *cluster) targetsOf(namespace, pod, reservationName string) []pinTarget 
 	}
 	t.Last, t.Struck = last, c.isStruck(key)
 	return []pinTarget{t}
-}
-
-// node returns the node with a name, nil if it does not exist. It returns an error if the lookup
-// failed.
-func (c *cluster) node(ctx context.Context, name string) (*corev1.Node, error) {
-	n := &corev1.Node{}
-	if err := c.reader.Get(ctx, types.NamespacedName{Name: name}, n); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	return n, nil
-}
-
-// namespaceLabels returns the labels of a namespace that set the pin of its pods.
-func (c *cluster) namespaceLabels(ctx context.Context, name string) (map[string]string, error) {
-	ns := namespaceMeta()
-	err := c.reader.Get(ctx, types.NamespacedName{Name: name}, ns)
-	return ns.Labels, client.IgnoreNotFound(err)
 }

@@ -24,7 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -35,6 +34,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
@@ -71,7 +71,7 @@ func startManager(t *testing.T, o Options) *whole {
 	w, mgr := newManager(t)
 	ctx, stop := context.WithCancel(t.Context())
 	a := &adding{Manager: mgr}
-	must(t, setup(ctx, a, o))
+	must(t, setup(a, o))
 	if err := a.ready(nil); err == nil {
 		t.Error("the manager is ready before it runs")
 	}
@@ -96,16 +96,20 @@ func TestSetupReturnsEveryError(t *testing.T) {
 		_, mgr := newManager(t)
 		return mgr
 	}
-	refusal.Each(t, start, func(mgr manager.Manager) error { return setup(t.Context(), mgr, o) })
+	refusal.Each(t, start, func(mgr manager.Manager) error { return setup(mgr, o) })
 }
 
 // setup adds the reservations and the pin to a manager.
-func setup(ctx context.Context, mgr manager.Manager, o Options) error {
-	set, err := reservations.Setup(mgr)
+func setup(mgr manager.Manager, o Options) error {
+	nodes, err := control.WatchNodes(mgr)
 	if err != nil {
 		return err
 	}
-	return Setup(ctx, mgr, set, o)
+	set, err := reservations.Setup(mgr, nodes)
+	if err != nil {
+		return err
+	}
+	return Setup(mgr, set, nodes, o)
 }
 
 // adding is a manager that remembers its readiness check.
@@ -146,40 +150,12 @@ func newManager(t *testing.T) (*whole, manager.Manager) {
 	}
 	mgr, err := manager.New(c.Config, manager.Options{
 		Scheme: scheme, Logger: logr.Discard(), WebhookServer: w.hooks, HealthProbeBindAddress: "0",
-		Cache:   cache.Options{ByObject: CacheOptions()},
 		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return w, mgr
-}
-
-// Deleted pods and reservations are remembered.
-func TestDeletionsAreRemembered(t *testing.T) {
-	w, mgr := newManager(t)
-	ctx, stop := context.WithCancel(t.Context())
-	set, err := reservations.Setup(mgr)
-	must(t, err)
-	c, err := newCluster(ctx, mgr, set, nil)
-	must(t, err)
-	ended := make(chan error)
-	go func() { ended <- mgr.Start(ctx) }()
-	w.reserve("db-0", "node1", "u0")
-	w.Put(podsIn+"db-1", corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1",
-		Labels:      map[string]string{kube.LabelRetained: "true"},
-		Annotations: map[string]string{policy.Annotation: "60"}}, Spec: corev1.PodSpec{NodeName: "node2"}})
-	w.Until("both are seen", func() bool { return c.pod("db/db-1") != nil && len(set.OfPod("db/db-0")) == 1 })
-	w.Remove(reservationsIn + "db-0-node1")
-	w.Remove(podsIn + "db-1")
-	w.Until("the reservation is remembered", func() bool {
-		return c.lastEnded("db/db-0").Lost == podOnNode{"u0", "node1"}
-	})
-	w.Until("the pod is remembered", func() bool { return c.lastEnded("db/db-1").Node == "node2" })
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
 }
 
 // reserve is what node's agent publishes of a pod that is away.

@@ -2,7 +2,6 @@ package pin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -121,7 +120,7 @@ func TestReplace(t *testing.T) {
 		{"after a restart, the predecessor is known", of(as),
 			func(c *cluster) { young(c); c.remove(t, runs("u0")) }, 5 * time.Second},
 		{"nothing is listed yet", of(as),
-			func(c *cluster) { c.synced = []func() bool{func() bool { return false }} }, -1},
+			(*cluster).forget, -1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			clock := noon
@@ -463,5 +462,3 @@ func TestPatienceHandler(t *testing.T) {
 		}
 	}
 }
-
-var errUnreadable = errors.New("cannot be read")

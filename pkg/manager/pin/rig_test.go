@@ -1,17 +1,15 @@
 package pin
 
 import (
-	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -28,9 +26,15 @@ type reservation = reservations.Reservation
 func clusterOf(t testing.TB, nodes map[string]*corev1.Node, clock *time.Time, views ...any) *cluster {
 	t.Helper()
 	set := reservations.NewSet(func(r *reservation) *reservation { return r })
-	c := emptyCluster(func() time.Time { return *clock }, func(p *podView) *podView { return p }, set)
-	c.reader, c.started = nodesOnly{nodes: nodes}, clock.Add(-strikeLife)
-	c.synced = []func() bool{func() bool { return true }}
+	all := kube.NewInformer(control.TrimNode, nil)
+	c := emptyCluster(func() time.Time { return *clock }, func(p *podView) *podView { return p }, set, all)
+	c.started = clock.Add(-strikeLife)
+	var objects []any
+	for _, n := range nodes {
+		objects = append(objects, n)
+	}
+	must(t, errors.Join(all.Replace(objects, ""), c.pods.Replace(nil, ""), set.Replace(nil, ""),
+		c.namespaces.Replace(nil, "")))
 	for _, v := range views {
 		c.add(t, v)
 	}
@@ -128,20 +132,8 @@ func meter(t testing.TB) *collectors {
 	return newCollectors(prometheus.NewRegistry())
 }
 
-// nodesOnly reads nodes as the manager's cache does: from a map, by copies.
-type nodesOnly struct {
-	client.Reader
-	nodes map[string]*corev1.Node
-}
-
-func (r nodesOnly) Get(_ context.Context, key types.NamespacedName, object client.Object, _ ...client.GetOption) error {
-	n, ok := object.(*corev1.Node)
-	if !ok || r.nodes[key.Name] == nil {
-		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
-	}
-	r.nodes[key.Name].DeepCopyInto(n)
-	return nil
-}
+// forget has a cluster be one that has not listed the nodes yet.
+func (c *cluster) forget() { c.nodes = kube.NewInformer(control.TrimNode, nil) }
 
 // enqueues reports whether a handler enqueues the pod db/db-0 for an event of the watch: an
 // addition if before is nil, a deletion if after is.

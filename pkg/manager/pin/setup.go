@@ -25,12 +25,11 @@ type Options struct {
 	Kinds      []schema.GroupKind // controllers that create a deleted pod again at once
 }
 
-// Setup adds the webhook and the controllers of the pin to a manager that has not started. The
-// cache of the manager must have been created with CacheOptions, and set is that of
-// reservations.Setup.
-func Setup(ctx context.Context, mgr manager.Manager, set *reservations.Set, o Options) error {
+// Setup adds the webhook and the controllers of the pin to a manager that has not started. set is
+// that of reservations.Setup.
+func Setup(mgr manager.Manager, set *reservations.Set, nodes *control.Nodes, o Options) error {
 	log := mgr.GetLogger().WithName("pin")
-	c, err := newCluster(ctx, mgr, set, o.Kinds)
+	c, err := newCluster(mgr, set, nodes, o.Kinds)
 	if err != nil {
 		return err
 	}

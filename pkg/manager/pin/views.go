@@ -124,22 +124,3 @@ func (p *podView) isMisplaced() bool {
 // intern returns a string equal to s. Equal strings that intern returns share their memory, which
 // saves memory where thousands of objects have the same value.
 func intern(s string) string { return unique.Make(s).Value() }
-
-// trimNode removes from a Node all fields that do not decide whether a pod may run there. It is a
-// transform of the manager's cache.
-func trimNode(object any) (any, error) {
-	n, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil
-	}
-	trimmed := &corev1.Node{ObjectMeta: control.Identity(&n.ObjectMeta),
-		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable}}
-	trimmed.Labels = n.Labels
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status,
-				LastTransitionTime: c.LastTransitionTime}}
-		}
-	}
-	return trimmed, nil
-}

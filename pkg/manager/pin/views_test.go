@@ -120,21 +120,6 @@ conditions:
 	}
 }
 
-func TestTrimNode(t *testing.T) {
-	n := node("node1", cordoned, tainted("NoSchedule"))
-	n.Annotations = map[string]string{"a": "b"}
-	n.Status.Images = []corev1.ContainerImage{{Names: []string{"x"}}}
-	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure})
-	trimmed, err := trimNode(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := trimmed.(*corev1.Node)
-	if diff := cmp.Diff(node("node1", cordoned, tainted("NoSchedule")), got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-}
-
 // The annotations of a pinned pod on one that is not retained, whose admission the webhook is not
 // called for, say nothing.
 func TestForgedAnnotations(t *testing.T) {

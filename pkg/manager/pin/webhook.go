@@ -70,7 +70,7 @@ func (w *webhook) decide(ctx context.Context, namespace string, pod *corev1.Pod,
 	}
 	for range tries {
 		waits := tries == 1 || notify.Wait(ctx, nil, lookPause)
-		if d = w.decideOnce(ctx, namespace, pod, as, isTrial); d.Reason != noReservation || !waits {
+		if d = w.decideOnce(namespace, pod, as, isTrial); d.Reason != noReservation || !waits {
 			break
 		}
 	}
@@ -80,9 +80,9 @@ func (w *webhook) decide(ctx context.Context, namespace string, pod *corev1.Pod,
 // decideOnce decides with what this replica knows now. If it pins a pod with a reservation name, it
 // records that, so that another pod with the name is not sent to the same address. If a pod that is
 // required to run on a node would find no address there any more, decideOnce decides again.
-func (w *webhook) decideOnce(ctx context.Context, namespace string, pod *corev1.Pod, as string, isTrial bool) decision {
+func (w *webhook) decideOnce(namespace string, pod *corev1.Pod, as string, isTrial bool) decision {
 	for {
-		d := w.best(ctx, namespace, pod, as)
+		d := w.best(namespace, pod, as)
 		if as == "" || isTrial || !d.Pinned() ||
 			w.cluster.send(reservations.NameKey(namespace, as), d.Node, d.Mode == policy.PinRequire) {
 			return d
@@ -92,31 +92,20 @@ func (w *webhook) decideOnce(ctx context.Context, namespace string, pod *corev1.
 
 // best collects the facts of a pod and decides. Of several nodes that have an address for the pod's
 // reservation name, it takes the first one where the pod is pinned in the mode that applies to it,
-// else the first one where it is pinned. If a lookup fails, the reason is unknown. pod must have
-// been stripped.
-func (w *webhook) best(ctx context.Context, namespace string, pod *corev1.Pod, as string) (best decision) {
+// else the first one where it is pinned. pod must have been stripped.
+func (w *webhook) best(namespace string, pod *corev1.Pod, as string) (best decision) {
 	f := podFacts{Pod: pod, Scheduled: slices.Contains(w.Schedulers, pod.Spec.SchedulerName),
-		Recreated: recreated(pod, w.Kinds)}
-	if !w.cluster.Synced() {
-		f.Wish = wishOf(pod.Annotations, nil, w.Mode)
-		return decide(f)
-	}
-	labels, err := w.cluster.namespaceLabels(ctx, namespace)
+		Recreated: recreated(pod, w.Kinds), Known: w.cluster.Synced()}
+	labels, _ := w.cluster.namespaces.Get(namespace)
 	f.Wish = wishOf(pod.Annotations, labels, w.Mode)
-	if err != nil {
-		w.log.Error(err, "looking up a namespace failed", "namespace", namespace, "pod", pod.Name)
-		return decide(f)
-	}
 	keepPatience(pod, labels)
-	f.Known = true
 	best = decide(f)
+	if !f.Known {
+		return best
+	}
 	for i, target := range w.cluster.targetsOf(namespace, pod.Name, as) {
 		f.Target = target
-		if f.Node, err = w.cluster.node(ctx, target.Node); err != nil {
-			w.log.Error(err, "looking up a node failed", "namespace", namespace, "pod", pod.Name, "node", target.Node)
-			f.Known = false
-			return decide(f)
-		}
+		f.Node, _ = w.cluster.nodes.Get(target.Node)
 		switch d := decide(f); {
 		case d.Mode == f.Wish.Mode:
 			return d

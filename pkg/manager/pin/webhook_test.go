@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"pgregory.net/rapid"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -34,7 +33,7 @@ func webhookOf(c *cluster) *webhook {
 func blind(t testing.TB) *webhook {
 	clock := noon
 	c := clusterOf(t, nil, &clock)
-	c.synced = []func() bool{func() bool { return false }}
+	c.forget()
 	return webhookOf(c)
 }
 
@@ -92,36 +91,6 @@ func (w *webhook) call(t *testing.T, p *corev1.Pod) string {
 	t.Helper()
 	must(t, w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}}, p))
 	return p.Annotations["leasehold.dev/pin-reason"]
-}
-
-// What cannot be read is not known: the node may be gone, and the namespace may set the mode.
-func TestLookupsThatFail(t *testing.T) {
-	clock := noon
-	for name, is := range map[string]func(client.Object) bool{
-		"the node":      func(o client.Object) bool { _, is := o.(*corev1.Node); return is },
-		"the namespace": func(o client.Object) bool { _, is := o.(*metav1.PartialObjectMetadata); return is },
-		"":              func(client.Object) bool { return false },
-	} {
-		w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, onNode1()))
-		w.cluster.reader = unreadableIf{w.cluster.reader, is}
-		if got := w.call(t, ofStatefulSet()); strings.HasPrefix(got, "Unknown: ") != (name != "") {
-			t.Errorf("unreadable is %q: %s", name, got)
-		}
-	}
-}
-
-// unreadableIf is a cache that cannot read some objects.
-type unreadableIf struct {
-	client.Reader
-	is func(client.Object) bool
-}
-
-func (r unreadableIf) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption,
-) error {
-	if r.is(o) {
-		return errUnreadable
-	}
-	return r.Reader.Get(ctx, key, o, options...)
 }
 
 // Other webhooks change a pod after it was pinned, so that the webhook is called again. What does

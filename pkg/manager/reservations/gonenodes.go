@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,7 +22,8 @@ import (
 // in the leader.
 type goneNodes struct {
 	set    *Set
-	client client.Client // reads nodes from a cache
+	nodes  *control.Nodes
+	client client.Client
 	live   client.Reader // reads from the API server
 	log    logr.Logger
 }
@@ -68,15 +70,13 @@ func (g *goneNodes) delete(ctx context.Context, r *Reservation) error {
 	return nil
 }
 
-// isGone reports whether neither the cache nor the API server has the node with a name and UID. A
+// isGone reports whether neither the watch nor the API server shows the node with a name and UID. A
 // node with the name and another UID is another node.
 func (g *goneNodes) isGone(ctx context.Context, name string, uid types.UID) (bool, error) {
-	for _, reader := range []client.Reader{g.client, g.live} {
-		var n corev1.Node
-		err := reader.Get(ctx, types.NamespacedName{Name: name}, &n)
-		if client.IgnoreNotFound(err) != nil || err == nil && n.UID == uid {
-			return false, client.IgnoreNotFound(err)
-		}
+	if n, found := g.nodes.Get(name); found && n.UID == uid || !g.nodes.HasSynced() {
+		return false, nil
 	}
-	return true, nil
+	var n corev1.Node
+	err := g.live.Get(ctx, types.NamespacedName{Name: name}, &n)
+	return err == nil && n.UID != uid || apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 }

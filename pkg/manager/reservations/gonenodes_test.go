@@ -24,10 +24,10 @@ func TestGoneNodes(t *testing.T) {
 	g := &goneNodes{set: setOf(t, reservation("here", "node1", "uid-1"), reservation("gone", "node2", "uid-2"),
 		reservation("stays", "node2", "uid-2"), reservation("kept", "node3", "uid-3"),
 		reservation("replaced", "node3", "uid-0"), reservation("unknown", "node4", "uid-4")),
-		client: cached{a.Client}, live: a.Client, log: logr.Discard()}
+		nodes: oneNode(t), client: a.Client, live: a.Client, log: logr.Discard()}
 	a.Answer = func(call string, _ *http.Request) (int, any) {
 		switch {
-		case strings.HasSuffix(call, "/nodes/node3"): // the cache is late: it exists
+		case strings.HasSuffix(call, "/nodes/node3"): // the watch is late: it exists
 			return 0, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 				ObjectMeta: metav1.ObjectMeta{Name: "node3", UID: "uid-3"}}
 		case strings.HasSuffix(call, "/nodes/node4"):

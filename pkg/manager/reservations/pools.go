@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -48,6 +47,7 @@ const (
 // what to do. It runs in the leader.
 type poolReconciler struct {
 	set    *Set
+	nodes  *control.Nodes
 	live   client.Reader // reads from the API server, not from a cache
 	client client.Client
 	log    logr.Logger
@@ -71,15 +71,16 @@ type deletedReservation struct {
 	until time.Time // when it is no longer named
 }
 
-func newPoolReconciler(set *Set, live client.Reader, c client.Client, log logr.Logger) *poolReconciler {
-	return &poolReconciler{set: set, live: live, client: c, log: log, now: time.Now,
+func newPoolReconciler(set *Set, nodes *control.Nodes, live client.Reader, c client.Client, log logr.Logger,
+) *poolReconciler {
+	return &poolReconciler{set: set, nodes: nodes, live: live, client: c, log: log, now: time.Now,
 		deleted: map[string][]deletedReservation{}, written: map[string]ipam.NodeAddressPoolSpec{}}
 }
 
 // start enqueues the nodes whose NodeAddressPool may have to be written, until ctx is done.
 func (r *poolReconciler) start(ctx context.Context, queue control.Queue) {
 	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
-		return r.set.HasSynced() && r.readPools(ctx, queue) == nil, nil
+		return r.set.HasSynced() && r.nodes.HasSynced() && r.readPools(ctx, queue) == nil, nil
 	})
 	r.follow(queue)
 	wait.UntilWithContext(ctx, func(context.Context) { r.check(queue) }, checkInterval)
@@ -246,8 +247,8 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	if equality.Semantic.DeepEqual(want, former) {
 		return reconcile.Result{}, nil
 	}
-	if err := r.client.Get(ctx, req.NamespacedName, &corev1.Node{}); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+	if _, exists := r.nodes.Get(req.Name); !exists {
+		return reconcile.Result{}, nil
 	}
 	spec := map[string]any{"reservations": want.Reservations}
 	if len(want.Requests)+len(former.Requests) > 0 { // an older CRD does not have the field

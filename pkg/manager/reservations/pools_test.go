@@ -36,8 +36,8 @@ func reservationOf(pod, node string, change ...func(*Reservation)) *Reservation 
 func isBound(r *Reservation)     { r.Bound = true }
 func isConfirmed(r *Reservation) { r.Bound, r.Confirmed = true, true }
 
-func poolsOf(set *Set, api client.Client, clock *time.Time) *poolReconciler {
-	r := newPoolReconciler(set, api, cached{api}, logr.Discard())
+func poolsOf(t testing.TB, set *Set, api client.Client, clock *time.Time) *poolReconciler {
+	r := newPoolReconciler(set, oneNode(t), api, api, logr.Discard())
 	r.now = func() time.Time { return *clock }
 	return r
 }
@@ -113,7 +113,7 @@ func TestNames(t *testing.T) {
 		{name: "deleted and published again", deleted: reservationOf("db-0", "node1"),
 			views: []*Reservation{reservationOf("db-0", "node1")}},
 	} {
-		r := poolsOf(setOf(t), nil, &now)
+		r := poolsOf(t, setOf(t), nil, &now)
 		queue, _ := queued(t)
 		r.follow(queue)
 		if tt.deleted != nil {
@@ -144,7 +144,7 @@ func TestNames(t *testing.T) {
 func TestNodesOfNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
-		r := poolsOf(setOf(t), nil, &now)
+		r := poolsOf(t, setOf(t), nil, &now)
 		queue, nodes := queued(t)
 		defer queue.ShutDown()
 		is := func(story, want string) {
@@ -178,7 +178,7 @@ func TestNodesOfNames(t *testing.T) {
 func TestNamesAreWritten(t *testing.T) {
 	now := time.Now()
 	a := fakeapi.NewRecorder(t)
-	r := poolsOf(setOf(t), a.Client, &now)
+	r := poolsOf(t, setOf(t), a.Client, &now)
 	queue, queuedNodes := queued(t)
 	a.Answer = func(call string, _ *http.Request) (int, any) {
 		if strings.HasPrefix(call, "GET ") {
@@ -237,7 +237,7 @@ func TestNamesAreWritten(t *testing.T) {
 // A NodeAddressPool names at most as many reservations as its CRD allows.
 func TestNamesAreLimited(t *testing.T) {
 	now := time.Now()
-	r := poolsOf(setOf(t), nil, &now)
+	r := poolsOf(t, setOf(t), nil, &now)
 	for i := range ipam.MaxReservations + 5 {
 		r.set.add(t, reservationOf(fmt.Sprintf("db-%03d", i), "node1",
 			func(r *Reservation) { r.HasRelease = true }))
@@ -250,7 +250,7 @@ func TestNamesAreLimited(t *testing.T) {
 // No namespace keeps the names of another one from an agent.
 func TestNamesAreFair(t *testing.T) {
 	now := time.Now()
-	r := poolsOf(setOf(t), nil, &now)
+	r := poolsOf(t, setOf(t), nil, &now)
 	of := func(namespace string, i int, change ...func(*Reservation)) {
 		v := reservationOf(fmt.Sprintf("%s-%03d", namespace, i), "node1", change...)
 		v.Namespace = namespace
@@ -296,8 +296,7 @@ func nodeRequest(name string) reconcile.Request {
 // A manager names a reservation that a user releases, and one that is deleted.
 func TestManagerNamesReservations(t *testing.T) {
 	w, mgr := newManager(t)
-	_, err := Setup(mgr)
-	must(t, err)
+	must(t, setup(mgr))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- mgr.Start(ctx) }()

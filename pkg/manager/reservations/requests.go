@@ -40,13 +40,9 @@ func addRequests(mgr manager.Manager, set *Set, pools *poolReconciler) error {
 	view := func(r *ipam.AddressRequest) *ipam.AddressRequest { r.ManagedFields = nil; return r }
 	r := &requestReconciler{set: set, pools: pools, live: mgr.GetAPIReader(), client: mgr.GetClient(),
 		requests: kube.NewInformer(view, nil)}
-	lw, err := control.ListWatch(mgr, ipam.GroupVersion.WithKind("AddressRequest"),
+	err := control.Watch(mgr, r.requests, ipam.GroupVersion.WithKind("AddressRequest"),
 		ipam.AddressRequestResource.Resource, "")
 	if err != nil {
-		return err
-	}
-	run := func(ctx context.Context) error { return r.requests.Run(ctx, lw, "address requests") }
-	if err := mgr.Add(manager.RunnableFunc(run)); err != nil {
 		return err
 	}
 	return control.Add(mgr, "address-requests", r, true, r.start)

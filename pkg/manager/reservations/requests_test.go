@@ -16,8 +16,7 @@ import (
 // shows why an address has no node.
 func TestManagerNamesRequests(t *testing.T) {
 	w, mgr := newManager(t)
-	_, err := Setup(mgr)
-	must(t, err)
+	must(t, setup(mgr))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- mgr.Start(ctx) }()

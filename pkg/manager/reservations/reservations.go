@@ -5,7 +5,6 @@ package reservations
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"strings"
 	"time"
@@ -148,24 +147,20 @@ func IndexName(namespace, name string) []string {
 
 // Setup adds what watches the reservations to a manager that has not started, and what the leader
 // does about them. It returns the reservations.
-func Setup(mgr manager.Manager) (*Set, error) {
+func Setup(mgr manager.Manager, nodes *control.Nodes) (*Set, error) {
 	set := NewSet(View)
-	lw, err := control.ListWatch(mgr, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, "")
-	if err != nil {
-		return nil, err
-	}
-	err = mgr.Add(control.OnAllReplicas(func(ctx context.Context) error { return set.Run(ctx, lw, "reservations") }))
+	err := control.Watch(mgr, set.Informer, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, "")
 	if err != nil {
 		return nil, err
 	}
 	log := mgr.GetLogger().WithName("reservations")
-	pools := newPoolReconciler(set, mgr.GetAPIReader(), mgr.GetClient(), log)
+	pools := newPoolReconciler(set, nodes, mgr.GetAPIReader(), mgr.GetClient(), log)
 	if err := control.Add(mgr, "node-address-pools", pools, true, pools.start); err != nil {
 		return nil, err
 	}
 	if err := addRequests(mgr, set, pools); err != nil {
 		return nil, err
 	}
-	gone := &goneNodes{set: set, client: mgr.GetClient(), live: mgr.GetAPIReader(), log: log}
+	gone := &goneNodes{set: set, nodes: nodes, client: mgr.GetClient(), live: mgr.GetAPIReader(), log: log}
 	return set, mgr.Add(manager.RunnableFunc(gone.start))
 }

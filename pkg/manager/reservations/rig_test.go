@@ -1,21 +1,20 @@
 package reservations
 
 import (
-	"context"
 	"testing"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/refusal"
 )
@@ -56,19 +55,21 @@ func (s *Set) remove(t testing.TB, r *Reservation) {
 	must(t, s.Delete(now))
 }
 
-// cached is the manager's client, whose cache has the node node1.
-type cached struct{ client.Client }
+// oneNode returns the nodes of a watch that has shown node1.
+func oneNode(t testing.TB) *control.Nodes {
+	nodes := kube.NewInformer(control.TrimNode, nil)
+	must(t, nodes.Replace([]any{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "uid-1"}}}, ""))
+	return nodes
+}
 
-func (c cached) Get(ctx context.Context, key types.NamespacedName, object client.Object, o ...client.GetOption) error {
-	n, ok := object.(*corev1.Node)
-	switch {
-	case !ok:
-		return c.Client.Get(ctx, key, object, o...)
-	case key.Name != "node1":
-		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
+// setup adds what Setup adds to a manager, and the nodes.
+func setup(mgr manager.Manager) error {
+	nodes, err := control.WatchNodes(mgr)
+	if err != nil {
+		return err
 	}
-	n.Name, n.UID = "node1", "uid-1"
-	return nil
+	_, err = Setup(mgr, nodes)
+	return err
 }
 
 // newManager returns a manager that has not started, and its API server.
@@ -98,8 +99,5 @@ func newManager(t *testing.T) (*fakeapi.Cluster, manager.Manager) {
 }
 
 func TestSetupReturnsEveryError(t *testing.T) {
-	refusal.Each(t, func() manager.Manager { _, mgr := newManager(t); return mgr }, func(mgr manager.Manager) error {
-		_, err := Setup(mgr)
-		return err
-	})
+	refusal.Each(t, func() manager.Manager { _, mgr := newManager(t); return mgr }, setup)
 }
