@@ -180,18 +180,3 @@ func TestPortsServe(t *testing.T) {
 		t.Errorf("metrics without a certificate yet: %v, want an error of TLS", err)
 	}
 }
-
-// TestPortsInUse has another program listen at each address.
-func TestPortsInUse(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	for _, flag := range []string{"--metrics-addr", "--health-addr"} {
-		mgr, o, certificate := newTestManager(t, "--metrics-addr=0", "--health-addr=0", flag+"="+l.Addr().String())
-		if err := mgr.addServers(o, certificate); err == nil || !strings.Contains(err.Error(), flag) {
-			t.Errorf("%s in use: %v", flag, err)
-		}
-	}
-}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -146,22 +145,6 @@ func TestValidatorAllowsChangesToOldObjects(t *testing.T) {
 	if resp := v.Handle(t.Context(), request(t, second)); resp.Allowed || resp.Result == nil ||
 		resp.Result.Code != http.StatusForbidden || resp.Result.Message == "" {
 		t.Errorf("a second object with the target: %+v", resp)
-	}
-}
-
-func TestOldestObjectIsFirst(t *testing.T) {
-	at := func(name string, minute int) *pps.PersistentPodState {
-		return state(func(o *pps.PersistentPodState) {
-			o.Name, o.CreationTimestamp = name, metav1.NewTime(began.Add(time.Duration(minute)*time.Minute))
-		})
-	}
-	v := viewOf(at("b", 2), at("c", 1), at("a", 2))
-	var names []string
-	for _, o := range v.Objects(targetOf(state())) {
-		names = append(names, o.Name)
-	}
-	if !slices.Equal(names, []string{"c", "a", "b"}) {
-		t.Errorf("%v", names)
 	}
 }
 

@@ -3,7 +3,6 @@ package persistentpodstate
 import (
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -96,15 +95,6 @@ func TestResetKeepsSelectors(t *testing.T) {
 	}
 }
 
-func TestUnknownPodIsNotModified(t *testing.T) {
-	pod, before := aPod("db-1"), (*corev1.Pod)(nil)
-	before = pod.DeepCopy()
-	injectTwice(t, pod, state(recorded("db-0", "node1")), three())
-	if diff := cmp.Diff(before, pod); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
 func TestAnnotationsAreRestored(t *testing.T) {
 	o := state(recorded("db-0", "node1"), keeps("cni/ip", "role", "absent"))
 	s := o.Status.PodStates["db-0"]
@@ -116,52 +106,6 @@ func TestAnnotationsAreRestored(t *testing.T) {
 		annotationRequired: zone + "=a"}
 	if diff := cmp.Diff(want, pod.Annotations); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestOwnSelectorsTakePrecedence(t *testing.T) {
-	selector := func(terms ...corev1.NodeSelectorTerm) func(*corev1.Pod) {
-		return func(p *corev1.Pod) {
-			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
-		}
-	}
-	zoneIs := func(op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorTerm {
-		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
-			{Key: "disk", Operator: corev1.NodeSelectorOpExists}, {Key: zone, Operator: op, Values: values}}}
-	}
-	for _, tt := range []struct {
-		name string
-		own  func(*corev1.Pod)
-		want string // the zone in the pod's node selector
-		why  bool
-	}{
-		{"none", func(*corev1.Pod) {}, "a", false},
-		{"another zone", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{zone: "b"} }, "b", true},
-		{"the same zone", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{zone: "a"} }, "a", false},
-		{"another label", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} }, "a", false},
-		{"affinity to another zone", selector(zoneIs(corev1.NodeSelectorOpIn, "b", "c")), "", true},
-		{"affinity to two zones", selector(zoneIs(corev1.NodeSelectorOpIn, "a", "b")), "a", false},
-		{"affinity to not this zone", selector(zoneIs(corev1.NodeSelectorOpNotIn, "a")), "", true},
-		{"one of two terms allows it", selector(zoneIs(corev1.NodeSelectorOpIn, "b"),
-			zoneIs(corev1.NodeSelectorOpIn, "a")),
-			"a", false},
-		{"affinity to a node's name", selector(corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{
-			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"node1"}}}}), "a", false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			pod := aPod("db-0", tt.own)
-			reasons := injectTwice(t, pod, state(recorded("db-0", "node1")), three())
-			if got := pod.Spec.NodeSelector[zone]; got != tt.want || (len(reasons) > 0) != tt.why {
-				t.Errorf("zone %q, reasons %q", got, reasons)
-			}
-			if tt.why && !strings.Contains(pod.Annotations[annotationReason], "topology.kubernetes.io/zone=a") {
-				t.Errorf("annotated %q", pod.Annotations[annotationReason])
-			}
-			if len(preferred(pod)) != 1 {
-				t.Errorf("preferred %v", preferred(pod))
-			}
-		})
 	}
 }
 
@@ -178,9 +122,23 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 							Values:   []string{name}}}}}}}}
 		}
 	}
-	disk := func(kind string) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": kind} }
+	selects := func(key, value string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{key: value} }
 	}
+	disk := func(kind string) func(*corev1.Pod) { return selects("disk", kind) }
+	zones := func(terms ...[]string) func(*corev1.Pod) { // each an operator and zones
+		return func(p *corev1.Pod) {
+			required := &corev1.NodeSelector{}
+			for _, term := range terms {
+				required.NodeSelectorTerms = append(required.NodeSelectorTerms, corev1.NodeSelectorTerm{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: zone,
+						Operator: corev1.NodeSelectorOperator(term[0]), Values: term[1:]}}})
+			}
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: required}}
+		}
+	}
+	noZone := []string{"the pod's own selectors leave no node with " + zone + "=a"}
 	c := cluster{
 		"node1": {hostname: "node1", zone: "a"},
 		"node2": {hostname: "node2", zone: "b", "disk": "ssd"},
@@ -201,17 +159,23 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 		{"a label that the former node does not have", disk("ssd"), c, []string{hostname}, nil,
 			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
 		{"a label that only nodes of another zone have", disk("ssd"), c, []string{zone}, nil,
-			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
+			noZone},
 		{"a label that another node of the zone has", disk("hdd"), c, []string{zone, hostname},
 			map[string]string{zone: "a"},
 			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
 		{"a label that no node has", disk("nvme"), c, []string{zone, hostname}, map[string]string{zone: "a"},
 			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
 		{"the name of a node in another zone", named("node2"), c, []string{zone}, nil,
-			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
+			noZone},
 		{"former node gone, zone has another", disk("ssd"), gone, []string{zone}, nil,
-			[]string{"the pod's own selectors leave no node with " + zone + "=a"}},
+			noZone},
 		{"former node gone, zone empty", disk("ssd"), cluster{"node2": c["node2"]}, []string{zone},
+			map[string]string{zone: "a"}, nil},
+		{"another zone", selects(zone, "b"), c, []string{zone}, nil, noZone},
+		{"affinity to another zone", zones([]string{"In", "b", "c"}), c, []string{zone}, nil, noZone},
+		{"affinity to not this zone, which has no nodes now", zones([]string{"NotIn", "a"}),
+			cluster{"node2": c["node2"]}, []string{zone}, nil, noZone},
+		{"one of two terms allows it", zones([]string{"In", "b"}, []string{"In", "a"}), c, []string{zone},
 			map[string]string{zone: "a"}, nil},
 		{"former node gone, its hostname is required", func(*corev1.Pod) {}, gone, []string{hostname, zone},
 			map[string]string{zone: "a"}, []string{"node node1 is gone"}},
@@ -244,16 +208,6 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 				t.Errorf("Reset changes the node selector (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-func TestWeightsAreValid(t *testing.T) {
-	pod := aPod("db-0")
-	injectTwice(t, pod, state(recorded("db-0", "node1"), prefers(prefer100(0, hostname), prefer100(1000, zone))),
-		three())
-	want := []corev1.PreferredSchedulingTerm{in(1, hostname, "node1"), in(100, zone, "a")}
-	if diff := cmp.Diff(want, preferred(pod)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
@@ -352,34 +306,6 @@ func TestInjectKeepsPodsSchedulable(t *testing.T) {
 			t.Fatalf("the former node matched, and no longer does: %v", pod.Spec.NodeSelector)
 		}
 	})
-}
-
-// Inject reports whether it has added anything, and names the object in an annotation if it has.
-func TestInjected(t *testing.T) {
-	for name, c := range map[string]struct {
-		wanted func(*pps.PersistentPodState)
-		want   bool
-	}{
-		"nothing":                               {func(*pps.PersistentPodState) {}, false},
-		"a required label":                      {requires(zone), true},
-		"a preferred label":                     {prefers(prefer100(1, zone)), true},
-		"an annotation":                         {keeps("a"), true},
-		"a required label that the node lacks":  {requires("rack"), false},
-		"a preferred label that the node lacks": {prefers(prefer100(1, "rack")), false},
-		"an annotation that the pod lacked":     {keeps("b"), false},
-	} {
-		pod, o := aPod("db-0"), state(requires(), prefers(), c.wanted)
-		former := FormerState{PodState: pps.PodState{NodeName: "node1", NodeTopologyLabels: three()["node1"],
-			Annotations: map[string]string{"a": "1"}}}
-		injected, _ := Inject(pod, o, former, three().all())
-		by, want := pod.Annotations[pps.AnnotationInjected], ""
-		if c.want {
-			want = "db"
-		}
-		if injected != c.want || by != want {
-			t.Errorf("%s: injected: %v, annotation %q", name, injected, by)
-		}
-	}
 }
 
 // A label without a value is required as any other.

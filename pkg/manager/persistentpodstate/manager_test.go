@@ -25,7 +25,6 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
-	"github.com/leasehold-cni/leasehold/test/refusal"
 )
 
 // noWebhooks is a webhook server that does nothing: the fake API server calls no webhooks.
@@ -219,23 +218,6 @@ func TestPodOfAGoneNodeIsDeleted(t *testing.T) {
 	c.Until("the log says so", logged.Load)
 }
 
-// A pod that requires the hostname of a node that is not ready is deleted after its patience.
-func TestPodOfANodeThatIsNotReadyIsDeleted(t *testing.T) {
-	c := startManager(t, func(c *fakeapi.Cluster) { putSet(c) })
-	c.Put(statesPath+"db", state(requires(hostname)))
-	c.Until("recorded", func() bool { return recordedOf(c) != "" })
-	c.Remove(podsOf + "db-0")
-	put(c, aPod("db-0", annotated(annotationPatience, "100ms"), func(p *corev1.Pod) {
-		p.Spec.NodeSelector = map[string]string{hostname: "node1"}
-		metav1.SetMetaDataAnnotation(&p.ObjectMeta, "leasehold.dev/topology-required", hostname+"=node1")
-		metav1.SetMetaDataAnnotation(&p.ObjectMeta, pps.AnnotationInjected, "db")
-	}))
-	n := threeWithoutNode1(time.Now().Add(-time.Hour)).all()[0]
-	c.Put(nodesPath+"node1", n)
-	c.Until("its node has not been ready for longer than its patience",
-		func() bool { return !c.Get(podsOf+"db-0", &corev1.Pod{}) })
-}
-
 func hasEvent(c *fakeapi.Cluster, namespace, reason string) bool {
 	var list eventsv1.EventList
 	c.List("/apis/events.k8s.io/v1/namespaces/"+namespace+"/events", &list)
@@ -259,10 +241,6 @@ func TestStandbyForKruise(t *testing.T) {
 	}
 	c.Remove(configsPath + kruiseConfiguration)
 	c.Until("the object is generated", func() bool { return c.Get(statesPath+"db", &pps.PersistentPodState{}) })
-}
-
-func TestSetupReturnsEveryError(t *testing.T) {
-	refusal.Each(t, func() manager.Manager { return newManager(t, newCluster(t), logr.Discard()) }, setup)
 }
 
 // setup adds the feature and the nodes to a manager.

@@ -234,36 +234,6 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// The errors of writes are returned, but not those that another event makes good.
-func TestGenerateReturnsErrors(t *testing.T) {
-	asks := db(with("true", "metadata", "annotations", pps.AnnotationGenerate),
-		with(zone, "metadata", "annotations", pps.AnnotationRequiredTopology))
-	made := func(o *pps.PersistentPodState) {
-		o.Labels, o.ResourceVersion, o.UID = map[string]string{labelGenerated: generatedValue}, "7", "object-1"
-	}
-	resource := pps.GroupVersion.WithResource("persistentpodstates").GroupResource()
-	conflict, exists := apierrors.NewConflict(resource, "db", nil), apierrors.NewAlreadyExists(resource, "db")
-	failure := apierrors.NewInternalError(errors.New("no"))
-	for call, c := range map[string]struct {
-		v       *clusterView
-		ignored []error
-	}{
-		"create db": {viewOf().has(statefulSet, true, asks), []error{nil, exists, conflict}},
-		"patch db":  {viewOf(state(made)).has(statefulSet, true, asks), []error{nil, conflict}},
-		"delete db": {viewOf(state(made)).has(statefulSet, true, db()), []error{nil, conflict}},
-	} {
-		for _, answer := range append(c.ignored, failure) {
-			r := newRig(c.v)
-			r.writes.err = answer
-			_, err := r.reconcile(t, "db")
-			if want := answer == failure; errors.Is(err, failure) != want || !want && err != nil ||
-				!slices.Equal(r.writes.calls, []string{call}) {
-				t.Errorf("%s, %v: %v, written %q", call, answer, err, r.writes.calls)
-			}
-		}
-	}
-}
-
 // A workload whose annotations have no effect gets one Event about that.
 func TestProblemIsReported(t *testing.T) {
 	r := newRig(viewOf().has(statefulSet, true, db(with("true", "metadata", "annotations", pps.AnnotationGenerate))))

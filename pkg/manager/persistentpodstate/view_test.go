@@ -3,7 +3,6 @@ package persistentpodstate
 import (
 	"fmt"
 	"github.com/spf13/pflag"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -222,44 +221,6 @@ func TestReady(t *testing.T) {
 		if err := c.view.Ready(nil); (err == nil) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-}
-
-// TestKeptAnnotations has views of pods with the annotations that the PersistentPodStates of their
-// workload name, and with the others if they are short.
-func TestKeptAnnotations(t *testing.T) {
-	long := strings.Repeat("x", maxRecorded-10)
-	for _, c := range []struct {
-		name    string
-		all     map[string]string
-		named   []string
-		want    string // the keys
-		tooLong bool
-	}{
-		{"none", nil, []string{"a"}, "", false},
-		{"all", map[string]string{"a": "1", "b": "2"}, nil, "a b", false},
-		{"none of long ones", map[string]string{"a": "1", "b": long, "c": "0123456789", "d": "4"}, nil, "", false},
-		{"the named one of long ones", map[string]string{"a": "1", "b": long, "c": "0123456789"}, []string{"b"}, "b",
-			false},
-		{"named ones that are too long", map[string]string{"a": "1", "b": long, "c": "0123456789"}, []string{"b", "c"},
-			"", true},
-	} {
-		kept, tooLong := keptAnnotations(c.all, c.named)
-		if got := strings.Join(slices.Sorted(maps.Keys(kept)), " "); got != c.want || tooLong != c.tooLong {
-			t.Errorf("%s: %s, too long: %t", c.name, got, tooLong)
-		}
-		if bytesIn(kept) > maxRecorded {
-			t.Errorf("%s: %d bytes", c.name, bytesIn(kept))
-		}
-	}
-	other := func(o *pps.PersistentPodState) { o.Name = "other" }
-	web := func(o *pps.PersistentPodState) { o.Spec.TargetRef.Name = "web" }
-	v := viewOf(state(keeps("a")), state(keeps("c"), other), state(keeps("d"), web, func(o *pps.PersistentPodState) {
-		o.Name = "web"
-	}))
-	got := v.recordedKeys(targetOf(state()))
-	if slices.Sort(got); !slices.Equal(got, []string{"a", "c"}) {
-		t.Errorf("keys %q", got)
 	}
 }
 

@@ -4,9 +4,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/leasehold-cni/leasehold/pkg/manager/control"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestNotPossible(t *testing.T) {
@@ -100,29 +97,5 @@ func TestEvents(t *testing.T) {
 		"a AddressChanged: started on node2, but node1 has kept 10.0.0.c: there is none"}
 	if !slices.Equal(reported, want) {
 		t.Errorf("reported %q, want %q", reported, want)
-	}
-}
-
-func TestEventHandler(t *testing.T) {
-	clock := noon
-	e := &eventReconciler{cluster: clusterOf(t, nil, &clock)}
-	created := func(ago time.Duration, node string) *podView {
-		return runs("u1", func(p *podView) { p.CreationTimestamp, p.Node = metav1.NewTime(noon.Add(-ago)), node })
-	}
-	for name, tt := range map[string]struct {
-		before, after *podView
-		want          bool
-	}{
-		"a new pod":                      {nil, created(0, ""), true},
-		"a pod that is almost too old":   {nil, created(control.MaxReportAge-1, "node1"), true},
-		"a pod that a new leader learns": {nil, created(control.MaxReportAge, ""), false},
-		"it is bound":                    {created(time.Hour, ""), created(time.Hour, "node1"), true},
-		"it was bound before":            {created(0, "node1"), created(0, "node1"), false},
-		"another change":                 {created(0, ""), created(0, ""), false},
-		"it is deleted":                  {created(0, ""), nil, false},
-	} {
-		if got := enqueues(t, tt.before, tt.after, e.handler); got != tt.want {
-			t.Errorf("%s: enqueued: %t", name, got)
-		}
 	}
 }

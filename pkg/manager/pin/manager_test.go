@@ -38,7 +38,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
-	"github.com/leasehold-cni/leasehold/test/refusal"
 )
 
 // hooks is a webhook server without a port: tests call what is registered.
@@ -85,18 +84,6 @@ func startManager(t *testing.T, o Options) *whole {
 		}
 	})
 	return w
-}
-
-func TestSetupReturnsEveryError(t *testing.T) {
-	o := Options{Mode: policy.PinRequire}
-	registry := metrics.Registry
-	defer func() { metrics.Registry = registry }()
-	start := func() manager.Manager {
-		metrics.Registry = prometheus.NewRegistry()
-		_, mgr := newManager(t)
-		return mgr
-	}
-	refusal.Each(t, start, func(mgr manager.Manager) error { return setup(mgr, o) })
 }
 
 // setup adds the reservations and the pin to a manager.

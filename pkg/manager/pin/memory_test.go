@@ -61,26 +61,6 @@ func TestMemoryOfAnInterruptedWatch(t *testing.T) {
 	}
 }
 
-// An instance is forgotten after its time, but not while its own pod exists.
-func TestInstanceExpires(t *testing.T) {
-	for uid, want := range map[types.UID]int{"": 0, "u1": 1, "u2": 0} {
-		clock := noon
-		c := clusterOf(t, nil, &clock)
-		c.remove(t, reservationOfPod("own", "node1", "u1", 1))
-		if uid != "" {
-			c.add(t, runs(uid))
-		}
-		clock = clock.Add(maxMemory)
-		if c.expireInstances(); len(c.instances) != 1 {
-			t.Errorf("pod %q: forgotten too early", uid)
-		}
-		clock = clock.Add(time.Second)
-		if c.expireInstances(); len(c.instances) != want {
-			t.Errorf("pod %q: it remembers %v, want %d", uid, c.instances, want)
-		}
-	}
-}
-
 // TestForgedReservation publishes and deletes the reservations of a compromised node.
 func TestForgedReservation(t *testing.T) {
 	clock := noon

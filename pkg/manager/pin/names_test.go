@@ -433,36 +433,3 @@ func TestWorkloadOf(t *testing.T) {
 		}
 	}
 }
-
-// Pods of another workload with the same name get an Event, those of another namespace or of the
-// next ReplicaSet none.
-func TestSharedReservationName(t *testing.T) {
-	other := func(change func(*podView)) *podView {
-		return lives("other", "node2", func(p *podView) { p.Workload = "Deployment mirror" }, change)
-	}
-	const want = `a ReservationShared: Deployment registry and Deployment mirror use the reservation name "registry"`
-	for story, c := range map[string]struct {
-		other *podView
-		want  string
-	}{
-		"another workload":         {other(func(*podView) {}), want},
-		"that is being deleted":    {other(deleting), ""},
-		"the same workload":        {other(func(p *podView) { p.Workload = "Deployment registry" }), ""},
-		"another namespace":        {other(func(p *podView) { p.Namespace = "web" }), ""},
-		"another reservation name": {other(func(p *podView) { p.For = "mirror" }), ""},
-	} {
-		clock := noon
-		p := lives("a", "node1", func(p *podView) { p.Sent = "node1" })
-		var reported []string
-		e := &eventReconciler{cluster: clusterOf(t, nil, &clock, p, c.other), report: words(&reported)}
-		for range 2 {
-			if _, err := e.Reconcile(t.Context(), request("a")); err != nil {
-				t.Fatal(err)
-			}
-		}
-		got := strings.Join(reported, "; ")
-		if (got == "") != (c.want == "") || !strings.HasPrefix(got, c.want) || len(reported) > 1 {
-			t.Errorf("%s: %q, want %q", story, got, c.want)
-		}
-	}
-}

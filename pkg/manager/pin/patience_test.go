@@ -65,22 +65,6 @@ func TestWait(t *testing.T) {
 	}
 }
 
-func TestPatienceAfter(t *testing.T) {
-	for _, tt := range []struct {
-		patience time.Duration
-		strikes  int
-		want     time.Duration
-	}{
-		{5 * time.Second, 0, 5 * time.Second}, {5 * time.Second, 1, 30 * time.Second},
-		{5 * time.Second, 2, 5 * time.Minute}, {5 * time.Second, 9, 5 * time.Minute},
-		{time.Hour, 0, time.Hour}, {time.Hour, 1, time.Hour}, {time.Hour, 2, time.Hour}, {0, 0, 0},
-	} {
-		if got := patienceAfter(tt.patience, tt.strikes); got != tt.want {
-			t.Errorf("%s after %d strikes: %s, want %s", tt.patience, tt.strikes, got, tt.want)
-		}
-	}
-}
-
 func TestReplace(t *testing.T) {
 	const deletion = `DELETE /api/v1/namespaces/db/pods/db-0 {"kind":"DeleteOptions","apiVersion":"v1",` +
 		`"preconditions":{"uid":"u1","resourceVersion":"7"}}`
@@ -439,26 +423,5 @@ func TestWhatIsAStrike(t *testing.T) {
 	c := clusterOf(t, nil, &clock, waits("u1"))
 	if !c.isStruck("db/db-0") {
 		t.Error("a pod that the watch still shows counts as deleted, because its successor is created")
-	}
-}
-
-func TestPatienceHandler(t *testing.T) {
-	bound := func(p *podView) { p.Node = "node1" }
-	for name, tt := range map[string]struct {
-		before, after *podView
-		want          bool
-	}{
-		"a pod that waits":          {nil, waits("u1"), true},
-		"a pod that runs":           {nil, runs("u1"), false},
-		"it begins to wait":         {runs("u1"), waits("u1"), true},
-		"it still waits":            {waits("u1"), waits("u1"), true},
-		"it does not wait any more": {waits("u1"), waits("u1", bound), true}, // its wait is forgotten
-		"it still runs":             {runs("u1"), runs("u1"), false},
-		"it waited, and is deleted": {waits("u1"), nil, true},
-		"it ran, and is deleted":    {runs("u1"), nil, false},
-	} {
-		if got := enqueues(t, tt.before, tt.after, (&patienceReconciler{}).handler); got != tt.want {
-			t.Errorf("%s: enqueued: %t", name, got)
-		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -134,27 +133,3 @@ func meter(t testing.TB) *collectors {
 
 // forget has a cluster be one that has not listed the nodes yet.
 func (c *cluster) forget() { c.nodes = kube.NewInformer(control.TrimNode, nil) }
-
-// enqueues reports whether a handler enqueues the pod db/db-0 for an event of the watch: an
-// addition if before is nil, a deletion if after is.
-func enqueues(t *testing.T, before, after *podView, handler func(control.Queue) kube.Handler[*podView]) bool {
-	t.Helper()
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-	defer queue.ShutDown()
-	h := handler(queue)
-	switch {
-	case before == nil:
-		h.Added(after)
-	case after != nil:
-		h.Updated(before, after)
-	case h.Deleted != nil:
-		h.Deleted(before)
-	}
-	if queue.Len() == 0 {
-		return false
-	}
-	if got, _ := queue.Get(); got != request("db-0") || queue.Len() > 0 {
-		t.Errorf("%s is enqueued, and %d others", got, queue.Len())
-	}
-	return true
-}

@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -228,31 +227,4 @@ func patched(t testing.TB, object []byte, r admission.Response) string {
 	}
 	out, _ = json.Marshal(sorted)
 	return string(out)
-}
-
-// TestWebhookPatches proves that every answer is yes, that its patch applies, and that a second
-// call adds nothing. It is no fuzz target: those are built anew with all that they link, which here
-// is Kubernetes.
-func TestWebhookPatches(t *testing.T) {
-	w := blind(t)
-	rapid.Check(t, func(rt *rapid.T) {
-		pod := anyPod(rt)
-		if pod.Annotations == nil {
-			pod.Annotations = map[string]string{}
-		}
-		pod.Annotations[policy.Annotation] = rapid.SampledFrom([]string{"10", "forever", "0", "ten"}).Draw(rt, "window")
-		pod.Annotations["leasehold.dev/pin"] = rapid.SampledFrom([]string{"require", "none", "must"}).Draw(rt, "mode")
-		object, err := json.Marshal(pod)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := ask(w, object)
-		if !r.Allowed {
-			rt.Fatalf("%+v", r)
-		}
-		once := patched(t, object, r)
-		if again := ask(w, []byte(once)); len(again.Patches) > 0 {
-			rt.Fatalf("a second call changes %s by %v", once, again.Patches)
-		}
-	})
 }

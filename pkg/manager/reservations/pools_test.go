@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -137,41 +136,6 @@ func TestNames(t *testing.T) {
 		}
 		now = now.Add(-deletedFor)
 	}
-}
-
-// A change of a reservation enqueues its node, and the nodes with reservations of the same pod.
-// What changes by the time enqueues its node without an event.
-func TestNodesOfNames(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		now := time.Now()
-		r := poolsOf(t, setOf(t), nil, &now)
-		queue, nodes := queued(t)
-		defer queue.ShutDown()
-		is := func(story, want string) {
-			t.Helper()
-			time.Sleep(nameDelay)
-			synctest.Wait()
-			if got := nodes(); got != want {
-				t.Errorf("%s: %q, want %q", story, got, want)
-			}
-		}
-		r.follow(queue)
-		r.set.add(t, reservationOf("db-0", "node1", func(r *Reservation) { r.Until = now.Add(time.Minute) }))
-		is("a reservation", "node1")
-		r.set.add(t, reservationOf("db-0", "node2", isConfirmed))
-		is("another one of its pod", "node1 node2")
-		r.set.add(t, reservationOf("db-1", "node3"))
-		is("one of another pod", "node3")
-		r.check(queue)
-		is("a while later", "")
-		now = now.Add(time.Minute + ClockLag)
-		r.check(queue)
-		is("the hold is over", "node1")
-		r.set.remove(t, reservationOf("db-1", "node3"))
-		is("a deletion", "node3")
-		r.check(queue)
-		is("until it exists again", "node1 node3")
-	})
 }
 
 // The NodeAddressPool is written if the names differ from those that it has.

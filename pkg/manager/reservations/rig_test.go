@@ -16,7 +16,6 @@ import (
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
-	"github.com/leasehold-cni/leasehold/test/refusal"
 )
 
 func must(t testing.TB, err error) {
@@ -96,8 +95,4 @@ func newManager(t *testing.T) (*fakeapi.Cluster, manager.Manager) {
 		Controller: config.Controller{SkipNameValidation: new(true)}})
 	must(t, err)
 	return c, mgr
-}
-
-func TestSetupReturnsEveryError(t *testing.T) {
-	refusal.Each(t, func() manager.Manager { _, mgr := newManager(t); return mgr }, setup)
 }
