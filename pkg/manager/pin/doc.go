@@ -12,5 +12,5 @@
 // preferred.
 //
 // Each replica of the manager decides by what its own watches have shown (cluster): pods and
-// reservations, the last instance of each pod, strikes, and the addresses of reservation names.
+// reservations, nodes and namespaces, the last instance of each pod, and strikes.
 package pin
