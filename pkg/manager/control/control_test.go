@@ -10,8 +10,10 @@ import (
 
 func TestTrimNode(t *testing.T) {
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
-	want := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "u", Labels: map[string]string{"disk": "ssd"}},
-		Spec:   corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}},
+	want := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "u",
+		Labels: map[string]string{"disk": "ssd"}},
+		Spec: corev1.NodeSpec{Unschedulable: true,
+			Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}}}
 	n := want.DeepCopy()
 	n.Annotations = map[string]string{"a": "b"}

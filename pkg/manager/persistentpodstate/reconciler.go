@@ -233,8 +233,8 @@ const patienceMargin = 2 * time.Second
 
 // due returns when a waiting pod may be deleted, zero if it may not. The pod must be older than the
 // grace period or its patience, so that its successors are not deleted one after the other. For a
-// node that is gone, this replica must also have run for the grace period, because the node may have
-// been removed before that.
+// node that is gone, this replica must also have run for the grace period, because the node may
+// have been removed before that.
 func (r *reconciler) due(pod *podView) time.Time {
 	nodes := r.view.present()
 	i := slices.IndexFunc(nodes, func(n *corev1.Node) bool { return n.Labels[corev1.LabelHostname] == pod.Hostname })

@@ -39,8 +39,8 @@ type cluster struct {
 	instances map[string]instance // by podView.keyOn
 }
 
-// newCluster returns a cluster and adds its watches of pods and namespaces to the manager, which has
-// not started.
+// newCluster returns a cluster and adds its watches of pods and namespaces to the manager, which
+// has not started.
 func newCluster(mgr manager.Manager, set *reservations.Set, nodes *control.Nodes, kinds []schema.GroupKind,
 ) (*cluster, error) {
 	c := emptyCluster(time.Now, func(p *corev1.Pod) *podView { return viewPod(p, kinds) }, set, nodes)

@@ -61,7 +61,8 @@ func workloadOf(p *corev1.Pod) (text string) {
 // true for the new pods of a workload that grows, for which the webhook finds nothing when it looks
 // again.
 func (c *cluster) mayReplace(namespace, name string, p *corev1.Pod) bool {
-	return slices.ContainsFunc(c.pods.ByIndex(byName, reservations.NameKey(namespace, name)), func(other *podView) bool {
+	all := c.pods.ByIndex(byName, reservations.NameKey(namespace, name))
+	return slices.ContainsFunc(all, func(other *podView) bool {
 		return other.isAlive() && (other.Started || other.awaitsNode()) && other.Workload == workloadOf(p)
 	})
 }
@@ -85,8 +86,9 @@ const maxListed = 12
 // sentFor is how long a pod that was sent to a node counts although no watch shows it.
 const sentFor = 5 * time.Second
 
-// recentPods are, for each reservation name, the pods that were sent to a node and that no watch has
-// shown yet, and those that have ended and whose addresses their nodes may not have published yet.
+// recentPods are, for each reservation name, the pods that were sent to a node and that no watch
+// has shown yet, and those that have ended and whose addresses their nodes may not have published
+// yet.
 type recentPods struct {
 	now func() time.Time
 
@@ -141,8 +143,8 @@ type nodeCount struct {
 	sent      int
 }
 
-// addressUse reports whether a living pod has an address, and whether the API server has shown a pod
-// with it.
+// addressUse reports whether a living pod has an address, and whether the API server has shown a
+// pod with it.
 type addressUse struct{ alive, seen bool }
 
 // free returns how many addresses have no pod, and none that was sent for it.
@@ -205,8 +207,8 @@ func (c *cluster) count(name string) map[string]*nodeCount {
 	return nodes
 }
 
-// send records that a pod is sent to a node. It reports false, and records nothing, if the pod needs
-// an address there and there is none.
+// send records that a pod is sent to a node. It reports false, and records nothing, if the pod
+// needs an address there and there is none.
 func (c *cluster) send(name, node string, needsAddress bool) bool {
 	c.recent.mu.Lock()
 	defer c.recent.mu.Unlock()

@@ -151,7 +151,8 @@ func (r *patienceReconciler) replace(ctx context.Context, p *podView, waited tim
 // isEnding reports whether a pod with the reservation name of another one ends on the node that the
 // other one waits for. Its address and its room will be free.
 func (c *cluster) isEnding(p *podView) bool {
-	return slices.ContainsFunc(c.pods.ByIndex(byName, reservations.NameKey(p.Namespace, p.For)), func(other *podView) bool {
+	all := c.pods.ByIndex(byName, reservations.NameKey(p.Namespace, p.For))
+	return slices.ContainsFunc(all, func(other *podView) bool {
 		return other.Node == p.Pinned && other.DeletionTimestamp != nil
 	})
 }
