@@ -72,7 +72,8 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	registry := newRegistry()
 	node := newNode(on, view, registry, log)
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
-	node.Service.Node.Store.Pause, node.Service.Node.Store.Timed = quota, metrics.Lock
+	node.Service.Node.Store.Pause = func(ctx context.Context) { quota.Wait(ctx) }
+	node.Service.Node.Store.Timed = metrics.Lock
 	registry.MustRegister(metrics)
 	watcher := newWatcher(node, o)
 	var use agent.Use

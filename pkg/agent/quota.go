@@ -18,7 +18,7 @@ import (
 
 // A Quota is the processor quota of the agent's cgroup, which a CPU limit of its container sets. A
 // process that has used its quota does not run until the next period, also while it holds the
-// store's lock and every pod start of the node waits. Quota is a store.Pause: it lets the agent
+// store's lock and every pod start of the node waits. Wait, as store.Store.Pause, lets the agent
 // take the lock only while enough of the quota is left for that.
 //
 // When a period begins is not known. What the process has used within the length of a period before

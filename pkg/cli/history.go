@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,7 +48,7 @@ func (a *app) entries(ctx context.Context) (out []store.Entry, err error) {
 	err = a.view(ctx, func(tx *store.Tx) error {
 		out = nil
 		isFirst := true
-		tx.JournalAfter(0, math.MaxInt, func(seq uint64, n store.Entry) {
+		for seq, n := range tx.Entries(0) {
 			begin := store.Entry{Time: n.Time, Event: journalBegins}
 			switch {
 			case !isFirst:
@@ -65,7 +64,7 @@ func (a *app) entries(ctx context.Context) (out []store.Entry, err error) {
 				a.selects(n.Namespace, n.Name, n.Reservation, n.Address.String()) {
 				out = append(out, n)
 			}
-		})
+		}
 		return nil
 	})
 	return out, err

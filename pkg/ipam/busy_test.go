@@ -94,12 +94,6 @@ func TestWaitingForANetworkBesideOneThatIsNotMirrored(t *testing.T) {
 	}
 }
 
-// countedPause counts the times that it is asked to wait.
-type countedPause int
-
-func (p *countedPause) Wait(context.Context) bool { *p++; return true }
-func (p *countedPause) Over() bool                { return true }
-
 // A call that has waited for host-local's lock does not wait for processor time with it.
 func TestNoPauseWithHostLocalsLock(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
@@ -107,8 +101,8 @@ func TestNoPauseWithHostLocalsLock(t *testing.T) {
 	w.unpack("c2")
 	r := w.request(ask{pod: "db-1", container: "c2"})
 	lock := w.lockFiles(w.network)
-	pause, attempts := countedPause(0), 0
-	w.service.Store.Pause = &pause
+	pause, attempts := 0, 0
+	w.service.Store.Pause = func(context.Context) { pause++ }
 	w.service.Store.Timed = func(store.Timing) {
 		attempts++
 		lock.Close()

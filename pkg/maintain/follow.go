@@ -220,7 +220,7 @@ const (
 func (s *Service) ForgetWindows(ctx context.Context) error {
 	var old []lease.Key
 	now := s.Node.Clock()
-	var at store.WindowPosition
+	var at store.Position
 	for more := true; more; {
 		from := at
 		err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
@@ -360,23 +360,25 @@ func (s *Service) Journal(ctx context.Context, after uint64, fn func(seq uint64,
 	}
 	for more := true; more; {
 		var part []numbered
-		var last uint64
 		err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
-			from := after
 			if tx.JournalEnd() < after {
-				from = 0
+				after = 0
 			}
 			part = nil
-			last = tx.JournalAfter(from, viewBatch, func(seq uint64, n store.Entry) {
-				part = append(part, numbered{seq, n})
-			})
-			more = last != from
+			for seq, n := range tx.Entries(after) {
+				if part = append(part, numbered{seq, n}); len(part) == viewBatch {
+					break
+				}
+			}
 			return nil
 		})
 		if err != nil {
 			return after, err
 		}
-		after = last
+		more = len(part) == viewBatch
+		if len(part) > 0 {
+			after = part[len(part)-1].seq
+		}
 		for _, n := range part {
 			fn(n.seq, n.Entry)
 		}

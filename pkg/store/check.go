@@ -21,8 +21,7 @@ func (tx *Tx) Check() []string {
 	}
 	var found []string
 	want := newExpected()
-	c := tx.bucket(bucketLeases).Cursor()
-	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+	for k := range tx.prefixed(bucketLeases, nil) {
 		l, err := tx.at(k)
 		if err != nil {
 			found = append(found, err.Error())
@@ -115,8 +114,7 @@ func (e *expected) oneOwner() []string {
 func (tx *Tx) compare(bucket []byte, want map[string][]byte) []string {
 	var found []string
 	seen := 0
-	c := tx.bucket(bucket).Cursor()
-	for k, v := c.First(); k != nil; k, v = c.Next() {
+	for k, v := range tx.prefixed(bucket, nil) {
 		w, ok := want[string(k)]
 		if !ok {
 			found = append(found, fmt.Sprintf("index %s: %q has no lease", bucket, k))
@@ -136,8 +134,7 @@ func (tx *Tx) compare(bucket []byte, want map[string][]byte) []string {
 // compareCounts returns a sentence for each range set whose counts, cursor or ranges are wrong.
 func (tx *Tx) compareCounts(want *expected) []string {
 	var found []string
-	c := tx.bucket(bucketSets).Cursor()
-	for k, v := c.First(); k != nil; k, v = c.Next() {
+	for k, v := range tx.prefixed(bucketSets, nil) {
 		r, ok := decodeSet(v)
 		if r.counts != want.counts[string(k)] {
 			found = append(found, fmt.Sprintf("set %s: counts are %+v, but the leases add up to %+v",

@@ -26,78 +26,69 @@ const (
 	maxSize = 1 << 30
 )
 
-// health is what the two meta pages show before bbolt maps the file. They are read because bbolt
-// initializes an empty file, and goes back to the previous transaction if one meta page is damaged,
-// without reporting either.
-type health struct {
-	fellBack bool // one of the two meta pages is damaged, and the other one is used
-	info     os.FileInfo
-	inode    uint64
-}
-
 // openFile is os.OpenFile that never blocks, not even if the path leads to a FIFO.
 func openFile(path string, flag int) (*os.File, error) {
 	return os.OpenFile(path, flag|syscall.O_NONBLOCK, 0o600)
 }
 
 // openExamined opens the file and checks that bbolt may open it. It returns ErrLost if not, and
-// fs.ErrNotExist if there is no file.
-func openExamined(path string, write bool) (*os.File, health, error) {
+// fs.ErrNotExist if there is no file. fellBack reports whether one of the two meta pages is
+// damaged, and the other one is used.
+func openExamined(path string, write bool) (f *os.File, fellBack bool, err error) {
 	flag := os.O_RDONLY
 	if write {
 		flag = os.O_RDWR
 	}
-	f, err := openFile(path, flag)
+	f, err = openFile(path, flag)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, health{}, fs.ErrNotExist
+		return nil, false, fs.ErrNotExist
 	}
 	if err != nil {
-		return nil, health{}, fmt.Errorf("%w: %w", ErrIO, err)
+		return nil, false, fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	h, err := examine(f)
-	if err != nil {
+	if fellBack, err = examine(f); err != nil {
 		f.Close()
-		return nil, h, err
+		return nil, false, err
 	}
-	return f, h, nil
+	return f, fellBack, nil
 }
 
-// examine returns ErrLost if the size or the meta pages of the file show that it is damaged.
-func examine(f *os.File) (health, error) {
+// examine returns ErrLost if the size or the meta pages of the file show that it is damaged. The
+// meta pages are read before bbolt maps the file, because it initializes an empty file, and goes
+// back to the previous transaction if one meta page is damaged (fellBack), without reporting
+// either.
+func examine(f *os.File) (fellBack bool, err error) {
 	info, err := f.Stat()
 	if err != nil {
-		return health{}, fmt.Errorf("%w: %w", ErrIO, err)
+		return false, fmt.Errorf("%w: %w", ErrIO, err)
 	}
 	if !info.Mode().IsRegular() {
-		return health{}, fmt.Errorf("%w: %s is not a regular file", ErrIO, f.Name())
+		return false, fmt.Errorf("%w: %s is not a regular file", ErrIO, f.Name())
 	}
-	if info.Size() < 4*pageSize {
-		return health{}, fmt.Errorf("%w: it has %d bytes", ErrLost, info.Size())
-	}
-	if info.Size() > maxSize {
-		return health{}, fmt.Errorf("%w: it has %d bytes", ErrLost, info.Size())
+	if size := info.Size(); size < 4*pageSize || size > maxSize {
+		return false, fmt.Errorf("%w: it has %d bytes", ErrLost, size)
 	}
 	head := make([]byte, 2*pageSize)
 	if _, err := f.ReadAt(head, 0); err != nil {
-		return health{}, fmt.Errorf("%w: %w", ErrIO, err)
+		return false, fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	h, err := examineMetas(head, info.Size())
-	h.info = info
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		h.inode = st.Ino
+	valid, err := examineMetas(head, info.Size())
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", ErrLost, err)
 	}
-	return h, err
+	return valid == 1, nil
 }
 
-func examineMetas(head []byte, size int64) (health, error) {
+// examineMetas verifies the meta pages of a file. It returns how many of the two are valid.
+func examineMetas(head []byte, size int64) (valid int, err error) {
 	best, valid := newestMeta(head)
 	if valid == 0 {
-		return health{}, fmt.Errorf("%w: both meta pages are damaged", ErrLost)
+		return 0, errors.New("both meta pages are damaged")
 	}
 	if best.pages*pageSize > uint64(size) {
-		return health{}, fmt.Errorf("%w: truncated to %d of %d bytes", ErrLost, size, best.pages*pageSize)
+		return 0, fmt.Errorf("truncated to %d of %d bytes", size, best.pages*pageSize)
 	}
-	return health{fellBack: valid == 1}, nil
+	return valid, nil
 }
 
 // newestMeta returns the newer of the meta pages that are not damaged, and how many those are.

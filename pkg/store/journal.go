@@ -3,6 +3,7 @@ package store
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"net/netip"
 	"time"
 
@@ -117,8 +118,7 @@ func (tx *Tx) journalSize() (size int) {
 	if v := tx.bucket(bucketMeta).Get(metaJournal); len(v) == 8 {
 		return int(binary.BigEndian.Uint64(v))
 	}
-	c := tx.bucket(bucketJournal).Cursor()
-	for k, v := c.First(); k != nil; k, v = c.Next() {
+	for _, v := range tx.prefixed(bucketJournal, nil) {
 		size += len(v)
 	}
 	return size
@@ -148,28 +148,26 @@ func (tx *Tx) trimJournal(size int, upTo, last uint64) error {
 // Journal calls fn for each entry, the oldest first, until fn returns false. It skips damaged
 // entries.
 func (tx *Tx) Journal(fn func(Entry) bool) {
-	c := tx.bucket(bucketJournal).Cursor()
-	for _, v := c.First(); v != nil; _, v = c.Next() {
-		if n, _, err := decode(entryFields, v); err == nil && !fn(n) {
+	for _, n := range tx.Entries(0) {
+		if !fn(n) {
 			return
 		}
 	}
 }
 
-// JournalAfter calls fn for up to limit entries with a number greater than seq, the oldest first,
-// and returns the number of the last one. Numbers start at 1 and increase by one. A store that
-// replaced a lost one starts at 1 again.
-func (tx *Tx) JournalAfter(seq uint64, limit int, fn func(uint64, Entry)) uint64 {
-	c := tx.bucket(bucketJournal).Cursor()
-	k, v := c.Seek(binary.BigEndian.AppendUint64(nil, seq+1))
-	for ; k != nil && limit > 0; k, v = c.Next() {
-		seq = binary.BigEndian.Uint64(k)
-		if n, _, err := decode(entryFields, v); err == nil {
-			fn(seq, n)
+// Entries yields the entries with a number greater than after, the oldest first, except damaged
+// ones. Numbers start at 1 and increase by one. A store that replaced a lost one starts at 1 again.
+func (tx *Tx) Entries(after uint64) iter.Seq2[uint64, Entry] {
+	return func(yield func(uint64, Entry) bool) {
+		c := tx.bucket(bucketJournal).Cursor()
+		k, v := c.Seek(binary.BigEndian.AppendUint64(nil, after+1))
+		for ; k != nil; k, v = c.Next() {
+			n, _, err := decode(entryFields, v)
+			if err == nil && !yield(binary.BigEndian.Uint64(k), n) {
+				return
+			}
 		}
-		limit--
 	}
-	return seq
 }
 
 // JournalEnd returns the number of the last entry.
@@ -193,9 +191,8 @@ func (tx *Tx) Counter(name string) uint64 {
 // Counters returns all counters.
 func (tx *Tx) Counters() map[string]uint64 {
 	out := map[string]uint64{}
-	_ = tx.bucket(bucketCounters).ForEach(func(k, _ []byte) error {
+	for k := range tx.prefixed(bucketCounters, nil) {
 		out[string(k)] = tx.Counter(string(k))
-		return nil
-	})
+	}
 	return out
 }

@@ -41,8 +41,7 @@ func (tx *Tx) SetLimits(limits policy.Limits) error {
 func (tx *Tx) FirmHolds(namespace string, p lease.Pool, set string) (all, inSet int) {
 	for of, id := range tx.pools {
 		prefix := append(id.prefix(), namespace+"\x00"...)
-		c := tx.bucket(bucketKeys).Cursor()
-		for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+		for k := range tx.prefixed(bucketKeys, prefix) {
 			parts := bytes.SplitN(k[len(prefix):], []byte{0}, 3) // the pod, the interface, the address
 			if len(parts) != 3 || bytes.HasPrefix(parts[0], []byte(reservationSegment(""))) {
 				// The entry of a reservation name: the lease also has one by its pod.

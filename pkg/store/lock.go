@@ -16,8 +16,8 @@ const (
 	lockExclusive = syscall.LOCK_EX
 )
 
-// deadlineContext is a context with a deadline but without a timer: flock starts one when it has to
-// wait. Most calls do not wait, and a running timer costs a short-lived process a thread.
+// deadlineContext is a context with a deadline but without a timer: what has to wait starts one
+// (withTimer). Most calls do not wait, and a running timer costs a short-lived process a thread.
 type deadlineContext struct {
 	context.Context
 	until time.Time
@@ -33,6 +33,14 @@ func WithMaxWait(ctx context.Context) context.Context {
 		return ctx
 	}
 	return deadlineContext{ctx, until}
+}
+
+// withTimer returns a context that is done at the deadline of ctx.
+func withTimer(ctx context.Context) (context.Context, context.CancelFunc) {
+	if until, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(ctx, until)
+	}
+	return ctx, func() {}
 }
 
 // LockFile acquires an exclusive flock on another program's lock file, such as host-local's, and
@@ -87,14 +95,11 @@ func flock(ctx context.Context, f *os.File, how int) error {
 		f.Close()
 		return fmt.Errorf("%w: lock: %w", ErrIO, err)
 	}
-	if until, ok := ctx.Deadline(); ok {
-		if time.Until(until) <= pollLimit {
-			return poll(f, how, until)
-		}
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, until)
-		defer cancel()
+	if until, ok := ctx.Deadline(); ok && time.Until(until) <= pollLimit {
+		return poll(f, how, until)
 	}
+	ctx, cancel := withTimer(ctx)
+	defer cancel()
 	granted := make(chan error, 1)
 	go func() { granted <- flockEINTR(f, how) }()
 	select {

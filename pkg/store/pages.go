@@ -15,13 +15,10 @@ func provePages(file []byte) error {
 	if len(file) < 2*pageSize {
 		return fmt.Errorf("%d bytes are too short for a store", len(file))
 	}
-	head, valid := newestMeta(file)
-	if valid == 0 {
-		return fmt.Errorf("both meta pages are damaged")
+	if _, err := examineMetas(file, int64(len(file))); err != nil {
+		return err
 	}
-	if head.pages*pageSize > uint64(len(file)) {
-		return fmt.Errorf("truncated to %d of %d bytes", len(file), head.pages*pageSize)
-	}
+	head, _ := newestMeta(file)
 	p := prover{file: file, pages: head.pages, seen: map[uint64]bool{0: true, 1: true}}
 	if err := p.walk(head.root, 0); err != nil {
 		return err

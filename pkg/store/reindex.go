@@ -14,8 +14,7 @@ import (
 // them.
 func (tx *Tx) Reindex() error {
 	want := newExpected()
-	c := tx.bucket(bucketLeases).Cursor()
-	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+	for k := range tx.prefixed(bucketLeases, nil) {
 		id, addr, ok := splitLease(k)
 		if !ok {
 			continue
@@ -52,8 +51,7 @@ func (tx *Tx) refill(bucket []byte, entries map[string][]byte) error {
 }
 
 func (tx *Tx) refillCounts(counts map[string]Counts) error {
-	c := tx.bucket(bucketSets).Cursor()
-	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+	for k := range tx.prefixed(bucketSets, nil) {
 		if _, ok := counts[string(k)]; !ok {
 			counts[string(k)] = Counts{}
 		}

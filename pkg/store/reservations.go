@@ -70,12 +70,10 @@ func (tx *Tx) DeletePodReservation(namespace, uid string) error {
 // PodReservations yields all records that can be read, and when each was stored.
 func (tx *Tx) PodReservations() iter.Seq2[PodReservation, time.Time] {
 	return func(yield func(PodReservation, time.Time) bool) {
-		b := tx.bucket(bucketReservations)
-		if b == nil {
+		if !tx.HasNames() {
 			return
 		}
-		c := b.Cursor()
-		for k, v := c.First(); k != nil; k, v = c.Next() {
+		for k, v := range tx.prefixed(bucketReservations, nil) {
 			if p, stored, err := decodeReservation(k, v); err == nil && !yield(p, stored) {
 				return
 			}

@@ -78,12 +78,9 @@ func (tx *Tx) writeSet(id poolID, set string, r setRecord) error {
 // eachSet returns the range sets of a pool that have a record.
 func (tx *Tx) eachSet(id poolID) iter.Seq2[string, setRecord] {
 	return func(yield func(set string, r setRecord) bool) {
-		prefix := id.prefix()
-		c := tx.bucket(bucketSets).Cursor()
-		for k, v := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, v = c.Next() {
-			r, _ := decodeSet(v)
-			r.counts = tx.waiting.counts[string(k)].addTo(r.counts)
-			if !yield(string(k[len(prefix):]), r) {
+		for k := range tx.prefixed(bucketSets, id.prefix()) {
+			set := string(k[4:])
+			if !yield(set, tx.readSet(id, set)) {
 				return
 			}
 		}

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,19 +32,30 @@ var DefaultDirs = Dirs{State: "/var/lib/leasehold", Run: "/run/leasehold"}
 // Store is the lease store of one node. It keeps no file open between calls. The exported fields
 // may be set before the first call.
 type Store struct {
-	Pause Pause        // which Updates and Views wait for before they take the lock; may be nil
+	// Pause is called before an Update or View takes the lock, and may wait: a process that may not
+	// have enough processor time to release the lock soon waits for it. It may be nil.
+	Pause func(context.Context)
 	Timed func(Timing) // called after every Update and View has released the lock; may be nil
 	// Committed is called when an Update has succeeded, before Options.Then; may be nil.
 	Committed func()
 
-	dirs    Dirs
-	bad     atomic.Pointer[broken]
-	reading readGate
+	dirs Dirs
+	turn chan time.Time // see takeTurn
+}
+
+// Timing is how long one Update or View waited for the store's lock, and how long it held the lock.
+type Timing struct {
+	Waited time.Duration // for the lock and, in a View, for its turn
+	Held   time.Duration // from acquiring the lock until its release
 }
 
 // New returns the store in the given directories. It accesses no files; the first Update creates
 // them.
-func New(d Dirs) *Store { return &Store{dirs: d, reading: newReadGate()} }
+func New(d Dirs) *Store {
+	s := &Store{dirs: d, turn: make(chan time.Time, 1)}
+	s.turn <- time.Time{}
+	return s
+}
 
 func (s *Store) path() string { return filepath.Join(s.dirs.State, "leases.db") }
 func (s *Store) lock() string { return filepath.Join(s.dirs.Run, "lock") }
@@ -55,13 +64,16 @@ func (s *Store) mark() string { return filepath.Join(s.dirs.Run, "used") }
 // Dirs returns the directories of the store.
 func (s *Store) Dirs() Dirs { return s.dirs }
 
-// ErrReplaced is returned by Update if the file was removed or replaced during the transaction,
+// errReplaced is returned by transact if the file was removed or replaced during the transaction,
 // which is therefore lost.
-var ErrReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
+var errReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
+
+// tries is how often a transaction is repeated whose file is replaced each time.
+const tries = 3
 
 // Options are those of an Update.
 type Options struct {
-	Unpaused bool // there is no Pause, because the caller holds a lock which others wait for
+	Unpaused bool // Pause is not called, because the caller holds a lock which others wait for
 	// Then is called if the transaction has succeeded, before the lock is released; may be nil.
 	Then func()
 }
@@ -70,36 +82,36 @@ type Options struct {
 // committed and synced before Update returns. A transaction that changed nothing writes nothing. If
 // fn returns an error nothing is committed, and Update returns the error. fn must not block.
 //
-// A store that is lost is moved to the directory lost and replaced by an empty one before fn runs.
-// Tx.Lost returns the reason until the node's leases are recovered.
+// A store that is lost, or turns out to be damaged in the transaction, is moved to the directory
+// lost and replaced by an empty one. Then fn runs again, and Tx.Lost returns the reason until the
+// node's leases are recovered. fn also runs again if the file was replaced meanwhile.
 //
 // Update returns ErrBusy, ErrNewer or ErrIO. After ErrIO it is unknown whether the changes were
-// written. After ErrReplaced, and after ErrLost, which says that the file turned out to be damaged
-// in the transaction, they were not, and the caller repeats the Update.
+// written.
 func (s *Store) Update(ctx context.Context, o Options, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
-	w := stopwatch{asked: time.Now()}
-	defer w.tell(s.Timed)
-	pause := s.Pause
-	if o.Unpaused {
-		pause = nil
-	}
-	lock, err := s.take(ctx, pause, lockExclusive)
-	if err != nil {
-		return err
-	}
-	w.granted = time.Now()
-	defer lock.Close()
-	if err := s.transact(ctx, true, w.granted, fn); err != nil {
-		return err
-	}
-	if s.Committed != nil {
-		s.Committed()
-	}
-	if o.Then != nil {
-		o.Then()
-	}
-	return nil
+	return s.locked(ctx, lockExclusive, o.Unpaused, func(at time.Time) (err error) {
+		for range tries {
+			err = s.transact(ctx, true, at, fn)
+			if errors.Is(err, ErrLost) {
+				if e := s.replace(err); e != nil {
+					return errors.Join(err, e)
+				}
+			} else if !errors.Is(err, errReplaced) {
+				break
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if s.Committed != nil {
+			s.Committed()
+		}
+		if o.Then != nil {
+			o.Then()
+		}
+		return nil
+	})
 }
 
 // View runs fn in a read transaction, which may overlap with those of other processes. It shows
@@ -108,65 +120,102 @@ func (s *Store) Update(ctx context.Context, o Options, fn func(*Tx) error) error
 // replace the store.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
-	w := stopwatch{asked: time.Now()}
-	defer w.tell(s.Timed)
-	p, err := s.reading.take(ctx, func() (io.Closer, error) { return s.take(ctx, s.Pause, lockShared) })
+	return s.locked(ctx, lockShared, false, func(at time.Time) (err error) {
+		for range tries {
+			if err = s.transact(ctx, false, at, fn); !errors.Is(err, errReplaced) {
+				break
+			}
+		}
+		return err
+	})
+}
+
+// locked calls fn while it holds the store's lock, with the time at which it acquired the lock. how
+// is lockExclusive or lockShared.
+func (s *Store) locked(ctx context.Context, how int, unpaused bool, fn func(time.Time) error) error {
+	var t Timing
+	asked := time.Now()
+	if s.Timed != nil {
+		defer func() { s.Timed(t) }()
+	}
+	if how == lockShared {
+		if err := s.takeTurn(ctx); err != nil {
+			t.Waited = time.Since(asked)
+			return err
+		}
+		defer func() { s.turn <- time.Now().Add(min(max(t.Held, leastRest), mostRest)) }()
+	}
+	if s.Pause != nil && !unpaused {
+		s.Pause(ctx)
+	}
+	lock, err := acquire(ctx, s.lock(), how)
+	granted := time.Now()
+	t.Waited = granted.Sub(asked)
 	if err != nil {
 		return err
 	}
-	w.granted = time.Now()
-	defer s.reading.give(p)
-	for range 3 {
-		if err = s.transact(ctx, false, w.granted, fn); !errors.Is(err, ErrReplaced) {
-			return err
-		}
-	}
-	return err
+	defer func() {
+		lock.Close()
+		t.Held = time.Since(granted)
+	}()
+	return fn(granted)
 }
 
-// open opens the store's file after examining it. An Update creates a store that never existed, and
-// replaces one that is lost.
-func (s *Store) open(write bool) (*os.File, health, error) {
-	f, h, err := s.ready(write)
-	if !write || !errors.Is(err, ErrLost) {
-		return f, h, err
+// Between two Views of a process others rest for as long as the first one held the lock, at least
+// leastRest, which is longer than a writer needs to wake up.
+const (
+	leastRest = time.Millisecond
+	mostRest  = 10 * time.Millisecond
+)
+
+// takeTurn makes the Views of one process take turns, with a rest between them. flock(2) does not
+// prefer writers: with overlapping shared locks an exclusive lock waits until the last of them is
+// released, and a reader that locks again at once is faster than a waiting writer, which has to
+// wake up first. The channel contains the end of the rest while no View has the turn.
+func (s *Store) takeTurn(ctx context.Context) error {
+	select {
+	case rest := <-s.turn: // a process that reads once needs no timer, which costs a thread
+		time.Sleep(time.Until(rest))
+		return nil
+	default:
 	}
-	if e := s.replace(err); e != nil {
-		return nil, h, errors.Join(err, e)
+	ctx, cancel := withTimer(ctx)
+	defer cancel()
+	select {
+	case rest := <-s.turn:
+		time.Sleep(time.Until(rest))
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: another reader of this process has the lock", ErrBusy)
 	}
-	return s.ready(write)
 }
 
-// ready is open, but returns ErrLost if the store is lost. The mark, a file in the run directory
-// that the first Update of a boot creates, distinguishes a store that was removed from one that
-// never existed.
-func (s *Store) ready(write bool) (*os.File, health, error) {
-	f, h, err := openExamined(s.path(), write)
+// open opens the store's file after examining it. An Update creates a store that never existed. The
+// mark, a file in the run directory that the first Update of a boot creates, distinguishes a store
+// that was removed from one that never existed. fellBack is as in Tx.FellBack.
+func (s *Store) open(write bool) (f *os.File, fellBack bool, err error) {
+	f, fellBack, err = openExamined(s.path(), write)
 	_, unmarked := os.Stat(s.mark())
 	missing := errors.Is(err, fs.ErrNotExist)
 	switch {
 	case missing && unmarked == nil:
-		return nil, h, fmt.Errorf("%w: %s is missing, but existed earlier in this boot", ErrLost, s.path())
+		return nil, false, fmt.Errorf("%w: %s is missing, but existed earlier in this boot", ErrLost, s.path())
 	case missing && !errors.Is(unmarked, fs.ErrNotExist):
-		return nil, h, fmt.Errorf("%w: %s is missing, and it is unknown whether it existed earlier in this boot: %w",
-			ErrIO, s.path(), unmarked)
+		return nil, false, fmt.Errorf("%w: %s is missing, and it is unknown whether it existed earlier in this boot: "+
+			"%w", ErrIO, s.path(), unmarked)
 	case missing && !write:
-		return nil, h, errEmpty
+		return nil, false, errEmpty
 	case missing:
 		if err = create(s.path(), ""); err == nil {
-			f, h, err = openExamined(s.path(), write)
+			f, fellBack, err = openExamined(s.path(), write)
 		}
 	}
 	if err == nil && write && unmarked != nil {
-		err = s.setMark()
+		if err = s.setMark(); err != nil {
+			f.Close()
+		}
 	}
-	if err == nil {
-		err = s.knownBroken(h)
-	}
-	if err != nil && f != nil {
-		f.Close()
-	}
-	return f, h, err
+	return f, fellBack, err
 }
 
 // errEmpty is returned by View if the store was never used.
@@ -189,30 +238,27 @@ func (s *Store) setMark() error {
 // panics if the file is damaged; such a panic, and a page fault in its mapping, are returned as
 // ErrLost.
 func (s *Store) transact(ctx context.Context, write bool, locked time.Time, fn func(*Tx) error) (err error) {
-	f, state, err := s.open(write)
+	f, fellBack, err := s.open(write)
 	if err != nil {
 		return err
 	}
+	var b *bolt.Tx
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(f.Name(), p)
-			s.setBroken(f, state, err)
-			abandon(f)
+			abandon(f, b)
 		}
 	}()
 	db, err := openBolt(f, !write, remaining(ctx))
 	if err != nil {
-		err = fmt.Errorf("%w: %w", openError(err), err)
-		s.setBroken(f, state, err)
-		return err
+		return fmt.Errorf("%w: %w", openError(err), err)
 	}
-	b, err := db.Begin(write)
-	if err != nil {
+	if b, err = db.Begin(write); err != nil {
 		db.Close()
 		return failed(f, err)
 	}
-	tx, err := newTx(b, state, locked)
+	tx, err := newTx(b, fellBack, locked)
 	if err == nil && !write {
 		s.showSpooled(tx)
 	}
@@ -229,9 +275,8 @@ func (s *Store) transact(ctx context.Context, write bool, locked time.Time, fn f
 		err = fmt.Errorf("%w: %w", ErrIO, e)
 	}
 	if err == nil && !isAt(f, f.Name()) {
-		err = ErrReplaced
+		err = errReplaced
 	}
-	s.setBroken(f, state, err)
 	if e := db.Close(); err == nil && e != nil {
 		err = fmt.Errorf("%w: %w", ErrIO, e)
 	}
@@ -249,41 +294,17 @@ func openBolt(f *os.File, readOnly bool, wait time.Duration) (*bolt.DB, error) {
 	})
 }
 
-// broken is a file that a transaction has found to be damaged, and its state then.
-type broken struct {
-	info os.FileInfo
-	err  error
-}
-
-// setBroken remembers the file if err, which may be nil, is ErrLost. A file that made bbolt panic
-// stays mapped until the process ends (see abandon). Therefore a long-running process must not open
-// the file again unless it has changed.
-func (s *Store) setBroken(f *os.File, h health, err error) {
-	if !errors.Is(err, ErrLost) {
-		return
+// abandon unlocks and closes a file that made bbolt panic. A read transaction is ended, so that its
+// mapping does not remain in a process that reads the file again. In a write transaction Close
+// would block if the DB still holds its mutexes; but an Update replaces a damaged file.
+func abandon(f *os.File, b *bolt.Tx) {
+	if b != nil && !b.Writable() {
+		db := b.DB()
+		_ = b.Rollback()
+		_ = db.Close()
 	}
-	if now, e := f.Stat(); e == nil {
-		h.info = now // a commit may have changed it
-	}
-	s.bad.Store(&broken{h.info, err})
-}
-
-// knownBroken returns the error of setBroken if the file has not changed since, otherwise nil.
-func (s *Store) knownBroken(h health) error {
-	b, now := s.bad.Load(), h.info
-	if b != nil && os.SameFile(b.info, now) && b.info.Size() == now.Size() && b.info.ModTime().Equal(now.ModTime()) {
-		return b.err
-	}
-	return nil
-}
-
-// abandon unlocks and closes a file that made bbolt panic. It does not close the bolt.DB, because
-// Close would block if the DB still holds its mutexes. The file stays mapped.
-func abandon(f *os.File) {
-	if f != nil {
-		_ = flockEINTR(f, syscall.LOCK_UN)
-		f.Close()
-	}
+	_ = flockEINTR(f, syscall.LOCK_UN)
+	f.Close()
 }
 
 func openError(err error) error {

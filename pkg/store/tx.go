@@ -48,10 +48,10 @@ var (
 
 // Tx is a transaction. It is valid only inside the closure that it was passed to.
 type Tx struct {
-	b      *bolt.Tx
-	health health
-	dirty  bool
-	locked time.Time // when the store's lock was acquired
+	b        *bolt.Tx
+	fellBack bool // see FellBack
+	dirty    bool
+	locked   time.Time // when the store's lock was acquired
 
 	pools  map[lease.Pool]poolID
 	names  map[poolID]lease.Pool
@@ -61,8 +61,8 @@ type Tx struct {
 	waiting waiting // DELs; empty in an Update
 }
 
-func newTx(b *bolt.Tx, h health, locked time.Time) (*Tx, error) {
-	tx := &Tx{b: b, health: h, locked: locked, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{},
+func newTx(b *bolt.Tx, fellBack bool, locked time.Time) (*Tx, error) {
+	tx := &Tx{b: b, fellBack: fellBack, locked: locked, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{},
 		known: map[lease.Pool]bool{}, stored: map[poolID][]byte{}}
 	for _, name := range allBuckets {
 		if b.Bucket(name) == nil {
@@ -130,6 +130,16 @@ func (tx *Tx) delete(bucket, k []byte) error {
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
 	return nil
+}
+
+// prefixed yields the entries of a bucket whose keys have a prefix, in the order of the keys. The
+// entries must not be changed meanwhile.
+func (tx *Tx) prefixed(bucket, prefix []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(k, v []byte) bool) {
+		c := tx.bucket(bucket).Cursor()
+		for k, v := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix) && yield(k, v); k, v = c.Next() {
+		}
+	}
 }
 
 // Adopted reports whether adoption has run for the pool, that is, whether the leases that the host
@@ -380,9 +390,8 @@ func (tx *Tx) ByPod(namespace, name string) ([]lease.Lease, error) {
 	var out []lease.Lease
 	for _, p := range tx.Pools() {
 		id := tx.pools[p]
-		c := tx.bucket(bucketKeys).Cursor()
 		prefix := append(id.prefix(), namespace+"\x00"+name+"\x00"...)
-		for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+		for k := range tx.prefixed(bucketKeys, prefix) {
 			at := bytes.IndexByte(k[len(prefix):], 0) // the address follows the interface
 			if at < 0 {
 				return nil, fmt.Errorf("%w: invalid entry of the index by key", ErrDamaged)
@@ -402,8 +411,7 @@ func (tx *Tx) ByPod(namespace, name string) ([]lease.Lease, error) {
 // collect returns the leases of the index entries with a prefix.
 func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]lease.Lease, error) {
 	var out []lease.Lease
-	c := tx.bucket(bucket).Cursor()
-	for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+	for k := range tx.prefixed(bucket, prefix) {
 		l, err := tx.at(leaseKeyOf(k[len(prefix):]))
 		if err != nil {
 			return nil, err
@@ -417,8 +425,7 @@ func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]
 
 // Damaged calls fn for every address whose record is damaged.
 func (tx *Tx) Damaged(fn func(lease.Pool, netip.Addr)) {
-	c := tx.bucket(bucketLeases).Cursor()
-	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+	for k := range tx.prefixed(bucketLeases, nil) {
 		if _, err := tx.at(k); err != nil {
 			if p, addr, ok := tx.placeOf(k); ok {
 				fn(p, addr)
@@ -430,8 +437,7 @@ func (tx *Tx) Damaged(fn func(lease.Pool, netip.Addr)) {
 // Unrecorded calls fn for every address that is taken according to the bitmaps but has no record.
 // The reason may be a record whose key is damaged.
 func (tx *Tx) Unrecorded(fn func(lease.Pool, netip.Addr)) {
-	c := tx.bucket(bucketTaken).Cursor()
-	for k, bits := c.First(); k != nil; k, bits = c.Next() {
+	for k, bits := range tx.prefixed(bucketTaken, nil) {
 		p, base, ok := tx.placeOf(k)
 		if !ok || len(bits) != chunkBytes {
 			continue
@@ -456,8 +462,7 @@ func (tx *Tx) placeOf(k []byte) (p lease.Pool, addr netip.Addr, ok bool) {
 // All calls fn for every lease, ordered by pool and address, until fn returns false. For a damaged
 // record it passes a lease with State None and the error.
 func (tx *Tx) All(fn func(lease.Lease, error) bool) {
-	c := tx.bucket(bucketLeases).Cursor()
-	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+	for k := range tx.prefixed(bucketLeases, nil) {
 		if !fn(tx.at(k)) {
 			return
 		}
@@ -471,55 +476,48 @@ func (tx *Tx) Bound() iter.Seq[lease.Lease] {
 	}
 }
 
-// Position is a position in the order of All: an address of a pool, in one file. The zero Position
-// is before the first lease of any file.
+// Position is a position in a list of one store, from which a later transaction continues. The zero
+// Position is before the first entry of the list of any store.
 type Position struct {
-	file fileID
-	pool poolID
-	addr netip.Addr
+	lost  string // Tx.Lost: another store that replaced a lost one has a reason, or another one
+	after string // the last key that was read
 }
 
-// fileID distinguishes a store from one that replaced it. The inode alone does not suffice, because
-// it may be reused; but a store that replaced another one has the reason of the loss.
-type fileID struct {
-	inode uint64
-	lost  string
-}
+// Has reports whether a position belongs to this store. If not, what was read before it is of
+// another store, and reading has to start again.
+func (tx *Tx) Has(m Position) bool { return m == (Position{}) || m.lost == tx.Lost() }
 
-func (tx *Tx) file() fileID { return fileID{tx.health.inode, tx.Lost()} }
-
-// Has reports whether a position belongs to this store. If not, the leases that were read before it
-// are those of another store, and reading has to start again.
-func (tx *Tx) Has(m Position) bool { return m == (Position{}) || m.file == tx.file() }
-
-// After calls fn for up to limit leases after a position. For a damaged record it passes the pool,
-// the address and the error. It returns the position to continue from, and whether there are more
-// leases.
-func (tx *Tx) After(m Position, limit int, fn func(lease.Lease, error)) (next Position, more bool) {
-	c, file := tx.bucket(bucketLeases).Cursor(), tx.file()
-	k, _ := c.First()
-	if m.addr.IsValid() {
-		from := leaseKey(m.pool, m.addr)
-		if k, _ = c.Seek(from); bytes.Equal(k, from) {
-			k, _ = c.Next()
-		}
+// next calls fn for up to limit entries of a bucket after a position. It returns the position to
+// continue from, and whether there are more entries.
+func (tx *Tx) next(bucket []byte, m Position, limit int, fn func(k, v []byte)) (next Position, more bool) {
+	c := tx.bucket(bucket).Cursor()
+	k, v := c.Seek([]byte(m.after))
+	if m.after != "" && string(k) == m.after {
+		k, v = c.Next()
 	}
-	for ; k != nil && limit > 0; k, _ = c.Next() {
+	for ; k != nil && limit > 0; k, v = c.Next() {
 		limit--
-		if id, addr, ok := splitLease(k); ok {
-			m = Position{file, id, addr}
-		}
+		m = Position{tx.Lost(), string(k)}
+		fn(k, v)
+	}
+	return m, k != nil
+}
+
+// After calls fn for up to limit leases after a position, in the order of All. For a damaged record
+// it passes the pool, the address and the error. It returns the position to continue from, and
+// whether there are more leases.
+func (tx *Tx) After(m Position, limit int, fn func(lease.Lease, error)) (next Position, more bool) {
+	return tx.next(bucketLeases, m, limit, func(k, _ []byte) {
 		p, addr, ok := tx.placeOf(k)
 		if !ok {
-			continue
+			return
 		}
 		l, err := tx.at(k)
 		if err != nil {
 			l = lease.Lease{Pool: p, Address: addr}
 		}
 		fn(l, err)
-	}
-	return m, k != nil
+	})
 }
 
 // InPool returns the leases of a pool, ordered by address, except damaged ones.
@@ -529,8 +527,7 @@ func (tx *Tx) InPool(p lease.Pool) []lease.Lease {
 		return nil
 	}
 	var out []lease.Lease
-	c := tx.bucket(bucketLeases).Cursor()
-	for k, _ := c.Seek(id.prefix()); bytes.HasPrefix(k, id.prefix()); k, _ = c.Next() {
+	for k := range tx.prefixed(bucketLeases, id.prefix()) {
 		if l, err := tx.at(k); err == nil {
 			out = append(out, l)
 		}
@@ -578,8 +575,10 @@ func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
 		return nil
 	}
 	var out []lease.Lease
-	c := tx.bucket(bucketExpiry).Cursor()
-	for k, _ := c.Seek(id.prefix()); bytes.HasPrefix(k, id.prefix()) && len(out) < limit; k, _ = c.Next() {
+	for k := range tx.prefixed(bucketExpiry, id.prefix()) {
+		if len(out) == limit {
+			break
+		}
 		if l, err := tx.at(append(id.prefix(), k[12:]...)); err == nil && l.State == lease.Held {
 			out = append(out, l)
 		}
@@ -603,7 +602,7 @@ func (tx *Tx) AcceptLoss() error {
 
 // FellBack reports whether one of the file's two meta pages is damaged, so that the changes of the
 // last transaction may be missing. The next commit repairs the page.
-func (tx *Tx) FellBack() bool { return tx.health.fellBack }
+func (tx *Tx) FellBack() bool { return tx.fellBack }
 
 // Boot returns the id of the boot in which the journal got its last entry.
 func (tx *Tx) Boot() string { return string(tx.bucket(bucketMeta).Get(metaBoot)) }
@@ -630,11 +629,11 @@ func (tx *Tx) EarlierBoots(id string, fn func(Entry)) {
 		}
 		last = binary.BigEndian.Uint64(v)
 	}
-	c := tx.bucket(bucketJournal).Cursor()
-	for k, v := c.First(); k != nil && binary.BigEndian.Uint64(k) <= last; k, v = c.Next() {
-		if n, _, err := decode(entryFields, v); err == nil {
-			fn(n)
+	for seq, n := range tx.Entries(0) {
+		if seq > last {
+			break
 		}
+		fn(n)
 	}
 }
 
@@ -689,8 +688,7 @@ func (tx *Tx) SetLastFullScan(p lease.Pool, now lease.Instant) error {
 // Len returns the number of records of leases, including damaged ones.
 func (tx *Tx) Len() int {
 	n := 0
-	c := tx.bucket(bucketLeases).Cursor()
-	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+	for range tx.prefixed(bucketLeases, nil) {
 		n++
 	}
 	return n

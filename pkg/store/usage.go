@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"math"
-	"math/bits"
-	"net/netip"
 	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -30,7 +28,7 @@ type Usage struct {
 
 // Usage returns the usage of each range set that is configured (SetRanges), and one without ranges
 // for each pool of which none is. It is ordered by network, data directory and ranges. It reads
-// the bucket sets and the bitmaps of the ranges, not the leases.
+// the bucket sets and the keys of the leases in the ranges.
 //
 // A lease may belong to no configured set, because it was adopted or because the ranges have
 // changed since. In a pool with one set such leases count as leases of that set. In a pool with
@@ -74,35 +72,14 @@ func (tx *Tx) poolUsage(p lease.Pool, id poolID) []Usage {
 // minus returns a-b, but at least 0.
 func minus(a, b uint64) uint64 { return a - min(a, b) }
 
-// taken returns how many addresses of the ranges have a lease.
+// taken returns how many addresses of the ranges have a lease. It reads the keys of the leases.
 func (tx *Tx) taken(id poolID, ranges pool.Set) (n uint64) {
-	c := tx.bucket(bucketTaken).Cursor()
+	c := tx.bucket(bucketLeases).Cursor()
 	for _, r := range ranges {
-		first, from := chunkOf(r.Start)
-		last, to := chunkOf(r.End)
-		end := leaseKey(id, last)
-		for k, v := c.Seek(leaseKey(id, first)); k != nil && bytes.Compare(k, end) <= 0; k, v = c.Next() {
-			_, base, ok := splitLease(k)
-			if !ok || len(v) != chunkBytes {
-				continue
-			}
-			n += ones(v, base, first, from, last, to)
+		last := leaseKey(id, r.End)
+		for k, _ := c.Seek(leaseKey(id, r.Start)); k != nil && bytes.Compare(k, last) <= 0; k, _ = c.Next() {
+			n++
 		}
-	}
-	return n
-}
-
-// ones returns how many bits of the chunk at base are set. In the chunk at first it ignores the
-// bits before from, in the chunk at last those after to.
-func ones(chunk []byte, base, first netip.Addr, from int, last netip.Addr, to int) (n uint64) {
-	for i, b := range chunk {
-		for bit := range 8 {
-			at := 8*i + bit
-			if base == first && at < from || base == last && at > to {
-				b &^= 1 << bit
-			}
-		}
-		n += uint64(bits.OnesCount8(b))
 	}
 	return n
 }

@@ -115,7 +115,7 @@ func sets(texts ...string) (out []pool.Set) {
 	return out
 }
 
-// TestTaken compares the count by bitmaps with the addresses one by one.
+// TestTaken compares the count with the addresses one by one.
 func TestTaken(t *testing.T) {
 	s := open(t)
 	rapid.Check(t, func(r *rapid.T) {

@@ -48,28 +48,16 @@ func (tx *Tx) DeleteWindow(key lease.Key) error {
 	return tx.delete(bucketWindows, podPrefix(id, key))
 }
 
-// WindowPosition is a position in the order of the stored windows. The zero value is before the
-// first.
-type WindowPosition string
-
 // WindowsAfter calls fn for up to limit stored windows after a position, except damaged ones. It
 // returns the position to continue from, and whether there are more windows.
-func (tx *Tx) WindowsAfter(m WindowPosition, limit int, fn func(key lease.Key, w lease.Window,
-	seen time.Time)) (next WindowPosition, more bool) {
-	c := tx.bucket(bucketWindows).Cursor()
-	k, v := c.Seek([]byte(m))
-	if m != "" && string(k) == string(m) {
-		k, v = c.Next()
-	}
-	for ; k != nil && limit > 0; k, v = c.Next() {
-		limit--
-		m = WindowPosition(k)
+func (tx *Tx) WindowsAfter(m Position, limit int, fn func(key lease.Key, w lease.Window,
+	seen time.Time)) (next Position, more bool) {
+	return tx.next(bucketWindows, m, limit, func(k, v []byte) {
 		key, ok := tx.splitPod(k)
 		if w, seen, err := decodeWindow(v); ok && err == nil {
 			fn(key, w, seen)
 		}
-	}
-	return m, k != nil
+	})
 }
 
 // splitPod is the inverse of podPrefix.

@@ -29,7 +29,7 @@ func TestStoredWindows(t *testing.T) {
 			t.Errorf("%s, %v", w, known)
 		}
 		found := 0
-		tx.WindowsAfter("", 9, func(k lease.Key, w lease.Window, at time.Time) {
+		tx.WindowsAfter(Position{}, 9, func(k lease.Key, w lease.Window, at time.Time) {
 			found++
 			if k != key || lease.Window(w) != lease.Forever || !at.Equal(seen) {
 				t.Errorf("%+v has %s since %s", k, w, at)
@@ -75,7 +75,7 @@ func TestWindowsAfter(t *testing.T) {
 	for limit := 1; limit <= n+2; limit++ {
 		var got []string
 		view(t, s, func(tx *Tx) {
-			var at WindowPosition
+			var at Position
 			for more := true; more; {
 				at, more = tx.WindowsAfter(at, limit, func(k lease.Key, _ lease.Window, _ time.Time) {
 					got = append(got, k.Name)

@@ -123,28 +123,8 @@ func TestAwaitAndRelease(t *testing.T) {
 	expect("another attempt", false, false)
 }
 
-// whileFree is a store.Pause that reports each wait while host-local's lock of the pool is held.
-type whileFree struct {
-	t    *testing.T
-	pool lease.Pool
-}
-
-func (w whileFree) Wait(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
-	defer cancel()
-	d, err := hostlocal.Open(ctx, w.pool)
-	if err != nil {
-		w.t.Errorf("a call pauses while it holds host-local's lock: %v", err)
-		return true
-	}
-	d.Close()
-	return true
-}
-
-func (w whileFree) Over() bool { return true }
-
 // A call whose store is removed in the middle of it, or turns out to be damaged when it is read, is
-// repeated with a new store, which knows that one was lost. Between the attempts it holds no lock.
+// repeated with a new store, which knows that one was lost.
 func TestFileRemovedDuringATransaction(t *testing.T) {
 	for name, tt := range map[string]struct {
 		before, during func(path string) error
@@ -174,7 +154,6 @@ func TestFileRemovedDuringATransaction(t *testing.T) {
 				t.Fatal(err)
 			}
 			runs, lost, p := 0, "", lease.Pool{DataDir: dir, Network: "cbr0"}
-			n.Store.Pause = whileFree{t, p}
 			err := n.Update(t.Context(), Scope{}, func(c *Call) error {
 				if _, err := c.files.use(p, true); err != nil {
 					return err

@@ -73,13 +73,13 @@ type Call struct {
 //   - if host-local's lock of a pool is busy for more than lockMoment, after it has waited for that
 //     lock without holding the store's, which calls of other networks need. If the Scope has a
 //     Wait, Update returns the BusyError instead;
-//   - if the store was replaced, or turned out to be damaged, in the middle of the transaction.
+//   - if store.Store.Update runs it again.
 func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error {
 	ctx = store.WithMaxWait(ctx) // the limit includes waiting for host-local's lock
 	f := newFiles(ctx, in.Wait, n.Warnf)
 	defer f.release()
 	var damaged repairState
-	for tries := 1; ; {
+	for {
 		var replayed []store.Spooled
 		options := store.Options{Unpaused: f.locked != nil, Then: f.finishSoon}
 		err := n.Store.Update(ctx, options, func(tx *store.Tx) (err error) {
@@ -99,10 +99,6 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 			if err = f.await(busy.Pool); err == nil {
 				continue
 			}
-		case (errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrReplaced)) && tries < maxTries:
-			tries++
-			f.release() // the next attempt may pause
-			continue
 		}
 		if again, err := damaged.next(err, n.Warnf); !again {
 			return err
@@ -110,9 +106,6 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 		f.release()
 	}
 }
-
-// maxTries is the largest number of attempts if the store is replaced each time.
-const maxTries = 3
 
 // isOver reports whether the time of a call has run out.
 func isOver(ctx context.Context) bool {
