@@ -67,7 +67,7 @@ var pauses = []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 1
 
 // Run processes the queue, and entries that are added to it, until ctx is done.
 func (a *Announcer) Run(ctx context.Context) error {
-	r := &run{Announcer: a, busy: map[string]bool{}, slots: make(chan struct{}, maxWorkers)}
+	r := &run{Announcer: a, busy: map[string]bool{}}
 	defer r.workers.Wait()
 	w := &watch{dir: a.Dir, log: a.Log}
 	defer w.close()
@@ -84,11 +84,9 @@ func (a *Announcer) Run(ctx context.Context) error {
 type run struct {
 	*Announcer
 	workers sync.WaitGroup
-	slots   chan struct{}
 
-	mu     sync.Mutex
-	busy   map[string]bool // entries that a worker processes
-	unread bool            // the store cannot be read, and that was logged
+	mu   sync.Mutex
+	busy map[string]bool // entries that a worker processes
 }
 
 // start starts a worker for each entry that has none, up to maxWorkers. The remaining entries get
@@ -107,35 +105,24 @@ func (r *run) start(ctx context.Context) {
 			r.remove(name)
 			continue
 		}
-		if !r.take(name) {
-			continue
+		if r.take(name) {
+			r.workers.Go(func() {
+				defer r.release(name)
+				r.work(ctx, who)
+				if ctx.Err() == nil { // else the next Run processes it
+					r.remove(name)
+				}
+			})
 		}
-		if _, err := os.Lstat(filepath.Join(r.Dir, name)); err != nil {
-			r.release(name) // processed since it was listed
-			continue
-		}
-		select {
-		case r.slots <- struct{}{}:
-		default:
-			r.release(name)
-			return
-		}
-		r.workers.Go(func() {
-			r.work(ctx, who)
-			if ctx.Err() == nil { // else the next Run processes it
-				r.remove(name)
-			}
-			r.release(name)
-			<-r.slots
-		})
 	}
 }
 
-// take marks an entry as busy. It reports false if a worker processes the entry already.
+// take marks an entry as busy. It reports false if a worker processes the entry already, or if
+// there are maxWorkers.
 func (r *run) take(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.busy[name] {
+	if r.busy[name] || len(r.busy) == maxWorkers {
 		return false
 	}
 	r.busy[name] = true
@@ -159,8 +146,8 @@ func (r *run) remove(name string) {
 // another only after duplicate address detection.
 func (r *run) work(ctx context.Context, who lease.Holder) {
 	leases, err := r.held(ctx, who)
-	if err != nil {
-		return
+	if err != nil && ctx.Err() == nil {
+		r.Log.Warn("reading the leases to announce failed", "container", who.ContainerID, "error", err)
 	}
 	var addresses sync.WaitGroup
 	for _, l := range leases {
@@ -180,24 +167,10 @@ func (r *run) work(ctx context.Context, who lease.Holder) {
 func (r *run) held(ctx context.Context, who lease.Holder) ([]lease.Lease, error) {
 	for began := r.Clock(); ; {
 		leases, err := r.Bound(ctx, who)
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		r.logUnread(err)
 		if err == nil || r.Clock().Since(began) > maxAge || !notify.Wait(ctx, nil, watched) {
 			return leases, err
 		}
 	}
-}
-
-// logUnread logs that the store cannot be read, once for all entries.
-func (r *run) logUnread(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err != nil && !r.unread {
-		r.Log.Warn("reading the leases to announce failed, retrying", "error", err)
-	}
-	r.unread = err != nil
 }
 
 var (
