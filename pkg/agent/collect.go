@@ -146,12 +146,10 @@ func (c *collector) once(ctx context.Context) time.Duration {
 func (c *collector) act(ctx context.Context, plan []maintain.Action) {
 	began := time.Now()
 	done, err := c.Service.Act(ctx, plan)
-	for _, i := range done.Taken {
-		a := plan[i]
+	for _, a := range done {
 		c.Log.Info(string(a.Do), append(about(a.Lease), "reason", a.Reason)...)
 	}
-	c.Log.Info("plan executed", "steps", len(done.Taken), "planned", len(plan), "longestLock", done.Longest,
-		"took", time.Since(began))
+	c.Log.Info("plan executed", "steps", len(done), "planned", len(plan), "took", time.Since(began))
 	if err != nil && ctx.Err() == nil {
 		c.Log.Warn("executing the plan failed, continuing after the next survey", "error", err)
 	}

@@ -44,11 +44,7 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			}
 			a.progress("%d steps", len(plan))
 			done, err := a.service().Act(cmd.Context(), plan)
-			var performed []maintain.Action
-			for _, i := range done.Taken {
-				performed = append(performed, plan[i])
-			}
-			return errors.Join(a.printPlan(performed, false), err)
+			return errors.Join(a.printPlan(done, false), err)
 		},
 	}
 	a.outputFlag(c)
