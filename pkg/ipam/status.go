@@ -31,20 +31,20 @@ func (s *Service) ready(ctx context.Context, in PoolHint) error {
 	if err := s.Node.Store.Probe(); err != nil {
 		return err
 	}
-	adopted, lost, err := s.poolState(ctx, in.Pool, 0)
-	if err != nil {
+	if err := transact.ProbeLock(in.Pool); err != nil {
 		return err
 	}
-	mirror, err := hostlocal.OpenUnlocked(in.Pool)
+	adopted, lost, err := s.poolState(ctx, in.Pool, 0)
+	if adopted || err != nil {
+		return err
+	}
+	dir, err := hostlocal.OpenUnlocked(in.Pool)
 	if err != nil {
 		return fmt.Errorf("%w: %w", adopt.ErrUnreadable, err)
 	}
-	if adopted {
-		return transact.ProbeLock(in.Pool)
-	}
-	notAdopted := s.Node.CanAdopt(in.scope(), lost, mirror)
+	notAdopted := s.Node.CanAdopt(in.scope(), lost, dir)
 	if notAdopted == nil {
-		return transact.ProbeLock(in.Pool)
+		return nil
 	}
 	// An ADD may have adopted the pool meanwhile, and changed the files while they were read here.
 	if adopted, _, err := s.poolState(ctx, in.Pool, statusWait); adopted || err != nil {

@@ -59,11 +59,6 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 			return w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
 				Window: lease.Window(time.Minute)}})
 		},
-		"a change that finds a damaged head page": func(w *world) error {
-			spoilNewestHead(t, filepath.Join(w.stateDir(), "leases.db"))
-			return w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
-				Window: lease.Window(time.Minute)}})
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")

@@ -85,7 +85,7 @@ func (s *Service) Reserve(ctx context.Context, networks []Network, choice Choice
 	}
 	err = s.Node.Update(ctx, transact.Existing(network.Pool, network.Sets), func(c *transact.Call) error {
 		out = nil
-		if err := errors.Join(c.ProveView(), c.NewBoot(network.Pool)); err != nil {
+		if err := errors.Join(c.ProveView(), c.MayGiveAny(network.Pool), c.NewBoot(network.Pool)); err != nil {
 			return err
 		}
 		for i, addr := range choice.Addresses {

@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -36,7 +34,7 @@ type addressFiles struct {
 	ctx  context.Context
 	wait time.Duration // see Scope
 	warn func(format string, args ...any)
-	open map[lease.Pool]*hostlocal.Dir // nil for a pool whose files are not used
+	open map[lease.Pool]*hostlocal.Dir // locked; nil for a pool whose files are not used
 	busy map[lease.Pool]error          // the pools whose lock was busy in this attempt
 	// unlocked are the pools whose lock cannot be opened, and why.
 	unlocked map[lease.Pool]error
@@ -58,10 +56,9 @@ func newFiles(ctx context.Context, wait time.Duration, warn func(string, ...any)
 
 // use returns host-local's directory of a pool, or nil if on is false. It opens and locks the
 // directory once in an attempt. If the directory cannot be locked for writing, use reports a
-// warning and returns it unlocked. It returns a BusyError if the lock is busy, and
-// adopt.ErrUnreadable if the directory cannot be read.
+// warning and returns nil. It returns a BusyError if the lock is busy.
 func (f *addressFiles) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
-	if dir, ok := f.open[p]; ok {
+	if dir, ok := f.open[p]; ok && (dir != nil || !on || f.unlocked[p] != nil) {
 		return dir, nil
 	}
 	if !on {
@@ -74,11 +71,7 @@ func (f *addressFiles) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 	}
 	if err != nil {
 		f.warn("the files of network %s for host-local cannot be kept: %v", p.Network, err)
-		f.unlocked[p] = err
-		if dir, err = hostlocal.OpenUnlocked(p); err != nil {
-			return nil, fmt.Errorf("%w: %w", adopt.ErrUnreadable, err)
-		}
-		f.open[p] = dir
+		f.unlocked[p], f.open[p] = err, nil
 	}
 	return dir, nil
 }
@@ -126,15 +119,9 @@ func (f *addressFiles) of(p lease.Pool) (*hostlocal.Dir, error) {
 	return f.use(p, hostlocal.IsMarked(p))
 }
 
-// isLocked reports whether the files of a pool can be written, or are not used.
-func (f *addressFiles) isLocked(p lease.Pool) bool { return f.open[p] == nil || f.open[p].Locked() }
-
-// change has the file of an address compared with its lease when the call commits, if it can be
-// written.
+// change has the file of an address compared with its lease when the call commits, if the pool's
+// files are used.
 func (f *addressFiles) change(at lease.Place) {
-	if !f.isLocked(at.Pool) {
-		return
-	}
 	if f.changed[at.Pool] == nil {
 		f.changed[at.Pool] = map[netip.Addr]bool{}
 	}
@@ -150,7 +137,7 @@ func (f *addressFiles) follows(at lease.Place) bool { return f.changed[at.Pool][
 // "Address files").
 func (c *Call) writeBefore() {
 	for p, dir := range c.files.open {
-		if dir == nil || !dir.Locked() {
+		if dir == nil {
 			continue
 		}
 		for _, a := range slices.SortedFunc(maps.Keys(c.files.changed[p]), netip.Addr.Compare) {
@@ -224,21 +211,10 @@ func (f *addressFiles) reset() {
 	}
 }
 
-// finishSoon is finish before the store's lock is released, if there are few files. It releases
-// host-local's locks, too. Otherwise the next call would get the store's lock and then wait for
-// host-local's, and if this process has no processor meanwhile, it and all the ones behind it would
-// begin again after lockMoment.
-func (f *addressFiles) finishSoon() {
-	if len(f.after) <= soon {
-		f.finish()
-		f.release()
-	}
-}
-
-// soon is the largest number of files that finishSoon writes. Calls of all networks wait meanwhile.
-const soon = 64
-
-// finish writes the files, and then the marks, after the commit.
+// finish writes the files, and then the marks, after the commit, and releases host-local's locks.
+// The store's lock is still held. Otherwise the next call would get the store's lock and then wait
+// for host-local's, and if this process has no processor meanwhile, it and all the ones behind it
+// would begin again after lockMoment.
 func (f *addressFiles) finish() {
 	for _, write := range f.after {
 		write()
@@ -248,8 +224,7 @@ func (f *addressFiles) finish() {
 			f.warn("the mark of a directory for host-local cannot be kept: %v", err)
 		}
 	}
-	f.after = nil
-	clear(f.marks)
+	f.release()
 }
 
 // release releases all locks.

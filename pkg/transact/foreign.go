@@ -1,6 +1,7 @@
 package transact
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -157,7 +158,7 @@ func fileUnreadable(a netip.Addr, err error) error {
 // one, and a file that still names the former container would be taken for host-local's.
 func (c *Call) MayGiveAny(p lease.Pool) error {
 	if err := c.files.unlocked[p]; err != nil {
-		return noLock(p, err)
+		return cmp.Or(ProbeLock(p), noLock(p, err))
 	}
 	return nil
 }
@@ -171,7 +172,6 @@ func ProbeLock(p lease.Pool) error {
 	return nil
 }
 
-// noLock is the error of MayGiveAny, with the reason.
 func noLock(p lease.Pool, err error) error {
 	return fmt.Errorf("%w: host-local's lock of network %s cannot be opened, so no address is assigned: %w",
 		adopt.ErrUnreadable, p.Network, err)

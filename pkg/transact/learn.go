@@ -47,59 +47,37 @@ func (s Scope) isElsewhere(p lease.Pool) bool { return s.Pool != (lease.Pool{}) 
 // pool, after the store was lost, and if host-local's directory was emptied.
 func (c *Call) learn(s Scope) error {
 	if c.Tx.FellBack() {
-		return c.reconcile(s)
+		if err := c.forgetPools(); err != nil {
+			return err
+		}
 	}
 	if s.Pool == (lease.Pool{}) {
 		return nil
 	}
 	dir, err := c.files.use(s.Pool, s.Mirror)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if !c.Tx.Adopted(s.Pool) {
+	case !c.Tx.Adopted(s.Pool) || dir != nil && !dir.IsMarked():
 		return c.adopt(s, dir)
-	}
-	if dir == nil || !dir.Locked() {
-		return nil
-	}
-	if !dir.IsMarked() {
-		return c.adopt(s, dir)
-	}
-	if !dir.IsWritten() {
+	case dir != nil && !dir.IsWritten():
 		c.writeAll(s.Pool, dir, true) // a file could not be written, or an earlier version wrote the mark
 	}
 	return nil
 }
 
-// reconcile adopts every pool of a store that may have lost its last transaction. It adds a journal
-// entry, so that there is a commit, which repairs the file.
-func (c *Call) reconcile(s Scope) error {
+// forgetPools has the next call of each pool adopt it again, because the store may have lost its
+// last transaction. It adds a journal entry, so that there is a commit, which repairs the file.
+func (c *Call) forgetPools() error {
 	about := store.Entry{Time: c.Now.Wall, Event: store.EventRecovered,
 		Reason: "a head page of the store was damaged; its last change may be lost"}
-	if err := c.Tx.Log(about); err != nil {
-		return err
-	}
 	c.files.warn("%s", about.Reason)
 	for _, p := range c.Tx.Pools() {
-		each := Scope{Pool: p, Soft: s.Soft, Mirror: hostlocal.IsMarked(p)}
-		if p == s.Pool {
-			each = s
-		}
-		dir, err := c.files.use(p, each.Mirror)
-		if errors.Is(err, store.ErrBusy) && s.isElsewhere(p) {
-			if err := c.Tx.ClearAdopted(p); err != nil { // the next call that uses it adopts it
-				return err
-			}
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := c.adopt(each, dir); err != nil {
+		if err := c.Tx.ClearAdopted(p); err != nil {
 			return err
 		}
 	}
-	return nil
+	return c.Tx.Log(about)
 }
 
 // repair replaces damaged records by leases that the sources of the host show, and builds all
@@ -163,16 +141,21 @@ func (c *Call) adopt(s Scope, dir *hostlocal.Dir) error {
 	if err := c.mayLearn(); err != nil {
 		return err
 	}
-	var files *hostlocal.Dir // nil if the directory is not complete
-	if dir != nil && dir.Locked() && dir.IsComplete() {
-		files = dir
+	sources := c.sources
+	sources.Files = dir
+	found, err := adopt.Find(sources, s.Pool, s.Sets, c.Now, s.Soft, NewID)
+	for _, p := range found.Problems {
+		c.files.warn("%s", p)
 	}
-	found, err := c.ask(s, dir, files)
+	isComplete := dir != nil && dir.IsComplete()
+	if err == nil && !c.Tx.Adopted(s.Pool) {
+		err = proveComplete(found, s.Pool, c.Tx.Lost(), isComplete)
+	}
 	if err != nil {
 		return err
 	}
 	taken := 0
-	for _, f := range found {
+	for _, f := range found.Findings {
 		adopted, err := c.adoptFinding(f, dir)
 		if err != nil {
 			return err
@@ -185,9 +168,9 @@ func (c *Call) adopt(s Scope, dir *hostlocal.Dir) error {
 		c.files.warn("%s; %d leases of network %s are known again from this node; the old file is kept in the "+
 			"directory lost", lost, taken, s.Pool.Network)
 	}
-	if dir != nil && dir.Locked() {
+	if dir != nil {
 		// Without the ranges some sources are ignored, so that files may be missing.
-		c.writeAll(s.Pool, dir, s.Sets != nil || files != nil || c.Tx.Adopted(s.Pool))
+		c.writeAll(s.Pool, dir, s.Sets != nil || isComplete || c.Tx.Adopted(s.Pool))
 	}
 	if s.Sets == nil {
 		return nil // the next ADD adopts the pool
@@ -231,7 +214,7 @@ func (c *Call) adoptFinding(f adopt.Finding, dir *hostlocal.Dir) (adopted bool, 
 	if err == nil && cur.State == lease.None {
 		c.files.imported[next.Place()] = true
 	}
-	if f.FormerInFile && dir != nil && dir.Locked() {
+	if f.FormerInFile && dir != nil {
 		// Before the commit, so that the operation itself, and an import after a crash, read a file
 		// that names the lease's own container.
 		c.files.write(dir, next, c.Now)
@@ -257,37 +240,11 @@ func (c *Call) removesLeftOver(l lease.Lease) bool {
 	return true
 }
 
-// ask returns the leases that the sources of the host show. dir is host-local's directory, or nil
-// if it is not open. whole is the same directory, or nil if it is not complete.
-//
-// If the store was lost, it must be proven that no source is missing: host-local's directory is
-// complete, or libcni's cache names the container of every address in use (adopt.Found.Named).
-// Otherwise an address that is not on an interface, as with gVisor, may be in use although no
-// source names it.
-func (c *Call) ask(s Scope, dir, whole *hostlocal.Dir) ([]adopt.Finding, error) {
-	sources := c.sources
-	sources.Files = dir
-	found, err := adopt.Find(sources, s.Pool, s.Sets, c.Now, s.Soft, NewID)
-	for _, p := range found.Problems {
-		c.files.warn("%s", p)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if !c.Tx.Adopted(s.Pool) {
-		err = proveComplete(found, s.Pool, c.Tx.Lost(), whole)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return found.Findings, nil
-}
-
 // proveComplete returns ErrNoEvidence if a store was lost, for the given reason, and neither found
-// nor host-local's directory proves to name all addresses in use. whole is nil if the directory is
-// not complete.
-func proveComplete(found adopt.Found, p lease.Pool, lost string, whole *hostlocal.Dir) error {
-	if lost == "" || whole != nil || found.Named {
+// nor host-local's directory (isComplete) proves to name all addresses in use. Then an address that
+// is not on an interface, as with gVisor, may be in use although no source names it.
+func proveComplete(found adopt.Found, p lease.Pool, lost string, isComplete bool) error {
+	if lost == "" || isComplete || found.Named {
 		return nil
 	}
 	return fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
@@ -345,14 +302,11 @@ func rebound(l lease.Lease, holder lease.Holder) lease.Lease {
 func (n *Node) CanAdopt(in Scope, lost string, dir *hostlocal.Dir) error {
 	sources := n.sources(in)
 	sources.Files = dir
-	if dir != nil && !dir.IsComplete() {
-		dir = nil
-	}
 	found, err := adopt.Find(sources, in.Pool, in.Sets, n.Clock(), policy.Defaults().SoftHold, NewID)
 	if err != nil {
 		return err
 	}
-	return proveComplete(found, in.Pool, lost, dir)
+	return proveComplete(found, in.Pool, lost, dir != nil && dir.IsComplete())
 }
 
 // Find returns the leases of a pool that the sources of the host show, for the dry run of an
@@ -388,8 +342,6 @@ func (c *Call) Export(p lease.Pool) error {
 
 // lockFiles returns host-local's directory of a pool, locked, even if the directory has no mark.
 func (c *Call) lockFiles(p lease.Pool) (*hostlocal.Dir, error) {
-	if dir := c.files.open[p]; dir != nil {
-		return dir, nil
-	}
-	return c.files.lock(p)
+	dir, err := c.files.use(p, true)
+	return dir, cmp.Or(err, c.MayGiveAny(p))
 }

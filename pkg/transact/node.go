@@ -76,34 +76,51 @@ type Call struct {
 //   - if store.Store.Update runs it again.
 func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error {
 	ctx = store.WithMaxWait(ctx) // the limit includes waiting for host-local's lock
+	err := n.update(ctx, in, fn)
+	if !errors.Is(err, store.ErrDamaged) {
+		return err
+	}
+	n.Warnf("%v; it is learnt again from this node", err)
+	failed := n.update(ctx, Scope{Wait: in.Wait}, func(c *Call) error { return c.repair(in) })
+	if failed != nil {
+		n.Warnf("it cannot be repaired: %v", failed)
+	}
+	err = n.update(ctx, in, func(c *Call) error {
+		c.Repaired = true
+		return fn(c)
+	})
+	if errors.Is(err, store.ErrDamaged) {
+		err = cmp.Or(failed, err)
+	}
+	return err
+}
+
+// update is Update without the repair of damaged records.
+func (n *Node) update(ctx context.Context, in Scope, fn func(*Call) error) error {
 	f := newFiles(ctx, in.Wait, n.Warnf)
 	defer f.release()
-	var damaged repairState
 	for {
 		var replayed []store.Spooled
-		options := store.Options{Unpaused: f.locked != nil, Then: f.finishSoon}
+		options := store.Options{Unpaused: f.locked != nil, Then: f.finish}
 		err := n.Store.Update(ctx, options, func(tx *store.Tx) (err error) {
 			f.reset()
-			c := n.newCall(tx, in, f)
-			replayed, err = c.run(in, damaged, fn)
+			replayed, err = n.newCall(tx, in, f).run(in, fn)
 			return err
 		})
 		var busy *BusyError
 		switch {
 		case err == nil:
-			f.finish()
 			if err := n.Store.Unspool(replayed); err != nil {
 				n.Warnf("%v", err)
 			}
+			return nil
 		case errors.As(err, &busy) && in.Wait == 0 && !isOver(ctx):
-			if err = f.await(busy.Pool); err == nil {
-				continue
+			if err := f.await(busy.Pool); err != nil {
+				return err
 			}
-		}
-		if again, err := damaged.next(err, n.Warnf); !again {
+		default:
 			return err
 		}
-		f.release()
 	}
 }
 
@@ -113,42 +130,9 @@ func isOver(ctx context.Context) bool {
 	return ctx.Err() != nil || bounded && !time.Now().Before(until)
 }
 
-// repairState is what an Update has done about a damaged record.
-type repairState struct {
-	repairs  bool  // the next attempt repairs the damaged records, and does nothing else
-	repaired bool  // it has been tried
-	err      error // why it failed
-}
-
-// next sets what the next attempt does after one that returned err, and reports whether there is
-// one. Otherwise it returns the error of the Update.
-func (r *repairState) next(err error, warn func(string, ...any)) (again bool, _ error) {
-	switch damaged := errors.Is(err, store.ErrDamaged); {
-	case r.repairs:
-		r.repairs, r.repaired, r.err = false, true, err
-		if err != nil {
-			warn("it cannot be repaired: %v", err)
-		}
-		return true, nil
-	case damaged && !r.repaired:
-		warn("%v; it is learnt again from this node", err)
-		r.repairs = true
-		return true, nil
-	case damaged:
-		return false, cmp.Or(r.err, err)
-	}
-	return false, err
-}
-
-// run adopts the pool if necessary, replays the spool, and runs the operation, or repairs damaged
-// records in place of it. Then it writes the files that have to be written before the commit. It
-// returns the DELs that were replayed.
-func (c *Call) run(in Scope, damaged repairState, fn func(*Call) error) (replayed []store.Spooled, err error) {
-	if damaged.repairs {
-		asked := in
-		in, fn = Scope{}, func(c *Call) error { return c.repair(asked) }
-	}
-	c.Repaired = damaged.repaired
+// run adopts the pool if necessary, replays the spool, and runs the operation. Then it writes the
+// files that have to be written before the commit. It returns the DELs that were replayed.
+func (c *Call) run(in Scope, fn func(*Call) error) (replayed []store.Spooled, err error) {
 	if err := c.learn(in); err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (n *Node) spoolRelease(ctx context.Context, tx *store.Tx, who lease.Attachm
 	defer f.release() // after Spool: a call that waits for this lock must find the DEL in the spool
 	for _, l := range holds {
 		dir, err := f.of(l.Pool)
-		if err != nil || dir == nil || !dir.Locked() {
+		if err != nil || dir == nil {
 			return false, err
 		}
 		file, _, err := dir.Read(l.Address)

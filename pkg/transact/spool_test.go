@@ -80,6 +80,14 @@ func TestQueuedDEL(t *testing.T) {
 		if where == "unknown pool" {
 			queued = lease.Pool{}
 		}
+		// An earlier DEL, of the pool, is applied first.
+		update(Scope{}, func(c *Call) error {
+			return c.Put(lease.Lease{}, lease.Lease{ID: NewID(), Pool: p, Address: addr.Next(), State: lease.Bound,
+				BoundAt: now, Holder: lease.Holder{ContainerID: "c0", IfName: "eth0", BootID: now.BootID}})
+		})
+		if err := n.Store.SpoolIn(queued, "c0", "eth0", now); err != nil {
+			t.Fatal(err)
+		}
 		at.Boot += time.Second
 		if err := n.Store.SpoolIn(queued, "c1", "eth0", at); err != nil {
 			t.Fatal(err)
