@@ -18,7 +18,7 @@ const (
 	minSurveyInterval = time.Second
 	// checkInterval is the time between two checks whether leasehold is in use.
 	checkInterval = 5 * time.Second
-	// forgetInterval is how often stored windows that are no longer needed are removed.
+	// forgetInterval is how often stored reservation names that are no longer needed are removed.
 	forgetInterval = time.Hour
 )
 
@@ -190,13 +190,14 @@ func (c *collector) logProblem(err error, v maintain.Survey) {
 	c.problem = text
 }
 
-// forget removes the stored windows that are no longer needed, at most once in forgetInterval.
+// forget removes the stored reservation names that no ADD needs any more, at most once in
+// forgetInterval.
 func (c *collector) forget(ctx context.Context) {
 	if time.Since(c.forgotten) < forgetInterval {
 		return
 	}
-	if err := c.Service.ForgetWindows(ctx); err != nil {
-		c.Log.Warn("removing unused windows failed", "error", err)
+	if err := c.Service.ForgetNames(ctx); err != nil {
+		c.Log.Warn("removing unused reservation names failed", "error", err)
 		return
 	}
 	c.forgotten = time.Now()

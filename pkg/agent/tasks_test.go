@@ -106,8 +106,8 @@ func TestNextSurvey(t *testing.T) {
 	}
 }
 
-// Windows that no pod uses are removed once an hour.
-func TestForgottenWindows(t *testing.T) {
+// Reservation names that no ADD uses are removed once an hour.
+func TestForgottenNames(t *testing.T) {
 	node, out := newNode(t)
 	l := bound(t, "10.0.0.2", "db-0", "boot-1")
 	netns, err := node.Service.Node.Host.Netns("/proc/self/ns/net")
@@ -116,7 +116,8 @@ func TestForgottenWindows(t *testing.T) {
 	}
 	l.Holder.Netns = netns
 	spaces := node.Service.Node.Host.NamespaceIDs("boot-1")
-	key := lease.Key{Pool: l.Pool, Namespace: "db", Name: "gone", IfName: "eth0"}
+	gone := store.PodReservation{Namespace: "db", Name: "gone", UID: "u1", Reservation: "registry",
+		Window: lease.Window(time.Hour)}
 	update(t, node, func(tx *store.Tx) error {
 		return errors.Join(tx.Put(l.Pool, l.Address, l), tx.SetNamespaceIDs(spaces))
 	})
@@ -129,12 +130,12 @@ func TestForgottenWindows(t *testing.T) {
 			c.forgotten = time.Now().Add(-tt.forgotten)
 		}
 		update(t, node, func(tx *store.Tx) error {
-			return tx.SetWindow(key, lease.Window(time.Hour), time.Unix(1_000_000, 0))
+			return tx.SetPodReservation(gone, time.Unix(1_000_000, 0))
 		})
 		c.once(t.Context())
 		err := node.Service.Node.Store.View(t.Context(), func(tx *store.Tx) error {
-			if _, stays := tx.Window(key); stays != tt.stays {
-				t.Errorf("survey %d: the window is stored: %v, want %v\n%s", i, stays, tt.stays, out)
+			if _, stays := tx.PodReservation(gone.Namespace, gone.UID); stays != tt.stays {
+				t.Errorf("survey %d: the name is stored: %v, want %v\n%s", i, stays, tt.stays, out)
 			}
 			return nil
 		})
@@ -157,7 +158,7 @@ func TestCollectorOfALostStore(t *testing.T) {
 	}
 	c.forget(t.Context()) // fails
 	if !c.forgotten.IsZero() {
-		t.Error("windows that could not be removed count as removed")
+		t.Error("names that could not be removed count as removed")
 	}
 }
 

@@ -258,17 +258,14 @@ func (a *assignment) setWindow() {
 }
 
 // requestedWindow returns the window of the pod's annotation. If the runtime passed no annotations,
-// it is the one that the agent has stored for the pod or for the key, or that of a former lease, or
-// the configured default.
+// it is the one that the agent has stored for the pod, or that of a former lease, or the configured
+// default.
 func (a *assignment) requestedWindow() lease.Window {
 	if a.req.Retention.Known {
 		return a.req.Retention.Window
 	}
 	if a.stored.Window > 0 {
 		return a.stored.Window
-	}
-	if stored, ok := a.call.Tx.Window(a.key); ok {
-		return stored
 	}
 	for _, l := range a.former {
 		if l.IsRetained() {

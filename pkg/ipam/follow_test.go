@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -57,13 +56,13 @@ func TestFollowingTwiceWritesOnce(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "c1", silent: true})
 	p := maintain.PodWindow{Namespace: "db", Name: "db-0", UID: "uid-of-c1", Window: lease.Window(hour)}
 	l := w.look().Leases[0]
-	if !maintain.FollowsWindow(p, l) || !maintain.StoresWindow(p, l, 0, false) {
+	if !maintain.FollowsWindow(p, l) {
 		t.Fatal("nothing to do at first")
 	}
 	w.follow(p.UID, hour)
 	v := w.look()
-	if l = v.Leases[0]; maintain.FollowsWindow(p, l) || maintain.StoresWindow(p, l, v.Windows[l.Key()], true) {
-		t.Errorf("still something to do: %+v, stored %v", l, v.Windows)
+	if l = v.Leases[0]; maintain.FollowsWindow(p, l) {
+		t.Errorf("still something to do: %+v", l)
 	}
 }
 
@@ -179,51 +178,6 @@ func TestTheAgentDoesNotWaitForHostLocalWithTheStoreInHand(t *testing.T) {
 	}
 }
 
-// ForgetWindows updates the time of windows in use to the hour, and removes those that had no lease
-// for a day. A time after the present one is from before a step of the clock.
-func TestForgetWindows(t *testing.T) {
-	for name, c := range map[string]struct {
-		bound bool
-		idle  time.Duration
-		want  string // how long ago the window was in use, afterwards
-	}{
-		"in use, less than an hour ago":      {true, hour - time.Second, "59m59s"},
-		"in use, an hour ago":                {true, hour, "0s"},
-		"in use, a day ago":                  {true, 24 * hour, "0s"},
-		"in use, after a step back":          {true, -time.Second, "0s"},
-		"not in use, less than a day ago":    {false, 24*hour - time.Second, "23h59m59s"},
-		"not in use for a day":               {false, 24 * hour, "removed"},
-		"not in use, after a step back":      {false, -time.Second, "0s"},
-		"not in use, after a long step back": {false, -48 * hour, "0s"},
-	} {
-		w := newWorld(t, "10.0.0.0/24")
-		w.add(ask{pod: "db-0", container: "c1", silent: true})
-		w.add(ask{pod: "db-1", container: "c2", window: hour}) // its window is not stored
-		w.follow("uid-of-c1", hour)
-		key := w.leaseOf("db-0").Key()
-		if !c.bound {
-			w.stop("c1")
-			if err := w.revokePods(t.Context(), w.leaseOf("db-0")); err != nil {
-				t.Fatal(err)
-			}
-		}
-		w.now.Wall = w.now.Wall.Add(c.idle)
-		if err := w.service.ForgetWindows(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		got := "removed"
-		w.view(func(tx *store.Tx) {
-			tx.WindowsAfter(store.Position{}, 9, func(k lease.Key, window lease.Window, seen time.Time) {
-				if k != key || window != lease.Window(hour) {
-					t.Errorf("%s: %s for %+v", name, window, k)
-				}
-				got = w.now.Wall.Sub(seen).String()
-			})
-		})
-		w.same(name, got, c.want)
-	}
-}
-
 func TestAPoolThatRunsLowSaysSoOnTheWay(t *testing.T) {
 	for size, want := range map[int]string{
 		20: "[PoolLow db-18: 1 of 20 addresses of range set 10.0.0.2-10.0.0.21 are left]",
@@ -252,11 +206,8 @@ func TestALookReadsEverything(t *testing.T) {
 	for i := range n {
 		w.add(ask{pod: fmt.Sprintf("db-%d", i), container: fmt.Sprint("c", i), window: hour})
 	}
-	w.follow("uid-of-c0", 2*hour) // of the first batch
-	first := w.leaseOf("db-0").Key()
-	if got := w.look(); len(got.Leases) != n || !got.Adopted("cbr0") ||
-		!maps.Equal(got.Windows, map[lease.Key]lease.Window{first: lease.Window(2 * hour)}) {
-		t.Errorf("%d leases, known: %v, windows %v", len(got.Leases), got.Adopted("cbr0"), got.Windows)
+	if got := w.look(); len(got.Leases) != n || !got.Adopted("cbr0") {
+		t.Errorf("%d leases, known: %v", len(got.Leases), got.Adopted("cbr0"))
 	}
 	if got := w.journal(); len(got) != n {
 		t.Errorf("%d entries", len(got))

@@ -129,7 +129,7 @@ func TestWithoutReservationNamesNothingChanges(t *testing.T) {
 	w.add(a)
 	w.stop("c1")
 	w.leaving("db-1")
-	if err := w.service.ForgetWindows(context.Background()); err != nil {
+	if err := w.service.ForgetNames(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	hasNames := func() (has bool) {

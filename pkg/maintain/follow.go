@@ -1,6 +1,7 @@
 package maintain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -40,29 +41,16 @@ func (p PodWindow) event(limited bool) lease.SetWindow {
 }
 
 // Follow applies the annotations of pods. It sets the window and the reservation name of the leases
-// that have the UID of a pod. It also stores the window for the keys of the pod's name, for later
-// ADDs whose runtime passes no annotations. It writes only changes.
+// that have the UID of a pod. It writes only changes.
 func (s *Service) Follow(ctx context.Context, pods []PodWindow) error {
-	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return follow(c, pods[i]) })
-	return err
-}
-
-func follow(c *transact.Call, p PodWindow) error {
-	leases, err := c.Tx.ByPod(p.Namespace, p.Name)
-	if err != nil {
+	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error {
+		leases, err := c.Tx.ByPod(pods[i].Namespace, pods[i].Name)
+		for _, l := range leases {
+			err = cmp.Or(err, setWindow(c, l, pods[i]))
+		}
 		return err
-	}
-	for _, l := range leases {
-		if err := setWindow(c, l, p); err != nil {
-			return err
-		}
-		if stored, known := c.Tx.Window(l.Key()); StoresWindow(p, l, stored, known) {
-			if err := c.Tx.SetWindow(l.Key(), p.Window, c.Now.Wall); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	})
+	return err
 }
 
 // FollowsWindow reports whether Follow would change the lease of a pod.
@@ -70,21 +58,6 @@ func FollowsWindow(p PodWindow, l lease.Lease) bool {
 	next, err := lease.Apply(l, p.event(false), lease.Instant{})
 	return err == nil && (next.Window != l.Window || next.Owner != l.Owner || next.NamespaceUID != l.NamespaceUID ||
 		next.Reservation != l.Reservation)
-}
-
-// StoresWindow reports whether Follow would store the pod's window for the key of l, a lease with
-// the pod's name. stored is the window that is stored for the key; known is false if there is none.
-// A window of 0 is stored only if the key or the lease had another one. None is stored for a
-// reservation name, because the pods of one name may have several windows: NamePods stores that of
-// each pod.
-func StoresWindow(p PodWindow, l lease.Lease, stored lease.Window, known bool) bool {
-	if p.Reservation != "" {
-		return false
-	}
-	if known {
-		return stored != p.Window
-	}
-	return p.Window > 0 || l.Window > 0
 }
 
 func setWindow(c *transact.Call, l lease.Lease, p PodWindow) error {
@@ -207,70 +180,16 @@ func (s *Service) endPods(ctx context.Context, pods [][]Ref, reason string, stat
 	return err
 }
 
-const (
-	// windowFresh is the precision with which the store records when a window was last in use.
-	windowFresh = time.Hour
-	// windowIdle is how long a window stays in the store after the last lease of its key.
-	windowIdle = 24 * time.Hour
-)
-
-// ForgetWindows removes the stored windows of keys that had no lease for windowIdle, and updates
-// the time of the windows whose keys have one. It also removes the records of NamePods of that age.
-// The agent calls it about every hour.
-func (s *Service) ForgetWindows(ctx context.Context) error {
-	var old []lease.Key
-	now := s.Node.Clock()
-	var at store.Position
-	for more := true; more; {
-		from := at
-		err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
-			at, more = tx.WindowsAfter(from, viewBatch, func(key lease.Key, _ lease.Window, seen time.Time) {
-				if now.Wall.Sub(seen) >= windowFresh || now.Wall.Before(seen) {
-					old = append(old, key)
-				}
-			})
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	_, err := s.inSteps(ctx, len(old), func(c *transact.Call, i int) error { return forgetWindow(c, old[i]) })
-	if err != nil {
-		return err
-	}
-	return s.forgetNames(ctx, now)
-}
-
-func forgetWindow(c *transact.Call, key lease.Key) error {
-	window, seen, known := c.Tx.WindowSeen(key)
-	if !known {
-		return nil
-	}
-	leases, err := c.Tx.ByKey(key)
-	if err != nil {
-		return err
-	}
-	switch {
-	case len(leases) > 0 || c.Now.Wall.Before(seen):
-		return c.Tx.SetWindow(key, window, c.Now.Wall)
-	case c.Now.Wall.Sub(seen) >= windowIdle:
-		return c.Tx.DeleteWindow(key)
-	}
-	return nil
-}
-
 // NodeView is the content of the store that the agent publishes.
 type NodeView struct {
-	Leases  []lease.Lease
-	Windows map[lease.Key]lease.Window // stored for their keys
-	Limits  policy.Limits              // of namespaces
-	Now     lease.Instant              // when it was read
-	Lost    bool                       // the store replaced a lost one, see Adopted
+	Leases []lease.Lease
+	Limits policy.Limits // of namespaces
+	Now    lease.Instant // when it was read
+	Lost   bool          // the store replaced a lost one, see Adopted
 	// PodReservations are the records that NamePods has written and that are still needed.
 	PodReservations map[store.PodReservation]bool
 
-	known map[string]bool // whether all pools of a network are Adopted, by network
+	known map[string]bool // whether all pools of a network were Adopted before it was read, by network
 
 	damaged []lease.Lease // pool and address of records that cannot be read
 }
@@ -279,22 +198,6 @@ type NodeView struct {
 // was missing when the node booted, and no ADD has used the network since: the pods of the network
 // may have addresses for which Leases has no lease.
 func (v NodeView) Adopted(network string) bool { return v.known[network] }
-
-// add adds the next part of the store that was read. A network is known if it is known in the last
-// part and in all earlier parts that contain it.
-func (v *NodeView) add(part NodeView) {
-	for network := range part.known {
-		if before, met := v.known[network]; met && !before {
-			part.known[network] = false
-		}
-	}
-	if v.Windows == nil {
-		v.Windows = map[lease.Key]lease.Window{}
-	}
-	maps.Copy(v.Windows, part.Windows)
-	v.known, v.Limits, v.PodReservations, v.Lost = part.known, part.Limits, part.PodReservations, part.Lost
-	v.Leases, v.damaged = append(v.Leases, part.Leases...), append(v.damaged, part.damaged...)
-}
 
 // knownNetworks returns the networks of a store, and whether all pools of each are Adopted.
 func knownNetworks(tx *store.Tx) map[string]bool {
@@ -316,26 +219,17 @@ func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeV
 	var v NodeView
 	var at store.Position
 	for more := true; more; {
-		var part NodeView
-		var next store.Position
 		err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
-			if !tx.Has(at) {
-				v, at = NodeView{}, store.Position{}
+			if v.known == nil || !tx.Has(at) {
+				v, at = NodeView{known: knownNetworks(tx)}, store.Position{}
 			}
-			part = NodeView{Windows: map[lease.Key]lease.Window{}, Limits: tx.Limits(), known: knownNetworks(tx),
-				PodReservations: podReservations(tx), Lost: tx.Lost() != ""}
-			next, more = tx.After(at, viewBatch, func(l lease.Lease, err error) {
-				if err != nil {
-					part.damaged = append(part.damaged, l)
-				}
-				if err != nil || !match(l) {
-					return
-				}
-				part.Leases = append(part.Leases, l)
-				if key := l.Key(); !key.IsZero() {
-					if w, known := tx.Window(key); known {
-						part.Windows[key] = w
-					}
+			v.Limits, v.PodReservations, v.Lost = tx.Limits(), podReservations(tx), tx.Lost() != ""
+			at, more = tx.After(at, viewBatch, func(l lease.Lease, err error) {
+				switch {
+				case err != nil:
+					v.damaged = append(v.damaged, l)
+				case match(l):
+					v.Leases = append(v.Leases, l)
 				}
 			})
 			return nil
@@ -343,8 +237,6 @@ func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeV
 		if err != nil {
 			return NodeView{}, err
 		}
-		at = next
-		v.add(part)
 	}
 	v.Now = s.Node.Clock()
 	return v, nil

@@ -3,6 +3,7 @@ package maintain
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -33,13 +34,18 @@ func podReservations(tx *store.Tx) map[store.PodReservation]bool {
 	return out
 }
 
-// forgetNames removes the records of NamePods that no ADD has used for windowIdle.
-func (s *Service) forgetNames(ctx context.Context, now lease.Instant) error {
+// nameIdle is how long a record of NamePods stays in the store without an ADD that uses it.
+const nameIdle = 24 * time.Hour
+
+// ForgetNames removes the records of NamePods that no ADD has used for nameIdle. The agent calls it
+// about every hour.
+func (s *Service) ForgetNames(ctx context.Context) error {
 	var old []store.PodReservation
+	now := s.Node.Clock()
 	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		old = nil
 		for p, stored := range tx.PodReservations() {
-			if now.Wall.Sub(stored) >= windowIdle {
+			if now.Wall.Sub(stored) >= nameIdle {
 				old = append(old, p)
 			}
 		}

@@ -1,35 +1,12 @@
 package maintain
 
 import (
-	"maps"
 	"testing"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
-
-func TestStoresWindow(t *testing.T) {
-	for name, c := range map[string]struct {
-		window, ofLease, stored time.Duration
-		known, want             bool
-	}{
-		"none, and never one":    {0, 0, 0, false, false},
-		"the first":              {time.Hour, 0, 0, false, true},
-		"as the lease has it":    {time.Hour, time.Hour, 0, false, true},
-		"removed from the pod":   {0, time.Hour, 0, false, true},
-		"as it is stored":        {time.Hour, 0, time.Hour, true, false},
-		"another one is stored":  {time.Minute, time.Hour, time.Hour, true, true},
-		"removed, one is stored": {0, 0, time.Hour, true, true},
-		"removed, and none":      {0, time.Hour, 0, true, false},
-	} {
-		got := StoresWindow(PodWindow{Window: lease.Window(c.window)}, lease.Lease{Window: lease.Window(c.ofLease)},
-			lease.Window(c.stored), c.known)
-		if got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
-	}
-}
 
 // A lease follows its own pod: the window, the owner, and the UID of the namespace.
 func TestFollowsWindow(t *testing.T) {
@@ -89,17 +66,5 @@ func TestReplays(t *testing.T) {
 				t.Errorf("%s: %+v, want a replay for %+v", name, a, c.want[i])
 			}
 		}
-	}
-}
-
-// A window that was changed while the store was read has its last value.
-func TestViewHasTheLastWindow(t *testing.T) {
-	first, second := lease.Key{Namespace: "db", Name: "db-0"}, lease.Key{Namespace: "db", Name: "db-1"}
-	want := map[lease.Key]lease.Window{first: lease.Window(time.Hour), second: lease.Window(time.Hour)}
-	var v NodeView
-	v.add(NodeView{Windows: map[lease.Key]lease.Window{first: lease.Window(time.Minute)}})
-	v.add(NodeView{Windows: maps.Clone(want)})
-	if !maps.Equal(v.Windows, want) {
-		t.Errorf("%v, want %v", v.Windows, want)
 	}
 }

@@ -332,7 +332,6 @@ func TestFailedWritesAreReturned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := lease.Key{Pool: pool, Namespace: "db", Name: "p", IfName: "eth0"}
 	bound := fresh("10.0.0.8", "db-0", "c2")
 	bound.Pool = pool
 	for name, op := range map[string]func(*Tx) error{
@@ -342,7 +341,6 @@ func TestFailedWritesAreReturned(t *testing.T) {
 		"adopted":     func(tx *Tx) error { return tx.SetAdopted(pool) },
 		"not adopted": func(tx *Tx) error { return tx.ClearAdopted(old.Pool) },
 		"cursor":      func(tx *Tx) error { return tx.SetCursor(pool, "s", old.Address) },
-		"window":      func(tx *Tx) error { return tx.SetWindow(key, lease.Window(time.Hour), t0.Wall) },
 		"boot":        func(tx *Tx) error { return tx.BeginBoot("b") },
 		"namespaces":  func(tx *Tx) error { return tx.SetNamespaceIDs("b pid:1 mnt:1") },
 		"full scan":   func(tx *Tx) error { return tx.SetLastFullScan(old.Pool, t0) },

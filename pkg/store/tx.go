@@ -26,7 +26,7 @@ var (
 	bucketExpiry   = []byte("expiry")
 	bucketTaken    = []byte("taken")
 	bucketSets     = []byte("sets")
-	bucketWindows  = []byte("windows")
+	bucketWindows  = []byte("windows") // not used; earlier versions refuse a store without it
 	bucketJournal  = []byte("journal")
 	bucketCounters = []byte("counters")
 	// bucketReservations is only in a store of formatNames.

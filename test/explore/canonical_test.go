@@ -35,7 +35,6 @@ type contents struct {
 	cleaned [maxNets]string       // the boot
 	last    map[netAddr]time.Time // the journal's last entry
 	counts  [maxNets][maxSets]store.Counts
-	windows [maxPods]lease.Window // stored for later ADDs
 
 	nameRecords []store.PodReservation // in the order of their UIDs
 
@@ -63,11 +62,6 @@ func (w *simulation) read() contents {
 				c.cursors[n][i] = tx.Cursor(w.pool(n), set.lease.ID())
 				c.counts[n][i] = tx.Counts(w.pool(n), set.lease.ID())
 			}
-		}
-		for p := range w.pods {
-			pool := w.pool(w.pods[p].net)
-			pod := lease.Key{Pool: pool, Namespace: w.pods[p].namespace(), Name: podName(p), IfName: ifName}
-			c.windows[p], _ = tx.Window(pod)
 		}
 		for record := range tx.PodReservations() {
 			c.nameRecords = append(c.nameRecords, record)
@@ -234,8 +228,8 @@ func (f *canonicalForm) nodeLines() {
 		for q, name := range f.names {
 			if name == p {
 				k := f.node.holds[q]
-				f.line("kept %v %d %v %s followed %v stored %v", k.addrs, rest(k.until-f.elapsed),
-					k.boot == f.kernel.boot, f.sandboxName(k.current-1), f.followed[q], f.windows[q])
+				f.line("kept %v %d %v %s followed %v", k.addrs, rest(k.until-f.elapsed),
+					k.boot == f.kernel.boot, f.sandboxName(k.current-1), f.followed[q])
 				if f.stepsClock() {
 					f.line("offset %d still %v", age(k.offset), k.offset == f.kernel.wall-f.elapsed)
 				}

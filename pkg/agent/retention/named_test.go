@@ -99,13 +99,10 @@ func TestMakeWithReservationNames(t *testing.T) {
 				Window: lease.Window(hour)}}}},
 		{"being deleted", deleting, []lease.Lease{of(own, bound("u1", hour))}, false, plan{}},
 	} {
-		view := maintain.NodeView{Leases: c.leases, Windows: map[lease.Key]lease.Window{}, Now: now,
+		view := maintain.NodeView{Leases: c.leases, Now: now,
 			PodReservations: map[store.PodReservation]bool{}}
 		if c.known {
 			view.PodReservations[record] = true
-		}
-		for _, l := range c.leases {
-			view.Windows[l.Key()] = lease.Window(hour)
 		}
 		got := makePlan(map[kube.Name]Pod{c.pod.Name: c.pod}, view, nil)
 		got.Invalid = nil

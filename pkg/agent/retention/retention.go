@@ -222,10 +222,10 @@ func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lea
 	return rest
 }
 
-// follow plans the update of the pod's window if the window or the reservation name of a lease, or
-// the stored window of its key, differs from what the pod requests (w) within the limits of its
-// namespace. For a pod without a lease, it plans the record of the reservation name, which the
-// plugin reads if the runtime passes no annotations.
+// follow plans the update of the pod's window if the window or the reservation name of a lease
+// differs from what the pod requests (w) within the limits of its namespace. For a pod without a
+// lease, it plans the record of the reservation name, which the plugin reads if the runtime passes
+// no annotations.
 func (plan *plan) follow(
 	p Pod, w maintain.PodWindow, leases []lease.Lease, view maintain.NodeView, namespaceUID string,
 ) {
@@ -243,8 +243,7 @@ func (plan *plan) follow(
 		if l.Name != p.Name.Name {
 			continue
 		}
-		stored, known := view.Windows[l.Key()]
-		if maintain.FollowsWindow(w, l) || maintain.StoresWindow(w, l, stored, known) {
+		if maintain.FollowsWindow(w, l) {
 			plan.Follow = append(plan.Follow, w)
 			return
 		}

@@ -166,48 +166,41 @@ func TestMake(t *testing.T) {
 		name   string
 		pod    Pod
 		leases []lease.Lease
-		stored time.Duration // 0 is none
 		want   plan
 	}{
-		{"no change", pod("60"), []lease.Lease{bound("u1", hour)}, hour, plan{}},
-		{"no lease yet", pod("60"), nil, 0, plan{}},
-		{"a new window", pod("60"), []lease.Lease{bound("u1", 0)}, 0, plan{Follow: follow(hour)}},
-		{"not stored yet", pod("60"), []lease.Lease{bound("u1", hour)}, 0, plan{Follow: follow(hour)}},
-		{"another window", pod("10"), []lease.Lease{bound("u1", hour)}, hour, plan{Follow: follow(10 * time.Minute)}},
-		{"one of two interfaces", pod("60"), []lease.Lease{bound("u1", hour), bound("u1", 0)}, hour,
+		{"no change", pod("60"), []lease.Lease{bound("u1", hour)}, plan{}},
+		{"no lease yet", pod("60"), nil, plan{}},
+		{"a new window", pod("60"), []lease.Lease{bound("u1", 0)}, plan{Follow: follow(hour)}},
+		{"another window", pod("10"), []lease.Lease{bound("u1", hour)}, plan{Follow: follow(10 * time.Minute)}},
+		{"one of two interfaces", pod("60"), []lease.Lease{bound("u1", hour), bound("u1", 0)},
 			plan{Follow: follow(hour)}},
-		{"annotation set to 0", pod("0"), []lease.Lease{bound("u1", hour)}, hour, plan{Follow: follow(0)}},
-		{"never retained", pod("0"), []lease.Lease{bound("u1", 0)}, 0, plan{}},
-		{"the lease of a former pod", pod("60"), []lease.Lease{bound("u0", 0)}, hour, plan{}},
-		{"an invalid one", pod("ten"), []lease.Lease{bound("u1", hour)}, hour, plan{}},
-		{"starting, in time", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute)}, hour,
+		{"annotation set to 0", pod("0"), []lease.Lease{bound("u1", hour)}, plan{Follow: follow(0)}},
+		{"never retained", pod("0"), []lease.Lease{bound("u1", 0)}, plan{}},
+		{"the lease of a former pod", pod("60"), []lease.Lease{bound("u0", 0)}, plan{}},
+		{"an invalid one", pod("ten"), []lease.Lease{bound("u1", hour)}, plan{}},
+		{"starting, in time", pod("60"), []lease.Lease{held("u0", hour, 10*time.Minute)},
 			plan{RequeueAfter: 49 * time.Minute}},
-		{"starting, late", pod("60"), []lease.Lease{held("u0", hour, hour-time.Second)}, hour,
+		{"starting, late", pod("60"), []lease.Lease{held("u0", hour, hour-time.Second)},
 			expect(held("u0", hour, hour-time.Second))},
-		{"starting, with a minute left", pod("60"), []lease.Lease{held("u0", hour, hour-deferBelow)}, hour,
+		{"starting, with a minute left", pod("60"), []lease.Lease{held("u0", hour, hour-deferBelow)},
 			expect(held("u0", hour, hour-deferBelow))},
 		{"starting, with little more than a minute left", pod("60"),
-			[]lease.Lease{held("u0", hour, hour-deferBelow-time.Millisecond)}, hour, plan{RequeueAfter: time.Second}},
+			[]lease.Lease{held("u0", hour, hour-deferBelow-time.Millisecond)}, plan{RequeueAfter: time.Second}},
 		{"starting, with two addresses", pod("60"), []lease.Lease{
-			addressed("10.0.0.2", held("u0", hour, 10*time.Minute)), addressed("fd00::2", over)}, hour,
+			addressed("10.0.0.2", held("u0", hour, 10*time.Minute)), addressed("fd00::2", over)},
 			expect(addressed("fd00::2", over))},
-		{"not starting", deleted, []lease.Lease{held("u0", hour, hour)}, hour, plan{}},
-		{"held forever", pod("60"), []lease.Lease{held("u0", time.Duration(lease.Forever), hour)}, hour, plan{}},
-		{"the former pod has a sandbox", pod("60"), []lease.Lease{bound("u0", hour), over}, hour, expect(over)},
-		{"the pod has its sandbox", pod("60"), []lease.Lease{bound("u1", hour), held("u0", hour, hour)}, hour, plan{}},
+		{"not starting", deleted, []lease.Lease{held("u0", hour, hour)}, plan{}},
+		{"held forever", pod("60"), []lease.Lease{held("u0", time.Duration(lease.Forever), hour)}, plan{}},
+		{"the former pod has a sandbox", pod("60"), []lease.Lease{bound("u0", hour), over}, expect(over)},
+		{"the pod has its sandbox", pod("60"), []lease.Lease{bound("u1", hour), held("u0", hour, hour)}, plan{}},
 		{"the second network is not attached yet", pod("60"), []lease.Lease{bound("u1", hour),
-			inNetwork("b", over)}, hour, expect(inNetwork("b", over))},
+			inNetwork("b", over)}, expect(inNetwork("b", over))},
 		{"the second interface is not attached yet", pod("60"), []lease.Lease{bound("u1", hour),
-			onInterface("net1", over)}, hour, expect(onInterface("net1", over))},
+			onInterface("net1", over)}, expect(onInterface("net1", over))},
 		{"the second network is not attached any more", pod("60"), []lease.Lease{boundFor(deferTo, bound("u1", hour)),
-			inNetwork("b", held("u0", hour, hour))}, hour, plan{}},
+			inNetwork("b", held("u0", hour, hour))}, plan{}},
 	} {
-		view := maintain.NodeView{Leases: c.leases, Windows: map[lease.Key]lease.Window{}, Now: now}
-		for _, l := range c.leases {
-			if c.stored > 0 {
-				view.Windows[l.Key()] = lease.Window(c.stored)
-			}
-		}
+		view := maintain.NodeView{Leases: c.leases, Now: now}
 		got := makePlan(map[kube.Name]Pod{name: c.pod}, view, nil)
 		if (c.pod.Invalid != "") != (len(got.Invalid) == 1) {
 			t.Errorf("%s: invalid: %v", c.name, got.Invalid)
@@ -231,7 +224,6 @@ func TestFollowedNamespace(t *testing.T) {
 		view := maintain.NodeView{Leases: []lease.Lease{l}, Now: now}
 		if annotation != "0" {
 			view.Leases[0].Window = lease.Window(time.Hour)
-			view.Windows = map[lease.Key]lease.Window{l.Key(): lease.Window(time.Hour)}
 		}
 		got := makePlan(map[kube.Name]Pod{name: p}, view, map[types.UID]string{"o1": "ns1"}).Follow
 		if diff := cmp.Diff(want, got); diff != "" {
