@@ -125,7 +125,8 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 	if !set.Usable(addr) {
 		return pick{}, fmt.Errorf("%w: %s is subnet's gateway", ErrRequest, addr)
 	}
-	l, err := a.leaseOf(addr)
+	at := lease.Place{Pool: a.req.Pool, Address: addr}
+	l, err := a.call.Present(at)
 	if err != nil {
 		return pick{}, err
 	}
@@ -134,10 +135,7 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 			return p, err
 		}
 		// On a node without an agent nothing else finds out that the holder is dead.
-		if err := a.collect(addr); err != nil {
-			return pick{}, err
-		}
-		if l, err = a.leaseOf(addr); err != nil {
+		if l, err = a.call.Collect(at); err != nil {
 			return pick{}, err
 		}
 	}
@@ -152,39 +150,6 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 		l.Describe(a.req.Pod.Namespace, a.call.Now))
 }
 
-// leaseOf returns the lease of an address. If the address has only a file of host-local, leaseOf
-// adopts the file first.
-func (a *assignment) leaseOf(addr netip.Addr) (lease.Lease, error) {
-	l, err := a.call.Tx.Get(a.req.Pool, addr)
-	if err != nil || l.State != lease.None {
-		return l, err
-	}
-	if _, err := a.call.Admit(a.req.Pool, addr); err != nil {
-		return lease.Lease{}, err
-	}
-	return a.call.Tx.Get(a.req.Pool, addr)
-}
-
-// read returns the lease of an address, as a slice that is empty if there is none.
-func (a *assignment) read(addr netip.Addr) []lease.Lease {
-	l, err := a.call.Tx.Get(a.req.Pool, addr)
-	if err != nil || l.State == lease.None {
-		return nil
-	}
-	return []lease.Lease{l}
-}
-
-// collect frees the address of a lease that nobody needs any more: its hold is over, host-local has
-// served its DEL, or its holder is dead.
-func (a *assignment) collect(addr netip.Addr) error {
-	for _, step := range []func([]lease.Lease) error{a.call.Expire, a.call.Settle, a.orphanDead} {
-		if err := step(a.read(addr)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // fresh picks an address that has no lease, or one whose hold (gone) yields.
 func (a *assignment) fresh(set pool.Set, addr netip.Addr, gone *lease.Lease) (pick, error) {
 	next, err := lease.Apply(lease.Lease{}, a.bind(lease.Lease{}, addr, set.ID()), a.call.Now)
@@ -195,8 +160,8 @@ func (a *assignment) fresh(set pool.Set, addr netip.Addr, gone *lease.Lease) (pi
 // holds that are over and of dead holders. Then it takes one whose hold yields. It returns
 // ErrExhausted if that fails, too.
 func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
-	if addr, ok, err := a.next(set); ok || err != nil {
-		return a.freshOr(set, addr, err)
+	if p, ok, err := a.next(set); ok || err != nil {
+		return p, err
 	}
 	in := a.holdsIn(set)
 	if err := a.call.Expire(in.held); err != nil {
@@ -206,8 +171,8 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 	if err != nil {
 		return pick{}, err
 	}
-	if addr, ok, err := a.next(set); ok || err != nil {
-		return a.freshOr(set, addr, err)
+	if p, ok, err := a.next(set); ok || err != nil {
+		return p, err
 	}
 	if scanned || slices.ContainsFunc(in.held, func(l lease.Lease) bool { return l.Lapsed(a.call.Now) }) {
 		in = a.holdsIn(set)
@@ -237,29 +202,25 @@ func (a *assignment) holdsIn(set pool.Set) (in inUse) {
 	return in
 }
 
-func (a *assignment) freshOr(set pool.Set, addr netip.Addr, err error) (pick, error) {
-	if err != nil {
-		return pick{}, err
-	}
-	return a.fresh(set, addr, nil)
-}
-
-// next returns the next address of a set that has neither a lease nor a file of host-local. It
-// adopts the files of the addresses that it skips.
-func (a *assignment) next(set pool.Set) (netip.Addr, bool, error) {
+// next picks the next address of a set that has neither a lease nor a file of host-local, and
+// reports whether there is one. It adopts the files of the addresses that it skips.
+func (a *assignment) next(set pool.Set) (p pick, found bool, err error) {
 	for {
 		addr, ok := set.Next(a.call.Tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
 			return a.call.Tx.Free(a.req.Pool, lo, hi)
 		})
 		if !ok {
-			return addr, false, nil
+			return pick{}, false, nil
 		}
 		if l, err := a.call.Tx.Get(a.req.Pool, addr); err != nil || l.State != lease.None {
-			return addr, false, errors.Join(err, fmt.Errorf("%w: %s has one, and an index says that it is free",
+			return pick{}, false, errors.Join(err, fmt.Errorf("%w: %s has one, and an index says that it is free",
 				store.ErrDamaged, addr))
 		}
-		if inUse, err := a.call.Admit(a.req.Pool, addr); !inUse || err != nil {
-			return addr, true, err
+		if inUse, err := a.call.Admit(a.req.Pool, addr); err != nil {
+			return pick{}, false, err
+		} else if !inUse {
+			p, err = a.fresh(set, addr, nil)
+			return p, true, err
 		}
 	}
 }
@@ -282,27 +243,12 @@ func (a *assignment) collectPool() (scanned bool, err error) {
 	})
 	filed, err := a.call.SettleUnfiled(others)
 	if err == nil {
-		err = a.orphanDead(filed)
+		err = a.call.CollectDead(filed)
 	}
 	if err == nil {
 		err = a.call.Tx.SetLastFullScan(a.req.Pool, a.call.Now)
 	}
 	return true, err
-}
-
-// orphanDead releases those of the leases whose holders are proven dead.
-func (a *assignment) orphanDead(leases []lease.Lease) error {
-	for _, l := range leases {
-		if l.State != lease.Bound {
-			continue
-		}
-		if life := a.call.Evidence.Prove(l); life == lease.Dead {
-			if _, err := a.call.End(l, lease.Orphan{LastHolder: life}, a.call.Now, "its sandbox is gone"); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // yield returns the event that ends a hold of another pod. firm permits it for a firm hold.

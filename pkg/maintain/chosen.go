@@ -103,7 +103,10 @@ func (s *Service) Reserve(ctx context.Context, networks []Network, choice Choice
 // reserve reserves one address. It does not change the lease of a pod that has the address.
 func reserve(c *transact.Call, choice Choice, at lease.Place, set string) (lease.Lease, error) {
 	want := choice.lease(at, set, c.Now)
-	old, err := presentLease(c, at, want.Key())
+	old, err := c.Present(at)
+	if err == nil && !(old.State == lease.Bound && old.Key() == want.Key()) {
+		old, err = c.Collect(at)
+	}
 	if err != nil {
 		return old, err
 	}
@@ -157,32 +160,6 @@ func another(tx *store.Tx, of lease.Lease) (netip.Addr, error) {
 		}
 	}
 	return netip.Addr{}, err
-}
-
-// presentLease returns the lease of an address after it has imported host-local's file of the
-// address, and ended the lease if nobody needs it any more.
-func presentLease(c *transact.Call, at lease.Place, key lease.Key) (l lease.Lease, err error) {
-	for range 3 {
-		l, err = c.Tx.Get(at.Pool, at.Address)
-		switch {
-		case err != nil:
-		case l.State == lease.None:
-			var inUse bool
-			if inUse, err = c.Admit(at.Pool, at.Address); err == nil && !inUse {
-				return l, nil
-			}
-		case l.Lapsed(c.Now) && c.Evidence.Last(l) == lease.Dead:
-			err = c.Expire([]lease.Lease{l})
-		case l.State == lease.Bound && l.Key() != key && c.Evidence.Prove(l) == lease.Dead:
-			_, err = c.End(l, lease.Orphan{LastHolder: lease.Dead}, c.Now, "its sandbox is gone")
-		default:
-			return l, nil
-		}
-		if err != nil {
-			return l, err
-		}
-	}
-	return c.Tx.Get(at.Pool, at.Address)
 }
 
 // limitText returns the limit of the namespace that forbids a hold, "" if none does.

@@ -122,3 +122,46 @@ func (c *Call) Expire(leases []lease.Lease) error {
 	}
 	return nil
 }
+
+// CollectDead releases those of the leases whose holders are proven dead.
+func (c *Call) CollectDead(leases []lease.Lease) error {
+	for _, l := range leases {
+		if l.State != lease.Bound {
+			continue
+		}
+		if life := c.Evidence.Prove(l); life == lease.Dead {
+			if _, err := c.End(l, lease.Orphan{LastHolder: life}, c.Now, "its sandbox is gone"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Collect ends the lease of an address if nobody needs it any more: its hold is over, host-local
+// has served its DEL, or its holder is dead. It returns what is left of the lease (Present).
+func (c *Call) Collect(at lease.Place) (lease.Lease, error) {
+	for _, step := range []func([]lease.Lease) error{c.Expire, c.Settle, c.CollectDead} {
+		l, err := c.Tx.Get(at.Pool, at.Address)
+		if err == nil && l.State != lease.None {
+			err = step([]lease.Lease{l})
+		}
+		if err != nil {
+			return l, err
+		}
+	}
+	return c.Present(at)
+}
+
+// Present returns the lease of an address. If the address has only a file of host-local, Present
+// imports the file first.
+func (c *Call) Present(at lease.Place) (lease.Lease, error) {
+	l, err := c.Tx.Get(at.Pool, at.Address)
+	if err != nil || l.State != lease.None {
+		return l, err
+	}
+	if _, err := c.Admit(at.Pool, at.Address); err != nil {
+		return l, err
+	}
+	return c.Tx.Get(at.Pool, at.Address)
+}
