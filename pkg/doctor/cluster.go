@@ -23,14 +23,14 @@ type Cluster struct {
 
 // clusterChecks are the checks of a cluster.
 var clusterChecks = []check[*Cluster]{
-	{"custom resources", checkCRDs},
-	{"policies", checkPolicies},
+	{"objects", checkObjects},
+	{"Kruise", checkKruise},
 	{"webhook", checkWebhook},
 	{"manager", checkManager},
 	{"agents", checkAgents},
 	{"nodes", checkNodes},
 	{"annotations", checkWorkloads},
-	{"namespaces", checkNamespaces},
+	{"limits", checkLimits},
 	{"clocks", checkClocks},
 }
 
@@ -51,39 +51,68 @@ func (c *Cluster) items(ctx context.Context, args ...string) ([]kubectl.Object, 
 	return list.List("items"), err
 }
 
-func checkCRDs(ctx context.Context, c *Cluster) (found []Finding, err error) {
-	all, err := c.items(ctx, "crd")
-	if err != nil {
-		return nil, err
-	}
-	byName := map[string]kubectl.Object{}
-	for _, crd := range all {
-		byName[crd.Text("metadata", "name")] = crd
-	}
-	for _, name := range []string{"ipreservations", "nodeaddresspools"} {
-		crd := byName[name+".ipam.leasehold.dev"]
-		if crd != nil && condition(crd, "Established") == "True" {
+// objects are objects of the manifests, and what their absence leads to.
+var objects = []struct {
+	kind  string
+	names []string
+	why   string
+}{
+	{"crd", []string{"addressrequests.ipam.leasehold.dev", "ipreservations.ipam.leasehold.dev",
+		"nodeaddresspools.ipam.leasehold.dev"},
+		"agents cannot publish reservations, so that pods are not brought back to their nodes"},
+	{"validatingadmissionpolicy", policies, unconfined},
+	{"validatingadmissionpolicybinding", policies, unconfined},
+	{"mutatingwebhookconfiguration", []string{managerName}, notCalled},
+	{"deployment", []string{managerName}, "pods are not brought back to their nodes"},
+	{"daemonset", []string{agentName}, "windows of annotations do not arrive, and no reservation is published"},
+}
+
+const (
+	unconfined = "invalid annotations are accepted, or leasehold's accounts may do more than they need: whoever has " +
+		"an agent's token may write the reservations of other nodes"
+	notCalled = "the API server does not reach the manager: pods are not brought back to their nodes"
+)
+
+// checkObjects finds objects of the manifests that are missing. doctor does not know which version
+// is installed, for which platform, by which tool and with which changes: other manifests may put
+// the plugin in another place, or deny the agents their writes. So it prints no command.
+func checkObjects(ctx context.Context, c *Cluster) (found []Finding, err error) {
+	for _, o := range objects {
+		all, e := c.items(ctx, "-n", c.Kubectl.Namespace, o.kind)
+		if e != nil {
+			err = errors.Join(err, e)
 			continue
 		}
-		found = append(found, Finding{Reason: "CRDMissing", Subject: name + ".ipam.leasehold.dev",
-			What:   "the custom resource is not defined, or not established",
-			Why:    "agents cannot publish reservations, so that pods are not brought back to their nodes",
-			Decide: applyAgain("crds/ipam.leasehold.dev_" + name + ".yaml")})
-	}
-	crd := ""
-	for name := range byName {
-		if strings.HasPrefix(name, crdOfStates) {
-			crd = name
+		var missing []string
+		for _, name := range o.names {
+			if !slices.ContainsFunc(all, func(o kubectl.Object) bool { return o.Text("metadata", "name") == name }) {
+				missing = append(missing, name)
+			}
+		}
+		if len(missing) > 0 {
+			found = append(found, Finding{Reason: "ObjectMissing", Subject: o.kind + " " + missing[0], Why: o.why,
+				What: "not in the cluster: " + strings.Join(missing, ", "),
+				Decide: "whether it was removed on purpose. If not, apply the manifests again from which leasehold " +
+					"was installed"})
 		}
 	}
-	states := byName[crd]
-	service := []string{"spec", "conversion", "webhook", "clientConfig", "service"}
-	namespace, name := states.Text(append(service, "namespace")...), states.Text(append(service, "name")...)
-	if name == "" {
-		return found, nil
-	}
-	there, err := c.Kubectl.Get(ctx, "-n", namespace, "service", name)
-	if err == nil && there == nil {
+	return found, err
+}
+
+func checkKruise(ctx context.Context, c *Cluster) (found []Finding, err error) {
+	all, err := c.items(ctx, "crd")
+	for _, o := range all {
+		crd := o.Text("metadata", "name")
+		service, _ := o.Field("spec", "conversion", "webhook", "clientConfig", "service").(map[string]any)
+		if !strings.HasPrefix(crd, crdOfStates) || service == nil {
+			continue
+		}
+		namespace, name := kubectl.Object(service).Text("namespace"), kubectl.Object(service).Text("name")
+		there, e := c.Kubectl.Get(ctx, "-n", namespace, "service", name)
+		if e != nil || there != nil {
+			err = errors.Join(err, e)
+			continue
+		}
 		found = append(found, Finding{Reason: "KruiseCRDLeft", Subject: crd,
 			What: fmt.Sprintf("it was left by Kruise: the service %s/%s, which converts its versions, does not exist",
 				namespace, name),
@@ -93,14 +122,6 @@ func checkCRDs(ctx context.Context, c *Cluster) (found []Finding, err error) {
 					`{"spec":{"conversion":{"strategy":"None","webhook":null}}}`)})
 	}
 	return found, err
-}
-
-// applyAgain returns what there is to decide about objects of the manifests that are missing.
-// doctor does not know which version is installed, for which platform, by which tool and with which
-// changes: other manifests may put the plugin in another place, or deny the agents their writes.
-func applyAgain(path string) string {
-	return "whether it was removed on purpose. If not, apply the manifests again from which leasehold was installed " +
-		"(in the repository daemonset/base/" + path + ")"
 }
 
 // condition returns the status of an object's condition of the given type, "" if the object has no
@@ -123,41 +144,15 @@ var policies = []string{
 	"leasehold-reservations",
 }
 
-func checkPolicies(ctx context.Context, c *Cluster) (found []Finding, err error) {
-	var missing []string
-	for _, kind := range []string{"validatingadmissionpolicy", "validatingadmissionpolicybinding"} {
-		all, err := c.items(ctx, kind)
-		if err != nil {
-			return nil, err
-		}
-		for _, name := range policies {
-			if !slices.ContainsFunc(all, func(o kubectl.Object) bool { return o.Text("metadata", "name") == name }) {
-				missing = append(missing, kind+" "+name)
-			}
-		}
-	}
-	if len(missing) > 0 {
-		found = []Finding{{Reason: "PolicyMissing", Subject: missing[0],
-			What: "not in the cluster: " + strings.Join(missing, ", "),
-			Why: "invalid annotations are accepted, or leasehold's accounts may do more than they need: whoever has " +
-				"an agent's token may write the reservations of other nodes",
-			Decide: applyAgain("policies")}}
-	}
-	return found, nil
-}
-
 func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	hook, err := c.Kubectl.Get(ctx, "mutatingwebhookconfiguration", managerName)
 	if err != nil {
 		return nil, err
 	}
-	why := "the API server does not reach the manager: pods are not brought back to their nodes"
-	restart := []string{restartManager(c.Kubectl.Namespace)}
 	if hook == nil {
-		return []Finding{{Reason: "WebhookMissing", Subject: managerName, Why: why,
-			What:   "there is no MutatingWebhookConfiguration of this name",
-			Decide: applyAgain("manager/webhook.yaml")}}, nil
+		return nil, nil
 	}
+	restart := []string{restartManager(c.Kubectl.Namespace)}
 	data := map[string]*x509.Certificate{}
 	var unread error
 	for _, key := range []string{"ca.crt", "tls.crt"} {
@@ -177,8 +172,8 @@ func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) 
 				what = fmt.Sprintf("%s is valid from %s to %s", key, cert.NotBefore.Format(time.RFC3339),
 					cert.NotAfter.Format(time.RFC3339))
 			}
-			return []Finding{{Reason: "CertificateExpired", Subject: "Secret " + managerName, What: what, Why: why,
-				Repair: restart}}, nil
+			return []Finding{{Reason: "CertificateExpired", Subject: "Secret " + managerName, What: what,
+				Why: notCalled, Repair: restart}}, nil
 		}
 	}
 	for _, w := range hook.List("webhooks") {
@@ -187,7 +182,7 @@ func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) 
 		if ca != nil && !c.Now().After(ca.NotAfter) && (own == nil || ca.Equal(own)) {
 			continue
 		}
-		found = append(found, Finding{Reason: "WebhookCA", Subject: w.Text("name"), Why: why,
+		found = append(found, Finding{Reason: "WebhookCA", Subject: w.Text("name"), Why: notCalled,
 			What:   "its caBundle is missing, over or not the CA in the Secret " + managerName,
 			Repair: restart})
 	}
@@ -208,15 +203,11 @@ func certificate(text string) *x509.Certificate {
 
 func checkManager(ctx context.Context, c *Cluster) ([]Finding, error) {
 	m, err := c.Kubectl.Own(ctx, "deployment", managerName)
-	if err != nil {
+	if err != nil || m == nil {
 		return nil, err
 	}
 	f := Finding{Reason: "ManagerDown", Subject: "Deployment " + managerName,
 		Why: "pods are not brought back to their nodes"}
-	if m == nil {
-		f.What, f.Decide = "it does not exist", applyAgain("manager/deployment.yaml")
-		return []Finding{f}, nil
-	}
 	wanted := m.Number("spec", "replicas")
 	switch {
 	case wanted == 0:
@@ -232,50 +223,8 @@ func checkManager(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return []Finding{f}, nil
 }
 
-// needs are the parts of the DaemonSet without which an agent cannot examine its host, as in
-// daemonset/base/daemonset.yaml.
-var needs = []struct {
-	what string
-	has  func(spec, agent kubectl.Object) bool
-}{
-	{"hostPID", func(spec, _ kubectl.Object) bool { return spec.Field("hostPID") == true }},
-	{"the capabilities SYS_CHROOT, SYS_PTRACE and SYS_ADMIN", func(_, agent kubectl.Object) bool {
-		added, _ := agent.Field("securityContext", "capabilities", "add").([]any)
-		privileged := agent.Field("securityContext", "privileged") == true
-		return privileged || slices.Contains(added, any("SYS_CHROOT")) &&
-			slices.Contains(added, any("SYS_PTRACE")) && slices.Contains(added, any("SYS_ADMIN"))
-	}},
-	{"no AppArmor profile", func(_, agent kubectl.Object) bool {
-		return agent.Text("securityContext", "appArmorProfile", "type") == "Unconfined"
-	}},
-}
-
 func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
-	daemon, err := c.Kubectl.Own(ctx, "daemonset", agentName)
-	if err != nil {
-		return nil, err
-	}
-	if daemon == nil {
-		return []Finding{{Reason: "AgentMissing", Subject: "DaemonSet " + agentName, What: "it does not exist",
-			Why:    "windows of annotations do not arrive, and no reservation is published",
-			Decide: applyAgain("daemonset.yaml")}}, nil
-	}
-	template, _ := daemon.Field("spec", "template", "spec").(map[string]any)
-	spec := kubectl.Object(template)
-	agent := kubectl.Named(spec.List("containers"), "agent")
-	for _, n := range needs {
-		if !n.has(spec, agent) {
-			found = append(found, Finding{Reason: "AgentBlind", Subject: "DaemonSet " + agentName,
-				What: "its pods have not " + n.what,
-				Why:  "agents do not see the sandboxes of their nodes: nothing that is over or dead is released",
-				Decide: "whether the agents may have it, which gives them much of the power of root on their nodes. " +
-					"If so, apply the manifests again from which leasehold was installed"})
-		}
-	}
 	pods, err := c.Kubectl.Pods(ctx, agentName)
-	if err != nil || len(found) > 0 {
-		return found, err
-	}
 	for _, p := range pods {
 		started, e := time.Parse(time.RFC3339, p.Text("status", "startTime"))
 		if condition(p, "Ready") == "True" || e != nil || c.Now().Sub(started) < time.Minute {
@@ -291,7 +240,7 @@ func checkAgents(ctx context.Context, c *Cluster) (found []Finding, err error) {
 			What: what, Why: "nothing that is over or dead is released on the node",
 			Repair: []string{replaceAgent(c.Kubectl.Namespace, name)}})
 	}
-	return found, nil
+	return found, err
 }
 
 // checkNodes examines each node by running leasectl in the pod of its agent, if c.Nodes is set. Of

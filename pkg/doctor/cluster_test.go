@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
@@ -30,22 +29,6 @@ func newCluster(t *testing.T, answers map[string]string) *Cluster {
 	return &Cluster{Kubectl: &kubectl.Client{Namespace: "leasehold-system"}}
 }
 
-// heldBy returns a list of reservations on node1, one for each element of addresses, which has the
-// addresses of the pod, each as <network>/<address>.
-func heldBy(namespace string, addresses ...string) string {
-	var items []string
-	for i, pod := range addresses {
-		var list []string
-		for _, a := range strings.Fields(pod) {
-			network, address, _ := strings.Cut(a, "/")
-			list = append(list, fmt.Sprintf(`{"network":%q,"interface":"eth0","address":%q}`, network, address))
-		}
-		items = append(items, fmt.Sprintf(`{"metadata":{"namespace":%q,"name":"r%d"},"spec":{"nodeName":"node1"},
-			"status":{"state":"Held","addresses":[%s]}}`, namespace, i, strings.Join(list, ",")))
-	}
-	return `{"items":[` + strings.Join(items, ",") + `]}`
-}
-
 // TestCommandsOfNodes checks that commands for a node run on that node: leasectl in the pod of its
 // agent, and other programs over SSH.
 func TestCommandsOfNodes(t *testing.T) {
@@ -64,60 +47,6 @@ func TestCommandsOfNodes(t *testing.T) {
 	}
 }
 
-func TestNamespaceLimits(t *testing.T) {
-	const isLimit, isHalf = "that is its limit", "more than half"
-	pool := func(networks string) string {
-		return `{"items":[{"metadata":{"name":"node1"},"status":{"size":1000,"networks":[` + networks + `]}}]}`
-	}
-	for _, c := range []struct {
-		name, limits, pools, held string
-		want                      []string // a word of each finding
-	}{
-		{"nothing held", "", pool(`{"name":"a","size":4}`), heldBy("db"), nil},
-		{"half, without a limit", "", pool(`{"name":"a","size":4}`), heldBy("db", "a/10.0.0.2", "a/10.0.0.3"), nil},
-		{"more than half", "", pool(`{"name":"a","size":3}`), heldBy("db", "a/10.0.0.2", "a/10.0.0.3"),
-			[]string{isHalf + " 2 of the 3 addresses of network a "}},
-		{"a full node, without a limit", "", strings.Replace(pool(`{"name":"a","size":2}`), "1000", "2", 1),
-			heldBy("db", "a/10.0.0.2", "a/10.0.0.3"), []string{isHalf + " 2 of the 2 addresses of network a "}},
-		{"both families count", `"maxHeld":"2"`, pool(`{"name":"a","size":100}`), heldBy("db", "a/10.0.0.2 a/fd00::2"),
-			[]string{isLimit + " 2 addresses "}},
-		{"all networks count", `"maxHeld":"2"`, pool(`{"name":"a","size":9},{"name":"b","size":9}`),
-			heldBy("db", "a/10.0.0.2", "b/10.1.0.2"), []string{isLimit + " 2 addresses "}},
-		{"below the number", `"maxHeld":"3"`, pool(`{"name":"a","size":100}`), heldBy("db", "a/10.0.0.2 a/fd00::2"),
-			nil},
-		{"the share of a range set", `"db.maxHeldShare":"0.5"`, pool(`{"name":"a","size":4},{"name":"b","size":400}`),
-			heldBy("db", "a/10.0.0.2 a/fd00::2", "a/10.0.0.3 a/fd00::3"),
-			[]string{isLimit + " 2 of the 4 addresses of network a "}},
-		{"below the share", `"db.maxHeldShare":"0.5"`, pool(`{"name":"a","size":6}`),
-			heldBy("db", "a/10.0.0.2 a/fd00::2", "a/10.0.0.3 a/fd00::3"), nil},
-		{"the next one would exceed the share", `"db.maxHeldShare":"0.5"`, pool(`{"name":"a","size":5}`),
-			heldBy("db", "a/10.0.0.2", "a/10.0.0.3"), []string{isLimit + " 2 of the 5 addresses of network a "}},
-		{"the limit of another namespace", `"web.maxHeld":"0"`, pool(`{"name":"a","size":4}`),
-			heldBy("db", "a/10.0.0.2"), nil},
-		{"the size is not known", `"maxHeldShare":"0.1"`, pool(`{"name":"a"}`), heldBy("db", "a/10.0.0.2"), nil},
-	} {
-		cluster := newCluster(t, map[string]string{"configmap " + limitsName: `{"data":{` + c.limits + `}}`,
-			"ipreservations": c.held, "nodeaddresspools": c.pools})
-		found, err := checkNamespaces(t.Context(), cluster)
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		if len(found) != len(c.want) {
-			t.Errorf("%s: found %+v, want %q", c.name, found, c.want)
-			continue
-		}
-		for i, f := range found {
-			for _, why := range []string{isLimit, isHalf} {
-				what, isWanted := strings.CutPrefix(c.want[i], why)
-				if strings.Contains(f.Why, why) != isWanted || isWanted && !strings.Contains(" "+f.What, what) {
-					t.Errorf("%s: found %+v, want %q", c.name, f, c.want[i])
-				}
-			}
-		}
-	}
-}
-
-// The names of the policies that are looked for are those of the manifests.
 func TestPoliciesAreThoseOfTheManifests(t *testing.T) {
 	policy := regexp.MustCompile(`(?m)^kind: ValidatingAdmissionPolicy\nmetadata:\n  name: (\S+)$`)
 	const base = "../../daemonset/base"

@@ -272,18 +272,15 @@ func clusters(t *testing.T) map[string]map[string]string {
 		"no manager is ready, and the CA is missing": {"deployment": `{"spec":{"replicas":2}}`,
 			"secret": newCertificate(t), "mutatingwebhookconfiguration": `{"webhooks":[{"name":"pin"}]}`},
 		"an agent is not ready": {
-			"daemonset": `{"spec":{"template":{"spec":{"hostPID":true,"containers":[{"name":"agent","securityContext":
-				{"privileged":true,"appArmorProfile":{"type":"Unconfined"}}}]}}}}`,
 			"pod -l": `{"items":[{"metadata":{"name":"leasehold-agent-x"},"spec":{"nodeName":"node1"},
 				"status":{"startTime":"2025-01-01T00:00:00Z"}}]}`},
-		"an agent does not see its host": {"daemonset": `{"spec":{"template":{"spec":{}}}}`},
 		"Kruise was removed": {"get --ignore-not-found -o json crd": `{"items":[{"metadata":
 			{"name":"persistentpodstates.x"},"spec":{"conversion":{"webhook":{"clientConfig":{"service":{"namespace":"k","name":"s"}}}}}}]}`,
 			"service s": none},
 		"networks": {"nodeaddresspools": `{"items":[{"metadata":{"name":"node1"},"status":{"networks":[
-			{"name":"a","size":1,"active":"False","reason":"PodWithoutLease"},
+			{"name":"a","active":"False","reason":"PodWithoutLease"},
 			{"name":"b","active":"False","reason":"HostLocalNamed"}]}}]}`,
-			"ipreservations": heldBy("db", "a/10.0.0.2"), "configmap": `{"data":{"maxHeld":"some"}}`},
+			"configmap": `{"data":{"maxHeld":"some"}}`},
 		"a key that nothing reads":    {"statefulsets": annotated("", `"reserved-ip-duration":"1"`)},
 		"an invalid value":            {"statefulsets": annotated("", `"leasehold.dev/pin":"1"`)},
 		"an annotation of the set":    {"statefulsets": annotated(`"io.kubernetes.cri/reserved-ip-duration":"1"`, "")},

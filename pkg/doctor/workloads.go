@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,58 +122,10 @@ func distance(a, b string) int {
 // limitsName is the name of the ConfigMap with the limits of namespaces.
 const limitsName = "leasehold-limits"
 
-// checkNamespaces finds namespaces that have reached their limit of held addresses on a node, and
-// those that hold more than half of the addresses of a network of a node. The holds of the latter
-// may end early.
-func checkNamespaces(ctx context.Context, c *Cluster) (found []Finding, err error) {
-	limits, found, err := readLimits(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	reservations, err := c.items(ctx, "-A", "ipreservations.ipam.leasehold.dev")
-	if err != nil {
-		return nil, err
-	}
-	size, err := poolSizes(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	held := countHeld(reservations)
-	for _, s := range slices.SortedFunc(maps.Keys(held), func(a, b share) int {
-		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.namespace, b.namespace),
-			cmp.Compare(a.network, b.network))
-	}) {
-		own, n, of := limits.Of(s.namespace), held[s], size[share{node: s.node, network: s.network}]
-		f := Finding{Reason: "NamespaceLimit", Subject: "namespace " + s.namespace,
-			What: fmt.Sprintf("%d of the %.0f addresses of network %s of node %s are held for its pods that are away",
-				n, of, s.network, s.node)}
-		limit := "that is its limit in the ConfigMap " + limitsName + ": no further address is held for it"
-		switch {
-		case s.network == "" && n >= own.MaxHeld:
-			f.What = fmt.Sprintf("%d addresses of node %s are held for its pods that are away", n, s.node)
-			f.Why = limit
-		case own.MaxHeldShare < 1 && of > 0 && float64(n+1) > own.MaxHeldShare*of:
-			f.Why = limit
-		case of > 0 && 2*float64(n) > of:
-			f.Why = "where no address is free, those of a namespace that holds more than half end early"
-		default:
-			continue
-		}
-		show := command("kubectl", "leasehold", "release", "--namespace="+s.namespace, "--node="+s.node, "--held")
-		f.Decide = "whether that is intended: windows may be shorter, or the limit higher. To show and release what " +
-			"is held: " + show
-		found = append(found, f)
-	}
-	return found, nil
-}
-
-// readLimits returns the limits of namespaces, and a finding if they are not valid.
-func readLimits(ctx context.Context, c *Cluster) (limits policy.Limits, found []Finding, err error) {
+// checkLimits finds limits of namespaces that are not valid.
+func checkLimits(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	object, err := c.Kubectl.Own(ctx, "configmap", limitsName)
-	if err != nil {
-		return nil, nil, err
-	}
-	limits = policy.Limits{}
+	limits := policy.Limits{}
 	data, _ := object.Field("data").(map[string]any)
 	for key, value := range data {
 		limits[key], _ = value.(string)
@@ -184,49 +135,7 @@ func readLimits(ctx context.Context, c *Cluster) (limits policy.Limits, found []
 			Why:    "the agents go on with the limits that they have read before",
 			Decide: "which values are meant; correct them in the ConfigMap"})
 	}
-	return limits, found, nil
-}
-
-// poolSizes returns the number of addresses of each network of each node.
-func poolSizes(ctx context.Context, c *Cluster) (map[share]float64, error) {
-	pools, err := c.items(ctx, "nodeaddresspools.ipam.leasehold.dev")
-	if err != nil {
-		return nil, err
-	}
-	size := map[share]float64{}
-	for _, p := range pools {
-		for _, n := range p.List("status", "networks") {
-			size[share{node: p.Text("metadata", "name"), network: n.Text("name")}], _ = n.Field("size").(float64)
-		}
-	}
-	return size, nil
-}
-
-// share identifies the addresses of a node that are held for the pods of a namespace: those of one
-// network, or of all networks if network is "".
-type share struct{ node, namespace, network string }
-
-// countHeld counts held addresses. An interface has an address of each range set of its network, of
-// which a NodeAddressPool has the size of one only. Therefore the addresses of an interface count
-// once for its network, and each counts for all networks, as the limits of namespaces are defined.
-func countHeld(reservations []kubectl.Object) map[share]int {
-	held := map[share]int{}
-	for _, r := range reservations {
-		if r.Text("status", "state") != "Held" {
-			continue
-		}
-		interfaces := map[[2]string]bool{}
-		s := share{node: r.Text("spec", "nodeName"), namespace: r.Text("metadata", "namespace")}
-		for _, a := range r.List("status", "addresses") {
-			held[s]++
-			interfaces[[2]string{a.Text("network"), a.Text("interface")}] = true
-		}
-		for i := range interfaces {
-			s.network = i[0]
-			held[s]++
-		}
-	}
-	return held
+	return found, err
 }
 
 // checkClocks compares the clock of each node with that of the API server. The kubelet writes its
