@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -38,9 +37,8 @@ func (a *app) plugin() *cobra.Command {
 		Long: `Find what is wrong, show which pods had an address, hold addresses for pods to come,
 release those of pods that are away, and install and uninstall leasehold. All of it uses kubectl, with its
 configuration and credentials. Which addresses are kept, and for whom, is in "kubectl
-get ipr -A"; how many each node has is in "kubectl get nap".`,
+get ipr -A"; how many each node has, and whether it keeps them, is in "kubectl get nap".`,
 		Example: `  kubectl leasehold doctor                      what is wrong, and what repairs it
-  kubectl leasehold status                      which nodes keep addresses, and how many
   kubectl leasehold history db/db-0             which addresses a pod had, and why
   kubectl leasehold release --namespace=db      release everything of a namespace
   kubectl leasehold reserve --pod=db/db-0 --address=10.244.3.20   hold an address for a pod
@@ -49,8 +47,7 @@ get ipr -A"; how many each node has is in "kubectl get nap".`,
 	}
 	c := &cluster{app: a}
 	c.AddFlags(root.PersistentFlags())
-	root.AddCommand(c.bundle(), c.doctor(), c.history(), c.install(), c.release(), c.reserve(), c.status(),
-		c.uninstall())
+	root.AddCommand(c.bundle(), c.doctor(), c.history(), c.install(), c.release(), c.reserve(), c.uninstall())
 	return root
 }
 
@@ -110,97 +107,6 @@ func (c *cluster) printReservations(all []reservation) error {
 	return printRows(c.app, all, "NAMESPACE POD NODE ADDRESSES STATE UNTIL FOR", func(r reservation) []string {
 		return []string{r.Namespace, r.Pod, r.Node, strings.Join(r.Addresses, ","), r.State, r.Until, r.For}
 	})
-}
-
-// inactive is the JSON form of a network of a node on which nothing is kept. Its fields are a
-// stable interface.
-type inactive struct {
-	Node    string `json:"node"`
-	Network string `json:"network"`
-	Active  string `json:"active"` // False or Unknown
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
-}
-
-// clusterStatus is the JSON form of the result of status. Its fields are a stable interface.
-type clusterStatus struct {
-	Agents   readiness  `json:"agents"`
-	Manager  readiness  `json:"manager"`
-	Bound    int        `json:"bound"` // reservations of pods that run
-	Held     int        `json:"held"`  // reservations of pods that are away
-	Inactive []inactive `json:"inactive"`
-}
-
-type readiness struct {
-	Ready  int `json:"ready"`
-	Wanted int `json:"wanted"`
-}
-
-func (c *cluster) status() *cobra.Command {
-	command := &cobra.Command{
-		Use:   "status",
-		Short: "Show whether leasehold works, and on which nodes it keeps nothing",
-		Long: `Show how many agents and managers are ready, how many addresses are kept, and the
-networks of nodes on which nothing is kept. The exit status is 1 if there are any.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := c.readStatus(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if c.output == "json" {
-				err = c.printJSON(s)
-			} else {
-				c.step("agents ready:   %d of %d", s.Agents.Ready, s.Agents.Wanted)
-				c.step("managers ready: %d of %d", s.Manager.Ready, s.Manager.Wanted)
-				c.step("reservations:   %d of pods that run, %d of pods that are away", s.Bound, s.Held)
-				for _, p := range s.Inactive {
-					c.step("not kept:       node %s, network %s: %s: %s", p.Node, cmp.Or(p.Network, "-"), p.Reason,
-						p.Message)
-				}
-			}
-			if err == nil && (len(s.Inactive) > 0 || s.Agents.Ready < s.Agents.Wanted || s.Manager.Ready == 0) {
-				err = errProblems
-			}
-			return err
-		},
-	}
-	c.outputFlag(command)
-	return command
-}
-
-func (c *cluster) readStatus(ctx context.Context) (s clusterStatus, err error) {
-	agents, err := c.Own(ctx, "daemonset", agentName)
-	if err != nil {
-		return s, err
-	}
-	manager, err := c.Own(ctx, "deployment", managerName)
-	if err != nil {
-		return s, err
-	}
-	s.Agents = readiness{agents.Number("status", "numberReady"), agents.Number("status", "desiredNumberScheduled")}
-	s.Manager = readiness{manager.Number("status", "readyReplicas"), manager.Number("spec", "replicas")}
-	pools, err := c.Get(ctx, poolKind)
-	if err != nil {
-		return s, err
-	}
-	s.Inactive = []inactive{}
-	for _, o := range pools.List("items") {
-		for _, n := range o.List("status", "networks") {
-			// It is empty if the agent does not examine the configuration.
-			if active := n.Text("active"); active != "" && active != "True" {
-				s.Inactive = append(s.Inactive, inactive{o.Text("metadata", "name"), n.Text("name"), active,
-					n.Text("reason"), n.Text("message")})
-			}
-		}
-	}
-	held, err := c.reservations(ctx, func(r reservation) bool {
-		s.Bound++
-		return r.State == "Held"
-	})
-	s.Held = len(held)
-	s.Bound -= s.Held
-	return s, err
 }
 
 // agents returns the agents that run, of the node in the flag --node or of all nodes. It returns an

@@ -87,12 +87,12 @@ its address until it ends, and the next pod of its name gets another one.
 It writes spec.release of the IPReservations, which admins of a namespace may; the
 agents of the nodes do the rest.`,
 		Example: "  kubectl leasehold release db/db-0\n  kubectl leasehold release --namespace=db --held\n" +
-			"  kubectl leasehold release --for=db/registry --held\n" +
+			"  kubectl leasehold release --reserve-as=db/registry --held\n" +
 			"  kubectl leasehold release --node=node7 --held --dry-run",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 && c.namespace == "" && c.node == "" && c.forName == "" {
-				return usage("name an address, a pod, --for, --namespace or --node")
+			if len(args) == 0 && c.namespace == "" && c.node == "" && c.reserveAs == "" {
+				return usage("name an address, a pod, --reserve-as, --namespace or --node")
 			}
 			if err := c.parse(args); err != nil {
 				return err
@@ -117,7 +117,7 @@ agents of the nodes do the rest.`,
 	f := command.Flags()
 	c.nodeFlag(command)
 	c.outputFlag(command)
-	c.forFlag(command)
+	c.reserveAsFlag(command)
 	f.StringVarP(&c.namespace, "namespace", "n", "", "only pods of this namespace; if empty, of all")
 	f.BoolVar(&held, "held", false, "only addresses of pods that are away")
 	f.BoolVar(&yes, "yes", false, "do not ask")
@@ -288,7 +288,7 @@ func (c *cluster) pieces(ctx context.Context) (all []piece, err error) {
 	}
 	agents, e := c.agents(ctx)
 	for _, p := range agents {
-		for _, verb := range []string{"list", "pools", "history", "check", "doctor"} {
+		for _, verb := range []string{"list", "map", "history", "check", "doctor"} {
 			all = append(all, piece{"nodes/" + p.Node + "/" + verb + ".json", c.OnNode(p.Pod, verb, "-o", "json")})
 		}
 	}

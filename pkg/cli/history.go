@@ -34,7 +34,7 @@ line is an event %s with the time from which the journal is complete.`,
 	}
 	a.outputFlag(c)
 	a.networkFlag(c)
-	a.forFlag(c)
+	a.reserveAsFlag(c)
 	return c
 }
 

@@ -36,7 +36,7 @@ pod without retention. The column FOR has reservation names.`,
 	}
 	a.outputFlag(c)
 	a.networkFlag(c)
-	a.forFlag(c)
+	a.reserveAsFlag(c)
 	a.stateFlag(c)
 	c.Flags().BoolVar(&all, "all", false, "include expired holds")
 	return c
@@ -76,11 +76,11 @@ func (a *app) print(leases []lease.Lease) error {
 func (a *app) noLease() error {
 	subject := a.address + a.pod
 	if subject == "" {
-		subject = "reservation name " + a.forName
+		subject = "reservation name " + a.reserveAs
 	}
 	with := ""
-	if a.network+a.state != "" || a.forName != "" && a.address+a.pod != "" {
-		with = " that --network, --for and --state select"
+	if a.network+a.state != "" || a.reserveAs != "" && a.address+a.pod != "" {
+		with = " that --network, --reserve-as and --state select"
 	}
 	a.say("%s has no lease on this node%s; leasectl history shows former ones", subject, with)
 	return errProblems

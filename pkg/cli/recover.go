@@ -4,92 +4,186 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
+// recoverFlags are the flags of recover.
+type recoverFlags struct {
+	dataDir        string
+	cacheDirs      []string
+	dryRun, accept bool
+}
+
 func (a *app) recover() *cobra.Command {
-	var flags importFlags
-	var accept bool
+	var flags recoverFlags
 	c := &cobra.Command{
 		Use:   "recover",
-		Short: "Rebuild a lost store from the state of this node",
-		Long: `Rebuild a store that is missing or damaged. The next call of the plugin does the
-same: it moves the damaged file aside and imports the addresses that are in use on
-the node. A store of which only records or indexes are damaged is repaired in place.
-If no complete source says which addresses are in use, no address is
+		Short: "Import what this node shows into the store, which may be lost or damaged",
+		Long: `Create leases for addresses that are not in the store: those in living network
+namespaces, in libcni's result cache, in host-local's files, and in the reservations
+of the Kruise fork. The first call of the plugin for a network does the same; --dry-run
+shows it in advance. A store that is lost or damaged is built again. If only records or
+indexes are damaged, they are repaired in place, and that is all.
+
+If no complete source says which addresses were in a lost store, no address is
 assigned until --accept-loss confirms that this is safe.
 
 It has to run on the node itself: unless it sees the node's containers, no
 address is imported until the next pod starts there.`,
-		Example: "  leasectl recover --dry-run\n  leasectl recover\n  leasectl recover --accept-loss",
+		Example: "  leasectl recover --dry-run\n  leasectl recover --network cbr0\n  leasectl recover --accept-loss",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.recoverStore(cmd, flags, accept) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.recoverStore(cmd.Context(), flags) },
 	}
+	a.outputFlag(c)
 	a.networkFlag(c)
-	flags.register(c)
-	c.Flags().BoolVar(&accept, "accept-loss", false,
+	f := c.Flags()
+	f.StringVar(&flags.dataDir, "data-dir", policy.DefaultDataDir,
+		"host-local's dataDir, with a directory for each network")
+	f.StringSliceVar(&flags.cacheDirs, "cni-cache-dir", nil,
+		"directory of libcni's result cache, in addition to the default ones (may be repeated)")
+	f.BoolVar(&flags.dryRun, "dry-run", false, "print what would be imported, and why, without doing it")
+	f.BoolVar(&flags.accept, "accept-loss", false,
 		"assign addresses although some may be in use that no source on this node knows")
 	return c
 }
 
-// recoverStore rebuilds the store if it was lost, and otherwise repairs it in place. accept
-// confirms that addresses which are not known to be in use may be assigned.
-func (a *app) recoverStore(cmd *cobra.Command, flags importFlags, accept bool) error {
-	why, err := a.service().Loss(cmd.Context())
+func (a *app) recoverStore(ctx context.Context, flags recoverFlags) error {
+	why, err := a.service().Loss(ctx)
 	if err != nil {
 		return err
 	}
 	if why == "" {
-		return a.repair(cmd.Context(), flags.dryRun)
-	}
-	a.step("%s", why)
-	if accept && !flags.dryRun {
-		if err := a.service().AcceptLoss(cmd.Context()); err != nil {
+		if damaged, err := a.repair(ctx, flags.dryRun); damaged || err != nil {
 			return err
 		}
-		a.step("loss accepted: addresses that are not known to be in use may be assigned")
+	} else {
+		a.say("%s", why)
+	}
+	if flags.accept && !flags.dryRun && why != "" {
+		if err := a.service().AcceptLoss(ctx); err != nil {
+			return err
+		}
+		a.say("loss accepted: addresses that are not known to be in use may be assigned")
 	}
 	pools, err := a.networks(flags.dataDir)
 	if err != nil {
 		return err
 	}
-	if len(pools) == 0 && !accept {
+	if len(pools) == 0 && !flags.accept {
 		return fmt.Errorf("%s contains no networks; name one with --network", flags.dataDir)
 	}
-	err = a.adopt(cmd, flags, pools)
-	if accept && errors.Is(err, transact.ErrNoHostView) {
-		a.say("no address was adopted; the next pod that starts does it: %v", err)
+	err = a.adopt(ctx, flags, pools)
+	if flags.accept && errors.Is(err, transact.ErrNoHostView) {
+		a.say("no address was imported; the next pod that starts does it: %v", err)
 		return nil
 	}
 	return err
 }
 
-// repair repairs the damaged records and the indexes of a store that was not lost. With dryRun it
-// only prints what is damaged.
-func (a *app) repair(ctx context.Context, dryRun bool) error {
+// repair repairs the damaged records and the indexes of a store that was not lost, and reports
+// whether there are any. With dryRun it only prints what is damaged.
+func (a *app) repair(ctx context.Context, dryRun bool) (damaged bool, err error) {
 	var found []string
-	err := a.view(ctx, func(tx *store.Tx) error {
+	err = a.view(ctx, func(tx *store.Tx) error {
 		found = tx.Check()
 		return nil
 	})
-	if err != nil {
-		return err
-	}
 	for _, text := range found {
-		a.step("%s", text)
+		a.say("%s", text)
 	}
-	switch {
-	case len(found) == 0:
-		a.step("the store is whole: there is nothing to recover")
-	case !dryRun:
-		if err := a.service().Node.Repair(ctx); err != nil {
+	if err != nil || len(found) == 0 || dryRun {
+		return len(found) > 0, err
+	}
+	if err := a.service().Node.Repair(ctx); err != nil {
+		return true, err
+	}
+	a.say("damaged records were replaced by what the node shows, and the indexes built again")
+	return true, nil
+}
+
+// networks returns the pools of a dataDir: only that of the flag --network, if it is set, otherwise
+// one for each directory in dataDir. The directory "reserved" is not a network, because the Kruise
+// fork has its reservations there.
+func (a *app) networks(dataDir string) ([]lease.Pool, error) {
+	dataDir, err := filepath.Abs(dataDir)
+	if err != nil {
+		return nil, err
+	}
+	dataDir = files.Canonical(dataDir)
+	if a.network != "" {
+		return []lease.Pool{{DataDir: dataDir, Network: a.network}}, nil
+	}
+	dirs, err := os.ReadDir(dataDir)
+	if err != nil && !os.IsNotExist(err) {
+		return nil, err
+	}
+	var out []lease.Pool
+	for _, d := range dirs {
+		if d.IsDir() && d.Name() != "reserved" {
+			out = append(out, lease.Pool{DataDir: dataDir, Network: d.Name()})
+		}
+	}
+	return out, nil
+}
+
+func (a *app) adopt(ctx context.Context, flags recoverFlags, pools []lease.Pool) error {
+	svc := a.service()
+	if svc.Node.CacheDirs = flags.cacheDirs; len(flags.cacheDirs) > 0 {
+		svc.Node.CacheDirs = append(svc.Node.CacheDirs, adopt.DefaultCacheDirs...)
+	}
+	all, previewed, now := []adopted{}, []candidate{}, a.Clock()
+	for i, p := range pools {
+		a.progress("network %s (%d of %d)", p.Network, i+1, len(pools))
+		if flags.dryRun {
+			found, problems, err := svc.Preview(ctx, p, nil)
+			for _, text := range problems {
+				a.say("%s", text)
+			}
+			if err != nil {
+				return err
+			}
+			for _, f := range found {
+				previewed = append(previewed, candidate{rowOf(f.Lease, now), f.Why})
+			}
+			continue
+		}
+		before, after, err := svc.Import(ctx, p, nil)
+		if err != nil {
 			return err
 		}
-		a.step("damaged records were replaced by what the node shows, and the indexes built again")
+		all = append(all, adopted{p.Network, before, after})
 	}
-	return nil
+	if flags.dryRun {
+		return printRows(a, previewed, "NETWORK ADDRESS POD STATE UNTIL CONTAINER WHY", func(c candidate) []string {
+			return []string{c.Network, c.Address, c.pod(), c.state(), text(c.Until), short(c.Container), c.Why}
+		})
+	}
+	return printRows(a, all, "NETWORK BEFORE AFTER", func(n adopted) []string {
+		return []string{n.Network, strconv.Itoa(n.Before), strconv.Itoa(n.After)}
+	})
+}
+
+// adopted is the JSON form of a network whose leases were imported: the number of its leases before
+// and after the import. Its fields are a stable interface.
+type adopted struct {
+	Network string `json:"network"`
+	Before  int    `json:"before"`
+	After   int    `json:"after"`
+}
+
+// candidate is the JSON form of a lease that would be imported. Its fields are a stable interface.
+type candidate struct {
+	row
+	Why string `json:"why"`
 }

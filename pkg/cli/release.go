@@ -18,19 +18,19 @@ func (a *app) release() *cobra.Command {
 		Use:   "release <address | namespace/pod>",
 		Short: "Release an address, or the addresses of a pod or of a reservation name",
 		Long: `Release an address, or the addresses of a pod, or those of a reservation name
-(--for=namespace/name), so that other pods can get them. An address whose
+(--reserve-as=namespace/name), so that other pods can get them. An address whose
 container may still run is not released, and none is without a view of the node's
 containers. --force releases it in both cases: it may then be assigned to another
 pod while the container still uses it.`,
 		Example: "  leasectl release db/db-0\n  leasectl release 10.244.1.7 --force\n" +
-			"  leasectl release --for=db/registry --state=held",
+			"  leasectl release --reserve-as=db/registry --state=held",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.parse(args); err != nil {
 				return err
 			}
-			if len(args) == 0 && !strings.Contains(a.forName, "/") {
-				return usage("name an address, a pod, or a reservation name with --for=namespace/name")
+			if len(args) == 0 && !strings.Contains(a.reserveAs, "/") {
+				return usage("name an address, a pod, or a reservation name with --reserve-as=namespace/name")
 			}
 			found, err := a.leases(cmd.Context(), everyLease)
 			if err != nil {
@@ -53,7 +53,7 @@ pod while the container still uses it.`,
 	}
 	a.outputFlag(c)
 	a.networkFlag(c)
-	a.forFlag(c)
+	a.reserveAsFlag(c)
 	a.stateFlag(c)
 	c.Flags().BoolVar(&force, "force", false,
 		"release even if the container may still run, or without a view of the node's containers")

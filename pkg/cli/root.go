@@ -121,21 +121,20 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
   leasectl list                       the addresses that are in use or held
   leasectl list db/db-0 -o json       the addresses of a pod, for a script
   leasectl history 10.244.1.7         which pods had an address before
-  leasectl pools                      how many addresses are bound, held and free
-  leasectl map                        the same as a picture
+  leasectl map                        which addresses are bound, held and free
   leasectl release db/db-0            release the addresses of a pod
   leasectl reserve --pod=db/db-0 --address=10.244.1.7   hold an address for a pod
   leasectl gc --dry-run               what would be collected, and why
   leasectl check                      check the integrity of the store
-  leasectl import --dry-run           which addresses would be imported, and why
+  leasectl recover --dry-run          which addresses would be imported, and why
   leasectl install --conf=FILE        name leasehold in a CNI configuration
   leasectl uninstall                  remove leasehold from this node`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.enter() },
 	}
 	root.PersistentFlags().StringVar(&a.root, "host-root", "/",
 		"root of the host's file system: / or /proc/<pid>/root")
-	root.AddCommand(a.check(), a.doctor(), a.export(), a.gc(), a.history(), a.importCmd(), a.install(), a.list(),
-		a.mapCmd(), a.pools(), a.recover(), a.release(), a.reserve(), a.uninstall(), idle())
+	root.AddCommand(a.check(), a.doctor(), a.gc(), a.history(), a.install(), a.list(), a.mapCmd(), a.recover(),
+		a.release(), a.reserve(), a.uninstall(), idle())
 	return root
 }
 
@@ -158,8 +157,8 @@ func (a *app) networkFlag(c *cobra.Command) {
 	c.Flags().StringVar(&a.network, "network", "", "only this CNI network")
 }
 
-func (a *app) forFlag(c *cobra.Command) {
-	c.Flags().StringVar(&a.forName, "for", "",
+func (a *app) reserveAsFlag(c *cobra.Command) {
+	c.Flags().StringVar(&a.reserveAs, "reserve-as", "",
 		"only the leases of this reservation name (annotation leasehold.dev/reserve-as), as name or namespace/name")
 }
 
@@ -178,8 +177,9 @@ func (a *app) checkFlags() error {
 	default:
 		return usage("invalid --state %q; want bound or held", a.state)
 	}
-	if strings.Count(a.forName, "/") > 1 || strings.HasPrefix(a.forName, "/") || strings.HasSuffix(a.forName, "/") {
-		return usage("invalid --for %q; want name or namespace/name", a.forName)
+	name := a.reserveAs
+	if strings.Count(name, "/") > 1 || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") {
+		return usage("invalid --reserve-as %q; want name or namespace/name", name)
 	}
 	return nil
 }
@@ -227,11 +227,11 @@ func (a *app) isUnused(ctx context.Context) (bool, error) {
 
 // filter selects leases, journal entries and reservations. Fields that are "" select all.
 type filter struct {
-	address string // from the argument
-	pod     string // as namespace/name: from the argument
-	forName string // a reservation name, or a namespace and one
-	network string
-	state   string
+	address   string // from the argument
+	pod       string // as namespace/name: from the argument
+	reserveAs string // a reservation name, or a namespace and one
+	network   string
+	state     string
 }
 
 // parse sets the filter of the argument of list, history and release: an address, or a pod as
@@ -254,8 +254,8 @@ func (f *filter) parse(args []string) error {
 func (f filter) selects(namespace, pod, reservation string, addresses ...string) bool {
 	return (f.address == "" || slices.Contains(addresses, f.address)) &&
 		(f.pod == "" || f.pod == namespace+"/"+pod) &&
-		(f.forName == "" || reservation != "" &&
-			(f.forName == reservation || f.forName == namespace+"/"+reservation))
+		(f.reserveAs == "" || reservation != "" &&
+			(f.reserveAs == reservation || f.reserveAs == namespace+"/"+reservation))
 }
 
 // selected reports whether the filter selects a lease.

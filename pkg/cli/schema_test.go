@@ -22,12 +22,12 @@ var schemas = []struct {
 		"firm: held for a window, and not in cool-down.", []row{}},
 	{"history", "Journal entries, oldest first. The first is an event JournalBegins if there were earlier ones.",
 		[]line{}},
-	{"pools", "Range sets. size and free are null before the first ADD.", []poolRow{}},
+	{"map", "Range sets. size and free are null before the first ADD.", []poolRow{}},
 	{"release", "Leases that were selected. error is empty for those that were released.", []released{}},
 	{"gc", "What was done, or with --dry-run would be done.", []step{}},
 	{"check", "Problems of the store.", checked{}},
-	{"import", "Networks that were imported, with their numbers of leases.", []adopted{}},
-	{"import --dry-run", "Leases that would be made.", []candidate{}},
+	{"recover", "Networks that were imported, with their numbers of leases.", []adopted{}},
+	{"recover --dry-run", "Leases that would be made.", []candidate{}},
 	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order, which can do no harm. " +
 		"If it is empty, decide says what there is to decide.", doctor.Report{}},
 	{"kubectl leasehold release --dry-run", "Reservations.", []reservation{}},
@@ -35,7 +35,6 @@ var schemas = []struct {
 		[]requested{}},
 	{"kubectl leasehold history", "Journal entries of all nodes, by time. Each node may have an event JournalBegins.",
 		[]nodeLine{}},
-	{"kubectl leasehold status", "inactive are networks for which active is False or Unknown.", clusterStatus{}},
 }
 
 // TestSchemas checks that docs/json.md says what each verb prints. With -update it writes that

@@ -64,7 +64,7 @@ var translations = []translation{
 	{ipam.ErrExhausted, types.ErrTryAgainLater,
 		"leasectl list shows who has the addresses; leasectl release ends a hold"},
 	{transact.ErrNoEvidence, types.ErrTryAgainLater,
-		"leasectl import --dry-run shows which addresses are known to be in use"},
+		"leasectl recover --dry-run shows which addresses are known to be in use"},
 	{adopt.ErrUnreadable, types.ErrTryAgainLater,
 		"run the plugin where it sees the host's /proc and host-local's directory"},
 	{store.ErrBusy, types.ErrTryAgainLater, "nothing was changed; the call can be repeated"},

@@ -315,7 +315,7 @@ func (n *Node) Find(in Scope, now lease.Instant) (adopt.Found, error) {
 	return adopt.Find(n.sources(in), in.Pool, in.Sets, now, policy.Defaults().SoftHold, NewID)
 }
 
-// Import adopts the pool again, even if it was adopted before, for `leasectl import`.
+// Import adopts the pool again, even if it was adopted before, for `leasectl recover`.
 func (c *Call) Import(in Scope) error {
 	dir, err := c.files.use(in.Pool, in.Mirror)
 	if err != nil {
@@ -325,8 +325,8 @@ func (c *Call) Import(in Scope) error {
 }
 
 // Export adopts the addresses of a pool that host-local has assigned, releases the leases whose
-// DELs host-local has processed, and has all of host-local's files written after the commit, for
-// `leasectl export`.
+// DELs host-local has processed, and has all of host-local's files written after the commit. It is
+// for the removal of leasehold.
 func (c *Call) Export(p lease.Pool) error {
 	marked := hostlocal.IsMarked(p)
 	dir, err := c.lockFiles(p)

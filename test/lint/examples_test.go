@@ -173,8 +173,8 @@ type invocation struct {
 }
 
 // verbs are the commands of leasectl, on nodes and as kubectl's plugin.
-var verbs = []string{"bundle", "check", "doctor", "export", "gc", "history", "import", "install", "list", "map",
-	"pools", "recover", "release", "reserve", "status", "uninstall"}
+var verbs = []string{"bundle", "check", "doctor", "gc", "history", "install", "list", "map", "recover", "release",
+	"reserve", "uninstall"}
 
 func parseLeasectl(command string) (out invocation) {
 	out.isPlugin = strings.HasPrefix(command, "kubectl")

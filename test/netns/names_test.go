@@ -32,7 +32,7 @@ func TestReservationName(t *testing.T) {
 	}
 	bound := func() []string {
 		addresses := map[string]bool{}
-		for _, l := range node.Leases("--state", "bound", "--for", "registry") {
+		for _, l := range node.Leases("--state", "bound", "--reserve-as", "registry") {
 			addresses[l.Address] = true
 		}
 		return slices.Sorted(maps.Keys(addresses))

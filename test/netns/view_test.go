@@ -40,7 +40,7 @@ func TestLeasectlInAContainer(t *testing.T) {
 	}
 	for _, args := range []string{
 		"release default/db-0", "release default/web", "release default/held", "release " + before[1].Address,
-		"gc", "import --data-dir " + node.NetworksDir(), "export",
+		"gc", "recover --data-dir " + node.NetworksDir(),
 	} {
 		out, err := inContainer(node, args)
 		if err == nil || !strings.Contains(err.Error(), "the host cannot be seen from here") {
@@ -49,9 +49,6 @@ func TestLeasectlInAContainer(t *testing.T) {
 		if diff := cmp.Diff(before, node.Leases()); diff != "" {
 			t.Fatalf("leasectl %s in a container changed the leases (-before +after):\n%s", args, diff)
 		}
-	}
-	if _, err := os.Stat(file); err == nil {
-		t.Error("export wrote a file from a container")
 	}
 	if out, err := inContainer(node, "list"); err != nil || !strings.Contains(out, "db-0") {
 		t.Errorf("leasectl list in a container: %v\n%s", err, out)

@@ -201,7 +201,7 @@ func testKrew(t *testing.T, r release) {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(link, "--help").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "kubectl leasehold status") {
+	if err != nil || !strings.Contains(string(out), "kubectl leasehold doctor") {
 		t.Errorf("kubectl-leasehold --help: %v\n%s", err, out)
 	}
 }
