@@ -128,7 +128,8 @@ func TestALivingSandboxOutweighsAHoldOfItsContainer(t *testing.T) {
 
 // has puts an address on the interface of a sandbox.
 func (w *world) has(container, addr string) {
-	w.addrs["/run/netns/"+container] = append(w.addrs["/run/netns/"+container], netip.MustParseAddr(addr))
+	path := netnsPath(container)
+	w.addrs[path] = append(w.addrs[path], netip.MustParseAddr(addr))
 }
 
 // cacheEntry is what libcni keeps of an attachment until its DEL.
