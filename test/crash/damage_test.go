@@ -282,46 +282,6 @@ func TestCutOff(t *testing.T) {
 		len(lengths), counts, slowest.Round(time.Millisecond))
 }
 
-// TestLossWithoutSource verifies that, if the store is lost and no source says which addresses are
-// in use, no address is assigned until the loss is accepted.
-func TestLossWithoutSource(t *testing.T) {
-	p := newDamagedNode(t)
-	for name, lost := range map[string]contents{
-		"cut off": {size: 3 * page},
-		"empty":   {},
-		"garbage": {size: 8 * page, pages: map[int64]string{
-			0: strings.Repeat("garbage ", 512), 1: strings.Repeat("garbage ", 512),
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p.restore(lost)
-			if err := os.RemoveAll(filepath.Join(p.node.NetworksDir(), "net")); err != nil {
-				t.Fatal(err)
-			}
-			sandbox := p.newPod(0)
-			for range 2 {
-				reply := p.call(sandbox, "ADD")
-				if reply.Err == nil || reply.Err.Code != 11 ||
-					!strings.Contains(reply.Err.Error(), "leasectl recover --accept-loss") {
-					t.Fatalf("ADD: %+v", reply)
-				}
-			}
-			if reply := p.call(sandbox, "DEL"); reply.Exit != 0 {
-				t.Errorf("DEL: %+v", reply)
-			}
-			if files, _ := filepath.Glob(filepath.Join(p.node.StateDir(), "lost", "*")); len(files) != 1 {
-				t.Errorf("files of the lost store: %v, want one", files)
-			}
-			if out, err := p.node.Leasectl("recover", "--accept-loss"); err != nil {
-				t.Fatalf("leasectl recover --accept-loss: %v\n%s", err, out)
-			}
-			p.owner = map[string]*lab.Sandbox{}
-			p.mustAdd(p.newPod(1))
-			p.checkStore()
-		})
-	}
-}
-
 // TestNewerFormat verifies that a store of a newer format is neither read nor replaced.
 func TestNewerFormat(t *testing.T) {
 	p := newDamagedNode(t)

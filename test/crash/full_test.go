@@ -86,32 +86,6 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestIncompleteDirectoryIsNoSource verifies that host-local's directory is not taken for complete
-// if one of its files could not be written on a full disk, and the store is lost afterwards.
-func TestIncompleteDirectoryIsNoSource(t *testing.T) {
-	c := newTestNode(t, 12, nil)
-	onTmpfs(t, c.node.NetworksDir(), 256<<10)
-	c.start(lab.NewPod("default", "db-0", "10"))
-	full := filepath.Join(c.node.NetworksDir(), "ballast")
-	if err := os.WriteFile(full, make([]byte, 256<<10), 0o600); err == nil {
-		t.Fatal("the disk is not full")
-	}
-	_, addr := c.start(lab.NewPod("default", "db-1", "10")) // its file cannot be written
-	if err := os.Remove(full); err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range []string{c.node.StateDir(), filepath.Join(c.node.Dir, "cache")} {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
-	}
-	late := c.node.Sandbox(lab.NewPod("default", "late", ""))
-	reply := c.call(late, "ADD")
-	if reply.Err == nil || !strings.Contains(reply.Err.Error(), "leasectl recover --accept-loss") {
-		t.Fatalf("ADD although the source does not have %s: %+v", addr, reply)
-	}
-}
-
 // fill fills a disk except for at most a few pages. The returned function frees the space.
 func fill(t *testing.T, dir string, rng *rand.Rand) (free func()) {
 	t.Helper()

@@ -1,11 +1,8 @@
 package crash_test
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,47 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
-
-// TestNewerRecord verifies that a field of a newer version stays in a record when this version
-// changes it.
-func TestNewerRecord(t *testing.T) {
-	c := newTestNode(t, 6, nil)
-	sandbox, original := c.start(lab.NewPod("default", "db-0", "10"))
-	extra := append([]byte{0xe7, 0x07, 5}, "later"...) // tag 999, five bytes
-	visit := func(write bool) (found []byte) {
-		t.Helper()
-		err := c.store().Update(context.Background(), store.Options{}, func(tx *store.Tx) error {
-			l, err := tx.Get(tx.Pools()[0], netip.MustParseAddr(original))
-			found = l.Extra
-			if err == nil && write {
-				l.Extra = extra
-				err = tx.Put(l.Pool, l.Address, l)
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return found
-	}
-	visit(true)
-	for _, verb := range []string{"ADD", "DEL"} {
-		if reply := c.call(sandbox, verb); reply.Exit != 0 {
-			t.Fatalf("%s: %+v", verb, reply)
-		}
-		if found := visit(false); !bytes.Equal(found, extra) {
-			t.Errorf("after %s the newer field is %q", verb, found)
-		}
-	}
-	sandbox.Remove()
-	if _, addr := c.start(sandbox.Pod); addr != original || !bytes.Equal(visit(false), extra) {
-		t.Errorf("db-0 came back with %s and %q, want %s and %q", addr, visit(false), original, extra)
-	}
-	c.checkStore()
-}
 
 // TestRemovedWhileWaiting removes or replaces the lock file or the store while calls wait for the
 // lock.
