@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"strings"
 	"sync"
 
 	"k8s.io/client-go/rest"
@@ -54,18 +52,6 @@ func anyConfig(file string) (*rest.Config, error) {
 	return config, nil
 }
 
-// secured returns how the agent protects its HTTP server, nil without --metrics-secure.
-func secured(config *rest.Config, o options, log *slog.Logger) (*agent.Secure, error) {
-	if !o.secure {
-		return nil, nil
-	}
-	clients, err := kube.NewClients(config)
-	if err != nil {
-		return nil, err
-	}
-	return &agent.Secure{TLS: kube.SelfSigned(o.nodeName), Filter: kube.NewMetricsFilter(clients, log).Handler}, nil
-}
-
 // kubeTasks returns the tasks that use the API server. They wait while it cannot be reached; the
 // other tasks do not. The agents of test/e2e/simulated have them as well.
 func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retention.UseWatcher) ([]agent.Task, error) {
@@ -80,10 +66,11 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 	eventTask := &retention.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods,
 		Log: log}
 	watcher.Pods, watcher.Queue = pods, eventTask.Queue
-	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Core: clients.Core, Log: log,
+	limits := retention.NewLimits(clients.Core)
+	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Core: clients.Core, Limits: limits, Log: log,
 		Invalid: eventTask.Invalid}
 	publishTask := &publish.Publisher{Service: node.Service, Node: o.nodeName, Clients: clients, Pods: pods, Pool: pool,
-		Active: watcher.Result, Log: log, Metrics: publish.NewMetrics(node.Metrics)}
+		Active: watcher.Result, Log: log, Writes: publish.NewWrites(node.Metrics)}
 	holdTask := &retention.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
 		Named: pool.Named, Connected: pods.Connected, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit,
 		Ending: eventTask.Ending}
@@ -99,11 +86,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 			return run(ctx)
 		}
 	}
-	watches := []task{pods.Run, connected(pool.Run)}
-	if namespace, name, ok := strings.Cut(o.limits, "/"); ok {
-		windowTask.Limits = retention.NewLimits(clients.Core, namespace, name)
-		watches = append(watches, connected(windowTask.Limits.Run))
-	}
+	watches := []task{pods.Run, connected(pool.Run), connected(limits.Run)}
 	changed := func(run func(context.Context, <-chan struct{}) error, more ...<-chan struct{}) task {
 		more = append(more, node.Changes.Subscribe())
 		return func(ctx context.Context) error { return run(ctx, kube.Any(ctx, more...)) }

@@ -32,7 +32,7 @@ func TestStartWithABusyAPIServer(t *testing.T) {
 			return w.Result(), nil
 		})
 		log := slog.New(slog.DiscardHandler)
-		o := options{nodeName: "node1", limits: "leasehold-system/leasehold-limits", moveGrace: time.Minute}
+		o := options{nodeName: "node1", moveGrace: time.Minute}
 		service := fakeapi.NewNode(t).Service
 		node := agent.Node{Service: service, Changes: agent.NewChanges(service.Node.Store.Dirs(), log), Log: log,
 			Metrics: prometheus.NewRegistry()}

@@ -63,7 +63,6 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 			return err
 		}
 	}
-	quota := agent.NewQuota("/sys/fs/cgroup")
 	// From here on the container's own files cannot be read.
 	view, err := host.EnterHostRoot(o.hostRoot, on.Host)
 	if err != nil {
@@ -72,8 +71,6 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	registry := newRegistry()
 	node := newNode(on, view, registry, log)
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
-	node.Service.Node.Store.Pause = func(ctx context.Context) { quota.Wait(ctx) }
-	node.Service.Node.Store.Timed = metrics.Lock
 	registry.MustRegister(metrics)
 	watcher := newWatcher(node, o)
 	var use agent.Use
@@ -83,11 +80,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	tasks := []agent.Task{agent.Collect(node, health, use, metrics), agent.Announce(node, view)}
 	if o.metricsAddr != "" {
-		secure, err := secured(config, o, log)
-		if err != nil {
-			return err
-		}
-		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, secure, log))
+		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, log))
 	}
 	if !o.noKube {
 		more, err := kubeTasks(node, config, o, watcher)

@@ -31,12 +31,10 @@ type options struct {
 	noKube       bool
 	hostRoot     string
 	metricsAddr  string
-	secure       bool
 	logLevel     slog.Level
 	logJSON      bool
 	moveGrace    time.Duration
 	foreverLimit time.Duration
-	limits       string
 	confDir      string
 	binDirs      string
 	maxConfNum   int
@@ -113,8 +111,6 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.hostRoot, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470",
 		"address of /metrics, /healthz and /readyz; empty disables them")
-	f.BoolVar(&o.secure, "metrics-secure", false, "serve over HTTPS, and metrics only to clients with a token whose "+
-		"user the API server allows to get /metrics")
 	f.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	f.Func("log-format", "text or json (default text)", func(s string) error {
 		if s != "text" && s != "json" {
@@ -127,8 +123,6 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 		"how long a pod must be Ready on another node before its addresses here are released")
 	f.DurationVar(&o.foreverLimit, "forever-limit", retention.ForeverLimit,
 		"how long an address stays reserved forever for a pod that is away and has no StatefulSet; 0: without end")
-	f.StringVar(&o.limits, "limits", "leasehold-system/leasehold-limits",
-		"namespace and `name` of the ConfigMap with the limits of namespaces; empty: no limits are read")
 	f.StringVar(&o.confDir, "cni-conf-dir", "/etc/cni/net.d",
 		"the container runtime's directory of CNI configurations; empty disables the check whether leasehold is in use")
 	f.StringVar(&o.binDirs, "cni-bin-dir", "/opt/cni/bin",
@@ -145,14 +139,8 @@ func (o options) validate() error {
 	if !o.noKube && o.nodeName == "" {
 		return errors.New("--node-name is not set; set it, or --no-kube to work without the API server")
 	}
-	if o.noKube && o.secure {
-		return errors.New("--metrics-secure needs the API server; remove it or --no-kube")
-	}
 	if o.moveGrace < 10*time.Second {
 		return fmt.Errorf("--move-grace %s is too short; want at least 10s", o.moveGrace)
-	}
-	if namespace, name, ok := strings.Cut(o.limits, "/"); o.limits != "" && (!ok || namespace == "" || name == "") {
-		return fmt.Errorf("--limits %q is invalid; want a namespace and a name, such as system/limits", o.limits)
 	}
 	if o.foreverLimit < 0 {
 		return fmt.Errorf("--forever-limit %s is invalid; want at least 0", o.foreverLimit)

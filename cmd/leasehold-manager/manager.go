@@ -58,7 +58,7 @@ func run(ctx context.Context, o options, version string) error {
 	if err != nil {
 		return err
 	}
-	if err := mgr.addServers(o, certificate); err != nil {
+	if err := mgr.addServers(o); err != nil {
 		return err
 	}
 	err = errors.Join(certificate.Add(ctx, mgr, certOptions), certificate.Register(metrics.Registry),

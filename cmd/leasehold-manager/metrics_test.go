@@ -7,9 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/leasehold-cni/leasehold/pkg/httpserver"
@@ -27,12 +25,7 @@ func TestManagersScrapesAreLimited(t *testing.T) {
 	release := make(slow)
 	metrics.Registry.MustRegister(release)
 	defer metrics.Registry.Unregister(release)
-	w := httptest.NewRecorder()
-	handlerOf(t, options{secureMetrics: true}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	if w.Code != http.StatusUnauthorized {
-		t.Errorf("--metrics-secure, without a token: status %d, want 401", w.Code)
-	}
-	h := handlerOf(t, options{})
+	h := httpserver.Metrics(metrics.Registry)
 	const clients = 3 * httpserver.MaxScrapes
 	codes := make(chan int, clients)
 	var all sync.WaitGroup
@@ -55,14 +48,4 @@ func TestManagersScrapesAreLimited(t *testing.T) {
 	}
 	close(release)
 	all.Wait()
-}
-
-// handlerOf returns the handler of /metrics of a manager with some options.
-func handlerOf(t *testing.T, o options) http.Handler {
-	t.Helper()
-	h, err := metricsHandler(o, &rest.Config{Host: "https://127.0.0.1:1"}, logr.Discard())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
 }

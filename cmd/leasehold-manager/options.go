@@ -36,16 +36,15 @@ type options struct {
 	// addPersistentPodState adds what serves PersistentPodStates to a manager.
 	addPersistentPodState func(manager.Manager, *control.Nodes) error
 
-	webhookPort   int
-	webhookCA     string
-	metricsAddr   string
-	secureMetrics bool
-	healthAddr    string
-	pprofAddr     string
-	certDir       string
-	logLevel      slog.Level
-	logJSON       bool
-	logTo         io.Writer
+	webhookPort int
+	webhookCA   string
+	metricsAddr string
+	healthAddr  string
+	pprofAddr   string
+	certDir     string
+	logLevel    slog.Level
+	logJSON     bool
+	logTo       io.Writer
 }
 
 // failure is an error of the manager itself. All other errors of the command are about its
@@ -123,8 +122,6 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.webhookCA, "webhook-client-ca", "",
 		"a `file` with the CA of the API server's client certificate; without one the webhooks answer any client")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9471", "where metrics are served")
-	f.BoolVar(&o.secureMetrics, "metrics-secure", false, "serve metrics over HTTPS, only to clients with a token "+
-		"whose user the API server allows to get /metrics")
 	f.StringVar(&o.healthAddr, "health-addr", ":9472", "where /healthz and /readyz are served")
 	f.StringVar(&o.pprofAddr, "pprof-addr", "", "where profiles are served; empty for nowhere")
 	f.StringVar(&o.certDir, "cert-dir", "/tmp", "a writable folder")

@@ -4,13 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"time"
 
-	"github.com/go-logr/logr"
-	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -18,8 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/leasehold-cni/leasehold/pkg/httpserver"
-	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // maxWebhookConns is the maximum number of open connections of the webhooks. An API server uses one
@@ -45,19 +40,10 @@ func (m *servingManager) AddReadyzCheck(name string, check healthz.Checker) erro
 }
 
 // addServers adds the servers of metrics, /healthz and /readyz.
-func (m *servingManager) addServers(o options, certificate *control.Certificate) error {
-	scrapes, err := metricsHandler(o, m.GetConfig(), m.GetLogger())
-	if err != nil {
-		return err
-	}
-	served := http.NewServeMux()
-	served.Handle("/metrics", scrapes)
-	var config *tls.Config
-	if o.secureMetrics {
-		config = &tls.Config{}
-		certificate.TLS(config)
-	}
-	if err := m.serve("metrics", o.metricsAddr, served, config); err != nil {
+func (m *servingManager) addServers(o options) error {
+	scrapes := http.NewServeMux()
+	scrapes.Handle("/metrics", httpserver.Metrics(metrics.Registry))
+	if err := m.serve("metrics", o.metricsAddr, scrapes); err != nil {
 		return fmt.Errorf("--metrics-addr: %w", err)
 	}
 	health := http.NewServeMux()
@@ -67,18 +53,18 @@ func (m *servingManager) addServers(o options, certificate *control.Certificate)
 		health.Handle(path, h)
 		health.Handle(path+"/", h)
 	}
-	if err := m.serve("health", o.healthAddr, health, nil); err != nil {
+	if err := m.serve("health", o.healthAddr, health); err != nil {
 		return fmt.Errorf("--health-addr: %w", err)
 	}
 	return nil
 }
 
 // serve adds a server for a few clients, unless the address is empty or "0".
-func (m *servingManager) serve(name, addr string, handler http.Handler, config *tls.Config) error {
+func (m *servingManager) serve(name, addr string, handler http.Handler) error {
 	if addr == "" || addr == "0" {
 		return nil
 	}
-	s, err := newServer(name, addr, httpserver.MaxConns, handler, config)
+	s, err := newServer(name, addr, httpserver.MaxConns, handler, nil)
 	if err != nil {
 		return err
 	}
@@ -98,20 +84,6 @@ func newServer(name, addr string, conns int, handler http.Handler, config *tls.C
 	}
 	return &manager.Server{Name: name, Server: httpserver.New(handler), Listener: listener,
 		ShutdownTimeout: new(10 * time.Second)}, nil
-}
-
-// metricsHandler returns the handler of /metrics: few scrapes at a time, and with --metrics-secure
-// for clients that the API server authorizes.
-func metricsHandler(o options, config *rest.Config, log logr.Logger) (http.Handler, error) {
-	limited := httpserver.Metrics(metrics.Registry)
-	if !o.secureMetrics {
-		return limited, nil
-	}
-	clients, err := kube.NewClients(config)
-	if err != nil {
-		return nil, err
-	}
-	return kube.NewMetricsFilter(clients, slog.New(logr.ToSlogHandler(log))).Handler(limited), nil
 }
 
 // A webhookServer serves webhooks with a limit of connections. Embedded is the server of

@@ -128,13 +128,6 @@ leasehold_store_readable 1
 	if err := testutil.CollectAndCompare(m, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
 	}
-	node.Service.Node.Store.Timed = m.Lock
-	if err := node.Service.Node.Store.View(t.Context(), func(*store.Tx) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if n := testutil.CollectAndCount(m, "leasehold_agent_lock_seconds"); n != 1 {
-		t.Errorf("%d histograms of the agent's own use of the lock", n)
-	}
 	if n := testutil.CollectAndCount(m, "leasehold_call_duration_seconds", "leasehold_lock_wait_seconds"); n != 2 {
 		t.Errorf("%d histograms of calls, want 2", n)
 	}
@@ -181,7 +174,7 @@ func get(t *testing.T, url string) (int, string) {
 
 func TestReadyAfterASurvey(t *testing.T) {
 	health := &Health{}
-	server := httptest.NewServer(handler(prometheus.NewRegistry(), health, nil))
+	server := httptest.NewServer(handler(prometheus.NewRegistry(), health))
 	defer server.Close()
 	expect := func(path string, code int, text string) {
 		t.Helper()
@@ -400,7 +393,7 @@ func TestServe(t *testing.T) {
 	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "some_total"}))
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error)
-	task := Serve("127.0.0.1:0", registry, health, nil, slog.New(slog.NewTextHandler(&out, nil)))
+	task := Serve("127.0.0.1:0", registry, health, slog.New(slog.NewTextHandler(&out, nil)))
 	if task.Name != "serve" {
 		t.Errorf("the task is %q", task.Name)
 	}
@@ -417,67 +410,8 @@ func TestServe(t *testing.T) {
 	if _, text := get(t, "http://"+addr+"/metrics"); !strings.Contains(text, "some_total 0") {
 		t.Errorf("/metrics: %s", text)
 	}
-	if err := Serve(addr, registry, health, nil, slog.New(slog.DiscardHandler)).Run(ctx); err == nil {
+	if err := Serve(addr, registry, health, slog.New(slog.DiscardHandler)).Run(ctx); err == nil {
 		t.Error("no error for an address in use")
-	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-}
-
-// TestServeSecure verifies that a filter restricts the metrics, and not the probes, and that all
-// are served over HTTPS only.
-func TestServeSecure(t *testing.T) {
-	var out safeBuffer
-	certificate := httptest.NewUnstartedServer(nil)
-	certificate.StartTLS()
-	defer certificate.Close()
-	secure := &Secure{TLS: certificate.TLS, Filter: func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Authorization") == "" {
-				w.WriteHeader(http.StatusUnauthorized)
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	}}
-	task := Serve("127.0.0.1:0", prometheus.NewRegistry(), &Health{}, secure, slog.New(slog.NewTextHandler(&out, nil)))
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- task.Run(ctx) }()
-	var addr string
-	for addr == "" {
-		_, rest, _ := strings.Cut(out.String(), "addr=")
-		addr, _, _ = strings.Cut(rest, "\n")
-		time.Sleep(time.Millisecond)
-	}
-	client := certificate.Client()
-	for _, c := range []struct {
-		url, authorization string
-		want               int
-	}{
-		{"https://" + addr + "/metrics", "", http.StatusUnauthorized},
-		{"https://" + addr + "/metrics", "Bearer x", http.StatusOK},
-		{"https://" + addr + "/healthz", "", http.StatusOK},
-		{"https://" + addr + "/readyz", "", http.StatusServiceUnavailable},
-		{"http://" + addr + "/metrics", "Bearer x", http.StatusBadRequest},
-	} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if c.authorization != "" {
-			r.Header.Set("Authorization", c.authorization)
-		}
-		response, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response.Body.Close()
-		if response.StatusCode != c.want {
-			t.Errorf("%s with %q: status %d, want %d", c.url, c.authorization, response.StatusCode, c.want)
-		}
 	}
 	stop()
 	if err := <-ended; err != nil {

@@ -22,7 +22,6 @@ type Metrics struct {
 	calls  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
 	waited *prometheus.HistogramVec
-	locked *prometheus.HistogramVec
 }
 
 var (
@@ -60,9 +59,6 @@ var (
 	// callBuckets are the histogram buckets of the plugin's calls, in seconds. The largest is
 	// store.MaxWait.
 	callBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
-	// lockBuckets are the histogram buckets of the agent's locks, in seconds. The agent aims to
-	// hold the lock for at most 2 ms at a time.
-	lockBuckets = []float64{.0001, .00025, .0005, .001, .002, .005, .01, .025, .05, .1, .5}
 )
 
 func leaseCounter(name, help string) *prometheus.Desc {
@@ -71,8 +67,9 @@ func leaseCounter(name, help string) *prometheus.Desc {
 
 // NewMetrics returns the metrics of a node. It does not register them.
 func NewMetrics(node Node) *Metrics {
-	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	histogram := func(name, help string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: callBuckets},
+			[]string{"verb"})
 	}
 	return &Metrics{
 		node: node,
@@ -80,17 +77,10 @@ func NewMetrics(node Node) *Metrics {
 			Name: "leasehold_calls_total",
 			Help: "Calls of the plugin since the agent started, by verb and result: ok, or the error code.",
 		}, []string{"verb", "result"}),
-		took: histogram("leasehold_call_duration_seconds", "Duration of calls of the plugin.", callBuckets, "verb"),
-		waited: histogram("leasehold_lock_wait_seconds", "Time that calls of the plugin waited for the store's lock.",
-			callBuckets, "verb"),
-		locked: histogram("leasehold_agent_lock_seconds", "Time that the agent held the store's lock per transaction.",
-			lockBuckets),
+		took:   histogram("leasehold_call_duration_seconds", "Duration of calls of the plugin."),
+		waited: histogram("leasehold_lock_wait_seconds", "Time that calls of the plugin waited for the store's lock."),
 	}
 }
-
-// Lock records for how long a transaction of the agent held the lock of the store
-// (store.Store.Timed).
-func (m *Metrics) Lock(t store.Timing) { m.locked.WithLabelValues().Observe(t.Held.Seconds()) }
 
 // close closes the reader of the call log.
 func (m *Metrics) close() {
@@ -147,7 +137,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 
 // own returns the collectors whose values this process keeps.
 func (m *Metrics) own() []prometheus.Collector {
-	return []prometheus.Collector{m.calls, m.took, m.waited, m.locked}
+	return []prometheus.Collector{m.calls, m.took, m.waited}
 }
 
 // Collect implements prometheus.Collector.

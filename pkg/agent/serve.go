@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,23 +40,17 @@ func (h *Health) ready() error {
 	return h.err
 }
 
-// Secure is how the agent protects its HTTP server.
-type Secure struct {
-	TLS    *tls.Config
-	Filter func(http.Handler) http.Handler // of /metrics
-}
-
-// Serve returns the task that serves /metrics, /healthz and /readyz at addr, over HTTPS if secure
-// is not nil. /healthz succeeds while the process runs, and /readyz while the agent is ready. When
-// ctx is done, requests in progress have five seconds to finish.
-func Serve(addr string, metrics prometheus.Gatherer, health *Health, secure *Secure, log *slog.Logger) Task {
+// Serve returns the task that serves /metrics, /healthz and /readyz at addr. /healthz succeeds while
+// the process runs, and /readyz while the agent is ready. When ctx is done, requests in progress
+// have five seconds to finish.
+func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.Logger) Task {
 	return Task{Name: "serve", Run: func(ctx context.Context) error {
 		listener, err := net.Listen("tcp", addr)
 		if err != nil {
 			return fmt.Errorf("--metrics-addr: %w", err)
 		}
 		listener = httpserver.LimitConns(listener, httpserver.MaxConns)
-		server := httpserver.New(handler(metrics, health, secure))
+		server := httpserver.New(handler(metrics, health))
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
@@ -67,12 +60,7 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, secure *Sec
 			_ = server.Shutdown(grace)
 		}()
 		log.Info("serving", "addr", listener.Addr().String())
-		serve := server.Serve
-		if secure != nil {
-			server.TLSConfig = secure.TLS
-			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
-		}
-		if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		<-closed
@@ -81,13 +69,9 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, secure *Sec
 }
 
 // handler returns the handler of the agent's HTTP server.
-func handler(metrics prometheus.Gatherer, health *Health, secure *Secure) http.Handler {
+func handler(metrics prometheus.Gatherer, health *Health) http.Handler {
 	mux := http.NewServeMux()
-	scrapes := httpserver.Metrics(metrics)
-	if secure != nil {
-		scrapes = secure.Filter(scrapes)
-	}
-	mux.Handle("GET /metrics", scrapes)
+	mux.Handle("GET /metrics", httpserver.Metrics(metrics))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := health.ready(); err != nil {

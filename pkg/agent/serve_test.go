@@ -26,7 +26,7 @@ func TestServeLimitsConnections(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() {
-		ended <- Serve(addr, prometheus.NewRegistry(), &Health{}, nil, slog.New(slog.DiscardHandler)).Run(ctx)
+		ended <- Serve(addr, prometheus.NewRegistry(), &Health{}, slog.New(slog.DiscardHandler)).Run(ctx)
 	}()
 	defer func() {
 		cancel()

@@ -33,7 +33,7 @@ func TestTasksEnd(t *testing.T) {
 	for name, task := range map[string]Task{
 		"announce": Announce(node, host.New("/proc", host.DefaultBootIDFile)),
 		"collect":  Collect(node, &Health{}, nil, metrics),
-		"serve":    Serve("127.0.0.1:0", prometheus.NewRegistry(), &Health{}, nil, node.Log),
+		"serve":    Serve("127.0.0.1:0", prometheus.NewRegistry(), &Health{}, node.Log),
 	} {
 		if task.Name != name {
 			t.Errorf("task %s has the name %q", name, task.Name)
@@ -287,7 +287,7 @@ func TestServeFinishesRequests(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended, answered := make(chan error, 1), make(chan int, 1)
 	go func() {
-		ended <- Serve("127.0.0.1:0", gather, &Health{}, nil, slog.New(slog.NewTextHandler(&out, nil))).Run(ctx)
+		ended <- Serve("127.0.0.1:0", gather, &Health{}, slog.New(slog.NewTextHandler(&out, nil))).Run(ctx)
 	}()
 	var addr string
 	for addr == "" {

@@ -93,24 +93,3 @@ func TestWaitingForANetworkBesideOneThatIsNotMirrored(t *testing.T) {
 		t.Errorf("not replayed: %+v", l)
 	}
 }
-
-// A call that has waited for host-local's lock does not wait for processor time with it.
-func TestNoPauseWithHostLocalsLock(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.unpack("c2")
-	r := w.request(ask{pod: "db-1", container: "c2"})
-	lock := w.lockFiles(w.network)
-	pause, attempts := 0, 0
-	w.service.Store.Pause = func(context.Context) { pause++ }
-	w.service.Store.Timed = func(store.Timing) {
-		attempts++
-		lock.Close()
-	}
-	if _, err := w.service.Assign(context.Background(), r); err != nil {
-		t.Fatal(err)
-	}
-	if pause != 1 || attempts != 2 {
-		t.Errorf("waited %d times in %d transactions, want once in two", pause, attempts)
-	}
-}

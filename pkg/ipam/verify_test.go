@@ -46,19 +46,3 @@ func TestCheckBesideOtherProcesses(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// CHECK of a container that the store does not know reads and then writes. Both together wait no
-// longer than one call.
-func TestCheckWaitsAsLongAsOneCall(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	waited := map[time.Time]bool{}
-	w.service.Store.Pause = func(ctx context.Context) {
-		until, _ := ctx.Deadline()
-		waited[until] = true
-	}
-	err := w.service.Verify(t.Context(), w.request(ask{pod: "db-1", container: "c2"}))
-	if !errors.Is(err, ErrCheckFailed) || len(waited) != 1 {
-		t.Errorf("%v; it waits until %v, want one time", err, waited)
-	}
-}

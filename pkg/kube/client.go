@@ -7,8 +7,6 @@ import (
 	"os"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,9 +27,6 @@ type Clients struct {
 	Events rest.Interface // events.k8s.io/v1
 	IPAM   rest.Interface // ipam.leasehold.dev/v1alpha1
 	Any    rest.Interface // requests to absolute paths, with raw responses
-
-	Authentication rest.Interface // authentication.k8s.io/v1
-	Authorization  rest.Interface // authorization.k8s.io/v1
 }
 
 // RequestTimeout is the timeout that callers set in every request except watches.
@@ -58,7 +53,7 @@ func DetectDeadConnections() {
 // limits if it is not 0; -1 means no limit.
 func NewClients(config *rest.Config) (*Clients, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{addCore, addEvents, addReviews, ipamv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{addCore, addEvents, ipamv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
@@ -75,8 +70,6 @@ func NewClients(config *rest.Config) (*Clients, error) {
 		{&c.Core, corev1.SchemeGroupVersion, runtime.ContentTypeProtobuf, 10, 20},
 		{&c.Events, eventsv1.SchemeGroupVersion, runtime.ContentTypeJSON, 5, 25},
 		{&c.IPAM, ipamv1.GroupVersion, runtime.ContentTypeJSON, 50, 100},
-		{&c.Authentication, authenticationv1.SchemeGroupVersion, runtime.ContentTypeJSON, 10, 20},
-		{&c.Authorization, authorizationv1.SchemeGroupVersion, runtime.ContentTypeJSON, 10, 20},
 		{&c.Any, schema.GroupVersion{}, runtime.ContentTypeJSON, 5, 10},
 	} {
 		own := rest.CopyConfig(config)
@@ -129,15 +122,6 @@ func addCore(s *runtime.Scheme) error {
 func addEvents(s *runtime.Scheme) error {
 	s.AddKnownTypes(eventsv1.SchemeGroupVersion, &eventsv1.Event{})
 	metav1.AddToGroupVersion(s, eventsv1.SchemeGroupVersion)
-	return nil
-}
-
-// addReviews adds the reviews of who scrapes metrics.
-func addReviews(s *runtime.Scheme) error {
-	s.AddKnownTypes(authenticationv1.SchemeGroupVersion, &authenticationv1.TokenReview{})
-	s.AddKnownTypes(authorizationv1.SchemeGroupVersion, &authorizationv1.SubjectAccessReview{})
-	metav1.AddToGroupVersion(s, authenticationv1.SchemeGroupVersion)
-	metav1.AddToGroupVersion(s, authorizationv1.SchemeGroupVersion)
 	return nil
 }
 

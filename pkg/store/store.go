@@ -32,9 +32,6 @@ var DefaultDirs = Dirs{State: "/var/lib/leasehold", Run: "/run/leasehold"}
 // Store is the lease store of one node. It keeps no file open between calls. The exported fields
 // may be set before the first call.
 type Store struct {
-	// Pause is called before an Update or View takes the lock, and may wait: a process that may not
-	// have enough processor time to release the lock soon waits for it. It may be nil.
-	Pause func(context.Context)
 	Timed func(Timing) // called after every Update and View has released the lock; may be nil
 	// Committed is called when an Update has succeeded, before Options.Then; may be nil.
 	Committed func()
@@ -73,7 +70,6 @@ const tries = 3
 
 // Options are those of an Update.
 type Options struct {
-	Unpaused bool // Pause is not called, because the caller holds a lock which others wait for
 	// Then is called if the transaction has succeeded, before the lock is released; may be nil.
 	Then func()
 }
@@ -90,7 +86,7 @@ type Options struct {
 // written.
 func (s *Store) Update(ctx context.Context, o Options, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
-	return s.locked(ctx, lockExclusive, o.Unpaused, func(at time.Time) (err error) {
+	return s.locked(ctx, lockExclusive, func(at time.Time) (err error) {
 		for range tries {
 			err = s.transact(ctx, true, at, fn)
 			if errors.Is(err, ErrLost) {
@@ -120,7 +116,7 @@ func (s *Store) Update(ctx context.Context, o Options, fn func(*Tx) error) error
 // replace the store.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
-	return s.locked(ctx, lockShared, false, func(at time.Time) (err error) {
+	return s.locked(ctx, lockShared, func(at time.Time) (err error) {
 		for range tries {
 			if err = s.transact(ctx, false, at, fn); !errors.Is(err, errReplaced) {
 				break
@@ -132,7 +128,7 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 
 // locked calls fn while it holds the store's lock, with the time at which it acquired the lock. how
 // is lockExclusive or lockShared.
-func (s *Store) locked(ctx context.Context, how int, unpaused bool, fn func(time.Time) error) error {
+func (s *Store) locked(ctx context.Context, how int, fn func(time.Time) error) error {
 	var t Timing
 	asked := time.Now()
 	if s.Timed != nil {
@@ -144,9 +140,6 @@ func (s *Store) locked(ctx context.Context, how int, unpaused bool, fn func(time
 			return err
 		}
 		defer func() { s.turn <- time.Now().Add(min(max(t.Held, leastRest), mostRest)) }()
-	}
-	if s.Pause != nil && !unpaused {
-		s.Pause(ctx)
 	}
 	lock, err := acquire(ctx, s.lock(), how)
 	granted := time.Now()

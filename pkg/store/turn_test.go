@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"slices"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -63,35 +61,4 @@ func TestRestBetweenReaders(t *testing.T) {
 		return nil
 	})
 	view(t, s, func(*Tx) {})
-}
-
-// Pause is called before the lock is acquired, unless the caller holds another lock.
-func TestPauseBeforeTheLock(t *testing.T) {
-	s := New(Dirs{State: t.TempDir(), Run: t.TempDir()})
-	var asked []string
-	s.Pause = func(context.Context) {
-		f, err := openLock(s.lock())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		state := "free"
-		if flockEINTR(f, lockExclusive|syscall.LOCK_NB) != nil {
-			state = "locked"
-		}
-		asked = append(asked, state)
-	}
-	nothing := func(*Tx) error { return nil }
-	for i, call := range []func() error{
-		func() error { return s.Update(t.Context(), Options{}, nothing) },
-		func() error { return s.View(t.Context(), nothing) },
-		func() error { return s.Update(t.Context(), Options{Unpaused: true}, nothing) },
-	} {
-		if err := call(); err != nil {
-			t.Errorf("call %d: %v", i, err)
-		}
-	}
-	if want := []string{"free", "free"}; !slices.Equal(asked, want) {
-		t.Errorf("the lock was %v, want %v", asked, want)
-	}
 }

@@ -101,7 +101,7 @@ func (n *Node) update(ctx context.Context, in Scope, fn func(*Call) error) error
 	defer f.release()
 	for {
 		var replayed []store.Spooled
-		options := store.Options{Unpaused: f.locked != nil, Then: f.finish}
+		options := store.Options{Then: f.finish}
 		err := n.Store.Update(ctx, options, func(tx *store.Tx) (err error) {
 			f.reset()
 			replayed, err = n.newCall(tx, in, f).run(in, fn)

@@ -139,11 +139,10 @@ func TestChartIsKustomize(t *testing.T) {
 	}
 }
 
-// TestComponents compares what the values metrics.secure and networkPolicy.enabled add with what
-// the components of kustomize add.
+// TestComponents compares what the value networkPolicy.enabled adds with what the component of
+// kustomize adds.
 func TestComponents(t *testing.T) {
 	for name, values := range map[string]map[string]any{
-		"metrics-secure/rbac.yaml":          {"metrics": map[string]any{"secure": true}},
 		"network-policy/networkpolicy.yaml": {"networkPolicy": map[string]any{"enabled": true}},
 	} {
 		before, err := render(namespace, oldest, nil)
@@ -166,7 +165,7 @@ func TestComponents(t *testing.T) {
 			t.Errorf("%v add\n%v\nand %s has\n%v", values, got, name, want)
 		}
 	}
-	rendered, err := render(namespace, oldest, map[string]any{"metrics": map[string]any{"secure": true},
+	rendered, err := render(namespace, oldest, map[string]any{
 		"networkPolicy": map[string]any{"enabled": true, "apiServers": []any{"192.0.2.1/32"},
 			"apiServerPorts": []any{8443}, "metricsNamespace": "prometheus"}})
 	if err != nil {
@@ -174,8 +173,6 @@ func TestComponents(t *testing.T) {
 	}
 	all := objects(t, []byte(rendered.Manifest))
 	for name, want := range map[string][]string{
-		"DaemonSet leasehold-agent":       {"--metrics-secure]", "port:metrics scheme:HTTPS"},
-		"Deployment leasehold-manager":    {"--metrics-secure]"},
 		"NetworkPolicy leasehold-manager": {"cidr:192.0.2.1/32", "port:8443", "metadata.name:prometheus"},
 	} {
 		for _, w := range want {
@@ -183,9 +180,6 @@ func TestComponents(t *testing.T) {
 				t.Errorf("%s has no %s:\n%s", name, w, text)
 			}
 		}
-	}
-	if text := fmt.Sprint(all["Deployment leasehold-manager"]); strings.Contains(text, "HTTPS") {
-		t.Errorf("the manager's probes are not served over HTTPS:\n%s", text)
 	}
 }
 

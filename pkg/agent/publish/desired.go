@@ -33,7 +33,6 @@ const confirmedAfter = 30 * time.Second
 // wanted is the desired state of an IPReservation.
 type wanted struct {
 	Object ipamv1.IPReservation
-	Since  lease.Instant // when the pod last got or released an address
 	Leases []maintain.Ref
 }
 
@@ -91,7 +90,7 @@ func order(a, b lease.Lease) int {
 // order and are not empty.
 func want(node nodeIdentity, pod kube.Name, leases []lease.Lease, now lease.Instant) wanted {
 	last := newest(leases)
-	w := wanted{Since: since(last), Object: ipamv1.IPReservation{
+	w := wanted{Object: ipamv1.IPReservation{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: ipamv1.ObjectName(pod.Name, node.UID),
 			Labels: map[string]string{

@@ -35,9 +35,6 @@ const (
 	// to half as much longer. The API server compares all IPReservations for a list, so there must
 	// be few lists (docs/decisions.md, "Cost that does not grow with the nodes").
 	listInterval = 12 * time.Hour
-	// maxLag is the age of a lease above which the creation of its object is not recorded as a lag,
-	// because the agent or the CRD may have been installed after the lease was made.
-	maxLag = time.Minute
 )
 
 // Publisher is the task that makes the node's objects in the API equal to the node's store: its
@@ -53,9 +50,9 @@ type Publisher struct {
 	Pool    *Pool
 	// Active returns the status of each network that the container runtime has loaded, or nil
 	// before the first result (retention.UseWatcher.Result). It must not block.
-	Active  func() []cniconf.Status
-	Log     *slog.Logger
-	Metrics *Metrics
+	Active func() []cniconf.Status
+	Log    *slog.Logger
+	Writes *prometheus.CounterVec
 
 	node   nodeIdentity // the UID is empty while it is not known
 	nodeAt time.Time    // when the UID must be read
@@ -93,28 +90,14 @@ func isTransient(err error) bool {
 		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err)
 }
 
-// Metrics are the metrics of the publisher.
-type Metrics struct {
-	lag    prometheus.Histogram
-	writes *prometheus.CounterVec
-}
-
-// NewMetrics creates and registers the metrics.
-func NewMetrics(r prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "leasehold_publish_lag_seconds",
-			Help: "Time from a pod getting or releasing its addresses until its IPReservation shows it, without the " +
-				"5 s for which a pod that is away is expected back. Returns to an address are not counted.",
-			Buckets: []float64{.1, .25, .5, 1, 2, 5, 10, 30, 60, 300},
-		}),
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "leasehold_publish_writes_total",
-			Help: "Writes of IPReservations, by part (spec, status, delete) and result (ok, error).",
-		}, []string{"what", "result"}),
-	}
-	r.MustRegister(m.lag, m.writes)
-	return m
+// NewWrites creates and registers the metric Publisher.Writes.
+func NewWrites(r prometheus.Registerer) *prometheus.CounterVec {
+	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "leasehold_publish_writes_total",
+		Help: "Writes of IPReservations, by part (spec, status, delete) and result (ok, error).",
+	}, []string{"what", "result"})
+	r.MustRegister(writes)
+	return writes
 }
 
 // Run publishes until ctx is done. changes receives a value when the store or the result of Active
@@ -314,7 +297,7 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 		}
 		err := write(name, func() error {
 			err := p.remove(ctx, p.Clients.IPAM, existing)
-			p.Metrics.wrote("delete", err)
+			p.wrote("delete", err)
 			return err
 		})
 		if err != nil {
@@ -327,24 +310,22 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 // apply writes the parts of an object that differ.
 func (p *Publisher) apply(ctx context.Context, w wanted, c change) error {
 	name := kube.Name{Namespace: w.Object.Namespace, Name: w.Object.Name}
-	existing := p.known[name]
 	if c.Spec {
 		err := p.applySpec(ctx, p.Clients.IPAM, &w.Object)
-		p.Metrics.wrote("spec", err)
+		p.wrote("spec", err)
 		if err != nil {
 			return err
 		}
 	}
 	if c.Status {
 		shown, err := p.applyStatus(ctx, p.Clients.IPAM, &w.Object)
-		p.Metrics.wrote("status", err)
+		p.wrote("status", err)
 		if err != nil {
 			return err
 		}
 		if !shown {
 			p.Log.Warn("applying a reservation had no effect; check the version of the CRD", "object", name.String())
 		}
-		p.observeLag(w, existing)
 	}
 	return nil
 }
@@ -374,32 +355,10 @@ func (p *Publisher) isUnused(network string, view maintain.NodeView) bool {
 	})
 }
 
-// observeLag records the time from a change of the pod's addresses until it became visible in the
-// API. It records nothing if the existing object already shows the same state, pod UID and id, and
-// nothing for a pod that has returned, because its return is shown when the pod is confirmed.
-func (p *Publisher) observeLag(w wanted, existing *ipamv1.IPReservation) {
-	if existing != nil {
-		a, b := w.Object.Status, existing.Status
-		isReturn := a.State == ipamv1.Bound && b.State == ipamv1.Held
-		if a.ID == b.ID && (isReturn || a.State == b.State && a.PodUID == b.PodUID) {
-			return
-		}
-	}
-	lag := p.Service.Node.Clock().Since(w.Since)
-	wasBound := existing != nil && existing.Status.State == ipamv1.Bound && existing.Status.Confirmed
-	if wasBound && w.Object.Status.State == ipamv1.Held && lag >= ipamv1.ReturnDelay {
-		lag -= ipamv1.ReturnDelay
-	}
-	if existing == nil && lag > maxLag {
-		return // see maxLag
-	}
-	p.Metrics.lag.Observe(lag.Seconds())
-}
-
-func (m *Metrics) wrote(what string, err error) {
+func (p *Publisher) wrote(what string, err error) {
 	result := "ok"
 	if err != nil {
 		result = "error"
 	}
-	m.writes.WithLabelValues(what, result).Inc()
+	p.Writes.WithLabelValues(what, result).Inc()
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,7 +77,7 @@ func (p *fixture) restart() {
 	p.Publisher = &Publisher{Service: p.node.Service, Node: "node1", Clients: p.server.Clients,
 		Pods: retention.NewPods(p.server.Clients.Core, "node1"), Pool: NewPool(p.server.Clients.IPAM, "node1"),
 		Active: func() []cniconf.Status { return nil }, Log: slog.New(slog.NewTextHandler(&p.log, nil)),
-		Metrics: NewMetrics(p.metrics)}
+		Writes: NewWrites(p.metrics)}
 }
 
 // after advances the clock.
@@ -617,60 +616,6 @@ leasehold_publish_writes_total{result="ok",what="status"} 2
 	}
 	if len(p.known) != 0 || p.state(mine) != "none" {
 		t.Errorf("deleted: %v, %s", p.known, p.state(mine))
-	}
-}
-
-func TestObservedLag(t *testing.T) {
-	p := newFixture(t)
-	clock := p.Service.Node.Clock()
-	p.Service.Node.Clock = func() lease.Instant { return clock }
-	since := func(d time.Duration) lease.Instant {
-		return lease.Instant{Wall: clock.Wall.Add(-d), Boot: clock.Boot - d, BootID: clock.BootID}
-	}
-	object := func(change func(*ipamv1.IPReservationStatus)) *ipamv1.IPReservation {
-		return &ipamv1.IPReservation{Status: status(change)}
-	}
-	for name, tt := range map[string]struct {
-		lag      time.Duration
-		existing *ipamv1.IPReservation
-		counts   bool
-	}{
-		"new":                {time.Second, nil, true},
-		"new, at the limit":  {maxLag, nil, true},
-		"new, after a start": {maxLag + 1, nil, false},
-		"the same":           {time.Second, object(func(*ipamv1.IPReservationStatus) {}), false},
-		"another state":      {2 * maxLag, object(func(s *ipamv1.IPReservationStatus) { s.State = "" }), true},
-		"a return": {2 * maxLag, object(func(s *ipamv1.IPReservationStatus) { s.State = ipamv1.Held }),
-			false},
-		"another pod":   {time.Second, object(func(s *ipamv1.IPReservationStatus) { s.PodUID = "u2" }), true},
-		"another lease": {time.Second, object(func(s *ipamv1.IPReservationStatus) { s.ID = id2 }), true},
-	} {
-		p.Metrics = NewMetrics(prometheus.NewRegistry())
-		p.observeLag(wanted{Since: since(tt.lag), Object: *object(func(*ipamv1.IPReservationStatus) {})}, tt.existing)
-		var m dto.Metric
-		if err := p.Metrics.lag.Write(&m); err != nil || (m.Histogram.GetSampleCount() == 1) != tt.counts ||
-			tt.counts && m.Histogram.GetSampleSum() != tt.lag.Seconds() {
-			t.Errorf("%s: %d samples of %v s, %v; counts: %v", name, m.Histogram.GetSampleCount(),
-				m.Histogram.GetSampleSum(), err, tt.counts)
-		}
-	}
-}
-
-// The time for which a pod is expected back is not a lag.
-func TestLagOfAHold(t *testing.T) {
-	p := newFixture(t)
-	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.after(time.Second)
-	p.publish() // not counted, because the lease is older than maxLag
-	p.node.Release(l)
-	p.after(ipamv1.ReturnDelay + time.Second)
-	p.expect("held", p.publish(), "PATCH status")
-	var m dto.Metric
-	if err := p.Metrics.lag.Write(&m); err != nil {
-		t.Fatal(err)
-	}
-	if n, sum := m.Histogram.GetSampleCount(), m.Histogram.GetSampleSum(); n != 1 || sum != 1 {
-		t.Errorf("%d samples of %v s, want one of 1 s", n, sum)
 	}
 }
 

@@ -29,19 +29,20 @@ const (
 type Limits struct {
 	*kube.Informer[policy.Limits]
 	core rest.Interface
-	name kube.Name
 }
 
-// NewLimits returns the Limits in a ConfigMap. They are not known until Run has received a list.
-func NewLimits(core rest.Interface, namespace, name string) *Limits {
-	view := func(c *corev1.ConfigMap) policy.Limits { return c.Data }
-	return &Limits{kube.NewInformer(view, nil), core, kube.Name{Namespace: namespace, Name: name}}
+// limitsName is the name of the ConfigMap with the limits.
+var limitsName = kube.Name{Namespace: kube.Namespace, Name: "leasehold-limits"}
+
+// NewLimits returns the Limits. They are not known until Run has received a list.
+func NewLimits(core rest.Interface) *Limits {
+	return &Limits{kube.NewInformer(func(c *corev1.ConfigMap) policy.Limits { return c.Data }, nil), core}
 }
 
 // Run watches the ConfigMap until ctx is done. It returns ctx.Err().
 func (l *Limits) Run(ctx context.Context) error {
-	lw := cache.NewListWatchFromClient(l.core, "configmaps", l.name.Namespace,
-		fields.OneTermEqualSelector(metav1.ObjectNameField, l.name.Name))
+	lw := cache.NewListWatchFromClient(l.core, "configmaps", limitsName.Namespace,
+		fields.OneTermEqualSelector(metav1.ObjectNameField, limitsName.Name))
 	return l.RunSpread(ctx, lw, "limits of namespaces", limitsPeriod)
 }
 
@@ -49,17 +50,17 @@ func (l *Limits) Run(ctx context.Context) error {
 // or were not compared for limitsInterval. Limits that are not known or invalid leave the previous
 // ones in effect. It returns the time until the next comparison, 0 if there is none.
 func (w *Windows) copyLimits(ctx context.Context, now time.Time) time.Duration {
-	if w.Limits == nil || !w.Limits.HasSynced() {
+	if !w.Limits.HasSynced() {
 		return 0
 	}
-	limits, _ := w.Limits.Get(w.Limits.name.String())
+	limits, _ := w.Limits.Get(limitsName.String())
 	if rest := w.limitsAt.Sub(now); rest > 0 && maps.Equal(limits, w.limits) {
 		return rest
 	}
 	w.limits, w.limitsAt = limits, now.Add(limitsInterval)
 	if err := limits.Validate(); err != nil {
 		w.Log.Warn("limits of namespaces are not valid, the former ones stay in effect",
-			"configMap", w.Limits.name.String(), "error", err)
+			"configMap", limitsName.String(), "error", err)
 	} else if err := w.Service.SetLimits(ctx, limits); err != nil {
 		w.Log.Warn("storing the limits of namespaces failed", "error", err)
 	}

@@ -41,7 +41,7 @@ func newLimitsFixture(t *testing.T, client func(http.RoundTripper) http.RoundTri
 		t.Fatal(err)
 	}
 	w := &Windows{Service: f.node.Service, Pods: NewPods(clients.Core, "node1"), Log: fakeapi.Log,
-		Limits: NewLimits(clients.Core, "leasehold-system", "leasehold-limits")}
+		Limits: NewLimits(clients.Core)}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
 	go func() { ended <- w.Limits.Run(ctx) }()
@@ -109,7 +109,7 @@ func TestLimitsAreCopiedToTheStore(t *testing.T) {
 func TestLimitsOfANewStore(t *testing.T) {
 	node := fakeapi.NewNode(t)
 	w := &Windows{Service: node.Service, Log: fakeapi.Log,
-		Limits: NewLimits(nil, "leasehold-system", "leasehold-limits")}
+		Limits: NewLimits(nil)}
 	begin := time.Now()
 	if after := w.copyLimits(t.Context(), begin); after != 0 {
 		t.Errorf("before the first list: compared after %s", after)

@@ -264,7 +264,8 @@ func TestAPodThatNeverStartsKeepsOneHoldOfItsName(t *testing.T) {
 // deleted namespace ends before a pod of its successor with the same reservation name is recorded.
 func TestPassNamesPods(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil), Core: server.Clients.Core,
+		Log: fakeapi.Log}
 	namespace := func(uid string) {
 		server.Put("/api/v1/namespaces/db", corev1.Namespace{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},

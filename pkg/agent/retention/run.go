@@ -26,7 +26,7 @@ type Windows struct {
 	Service *maintain.Service
 	Pods    *Pods
 	Core    rest.Interface // to read namespaces
-	Limits  *Limits        // nil: none are read
+	Limits  *Limits
 	Log     *slog.Logger
 	// Invalid is called for every pod with an invalid annotation, in each pass.
 	Invalid func(Pod, error)
@@ -44,11 +44,8 @@ type Windows struct {
 // limits, and after every value from changes, which is sent when the store has changed. It returns
 // ctx.Err().
 func (w *Windows) Run(ctx context.Context, changes <-chan struct{}) error {
-	wake := []<-chan struct{}{changes, w.Pods.Changes()}
-	if w.Limits != nil {
-		wake = append(wake, w.Limits.Changes())
-	}
-	return kube.Loop(ctx, minInterval, kube.Any(ctx, wake...), func(ctx context.Context) time.Duration {
+	wake := kube.Any(ctx, changes, w.Pods.Changes(), w.Limits.Changes())
+	return kube.Loop(ctx, minInterval, wake, func(ctx context.Context) time.Duration {
 		limitsAfter := w.copyLimits(ctx, time.Now())
 		after := w.pass(ctx)
 		if limitsAfter > 0 && (after == 0 || limitsAfter < after) {

@@ -28,7 +28,7 @@ import (
 func TestPass(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
 	var invalid []string
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log,
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil), Core: server.Clients.Core, Log: fakeapi.Log,
 		Invalid: func(p Pod, _ error) { invalid = append(invalid, p.Invalid) }}
 	pods := func(annotation string) {
 		t.Helper()
@@ -105,7 +105,8 @@ func TestPass(t *testing.T) {
 // of a deleted namespace ends before a pod of its successor, which has the same name, may claim it.
 func TestNamespaceOfALease(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil), Core: server.Clients.Core,
+		Log: fakeapi.Log}
 	namespace := func(uid string) {
 		server.Put("/api/v1/namespaces/db", corev1.Namespace{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
@@ -204,7 +205,8 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 // TestNamespaceIsReadOnce verifies that a namespace is read once for all of its pods.
 func TestNamespaceIsReadOnce(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil), Core: server.Clients.Core,
+		Log: fakeapi.Log}
 	server.Put("/api/v1/namespaces/db", corev1.Namespace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "ns1"}})
@@ -400,7 +402,8 @@ func TestNamespaceUID(t *testing.T) {
 // TestRun runs the task until it is stopped.
 func TestRun(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: server.Clients.Core, Log: fakeapi.Log}
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil), Core: server.Clients.Core,
+		Log: fakeapi.Log}
 	l := node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)

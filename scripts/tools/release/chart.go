@@ -15,7 +15,7 @@ import (
 )
 
 // writeChart writes the Helm chart: daemonset/chart with the objects of the overlays. The DaemonSet
-// of each overlay, the Deployment and the component metrics-secure are files that a template reads;
+// of each overlay, and the Deployment are files that a template reads;
 // all other objects are templates without parameters.
 func (r release) writeChart(digests map[string]string) error {
 	files, err := readAll(filepath.Join(r.repo, "daemonset/chart"))
@@ -30,11 +30,6 @@ func (r release) writeChart(digests map[string]string) error {
 		return err
 	}
 	files = append(files, objects...)
-	secure, err := os.ReadFile(filepath.Join(r.repo, "daemonset/components/metrics-secure/rbac.yaml"))
-	if err != nil {
-		return err
-	}
-	files = append(files, image.File{Name: "files/metrics-secure.yaml", Data: secure})
 	licence, err := os.ReadFile(filepath.Join(r.repo, "LICENSE"))
 	if err != nil {
 		return err

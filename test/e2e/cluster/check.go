@@ -74,8 +74,7 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 	return nil
 }
 
-// checkComponents applies the components with an overlay, checks who may scrape metrics, and
-// removes what the components have added.
+// checkComponents applies the components with an overlay, and removes what they have added.
 func (c *Cluster) checkComponents(ctx context.Context, client *kubernetes.Clientset, base string) error {
 	dir, err := os.MkdirTemp("", "components-")
 	if err != nil {
@@ -89,7 +88,7 @@ func (c *Cluster) checkComponents(ctx context.Context, client *kubernetes.Client
 	text := fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [%s/overlays/replace]
-components: [%[1]s/components/metrics-secure, %[1]s/components/network-policy]
+components: [%[1]s/components/network-policy]
 `, from)
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o644); err != nil {
 		return err
@@ -97,49 +96,11 @@ components: [%[1]s/components/metrics-secure, %[1]s/components/network-policy]
 	if err := c.checkManifests(ctx, client, dir); err != nil {
 		return err
 	}
-	if err := c.checkScrapes(ctx); err != nil {
+	policy := filepath.Join(base, "components/network-policy/networkpolicy.yaml")
+	if err := run(ctx, c.kubectl("delete", "-f", policy)...); err != nil {
 		return err
-	}
-	for _, file := range []string{"metrics-secure/rbac.yaml", "network-policy/networkpolicy.yaml"} {
-		if err := run(ctx, c.kubectl("delete", "-f", filepath.Join(base, "components", file))...); err != nil {
-			return err
-		}
 	}
 	return run(ctx, c.kubectl("apply", "-k", base)...)
-}
-
-// checkScrapes returns an error unless agent and manager may ask the API server who scrapes and
-// what that account may do, and an account may scrape once it has the ClusterRole
-// leasehold-metrics.
-func (c *Cluster) checkScrapes(ctx context.Context) error {
-	const scraper = "--as=scraper"
-	canI := func(want string, args ...string) error {
-		return poll(ctx, 30*time.Second, func() error { // the API server reads roles after they were applied
-			out, _ := exec.CommandContext(ctx, c.Kubectl(), c.kubectl(append([]string{"auth", "can-i"},
-				args...)...)[1:]...).Output() // the exit status says the same
-			if got := strings.TrimSpace(string(out)); got != want {
-				return fmt.Errorf("whether one can %q: %s, want %s", args, got, want)
-			}
-			return nil
-		})
-	}
-	for _, account := range []string{Agent, Manager} {
-		for _, review := range []string{"tokenreviews.authentication.k8s.io",
-			"subjectaccessreviews.authorization.k8s.io"} {
-			if err := canI("yes", "create", review, "--as=system:serviceaccount:"+System+":"+account); err != nil {
-				return err
-			}
-		}
-	}
-	if err := canI("no", "get", "/metrics", scraper); err != nil {
-		return err
-	}
-	if err := run(ctx, c.kubectl("create", "clusterrolebinding", "scraper", "--clusterrole=leasehold-metrics",
-		"--user=scraper")...); err != nil {
-		return err
-	}
-	return errors.Join(canI("yes", "get", "/metrics", scraper),
-		run(ctx, c.kubectl("delete", "clusterrolebinding", "scraper")...))
 }
 
 // checkManifests applies a directory of manifests and checks what it has made.

@@ -245,8 +245,7 @@ func (s *simulation) startAgent(ctx context.Context, n *simulatedNode) error {
 	config.Transport, config.TLSClientConfig = base, rest.TLSClientConfig{}
 	log := s.log.With("node", n.name)
 	// The defaults of the flags that kubeTasks reads.
-	o := options{nodeName: n.name, moveGrace: retention.MoveGrace, foreverLimit: retention.ForeverLimit,
-		limits: "leasehold-system/leasehold-limits"}
+	o := options{nodeName: n.name, moveGrace: retention.MoveGrace, foreverLimit: retention.ForeverLimit}
 	node := agent.Node{Service: &maintain.Service{Node: n.service}, Changes: n.changes, Log: log,
 		Metrics: prometheus.NewRegistry()}
 	tasks, err := kubeTasks(node, config, o, newWatcher(node, o))
