@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
@@ -72,15 +73,14 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 	publishTask := &publish.Publisher{Service: node.Service, Node: o.nodeName, Clients: clients, Pods: pods, Pool: pool,
 		Active: watcher.Result, Log: log, Writes: publish.NewWrites(node.Metrics)}
 	holdTask := &retention.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
-		Named: pool.Named, Connected: pods.Connected, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit,
-		Ending: eventTask.Ending}
+		Named: pool.Named, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit}
 
 	type task = func(context.Context) error
 	// An API server that has too many requests, because thousands of agents start at the same
 	// moment, gets one of each agent until it has served that.
 	connected := func(run task) task {
 		return func(ctx context.Context) error {
-			if !pods.Connected(ctx) {
+			if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced) {
 				return ctx.Err()
 			}
 			return run(ctx)
@@ -103,6 +103,6 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 		{Name: "windows", Run: changed(windowTask.Run)},
 		{Name: "publish", Run: connected(changed(publishTask.Run, watcher.Changes()))},
 		{Name: "events", Run: changed(eventTask.Run)},
-		{Name: "holds", Run: holdTask.Run},
+		{Name: "holds", Run: connected(holdTask.Run)},
 	}, nil
 }

@@ -36,7 +36,6 @@ type Changes struct {
 	poll   time.Duration
 	signal notify.Signal
 	files  *fsnotify.Watcher // nil while the directories cannot be watched
-	active bool              // whether files watches the directories
 	logged bool              // whether it was logged that the directories cannot be watched
 }
 
@@ -72,14 +71,12 @@ func (c *Changes) Run(ctx context.Context) error {
 			spooled := filepath.Dir(e.Name) == c.spool && e.Has(fsnotify.Create)
 			if (filepath.Base(e.Name) == "leases.db" || spooled) && settled == nil {
 				settled = time.After(settle)
-				c.ignore() // one call causes many events, and until the signal no other one is needed
 			}
 		case err := <-errs: // events may be missing
 			c.log.Debug("events of the store lost", "error", err)
 			c.signal.Send()
 		case <-settled:
 			settled = nil
-			c.watch() // before the signal, so that what changes before it is read after it
 			c.signal.Send()
 		case <-poll.C:
 			c.watch()
@@ -93,47 +90,27 @@ func (c *Changes) Run(ctx context.Context) error {
 // replaced. It creates directories that are missing, so that the first lease of a new node causes
 // a signal. If watch fails, Run calls it again after pollInterval.
 func (c *Changes) watch() {
-	if c.active {
+	if c.files != nil {
 		return
 	}
-	var err error
-	if c.files == nil {
-		c.files, err = fsnotify.NewWatcher()
-	}
+	files, err := fsnotify.NewWatcher()
 	if err == nil {
-		for _, dir := range c.dirs() {
-			if e := os.MkdirAll(dir, 0o700); e != nil {
-				c.log.Debug("creating a directory failed", "error", e)
-			}
-			err = errors.Join(err, c.files.Add(dir))
+		c.files = files
+		for _, dir := range []string{c.dir, c.spool} {
+			err = errors.Join(err, os.MkdirAll(dir, 0o700), files.Add(dir))
 		}
-		if err == nil {
-			c.active, c.logged = true, false
-			return
-		}
+	}
+	if err != nil {
 		c.unwatch()
-	}
-	if !c.logged {
-		c.logged = true
-		c.log.Warn("watching the store failed, changes are noticed late", "dir", c.dir, "pollInterval", c.poll,
-			"error", err)
-	}
-}
-
-func (c *Changes) dirs() []string { return []string{c.dir, c.spool} }
-
-// ignore stops watching until watch is called.
-func (c *Changes) ignore() {
-	c.active = false
-	for _, dir := range c.dirs() {
-		if c.files != nil && c.files.Remove(dir) != nil {
-			c.unwatch()
+		if !c.logged {
+			c.log.Warn("watching the store failed, changes are noticed late", "dir", c.dir, "pollInterval", c.poll,
+				"error", err)
 		}
 	}
+	c.logged = err != nil
 }
 
 func (c *Changes) unwatch() {
-	c.active = false
 	if c.files != nil {
 		c.files.Close()
 		c.files = nil

@@ -1,13 +1,10 @@
 package kube
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
@@ -30,35 +27,4 @@ func TestRejectedRequestIsNotRepeated(t *testing.T) {
 	if !apierrors.IsTooManyRequests(err) || requests.Load() != 1 {
 		t.Errorf("%d requests: %v", requests.Load(), err)
 	}
-}
-
-// Passes of programs that start at the same moment are spread from the second one on.
-func TestRepeatSpreads(t *testing.T) {
-	const programs, period = 600, time.Minute
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
-		defer stop()
-		ready := func(context.Context) bool { return true }
-		began, perSecond := time.Now(), [600]atomic.Int32{}
-		for range programs {
-			go func() {
-				_ = Repeat(ctx, period, ready, func(context.Context) {
-					perSecond[int(time.Since(began).Seconds())].Add(1)
-				})
-			}()
-		}
-		<-ctx.Done()
-		synctest.Wait()
-		total := int32(0)
-		for second := range perSecond {
-			n := perSecond[second].Load()
-			total += n
-			if second > 0 && n > 3*programs/60 {
-				t.Errorf("%d passes in second %d, want at most %d", n, second, 3*programs/60)
-			}
-		}
-		if first := perSecond[0].Load(); first < programs || total < 9*programs || total > 11*programs {
-			t.Errorf("%d passes at once, %d in 10 minutes, of %d programs", first, total, programs)
-		}
-	})
 }

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 
@@ -37,8 +36,6 @@ type Informer[V any] struct {
 
 	mu       sync.Mutex // held while an object is stored and the handlers are called
 	handlers []Handler[V]
-
-	isOpen atomic.Bool // RunSpread has a watch
 }
 
 // Indexes contains, by the name of an index, the function that returns the values by which ByIndex
@@ -47,7 +44,7 @@ type Indexes[V any] map[string]func(V) []string
 
 // Handler contains functions that are called for each change of an object. There is one call at a
 // time, in the order of the changes. A function may be nil. The functions may read the informer,
-// but must not call Handle, Learn, or any other method that changes it: the informer holds its lock
+// but must not call Handle, or any other method that changes it: the informer holds its lock
 // during the call.
 type Handler[V any] struct {
 	Added   func(V)
@@ -172,38 +169,11 @@ func (i *Informer[V]) Handle(h Handler[V]) {
 	}
 }
 
-// Learn stores an object from the response to a write, so that the writer does not repeat the write
-// before the watch delivers the change. The object may have what was written where the API server
-// has stored something else: the watch delivers no object in the same version. Learn does not call
-// handlers and does not signal Changes. It ignores an object that is older than the stored one.
-func (i *Informer[V]) Learn(object metav1.Object) error {
-	now, err := i.view(object)
-	if err != nil {
-		return err
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if before := i.stored(now.key); before == nil || now.compare(before) >= 0 {
-		i.items.Update(now.key, now)
-	}
-	return nil
-}
-
 // stored returns the stored item with a key, nil if there is none.
 func (i *Informer[V]) stored(key string) *item[V] {
 	object, _ := i.items.Get(key)
 	stored, _ := object.(*item[V])
 	return stored
-}
-
-// compare compares the resource version of an item with that of a stored one. It returns a positive
-// number if they cannot be compared.
-func (i *item[V]) compare(stored *item[V]) int {
-	order, err := resourceversion.CompareResourceVersion(i.version, stored.version)
-	if err != nil {
-		return 1
-	}
-	return order
 }
 
 // The next methods implement cache.TransformingStore, the store of a reflector.
@@ -218,9 +188,7 @@ func (i *Informer[V]) Update(object any) error { return i.change(object, false) 
 func (i *Informer[V]) Delete(object any) error { return i.change(object, true) }
 
 // change processes a watch event. It stores or deletes the object, calls the handlers and signals
-// Changes. It ignores the object if the informer has the same or a newer version, which happens
-// because the response to a write and the watch event about that write arrive in either order, and
-// the watch may still deliver versions from before the write.
+// Changes.
 func (i *Informer[V]) change(object any, gone bool) error {
 	now, err := i.view(object)
 	if err != nil {
@@ -228,15 +196,13 @@ func (i *Informer[V]) change(object any, gone bool) error {
 	}
 	i.mu.Lock()
 	before := i.stored(now.key)
-	if before == nil || now.compare(before) > 0 || gone && now.compare(before) == 0 {
-		if gone {
-			i.items.Delete(now.key)
-		} else {
-			i.items.Update(now.key, now)
-		}
-		for _, h := range i.handlers {
-			h.call(before, now, gone)
-		}
+	if gone {
+		i.items.Delete(now.key)
+	} else {
+		i.items.Update(now.key, now)
+	}
+	for _, h := range i.handlers {
+		h.call(before, now, gone)
 	}
 	i.mu.Unlock()
 	i.changes.Send()

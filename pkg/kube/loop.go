@@ -2,10 +2,7 @@ package kube
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
@@ -31,22 +28,6 @@ func Loop(
 			return ctx.Err()
 		}
 	}
-}
-
-// Repeat calls pass at once, after a random part of the period, and from then on about once in each
-// period, until ctx is done. The passes of programs that start at the same moment are therefore
-// spread over the period. Before each pass it calls ready, which may wait until the pass can
-// succeed. Repeat returns ctx.Err().
-func Repeat(
-	ctx context.Context, period time.Duration, ready func(context.Context) bool, pass func(context.Context),
-) error {
-	for pause := rand.N(period); ready(ctx); pause = wait.Jitter(period, 0.1) {
-		pass(ctx)
-		if !notify.Wait(ctx, nil, pause) {
-			break
-		}
-	}
-	return ctx.Err()
 }
 
 // Any returns a channel to which a value is sent after each value from any of the given channels.

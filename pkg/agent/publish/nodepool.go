@@ -27,14 +27,15 @@ import (
 )
 
 const (
-	// nodePoolInterval is the least time between two writes of the NodeAddressPool, and the time
-	// for which numbers must differ before they are written.
+	// nodePoolInterval is the least time between two writes of the NodeAddressPool.
 	nodePoolInterval = 30 * time.Second
 	// maxNodePoolRetry is the longest time until a rejected write is retried.
 	maxNodePoolRetry = 10 * time.Minute
 	// maxNetworks is the largest number of networks that the CRD accepts.
 	maxNetworks = 256
 )
+
+var poolResource = ipamv1.NodeAddressPoolResource.Resource
 
 // poolPeriod is the time over which the agents watch their NodeAddressPools again after an outage
 // of the API server (docs/decisions.md, "Cost that does not grow with the nodes").
@@ -60,7 +61,7 @@ func NewPool(client rest.Interface, node string) *Pool {
 
 // Run watches the object until ctx is done. It returns ctx.Err().
 func (p *Pool) Run(ctx context.Context) error {
-	lw := cache.NewListWatchFromClient(p.client, ipamv1.NodeAddressPoolResource.Resource, metav1.NamespaceAll,
+	lw := cache.NewListWatchFromClient(p.client, poolResource, metav1.NamespaceAll,
 		fields.OneTermEqualSelector(metav1.ObjectNameField, p.node))
 	return p.RunSpread(ctx, lw, "address pool of this node", poolPeriod)
 }
@@ -83,12 +84,13 @@ func (p *Pool) Named() []ipamv1.ReservationReference {
 // bound and held addresses, and whether leasehold serves the node's networks. The object has the
 // name of the node and is owned by the node.
 type nodePool struct {
-	checkAt  time.Time        // of the next check
-	wroteAt  time.Time        // when the status was last written
-	shown    []cniconf.Status // the result of Active at the last check
-	differed bool             // the numbers differed at the last check, too
-	rejected int              // checks in a row with a request that the API server rejected
-	problem  string           // the last problem that was logged
+	checkAt  time.Time                    // of the next check
+	wroteAt  time.Time                    // when the status was last written
+	active   []cniconf.Status             // the result of Active at the last check
+	rejected int                          // checks in a row with a request that the API server rejected
+	problem  string                       // the last problem that was logged
+	applied  ipamv1.NodeAddressPoolStatus // as last written, which gave the object the next version
+	version  string
 }
 
 // writeNodePool makes the NodeAddressPool equal to the store, at most every nodePoolInterval. A
@@ -97,8 +99,8 @@ type nodePool struct {
 // maxNodePoolRetry.
 func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after time.Duration) {
 	n, active := &p.nodePool, p.Active()
-	if !reflect.DeepEqual(active, n.shown) {
-		n.shown, n.checkAt = active, n.wroteAt.Add(nodePoolInterval)
+	if !reflect.DeepEqual(active, n.active) {
+		n.active, n.checkAt = active, n.wroteAt.Add(nodePoolInterval)
 	}
 	if now.Before(n.checkAt) {
 		return n.checkAt.Sub(now)
@@ -108,17 +110,18 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 		usage = store.ByNetwork(tx.Usage())
 		return nil
 	})
-	interval := nodePoolInterval
 	if err != nil && !store.IsEmpty(err) {
 		err = fmt.Errorf("reading the store: %w", err)
-	} else if err = p.updateNodePool(ctx, desiredNodePool(p.node, usage, active), now); isTransient(err) {
+	} else {
+		err = p.updateNodePool(ctx, desiredNodePool(p.node, usage, active), now)
+	}
+	interval := nodePoolInterval
+	if err == nil || isTransient(err) {
 		n.rejected = 0
-	} else if err != nil {
+	} else {
 		p.nodeAt = time.Time{} // the node may be another one of that name
 		interval = min(interval<<min(n.rejected, 10), maxNodePoolRetry)
 		n.rejected++
-	} else {
-		n.rejected = 0
 	}
 	if ctx.Err() != nil {
 		return 0
@@ -129,16 +132,20 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 }
 
 // updateNodePool applies the parts of the object that differ: the object with its owner, and the
-// status.
-func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddressPool, now time.Time) (err error) {
+// status. What it has written counts as shown as long as nobody else changes the object: a CRD that
+// lacks a field costs one write, not one in each check.
+func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddressPool, now time.Time) error {
 	n, existing := &p.nodePool, p.Pool.Object()
 	if existing == nil && !n.wroteAt.IsZero() {
 		// It was deleted with the node, or the node's IPReservations may be gone as well: the CRDs
 		// were deleted, or etcd was restored.
 		p.nodeAt, p.listAt = time.Time{}, now.Add(wait.Jitter(time.Second, 1))
 	}
-	if !isOwned(want, existing) {
-		existing, err = p.applyNodePool(ctx, want)
+	if existing == nil || !equality.Semantic.DeepEqual(existing.OwnerReferences, want.OwnerReferences) {
+		body := configuration("NodeAddressPool", want.ObjectMeta)
+		body["metadata"] = map[string]any{"name": want.Name, "ownerReferences": want.OwnerReferences}
+		existing = &ipamv1.NodeAddressPool{}
+		err := apply(ctx, p.Clients.IPAM, poolResource, want.ObjectMeta, body, existing)
 		if apierrors.IsNotFound(err) {
 			return fmt.Errorf("this cluster does not serve NodeAddressPools, apply their CRD: %w", err)
 		}
@@ -146,75 +153,25 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 			return fmt.Errorf("writing the NodeAddressPool: %w", err)
 		}
 	}
+	shown := existing.Status
+	if existing.ResourceVersion == n.version {
+		shown = n.applied
+	}
+	shown.Conditions = ours(shown.Conditions, ipamv1.ConditionRetentionActive)
 	for i, c := range want.Status.Conditions {
-		want.Status.Conditions[i] = dated(c, existing.Status.Conditions, p.Service.Node.Clock().Wall)
+		want.Status.Conditions[i] = dated(c, shown.Conditions, p.Service.Node.Clock().Wall)
 	}
-	if isShown(want, existing) {
-		n.differed = false
+	if equality.Semantic.DeepEqual(shown, want.Status) {
 		return nil
 	}
-	// A pod that is being replaced changes the numbers for a few seconds only.
-	if n.differed = !n.differed && isSameButCounts(want, existing); n.differed {
-		return nil
-	}
-	if _, err := p.applyNodePool(ctx, want, "status"); err != nil {
+	body := configuration("NodeAddressPool", want.ObjectMeta)
+	body["status"] = want.Status
+	got := &ipamv1.NodeAddressPool{}
+	if err := apply(ctx, p.Clients.IPAM, poolResource, want.ObjectMeta, body, got, "status"); err != nil {
 		return fmt.Errorf("writing the status of the NodeAddressPool: %w", err)
 	}
-	n.wroteAt = now
+	n.applied, n.version, n.wroteAt = want.Status, got.ResourceVersion, now
 	return nil
-}
-
-// isOwned reports whether the object exists with the owner of want.
-func isOwned(want, object *ipamv1.NodeAddressPool) bool {
-	return object != nil && equality.Semantic.DeepEqual(object.OwnerReferences, want.OwnerReferences)
-}
-
-// isShown reports whether the status of object is equal to the status of want. It ignores the
-// conditions of other field managers.
-func isShown(want, object *ipamv1.NodeAddressPool) bool {
-	status := *object.Status.DeepCopy()
-	status.Conditions = slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool {
-		return c.Type != ipamv1.ConditionRetentionActive
-	})
-	return equality.Semantic.DeepEqual(status, want.Status)
-}
-
-// applyNodePool creates the object or updates its owner, or, with the subresource "status", updates
-// its status. It returns the object from the response, with the status that was applied: a CRD that
-// lacks a field costs one write after a list, not one in each pass.
-func (p *Publisher) applyNodePool(
-	ctx context.Context, want *ipamv1.NodeAddressPool, subresource ...string,
-) (*ipamv1.NodeAddressPool, error) {
-	body := configuration("NodeAddressPool", want.ObjectMeta)
-	if len(subresource) > 0 {
-		body["status"] = want.Status
-	} else {
-		body["metadata"] = map[string]any{"name": want.Name, "ownerReferences": want.OwnerReferences}
-	}
-	got := &ipamv1.NodeAddressPool{}
-	err := apply(ctx, p.Clients.IPAM, ipamv1.NodeAddressPoolResource.Resource, want.ObjectMeta, body, got,
-		subresource...)
-	if err != nil {
-		return nil, err
-	}
-	if len(subresource) > 0 {
-		got.Status = want.Status
-	}
-	return got, p.Pool.Learn(got)
-}
-
-// isSameButCounts reports whether the status of object shows the networks and the condition of
-// want, perhaps with other numbers.
-func isSameButCounts(want, object *ipamv1.NodeAddressPool) bool {
-	withoutCounts := func(o *ipamv1.NodeAddressPool) *ipamv1.NodeAddressPool {
-		o = o.DeepCopy()
-		o.Status.AddressCounts = ipamv1.AddressCounts{}
-		for i := range o.Status.Networks {
-			o.Status.Networks[i].AddressCounts = ipamv1.AddressCounts{}
-		}
-		return o
-	}
-	return isShown(withoutCounts(want), withoutCounts(object))
 }
 
 // desiredNodePool returns the desired object of a node, without the times of its conditions. usage

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,17 +35,13 @@ type reservations struct {
 	listAt time.Time                            // of the next list
 	named  map[ipamv1.ReservationReference]bool // those that were read since the manager has named them
 	newest string                               // resource version of the last response
-	// byLabel is true if the API server does not support field selectors for custom resources, as
-	// before Kubernetes 1.31. Then the objects are selected by the label with the hash of the
-	// node's name.
-	byLabel bool
 }
 
 // viewOf returns the part of an object that the agent uses, without anything else that users may
 // write.
 func viewOf(r *ipamv1.IPReservation) *ipamv1.IPReservation {
 	v := &ipamv1.IPReservation{ObjectMeta: metaOf(r), Spec: r.Spec, Status: r.Status}
-	v.Status.Conditions = ours(v.Status.Conditions)
+	v.Status.Conditions = ours(v.Status.Conditions, conditionReleased)
 	return v
 }
 
@@ -72,23 +68,15 @@ func (o *reservations) store(r *ipamv1.IPReservation) {
 
 // list lists the objects of the node from the API server's watch cache.
 func (o *reservations) list(ctx context.Context, client rest.Interface, node string) error {
-	options := metav1.ListOptions{ResourceVersion: "0"}
+	selector := labels.Set{ipamv1.LabelNodeHash: ipamv1.Hash(node)}.String()
+	options := metav1.ListOptions{ResourceVersion: "0", LabelSelector: selector}
 	if o.newest != "" {
 		options.ResourceVersion = o.newest // so that the list does not lack what this agent has seen
 		options.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
-	if o.byLabel {
-		options.LabelSelector = labels.Set{ipamv1.LabelNodeHash: ipamv1.Hash(node)}.String()
-	} else {
-		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
-	}
 	list := &ipamv1.IPReservationList{}
 	err := client.Get().Timeout(kube.RequestTimeout).Resource(resource).
 		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(list)
-	if apierrors.IsBadRequest(err) && !o.byLabel {
-		o.byLabel = true
-		return o.list(ctx, client, node)
-	}
 	if err != nil {
 		o.newest = "" // after a restore of etcd there is no such version
 		return err
@@ -225,16 +213,16 @@ func compare(want, existing *ipamv1.IPReservation) change {
 	if isClose(a, b) {
 		a.HeldUntil, b.HeldUntil = nil, nil
 	}
-	a.Conditions, b.Conditions = ours(a.Conditions), ours(b.Conditions)
+	a.Conditions, b.Conditions = ours(a.Conditions, conditionReleased), ours(b.Conditions, conditionReleased)
 	c.Status = !equality.Semantic.DeepEqual(a, b)
 	return c
 }
 
-// ours returns the conditions that the agent writes. Server-side apply does not change the
-// conditions of other field managers.
-func ours(all []metav1.Condition) (own []metav1.Condition) {
+// ours returns the condition of the type that the agent writes. Server-side apply does not change
+// the conditions of other field managers.
+func ours(all []metav1.Condition, conditionType string) (own []metav1.Condition) {
 	for _, c := range all {
-		if c.Type == conditionReleased {
+		if c.Type == conditionType {
 			own = append(own, c)
 		}
 	}
@@ -251,20 +239,13 @@ func isClose(a, b ipamv1.IPReservationStatus) bool {
 	return d.Abs() <= 2*time.Second
 }
 
-// readNodeUID returns the UID of the node's object from the API server's watch cache. It requests
-// only the metadata of the node.
+// readNodeUID returns the UID of the node's object from the API server's watch cache.
 func readNodeUID(ctx context.Context, core rest.Interface, node string) (string, error) {
-	object := &metav1.PartialObjectMetadata{}
-	raw, err := core.Get().Timeout(kube.RequestTimeout).Resource("nodes").Name(node).Param("resourceVersion", "0").
-		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").Do(ctx).Raw()
-	if err == nil {
-		err = json.Unmarshal(raw, object)
+	object := &corev1.Node{}
+	err := core.Get().Timeout(kube.RequestTimeout).Resource("nodes").Name(node).Param("resourceVersion", "0").
+		Do(ctx).Into(object)
+	if err == nil && object.UID == "" {
+		err = fmt.Errorf("node %s has no UID", node)
 	}
-	if err != nil {
-		return "", err
-	}
-	if object.UID == "" {
-		return "", fmt.Errorf("node %s has no UID", node)
-	}
-	return string(object.UID), nil
+	return string(object.UID), err
 }

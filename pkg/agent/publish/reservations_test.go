@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"path"
 	"strings"
 	"sync"
@@ -17,38 +16,6 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
-
-// API servers before Kubernetes 1.31 do not support field selectors for custom resources.
-func TestOldServerSelectsByLabel(t *testing.T) {
-	p := newFixture(t)
-	r := ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mine",
-		Labels: map[string]string{ipamv1.LabelNodeHash: ipamv1.Hash("node1")}},
-		Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1"}}
-	p.server.Put(objects+r.Name, r)
-	r.Name, r.Spec.NodeName = "other", "of-the-same-hash"
-	p.server.Put(objects+r.Name, r)
-	r.Name, r.Labels = "of-another-hash", nil
-	p.server.Put(objects+r.Name, r)
-	var queries []url.Values
-	p.server.Reject(func(r *http.Request) int {
-		if path.Base(r.URL.Path) == resource {
-			queries = append(queries, r.URL.Query())
-			if r.URL.Query().Get("fieldSelector") != "" {
-				return http.StatusBadRequest
-			}
-		}
-		return 0
-	})
-	if err := p.reservations.list(t.Context(), p.Clients.IPAM, "node1"); err != nil {
-		t.Fatal(err)
-	}
-	if len(queries) != 2 || queries[0].Get("fieldSelector") != "spec.nodeName=node1" {
-		t.Errorf("lists: %v", queries)
-	}
-	if len(p.known) != 1 || p.known[kube.Name{Namespace: "db", Name: "mine"}] == nil {
-		t.Errorf("known: %v", p.known)
-	}
-}
 
 // A list does not lack what the agent has written, unless the API server does not know that
 // version, as after a restore of etcd.

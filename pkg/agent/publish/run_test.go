@@ -67,8 +67,8 @@ func newFixture(t *testing.T) *fixture {
 
 // setNode creates the node, or replaces it by another one of that name.
 func (p *fixture) setNode(uid string) {
-	p.server.Put(nodePath, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node1",
-		UID: types.UID(uid)}})
+	p.server.Put(nodePath, corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: types.UID(uid)}})
 }
 
 // restart replaces the publisher by one that knows nothing.
@@ -568,7 +568,8 @@ func TestOnlyOurObjectsAreRemoved(t *testing.T) {
 		"another node of that name": {node.Name, "other", nil},
 	} {
 		p := newFixture(t)
-		p.server.Put(objects+mine, ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: mine},
+		p.server.Put(objects+mine, ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: mine,
+			Labels: map[string]string{ipamv1.LabelNodeHash: ipamv1.Hash("node1")}},
 			Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: tt.node, NodeUID: tt.uid}})
 		p.expect(name, p.publish(), tt.want...)
 	}

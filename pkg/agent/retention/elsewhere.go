@@ -2,8 +2,8 @@ package retention
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,9 +25,8 @@ const maxUnclaimed = 20
 
 // candidates returns the pods that may run on another node: the pods with a claim (see
 // maxUnclaimed), the pods that were seen on another node before, and at most maxUnclaimed of the
-// other pods whose addresses are held forever. The last group is read because no agent claims a pod
-// whose annotation was removed. Each pass continues that group after the last pod of the previous
-// pass, sorted by name.
+// other pods whose addresses are held forever, chosen at random. The last group is read because no
+// agent claims a pod whose annotation was removed.
 func (h *Holds) candidates(
 	held map[kube.Name][]lease.Lease, claims map[kube.Name][]location,
 ) []kube.Name {
@@ -39,20 +38,9 @@ func (h *Holds) candidates(
 			later = append(later, pod)
 		}
 	}
-	slices.SortFunc(later, order)
-	first, found := slices.BinarySearchFunc(later, h.cursor, order)
-	if found {
-		first++
-	}
-	later = slices.Concat(later[first:], later[:first])
-	later = later[:min(maxUnclaimed, len(later))]
-	if len(later) > 0 {
-		h.cursor = later[len(later)-1]
-	}
-	return append(now, later...)
+	rand.Shuffle(len(later), func(i, j int) { later[i], later[j] = later[j], later[i] })
+	return append(now, later[:min(maxUnclaimed, len(later))]...)
 }
-
-func order(a, b kube.Name) int { return strings.Compare(a.String(), b.String()) }
 
 // keptForever reports whether a lease is held without end.
 func keptForever(leases []lease.Lease) bool {

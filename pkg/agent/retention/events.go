@@ -3,7 +3,6 @@ package retention
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -31,8 +29,9 @@ const (
 	// maxQueued is the largest number of Events that wait for the API server. If there are more,
 	// the oldest are dropped.
 	maxQueued = 1024
-	// maxFailures is the largest number of Events that the API server may reject in one pass.
-	maxFailures = 10
+	// maxRetry is the age after which an Event is dropped that the API server does not accept for
+	// reasons of its own: by default it would keep the Event for no longer.
+	maxRetry = time.Hour
 )
 
 // Events is the task that creates the agent's Events. Most are about the addresses of pods, and are
@@ -52,14 +51,8 @@ type Events struct {
 	known   kube.Reported // the names of Events that were queued, except for those about journal entries
 
 	mu    sync.Mutex
-	queue []queued
+	queue []*eventsv1.Event
 	wake  notify.Signal // sent when an Event was queued
-}
-
-// queued is an Event that is to be created.
-type queued struct {
-	*eventsv1.Event
-	failedAt time.Time // when creating it first failed; zero before
 }
 
 // Run creates Events until ctx is done. changes receives a value when the store has changed. Run
@@ -84,81 +77,56 @@ func (e *Events) Queue(event *eventsv1.Event) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.enqueue(queued{Event: event})
+	e.enqueue(event)
 	e.wake.Send()
-}
-
-// Ending queues an Event that a hold without end will be ended because its pod has been away for
-// long, once for each remaining day. rest is the time until the end. Ending does not block and is
-// safe for concurrent use.
-func (e *Events) Ending(l lease.Lease, rest time.Duration) {
-	days := int(rest/(24*time.Hour)) + 1
-	n := notice{Namespace: l.Namespace, Pod: l.Name, UID: l.UID, Reason: HoldEnding, Warning: true,
-		Text: fmt.Sprintf("%s is reserved forever, but the pod has been away for long: the address is released in "+
-			"less than %d days unless the pod comes back", l.Address, days),
-		Time: time.Now(), Subject: fmt.Sprintf("%s %d", l.Address, days)}
-	pods, _ := e.Pods.Views()
-	e.Queue(eventOf(n, objectUID(pods, n), e.Node))
 }
 
 // enqueue appends Events to the queue, and drops the oldest ones above maxQueued. The caller holds
 // e.mu.
-func (e *Events) enqueue(q ...queued) {
-	e.queue = append(e.queue, q...)
-	if more := len(e.queue) - maxQueued; more > 0 {
-		e.queue = append([]queued(nil), e.queue[more:]...)
-	}
+func (e *Events) enqueue(events ...*eventsv1.Event) {
+	e.queue = append(e.queue, events...)
+	e.queue = slices.Clone(e.queue[max(0, len(e.queue)-maxQueued):])
 }
 
-// pass queues Events for new journal entries, and then creates the queued Events. An Event that the
-// API server can never accept is dropped. If the API server is unavailable, the Event stays the
-// first of the queue. After any other error it becomes the last one, so that it does not delay the
-// others, and is dropped after maxAge. Each Event is logged when it first fails and when it is
-// dropped. pass returns the time until the retry, 0 if no retry is necessary. The time is random,
-// up to twice retry, so that not all agents try at the same moment.
+// pass queues Events for new journal entries, and then creates the queued Events. It drops an Event
+// that the API server rejects. After any other error the Event stays in the queue, and pass returns
+// the time until the retry, which is random, up to twice retry, so that not all agents try at the
+// same moment. Such an Event becomes the last one of the queue if it may have the error alone, so
+// that it does not delay the others for long, and is dropped after maxRetry.
 func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Views()
 	if err := e.read(ctx, pods); err != nil && !store.IsEmpty(err) {
 		e.Log.Warn("reading the journal failed", "error", err)
 		requeueAfter = wait.Jitter(retry, 1)
 	}
-	e.mu.Lock()
-	queue := e.queue
-	e.queue = nil
-	e.mu.Unlock()
-	var failed []queued
-	isDown := false
-	for len(queue) > 0 && len(failed) < maxFailures && !isDown {
-		q := &queue[0]
-		err := post(ctx, e.Client, q.Event)
-		log := e.Log.With("reason", q.Reason, "about", q.Regarding.Namespace+"/"+q.Regarding.Name, "error", err)
-		isDown = err != nil && isUnavailable(err)
-		isFirst := q.failedAt.IsZero()
-		isOver := isFinal(err) || !isDown && !isFirst && time.Since(q.failedAt) >= maxAge
+	for {
+		e.mu.Lock()
+		if len(e.queue) == 0 {
+			e.mu.Unlock()
+			return requeueAfter
+		}
+		event := e.queue[0]
+		e.queue = e.queue[1:]
+		e.mu.Unlock()
+		err := post(ctx, e.Client, event)
 		switch {
 		case err == nil:
-		case isOver:
-			log.Warn("creating an event failed")
-		case isFirst && ctx.Err() == nil:
-			log.Warn("creating an event failed, it will be tried again")
-			q.failedAt = time.Now()
+			continue
+		case isFinal(err) || !isUnavailable(err) && time.Since(event.EventTime.Time) > maxRetry:
+			e.Log.Warn("creating an event failed", "reason", event.Reason, "about",
+				event.Regarding.Namespace+"/"+event.Regarding.Name, "error", err)
+			continue
 		}
-		if isDown {
-			break
+		e.Log.Debug("creating an event failed, it will be tried again", "reason", event.Reason, "error", err)
+		e.mu.Lock()
+		if isUnavailable(err) {
+			e.queue = slices.Insert(e.queue, 0, event)
+		} else {
+			e.queue = append(e.queue, event)
 		}
-		if err != nil && !isOver {
-			failed = append(failed, *q)
-		}
-		queue = queue[1:]
+		e.mu.Unlock()
+		return wait.Jitter(retry, 1)
 	}
-	if isDown || len(failed) > 0 {
-		requeueAfter = wait.Jitter(retry, 1)
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	queue, e.queue = slices.Concat(queue, e.queue, failed), nil
-	e.enqueue(queue...)
-	return requeueAfter
 }
 
 // isUnavailable reports whether an error of post means that no Event can be created at present: the
@@ -200,7 +168,7 @@ func (e *Events) read(ctx context.Context, pods map[kube.Name]Pod) error {
 	defer e.mu.Unlock()
 	for _, n := range notices {
 		if e.started || time.Since(n.Time) < maxAge {
-			e.enqueue(queued{Event: eventOf(n, objectUID(pods, n), e.Node)})
+			e.enqueue(eventOf(n, objectUID(pods, n), e.Node))
 		}
 	}
 	e.started = true

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
@@ -97,8 +95,6 @@ func TestJournalIsReportedOnceInOrder(t *testing.T) {
 
 func TestFailedEventsStayQueuedInOrder(t *testing.T) {
 	w := newEventsFixture(t)
-	var log strings.Builder
-	w.Log = slog.New(slog.NewTextHandler(&log, nil))
 	w.runPass()
 	w.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
 	w.kept(1, 0)
@@ -110,9 +106,6 @@ func TestFailedEventsStayQueuedInOrder(t *testing.T) {
 	}
 	if len(w.queue) != 2 || w.queue[0].Regarding.UID != "u1" {
 		t.Errorf("queue: %+v", w.queue)
-	}
-	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
-		t.Errorf("%d warnings, want 1: %s", n, log.String())
 	}
 	w.server.Reject(nil)
 	w.kept(3, 0)
@@ -131,7 +124,7 @@ func TestFailedEventsStayQueuedInOrder(t *testing.T) {
 }
 
 // TestFailedEventDoesNotBlockOthers verifies that an Event that the API server cannot create delays
-// no other one, that this is logged, and that it is dropped after maxAge.
+// no other one, that this is logged, and that it is dropped after maxRetry.
 func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 	for _, status := range []int{http.StatusInternalServerError, http.StatusUnauthorized} {
 		w := newEventsFixture(t)
@@ -154,37 +147,13 @@ func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 			}
 		}
 		w.expect(fmt.Sprint("beside a failure ", status), "2")
-		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
-			t.Errorf("%d: %d warnings, want 1: %s", status, n, log.String())
-		}
-		w.queue[0].failedAt = w.queue[0].failedAt.Add(-maxAge)
+		w.queue[0].EventTime.Time = time.Now().Add(-maxRetry)
 		if requeueAfter := w.runPass(); requeueAfter != 0 || len(w.queue) != 0 {
-			t.Errorf("%d after maxAge: requeue after %s, queue %+v", status, requeueAfter, w.queue)
+			t.Errorf("%d after maxRetry: requeue after %s, queue %+v", status, requeueAfter, w.queue)
 		}
-		if n := strings.Count(log.String(), "level=WARN"); n != 2 {
-			t.Errorf("%d after maxAge: %d warnings, want 2: %s", status, n, log.String())
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+			t.Errorf("%d after maxRetry: %d warnings, want 1: %s", status, n, log.String())
 		}
-	}
-}
-
-// TestFailuresOfAPassAreLimited verifies that the agent does not send its whole queue again and
-// again to an API server that rejects every Event.
-func TestFailuresOfAPassAreLimited(t *testing.T) {
-	w := newEventsFixture(t)
-	w.runPass()
-	w.server.Reject(fakeapi.Always(http.StatusUnauthorized))
-	for i := range 3 * maxFailures {
-		w.kept(i, 0)
-	}
-	w.server.Requests()
-	w.runPass()
-	if n := len(w.server.Requests()); n != maxFailures {
-		t.Errorf("%d requests, want %d", n, maxFailures)
-	}
-	w.server.Reject(nil)
-	w.runPass()
-	if n := len(w.created()); n != 3*maxFailures {
-		t.Errorf("%d Events, want %d", n, 3*maxFailures)
 	}
 }
 
@@ -225,28 +194,6 @@ func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 	}
 	if got := w.created(); len(got) != 2 || !strings.Contains(got[0], "later") || !strings.Contains(got[1], "soon") {
 		t.Errorf("created %q", got)
-	}
-}
-
-// The end of what is reserved forever is announced once a day, under the same name after a restart
-// of the agent.
-func TestEndingHoldIsAnnouncedOnceADay(t *testing.T) {
-	w := newEventsFixture(t)
-	l := lease.Lease{Namespace: "db", Name: "db-0", UID: "u1", Address: netip.MustParseAddr("10.0.0.2")}
-	for _, rest := range []time.Duration{49 * time.Hour, 48*time.Hour + time.Second, 47 * time.Hour, 25 * time.Hour} {
-		w.Ending(l, rest)
-		w.runPass()
-	}
-	w.known = kube.Reported{} // as after a restart
-	w.Ending(l, 25*time.Hour)
-	w.runPass()
-	var want []string
-	for _, days := range []int{2, 3} {
-		want = append(want, fmt.Sprintf("u1 10.0.0.2 is reserved forever, but the pod has been away for long: "+
-			"the address is released in less than %d days unless the pod comes back", days))
-	}
-	if got := w.created(); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
-		t.Errorf("created %q, want %q", got, want)
 	}
 }
 

@@ -26,9 +26,6 @@ const (
 	// ForeverLimit is how long an address is held forever for a pod without a StatefulSet. For such
 	// a pod, nothing shows whether it will return.
 	ForeverLimit = 90 * 24 * time.Hour
-	// announceBefore is how long before the end of such a hold the end is announced for the first
-	// time. It is announced once a day.
-	announceBefore = 7 * 24 * time.Hour
 	// namespaceInterval is how often a namespace with holds is read. The time is random, up to half
 	// as much longer. A namespace is also read while the manager names a reservation in it, because
 	// the reservations of a namespace are deleted with it.
@@ -54,26 +51,20 @@ type Holds struct {
 	// Named returns the reservations that the manager names (publish.Pool). Among them are those of
 	// other nodes for pods whose addresses this node holds.
 	Named func() []ipamv1.ReservationReference
-	// Connected waits until the API server is available (kube.Connected).
-	Connected func(context.Context) bool
 	// MoveGrace is used instead of the constant MoveGrace.
 	MoveGrace time.Duration
 	// ForeverLimit is used instead of the constant ForeverLimit. 0 means no limit.
 	ForeverLimit time.Duration
-	// Ending is called in each pass for every hold that will end because of ForeverLimit in at most
-	// announceBefore. rest is the time until then. Ending may be nil.
-	Ending func(l lease.Lease, rest time.Duration)
 
 	moved    streaks[location]    // by the node and UID of the pod
 	orphaned streaks[string]      // by the path of the StatefulSet
-	cursor   kube.Name            // the last pod without a claim that was read, see candidates
 	readAt   map[string]time.Time // when each namespace must be read, see namespaceInterval
 }
 
 // Run ends holds until ctx is done. It returns ctx.Err().
 func (h *Holds) Run(ctx context.Context) error {
-	period := h.begin()
-	return kube.Repeat(ctx, period, h.Connected, func(ctx context.Context) { h.pass(ctx, time.Now()) })
+	wait.JitterUntilWithContext(ctx, func(ctx context.Context) { h.pass(ctx, time.Now()) }, h.begin(), 0.1, true)
+	return ctx.Err()
 }
 
 // begin resets all observations, and returns the time between two passes.
@@ -221,7 +212,7 @@ func (h *Holds) deleted(
 }
 
 // endForgotten ends the holds without end of pods that have no StatefulSet and have been away for
-// ForeverLimit. It announces the holds that will end soon.
+// ForeverLimit.
 func (h *Holds) endForgotten(ctx context.Context, held map[kube.Name][]lease.Lease, now lease.Instant) {
 	for pod, leases := range held {
 		if _, _, ok := setOf(leases, pod.Name); ok {
@@ -229,13 +220,8 @@ func (h *Holds) endForgotten(ctx context.Context, held map[kube.Name][]lease.Lea
 		}
 		var over []lease.Lease
 		for _, l := range leases {
-			rest := h.ForeverLimit - now.Since(l.ReleasedAt)
-			switch {
-			case l.Hold != lease.Forever:
-			case rest <= 0:
+			if l.Hold == lease.Forever && now.Since(l.ReleasedAt) >= h.ForeverLimit {
 				over = append(over, l)
-			case rest <= announceBefore && h.Ending != nil:
-				h.Ending(l, rest)
 			}
 		}
 		if over != nil {

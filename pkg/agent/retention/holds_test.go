@@ -40,8 +40,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	s := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Unix(1_700_000_000, 0)}
 	s.holds = &Holds{Service: s.node.Service, Node: "node1", Clients: s.server.Clients, Log: fakeapi.Log,
-		Named:     func() []ipamv1.ReservationReference { return s.named },
-		Connected: func(ctx context.Context) bool { return ctx.Err() == nil }, MoveGrace: MoveGrace}
+		Named: func() []ipamv1.ReservationReference { return s.named }, MoveGrace: MoveGrace}
 	s.namespace("ns1")
 	if period := s.holds.begin(); period != time.Minute {
 		t.Fatalf("a pass every %s, want 1m0s", period)
@@ -187,24 +186,19 @@ func TestNamespacesAreReadRarely(t *testing.T) {
 }
 
 // TestForgottenHolds verifies that what is held forever ends ForeverLimit after the release if the
-// pod has no StatefulSet, and is announced in the week before. Day 0 is the day of the release.
+// pod has no StatefulSet. Day 0 is the day of the release.
 func TestForgottenHolds(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, c := range []struct {
-		name      string
-		limit     time.Duration
-		away      time.Duration
-		window    time.Duration
-		owner     string
-		announced time.Duration // the rest, in whole hours
-		ends      bool
+		name   string
+		limit  time.Duration
+		away   time.Duration
+		window time.Duration
+		owner  string
+		ends   bool
 	}{
 		{name: "away for a month", limit: ForeverLimit, away: 30 * day, window: time.Duration(lease.Forever)},
-		{name: "a week before the end", limit: ForeverLimit, away: 83*day + time.Minute,
-			window:    time.Duration(lease.Forever),
-			announced: 7*day - time.Hour},
-		{name: "on the last day", limit: ForeverLimit, away: 89*day + time.Minute, window: time.Duration(lease.Forever),
-			announced: 23 * time.Hour},
+		{name: "on the last day", limit: ForeverLimit, away: 89*day + time.Minute, window: time.Duration(lease.Forever)},
 		{name: "after the limit", limit: ForeverLimit, away: 90 * day, window: time.Duration(lease.Forever),
 			ends: true},
 		{name: "without a limit", away: 900 * day, window: time.Duration(lease.Forever)},
@@ -218,21 +212,12 @@ func TestForgottenHolds(t *testing.T) {
 			l := s.node.Release(s.node.Bind("10.0.0.2", "db-0", "u1", c.window, c.owner))
 			l.ReleasedAt.Wall, l.ReleasedAt.Boot = l.ReleasedAt.Wall.Add(-c.away), l.ReleasedAt.Boot-c.away
 			s.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
-			var announced time.Duration
 			s.holds.ForeverLimit = c.limit
-			s.holds.Ending = func(of lease.Lease, rest time.Duration) {
-				if of.Name == "db-0" {
-					announced = rest.Truncate(time.Hour)
-				}
-			}
 			s.minutes(1)
 			if c.ends {
 				s.expect(c.name)
 			} else {
 				s.expect(c.name, "10.0.0.2=db-0/Held")
-			}
-			if announced != c.announced {
-				t.Errorf("announced %s before the end, want %s", announced, c.announced)
 			}
 		})
 	}
@@ -318,55 +303,6 @@ func TestHoldStaysIfTheOrdinalWasWantedInBetween(t *testing.T) {
 	s.expect("before ownerGrace", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
 	s.minutes(1)
 	s.expect("after ownerGrace", "10.0.0.3=db-1/Held")
-}
-
-// The end of a hold without end is announced from announceBefore on, until its last nanosecond.
-func TestEndingIsAnnounced(t *testing.T) {
-	s := newFixture(t)
-	s.holds.ForeverLimit = ForeverLimit
-	held := s.node.Release(s.node.Bind("10.0.0.2", "db-0", "u1", time.Duration(lease.Forever), ""))
-	for rest, want := range map[time.Duration]string{
-		announceBefore + 1: "Held", announceBefore: "announced", 1: "announced", 0: "ended",
-	} {
-		got := held.State.String()
-		s.holds.Ending = func(of lease.Lease, after time.Duration) {
-			if got = "announced"; of.ID != held.ID || after != rest {
-				t.Errorf("%s before the end: announced %s for %+v", rest, after, of)
-			}
-		}
-		now := held.ReleasedAt
-		now.Wall, now.Boot = now.Wall.Add(ForeverLimit-rest), now.Boot+ForeverLimit-rest
-		s.holds.endForgotten(t.Context(), ByPod([]lease.Lease{held}), now)
-		if len(s.node.Leases()) == 0 {
-			got = "ended"
-			s.node.Update(func(tx *store.Tx) error { return tx.Put(held.Pool, held.Address, held) })
-		}
-		if got != want {
-			t.Errorf("%s before the end: %s, want %s", rest, got, want)
-		}
-	}
-}
-
-// A namespace that cannot be read is logged, in the first and in the second read.
-func TestFailedReadsOfANamespaceAreLogged(t *testing.T) {
-	for _, version := range []string{"0", ""} {
-		s := newFixture(t)
-		s.held(time.Hour, "")
-		s.server.Remove(namespacePath)
-		var out bytes.Buffer
-		s.holds.Log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		s.server.Reject(func(r *http.Request) int {
-			if r.URL.Path == namespacePath && r.URL.Query().Get("resourceVersion") == version {
-				return http.StatusServiceUnavailable
-			}
-			return 0
-		})
-		s.minutes(1)
-		s.expect("the namespace cannot be read", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
-		if !strings.Contains(out.String(), "reading a namespace failed") {
-			t.Errorf("version %q: logged:\n%s", version, out.String())
-		}
-	}
 }
 
 // A namespace that exists is read once in a pass, from the watch cache; one that is missing there

@@ -21,9 +21,6 @@ const (
 	// The pod is away, and its address went to another pod because the range set was exhausted
 	// (onExhaustion).
 	HoldYielded = "HoldYielded"
-	// The pod is away, and what is reserved "forever" for it ends within a week (--forever-limit).
-	// Once a day.
-	HoldEnding = "HoldEnding"
 )
 
 // notice contains the content of an Event about a pod.

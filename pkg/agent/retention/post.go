@@ -56,12 +56,12 @@ func eventOf(n notice, objectUID types.UID, node string) *eventsv1.Event {
 }
 
 // objectName returns the name of the Event for a notice. The name contains the time of the notice,
-// except for InvalidReservation and HoldEnding. An invalid annotation is reported once as long as
-// it has the same value, and Subject makes the announcement of an end unique for each day.
+// except for InvalidReservation: an invalid annotation is reported once as long as it has the same
+// value.
 func objectName(n notice) string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", n.UID, n.Reason, n.Subject)
-	if n.Reason != InvalidReservation && n.Reason != HoldEnding {
+	if n.Reason != InvalidReservation {
 		fmt.Fprintf(h, "\x00%d", n.Time.UnixNano())
 	}
 	return eventName(n.Pod, h.Sum64())

@@ -8,9 +8,7 @@
 package retention
 
 import (
-	"cmp"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -106,12 +104,13 @@ func decide(p Pod) (maintain.PodWindow, error) {
 
 // plan contains the changes that a pass makes.
 type plan struct {
-	Follow  []maintain.PodWindow   // pods whose window differs from that of their leases
-	Name    []store.PodReservation // pods with a reservation name, before their sandbox
-	Expect  []lease.Lease          // holds that starting pods need and that end in at most deferBelow
-	Deleted [][]maintain.Ref       // holds of a deleted namespace for an existing pod's name, by pod
-	Gone    [][]maintain.Ref       // holds that a boot began for pods that do not exist any more
-	Invalid map[kube.Name]error    // pods with an invalid annotation
+	Follow []maintain.PodWindow   // pods whose window differs from that of their leases
+	Name   []store.PodReservation // pods with a reservation name, before their sandbox
+	// Expect contains the holds that starting pods may claim and that end in at most deferBelow.
+	Expect  map[maintain.Ref]lease.Lease
+	Deleted [][]maintain.Ref    // holds of a deleted namespace for an existing pod's name, by pod
+	Gone    [][]maintain.Ref    // holds that a boot began for pods that do not exist any more
+	Invalid map[kube.Name]error // pods with an invalid annotation
 	// RequeueAfter is the time until the next hold of a starting pod must be extended, or 0 if no
 	// pass is necessary before the next change.
 	RequeueAfter time.Duration
@@ -121,8 +120,8 @@ type plan struct {
 // UIDs of the namespaces of the pods, by the UIDs of the pods. makePlan is level-triggered: once
 // its plan has been carried out, it returns an empty plan.
 func makePlan(pods map[kube.Name]Pod, view maintain.NodeView, uids map[types.UID]string) plan {
-	plan := plan{Invalid: map[kube.Name]error{}}
-	leasesOf, demands := leasesFor(pods, view.Leases), map[slot]demand{}
+	plan := plan{Invalid: map[kube.Name]error{}, Expect: map[maintain.Ref]lease.Lease{}}
+	leasesOf := leasesFor(pods, view.Leases)
 	for name, p := range pods {
 		w, err := decide(p)
 		if err != nil {
@@ -133,9 +132,8 @@ func makePlan(pods map[kube.Name]Pod, view maintain.NodeView, uids map[types.UID
 		if err == nil {
 			plan.follow(p, w, leases, view, uid)
 		}
-		addDemand(demands, p, w.Reservation, leases, view.Now)
+		plan.expect(p, w.Reservation, leases, view.Now)
 	}
-	plan.expect(demands, view.Now)
 	plan.endGone(pods, view)
 	return plan
 }
@@ -250,91 +248,34 @@ func (plan *plan) follow(
 	}
 }
 
-// slot is what a pod gets one address of: a range set in one network interface of a pod, or of all
-// pods with one reservation name.
-type slot struct {
-	key lease.Key
-	set string
-	is4 bool
-}
-
-// demand has the starting pods that need an address of a slot, and the firm holds that they may
-// claim. A firm hold is the hold of an address for the window of a pod's annotation.
-type demand struct {
-	pods  map[string]bool // names
-	holds map[maintain.Ref]lease.Lease
-}
-
-// addDemand adds a starting pod to the demands for the addresses that it may claim.
+// expect plans the extension of the firm holds that a starting pod may claim. A firm hold is the
+// hold of an address for the window of a pod's annotation. If a hold lasts for longer than
+// deferBelow, a later pass extends it. A hold without end needs no extension.
 //
 // The networks of a pod are attached one after the other. A hold whose key has a bound lease of the
 // pod is not needed any more. The other holds are needed until deferTo after the first bound lease:
 // by then all networks are attached, or the pod does not use those of the other holds.
-func addDemand(
-	demands map[slot]demand, p Pod, reservation string, leases []lease.Lease, now lease.Instant,
-) {
-	if !p.Expected {
-		return
-	}
+func (plan *plan) expect(p Pod, reservation string, leases []lease.Lease, now lease.Instant) {
 	attached := map[lease.Key]bool{}
 	for _, l := range leases {
-		if l.State != lease.Bound || l.UID != p.UID {
-			continue
+		if l.State == lease.Bound && l.UID == p.UID {
+			if now.Since(l.BoundAt) >= deferTo {
+				return // the pod has its sandbox
+			}
+			attached[l.Key()] = true
 		}
-		if now.Since(l.BoundAt) >= deferTo {
-			return // the pod has its sandbox
-		}
-		attached[l.Key()] = true
 	}
 	for _, l := range leases {
-		if !l.Firm || l.Reservation != reservation || attached[l.Key()] {
-			continue
-		}
-		s := slot{l.Key(), l.Set, l.Address.Is4()}
-		if demands[s].pods == nil {
-			demands[s] = demand{map[string]bool{}, map[maintain.Ref]lease.Lease{}}
-		}
-		demands[s].pods[p.Name.Name], demands[s].holds[maintain.RefTo(l)] = true, l
-	}
-}
-
-// needed returns as many holds as pods need one, in the order in which the plugin gives them: those
-// of the pods' own names, and of the others the ones that were released last. The holds that nobody
-// needs end with their windows, even if one of the pods never starts.
-func (d demand) needed(now lease.Instant) []lease.Lease {
-	rank := func(l lease.Lease) int {
-		if d.pods[l.Name] {
-			return 0
-		}
-		return 1
-	}
-	holds := slices.SortedFunc(maps.Values(d.holds), func(x, y lease.Lease) int {
-		return cmp.Or(rank(x)-rank(y), cmp.Compare(now.Since(x.ReleasedAt), now.Since(y.ReleasedAt)), byAddress(x, y))
-	})
-	return holds[:min(len(d.pods), len(holds))]
-}
-
-func byAddress(x, y lease.Lease) int {
-	return cmp.Or(strings.Compare(x.Pool.Network, y.Pool.Network), strings.Compare(x.Pool.DataDir, y.Pool.DataDir),
-		x.Address.Compare(y.Address))
-}
-
-// expect plans the extension of the holds that starting pods need. If a hold lasts for longer than
-// deferBelow, a later pass extends it. A hold without end needs no extension.
-func (plan *plan) expect(demands map[slot]demand, now lease.Instant) {
-	for _, d := range demands {
-		for _, l := range d.needed(now) {
-			switch rest := l.Remaining(now); {
-			case rest == lease.Forever:
-			case time.Duration(rest) <= deferBelow:
-				plan.Expect = append(plan.Expect, l)
-				plan.requeueAfter(deferTo - deferBelow)
-			default:
-				plan.requeueAfter(time.Duration(rest) - deferBelow)
-			}
+		rest := l.Remaining(now)
+		switch {
+		case !p.Expected || !l.Firm || l.Reservation != reservation || attached[l.Key()] || rest == lease.Forever:
+		case time.Duration(rest) > deferBelow:
+			plan.requeueAfter(time.Duration(rest) - deferBelow)
+		default:
+			plan.Expect[maintain.RefTo(l)] = l
+			plan.requeueAfter(deferTo - deferBelow)
 		}
 	}
-	slices.SortFunc(plan.Expect, byAddress)
 }
 
 // requeueAfter makes the next pass run after d, but at least a second, unless it is to run earlier.

@@ -149,12 +149,21 @@ func boundFor(d time.Duration, l lease.Lease) lease.Lease {
 	return l
 }
 
+// refs returns leases by their references, as a plan has those to extend.
+func refs(leases ...lease.Lease) map[maintain.Ref]lease.Lease {
+	out := map[maintain.Ref]lease.Lease{}
+	for _, l := range leases {
+		out[maintain.RefTo(l)] = l
+	}
+	return out
+}
+
 func TestMake(t *testing.T) {
 	const hour = time.Hour
 	follow := func(w time.Duration) []maintain.PodWindow {
 		return []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(w)}}
 	}
-	expect := func(l lease.Lease) plan { return plan{Expect: []lease.Lease{l}, RequeueAfter: time.Minute} }
+	expect := func(l lease.Lease) plan { return plan{Expect: refs(l), RequeueAfter: time.Minute} }
 	over := held("u0", hour, hour)
 	addressed := func(addr string, l lease.Lease) lease.Lease {
 		l.Address = netip.MustParseAddr(addr)
@@ -206,7 +215,7 @@ func TestMake(t *testing.T) {
 			t.Errorf("%s: invalid: %v", c.name, got.Invalid)
 		}
 		got.Invalid = nil
-		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}

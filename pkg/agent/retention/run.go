@@ -134,10 +134,10 @@ func (w *Windows) act(ctx context.Context, plan plan) error {
 		return err
 	}
 	var holds []maintain.Ref
-	for _, l := range plan.Expect {
+	for ref, l := range plan.Expect {
 		w.Log.Info("extending a hold, a pod that needs it is starting", "address", l.Address.String(),
 			"pod", l.Namespace+"/"+l.Name, "reservation", l.Reservation)
-		holds = append(holds, maintain.RefTo(l))
+		holds = append(holds, ref)
 	}
 	return w.Service.Defer(ctx, holds, deferTo)
 }

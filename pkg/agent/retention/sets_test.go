@@ -76,7 +76,7 @@ func TestCandidates(t *testing.T) {
 	held[kube.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: lease.Window(time.Hour)}}
 	h, times := Holds{}, map[kube.Name]int{}
 	h.moved.observe(seen, location{}, time.Time{})
-	for pass := range 3 {
+	for pass := range 50 {
 		pods := h.candidates(held, map[kube.Name][]location{claimed: {{"node2", "u2"}}})
 		if len(pods) != 2+maxUnclaimed {
 			t.Errorf("pass %d: candidates %v", pass, pods)
@@ -85,7 +85,7 @@ func TestCandidates(t *testing.T) {
 			times[pod]++
 		}
 	}
-	if times[claimed] != 3 || times[seen] != 3 || len(times) != len(held)-1 {
+	if times[claimed] != 50 || times[seen] != 50 || len(times) != len(held)-1 {
 		t.Errorf("candidates: %v", times)
 	}
 }

@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -138,7 +139,7 @@ func (w *UseWatcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 // pods returns the pods of the node, sorted by name.
 func (w *UseWatcher) pods() []Pod {
 	views, _ := w.Pods.Views()
-	return slices.SortedFunc(maps.Values(views), func(a, b Pod) int { return order(a.Name, b.Name) })
+	return slices.SortedFunc(maps.Values(views), func(a, b Pod) int { return cmp.Compare(a.Name.String(), b.Name.String()) })
 }
 
 // missing returns those of the given pods that have no lease. It modifies pods. It returns an error
