@@ -39,7 +39,6 @@ type options struct {
 	binDirs      string
 	maxConfNum   int
 	skipInvalid  bool
-	version      bool
 }
 
 // errFailed is returned by the command if the agent has failed, after the reason was logged. All
@@ -73,19 +72,11 @@ func newCommand() *cobra.Command {
 it to the API server: it ends holds that are over, releases leases of dead sandboxes,
 publishes reservations and announces addresses that have returned. It has to run as
 root and to see the processes of the host.`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("unexpected argument %q", args[0])
-			}
-			return nil
-		},
+		Args:          cobra.NoArgs,
+		Version:       env.Version(version),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if o.version {
-				fmt.Fprintln(c.OutOrStdout(), c.Name(), env.Version(version))
-				return nil
-			}
 			if err := o.validate(); err != nil {
 				return err
 			}
@@ -97,6 +88,7 @@ root and to see the processes of the host.`,
 			return nil
 		},
 	}
+	c.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	o.addFlags(c.Flags())
 	return c
 }
@@ -131,7 +123,6 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 		"how many configurations the container runtime loads (containerd's max_conf_num); 0: all")
 	f.BoolVar(&o.skipInvalid, "cni-skip-invalid", false,
 		"the container runtime passes over configurations that are not valid, as CRI-O does")
-	f.BoolVar(&o.version, "version", false, "print the version")
 }
 
 // validate checks the values of the flags.

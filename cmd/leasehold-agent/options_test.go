@@ -17,7 +17,7 @@ func TestArguments(t *testing.T) {
 		{"--version", 0, "leasehold-agent (devel)\n", ""},
 		{"--help", 0, "--cni-max-conf-num int", ""},
 		{"--no-such-flag", exitUsage, "", "unknown flag: --no-such-flag"},
-		{"stray", exitUsage, "", `unexpected argument "stray"`},
+		{"stray", exitUsage, "", `unknown command "stray"`},
 		{"", exitUsage, "", "--node-name is not set"},
 		{"--node-name", exitUsage, "", "flag needs an argument"},
 		{"--no-kube --move-grace=9s", exitUsage, "", "--move-grace 9s is too short"},

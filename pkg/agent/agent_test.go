@@ -337,27 +337,6 @@ func TestChangesAreSignalled(t *testing.T) {
 	writer.Wait() // it may be about to write to a directory that is removed
 }
 
-// A directory that cannot be watched is logged once, and watched as soon as it can be.
-func TestWatchFailureIsLoggedOnce(t *testing.T) {
-	var out bytes.Buffer
-	dir := filepath.Join(t.TempDir(), "file", "state")
-	if err := os.WriteFile(filepath.Dir(dir), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c := NewChanges(dirsIn(dir), slog.New(slog.NewTextHandler(&out, nil)))
-	c.watch()
-	c.watch()
-	if n := strings.Count(out.String(), "level=WARN"); n != 1 || c.files != nil {
-		t.Errorf("logged %d times:\n%s", n, &out)
-	}
-	os.Remove(filepath.Dir(dir))
-	c.watch()
-	defer c.unwatch()
-	if c.files == nil {
-		t.Error("not watched")
-	}
-}
-
 // A directory that was removed is created and watched again.
 func TestDirectoryIsWatchedAgain(t *testing.T) {
 	c := NewChanges(dirsIn(filepath.Join(t.TempDir(), "state")), slog.New(slog.DiscardHandler))

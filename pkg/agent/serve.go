@@ -40,9 +40,9 @@ func (h *Health) ready() error {
 	return h.err
 }
 
-// Serve returns the task that serves /metrics, /healthz and /readyz at addr. /healthz succeeds while
-// the process runs, and /readyz while the agent is ready. When ctx is done, requests in progress
-// have five seconds to finish.
+// Serve returns the task that serves /metrics, /healthz and /readyz at addr. /healthz succeeds
+// while the process runs, and /readyz while the agent is ready. When ctx is done, requests in
+// progress have five seconds to finish.
 func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.Logger) Task {
 	return Task{Name: "serve", Run: func(ctx context.Context) error {
 		listener, err := net.Listen("tcp", addr)

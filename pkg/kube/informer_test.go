@@ -232,18 +232,3 @@ func TestLoopMergesBursts(t *testing.T) {
 		}
 	})
 }
-
-func TestLoopRequeues(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute-time.Second)
-		defer stop()
-		began, passes := time.Now(), []time.Duration{}
-		_ = Loop(ctx, time.Second, nil, func(context.Context) time.Duration {
-			passes = append(passes, time.Since(began))
-			return time.Minute
-		})
-		if want := []time.Duration{0, time.Minute, 2 * time.Minute}; !slices.Equal(passes, want) {
-			t.Errorf("passes at %v, want %v", passes, want)
-		}
-	})
-}

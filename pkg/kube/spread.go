@@ -27,8 +27,9 @@ func (withoutWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 // RunSpread is Run for a program that runs on every node and selects the objects of its node. While
 // the API server refuses a request, RunSpread repeats it after a random part of the period, and it
 // lists again after such a part if a watch has failed: if many programs lose the API server at the
-// same moment, all of them watch again within a period of its return, one after the other. Until RunSpread has received a list, it
-// waits for a second at first, and for at most a quarter of the period.
+// same moment, all of them watch again within a period of its return, one after the other. Until
+// RunSpread has received a list, it waits for a second at first, and for at most a quarter of the
+// period.
 func (i *Informer[V]) RunSpread(ctx context.Context, lw *cache.ListWatch, what string, period time.Duration) error {
 	refused := wait.Backoff{Duration: period / 20, Jitter: 19} // a twentieth of the period to all of it
 	reflector := cache.NewReflectorWithOptions(withoutWatchList{lw}, i.expected, i,

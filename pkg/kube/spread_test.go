@@ -167,33 +167,6 @@ func TestRequestsOf5000AgentsAfterAnOutage(t *testing.T) {
 	})
 }
 
-// A watch that ends in its time is followed by another at once, and nothing is listed again.
-func TestWatchThatEndsInItsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &outage{watches: map[watch.Interface]bool{}, began: time.Now()}
-		ctx, stop := context.WithCancel(t.Context())
-		i, done := newInformer(), make(chan error)
-		go func() { done <- i.RunSpread(ctx, s.listWatch(), "objects", time.Minute) }()
-		for range 3600 {
-			time.Sleep(6 * time.Second)
-			synctest.Wait()
-			s.mu.Lock()
-			n := len(s.watches)
-			s.mu.Unlock()
-			if n != 1 {
-				t.Fatalf("%d watches after %s", n, time.Since(s.began))
-			}
-		}
-		stop()
-		if err := <-done; err == nil {
-			t.Error("RunSpread returned no error")
-		}
-		if n := len(s.requests); s.lists != 1 || n < 7 || n > 14 {
-			t.Errorf("%d lists, %d requests in six hours", s.lists, n)
-		}
-	})
-}
-
 // An informer that has never received a list tries again within seconds, and ever less often.
 func TestInformerThatBeginsInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
@@ -297,100 +296,5 @@ func TestCompare(t *testing.T) {
 	}
 	if got := compare(&want, nil); got != (change{true, true}) {
 		t.Errorf("no object: %+v", got)
-	}
-}
-
-func TestNewest(t *testing.T) {
-	bound := func(d time.Duration) lease.Lease {
-		return lease.Lease{State: lease.Bound, BoundAt: ago(d), ReleasedAt: ago(0)}
-	}
-	held := func(d time.Duration) lease.Lease {
-		return lease.Lease{State: lease.Held, BoundAt: ago(time.Hour), ReleasedAt: ago(d)}
-	}
-	for story, leases := range map[string][]lease.Lease{
-		"of two bound ones the later": {bound(time.Minute), bound(2 * time.Minute)},
-		"of two held ones the later":  {held(time.Minute), held(2 * time.Minute)},
-		"the bound one":               {bound(2 * time.Minute), held(time.Minute)},
-	} {
-		for _, l := range [][]lease.Lease{leases, {leases[1], leases[0]}} {
-			if got := newest(l); !cmp.Equal(got, leases[0], cmpopts.EquateComparable(netip.Addr{})) {
-				t.Errorf("%s: got %+v", story, got)
-			}
-		}
-	}
-}
-
-// A condition keeps the time since when it is so.
-func TestConditionKeepsItsTime(t *testing.T) {
-	r := &ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: "another"}}
-	r.Status.Conditions = conditions(r, "this", now.Wall)
-	if len(r.Status.Conditions) != 1 || !r.Status.Conditions[0].LastTransitionTime.Time.Equal(now.Wall) {
-		t.Fatalf("at first: %+v", r.Status.Conditions)
-	}
-	if again := conditions(r, "this", now.Wall.Add(time.Hour)); !cmp.Equal(again, r.Status.Conditions) {
-		t.Errorf("an hour later: %+v", again)
-	}
-}
-
-// Each field decides only between leases whose fields before it are equal.
-func TestOrder(t *testing.T) {
-	less := bound("10.0.0.1", id1, time.Hour)
-	less.Pool, less.Holder.IfName = lease.Pool{DataDir: "/a", Network: "a"}, "eth0"
-	fields := []func(l *lease.Lease){
-		func(l *lease.Lease) { l.Pool.Network = "b" }, func(l *lease.Lease) { l.Pool.DataDir = "/b" },
-		func(l *lease.Lease) { l.Holder.IfName = "eth1" }, func(l *lease.Lease) { l.Address = l.Address.Next() },
-	}
-	if order(less, less) != 0 {
-		t.Error("a lease is not equal to itself")
-	}
-	for i, change := range fields {
-		more, rest := less, less
-		change(&more)
-		for _, later := range fields[i+1:] {
-			later(&rest) // these fields of the first are greater
-		}
-		if order(rest, more) >= 0 || order(more, rest) <= 0 {
-			t.Errorf("%+v is not before %+v", rest, more)
-		}
-	}
-}
-
-func TestIsConfirmedAtTheLimit(t *testing.T) {
-	for name, tt := range map[string]struct {
-		l     lease.Lease
-		pod   retention.Pod
-		want  bool
-		again time.Duration
-	}{
-		"lived long enough": {bound("10.0.0.2", id1, confirmedAfter), retention.Pod{}, true, 0},
-		"a moment too short": {
-			bound("10.0.0.2", id1, confirmedAfter-1),
-			retention.Pod{}, false, 1 + 10*time.Millisecond},
-		"held, had lived long enough": {
-			held(bound("10.0.0.2", id1, confirmedAfter+time.Hour), time.Hour),
-			retention.Pod{}, true, 0},
-		"held, had lived too short": {
-			held(bound("10.0.0.2", id1, confirmedAfter+time.Hour-1), time.Hour),
-			retention.Pod{}, false, 0},
-		"the pod is ready": {bound("10.0.0.2", id1, 1), retention.Pod{Ready: true, UID: "u1"}, true, 0},
-		"another pod is ready": {
-			bound("10.0.0.2", id1, confirmedAfter-time.Second),
-			retention.Pod{Ready: true, UID: "u2"}, false, time.Second + 10*time.Millisecond},
-		"ready, and the address is held": {
-			held(bound("10.0.0.2", id1, 2), 1),
-			retention.Pod{Ready: true, UID: "u1"}, false, 0},
-	} {
-		p := &plan{}
-		got := p.isConfirmed([]lease.Lease{tt.l}, tt.pod, nil, status(func(*ipamv1.IPReservationStatus) {}), now)
-		if got != tt.want || p.RequeueAfter != tt.again {
-			t.Errorf("%s: %v, again after %s; want %v, %s", name, got, p.RequeueAfter, tt.want, tt.again)
-		}
-	}
-	p := &plan{}
-	for _, d := range []time.Duration{time.Hour, time.Minute, time.Hour} {
-		p.requeueAfter(d)
-	}
-	if p.RequeueAfter != time.Minute+10*time.Millisecond {
-		t.Errorf("again after %s, want the shortest", p.RequeueAfter)
 	}
 }

@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -320,14 +319,4 @@ func TestDesiredNodePool(t *testing.T) {
 	if s := desiredNodePool(node, many, nil).Status; len(s.Networks) != maxNetworks || s.Bound != maxNetworks+5 {
 		t.Errorf("%d networks, %d bound", len(s.Networks), s.Bound)
 	}
-}
-
-// A node whose store was never used has a NodeAddressPool without networks.
-func TestNodeAddressPoolWithoutAStore(t *testing.T) {
-	p := newFixture(t)
-	dirs := p.node.Node.Store.Dirs()
-	if err := errors.Join(os.RemoveAll(dirs.State), os.RemoveAll(dirs.Run)); err != nil {
-		t.Fatal(err)
-	}
-	p.shows("never used", "node1 status", "?=0+0+?"+unknown)
 }

@@ -1,18 +1,15 @@
 package publish
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"path"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
@@ -189,30 +186,6 @@ func TestReservationThatWasDeleted(t *testing.T) {
 	}
 	p.expect("listed", p.reads(), resource)
 	p.expect("no change", p.publish())
-}
-
-// The agent watches its NodeAddressPool by name, and reads what it names.
-func TestNodeAddressPoolIsWatched(t *testing.T) {
-	c := fakeapi.NewCluster(t,
-		fakeapi.Kind{GroupVersionKind: ipamv1.GroupVersion.WithKind("IPReservation"), Resource: resource,
-			Namespaced: true},
-		fakeapi.Kind{GroupVersionKind: ipamv1.GroupVersion.WithKind("NodeAddressPool"), Resource: "nodeaddresspools"})
-	clients, err := kube.NewClients(c.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := NewPool(clients.IPAM, "node1")
-	ctx, stop := context.WithCancel(t.Context())
-	var done sync.WaitGroup
-	done.Go(func() { _ = pool.Run(ctx) })
-	defer func() { stop(); done.Wait() }()
-	c.Until("a list", pool.HasSynced)
-	ref := ipamv1.ReservationReference{Namespace: "db", Name: "mine", UID: "1", Generation: 1}
-	c.Put(poolPath, ipamv1.NodeAddressPool{Spec: ipamv1.NodeAddressPoolSpec{
-		Reservations: []ipamv1.ReservationReference{ref}}})
-	c.Until("it names the object", func() bool { return len(pool.Named()) == 1 && pool.Named()[0] == ref })
-	c.Remove(poolPath)
-	c.Until("the NodeAddressPool is deleted", func() bool { return pool.Object() == nil && pool.Named() == nil })
 }
 
 // A user writes as much into the metadata of a reservation as the API server accepts.

@@ -2,7 +2,6 @@ package publish
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -415,46 +413,6 @@ func TestWebhookThatFails(t *testing.T) {
 	}
 }
 
-// The task itself: it writes what the plan says.
-func TestRun(t *testing.T) {
-	p := newFixture(t)
-	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- p.Run(ctx, nil) }()
-	fakeapi.Until(t, "the lease is published", func() bool { return p.state(mine) == "Bound 10.0.0.2" })
-	stop()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-}
-
-// A pass that cannot read the leases is repeated after retry.
-func TestUnreadableStoreIsReadAgain(t *testing.T) {
-	p := newFixture(t)
-	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.publish()
-	if err := os.Truncate(p.db(), 100); err != nil {
-		t.Fatal(err)
-	}
-	if p.publish(); p.next != retry {
-		t.Errorf("requeue after %s, want %s", p.next, retry)
-	}
-}
-
-// Another controller's condition causes no write.
-func TestConditionsOfOthers(t *testing.T) {
-	p := newFixture(t)
-	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.publish()
-	var r ipamv1.IPReservation
-	p.server.Get(objects+mine, &r)
-	r.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue}}
-	p.server.Put(objects+mine, r)
-	p.list()
-	p.expect("another controller's condition", p.publish())
-}
-
 // A CRD of an older version drops unknown fields. Writing them again would have no effect either.
 func TestApplyWithoutEffectIsNotRepeated(t *testing.T) {
 	p := newFixture(t)
@@ -485,38 +443,6 @@ func TestApplyWithoutEffectIsNotRepeated(t *testing.T) {
 		t.Error(got)
 	}
 	p.expect("no change", p.publish())
-}
-
-// A problem that stops every pass is logged when it begins and when it ends.
-func TestProblemsAreLoggedOnce(t *testing.T) {
-	p := newFixture(t)
-	p.node.Release(p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, ""))
-	p.publish()
-	var r ipamv1.IPReservation
-	p.server.Get(objects+mine, &r)
-	r.Spec.Release = r.Status.ID
-	p.server.Put(objects+mine, r)
-	logged := func(name, want string, n int) {
-		t.Helper()
-		for range 3 {
-			p.publish()
-		}
-		if got := strings.Count(p.log.String(), want); got != n {
-			t.Errorf("%s: %q is logged %d times:\n%s", name, want, got, &p.log)
-		}
-	}
-	p.list()
-	p.node.Update(func(tx *store.Tx) error { return tx.SetNamespaceIDs(fakeapi.Boot + " elsewhere") })
-	if p.publish(); p.next != retry+10*time.Millisecond {
-		t.Errorf("requeue after %s, want %s", p.next, retry)
-	}
-	logged("the agent does not see the host", "releasing addresses", 1)
-	p.server.Remove(objects + mine)
-	p.list()
-	logged("no release requested", "works again", 1)
-	p.server.Put(objects+mine, r)
-	p.list()
-	logged("the problem is back", "releasing addresses", 2)
 }
 
 // The node's UID is read once an hour, and soon if the API server may have another node.
@@ -572,51 +498,6 @@ func TestOnlyOurObjectsAreRemoved(t *testing.T) {
 			Labels: map[string]string{ipamv1.LabelNodeHash: ipamv1.Hash("node1")}},
 			Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: tt.node, NodeUID: tt.uid}})
 		p.expect(name, p.publish(), tt.want...)
-	}
-}
-
-// Each write is counted by its part and result. Another object of the name is not deleted.
-func TestWritesAreCounted(t *testing.T) {
-	p := newFixture(t)
-	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	fail := func(what string, isIt func(*http.Request) bool) {
-		t.Helper()
-		p.server.Reject(func(r *http.Request) int {
-			if strings.HasPrefix(r.URL.Path, objects) && isIt(r) {
-				return http.StatusConflict
-			}
-			return 0
-		})
-		if p.publish(); len(p.rejected) != 1 {
-			t.Errorf("%s fails: %v", what, p.rejected)
-		}
-		p.server.Reject(nil)
-		p.after(2 * time.Second)
-		if p.publish(); len(p.rejected) > 0 {
-			t.Errorf("%s succeeds: %v", what, p.rejected)
-		}
-	}
-	fail("the object", func(r *http.Request) bool { return path.Base(r.URL.Path) == mine })
-	p.node.Release(l)
-	p.after(ipamv1.ReturnDelay)
-	fail("the status", func(r *http.Request) bool { return path.Base(r.URL.Path) == "status" })
-	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, lease.Lease{}) })
-	fail("a deletion", func(r *http.Request) bool { return r.Method == http.MethodDelete })
-	err := testutil.GatherAndCompare(p.metrics, strings.NewReader(`
-# HELP leasehold_publish_writes_total Writes of IPReservations, by part (spec, status, delete) and result (ok, error).
-# TYPE leasehold_publish_writes_total counter
-leasehold_publish_writes_total{result="error",what="delete"} 1
-leasehold_publish_writes_total{result="error",what="spec"} 1
-leasehold_publish_writes_total{result="error",what="status"} 1
-leasehold_publish_writes_total{result="ok",what="delete"} 1
-leasehold_publish_writes_total{result="ok",what="spec"} 1
-leasehold_publish_writes_total{result="ok",what="status"} 2
-`), "leasehold_publish_writes_total")
-	if err != nil {
-		t.Error(err)
-	}
-	if len(p.known) != 0 || p.state(mine) != "none" {
-		t.Errorf("deleted: %v, %s", p.known, p.state(mine))
 	}
 }
 

@@ -157,16 +157,6 @@ func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 	}
 }
 
-func TestFullQueueDropsTheOldest(t *testing.T) {
-	w := newEventsFixture(t)
-	for i := range maxQueued + 3 {
-		w.Queue(&eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}})
-	}
-	if len(w.queue) != maxQueued || w.queue[0].Name != "3" {
-		t.Errorf("%d queued, the first is %s", len(w.queue), w.queue[0].Name)
-	}
-}
-
 // An Event that is queued again and again is created once, as soon as the API server is available.
 func TestQueuedEventIsCreatedOnce(t *testing.T) {
 	w := newEventsFixture(t)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -101,49 +100,6 @@ func TestLimitsAreCopiedToTheStore(t *testing.T) {
 	for _, q := range queries { // a list and a watch; more would be periodic reads
 		if q.Get("fieldSelector") != "metadata.name=leasehold-limits" || len(queries) > 2 {
 			t.Errorf("requests %v", queries)
-		}
-	}
-}
-
-// Limits are compared again after a minute, because the store may be a new one.
-func TestLimitsOfANewStore(t *testing.T) {
-	node := fakeapi.NewNode(t)
-	w := &Windows{Service: node.Service, Log: fakeapi.Log,
-		Limits: NewLimits(nil)}
-	begin := time.Now()
-	if after := w.copyLimits(t.Context(), begin); after != 0 {
-		t.Errorf("before the first list: compared after %s", after)
-	}
-	set := func(data map[string]string) {
-		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "leasehold-system", Name: "leasehold-limits",
-			ResourceVersion: fmt.Sprint(len(data))}, Data: data}
-		if err := w.Limits.Replace([]any{o}, ""); err != nil {
-			t.Fatal(err)
-		}
-	}
-	f := &limitsFixture{node: node}
-	for _, tt := range []struct {
-		after       time.Duration
-		limits      policy.Limits
-		next        time.Duration
-		isForgotten bool // the store is another one
-		want        policy.Limits
-	}{
-		{0, policy.Limits{"maxHeld": "20"}, limitsInterval, false, policy.Limits{"maxHeld": "20"}},
-		{time.Second, policy.Limits{"maxHeld": "20"}, limitsInterval - time.Second, true, nil},
-		{limitsInterval, policy.Limits{"maxHeld": "20"}, limitsInterval, false, policy.Limits{"maxHeld": "20"}},
-		{limitsInterval, policy.Limits{"maxHeld": "many"}, limitsInterval, false, policy.Limits{"maxHeld": "20"}},
-	} {
-		if tt.isForgotten {
-			if err := node.Service.SetLimits(t.Context(), nil); err != nil {
-				t.Fatal(err)
-			}
-		}
-		set(tt.limits)
-		after := w.copyLimits(t.Context(), begin.Add(tt.after))
-		if got := f.stored(); !maps.Equal(got, tt.want) || after != tt.next {
-			t.Errorf("%v after %s: stored %v, compared after %s; want %v, %s", tt.limits, tt.after, got, after, tt.want,
-				tt.next)
 		}
 	}
 }

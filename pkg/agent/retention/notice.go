@@ -2,10 +2,11 @@ package retention
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"strings"
 	"time"
+
+	"k8s.io/utils/lru"
 
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -34,10 +35,10 @@ type notice struct {
 	Subject        string // distinguishes notices of one pod and reason, e.g. by container
 }
 
-// reader converts journal entries to notices. It remembers the last address of each attachment.
+// reader converts journal entries to notices. It remembers the last addresses of attachments, of at
+// most twice as many as the journal has entries: an agent that is started again reads no more.
 type reader struct {
-	former  map[attachment]former
-	entries int // read so far
+	former *lru.Cache // former by attachment, nil before the first Read
 }
 
 // attachment identifies an address of a pod. A pod has at most one address for each interface,
@@ -51,7 +52,6 @@ type attachment struct {
 type former struct {
 	address netip.Addr
 	lost    string // why the pod lost the address; "" if it was not lost
-	entry   int    // reader.entries when this was recorded
 }
 
 // Read converts journal entries to notices. The entries must be in the order of the journal.
@@ -60,12 +60,10 @@ type former struct {
 // or AddressPoolLow.
 func (r *reader) Read(entries []store.Entry, retained func(namespace, name, uid string) bool) []notice {
 	if r.former == nil {
-		r.former = map[attachment]former{}
+		r.former = lru.New(2 * store.JournalSize)
 	}
-	r.forget()
 	var out []notice
 	for _, e := range entries {
-		r.entries++
 		if e.Name == "" {
 			continue
 		}
@@ -78,31 +76,22 @@ func (r *reader) Read(entries []store.Entry, retained func(namespace, name, uid 
 	return out
 }
 
-// forget forgets what was not recorded from the last JournalSize entries, if more than twice as
-// many attachments are remembered. An agent that is started again would read no more from the
-// journal. A later AddressChanged Event of a forgotten attachment is not created.
-func (r *reader) forget() {
-	if len(r.former) > 2*store.JournalSize {
-		maps.DeleteFunc(r.former, func(_ attachment, f former) bool { return f.entry <= r.entries-store.JournalSize })
-	}
-}
-
 // notice records the entry in r.former and returns the notice about it. It reports false if no
 // Event is made from the entry.
 func (r *reader) notice(e store.Entry) (n notice, ok bool) {
 	at := attachment{e.Namespace, e.Name, e.Network, e.IfName, e.Address.Is6()}
-	was, known := r.former[at]
+	was, known := r.formerOf(at)
 	n = notice{Namespace: e.Namespace, Pod: e.Name, UID: e.UID, Time: e.Time, Subject: e.Container}
 	switch e.Event {
 	case store.EventBound:
-		r.former[at] = former{address: e.Address, entry: r.entries}
+		r.former.Add(at, former{address: e.Address})
 		if !known || was.lost == "" || was.address == e.Address {
 			return n, false
 		}
 		n.Reason, n.Warning = AddressChanged, true
 		n.Text = fmt.Sprintf("got %s instead of %s: %s", e.Address, was.address, was.lost)
 	case store.EventKept, store.EventTakenOver:
-		r.former[at] = former{address: e.Address, entry: r.entries}
+		r.former.Add(at, former{address: e.Address})
 		n.Reason, n.Text = AddressKept, fmt.Sprintf("kept %s: %s", e.Address, keptText(e))
 	case store.EventYielded:
 		r.noteLoss(at, e)
@@ -121,17 +110,23 @@ func (r *reader) notice(e store.Entry) (n notice, ok bool) {
 	return n, true
 }
 
+func (r *reader) formerOf(at attachment) (former, bool) {
+	value, known := r.former.Get(at)
+	was, _ := value.(former)
+	return was, known
+}
+
 // noteLoss records that a pod has lost the address of an entry. The end of a hold without a window,
 // such as a cool-down, is not recorded as a loss. In that case noteLoss forgets the address, unless
 // a loss was recorded before.
 func (r *reader) noteLoss(at attachment, e store.Entry) {
-	was, known := r.former[at]
+	was, known := r.formerOf(at)
 	switch {
 	case known && was.address != e.Address: // the pod has another address by now
 	case e.Window > 0:
-		r.former[at] = former{e.Address, lossText(e), r.entries}
+		r.former.Add(at, former{e.Address, lossText(e)})
 	case was.lost == "":
-		delete(r.former, at)
+		r.former.Remove(at)
 	}
 }
 

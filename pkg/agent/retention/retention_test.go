@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -217,65 +216,6 @@ func TestMake(t *testing.T) {
 		got.Invalid = nil
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
-		}
-	}
-}
-
-// The UID of the namespace is followed with a window, and not without one.
-func TestFollowedNamespace(t *testing.T) {
-	for annotation, want := range map[string][]maintain.PodWindow{
-		"0":  nil,
-		"60": {{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(time.Hour), NamespaceUID: "ns1"}},
-	} {
-		p := pod(annotation)
-		p.ObjectUID = "o1"
-		l := bound("u1", 0)
-		view := maintain.NodeView{Leases: []lease.Lease{l}, Now: now}
-		if annotation != "0" {
-			view.Leases[0].Window = lease.Window(time.Hour)
-		}
-		got := makePlan(map[kube.Name]Pod{name: p}, view, map[types.UID]string{"o1": "ns1"}).Follow
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("annotation %s (-want +got):\n%s", annotation, diff)
-		}
-	}
-}
-
-// The namespace is needed for a lease of a pod that requests retention, and for a firm hold.
-func TestConcerned(t *testing.T) {
-	asks, not := pod("60"), asking(pod("60"))
-	soft := held("u1", time.Hour, 0)
-	soft.Firm = false
-	for name, c := range map[string]struct {
-		pod    Pod
-		leases []lease.Lease
-		want   bool
-	}{
-		"no lease":                            {asks, nil, false},
-		"its lease":                           {asks, []lease.Lease{bound("u1", 0)}, true},
-		"another pod's lease":                 {asks, []lease.Lease{bound("u0", time.Hour)}, false},
-		"its lease, without an annotation":    {not, []lease.Lease{bound("u1", 0)}, false},
-		"a firm hold, without an annotation":  {not, []lease.Lease{held("u0", time.Hour, 0)}, true},
-		"a soft hold of it":                   {asks, []lease.Lease{soft}, true},
-		"a soft hold, without an annotation":  {not, []lease.Lease{soft}, false},
-		"the second of two leases, and a pod": {asks, []lease.Lease{bound("u0", 0), bound("u1", 0)}, true},
-	} {
-		if got := concerned(c.pod, c.leases); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
-	}
-}
-
-func TestOwnerText(t *testing.T) {
-	for _, c := range []struct{ group, kind, want string }{
-		{"apps", "StatefulSet", "StatefulSet.apps/db"},
-		{"apps.kruise.io", "StatefulSet", "StatefulSet.apps.kruise.io/db"},
-		{"apps", "ReplicaSet", ""}, // its pods have no ordinals
-		{"example.com", "StatefulSet", ""},
-		{"", "", ""},
-	} {
-		if got := ownerText(Owner{Group: c.group, Kind: c.kind, Name: "db"}); got != c.want {
-			t.Errorf("%s.%s: %q, want %q", c.kind, c.group, got, c.want)
 		}
 	}
 }

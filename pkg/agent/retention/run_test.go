@@ -1,14 +1,8 @@
 package retention
 
 import (
-	"bytes"
-	"context"
-	"errors"
-	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -28,7 +22,8 @@ import (
 func TestPass(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
 	var invalid []string
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil), Core: server.Clients.Core, Log: fakeapi.Log,
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil),
+		Core: server.Clients.Core, Log: fakeapi.Log,
 		Invalid: func(p Pod, _ error) { invalid = append(invalid, p.Invalid) }}
 	pods := func(annotation string) {
 		t.Helper()
@@ -202,40 +197,6 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 	}
 }
 
-// TestNamespaceIsReadOnce verifies that a namespace is read once for all of its pods.
-func TestNamespaceIsReadOnce(t *testing.T) {
-	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil), Core: server.Clients.Core,
-		Log: fakeapi.Log}
-	server.Put("/api/v1/namespaces/db", corev1.Namespace{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "ns1"}})
-	var pods []any
-	for i := range 3 {
-		name, uid := fmt.Sprint("db-", i), fmt.Sprint("u", i)
-		node.Bind(fmt.Sprint("10.0.0.", 2+i), name, uid, time.Duration(lease.Forever), "")
-		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(uid),
-			ResourceVersion: "1", Annotations: map[string]string{policy.Annotation: "forever"}}})
-	}
-	if err := w.Pods.Replace(pods, ""); err != nil {
-		t.Fatal(err)
-	}
-	w.pass(t.Context())
-	if requests := server.Requests(); len(requests) != 1 {
-		t.Errorf("%q, want one request", requests)
-	}
-	view, err := node.List(t.Context(), func(l lease.Lease) bool { return l.NamespaceUID == "ns1" })
-	if err != nil || len(view.Leases) != 3 {
-		t.Errorf("%+v, %v; want 3 leases", view.Leases, err)
-	}
-	if err := w.Pods.Replace(nil, ""); err != nil {
-		t.Fatal(err)
-	}
-	if w.pass(t.Context()); len(w.namespaces.ofPods) > 0 {
-		t.Errorf("namespaces of pods that do not exist any more: %v", w.namespaces)
-	}
-}
-
 // TestNamespaceOfAStatefulSet verifies that no namespace is read for a pod whose StatefulSet is
 // known, and that only the UID of a StatefulSet in the same namespace counts.
 func TestNamespaceOfAStatefulSet(t *testing.T) {
@@ -273,160 +234,5 @@ func TestNamespaceOfAStatefulSet(t *testing.T) {
 		if err != nil || got != c.requests || n.ofPods[p.ObjectUID] != "of-"+c.namespace {
 			t.Errorf("%s: %d requests, want %d; %v, %v", c.what, got, c.requests, n.ofPods, err)
 		}
-	}
-}
-
-// TestNoOtherNamespaceIsReadAfterAnError verifies that an API server that does not answer is asked
-// once in a pass.
-func TestNoOtherNamespaceIsReadAfterAnError(t *testing.T) {
-	server := fakeapi.New(t)
-	server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
-	pods, leases := map[kube.Name]Pod{}, map[kube.Name][]lease.Lease{}
-	for _, namespace := range []string{"a", "b", "c"} {
-		name := kube.Name{Namespace: namespace, Name: "db-0"}
-		pods[name] = Pod{Name: name, ObjectUID: types.UID(namespace), UID: "u1",
-			Request: policy.Request{Window: lease.Window(time.Hour)}}
-		leases[name] = []lease.Lease{bound("u1", time.Hour)}
-	}
-	err := new(namespaces).read(t.Context(), server.Clients.Core, pods, leases)
-	if requests := server.Requests(); err == nil || len(requests) != 1 {
-		t.Errorf("%v, requests %q; want an error and one request", err, requests)
-	}
-}
-
-// TestFailedChanges verifies that a pass whose changes cannot be written is repeated and logged.
-func TestFailedChanges(t *testing.T) {
-	for name, prepare := range map[string]func(node fakeapi.Node, server *fakeapi.Server) (uid string){
-		"a window": func(node fakeapi.Node, _ *fakeapi.Server) string {
-			node.Bind("10.0.0.2", "db-0", "u1", time.Minute, "")
-			return "u1"
-		},
-		"a hold of a starting pod": func(node fakeapi.Node, _ *fakeapi.Server) string {
-			node.Release(node.Bind("10.0.0.2", "db-0", "u0", 30*time.Second, ""))
-			return "u1"
-		},
-		"a hold of a deleted namespace": func(node fakeapi.Node, server *fakeapi.Server) string {
-			l := node.Release(node.Bind("10.0.0.2", "db-0", "u0", time.Hour, ""))
-			l.NamespaceUID = "ns0"
-			node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
-			return "u1"
-		},
-	} {
-		node, server := fakeapi.NewNode(t), fakeapi.New(t)
-		var out bytes.Buffer
-		w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: server.Clients.Core,
-			Log: slog.New(slog.NewTextHandler(&out, nil))}
-		server.Put("/api/v1/namespaces/db", corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1",
-			Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "ns1"}})
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0",
-			UID: types.UID(prepare(node, server)), ResourceVersion: "1",
-			Annotations: map[string]string{policy.Annotation: "60"}}}
-		if err := w.Pods.Replace([]any{p}, ""); err != nil {
-			t.Fatal(err)
-		}
-		before := node.Leases()
-		fail := failAfterReading(t, node)
-		after := w.pass(t.Context())
-		fail.end()
-		if after != retry || !slices.Equal(node.Leases(), before) ||
-			!strings.Contains(out.String(), "updating windows failed") {
-			t.Errorf("%s: requeue after %s, leases %v, logged:\n%s", name, after, node.Leases(), out.String())
-		}
-		if after := w.pass(t.Context()); after == retry {
-			t.Errorf("%s, with a store: requeue after %s", name, after)
-		}
-	}
-}
-
-// failure is a store whose file cannot be opened.
-type failure struct {
-	t    *testing.T
-	path string
-}
-
-// failAfterReading has the store fail after its next transaction.
-func failAfterReading(t *testing.T, node fakeapi.Node) failure {
-	s := node.Service.Node.Store
-	f := failure{t, filepath.Join(s.Dirs().State, "leases.db")}
-	s.Timed = func(store.Timing) {
-		s.Timed = nil
-		f.check(os.Rename(f.path, f.path+".aside"))
-		f.check(os.Mkdir(f.path, 0o700))
-	}
-	return f
-}
-
-// end repairs the store.
-func (f failure) end() {
-	f.check(os.Remove(f.path))
-	f.check(os.Rename(f.path+".aside", f.path))
-}
-
-func (f failure) check(err error) {
-	if err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// TestNamespaceUID verifies which responses say that a namespace does not exist, and that the
-// resource version of the request is the given one.
-func TestNamespaceUID(t *testing.T) {
-	server := fakeapi.New(t)
-	for name, c := range map[string]struct {
-		uid    string
-		code   int
-		want   string
-		failed bool
-	}{
-		"it exists":               {uid: "ns1", want: "ns1"},
-		"it does not exist":       {},
-		"a proxy does not know":   {code: fakeapi.NotServed, failed: true},
-		"the request is rejected": {code: http.StatusForbidden, failed: true},
-	} {
-		server.Remove("/api/v1/namespaces/db")
-		if c.uid != "" {
-			server.Put("/api/v1/namespaces/db", corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1",
-				Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: "db", UID: types.UID(c.uid)}})
-		}
-		for _, version := range []string{"", "0"} {
-			var asked string
-			server.Reject(func(r *http.Request) int { asked = r.URL.Query().Get("resourceVersion"); return c.code })
-			got, err := readNamespaceUID(t.Context(), server.Clients.Core, "db", version)
-			if got != c.want || (err != nil) != c.failed || asked != version {
-				t.Errorf("%s: %q, %v; version %q was requested, want %q", name, got, err, asked, version)
-			}
-		}
-	}
-}
-
-// TestRun runs the task until it is stopped.
-func TestRun(t *testing.T) {
-	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil), Core: server.Clients.Core,
-		Log: fakeapi.Log}
-	l := node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- w.Run(ctx, nil) }()
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "1",
-		Annotations: map[string]string{policy.Annotation: "10"}}}
-	if err := w.Pods.Replace([]any{p}, ""); err != nil {
-		t.Fatal(err)
-	}
-	window := func() (window time.Duration) {
-		err := node.Node.Store.View(t.Context(), func(tx *store.Tx) error {
-			now, err := tx.Get(l.Pool, l.Address)
-			window = time.Duration(now.Window)
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return window
-	}
-	fakeapi.Until(t, "the lease has the window", func() bool { return window() == 10*time.Minute })
-	stop()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
 	}
 }

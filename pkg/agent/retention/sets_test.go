@@ -5,11 +5,7 @@ import (
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -42,25 +38,6 @@ func TestStreaks(t *testing.T) {
 	s.keep(nil)
 	if got := s.observe(pod, "node3", at); got != 0 {
 		t.Errorf("it was not held: %s", got)
-	}
-}
-
-func TestClaims(t *testing.T) {
-	object := func(pod, node string, state ipamv1.State, confirmed bool) ipamv1.IPReservation {
-		return ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db"},
-			Spec:   ipamv1.IPReservationSpec{PodName: pod, NodeName: node},
-			Status: ipamv1.IPReservationStatus{State: state, Confirmed: confirmed, PodUID: "u-" + pod}}
-	}
-	got := claimsIn("node1", []ipamv1.IPReservation{
-		object("there", "node2", ipamv1.Bound, true),
-		object("young", "node2", ipamv1.Bound, false),
-		object("away", "node2", ipamv1.Held, true),
-		object("here", "node1", ipamv1.Bound, true),
-		object("there", "node3", ipamv1.Bound, true),
-	})
-	want := map[kube.Name][]location{{Namespace: "db", Name: "there"}: {{"node2", "u-there"}, {"node3", "u-there"}}}
-	if diff := gocmp.Diff(want, got, gocmp.AllowUnexported(location{})); diff != "" {
-		t.Error(diff)
 	}
 }
 
@@ -116,31 +93,6 @@ func TestParseSet(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s: %s, want %s", c.object, got, c.want)
-		}
-	}
-}
-
-// Only what is held forever ends with the ordinal of its StatefulSet.
-func TestOwnerOf(t *testing.T) {
-	hold := func(owner string, hold lease.Window) lease.Lease {
-		return lease.Lease{State: lease.Held, Firm: true, Owner: owner, Hold: hold, Window: hold}
-	}
-	const set = "StatefulSet.apps/db"
-	forever, hour := lease.Forever, lease.Window(time.Hour)
-	for name, c := range map[string]struct {
-		leases []lease.Lease
-		want   bool
-	}{
-		"none":                      {nil, false},
-		"forever":                   {[]lease.Lease{hold(set, forever)}, true},
-		"an hour":                   {[]lease.Lease{hold(set, hour)}, false},
-		"forever, of no set":        {[]lease.Lease{hold("", forever)}, false},
-		"an hour, and one forever":  {[]lease.Lease{hold(set, hour), hold(set, forever)}, true},
-		"forever, of another's pod": {[]lease.Lease{hold("StatefulSet.apps/web", forever)}, false},
-	} {
-		s, ordinal, ok := setOf(c.leases, "db-3")
-		if ok != c.want || ok && (s.Name != "db" || ordinal != 3) {
-			t.Errorf("%s: %v, %d, %v; want %v", name, s, ordinal, ok, c.want)
 		}
 	}
 }

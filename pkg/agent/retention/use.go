@@ -31,7 +31,6 @@ const repeat = time.Hour
 const (
 	RetentionInactive = "RetentionInactive" // on the node and its annotated pods: the runtime does not call leasehold
 	RetentionUnknown  = "RetentionUnknown"  // on the node: whether the runtime calls leasehold is not known, and why
-	RetentionActive   = "RetentionActive"   // on the node: the runtime calls leasehold again
 )
 
 // UseWatcher watches whether leasehold is in use on a node, for the task agent.Collect. It checks
@@ -58,8 +57,6 @@ type UseWatcher struct {
 	metric  *prometheus.GaugeVec
 	judge   judge
 	leased  map[string]bool // pods found with a lease, by UID; not checked again
-	wasOff  bool            // a network was reported inactive, and not all are active again
-	backAt  time.Time       // when all networks became active again; zero if none was inactive
 	changed notify.Signal
 
 	mu     sync.Mutex
@@ -139,7 +136,8 @@ func (w *UseWatcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 // pods returns the pods of the node, sorted by name.
 func (w *UseWatcher) pods() []Pod {
 	views, _ := w.Pods.Views()
-	return slices.SortedFunc(maps.Values(views), func(a, b Pod) int { return cmp.Compare(a.Name.String(), b.Name.String()) })
+	byName := func(a, b Pod) int { return cmp.Compare(a.Name.String(), b.Name.String()) }
+	return slices.SortedFunc(maps.Values(views), byName)
 }
 
 // missing returns those of the given pods that have no lease. It modifies pods. It returns an error
@@ -208,16 +206,13 @@ func (w *UseWatcher) publish() {
 	}
 }
 
-// wanted returns the Events that should exist now, and records when retention became inactive and
-// when it became active again. There is an Event on the node for each network that is inactive or
-// unknown, and an Event on each pod that requests retention for each inactive network. After an
-// inactive state there is one Event on the node when all networks are active again. The names of
-// the Events are computed from their content (see event), so that each pass returns the same names
-// and no Event is created twice.
+// wanted returns the Events that should exist now. There is an Event on the node for each network
+// that is inactive or unknown, and an Event on each pod that requests retention for each inactive
+// network. The names of the Events are computed from their content (see event), so that each pass
+// returns the same names and no Event is created twice.
 func (w *UseWatcher) wanted(now time.Time) []*eventsv1.Event {
 	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.Node, UID: types.UID(w.Node)}
 	var out []*eventsv1.Event
-	isOff := false
 	for _, s := range w.judge.confirmed {
 		network := ""
 		if s.Network != "" {
@@ -225,30 +220,17 @@ func (w *UseWatcher) wanted(now time.Time) []*eventsv1.Event {
 		}
 		switch s.State {
 		case cniconf.Unknown:
-			out = append(out, w.event(node, s, true, RetentionUnknown,
+			out = append(out, w.event(node, s, RetentionUnknown,
 				network+"whether addresses are retained is not known: "+s.Reason+": "+s.Message, now))
 		case cniconf.Inactive:
-			isOff = true
 			text := network + "addresses are not retained: " + s.Reason + ": " + s.Message
-			out = append(out, w.event(node, s, true, RetentionInactive, text, now))
+			out = append(out, w.event(node, s, RetentionInactive, text, now))
 			for _, p := range w.annotated() {
 				pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name.Name,
 					UID: p.ObjectUID}
-				out = append(out, w.event(pod, s, true, RetentionInactive, text, now))
+				out = append(out, w.event(pod, s, RetentionInactive, text, now))
 			}
 		}
-	}
-	switch {
-	case len(out) > 0:
-		w.wasOff = w.wasOff || isOff
-	case w.wasOff:
-		w.wasOff, w.backAt = false, now
-	}
-	if len(out) == 0 && !w.backAt.IsZero() {
-		s := w.judge.confirmed[0]
-		s.Since = w.backAt
-		text := "addresses are retained again: " + s.Message
-		out = append(out, w.event(node, s, false, RetentionActive, text, w.backAt))
 	}
 	return out
 }
@@ -258,14 +240,15 @@ func (w *UseWatcher) annotated() []Pod {
 	return slices.DeleteFunc(w.pods(), func(p Pod) bool { return !wants(p) })
 }
 
-// event returns an Event about a status. isWarning makes it a warning. The name of the Event
+// event returns a warning about a status. The name of the Event
 // contains a hash of the object, the reason, the status and the number of periods of repeat since
 // s.Since. It is therefore the same in each pass, and changes when the status changes or another
 // period begins.
-func (w *UseWatcher) event(about corev1.ObjectReference, s cniconf.Status, isWarning bool, reason, text string,
-	now time.Time) *eventsv1.Event {
+func (w *UseWatcher) event(
+	about corev1.ObjectReference, s cniconf.Status, reason, text string, now time.Time,
+) *eventsv1.Event {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d",
 		about.Kind, about.UID, reason, s.Network, s.Reason, s.Since.UnixNano(), now.Sub(s.Since)/repeat)
-	return newEvent(about, eventName(about.Name, h.Sum64()), w.Node, "CheckRetention", isWarning, reason, text, now)
+	return newEvent(about, eventName(about.Name, h.Sum64()), w.Node, "CheckRetention", true, reason, text, now)
 }

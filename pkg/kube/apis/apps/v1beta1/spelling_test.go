@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
 )
 
 // spec decodes a spec as a client writes it.
@@ -128,84 +127,6 @@ func check(t interface {
 	if diff := cmp.Diff([][][]string{preferred, preferred}, [][][]string{inBeta, inAlpha}); diff != "" {
 		t.Errorf("preferred (-want +got):\n%s", diff)
 	}
-}
-
-// TestClientsOfBothVersions has clients of both versions, and editors that see both lists, write
-// one object in turn, and compares it with a plain list of lists.
-func TestClientsOfBothVersions(t *testing.T) {
-	labels := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d"}), 1, 3, rapid.ID[string])
-	rapid.Check(t, func(t *rapid.T) {
-		var model [][]string
-		var stored *PersistentPodStateSpec
-		for range rapid.IntRange(1, 8).Draw(t, "writes") {
-			i := 0
-			if len(model) > 0 {
-				i = rapid.IntRange(0, len(model)-1).Draw(t, "place")
-			}
-			list := labels.Draw(t, "labels")
-			writer := rapid.SampledFrom([]string{"v1alpha1", "v1beta1", "edits keys", "edits nodeTopologyKeys"}).Draw(t,
-				"writer")
-			switch change := rapid.SampledFrom([]string{"add", "change", "remove", "none"}).Draw(t, "change"); {
-			case change == "add" || len(model) == 0:
-				model = slices.Insert(slices.Clone(model), i, list)
-				stored = write(t, stored, writer, func(terms []NodeTopologyTerm) []NodeTopologyTerm {
-					return slices.Insert(terms, i, Term(list...))
-				})
-			case change == "change":
-				model = slices.Clone(model)
-				model[i] = list
-				stored = write(t, stored, writer, func(terms []NodeTopologyTerm) []NodeTopologyTerm {
-					if writer != "edits nodeTopologyKeys" {
-						terms[i].Keys = list
-					}
-					if writer != "edits keys" {
-						terms[i].NodeTopologyKeys = list
-					}
-					return terms
-				})
-			case change == "remove":
-				model = slices.Delete(slices.Clone(model), i, i+1)
-				stored = write(t, stored, writer, func(terms []NodeTopologyTerm) []NodeTopologyTerm {
-					return slices.Delete(terms, i, i+1)
-				})
-			default:
-				stored = write(t, stored, writer, func(terms []NodeTopologyTerm) []NodeTopologyTerm { return terms })
-			}
-			want := model
-			if len(want) == 0 {
-				want = nil
-			}
-			check(t, stored, nil, want)
-		}
-	})
-}
-
-// write reads the stored spec, changes it, and normalizes it, as an update through the API server
-// does.
-func write(t *rapid.T, stored *PersistentPodStateSpec, writer string,
-	change func([]NodeTopologyTerm) []NodeTopologyTerm) *PersistentPodStateSpec {
-	var terms []NodeTopologyTerm
-	if stored != nil {
-		for _, p := range stored.DeepCopy().PreferredPersistentTopology {
-			terms = append(terms, p.Preference)
-		}
-	}
-	written := &PersistentPodStateSpec{}
-	for _, term := range change(terms) {
-		switch writer {
-		case "v1alpha1":
-			term.Keys = nil
-		case "v1beta1":
-			term.NodeTopologyKeys = nil
-		}
-		written.PreferredPersistentTopology = append(written.PreferredPersistentTopology,
-			PreferredTopologyTerm{Weight: 1,
-				Preference: term})
-	}
-	if err := written.Normalize(stored); err != nil {
-		t.Fatalf("%s: %v", writer, err)
-	}
-	return written
 }
 
 // FuzzNormalize verifies that a normalized spec has both lists, does not change when it is
