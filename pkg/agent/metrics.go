@@ -120,30 +120,14 @@ func (m *Metrics) read() {
 	}
 }
 
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	ch <- descAddresses
-	ch <- descSize
-	ch <- descFree
-	ch <- descSpooled
-	ch <- descReadable
-	for _, d := range leaseCounters {
-		ch <- d
-	}
-	for _, c := range m.own() {
-		c.Describe(ch)
-	}
-}
-
-// own returns the collectors whose values this process keeps.
-func (m *Metrics) own() []prometheus.Collector {
-	return []prometheus.Collector{m.calls, m.took, m.waited}
-}
+// Describe implements prometheus.Collector. It describes nothing: which metrics there are depends
+// on the store.
+func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.read()
-	for _, c := range m.own() {
+	for _, c := range []prometheus.Collector{m.calls, m.took, m.waited} {
 		c.Collect(ch)
 	}
 	readable := 1.0

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,27 +17,17 @@ import (
 
 // Health is the readiness of the agent. The agent is ready if its last survey of the node was
 // complete. The zero value is not ready.
-type Health struct {
-	mu       sync.Mutex
-	surveyed bool
-	err      error
-}
+type Health struct{ result atomic.Pointer[error] } // of the last survey
 
 // setReady records the result of the last survey. If err is nil, the agent is ready.
-func (h *Health) setReady(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.surveyed, h.err = true, err
-}
+func (h *Health) setReady(err error) { h.result.Store(&err) }
 
 // ready returns nil if the agent is ready, otherwise the reason why it is not.
 func (h *Health) ready() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.surveyed {
-		return errors.New("the node has not been surveyed yet")
+	if err := h.result.Load(); err != nil {
+		return *err
 	}
-	return h.err
+	return errors.New("the node has not been surveyed yet")
 }
 
 // Serve returns the task that serves /metrics, /healthz and /readyz at addr. /healthz succeeds

@@ -34,7 +34,6 @@ type reservations struct {
 	listed bool
 	listAt time.Time                            // of the next list
 	named  map[ipamv1.ReservationReference]bool // those that were read since the manager has named them
-	newest string                               // resource version of the last response
 }
 
 // viewOf returns the part of an object that the agent uses, without anything else that users may
@@ -63,25 +62,19 @@ func (o *reservations) store(r *ipamv1.IPReservation) {
 		o.known = map[kube.Name]*ipamv1.IPReservation{}
 	}
 	o.known[kube.Name{Namespace: r.Namespace, Name: r.Name}] = r
-	o.newest = r.ResourceVersion
 }
 
-// list lists the objects of the node from the API server's watch cache.
+// list lists the objects of the node from the API server's watch cache. What the cache lacks of the
+// agent's own writes is written again.
 func (o *reservations) list(ctx context.Context, client rest.Interface, node string) error {
 	selector := labels.Set{ipamv1.LabelNodeHash: ipamv1.Hash(node)}.String()
 	options := metav1.ListOptions{ResourceVersion: "0", LabelSelector: selector}
-	if o.newest != "" {
-		options.ResourceVersion = o.newest // so that the list does not lack what this agent has seen
-		options.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
-	}
 	list := &ipamv1.IPReservationList{}
 	err := client.Get().Timeout(kube.RequestTimeout).Resource(resource).
 		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(list)
 	if err != nil {
-		o.newest = "" // after a restore of etcd there is no such version
 		return err
 	}
-	newest := o.newest
 	o.known, o.listed = nil, true
 	for i := range list.Items {
 		// The label selects another node's object too if the hashes of their names are equal.
@@ -89,7 +82,6 @@ func (o *reservations) list(ctx context.Context, client rest.Interface, node str
 			o.store(viewOf(r))
 		}
 	}
-	o.newest = newest
 	return nil
 }
 
@@ -163,22 +155,18 @@ func (o *reservations) applySpec(ctx context.Context, client rest.Interface, wan
 	return nil
 }
 
-// applyStatus updates the status of an object that applySpec has created. It reports whether the
-// response shows the status.
-func (o *reservations) applyStatus(
-	ctx context.Context, client rest.Interface, want *ipamv1.IPReservation,
-) (shown bool, err error) {
+// applyStatus updates the status of an object that applySpec has created.
+func (o *reservations) applyStatus(ctx context.Context, client rest.Interface, want *ipamv1.IPReservation) error {
 	body := configuration("IPReservation", want.ObjectMeta)
 	body["status"] = want.Status
 	got := &ipamv1.IPReservation{}
 	if err := apply(ctx, client, resource, want.ObjectMeta, body, got, "status"); err != nil {
-		return false, err
+		return err
 	}
 	v := viewOf(got)
-	shown = !compare(want, v).Status
 	v.Status = want.Status
 	o.store(v)
-	return shown, nil
+	return nil
 }
 
 // remove deletes an object. If an object with the same name and another UID exists, remove returns

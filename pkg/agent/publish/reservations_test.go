@@ -3,7 +3,6 @@ package publish
 import (
 	"fmt"
 	"net/http"
-	"path"
 	"strings"
 	"testing"
 	"time"
@@ -13,34 +12,6 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
-
-// A list does not lack what the agent has written, unless the API server does not know that
-// version, as after a restore of etcd.
-func TestListIsNotOlderThanTheLastWrite(t *testing.T) {
-	p := newFixture(t)
-	var versions []string
-	p.server.Reject(func(r *http.Request) int {
-		if path.Base(r.URL.Path) != resource {
-			return 0
-		}
-		q := r.URL.Query()
-		versions = append(versions, q.Get("resourceVersion")+q.Get("resourceVersionMatch"))
-		if len(versions) == 2 {
-			return http.StatusGatewayTimeout
-		}
-		return 0
-	})
-	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.publish()
-	newest := p.known[object].ResourceVersion
-	for range 2 {
-		p.list()
-		p.publish()
-	}
-	if want := []string{"0", newest + "NotOlderThan", "0"}; fmt.Sprint(versions) != fmt.Sprint(want) {
-		t.Errorf("lists %v, want %v", versions, want)
-	}
-}
 
 // name has the manager name reservations.
 func (p *fixture) name(refs ...ipamv1.ReservationReference) {

@@ -309,7 +309,6 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 
 // apply writes the parts of an object that differ.
 func (p *Publisher) apply(ctx context.Context, w wanted, c change) error {
-	name := kube.Name{Namespace: w.Object.Namespace, Name: w.Object.Name}
 	if c.Spec {
 		err := p.applySpec(ctx, p.Clients.IPAM, &w.Object)
 		p.wrote("spec", err)
@@ -318,14 +317,9 @@ func (p *Publisher) apply(ctx context.Context, w wanted, c change) error {
 		}
 	}
 	if c.Status {
-		shown, err := p.applyStatus(ctx, p.Clients.IPAM, &w.Object)
+		err := p.applyStatus(ctx, p.Clients.IPAM, &w.Object)
 		p.wrote("status", err)
-		if err != nil {
-			return err
-		}
-		if !shown {
-			p.Log.Warn("applying a reservation had no effect; check the version of the CRD", "object", name.String())
-		}
+		return err
 	}
 	return nil
 }
