@@ -86,15 +86,6 @@ func (c *Cluster) StopControl(ctx context.Context, name string) error {
 // AuditLog returns the path of the API server's audit log.
 func (c *Cluster) AuditLog() string { return c.Scratch("audit.log") }
 
-// EtcdBytes returns the size of etcd's database.
-func (c *Cluster) EtcdBytes() (int64, error) {
-	info, err := os.Stat(c.Root(control) + "/var/lib/etcd/member/snap/db")
-	if err != nil {
-		return 0, err
-	}
-	return info.Size(), nil
-}
-
 // RunControl starts the components of the control plane that do not run.
 func (c *Cluster) RunControl(ctx context.Context) error {
 	reply, err := c.Machine(control).Call(ctx, machine.Request{List: true})

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/history"
 	"github.com/leasehold-cni/leasehold/test/e2e/soak"
 )
@@ -81,9 +80,6 @@ func soaking(t *Test) {
 	t.Must(os.RemoveAll(s.dir))
 	t.Must(os.MkdirAll(s.dir, 0o755))
 	t.Step("%v with seed %d; what is seen is kept in %s", hours, seed, s.dir)
-	full := t.Cluster.Node(t.nodes[len(t.nodes)-1])
-	t.Step("the journal of %s is filled, so that its size is not expected to grow", full.Name)
-	s.fillJournal(full)
 	t.watch.Record(&s.history)
 	churn := s.workloads(rand.New(rand.NewPCG(seed, 1)))
 
@@ -112,42 +108,12 @@ func soaking(t *Test) {
 	t.watch.Record(nil)
 	s.checkHistory()
 	var table strings.Builder
-	for _, text := range soak.Judge(&table, s.samples, soak.Rules) {
+	for _, text := range soak.Judge(&table, s.samples) {
 		s.violated("%s", text)
 	}
 	t.Step("resources:\n%s", &table)
 	s.report()
 }
-
-// soakJournal is more than half of the number of entries that a journal keeps (store.JournalSize).
-const soakJournal = 2100
-
-// fillJournal calls the plugin on a node for sandboxes that start and end at once. Each writes two
-// entries to the node's journal.
-func (s *soakRun) fillJournal(n *cluster.Node) {
-	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":"bridge",`+
-		`"ipam":{"type":"leasehold","ranges":[[{"subnet":%q}]]}}`,
-		n.DefaultNetwork().Name, s.Cluster.PodSubnet(n.Index))
-	const step = 100
-	for from := 0; from < soakJournal; from += step {
-		_, err := n.Machine().Run(s.Ctx, "sh", "-c", soakFill, conf, strconv.Itoa(from), strconv.Itoa(from+step-1))
-		s.Must(err)
-	}
-}
-
-// soakFill is a shell script. Its arguments are the configuration of the network, the first number
-// and the last.
-const soakFill = `set -e
-ip netns add soak-fill
-trap 'ip netns delete soak-fill' EXIT
-export CNI_NETNS=/run/netns/soak-fill CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin
-for i in $(seq "$1" "$2"); do
-	id=soak-fill-$i
-	export CNI_CONTAINERID=$id
-	export CNI_ARGS="K8S_POD_NAMESPACE=soak-fill;K8S_POD_NAME=$id;K8S_POD_INFRA_CONTAINER_ID=$id;K8S_POD_UID=$id"
-	printf %s "$0" | CNI_COMMAND=ADD /opt/cni/bin/leasehold > /dev/null
-	printf %s "$0" | CNI_COMMAND=DEL /opt/cni/bin/leasehold
-done`
 
 // count adds to a number in the report.
 func (s *soakRun) count(what string) {
