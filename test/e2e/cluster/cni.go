@@ -198,6 +198,14 @@ func (n *Node) installPlugins() error {
 	return nil
 }
 
+func copyProgram(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return writeFileMode(to, data, 0o755)
+}
+
 // InstallPlugin installs a plugin on the node.
 func (n *Node) InstallPlugin(program string) error {
 	return copyProgram(program, n.Disk(filepath.Join(binDir, filepath.Base(program))))

@@ -59,9 +59,6 @@ func (c *Cluster) Collect(ctx context.Context, dir, namespace string, since time
 			onNode("leases.json", c.Leasectl(), "-o", "json", "list")
 			onNode("history.txt", c.Leasectl(), "history")
 		}
-		if calls, err := os.ReadFile(n.Disk("/var/log/cni-trace.log")); err == nil {
-			errs = append(errs, os.WriteFile(filepath.Join(dir, name+"-cni-calls.txt"), calls, 0o644))
-		}
 	}
 	return errors.Join(errs...)
 }

@@ -32,9 +32,6 @@ func (c *Cluster) Up(ctx context.Context) (err error) {
 	if err := c.buildImages(ctx); err != nil {
 		return err
 	}
-	if err := c.buildTrace(ctx); err != nil {
-		return err
-	}
 	if c.Retains() {
 		if _, err := c.buildProgram(ctx, leasectl); err != nil {
 			return err

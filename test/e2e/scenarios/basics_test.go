@@ -27,15 +27,6 @@ func recreate(t *Test) {
 	t.Answers(n, after["echoserver-1"], after["echoserver-0"])
 }
 
-func rollingUpdate(t *Test) {
-	n := t.Node(1)
-	t.Step("two echoservers start on %s", n.Name)
-	set := t.Echoserver("echoserver", n, 2)
-	before := set.Ready()
-	t.Step("the template changes")
-	t.Kept(before, set.Rollout())
-}
-
 func scaleToZero(t *Test) {
 	n := t.Node(1)
 	t.Step("three echoservers start on %s", n.Name)
@@ -75,53 +66,6 @@ func (t *Test) haveOtherAddresses(others, kept Pods) {
 func five(name, plugin string, n *cluster.Node) cluster.Network {
 	subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 250, byte(n.Index), 0}), 29)
 	return cluster.Network{Name: name, Type: plugin, Subnets: []netip.Prefix{subnet}}
-}
-
-func windowPassed(t *Test) {
-	const window = 30 * time.Second
-	n := t.Node(2)
-	t.Networks(n, five(t.NS, "bridge", n))
-	t.Step("an echoserver with a window of %v starts on %s, with five addresses", window, n.Name)
-	set := t.Echoserver("echoserver", n, 1, KeptFor(window.String()))
-	before := set.Ready()
-	t.Step("scaled to 0; five other pods start")
-	deleted := time.Now()
-	set.Scale(0)
-	gone := time.Now()
-	others := t.Deployment("others", n, 5)
-	for time.Since(deleted) < window-2*time.Second {
-		t.haveOtherAddresses(others.Pods(), before)
-		t.Sleep(time.Second)
-	}
-	t.Step("%s was held; the window ends", addresses(before["echoserver-0"]))
-	others.Ready()
-	if waited := time.Since(gone); waited < window-2*time.Second {
-		t.Fatalf("the fifth pod got its address after %v", waited)
-	}
-	t.Step("the fifth pod has its address")
-}
-
-func churn(t *Test) {
-	rounds := 4
-	if t.Long {
-		rounds = 60
-	}
-	n := t.Node(1)
-	t.Step("two echoservers start on %s, and six others", n.Name)
-	set := t.Echoserver("echoserver", n, 2)
-	before := set.Ready()
-	others := t.Deployment("others", n, 6)
-	for i := range rounds {
-		t.haveOtherAddresses(others.Ready(), before)
-		t.Step("round %d: all pods are deleted", i+1)
-		old := others.Pods()
-		set.Delete(before)
-		others.Delete(old)
-		after := set.ReadyBut(before)
-		t.Kept(before, after)
-		t.haveOtherAddresses(others.ReadyBut(old), before)
-		before = after
-	}
 }
 
 func families(t *Test) int {

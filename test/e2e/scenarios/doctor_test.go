@@ -1,20 +1,9 @@
 package scenarios
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
-	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/cert"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
@@ -44,6 +34,19 @@ func doctor(t *Test) {
 		out, err := t.own(name).Machine().Run(t.Ctx, t.Cluster.Leasectl(), "doctor")
 		if err != nil {
 			t.Fatalf("leasectl doctor on %s: %v\n%s", name, err, out)
+		}
+	}
+
+	t.Step("kubectl leasehold bundle reads every node")
+	out, err := t.shell(dir, "PATH=$PWD:$PATH; kubectl leasehold bundle --file=b.tar.gz; tar xzvf b.tar.gz; "+
+		"cat leasehold/errors.txt; test ! -s leasehold/errors.txt")
+	if err != nil {
+		t.Fatalf("kubectl leasehold bundle: %v\n%s", err, out)
+	}
+	for _, file := range []string{"doctor.json", "objects/reservations.json", "nodes/" + t.nodes[0] + "/history.json",
+		"nodes/" + t.nodes[1] + "/list.json"} {
+		if !strings.Contains(out, "leasehold/"+file) {
+			t.Errorf("the bundle has no %s: %s", file, out)
 		}
 	}
 
@@ -288,101 +291,13 @@ func (t *Test) bind(s *Set, old Pods, n *cluster.Node) {
 
 // expireCertificate replaces the manager's certificates by one that has expired.
 func (t *Test) expireCertificate() {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	own, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: cluster.Manager,
+		MaxAge: 30 * time.Minute}) // from an hour ago on
 	t.Must(err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-2 * time.Hour),
-		NotAfter: time.Now().Add(-time.Hour), IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	t.Must(err)
-	private, err := x509.MarshalECPrivateKey(key)
-	t.Must(err)
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	own := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
 	secrets := t.Client.CoreV1().Secrets(cluster.System)
 	s, err := secrets.Get(t.Ctx, cluster.Manager, metav1.GetOptions{})
 	t.Must(err)
-	s.Data = map[string][]byte{"ca.crt": cert, "ca.key": own, "tls.crt": cert, "tls.key": own}
+	s.Data = map[string][]byte{"ca.crt": own, "ca.key": key, "tls.crt": own, "tls.key": key}
 	_, err = secrets.Update(t.Ctx, s, metav1.UpdateOptions{})
 	t.Must(err)
-}
-
-// bundle plants secrets where operators have them, and looks for them in the archive of `kubectl
-// leasehold bundle`.
-func bundle(t *Test) {
-	const planted = "planted-secret-7d3f"
-	dir := t.pluginDir()
-	set := t.Echoserver("secret", t.Node(1), 1, func(template *corev1.PodTemplateSpec) {
-		c := &template.Spec.Containers[0]
-		c.Env = append(c.Env, corev1.EnvVar{Name: "PASSWORD", Value: planted})
-		template.Annotations["example.com/token"] = planted
-	})
-	t.published(set.Pods())
-	for _, namespace := range []string{t.NS, cluster.System} {
-		t.Kubectl("--namespace="+namespace, "create", "secret", "generic", "planted", "--from-literal=key="+planted)
-		t.Cleanup(func() { t.Kubectl("--namespace="+namespace, "delete", "secret", "planted", "--ignore-not-found") })
-	}
-	for _, kind := range []string{"daemonset", "pod"} {
-		t.Kubectl("--namespace="+cluster.System, "annotate", kind, "--all", "example.com/token="+planted)
-		t.Cleanup(func() { t.Kubectl("--namespace="+cluster.System, "annotate", kind, "--all", "example.com/token-") })
-	}
-	t.Kubectl("--namespace="+cluster.System, "set", "env", "deployment/"+cluster.Manager, "PASSWORD="+planted)
-	t.Cleanup(func() {
-		t.Kubectl("--namespace="+cluster.System, "set", "env", "deployment/"+cluster.Manager, "PASSWORD-")
-		t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
-	})
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
-	secret, err := t.Client.CoreV1().Secrets(cluster.System).Get(t.Ctx, cluster.Manager, metav1.GetOptions{})
-	t.Must(err)
-	if out, err := t.shell(dir, "PATH=$PWD:$PATH; kubectl leasehold bundle --file=bundle.tar.gz"); err != nil {
-		t.Fatalf("kubectl leasehold bundle: %v\n%s", err, out)
-	}
-	f, err := os.Open(filepath.Join(dir, "bundle.tar.gz"))
-	t.Must(err)
-	defer f.Close()
-	zip, err := gzip.NewReader(f)
-	t.Must(err)
-	needles := map[string][]byte{"as text": []byte(planted)}
-	for i := range 3 { // wherever it begins in what was encoded
-		text := base64.StdEncoding.EncodeToString([]byte(strings.Repeat(" ", i) + planted))
-		needles[fmt.Sprint("encoded, from byte ", i)] = []byte(text[4:20])
-	}
-	for _, key := range []string{"ca.key", "tls.key"} {
-		needles["the manager's "+key] = []byte(base64.StdEncoding.EncodeToString(secret.Data[key])[40:80])
-	}
-	var all []byte
-	var names []string
-	for archive := tar.NewReader(zip); ; {
-		head, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		t.Must(err)
-		content, err := io.ReadAll(archive)
-		t.Must(err)
-		all, names = append(all, content...), append(names, head.Name)
-		for what, needle := range needles {
-			if bytes.Contains(content, needle) {
-				t.Errorf("%s contains the secret, %s", head.Name, what)
-			}
-		}
-		if strings.HasSuffix(head.Name, "errors.txt") {
-			for line := range strings.Lines(string(content)) {
-				// A manager may have been replaced meanwhile.
-				if !strings.HasPrefix(line, "logs/leasehold-manager-") || !strings.Contains(line, "NotFound") {
-					t.Errorf("what could not be read: %s", line)
-				}
-			}
-		}
-	}
-	for name := range set.Pods() {
-		if !bytes.Contains(all, []byte(name)) {
-			t.Errorf("pod %s is in none of the %d files", name, len(names))
-		}
-	}
-	for _, kind := range []string{"objects/managers.json", "objects/agents.json", "objects/pods.json"} {
-		if !slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, kind) }) {
-			t.Errorf("the archive has %q, want %s", names, kind)
-		}
-	}
-	t.Step("%d files, %d bytes, without the secret", len(names), len(all))
 }

@@ -34,12 +34,17 @@ const (
 )
 
 // installReplace follows the quick start of README.md in a cluster with stock flannel and running
-// pods, takes leasehold out of use, and removes it again.
+// pods, takes leasehold out of use, upgrades it, rolls it back and removes it again.
 func installReplace(t *Test) {
+	former, next := t.publish("v0.1.0"), t.publish("v0.2.0")
 	s := t.stockCluster()
-	s.quickStart()
+	s.quickStart(former)
 	t.Kept(s.pods, s.set.Recreate())
 	t.Step("recreated pods keep their addresses, which host-local gave")
+	if out, err := t.plugin("install", "--yes").CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "takes host-local's place") {
+		t.Errorf("kubectl leasehold install: %v\n%s", err, out)
+	}
 
 	t.Step("flannel's manifest is applied again, and its DaemonSet restarted")
 	s.applyFlannel()
@@ -59,23 +64,49 @@ func installReplace(t *Test) {
 		time.Since(began).Seconds())
 	t.Kept(s.pods, s.set.Recreate())
 
+	apply := func(release string) func() error {
+		return func() error {
+			out, err := t.kubectl("", "apply", "--namespace="+cluster.System, "-f",
+				oneIn(t, release, "leasehold-*-replace.yaml"))
+			if err != nil {
+				return fmt.Errorf("kubectl apply: %w\n%s", err, out)
+			}
+			return nil
+		}
+	}
+	s.upgradeAndBack(apply(next), apply(former))
 	t.Step("one address is held")
 	s.set.Scale(2)
 	s.remove()
-	for i := range t.nodes {
+	s.assertAsBefore()
+}
+
+// assertAsBefore checks that leasehold has left nothing on any node, and that pods get their
+// addresses from host-local.
+func (s *stockCluster) assertAsBefore() {
+	for i := range s.nodes {
 		s.assertSameFiles(i)
 	}
 	s.assertUndisturbed()
 	s.assertHostLocalWorks()
 }
 
-// installNamed does the same with `kubectl leasehold install`.
+// installNamed has `kubectl leasehold install` name leasehold in flannel's ConfigMap.
 func installNamed(t *Test) {
 	s := t.stockCluster()
+	config := func() string {
+		return t.Kubectl("get", "configmap", "-n", flannelNamespace, "kube-flannel-cfg", "-o",
+			"jsonpath={.data}{.metadata.annotations}")
+	}
+	stock := config()
 	began := time.Now()
 	t.Must(t.Cluster.Apply(t.Ctx))
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
 	t.Step("leasehold is on the nodes after %.1f s, and no configuration names it", time.Since(began).Seconds())
+	t.leasehold("install")
+	if now := config(); now != stock {
+		t.Errorf("install without an answer has changed %s into %s", stock, now)
+	}
 	named := time.Now()
 	t.leasehold("install", "--yes")
 	s.becomesActive(named)
@@ -119,6 +150,14 @@ func installNamed(t *Test) {
 	stays := s.set.Ready()["retained-0"]
 	s.onlyAdded("retained-0")
 	s.remove()
+	if now := config(); now != stock {
+		t.Errorf("uninstall has left %s, and it was %s", now, stock)
+	}
+	kinds := "ns,crd,clusterrole,clusterrolebinding,mutatingwebhookconfiguration,validatingadmissionpolicy," +
+		"validatingadmissionpolicybinding"
+	if left := t.Kubectl("get", kinds, "-o", "name"); strings.Contains(left, "leasehold") {
+		t.Errorf("uninstall has left objects: %s", left)
+	}
 	for i, name := range t.nodes {
 		if name == stays.Spec.NodeName {
 			// The pod's DEL calls leasehold.
@@ -371,8 +410,7 @@ func (t *Test) leasehold(args ...string) string {
 
 // quickStart runs the commands of README.md's quick start, which end with pods that were replaced.
 // The release is one of this source tree, in the registry of the test cluster.
-func (s *stockCluster) quickStart() {
-	dist := s.publish("v0.1.0")
+func (s *stockCluster) quickStart(dist string) {
 	config := filepath.Join(s.TempDir(), "kubeconfig")
 	s.Must(os.WriteFile(config, []byte(s.Kubectl("config", "view", "--raw", "--flatten")), 0o600))
 	s.Kubectl("config", "set-context", "--current", "--kubeconfig="+config, "--namespace="+s.NS)

@@ -15,12 +15,12 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// kills kills random processes of a node. Running pods keep their addresses, in their namespaces
-// and in the store, also one whose address is not on its interface any more.
+// kills kills each kind of process of a node, in random order. Running pods keep their addresses,
+// in their namespaces and in the store, also one whose address is not on its interface any more.
 func kills(t *Test) {
-	rounds := 6
+	rounds := 1
 	if t.Long {
-		rounds = 100
+		rounds = 16
 	}
 	n := t.Node(1)
 	t.Step("three echoservers start on %s, three without a window, and one whose address is removed from its interface",
@@ -38,9 +38,14 @@ func kills(t *Test) {
 	dice := rand.New(rand.NewPCG(seed, 0))
 	t.Step("%d rounds with seed %d", rounds, seed)
 	names := slices.Sorted(maps.Keys(kept))
-	for range rounds {
+	for i := range rounds * len(killActions) {
+		if i%len(killActions) == 0 {
+			dice.Shuffle(len(killActions), func(a, b int) {
+				killActions[a], killActions[b] = killActions[b], killActions[a]
+			})
+		}
 		victim := kept[names[dice.IntN(len(names))]]
-		kill := killActions[dice.IntN(len(killActions))]
+		kill := killActions[i%len(killActions)]
 		kill.do(t, n, victim)
 		t.settled(n, kept)
 		t.leasedTo(n, addresses(hidden.Ready()["hidden-0"]), inside.ID)

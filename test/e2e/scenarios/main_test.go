@@ -1,7 +1,7 @@
 // Package scenarios tests leasehold in a real Kubernetes cluster. Each scenario is a subtest of the
 // test that is named after the node it needs, or of TestCluster or TestInstall:
 //
-//	go test -v -parallel 3 -run /reboot ./scenarios
+//	go test -v -parallel 4 -run /reboot ./scenarios
 //
 // The cluster is the running one of `make cluster`, or one that is started before the first
 // scenario and stopped after the last one. See docs/testbed.md.
@@ -118,7 +118,8 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 	r.printRestarts()
 	found, passes := r.watch.Found()
 	fmt.Printf("Every pod was inspected %d times: %d addresses were in two of them at once.\n\n", passes, len(found))
-	return code, scenarios.close(os.Stdout, time.Since(began))
+	scenarios.close(os.Stdout, time.Since(began))
+	return code, nil
 }
 
 func long() bool { return os.Getenv("LONG") == "1" }

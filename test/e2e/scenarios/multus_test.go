@@ -40,7 +40,7 @@ func onThickMultus(t *Test) { multus(t, "multus-shim") }
 // multus recreates pods that Multus attaches to two networks. Multus passes no annotations on, so
 // that the windows come from the agent. plugin is the one that the runtime calls.
 func multus(t *Test, plugin string) {
-	n := t.Node(2)
+	n := t.Node(3)
 	dir, err := t.Cluster.BuildMultus(t.Ctx)
 	t.Must(err)
 	t.Must(n.InstallPlugin(filepath.Join(dir, plugin)))

@@ -3,12 +3,10 @@ package scenarios
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
@@ -43,24 +41,6 @@ func nodePool(t *Test) {
 		}
 	}
 
-	node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
-	t.Must(err)
-	p := t.pool(n)
-	if o := p.Metadata.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].UID != node.UID {
-		t.Fatalf("its owners are %+v, want the node with UID %s", o, node.UID)
-	}
-	if c := p.Status.Conditions; len(c) != 1 || c[0].Type != "RetentionActive" {
-		t.Fatalf("its conditions are %+v, want RetentionActive", c)
-	}
-
-	t.Step("nothing changes: nothing is written")
-	t.Sleep(nodePoolLag)
-	now, version := t.pool(n), p.Metadata.ResourceVersion
-	byAgent := now.Metadata.Generation == p.Metadata.Generation // the manager writes the spec alone
-	if byAgent && now.Metadata.ResourceVersion != version && reflect.DeepEqual(now.Status, p.Status) {
-		t.Fatalf("version %s of the object says the same as version %s", now.Metadata.ResourceVersion, version)
-	}
-
 	t.Step("scaled to 3, two of them get their addresses again")
 	set.Scale(3)
 	set.Ready()
@@ -81,18 +61,6 @@ func nodePool(t *Test) {
 			return nil
 		})
 	}
-
-	t.Step("the object is deleted, and the agent starts anew: it is there again")
-	t.Kubectl("delete", "nap", n.Name)
-	old := t.Agent(n)
-	t.Must(t.Client.CoreV1().Pods(old.Namespace).Delete(t.Ctx, old.Name, metav1.DeleteOptions{}))
-	t.poolBecomes(n, network, inspect.Counts{Size: 253, Bound: 3, Free: 250})
-}
-
-func (t *Test) pool(n *cluster.Node) inspect.NodeAddressPool {
-	p, err := inspect.ReadNodeAddressPool(t.Ctx, t.Dynamic, n.Name)
-	t.Must(err)
-	return p
 }
 
 // poolBecomes waits until the object of a node shows the numbers of a network, and compares them

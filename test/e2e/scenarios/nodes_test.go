@@ -8,22 +8,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 func disconnected(t *Test) {
 	n := t.Node(2)
-	t.Step("two echoservers start on %s, which then loses its network", n.Name)
-	set := t.Echoserver("echoserver", n, 2)
-	before := set.Ready()
-	t.Must(n.CutOff())
-	t.Cleanup(func() { t.Must(n.Reconnect()) })
-	gone := Pods{"echoserver-0": before["echoserver-0"]}
-	set.Delete(gone)
-	t.waitNotReady(n)
-	t.Step("echoserver-0 was deleted meanwhile; the node is connected again")
-	t.Must(n.Reconnect())
-	t.WaitNode(n, time.Now())
-	t.Kept(before, set.ReadyBut(gone))
+	t.replaceOneOfTwo(n, func(remove func(), _ inspect.Sandbox) {
+		t.Step("%s loses its network, echoserver-0 is deleted", n.Name)
+		t.Must(n.CutOff())
+		t.Cleanup(func() { t.Must(n.Reconnect()) })
+		remove()
+		t.waitNotReady(n)
+		t.Step("the node is connected again")
+		t.Must(n.Reconnect())
+		t.WaitNode(n, time.Now())
+	})
 }
 
 // waitNotReady waits until the control plane notices that a node is down.

@@ -1,16 +1,10 @@
 package scenarios
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"net/http"
 	"slices"
@@ -27,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/cert"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
@@ -525,15 +520,12 @@ func pinPlaced(t *Test) {
 // for which the pod is rejected.
 func (t *Test) laterWebhook(review func(*corev1.Pod) (patch, refusal string)) (done func()) {
 	host := t.Cluster.HostAddr()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	certificate, key, err := cert.GenerateSelfSignedCertKey(host.String(), nil, nil)
 	t.Must(err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		IPAddresses: []net.IP{host.AsSlice()}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	pair, err := tls.X509KeyPair(certificate, key)
 	t.Must(err)
 	listener, err := tls.Listen("tcp", net.JoinHostPort(host.String(), "0"),
-		&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+		&tls.Config{Certificates: []tls.Certificate{pair}})
 	t.Must(err)
 	var mu sync.Mutex
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -563,8 +555,7 @@ func (t *Test) laterWebhook(review func(*corev1.Pod) (patch, refusal string)) (d
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: "zz.leasehold.dev", SideEffects: &none,
 			ReinvocationPolicy: &always, FailurePolicy: &ignore, AdmissionReviewVersions: []string{"v1"},
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url,
-				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})},
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: certificate},
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
 				corev1.LabelMetadataName: t.NS}},
 			Rules: []admissionregistrationv1.RuleWithOperations{{

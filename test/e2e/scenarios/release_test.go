@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -85,15 +84,6 @@ func (t *Test) formerRelease() (dir string) {
 	return dir
 }
 
-// A releaser puts releases, of which it gets the directories, into a cluster.
-type releaser struct {
-	name      string
-	install   func(release string) error
-	upgrade   func(release string) error
-	rollBack  func(release string) error
-	uninstall func()
-}
-
 // installHelm installs a release with its Helm chart, and upgrades it, rolls it back and removes it
 // while pods are replaced.
 func installHelm(t *Test) {
@@ -109,76 +99,39 @@ func installHelm(t *Test) {
 		return nil
 	}
 	const chart = "leasehold-[0-9]*.[0-9].tgz"
-	t.walkThroughReleases(func(*stockCluster) releaser {
-		return releaser{
-			name: "helm",
-			install: func(release string) error {
-				return helm("install", "leasehold", oneIn(t, release, chart), "--create-namespace",
-					"--set=platform=replace", "--set=image.registry="+t.publisher.images())
-			},
-			upgrade: func(release string) error {
-				return helm("upgrade", "leasehold", oneIn(t, release, chart), "--reset-then-reuse-values", "--wait")
-			},
-			rollBack:  func(string) error { return helm("rollback", "leasehold", "1", "--wait") },
-			uninstall: func() { t.Must(helm("uninstall", "leasehold", "--wait")) },
-		}
-	})
-}
-
-// installKubectl does the same with the manifest of a release and kubectl. The images of a former
-// release are pulled from the registry of the test cluster.
-func installKubectl(t *Test) {
-	registry := regexp.MustCompile(`image: .*/`)
-	apply := func(release string) error {
-		manifest, err := os.ReadFile(oneIn(t, release, "leasehold-*-replace.yaml"))
-		if err != nil {
-			return err
-		}
-		out, err := t.kubectl(registry.ReplaceAllString(string(manifest), "image: "+t.publisher.images()+"/"), "apply",
-			"--namespace="+cluster.System, "-f", "-")
-		if err != nil {
-			return fmt.Errorf("kubectl apply: %w\n%s", err, out)
-		}
-		return nil
-	}
-	t.walkThroughReleases(func(s *stockCluster) releaser {
-		return releaser{name: "kubectl apply", install: apply, upgrade: apply, rollBack: apply,
-			uninstall: func() { s.remove() }}
-	})
-}
-
-// walkThroughReleases installs a release, upgrades it, rolls it back and removes it while pods are
-// replaced. Both containerd versions pull the images by digest.
-func (t *Test) walkThroughReleases(use func(*stockCluster) releaser) {
 	former, next := t.formerRelease(), t.publish("v0.2.0")
 	s := t.stockCluster()
-	r := use(s)
 	began := time.Now()
-	t.Must(r.install(former))
+	t.Must(helm("install", "leasehold", oneIn(t, former, chart), "--create-namespace", "--set=platform=replace",
+		"--set=image.registry="+t.publisher.images()))
 	s.removed = false
 	s.becomesActive(began)
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
-	first := s.assertImages()
 	t.Step("pods are recreated twice: releases before v0.1.0 do not adopt what host-local has given until then")
 	s.pods = s.set.Recreate()
 	t.Kept(s.pods, s.set.Recreate())
-
-	s.whilePodsAreReplaced(r.name+": upgrade", func() error { return r.upgrade(next) })
-	second := s.assertImages()
-	s.whilePodsAreReplaced(r.name+": rollback", func() error { return r.rollBack(former) })
-	if now := s.assertImages(); now != first || now == second {
-		t.Errorf("the images were %s, after the upgrade %s, and are %s after the rollback", first, second, now)
-	}
-
+	s.upgradeAndBack(
+		func() error {
+			return helm("upgrade", "leasehold", oneIn(t, next, chart), "--reset-then-reuse-values", "--wait")
+		},
+		func() error { return helm("rollback", "leasehold", "1", "--wait") })
 	t.Step("one address is held; leasehold is removed")
 	s.set.Scale(2)
-	r.uninstall()
+	t.Must(helm("uninstall", "leasehold", "--wait"))
 	s.removed = true
-	for i := range t.nodes {
-		s.assertSameFiles(i)
+	s.assertAsBefore()
+}
+
+// upgradeAndBack upgrades leasehold and rolls it back while pods are replaced. Both containerd
+// versions pull the images by digest.
+func (s *stockCluster) upgradeAndBack(upgrade, rollBack func() error) {
+	first := s.assertImages()
+	s.whilePodsAreReplaced("the upgrade", upgrade)
+	second := s.assertImages()
+	s.whilePodsAreReplaced("the rollback", rollBack)
+	if now := s.assertImages(); now != first || now == second {
+		s.Errorf("the images were %s, after the upgrade %s, and are %s after the rollback", first, second, now)
 	}
-	s.assertUndisturbed()
-	s.assertHostLocalWorks()
 }
 
 // oneIn returns the path of the only file in the directory of a release that matches a pattern.

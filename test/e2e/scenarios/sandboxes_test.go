@@ -4,58 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
-
-func sandboxKilled(t *Test) {
-	n := t.Node(1)
-	t.Step("an echoserver starts on %s", n.Name)
-	set := t.Echoserver("echoserver", n, 1)
-	t.killSandboxes(set)
-	t.Step("the same with a pod without a window")
-	t.killSandboxes(t.Echoserver("plain", n, 1, KeptFor("")))
-}
-
-// killSandboxes kills the pause process of each pod, waits for the new sandbox, and checks its
-// address.
-func (t *Test) killSandboxes(set *Set) {
-	before := set.Ready()
-	old := map[string]string{}
-	for name, pod := range before {
-		s := t.Sandbox(set.Node, pod)
-		old[name] = s.ID
-		t.Step("the sandbox %.12s of %s is killed", s.ID, name)
-		_, err := set.Node.Machine().Run(t.Ctx, "kill", "-9", strconv.Itoa(s.PID))
-		t.Must(err)
-	}
-	lost := ""
-	for name, pod := range before {
-		t.Eventually(90*time.Second, "a new sandbox of "+name, func() error {
-			for _, s := range t.sandboxes(set.Node) {
-				if s.UID == string(pod.UID) && s.Ready && s.ID != old[name] {
-					now, err := inspect.Addresses(s.NetNS)
-					t.Must(err)
-					if len(now["eth0"]) == 0 {
-						return fmt.Errorf("no address yet")
-					}
-					if now["eth0"][0].String() != pod.Status.PodIP {
-						lost = fmt.Sprintf("%s had %s and has %v", name, pod.Status.PodIP, now["eth0"])
-					}
-					return nil
-				}
-			}
-			return fmt.Errorf("there is none")
-		})
-	}
-	if lost != "" {
-		t.Lostf("%s", lost)
-	}
-}
 
 func forceDelete(t *Test) {
 	n := t.Node(1)

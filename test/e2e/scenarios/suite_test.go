@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
@@ -35,7 +34,6 @@ type suite struct {
 
 	mu      sync.Mutex
 	results []result
-	partial bool // a scenario was not started
 	unclean bool // a cleanup failed
 }
 
@@ -76,10 +74,8 @@ func (s *suite) runGroup(t *testing.T, i int) {
 		}
 		switch {
 		case s.ctx.Err() != nil:
-			s.setPartial()
 			t.Fatalf("interrupted before %s", sc.name)
 		case limited && time.Until(deadline) < timeoutMargin:
-			s.setPartial()
 			t.Fatalf("%s is not started: -timeout leaves %v", sc.name, time.Until(deadline).Round(time.Second))
 		}
 		t.Run(sc.name, func(t *testing.T) {
@@ -111,12 +107,6 @@ func (s *suite) logFailures(t *testing.T, i int) {
 	}
 }
 
-func (s *suite) setPartial() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.partial = true
-}
-
 func (s *suite) setUnclean() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,7 +116,6 @@ func (s *suite) setUnclean() {
 // run runs one scenario. A panic fails only this one: artefacts are collected and the cleanups run.
 func (s *suite) run(t *testing.T, sc scenario) {
 	if err := s.start(); err != nil {
-		s.setPartial()
 		t.Fatal(err)
 	}
 	began := time.Now()
@@ -188,35 +177,28 @@ func (s *suite) run(t *testing.T, sc scenario) {
 // because a failed test cannot pass.
 type expectedLoss string
 
-// close prints the results of all scenarios, and writes the names of those that failed to names.txt
-// in the directory of the artefacts, one per line, unless some were not run.
-func (s *suite) close(out io.Writer, took time.Duration) error {
+// close prints the results of all scenarios, and the command that repeats those that failed.
+func (s *suite) close(out io.Writer, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	tab := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tab, "SCENARIO\tTIME\tCLEANUP\tRESULT\tABOUT")
-	var names, reasons strings.Builder
-	passed := 0
+	var failed []string
+	var reasons strings.Builder
 	for _, r := range s.results {
 		fmt.Fprintf(tab, "%s\t%s\t%s\t%s\t%s\n",
 			r.scenario.name, seconds(r.took), seconds(r.cleanup), r.verdict, r.scenario.about)
-		if !r.failed {
-			passed++
-			continue
+		if r.failed {
+			failed = append(failed, r.scenario.name)
+			fmt.Fprintf(&reasons, "\n%s: %s: %s\n", r.scenario.name, strings.ToLower(r.verdict), r.reason)
 		}
-		fmt.Fprintln(&names, r.scenario.name)
-		fmt.Fprintf(&reasons, "\n%s: %s: %s\n", r.scenario.name, strings.ToLower(r.verdict), r.reason)
 	}
 	fmt.Fprintf(tab, "all\t%s\t\t\t\n", seconds(took))
 	tab.Flush()
-	fmt.Fprintf(out, "%s\n%d passed, %d failed\n", &reasons, passed, len(s.results)-passed)
-	if s.partial {
-		return nil
+	fmt.Fprintf(out, "%s\n%d passed, %d failed\n", &reasons, len(s.results)-len(failed), len(failed))
+	if len(failed) > 0 {
+		fmt.Fprintf(out, "repeat them with: make e2e RUN='^(%s)$'\n", strings.Join(failed, "|"))
 	}
-	if err := os.MkdirAll(s.failed, 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(s.failed, "names.txt"), []byte(names.String()), 0o644)
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
