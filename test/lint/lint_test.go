@@ -228,7 +228,7 @@ func TestFindingsAreRepaired(t *testing.T) {
 	}
 	for path, command := range map[string]string{
 		"test/script/testdata/doctor.txtar": `(?m)^(?:repair|decide) (\w+)`,
-		"test/e2e/scenarios/*_test.go":      `\b(?:t\.repairs\(.*|t\.repair\(.*|t\.decide\(.*|decided\()"(\w+)"`,
+		"test/e2e/scenarios/*_test.go":      `\b(?:d\.repair\(|d\.decide\(|decided\()"(\w+)"`,
 	} {
 		for _, f := range tracked(t, path) {
 			for _, m := range regexp.MustCompile(command).FindAllStringSubmatch(string(f.content), -1) {

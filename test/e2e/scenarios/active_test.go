@@ -41,13 +41,10 @@ func retentionOff(t *Test) {
 	configure := func() { t.Must(n.SetNetworks(network)) }
 	reinstall := func() { t.RestartAgent(n) }
 	// decided runs what somebody has decided about a finding of leasectl doctor that has no repair.
+	d := t.nodeDoctor(n)
 	decided := func(reason string, repair func()) func() {
 		return func() {
-			for _, f := range t.foundOnNode(n, reason) {
-				if len(f.Repair) > 0 || f.Decide == "" {
-					t.Fatalf("%s has a repair or nothing to decide: %+v", reason, f)
-				}
-			}
+			d.decide(reason)
 			repair()
 		}
 	}
@@ -78,7 +75,7 @@ func retentionOff(t *Test) {
 		{"a configuration names host-local", "HostLocalNamed", []string{conf, "host-local"},
 			func() { put(conf, stock("bridge")) },
 			func() {
-				t.repairOnNode(n, "HostLocalNamed")
+				d.repair("HostLocalNamed")
 				configure() // the same without a backup
 			}},
 		{"a package has a file of the plugin's name", "BinaryReplaced", []string{conf, plugin},

@@ -224,12 +224,7 @@ func (t *Test) addressInUse(dir string, n *cluster.Node) {
 	t.requestIs("late-0", "Held", 1)
 	t.Step("the pod that had it is gone, and the address is held")
 	t.Kubectl("delete", "areq", "late-0")
-	t.Eventually(asked, "the hold ends", func() error {
-		if _, found := t.Reservation("late-0", n); found {
-			return errors.New("it is there")
-		}
-		return nil
-	})
+	t.noReservation("late-0", n, asked)
 	in(t.Clear)
 }
 

@@ -27,9 +27,9 @@ type doctorFinding struct {
 // doctor has `kubectl leasehold doctor` find nothing in a healthy cluster, and each of several
 // faults. Its commands repair them, or it says what there is to decide, and the scenario decides.
 func doctor(t *Test) {
-	dir := t.pluginDir()
+	dir, d := t.pluginDir(), t.clusterDoctor()
 	t.Step("kubectl leasehold doctor, and leasectl doctor on each node, find nothing")
-	t.healthy(dir)
+	d.healthy()
 	for _, name := range t.nodes {
 		out, err := t.own(name).Machine().Run(t.Ctx, t.Cluster.Leasectl(), "doctor")
 		if err != nil {
@@ -53,94 +53,46 @@ func doctor(t *Test) {
 	agent := t.Agent(t.Node(1))
 	t.Step("the agent of %s is frozen", t.Node(1).Name)
 	t.Freeze(agent)
-	t.repairs(dir, "AgentNotReady")
+	d.repair("AgentNotReady")
+	d.healthy()
 
 	t.Step("there is no manager while its certificate expires")
 	t.WithoutManager()
 	t.expireCertificate()
-	t.decide(dir, "ManagerDown")
-	t.repair(dir, "CertificateExpired")
-	t.withManager(dir)
+	d.decide("ManagerDown")
+	d.repair("CertificateExpired")
+	t.withManager(d)
 
 	t.Step("there is no manager while the webhook's CA is removed")
 	t.WithoutManager()
 	t.Kubectl("patch", "mutatingwebhookconfiguration", cluster.Manager, "--type=json", "-p",
 		`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
-	t.decide(dir, "ManagerDown")
-	t.repair(dir, "WebhookCA")
-	t.withManager(dir)
+	d.decide("ManagerDown")
+	d.repair("WebhookCA")
+	t.withManager(d)
 
 	set := t.Echoserver("echoserver", t.Node(2), 1)
 	t.published(set.Ready())
-	t.storeDoctor(dir, t.Node(2), set.Ready())
+	t.storeDoctor(d, t.Node(2), set.Ready())
 }
 
 // storeDoctor has doctor find that the store of a node is lost, whose agent does nothing. The pods
 // live.
-func (t *Test) storeDoctor(dir string, n *cluster.Node, pods Pods) {
+func (t *Test) storeDoctor(d doctorOf, n *cluster.Node, pods Pods) {
 	t.Step("the store of %s is removed", n.Name)
 	before, _ := t.Leases(n)
 	resume := t.Freeze(t.Agent(n))
 	t.Must(os.Remove(n.Disk("/var/lib/leasehold/leases.db")))
-	t.repair(dir, "StoreLost")
+	d.repair("StoreLost")
 	after, _ := t.Leases(n)
 	resume()
-	t.healthy(dir)
+	d.healthy()
 	for name, p := range pods {
 		isOf := func(l inspect.Lease) bool { return l.Pod == name && l.State == "Bound" && l.Address == p.Status.PodIP }
 		if !slices.ContainsFunc(before, isOf) || !slices.ContainsFunc(after, isOf) {
 			t.Fatalf("before %+v, after the repair %+v; want %s of %s in both", before, after, p.Status.PodIP, name)
 		}
 	}
-}
-
-// repairOnNode waits until leasectl doctor finds a reason on a node, runs the commands that it
-// prints there, and waits until it finds the reason no more.
-func (t *Test) repairOnNode(n *cluster.Node, reason string) {
-	for _, f := range t.foundOnNode(n, reason) {
-		if len(f.Repair) == 0 {
-			t.Fatalf("%s has no repair: %s", f.Reason, f.Decide)
-		}
-		for _, line := range f.Repair {
-			if out, err := n.Machine().Run(t.Ctx, "sh", "-ec", t.leasectlPath()+line); err != nil {
-				t.Fatalf("%s: %v\n%s", line, err, out)
-			}
-		}
-	}
-	t.Eventually(time.Minute, "leasectl doctor finds it no more", func() error {
-		if found := t.examineNode(n, reason); len(found) > 0 {
-			return fmt.Errorf("it finds %+v", found)
-		}
-		return nil
-	})
-}
-
-// foundOnNode waits until leasectl doctor finds a reason on a node, and returns the findings.
-func (t *Test) foundOnNode(n *cluster.Node, reason string) (found []doctorFinding) {
-	t.Eventually(time.Minute, "leasectl doctor finds "+reason, func() error {
-		if found = t.examineNode(n, reason); len(found) == 0 {
-			return errors.New("it does not")
-		}
-		return nil
-	})
-	for _, f := range found {
-		t.Step("%s: %s: %s\n    %s%s", f.Reason, f.Subject, f.What, f.Decide, strings.Join(f.Repair, "\n    "))
-	}
-	return found
-}
-
-// examineNode returns what leasectl doctor finds on a node for a reason.
-func (t *Test) examineNode(n *cluster.Node, reason string) []doctorFinding {
-	out, err := n.Machine().Run(t.Ctx, "sh", "-ec", t.leasectlPath()+"leasectl doctor -o json || test $? -le 2")
-	t.Must(err)
-	var report struct{ Findings []doctorFinding }
-	t.Must(json.Unmarshal(out, &report))
-	return slices.DeleteFunc(report.Findings, func(f doctorFinding) bool { return f.Reason != reason })
-}
-
-// leasectlPath returns the line of a shell with which it finds leasectl.
-func (t *Test) leasectlPath() string {
-	return "PATH=" + filepath.Dir(t.Cluster.Leasectl()) + ":$PATH\n"
 }
 
 // pluginDir returns a directory with leasectl as kubectl's plugin, and with an ssh that runs
@@ -156,10 +108,34 @@ func (t *Test) pluginDir() string {
 	return dir
 }
 
-// findings returns what `kubectl leasehold doctor` finds, and an error if a check could not be
-// made.
-func (t *Test) findings(dir string) ([]doctorFinding, error) {
-	out, err := t.shell(dir, `PATH=$PWD:$PATH; kubectl leasehold doctor -o json 2>errors || test $? = 1`)
+// A doctor examines a cluster or a node.
+type doctorOf struct {
+	*Test
+	examine func() ([]doctorFinding, error)       // an error if a check could not be made
+	run     func(commands string) (string, error) // runs what is printed as a repair
+}
+
+// clusterDoctor is `kubectl leasehold doctor`.
+func (t *Test) clusterDoctor() doctorOf {
+	dir := t.pluginDir()
+	return doctorOf{t, func() ([]doctorFinding, error) {
+		out, err := t.shell(dir, `PATH=$PWD:$PATH; kubectl leasehold doctor -o json 2>errors || test $? = 1`)
+		return readFindings(out, err)
+	}, func(commands string) (string, error) { return t.shell(t.Cluster.Repo, "PATH="+dir+":$PATH\n"+commands) }}
+}
+
+// nodeDoctor is leasectl doctor on a node.
+func (t *Test) nodeDoctor(n *cluster.Node) doctorOf {
+	onNode := func(script string) (string, error) {
+		out, err := n.Machine().Run(t.Ctx, "sh", "-ec", "PATH="+filepath.Dir(t.Cluster.Leasectl())+":$PATH\n"+script)
+		return string(out), err
+	}
+	return doctorOf{t, func() ([]doctorFinding, error) {
+		return readFindings(onNode("leasectl doctor -o json || test $? -le 2"))
+	}, onNode}
+}
+
+func readFindings(out string, err error) ([]doctorFinding, error) {
 	var report struct {
 		Findings  []doctorFinding
 		Unchecked []struct{ Check, Error string }
@@ -174,9 +150,9 @@ func (t *Test) findings(dir string) ([]doctorFinding, error) {
 }
 
 // healthy waits until doctor finds nothing.
-func (t *Test) healthy(dir string) {
-	t.Eventually(2*time.Minute, "doctor finds nothing", func() error {
-		found, err := t.findings(dir)
+func (d doctorOf) healthy() {
+	d.Eventually(2*time.Minute, "doctor finds nothing", func() error {
+		found, err := d.examine()
 		if err == nil && len(found) > 0 {
 			err = fmt.Errorf("it finds %+v", found)
 		}
@@ -184,20 +160,12 @@ func (t *Test) healthy(dir string) {
 	})
 }
 
-// repairs waits until doctor finds all reasons, runs the commands that it prints, and waits until
-// it finds nothing.
-func (t *Test) repairs(dir string, reasons ...string) {
-	t.repair(dir, reasons...)
-	t.healthy(dir)
-	t.Step("doctor finds nothing")
-}
-
-// repair waits until doctor finds all reasons, and runs the commands that it prints for them.
-func (t *Test) repair(dir string, reasons ...string) {
+// repair waits until doctor finds a reason, and runs the commands that it prints for it.
+func (d doctorOf) repair(reason string) {
 	var lines []string
-	for _, f := range t.found(dir, reasons...) {
+	for _, f := range d.finds(reason) {
 		if len(f.Repair) == 0 {
-			t.Fatalf("%s has no repair: %s", f.Reason, f.Decide)
+			d.Fatalf("%s has no repair: %s", f.Reason, f.Decide)
 		}
 		for _, line := range f.Repair {
 			if !slices.Contains(lines, line) {
@@ -205,45 +173,41 @@ func (t *Test) repair(dir string, reasons ...string) {
 			}
 		}
 	}
-	if out, err := t.shell(t.Cluster.Repo, "PATH="+dir+":$PATH\n"+strings.Join(lines, "\n")); err != nil {
-		t.Fatalf("the commands of doctor: %v\n%s", err, out)
+	if out, err := d.run(strings.Join(lines, "\n")); err != nil {
+		d.Fatalf("the commands of doctor: %v\n%s", err, out)
 	}
 }
 
-// decide waits until doctor finds all reasons, and checks that it prints for them what there is to
-// decide, and no command as a repair.
-func (t *Test) decide(dir string, reasons ...string) {
-	for _, f := range t.found(dir, reasons...) {
+// decide waits until doctor finds a reason, and checks that it prints what there is to decide, and
+// no command as a repair.
+func (d doctorOf) decide(reason string) {
+	for _, f := range d.finds(reason) {
 		if len(f.Repair) > 0 || f.Decide == "" {
-			t.Fatalf("%s has a repair or nothing to decide: %+v", f.Reason, f)
+			d.Fatalf("%s has a repair or nothing to decide: %+v", reason, f)
 		}
 	}
 }
 
-// found waits until doctor finds all reasons, and returns their findings.
-func (t *Test) found(dir string, reasons ...string) (found []doctorFinding) {
-	t.Eventually(90*time.Second, fmt.Sprintf("doctor finds %q", reasons), func() error {
-		all, err := t.findings(dir)
-		found = slices.DeleteFunc(slices.Clone(all), func(f doctorFinding) bool {
-			return !slices.Contains(reasons, f.Reason)
-		})
-		for _, reason := range reasons {
-			if !slices.ContainsFunc(found, func(f doctorFinding) bool { return f.Reason == reason }) {
-				return fmt.Errorf("%s is not among %+v, %w", reason, all, err)
-			}
+// finds waits until doctor finds a reason, and returns the findings.
+func (d doctorOf) finds(reason string) (found []doctorFinding) {
+	d.Eventually(90*time.Second, "doctor finds "+reason, func() error {
+		all, err := d.examine()
+		found = slices.DeleteFunc(slices.Clone(all), func(f doctorFinding) bool { return f.Reason != reason })
+		if len(found) == 0 {
+			return fmt.Errorf("it finds %+v, %w", all, err)
 		}
 		return nil
 	})
 	for _, f := range found {
-		t.Step("%s: %s: %s\n    %s%s", f.Reason, f.Subject, f.What, f.Decide, strings.Join(f.Repair, "\n    "))
+		d.Step("%s: %s: %s\n    %s%s", f.Reason, f.Subject, f.What, f.Decide, strings.Join(f.Repair, "\n    "))
 	}
 	return found
 }
 
 // withManager scales the manager up again, and waits until doctor finds nothing.
-func (t *Test) withManager(dir string) {
+func (t *Test) withManager(d doctorOf) {
 	t.Kubectl("--namespace="+cluster.System, "scale", "deployment", cluster.Manager, "--replicas=2")
-	t.healthy(dir)
+	d.healthy()
 }
 
 // managersReplaced waits until a changed Deployment of the manager is rolled out and its former

@@ -44,7 +44,7 @@ func eventsReported(t *Test) {
 		"are not used again")
 	others := t.Deployment("others", n, 3, KeptFor("10"))
 	t.job("job", n)
-	pods := merge(others.Ready(), (&Set{t, "job", n, 1}).Ready())
+	pods := merge(others.Ready(), t.set("job", 1).Ready())
 	t.Eventually(soon, "their leases have no window", func() error {
 		leases, _ := t.Leases(n)
 		for _, l := range leases {

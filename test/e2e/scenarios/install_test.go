@@ -121,8 +121,8 @@ func installNamed(t *Test) {
 	s.becomesReported(began, t.nodes, "FlannelDefault", flannelConflist, "kube-flannel-cfg")
 	s.pods = s.set.Recreate()
 	t.Step("host-local has served ADDs meanwhile")
-	dir := t.pluginDir()
-	t.decide(dir, "FlannelDefault")
+	d := t.clusterDoctor()
+	d.decide("FlannelDefault")
 	t.leasehold("install", "--yes")
 	s.becomesActive(time.Now())
 	t.Kept(s.pods, s.set.Recreate())
@@ -133,14 +133,14 @@ func installNamed(t *Test) {
 	_, err := n.Machine().Run(t.Ctx, "cp", "-f", hostLocal, cniBin+"/leasehold")
 	t.Must(err)
 	s.becomesReported(began, t.nodes[:1], "BinaryReplaced", flannelConflist, cniBin+"/leasehold")
-	t.repair(dir, "BinaryReplaced")
+	d.repair("BinaryReplaced")
 	s.becomesActive(time.Now())
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
 	t.Kept(s.pods, s.set.Recreate())
 
 	t.Step("the configuration of %s is removed", n.Name)
 	t.Must(os.Remove(n.Root() + flannelConflist))
-	t.decide(dir, "NoConfiguration")
+	d.decide("NoConfiguration")
 	t.Kubectl("rollout", "restart", "-n", flannelNamespace, "daemonset/kube-flannel-ds")
 	s.becomesActive(time.Now())
 	t.Kept(s.pods, s.set.Recreate())
@@ -414,7 +414,7 @@ func (s *stockCluster) quickStart(dist string) {
 	config := filepath.Join(s.TempDir(), "kubeconfig")
 	s.Must(os.WriteFile(config, []byte(s.Kubectl("config", "view", "--raw", "--flatten")), 0o600))
 	s.Kubectl("config", "set-context", "--current", "--kubeconfig="+config, "--namespace="+s.NS)
-	set := &Set{t: s.Test, Name: "echoserver", size: 2}
+	set := s.Test.set("echoserver", 2)
 	var rollouts []Pods
 	began := time.Now()
 	for _, command := range s.readmeCommands("Quick start in a cluster") {

@@ -10,7 +10,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
@@ -32,14 +31,7 @@ func ReservedAs(name string) Option {
 // option sets another one, and waits until it runs.
 func (t *Test) Named(name string, n *cluster.Node, replicas int, strategy appsv1.DeploymentStrategy,
 	options ...Option) *Set {
-	set := t.echoserver(name, n, replicas, append([]Option{ReservedAs(name)}, options...)...)
-	d := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	d.Spec.Replicas, d.Spec.Selector, d.Spec.Template = set.Spec.Replicas, set.Spec.Selector, set.Spec.Template
-	d.Spec.Strategy = strategy
-	_, err := t.Client.AppsV1().Deployments(t.NS).Create(t.Ctx, &d, metav1.CreateOptions{})
-	t.Must(err)
-	t.Cleanup(t.Clear)
-	s := &Set{t, name, n, replicas}
+	s := t.deployment(name, n, replicas, strategy, append([]Option{ReservedAs(name)}, options...)...)
 	s.Ready()
 	return s
 }
@@ -61,26 +53,6 @@ func unavailable(maxUnavailable int) appsv1.DeploymentStrategy {
 	surge, most := intstr.FromInt32(0), intstr.FromInt(maxUnavailable)
 	return appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
 		RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &most}}
-}
-
-// patchDeployment changes the Deployment of a Set.
-func (s *Set) patchDeployment(format string, args ...any) {
-	_, err := s.t.Client.AppsV1().Deployments(s.t.NS).Patch(s.t.Ctx, s.Name, types.StrategicMergePatchType,
-		fmt.Appendf(nil, format, args...), metav1.PatchOptions{})
-	s.t.Must(err)
-}
-
-// rollout replaces all pods of a Deployment.
-func (s *Set) rollout(old Pods) Pods {
-	s.patchDeployment(`{"spec":{"template":{"metadata":{"annotations":{"rollout":%q}}}}}`, time.Now())
-	return s.ReadyBut(old)
-}
-
-// scaleDeployment sets the size of a Deployment, and waits until it has that many pods.
-func (s *Set) scaleDeployment(size int) Pods {
-	s.patchDeployment(`{"spec":{"replicas":%d}}`, size)
-	s.size = size
-	return s.Ready()
 }
 
 // addressSet returns the addresses of pods, whichever pod has which, sorted.
@@ -108,29 +80,15 @@ func (t *Test) sameSet(what string, before, after Pods) {
 // launcher creates a pod as virt-controller creates those of a virtual machine: with a generated
 // name, and without a controller that would recreate it.
 func (t *Test) launcher(n *cluster.Node) string {
-	var options []Option
-	if n != nil {
-		options = append(options, on(n))
-	}
-	template := t.echoserver("launcher", n, 1, append(options, ReservedAs("fedora"))...).Spec.Template
-	pod := corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-	pod.GenerateName = "virt-launcher-fedora-"
-	created, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &pod, metav1.CreateOptions{})
-	t.Must(err)
-	return created.Name
+	pod := t.bare("launcher", n, ReservedAs("fedora"))
+	pod.Name, pod.GenerateName = "", "virt-launcher-fedora-"
+	return t.createPod(pod).Name
 }
 
 // relaunch deletes a pod and creates the next one when it is gone.
 func (t *Test) relaunch(name string, n *cluster.Node) string {
-	pods := t.Client.CoreV1().Pods(t.NS)
-	t.Must(pods.Delete(t.Ctx, name, metav1.DeleteOptions{}))
-	t.Eventually(time.Minute, name+" is gone", func() error {
-		list, err := pods.List(t.Ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
-		if err == nil && len(list.Items) > 0 {
-			err = errors.New("it is there")
-		}
-		return err
-	})
+	t.Must(t.Client.CoreV1().Pods(t.NS).Delete(t.Ctx, name, metav1.DeleteOptions{}))
+	t.gone(name)
 	return t.launcher(n)
 }
 
@@ -142,7 +100,7 @@ func (t *Test) recreateNamed(rounds int, n *cluster.Node) {
 	before, machine := set.Ready(), Pods{"": t.running(vm)}
 	for i := range rounds {
 		old := set.Ready()
-		set.rolloutNoWait(i)
+		set.changeTemplate()
 		vm = t.relaunch(vm, n)
 		what := fmt.Sprintf("recreation %d of %d", i+1, rounds)
 		t.sameSet("the Deployment, "+what, before, set.ReadyBut(old))
@@ -153,10 +111,6 @@ func (t *Test) recreateNamed(rounds int, n *cluster.Node) {
 	for _, p := range set.Ready() {
 		t.EventOf(p, "AddressKept", `as "registry"`)
 	}
-}
-
-func (s *Set) rolloutNoWait(i int) {
-	s.patchDeployment(`{"spec":{"template":{"metadata":{"annotations":{"rollout":"%d"}}}}}`, i)
 }
 
 func namedRecreate(t *Test) {
@@ -176,17 +130,17 @@ func namedRollout(t *Test) {
 	before := set.Ready()
 	for i := range 5 {
 		if i == 3 {
-			set.patchDeployment(`{"spec":{"strategy":{"rollingUpdate":{"maxUnavailable":1}}}}`)
+			set.patch(`{"spec":{"strategy":{"rollingUpdate":{"maxUnavailable":1}}}}`)
 		}
 		began := time.Now()
-		t.sameSet(fmt.Sprintf("rollout %d", i+1), before, set.rollout(set.Ready()))
+		t.sameSet(fmt.Sprintf("rollout %d", i+1), before, set.Rollout())
 		t.Step("rollout %d took %.0f s", i+1, time.Since(began).Seconds())
 	}
 	t.Step("scaled to 1 and back to 3")
 	t.published(set.Ready())
-	set.scaleDeployment(1)
+	set.Scale(1)
 	t.publishedAsHeld(2)
-	t.sameSet("scaled", before, set.scaleDeployment(3))
+	t.sameSet("scaled", before, scaledTo(set, 3))
 	t.Step("another Deployment has the same name by mistake")
 	other := t.Named("mirror", nil, 2, recreateStrategy, ReservedAs("registry"))
 	both := merge(set.Ready(), other.Ready())
@@ -264,7 +218,7 @@ func namedWithoutCapability(t *Test) {
 		}
 		return fmt.Errorf("there are %v", leases)
 	})
-	t.sameSet("after a first life without the agent", before, set.rollout(before))
+	t.sameSet("after a first life without the agent", before, set.Rollout())
 }
 
 // countFirst starts pods with a reservation name and counts for how many the agent has stored the
@@ -297,9 +251,9 @@ func (t *Test) countFirst(n *cluster.Node) {
 			}
 		}
 		if i+1 < rounds {
-			set.rollout(pods)
+			set.Rollout()
 		}
 	}
 	t.Step("the agent was first for %d of %d pods", first, size*rounds)
-	set.scaleDeployment(0)
+	set.Scale(0)
 }

@@ -189,12 +189,12 @@ func pinFullNamed(t *Test) {
 	set := t.Named("registry", n, 3, recreateStrategy, Needing(t.slot()))
 	before := set.Ready()
 	t.published(before)
-	set.scaleDeployment(0)
-	set.patchDeployment(`{"spec":{"template":{"spec":{"affinity":null}}}}`)
+	set.Scale(0)
+	set.patch(`{"spec":{"template":{"spec":{"affinity":null}}}}`)
 	t.publishedAsHeld(3)
 	t.Step("other pods have taken all of its slots")
 	filler := t.fill("filler", n, 3)
-	set.scaleDeployment(3)
+	set.Scale(3)
 	for _, p := range set.Ready() {
 		if p.Spec.NodeName == n.Name {
 			t.Fatalf("%s runs on %s", p.Name, n.Name)
@@ -216,10 +216,8 @@ func pinClaim(t *Test) {
 			StorageClassName: new("none"), Resources: corev1.VolumeResourceRequirements{Requests: oneGi}}}
 	_, err := claims.Create(t.Ctx, claim, metav1.CreateOptions{})
 	t.Must(err)
-	patch := `{"spec":{"template":{"spec":{"volumes":[{"name":"data","persistentVolumeClaim":{"claimName":"data"}}]}}}}`
-	_, err = t.Client.AppsV1().StatefulSets(t.NS).Patch(t.Ctx, set.Name, types.StrategicMergePatchType, []byte(patch),
-		metav1.PatchOptions{})
-	t.Must(err)
+	set.patch(`{"spec":{"template":{"spec":{"volumes":[{"name":"data",` +
+		`"persistentVolumeClaim":{"claimName":"data"}}]}}}}`)
 	set.waits("echoserver-0", before)
 	time.Sleep(time.Minute)
 	deletions.are(1, 1)
@@ -296,7 +294,7 @@ func namedEnding(t *Test) {
 	before := set.Ready()
 	t.published(before)
 	began := time.Now()
-	t.sameSet("rollout", before, set.rollout(before))
+	t.sameSet("rollout", before, set.Rollout())
 	t.Step("the rollout took %.0f s", time.Since(began).Seconds())
 	deletions.are(0, 0)
 }
@@ -325,7 +323,7 @@ func pinFinalizer(t *Test) {
 	})
 	began := time.Now()
 	// The successor ends in time: the kubelet would not shorten its hour either.
-	set.patchDeployment(`{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":1}}}}`)
+	set.patch(`{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":1}}}}`)
 	after := set.readyWithin(7*time.Minute, before) // managers that have just started wait for 5 min
 	t.Step("its successor is Ready after %.0f s", time.Since(began).Seconds())
 	for _, p := range after {
@@ -343,12 +341,7 @@ func pinGated(t *Test) {
 	before := set.Ready()
 	t.published(before)
 	t.Step("another controller holds the new pod back by a gate, longer than the patience")
-	gates := func(value string) {
-		_, err := t.Client.AppsV1().StatefulSets(t.NS).Patch(t.Ctx, set.Name, types.MergePatchType,
-			[]byte(`{"spec":{"template":{"spec":{"schedulingGates":`+value+`}}}}`), metav1.PatchOptions{})
-		t.Must(err)
-	}
-	gates(`[{"name":"` + gate + `"}]`)
+	set.patch(`{"spec":{"template":{"spec":{"schedulingGates":[{"name":%q}]}}}}`, gate)
 	var p corev1.Pod
 	t.Eventually(2*time.Minute, "the new pod is there", func() error {
 		p = set.Pods()["echoserver-0"]
@@ -383,7 +376,7 @@ func namedReplicas(t *Test) {
 	before := set.Ready()
 	kept := 0
 	for range rounds {
-		after := set.rollout(set.Ready())
+		after := set.Rollout()
 		was := strings.Fields(addressSet(before))
 		for _, p := range after {
 			if slices.Contains(was, addresses(p)) {
@@ -435,7 +428,7 @@ func pinQuota(t *Test) {
 	const times = 20
 	t.Step("a later webhook rejects each pod %d times", times)
 	set.Scale(0)
-	registry.scaleDeployment(0)
+	registry.Scale(0)
 	done := t.laterWebhook(func(*corev1.Pod) (patch, refusal string) { return "", "not now" })
 	for _, p := range merge(before, named) {
 		for range times {
@@ -446,7 +439,7 @@ func pinQuota(t *Test) {
 	time.Sleep(6 * time.Second) // a replica remembers for 5 s where it sent a pod
 	set.Scale(2)
 	t.onSameNodes(before, set.Ready())
-	t.sameSet("the Deployment", named, registry.scaleDeployment(1))
+	t.sameSet("the Deployment", named, scaledTo(registry, 1))
 	deletions.are(0, 0)
 
 	t.Step("a quota rejects the pods for half a minute")
@@ -569,8 +562,8 @@ func (t *Test) laterWebhook(review func(*corev1.Pod) (patch, refusal string)) (d
 	})
 	t.Cleanup(done)
 	t.Eventually(time.Minute, "the webhook is called", func() error {
-		probe := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe",
-			Annotations: map[string]string{"probe": "true"}}, Spec: t.echoserver("probe", nil, 1).Spec.Template.Spec}
+		probe := t.bare("probe", nil)
+		probe.Annotations["probe"] = "true"
 		asked := false
 		mu.Lock()
 		next := review
@@ -582,12 +575,11 @@ func (t *Test) laterWebhook(review func(*corev1.Pod) (patch, refusal string)) (d
 			return next(p)
 		}
 		mu.Unlock()
-		_, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &probe,
-			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err == nil && !asked {
-			err = errors.New("it is not")
+		t.createPod(probe, metav1.DryRunAll)
+		if !asked {
+			return errors.New("it is not")
 		}
-		return err
+		return nil
 	})
 	return done
 }

@@ -125,12 +125,9 @@ func pinModes(t *Test) {
 		"host-network":     func(p *corev1.Pod) { p.Spec.HostNetwork = true },
 		"generated":        func(p *corev1.Pod) { p.Name, p.GenerateName = "", "generated-" },
 	} {
-		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{Window: "10"}},
-			Spec: t.echoserver(name, nil, 1).Spec.Template.Spec}
-		change(&p)
-		got, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &p,
-			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		t.Must(err)
+		p := t.bare(name, nil)
+		change(p)
+		got := t.createPod(p, metav1.DryRunAll)
 		if got.Labels[retained] != "" || got.Annotations[pinReason] != "" {
 			t.Fatalf("%s has the annotations %v and the labels %v", name, got.Annotations, got.Labels)
 		}
@@ -298,10 +295,8 @@ func pinNodeDead(t *Test) {
 
 // anywhere removes the affinity from the template: new pods may run on any node.
 func (s *Set) anywhere() {
-	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.StrategicMergePatchType,
-		[]byte(`{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null},"template":{"spec":{`+
-			`"affinity":null}}}}`), metav1.PatchOptions{})
-	s.t.Must(err)
+	s.patch(`{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null},` +
+		`"template":{"spec":{"affinity":null}}}}`)
 }
 
 // pastPatience is longer than the patience of pods in these scenarios.
@@ -330,21 +325,14 @@ func pinPatient(t *Test) {
 	filler.Scale(0)
 
 	t.Step("a pod without a controller whose patience is forever waits on")
-	bare := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bare",
-		Annotations: map[string]string{Window: "10", pinMode: "require", pinPatience: "forever"}},
-		Spec: t.echoserver("bare", nil, 1, Needing(t.slot())).Spec.Template.Spec}
-	create := func() *corev1.Pod {
-		p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, bare.DeepCopy(), metav1.CreateOptions{})
-		t.Must(err)
-		return p
-	}
-	create()
+	bare := t.bare("bare", nil, Pin("require"), Patience("forever"), Needing(t.slot()))
+	t.createPod(bare)
 	first := t.running("bare")
 	t.published(Pods{"bare": first})
 	t.Must(t.Client.CoreV1().Pods(t.NS).Delete(t.Ctx, "bare", metav1.DeleteOptions{}))
 	t.gone("bare")
 	filler = t.fill("forever", t.NodeOf(first), 1)
-	again := create()
+	again := t.createPod(bare)
 	time.Sleep(pastPatience)
 	p2, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "bare", metav1.GetOptions{})
 	t.Must(err)
@@ -529,13 +517,9 @@ func pinCertificate(t *Test) {
 
 // webhookAnswers returns an error unless the webhook is called for twenty pods in a row.
 func (t *Test) webhookAnswers() error {
-	probe := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe", Annotations: map[string]string{Window: "10"}},
-		Spec: t.echoserver("probe", nil, 1).Spec.Template.Spec}
+	probe := t.bare("probe", nil)
 	for range 20 {
-		p, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx,
-			probe.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		t.Must(err)
-		if p.Annotations[pinReason] == "" {
+		if t.createPod(probe, metav1.DryRunAll).Annotations[pinReason] == "" {
 			return errors.New("it was not called for one")
 		}
 	}

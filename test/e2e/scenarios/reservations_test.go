@@ -85,6 +85,16 @@ func (t *Test) reservation(pod string, n *cluster.Node) inspect.Reservation {
 	return r
 }
 
+// noReservation waits until there is no reservation of a pod on a node.
+func (t *Test) noReservation(pod string, n *cluster.Node, limit time.Duration) {
+	t.Eventually(limit, "the reservation of "+pod+" on "+n.Name+" ends", func() error {
+		if r, found := t.Reservation(pod, n); found {
+			return fmt.Errorf("it is %s", r.Status.State)
+		}
+		return nil
+	})
+}
+
 func (t *Test) release(r inspect.Reservation, id string) {
 	patch := fmt.Sprintf(`{"spec":{"release":%q}}`, id)
 	_, err := t.Dynamic.Resource(inspect.IPReservations).Namespace(t.NS).Patch(t.Ctx, r.Metadata.Name,
@@ -143,12 +153,7 @@ func reservations(t *Test) {
 	living := set.Pods()["echoserver-1"]
 	r = t.reservation("echoserver-1", n)
 	t.release(r, r.Status.ID)
-	t.Eventually(led, "the reservation goes", func() error {
-		if _, ok := t.Reservation("echoserver-1", n); ok {
-			return errors.New("it is there")
-		}
-		return nil
-	})
+	t.noReservation("echoserver-1", n, led)
 	t.Kept(Pods{"echoserver-1": living}, set.Pods())
 	if again := set.Recreate()["echoserver-1"]; addresses(again) == addresses(living) {
 		t.Fatalf("recreated, it has %s again", addresses(again))
@@ -244,22 +249,12 @@ func forever(t *Test) {
 	set.Scale(0)
 	if t.Long {
 		t.Step("its StatefulSet does not want the ordinal: after ten minutes the reservation ends")
-		t.Eventually(15*time.Minute, "the reservation goes", func() error {
-			if _, ok := t.Reservation("echoserver-0", n); ok {
-				return errors.New("it is there")
-			}
-			return nil
-		})
+		t.noReservation("echoserver-0", n, 15*time.Minute)
 		return
 	}
 	t.InSync(n, soon, "deleted again")
 	t.release(r, r.Status.ID)
-	t.Eventually(led, "the reservation ends after its release", func() error {
-		if _, ok := t.Reservation("echoserver-0", n); ok {
-			return errors.New("it is there")
-		}
-		return nil
-	})
+	t.noReservation("echoserver-0", n, led)
 }
 
 func stockFlannel(t *Test) {
@@ -425,12 +420,7 @@ func moved(t *Test) {
 		return sum
 	}
 	wrote := writes()
-	t.Eventually(grace+time.Minute, "the old hold ends", func() error {
-		if _, ok := t.Reservation("echoserver-0", old); ok {
-			return errors.New("it is there")
-		}
-		return nil
-	})
+	t.noReservation("echoserver-0", old, grace+time.Minute)
 	lasted := time.Since(began)
 	t.InSync(old, soon, fmt.Sprintf("ended %.0f s after the agent's start (moveGrace %s)", lasted.Seconds(), grace))
 	if lasted < grace {

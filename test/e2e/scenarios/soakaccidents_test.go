@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
@@ -109,11 +106,7 @@ func (t *Test) restart(n *cluster.Node, service string) {
 // loseDEL lets a pod end without a DEL.
 func (t *Test) loseDEL(n *cluster.Node) {
 	name := "lost-" + strconv.FormatInt(time.Now().Unix(), 36)
-	template := t.echoserver(name, n, 1, KeptFor("")).Spec.Template
-	object := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-	object.Name = name
-	_, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, object, metav1.CreateOptions{})
-	t.Must(err)
+	t.createPod(t.bare(name, n, KeptFor("")))
 	pods := Pods{name: t.running(name)}
 	began := time.Now()
 	t.forget(n, pods)

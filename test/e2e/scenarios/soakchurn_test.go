@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,9 +58,7 @@ func (s *soakRun) workloads(dice *rand.Rand) *soakChurn {
 		add("kept-"+name, n, 4, 3*time.Minute)
 		for _, window := range []time.Duration{0, 2 * time.Minute} {
 			pod := fmt.Sprintf("bare-%d-%v", i+1, window)
-			template := t.echoserver(pod, n, 1, KeptFor(annotation(window))).Spec.Template
-			object := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-			object.Name = pod
+			object := t.bare(pod, n, KeptFor(annotation(window)))
 			w := &soakWorkload{name: pod, size: 1, window: window}
 			w.create = func(ctx context.Context) error {
 				_, err := s.Client.CoreV1().Pods(s.NS).Create(ctx, object, metav1.CreateOptions{})
@@ -78,7 +75,7 @@ func (s *soakRun) workloads(dice *rand.Rand) *soakChurn {
 		c.sets = append(c.sets, &soakWorkload{name: name, deployment: true, size: 4})
 	}
 	for _, w := range c.sets {
-		(&Set{t, w.name, nil, w.size}).Ready()
+		t.set(w.name, w.size).Ready()
 	}
 	return c
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -56,16 +55,7 @@ func (t *Test) Agent(n *cluster.Node) corev1.Pod {
 
 // RestartAgent replaces a node's agent by another and returns that one.
 func (t *Test) RestartAgent(n *cluster.Node) corev1.Pod {
-	old := t.Agent(n)
-	t.Must(t.Client.CoreV1().Pods(cluster.System).Delete(t.Ctx, old.Name, metav1.DeleteOptions{}))
-	t.Eventually(time.Minute, "the agent goes", func() error {
-		for _, p := range t.system(cluster.Agent) {
-			if p.UID == old.UID {
-				return errors.New("it is there")
-			}
-		}
-		return nil
-	})
+	t.removeSystemPod(t.Agent(n).Name)
 	return t.Agent(n)
 }
 
@@ -88,21 +78,14 @@ func (t *Test) WithoutAgent(n *cluster.Node) (back func()) {
 	if !t.Cluster.Retains() {
 		return func() {}
 	}
-	gone := t.Agent(n)
+	agent := t.Agent(n)
 	unlabel := t.Label(n, withoutAgent, "")
 	back = untilDone(func() {
 		unlabel()
 		t.Agent(n)
 	})
 	t.Cleanup(back)
-	t.Eventually(time.Minute, "the agent goes", func() error {
-		list, err := t.Client.CoreV1().Pods(cluster.System).List(t.Ctx, metav1.ListOptions{
-			FieldSelector: "metadata.name=" + gone.Name})
-		if err == nil && len(list.Items) > 0 {
-			err = errors.New("it is there")
-		}
-		return err
-	})
+	t.removeSystemPod(agent.Name)
 	return back
 }
 
@@ -152,26 +135,13 @@ func (t *Test) freshAgents() {
 		return
 	}
 	t.Cleanup(func() {
-		pods := t.Client.CoreV1().Pods(cluster.System)
-		agents := metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + cluster.Agent}
-		old, err := pods.List(t.Ctx, agents)
-		t.Must(err)
-		t.Must(pods.DeleteCollection(t.Ctx, metav1.DeleteOptions{}, agents))
-		t.Eventually(time.Minute, "the agents go", func() error {
-			list, err := pods.List(t.Ctx, agents)
-			if err != nil {
-				return err
-			}
-			for _, p := range list.Items {
-				if slices.ContainsFunc(old.Items, func(o corev1.Pod) bool { return o.UID == p.UID }) {
-					return fmt.Errorf("%s is there", p.Name)
-				}
-			}
-			return nil
-		})
+		agents := t.system(cluster.Agent)
+		for _, p := range agents {
+			t.removeSystemPod(p.Name)
+		}
 		t.Eventually(time.Minute, "new agents watch", func() error {
-			if watches := t.poolWatches(); watches < len(old.Items) {
-				return fmt.Errorf("%d of %d", watches, len(old.Items))
+			if watches := t.poolWatches(); watches < len(agents) {
+				return fmt.Errorf("%d of %d", watches, len(agents))
 			}
 			return nil
 		})

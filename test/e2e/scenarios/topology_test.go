@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
@@ -264,7 +263,7 @@ func ppsZone(t *Test) {
 	t.RecordedAt("echoserver", map[string]string{"echoserver-0": two.Name})
 	openTwo = t.Cordon(two)
 	set.Delete(second)
-	t.waits("echoserver-0", second["echoserver-0"])
+	set.waits("echoserver-0", second)
 	t.Step("it waits while the whole zone is cordoned")
 	openTwo()
 	third := set.ReadyBut(second)
@@ -282,31 +281,6 @@ func ppsZone(t *Test) {
 	}
 	t.Step("it runs where its selector requires: %s", t.EventOf(fourth["echoserver-0"], "PinNotPossible",
 		"PersistentPodState echoserver", "own selector", zoneLabel+"=a"))
-}
-
-// waits waits until a new pod of a name is unschedulable.
-func (t *Test) waits(name string, old corev1.Pod) corev1.Pod {
-	var pod corev1.Pod
-	t.Eventually(time.Minute, "the new "+name+" waits", func() error {
-		p, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		pod = *p
-		if pod.UID == old.UID {
-			return errors.New("it is the old one")
-		}
-		if pod.Spec.NodeName != "" {
-			t.Fatalf("it was sent to %s", pod.Spec.NodeName)
-		}
-		for _, c := range pod.Status.Conditions {
-			if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable {
-				return nil
-			}
-		}
-		return errors.New("the scheduler has not tried it")
-	})
-	return pod
 }
 
 // ppsRetention tests when the states of pods are removed, and which ordinals count.
@@ -423,7 +397,7 @@ func ppsGoneNode(t *Test) {
 	})
 	t.waitNotReady(n)
 	set.ForceDelete(before)
-	waiting := t.waits("echoserver-0", before["echoserver-0"])
+	waiting := set.waits("echoserver-0", before)
 	if waiting.Spec.NodeSelector[hostnameLabel] != n.Name {
 		t.Fatalf("it is bound to %v", waiting.Spec.NodeSelector)
 	}
@@ -489,9 +463,7 @@ func ppsEtcd(t *Test) {
 	}
 	t.Step("every member was deleted in turn: %s", e.where(pods))
 	t.Step("a rolling update")
-	_, err := t.Client.AppsV1().StatefulSets(t.NS).Patch(t.Ctx, "etcd", types.MergePatchType,
-		[]byte(`{"spec":{"template":{"metadata":{"annotations":{"rollout":"1"}}}}}`), metav1.PatchOptions{})
-	t.Must(err)
+	set.changeTemplate()
 	e.writesWhile(2*time.Minute, "the rolling update", func() error {
 		now := set.Pods()
 		for name, p := range now {

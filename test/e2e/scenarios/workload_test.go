@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -56,28 +55,25 @@ func on(n *cluster.Node) Option {
 	}
 }
 
-// Set is a running StatefulSet.
+// Set is a running StatefulSet or Deployment.
 type Set struct {
-	t    *Test
-	Name string
-	Node *cluster.Node
-	size int
+	t          *Test
+	Name       string
+	Node       *cluster.Node
+	size       int
+	deployment bool
 }
 
 // Echoserver creates the documented echoserver with a name, on one node or, with nil, on any, and
 // waits until it runs.
 func (t *Test) Echoserver(name string, n *cluster.Node, replicas int, options ...Option) *Set {
-	s := t.createEchoserver(name, n, replicas, options...)
-	s.Ready()
-	return s
-}
-
-func (t *Test) createEchoserver(name string, n *cluster.Node, replicas int, options ...Option) *Set {
 	set := t.echoserver(name, n, replicas, options...)
 	_, err := t.Client.AppsV1().StatefulSets(t.NS).Create(t.Ctx, &set, metav1.CreateOptions{})
 	t.Must(err)
 	t.Cleanup(t.Clear)
-	return &Set{t, name, n, replicas}
+	s := &Set{t: t, Name: name, Node: n, size: replicas}
+	s.Ready()
+	return s
 }
 
 func (t *Test) echoserver(name string, n *cluster.Node, replicas int, options ...Option) appsv1.StatefulSet {
@@ -102,13 +98,33 @@ func (t *Test) echoserver(name string, n *cluster.Node, replicas int, options ..
 // Deployment creates pods whose names are not used again, without a window unless an option sets
 // one, and does not wait for them.
 func (t *Test) Deployment(name string, n *cluster.Node, replicas int, options ...Option) *Set {
-	set := t.echoserver(name, n, replicas, append([]Option{KeptFor("")}, options...)...)
-	d := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	d.Spec.Replicas, d.Spec.Selector, d.Spec.Template = set.Spec.Replicas, set.Spec.Selector, set.Spec.Template
-	_, err := t.Client.AppsV1().Deployments(t.NS).Create(t.Ctx, &d, metav1.CreateOptions{})
+	return t.deployment(name, n, replicas, appsv1.DeploymentStrategy{}, append([]Option{KeptFor("")}, options...)...)
+}
+
+func (t *Test) deployment(name string, n *cluster.Node, replicas int, strategy appsv1.DeploymentStrategy,
+	options ...Option) *Set {
+	spec := t.echoserver(name, n, replicas, options...).Spec
+	_, err := t.Client.AppsV1().Deployments(t.NS).Create(t.Ctx, &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: appsv1.DeploymentSpec{Replicas: spec.Replicas,
+			Selector: spec.Selector, Template: spec.Template, Strategy: strategy}}, metav1.CreateOptions{})
 	t.Must(err)
 	t.Cleanup(t.Clear)
-	return &Set{t, name, n, replicas}
+	return &Set{t: t, Name: name, Node: n, size: replicas, deployment: true}
+}
+
+// bare returns an echoserver without a controller.
+func (t *Test) bare(name string, n *cluster.Node, options ...Option) *corev1.Pod {
+	template := t.echoserver(name, n, 1, options...).Spec.Template
+	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	pod.Name = name
+	return pod
+}
+
+// createPod creates a pod. With dryRun, the API server only does as if.
+func (t *Test) createPod(pod *corev1.Pod, dryRun ...string) *corev1.Pod {
+	created, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, pod.DeepCopy(), metav1.CreateOptions{DryRun: dryRun})
+	t.Must(err)
+	return created
 }
 
 // Pods lists the workload's pods that are not being deleted.
@@ -191,16 +207,23 @@ func ready(p corev1.Pod) bool {
 	return false
 }
 
-// Resize sets the size of a StatefulSet and does not wait.
+// patch changes the workload by a strategic merge patch.
+func (s *Set) patch(format string, args ...any) {
+	resource := "statefulsets"
+	if s.deployment {
+		resource = "deployments"
+	}
+	s.t.Must(s.t.Client.AppsV1().RESTClient().Patch(types.StrategicMergePatchType).Namespace(s.t.NS).Resource(resource).
+		Name(s.Name).Body(fmt.Appendf(nil, format, args...)).Do(s.t.Ctx).Error())
+}
+
+// Resize sets the size and does not wait.
 func (s *Set) Resize(size int) {
-	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, size)
-	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType,
-		[]byte(patch), metav1.PatchOptions{})
-	s.t.Must(err)
+	s.patch(`{"spec":{"replicas":%d}}`, size)
 	s.size = size
 }
 
-// Scale sets the size of a StatefulSet; going down, it waits until the surplus pods are gone.
+// Scale sets the size; going down, it waits until the surplus pods are gone.
 func (s *Set) Scale(size int) {
 	shrinks := size < s.size
 	s.Resize(size)
@@ -257,8 +280,5 @@ func (s *Set) Rollout() Pods {
 }
 
 func (s *Set) changeTemplate() {
-	patch := `{"spec":{"template":{"metadata":{"annotations":{"rollout":` + strconv.Quote(time.Now().String()) + `}}}}}`
-	_, err := s.t.Client.AppsV1().StatefulSets(s.t.NS).Patch(s.t.Ctx, s.Name, types.MergePatchType,
-		[]byte(patch), metav1.PatchOptions{})
-	s.t.Must(err)
+	s.patch(`{"spec":{"template":{"metadata":{"annotations":{"rollout":%q}}}}}`, time.Now())
 }
