@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
@@ -46,7 +45,7 @@ func (c *Cluster) kubectl(args ...string) []string {
 }
 
 // WaitDeployed waits until leasehold's workloads are rolled out. After the limit it returns an
-// error that describes the pods that are not ready.
+// error that describes their pods.
 func (c *Cluster) WaitDeployed(ctx context.Context, limit time.Duration) error {
 	if !c.Retains() {
 		return nil
@@ -57,7 +56,8 @@ func (c *Cluster) WaitDeployed(ctx context.Context, limit time.Duration) error {
 	}
 	err = poll(ctx, limit, func() error { return deployed(ctx, client) })
 	if err != nil {
-		return fmt.Errorf("%w\n%s", err, describeUnready(ctx, client))
+		pods, _ := runCmd(exec.CommandContext(ctx, c.Kubectl(), c.kubectl("describe", "pods", "-n", System)[1:]...))
+		return fmt.Errorf("%w\n%s", err, pods)
 	}
 	return nil
 }
@@ -98,66 +98,6 @@ func deploymentDone(d appsv1.Deployment) error {
 			d.Name, s.UpdatedReplicas, want, s.AvailableReplicas)
 	}
 	return nil
-}
-
-// describeUnready describes leasehold's pods that are not ready: their conditions, events and the
-// ends of their logs.
-func describeUnready(ctx context.Context, client *kubernetes.Clientset) string {
-	pods, err := client.CoreV1().Pods(System).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err.Error()
-	}
-	var out strings.Builder
-	for _, p := range pods.Items {
-		if podReady(p) {
-			continue
-		}
-		fmt.Fprintf(&out, "%s on %s is %s\n", p.Name, p.Spec.NodeName, p.Status.Phase)
-		for _, c := range p.Status.Conditions {
-			if c.Status != corev1.ConditionTrue && c.Message != "" {
-				fmt.Fprintf(&out, "  %s: %s\n", c.Type, c.Message)
-			}
-		}
-		for _, c := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
-			switch {
-			case c.Ready:
-			case c.State.Waiting != nil:
-				fmt.Fprintf(&out, "  %s is waiting: %s %s\n", c.Name, c.State.Waiting.Reason, c.State.Waiting.Message)
-			case c.State.Terminated != nil:
-				fmt.Fprintf(&out, "  %s has terminated: exit code %d %s\n",
-					c.Name, c.State.Terminated.ExitCode, c.State.Terminated.Reason)
-			}
-			if !c.Ready {
-				out.WriteString(logTail(ctx, client, p.Name, c))
-			}
-		}
-		events, _ := client.CoreV1().Events(System).List(ctx, metav1.ListOptions{
-			FieldSelector: "type=Warning,involvedObject.uid=" + string(p.UID)})
-		for _, e := range events.Items {
-			fmt.Fprintf(&out, "  %s: %s\n", e.Reason, e.Message)
-		}
-	}
-	return out.String()
-}
-
-// logTail returns the end of a container's log, of the previous instance if it was restarted.
-func logTail(ctx context.Context, client *kubernetes.Clientset, pod string, c corev1.ContainerStatus) string {
-	lines := int64(20)
-	data, err := client.CoreV1().Pods(System).GetLogs(pod, &corev1.PodLogOptions{
-		Container: c.Name, TailLines: &lines, Previous: c.RestartCount > 0}).DoRaw(ctx)
-	if err != nil || len(data) == 0 {
-		return ""
-	}
-	return "    " + strings.ReplaceAll(strings.TrimSpace(string(data)), "\n", "\n    ") + "\n"
-}
-
-func podReady(p corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // restart restarts leasehold's workloads after their images have changed under the same tag.

@@ -1,10 +1,10 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
@@ -159,21 +161,13 @@ func newUUID() string {
 }
 
 // poll calls f until it succeeds. After the limit it returns the last error.
-func poll(ctx context.Context, limit time.Duration, f func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for {
-		err := f()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			if errors.Is(err, ctx.Err()) {
-				return err
-			}
-			return fmt.Errorf("%w (waited %v)", err, limit)
-		case <-time.After(100 * time.Millisecond):
-		}
+func poll(ctx context.Context, limit time.Duration, f func() error) (last error) {
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, limit, true, func(context.Context) (bool, error) {
+		last = f()
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w (waited %v)", cmp.Or(last, err), limit)
 	}
+	return nil
 }

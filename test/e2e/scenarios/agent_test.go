@@ -252,7 +252,7 @@ func firstConnect(t *Test) {
 		firstAnswer[who] = first
 		go func() {
 			for ctx.Err() == nil {
-				if inspect.InNetNS(ns, func() error { return get(server) }) == nil {
+				if inspect.InNetNS(ns, func() error { return get(server, time.Second) }) == nil {
 					first.CompareAndSwap(0, time.Now().UnixNano())
 				}
 				time.Sleep(20 * time.Millisecond)

@@ -80,19 +80,19 @@ func (t *Test) Answers(n *cluster.Node, from, to corev1.Pod) {
 	ns := t.Sandbox(n, from).NetNS
 	for _, ip := range to.Status.PodIPs {
 		t.Eventually(90*time.Second, fmt.Sprintf("%s answers %s", to.Name, from.Name), func() error {
-			return inspect.InNetNS(ns, func() error { return get(net.JoinHostPort(ip.IP, "8080")) })
+			return inspect.InNetNS(ns, func() error { return get(net.JoinHostPort(ip.IP, "8080"), 2*time.Second) })
 		})
 	}
 }
 
 // get sends one request over a connection that the calling thread opens.
-func get(addr string) error {
-	conn, err := net.DialTimeout("tcp", addr, time.Second)
+func get(addr string, limit time.Duration) error {
+	conn, err := net.DialTimeout("tcp", addr, limit)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(2 * time.Second))
+	conn.SetDeadline(time.Now().Add(limit))
 	if _, err := io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {
 		return err
 	}

@@ -714,29 +714,23 @@ func (s *stockCluster) assertHostLocalWorks() {
 }
 
 // probe has one of two pods connect to the other on each node, several times a second, until the
-// returned function is called, which says when that failed.
+// returned function is called, which says when that failed: at once, or because there was no answer
+// for longer than a busy machine takes.
 func (t *Test) probe(sets []*Set, pods []Pods) (failures func() []string) {
 	var mu sync.Mutex
 	var failed []string
 	done := make(chan struct{})
 	var wg sync.WaitGroup
-	stalls := &stallWatch{}
-	wg.Go(func() { stalls.run(done) })
 	for i, set := range sets {
 		from, to := pods[i][set.Name+"-0"], pods[i][set.Name+"-1"]
 		ns, addr := t.Sandbox(set.Node, from).NetNS, net.JoinHostPort(to.Status.PodIP, "8080")
 		wg.Go(func() {
 			for {
 				began := time.Now()
-				if err := inspect.InNetNS(ns, func() error { return get(addr) }); err != nil {
-					took, late := time.Since(began).Seconds(), stalls.since(began)
-					text := fmt.Sprintf("%s %s: %v after %.2f s", began.Format("15:04:05"), addr, err, took)
+				if err := inspect.InNetNS(ns, func() error { return get(addr, 10*time.Second) }); err != nil {
 					mu.Lock()
-					if late > mostLate {
-						t.Logf("not counted, because this process did not run for %s: %s", late, text)
-					} else {
-						failed = append(failed, text)
-					}
+					failed = append(failed, fmt.Sprintf("%s %s: %v after %.2f s", began.Format("15:04:05"), addr, err,
+						time.Since(began).Seconds()))
 					mu.Unlock()
 				}
 				select {
@@ -750,52 +744,6 @@ func (t *Test) probe(sets []*Set, pods []Pods) (failures func() []string) {
 	stop := sync.OnceFunc(func() { close(done); wg.Wait() })
 	t.Cleanup(stop)
 	return func() []string { stop(); return failed }
-}
-
-// mostLate is how late a timer of this process may be before a probe that failed meanwhile proves
-// nothing, because the machine was too busy.
-const mostLate = 300 * time.Millisecond
-
-// stallWatch records for how long this process did not run.
-type stallWatch struct {
-	mu     sync.Mutex
-	stalls []stall
-}
-
-type stall struct {
-	end  time.Time
-	late time.Duration
-}
-
-// run records how late its timer is, until done is closed.
-func (w *stallWatch) run(done <-chan struct{}) {
-	const interval = 50 * time.Millisecond
-	for {
-		began := time.Now()
-		select {
-		case <-done:
-			return
-		case <-time.After(interval):
-		}
-		if late := time.Since(began) - interval; late > mostLate {
-			w.mu.Lock()
-			w.stalls = append(w.stalls, stall{time.Now(), late})
-			w.mu.Unlock()
-		}
-	}
-}
-
-// since returns the longest time for which this process did not run since a moment.
-func (w *stallWatch) since(began time.Time) (longest time.Duration) {
-	time.Sleep(2 * mostLate) // run may be as late
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, s := range w.stalls {
-		if s.end.After(began) {
-			longest = max(longest, s.late)
-		}
-	}
-	return longest
 }
 
 // restarts counts the restarts of a pod's containers.

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
@@ -56,7 +57,7 @@ func (t *Test) inSync(n *cluster.Node) error {
 		if isKept(l) {
 			state, uid := l.State, l.UID
 			if r := published[l.Pod]; starting[types.UID(uid)] && r.Status.PodUID != "" {
-				state, uid = r.Status.State, r.Status.PodUID
+				state, uid = string(r.Status.State), r.Status.PodUID
 			}
 			want[l.Pod] += fmt.Sprintf(" %s %s of %s", l.Address, state, uid)
 		}
@@ -97,7 +98,7 @@ func (t *Test) noReservation(pod string, n *cluster.Node, limit time.Duration) {
 
 func (t *Test) release(r inspect.Reservation, id string) {
 	patch := fmt.Sprintf(`{"spec":{"release":%q}}`, id)
-	_, err := t.Dynamic.Resource(inspect.IPReservations).Namespace(t.NS).Patch(t.Ctx, r.Metadata.Name,
+	_, err := t.Dynamic.Resource(v1alpha1.Resource).Namespace(t.NS).Patch(t.Ctx, r.Name,
 		types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	t.Must(err)
 }
@@ -129,7 +130,7 @@ func reservations(t *Test) {
 	t.Step("spec.release of another lease, then of this one")
 	t.release(r, "0123456789abcdef")
 	t.Eventually(led, "a condition has the reason", func() error {
-		if text := t.Kubectl("get", "ipr", r.Metadata.Name, "-o",
+		if text := t.Kubectl("get", "ipr", r.Name, "-o",
 			"jsonpath={.status.conditions}"); !strings.Contains(text, "OtherLease") {
 			return fmt.Errorf("it says %q", text)
 		}

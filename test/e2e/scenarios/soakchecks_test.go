@@ -136,7 +136,7 @@ func (v soakView) differences(now time.Time) (found []string) {
 		for _, r := range v.published {
 			if r.Spec.NodeName == node {
 				for _, a := range r.Status.Addresses {
-					seen[r.Spec.PodName] += a.Address + " " + r.Status.State
+					seen[r.Spec.PodName] += a.Address + " " + string(r.Status.State)
 				}
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
@@ -83,7 +84,7 @@ func (s *soakRun) sampleFiles(node string) error {
 }
 
 func (s *soakRun) sampleObjects(ctx context.Context) error {
-	for _, resource := range []schema.GroupVersionResource{inspect.IPReservations, inspect.NodeAddressPools, podStates,
+	for _, resource := range []schema.GroupVersionResource{v1alpha1.Resource, inspect.NodeAddressPools, podStates,
 		{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, {Version: "v1", Resource: "pods"}} {
 		list, err := s.Dynamic.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
 		if err != nil {
