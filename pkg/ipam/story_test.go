@@ -69,7 +69,7 @@ import (
 //	as-agent, as-plugin                       who calls
 //	follow <pod> <uid> <window> [name]        the agent sees a pod; leaving, staying: whether it is deleted
 //	name-pod <pod> <name>                     the agent stores a reservation name
-//	revoke, end-holds <pod>; defer <pod> <time>
+//	revoke, end-holds <pod>; defer <pod> <time>; revoke-former <pod>: leases that its addresses had before
 //	[!] release <pod> [force]; import; export; accept-loss; limits <key>=<value>...
 //	remember, perform                         plans, and performs that plan later
 //	survey safe|unsafe|doubts <text>          what a survey says of itself
@@ -266,6 +266,13 @@ var actions = map[string]func(w *world, args []string){
 	"unlock": each(func(w *world, network string) { w.must(w.locks[network].Close()) }),
 	"revoke": each(func(w *world, pod string) {
 		w.must(w.service.RevokePods(w.t.Context(), [][]maintain.Ref{w.refs(pod)}, "spec.release"))
+	}),
+	"revoke-former": each(func(w *world, pod string) {
+		refs := w.refs(pod)
+		for i := range refs {
+			refs[i].ID = "0011223344556677"
+		}
+		w.must(w.service.RevokePods(w.t.Context(), [][]maintain.Ref{refs}, "spec.release"))
 	}),
 	"defer": func(w *world, args []string) {
 		gone := maintain.Ref{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.99"), ID: "0011223344556677"}
