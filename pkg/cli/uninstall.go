@@ -58,10 +58,13 @@ changed. It can be repeated after an error.
 			u := install.Uninstaller{Dir: install.DirOf(binaries.Dirs), ConfDir: dir, Service: a.service(),
 				Log: slog.New(slog.NewTextHandler(a.Stderr, nil))}
 			text, err := u.Run(cmd.Context(), dryRun)
-			if err != nil {
+			switch {
+			case err != nil:
 				text = err.Error()
-			} else if text != "" {
+			case text != "":
 				a.step("%s", text)
+			case dryRun:
+				a.step("leasehold can be removed from this node")
 			}
 			_, _ = answer.WriteString(text) // nil outside of a container
 			return err

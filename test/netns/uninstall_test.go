@@ -146,8 +146,11 @@ func TestUninstallNamed(t *testing.T) {
 	node := lab.NewNode(t)
 	bin, conf := filepath.Join(node.Dir, "bin"), filepath.Join(node.Dir, "10-net.conf")
 	uninstall := func(flags ...string) error {
-		_, err := node.Leasectl(append([]string{"uninstall", "--cni-bin-dir=" + bin, "--cni-conf-dir=" + node.Dir},
+		out, err := node.Leasectl(append([]string{"uninstall", "--cni-bin-dir=" + bin, "--cni-conf-dir=" + node.Dir},
 			flags...)...)
+		if slices.Contains(flags, "--dry-run") && err == nil && !strings.Contains(out, "can be removed") {
+			t.Errorf("--dry-run says %q", out)
+		}
 		return err
 	}
 	write := func(path, text string) {
