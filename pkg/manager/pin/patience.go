@@ -22,7 +22,9 @@ import (
 
 const (
 	// secondPatience and thirdPatience are how long a pod waits at least after one strike and after
-	// more. So pods of one name are deleted at most three times in ten minutes.
+	// more. So pods of one name are deleted at most three times in ten minutes, those of a
+	// reservation name three times for each pod that waits at once: strikes that come during a wait
+	// do not prolong it.
 	secondPatience = 30 * time.Second
 	thirdPatience  = 5 * time.Minute
 	// endingPatience is for how long after the first failure the patience of a pod does not begin
