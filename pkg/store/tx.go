@@ -653,7 +653,7 @@ func (tx *Tx) SetPoolBoot(p lease.Pool, id string) error {
 }
 
 // NamespaceIDs returns the boot id and the namespaces in which the plugin last ran an ADD
-// (sandbox.Host.NamespaceIDs), or "" if there was none. Other programs compare them with their own
+// (host.Host.NamespaceIDs), or "" if there was none. Other programs compare them with their own
 // to prove that they see the processes and mounts of the node.
 func (tx *Tx) NamespaceIDs() string { return string(tx.bucket(bucketMeta).Get(metaSpaces)) }
 
