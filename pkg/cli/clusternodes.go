@@ -288,7 +288,7 @@ func (c *cluster) pieces(ctx context.Context) (all []piece, err error) {
 	}
 	agents, e := c.agents(ctx)
 	for _, p := range agents {
-		for _, verb := range []string{"list", "map", "history", "check", "doctor"} {
+		for _, verb := range []string{"list", "pools", "history", "check", "doctor"} {
 			all = append(all, piece{"nodes/" + p.Node + "/" + verb + ".json", c.OnNode(p.Pod, verb, "-o", "json")})
 		}
 	}

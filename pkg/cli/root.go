@@ -121,7 +121,7 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
   leasectl list                       the addresses that are in use or held
   leasectl list db/db-0 -o json       the addresses of a pod, for a script
   leasectl history 10.244.1.7         which pods had an address before
-  leasectl map                        which addresses are bound, held and free
+  leasectl pools                      how many addresses are bound, held and free
   leasectl release db/db-0            release the addresses of a pod
   leasectl reserve --pod=db/db-0 --address=10.244.1.7   hold an address for a pod
   leasectl gc --dry-run               what would be collected, and why
@@ -133,7 +133,7 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
 	}
 	root.PersistentFlags().StringVar(&a.root, "host-root", "/",
 		"root of the host's file system: / or /proc/<pid>/root")
-	root.AddCommand(a.check(), a.doctor(), a.gc(), a.history(), a.install(), a.list(), a.mapCmd(), a.recover(),
+	root.AddCommand(a.check(), a.doctor(), a.gc(), a.history(), a.install(), a.list(), a.pools(), a.recover(),
 		a.release(), a.reserve(), a.uninstall(), idle())
 	return root
 }

@@ -22,7 +22,7 @@ var schemas = []struct {
 		"firm: held for a window, and not in cool-down.", []row{}},
 	{"history", "Journal entries, oldest first. The first is an event JournalBegins if there were earlier ones.",
 		[]line{}},
-	{"map", "Range sets. size and free are null before the first ADD.", []poolRow{}},
+	{"pools", "Range sets. size and free are null before the first ADD.", []poolRow{}},
 	{"release", "Leases that were selected. error is empty for those that were released.", []released{}},
 	{"gc", "What was done, or with --dry-run would be done.", []step{}},
 	{"check", "Problems of the store.", checked{}},

@@ -173,7 +173,7 @@ type invocation struct {
 }
 
 // verbs are the commands of leasectl, on nodes and as kubectl's plugin.
-var verbs = []string{"bundle", "check", "doctor", "gc", "history", "install", "list", "map", "recover", "release",
+var verbs = []string{"bundle", "check", "doctor", "gc", "history", "install", "list", "pools", "recover", "release",
 	"reserve", "uninstall"}
 
 func parseLeasectl(command string) (out invocation) {

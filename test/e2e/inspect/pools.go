@@ -54,8 +54,8 @@ func (p NodeAddressPool) Network(name string) (c Counts, found bool) {
 	return c, false
 }
 
-// Pools returns what `leasectl -o json map` prints of a network.
+// Pools returns what `leasectl -o json pools` prints of a network.
 func Pools(ctx context.Context, node machine.Client, leasectl, network string) (sets []Counts, err error) {
-	err = runJSON(ctx, node, &sets, leasectl, "-o", "json", "map", "--network="+network)
+	err = runJSON(ctx, node, &sets, leasectl, "-o", "json", "pools", "--network="+network)
 	return sets, err
 }

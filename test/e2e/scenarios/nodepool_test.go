@@ -31,7 +31,7 @@ func nodePool(t *Test) {
 	t.Step("kubectl get nap:\n%s", t.Kubectl("get", "nap"))
 
 	t.Step("leasectl shows the same in the agent's pod")
-	for _, args := range [][]string{{"map"}, {"list"}, {"gc", "--dry-run"}} {
+	for _, args := range [][]string{{"pools"}, {"list"}, {"gc", "--dry-run"}} {
 		in, err := n.Machine().Run(t.Ctx, append([]string{t.Cluster.Leasectl()}, args...)...)
 		t.Must(err)
 		out := t.Kubectl(append([]string{"exec", "--namespace=" + cluster.System, t.Agent(n).Name, "-c", "agent", "--",
@@ -82,7 +82,7 @@ func (t *Test) poolBecomes(n *cluster.Node, network string, want inspect.Counts)
 	sets, err := inspect.Pools(t.Ctx, n.Machine(), t.Cluster.Leasectl(), network)
 	t.Must(err)
 	if len(sets) != 1 || sets[0] != want {
-		t.Fatalf("leasectl map shows %+v, want %+v", sets, want)
+		t.Fatalf("leasectl pools shows %+v, want %+v", sets, want)
 	}
 	t.Eventually(time.Minute, "the metrics", func() error {
 		m := t.AgentMetrics(n)

@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+func (a *app) pools() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "pools",
+		Short: "Show how many addresses of each network are bound, held, in cool-down and free",
+		Long: `Count the addresses of each range set of each network: those that are bound to a
+container, held for a pod that is away, and in cool-down (the short hold of pods
+without retention). The free addresses that are counted include those in cool-down,
+which are assigned when no other is left.
+
+An interface gets one address of each range set of its network. The ranges are those of
+the last ADD's configuration.`,
+		Example: "  leasectl pools\n  leasectl pools --network=cbr0 -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			rows := []poolRow{}
+			err := a.view(cmd.Context(), func(tx *store.Tx) error {
+				rows = rows[:0]
+				for _, u := range tx.Usage() {
+					if a.network == "" || u.Pool.Network == a.network {
+						rows = append(rows, poolRowOf(u))
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return printRows(a, rows, "NETWORK RANGES SIZE BOUND HELD COOL-DOWN FREE", func(r poolRow) []string {
+				return []string{r.Network, strings.Join(r.Ranges, ","), count(r.Size), count(&r.Bound), count(&r.Held),
+					count(&r.CoolDown), count(r.Free)}
+			})
+		},
+	}
+	a.outputFlag(c)
+	a.networkFlag(c)
+	return c
+}
+
+// poolRow is the JSON form of the usage of a range set. Its fields are a stable interface. Size and
+// Free are nil if the ranges are not known.
+type poolRow struct {
+	Network  string   `json:"network"`
+	DataDir  string   `json:"dataDir"`
+	Ranges   []string `json:"ranges"`
+	Size     *uint64  `json:"size"`
+	Bound    uint64   `json:"bound"`
+	Held     uint64   `json:"held"`
+	CoolDown uint64   `json:"coolDown"`
+	Free     *uint64  `json:"free"`
+}
+
+func poolRowOf(u store.Usage) poolRow {
+	r := poolRow{Network: u.Pool.Network, DataDir: u.Pool.DataDir, Ranges: []string{}, Bound: u.Bound, Held: u.Held,
+		CoolDown: u.CoolDown}
+	for _, one := range u.Ranges {
+		r.Ranges = append(r.Ranges, one.String())
+	}
+	if u.Ranges != nil {
+		r.Size, r.Free = &u.Size, &u.Free
+	}
+	return r
+}
+
+// count returns a number as text, "" for nil.
+func count(n *uint64) string {
+	if n == nil {
+		return ""
+	}
+	return strconv.FormatUint(*n, 10)
+}
