@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,7 +14,6 @@ import (
 const (
 	agentName     = "leasehold-agent"
 	managerName   = "leasehold-manager"
-	uninstallName = "leasehold-uninstall"
 	partOf        = "app.kubernetes.io/part-of=leasehold"
 	installerName = "install" // the init container of the agent's DaemonSet
 )
@@ -75,7 +73,7 @@ changed. It can be repeated after an error.
 	return c
 }
 
-// idle returns the command of the container that keeps a pod of the uninstaller running.
+// idle returns the command that keeps a pod running after it has removed leasehold from its node.
 func idle() *cobra.Command {
 	return &cobra.Command{Use: "idle", Hidden: true, Short: "Do nothing until a signal", Args: cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) { <-cmd.Context().Done() }}
@@ -128,9 +126,7 @@ func (k *cluster) leave(ctx context.Context, crds, keepObjects bool) error {
 	if err != nil {
 		return err
 	}
-	if begun, err := k.hasBegun(ctx); err != nil {
-		return err
-	} else if agent == nil && !begun {
+	if agent == nil {
 		return fmt.Errorf("there is no DaemonSet %s in namespace %s; if it was deleted by hand, apply it again first: "+
 			"the nodes still have the plugin", agentName, k.Namespace)
 	}
@@ -138,17 +134,18 @@ func (k *cluster) leave(ctx context.Context, crds, keepObjects bool) error {
 	if err != nil {
 		return fmt.Errorf("nothing was removed: %w", err)
 	}
-	if agent != nil {
+	if !isUninstaller(agent.In("spec", "template")) {
 		k.step("asking every node, before anything is removed")
 		if err := k.askNodes(ctx, agent); err != nil {
 			return err
 		}
 	}
-	k.step("removing the webhooks")
+	k.step("removing the webhooks and the manager")
 	if err := k.Delete(ctx, webhookKinds, "-l", partOf); err != nil {
 		return err
 	}
-	if err := k.stopManager(ctx); err != nil {
+	if err := k.Delete(ctx, "-n", k.Namespace, "deployment", managerName, "--cascade=foreground",
+		k.limit()); err != nil {
 		return err
 	}
 	if undo != nil {
@@ -157,16 +154,9 @@ func (k *cluster) leave(ctx context.Context, crds, keepObjects bool) error {
 			return err
 		}
 	}
-	k.step("removing the agents")
-	if err := k.Delete(ctx, "-n", k.Namespace, "daemonset", agentName, "--cascade=foreground", k.limit()); err != nil {
-		return k.podsLeft(ctx, agentName, err)
-	}
-	k.step("removing the plugin from the nodes")
-	if err := k.cleanNodes(ctx, agent); err != nil {
+	k.step("removing the agents, and the plugin from the nodes")
+	if err := k.cleanNodes(ctx, agent); err != nil || keepObjects {
 		return err
-	}
-	if keepObjects {
-		return k.Delete(ctx, "-n", k.Namespace, "daemonset", uninstallName)
 	}
 	return k.removeObjects(ctx, crds)
 }
@@ -193,34 +183,4 @@ func (k *cluster) removeObjects(ctx context.Context, crds bool) error {
 		return nil
 	}
 	return k.Delete(ctx, "crd", "-l", partOf, k.limit())
-}
-
-// stopManager scales the manager to zero and waits until its pods are deleted.
-func (k *cluster) stopManager(ctx context.Context) error {
-	manager, err := k.Own(ctx, "deployment", managerName)
-	if err != nil || manager == nil {
-		return err
-	}
-	k.step("stopping the manager")
-	if _, err := k.Run(ctx, nil, "scale", "-n", k.Namespace, "deployment", managerName, "--replicas=0"); err != nil {
-		return err
-	}
-	_, err = k.Run(ctx, nil, "wait", "-n", k.Namespace, "pod", "--for=delete", "-l",
-		"app.kubernetes.io/name="+managerName, k.limit())
-	return k.podsLeft(ctx, managerName, err)
-}
-
-// podsLeft adds to an error the pods with a name in their label that are left, by node. It returns
-// nil if err is nil.
-func (k *cluster) podsLeft(ctx context.Context, name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	pods, e := k.Pods(ctx, name)
-	err = errors.Join(err, e)
-	for _, p := range pods {
-		err = errors.Join(err, fmt.Errorf("pod %s of node %s has not ended", p.Text("metadata", "name"),
-			p.Text("spec", "nodeName")))
-	}
-	return err
 }

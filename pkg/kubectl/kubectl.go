@@ -132,6 +132,12 @@ func (o Object) Field(keys ...string) any {
 	return value
 }
 
+// In returns the object at a path of keys, nil if there is none.
+func (o Object) In(keys ...string) Object {
+	m, _ := o.Field(keys...).(map[string]any)
+	return m
+}
+
 // Text returns the string at a path of keys, "" if there is none.
 func (o Object) Text(keys ...string) string {
 	s, _ := o.Field(keys...).(string)
