@@ -74,7 +74,7 @@ func run(ctx context.Context, o options, version string) error {
 	if err != nil {
 		return err
 	}
-	set, err := reservations.Setup(mgr, nodes)
+	set, err := reservations.Setup(mgr)
 	if err != nil {
 		return err
 	}

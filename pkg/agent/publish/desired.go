@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -25,6 +26,13 @@ import (
 
 // nodeIdentity is the name and the UID of the node's object in the API.
 type nodeIdentity struct{ Name, UID string }
+
+// owners returns the owner of the node's objects: the API server's garbage collector deletes them
+// when the node, with this UID, does not exist any more. An absent node releases no address: the
+// agent of a node that is registered again publishes what it has.
+func (n nodeIdentity) owners() []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: types.UID(n.UID)}}
+}
 
 // confirmedAfter is how long a sandbox must live before it proves that its pod can start on this
 // node.
@@ -97,6 +105,7 @@ func want(node nodeIdentity, pod kube.Name, leases []lease.Lease, now lease.Inst
 				ipamv1.LabelNodeHash: ipamv1.Hash(node.Name),
 				ipamv1.LabelPodHash:  ipamv1.Hash(pod.Name),
 			},
+			OwnerReferences: node.owners(),
 		},
 		Spec: ipamv1.IPReservationSpec{PodName: pod.Name, NodeName: node.Name, NodeUID: node.UID},
 		Status: ipamv1.IPReservationStatus{

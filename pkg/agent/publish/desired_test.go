@@ -263,10 +263,11 @@ func TestCompare(t *testing.T) {
 		want   change
 	}{
 		{"equal", func(*ipamv1.IPReservation) {}, change{}},
-		{"a user's release request, annotation and label", func(r *ipamv1.IPReservation) {
+		{"a user's release request, annotation, label and owner", func(r *ipamv1.IPReservation) {
 			r.Spec.Release = id2
 			r.Annotations = map[string]string{"leasehold.dev/pin-abandoned": id1}
 			r.Labels["team"] = "db"
+			r.OwnerReferences = append([]metav1.OwnerReference{{Kind: "ConfigMap", UID: "c"}}, r.OwnerReferences...)
 		}, change{}},
 		{"another controller's condition", func(r *ipamv1.IPReservation) {
 			r.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue}}
@@ -286,6 +287,7 @@ func TestCompare(t *testing.T) {
 		{"another state", func(r *ipamv1.IPReservation) { r.Status.State = ipamv1.Bound }, change{Status: true}},
 		{"no status yet", func(r *ipamv1.IPReservation) { r.Status = ipamv1.IPReservationStatus{} },
 			change{Status: true}},
+		{"no owner", func(r *ipamv1.IPReservation) { r.OwnerReferences = nil }, change{Spec: true}},
 		{"a lost label", func(r *ipamv1.IPReservation) { delete(r.Labels, ipamv1.LabelPodHash) }, change{Spec: true}},
 	} {
 		existing := want.DeepCopy()

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -141,9 +140,9 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 		// were deleted, or etcd was restored.
 		p.nodeAt, p.listAt = time.Time{}, now.Add(wait.Jitter(time.Second, 1))
 	}
-	if existing == nil || !equality.Semantic.DeepEqual(existing.OwnerReferences, want.OwnerReferences) {
+	if existing == nil || !hasOwner(existing, want) {
 		body := configuration("NodeAddressPool", want.ObjectMeta)
-		body["metadata"] = map[string]any{"name": want.Name, "ownerReferences": want.OwnerReferences}
+		body["metadata"].(map[string]any)["ownerReferences"] = want.OwnerReferences
 		existing = &ipamv1.NodeAddressPool{}
 		err := apply(ctx, p.Clients.IPAM, poolResource, want.ObjectMeta, body, existing)
 		if apierrors.IsNotFound(err) {
@@ -179,10 +178,7 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 // in usage that the runtime has not loaded belongs to a former configuration. It is omitted if the
 // state of all loaded networks is known and none of its addresses is bound or held.
 func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.Status) *ipamv1.NodeAddressPool {
-	object := &ipamv1.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: node.Name,
-		OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: types.UID(node.UID)},
-		}}}
+	object := &ipamv1.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: node.owners()}}
 	networks := map[string]ipamv1.NetworkAddressPool{}
 	for _, s := range statuses {
 		if s.Network != "" && len(s.Network) <= ipamv1.MaxNetworkName { // a longer one is not leasehold's

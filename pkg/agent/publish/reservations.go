@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,11 @@ type reservations struct {
 func viewOf(r *ipamv1.IPReservation) *ipamv1.IPReservation {
 	v := &ipamv1.IPReservation{ObjectMeta: metaOf(r), Spec: r.Spec, Status: r.Status}
 	v.Status.Conditions = ours(v.Status.Conditions, conditionReleased)
+	for _, o := range r.OwnerReferences {
+		if owners := (nodeIdentity{r.Spec.NodeName, r.Spec.NodeUID}).owners(); o == owners[0] {
+			v.OwnerReferences = owners
+		}
+	}
 	return v
 }
 
@@ -141,7 +147,8 @@ func configuration(kind string, o metav1.ObjectMeta) map[string]any {
 // applySpec creates the object, or updates its spec and labels. It does not change spec.release.
 func (o *reservations) applySpec(ctx context.Context, client rest.Interface, want *ipamv1.IPReservation) error {
 	body := configuration("IPReservation", want.ObjectMeta)
-	body["metadata"].(map[string]any)["labels"] = want.Labels
+	meta := body["metadata"].(map[string]any)
+	meta["labels"], meta["ownerReferences"] = want.Labels, want.OwnerReferences
 	body["spec"] = want.Spec
 	got := &ipamv1.IPReservation{}
 	if err := apply(ctx, client, resource, want.ObjectMeta, body, got); err != nil {
@@ -149,7 +156,7 @@ func (o *reservations) applySpec(ctx context.Context, client rest.Interface, wan
 	}
 	v := viewOf(got)
 	release := got.Spec.Release
-	v.Labels, v.Spec = want.Labels, want.Spec
+	v.Labels, v.OwnerReferences, v.Spec = want.Labels, want.OwnerReferences, want.Spec
 	v.Spec.Release = release
 	o.store(v)
 	return nil
@@ -186,14 +193,14 @@ type change struct{ Spec, Status bool }
 
 // compare returns the parts of the existing object that differ from the desired one. If existing is
 // nil, these are all parts. compare ignores fields that the agent does not write: spec.release,
-// other labels and other conditions.
+// other labels, owners and conditions.
 func compare(want, existing *ipamv1.IPReservation) change {
 	if existing == nil {
 		return change{Spec: true, Status: true}
 	}
 	spec := existing.Spec
 	spec.Release = ""
-	c := change{Spec: spec != want.Spec}
+	c := change{Spec: spec != want.Spec || !hasOwner(existing, want)}
 	for key, value := range want.Labels {
 		c.Spec = c.Spec || existing.Labels[key] != value
 	}
@@ -204,6 +211,11 @@ func compare(want, existing *ipamv1.IPReservation) change {
 	a.Conditions, b.Conditions = ours(a.Conditions, conditionReleased), ours(b.Conditions, conditionReleased)
 	c.Status = !equality.Semantic.DeepEqual(a, b)
 	return c
+}
+
+// hasOwner reports whether an object has the owner of the desired one.
+func hasOwner(existing, want metav1.Object) bool {
+	return slices.Contains(existing.GetOwnerReferences(), want.GetOwnerReferences()[0])
 }
 
 // ours returns the condition of the type that the agent writes. Server-side apply does not change

@@ -92,7 +92,7 @@ func setup(mgr manager.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	set, err := reservations.Setup(mgr, nodes)
+	set, err := reservations.Setup(mgr)
 	if err != nil {
 		return err
 	}

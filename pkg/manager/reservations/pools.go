@@ -4,17 +4,19 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -28,16 +30,10 @@ const (
 	nameDelay = 200 * time.Millisecond
 	// deletedFor is how long a deleted reservation is named, unless it exists again before.
 	deletedFor = 5 * time.Minute
-	// pollInterval is the interval of the attempts to list the NodeAddressPools at the start.
-	pollInterval = time.Second
 	// endMargin is how long before the end of a hold its deletion counts as that end.
 	endMargin = 30 * time.Second
 	// checkInterval is the interval at which what depends on the time is checked.
 	checkInterval = 30 * time.Second
-	// listTimeout is the time limit of the list of NodeAddressPools.
-	listTimeout = 30 * time.Second
-	// goneNodesTimeout is the time limit of one pass over the reservations of nodes that are gone.
-	goneNodesTimeout = 2 * time.Minute
 )
 
 // A poolReconciler names in the NodeAddressPool of each node the reservations that the node's agent
@@ -46,19 +42,26 @@ const (
 // nodes"). The object contains names only: the agent reads the reservations and pods, and decides
 // what to do. It runs in the leader.
 type poolReconciler struct {
-	set    *Set
-	nodes  *control.Nodes
-	live   client.Reader // reads from the API server, not from a cache
-	client client.Client
-	log    logr.Logger
-	now    func() time.Time
+	set      *Set
+	pools    *kube.Informer[*nodePool]
+	requests *kube.Informer[*ipam.AddressRequest]
+	client   client.Client
+	now      func() time.Time
+	queue    control.Queue
+
+	// named are the AddressRequests that the agent of each node should read, nil until the first
+	// pass over them.
+	named map[string][]ipam.RequestReference
 
 	mu      sync.Mutex
-	deleted map[string][]deletedReservation     // by node
-	written map[string]ipam.NodeAddressPoolSpec // by node: what its NodeAddressPool names
-	// requests are the AddressRequests that the agent of each node should read.
-	requests map[string][]ipam.RequestReference
-	queue    control.Queue // nil until the NodeAddressPools were read
+	deleted map[string][]deletedReservation // by node
+}
+
+// A nodePool has the fields of a NodeAddressPool that the manager needs.
+type nodePool struct {
+	node   string
+	spec   ipam.NodeAddressPoolSpec
+	ranges []nodeRange
 }
 
 type reference = ipam.ReservationReference
@@ -71,42 +74,43 @@ type deletedReservation struct {
 	until time.Time // when it is no longer named
 }
 
-func newPoolReconciler(set *Set, nodes *control.Nodes, live client.Reader, c client.Client, log logr.Logger,
-) *poolReconciler {
-	return &poolReconciler{set: set, nodes: nodes, live: live, client: c, log: log, now: time.Now,
-		deleted: map[string][]deletedReservation{}, written: map[string]ipam.NodeAddressPoolSpec{}}
-}
+// allRequests is the request for a pass over the AddressRequests. No node has a namespace.
+var allRequests = control.RequestFor("all/requests")
 
-// start enqueues the nodes whose NodeAddressPool may have to be written, until ctx is done.
-func (r *poolReconciler) start(ctx context.Context, queue control.Queue) {
-	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
-		return r.set.HasSynced() && r.nodes.HasSynced() && r.readPools(ctx, queue) == nil, nil
-	})
-	r.follow(queue)
-	wait.UntilWithContext(ctx, func(context.Context) { r.check(queue) }, checkInterval)
-}
-
-// readPools reads what the NodeAddressPools name, from the API server's watch cache, and enqueues
-// those that name something.
-func (r *poolReconciler) readPools(ctx context.Context, queue control.Queue) error {
-	call, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	var pools ipam.NodeAddressPoolList
-	err := r.live.List(call, &pools, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}})
+// addPools adds the reconciler, and what watches the NodeAddressPools and the AddressRequests, to a
+// manager.
+func addPools(mgr manager.Manager, set *Set) error {
+	r := newPoolReconciler(set, mgr.GetClient())
+	err := errors.Join(control.Watch(mgr, r.pools, ipam.GroupVersion.WithKind("NodeAddressPool"),
+		ipam.NodeAddressPoolResource.Resource, ""),
+		control.Watch(mgr, r.requests, ipam.GroupVersion.WithKind("AddressRequest"),
+			ipam.AddressRequestResource.Resource, ""))
 	if err != nil {
-		r.log.Error(err, "listing the NodeAddressPools failed, agents read changed reservations later")
 		return err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.queue = queue
-	for _, p := range pools.Items {
-		if len(p.Spec.Reservations)+len(p.Spec.Requests) > 0 {
-			r.written[p.Name] = p.Spec
-			queue.Add(control.RequestFor(p.Name))
-		}
+	return control.Add(mgr, "node-address-pools", r, true, r.start)
+}
+
+func newPoolReconciler(set *Set, c client.Client) *poolReconciler {
+	return &poolReconciler{set: set, client: c, now: time.Now, deleted: map[string][]deletedReservation{},
+		pools: kube.NewInformer(viewPool, nil), requests: kube.NewInformer(viewRequest, nil)}
+}
+
+func viewPool(p *ipam.NodeAddressPool) *nodePool {
+	return &nodePool{node: p.Name, spec: p.Spec, ranges: rangesOf(p)}
+}
+
+func viewRequest(r *ipam.AddressRequest) *ipam.AddressRequest { r.ManagedFields = nil; return r }
+
+// start enqueues the nodes whose NodeAddressPool may have to be written, and passes over the
+// AddressRequests, until ctx is done.
+func (r *poolReconciler) start(ctx context.Context, queue control.Queue) {
+	if !cache.WaitForCacheSync(ctx.Done(), r.set.HasSynced, r.pools.HasSynced) {
+		return
 	}
-	return nil
+	r.follow(queue)
+	queue.Add(allRequests)
+	wait.UntilWithContext(ctx, func(context.Context) { r.check(queue) }, checkInterval)
 }
 
 // check enqueues the nodes for which something may have changed by the time.
@@ -123,30 +127,18 @@ func (r *poolReconciler) check(queue control.Queue) {
 	}
 }
 
-// isReady reports whether the controller knows what the NodeAddressPools name.
-func (r *poolReconciler) isReady() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.queue != nil
-}
-
-// nameRequests sets the AddressRequests that the agents should read, by node. isReady must have
-// reported true.
-func (r *poolReconciler) nameRequests(requests map[string][]ipam.RequestReference) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.requests = requests
-	for node := range requests {
-		r.queue.Add(control.RequestFor(node))
-	}
-	for node := range r.written { // those without requests now
-		r.queue.Add(control.RequestFor(node))
-	}
-}
-
-// follow enqueues the node of each reservation that changes, and the nodes that have reservations
-// of the same pod.
+// follow enqueues the node of each reservation that changes, the nodes that have reservations of
+// the same pod, the nodes whose NodeAddressPool names something else than before, and a pass when
+// an AddressRequest changes.
 func (r *poolReconciler) follow(queue control.Queue) {
+	r.queue = queue
+	pool := func(p *nodePool) { queue.Add(control.RequestFor(p.node)) }
+	r.pools.Handle(kube.Handler[*nodePool]{Added: pool, Updated: func(before, now *nodePool) {
+		if !equality.Semantic.DeepEqual(before.spec, now.spec) { // most updates change the status
+			pool(now)
+		}
+	}})
+	r.requests.Handle(kube.Each(func(*ipam.AddressRequest) { queue.AddAfter(allRequests, nameDelay) }))
 	r.set.Handle(kube.Handler[*Reservation]{Deleted: r.remember})
 	r.set.Handle(kube.Each(func(v *Reservation) {
 		queue.AddAfter(control.RequestFor(v.Node), nameDelay)
@@ -236,22 +228,24 @@ func inTurn(refs []reference) []reference {
 }
 
 // Reconcile writes the NodeAddressPool of a node if it does not name what the agent should read. It
-// does nothing if the node or its NodeAddressPool does not exist: an agent that starts reads all
-// reservations of its node.
+// does nothing if there is none: its creation enqueues the node again.
 func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	want := ipam.NodeAddressPoolSpec{Reservations: r.wanted(req.Name)}
-	r.mu.Lock()
-	want.Requests = r.requests[req.Name]
-	former := r.written[req.Name]
-	r.mu.Unlock()
-	if equality.Semantic.DeepEqual(want, former) {
+	if req == allRequests {
+		return r.nameRequests(ctx)
+	}
+	pool, found := r.pools.Get(req.Name)
+	if !found {
 		return reconcile.Result{}, nil
 	}
-	if _, exists := r.nodes.Get(req.Name); !exists {
+	want := ipam.NodeAddressPoolSpec{Reservations: r.wanted(req.Name), Requests: pool.spec.Requests}
+	if r.named != nil {
+		want.Requests = r.named[req.Name]
+	}
+	if equality.Semantic.DeepEqual(want, pool.spec) {
 		return reconcile.Result{}, nil
 	}
 	spec := map[string]any{"reservations": want.Reservations}
-	if len(want.Requests)+len(former.Requests) > 0 { // an older CRD does not have the field
+	if len(want.Requests)+len(pool.spec.Requests) > 0 { // an older CRD does not have the field
 		spec["requests"] = want.Requests
 	}
 	patch, err := json.Marshal(map[string]any{"spec": spec})
@@ -262,13 +256,6 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		client.RawPatch(types.MergePatchType, patch))
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("writing the NodeAddressPool of %s: %w", req.Name, err)
-	}
-	if err == nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.written[req.Name] = want; len(want.Reservations)+len(want.Requests) == 0 {
-			delete(r.written, req.Name)
-		}
 	}
 	return reconcile.Result{}, nil
 }

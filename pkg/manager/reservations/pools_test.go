@@ -1,25 +1,16 @@
 package reservations
 
 import (
-	"context"
 	"fmt"
-	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/manager/control"
-	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // reservationOf returns a reservation of a pod on a node, whose name is that of both.
@@ -35,8 +26,8 @@ func reservationOf(pod, node string, change ...func(*Reservation)) *Reservation 
 func isBound(r *Reservation)     { r.Bound = true }
 func isConfirmed(r *Reservation) { r.Bound, r.Confirmed = true, true }
 
-func poolsOf(t testing.TB, set *Set, api client.Client, clock *time.Time) *poolReconciler {
-	r := newPoolReconciler(set, oneNode(t), api, api, logr.Discard())
+func poolsOf(t testing.TB, set *Set, clock *time.Time) *poolReconciler {
+	r := newPoolReconciler(set, nil)
 	r.now = func() time.Time { return *clock }
 	return r
 }
@@ -54,22 +45,6 @@ func (r *poolReconciler) names() string {
 		}
 	}
 	return strings.Join(lines, ", ")
-}
-
-// queued returns a queue, and a function that returns and removes the nodes in it, sorted.
-func queued(t *testing.T) (control.Queue, func() string) {
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-	t.Cleanup(queue.ShutDown)
-	return queue, func() string {
-		var nodes []string
-		for queue.Len() > 0 {
-			req, _ := queue.Get()
-			queue.Done(req)
-			nodes = append(nodes, req.Name)
-		}
-		slices.Sort(nodes)
-		return strings.Join(nodes, " ")
-	}
 }
 
 func TestNames(t *testing.T) {
@@ -112,9 +87,8 @@ func TestNames(t *testing.T) {
 		{name: "deleted and published again", deleted: reservationOf("db-0", "node1"),
 			views: []*Reservation{reservationOf("db-0", "node1")}},
 	} {
-		r := poolsOf(t, setOf(t), nil, &now)
-		queue, _ := queued(t)
-		r.follow(queue)
+		r := poolsOf(t, setOf(t), &now)
+		r.set.Handle(kube.Handler[*Reservation]{Deleted: r.remember})
 		if tt.deleted != nil {
 			r.set.remove(t, tt.deleted)
 		}
@@ -138,70 +112,10 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The NodeAddressPool is written if the names differ from those that it has.
-func TestNamesAreWritten(t *testing.T) {
-	now := time.Now()
-	a := fakeapi.NewRecorder(t)
-	r := poolsOf(t, setOf(t), a.Client, &now)
-	queue, queuedNodes := queued(t)
-	a.Answer = func(call string, _ *http.Request) (int, any) {
-		if strings.HasPrefix(call, "GET ") {
-			return 0, ipam.NodeAddressPoolList{Items: []ipam.NodeAddressPool{
-				{ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Spec: ipam.NodeAddressPoolSpec{
-					Reservations: []reference{{Namespace: "db", Name: "old"}}}},
-				{ObjectMeta: metav1.ObjectMeta{Name: "node2"}}}}
-		}
-		return 0, nil
-	}
-	must(t, r.readPools(t.Context(), queue))
-	if got := queuedNodes(); got != "node1" {
-		t.Errorf("the nodes %q are enqueued", got)
-	}
-	const path = "/apis/ipam.leasehold.dev/v1alpha1/nodeaddresspools"
-	a.Saw(t, "the start", "GET "+path)
-	r.follow(queue)
-	write := func() {
-		t.Helper()
-		_, err := r.Reconcile(t.Context(), nodeRequest("node1"))
-		must(t, err)
-	}
-	write()
-	a.Saw(t, "names of a former leader", `PATCH `+path+`/node1 {"spec":{"reservations":null}}`)
-	write()
-	a.Saw(t, "no change")
-	r.set.add(t, reservationOf("db-0", "node1", func(r *Reservation) { r.HasRelease = true }))
-	write()
-	a.Saw(t, "to be released", `PATCH `+path+`/node1 {"spec":{"reservations":[{"namespace":"db","name":"db-0-node1",`+
-		`"uid":"uid-db-0-node1","generation":1}]}}`)
-	write()
-	a.Saw(t, "no change")
-	a.Answer = func(string, *http.Request) (int, any) { return http.StatusServiceUnavailable, nil }
-	again := reservationOf("db-0", "node1", func(r *Reservation) { r.HasRelease, r.Generation = true, 2 })
-	r.set.add(t, again)
-	if _, err := r.Reconcile(t.Context(), nodeRequest("node1")); err == nil {
-		t.Error("a failed write returns no error")
-	}
-	a.Calls, a.Answer = nil, func(string, *http.Request) (int, any) { return http.StatusNotFound, nil }
-	write()
-	if len(a.Calls) != 1 {
-		t.Errorf("there is no NodeAddressPool: %v", a.Calls)
-	}
-	a.Calls, a.Answer = nil, func(string, *http.Request) (int, any) { return 0, nil }
-	write()
-	if len(a.Calls) != 1 {
-		t.Errorf("there is one again: %v", a.Calls)
-	}
-	a.Calls = nil
-	r.set.add(t, reservationOf("db-0", "node9", func(r *Reservation) { r.HasRelease = true }))
-	_, err := r.Reconcile(t.Context(), nodeRequest("node9"))
-	must(t, err)
-	a.Saw(t, "the node does not exist")
-}
-
 // A NodeAddressPool names at most as many reservations as its CRD allows.
 func TestNamesAreLimited(t *testing.T) {
 	now := time.Now()
-	r := poolsOf(t, setOf(t), nil, &now)
+	r := poolsOf(t, setOf(t), &now)
 	for i := range ipam.MaxReservations + 5 {
 		r.set.add(t, reservationOf(fmt.Sprintf("db-%03d", i), "node1",
 			func(r *Reservation) { r.HasRelease = true }))
@@ -214,7 +128,7 @@ func TestNamesAreLimited(t *testing.T) {
 // No namespace keeps the names of another one from an agent.
 func TestNamesAreFair(t *testing.T) {
 	now := time.Now()
-	r := poolsOf(t, setOf(t), nil, &now)
+	r := poolsOf(t, setOf(t), &now)
 	of := func(namespace string, i int, change ...func(*Reservation)) {
 		v := reservationOf(fmt.Sprintf("%s-%03d", namespace, i), "node1", change...)
 		v.Namespace = namespace
@@ -253,22 +167,12 @@ func TestNamesAreFair(t *testing.T) {
 	}
 }
 
-func nodeRequest(name string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
-}
-
-// A manager names a reservation that a user releases, and one that is deleted.
+// A manager names a reservation that a user releases, and one that is deleted, also in a
+// NodeAddressPool that is made later. It removes the names of a former leader.
 func TestManagerNamesReservations(t *testing.T) {
-	w, mgr := newManager(t)
-	must(t, setup(mgr))
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- mgr.Start(ctx) }()
-	defer func() { stop(); <-ended }()
+	w := startManager(t)
 	const pool = "/apis/ipam.leasehold.dev/v1alpha1/nodeaddresspools/node1"
 	const path = "/apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/a"
-	w.Put("/api/v1/nodes/node1", corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "uid-1"}})
-	w.Put(pool, ipam.NodeAddressPool{})
 	names := func(want string) func() bool {
 		return func() bool {
 			var p ipam.NodeAddressPool
@@ -283,6 +187,7 @@ func TestManagerNamesReservations(t *testing.T) {
 	object := ipam.IPReservation{Spec: ipam.IPReservationSpec{PodName: "db-0", NodeName: "node1", NodeUID: "uid-1",
 		Release: "0123456789abcdef"}, Status: ipam.IPReservationStatus{ID: "0123456789abcdef", State: ipam.Held}}
 	w.Put(path, object)
+	w.Put(pool, ipam.NodeAddressPool{Spec: ipam.NodeAddressPoolSpec{Reservations: []reference{{Name: "old"}}}})
 	w.Until("it is named", names("db/a"))
 	w.Remove(path)
 	w.Until("it is released", names(""))

@@ -9,9 +9,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -23,40 +20,8 @@ import (
 // a status shows.
 const maxRequested = 256
 
-// A requestReconciler finds the node of each requested address, by the ranges in the
-// NodeAddressPools, and names the request to the node's agent, which holds the address. Addresses
-// without a node get a state that says why. It runs in the leader, and reconciles all requests at
-// once.
-type requestReconciler struct {
-	set      *Set
-	pools    *poolReconciler
-	requests *kube.Informer[*ipam.AddressRequest]
-	live     client.Reader
-	client   client.Client
-}
-
-// addRequests adds the reconciler and what watches the AddressRequests to a manager.
-func addRequests(mgr manager.Manager, set *Set, pools *poolReconciler) error {
-	view := func(r *ipam.AddressRequest) *ipam.AddressRequest { r.ManagedFields = nil; return r }
-	r := &requestReconciler{set: set, pools: pools, live: mgr.GetAPIReader(), client: mgr.GetClient(),
-		requests: kube.NewInformer(view, nil)}
-	err := control.Watch(mgr, r.requests, ipam.GroupVersion.WithKind("AddressRequest"),
-		ipam.AddressRequestResource.Resource, "")
-	if err != nil {
-		return err
-	}
-	return control.Add(mgr, "address-requests", r, true, r.start)
-}
-
-// all is the only request of the queue.
-var all = control.RequestFor("all")
-
-// start enqueues a pass when a request changes, until ctx is done.
-func (r *requestReconciler) start(ctx context.Context, queue control.Queue) {
-	r.requests.Handle(kube.Each(func(*ipam.AddressRequest) { queue.AddAfter(all, nameDelay) }))
-	queue.Add(all)
-	<-ctx.Done()
-}
+// pollInterval is the interval of the attempts at the start, until the AddressRequests are known.
+const pollInterval = time.Second
 
 // nodeRange is a range of addresses of a node. Subnet is zero if it is not known.
 type nodeRange struct {
@@ -65,10 +30,12 @@ type nodeRange struct {
 	subnet     netip.Prefix
 }
 
-// Reconcile makes a pass. As long as there are requests, it runs at intervals, because ranges and
-// pods may have changed.
-func (r *requestReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	if !r.requests.HasSynced() || !r.set.HasSynced() || !r.pools.isReady() {
+// nameRequests finds the node of each requested address, by the ranges in the NodeAddressPools, and
+// enqueues the nodes whose agents should read other requests than before: an agent holds the
+// address. Addresses without a node get a state that says why. As long as there are requests,
+// nameRequests runs at intervals, because ranges and pods may have changed.
+func (r *poolReconciler) nameRequests(ctx context.Context) (reconcile.Result, error) {
+	if !r.requests.HasSynced() {
 		return reconcile.Result{RequeueAfter: pollInterval}, nil
 	}
 	requests := r.requests.List()
@@ -77,15 +44,10 @@ func (r *requestReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 			cmp.Compare(a.Name, b.Name))
 	})
 	var ranges []nodeRange
-	if len(requests) > 0 {
-		var list ipam.NodeAddressPoolList
-		err := r.live.List(ctx, &list, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}})
-		if err != nil {
-			return reconcile.Result{}, fmt.Errorf("listing the NodeAddressPools: %w", err)
-		}
-		ranges = rangesOf(list.Items)
+	for _, p := range r.pools.List() {
+		ranges = append(ranges, p.ranges...)
 	}
-	named := map[string][]ipam.RequestReference{}
+	r.named = map[string][]ipam.RequestReference{}
 	var problem error
 	for _, request := range requests {
 		if request.DeletionTimestamp != nil {
@@ -93,31 +55,35 @@ func (r *requestReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 		}
 		addresses, without := r.assign(request, ranges)
 		for node, list := range addresses {
-			if len(named[node]) < ipam.MaxReservations {
-				named[node] = append(named[node], ipam.RequestReference{Addresses: list[:min(len(list), maxRequested)],
-					ReservationReference: reference{Namespace: request.Namespace, Name: request.Name,
-						UID: string(request.UID), Generation: request.Generation}})
+			if len(r.named[node]) < ipam.MaxReservations {
+				ref := reference{Namespace: request.Namespace, Name: request.Name, UID: string(request.UID),
+					Generation: request.Generation}
+				r.named[node] = append(r.named[node], ipam.RequestReference{ReservationReference: ref,
+					Addresses: list[:min(len(list), maxRequested)]})
 			}
 		}
 		problem = cmp.Or(problem, r.show(ctx, request, without))
 	}
-	r.pools.nameRequests(named)
+	for _, p := range r.pools.List() {
+		if !equality.Semantic.DeepEqual(p.spec.Requests, r.named[p.node]) {
+			r.queue.Add(control.RequestFor(p.node))
+		}
+	}
 	if problem != nil || len(requests) == 0 {
 		return reconcile.Result{}, problem
 	}
 	return reconcile.Result{RequeueAfter: checkInterval}, nil
 }
 
-func rangesOf(pools []ipam.NodeAddressPool) (out []nodeRange) {
-	for _, p := range pools {
-		for _, n := range p.Status.Networks {
-			for _, shown := range n.Ranges {
-				start, err1 := netip.ParseAddr(shown.Start)
-				end, err2 := netip.ParseAddr(shown.End)
-				subnet, _ := netip.ParsePrefix(shown.Subnet)
-				if err1 == nil && err2 == nil {
-					out = append(out, nodeRange{p.Name, start, end, subnet})
-				}
+// rangesOf returns the ranges that a NodeAddressPool shows.
+func rangesOf(p *ipam.NodeAddressPool) (out []nodeRange) {
+	for _, n := range p.Status.Networks {
+		for _, shown := range n.Ranges {
+			start, err1 := netip.ParseAddr(shown.Start)
+			end, err2 := netip.ParseAddr(shown.End)
+			subnet, _ := netip.ParsePrefix(shown.Subnet)
+			if err1 == nil && err2 == nil {
+				out = append(out, nodeRange{p.Name, start, end, subnet})
 			}
 		}
 	}
@@ -126,7 +92,7 @@ func rangesOf(pools []ipam.NodeAddressPool) (out []nodeRange) {
 
 // assign returns the addresses of a request by the node whose agent should hold them, and the
 // states of those that have no node.
-func (r *requestReconciler) assign(request *ipam.AddressRequest, ranges []nodeRange) (map[string][]string,
+func (r *poolReconciler) assign(request *ipam.AddressRequest, ranges []nodeRange) (map[string][]string,
 	[]ipam.RequestedAddress) {
 	byNode, without := map[string][]string{}, []ipam.RequestedAddress{}
 	for _, e := range request.Spec.Entries {
@@ -146,7 +112,7 @@ func (r *requestReconciler) assign(request *ipam.AddressRequest, ranges []nodeRa
 // nodeOf returns the node that has all addresses of an entry, or the state of the entry and its
 // reason if there is none. An address that is in the subnet of a range, but in no range, is left to
 // an agent, which knows what it is.
-func (r *requestReconciler) nodeOf(namespace string, e ipam.AddressRequestEntry, ranges []nodeRange) (node string,
+func (r *poolReconciler) nodeOf(namespace string, e ipam.AddressRequestEntry, ranges []nodeRange) (node string,
 	state ipam.RequestState, reason, message string) {
 	candidates := nodesOf(e.Addresses, ranges, func(n nodeRange, a netip.Addr) bool {
 		return !a.Less(n.start) && !n.end.Less(a)
@@ -207,7 +173,7 @@ func nodesOf(addresses []string, ranges []nodeRange, matches func(nodeRange, net
 
 // show writes the states of the addresses without a node into the status of a request, and removes
 // those of addresses that are not in the spec. The states that agents have written stay.
-func (r *requestReconciler) show(ctx context.Context, request *ipam.AddressRequest,
+func (r *poolReconciler) show(ctx context.Context, request *ipam.AddressRequest,
 	without []ipam.RequestedAddress) error {
 	shown := []ipam.RequestedAddress{}
 	add := func(a ipam.RequestedAddress) {

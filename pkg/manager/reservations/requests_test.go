@@ -1,12 +1,10 @@
 package reservations
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -15,16 +13,10 @@ import (
 // The manager names a request to the agent of the node whose ranges contain its addresses, and
 // shows why an address has no node.
 func TestManagerNamesRequests(t *testing.T) {
-	w, mgr := newManager(t)
-	must(t, setup(mgr))
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- mgr.Start(ctx) }()
-	defer func() { stop(); <-ended }()
+	w := startManager(t)
 	const group = "/apis/ipam.leasehold.dev/v1alpha1/"
 	const requests = group + "namespaces/db/addressrequests/"
 	node := func(name, shared string, subnet int) {
-		w.Put("/api/v1/nodes/"+name, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		four, six := fmt.Sprintf("10.0.%d.", subnet), fmt.Sprintf("fd00:%d::", subnet)
 		w.Put(group+"nodeaddresspools/"+name, ipam.NodeAddressPool{Status: ipam.NodeAddressPoolStatus{
 			Networks: []ipam.NetworkAddressPool{{Name: "net", Ranges: []ipam.AddressRange{

@@ -1,6 +1,5 @@
 // Package reservations watches the IPReservations of the cluster for the manager (docs/design.md,
-// "Reservations"). It tells the agents which of them to read, and deletes those of nodes that are
-// gone.
+// "Reservations"), and tells the agents which of them to read.
 package reservations
 
 import (
@@ -147,20 +146,11 @@ func IndexName(namespace, name string) []string {
 
 // Setup adds what watches the reservations to a manager that has not started, and what the leader
 // does about them. It returns the reservations.
-func Setup(mgr manager.Manager, nodes *control.Nodes) (*Set, error) {
+func Setup(mgr manager.Manager) (*Set, error) {
 	set := NewSet(View)
 	err := control.Watch(mgr, set.Informer, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, "")
 	if err != nil {
 		return nil, err
 	}
-	log := mgr.GetLogger().WithName("reservations")
-	pools := newPoolReconciler(set, nodes, mgr.GetAPIReader(), mgr.GetClient(), log)
-	if err := control.Add(mgr, "node-address-pools", pools, true, pools.start); err != nil {
-		return nil, err
-	}
-	if err := addRequests(mgr, set, pools); err != nil {
-		return nil, err
-	}
-	gone := &goneNodes{set: set, nodes: nodes, client: mgr.GetClient(), live: mgr.GetAPIReader(), log: log}
-	return set, mgr.Add(manager.RunnableFunc(gone.start))
+	return set, addPools(mgr, set)
 }

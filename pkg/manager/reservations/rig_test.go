@@ -1,20 +1,17 @@
 package reservations
 
 import (
+	"context"
 	"testing"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
@@ -54,45 +51,27 @@ func (s *Set) remove(t testing.TB, r *Reservation) {
 	must(t, s.Delete(now))
 }
 
-// oneNode returns the nodes of a watch that has shown node1.
-func oneNode(t testing.TB) *control.Nodes {
-	nodes := kube.NewInformer(control.TrimNode, nil)
-	must(t, nodes.Replace([]any{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "uid-1"}}}, ""))
-	return nodes
-}
-
-// setup adds what Setup adds to a manager, and the nodes.
-func setup(mgr manager.Manager) error {
-	nodes, err := control.WatchNodes(mgr)
-	if err != nil {
-		return err
-	}
-	_, err = Setup(mgr, nodes)
-	return err
-}
-
-// newManager returns a manager that has not started, and its API server.
-func newManager(t *testing.T) (*fakeapi.Cluster, manager.Manager) {
+// startManager starts a manager with what Setup adds, and returns its API server.
+func startManager(t *testing.T) *fakeapi.Cluster {
 	t.Helper()
-	kind := func(group, kind, resource string, namespaced bool) fakeapi.Kind {
-		k := fakeapi.Kind{Resource: resource, Namespaced: namespaced}
-		k.Group, k.Version, k.Kind = group, "v1", kind
-		if group == ipam.GroupVersion.Group {
-			k.Version = ipam.GroupVersion.Version
-		}
-		return k
+	kind := func(kind string, resource schema.GroupVersionResource, namespaced bool) fakeapi.Kind {
+		return fakeapi.Kind{GroupVersionKind: ipam.GroupVersion.WithKind(kind), Resource: resource.Resource,
+			Namespaced: namespaced, HasStatus: true}
 	}
-	c := fakeapi.NewCluster(t, kind("", "Node", "nodes", false),
-		kind(ipam.GroupVersion.Group, "IPReservation", "ipreservations", true),
-		kind(ipam.GroupVersion.Group, "NodeAddressPool", "nodeaddresspools", false),
-		fakeapi.Kind{GroupVersionKind: ipam.GroupVersion.WithKind("AddressRequest"), Resource: "addressrequests",
-			Namespaced: true, HasStatus: true})
+	c := fakeapi.NewCluster(t, kind("IPReservation", ipam.Resource, true),
+		kind("NodeAddressPool", ipam.NodeAddressPoolResource, false),
+		kind("AddressRequest", ipam.AddressRequestResource, true))
 	scheme := runtime.NewScheme()
-	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, ipam.AddToScheme(scheme))
 	mgr, err := manager.New(c.Config, manager.Options{Scheme: scheme, Logger: logr.Discard(),
 		HealthProbeBindAddress: "0", Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)}})
 	must(t, err)
-	return c, mgr
+	_, err = Setup(mgr)
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() { stop(); <-ended })
+	return c
 }

@@ -190,7 +190,7 @@ var attempts = []attempt{
 	{"manager", "delete", "pods", "tenant/other", "",
 		"the manager may only delete pods that it has restricted to a node and that a controller creates again"},
 	{"manager", "delete without uid", "pods", "tenant/waiting", "",
-		"the manager must set the precondition uid to delete pods and reservations"},
+		"the manager must set the precondition uid to delete pods"},
 	{"manager", "get", "pods", "tenant/waiting", "", forbidden},
 	{"manager", "patch", "pods", "tenant/waiting", `{"metadata": {"annotations": {"a": "b"}}}`, forbidden},
 	{"manager", "patch", "pods", "tenant/waiting", `{"metadata": {"managedFields": [{}]}}`, forbidden},
@@ -199,9 +199,7 @@ var attempts = []attempt{
 
 	// The manager: reservations.
 	{"manager", "list", "ipreservations", "", "", ""},
-	{"manager", "delete", "ipreservations", "tenant/web-0-1", "", ""},
-	{"manager", "delete without uid", "ipreservations", "tenant/web-0-1", "",
-		"the manager must set the precondition uid to delete pods and reservations"},
+	{"manager", "delete", "ipreservations", "tenant/web-0-1", "", forbidden},
 	{"manager", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "0123456789abcdef"}}`, forbidden},
 	{"manager", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, forbidden},
 
@@ -282,6 +280,8 @@ var attempts = []attempt{
 	{"agent-1", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, ""},
 	{"agent-1", "delete", "ipreservations", "tenant/web-0-1", "", ""},
 	{"agent-1", "patch", "nodeaddresspools", "node-1", `{"metadata": {"labels": {"a": "b"}}}`, ""},
+	{"agent-1", "create", "ipreservations", "tenant/new", reservation("node-1") +
+		"\nmetadata: {ownerReferences: [{apiVersion: v1, kind: Node, name: node-1, uid: \"UID(node-1)\"}]}", ""},
 	{"agent-1", "create", "ipreservations", "tenant/new", reservation("node-2"),
 		"may not write a reservation of node"},
 	{"agent-1", "patch", "ipreservations", "tenant/web-0-2",
@@ -292,15 +292,15 @@ var attempts = []attempt{
 	{"unbound", "delete", "ipreservations", "tenant/web-0-1", "",
 		"the token of the agent is not bound to a pod on a node"},
 	{"agent-1", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"finalizers": ["a.example.com/b"]}}`,
-		"the agent may not change annotations, finalizers or owners of a reservation"},
+		"the agent may not change annotations, finalizers or other owners than its node of a reservation"},
 	{"agent-1", "create", "ipreservations", "tenant/new", reservation("node-1") +
 		"\nmetadata: {finalizers: [a.example.com/b]}",
-		"the agent may not change annotations, finalizers or owners of a reservation"},
+		"the agent may not change annotations, finalizers or other owners than its node of a reservation"},
 	{"agent-1", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"annotations": {"a": "b"}}}`,
-		"the agent may not change annotations, finalizers or owners of a reservation"},
+		"the agent may not change annotations, finalizers or other owners than its node of a reservation"},
 	{"agent-1", "create", "ipreservations", "tenant/new", reservation("node-1") +
 		"\nmetadata: {ownerReferences: [{apiVersion: v1, kind: Pod, name: other, uid: \"1\"}]}",
-		"the agent may not change annotations, finalizers or owners of a reservation"},
+		"the agent may not change annotations, finalizers or other owners than its node of a reservation"},
 	{"agent-1", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"labels": {"a": "b"}}}`,
 		"the agent may only set the labels node-hash and pod-hash of a reservation"},
 	{"agent-1", "create", "ipreservations", "tenant/new", reservation("node-1") + "\nmetadata: {labels: {a: b}}",

@@ -409,6 +409,7 @@ func ppsGoneNode(t *Test) {
 		t.Fatalf("it is on %s: %v", pod.Spec.NodeName, pod.Annotations)
 	}
 	t.Step("it was replaced (%s) and runs on %s", t.EventOf(waiting, "PodReplaced", n.Name, "gone"), pod.Spec.NodeName)
+	t.noReservation("echoserver-0", n, time.Minute) // its owner was the node
 	t.Recorded("echoserver", after)
 }
 
