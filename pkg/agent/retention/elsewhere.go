@@ -28,11 +28,11 @@ const maxUnclaimed = 20
 // other pods whose addresses are held forever, chosen at random. The last group is read because no
 // agent claims a pod whose annotation was removed.
 func (h *Holds) candidates(
-	held map[kube.Name][]lease.Lease, claims map[kube.Name][]location,
+	held map[kube.Name][]lease.Lease, claimed map[kube.Name]bool,
 ) []kube.Name {
 	var now, later []kube.Name
 	for pod, leases := range held {
-		if _, isSeen := h.moved.of[pod]; isSeen || len(claims[pod]) > 0 {
+		if _, isSeen := h.moved.of[pod]; isSeen || claimed[pod] {
 			now = append(now, pod)
 		} else if keptForever(leases) {
 			later = append(later, pod)
@@ -47,30 +47,15 @@ func keptForever(leases []lease.Lease) bool {
 	return slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Hold == lease.Forever })
 }
 
-// movedTo returns the other node on which a pod is Ready, and the pod's UID. It returns the zero
-// location if the pod is not Ready on another node. If none of the pod's holds is without end, the
-// agent of the other node must also claim the pod with that UID, otherwise movedTo returns the zero
-// location. A claim without the Ready pod is never enough, because the claim of a node that is down
-// is not updated.
-func (h *Holds) movedTo(
-	ctx context.Context, pod kube.Name, leases []lease.Lease, claims []location, read consistency,
-) (location, error) {
-	at, err := h.readyOn(ctx, pod, read)
-	if err != nil || at.node == h.Node || !keptForever(leases) && !slices.Contains(claims, at) {
-		return location{}, err
-	}
-	return at, nil
-}
-
-// claims reads, from the watch cache, the reservations that the manager names in the namespaces of
-// the held pods, and returns the locations at which other nodes' agents claim each pod.
-func (h *Holds) claims(ctx context.Context,
-	held map[kube.Name][]lease.Lease) (map[kube.Name][]location, error) {
+// claimed reads, from the watch cache, the reservations that the manager names in the namespaces of
+// the held pods, and returns the pods that other nodes' agents claim. The claim of a node that is
+// down is not updated, so that a claim only is a reason to read the pod.
+func (h *Holds) claimed(ctx context.Context, held map[kube.Name][]lease.Lease) (map[kube.Name]bool, error) {
 	namespaces := map[string]bool{}
 	for pod := range held {
 		namespaces[pod.Namespace] = true
 	}
-	var objects []ipamv1.IPReservation
+	pods := map[kube.Name]bool{}
 	for _, ref := range h.Named() {
 		if !namespaces[ref.Namespace] {
 			continue
@@ -79,26 +64,11 @@ func (h *Holds) claims(ctx context.Context,
 		if err != nil {
 			return nil, err
 		}
-		if r != nil {
-			objects = append(objects, *r)
+		if r != nil && r.Spec.NodeName != h.Node && r.Status.State == ipamv1.Bound && r.Status.Confirmed {
+			pods[kube.Name{Namespace: r.Namespace, Name: r.Spec.PodName}] = true
 		}
 	}
-	return claimsIn(h.Node, objects), nil
-}
-
-// claimsIn returns, for each pod, the locations at which other nodes' agents claim it, which is
-// where an object is Bound and its sandbox is confirmed. A pod can have several, because the agent
-// of a node that is down does not withdraw its claim.
-func claimsIn(node string, objects []ipamv1.IPReservation) map[kube.Name][]location {
-	claims := map[kube.Name][]location{}
-	for _, r := range objects {
-		s := r.Status
-		if r.Spec.NodeName != node && s.State == ipamv1.Bound && s.Confirmed && s.PodUID != "" {
-			pod := kube.Name{Namespace: r.Namespace, Name: r.Spec.PodName}
-			claims[pod] = append(claims[pod], location{r.Spec.NodeName, s.PodUID})
-		}
-	}
-	return claims
+	return pods, nil
 }
 
 // consistency is the resource version in the options of a read.
@@ -109,9 +79,9 @@ const (
 	latest consistency = ""  // from etcd
 )
 
-// readyOn returns the node and the UID of the pod if the pod is Ready. Otherwise, or if the pod
-// does not exist, it returns the zero location.
-func (h *Holds) readyOn(ctx context.Context, name kube.Name, read consistency) (location, error) {
+// movedTo returns the other node on which a pod is Ready, and the pod's UID. It returns the zero
+// location if the pod is not Ready on another node.
+func (h *Holds) movedTo(ctx context.Context, name kube.Name, read consistency) (location, error) {
 	pod := &corev1.Pod{}
 	options := metav1.GetOptions{ResourceVersion: string(read)}
 	err := h.Clients.Core.Get().Timeout(kube.RequestTimeout).Namespace(name.Namespace).Resource("pods").Name(name.Name).
@@ -119,7 +89,7 @@ func (h *Holds) readyOn(ctx context.Context, name kube.Name, read consistency) (
 	if apierrors.IsNotFound(err) {
 		return location{}, nil
 	}
-	if err != nil || !kube.IsReady(pod) {
+	if err != nil || !kube.IsReady(pod) || pod.Spec.NodeName == h.Node {
 		return location{}, err
 	}
 	return location{pod.Spec.NodeName, podOf(pod).UID}, nil

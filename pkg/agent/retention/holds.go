@@ -103,17 +103,17 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 // pods from the API server's watch cache. Before it ends a hold, it reads the pod once more, from
 // etcd.
 func (h *Holds) endMoved(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
-	claims, err := h.claims(ctx, held)
+	claimed, err := h.claimed(ctx, held)
 	if err != nil {
 		h.Log.Debug("reading other nodes' reservations failed", "error", err)
 		return
 	}
 	h.moved.keep(held)
-	for _, pod := range h.candidates(held, claims) {
-		at, err := h.movedTo(ctx, pod, held[pod], claims[pod], cached)
+	for _, pod := range h.candidates(held, claimed) {
+		at, err := h.movedTo(ctx, pod, cached)
 		if err == nil && at != (location{}) && h.moved.observe(pod, at, now) >= h.MoveGrace {
 			var still location
-			if still, err = h.movedTo(ctx, pod, held[pod], claims[pod], latest); still == at {
+			if still, err = h.movedTo(ctx, pod, latest); still == at {
 				h.end(ctx, held[pod], fmt.Sprintf("the pod has been Ready on node %s for %s", at.node, h.MoveGrace))
 			} else {
 				at = location{}

@@ -54,7 +54,7 @@ func TestCandidates(t *testing.T) {
 	h, times := Holds{}, map[kube.Name]int{}
 	h.moved.observe(seen, location{}, time.Time{})
 	for pass := range 50 {
-		pods := h.candidates(held, map[kube.Name][]location{claimed: {{"node2", "u2"}}})
+		pods := h.candidates(held, map[kube.Name]bool{claimed: true})
 		if len(pods) != 2+maxUnclaimed {
 			t.Errorf("pass %d: candidates %v", pass, pods)
 		}
