@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -146,4 +147,12 @@ func ReadReservation(
 func IsNotServed(err error) bool {
 	return apierrors.IsMethodNotSupported(err) ||
 		apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// IsTransient reports whether a retry of the request may succeed soon: the server did not respond,
+// or it responded that it was unable to process the request.
+func IsTransient(err error) bool {
+	var status apierrors.APIStatus
+	return err != nil && !errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err)
 }

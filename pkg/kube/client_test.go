@@ -1,12 +1,14 @@
 package kube
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 )
 
@@ -26,5 +28,18 @@ func TestRejectedRequestIsNotRepeated(t *testing.T) {
 	err = clients.Core.Get().Resource("nodes").Name("a").Do(t.Context()).Error()
 	if !apierrors.IsTooManyRequests(err) || requests.Load() != 1 {
 		t.Errorf("%d requests: %v", requests.Load(), err)
+	}
+}
+
+func TestIsTransient(t *testing.T) {
+	for code, want := range map[int]bool{500: true, 503: true, 429: true, 504: true, 403: false, 404: false, 409: false,
+		422: false} {
+		err := apierrors.NewGenericServerResponse(code, "PATCH", schema.GroupResource{}, "n", "", 0, true)
+		if got := IsTransient(err); got != want {
+			t.Errorf("%d: %v, want %v", code, got, want)
+		}
+	}
+	if !IsTransient(errors.New("no connection")) || !IsTransient(apierrors.NewTimeoutError("slow", 1)) {
+		t.Error("no response, or a timeout, is not transient")
 	}
 }

@@ -28,8 +28,6 @@ import (
 const (
 	// nodePoolInterval is the least time between two writes of the NodeAddressPool.
 	nodePoolInterval = 30 * time.Second
-	// maxNodePoolRetry is the longest time until a rejected write is retried.
-	maxNodePoolRetry = 10 * time.Minute
 	// maxNetworks is the largest number of networks that the CRD accepts.
 	maxNetworks = 256
 )
@@ -86,7 +84,7 @@ type nodePool struct {
 	checkAt  time.Time                    // of the next check
 	wroteAt  time.Time                    // when the status was last written
 	active   []cniconf.Status             // the result of Active at the last check
-	rejected int                          // checks in a row with a request that the API server rejected
+	rejected pause                        // after a request that the API server rejected
 	problem  string                       // the last problem that was logged
 	applied  ipamv1.NodeAddressPoolStatus // as last written, which gave the object the next version
 	version  string
@@ -94,8 +92,7 @@ type nodePool struct {
 
 // writeNodePool makes the NodeAddressPool equal to the store, at most every nodePoolInterval. A
 // change of the result of Active is written at once if the last write was before that. It returns
-// the time until the next check, which grows with each rejected one in a row, up to
-// maxNodePoolRetry.
+// the time until the next check.
 func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after time.Duration) {
 	n, active := &p.nodePool, p.Active()
 	if !reflect.DeepEqual(active, n.active) {
@@ -114,19 +111,17 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 	} else {
 		err = p.updateNodePool(ctx, desiredNodePool(p.node, usage, active), now)
 	}
-	interval := nodePoolInterval
-	if err == nil || isTransient(err) {
-		n.rejected = 0
-	} else {
-		p.nodeAt = time.Time{} // the node may be another one of that name
-		interval = min(interval<<min(n.rejected, 10), maxNodePoolRetry)
-		n.rejected++
-	}
 	if ctx.Err() != nil {
 		return 0
 	}
 	n.problem = logged(p.Log, n.problem, "updating the NodeAddressPool", err)
-	n.checkAt = now.Add(wait.Jitter(interval, 0.2))
+	if err == nil || kube.IsTransient(err) {
+		n.rejected, n.checkAt = pause{}, now.Add(wait.Jitter(nodePoolInterval, 0.2))
+	} else {
+		p.nodeAt = time.Time{} // the node may be another one of that name
+		n.rejected = n.rejected.after(err, now)
+		n.checkAt = n.rejected.until
+	}
 	return n.checkAt.Sub(now)
 }
 

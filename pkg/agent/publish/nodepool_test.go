@@ -203,8 +203,8 @@ func TestNodeAddressPoolThatIsRejected(t *testing.T) {
 			return 0
 		})
 		p.publish()
-		for _, least := range []time.Duration{30, 60, 120, 240, 480, 600, 600} {
-			if after := p.nodePool.checkAt.Sub(p.now); after < least*time.Second || after > least*time.Second*6/5 {
+		for _, least := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+			if after := p.nodePool.checkAt.Sub(p.now); after < least*time.Second || after > 2*least*time.Second {
 				t.Errorf("%s: retry after %s, want %d s", want, after, least)
 			}
 			if p.publish(); len(p.all) != 1 || p.all[0] != "GET "+nodePath {

@@ -25,8 +25,8 @@ import (
 
 const (
 	requestResource = "addressrequests"
-	// requestInterval is how often a named request is read again and its addresses are compared,
-	// and how often a request is read that is not named although the node holds an address for it.
+	// requestInterval is how often requests are read again and their addresses are compared, if
+	// neither the node's leases nor what the manager names have changed.
 	requestInterval = time.Minute
 	// requestRest is how long at least the hold of a pod that had the address lasts while a request
 	// names the address. It is not longer, because the pod's own window counts without the request.
@@ -39,9 +39,8 @@ const (
 
 // requests is what the Publisher remembers of AddressRequests.
 type requests struct {
-	served map[ipamv1.ReservationReference]time.Time // when each was last served
-	asked  map[string]time.Time                      // when the request of an unused hold was read, by both
-	stamp  string                                    // the states of the node's leases, see serveRequests
+	servedAt time.Time // when they were last served
+	stamp    string    // what they depend on, see stampOf
 }
 
 // NamedRequests returns the AddressRequests that the manager names.
@@ -67,18 +66,16 @@ func (p *Publisher) serveRequests(ctx context.Context, retained []lease.Lease, n
 	if err != nil {
 		return 0, err
 	}
-	if p.served == nil {
-		p.served, p.asked = map[ipamv1.ReservationReference]time.Time{}, map[string]time.Time{}
+	if stamp := stampOf(named, view); stamp != p.stamp {
+		p.stamp, p.servedAt = stamp, time.Time{}
 	}
-	before, stamp := p.stamp, stampOf(view)
-	p.stamp = stamp
+	if rest := requestInterval - now.Sub(p.servedAt); rest > 0 {
+		return rest, nil
+	}
+	p.servedAt = now
 	var errs []error
 	for _, ref := range named {
-		last := p.served[ref.ReservationReference]
-		if stamp != before || last.IsZero() || now.Sub(last) >= requestInterval {
-			errs = append(errs, p.serve(ctx, ref, view))
-			p.served[ref.ReservationReference] = now
-		}
+		errs = append(errs, p.serve(ctx, ref, view))
 	}
 	for _, l := range view.Leases {
 		isNamed := func(ref ipamv1.RequestReference) bool {
@@ -86,16 +83,17 @@ func (p *Publisher) serveRequests(ctx context.Context, retained []lease.Lease, n
 				slices.Contains(ref.Addresses, l.Address.String())
 		}
 		if isOfRequest(l) && !slices.ContainsFunc(named, isNamed) {
-			errs = append(errs, p.endUnrequested(ctx, l, now))
+			errs = append(errs, p.endUnrequested(ctx, l))
 		}
 	}
 	return requestInterval, errors.Join(errs...)
 }
 
-// stampOf returns a text that changes when a lease changes its state or its key, or a limit does.
-func stampOf(view maintain.NodeView) string {
+// stampOf returns a text that changes when the manager names something else, a lease changes its
+// state or its key, or a limit does.
+func stampOf(named []ipamv1.RequestReference, view maintain.NodeView) string {
 	var b strings.Builder
-	fmt.Fprint(&b, view.Limits)
+	fmt.Fprint(&b, named, view.Limits)
 	for _, l := range view.Leases {
 		fmt.Fprint(&b, l.Place(), l.State, l.Firm, l.Key(), l.Lapsed(view.Now), ";")
 	}
@@ -215,15 +213,10 @@ func wasInUse(r *ipamv1.AddressRequest, address, node string) bool {
 
 // endUnrequested ends a hold that no pod has had, if its request does not exist any more, or does
 // not have the address. That a request is not named is no reason: the manager may be away.
-func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease, now time.Time) error {
-	key := l.Owner + " " + l.Address.String()
-	if at := p.asked[key]; !at.IsZero() && now.Sub(at) < requestInterval {
-		return nil
-	}
+func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease) error {
 	name, uid, _ := strings.Cut(strings.TrimPrefix(l.Owner, requestOwner), "/")
 	r, err := p.readRequest(ctx, l.Namespace, name)
 	if kube.IsNotServed(err) || err != nil && !apierrors.IsNotFound(err) {
-		p.asked[key] = now
 		return fmt.Errorf("reading the AddressRequest of a hold: %w", err)
 	}
 	isListed := func(e ipamv1.AddressRequestEntry) bool {
@@ -234,10 +227,8 @@ func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease, now time.
 		})
 	}
 	if err == nil && string(r.UID) == uid && slices.ContainsFunc(r.Spec.Entries, isListed) {
-		p.asked[key] = now
 		return nil
 	}
-	delete(p.asked, key)
 	return p.Service.EndHolds(ctx, [][]maintain.Ref{{maintain.RefTo(l)}}, "its AddressRequest was deleted or changed")
 }
 

@@ -102,7 +102,7 @@ func (o *reservations) readNamed(
 		if !o.named[ref] && problem == nil {
 			r, err := kube.ReadReservation(ctx, client, ref.Namespace, ref.Name, "")
 			switch {
-			case isTransient(err) || kube.IsNotServed(err):
+			case kube.IsTransient(err) || kube.IsNotServed(err):
 				problem = fmt.Errorf("reading a reservation that the manager names: %w", err)
 			case err == nil && r == nil:
 				delete(o.known, kube.Name{Namespace: ref.Namespace, Name: ref.Name})

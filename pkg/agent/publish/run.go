@@ -75,19 +75,11 @@ type pause struct {
 // request or has too many. It is random, up to twice as long.
 func (p pause) after(err error, now time.Time) pause {
 	limit := time.Minute
-	if isTransient(err) && !apierrors.IsTooManyRequests(err) {
+	if kube.IsTransient(err) && !apierrors.IsTooManyRequests(err) {
 		limit = retry
 	}
 	d := min(time.Second<<min(p.failures, 10), limit)
 	return pause{p.failures + 1, now.Add(wait.Jitter(d, 1))}
-}
-
-// isTransient reports whether a retry of the request may succeed soon: the server did not respond,
-// or it responded that it was unable to process the request.
-func isTransient(err error) bool {
-	var status apierrors.APIStatus
-	return err != nil && !errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
-		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err)
 }
 
 // NewWrites creates and registers the metric Publisher.Writes.
@@ -265,7 +257,7 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 		}
 		err = fmt.Errorf("writing reservation %s: %w", name, err)
 		// A webhook that fails for some objects only is an internal error.
-		if isTransient(err) && !apierrors.IsInternalError(err) || kube.IsNotServed(err) || ctx.Err() != nil {
+		if kube.IsTransient(err) && !apierrors.IsInternalError(err) || kube.IsNotServed(err) || ctx.Err() != nil {
 			return err
 		}
 		if p.rejected == nil {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -495,29 +494,5 @@ func TestOnlyOurObjectsAreRemoved(t *testing.T) {
 			Labels: map[string]string{ipamv1.LabelNodeHash: ipamv1.Hash("node1")}},
 			Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: tt.node, NodeUID: tt.uid}})
 		p.expect(name, p.publish(), tt.want...)
-	}
-}
-
-func TestIsTransient(t *testing.T) {
-	for code, want := range map[int]bool{
-		http.StatusInternalServerError: true, http.StatusServiceUnavailable: true, http.StatusTooManyRequests: true,
-		http.StatusGatewayTimeout: true, http.StatusForbidden: false, http.StatusConflict: false,
-		http.StatusNotFound:            false,
-		http.StatusUnprocessableEntity: false,
-	} {
-		err := apierrors.NewGenericServerResponse(code, "PATCH", ipamv1.NodeAddressPoolResource.GroupResource(), "n",
-			"", 0, true)
-		if got := isTransient(err); got != want {
-			t.Errorf("%d: %v, want %v", code, got, want)
-		}
-	}
-	for err, want := range map[error]bool{
-		errors.New("no connection"): true,
-		apierrors.NewServerTimeout(ipamv1.NodeAddressPoolResource.GroupResource(), "get", 1): true,
-		apierrors.NewTimeoutError("slow", 1):                                                 true,
-	} {
-		if got := isTransient(err); got != want {
-			t.Errorf("%v: %v, want %v", err, got, want)
-		}
 	}
 }

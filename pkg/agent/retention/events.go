@@ -2,9 +2,7 @@ package retention
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -29,8 +27,8 @@ const (
 	// maxQueued is the largest number of Events that wait for the API server. If there are more,
 	// the oldest are dropped.
 	maxQueued = 1024
-	// maxRetry is the age after which an Event is dropped that the API server does not accept for
-	// reasons of its own: by default it would keep the Event for no longer.
+	// maxRetry is the age after which an Event is dropped that a webhook, for example, prevents: by
+	// default the API server would keep the Event for no longer.
 	maxRetry = time.Hour
 )
 
@@ -88,11 +86,11 @@ func (e *Events) enqueue(events ...*eventsv1.Event) {
 	e.queue = slices.Clone(e.queue[max(0, len(e.queue)-maxQueued):])
 }
 
-// pass queues Events for new journal entries, and then creates the queued Events. It drops an Event
-// that the API server rejects. After any other error the Event stays in the queue, and pass returns
-// the time until the retry, which is random, up to twice retry, so that not all agents try at the
-// same moment. Such an Event becomes the last one of the queue if it may have the error alone, so
-// that it does not delay the others for long, and is dropped after maxRetry.
+// pass queues Events for new journal entries, and then creates the queued Events. An Event that the
+// API server may accept later becomes the last one of the queue, so that it does not delay the
+// others for long, and pass returns the time until the retry. That is random, up to twice retry, so
+// that not all agents try at the same moment. pass drops an Event that the API server rejects, or
+// does not accept for reasons of its own for maxRetry.
 func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Views()
 	if err := e.read(ctx, pods); err != nil && !store.IsEmpty(err) {
@@ -108,39 +106,20 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 		event := e.queue[0]
 		e.queue = e.queue[1:]
 		e.mu.Unlock()
-		err := post(ctx, e.Client, event)
-		switch {
+		switch err := post(ctx, e.Client, event); {
 		case err == nil:
-			continue
-		case isFinal(err) || !isUnavailable(err) && time.Since(event.EventTime.Time) > maxRetry:
+		case isFinal(err) || time.Since(event.EventTime.Time) > maxRetry &&
+			(!kube.IsTransient(err) || apierrors.IsInternalError(err)):
 			e.Log.Warn("creating an event failed", "reason", event.Reason, "about",
 				event.Regarding.Namespace+"/"+event.Regarding.Name, "error", err)
-			continue
-		}
-		e.Log.Debug("creating an event failed, it will be tried again", "reason", event.Reason, "error", err)
-		e.mu.Lock()
-		if isUnavailable(err) {
-			e.queue = slices.Insert(e.queue, 0, event)
-		} else {
+		default:
+			e.Log.Debug("creating an event failed, it will be tried again", "reason", event.Reason, "error", err)
+			e.mu.Lock()
 			e.queue = append(e.queue, event)
+			e.mu.Unlock()
+			return wait.Jitter(retry, 1)
 		}
-		e.mu.Unlock()
-		return wait.Jitter(retry, 1)
 	}
-}
-
-// isUnavailable reports whether an error of post means that no Event can be created at present: the
-// API server did not respond, or asks the client to wait.
-func isUnavailable(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return true
-	}
-	switch status.Status().Code {
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
-	}
-	return apierrors.IsServerTimeout(err)
 }
 
 // isFinal reports whether an error of post is permanent: the API server rejected the request and

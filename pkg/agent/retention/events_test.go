@@ -93,19 +93,16 @@ func TestJournalIsReportedOnceInOrder(t *testing.T) {
 	w.expect("after a restart", "2", "3") // 2 is created again, under the same name
 }
 
-func TestFailedEventsStayQueuedInOrder(t *testing.T) {
+func TestFailedEventsStayQueued(t *testing.T) {
 	w := newEventsFixture(t)
 	w.runPass()
 	w.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
-	w.kept(1, 0)
+	w.kept(1, 2*maxRetry) // however long the server is away
 	w.kept(2, 0)
 	for range 3 {
 		if requeueAfter := w.runPass(); requeueAfter < retry || requeueAfter > 2*retry {
 			t.Errorf("requeue after %s, want %s", requeueAfter, retry)
 		}
-	}
-	if len(w.queue) != 2 || w.queue[0].Regarding.UID != "u1" {
-		t.Errorf("queue: %+v", w.queue)
 	}
 	w.server.Reject(nil)
 	w.kept(3, 0)
