@@ -2,9 +2,6 @@ package doctor
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/base64"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,25 +21,20 @@ type Cluster struct {
 // clusterChecks are the checks of a cluster.
 var clusterChecks = []check[*Cluster]{
 	{"objects", checkObjects},
-	{"Kruise", checkKruise},
-	{"webhook", checkWebhook},
 	{"manager", checkManager},
 	{"agents", checkAgents},
 	{"nodes", checkNodes},
 	{"annotations", checkWorkloads},
 	{"limits", checkLimits},
-	{"clocks", checkClocks},
 }
 
 // Examine makes all checks of the cluster.
 func (c *Cluster) Examine(ctx context.Context) Report { return examine(ctx, c, clusterChecks) }
 
-// The names of leasehold's workloads, and the beginning of the name of the CRD of
-// PersistentPodStates (the rest is Kruise's API group).
+// The names of leasehold's workloads.
 const (
 	agentName   = "leasehold-agent"
 	managerName = "leasehold-manager"
-	crdOfStates = "persistentpodstates."
 )
 
 // items returns the objects in a list that kubectl gets with the given arguments.
@@ -62,16 +54,13 @@ var objects = []struct {
 		"agents cannot publish reservations, so that pods are not brought back to their nodes"},
 	{"validatingadmissionpolicy", policies, unconfined},
 	{"validatingadmissionpolicybinding", policies, unconfined},
-	{"mutatingwebhookconfiguration", []string{managerName}, notCalled},
+	{"mutatingwebhookconfiguration", []string{managerName}, "pods are not brought back to their nodes"},
 	{"deployment", []string{managerName}, "pods are not brought back to their nodes"},
 	{"daemonset", []string{agentName}, "windows of annotations do not arrive, and no reservation is published"},
 }
 
-const (
-	unconfined = "invalid annotations are accepted, or leasehold's accounts may do more than they need: whoever has " +
-		"an agent's token may write the reservations of other nodes"
-	notCalled = "the API server does not reach the manager: pods are not brought back to their nodes"
-)
+const unconfined = "invalid annotations are accepted, or leasehold's accounts may do more than they need: whoever " +
+	"has an agent's token may write the reservations of other nodes"
 
 // checkObjects finds objects of the manifests that are missing. doctor does not know which version
 // is installed, for which platform, by which tool and with which changes: other manifests may put
@@ -99,31 +88,6 @@ func checkObjects(ctx context.Context, c *Cluster) (found []Finding, err error) 
 	return found, err
 }
 
-func checkKruise(ctx context.Context, c *Cluster) (found []Finding, err error) {
-	all, err := c.items(ctx, "crd")
-	for _, o := range all {
-		crd := o.Text("metadata", "name")
-		service, _ := o.Field("spec", "conversion", "webhook", "clientConfig", "service").(map[string]any)
-		if !strings.HasPrefix(crd, crdOfStates) || service == nil {
-			continue
-		}
-		namespace, name := kubectl.Object(service).Text("namespace"), kubectl.Object(service).Text("name")
-		there, e := c.Kubectl.Get(ctx, "-n", namespace, "service", name)
-		if e != nil || there != nil {
-			err = errors.Join(err, e)
-			continue
-		}
-		found = append(found, Finding{Reason: "KruiseCRDLeft", Subject: crd,
-			What: fmt.Sprintf("it was left by Kruise: the service %s/%s, which converts its versions, does not exist",
-				namespace, name),
-			Why: "PersistentPodStates of one of its versions can be neither read nor written",
-			Decide: "whether Kruise will be installed again. If not, end the conversion: " +
-				command("kubectl", "patch", "crd", crd, "--type=merge", "-p",
-					`{"spec":{"conversion":{"strategy":"None","webhook":null}}}`)})
-	}
-	return found, err
-}
-
 // condition returns the status of an object's condition of the given type, "" if the object has no
 // such condition.
 func condition(o kubectl.Object, kind string) string {
@@ -142,63 +106,6 @@ var policies = []string{
 	"leasehold-manager-events", "leasehold-manager-lease", "leasehold-manager-persistentpodstates",
 	"leasehold-manager-pools", "leasehold-manager-webhooks", "leasehold-namespaces", "leasehold-requests",
 	"leasehold-reservations",
-}
-
-func checkWebhook(ctx context.Context, c *Cluster) (found []Finding, err error) {
-	hook, err := c.Kubectl.Get(ctx, "mutatingwebhookconfiguration", managerName)
-	if err != nil {
-		return nil, err
-	}
-	if hook == nil {
-		return nil, nil
-	}
-	restart := []string{restartManager(c.Kubectl.Namespace)}
-	data := map[string]*x509.Certificate{}
-	var unread error
-	for _, key := range []string{"ca.crt", "tls.crt"} {
-		// Only the certificates are read, not the private keys.
-		out, err := c.Kubectl.Run(ctx, nil, "-n", c.Kubectl.Namespace, "get", "secret", managerName, "-o",
-			"jsonpath={.data."+strings.ReplaceAll(key, ".", `\.`)+"}")
-		if err != nil {
-			unread = errors.Join(unread, err)
-			continue
-		}
-		data[key] = certificate(string(out))
-	}
-	for key, cert := range data {
-		if cert == nil || c.Now().After(cert.NotAfter) || c.Now().Before(cert.NotBefore) {
-			what := "it has no certificate " + key
-			if cert != nil {
-				what = fmt.Sprintf("%s is valid from %s to %s", key, cert.NotBefore.Format(time.RFC3339),
-					cert.NotAfter.Format(time.RFC3339))
-			}
-			return []Finding{{Reason: "CertificateExpired", Subject: "Secret " + managerName, What: what,
-				Why: notCalled, Repair: restart}}, nil
-		}
-	}
-	for _, w := range hook.List("webhooks") {
-		ca := certificate(w.Text("clientConfig", "caBundle"))
-		own := data["ca.crt"]
-		if ca != nil && !c.Now().After(ca.NotAfter) && (own == nil || ca.Equal(own)) {
-			continue
-		}
-		found = append(found, Finding{Reason: "WebhookCA", Subject: w.Text("name"), Why: notCalled,
-			What:   "its caBundle is missing, over or not the CA in the Secret " + managerName,
-			Repair: restart})
-	}
-	return found, unread
-}
-
-// certificate decodes a certificate from a base64 field of an object. It returns nil if there is
-// none or it is invalid.
-func certificate(text string) *x509.Certificate {
-	raw, _ := base64.StdEncoding.DecodeString(strings.TrimSpace(text)) // what is not base64 is not PEM either
-	block, _ := pem.Decode(raw)
-	if block == nil {
-		return nil
-	}
-	cert, _ := x509.ParseCertificate(block.Bytes) // nil if it is invalid
-	return cert
 }
 
 func checkManager(ctx context.Context, c *Cluster) ([]Finding, error) {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,7 +40,6 @@ var nodeChecks = []check[*Node]{
 	{"directories", checkDirectories},
 	{"store", checkStore},
 	{"ranges", checkRanges},
-	{"clock", checkClock},
 	{"host", checkHost},
 }
 
@@ -131,7 +129,7 @@ func judgeDirectory(dir, there string, access error, fs unix.Statfs_t) Finding {
 		f.What = fmt.Sprintf("%s is on a file system that is mounted read-only", there)
 		f.Decide = fmt.Sprintf("whether %s may be mounted read-write again: the kernel mounts a file system read-only "+
 			"when it finds an error (dmesg says so), and it has to be checked before anything is written to it",
-			mountOf(there))
+			there)
 		return f
 	case access != nil:
 		f.What = fmt.Sprintf("%s cannot be written: %v", there, access)
@@ -145,31 +143,9 @@ func judgeDirectory(dir, there string, access error, fs unix.Statfs_t) Finding {
 	}
 	f.Reason = "StateFull"
 	f.What = fmt.Sprintf("the file system of %s has %d bytes and %d files left", there, free, fs.Ffree)
-	f.Decide = fmt.Sprintf("which files may be removed; find %s -xdev -type f -size +1024k -exec ls -lS {} + lists "+
-		"the largest", mountOf(there))
-	if lost := filepath.Join(dir, "lost"); isFilled(lost) {
-		f.Decide += fmt.Sprintf("; %s has copies of stores that were lost, which only people read: who had an address "+
-			"before the loss, and why it happened", lost)
-	}
+	f.Decide = "which files of that file system may be removed; the directory lost in it has copies of stores that " +
+		"were lost, which only people read"
 	return f
-}
-
-// isFilled reports whether a directory has entries.
-func isFilled(dir string) bool {
-	entries, err := os.ReadDir(dir)
-	return err == nil && len(entries) > 0
-}
-
-// mountOf returns the mount point of the file system that contains a directory.
-func mountOf(dir string) string {
-	for dir != "/" {
-		var own, above unix.Stat_t
-		if unix.Stat(dir, &own) != nil || unix.Stat(filepath.Dir(dir), &above) != nil || own.Dev != above.Dev {
-			break
-		}
-		dir = filepath.Dir(dir)
-	}
-	return dir
 }
 
 // checkStore checks whether the store can be read and is consistent.
@@ -218,39 +194,6 @@ func (n *Node) pool() (flags []string) {
 		flags = []string{"--network=" + f.Network}
 	}
 	return flags
-}
-
-const (
-	// maxBehind is how far a clock may differ without a finding. Clocks are corrected in small
-	// steps.
-	maxBehind  = 30 * time.Second
-	timeFormat = time.RFC3339
-)
-
-// checkClock checks whether the clock is behind the latest time in the store.
-func checkClock(_ context.Context, n *Node) ([]Finding, error) {
-	now := n.Clock()
-	if now.BootID == "" {
-		return nil, errors.New("the boot id cannot be read: /proc/sys/kernel/random/boot_id")
-	}
-	var last lease.Instant
-	for _, l := range n.state.leases {
-		for _, at := range []lease.Instant{l.BoundAt, l.ReleasedAt} {
-			if at.Wall.After(last.Wall) {
-				last = at
-			}
-		}
-	}
-	if behind := last.Wall.Sub(now.Wall); behind > maxBehind {
-		return []Finding{{Reason: "ClockBehind", Subject: "the clock of the node",
-			What: fmt.Sprintf("it shows %s, but the store has a lease of %s", now.Wall.Format(timeFormat),
-				last.Wall.Format(timeFormat)),
-			Why: "after the next boot windows last longer, and other nodes take reservations of this one for over",
-			Decide: "which of the two is right. If the clock is, nothing is to do: the lease is from a time when it " +
-				"was ahead. If not, correct what sets it (chronyc tracking, timedatectl timesync-status); a clock " +
-				"that is stepped disturbs other programs"}}, nil
-	}
-	return nil, nil
 }
 
 // checkHost checks whether this process sees the network namespaces of the node's sandboxes. If

@@ -1,15 +1,9 @@
 package doctor
 
 import (
-	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/base64"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
-	"math/big"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -80,7 +74,7 @@ func TestRepairsDoNoHarm(t *testing.T) {
 		check("advice", advices(t, plugin, reason))
 	}
 	check("node", nodeFindings(t))
-	for about, answers := range clusters(t) {
+	for about, answers := range clusters() {
 		c := newCluster(t, answers)
 		c.Now = func() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
 		check(about, c.Examine(t.Context()).Findings)
@@ -191,7 +185,6 @@ func nodeFindings(t *testing.T) (all []Finding) {
 	path := func(name string) string { return filepath.Join(dir, name) }
 	for name, text := range map[string]string{
 		"conf/10-net.conflist": `{"name":"net","plugins":[{"type":"bridge","ipam":{"type":"leasehold"}}]}`,
-		"state/lost/1":         "", "data/old/10.0.0.5": "c9\r\neth0", "data/old/10.0.0.6": "",
 	} {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path(name)), 0o755),
 			os.WriteFile(path(name), []byte(text), 0o600)); err != nil {
@@ -215,8 +208,7 @@ func nodeFindings(t *testing.T) (all []Finding) {
 	for i, network := range []string{"net", "bound", "held"} {
 		pools[network] = lease.Pool{DataDir: path("data"), Network: network}
 		leases = append(leases, lease.Lease{Pool: pools[network], State: lease.Bound,
-			Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Holder: lease.Holder{ContainerID: network},
-			BoundAt: lease.Instant{Wall: now.Wall.Add(time.Hour)}})
+			Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Holder: lease.Holder{ContainerID: network}})
 	}
 	leases[2].State, leases[2].Holder, leases[2].Window = lease.Held, lease.Holder{}, lease.Forever
 	state := content{leases: leases}
@@ -230,7 +222,6 @@ func nodeFindings(t *testing.T) (all []Finding) {
 	for _, check := range []func() ([]Finding, error){
 		func() ([]Finding, error) { return checkAnnotations(t.Context(), n) },
 		func() ([]Finding, error) { return checkRanges(t.Context(), n) },
-		func() ([]Finding, error) { return checkClock(t.Context(), n) },
 	} {
 		found, err := check()
 		if err != nil {
@@ -256,52 +247,25 @@ func nodeFindings(t *testing.T) (all []Finding) {
 }
 
 // clusters returns what kubectl prints in clusters with faults.
-func clusters(t *testing.T) map[string]map[string]string {
-	t.Helper()
+func clusters() map[string]map[string]string {
 	const none = ""
 	annotated := func(own, template string) string {
 		return fmt.Sprintf(`{"items":[{"metadata":{"namespace":"a","name":"b","annotations":{%s}},
 			"spec":{"template":{"metadata":{"annotations":{%s}}}}}]}`, own, template)
 	}
-	const nominated = `{"metadata":{"annotations":{"leasehold.dev/pinned-node":"node1",
-		"leasehold.dev/pin-reason":"Reserved: nominate node1"}},"spec":{"nodeName":"node2","schedulerName":"other"}}`
 	return map[string]map[string]string{
-		"nothing is installed": {"mutatingwebhookconfiguration": none, "deployment": none, "daemonset": none},
-		"the manager is scaled to zero": {"deployment": `{"spec":{"replicas":0}}`,
-			"mutatingwebhookconfiguration": `{"webhooks":[{"name":"pin"}]}`},
-		"no manager is ready, and the CA is missing": {"deployment": `{"spec":{"replicas":2}}`,
-			"secret": newCertificate(t), "mutatingwebhookconfiguration": `{"webhooks":[{"name":"pin"}]}`},
+		"nothing is installed":          {"mutatingwebhookconfiguration": none, "deployment": none, "daemonset": none},
+		"the manager is scaled to zero": {"deployment": `{"spec":{"replicas":0}}`},
+		"no manager is ready":           {"deployment": `{"spec":{"replicas":2}}`},
 		"an agent is not ready": {
 			"pod -l": `{"items":[{"metadata":{"name":"leasehold-agent-x"},"spec":{"nodeName":"node1"},
 				"status":{"startTime":"2025-01-01T00:00:00Z"}}]}`},
-		"Kruise was removed": {"get --ignore-not-found -o json crd": `{"items":[{"metadata":
-			{"name":"persistentpodstates.x"},"spec":{"conversion":{"webhook":{"clientConfig":{"service":{"namespace":"k","name":"s"}}}}}}]}`,
-			"service s": none},
 		"networks": {"nodeaddresspools": `{"items":[{"metadata":{"name":"node1"},"status":{"networks":[
 			{"name":"a","active":"False","reason":"PodWithoutLease"},
 			{"name":"b","active":"False","reason":"HostLocalNamed"}]}}]}`,
 			"configmap": `{"data":{"maxHeld":"some"}}`},
-		"a key that nothing reads":    {"statefulsets": annotated("", `"reserved-ip-duration":"1"`)},
-		"an invalid value":            {"statefulsets": annotated("", `"leasehold.dev/pin":"1"`)},
-		"an annotation of the set":    {"statefulsets": annotated(`"io.kubernetes.cri/reserved-ip-duration":"1"`, "")},
-		"a scheduler that ignores us": {"pods -l": `{"items":[` + nominated + `,` + nominated + `,` + nominated + `]}`},
-		"a clock that is not the time": {"kube-node-lease": `{"items":[{"metadata":{"name":"node1","managedFields":
-			[{"time":"2026-01-01T00:00:00Z"}]},"spec":{"renewTime":"2026-01-01T01:00:00Z"}}]}`},
+		"a key that nothing reads": {"statefulsets": annotated("", `"reserved-ip-duration":"1"`)},
+		"an invalid value":         {"statefulsets": annotated("", `"leasehold.dev/pin":"1"`)},
+		"an annotation of the set": {"statefulsets": annotated(`"io.kubernetes.cri/reserved-ip-duration":"1"`, "")},
 	}
-}
-
-// newCertificate returns a certificate as a Secret has it, which is valid in 2026.
-func newCertificate(t *testing.T) string {
-	t.Helper()
-	public, private, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC),
-		NotAfter: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -51,7 +50,7 @@ func misread(kind string, o kubectl.Object) (found []Finding) {
 	if kind == "pods" {
 		in = in[2:]
 	}
-	annotations, _ := o.Field(in...).(map[string]any)
+	annotations := o.In(in...)
 	where := strings.Join(in, ".")
 	add := func(what, decide string) {
 		if kind != "pods" {
@@ -74,49 +73,26 @@ func misread(kind string, o kubectl.Object) (found []Finding) {
 				"whether "+meant+" is meant; if so, rename it in "+where)
 		}
 	}
-	own, _ := o.Field("metadata", "annotations").(map[string]any)
-	if _, ok := own[policy.Annotation].(string); ok && kind != "pods" && annotations[policy.Annotation] == nil {
+	own := o.In("metadata", "annotations")
+	if own.Text(policy.Annotation) != "" && kind != "pods" && annotations[policy.Annotation] == nil {
 		add(fmt.Sprintf("annotation %s is on the workload, and not in the template of its pods", policy.Annotation),
 			"whether the addresses of its pods should be kept; if so, add it to "+where)
 	}
 	return found
 }
 
-// similar returns the key of keys that the user probably meant by another key, or "". The two keys
-// are similar if they differ only in the prefix before the slash, or in at most three letters.
+// similar returns the key of keys that the user probably meant by another key, or "": that with the
+// same name after another prefix, or the one for the window, of which there is a part.
 func similar(key string) string {
 	for _, known := range slices.Sorted(maps.Keys(keys)) {
-		_, name, _ := strings.Cut(known, "/")
-		_, own, prefixed := strings.Cut(key, "/")
-		if !prefixed {
-			own = key
-		}
-		if len(name) > 3 && own == name || key != known && distance(key, known) <= min(3, len(known)/8) {
+		if _, name, _ := strings.Cut(known, "/"); len(name) > 3 && strings.HasSuffix(key, name) {
 			return known
 		}
 	}
+	if strings.Contains(key, "reserved-ip") {
+		return policy.Annotation
+	}
 	return ""
-}
-
-// distance returns the number of letters that must be added, removed or replaced to get b from a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := last
-			if a[i] != b[j] {
-				replaced++
-			}
-			last = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // limitsName is the name of the ConfigMap with the limits of namespaces.
@@ -126,8 +102,7 @@ const limitsName = "leasehold-limits"
 func checkLimits(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	object, err := c.Kubectl.Own(ctx, "configmap", limitsName)
 	limits := policy.Limits{}
-	data, _ := object.Field("data").(map[string]any)
-	for key, value := range data {
+	for key, value := range object.In("data") {
 		limits[key], _ = value.(string)
 	}
 	if err := limits.Validate(); err != nil {
@@ -136,38 +111,4 @@ func checkLimits(ctx context.Context, c *Cluster) (found []Finding, err error) {
 			Decide: "which values are meant; correct them in the ConfigMap"})
 	}
 	return found, err
-}
-
-// checkClocks compares the clock of each node with that of the API server. The kubelet writes its
-// time into the Lease of its node every ten seconds, and the API server records its own time of
-// that write in the managed fields.
-func checkClocks(ctx context.Context, c *Cluster) (found []Finding, err error) {
-	leases, err := c.items(ctx, "-n", "kube-node-lease", "leases.coordination.k8s.io", "--show-managed-fields")
-	if err != nil {
-		return nil, err
-	}
-	for _, l := range leases {
-		node, err := time.Parse(time.RFC3339, l.Text("spec", "renewTime"))
-		if err != nil {
-			continue
-		}
-		var server time.Time
-		for _, f := range l.List("metadata", "managedFields") {
-			if at, err := time.Parse(time.RFC3339, f.Text("time")); err == nil && at.After(server) {
-				server = at
-			}
-		}
-		off := node.Sub(server)
-		if server.IsZero() || off.Abs() <= maxBehind {
-			continue
-		}
-		name := l.Text("metadata", "name")
-		found = append(found, Finding{Reason: "ClockOff", Subject: "node " + name,
-			What: fmt.Sprintf("its clock is %s off that of the API server", off.Round(time.Second)),
-			Why: "other nodes and the manager take its reservations for over too early or too late: pods are not " +
-				"brought back to it",
-			Decide: "which of the two is right. Correct what sets the other one (chronyc tracking, timedatectl " +
-				"timesync-status); a clock that is stepped disturbs other programs"})
-	}
-	return found, nil
 }

@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/cert"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
@@ -56,19 +55,9 @@ func doctor(t *Test) {
 	d.repair("AgentNotReady")
 	d.healthy()
 
-	t.Step("there is no manager while its certificate expires")
+	t.Step("there is no manager")
 	t.WithoutManager()
-	t.expireCertificate()
 	d.decide("ManagerDown")
-	d.repair("CertificateExpired")
-	t.withManager(d)
-
-	t.Step("there is no manager while the webhook's CA is removed")
-	t.WithoutManager()
-	t.Kubectl("patch", "mutatingwebhookconfiguration", cluster.Manager, "--type=json", "-p",
-		`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
-	d.decide("ManagerDown")
-	d.repair("WebhookCA")
 	t.withManager(d)
 
 	set := t.Echoserver("echoserver", t.Node(2), 1)
@@ -251,17 +240,4 @@ func (t *Test) bind(s *Set, old Pods, n *cluster.Node) {
 		}
 		return nil
 	})
-}
-
-// expireCertificate replaces the manager's certificates by one that has expired.
-func (t *Test) expireCertificate() {
-	own, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: cluster.Manager,
-		MaxAge: 30 * time.Minute}) // from an hour ago on
-	t.Must(err)
-	secrets := t.Client.CoreV1().Secrets(cluster.System)
-	s, err := secrets.Get(t.Ctx, cluster.Manager, metav1.GetOptions{})
-	t.Must(err)
-	s.Data = map[string][]byte{"ca.crt": own, "ca.key": key, "tls.crt": own, "tls.key": key}
-	_, err = secrets.Update(t.Ctx, s, metav1.UpdateOptions{})
-	t.Must(err)
 }
