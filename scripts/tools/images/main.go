@@ -18,7 +18,6 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -47,18 +46,16 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
+	users := map[string]string{} // of leasehold's own images; the others have root
 	if len(args) == 0 {
 		for _, o := range image.Product {
-			args = append(args, "leasehold/"+o.Name+":"+*tag+"="+strings.Join(o.Packages, ","))
+			ref := "leasehold/" + o.Name + ":" + *tag
+			args, users[ref] = append(args, ref+"="+strings.Join(o.Packages, ",")), o.User
 		}
 	}
 	dir := *out
 	if !filepath.IsAbs(dir) {
 		dir = filepath.Join(*repo, dir)
-	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return err
 	}
 	for _, arg := range args {
 		ref, packages, ok := strings.Cut(arg, "=")
@@ -70,8 +67,11 @@ func run(ctx context.Context, args []string) error {
 			fmt.Println(ref)
 			continue
 		}
-		archive := filepath.Join(dir, base+".tar")
-		if err := build(ctx, archive, ref, strings.Split(packages, ",")); err != nil {
+		archive, err := filepath.Abs(filepath.Join(dir, base+".tar"))
+		if err == nil {
+			err = build(ctx, archive, ref, users[ref], strings.Split(packages, ","))
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", ref, err)
 		}
 		fmt.Println(archive)
@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string) error {
 
 // build builds the programs of an image beside its archive, where the next build finds them, and
 // writes the archive. It replaces an archive atomically.
-func build(ctx context.Context, archive, ref string, packages []string) error {
+func build(ctx context.Context, archive, ref, user string, packages []string) error {
 	var files []image.File
 	for _, p := range packages {
 		from, to, placed := strings.Cut(p, "@")
@@ -101,7 +101,7 @@ func build(ctx context.Context, archive, ref string, packages []string) error {
 		}
 		files = append(files, f...)
 	}
-	img, err := image.New(goarch(), userOf(packages), nil, files)
+	img, err := image.New(goarch(), user, nil, files)
 	if err != nil {
 		return err
 	}
@@ -114,16 +114,6 @@ func build(ctx context.Context, archive, ref string, packages []string) error {
 		return err
 	}
 	return os.Rename(tmp, archive)
-}
-
-// userOf returns the user of the product's image with these programs, and root for other images.
-func userOf(packages []string) string {
-	for _, o := range image.Product {
-		if slices.Equal(o.Packages, packages) {
-			return o.User
-		}
-	}
-	return ""
 }
 
 func goarch() string {

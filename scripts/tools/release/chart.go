@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"sigs.k8s.io/kustomize/api/resmap"
-	"sigs.k8s.io/kustomize/api/resource"
 
 	"github.com/leasehold-cni/leasehold/scripts/tools/image"
 )
@@ -22,8 +21,13 @@ func (r release) writeChart(digests map[string]string) error {
 	if err != nil {
 		return err
 	}
+	fill := []string{"v0.0.0-devel", r.version, "0.0.0-devel", strings.TrimPrefix(r.version, "v"), "@REGISTRY@",
+		r.registry}
+	for name, digest := range digests {
+		fill = append(fill, "@"+name+"@", digest)
+	}
 	for i, f := range files {
-		files[i].Data = r.fill(f, digests)
+		files[i].Data = []byte(strings.NewReplacer(fill...).Replace(string(f.Data)))
 	}
 	objects, err := r.chartObjects()
 	if err != nil {
@@ -45,22 +49,6 @@ func (r release) writeChart(digests map[string]string) error {
 	return r.write("leasehold-"+strings.TrimPrefix(r.version, "v")+".tgz", data)
 }
 
-// fill returns the content of a file with the version, registry and digests of the release.
-func (r release) fill(f image.File, digests map[string]string) []byte {
-	data := f.Data
-	switch f.Name {
-	case "Chart.yaml":
-		data = bytes.ReplaceAll(data, []byte("v0.0.0-devel"), []byte(r.version))
-		data = bytes.ReplaceAll(data, []byte("0.0.0-devel"), []byte(strings.TrimPrefix(r.version, "v")))
-	case "values.yaml":
-		data = bytes.ReplaceAll(data, []byte("@REGISTRY@"), []byte(r.registry))
-		for name, digest := range digests {
-			data = bytes.ReplaceAll(data, []byte("@"+name+"@"), []byte(digest))
-		}
-	}
-	return data
-}
-
 // chartObjects returns the objects of the overlays as files of the chart. It returns an error if an
 // overlay changes another object than the DaemonSet, because the chart would not have that change.
 func (r release) chartObjects() ([]image.File, error) {
@@ -70,7 +58,7 @@ func (r release) chartObjects() ([]image.File, error) {
 	}
 	var files, common []image.File
 	for _, platform := range platforms {
-		objects, err := r.render(platform, nil)
+		objects, err := r.render(platform)
 		if err != nil {
 			return nil, err
 		}
@@ -92,13 +80,8 @@ func (r release) chartObjects() ([]image.File, error) {
 // split returns the DaemonSet, and all other objects as files of the chart.
 func split(objects resmap.ResMap) (daemon []byte, others []image.File, err error) {
 	for _, o := range objects.Resources() {
-		switch o.GetKind() {
-		case "Namespace": // Helm's, because the release is in it
-			continue
-		case "CustomResourceDefinition":
-			if err := keep(o); err != nil {
-				return nil, nil, err
-			}
+		if o.GetKind() == "Namespace" {
+			continue // Helm's, because the release is in it
 		}
 		data, err := o.AsYAML()
 		if err != nil {
@@ -122,14 +105,4 @@ func split(objects resmap.ResMap) (daemon []byte, others []image.File, err error
 		}
 	}
 	return daemon, others, nil
-}
-
-// keep lets Helm leave a CRD, and with it all its objects, when the release is uninstalled.
-func keep(o *resource.Resource) error {
-	annotations := o.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations["helm.sh/resource-policy"] = "keep"
-	return o.SetAnnotations(annotations)
 }

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -18,6 +20,9 @@ import (
 
 	"github.com/leasehold-cni/leasehold/scripts/tools/image"
 )
+
+// goVersion returns the version of the toolchain as a semantic version without v.
+func goVersion() string { return strings.TrimPrefix(runtime.Version(), "go") }
 
 // allowed are the licences, by their SPDX identifiers, under which linked code may be. They ask for
 // nothing but their text and the notices beside it, which a release contains.
@@ -33,35 +38,32 @@ type module struct {
 // licenceFile matches names of licences and of notices that have to be kept with them.
 var licenceFile = regexp.MustCompile(`^(?i)(licen[cs]e|copying|notice|patents|unlicense)([.-].*)?$`)
 
-// linked returns the modules that the programs link, without the product's own and with the
-// standard library first, and their licences. It returns an error if one is not allowed or not
-// known.
-func (r release) linked(ctx context.Context) ([]module, error) {
-	var modules []module
+// linked returns the modules that the programs link, sorted, without the product's own and with the
+// standard library, and their licences. It returns an error if one is not allowed or not known.
+func (r release) linked(ctx context.Context) (all []module, err error) {
+	modules := map[string]*module{}
 	for _, dir := range r.programs {
 		for _, arch := range r.archs {
-			more, err := r.linkedBy(ctx, dir, arch)
-			if err != nil {
+			if err := r.addLinked(ctx, modules, dir, arch); err != nil {
 				return nil, err
 			}
-			modules = merge(modules, more)
 		}
 	}
-	slices.SortFunc(modules, func(a, b module) int {
-		return strings.Compare(a.Path+"@"+a.Version, b.Path+"@"+b.Version)
-	})
-	var errs []error
-	for i := range modules {
-		if err := modules[i].identify(); err != nil {
-			errs = append(errs, fmt.Errorf("%s %s: %w", modules[i].Path, modules[i].Version, err))
+	for _, ref := range slices.Sorted(maps.Keys(modules)) {
+		m := modules[ref]
+		slices.Sort(m.files)
+		m.files = slices.Compact(m.files)
+		if e := m.identify(); e != nil {
+			err = errors.Join(err, fmt.Errorf("%s %s: %w", m.Path, m.Version, e))
 		}
+		all = append(all, *m)
 	}
-	return modules, errors.Join(errs...)
+	return all, err
 }
 
-// linkedBy returns the modules of a program for an architecture, with the files of licences that
+// addLinked adds the modules of a program for an architecture, with the files of licences that
 // apply to its packages: those between the package's directory and the module's.
-func (r release) linkedBy(ctx context.Context, program, arch string) ([]module, error) {
+func (r release) addLinked(ctx context.Context, modules map[string]*module, program, arch string) error {
 	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(r.repo, program), "list", "-deps",
 		"-json=Dir,Standard,Module,Root", ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOWORK=off", "GOFLAGS=")
@@ -69,9 +71,8 @@ func (r release) linkedBy(ctx context.Context, program, arch string) ([]module, 
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("go list: %w\n%s", err, &stderr)
+		return fmt.Errorf("go list: %w\n%s", err, &stderr)
 	}
-	var modules []module
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p struct {
 			Dir, Root string
@@ -82,24 +83,28 @@ func (r release) linkedBy(ctx context.Context, program, arch string) ([]module, 
 			}
 		}
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			return modules, nil
+			return nil
 		} else if err != nil {
-			return nil, err
+			return err
 		}
-		if p.Standard {
+		var m module
+		switch {
+		case p.Standard:
 			// Licences further down are those of files that are not linked: BoringSSL's objects.
-			modules = merge(modules, []module{{Path: "std", Version: goVersion(), Dir: p.Root,
-				files: []string{"LICENSE", "PATENTS"}}})
+			m = module{Path: "std", Version: goVersion(), Dir: p.Root, files: []string{"LICENSE", "PATENTS"}}
+		case p.Module == nil || p.Module.Main:
 			continue
+		default:
+			m = module{Path: p.Module.Path, Version: p.Module.Version, Dir: p.Module.Dir}
+			if m.files, err = licencesAbove(p.Dir, m.Dir); err != nil {
+				return err
+			}
 		}
-		if p.Module == nil || p.Module.Main {
-			continue
+		if known := modules[m.ref()]; known != nil {
+			known.files = append(known.files, m.files...)
+		} else {
+			modules[m.ref()] = &m
 		}
-		m := module{Path: p.Module.Path, Version: p.Module.Version, Dir: p.Module.Dir}
-		if m.files, err = licencesAbove(p.Dir, m.Dir); err != nil {
-			return nil, err
-		}
-		modules = merge(modules, []module{m})
 	}
 }
 
@@ -121,24 +126,6 @@ func licencesAbove(dir, root string) (files []string, err error) {
 			return files, nil
 		}
 	}
-}
-
-// merge adds modules, and the files of those that are known already.
-func merge(modules, more []module) []module {
-	for _, m := range more {
-		i := slices.IndexFunc(modules, func(o module) bool { return o.Path == m.Path && o.Version == m.Version })
-		if i < 0 {
-			modules = append(modules, module{Path: m.Path, Version: m.Version, Dir: m.Dir})
-			i = len(modules) - 1
-		}
-		for _, f := range m.files {
-			if !slices.Contains(modules[i].files, f) {
-				modules[i].files = append(modules[i].files, f)
-			}
-		}
-		slices.Sort(modules[i].files)
-	}
-	return modules
 }
 
 // identify reads the licences of a module. A text that is a licence for the most part is one. Only
