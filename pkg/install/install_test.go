@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -438,87 +439,63 @@ func TestReplaceUnderLoad(t *testing.T) {
 	assertNames(t, d, hostLocal, kept)
 }
 
-// TestWatch goes through the life of a watcher with a clock of its own.
+// TestWatch installs host-local again while a watcher runs, in the time of synctest.
 func TestWatch(t *testing.T) {
 	d := Dir(t.TempDir())
 	lay(t, d, hostLocal, built.hostLocal)
-	var text bytes.Buffer
-	w := watcher{dir: d, program: open(t, built.ours), log: slog.New(slog.NewTextHandler(&text, nil))}
-	_, err := d.Replace(w.program)
+	program := open(t, built.ours)
+	_, err := d.Replace(program)
 	must(t, err)
-	now := time.Now()
-	// after returns how long it takes until host-local is ours, in seconds of the watcher's clock.
-	after := func() int {
-		for i := range 3600 {
-			w.step(now)
-			if same, err := equal(w.program, d.path(hostLocal)); same && err == nil {
-				return i
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go d.Watch(ctx, program, slog.New(slog.NewTextHandler(&text, nil)))
+		// after returns what the watcher says in a time, and whether host-local is ours then.
+		after := func(wait time.Duration) (said string, ours bool) {
+			t.Helper()
+			time.Sleep(wait)
+			synctest.Wait()
+			ours, err := equal(program, d.path(hostLocal))
+			if err != nil && !errors.Is(err, syscall.EISDIR) {
+				t.Error(err)
 			}
-			now = now.Add(time.Second)
+			said = text.String()
+			text.Reset()
+			return said, ours
 		}
-		t.Fatalf("not replaced in an hour\n%s", &text)
-		return 0
-	}
-	rest := func(d time.Duration) {
-		for end := now.Add(d); now.Before(end); now = now.Add(time.Second) {
-			w.step(now)
+		for _, c := range []struct {
+			about  string
+			change func()
+			ours   bool
+			said   string // once, in a minute
+		}{
+			{"nothing changes", func() {}, true, ""},
+			{"host-local is installed", func() { lay(t, d, hostLocal, built.hostLocal) }, true, "overwritten"},
+			{"and again", func() { lay(t, d, hostLocal, built.hostLocal) }, true, "overwritten"},
+			{"it is removed", func() { must(t, os.Remove(d.path(hostLocal))) }, true, "overwritten"},
+			{"it is a directory", func() {
+				must(t, errors.Join(os.Remove(d.path(hostLocal)), os.Mkdir(d.path(hostLocal), 0o755)))
+			}, false, "level=ERROR"},
+			{"the directory is removed", func() { must(t, os.Remove(d.path(hostLocal))) }, true, "overwritten"},
+		} {
+			c.change()
+			said, ours := after(time.Minute)
+			if ours != c.ours || strings.Count(said, "\n") != min(len(c.said), 1) || !strings.Contains(said, c.said) {
+				t.Errorf("%s: host-local is ours: %v; it says %q, want %q once", c.about, ours, said, c.said)
+			}
 		}
-	}
-	rest(time.Minute)
-	if text.Len() > 0 {
-		t.Errorf("without a change it says %s", &text)
-	}
-	var waits []int
-	for range 10 {
-		lay(t, d, hostLocal, built.hostLocal)
-		waits = append(waits, after())
-		rest(5 * time.Second)
-	}
-	if want := []int{2, 2, 2, 3, 11, 27, 59, 123, 251, 295}; !slices.Equal(waits, want) {
-		t.Errorf("another restorer, 5 s after each replacement: it waits for %v, want %v", waits, want)
-	}
-	n := strings.Count(text.String(), "overwritten")
-	if n != 10 || !strings.Contains(text.String(), "nextNotBefore=5m0s") {
-		t.Errorf("it says %d times that host-local was overwritten:\n%s", n, &text)
-	}
+		for range 20 { // written to all the time
+			lay(t, d, hostLocal, built.hostLocal)
+			if _, ours := after(pollEvery); ours {
+				t.Error("a file that is being written was replaced")
+			}
+		}
+		if _, ours := after(2 * pollEvery); !ours {
+			t.Error("a file that is not written to any more is not replaced")
+		}
+	})
 	assertSame(t, d, kept, built.hostLocal)
-
-	rest(11 * time.Minute)
-	lay(t, d, hostLocal, built.hostLocal)
-	if n := after(); n != 2 {
-		t.Errorf("after a calm time it waits for %d s, want 2", n)
-	}
-
-	rest(11 * time.Minute)
-	must(t, os.Remove(d.path(hostLocal)))
-	if n := after(); n != 2 {
-		t.Errorf("removed: it waits for %d s, want 2", n)
-	}
-
-	rest(11 * time.Minute)
-	began := now
-	for now.Sub(began) < 19*time.Second { // written to all the time
-		lay(t, d, hostLocal, built.hostLocal)
-		w.step(now)
-		now = now.Add(time.Second)
-	}
-	if same, err := equal(w.program, d.path(hostLocal)); same || err != nil {
-		t.Errorf("a file that is being written was replaced: %v", err)
-	}
-	if n := after(); n > 2 {
-		t.Errorf("a file that is not written to any more is replaced after %d s, want 2", n)
-	}
-
-	text.Reset()
-	must(t, errors.Join(os.Remove(d.path(hostLocal)), os.Mkdir(d.path(hostLocal), 0o755)))
-	rest(time.Minute)
-	if n := strings.Count(text.String(), "level=ERROR"); n != 1 {
-		t.Errorf("an error that stays is logged %d times:\n%s", n, &text)
-	}
-	must(t, os.Remove(d.path(hostLocal)))
-	if n := after(); n > 4 {
-		t.Errorf("after the error it takes %d s", n)
-	}
 }
 
 // TestLockIsReleasedIfCleaningFails verifies that the next installer does not wait for the lock of

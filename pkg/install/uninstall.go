@@ -3,7 +3,6 @@ package install
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -167,22 +167,19 @@ func (u Uninstaller) switchToHostLocal(undos []cniconf.Undo) error {
 // running returns an error if it cannot see all processes of the host.
 func (u Uninstaller) running(names ...string) (pid int, err error) {
 	proc := cmp.Or(u.proc, "/proc")
-	processes, err := os.ReadDir(proc)
-	if err != nil {
-		return 0, err
-	}
+	programs, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "exe"))
 	seesItself := false
-	for _, p := range processes {
-		if pid, err = strconv.Atoi(p.Name()); err != nil {
+	for _, exePath := range programs {
+		process := filepath.Dir(exePath)
+		if pid, err = strconv.Atoi(filepath.Base(process)); err != nil {
 			continue
 		}
 		if pid == os.Getpid() {
 			seesItself = true
 			continue
 		}
-		exePath := filepath.Join(proc, p.Name(), "exe")
 		exe, err := os.Readlink(exePath)
-		if errors.Is(err, fs.ErrNotExist) || err != nil && !exists(filepath.Join(proc, p.Name())) {
+		if errors.Is(err, fs.ErrNotExist) || err != nil && !exists(process) {
 			continue // a kernel thread, or the process has ended
 		}
 		if err != nil {
@@ -320,6 +317,9 @@ func (u Uninstaller) removeName() (left string, err error) {
 	return left, nil
 }
 
+// typeLeasehold matches a plugin of the type leasehold in a configuration.
+var typeLeasehold = regexp.MustCompile(`"type"\s*:\s*"leasehold"`)
+
 // replayed returns the path of a stored configuration that names leasehold, "" if there is none.
 func (u Uninstaller) replayed() (string, error) {
 	for _, dir := range replays {
@@ -337,36 +337,14 @@ func (u Uninstaller) replayed() (string, error) {
 			if err != nil && !files.IsMissing(err) {
 				return "", err
 			}
-			var conf any
-			if json.Unmarshal(content, &conf) == nil && namesLeasehold(conf) {
+			var cached struct{ Config []byte } // libcni encodes the configuration
+			_ = json.Unmarshal(content, &cached)
+			if typeLeasehold.Match(content) || typeLeasehold.Match(cached.Config) {
 				return path, nil
 			}
 		}
 	}
 	return "", nil
-}
-
-// namesLeasehold reports whether a decoded JSON document contains an object with the type
-// leasehold. It also decodes the base64 text under the key config, in which libcni stores the
-// configuration of an ADD.
-func namesLeasehold(conf any) bool {
-	switch c := conf.(type) {
-	case []any:
-		return slices.ContainsFunc(c, namesLeasehold)
-	case map[string]any:
-		for key, value := range c {
-			text, _ := value.(string)
-			if key == "type" && text == leasehold || namesLeasehold(value) {
-				return true
-			}
-			var inner any
-			if encoded, err := base64.StdEncoding.DecodeString(text); key == "config" && err == nil &&
-				json.Unmarshal(encoded, &inner) == nil && namesLeasehold(inner) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // retry calls f once per second until f succeeds. It returns the last error when the limit is over
