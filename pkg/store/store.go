@@ -33,8 +33,6 @@ var DefaultDirs = Dirs{State: "/var/lib/leasehold", Run: "/run/leasehold"}
 // may be set before the first call.
 type Store struct {
 	Timed func(Timing) // called after every Update and View has released the lock; may be nil
-	// Committed is called when an Update has succeeded, before Options.Then; may be nil.
-	Committed func()
 
 	dirs Dirs
 	turn chan time.Time // see takeTurn
@@ -99,9 +97,6 @@ func (s *Store) Update(ctx context.Context, o Options, fn func(*Tx) error) error
 		}
 		if err != nil {
 			return err
-		}
-		if s.Committed != nil {
-			s.Committed()
 		}
 		if o.Then != nil {
 			o.Then()

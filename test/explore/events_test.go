@@ -86,6 +86,7 @@ type simulation struct {
 
 	records      []record // of the call that is running
 	recording    bool     // a call is running whose transactions are recorded
+	uncommitted  int      // 1 + the record of the call whose transaction cannot be committed; 0 if there is none
 	before       contents // of the store, before the event
 	delWasServed bool     // whether the event's sandbox had its DEL answered before
 	warned       []string
@@ -152,11 +153,16 @@ func (w *simulation) machine() *transact.Node {
 			w.record()
 		}
 	}
-	s.Committed, s.Timed = record, func(store.Timing) { record() }
+	s.Timed = func(store.Timing) { record() }
 	return &transact.Node{
-		Store:     s,
-		Host:      kernelHost{&w.kernel, w.config},
-		Clock:     w.kernel.now,
+		Store: s,
+		Host:  kernelHost{&w.kernel, w.config},
+		Clock: func() lease.Instant {
+			if w.recording && w.uncommitted == len(w.records)+1 {
+				w.replaceStore()
+			}
+			return w.kernel.now()
+		},
 		CacheDirs: []string{w.path(cacheDir)},
 		Warn:      func(s string) { w.warned = append(w.warned, s) },
 	}
@@ -203,8 +209,7 @@ func (w *simulation) recorded() (context.Context, context.CancelFunc) {
 	}
 }
 
-// record records what a call has done until a commit, or after it. Between two records each file is
-// written once at most, so that the images in between are known (interrupted).
+// record records what a call has done in a transaction and after it, see splitRecords.
 func (w *simulation) record() {
 	if ops := w.operations(); len(ops) > 0 {
 		w.records = append(w.records, record{ops, w.capture(w.kernel.now().Wall)})

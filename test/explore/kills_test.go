@@ -2,6 +2,7 @@ package explore
 
 import (
 	"maps"
+	"os"
 	"slices"
 	"strings"
 )
@@ -24,6 +25,45 @@ func interrupted(before image, records []record) []image {
 		return nil
 	}
 	return out[:len(out)-1]
+}
+
+// splitRecords divides the records in which a file is written both before the commit and after it,
+// so that each file is written once at most in a record, and the images in between are known. It
+// runs the event again from the image and the node before it, with a transaction that is not
+// committed, which shows what is written before the commit.
+func (w *simulation) splitRecords(all []record, e event, from image, n node) (out []record) {
+	for i, r := range all {
+		commit := 0
+		for at, op := range r.ops {
+			if op.kind == commits {
+				commit = at
+			}
+		}
+		before, after := r.ops[:commit], r.ops[commit:]
+		if slices.ContainsFunc(before, func(op operation) bool {
+			return op.kind != commits && slices.ContainsFunc(after, func(o operation) bool { return o.name == op.name })
+		}) {
+			w.restore(from)
+			w.node, w.uncommitted = n, i+1
+			w.do(e)
+			w.uncommitted = 0
+			out, r.ops = append(out, record{before, w.current}), after
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// replaceStore replaces the store's file by a copy in a transaction, which therefore fails when it
+// commits, and is repeated. The files are those of the begin of the transaction in each attempt.
+func (w *simulation) replaceStore() {
+	begin := w.current
+	w.capture(w.kernel.now().Wall)
+	w.restore(begin)
+	content, err := os.ReadFile(w.path(storeFile))
+	must(err)
+	must(os.WriteFile(w.path(storeFile)+".new", content, 0o600))
+	must(os.Rename(w.path(storeFile)+".new", w.path(storeFile)))
 }
 
 // apply returns the image after an operation, and before it the one in the middle of the operation

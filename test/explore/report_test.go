@@ -78,6 +78,7 @@ func (w *simulation) replay(e event) (text, result string) {
 	out := w.do(e)
 	records, kernel := w.records, w.kernel
 	if e.killed > 0 {
+		records = w.splitRecords(records, e, before, node)
 		text += ": " + describeKill(records, e.killed)
 		w.restore(interrupted(before, records)[e.killed-1])
 		w.node, w.kernel = node, kernel

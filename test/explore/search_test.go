@@ -154,7 +154,7 @@ func (w *simulation) eachNext(f *found, fn func(e event, why string)) {
 		if f.node.killsLeft == 0 || !e.isCall() {
 			continue
 		}
-		for i, left := range interrupted(from, records) {
+		for i, left := range interrupted(from, w.splitRecords(records, e, from, f.node)) {
 			w.restore(left)
 			w.node = f.node
 			w.kernel = kernel
