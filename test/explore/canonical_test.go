@@ -228,8 +228,8 @@ func (f *canonicalForm) nodeLines() {
 		for q, name := range f.names {
 			if name == p {
 				k := f.node.holds[q]
-				f.line("kept %v %d %v %s followed %v", k.addrs, rest(k.until-f.elapsed),
-					k.boot == f.kernel.boot, f.sandboxName(k.current-1), f.followed[q])
+				f.line("kept %v %d %v %s", k.addrs, rest(k.until-f.elapsed),
+					k.boot == f.kernel.boot, f.sandboxName(k.current-1))
 				if f.stepsClock() {
 					f.line("offset %d still %v", age(k.offset), k.offset == f.kernel.wall-f.elapsed)
 				}

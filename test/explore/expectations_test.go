@@ -20,7 +20,6 @@ type node struct {
 	kernel
 	sandboxes [maxSandboxes]sandboxState
 	holds     [maxPods]hold
-	followed  [maxPods]bool   // the agent has seen the pod's annotation
 	left      [len(kinds)]int // how often events may still happen
 	killsLeft int             // how often calls may still be killed
 	locked    [maxNets]bool
@@ -170,6 +169,9 @@ func (w *simulation) accountNode(e event, out outcome) string {
 		w.storeLost()
 	case wipe, wipePlain, wipeOne:
 		w.damage.files = true
+		if e.kind == wipeOne && w.current.Store == nil && w.damage.lost {
+			w.storeLost()
+		}
 	case hostAdd:
 		return w.accountHostAdd(e.sandbox, out)
 	case hostDel:
@@ -196,12 +198,11 @@ func (w *simulation) rebase() {
 	}
 }
 
-// follow records whose annotations the agent has seen: a lease has the window from then on, and so
-// have the pod's later leases.
+// follow records whose annotations the agent has seen: a lease has the window from then on.
 func (w *simulation) follow() {
 	for p, c := range w.pods {
 		if b := w.newest(p); c.agentOnly && c.reservation == "" && w.isValid(b) && w.sandboxes[b].assigned() {
-			w.sandboxes[b].window, w.followed[p] = true, true
+			w.sandboxes[b].window = true
 		}
 	}
 }
@@ -240,10 +241,17 @@ func (w *simulation) accountAdd(b int, out outcome) string {
 	case overtaken:
 		me.addrs, me.unretained = out.addrs, true
 	default:
-		me.addrs, me.window = out.addrs, w.pods[pod].window > 0 && (!w.pods[pod].agentOnly || w.followed[pod])
+		me.addrs, me.window = out.addrs, w.pods[pod].window > 0 && (!w.pods[pod].agentOnly || w.findsWindow(pod))
 		w.holds[pod] = hold{current: b + 1}
 	}
 	return ""
+}
+
+// findsWindow reports whether an ADD finds the window, which only the agent knows, in a lease of
+// the pod: one that is held, or the last one, which the agent has given it.
+func (w *simulation) findsWindow(pod int) bool {
+	p := w.holds[pod]
+	return w.heldFor(pod).IsValid() || p.until == 0 && p.current > 0 && w.sandboxes[p.current-1].window
 }
 
 // heldFor returns the first address that is held for a pod now; invalid if there is none.
@@ -490,19 +498,20 @@ func (w *simulation) looksNew() bool {
 }
 
 // storeLost ends the holds that host-local's files do not show, because a killed call has left an
-// older file. If the files were removed, no address may be assigned until an operator accepts that.
+// older file, or because their own file was removed and not written again. If a whole directory was
+// removed, no address may be assigned until an operator accepts that.
 func (w *simulation) storeLost() {
 	w.damage.lost = true
 	for q := range w.pods {
 		for _, a := range w.holds[q].addrs {
 			f, exists := w.current.Files[w.netDir(w.pods[q].net)+"/"+a.String()]
 			c, held := hostlocal.ParseHold(f.Content)
-			if a.IsValid() && exists && (!held || c.Name != podName(q) || !c.Firm) || !exists && w.looksNew() {
+			removed := !exists && (w.looksNew() || w.with[wipeOne] > 0)
+			if a.IsValid() && exists && (!held || c.Name != podName(q) || !c.Firm) || removed {
 				w.holds[q] = hold{}
 			}
 		}
 		w.holds[q].current = 0
-		w.followed[q] = false
 	}
 	for b := range w.sandboxes {
 		w.sandboxes[b].unretained = w.sandboxes[b].assigned()

@@ -28,7 +28,6 @@ func (w *simulation) leaks(c contents, seen func(key) bool) string {
 			w.end(b)
 		}
 	}
-	w.followed = [maxPods]bool{}
 	w.sandboxes, w.holds, w.unsynced = [maxSandboxes]sandboxState{}, [maxPods]hold{}, nil
 	w.left, w.killsLeft = [len(kinds)]int{}, 0
 	w.locked, w.damage.files = [maxNets]bool{}, false
