@@ -14,11 +14,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/httpserver"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
-	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // freePort returns a TCP port on which nothing listens, and which the kernel assigns to no client.
@@ -42,14 +41,18 @@ func newTestManager(t *testing.T, args ...string) (*servingManager, options) {
 	if code != 0 {
 		t.Fatal(stderr)
 	}
-	core := func(kind, resource string, namespaced bool) fakeapi.Kind {
-		return fakeapi.Kind{GroupVersionKind: corev1.SchemeGroupVersion.WithKind(kind), Resource: resource,
-			Namespaced: namespaced}
-	}
-	api := fakeapi.NewCluster(t, core("Node", "nodes", false), core("Namespace", "namespaces", false),
-		core("Secret", "secrets", true))
-	mgr, err := newManager(api.Config, *o, control.CertificateOptions{}, control.NewCertificate(t.TempDir()),
-		logr.Discard())
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, found := map[string]string{"/api": `{"versions":["v1"]}`, "/apis": `{"kind":"APIGroupList"}`,
+			"/api/v1": `{"resources":[{"name":"secrets","namespaced":true,"kind":"Secret"}]}`}[r.URL.Path]
+		if !found {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, answer)
+	}))
+	t.Cleanup(api.Close)
+	mgr, err := newManager(&rest.Config{Host: api.URL}, *o, control.CertificateOptions{},
+		control.NewCertificate(t.TempDir()), logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,34 +23,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
-// storage has the objects of a fake API server, as JSON.
-type storage struct {
-	t       testing.TB
-	mu      sync.Mutex        // held while the fields below are used
-	objects map[string]object // by path
-	version int               // of the last change
-}
-
-func newStorage(t testing.TB) storage { return storage{t: t, objects: map[string]object{}} }
-
-// Get decodes an object into another. It reports false if there is none.
-func (s *storage) Get(path string, into any) bool {
-	s.t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o, ok := s.objects[path]
-	if !ok {
-		return false
-	}
-	decode(s.t, o, into)
-	return true
-}
+type object = map[string]any
 
 // Server is a fake API server for clients that list and read.
 type Server struct {
 	Clients *kube.Clients
 
-	storage
+	t        testing.TB
+	mu       sync.Mutex        // held while the fields below are used
+	objects  map[string]object // by path
+	version  int               // of the last change
 	reject   func(*http.Request) int
 	drop     string // a field that is removed from each status
 	requests []string
@@ -58,7 +40,7 @@ type Server struct {
 
 // New starts a server without objects. It runs as long as the test.
 func New(t testing.TB) *Server {
-	s := &Server{storage: newStorage(t)}
+	s := &Server{t: t, objects: map[string]object{}}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	clients, err := kube.NewClients(&rest.Config{Host: server.URL, QPS: -1})
@@ -86,6 +68,18 @@ func (s *Server) Drop(field string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop = field
+}
+
+// Get decodes an object into another. It reports false if there is none.
+func (s *Server) Get(path string, into any) bool {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, ok := s.objects[path]
+	if ok {
+		decode(s.t, o, into)
+	}
+	return ok
 }
 
 // Put creates or replaces an object.
@@ -157,7 +151,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.updateStatus(w, r)
 	case r.Method == http.MethodDelete && found:
 		delete(s.objects, r.URL.Path)
-		succeed(w)
+		respond(w, metav1.Status{TypeMeta: statusMeta, Status: metav1.StatusSuccess})
 	default:
 		fail(w, http.StatusNotFound)
 	}
@@ -279,6 +273,16 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 	respond(w, o)
 }
 
+// metaOf returns the metadata of an object, which it adds if there is none.
+func metaOf(o object) object {
+	meta, _ := o["metadata"].(object)
+	if meta == nil {
+		meta = object{}
+		o["metadata"] = meta
+	}
+	return meta
+}
+
 // toObject converts a typed object to JSON.
 func toObject(t testing.TB, from any) (o object) {
 	t.Helper()
@@ -303,10 +307,7 @@ func respond(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// succeed responds to a DELETE.
-func succeed(w http.ResponseWriter) {
-	respond(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
-}
+var statusMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 
 var reasons = map[int]metav1.StatusReason{
 	http.StatusBadRequest:         metav1.StatusReasonBadRequest,
@@ -327,6 +328,6 @@ func fail(w http.ResponseWriter, code int) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-		Status: metav1.StatusFailure, Reason: reasons[code], Code: int32(code), Message: http.StatusText(code)})
+	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: statusMeta, Status: metav1.StatusFailure,
+		Reason: reasons[code], Code: int32(code), Message: http.StatusText(code)})
 }

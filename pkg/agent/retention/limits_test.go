@@ -2,17 +2,12 @@ package retention
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
-	"net/http"
-	"net/url"
-	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/rest"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -22,105 +17,51 @@ import (
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
-// limitsFixture runs the task with a fake API server.
-type limitsFixture struct {
-	node   fakeapi.Node
-	server *fakeapi.Cluster
-}
-
-const limitsPath = "/api/v1/namespaces/leasehold-system/configmaps/leasehold-limits"
-
-func newLimitsFixture(t *testing.T, client func(http.RoundTripper) http.RoundTripper) *limitsFixture {
-	f := &limitsFixture{node: fakeapi.NewNode(t), server: fakeapi.NewCluster(t, fakeapi.Kind{
-		GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: "configmaps", Namespaced: true})}
-	config := rest.CopyConfig(f.server.Config)
-	config.Wrap(client)
-	clients, err := kube.NewClients(config)
-	if err != nil {
+// Limits that are not valid, or not known yet, leave the former ones in effect.
+func TestLimitsAreCopiedToTheStore(t *testing.T) {
+	node := fakeapi.NewNode(t)
+	w := &Windows{Service: node.Service, Limits: NewLimits(nil), Log: fakeapi.Log}
+	limits := func(data policy.Limits) any {
+		return &corev1.ConfigMap{Data: data,
+			ObjectMeta: metav1.ObjectMeta{Namespace: limitsName.Namespace, Name: limitsName.Name}}
+	}
+	former := policy.Limits{"maxHeld": "20"}
+	if err := node.SetLimits(t.Context(), former); err != nil {
 		t.Fatal(err)
 	}
-	w := &Windows{Service: f.node.Service, Pods: NewPods(clients.Core, "node1"), Log: fakeapi.Log,
-		Limits: NewLimits(clients.Core)}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 2)
-	go func() { ended <- w.Limits.Run(ctx) }()
-	go func() { ended <- w.Run(ctx, nil) }()
-	t.Cleanup(func() {
-		stop()
-		for range 2 {
-			if err := <-ended; !errors.Is(err, context.Canceled) {
-				t.Error(err)
+	now := time.Now()
+	for _, tt := range []struct {
+		name   string
+		listed []any // nil if nothing is listed
+		lost   bool  // the store has other limits
+		after  time.Duration
+		want   policy.Limits
+	}{
+		{"they are not known", nil, false, 0, former},
+		{"they change", []any{limits(policy.Limits{"maxHeld": "21"})}, false, 0, policy.Limits{"maxHeld": "21"}},
+		{"not valid", []any{limits(policy.Limits{"maxHeld": "many"})}, false, 0, policy.Limits{"maxHeld": "21"}},
+		{"valid again", []any{limits(former)}, false, 0, former},
+		{"the store is new", nil, true, limitsInterval, former},
+		{"they are removed", []any{}, false, 0, nil},
+	} {
+		if tt.listed != nil {
+			if err := w.Limits.Replace(tt.listed, ""); err != nil {
+				t.Fatal(err)
 			}
 		}
-	})
-	return f
-}
-
-func (f *limitsFixture) put(data map[string]string) {
-	f.server.Put(limitsPath, corev1.ConfigMap{Data: data})
-}
-
-func (f *limitsFixture) stored() (limits policy.Limits) {
-	_ = f.node.Node.Store.View(context.Background(), func(tx *store.Tx) error {
-		limits = tx.Limits()
-		return nil
-	})
-	return limits
-}
-
-func (f *limitsFixture) expect(what string, want policy.Limits) {
-	f.server.Until(what+fmt.Sprint(want), func() bool { return maps.Equal(f.stored(), want) })
-}
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-func TestLimitsAreCopiedToTheStore(t *testing.T) {
-	var mu sync.Mutex
-	var queries []url.Values
-	f := newLimitsFixture(t, func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			queries = append(queries, r.URL.Query())
-			return next.RoundTrip(r)
-		})
-	})
-	f.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	f.put(map[string]string{"maxHeld": "20"})
-	f.expect("a limit is stored: ", policy.Limits{"maxHeld": "20"})
-	f.put(map[string]string{"maxHeld": "many"})
-	f.put(map[string]string{"maxHeld": "21"})
-	f.expect("after a limit that is not valid: ", policy.Limits{"maxHeld": "21"})
-	f.server.Remove(limitsPath)
-	f.expect("it is removed: ", nil)
-	mu.Lock()
-	defer mu.Unlock()
-	for _, q := range queries { // a list and a watch; more would be periodic reads
-		if q.Get("fieldSelector") != "metadata.name=leasehold-limits" || len(queries) > 2 {
-			t.Errorf("requests %v", queries)
+		if tt.lost {
+			if err := node.SetLimits(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-}
-
-// Limits that are not valid, or cannot be read, leave the former ones in effect.
-func TestFormerLimitsStay(t *testing.T) {
-	lists := make(chan struct{}, 100)
-	f := newLimitsFixture(t, func(http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			lists <- struct{}{}
-			return nil, errors.New("away")
+		now = now.Add(tt.after)
+		w.copyLimits(t.Context(), now)
+		_ = node.Node.Store.View(context.Background(), func(tx *store.Tx) error {
+			if got := tx.Limits(); !maps.Equal(got, tt.want) {
+				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+			}
+			return nil
 		})
-	})
-	former := policy.Limits{"maxHeld": "20"}
-	if err := f.node.Service.SetLimits(t.Context(), former); err != nil {
-		t.Fatal(err)
-	}
-	<-lists
-	<-lists
-	if got := f.stored(); !maps.Equal(got, former) {
-		t.Errorf("limits %v, want the former ones", got)
 	}
 }
 

@@ -12,12 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // patienceOn returns a reconciler, and what it reports.
@@ -66,8 +66,6 @@ func TestWait(t *testing.T) {
 }
 
 func TestReplace(t *testing.T) {
-	const deletion = `DELETE /api/v1/namespaces/db/pods/db-0 {"kind":"DeleteOptions","apiVersion":"v1",` +
-		`"preconditions":{"uid":"u1","resourceVersion":"7"}}`
 	of := func(change func(*podView)) *podView {
 		return waits("u1", func(p *podView) { p.Message = "no room" }, change)
 	}
@@ -108,20 +106,23 @@ func TestReplace(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			clock := noon
-			a := fakeapi.NewRecorder(t)
 			c := clusterOf(t, nil, &clock)
 			if tt.setup != nil {
 				tt.setup(c)
 				clock = clock.Add(time.Second)
 			}
-			r, reported := patienceOn(t, c, a.Client)
+			var deletions []string
+			r, reported := patienceOn(t, c, deletes(func(name string, p *metav1.Preconditions) error {
+				deletions = append(deletions, fmt.Sprint(name, " ", *p.UID, " ", *p.ResourceVersion))
+				return nil
+			}))
 			c.add(t, tt.pod)
 			began := clock
 			deleted := time.Duration(-1)
 			for clock.Sub(began) <= strikeLife+10*time.Second && deleted < 0 {
 				result, err := r.Reconcile(t.Context(), request("db-0"))
 				must(t, err)
-				if len(a.Calls) > 0 {
+				if len(deletions) > 0 {
 					deleted = clock.Sub(began)
 				} else if result.RequeueAfter == 0 {
 					break
@@ -133,10 +134,11 @@ func TestReplace(t *testing.T) {
 				t.Errorf("deleted after %s, want %s", deleted, tt.after)
 			}
 			if deleted < 0 {
-				a.Saw(t, tt.name)
 				return
 			}
-			a.Saw(t, tt.name, deletion)
+			if !slices.Equal(deletions, []string{"db-0 u1 7"}) {
+				t.Errorf("deletions %q", deletions)
+			}
 			want := "db-0 PodReplaced: deleted after it waited " + deleted.Round(time.Second).String() +
 				" for node1; its successor may run elsewhere: no room"
 			if !slices.Equal(*reported, []string{want}) || testutil.ToFloat64(r.collectors.replacements) != 1 {
@@ -155,10 +157,10 @@ func TestReplaceFails(t *testing.T) {
 	for code, fails := range map[int]bool{http.StatusConflict: false, http.StatusNotFound: false,
 		http.StatusForbidden: true, http.StatusInternalServerError: true} {
 		clock := noon
-		a := fakeapi.NewRecorder(t)
-		a.Answer = func(string, *http.Request) (int, any) { return code, nil }
 		p := waits("u1", func(p *podView) { p.Patience = 0 })
-		r, reported := patienceOn(t, clusterOf(t, nil, &clock, p), a.Client)
+		r, reported := patienceOn(t, clusterOf(t, nil, &clock, p), deletes(func(string, *metav1.Preconditions) error {
+			return apierrors.NewGenericServerResponse(code, "DELETE", corev1.Resource("pods"), "db-0", "", 0, true)
+		}))
 		_, err := r.Reconcile(t.Context(), request("db-0"))
 		if (err != nil) != fails || len(*reported) > 0 || testutil.ToFloat64(r.collectors.replacements) != 0 {
 			t.Errorf("%d: %v, reported %q", code, err, *reported)
@@ -203,7 +205,7 @@ func TestRateOfDeletions(t *testing.T) {
 		for _, p := range pods {
 			c.add(t, p)
 		}
-		r, _ := patienceOn(t, c, deletes(func(name string, _ types.UID) error {
+		r, _ := patienceOn(t, c, deletes(func(name string, _ *metav1.Preconditions) error {
 			deleted = append(deleted, clock)
 			for _, other := range append(replicas, nil) {
 				if other != nil {
@@ -236,13 +238,15 @@ func TestRateOfDeletions(t *testing.T) {
 // deleter is a client that can only delete.
 type deleter struct {
 	client.Client
-	delete func(name string, uid types.UID) error
+	delete func(name string, p *metav1.Preconditions) error
 }
 
-func deletes(f func(name string, uid types.UID) error) client.Client { return deleter{delete: f} }
+func deletes(f func(name string, p *metav1.Preconditions) error) client.Client {
+	return deleter{delete: f}
+}
 
 func (d deleter) Delete(_ context.Context, o client.Object, options ...client.DeleteOption) error {
-	return d.delete(o.GetName(), *(&client.DeleteOptions{}).ApplyOptions(options).Preconditions.UID)
+	return d.delete(o.GetName(), (&client.DeleteOptions{}).ApplyOptions(options).Preconditions)
 }
 
 // TestDeletionsAreBounded has a node that does not accept a pod, although each of its successors is
@@ -310,8 +314,8 @@ func (s *chain) start(i int) *patienceReconciler {
 	if s.pod != nil {
 		c.add(s.t, s.pod)
 	}
-	r, _ := patienceOn(s.t, c, deletes(func(_ string, uid types.UID) error {
-		err := s.delete(uid)
+	r, _ := patienceOn(s.t, c, deletes(func(_ string, p *metav1.Preconditions) error {
+		err := s.delete(*p.UID)
 		if err == nil {
 			s.deleted = append(s.deleted, s.clock)
 		}

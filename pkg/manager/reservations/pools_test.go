@@ -1,16 +1,20 @@
 package reservations
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // reservationOf returns a reservation of a pod on a node, whose name is that of both.
@@ -167,34 +171,43 @@ func TestNamesAreFair(t *testing.T) {
 	}
 }
 
-// A manager names a reservation that a user releases, and one that is deleted, also in a
-// NodeAddressPool that is made later. It removes the names of a former leader.
-func TestManagerNamesReservations(t *testing.T) {
-	w := startManager(t)
-	const pool = "/apis/ipam.leasehold.dev/v1alpha1/nodeaddresspools/node1"
-	const path = "/apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/a"
-	names := func(want string) func() bool {
-		return func() bool {
-			var p ipam.NodeAddressPool
-			w.Get(pool, &p)
-			var got []string
-			for _, ref := range p.Spec.Reservations {
-				got = append(got, ref.Namespace+"/"+ref.Name)
-			}
-			return strings.Join(got, " ") == want
+// The NodeAddressPool is written if it names something else, also if a former leader has written
+// it.
+func TestNamesAreWritten(t *testing.T) {
+	now := time.Now()
+	r, a := poolsOf(t, setOf(t), &now), &api{}
+	r.client = a
+	reconcile := func(story, node, want string) {
+		t.Helper()
+		a.patches = nil
+		_, err := r.Reconcile(t.Context(), control.RequestFor(node))
+		if got := strings.Join(a.patches, ", "); got != want || err != a.err {
+			t.Errorf("%s: %q, %v, want %q", story, got, err, want)
 		}
 	}
-	object := ipam.IPReservation{Spec: ipam.IPReservationSpec{PodName: "db-0", NodeName: "node1", NodeUID: "uid-1",
-		Release: "0123456789abcdef"}, Status: ipam.IPReservationStatus{ID: "0123456789abcdef", State: ipam.Held}}
-	w.Put(path, object)
-	w.Put(pool, ipam.NodeAddressPool{Spec: ipam.NodeAddressPoolSpec{Reservations: []reference{{Name: "old"}}}})
-	w.Until("it is named", names("db/a"))
-	w.Remove(path)
-	w.Until("it is released", names(""))
-	object.Spec.Release = ""
-	w.Put(path, object)
-	w.Remove(path)
-	w.Until("its deletion is named", names("db/a"))
-	w.Put(path, object)
-	w.Until("it is published again", names(""))
+	names := func(refs ...reference) {
+		must(t, r.pools.Update(&ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "node1"},
+			Spec: ipam.NodeAddressPoolSpec{Reservations: refs}}))
+	}
+	reconcile("there is no NodeAddressPool", "node1", "")
+	names(reference{Namespace: "db", Name: "old"})
+	reconcile("names of a former leader", "node1", `node1 {"spec":{"reservations":null}}`)
+	names()
+	reconcile("no change", "node1", "")
+	released := reservationOf("db-0", "node1", func(r *Reservation) { r.HasRelease = true })
+	r.set.add(t, released)
+	const patch = `node1 {"spec":{"reservations":[{"namespace":"db","name":"db-0-node1","uid":"uid-db-0-node1",` +
+		`"generation":1}]}}`
+	reconcile("to be released", "node1", patch)
+	names(released.reference())
+	reconcile("no change", "node1", "")
+	names()
+	a.err = apierrors.NewNotFound(ipam.NodeAddressPoolResource.GroupResource(), "node1")
+	if _, err := r.Reconcile(t.Context(), control.RequestFor("node1")); err != nil {
+		t.Errorf("its NodeAddressPool is gone: %v", err)
+	}
+	a.err = io.EOF
+	if _, err := r.Reconcile(t.Context(), control.RequestFor("node1")); !errors.Is(err, io.EOF) {
+		t.Errorf("a write that fails: %v", err)
+	}
 }

@@ -1,18 +1,13 @@
 package reservations
 
 import (
+	"cmp"
 	"context"
 	"testing"
 
-	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 func must(t testing.TB, err error) {
@@ -51,27 +46,29 @@ func (s *Set) remove(t testing.TB, r *Reservation) {
 	must(t, s.Delete(now))
 }
 
-// startManager starts a manager with what Setup adds, and returns its API server.
-func startManager(t *testing.T) *fakeapi.Cluster {
-	t.Helper()
-	kind := func(kind string, resource schema.GroupVersionResource, namespaced bool) fakeapi.Kind {
-		return fakeapi.Kind{GroupVersionKind: ipam.GroupVersion.WithKind(kind), Resource: resource.Resource,
-			Namespaced: namespaced, HasStatus: true}
-	}
-	c := fakeapi.NewCluster(t, kind("IPReservation", ipam.Resource, true),
-		kind("NodeAddressPool", ipam.NodeAddressPoolResource, false),
-		kind("AddressRequest", ipam.AddressRequestResource, true))
-	scheme := runtime.NewScheme()
-	must(t, ipam.AddToScheme(scheme))
-	mgr, err := manager.New(c.Config, manager.Options{Scheme: scheme, Logger: logr.Discard(),
-		HealthProbeBindAddress: "0", Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)}})
-	must(t, err)
-	_, err = Setup(mgr)
-	must(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- mgr.Start(ctx) }()
-	t.Cleanup(func() { stop(); <-ended })
-	return c
+// api is a client that keeps what is written.
+type api struct {
+	client.Client
+	patches []string // "name patch"
+	status  status
+	err     error
+}
+
+// status keeps the last status that is written.
+type status struct {
+	client.SubResourceWriter
+	states []ipam.RequestedAddress
+}
+
+func (a *api) Patch(_ context.Context, o client.Object, patch client.Patch, _ ...client.PatchOption) error {
+	data, err := patch.Data(o)
+	a.patches = append(a.patches, o.GetName()+" "+string(data))
+	return cmp.Or(err, a.err)
+}
+
+func (a *api) Status() client.SubResourceWriter { return &a.status }
+
+func (s *status) Update(_ context.Context, o client.Object, _ ...client.SubResourceUpdateOption) error {
+	s.states = o.(*ipam.AddressRequest).Status.Addresses
+	return nil
 }
