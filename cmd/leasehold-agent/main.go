@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -32,14 +31,6 @@ func main() {
 	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
-}
-
-func newLog(o options, w io.Writer) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: o.logLevel}
-	if o.logJSON {
-		return slog.New(slog.NewJSONHandler(w, opts))
-	}
-	return slog.New(slog.NewTextHandler(w, opts))
 }
 
 // newWatcher returns the watcher of whether leasehold is in use.

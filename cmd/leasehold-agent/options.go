@@ -15,13 +15,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/env"
-)
-
-// Exit codes.
-const (
-	exitFailed = 1 // it could not start, or failed; standard error has the reason
-	exitUsage  = 2 // invalid arguments or flags
 )
 
 // options are the command-line options.
@@ -31,8 +26,6 @@ type options struct {
 	noKube       bool
 	hostRoot     string
 	metricsAddr  string
-	logLevel     slog.Level
-	logJSON      bool
 	moveGrace    time.Duration
 	foreverLimit time.Duration
 	confDir      string
@@ -41,29 +34,8 @@ type options struct {
 	skipInvalid  bool
 }
 
-// errFailed is returned by the command if the agent has failed, after the reason was logged. All
-// other errors of the command are about its arguments and flags.
-var errFailed = errors.New("failed")
-
 // execute runs the program and returns its exit code.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	c := newCommand()
-	c.SetArgs(args)
-	c.SetOut(stdout)
-	c.SetErr(stderr)
-	err := c.ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, errFailed):
-		return exitFailed
-	}
-	fmt.Fprintf(stderr, "%s: %v\nTry '%s --help'.\n", c.Name(), err, c.Name())
-	return exitUsage
-}
-
-// newCommand returns the command of the agent.
-func newCommand() *cobra.Command {
 	var o options
 	c := &cobra.Command{
 		Use:   "leasehold-agent",
@@ -72,25 +44,12 @@ func newCommand() *cobra.Command {
 it to the API server: it ends holds that are over, releases leases of dead sandboxes,
 publishes reservations and announces addresses that have returned. It has to run as
 root and to see the processes of the host.`,
-		Args:          cobra.NoArgs,
-		Version:       env.Version(version),
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := o.validate(); err != nil {
-				return err
-			}
-			log := newLog(o, c.ErrOrStderr())
-			if err := run(c.Context(), o, log); err != nil {
-				log.Error("agent failed", "error", err)
-				return errFailed
-			}
-			return nil
-		},
+		Version: env.Version(version),
+		PreRunE: func(*cobra.Command, []string) error { return o.validate() },
 	}
-	c.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	o.addFlags(c.Flags())
-	return c
+	return daemon.Execute(ctx, c, func(ctx context.Context, log *slog.Logger) error { return run(ctx, o, log) }, args,
+		stdout, stderr)
 }
 
 // addFlags sets the defaults and adds the flags that change the options.
@@ -103,14 +62,6 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.hostRoot, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470",
 		"address of /metrics, /healthz and /readyz; empty disables them")
-	f.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
-	f.Func("log-format", "text or json (default text)", func(s string) error {
-		if s != "text" && s != "json" {
-			return errors.New(`want "text" or "json"`)
-		}
-		o.logJSON = s == "json"
-		return nil
-	})
 	f.DurationVar(&o.moveGrace, "move-grace", retention.MoveGrace,
 		"how long a pod must be Ready on another node before its addresses here are released")
 	f.DurationVar(&o.foreverLimit, "forever-limit", retention.ForeverLimit,

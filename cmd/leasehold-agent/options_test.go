@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 )
 
 // TestArguments runs the program with command lines with which no agent starts.
@@ -16,18 +18,18 @@ func TestArguments(t *testing.T) {
 	}{
 		{"--version", 0, "leasehold-agent (devel)\n", ""},
 		{"--help", 0, "--cni-max-conf-num int", ""},
-		{"--no-such-flag", exitUsage, "", "unknown flag: --no-such-flag"},
-		{"stray", exitUsage, "", `unknown command "stray"`},
-		{"", exitUsage, "", "--node-name is not set"},
-		{"--node-name", exitUsage, "", "flag needs an argument"},
-		{"--no-kube --move-grace=9s", exitUsage, "", "--move-grace 9s is too short"},
-		{"--no-kube --move-grace=9", exitUsage, "", `invalid argument "9" for "--move-grace"`},
-		{"--no-kube --forever-limit=-1s", exitUsage, "", "--forever-limit -1s is invalid"},
-		{"--no-kube --cni-bin-dir=bin", exitUsage, "", `directory "bin"`},
-		{"--no-kube --cni-max-conf-num=-1", exitUsage, "", "--cni-max-conf-num -1 is invalid"},
-		{"--no-kube --log-level=loud", exitUsage, "", `invalid argument "loud" for "--log-level"`},
-		{"--no-kube --log-format=xml", exitUsage, "", `want "text" or "json"`},
-		{"--node-name=n --kubeconfig=/no/such/file", exitFailed, "", "no such file or directory"},
+		{"--no-such-flag", daemon.ExitUsage, "", "unknown flag: --no-such-flag"},
+		{"stray", daemon.ExitUsage, "", `unknown command "stray"`},
+		{"", daemon.ExitUsage, "", "--node-name is not set"},
+		{"--node-name", daemon.ExitUsage, "", "flag needs an argument"},
+		{"--no-kube --move-grace=9s", daemon.ExitUsage, "", "--move-grace 9s is too short"},
+		{"--no-kube --move-grace=9", daemon.ExitUsage, "", `invalid argument "9" for "--move-grace"`},
+		{"--no-kube --forever-limit=-1s", daemon.ExitUsage, "", "--forever-limit -1s is invalid"},
+		{"--no-kube --cni-bin-dir=bin", daemon.ExitUsage, "", `directory "bin"`},
+		{"--no-kube --cni-max-conf-num=-1", daemon.ExitUsage, "", "--cni-max-conf-num -1 is invalid"},
+		{"--no-kube --log-level=loud", daemon.ExitUsage, "", `invalid argument "loud" for "--log-level"`},
+		{"--no-kube --log-format=xml", daemon.ExitUsage, "", `want "text" or "json"`},
+		{"--node-name=n --kubeconfig=/no/such/file", daemon.ExitFailed, "", "no such file or directory"},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := execute(t.Context(), append([]string{}, strings.Fields(c.args)...), &stdout, &stderr)

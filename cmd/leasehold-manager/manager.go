@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
@@ -34,11 +36,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-func run(ctx context.Context, o options, version string) error {
-	log := logger(o)
+func run(ctx context.Context, o options, to *slog.Logger) error {
+	log := logr.FromSlogHandler(to.Handler())
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
-	log.Info("leasehold-manager", "version", version)
+	log.Info("leasehold-manager", "version", env.Version(version))
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("reaching the API server: %w", err)

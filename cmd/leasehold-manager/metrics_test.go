@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/leasehold-cni/leasehold/pkg/httpserver"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 )
 
 // slow is a metric whose collection lasts until the channel is closed.
@@ -25,8 +25,8 @@ func TestManagersScrapesAreLimited(t *testing.T) {
 	release := make(slow)
 	metrics.Registry.MustRegister(release)
 	defer metrics.Registry.Unregister(release)
-	h := httpserver.Metrics(metrics.Registry)
-	const clients = 3 * httpserver.MaxScrapes
+	h := daemon.Metrics(metrics.Registry)
+	const clients = 3 * daemon.MaxScrapes
 	codes := make(chan int, clients)
 	var all sync.WaitGroup
 	for range clients {
@@ -36,7 +36,7 @@ func TestManagersScrapesAreLimited(t *testing.T) {
 			codes <- w.Code
 		})
 	}
-	for range clients - httpserver.MaxScrapes {
+	for range clients - daemon.MaxScrapes {
 		select {
 		case code := <-codes:
 			if code != http.StatusServiceUnavailable {

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -13,18 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/persistentpodstate"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
-)
-
-// Exit codes.
-const (
-	exitFailed = 1 // it could not start, or failed; standard error has the reason
-	exitUsage  = 2 // invalid arguments or flags
 )
 
 // options are the command line, checked.
@@ -42,59 +35,20 @@ type options struct {
 	healthAddr  string
 	pprofAddr   string
 	certDir     string
-	logLevel    slog.Level
-	logJSON     bool
-	logTo       io.Writer
 }
-
-// failure is an error of the manager itself. All other errors of the command are about its
-// arguments and flags.
-type failure struct{ error }
 
 // execute runs the program and returns its exit code. run is the manager.
-func execute(ctx context.Context, run func(context.Context, options, string) error, args []string,
+func execute(ctx context.Context, run func(context.Context, options, *slog.Logger) error, args []string,
 	stdout, stderr io.Writer) int {
-	c := newCommand(run)
-	c.SetArgs(args)
-	c.SetOut(stdout)
-	c.SetErr(stderr)
-	err := c.ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &failure{}):
-		fmt.Fprintf(stderr, "%s: %v\n", c.Name(), err)
-		return exitFailed
-	}
-	fmt.Fprintf(stderr, "%s: %v\nTry '%s --help'.\n", c.Name(), err, c.Name())
-	return exitUsage
-}
-
-func newCommand(run func(context.Context, options, string) error) *cobra.Command {
 	var o options
 	c := &cobra.Command{Use: "leasehold-manager",
 		Short: "Bring recreated pods back to the nodes that have their addresses",
 		Long: `leasehold-manager pins recreated pods to the nodes that have their addresses, and
 serves PersistentPodState. Several replicas may run.`,
-		Version: env.Version(version), Args: noArguments, SilenceUsage: true, SilenceErrors: true}
-	c.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		o.logTo = c.ErrOrStderr()
-		if err := run(c.Context(), o, c.Version); err != nil {
-			return failure{err}
-		}
-		return nil
-	}
-	c.CompletionOptions.DisableDefaultCmd = true
+		Version: env.Version(version)}
 	o.addFlags(c.Flags())
-	return c
-}
-
-func noArguments(_ *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("unexpected argument %q", args[0])
-	}
-	return nil
+	return daemon.Execute(ctx, c, func(ctx context.Context, log *slog.Logger) error { return run(ctx, o, log) }, args,
+		stdout, stderr)
 }
 
 // addFlags sets the defaults and adds the flags that change the options.
@@ -125,12 +79,4 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.healthAddr, "health-addr", ":9472", "where /healthz and /readyz are served")
 	f.StringVar(&o.pprofAddr, "pprof-addr", "", "where profiles are served; empty for nowhere")
 	f.StringVar(&o.certDir, "cert-dir", "/tmp", "a writable folder")
-	f.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
-	f.Func("log-format", "text or json (default text)", func(s string) error {
-		if s != "text" && s != "json" {
-			return fmt.Errorf(`want "text" or "json"`)
-		}
-		o.logJSON = s == "json"
-		return nil
-	})
 }

@@ -9,13 +9,15 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 )
 
 // parse returns the options with which a command line runs the manager, and the output. The options
 // are nil if it does not run.
 func parse(args ...string) (ran *options, code int, stdout, stderr string) {
 	var out, log bytes.Buffer
-	code = execute(context.Background(), func(_ context.Context, o options, _ string) error {
+	code = execute(context.Background(), func(_ context.Context, o options, _ *slog.Logger) error {
 		ran = &o
 		return nil
 	}, args, &out, &log)
@@ -32,8 +34,7 @@ func TestParse(t *testing.T) {
 		"--pin-kinds=Database.example.com,Pods", "--log-level=debug", "--log-format=json")
 	if code != 0 || o.kubeconfig != "k" || o.pin.Mode != "prefer" ||
 		!slices.Equal(o.pin.Schedulers, []string{"a", "b"}) ||
-		!slices.Equal(o.pin.Kinds, []schema.GroupKind{{Group: "example.com", Kind: "Database"}, {Kind: "Pods"}}) ||
-		o.logLevel != slog.LevelDebug || !o.logJSON {
+		!slices.Equal(o.pin.Kinds, []schema.GroupKind{{Group: "example.com", Kind: "Database"}, {Kind: "Pods"}}) {
 		t.Errorf("all of them: %+v, %d, %s", o, code, stderr)
 	}
 	if o, code, stdout, _ := parse("--version"); o != nil || code != 0 || stdout != "leasehold-manager (devel)\n" {
@@ -43,10 +44,10 @@ func TestParse(t *testing.T) {
 		"--pin-mode=must":  `want "require", "prefer" or "none"`,
 		"--log-format=xml": `want "text" or "json"`,
 		"--no-such-flag":   "unknown flag: --no-such-flag",
-		"stray":            `unexpected argument "stray"`,
+		"stray":            `unknown command "stray"`,
 	} {
 		o, code, stdout, stderr := parse(strings.Fields(args)...)
-		if o != nil || code != exitUsage || stdout != "" || !strings.Contains(stderr, want) ||
+		if o != nil || code != daemon.ExitUsage || stdout != "" || !strings.Contains(stderr, want) ||
 			!strings.Contains(stderr, "Try 'leasehold-manager --help'") {
 			t.Errorf("%s: %d, %q, %q; want ...%s...", args, code, stdout, stderr, want)
 		}
@@ -61,7 +62,7 @@ func TestParse(t *testing.T) {
 func TestFailure(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	code := execute(t.Context(), run, []string{"--kubeconfig=/no/such/file"}, &stdout, &stderr)
-	if code != exitFailed || !strings.HasSuffix(stderr.String(), "no such file or directory\n") {
+	if code != daemon.ExitFailed || !strings.Contains(stderr.String(), "no such file or directory") {
 		t.Errorf("exit status %d, %q", code, &stderr)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	"github.com/leasehold-cni/leasehold/pkg/httpserver"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 )
 
 // maxWebhookConns is the maximum number of open connections of the webhooks. An API server uses one
@@ -42,7 +42,7 @@ func (m *servingManager) AddReadyzCheck(name string, check healthz.Checker) erro
 // addServers adds the servers of metrics, /healthz and /readyz.
 func (m *servingManager) addServers(o options) error {
 	scrapes := http.NewServeMux()
-	scrapes.Handle("/metrics", httpserver.Metrics(metrics.Registry))
+	scrapes.Handle("/metrics", daemon.Metrics(metrics.Registry))
 	if err := m.serve("metrics", o.metricsAddr, scrapes); err != nil {
 		return fmt.Errorf("--metrics-addr: %w", err)
 	}
@@ -64,7 +64,7 @@ func (m *servingManager) serve(name, addr string, handler http.Handler) error {
 	if addr == "" || addr == "0" {
 		return nil
 	}
-	s, err := newServer(name, addr, httpserver.MaxConns, handler, nil)
+	s, err := newServer(name, addr, daemon.MaxConns, handler, nil)
 	if err != nil {
 		return err
 	}
@@ -78,11 +78,11 @@ func newServer(name, addr string, conns int, handler http.Handler, config *tls.C
 	if err != nil {
 		return nil, err
 	}
-	listener = httpserver.LimitConns(listener, conns)
+	listener = daemon.LimitConns(listener, conns)
 	if config != nil {
 		listener = tls.NewListener(listener, config)
 	}
-	return &manager.Server{Name: name, Server: httpserver.New(handler), Listener: listener,
+	return &manager.Server{Name: name, Server: daemon.New(handler), Listener: listener,
 		ShutdownTimeout: new(10 * time.Second)}, nil
 }
 
@@ -97,7 +97,7 @@ type webhookServer struct {
 // Start implements webhook.Server.
 func (s *webhookServer) Start(ctx context.Context) error {
 	server, err := newServer("webhooks", fmt.Sprintf(":%d", s.port), maxWebhookConns,
-		httpserver.LimitBodies(s.WebhookMux(), maxWebhookBytes), &s.tls)
+		daemon.LimitBodies(s.WebhookMux(), maxWebhookBytes), &s.tls)
 	if err != nil {
 		return fmt.Errorf("--webhook-port: %w", err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/httpserver"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
@@ -94,8 +94,8 @@ func TestPortsLimitConnections(t *testing.T) {
 	for _, of := range []struct {
 		name        string
 		port, limit int
-	}{{"webhooks", webhooks, maxWebhookConns}, {"metrics", metrics, httpserver.MaxConns},
-		{"health", health, httpserver.MaxConns}} {
+	}{{"webhooks", webhooks, maxWebhookConns}, {"metrics", metrics, daemon.MaxConns},
+		{"health", health, daemon.MaxConns}} {
 		addr := fmt.Sprint("127.0.0.1:", of.port)
 		wait(t, addr)
 		const surplus = 10

@@ -12,7 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/leasehold-cni/leasehold/pkg/httpserver"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 )
 
 // Health is the readiness of the agent. The agent is ready if its last survey of the node was
@@ -39,8 +39,8 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.L
 		if err != nil {
 			return fmt.Errorf("--metrics-addr: %w", err)
 		}
-		listener = httpserver.LimitConns(listener, httpserver.MaxConns)
-		server := httpserver.New(handler(metrics, health))
+		listener = daemon.LimitConns(listener, daemon.MaxConns)
+		server := daemon.New(handler(metrics, health))
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
@@ -61,7 +61,7 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.L
 // handler returns the handler of the agent's HTTP server.
 func handler(metrics prometheus.Gatherer, health *Health) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", httpserver.Metrics(metrics))
+	mux.Handle("GET /metrics", daemon.Metrics(metrics))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := health.ready(); err != nil {

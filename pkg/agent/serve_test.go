@@ -11,10 +11,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/leasehold-cni/leasehold/pkg/httpserver"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 )
 
-// TestServeLimitsConnections opens more connections than httpserver.MaxConns: the agent closes
+// TestServeLimitsConnections opens more connections than daemon.MaxConns: the agent closes
 // some.
 func TestServeLimitsConnections(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -41,7 +41,7 @@ func TestServeLimitsConnections(t *testing.T) {
 		}
 		return err == nil
 	})
-	const conns = httpserver.MaxConns + 1
+	const conns = daemon.MaxConns + 1
 	closed := make(chan struct{}, conns)
 	for range conns {
 		c, err := net.Dial("tcp", addr)

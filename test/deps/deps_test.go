@@ -30,9 +30,9 @@ var layers = map[string]int{
 	"pkg/policy": 0, // annotations and configuration of users
 	"pkg/notify": 0, // wake-ups
 
-	"pkg/files":      1, // small files and directories
-	"pkg/kubectl":    1, // kubectl
-	"pkg/httpserver": 1, // limits of HTTP servers
+	"pkg/files":   1, // small files and directories
+	"pkg/kubectl": 1, // kubectl
+	"pkg/daemon":  1, // command line, log and HTTP servers of agent and manager
 
 	"pkg/store":    2, // the disk
 	"pkg/host":     2, // the kernel, and whether holders live
@@ -89,7 +89,7 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/", "it makes each start of the plugin longer"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
-	{[]string{"pkg/httpserver", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
+	{[]string{"pkg/daemon", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
 		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/maintain", "pkg/doctor", "pkg/env", "pkg/cli",
 		"pkg/agent"}, "k8s.io/",
 		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},

@@ -463,11 +463,11 @@ func (s source) exitCodes(t *testing.T, r *reference) {
 	r.section("Exit codes", "0 is success.", "program", "code", "meaning")
 	for _, c := range s.consts() {
 		if strings.HasPrefix(strings.ToLower(c.name), "exit") && c.value != "0" {
-			program := filepath.Base(c.dir)
-			if c.dir == "pkg/cli" {
-				program = "leasectl"
+			programs := map[string][]string{"pkg/cli": {"leasectl"},
+				"pkg/daemon": {"leasehold-agent", "leasehold-manager"}}
+			for _, program := range programs[c.dir] {
+				r.row(program, c.value, c.comment)
 			}
-			r.row(program, c.value, c.comment)
 		}
 	}
 	r.section("CNI error codes", "STATUS has the code 50 for each error.", "code", "error", "what to do")

@@ -1,9 +1,10 @@
-package main
+package daemon
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 )
@@ -16,7 +17,7 @@ func (e traced) Format(s fmt.State, _ rune) { fmt.Fprint(s, e.Error(), "\nmain.m
 func TestErrorsAreLoggedWithoutStacks(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		var out bytes.Buffer
-		logger(options{logTo: &out, logJSON: json}).Error(traced{errors.New("the disk is full")}, "could not refresh")
+		newLog(&out, slog.LevelInfo, json).Error("could not refresh", "error", traced{errors.New("the disk is full")})
 		if got := out.String(); !strings.Contains(got, "the disk is full") || strings.Contains(got, "main.go") {
 			t.Errorf("JSON %t: %s", json, got)
 		}

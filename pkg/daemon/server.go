@@ -1,6 +1,7 @@
-// Package httpserver has what the HTTP servers of agent and manager share: no client can use a
-// connection, memory or time of theirs without limit.
-package httpserver
+// Package daemon has what the programs that run all the time, the agent and the manager, share:
+// their command line and log, and HTTP servers of which no client can use a connection, memory or
+// time without limit.
+package daemon
 
 import (
 	"net/http"
