@@ -7,7 +7,7 @@ import (
 )
 
 // Agent runs leasehold-agent on the node, without a cluster, until the test ends or stop is called.
-func (n *Node) Agent(args ...string) (stop func()) {
+func (n *Node) Agent(args ...string) (pid int, stop func()) {
 	n.t.Helper()
 	cmd := exec.Command(Bin("leasehold-agent"), append([]string{"--no-kube", "--metrics-addr", "", "--log-level",
 		"debug"}, args...)...)
@@ -33,5 +33,5 @@ func (n *Node) Agent(args ...string) (stop func()) {
 		}
 	}
 	n.t.Cleanup(stop)
-	return stop
+	return cmd.Process.Pid, stop
 }

@@ -39,6 +39,7 @@ type Node struct {
 	Clock time.Duration // offset of its clock from the real one
 	Env   []string      // additional environment variables
 	Log   io.Writer     // output of its agent; may be nil
+	Disk  *SlowDisk     // of its Calls; may be nil
 
 	t    TB
 	host string // its network namespace
@@ -203,6 +204,7 @@ type Reply struct {
 	Exit           int          // -1: killed by a signal
 	Err            *types.Error // the CNI error on stdout if Exit is not 0
 	Harmed         string       // the system call that failed because of Harm, "" if none
+	Took           time.Duration
 }
 
 // IsBusy reports whether the call failed because it has waited for the store for as long as it may.
@@ -229,18 +231,26 @@ func (n *Node) Call(c Call) Reply {
 	}
 	var stdout, stderr strings.Builder
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(c.Stdin), &stdout, &stderr
-	run, harmed := cmd.Run, ""
-	if c.Harm != nil {
-		run = func() (err error) {
+	harmed, took := "", time.Duration(0)
+	err := n.Do(func() (err error) {
+		began := time.Now()
+		switch {
+		case c.Harm != nil:
 			harmed, err = c.Harm.run(cmd)
+		case n.Disk != nil:
+			took, err = n.Disk.run(cmd)
 			return err
+		default:
+			err = cmd.Run()
 		}
-	}
-	err := n.Do(run)
+		took = time.Since(began)
+		return err
+	})
 	if _, exited := err.(*exec.ExitError); err != nil && !exited {
 		n.t.Fatalf("%s: %v", argv[0], err)
 	}
-	reply := Reply{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode(), Harmed: harmed}
+	reply := Reply{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode(), Harmed: harmed,
+		Took: took}
 	if reply.Exit != 0 {
 		var e types.Error
 		if json.Unmarshal([]byte(reply.Stdout), &e) == nil {

@@ -68,8 +68,8 @@ func (d *SlowDisk) Do(f func()) {
 	<-done
 }
 
-// Run runs a command, and returns its duration.
-func (d *SlowDisk) Run(cmd *exec.Cmd) (took time.Duration, err error) {
+// run runs a command, and returns its duration.
+func (d *SlowDisk) run(cmd *exec.Cmd) (took time.Duration, err error) {
 	var began time.Time
 	d.Do(func() { began, err = time.Now(), cmd.Start() })
 	if err == nil {

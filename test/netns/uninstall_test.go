@@ -287,7 +287,7 @@ func TestUninstallWithAnAgent(t *testing.T) {
 	node := newNode(t)
 	net := bridge(node, "10.1.0.0/24", twenty("leasehold"))
 	start(t, node, net, lab.NewPod("default", "db-0", "10"))
-	stop := node.Agent()
+	_, stop := node.Agent()
 	defer stop()
 	_, err := node.Leasectl("uninstall", "--cni-bin-dir="+filepath.Join(node.Dir, "bin"), "--cni-conf-dir="+node.Dir)
 	if err == nil || !strings.Contains(err.Error(), "still runs; delete its DaemonSet first") {
