@@ -1,5 +1,4 @@
-// Package script_test runs the scripts of testdata with the real binaries, and compares random
-// calls of them with a model.
+// Package script_test runs the scripts of testdata with the real binaries.
 //
 // In addition to testscript's commands a script can use:
 //
