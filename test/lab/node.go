@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -22,15 +23,6 @@ import (
 // Annotations is the capability with which runtimes pass a pod's annotations to a plugin.
 const Annotations = "io.kubernetes.cri.pod-annotations"
 
-// A TB is the part of *testing.T, *testing.B and *rapid.T that a Node uses. The demo implements it
-// too.
-type TB interface {
-	Helper()
-	Cleanup(func())
-	TempDir() string
-	Fatalf(format string, args ...any)
-}
-
 // A Node simulates a machine: a network namespace for its links, the plugin's state, a boot id and
 // a clock.
 type Node struct {
@@ -41,13 +33,13 @@ type Node struct {
 	Log   io.Writer     // output of its agent; may be nil
 	Disk  *SlowDisk     // of its Calls; may be nil
 
-	t    TB
+	t    testing.TB
 	host string // its network namespace
 	cni  *libcni.CNIConfig
 }
 
 // NewNode returns a node that is removed when the test ends.
-func NewNode(t TB) *Node {
+func NewNode(t testing.TB) *Node {
 	t.Helper()
 	n := &Node{Dir: t.TempDir(), t: t}
 	n.Path = []string{filepath.Join(n.Dir, "bin")}

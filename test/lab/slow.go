@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 	"unsafe"
 
@@ -31,7 +32,7 @@ var syncCalls = []int{unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_SYNC, unix.SY
 const waitKillable = 1 << 5
 
 // NewSlowDisk returns a SlowDisk that is closed when the test ends.
-func NewSlowDisk(t TB, delay time.Duration) *SlowDisk {
+func NewSlowDisk(t testing.TB, delay time.Duration) *SlowDisk {
 	t.Helper()
 	d := &SlowDisk{delay: delay, do: make(chan func())}
 	listener := make(chan int)

@@ -1,13 +1,13 @@
 // Package lab acts as a container runtime on simulated machines, for tests, the demo and
 // benchmarks.
 //
-// [Run] runs the calling program in namespaces of its own: network, mount, PID and, without root,
+// [Main] runs the calling program in namespaces of its own: network, mount, PID and, without root,
 // user. A [Node] is a simulated machine there, with its bridges, state and boot id. It runs real
 // CNI plugins through libcni, as containerd does. A [Sandbox] is a pod sandbox: a container id and
 // a network namespace, bind-mounted at a path with a random name.
 //
 // Nothing outlives the program, even if it is killed: the kernel removes the namespaces with all
-// links, mounts and processes in them, and [Run] removes the files.
+// links, mounts and processes in them, and [Main] removes the files.
 package lab
 
 import (
@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"syscall"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,12 +32,11 @@ const insideVar = "LEASEHOLD_LAB_DIR"
 // main thread.
 func init() { runtime.LockOSThread() }
 
-// Main is called by TestMain.
-func Main(m interface{ Run() int }) { os.Exit(Run(m.Run)) }
+// Main is called by TestMain. It builds the binaries, starts this program again in new namespaces,
+// and runs the tests there.
+func Main(m *testing.M) { os.Exit(run(m)) }
 
-// Run builds the binaries, starts this program again in new namespaces, and calls f there. It
-// returns the result of f, or 1 if the namespaces could not be created.
-func Run(f func() int) int {
+func run(m *testing.M) int {
 	if os.Getenv(harmVar) != "" {
 		fmt.Fprintln(os.Stderr, "lab:", becomeHarmed())
 		return 1
@@ -46,7 +46,7 @@ func Run(f func() int) int {
 			fmt.Fprintln(os.Stderr, "lab:", err)
 			return 1
 		}
-		return f()
+		return m.Run()
 	}
 	code, err := runInNamespaces()
 	if err != nil {

@@ -47,7 +47,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
-			s := &state{node: lab.NewNode(env.T().(lab.TB)), sandboxes: map[string]*lab.Sandbox{}}
+			s := &state{node: lab.NewNode(env.T().(testing.TB)), sandboxes: map[string]*lab.Sandbox{}}
 			env.Values[stateKey] = s
 			env.Setenv("PATH", filepath.Dir(lab.Bin("leasectl"))+":"+env.Getenv("PATH"))
 			for _, variable := range s.node.Environ() {
