@@ -40,7 +40,7 @@ explore: ## every state of small models, the long form: a table, and a counter-e
 lint: ## gofmt, vet, staticcheck, and the rules of CONTRIBUTING.md that a program can check
 	@scripts/lint
 
-cluster: ## a real Kubernetes cluster on this machine (NODES, CNI, IPAM, KUBERNETES, CONTAINERD, DUALSTACK)
+cluster: ## a real Kubernetes cluster on this machine (NODES, CNI, KUBERNETES, CONTAINERD, DUALSTACK)
 	@scripts/cluster up
 
 cluster-down: ## and away with it

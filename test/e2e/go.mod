@@ -3,8 +3,6 @@ module github.com/leasehold-cni/leasehold/test/e2e
 go 1.26.0
 
 require (
-	github.com/anishathalye/porcupine v1.3.1
-	github.com/containernetworking/cni v1.3.1
 	github.com/evanphx/json-patch/v5 v5.9.11
 	github.com/google/go-containerregistry v0.22.1
 	github.com/prometheus/client_golang v1.25.0
@@ -24,6 +22,7 @@ require (
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/containernetworking/cni v1.3.1 // indirect
 	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/josharian/native v1.1.0 // indirect
 	github.com/mdlayher/arp v0.0.0-20220512170110-6706a2966875 // indirect

@@ -50,7 +50,7 @@ func (c *Cluster) startBare(ctx context.Context) error {
 	if err := c.writeKeys(); err != nil {
 		return err
 	}
-	if err := c.makeBridge(); err != nil {
+	if err := c.makeBridge(ctx); err != nil {
 		return err
 	}
 	return c.startControlPlane(ctx)

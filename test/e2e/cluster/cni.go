@@ -36,8 +36,8 @@ type Network struct {
 }
 
 // Conflist returns the network configuration list for the container runtime.
-func (n Network) Conflist(ipam string) ([]byte, error) {
-	section := object{"type": ipam}
+func (n Network) Conflist() ([]byte, error) {
+	section := object{"type": "leasehold"}
 	for k, v := range n.IPAM {
 		section[k] = v
 	}
@@ -123,7 +123,7 @@ const (
 func (n *Node) SetNetworks(networks ...Network) error {
 	keep := map[string]bool{}
 	for i, network := range networks {
-		list, err := network.Conflist(n.cluster.IPAM)
+		list, err := network.Conflist()
 		if err != nil {
 			return err
 		}

@@ -55,10 +55,8 @@ func (c *Cluster) Collect(ctx context.Context, dir, namespace string, since time
 		}
 		onNode("network.txt", "sh", "-c", "cat /etc/cni/net.d/*; ls -l /opt/cni/bin /run/netns /var/lib/cni/*/*; "+
 			"for ns in /run/netns/*; do echo $ns; nsenter --net=$ns ip -br addr; done; ip -br addr; ip route")
-		if c.Retains() {
-			onNode("leases.json", c.Leasectl(), "-o", "json", "list")
-			onNode("history.txt", c.Leasectl(), "history")
-		}
+		onNode("leases.json", c.Leasectl(), "-o", "json", "list")
+		onNode("history.txt", c.Leasectl(), "history")
 	}
 	return errors.Join(errs...)
 }

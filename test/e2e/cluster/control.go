@@ -2,13 +2,7 @@ package cluster
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"io"
-	"net/http"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
@@ -22,7 +16,7 @@ const (
 	Scheduler         = "kube-scheduler"
 )
 
-func (c *Cluster) controlService(name string) machine.Start {
+func (c *Cluster) controlService(name string) machine.Service {
 	pki := func(file string) string { return c.path("run/pki/" + file) }
 	bin := c.path("bin/" + c.kubernetes() + "/" + name)
 	var argv []string
@@ -35,13 +29,12 @@ func (c *Cluster) controlService(name string) machine.Start {
 	case APIServer:
 		argv = []string{bin, "--etcd-servers=http://127.0.0.1:2379",
 			"--advertise-address=" + c.controlAddr().Addr().String(), fmt.Sprintf("--secure-port=%d", apiPort),
-			"--client-ca-file=" + pki("ca.crt"),
+			"--token-auth-file=" + pki("tokens.csv"),
 			"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"),
-			"--kubelet-client-certificate=" + pki("apiserver-client.crt"),
-			"--kubelet-client-key=" + pki("apiserver-client.key"), "--kubelet-preferred-address-types=InternalIP",
+			"--kubelet-preferred-address-types=InternalIP",
 			"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-			"--service-account-key-file=" + pki("service-accounts.key"),
-			"--service-account-signing-key-file=" + pki("service-accounts.key"),
+			"--service-account-key-file=" + pki("apiserver.key"),
+			"--service-account-signing-key-file=" + pki("apiserver.key"),
 			"--service-cluster-ip-range=" + serviceNetwork,
 			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 			"--enable-aggregator-routing=true", "--allow-privileged=true", "--profiling=false"}
@@ -54,7 +47,7 @@ func (c *Cluster) controlService(name string) machine.Start {
 		}
 	case ControllerManager:
 		argv = []string{bin, "--kubeconfig=" + c.path("run/controller-manager.kubeconfig"),
-			"--service-account-private-key-file=" + pki("service-accounts.key"), "--root-ca-file=" + pki("ca.crt"),
+			"--service-account-private-key-file=" + pki("apiserver.key"), "--root-ca-file=" + pki("apiserver.crt"),
 			"--use-service-account-credentials=true", "--leader-elect=false",
 			"--kube-api-qps=200", "--kube-api-burst=400", "--node-monitor-grace-period=20s", "--profiling=false"}
 		if c.Simulated {
@@ -66,7 +59,7 @@ func (c *Cluster) controlService(name string) machine.Start {
 			"--kube-api-qps=200", "--kube-api-burst=400", "--profiling=false"}
 	}
 	// As a kubelet does for a static pod: a scheduler exits if it finds its cache inconsistent.
-	return machine.Start{Name: name, Argv: argv, Log: c.Log(control, name), Restart: true}
+	return machine.Service{Name: name, Argv: argv, Log: c.Log(control, name), Restart: true}
 }
 
 // startControlPlane boots the machine of the control plane, and waits until the API server is
@@ -88,10 +81,6 @@ func (c *Cluster) AuditLog() string { return c.Scratch("audit.log") }
 
 // RunControl starts the components of the control plane that do not run.
 func (c *Cluster) RunControl(ctx context.Context) error {
-	reply, err := c.Machine(control).Call(ctx, machine.Request{List: true})
-	if err != nil {
-		return err
-	}
 	for _, name := range []string{Etcd, APIServer, ControllerManager, Scheduler} {
 		if name == ControllerManager {
 			// The other components exit if the API server is not ready for long.
@@ -99,47 +88,27 @@ func (c *Cluster) RunControl(ctx context.Context) error {
 				return err
 			}
 		}
-		if reply.Services[name] != 0 {
+		m := c.Machine(control)
+		if m.Services()[name] != 0 {
 			continue
 		}
-		err := c.Machine(control).Start(ctx, c.controlService(name))
-		if err != nil && !c.controlRuns(ctx, name) { // it may have been restarted since
+		err := m.Start(ctx, c.controlService(name))
+		if err != nil && m.Services()[name] == 0 { // it may have been restarted since
 			return err
 		}
 	}
 	return c.waitAPI(ctx)
 }
 
-func (c *Cluster) controlRuns(ctx context.Context, name string) bool {
-	reply, err := c.Machine(control).Call(ctx, machine.Request{List: true})
-	return err == nil && reply.Services[name] != 0
-}
-
-// ControlRestarts returns how often components of the control plane exited by themselves and were
-// started again.
-func (c *Cluster) ControlRestarts(ctx context.Context) (map[string]int, error) {
-	reply, err := c.Machine(control).Call(ctx, machine.Request{List: true})
-	return reply.Restarts, err
-}
-
 func (c *Cluster) waitAPI(ctx context.Context) error {
-	ca, err := os.ReadFile(c.path("run/pki/ca.crt"))
+	client, err := c.Client()
 	if err != nil {
 		return err
 	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(ca)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}
-	client := &http.Client{Timeout: 5 * time.Second, Transport: transport}
 	return poll(ctx, 2*time.Minute, func() error {
-		resp, err := client.Get(c.apiURL() + "/readyz")
+		out, err := client.RESTClient().Get().AbsPath("/readyz").Timeout(5 * time.Second).DoRaw(ctx)
 		if err != nil {
-			return fmt.Errorf("the API server does not respond: %w", err)
-		}
-		defer resp.Body.Close()
-		body, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("the API server is not ready: %s", strings.TrimSpace(string(body)))
+			return fmt.Errorf("the API server is not ready: %w: %s", err, out)
 		}
 		return nil
 	})

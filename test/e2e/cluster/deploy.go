@@ -47,7 +47,7 @@ func (c *Cluster) kubectl(args ...string) []string {
 // WaitDeployed waits until leasehold's workloads are rolled out. After the limit it returns an
 // error that describes their pods.
 func (c *Cluster) WaitDeployed(ctx context.Context, limit time.Duration) error {
-	if !c.Retains() {
+	if c.Plain {
 		return nil
 	}
 	client, err := c.Client()

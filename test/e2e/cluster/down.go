@@ -36,7 +36,7 @@ func (c *Cluster) takeDown(ctx context.Context) error {
 	for _, name := range names {
 		errs = append(errs, running.powerOff(ctx, name))
 	}
-	return errors.Join(append(errs, detach(c.bridge()),
+	return errors.Join(append(errs, detach(ctx, c.bridge()),
 		poll(ctx, 10*time.Second, func() error { return removeCgroups(c.cgroups()) }))...)
 }
 

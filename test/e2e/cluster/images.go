@@ -10,8 +10,6 @@ import (
 
 const (
 	pauseImage = "leasehold/pause:test"
-	// memberImage runs the etcd of the test cluster, which is mounted into the container.
-	memberImage = "leasehold/member:test"
 	// echoImage has the name in the manifest of Kruise's manual, so that the manifest can be used
 	// unchanged.
 	echoImage = "cilium/echoserver:latest"
@@ -21,7 +19,6 @@ const (
 var testImages = []string{
 	pauseImage + "=test/e2e/images/pause",
 	echoImage + "=test/e2e/images/echo",
-	memberImage + "=test/e2e/images/member",
 }
 
 // Program is a Go program and its module, relative to the repository.
@@ -35,8 +32,7 @@ var (
 // Leasectl returns the path of leasectl, which must be run on a node.
 func (c *Cluster) Leasectl() string { return c.path("bin/own/leasectl") }
 
-// buildImages builds the images of the test cluster, and leasehold's own if it is the plugin under
-// test, into images/.
+// buildImages builds the images of the test cluster and leasehold's own, into images/.
 func (c *Cluster) buildImages(ctx context.Context) error {
 	c.logf("building images")
 	flannel, err := c.flannelImages(ctx)
@@ -45,9 +41,6 @@ func (c *Cluster) buildImages(ctx context.Context) error {
 	}
 	if _, err := c.runImages(ctx, append(flannel, testImages...)...); err != nil {
 		return err
-	}
-	if !c.Retains() {
-		return nil
 	}
 	_, err = c.runImages(ctx, "-tag", "test")
 	return err

@@ -1,29 +1,32 @@
 package cluster
 
 import (
-	"errors"
+	"context"
 	"fmt"
-	"net"
 	"net/netip"
-
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
+	"os/exec"
+	"strings"
 )
 
+// ip runs commands of ip(8), one a line, in the network namespace of a process.
+func ip(ctx context.Context, pid string, commands ...string) error {
+	cmd := exec.CommandContext(ctx, "nsenter", "--net=/proc/"+pid+"/ns/net", "ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n"))
+	if _, err := runCmd(cmd); err != nil {
+		return fmt.Errorf("%w: %q", err, commands)
+	}
+	return nil
+}
+
+const onHost = "self"
+
 // makeBridge creates the bridge on the host that connects all machines.
-func (c *Cluster) makeBridge() error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = c.bridge()
-	br := &netlink.Bridge{LinkAttrs: attrs}
-	if err := netlink.LinkAdd(br); err != nil {
-		return fmt.Errorf("bridge %s: %w", attrs.Name, err)
-	}
+func (c *Cluster) makeBridge(ctx context.Context) error {
+	commands := []string{"link add " + c.bridge() + " type bridge"}
 	for _, p := range c.families(c.hostAddr()) {
-		if err := netlink.AddrAdd(br, &netlink.Addr{IPNet: ipNet(p)}); err != nil {
-			return fmt.Errorf("address %v of %s: %w", p, attrs.Name, err)
-		}
+		commands = append(commands, fmt.Sprintf("address add %v dev %s", p, c.bridge()))
 	}
-	return netlink.LinkSetUp(br)
+	return ip(ctx, onHost, append(commands, "link set "+c.bridge()+" up")...)
 }
 
 func (c *Cluster) families(p netip.Prefix) []netip.Prefix {
@@ -36,110 +39,57 @@ func (c *Cluster) families(p netip.Prefix) []netip.Prefix {
 // port returns the name of the host's end of a machine's veth.
 func (c *Cluster) port(name string) string { return c.bridge() + "-" + name }
 
-// attach creates eth0 of a machine, with routes to the pods of all nodes. It is one sequence of
-// steps.
-func (c *Cluster) attach(name string, pid int, addr netip.Prefix) error {
-	br, err := netlink.LinkByName(c.bridge())
+// attach creates eth0 of a machine, with routes to the pods of all nodes.
+func (c *Cluster) attach(ctx context.Context, name string, pid int, addr netip.Prefix) error {
+	if err := detach(ctx, c.port(name)); err != nil {
+		return err
+	}
+	err := ip(ctx, onHost, fmt.Sprintf("link add %s master %s type veth peer name eth0 netns %d", c.port(name),
+		c.bridge(), pid), "link set "+c.port(name)+" up")
 	if err != nil {
 		return err
 	}
-	if err := detach(c.port(name)); err != nil {
-		return err
-	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MasterIndex = c.port(name), br.Attrs().Index
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsPid(pid)}
-	if err := netlink.LinkAdd(veth); err != nil {
-		return err
-	}
-	if err := netlink.LinkSetUp(veth); err != nil {
-		return err
-	}
-	ns, err := netns.GetFromPid(pid)
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	inside, err := netlink.NewHandleAt(ns)
-	if err != nil {
-		return err
-	}
-	defer inside.Close()
-	eth0, err := inside.LinkByName("eth0")
-	if err != nil {
-		return err
+	var commands []string
+	add := func(format string, args ...any) {
+		commands = append(commands, fmt.Sprintf(format+" dev eth0", args...))
 	}
 	for _, p := range c.families(addr) {
-		a := &netlink.Addr{IPNet: ipNet(p)}
-		if p.Addr().Is6() {
-			a.Flags = 0x02 // IFA_F_NODAD: the address is unique, and the kubelet does not wait for DAD
-		}
-		if err := inside.AddrAdd(eth0, a); err != nil {
-			return err
-		}
+		// Addresses are unique, and the kubelet does not wait for the detection of duplicates.
+		add("address add %v%s", p, map[bool]string{true: " nodad"}[p.Addr().Is6()])
 	}
-	if err := inside.LinkSetUp(eth0); err != nil {
-		return err
-	}
+	commands = append(commands, "link set eth0 up")
 	for i := range c.Nodes {
 		via := c.nodeAddr(i)
 		if via == addr {
 			continue
 		}
-		routes := []*netlink.Route{{Dst: ipNet(c.PodSubnet(i)), Gw: via.Addr().AsSlice(),
-			LinkIndex: eth0.Attrs().Index}}
+		add("route add %v via %v", c.PodSubnet(i), via.Addr())
 		if c.DualStack {
-			routes = append(routes, &netlink.Route{Dst: ipNet(c.PodSubnet6(i)), Gw: c.v6(via).Addr().AsSlice(),
-				LinkIndex: eth0.Attrs().Index})
-		}
-		for _, r := range routes {
-			if err := inside.RouteAdd(r); err != nil {
-				return fmt.Errorf("route %v: %w", r, err)
-			}
+			add("route add %v via %v", c.PodSubnet6(i), c.v6(via).Addr())
 		}
 	}
-	if err := c.routeToAPI(inside, eth0, addr); err != nil {
-		return fmt.Errorf("route to the API server's Service: %w", err)
-	}
-	// The kubelet requires a default route. Its gateway forwards nothing.
-	return inside.RouteAdd(&netlink.Route{Gw: c.hostAddr().Addr().AsSlice(), LinkIndex: eth0.Attrs().Index})
-}
-
-// routeToAPI makes the cluster IP of the Service "kubernetes" reachable without kube-proxy: the
-// control plane has the address and listens on the port, and all other machines have a route to it.
-func (c *Cluster) routeToAPI(inside *netlink.Handle, eth0 netlink.Link, addr netip.Prefix) error {
-	service := ipNet(netip.MustParsePrefix(apiService + "/32"))
+	// The cluster IP of the Service "kubernetes" needs no kube-proxy: the control plane has it and
+	// listens on the port.
 	if addr == c.controlAddr() {
-		return inside.AddrAdd(eth0, &netlink.Addr{IPNet: service})
+		add("address add %s/32", apiService)
+	} else {
+		add("route add %s via %v", apiService, c.ControlAddr())
 	}
-	return inside.RouteAdd(&netlink.Route{Dst: service, Gw: c.controlAddr().Addr().AsSlice(),
-		LinkIndex: eth0.Attrs().Index})
+	add("route add default via %v", c.HostAddr()) // the kubelet requires one; it leads nowhere
+	return ip(ctx, fmt.Sprint(pid), commands...)
 }
 
-// detach removes a link of the host, if it exists.
-func detach(name string) error {
-	link, err := netlink.LinkByName(name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
+// detach removes a link of the host, if it exists. The kernel removes that of a machine which has
+// just been killed, too.
+func detach(ctx context.Context, name string) error {
+	err := ip(ctx, onHost, "link delete "+name)
+	if !exists("/sys/class/net/" + name) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	return netlink.LinkDel(link)
+	return err
 }
 
 // setPort sets the host's end of a machine's veth up or down.
-func (c *Cluster) setPort(name string, up bool) error {
-	link, err := netlink.LinkByName(c.port(name))
-	if err != nil {
-		return err
-	}
-	if up {
-		return netlink.LinkSetUp(link)
-	}
-	return netlink.LinkSetDown(link)
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+func (c *Cluster) setPort(name, state string) error {
+	return ip(context.Background(), onHost, "link set "+c.port(name)+" "+state)
 }

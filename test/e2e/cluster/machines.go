@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -20,10 +19,8 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
-// Machine returns a client of a machine's pid 1.
-func (c *Cluster) Machine(name string) machine.Client {
-	return machine.Client{Socket: c.path("run/" + name + ".sock")}
-}
+// Machine returns a machine, which may be off.
+func (c *Cluster) Machine(name string) machine.Machine { return machine.Machine{PID: c.PID(name)} }
 
 // PID returns the pid of a machine's pid 1 on the host, 0 if the machine is off.
 func (c *Cluster) PID(name string) int {
@@ -46,21 +43,14 @@ func (c *Cluster) Log(name, service string) string {
 // powerOn boots a machine that is off, with its disk and a new boot id. It is one sequence of
 // steps.
 func (c *Cluster) powerOn(ctx context.Context, name string, addr netip.Prefix) error {
-	config := machine.Config{
-		Name:   name,
-		Disk:   c.path("run/disks/" + name),
-		BootID: c.path("run/disks/" + name + ".boot_id"),
-		Cgroup: c.cgroup(name),
-		Socket: c.Machine(name).Socket,
-	}
+	disk, script := c.path("run/disks/"+name), c.path("run/machine.sh")
 	if err := os.MkdirAll(c.path("run/logs"), 0o755); err != nil {
 		return err
 	}
-	if err := writeFile(config.BootID, []byte(newUUID()+"\n")); err != nil {
+	if err := writeFile(disk+".boot_id", []byte(newUUID()+"\n")); err != nil {
 		return err
 	}
-	arg, err := json.Marshal(config)
-	if err != nil {
+	if err := writeFile(script, machine.Script); err != nil {
 		return err
 	}
 	log, err := os.OpenFile(c.Log(name, "machine"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -68,8 +58,7 @@ func (c *Cluster) powerOn(ctx context.Context, name string, addr netip.Prefix) e
 		return err
 	}
 	defer log.Close()
-	os.Remove(config.Socket)
-	cmd := exec.Command(c.path("bin/own/machine"), string(arg))
+	cmd := exec.Command("bash", script, name, disk, disk+".boot_id", c.cgroup(name))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid: true,
@@ -88,15 +77,17 @@ func (c *Cluster) powerOn(ctx context.Context, name string, addr netip.Prefix) e
 	if err := c.save(); err != nil {
 		return err
 	}
-	if err := c.attach(name, cmd.Process.Pid, addr); err != nil {
+	if err := c.attach(ctx, name, cmd.Process.Pid, addr); err != nil {
 		return fmt.Errorf("network of %s: %w", name, err)
 	}
-	return poll(ctx, 10*time.Second, func() error {
+	return poll(ctx, time.Minute, func() error {
 		if c.PID(name) == 0 {
 			return fmt.Errorf("machine %s has exited, see %s", name, log.Name())
 		}
-		_, err := c.Machine(name).Call(ctx, machine.Request{List: true})
-		return err
+		if !c.Machine(name).Booted() {
+			return fmt.Errorf("machine %s has not booted, see %s", name, log.Name())
+		}
+		return nil
 	})
 }
 
@@ -121,8 +112,7 @@ func (c *Cluster) powerOff(ctx context.Context, name string) error {
 		return err
 	}
 	delete(c.Machines, name)
-	os.Remove(c.Machine(name).Socket)
-	if err := detach(c.port(name)); err != nil {
+	if err := detach(ctx, c.port(name)); err != nil {
 		return err
 	}
 	// Unlike at a real reboot the cgroups would stay, and the kubelet would read them at its start.

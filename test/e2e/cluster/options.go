@@ -19,13 +19,13 @@ type Options struct {
 	Kubernetes string // minor version, or empty: defaultKubernetes
 	Containerd string // "1.6", "2.4", or empty: 1.6 and, on the last of three or more nodes, 2.4
 	CNI        string
-	IPAM       string
 	DualStack  bool
+	Plain      bool // without leasehold
 }
 
 // OptionsFromEnv reads the options from the environment, and rejects invalid ones.
 func OptionsFromEnv() (Options, error) {
-	o := Options{Nodes: 3, CNI: "flannel", IPAM: "leasehold"}
+	o := Options{Nodes: 3, CNI: "flannel"}
 	if s := os.Getenv("NODES"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || n > 50 {
@@ -41,7 +41,6 @@ func OptionsFromEnv() (Options, error) {
 		{"KUBERNETES", &o.Kubernetes, slices.Sorted(maps.Keys(kubernetesVersions))},
 		{"CONTAINERD", &o.Containerd, []string{"1.6", "2.4"}},
 		{"CNI", &o.CNI, []string{"flannel", "bridge", "ptp"}},
-		{"IPAM", &o.IPAM, []string{"leasehold", "host-local"}},
 	} {
 		s := os.Getenv(v.name)
 		if s == "" {
@@ -64,9 +63,6 @@ func OptionsFromEnv() (Options, error) {
 	}
 	return o, nil
 }
-
-// Retains reports whether the plugin under test retains addresses.
-func (o Options) Retains() bool { return o.IPAM == "leasehold" }
 
 // ContainerdOf returns the version of containerd on node i, counted from 0.
 func (o Options) ContainerdOf(i int) string {

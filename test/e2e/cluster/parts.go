@@ -45,12 +45,8 @@ func (c *Cluster) parts() []part {
 // kubernetes is the directory of Kubernetes' programs in bin, and of their go.mod.
 func (c *Cluster) kubernetes() string { return "kubernetes-" + cmp.Or(c.Kubernetes, defaultKubernetes) }
 
-// buildParts builds the parts that are missing or were built from another go.mod, and the program
-// of the machines.
+// buildParts builds the parts that are missing or were built from another go.mod.
 func (c *Cluster) buildParts(ctx context.Context) error {
-	if _, err := c.buildProgram(ctx, Program{"test/e2e", "cmd/machine"}); err != nil {
-		return err
-	}
 	for _, p := range c.parts() {
 		if err := c.buildPart(ctx, p); err != nil {
 			return err

@@ -31,9 +31,6 @@ func (c *Cluster) MarkInUse() (unmark func() error, err error) {
 // Refresh deploys the plugin, the agent, the manager and the manifests of the source tree to a
 // running cluster.
 func (c *Cluster) Refresh(ctx context.Context) error {
-	if !c.Retains() {
-		return nil
-	}
 	if _, err := c.buildProgram(ctx, leasectl); err != nil {
 		return err
 	}

@@ -32,10 +32,8 @@ func (c *Cluster) Up(ctx context.Context) (err error) {
 	if err := c.buildImages(ctx); err != nil {
 		return err
 	}
-	if c.Retains() {
-		if _, err := c.buildProgram(ctx, leasectl); err != nil {
-			return err
-		}
+	if _, err := c.buildProgram(ctx, leasectl); err != nil {
+		return err
 	}
 	defer c.stopIfFailed(ctx, &err)
 	return c.start(ctx)
@@ -91,7 +89,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.startNodes(ctx); err != nil {
 		return err
 	}
-	if c.Retains() {
+	if !c.Plain {
 		c.logf("applying the manifests of daemonset/")
 		if err := c.Apply(ctx); err != nil {
 			return err
@@ -176,8 +174,8 @@ func (c *Cluster) waitReadyFor(ctx context.Context, limit time.Duration) error {
 			if !NodeReady(node) {
 				return fmt.Errorf("%s is not Ready", name)
 			}
-			if plugin := c.Node(name).Disk("/opt/cni/bin/" + c.IPAM); !exists(plugin) {
-				return fmt.Errorf("%s has no plugin %s yet", name, c.IPAM)
+			if !c.Plain && !exists(c.Node(name).Disk("/opt/cni/bin/leasehold")) {
+				return fmt.Errorf("%s has no plugin yet", name)
 			}
 		}
 		return nil

@@ -29,7 +29,7 @@ type Lease struct {
 
 // Leases runs leasectl on a node. Expired holds that the agent has not ended yet are included only
 // if all is set.
-func Leases(ctx context.Context, node machine.Client, leasectl string, all bool) (leases []Lease, err error) {
+func Leases(ctx context.Context, node machine.Machine, leasectl string, all bool) (leases []Lease, err error) {
 	err = runJSON(ctx, node, &leases, leasectl, "-o", "json", "list", fmt.Sprintf("--all=%v", all))
 	return leases, err
 }
@@ -50,13 +50,13 @@ type Entry struct {
 }
 
 // History returns the journal of a node, the oldest entry first.
-func History(ctx context.Context, node machine.Client, leasectl string) (entries []Entry, err error) {
+func History(ctx context.Context, node machine.Machine, leasectl string) (entries []Entry, err error) {
 	err = runJSON(ctx, node, &entries, leasectl, "-o", "json", "history")
 	return entries, err
 }
 
 // runJSON runs a command on a node, and decodes the JSON that it prints.
-func runJSON(ctx context.Context, node machine.Client, into any, argv ...string) error {
+func runJSON(ctx context.Context, node machine.Machine, into any, argv ...string) error {
 	out, err := node.Run(ctx, argv...)
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ func (p NodeAddressPool) Network(name string) (c Counts, found bool) {
 }
 
 // Pools returns what `leasectl -o json pools` prints of a network.
-func Pools(ctx context.Context, node machine.Client, leasectl, network string) (sets []Counts, err error) {
+func Pools(ctx context.Context, node machine.Machine, leasectl, network string) (sets []Counts, err error) {
 	err = runJSON(ctx, node, &sets, leasectl, "-o", "json", "pools", "--network="+network)
 	return sets, err
 }

@@ -1,68 +1,27 @@
 package permissions
 
-import (
-	"fmt"
+import "fmt"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-)
-
-// managerPlus is an account of the table: the manager's, should roles allow it everything. The
-// administrator impersonates it.
+// managerPlus is an account of the table: the manager's, should roles allow it everything.
 const managerPlus = "manager+"
+
+// An account is a service account, and the node to which its token is bound, "" for none.
+type account struct{ namespace, name, node string }
 
 // accounts are those who try to write.
 var accounts = map[string]account{
-	"manager": {"leasehold-system", "leasehold-manager", ""},
-	"agent-1": {"leasehold-system", "leasehold-agent", "agent-1"}, // on node-1
-	"agent-2": {"leasehold-system", "leasehold-agent", "agent-2"},
+	"manager":   {"leasehold-system", "leasehold-manager", ""},
+	managerPlus: {"leasehold-system", "leasehold-manager", ""},
+	"agent-1":   {"leasehold-system", "leasehold-agent", "node-1"},
+	"agent-2":   {"leasehold-system", "leasehold-agent", "node-2"},
 	// The token of an agent that somebody has taken from its node, and used with no pod.
 	"unbound": {"leasehold-system", "leasehold-agent", ""},
 	// An account that is named like the agent's, and may do everything in the namespace tenant.
-	"impostor": {"tenant", "leasehold-agent", "impostor"},
-	"admin":    {"tenant", "admin", ""}, // of the namespace tenant
-	"all":      {"tenant", "all", ""},   // may do everything there
-}
-
-// resources are those of the table, by name.
-var resources = map[string]schema.GroupVersionResource{}
-
-// kinds are their kinds.
-var kinds = map[string]string{}
-
-func init() {
-	for _, r := range [][4]string{
-		{"events.k8s.io", "v1", "events", "Event"},
-		{"coordination.k8s.io", "v1", "leases", "Lease"},
-		{"", "v1", "configmaps", "ConfigMap"},
-		{"", "v1", "namespaces", "Namespace"},
-		{"", "v1", "nodes", "Node"},
-		{"", "v1", "pods", "Pod"},
-		{"", "v1", "secrets", "Secret"},
-		{"", "v1", "serviceaccounts", "ServiceAccount"},
-		{"rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole"},
-		{"rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"},
-		{"admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration"},
-		{"admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration"},
-		{"apps", "v1", "deployments", "Deployment"},
-		{"apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"},
-		{"apps.kruise.io", "v1beta1", "persistentpodstates", "PersistentPodState"},
-		{"ipam.leasehold.dev", "v1alpha1", "ipreservations", "IPReservation"},
-		{"ipam.leasehold.dev", "v1alpha1", "nodeaddresspools", "NodeAddressPool"},
-		{"ipam.leasehold.dev", "v1alpha1", "addressrequests", "AddressRequest"},
-	} {
-		resources[r[2]] = schema.GroupVersionResource{Group: r[0], Version: r[1], Resource: r[2]}
-		kinds[r[2]] = r[3]
-	}
-}
-
-func resourceOf(o *unstructured.Unstructured) (schema.GroupVersionResource, error) {
-	for name, kind := range kinds {
-		if kind == o.GetKind() && resources[name].GroupVersion().String() == o.GetAPIVersion() {
-			return resources[name], nil
-		}
-	}
-	return schema.GroupVersionResource{}, fmt.Errorf("%s %s is not in the table", o.GetAPIVersion(), o.GetKind())
+	"impostor": {"tenant", "leasehold-agent", "node-2"},
+	"view":     {"tenant", "view", ""}, // have the role of that name in the namespace tenant
+	"edit":     {"tenant", "edit", ""},
+	"admin":    {"tenant", "admin", ""},
+	"all":      {"tenant", "all", ""}, // may do everything there
 }
 
 // confining are the prefixes of the names of the policies that restrict accounts.
@@ -76,6 +35,7 @@ var explaining = []string{"the token of the agent is not bound to a pod on a nod
 const (
 	mutating   = "mutatingwebhookconfigurations"
 	validating = "validatingwebhookconfigurations"
+	events     = "events.events.k8s.io" // there are others, of the core group
 	ours       = "leasehold-manager"
 	forbidden  = " is forbidden: User " // by RBAC
 )
@@ -113,8 +73,8 @@ var published = []attempt{
 	{"agent-1", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Bound"}}`, ""},
 	{"agent-1", "create", "nodeaddresspools", "node-1", "", ""},
 	{"agent-2", "create", "nodeaddresspools", "node-2", "", ""},
-	{"agent-1", "create", "events", "tenant/agents", event("leasehold-agent", "node-1", "Pod", "running"), ""},
-	{"manager", "create", "events", "tenant/managers", event("leasehold-manager", "m", "Pod", "waiting"), ""},
+	{"agent-1", "create", events, "tenant/agents", event("leasehold-agent", "node-1", "Pod", "running"), ""},
+	{"manager", "create", events, "tenant/managers", event("leasehold-manager", "m", "Pod", "waiting"), ""},
 	{"agent-1", "update", "addressrequests/status", "tenant/requested", `[{"op": "add", "path": "/status",
 		"value": {"addresses": [{"address": "10.0.0.5", "nodeName": "node-1", "state": "Held"}]}}]`, ""},
 }
@@ -217,15 +177,15 @@ var attempts = []attempt{
 	{"manager", "patch", "nodes", "node-1", `{"spec": {"unschedulable": true}}`, forbidden},
 
 	// The manager: events, and the Lease of its leader election.
-	{"manager", "create", "events", "tenant/e", event("leasehold-manager", "m", "Pod", "waiting"), ""},
-	{"manager", "patch", "events", "tenant/managers", `{"series": {"count": 2,
+	{"manager", "create", events, "tenant/e", event("leasehold-manager", "m", "Pod", "waiting"), ""},
+	{"manager", "patch", events, "tenant/managers", `{"series": {"count": 2,
 		"lastObservedTime": "2026-01-01T00:00:01.000000Z"}}`, ""},
-	{"manager", "create", "events", "tenant/e", event("kubelet", "m", "Pod", "waiting"),
+	{"manager", "create", events, "tenant/e", event("kubelet", "m", "Pod", "waiting"),
 		"the manager may only write events with the reportingController leasehold-manager"},
-	{"manager", "patch", "events", "tenant/agents", `{"series": {"count": 2,
+	{"manager", "patch", events, "tenant/agents", `{"series": {"count": 2,
 		"lastObservedTime": "2026-01-01T00:00:01.000000Z"}}`,
 		"the manager may only write events with the reportingController leasehold-manager"},
-	{"manager", "delete", "events", "tenant/managers", "", forbidden},
+	{"manager", "delete", events, "tenant/managers", "", forbidden},
 	{"manager", "patch", "nodeaddresspools", "node-1",
 		`{"spec": {"reservations": [{"namespace": "tenant", "name": "web-0-1"}]}}`, ""},
 	{"manager", "patch", "nodeaddresspools", "node-1", `{"metadata": {"labels": {"a": "b"}}}`,
@@ -322,23 +282,32 @@ var attempts = []attempt{
 	{"agent-1", "list", "configmaps", "leasehold-system/leasehold-limits", "", ""},
 	{"agent-1", "list", "configmaps", "leasehold-system/other", "", forbidden},
 	{"agent-1", "list", "configmaps", "leasehold-system/", "", forbidden},
-	{"agent-1", "create", "events", "tenant/e", event("leasehold-agent", "node-1", "Pod", "running"), ""},
-	{"agent-1", "create", "events", "default/e", event("leasehold-agent", "node-1", "Node", "node-1"), ""},
-	{"agent-1", "create", "events", "tenant/e", event("kubelet", "node-1", "Pod", "running"),
+	{"agent-1", "create", events, "tenant/e", event("leasehold-agent", "node-1", "Pod", "running"), ""},
+	{"agent-1", "create", events, "default/e", event("leasehold-agent", "node-1", "Node", "node-1"), ""},
+	{"agent-1", "create", events, "tenant/e", event("kubelet", "node-1", "Pod", "running"),
 		"may only write events with the reportingController"},
-	{"agent-1", "create", "events", "tenant/e", event("leasehold-agent", "node-2", "Pod", "running"),
+	{"agent-1", "create", events, "tenant/e", event("leasehold-agent", "node-2", "Pod", "running"),
 		"may only write events with the reportingController"},
-	{"agent-1", "create", "events", "default/e", event("leasehold-agent", "node-1", "Node", "node-2"),
+	{"agent-1", "create", events, "default/e", event("leasehold-agent", "node-1", "Node", "node-2"),
 		"may only write events about pods and about its node"},
-	{"agent-1", "create", "events", "tenant/e", event("leasehold-agent", "node-1", "Secret", "s"),
+	{"agent-1", "create", events, "tenant/e", event("leasehold-agent", "node-1", "Secret", "s"),
 		"may only write events about pods and about its node"},
-	{"unbound", "create", "events", "tenant/e", event("leasehold-agent", "node-1", "Pod", "running"),
+	{"unbound", "create", events, "tenant/e", event("leasehold-agent", "node-1", "Pod", "running"),
 		"the token of the agent is not bound to a pod on a node"},
-	{"agent-1", "patch", "events", "tenant/managers", `{"series": {"count": 2,
+	{"agent-1", "patch", events, "tenant/managers", `{"series": {"count": 2,
 		"lastObservedTime": "2026-01-01T00:00:01.000000Z"}}`, forbidden},
 	{"agent-1", "list", "secrets", "leasehold-system/", "", forbidden},
 
-	// Users: an administrator of a namespace, and one who may do everything in it.
+	// Users: those with the three roles for a namespace, and one who may do everything in it.
+	{"view", "list", "ipreservations", "tenant/", "", ""},
+	{"view", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "0123456789abcdef"}}`, forbidden},
+	{"view", "delete", "ipreservations", "tenant/web-0-1", "", forbidden},
+	{"edit", "list", "ipreservations", "tenant/", "", ""},
+	{"edit", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "0123456789abcdef"}}`, forbidden},
+	{"edit", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, forbidden},
+	{"edit", "delete", "ipreservations", "tenant/web-0-1", "", forbidden},
+	{"admin", "list", "ipreservations", "tenant/", "", ""},
+	{"admin", "delete", "ipreservations", "tenant/web-0-1", "", forbidden},
 	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "0123456789abcdef"}}`, ""},
 	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"annotations": {"a": "b"}}}`, ""},
 	{"admin", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, forbidden},

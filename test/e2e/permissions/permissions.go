@@ -1,5 +1,5 @@
-// Package permissions has the accounts of leasehold, with their real tokens, and those of tenants
-// try writes that they may and may not make. Each validation of the policies has to refuse one.
+// Package permissions has the accounts of leasehold and those of tenants try writes that they may
+// and may not make. Each validation of the policies has to refuse one.
 package permissions
 
 import (
@@ -18,16 +18,19 @@ import (
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
 )
 
 // settleTime is how long at most the API server may take to use a changed policy, role or CRD.
@@ -39,6 +42,7 @@ var fixture []byte
 // A checker tries the writes of an API server's clients.
 type checker struct {
 	config  *rest.Config
+	mapper  meta.RESTMapper
 	client  kubernetes.Interface
 	admin   dynamic.Interface
 	clients map[string]dynamic.Interface // by account
@@ -48,14 +52,16 @@ type checker struct {
 // Check tries all writes of the table on an API server to which the manifests are applied. It
 // removes its fixture.
 func Check(ctx context.Context, config *rest.Config, logf func(format string, args ...any)) error {
-	c := &checker{config: config, clients: map[string]dynamic.Interface{}, logf: logf}
-	var err error
-	if c.client, err = kubernetes.NewForConfig(config); err != nil {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
 		return err
 	}
-	if c.admin, err = dynamic.NewForConfig(config); err != nil {
+	admin, err := dynamic.NewForConfig(config)
+	if err != nil {
 		return err
 	}
+	c := &checker{config: config, client: client, admin: admin, clients: map[string]dynamic.Interface{}, logf: logf,
+		mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))}
 	objects, err := decode(fixture)
 	if err != nil {
 		return err
@@ -96,9 +102,9 @@ func decode(documents []byte) (objects []*unstructured.Unstructured, err error) 
 func (c *checker) tearDown(ctx context.Context, objects []*unstructured.Unstructured) {
 	now := int64(0)
 	for _, o := range slices.Backward(objects) {
-		gvr, err := resourceOf(o)
+		of, err := c.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
 		if err == nil {
-			err = c.admin.Resource(gvr).Namespace(o.GetNamespace()).Delete(ctx, o.GetName(),
+			err = c.admin.Resource(of.Resource).Namespace(o.GetNamespace()).Delete(ctx, o.GetName(),
 				metav1.DeleteOptions{GracePeriodSeconds: &now})
 		}
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -110,12 +116,12 @@ func (c *checker) tearDown(ctx context.Context, objects []*unstructured.Unstruct
 // setUp creates the objects of the fixture and the accounts' clients, and has the agents publish.
 func (c *checker) setUp(ctx context.Context, objects []*unstructured.Unstructured) error {
 	for _, o := range objects {
-		gvr, err := resourceOf(o)
-		if err != nil {
-			return err
-		}
-		err = within(ctx, func() error { // its CRD or its namespace's service account may be too new
-			_, err := c.admin.Resource(gvr).Namespace(o.GetNamespace()).Create(ctx, o, metav1.CreateOptions{})
+		err := within(ctx, func() error { // its CRD or its namespace's service account may be too new
+			of, err := c.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
+			if err != nil {
+				return err
+			}
+			_, err = c.admin.Resource(of.Resource).Namespace(o.GetNamespace()).Create(ctx, o, metav1.CreateOptions{})
 			return err
 		})
 		if err != nil {
@@ -123,22 +129,13 @@ func (c *checker) setUp(ctx context.Context, objects []*unstructured.Unstructure
 		}
 	}
 	for name, a := range accounts {
-		token, err := c.token(ctx, a)
+		config, err := c.impersonating(ctx, a, name == managerPlus)
 		if err != nil {
-			return fmt.Errorf("token of %s: %w", name, err)
+			return err
 		}
-		config := rest.AnonymousClientConfig(c.config)
-		config.BearerToken = token
 		if c.clients[name], err = dynamic.NewForConfig(config); err != nil {
 			return err
 		}
-	}
-	plus := rest.CopyConfig(c.config)
-	plus.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:leasehold-system:leasehold-manager",
-		Groups: []string{"system:masters"}}
-	var err error
-	if c.clients[managerPlus], err = dynamic.NewForConfig(plus); err != nil {
-		return err
 	}
 	for _, w := range published {
 		if err := within(ctx, func() error { return c.try(ctx, w, nil) }); err != nil {
@@ -148,32 +145,32 @@ func (c *checker) setUp(ctx context.Context, objects []*unstructured.Unstructure
 	return nil
 }
 
-// An account is a service account and the pod to which its token is bound, "" for none.
-type account struct{ namespace, name, pod string }
-
-func (c *checker) token(ctx context.Context, a account) (string, error) {
-	request := &authenticationv1.TokenRequest{}
-	if a.pod != "" {
-		pod, err := c.client.CoreV1().Pods(a.namespace).Get(ctx, a.pod, metav1.GetOptions{})
+// impersonating returns the configuration of a client that the API server treats as if it had the
+// account's token, or as an administrator of the account's name.
+func (c *checker) impersonating(ctx context.Context, a account, administrator bool) (*rest.Config, error) {
+	config, as := rest.CopyConfig(c.config), rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + a.namespace + ":" + a.name,
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + a.namespace, "system:authenticated"}}
+	if administrator {
+		as.Groups = []string{"system:masters"}
+	}
+	if a.node != "" {
+		node, err := c.client.CoreV1().Nodes().Get(ctx, a.node, metav1.GetOptions{})
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod",
-			Name: a.pod, UID: pod.UID}
+		as.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {a.node},
+			"authentication.kubernetes.io/node-uid": {string(node.UID)}}
 	}
-	reply, err := c.client.CoreV1().ServiceAccounts(a.namespace).CreateToken(ctx, a.name, request,
-		metav1.CreateOptions{})
-	if err != nil {
-		return "", err
-	}
-	return reply.Status.Token, nil
+	config.Impersonate = as
+	return config, nil
 }
 
 // An attempt is a write, or a read, of an account.
 type attempt struct {
 	as      string // an account
 	verb    string // create, update, patch, delete, get or list
-	kind    string // "resource.group/subresource"
+	kind    string // "resource/subresource", or "resource.group"
 	name    string // "namespace/name", or the name alone
 	body    string // of create the object; of update and patch a JSON patch
 	refused string // part of the API server's message; "": it is allowed
@@ -199,7 +196,7 @@ func (c *checker) meets(ctx context.Context, a attempt) error {
 	})
 }
 
-// try makes an attempt with the token of its account, and returns the API server's error. It has
+// try makes an attempt as its account, and returns the API server's error. It has
 // one case for each verb.
 func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 	namespace, name, found := strings.Cut(a.name, "/")
@@ -211,7 +208,10 @@ func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 	if sub != "" {
 		more = []string{sub}
 	}
-	gvr := resources[resource]
+	gvr, err := c.mapper.ResourceFor(schema.ParseGroupResource(resource).WithVersion(""))
+	if err != nil {
+		return err
+	}
 	client, admin := c.clients[a.as].Resource(gvr).Namespace(namespace), c.admin.Resource(gvr).Namespace(namespace)
 	switch a.verb {
 	case "create":
@@ -223,8 +223,11 @@ func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 		if err := yaml.Unmarshal(body, &o.Object); err != nil {
 			return err
 		}
-		o.SetAPIVersion(gvr.GroupVersion().String())
-		o.SetKind(kinds[resource])
+		kind, err := c.mapper.KindFor(gvr)
+		if err != nil {
+			return err
+		}
+		o.SetGroupVersionKind(kind)
 		o.SetName(name)
 		_, err = client.Create(ctx, o, metav1.CreateOptions{DryRun: dryRun}, more...)
 		return err
@@ -236,9 +239,6 @@ func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 		kind := types.JSONPatchType
 		if strings.HasPrefix(a.body, "{") {
 			kind = types.MergePatchType
-		}
-		if strings.Contains(a.body, "$patch") {
-			kind = types.StrategicMergePatchType
 		}
 		_, err = client.Patch(ctx, name, kind, body, metav1.PatchOptions{DryRun: dryRun}, more...)
 		return err

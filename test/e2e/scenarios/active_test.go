@@ -27,8 +27,8 @@ func retentionOff(t *Test) {
 	conf := fmt.Sprintf("%s/10-%s.conflist", cniConf, network.Name)
 	plugin := cniBin + "/leasehold"
 	stock := func(kind string) string {
-		list, err := cluster.Network{Name: network.Name, Type: kind, Subnets: network.Subnets, Stock: true}.
-			Conflist("host-local")
+		list, err := cluster.Network{Name: network.Name, Type: kind, Subnets: network.Subnets, Stock: true,
+			IPAM: map[string]any{"type": "host-local"}}.Conflist()
 		t.Must(err)
 		return string(list)
 	}

@@ -1,22 +1,17 @@
 package scenarios
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
-	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 // ownNetwork gives a node a network that only this scenario uses.
@@ -109,9 +104,6 @@ func (t *Test) resume(n *cluster.Node) {
 
 // agentSince waits until a node's agent is Ready in a container that was started after a moment.
 func (t *Test) agentSince(n *cluster.Node, since time.Time) {
-	if !t.Cluster.Retains() {
-		return
-	}
 	t.Eventually(time.Minute, "the agent of "+n.Name+" starts again", func() error {
 		for _, c := range t.Agent(n).Status.ContainerStatuses {
 			if c.State.Running == nil || c.State.Running.StartedAt.Time.Before(since.Truncate(time.Second)) {
@@ -125,12 +117,9 @@ func (t *Test) agentSince(n *cluster.Node, since time.Time) {
 // orphaned waits until a node has noticed that pods have ended without a DEL: none of their
 // addresses is bound, and the journal has the reason.
 func (t *Test) orphaned(n *cluster.Node, pods Pods, since time.Time) {
-	if !t.Cluster.Retains() {
-		return
-	}
 	reason := ""
 	t.Eventually(time.Minute, "the leaked addresses are released", func() error {
-		leases, _ := t.Leases(n)
+		leases := t.Leases(n)
 		history := t.History(n)
 		for name, p := range pods {
 			for _, l := range leases {
@@ -155,10 +144,7 @@ func (t *Test) orphaned(n *cluster.Node, pods Pods, since time.Time) {
 
 // held checks that a node holds the addresses of pods that are away.
 func (t *Test) held(n *cluster.Node, pods Pods) {
-	leases, ok := t.Leases(n)
-	if !ok {
-		return
-	}
+	leases := t.Leases(n)
 	for name, p := range pods {
 		kept := 0
 		for _, l := range leases {
@@ -228,57 +214,5 @@ func storeLost(t *Test) {
 		if e.Event == "Recovered" || e.Event == "Adopted" {
 			t.Step("%s %s of %s: %s", e.Event, e.Address, e.Pod, e.Reason)
 		}
-	}
-}
-
-// firstConnect checks that clients of a kept address reach it although its MAC has changed.
-func firstConnect(t *Test) {
-	n := t.Node(2)
-	t.ownNetwork(n, "bridge", "10.246.0.0/24")
-	t.Step("an echoserver and a sibling start on %s; the sibling and the node send requests to it all the time", n.Name)
-	set := t.Echoserver("echoserver", n, 1)
-	sibling := t.Echoserver("sibling", n, 1).Ready()["sibling-0"]
-	before := set.Ready()
-	server := net.JoinHostPort(before["echoserver-0"].Status.PodIP, "8080")
-	callers := map[string]string{
-		"the sibling": t.Sandbox(n, sibling).NetNS,
-		"the node":    fmt.Sprintf("/proc/%d/ns/net", t.Cluster.PID(n.Name)),
-	}
-	firstAnswer := map[string]*atomic.Int64{}
-	ctx, stop := context.WithCancel(t.Ctx)
-	defer stop()
-	for who, ns := range callers {
-		first := &atomic.Int64{}
-		firstAnswer[who] = first
-		go func() {
-			for ctx.Err() == nil {
-				if inspect.InNetNS(ns, func() error { return get(server, time.Second) }) == nil {
-					first.CompareAndSwap(0, time.Now().UnixNano())
-				}
-				time.Sleep(20 * time.Millisecond)
-			}
-		}()
-	}
-	answersFromNow := func() string {
-		now := time.Now()
-		for _, first := range firstAnswer {
-			first.Store(0)
-		}
-		var took []string
-		for who, first := range firstAnswer {
-			t.Eventually(time.Minute, who+" gets an answer", func() error {
-				if first.Load() == 0 {
-					return errors.New("none")
-				}
-				return nil
-			})
-			took = append(took, fmt.Sprintf("%s after %d ms", who, time.Unix(0, first.Load()).Sub(now).Milliseconds()))
-		}
-		return strings.Join(took, ", ")
-	}
-	answersFromNow()
-	for range 3 {
-		t.Kept(before, set.Recreate())
-		t.Step("recreated and ready; reached by %s", answersFromNow())
 	}
 }

@@ -56,7 +56,7 @@ func (t *Test) haveOtherAddresses(others, kept Pods) {
 	}
 	for name, p := range others {
 		if whose, ok := owner[addresses(p)]; ok {
-			t.Lostf("%s got %s, which is held for %s", name, addresses(p), whose)
+			t.Fatalf("%s got %s, which is held for %s", name, addresses(p), whose)
 		}
 	}
 }

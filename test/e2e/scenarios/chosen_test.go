@@ -100,7 +100,7 @@ func (t *Test) isFor(pods Pods, name string, n *cluster.Node, addresses []string
 	}
 	slices.Sort(got)
 	if pods[name].Spec.NodeName != n.Name || !slices.Equal(got, slices.Sorted(slices.Values(addresses))) {
-		t.Lostf("%s is on %s with %v, want %s with %v", name, pods[name].Spec.NodeName, got, n.Name, addresses)
+		t.Fatalf("%s is on %s with %v, want %s with %v", name, pods[name].Spec.NodeName, got, n.Name, addresses)
 	}
 }
 
@@ -191,7 +191,7 @@ func (t *Test) unusableAddresses(dir string, n *cluster.Node) {
 	t.Refused("apiVersion: ipam.leasehold.dev/v1alpha1\nkind: AddressRequest\nmetadata: {name: bad}\n"+
 		"spec: {entries: [{podName: bad, addresses: [nonsense]}]}\n", "spec.entries[0].addresses[0]")
 	for _, node := range []*cluster.Node{n, t.Node(2)} {
-		leases, _ := t.Leases(node)
+		leases := t.Leases(node)
 		for _, l := range leases {
 			if strings.HasPrefix(l.Pod, "bad") {
 				t.Fatalf("%s has %s", l.Pod, l.Address)
@@ -255,11 +255,11 @@ func chosenShared(t *Test) {
 	before := set.Ready()["db-0"]
 	lines := t.interfacesOf(other, before)
 	if before.Spec.NodeName != other.Name || !strings.Contains(lines, "eth1 ["+address) {
-		t.Lostf("db-0 is on %s with %s, want %s with %s", before.Spec.NodeName, lines, other.Name, address)
+		t.Fatalf("db-0 is on %s with %s, want %s with %s", before.Spec.NodeName, lines, other.Name, address)
 	}
 	t.Step("db-0 was led to %s and has %s", other.Name, lines)
 	if again := t.interfacesOf(other, set.Recreate()["db-0"]); again != lines {
-		t.Lostf("db-0 had %s and has %s", lines, again)
+		t.Fatalf("db-0 had %s and has %s", lines, again)
 	}
 }
 

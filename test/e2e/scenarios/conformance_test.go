@@ -20,7 +20,7 @@ const conformanceEnv = "LEASEHOLD_CONFORMANCE"
 
 // conformanceTable is the table of such a process.
 var conformanceTable = []scenario{
-	works("conformance", "Kubernetes' end-to-end tests, with host-local and with leasehold", conformance),
+	does("conformance", "Kubernetes' end-to-end tests, with host-local and with leasehold", conformance),
 }
 
 // conformanceLimit is more than the time in which all specs run with one plugin.
@@ -35,7 +35,7 @@ func conformance(t *Test) {
 		n := t.Cluster.Node(node)
 		t.Must(n.ImportImages(t.Ctx, filepath.Join(built, "images")))
 		t.Must(n.InstallPlugin(filepath.Join(t.Cluster.Repo, "bin/leasehold")))
-		t.Must(n.Machine().Start(t.Ctx, machine.Start{Name: "kube-proxy", Restart: true,
+		t.Must(n.Machine().Start(t.Ctx, machine.Service{Name: "kube-proxy", Restart: true,
 			Log: t.Cluster.Log(node, "kube-proxy"),
 			Argv: []string{filepath.Join(built, "kube-proxy"), "--kubeconfig=" + t.Cluster.Kubeconfig(),
 				"--hostname-override=" + node,

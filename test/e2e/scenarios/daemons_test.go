@@ -10,7 +10,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
-	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
 func kubeletRestart(t *Test) {
@@ -44,9 +43,7 @@ func (t *Test) replaceOneOfTwo(n *cluster.Node, restart func(remove func(), othe
 
 // runs starts a node's service if it does not run.
 func (t *Test) runs(n *cluster.Node, service string) {
-	services, err := n.Machine().Call(t.Ctx, machine.Request{List: true})
-	t.Must(err)
-	if services.Services[service] != 0 {
+	if n.Machine().Services()[service] != 0 {
 		return
 	}
 	if service == cluster.Containerd {
@@ -67,7 +64,7 @@ func containerdRestartInAdd(t *Test) {
 	defer unlock()
 	set.Scale(1)
 	t.Eventually(time.Minute, "the plugin runs", func() error {
-		if pids := runningPlugins(n, t.Cluster.IPAM); len(pids) == 0 {
+		if pids := runningPlugins(n); len(pids) == 0 {
 			return errors.New("no plugin runs")
 		}
 		return nil
@@ -75,7 +72,7 @@ func containerdRestartInAdd(t *Test) {
 	t.Step("the plugin waits; containerd is restarted meanwhile")
 	t.Must(n.Kill(t.Ctx, cluster.Containerd))
 	t.Cleanup(func() { t.runs(n, cluster.Containerd) })
-	if len(runningPlugins(n, t.Cluster.IPAM)) == 0 {
+	if len(runningPlugins(n)) == 0 {
 		t.Fatalf("the plugin ended with containerd: the scenario proves nothing")
 	}
 	unlock()
@@ -87,9 +84,6 @@ func containerdRestartInAdd(t *Test) {
 // lockPlugin holds the lock of the node's IPAM plugin until unlock is called or the scenario ends.
 func (t *Test) lockPlugin(n *cluster.Node) (unlock func()) {
 	path := filepath.Join(n.Root(), "run/leasehold/lock")
-	if t.Cluster.IPAM == "host-local" {
-		path = filepath.Join(n.Root(), "var/lib/cni/networks", n.DefaultNetwork().Name, "lock")
-	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	t.Must(err)
 	t.Must(syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
@@ -98,11 +92,11 @@ func (t *Test) lockPlugin(n *cluster.Node) (unlock func()) {
 }
 
 // runningPlugins lists the plugin's processes on a node.
-func runningPlugins(n *cluster.Node, plugin string) []string {
+func runningPlugins(n *cluster.Node) []string {
 	var pids []string
 	exes, _ := filepath.Glob(n.Root() + "/proc/[0-9]*/exe")
 	for _, exe := range exes {
-		if target, err := os.Readlink(exe); err == nil && strings.HasSuffix(target, "/opt/cni/bin/"+plugin) {
+		if target, err := os.Readlink(exe); err == nil && strings.HasSuffix(target, "/opt/cni/bin/leasehold") {
 			pids = append(pids, filepath.Base(filepath.Dir(exe)))
 		}
 	}

@@ -69,11 +69,11 @@ func doctor(t *Test) {
 // live.
 func (t *Test) storeDoctor(d doctorOf, n *cluster.Node, pods Pods) {
 	t.Step("the store of %s is removed", n.Name)
-	before, _ := t.Leases(n)
+	before := t.Leases(n)
 	resume := t.Freeze(t.Agent(n))
 	t.Must(os.Remove(n.Disk("/var/lib/leasehold/leases.db")))
 	d.repair("StoreLost")
-	after, _ := t.Leases(n)
+	after := t.Leases(n)
 	resume()
 	d.healthy()
 	for name, p := range pods {

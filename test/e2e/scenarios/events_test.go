@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -46,7 +45,7 @@ func eventsReported(t *Test) {
 	t.job("job", n)
 	pods := merge(others.Ready(), t.set("job", 1).Ready())
 	t.Eventually(soon, "their leases have no window", func() error {
-		leases, _ := t.Leases(n)
+		leases := t.Leases(n)
 		for _, l := range leases {
 			if _, is := pods[l.Pod]; is && l.Window != "" {
 				return fmt.Errorf("%s has a window of %s", l.Pod, l.Window)
@@ -165,30 +164,4 @@ func (t *Test) mirror(name string, generation int) corev1.Pod {
 		return errors.New("it is not")
 	})
 	return found
-}
-
-// rights checks that those who may read a namespace may read its reservations, and that its
-// administrators may release addresses.
-func (t *Test) rights() {
-	for role, want := range map[string]string{"view": "yes yes no no no", "edit": "yes yes no no no",
-		"admin": "yes yes yes no no"} {
-		t.Kubectl("create", "rolebinding", role, "--clusterrole="+role, "--user="+t.NS+"-"+role)
-		var got string
-		t.Eventually(time.Minute, "the rights of "+role, func() error {
-			var words []string
-			for _, verb := range []string{"list", "watch", "patch", "delete"} {
-				out, _ := t.kubectl("", "auth", "can-i", verb, "ipreservations.ipam.leasehold.dev",
-					"--as="+t.NS+"-"+role)
-				words = append(words, strings.TrimSpace(out))
-			}
-			out, _ := t.kubectl("", "auth", "can-i", "patch", "ipreservations.ipam.leasehold.dev",
-				"--subresource=status", "--as="+t.NS+"-"+role)
-			got = strings.Join(append(words, strings.TrimSpace(out)), " ")
-			if got != want {
-				return fmt.Errorf("to list, watch, patch and delete, and to patch the status: %s, want %s", got, want)
-			}
-			return nil
-		})
-		t.Step("%s may list, watch, patch and delete reservations, and patch their status: %s", role, got)
-	}
 }

@@ -29,16 +29,13 @@ type Test struct {
 	NS      string
 	Long    bool
 
-	watch      *inspect.OverlapWatch
-	publisher  *publisher
-	suite      *suite
-	scenario   scenario
-	nodes      []string // that the scenario may use
-	began      time.Time
-	expectLoss bool   // the scenario has to lose an address
-	lost       bool   // it lost one that should have been kept
-	passed     bool   // it lost none, although it had to
-	reason     string // of the first failure
+	watch     *inspect.OverlapWatch
+	publisher *publisher
+	suite     *suite
+	scenario  scenario
+	nodes     []string // that the scenario may use
+	began     time.Time
+	reason    string // of the first failure
 }
 
 // Step logs a step of the scenario.
@@ -62,17 +59,6 @@ func (t *Test) Fatalf(format string, args ...any) {
 	t.Helper()
 	t.Errorf(format, args...)
 	t.FailNow()
-}
-
-// Lostf ends a scenario in which an address was not kept. That is a failure, unless the plugin
-// under test has no retention and the scenario depends on it.
-func (t *Test) Lostf(format string, args ...any) {
-	t.Helper()
-	if t.expectLoss {
-		panic(expectedLoss(fmt.Sprintf(format, args...)))
-	}
-	t.lost = true
-	t.Fatalf(format, args...)
 }
 
 // Must ends the scenario if err is not nil.
@@ -136,21 +122,6 @@ func (t *Test) checkOverlap() {
 	if text := t.suite.overlap(); text != "" {
 		t.Errorf("an address was in two pods at once: %s", text)
 	}
-}
-
-// verdict describes how the scenario ended.
-func (t *Test) verdict() string {
-	switch {
-	case t.passed:
-		return "PASSED, NOT EXPECTED"
-	case t.lost:
-		return "ADDRESS LOST"
-	case t.Failed():
-		return "FAILED"
-	case t.expectLoss:
-		return "expected failure"
-	}
-	return "passed"
 }
 
 // Node returns the i-th node, counted from 1, or the last if there are fewer.
@@ -253,12 +224,9 @@ func (t *Test) Clear() {
 		}
 		return nil
 	})
-	if !t.Cluster.Retains() {
-		return
-	}
 	t.Eventually(time.Minute, "no address is leaked", func() error {
 		for _, name := range t.nodes {
-			leases, _ := t.Leases(t.Cluster.Node(name))
+			leases := t.Leases(t.Cluster.Node(name))
 			for _, l := range leases {
 				if l.State == "Bound" {
 					return fmt.Errorf("%s is bound to %s, which is gone", l.Address, l.Pod)
@@ -271,9 +239,6 @@ func (t *Test) Clear() {
 
 // CheckStores checks the store of every node.
 func (t *Test) CheckStores() {
-	if !t.Cluster.Retains() {
-		return
-	}
 	for _, name := range t.nodes {
 		out, err := t.Cluster.Machine(name).Run(t.Ctx, t.Cluster.Leasectl(), "check")
 		if err != nil {
@@ -303,15 +268,11 @@ func (t *Test) sandboxes(n *cluster.Node) []inspect.Sandbox {
 	return sandboxes
 }
 
-// Leases reads the leases of the scenario's pods from a node's store. It reports false for
-// host-local, which has no store.
-func (t *Test) Leases(n *cluster.Node) ([]inspect.Lease, bool) {
-	if !t.Cluster.Retains() {
-		return nil, false
-	}
+// Leases reads the leases of the scenario's pods from a node's store.
+func (t *Test) Leases(n *cluster.Node) []inspect.Lease {
 	all, err := inspect.Leases(t.Ctx, n.Machine(), t.Cluster.Leasectl(), false)
 	t.Must(err)
-	return slices.DeleteFunc(all, func(l inspect.Lease) bool { return l.Namespace != t.NS }), true
+	return slices.DeleteFunc(all, func(l inspect.Lease) bool { return l.Namespace != t.NS })
 }
 
 // History reads the entries of the scenario's pods from a node's journal, the oldest first.
@@ -325,10 +286,7 @@ func (t *Test) History(n *cluster.Node) []inspect.Entry {
 // in one state. Soft holds do not count. With names of pods, the leases of other pods do not count
 // either.
 func (t *Test) LeasesAre(n *cluster.Node, state string, count int, pods ...string) {
-	leases, ok := t.Leases(n)
-	if !ok {
-		return
-	}
+	leases := t.Leases(n)
 	leases = slices.DeleteFunc(leases, func(l inspect.Lease) bool {
 		return l.State == "Held" && !l.Firm || len(pods) > 0 && !slices.Contains(pods, l.Pod)
 	})
@@ -364,7 +322,7 @@ func (t *Test) Kept(before, after Pods) {
 		lost = append(lost[:3], fmt.Sprintf("and %d more", more))
 	}
 	if len(lost) > 0 {
-		t.Lostf("%s", strings.Join(lost, "; "))
+		t.Fatalf("%s", strings.Join(lost, "; "))
 	}
 }
 

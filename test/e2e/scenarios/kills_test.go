@@ -58,27 +58,31 @@ func kills(t *Test) {
 	}
 }
 
-// killActions do not delete pods.
-var killActions = []struct {
-	name string
-	do   func(t *Test, n *cluster.Node, pod corev1.Pod)
-}{
-	{"the container of POD is killed", (*Test).killContainers},
+// An accident is something that fails on a node, and works again when it returns. It deletes no
+// pod.
+type accident struct {
+	name          string
+	do            func(t *Test, n *cluster.Node, pod corev1.Pod)
+	restartsAgent bool
+}
+
+var killActions = []accident{
+	{"the container of POD is killed", (*Test).killContainers, false},
 	{"the sandbox of POD is killed", func(t *Test, n *cluster.Node, pod corev1.Pod) {
 		t.killPID(n, fmt.Sprint(t.Sandbox(n, pod).PID))
-	}},
+	}, false},
 	{"the shim of POD is killed",
-		func(t *Test, n *cluster.Node, pod corev1.Pod) { t.killPID(n, t.Sandbox(n, pod).Shim) }},
+		func(t *Test, n *cluster.Node, pod corev1.Pod) { t.killPID(n, t.Sandbox(n, pod).Shim) }, false},
 	{"containerd is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		t.Must(n.Kill(t.Ctx, cluster.Containerd))
 		t.Cleanup(func() { t.runs(n, cluster.Containerd) })
 		t.Must(n.StartContainerd(t.Ctx))
-	}},
+	}, false},
 	{"the kubelet is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		t.Must(n.Kill(t.Ctx, cluster.Kubelet))
 		t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
 		t.Must(n.StartKubelet(t.Ctx))
-	}},
+	}, false},
 	{"the agent is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		agent := t.Agent(n)
 		// after earlier kills, the kubelet may delay its restart
@@ -89,7 +93,7 @@ var killActions = []struct {
 			return nil
 		})
 		t.killContainers(n, agent)
-	}},
+	}, true},
 }
 
 func (t *Test) killContainers(n *cluster.Node, pod corev1.Pod) {
@@ -116,7 +120,7 @@ func (t *Test) killPID(n *cluster.Node, pid string) {
 func (t *Test) settled(n *cluster.Node, kept Pods) {
 	lost := ""
 	t.Eventually(90*time.Second, "all pods run again", func() error {
-		leases, known := t.Leases(n)
+		leases := t.Leases(n)
 		for name, pod := range kept {
 			now := t.now(n, pod)
 			if now == nil {
@@ -130,7 +134,7 @@ func (t *Test) settled(n *cluster.Node, kept Pods) {
 				lost = fmt.Sprintf("%s had %s and has %s", name, pod.Status.PodIP, has)
 				return nil
 			}
-			if known && !slices.ContainsFunc(leases, func(l inspect.Lease) bool {
+			if !slices.ContainsFunc(leases, func(l inspect.Lease) bool {
 				return l.Address == pod.Status.PodIP && l.State == "Bound" && l.Container == now.ID
 			}) {
 				return fmt.Errorf("the store does not have %s for sandbox %.12s of %s", pod.Status.PodIP, now.ID, name)
@@ -142,7 +146,7 @@ func (t *Test) settled(n *cluster.Node, kept Pods) {
 		return nil
 	})
 	if lost != "" {
-		t.Lostf("%s", lost)
+		t.Fatalf("%s", lost)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -87,9 +86,10 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 		table, limit = soakTable, soaks+30*time.Minute
 	case os.Getenv(conformanceEnv) != "":
 		table, limit = conformanceTable, 2*conformanceLimit+10*time.Minute
+		o.Plain = true
 	}
 	r := &rig{ctx: ctx}
-	scenarios = &suite{ctx: ctx, table: table, nodes: o.Nodes, retains: o.Retains(), limit: limit,
+	scenarios = &suite{ctx: ctx, table: table, nodes: o.Nodes, limit: limit,
 		failed: filepath.Join(dir, "failed"), prepare: r.prepare, collect: r.collect, overlap: r.overlap}
 	scenarios.start = sync.OnceValue(func() error {
 		if err := os.RemoveAll(scenarios.failed); err != nil {
@@ -109,13 +109,7 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 		}
 		return code, nil
 	}
-	if !o.Retains() {
-		others := len(slices.DeleteFunc(slices.Clone(table), func(s scenario) bool { return s.ours }))
-		fmt.Printf("\n%d of %d scenarios are about leasehold's own pods, which this cluster does not have.\n",
-			len(table)-others, len(table))
-	}
 	fmt.Println()
-	r.printRestarts()
 	found, passes := r.watch.Found()
 	fmt.Printf("Every pod was inspected %d times: %d addresses were in two of them at once.\n\n", passes, len(found))
 	scenarios.close(os.Stdout, time.Since(began))

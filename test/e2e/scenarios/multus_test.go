@@ -47,7 +47,7 @@ func multus(t *Test, plugin string) {
 	t.ApplyFor(attachments)
 	t.Kubectl("wait", "--for=condition=Established", "crd/network-attachment-definitions.k8s.cni.cncf.io")
 	lan := cluster.Network{Name: "lan", Type: "bridge", Subnets: []netip.Prefix{netip.MustParsePrefix("10.252.0.0/24")}}
-	config, err := lan.Conflist(t.Cluster.IPAM)
+	config, err := lan.Conflist()
 	t.Must(err)
 	definition, err := json.Marshal(map[string]any{"apiVersion": "k8s.cni.cncf.io/v1",
 		"kind": "NetworkAttachmentDefinition", "metadata": map[string]any{"name": "lan"},
@@ -78,14 +78,14 @@ func multus(t *Test, plugin string) {
 		}
 	}
 	t.Eventually(time.Minute, "a window for each of the four addresses", func() error {
-		leases, ok := t.Leases(n)
+		leases := t.Leases(n)
 		windows := 0
 		for _, l := range leases {
 			if l.Namespace == t.NS && l.Window != "" {
 				windows++
 			}
 		}
-		if ok && windows != 4 {
+		if windows != 4 {
 			return fmt.Errorf("%d leases have a window: %+v", windows, leases)
 		}
 		return nil
@@ -97,7 +97,7 @@ func multus(t *Test, plugin string) {
 	after := t.interfaces(set)
 	for pod := range before {
 		if before[pod] != after[pod] {
-			t.Lostf("%s had %s and has %s", pod, before[pod], after[pod])
+			t.Fatalf("%s had %s and has %s", pod, before[pod], after[pod])
 		}
 	}
 }
@@ -125,7 +125,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: ` + t.NS + `}]
 	const config = "/run/multus.json"
 	t.Must(os.WriteFile(n.Root()+config, []byte(`{"cniVersion": "0.3.1", "logToStderr": true, "logLevel": "verbose",
 		"multusConfigFile": "auto", "multusAutoconfigDir": "/etc/cni/net.d", "cniConfigDir": "/etc/cni/net.d"}`), 0o644))
-	t.Must(n.Machine().Start(t.Ctx, machine.Start{Name: "multus-daemon", Log: t.Cluster.Log(n.Name, "multus-daemon"),
+	t.Must(n.Machine().Start(t.Ctx, machine.Service{Name: "multus-daemon", Log: t.Cluster.Log(n.Name, "multus-daemon"),
 		Argv: []string{filepath.Join(dir, "multus-daemon"), "-config", config},
 		Env: []string{"KUBERNETES_SERVICE_HOST=" + api.Spec.ClusterIP, "KUBERNETES_SERVICE_PORT=443",
 			"MULTUS_NODE_NAME=" + n.Name, "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}}))

@@ -73,7 +73,7 @@ func (t *Test) sameSet(what string, before, after Pods) {
 		for _, p := range after {
 			reasons = append(reasons, fmt.Sprintf("%s on %s: %s", p.Name, p.Spec.NodeName, p.Annotations[pinReason]))
 		}
-		t.Lostf("%s: the pods had %s and have %s (%s)", what, was, is, strings.Join(reasons, "; "))
+		t.Fatalf("%s: the pods had %s and have %s (%s)", what, was, is, strings.Join(reasons, "; "))
 	}
 }
 
@@ -203,14 +203,13 @@ func namedWithoutCapability(t *Test) {
 	t.Networks(n, network)
 	t.asHostLocal(n)
 	t.recreateNamed(10, n)
-	t.countFirst(n)
 	t.Step("the agent is away while a pod starts, comes back while it runs, and the next pod starts")
 	back := t.WithoutAgent(n)
 	set := t.Named("late", n, 1, recreateStrategy)
 	before := set.Ready()
 	back()
 	t.Eventually(time.Minute, "the lease has its name", func() error {
-		leases, _ := t.Leases(n)
+		leases := t.Leases(n)
 		for _, l := range leases {
 			if _, is := before[l.Pod]; is && l.Reservation == "late" && l.Window == "10m0s" {
 				return nil
@@ -219,41 +218,4 @@ func namedWithoutCapability(t *Test) {
 		return fmt.Errorf("there are %v", leases)
 	})
 	t.sameSet("after a first life without the agent", before, set.Rollout())
-}
-
-// countFirst starts pods with a reservation name and counts for how many the agent has stored the
-// name before the plugin was called. All others get it afterwards.
-func (t *Test) countFirst(n *cluster.Node) {
-	size, rounds := 20, 1
-	if t.Long {
-		size, rounds = 50, 20
-	}
-	first := 0
-	set := t.Named("many", n, size, recreateStrategy)
-	for i := range rounds {
-		pods := set.Ready()
-		t.Eventually(time.Minute, "all leases have the name", func() error {
-			named := 0
-			leases, _ := t.Leases(n)
-			for _, l := range leases {
-				if _, is := pods[l.Pod]; is && l.Reservation == "many" {
-					named++
-				}
-			}
-			if named != size {
-				return fmt.Errorf("%d of %d", named, size)
-			}
-			return nil
-		})
-		for _, e := range t.History(n) {
-			if _, is := pods[e.Pod]; is && (e.Event == "Bound" || e.Event == "Kept") && e.Reservation == "many" {
-				first++
-			}
-		}
-		if i+1 < rounds {
-			set.Rollout()
-		}
-	}
-	t.Step("the agent was first for %d of %d pods", first, size*rounds)
-	set.Scale(0)
 }

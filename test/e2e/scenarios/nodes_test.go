@@ -3,6 +3,7 @@ package scenarios
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,16 +68,23 @@ func reboot(t *Test) {
 	set := t.Echoserver("echoserver", n, 3)
 	before := set.Ready()
 	bootID := t.bootID(n)
-	t.Step("the node loses power and boots")
+	t.Step("the node loses power, a pod is force-deleted, the node boots")
 	t.powerOff(n)
+	forced := Pods{"echoserver-0": before["echoserver-0"]}
+	set.ForceDelete(forced)
 	booted := time.Now()
 	t.Must(n.PowerOn(t.Ctx))
+	t.agentSince(n, booted)
+	t.InSync(n, soon, "the agent is ready")
 	t.WaitNode(n, booted)
-	after := set.Restarted(before)
+	t.Kept(before, set.ReadyBut(forced))
+	restarted := maps.Clone(before)
+	delete(restarted, "echoserver-0")
+	t.Kept(restarted, set.Restarted(restarted))
+	t.InSync(n, soon, "all run")
 	if t.bootID(n) == bootID {
 		t.Fatalf("the node reports its earlier boot id")
 	}
-	t.Kept(before, after)
 	t.LeasesAre(n, "Bound", 3*families(t))
 }
 
@@ -96,7 +104,7 @@ func rebootAPIDown(t *Test) {
 	t.Kept(before, after)
 	t.Step("every pod has its address; waiting until the address of plain-1 is not held any more")
 	t.Eventually(time.Minute, "the hold ends", func() error {
-		leases, _ := t.Leases(n)
+		leases := t.Leases(n)
 		for _, l := range leases {
 			if l.Pod == "plain-1" {
 				return fmt.Errorf("%s is %s", l.Address, l.State)

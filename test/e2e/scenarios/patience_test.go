@@ -387,7 +387,7 @@ func namedReplicas(t *Test) {
 	}
 	t.Step("%d of %d pods had one of the addresses", kept, pods*rounds)
 	if kept < pods*rounds-pods/2 {
-		t.Lostf("only %d of %d pods had one of the addresses", kept, pods*rounds)
+		t.Fatalf("only %d of %d pods had one of the addresses", kept, pods*rounds)
 	}
 	deletions.are(0, 3)
 }

@@ -59,7 +59,7 @@ func (t *Test) onSameNodes(before, after Pods) {
 	}
 	if len(lost) > 0 {
 		slices.Sort(lost)
-		t.Lostf("%s", strings.Join(lost, "; "))
+		t.Fatalf("%s", strings.Join(lost, "; "))
 	}
 	t.Kept(before, after)
 }
@@ -156,7 +156,7 @@ func pinShortLife(t *Test) {
 			return nil
 		})
 		if last.Spec.NodeName != first.Spec.NodeName {
-			t.Lostf("it was on %s and is on %s: %s",
+			t.Fatalf("it was on %s and is on %s: %s",
 				first.Spec.NodeName, last.Spec.NodeName, last.Annotations[pinReason])
 		}
 		time.Sleep(time.Second) // how long the pod runs

@@ -51,7 +51,7 @@ func (t *Test) inSync(n *cluster.Node) error {
 			published[r.Spec.PodName] = r
 		}
 	}
-	leases, _ := t.Leases(n)
+	leases := t.Leases(n)
 	want, got := map[string]string{}, map[string]string{}
 	for _, l := range leases {
 		if isKept(l) {
@@ -108,9 +108,7 @@ func reservations(t *Test) {
 	t.Step("two echoservers start on %s; recreated", n.Name)
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
-	if t.Cluster.Retains() {
-		t.InSync(n, soon, "created")
-	}
+	t.InSync(n, soon, "created")
 	after := set.Recreate()
 	t.Kept(before, after)
 	t.InSync(n, soon, "recreated")
@@ -139,7 +137,7 @@ func reservations(t *Test) {
 	t.LeasesAre(n, "Held", 2*families(t))
 	t.release(r, r.Status.ID)
 	t.Eventually(led, "the address is free", func() error {
-		leases, _ := t.Leases(n)
+		leases := t.Leases(n)
 		for _, l := range leases {
 			if l.Pod == "echoserver-0" {
 				return fmt.Errorf("%s is %s", l.Address, l.State)
@@ -161,6 +159,10 @@ func reservations(t *Test) {
 	}
 	t.InSync(n, soon, "recreated after its release")
 
+	t.Step("the annotation of the running pods is removed")
+	t.Kubectl("annotate", "pods", "-l", "app=echoserver", Window+"-")
+	t.windowBecomes(n, "")
+	t.InSync(n, soon, "the windows are removed")
 	t.Step("the window of the running pods is shortened to 3s, and they are deleted: the reservations end with it")
 	t.Kubectl("annotate", "--overwrite", "pods", "-l", "app=echoserver", Window+"=3s")
 	t.windowBecomes(n, "3s")
@@ -181,7 +183,7 @@ func scaledTo(s *Set, size int) Pods {
 // windowBecomes waits until every kept lease of the scenario has a window.
 func (t *Test) windowBecomes(n *cluster.Node, window string) {
 	t.Eventually(soon, "the window becomes "+window, func() error {
-		leases, _ := t.Leases(n)
+		leases := t.Leases(n)
 		for _, l := range leases {
 			if l.State == "Bound" && l.Window != window {
 				return fmt.Errorf("that of %s is %s", l.Pod, l.Window)
@@ -189,25 +191,6 @@ func (t *Test) windowBecomes(n *cluster.Node, window string) {
 		}
 		return nil
 	})
-}
-
-func reservationsReboot(t *Test) {
-	n := t.Node(2)
-	t.Step("two echoservers start on %s", n.Name)
-	set := t.Echoserver("echoserver", n, 2)
-	before := set.Ready()
-	t.Step("the node loses power, a pod is force-deleted, the node boots")
-	t.powerOff(n)
-	set.ForceDelete(Pods{"echoserver-0": before["echoserver-0"]})
-	booted := time.Now()
-	t.Must(n.PowerOn(t.Ctx))
-	if t.Cluster.Retains() {
-		t.agentSince(n, booted)
-		t.InSync(n, soon, "the agent is ready")
-	}
-	t.WaitNode(n, booted)
-	t.Kept(before, set.ReadyBut(Pods{"echoserver-0": before["echoserver-0"]}))
-	t.InSync(n, soon, "all run")
 }
 
 func expectedBack(t *Test) {
@@ -258,32 +241,8 @@ func forever(t *Test) {
 	t.noReservation("echoserver-0", n, led)
 }
 
-func stockFlannel(t *Test) {
-	n := t.Node(1)
-	network := n.DefaultNetwork()
-	network.Type, network.Stock = "flannel", true
-	t.Step("%s has flannel's own configuration; leasehold is installed as host-local", n.Name)
-	t.Networks(n, network)
-	t.asHostLocal(n)
-	set := t.Echoserver("echoserver", n, 2, KeptFor("10"))
-	before := set.Ready()
-	t.Kept(before, set.Recreate())
-	t.InSync(n, soon, "recreated")
-	t.windowBecomes(n, "10m0s")
-	t.Step("the addresses are kept; the annotation of the running pods is changed")
-	t.Kubectl("annotate", "--overwrite", "pods", "--all", Window+"=1h")
-	t.windowBecomes(n, "1h0m0s")
-	t.Step("the annotation is removed")
-	t.Kubectl("annotate", "pods", "--all", Window+"-")
-	t.windowBecomes(n, "")
-	t.InSync(n, soon, "the windows are removed")
-}
-
 // asHostLocal installs leasehold in host-local's place until the scenario ends.
 func (t *Test) asHostLocal(n *cluster.Node) {
-	if !t.Cluster.Retains() {
-		return
-	}
 	dir := "/opt/cni/bin"
 	upstream, err := os.ReadFile(n.Disk(dir + "/host-local"))
 	t.Must(err)
@@ -310,9 +269,7 @@ func apiDownReservations(t *Test) {
 	t.Step("two echoservers start on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
-	if t.Cluster.Retains() {
-		t.invalidWindow(n, set)
-	}
+	t.invalidWindow(n, set)
 	t.Step("the API server stops for %s; meanwhile the sandboxes are killed", away)
 	gone := time.Now()
 	var old []inspect.Sandbox
@@ -340,9 +297,7 @@ func apiDownReservations(t *Test) {
 	t.Step("they run in new sandboxes")
 	t.Sleep(away - time.Since(gone))
 	back()
-	if t.Cluster.Retains() {
-		t.InSync(n, soon, "the API server is back")
-	}
+	t.InSync(n, soon, "the API server is back")
 	t.Kept(before, set.Restarted(before))
 
 	t.Step("the CRD is deleted, with every object, and applied again")
@@ -438,7 +393,7 @@ func moved(t *Test) {
 		t.Fatalf("%.0f writes for one deletion and one confirmation", n)
 	}
 	t.Step("the address on the old node is free before its window ends")
-	if leases, _ := t.Leases(old); slices.ContainsFunc(leases,
+	if leases := t.Leases(old); slices.ContainsFunc(leases,
 		func(l inspect.Lease) bool { return l.Pod == "echoserver-0" }) {
 		t.Fatalf("%s holds %+v", old.Name, leases)
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -71,17 +70,6 @@ func (r *rig) start(repo, dir string, o cluster.Options) (err error) {
 		return roots
 	})
 	return nil
-}
-
-// printRestarts prints which components of the control plane exited by themselves.
-func (r *rig) printRestarts() {
-	restarts, err := r.cluster.ControlRestarts(context.WithoutCancel(r.ctx))
-	if err != nil {
-		fmt.Println("whether the control plane was restarted is unknown:", err)
-	}
-	for _, name := range slices.Sorted(maps.Keys(restarts)) {
-		fmt.Printf("%s exited by itself and was restarted %d times; see its log\n", name, restarts[name])
-	}
 }
 
 // close releases the cluster. clean says that all scenarios have restored what they changed.

@@ -3,7 +3,6 @@ package scenarios
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -61,34 +60,4 @@ func (t *Test) hang(n *cluster.Node, s inspect.Sandbox) (resume func()) {
 	resume = untilDone(func() { shim("CONT") })
 	t.Cleanup(resume)
 	return resume
-}
-
-func busyTimeout(t *Test) {
-	n := t.Node(2)
-	t.Networks(n, cluster.Network{Name: t.NS, Type: "bridge", IPAM: map[string]any{"busyTimeout": "5s"},
-		Subnets: []netip.Prefix{netip.MustParsePrefix("10.249.0.0/24")}})
-	t.Step("an echoserver starts on %s, where a pod waits 5 s for its predecessor", n.Name)
-	set := t.Echoserver("echoserver", n, 1)
-	before := set.Ready()
-	old := t.Sandbox(n, before["echoserver-0"])
-	resume := t.hang(n, old)
-	t.Step("its sandbox hangs, the pod is force-deleted")
-	set.ForceDelete(before)
-	after := set.ReadyBut(before)
-	if addresses(after["echoserver-0"]) == addresses(before["echoserver-0"]) {
-		t.Fatalf("the new pod has %s, which the old one still has", addresses(after["echoserver-0"]))
-	}
-	t.Step("the new pod runs with %s while the old one exists, which can now end", addresses(after["echoserver-0"]))
-	resume()
-	t.Eventually(time.Minute, "the old sandbox stops", func() error {
-		for _, s := range t.sandboxes(n) {
-			if s.ID == old.ID && s.Ready {
-				return errors.New("it runs")
-			}
-		}
-		return nil
-	})
-	t.Step("from now on the pod keeps the new address")
-	t.Kept(after, set.Recreate())
-	t.LeasesAre(n, "Bound", 1)
 }

@@ -1,21 +1,20 @@
 package scenarios
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/history"
-	"github.com/leasehold-cni/leasehold/test/e2e/soak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 // hoursEnv is the environment variable with the duration of a soak in hours. A process that has it
@@ -24,7 +23,7 @@ const hoursEnv = "LEASEHOLD_SOAK"
 
 // soakTable is the table of such a process.
 var soakTable = []scenario{
-	ours("soak", "pods are replaced and accidents happen for hours: promises are checked, resources recorded", soaking),
+	does("soak", "pods are replaced and accidents happen for hours: promises are checked, resources recorded", soak),
 }
 
 // soakDuration returns how long the soak has to run, 0 if this process runs scenarios.
@@ -40,34 +39,50 @@ func soakDuration() (time.Duration, error) {
 	return time.Duration(hours * float64(time.Hour)), nil
 }
 
-const (
-	// A recreation takes this long on average, so that the machine has time for other work.
-	soakPace = 2500 * time.Millisecond
-	// Accidents are at least soakCalm and at most 2*soakCalm apart.
-	soakCalm = 40 * time.Second
-	// A difference between the store, the API and the pods that lasts longer is an error.
-	soakPatience = 3 * time.Minute
-	// A pod that is not Ready for longer is stuck.
-	soakStuck = 8 * time.Minute
-	// The longest window of a soak's pods.
-	soakLongestWindow = 4 * time.Minute
-)
+// soakWindow is the window of a soak's pods. One that is not Ready for that long is stuck.
+const soakWindow = 8 * time.Minute
 
-// A soakRun is a running soak. Its goroutines call violated, because only the scenario's own may
-// fail it.
-type soakRun struct {
-	*Test
-	dir     string // for the history
-	history history.Recorder
-	samples soak.Samples
+// soakAccidents are what happens to a node while pods are replaced.
+var soakAccidents = append(slices.Clone(killActions), []accident{
+	{"a manager is killed", func(t *Test, _ *cluster.Node, _ corev1.Pod) {
+		for _, p := range t.Managers() {
+			if p.Spec.NodeName != t.nodes[len(t.nodes)-1] {
+				t.Signal(p, "KILL")
+				return
+			}
+		}
+	}, false},
+	{"a pod ends without a DEL", func(t *Test, n *cluster.Node, _ corev1.Pod) {
+		name := "lost-" + strconv.FormatInt(time.Now().Unix(), 36)
+		t.createPod(t.bare(name, n, KeptFor("")))
+		pods := Pods{name: t.running(name)}
+		began := time.Now()
+		t.forget(n, pods)
+		t.forceDelete(pods)
+		t.resume(n)
+		t.orphaned(n, pods, began)
+	}, false},
+	{"the node has no network", func(t *Test, n *cluster.Node, _ corev1.Pod) {
+		t.Must(n.CutOff())
+		t.Cleanup(func() { t.Must(n.Reconnect()) })
+		t.Sleep(15 * time.Second)
+		t.Must(n.Reconnect())
+	}, false},
+	{"the node loses power", func(t *Test, n *cluster.Node, _ corev1.Pod) {
+		t.powerOff(n)
+		t.Sleep(5 * time.Second)
+		t.powerOn(n)
+	}, true},
+	{"the API server is away", func(t *Test, _ *cluster.Node, _ corev1.Pod) {
+		back := t.WithoutControl(cluster.APIServer)
+		t.Sleep(5 * time.Second)
+		back()
+	}, false},
+}...)
 
-	mu     sync.Mutex
-	counts map[string]int
-	wrong  []string // violations that the scenario has not reported yet
-	errors map[string]int
-}
-
-func soaking(t *Test) {
+// soak replaces pods in rounds, and has an accident happen in each. A round ends when all pods run
+// with their addresses, and the stores, what is published and the pods agree.
+func soak(t *Test) {
 	hours, err := soakDuration()
 	t.Must(err)
 	seed := uint64(time.Now().UnixNano())
@@ -75,102 +90,177 @@ func soaking(t *Test) {
 		seed, err = strconv.ParseUint(text, 10, 64)
 		t.Must(err)
 	}
-	s := &soakRun{Test: t, dir: filepath.Join(t.Cluster.Dir, "soak"), samples: soak.Samples{},
-		counts: map[string]int{}, errors: map[string]int{}}
-	t.Must(os.RemoveAll(s.dir))
-	t.Must(os.MkdirAll(s.dir, 0o755))
-	t.Step("%v with seed %d; what is seen is kept in %s", hours, seed, s.dir)
-	t.watch.Record(&s.history)
-	churn := s.workloads(rand.New(rand.NewPCG(seed, 1)))
-
-	ctx, stop := context.WithTimeout(t.Ctx, hours)
-	defer stop()
-	var running sync.WaitGroup
-	running.Go(func() { churn.run(ctx) })
-	running.Go(func() { s.watchPods(ctx) })
-	running.Go(func() { s.watchLeases(ctx) })
-	running.Go(func() { s.watchSandboxes(ctx) })
-	running.Go(func() { s.sample(ctx) })
-	s.accidents(ctx, rand.New(rand.NewPCG(seed, 2)))
-	running.Wait()
-	s.report()
-
-	t.Step("the last pods are deleted; every address has to be free when the windows have ended")
+	dice := rand.New(rand.NewPCG(seed, 1))
+	t.Step("%v with seed %d", hours, seed)
+	kept, victims := []*Set{}, map[string]*Set{} // of each node
+	for _, name := range t.nodes {
+		kept = append(kept, t.Echoserver("kept-"+name, t.Cluster.Node(name), 4, KeptFor(soakWindow.String())))
+		victims[name] = t.Echoserver("victim-"+name, t.Cluster.Node(name), 1, KeptFor(soakWindow.String()))
+	}
+	free := []*Set{t.Echoserver("free", nil, 6, KeptFor(soakWindow.String())),
+		t.Echoserver("plain", nil, 3, KeptFor("")), t.Deployment("deployed", nil, 4)}
+	sets := slices.Concat(kept, slices.Collect(maps.Values(victims)), free)
+	sizes := map[*Set]int{}
+	for _, s := range sets {
+		sizes[s] = s.size
+	}
+	samples, replaced, rounds := map[string][]float64{}, 0, 0
+	for began := time.Now(); time.Since(began) < hours; rounds++ {
+		accident, nodes := soakAccidents[dice.IntN(len(soakAccidents))], t.nodes
+		if accident.restartsAgent && len(nodes) > 1 {
+			nodes = nodes[:len(nodes)-1] // so that a leak of memory shows on the last one
+		}
+		n := t.Cluster.Node(nodes[dice.IntN(len(nodes))])
+		t.Step("round %d: %s: %s", rounds, n.Name, accident.name)
+		before, deleted := Pods{}, map[*Set]Pods{}
+		for _, s := range append(slices.Clone(kept), free...) {
+			pods := s.Ready()
+			if s.Node != nil {
+				maps.Copy(before, pods)
+			}
+			deleted[s] = s.replaceSome(dice, pods)
+			replaced += len(deleted[s])
+		}
+		for _, s := range victims {
+			maps.Copy(before, s.Ready())
+		}
+		accident.do(t, n, before["victim-"+n.Name+"-0"])
+		after := Pods{}
+		for _, s := range sets {
+			s.Resize(sizes[s])
+			maps.Copy(after, s.readyWithin(soakWindow, deleted[s]))
+		}
+		t.Kept(before, after)
+		t.Eventually(3*time.Minute, "stores, reservations and pods agree", t.agree)
+		t.checkOverlap()
+		t.sample(samples)
+	}
+	t.Step("%d pods were replaced in %d rounds; all are deleted, and when the windows have ended every address is free",
+		replaced, rounds)
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, 7*time.Minute))
 	t.Clear()
-	t.Eventually(soakLongestWindow+2*time.Minute, "every address is free", func() error {
-		err := s.empty()
-		if err != nil {
-			t.Sleep(5 * time.Second)
+	t.Eventually(soakWindow+3*time.Minute, "every address is free", func() error {
+		for _, name := range t.nodes {
+			leases := slices.DeleteFunc(t.Leases(t.Cluster.Node(name)), func(l inspect.Lease) bool { return !l.Firm })
+			if len(leases)+len(t.Reservations()) > 0 {
+				return fmt.Errorf("%s has %+v", name, leases)
+			}
 		}
-		return err
+		return t.agree()
 	})
-	t.watch.Record(nil)
-	s.checkHistory()
-	var table strings.Builder
-	for _, text := range soak.Judge(&table, s.samples) {
-		s.violated("%s", text)
+	for _, series := range slices.Sorted(maps.Keys(samples)) {
+		t.judge(series, samples[series])
 	}
-	t.Step("resources:\n%s", &table)
-	s.report()
 }
 
-// count adds to a number in the report.
-func (s *soakRun) count(what string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.counts[what]++
+// replaceSome deletes pods in one of several ways, and returns those that are replaced.
+func (s *Set) replaceSome(dice *rand.Rand, pods Pods) Pods {
+	names := slices.Sorted(maps.Keys(pods))
+	switch dice.IntN(8) {
+	case 0:
+		s.changeTemplate()
+		return pods
+	case 1: // away until the accident is over
+		s.Resize(0)
+		return pods
+	case 2:
+		s.Delete(pods)
+		return pods
+	}
+	one := names[dice.IntN(len(names))]
+	s.Delete(Pods{one: pods[one]})
+	return Pods{one: pods[one]}
 }
 
-// violated records that a promise was not kept.
-func (s *soakRun) violated(format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	text := fmt.Sprintf("%s  %s", time.Now().UTC().Format(time.TimeOnly), fmt.Sprintf(format, args...))
-	s.wrong = append(s.wrong, text)
-	s.counts["VIOLATIONS"]++
-	fmt.Println("VIOLATION", text)
+// agree returns an error if a store has an address for another pod than the one that has it, or
+// something else is published.
+func (t *Test) agree() error {
+	pods, err := t.Client.CoreV1().Pods("").List(t.Ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, name := range t.nodes {
+		n := t.Cluster.Node(name)
+		leases, err := inspect.Leases(t.Ctx, n.Machine(), t.Cluster.Leasectl(), true)
+		if err != nil {
+			return err
+		}
+		bound, ended := map[string]string{}, map[string]bool{}
+		for _, l := range leases {
+			if l.State == "Bound" {
+				bound[l.Address], ended[l.UID] = l.UID, true
+			}
+		}
+		for _, p := range pods.Items {
+			uid := string(p.UID)
+			if p.Spec.NodeName == name {
+				delete(ended, uid)
+			}
+			if p.Spec.NodeName == name && !p.Spec.HostNetwork && ready(p) && p.DeletionTimestamp == nil &&
+				bound[p.Status.PodIP] != uid {
+				return fmt.Errorf("%s has %s, which %s has for %q", p.Name, p.Status.PodIP, name, bound[p.Status.PodIP])
+			}
+		}
+		if len(ended) > 0 {
+			return fmt.Errorf("%s has addresses bound to pods that are not there: %v of %+v", name, ended, leases)
+		}
+		if err := t.inSync(n); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
 }
 
-// failed counts an error of a call. While something fails, calls have errors.
-func (s *soakRun) failed(what string, err error) {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+const mib = 1 << 20
+
+// soakSlack is by how much each series may grow, in addition to a tenth.
+var soakSlack = map[string]float64{"go_memstats_heap_inuse_bytes": 4 * mib, "go_goroutines": 10,
+	"process_open_fds": 3, "files": 10, "store": 2 * mib, "objects": 5}
+
+// sample adds to the series of what must not grow without bound.
+func (t *Test) sample(samples map[string][]float64) {
+	add := func(series, where string, value float64) {
+		samples[series+" of "+where] = append(samples[series+" of "+where], value)
+	}
+	for app, port := range map[string]string{cluster.Agent: agentMetrics, cluster.Manager: managerMetrics} {
+		for _, p := range t.system(app) {
+			if !ready(p) {
+				continue
+			}
+			m := t.metrics(p, port)
+			for _, series := range []string{"go_memstats_heap_inuse_bytes", "go_goroutines", "process_open_fds"} {
+				add(series, app+" on "+p.Spec.NodeName, m.Sum(series))
+			}
+		}
+	}
+	for _, name := range t.nodes {
+		for series, command := range map[string]string{"store": "stat -c %s /var/lib/leasehold/leases.db",
+			"files": "find /var/lib/leasehold /run/leasehold /var/lib/cni/networks -type f | wc -l"} {
+			out, err := t.Cluster.Machine(name).Run(t.Ctx, "sh", "-c", command)
+			t.Must(err)
+			value, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
+			t.Must(err)
+			add(series, name, value)
+		}
+	}
+	for _, kind := range []string{"ipr", "nap", "pps", "leases"} {
+		add("objects", kind, float64(strings.Count(t.Kubectl("get", "-A", kind, "-o", "name"), "\n")))
+	}
+}
+
+// judge fails the soak if a series grows: the median of the last quarter is compared with that of
+// the second, because programs grow while they start.
+func (t *Test) judge(series string, values []float64) {
+	quarter := len(values) / 4
+	if quarter < 10 {
+		t.Step("%s: %d samples are too few", series, len(values))
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.errors[what]++
-}
-
-// report fails the scenario for what was violated since the last report, and logs the numbers.
-func (s *soakRun) report() {
-	s.checkOverlap()
-	s.mu.Lock()
-	wrong := s.wrong
-	s.wrong = nil
-	var numbers []string
-	for _, m := range []map[string]int{s.counts, s.errors} {
-		for _, name := range slices.Sorted(maps.Keys(m)) {
-			numbers = append(numbers, fmt.Sprintf("%d %s", m[name], name))
-		}
-	}
-	s.mu.Unlock()
-	for _, text := range wrong {
-		s.Errorf("%s", text)
-	}
-	s.Step("%s", strings.Join(numbers, ", "))
-}
-
-// every calls f until ctx is done.
-func every(ctx context.Context, d time.Duration, f func(now time.Time)) {
-	tick := time.NewTicker(d)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			f(now)
-		}
+	median := func(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
+	before, after := median(values[quarter:2*quarter]), median(values[3*quarter:])
+	t.Step("%s: %.4g in the second quarter, %.4g in the last, at most %.4g", series, before, after, slices.Max(values))
+	name, _, _ := strings.Cut(series, " ")
+	if after > before*1.1+soakSlack[name] {
+		t.Errorf("%s grows without bound", series)
 	}
 }

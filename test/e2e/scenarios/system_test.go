@@ -75,9 +75,6 @@ const withoutAgent = "leasehold.dev/e2e-without-agent"
 
 // WithoutAgent removes the agent from a node until back is called, or the scenario ends.
 func (t *Test) WithoutAgent(n *cluster.Node) (back func()) {
-	if !t.Cluster.Retains() {
-		return func() {}
-	}
 	agent := t.Agent(n)
 	unlabel := t.Label(n, withoutAgent, "")
 	back = untilDone(func() {
@@ -131,9 +128,6 @@ func (t *Test) WithoutControl(parts ...string) (back func()) {
 // NodeAddressPools. After an outage of the API server that may take an agent five minutes, in which
 // releases wait.
 func (t *Test) freshAgents() {
-	if !t.Cluster.Retains() {
-		return
-	}
 	t.Cleanup(func() {
 		agents := t.system(cluster.Agent)
 		for _, p := range agents {

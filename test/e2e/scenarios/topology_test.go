@@ -132,21 +132,19 @@ func ppsManual(t *Test) {
 	t.Apply(t.manifest("echoserver.yaml"))
 	set := t.set("echoserver", 2)
 	before := set.Ready()
-	if t.Cluster.Retains() {
-		t.Recorded("echoserver", before)
-		t.Step("its PersistentPodState: %v", recordedOf(t.State("echoserver")))
-		for version, key := range map[string]string{"v1alpha1": "nodeTopologyKeys", "v1beta1": "keys"} {
-			out := t.Kubectl("get", "persistentpodstates."+version+".apps.kruise.io", "echoserver", "-o", "yaml")
-			for _, p := range before {
-				for _, line := range []string{
-					"apiVersion: apps.kruise.io/" + version,
-					"  - preference:", "      " + key + ":\n      - kubernetes.io/hostname", "    weight: 100",
-					"    " + p.Name + ":\n      nodeName: " + p.Spec.NodeName +
-						"\n      nodeTopologyLabels:\n        kubernetes.io/hostname: " + p.Spec.NodeName,
-				} {
-					if !strings.Contains(out, line) {
-						t.Fatalf("kubectl get in %s shows no %q:\n%s", version, line, out)
-					}
+	t.Recorded("echoserver", before)
+	t.Step("its PersistentPodState: %v", recordedOf(t.State("echoserver")))
+	for version, key := range map[string]string{"v1alpha1": "nodeTopologyKeys", "v1beta1": "keys"} {
+		out := t.Kubectl("get", "persistentpodstates."+version+".apps.kruise.io", "echoserver", "-o", "yaml")
+		for _, p := range before {
+			for _, line := range []string{
+				"apiVersion: apps.kruise.io/" + version,
+				"  - preference:", "      " + key + ":\n      - kubernetes.io/hostname", "    weight: 100",
+				"    " + p.Name + ":\n      nodeName: " + p.Spec.NodeName +
+					"\n      nodeTopologyLabels:\n        kubernetes.io/hostname: " + p.Spec.NodeName,
+			} {
+				if !strings.Contains(out, line) {
+					t.Fatalf("kubectl get in %s shows no %q:\n%s", version, line, out)
 				}
 			}
 		}
@@ -177,11 +175,9 @@ func ppsExplicit(t *Test) {
 		t.Label(t.Node(i+1), oldZoneLabel, fmt.Sprintf("zone-%d", i/2))
 	}
 	without := []string{`kruise.io/auto-generate-persistent-pod-state: "true"`, ""}
-	if t.Cluster.Retains() {
-		t.Step("the documented text without changes is rejected: it has a placeholder instead of a label")
-		t.Refused(t.explicit("[,other node labels]", "[,other node labels]"),
-			"failure-domain.beta.kubernetes.io/zone[,other node labels]", "not the name of a node label")
-	}
+	t.Step("the documented text without changes is rejected: it has a placeholder instead of a label")
+	t.Refused(t.explicit("[,other node labels]", "[,other node labels]"),
+		"failure-domain.beta.kubernetes.io/zone[,other node labels]", "not the name of a node label")
 	for _, version := range []string{"v1alpha1", "v1beta1"} {
 		t.Step("in %s", version)
 		words := []string{}
@@ -189,15 +185,11 @@ func ppsExplicit(t *Test) {
 			words = []string{"apiVersion: apps.kruise.io/v1alpha1\nkind: PersistentPodState",
 				"apiVersion: apps.kruise.io/v1beta1\nkind: PersistentPodState", "nodeTopologyKeys:", "keys:"}
 		}
-		if t.Cluster.Retains() {
-			t.Apply(t.explicit(words...))
-		}
+		t.Apply(t.explicit(words...))
 		t.Apply(t.manifest("echoserver.yaml", without...))
 		set := t.set("echoserver", 2)
 		before := set.Ready()
-		if t.Cluster.Retains() {
-			t.Recorded("echoserver", before)
-		}
+		t.Recorded("echoserver", before)
 		after := set.Recreate()
 		t.Kept(before, after)
 		for _, p := range after {
@@ -291,14 +283,10 @@ func ppsRetention(t *Test) {
 	t.Apply(manual)
 	set := t.set("echoserver", 3)
 	before := set.Ready()
-	if t.Cluster.Retains() {
-		t.Recorded("echoserver", before)
-		t.Step("scaled down to echoserver-5, and up again")
-	}
+	t.Recorded("echoserver", before)
+	t.Step("scaled down to echoserver-5, and up again")
 	set.Scale(1)
-	if t.Cluster.Retains() {
-		t.RecordedAt("echoserver", map[string]string{"echoserver-5": before["echoserver-5"].Spec.NodeName})
-	}
+	t.RecordedAt("echoserver", map[string]string{"echoserver-5": before["echoserver-5"].Spec.NodeName})
 	set.Scale(3)
 	after := set.Ready()
 	t.Kept(before, after) // by the reservation, which is kept longer than the recorded state
@@ -451,150 +439,69 @@ func ppsShortLife(t *Test) {
 	}
 }
 
-// ppsEtcd tests etcd members that use each other's addresses.
+// ppsEtcd tests etcd members that are configured by each other's addresses, which they have had
+// before: without the list of members etcd only ends.
 func ppsEtcd(t *Test) {
-	t.Apply(t.manifest("etcd.yaml", "BINARIES", filepath.Join(t.Cluster.Dir, "bin/etcd"), "DATA", t.dataDir()))
-	set := t.set("etcd", 3)
-	e := &etcdCluster{t: t, set: set}
-	before := e.form()
-	t.Step("three members: %s", e.where(before))
-	pods := before
-	for _, name := range slices.Sorted(maps.Keys(before)) {
-		pods = e.replace(pods, name)
+	data := t.dataDir()
+	apply := func(members ...string) {
+		t.Apply(t.manifest("etcd.yaml", "BINARIES", filepath.Join(t.Cluster.Dir, "bin/etcd"), "DATA", data, "MEMBERS",
+			strings.Join(members, ",")))
 	}
-	t.Step("every member was deleted in turn: %s", e.where(pods))
-	t.Step("a rolling update")
-	set.changeTemplate()
-	e.writesWhile(2*time.Minute, "the rolling update", func() error {
-		now := set.Pods()
-		for name, p := range now {
-			if p.UID == pods[name].UID || !ready(p) {
-				return fmt.Errorf("%s is not replaced", name)
-			}
-		}
-		if len(now) < 3 {
-			return fmt.Errorf("%d members", len(now))
+	apply()
+	set := t.set("etcd", 3)
+	var first Pods
+	t.Eventually(time.Minute, "the members have addresses", func() error {
+		first = set.Pods()
+		if has := strings.Fields(addressSet(first)); len(has) != 3 {
+			return fmt.Errorf("they have %v", has)
 		}
 		return nil
 	})
-	after := set.ReadyBut(pods)
-	e.agree(after)
-	t.Kept(before, after)
-	t.Step("nothing was lost in %d writes; the longest pause was %.1f s", e.writes, e.longest.Seconds())
-}
-
-// etcdCluster is an etcd cluster with the number of its keys.
-type etcdCluster struct {
-	t       *Test
-	set     *Set
-	writes  int
-	last    time.Time
-	longest time.Duration // between two writes that succeeded
-}
-
-// form waits until the members have addresses, and sends them the list.
-func (e *etcdCluster) form() Pods {
-	var pods Pods
-	e.t.Eventually(time.Minute, "the members have addresses", func() error {
-		if pods = e.set.Pods(); len(pods) != 3 {
-			return fmt.Errorf("%d members", len(pods))
+	t.published(first)
+	var members []string
+	for _, name := range slices.Sorted(maps.Keys(first)) {
+		members = append(members, name+"=http://"+first[name].Status.PodIP+":2380")
+	}
+	apply(members...)
+	set.Delete(first)
+	pods := set.ReadyBut(first)
+	t.Kept(first, pods)
+	t.Step("three members: %v; each is deleted in turn", members)
+	keys := 0
+	write := func() {
+		keys++
+		for _, p := range pods {
+			key := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "k%d", keys))
+			t.memberAnswers(p, "v3/kv/put", fmt.Sprintf(`{"key":%q,"value":"eA=="}`, key), "revision")
 		}
 		for _, p := range pods {
-			if p.Status.PodIP == "" || p.Status.Phase != corev1.PodRunning {
-				return fmt.Errorf("%s is %s", p.Name, p.Status.Phase)
-			}
+			t.memberAnswers(p, "v3/kv/range", `{"key":"AA==","range_end":"AA==","count_only":true}`,
+				fmt.Sprintf(`"count":"%d"`, keys))
 		}
-		return nil
-	})
-	var list []string
+	}
+	write()
 	for _, name := range slices.Sorted(maps.Keys(pods)) {
-		list = append(list, name+"=http://"+pods[name].Status.PodIP+":2380")
+		gone := Pods{name: pods[name]}
+		set.Delete(gone)
+		pods = set.ReadyBut(gone)
+		write()
 	}
-	for _, p := range pods {
-		e.t.Eventually(time.Minute, p.Name+" listens", func() error {
-			_, err := e.t.post(p, 8080, "members", strings.Join(list, ","))
-			return err
-		})
-	}
-	pods = e.set.Ready()
-	e.last = time.Now()
-	return pods
+	t.Step("a rolling update")
+	pods = set.Rollout()
+	write()
+	t.Kept(first, pods)
 }
 
-func (e *etcdCluster) where(pods Pods) string {
-	var all []string
-	for _, name := range slices.Sorted(maps.Keys(pods)) {
-		all = append(all, fmt.Sprintf("%s %s on %s", name, addresses(pods[name]), pods[name].Spec.NodeName))
-	}
-	return strings.Join(all, ", ")
-}
-
-// replace deletes a member and waits for its successor, and writes meanwhile.
-func (e *etcdCluster) replace(pods Pods, name string) Pods {
-	gone := Pods{name: pods[name]}
-	e.set.Delete(gone)
-	e.writesWhile(time.Minute, name+" was replaced", func() error {
-		p, ok := e.set.Pods()[name]
-		if !ok || p.UID == gone[name].UID || !ready(p) {
-			return errors.New("it is not")
+// memberAnswers waits until a member of etcd gives an answer with a text.
+func (t *Test) memberAnswers(p corev1.Pod, path, body, text string) {
+	t.Eventually(time.Minute, p.Name+" answers", func() error {
+		out, err := t.post(p, 2379, path, body)
+		if err == nil && !strings.Contains(out, text) {
+			err = fmt.Errorf("%s, want %s", out, text)
 		}
-		return nil
+		return err
 	})
-	now := e.set.ReadyBut(gone)
-	e.agree(now)
-	return now
 }
-
-// writesWhile writes until done returns no error and one more write has succeeded.
-func (e *etcdCluster) writesWhile(limit time.Duration, what string, done func() error) {
-	began := time.Now()
-	for {
-		err := done()
-		wrote := e.write()
-		if err == nil && wrote {
-			return
-		}
-		if pause := time.Since(e.last); pause > 30*time.Second || time.Since(began) > limit {
-			e.t.Lostf("etcd did not survive while %s: no write for %.0f s, %v; %s",
-				what, pause.Seconds(), err, e.where(e.set.Pods()))
-		}
-		e.t.Sleep(200 * time.Millisecond)
-	}
-}
-
-// write reports whether a member has accepted another key.
-func (e *etcdCluster) write() bool {
-	for _, p := range e.set.Pods() {
-		if p.Status.PodIP == "" {
-			continue
-		}
-		// {"key":"k0","value":"x"}
-		if _, err := e.t.post(p, 2379, "v3/kv/put", fmt.Sprintf(`{"key":%q,"value":"eA=="}`,
-			key64(e.writes))); err == nil {
-			e.writes++
-			e.longest = max(e.longest, time.Since(e.last))
-			e.last = time.Now()
-			return true
-		}
-	}
-	return false
-}
-
-// agree checks that every member has every key.
-func (e *etcdCluster) agree(pods Pods) {
-	for _, p := range pods {
-		var said string
-		e.t.Eventually(time.Minute, p.Name+" answers", func() (err error) {
-			said, err = e.t.post(p, 2379, "v3/kv/range", `{"key":"AA==","range_end":"AA==","count_only":true}`)
-			return err
-		})
-		if want := fmt.Sprintf(`"count":"%d"`, e.writes); !strings.Contains(said, want) {
-			e.t.Fatalf("%s has %s, want %s", p.Name, said, want)
-		}
-	}
-}
-
-func key64(n int) string { return base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "k%d", n)) }
 
 // post sends a request to a pod through the API server.
 func (t *Test) post(p corev1.Pod, port int, path, body string) (string, error) {

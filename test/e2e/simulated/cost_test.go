@@ -26,7 +26,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
-	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
 const (
@@ -113,11 +112,9 @@ func (r *rig) managers() {
 
 // sayMemory logs how much memory the programs take, and returns the peak of the managers in MiB.
 func (r *rig) sayMemory(when string) (peak int) {
-	reply, err := r.control().Call(r.ctx, machine.Request{List: true})
-	r.must(err)
 	for _, name := range []string{managerName(0), managerName(1), cluster.APIServer} {
 		status, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/status", r.cluster.Root(cluster.Control),
-			reply.Services[name]))
+			r.control().Services()[name]))
 		r.must(err)
 		mib := map[string]int{}
 		for line := range strings.Lines(string(status)) {
@@ -373,10 +370,8 @@ func (m *meter) audit(offset int64) (a audited) {
 
 // processorTime returns the processor time of the API server.
 func (m *meter) processorTime() (used time.Duration) {
-	reply, err := m.control().Call(m.ctx, machine.Request{List: true})
-	m.must(err)
 	stat, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/stat", m.cluster.Root(cluster.Control),
-		reply.Services[cluster.APIServer]))
+		m.control().Services()[cluster.APIServer]))
 	m.must(err)
 	_, rest, _ := strings.Cut(string(stat), ") ")
 	for _, ticks := range strings.Fields(rest)[11:13] { // in user and system mode, in hundredths of a second

@@ -66,7 +66,7 @@ type rig struct {
 	api     *rest.Config
 	client  *kubernetes.Clientset
 	objects []*unstructured.Unstructured // of the manifests
-	manager func(i int) machine.Start
+	manager func(i int) machine.Service
 }
 
 const (
@@ -215,7 +215,7 @@ func (r *rig) managerEnv() (env []string) {
 	return env
 }
 
-func (r *rig) control() machine.Client { return r.cluster.Machine(cluster.Control) }
+func (r *rig) control() machine.Machine { return r.cluster.Machine(cluster.Control) }
 
 // managerName is the name of a replica, and of its endpoints.
 func managerName(i int) string { return fmt.Sprintf("%s-%d", kube.ManagerName, i) }
@@ -229,9 +229,9 @@ func (r *rig) startManagers() {
 	began := time.Now()
 	kubeconfig := r.kubeconfig(kube.ManagerName)
 	env := r.managerEnv()
-	r.manager = func(i int) machine.Start {
+	r.manager = func(i int) machine.Service {
 		port := func(flag string, first int) string { return fmt.Sprintf("--%s:%d", flag, first+portsApart*i) }
-		return machine.Start{Name: managerName(i), Restart: true, Env: env,
+		return machine.Service{Name: managerName(i), Restart: true, Env: env,
 			Log: r.cluster.Log(cluster.Control, managerName(i)),
 			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=/run/" + managerName(i),
 				fmt.Sprintf("--webhook-port=%d", webhookPort+portsApart*i),

@@ -72,7 +72,7 @@ func command(ctx context.Context, repo, verb string) error {
 func printUsage(b *cluster.Cluster) {
 	kubectl := b.Kubectl()
 	fmt.Printf(`
-The cluster is up: %d nodes, %s with %s.
+The cluster is up: %d nodes, %s with leasehold.
 
     export KUBECONFIG=%s
 
@@ -80,5 +80,5 @@ Try:
     %s get nodes -o wide
     %s create -f %s/test/e2e/manifests/echoserver.yaml
     %s get pods -o wide -w
-`, b.Nodes, b.CNI, b.IPAM, b.Kubeconfig(), kubectl, kubectl, b.Repo, kubectl)
+`, b.Nodes, b.CNI, b.Kubeconfig(), kubectl, kubectl, b.Repo, kubectl)
 }
