@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"net"
 	"net/http"
 	"time"
 
@@ -74,11 +73,10 @@ func (m *servingManager) serve(name, addr string, handler http.Handler) error {
 // newServer listens at an address, and returns a server for that. It serves HTTPS if config is not
 // nil, and runs in every replica.
 func newServer(name, addr string, conns int, handler http.Handler, config *tls.Config) (*manager.Server, error) {
-	listener, err := net.Listen("tcp", addr)
+	listener, err := daemon.Listen(addr, conns)
 	if err != nil {
 		return nil, err
 	}
-	listener = daemon.LimitConns(listener, conns)
 	if config != nil {
 		listener = tls.NewListener(listener, config)
 	}

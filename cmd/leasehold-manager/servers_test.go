@@ -9,14 +9,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 
-	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
@@ -84,62 +82,6 @@ func startServers(t *testing.T, args ...string) {
 			t.Error(err)
 		}
 	})
-}
-
-// TestPortsLimitConnections opens more connections to each of the manager's ports than may be open.
-func TestPortsLimitConnections(t *testing.T) {
-	webhooks, metrics, health := freePort(t), freePort(t), freePort(t)
-	startServers(t, fmt.Sprint("--webhook-port=", webhooks), fmt.Sprint("--metrics-addr=127.0.0.1:", metrics),
-		fmt.Sprint("--health-addr=127.0.0.1:", health))
-	for _, of := range []struct {
-		name        string
-		port, limit int
-	}{{"webhooks", webhooks, maxWebhookConns}, {"metrics", metrics, daemon.MaxConns},
-		{"health", health, daemon.MaxConns}} {
-		addr := fmt.Sprint("127.0.0.1:", of.port)
-		wait(t, addr)
-		const surplus = 10
-		closed := make(chan struct{}, of.limit+surplus)
-		var all sync.WaitGroup
-		var open []net.Conn
-		sessions := tls.NewLRUClientSessionCache(1) // one handshake with a signature is enough
-		for range of.limit + surplus {
-			c, err := net.Dial("tcp", addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			open = append(open, c)
-			if of.name == "webhooks" {
-				c = tls.Client(c, &tls.Config{InsecureSkipVerify: true, ServerName: "a", ClientSessionCache: sessions})
-			}
-			// After a request only the limit, or IdleTimeout, closes the connection.
-			if _, err := io.WriteString(c, "GET /none HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
-				t.Fatal(err)
-			}
-			answered := make([]byte, 1)
-			if _, err := io.ReadFull(c, answered); err != nil {
-				t.Fatal(err)
-			}
-			all.Go(func() {
-				io.Copy(io.Discard, c)
-				closed <- struct{}{}
-			})
-		}
-		for i := range surplus {
-			select {
-			case <-closed:
-			case <-time.After(time.Minute):
-				t.Fatalf("%s: %d open connections, want %d", of.name, of.limit+surplus-i, of.limit)
-			}
-		}
-		if n := len(closed); n > 0 {
-			t.Errorf("%s: %d connections too many are closed", of.name, n)
-		}
-		for _, c := range open {
-			c.Close()
-		}
-		all.Wait()
-	}
 }
 
 // wait waits until something listens at an address.

@@ -337,34 +337,6 @@ func TestChangesAreSignalled(t *testing.T) {
 	writer.Wait() // it may be about to write to a directory that is removed
 }
 
-// A directory that was removed is created and watched again.
-func TestDirectoryIsWatchedAgain(t *testing.T) {
-	c := NewChanges(dirsIn(filepath.Join(t.TempDir(), "state")), slog.New(slog.DiscardHandler))
-	for range 2 {
-		c.watch()
-		if c.files == nil {
-			t.Fatal("not watched")
-		}
-		if err := os.WriteFile(filepath.Join(c.dir, "file"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-c.files.Events:
-		case <-time.After(time.Minute):
-			t.Error("no event")
-		}
-		files := c.files
-		c.unwatch()
-		c.unwatch()
-		if c.files != nil || files.Add(c.dir) == nil {
-			t.Error("still watched")
-		}
-		if err := os.RemoveAll(c.dir); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // TestServe sends requests to a running task, and stops it.
 func TestServe(t *testing.T) {
 	var out safeBuffer

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -35,11 +34,10 @@ func (h *Health) ready() error {
 // progress have five seconds to finish.
 func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.Logger) Task {
 	return Task{Name: "serve", Run: func(ctx context.Context) error {
-		listener, err := net.Listen("tcp", addr)
+		listener, err := daemon.Listen(addr, daemon.MaxConns)
 		if err != nil {
 			return fmt.Errorf("--metrics-addr: %w", err)
 		}
-		listener = daemon.LimitConns(listener, daemon.MaxConns)
 		server := daemon.New(handler(metrics, health))
 		closed := make(chan struct{})
 		go func() {

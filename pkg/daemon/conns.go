@@ -6,11 +6,15 @@ import (
 	"sync"
 )
 
-// LimitConns returns a listener that has at most limit open connections. For each further one it
-// closes the oldest of the address that has most. So clients that open many connections use little
-// memory, and do not keep others from being served.
-func LimitConns(l net.Listener, limit int) net.Listener {
-	return &connLimiter{Listener: l, limit: limit}
+// Listen listens at a TCP address. There are at most limit open connections: for each further one
+// the listener closes the oldest of the address that has most. So clients that open many
+// connections use little memory, and do not keep others from being served.
+func Listen(addr string, limit int) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return &connLimiter{Listener: l, limit: limit}, nil
 }
 
 type connLimiter struct {

@@ -14,12 +14,12 @@ import (
 // still answers at once.
 func TestConnectionsAreLimited(t *testing.T) {
 	const limit = 100
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := Listen("127.0.0.1:0", limit)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
-	go server.Serve(LimitConns(listener, limit))
+	go server.Serve(listener)
 	defer server.Close()
 	url := "http://" + listener.Addr().String()
 	var others int // connections of the other client

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/recorder"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -125,6 +127,12 @@ func RequestFor(key string) reconcile.Request {
 // MaxReportAge is the age up to which a pod gets an Event about its creation. Older pods get none,
 // so that a new leader does not repeat the Events of the former leader.
 const MaxReportAge = 30 * time.Second
+
+// Warn writes a warning Event. It cuts the note to the length that the API server accepts: notes
+// may have text that users write, and client-go keeps each Event for some minutes.
+func Warn(events recorder.EventRecorder, regarding, related runtime.Object, reason, action, note string) {
+	events.Eventf(regarding, related, corev1.EventTypeWarning, reason, action, "%s", kube.Cut(note, kube.MaxNote))
+}
 
 // Delete deletes an object if it still has the UID of o and, unless version is nil, that resource
 // version. It reports false if the object has changed or is gone.

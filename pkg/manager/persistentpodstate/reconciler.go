@@ -123,7 +123,7 @@ func (r *reconciler) generate(ctx context.Context, key types.NamespacedName) (do
 		object, _ := r.view.objects.Get(key.String())
 		a := generate(target, workload, object, others)
 		if a.Problem != "" && r.reported.First(string(workload.UID)+a.Problem, time.Now()) {
-			r.events.Eventf(workload.ref(), nil, corev1.EventTypeWarning, reasonInvalid, "Generate", "%s", a.Problem)
+			control.Warn(r.events, workload.ref(), nil, reasonInvalid, "Generate", a.Problem)
 		}
 		switch {
 		case a.Create != nil:
@@ -167,8 +167,7 @@ func (r *reconciler) report(o *pps.PersistentPodState, pods []*podView) {
 		pod := podRef(p)
 		if p.Reason != "" && time.Since(p.Created) < control.MaxReportAge &&
 			r.reported.First(string(p.UID), time.Now()) {
-			r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonNotPossible, "Inject", "PersistentPodState %s: %s",
-				o.Name, p.Reason)
+			control.Warn(r.events, pod, nil, reasonNotPossible, "Inject", "PersistentPodState "+o.Name+": "+p.Reason)
 		}
 		if p.TooLong {
 			r.warn(o, pod, reasonLarge, fmt.Sprintf("the annotations of pod %s that are to be recorded have more than "+
@@ -192,7 +191,7 @@ func (r *reconciler) warn(o *pps.PersistentPodState, related runtime.Object, rea
 	if r.reported.First(string(o.UID)+text, time.Now()) {
 		ref := o.DeepCopy()
 		ref.SetGroupVersionKind(objectKind)
-		r.events.Eventf(ref, related, corev1.EventTypeWarning, reason, "Record", "%s", text)
+		control.Warn(r.events, ref, related, reason, "Record", text)
 	}
 }
 
@@ -258,9 +257,8 @@ func (r *reconciler) deletePod(ctx context.Context, p *podView) error {
 	if deleted {
 		r.log.Info("deleted a pod that waited for a node that is gone or not ready", "pod",
 			pod.Namespace+"/"+pod.Name, "hostname", p.Hostname)
-		r.events.Eventf(pod, nil, corev1.EventTypeWarning, reasonReplaced, "Replace",
-			"deleted, because it waited for node %s, which is gone or not ready; its successor may run elsewhere",
-			p.Hostname)
+		control.Warn(r.events, pod, nil, reasonReplaced, "Replace", "deleted, because it waited for node "+p.Hostname+
+			", which is gone or not ready; its successor may run elsewhere")
 	}
 	if err != nil {
 		return fmt.Errorf("deleting pod %s/%s: %w", pod.Namespace, pod.Name, err)

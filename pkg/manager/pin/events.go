@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/recorder"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
@@ -32,10 +32,10 @@ const (
 // A reporter writes a warning Event on a pod.
 type reporter func(p *podView, reason, text string)
 
-func newReporter(r events.EventRecorder) reporter {
+func newReporter(r recorder.EventRecorder) reporter {
 	return func(p *podView, reason, text string) {
 		pod := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-		r.Eventf(pod, nil, corev1.EventTypeWarning, reason, "Pin", "%s", text)
+		control.Warn(r, pod, nil, reason, "Pin", text)
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"net/http"
@@ -8,9 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
-
-	"github.com/leasehold-cni/leasehold/pkg/daemon"
 )
 
 // slow is a metric whose collection lasts until the channel is closed.
@@ -20,13 +17,13 @@ func (s slow) Describe(chan<- *prometheus.Desc) {}
 
 func (s slow) Collect(chan<- prometheus.Metric) { <-s }
 
-// TestManagersScrapesAreLimited has more clients scrape than the manager serves at a time.
-func TestManagersScrapesAreLimited(t *testing.T) {
+// TestScrapesAreLimited has more clients scrape than a program serves at a time.
+func TestScrapesAreLimited(t *testing.T) {
 	release := make(slow)
-	metrics.Registry.MustRegister(release)
-	defer metrics.Registry.Unregister(release)
-	h := daemon.Metrics(metrics.Registry)
-	const clients = 3 * daemon.MaxScrapes
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(release)
+	h := Metrics(registry)
+	const clients = 3 * MaxScrapes
 	codes := make(chan int, clients)
 	var all sync.WaitGroup
 	for range clients {
@@ -36,7 +33,7 @@ func TestManagersScrapesAreLimited(t *testing.T) {
 			codes <- w.Code
 		})
 	}
-	for range clients - daemon.MaxScrapes {
+	for range clients - MaxScrapes {
 		select {
 		case code := <-codes:
 			if code != http.StatusServiceUnavailable {
