@@ -35,12 +35,8 @@ func main() {
 
 // newWatcher returns the watcher of whether leasehold is in use.
 func newWatcher(node agent.Node, o options) *retention.UseWatcher {
-	rules := cniconf.Rules{MaxFiles: o.maxConfNum, SkipInvalid: o.skipInvalid}
-	if o.maxConfNum == 0 {
-		rules.MaxFiles = -1
-	}
 	return &retention.UseWatcher{Service: node.Service, Node: o.nodeName, Log: node.Log, ConfDir: o.confDir,
-		Rules: rules, Binaries: &cniconf.Binaries{Dirs: strings.Split(o.binDirs, ":")}}
+		RuntimeFiles: cniconf.RuntimeFiles, Binaries: &cniconf.Binaries{Dirs: strings.Split(o.binDirs, ":")}}
 }
 
 func run(ctx context.Context, o options, log *slog.Logger) error {

@@ -30,8 +30,6 @@ type options struct {
 	foreverLimit time.Duration
 	confDir      string
 	binDirs      string
-	maxConfNum   int
-	skipInvalid  bool
 }
 
 // execute runs the program and returns its exit code.
@@ -70,10 +68,6 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 		"the container runtime's directory of CNI configurations; empty disables the check whether leasehold is in use")
 	f.StringVar(&o.binDirs, "cni-bin-dir", "/opt/cni/bin",
 		"the container runtime's directories of CNI plugins, separated by colons")
-	f.IntVar(&o.maxConfNum, "cni-max-conf-num", 1,
-		"how many configurations the container runtime loads (containerd's max_conf_num); 0: all")
-	f.BoolVar(&o.skipInvalid, "cni-skip-invalid", false,
-		"the container runtime passes over configurations that are not valid, as CRI-O does")
 }
 
 // validate checks the values of the flags.
@@ -91,9 +85,6 @@ func (o options) validate() error {
 		if o.confDir != "" && !filepath.IsAbs(dir) {
 			return fmt.Errorf("directory %q of --cni-conf-dir or --cni-bin-dir is not an absolute path", dir)
 		}
-	}
-	if o.maxConfNum < 0 {
-		return fmt.Errorf("--cni-max-conf-num %d is invalid; want at least 0", o.maxConfNum)
 	}
 	return nil
 }

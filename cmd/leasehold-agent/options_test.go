@@ -17,7 +17,7 @@ func TestArguments(t *testing.T) {
 		stdout, stderr string
 	}{
 		{"--version", 0, "leasehold-agent (devel)\n", ""},
-		{"--help", 0, "--cni-max-conf-num int", ""},
+		{"--help", 0, "--cni-bin-dir string", ""},
 		{"--no-such-flag", daemon.ExitUsage, "", "unknown flag: --no-such-flag"},
 		{"stray", daemon.ExitUsage, "", `unknown command "stray"`},
 		{"", daemon.ExitUsage, "", "--node-name is not set"},
@@ -26,7 +26,6 @@ func TestArguments(t *testing.T) {
 		{"--no-kube --move-grace=9", daemon.ExitUsage, "", `invalid argument "9" for "--move-grace"`},
 		{"--no-kube --forever-limit=-1s", daemon.ExitUsage, "", "--forever-limit -1s is invalid"},
 		{"--no-kube --cni-bin-dir=bin", daemon.ExitUsage, "", `directory "bin"`},
-		{"--no-kube --cni-max-conf-num=-1", daemon.ExitUsage, "", "--cni-max-conf-num -1 is invalid"},
 		{"--no-kube --log-level=loud", daemon.ExitUsage, "", `invalid argument "loud" for "--log-level"`},
 		{"--no-kube --log-format=xml", daemon.ExitUsage, "", `want "text" or "json"`},
 		{"--node-name=n --kubeconfig=/no/such/file", daemon.ExitFailed, "", "no such file or directory"},

@@ -3,10 +3,6 @@ package cli
 import (
 	"cmp"
 	"errors"
-	"os"
-	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -60,50 +56,18 @@ func (c *cniFlags) register(command *cobra.Command) {
 		"the runtime's `directory` of CNI configurations (default what the runtime's configuration names)")
 	f.StringSliceVar(&c.binDirs, "cni-bin-dir", nil,
 		"the runtime's `directories` of CNI plugins (default what the runtime's configuration names)")
-	f.StringVar(&c.runtimeConf, "runtime-conf",
-		"/etc/containerd/config.toml,/etc/crio/crio.conf,/etc/crio/crio.conf.d/*",
+	f.StringVar(&c.runtimeConf, "runtime-conf", cniconf.RuntimeFiles,
 		"`files` with the configuration of the container runtime")
 }
 
-// The keys in the configuration files of containerd and CRI-O.
-var (
-	confKeys = regexp.MustCompile(`(?m)^\s*(?:conf_dir|network_dir)\s*=\s*["']([^"']+)["']`)
-	binKeys  = regexp.MustCompile(`(?m)^\s*(?:bin_dirs?|plugin_dirs)\s*=\s*(\[[^]]*\]|["'][^"']+["'])`)
-	quoted   = regexp.MustCompile(`["']([^"']+)["']`)
-	maxFiles = regexp.MustCompile(`(?m)^\s*max_conf_num\s*=\s*(\d+)`) // containerd's; 0: all
-	ofCRIO   = regexp.MustCompile(`(?m)^\s*\[crio`)
-)
-
 // configuration returns the directory of the CNI configurations, how the runtime loads them, and
-// its plugins, as the flags or else the configuration files of the runtime say. If several files
-// have a key, the last one counts.
+// its plugins, as the flags or else the configuration files of the runtime say.
 func (c *cniFlags) configuration() (dir string, rules cniconf.Rules, binaries *cniconf.Binaries) {
-	dir, bin := "/etc/cni/net.d", []string{"/opt/cni/bin"}
-	rules.MaxFiles = 1
-	for pattern := range strings.SplitSeq(c.runtimeConf, ",") {
-		paths, _ := filepath.Glob(pattern) // an error means that the pattern is invalid: no file matches
-		for _, path := range paths {
-			content, _ := os.ReadFile(path) // nil if it cannot be read
-			if m := confKeys.FindSubmatch(content); m != nil {
-				dir = string(m[1])
-			}
-			if m := binKeys.FindSubmatch(content); m != nil {
-				bin = nil
-				for _, q := range quoted.FindAllSubmatch(m[1], -1) {
-					bin = append(bin, string(q[1]))
-				}
-			}
-			if m := maxFiles.FindSubmatch(content); m != nil {
-				n, _ := strconv.Atoi(string(m[1])) // digits
-				rules.MaxFiles = cmp.Or(n, -1)
-			}
-			rules.SkipInvalid = rules.SkipInvalid || ofCRIO.Match(content)
-		}
-	}
+	r := cniconf.ReadRuntime(c.runtimeConf)
 	if len(c.binDirs) > 0 {
-		bin = c.binDirs
+		r.BinDirs = c.binDirs
 	}
-	return cmp.Or(c.confDir, dir), rules, &cniconf.Binaries{Dirs: bin}
+	return cmp.Or(c.confDir, r.ConfDir), r.Rules, &cniconf.Binaries{Dirs: r.BinDirs}
 }
 
 // report prints a report.

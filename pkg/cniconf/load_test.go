@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -264,4 +265,28 @@ func FuzzReadFile(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestReadRuntime(t *testing.T) {
+	dir := t.TempDir()
+	defaults := Runtime{ConfDir: "/etc/cni/net.d", BinDirs: []string{"/opt/cni/bin"}, Rules: Rules{MaxFiles: 1}}
+	for _, tt := range []struct {
+		name, content string
+		want          Runtime
+	}{
+		{"nothing", "", defaults},
+		{"containerd", "[plugins.cri.cni]\n  conf_dir = '/c'\n  bin_dirs = [\"/a\", \"/b\"]\n  max_conf_num = 3\n",
+			Runtime{"/c", []string{"/a", "/b"}, Rules{MaxFiles: 3}}},
+		{"containerd that loads all", "max_conf_num = 0\n",
+			Runtime{defaults.ConfDir, defaults.BinDirs, Rules{MaxFiles: -1}}},
+		{"CRI-O", "[crio.network]\nnetwork_dir = \"/n\"\nplugin_dirs = [\"/p\"]\n",
+			Runtime{"/n", []string{"/p"}, Rules{MaxFiles: 1, SkipInvalid: true}}},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "a.toml"), []byte(tt.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := ReadRuntime("/no/such/file," + dir + "/*.toml"); !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
 }

@@ -217,9 +217,8 @@ func TestValues(t *testing.T) {
 	all := objects(t, []byte(rendered.Manifest))
 	for name, want := range map[string][]string{
 		"DaemonSet leasehold-agent": {"r.example.org/x/agent@" + digest,
-			"maxUnavailable:7%", "--cni-skip-invalid --log-level=debug]", "kubernetes.io/os:linux pool:a", "memory:1Gi",
-			"key:b",
-			"imagePullSecrets:[map[name:s]]", "imagePullPolicy:Always"},
+			"maxUnavailable:7%", "--cni-bin-dir=/usr/libexec/cni --log-level=debug]", "kubernetes.io/os:linux pool:a",
+			"memory:1Gi", "key:b", "imagePullSecrets:[map[name:s]]", "imagePullPolicy:Always"},
 		"Deployment leasehold-manager": {"r.example.org/x/manager@", "args:[--log-level=debug]", "replicas:3",
 			"kubernetes.io/os:linux pool:a", "memory:1Gi", "key:b", "imagePullSecrets:[map[name:s]]"},
 	} {

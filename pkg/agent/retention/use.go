@@ -44,11 +44,12 @@ type UseWatcher struct {
 	Service *maintain.Service
 	Node    string
 	Log     *slog.Logger
-	// ConfDir is the directory from which the runtime loads CNI configurations. Rules are how the
-	// runtime chooses among the files there. Binaries are the runtime's directories of plugins.
-	ConfDir  string
-	Rules    cniconf.Rules
-	Binaries *cniconf.Binaries
+	// ConfDir is the directory from which the runtime loads CNI configurations. RuntimeFiles are
+	// the runtime's own configuration, which says how it chooses among the files there
+	// (cniconf.ReadRuntime). Binaries are the runtime's directories of plugins.
+	ConfDir      string
+	RuntimeFiles string
+	Binaries     *cniconf.Binaries
 	// Pods are the pods of the node, and Queue queues an Event unless one of its name was queued.
 	// Both are nil without an API server; then pods are not checked and no Events are created.
 	Pods  *Pods
@@ -111,7 +112,7 @@ func (w *UseWatcher) Check(ctx context.Context, now time.Time) (changed bool) {
 // configuration of every network leads to leasehold, because otherwise the missing leases are
 // already explained.
 func (w *UseWatcher) look(ctx context.Context, now time.Time) []cniconf.Status {
-	statuses := cniconf.Check(cniconf.Load(w.ConfDir, w.Rules), w.Binaries)
+	statuses := cniconf.Check(cniconf.Load(w.ConfDir, cniconf.ReadRuntime(w.RuntimeFiles).Rules), w.Binaries)
 	w.judge.date(statuses, now)
 	if w.Pods == nil || slices.ContainsFunc(statuses, isOff) {
 		return statuses
