@@ -258,24 +258,6 @@ func TestPodWithoutLease(t *testing.T) {
 	}
 }
 
-// The store's lock is what pods wait for: a pod that had a lease is not looked for again.
-func TestStoreIsNotReadWithoutNewPods(t *testing.T) {
-	f := newUseFixture(t)
-	f.node.Bind("10.0.0.2", "db-0", "u0", time.Hour, "")
-	db0 := apiPod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute))
-	f.setPods(db0)
-	f.run(time.Minute)
-	service := f.Service
-	f.Service = nil // a look into the store would panic
-	f.run(time.Minute)
-	f.Service = service
-	f.setPods(db0, apiPod("db-1", "u1", "1h", "10.0.0.3", f.now))
-	f.run(25 * time.Second)
-	if s := f.Result()[0]; s.Reason != PodWithoutLease || !strings.Contains(s.Message, "db-1") {
-		t.Errorf("another pod: %+v, want %s", s, PodWithoutLease)
-	}
-}
-
 // A lease that was adopted from host-local's file names no pod.
 func TestLeaseOfTheAddressIsEnough(t *testing.T) {
 	f := newUseFixture(t)

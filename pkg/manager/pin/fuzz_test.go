@@ -1,18 +1,12 @@
 package pin
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission/metrics"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
@@ -59,40 +53,6 @@ func FuzzAdmission(f *testing.F) {
 		notPossible(v)
 		w.cluster.keptElsewhere(v)
 		instance{}.after(v, noon)
-	})
-}
-
-// FuzzAdmissionReview has anybody call the webhook with any body. It answers in JSON, does not
-// panic, and refuses no pod of a review that can be decoded.
-func FuzzAdmissionReview(f *testing.F) {
-	const review = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u",` +
-		`"kind":{"version":"v1","kind":"Pod"},"namespace":"db","operation":"CREATE","object":%s}}`
-	for _, object := range []string{`{"metadata":{"name":"db-0","annotations":` +
-		`{"io.kubernetes.cri/reserved-ip-duration":"10"}},"spec":{}}`, `{"metadata":5}`, `null`, `"text"`} {
-		f.Add([]byte(fmt.Sprintf(review, object)), "application/json")
-	}
-	f.Add([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"u"}}`),
-		"application/json; charset=utf-8")
-	f.Add([]byte(`{`), "text/plain")
-	f.Fuzz(func(t *testing.T, body []byte, kind string) {
-		clock := noon
-		w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock))
-		panics := testutil.ToFloat64(metrics.WebhookPanics)
-		r := httptest.NewRequest(http.MethodPost, "/pin", bytes.NewReader(body))
-		r.Header["Content-Type"] = []string{kind}
-		got := httptest.NewRecorder()
-		(&admission.Webhook{Handler: w.handler()}).ServeHTTP(got, r)
-		var answer, asked admissionv1.AdmissionReview
-		if err := json.Unmarshal(got.Body.Bytes(), &answer); err != nil || answer.Response == nil {
-			t.Fatalf("answer to %q: %q, %v", body, got.Body, err)
-		}
-		if testutil.ToFloat64(metrics.WebhookPanics) > panics {
-			t.Errorf("a panic with %q", body)
-		}
-		isReview := json.Unmarshal(body, &asked) == nil && asked.Request != nil && answer.Response.UID != ""
-		if isReview && !answer.Response.Allowed {
-			t.Errorf("%q is refused: %+v", body, answer.Response.Result)
-		}
 	})
 }
 
