@@ -22,18 +22,20 @@ func once(b *testing.B, f func()) {
 func BenchmarkParallel(b *testing.B) {
 	for _, leases := range []int{0, 1000} {
 		b.Run(fmt.Sprintf("leases=%d", leases), func(b *testing.B) {
-			ours, theirs := newContender(b, "leasehold", subnet, leases), newContender(b, other, subnet, leases)
-			var our, their []time.Duration
-			once(b, func() {
-				for range 10 {
-					_, times := ours.concurrently(64, 64)
-					our = append(our, times["ADD"]...)
-					_, times = theirs.concurrently(64, 64)
-					their = append(their, times["ADD"]...)
-				}
+			versusOthers(b, func(b *testing.B) {
+				ours, theirs := newContender(b, "leasehold", subnet, leases), newContender(b, other, subnet, leases)
+				var our, their []time.Duration
+				once(b, func() {
+					for range 10 {
+						_, times := ours.concurrently(64, 64)
+						our = append(our, times["ADD"]...)
+						_, times = theirs.concurrently(64, 64)
+						their = append(their, times["ADD"]...)
+					}
+				})
+				report(b, "-p99", percentile(our, 99))
+				report(b, "-p99-other", percentile(their, 99))
 			})
-			report(b, "-p99", percentile(our, 99))
-			report(b, "-p99-other", percentile(their, 99))
 		})
 	}
 }
