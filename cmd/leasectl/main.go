@@ -28,12 +28,6 @@ func main() {
 	os.Exit(cli.Run(ctx, cli.Env{
 		Stdout: os.Stdout, Stderr: os.Stderr,
 		Dirs: node.Dirs, Host: node.Host, Clock: node.Clock, Version: env.Version(version),
-		Plugin: strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-"), Terminal: isTerminal(os.Stderr),
+		Plugin: strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-"),
 	}, os.Args[1:]))
-}
-
-// isTerminal reports whether a file is a terminal.
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
 }

@@ -38,11 +38,6 @@ func (a *app) plugin() *cobra.Command {
 release those of pods that are away, and install and uninstall leasehold. All of it uses kubectl, with its
 configuration and credentials. Which addresses are kept, and for whom, is in "kubectl
 get ipr -A"; how many each node has, and whether it keeps them, is in "kubectl get nap".`,
-		Example: `  kubectl leasehold doctor                      what is wrong, and what repairs it
-  kubectl leasehold history db/db-0             which addresses a pod had, and why
-  kubectl leasehold release --namespace=db      release everything of a namespace
-  kubectl leasehold reserve --pod=db/db-0 --address=10.244.3.20   hold an address for a pod
-  kubectl leasehold bundle                      collect what a report of a problem needs`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkFlags() },
 	}
 	c := &cluster{app: a}

@@ -60,7 +60,7 @@ func (c *cluster) journals(ctx context.Context, args []string) ([]nodeLine, erro
 	}
 	all := []nodeLine{}
 	for i, p := range pods {
-		c.progress("reading the journal of node %s (%d of %d)", p.Node, i+1, len(pods))
+		c.say("reading the journal of node %s (%d of %d)", p.Node, i+1, len(pods))
 		var lines []line
 		if e := c.ReadNode(ctx, p.Pod, &lines, append([]string{"history"}, args...)...); e != nil {
 			err = errors.Join(err, fmt.Errorf("node %s: %w", p.Node, e))
@@ -131,7 +131,7 @@ agents of the nodes do the rest.`,
 // not wait.
 func (c *cluster) releaseAll(ctx context.Context, all []reservation, wait time.Duration) error {
 	for i, r := range all {
-		c.progress("releasing %d of %d", i+1, len(all))
+		c.say("releasing %d of %d", i+1, len(all))
 		patch := fmt.Sprintf(`{"spec":{"release":%q}}`, r.ID)
 		_, err := c.Run(ctx, nil, "-n", r.Namespace, "patch", reservationKind, r.Object,
 			"--type=merge", "-p", patch)
@@ -158,7 +158,6 @@ func (c *cluster) releaseAll(ctx context.Context, all []reservation, wait time.D
 				"doctor' says whether its agent works", wait, len(left), len(all), left[0].Namespace, left[0].Pod,
 				left[0].Node)
 		}
-		c.progress("waiting for the agents: %d left", len(left))
 		if !notify.Wait(ctx, nil, time.Second) {
 			return ctx.Err()
 		}
@@ -166,9 +165,6 @@ func (c *cluster) releaseAll(ctx context.Context, all []reservation, wait time.D
 	fmt.Fprintf(c.Stderr, "%d released\n", len(all))
 	return nil
 }
-
-// bundleSize is the largest content of a bundle, in bytes before compression.
-const bundleSize = 50 << 20
 
 // bundle returns the command that writes an archive with what a bug report needs.
 func (c *cluster) bundle() *cobra.Command {
@@ -193,7 +189,7 @@ in leasehold's namespace. What could not be read is listed in errors.txt.`,
 			if err != nil {
 				return err
 			}
-			if err := errors.Join(c.writeBundle(cmd.Context(), out, bundleSize), out.Close()); err != nil {
+			if err := errors.Join(c.writeBundle(cmd.Context(), out), out.Close()); err != nil {
 				return err
 			}
 			fmt.Fprintln(c.Stdout, file)
@@ -212,7 +208,7 @@ type piece struct {
 }
 
 // writeBundle writes the archive. What could not be read is listed in its errors.txt.
-func (c *cluster) writeBundle(ctx context.Context, w io.Writer, limit int64) error {
+func (c *cluster) writeBundle(ctx context.Context, w io.Writer) error {
 	zip := gzip.NewWriter(w)
 	archive := tar.NewWriter(zip)
 	var problems strings.Builder
@@ -229,18 +225,11 @@ func (c *cluster) writeBundle(ctx context.Context, w io.Writer, limit int64) err
 		fmt.Fprintln(&problems, err)
 	}
 	for i, p := range pieces {
-		c.progress("%s (%d of %d)", p.name, i+1, len(pieces))
+		c.say("%s (%d of %d)", p.name, i+1, len(pieces))
 		content, err := c.read(ctx, p)
 		if err != nil {
 			fmt.Fprintf(&problems, "%s: %v\n", p.name, err)
 		}
-		// Each file gets at most an equal share of the space that is left, so that there is space
-		// for the last node too.
-		if share := limit / int64(len(pieces)-i); int64(len(content)) > share {
-			fmt.Fprintf(&problems, "%s: only the last %d of %d bytes\n", p.name, share, len(content))
-			content = content[int64(len(content))-share:]
-		}
-		limit -= int64(len(content))
 		if len(content) == 0 {
 			continue
 		}

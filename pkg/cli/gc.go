@@ -27,7 +27,6 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			if unused, err := a.isUnused(cmd.Context()); unused || err != nil {
 				return errors.Join(err, a.printPlan(nil, dryRun))
 			}
-			a.progress("comparing the store with the host")
 			survey, err := a.service().Survey(cmd.Context())
 			if err != nil {
 				return err
@@ -42,7 +41,6 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			if dryRun {
 				return a.printPlan(plan, true)
 			}
-			a.progress("%d steps", len(plan))
 			done, err := a.service().Act(cmd.Context(), plan)
 			return errors.Join(a.printPlan(done, false), err)
 		},

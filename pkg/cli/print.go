@@ -63,13 +63,6 @@ func (a *app) say(format string, args ...any) {
 	fmt.Fprintf(a.Stderr, "leasectl: "+format+"\n", args...)
 }
 
-// progress prints a message about the progress of a command, if standard error is a terminal.
-func (a *app) progress(format string, args ...any) {
-	if a.Terminal {
-		fmt.Fprintf(a.Stderr, format+"\n", args...)
-	}
-}
-
 // qualified returns a name with its namespace, "" if there is no name.
 func qualified(namespace, name string) string {
 	if name == "" {

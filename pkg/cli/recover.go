@@ -143,8 +143,7 @@ func (a *app) adopt(ctx context.Context, flags recoverFlags, pools []lease.Pool)
 		svc.Node.CacheDirs = append(svc.Node.CacheDirs, adopt.DefaultCacheDirs...)
 	}
 	all, previewed, now := []adopted{}, []candidate{}, a.Clock()
-	for i, p := range pools {
-		a.progress("network %s (%d of %d)", p.Network, i+1, len(pools))
+	for _, p := range pools {
 		if flags.dryRun {
 			found, problems, err := svc.Preview(ctx, p, nil)
 			for _, text := range problems {

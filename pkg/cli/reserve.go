@@ -110,9 +110,9 @@ get, is not held, and the command says why.`,
 			if networks, err = service.Networks(cmd.Context(), networks); err != nil {
 				return err
 			}
-			if a.network != "" {
-				networks = only(networks, a.network)
-			}
+			networks = slices.DeleteFunc(networks, func(n maintain.Network) bool {
+				return a.network != "" && n.Pool.Network != a.network
+			})
 			done, err := service.Reserve(cmd.Context(), networks, choice)
 			switch {
 			case errors.Is(err, transact.ErrNoHostView):
@@ -120,7 +120,7 @@ get, is not held, and the command says why.`,
 			case err != nil:
 				return err
 			}
-			return a.printReserved(done)
+			return a.print(done)
 		},
 	}
 	a.outputFlag(c)
@@ -128,34 +128,6 @@ get, is not held, and the command says why.`,
 	flags.register(c)
 	cni.register(c)
 	return c
-}
-
-// only returns the networks of a name.
-func only(all []maintain.Network, name string) (out []maintain.Network) {
-	for _, n := range all {
-		if n.Pool.Network == name {
-			out = append(out, n)
-		}
-	}
-	return out
-}
-
-func (a *app) printReserved(done []lease.Lease) error {
-	rows, now := []row{}, a.Clock()
-	for _, l := range done {
-		rows = append(rows, rowOf(l, now))
-	}
-	if a.output == "json" {
-		return a.printJSON(rows)
-	}
-	for _, l := range done {
-		if l.State == lease.Bound {
-			a.step("pod %s has %s", podOf(l), l.Address)
-		} else {
-			a.step("%s %s", l.Address, l.Describe("", now))
-		}
-	}
-	return nil
 }
 
 const requestKind = "addressrequests.ipam.leasehold.dev"
@@ -249,7 +221,6 @@ func (c *cluster) awaitRequest(ctx context.Context, namespace, name string, addr
 		if !isOpen || !time.Now().Before(end) {
 			return rows, nil
 		}
-		c.progress("waiting for the agent of the node")
 		if !notify.Wait(ctx, nil, time.Second) {
 			return rows, ctx.Err()
 		}

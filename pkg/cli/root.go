@@ -49,8 +49,7 @@ type Env struct {
 	Version        string
 	// Plugin reports whether the program was called as the kubectl plugin. Its commands are then
 	// about a cluster, not about the node on which it runs.
-	Plugin   bool
-	Terminal bool // reports whether standard error is a terminal
+	Plugin bool
 }
 
 // Run executes one command line and returns the exit code.
@@ -117,18 +116,6 @@ func (a *app) leasectl() *cobra.Command {
 		Long: `leasectl reads and changes the lease store of the leasehold IPAM plugin on this
 node. It has to run as root on the node itself, or in the pod of the node's agent:
 kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/root list`,
-		Example: `  leasectl doctor                     what is wrong, and what repairs it
-  leasectl list                       the addresses that are in use or held
-  leasectl list db/db-0 -o json       the addresses of a pod, for a script
-  leasectl history 10.244.1.7         which pods had an address before
-  leasectl pools                      how many addresses are bound, held and free
-  leasectl release db/db-0            release the addresses of a pod
-  leasectl reserve --pod=db/db-0 --address=10.244.1.7   hold an address for a pod
-  leasectl gc --dry-run               what would be collected, and why
-  leasectl check                      check the integrity of the store
-  leasectl recover --dry-run          which addresses would be imported, and why
-  leasectl install --conf=FILE        name leasehold in a CNI configuration
-  leasectl uninstall                  remove leasehold from this node`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.enter() },
 	}
 	root.PersistentFlags().StringVar(&a.root, "host-root", "/",

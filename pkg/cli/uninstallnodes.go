@@ -27,7 +27,7 @@ func (k *cluster) askNodes(ctx context.Context, agent kubectl.Object) error {
 		err = fmt.Errorf("nodes on which no agent runs: %d", missing)
 	}
 	for i, p := range pods {
-		k.progress("asking node %s (%d of %d)", p.Node, i+1, len(pods))
+		k.say("asking node %s (%d of %d)", p.Node, i+1, len(pods))
 		args := append(uninstallArgs(agent), "--dry-run")
 		if _, e := k.Run(ctx, nil, k.OnNode(p.Pod, args...)...); e != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", p.Node, e))

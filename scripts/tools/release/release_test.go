@@ -202,7 +202,7 @@ func testKrew(t *testing.T, r release) {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(link, "--help").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "kubectl leasehold doctor") {
+	if err != nil || !strings.Contains(string(out), "kubectl leasehold [command]") {
 		t.Errorf("kubectl-leasehold --help: %v\n%s", err, out)
 	}
 }
