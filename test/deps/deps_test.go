@@ -5,12 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"io/fs"
-	"maps"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -140,14 +135,7 @@ func covers(name, path string) bool {
 	return path == name || strings.HasSuffix(name, "/") && strings.HasPrefix(path, name)
 }
 
-func isProgram(path string) bool {
-	for _, p := range programs {
-		if covers(p, path) {
-			return true
-		}
-	}
-	return false
-}
+func isProgram(path string) bool { return coveredBy(programs, path) }
 
 func layerOf(path string) (int, bool) {
 	for name, layer := range layers {
@@ -243,8 +231,8 @@ func TestForbiddenDependencies(t *testing.T) {
 	}
 }
 
-// TestPersistentPodStateCouldBeDeleted verifies that nothing but one line of the manager's program
-// refers to the feature, and that OpenKruise's names stay within it.
+// TestPersistentPodStateCouldBeDeleted verifies that nothing but the manager's program imports the
+// feature.
 func TestPersistentPodStateCouldBeDeleted(t *testing.T) {
 	const feature, types = "pkg/manager/persistentpodstate", "pkg/kube/apis/apps/v1beta1"
 	ours, _ := packages(t)
@@ -257,29 +245,6 @@ func TestPersistentPodStateCouldBeDeleted(t *testing.T) {
 			}
 		}
 	}
-	// Workloads of OpenKruise have pods, with or without the feature.
-	kinds := []string{"pkg/kube", "pkg/agent/retention", "pkg/manager/pin"}
-	word := regexp.MustCompile(`kruise\.io|persistentpodstate\.`)
-	uses := map[string]int{}
-	for _, p := range ours {
-		from, _ := within(p.ImportPath)
-		if from == feature || from == types || slices.Contains(kinds, from) {
-			continue
-		}
-		for _, name := range p.GoFiles {
-			text, err := os.ReadFile(filepath.Join("../..", from, name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			uses[from] += len(word.FindAll(text, -1))
-		}
-		if want := map[string]int{"cmd/leasehold-manager": 1}[from]; uses[from] != want {
-			t.Errorf("%s refers to it %d times, want %d", from, uses[from], want)
-		}
-	}
-	if uses["cmd/leasehold-manager"] == 0 {
-		t.Error("nothing was read")
-	}
 }
 
 func coveredBy(names []string, path string) bool {
@@ -289,72 +254,4 @@ func coveredBy(names []string, path string) bool {
 		}
 	}
 	return false
-}
-
-// TestBreach applies the rules to imports that do not exist.
-func TestBreach(t *testing.T) {
-	tests := []struct {
-		name, from, to string
-		allowed        bool
-	}{
-		{"an interface uses the use cases", "pkg/cniplugin", "pkg/ipam", true},
-		{"policy uses lease", "pkg/policy", "pkg/lease", true},
-		{"a program", "cmd/leasectl", "pkg/cli", true},
-		{"publishing uses the agent's types", "pkg/agent/publish", "pkg/agent", true},
-		{"within the manager", "pkg/manager/pin", "pkg/manager/control", true},
-		{"the manager uses the agent", "pkg/manager/pin", "pkg/agent/retention", false},
-		{"the agent uses the manager", "pkg/agent/publish", "pkg/manager/pin", false},
-		{"pkg/kube uses the manager", "pkg/kube", "pkg/manager/pin", false},
-		{"lease uses policy", "pkg/lease", "pkg/policy", false},
-		{"pool uses policy", "pkg/pool", "pkg/policy", false},
-		{"store uses ipam", "pkg/store", "pkg/ipam", false},
-		{"within layer 2", "pkg/store", "pkg/host", false},
-		{"ipam uses adopt", "pkg/ipam", "pkg/adopt", true},
-		{"the verbs use maintain", "pkg/ipam", "pkg/maintain", false},
-		{"maintain uses the verbs", "pkg/maintain", "pkg/ipam", false},
-		{"transact uses the verbs", "pkg/transact", "pkg/ipam", false},
-		{"adopt uses ipam", "pkg/adopt", "pkg/ipam", false},
-		{"ipam uses cniplugin", "pkg/ipam", "pkg/cniplugin", false},
-		{"the loops without Kubernetes use a task", "pkg/agent", "pkg/agent/publish", false},
-		{"an unknown package", "pkg/store", "pkg/utils", false},
-		{"an unknown importer", "pkg/utils", "pkg/lease", false},
-		{"a program is imported", "pkg/cli", "cmd/leasectl", false},
-	}
-	for _, tt := range tests {
-		if why := breach(tt.from, tt.to); (why == "") != tt.allowed {
-			t.Errorf("%s: %s imports %s: %q, want allowed: %t", tt.name, tt.from, tt.to, why, tt.allowed)
-		}
-	}
-}
-
-// TestGatesAndNominations checks that the product reads scheduling gates and nominations in one
-// place each, and sets neither: a gate needs a manager to start a pod, and a nomination reserves
-// room on a node (docs/decisions.md, "Required affinity, and one strike").
-func TestGatesAndNominations(t *testing.T) {
-	named := regexp.MustCompile(`\b(SchedulingGates|NominatedNodeName)\b|["./](schedulingGates|nominatedNodeName)\b`)
-	found := map[string][]string{}
-	for _, dir := range []string{"cmd", "daemonset", "pkg", "plugins"} {
-		err := filepath.WalkDir(filepath.Join("../..", dir), func(path string, _ fs.DirEntry, err error) error {
-			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			text, err := os.ReadFile(path)
-			for l := range strings.Lines(string(text)) {
-				if m := named.FindString(l); m != "" && !strings.HasPrefix(strings.TrimSpace(l), "//") {
-					found[m] = append(found[m], strings.TrimSpace(l))
-				}
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	want := map[string][]string{
-		"NominatedNodeName": {"func nominatedNode(p *corev1.Pod) string { return p.Status.NominatedNodeName }"},
-		"SchedulingGates":   {"func isGated(p *corev1.Pod) bool { return len(p.Spec.SchedulingGates) > 0 }"},
-	}
-	if !maps.EqualFunc(found, want, slices.Equal) {
-		t.Errorf("found %q, want %q", found, want)
-	}
 }

@@ -2,9 +2,6 @@ package lint
 
 import (
 	"bytes"
-	"fmt"
-	"go/ast"
-	"go/parser"
 	"go/scanner"
 	"go/token"
 	"math"
@@ -127,36 +124,6 @@ func TestColumns(t *testing.T) {
 			}
 		}
 	}
-}
-
-var reports = regexp.MustCompile(`reports (whether|true|false)|returns (true|false)`)
-
-// TestBooleanComments checks the comments of functions whose only result is a bool.
-func TestBooleanComments(t *testing.T) {
-	for _, f := range goFiles(t) {
-		files := token.NewFileSet()
-		parsed, err := parser.ParseFile(files, f.name, f.content, parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, decl := range parsed.Decls {
-			fn, ok := decl.(*ast.FuncDecl)
-			if !ok || fn.Doc == nil || !returnsBool(fn.Type) {
-				continue
-			}
-			if text := strings.Join(strings.Fields(fn.Doc.Text()), " "); !reports.MatchString(text) {
-				t.Errorf("%s: want a comment with \"reports whether\", not %q", files.Position(fn.Pos()), text)
-			}
-		}
-	}
-}
-
-func returnsBool(fn *ast.FuncType) bool {
-	if fn.Results == nil || fn.Results.NumFields() != 1 {
-		return false
-	}
-	name, ok := fn.Results.List[0].Type.(*ast.Ident)
-	return ok && name.Name == "bool"
 }
 
 // forbidden are expressions that the repository must not contain, and what to write instead. The
@@ -367,25 +334,5 @@ func TestSubjects(t *testing.T) {
 		if !subject.MatchString(s) {
 			t.Errorf(`commit %s: %q; want a subject such as "ipam: replay spooled DELs"`, id, s)
 		}
-	}
-}
-
-func TestColumnsOfALine(t *testing.T) {
-	for line, want := range map[string]int{"": 0, "a": 1, "\ta": 5, "é\t\t": 9} {
-		if got := columns(line); got != want {
-			t.Errorf("%q has %d columns, want %d", line, got, want)
-		}
-	}
-	for line, want := range map[string]int{
-		"\tx()": maxColumns, "\t// a b": maxComment, "//\ta b": maxColumns, "// +a:b c": math.MaxInt,
-		"// https://a": math.MaxInt,
-	} {
-		if got := limitOf(line); got != want {
-			t.Errorf("%q may have %d columns, want %d", line, got, want)
-		}
-	}
-	f := file{"x.go", fmt.Appendf(nil, "package x\n\nconst a = `1\n2\n3` // %s\n", "comment")}
-	if raw := rawStrings(f); len(raw) != 2 || !raw[4] || !raw[5] {
-		t.Errorf("lines in a raw string: %v, want 4 and 5", raw)
 	}
 }
