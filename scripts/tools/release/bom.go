@@ -16,7 +16,7 @@ import (
 
 // writeBOM writes the bill of materials of the programs, in CycloneDX's format: the modules, and of
 // each program which of them it links, from the build information that is in the program.
-func (r release) writeBOM(paths built, modules []module) error {
+func (r release) writeBOM(work string, modules []module) error {
 	var components []cdx.Component
 	var dependencies []cdx.Dependency
 	known, sums := map[string]bool{}, map[string]string{}
@@ -24,7 +24,8 @@ func (r release) writeBOM(paths built, modules []module) error {
 		known[m.ref()] = true
 	}
 	for _, arch := range r.archs {
-		for _, path := range sortedValues(paths[arch]) {
+		for _, program := range r.programs {
+			path := binary(work, arch, program)
 			info, err := buildinfo.ReadFile(path)
 			if err != nil {
 				return err

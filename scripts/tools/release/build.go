@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,9 +18,6 @@ var (
 	programs = []string{"plugins/ipam/leasehold", "cmd/leasectl", "cmd/leasehold-agent", "cmd/leasehold-manager",
 		"scripts/tools/kubectl"}
 )
-
-// built are the paths of programs by architecture and name.
-type built map[string]map[string]string
 
 // images are the product's images, and that of the chart's hooks, which has kubectl.
 var images = append(slices.Clone(image.Product),
@@ -49,57 +45,51 @@ func (r release) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	paths, err := r.writePrograms(ctx, work, licences)
+	if err := r.writePrograms(ctx, work, licences); err != nil {
+		return err
+	}
+	digests, err := r.writeImages(licences, work)
 	if err != nil {
 		return err
 	}
-	digests, err := r.writeImages(paths, licences, work)
-	if err != nil {
-		return err
-	}
-	return errors.Join(r.writeManifests(digests), r.writeKrew(), r.writeChart(digests), r.writeBOM(paths, modules),
+	return errors.Join(r.writeManifests(digests), r.writeKrew(), r.writeChart(digests), r.writeBOM(work, modules),
 		r.writeChecksums())
+}
+
+// binary is the path of a built program.
+func binary(work, arch, program string) string {
+	return filepath.Join(work, arch, filepath.Base(program))
 }
 
 // writePrograms builds all programs in the directory work, and writes an archive of them and of the
 // licences for each architecture.
-func (r release) writePrograms(ctx context.Context, work string, licences []image.File) (built, error) {
-	paths := built{}
+func (r release) writePrograms(ctx context.Context, work string, licences []image.File) error {
 	for _, arch := range r.archs {
-		var err error
-		if paths[arch], err = r.compile(ctx, work, arch); err != nil {
-			return nil, err
+		var own []string
+		for _, dir := range r.programs {
+			fmt.Fprintln(os.Stderr, "building", dir, arch)
+			to := binary(work, arch, dir)
+			p := image.Program{Repo: r.repo, Package: dir, Arch: arch, Version: r.version}
+			if err := p.Build(ctx, to); err != nil {
+				return fmt.Errorf("%s for %s: %w", dir, arch, err)
+			}
+			if filepath.Base(dir) != "kubectl" { // for the image of leasectl only
+				own = append(own, to)
+			}
 		}
-		own := maps.Clone(paths[arch])
-		delete(own, "kubectl") // for the image of leasectl only
-		files, err := image.Programs(sortedValues(own)...)
+		files, err := image.Programs(own...)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		data, err := image.TarGz(append(files, licences...))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := r.write(r.programsArchive(arch), data); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return paths, nil
-}
-
-// compile builds all programs for an architecture, and returns their paths by name.
-func (r release) compile(ctx context.Context, work, arch string) (map[string]string, error) {
-	paths := map[string]string{}
-	for _, dir := range r.programs {
-		name := filepath.Base(dir)
-		fmt.Fprintln(os.Stderr, "building", name, arch)
-		paths[name] = filepath.Join(work, arch, name)
-		p := image.Program{Repo: r.repo, Package: dir, Arch: arch, Version: r.version}
-		if err := p.Build(ctx, paths[name]); err != nil {
-			return nil, fmt.Errorf("%s for %s: %w", dir, arch, err)
-		}
-	}
-	return paths, nil
+	return nil
 }
 
 // write writes a file of the release.
@@ -150,5 +140,3 @@ func (r release) writeKrew() error {
 func (r release) programsArchive(arch string) string {
 	return fmt.Sprintf("leasehold-%s-linux-%s.tar.gz", r.version, arch)
 }
-
-func sortedValues(m map[string]string) []string { return slices.Sorted(maps.Values(m)) }

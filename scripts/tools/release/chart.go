@@ -1,14 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-
-	"sigs.k8s.io/kustomize/api/resmap"
 
 	"github.com/leasehold-cni/leasehold/scripts/tools/image"
 )
@@ -49,60 +45,36 @@ func (r release) writeChart(digests map[string]string) error {
 	return r.write("leasehold-"+strings.TrimPrefix(r.version, "v")+".tgz", data)
 }
 
-// chartObjects returns the objects of the overlays as files of the chart. It returns an error if an
-// overlay changes another object than the DaemonSet, because the chart would not have that change.
-func (r release) chartObjects() ([]image.File, error) {
+// chartObjects returns the objects of the overlays as files of the chart. The overlays differ in
+// the DaemonSet only; a test compares the others.
+func (r release) chartObjects() (files []image.File, err error) {
 	platforms, err := r.platforms()
 	if err != nil {
 		return nil, err
 	}
-	var files, common []image.File
-	for _, platform := range platforms {
+	for i, platform := range platforms {
 		objects, err := r.render(platform)
 		if err != nil {
 			return nil, err
 		}
-		daemon, others, err := split(objects)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, image.File{Name: "files/" + platform + ".yaml", Data: daemon})
-		same := func(a, b image.File) bool { return a.Name == b.Name && bytes.Equal(a.Data, b.Data) }
-		if common != nil && !slices.EqualFunc(common, others, same) {
-			return nil, fmt.Errorf("overlay %s changes an object beside the DaemonSet, which the chart cannot do",
-				platform)
-		}
-		common = others
-	}
-	return append(files, common...), nil
-}
-
-// split returns the DaemonSet, and all other objects as files of the chart.
-func split(objects resmap.ResMap) (daemon []byte, others []image.File, err error) {
-	for _, o := range objects.Resources() {
-		if o.GetKind() == "Namespace" {
-			continue // Helm's, because the release is in it
-		}
-		data, err := o.AsYAML()
-		if err != nil {
-			return nil, nil, err
-		}
-		switch o.GetKind() {
-		case "DaemonSet":
-			daemon = data
-		case "Deployment":
-			others = append(others, image.File{Name: "files/manager.yaml", Data: data})
-		default:
-			if bytes.Contains(data, []byte("{{")) {
-				return nil, nil, fmt.Errorf("%s %s contains {{, which Helm would interpret",
-					o.GetKind(), o.GetName())
+		for _, o := range objects.Resources() {
+			data, err := o.AsYAML()
+			if err != nil {
+				return nil, err
 			}
 			name := fmt.Sprintf("templates/%s-%s.yaml", strings.ToLower(o.GetKind()), o.GetName())
-			if strings.HasSuffix(o.GetName(), ".kruise.io") {
+			switch {
+			case o.GetKind() == "DaemonSet":
+				name = "files/" + platform + ".yaml"
+			case i > 0, o.GetKind() == "Namespace": // that one is Helm's, because the release is in it
+				continue
+			case o.GetKind() == "Deployment":
+				name = "files/manager.yaml"
+			case strings.HasSuffix(o.GetName(), ".kruise.io"):
 				name = "crds/" + o.GetName() + ".yaml" // Helm installs it only if there is none: it may be Kruise's
 			}
-			others = append(others, image.File{Name: name, Data: data})
+			files = append(files, image.File{Name: name, Data: data})
 		}
 	}
-	return daemon, others, nil
+	return files, nil
 }

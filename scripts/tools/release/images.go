@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
-	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -33,7 +33,7 @@ func (r release) imagesArchive() string { return "leasehold-" + r.version + "-im
 
 // writeImages writes the images of all architectures, one index for each name, and returns the
 // digests of the indexes by name.
-func (r release) writeImages(paths built, licences []image.File, work string) (map[string]string, error) {
+func (r release) writeImages(licences []image.File, work string) (map[string]string, error) {
 	dir := filepath.Join(work, "layout")
 	target, err := layout.Write(dir, empty.Index)
 	if err != nil {
@@ -41,7 +41,7 @@ func (r release) writeImages(paths built, licences []image.File, work string) (m
 	}
 	digests := map[string]string{}
 	for _, o := range r.images {
-		index, err := r.index(o, paths, licences)
+		index, err := r.index(o, licences, work)
 		if err != nil {
 			return nil, err
 		}
@@ -68,12 +68,12 @@ func (r release) writeImages(paths built, licences []image.File, work string) (m
 }
 
 // index returns an image for all architectures.
-func (r release) index(o image.Own, paths built, licences []image.File) (v1.ImageIndex, error) {
+func (r release) index(o image.Own, licences []image.File, work string) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, arch := range r.archs {
 		var programs []string
 		for _, p := range o.Packages {
-			programs = append(programs, paths[arch][filepath.Base(p)])
+			programs = append(programs, binary(work, arch, p))
 		}
 		files, err := image.Programs(programs...)
 		if err != nil {
@@ -140,9 +140,7 @@ func (r release) push(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		base, tag := filepath.Base(strings.TrimSuffix(m.Annotations[nameAnnotation], ":"+m.Annotations[tagAnnotation])),
-			m.Annotations[tagAnnotation]
-		ref, err := name.NewTag(r.registry+"/"+base+":"+tag, name.StrictValidation)
+		ref, err := name.NewTag(r.registry+"/"+path.Base(m.Annotations[nameAnnotation]), name.StrictValidation)
 		if err != nil {
 			return err
 		}
@@ -150,7 +148,7 @@ func (r release) push(ctx context.Context) error {
 			remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
 			return err
 		}
-		fmt.Printf("%s/%s:%s@%s\n", r.registry, base, tag, m.Digest)
+		fmt.Printf("%s@%s\n", ref, m.Digest)
 	}
 	return nil
 }

@@ -141,64 +141,39 @@ func testPrograms(t *testing.T, r release) {
 	}
 }
 
-// krewPlugin is a plugin manifest of krew.
-type krewPlugin struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Metadata   struct {
-		Name string `json:"name"`
-	} `json:"metadata"`
-	Spec struct {
-		Version          string         `json:"version"`
-		Homepage         string         `json:"homepage"`
-		ShortDescription string         `json:"shortDescription"`
-		Description      string         `json:"description"`
-		Platforms        []krewPlatform `json:"platforms"`
-	} `json:"spec"`
-}
-
-type krewPlatform struct {
-	Selector struct {
-		MatchLabels map[string]string `json:"matchLabels"`
-	} `json:"selector"`
-	URI    string `json:"uri"`
-	SHA256 string `json:"sha256"`
-	Bin    string `json:"bin"`
-}
-
-// testKrew checks the manifest of the kubectl plugin by the rules of krew, and runs the program of
-// the archive under the name that krew gives it.
+// testKrew checks the manifest of the kubectl plugin, and runs the program of the archive under the
+// name that krew gives it.
 func testKrew(t *testing.T, r release) {
 	data := read(t, r, "leasehold-"+r.version+"-krew.yaml")
-	var p krewPlugin
-	if err := yaml.UnmarshalStrict(data, &p); err != nil {
+	var p struct {
+		Metadata struct{ Name string }
+		Spec     struct {
+			Version, Homepage string
+			Platforms         []struct {
+				Selector         struct{ MatchLabels map[string]string }
+				URI, SHA256, Bin string
+			}
+		}
+	}
+	if err := yaml.Unmarshal(data, &p); err != nil {
 		t.Fatal(err)
 	}
-	s := p.Spec
-	if p.APIVersion != "krew.googlecontainertools.github.com/v1alpha2" || p.Kind != "Plugin" ||
-		p.Metadata.Name != "leasehold" || s.Version != r.version || s.ShortDescription == "" ||
-		strings.Contains(s.ShortDescription, "\n") || s.Homepage == "" || bytes.ContainsRune(data, '@') {
-		t.Errorf("the manifest is\n%s", data)
+	if p.Spec.Version != r.version || len(p.Spec.Platforms) != len(r.archs) || bytes.ContainsRune(data, '@') {
+		t.Fatalf("the manifest is\n%s", data)
 	}
-	if len(s.Platforms) != len(r.archs) {
-		t.Fatalf("%d platforms, want one for each of %s", len(s.Platforms), r.archs)
-	}
-	for i, k := range s.Platforms {
+	for i, k := range p.Spec.Platforms {
 		file := fmt.Sprintf("leasehold-%s-linux-%s.tar.gz", r.version, r.archs[i])
 		labels := map[string]string{"os": "linux", "arch": r.archs[i]}
-		if !maps.Equal(k.Selector.MatchLabels, labels) || k.URI != s.Homepage+"/releases/download/"+r.version+"/"+file {
+		if !maps.Equal(k.Selector.MatchLabels, labels) ||
+			k.URI != p.Spec.Homepage+"/releases/download/"+r.version+"/"+file {
 			t.Errorf("platform %v has the address %s", k.Selector.MatchLabels, k.URI)
 		}
 		if want := fmt.Sprintf("%s  %s\n", k.SHA256, file); !strings.Contains(string(read(t, r, "SHA256SUMS")), want) {
 			t.Errorf("%s has another sum than %s", file, k.SHA256)
 		}
-		info, err := os.Stat(filepath.Join(unpacked(t, r, r.archs[i]), k.Bin))
-		if err != nil || info.Mode().Perm() != 0o755 {
-			t.Errorf("%s in %s: %v, %v", k.Bin, file, info, err)
-		}
 	}
 	link := filepath.Join(t.TempDir(), "kubectl-"+p.Metadata.Name)
-	if err := os.Symlink(filepath.Join(unpacked(t, r, native()), s.Platforms[0].Bin), link); err != nil {
+	if err := os.Symlink(filepath.Join(unpacked(t, r, native()), p.Spec.Platforms[0].Bin), link); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(link, "--help").CombinedOutput()
