@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,24 +52,8 @@ func (c *cluster) nodeFlag(command *cobra.Command) {
 	command.Flags().StringVar(&c.node, "node", "", "only this node; if empty, all")
 }
 
-// reservation is the JSON form of an IPReservation. Its fields are a stable interface.
-type reservation struct {
-	Namespace string   `json:"namespace"`
-	Pod       string   `json:"pod"`
-	Node      string   `json:"node"`
-	Addresses []string `json:"addresses"`
-	Networks  []string `json:"networks"`
-	State     string   `json:"state"`
-	Window    string   `json:"window"`
-	Until     string   `json:"until"` // RFC 3339, "forever", or "" while Bound
-	UID       string   `json:"uid"`
-	ID        string   `json:"id"`
-	Object    string   `json:"object"`
-	For       string   `json:"reservation"` // the reservation name of the pod, "" if it has none
-}
-
-// reservations returns the reservations that the flags select and for which keep reports true.
-func (c *cluster) reservations(ctx context.Context, keep func(reservation) bool) ([]reservation, error) {
+// reservations returns the IPReservations that the flags select and for which keep reports true.
+func (c *cluster) reservations(ctx context.Context, keep func(kubectl.Object) bool) ([]kubectl.Object, error) {
 	in := "--all-namespaces"
 	if c.namespace != "" {
 		in = "--namespace=" + c.namespace
@@ -76,31 +62,31 @@ func (c *cluster) reservations(ctx context.Context, keep func(reservation) bool)
 	if err != nil {
 		return nil, err
 	}
-	out := []reservation{}
-	for _, o := range list.List("items") {
-		r := reservation{Namespace: o.Text("metadata", "namespace"), Object: o.Text("metadata", "name"),
-			Pod: o.Text("spec", "podName"), Node: o.Text("spec", "nodeName"), State: o.Text("status", "state"),
-			Window: o.Text("status", "window"), Until: o.Text("status", "heldUntil"), UID: o.Text("status", "podUID"),
-			ID: o.Text("status", "id"), For: o.Text("status", "reservation"),
-			Addresses: []string{}, Networks: []string{}}
-		if r.State == "Held" && r.Until == "" {
-			r.Until = "forever"
-		}
-		for _, a := range o.List("status", "addresses") {
-			r.Addresses = append(r.Addresses, a.Text("address"))
-			r.Networks = append(r.Networks, a.Text("network"))
-		}
-		if (c.node == "" || r.Node == c.node) && keep(r) &&
-			c.selects(r.Namespace, r.Pod, r.For, r.Addresses...) {
-			out = append(out, r)
-		}
-	}
-	return out, nil
+	return slices.DeleteFunc(list.List("items"), func(r kubectl.Object) bool {
+		return c.node != "" && r.Text("spec", "nodeName") != c.node || !keep(r) ||
+			!c.selects(r.Text("metadata", "namespace"), r.Text("spec", "podName"), r.Text("status", "reservation"),
+				addressesOf(r)...)
+	}), nil
 }
 
-func (c *cluster) printReservations(all []reservation) error {
-	return printRows(c.app, all, "NAMESPACE POD NODE ADDRESSES STATE UNTIL FOR", func(r reservation) []string {
-		return []string{r.Namespace, r.Pod, r.Node, strings.Join(r.Addresses, ","), r.State, r.Until, r.For}
+func addressesOf(reservation kubectl.Object) (all []string) {
+	for _, a := range reservation.List("status", "addresses") {
+		all = append(all, a.Text("address"))
+	}
+	return all
+}
+
+func isHeld(reservation kubectl.Object) bool { return reservation.Text("status", "state") == "Held" }
+
+func (c *cluster) printReservations(all []kubectl.Object) error {
+	const heads = "NAMESPACE POD NODE ADDRESSES STATE UNTIL FOR"
+	return printRows(c.app, all, heads, func(r kubectl.Object) []string {
+		until := r.Text("status", "heldUntil")
+		if isHeld(r) {
+			until = cmp.Or(until, "forever")
+		}
+		return []string{r.Text("metadata", "namespace"), r.Text("spec", "podName"), r.Text("spec", "nodeName"),
+			strings.Join(addressesOf(r), ","), r.Text("status", "state"), until, r.Text("status", "reservation")}
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
@@ -97,7 +98,7 @@ agents of the nodes do the rest.`,
 			if err := c.parse(args); err != nil {
 				return err
 			}
-			chosen, err := c.reservations(cmd.Context(), func(r reservation) bool { return !held || r.State == "Held" })
+			chosen, err := c.reservations(cmd.Context(), func(r kubectl.Object) bool { return !held || isHeld(r) })
 			if err != nil {
 				return err
 			}
@@ -129,24 +130,21 @@ agents of the nodes do the rest.`,
 // releaseAll requests the release of reservations. Then it waits until the agents have released
 // those that were held, and returns an error if that takes longer than wait. With wait 0 it does
 // not wait.
-func (c *cluster) releaseAll(ctx context.Context, all []reservation, wait time.Duration) error {
-	for i, r := range all {
-		c.say("releasing %d of %d", i+1, len(all))
-		patch := fmt.Sprintf(`{"spec":{"release":%q}}`, r.ID)
-		_, err := c.Run(ctx, nil, "-n", r.Namespace, "patch", reservationKind, r.Object,
-			"--type=merge", "-p", patch)
+func (c *cluster) releaseAll(ctx context.Context, all []kubectl.Object, wait time.Duration) error {
+	held := map[string]bool{} // by the lease's id
+	for _, r := range all {
+		id := r.Text("status", "id")
+		held[id] = isHeld(r)
+		_, err := c.Run(ctx, nil, "-n", r.Text("metadata", "namespace"), "patch", reservationKind,
+			r.Text("metadata", "name"), "--type=merge", "-p", fmt.Sprintf(`{"spec":{"release":%q}}`, id))
 		if err != nil {
 			return err
 		}
 	}
-	isLeft := func(r reservation) bool {
-		return slices.ContainsFunc(all, func(o reservation) bool {
-			return o.State == "Held" && r.State == "Held" && r.ID == o.ID && r.Object == o.Object &&
-				r.Namespace == o.Namespace
-		})
-	}
 	for end := time.Now().Add(wait); wait > 0; {
-		left, err := c.reservations(ctx, isLeft)
+		left, err := c.reservations(ctx, func(r kubectl.Object) bool {
+			return isHeld(r) && held[r.Text("status", "id")]
+		})
 		if err != nil {
 			return err
 		}
@@ -154,9 +152,10 @@ func (c *cluster) releaseAll(ctx context.Context, all []reservation, wait time.D
 			break
 		}
 		if time.Now().After(end) {
+			first := left[0]
 			return fmt.Errorf("after %s %d of %d are still held, the first for %s/%s on node %s; 'kubectl leasehold "+
-				"doctor' says whether its agent works", wait, len(left), len(all), left[0].Namespace, left[0].Pod,
-				left[0].Node)
+				"doctor' says whether its agent works", wait, len(left), len(all), first.Text("metadata", "namespace"),
+				first.Text("spec", "podName"), first.Text("spec", "nodeName"))
 		}
 		if !notify.Wait(ctx, nil, time.Second) {
 			return ctx.Err()

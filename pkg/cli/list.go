@@ -74,14 +74,6 @@ func (a *app) print(leases []lease.Lease) error {
 // noLease says that no lease of this node is what the arguments and flags select, and returns
 // errProblems.
 func (a *app) noLease() error {
-	subject := a.address + a.pod
-	if subject == "" {
-		subject = "reservation name " + a.reserveAs
-	}
-	with := ""
-	if a.network+a.state != "" || a.reserveAs != "" && a.address+a.pod != "" {
-		with = " that --network, --reserve-as and --state select"
-	}
-	a.say("%s has no lease on this node%s; leasectl history shows former ones", subject, with)
+	a.say("no lease on this node is what the arguments and flags select; leasectl history shows former ones")
 	return errProblems
 }

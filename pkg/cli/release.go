@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -72,15 +73,11 @@ func (a *app) printReleased(done []maintain.Revoked) (err error) {
 	for _, r := range done {
 		one := released{row: rowOf(r.Lease, now)}
 		if r.Err != nil {
-			err, one.Error = errProblems, r.Err.Error()
-			a.say("not released: %v; use --force to release it nevertheless", r.Err)
-		} else if a.output != "json" {
-			a.step("%s released", one.Address)
+			err, one.Error = errProblems, r.Err.Error()+"; use --force to release it nevertheless"
 		}
 		all = append(all, one)
 	}
-	if a.output == "json" {
-		return errors.Join(a.printJSON(all), err)
-	}
-	return err
+	return errors.Join(printRows(a, all, "NETWORK ADDRESS POD RESULT", func(r released) []string {
+		return []string{r.Network, r.Address, r.pod(), cmp.Or(r.Error, "released")}
+	}), err)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
@@ -132,15 +133,6 @@ get, is not held, and the command says why.`,
 
 const requestKind = "addressrequests.ipam.leasehold.dev"
 
-// requested is the JSON form of an address of an AddressRequest. Its fields are a stable interface.
-type requested struct {
-	Address string `json:"address"`
-	Node    string `json:"node"`
-	State   string `json:"state"` // "" if nobody has written one in time
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
-}
-
 // reserve returns the command of the kubectl plugin that creates an AddressRequest.
 func (c *cluster) reserve() *cobra.Command {
 	var flags choiceFlags
@@ -185,7 +177,7 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 				return err
 			}
 			rows, err := c.awaitRequest(cmd.Context(), choice.Namespace, name, choice.Addresses, wait)
-			return errors.Join(err, c.printRequested(rows, wait))
+			return errors.Join(err, c.printRequested(rows, len(choice.Addresses), wait))
 		},
 	}
 	c.outputFlag(command)
@@ -198,27 +190,22 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 }
 
 // awaitRequest waits until each address of a new AddressRequest has a state, and returns the
-// addresses. After wait some may be without a state.
+// addresses as its status has them. After wait some may be missing.
 func (c *cluster) awaitRequest(ctx context.Context, namespace, name string, addrs []netip.Addr,
-	wait time.Duration) ([]requested, error) {
+	wait time.Duration) ([]kubectl.Object, error) {
 	for end := time.Now().Add(wait); ; {
 		o, err := c.Get(ctx, "-n", namespace, requestKind, name)
 		if err != nil {
 			return nil, err
 		}
-		rows := []requested{}
-		for _, addr := range addrs {
-			row := requested{Address: addr.String()}
-			for _, a := range o.List("status", "addresses") {
-				if a.Text("address") == row.Address {
-					row = requested{row.Address, a.Text("nodeName"), a.Text("state"), a.Text("reason"),
-						a.Text("message")}
-				}
+		rows := []kubectl.Object{}
+		for _, a := range o.List("status", "addresses") {
+			addr, err := netip.ParseAddr(a.Text("address"))
+			if err == nil && slices.Contains(addrs, addr) && a.Text("state") != "" {
+				rows = append(rows, a)
 			}
-			rows = append(rows, row)
 		}
-		isOpen := slices.ContainsFunc(rows, func(r requested) bool { return r.State == "" })
-		if !isOpen || !time.Now().Before(end) {
+		if len(rows) >= len(addrs) || !time.Now().Before(end) {
 			return rows, nil
 		}
 		if !notify.Wait(ctx, nil, time.Second) {
@@ -227,21 +214,21 @@ func (c *cluster) awaitRequest(ctx context.Context, namespace, name string, addr
 	}
 }
 
-// printRequested prints the states of requested addresses. It returns an error if one is not held,
-// unless wait is 0 and it has no state.
-func (c *cluster) printRequested(rows []requested, wait time.Duration) error {
-	err := printRows(c.app, rows, "ADDRESS NODE STATE MESSAGE", func(r requested) []string {
-		return []string{r.Address, r.Node, r.State, r.Message}
+// printRequested prints the states of requested addresses, which should be n. It returns an error
+// if one is not held, or, unless wait is 0, has no state.
+func (c *cluster) printRequested(rows []kubectl.Object, n int, wait time.Duration) error {
+	err := printRows(c.app, rows, "ADDRESS NODE STATE MESSAGE", func(r kubectl.Object) []string {
+		return []string{r.Text("address"), r.Text("nodeName"), r.Text("state"), r.Text("message")}
 	})
-	for _, r := range rows {
-		switch {
-		case err != nil || r.State == "Held" || r.State == "Bound" || r.State == "" && wait == 0:
-		case r.State == "":
-			err = fmt.Errorf("after %s %s has no state; 'kubectl leasehold doctor' says whether the manager and the "+
-				"agents work", wait, r.Address)
-		default:
-			err = errProblems
-		}
+	isRefused := func(r kubectl.Object) bool { return r.Text("state") != "Held" && r.Text("state") != "Bound" }
+	switch {
+	case err != nil:
+		return err
+	case slices.ContainsFunc(rows, isRefused):
+		return errProblems
+	case len(rows) < n && wait > 0:
+		return fmt.Errorf("after %s %d of %d addresses have no state; 'kubectl leasehold doctor' says whether the "+
+			"manager and the agents work", wait, n-len(rows), n)
 	}
-	return err
+	return nil
 }

@@ -30,9 +30,6 @@ var schemas = []struct {
 	{"recover --dry-run", "Leases that would be made.", []candidate{}},
 	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order, which can do no harm. " +
 		"If it is empty, decide says what there is to decide.", doctor.Report{}},
-	{"kubectl leasehold release --dry-run", "Reservations.", []reservation{}},
-	{"kubectl leasehold reserve", "Addresses that were requested. state is empty if none was written in time.",
-		[]requested{}},
 	{"kubectl leasehold history", "Journal entries of all nodes, by time. Each node may have an event JournalBegins.",
 		[]nodeLine{}},
 }
@@ -42,7 +39,9 @@ var schemas = []struct {
 func TestSchemas(t *testing.T) {
 	var want strings.Builder
 	want.WriteString("# What leasectl prints with -o json\n\nFields may be added, and are not removed or renamed. " +
-		"Times are RFC 3339 in UTC.\n`go test ./pkg/cli -run TestSchemas -update` writes this file.\n")
+		"Times are RFC 3339 in UTC.\n`kubectl leasehold release` prints IPReservations, `kubectl leasehold reserve` " +
+		"addresses of the status of an\nAddressRequest. `go test ./pkg/cli -run TestSchemas -update` writes this " +
+		"file.\n")
 	for _, s := range schemas {
 		fmt.Fprintf(&want, "\n## %s\n\n%s\n\n    %s\n", s.verbs, s.about, strings.ReplaceAll(
 			schema(reflect.TypeOf(s.value), ""), "\n", "\n    "))
