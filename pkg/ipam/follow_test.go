@@ -17,9 +17,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// viewBatch is at least how many leases the agent reads under one lock.
-const viewBatch = 128
-
 // look returns the leases as the agent publishes them.
 func (w *world) look() maintain.NodeView {
 	w.t.Helper()
@@ -42,11 +39,10 @@ func (w *world) followPod(pod maintain.PodWindow) {
 
 func (w *world) journal() (words []string) {
 	w.t.Helper()
-	_, err := w.service.Journal(context.Background(), 0, func(_ uint64, n store.Entry) {
+	entries, _, err := w.service.Journal(context.Background(), 0)
+	w.must(err)
+	for _, n := range entries {
 		words = append(words, fmt.Sprintf("%s %s: %s", n.Event, n.Name, n.Reason))
-	})
-	if err != nil {
-		w.t.Fatal(err)
 	}
 	return words
 }
@@ -199,21 +195,6 @@ func TestAPoolThatRunsLowSaysSoOnTheWay(t *testing.T) {
 	}
 }
 
-// More leases and entries than are read under one lock.
-func TestALookReadsEverything(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/16")
-	const n = 2*viewBatch + 7
-	for i := range n {
-		w.add(ask{pod: fmt.Sprintf("db-%d", i), container: fmt.Sprint("c", i), window: hour})
-	}
-	if got := w.look(); len(got.Leases) != n || !got.Adopted("cbr0") {
-		t.Errorf("%d leases, known: %v", len(got.Leases), got.Adopted("cbr0"))
-	}
-	if got := w.journal(); len(got) != n {
-		t.Errorf("%d entries", len(got))
-	}
-}
-
 // A network may be in several pools: it is known when all of them are.
 func TestANetworkIsKnownWhenEachOfItsPoolsIs(t *testing.T) {
 	for _, first := range []string{"a", "b"} {
@@ -243,54 +224,6 @@ func TestANetworkIsKnownWhenEachOfItsPoolsIs(t *testing.T) {
 		add(second, "db-3")
 		if !w.look().Adopted(w.network) {
 			t.Error("all is known, and it says that it is not")
-		}
-	}
-}
-
-// Whatever was read of a store is nothing where a new one has taken its place, because it was lost.
-func TestALookIsOfOneStore(t *testing.T) {
-	for story, during := range map[string]bool{"between two parts": false, "in a part": true} {
-		w := newWorld(t, "10.0.0.0/16")
-		path := filepath.Join(w.stateDir(), "leases.db")
-		for i := range 2 * viewBatch {
-			w.add(ask{pod: fmt.Sprintf("db-%d", i), container: fmt.Sprint("d", i), window: hour})
-		}
-		whole, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		nothing := func(*store.Tx) error { return nil }
-		err = errors.Join(os.Truncate(path, 100), w.service.Store.Update(t.Context(), store.Options{}, nothing))
-		if err != nil {
-			t.Fatal(err)
-		}
-		other, err := os.ReadFile(path)
-		if err = errors.Join(err, os.WriteFile(path, whole, 0o600)); err != nil {
-			t.Fatal(err)
-		}
-		replaced := false
-		replace := func() {
-			if replaced {
-				return
-			}
-			replaced = true
-			if err := errors.Join(os.Rename(path, path+".old"), os.WriteFile(path, other, 0o600)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		ctx, read := context.Background(), 0
-		if !during {
-			w.service.Store.Timed = func(store.Timing) { replace() }
-		}
-		got, err := w.service.List(ctx, func(lease.Lease) bool {
-			if read++; during && read > viewBatch {
-				replace()
-			}
-			return true
-		})
-		if err != nil || len(got.Leases) != 0 || got.Adopted("cbr0") || !got.Lost {
-			t.Errorf("%s: %d leases, known: %v, lost: %v, %v", story, len(got.Leases), got.Adopted("cbr0"), got.Lost,
-				err)
 		}
 	}
 }

@@ -87,12 +87,11 @@ func TestARequestedAddressOfADeadHolder(t *testing.T) {
 func (w *world) eventsOf(addr string) string {
 	var out []string
 	w.view(func(tx *store.Tx) {
-		tx.Journal(func(n store.Entry) bool {
+		for _, n := range tx.Entries(0) {
 			if n.Address == netip.MustParseAddr(addr) {
 				out = append(out, string(n.Event))
 			}
-			return true
-		})
+		}
 	})
 	return strings.Join(out, " ")
 }

@@ -222,7 +222,7 @@ func TestReadsOfTheAgent(t *testing.T) {
 		var leases []lease.Lease
 		r.loss, r.err[0] = w.service.Loss(ctx)
 		leases, r.err[1] = w.service.agent.Bound(ctx, on("c1", "eth0"))
-		r.last, r.err[2] = w.service.Journal(ctx, 0, func(uint64, store.Entry) {})
+		_, r.last, r.err[2] = w.service.Journal(ctx, 0)
 		r.bound = len(leases)
 		return r
 	}

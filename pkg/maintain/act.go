@@ -8,22 +8,18 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 const (
-	// batch is the number of steps in one transaction, which hold the store's lock for about 2 ms.
-	batch = 16
-	// rest is the pause after a transaction, as a multiple of the time that the lock was held, and
+	// rest is the pause after a step, as a multiple of the time that the lock was held, and
 	// longestRest the longest one: two periods of the CPU quota of a cgroup.
-	rest        = 10
+	rest        = 3
 	longestRest = 200 * time.Millisecond
-	// mirrorWait is how long a batch waits for host-local's lock while it holds the store's.
-	mirrorWait = time.Millisecond
-	// busyTries is the number of attempts of a batch if a lock is busy. Then the action that needs
-	// the lock is left to the next survey.
-	busyTries = 10
+	// busyWait is how long a step waits for a lock, and briefly how long the next ones do after
+	// host-local's lock of a network was busy for that time.
+	busyWait = time.Second
+	briefly  = 20 * time.Millisecond
 )
 
 // Act performs the actions of a plan, and returns those. It skips the ones that are no longer due.
@@ -41,45 +37,33 @@ func (s *Service) Act(ctx context.Context, plan []Action) (done []Action, err er
 	return done, err
 }
 
-// inSteps performs a number of steps, a batch in each transaction, with pauses between, so that
-// plugins do not wait long. take performs step i. It is called again for the same step if a
-// transaction was rolled back. inSteps returns the steps that were performed.
+// inSteps performs a number of steps, each in a transaction of its own, with pauses between, so
+// that plugins do not wait long. take performs step i. inSteps returns the steps that were
+// performed.
 //
-// inSteps ends with the first step that fails; the steps before it are committed. It skips steps in
-// a network whose host-local lock stays busy, and then returns ErrBusy at the end.
+// inSteps ends with the first step that fails. But it skips steps in a network whose host-local
+// lock is busy, and then returns ErrBusy at the end.
 func (s *Service) inSteps(ctx context.Context, steps int,
 	take func(c *transact.Call, i int) error) (taken []int, left error) {
-	locked := map[lease.Pool]bool{}
-	for at, end, tries := 0, batch, 0; at < steps; {
-		n, last, began := 0, min(end, steps), time.Now()
-		err := s.Node.Update(ctx, transact.Scope{Wait: mirrorWait}, func(c *transact.Call) error {
-			began = c.Tx.LockedAt()
-			for n = 0; at+n < last; n++ {
-				if err := take(c, at+n); err != nil {
-					return err
-				}
-			}
-			return nil
+	wait := busyWait
+	for i := range steps {
+		began := time.Now()
+		limited, cancel := context.WithTimeout(ctx, wait)
+		err := s.Node.Update(limited, transact.Scope{}, func(c *transact.Call) error {
+			began = time.Now()
+			return take(c, i)
 		})
+		cancel()
 		var busy *transact.BusyError
 		switch {
 		case err == nil:
-			for ; at < last; at++ {
-				taken = append(taken, at)
-			}
-			end, tries = at+batch, 0
-		case n > 0 && at+n < last:
-			end = at + n // again, without the step that failed
-		case errors.As(err, &busy) && (locked[busy.Pool] || tries == busyTries):
-			left, locked[busy.Pool] = err, true
-			at++
-			end, tries = at+batch, 0
-		case errors.Is(err, store.ErrBusy) && tries < busyTries:
-			tries++
+			taken = append(taken, i)
+		case errors.As(err, &busy):
+			left, wait = err, briefly
 		default:
 			return taken, err
 		}
-		if at < steps && !notify.Wait(ctx, nil, min(rest*time.Since(began), longestRest)) {
+		if i < steps-1 && !notify.Wait(ctx, nil, min(rest*time.Since(began), longestRest)) {
 			return taken, ctx.Err()
 		}
 	}

@@ -209,71 +209,37 @@ func knownNetworks(tx *store.Tx) map[string]bool {
 	return out
 }
 
-// viewBatch is how many leases are read under one lock: well under 2 ms.
-const viewBatch = 128
-
-// List returns the leases that match selects. It reads them in batches. Other calls may write
-// between two batches, so that the result may mix older and newer leases. If another store replaces
-// this one meanwhile, List starts again.
-func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (NodeView, error) {
-	var v NodeView
-	var at store.Position
-	for more := true; more; {
-		err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
-			if v.known == nil || !tx.Has(at) {
-				v, at = NodeView{known: knownNetworks(tx)}, store.Position{}
+// List returns the leases that match selects, as they are at one time.
+func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (v NodeView, err error) {
+	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
+		v = NodeView{known: knownNetworks(tx), Limits: tx.Limits(), PodReservations: podReservations(tx),
+			Lost: tx.Lost() != ""}
+		for l, err := range tx.All {
+			switch {
+			case err != nil:
+				v.damaged = append(v.damaged, l)
+			case match(l):
+				v.Leases = append(v.Leases, l)
 			}
-			v.Limits, v.PodReservations, v.Lost = tx.Limits(), podReservations(tx), tx.Lost() != ""
-			at, more = tx.After(at, viewBatch, func(l lease.Lease, err error) {
-				switch {
-				case err != nil:
-					v.damaged = append(v.damaged, l)
-				case match(l):
-					v.Leases = append(v.Leases, l)
-				}
-			})
-			return nil
-		})
-		if err != nil {
-			return NodeView{}, err
 		}
-	}
+		return nil
+	})
 	v.Now = s.Node.Clock()
-	return v, nil
+	return v, err
 }
 
-// Journal calls fn for the journal's entries after the sequence number after, and returns the
-// number of the last entry. It reads them in batches. If the store was replaced and its journal is
-// shorter, Journal starts with the first entry.
-func (s *Service) Journal(ctx context.Context, after uint64, fn func(seq uint64, n store.Entry)) (uint64, error) {
-	type numbered struct {
-		seq uint64
-		store.Entry
-	}
-	for more := true; more; {
-		var part []numbered
-		err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
-			if tx.JournalEnd() < after {
-				after = 0
-			}
-			part = nil
-			for seq, n := range tx.Entries(after) {
-				if part = append(part, numbered{seq, n}); len(part) == viewBatch {
-					break
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return after, err
+// Journal returns the journal's entries after the sequence number after, and the number of the last
+// entry. If the store was replaced and its journal is shorter, Journal starts with the first entry.
+func (s *Service) Journal(ctx context.Context, after uint64) (entries []store.Entry, last uint64, err error) {
+	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
+		entries, last = nil, tx.JournalEnd()
+		if last < after {
+			after = 0
 		}
-		more = len(part) == viewBatch
-		if len(part) > 0 {
-			after = part[len(part)-1].seq
+		for _, n := range tx.Entries(after) {
+			entries = append(entries, n)
 		}
-		for _, n := range part {
-			fn(n.seq, n.Entry)
-		}
-	}
-	return after, nil
+		return nil
+	})
+	return entries, last, err
 }

@@ -145,16 +145,6 @@ func (tx *Tx) trimJournal(size int, upTo, last uint64) error {
 	return tx.put(bucketMeta, metaJournal, binary.BigEndian.AppendUint64(nil, uint64(max(size, 0))))
 }
 
-// Journal calls fn for each entry, the oldest first, until fn returns false. It skips damaged
-// entries.
-func (tx *Tx) Journal(fn func(Entry) bool) {
-	for _, n := range tx.Entries(0) {
-		if !fn(n) {
-			return
-		}
-	}
-}
-
 // Entries yields the entries with a number greater than after, the oldest first, except damaged
 // ones. Numbers start at 1 and increase by one. A store that replaced a lost one starts at 1 again.
 func (tx *Tx) Entries(after uint64) iter.Seq2[uint64, Entry] {

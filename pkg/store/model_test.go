@@ -141,18 +141,18 @@ func (m model) compare(t *rapid.T, tx *Tx) {
 	}
 	all := m.in(tx, func(lease.Lease) bool { return true })
 	var got []lease.Lease
-	damaged := 0
+	damaged := map[lease.Place]bool{}
 	tx.All(func(l lease.Lease, err error) bool {
 		if err == nil {
 			got = append(got, l)
-		} else if damaged++; l.State != lease.None || !errors.Is(err, ErrDamaged) {
+		} else if damaged[l.Place()] = true; l.State != lease.None || !errors.Is(err, ErrDamaged) {
 			t.Errorf("a damaged record: %v, %v", l, err)
 		}
 		return true
 	})
 	check("all", got, all)
-	if damaged != len(m.damaged) || tx.Len() != len(m.leases) {
-		t.Errorf("%d damaged of %d, want %d of %d", damaged, tx.Len(), len(m.damaged), len(m.leases))
+	if !maps.Equal(damaged, m.damaged) || tx.Len() != len(m.leases) {
+		t.Errorf("damaged: %v of %d, want %v of %d", damaged, tx.Len(), m.damaged, len(m.leases))
 	}
 	seen := 0
 	tx.All(func(lease.Lease, error) bool { seen++; return seen < 2 })
@@ -161,27 +161,6 @@ func (m model) compare(t *rapid.T, tx *Tx) {
 	}
 	check("bound", slices.Collect(tx.Bound()), m.in(tx, func(l lease.Lease) bool { return l.State == lease.Bound }))
 
-	got = nil
-	broken := map[lease.Place]bool{}
-	for at, more := (Position{}), true; more; {
-		read := 0
-		at, more = tx.After(at, 2, func(l lease.Lease, err error) {
-			if read++; err == nil {
-				got = append(got, l)
-			} else {
-				broken[l.Place()] = true
-			}
-		})
-		if read > 2 || more && read < 2 || !tx.Has(at) {
-			t.Fatalf("After: %d leases, more: %v, of this store: %v", read, more, tx.Has(at))
-		}
-	}
-	check("after", got, all)
-	reported := map[lease.Place]bool{}
-	tx.Damaged(func(p lease.Pool, a netip.Addr) { reported[lease.Place{Pool: p, Address: a}] = true })
-	if !maps.Equal(broken, m.damaged) || !maps.Equal(reported, m.damaged) {
-		t.Errorf("damaged: %v by After, %v by Damaged, want %v", broken, reported, m.damaged)
-	}
 	tx.Unrecorded(func(p lease.Pool, a netip.Addr) { t.Errorf("%s of %s has no record", a, p.Network) })
 
 	totals := map[string]Counts{}

@@ -35,22 +35,17 @@ type Store struct {
 	Timed func(Timing) // called after every Update and View has released the lock; may be nil
 
 	dirs Dirs
-	turn chan time.Time // see takeTurn
 }
 
 // Timing is how long one Update or View waited for the store's lock, and how long it held the lock.
 type Timing struct {
-	Waited time.Duration // for the lock and, in a View, for its turn
+	Waited time.Duration // for the lock
 	Held   time.Duration // from acquiring the lock until its release
 }
 
 // New returns the store in the given directories. It accesses no files; the first Update creates
 // them.
-func New(d Dirs) *Store {
-	s := &Store{dirs: d, turn: make(chan time.Time, 1)}
-	s.turn <- time.Time{}
-	return s
-}
+func New(d Dirs) *Store { return &Store{dirs: d} }
 
 func (s *Store) path() string { return filepath.Join(s.dirs.State, "leases.db") }
 func (s *Store) lock() string { return filepath.Join(s.dirs.Run, "lock") }
@@ -84,9 +79,9 @@ type Options struct {
 // written.
 func (s *Store) Update(ctx context.Context, o Options, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
-	return s.locked(ctx, lockExclusive, func(at time.Time) (err error) {
+	return s.locked(ctx, lockExclusive, func() (err error) {
 		for range tries {
-			err = s.transact(ctx, true, at, fn)
+			err = s.transact(ctx, true, fn)
 			if errors.Is(err, ErrLost) {
 				if e := s.replace(err); e != nil {
 					return errors.Join(err, e)
@@ -105,15 +100,17 @@ func (s *Store) Update(ctx context.Context, o Options, fn func(*Tx) error) error
 	})
 }
 
-// View runs fn in a read transaction, which may overlap with those of other processes. It shows
-// spooled DELs as done. The Views of one process take turns, so fn must not call View. fn runs
-// again if the file is replaced meanwhile. If the store is lost View returns ErrLost; it does not
-// replace the store.
+// View runs fn in a read transaction, which may overlap with others. It shows spooled DELs as done.
+// fn runs again if the file is replaced meanwhile. If the store is lost View returns ErrLost; it
+// does not replace the store.
+//
+// flock(2) does not prefer writers: an ADD waits until no View overlaps with another one. So a
+// process must not call View in a loop.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
-	return s.locked(ctx, lockShared, func(at time.Time) (err error) {
+	return s.locked(ctx, lockShared, func() (err error) {
 		for range tries {
-			if err = s.transact(ctx, false, at, fn); !errors.Is(err, errReplaced) {
+			if err = s.transact(ctx, false, fn); !errors.Is(err, errReplaced) {
 				break
 			}
 		}
@@ -121,20 +118,12 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	})
 }
 
-// locked calls fn while it holds the store's lock, with the time at which it acquired the lock. how
-// is lockExclusive or lockShared.
-func (s *Store) locked(ctx context.Context, how int, fn func(time.Time) error) error {
+// locked calls fn while it holds the store's lock. how is lockExclusive or lockShared.
+func (s *Store) locked(ctx context.Context, how int, fn func() error) error {
 	var t Timing
 	asked := time.Now()
 	if s.Timed != nil {
 		defer func() { s.Timed(t) }()
-	}
-	if how == lockShared {
-		if err := s.takeTurn(ctx); err != nil {
-			t.Waited = time.Since(asked)
-			return err
-		}
-		defer func() { s.turn <- time.Now().Add(min(max(t.Held, leastRest), mostRest)) }()
 	}
 	lock, err := acquire(ctx, s.lock(), how)
 	granted := time.Now()
@@ -146,36 +135,7 @@ func (s *Store) locked(ctx context.Context, how int, fn func(time.Time) error) e
 		lock.Close()
 		t.Held = time.Since(granted)
 	}()
-	return fn(granted)
-}
-
-// Between two Views of a process others rest for as long as the first one held the lock, at least
-// leastRest, which is longer than a writer needs to wake up.
-const (
-	leastRest = time.Millisecond
-	mostRest  = 10 * time.Millisecond
-)
-
-// takeTurn makes the Views of one process take turns, with a rest between them. flock(2) does not
-// prefer writers: with overlapping shared locks an exclusive lock waits until the last of them is
-// released, and a reader that locks again at once is faster than a waiting writer, which has to
-// wake up first. The channel contains the end of the rest while no View has the turn.
-func (s *Store) takeTurn(ctx context.Context) error {
-	select {
-	case rest := <-s.turn: // a process that reads once needs no timer, which costs a thread
-		time.Sleep(time.Until(rest))
-		return nil
-	default:
-	}
-	ctx, cancel := withTimer(ctx)
-	defer cancel()
-	select {
-	case rest := <-s.turn:
-		time.Sleep(time.Until(rest))
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%w: another reader of this process has the lock", ErrBusy)
-	}
+	return fn()
 }
 
 // open opens the store's file after examining it. An Update creates a store that never existed. The
@@ -222,10 +182,9 @@ func (s *Store) setMark() error {
 	return f.Close()
 }
 
-// transact runs fn in one transaction. The caller holds the lock, since the time locked. bbolt
-// panics if the file is damaged; such a panic, and a page fault in its mapping, are returned as
-// ErrLost.
-func (s *Store) transact(ctx context.Context, write bool, locked time.Time, fn func(*Tx) error) (err error) {
+// transact runs fn in one transaction. The caller holds the lock. bbolt panics if the file is
+// damaged; such a panic, and a page fault in its mapping, are returned as ErrLost.
+func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (err error) {
 	f, fellBack, err := s.open(write)
 	if err != nil {
 		return err
@@ -246,7 +205,7 @@ func (s *Store) transact(ctx context.Context, write bool, locked time.Time, fn f
 		db.Close()
 		return failed(f, err)
 	}
-	tx, err := newTx(b, fellBack, locked)
+	tx, err := newTx(b, fellBack)
 	if err == nil && !write {
 		s.showSpooled(tx)
 	}

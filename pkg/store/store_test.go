@@ -456,7 +456,7 @@ func TestDamagedPoolIsLost(t *testing.T) {
 			if err := tx.put(bucketPools, damaged[:len(key)], damaged[len(key):]); err != nil {
 				return err
 			}
-			tx, err := newTx(tx.b, tx.fellBack, tx.locked)
+			tx, err := newTx(tx.b, tx.fellBack)
 			if !errors.Is(err, ErrLost) {
 				t.Errorf("bit %d of %d: %v, pools %v; want %v", bit, 8*whole, err, tx.pools, ErrLost)
 			}

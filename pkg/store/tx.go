@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -51,7 +50,6 @@ type Tx struct {
 	b        *bolt.Tx
 	fellBack bool // see FellBack
 	dirty    bool
-	locked   time.Time // when the store's lock was acquired
 
 	pools  map[lease.Pool]poolID
 	names  map[poolID]lease.Pool
@@ -61,8 +59,8 @@ type Tx struct {
 	waiting waiting // DELs; empty in an Update
 }
 
-func newTx(b *bolt.Tx, fellBack bool, locked time.Time) (*Tx, error) {
-	tx := &Tx{b: b, fellBack: fellBack, locked: locked, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{},
+func newTx(b *bolt.Tx, fellBack bool) (*Tx, error) {
+	tx := &Tx{b: b, fellBack: fellBack, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{},
 		known: map[lease.Pool]bool{}, stored: map[poolID][]byte{}}
 	for _, name := range allBuckets {
 		if b.Bucket(name) == nil {
@@ -110,9 +108,6 @@ func (tx *Tx) putPool(p lease.Pool, id poolID, adopted bool) error {
 	tx.pools[p], tx.names[id], tx.known[p], tx.stored[id] = id, p, adopted, poolKey(p)
 	return tx.put(bucketPools, poolKey(p), encodePool(p, id, adopted))
 }
-
-// LockedAt returns when the store's lock was acquired.
-func (tx *Tx) LockedAt() time.Time { return tx.locked }
 
 func (tx *Tx) bucket(name []byte) *bolt.Bucket { return tx.b.Bucket(name) }
 
@@ -423,17 +418,6 @@ func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]
 	return out, nil
 }
 
-// Damaged calls fn for every address whose record is damaged.
-func (tx *Tx) Damaged(fn func(lease.Pool, netip.Addr)) {
-	for k := range tx.prefixed(bucketLeases, nil) {
-		if _, err := tx.at(k); err != nil {
-			if p, addr, ok := tx.placeOf(k); ok {
-				fn(p, addr)
-			}
-		}
-	}
-}
-
 // Unrecorded calls fn for every address that is taken according to the bitmaps but has no record.
 // The reason may be a record whose key is damaged.
 func (tx *Tx) Unrecorded(fn func(lease.Pool, netip.Addr)) {
@@ -460,10 +444,14 @@ func (tx *Tx) placeOf(k []byte) (p lease.Pool, addr netip.Addr, ok bool) {
 }
 
 // All calls fn for every lease, ordered by pool and address, until fn returns false. For a damaged
-// record it passes a lease with State None and the error.
+// record it passes a lease with State None, which has only the pool and the address, and the error.
 func (tx *Tx) All(fn func(lease.Lease, error) bool) {
 	for k := range tx.prefixed(bucketLeases, nil) {
-		if !fn(tx.at(k)) {
+		l, err := tx.at(k)
+		if err != nil {
+			l.Pool, l.Address, _ = tx.placeOf(k)
+		}
+		if !fn(l, err) {
 			return
 		}
 	}
@@ -474,50 +462,6 @@ func (tx *Tx) Bound() iter.Seq[lease.Lease] {
 	return func(yield func(lease.Lease) bool) {
 		tx.All(func(l lease.Lease, err error) bool { return err != nil || l.State != lease.Bound || yield(l) })
 	}
-}
-
-// Position is a position in a list of one store, from which a later transaction continues. The zero
-// Position is before the first entry of the list of any store.
-type Position struct {
-	lost  string // Tx.Lost: another store that replaced a lost one has a reason, or another one
-	after string // the last key that was read
-}
-
-// Has reports whether a position belongs to this store. If not, what was read before it is of
-// another store, and reading has to start again.
-func (tx *Tx) Has(m Position) bool { return m == (Position{}) || m.lost == tx.Lost() }
-
-// next calls fn for up to limit entries of a bucket after a position. It returns the position to
-// continue from, and whether there are more entries.
-func (tx *Tx) next(bucket []byte, m Position, limit int, fn func(k, v []byte)) (next Position, more bool) {
-	c := tx.bucket(bucket).Cursor()
-	k, v := c.Seek([]byte(m.after))
-	if m.after != "" && string(k) == m.after {
-		k, v = c.Next()
-	}
-	for ; k != nil && limit > 0; k, v = c.Next() {
-		limit--
-		m = Position{tx.Lost(), string(k)}
-		fn(k, v)
-	}
-	return m, k != nil
-}
-
-// After calls fn for up to limit leases after a position, in the order of All. For a damaged record
-// it passes the pool, the address and the error. It returns the position to continue from, and
-// whether there are more leases.
-func (tx *Tx) After(m Position, limit int, fn func(lease.Lease, error)) (next Position, more bool) {
-	return tx.next(bucketLeases, m, limit, func(k, _ []byte) {
-		p, addr, ok := tx.placeOf(k)
-		if !ok {
-			return
-		}
-		l, err := tx.at(k)
-		if err != nil {
-			l = lease.Lease{Pool: p, Address: addr}
-		}
-		fn(l, err)
-	})
 }
 
 // InPool returns the leases of a pool, ordered by address, except damaged ones.

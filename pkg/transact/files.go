@@ -1,7 +1,6 @@
 package transact
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -18,8 +17,7 @@ import (
 // lock, which calls of all networks need.
 const lockMoment = 5 * time.Millisecond
 
-// BusyError is returned if host-local's lock of a pool is not free within lockMoment, or within the
-// Wait of the Scope. It wraps store.ErrBusy.
+// BusyError is returned if host-local's lock of a pool is not free in time. It wraps store.ErrBusy.
 type BusyError struct {
 	Pool lease.Pool
 	err  error
@@ -32,7 +30,6 @@ func (e *BusyError) Unwrap() error { return e.err }
 // files it compares with their leases when it commits (Call.writeBefore).
 type addressFiles struct {
 	ctx  context.Context
-	wait time.Duration // see Scope
 	warn func(format string, args ...any)
 	open map[lease.Pool]*hostlocal.Dir // locked; nil for a pool whose files are not used
 	busy map[lease.Pool]error          // the pools whose lock was busy in this attempt
@@ -50,8 +47,8 @@ type addressFiles struct {
 }
 
 // newFiles returns the addressFiles of a call, for Node.Update. Each attempt begins with reset.
-func newFiles(ctx context.Context, wait time.Duration, warn func(string, ...any)) *addressFiles {
-	return &addressFiles{ctx: ctx, wait: cmp.Or(wait, lockMoment), warn: warn}
+func newFiles(ctx context.Context, warn func(string, ...any)) *addressFiles {
+	return &addressFiles{ctx: ctx, warn: warn}
 }
 
 // use returns host-local's directory of a pool, or nil if on is false. It opens and locks the
@@ -77,12 +74,12 @@ func (f *addressFiles) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 }
 
 // lock opens host-local's directory of a pool and acquires its lock. It returns a BusyError if the
-// lock is busy for longer than wait.
+// lock is busy for longer than lockMoment.
 func (f *addressFiles) lock(p lease.Pool) (*hostlocal.Dir, error) {
 	if f.busy[p] != nil {
 		return nil, f.busy[p]
 	}
-	ctx, cancel := context.WithTimeout(f.ctx, f.wait)
+	ctx, cancel := context.WithTimeout(f.ctx, lockMoment)
 	defer cancel()
 	dir, err := hostlocal.Open(ctx, p)
 	if errors.Is(err, store.ErrBusy) {

@@ -17,17 +17,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// A call waits for host-local's lock as long as its scope says, or for lockMoment.
-func TestWaitForHostLocal(t *testing.T) {
-	for wait, want := range map[time.Duration]time.Duration{
-		0: lockMoment, time.Millisecond: time.Millisecond, time.Minute: time.Minute,
-	} {
-		if got := newFiles(t.Context(), wait, nil).wait; got != want {
-			t.Errorf("scope %s: waits %s, want %s", wait, got, want)
-		}
-	}
-}
-
 // TestFilesAreWrittenUnderTheLock looks at both locks while a call writes host-local's files, and
 // afterwards. A call that got the store's lock must not meet host-local's lock of a call before it.
 func TestFilesAreWrittenUnderTheLock(t *testing.T) {
@@ -81,7 +70,7 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 func TestAwaitAndRelease(t *testing.T) {
 	dir := t.TempDir()
 	first, second := lease.Pool{DataDir: dir, Network: "a"}, lease.Pool{DataDir: dir, Network: "b"}
-	m := newFiles(t.Context(), 0, nil)
+	m := newFiles(t.Context(), nil)
 	isLocked := func(p lease.Pool) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()

@@ -27,9 +27,6 @@ type Scope struct {
 	Soft   time.Duration
 	Mirror bool     // whether host-local's files are used; an ADD makes their directory
 	Caches []string // directories of libcni's cache, in addition to the default ones
-	// Wait is how long the call waits for host-local's lock while it holds the store's lock. If it
-	// is 0, the call waits without holding the store's lock (see Node.Update).
-	Wait time.Duration
 }
 
 // Existing returns the Scope of an operation on a pool without its CNI configuration, such as one
@@ -89,7 +86,11 @@ func (c *Call) repair(in Scope) error {
 	}
 	lost := map[lease.Pool][]netip.Addr{}
 	add := func(p lease.Pool, a netip.Addr) { lost[p] = append(lost[p], a) }
-	c.Tx.Damaged(add)
+	for l, err := range c.Tx.All {
+		if err != nil && l.Address.IsValid() {
+			add(l.Pool, l.Address)
+		}
+	}
 	c.Tx.Unrecorded(add)
 	if err := c.Tx.Reindex(); err != nil {
 		return err

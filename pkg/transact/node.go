@@ -71,8 +71,7 @@ type Call struct {
 //
 //   - if the operation needs a damaged record, after the attempt to repair it;
 //   - if host-local's lock of a pool is busy for more than lockMoment, after it has waited for that
-//     lock without holding the store's, which calls of other networks need. If the Scope has a
-//     Wait, Update returns the BusyError instead;
+//     lock without holding the store's, which calls of other networks need;
 //   - if store.Store.Update runs it again.
 func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error {
 	ctx = store.WithMaxWait(ctx) // the limit includes waiting for host-local's lock
@@ -81,7 +80,7 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 		return err
 	}
 	n.Warnf("%v; it is learnt again from this node", err)
-	failed := n.update(ctx, Scope{Wait: in.Wait}, func(c *Call) error { return c.repair(in) })
+	failed := n.update(ctx, Scope{}, func(c *Call) error { return c.repair(in) })
 	if failed != nil {
 		n.Warnf("it cannot be repaired: %v", failed)
 	}
@@ -97,7 +96,7 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 
 // update is Update without the repair of damaged records.
 func (n *Node) update(ctx context.Context, in Scope, fn func(*Call) error) error {
-	f := newFiles(ctx, in.Wait, n.Warnf)
+	f := newFiles(ctx, n.Warnf)
 	defer f.release()
 	for {
 		var replayed []store.Spooled
@@ -114,7 +113,7 @@ func (n *Node) update(ctx context.Context, in Scope, fn func(*Call) error) error
 				n.Warnf("%v", err)
 			}
 			return nil
-		case errors.As(err, &busy) && in.Wait == 0 && !isOver(ctx):
+		case errors.As(err, &busy) && !isOver(ctx):
 			if err := f.await(busy.Pool); err != nil {
 				return err
 			}

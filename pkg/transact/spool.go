@@ -55,7 +55,7 @@ func (n *Node) spoolRelease(ctx context.Context, tx *store.Tx, who lease.Attachm
 	if err != nil || len(holds) == 0 {
 		return done, err
 	}
-	f := newFiles(ctx, 0, n.Warnf)
+	f := newFiles(ctx, n.Warnf)
 	f.reset()
 	defer f.release() // after Spool: a call that waits for this lock must find the DEL in the spool
 	for _, l := range holds {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"os"
@@ -62,10 +61,10 @@ func BenchmarkMemory(b *testing.B) {
 func (c *contender) hold() {
 	c.update(func(tx *store.Tx) error {
 		var all []lease.Lease
-		tx.After(store.Position{}, math.MaxInt, func(l lease.Lease, err error) {
+		for l, err := range tx.All {
 			check(c.b, err)
 			all = append(all, l)
-		})
+		}
 		for _, l := range all {
 			held, err := lease.Apply(l, lease.Release{Holder: l.Holder}, l.BoundAt)
 			if err == nil {

@@ -66,11 +66,10 @@ func (w *simulation) read() contents {
 		for record := range tx.PodReservations() {
 			c.nameRecords = append(c.nameRecords, record)
 		}
-		tx.Journal(func(e store.Entry) bool {
+		for _, e := range tx.Entries(0) {
 			c.journal[inJournal{e.Network, e.Container}] = false
 			c.last[netAddr{e.Network, e.Address}] = e.Time
-			return true
-		})
+		}
 		tx.EarlierBoots((kernelHost{&w.kernel, w.config}).bootID(), func(e store.Entry) {
 			c.journal[inJournal{e.Network, e.Container}] = true
 		})

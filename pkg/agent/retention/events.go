@@ -132,8 +132,7 @@ func isFinal(err error) bool {
 // reads the whole journal, because the reader needs the former address of each pod. From that call,
 // entries older than maxAge are not queued.
 func (e *Events) read(ctx context.Context, pods map[kube.Name]Pod) error {
-	var entries []store.Entry
-	cursor, err := e.Service.Journal(ctx, e.cursor, func(_ uint64, n store.Entry) { entries = append(entries, n) })
+	entries, cursor, err := e.Service.Journal(ctx, e.cursor)
 	if err != nil {
 		return err
 	}
