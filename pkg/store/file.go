@@ -32,76 +32,69 @@ func openFile(path string, flag int) (*os.File, error) {
 }
 
 // openExamined opens the file and checks that bbolt may open it. It returns ErrLost if not, and
-// fs.ErrNotExist if there is no file. fellBack reports whether one of the two meta pages is
-// damaged, and the other one is used.
-func openExamined(path string, write bool) (f *os.File, fellBack bool, err error) {
+// fs.ErrNotExist if there is no file.
+func openExamined(path string, write bool) (*os.File, error) {
 	flag := os.O_RDONLY
 	if write {
 		flag = os.O_RDWR
 	}
-	f, err = openFile(path, flag)
+	f, err := openFile(path, flag)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false, fs.ErrNotExist
+		return nil, fs.ErrNotExist
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("%w: %w", ErrIO, err)
+		return nil, fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	if fellBack, err = examine(f); err != nil {
+	if err := examine(f); err != nil {
 		f.Close()
-		return nil, false, err
+		return nil, err
 	}
-	return f, fellBack, nil
+	return f, nil
 }
 
 // examine returns ErrLost if the size or the meta pages of the file show that it is damaged. The
-// meta pages are read before bbolt maps the file, because it initializes an empty file, and goes
-// back to the previous transaction if one meta page is damaged (fellBack), without reporting
-// either.
-func examine(f *os.File) (fellBack bool, err error) {
+// meta pages are read before bbolt maps the file, because it initializes an empty file.
+//
+// If one of the two meta pages is damaged, bbolt goes back to the transaction before. Then the
+// address files are those of the lost one, and each address is compared with its file when it is
+// used (docs/design.md, "Address files").
+func examine(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {
-		return false, fmt.Errorf("%w: %w", ErrIO, err)
+		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
 	if !info.Mode().IsRegular() {
-		return false, fmt.Errorf("%w: %s is not a regular file", ErrIO, f.Name())
+		return fmt.Errorf("%w: %s is not a regular file", ErrIO, f.Name())
 	}
 	if size := info.Size(); size < 4*pageSize || size > maxSize {
-		return false, fmt.Errorf("%w: it has %d bytes", ErrLost, size)
+		return fmt.Errorf("%w: it has %d bytes", ErrLost, size)
 	}
 	head := make([]byte, 2*pageSize)
 	if _, err := f.ReadAt(head, 0); err != nil {
-		return false, fmt.Errorf("%w: %w", ErrIO, err)
+		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	valid, err := examineMetas(head, info.Size())
-	if err != nil {
-		return false, fmt.Errorf("%w: %w", ErrLost, err)
+	if _, err := newestMeta(head, info.Size()); err != nil {
+		return fmt.Errorf("%w: %w", ErrLost, err)
 	}
-	return valid == 1, nil
+	return nil
 }
 
-// examineMetas verifies the meta pages of a file. It returns how many of the two are valid.
-func examineMetas(head []byte, size int64) (valid int, err error) {
-	best, valid := newestMeta(head)
-	if valid == 0 {
-		return 0, errors.New("both meta pages are damaged")
-	}
-	if best.pages*pageSize > uint64(size) {
-		return 0, fmt.Errorf("truncated to %d of %d bytes", size, best.pages*pageSize)
-	}
-	return valid, nil
-}
-
-// newestMeta returns the newer of the meta pages that are not damaged, and how many those are.
-func newestMeta(head []byte) (best meta, valid int) {
+// newestMeta returns the newer of the meta pages that are not damaged. It returns an error if both
+// are, or if the file has fewer bytes (size) than it says.
+func newestMeta(head []byte, size int64) (best meta, err error) {
+	found := false
 	for i := range 2 {
-		if m, ok := parseMeta(head[i*pageSize:][:pageSize]); ok {
-			valid++
-			if m.tx >= best.tx {
-				best = m
-			}
+		if m, ok := parseMeta(head[i*pageSize:][:pageSize]); ok && (!found || m.tx > best.tx) {
+			best, found = m, true
 		}
 	}
-	return best, valid
+	if !found {
+		return best, errors.New("both meta pages are damaged")
+	}
+	if best.pages*pageSize > uint64(size) {
+		return best, fmt.Errorf("truncated to %d of %d bytes", size, best.pages*pageSize)
+	}
+	return best, nil
 }
 
 // meta is the part of bbolt's meta page that is examined.

@@ -314,18 +314,17 @@ func TestFailedWritesAreReturned(t *testing.T) {
 	bound := fresh("10.0.0.8", "db-0", "c2")
 	bound.Pool = pool
 	for name, op := range map[string]func(*Tx) error{
-		"put":         func(tx *Tx) error { return put(tx, bound) },
-		"hold":        func(tx *Tx) error { return put(tx, held) },
-		"remove":      func(tx *Tx) error { return tx.Put(old.Pool, old.Address, lease.Lease{}) },
-		"adopted":     func(tx *Tx) error { return tx.SetAdopted(pool) },
-		"not adopted": func(tx *Tx) error { return tx.ClearAdopted(old.Pool) },
-		"cursor":      func(tx *Tx) error { return tx.SetCursor(pool, "s", old.Address) },
-		"boot":        func(tx *Tx) error { return tx.BeginBoot("b") },
-		"namespaces":  func(tx *Tx) error { return tx.SetNamespaceIDs("b pid:1 mnt:1") },
-		"full scan":   func(tx *Tx) error { return tx.SetLastFullScan(old.Pool, t0) },
-		"log":         func(tx *Tx) error { return tx.Log(About(old, EventBound, t0, "why")) },
-		"count":       func(tx *Tx) error { return tx.Count("calls", 1) },
-		"ranges":      func(tx *Tx) error { return tx.SetRanges(pool, sets("10.0.0.1-10.0.0.9")) },
+		"put":        func(tx *Tx) error { return put(tx, bound) },
+		"hold":       func(tx *Tx) error { return put(tx, held) },
+		"remove":     func(tx *Tx) error { return tx.Put(old.Pool, old.Address, lease.Lease{}) },
+		"adopted":    func(tx *Tx) error { return tx.SetAdopted(pool) },
+		"cursor":     func(tx *Tx) error { return tx.SetCursor(pool, "s", old.Address) },
+		"boot":       func(tx *Tx) error { return tx.BeginBoot("b") },
+		"namespaces": func(tx *Tx) error { return tx.SetNamespaceIDs("b pid:1 mnt:1") },
+		"full scan":  func(tx *Tx) error { return tx.SetLastFullScan(old.Pool, t0) },
+		"log":        func(tx *Tx) error { return tx.Log(About(old, EventBound, t0, "why")) },
+		"count":      func(tx *Tx) error { return tx.Count("calls", 1) },
+		"ranges":     func(tx *Tx) error { return tx.SetRanges(pool, sets("10.0.0.1-10.0.0.9")) },
 		"ranges of a pool": func(tx *Tx) error {
 			return tx.SetRanges(old.Pool, sets("10.0.0.1-10.0.0.9", "10.0.1.1-10.0.1.9"))
 		},

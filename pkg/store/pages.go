@@ -15,10 +15,10 @@ func provePages(file []byte) error {
 	if len(file) < 2*pageSize {
 		return fmt.Errorf("%d bytes are too short for a store", len(file))
 	}
-	if _, err := examineMetas(file, int64(len(file))); err != nil {
+	head, err := newestMeta(file, int64(len(file)))
+	if err != nil {
 		return err
 	}
-	head, _ := newestMeta(file)
 	p := prover{file: file, pages: head.pages, seen: map[uint64]bool{0: true, 1: true}}
 	if err := p.walk(head.root, 0); err != nil {
 		return err

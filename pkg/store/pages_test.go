@@ -35,7 +35,7 @@ func image(t *testing.T) ([]byte, meta) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	head, _ := newestMeta(file)
+	head, _ := newestMeta(file, int64(len(file)))
 	return file, head
 }
 

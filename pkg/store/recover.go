@@ -56,8 +56,7 @@ func prove(path string) string {
 		return err.Error()
 	}
 	defer f.Close()
-	_, err = examine(f)
-	if err == nil {
+	if err = examine(f); err == nil {
 		var b []byte
 		if b, err = io.ReadAll(f); err == nil {
 			err = provePages(b)

@@ -140,22 +140,22 @@ func (s *Store) locked(ctx context.Context, how int, fn func() error) error {
 
 // open opens the store's file after examining it. An Update creates a store that never existed. The
 // mark, a file in the run directory that the first Update of a boot creates, distinguishes a store
-// that was removed from one that never existed. fellBack is as in Tx.FellBack.
-func (s *Store) open(write bool) (f *os.File, fellBack bool, err error) {
-	f, fellBack, err = openExamined(s.path(), write)
+// that was removed from one that never existed.
+func (s *Store) open(write bool) (*os.File, error) {
+	f, err := openExamined(s.path(), write)
 	_, unmarked := os.Stat(s.mark())
 	missing := errors.Is(err, fs.ErrNotExist)
 	switch {
 	case missing && unmarked == nil:
-		return nil, false, fmt.Errorf("%w: %s is missing, but existed earlier in this boot", ErrLost, s.path())
+		return nil, fmt.Errorf("%w: %s is missing, but existed earlier in this boot", ErrLost, s.path())
 	case missing && !errors.Is(unmarked, fs.ErrNotExist):
-		return nil, false, fmt.Errorf("%w: %s is missing, and it is unknown whether it existed earlier in this boot: "+
-			"%w", ErrIO, s.path(), unmarked)
+		return nil, fmt.Errorf("%w: %s is missing, and it is unknown whether it existed earlier in this boot: %w",
+			ErrIO, s.path(), unmarked)
 	case missing && !write:
-		return nil, false, errEmpty
+		return nil, errEmpty
 	case missing:
 		if err = create(s.path(), ""); err == nil {
-			f, fellBack, err = openExamined(s.path(), write)
+			f, err = openExamined(s.path(), write)
 		}
 	}
 	if err == nil && write && unmarked != nil {
@@ -163,7 +163,7 @@ func (s *Store) open(write bool) (f *os.File, fellBack bool, err error) {
 			f.Close()
 		}
 	}
-	return f, fellBack, err
+	return f, err
 }
 
 // errEmpty is returned by View if the store was never used.
@@ -185,7 +185,7 @@ func (s *Store) setMark() error {
 // transact runs fn in one transaction. The caller holds the lock. bbolt panics if the file is
 // damaged; such a panic, and a page fault in its mapping, are returned as ErrLost.
 func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (err error) {
-	f, fellBack, err := s.open(write)
+	f, err := s.open(write)
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (e
 		db.Close()
 		return failed(f, err)
 	}
-	tx, err := newTx(b, fellBack)
+	tx, err := newTx(b)
 	if err == nil && !write {
 		s.showSpooled(tx)
 	}

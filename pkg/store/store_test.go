@@ -456,7 +456,7 @@ func TestDamagedPoolIsLost(t *testing.T) {
 			if err := tx.put(bucketPools, damaged[:len(key)], damaged[len(key):]); err != nil {
 				return err
 			}
-			tx, err := newTx(tx.b, tx.fellBack)
+			tx, err := newTx(tx.b)
 			if !errors.Is(err, ErrLost) {
 				t.Errorf("bit %d of %d: %v, pools %v; want %v", bit, 8*whole, err, tx.pools, ErrLost)
 			}
@@ -607,37 +607,6 @@ func TestPanicWithAnIntactFile(t *testing.T) {
 	view(t, s, func(tx *Tx) {
 		if tx.Len() != 1 {
 			t.Error("the lease was lost")
-		}
-	})
-}
-
-// bbolt silently falls back to the previous transaction. That is detected, and the next commit
-// repairs the page.
-func TestDamagedMetaPageIsDetected(t *testing.T) {
-	s := open(t)
-	for range 3 {
-		update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
-	}
-	image, _ := os.ReadFile(s.path())
-	newest := 0
-	if a, _ := parseMeta(image[:pageSize]); true {
-		if b, _ := parseMeta(image[pageSize:]); b.tx > a.tx {
-			newest = 1
-		}
-	}
-	image[newest*pageSize+20] ^= 0xff
-	if err := os.WriteFile(s.path(), image, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	update(t, s, func(tx *Tx) error {
-		if !tx.FellBack() || tx.Counter("n") != 2 {
-			t.Errorf("fell back %v, counted %d", tx.FellBack(), tx.Counter("n"))
-		}
-		return tx.Count("n", 1)
-	})
-	view(t, s, func(tx *Tx) {
-		if tx.FellBack() {
-			t.Error("not repaired by a commit")
 		}
 	})
 }

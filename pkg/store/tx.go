@@ -47,9 +47,8 @@ var (
 
 // Tx is a transaction. It is valid only inside the closure that it was passed to.
 type Tx struct {
-	b        *bolt.Tx
-	fellBack bool // see FellBack
-	dirty    bool
+	b     *bolt.Tx
+	dirty bool
 
 	pools  map[lease.Pool]poolID
 	names  map[poolID]lease.Pool
@@ -59,8 +58,8 @@ type Tx struct {
 	waiting waiting // DELs; empty in an Update
 }
 
-func newTx(b *bolt.Tx, fellBack bool) (*Tx, error) {
-	tx := &Tx{b: b, fellBack: fellBack, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{},
+func newTx(b *bolt.Tx) (*Tx, error) {
+	tx := &Tx{b: b, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{},
 		known: map[lease.Pool]bool{}, stored: map[poolID][]byte{}}
 	for _, name := range allBuckets {
 		if b.Bucket(name) == nil {
@@ -152,15 +151,6 @@ func (tx *Tx) SetAdopted(p lease.Pool) error {
 		return err
 	}
 	return tx.putPool(p, id, true)
-}
-
-// ClearAdopted sets what Adopted returns to false.
-func (tx *Tx) ClearAdopted(p lease.Pool) error {
-	id, met := tx.pools[p]
-	if !met || !tx.known[p] {
-		return nil
-	}
-	return tx.putPool(p, id, false)
 }
 
 // Pools returns all pools that have or had a lease.
@@ -543,10 +533,6 @@ func (tx *Tx) AcceptLoss() error {
 	}
 	return tx.delete(bucketMeta, metaLost)
 }
-
-// FellBack reports whether one of the file's two meta pages is damaged, so that the changes of the
-// last transaction may be missing. The next commit repairs the page.
-func (tx *Tx) FellBack() bool { return tx.fellBack }
 
 // Boot returns the id of the boot in which the journal got its last entry.
 func (tx *Tx) Boot() string { return string(tx.bucket(bucketMeta).Get(metaBoot)) }

@@ -43,11 +43,6 @@ func (s Scope) isElsewhere(p lease.Pool) bool { return s.Pool != (lease.Pool{}) 
 // learn adopts the pool of a call if necessary, before the operation runs: at the first use of the
 // pool, after the store was lost, and if host-local's directory was emptied.
 func (c *Call) learn(s Scope) error {
-	if c.Tx.FellBack() {
-		if err := c.forgetPools(); err != nil {
-			return err
-		}
-	}
 	if s.Pool == (lease.Pool{}) {
 		return nil
 	}
@@ -61,20 +56,6 @@ func (c *Call) learn(s Scope) error {
 		c.writeAll(s.Pool, dir, true) // a file could not be written, or an earlier version wrote the mark
 	}
 	return nil
-}
-
-// forgetPools has the next call of each pool adopt it again, because the store may have lost its
-// last transaction. It adds a journal entry, so that there is a commit, which repairs the file.
-func (c *Call) forgetPools() error {
-	about := store.Entry{Time: c.Now.Wall, Event: store.EventRecovered,
-		Reason: "a head page of the store was damaged; its last change may be lost"}
-	c.files.warn("%s", about.Reason)
-	for _, p := range c.Tx.Pools() {
-		if err := c.Tx.ClearAdopted(p); err != nil {
-			return err
-		}
-	}
-	return c.Tx.Log(about)
 }
 
 // repair replaces damaged records by leases that the sources of the host show, and builds all

@@ -80,7 +80,7 @@ func holdsAfter(tx *store.Tx, who lease.Attachment, now lease.Instant) (holds []
 	}
 	all, spooled := tx.Spooled(who)
 	done = spooled && len(leases) == 0
-	if tx.FellBack() || now.BootID == "" || all >= maxSpooled {
+	if now.BootID == "" || all >= maxSpooled {
 		return nil, done, nil
 	}
 	for _, l := range leases {
