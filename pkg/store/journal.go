@@ -13,9 +13,8 @@ import (
 // JournalSize is the number of entries that the journal keeps.
 const JournalSize = 4096
 
-// journalBytes is the largest size of all entries together. It is needed beside JournalSize because
-// the reason of one entry may name thousands of ranges.
-const journalBytes = 4 << 20
+// maxReason is the largest size of an entry's reason in bytes: it may name thousands of ranges.
+const maxReason = 1 << 10
 
 // journalSlack is the number of entries that are removed at a time, so that not every new entry
 // writes to both ends of the journal.
@@ -101,48 +100,18 @@ func (tx *Tx) Log(n Entry) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	record := encode(entryFields, &n, nil)
-	size := tx.journalSize() + len(record)
-	if err := tx.put(bucketJournal, binary.BigEndian.AppendUint64(nil, seq), record); err != nil {
+	n.Reason = n.Reason[:min(len(n.Reason), maxReason)]
+	err = tx.put(bucketJournal, binary.BigEndian.AppendUint64(nil, seq), encode(entryFields, &n, nil))
+	if err != nil || seq%journalSlack != 0 {
 		return err
 	}
-	keep := uint64(0)
-	if seq%journalSlack == 0 {
-		keep = max(seq, JournalSize) - JournalSize
-	}
-	return tx.trimJournal(size, keep, seq)
-}
-
-// journalSize returns the bytes of all entries. A store that has not counted them yet counts once.
-func (tx *Tx) journalSize() (size int) {
-	if v := tx.bucket(bucketMeta).Get(metaJournal); len(v) == 8 {
-		return int(binary.BigEndian.Uint64(v))
-	}
-	for _, v := range tx.prefixed(bucketJournal, nil) {
-		size += len(v)
-	}
-	return size
-}
-
-// trimJournal removes the oldest entries: those with a number up to upTo, and further ones until
-// size, the bytes of all entries, is at most journalBytes. The entry with the number last stays. It
-// stores the remaining size.
-func (tx *Tx) trimJournal(size int, upTo, last uint64) error {
-	c := tx.bucket(bucketJournal).Cursor()
-	for size > journalBytes || upTo > 0 {
-		k, v := c.First()
-		if k == nil {
-			break
-		}
-		if seq := binary.BigEndian.Uint64(k); seq == last || seq > upTo && size <= journalBytes {
-			break
-		}
-		size -= len(v)
+	c := b.Cursor()
+	for k, _ := c.First(); k != nil && binary.BigEndian.Uint64(k)+JournalSize <= seq; k, _ = c.First() {
 		if err := tx.delete(bucketJournal, k); err != nil {
 			return err
 		}
 	}
-	return tx.put(bucketMeta, metaJournal, binary.BigEndian.AppendUint64(nil, uint64(max(size, 0))))
+	return nil
 }
 
 // Entries yields the entries with a number greater than after, the oldest first, except damaged

@@ -41,7 +41,6 @@ var (
 	metaLook    = []byte("look")    // and the pool, see lookKey
 	metaLost    = []byte("lost")
 	metaSpaces  = []byte("spaces")
-	metaJournal = []byte("journal") // bytes of all its entries
 	metaLimits  = []byte("limits")
 )
 
