@@ -1,15 +1,12 @@
 package store
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -19,30 +16,20 @@ import (
 // not survive a reboot.
 func (s *Store) AnnounceDir() string { return filepath.Join(s.dirs.Run, "announce") }
 
-// maxAnnouncements limits the queue of a node without an agent.
-const maxAnnouncements = 4096
-
-// Announce adds an attachment to the queue. It does not need the store's lock. If the queue is
-// full, no agent reads it: then the attachment is not added, and Announce returns nil.
+// Announce adds an attachment to the queue. It does not need the store's lock. On a node without an
+// agent the file stays until the attachment ends.
 func (s *Store) Announce(who lease.Holder) error {
-	dir, err := files.OpenDir(s.AnnounceDir())
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = os.MkdirAll(s.AnnounceDir(), 0o700); err == nil {
-			dir, err = files.OpenDir(s.AnnounceDir())
+	err := os.MkdirAll(s.AnnounceDir(), 0o700)
+	if err == nil {
+		var f *os.File
+		if f, err = openFile(filepath.Join(s.AnnounceDir(), who.Name()), os.O_CREATE|os.O_WRONLY); err == nil {
+			err = f.Close()
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("%w: announce queue: %w", ErrIO, err)
 	}
-	defer dir.Close()
-	if names, _ := dir.Readdirnames(maxAnnouncements); len(names) == maxAnnouncements {
-		return nil
-	}
-	f, err := openFile(filepath.Join(s.AnnounceDir(), who.Name()), os.O_CREATE|os.O_WRONLY)
-	if err != nil {
-		return fmt.Errorf("%w: announce queue: %w", ErrIO, err)
-	}
-	return f.Close()
+	return nil
 }
 
 // Unannounce removes an attachment that has ended from the queue. It costs one system call if the

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -42,26 +41,6 @@ func TestAnnounce(t *testing.T) {
 	s.Unannounce(who)
 	if got := queue(t, s); len(got) != 0 {
 		t.Errorf("the queue has %q, want no entries", got)
-	}
-}
-
-// The queue of a node without an agent is limited.
-func TestAnnounceIsBounded(t *testing.T) {
-	s := New(Dirs{State: t.TempDir(), Run: t.TempDir()})
-	holder := func(i int) lease.Holder { return lease.Holder{ContainerID: fmt.Sprint("c", i), IfName: "eth0"} }
-	if err := s.Announce(holder(0)); err != nil {
-		t.Fatal(err)
-	}
-	for i := 1; i < maxAnnouncements; i++ {
-		if err := os.WriteFile(filepath.Join(s.AnnounceDir(), holder(i).Name()), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := s.Announce(holder(maxAnnouncements)); err != nil {
-		t.Error(err)
-	}
-	if n := len(queue(t, s)); n != maxAnnouncements {
-		t.Errorf("the queue has %d entries, want %d", n, maxAnnouncements)
 	}
 }
 
