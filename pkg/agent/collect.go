@@ -80,7 +80,6 @@ func newCollector(node Node, health *Health) *collector {
 
 // run looks after the store until ctx is done. It returns ctx.Err().
 func (c *collector) run(ctx context.Context) error {
-	defer c.metrics.close()
 	var checkAt, surveyAt time.Time
 	for ctx.Err() == nil {
 		now := time.Now()

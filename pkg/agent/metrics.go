@@ -16,8 +16,7 @@ import (
 type Metrics struct {
 	node Node
 
-	mu      sync.Mutex
-	callLog *store.CallLogReader // nil until the first read, and after an error
+	mu sync.Mutex // while the call log is read
 
 	calls  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
@@ -82,41 +81,18 @@ func NewMetrics(node Node) *Metrics {
 	}
 }
 
-// close closes the reader of the call log.
-func (m *Metrics) close() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.callLog != nil {
-		m.callLog.Close()
-		m.callLog = nil
-	}
-}
-
-// read adds the calls that were logged since the last read to the metrics. If the log was removed,
-// for example at a reboot, read opens a new one.
+// read adds the calls that were logged since the last read to the metrics.
 func (m *Metrics) read() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// The second iteration opens the log again after an error of the first.
-	for range 2 {
-		if m.callLog == nil {
-			t, err := m.node.Service.Node.Store.OpenCallLog()
-			if err != nil {
-				m.node.Log.Debug("reading the call log failed", "error", err)
-				return
-			}
-			m.callLog = t
-		}
-		err := m.callLog.Next(func(c store.Call) {
-			m.calls.WithLabelValues(c.Verb, c.Result).Inc()
-			m.took.WithLabelValues(c.Verb).Observe(c.Took.Seconds())
-			m.waited.WithLabelValues(c.Verb).Observe(c.Waited.Seconds())
-		})
-		if err == nil {
-			return
-		}
-		m.callLog.Close()
-		m.callLog = nil
+	calls, err := m.node.Service.Node.Store.Calls()
+	if err != nil {
+		m.node.Log.Debug("reading the call log failed", "error", err)
+	}
+	for _, c := range calls {
+		m.calls.WithLabelValues(c.Verb, c.Result).Inc()
+		m.took.WithLabelValues(c.Verb).Observe(c.Took.Seconds())
+		m.waited.WithLabelValues(c.Verb).Observe(c.Waited.Seconds())
 	}
 }
 

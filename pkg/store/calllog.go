@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -23,8 +22,8 @@ type Call struct {
 // Calls are not counted in the store: a call that changes nothing must write nothing, a call that
 // fails has no transaction, and the duration is not known before the commit. Instead each call
 // appends a line to a file in the run directory, which is in memory. That needs no sync and no
-// lock, and takes a few microseconds. The agent creates the file and reads it; on a node without an
-// agent nothing is written.
+// lock, and takes a few microseconds. The agent creates the file and empties it; on a node that
+// never had an agent nothing is written.
 
 // maxCallLog is the size in bytes at which the file stops growing, because its reader has stopped.
 const maxCallLog = 1 << 20
@@ -45,58 +44,29 @@ func (s *Store) LogCall(c Call) {
 	fmt.Fprintf(f, "%s %s %d %d\n", c.Verb, c.Result, c.Took.Microseconds(), c.Waited.Microseconds())
 }
 
-// CallLogReader reads the call log. There may be only one at a time.
-type CallLogReader struct {
-	file *os.File
-	at   int64 // bytes that were read
-}
-
-// OpenCallLog creates an empty call log. From the next call on, the plugin writes to it.
-func (s *Store) OpenCallLog() (*CallLogReader, error) {
-	if err := os.MkdirAll(s.dirs.Run, 0o700); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrIO, err)
+// Calls returns the calls that were logged since the last Calls. From the first one on, the plugin
+// logs its calls. A call that ends while Calls empties the log may be missed.
+func (s *Store) Calls() (calls []Call, err error) {
+	var b []byte
+	var f *os.File
+	if err = os.MkdirAll(s.dirs.Run, 0o700); err == nil {
+		f, err = openFile(s.callLogPath(), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW)
 	}
-	f, err := os.OpenFile(s.callLogPath(), os.O_RDWR|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrIO, err)
-	}
-	return &CallLogReader{file: f}, nil
-}
-
-// Next calls fn for every call since the last Next. It truncates a long file; a call that ends at
-// that moment may be missed. It returns an error if the file was replaced or cannot be read. The
-// caller must then close the reader and call OpenCallLog again.
-func (t *CallLogReader) Next(fn func(Call)) error {
-	if !isAt(t.file, t.file.Name()) {
-		return fmt.Errorf("%w: %s was removed", ErrIO, t.file.Name())
-	}
-	b, err := io.ReadAll(io.NewSectionReader(t.file, t.at, 2*maxCallLog))
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrIO, err)
-	}
-	whole := bytes.LastIndexByte(b, '\n') + 1
-	for line := range bytes.Lines(b[:whole]) {
-		if c, ok := parseCall(string(line)); ok {
-			fn(c)
+	if err == nil {
+		defer f.Close()
+		if b, err = io.ReadAll(io.LimitReader(f, 2*maxCallLog)); err == nil {
+			err = f.Truncate(0)
 		}
 	}
-	t.at += int64(whole)
-	if t.at < maxCallLog/4 {
-		return nil
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	t.at = 0
-	if err := t.file.Truncate(0); err != nil {
-		return fmt.Errorf("%w: %w", ErrIO, err)
+	for line := range strings.Lines(string(b)) {
+		if c, ok := parseCall(line); ok {
+			calls = append(calls, c)
+		}
 	}
-	return nil
-}
-
-// Close removes the call log and closes the reader.
-func (t *CallLogReader) Close() {
-	if isAt(t.file, t.file.Name()) {
-		os.Remove(t.file.Name())
-	}
-	t.file.Close()
+	return calls, nil
 }
 
 // parseCall parses a line. Verbs and results become label values of metrics, which must be few.

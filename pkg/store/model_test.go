@@ -463,7 +463,7 @@ func TestCallsCloseTheirFiles(t *testing.T) {
 		"LogCall":  func() error { s.LogCall(Call{Verb: "ADD", Result: "ok"}); return nil },
 		"Probe":    s.Probe,
 		"LockFile": func() error { f, err := LockFile(t.Context(), s.lock()); return errors.Join(err, f.Close()) },
-		"CallLog":  func() error { r, err := s.OpenCallLog(); r.Close(); return err },
+		"Calls":    func() error { _, err := s.Calls(); return err },
 	} {
 		opened := func() int {
 			list, err := os.ReadDir("/proc/self/fd")
