@@ -18,8 +18,6 @@ const (
 	minSurveyInterval = time.Second
 	// checkInterval is the time between two checks whether leasehold is in use.
 	checkInterval = 5 * time.Second
-	// forgetInterval is how often stored reservation names that are no longer needed are removed.
-	forgetInterval = time.Hour
 )
 
 // Use judges whether leasehold is in use on the node (retention.UseWatcher).
@@ -52,14 +50,13 @@ func Collect(node Node, health *Health, use Use, metrics *Metrics) Task {
 // collector is the state of the task that Collect returns.
 type collector struct {
 	Node
-	health    *Health
-	use       Use
-	metrics   *Metrics
-	changes   <-chan struct{}
-	complete  prometheus.Gauge
-	doubtful  prometheus.Gauge
-	problem   string // the last problem that was logged, "" if it is over
-	forgotten time.Time
+	health   *Health
+	use      Use
+	metrics  *Metrics
+	changes  <-chan struct{}
+	complete prometheus.Gauge
+	doubtful prometheus.Gauge
+	problem  string // the last problem that was logged, "" if it is over
 }
 
 func newCollector(node Node, health *Health) *collector {
@@ -135,9 +132,6 @@ func (c *collector) once(ctx context.Context) time.Duration {
 	if len(plan) > 0 {
 		c.act(ctx, plan)
 	}
-	if !v.Unused {
-		c.forget(ctx)
-	}
 	return min(surveyInterval, max(minSurveyInterval, time.Duration(v.NextEnd())))
 }
 
@@ -187,17 +181,4 @@ func (c *collector) logProblem(err error, v maintain.Survey) {
 		level("node survey failed", "error", text)
 	}
 	c.problem = text
-}
-
-// forget removes the stored reservation names that no ADD needs any more, at most once in
-// forgetInterval.
-func (c *collector) forget(ctx context.Context) {
-	if time.Since(c.forgotten) < forgetInterval {
-		return
-	}
-	if err := c.Service.ForgetNames(ctx); err != nil {
-		c.Log.Warn("removing unused reservation names failed", "error", err)
-		return
-	}
-	c.forgotten = time.Now()
 }

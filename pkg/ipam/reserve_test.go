@@ -129,9 +129,6 @@ func TestWithoutReservationNamesNothingChanges(t *testing.T) {
 	w.add(a)
 	w.stop("c1")
 	w.leaving("db-1")
-	if err := w.service.ForgetNames(context.Background()); err != nil {
-		t.Fatal(err)
-	}
 	hasNames := func() (has bool) {
 		w.view(func(tx *store.Tx) { has = tx.HasNames() })
 		return has

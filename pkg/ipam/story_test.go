@@ -255,7 +255,6 @@ var actions = map[string]func(w *world, args []string){
 		}
 	},
 	"accept-loss":    func(w *world, _ []string) { w.must(w.service.AcceptLoss(w.t.Context())) },
-	"forget-names":   func(w *world, _ []string) { w.must(w.service.ForgetNames(w.t.Context())) },
 	"forget-journal": func(w *world, _ []string) { w.forget() },
 	"journaled": func(w *world, args []string) {
 		if text := strings.Join(args, " "); !slices.Contains(w.journal(), text) {

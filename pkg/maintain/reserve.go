@@ -3,7 +3,6 @@ package maintain
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -12,7 +11,7 @@ import (
 
 // NamePods stores the reservation names and windows of pods that are bound to this node and have no
 // lease yet, for ADDs whose runtime passes no annotations. It writes nothing for a pod that has a
-// lease: Follow names that. A record is removed by the ADD that uses it, and after a day.
+// lease: Follow names that. A record is removed by the ADD that uses it, or a day later.
 func (s *Service) NamePods(ctx context.Context, pods []store.PodReservation) error {
 	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return namePod(c, pods[i]) })
 	return err
@@ -32,32 +31,6 @@ func podReservations(tx *store.Tx) map[store.PodReservation]bool {
 		out[p] = true
 	}
 	return out
-}
-
-// nameIdle is how long a record of NamePods stays in the store without an ADD that uses it.
-const nameIdle = 24 * time.Hour
-
-// ForgetNames removes the records of NamePods that no ADD has used for nameIdle. The agent calls it
-// about every hour.
-func (s *Service) ForgetNames(ctx context.Context) error {
-	var old []store.PodReservation
-	now := s.Node.Clock()
-	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
-		old = nil
-		for p, stored := range tx.PodReservations() {
-			if now.Wall.Sub(stored) >= nameIdle {
-				old = append(old, p)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	_, err = s.inSteps(ctx, len(old), func(c *transact.Call, i int) error {
-		return c.Tx.DeletePodReservation(old[i].Namespace, old[i].UID)
-	})
-	return err
 }
 
 // LeavingPod is a pod of this node that is being deleted, or that is not after all.

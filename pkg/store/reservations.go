@@ -45,7 +45,11 @@ func (tx *Tx) PodReservation(namespace, uid string) (PodReservation, bool) {
 	return p, err == nil
 }
 
-// SetPodReservation stores the record of a pod. now is the current time.
+// reservationIdle is how long a PodReservation stays in the store without an ADD that uses it.
+const reservationIdle = 24 * time.Hour
+
+// SetPodReservation stores the record of a pod, and removes those that were stored reservationIdle
+// ago. now is the current time.
 func (tx *Tx) SetPodReservation(p PodReservation, now time.Time) error {
 	if !lease.IsReservation(p.Reservation) || !lease.IsNamespace(p.Namespace) || p.UID == "" || !lease.IsUID(p.UID) {
 		return fmt.Errorf("store: reservation name %q of pod %s/%s (%s) is not valid", p.Reservation, p.Namespace,
@@ -53,6 +57,17 @@ func (tx *Tx) SetPodReservation(p PodReservation, now time.Time) error {
 	}
 	if err := tx.raiseFormat(); err != nil {
 		return err
+	}
+	var idle []PodReservation
+	for old, stored := range tx.PodReservations() {
+		if now.Sub(stored) >= reservationIdle {
+			idle = append(idle, old)
+		}
+	}
+	for _, old := range idle {
+		if err := tx.DeletePodReservation(old.Namespace, old.UID); err != nil {
+			return err
+		}
 	}
 	record := encode(reservationFields, &storedReservation{p, now}, nil)
 	return tx.put(bucketReservations, reservationKey(p.Namespace, p.UID), record)
