@@ -118,7 +118,7 @@ func (c *Call) repairUnknown(p lease.Pool, a netip.Addr, dir *hostlocal.Dir) err
 }
 
 // adopt reads the sources of the host, and writes the leases that they show to the store, unless
-// the lease of the store has precedence. dir is host-local's directory, or nil.
+// the store has a lease of the address. dir is host-local's directory, or nil.
 func (c *Call) adopt(s Scope, dir *hostlocal.Dir) error {
 	if err := c.mayLearn(); err != nil {
 		return err
@@ -177,23 +177,23 @@ func (c *Call) writeAll(p lease.Pool, dir *hostlocal.Dir, all bool) {
 }
 
 // adoptFinding writes one lease that the sources of the host show, and reports whether it did. It
-// does not if the lease of the store has precedence.
+// does not if the store has a lease of the address, which is compared with its file when it is
+// used. But a hold ends if an interface of another sandbox has the address: an import without the
+// ranges of the pool may have made the hold.
 func (c *Call) adoptFinding(f adopt.Finding, dir *hostlocal.Dir) (adopted bool, err error) {
 	next, event := f.Lease, store.EventAdopted
 	cur, err := c.Tx.Get(next.Pool, next.Address)
 	if err != nil && !errors.Is(err, store.ErrDamaged) {
 		return false, err
 	}
-	if !c.outweighs(f, cur) || cur.State == lease.None && c.removesLeftOver(next) {
+	keeps := cur.State == lease.Bound || !f.Seen || cur.Holder.Netns.Same(next.Holder.Netns)
+	if cur.State != lease.None && keeps || cur.State == lease.None && c.removesLeftOver(next) {
 		return false, nil
-	}
-	if cur.State != lease.None && cur.Holder.ContainerID == next.Holder.ContainerID {
-		next = rebound(cur, next.Holder)
 	}
 	if err := c.Tx.Put(next.Pool, next.Address, next); err != nil {
 		return false, err
 	}
-	if err == nil && cur.State == lease.None {
+	if cur.State == lease.None {
 		c.files.imported[next.Place()] = true
 	}
 	if f.FormerInFile && dir != nil {
@@ -232,51 +232,6 @@ func proveComplete(found adopt.Found, p lease.Pool, lost string, isComplete bool
 	return fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
 		"once no pod of network %s runs on this node or its addresses are known to be elsewhere",
 		ErrNoEvidence, lost, p.Network)
-}
-
-// outweighs reports whether a lease that the sources of the host show replaces the lease of the
-// store (cur). If both have the same container, the lease of the store has more information. It is
-// then replaced only if the host shows the container in another namespace that exists (returned).
-func (c *Call) outweighs(found adopt.Finding, cur lease.Lease) bool {
-	f := found.Lease
-	living := f.Holder.Netns.Ino != 0 && f.State == lease.Bound
-	same := cur.Holder.Netns.Same(f.Holder.Netns)
-	file, _, _ := c.read(cur.Place(), cur)
-	foreign := cur.State != lease.None && file == saysOther
-	switch {
-	case cur.State == lease.None:
-		return true
-	case f.State == lease.Held:
-		return false
-	case (cur.State == lease.Bound || same) && c.Evidence.QuickState(cur) == lease.Alive:
-		return foreign && living && !same
-	case same && cur.State == lease.Bound && f.Holder.ContainerID == "":
-		return false // the namespace exists, although not at its path
-	case cur.Holder.ContainerID == f.Holder.ContainerID:
-		return living && returned(found, cur)
-	}
-	return living || foreign
-}
-
-// returned reports whether a container that the host shows is alive although the store has released
-// its lease, or is in another namespace than the store has.
-func returned(found adopt.Finding, cur lease.Lease) bool {
-	was, is := cur.Holder.Netns, found.Lease.Holder.Netns
-	if was.Same(is) {
-		return cur.State == lease.Held
-	}
-	// If the namespace at the path is another one, it is the container's only if an interface there
-	// has the address.
-	return found.Seen || was.Ino == 0 || was.Path != is.Path
-}
-
-// rebound returns a copy of the lease that is bound to the holder. It is used where a container is
-// found alive although its lease was released, or in another network namespace than its lease has.
-// The copy has none of the fields of a release.
-func rebound(l lease.Lease, holder lease.Holder) lease.Lease {
-	l.State, l.Holder = lease.Bound, holder
-	l.Firm, l.Hold, l.ReleasedAt = false, 0, lease.Instant{}
-	return l
 }
 
 // CanAdopt returns nil if an ADD could adopt the pool. STATUS calls it. lost is the reason if the
