@@ -43,14 +43,3 @@ func TestAnnounce(t *testing.T) {
 		t.Errorf("the queue has %q, want no entries", got)
 	}
 }
-
-func TestAnnounceWithoutItsDirectory(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := New(Dirs{State: t.TempDir(), Run: file})
-	if err := s.Announce(lease.Holder{ContainerID: "c", IfName: "eth0"}); err == nil {
-		t.Error("no error for a queue that cannot be created")
-	}
-}

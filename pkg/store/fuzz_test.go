@@ -51,27 +51,3 @@ func FuzzSpooled(f *testing.F) {
 		}
 	})
 }
-
-// FuzzAnnounced verifies that the announce queue writes and removes a file of any holder that can
-// be named in its directory only.
-func FuzzAnnounced(f *testing.F) {
-	for _, name := range []string{"c1@eth0", "..@eth0", "c@..", "a@b@c", "c1@eth0.new"} {
-		f.Add(name)
-	}
-	f.Fuzz(func(t *testing.T, name string) {
-		who, ok := lease.ParseHolder(name)
-		if !ok {
-			return
-		}
-		s := open(t)
-		err := s.Announce(who)
-		files, unread := os.ReadDir(s.AnnounceDir())
-		if unread != nil || (err == nil) != (len(files) == 1) || err == nil && files[0].Name() != name {
-			t.Errorf("%q is queued as %v: %v, %v", name, files, err, unread)
-		}
-		s.Unannounce(who)
-		if files, err := os.ReadDir(s.AnnounceDir()); err != nil || len(files) > 0 {
-			t.Errorf("%q is removed, and %v is left: %v", name, files, err)
-		}
-	})
-}

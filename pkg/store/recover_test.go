@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -24,19 +23,5 @@ func TestLostStoreThatCannotBeMoved(t *testing.T) {
 	}
 	if after, err := os.ReadFile(s.path()); err != nil || !bytes.Equal(after, before) {
 		t.Errorf("it has changed: %d bytes of %d, %v", len(after), len(before), err)
-	}
-}
-
-// TestTheCopyOfEarlierVersionsIsRemoved verifies that the first call of a boot removes the copy of
-// all leases that an earlier version has left.
-func TestTheCopyOfEarlierVersionsIsRemoved(t *testing.T) {
-	s := open(t)
-	former := filepath.Join(s.dirs.State, "snapshot.json")
-	if err := errors.Join(os.MkdirAll(s.dirs.State, 0o700), os.WriteFile(former, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	update(t, s, func(tx *Tx) error { return tx.BeginBoot("b") })
-	if _, err := os.Lstat(former); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is left: %v", err)
 	}
 }

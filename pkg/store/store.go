@@ -173,8 +173,6 @@ var errEmpty = errors.New("the lease store was never used")
 func IsEmpty(err error) bool { return errors.Is(err, errEmpty) }
 
 func (s *Store) setMark() error {
-	// Earlier versions kept a copy of all leases there, which they must not find out of date.
-	os.Remove(filepath.Join(s.dirs.State, "snapshot.json"))
 	f, err := openFile(s.mark(), os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
@@ -113,39 +111,6 @@ func sets(texts ...string) (out []pool.Set) {
 		out = append(out, ranges(text))
 	}
 	return out
-}
-
-// TestTaken compares the count with the addresses one by one.
-func TestTaken(t *testing.T) {
-	s := open(t)
-	rapid.Check(t, func(r *rapid.T) {
-		addr := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
-		number := rapid.SampledFrom([]int{0, 1, 7, 8, 254, 255, 256, 257, 511, 512, 515, 1023})
-		first, last := number.Draw(r, "first"), number.Draw(r, "last")
-		if last < first {
-			first, last = last, first
-		}
-		in, want := rapid.SliceOfDistinct(number, rapid.ID).Draw(r, "leases"), uint64(0)
-		undo := fmt.Errorf("undo")
-		err := s.Update(t.Context(), Options{}, func(tx *Tx) error {
-			for _, n := range in {
-				if err := put(tx, of("bound", addr(n).String(), "")); err != nil {
-					return err
-				}
-				if first <= n && n <= last {
-					want++
-				}
-			}
-			got := tx.taken(tx.pools[testPool], ranges(addr(first).String()+"-"+addr(last).String()))
-			if got != want {
-				r.Errorf("%d of %v are in %d-%d, want %d", got, in, first, last, want)
-			}
-			return undo
-		})
-		if err != undo {
-			r.Fatal(err)
-		}
-	})
 }
 
 func TestUsageByNetwork(t *testing.T) {
