@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -18,12 +20,8 @@ func NewBare(repo, dir string) (*Cluster, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o755); err != nil {
 		return nil, err
 	}
-	bin := filepath.Join(bare, "bin")
-	if to, err := os.Readlink(bin); err != nil || to != "../bin" {
-		os.Remove(bin)
-		if err := os.Symlink("../bin", bin); err != nil {
-			return nil, err
-		}
+	if err := os.Symlink("../bin", filepath.Join(bare, "bin")); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
 	}
 	c := New(repo, bare, Options{})
 	c.Bare = true

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,15 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 		return err
 	}
 	c.logf("trying writes of all accounts")
-	if err := permissions.Check(ctx, config, c.logf); err != nil {
+	fixture := filepath.Join(c.Repo, "test/e2e/permissions/fixture.yaml")
+	err = poll(ctx, time.Minute, func() error { // a namespace's service account may be too new
+		return run(ctx, c.kubectl("apply", "-f", fixture)...)
+	})
+	if err := cmp.Or(err, permissions.Check(ctx, config, c.logf)); err != nil {
+		return err
+	}
+	err = run(ctx, c.kubectl("delete", "-f", fixture, "--force", "--ignore-not-found", "--wait=false")...)
+	if err != nil {
 		return err
 	}
 	c.logf("applying it again, then deleting it")
@@ -76,23 +85,7 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 
 // checkComponents applies the components with an overlay, and removes what they have added.
 func (c *Cluster) checkComponents(ctx context.Context, client *kubernetes.Clientset, base string) error {
-	dir, err := os.MkdirTemp("", "components-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	from, err := filepath.Rel(dir, base)
-	if err != nil {
-		return err
-	}
-	text := fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-resources: [%s/overlays/replace]
-components: [%[1]s/components/network-policy]
-`, from)
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o644); err != nil {
-		return err
-	}
+	dir := filepath.Join(c.Repo, "test/e2e/manifests/components")
 	if err := c.checkManifests(ctx, client, dir); err != nil {
 		return err
 	}

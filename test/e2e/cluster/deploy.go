@@ -2,20 +2,15 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
 	"time"
-
-	appsv1 "k8s.io/api/apps/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 )
 
 // System is the namespace of leasehold's pods.
@@ -50,52 +45,16 @@ func (c *Cluster) WaitDeployed(ctx context.Context, limit time.Duration) error {
 	if c.Plain {
 		return nil
 	}
-	client, err := c.Client()
-	if err != nil {
+	err := poll(ctx, limit, func() (err error) { // the API server may be restarted meanwhile
+		for _, workload := range []string{"daemonset/" + Agent, "deployment/" + Manager} {
+			err = cmp.Or(err, run(ctx, c.kubectl("-n", System, "rollout", "status", workload,
+				"--timeout="+limit.String())...))
+		}
 		return err
-	}
-	err = poll(ctx, limit, func() error { return deployed(ctx, client) })
+	})
 	if err != nil {
 		pods, _ := runCmd(exec.CommandContext(ctx, c.Kubectl(), c.kubectl("describe", "pods", "-n", System)[1:]...))
 		return fmt.Errorf("%w\n%s", err, pods)
-	}
-	return nil
-}
-
-func deployed(ctx context.Context, client *kubernetes.Clientset) error {
-	daemons, err := client.AppsV1().DaemonSets(System).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	deployments, err := client.AppsV1().Deployments(System).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, d := range daemons.Items {
-		errs = append(errs, daemonSetDone(d))
-	}
-	for _, d := range deployments.Items {
-		errs = append(errs, deploymentDone(d))
-	}
-	return errors.Join(errs...)
-}
-
-func daemonSetDone(d appsv1.DaemonSet) error {
-	s, want := d.Status, d.Status.DesiredNumberScheduled
-	if s.ObservedGeneration < d.Generation || want == 0 || s.UpdatedNumberScheduled < want || s.NumberAvailable < want {
-		return fmt.Errorf("%s: %d of %d pods are up to date, %d available",
-			d.Name, s.UpdatedNumberScheduled, want, s.NumberAvailable)
-	}
-	return nil
-}
-
-func deploymentDone(d appsv1.Deployment) error {
-	s, want := d.Status, *d.Spec.Replicas
-	if s.ObservedGeneration < d.Generation || s.UpdatedReplicas < want || s.AvailableReplicas < want ||
-		s.Replicas > want {
-		return fmt.Errorf("%s: %d of %d pods are up to date, %d available",
-			d.Name, s.UpdatedReplicas, want, s.AvailableReplicas)
 	}
 	return nil
 }
@@ -117,7 +76,7 @@ func (c *Cluster) importEverywhere(ctx context.Context) error {
 	return errors.Join(append(errs, c.recordImages())...)
 }
 
-// recordImages records the checksums of the images that the nodes have.
+// recordImages records the checksum of the images that the nodes have.
 func (c *Cluster) recordImages() error {
 	sum, err := c.imagesSum()
 	if err != nil {
@@ -129,28 +88,15 @@ func (c *Cluster) recordImages() error {
 // imagesChanged reports whether the built images differ from those of the nodes.
 func (c *Cluster) imagesChanged() (bool, error) {
 	sum, err := c.imagesSum()
-	if err != nil {
-		return false, err
-	}
-	old, err := os.ReadFile(c.path("run/images.sum"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, err
-	}
-	return !bytes.Equal(old, sum), nil
+	old, _ := os.ReadFile(c.path("run/images.sum"))
+	return !bytes.Equal(old, sum), err
 }
 
 func (c *Cluster) imagesSum() ([]byte, error) {
-	tarballs, err := filepath.Glob(c.path("images/*.tar"))
+	archives, err := filepath.Glob(c.path("images/*.tar"))
 	if err != nil {
 		return nil, err
 	}
-	var sums bytes.Buffer
-	for _, t := range tarballs {
-		data, err := os.ReadFile(t)
-		if err != nil {
-			return nil, err
-		}
-		fmt.Fprintf(&sums, "%x %s\n", sha256.Sum256(data), filepath.Base(t))
-	}
-	return sums.Bytes(), nil
+	sums, err := runCmd(exec.Command("sha256sum", archives...))
+	return []byte(sums), err
 }

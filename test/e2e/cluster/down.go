@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -37,7 +38,7 @@ func (c *Cluster) takeDown(ctx context.Context) error {
 		errs = append(errs, running.powerOff(ctx, name))
 	}
 	return errors.Join(append(errs, detach(ctx, c.bridge()),
-		poll(ctx, 10*time.Second, func() error { return removeCgroups(c.cgroups()) }))...)
+		poll(ctx, 10*time.Second, func() error { return removeCgroups(ctx, c.cgroups()) }))...)
 }
 
 // cgroup returns the root of a machine's cgroups on the host.
@@ -47,25 +48,19 @@ func (c *Cluster) cgroups() string { return "/leasehold-" + c.bridge() }
 
 // removeCgroups removes the cgroups of a machine, or of all machines. Only empty cgroups can be
 // removed, so it does not affect running processes.
-func removeCgroups(group string) error {
-	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*") // of version 1
+func removeCgroups(ctx context.Context, group string) error {
+	roots, err := filepath.Glob("/sys/fs/cgroup/*" + group) // of version 1
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, root := range append(hierarchies, "/sys/fs/cgroup") {
-		var dirs []string
-		filepath.WalkDir(root+group, func(path string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				dirs = append(dirs, path)
-			}
-			return nil
-		})
-		for _, dir := range slices.Backward(dirs) {
-			if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
+	for _, root := range append(roots, "/sys/fs/cgroup"+group) {
+		if !exists(root) {
+			continue
+		}
+		run(ctx, "find", root, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";")
+		if exists(root) {
+			return fmt.Errorf("%s is in use", root)
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }

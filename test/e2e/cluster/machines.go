@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -14,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
@@ -47,7 +47,7 @@ func (c *Cluster) powerOn(ctx context.Context, name string, addr netip.Prefix) e
 	if err := os.MkdirAll(c.path("run/logs"), 0o755); err != nil {
 		return err
 	}
-	if err := writeFile(disk+".boot_id", []byte(newUUID()+"\n")); err != nil {
+	if err := writeFile(disk+".boot_id", []byte(string(uuid.NewUUID())+"\n")); err != nil {
 		return err
 	}
 	if err := writeFile(script, machine.Script); err != nil {
@@ -116,7 +116,7 @@ func (c *Cluster) powerOff(ctx context.Context, name string) error {
 		return err
 	}
 	// Unlike at a real reboot the cgroups would stay, and the kubelet would read them at its start.
-	err = poll(ctx, 10*time.Second, func() error { return removeCgroups(c.cgroup(name)) })
+	err = poll(ctx, 10*time.Second, func() error { return removeCgroups(ctx, c.cgroup(name)) })
 	if err != nil {
 		return err
 	}
@@ -141,13 +141,6 @@ func startTime(pid int) (uint64, error) {
 		return 0, fs.ErrNotExist
 	}
 	return strconv.ParseUint(f[19], 10, 64)
-}
-
-func newUUID() string {
-	var u [16]byte
-	rand.Read(u[:])
-	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
 // poll calls f until it succeeds. After the limit it returns the last error.

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // A part is software of another project. Each is built from its own go.mod, so that their
@@ -130,22 +129,9 @@ func (c *Cluster) installTools(ctx context.Context) error {
 		"export DEBIAN_FRONTEND=noninteractive; "+install+" || { apt-get update && "+install+"; }")
 }
 
-// goTool runs the go command, and prints the elapsed time every 30 s.
+// goTool runs the go command.
 func (c *Cluster) goTool(ctx context.Context, what, dir string, args ...string) error {
-	began := time.Now()
 	c.logf("%s", what)
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(30 * time.Second):
-				c.logf("%s: %.0f s", what, time.Since(began).Seconds())
-			}
-		}
-	}()
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-buildvcs=false")

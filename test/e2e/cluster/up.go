@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -161,24 +161,15 @@ func (c *Cluster) clientConfig() (*rest.Config, error) {
 func (c *Cluster) waitReady(ctx context.Context) error { return c.waitReadyFor(ctx, 3*time.Minute) }
 
 func (c *Cluster) waitReadyFor(ctx context.Context, limit time.Duration) error {
-	client, err := c.Client()
-	if err != nil {
-		return err
-	}
 	return poll(ctx, limit, func() error {
+		err := run(ctx, append(c.kubectl("wait", "--for=condition=Ready", "--timeout="+limit.String(), "node"),
+			c.NodeNames()...)...)
 		for _, name := range c.NodeNames() {
-			node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			if !NodeReady(node) {
-				return fmt.Errorf("%s is not Ready", name)
-			}
 			if !c.Plain && !exists(c.Node(name).Disk("/opt/cni/bin/leasehold")) {
-				return fmt.Errorf("%s has no plugin yet", name)
+				err = cmp.Or(err, fmt.Errorf("%s has no plugin yet", name))
 			}
 		}
-		return nil
+		return err
 	})
 }
 

@@ -1,9 +1,7 @@
 package inspect
 
 import (
-	"fmt"
 	"io"
-	"strings"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -31,19 +29,6 @@ func (m Metrics) Sum(name string, labels ...string) float64 {
 		}
 	}
 	return sum
-}
-
-// String formats the project's metrics.
-func (m Metrics) String() string {
-	var out strings.Builder
-	for name, family := range m {
-		if strings.HasPrefix(name, "leasehold_") {
-			if _, err := expfmt.MetricFamilyToText(&out, family); err != nil {
-				fmt.Fprintf(&out, "%s: %v\n", name, err)
-			}
-		}
-	}
-	return out.String()
 }
 
 func hasLabels(metric *dto.Metric, labels []string) bool {

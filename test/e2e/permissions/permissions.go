@@ -3,22 +3,17 @@
 package permissions
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -36,9 +31,6 @@ import (
 // settleTime is how long at most the API server may take to use a changed policy, role or CRD.
 const settleTime = 30 * time.Second
 
-//go:embed fixture.yaml
-var fixture []byte
-
 // A checker tries the writes of an API server's clients.
 type checker struct {
 	config  *rest.Config
@@ -49,8 +41,8 @@ type checker struct {
 	logf    func(format string, args ...any)
 }
 
-// Check tries all writes of the table on an API server to which the manifests are applied. It
-// removes its fixture.
+// Check tries all writes of the table on an API server to which the manifests are applied, and the
+// objects of fixture.yaml.
 func Check(ctx context.Context, config *rest.Config, logf func(format string, args ...any)) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -62,12 +54,7 @@ func Check(ctx context.Context, config *rest.Config, logf func(format string, ar
 	}
 	c := &checker{config: config, client: client, admin: admin, clients: map[string]dynamic.Interface{}, logf: logf,
 		mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))}
-	objects, err := decode(fixture)
-	if err != nil {
-		return err
-	}
-	defer c.tearDown(context.WithoutCancel(ctx), objects)
-	if err := c.setUp(ctx, objects); err != nil {
+	if err := c.setUp(ctx); err != nil {
 		return fmt.Errorf("setting up: %w", err)
 	}
 	var problems []error
@@ -80,54 +67,8 @@ func Check(ctx context.Context, config *rest.Config, logf func(format string, ar
 	return errors.Join(append(problems, c.checkValidations(ctx))...)
 }
 
-func decode(documents []byte) (objects []*unstructured.Unstructured, err error) {
-	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(documents)))
-	for {
-		document, err := reader.Read()
-		if err == io.EOF {
-			return objects, nil
-		}
-		o := &unstructured.Unstructured{}
-		if err == nil {
-			err = yaml.Unmarshal(document, &o.Object)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", document, err)
-		}
-		objects = append(objects, o)
-	}
-}
-
-// tearDown deletes objects. No kubelet would end their pods.
-func (c *checker) tearDown(ctx context.Context, objects []*unstructured.Unstructured) {
-	now := int64(0)
-	for _, o := range slices.Backward(objects) {
-		of, err := c.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
-		if err == nil {
-			err = c.admin.Resource(of.Resource).Namespace(o.GetNamespace()).Delete(ctx, o.GetName(),
-				metav1.DeleteOptions{GracePeriodSeconds: &now})
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
-			c.logf("deleting %s %s: %v", o.GetKind(), o.GetName(), err)
-		}
-	}
-}
-
-// setUp creates the objects of the fixture and the accounts' clients, and has the agents publish.
-func (c *checker) setUp(ctx context.Context, objects []*unstructured.Unstructured) error {
-	for _, o := range objects {
-		err := within(ctx, func() error { // its CRD or its namespace's service account may be too new
-			of, err := c.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
-			if err != nil {
-				return err
-			}
-			_, err = c.admin.Resource(of.Resource).Namespace(o.GetNamespace()).Create(ctx, o, metav1.CreateOptions{})
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
-		}
-	}
+// setUp creates the accounts' clients, and has the agents publish.
+func (c *checker) setUp(ctx context.Context) error {
 	for name, a := range accounts {
 		config, err := c.impersonating(ctx, a, name == managerPlus)
 		if err != nil {

@@ -114,7 +114,7 @@ func retentionOff(t *Test) {
 		t.Step("%s", c.what)
 		began := time.Now()
 		c.plant()
-		t.Eventually(reportedWithin, "it is reported as "+c.reason, func() error {
+		t.Within(reportedWithin, "it is reported as "+c.reason, func() error {
 			if is, found := t.retention(n); !found || is != 0 {
 				return fmt.Errorf("leasehold_retention_active is %v, found: %v", is, found)
 			}
@@ -142,7 +142,7 @@ func (t *Test) retention(n *cluster.Node) (value float64, found bool) {
 
 // retentionIs waits until the metric of a network has a value.
 func (t *Test) retentionIs(n *cluster.Node, network string, want float64) {
-	t.Eventually(reportedWithin, fmt.Sprintf("leasehold_retention_active of %s is %v", network, want), func() error {
+	t.Eventually(fmt.Sprintf("leasehold_retention_active of %s is %v", network, want), func() error {
 		for _, m := range t.AgentMetrics(n)["leasehold_retention_active"].GetMetric() {
 			for _, l := range m.GetLabel() {
 				if l.GetName() == "network" && l.GetValue() == network && m.GetGauge().GetValue() == want {

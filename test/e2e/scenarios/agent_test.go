@@ -87,7 +87,7 @@ func (t *Test) forget(n *cluster.Node, pods Pods) {
 func (t *Test) forgetContainer(n *cluster.Node, id string, pid int) {
 	_, err := n.Machine().Run(t.Ctx, "kill", "-9", fmt.Sprint(pid))
 	t.Must(err)
-	t.Eventually(time.Minute, "container "+id+" is forgotten", func() error {
+	t.Eventually("container "+id+" is forgotten", func() error {
 		n.Ctr(t.Ctx, "tasks", "rm", "--force", id) // unless containerd was quicker
 		_, err := n.Ctr(t.Ctx, "containers", "rm", id)
 		return err
@@ -104,7 +104,7 @@ func (t *Test) resume(n *cluster.Node) {
 
 // agentSince waits until a node's agent is Ready in a container that was started after a moment.
 func (t *Test) agentSince(n *cluster.Node, since time.Time) {
-	t.Eventually(time.Minute, "the agent of "+n.Name+" starts again", func() error {
+	t.Eventually("the agent of "+n.Name+" starts again", func() error {
 		for _, c := range t.Agent(n).Status.ContainerStatuses {
 			if c.State.Running == nil || c.State.Running.StartedAt.Time.Before(since.Truncate(time.Second)) {
 				return errors.New(c.Name + " has not")
@@ -118,7 +118,7 @@ func (t *Test) agentSince(n *cluster.Node, since time.Time) {
 // addresses is bound, and the journal has the reason.
 func (t *Test) orphaned(n *cluster.Node, pods Pods, since time.Time) {
 	reason := ""
-	t.Eventually(time.Minute, "the leaked addresses are released", func() error {
+	t.Eventually("the leaked addresses are released", func() error {
 		leases := t.Leases(n)
 		history := t.History(n)
 		for name, p := range pods {
@@ -161,7 +161,7 @@ func (t *Test) held(n *cluster.Node, pods Pods) {
 func (t *Test) removeSystemPod(name string) {
 	pods := t.Client.CoreV1().Pods(cluster.System)
 	second := int64(1)
-	t.Eventually(time.Minute, name+" goes", func() error {
+	t.Eventually(name+" goes", func() error {
 		err := pods.Delete(t.Ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &second})
 		if apierrors.IsNotFound(err) {
 			return nil

@@ -79,7 +79,7 @@ func families(t *Test) int {
 func (t *Test) Answers(n *cluster.Node, from, to corev1.Pod) {
 	ns := t.Sandbox(n, from).NetNS
 	for _, ip := range to.Status.PodIPs {
-		t.Eventually(90*time.Second, fmt.Sprintf("%s answers %s", to.Name, from.Name), func() error {
+		t.Eventually(fmt.Sprintf("%s answers %s", to.Name, from.Name), func() error {
 			return inspect.InNetNS(ns, func() error { return get(net.JoinHostPort(ip.IP, "8080"), 2*time.Second) })
 		})
 	}

@@ -6,15 +6,10 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
-
-// asked is how long a requested address may take to be held or released after something has
-// changed: an agent reads each request at least once a minute.
-const asked = 3 * time.Minute
 
 // freeAddresses returns an address of each family that no lease of the node has, from the end of
 // its ranges. skip is how many are passed over.
@@ -66,7 +61,7 @@ func (t *Test) reserveWith(dir string, status int, command string, words ...stri
 
 // requestIs waits until all addresses of an AddressRequest have a state.
 func (t *Test) requestIs(name, state string, count int) {
-	t.Eventually(asked, "the addresses of request "+name+" are "+state, func() error {
+	t.Eventually("the addresses of request "+name+" are "+state, func() error {
 		out := t.Kubectl("get", "areq", name, "-o", "jsonpath={.status.addresses[*].state}")
 		if want := strings.TrimSpace(strings.Repeat(state+" ", count)); out != want {
 			return fmt.Errorf("they are %q", out)
@@ -78,7 +73,7 @@ func (t *Test) requestIs(name, state string, count int) {
 // heldFor waits until a node shows addresses as held for a pod or, without addresses, until it
 // shows none of the pod.
 func (t *Test) heldFor(pod string, n *cluster.Node, addresses []string) {
-	t.Eventually(asked, fmt.Sprintf("%s has %v on %s", pod, addresses, n.Name), func() error {
+	t.Eventually(fmt.Sprintf("%s has %v on %s", pod, addresses, n.Name), func() error {
 		r, found := t.Reservation(pod, n)
 		var got []string
 		for _, a := range r.Status.Addresses {
@@ -224,7 +219,7 @@ func (t *Test) addressInUse(dir string, n *cluster.Node) {
 	t.requestIs("late-0", "Held", 1)
 	t.Step("the pod that had it is gone, and the address is held")
 	t.Kubectl("delete", "areq", "late-0")
-	t.noReservation("late-0", n, asked)
+	t.noReservation("late-0", n)
 	in(t.Clear)
 }
 
@@ -265,7 +260,7 @@ func chosenShared(t *Test) {
 
 // showsRange waits until the NodeAddressPool of a node has a line of a range.
 func (t *Test) showsRange(n *cluster.Node, line string) {
-	t.Eventually(nodePoolLag, n.Name+" shows the range with "+line, func() error {
+	t.Eventually(n.Name+" shows the range with "+line, func() error {
 		if out := t.Kubectl("get", "nap", n.Name, "--ignore-not-found", "-o", "yaml"); !strings.Contains(out, line) {
 			return errors.New(out)
 		}

@@ -63,7 +63,7 @@ func containerdRestartInAdd(t *Test) {
 	unlock := t.lockPlugin(n)
 	defer unlock()
 	set.Scale(1)
-	t.Eventually(time.Minute, "the plugin runs", func() error {
+	t.Eventually("the plugin runs", func() error {
 		if pids := runningPlugins(n); len(pids) == 0 {
 			return errors.New("no plugin runs")
 		}

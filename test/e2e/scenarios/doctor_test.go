@@ -140,7 +140,7 @@ func readFindings(out string, err error) ([]doctorFinding, error) {
 
 // healthy waits until doctor finds nothing.
 func (d doctorOf) healthy() {
-	d.Eventually(2*time.Minute, "doctor finds nothing", func() error {
+	d.Eventually("doctor finds nothing", func() error {
 		found, err := d.examine()
 		if err == nil && len(found) > 0 {
 			err = fmt.Errorf("it finds %+v", found)
@@ -179,7 +179,7 @@ func (d doctorOf) decide(reason string) {
 
 // finds waits until doctor finds a reason, and returns the findings.
 func (d doctorOf) finds(reason string) (found []doctorFinding) {
-	d.Eventually(90*time.Second, "doctor finds "+reason, func() error {
+	d.Eventually("doctor finds "+reason, func() error {
 		all, err := d.examine()
 		found = slices.DeleteFunc(slices.Clone(all), func(f doctorFinding) bool { return f.Reason != reason })
 		if len(found) == 0 {
@@ -203,7 +203,7 @@ func (t *Test) withManager(d doctorOf) {
 // replicas have ended, which answer for some seconds after that.
 func (t *Test) managersReplaced() {
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
-	t.Eventually(time.Minute, "the former managers end", func() error {
+	t.Eventually("the former managers end", func() error {
 		pods, err := t.Client.CoreV1().Pods(cluster.System).List(t.Ctx,
 			metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + cluster.Manager})
 		t.Must(err)
@@ -219,7 +219,7 @@ func (t *Test) managersReplaced() {
 // bind does what a scheduler does for the pods of a set that are not among old: it binds them to a
 // node.
 func (t *Test) bind(s *Set, old Pods, n *cluster.Node) {
-	t.Eventually(time.Minute, "the pods of "+s.Name+" are bound", func() error {
+	t.Eventually("the pods of "+s.Name+" are bound", func() error {
 		pods := s.Pods()
 		bound := 0
 		for name, p := range pods {

@@ -27,7 +27,7 @@ func eventsReported(t *Test) {
 	t.Step("%s", t.EventOf(before, "ReservationLimited", "10m0s", "cut to", longest.String()))
 	set.Scale(0)
 	// Until the hold is collected, because a new pod defers its end.
-	t.Eventually(longest+time.Minute, "its window ends", func() error {
+	t.Eventually("its window ends", func() error {
 		for _, e := range t.History(n) {
 			if e.Event == "Expired" && e.Pod == before.Name {
 				return nil
@@ -44,7 +44,7 @@ func eventsReported(t *Test) {
 	others := t.Deployment("others", n, 3, KeptFor("10"))
 	t.job("job", n)
 	pods := merge(others.Ready(), t.set("job", 1).Ready())
-	t.Eventually(soon, "their leases have no window", func() error {
+	t.Eventually("their leases have no window", func() error {
 		leases := t.Leases(n)
 		for _, l := range leases {
 			if _, is := pods[l.Pod]; is && l.Window != "" {
@@ -53,8 +53,8 @@ func eventsReported(t *Test) {
 		}
 		return nil
 	})
-	t.InSync(n, soon, "five addresses are in use")
-	t.Eventually(time.Minute, "one of them has the event AddressPoolLow", func() error {
+	t.InSync(n, "five addresses are in use")
+	t.Eventually("one of them has the event AddressPoolLow", func() error {
 		for _, p := range pods {
 			for _, text := range t.Events(string(p.UID), "AddressPoolLow") {
 				t.Step("%s", text)
@@ -118,7 +118,7 @@ func staticPod(t *Test) {
 	t.Step("its manifest changes: another pod replaces it")
 	after := put(2)
 	t.Kept(Pods{name: before}, Pods{name: after})
-	t.InSync(n, soon, "the pod is replaced")
+	t.InSync(n, "the pod is replaced")
 	t.Step("%s", t.EventOf(after, "AddressKept", addresses(after)))
 }
 
@@ -142,7 +142,7 @@ spec:
 // is published.
 func (t *Test) mirror(name string, generation int) corev1.Pod {
 	var found corev1.Pod
-	t.Eventually(time.Minute, name+" is Ready", func() error {
+	t.Eventually(name+" is Ready", func() error {
 		p, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return errors.New("it is not there")
@@ -154,7 +154,7 @@ func (t *Test) mirror(name string, generation int) corev1.Pod {
 		found = *p
 		return nil
 	})
-	t.Eventually(time.Minute, name+" is published", func() error {
+	t.Eventually(name+" is published", func() error {
 		hash := found.Annotations["kubernetes.io/config.hash"]
 		for _, r := range t.Reservations() {
 			if r.Spec.PodName == name && r.Status.PodUID == hash {

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -27,7 +28,6 @@ type Test struct {
 	Client  *kubernetes.Clientset
 	Dynamic dynamic.Interface
 	NS      string
-	Long    bool
 
 	watch     *inspect.OverlapWatch
 	publisher *publisher
@@ -70,11 +70,11 @@ func (t *Test) Must(err error) {
 }
 
 // Cleanup registers a function to call after the scenario, even if it failed. The last one is
-// called first, each has two minutes, and one that fails or panics does not keep the others from
+// called first, each has five minutes, and one that fails or panics does not keep the others from
 // being called.
 func (t *Test) Cleanup(f func()) {
 	t.T.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.suite.ctx), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.suite.ctx), 5*time.Minute)
 		defer cancel()
 		t.Ctx = ctx
 		done := false
@@ -91,19 +91,23 @@ func (t *Test) Cleanup(f func()) {
 	})
 }
 
-// Eventually calls f until it succeeds. After the limit it ends the scenario.
-func (t *Test) Eventually(limit time.Duration, what string, f func() error) {
+// Eventually calls f until it succeeds. It ends the scenario after a time that only a failure
+// reaches, however busy the machine is.
+func (t *Test) Eventually(what string, f func() error) {
 	t.Helper()
-	end := time.Now().Add(limit)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) || t.Ctx.Err() != nil {
-			t.Fatalf("%s: timed out after %v: %v", what, limit, err)
-		}
-		t.Sleep(200 * time.Millisecond)
+	t.Within(5*time.Minute, what, f)
+}
+
+// Within is Eventually with a limit, which is a promise or longer than usual.
+func (t *Test) Within(limit time.Duration, what string, f func() error) {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Ctx, 200*time.Millisecond, limit, true, func(context.Context) (bool, error) {
+		last = f()
+		return last == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("%s: timed out after at most %v: %v", what, limit, last)
 	}
 }
 
@@ -170,22 +174,13 @@ func (t *Test) Networks(n *cluster.Node, networks ...cluster.Network) {
 // otherNamespace creates another namespace, which is removed with the scenario. The function that
 // it returns calls a function with it as the namespace of the scenario.
 func (t *Test) otherNamespace(name string) (in func(func())) {
-	_, err := t.Client.CoreV1().Namespaces().Create(t.Ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name,
-		Labels: map[string]string{label: t.scenario.name}}}, metav1.CreateOptions{})
-	t.Must(err)
+	t.namespace(name)
 	in = func(f func()) {
 		defer func(own string) { t.NS = own }(t.NS)
 		t.NS = name
 		f()
 	}
-	t.Cleanup(func() {
-		in(t.Clear)
-		t.Must(t.Client.CoreV1().Namespaces().Delete(t.Ctx, name, metav1.DeleteOptions{}))
-	})
-	t.Eventually(90*time.Second, "a service account in "+name, func() error {
-		_, err := t.Client.CoreV1().ServiceAccounts(name).Get(t.Ctx, "default", metav1.GetOptions{})
-		return err
-	})
+	t.Cleanup(func() { in(t.Clear) })
 	return in
 }
 
@@ -198,7 +193,7 @@ func (t *Test) Clear() {
 	t.Must(t.Client.AppsV1().ReplicaSets(t.NS).DeleteCollection(t.Ctx, all, metav1.ListOptions{}))
 	t.Must(t.Client.BatchV1().Jobs(t.NS).DeleteCollection(t.Ctx, all, metav1.ListOptions{}))
 	second := int64(1)
-	t.Eventually(5*time.Minute, "the pods go", func() error {
+	t.Eventually("the pods go", func() error {
 		err := t.Client.CoreV1().Pods(t.NS).DeleteCollection(t.Ctx,
 			metav1.DeleteOptions{GracePeriodSeconds: &second}, metav1.ListOptions{})
 		if err != nil {
@@ -210,7 +205,7 @@ func (t *Test) Clear() {
 		}
 		return err
 	})
-	t.Eventually(60*time.Second, "the sandboxes stop", func() error {
+	t.Eventually("the sandboxes stop", func() error {
 		for _, name := range t.nodes {
 			sandboxes, err := inspect.Sandboxes(t.Ctx, t.Cluster.Root(name), t.NS)
 			if err != nil {
@@ -224,7 +219,7 @@ func (t *Test) Clear() {
 		}
 		return nil
 	})
-	t.Eventually(time.Minute, "no address is leaked", func() error {
+	t.Eventually("no address is leaked", func() error {
 		for _, name := range t.nodes {
 			leases := t.Leases(t.Cluster.Node(name))
 			for _, l := range leases {
@@ -250,7 +245,7 @@ func (t *Test) CheckStores() {
 // Sandbox returns the running sandbox of a pod, which is on node n.
 func (t *Test) Sandbox(n *cluster.Node, pod corev1.Pod) inspect.Sandbox {
 	var running inspect.Sandbox
-	t.Eventually(time.Minute, "a sandbox of "+pod.Name, func() error {
+	t.Eventually("a sandbox of "+pod.Name, func() error {
 		for _, s := range t.sandboxes(n) {
 			if s.UID == string(pod.UID) && s.Ready {
 				running = s
@@ -350,7 +345,7 @@ func (t *Test) Events(uid, reason string) []string {
 // returns the message.
 func (t *Test) EventOf(pod corev1.Pod, reason string, words ...string) string {
 	var found string
-	t.Eventually(time.Minute, fmt.Sprintf("event %s of %s with %q", reason, pod.Name, words), func() error {
+	t.Eventually(fmt.Sprintf("event %s of %s with %q", reason, pod.Name, words), func() error {
 		texts := t.Events(string(pod.UID), reason)
 		for _, text := range texts {
 			if containsAll(text, words) {
@@ -365,7 +360,7 @@ func (t *Test) EventOf(pod corev1.Pod, reason string, words ...string) string {
 
 // WaitNode waits until a node is Ready and its kubelet has reported after since.
 func (t *Test) WaitNode(n *cluster.Node, since time.Time) {
-	t.Eventually(90*time.Second, n.Name+" is Ready", func() error {
+	t.Eventually(n.Name+" is Ready", func() error {
 		lease, err := t.Client.CoordinationV1().Leases("kube-node-lease").Get(t.Ctx, n.Name, metav1.GetOptions{})
 		if err != nil {
 			return err

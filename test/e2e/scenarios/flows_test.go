@@ -40,7 +40,7 @@ func udpFlow(t *Test) {
 		t.Step("%d flows get replies; the echoserver is deleted", len(flows))
 		set.Delete(before)
 		var after Pods
-		t.Eventually(3*time.Minute, "the new echoserver is ready", func() error {
+		t.Eventually("the new echoserver is ready", func() error {
 			for _, f := range flows {
 				f.exchange() // while the pod is away, too
 			}
@@ -88,7 +88,7 @@ func (f flow) exchange() (string, error) {
 
 // reply waits until every flow gets another reply than that of the former server, and returns it.
 func (t *Test) reply(flows []flow, former string) (reply string) {
-	t.Eventually(time.Minute, "every flow gets replies", func() error {
+	t.Eventually("every flow gets replies", func() error {
 		var errs []error
 		for _, f := range flows {
 			got, err := f.exchange()

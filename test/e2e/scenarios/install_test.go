@@ -3,7 +3,6 @@ package scenarios
 import (
 	"bufio"
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,8 +53,8 @@ func installReplace(t *Test) {
 	n := t.Node(1)
 	began := time.Now()
 	s.dpkg(n, hostLocal)
-	t.Eventually(time.Minute, "leasehold is back", func() error {
-		if digest(t, n.Disk(hostLocal)) == s.files[0][hostLocal] {
+	t.Eventually("leasehold is back", func() error {
+		if t.filesOf(n)[hostLocal] == s.files[0][hostLocal] {
 			return errors.New("host-local is in its place")
 		}
 		return nil
@@ -161,7 +160,7 @@ func installNamed(t *Test) {
 	for i, name := range t.nodes {
 		if name == stays.Spec.NodeName {
 			// The pod's DEL calls leasehold.
-			s.files[i][cniBin+"/leasehold"] = "link to host-local"
+			s.files[i][cniBin+"/leasehold"] = " lrwxrwxrwxhost-local"
 		}
 		s.assertSameFiles(i)
 	}
@@ -466,19 +465,10 @@ func (t *Test) readmeCommands(section string) (commands []string) {
 
 // becomesActive waits until the NodeAddressPools of all nodes say that leasehold is in use.
 func (s *stockCluster) becomesActive(since time.Time) {
-	s.Eventually(time.Until(since.Add(reportedWithin)), "leasehold is in use on all nodes", func() error {
+	s.Eventually("leasehold is in use on all nodes", func() error {
 		for _, name := range s.nodes {
-			p, err := inspect.ReadNodeAddressPool(s.Ctx, s.Dynamic, name)
-			if err != nil {
-				return err
-			}
-			for _, c := range p.Status.Conditions {
-				if c.Type != "RetentionActive" || c.Status != metav1.ConditionTrue {
-					return fmt.Errorf("%s: %s is %s: %s", name, c.Type, c.Status, c.Message)
-				}
-			}
-			if len(p.Status.Conditions) == 0 {
-				return fmt.Errorf("%s has no condition", name)
+			if is, err := s.retentionActive(name); err != nil || is != "True" {
+				return fmt.Errorf("%s: it is %s, %w", name, is, err)
 			}
 		}
 		return nil
@@ -486,21 +476,27 @@ func (s *stockCluster) becomesActive(since time.Time) {
 	s.Step("leasehold is in use on all nodes after %.1f s", time.Since(since).Seconds())
 }
 
+// retentionActive returns the status of the condition of a node's NodeAddressPool, and the reason
+// unless it is true.
+func (t *Test) retentionActive(node string) (string, error) {
+	out, err := t.kubectl("", "get", "nap", node, "-o",
+		`jsonpath={range .status.conditions[?(@.type=="RetentionActive")]}{.status} {.reason}{end}`)
+	if status, _, _ := strings.Cut(out, " "); status == "True" {
+		return status, err
+	}
+	return out, err
+}
+
 // becomesReported waits until nodes and their retained pods have Events with a reason, which are
 // not older than a moment, and their NodeAddressPools have it too.
 func (s *stockCluster) becomesReported(since time.Time, nodes []string, reason string, words ...string) {
 	pods := s.set.Pods()
-	s.Eventually(reportedWithin, "it is reported as "+reason, func() error {
+	s.Within(reportedWithin, "it is reported as "+reason, func() error {
 		var errs []error
 		for _, name := range nodes {
 			errs = append(errs, s.reported(name, metav1.NamespaceDefault, since, reason, words))
-			p, err := inspect.ReadNodeAddressPool(s.Ctx, s.Dynamic, name)
-			errs = append(errs, err)
-			for _, c := range p.Status.Conditions {
-				if c.Status != metav1.ConditionFalse || c.Reason != reason {
-					errs = append(errs, fmt.Errorf("the NodeAddressPool of %s: %s is %s, %s", name, c.Type, c.Status,
-						c.Reason))
-				}
+			if is, err := s.retentionActive(name); err != nil || is != "False "+reason {
+				errs = append(errs, fmt.Errorf("the NodeAddressPool of %s says %s, %w", name, is, err))
 			}
 		}
 		for _, p := range pods {
@@ -532,49 +528,17 @@ rm -r $d`, "sh", path, s.Cluster.Upstream("host-local"))
 // file its mode and digest, for each link its target. The files of containerd, the kubelet and CNI
 // plugins, which change with the pods, are left out, and those of flannel's pods.
 func (t *Test) filesOf(n *cluster.Node) map[string]string {
+	out, err := n.Machine().Run(t.Ctx, "bash", "-c", `
+files() { find /etc /opt /run /var/lib /var/log /usr/libexec/cni -regextype posix-extended \
+	-regex '/run/(containerd|netns|runc|e2e)|/var/lib/(cni|containerd|kubelet)|/var/log/(containers|pods)' -prune -o "$@"; }
+{ files -type f -exec sha256sum {} +; files -printf '%M%l  %p\n'; } 2>/dev/null || true`)
+	t.Must(err)
 	files := map[string]string{}
-	root := n.Root()
-	for _, top := range []string{"/etc", "/opt", "/run", "/var/lib", "/var/log", "/usr/libexec/cni"} {
-		err := filepath.WalkDir(root+top, func(path string, e fs.DirEntry, err error) error {
-			name := strings.TrimPrefix(path, root)
-			switch {
-			case errors.Is(err, fs.ErrNotExist):
-				return nil
-			case err != nil:
-				return err
-			case slices.Contains([]string{"/run/containerd", "/run/netns", "/run/runc", "/run/e2e", "/var/lib/cni",
-				"/var/lib/containerd", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods"}, name):
-				return filepath.SkipDir
-			}
-			info, err := e.Info()
-			switch {
-			case errors.Is(err, fs.ErrNotExist):
-				return nil
-			case err != nil:
-				return err
-			case info.Mode()&fs.ModeSymlink != 0:
-				target, err := os.Readlink(path)
-				files[name] = "link to " + target
-				return err
-			}
-			files[name] = info.Mode().String()
-			if info.Mode().IsRegular() {
-				files[name] = digest(t, path)
-			}
-			return nil
-		})
-		t.Must(err)
+	for line := range strings.Lines(string(out)) {
+		what, path, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		files[path] += " " + what
 	}
 	return files
-}
-
-// digest returns the mode and the digest of a file.
-func digest(t *Test, path string) string {
-	content, err := os.ReadFile(path)
-	t.Must(err)
-	info, err := os.Stat(path)
-	t.Must(err)
-	return fmt.Sprintf("%s %x", info.Mode(), sha256.Sum256(content))
 }
 
 // onlyAdded waits until libcni has results of leasehold for no other pod than this one and the
@@ -582,7 +546,7 @@ func digest(t *Test, path string) string {
 // configuration is written anew, and the kubelet repeats them; until then uninstall leaves a
 // program of the name that their configuration has.
 func (s *stockCluster) onlyAdded(pod string) {
-	s.Eventually(2*time.Minute, "the DELs of all other pods are done", func() error {
+	s.Eventually("the DELs of all other pods are done", func() error {
 		found := false
 		for i, node := range s.nodes {
 			paths, err := filepath.Glob(s.Node(i+1).Root() + "/var/lib/cni/results/*")
@@ -660,7 +624,7 @@ func (s *stockCluster) assertHostLocalWorks() {
 	began := time.Now()
 	s.Echoserver("next", nil, 20, KeptFor("")).Ready()
 	s.Step("20 pods have got their addresses of host-local after %.1f s", time.Since(began).Seconds())
-	s.Eventually(time.Minute, "host-local's files are those of the pods", func() error {
+	s.Eventually("host-local's files are those of the pods", func() error {
 		pods, err := s.Client.CoreV1().Pods("").List(s.Ctx, metav1.ListOptions{})
 		s.Must(err)
 		for _, name := range s.nodes {
@@ -718,7 +682,7 @@ func (t *Test) probe(sets []*Set, pods []Pods) (failures func() []string) {
 		wg.Go(func() {
 			for {
 				began := time.Now()
-				if err := inspect.InNetNS(ns, func() error { return get(addr, 10*time.Second) }); err != nil {
+				if err := inspect.InNetNS(ns, func() error { return get(addr, 30*time.Second) }); err != nil {
 					mu.Lock()
 					failed = append(failed, fmt.Sprintf("%s %s: %v after %.2f s", began.Format("15:04:05"), addr, err,
 						time.Since(began).Seconds()))

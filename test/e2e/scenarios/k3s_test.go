@@ -71,7 +71,7 @@ done`, k3sData, name)
 
 	began := time.Now()
 	configure("")
-	t.Eventually(reportedWithin, "it is reported as K3sDefault", func() error {
+	t.Within(reportedWithin, "it is reported as K3sDefault", func() error {
 		words := []string{conf, "--flannel-cni-conf"}
 		return errors.Join(t.reported(n.Name, metav1.NamespaceDefault, began, "K3sDefault", words),
 			t.reported("echoserver-0", t.NS, began, "K3sDefault", words))
@@ -100,7 +100,7 @@ done`, k3sData, name)
 
 	release("second")
 	configure("")
-	t.Eventually(reportedWithin, "leasehold is in host-local's place", func() error {
+	t.Eventually("leasehold is in host-local's place", func() error {
 		target, err := os.Readlink(n.Root() + k3sBin + "/" + original)
 		if err == nil && target != k3sData+"/second/bin/host-local" {
 			err = fmt.Errorf("%s is a link to %s", original, target)
@@ -153,7 +153,7 @@ func (t *Test) agentOf(n *cluster.Node, name string, change func(*corev1.PodSpec
 		metav1.CreateOptions{})
 	t.Must(err)
 	t.Cleanup(func() { t.removeSystemPod(name) })
-	t.Eventually(time.Minute, name+" is ready", func() error {
+	t.Eventually(name+" is ready", func() error {
 		pod, err = t.Client.CoreV1().Pods(cluster.System).Get(t.Ctx, name, metav1.GetOptions{})
 		if err == nil && !ready(*pod) {
 			err = fmt.Errorf("it is %s", pod.Status.Phase)
@@ -166,7 +166,7 @@ func (t *Test) agentOf(n *cluster.Node, name string, change func(*corev1.PodSpec
 // becomesActive waits until an agent's metric says that leasehold is in use.
 func (t *Test) becomesActive(agent corev1.Pod, what string) {
 	began := time.Now()
-	t.Eventually(reportedWithin, "leasehold is in use", func() error {
+	t.Eventually("leasehold is in use", func() error {
 		for _, m := range t.metrics(agent, agentMetrics)["leasehold_retention_active"].GetMetric() {
 			if m.GetGauge().GetValue() == 1 {
 				return nil

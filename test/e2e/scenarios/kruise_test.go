@@ -80,7 +80,7 @@ func (t *Test) podOf(resource schema.GroupVersionResource, workload, name string
 		pod.Labels = map[string]string{}
 	}
 	pod.Labels["statefulset.kubernetes.io/pod-name"] = name
-	t.Eventually(time.Minute, name+" is created", func() error {
+	t.Eventually(name+" is created", func() error {
 		_, err := t.Client.CoreV1().Pods(t.NS).Create(t.Ctx, &pod, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) { // its predecessor is terminating
 			return err
@@ -103,7 +103,7 @@ metadata:
 rules:
 - {apiGroups: ["e2e.leasehold.dev"], resources: ["databases"], verbs: ["get", "list", "watch"]}
 `)
-	t.Eventually(time.Minute, "the manager may list databases", func() error {
+	t.Eventually("the manager may list databases", func() error {
 		if rules := t.Kubectl("get", "clusterrole", "leasehold-manager-kinds", "-o",
 			"jsonpath={.rules}"); !strings.Contains(rules, "databases") {
 			return fmt.Errorf("its rules are %s", rules)
@@ -155,138 +155,6 @@ rules:
 	}
 }
 
-// kruise has the objects by which the manager recognizes Kruise. They are in another namespace than
-// its chart uses if the user does not set installation.namespace.
-const kruise = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: openkruise}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: kruise-controller-manager, namespace: openkruise}
-spec:
-  selector: {matchLabels: {app: kruise}}
-  template:
-    metadata: {labels: {app: kruise}}
-    spec:
-      containers: [{name: manager, image: "cilium/echoserver:latest", imagePullPolicy: Never}]
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: MutatingWebhookConfiguration
-metadata: {name: kruise-mutating-webhook-configuration}
-webhooks:
-- name: mpod.kb.io
-  clientConfig: {service: {namespace: openkruise, name: kruise-webhook-service}}
-  admissionReviewVersions: [v1]
-  sideEffects: None
-  failurePolicy: Ignore
-`
-
-// kruiseCRD is that of Kruise: without a short name, with one spelling for each version.
-const kruiseCRD = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: persistentpodstates.apps.kruise.io, labels: {app.kubernetes.io/managed-by: Helm}}
-spec:
-  group: apps.kruise.io
-  names: {kind: PersistentPodState, listKind: PersistentPodStateList, plural: persistentpodstates, singular: persistentpodstate}
-  scope: Namespaced
-  versions: [VERSIONS]
-`
-
-const kruiseVersion = `
-  - name: VERSION
-    served: true
-    storage: STORED
-    subresources: {status: {}}
-    schema:
-      openAPIV3Schema:
-        type: object
-        properties:
-          apiVersion: {type: string}
-          kind: {type: string}
-          metadata: {type: object}
-          spec:
-            type: object
-            required: [targetRef]
-            properties:
-              targetRef:
-                type: object
-                required: [apiVersion, kind, name]
-                properties: {apiVersion: {type: string}, kind: {type: string}, name: {type: string}}
-              persistentPodAnnotations: {type: array, items: {type: object, required: [key], properties: {key: {type: string}}}}
-              persistentPodStateRetentionPolicy: {type: string}
-              requiredPersistentTopology: {type: object, required: [KEYS], properties: {KEYS: {type: array, items: {type: string}}}}
-              preferredPersistentTopology:
-                type: array
-                items:
-                  type: object
-                  required: [preference, weight]
-                  properties:
-                    weight: {type: integer, format: int32}
-                    preference: {type: object, required: [KEYS], properties: {KEYS: {type: array, items: {type: string}}}}
-          status:
-            type: object
-            required: [observedGeneration]
-            properties:
-              observedGeneration: {type: integer, format: int64}
-              podStates:
-                type: object
-                additionalProperties:
-                  type: object
-                  properties:
-                    nodeName: {type: string}
-                    nodeTopologyLabels: {type: object, additionalProperties: {type: string}}
-                    annotations: {type: object, additionalProperties: {type: string}}
-`
-
-// kruiseCRDWith returns Kruise's CRD with some of its versions; the last is stored.
-func kruiseCRDWith(versions ...string) string {
-	keys := map[string]string{"v1alpha1": "nodeTopologyKeys", "v1beta1": "keys"}
-	var all strings.Builder
-	for i, v := range versions {
-		all.WriteString(strings.NewReplacer("VERSION", v, "KEYS", keys[v], "STORED",
-			fmt.Sprint(i == len(versions)-1)).Replace(kruiseVersion))
-	}
-	return strings.Replace(kruiseCRD, " [VERSIONS]", all.String(), 1)
-}
-
-// kruiseObjects are PersistentPodStates of Kruise: one that it generated for a StatefulSet, and a
-// user's, for one that is scaled to 0.
-const kruiseObjects = `
-apiVersion: apps.kruise.io/v1beta1
-kind: PersistentPodState
-metadata:
-  name: echoserver
-  ownerReferences: [{apiVersion: apps/v1, kind: StatefulSet, name: echoserver, uid: UID, controller: true, blockOwnerDeletion: true}]
-spec:
-  targetRef: {apiVersion: apps/v1, kind: StatefulSet, name: echoserver}
-  preferredPersistentTopology: [{weight: 100, preference: {keys: [kubernetes.io/hostname]}}]
----
-apiVersion: apps.kruise.io/v1beta1
-kind: PersistentPodState
-metadata: {name: mine}
-spec:
-  targetRef: {apiVersion: apps/v1, kind: StatefulSet, name: away}
-  persistentPodStateRetentionPolicy: WhenDeleted
-  requiredPersistentTopology: {keys: [kubernetes.io/hostname]}
-`
-
-const awaySet = `
-apiVersion: apps/v1
-kind: StatefulSet
-metadata: {name: away}
-spec:
-  serviceName: away
-  replicas: 0
-  selector: {matchLabels: {app: away}}
-  template:
-    metadata: {labels: {app: away}}
-    spec:
-      containers: [{name: echoserver, image: "cilium/echoserver:latest", imagePullPolicy: IfNotPresent}]
-`
-
 // ppsKruise migrates from leasehold's CRD to Kruise's, and back as documented in
 // docs/persistentpodstate.md; no object is lost. The CRD of an older Kruise is not served.
 func ppsKruise(t *Test) {
@@ -295,8 +163,11 @@ func ppsKruise(t *Test) {
 	set := t.set("echoserver", 2)
 	before := set.Ready()
 	t.Recorded("echoserver", before)
-	t.Apply(awaySet)
+	t.Apply(t.manifest("away.yaml"))
 
+	kruise, objects := t.manifest("kruise.yaml"), t.manifest("kruise-objects.yaml")
+	ofKruise := t.manifest("kruise-crd.yaml")
+	older, _, _ := strings.Cut(ofKruise, "  - name: v1beta1\n")
 	t.Step("Kruise is installed")
 	began := time.Now()
 	gone := untilDone(func() {
@@ -323,15 +194,15 @@ func ppsKruise(t *Test) {
 		t.Kubectl("wait", "--for=condition=Established", "crd/"+crd, "--timeout=30s")
 	})
 	t.Cleanup(ours)
-	t.create(kruiseCRDWith("v1alpha1"))
+	t.create(strings.Replace(older, "storage: false", "storage: true", 1))
 	t.Kubectl("delete", "mutatingwebhookconfiguration", "kruise-mutating-webhook-configuration")
 	said = t.singleEvent(t.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "CRDUnfit")
 	t.Step("without Kruise, and with the CRD of an older one: %s", said)
 	comes()
 	t.Kubectl("delete", "crd", crd)
-	t.create(kruiseCRDWith("v1alpha1", "v1beta1"))
+	t.create(ofKruise)
 	t.Kubectl("wait", "--for=condition=Established", "crd/"+crd, "--timeout=30s")
-	t.create(strings.ReplaceAll(kruiseObjects, "UID", t.Kubectl("get", "statefulset", "echoserver", "-o",
+	t.create(strings.ReplaceAll(objects, "UID", t.Kubectl("get", "statefulset", "echoserver", "-o",
 		"jsonpath={.metadata.uid}")))
 	t.Kubectl("patch", crd, "mine", "--subresource=status", "--type=merge",
 		`-p={"status":{"observedGeneration":1,"podStates":{"away-0":{"nodeName":"node1","nodeTopologyLabels":{`+
@@ -353,15 +224,15 @@ func ppsKruise(t *Test) {
 	}
 	t.Kubectl("delete", "crd", crd)
 	gone()
-	const objects = "kubectl apply -f pps.yaml"
-	ownCRD, apply, _ := strings.Cut(restore, objects)
+	const restored = "kubectl apply -f pps.yaml"
+	ownCRD, apply, _ := strings.Cut(restore, restored)
 	if out, err := t.shell(dir, ownCRD); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.served(true)
 	t.Step("Kruise and its CRD are removed, and leasehold's is applied; leasehold serves PersistentPodStates again")
-	t.Eventually(time.Minute, "the saved objects are restored", func() error {
-		if out, err := t.shell(dir, objects+apply); err != nil {
+	t.Eventually("the saved objects are restored", func() error {
+		if out, err := t.shell(dir, restored+apply); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
@@ -432,9 +303,9 @@ func (t *Test) shell(dir, script string) (string, error) {
 // served waits until all managers serve PersistentPodStates, or none does: then nobody refuses a
 // target of an unknown kind.
 func (t *Test) served(want bool) {
-	bad := strings.NewReplacer("UID", "1", "kind: StatefulSet", "kind: Deployment").Replace(kruiseObjects)
+	bad := t.manifest("kruise-objects.yaml", "UID", "1", "kind: StatefulSet", "kind: Deployment")
 	_, bad, _ = strings.Cut(bad, "---\n")
-	t.Eventually(90*time.Second, fmt.Sprintf("PersistentPodStates are served: %t", want), func() error {
+	t.Eventually(fmt.Sprintf("PersistentPodStates are served: %t", want), func() error {
 		for range 10 { // the API server calls any of the managers
 			out, err := t.kubectl(bad, "create", "--dry-run=server", "-f", "-")
 			if refused := strings.Contains(out, "is not a supported kind"); refused != want {
@@ -449,7 +320,7 @@ func (t *Test) served(want bool) {
 // it is the only one.
 func (t *Test) singleEvent(uid, reason string) string {
 	var texts []string
-	t.Eventually(time.Minute, "event "+reason, func() error {
+	t.Eventually("event "+reason, func() error {
 		events, err := t.Client.CoreV1().Events("").List(t.Ctx,
 			metav1.ListOptions{FieldSelector: "involvedObject.uid=" + uid + ",reason=" + reason})
 		t.Must(err)
@@ -476,8 +347,8 @@ func ppsWebhook(t *Test) {
 		"nodeTopologyKeys:\n      - \"not a label\""), "is not the name of a node label")
 	t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/base/manager/webhook.yaml"))
 	t.pps("pods", "pin", "objects")
-	out, err := t.kubectl(strings.ReplaceAll(kruiseCRDWith("v1beta1"), "persistentpodstate", "otherpodstate"), "create",
-		"-f", "-", "--as=system:serviceaccount:leasehold-system:leasehold-manager")
+	out, err := t.kubectl(t.manifest("kruise-crd.yaml", "persistentpodstate", "otherpodstate"), "create", "-f", "-",
+		"--as=system:serviceaccount:leasehold-system:leasehold-manager")
 	if err == nil || !strings.Contains(out, "cannot create resource") {
 		t.Fatalf("it created a CRD: %v, %s", err, out)
 	}
@@ -485,7 +356,7 @@ func ppsWebhook(t *Test) {
 
 // pps waits until the mutating webhooks are these, and have a CA.
 func (t *Test) pps(want ...string) {
-	t.Eventually(time.Minute, fmt.Sprintf("webhooks %q", want), func() error {
+	t.Eventually(fmt.Sprintf("webhooks %q", want), func() error {
 		c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx,
 			cluster.Manager, metav1.GetOptions{})
 		if err != nil {

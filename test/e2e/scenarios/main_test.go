@@ -72,10 +72,7 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	limit := 6 * time.Minute
-	if long() {
-		limit *= 10
-	}
+	limit := 15 * time.Minute
 	soaks, err := soakDuration()
 	if err != nil {
 		return 1, err
@@ -115,8 +112,6 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 	scenarios.close(os.Stdout, time.Since(began))
 	return code, nil
 }
-
-func long() bool { return os.Getenv("LONG") == "1" }
 
 // acquire returns the running cluster if it has these options and is healthy, with the programs of
 // this source tree, or starts one. release stops a cluster that acquire has started.

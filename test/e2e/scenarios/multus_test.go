@@ -19,21 +19,6 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
-// attachments is the kind of object that tells Multus about a network.
-const attachments = `apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: network-attachment-definitions.k8s.cni.cncf.io}
-spec:
-  group: k8s.cni.cncf.io
-  scope: Namespaced
-  names: {kind: NetworkAttachmentDefinition, plural: network-attachment-definitions}
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`
-
 func onMultus(t *Test)      { multus(t, "multus") }
 func onThickMultus(t *Test) { multus(t, "multus-shim") }
 
@@ -44,8 +29,7 @@ func multus(t *Test, plugin string) {
 	dir, err := t.Cluster.BuildMultus(t.Ctx)
 	t.Must(err)
 	t.Must(n.InstallPlugin(filepath.Join(dir, plugin)))
-	t.ApplyFor(attachments)
-	t.Kubectl("wait", "--for=condition=Established", "crd/network-attachment-definitions.k8s.cni.cncf.io")
+	t.createCRD("k8s.cni.cncf.io", "network-attachment-definitions", "NetworkAttachmentDefinition", "v1")
 	lan := cluster.Network{Name: "lan", Type: "bridge", Subnets: []netip.Prefix{netip.MustParsePrefix("10.252.0.0/24")}}
 	config, err := lan.Conflist()
 	t.Must(err)
@@ -77,7 +61,7 @@ func multus(t *Test, plugin string) {
 			t.Fatalf("%s has %s", pod, lines)
 		}
 	}
-	t.Eventually(time.Minute, "a window for each of the four addresses", func() error {
+	t.Eventually("a window for each of the four addresses", func() error {
 		leases := t.Leases(n)
 		windows := 0
 		for _, l := range leases {
@@ -133,7 +117,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: ` + t.NS + `}]
 		t.Clear()
 		t.Must(n.Stop(t.Ctx, "multus-daemon"))
 	})
-	t.Eventually(time.Minute, "a CNI configuration of Multus", func() error {
+	t.Eventually("a CNI configuration of Multus", func() error {
 		_, err := os.Stat(n.Root() + "/etc/cni/net.d/00-multus.conf")
 		return err
 	})

@@ -153,7 +153,7 @@ func namedRollout(t *Test) {
 	all := addressSet(both)
 	set.Delete(set.Ready())
 	other.Delete(other.Ready())
-	t.Eventually(2*time.Minute, "all run again", func() error {
+	t.Eventually("all run again", func() error {
 		now := merge(set.Pods(), other.Pods())
 		for _, p := range now {
 			if !ready(p) || both[p.Name].UID == p.UID {
@@ -177,7 +177,7 @@ func namedForced(t *Test) {
 		t.Step("the sandbox %.12s hangs and cannot be stopped; the pod is force-deleted", old.ID)
 		resume := t.hang(n, old)
 		set.ForceDelete(before)
-		t.Eventually(time.Minute, "the new pod is refused", func() error {
+		t.Eventually("the new pod is refused", func() error {
 			for _, next := range set.Pods() {
 				if len(t.Events(string(next.UID), "FailedCreatePodSandBox")) > 0 {
 					return nil
@@ -208,7 +208,7 @@ func namedWithoutCapability(t *Test) {
 	set := t.Named("late", n, 1, recreateStrategy)
 	before := set.Ready()
 	back()
-	t.Eventually(time.Minute, "the lease has its name", func() error {
+	t.Eventually("the lease has its name", func() error {
 		leases := t.Leases(n)
 		for _, l := range leases {
 			if _, is := before[l.Pod]; is && l.Reservation == "late" && l.Window == "10m0s" {

@@ -1,33 +1,24 @@
 package scenarios
 
 import (
-	"errors"
 	"fmt"
 	"strings"
-	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
-	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// nodePoolLag is the longest time until a NodeAddressPool shows a change: the agent looks every 30
-// to 36 s, and writes numbers that it has found twice.
-const nodePoolLag = 80 * time.Second
-
-// nodePool compares the NodeAddressPool of a node with leasectl and the metrics while pods come and
-// go.
+// nodePool has pods come and go, and reads what the NodeAddressPool of the node and its metrics
+// show.
 func nodePool(t *Test) {
 	n := t.Node(3)
 	network := t.ownNetwork(n, "bridge", "10.245.0.0/24").Name
 	before := t.AgentMetrics(n)
 	t.Step("three echoservers start on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 3)
-	t.poolBecomes(n, network, inspect.Counts{Size: 253, Bound: 3, Free: 250})
+	t.poolBecomes(n, network, 253, 3, 0, 250)
 	t.Step("scaled to 1")
 	set.Scale(1)
-	t.poolBecomes(n, network, inspect.Counts{Size: 253, Bound: 1, Held: 2, Free: 250})
+	t.poolBecomes(n, network, 253, 1, 2, 250)
 	t.Step("kubectl get nap:\n%s", t.Kubectl("get", "nap"))
 
 	t.Step("leasectl shows the same in the agent's pod")
@@ -54,7 +45,7 @@ func nodePool(t *Test) {
 		{7, "leasehold_call_duration_seconds", nil},
 		{2, "leasehold_leases_kept_total", nil},
 	} {
-		t.Eventually(time.Minute, "the metrics of calls", func() error {
+		t.Eventually("the metrics of calls", func() error {
 			if got := t.AgentMetrics(n).Sum(c.name, c.labels...) - before.Sum(c.name, c.labels...); got < c.least {
 				return fmt.Errorf("%s %v has grown by %v, want %v at least", c.name, c.labels, got, c.least)
 			}
@@ -63,36 +54,27 @@ func nodePool(t *Test) {
 	}
 }
 
-// poolBecomes waits until the object of a node shows the numbers of a network, and compares them
-// with leasectl and the metrics.
-func (t *Test) poolBecomes(n *cluster.Node, network string, want inspect.Counts) {
-	began := time.Now()
-	t.Eventually(nodePoolLag, fmt.Sprintf("the NodeAddressPool of %s shows %+v", n.Name, want), func() error {
-		p, err := inspect.ReadNodeAddressPool(t.Ctx, t.Dynamic, n.Name)
-		if apierrors.IsNotFound(err) {
-			return errors.New("there is none")
+// poolBecomes waits until the object of a node and its metrics show how many addresses a network
+// has, and how many of them are bound, held and free.
+func (t *Test) poolBecomes(n *cluster.Node, network string, size, bound, held, free int) {
+	want := fmt.Sprint(size, bound, held, free)
+	t.Eventually(fmt.Sprintf("the NodeAddressPool of %s shows %s", n.Name, want), func() error {
+		out, err := t.kubectl("", "get", "nap", n.Name, "-o", `jsonpath={range .status.networks[?(@.name=="`+network+
+			`")]}{.size} {.bound} {.held} {.free}{end}`)
+		if err == nil && out != want {
+			err = fmt.Errorf("it shows %s", out)
 		}
-		t.Must(err)
-		if got, found := p.Network(network); got != want || !found {
-			return fmt.Errorf("of %s it shows %+v", network, got)
-		}
-		return nil
+		return err
 	})
-	t.Step("the NodeAddressPool of %s shows %+v after %.1f s", n.Name, want, time.Since(began).Seconds())
-	sets, err := inspect.Pools(t.Ctx, n.Machine(), t.Cluster.Leasectl(), network)
-	t.Must(err)
-	if len(sets) != 1 || sets[0] != want {
-		t.Fatalf("leasectl pools shows %+v, want %+v", sets, want)
-	}
-	t.Eventually(time.Minute, "the metrics", func() error {
+	t.Eventually("the metrics show "+want, func() error {
 		m := t.AgentMetrics(n)
-		of := func(name string, labels ...string) int64 {
-			return int64(m.Sum(name, append(labels, "network="+network)...))
+		of := func(name string, labels ...string) int {
+			return int(m.Sum(name, append(labels, "network="+network)...))
 		}
-		got := inspect.Counts{Size: of("leasehold_pool_addresses"), Free: of("leasehold_pool_free_addresses"),
-			Bound: of("leasehold_addresses", "state=Bound"), Held: of("leasehold_addresses", "state=Held")}
+		got := fmt.Sprint(of("leasehold_pool_addresses"), of("leasehold_addresses", "state=Bound"),
+			of("leasehold_addresses", "state=Held"), of("leasehold_pool_free_addresses"))
 		if got != want {
-			return fmt.Errorf("%+v, want %+v", got, want)
+			return fmt.Errorf("they show %s", got)
 		}
 		return nil
 	})

@@ -28,7 +28,7 @@ func disconnected(t *Test) {
 
 // waitNotReady waits until the control plane notices that a node is down.
 func (t *Test) waitNotReady(n *cluster.Node) {
-	t.Eventually(time.Minute, "the node is not Ready", func() error {
+	t.Eventually("the node is not Ready", func() error {
 		node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
 		t.Must(err)
 		if cluster.NodeReady(node) {
@@ -45,7 +45,7 @@ func cordon(t *Test) {
 	before := set.Ready()
 	uncordon := t.Cordon(n)
 	set.Delete(before)
-	t.Eventually(time.Minute, "the new pod waits", func() error {
+	t.Eventually("the new pod waits", func() error {
 		pod, ok := set.Pods()["echoserver-0"]
 		if !ok || pod.UID == before["echoserver-0"].UID {
 			return errors.New("there is none")
@@ -75,13 +75,13 @@ func reboot(t *Test) {
 	booted := time.Now()
 	t.Must(n.PowerOn(t.Ctx))
 	t.agentSince(n, booted)
-	t.InSync(n, soon, "the agent is ready")
+	t.InSync(n, "the agent is ready")
 	t.WaitNode(n, booted)
 	t.Kept(before, set.ReadyBut(forced))
 	restarted := maps.Clone(before)
 	delete(restarted, "echoserver-0")
 	t.Kept(restarted, set.Restarted(restarted))
-	t.InSync(n, soon, "all run")
+	t.InSync(n, "all run")
 	if t.bootID(n) == bootID {
 		t.Fatalf("the node reports its earlier boot id")
 	}
@@ -103,7 +103,7 @@ func rebootAPIDown(t *Test) {
 	after := merge(set.Restarted(set.of(before)), plain.Restarted(plain.of(before)))
 	t.Kept(before, after)
 	t.Step("every pod has its address; waiting until the address of plain-1 is not held any more")
-	t.Eventually(time.Minute, "the hold ends", func() error {
+	t.Eventually("the hold ends", func() error {
 		leases := t.Leases(n)
 		for _, l := range leases {
 			if l.Pod == "plain-1" {
@@ -159,7 +159,7 @@ func rebootReplaced(t *Test) {
 	t.Step("the node loses power, the pods are force-deleted and replaced")
 	t.powerOff(n)
 	set.ForceDelete(before)
-	t.Eventually(time.Minute, "new pods", func() error {
+	t.Eventually("new pods", func() error {
 		pods := set.Pods()
 		for name, old := range before {
 			if p, ok := pods[name]; !ok || p.UID == old.UID {
@@ -174,7 +174,7 @@ func rebootReplaced(t *Test) {
 	after := set.ReadyBut(before)
 	t.Kept(before, after)
 	t.Step("the new pods run; waiting until the kubelet has removed the old sandboxes")
-	t.Eventually(150*time.Second, "the old sandboxes go", func() error {
+	t.Eventually("the old sandboxes go", func() error {
 		for _, s := range t.sandboxes(n) {
 			if s.UID == string(before[s.Pod].UID) {
 				return fmt.Errorf("%.12s of %s is there", s.ID, s.Pod)

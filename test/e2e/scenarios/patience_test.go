@@ -101,11 +101,11 @@ func pinSixty(t *Test) {
 	t.Step("sixty pods run on three nodes")
 	set := t.Echoserver("echoserver", nil, 60)
 	deletions := t.countDeletions()
-	before := set.readyWithin(4*time.Minute, nil)
+	before := set.Ready()
 	for i := range 2 {
 		t.Step("all are deleted at once, time %d", i+1)
 		set.Delete(before)
-		after := set.readyWithin(4*time.Minute, before)
+		after := set.ReadyBut(before)
 		t.onSameNodes(before, after)
 		before = after
 	}
@@ -248,10 +248,10 @@ func pinKilled(t *Test) {
 	set := t.Echoserver("echoserver", nil, 6)
 	before := set.Ready()
 	t.published(before)
-	t.Step("the scheduler is stopped, all pods are deleted, and both managers are killed when the next are admitted")
+	t.Step("the scheduler is away for a minute while all pods are deleted; then both managers are killed")
 	run := t.WithoutControl(cluster.Scheduler)
 	set.Delete(before)
-	t.Eventually(time.Minute, "all are admitted", func() error {
+	t.Eventually("all are admitted", func() error {
 		pods := set.Pods()
 		for name, p := range pods {
 			if p.UID == before[name].UID || p.Annotations[pinnedNode] == "" {
@@ -263,26 +263,14 @@ func pinKilled(t *Test) {
 		}
 		return nil
 	})
+	time.Sleep(time.Minute)
+	deletions.are(0, 0)
 	t.killManagers(t.Managers()...)
 	t.Step("the scheduler runs again: no manager is needed for the pods to start on their nodes")
 	run()
 	t.onSameNodes(before, set.ReadyBut(before))
 	deletions.are(0, 0)
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
-}
-
-func pinSchedulerAway(t *Test) {
-	deletions := t.countDeletions()
-	set := t.Echoserver("echoserver", nil, 6)
-	before := set.Ready()
-	t.published(before)
-	t.Step("the scheduler is away for 60 s while all pods are deleted")
-	run := t.WithoutControl(cluster.Scheduler)
-	set.Delete(before)
-	time.Sleep(time.Minute)
-	run()
-	t.onSameNodes(before, set.ReadyBut(before))
-	deletions.are(0, 0)
 }
 
 func namedEnding(t *Test) {
@@ -343,7 +331,7 @@ func pinGated(t *Test) {
 	t.Step("another controller holds the new pod back by a gate, longer than the patience")
 	set.patch(`{"spec":{"template":{"spec":{"schedulingGates":[{"name":%q}]}}}}`, gate)
 	var p corev1.Pod
-	t.Eventually(2*time.Minute, "the new pod is there", func() error {
+	t.Eventually("the new pod is there", func() error {
 		p = set.Pods()["echoserver-0"]
 		if p.UID == before["echoserver-0"].UID || len(p.Spec.SchedulingGates) == 0 {
 			return errors.New("it is not")
@@ -403,7 +391,7 @@ func pinRestarted(t *Test) {
 		filler := t.fill(fmt.Sprint("filler-", i), t.NodeOf(before[name+"-0"]), 1)
 		counted := deletions.total()
 		set.Scale(1)
-		t.Eventually(time.Minute, "the pod is replaced", func() error {
+		t.Eventually("the pod is replaced", func() error {
 			if deletions.total() == counted {
 				return errors.New("it is not")
 			}
@@ -449,7 +437,7 @@ func pinQuota(t *Test) {
 	_, err := quotas.Create(t.Ctx, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: zero}}}, metav1.CreateOptions{})
 	t.Must(err)
-	t.Eventually(time.Minute, "the quota counts", func() error {
+	t.Eventually("the quota counts", func() error {
 		q, err := quotas.Get(t.Ctx, "none", metav1.GetOptions{})
 		if err == nil && len(q.Status.Used) == 0 {
 			err = errors.New("it does not")
@@ -561,7 +549,7 @@ func (t *Test) laterWebhook(review func(*corev1.Pod) (patch, refusal string)) (d
 		server.Close()
 	})
 	t.Cleanup(done)
-	t.Eventually(time.Minute, "the webhook is called", func() error {
+	t.Eventually("the webhook is called", func() error {
 		probe := t.bare("probe", nil)
 		probe.Annotations["probe"] = "true"
 		asked := false
@@ -608,7 +596,7 @@ func pinIgnored(t *Test) {
 	t.published(before)
 	t.Step("three pods of %s are deleted, and it binds their successors to another node", scheduler)
 	s.Delete(before)
-	t.Eventually(2*time.Minute, "the pods run there", func() error {
+	t.Eventually("the pods run there", func() error {
 		t.bind(s, before, two)
 		for name, p := range s.Pods() {
 			if !ready(p) || p.Spec.NodeName != two.Name {

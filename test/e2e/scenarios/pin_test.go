@@ -74,7 +74,7 @@ func (t *Test) moved(before, after Pods, name string) corev1.Pod {
 
 // published waits until the reservations of all these pods are there, on their nodes.
 func (t *Test) published(pods Pods) {
-	t.Eventually(time.Minute, "the reservations are published", func() error {
+	t.Eventually("the reservations are published", func() error {
 		for name, p := range pods {
 			r, found := t.Reservation(name, t.NodeOf(p))
 			if !found || r.Status.PodUID != string(p.UID) {
@@ -142,7 +142,7 @@ func pinShortLife(t *Test) {
 	last := first
 	for range 5 {
 		t.Must(t.Client.CoreV1().Pods(t.NS).Delete(t.Ctx, name, metav1.DeleteOptions{}))
-		t.Eventually(time.Minute, "its successor is scheduled", func() error {
+		t.Eventually("its successor is scheduled", func() error {
 			p, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
 			switch {
 			case apierrors.IsNotFound(err):
@@ -219,7 +219,7 @@ func (t *Test) slots(count int) {
 // waits waits until the pod that replaces another is unschedulable, and returns it.
 func (s *Set) waits(name string, old Pods) corev1.Pod {
 	var waiting corev1.Pod
-	s.t.Eventually(time.Minute, "the new pod waits", func() error {
+	s.t.Eventually("the new pod waits", func() error {
 		p, found := s.Pods()[name]
 		switch {
 		case !found || p.UID == old[name].UID:
@@ -306,7 +306,7 @@ const pastPatience = 15 * time.Second
 // are cordoned or dead are those of pin-uninstall and pin-node-dead.
 func pinPatient(t *Test) {
 	t.slots(1)
-	set := t.Echoserver("echoserver", nil, 1, Patience("10s"), Needing(t.slot()))
+	set := t.Echoserver("echoserver", nil, 1, Patience("20s"), Needing(t.slot()))
 	const name = "echoserver-0"
 	before := set.away()
 	node := t.NodeOf(before[name])
@@ -315,7 +315,7 @@ func pinPatient(t *Test) {
 	set.Scale(1)
 	waiting := set.waits(name, before)
 	p := t.moved(before, set.ReadyBut(Pods{name: waiting}), name)
-	t.EventOf(waiting, "PodReplaced", "waited 10s for "+node.Name)
+	t.EventOf(waiting, "PodReplaced", "waited 20s for "+node.Name)
 	t.EventOf(p, "AddressChanged", node.Name)
 	t.Step("and returns there")
 	second := set.Ready()
@@ -345,7 +345,7 @@ func pinPatient(t *Test) {
 
 // gone waits until a pod does not exist any more.
 func (t *Test) gone(name string) {
-	t.Eventually(time.Minute, name+" is gone", func() error {
+	t.Eventually(name+" is gone", func() error {
 		_, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -357,7 +357,7 @@ func (t *Test) gone(name string) {
 // running waits until a pod is Ready.
 func (t *Test) running(name string) corev1.Pod {
 	var pod corev1.Pod
-	t.Eventually(time.Minute, name+" is Ready", func() error {
+	t.Eventually(name+" is Ready", func() error {
 		p, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -405,7 +405,7 @@ func pinManagerDown(t *Test) {
 	t.Step("they run again: pods are pinned again, also those that have left holds on other nodes")
 	back()
 	t.published(after)
-	t.Eventually(time.Minute, "no former reservation is published as bound", func() error {
+	t.Eventually("no former reservation is published as bound", func() error {
 		for name, p := range before {
 			if n := t.NodeOf(p); n.Name != after[name].Spec.NodeName {
 				if r, found := t.Reservation(name, n); found && r.Status.State != "Held" {
@@ -466,7 +466,7 @@ func pinUninstall(t *Test) {
 	t.Cleanup(func() {
 		t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/base/manager/webhook.yaml"))
 		t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
-		t.Eventually(time.Minute, "the webhook is called again", t.webhookAnswers)
+		t.Eventually("the webhook is called again", t.webhookAnswers)
 	})
 	t.Kubectl("delete", "mutatingwebhookconfiguration", cluster.Manager)
 	t.Kubectl("--namespace="+cluster.System, "scale", "deployment", cluster.Manager, "--replicas=0")
@@ -497,7 +497,7 @@ func pinCertificate(t *Test) {
 	t.Step("the CA is removed from the webhook configuration")
 	t.Kubectl("patch", "mutatingwebhookconfiguration", name, "--type=json", "-p",
 		`[{"op":"remove","path":"/webhooks/1/clientConfig/caBundle"}]`)
-	t.Eventually(time.Minute, "the CA is repaired", func() error {
+	t.Eventually("the CA is repaired", func() error {
 		if caBundle() != good {
 			return errors.New("it is not")
 		}
@@ -506,13 +506,13 @@ func pinCertificate(t *Test) {
 	t.Step("the Secret is emptied: every manager serves a new certificate of a new CA")
 	t.Kubectl("--namespace="+cluster.System, "patch", "secret", name, "--type=json", "-p",
 		`[{"op":"remove","path":"/data"}]`)
-	t.Eventually(time.Minute, "the CA changes", func() error {
+	t.Eventually("the CA changes", func() error {
 		if now := caBundle(); now == good || now == "" {
 			return errors.New("it has not")
 		}
 		return nil
 	})
-	t.Eventually(time.Minute, "the webhook is called each time", t.webhookAnswers)
+	t.Eventually("the webhook is called each time", t.webhookAnswers)
 }
 
 // webhookAnswers returns an error unless the webhook is called for twenty pods in a row.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -40,10 +39,10 @@ func status(t *Test) {
 	before := called()
 	t.Networks(n, network)
 	t.Step("%s has a network of CNI 1.1.0 with five addresses; waiting for STATUS", n.Name)
-	t.Eventually(time.Minute, "STATUS", func() error { return calledSince(before, 1) })
+	t.Eventually("STATUS", func() error { return calledSince(before, 1) })
 	t.Step("seven pods start")
 	d := t.Deployment("many", n, 7)
-	t.Eventually(90*time.Second, "five run and two are refused", func() error {
+	t.Eventually("five run and two are refused", func() error {
 		running, refused := 0, 0
 		for _, p := range d.Pods() {
 			if ready(p) {
@@ -61,7 +60,7 @@ func status(t *Test) {
 	})
 	before = called()
 	t.Step("five run, two are refused; the node must stay Ready through three more STATUS")
-	t.Eventually(2*time.Minute, "three more STATUS", func() error {
+	t.Eventually("three more STATUS", func() error {
 		node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
 		t.Must(err)
 		if !cluster.NodeReady(node) {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
@@ -65,7 +64,7 @@ func (r redisCluster) create(pods Pods) {
 		r.t.Fatalf("redis-cli --cluster create: %s", out)
 	}
 	for i := range redisKeys {
-		r.t.Eventually(time.Minute, fmt.Sprintf("key%d is written", i), func() error {
+		r.t.Eventually(fmt.Sprintf("key%d is written", i), func() error {
 			if out := r.cli("-c", "-h", pods["redis-0"].Status.PodIP, "set", fmt.Sprint("key", i),
 				fmt.Sprint("value", i)); out != "OK" {
 				return errors.New(out)
@@ -80,11 +79,11 @@ func (r redisCluster) create(pods Pods) {
 // key, and every key is on a master and its replica.
 func (r redisCluster) works(pods Pods) {
 	for _, name := range slices.Sorted(maps.Keys(pods)) {
-		r.t.Eventually(2*time.Minute, name+" sees a working cluster", func() error {
+		r.t.Eventually(name+" sees a working cluster", func() error {
 			return r.worksFor(pods[name].Status.PodIP, pods)
 		})
 	}
-	r.t.Eventually(2*time.Minute, "every key is on two members", func() error {
+	r.t.Eventually("every key is on two members", func() error {
 		total := 0
 		for name, p := range pods {
 			size, err := strconv.Atoi(r.cli("-h", p.Status.PodIP, "dbsize"))

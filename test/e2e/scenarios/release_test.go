@@ -170,7 +170,7 @@ func (s *stockCluster) whilePodsAreReplaced(what string, command func() error) {
 // names of the images.
 func (s *stockCluster) assertImages() string {
 	images := map[string]bool{}
-	s.Eventually(time.Minute, "leasehold's pods run images of the registry", func() error {
+	s.Eventually("leasehold's pods run images of the registry", func() error {
 		clear(images)
 		pods, err := s.Client.CoreV1().Pods(cluster.System).List(s.Ctx, metav1.ListOptions{})
 		s.Must(err)

@@ -18,19 +18,11 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// soon is how long the reservations may lag behind a node's store on a busy machine. Usually that
-// is less than a second, and a hold is shown after 5 s.
-const soon = time.Minute
-
-// led is how long it may take until an agent reads a reservation that the manager's leader names,
-// while another leader may have to be elected: nodes reboot in scenarios beside this one.
-const led = time.Minute
-
 // InSync waits until the scenario's reservations of a node match its store, and logs how long that
 // took.
-func (t *Test) InSync(n *cluster.Node, limit time.Duration, when string) {
+func (t *Test) InSync(n *cluster.Node, when string) {
 	began := time.Now()
-	t.Eventually(limit, "the reservations of "+n.Name+" match its store: "+when, func() error { return t.inSync(n) })
+	t.Eventually("the reservations of "+n.Name+" match its store: "+when, func() error { return t.inSync(n) })
 	t.Step("%s: the reservations of %s match its store after %.1f s", when, n.Name, time.Since(began).Seconds())
 }
 
@@ -87,8 +79,8 @@ func (t *Test) reservation(pod string, n *cluster.Node) inspect.Reservation {
 }
 
 // noReservation waits until there is no reservation of a pod on a node.
-func (t *Test) noReservation(pod string, n *cluster.Node, limit time.Duration) {
-	t.Eventually(limit, "the reservation of "+pod+" on "+n.Name+" ends", func() error {
+func (t *Test) noReservation(pod string, n *cluster.Node) {
+	t.Eventually("the reservation of "+pod+" on "+n.Name+" ends", func() error {
 		if r, found := t.Reservation(pod, n); found {
 			return fmt.Errorf("it is %s", r.Status.State)
 		}
@@ -108,26 +100,26 @@ func reservations(t *Test) {
 	t.Step("two echoservers start on %s; recreated", n.Name)
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
-	t.InSync(n, soon, "created")
+	t.InSync(n, "created")
 	after := set.Recreate()
 	t.Kept(before, after)
-	t.InSync(n, soon, "recreated")
+	t.InSync(n, "recreated")
 	r := t.reservation("echoserver-0", n)
 	t.Step("%s", t.EventOf(after["echoserver-0"], "AddressKept", "was away for"))
 	set.Scale(0)
-	t.InSync(n, soon, "deleted")
+	t.InSync(n, "deleted")
 	if held := t.reservation("echoserver-0", n); held.Status.ID != r.Status.ID || held.Status.HeldUntil == nil {
 		t.Fatalf("the status of lease %s is %+v", r.Status.ID, held.Status)
 	}
 
 	t.Step("all objects are deleted: no lease changes, and they are published again")
 	t.Kubectl("delete", "ipreservations", "--all")
-	t.InSync(n, led, "published again")
+	t.InSync(n, "published again")
 	t.LeasesAre(n, "Held", 2*families(t))
 
 	t.Step("spec.release of another lease, then of this one")
 	t.release(r, "0123456789abcdef")
-	t.Eventually(led, "a condition has the reason", func() error {
+	t.Eventually("a condition has the reason", func() error {
 		if text := t.Kubectl("get", "ipr", r.Name, "-o",
 			"jsonpath={.status.conditions}"); !strings.Contains(text, "OtherLease") {
 			return fmt.Errorf("it says %q", text)
@@ -136,7 +128,7 @@ func reservations(t *Test) {
 	})
 	t.LeasesAre(n, "Held", 2*families(t))
 	t.release(r, r.Status.ID)
-	t.Eventually(led, "the address is free", func() error {
+	t.Eventually("the address is free", func() error {
 		leases := t.Leases(n)
 		for _, l := range leases {
 			if l.Pod == "echoserver-0" {
@@ -145,29 +137,29 @@ func reservations(t *Test) {
 		}
 		return nil
 	})
-	t.InSync(n, soon, "released")
+	t.InSync(n, "released")
 	t.Kept(Pods{"echoserver-1": before["echoserver-1"]}, scaledTo(set, 2))
 
 	t.Step("the address of a running pod is released: the pod keeps it, its successor does not get it")
 	living := set.Pods()["echoserver-1"]
 	r = t.reservation("echoserver-1", n)
 	t.release(r, r.Status.ID)
-	t.noReservation("echoserver-1", n, led)
+	t.noReservation("echoserver-1", n)
 	t.Kept(Pods{"echoserver-1": living}, set.Pods())
 	if again := set.Recreate()["echoserver-1"]; addresses(again) == addresses(living) {
 		t.Fatalf("recreated, it has %s again", addresses(again))
 	}
-	t.InSync(n, soon, "recreated after its release")
+	t.InSync(n, "recreated after its release")
 
 	t.Step("the annotation of the running pods is removed")
 	t.Kubectl("annotate", "pods", "-l", "app=echoserver", Window+"-")
 	t.windowBecomes(n, "")
-	t.InSync(n, soon, "the windows are removed")
+	t.InSync(n, "the windows are removed")
 	t.Step("the window of the running pods is shortened to 3s, and they are deleted: the reservations end with it")
 	t.Kubectl("annotate", "--overwrite", "pods", "-l", "app=echoserver", Window+"=3s")
 	t.windowBecomes(n, "3s")
 	set.Scale(0)
-	t.Eventually(3*time.Second+soon, "the reservations end", func() error {
+	t.Eventually("the reservations end", func() error {
 		if left := t.Reservations(); len(left) > 0 {
 			return fmt.Errorf("%d are there", len(left))
 		}
@@ -182,7 +174,7 @@ func scaledTo(s *Set, size int) Pods {
 
 // windowBecomes waits until every kept lease of the scenario has a window.
 func (t *Test) windowBecomes(n *cluster.Node, window string) {
-	t.Eventually(soon, "the window becomes "+window, func() error {
+	t.Eventually("the window becomes "+window, func() error {
 		leases := t.Leases(n)
 		for _, l := range leases {
 			if l.State == "Bound" && l.Window != window {
@@ -205,7 +197,7 @@ func expectedBack(t *Test) {
 	t.Must(n.Kill(t.Ctx, cluster.Containerd))
 	t.Cleanup(func() { t.runs(n, cluster.Containerd) })
 	set.Scale(1)
-	t.Eventually(window, "the new pod is assigned", func() error {
+	t.Eventually("the new pod is assigned", func() error {
 		if p := set.Pods()["echoserver-0"]; p.Spec.NodeName != n.Name {
 			return fmt.Errorf("it is on %q", p.Spec.NodeName)
 		}
@@ -224,21 +216,16 @@ func forever(t *Test) {
 	before := set.Ready()
 	t.Kept(before, set.Recreate())
 	set.Scale(0)
-	t.InSync(n, soon, "deleted")
+	t.InSync(n, "deleted")
 	r := t.reservation("echoserver-0", n)
 	if r.Status.Window != "forever" || r.Status.HeldUntil != nil {
 		t.Fatalf("its status is %+v", r.Status)
 	}
 	t.Kept(before, scaledTo(set, 1))
 	set.Scale(0)
-	if t.Long {
-		t.Step("its StatefulSet does not want the ordinal: after ten minutes the reservation ends")
-		t.noReservation("echoserver-0", n, 15*time.Minute)
-		return
-	}
-	t.InSync(n, soon, "deleted again")
+	t.InSync(n, "deleted again")
 	t.release(r, r.Status.ID)
-	t.noReservation("echoserver-0", n, led)
+	t.noReservation("echoserver-0", n)
 }
 
 // asHostLocal installs leasehold in host-local's place until the scenario ends.
@@ -261,10 +248,7 @@ func (t *Test) asHostLocal(n *cluster.Node) {
 }
 
 func apiDownReservations(t *Test) {
-	away := 20 * time.Second // two rounds of the agent
-	if t.Long {
-		away = 5 * time.Minute
-	}
+	const away = 20 * time.Second // two rounds of the agent
 	n := t.Node(1)
 	t.Step("two echoservers start on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 2)
@@ -282,7 +266,7 @@ func apiDownReservations(t *Test) {
 		_, err := n.Machine().Run(t.Ctx, "kill", "-9", fmt.Sprint(s.PID))
 		t.Must(err)
 	}
-	t.Eventually(90*time.Second, "new sandboxes", func() error {
+	t.Eventually("new sandboxes", func() error {
 		running := 0
 		for _, s := range t.sandboxes(n) {
 			if s.Ready && !slices.ContainsFunc(old, func(o inspect.Sandbox) bool { return o.ID == s.ID }) {
@@ -297,7 +281,7 @@ func apiDownReservations(t *Test) {
 	t.Step("they run in new sandboxes")
 	t.Sleep(away - time.Since(gone))
 	back()
-	t.InSync(n, soon, "the API server is back")
+	t.InSync(n, "the API server is back")
 	t.Kept(before, set.Restarted(before))
 
 	t.Step("the CRD is deleted, with every object, and applied again")
@@ -313,7 +297,7 @@ func apiDownReservations(t *Test) {
 	t.LeasesAre(n, "Held", 2*families(t))
 	t.Step("the pods are gone; it is applied")
 	applied()
-	t.InSync(n, 2*time.Minute, "the CRD is back") // an agent tries once a minute whether there is a CRD
+	t.InSync(n, "the CRD is back") // an agent tries once a minute whether there is a CRD
 	t.Kept(before, scaledTo(set, 2))
 }
 
@@ -323,7 +307,7 @@ func (t *Test) invalidWindow(n *cluster.Node, set *Set) {
 	t.Kubectl("delete", "-f", policies)
 	back := untilDone(func() { t.Kubectl("apply", "-f", policies) })
 	t.Cleanup(back)
-	t.Eventually(time.Minute, "the API server accepts an invalid window", func() error {
+	t.Eventually("the API server accepts an invalid window", func() error {
 		out, err := t.kubectl("", "annotate", "--overwrite", "pods", "--all", Window+"=soon")
 		if err != nil {
 			return errors.New(out)
@@ -338,11 +322,8 @@ func (t *Test) invalidWindow(n *cluster.Node, set *Set) {
 }
 
 func moved(t *Test) {
-	grace := 5 * time.Minute
-	if !t.Long {
-		grace = 20 * time.Second
-		t.agentArgs("--move-grace=" + grace.String())
-	}
+	const grace = 20 * time.Second
+	t.agentArgs("--move-grace=" + grace.String())
 	t.Step("an echoserver starts; its node loses power, and it is recreated on another")
 	set := t.Echoserver("echoserver", nil, 1)
 	before := set.Ready()
@@ -361,8 +342,8 @@ func moved(t *Test) {
 	t.WaitNode(old, booted)
 	t.Echoserver("another", old, 1, KeptFor("")) // in this cluster a call of the plugin proves the agent's view
 	t.agentSince(old, booted)
-	t.InSync(old, soon, "the old node has booted")
-	t.InSync(now, soon, "the old node has booted")
+	t.InSync(old, "the old node has booted")
+	t.InSync(now, "the old node has booted")
 	if r := t.reservation("echoserver-0", old); r.Status.State != "Held" {
 		t.Fatalf("the reservation of %s is %s", old.Name, r.Status.State)
 	}
@@ -376,9 +357,9 @@ func moved(t *Test) {
 		return sum
 	}
 	wrote := writes()
-	t.noReservation("echoserver-0", old, grace+time.Minute)
+	t.noReservation("echoserver-0", old)
 	lasted := time.Since(began)
-	t.InSync(old, soon, fmt.Sprintf("ended %.0f s after the agent's start (moveGrace %s)", lasted.Seconds(), grace))
+	t.InSync(old, fmt.Sprintf("ended %.0f s after the agent's start (moveGrace %s)", lasted.Seconds(), grace))
 	if lasted < grace {
 		t.Fatalf("the hold lasted for %s of %s", lasted, grace)
 	}

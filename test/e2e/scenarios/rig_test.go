@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,7 +85,7 @@ func (r *rig) close(clean bool) error {
 
 // prepare gives a scenario a new namespace and checks the stores of its nodes when it ends.
 func (r *rig) prepare(t *Test) {
-	t.Cluster, t.Client, t.Dynamic, t.Long = r.cluster, r.client, r.dynamic, long()
+	t.Cluster, t.Client, t.Dynamic = r.cluster, r.client, r.dynamic
 	t.watch, t.publisher = &r.watch, r.publish
 	t.nodes = t.scenario.nodeNames(r.cluster.NodeNames())
 	// A new name, because addresses that an earlier run left held are for other pods.
@@ -94,16 +93,20 @@ func (r *rig) prepare(t *Test) {
 	rand.Read(random[:])
 	ns := fmt.Sprintf("%s-%x", t.scenario.name, random)
 	t.NS = ns
-	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns,
-		Labels: map[string]string{label: t.scenario.name}}}
-	_, err := r.client.CoreV1().Namespaces().Create(t.Ctx, object, metav1.CreateOptions{})
-	t.Must(err)
-	t.Cleanup(func() { t.Must(r.client.CoreV1().Namespaces().Delete(t.Ctx, ns, metav1.DeleteOptions{})) })
+	t.namespace(ns)
 	t.Cleanup(t.CheckStores)
+}
+
+// namespace creates a namespace, which is removed with the scenario.
+func (t *Test) namespace(name string) {
+	_, err := t.Client.CoreV1().Namespaces().Create(t.Ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Labels: map[string]string{label: t.scenario.name}}}, metav1.CreateOptions{})
+	t.Must(err)
+	t.Cleanup(func() { t.Must(t.Client.CoreV1().Namespaces().Delete(t.Ctx, name, metav1.DeleteOptions{})) })
 	// No pod is admitted before the service account exists. The controller manager may have been
 	// restarted.
-	t.Eventually(90*time.Second, "a service account", func() error {
-		_, err := r.client.CoreV1().ServiceAccounts(ns).Get(t.Ctx, "default", metav1.GetOptions{})
+	t.Eventually("a service account in "+name, func() error {
+		_, err := t.Client.CoreV1().ServiceAccounts(name).Get(t.Ctx, "default", metav1.GetOptions{})
 		return err
 	})
 }

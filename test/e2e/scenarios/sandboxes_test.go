@@ -20,7 +20,7 @@ func forceDelete(t *Test) {
 	resume := t.hang(n, old)
 	set.ForceDelete(before)
 	var refused []string
-	t.Eventually(time.Minute, "the new pod is refused, or gets an address", func() error {
+	t.Eventually("the new pod is refused, or gets an address", func() error {
 		pod, ok := set.Pods()["echoserver-0"]
 		if !ok || pod.UID == before["echoserver-0"].UID {
 			return errors.New("there is no new pod")

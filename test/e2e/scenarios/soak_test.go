@@ -39,8 +39,11 @@ func soakDuration() (time.Duration, error) {
 	return time.Duration(hours * float64(time.Hour)), nil
 }
 
-// soakWindow is the window of a soak's pods. One that is not Ready for that long is stuck.
-const soakWindow = 8 * time.Minute
+// soakMinutes are the window of a soak's pods. One that is not Ready for that long is stuck.
+const (
+	soakMinutes = "8"
+	soakWindow  = 8 * time.Minute
+)
 
 // soakAccidents are what happens to a node while pods are replaced.
 var soakAccidents = append(slices.Clone(killActions), []accident{
@@ -94,10 +97,10 @@ func soak(t *Test) {
 	t.Step("%v with seed %d", hours, seed)
 	kept, victims := []*Set{}, map[string]*Set{} // of each node
 	for _, name := range t.nodes {
-		kept = append(kept, t.Echoserver("kept-"+name, t.Cluster.Node(name), 4, KeptFor(soakWindow.String())))
-		victims[name] = t.Echoserver("victim-"+name, t.Cluster.Node(name), 1, KeptFor(soakWindow.String()))
+		kept = append(kept, t.Echoserver("kept-"+name, t.Cluster.Node(name), 4, KeptFor(soakMinutes)))
+		victims[name] = t.Echoserver("victim-"+name, t.Cluster.Node(name), 1, KeptFor(soakMinutes))
 	}
-	free := []*Set{t.Echoserver("free", nil, 6, KeptFor(soakWindow.String())),
+	free := []*Set{t.Echoserver("free", nil, 6, KeptFor(soakMinutes)),
 		t.Echoserver("plain", nil, 3, KeptFor("")), t.Deployment("deployed", nil, 4)}
 	sets := slices.Concat(kept, slices.Collect(maps.Values(victims)), free)
 	sizes := map[*Set]int{}
@@ -111,7 +114,7 @@ func soak(t *Test) {
 			nodes = nodes[:len(nodes)-1] // so that a leak of memory shows on the last one
 		}
 		n := t.Cluster.Node(nodes[dice.IntN(len(nodes))])
-		t.Step("round %d: %s: %s", rounds, n.Name, accident.name)
+		t.Step("round %d: %s: %s", rounds, n.Name, strings.ReplaceAll(accident.name, "POD", "victim"))
 		before, deleted := Pods{}, map[*Set]Pods{}
 		for _, s := range append(slices.Clone(kept), free...) {
 			pods := s.Ready()
@@ -131,7 +134,7 @@ func soak(t *Test) {
 			maps.Copy(after, s.readyWithin(soakWindow, deleted[s]))
 		}
 		t.Kept(before, after)
-		t.Eventually(3*time.Minute, "stores, reservations and pods agree", t.agree)
+		t.Eventually("stores, reservations and pods agree", t.agree)
 		t.checkOverlap()
 		t.sample(samples)
 	}
@@ -139,7 +142,7 @@ func soak(t *Test) {
 		replaced, rounds)
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, 7*time.Minute))
 	t.Clear()
-	t.Eventually(soakWindow+3*time.Minute, "every address is free", func() error {
+	t.Within(soakWindow+3*time.Minute, "every address is free", func() error {
 		for _, name := range t.nodes {
 			leases := slices.DeleteFunc(t.Leases(t.Cluster.Node(name)), func(l inspect.Lease) bool { return !l.Firm })
 			if len(leases)+len(t.Reservations()) > 0 {
@@ -227,7 +230,10 @@ func (t *Test) sample(samples map[string][]float64) {
 			if !ready(p) {
 				continue
 			}
-			m := t.metrics(p, port)
+			m, err := scrape(t.Ctx, t.Client, p, port)
+			if err != nil {
+				continue // it is being restarted
+			}
 			for _, series := range []string{"go_memstats_heap_inuse_bytes", "go_goroutines", "process_open_fds"} {
 				add(series, app+" on "+p.Spec.NodeName, m.Sum(series))
 			}

@@ -64,7 +64,6 @@ func (s *suite) inGroup(sc scenario, i int) bool {
 // runGroup runs the scenarios of a group one after the other, and then at the same time those that
 // may.
 func (s *suite) runGroup(t *testing.T, i int) {
-	t.Cleanup(func() { s.logFailures(t, i) })
 	deadline, limited := t.Deadline()
 	for _, sc := range s.table {
 		if !s.inGroup(sc, i) {
@@ -85,26 +84,6 @@ func (s *suite) runGroup(t *testing.T, i int) {
 	}
 }
 
-// logFailures logs why scenarios of a group failed. An excerpt of the log is likely to have the
-// last lines of a test that failed, and not those of the scenario.
-func (s *suite) logFailures(t *testing.T, i int) {
-	if !t.Failed() {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var reasons strings.Builder
-	for _, r := range s.results {
-		if r.failed && s.inGroup(r.scenario, i) {
-			reason := strings.Join(strings.Fields(r.reason), " ")
-			fmt.Fprintf(&reasons, "\n%s: %s", r.scenario.name, reason[:min(len(reason), 800)])
-		}
-	}
-	if reasons.Len() > 0 {
-		t.Logf("these scenarios failed:%s", &reasons)
-	}
-}
-
 func (s *suite) setUnclean() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +96,7 @@ func (s *suite) run(t *testing.T, sc scenario) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	until := began.Add(s.limit + sc.builds)
+	until := began.Add(s.limit)
 	if deadline, limited := t.Deadline(); limited && deadline.Add(-timeoutMargin).Before(until) {
 		until = deadline.Add(-timeoutMargin)
 	}

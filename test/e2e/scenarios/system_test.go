@@ -41,7 +41,7 @@ func (t *Test) system(app string) []corev1.Pod {
 // Agent returns a node's agent once it is Ready.
 func (t *Test) Agent(n *cluster.Node) corev1.Pod {
 	var agent corev1.Pod
-	t.Eventually(time.Minute, "an agent on "+n.Name, func() error {
+	t.Eventually("an agent on "+n.Name, func() error {
 		for _, p := range t.system(cluster.Agent) {
 			if p.Spec.NodeName == n.Name && ready(p) {
 				agent = p
@@ -103,7 +103,7 @@ func (t *Test) WithoutManager() (back func()) {
 	})
 	t.Cleanup(back)
 	scale(0)
-	t.Eventually(time.Minute, "the managers go", func() error {
+	t.Eventually("the managers go", func() error {
 		list, err := t.Client.CoreV1().Pods(cluster.System).List(t.Ctx, metav1.ListOptions{
 			LabelSelector: "app.kubernetes.io/name=" + cluster.Manager})
 		if err == nil && len(list.Items) > 0 {
@@ -133,7 +133,7 @@ func (t *Test) freshAgents() {
 		for _, p := range agents {
 			t.removeSystemPod(p.Name)
 		}
-		t.Eventually(time.Minute, "new agents watch", func() error {
+		t.Eventually("new agents watch", func() error {
 			if watches := t.poolWatches(); watches < len(agents) {
 				return fmt.Errorf("%d of %d", watches, len(agents))
 			}
@@ -226,7 +226,7 @@ func (t *Test) Reservations() []inspect.Reservation {
 
 // publishedAsHeld waits until as many reservations as that are published as held.
 func (t *Test) publishedAsHeld(want int) {
-	t.Eventually(time.Minute, fmt.Sprintf("%d reservations are published as held", want), func() error {
+	t.Eventually(fmt.Sprintf("%d reservations are published as held", want), func() error {
 		held := 0
 		for _, r := range t.Reservations() {
 			if r.Status.State == "Held" {

@@ -2,7 +2,6 @@ package scenarios
 
 import (
 	"testing"
-	"time"
 )
 
 // A scenario is a subtest.
@@ -19,8 +18,6 @@ type scenario struct {
 	// beside marks a scenario that changes nothing outside of its namespace. It runs in parallel to
 	// others of this kind, after the other scenarios of its group.
 	beside bool
-	// builds is how long the scenario may spend on building releases, in addition to the limit.
-	builds time.Duration
 }
 
 func does(name, about string, run func(*Test)) scenario {
@@ -43,12 +40,6 @@ func (s scenario) besides() scenario {
 // installs returns the scenario marked with installed.
 func (s scenario) installs() scenario {
 	s.installed = true
-	return s
-}
-
-// building returns the scenario with a time for building releases.
-func (s scenario) building(d time.Duration) scenario {
-	s.builds = d
 	return s
 }
 
@@ -81,9 +72,8 @@ var table = []scenario{
 		reboot).on(2),
 	does("reboot-api-down", "the node boots while the API server is off", rebootAPIDown),
 	does("reboot-replaced", "the pods are replaced while the node is off", rebootReplaced).on(2),
-	does("multus", "Multus attaches pods to two networks: both addresses are kept", onMultus).on(3).
-		building(5 * time.Minute),
-	does("multus-thick", "the same with Multus' daemon", onThickMultus).on(3).building(5 * time.Minute),
+	does("multus", "Multus attaches pods to two networks: both addresses are kept", onMultus).on(3),
+	does("multus-thick", "the same with Multus' daemon", onThickMultus).on(3),
 	does("status", "containerd 2.4, CNI 1.1.0: STATUS is called, and an exhausted pool leaves the node Ready",
 		status).on(3),
 	does("kills", "containers, shims, containerd, kubelet and agent are killed: running pods keep their addresses",
@@ -128,16 +118,15 @@ var table = []scenario{
 	does("pin-evicted", "an evicted pod is not pinned", pinEvicted).besides(),
 	does("pin-manager-down", "without a manager pods start unpinned", pinManagerDown),
 	does("pin-frozen", "pods start while the managers are frozen", pinFrozen),
-	does("pin-killed", "both managers are killed after an admission, and the pods return to their nodes", pinKilled),
+	does("pin-killed", "the scheduler is away for a minute and both managers are killed: pods return to their nodes",
+		pinKilled),
 	does("pin-restarted", "a manager restarts between the deletion of a pod and its successor", pinRestarted),
-	does("pin-scheduler-away", "the scheduler is away for a minute, and the pods return to their nodes",
-		pinSchedulerAway),
 	does("pin-uninstall", "managers that are removed leave no pod that waits for them", pinUninstall),
 	does("pin-certificate", "the webhook's certificate is recreated, and its CA repaired", pinCertificate),
 	does("pin-values", "which values of the annotations are accepted, and the errors of the others", pinValues).on(3),
 	does("reservations", "retained addresses are published, and released on request", reservations).on(1),
 	does("expected-back", "the window ends while the pod waits for its sandbox", expectedBack).on(1),
-	does("forever", "an endless hold ends by a release, or when its StatefulSet does not want the pod", forever).on(2),
+	does("forever", "an endless hold ends by a release", forever).on(2),
 	does("chosen-address", "users choose addresses before their pods exist, and the pods are led to them",
 		chosenAddress).besides(),
 	does("chosen-shared", "two nodes have the same ranges in a macvlan network: the request names the node",
@@ -169,10 +158,10 @@ var table = []scenario{
 	does("doctor", "kubectl leasehold doctor finds nothing in a healthy cluster, and planted faults and their repairs",
 		doctor).installs(),
 	does("install-helm", "Helm installs a release of a registry, upgrades, rolls back and removes it under churn",
-		installHelm).installs().building(10 * time.Minute),
+		installHelm).installs(),
 	does("install-replace",
 		"README's quick start, upgrade and rollback in host-local's place; uninstall removes every trace",
-		installReplace).installs().building(10 * time.Minute),
+		installReplace).installs(),
 	does("uninstall-asks", "uninstall changes nothing while a node cannot be, and puts back what was edited by hand",
 		uninstallAsks).installs(),
 	does("install-named", "leasectl names leasehold in flannel's ConfigMap; uninstall removes every trace",
@@ -196,24 +185,6 @@ func TestTable(t *testing.T) {
 		for _, i := range s.nodes {
 			if i < 1 || i > 3 {
 				t.Errorf("%s: no test runs scenarios of node %d", s.name, i)
-			}
-		}
-	}
-}
-
-// TestGroups checks that each scenario belongs to one group in clusters of any size.
-func TestGroups(t *testing.T) {
-	for nodes := 1; nodes <= 4; nodes++ {
-		s := suite{nodes: nodes}
-		for _, sc := range table {
-			groups := 0
-			for _, group := range []int{installGroup, 0, 1, 2, 3} {
-				if s.inGroup(sc, group) {
-					groups++
-				}
-			}
-			if groups != 1 {
-				t.Errorf("%d nodes: %s is in %d groups", nodes, sc.name, groups)
 			}
 		}
 	}

@@ -96,7 +96,7 @@ func (t *Test) Recorded(name string, pods Pods) *unstructured.Unstructured {
 // RecordedAt waits until a PersistentPodState has exactly these pods on these nodes.
 func (t *Test) RecordedAt(name string, want map[string]string) *unstructured.Unstructured {
 	var u *unstructured.Unstructured
-	t.Eventually(time.Minute, fmt.Sprintf("PersistentPodState %s has %v", name, want), func() error {
+	t.Eventually(fmt.Sprintf("PersistentPodState %s has %v", name, want), func() error {
 		if u = t.State(name); u == nil {
 			return errors.New("there is none")
 		}
@@ -161,7 +161,7 @@ func ppsManual(t *Test) {
 }
 
 func (t *Test) noState(name string) {
-	t.Eventually(time.Minute, "PersistentPodState "+name+" goes", func() error {
+	t.Eventually("PersistentPodState "+name+" goes", func() error {
 		if t.State(name) != nil {
 			return errors.New("it is there")
 		}
@@ -233,7 +233,7 @@ func ppsZone(t *Test) {
 	set.Ready()
 	t.RecordedAt("echoserver", map[string]string{"echoserver-0": one.Name})
 	t.Kubectl("annotate", "pod", "echoserver-0", role+"=leader")
-	t.Eventually(time.Minute, "its annotation is recorded", func() error {
+	t.Eventually("its annotation is recorded", func() error {
 		if got, _, _ := unstructured.NestedString(t.State("echoserver").Object, "status", "podStates", "echoserver-0",
 			"annotations", role); got != "leader" {
 			return fmt.Errorf("it is %q", got)
@@ -298,7 +298,7 @@ func ppsRetention(t *Test) {
 	set.Scale(0)
 	u := t.Recorded("echoserver", after)
 	if g, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); g != u.GetGeneration() {
-		t.Eventually(time.Minute, "the generation is observed", func() error {
+		t.Eventually("the generation is observed", func() error {
 			u := t.State("echoserver")
 			if g, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); g != u.GetGeneration() {
 				return fmt.Errorf("it is %d of %d", g, u.GetGeneration())
@@ -397,7 +397,7 @@ func ppsGoneNode(t *Test) {
 		t.Fatalf("it is on %s: %v", pod.Spec.NodeName, pod.Annotations)
 	}
 	t.Step("it was replaced (%s) and runs on %s", t.EventOf(waiting, "PodReplaced", n.Name, "gone"), pod.Spec.NodeName)
-	t.noReservation("echoserver-0", n, time.Minute) // its owner was the node
+	t.noReservation("echoserver-0", n) // its owner was the node
 	t.Recorded("echoserver", after)
 }
 
@@ -412,7 +412,7 @@ func ppsShortLife(t *Test) {
 	node := ""
 	for i := range 5 {
 		var pod corev1.Pod
-		t.Eventually(time.Minute, "it has an address", func() error {
+		t.Eventually("it has an address", func() error {
 			p, found := set.Pods()["echoserver-0"]
 			if pod = p; !found || p.Status.PodIP == "" {
 				return errors.New("it has none")
@@ -450,7 +450,7 @@ func ppsEtcd(t *Test) {
 	apply()
 	set := t.set("etcd", 3)
 	var first Pods
-	t.Eventually(time.Minute, "the members have addresses", func() error {
+	t.Eventually("the members have addresses", func() error {
 		first = set.Pods()
 		if has := strings.Fields(addressSet(first)); len(has) != 3 {
 			return fmt.Errorf("they have %v", has)
@@ -494,7 +494,7 @@ func ppsEtcd(t *Test) {
 
 // memberAnswers waits until a member of etcd gives an answer with a text.
 func (t *Test) memberAnswers(p corev1.Pod, path, body, text string) {
-	t.Eventually(time.Minute, p.Name+" answers", func() error {
+	t.Eventually(p.Name+" answers", func() error {
 		out, err := t.post(p, 2379, path, body)
 		if err == nil && !strings.Contains(out, text) {
 			err = fmt.Errorf("%s, want %s", out, text)

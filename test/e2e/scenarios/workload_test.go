@@ -155,11 +155,11 @@ func (s *Set) of(pods Pods) Pods {
 func (s *Set) Ready() Pods { return s.ReadyBut(nil) }
 
 // ReadyBut is Ready for pods that replace others: none of the old ones counts.
-func (s *Set) ReadyBut(old Pods) Pods { return s.readyWithin(3*time.Minute, old) }
+func (s *Set) ReadyBut(old Pods) Pods { return s.readyWithin(5*time.Minute, old) }
 
 func (s *Set) readyWithin(limit time.Duration, old Pods) Pods {
 	var pods Pods
-	s.t.Eventually(limit, s.Name+" is ready", func() error {
+	s.t.Within(limit, s.Name+" is ready", func() error {
 		pods = s.Pods()
 		for name, p := range pods {
 			if p.UID == old[name].UID {
@@ -182,7 +182,7 @@ func (s *Set) readyWithin(limit time.Duration, old Pods) Pods {
 func (s *Set) Restarted(before Pods) Pods {
 	s.t.Helper()
 	var after Pods
-	s.t.Eventually(2*time.Minute, s.Name+" runs again", func() error {
+	s.t.Eventually(s.Name+" runs again", func() error {
 		after = s.Pods()
 		for name, old := range before {
 			p := after[name]
@@ -230,7 +230,7 @@ func (s *Set) Scale(size int) {
 	if !shrinks {
 		return
 	}
-	s.t.Eventually(2*time.Minute, s.Name+" shrinks", func() error {
+	s.t.Eventually(s.Name+" shrinks", func() error {
 		list, err := s.t.Client.CoreV1().Pods(s.t.NS).List(s.t.Ctx, metav1.ListOptions{LabelSelector: "app=" + s.Name})
 		if err == nil && len(list.Items) > size {
 			err = fmt.Errorf("%d pods are left", len(list.Items))
