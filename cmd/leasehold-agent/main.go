@@ -36,7 +36,7 @@ func main() {
 // newWatcher returns the watcher of whether leasehold is in use.
 func newWatcher(node agent.Node, o options) *retention.UseWatcher {
 	return &retention.UseWatcher{Service: node.Service, Node: o.nodeName, Log: node.Log, ConfDir: o.confDir,
-		RuntimeFiles: cniconf.RuntimeFiles, Binaries: &cniconf.Binaries{Dirs: strings.Split(o.binDirs, ":")}}
+		RuntimeFiles: cniconf.RuntimeFiles, Binaries: strings.Split(o.binDirs, ":")}
 }
 
 func run(ctx context.Context, o options, log *slog.Logger) error {

@@ -62,12 +62,12 @@ func (c *cniFlags) register(command *cobra.Command) {
 
 // configuration returns the directory of the CNI configurations, how the runtime loads them, and
 // its plugins, as the flags or else the configuration files of the runtime say.
-func (c *cniFlags) configuration() (dir string, rules cniconf.Rules, binaries *cniconf.Binaries) {
+func (c *cniFlags) configuration() (dir string, rules cniconf.Rules, binaries cniconf.Binaries) {
 	r := cniconf.ReadRuntime(c.runtimeConf)
 	if len(c.binDirs) > 0 {
 		r.BinDirs = c.binDirs
 	}
-	return cmp.Or(c.confDir, r.ConfDir), r.Rules, &cniconf.Binaries{Dirs: r.BinDirs}
+	return cmp.Or(c.confDir, r.ConfDir), r.Rules, r.BinDirs
 }
 
 // report prints a report.

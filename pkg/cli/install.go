@@ -291,11 +291,11 @@ func (k *cluster) writeFlannel(ctx context.Context, c flannelChange) error {
 }
 
 func (a *app) installFile(path string, binDirs []string, agreed func() bool) error {
-	binary, err := (&cniconf.Binaries{Dirs: binDirs}).Resolve(cniconf.Leasehold)
+	binary, err := cniconf.Binaries(binDirs).Resolve(cniconf.Leasehold)
 	switch {
 	case err != nil:
 		return err
-	case binary.Path == "" || !binary.Ours || !binary.Executable:
+	case !binary.Ours:
 		return fmt.Errorf("leasehold is not in %s; the plugin has to be there before a configuration names it",
 			strings.Join(binDirs, ", "))
 	}

@@ -53,7 +53,7 @@ changed. It can be repeated after an error.
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, _, binaries := cni.configuration()
-			u := install.Uninstaller{Dir: install.DirOf(binaries.Dirs), ConfDir: dir, Service: a.service(),
+			u := install.Uninstaller{Dir: install.DirOf(binaries), ConfDir: dir, Service: a.service(),
 				Log: slog.New(slog.NewTextHandler(a.Stderr, nil))}
 			text, err := u.Run(cmd.Context(), dryRun)
 			switch {

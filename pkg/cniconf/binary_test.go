@@ -46,31 +46,20 @@ func TestResolve(t *testing.T) {
 	if err := os.Symlink("script", filepath.Join(first, "dir")); err != nil { // dangling, in the first directory
 		t.Fatal(err)
 	}
-	b := &Binaries{Dirs: dirs}
-	for range 2 { // the second time from memory
-		for kind, want := range map[string]Binary{
-			"leasehold": {Path: filepath.Join(second, "leasehold"), Ours: true},
-			"link":      {Path: filepath.Join(second, "link"), Ours: true},
-			// The first directory that has one decides.
-			"host-local": {Path: filepath.Join(first, "host-local")},
-			"script":     {Path: filepath.Join(second, "script")},
-			"dangling":   {}, "dir": {}, "nothing": {}, "": {}, "..": {},
-			"../" + filepath.Base(second) + "/leasehold": {},
-		} {
-			got, err := b.Resolve(kind)
-			if err != nil || got.Path != want.Path || got.Ours != want.Ours {
-				t.Errorf("%q: %+v, %v; want %+v", kind, got, err, want)
-			}
+	b := Binaries(dirs)
+	for kind, want := range map[string]Binary{
+		"leasehold": {Path: filepath.Join(second, "leasehold"), Ours: true},
+		"link":      {Path: filepath.Join(second, "link"), Ours: true},
+		// The first directory that has one decides.
+		"host-local": {Path: filepath.Join(first, "host-local")},
+		"script":     {Path: filepath.Join(second, "script")},
+		"dangling":   {}, "dir": {}, "nothing": {}, "": {}, "..": {},
+		"../" + filepath.Base(second) + "/leasehold": {},
+	} {
+		got, err := b.Resolve(kind)
+		if err != nil || got.Path != want.Path || got.Ours != want.Ours {
+			t.Errorf("%q: %+v, %v; want %+v", kind, got, err, want)
 		}
-	}
-	if err := os.Chmod(filepath.Join(second, "leasehold"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := b.Resolve("leasehold"); err != nil || !got.Ours || got.Executable {
-		t.Errorf("leasehold without permission to run: %+v, %v", got, err)
-	}
-	if got, err := b.Resolve("script"); err != nil || got.Ours || !got.Executable {
-		t.Errorf("script: %+v, %v", got, err)
 	}
 }
 
@@ -78,7 +67,7 @@ func TestResolve(t *testing.T) {
 func TestResolveNoticesAnOverwrite(t *testing.T) {
 	dir, long := t.TempDir(), time.Now().Add(-1000*time.Hour)
 	path, plugin := filepath.Join(dir, "leasehold"), built.Plugin(t)
-	b := &Binaries{Dirs: []string{dir}}
+	b := Binaries{dir}
 	for _, ours := range []bool{true, false, true} {
 		content := plugin
 		if !ours {
@@ -108,8 +97,7 @@ func TestResolveUnreadable(t *testing.T) {
 		}
 	}
 	for _, dirs := range [][]string{{dir}, {loop, t.TempDir()}} {
-		b := &Binaries{Dirs: dirs}
-		if got, err := b.Resolve("leasehold"); err == nil {
+		if got, err := Binaries(dirs).Resolve("leasehold"); err == nil {
 			t.Errorf("%v: %+v, want an error", dirs, got)
 		}
 	}

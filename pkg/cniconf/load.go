@@ -1,11 +1,9 @@
 package cniconf
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -49,9 +47,8 @@ type File struct {
 	Path    string
 	Network string   // "name"; may be empty
 	Plugins []Plugin // in the order of their calls in an ADD
-	// Digest identifies the content. Changed is when the file was last written, replaced, renamed
-	// or had its mode changed. Both include the files of plugins that the list refers to.
-	Digest  [sha256.Size]byte
+	// Changed is when the file was last written, replaced, renamed or had its mode changed, or one
+	// of the files of plugins that the list refers to.
 	Changed time.Time
 	// Invalid is why no runtime can use the file, nil if the file is valid.
 	Invalid error
@@ -63,13 +60,13 @@ type File struct {
 // Load reads the configurations in dir. If dir does not exist, the result has no Files.
 func Load(dir string, rules Rules) Conf {
 	c := Conf{Dir: dir, Rejected: -1}
-	names, err := fileNames(dir, extensions)
+	paths, err := confFiles(dir, extensions...)
 	if err != nil {
 		c.Unread = err
 		return c
 	}
-	for _, name := range names {
-		c.Files = append(c.Files, readFile(filepath.Join(dir, name)))
+	for _, path := range paths {
+		c.Files = append(c.Files, readFile(path))
 	}
 	c.choose(rules)
 	return c
@@ -97,29 +94,14 @@ func (c *Conf) choose(rules Rules) {
 	}
 }
 
-// fileNames returns the names of the entries of a directory that are not directories and have one
-// of the extensions, sorted by bytes. If the directory does not exist, it returns nil.
-func fileNames(dir string, extensions []string) ([]string, error) {
-	d, err := files.OpenDir(dir)
-	if files.IsMissing(err) {
-		return nil, nil
-	}
-	if err != nil {
+// confFiles returns the paths of the files in a directory that have one of the extensions, sorted
+// by bytes. If the directory does not exist, it returns none.
+func confFiles(dir string, extensions ...string) ([]string, error) {
+	paths, err := libcni.ConfFiles(dir, extensions)
+	if err != nil && !files.IsMissing(err) {
 		return nil, fmt.Errorf("reading the directory of configurations: %w", err)
 	}
-	defer d.Close()
-	entries, err := d.ReadDir(-1)
-	if err != nil {
-		return nil, fmt.Errorf("reading the directory of configurations: %w", err)
-	}
-	var out []string
-	for _, e := range entries {
-		if !e.IsDir() && slices.Contains(extensions, filepath.Ext(e.Name())) {
-			out = append(out, e.Name())
-		}
-	}
-	slices.Sort(out)
-	return out, nil
+	return paths, nil
 }
 
 // readFile reads and parses one configuration file. Errors are in the result.
@@ -144,7 +126,7 @@ func readFile(path string) File {
 // parseFile parses the content of a configuration file. separate reports whether plugins of the
 // list may have files of their own.
 func parseFile(path string, content []byte) (f File, separate bool) {
-	f = File{Path: path, Digest: sha256.Sum256(content)}
+	f = File{Path: path}
 	list, err := parse(path, content)
 	if err != nil {
 		f.Invalid = err
@@ -187,7 +169,7 @@ func parse(path string, content []byte) (*libcni.NetworkConfigList, error) {
 // since version 1.3.
 func (f *File) addSeparate() {
 	dir := filepath.Join(filepath.Dir(f.Path), f.Network)
-	names, err := fileNames(dir, []string{".conf"})
+	paths, err := confFiles(dir, ".conf")
 	if err != nil {
 		f.Unread = err
 		return
@@ -195,8 +177,7 @@ func (f *File) addSeparate() {
 	if f.Network == "" {
 		return
 	}
-	for _, name := range names {
-		path := filepath.Join(dir, name)
+	for _, path := range paths {
 		content, changed, err := files.ReadLinked(path)
 		if err != nil {
 			f.Unread = fmt.Errorf("reading a plugin of network %s: %w", f.Network, err)
@@ -210,7 +191,6 @@ func (f *File) addSeparate() {
 		if changed.After(f.Changed) {
 			f.Changed = changed
 		}
-		f.Digest = sha256.Sum256(append(f.Digest[:], content...))
 		f.Plugins = append(f.Plugins, plugin(single.Bytes, path, ""))
 	}
 }

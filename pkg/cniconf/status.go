@@ -2,7 +2,6 @@ package cniconf
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,14 +47,12 @@ const (
 	OtherIPAM = "OtherIPAM"
 	// NoIPAM: no plugin of the network has an ipam section. Add one.
 	NoIPAM = "NoIPAM"
-	// BinaryReplaced: another program is where leasehold was. Restart the agent's pod; with
-	// replace the installer acts by itself.
+	// BinaryReplaced: another program is where leasehold was, or the file is not executable.
+	// Restart the agent's pod; with replace the installer acts by itself.
 	BinaryReplaced = "BinaryReplaced"
 	// BinaryMissing: the configuration names leasehold, which is not in the runtime's
 	// directory. Correct --cni-bin-dir of the installer or of the agent.
 	BinaryMissing = "BinaryMissing"
-	// BinaryNotExecutable: the plugin's file is not executable. Run chmod 0755 on it.
-	BinaryNotExecutable = "BinaryNotExecutable"
 	// NoConfiguration: the directory has no configuration. Install a CNI plugin, or correct
 	// --cni-conf-dir.
 	NoConfiguration = "NoConfiguration"
@@ -101,23 +98,7 @@ type Status struct {
 	GetsAnnotations bool
 	// Since is when the configuration or the binary last changed, zero if not known.
 	Since time.Time
-	// Identity does not change as long as the configuration and the binary have the same paths and
-	// the same content.
-	Identity [sha256.Size]byte
 }
-
-// KnownConfDirs and KnownBinDirs are the directories of configurations and of plugins that
-// container runtimes and distributions use (docs/facts.md, "Distributions have directories of their
-// own").
-var (
-	KnownConfDirs = []string{
-		"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d", "/var/snap/microk8s/current/args/cni-network",
-	}
-	KnownBinDirs = []string{
-		"/opt/cni/bin", "/usr/libexec/cni", "/usr/lib/cni", "/var/lib/rancher/k3s/data/cni",
-		"/var/snap/microk8s/current/opt/cni/bin",
-	}
-)
 
 // HostLocalKept is the file name under which the original host-local is kept while leasehold's
 // binary has the name host-local.
@@ -137,18 +118,19 @@ var (
 
 // Check returns the status of each network whose configuration the runtime loads. If the runtime
 // loads none, Check returns one status that says why.
-func Check(c Conf, b *Binaries) []Status {
+func Check(c Conf, b Binaries) []Status {
 	switch {
 	case c.Unread != nil:
 		return []Status{{State: Unknown, Reason: ConfigurationUnreadable, Message: c.Unread.Error(), File: c.Dir}}
 	case c.Rejected >= 0:
 		f := c.Files[c.Rejected]
 		return []Status{{State: Inactive, Reason: InvalidConfiguration, File: f.Path, Network: f.Network,
-			Since: f.Changed, Identity: identityOf(f, Binary{}, f.Invalid.Error()), Message: fmt.Sprintf(
-				"%s is the first configuration and is not valid: %v; correct it, or remove it", f.Path, f.Invalid)}}
+			Since: f.Changed, Message: fmt.Sprintf("%s is the first configuration and is not valid: %v; correct it, "+
+				"or remove it", f.Path, f.Invalid)}}
 	case len(c.Loaded) == 0:
 		return []Status{{State: Inactive, Reason: NoConfiguration, File: c.Dir,
-			Message: fmt.Sprintf("%s has no CNI configuration%s", c.Dir, elsewhere(c.Dir))}}
+			Message: fmt.Sprintf("%s has no CNI configuration; install a CNI plugin, or set --cni-conf-dir to the "+
+				"directory that the runtime uses", c.Dir)}}
 	}
 	var out []Status
 	for _, i := range c.Loaded {
@@ -159,21 +141,6 @@ func Check(c Conf, b *Binaries) []Status {
 		}
 	}
 	return out
-}
-
-// elsewhere returns the end of a message: which of the known directories has a configuration, and
-// what the user can do.
-func elsewhere(dir string) string {
-	for _, known := range KnownConfDirs {
-		if known == filepath.Clean(dir) {
-			continue
-		}
-		if found, err := fileNames(known, extensions); err == nil && len(found) > 0 {
-			return fmt.Sprintf(", but %s has %s; set --cni-conf-dir to the directory that the runtime uses",
-				known, found[0])
-		}
-	}
-	return "; install a CNI plugin, or set --cni-conf-dir to the directory that the runtime uses"
 }
 
 // networks returns the networks whose plugins assign addresses for the configuration f, and the
@@ -198,7 +165,7 @@ func (c Conf) networks(f File) ([]Delegate, File) {
 
 // check returns the status of one network of the configuration f. It has one case for each reason,
 // in the order of their precedence.
-func (b *Binaries) check(f File, n Delegate) Status {
+func (b Binaries) check(f File, n Delegate) Status {
 	s := Status{Network: n.Network, File: f.Path, Since: f.Changed}
 	set := func(state State, reason, format string, args ...any) Status {
 		s.State, s.Reason, s.Message = state, reason, fmt.Sprintf(format, args...)
@@ -206,7 +173,6 @@ func (b *Binaries) check(f File, n Delegate) Status {
 	}
 	at := slices.IndexFunc(n.Plugins, func(p Plugin) bool { return p.IPAM.Type != "" })
 	if at < 0 {
-		s.Identity = identityOf(f, Binary{}, "")
 		state, reason, text := withoutIPAM(f, n.Plugins)
 		return set(state, reason, "%s", text)
 	}
@@ -218,7 +184,7 @@ func (b *Binaries) check(f File, n Delegate) Status {
 	if err != nil {
 		return set(Unknown, BinaryUnreadable, "%s names %s, and its binary could not be read: %v", p.File, s.IPAM, err)
 	}
-	s.Binary, s.Identity = binary.Path, identityOf(f, binary, n.Network)
+	s.Binary = binary.Path
 	if binary.Changed.After(s.Since) {
 		s.Since = binary.Changed
 	}
@@ -227,19 +193,16 @@ func (b *Binaries) check(f File, n Delegate) Status {
 		named = fmt.Sprintf("%s names no IPAM plugin at %s, which means %s", p.File, p.IPAM.Pointer, p.IPAM.Type)
 	}
 	switch {
-	case binary.Ours && !binary.Executable:
-		return set(Inactive, BinaryNotExecutable, "%s, and %s may not be executed; set its mode to 0755",
-			named, binary.Path)
 	case binary.Ours && s.IPAM == Leasehold:
 		return set(Active, Named, "%s", named)
 	case binary.Ours:
 		return set(Active, Replaced, "%s, and %s is leasehold's plugin", named, binary.Path)
 	case s.IPAM == Leasehold && binary.Path == "":
-		return set(Inactive, BinaryMissing, "%s, and there is no such file in %s%s",
-			named, strings.Join(b.Dirs, " or "), b.installedElsewhere())
+		return set(Inactive, BinaryMissing, "%s, and there is no such file in %s; install it there, or set "+
+			"--cni-bin-dir to the directory that the runtime uses", named, strings.Join(b, " or "))
 	case s.IPAM == Leasehold:
-		return set(Inactive, BinaryReplaced, "%s, and %s is another program; install leasehold there again",
-			named, binary.Path)
+		return set(Inactive, BinaryReplaced, "%s, and %s is another program, or not executable; install leasehold "+
+			"there again", named, binary.Path)
 	case s.IPAM != HostLocal:
 		return set(Inactive, OtherIPAM, "%s; leasehold can take the place of host-local only: its addresses are "+
 			"the node's own", named)
@@ -299,34 +262,18 @@ func withoutIPAM(f File, plugins []Plugin) (State, string, string) {
 
 // wasReplaced reports whether leasehold had replaced host-local in the directory of the binary: the
 // original host-local is still kept there.
-func (b *Binaries) wasReplaced(binary Binary) bool {
+func (b Binaries) wasReplaced(binary Binary) bool {
 	info, err := os.Lstat(filepath.Join(b.dirOf(binary), HostLocalKept))
 	return err == nil && !info.IsDir()
 }
 
 // dirOf returns the directory of a binary. If the binary does not exist, it returns the first
 // directory of plugins.
-func (b *Binaries) dirOf(binary Binary) string {
-	if binary.Path == "" && len(b.Dirs) > 0 {
-		return b.Dirs[0]
+func (b Binaries) dirOf(binary Binary) string {
+	if binary.Path == "" && len(b) > 0 {
+		return b[0]
 	}
 	return filepath.Dir(binary.Path)
-}
-
-// installedElsewhere returns the end of a message: which of the known directories has leasehold's
-// plugin, and what the user can do.
-func (b *Binaries) installedElsewhere() string {
-	for _, dir := range KnownBinDirs {
-		if slices.Contains(b.Dirs, dir) {
-			continue
-		}
-		elsewhere := Binaries{Dirs: []string{dir}}
-		if found, err := elsewhere.Resolve(Leasehold); err == nil && found.Ours {
-			return fmt.Sprintf(", but in %s; install it in the directory that the runtime uses, or set "+
-				"--cni-bin-dir to that", dir)
-		}
-	}
-	return "; install it there"
 }
 
 // isK3s reports whether a configuration is in the directory that k3s writes. That directory is
@@ -338,9 +285,4 @@ func orNone(path string) string {
 		return "no file of that name in the directories of plugins"
 	}
 	return path
-}
-
-// identityOf returns Status.Identity. more distinguishes statuses of the same files.
-func identityOf(f File, b Binary, more string) [sha256.Size]byte {
-	return sha256.Sum256(fmt.Appendf(nil, "%s\x00%x\x00%s\x00%x\x00%s", f.Path, f.Digest, b.Path, b.Digest, more))
 }

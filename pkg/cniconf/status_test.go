@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -51,7 +50,7 @@ func (n node) put(name, what string) {
 }
 
 func (n node) check() []Status {
-	return Check(Load(n.conf, Rules{}), &Binaries{Dirs: []string{n.bin}})
+	return Check(Load(n.conf, Rules{}), Binaries{n.bin})
 }
 
 // stock is what a node has without leasehold.
@@ -102,7 +101,7 @@ func TestCheck(t *testing.T) {
 		{"wrong directory", stock, single(`{"type":"leasehold"}`), "Inactive BinaryMissing net",
 			[]string{"10-net.conflist", "no such file"}},
 		{"not executable", with(stock, "leasehold", "not executable"), single(`{"type":"leasehold"}`),
-			"Inactive BinaryNotExecutable net", []string{"0755"}},
+			"Inactive BinaryReplaced net", []string{"not executable"}},
 		{"calico", named, map[string]string{"10-calico.conflist": `{"name":"k8s-pod-network","plugins":[
 			{"type":"calico","ipam":{"type":"calico-ipam"}},{"type":"portmap"}]}`},
 			"Inactive OtherIPAM k8s-pod-network", []string{"10-calico.conflist", "calico-ipam"}},
@@ -186,52 +185,9 @@ func TestCheckK3s(t *testing.T) {
 
 func TestCheckEveryLoadedNetwork(t *testing.T) {
 	n := newNode(t, with(stock, "leasehold", "ours"), map[string]string{"1.conflist": bridge, "2.conflist": flannel})
-	all := Check(Load(n.conf, Rules{MaxFiles: -1}), &Binaries{Dirs: []string{n.bin}})
+	all := Check(Load(n.conf, Rules{MaxFiles: -1}), Binaries{n.bin})
 	if len(all) != 2 || all[0].State != Active || all[1].State != Inactive || all[1].Network != "cbr0" {
 		t.Errorf("%+v, want net active and cbr0 inactive", all)
-	}
-}
-
-func TestMessagesNameOtherDirectories(t *testing.T) {
-	here, there := newNode(t, stock, nil), newNode(t, with(stock, "leasehold", "ours"), single(`{"type":"leasehold"}`))
-	confs, bins := KnownConfDirs, KnownBinDirs
-	t.Cleanup(func() { KnownConfDirs, KnownBinDirs = confs, bins })
-	KnownConfDirs, KnownBinDirs = []string{here.conf, there.conf}, []string{here.bin, there.bin}
-	says := there.conf + " has 10-net.conf"
-	if s := here.check()[0]; s.Reason != NoConfiguration || !strings.Contains(s.Message, says) {
-		t.Errorf("%+v, want a text that names %s", s, there.conf)
-	}
-	here.conf = there.conf
-	if s := here.check()[0]; s.Reason != BinaryMissing || !strings.Contains(s.Message, "but in "+there.bin) {
-		t.Errorf("%+v, want a text that names %s", s, there.bin)
-	}
-}
-
-// The identity changes with the content, and not when the same content is written again, which
-// kube-flannel does at each start.
-func TestIdentity(t *testing.T) {
-	n := newNode(t, with(stock, "leasehold", "ours"), single(`{"type":"leasehold"}`))
-	rewrite := func(content string) Status {
-		t.Helper()
-		time.Sleep(20 * time.Millisecond) // the kernel's clock for files has ticks
-		if err := os.WriteFile(filepath.Join(n.conf, "10-net.conflist"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return n.check()[0]
-	}
-	first, content := n.check()[0], single(`{"type":"leasehold"}`)["10-net.conflist"]
-	same := rewrite(content)
-	if same.Identity != first.Identity || !same.Since.After(first.Since) {
-		t.Errorf("written again: %+v after %+v, want the same identity and a later time", same, first)
-	}
-	if other := rewrite(content + " "); other.Identity == first.Identity {
-		t.Error("another configuration has the same identity")
-	}
-	last := rewrite(content)
-	time.Sleep(20 * time.Millisecond)
-	n.put("leasehold", "other")
-	if other := n.check()[0]; other.Identity == first.Identity || !other.Since.After(last.Since) {
-		t.Errorf("another binary: %+v after %+v, want another identity and a later time", other, last)
 	}
 }
 

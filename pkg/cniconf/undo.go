@@ -31,12 +31,12 @@ type Undo struct {
 // Undos returns the changes of all configurations in a directory. It returns an error for each file
 // that cannot be read, or not be changed without changing what pods get.
 func Undos(dir string) (all []Undo, err error) {
-	names, err := fileNames(dir, extensions)
+	paths, err := confFiles(dir, extensions...)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
-		u, e := UndoOf(filepath.Join(dir, name))
+	for _, path := range paths {
+		u, e := undoOf(path)
 		if e != nil {
 			err = errors.Join(err, e)
 		} else if u.Path != "" {
@@ -46,8 +46,8 @@ func Undos(dir string) (all []Undo, err error) {
 	return all, err
 }
 
-// UndoOf returns the change of one configuration file. It returns an error as Undos does.
-func UndoOf(path string) (Undo, error) {
+// undoOf returns the change of one configuration file. It returns an error as Undos does.
+func undoOf(path string) (Undo, error) {
 	f := readFile(path)
 	if f.Unread != nil {
 		return Undo{}, f.Unread
@@ -85,7 +85,7 @@ func UndoOf(path string) (Undo, error) {
 }
 
 // Write writes the file, and removes the backup of leasectl install. It returns an error if the
-// file has changed since UndoOf.
+// file has changed since Undos.
 func (u Undo) Write() error {
 	now, _, err := files.ReadLinked(u.Path)
 	if err != nil {

@@ -56,7 +56,7 @@ func TestWithoutLeasehold(t *testing.T) {
 		{"what no runtime loads", list, `{"ipam":{"type":"leasehold"}`, "", `{"ipam":{"type":"leasehold"}`, false, ""},
 		{"what can be read in two ways", single,
 			`{@,"type":"ptp","IPAM":{"type":"leasehold"},"ipam":null}`, "", "", false,
-			`cannot be changed without changing anything else`},
+			`/ipam is not an object`},
 		{"a key in another case, which plugins read, too", single,
 			`{@,"type":"ptp","IPAM":{"type":"leasehold"}}`, "",
 			`{"ipam": {"type": "host-local"},@,"type":"ptp","IPAM":{"type":"leasehold"}}`, // libcni sorts keys

@@ -51,7 +51,7 @@ func (n *Node) advise(s cniconf.Status) (repair []string, decide string) {
 		// also be named in flannel's ConfigMap, for all nodes.
 		wanted := s.Reason == cniconf.HostLocalNamed || hasBackup(s.File)
 		if wanted && s.CanName && n.hasPlugin() {
-			return []string{nameLeasehold(s.File, n.Binaries.Dirs)}, ""
+			return []string{nameLeasehold(s.File, n.Binaries)}, ""
 		}
 		return nil, "in which of the two ways leasehold is installed: named in the configuration, or in host-local's " +
 			`place (docs/operations.md, "Install")`
@@ -63,8 +63,6 @@ func (n *Node) advise(s cniconf.Status) (repair []string, decide string) {
 		}
 		return nil, "whether leasehold is still wanted here: no agent runs on this node, whose DaemonSet installs " +
 			"the plugin. If so, install it again; if not, name host-local in " + s.File
-	case cniconf.BinaryNotExecutable:
-		return []string{makeExecutable(s.Binary)}, ""
 	case cniconf.NoConfiguration:
 		return nil, "which CNI plugin this node is to have; most write their configuration when their own pod starts " +
 			"on the node, as kube-flannel does"
@@ -93,7 +91,7 @@ func (n *Node) whichConfiguration(s cniconf.Status) string {
 // hasPlugin reports whether a configuration that names leasehold would lead to its plugin.
 func (n *Node) hasPlugin() bool {
 	binary, err := n.Binaries.Resolve(cniconf.Leasehold)
-	return err == nil && binary.Ours && binary.Executable
+	return err == nil && binary.Ours
 }
 
 // checkAnnotations checks that the plugin learns the retention windows of pods, either from the

@@ -26,7 +26,7 @@ type Node struct {
 	// which of them the runtime loads, and Binaries has the directories of plugins.
 	ConfDir  string
 	Rules    cniconf.Rules
-	Binaries *cniconf.Binaries
+	Binaries cniconf.Binaries
 
 	conf  cniconf.Conf
 	state content

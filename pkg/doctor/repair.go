@@ -31,9 +31,6 @@ func recoverStore(flags ...string) string {
 	return command(append([]string{"leasectl", "recover"}, flags...)...)
 }
 
-// makeExecutable returns the command that makes leasehold's plugin executable.
-func makeExecutable(plugin string) string { return command("chmod", "0755", plugin) }
-
 // restartAgents restarts the pods of the agents, whose init containers install the plugin on each
 // node. The plugin serves calls without them.
 const restartAgents = "kubectl -n leasehold-system rollout restart daemonset/leasehold-agent"

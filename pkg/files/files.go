@@ -105,16 +105,18 @@ func ReadLinked(path string) ([]byte, time.Time, error) {
 	if info == nil {
 		return nil, time.Time{}, err
 	}
-	at := Changed(info)
-	if link, e := os.Lstat(path); e == nil && Changed(link).After(at) {
-		at = Changed(link)
-	}
-	return content, at, err
+	return content, Changed(path, info), err
 }
 
-// Changed returns when the file of an os.Stat or os.Lstat was last changed.
-func Changed(info fs.FileInfo) time.Time {
+// Changed returns when a file with this information, or the link to it at the path, was last
+// changed.
+func Changed(path string, info fs.FileInfo) time.Time {
 	at := info.Sys().(*syscall.Stat_t).Ctim
+	if link, err := os.Lstat(path); err == nil {
+		if l := link.Sys().(*syscall.Stat_t).Ctim; l.Nano() > at.Nano() {
+			at = l
+		}
+	}
 	return time.Unix(at.Unix())
 }
 

@@ -49,7 +49,7 @@ type UseWatcher struct {
 	// (cniconf.ReadRuntime). Binaries are the runtime's directories of plugins.
 	ConfDir      string
 	RuntimeFiles string
-	Binaries     *cniconf.Binaries
+	Binaries     cniconf.Binaries
 	// Pods are the pods of the node, and Queue queues an Event unless one of its name was queued.
 	// Both are nil without an API server; then pods are not checked and no Events are created.
 	Pods  *Pods

@@ -41,35 +41,35 @@ type judge struct {
 	missing   map[string]time.Time // by UID of a pod: since when it has had no lease
 }
 
-// evidence is the state of the files that determine the status of a network, and when the files got
-// that state.
+// evidence is the state of the files that determine the status of a network, and since when the
+// network has had this status.
 type evidence struct {
-	state [32]byte
-	since time.Time
+	file, binary   string
+	changed, since time.Time
 }
 
-// date sets Since of each status to the time when the files of its network got their present
-// content. cniconf sets it to the modification time of the files, which is not the same: a file
-// that was written again with the same content has not changed, and a file that is loaded because
-// another file was removed takes effect only now. date does not change the status of a network that
-// is unknown, and keeps the former evidence of that network.
+// date sets Since of each status to the time when the files of its network took effect. cniconf
+// sets it to the time when the files were last changed, which is not the same: a file that is
+// loaded because another file was removed takes effect only now. date does not change the status of
+// a network that is unknown, and keeps the former evidence of that network.
 func (j *judge) date(statuses []cniconf.Status, now time.Time) {
 	known := map[string]evidence{}
 	for i := range statuses {
 		s := &statuses[i]
 		before, found := j.evidence[s.Network]
+		e := evidence{file: s.File, binary: s.Binary, changed: s.Since, since: s.Since}
 		switch {
 		case s.State == cniconf.Unknown: // a file could not be read, and might not have changed
 			if found {
 				known[s.Network] = before
 			}
 			continue
-		case found && before.state == s.Identity:
-			s.Since = before.since
+		case found && before.file == e.file && before.binary == e.binary && before.changed.Equal(e.changed):
+			e.since = before.since
 		case !j.looked.IsZero() && s.Since.Before(j.looked):
-			s.Since = now
+			e.since = now
 		}
-		known[s.Network] = evidence{s.Identity, s.Since}
+		s.Since, known[s.Network] = e.since, e
 	}
 	j.evidence, j.looked = known, now
 }
@@ -100,9 +100,9 @@ func (j *judge) add(statuses []cniconf.Status, now time.Time) (changed bool) {
 // isOff reports whether a network is inactive or unknown.
 func isOff(s cniconf.Status) bool { return s.State != cniconf.Active }
 
-// same reports whether two statuses are equal except for Since and Identity.
+// same reports whether two statuses are equal except for Since.
 func same(a, b cniconf.Status) bool {
-	a.Since, a.Identity = b.Since, b.Identity
+	a.Since = b.Since
 	return reflect.DeepEqual(a, b)
 }
 
