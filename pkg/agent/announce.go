@@ -5,7 +5,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/leasehold-cni/leasehold/pkg/announce"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -20,8 +19,9 @@ func Announce(node Node, host *host.Host) Task {
 		Help: "Addresses announced to their neighbours after their pod returned.",
 	})
 	node.Metrics.MustRegister(announced)
-	a := announce.Announcer{
-		Dir: node.Service.Node.Store.AnnounceDir(),
+	a := Announcer{
+		Dir:  node.Service.Node.Store.AnnounceDir(),
+		Wake: node.Changes.Queue(),
 		Bound: func(ctx context.Context, who lease.Holder) ([]lease.Lease, error) {
 			return node.Service.Bound(ctx, lease.Attachment{ContainerID: who.ContainerID, IfName: who.IfName})
 		},
@@ -29,7 +29,7 @@ func Announce(node Node, host *host.Host) Task {
 		Clock:  node.Service.Node.Clock,
 		Log:    node.Log.With("task", "announce"),
 	}
-	a.Announced = func(ctx context.Context, sent announce.Announcement) {
+	a.Announced = func(ctx context.Context, sent Announcement) {
 		announced.Inc()
 		who := lease.Attachment{ContainerID: sent.Holder.ContainerID, IfName: sent.Holder.IfName}
 		if err := node.Service.RecordMAC(ctx, who, sent.MAC); err != nil {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -24,28 +25,36 @@ const (
 )
 
 // Changes signals to tasks that the store may have changed: shortly after every write and every
-// spooled DEL, and every pollInterval. A signal carries no data, and signals that a task has not
-// received yet are merged into one. The task must read the store to find what has changed.
+// spooled DEL, and every pollInterval. It also signals changes of the announce queue, at once. A
+// signal carries no data, and signals that a task has not received yet are merged into one. The
+// task must read the store, or the queue, to find what has changed.
 //
 // All tasks share one watch of the file system, because the number of watches per user is limited
 // (fs.inotify.max_user_instances).
 type Changes struct {
 	dir    string // of the store
 	spool  string
+	queue  string // of announcements
 	log    *slog.Logger
 	poll   time.Duration
 	signal notify.Signal
+	queued notify.Signal
 	files  *fsnotify.Watcher // nil while the directories cannot be watched
 	logged bool              // whether it was logged that the directories cannot be watched
 }
 
 // NewChanges returns the Changes of the store in dirs. There are no signals until Run is called.
 func NewChanges(dirs store.Dirs, log *slog.Logger) *Changes {
-	return &Changes{dir: dirs.State, spool: store.New(dirs).SpoolDir(), log: log, poll: pollInterval}
+	s := store.New(dirs)
+	return &Changes{dir: dirs.State, spool: s.SpoolDir(), queue: s.AnnounceDir(), log: log, poll: pollInterval}
 }
 
 // Subscribe returns a channel that receives every signal. It is never closed.
 func (c *Changes) Subscribe() <-chan struct{} { return c.signal.Subscribe() }
+
+// Queue returns a channel that receives a value after every change of the announce queue. It is
+// never closed.
+func (c *Changes) Queue() <-chan struct{} { return c.queued.Subscribe() }
 
 // Run watches the store and sends signals until ctx is done. It sends the first one at once. It
 // returns ctx.Err().
@@ -65,8 +74,11 @@ func (c *Changes) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case e := <-events:
-			if e.Name == c.dir || e.Name == c.spool { // removed or renamed; watch is called again at the next poll
+			if slices.Contains(c.dirs(), e.Name) { // removed or renamed; watch is called again at the next poll
 				c.unwatch()
+			}
+			if filepath.Dir(e.Name) == c.queue {
+				c.queued.Send()
 			}
 			spooled := filepath.Dir(e.Name) == c.spool && e.Has(fsnotify.Create)
 			if (filepath.Base(e.Name) == "leases.db" || spooled) && settled == nil {
@@ -85,10 +97,13 @@ func (c *Changes) Run(ctx context.Context) error {
 	}
 }
 
-// watch starts to watch the directories of the store and of spooled DELs, unless they are watched
-// already. It watches the directory and not the file of the store, because the file may be
-// replaced. It creates directories that are missing, so that the first lease of a new node causes
-// a signal. If watch fails, Run calls it again after pollInterval.
+// dirs are the directories that are watched.
+func (c *Changes) dirs() []string { return []string{c.dir, c.spool, c.queue} }
+
+// watch starts to watch the directories, unless they are watched already. It watches the directory
+// and not the file of the store, because the file may be replaced. It creates directories that are
+// missing, so that the first lease of a new node causes a signal. If watch fails, Run calls it
+// again after pollInterval.
 func (c *Changes) watch() {
 	if c.files != nil {
 		return
@@ -96,7 +111,7 @@ func (c *Changes) watch() {
 	files, err := fsnotify.NewWatcher()
 	if err == nil {
 		c.files = files
-		for _, dir := range []string{c.dir, c.spool} {
+		for _, dir := range c.dirs() {
 			err = errors.Join(err, os.MkdirAll(dir, 0o700), files.Add(dir))
 		}
 	}

@@ -29,9 +29,8 @@ var layers = map[string]int{
 	"pkg/kubectl": 1, // kubectl
 	"pkg/daemon":  1, // command line, log and HTTP servers of agent and manager
 
-	"pkg/store":    2, // the disk
-	"pkg/host":     2, // the kernel, and whether holders live
-	"pkg/announce": 2, // ARP and ND
+	"pkg/store": 2, // the disk
+	"pkg/host":  2, // the kernel, and whether holders live
 
 	"pkg/hostlocal": 3, // host-local's files
 	"pkg/env":       3, // what programs read from their environment
@@ -76,7 +75,6 @@ var forbidden = []struct {
 		"a process of 5 ms cannot be scraped: the agent exports its metrics"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/spf13/", "the plugin has no command line"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/mdlayher/", "the agent sends ARP and ND"},
-	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/announce", "the agent sends ARP and ND"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/maintain", "the agent looks after the node"},
 	{[]string{"pkg/cli", "pkg/agent"}, module + "/pkg/ipam", "only the plugin performs the CNI verbs"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/containernetworking/plugins/",

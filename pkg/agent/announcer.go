@@ -1,4 +1,4 @@
-package announce
+package agent
 
 import (
 	"context"
@@ -17,11 +17,25 @@ import (
 )
 
 // Announcer processes the announce queue: it announces the addresses of each attachment in the
-// queue and then removes the attachment.
+// queue with a gratuitous ARP or an unsolicited neighbour advertisement, and then removes the
+// attachment. So the neighbours of a pod that came back to its address learn its new hardware
+// address.
+//
+// Neighbours that talked to the pod before would keep sending to its former hardware address for 30
+// to 43 s: Linux uses a confirmed neighbour entry for about 30 s, waits another 5 s, and then
+// probes it three times. The kernel does announce an interface that comes up (arp_notify, which the
+// bridge plugin enables), but that frame is lost, because it reaches the bridge's port a moment
+// before the port forwards (docs/decisions.md, "Announce a returned address").
+//
+// The plugin adds the attachment to the queue (store.Announce). The Announcer waits until the
+// address can be used, announces it from the pod's own network namespace (RFC 5227; RFC 4861,
+// 7.2.6), and repeats that a few times.
 type Announcer struct {
 	// Dir is the queue: an empty file for each attachment that came back to its address, named by
-	// lease.Holder.Name. It is created if it is missing.
+	// lease.Holder.Name.
 	Dir string
+	// Wake receives a value when the queue may have changed (Changes.Queue).
+	Wake <-chan struct{}
 	// Bound returns the leases that an attachment holds now. It is called before each announcement:
 	// an address that the attachment no longer holds must not be announced.
 	Bound func(context.Context, lease.Holder) ([]lease.Lease, error)
@@ -43,6 +57,8 @@ type Announcement struct {
 }
 
 const (
+	// queuePoll is the longest time between two readings of the queue.
+	queuePoll = 5 * time.Second
 	// maxAge is the time after the pod's return for which an announcement is useful. Later all
 	// neighbour entries with the former hardware address have expired.
 	maxAge = 2 * time.Minute
@@ -69,12 +85,9 @@ var pauses = []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 1
 func (a *Announcer) Run(ctx context.Context) error {
 	r := &run{Announcer: a, busy: map[string]bool{}}
 	defer r.workers.Wait()
-	w := &watch{dir: a.Dir, log: a.Log}
-	defer w.close()
 	for {
-		w.renew()
 		r.start(ctx)
-		if !w.wait(ctx) {
+		if !notify.Wait(ctx, a.Wake, queuePoll) {
 			return ctx.Err()
 		}
 	}
@@ -90,11 +103,11 @@ type run struct {
 }
 
 // start starts a worker for each entry that has none, up to maxWorkers. The remaining entries get
-// theirs when a worker has removed its entry, which wakes the watch.
+// theirs when a worker has removed its entry, which is a change of the queue.
 func (r *run) start(ctx context.Context) {
 	dir, err := os.Open(r.Dir)
 	if err != nil {
-		return // the watch has logged it
+		return // there is none before the first return of a pod
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
@@ -167,7 +180,7 @@ func (r *run) work(ctx context.Context, who lease.Holder) {
 func (r *run) held(ctx context.Context, who lease.Holder) ([]lease.Lease, error) {
 	for began := r.Clock(); ; {
 		leases, err := r.Bound(ctx, who)
-		if err == nil || r.Clock().Since(began) > maxAge || !notify.Wait(ctx, nil, watched) {
+		if err == nil || r.Clock().Since(began) > maxAge || !notify.Wait(ctx, nil, queuePoll) {
 			return leases, err
 		}
 	}

@@ -1,4 +1,4 @@
-package announce
+package agent
 
 import (
 	"context"
@@ -21,30 +21,32 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 var (
-	now  = lease.Instant{Wall: time.Unix(1_700_000_000, 0), Boot: time.Hour, BootID: "boot-1"}
-	pool = lease.Pool{DataDir: "/var/lib/cni/networks", Network: "cbr0"}
+	returnedAt = lease.Instant{Wall: time.Unix(1_700_000_000, 0), Boot: time.Hour, BootID: "boot-1"}
+	cbr0       = lease.Pool{DataDir: "/var/lib/cni/networks", Network: "cbr0"}
 )
 
-// bound is the lease of an attachment that came back a moment ago.
-func bound(container, addr string) lease.Lease {
+// returned is the lease of an attachment that came back a moment ago.
+func returned(container, addr string) lease.Lease {
 	return lease.Lease{
-		ID: "00112233445566aa", Pool: pool, Address: netip.MustParseAddr(addr), State: lease.Bound,
-		Namespace: "db", Name: "db-0", BoundAt: now, Holder: lease.Holder{
-			ContainerID: container, IfName: "eth0", BootID: now.BootID,
+		ID: "00112233445566aa", Pool: cbr0, Address: netip.MustParseAddr(addr), State: lease.Bound,
+		Namespace: "db", Name: "db-0", BoundAt: returnedAt, Holder: lease.Holder{
+			ContainerID: container, IfName: "eth0", BootID: returnedAt.BootID,
 			Netns: lease.Netns{Path: "/run/netns/" + container, Dev: 4, Ino: 7},
 		},
 	}
 }
 
-// fixture is an Announcer over a simulated store and simulated namespaces.
-type fixture struct {
+// announcer is an Announcer over a simulated store and simulated namespaces.
+type announcer struct {
 	*Announcer
-	t   *testing.T
-	mu  sync.Mutex
-	log strings.Builder
+	t       *testing.T
+	changes *Changes
+	mu      sync.Mutex
+	log     strings.Builder
 
 	bound   func(call int) ([]lease.Lease, error) // what the first, second, ... call of Bound returns
 	calls   int                                   // of Bound
@@ -52,22 +54,24 @@ type fixture struct {
 	inside  error
 }
 
-func (s *fixture) Write(b []byte) (int, error) {
+func (s *announcer) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.log.Write(b)
 }
 
-func (s *fixture) logged() string {
+func (s *announcer) logged() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.log.String()
 }
 
-func newFixture(t *testing.T, queue ...string) *fixture {
-	s := &fixture{t: t, bound: func(int) ([]lease.Lease, error) { return nil, nil }}
+func newAnnouncer(t *testing.T, queue ...string) *announcer {
+	s := &announcer{t: t, bound: func(int) ([]lease.Lease, error) { return nil, nil }}
+	dirs := dirsIn(t.TempDir())
+	s.changes = NewChanges(dirs, slog.New(slog.DiscardHandler))
 	s.Announcer = &Announcer{
-		Dir: filepath.Join(t.TempDir(), "announce"),
+		Dir: store.New(dirs).AnnounceDir(), Wake: s.changes.Queue(),
 		Bound: func(context.Context, lease.Holder) ([]lease.Lease, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -80,7 +84,7 @@ func newFixture(t *testing.T, queue ...string) *fixture {
 			s.entered++
 			return s.inside
 		},
-		Clock: func() lease.Instant { return now },
+		Clock: func() lease.Instant { return returnedAt },
 		Log:   slog.New(slog.NewTextHandler(s, nil)),
 	}
 	for _, n := range queue {
@@ -89,7 +93,7 @@ func newFixture(t *testing.T, queue ...string) *fixture {
 	return s
 }
 
-func (s *fixture) enqueue(name string) {
+func (s *announcer) enqueue(name string) {
 	s.t.Helper()
 	if err := errors.Join(os.MkdirAll(s.Dir, 0o700), os.WriteFile(filepath.Join(s.Dir, name), nil, 0o600)); err != nil {
 		s.t.Fatal(err)
@@ -97,11 +101,12 @@ func (s *fixture) enqueue(name string) {
 }
 
 // run runs the announcer until done returns true.
-func (s *fixture) run(what string, done func() bool) {
+func (s *announcer) run(what string, done func() bool) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
+	ended := make(chan error, 2)
 	go func() { ended <- s.Run(ctx) }()
+	go func() { ended <- s.changes.Run(ctx) }()
 	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			cancel()
@@ -109,18 +114,20 @@ func (s *fixture) run(what string, done func() bool) {
 		}
 	}
 	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		s.t.Errorf("Run returned %v", err)
+	for range 2 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			s.t.Errorf("Run returned %v", err)
+		}
 	}
 }
 
-func (s *fixture) empty() bool {
+func (s *announcer) empty() bool {
 	files, err := os.ReadDir(s.Dir)
 	return err == nil && len(files) == 0
 }
 
 func TestInvalidEntriesAreRemoved(t *testing.T) {
-	s := newFixture(t, "nonsense", "@eth0", "c1@")
+	s := newAnnouncer(t, "nonsense", "@eth0", "c1@")
 	if err := os.MkdirAll(filepath.Join(s.Dir, "folder", "inner"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +138,7 @@ func TestInvalidEntriesAreRemoved(t *testing.T) {
 }
 
 func TestEntryWithoutLease(t *testing.T) {
-	s := newFixture(t, "c1@eth0")
+	s := newAnnouncer(t, "c1@eth0")
 	s.run("the queue is empty", s.empty)
 	if s.calls != 1 || s.entered != 0 {
 		t.Errorf("Bound called %d times, Inside %d; want 1 and 0", s.calls, s.entered)
@@ -139,7 +146,7 @@ func TestEntryWithoutLease(t *testing.T) {
 }
 
 func TestEntryAddedWhileRunning(t *testing.T) {
-	s := newFixture(t)
+	s := newAnnouncer(t)
 	added := false
 	s.run("an entry was added and removed", func() bool {
 		if !added && s.empty() {
@@ -152,57 +159,11 @@ func TestEntryAddedWhileRunning(t *testing.T) {
 	})
 }
 
-// A queue that is removed while it is watched is created again, and watched again.
-func TestQueueIsRemoved(t *testing.T) {
-	s := newFixture(t)
-	step := 0
-	s.run("a later entry was processed", func() bool {
-		if step == 0 && s.empty() {
-			if err := os.RemoveAll(s.Dir); err != nil {
-				t.Fatal(err)
-			}
-			step++
-		}
-		if step == 1 && s.empty() {
-			s.enqueue("c1@eth0")
-			step++
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.calls == 1 && s.empty()
-	})
-}
-
-// A queue that cannot be watched is polled.
-func TestQueueCannotBeWatched(t *testing.T) {
-	s := newFixture(t)
-	file := s.Dir
-	if err := os.WriteFile(file, nil, 0o600); err != nil { // so that the queue cannot be created
-		t.Fatal(err)
-	}
-	step := 0
-	s.run("a later entry was processed", func() bool {
-		if step == 0 && strings.Contains(s.logged(), "watching the announce queue failed") {
-			if err := os.Remove(file); err != nil {
-				t.Fatal(err)
-			}
-			s.enqueue("c1@eth0")
-			step++
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.calls == 1 && s.empty()
-	})
-	if n := strings.Count(s.logged(), "watching the announce queue failed"); n != 1 {
-		t.Errorf("logged %d times", n)
-	}
-}
-
 func TestTooOld(t *testing.T) {
-	s := newFixture(t, "c1@eth0")
-	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{bound("c1", "10.0.0.2")}, nil }
+	s := newAnnouncer(t, "c1@eth0")
+	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{returned("c1", "10.0.0.2")}, nil }
 	s.Clock = func() lease.Instant {
-		later := now
+		later := returnedAt
 		later.Boot += maxAge + time.Second
 		return later
 	}
@@ -214,13 +175,13 @@ func TestTooOld(t *testing.T) {
 
 // An address that no interface ever has does not block the queue.
 func TestNoInterfaceHasTheAddress(t *testing.T) {
-	s := newFixture(t, "c1@eth0")
-	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{bound("c1", "10.0.0.2")}, nil }
+	s := newAnnouncer(t, "c1@eth0")
+	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{returned("c1", "10.0.0.2")}, nil }
 	s.inside = errNotReady
 	s.Clock = func() lease.Instant { // ten seconds later after each call of Inside
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		later := now
+		later := returnedAt
 		later.Boot += time.Duration(s.entered) * 10 * time.Second
 		return later
 	}
@@ -231,8 +192,8 @@ func TestNoInterfaceHasTheAddress(t *testing.T) {
 }
 
 func TestNamespaceHasEnded(t *testing.T) {
-	s := newFixture(t, "c1@eth0")
-	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{bound("c1", "10.0.0.2")}, nil }
+	s := newAnnouncer(t, "c1@eth0")
+	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{returned("c1", "10.0.0.2")}, nil }
 	s.inside = errors.New("the namespace has ended")
 	s.run("the queue is empty", s.empty)
 	if s.entered != 1 || !strings.Contains(s.logged(), "the namespace has ended") {
@@ -243,25 +204,25 @@ func TestNamespaceHasEnded(t *testing.T) {
 // The store is read again between the moment that the address can be used and the announcement: an
 // address that the container no longer holds is not announced.
 func TestOnlyTheHoldersAddressIsAnnounced(t *testing.T) {
-	elsewhere := bound("c1", "10.0.0.2")
+	elsewhere := returned("c1", "10.0.0.2")
 	elsewhere.Holder.Netns.Ino++
-	held := bound("c1", "10.0.0.2")
+	held := returned("c1", "10.0.0.2")
 	held.State = lease.Held
-	otherPool := bound("c1", "10.0.0.2")
+	otherPool := returned("c1", "10.0.0.2")
 	otherPool.Pool.Network = "other"
 	for name, now := range map[string][]lease.Lease{
 		"released":            nil,
 		"held":                {held},
-		"another address":     {bound("c1", "10.0.0.3")},
-		"another container":   {bound("c2", "10.0.0.2")},
+		"another address":     {returned("c1", "10.0.0.3")},
+		"another container":   {returned("c2", "10.0.0.2")},
 		"another namespace":   {elsewhere},
 		"another pool's same": {otherPool},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newFixture(t, "c1@eth0")
+			s := newAnnouncer(t, "c1@eth0")
 			s.bound = func(call int) ([]lease.Lease, error) {
 				if call == 1 {
-					return []lease.Lease{bound("c1", "10.0.0.2")}, nil
+					return []lease.Lease{returned("c1", "10.0.0.2")}, nil
 				}
 				return now, nil
 			}
@@ -276,7 +237,7 @@ func TestOnlyTheHoldersAddressIsAnnounced(t *testing.T) {
 
 // An entry stays while it is not known what the container holds.
 func TestStoreIsBusy(t *testing.T) {
-	s := newFixture(t, "c1@eth0")
+	s := newAnnouncer(t, "c1@eth0")
 	s.bound = func(int) ([]lease.Lease, error) { return nil, errors.New("busy") }
 	s.run("Bound was called", func() bool {
 		s.mu.Lock()
@@ -291,12 +252,12 @@ func TestStoreIsBusy(t *testing.T) {
 // An entry whose leases cannot be read is removed when its announcement would no longer be of use.
 // The failure is logged.
 func TestStoreStaysUnreadable(t *testing.T) {
-	s := newFixture(t, "c1@eth0", "c2@eth0", "c3@eth0")
+	s := newAnnouncer(t, "c1@eth0", "c2@eth0", "c3@eth0")
 	s.bound = func(int) ([]lease.Lease, error) { return nil, errors.New("lost") }
 	s.Clock = func() lease.Instant { // each call of Bound takes longer than an announcement is of use
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		later := now
+		later := returnedAt
 		later.Boot += time.Duration(s.calls) * (maxAge + time.Second)
 		return later
 	}
@@ -307,18 +268,18 @@ func TestStoreStaysUnreadable(t *testing.T) {
 }
 
 // announce announces one address with a simulated clock.
-func (s *fixture) announce() error {
+func (s *announcer) announce() error {
 	var err error
 	synctest.Test(s.t, func(*testing.T) {
-		err = (&run{Announcer: s.Announcer}).announce(context.Background(), bound("c1", "10.0.0.2"), s.Log)
+		err = (&run{Announcer: s.Announcer}).announce(context.Background(), returned("c1", "10.0.0.2"), s.Log)
 	})
 	return err
 }
 
 // Announced, which may wait for the store, delays no announcement.
 func TestAnnouncedAfterTheRepeats(t *testing.T) {
-	s := newFixture(t)
-	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{bound("c1", "10.0.0.2")}, nil }
+	s := newAnnouncer(t)
+	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{returned("c1", "10.0.0.2")}, nil }
 	var after []int // announcements sent before each call of Announced
 	s.Announced = func(context.Context, Announcement) {
 		after = append(after, s.entered-1) // the first call of Inside finds the interface
@@ -335,13 +296,13 @@ func TestBusyBetweenRepeats(t *testing.T) {
 		announced bool
 	}{{[]int{1}, true}, {[]int{2, 4}, true}, {[]int{1, 2, 3, 4, 5}, false}} {
 		t.Run(fmt.Sprint(tc.busy), func(t *testing.T) {
-			s := newFixture(t)
+			s := newAnnouncer(t)
 			busy := errors.New("busy")
 			s.bound = func(call int) ([]lease.Lease, error) {
 				if slices.Contains(tc.busy, call) {
 					return nil, busy
 				}
-				return []lease.Lease{bound("c1", "10.0.0.2")}, nil
+				return []lease.Lease{returned("c1", "10.0.0.2")}, nil
 			}
 			calls := 0
 			s.Announced = func(context.Context, Announcement) { calls++ }
@@ -363,7 +324,7 @@ func TestLongQueue(t *testing.T) {
 	for i := range 2 * maxWorkers {
 		names = append(names, lease.Holder{ContainerID: fmt.Sprint("c", i), IfName: "eth0"}.Name())
 	}
-	s := newFixture(t, names...)
+	s := newAnnouncer(t, names...)
 	s.run("the queue is empty", s.empty)
 	if s.calls < 2*maxWorkers { // one may be listed again that was just removed
 		t.Errorf("Bound called %d times, want at least %d", s.calls, 2*maxWorkers)
