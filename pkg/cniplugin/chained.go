@@ -23,7 +23,7 @@ const chainedType = "leasehold"
 // "leasehold"} without ipam in a plugin list. Otherwise another plugin delegates IPAM to leasehold.
 // The chained plugin restores the MAC address of an interface whose pod got its former address
 // again (docs/design.md, "A returned address has a new MAC").
-func (c *config) isChained() bool { return c.ipam.absent() && c.Type == chainedType }
+func (c *config) isChained() bool { return isAbsent(c.IPAM) && c.Type == chainedType }
 
 // settableMAC contains the kinds of interface whose MAC address may be set for one pod. It does not
 // contain ipvlan, because all ipvlan interfaces have the MAC address of their master, nor physical
@@ -40,7 +40,7 @@ func (p *Plugin) addChained(ctx context.Context, c *config, args *skel.CmdArgs) 
 		return err
 	}
 	if result == nil {
-		return c.prevResult.errorf(`missing; put an entry {"type": %q} without ipam after the plugin that creates `+
+		return invalid("prevResult", `missing; put an entry {"type": %q} without ipam after the plugin that creates `+
 			`the interface`,
 			chainedType)
 	}
@@ -111,6 +111,6 @@ func (c *config) isMACRequested(args string) bool {
 			return true
 		}
 	}
-	mac, err := c.mac.text()
-	return err != nil || mac != ""
+	mac := c.RuntimeConfig.MAC
+	return !isAbsent(mac) && string(mac) != `""`
 }

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -24,131 +26,113 @@ import (
 // host-local uses the name as the name of a directory.
 const maxNetworkName = 255
 
-// config is a network configuration of which only the outer levels are decoded. Each verb decodes
-// the values that it needs, and thereby ignores errors in the others.
+// config is a network configuration. Fields that not every verb needs are not decoded yet, so that
+// a verb ignores errors in the others.
 type config struct {
-	Name       string
-	CNIVersion string
-	Type       string // the plugin; with ipam, the one that delegates IPAM to leasehold
+	Name       string          `json:"name"`
+	CNIVersion string          `json:"cniVersion"`
+	Type       string          `json:"type"` // the plugin; with ipam, the one that delegates IPAM to leasehold
+	IPAM       json.RawMessage `json:"ipam"` // absent if leasehold is called as a chained plugin
 
-	ipam           value // absent if leasehold is called as a chained plugin
-	section        ipamSection
-	sectionErr     error // why there is no section
-	ipRanges       value
-	runtimeIPs     value
-	annotations    value
-	argsIPs        value
-	prevResult     value
-	attachments    value
-	oldAttachments value
-	mac            value
+	RuntimeConfig struct {
+		IPRanges    [][]addressRange `json:"ipRanges"`
+		IPs         []string         `json:"ips"`
+		MAC         json.RawMessage  `json:"mac"`
+		Annotations json.RawMessage  `json:"io.kubernetes.cri.pod-annotations"`
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			IPs []string `json:"ips"`
+		} `json:"cni"`
+	} `json:"args"`
+	PrevResult     json.RawMessage `json:"prevResult"`
+	Attachments    json.RawMessage `json:"cni.dev/valid-attachments"`
+	OldAttachments json.RawMessage `json:"cni.dev/attachments"`
+
+	section    ipamSection
+	sectionErr error // why there is no section
 }
 
-// ipamSection contains the fields of the ipam section that host-local has. The fields are not
-// decoded yet.
+// ipamSection contains the fields of the ipam section that host-local has.
 type ipamSection struct {
 	// Subnet is the range of addresses in CIDR notation, in place of ranges.
-	Subnet json.RawMessage `json:"subnet"`
+	Subnet string `json:"subnet"`
 	// RangeStart is the first address of subnet that is assigned.
-	RangeStart json.RawMessage `json:"rangeStart"`
+	RangeStart string `json:"rangeStart"`
 	// RangeEnd is the last address of subnet that is assigned.
-	RangeEnd json.RawMessage `json:"rangeEnd"`
+	RangeEnd string `json:"rangeEnd"`
 	// Gateway is the gateway of subnet, which is not assigned; by default its first address.
-	Gateway json.RawMessage `json:"gateway"`
+	Gateway string `json:"gateway"`
 	// Ranges are range sets: an array of arrays of objects with subnet, rangeStart, rangeEnd and
 	// gateway. A pod gets an address of each set.
-	Ranges json.RawMessage `json:"ranges"`
+	Ranges [][]addressRange `json:"ranges"`
 	// Routes are copied to the result: an array of objects with dst, and optionally gw.
 	Routes json.RawMessage `json:"routes"`
 	// DataDir is the directory that has a directory of host-local's files for each network; by
 	// default /var/lib/cni/networks.
-	DataDir json.RawMessage `json:"dataDir"`
+	DataDir string `json:"dataDir"`
 	// ResolvConf is the path of a file in the format of resolv.conf. The result has the DNS
 	// settings of the file.
-	ResolvConf json.RawMessage `json:"resolvConf"`
+	ResolvConf string `json:"resolvConf"`
 }
 
-// loadConfig decodes the first level of a configuration, the first level of runtimeConfig, and
-// args.cni. If one of the latter two is invalid, it returns an error together with the config.
+// addressRange is a range as it is configured.
+type addressRange struct {
+	Subnet     string `json:"subnet"`
+	RangeStart string `json:"rangeStart"`
+	RangeEnd   string `json:"rangeEnd"`
+	Gateway    string `json:"gateway"`
+}
+
+// loadConfig decodes a configuration.
 func loadConfig(stdin []byte) (*config, error) {
-	var top struct {
-		Name           string          `json:"name"`
-		CNIVersion     string          `json:"cniVersion"`
-		Type           string          `json:"type"`
-		IPAM           json.RawMessage `json:"ipam"`
-		RuntimeConfig  json.RawMessage `json:"runtimeConfig"`
-		Args           json.RawMessage `json:"args"`
-		PrevResult     json.RawMessage `json:"prevResult"`
-		Attachments    json.RawMessage `json:"cni.dev/valid-attachments"`
-		OldAttachments json.RawMessage `json:"cni.dev/attachments"`
+	c := &config{}
+	if err := decode(stdin, c, ""); err != nil {
+		return nil, err
 	}
-	if err := json.Unmarshal(stdin, &top); err != nil {
-		return nil, fmt.Errorf("%w: %w", errJSON, err)
-	}
-	if len(top.Name) > maxNetworkName {
+	if len(c.Name) > maxNetworkName {
 		return nil, fmt.Errorf("%w: name: %s; want at most %d characters",
-			errConfig, policy.Quote(top.Name), maxNetworkName)
+			errConfig, policy.Quote(c.Name), maxNetworkName)
 	}
-	c := &config{
-		Name: top.Name, CNIVersion: top.CNIVersion, Type: top.Type,
-		ipam:           value{"ipam", top.IPAM},
-		prevResult:     value{"prevResult", top.PrevResult},
-		attachments:    value{`"cni.dev/valid-attachments"`, top.Attachments},
-		oldAttachments: value{`"cni.dev/attachments"`, top.OldAttachments},
+	if c.sectionErr = decode(c.IPAM, &c.section, "ipam"); isAbsent(c.IPAM) {
+		c.sectionErr = invalid("ipam", `missing; want an object such as {"type": "leasehold", "subnet": "10.0.0.0/24"}`)
 	}
-	c.section, c.sectionErr = readSection(c.ipam)
-	return c, errors.Join(c.loadRuntime(value{"runtimeConfig", top.RuntimeConfig}), c.loadArgs(value{"args", top.Args}))
+	return c, nil
 }
 
-// loadRuntime sets the fields that come from runtimeConfig.
-func (c *config) loadRuntime(v value) error {
-	var runtime struct {
-		IPRanges    json.RawMessage `json:"ipRanges"`
-		IPs         json.RawMessage `json:"ips"`
-		Annotations json.RawMessage `json:"io.kubernetes.cri.pod-annotations"`
-		MAC         json.RawMessage `json:"mac"`
-	}
-	if v.absent() {
+// decode unmarshals a part of the configuration, which path names; "" is the whole.
+func decode(raw []byte, into any, path string) error {
+	err := json.Unmarshal(raw, into)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case err == nil:
 		return nil
+	case !errors.As(err, &wrong) || path == "" && wrong.Field == "":
+		return fmt.Errorf("%w: %w", errJSON, err)
 	}
-	err := v.decode(&runtime, "an object")
-	c.ipRanges = value{v.path + ".ipRanges", runtime.IPRanges}
-	c.runtimeIPs = value{v.path + ".ips", runtime.IPs}
-	c.mac = value{v.path + ".mac", runtime.MAC}
-	c.annotations = value{v.path + `["io.kubernetes.cri.pod-annotations"]`, runtime.Annotations}
-	return err
+	return invalid(strings.Trim(path+"."+wrong.Field, "."), "want %s, not a JSON %s", jsonType(wrong.Type.Kind()),
+		wrong.Value)
 }
 
-// loadArgs sets the fields that come from args.cni.
-func (c *config) loadArgs(v value) error {
-	var args struct {
-		CNI json.RawMessage `json:"cni"`
-	}
-	if v.absent() {
-		return nil
-	}
-	if err := v.decode(&args, "an object"); err != nil {
-		return err
-	}
-	var cni struct {
-		IPs json.RawMessage `json:"ips"`
-	}
-	inner := value{v.path + ".cni", args.CNI}
-	if inner.absent() {
-		return nil
-	}
-	err := inner.decode(&cni, "an object")
-	c.argsIPs = value{inner.path + ".ips", cni.IPs}
-	return err
+// invalid returns an errConfig error about a field, such as "ipam.ranges[1][0].rangeStart".
+func invalid(path, format string, args ...any) error {
+	return fmt.Errorf("%w: %s: "+format, append([]any{errConfig, path}, args...)...)
 }
 
-// readSection decodes the first level of the ipam section. It returns an error if the section is
-// absent.
-func readSection(v value) (s ipamSection, err error) {
-	if v.absent() {
-		return s, v.errorf(`missing; want an object such as {"type": "leasehold", "subnet": "10.0.0.0/24"}`)
+// isAbsent reports whether a field is missing or null. host-local treats both alike.
+func isAbsent(raw json.RawMessage) bool { return raw == nil || string(raw) == "null" }
+
+// jsonType returns the JSON type for a Go kind, with its article.
+func jsonType(k reflect.Kind) string {
+	switch k {
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Float64:
+		return "a number"
 	}
-	return s, v.decode(&s, "an object")
+	return "a string"
 }
 
 // pool returns the pool of the configuration. A pool is identified by the name of the network and
@@ -157,46 +141,44 @@ func (c *config) pool() (lease.Pool, error) {
 	if c.sectionErr != nil {
 		return lease.Pool{}, c.sectionErr
 	}
-	v := value{"ipam.dataDir", c.section.DataDir}
-	dir, err := v.text()
-	if err != nil {
-		return lease.Pool{}, err
-	}
-	if dir == "" {
-		dir = policy.DefaultDataDir
-	}
+	dir := cmp.Or(c.section.DataDir, policy.DefaultDataDir)
 	if strings.ContainsRune(dir, 0) {
-		return lease.Pool{}, v.errorf("%s has a NUL; want a directory such as %s", policy.Quote(dir),
+		return lease.Pool{}, invalid("ipam.dataDir", "%s has a NUL; want a directory such as %s", policy.Quote(dir),
 			policy.DefaultDataDir)
 	}
-	if dir, err = filepath.Abs(dir); err != nil { // relative to the working directory, as with host-local
-		return lease.Pool{}, v.errorf("%w; want an absolute path", err)
+	dir, err := filepath.Abs(dir) // relative to the working directory, as with host-local
+	if err != nil {
+		return lease.Pool{}, invalid("ipam.dataDir", "%w; want an absolute path", err)
 	}
 	return lease.Pool{DataDir: files.Canonical(dir), Network: c.Name}, nil
 }
 
 // sets returns the range sets in the order of host-local: the sets of runtimeConfig.ipRanges, the
 // set of ipam.subnet, and the sets of ipam.ranges. There may be none. Range sets that overlap are
-// an error.
+// an error. If ipam.subnet is missing, rangeStart, rangeEnd and gateway are ignored, as by
+// host-local.
 func (c *config) sets() ([]pool.Set, error) {
 	if c.sectionErr != nil {
 		return nil, c.sectionErr
 	}
-	fromRuntime, err := readSets(c.ipRanges)
+	sets, err := readSets("runtimeConfig.ipRanges", c.RuntimeConfig.IPRanges)
 	if err != nil {
 		return nil, err
 	}
-	fromSubnet, err := subnetSet(c.section)
+	if s := c.section; s.Subnet != "" {
+		r, err := readRange("ipam", addressRange{s.Subnet, s.RangeStart, s.RangeEnd, s.Gateway})
+		if err != nil {
+			return nil, err
+		}
+		sets = append(sets, pool.Set{r})
+	}
+	more, err := readSets("ipam.ranges", c.section.Ranges)
 	if err != nil {
 		return nil, err
 	}
-	fromRanges, err := readSets(value{"ipam.ranges", c.section.Ranges})
-	if err != nil {
-		return nil, err
-	}
-	sets := slices.Concat(fromRuntime, fromSubnet, fromRanges)
+	sets = append(sets, more...)
 	if err := pool.Disjoint(sets); err != nil {
-		return nil, c.ipam.errorf("%w", err)
+		return nil, invalid("ipam", "%w", err)
 	}
 	return sets, c.checkFamilies(sets)
 }
@@ -217,103 +199,96 @@ func (c *config) checkFamilies(sets []pool.Set) error {
 	return nil
 }
 
-// readSets decodes a list of range sets.
-func readSets(v value) ([]pool.Set, error) {
-	elements, err := v.list("a list of range sets")
-	if err != nil {
-		return nil, err
-	}
-	var sets []pool.Set
-	for _, e := range elements {
-		set, err := readSet(e)
-		if err != nil {
-			return nil, err
+func readSets(path string, list [][]addressRange) (sets []pool.Set, err error) {
+	for i, ranges := range list {
+		path := fmt.Sprintf("%s[%d]", path, i)
+		var set []pool.Range
+		for j, r := range ranges {
+			next, err := readRange(fmt.Sprintf("%s[%d]", path, j), r)
+			if err != nil {
+				return nil, err
+			}
+			set = append(set, next)
 		}
-		sets = append(sets, set)
+		next, err := pool.NewSet(set...)
+		if err != nil {
+			return nil, invalid(path, "%w", err)
+		}
+		sets = append(sets, next)
 	}
 	return sets, nil
 }
 
-// readSet decodes a range set, which is a list of ranges.
-func readSet(v value) (pool.Set, error) {
-	elements, err := v.list("a list of ranges")
-	if err != nil {
-		return nil, err
-	}
-	var ranges []pool.Range
-	for _, e := range elements {
-		r, err := readRange(e)
-		if err != nil {
-			return nil, err
-		}
-		ranges = append(ranges, r)
-	}
-	set, err := pool.NewSet(ranges...)
-	if err != nil {
-		return nil, v.errorf("%w", err)
-	}
-	return set, nil
-}
-
-// subnetSet returns a set with one range, which is that of ipam.subnet. If ipam.subnet is missing,
-// subnetSet returns nil and ignores rangeStart, rangeEnd and gateway, as host-local does.
-func subnetSet(s ipamSection) ([]pool.Set, error) {
-	f, err := readFields("ipam", s)
-	if err != nil || !f.subnet.IsValid() {
-		return nil, err
-	}
-	r, err := f.newRange("ipam")
-	if err != nil {
-		return nil, err
-	}
-	return []pool.Set{{r}}, nil
-}
-
-// readRange decodes a range.
-func readRange(v value) (pool.Range, error) {
-	var s ipamSection // the ipam section has all fields that a range has
-	if err := v.decode(&s, "an object with a subnet"); err != nil {
+// readRange returns a range. path is the path of the object that contains its fields.
+func readRange(path string, r addressRange) (pool.Range, error) {
+	subnet, errSubnet := readPrefix(path+".subnet", r.Subnet)
+	start, errStart := readAddr(path+".rangeStart", r.RangeStart)
+	end, errEnd := readAddr(path+".rangeEnd", r.RangeEnd)
+	gateway, errGateway := readAddr(path+".gateway", r.Gateway)
+	if err := cmp.Or(errSubnet, errStart, errEnd, errGateway); err != nil {
 		return pool.Range{}, err
 	}
-	f, err := readFields(v.path, s)
+	out, err := pool.NewRange(subnet, start, end, gateway)
 	if err != nil {
-		return pool.Range{}, err
+		return out, fmt.Errorf("%w: %s.%w", errConfig, path, err)
 	}
-	return f.newRange(v.path)
+	return out, nil
 }
 
-// rangeFields contains the decoded fields of a range. The fields have not been compared with each
-// other.
-type rangeFields struct {
-	subnet              netip.Prefix
-	start, end, gateway netip.Addr
+// readAddr returns an IP address, the zero Addr for "".
+func readAddr(path, s string) (netip.Addr, error) {
+	if s == "" {
+		return netip.Addr{}, nil
+	}
+	ip := net.ParseIP(s)
+	if ip == nil {
+		return netip.Addr{}, invalid(path, "%s is not an IP address; want one such as 10.0.0.1 or fd00::1",
+			policy.Quote(s))
+	}
+	return fromIP(ip), nil
 }
 
-// readFields decodes the fields of a range. path is the path of the object that contains the
-// fields.
-func readFields(path string, s ipamSection) (f rangeFields, err error) {
-	var errs [4]error
-	f.subnet, errs[0] = value{path + ".subnet", s.Subnet}.prefix()
-	f.start, errs[1] = value{path + ".rangeStart", s.RangeStart}.addr()
-	f.end, errs[2] = value{path + ".rangeEnd", s.RangeEnd}.addr()
-	f.gateway, errs[3] = value{path + ".gateway", s.Gateway}.addr()
-	return f, cmp.Or(errs[:]...)
-}
-
-// newRange returns the range with these fields. path is the path of the object that contains the
-// fields, for errors.
-func (f rangeFields) newRange(path string) (pool.Range, error) {
-	r, err := pool.NewRange(f.subnet, f.start, f.end, f.gateway)
+// readPrefix returns a network, whose address may have host bits, the zero Prefix for "".
+func readPrefix(path, s string) (netip.Prefix, error) {
+	if s == "" {
+		return netip.Prefix{}, nil
+	}
+	ip, network, err := net.ParseCIDR(s)
 	if err != nil {
-		return r, fmt.Errorf("%w: %s.%w", errConfig, path, err)
+		return netip.Prefix{}, invalid(path, "%s is not a network; want one such as 10.0.0.0/24 or fd00::/64",
+			policy.Quote(s))
 	}
-	return r, nil
+	ones, bits := network.Mask.Size()
+	addr, _ := netip.AddrFromSlice(ip)
+	if bits == 32 {
+		addr = addr.Unmap()
+	}
+	return netip.PrefixFrom(addr, ones), nil
+}
+
+// parseIP parses an address with or without a prefix length. It ignores the prefix length.
+func parseIP(s string) (netip.Addr, error) {
+	ip := net.ParseIP(s)
+	if strings.Contains(s, "/") {
+		ip, _, _ = net.ParseCIDR(s)
+	}
+	if ip == nil {
+		return netip.Addr{}, fmt.Errorf("%s is not an IP address; want one such as 10.0.0.7, 10.0.0.7/24 or fd00::7",
+			policy.Quote(s))
+	}
+	return fromIP(ip), nil
+}
+
+// fromIP returns the Addr of an IP. It returns an IPv4-mapped IPv6 address as an IPv4 address.
+func fromIP(ip net.IP) netip.Addr {
+	addr, _ := netip.AddrFromSlice(ip)
+	return addr.Unmap()
 }
 
 // options returns the policies in the ipam section (policy.Config).
 func (c *config) options() (policy.Config, error) {
 	var raw policy.RawConfig
-	if err := c.ipam.decode(&raw, "an object"); err != nil {
+	if err := decode(c.IPAM, &raw, "ipam"); err != nil {
 		return policy.Config{}, err
 	}
 	options, err := raw.Config()
@@ -326,11 +301,12 @@ func (c *config) options() (policy.Config, error) {
 // asked returns the retention that the pod's annotations request. It decodes only the annotations
 // policy.Annotation, policy.ReserveAs and policy.ExpectedAddresses: others may have any JSON type.
 func (c *config) asked() (policy.Request, error) {
-	if c.annotations.raw == nil {
+	if c.RuntimeConfig.Annotations == nil {
 		return policy.RequestFrom(nil, false)
 	}
 	var raws map[string]json.RawMessage
-	if err := c.annotations.decode(&raws, "an object or null"); err != nil {
+	err := decode(c.RuntimeConfig.Annotations, &raws, `runtimeConfig["io.kubernetes.cri.pod-annotations"]`)
+	if err != nil {
 		return policy.Request{}, err
 	}
 	texts := map[string]string{}
@@ -355,27 +331,24 @@ func (c *config) asked() (policy.Request, error) {
 
 // requested returns the addresses that are requested by CNI_ARGS (fromArgs), args.cni.ips and
 // runtimeConfig.ips, in this order and without duplicates.
-func (c *config) requested(fromArgs netip.Addr) ([]netip.Addr, error) {
-	var out []netip.Addr
+func (c *config) requested(fromArgs netip.Addr) (out []netip.Addr, err error) {
 	if fromArgs.IsValid() {
 		out = append(out, fromArgs)
 	}
-	for _, v := range []value{c.argsIPs, c.runtimeIPs} {
-		elements, err := v.list("a list of IP addresses")
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range elements {
-			addr, err := e.requested()
+	add := func(path string, list []string) error {
+		for i, s := range list {
+			addr, err := parseIP(s)
 			if err != nil {
-				return nil, err
+				return invalid(fmt.Sprintf("%s[%d]", path, i), "%w", err)
 			}
 			if !slices.Contains(out, addr) {
 				out = append(out, addr)
 			}
 		}
+		return nil
 	}
-	return out, nil
+	err = cmp.Or(add("args.cni.ips", c.Args.CNI.IPs), add("runtimeConfig.ips", c.RuntimeConfig.IPs))
+	return out, err
 }
 
 // checkRequested returns an error if the sets cannot serve all requested addresses. A set serves
@@ -406,23 +379,22 @@ func checkRequested(requested []netip.Addr, sets []pool.Set) error {
 // configuration contains no list. A list that is null counts as an empty list (docs/facts.md, "An
 // absent list is not an empty list").
 func (c *config) validAttachments() (valid []lease.Attachment, listed bool, err error) {
-	v := c.attachments
-	if v.raw == nil {
-		v = c.oldAttachments
+	path, raw := `"cni.dev/valid-attachments"`, c.Attachments
+	if raw == nil {
+		path, raw = `"cni.dev/attachments"`, c.OldAttachments
 	}
-	elements, err := v.list("a list of attachments")
-	if err != nil {
+	if raw == nil {
+		return nil, false, nil
+	}
+	var list []types.GCAttachment
+	if err := decode(raw, &list, path); err != nil {
 		return nil, false, err
 	}
-	for _, e := range elements {
-		var a types.GCAttachment
-		if err := e.decode(&a, "an object with containerID and ifname"); err != nil {
-			return nil, false, err
-		}
+	for i, a := range list {
 		if a.ContainerID == "" || a.IfName == "" {
-			return nil, false, e.errorf("want both containerID and ifname, not %s", policy.Quote(string(e.raw)))
+			return nil, false, invalid(fmt.Sprintf("%s[%d]", path, i), "want both containerID and ifname")
 		}
 		valid = append(valid, lease.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
 	}
-	return valid, v.raw != nil, nil
+	return valid, true, nil
 }

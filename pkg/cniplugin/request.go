@@ -60,7 +60,7 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 		return req, err
 	}
 	if len(req.Sets) == 0 {
-		return req, c.ipam.errorf("no IP ranges specified; want subnet, or ranges with at least one range set")
+		return req, invalid("ipam", "no IP ranges specified; want subnet, or ranges with at least one range set")
 	}
 	if req.Options, err = c.options(); err != nil {
 		return req, err
@@ -102,26 +102,26 @@ func (c *config) prevAddresses() (addresses []netip.Addr, known bool, err error)
 // previous returns prevResult, decoded by libcni according to cniVersion. It returns nil if there
 // is no prevResult.
 func (c *config) previous() (result *current.Result, err error) {
-	if c.prevResult.absent() {
+	if isAbsent(c.PrevResult) {
 		return nil, nil
 	}
 	defer func() {
 		if r := recover(); r != nil { // a converter of libcni panics if a list contains null
-			err = c.prevResult.errorf("want a result of CNI version %s: %.100v", policy.Quote(c.CNIVersion), r)
+			err = invalid("prevResult", "want a result of CNI version %s: %.100v", policy.Quote(c.CNIVersion), r)
 		}
 	}()
 	conf := types.PluginConf{CNIVersion: c.CNIVersion}
-	if err := json.Unmarshal(c.prevResult.raw, &conf.RawPrevResult); err != nil {
-		return nil, c.prevResult.errorf("want an object: %w", err)
+	if err := json.Unmarshal(c.PrevResult, &conf.RawPrevResult); err != nil {
+		return nil, invalid("prevResult", "want an object: %w", err)
 	}
 	if err = version.ParsePrevResult(&conf); err == nil {
 		result, err = current.GetResult(conf.PrevResult)
 	}
 	if err != nil {
-		return nil, c.prevResult.errorf("%w", err)
+		return nil, invalid("prevResult", "%w", err)
 	}
 	if slices.Contains(result.IPs, nil) || slices.Contains(result.Interfaces, nil) {
-		return nil, c.prevResult.errorf("ips or interfaces contains null")
+		return nil, invalid("prevResult", "ips or interfaces contains null")
 	}
 	return result, nil
 }

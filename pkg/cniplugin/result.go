@@ -1,21 +1,18 @@
 package cniplugin
 
 import (
-	"bufio"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
-	"syscall"
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
-	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // extras contains the parts of a result that come from the configuration and not from the store.
@@ -27,74 +24,46 @@ type extras struct {
 
 // extras reads ipam.routes and ipam.resolvConf.
 func (c *config) extras() (extras, error) {
-	if c.sectionErr != nil {
-		return extras{}, c.sectionErr
-	}
-	routes, err := readRoutes(value{"ipam.routes", c.section.Routes})
+	routes, err := readRoutes(c.section.Routes)
 	if err != nil {
 		return extras{}, err
 	}
-	dns, err := readResolvConf(value{"ipam.resolvConf", c.section.ResolvConf})
-	return extras{routes, dns}, err
+	dns, err := readResolvConf(c.section.ResolvConf)
+	if err != nil {
+		return extras{}, invalid("ipam.resolvConf", "%w", err)
+	}
+	return extras{routes, dns}, nil
 }
 
 // readRoutes decodes routes as libcni's type, because they are copied to the result unchanged.
-func readRoutes(v value) ([]*types.Route, error) {
-	elements, err := v.list("a list of routes")
-	if err != nil {
-		return nil, err
+func readRoutes(raw json.RawMessage) (routes []*types.Route, err error) {
+	if isAbsent(raw) {
+		return nil, nil
 	}
-	var routes []*types.Route
-	for _, e := range elements {
-		var r *types.Route
-		if err := e.decode(&r, `an object such as {"dst": "0.0.0.0/0"}`); err != nil {
-			return nil, err
-		}
+	if err := json.Unmarshal(raw, &routes); err != nil {
+		return nil, invalid("ipam.routes", `%w; want a list of objects such as {"dst": "0.0.0.0/0"}`, err)
+	}
+	for i, r := range routes {
 		if r == nil || r.Dst.IP == nil { // the runtime could not decode a result with such a route
-			return nil, e.errorf(`dst is missing; want an object such as {"dst": "0.0.0.0/0"}`)
+			return nil, invalid(fmt.Sprintf("ipam.routes[%d]", i),
+				`dst is missing; want an object such as {"dst": "0.0.0.0/0"}`)
 		}
-		routes = append(routes, r)
 	}
 	return routes, nil
 }
 
-// maxResolvConf is the largest number of bytes of a resolv.conf that are read.
-const maxResolvConf = 1 << 20
-
-// readResolvConf reads the file whose path is v, the value of ipam.resolvConf, in the format of
-// resolv.conf(5). The file must be a regular one, and only its first maxResolvConf bytes are read.
-// readResolvConf returns the zero DNS if no file is configured.
-func readResolvConf(v value) (types.DNS, error) {
-	path, err := v.text()
-	if err != nil || path == "" {
-		return types.DNS{}, err
+// readResolvConf reads the keywords nameserver, domain, search and options, for which a CNI result
+// has fields, of a file in the format of resolv.conf(5). It returns the zero DNS if path is "".
+func readResolvConf(path string) (dns types.DNS, err error) {
+	if path == "" {
+		return dns, nil
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK: opening a FIFO would block
+	content, _, err := files.ReadLinked(path)
 	if err != nil {
-		return types.DNS{}, v.errorf("%w; want a readable file", err)
+		return dns, err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("not a regular file")
-	}
-	if err != nil {
-		return types.DNS{}, v.errorf("%s: %w; want a regular file", policy.Quote(path), err)
-	}
-	dns, err := parseResolvConf(io.LimitReader(f, maxResolvConf))
-	if err != nil {
-		return types.DNS{}, v.errorf("%s: %w", policy.Quote(path), err)
-	}
-	return dns, nil
-}
-
-// parseResolvConf parses the keywords nameserver, domain, search and options, for which a CNI
-// result has fields. It ignores other lines.
-func parseResolvConf(r io.Reader) (types.DNS, error) {
-	var dns types.DNS
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		words := strings.Fields(lines.Text())
+	for line := range strings.Lines(string(content)) {
+		words := strings.Fields(line)
 		if len(words) < 2 {
 			continue
 		}
@@ -109,7 +78,7 @@ func parseResolvConf(r io.Reader) (types.DNS, error) {
 			dns.Options = append(dns.Options, words[1:]...)
 		}
 	}
-	return dns, lines.Err()
+	return dns, nil
 }
 
 // printResult prints the result of an ADD in the format of the given CNI version.
