@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -37,22 +36,12 @@ func (tx *Tx) SetLimits(limits policy.Limits) error {
 }
 
 // FirmHolds returns how many firm holds a namespace has in all pools, and how many of them in one
-// range set. It skips damaged records. It reads the leases of that namespace only.
+// range set. It skips damaged records.
 func (tx *Tx) FirmHolds(namespace string, p lease.Pool, set string) (all, inSet int) {
-	for of, id := range tx.pools {
-		prefix := append(id.prefix(), namespace+"\x00"...)
-		for k := range tx.prefixed(bucketKeys, prefix) {
-			parts := bytes.SplitN(k[len(prefix):], []byte{0}, 3) // the pod, the interface, the address
-			if len(parts) != 3 || bytes.HasPrefix(parts[0], []byte(reservationSegment(""))) {
-				// The entry of a reservation name: the lease also has one by its pod.
-				continue
-			}
-			l, err := tx.at(append(id.prefix(), parts[2]...))
-			if err != nil || !l.Firm {
-				continue
-			}
+	for l := range tx.All {
+		if l.Firm && l.Namespace == namespace {
 			all++
-			if of == p && l.Set == set {
+			if l.Pool == p && l.Set == set {
 				inSet++
 			}
 		}
