@@ -82,19 +82,23 @@ func Exists(p lease.Pool) bool {
 	return err == nil && info.IsDir() && p.Network != ""
 }
 
-// FileNames returns the names of the files in the pool's directory, read without the lock. It
-// returns nil if the directory has no mark or cannot be read.
-func FileNames(p lease.Pool) map[string]bool {
-	if !IsMarked(p) {
-		return nil
-	}
-	all, err := files.List(Path(p))
-	if err != nil {
-		return nil
-	}
-	out := make(map[string]bool, len(all))
-	for _, name := range all {
-		out[name] = true
+// Missing returns those of the leases whose files are missing, in directories that have a mark and
+// can be read. It lists each directory once, without the lock.
+func Missing(leases []lease.Lease) (out []lease.Lease) {
+	listed := map[lease.Pool]map[string]bool{}
+	for _, l := range leases {
+		names, known := listed[l.Pool]
+		if !known && IsMarked(l.Pool) {
+			if all, err := files.List(Path(l.Pool)); err == nil {
+				names = map[string]bool{}
+				for _, name := range all {
+					names[name] = true
+				}
+			}
+		}
+		if listed[l.Pool] = names; names != nil && !names[l.Address.String()] {
+			out = append(out, l)
+		}
 	}
 	return out
 }

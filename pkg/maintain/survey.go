@@ -90,7 +90,7 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 		return v, nil
 	}
 	v.doubt(s.examineHolders(&v))
-	v.Unmirrored = unmirrored(v.Leases)
+	v.Unmirrored = hostlocal.Missing(slices.Collect(host.BoundIn(v.Leases)))
 	v.checkSomeAlive(host.IsOfBoot(recorded, v.Now.BootID))
 	v.Unleased = s.unleased(v, served)
 	return v, nil
@@ -168,22 +168,6 @@ func (v *Survey) checkSomeAlive(same bool) {
 	}
 }
 
-// unmirrored returns the bound leases whose file in host-local's directory is missing. It lists
-// each directory once, without a lock, so that Act must look for the file again.
-func unmirrored(leases []lease.Lease) []lease.Lease {
-	var out []lease.Lease
-	files := map[lease.Pool]map[string]bool{}
-	for _, l := range leases {
-		if _, listed := files[l.Pool]; !listed {
-			files[l.Pool] = hostlocal.FileNames(l.Pool)
-		}
-		if names := files[l.Pool]; names != nil && l.State == lease.Bound && !names[l.Address.String()] {
-			out = append(out, l)
-		}
-	}
-	return out
-}
-
 // unleased returns Survey.Unleased. It lists each directory once, without a lock, so that Act must
 // look for a lease again. If the view is not proven, it returns nil.
 func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
@@ -196,10 +180,7 @@ func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
 	}
 	for _, p := range served {
 		isLeased := func(a netip.Addr) bool { return leased[Ref{Pool: p.Pool, Address: a}] }
-		for _, a := range s.Node.AssignedAlive(p.Pool, p.Since, isLeased) {
-			holder := lease.Holder{ContainerID: a.Container.ContainerID, IfName: a.Container.IfName}
-			out = append(out, lease.Lease{Pool: p.Pool, Address: a.Address, Holder: holder})
-		}
+		out = append(out, s.Node.AssignedAlive(p.Pool, p.Since, isLeased)...)
 	}
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
@@ -79,30 +80,14 @@ func (c *Call) Settle(leases []lease.Lease) error {
 // SettleUnfiled is Settle for those leases of one pool whose files are missing. It lists the
 // directory once, and reads no file. It returns the other leases, which have not changed.
 func (c *Call) SettleUnfiled(leases []lease.Lease) (others []lease.Lease, err error) {
-	if len(leases) == 0 {
-		return nil, nil
-	}
-	dir, err := c.files.of(leases[0].Pool)
-	if err != nil || dir == nil {
-		return leases, err
-	}
-	addrs, err := dir.Addresses()
-	if err != nil {
-		c.files.warn("%v", err)
-		return leases, nil
-	}
-	filed := make(map[netip.Addr]bool, len(addrs))
-	for _, a := range addrs {
-		filed[a] = true
-	}
-	for _, l := range leases {
-		if filed[l.Address] {
-			others = append(others, l)
-		} else if err := c.settle(l); err != nil {
+	missing := map[netip.Addr]bool{}
+	for _, l := range hostlocal.Missing(leases) {
+		missing[l.Address] = true
+		if err := c.settle(l); err != nil {
 			return nil, err
 		}
 	}
-	return others, nil
+	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return missing[l.Address] }), nil
 }
 
 func (c *Call) settle(l lease.Lease) error {
@@ -297,16 +282,11 @@ func (c *Call) AdoptFile(p lease.Pool, addr netip.Addr) error {
 	return c.admitFile(p, addr)
 }
 
-// Assigned is an address that host-local has assigned to a container.
-type Assigned struct {
-	Address   netip.Addr
-	Container lease.Attachment
-}
-
 // AssignedAlive returns the addresses of a pool that host-local has assigned to containers which
 // are alive according to libcni's cache, until the given time and except those that isLeased
-// reports to have a lease. It takes no lock, and ignores what cannot be read.
-func (n *Node) AssignedAlive(p lease.Pool, until time.Time, isLeased func(netip.Addr) bool) (out []Assigned) {
+// reports to have a lease. Only pool, address and holder are set. It takes no lock, and ignores
+// what cannot be read.
+func (n *Node) AssignedAlive(p lease.Pool, until time.Time, isLeased func(netip.Addr) bool) (out []lease.Lease) {
 	dir, err := hostlocal.OpenUnlocked(p)
 	if dir == nil || err != nil {
 		return nil
@@ -323,7 +303,8 @@ func (n *Node) AssignedAlive(p lease.Pool, until time.Time, isLeased func(netip.
 			continue
 		}
 		if sources.LifeOf(p.Network, addr, file.Content) == lease.Alive {
-			out = append(out, Assigned{addr, lease.Attachment{ContainerID: id, IfName: ifName}})
+			holder := lease.Holder{ContainerID: id, IfName: ifName}
+			out = append(out, lease.Lease{Pool: p, Address: addr, Holder: holder})
 		}
 	}
 	return out
