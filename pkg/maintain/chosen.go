@@ -1,6 +1,7 @@
 package maintain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -220,15 +221,9 @@ func locateAll(networks []Network, addrs []netip.Addr) (in Network, sets []pool.
 // locate returns the network and the range set of an address, or why no pod can get the address.
 func locate(networks []Network, addr netip.Addr) (in Network, set pool.Set, why string) {
 	var all []string
-	family := "IPv4"
-	if addr.Is6() {
-		family = "IPv6"
-	}
 	for _, n := range networks {
 		for _, s := range n.Sets {
-			if s[0].Start.Is4() == addr.Is4() {
-				all = append(all, s.String())
-			}
+			all = append(all, s.String())
 			switch unusable := s.Unusable(addr); {
 			case unusable == "" && set != nil:
 				return in, nil, fmt.Sprintf("is in ranges of the networks %s and %s; name one with --network",
@@ -240,15 +235,9 @@ func locate(networks []Network, addr netip.Addr) (in Network, set pool.Set, why 
 			}
 		}
 	}
-	switch {
-	case set != nil:
+	if set != nil {
 		return in, set, ""
-	case why != "":
-		return in, nil, why
-	case len(networks) == 0:
-		return in, nil, "is in no range: leasehold serves no network of this node"
-	case all == nil:
-		return in, nil, fmt.Sprintf("is in no range: this node has no %s addresses", family)
 	}
-	return in, nil, "is in no range of this node: " + strings.Join(all, " ")
+	none := "is in no range of this node: " + cmp.Or(strings.Join(all, " "), "it has none that leasehold serves")
+	return in, nil, cmp.Or(why, none)
 }
