@@ -9,7 +9,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// poolID is the number of a pool in this store. Numbers are never reused.
+// poolID is the number of a pool in this store. Numbers are never reused. 0 is that of all pools
+// that have none: it has no leases.
 type poolID uint32
 
 func (p poolID) prefix() []byte { return binary.BigEndian.AppendUint32(nil, uint32(p)) }

@@ -173,11 +173,7 @@ func (tx *Tx) poolID(p lease.Pool) (poolID, error) {
 
 // Get returns the lease of an address, with State None if there is none.
 func (tx *Tx) Get(p lease.Pool, a netip.Addr) (lease.Lease, error) {
-	id, ok := tx.pools[p]
-	if !ok {
-		return lease.Lease{}, nil
-	}
-	return tx.at(leaseKey(id, a))
+	return tx.at(leaseKey(tx.pools[p], a))
 }
 
 // at decodes the record of a lease key.
@@ -314,11 +310,7 @@ func (tx *Tx) setTaken(k []byte, on bool) error {
 // Free returns the lowest address from lo to hi, inclusive, that has no lease. It reads a bitmap of
 // 256 addresses at a time.
 func (tx *Tx) Free(p lease.Pool, lo, hi netip.Addr) (netip.Addr, bool) {
-	id, ok := tx.pools[p]
-	if !ok {
-		return lo, lo.Compare(hi) <= 0
-	}
-	taken := tx.bucket(bucketTaken)
+	id, taken := tx.pools[p], tx.bucket(bucketTaken)
 	for a := lo; a.IsValid() && a.Compare(hi) <= 0; {
 		base, bit := chunkOf(a)
 		bits := taken.Get(leaseKey(id, base))
@@ -359,10 +351,7 @@ func (tx *Tx) ByAttachment(who lease.Attachment, p lease.Pool) ([]lease.Lease, e
 
 // ByKey returns the bound and held leases of a key. Those of a pod's key are not named.
 func (tx *Tx) ByKey(key lease.Key) ([]lease.Lease, error) {
-	id, ok := tx.pools[key.Pool]
-	if !ok {
-		return nil, nil
-	}
+	id := tx.pools[key.Pool]
 	leases, err := tx.collect(bucketKeys, podPrefix(id, key),
 		func(rest []byte) []byte { return append(id.prefix(), rest...) })
 	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.Reservation != key.Reservation }), err
@@ -455,12 +444,8 @@ func (tx *Tx) Bound() iter.Seq[lease.Lease] {
 
 // InPool returns the leases of a pool, ordered by address, except damaged ones.
 func (tx *Tx) InPool(p lease.Pool) []lease.Lease {
-	id, ok := tx.pools[p]
-	if !ok {
-		return nil
-	}
 	var out []lease.Lease
-	for k := range tx.prefixed(bucketLeases, id.prefix()) {
+	for k := range tx.prefixed(bucketLeases, tx.pools[p].prefix()) {
 		if l, err := tx.at(k); err == nil {
 			out = append(out, l)
 		}
@@ -473,10 +458,7 @@ func (tx *Tx) InPool(p lease.Pool) []lease.Lease {
 // ErrDamaged if a record is damaged. It leaves out the leases of addresses that are not usable.
 func (tx *Tx) HoldsIn(p lease.Pool, lo, hi netip.Addr, usable func(netip.Addr) bool) (held []lease.Lease, bound int,
 	err error) {
-	id, ok := tx.pools[p]
-	if !ok {
-		return nil, 0, nil
-	}
+	id := tx.pools[p]
 	last, c := leaseKey(id, hi), tx.bucket(bucketLeases).Cursor()
 	for k, v := c.Seek(leaseKey(id, lo)); k != nil && bytes.Compare(k, last) <= 0; k, v = c.Next() {
 		_, addr, ok := splitLease(k)
@@ -503,10 +485,7 @@ func (tx *Tx) HoldsIn(p lease.Pool, lo, hi netip.Addr, usable func(netip.Addr) b
 // Ending returns up to limit holds of a pool, the earliest end first according to the wall clock of
 // their release. Whether a hold has ended must be decided by lease.Lapsed.
 func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
-	id, ok := tx.pools[p]
-	if !ok {
-		return nil
-	}
+	id := tx.pools[p]
 	var out []lease.Lease
 	for k := range tx.prefixed(bucketExpiry, id.prefix()) {
 		if len(out) == limit {
@@ -594,11 +573,7 @@ func (tx *Tx) SetNamespaceIDs(spaces string) error {
 // LastFullScan returns when an ADD last examined all holders of a pool because the pool was
 // exhausted.
 func (tx *Tx) LastFullScan(p lease.Pool) lease.Instant {
-	id, ok := tx.pools[p]
-	if !ok {
-		return lease.Instant{}
-	}
-	i, err := parseInstant(tx.bucket(bucketMeta).Get(lookKey(id)))
+	i, err := parseInstant(tx.bucket(bucketMeta).Get(lookKey(tx.pools[p])))
 	if err != nil {
 		return lease.Instant{}
 	}
