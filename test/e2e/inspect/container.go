@@ -12,9 +12,8 @@ import (
 
 // Container is a running container of a pod.
 type Container struct {
-	ID   string
-	Name string
-	PID  int // of its first process, in the node's PID namespace
+	ID  string
+	PID int // of its first process, in the node's PID namespace
 }
 
 // Containers returns the running containers of a pod, from the runtime of the node with the file
@@ -48,7 +47,7 @@ func Containers(ctx context.Context, root, podUID string) ([]Container, error) {
 		if err := json.Unmarshal([]byte(reply.Info["info"]), &info); err != nil {
 			return nil, fmt.Errorf("container %s: %w", item.Id, err)
 		}
-		found = append(found, Container{ID: item.Id, Name: item.Metadata.Name, PID: info.PID})
+		found = append(found, Container{ID: item.Id, PID: info.PID})
 	}
 	return found, nil
 }

@@ -24,7 +24,6 @@ type Lease struct {
 	Firm        bool
 	Reservation string
 	Window      string
-	Until       string
 }
 
 // Leases runs leasectl on a node. Expired holds that the agent has not ended yet are included only

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,7 +22,6 @@ type Sandbox struct {
 	Pod       string
 	UID       string
 	Ready     bool
-	Created   time.Time
 	PID       int    // of the pause process, in the node's PID namespace
 	Shim      string // the pid of the pause process's parent
 	NetNS     string // path on the host, empty if the namespace was removed
@@ -54,7 +52,7 @@ func Sandboxes(ctx context.Context, root, namespace string) ([]Sandbox, error) {
 			continue
 		}
 		s := Sandbox{ID: item.Id, Namespace: namespace, Pod: item.Metadata.Name, UID: item.Metadata.Uid,
-			Ready: item.State == cri.PodSandboxState_SANDBOX_READY, Created: time.Unix(0, item.CreatedAt)}
+			Ready: item.State == cri.PodSandboxState_SANDBOX_READY}
 		err := details(ctx, client, root, &s)
 		if status.Code(err) == codes.NotFound {
 			continue // removed since it was listed

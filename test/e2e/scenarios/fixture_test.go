@@ -147,16 +147,6 @@ func (t *Test) NodeOf(pod corev1.Pod) *cluster.Node {
 	return t.own(pod.Spec.NodeName)
 }
 
-// NodeWith returns a node that runs a certain containerd, or nil.
-func (t *Test) NodeWith(containerd string) *cluster.Node {
-	for _, name := range slices.Backward(t.Cluster.NodeNames()) {
-		if n := t.Cluster.Node(name); n.ContainerdVersion() == containerd {
-			return t.own(name)
-		}
-	}
-	return nil
-}
-
 // Networks configures other networks on a node until the scenario ends.
 func (t *Test) Networks(n *cluster.Node, networks ...cluster.Network) {
 	t.Must(n.SetNetworks(networks...))

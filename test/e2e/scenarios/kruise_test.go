@@ -150,7 +150,7 @@ rules:
 		set.Delete(Pods{"echoserver-1": after["echoserver-1"]})
 		t.RecordedAt("echoserver", map[string]string{"echoserver-0": after["echoserver-0"].Spec.NodeName})
 		t.Kubectl("delete", name, "echoserver")
-		t.noState("echoserver")
+		t.gone("pps/echoserver")
 		t.Clear()
 	}
 }
@@ -245,7 +245,7 @@ func ppsKruise(t *Test) {
 		t.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
 	}
 	t.Kubectl("annotate", "statefulset", "echoserver", "kruise.io/auto-generate-persistent-pod-state-")
-	t.noState("echoserver")
+	t.gone("pps/echoserver")
 	t.Step("every object is restored, pods are bound again, and the one that Kruise generated ends with its annotation")
 }
 

@@ -88,7 +88,7 @@ func (t *Test) launcher(n *cluster.Node) string {
 // relaunch deletes a pod and creates the next one when it is gone.
 func (t *Test) relaunch(name string, n *cluster.Node) string {
 	t.Must(t.Client.CoreV1().Pods(t.NS).Delete(t.Ctx, name, metav1.DeleteOptions{}))
-	t.gone(name)
+	t.gone("pod/" + name)
 	return t.launcher(n)
 }
 

@@ -330,7 +330,7 @@ func pinPatient(t *Test) {
 	first := t.running("bare")
 	t.published(Pods{"bare": first})
 	t.Must(t.Client.CoreV1().Pods(t.NS).Delete(t.Ctx, "bare", metav1.DeleteOptions{}))
-	t.gone("bare")
+	t.gone("pod/bare")
 	filler = t.fill("forever", t.NodeOf(first), 1)
 	again := t.createPod(bare)
 	time.Sleep(pastPatience)
@@ -343,31 +343,15 @@ func pinPatient(t *Test) {
 	t.onSameNodes(Pods{"bare": first}, Pods{"bare": t.running("bare")})
 }
 
-// gone waits until a pod does not exist any more.
-func (t *Test) gone(name string) {
-	t.Eventually(name+" is gone", func() error {
-		_, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("it exists, %w", err)
-	})
-}
+// gone waits until an object does not exist any more.
+func (t *Test) gone(object string) { t.Kubectl("wait", "--for=delete", object, "--timeout=5m") }
 
 // running waits until a pod is Ready.
 func (t *Test) running(name string) corev1.Pod {
-	var pod corev1.Pod
-	t.Eventually(name+" is Ready", func() error {
-		p, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if pod = *p; !ready(pod) {
-			return fmt.Errorf("it is %s", p.Status.Phase)
-		}
-		return nil
-	})
-	return pod
+	t.Kubectl("wait", "--for=condition=Ready", "pod/"+name, "--timeout=5m")
+	pod, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
+	t.Must(err)
+	return *pod
 }
 
 func pinEvicted(t *Test) {

@@ -103,14 +103,8 @@ func (t *Test) WithoutManager() (back func()) {
 	})
 	t.Cleanup(back)
 	scale(0)
-	t.Eventually("the managers go", func() error {
-		list, err := t.Client.CoreV1().Pods(cluster.System).List(t.Ctx, metav1.ListOptions{
-			LabelSelector: "app.kubernetes.io/name=" + cluster.Manager})
-		if err == nil && len(list.Items) > 0 {
-			err = fmt.Errorf("%d are there", len(list.Items))
-		}
-		return err
-	})
+	t.Kubectl("--namespace="+cluster.System, "wait", "--for=delete", "pod",
+		"--selector=app.kubernetes.io/name="+cluster.Manager, "--timeout=5m")
 	return back
 }
 

@@ -157,16 +157,7 @@ func ppsManual(t *Test) {
 	}
 	t.Step("both run again with the injected affinity; the annotation is removed")
 	t.Kubectl("annotate", "statefulset", "echoserver", "kruise.io/auto-generate-persistent-pod-state-")
-	t.noState("echoserver")
-}
-
-func (t *Test) noState(name string) {
-	t.Eventually("PersistentPodState "+name+" goes", func() error {
-		if t.State(name) != nil {
-			return errors.New("it is there")
-		}
-		return nil
-	})
+	t.gone("pps/echoserver")
 }
 
 // ppsExplicit tests the documented object, in both versions.
@@ -315,7 +306,7 @@ func ppsRetention(t *Test) {
 
 	t.Step("the StatefulSet is deleted: its PersistentPodState goes with it")
 	t.Kubectl("delete", "statefulset", "echoserver", "--wait=false")
-	t.noState("echoserver")
+	t.gone("pps/echoserver")
 	t.Step("and recreated, with a PersistentPodState of a user")
 	t.Apply(t.explicit("nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone",
 		"nodeTopologyKeys:\n      - kubernetes.io/os"))
