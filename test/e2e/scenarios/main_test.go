@@ -72,7 +72,7 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	limit := 15 * time.Minute
+	limit := 20 * time.Minute
 	soaks, err := soakDuration()
 	if err != nil {
 		return 1, err
