@@ -1,12 +1,10 @@
 package explore
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -98,41 +96,14 @@ func allLeases(tx *store.Tx) (out []lease.Lease) {
 // key is a state in canonical form.
 type key [16]byte
 
-// keyOf returns the smallest form of a state under all namings of its pods, because it makes no
-// difference which of two equal pods is called "a".
 func (w *simulation) keyOf(c contents) key {
-	least := ""
-	for _, names := range w.namings() {
-		if form := w.form(c, names); least == "" || form < least {
-			least = form
-		}
-	}
-	sum := sha256.Sum256([]byte(least))
+	sum := sha256.Sum256([]byte(w.form(c)))
 	return key(sum[:16])
 }
 
-// namings returns the permutations of equal pods: names[pod] is the number that gives its name.
-func (w *simulation) namings() [][]int {
-	var out [][]int
-	var place func(names []int)
-	place = func(names []int) {
-		if len(names) == len(w.pods) {
-			out = append(out, slices.Clone(names))
-			return
-		}
-		for n := range w.pods {
-			if !slices.Contains(names, n) && w.pods[n] == w.pods[len(names)] {
-				place(append(names, n))
-			}
-		}
-	}
-	place(nil)
-	return out
-}
-
 // form returns the canonical form of a state.
-func (w *simulation) form(c contents, names []int) string {
-	f := &canonicalForm{simulation: w, contents: c, names: names, boots: map[string]int{}}
+func (w *simulation) form(c contents) string {
+	f := &canonicalForm{simulation: w, contents: c, boots: map[string]int{}}
 	f.nodeLines()
 	f.nameLines()
 	f.storeLines()
@@ -144,37 +115,11 @@ func (w *simulation) form(c contents, names []int) string {
 type canonicalForm struct {
 	*simulation
 	contents
-	names []int
 	boots map[string]int
 	text  strings.Builder
 }
 
 func (f *canonicalForm) line(format string, args ...any) { fmt.Fprintf(&f.text, format+"\n", args...) }
-
-// sandboxName returns the name of a sandbox in the form.
-func (f *canonicalForm) sandboxName(b int) string {
-	if b < 0 {
-		return "-"
-	}
-	return podName(f.names[f.podOf(b)]) + strconv.Itoa(1+b%f.perPod)
-}
-
-func (f *canonicalForm) container(id string) string {
-	if b := f.sandboxNamed(id); b >= 0 {
-		return f.sandboxName(b)
-	}
-	return strconv.Quote(id)
-}
-
-// inOrder returns the sandboxes in the order of their names in the form.
-func (f *canonicalForm) inOrder() []int {
-	var out []int
-	for b := range f.sandboxCount() {
-		out = append(out, b)
-	}
-	slices.SortFunc(out, func(x, y int) int { return cmp.Compare(f.sandboxName(x), f.sandboxName(y)) })
-	return out
-}
 
 // rest returns how many steps of the clock a duration is, rounded up and at least 0.
 func rest(d time.Duration) int { return int(max((d+step-1)/step, 0)) }
@@ -210,7 +155,7 @@ func (f *canonicalForm) wallAge(t time.Time) string {
 }
 
 func (f *canonicalForm) nodeLines() {
-	for _, b := range f.inOrder() {
+	for b := range f.sandboxCount() {
 		n, me := f.spaces[b], f.node.sandboxes[b]
 		if n.alive() {
 			f.line("%s %d %d %v given %v %v %v %v %v %v %v", f.sandboxName(b), n.phase, n.inode, n.addrs,
@@ -223,16 +168,10 @@ func (f *canonicalForm) nodeLines() {
 			}
 		}
 	}
-	for p := range f.pods {
-		for q, name := range f.names {
-			if name == p {
-				k := f.node.holds[q]
-				f.line("kept %v %d %v %s", k.addrs, rest(k.until-f.elapsed),
-					k.boot == f.kernel.boot, f.sandboxName(k.current-1))
-				if f.stepsClock() {
-					f.line("offset %d still %v", age(k.offset), k.offset == f.kernel.wall-f.elapsed)
-				}
-			}
+	for _, k := range f.node.holds[:len(f.pods)] {
+		f.line("kept %v %d %v %d", k.addrs, rest(k.until-f.elapsed), k.boot == f.kernel.boot, k.current)
+		if f.stepsClock() {
+			f.line("offset %d still %v", age(k.offset), k.offset == f.kernel.wall-f.elapsed)
 		}
 	}
 	f.line("left %v %d locked %v damage %v", f.left, f.killsLeft, f.locked, f.damage)
@@ -272,8 +211,8 @@ func (f *canonicalForm) storeLines() {
 	for n := range f.nets {
 		f.line("net %d known %v cursors %v counts %v cleaned in boot %s", n, f.known[n], f.cursors[n], f.counts[n],
 			f.bootName(f.cleaned[n]))
-		for _, b := range f.inOrder() {
-			if earlier, named := f.journal[inJournal{f.nets[n].name, f.simulation.sandboxName(b)}]; named {
+		for b := range f.sandboxCount() {
+			if earlier, named := f.journal[inJournal{f.nets[n].name, f.sandboxName(b)}]; named {
 				f.line("journal %s earlier %v", f.sandboxName(b), earlier)
 			}
 		}
@@ -286,8 +225,7 @@ func (f *canonicalForm) lease(l lease.Lease) string {
 	now := f.kernel.now()
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s %s %s pod %s uid %s holder %s/%s netns %s %d boot %s", l.Pool.Network, l.Address, l.State,
-		f.pod(l.Name), f.uid(l.UID), f.container(l.Holder.ContainerID), l.Holder.IfName,
-		f.container(strings.TrimPrefix(l.Holder.Netns.Path, netnsPath(""))), l.Holder.Netns.Ino,
+		l.Name, l.UID, l.Holder.ContainerID, l.Holder.IfName, l.Holder.Netns.Path, l.Holder.Netns.Ino,
 		f.bootName(l.Holder.BootID))
 	fmt.Fprintf(&out, " bound %s %d%s", f.bootName(l.BoundAt.BootID), f.laterThan(l), f.wallAge(l.BoundAt.Wall))
 	if l.State == lease.Held {
@@ -303,7 +241,7 @@ func (f *canonicalForm) lease(l lease.Lease) string {
 		}
 	}
 	if !l.RefusedAt.IsZero() {
-		fmt.Fprintf(&out, " refused %s in boot %s since %d%s", f.uid(l.RefusedFor), f.bootName(l.RefusedAt.BootID),
+		fmt.Fprintf(&out, " refused %s in boot %s since %d%s", l.RefusedFor, f.bootName(l.RefusedAt.BootID),
 			min(int(now.Since(l.RefusedAt)/busy), 1), f.wallAge(l.RefusedAt.Wall))
 	}
 	fmt.Fprintf(&out, " hold %d deferred %v", rest(time.Duration(l.Hold)), l.Deferred())
@@ -312,25 +250,6 @@ func (f *canonicalForm) lease(l lease.Lease) string {
 	l.BoundAt, l.ReleasedAt, l.RefusedAt, l.RefusedFor = lease.Instant{}, lease.Instant{}, lease.Instant{}, ""
 	fmt.Fprintf(&out, " %+v", l)
 	return out.String()
-}
-
-func (f *canonicalForm) pod(name string) string {
-	for p := range f.pods {
-		if podName(p) == name {
-			return podName(f.names[p])
-		}
-	}
-	if b := f.sandboxNamed(name); b >= 0 { // of a pod with a reservation name
-		return f.sandboxName(b)
-	}
-	return strconv.Quote(name)
-}
-
-func (f *canonicalForm) uid(s string) string {
-	if id, ok := strings.CutPrefix(s, "uid-"); ok {
-		return "uid-" + f.container(id)
-	}
-	return f.container(s)
 }
 
 // laterThan counts the leases that were bound earlier in a namespace with the same inode number.
@@ -399,12 +318,11 @@ func (f *canonicalForm) fileText(name string, v file, missing bool) string {
 func (f *canonicalForm) content(text string) string {
 	if c, ok := hostlocal.ParseHold(text); ok {
 		return fmt.Sprintf("held for %s uid %s firm %v window %v %s rest %d%s",
-			f.pod(c.Name), f.uid(c.UID), c.Firm, c.Window, c.IfName,
+			c.Name, c.UID, c.Firm, c.Window, c.IfName,
 			min(rest(c.Until.Sub(f.kernel.now().Wall)), rest(window)+1), // no hold is longer than its window
 			f.wallAge(c.Until))
 	}
-	id, ifName, _ := strings.Cut(text, "\r\n")
-	return f.container(id) + " " + ifName
+	return text
 }
 
 func (f *canonicalForm) spoolLines() {
@@ -420,7 +338,7 @@ func (f *canonicalForm) spoolLines() {
 			}
 		}
 		since := f.kernel.now().Wall.Sub(r.At.Wall)
-		f.line("spooled %s age %d bound %d replayed %v", f.container(r.ContainerID), age(since), before, replayed)
+		f.line("spooled %s age %d bound %d replayed %v", r.ContainerID, age(since), before, replayed)
 		for _, l := range f.beneath { // as it is after a reboot that loses the DEL
 			if l.Holder.ContainerID == r.ContainerID && l.State == lease.Bound {
 				f.line("recorded %s", f.lease(l))

@@ -1,7 +1,6 @@
 package explore
 
 import (
-	"cmp"
 	"net/netip"
 	"strings"
 	"time"
@@ -9,6 +8,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
+
+// tenant is the Kubernetes namespace of all pods.
+const tenant = "ns"
 
 // Upper bounds of any model.
 const (
@@ -41,7 +43,6 @@ type config struct {
 	adopts bool         // the agent adopts what host-local has assigned; libcni's cache has its sandboxes
 	with   map[kind]int // events, and how often each may happen; see always
 	kills  int          // how often a call may be killed; see always
-	share  float64      // policy maxHeldShare, if not 0
 	probe  probe        // how it is proven that no address is lost permanently
 	short  int          // the depth of the short form
 	limits limits
@@ -53,13 +54,10 @@ const always = 1 << 20
 type podConfig struct {
 	net       int
 	window    time.Duration
-	agentOnly bool   // only the agent sees the pod's annotation, the plugin does not
-	tenant    string // the pod's namespace; "ns" if empty
+	agentOnly bool // only the agent sees the pod's annotation, the plugin does not
 	// reservation is the reservation name; each sandbox is then that of another pod.
 	reservation string
 }
-
-func (c podConfig) namespace() string { return cmp.Or(c.tenant, "ns") }
 
 type netConfig struct {
 	name string
@@ -128,8 +126,5 @@ func parseSet(text string) pool.Set {
 func (c config) options() policy.Config {
 	o := policy.Defaults()
 	o.BusyTimeout, o.SoftHold = busy, soft
-	if c.share != 0 {
-		o.MaxHeldShare = c.share
-	}
 	return o
 }

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// image is everything that is on a node's disk: the pages of the store that are in use, and all
-// other files by their paths below the simulation's directory.
+// image is everything that is on a node's disk: the pages of the store, and all other files by
+// their paths below the simulation's directory.
 type image struct {
 	Store []byte // nil where there is no store
 	Files map[string]file
@@ -45,7 +45,6 @@ func (i image) pack() []byte {
 	w := packers.Get().(*flate.Writer)
 	defer packers.Put(w)
 	w.Reset(&out)
-	i.Store = withoutFreePages(i.Store)
 	if err := errors.Join(gob.NewEncoder(w).Encode(i), w.Close()); err != nil {
 		panic(err)
 	}
@@ -64,14 +63,12 @@ func unpack(b []byte) image {
 	return i
 }
 
-// The parts of bbolt's file format that are needed to know which pages are in use.
+// The parts of bbolt's file format that are needed to know how many pages are in use.
 const (
 	pageSize     = 4096
 	metaOffset   = 16 // after the header of a page
-	metaFreelist = metaOffset + 32
 	metaPages    = metaOffset + 40
 	metaTx       = metaOffset + 48
-	freelistFlag = 0x10
 	minStoreSize = 128 << 10 // the file's size; a new store's is larger, and takes longer to read
 )
 
@@ -82,24 +79,6 @@ func newestMeta(head []byte) int {
 		return pageSize
 	}
 	return 0
-}
-
-// withoutFreePages clears the free pages of a store.
-func withoutFreePages(store []byte) []byte {
-	if store == nil {
-		return nil
-	}
-	out, le := bytes.Clone(store), binary.LittleEndian
-	list := le.Uint64(store[newestMeta(store)+metaFreelist:]) * pageSize
-	page := store[list:]
-	if le.Uint16(page[8:])&freelistFlag == 0 {
-		panic("the store's list of free pages is not where it should be")
-	}
-	for n := range int(le.Uint16(page[10:])) {
-		free := le.Uint64(page[16+8*n:]) * pageSize
-		clear(out[free:][:pageSize])
-	}
-	return out
 }
 
 // disk is a directory on a tmpfs that holds one image at a time.

@@ -12,7 +12,6 @@
 //	I4     a living sandbox has the address that it was given
 //	I5     a sandbox has an address of each range set, or none
 //	I6     a DEL of a sandbox whose DEL was answered before changes nothing
-//	fair   a namespace with more than half of the addresses held keeps no other's pod from starting
 //	order  a file of host-local's that leasehold has written is of a lease, also where a call was killed
 //
 // The files, in the order to read them:

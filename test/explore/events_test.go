@@ -82,7 +82,6 @@ type simulation struct {
 	node
 	t    *testing.T
 	sets [][]rangeSet
-	slow time.Duration // how long a call gets no processor after it has begun
 
 	records      []record // of the call that is running
 	recording    bool     // a call is running whose transactions are recorded
@@ -176,7 +175,7 @@ func (w *simulation) request(sandbox int) ipam.Request {
 	pod, name := w.podOf(sandbox), w.sandboxName(sandbox)
 	r := ipam.Request{
 		Pool: w.pool(w.netOf(sandbox)), ContainerID: name, IfName: ifName, NetnsPath: netnsPath(name),
-		Pod:     ipam.Pod{Namespace: w.pods[pod].namespace(), Name: w.podNameOf(sandbox), UID: "uid-" + name},
+		Pod:     ipam.Pod{Namespace: tenant, Name: w.podNameOf(sandbox), UID: "uid-" + name},
 		Options: w.options(),
 	}
 	if p := w.pods[pod]; !p.agentOnly {
@@ -199,9 +198,6 @@ func (w *simulation) recorded() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
 	if slices.Contains(w.locked[:], true) {
 		ctx, cancel = context.WithTimeout(ctx, lockWait)
-	}
-	if w.slow > 0 {
-		must(unix.Nanosleep(new(unix.NsecToTimespec(int64(w.slow))), nil))
 	}
 	return ctx, func() {
 		w.recording = false
@@ -484,7 +480,7 @@ func (w *simulation) showCache() (remove func()) {
 		}
 		entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":%q,"networkName":%q,"netns":%q,
 			"cniArgs":[["K8S_POD_NAMESPACE",%q],["K8S_POD_NAME",%q],["K8S_POD_UID",%q]],"result":{"ips":[%s]}}`,
-			name, ifName, net, netnsPath(name), w.pods[pod].namespace(), podName(pod), "uid-"+name,
+			name, ifName, net, netnsPath(name), tenant, podName(pod), "uid-"+name,
 			strings.Join(ips, ","))
 		path := w.path(filepath.Join(cacheDir, net+"-"+name+"-"+ifName))
 		must(os.WriteFile(path, []byte(entry), 0o600))
@@ -503,7 +499,7 @@ func (w *simulation) annotations() (out []maintain.PodWindow) {
 	for p, c := range w.pods {
 		if b := w.newest(p); c.agentOnly && c.reservation == "" && w.isValid(b) {
 			out = append(out, maintain.PodWindow{
-				Namespace: c.namespace(), Name: podName(p), UID: "uid-" + w.sandboxName(b),
+				Namespace: tenant, Name: podName(p), UID: "uid-" + w.sandboxName(b),
 				Window: lease.Window(c.window),
 			})
 		}

@@ -235,7 +235,6 @@ func (w *simulation) accountAdd(b int, out outcome) string {
 		}
 	}
 	w.spaces[b].addrs = out.addrs
-	w.endYielded(b)
 	switch {
 	case me.assigned():
 	case overtaken:
@@ -311,7 +310,7 @@ func (w *simulation) inUse(b int, a netip.Addr) string {
 			continue
 		}
 		for _, has := range w.holds[q].addrs {
-			if has == a && !w.mayYield(q, b) {
+			if has == a {
 				return fmt.Sprintf("I2: sandbox %s was given %s, which is held for pod %s",
 					w.sandboxName(b), a, podName(q))
 			}
@@ -328,76 +327,10 @@ func (w *simulation) accountRefusal(b int, err error) string {
 		if w.heldFor(w.podOf(b)).IsValid() && !w.siblingSeemsAlive(b) && !w.locked[w.netOf(b)] {
 			return fmt.Sprintf("I2: pod %s was refused the address that is held for it: %v", podName(w.podOf(b)), err)
 		}
-		if errors.Is(err, ipam.ErrExhausted) && w.squatted(b) {
-			return fmt.Sprintf("fair: pod %s was refused, though another namespace has more than half of the "+
-				"addresses held: %v", podName(w.podOf(b)), err)
-		}
 	default:
 		return fmt.Sprintf("an ADD failed: %v", err)
 	}
 	return ""
-}
-
-// majority reports whether the pods of a namespace may have more than half of the addresses of
-// their network held for them: the leases before the event are holds, or become holds by it,
-// because their sandboxes are gone.
-func (w *simulation) majority(namespace string, net int) bool {
-	n := 0
-	for _, l := range w.before.leases {
-		last := w.sandboxNamed(l.Holder.ContainerID)
-		dead := last >= 0 && !w.spaces[last].alive()
-		if l.Pool == w.pool(net) && l.Namespace == namespace && (l.Firm || l.Window > 0 && dead) {
-			n++
-		}
-	}
-	return 2*n > w.size(net)
-}
-
-// mayYield reports whether the hold of pod q may yield to sandbox b: another namespace has more
-// than half of the addresses held, and this hold is the one with the earliest end.
-func (w *simulation) mayYield(q, b int) bool {
-	of, net := w.pods[q].namespace(), w.netOf(b)
-	rest := func(pod int) time.Duration {
-		for _, l := range w.before.leases {
-			if l.Firm && l.Namespace == of && l.Name == podName(pod) {
-				return time.Duration(l.Remaining(w.kernel.now()))
-			}
-		}
-		return window // this call has noticed the end of its sandbox
-	}
-	for o, p := range w.pods {
-		last := w.holds[o].current - 1 // -1 if the store was lost since then
-		gone := last < 0 || !w.spaces[last].alive()
-		couldYield := p.namespace() == of && p.net == net && w.heldFor(o).IsValid() && gone
-		if couldYield && rest(o) < rest(q) {
-			return false
-		}
-	}
-	return of != w.pods[w.podOf(b)].namespace() && w.majority(of, net)
-}
-
-// endYielded ends the hold whose address sandbox b was given.
-func (w *simulation) endYielded(b int) {
-	for q := range w.pods {
-		for i, a := range w.holds[q].addrs {
-			if q != w.podOf(b) && w.pods[q].net == w.netOf(b) && a.IsValid() && a == w.spaces[b].addrs[i] {
-				w.holds[q] = hold{}
-			}
-		}
-	}
-}
-
-// squatted reports whether another namespace firmly held more than half of the addresses before the
-// event, of sandboxes that are gone, so that sandbox b has to get one of them.
-func (w *simulation) squatted(b int) bool {
-	n := 0
-	for _, l := range w.before.leases {
-		last := w.sandboxNamed(l.Holder.ContainerID)
-		if l.Firm && l.Namespace != w.pods[w.podOf(b)].namespace() && last >= 0 && !w.spaces[last].alive() {
-			n++
-		}
-	}
-	return 2*n > w.size(w.netOf(b))
 }
 
 // accountHostAdd checks the result of host-local's ADD. host-local only knows its files, which
@@ -451,11 +384,6 @@ func (w *simulation) released(b int) {
 	if !me.assigned() || me.byHost || me.unretained || !isCurrent || !me.window {
 		return
 	}
-	if w.share != 0 && (w.spaces[b].phase == gone || w.isFull(w.netOf(b))) {
-		// How many holds there are when its end is noticed is not known.
-		w.holds[pod] = hold{}
-		return
-	}
 	w.holds[pod] = hold{
 		current: b + 1, addrs: me.addrs, until: w.elapsed + w.pods[pod].window,
 		boot: w.kernel.boot, offset: w.kernel.wall - w.elapsed,
@@ -463,22 +391,6 @@ func (w *simulation) released(b int) {
 	if w.spaces[b].phase == gone {
 		w.holds[pod].boot = 0 // no call has noticed it
 	}
-}
-
-// isFull reports whether a range set of a network had its maximum of firm holds before the event.
-func (w *simulation) isFull(net int) bool {
-	for _, set := range w.sets[net] {
-		firm := 0
-		for _, l := range w.before.leases {
-			if l.Firm && l.Pool == w.pool(net) && set.lease.Contains(l.Address) {
-				firm++
-			}
-		}
-		if firm >= max(1, int(w.share*float64(set.lease.Size()))) {
-			return true
-		}
-	}
-	return false
 }
 
 // clockChanged ends the expectations that depend on the wall clock: those of holds of an earlier

@@ -7,24 +7,27 @@ import (
 	"strings"
 )
 
-// interrupted returns the images that a killed call leaves, the earliest first, without those
-// before its first and after its last operation. They are computed from the images before and after
-// each transaction and the order of the file operations between them, which inotify reports; the
-// code under test is not changed for it.
-func interrupted(before image, records []record) []image {
-	var out []image
+// interruption is what a killed call leaves, and its last operation.
+type interruption struct {
+	image
+	last operation
+}
+
+// interrupted returns what a killed call may leave, the earliest first, without the images before
+// its first and after its last operation. They are computed from the images before and after each
+// transaction and the order of the file operations between them, which inotify reports; the code
+// under test is not changed for it.
+func interrupted(before image, records []record) []interruption {
+	var out []interruption
 	now := before
 	for _, r := range records {
 		for _, op := range r.ops {
 			for _, next := range apply(now, op, r.after) {
-				out, now = append(out, next), next
+				out, now = append(out, interruption{next, op}), next
 			}
 		}
 	}
-	if len(out) == 0 {
-		return nil
-	}
-	return out[:len(out)-1]
+	return out[:max(len(out)-1, 0)]
 }
 
 // splitRecords divides the records in which a file is written both before the commit and after it,

@@ -153,16 +153,6 @@ var models = []config{
 		short: 4,
 	},
 	{
-		name: "share", about: "no more than one of two addresses is held for pods that are away",
-		pods: []podConfig{retained, retained}, perPod: 2, known: true, nets: oneNet, share: 0.5,
-		with: withCommon(map[kind]int{gc: always, reboot: 1}), short: 4,
-	},
-	{
-		name: "fair", about: "two pods of one namespace are away, and a pod of another one needs an address",
-		pods: []podConfig{retained, retained, {tenant: "other"}}, perPod: 2, known: true, nets: oneNet,
-		with: withCommon(map[kind]int{reboot: 1}), short: 5,
-	},
-	{
 		name: "names", about: "pods that share a reservation name; some are being deleted while others start",
 		pods: []podConfig{named}, perPod: 4, known: true, nets: oneNet,
 		with: map[kind]int{
@@ -236,29 +226,6 @@ func TestModels(t *testing.T) {
 		}
 	})
 	t.Log("\n" + strings.Join(rows, "\n"))
-}
-
-// TestASlowMachine has another process keep a lock beside calls and rounds of the agent, also where
-// each call gets no processor for longer than it may wait. Results and states are the same.
-func TestASlowMachine(t *testing.T) {
-	usual := newSearch(t, modelNamed(t, "two networks")).simulation
-	slow := newSearch(t, modelNamed(t, "two networks")).simulation
-	slow.slow = 2 * lockWait
-	usual.prepare()
-	slow.prepare()
-	const a1, b1, b2 = 0, 2, 3
-	for _, e := range []event{
-		{kind: add, sandbox: a1}, {kind: add, sandbox: b1}, {kind: lock, net: 0}, {kind: del, sandbox: b1},
-		{kind: agent}, {kind: del, sandbox: a1}, {kind: agent}, {kind: lateAdd, sandbox: b1}, {kind: add, sandbox: b2},
-		{kind: unlock, net: 0}, {kind: agent},
-	} {
-		text, want := usual.replay(e)
-		_, got := slow.replay(e)
-		formWanted, form := usual.form(usual.read(), usual.namings()[0]), slow.form(slow.read(), slow.namings()[0])
-		if got != want || form != formWanted {
-			t.Fatalf("%s: %s on a slow machine, and on the usual one %s\n%s\n%s", text, got, want, form, formWanted)
-		}
-	}
 }
 
 // TestMoreEventsMakeMoreStates shows that each event happens.

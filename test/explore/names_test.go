@@ -33,7 +33,7 @@ func (w *simulation) namedAnnotations() (out []maintain.PodWindow) {
 	for b := range w.sandboxCount() {
 		if c := w.pods[w.podOf(b)]; w.isNamed(b) && w.isValid(b) {
 			out = append(out, maintain.PodWindow{
-				Namespace: c.namespace(), Name: w.podNameOf(b), UID: "uid-" + w.sandboxName(b),
+				Namespace: tenant, Name: w.podNameOf(b), UID: "uid-" + w.sandboxName(b),
 				Window: lease.Window(c.window), Reservation: c.reservation,
 			})
 		}
@@ -45,7 +45,7 @@ func (w *simulation) namedAnnotations() (out []maintain.PodWindow) {
 func (w *simulation) leavingPods() (out []maintain.LeavingPod) {
 	for b := range w.sandboxCount() {
 		if w.sandboxes[b].leaves && w.isValid(b) {
-			out = append(out, maintain.LeavingPod{Namespace: w.pods[w.podOf(b)].namespace(), Name: w.podNameOf(b),
+			out = append(out, maintain.LeavingPod{Namespace: tenant, Name: w.podNameOf(b),
 				UID: "uid-" + w.sandboxName(b)})
 		}
 	}
@@ -55,7 +55,7 @@ func (w *simulation) leavingPods() (out []maintain.LeavingPod) {
 // storeName has the agent store the name of a pod before its sandbox is created.
 func (w *simulation) storeName(b int) error {
 	c := w.pods[w.podOf(b)]
-	return w.agent().NamePods(context.Background(), []store.PodReservation{{Namespace: c.namespace(),
+	return w.agent().NamePods(context.Background(), []store.PodReservation{{Namespace: tenant,
 		Name: w.podNameOf(b), UID: "uid-" + w.sandboxName(b), Reservation: c.reservation,
 		Window: lease.Window(c.window)}})
 }
@@ -204,7 +204,7 @@ func (f *canonicalForm) nameLines() {
 		return
 	}
 	for _, p := range f.nameRecords {
-		f.line("stored name %s", f.uid(p.UID))
+		f.line("stored name %s", p.UID)
 	}
 	now := f.kernel.now()
 	for _, l := range f.leases {
@@ -222,7 +222,7 @@ func (f *canonicalForm) nameLines() {
 		}
 		f.line("order of %s bound %d released %d", l.Address, bound, released)
 	}
-	for _, b := range f.inOrder() {
+	for b := range f.sandboxCount() {
 		me := f.node.sandboxes[b]
 		f.line("%s until %d leaves %v leaving %v stored %v window %v unretained %v addrs %v", f.sandboxName(b),
 			rest(me.until-f.elapsed), me.leaves && f.spaces[b].alive(), me.leaving && f.spaces[b].alive(), me.stored,

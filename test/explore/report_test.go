@@ -78,9 +78,9 @@ func (w *simulation) replay(e event) (text, result string) {
 	out := w.do(e)
 	records, kernel := w.records, w.kernel
 	if e.killed > 0 {
-		records = w.splitRecords(records, e, before, node)
-		text += ": " + describeKill(records, e.killed)
-		w.restore(interrupted(before, records)[e.killed-1])
+		left := interrupted(before, w.splitRecords(records, e, before, node))[e.killed-1]
+		text += fmt.Sprintf(" when it %s %s", left.last.kind, left.last.name)
+		w.restore(left.image)
 		w.node, w.kernel = node, kernel
 		w.noteUnsynced(before, e)
 		out = outcome{}
@@ -103,27 +103,6 @@ func (w *simulation) describeCut(e event) string {
 		}
 	}
 	return out
-}
-
-// describeKill returns which operations a killed call has done, and which not.
-func describeKill(records []record, killed int) string {
-	var before, after []string
-	now, n := image{Files: map[string]file{}}, 0
-	for _, r := range records {
-		for _, op := range r.ops {
-			n += max(len(apply(now, op, r.after)), 1)
-			text := string(op.kind) + " " + op.name
-			if op.kind == commits {
-				text = "commits"
-			}
-			if n <= killed {
-				before = append(before, text)
-			} else {
-				after = append(after, text)
-			}
-		}
-	}
-	return fmt.Sprintf("after it %s, before it %s", strings.Join(before, ", "), strings.Join(after, ", "))
 }
 
 func (o outcome) String() string {

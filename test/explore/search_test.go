@@ -155,7 +155,7 @@ func (w *simulation) eachNext(f *found, fn func(e event, why string)) {
 			continue
 		}
 		for i, left := range interrupted(from, w.splitRecords(records, e, from, f.node)) {
-			w.restore(left)
+			w.restore(left.image)
 			w.node = f.node
 			w.kernel = kernel
 			e.killed = i + 1
@@ -231,7 +231,7 @@ func (w *simulation) nextForms(f *found) map[key]string {
 	out := map[key]string{}
 	w.eachNext(f, func(e event, why string) {
 		c := w.read()
-		out[w.keyOf(c)] = w.describe(e) + " " + why + "\n" + w.form(c, w.namings()[0])
+		out[w.keyOf(c)] = w.describe(e) + " " + why + "\n" + w.form(c)
 	})
 	return out
 }
