@@ -2,7 +2,6 @@ package netns_test
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -173,122 +172,95 @@ func parseAnnouncement(frame []byte, address netip.Addr) (form, mac string, ok b
 	return "", "", false
 }
 
-// TestReturnIsAnnounced verifies that the agent announces the new MAC address of a returned pod, so
-// that a pod of the same bridge and the node update their neighbour entries.
+// TestReturnIsAnnounced verifies that the new MAC address of a returned pod is announced, so that a
+// pod of the same bridge and the node update their neighbour entries: by an agent that starts after
+// the return and finds invalid entries in the queue, and by one that runs, in namespaces in which
+// eth0 has different indexes.
 func TestReturnIsAnnounced(t *testing.T) {
 	node := newNode(t)
-	node.Agent()
 	net := node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/24", "fd01::/64")))
 	db := lab.NewPod("default", "db-0", "10")
-	first, original := start(t, node, net, db)
-	first.Echo()
+	sandbox, original := start(t, node, net, db)
 	sibling, _ := start(t, node, net, lab.NewPod("default", "web-0", ""))
 	if n := queued(t, node); len(n) != 0 {
 		t.Errorf("new addresses are queued for announcement: %q", n)
 	}
 	addresses := strings.Fields(original)
-	old := macOf(t, first)
 	places := map[string]func(func() error) error{"the sibling": inside(sibling), "the node": node.Do}
-	for _, a := range addresses {
-		ask(t, sibling, node, a)
-		for who, place := range places {
-			if got := neighbourMACs(t, place, a); !slices.Equal(got, []string{old}) {
-				t.Fatalf("before the return %s has %v for %s, want %s", who, got, a, old)
+	for returns := range 3 {
+		sandbox.Echo()
+		old := macOf(t, sandbox)
+		for _, a := range addresses {
+			ask(t, sibling, node, a)
+			for who, place := range places {
+				if got := neighbourMACs(t, place, a); !slices.Equal(got, []string{old}) {
+					t.Fatalf("before the return %s has %v for %s, want %s", who, got, a, old)
+				}
 			}
 		}
-	}
-	stop(t, first, net)
+		stop(t, sandbox, net)
 
-	captures := map[string]capture{}
-	for _, a := range addresses {
-		captures[a] = startCapture(t, sibling)
-	}
-	second, again := start(t, node, net, recreated(db))
-	if again != original {
-		t.Fatalf("db-0 came back with %s, want %s", again, original)
-	}
-	now := macOf(t, second)
-	if now == old {
-		t.Fatal("the MAC address did not change")
-	}
-	for _, a := range addresses {
-		missing := map[string]bool{"request": true, "reply": true}
-		if strings.Contains(a, ":") {
-			missing = map[string]bool{"advertisement": true}
+		captures := map[string]capture{}
+		for _, a := range addresses {
+			captures[a] = startCapture(t, sibling)
 		}
-		for len(missing) > 0 {
-			form, mac := captures[a].announcement(netip.MustParseAddr(a))
-			if mac != now {
-				t.Fatalf("%s was announced by %q %q, want %s", a, form, mac, now)
-			}
-			delete(missing, form)
-		}
-		for who, place := range places {
-			waitFor(t, who+" has "+now+" for "+a, func() bool {
-				got := neighbourMACs(t, place, a)
-				removed := who == "the node" && len(got) == 0 // by the plugin, and not resolved again yet
-				return removed || slices.Equal(got, []string{now})
-			})
-		}
-	}
-	second.Echo()
-	for _, a := range addresses {
-		ask(t, sibling, node, a)
-	}
-	waitFor(t, "the queue is empty", func() bool { return len(queued(t, node)) == 0 })
-	for _, l := range of(node.Leases(), db) {
-		if l.MAC != now {
-			t.Errorf("the lease of %s has the MAC address %q, want %s", l.Address, l.MAC, now)
-		}
-	}
-}
-
-// TestReturnsToOtherIndexes verifies that one agent announces through the right interface in
-// namespaces in which eth0 has different indexes.
-func TestReturnsToOtherIndexes(t *testing.T) {
-	node := newNode(t)
-	node.Agent()
-	net := node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/24", "fd01::/64")))
-	sibling, _ := start(t, node, net, lab.NewPod("default", "web-0", ""))
-	indexes := map[int]bool{}
-	for i := range 3 {
-		db := lab.NewPod("default", fmt.Sprint("db-", i), "10")
-		first, original := start(t, node, net, db)
-		stop(t, first, net)
-		second := node.Sandbox(recreated(db))
-		var captures []capture
-		for range strings.Fields(original) {
-			captures = append(captures, startCapture(t, sibling))
-		}
-		err := inside(second)(func() error {
-			var errs []error
-			for range i { // each uses up two indexes
+		sandbox = node.Sandbox(recreated(db))
+		if err := inside(sandbox)(func() (err error) {
+			for range returns { // each uses up two indexes
 				link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "was"}, PeerName: "there"}
-				errs = append(errs, netlink.LinkAdd(link), netlink.LinkDel(link))
-			}
-			return errors.Join(errs...)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		add(t, second, net)
-		index := 0
-		if err := inside(second)(func() error {
-			link, err := netlink.LinkByName("eth0")
-			if err == nil {
-				index = link.Attrs().Index
+				err = errors.Join(err, netlink.LinkAdd(link), netlink.LinkDel(link))
 			}
 			return err
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if indexes[index] {
-			t.Fatalf("two interfaces have the index %d", index)
+		if again := add(t, sandbox, net); again != original {
+			t.Fatalf("db-0 came back with %s, want %s", again, original)
 		}
-		indexes[index] = true
-		for j, a := range strings.Fields(original) {
-			if form, mac := captures[j].announcement(netip.MustParseAddr(a)); mac != macOf(t, second) {
-				t.Errorf("with the index %d, %s was announced by %q %q, want %s", index, a, form, mac, macOf(t, second))
+		now := macOf(t, sandbox)
+		if now == old {
+			t.Fatal("the MAC address did not change")
+		}
+		if returns == 0 {
+			for _, a := range addresses {
+				if got := neighbourMACs(t, node.Do, a); slices.Contains(got, old) {
+					t.Errorf("the plugin has left %s for %s on the node", old, a)
+				}
+			}
+			if got := queued(t, node); !slices.Equal(got, []string{sandbox.ID + "@eth0"}) {
+				t.Errorf("the queue has %q, want the entry of %s", got, sandbox.ID)
+			}
+			for _, name := range []string{"nonsense", sibling.ID + "@eth1", "cafe@eth0"} {
+				if err := os.WriteFile(filepath.Join(node.RunDir(), "announce", name), nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			node.Agent()
+		}
+		for _, a := range addresses {
+			missing := map[string]bool{"request": true, "reply": true}
+			if strings.Contains(a, ":") {
+				missing = map[string]bool{"advertisement": true}
+			}
+			for len(missing) > 0 {
+				form, mac := captures[a].announcement(netip.MustParseAddr(a))
+				if mac != now {
+					t.Fatalf("%s was announced by %q %q, want %s", a, form, mac, now)
+				}
+				delete(missing, form)
+			}
+			for who, place := range places {
+				waitFor(t, who+" has "+now+" for "+a, func() bool {
+					got := neighbourMACs(t, place, a)
+					removed := who == "the node" && len(got) == 0 // by the plugin, and not resolved again yet
+					return removed || slices.Equal(got, []string{now})
+				})
+			}
+		}
+		waitFor(t, "the queue is empty", func() bool { return len(queued(t, node)) == 0 })
+		for _, l := range of(node.Leases(), db) {
+			if l.MAC != now {
+				t.Errorf("the lease of %s has the MAC address %q, want %s", l.Address, l.MAC, now)
 			}
 		}
 	}
@@ -304,76 +276,10 @@ func ask(t *testing.T, sibling *lab.Sandbox, node *lab.Node, address string) {
 	}
 }
 
-// TestReturnWithoutAgent verifies that the plugin removes the node's own neighbour entry, and that
-// the announcement stays queued until the container ends.
-func TestReturnWithoutAgent(t *testing.T) {
-	node := newNode(t)
-	net := node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/24", "fd01::/64")))
-	db := lab.NewPod("default", "db-0", "10")
-	first, original := start(t, node, net, db)
-	first.Echo()
-	sibling, _ := start(t, node, net, lab.NewPod("default", "web-0", ""))
-	for _, a := range strings.Fields(original) {
-		ask(t, sibling, node, a)
-	}
-	old := macOf(t, first)
-	stop(t, first, net)
-	second, _ := start(t, node, net, recreated(db))
-	for _, a := range strings.Fields(original) {
-		if got := neighbourMACs(t, node.Do, a); slices.Contains(got, old) {
-			t.Errorf("the node still has %s for %s", old, a)
-		}
-	}
-	if got := queued(t, node); !slices.Equal(got, []string{second.ID + "@eth0"}) {
-		t.Errorf("the queue has %q, want the entry of %s", got, second.ID)
-	}
-	stop(t, second, net)
-	if got := queued(t, node); len(got) != 0 {
-		t.Errorf("after DEL the queue has %q, want it empty", got)
-	}
-}
-
-// TestAgentProcessesTheQueueAtStart verifies that the agent announces addresses that were queued
-// before it started, and removes entries that are invalid or have no lease.
-func TestAgentProcessesTheQueueAtStart(t *testing.T) {
-	node := newNode(t)
-	net := node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/24")))
-	db := lab.NewPod("default", "db-0", "10")
-	first, original := start(t, node, net, db)
-	sibling, _ := start(t, node, net, lab.NewPod("default", "web-0", ""))
-	stop(t, first, net)
-	second, _ := start(t, node, net, recreated(db))
-	for _, name := range []string{"nonsense", first.ID + "@eth0", "cafe@eth0"} {
-		if err := os.WriteFile(filepath.Join(node.RunDir(), "announce", name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	frames := startCapture(t, sibling)
-	node.Agent()
-	if form, mac := frames.announcement(netip.MustParseAddr(original)); mac != macOf(t, second) {
-		t.Errorf("%s was announced by %q %q, want %s", original, form, mac, macOf(t, second))
-	}
-	waitFor(t, "the queue is empty", func() bool { return len(queued(t, node)) == 0 })
-}
-
 // TestChainedKeepsTheMAC verifies that leasehold as a chained plugin keeps the MAC address of a
 // returned pod with every main plugin.
 func TestChainedKeepsTheMAC(t *testing.T) {
-	const subnet, subnet6 = "10.1.0.0/24", "fd01::/64"
-	for _, tc := range []struct {
-		plugin  string
-		version string
-		conf    func(*lab.Node) lab.Conf
-	}{
-		{"bridge", "1.1.0", func(n *lab.Node) lab.Conf { return n.Bridge(n.IPAM(subnet, subnet6)) }},
-		{"ptp", "1.0.0", func(n *lab.Node) lab.Conf { return n.PTP(n.IPAM(subnet, subnet6)) }},
-		{"macvlan", "0.4.0", func(n *lab.Node) lab.Conf { return n.Macvlan(n.IPAM(subnet, subnet6)) }},
-		{"flannel", "0.3.1", func(n *lab.Node) lab.Conf {
-			ipam := n.IPAM()
-			delete(ipam, "ranges")
-			return n.Flannel(ipam, subnet, subnet6)
-		}},
-	} {
+	for _, tc := range mainPlugins {
 		t.Run(tc.plugin, func(t *testing.T) {
 			t.Parallel()
 			node := newNode(t)

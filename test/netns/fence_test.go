@@ -126,30 +126,6 @@ func TestForceDelete(t *testing.T) {
 		}
 	})
 
-	t.Run("busyTimeout has expired and the pool is full", func(t *testing.T) {
-		node := newNode(t)
-		net := bridge(node, "10.1.0.0/24", fourAddresses(lab.Conf{"busyTimeout": "2m"}))
-		old, original := start(t, node, net, pod)
-		for i := range 3 {
-			start(t, node, net, lab.NewPod("default", fmt.Sprint("web-", i), ""))
-		}
-		successor := recreated(pod)
-		_, err := node.Sandbox(successor).Add(net)
-		wantCode(t, err, 11, old.ID)
-		node.Clock += 3 * time.Minute
-		_, err = node.Sandbox(successor).Add(net)
-		wantCode(t, err, 11)
-
-		// No other address was assigned, so that the old one is still kept for the pod.
-		stop(t, old, net)
-		if ls := of(node.Leases(), pod); len(ls) != 1 || !ls[0].Firm {
-			t.Errorf("leases of db-0: %+v, want %s held", ls, original)
-		}
-		if _, address := start(t, node, net, successor); address != original {
-			t.Errorf("got %s, want %s", address, original)
-		}
-	})
-
 	t.Run("onBusy refuse", func(t *testing.T) {
 		node := newNode(t)
 		net := bridge(node, "10.1.0.0/24", lab.Conf{"busyTimeout": "2m", "onBusy": "refuse"})

@@ -36,6 +36,24 @@ func bridge(node *lab.Node, subnet string, more lab.Conf) *lab.Network {
 	return node.Network("net", "1.0.0", node.Bridge(lab.With(node.IPAM(subnet), more)))
 }
 
+// mainPlugins have configurations of two range sets.
+var mainPlugins = []struct {
+	plugin  string
+	version string
+	conf    func(*lab.Node) lab.Conf
+}{
+	{"bridge", "1.1.0", func(n *lab.Node) lab.Conf { return n.Bridge(n.IPAM(subnet, subnet6)) }},
+	{"ptp", "1.0.0", func(n *lab.Node) lab.Conf { return n.PTP(n.IPAM(subnet, subnet6)) }},
+	{"macvlan", "0.4.0", func(n *lab.Node) lab.Conf { return n.Macvlan(n.IPAM(subnet, subnet6)) }},
+	{"flannel", "0.3.1", func(n *lab.Node) lab.Conf {
+		ipam := n.IPAM()
+		delete(ipam, "ranges") // from subnet.env
+		return n.Flannel(ipam, subnet, subnet6)
+	}},
+}
+
+const subnet, subnet6 = "10.1.0.0/24", "fd01::/64"
+
 // fourAddresses returns ipam fields for a pool of the four addresses .10 to .13.
 func fourAddresses(more lab.Conf) lab.Conf {
 	ranges := [][]lab.Conf{{{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.10", "rangeEnd": "10.1.0.13"}}}

@@ -11,21 +11,7 @@ import (
 // and can be reached at them, that other pods do not get them, and that a pod without a window gets
 // the address that host-local would assign.
 func TestReturn(t *testing.T) {
-	const subnet, subnet6 = "10.1.0.0/24", "fd01::/64"
-	for _, tc := range []struct {
-		plugin  string
-		version string
-		conf    func(*lab.Node) lab.Conf
-	}{
-		{"bridge", "1.1.0", func(n *lab.Node) lab.Conf { return n.Bridge(n.IPAM(subnet, subnet6)) }},
-		{"ptp", "1.0.0", func(n *lab.Node) lab.Conf { return n.PTP(n.IPAM(subnet, subnet6)) }},
-		{"macvlan", "1.0.0", func(n *lab.Node) lab.Conf { return n.Macvlan(n.IPAM(subnet, subnet6)) }},
-		{"flannel", "0.3.1", func(n *lab.Node) lab.Conf {
-			ipam := n.IPAM()
-			delete(ipam, "ranges") // from subnet.env
-			return n.Flannel(ipam, subnet, subnet6)
-		}},
-	} {
+	for _, tc := range mainPlugins {
 		t.Run(tc.plugin, func(t *testing.T) {
 			t.Parallel()
 			node := newNode(t)

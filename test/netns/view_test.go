@@ -135,26 +135,6 @@ func TestPluginInItsOwnMountNamespace(t *testing.T) {
 	}
 }
 
-// TestUnreadableProcessOne verifies that an ended sandbox is proven dead although the namespaces of
-// process 1 cannot be read, which also root may not with some security modules: process 1 is in the
-// host's network namespace.
-func TestUnreadableProcessOne(t *testing.T) {
-	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", nil)
-	pod := lab.NewPod("default", "db-0", "10")
-	old, original := start(t, node, net, pod)
-	old.Remove()
-	c := node.Sandbox(recreated(pod)).IPAMCall(net, "ADD")
-	c.Wrap = []string{"setpriv", "--bounding-set", "-sys_ptrace", "--"} // process 1 has more capabilities
-	reply := node.Call(c)
-	if err := cniError(t, reply); err != nil {
-		t.Fatalf("ADD: %v", err)
-	}
-	if !strings.Contains(reply.Stdout, original+"/24") {
-		t.Errorf("db-0 came back with %s, want %s", reply.Stdout, original)
-	}
-}
-
 // TestFIFOs verifies that no call hangs if a file that the plugin reads is a FIFO.
 func TestFIFOs(t *testing.T) {
 	for name, tt := range map[string]struct {
