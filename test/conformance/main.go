@@ -9,13 +9,11 @@
 // Every spec has to end in one of these ways, otherwise the exit status is 1:
 //
 //   - It passes with both.
-//   - It fails with both because the kernel lacks a feature. unsupported.txt in the directory names
-//     these.
+//   - It fails with both because the kernel lacks a feature.
 //   - It is in the file of argued specs, with the reason, and does not pass with both.
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -53,23 +51,42 @@ func run(w io.Writer, dir, arguedFile string, suites []string) (ok bool, err err
 	fmt.Fprintln(tab, "| suite\t| specs\t| passed with host-local\t| passed with leasehold\t"+
 		"| kernel lacks a feature\t| differ\t|")
 	fmt.Fprintln(tab, "|---\t|---\t|---\t|---\t|---\t|---\t|")
-	var notes, unsupported []string
+	var notes []string
 	ok = true
-	for _, name := range suites {
-		upstream, err := readReport(filepath.Join(dir, "host-local", name+".json"))
+	for _, suite := range suites {
+		upstream, err := readReport(filepath.Join(dir, "host-local", suite+".json"))
 		if err != nil {
 			return false, err
 		}
-		ours, err := readReport(filepath.Join(dir, "leasehold", name+".json"))
+		ours, err := readReport(filepath.Join(dir, "leasehold", suite+".json"))
 		if err != nil {
 			return false, err
 		}
-		s := compare(name, upstream, ours, argued)
-		fmt.Fprintf(tab, "| %s\t| %d\t| %d\t| %d\t| %d\t| %d\t|\n", name, len(upstream), s.upstream, s.ours,
-			len(s.unsupported), s.differ)
-		unsupported = append(unsupported, s.unsupported...)
-		notes = append(notes, s.notes...)
-		ok = ok && !s.failed
+		all := maps.Clone(upstream)
+		maps.Copy(all, ours)
+		var passedUpstream, passed, unsupported, differ int
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			u, o := upstream[name], ours[name]
+			note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+			passedUpstream, passed = passedUpstream+count(u.passed), passed+count(o.passed)
+			differ += count(u.passed != o.passed)
+			reason := argued[suite+"\t"+name]
+			switch {
+			case u.passed && o.passed && reason == "":
+			case u.passed && o.passed:
+				ok = false
+				note("%s: %q passes with both; remove it from the argued specs", suite, name)
+			case !u.passed && !o.passed && lacksFeature(u.failure):
+				unsupported++
+			case reason != "":
+				note("%s: %q: %s", suite, name, reason)
+			default:
+				ok = false
+				note("FAILED: %s: %q\n  host-local: %s\n  leasehold:  %s", suite, name, u, o)
+			}
+		}
+		fmt.Fprintf(tab, "| %s\t| %d\t| %d\t| %d\t| %d\t| %d\t|\n", suite, len(upstream), passedUpstream, passed,
+			unsupported, differ)
 	}
 	if err := tab.Flush(); err != nil {
 		return false, err
@@ -77,8 +94,14 @@ func run(w io.Writer, dir, arguedFile string, suites []string) (ok bool, err err
 	for _, n := range notes {
 		fmt.Fprintln(w, n)
 	}
-	list := strings.Join(unsupported, "\n") + "\n"
-	return ok, os.WriteFile(filepath.Join(dir, "unsupported.txt"), []byte(list), 0o644)
+	return ok, nil
+}
+
+func count(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // A spec is one spec of a report.
@@ -134,72 +157,21 @@ func readReport(path string) (map[string]spec, error) {
 // readArgued returns the reasons of the argued specs by suite and name. Each line has the suite,
 // the name of the spec and the reason, separated by tabs. Empty lines and those that begin with #
 // are comments.
-func readArgued(path string) (map[[2]string]string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	argued := map[[2]string]string{}
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		line := lines.Text()
+func readArgued(path string) (map[string]string, error) {
+	text, err := os.ReadFile(path)
+	argued := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		fields := strings.Split(line, "\t")
-		if len(fields) != 3 {
+		last := strings.LastIndexByte(line, '\t')
+		if strings.Count(line, "\t") != 2 || last == len(line)-1 {
 			return nil, fmt.Errorf("%s: %q: want suite, spec and reason, separated by tabs", path, line)
 		}
-		argued[[2]string{fields[0], fields[1]}] = fields[2]
+		argued[line[:last]] = line[last+1:]
 	}
-	return argued, lines.Err()
-}
-
-// A summary is the comparison of one suite.
-type summary struct {
-	upstream, ours int // how many specs passed
-	differ         int
-	unsupported    []string // those that fail with both because the kernel lacks a feature
-	notes          []string
-	failed         bool // a spec did not end as it has to
-}
-
-// compare compares the reports of a suite.
-func compare(suite string, upstream, ours map[string]spec, argued map[[2]string]string) summary {
-	var s summary
-	names := maps.Clone(upstream)
-	maps.Copy(names, ours)
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		u, o := upstream[name], ours[name]
-		if u.passed {
-			s.upstream++
-		}
-		if o.passed {
-			s.ours++
-		}
-		if u.passed != o.passed {
-			s.differ++
-		}
-		reason, isArgued := argued[[2]string{suite, name}]
-		switch {
-		case u.passed && o.passed && isArgued:
-			s.fail("%s: %q passes with both; remove it from the argued specs", suite, name)
-		case u.passed && o.passed:
-		case !u.passed && !o.passed && lacksFeature(u.failure):
-			s.unsupported = append(s.unsupported, suite+"\t"+name)
-		case isArgued:
-			s.notes = append(s.notes, fmt.Sprintf("%s: %q: %s", suite, name, reason))
-		default:
-			s.fail("FAILED: %s: %q\n  host-local: %s\n  leasehold:  %s", suite, name, u, o)
-		}
-	}
-	return s
-}
-
-func (s *summary) fail(format string, args ...any) {
-	s.failed = true
-	s.notes = append(s.notes, fmt.Sprintf(format, args...))
+	return argued, err
 }
 
 // lacksFeature reports whether a spec failed because the kernel does not have a kind of interface,
