@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -81,24 +80,6 @@ func stop(t *testing.T, sandbox *lab.Sandbox, net *lab.Network) {
 	if err := sandbox.Stop(net); err != nil {
 		t.Fatalf("DEL %s: %v", sandbox.Pod.Name, err)
 	}
-}
-
-// callAll calls a verb of all sandboxes at once, and repeats what was busy.
-func callAll(t *testing.T, sandboxes []*lab.Sandbox, net *lab.Network, verb string) {
-	t.Helper()
-	var wait sync.WaitGroup
-	for _, s := range sandboxes {
-		wait.Go(func() {
-			reply := s.Call(net, verb)
-			for reply.IsBusy() {
-				reply = s.Call(net, verb)
-			}
-			if reply.Exit != 0 {
-				t.Errorf("%s %s: %+v", verb, s.Pod.Name, reply)
-			}
-		})
-	}
-	wait.Wait()
 }
 
 // recreated returns the pod with another UID, as its controller recreates it.
