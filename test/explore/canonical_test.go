@@ -27,49 +27,38 @@ type contents struct {
 	boot    string
 	lost    string
 	view    string
-	known   [maxNets]bool
-	cursors [maxNets][maxSets]netip.Addr
-	journal map[inJournal]bool    // whether an entry about the container is of an earlier boot
-	cleaned [maxNets]string       // the boot
-	last    map[netAddr]time.Time // the journal's last entry
-	counts  [maxNets][maxSets]store.Counts
+	known   bool
+	cursors [maxSets]netip.Addr
+	journal map[string]bool          // whether an entry about the container is of an earlier boot
+	cleaned string                   // the boot
+	last    map[netip.Addr]time.Time // the journal's last entry
+	counts  [maxSets]store.Counts
 
 	nameRecords []store.PodReservation // in the order of their UIDs
 
 	broken []string // what Check has found
 }
 
-type netAddr struct {
-	net  string
-	addr netip.Addr
-}
-
-// inJournal is a container that an entry of the journal names.
-type inJournal struct{ net, container string }
-
 // read reads the store on the disk.
 func (w *simulation) read() contents {
-	c := contents{journal: map[inJournal]bool{}, last: map[netAddr]time.Time{}}
+	c := contents{journal: map[string]bool{}, last: map[netip.Addr]time.Time{}}
 	s := store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)})
 	c.absent = s.View(context.Background(), func(tx *store.Tx) error {
 		c.leases = allLeases(tx)
 		c.boot, c.lost, c.view = tx.Boot(), tx.Lost(), tx.NamespaceIDs()
-		for n := range w.nets {
-			c.known[n], c.cleaned[n] = tx.Adopted(w.pool(n)), tx.PoolBoot(w.pool(n))
-			for i, set := range w.sets[n] {
-				c.cursors[n][i] = tx.Cursor(w.pool(n), set.lease.ID())
-				c.counts[n][i] = tx.Counts(w.pool(n), set.lease.ID())
-			}
+		c.known, c.cleaned = tx.Adopted(w.pool()), tx.PoolBoot(w.pool())
+		for i, set := range w.sets {
+			c.cursors[i], c.counts[i] = tx.Cursor(w.pool(), set.lease.ID()), tx.Counts(w.pool(), set.lease.ID())
 		}
 		for record := range tx.PodReservations() {
 			c.nameRecords = append(c.nameRecords, record)
 		}
 		for _, e := range tx.Entries(0) {
-			c.journal[inJournal{e.Network, e.Container}] = false
-			c.last[netAddr{e.Network, e.Address}] = e.Time
+			c.journal[e.Container] = false
+			c.last[e.Address] = e.Time
 		}
 		tx.EarlierBoots((kernelHost{&w.kernel, w.config}).bootID(), func(e store.Entry) {
-			c.journal[inJournal{e.Network, e.Container}] = true
+			c.journal[e.Container] = true
 		})
 		c.broken = tx.Check()
 		return nil
@@ -174,7 +163,7 @@ func (f *canonicalForm) nodeLines() {
 			f.line("offset %d still %v", age(k.offset), k.offset == f.kernel.wall-f.elapsed)
 		}
 	}
-	f.line("left %v %d locked %v damage %v", f.left, f.killsLeft, f.locked, f.damage)
+	f.line("left %v %d damage %v", f.left, f.killsLeft, f.damage)
 	if f.stepsClock() {
 		f.line("wall %d", age(f.kernel.wall-f.elapsed))
 	}
@@ -208,13 +197,10 @@ func (f *canonicalForm) storeLines() {
 	}
 	viewBoot, _, _ := strings.Cut(f.view, " ")
 	f.line("boot %s lost %v view of boot %s", f.bootName(f.contents.boot), f.lost != "", f.bootName(viewBoot))
-	for n := range f.nets {
-		f.line("net %d known %v cursors %v counts %v cleaned in boot %s", n, f.known[n], f.cursors[n], f.counts[n],
-			f.bootName(f.cleaned[n]))
-		for b := range f.sandboxCount() {
-			if earlier, named := f.journal[inJournal{f.nets[n].name, f.sandboxName(b)}]; named {
-				f.line("journal %s earlier %v", f.sandboxName(b), earlier)
-			}
+	f.line("known %v cursors %v counts %v cleaned in boot %s", f.known, f.cursors, f.counts, f.bootName(f.cleaned))
+	for b := range f.sandboxCount() {
+		if earlier, named := f.journal[f.sandboxName(b)]; named {
+			f.line("journal %s earlier %v", f.sandboxName(b), earlier)
 		}
 	}
 }
@@ -224,7 +210,7 @@ func (f *canonicalForm) storeLines() {
 func (f *canonicalForm) lease(l lease.Lease) string {
 	now := f.kernel.now()
 	var out strings.Builder
-	fmt.Fprintf(&out, "%s %s %s pod %s uid %s holder %s/%s netns %s %d boot %s", l.Pool.Network, l.Address, l.State,
+	fmt.Fprintf(&out, "%s %s pod %s uid %s holder %s/%s netns %s %d boot %s", l.Address, l.State,
 		l.Name, l.UID, l.Holder.ContainerID, l.Holder.IfName, l.Holder.Netns.Path, l.Holder.Netns.Ino,
 		f.bootName(l.Holder.BootID))
 	fmt.Fprintf(&out, " bound %s %d%s", f.bootName(l.BoundAt.BootID), f.laterThan(l), f.wallAge(l.BoundAt.Wall))
@@ -266,7 +252,7 @@ func (f *canonicalForm) laterThan(l lease.Lease) (n int) {
 // heldLonger counts the holds of the pool that began earlier: the oldest is replaced first.
 func (f *canonicalForm) heldLonger(l lease.Lease, now lease.Instant) (n int) {
 	for _, o := range f.leases {
-		both := !l.Firm && o.State == lease.Held && !o.Firm && o.Pool == l.Pool
+		both := !l.Firm && o.State == lease.Held && !o.Firm
 		if both && now.Since(o.ReleasedAt) > now.Since(l.ReleasedAt) {
 			n++
 		}
@@ -275,9 +261,9 @@ func (f *canonicalForm) heldLonger(l lease.Lease, now lease.Instant) (n int) {
 }
 
 // leaseOf returns the lease of an address, one of State None if there is none.
-func (c contents) leaseOf(net string, addr netip.Addr) lease.Lease {
+func (c contents) leaseOf(addr netip.Addr) lease.Lease {
 	for _, l := range c.leases {
-		if l.Pool.Network == net && l.Address == addr {
+		if l.Address == addr {
 			return l
 		}
 	}
@@ -305,12 +291,11 @@ func (f *canonicalForm) fileText(name string, v file, missing bool) string {
 	if len(parts) != 3 {
 		return name + " " + v.Content
 	}
-	net, addr := parts[1], netip.Addr{}
 	addr, err := netip.ParseAddr(parts[2])
 	if err != nil {
 		return name + " " + strconv.Quote(v.Content)
 	}
-	written, l := time.Unix(0, v.Wall), f.leaseOf(net, addr)
+	written, l := time.Unix(0, v.Wall), f.leaseOf(addr)
 	return fmt.Sprintf("%s %s older than bound %v released %v%s", name, f.content(v.Content),
 		written.Before(l.BoundAt.Wall), written.Before(l.ReleasedAt.Wall), f.wallAge(written))
 }
@@ -334,7 +319,7 @@ func (f *canonicalForm) spoolLines() {
 		for _, l := range f.leases {
 			if l.Holder.ContainerID == r.ContainerID {
 				before = r.At.Wall.Compare(l.BoundAt.Wall)
-				replayed = replayed || f.last[netAddr{l.Pool.Network, l.Address}].Equal(r.At.Wall)
+				replayed = replayed || f.last[l.Address].Equal(r.At.Wall)
 			}
 		}
 		since := f.kernel.now().Wall.Sub(r.At.Wall)

@@ -12,12 +12,14 @@ import (
 // tenant is the Kubernetes namespace of all pods.
 const tenant = "ns"
 
+// network is the name of the CNI network.
+const network = "net"
+
 // Upper bounds of any model.
 const (
 	maxPods      = 3
 	maxSandboxes = 6
 	maxSets      = 2
-	maxNets      = 2
 )
 
 // The durations of all models, as multiples of a step of the clock. An event takes a moment:
@@ -36,14 +38,13 @@ type config struct {
 	about string
 
 	pods   []podConfig
-	perPod int // sandboxes
-	nets   []netConfig
+	perPod int      // sandboxes
+	sets   []string // of ranges: "10.0.0.0/24 10.0.0.2-10.0.0.3"
 
 	known  bool         // leasehold has been called before
 	adopts bool         // the agent adopts what host-local has assigned; libcni's cache has its sandboxes
 	with   map[kind]int // events, and how often each may happen; see always
 	kills  int          // how often a call may be killed; see always
-	probe  probe        // how it is proven that no address is lost permanently
 	short  int          // the depth of the short form
 	limits limits
 }
@@ -52,16 +53,10 @@ type config struct {
 const always = 1 << 20
 
 type podConfig struct {
-	net       int
 	window    time.Duration
 	agentOnly bool // only the agent sees the pod's annotation, the plugin does not
 	// reservation is the reservation name; each sandbox is then that of another pod.
 	reservation string
-}
-
-type netConfig struct {
-	name string
-	sets []string // "10.0.0.0/24 10.0.0.2-10.0.0.3", a range set each
 }
 
 // limits bound a search; zero is none.
@@ -74,8 +69,6 @@ func (c config) sandboxCount() int { return len(c.pods) * c.perPod }
 
 // podOf is the pod of a sandbox.
 func (c config) podOf(sandbox int) int { return sandbox / c.perPod }
-
-func (c config) netOf(sandbox int) int { return c.pods[c.podOf(sandbox)].net }
 
 // podName and sandboxName are the names in the code under test: pods "a" and "b", their sandboxes
 // "a1", "a2", "b1".
@@ -96,14 +89,6 @@ func (c config) sandboxNamed(name string) int {
 }
 
 func netnsPath(name string) string { return "/run/netns/" + name }
-
-func (n netConfig) parse() []pool.Set {
-	var out []pool.Set
-	for _, text := range n.sets {
-		out = append(out, parseSet(text))
-	}
-	return out
-}
 
 // poolSet is leasehold's range set.
 type poolSet = pool.Set

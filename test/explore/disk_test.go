@@ -96,7 +96,8 @@ const (
 	runDir    = "run"
 	spoolDir  = "run/spool"
 	netsDir   = "networks"
-	cacheDir  = "cache" // libcni's
+	mirrorDir = netsDir + "/" + network // host-local's files
+	cacheDir  = "cache"                 // libcni's
 	storeFile = "state/leases.db"
 	markFile  = "run/used"
 	lockFile  = "run/lock"
@@ -104,13 +105,13 @@ const (
 	completeMark = ".leasehold" // in host-local's directory, if every lease has its file there
 )
 
-func newDisk(root string, nets []netConfig) (*disk, error) {
+func newDisk(root string) (*disk, error) {
 	d := &disk{root: root, current: image{Files: map[string]file{}}, watched: map[int32]string{}}
 	var err error
 	if d.events, err = unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC); err != nil {
 		return nil, err
 	}
-	for _, dir := range d.dirs(nets) {
+	for _, dir := range []string{stateDir, runDir, spoolDir, mirrorDir} {
 		if err := os.MkdirAll(d.path(dir), 0o700); err != nil {
 			return nil, err
 		}
@@ -122,14 +123,6 @@ func newDisk(root string, nets []netConfig) (*disk, error) {
 		d.watched[int32(w)] = dir
 	}
 	return d, nil
-}
-
-func (d *disk) dirs(nets []netConfig) []string {
-	out := []string{stateDir, runDir, spoolDir}
-	for _, n := range nets {
-		out = append(out, filepath.Join(netsDir, n.name))
-	}
-	return out
 }
 
 func (d *disk) path(name string) string { return filepath.Join(d.root, name) }

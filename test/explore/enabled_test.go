@@ -14,22 +14,15 @@ func (w *simulation) enabled() []event {
 	for b := range w.sandboxCount() {
 		w.enabledFor(b, may)
 	}
-	for n := range w.nets {
-		if w.locked[n] {
-			may(unlock, event{net: n})
-			continue
-		}
-		may(lock, event{net: n})
-		may(gc, event{net: n})
-		if len(w.mirrorFiles(n)) > 0 {
-			may(wipe, event{net: n})
-			may(wipePlain, event{net: n})
-		}
-		for _, name := range w.mirrorFiles(n) {
-			may(wipeOne, event{net: n, cut: name})
-		}
+	files := w.mirrorFiles()
+	if len(files) > 0 {
+		may(wipe, event{})
+		may(wipePlain, event{})
 	}
-	for _, k := range []kind{pass, long, reboot, rebootEpoch, agent} {
+	for _, name := range files {
+		may(wipeOne, event{cut: name})
+	}
+	for _, k := range []kind{pass, long, reboot, rebootEpoch, agent, gc} {
 		may(k, event{})
 	}
 	w.enabledClocks(may)
@@ -48,7 +41,6 @@ func (w *simulation) enabled() []event {
 func (w *simulation) enabledFor(b int, may func(kind, event)) {
 	e, me, n := event{sandbox: b}, w.sandboxes[b], w.spaces[b]
 	isNext := b%w.perPod == 0 || w.spaces[b-1].phase != notCreated
-	free := !w.locked[w.netOf(b)]
 	switch n.phase {
 	case notCreated:
 		if isNext {
@@ -56,9 +48,7 @@ func (w *simulation) enabledFor(b int, may func(kind, event)) {
 			if w.isNamed(b) && !me.stored {
 				may(nameFirst, e)
 			}
-			if free {
-				may(hostAdd, e)
-			}
+			may(hostAdd, e)
 		}
 		return
 	case living:
@@ -87,9 +77,7 @@ func (w *simulation) enabledFor(b int, may func(kind, event)) {
 		may(again, e)
 	}
 	may(del, e)
-	if free {
-		may(hostDel, e)
-	}
+	may(hostDel, e)
 }
 
 // maxWrong is the largest error of the wall clock in either direction, less than a step.
@@ -108,15 +96,9 @@ func (w *simulation) enabledClocks(may func(kind, event)) {
 	}
 }
 
-// mirrorFiles returns the names of host-local's files of a network, sorted.
-func (w *simulation) mirrorFiles(net int) (out []string) {
-	for name := range w.current.Files {
-		if mirrored(name) && name[:len(w.netDir(net))] == w.netDir(net) {
-			out = append(out, name)
-		}
-	}
-	slices.Sort(out)
-	return out
+// mirrorFiles returns the names of host-local's files, sorted.
+func (w *simulation) mirrorFiles() []string {
+	return slices.DeleteFunc(sortedKeys(w.current.Files), func(name string) bool { return !mirrored(name) })
 }
 
 // isCall reports whether an event is a process that may be killed.

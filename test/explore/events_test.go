@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,7 +16,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 	hostlocal "github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
-	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -56,18 +54,15 @@ const (
 	wipeOne     kind = "wipe one"     // one file in it is removed
 	hostAdd     kind = "host add"     // host-local serves an ADD
 	hostDel     kind = "host del"     // host-local serves a DEL
-	lock        kind = "lock"         // another process takes host-local's lock of a network, and keeps it
-	unlock      kind = "unlock"
-	leave       kind = "leave"      // the pod is being deleted, and its sandbox goes on
-	nameFirst   kind = "name first" // the agent stores the reservation name of a pod that has no sandbox yet
-	again       kind = "again"      // a container gets a new sandbox with the same id after its DEL
+	leave       kind = "leave"        // the pod is being deleted, and its sandbox goes on
+	nameFirst   kind = "name first"   // the agent stores the reservation name of a pod that has no sandbox yet
+	again       kind = "again"        // a container gets a new sandbox with the same id after its DEL
 )
 
-// event is an event of a sandbox, a network, or the node.
+// event is an event of a sandbox or of the node.
 type event struct {
 	kind    kind
 	sandbox int
-	net     int
 	// killed is 0, or 1 + the file operation before which the call is killed.
 	killed int
 	// cut has the choices of a power cut, one for each file that was not synced; or the name of the
@@ -81,7 +76,7 @@ type simulation struct {
 	*disk
 	node
 	t    *testing.T
-	sets [][]rangeSet
+	sets []rangeSet
 
 	records      []record // of the call that is running
 	recording    bool     // a call is running whose transactions are recorded
@@ -105,28 +100,18 @@ type record struct {
 
 const ifName = "eth0"
 
-// lockWait is the deadline of a call while another process keeps one of host-local's locks. It is
-// the time of a synctest bubble (see do), so its length decides only which code waits: it is longer
-// than a call waits for the lock while it has the store's. It is short enough for pkg/store to poll
-// the lock, because the time of a bubble stands still during a blocking flock(2).
-const lockWait = 10 * time.Millisecond
-
 func newSimulation(t *testing.T, c config, root string) (*simulation, error) {
-	d, err := newDisk(root, c.nets)
+	d, err := newDisk(root)
 	if err != nil {
 		return nil, err
 	}
 	w := &simulation{config: c, disk: d, node: newNode(c), t: t}
-	for _, n := range c.nets {
-		var sets []rangeSet
-		for i, s := range n.parse() {
-			host := allocator.RangeSet{hostRange(n.sets[i])}
-			if err := host.Canonicalize(); err != nil {
-				return nil, err
-			}
-			sets = append(sets, rangeSet{s, host})
+	for _, text := range c.sets {
+		host := allocator.RangeSet{hostRange(text)}
+		if err := host.Canonicalize(); err != nil {
+			return nil, err
 		}
-		w.sets = append(w.sets, sets)
+		w.sets = append(w.sets, rangeSet{parseSet(text), host})
 	}
 	return w, nil
 }
@@ -167,42 +152,35 @@ func (w *simulation) machine() *transact.Node {
 	}
 }
 
-func (w *simulation) pool(net int) lease.Pool {
-	return lease.Pool{DataDir: w.path(netsDir), Network: w.nets[net].name}
+func (w *simulation) pool() lease.Pool {
+	return lease.Pool{DataDir: w.path(netsDir), Network: network}
 }
 
 func (w *simulation) request(sandbox int) ipam.Request {
 	pod, name := w.podOf(sandbox), w.sandboxName(sandbox)
 	r := ipam.Request{
-		Pool: w.pool(w.netOf(sandbox)), ContainerID: name, IfName: ifName, NetnsPath: netnsPath(name),
+		Pool: w.pool(), ContainerID: name, IfName: ifName, NetnsPath: netnsPath(name),
 		Pod:     ipam.Pod{Namespace: tenant, Name: w.podNameOf(sandbox), UID: "uid-" + name},
 		Options: w.options(),
 	}
 	if p := w.pods[pod]; !p.agentOnly {
 		r.Retention = policy.Request{Known: true, Window: lease.Window(p.window), Reservation: p.reservation}
 	}
-	r.Sets = w.leaseSets(w.netOf(sandbox))
+	r.Sets = w.leaseSets()
 	return r
 }
 
-func (w *simulation) leaseSets(net int) (out []poolSet) {
-	for _, s := range w.sets[net] {
+func (w *simulation) leaseSets() (out []poolSet) {
+	for _, s := range w.sets {
 		out = append(out, s.lease)
 	}
 	return out
 }
 
-// recorded returns a context that records the transactions of a call.
-func (w *simulation) recorded() (context.Context, context.CancelFunc) {
+// recorded records the transactions of a call until end is called.
+func (w *simulation) recorded() (end func()) {
 	w.records, w.recording = nil, true
-	ctx, cancel := context.Background(), context.CancelFunc(func() {})
-	if slices.Contains(w.locked[:], true) {
-		ctx, cancel = context.WithTimeout(ctx, lockWait)
-	}
-	return ctx, func() {
-		w.recording = false
-		cancel()
-	}
+	return func() { w.recording = false }
 }
 
 // record records what a call has done in a transaction and after it, see splitRecords.
@@ -226,8 +204,8 @@ type outcome struct {
 
 // do runs an event. Time passes before it, so that no two events have the same time.
 //
-// The event runs in a synctest bubble, in which time passes only while the event waits for a lock:
-// what it does depends on the state, and not on how fast the machine is.
+// The event runs in a synctest bubble, in which time passes only while the event waits: what it
+// does depends on the state, and not on how fast the machine is.
 func (w *simulation) do(e event) outcome {
 	before := w.current
 	w.kernel.pass(moment)
@@ -240,7 +218,6 @@ func (w *simulation) do(e event) outcome {
 }
 
 func (w *simulation) run(e event) (out outcome) {
-	defer w.holdLocks()()
 	defer w.showCache()()
 	switch e.kind {
 	case add, lateAdd:
@@ -251,7 +228,7 @@ func (w *simulation) run(e event) (out outcome) {
 		out.err = w.release(e.sandbox)
 		w.end(e.sandbox)
 	case gc:
-		out.err = w.collect(e.net)
+		out.err = w.collect()
 	case check:
 		out.err = w.plugin().Verify(context.Background(), w.request(e.sandbox))
 	case hostAdd:
@@ -275,7 +252,7 @@ func (w *simulation) runOther(e event) {
 	case unplug:
 		w.spaces[e.sandbox].addrs = [maxSets]netip.Addr{}
 	case unplugOne:
-		w.spaces[e.sandbox].addrs[len(w.sets[w.netOf(e.sandbox)])-1] = netip.Addr{}
+		w.spaces[e.sandbox].addrs[len(w.sets)-1] = netip.Addr{}
 	case end:
 		w.end(e.sandbox)
 	case again:
@@ -321,10 +298,8 @@ func (w *simulation) clearRun() {
 }
 
 func (w *simulation) wipe(e event) {
-	w.remove(w.netDir(e.net), func(name string) bool { return e.kind == wipe || name[0] != '.' })
+	w.remove(mirrorDir, func(name string) bool { return e.kind == wipe || name[0] != '.' })
 }
-
-func (w *simulation) netDir(net int) string { return filepath.Join(netsDir, w.nets[net].name) }
 
 // remove removes the files of a directory.
 func (w *simulation) remove(dir string, which func(name string) bool) {
@@ -337,34 +312,13 @@ func (w *simulation) remove(dir string, which func(name string) bool) {
 	}
 }
 
-// holdLocks takes the locks of host-local's that another process holds in this state, and returns a
-// function that releases them.
-func (w *simulation) holdLocks() func() {
-	var held []int
-	for n := range w.nets {
-		if w.locked[n] {
-			name := w.path(filepath.Join(w.netDir(n), "lock"))
-			fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
-			must(err)
-			must(unix.Flock(fd, unix.LOCK_EX))
-			held = append(held, fd)
-		}
-	}
-	return func() {
-		for _, fd := range held {
-			unix.Close(fd)
-		}
-	}
-}
-
 // assign is leasehold's ADD. A runtime creates the sandbox's namespace before the first.
 func (w *simulation) assign(sandbox int) (out outcome) {
 	if w.spaces[sandbox].phase == notCreated {
 		w.create(sandbox)
 	}
-	ctx, cancel := w.recorded()
-	defer cancel()
-	r, err := w.plugin().Assign(ctx, w.request(sandbox))
+	defer w.recorded()()
+	r, err := w.plugin().Assign(context.Background(), w.request(sandbox))
 	for i, a := range r.Addresses {
 		out.addrs[i] = a.Address.Addr()
 	}
@@ -373,22 +327,20 @@ func (w *simulation) assign(sandbox int) (out outcome) {
 }
 
 func (w *simulation) release(sandbox int) error {
-	ctx, cancel := w.recorded()
-	defer cancel()
-	return w.plugin().Release(ctx, w.attachment(sandbox), w.where(w.netOf(sandbox)))
+	defer w.recorded()()
+	return w.plugin().Release(context.Background(), w.attachment(sandbox), w.where())
 }
 
-// collect is a GC of a network.
-func (w *simulation) collect(net int) error {
+// collect is a GC.
+func (w *simulation) collect() error {
 	var valid []lease.Attachment
 	for b := range w.sandboxCount() {
-		if w.isValid(b) && w.netOf(b) == net {
+		if w.isValid(b) {
 			valid = append(valid, w.attachment(b))
 		}
 	}
-	ctx, cancel := w.recorded()
-	defer cancel()
-	return w.plugin().Collect(ctx, w.pool(net), valid)
+	defer w.recorded()()
+	return w.plugin().Collect(context.Background(), w.pool(), valid)
 }
 
 // isValid reports whether a runtime lists a sandbox as valid.
@@ -398,28 +350,27 @@ func (w *simulation) attachment(sandbox int) lease.Attachment {
 	return lease.Attachment{ContainerID: w.sandboxName(sandbox), IfName: ifName}
 }
 
-func (w *simulation) where(net int) ipam.PoolHint {
+func (w *simulation) where() ipam.PoolHint {
 	o := w.options()
-	return ipam.PoolHint{Pool: w.pool(net), Sets: w.leaseSets(net), Options: &o}
+	return ipam.PoolHint{Pool: w.pool(), Sets: w.leaseSets(), Options: &o}
 }
 
 // round is one round of the agent.
 func (w *simulation) round() error {
-	ctx, cancel := w.recorded()
-	defer cancel()
+	defer w.recorded()()
 	s := w.agent()
 	surveys := 1
 	if w.adopts {
 		surveys = 2 // an adoption is a change: windows apply to the new leases, and doubted deaths may be certain
 	}
 	for range surveys {
-		if err := s.Follow(ctx, append(w.annotations(), w.namedAnnotations()...)); err != nil {
+		if err := s.Follow(context.Background(), append(w.annotations(), w.namedAnnotations()...)); err != nil {
 			return err
 		}
-		if err := s.MarkLeaving(ctx, w.leavingPods()); err != nil {
+		if err := s.MarkLeaving(context.Background(), w.leavingPods()); err != nil {
 			return err
 		}
-		v, err := s.Survey(ctx, w.servedPools()...)
+		v, err := s.Survey(context.Background(), w.servedPools()...)
 		if errors.Is(err, store.ErrLost) {
 			return nil // it logs that, and surveys again
 		}
@@ -428,15 +379,12 @@ func (w *simulation) round() error {
 		}
 		// The steps of a plan may share transactions; here each has its own.
 		for _, action := range maintain.Plan(v) {
-			if _, err := s.Act(ctx, []maintain.Action{action}); err != nil {
+			if _, err := s.Act(context.Background(), []maintain.Action{action}); err != nil {
 				return err
 			}
 		}
 	}
-	if w.locked != [maxNets]bool{} {
-		return nil
-	}
-	v, err := s.Survey(ctx, w.servedPools()...)
+	v, err := s.Survey(context.Background(), w.servedPools()...)
 	if err != nil {
 		return err
 	}
@@ -449,10 +397,8 @@ func (w *simulation) round() error {
 // servedPools returns the pools that the configuration of the runtime leads to. It is newer than
 // all files, by the simulated clock and by the machine's.
 func (w *simulation) servedPools() (out []maintain.Served) {
-	for n := range w.nets {
-		if w.adopts {
-			out = append(out, maintain.Served{Pool: w.pool(n), Since: began.AddDate(100, 0, 0)})
-		}
+	if w.adopts {
+		out = append(out, maintain.Served{Pool: w.pool(), Since: began.AddDate(100, 0, 0)})
 	}
 	return out
 }
@@ -473,16 +419,16 @@ func (w *simulation) showCache() (remove func()) {
 		if !w.isCached(b) {
 			continue
 		}
-		name, pod, net := w.sandboxName(b), w.podOf(b), w.nets[w.netOf(b)].name
+		name, pod := w.sandboxName(b), w.podOf(b)
 		var ips []string
-		for _, a := range s.addrs[:len(w.sets[w.netOf(b)])] {
+		for _, a := range s.addrs[:len(w.sets)] {
 			ips = append(ips, fmt.Sprintf(`{"address":"%s/24"}`, a))
 		}
 		entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":%q,"networkName":%q,"netns":%q,
 			"cniArgs":[["K8S_POD_NAMESPACE",%q],["K8S_POD_NAME",%q],["K8S_POD_UID",%q]],"result":{"ips":[%s]}}`,
-			name, ifName, net, netnsPath(name), tenant, podName(pod), "uid-"+name,
+			name, ifName, network, netnsPath(name), tenant, podName(pod), "uid-"+name,
 			strings.Join(ips, ","))
-		path := w.path(filepath.Join(cacheDir, net+"-"+name+"-"+ifName))
+		path := w.path(filepath.Join(cacheDir, network+"-"+name+"-"+ifName))
 		must(os.WriteFile(path, []byte(entry), 0o600))
 		// libcni writes the entry of a later sandbox later; these are written within a moment.
 		at := began.AddDate(1, 0, 0).Add(time.Duration(b) * time.Second)
@@ -518,17 +464,16 @@ func (w *simulation) newest(pod int) int {
 
 // hostAssign is host-local's ADD: its own code, as its main calls it.
 func (w *simulation) hostAssign(sandbox int) (out outcome) {
-	net := w.netOf(sandbox)
-	s, err := hostlocal.New(w.nets[net].name, w.path(netsDir))
+	s, err := hostlocal.New(network, w.path(netsDir))
 	if err != nil {
 		return outcome{err: err}
 	}
 	defer s.Close()
-	for i, set := range w.sets[net] {
+	for i, set := range w.sets {
 		got, err := allocator.NewIPAllocator(&set.host, s, i).Get(w.sandboxName(sandbox), ifName, nil)
 		if err != nil {
 			for j := range i {
-				_ = allocator.NewIPAllocator(&w.sets[net][j].host, s, j).Release(w.sandboxName(sandbox), ifName)
+				_ = allocator.NewIPAllocator(&w.sets[j].host, s, j).Release(w.sandboxName(sandbox), ifName)
 			}
 			return outcome{err: err}
 		}
@@ -539,17 +484,16 @@ func (w *simulation) hostAssign(sandbox int) (out outcome) {
 }
 
 func (w *simulation) hostRelease(sandbox int) error {
-	net := w.netOf(sandbox)
-	s, err := hostlocal.New(w.nets[net].name, w.path(netsDir))
+	s, err := hostlocal.New(network, w.path(netsDir))
 	if err != nil {
 		return err
 	}
 	defer s.Close()
 	var failed error
-	for i, set := range w.sets[net] {
+	for i, set := range w.sets {
 		failed = errors.Join(failed, allocator.NewIPAllocator(&set.host, s, i).Release(w.sandboxName(sandbox), ifName))
 	}
 	return failed
 }
 
-func (e event) String() string { return fmt.Sprint(string(e.kind), e.sandbox, e.net, e.killed, e.cut) }
+func (e event) String() string { return fmt.Sprint(string(e.kind), e.sandbox, e.killed, e.cut) }

@@ -39,8 +39,8 @@ func (w *simulation) examineSandbox(c contents, b int) string {
 	if !me.assigned() || me.byHost || me.deleted || me.unretained || !w.spaces[b].alive() {
 		return ""
 	}
-	for i := range w.sets[w.netOf(b)] {
-		l := c.leaseOf(w.nets[w.netOf(b)].name, me.addrs[i])
+	for i := range w.sets {
+		l := c.leaseOf(me.addrs[i])
 		if l.State != lease.Bound || l.Holder.ContainerID != w.sandboxName(b) {
 			return fmt.Sprintf("I4: sandbox %s is alive and was given %s, which is %s by %q in the store",
 				w.sandboxName(b), me.addrs[i], l.State, l.Holder.ContainerID)
@@ -55,7 +55,7 @@ func (w *simulation) examineSandbox(c contents, b int) string {
 
 // examineSets checks that a sandbox has an address of each range set, or none.
 func (w *simulation) examineSets(c contents, b int) string {
-	bound, sets := 0, len(w.sets[w.netOf(b)])
+	bound, sets := 0, len(w.sets)
 	for _, l := range c.leases {
 		if l.State == lease.Bound && l.Holder.ContainerID == w.sandboxName(b) {
 			bound++
@@ -78,7 +78,7 @@ func (w *simulation) examineFiles(c contents) string {
 		if !has(w.current.Files, netsDir+"/"+parts[1]+"/"+completeMark) {
 			continue // the next ADD reads all of them
 		}
-		if err != nil || c.leaseOf(parts[1], addr).State != lease.None {
+		if err != nil || c.leaseOf(addr).State != lease.None {
 			continue
 		}
 		id, _, _ := strings.Cut(w.current.Files[name].Content, "\r\n")
@@ -98,7 +98,7 @@ func (w *simulation) served(b int) bool { return w.with[hostAdd] > 0 && !w.sandb
 
 // examineFence checks that a DEL of a sandbox whose DEL was answered before changes nothing.
 func (w *simulation) examineFence(e event, before, after contents) string {
-	undamaged := w.known && !w.damage.lost && !w.damage.files && w.with[lock] == 0
+	undamaged := w.known && !w.damage.lost && !w.damage.files
 	if e.kind != del || e.killed > 0 || !w.delWasServed || !undamaged || w.lostDel(before, e.sandbox) {
 		return ""
 	}

@@ -1,7 +1,6 @@
 package explore
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -22,7 +21,6 @@ type node struct {
 	holds     [maxPods]hold
 	left      [len(kinds)]int // how often events may still happen
 	killsLeft int             // how often calls may still be killed
-	locked    [maxNets]bool
 	unsynced  versions
 	damage    damage
 }
@@ -62,7 +60,7 @@ type damage struct {
 }
 
 var kinds = [...]kind{add, lateAdd, del, gc, check, unplug, end, hide, pass, long, reboot, rebootEpoch,
-	forward, back, correct, powerCut, agent, lose, wipe, wipePlain, wipeOne, hostAdd, hostDel, lock, unlock,
+	forward, back, correct, powerCut, agent, lose, wipe, wipePlain, wipeOne, hostAdd, hostDel,
 	again, stop, unplugOne, leave, nameFirst}
 
 func newNode(c config) node {
@@ -91,7 +89,7 @@ func (w *simulation) account(e event, out outcome) string {
 	if e.killed > 0 && w.killsLeft < always {
 		w.killsLeft--
 	}
-	if e.killed == 0 && out.err == nil && (e.kind == add || e.kind == agent) && w.locked == [maxNets]bool{} {
+	if e.killed == 0 && out.err == nil && (e.kind == add || e.kind == agent) {
 		w.rebase()
 	}
 	switch e.kind {
@@ -104,8 +102,7 @@ func (w *simulation) account(e event, out outcome) string {
 			w.holds[w.podOf(e.sandbox)] = hold{} // it may have other addresses, and the key
 		}
 	case lateAdd:
-		excused := errors.Is(out.err, store.ErrBusy) && w.locked[w.netOf(e.sandbox)] ||
-			errors.Is(out.err, transact.ErrNoEvidence) && w.damage.lost
+		excused := errors.Is(out.err, transact.ErrNoEvidence) && w.damage.lost
 		if e.killed == 0 && !excused && !errors.Is(out.err, ipam.ErrNetns) {
 			return fmt.Sprintf("an ADD of a sandbox that has ended returned %v, %v", out.addrs, out.err)
 		}
@@ -118,13 +115,13 @@ func (w *simulation) account(e event, out outcome) string {
 		}
 	case gc:
 		for b := range w.sandboxCount() {
-			if w.netOf(b) == e.net && w.spaces[b].phase != notCreated && !w.isValid(b) {
+			if w.spaces[b].phase != notCreated && !w.isValid(b) {
 				w.released(b)
 				w.sandboxes[b].deleted = true
 				w.sandboxes[b].delServed = w.sandboxes[b].delServed || e.killed == 0
 			}
 		}
-		if busy := errors.Is(out.err, store.ErrBusy) && w.locked[e.net]; out.err != nil && !busy {
+		if out.err != nil {
 			return fmt.Sprintf("a GC failed: %v", out.err)
 		}
 	case check:
@@ -137,8 +134,7 @@ func (w *simulation) account(e event, out outcome) string {
 			w.followNames()
 		}
 		w.sandboxes[e.sandbox].stored = w.sandboxes[e.sandbox].stored || e.kind == nameFirst
-		waits := errors.Is(out.err, store.ErrBusy) || errors.Is(out.err, context.DeadlineExceeded)
-		if out.err != nil && !(waits && w.locked != [maxNets]bool{}) && !errors.Is(out.err, store.ErrLost) {
+		if out.err != nil && !errors.Is(out.err, store.ErrLost) {
 			return fmt.Sprintf("the agent failed: %v", out.err)
 		}
 	default:
@@ -158,7 +154,6 @@ func (w *simulation) accountNode(e event, out outcome) string {
 			}
 		}
 		w.clockChanged()
-		w.locked = [maxNets]bool{}
 		if w.current.Store == nil && w.damage.lost {
 			w.storeLost()
 		}
@@ -182,8 +177,6 @@ func (w *simulation) accountNode(e event, out outcome) string {
 		w.damage.files = w.damage.files || ours
 	case again:
 		w.sandboxes[e.sandbox] = sandboxState{}
-	case lock, unlock:
-		w.locked[e.net] = e.kind == lock
 	}
 	return ""
 }
@@ -220,7 +213,7 @@ func (w *simulation) accountAdd(b int, out outcome) string {
 	if out.err != nil {
 		return w.accountRefusal(b, out.err)
 	}
-	for i := range w.sets[w.netOf(b)] {
+	for i := range w.sets {
 		a := out.addrs[i]
 		switch {
 		case !a.IsValid():
@@ -291,7 +284,7 @@ func (w *simulation) inUse(b int, a netip.Addr) string {
 		// After the DEL of a sandbox that is hidden, or whose pod is not known, its address is free
 		// at once, as with host-local.
 		free := w.sandboxes[o].deleted && (n.phase == hidden || w.sandboxes[o].byHost || w.sandboxes[o].unretained)
-		if o == b || w.netOf(o) != w.netOf(b) || !n.alive() || free {
+		if o == b || !n.alive() || free {
 			continue
 		}
 		for _, has := range n.addrs {
@@ -306,7 +299,7 @@ func (w *simulation) inUse(b int, a netip.Addr) string {
 			w.sandboxName(b), a, name)
 	}
 	for q := range w.pods {
-		if q == w.podOf(b) || w.pods[q].net != w.netOf(b) || !w.heldFor(q).IsValid() {
+		if q == w.podOf(b) || !w.heldFor(q).IsValid() {
 			continue
 		}
 		for _, has := range w.holds[q].addrs {
@@ -321,10 +314,9 @@ func (w *simulation) inUse(b int, a netip.Addr) string {
 
 func (w *simulation) accountRefusal(b int, err error) string {
 	switch {
-	case errors.Is(err, store.ErrBusy) && w.locked[w.netOf(b)]:
 	case errors.Is(err, transact.ErrNoEvidence) && w.damage.lost:
 	case errors.Is(err, ipam.ErrAddressInUse), errors.Is(err, ipam.ErrExhausted):
-		if w.heldFor(w.podOf(b)).IsValid() && !w.siblingSeemsAlive(b) && !w.locked[w.netOf(b)] {
+		if w.heldFor(w.podOf(b)).IsValid() && !w.siblingSeemsAlive(b) {
 			return fmt.Sprintf("I2: pod %s was refused the address that is held for it: %v", podName(w.podOf(b)), err)
 		}
 	default:
@@ -349,23 +341,23 @@ func (w *simulation) accountHostAdd(b int, out outcome) string {
 	w.spaces[b].addrs = out.addrs
 	w.sandboxes[b] = sandboxState{addrs: out.addrs, byHost: true}
 	for _, a := range out.addrs {
-		w.reassigned(w.netOf(b), a, b)
+		w.reassigned(a, b)
 	}
 	return ""
 }
 
 // reassigned ends the holds of an address.
-func (w *simulation) reassigned(net int, a netip.Addr, to int) {
+func (w *simulation) reassigned(a netip.Addr, to int) {
 	for q := range w.pods {
 		for _, has := range w.holds[q].addrs {
-			if has == a && a.IsValid() && w.pods[q].net == net {
+			if has == a && a.IsValid() {
 				w.holds[q] = hold{current: w.holds[q].current}
 			}
 		}
 	}
 	for o := range w.sandboxCount() {
 		for _, has := range w.sandboxes[o].addrs {
-			if o != to && has == a && a.IsValid() && w.netOf(o) == net {
+			if o != to && has == a && a.IsValid() {
 				w.sandboxes[o].unretained = true
 			}
 		}
@@ -416,7 +408,7 @@ func (w *simulation) storeLost() {
 	w.damage.lost = true
 	for q := range w.pods {
 		for _, a := range w.holds[q].addrs {
-			f, exists := w.current.Files[w.netDir(w.pods[q].net)+"/"+a.String()]
+			f, exists := w.current.Files[mirrorDir+"/"+a.String()]
 			c, held := hostlocal.ParseHold(f.Content)
 			removed := !exists && (w.looksNew() || w.with[wipeOne] > 0)
 			if a.IsValid() && exists && (!held || c.Name != podName(q) || !c.Firm) || removed {

@@ -10,17 +10,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// probe is how it is proven that no address is lost permanently: all sandboxes end without a DEL,
-// all windows end, and only leasehold serves ADDs.
-type probe int
-
-const (
-	plainProbe  probe = iota
-	rebootProbe       // the node boots as well: until then an address of an unknown owner is in use
-)
-
 // leaks returns which addresses can never be assigned again after all pods have ended except those
-// whose interface was unplugged. It changes the simulation. Holds do not count here, so many states
+// whose interface was unplugged: all sandboxes end without a DEL, all windows end, and only
+// leasehold serves ADDs. It changes the simulation. Holds do not count here, so many states
 // become the same one, which is tried once: seen reports whether it was.
 func (w *simulation) leaks(c contents, seen func(key) bool) string {
 	for b := range w.sandboxCount() {
@@ -30,26 +22,20 @@ func (w *simulation) leaks(c contents, seen func(key) bool) string {
 	}
 	w.sandboxes, w.holds, w.unsynced = [maxSandboxes]sandboxState{}, [maxPods]hold{}, nil
 	w.left, w.killsLeft = [len(kinds)]int{}, 0
-	w.locked, w.damage.files = [maxNets]bool{}, false
+	w.damage.files = false
 	w.kernel.wall = max(w.kernel.wall, w.elapsed) // a clock that is slow is corrected at last
 	w.kernel.pass(10 * window)
 	if seen(w.keyOf(c)) {
 		return ""
 	}
-	if w.config.probe == rebootProbe {
-		for net := range w.nets {
-			w.assignAll(net)
-		}
+	if w.with[hostAdd]+w.with[lose]+w.with[wipe]+w.with[powerCut] > 0 {
+		// Until the node boots an address of an unknown owner is in use.
+		w.assignAll()
 		w.clearRun()
 		w.reboot()
 		w.kernel.pass(10 * window)
 	}
-	for net := range w.nets {
-		if why := w.fill(net); why != "" {
-			return why
-		}
-	}
-	return ""
+	return w.fill()
 }
 
 // isUnplugged reports whether a sandbox is alive without an interface. One whose namespace has the
@@ -63,56 +49,56 @@ func (w *simulation) isUnplugged(b int) bool {
 	return w.spaces[b].phase == living && w.sandboxes[b].delServed && !w.spaces[b].addrs[0].IsValid()
 }
 
-// assignAll assigns every free address of a network once, and releases it.
-func (w *simulation) assignAll(net int) {
-	for n := range w.size(net) {
+// assignAll assigns every free address once, and releases it.
+func (w *simulation) assignAll() {
+	for n := range w.size() {
 		w.kernel.pass(moment)
-		_ = w.probeAdd(net, n)
+		_ = w.probeAdd(n)
 	}
-	for n := range w.size(net) {
-		who := lease.Attachment{ContainerID: probeName(net, n), IfName: ifName}
-		must(w.plugin().Release(context.Background(), who, w.where(net)))
+	for n := range w.size() {
+		who := lease.Attachment{ContainerID: probeName(n), IfName: ifName}
+		must(w.plugin().Release(context.Background(), who, w.where()))
 	}
 }
 
-// size returns how many sandboxes a network has addresses for.
-func (w *simulation) size(net int) int {
+// size returns for how many sandboxes there are addresses.
+func (w *simulation) size() int {
 	size := uint64(1) << 32
-	for _, s := range w.sets[net] {
+	for _, s := range w.sets {
 		size = min(size, s.lease.Size())
 	}
 	return int(size)
 }
 
-func probeName(net, n int) string { return fmt.Sprint("probe-", net, "-", n) }
+func probeName(n int) string { return fmt.Sprint("probe-", n) }
 
-// fill assigns every address of a network.
-func (w *simulation) fill(net int) string {
-	for n := range w.size(net) {
+// fill assigns every address.
+func (w *simulation) fill() string {
+	for n := range w.size() {
 		w.kernel.pass(moment)
-		err := w.probeAdd(net, n)
+		err := w.probeAdd(n)
 		// A holder that is proven dead only now has a window as well, and an ADD proves it for one
 		// range set at a time.
-		for range w.sets[net] {
+		for range w.sets {
 			if errors.Is(err, ipam.ErrExhausted) {
 				w.kernel.pass(10 * window)
-				err = w.probeAdd(net, n)
+				err = w.probeAdd(n)
 			}
 		}
 		if err != nil {
 			w.capture(w.kernel.now().Wall)
 			return fmt.Sprintf("I3: when all pods have ended and all windows are over, "+
-				"only %d of %d addresses can be assigned: %v\n     %s", n, w.size(net), err, w.summary())
+				"only %d of %d addresses can be assigned: %v\n     %s", n, w.size(), err, w.summary())
 		}
 	}
 	return ""
 }
 
-func (w *simulation) probeAdd(net, n int) error {
+func (w *simulation) probeAdd(n int) error {
 	s, ctx := w.plugin(), context.Background()
 	r := ipam.Request{
-		Pool: w.pool(net), ContainerID: probeName(net, n), IfName: ifName, NetnsPath: "/none",
-		Sets: w.leaseSets(net), Options: w.options(),
+		Pool: w.pool(), ContainerID: probeName(n), IfName: ifName, NetnsPath: "/none",
+		Sets: w.leaseSets(), Options: w.options(),
 	}
 	_, err := s.Assign(ctx, r)
 	if errors.Is(err, transact.ErrNoEvidence) && w.damage.lost {

@@ -17,14 +17,13 @@ const (
 )
 
 var (
-	retained      = podConfig{window: window}
-	plain         = podConfig{}
-	agentOnly     = podConfig{window: window, agentOnly: true}
-	named         = podConfig{window: window, reservation: "name"}
-	lateNamed     = podConfig{window: window, reservation: "name", agentOnly: true}
-	oneNet        = []netConfig{{name: "net", sets: []string{twoAddresses}}}
-	oneAddressNet = []netConfig{{name: "net", sets: []string{oneAddress}}}
-	twoNets       = []netConfig{{name: "one", sets: []string{oneAddress}}, {name: "two", sets: []string{oneAddress}}}
+	retained  = podConfig{window: window}
+	plain     = podConfig{}
+	agentOnly = podConfig{window: window, agentOnly: true}
+	named     = podConfig{window: window, reservation: "name"}
+	lateNamed = podConfig{window: window, reservation: "name", agentOnly: true}
+	one       = []string{oneAddress}
+	two       = []string{twoAddresses}
 )
 
 // withCommon returns the events of most models, and more.
@@ -39,80 +38,75 @@ func withCommon(more map[kind]int) map[kind]int {
 var models = []config{
 	{
 		name: "one sandbox", about: "one sandbox each of two pods, a kill and a reboot: small enough for every state",
-		pods: []podConfig{retained, plain}, perPod: 1, known: true, nets: oneNet,
+		pods: []podConfig{retained, plain}, perPod: 1, known: true, sets: two,
 		with:  withCommon(map[kind]int{reboot: 1, gc: always}),
 		kills: 1, short: 4,
 	},
 	{
 		name: "windows", about: "two pods with a window, two sandboxes each, two addresses, a reboot",
-		pods: []podConfig{retained, retained}, perPod: 2, known: true, nets: oneNet,
+		pods: []podConfig{retained, retained}, perPod: 2, known: true, sets: two,
 		with: withCommon(map[kind]int{reboot: 1, long: always, gc: always}), short: 5,
 	},
 	{
 		name: "kills", about: "the same, and a call is killed before any of its file operations",
-		pods: []podConfig{retained, retained}, perPod: 2, known: true, nets: oneNet,
+		pods: []podConfig{retained, retained}, perPod: 2, known: true, sets: two,
 		with: withCommon(map[kind]int{reboot: 1}), kills: 1, short: 4,
 	},
 	{
 		name: "one pod", about: "a pod without a window, one address, more kills and reboots",
-		pods: []podConfig{plain}, perPod: 2, known: true, nets: oneAddressNet,
+		pods: []podConfig{plain}, perPod: 2, known: true, sets: one,
 		with: withCommon(map[kind]int{reboot: 2, hide: 1, unplug: 1, gc: always, check: always}), kills: 2, short: 4,
 	},
 	{
 		name: "host-local", about: "the same, and host-local serves some calls",
-		pods: []podConfig{retained, retained}, perPod: 2, nets: oneNet,
+		pods: []podConfig{retained, retained}, perPod: 2, sets: two,
 		with:  withCommon(map[kind]int{reboot: 1, hostAdd: 1, hostDel: 1}),
-		kills: 1, probe: rebootProbe, short: 3,
+		kills: 1, short: 3,
 	},
 	{
 		name: "adopted", about: "host-local has served calls before leasehold was named, and serves the DELs of these",
-		pods: []podConfig{agentOnly, retained}, perPod: 2, nets: oneNet, adopts: true,
+		pods: []podConfig{agentOnly, retained}, perPod: 2, sets: two, adopts: true,
 		with: map[kind]int{
 			add: always, del: always, stop: always, end: always, pass: always, agent: always, hostAdd: 2, hostDel: 2,
 			reboot: 1,
 		},
-		kills: 1, probe: rebootProbe, short: 3,
+		kills: 1, short: 3,
 	},
 	{
 		name: "two sets", about: "two range sets of which one is full before the other",
 		pods: []podConfig{retained, plain}, perPod: 2, known: true,
-		nets: []netConfig{{name: "net", sets: []string{two6, oneAddress}}},
+		sets: []string{two6, oneAddress},
 		with: withCommon(map[kind]int{reboot: 1}), kills: 1, short: 3,
 	},
 	{
-		name: "two networks", about: "two networks of which another process locks one for any time",
-		pods: []podConfig{{net: 0, window: window}, {net: 1, window: window}}, perPod: 2, known: true, nets: twoNets,
-		with: withCommon(map[kind]int{lock: 1, unlock: always, reboot: 1}), short: 4,
-	},
-	{
 		name: "lost", about: "wiped directories, a lost store",
-		pods: []podConfig{retained, plain}, perPod: 2, nets: oneNet,
+		pods: []podConfig{retained, plain}, perPod: 2, sets: two,
 		with:  withCommon(map[kind]int{lose: 1, wipe: 1, wipePlain: 1, reboot: 1}),
-		probe: rebootProbe, short: 4,
+		short: 4,
 	},
 	{
 		name: "one loss", about: "one address, a lost store and a wiped directory: small enough for every state",
-		pods: []podConfig{retained, plain}, perPod: 1, known: true, nets: oneAddressNet,
+		pods: []podConfig{retained, plain}, perPod: 1, known: true, sets: one,
 		with: map[kind]int{
 			add: always, del: always, end: always, pass: 2, lose: 1, wipe: 1, reboot: 1,
 		},
-		probe: rebootProbe, short: 4,
+		short: 4,
 	},
 	{
 		name: "power cut", about: "a power cut after which any part of the files that are never synced is there",
-		pods: []podConfig{retained, plain}, perPod: 2, nets: oneNet,
+		pods: []podConfig{retained, plain}, perPod: 2, sets: two,
 		with:  withCommon(map[kind]int{powerCut: 1}),
-		probe: rebootProbe, short: 4,
+		short: 4,
 	},
 	{
 		name: "clocks", about: "the wall clock is set forward and back, is at 1970 after a boot; a suspend",
-		pods: []podConfig{retained, plain}, perPod: 2, known: true, nets: oneNet,
+		pods: []podConfig{retained, plain}, perPod: 2, known: true, sets: two,
 		with:  withCommon(map[kind]int{forward: 2, back: 2, correct: 2, rebootEpoch: 1, reboot: 1, long: always}),
 		short: 4,
 	},
 	{
 		name: "one clock", about: "a pod with a window, its clock is wrong once: small enough for every state",
-		pods: []podConfig{retained}, perPod: 2, known: true, nets: oneAddressNet,
+		pods: []podConfig{retained}, perPod: 2, known: true, sets: one,
 		with: map[kind]int{
 			add: always, del: always, end: always, pass: 3, forward: 1, back: 1, reboot: 1,
 		},
@@ -120,41 +114,41 @@ var models = []config{
 	},
 	{
 		name: "namespaces", about: "three pods, namespaces that outlive their mount, interfaces that are unplugged",
-		pods: []podConfig{retained, plain, plain}, perPod: 2, known: true, nets: oneNet,
+		pods: []podConfig{retained, plain, plain}, perPod: 2, known: true, sets: two,
 		with: withCommon(map[kind]int{hide: 2, unplug: 2}), short: 4,
 	},
 	{
 		name: "one address less", about: "of two addresses one is taken off the interface, and the pod comes back",
 		pods: []podConfig{retained}, perPod: 3, known: true,
-		nets:  []netConfig{{name: "net", sets: []string{two6, twoAddresses}}},
+		sets:  []string{two6, twoAddresses},
 		with:  map[kind]int{add: always, del: always, stop: always, pass: always, unplugOne: 1},
 		short: 5,
 	},
 	{
 		name: "shared clock", about: "host-local serves calls, and the wall clock is set back in one boot",
-		pods: []podConfig{plain, plain, plain}, perPod: 1, nets: oneAddressNet,
+		pods: []podConfig{plain, plain, plain}, perPod: 1, sets: one,
 		with: map[kind]int{
 			add: always, del: always, end: always, hostAdd: 1, hostDel: 1, back: 1, correct: 1,
 		},
-		probe: rebootProbe, short: 4,
+		short: 4,
 	},
 	{
 		name: "same id", about: "containers that are started again keep their ids; host-local serves some calls",
-		pods: []podConfig{plain, plain}, perPod: 1, known: true, nets: oneAddressNet,
+		pods: []podConfig{plain, plain}, perPod: 1, known: true, sets: one,
 		with: map[kind]int{
 			add: always, del: always, end: always, pass: 1, agent: always, again: 1, hostAdd: 1, hostDel: 1,
 		},
-		probe: rebootProbe, short: 4,
+		short: 4,
 	},
 	{
 		name: "agent only", about: "only the agent sees the annotation of a pod",
-		pods: []podConfig{agentOnly, plain}, perPod: 2, known: true, nets: oneAddressNet,
+		pods: []podConfig{agentOnly, plain}, perPod: 2, known: true, sets: one,
 		with:  map[kind]int{add: always, stop: always, end: always, pass: always, long: 1, agent: always, reboot: 1},
 		short: 4,
 	},
 	{
 		name: "names", about: "pods that share a reservation name; some are being deleted while others start",
-		pods: []podConfig{named}, perPod: 4, known: true, nets: oneNet,
+		pods: []podConfig{named}, perPod: 4, known: true, sets: two,
 		with: map[kind]int{
 			add: always, del: always, end: always, pass: 2, agent: always, leave: 2, unplug: 1, reboot: 1,
 		},
@@ -162,7 +156,7 @@ var models = []config{
 	},
 	{
 		name: "one name", about: "three pods that share a reservation name: small enough for every state",
-		pods: []podConfig{named}, perPod: 3, known: true, nets: oneAddressNet,
+		pods: []podConfig{named}, perPod: 3, known: true, sets: one,
 		with: map[kind]int{
 			add: always, del: always, end: always, pass: 1, agent: always, leave: 1,
 		},
@@ -170,13 +164,13 @@ var models = []config{
 	},
 	{
 		name: "names and pods", about: "pods that share a reservation name, and a pod without one, two addresses",
-		pods: []podConfig{named, plain}, perPod: 2, known: true, nets: oneNet,
+		pods: []podConfig{named, plain}, perPod: 2, known: true, sets: two,
 		with:  withCommon(map[kind]int{gc: always, reboot: 1, hide: 1}),
 		short: 4,
 	},
 	{
 		name: "late names", about: "only the agent sees the reservation name, before the sandbox is created or later",
-		pods: []podConfig{lateNamed}, perPod: 3, known: true, nets: oneNet,
+		pods: []podConfig{lateNamed}, perPod: 3, known: true, sets: two,
 		with: map[kind]int{
 			add: always, del: always, end: always, pass: 2, agent: always, nameFirst: always, leave: 1, reboot: 1,
 		},
@@ -184,9 +178,9 @@ var models = []config{
 	},
 	{
 		name: "lost files", about: "a file of host-local's is removed, and the store is lost",
-		pods: []podConfig{retained, plain, plain}, perPod: 1, known: true, nets: oneNet,
+		pods: []podConfig{retained, plain, plain}, perPod: 1, known: true, sets: two,
 		with:  map[kind]int{add: always, stop: always, end: always, pass: 1, wipeOne: 1, lose: 1},
-		probe: rebootProbe, short: 4,
+		short: 4,
 	},
 }
 
@@ -231,7 +225,7 @@ func TestModels(t *testing.T) {
 // TestMoreEventsMakeMoreStates shows that each event happens.
 func TestMoreEventsMakeMoreStates(t *testing.T) {
 	c := config{
-		name: "few events", pods: []podConfig{retained}, perPod: 1, nets: oneNet, known: true,
+		name: "few events", pods: []podConfig{retained}, perPod: 1, sets: two, known: true,
 		with:   map[kind]int{add: always, del: always, end: always},
 		limits: limits{depth: 3},
 	}
@@ -239,7 +233,6 @@ func TestMoreEventsMakeMoreStates(t *testing.T) {
 	more := []kind{add, pass, reboot, agent, hide, forward, wipe, lose, hostAdd, hostDel, powerCut}
 	for _, k := range more {
 		c.with[k] = max(c.with[k], 1)
-		c.probe = rebootProbe
 		s := newSearch(t, c)
 		s.run()
 		if s.failure != nil {

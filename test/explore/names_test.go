@@ -101,7 +101,7 @@ func (w *simulation) mustBeTaken(o int) bool {
 func (w *simulation) ofName(b int, match func(o int) bool) (out []int) {
 	for o := range w.sandboxCount() {
 		same := w.pods[w.podOf(o)].reservation == w.pods[w.podOf(b)].reservation
-		if o != b && same && w.netOf(o) == w.netOf(b) && match(o) {
+		if o != b && same && match(o) {
 			out = append(out, o)
 		}
 	}
@@ -116,7 +116,7 @@ func (w *simulation) accountNamedAdd(b int, out outcome) string {
 	if out.err != nil {
 		return w.accountNamedRefusal(b, known, out.err)
 	}
-	for i := range w.sets[w.netOf(b)] {
+	for i := range w.sets {
 		if a := out.addrs[i]; !a.IsValid() {
 			return fmt.Sprintf("I5: sandbox %s got addresses of some range sets only", w.sandboxName(b))
 		} else if me.assigned() && me.addrs[i] != a {
@@ -179,7 +179,7 @@ func (w *simulation) accountNamedRefusal(b int, known bool, err error) string {
 func (w *simulation) keptForAnother(b int, a netip.Addr) string {
 	for o := range w.sandboxCount() {
 		mine := w.isNamed(b) && w.pods[w.podOf(o)].reservation == w.pods[w.podOf(b)].reservation
-		if !w.isNamed(o) || o == b || mine || w.netOf(o) != w.netOf(b) || !w.keptFor(o) {
+		if !w.isNamed(o) || o == b || mine || !w.keptFor(o) {
 			continue
 		}
 		if slices.Contains(w.sandboxes[o].addrs[:], a) {

@@ -14,9 +14,7 @@ import (
 func (w *simulation) describe(e event) string {
 	text := string(e.kind)
 	switch e.kind {
-	case pass, long, reboot, rebootEpoch, forward, back, correct, agent, lose, powerCut:
-	case gc, lock, unlock, wipe, wipePlain:
-		text += " in network " + w.nets[e.net].name
+	case pass, long, reboot, rebootEpoch, forward, back, correct, agent, lose, powerCut, gc, wipe, wipePlain:
 	case wipeOne:
 		text += ": " + e.cut
 	default:

@@ -115,11 +115,9 @@ func (s *search) begin() {
 func (w *simulation) prepare() {
 	w.restore(image{Files: map[string]file{}})
 	w.node = newNode(w.config)
-	for n := range w.nets {
-		if w.known {
-			unknown := lease.Attachment{ContainerID: "unknown", IfName: ifName}
-			must(w.plugin().Release(context.Background(), unknown, w.where(n)))
-		}
+	if w.known {
+		unknown := lease.Attachment{ContainerID: "unknown", IfName: ifName}
+		must(w.plugin().Release(context.Background(), unknown, w.where()))
 	}
 	w.kernel.pass(step)
 	w.capture(w.kernel.now().Wall)
