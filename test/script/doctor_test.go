@@ -3,15 +3,11 @@ package script_test
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	bolt "go.etcd.io/bbolt"
-
-	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
 // healthy fails unless leasectl doctor finds nothing.
@@ -123,30 +119,4 @@ func format(ts *testscript.TestScript, neg bool, args []string) {
 	change(ts, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("format"), []byte{args[0][0] - '0'})
 	})
-}
-
-// newer builds leasectl as a later version, whose store has another format.
-func newer(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: newer <directory>")
-	}
-	dir := ts.MkAbs(args[0])
-	ts.Check(os.MkdirAll(dir, 0o755))
-	source := filepath.Join(lab.Root(), "pkg/store/reservations.go")
-	before, err := os.ReadFile(source)
-	ts.Check(err)
-	later := strings.Replace(string(before), "formatNames = 2", "formatNames = 3", 1)
-	if later == string(before) {
-		ts.Fatalf("%s does not define formatNames", source)
-	}
-	replacement, overlay := ts.MkAbs("reservations.go"), ts.MkAbs("overlay.json")
-	ts.Check(os.WriteFile(replacement, []byte(later), 0o600))
-	text, err := json.Marshal(map[string]any{"Replace": map[string]string{source: replacement}})
-	ts.Check(err)
-	ts.Check(os.WriteFile(overlay, text, 0o600))
-	build := exec.Command("go", "build", "-overlay", overlay, "-o", filepath.Join(dir, "leasectl"), "./cmd/leasectl")
-	build.Dir = lab.Root()
-	if out, err := build.CombinedOutput(); err != nil {
-		ts.Fatalf("%v: %s", err, out)
-	}
 }

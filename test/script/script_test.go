@@ -14,7 +14,6 @@
 //	decide <reason> [flag...]                   prints what there is to decide about a finding that has no repair
 //	damage                                      removes an index of the store
 //	format <number>                             changes the format of the store
-//	newer <directory>                           builds leasectl for format 3
 //
 // KEY=VALUE replaces a variable of the environment; {10k} in it stands for ten thousand letters. A
 // call that fails must print a CNI error, and no call may create files outside the plugin's
@@ -60,7 +59,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"sandbox": sandbox, "remove": remove, "address": address, "cni": cni, "clock": clock, "reboot": reboot,
-			"healthy": healthy, "repair": repair, "decide": decide, "damage": damage, "format": format, "newer": newer,
+			"healthy": healthy, "repair": repair, "decide": decide, "damage": damage, "format": format,
 		},
 	})
 }
