@@ -13,7 +13,6 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -50,21 +49,16 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 	// No limit in the client: the API server has its own, and the writers limit themselves.
 	config.QPS = -1
 
-	certOptions := control.CertificateOptions{
-		Secret:  types.NamespacedName{Namespace: o.namespace, Name: kube.ManagerName},
-		Service: kube.ManagerName,
-		Dir:     o.certDir,
-	}
-	certificate := control.NewCertificate(certOptions.Dir)
-	mgr, err := newManager(config, o, certOptions, certificate, log)
+	certificate := newCertificate(o, log)
+	mgr, err := newManager(config, o, certificate, log)
 	if err != nil {
 		return err
 	}
 	if err := mgr.addServers(o); err != nil {
 		return err
 	}
-	err = errors.Join(certificate.Add(ctx, mgr, certOptions), certificate.Register(metrics.Registry),
-		mgr.AddReadyzCheck("certificate", certificate.Ready))
+	err = errors.Join(certificate.add(ctx, mgr), metrics.Registry.Register(certificate.expires),
+		mgr.AddReadyzCheck("certificate", certificate.isReady))
 	if err != nil {
 		return err
 	}
@@ -89,10 +83,7 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 	return mgr.Start(ctx)
 }
 
-func newManager(
-	config *rest.Config, o options, certOptions control.CertificateOptions, certificate *control.Certificate,
-	log logr.Logger,
-) (*servingManager, error) {
+func newManager(config *rest.Config, o options, certificate *certificate, log logr.Logger) (*servingManager, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ipam.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -100,7 +91,7 @@ func newManager(
 		}
 	}
 	webhooks := &webhookServer{Server: webhook.NewServer(webhook.Options{}), port: o.webhookPort}
-	certificate.TLS(&webhooks.tls)
+	certificate.configure(&webhooks.tls)
 	if o.webhookCA != "" {
 		clients, err := clientsOf(o.webhookCA)
 		if err != nil {
@@ -113,7 +104,7 @@ func newManager(
 		Logger: log,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: certOptions.CacheOptions()},
+			ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: certificate.cached()},
 		},
 		// The servers of controller-runtime have no limit of connections, see servingManager.
 		Metrics:                       metricsserver.Options{BindAddress: "0"},

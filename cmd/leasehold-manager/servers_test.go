@@ -14,8 +14,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
-
-	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // freePort returns a TCP port on which nothing listens, and which the kernel assigns to no client.
@@ -49,8 +47,7 @@ func newTestManager(t *testing.T, args ...string) (*servingManager, options) {
 		fmt.Fprint(w, answer)
 	}))
 	t.Cleanup(api.Close)
-	mgr, err := newManager(&rest.Config{Host: api.URL}, *o, control.CertificateOptions{},
-		control.NewCertificate(t.TempDir()), logr.Discard())
+	mgr, err := newManager(&rest.Config{Host: api.URL}, *o, newCertificate(*o, logr.Discard()), logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}

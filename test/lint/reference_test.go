@@ -327,7 +327,7 @@ func (s source) metrics(r *reference) {
 		r.section(heading, "", "metric", "type", "meaning")
 		found := map[string]metric{}
 		for _, f := range s {
-			if !strings.HasPrefix(f.dir+"/", "pkg/"+program+"/") {
+			if !strings.HasPrefix(f.dir+"/", "pkg/"+program+"/") && f.dir != "cmd/leasehold-"+program {
 				continue
 			}
 			var parents []ast.Node

@@ -1,5 +1,5 @@
-// Package control has what the parts of the manager share: controllers, mutating webhooks for pods
-// that never reject a pod, and the serving certificate of the webhooks.
+// Package control has what the parts of the manager share: controllers, and mutating webhooks for
+// pods that never reject a pod.
 package control
 
 import (

@@ -1,4 +1,4 @@
-package control
+package main
 
 import (
 	"context"
@@ -26,48 +26,36 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
 
-// CertificateOptions names the API objects and the directory that have to do with the certificate.
-type CertificateOptions struct {
-	Secret  types.NamespacedName // must exist; may have no data
-	Service string               // name of the webhooks' Service, which is in the namespace of the Secret
-	Dir     string               // a writable directory for the certificate; the private key is not written
-}
-
-// DNSName returns the DNS name under which the API server calls the Service.
-func (o CertificateOptions) DNSName() string { return o.Service + "." + o.Secret.Namespace + ".svc" }
-
-// CacheOptions restricts the manager's cache of Secrets to the Secret of the certificate.
-func (o CertificateOptions) CacheOptions() cache.ByObject {
-	return cache.ByObject{
-		Namespaces: map[string]cache.Config{o.Secret.Namespace: {}},
-		Field:      fields.OneTermEqualSelector("metadata.name", o.Secret.Name),
-	}
-}
-
-// Certificate has the certificate that the webhook server presents now.
-type Certificate struct {
-	dir     string
+// certificate has the certificate that the webhook server presents now. It comes from a Secret,
+// which must exist and may have no data.
+type certificate struct {
+	secret  types.NamespacedName
+	dir     string // a writable directory for the certificate; the private key is not written
 	log     logr.Logger
 	expires prometheus.Gauge
 	current atomic.Pointer[tls.Certificate]
 	ready   chan struct{}
 }
 
-// NewCertificate returns a Certificate that has no certificate yet. Add adds the controllers that
-// provide one. dir is CertificateOptions.Dir.
-func NewCertificate(dir string) *Certificate {
-	return &Certificate{dir: dir, ready: make(chan struct{}), expires: prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "leasehold_webhook_certificate_expiration_timestamp_seconds",
-		Help: "When the certificate of the webhooks expires. 0 while there is none.",
-	})}
+// newCertificate returns a certificate that is not there yet. add adds the controllers that provide
+// it.
+func newCertificate(o options, log logr.Logger) *certificate {
+	return &certificate{secret: types.NamespacedName{Namespace: o.namespace, Name: kube.ManagerName}, dir: o.certDir,
+		log: log.WithName("certs"), ready: make(chan struct{}), expires: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "leasehold_webhook_certificate_expiration_timestamp_seconds",
+			Help: "When the certificate of the webhooks expires. 0 while there is none.",
+		})}
 }
 
-// Register registers the certificate's metric.
-func (c *Certificate) Register(r prometheus.Registerer) error { return r.Register(c.expires) }
+// cached restricts the manager's cache of Secrets to that of the certificate.
+func (c *certificate) cached() cache.ByObject {
+	return cache.ByObject{Namespaces: map[string]cache.Config{c.secret.Namespace: {}},
+		Field: fields.OneTermEqualSelector("metadata.name", c.secret.Name)}
+}
 
-// TLS configures a server for TLS 1.3 with the current certificate. Handshakes fail while there is
-// none.
-func (c *Certificate) TLS(config *tls.Config) {
+// configure configures a server for TLS 1.3 with the current certificate. Handshakes fail while
+// there is none.
+func (c *certificate) configure(config *tls.Config) {
 	config.MinVersion = tls.VersionTLS13
 	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if cert := c.current.Load(); cert != nil {
@@ -79,9 +67,9 @@ func (c *Certificate) TLS(config *tls.Config) {
 
 var errNoCertificate = errors.New("the webhooks have no certificate yet")
 
-// Ready is a readiness check. It returns an error until there is a certificate and the webhook
+// isReady is a readiness check. It returns an error until there is a certificate and the webhook
 // configurations contain its CA.
-func (c *Certificate) Ready(*http.Request) error {
+func (c *certificate) isReady(*http.Request) error {
 	select {
 	case <-c.ready:
 	default:
@@ -93,11 +81,10 @@ func (c *Certificate) Ready(*http.Request) error {
 	return nil
 }
 
-// Add adds the controllers that create, rotate and watch the certificate to the manager. They run
+// add adds the controllers that create, rotate and watch the certificate to the manager. They run
 // in every replica, without leader election: if two replicas write to the Secret at the same time,
 // the API server rejects one of the writes.
-func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o CertificateOptions) error {
-	c.log = mgr.GetLogger().WithName("certs")
+func (c *certificate) add(ctx context.Context, mgr manager.Manager) error {
 	secrets, err := mgr.GetCache().GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return fmt.Errorf("watching the certificate: %w", err)
@@ -110,11 +97,11 @@ func (c *Certificate) Add(ctx context.Context, mgr manager.Manager, o Certificat
 		return err
 	}
 	return rotator.AddRotator(byName{mgr}, &rotator.CertRotator{
-		SecretKey:      o.Secret,
+		SecretKey:      c.secret,
 		CertDir:        c.dir,
 		CAName:         "leasehold-ca",
 		CAOrganization: "leasehold",
-		DNSName:        o.DNSName(),
+		DNSName:        kube.ManagerName + "." + c.secret.Namespace + ".svc",
 		IsReady:        c.ready,
 		Webhooks:       []rotator.WebhookInfo{{Name: kube.ManagerName, Type: rotator.Mutating}},
 		FieldOwner:     "leasehold-manager",
@@ -147,7 +134,7 @@ func (m byName) GetConfig() *rest.Config {
 
 // load makes the server present the certificate in a Secret. If the certificate is invalid, load
 // logs the error, and the server continues to present the former one.
-func (c *Certificate) load(object any) {
+func (c *certificate) load(object any) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok || len(secret.Data[corev1.TLSCertKey]) == 0 {
 		return // cert-controller has not created the certificate yet

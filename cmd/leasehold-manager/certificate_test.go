@@ -1,9 +1,11 @@
-package control
+package main
 
 import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +27,7 @@ import (
 func newSecret(t *testing.T, name string) (*corev1.Secret, *x509.CertPool) {
 	t.Helper()
 	r := &rotator.CertRotator{CAName: "ca", CAOrganization: "leasehold", DNSName: name,
-		ExtKeyUsages: &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+		ExtKeyUsages: &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	ca, err := r.CreateCACert(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
@@ -35,14 +38,14 @@ func newSecret(t *testing.T, name string) (*corev1.Secret, *x509.CertPool) {
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.Cert)
-	return &corev1.Secret{Data: map[string][]byte{"tls.crt": cert, "tls.key": key}}, pool
+	return &corev1.Secret{Data: map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": ca.CertPEM}}, pool
 }
 
 // dial performs a TLS handshake with a server that c configures.
-func dial(t *testing.T, c *Certificate, client *tls.Config) error {
+func dial(t *testing.T, c *certificate, client *tls.Config) error {
 	t.Helper()
 	config := &tls.Config{}
-	c.TLS(config)
+	c.configure(config)
 	here, there := net.Pipe()
 	defer here.Close()
 	defer there.Close()
@@ -52,12 +55,12 @@ func dial(t *testing.T, c *Certificate, client *tls.Config) error {
 }
 
 func TestServesTheNewestCertificate(t *testing.T) {
-	c := NewCertificate(t.TempDir())
+	c := newCertificate(options{certDir: t.TempDir()}, logr.Discard())
 	if err := dial(t, c, &tls.Config{InsecureSkipVerify: true}); err == nil {
 		t.Error("handshake without a certificate succeeded")
 	}
 	c.load(&corev1.Secret{}) // not filled yet
-	if err := c.Ready(nil); err == nil {
+	if err := c.isReady(nil); err == nil {
 		t.Error("ready without a certificate")
 	}
 
@@ -95,11 +98,11 @@ func TestServesTheNewestCertificate(t *testing.T) {
 	if err := dial(t, c, &tls.Config{RootCAs: secondCA, ServerName: "manager.system.svc"}); err != nil {
 		t.Errorf("a damaged Secret replaced the certificate: %v", err)
 	}
-	if err := c.Ready(nil); err == nil {
+	if err := c.isReady(nil); err == nil {
 		t.Error("ready before the CA is in the webhook configurations")
 	}
 	close(c.ready)
-	if err := c.Ready(nil); err != nil {
+	if err := c.isReady(nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -138,5 +141,44 @@ func TestSelectsByName(t *testing.T) {
 		"/api/v1/nodes  "}
 	if !slices.Equal(got, want) {
 		t.Errorf("requests %q, want %q", got, want)
+	}
+}
+
+// TestWebhookClients calls a webhook with --webhook-client-ca with a certificate of that CA, of
+// another one, and without one.
+func TestWebhookClients(t *testing.T) {
+	var own, other tls.Certificate
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	for _, client := range []*tls.Certificate{&other, &own} {
+		secret, _ := newSecret(t, "api")
+		pair, err := tls.X509KeyPair(secret.Data["tls.crt"], secret.Data["tls.key"])
+		if err = errors.Join(err, os.WriteFile(file, secret.Data["ca.crt"], 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		*client = pair
+	}
+	clients, err := clientsOf(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{own}}
+	clients(config)
+	for name, certificates := range map[string][]tls.Certificate{"own": {own}, "other": {other}, "none": nil} {
+		here, there := net.Pipe()
+		server := tls.Server(there, config)
+		go io.Copy(io.Discard, tls.Client(here, &tls.Config{InsecureSkipVerify: true, Certificates: certificates}))
+		there.SetDeadline(time.Now().Add(time.Minute))
+		here.SetDeadline(time.Now().Add(time.Minute))
+		if err := server.Handshake(); (err == nil) != (name == "own") {
+			t.Errorf("certificate %s: %v", name, err)
+		}
+		here.Close()
+		there.Close()
+	}
+	if err := os.WriteFile(file, []byte("none"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := clientsOf(file); err == nil {
+		t.Error("a file without a certificate is accepted")
 	}
 }
