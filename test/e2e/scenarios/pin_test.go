@@ -288,8 +288,9 @@ func pinNodeDead(t *Test) {
 	for _, mode := range []string{"require", "patient", "prefer"} {
 		sets[mode+"-gone"].ForceDelete(befores[mode+"-gone"])
 	}
-	for _, mode := range []string{"require", "patient", "prefer"} {
-		runs(mode+"-gone", n.Name+" is ") // gone, or not Ready for a manager that has not seen that yet
+	for _, mode := range []string{"require", "patient", "prefer"} { // their reservations went with the node
+		name := mode + "-gone"
+		t.moved(befores[name], sets[name].ReadyBut(befores[name]), name+"-0")
 	}
 }
 
