@@ -251,7 +251,7 @@ func keepConditions(body, there object) {
 	old, _ := there["status"].(object)
 	all, _ := old["conditions"].([]any)
 	for _, c := range all {
-		if condition, _ := c.(object); condition["type"] != "Released" && condition["type"] != "RetentionActive" {
+		if condition, _ := c.(object); condition["type"] != "RetentionActive" {
 			mine, _ := status["conditions"].([]any)
 			status["conditions"] = append(mine, c)
 		}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -56,8 +55,8 @@ type plan struct {
 }
 
 // makePlan returns the plan for the retained leases of a node. pods are the pods of the node.
-// existing are the IPReservations in the API; makePlan reads from them the user's spec.release, the
-// confirmation of the sandbox, and the times of the conditions.
+// existing are the IPReservations in the API; makePlan reads from them the user's spec.release and
+// the confirmation of the sandbox.
 func makePlan(
 	node nodeIdentity, view maintain.NodeView, pods map[kube.Name]retention.Pod,
 	existing map[kube.Name]*ipamv1.IPReservation,
@@ -80,7 +79,6 @@ func makePlan(
 			w.Object.Status = waitForConfirmation(w.Object.Status, object.Status, view.Now.Wall)
 			w.Object.Status = plan.waitForReturn(newest(leases), w.Object.Status, object.Status, view.Now)
 		}
-		w.Object.Status.Conditions = conditions(object, w.Object.Status.ID, view.Now.Wall)
 		plan.Objects[name] = w
 		plan.requeueAtEnd(leases, view.Now)
 	}
@@ -94,7 +92,7 @@ func order(a, b lease.Lease) int {
 		cmp.Compare(a.Holder.IfName, b.Holder.IfName), a.Address.Compare(b.Address))
 }
 
-// want returns the desired object of a pod, without Confirmed and Conditions. leases are sorted by
+// want returns the desired object of a pod, without Confirmed. leases are sorted by
 // order and are not empty.
 func want(node nodeIdentity, pod kube.Name, leases []lease.Lease, now lease.Instant) wanted {
 	last := newest(leases)
@@ -224,33 +222,9 @@ func endsSoon(s ipamv1.IPReservationStatus, now time.Time) bool {
 // isSameButState reports whether two statuses show the same addresses and window, perhaps in other
 // states or for another pod of the name.
 func isSameButState(s, existing ipamv1.IPReservationStatus) bool {
-	s.State, s.PodUID, s.HeldUntil = existing.State, existing.PodUID, existing.HeldUntil
-	s.Confirmed, s.Conditions = existing.Confirmed, existing.Conditions
+	s.State, s.PodUID = existing.State, existing.PodUID
+	s.HeldUntil, s.Confirmed = existing.HeldUntil, existing.Confirmed
 	return equality.Semantic.DeepEqual(s, existing)
-}
-
-// conditionReleased is the type of the condition that is set if spec.release has no effect.
-const conditionReleased = "Released"
-
-// conditions returns the condition that is set if spec.release contains another id than that of the
-// lease, otherwise nil.
-func conditions(existing *ipamv1.IPReservation, id string, now time.Time) []metav1.Condition {
-	if existing == nil || existing.Spec.Release == "" || existing.Spec.Release == id {
-		return nil
-	}
-	c := metav1.Condition{Type: conditionReleased, Status: metav1.ConditionFalse, Reason: "OtherLease",
-		Message: "spec.release names lease " + existing.Spec.Release + ", this is lease " + id}
-	return []metav1.Condition{dated(c, existing.Status.Conditions, now)}
-}
-
-// dated returns a condition with the time of its last transition: that of the existing one if the
-// status is the same, otherwise now.
-func dated(c metav1.Condition, existing []metav1.Condition, now time.Time) metav1.Condition {
-	c.LastTransitionTime = metav1.Time{Time: now.Truncate(time.Second).UTC()}
-	if old := meta.FindStatusCondition(existing, c.Type); old != nil && old.Status == c.Status {
-		c.LastTransitionTime = old.LastTransitionTime
-	}
-	return c
 }
 
 // requeueAtEnd makes the next pass run when the first hold ends, if no pass runs before.

@@ -233,18 +233,11 @@ func TestSpecRelease(t *testing.T) {
 	if got := with(id1).Release; len(got) != 1 || len(got[0]) != 2 || got[0][0].ID != id1 || got[0][1].ID != id2 {
 		t.Errorf("the lease's id: releases %v", got)
 	}
-	if c := with(id1).Objects[object].Object.Status.Conditions; len(c) > 0 {
-		t.Errorf("the lease's id: conditions %v", c)
-	}
 	other := with("3333333333333333")
 	if len(other.Release) != 0 {
 		t.Errorf("another id: releases %v", other.Release)
 	}
-	if c := other.Objects[object].Object.Status.Conditions; len(c) != 1 || c[0].Reason != "OtherLease" ||
-		!c[0].LastTransitionTime.Time.Equal(now.Wall) {
-		t.Errorf("another id: %v", c)
-	}
-	if got := with(""); len(got.Release) != 0 || len(got.Objects[object].Object.Status.Conditions) != 0 {
+	if got := with(""); len(got.Release) != 0 {
 		t.Errorf("no id: %+v", got)
 	}
 }
@@ -269,12 +262,6 @@ func TestCompare(t *testing.T) {
 			r.Labels["team"] = "db"
 			r.OwnerReferences = append([]metav1.OwnerReference{{Kind: "ConfigMap", UID: "c"}}, r.OwnerReferences...)
 		}, change{}},
-		{"another controller's condition", func(r *ipamv1.IPReservation) {
-			r.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue}}
-		}, change{}},
-		{"an obsolete condition of our own", func(r *ipamv1.IPReservation) {
-			r.Status.Conditions = []metav1.Condition{{Type: conditionReleased, Status: metav1.ConditionFalse}}
-		}, change{Status: true}},
 		{"an end 2 s later", end(2 * time.Second), change{}},
 		{"an end 2 s earlier", end(-2 * time.Second), change{}},
 		{"an end more than 2 s later", end(2*time.Second + 1), change{Status: true}},

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -151,7 +152,9 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 	if existing.ResourceVersion == n.version {
 		shown = n.applied
 	}
-	shown.Conditions = ours(shown.Conditions, ipamv1.ConditionRetentionActive)
+	shown.Conditions = slices.DeleteFunc(slices.Clone(shown.Conditions), func(c metav1.Condition) bool {
+		return c.Type != ipamv1.ConditionRetentionActive // server-side apply does not change those of others
+	})
 	for i, c := range want.Status.Conditions {
 		want.Status.Conditions[i] = dated(c, shown.Conditions, p.Service.Node.Clock().Wall)
 	}
@@ -166,6 +169,16 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 	}
 	n.applied, n.version, n.wroteAt = want.Status, got.ResourceVersion, now
 	return nil
+}
+
+// dated returns a condition with the time of its last transition: that of the existing one if the
+// status is the same, otherwise now.
+func dated(c metav1.Condition, existing []metav1.Condition, now time.Time) metav1.Condition {
+	c.LastTransitionTime = metav1.Time{Time: now.Truncate(time.Second).UTC()}
+	if old := meta.FindStatusCondition(existing, c.Type); old != nil && old.Status == c.Status {
+		c.LastTransitionTime = old.LastTransitionTime
+	}
+	return c
 }
 
 // desiredNodePool returns the desired object of a node, without the times of its conditions. usage

@@ -41,7 +41,6 @@ type reservations struct {
 // write.
 func viewOf(r *ipamv1.IPReservation) *ipamv1.IPReservation {
 	v := &ipamv1.IPReservation{ObjectMeta: metaOf(r), Spec: r.Spec, Status: r.Status}
-	v.Status.Conditions = ours(v.Status.Conditions, conditionReleased)
 	for _, o := range r.OwnerReferences {
 		if owners := (nodeIdentity{r.Spec.NodeName, r.Spec.NodeUID}).owners(); o == owners[0] {
 			v.OwnerReferences = owners
@@ -193,7 +192,7 @@ type change struct{ Spec, Status bool }
 
 // compare returns the parts of the existing object that differ from the desired one. If existing is
 // nil, these are all parts. compare ignores fields that the agent does not write: spec.release,
-// other labels, owners and conditions.
+// other labels and owners.
 func compare(want, existing *ipamv1.IPReservation) change {
 	if existing == nil {
 		return change{Spec: true, Status: true}
@@ -208,7 +207,6 @@ func compare(want, existing *ipamv1.IPReservation) change {
 	if isClose(a, b) {
 		a.HeldUntil, b.HeldUntil = nil, nil
 	}
-	a.Conditions, b.Conditions = ours(a.Conditions, conditionReleased), ours(b.Conditions, conditionReleased)
 	c.Status = !equality.Semantic.DeepEqual(a, b)
 	return c
 }
@@ -216,17 +214,6 @@ func compare(want, existing *ipamv1.IPReservation) change {
 // hasOwner reports whether an object has the owner of the desired one.
 func hasOwner(existing, want metav1.Object) bool {
 	return slices.Contains(existing.GetOwnerReferences(), want.GetOwnerReferences()[0])
-}
-
-// ours returns the condition of the type that the agent writes. Server-side apply does not change
-// the conditions of other field managers.
-func ours(all []metav1.Condition, conditionType string) (own []metav1.Condition) {
-	for _, c := range all {
-		if c.Type == conditionType {
-			own = append(own, c)
-		}
-	}
-	return own
 }
 
 // isClose reports whether two values of HeldUntil differ by at most two seconds. The agent computes

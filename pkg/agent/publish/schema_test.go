@@ -111,8 +111,6 @@ func TestStatusFits(t *testing.T) {
 		leases = append(leases, l)
 	}
 	w := want(node, kube.Name{Namespace: long("a", 63), Name: long("p", 253)}, leases, now)
-	w.Object.Status.Conditions = conditions(&ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: id2}}, id1,
-		now.Wall)
 	if n := len(w.Object.Status.Addresses); n != ipamv1.MaxAddresses || len(w.Leases) != len(leases) {
 		t.Errorf("%d of %d addresses are shown, and %d leases released", n, len(leases), len(w.Leases))
 	}

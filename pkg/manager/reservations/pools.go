@@ -169,7 +169,7 @@ func (r *Reservation) reference() reference {
 
 // wanted returns the reservations that the agent of a node should read:
 //
-//   - its own, if a user has set spec.release, or if it exists although its hold is over,
+//   - its own, if a user releases it, or if it exists although its hold is over,
 //   - its own, if it was deleted and the pod does not run elsewhere,
 //   - those of other nodes where the pod runs, if the node holds addresses for the pod.
 //
@@ -183,7 +183,7 @@ func (r *poolReconciler) wanted(node string) []reference {
 		case own.DeletionTimestamp != nil:
 		case own.Releasing:
 			releases = append(releases, own.reference())
-		case own.HasRelease || own.IsOver(now):
+		case own.IsOver(now):
 			refs = append(refs, own.reference())
 		}
 		for _, other := range r.set.OfPod(own.PodKey()) {

@@ -56,7 +56,7 @@ func TestNames(t *testing.T) {
 	heldUntil := func(d time.Duration) func(*Reservation) {
 		return func(r *Reservation) { r.Until = now.Add(d) }
 	}
-	asked := func(r *Reservation) { r.HasRelease, r.Generation = true, 2 }
+	asked := func(r *Reservation) { r.Releasing, r.Generation = true, 2 }
 	for _, tt := range []struct {
 		name    string
 		views   []*Reservation
@@ -85,7 +85,7 @@ func TestNames(t *testing.T) {
 		{name: "deleted while bound", deleted: reservationOf("db-0", "node1", isBound), want: "node1: db-0-node1/0"},
 		{name: "deleted at the end of its hold", deleted: reservationOf("db-0", "node1", heldUntil(0))},
 		{name: "deleted after its release", deleted: reservationOf("db-0", "node1",
-			func(r *Reservation) { r.HasRelease, r.Releasing = true, true })},
+			func(r *Reservation) { r.Releasing = true })},
 		{name: "deleted because the pod runs elsewhere", deleted: reservationOf("db-0", "node1"),
 			views: []*Reservation{reservationOf("db-0", "node2", isConfirmed)}},
 		{name: "deleted and published again", deleted: reservationOf("db-0", "node1"),
@@ -104,7 +104,7 @@ func TestNames(t *testing.T) {
 		}
 		for _, v := range tt.views {
 			released := *v
-			released.HasRelease, released.Releasing = true, true
+			released.Releasing = true
 			r.set.add(t, &released)
 			r.set.remove(t, &released)
 		}
@@ -122,7 +122,7 @@ func TestNamesAreLimited(t *testing.T) {
 	r := poolsOf(t, setOf(t), &now)
 	for i := range ipam.MaxReservations + 5 {
 		r.set.add(t, reservationOf(fmt.Sprintf("db-%03d", i), "node1",
-			func(r *Reservation) { r.HasRelease = true }))
+			func(r *Reservation) { r.Releasing = true }))
 	}
 	if refs := r.wanted("node1"); len(refs) != ipam.MaxReservations || refs[0].Name != "db-000-node1" {
 		t.Errorf("%d names, the first is %s", len(refs), refs[0].Name)
@@ -138,12 +138,11 @@ func TestNamesAreFair(t *testing.T) {
 		v.Namespace = namespace
 		r.set.add(t, v)
 	}
-	asked := func(r *Reservation) { r.HasRelease = true }
-	released := func(r *Reservation) { r.HasRelease, r.Releasing = true, true }
+	released := func(r *Reservation) { r.Releasing = true }
 	over := func(r *Reservation) { r.Until = now.Add(-time.Hour) }
 	deleted := func(r *Reservation) { r.DeletionTimestamp = &metav1.Time{Time: now} }
 	for i := range 2 * ipam.MaxReservations {
-		of("a", i, asked)
+		of("a", i, over)
 		of("b", i, released, deleted) // a finalizer keeps them
 		of("c", i, released)
 	}
@@ -194,7 +193,7 @@ func TestNamesAreWritten(t *testing.T) {
 	reconcile("names of a former leader", "node1", `node1 {"spec":{"reservations":null}}`)
 	names()
 	reconcile("no change", "node1", "")
-	released := reservationOf("db-0", "node1", func(r *Reservation) { r.HasRelease = true })
+	released := reservationOf("db-0", "node1", func(r *Reservation) { r.Releasing = true })
 	r.set.add(t, released)
 	const patch = `node1 {"spec":{"reservations":[{"namespace":"db","name":"db-0-node1","uid":"uid-db-0-node1",` +
 		`"generation":1}]}}`

@@ -41,7 +41,6 @@ type Reservation struct {
 	Until              time.Time    // end of the hold; zero if bound, or if the hold has no end
 	Written            time.Time    // when the agent last changed the status, by the API server's clock
 	Window             lease.Window // 0 if not known
-	HasRelease         bool         // a user has set spec.release
 	Releasing          bool         // a user has asked to release these addresses
 }
 
@@ -57,7 +56,6 @@ func View(r *ipam.IPReservation) *Reservation {
 		PodUID:     r.Status.PodUID,
 		Bound:      r.Status.State == ipam.Bound,
 		Confirmed:  r.Status.Confirmed,
-		HasRelease: r.Spec.Release != "",
 	}
 	v.Releasing = r.Status.ID != "" && r.Spec.Release == r.Status.ID
 	var all, own []string

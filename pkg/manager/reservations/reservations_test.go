@@ -47,7 +47,7 @@ status:
 		Pod: "db-0", Node: "node1", NodeUID: "n1", PodUID: "u1",
 		Addresses: "10.9.0.1,10.0.0.7,fd00::7", Primary: "10.0.0.7", Until: noon,
 		Written: noon.Add(5*time.Second - 10*time.Minute), Window: lease.Window(10 * time.Minute),
-		HasRelease: true, Releasing: true, Confirmed: true,
+		Releasing: true, Confirmed: true,
 	}
 	if diff := cmp.Diff(want, View(&object), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

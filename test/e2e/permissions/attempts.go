@@ -70,7 +70,8 @@ const (
 var published = []attempt{
 	{"agent-1", "create", "ipreservations", "tenant/web-0-1", reservation("node-1"), ""},
 	{"agent-2", "create", "ipreservations", "tenant/web-0-2", reservation("node-2"), ""},
-	{"agent-1", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Bound"}}`, ""},
+	{"agent-1", "patch", "ipreservations/status", "tenant/web-0-1",
+		`{"status": {"state": "Bound", "id": "0123456789abcdef"}}`, ""},
 	{"agent-1", "create", "nodeaddresspools", "node-1", "", ""},
 	{"agent-2", "create", "nodeaddresspools", "node-2", "", ""},
 	{"agent-1", "create", events, "tenant/agents", event("leasehold-agent", "node-1", "Pod", "running"), ""},
@@ -309,6 +310,8 @@ var attempts = []attempt{
 	{"admin", "list", "ipreservations", "tenant/", "", ""},
 	{"admin", "delete", "ipreservations", "tenant/web-0-1", "", forbidden},
 	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "0123456789abcdef"}}`, ""},
+	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "fedcba9876543210"}}`,
+		"spec.release is not the id of the lease"},
 	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"annotations": {"a": "b"}}}`, ""},
 	{"admin", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, forbidden},
 	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"labels": {"leasehold.dev/pod-hash": "b"}}}`,

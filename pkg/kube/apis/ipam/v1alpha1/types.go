@@ -68,6 +68,7 @@ const ReturnDelay = 5 * time.Second
 // +kubebuilder:printcolumn:name="Held-Until",type=string,JSONPath=`.status.heldUntil`
 // +kubebuilder:printcolumn:name="Window",type=string,priority=1,JSONPath=`.status.window`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.release) || size(self.spec.release) == 0 || has(oldSelf.spec.release) && self.spec.release == oldSelf.spec.release || has(oldSelf.status) && has(oldSelf.status.id) && self.spec.release == oldSelf.status.id",message="spec.release is not the id of the lease (status.id)"
 type IPReservation struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -97,9 +98,10 @@ type IPReservationSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	NodeUID string `json:"nodeUID"`
-	// Release releases the addresses if it is the id of the lease (status.id). Any other id has no
-	// effect.
+	// Release releases the addresses if it is the id of the lease (status.id). No other id can be
+	// set.
 	// +optional
+	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{16})?$`
 	Release string `json:"release,omitempty"`
 }
@@ -109,6 +111,7 @@ type IPReservationStatus struct {
 	// ID is the id of the lease: 16 hexadecimal digits, generated when the pod first gets its
 	// addresses and constant while it keeps them.
 	// +optional
+	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{16}$`
 	ID string `json:"id,omitempty"`
 	// State is Bound while a sandbox has the addresses, and Held while they are reserved for a pod
@@ -146,12 +149,6 @@ type IPReservationStatus struct {
 	// start on this node.
 	// +optional
 	Confirmed bool `json:"confirmed,omitempty"`
-	// Conditions: Released is False if spec.release had no effect, and why.
-	// +optional
-	// +listType=map
-	// +listMapKey=type
-	// +kubebuilder:validation:MaxItems=8
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // MaxAddresses is the largest number of addresses that an IPReservation shows.
