@@ -9,11 +9,11 @@
 //	full_test.go     disks that are full or read-only
 //	wipe_test.go     directories that are removed while pods run
 //	migrate_test.go  upstream's host-local before, after and in between
-//	misc_test.go     clock steps, newer records, removed lock files, callers that have ended
+//	misc_test.go     removed lock files, callers that have ended
 package crash_test
 
 import (
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -28,11 +28,9 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// fixture is a node and the pod "db-0", which has a window.
+// fixture is a node with a pool of six addresses, and the pod "db-0", which has a window.
 type fixture struct {
-	*testing.T
-	node     *lab.Node
-	net      *lab.Network
+	*testNode
 	pod      lab.Pod
 	last     *lab.Sandbox // the pod's last sandbox, or nil
 	original string       // the address that the pod has, or that is held for it
@@ -47,20 +45,20 @@ type scenario struct {
 
 var scenarios = map[string]scenario{
 	"ADD of the first pod": {"ADD", func(*fixture) {}, next},
-	"ADD of another pod":   {"ADD", func(w *fixture) { w.start("web-0"); w.start("web-1") }, next},
+	"ADD of another pod":   {"ADD", func(w *fixture) { w.other("web-0"); w.other("web-1") }, next},
 	"ADD of a returned pod": {"ADD", func(w *fixture) {
-		w.start("web-0")
+		w.other("web-0")
 		w.bind()
 		w.release()
 	}, next},
 	"ADD after a container ended without a DEL": {"ADD", func(w *fixture) {
-		w.start("web-0")
+		w.other("web-0")
 		w.bind()
 		w.remove(w.last)
 	}, next},
-	"DEL": {"DEL", func(w *fixture) { w.start("web-0"); w.bind() }, current},
+	"DEL": {"DEL", func(w *fixture) { w.other("web-0"); w.bind() }, current},
 	"repeated DEL": {"DEL", func(w *fixture) {
-		w.start("web-0")
+		w.other("web-0")
 		w.bind()
 		w.release()
 	}, current},
@@ -73,6 +71,7 @@ func (w *fixture) remove(sandbox *lab.Sandbox) {
 	if f, err := os.Open(sandbox.NetNS); err == nil {
 		w.Cleanup(func() { f.Close() })
 	}
+	w.forget(sandbox)
 	sandbox.Remove()
 }
 
@@ -110,13 +109,13 @@ var stdoutFault = fmt.Sprintf("system call %d on fd 1,", unix.SYS_WRITE)
 // one.
 func (s scenario) run(t *testing.T, fault string, n int) (injected bool) {
 	t.Run(fmt.Sprint(n), func(t *testing.T) {
-		w := newFixture(t)
+		w := &fixture{testNode: newTestNode(t, 6, nil), pod: lab.NewPod("default", "db-0", "10")}
 		s.setup(w)
 		sandbox := s.sandbox(w)
 
 		call := sandbox.IPAMCall(w.net, s.verb)
 		call.Harm = &lab.Harm{At: n, Kill: fault == "KILL", Every: os.Getenv("LONG") != ""}
-		reply := w.node.Call(call)
+		reply := w.track(sandbox, s.verb, func() lab.Reply { return w.node.Call(call) })
 		injected = reply.Harmed != ""
 		defer func() {
 			if t.Failed() {
@@ -125,9 +124,6 @@ func (s scenario) run(t *testing.T, fault string, n int) (injected bool) {
 			}
 		}()
 
-		if strings.Contains(reply.Stderr, "panic") || strings.Contains(reply.Stderr, "goroutine ") {
-			t.Error("the plugin panicked")
-		}
 		if reply.Exit > 0 && reply.Err == nil && !strings.HasPrefix(reply.Harmed, stdoutFault) {
 			t.Error("neither a result nor a CNI error on stdout")
 		}
@@ -146,28 +142,24 @@ func (w *fixture) checkInvariants(verb string, sandbox *lab.Sandbox, reply lab.R
 	w.checkStore()
 	printed := ""
 	if verb == "ADD" && reply.Exit == 0 {
-		printed = address(w.T, reply)
+		printed = addressesOf(reply)[0]
 		if ls := w.bound(sandbox); len(ls) != 1 || ls[0].Address != printed {
 			w.Errorf("%s was printed, but the store has %+v", printed, ls) // I4
 		}
 	}
 
-	other := w.start("other-0")
-	if other == w.original || other == printed {
+	if other := w.other("other-0"); other == w.original || other == printed {
 		w.Errorf("another pod got %s", other) // I1, I2
 	}
 	// With any result of the call, the runtime calls DEL in the end, and the pod returns.
-	if r := sandbox.Call(w.net, "DEL"); r.Exit != 0 {
+	if r := w.call(sandbox, "DEL"); r.Exit != 0 {
 		w.Errorf("the next DEL failed: %+v", r)
 	}
 	w.remove(sandbox)
 	if ls := w.bound(sandbox); len(ls) != 0 {
 		w.Errorf("bound after its DEL: %+v", ls) // I3
 	}
-	original := w.original
-	if original == "" {
-		original = printed
-	}
+	original := cmp.Or(w.original, printed)
 	w.bind()
 	if original != "" && w.original != original {
 		w.Errorf("the pod came back with %s, want %s", w.original, original) // I2
@@ -177,56 +169,27 @@ func (w *fixture) checkInvariants(verb string, sandbox *lab.Sandbox, reply lab.R
 	// No address is leaked: when the holds have expired, all can be assigned.
 	w.node.Clock += time.Hour
 	for i := range 6 - len(w.node.Leases()) {
-		w.start(fmt.Sprint("filler-", i))
+		w.other(fmt.Sprint("filler-", i))
 	}
 	w.checkStore()
 }
 
-// newFixture returns a node with a pool of six addresses.
-func newFixture(t *testing.T) *fixture {
-	node := lab.NewNode(t)
-	ranges := [][]lab.Conf{{{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.10", "rangeEnd": "10.1.0.15"}}}
-	ipam := lab.With(node.IPAM(), lab.Conf{"ranges": ranges})
-	return &fixture{T: t, node: node, net: node.Network("net", "1.0.0", node.Bridge(ipam)),
-		pod: lab.NewPod("default", "db-0", "10")}
-}
-
-// start calls ADD for a new pod and returns its address.
-func (w *fixture) start(name string) string {
+// other calls ADD for another pod and returns its address.
+func (w *fixture) other(name string) string {
 	w.Helper()
-	return w.add(w.node.Sandbox(lab.NewPod("default", name, "")))
-}
-
-func (w *fixture) add(sandbox *lab.Sandbox) string {
-	w.Helper()
-	r := sandbox.Call(w.net, "ADD")
-	if r.Exit != 0 {
-		w.Fatalf("ADD %s: %+v", sandbox.Pod.Name, r)
-	}
-	return address(w.T, r)
-}
-
-// address returns the address in the result of an ADD.
-func address(t *testing.T, r lab.Reply) string {
-	t.Helper()
-	var result struct{ IPs []struct{ Address string } }
-	if err := json.Unmarshal([]byte(r.Stdout), &result); err != nil || len(result.IPs) != 1 {
-		t.Fatalf("ADD printed %q (%v), want a result with one address", r.Stdout, err)
-	}
-	addr, _, _ := strings.Cut(result.IPs[0].Address, "/")
+	_, addr := w.start(lab.NewPod("default", name, ""))
 	return addr
 }
 
 // bind calls ADD for the next sandbox of db-0.
 func (w *fixture) bind() {
 	w.Helper()
-	w.last = w.node.Sandbox(recreated(w.pod))
-	w.original = w.add(w.last)
+	w.last, w.original = w.start(w.pod)
 }
 
 func (w *fixture) release() {
 	w.Helper()
-	if r := w.last.Call(w.net, "DEL"); r.Exit != 0 {
+	if r := w.call(w.last, "DEL"); r.Exit != 0 {
 		w.Fatalf("DEL: %+v", r)
 	}
 	w.remove(w.last)
@@ -237,13 +200,6 @@ func (w *fixture) bound(sandbox *lab.Sandbox) []lab.Lease {
 	w.Helper()
 	return slices.DeleteFunc(w.node.Leases("--state", "bound"),
 		func(l lab.Lease) bool { return l.Container != sandbox.ID })
-}
-
-func (w *fixture) checkStore() {
-	w.Helper()
-	if out, err := w.node.Leasectl("check"); err != nil {
-		w.Errorf("leasectl check: %v\n%s", err, out)
-	}
 }
 
 // recreated returns the pod with another UID, as its controller recreates it.

@@ -164,14 +164,6 @@ func (d disk) load(dir string) error {
 	})
 }
 
-func (c contents) bytes() []byte {
-	b := make([]byte, c.size)
-	for at, data := range c.pages {
-		copy(b[min(at*page, c.size):], data)
-	}
-	return b
-}
-
 // recorder converts the output of strace for consecutive processes into the changes below dirs.
 type recorder struct {
 	dirs    []string

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -71,28 +70,6 @@ func TestRemovedWhileWaiting(t *testing.T) {
 			c.checkStore()
 		})
 	}
-}
-
-// TestClosedPipe verifies that ADD releases the address if the caller has closed the pipe before
-// the result is printed.
-func TestClosedPipe(t *testing.T) {
-	c := newTestNode(t, 6, nil)
-	sandbox := c.node.Sandbox(lab.NewPod("default", "db-0", "10"))
-	call := sandbox.IPAMCall(c.net, "ADD")
-	call.Wrap = []string{"bash", "-c", `(sleep 0.1; exec "$0") | :; exit ${PIPESTATUS[0]}`}
-	if reply := c.node.Call(call); reply.Exit == 0 || reply.Stdout != "" ||
-		strings.Contains(reply.Stderr, "goroutine ") {
-		t.Errorf("ADD with a closed pipe: %+v", reply)
-	}
-	if bound := c.node.Leases("--state", "bound"); len(bound) > 0 {
-		t.Errorf("bound after the failed ADD: %+v", bound)
-	}
-	c.checkStore()
-	if reply := c.call(sandbox, "ADD"); reply.Exit != 0 { // a runtime that retries
-		t.Errorf("ADD: %+v", reply)
-	}
-	c.stop(sandbox)
-	c.checkNoLeak()
 }
 
 // TestParentKilled verifies that no address is leaked if the runtime kills the bridge plugin and
