@@ -1,12 +1,10 @@
 package host
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -160,49 +158,37 @@ func (s NetnsSet) Incomplete() error {
 // forbid it.
 func (h *Host) ProcessNetns() NetnsSet {
 	p := NetnsSet{inodes: map[uint64]bool{}}
-	pids, err := h.processes()
-	p.miss(err)
 	first := false
-	for _, name := range pids {
-		link, err := os.Readlink(h.processNetns(name))
+	p.miss(h.eachProcess(func(pid string) {
+		first = first || pid == "1"
+		ino, err := h.namespaceInode(pid, "net")
 		switch {
-		case isNothing(err):
-			// The process has ended.
-		case name == "1":
-			first = true
-			if err == nil {
-				p.add(link)
-			}
-		case err != nil:
+		case err == nil:
+			p.inodes[ino] = true
+		case !isNothing(err) && pid != "1": // else it has ended
 			p.miss(err)
-		default:
-			p.add(link)
 		}
-	}
+	}))
 	if !first {
 		p.miss(fmt.Errorf("process 1 is not in %s", h.proc))
 	}
 	return p
 }
 
-// processes returns the pids that /proc shows. After an error the list is incomplete.
-func (h *Host) processes() ([]string, error) {
+// eachProcess calls f for each process that /proc shows. If it returns an error, some are missing.
+func (h *Host) eachProcess(f func(pid string)) error {
 	dir, err := os.Open(h.proc)
 	if err != nil {
-		return nil, fmt.Errorf("failed to list the processes: %w", err)
+		return fmt.Errorf("failed to list the processes: %w", err)
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
-	return slices.DeleteFunc(names, func(name string) bool { return name[0] < '1' || name[0] > '9' }), err
-}
-
-// add adds the namespace of a link in /proc, such as "net:[4026531840]".
-func (s *NetnsSet) add(link string) {
-	if ino, ok := linkInode(link, "net"); ok {
-		s.inodes[ino] = true
-	} else {
-		s.miss(fmt.Errorf("%q is not a network namespace", link))
+	for _, name := range names {
+		if '1' <= name[0] && name[0] <= '9' {
+			f(name)
+		}
 	}
+	return err
 }
 
 // miss records that the set is incomplete, with the first error. A nil error has no effect.
@@ -218,12 +204,10 @@ func (s *NetnsSet) miss(err error) {
 // dead holders would seem alive.
 func (h *Host) MountedNetns() NetnsSet {
 	p := NetnsSet{inodes: map[uint64]bool{}}
-	b, err := h.mountinfo()
+	mounts, err := h.netnsMounts()
 	p.miss(err)
-	for line := range bytes.Lines(b) {
-		if m, ok := netnsMount(string(line)); ok {
-			p.inodes[m.ino] = true
-		}
+	for _, m := range mounts {
+		p.inodes[m.ino] = true
 	}
 	return p
 }

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,8 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -41,84 +38,69 @@ type Address struct {
 // has. It returns an error if the processes or mounts cannot be listed. A namespace that cannot be
 // read is in the list, with its error.
 func (h *Host) Namespaces() ([]Namespace, error) {
-	found, unread, err := h.mountedNamespaces()
+	mounts, err := h.netnsMounts()
 	if err != nil {
 		return nil, err
 	}
-	running, more, err := h.processNamespaces()
-	if err != nil {
-		return nil, err
-	}
-	for id, n := range running {
-		if _, known := found[id]; !known {
-			found[id] = n
+	var unread []Namespace
+	// add adds the namespace at a path by its inode: all are files of one file system. Of several
+	// paths it keeps the one that sorts first, in whichever order they were found.
+	add := func(found map[uint64]lease.Netns, path string) {
+		n, err := h.Netns(path)
+		old, known := found[n.Ino]
+		switch {
+		case err != nil && !errors.Is(err, ErrNotNetns): // else it has ended, or another mount covers it
+			unread = append(unread, Namespace{Netns: n, Err: err})
+		case err == nil && (!known || n.Path < old.Path):
+			found[n.Ino] = n
 		}
 	}
+	mounted, found := map[uint64]lease.Netns{}, map[uint64]lease.Netns{}
+	for _, m := range mounts {
+		add(mounted, m.path)
+	}
+	// The namespace of process 1 is the host's, and a security module may forbid to read it.
+	err = h.eachProcess(func(pid string) {
+		if pid != "1" {
+			add(found, h.processNetns(pid))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(found, mounted)
 	host := []string{"thread-self", "1"}
 	if h.isInitialPIDNamespace() {
 		host = append(host, kernelThreads)
 	}
 	for _, own := range host {
-		n, _ := h.Netns(h.processNetns(own)) // after an error the id is that of no namespace
-		delete(found, namespaceID{n.Dev, n.Ino})
+		n, _ := h.Netns(h.processNetns(own)) // after an error the inode is that of no namespace
+		delete(found, n.Ino)
 	}
 	sorted := slices.SortedFunc(maps.Values(found), func(a, b lease.Netns) int {
 		return strings.Compare(a.Path, b.Path)
 	})
-	return slices.Concat(h.readAll(sorted), unread, more), nil
+	return append(h.readAll(sorted), unread...), nil
 }
-
-// namespaceID identifies a namespace: the device and the inode of its file.
-type namespaceID struct{ dev, ino uint64 }
 
 func (h *Host) processNetns(pid string) string { return filepath.Join(h.proc, pid, "ns", "net") }
 
-// mountedNamespaces returns the namespaces that are mounted, and those whose mount could not be
-// read, with their errors. A namespace whose mount is covered by another one is found only by its
-// processes.
-func (h *Host) mountedNamespaces() (found map[namespaceID]lease.Netns, unread []Namespace, err error) {
-	b, err := h.mountinfo()
-	if err != nil {
-		return nil, nil, err
-	}
-	found = map[namespaceID]lease.Netns{}
-	for line := range bytes.Lines(b) {
-		m, ok := netnsMount(string(line))
-		if !ok {
-			continue
-		}
-		n, err := h.Netns(m.path)
-		switch {
-		case err == nil:
-			addTo(found, n)
-		case !errors.Is(err, ErrNotNetns):
-			unread = append(unread, Namespace{Netns: n, Err: err})
-		}
-	}
-	return found, unread, nil
-}
-
-// addTo adds a network namespace. If found already contains the namespace, the path that sorts
-// first is kept, so that the result does not depend on the order in which the paths were found.
-func addTo(found map[namespaceID]lease.Netns, n lease.Netns) {
-	id := namespaceID{n.Dev, n.Ino}
-	if old, known := found[id]; known {
-		n.Path = min(n.Path, old.Path)
-	}
-	found[id] = n
-}
-
-// mountinfo returns the mounts that paths are resolved in. The list is never empty.
-func (h *Host) mountinfo() ([]byte, error) {
+// netnsMounts returns the mounts of network namespaces where paths are resolved.
+func (h *Host) netnsMounts() (out []mount, err error) {
 	file := filepath.Join(h.proc, h.mounts, "mountinfo")
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("failed to list the mounts: %w", err)
 	}
-	if len(b) == 0 {
+	if len(b) == 0 { // there is always one
 		return nil, fmt.Errorf("failed to list the mounts: %s is empty", file)
 	}
-	return b, nil
+	for line := range strings.Lines(string(b)) {
+		if m, ok := netnsMount(line); ok {
+			out = append(out, m)
+		}
+	}
+	return out, nil
 }
 
 // mount is the mount of a network namespace.
@@ -149,36 +131,6 @@ func netnsMount(line string) (m mount, ok bool) {
 // unescape replaces the octal escapes of the kernel.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
-}
-
-// processNamespaces returns the network namespaces of processes. unread has the path and the error
-// for each process whose network namespace could not be read, except process 1: its namespace is
-// the host's, and a security module may forbid to read it. err is not nil if the processes could
-// not be listed.
-func (h *Host) processNamespaces() (found map[namespaceID]lease.Netns, unread []Namespace, err error) {
-	pids, err := h.processes()
-	if err != nil {
-		return nil, nil, err
-	}
-	found = map[namespaceID]lease.Netns{}
-	for _, pid := range pids {
-		n := lease.Netns{Path: h.processNetns(pid)}
-		var st unix.Stat_t
-		err := unix.Stat(n.Path, &st)
-		if isNothing(err) {
-			continue // the process has ended
-		}
-		if err != nil && pid == "1" {
-			continue
-		}
-		if err != nil {
-			unread = append(unread, Namespace{Netns: n, Err: fmt.Errorf("failed to read %s: %w", n.Path, err)})
-			continue
-		}
-		n.Dev, n.Ino = uint64(st.Dev), st.Ino
-		addTo(found, n)
-	}
-	return found, unread, nil
 }
 
 // readAll returns the addresses of each namespace. One thread enters them all.

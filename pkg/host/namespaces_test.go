@@ -249,6 +249,15 @@ func TestNamespacesWithoutProc(t *testing.T) {
 	}
 }
 
+// withoutMounts lets a /proc show no mount of a namespace.
+func withoutMounts(t *testing.T, proc string) {
+	t.Helper()
+	if err := errors.Join(os.Mkdir(filepath.Join(proc, "self"), 0o700),
+		os.WriteFile(filepath.Join(proc, "self", "mountinfo"), []byte("no namespace\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Process 1 may be unreadable. Its namespace is omitted in any case.
 func TestNamespacesWithoutProcessOne(t *testing.T) {
 	dir := t.TempDir()
@@ -259,9 +268,10 @@ func TestNamespacesWithoutProcessOne(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, unread, err := New(dir, "").processNamespaces()
-	if err != nil || len(unread) != 1 || !strings.Contains(unread[0].Netns.Path, "/7/") || unread[0].Err == nil {
-		t.Errorf("unread: %+v, %v; want process 7 and an error", unread, err)
+	withoutMounts(t, dir)
+	list, err := New(dir, "").Namespaces()
+	if err != nil || len(list) != 1 || !strings.Contains(list[0].Netns.Path, "/7/") || list[0].Err == nil {
+		t.Errorf("%+v, %v; want process 7 and an error", list, err)
 	}
 }
 
@@ -332,13 +342,9 @@ func TestNamespaceOfSeveralProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	found, unread, err := New(dir, "").processNamespaces()
-	if err != nil || len(unread) > 0 || len(found) != 1 {
-		t.Fatalf("%+v, unread %+v, %v", found, unread, err)
-	}
-	for _, n := range found {
-		if n.Path != filepath.Join(dir, "7/ns/net") {
-			t.Errorf("it is at %s, want that of process 7", n.Path)
-		}
+	withoutMounts(t, dir)
+	list, err := New(dir, "").Namespaces()
+	if err != nil || len(list) != 1 || list[0].Netns.Path != filepath.Join(dir, "7/ns/net") {
+		t.Errorf("%+v, %v; want one, at the path of process 7", list, err)
 	}
 }

@@ -152,13 +152,13 @@ func (h *Host) proveMounts(ids, boot string, bound iter.Seq[lease.Lease], noCopy
 	if _, known := h.proven.Load(ids); known {
 		return nil
 	}
-	mountinfo, err := h.mountinfo()
+	mounts, err := h.netnsMounts()
 	if err != nil {
 		return err
 	}
 	mounted := map[uint64]bool{}
-	for line := range bytes.Lines(mountinfo) {
-		if m, ok := netnsMount(string(line)); ok && (noCopy || m.propagates) {
+	for _, m := range mounts {
+		if noCopy || m.propagates {
 			mounted[m.ino] = true
 		}
 	}
