@@ -113,9 +113,8 @@ func within(candidates []candidate, sets []pool.Set) []candidate {
 	for _, c := range candidates {
 		named[c.Address] = named[c.Address] || c.Kind != fromLiving
 	}
-	usable := pool.Index(sets...)
 	return slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool {
-		return !named[c.Address] && !usable(c.Address)
+		return !named[c.Address] && !pool.Usable(sets, c.Address)
 	})
 }
 

@@ -559,34 +559,6 @@ func TestCacheEntry(t *testing.T) {
 	}
 }
 
-// TestFindInManyRanges verifies that the cost does not grow with the product of the addresses in
-// living namespaces and the ranges of the configuration: with 50,000 of each it would take minutes.
-func TestFindInManyRanges(t *testing.T) {
-	const many = 50_000
-	for _, sets := range []int{1, many} {
-		n := newNode(t)
-		var addrs []string
-		ranges := make([]pool.Set, sets)
-		for i := range many {
-			base := netip.AddrFrom4([4]byte{10, byte(i >> 14), byte(i >> 6), byte(i << 2)})
-			r, err := pool.NewRange(netip.PrefixFrom(base, 30), netip.Addr{}, netip.Addr{}, netip.Addr{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ranges[i%sets] = append(ranges[i%sets], r)
-			addrs = append(addrs, r.Gateway.String())
-		}
-		n.lives("/run/netns/db-0", 11, append(addrs, ranges[0][0].End.String())...)
-		began := processorTime(t)
-		found, problems := n.find(ranges...)
-		if took := processorTime(t) - began; took > 20*time.Second {
-			t.Errorf("%d sets: %s of processor time", sets, took)
-		}
-		n.want(found, "10.0.0.2 Bound nobody eth0 02:00:00:00:00:05 /run/netns/db-0")
-		n.want(problems)
-	}
-}
-
 // processorTime returns the processor time of this process, which does not depend on the load of
 // the machine.
 func processorTime(t *testing.T) time.Duration {

@@ -161,9 +161,9 @@ func (a *assignment) hasAll() bool {
 
 // bySet returns the leases in each range set, by its index. It ignores those outside of all sets.
 func (a *assignment) bySet(leases []lease.Lease) map[int][]lease.Lease {
-	setOf, out := pool.Locate(a.req.Sets...), map[int][]lease.Lease{}
+	out := map[int][]lease.Lease{}
 	for _, l := range leases {
-		if i := setOf(l.Address); i >= 0 {
+		if i := pool.SetOf(a.req.Sets, l.Address); i >= 0 {
 			out[i] = append(out[i], l)
 		}
 	}
@@ -389,7 +389,7 @@ func (a *assignment) write() error {
 	for _, p := range a.picks {
 		kept[p.next.Address] = true
 	}
-	usable := pool.Index(a.req.Sets...)
+	usable := func(addr netip.Addr) bool { return pool.Usable(a.req.Sets, addr) }
 	for _, l := range a.former {
 		// The other leases of a reservation name are those of other pods, or for other pods.
 		others := a.isNamed() && (l.State == lease.Bound || usable(l.Address))

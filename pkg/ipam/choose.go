@@ -49,9 +49,9 @@ func isRefusal(err error) bool {
 // requestedBySet returns the requested address of each range set, by its index, and the other
 // requested addresses: those outside of all sets, and all but the first of one set.
 func (a *assignment) requestedBySet() (bySet map[int]netip.Addr, others []string) {
-	setOf, bySet := pool.Locate(a.req.Sets...), map[int]netip.Addr{}
+	bySet = map[int]netip.Addr{}
 	for _, r := range a.req.Requested {
-		i := setOf(r)
+		i := pool.SetOf(a.req.Sets, r)
 		if i < 0 || bySet[i].IsValid() {
 			others = append(others, r.String())
 			continue
@@ -194,9 +194,8 @@ type inUse struct {
 }
 
 func (a *assignment) holdsIn(set pool.Set) (in inUse) {
-	usable := pool.Index(set)
 	for _, r := range set {
-		held, bound, err := a.call.Tx.HoldsIn(a.req.Pool, r.Start, r.End, usable)
+		held, bound, err := a.call.Tx.HoldsIn(a.req.Pool, r.Start, r.End, set.Usable)
 		in.held, in.bound, in.damaged = append(in.held, held...), in.bound+bound, cmp.Or(in.damaged, err)
 	}
 	return in

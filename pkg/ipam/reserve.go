@@ -104,10 +104,10 @@ func (a *assignment) lastReleasedFirst(x, y lease.Lease) int {
 // about to become free, until busyTimeout after the first refusal of this pod. After that the
 // policy onBusy determines whether the pod gets another address; no other pod loses one.
 func (a *assignment) waitForName() (refused, err error) {
-	setOf, free := pool.Locate(a.req.Sets...), map[int]bool{}
+	free := map[int]bool{}
 	var busy []lease.Lease
 	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool {
-		set := setOf(l.Address)
+		set := pool.SetOf(a.req.Sets, l.Address)
 		if set < 0 || len(free) == len(a.req.Sets) {
 			return false
 		}

@@ -109,60 +109,14 @@ func (s Set) subnetOf(addr netip.Addr) Range {
 	return s[i]
 }
 
-// Index returns a function that reports whether an address is Usable in one of the sets, which must
-// be Disjoint. The function does a binary search.
-func Index(sets ...Set) (usable func(netip.Addr) bool) {
-	type gateway struct {
-		set  int
-		addr netip.Addr
-	}
-	gateways := map[gateway]bool{}
-	for i, set := range sets {
-		for _, r := range set {
-			gateways[gateway{i, r.Gateway}] = true
-		}
-	}
-	setOf := Locate(sets...)
-	return func(addr netip.Addr) bool {
-		i := setOf(addr)
-		return i >= 0 && !gateways[gateway{i, addr}]
-	}
+// SetOf returns the index of the set that contains an address, -1 if none does.
+func SetOf(sets []Set, addr netip.Addr) int {
+	return slices.IndexFunc(sets, func(s Set) bool { return s.Contains(addr) })
 }
 
-// Locate returns a function that returns the index of the set that contains an address, -1 if none
-// does. The sets must be Disjoint. The function does a binary search.
-func Locate(sets ...Set) (setOf func(netip.Addr) int) {
-	setAt := map[netip.Addr]int{}
-	for i, set := range sets {
-		for _, r := range set {
-			setAt[r.Start] = i
-		}
-	}
-	find := Set(slices.Concat(sets...)).search()
-	return func(addr netip.Addr) int {
-		r, found := find(addr)
-		if !found {
-			return -1
-		}
-		return setAt[r.Start]
-	}
-}
-
-// search returns a function like RangeFor for many addresses. The ranges do not overlap, so only
-// the last one that starts at or before an address can contain it.
-func (s Set) search() func(netip.Addr) (Range, bool) {
-	sorted := slices.Clone(s)
-	slices.SortFunc(sorted, func(a, b Range) int { return a.Start.Compare(b.Start) })
-	return func(addr netip.Addr) (Range, bool) {
-		i, found := slices.BinarySearchFunc(sorted, addr, func(r Range, a netip.Addr) int { return r.Start.Compare(a) })
-		if !found {
-			i--
-		}
-		if i < 0 || !sorted[i].contains(addr) {
-			return Range{}, false
-		}
-		return sorted[i], true
-	}
+// Usable reports whether an address is Usable in one of the sets.
+func Usable(sets []Set, addr netip.Addr) bool {
+	return slices.ContainsFunc(sets, func(s Set) bool { return s.Usable(addr) })
 }
 
 func (s Set) isGateway(addr netip.Addr) bool {
@@ -195,9 +149,8 @@ func (s Set) Size() uint64 {
 // gateways returns the gateways that are addresses of the set, sorted and without duplicates.
 func (s Set) gateways() []netip.Addr {
 	var in []netip.Addr
-	find := s.search()
 	for _, r := range s {
-		if _, found := find(r.Gateway); found {
+		if s.Contains(r.Gateway) {
 			in = append(in, r.Gateway)
 		}
 	}

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"math"
-	"net/netip"
 	"strings"
 	"testing"
 )
@@ -56,7 +55,7 @@ func TestSetUsable(t *testing.T) {
 		mustRange(t, "10.0.1.0/29", "", "", "10.0.0.3"), // its gateway is in the other range
 	)
 	other := mustSet(t, mustRange(t, "10.0.2.0/29", "", "", "10.0.0.2")) // usable in s
-	usable := Index(other, s)
+	both := []Set{other, s}
 	tests := []struct {
 		address          string
 		contains, usable bool
@@ -76,12 +75,12 @@ func TestSetUsable(t *testing.T) {
 		if s.Contains(a) != tt.contains || s.Usable(a) != tt.usable {
 			t.Errorf("%s: contains %t, usable %t; want %t, %t", a, s.Contains(a), s.Usable(a), tt.contains, tt.usable)
 		}
-		if usable(a) != tt.usable {
-			t.Errorf("%s: usable %t by the index of two sets, want %t", a, usable(a), tt.usable)
+		if Usable(both, a) != tt.usable || (SetOf(both, a) == 1) != tt.contains {
+			t.Errorf("%s: of two sets: usable %t, in %d", a, Usable(both, a), SetOf(both, a))
 		}
 	}
-	if !usable(addr("10.0.2.1")) || usable(addr("10.0.2.7")) {
-		t.Error("the index of two sets does not know the first")
+	if a := addr("10.0.2.1"); !Usable(both, a) || SetOf(both, a) != 0 || Usable(both, addr("10.0.2.7")) {
+		t.Error("the first of two sets is not known")
 	}
 	if s.Size() != 10 {
 		t.Errorf("size %d, want 10: twice .1 to .6 without two gateways", s.Size())
@@ -160,37 +159,5 @@ func TestSetID(t *testing.T) {
 	other := mustSet(t, mustRange(t, "10.0.0.0/24", "", "", "10.0.0.77"), b)
 	if other.ID() != mustSet(t, a, b).ID() {
 		t.Error("the ID depends on the gateway")
-	}
-}
-
-// TestASetOfManyRanges uses a set of 200,000 ranges, each with its own gateway. It would take
-// minutes if the cost grew with the square of the number of ranges.
-func TestASetOfManyRanges(t *testing.T) {
-	const n = 200_000
-	ranges := make([]Range, 0, n)
-	for i := range n {
-		base := netip.AddrFrom4([4]byte{10, byte(i >> 14), byte(i >> 6), byte(i << 2)})
-		r, err := NewRange(netip.PrefixFrom(base, 30), netip.Addr{}, netip.Addr{}, netip.Addr{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ranges = append(ranges, r)
-	}
-	s := mustSet(t, ranges...)
-	if size := s.Size(); size != n {
-		t.Errorf("size %d, want %d", size, n)
-	}
-	calls := 0
-	if a, found := s.Next(addr("10.0.0.2"), func(netip.Addr, netip.Addr) (netip.Addr, bool) {
-		calls++
-		return netip.Addr{}, false
-	}); found || calls < n || calls > 2*n {
-		t.Errorf("a full set has %s, after %d calls of free", a, calls)
-	}
-	usable := Index(s)
-	for i, r := range ranges {
-		if !usable(r.End) || usable(r.Start) || usable(r.Subnet.Addr()) {
-			t.Fatalf("range %d, %s: usable %t %t %t", i, r, usable(r.End), usable(r.Start), usable(r.Subnet.Addr()))
-		}
 	}
 }
