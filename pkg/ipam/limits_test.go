@@ -9,31 +9,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 func (w *world) setLimits(limits policy.Limits) {
 	w.t.Helper()
 	if err := w.service.SetLimits(context.Background(), limits); err != nil {
 		w.t.Fatal(err)
-	}
-}
-
-// Limits are only written to a store that exists, and only if they are other ones.
-func TestSetLimitsWritesChanges(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	calls, ctx := 0, t.Context()
-	w.service.Store.Timed = func(store.Timing) { calls++ }
-	limits := policy.Limits{"maxHeld": "1"}
-	// A read, and a write if they change: the first one creates the store.
-	for _, c := range []struct {
-		limits policy.Limits
-		calls  int
-	}{{nil, 1}, {limits, 2}, {limits, 1}, {nil, 2}, {nil, 1}} {
-		calls = 0
-		if err := w.service.SetLimits(ctx, c.limits); err != nil || calls != c.calls {
-			t.Errorf("%v: %v after %d transactions, want %d", c.limits, err, calls, c.calls)
-		}
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // files prints host-local's directory: "10.0.0.2=c1", a hold by its mark.
@@ -178,20 +177,6 @@ func TestPreview(t *testing.T) {
 		if err := w.service.AcceptLoss(t.Context()); err != nil { // so that the store can be checked
 			t.Error(err)
 		}
-	}
-}
-
-func TestPreviewOfABusyStore(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	lock, err := store.LockFile(t.Context(), filepath.Join(w.service.Store.Dirs().Run, "lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if found, _, err := w.service.Preview(ctx, w.where().Pool, w.sets); !errors.Is(err, store.ErrBusy) {
-		t.Errorf("%+v, %v", found, err)
 	}
 }
 

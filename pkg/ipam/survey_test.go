@@ -186,17 +186,6 @@ func TestActEndsEarly(t *testing.T) {
 	}
 }
 
-// A plan without actions needs no lock.
-func TestActWithoutActions(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1"})
-	calls := 0
-	w.service.Store.Timed = func(store.Timing) { calls++ }
-	if done, err := w.service.Act(t.Context(), nil); err != nil || calls > 0 || done != nil {
-		t.Errorf("%d transactions, %+v, %v", calls, done, err)
-	}
-}
-
 // The survey of a store that was never used has a time, and whether this process sees the host.
 func TestSurveyOfAnUnusedStore(t *testing.T) {
 	for _, seen := range []bool{true, false} {
@@ -206,62 +195,5 @@ func TestSurveyOfAnUnusedStore(t *testing.T) {
 		if !v.Unused || v.Now != w.now || (v.Unproven == nil) != seen || v.Unsafe != nil || len(maintain.Plan(v)) > 0 {
 			t.Errorf("the host is seen: %v: %+v", seen, v)
 		}
-	}
-}
-
-// The agent's reads fail if the store cannot be read, and otherwise return what there is.
-func TestReadsOfTheAgent(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	type read struct {
-		loss  string
-		bound int
-		last  uint64
-		err   [3]error
-	}
-	all := func(ctx context.Context) (r read) {
-		var leases []lease.Lease
-		r.loss, r.err[0] = w.service.Loss(ctx)
-		leases, r.err[1] = w.service.agent.Bound(ctx, on("c1", "eth0"))
-		_, r.last, r.err[2] = w.service.Journal(ctx, 0)
-		r.bound = len(leases)
-		return r
-	}
-	if got := all(t.Context()); got.loss != "" || got.bound != 0 || got.err[0] != nil || got.err[1] != nil {
-		t.Errorf("never used: %+v", got)
-	}
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{pod: "db-1", container: "c2", window: hour})
-	if got := all(t.Context()); got != (read{bound: 1, last: 2}) {
-		t.Errorf("of two leases: %+v", got)
-	}
-	lock, err := store.LockFile(t.Context(), filepath.Join(w.service.Store.Dirs().Run, "lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	for i, err := range all(ctx).err {
-		if !errors.Is(err, store.ErrBusy) {
-			t.Errorf("read %d of a busy store: %v", i, err)
-		}
-	}
-	cancel()
-	lock.Close()
-	if err := os.Truncate(filepath.Join(w.stateDir(), "leases.db"), 100); err != nil {
-		t.Fatal(err)
-	}
-	for _, when := range []string{"lost", "replaced"} {
-		if why, err := w.service.Loss(t.Context()); err != nil || !strings.Contains(why, "it has 100 bytes") {
-			t.Errorf("%s: %q, %v", when, why, err)
-		}
-		read := func(*store.Tx) error { return nil }
-		if err := w.service.Store.Update(t.Context(), store.Options{}, read); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.service.AcceptLoss(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if why, err := w.service.Loss(t.Context()); err != nil || why != "" {
-		t.Errorf("accepted: %q, %v", why, err)
 	}
 }
