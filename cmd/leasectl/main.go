@@ -12,13 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
-	"github.com/leasehold-cni/leasehold/pkg/env"
+	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-var version string // set at link time
+var version = "(devel)" // set at link time
 
 func main() {
-	node, err := env.Read(os.Getenv)
+	host, clock, err := host.FromEnv(os.Getenv)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "leasectl:", err)
 		os.Exit(cli.ExitUsage)
@@ -27,7 +28,7 @@ func main() {
 	defer stop()
 	os.Exit(cli.Run(ctx, cli.Env{
 		Stdout: os.Stdout, Stderr: os.Stderr,
-		Dirs: node.Dirs, Host: node.Host, Clock: node.Clock, Version: env.Version(version),
+		Dirs: store.DirsFromEnv(os.Getenv), Host: host, Clock: clock, Version: version,
 		Plugin: strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-"),
 	}, os.Args[1:]))
 }

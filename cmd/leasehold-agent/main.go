@@ -17,14 +17,14 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
-	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-var version string // set at link time
+var version = "(devel)" // set at link time
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -40,7 +40,8 @@ func newWatcher(node agent.Node, o options) *retention.UseWatcher {
 }
 
 func run(ctx context.Context, o options, log *slog.Logger) error {
-	on, err := env.Read(os.Getenv)
+	dirs := store.DirsFromEnv(os.Getenv)
+	machine, clock, err := host.FromEnv(os.Getenv)
 	if err != nil {
 		return err
 	}
@@ -51,12 +52,12 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		}
 	}
 	// From here on the container's own files cannot be read.
-	view, err := host.EnterHostRoot(o.hostRoot, on.Host)
+	view, err := host.EnterHostRoot(o.hostRoot, machine)
 	if err != nil {
 		return err
 	}
 	registry := newRegistry()
-	node := newNode(on, view, registry, log)
+	node := newNode(dirs, view, clock, registry, log)
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
 	registry.MustRegister(metrics)
 	watcher := newWatcher(node, o)
@@ -76,7 +77,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		}
 		tasks = append(tasks, more...)
 	}
-	log.Info("agent starting", "version", env.Version(version), "stateDir", on.Dirs.State, "hostRoot", o.hostRoot)
+	log.Info("agent starting", "version", version, "stateDir", dirs.State, "hostRoot", o.hostRoot)
 	defer log.Info("agent stopped")
 	return agent.Run(ctx, log, tasks)
 }
@@ -90,13 +91,14 @@ func newRegistry() *prometheus.Registry {
 }
 
 // newNode returns what the tasks of the agent share.
-func newNode(on env.Node, view *host.Host, registry *prometheus.Registry, log *slog.Logger) agent.Node {
+func newNode(dirs store.Dirs, view *host.Host, clock func() lease.Instant, registry *prometheus.Registry,
+	log *slog.Logger) agent.Node {
 	return agent.Node{
 		Service: &maintain.Service{Node: &transact.Node{
-			Store: store.New(on.Dirs), Host: view, Clock: on.Clock,
+			Store: store.New(dirs), Host: view, Clock: clock,
 			Warn: func(text string) { log.Warn(text) },
 		}},
-		Changes: agent.NewChanges(on.Dirs, log),
+		Changes: agent.NewChanges(dirs, log),
 		Log:     log,
 		Metrics: registry,
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
-	"github.com/leasehold-cni/leasehold/pkg/env"
 )
 
 // options are the command-line options.
@@ -42,7 +41,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 it to the API server: it ends holds that are over, releases leases of dead sandboxes,
 publishes reservations and announces addresses that have returned. It has to run as
 root and to see the processes of the host.`,
-		Version: env.Version(version),
+		Version: version,
 		PreRunE: func(*cobra.Command, []string) error { return o.validate() },
 	}
 	o.addFlags(c.Flags())

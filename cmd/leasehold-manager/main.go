@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-var version string // set at link time
+var version = "(devel)" // set at link time
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

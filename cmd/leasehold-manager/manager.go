@@ -26,7 +26,6 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
@@ -39,7 +38,7 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 	log := logr.FromSlogHandler(to.Handler())
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
-	log.Info("leasehold-manager", "version", env.Version(version))
+	log.Info("leasehold-manager", "version", version)
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("reaching the API server: %w", err)

@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
-	"github.com/leasehold-cni/leasehold/pkg/env"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/persistentpodstate"
@@ -45,7 +44,7 @@ func execute(ctx context.Context, run func(context.Context, options, *slog.Logge
 		Short: "Bring recreated pods back to the nodes that have their addresses",
 		Long: `leasehold-manager pins recreated pods to the nodes that have their addresses, and
 serves PersistentPodState. Several replicas may run.`,
-		Version: env.Version(version)}
+		Version: version}
 	o.addFlags(c.Flags())
 	return daemon.Execute(ctx, c, func(ctx context.Context, log *slog.Logger) error { return run(ctx, o, log) }, args,
 		stdout, stderr)

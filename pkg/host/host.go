@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,6 +18,12 @@ import (
 
 // DefaultBootIDFile is the file from which Linux shows the boot id.
 const DefaultBootIDFile = "/proc/sys/kernel/random/boot_id"
+
+// Environment variables, for tests.
+const (
+	fakeBootID  = "LEASEHOLD_BOOT_ID_FILE"
+	clockOffset = "LEASEHOLD_CLOCK_OFFSET" // Go duration, added to both clocks
+)
 
 // Host reads the state of the node from its /proc and its root file system.
 type Host struct {
@@ -30,6 +38,28 @@ type Host struct {
 // resolves paths in the mounts of this process.
 func New(proc, bootIDFile string) *Host {
 	return &Host{proc: proc, bootIDFile: bootIDFile, mounts: "self", proven: &sync.Map{}}
+}
+
+// FromEnv returns the Host of a program, which tests change by environment variables, and its
+// clock. Only main functions call it. The error names a variable that is invalid.
+func FromEnv(getenv func(string) string) (h *Host, clock func() lease.Instant, err error) {
+	var offset time.Duration
+	if v := getenv(clockOffset); v != "" {
+		if offset, err = time.ParseDuration(v); err != nil {
+			return nil, nil, fmt.Errorf("%s %q is invalid; want a duration such as \"90s\" or \"-2h\"", clockOffset, v)
+		}
+	}
+	h = New("/proc", cmp.Or(getenv(fakeBootID), DefaultBootIDFile))
+	return h, func() lease.Instant {
+		var boot unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
+			panic("CLOCK_BOOTTIME: " + err.Error()) // Linux has had it since 2.6.39
+		}
+		return lease.Instant{
+			Wall: time.Now().Add(offset).UTC().Round(0),
+			Boot: time.Duration(boot.Nano()) + offset, BootID: h.BootID(),
+		}
+	}, nil
 }
 
 // Through returns the Host for this process after it has changed its root to that of process pid,

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,15 @@ type Dirs struct {
 
 // DefaultDirs are the directories on a node.
 var DefaultDirs = Dirs{State: "/var/lib/leasehold", Run: "/run/leasehold"}
+
+// DirsFromEnv returns the directories of a program: tests and unusual hosts change DefaultDirs by
+// environment variables.
+func DirsFromEnv(getenv func(string) string) Dirs {
+	return Dirs{
+		State: cmp.Or(getenv("LEASEHOLD_STATE_DIR"), DefaultDirs.State),
+		Run:   cmp.Or(getenv("LEASEHOLD_RUN_DIR"), DefaultDirs.Run),
+	}
+}
 
 // Store is the lease store of one node. It keeps no file open between calls. The exported fields
 // may be set before the first call.

@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniplugin"
-	"github.com/leasehold-cni/leasehold/pkg/env"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
@@ -356,10 +356,10 @@ func (c *testNode) store() *store.Store {
 
 // inside makes a call in this process, which is faster than starting the binary.
 func (c *testNode) inside(call lab.Call) lab.Reply {
-	host, err := env.Read(func(name string) string {
+	host, clock, err := host.FromEnv(func(name string) string {
 		return map[string]string{
-			env.StateDir: c.node.StateDir(), env.RunDir: c.node.RunDir(),
-			env.BootIDFile: filepath.Join(c.node.Dir, "boot_id"), env.ClockOffset: c.node.Clock.String(),
+			"LEASEHOLD_BOOT_ID_FILE": filepath.Join(c.node.Dir, "boot_id"),
+			"LEASEHOLD_CLOCK_OFFSET": c.node.Clock.String(),
 		}[name]
 	})
 	if err != nil {
@@ -368,7 +368,7 @@ func (c *testNode) inside(call lab.Call) lab.Reply {
 	var stdout, stderr bytes.Buffer
 	plugin := cniplugin.Plugin{
 		Service: &ipam.Service{Node: &transact.Node{
-			Store: store.New(host.Dirs), Host: host.Host, Plugin: true, Clock: host.Clock,
+			Store: c.store(), Host: host, Plugin: true, Clock: clock,
 			Warn: func(text string) { fmt.Fprintln(&stderr, text) },
 		}},
 		Stdout: &stdout, Stderr: &stderr,

@@ -33,7 +33,6 @@ var layers = map[string]int{
 	"pkg/host":  2, // the kernel, and whether holders live
 
 	"pkg/hostlocal": 3, // host-local's files
-	"pkg/env":       3, // what programs read from their environment
 
 	"pkg/adopt":   4, // what the host shows
 	"pkg/cniconf": 4, // CNI configurations that runtimes load
@@ -83,7 +82,7 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/", "it makes each start of the plugin longer"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
 	{[]string{"pkg/daemon", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
-		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/maintain", "pkg/doctor", "pkg/env", "pkg/cli",
+		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/maintain", "pkg/doctor", "pkg/cli",
 		"pkg/agent"}, "k8s.io/",
 		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},
 }

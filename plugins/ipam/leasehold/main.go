@@ -19,27 +19,27 @@ import (
 	cni "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniplugin"
-	"github.com/leasehold-cni/leasehold/pkg/env"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-var version string // set at link time
+var version = "(devel)" // set at link time
 
 func main() {
 	signal.Ignore(syscall.SIGPIPE) // a result that cannot be written must release its address
-	host, err := env.Read(os.Getenv)
+	host, clock, err := host.FromEnv(os.Getenv)
 	if err != nil {
 		_ = types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "unset the variable").Print()
 		os.Exit(1)
 	}
-	leases := store.New(host.Dirs)
-	node := &transact.Node{Store: leases, Host: host.Host, Plugin: true, Clock: host.Clock}
+	leases := store.New(store.DirsFromEnv(os.Getenv))
+	node := &transact.Node{Store: leases, Host: host, Plugin: true, Clock: clock}
 	plugin := cniplugin.Plugin{
 		Service: &ipam.Service{Node: node},
 		LogCall: leases.LogCall,
-		Links:   host.Host,
+		Links:   host,
 		Stdout:  os.Stdout,
 		Stderr:  os.Stderr,
 
@@ -47,5 +47,5 @@ func main() {
 	}
 	node.Warn, leases.Timed = plugin.Warn, plugin.Timed
 	os.Setenv(cniplugin.NetnsOverride, "TRUE") // the plugin makes that check itself
-	skel.PluginMainFuncs(plugin.Funcs(), cni.All, "CNI plugin leasehold "+env.Version(version))
+	skel.PluginMainFuncs(plugin.Funcs(), cni.All, "CNI plugin leasehold "+version)
 }

@@ -26,7 +26,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
-	"github.com/leasehold-cni/leasehold/pkg/env"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -84,9 +84,9 @@ type (
 )
 
 type simulation struct {
-	dir  string
-	log  *slog.Logger
-	here env.Node
+	dir   string
+	log   *slog.Logger
+	clock func() lease.Instant
 
 	mu    sync.Mutex
 	nodes map[string]*simulatedNode
@@ -105,11 +105,11 @@ type simulatedNode struct {
 }
 
 func simulate(ctx context.Context, socket, dir string) error {
-	here, err := env.Read(func(string) string { return "" })
+	_, clock, err := host.FromEnv(func(string) string { return "" })
 	if err != nil {
 		return err
 	}
-	s := &simulation{dir: dir, here: here, nodes: map[string]*simulatedNode{},
+	s := &simulation{dir: dir, clock: clock, nodes: map[string]*simulatedNode{},
 		log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *simulation) addNodes(r nodesRequest) (struct{}, error) {
 		k := &kernel{}
 		n := &simulatedNode{name: object.Name, kernel: k, sets: []pool.Set{set},
 			pool:    lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "cbr0"},
-			service: &transact.Node{Store: store.New(dirs), Host: k, Clock: s.here.Clock},
+			service: &transact.Node{Store: store.New(dirs), Host: k, Clock: s.clock},
 			changes: agent.NewChanges(dirs, s.log)}
 		now := n.service.Clock()
 		err = n.service.Store.Update(context.Background(), store.Options{}, func(tx *store.Tx) error {
