@@ -1,8 +1,10 @@
 package store
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -50,8 +52,12 @@ func openExamined(path string, write bool) (*os.File, error) {
 	return f, nil
 }
 
-// examine returns ErrLost if the size of the file shows that it is damaged. bbolt would initialize
-// an empty file.
+// examine returns ErrLost if the size or the meta pages of the file show that it is damaged. The
+// meta pages are read before bbolt maps the file, because it initializes an empty file.
+//
+// If one of the two meta pages is damaged, bbolt goes back to the transaction before. Then the
+// address files are those of the lost one, and each address is compared with its file when it is
+// used (docs/design.md, "Address files").
 func examine(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -63,7 +69,60 @@ func examine(f *os.File) error {
 	if size := info.Size(); size < 4*pageSize || size > maxSize {
 		return fmt.Errorf("%w: it has %d bytes", ErrLost, size)
 	}
+	head := make([]byte, 2*pageSize)
+	if _, err := f.ReadAt(head, 0); err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	if _, err := newestMeta(head, info.Size()); err != nil {
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	}
 	return nil
+}
+
+// newestMeta returns the newer of the meta pages that are not damaged. It returns an error if both
+// are, or if the file has fewer bytes (size) than it says.
+func newestMeta(head []byte, size int64) (best meta, err error) {
+	found := false
+	for i := range 2 {
+		if m, ok := parseMeta(head[i*pageSize:][:pageSize]); ok && (!found || m.tx > best.tx) {
+			best, found = m, true
+		}
+	}
+	if !found {
+		return best, errors.New("both meta pages are damaged")
+	}
+	if best.pages*pageSize > uint64(size) {
+		return best, fmt.Errorf("truncated to %d of %d bytes", size, best.pages*pageSize)
+	}
+	return best, nil
+}
+
+// meta is the part of bbolt's meta page that is examined.
+type meta struct {
+	root     uint64 // page of the root bucket
+	freelist uint64 // page of the freelist
+	pages    uint64 // number of pages in use
+	tx       uint64
+}
+
+func parseMeta(page []byte) (meta, bool) {
+	const (
+		header      = 16
+		magic       = 0xED0CDAED
+		sumAt       = header + 56
+		metaVersion = 2
+	)
+	le := binary.LittleEndian
+	sum := fnv.New64a()
+	sum.Write(page[header:sumAt])
+	ok := le.Uint32(page[header:]) == magic &&
+		le.Uint32(page[header+4:]) == metaVersion &&
+		le.Uint32(page[header+8:]) == pageSize &&
+		le.Uint64(page[sumAt:]) == sum.Sum64()
+	return meta{
+		root: le.Uint64(page[header+16:]), freelist: le.Uint64(page[header+32:]),
+		pages: le.Uint64(page[header+40:]), tx: le.Uint64(page[header+48:]),
+	}, ok
 }
 
 // create creates an empty store at the path. It writes and syncs another file and renames it, so

@@ -1,16 +1,13 @@
 package store
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"time"
-
-	bolt "go.etcd.io/bbolt"
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
 )
@@ -44,12 +41,8 @@ func (s *Store) setAside() error {
 }
 
 // panicked returns the error for a panic during a transaction: ErrLost if the file is damaged,
-// otherwise ErrIO, because the panic is a bug. open is false if bbolt panicked while it opened the
-// file, so that the list of free pages is damaged.
-func panicked(path string, open bool, p any) error {
-	if !open {
-		return fmt.Errorf("%w: opening it failed (%.200v)", ErrLost, p)
-	}
+// otherwise ErrIO, because the panic is a bug.
+func panicked(path string, p any) error {
 	if found := prove(path); found != "" {
 		return fmt.Errorf("%w: reading it failed (%.200v): %s", ErrLost, p, found)
 	}
@@ -57,29 +50,17 @@ func panicked(path string, open bool, p any) error {
 }
 
 // prove verifies all pages of the file. It returns what is wrong, or "".
-func prove(path string) (wrong string) {
-	f, err := openExamined(path, false)
+func prove(path string) string {
+	f, err := openFile(path, os.O_RDONLY)
 	if err != nil {
 		return err.Error()
 	}
-	var b *bolt.Tx
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			wrong = fmt.Sprintf("%.200v", p)
+	defer f.Close()
+	if err = examine(f); err == nil {
+		var b []byte
+		if b, err = io.ReadAll(f); err == nil {
+			err = provePages(b)
 		}
-		abandon(f, b)
-	}()
-	if _, b, err = begin(f, false, MaxWait); err != nil {
-		return err.Error()
-	}
-	// bbolt's check reads pages in a goroutine of its own, where a page fault cannot be recovered
-	// from. So all keys and values are read here first.
-	err = b.ForEach(func(_ []byte, bucket *bolt.Bucket) error {
-		return bucket.ForEach(func(k, v []byte) error { checksum(k); checksum(v); return nil })
-	})
-	for e := range b.Check() {
-		err = cmp.Or(err, e)
 	}
 	if err != nil {
 		return err.Error()

@@ -201,13 +201,17 @@ func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (e
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
+			err = panicked(f.Name(), p)
 			abandon(f, b)
-			err = panicked(f.Name(), b != nil, p)
 		}
 	}()
-	db, b, err := begin(f, write, remaining(ctx))
+	db, err := openBolt(f, !write, remaining(ctx))
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", openError(err), err)
+	}
+	if b, err = db.Begin(write); err != nil {
+		db.Close()
+		return failed(f, err)
 	}
 	tx, err := newTx(b)
 	if err == nil && !write {
@@ -218,7 +222,7 @@ func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (e
 	}
 	if err == nil && tx.dirty {
 		if e := b.Commit(); e != nil {
-			err = fmt.Errorf("%w: %w", ErrIO, e)
+			err = failed(f, e)
 		}
 	}
 	// Closing the file would wait for the end of a transaction that was not committed.
@@ -234,38 +238,20 @@ func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (e
 	return err
 }
 
-// begin has bbolt open the file, and begins a transaction.
-//
-// If one of the two meta pages is damaged, bbolt goes back to the transaction before. Then the
-// address files are those of the lost one, and each address is compared with its file when it is
-// used (docs/design.md, "Address files").
-func begin(f *os.File, write bool, wait time.Duration) (*bolt.DB, *bolt.Tx, error) {
-	db, err := bolt.Open(f.Name(), 0o600, &bolt.Options{
-		ReadOnly:     !write,
-		NoStatistics: true,
-		MaxSize:      maxSize,
-		Timeout:      wait,
-		OpenFile:     func(string, int, os.FileMode) (*os.File, error) { return f, nil },
+func openBolt(f *os.File, readOnly bool, wait time.Duration) (*bolt.DB, error) {
+	return bolt.Open(f.Name(), 0o600, &bolt.Options{
+		ReadOnly:        readOnly,
+		PreLoadFreelist: !readOnly,
+		NoStatistics:    true,
+		MaxSize:         maxSize,
+		Timeout:         wait,
+		OpenFile:        func(string, int, os.FileMode) (*os.File, error) { return f, nil },
 	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", openError(err), err)
-	}
-	b, err := db.Begin(write)
-	if err != nil {
-		db.Close()
-		return nil, nil, fmt.Errorf("%w: %w", ErrIO, err)
-	}
-	if info, err := f.Stat(); err == nil && info.Size() < b.Size() {
-		_ = b.Rollback()
-		db.Close()
-		return nil, nil, fmt.Errorf("%w: truncated to %d of %d bytes", ErrLost, info.Size(), b.Size())
-	}
-	return db, b, nil
 }
 
-// abandon unlocks and closes a file that may have made bbolt panic. A read transaction is ended, so
-// that its mapping does not remain in a process that reads the file again. In a write transaction
-// Close would block if the DB still holds its mutexes; but an Update replaces a damaged file.
+// abandon unlocks and closes a file that made bbolt panic. A read transaction is ended, so that its
+// mapping does not remain in a process that reads the file again. In a write transaction Close
+// would block if the DB still holds its mutexes; but an Update replaces a damaged file.
 func abandon(f *os.File, b *bolt.Tx) {
 	if b != nil && !b.Writable() {
 		db := b.DB()
@@ -285,6 +271,17 @@ func openError(err error) error {
 		return ErrIO
 	}
 	return ErrLost
+}
+
+// failed returns ErrIO for an error of the disk, and ErrLost if the file is damaged.
+func failed(f *os.File, err error) error {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		if found := prove(f.Name()); found != "" {
+			return fmt.Errorf("%w: %w: %s", ErrLost, err, found)
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrIO, err)
 }
 
 func remaining(ctx context.Context) time.Duration {

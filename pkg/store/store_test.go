@@ -600,7 +600,7 @@ func TestDamagedFileIsNotKept(t *testing.T) {
 		t.Errorf("%v; mapped:\n%s", err, maps)
 	}
 	update(t, s, read)
-	isLost(t, s, "opening it failed")
+	isLost(t, s, "reading it failed")
 }
 
 // A panic of our own must not lose an intact store.
@@ -630,33 +630,99 @@ func garbage(n int) []byte {
 	return b
 }
 
-// Check finds damage that no read of leases shows: a page in use that is listed as free.
-func TestAFreePageInUse(t *testing.T) {
+// TestProvePages compares provePages with bbolt's check: both accept a file that has grown and
+// shrunk, and provePages panics on no flipped bit.
+func TestProvePages(t *testing.T) {
 	s := open(t)
-	for range 2 { // so that there are free pages
-		update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
+	for round := range 4 {
+		update(t, s, func(tx *Tx) error {
+			for i := range 400 {
+				l := fresh(fmt.Sprintf("10.%d.%d.%d", round, i/200, i%200+1), fmt.Sprint("db-", i), fmt.Sprint("c", i))
+				if err := put(tx, l); err != nil {
+					return err
+				}
+				if round > 0 {
+					last := netip.MustParseAddr(fmt.Sprintf("10.%d.%d.%d", round-1, i/200, i%200+1))
+					if err := tx.Put(testPool, last, lease.Lease{}); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
 	}
+	view(t, s, func(tx *Tx) {
+		for err := range tx.b.Check() {
+			t.Error("bbolt: ", err)
+		}
+	})
 	image, err := os.ReadFile(s.path())
 	if err != nil {
 		t.Fatal(err)
 	}
-	le, newest := binary.LittleEndian, image[16:]
-	if second := image[pageSize+16:]; le.Uint64(second[48:]) > le.Uint64(newest[48:]) {
-		newest = second
+	if err := provePages(image); err != nil {
+		t.Error(err)
 	}
-	whole, list := bytes.Clone(image), image[le.Uint64(newest[32:])*pageSize:]
-	le.PutUint64(list[16:], le.Uint64(newest[16:])) // the page of the root bucket
-	if err := os.WriteFile(s.path(), image, 0o600); err != nil {
-		t.Fatal(err)
+	a, _ := parseMeta(image[:pageSize])
+	b, _ := parseMeta(image[pageSize:])
+	newest := a
+	if b.tx > a.tx {
+		newest = b
 	}
-	view(t, s, func(tx *Tx) {
-		if found := tx.Check(); len(found) != 1 || !strings.HasPrefix(found[0], "pages: ") {
-			t.Errorf("%q", found)
+	free := image[newest.freelist*pageSize+pageHeader:]
+	for _, id := range []uint64{0, 1, newest.freelist, newest.pages} {
+		was := binary.LittleEndian.Uint64(free)
+		binary.LittleEndian.PutUint64(free, id)
+		if err := provePages(image); err == nil {
+			t.Errorf("page %d of %d is listed as free", id, newest.pages)
 		}
-	})
-	if err := os.WriteFile(s.path(), whole, 0o600); err != nil {
-		t.Fatal(err)
+		binary.LittleEndian.PutUint64(free, was)
 	}
+	root := image[newest.root*pageSize+pageHeader:]
+	element := bytes.Clone(root[:elementSize])
+	pos, keySize := binary.LittleEndian.Uint32(root[4:]), binary.LittleEndian.Uint32(root[8:])
+	for story, to := range map[string][2]uint32{ // the value stays the same
+		"an empty key":                  {pos + keySize, 0},
+		"a key that begins too early":   {0, pos + keySize},
+		"a key in the element's header": {elementSize - 1, pos + keySize - elementSize + 1},
+	} {
+		binary.LittleEndian.PutUint32(root[4:], to[0])
+		binary.LittleEndian.PutUint32(root[8:], to[1])
+		if err := provePages(image); err == nil {
+			t.Errorf("%s is accepted", story)
+		}
+		copy(root, element)
+	}
+	noticed := 0
+	for at := 2 * pageSize; at < int(max(a.pages, b.pages))*pageSize; at += 97 {
+		image[at] ^= 0x80
+		if provePages(image) != nil {
+			noticed++
+		}
+		image[at] ^= 0x80
+	}
+	if noticed == 0 {
+		t.Error("no flipped bit was detected")
+	}
+}
+
+func FuzzProvePages(f *testing.F) {
+	dir := f.TempDir()
+	s := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")})
+	if err := s.Update(context.Background(), Options{},
+		func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) }); err != nil {
+		f.Fatal(err)
+	}
+	image, err := os.ReadFile(s.path())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(uint32(2*pageSize+8), []byte{1})
+	f.Fuzz(func(t *testing.T, at uint32, b []byte) {
+		damaged := bytes.Clone(image[:16*pageSize])
+		copy(damaged[int(at)%len(damaged):], b)
+		_ = provePages(damaged) // must not panic
+	})
 }
 
 // A wait that the kernel does not end keeps a thread, and a process may have 10,000: an agent that

@@ -1,0 +1,205 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// image returns the bytes of a store with branch pages, nested buckets, inline buckets and free
+// pages, and its newest meta page.
+func image(t *testing.T) ([]byte, meta) {
+	t.Helper()
+	s := open(t)
+	for round := range 2 {
+		update(t, s, func(tx *Tx) error {
+			for i := range 400 {
+				l := fresh(fmt.Sprintf("10.0.%d.%d", i/200, i%200+1), fmt.Sprint("db-", i), fmt.Sprint("c", i))
+				if round == 1 && i > 200 {
+					if err := tx.Put(testPool, l.Address, lease.Lease{}); err != nil {
+						return err
+					}
+				} else if err := put(tx, l); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	file, err := os.ReadFile(s.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _ := newestMeta(file, int64(len(file)))
+	return file, head
+}
+
+// TestDamagedPages verifies that provePages finds each kind of damage, and which one it reports.
+func TestDamagedPages(t *testing.T) {
+	le := binary.LittleEndian
+	file, head := image(t)
+	if err := provePages(file); err != nil {
+		t.Fatal(err)
+	}
+	root := func(b []byte) []byte { return b[head.root*pageSize:][:pageSize] }
+	free := func(b []byte) []byte { return b[head.freelist*pageSize:][:pageSize] }
+	element := func(b []byte, i int) []byte { return root(b)[pageHeader+i*elementSize:][:elementSize] }
+	value := func(b []byte, i int) []byte {
+		e := element(b, i)
+		at := pageHeader + i*elementSize + int(le.Uint32(e[4:])+le.Uint32(e[8:]))
+		return root(b)[at:][:le.Uint32(e[12:])]
+	}
+	var nested, inline []int // elements of the root page
+	for i := range int(le.Uint16(root(file)[10:])) {
+		if le.Uint64(value(file, i)) == 0 {
+			inline = append(inline, i)
+		} else {
+			nested = append(nested, i)
+		}
+	}
+	used := prover{file: file, pages: head.pages, seen: map[uint64]bool{}}
+	if err := used.walk(head.root, 0); err != nil {
+		t.Fatal(err)
+	}
+	branchAt := uint64(0) // of a branch page in use
+	for id := range used.seen {
+		if parsePage(id, file[id*pageSize:]).flags == flagBranch {
+			branchAt = id * pageSize
+		}
+	}
+	leafAt := le.Uint64(file[branchAt+pageHeader+8:]) * pageSize // of its first child
+	if le.Uint16(root(file)[8:]) != flagLeaf || len(nested) < 2 || len(inline) == 0 || branchAt == 0 ||
+		le.Uint16(free(file)[10:]) < 2 {
+		t.Fatalf("the store has %d nested and %d inline buckets, %d free pages, a branch page at %d", len(nested),
+			len(inline), le.Uint16(free(file)[10:]), branchAt)
+	}
+	for name, c := range map[string]struct {
+		damage func(b []byte) []byte
+		want   string
+	}{
+		"no second meta page": {func(b []byte) []byte { return b[:2*pageSize-1] }, "too short for a store"},
+		"no other page":       {func(b []byte) []byte { return b[:2*pageSize] }, "truncated to 8192 of"},
+		"no last page": {func(b []byte) []byte { return b[:head.pages*pageSize-1] },
+			fmt.Sprintf("truncated to %d of %d", head.pages*pageSize-1, head.pages*pageSize)},
+		"both meta pages": {func(b []byte) []byte { clear(b[:2*pageSize]); return b }, "both meta pages are damaged"},
+		"another id":      {func(b []byte) []byte { le.PutUint64(root(b), head.root+1); return b }, "has the id"},
+		"overflow to the end": {func(b []byte) []byte {
+			le.PutUint32(root(b)[12:], uint32(head.pages-head.root))
+			return b
+		}, "beyond the end of the file"},
+		"overflow to the last page": {func(b []byte) []byte {
+			le.PutUint32(root(b)[12:], uint32(head.pages-head.root-1))
+			return b
+		}, "use"},
+		"a page type that does not exist": {func(b []byte) []byte { le.PutUint16(root(b)[8:], 4); return b },
+			"unknown type 0x4"},
+		"more elements than fit": {func(b []byte) []byte { le.PutUint16(root(b)[10:], 256); return b },
+			"too small for 256 elements"},
+		"an element beyond the page": {func(b []byte) []byte { le.PutUint32(element(b, 0)[12:], pageSize); return b },
+			"element 0: extends from"},
+		"keys out of order": {func(b []byte) []byte {
+			e := element(b, 1)
+			root(b)[pageHeader+elementSize+int(le.Uint32(e[4:]))] = 0
+			return b
+		}, "element 1: not in order"},
+		"a child that is out of range": {func(b []byte) []byte {
+			le.PutUint64(b[branchAt+pageHeader+8:], head.pages)
+			return b
+		}, "out of range"},
+		"a branch page without elements": {func(b []byte) []byte { le.PutUint16(b[branchAt+10:], 0); return b },
+			"has no elements"},
+		"a leaf page without elements": {func(b []byte) []byte {
+			le.PutUint16(b[leafAt+10:], 0)
+			return b
+		}, "has no elements"},
+		"a child that is a meta page": {func(b []byte) []byte {
+			le.PutUint64(b[branchAt+pageHeader+8:], 1)
+			return b
+		}, "page 1: out of range"},
+		"two elements with one child": {func(b []byte) []byte {
+			copy(b[branchAt+pageHeader+elementSize+8:], b[branchAt+pageHeader+8:][:8])
+			return b
+		}, "used twice"},
+		"a bucket of another bucket": {func(b []byte) []byte {
+			copy(value(b, nested[1])[:8], value(b, nested[0])[:8])
+			return b
+		}, "used twice"},
+		"a bucket out of range": {func(b []byte) []byte {
+			le.PutUint64(value(b, nested[0]), head.pages)
+			return b
+		}, "out of range"},
+		"a bucket without a header": {func(b []byte) []byte { le.PutUint32(element(b, nested[0])[12:], 15); return b },
+			"a bucket of 15 bytes"},
+		"an inline bucket without a page header": {func(b []byte) []byte {
+			le.PutUint32(element(b, inline[0])[12:], 16+pageHeader-1)
+			return b
+		}, "an inline bucket of 31 bytes"},
+		"an inline bucket of another type": {func(b []byte) []byte {
+			le.PutUint16(value(b, inline[0])[16+8:], flagFreelist)
+			return b
+		}, "unknown type 0x10"},
+		"a freelist with another id": {func(b []byte) []byte { le.PutUint64(free(b), 0); return b }, "freelist: page"},
+		"a freelist of another type": {func(b []byte) []byte { le.PutUint16(free(b)[8:], flagLeaf); return b },
+			"not a freelist page"},
+		"more free pages than fit": {func(b []byte) []byte { le.PutUint16(free(b)[10:], 512); return b },
+			"too small for 512 free pages"},
+		"a free page that is out of range": {func(b []byte) []byte {
+			le.PutUint64(free(b)[pageHeader:], head.pages)
+			return b
+		}, "listed as free, but"},
+		"a free page in use": {func(b []byte) []byte { le.PutUint64(free(b)[pageHeader:], head.root); return b },
+			fmt.Sprintf("page %d: listed as free, but", head.root)},
+		"a free page listed twice": {func(b []byte) []byte {
+			copy(free(b)[pageHeader+8:], free(b)[pageHeader:][:8])
+			return b
+		}, "listed as free, but"},
+	} {
+		if err := provePages(c.damage(bytes.Clone(file))); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// A page may be full: elements and free pages may fill it up to its last byte.
+func TestFullPages(t *testing.T) {
+	le := binary.LittleEndian
+	leaf := make([]byte, pageSize)
+	le.PutUint64(leaf, 2)
+	le.PutUint16(leaf[8:], flagLeaf)
+	le.PutUint16(leaf[10:], 1)
+	le.PutUint32(leaf[pageHeader+4:], elementSize)
+	le.PutUint32(leaf[pageHeader+8:], pageSize-pageHeader-elementSize) // the key
+	freelist := make([]byte, pageSize)
+	le.PutUint64(freelist, 3)
+	le.PutUint16(freelist[8:], flagFreelist)
+	const n = (pageSize - pageHeader) / 8
+	le.PutUint16(freelist[10:], n)
+	for i := range uint64(n) {
+		le.PutUint64(freelist[pageHeader+8*i:], 4+i)
+	}
+	file := make([]byte, (4+n)*pageSize)
+	copy(file[2*pageSize:], leaf)
+	copy(file[3*pageSize:], freelist)
+	p := prover{file: file, pages: 4 + n, seen: map[uint64]bool{0: true, 1: true}}
+	if err := p.walk(2, 0); err != nil {
+		t.Errorf("a leaf page: %v", err)
+	}
+	if err := p.freelist(3); err != nil || len(p.seen) != 4+n {
+		t.Errorf("a freelist: %v, %d pages seen", err, len(p.seen))
+	}
+	le.PutUint16(freelist[10:], 0xFFFF) // the number of free pages follows
+	le.PutUint64(freelist[pageHeader:], n-1)
+	for i := range uint64(n - 1) {
+		le.PutUint64(freelist[pageHeader+8+8*i:], 4+i)
+	}
+	copy(file[3*pageSize:], freelist)
+	p.seen = map[uint64]bool{0: true, 1: true, 2: true}
+	if err := p.freelist(3); err != nil || len(p.seen) != 4+n-1 {
+		t.Errorf("a freelist with a long number: %v, %d pages seen", err, len(p.seen))
+	}
+}
