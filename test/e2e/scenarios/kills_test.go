@@ -68,6 +68,12 @@ var killActions = []accident{
 		t.Must(n.Kill(t.Ctx, cluster.Kubelet))
 		t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
 		t.Must(n.StartKubelet(t.Ctx))
+		// A kubelet that is starting ends if containerd is killed. On other nodes systemd starts it
+		// again.
+		t.Eventually("the kubelet serves its health", func() error {
+			_, err := n.Machine().Run(t.Ctx, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/10248")
+			return err
+		})
 	}, false},
 	{"the agent is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		agent := t.Agent(n)
