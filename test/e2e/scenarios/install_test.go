@@ -204,6 +204,11 @@ func uninstallAsks(t *Test) {
 	t.waitNotReady(down)
 	s.uninstallFails(down.Name + ": kubectl ")
 	t.powerOn(down)
+	t.Eventually("the agent of "+down.Name+" runs again", func() error {
+		_, err := t.kubectl("", "exec", "--namespace="+cluster.System, t.Agent(down).Name, "--", "/leasectl",
+			"--version")
+		return err
+	})
 
 	t.Step("the configuration of %s is one that cannot be put back", edited.Name)
 	unclear := strings.Replace(named, `"ipam":`, `"ipam": null, "IPAM":`, 1)
