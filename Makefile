@@ -22,8 +22,8 @@ test-race: ## the unit tests under the race detector (needs a C compiler)
 bench: ## calls, slow disks, an idle agent and its memory, against upstream host-local (RUN=<regexp>: calls, parallel, storm, idle, memory; ROUNDS, AGAINST=<program>)
 	@scripts/bench
 
-bench-scale: ## what leasehold costs an API server, with simulated agents (NODES=50; RESERVATIONS=<n>: the managers alone, on 5,000 nodes)
-	@scripts/simulated $(if $(RESERVATIONS),managers,cost)
+bench-scale: ## the memory of two managers and the time of admissions, beside simulated nodes (NODES=50, RESERVATIONS=500)
+	@scripts/simulated
 
 fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
 	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz

@@ -54,7 +54,7 @@ func anyConfig(file string) (*rest.Config, error) {
 }
 
 // kubeTasks returns the tasks that use the API server. They wait while it cannot be reached; the
-// other tasks do not. The agents of test/e2e/simulated have them as well.
+// other tasks do not.
 func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retention.UseWatcher) ([]agent.Task, error) {
 	clients, err := kube.NewClients(config)
 	if err != nil {

@@ -29,9 +29,6 @@ type Cluster struct {
 	// Simulated is whether nodes and pods are objects that a test has made: nobody renews Leases,
 	// and owners of pods need not exist. No controller expects either.
 	Simulated bool
-	// AuditPolicy is the path of the API server's audit policy; "" for no audit log. The log is
-	// AuditLog.
-	AuditPolicy string
 	// Machines are the running machines by name. The pid alone is not sufficient, because pids are
 	// reused.
 	Machines map[string]Process

@@ -41,10 +41,6 @@ func (c *Cluster) controlService(name string) machine.Service {
 		if c.Bare {
 			argv = append(argv, "--admission-control-config-file="+c.path("run/admission.yaml"))
 		}
-		if c.AuditPolicy != "" {
-			argv = append(argv, "--audit-policy-file="+c.AuditPolicy, "--audit-log-path="+c.AuditLog(),
-				"--audit-log-maxsize=10000") // MiB, so that it is one file
-		}
 	case ControllerManager:
 		argv = []string{bin, "--kubeconfig=" + c.path("run/controller-manager.kubeconfig"),
 			"--service-account-private-key-file=" + pki("apiserver.key"), "--root-ca-file=" + pki("apiserver.crt"),
@@ -75,9 +71,6 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 func (c *Cluster) StopControl(ctx context.Context, name string) error {
 	return c.Machine(control).Stop(ctx, name)
 }
-
-// AuditLog returns the path of the API server's audit log.
-func (c *Cluster) AuditLog() string { return c.Scratch("audit.log") }
 
 // RunControl starts the components of the control plane that do not run.
 func (c *Cluster) RunControl(ctx context.Context) error {

@@ -19,7 +19,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -36,27 +35,6 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
-// TestCluster runs the tests, each with a control plane of its own.
-func TestCluster(t *testing.T) {
-	log.SetLogger(logr.Discard()) // of controller-runtime, which complains after 30 s without one
-	found := false
-	for _, test := range []struct {
-		name string
-		run  func(*rig)
-	}{
-		{"cost", (*rig).cost},
-		{"managers", (*rig).managers},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			found = true
-			test.run(start(t))
-		})
-	}
-	if !found {
-		t.Fatal("no test has such a name")
-	}
-}
-
 // A rig is a running control plane without nodes. All methods but those that return an error must
 // be called by the goroutine of the test.
 type rig struct {
@@ -66,7 +44,6 @@ type rig struct {
 	api     *rest.Config
 	client  *kubernetes.Clientset
 	objects []*unstructured.Unstructured // of the manifests
-	manager func(i int) machine.Service
 }
 
 const (
@@ -85,20 +62,10 @@ const (
 	reservationsPolicy = "leasehold-reservations"
 )
 
-// auditPolicy logs the requests of leasehold's accounts.
-const auditPolicy = `apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-omitManagedFields: true
-rules:
-- level: Metadata
-  userGroups: ["system:serviceaccounts:` + kube.Namespace + `"]
-- level: None
-`
-
 // start starts a control plane, which ends with the test, and applies the manifests without
 // workloads.
 func start(t *testing.T) *rig {
+	log.SetLogger(logr.Discard()) // of controller-runtime, which complains after 30 s without one
 	r := &rig{T: t, ctx: t.Context()}
 	repo, err := filepath.Abs("../../..")
 	r.must(err)
@@ -107,8 +74,6 @@ func start(t *testing.T) *rig {
 	r.cluster, err = cluster.NewBare(repo, dir)
 	r.must(err)
 	r.cluster.Simulated = true
-	r.cluster.AuditPolicy = filepath.Join(r.cluster.Dir, "audit.yaml")
-	r.must(os.WriteFile(r.cluster.AuditPolicy, []byte(auditPolicy), 0o600))
 	r.must(r.cluster.UpControl(r.ctx))
 	t.Cleanup(func() {
 		kept := filepath.Join(r.cluster.Dir, "logs")
@@ -229,31 +194,23 @@ func (r *rig) startManagers() {
 	began := time.Now()
 	kubeconfig := r.kubeconfig(kube.ManagerName)
 	env := r.managerEnv()
-	r.manager = func(i int) machine.Service {
-		port := func(flag string, first int) string { return fmt.Sprintf("--%s:%d", flag, first+portsApart*i) }
-		return machine.Service{Name: managerName(i), Restart: true, Env: env,
-			Log: r.cluster.Log(cluster.Control, managerName(i)),
-			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=/run/" + managerName(i),
-				fmt.Sprintf("--webhook-port=%d", webhookPort+portsApart*i),
-				"--webhook-client-ca=" + r.cluster.WebhookCA(), port("metrics-addr=", metricsPort),
-				port("health-addr=", healthPort)}}
-	}
 	r.apply(needsManager)
 	for i := range replicas {
 		r.serve(i)
-		r.must(r.startManager(i))
+		port := func(flag string, first int) string { return fmt.Sprintf("--%s%d", flag, first+portsApart*i) }
+		certificates := "/run/" + managerName(i)
+		_, err := r.control().Run(r.ctx, "mkdir", "-p", certificates)
+		r.must(err)
+		r.must(r.control().Start(r.ctx, machine.Service{Name: managerName(i), Restart: true, Env: env,
+			Log: r.cluster.Log(cluster.Control, managerName(i)),
+			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=" + certificates,
+				"--webhook-client-ca=" + r.cluster.WebhookCA(), port("webhook-port=", webhookPort),
+				port("metrics-addr=:", metricsPort), port("health-addr=:", healthPort)}}))
 	}
 	for i := range replicas {
 		r.managerReady(i)
 	}
 	r.Logf("%d managers from start to ready: %.1f s", replicas, time.Since(began).Seconds())
-}
-
-func (r *rig) startManager(i int) error {
-	if _, err := r.control().Run(r.ctx, "mkdir", "-p", "/run/"+managerName(i)); err != nil {
-		return err
-	}
-	return r.control().Start(r.ctx, r.manager(i))
 }
 
 // serve adds a replica to the endpoints of the manager's Service.
@@ -296,30 +253,16 @@ func (r *rig) managerReady(i int) {
 	})
 }
 
-// token returns a token of a service account, which is bound to a pod if that is not nil.
-func (r *rig) token(namespace, name string, pod *corev1.Pod) (string, error) {
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		ExpirationSeconds: new(int64(24 * 60 * 60))}}
-	if pod != nil {
-		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod",
-			Name: pod.Name, UID: pod.UID}
-	}
-	reply, err := r.client.CoreV1().ServiceAccounts(namespace).CreateToken(r.ctx, name, request,
-		metav1.CreateOptions{})
-	if err != nil {
-		return "", err
-	}
-	return reply.Status.Token, nil
-}
-
 // kubeconfig writes a kubeconfig with a token of one of leasehold's service accounts.
 func (r *rig) kubeconfig(name string) string {
-	token, err := r.token(kube.Namespace, name, nil)
+	reply, err := r.client.CoreV1().ServiceAccounts(kube.Namespace).CreateToken(r.ctx, name,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			ExpirationSeconds: new(int64(24 * 60 * 60))}}, metav1.CreateOptions{})
 	r.must(err)
 	config, err := clientcmd.LoadFromFile(r.cluster.Kubeconfig())
 	r.must(err)
 	for _, user := range config.AuthInfos {
-		user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, token
+		user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, reply.Status.Token
 	}
 	path := r.cluster.Scratch(name + ".kubeconfig")
 	r.must(clientcmd.WriteToFile(*config, path))
@@ -329,27 +272,13 @@ func (r *rig) kubeconfig(name string) string {
 // until calls reached until it returns nil.
 func (r *rig) until(state string, reached func() error) {
 	r.Helper()
-	if err := within(r.ctx, limit, reached); err != nil {
-		r.Fatalf("waiting until %s: %v", state, err)
-	}
-}
-
-// within calls reached until it returns nil, and returns its last error if that takes longer than a
-// duration.
-func within(ctx context.Context, most time.Duration, reached func() error) (last error) {
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, most, true, func(context.Context) (bool, error) {
+	var last error
+	err := wait.PollUntilContextTimeout(r.ctx, 50*time.Millisecond, limit, true, func(context.Context) (bool, error) {
 		last = reached()
 		return last == nil, nil
 	})
-	return cmp.Or(last, err)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
+	if err != nil {
+		r.Fatalf("waiting until %s: %v", state, cmp.Or(last, err))
 	}
 }
 
