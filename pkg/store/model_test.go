@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
-	"fmt"
+
 	"maps"
 	"net/netip"
 	"os"
@@ -15,11 +15,9 @@ import (
 	"testing"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
 	"pgregory.net/rapid"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/test/descriptors"
 )
 
 var (
@@ -301,58 +299,6 @@ func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name str
 }
 
 type stored struct{ bucket, key string }
-
-// content returns all keys and values of the store.
-func content(tx *Tx) map[stored]string {
-	out := map[stored]string{}
-	_ = tx.b.ForEach(func(bucket []byte, b *bolt.Bucket) error {
-		return b.ForEach(func(k, v []byte) error {
-			out[stored{string(bucket), string(k)}] = fmt.Sprintf("%x", v)
-			return nil
-		})
-	})
-	return out
-}
-
-func TestFewDescriptorsForTheStore(t *testing.T) {
-	s := open(t)
-	l := fresh("10.0.0.9", "db-1", "c1")
-	update(t, s, func(tx *Tx) error { return put(tx, l) })
-	if err := errors.Join(s.Spool("c1", "eth0", t0), s.Announce(l.Holder)); err != nil {
-		t.Fatal(err)
-	}
-	nothing := func(*Tx) error { return nil }
-	for name, op := range map[string]func() error{
-		"Update": func() error {
-			return s.Update(t.Context(), Options{}, func(tx *Tx) error { return tx.BeginBoot("b") })
-		},
-		"View":     func() error { return s.View(t.Context(), nothing) },
-		"Spool":    func() error { return s.Spool("c2", "eth0", t0) },
-		"Announce": func() error { return s.Announce(l.Holder) },
-		"Spooled": func() error {
-			list, err := s.Spooled("b1")
-			if err == nil && len(list) == 0 {
-				err = errors.New("no spooled DEL")
-			}
-			return err
-		},
-		"create": func() error { return create(filepath.Join(t.TempDir(), "leases.db"), "") },
-	} {
-		failed, succeeded := false, false
-		for free := range 10 {
-			descriptors.Limit(t, free, func() {
-				err := op()
-				failed, succeeded = failed || err != nil, err == nil
-				if err != nil && (!errors.Is(err, ErrIO) || errors.Is(err, ErrLost)) {
-					t.Errorf("%s with %d descriptors: %v", name, free, err)
-				}
-			})
-		}
-		if !failed || !succeeded {
-			t.Errorf("%s: failed with few descriptors: %v, succeeded with enough: %v", name, failed, succeeded)
-		}
-	}
-}
 
 // TestSpooledIgnoresDirectories verifies that a directory with the name of a DEL is no DEL: it
 // could not be removed after the replay.

@@ -102,6 +102,10 @@ func TestDamagedPages(t *testing.T) {
 			"too small for 256 elements"},
 		"an element beyond the page": {func(b []byte) []byte { le.PutUint32(element(b, 0)[12:], pageSize); return b },
 			"element 0: extends from"},
+		"a key that begins in the header": {func(b []byte) []byte {
+			le.PutUint32(element(b, 0)[4:], elementSize-1)
+			return b
+		}, "element 0: extends from"},
 		"keys out of order": {func(b []byte) []byte {
 			e := element(b, 1)
 			root(b)[pageHeader+elementSize+int(le.Uint32(e[4:]))] = 0
@@ -162,44 +166,5 @@ func TestDamagedPages(t *testing.T) {
 		if err := provePages(c.damage(bytes.Clone(file))); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
-	}
-}
-
-// A page may be full: elements and free pages may fill it up to its last byte.
-func TestFullPages(t *testing.T) {
-	le := binary.LittleEndian
-	leaf := make([]byte, pageSize)
-	le.PutUint64(leaf, 2)
-	le.PutUint16(leaf[8:], flagLeaf)
-	le.PutUint16(leaf[10:], 1)
-	le.PutUint32(leaf[pageHeader+4:], elementSize)
-	le.PutUint32(leaf[pageHeader+8:], pageSize-pageHeader-elementSize) // the key
-	freelist := make([]byte, pageSize)
-	le.PutUint64(freelist, 3)
-	le.PutUint16(freelist[8:], flagFreelist)
-	const n = (pageSize - pageHeader) / 8
-	le.PutUint16(freelist[10:], n)
-	for i := range uint64(n) {
-		le.PutUint64(freelist[pageHeader+8*i:], 4+i)
-	}
-	file := make([]byte, (4+n)*pageSize)
-	copy(file[2*pageSize:], leaf)
-	copy(file[3*pageSize:], freelist)
-	p := prover{file: file, pages: 4 + n, seen: map[uint64]bool{0: true, 1: true}}
-	if err := p.walk(2, 0); err != nil {
-		t.Errorf("a leaf page: %v", err)
-	}
-	if err := p.freelist(3); err != nil || len(p.seen) != 4+n {
-		t.Errorf("a freelist: %v, %d pages seen", err, len(p.seen))
-	}
-	le.PutUint16(freelist[10:], 0xFFFF) // the number of free pages follows
-	le.PutUint64(freelist[pageHeader:], n-1)
-	for i := range uint64(n - 1) {
-		le.PutUint64(freelist[pageHeader+8+8*i:], 4+i)
-	}
-	copy(file[3*pageSize:], freelist)
-	p.seen = map[uint64]bool{0: true, 1: true, 2: true}
-	if err := p.freelist(3); err != nil || len(p.seen) != 4+n-1 {
-		t.Errorf("a freelist with a long number: %v, %d pages seen", err, len(p.seen))
 	}
 }

@@ -3,19 +3,18 @@ package store
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
+
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"reflect"
-	"regexp"
+
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
+
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -99,23 +98,6 @@ func fresh(addr, pod, container string) lease.Lease {
 }
 
 func put(tx *Tx, l lease.Lease) error { return tx.Put(l.Pool, l.Address, l) }
-
-func TestErrorRollsBack(t *testing.T) {
-	s := open(t)
-	update(t, s, func(tx *Tx) error { return tx.SetAdopted(testPool) })
-	boom := errors.New("boom")
-	err := s.Update(context.Background(), Options{}, func(tx *Tx) error {
-		return errors.Join(put(tx, fresh("10.0.0.5", "db-0", "c1")), boom)
-	})
-	if !errors.Is(err, boom) {
-		t.Fatal(err)
-	}
-	view(t, s, func(tx *Tx) {
-		if tx.Len() != 0 {
-			t.Error("the lease was committed")
-		}
-	})
-}
 
 func TestUpdateWithoutChangeWritesNothing(t *testing.T) {
 	s := open(t)
@@ -217,24 +199,6 @@ func TestCheckAllowsAShortHoldBesideANewLease(t *testing.T) {
 	update(t, s, func(tx *Tx) error { return tx.Put(other.Pool, other.Address, held) })
 }
 
-func TestJournalEntryRoundTrip(t *testing.T) {
-	l := fresh("10.0.0.5", "db-0", "c1")
-	n := About(l, EventKept, t0, "why")
-	n.UID, n.Reservation = "u1", "registry"
-	if v := reflect.ValueOf(n); n.Time != t0.Wall || n.Window != lease.Window(time.Hour) {
-		t.Errorf("about %+v: %+v", l, n)
-	} else {
-		for i := range v.NumField() {
-			if v.Field(i).IsZero() {
-				t.Errorf("%s is zero: the test would not detect its loss", v.Type().Field(i).Name)
-			}
-		}
-	}
-	if got, _, err := decode(entryFields, encode(entryFields, &n, nil)); err != nil || got != n {
-		t.Errorf("got %+v, %v; want %+v", got, err, n)
-	}
-}
-
 func TestJournalIsLimited(t *testing.T) {
 	s := open(t)
 	total := JournalSize + 3*journalSlack + 5
@@ -267,34 +231,6 @@ func TestJournalIsLimited(t *testing.T) {
 	})
 }
 
-// countOnce counts n once. It repeats an Update that has waited for MaxWait: the disk may be slow.
-func countOnce(t *testing.T, s *Store) {
-	for {
-		err := s.Update(t.Context(), Options{}, func(tx *Tx) error { return tx.Count("n", 1) })
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, ErrBusy) {
-			t.Error(err)
-			return
-		}
-	}
-}
-
-func TestParallelUpdates(t *testing.T) {
-	s := open(t)
-	var wg sync.WaitGroup
-	for range 32 {
-		wg.Go(func() { countOnce(t, s) })
-	}
-	wg.Wait()
-	view(t, s, func(tx *Tx) {
-		if n := tx.Counter("n"); n != 32 {
-			t.Errorf("counted %d of 32", n)
-		}
-	})
-}
-
 func TestBusy(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
@@ -312,75 +248,6 @@ func TestBusy(t *testing.T) {
 	}
 	f.Close()
 	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
-}
-
-// awaitWaiter waits until a flock(2) waits for a lock on the file.
-func awaitWaiter(t *testing.T, f *os.File) {
-	t.Helper()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
-	waiter := regexp.MustCompile(fmt.Sprintf(`-> FLOCK .*:%d 0 EOF`, st.Ino)) // proc_locks(5)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		locks, err := os.ReadFile("/proc/locks")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if waiter.Match(locks) {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("nothing waits for the lock of file %d:\n%s", st.Ino, locks)
-		}
-	}
-}
-
-// The lock on a file that was removed while its lock was awaited is released.
-func TestRemovedLockFileIsReleased(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	first, err := LockFile(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	removed, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer removed.Close()
-	second := make(chan *os.File)
-	go func() {
-		f, err := LockFile(t.Context(), path)
-		if err != nil {
-			t.Error(err)
-		}
-		second <- f
-	}()
-	awaitWaiter(t, removed)
-	if err := errors.Join(os.Remove(path), first.Close()); err != nil {
-		t.Fatal(err)
-	}
-	f := <-second
-	defer f.Close()
-	if !isAt(f, path) {
-		t.Error("the lock is on the removed file")
-	}
-	if err := flockEINTR(removed, lockExclusive|syscall.LOCK_NB); err != nil {
-		t.Errorf("the removed file is still locked: %v", err)
-	}
-}
-
-func TestLockFileThatCannotBeOpened(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var failed *fs.PathError
-	for _, path := range []string{filepath.Join(file, "lock"), filepath.Join(file, "dir", "lock"), t.TempDir()} {
-		if f, err := LockFile(t.Context(), path); !errors.Is(err, ErrIO) || !errors.As(err, &failed) || f != nil {
-			t.Errorf("%s: %v, %v", path, f, err)
-		}
-	}
 }
 
 // Probe fails if one of the directories cannot be created or written.
@@ -420,31 +287,6 @@ func isLost(t *testing.T, s *Store, why string) {
 	})
 }
 
-func TestDamagedRecordDoesNotAffectOthers(t *testing.T) {
-	s := open(t)
-	good, bad := fresh("10.0.0.5", "db-0", "c1"), fresh("10.0.0.6", "db-1", "c2")
-	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, good), put(tx, bad)) })
-	update(t, s, func(tx *Tx) error {
-		return tx.put(bucketLeases, leaseKey(tx.pools[testPool], bad.Address), []byte("garbage"))
-	})
-	view(t, s, func(tx *Tx) {
-		if _, err := tx.Get(testPool, bad.Address); !errors.Is(err, ErrDamaged) {
-			t.Errorf("got %v", err)
-		}
-		if l, err := tx.ByKey(good.Key()); err != nil || len(l) != 1 {
-			t.Errorf("the other record: %+v %v", l, err)
-		}
-		if _, free := tx.Free(testPool, bad.Address, bad.Address); free {
-			t.Error("the address of a damaged record is free")
-		}
-		if found := tx.Check(); len(found) == 0 || !strings.Contains(strings.Join(found, "\n"), "10.0.0.6") {
-			t.Errorf("Check returned %q", found)
-		}
-	})
-	// Writing it again repairs it, as the check at the end of the test verifies.
-	update(t, s, func(tx *Tx) error { return put(tx, bad) })
-}
-
 // A pool with another number or name would seem to have no leases, and its addresses would be free.
 func TestDamagedPoolIsLost(t *testing.T) {
 	s := open(t)
@@ -473,103 +315,6 @@ func TestDamagedPoolIsLost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-func TestSpool(t *testing.T) {
-	s := open(t)
-	later := lease.Instant{Wall: t0.Wall.Add(time.Second), Boot: t0.Boot + time.Second}
-	for container, at := range map[string]lease.Instant{"a.b-1": t0, "c2": later} {
-		if err := s.Spool(container, "eth@0.7", at); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(s.SpoolDir(), "not-a-record"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	got, err := s.Spooled("b1")
-	if err != nil || len(got) != 2 {
-		t.Fatalf("%+v %v", got, err)
-	}
-	if got[0].ContainerID != "a.b-1" || got[0].IfName != "eth@0.7" || got[0].At != t0 || got[1].ContainerID != "c2" {
-		t.Errorf("%+v", got)
-	}
-	if err := errors.Join(s.Unspool(got), s.Unspool(got)); err != nil { // another call may have replayed them as well
-		t.Fatal(err)
-	}
-	if left, _ := s.Spooled("b1"); len(left) != 0 {
-		t.Errorf("left: %+v", left)
-	}
-	if err := errors.Join(os.Remove(filepath.Join(s.SpoolDir(), "not-a-record")), os.Remove(s.SpoolDir()),
-		os.WriteFile(s.SpoolDir(), nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	var failed *fs.PathError
-	if err := s.Spool("c1", "eth0", t0); !errors.Is(err, ErrIO) || !errors.As(err, &failed) || failed.Op != "mkdir" {
-		t.Errorf("a file is where the directory should be: %v", err)
-	}
-}
-
-// Opening a damaged file returns an error. It never panics, and never yields an empty store.
-func TestDamagedFileIsLost(t *testing.T) {
-	whole := open(t)
-	update(t, whole, func(tx *Tx) error {
-		for i := range 200 {
-			if err := put(tx, fresh(fmt.Sprintf("10.0.1.%d", i+1), fmt.Sprint("db-", i),
-				fmt.Sprint("c", i))); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	image, err := os.ReadFile(whole.path())
-	if err != nil {
-		t.Fatal(err)
-	}
-	used := int(binary.LittleEndian.Uint64(image[16+40:])) * pageSize
-	used = max(used, int(binary.LittleEndian.Uint64(image[pageSize+16+40:]))*pageSize)
-	damage := map[string]func() []byte{
-		"empty":               func() []byte { return nil },
-		"one byte":            func() []byte { return image[:1] },
-		"both heads zero":     func() []byte { return append(make([]byte, 2*pageSize), image[2*pageSize:]...) },
-		"cut inside":          func() []byte { return image[:used-1] },
-		"cut after the heads": func() []byte { return image[:2*pageSize] },
-		"all but heads zero": func() []byte {
-			return append(append([]byte(nil), image[:2*pageSize]...), make([]byte, len(image))...)
-		},
-		"garbage after heads": func() []byte {
-			return append(append([]byte(nil), image[:2*pageSize]...), garbage(len(image))...)
-		},
-		"garbage from the top": func() []byte { return garbage(len(image)) },
-	}
-	for name, b := range damage {
-		t.Run(name, func(t *testing.T) {
-			s := open(t)
-			update(t, s, func(tx *Tx) error { return tx.SetAdopted(testPool) })
-			if err := os.WriteFile(s.path(), b(), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.View(context.Background(), func(*Tx) error { return nil }); !errors.Is(err, ErrLost) {
-				t.Errorf("View returned %v", err)
-			}
-			damaged, _ := os.ReadFile(s.path())
-			update(t, s, func(*Tx) error { return nil })
-			isLost(t, s, ErrLost.Error())
-			aside, err := filepath.Glob(filepath.Join(s.lostDir(), "leases.db.*"))
-			if err != nil || len(aside) != 1 {
-				t.Fatalf("moved files: %q %v", aside, err)
-			}
-			if kept, _ := os.ReadFile(aside[0]); !bytes.Equal(kept, damaged) {
-				t.Error("the moved file differs")
-			}
-		})
-	}
-	t.Run("removed", func(t *testing.T) {
-		s := open(t)
-		update(t, s, func(tx *Tx) error { return tx.SetAdopted(testPool) })
-		os.Remove(s.path())
-		update(t, s, func(*Tx) error { return nil })
-		isLost(t, s, "missing")
-	})
 }
 
 // A long-running process reads a damaged file repeatedly, until a plugin replaces it. The file must
@@ -616,94 +361,6 @@ func TestPanicWithAnIntactFile(t *testing.T) {
 			t.Error("the lease was lost")
 		}
 	})
-}
-
-func garbage(n int) []byte {
-	b := make([]byte, n)
-	x := uint32(2463534242)
-	for i := range b {
-		x ^= x << 13
-		x ^= x >> 17
-		x ^= x << 5
-		b[i] = byte(x)
-	}
-	return b
-}
-
-// TestProvePages compares provePages with bbolt's check: both accept a file that has grown and
-// shrunk, and provePages panics on no flipped bit.
-func TestProvePages(t *testing.T) {
-	s := open(t)
-	for round := range 4 {
-		update(t, s, func(tx *Tx) error {
-			for i := range 400 {
-				l := fresh(fmt.Sprintf("10.%d.%d.%d", round, i/200, i%200+1), fmt.Sprint("db-", i), fmt.Sprint("c", i))
-				if err := put(tx, l); err != nil {
-					return err
-				}
-				if round > 0 {
-					last := netip.MustParseAddr(fmt.Sprintf("10.%d.%d.%d", round-1, i/200, i%200+1))
-					if err := tx.Put(testPool, last, lease.Lease{}); err != nil {
-						return err
-					}
-				}
-			}
-			return nil
-		})
-	}
-	view(t, s, func(tx *Tx) {
-		for err := range tx.b.Check() {
-			t.Error("bbolt: ", err)
-		}
-	})
-	image, err := os.ReadFile(s.path())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := provePages(image); err != nil {
-		t.Error(err)
-	}
-	a, _ := parseMeta(image[:pageSize])
-	b, _ := parseMeta(image[pageSize:])
-	newest := a
-	if b.tx > a.tx {
-		newest = b
-	}
-	free := image[newest.freelist*pageSize+pageHeader:]
-	for _, id := range []uint64{0, 1, newest.freelist, newest.pages} {
-		was := binary.LittleEndian.Uint64(free)
-		binary.LittleEndian.PutUint64(free, id)
-		if err := provePages(image); err == nil {
-			t.Errorf("page %d of %d is listed as free", id, newest.pages)
-		}
-		binary.LittleEndian.PutUint64(free, was)
-	}
-	root := image[newest.root*pageSize+pageHeader:]
-	element := bytes.Clone(root[:elementSize])
-	pos, keySize := binary.LittleEndian.Uint32(root[4:]), binary.LittleEndian.Uint32(root[8:])
-	for story, to := range map[string][2]uint32{ // the value stays the same
-		"an empty key":                  {pos + keySize, 0},
-		"a key that begins too early":   {0, pos + keySize},
-		"a key in the element's header": {elementSize - 1, pos + keySize - elementSize + 1},
-	} {
-		binary.LittleEndian.PutUint32(root[4:], to[0])
-		binary.LittleEndian.PutUint32(root[8:], to[1])
-		if err := provePages(image); err == nil {
-			t.Errorf("%s is accepted", story)
-		}
-		copy(root, element)
-	}
-	noticed := 0
-	for at := 2 * pageSize; at < int(max(a.pages, b.pages))*pageSize; at += 97 {
-		image[at] ^= 0x80
-		if provePages(image) != nil {
-			noticed++
-		}
-		image[at] ^= 0x80
-	}
-	if noticed == 0 {
-		t.Error("no flipped bit was detected")
-	}
 }
 
 func FuzzProvePages(f *testing.F) {
@@ -755,68 +412,4 @@ func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 		}
 		again.Close()
 	})
-}
-
-func TestTheRunDirectoryCannotBeCreated(t *testing.T) {
-	dir := t.TempDir()
-	run := filepath.Join(dir, "run")
-	if err := os.Symlink("nowhere", run); err != nil {
-		t.Fatal(err)
-	}
-	var failed *fs.PathError
-	s := New(Dirs{State: filepath.Join(dir, "state"), Run: run})
-	err := s.Update(t.Context(), Options{}, func(*Tx) error { return nil })
-	if !errors.Is(err, ErrIO) || !errors.As(err, &failed) || failed.Op != "mkdir" {
-		t.Errorf("error %v; want that of mkdir", err)
-	}
-}
-
-// A View in which a write failed must not leave its transaction open: closing the file would wait
-// for it.
-func TestViewThatIgnoresAFailedWrite(t *testing.T) {
-	s := open(t)
-	update(t, s, func(tx *Tx) error { return tx.BeginBoot("boot-1") })
-	done := make(chan error, 1)
-	go func() {
-		done <- s.View(context.Background(), func(tx *Tx) error {
-			_ = tx.BeginBoot("boot-2")
-			return nil
-		})
-	}()
-	select {
-	case err := <-done:
-		if !errors.Is(err, ErrIO) {
-			t.Errorf("%v, want %v", err, ErrIO)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("the View hangs")
-	}
-}
-
-// TestPoolBehindALink stores a pool whose path becomes a link: it is the pool of the link's target.
-func TestPoolBehindALink(t *testing.T) {
-	s, dir := open(t), t.TempDir()
-	old, now := filepath.Join(dir, "old"), filepath.Join(dir, "now")
-	l := fresh("10.0.0.5", "db-0", "c1")
-	l.Pool.DataDir = old
-	update(t, s, func(tx *Tx) error { return put(tx, l) })
-	if err := errors.Join(os.Mkdir(now, 0o700), os.Symlink(now, old)); err != nil {
-		t.Fatal(err)
-	}
-	moved := lease.Pool{DataDir: now, Network: l.Pool.Network}
-	found := func(tx *Tx) {
-		got, err := tx.Get(moved, l.Address)
-		if err != nil || got.Pool != moved || got.ID != l.ID || !slices.Equal(tx.Pools(), []lease.Pool{moved}) {
-			t.Errorf("%+v, %v; pools %v", got, err, tx.Pools())
-		}
-		if wrong := tx.Check(); len(wrong) > 0 {
-			t.Errorf("%q", wrong)
-		}
-	}
-	view(t, s, found)
-	update(t, s, func(tx *Tx) error { return tx.SetAdopted(moved) })
-	if err := os.Remove(old); err != nil {
-		t.Fatal(err)
-	}
-	view(t, s, found)
 }
