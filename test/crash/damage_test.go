@@ -1,10 +1,13 @@
 package crash_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,8 +20,8 @@ import (
 type damagedNode struct {
 	*testNode
 	rng        *rand.Rand
-	disk       disk
-	file       string                  // the path of the store
+	saved      string                  // a directory with copies of the state directory and of host-local's
+	store      []byte                  // the store's pages up to the last one that was written, and one more
 	bound      map[string]*lab.Sandbox // by address
 	known      map[string]string       // the names of all pods with an address, by address
 	namespaces []*lab.Sandbox          // network namespaces, which sandboxes share
@@ -51,14 +54,23 @@ func newDamagedNode(t *testing.T) *damagedNode {
 		p.known[addressesOf(p.add(sandbox))[0]] = sandbox.Pod.Name
 	}
 	p.bound = p.owner
-	p.file = filepath.Join(p.node.StateDir(), "leases.db")
-	p.disk = newDisk()
-	for _, dir := range []string{p.node.StateDir(), p.node.NetworksDir()} {
-		if err := p.disk.load(dir); err != nil {
-			t.Fatal(err)
-		}
+	p.saved = t.TempDir()
+	p.copy(p.node.StateDir(), p.node.NetworksDir(), p.saved)
+	store, err := os.ReadFile(filepath.Join(p.saved, "state/leases.db"))
+	if err != nil {
+		t.Fatal(err)
 	}
+	used := (len(bytes.TrimRight(store, "\x00")) + page - 1) / page
+	p.store = store[:(used+1)*page]
 	return p
+}
+
+// copy copies directories into another one.
+func (p *damagedNode) copy(args ...string) {
+	p.Helper()
+	if out, err := exec.Command("cp", append([]string{"--archive"}, args...)...).CombinedOutput(); err != nil {
+		p.Fatalf("cp %q: %v: %s", args, err, out)
+	}
 }
 
 // in returns a sandbox of a pod in an existing network namespace.
@@ -75,20 +87,29 @@ func (p *damagedNode) add(sandbox *lab.Sandbox) lab.Reply {
 	return p.track(sandbox, "ADD", func() lab.Reply { return p.inside(sandbox.IPAMCall(p.net, "ADD")) })
 }
 
-// restore restores the files of the node with a damaged store.
-func (p *damagedNode) restore(harm func(d disk, store int)) {
+// restore restores the files of the node, with other bytes at the beginning of the store. A store
+// with fewer ends there.
+func (p *damagedNode) restore(store []byte) {
 	p.Helper()
-	d := p.disk.clone()
-	harm(d, d.names[p.file])
-	if err := d.restore(p.node.StateDir(), p.node.NetworksDir()); err != nil {
+	for _, dir := range []string{p.node.StateDir(), p.node.NetworksDir()} {
+		if err := empty(dir); err != nil {
+			p.Fatal(err)
+		}
+	}
+	p.copy(p.saved+"/.", p.node.Dir)
+	f, err := os.OpenFile(filepath.Join(p.node.StateDir(), "leases.db"), os.O_RDWR, 0)
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer f.Close()
+	_, err = f.WriteAt(store, 0)
+	if len(store) < len(p.store) {
+		err = errors.Join(err, f.Truncate(int64(len(store))))
+	}
+	if err != nil {
 		p.Fatal(err)
 	}
 	p.owner = maps.Clone(p.bound)
-}
-
-// used returns the number of pages up to the last one that was written.
-func (p *damagedNode) used() int64 {
-	return slices.Max(slices.Collect(maps.Keys(p.disk.files[p.disk.names[p.file]].pages))) + 1
 }
 
 // assignRest calls ADD with the damaged store and then assigns the rest of the pool. It returns the
@@ -135,25 +156,21 @@ func (p *damagedNode) checkEnds() {
 	}
 }
 
-// damage is a way of damaging a store at a page.
+// damage is a way of damaging a store at a page. It may change the bytes in place.
 type damage struct {
 	name string
-	do   func(rng *rand.Rand, d disk, store int, at int64)
+	do   func(rng *rand.Rand, store []byte, at int) []byte
 }
 
 // toPage is a damage of one page.
 func toPage(name string, do func(rng *rand.Rand, page []byte)) damage {
-	return damage{name, func(rng *rand.Rand, d disk, store int, at int64) {
-		b := make([]byte, page)
-		copy(b, d.files[store].pages[at])
-		do(rng, b)
-		d.do(change{kind: "page", file: store, at: at, data: string(b)}, page)
+	return damage{name, func(rng *rand.Rand, store []byte, at int) []byte {
+		do(rng, store[at*page:][:page])
+		return store
 	}}
 }
 
-func cut(_ *rand.Rand, d disk, store int, at int64) {
-	d.do(change{kind: "size", file: store, at: at * page}, page)
-}
+func cut(_ *rand.Rand, store []byte, at int) []byte { return store[:at*page] }
 
 const forgotten = "cut off before it, and nothing shows that there was a store"
 
@@ -169,14 +186,11 @@ var damages = []damage{
 	toPage("a sector", func(rng *rand.Rand, b []byte) { clear(b[512*rng.IntN(8):][:512]) }),
 	{"cut off before it", cut},
 	{forgotten, cut},
-	{"cut off within it", func(rng *rand.Rand, d disk, store int, at int64) {
-		d.do(change{kind: "size", file: store, at: at*page + 1 + int64(rng.IntN(page-1))}, page)
+	{"cut off within it", func(rng *rand.Rand, store []byte, at int) []byte {
+		return store[:at*page+1+rng.IntN(page-1)]
 	}},
-	{"random bytes before it, and cut off", func(rng *rand.Rand, d disk, store int, at int64) {
-		for i := range at {
-			d.do(change{kind: "page", file: store, at: i, data: string(garbage(rng, page))}, page)
-		}
-		cut(rng, d, store, at)
+	{"random bytes before it, and cut off", func(rng *rand.Rand, _ []byte, at int) []byte {
+		return garbage(rng, at*page)
 	}},
 }
 
@@ -194,18 +208,19 @@ func (p *damagedNode) someDamage() []damage {
 // address may be assigned twice.
 func TestDamagedPages(t *testing.T) {
 	p := newDamagedNode(t)
-	for at := range p.used() + 1 {
+	pages := len(p.store) / page
+	for at := range pages {
 		for _, r := range p.someDamage() {
-			p.restore(func(d disk, store int) { r.do(p.rng, d, store, at) })
+			p.restore(r.do(p.rng, bytes.Clone(p.store), at))
 			if r.name == forgotten {
 				os.RemoveAll(p.node.RunDir())
 			}
 			reassigned, refused := p.assignRest()
 			newer := refused != nil && strings.Contains(refused.Error(), "newer version")
 			if t.Failed() || refused != nil && !newer || len(reassigned) > 0 {
-				t.Fatalf("page %d of %d, %s: refused %v, assigned twice: %v", at, p.used(), r.name, refused, reassigned)
+				t.Fatalf("page %d of %d, %s: refused %v, assigned twice: %v", at, pages, r.name, refused, reassigned)
 			}
 		}
 	}
-	t.Logf("damage: %d pages of a store with %d leases; no address twice", p.used(), len(p.known))
+	t.Logf("damage: %d pages of a store with %d leases; no address twice", pages, len(p.known))
 }

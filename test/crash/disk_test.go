@@ -83,17 +83,25 @@ func (d disk) do(c change, torn int) {
 	d.files[c.file] = f
 }
 
+// empty removes what is in a directory.
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // restore replaces the contents of the directories with the files of the disk.
 func (d disk) restore(dirs ...string) error {
 	for _, dir := range dirs {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !os.IsNotExist(err) {
+		if err := empty(dir); err != nil {
 			return err
-		}
-		for _, e := range entries {
-			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
 		}
 	}
 	for path, id := range d.names {
@@ -122,46 +130,6 @@ func (c contents) write(path string) error {
 		return err
 	}
 	return os.Chtimes(path, c.mtime, c.mtime)
-}
-
-// describe lists the files below a directory and the beginning of their contents.
-func (d disk) describe(dir string) string {
-	var b strings.Builder
-	for _, path := range slices.Sorted(maps.Keys(d.names)) {
-		if strings.HasPrefix(path, dir) {
-			f := d.files[d.names[path]]
-			fmt.Fprintf(&b, "%s: %d bytes, %.60q\n", path, f.size, f.pages[0][:min(int64(len(f.pages[0])), f.size)])
-		}
-	}
-	return b.String()
-}
-
-// load reads the files below a directory.
-func (d disk) load(dir string) error {
-	return filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		id := len(d.files) + 1
-		d.names[path] = id
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		c := contents{size: int64(len(b)), pages: map[int64]string{}, mtime: info.ModTime()}
-		for at := int64(0); at*page < c.size; at++ {
-			data := string(b[at*page : min(c.size, (at+1)*page)])
-			if strings.Trim(data, "\x00") != "" {
-				c.pages[at] = data
-			}
-		}
-		d.files[id] = c
-		return nil
-	})
 }
 
 // recorder converts the output of strace for consecutive processes into the changes below dirs.

@@ -240,13 +240,13 @@ func (c *testNode) list(filter ...string) string {
 	return out
 }
 
-// files lists host-local's files and the beginning of their contents.
+// files lists host-local's files with their contents.
 func (c *testNode) files() string {
-	d := newDisk()
-	if err := d.load(c.node.NetworksDir()); err != nil {
+	out, err := c.node.Command("grep", "--recursive", "", c.node.NetworksDir())
+	if err != nil {
 		return err.Error()
 	}
-	return d.describe(c.node.NetworksDir())
+	return out
 }
 
 // checkStore runs leasectl check.

@@ -84,7 +84,7 @@ func TestCrashStates(t *testing.T) {
 					p.boot(d, i, p.node.Call)
 				}
 				if t.Failed() {
-					t.Log(d.describe(p.node.NetworksDir()))
+					t.Log(d.restore(p.node.NetworksDir()), p.files())
 					t.Fatalf("in state %d, power cut before change %d of %d: %.200q",
 						p.tried, i, len(p.trace.changes), fmt.Sprint(c.kind, c.path))
 				}

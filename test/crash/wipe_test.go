@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
+
 	"strings"
 	"testing"
 	"time"
@@ -101,33 +101,6 @@ func (c *testNode) checkRestored(after string, names bool) {
 		if _, err := os.Stat(filepath.Join(c.node.NetworksDir(), c.net.Name, addr)); err != nil {
 			c.Errorf("%s: host-local's file of %s: %v", after, addr, err)
 		}
-	}
-}
-
-// TestDelFirst verifies that a DEL as the first call after a loss is a release: the address is
-// held, though only libcni's cache knows the pod.
-func TestDelFirst(t *testing.T) {
-	for name, lose := range map[string]func(c *testNode) error{
-		"the store": func(c *testNode) error { return os.RemoveAll(c.node.StateDir()) },
-		"the store and the mirror": func(c *testNode) error {
-			return errors.Join(os.RemoveAll(c.node.StateDir()), os.RemoveAll(c.node.NetworksDir()))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := newTestNode(t, 10, nil)
-			c.attach(c.net, lab.NewPod("default", "web", ""))
-			sandbox := c.attach(c.net, lab.NewPod("default", "db-0", "10"))
-			original := c.has(sandbox)
-			if err := lose(c); err != nil {
-				t.Fatal(err)
-			}
-			c.detach(c.net, sandbox)
-			c.attach(c.net, lab.NewPod("default", "new", ""))
-			if got := c.has(c.attach(c.net, sandbox.Pod)); !slices.Equal(got, original) {
-				t.Errorf("db-0 came back with %v, want %v", got, original)
-			}
-			c.checkStore()
-		})
 	}
 }
 
