@@ -88,7 +88,7 @@ func (w *simulation) fill() string {
 		if err != nil {
 			w.capture(w.kernel.now().Wall)
 			return fmt.Sprintf("I3: when all pods have ended and all windows are over, "+
-				"only %d of %d addresses can be assigned: %v\n     %s", n, w.size(), err, w.summary())
+				"only %d of %d addresses can be assigned: %v\n%s", n, w.size(), err, w.form(w.read()))
 		}
 	}
 	return ""

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 // describe returns an event in words: its kind, whose constant says what happens, and what it is
@@ -14,8 +12,8 @@ import (
 func (w *simulation) describe(e event) string {
 	text := string(e.kind)
 	switch e.kind {
-	case pass, long, reboot, rebootEpoch, forward, back, correct, agent, lose, powerCut, gc, wipe, wipePlain:
-	case wipeOne:
+	case pass, long, reboot, rebootEpoch, forward, back, correct, agent, lose, gc, wipe, wipePlain:
+	case wipeOne, powerCut:
 		text += ": " + e.cut
 	default:
 		text += " of sandbox " + w.sandboxName(e.sandbox)
@@ -26,17 +24,25 @@ func (w *simulation) describe(e event) string {
 	return text
 }
 
-// describePath returns the events that first led to a state.
-func (s *search) describePath(number int32) string {
-	var out []string
+// path returns the events that first led to a state.
+func (s *search) path(number int32) (out []event) {
 	for n := number; n > 0; n = s.reached[n].from {
-		out = append(out, s.describe(s.reached[n].by))
+		out = append(out, s.reached[n].by)
 	}
 	slices.Reverse(out)
-	return strings.Join(out, "; ")
+	return out
 }
 
-// counterExample repeats the shortest path to the failure and describes each step.
+// failurePath returns the events that lead to the failure.
+func (s *search) failurePath() []event {
+	if s.failure.from < 0 {
+		return nil
+	}
+	return append(s.path(s.failure.from), s.failure.by)
+}
+
+// counterExample repeats the shortest path to the failure and has the state after each step in its
+// canonical form.
 func (s *search) counterExample() string {
 	path := s.failurePath()
 	s.prepare()
@@ -48,30 +54,14 @@ func (s *search) counterExample() string {
 		if result != "" {
 			fmt.Fprintf(&out, ": %s", result)
 		}
-		fmt.Fprintf(&out, "\n     %s\n", s.summary())
+		fmt.Fprintf(&out, "\n%s\n", s.form(s.read()))
 	}
 	return out.String()
-}
-
-// failurePath returns the events that lead to the failure.
-func (s *search) failurePath() []event {
-	var path []event
-	if s.failure.from >= 0 {
-		path = append(path, s.failure.by)
-	}
-	for n := s.failure.from; n > 0; n = s.reached[n].from {
-		path = append(path, s.reached[n].by)
-	}
-	slices.Reverse(path)
-	return path
 }
 
 // replay runs an event again.
 func (w *simulation) replay(e event) (text, result string) {
 	text = w.describe(e)
-	if e.kind == powerCut {
-		text += w.describeCut(e)
-	}
 	before, node := w.current, w.node
 	out := w.do(e)
 	records, kernel := w.records, w.kernel
@@ -87,22 +77,6 @@ func (w *simulation) replay(e event) (text, result string) {
 	return text, out.String()
 }
 
-func (w *simulation) describeCut(e event) string {
-	out := ""
-	for i, name := range sortedKeys(w.unsynced) {
-		switch letter := e.cut[i]; {
-		case letter == unchanged:
-		case letter == emptied:
-			out += "; " + name + " is empty"
-		case w.unsynced[name][letter-'a'].missing:
-			out += "; " + name + " is missing"
-		default:
-			out += fmt.Sprintf("; %s has its earlier content: %q", name, w.unsynced[name][letter-'a'].Content)
-		}
-	}
-	return out
-}
-
 func (o outcome) String() string {
 	if o.err != nil {
 		return "refused: " + o.err.Error()
@@ -114,39 +88,6 @@ func (o outcome) String() string {
 		}
 	}
 	return strings.TrimSpace(out)
-}
-
-// summary returns a state in one line.
-func (w *simulation) summary() string {
-	c := w.read()
-	var parts []string
-	if c.absent != nil {
-		parts = append(parts, "no store")
-	}
-	now := w.kernel.now()
-	for _, l := range c.leases {
-		parts = append(parts, describeLease(l, now))
-	}
-	for _, name := range sortedKeys(w.current.Files) {
-		if mirrored(name) {
-			id, _, _ := strings.Cut(w.current.Files[name].Content, "\r\n")
-			parts = append(parts, fmt.Sprintf("file %s %.40q", strings.TrimPrefix(name, netsDir+"/"), id))
-		}
-	}
-	for b := range w.sandboxCount() {
-		if w.spaces[b].alive() {
-			parts = append(parts, fmt.Sprintf("%s alive with %s", w.sandboxName(b), outcome{addrs: w.spaces[b].addrs}))
-		}
-	}
-	return "[" + strings.Join(parts, "; ") + "]"
-}
-
-func describeLease(l lease.Lease, now lease.Instant) string {
-	text := fmt.Sprintf("%s %s %s by %s", l.Address, l.State, l.Name, l.Holder.ContainerID)
-	if l.State == lease.Held {
-		text += fmt.Sprintf(" firm=%v for %s", l.Firm, l.Remaining(now).Round(time.Minute))
-	}
-	return text
 }
 
 // row returns a line of the table.

@@ -2,6 +2,7 @@ package explore
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -220,7 +221,7 @@ func (s *search) compare(first *found, from int32, e event) {
 	one, other := s.nextForms(first), s.nextForms(second)
 	s.compared++
 	if diff := difference(one, other); diff != "" {
-		s.fail(from, e, "the canonical form is wrong: the first by "+s.describePath(first.number)+"\n"+diff)
+		s.fail(from, e, fmt.Sprintf("the canonical form is wrong: the first by %v\n%s", s.path(first.number), diff))
 	}
 }
 
