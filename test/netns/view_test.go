@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -58,41 +57,6 @@ func TestLeasectlInAContainer(t *testing.T) {
 	}
 	if leases := of(node.Leases(), db); len(leases) != 0 {
 		t.Errorf("leases of db-0 after a forced release: %+v", leases)
-	}
-}
-
-// TestRecoverInAContainer verifies that a lost store is not rebuilt in a container, but by the next
-// call of the plugin on the node.
-func TestRecoverInAContainer(t *testing.T) {
-	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", fourAddresses(lab.Conf{"softHold": "1s"}))
-	_, original := start(t, node, net, lab.NewPod("default", "web", ""))
-	lose := func() {
-		t.Helper()
-		for _, dir := range []string{node.StateDir(), node.NetworksDir()} {
-			if err := os.RemoveAll(dir); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	recover := "recover --network net --data-dir " + node.NetworksDir() + " --cni-cache-dir " +
-		filepath.Join(node.Dir, "cache/results")
-	lose()
-	if out, err := inContainer(node, recover); err == nil || !strings.Contains(err.Error(),
-		"the host cannot be seen from here") {
-		t.Errorf("leasectl recover in a container: %v\n%s", err, out)
-	}
-	if out, err := inContainer(node, recover+" --accept-loss"); err != nil {
-		t.Errorf("leasectl recover --accept-loss in a container: %v\n%s", err, out)
-	}
-	if leases := node.Leases(); len(leases) != 0 {
-		t.Errorf("leases were adopted in a container: %+v", leases)
-	}
-	node.Clock += time.Hour
-	for range 3 {
-		if _, address := start(t, node, net, lab.NewPod("default", "next", "")); address == original {
-			t.Errorf("the next pod got %s, which a running pod uses", original)
-		}
 	}
 }
 
