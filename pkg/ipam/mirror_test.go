@@ -81,22 +81,6 @@ func (w *world) wipe(paths ...string) {
 
 func (w *world) stateDir() string { return w.service.Store.Dirs().State }
 
-// How old a file is tells whose it is, so it is written when the address changes hands and at no
-// other time.
-func TestAFileIsWrittenOnlyWhenTheAddressChangesHands(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", silent: true})
-	old := time.Unix(1_600_000_000, 0)
-	if err := os.Chtimes(w.path("10.0.0.2"), old, old); err != nil {
-		t.Fatal(err)
-	}
-	w.follow("uid-of-c1", hour)
-	w.same("asked again", w.add(ask{pod: "db-0", container: "c1", silent: true}), "10.0.0.2")
-	if info, err := os.Stat(w.path("10.0.0.2")); err != nil || !info.ModTime().Equal(old) {
-		t.Errorf("%v, %v", info.ModTime(), err)
-	}
-}
-
 // spoilNewestHead damages the head page with the higher transaction number.
 func spoilNewestHead(t testing.TB, path string) {
 	t.Helper()
@@ -113,32 +97,6 @@ func spoilNewestHead(t testing.TB, path string) {
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func TestImportAndExportByHand(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.hostLocal("10.0.0.7", "theirs")
-	found, _, err := w.service.Preview(context.Background(), w.where().Pool, w.sets)
-	if err != nil || len(found) != 1 || found[0].Lease.Holder.ContainerID != "theirs" || found[0].Why == "" {
-		t.Fatalf("%+v %v", found, err)
-	}
-	w.first = true
-	before, after, err := w.service.Import(context.Background(), w.where().Pool, w.sets)
-	if err != nil || before != 0 || after != 1 {
-		t.Errorf("%d, then %d, %v", before, after, err)
-	}
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.first = false
-	_, problems, err := w.service.Preview(context.Background(), w.where().Pool, w.sets)
-	if err != nil || len(problems) > 0 {
-		t.Errorf("problems: %q, %v", problems, err)
-	}
-	w.wipe(w.dataDir)
-	pools, err := w.service.Export(context.Background(), func(lease.Pool) bool { return true })
-	if err != nil || len(pools) != 1 {
-		t.Errorf("%v %v", pools, err)
-	}
-	w.same("files", w.files(), "10.0.0.2=c1 10.0.0.7=theirs")
 }
 
 func (w *world) export() {
@@ -245,19 +203,6 @@ func (w *world) lose() {
 	w.add(ask{container: "c1"})
 	if err := os.Truncate(filepath.Join(w.stateDir(), "leases.db"), 100); err != nil {
 		w.t.Fatal(err)
-	}
-}
-
-// A DEL of a network that host-local has never had makes it no directory.
-func TestADelMakesNoDirectory(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	in := w.where()
-	in.Options = &w.options
-	if err := w.service.Release(context.Background(), on("c1", "eth0"), in); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(w.dataDir); !os.IsNotExist(err) {
-		t.Errorf("there is a directory: %v", err)
 	}
 }
 

@@ -3,8 +3,7 @@ package ipam
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
+
 	"strings"
 	"testing"
 	"time"
@@ -70,32 +69,6 @@ func TestDelsAtOneTimeKeepAPodsAddressesTogether(t *testing.T) {
 	w.same("both", min(first, second)+" "+max(first, second), "10.0.0.2,fd00::2 10.0.0.3,fd00::3")
 }
 
-// The pods of one name may have several windows. The agent must not write them in turn.
-func TestWindowsOfAReservationNameAreNotStored(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(named("a1"))
-	w.add(named("a2"))
-	pods := []maintain.PodWindow{
-		{Namespace: "db", Name: "a1", UID: "uid-of-a1", Window: lease.Window(hour), Reservation: "registry"},
-		{Namespace: "db", Name: "a2", UID: "uid-of-a2", Window: lease.Window(2 * hour), Reservation: "registry"},
-	}
-	path := filepath.Join(w.service.Store.Dirs().State, "leases.db")
-	var before []byte
-	for i := range 3 {
-		if err := w.service.Follow(context.Background(), pods); err != nil {
-			t.Fatal(err)
-		}
-		after, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i > 0 && string(before) != string(after) {
-			t.Error("the agent has written again")
-		}
-		before = after
-	}
-}
-
 // TestALostStoreKeepsReservationNames verifies that holds come back from the marks in host-local's
 // files.
 func TestALostStoreKeepsReservationNames(t *testing.T) {
@@ -116,28 +89,4 @@ func TestALostStoreKeepsReservationNames(t *testing.T) {
 	w.same("after the loss", strings.ReplaceAll(w.names(), "b1(registry)/Bound",
 		map[string]string{"10.0.0.2": "a1", "10.0.0.3": "a2"}[b1]+"(registry)/Firm"),
 		"10.0.0.2=a1(registry)/Firm 10.0.0.3=a2(registry)/Firm 10.0.0.4=/Bound")
-}
-
-// TestWithoutReservationNamesNothingChanges verifies that a store has format 1 and no trace of
-// names until there is one.
-func TestWithoutReservationNamesNothingChanges(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.add(ask{pod: "db-1", container: "c2", silent: true})
-	a := named("a1")
-	a.window = 0 // no effect without a window
-	w.add(a)
-	w.stop("c1")
-	w.leaving("db-1")
-	hasNames := func() (has bool) {
-		w.view(func(tx *store.Tx) { has = tx.HasNames() })
-		return has
-	}
-	if hasNames() {
-		t.Error("the format was raised without a name")
-	}
-	w.add(named("a2"))
-	if !hasNames() {
-		t.Error("the format was not raised")
-	}
 }

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
+
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -127,22 +127,4 @@ func TestTheFormatOfTheSpool(t *testing.T) {
 	if l := w.leaseOf("db-0"); l.State != lease.Held {
 		t.Errorf("%+v", l)
 	}
-}
-
-// A DEL takes host-local's lock while it has the store's, as an ADD does: an ADD that has the
-// store's lock must not meet a DEL that is kept from the processor and has host-local's.
-func TestADELHasTheStoresLockWhileItHasHostLocals(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "db-0", container: "c1", window: hour})
-	w.lockFiles(w.network)
-	synctest.Test(t, func(t *testing.T) { // in which time passes only while SpoolRelease waits
-		var held []time.Duration
-		w.service.Store.Timed = func(t store.Timing) { held = append(held, t.Held) }
-		if w.service.SpoolRelease(t.Context(), lease.Attachment{ContainerID: "c1", IfName: "eth0"}) {
-			t.Error("spooled although host-local may be about to change its files")
-		}
-		if len(held) != 1 || held[0] == 0 {
-			t.Errorf("held the store's lock for %v, want it for as long as it waits for host-local's", held)
-		}
-	})
 }

@@ -41,48 +41,6 @@ func TestLateDelsOfTheOldSandboxChangeNothing(t *testing.T) {
 	w.same("a third pod", w.add(ask{pod: "web-1", container: "c3"}), "10.0.0.3")
 }
 
-// Without an agent nobody else finds out that the holder of a requested address is gone.
-func TestARequestedAddressOfADeadHolder(t *testing.T) {
-	for _, c := range []struct {
-		story string
-		lose  func(w *world)
-		free  bool
-	}{
-		{"it lives", func(*world) {}, false},
-		{"its sandbox is gone", func(w *world) { w.burn("c1") }, true},
-		{"a process lives on in its sandbox", func(w *world) {
-			w.inPID[w.netns["/run/netns/c1"]] = true
-			w.burn("c1")
-		}, false},
-		{"nothing can be proven", func(w *world) { w.burn("c1"); w.blind = true }, false},
-		{"host-local has processed its DEL", func(w *world) {
-			w.burn("c1")
-			w.wipe(w.path("10.0.0.50"))
-		}, true},
-	} {
-		for _, a := range []ask{{pod: "db-0", container: "c1"}, {container: "c1"},
-			{pod: "db-0", container: "c1", window: hour}} {
-			w := newWorld(t, "10.0.0.0/24")
-			a.requested = "10.0.0.50"
-			w.add(a)
-			c.lose(w)
-			next := ask{pod: "x", container: "c2", requested: "10.0.0.50"}
-			if c.free && a.window == 0 {
-				w.same(c.story, w.add(next), "10.0.0.50")
-				w.same(c.story, w.leases(), "10.0.0.50=x/Bound")
-				continue
-			}
-			w.refused(next, ErrUnavailable)
-			if !c.free {
-				continue
-			}
-			w.refused(next, ErrUnavailable, "held for pod db/db-0 until")
-			w.after(hour)
-			w.same(c.story+", and its window is over", w.add(next), "10.0.0.50")
-		}
-	}
-}
-
 // eventsOf prints the journal of an address.
 func (w *world) eventsOf(addr string) string {
 	var out []string
@@ -94,21 +52,6 @@ func (w *world) eventsOf(addr string) string {
 		}
 	})
 	return strings.Join(out, " ")
-}
-
-// One ADD tidies up a few holds, and all of the range set that it needs an address of.
-func TestAFullRangeSetIsTidiedUpWhole(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	for i := range expireBatch + 1 {
-		container := fmt.Sprint("c", i)
-		w.add(ask{pod: fmt.Sprint("db-", i), container: container, window: time.Minute})
-		w.stop(container)
-	}
-	w.setRanges("fd00::/64 fd00::2-fd00::2")
-	w.add(ask{pod: "last", container: "l", window: 2 * time.Minute})
-	w.stop("l")
-	w.after(hour)
-	w.same("its hold is over, as all are", w.add(ask{pod: "x", container: "x"}), "fd00::2")
 }
 
 // Holds yield in this order: soft ones, the oldest first, and then firm ones, the earliest end

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
+
 	"strings"
 	"testing"
 	"time"
@@ -114,86 +114,5 @@ func TestASurveyNeedsTheSpool(t *testing.T) {
 	}
 	if v, err := w.service.Survey(t.Context()); !errors.Is(err, store.ErrIO) {
 		t.Errorf("%+v, %v", v, err)
-	}
-}
-
-// Many at once: each once, in batches. The result names the actions in their order and the longest
-// time that the lock was held.
-func TestManyExpiredHolds(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/22")
-	const n = 40
-	w.add(ask{pod: "living", container: "living"})
-	for i := range n {
-		c := fmt.Sprintf("c%d", i)
-		w.add(ask{pod: "p" + c, container: c, window: time.Minute})
-		w.del(c)
-		w.burn(c)
-	}
-	w.after(time.Hour)
-	v := w.survey()
-	plan := maintain.Plan(v)
-	done, err := w.service.Act(t.Context(), plan)
-	if err != nil || len(done) != n || !reflect.DeepEqual(done, plan) {
-		t.Errorf("%v of %d, %v", done, n, err)
-	}
-	w.view(func(tx *store.Tx) {
-		if tx.Len() != 1 || tx.Counter("leases/expired") != n {
-			t.Errorf("%d leases are left, %d are counted", tx.Len(), tx.Counter("leases/expired"))
-		}
-	})
-}
-
-// If Act is cancelled or fails, its result has the actions that were committed before.
-func TestActEndsEarly(t *testing.T) {
-	for name, c := range map[string]struct {
-		after func(w *world, cancel func()) // what happens after the first transaction
-		want  error
-	}{
-		"cancelled": {func(_ *world, cancel func()) { cancel() }, context.Canceled},
-		"the store fails": {func(w *world, _ func()) {
-			path := filepath.Join(w.stateDir(), "leases.db")
-			if err := errors.Join(os.Rename(path, path+".aside"), os.Mkdir(path, 0o700)); err != nil {
-				t.Fatal(err)
-			}
-		}, store.ErrIO},
-	} {
-		w := newWorld(t, "10.0.0.0/22")
-		const n = 100 // more than one transaction performs
-		w.add(ask{pod: "living", container: "living"})
-		for i := range n {
-			c := fmt.Sprintf("c%d", i)
-			w.add(ask{pod: "p" + c, container: c, window: time.Hour})
-			w.burn(c)
-		}
-		plan := maintain.Plan(w.survey())
-		ctx, cancel := context.WithCancel(t.Context())
-		w.service.Store.Timed = func(store.Timing) {
-			w.service.Store.Timed = nil
-			c.after(w, cancel)
-		}
-		done, err := w.service.Act(ctx, plan)
-		cancel()
-		path := filepath.Join(w.stateDir(), "leases.db")
-		if _, e := os.Stat(path + ".aside"); e == nil {
-			if e := errors.Join(os.Remove(path), os.Rename(path+".aside", path)); e != nil {
-				t.Fatal(e)
-			}
-		}
-		released := strings.Count(w.leases(), "/Firm")
-		if !errors.Is(err, c.want) || released == 0 || released == n || !reflect.DeepEqual(done, plan[:released]) {
-			t.Errorf("%s: %d released, %+v, %v", name, released, done, err)
-		}
-	}
-}
-
-// The survey of a store that was never used has a time, and whether this process sees the host.
-func TestSurveyOfAnUnusedStore(t *testing.T) {
-	for _, seen := range []bool{true, false} {
-		w := newWorld(t, "10.0.0.0/24")
-		w.first = seen
-		v := w.survey()
-		if !v.Unused || v.Now != w.now || (v.Unproven == nil) != seen || v.Unsafe != nil || len(maintain.Plan(v)) > 0 {
-			t.Errorf("the host is seen: %v: %+v", seen, v)
-		}
 	}
 }

@@ -3,9 +3,9 @@ package ipam
 import (
 	"context"
 	"errors"
-	"fmt"
+
 	"net/netip"
-	"os"
+
 	"path/filepath"
 	"strings"
 	"testing"
@@ -48,6 +48,12 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 		"export": func(w *world) error {
 			_, err := w.service.Export(ctx, anyPool)
 			return err
+		},
+		"spec.release": func(w *world) error {
+			return w.service.RevokePods(ctx, [][]maintain.Ref{w.refs("living"), w.refs("db-0")}, "spec.release")
+		},
+		"the end of a hold": func(w *world) error {
+			return w.service.EndHolds(ctx, [][]maintain.Ref{w.refs("db-0")}, "moved")
 		},
 		"the adoption of a file": func(w *world) error {
 			l := lease.Lease{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.3")}
@@ -102,45 +108,8 @@ func TestTheOperatorsWordNeedsNoView(t *testing.T) {
 	home()
 }
 
-// A store that was made again from where a living sandbox could not be seen has a hold
-// for it. The node's next ADD sees the sandbox.
-func TestALivingSandboxOutweighsAHoldOfItsContainer(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.3")
-	w.options.SoftHold = time.Second
-	w.add(ask{pod: "living", container: "c1"})
-	w.has("c1", "10.0.0.2")
-	w.cacheEntry("c1", "living", "10.0.0.2", "/run/netns/c1")
-	w.wipe(w.stateDir(), w.dataDir)
-	home := w.elsewhere()
-	w.service.Plugin = true // as every process could act before it had to prove its view
-	w.first = true
-	where := w.where()
-	where.Sets = nil // as leasectl does
-	if _, _, err := w.service.Import(context.Background(), where.Pool, where.Sets); err != nil {
-		t.Fatal(err)
-	}
-	w.same("taken for dead", w.leases(), "10.0.0.2=living/Held")
-	home()
-	w.after(10 * time.Minute)
-	w.same("the next pod", w.add(ask{pod: "x", container: "c2"}), "10.0.0.3")
-	w.same("leases", w.leases(), "10.0.0.2=living/Bound 10.0.0.3=x/Bound")
-}
-
 // has puts an address on the interface of a sandbox.
 func (w *world) has(container, addr string) {
 	path := netnsPath(container)
 	w.addrs[path] = append(w.addrs[path], netip.MustParseAddr(addr))
-}
-
-// cacheEntry is what libcni keeps of an attachment until its DEL.
-func (w *world) cacheEntry(container, pod, addr, path string) {
-	w.t.Helper()
-	dir := w.t.TempDir()
-	w.service.CacheDirs = append(w.service.CacheDirs, dir)
-	text := fmt.Sprintf(`{"kind": "cniCacheV1", "networkName": %q, "containerId": %q, "ifName": "eth0", "netns": %q,
-		"cniArgs": [["K8S_POD_NAMESPACE", "db"], ["K8S_POD_NAME", %q]], "result": {"ips": [{"address": "%s/24"}]}}`,
-		w.network, container, path, pod, addr)
-	if err := os.WriteFile(filepath.Join(dir, w.network+"-"+container+"-eth0"), []byte(text), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
 }

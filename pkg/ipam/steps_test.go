@@ -1,0 +1,237 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// notes are what waits in the announce queue.
+func (w *world) notes() string {
+	files, _ := os.ReadDir(w.service.Store.AnnounceDir())
+	var out []string
+	for _, f := range files {
+		out = append(out, f.Name())
+	}
+	return strings.Join(out, " ")
+}
+
+const ()
+
+func (w *world) keepMAC(container, has string, fixed bool, addrs ...string) string {
+	w.t.Helper()
+	hw, err := net.ParseMAC(has)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var list []netip.Addr
+	for _, a := range addrs {
+		list = append(list, netip.MustParseAddr(a))
+	}
+	mac, ok, err := w.service.KeepMAC(context.Background(), on(container, "eth0"), list, hw, fixed)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if !ok {
+		return "none"
+	}
+	return mac.String()
+}
+
+func (w *world) macs(container string) string {
+	leases, _ := w.service.Bound(context.Background(), on(container, "eth0"))
+	var out []string
+	for _, l := range leases {
+		out = append(out, l.MAC)
+	}
+	return strings.Join(out, " ")
+}
+
+// lockFiles takes host-local's lock of a network, as a host-local that hangs does.
+func (w *world) lockFiles(network string) *os.File {
+	w.t.Helper()
+	lock, err := store.LockFile(context.Background(), filepath.Join(w.dataDir, network, "lock"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { lock.Close() })
+	return lock
+}
+
+// look returns the leases as the agent publishes them.
+func (w *world) look() maintain.NodeView {
+	w.t.Helper()
+	v, err := w.service.List(context.Background(), func(lease.Lease) bool { return true })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return v
+}
+
+func (w *world) follow(uid string, window time.Duration) {
+	w.t.Helper()
+	w.followPod(maintain.PodWindow{Namespace: "db", Name: "db-0", UID: uid, Window: lease.Window(window)})
+}
+
+func (w *world) followPod(pod maintain.PodWindow) {
+	w.t.Helper()
+	w.must(w.service.Follow(context.Background(), []maintain.PodWindow{pod}))
+}
+
+func (w *world) journal() (words []string) {
+	w.t.Helper()
+	entries, _, err := w.service.Journal(context.Background(), 0)
+	w.must(err)
+	for _, n := range entries {
+		words = append(words, fmt.Sprintf("%s %s: %s", n.Event, n.Name, n.Reason))
+	}
+	return words
+}
+
+// revokePods revokes the leases of one pod.
+func (w *world) revokePods(ctx context.Context, leases ...lease.Lease) error {
+	var refs []maintain.Ref
+	for _, l := range leases {
+		refs = append(refs, maintain.RefTo(l))
+	}
+	return w.service.RevokePods(ctx, [][]maintain.Ref{refs}, "spec.release")
+}
+
+func (w *world) setLimits(limits policy.Limits) {
+	w.t.Helper()
+	if err := w.service.SetLimits(context.Background(), limits); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// oldHostLocal does what host-local did before v0.8.0: its file names the container alone. The
+// address is in no namespace and not in libcni's cache, as with gVisor and an old runtime.
+func (w *world) oldHostLocal(addr, container string) {
+	w.t.Helper()
+	err := errors.Join(os.MkdirAll(filepath.Join(w.dataDir, w.network), 0o755),
+		os.WriteFile(w.path(addr), []byte(container), 0o600))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// gc calls GC with a list of valid attachments.
+func (w *world) gc(valid ...lease.Attachment) {
+	w.t.Helper()
+	if err := w.service.Collect(context.Background(), w.where().Pool, valid); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// delOf is the DEL of one interface of a container in the present network.
+func (w *world) delOf(container, ifName string) {
+	w.t.Helper()
+	if err := w.another().Release(context.Background(), on(container, ifName), w.where()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) storeFile() string { return filepath.Join(w.stateDir(), "leases.db") }
+
+// unreadable puts something in the place of an address's file that cannot be read.
+func (w *world) unreadable(addr string) {
+	w.t.Helper()
+	w.wipe(w.path(addr))
+	if err := errors.Join(os.MkdirAll(filepath.Dir(w.path(addr)), 0o755), os.Symlink(addr, w.path(addr))); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// stillUnreadable reports that the file was not touched.
+func (w *world) stillUnreadable(addr string) {
+	w.t.Helper()
+	if _, err := os.Stat(w.path(addr)); !errors.Is(err, syscall.ELOOP) {
+		w.t.Errorf("the file of %s was touched: %v", addr, err)
+	}
+}
+
+// keep makes what a lost store must not give away: a hold, and a living pod whose address nobody
+// sees.
+func (w *world) keep() {
+	w.t.Helper()
+	w.same("a pod that is away", w.add(ask{pod: "db-0", container: "c1", window: 24 * hour}), "10.0.0.2")
+	w.same("a pod whose address is in no namespace", w.add(ask{pod: "db-1", container: "c2"}), "10.0.0.3")
+	w.same("another one", w.add(ask{pod: "db-2", container: "c3"}), "10.0.0.4")
+	w.stop("c1")
+}
+
+// cached writes libcni's entry of a container, of a pod with an annotation if they are given.
+func (w *world) cached(container, addr string, pod ...string) {
+	w.t.Helper()
+	w.service.CacheDirs = []string{filepath.Dir(w.cacheFile(container))}
+	args := ""
+	if len(pod) > 0 {
+		args = fmt.Sprintf(`"cniArgs":[["K8S_POD_NAMESPACE","db"],["K8S_POD_NAME",%q],["K8S_POD_UID","uid-of-%s"]],`,
+			pod[0], container)
+	}
+	if len(pod) > 1 {
+		args += fmt.Sprintf(`"capabilityArgs":{"io.kubernetes.cri.pod-annotations":`+
+			`{"io.kubernetes.cri/reserved-ip-duration":%q}},`, pod[1])
+	}
+	entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,%s
+		"netns":"/run/netns/%s","result":{"ips":[{"address":"%s/24"}]}}`, container, w.network, args, container, addr)
+	w.must(os.MkdirAll(filepath.Dir(w.cacheFile(container)), 0o755))
+	w.must(os.WriteFile(w.cacheFile(container), []byte(entry), 0o600))
+}
+
+// oldMark is the mark that the first versions wrote: it never changed, whatever happened to the
+// files.
+func (w *world) oldMark() {
+	w.t.Helper()
+	if err := os.WriteFile(w.path(".leasehold"), []byte("every lease of this pool has its file here\n"),
+		0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// forget fills the journal, so that it knows nothing of what was before.
+func (w *world) forget() {
+	w.t.Helper()
+	err := w.service.Store.Update(context.Background(), store.Options{}, func(tx *store.Tx) error {
+		for range store.JournalSize + 100 {
+			if err := tx.Log(store.Entry{Time: w.now.Wall, Event: store.EventRefused}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestAMovedDirectoryKeepsItsAddresses verifies that what the journal has about a network of the
+// same name in another directory says nothing of the files of this one.
+func TestAMovedDirectoryKeepsItsAddresses(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
+	w.add(ask{container: "c1", netns: "/dummy"}) // on no interface, as with gVisor
+	before := w.now.Wall.Add(-time.Minute)
+	if err := os.Chtimes(w.path("10.0.0.2"), before, before); err != nil {
+		t.Fatal(err)
+	}
+	moved := w.dataDir + "-moved"
+	if err := os.Rename(w.dataDir, moved); err != nil {
+		t.Fatal(err)
+	}
+	w.dataDir = moved
+	w.refused(ask{pod: "x", container: "c2"}, ErrExhausted, "1 bound")
+	w.same("its file", w.files(), "10.0.0.2=c1")
+}
