@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -31,12 +30,6 @@ const (
 	// flannelFile is the name of the file to which kube-flannel writes the content of flannelKey on
 	// each node.
 	flannelFile = "10-flannel.conflist"
-	// beforeInstall is set on flannel's ConfigMap by kubectl leasehold install. Its value is the
-	// CNI configuration that the ConfigMap had before.
-	beforeInstall = "leasehold.dev/before-install"
-	// beforeUninstall is set on flannel's ConfigMap by kubectl leasehold uninstall, if the CNI
-	// configuration was edited by hand. Its value is the text before the uninstallation.
-	beforeUninstall = "leasehold.dev/before-uninstall"
 )
 
 // install returns the command that installs the plugin on this node, or names it in a
@@ -55,8 +48,8 @@ kept as host-local.original. The agent's DaemonSet does this.
 
 With --conf, name leasehold as the IPAM plugin where host-local is named, or is the
 default, in a configuration of this node, for bridge, ptp, macvlan and flannel. It shows
-the difference first, and asks. What was there is kept, for "leasectl uninstall". With
---pod-annotations it does not name leasehold there, but lets the runtime pass the
+the difference first, and asks. "leasectl uninstall" undoes it. With --pod-annotations it
+does not name leasehold there, but lets the runtime pass the
 annotations of pods, which a node without an agent needs.
 
 "kubectl leasehold install" changes flannel's configuration for all nodes.`,
@@ -130,7 +123,7 @@ func (k *cluster) install() *cobra.Command {
 		Short: "Name leasehold in flannel's configuration",
 		Long: `Name leasehold as the IPAM plugin in flannel's ConfigMap kube-flannel-cfg, and restart
 flannel's pods, which write the configuration to the nodes. It shows the difference
-first, and asks. What was there is kept, for "kubectl leasehold uninstall".
+first, and asks. "kubectl leasehold uninstall" undoes it.
 
 The agent's DaemonSet has to be there: the plugin must be on the nodes before a
 configuration names it.`,
@@ -196,41 +189,31 @@ func (k *cluster) installFlannel(ctx context.Context, agreed func() bool) error 
 	if err := k.Rollout(ctx, k.Namespace, agentName); err != nil {
 		return err
 	}
-	return k.writeFlannel(ctx, flannelChange{config, kubectl.Object{beforeInstall: text, beforeUninstall: nil},
-		string(changed)})
+	return k.writeFlannel(ctx, flannelChange{config, string(changed)})
 }
 
 // flannelChange is a change of flannel's ConfigMap.
 type flannelChange struct {
-	config      kubectl.Object // the ConfigMap before the change
-	annotations kubectl.Object // those to set; nil removes one
-	text        string         // the CNI configuration
+	config kubectl.Object // the ConfigMap before the change
+	text   string         // the CNI configuration
 }
 
-// undoFlannel returns how to undo installFlannel, or what somebody has edited by hand. It returns
-// nil if there is nothing to undo.
+// undoFlannel returns the change after which flannel's ConfigMap does not name leasehold, nil if it
+// does not.
 func (k *cluster) undoFlannel(ctx context.Context) (*flannelChange, error) {
 	config, err := k.flannel(ctx)
 	if err != nil || config == nil {
 		return nil, err
 	}
-	text, backup := config.Text("data", flannelKey), config.Text("metadata", "annotations", beforeInstall)
-	var before []byte
-	if backup != "" {
-		before = []byte(backup)
-	}
-	restored, edited, err := cniconf.WithoutLeasehold(flannelFile, []byte(text), before)
+	text := config.Text("data", flannelKey)
+	changed, err := cniconf.WithoutLeasehold(flannelFile, []byte(text))
 	if err != nil {
 		return nil, fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
 	}
-	if backup == "" && string(restored) == text {
+	if string(changed) == text {
 		return nil, nil
 	}
-	u := &flannelChange{config, kubectl.Object{beforeInstall: nil}, string(restored)}
-	if edited {
-		u.annotations[beforeUninstall] = text
-	}
-	return u, nil
+	return &flannelChange{config, string(changed)}, nil
 }
 
 // flannel returns the ConfigMap of flannel, nil if there is none.
@@ -247,11 +230,8 @@ func (k *cluster) flannel(ctx context.Context) (config kubectl.Object, err error
 // waits for them. It returns an error if the ConfigMap has changed since it was read.
 func (k *cluster) writeFlannel(ctx context.Context, c flannelChange) error {
 	patch, err := json.Marshal(kubectl.Object{
-		"metadata": kubectl.Object{
-			"resourceVersion": c.config.Text("metadata", "resourceVersion"),
-			"annotations":     c.annotations,
-		},
-		"data": kubectl.Object{flannelKey: c.text},
+		"metadata": kubectl.Object{"resourceVersion": c.config.Text("metadata", "resourceVersion")},
+		"data":     kubectl.Object{flannelKey: c.text},
 	})
 	if err != nil {
 		return err
@@ -302,8 +282,7 @@ func (a *app) installFile(path string, binDirs []string, agreed func() bool) err
 	return a.changeFile(path, cniconf.WithLeasehold, agreed)
 }
 
-// changeFile changes a configuration file of this node, after agreed reports true, and stores the
-// former content in a backup file in the same directory.
+// changeFile changes a configuration file of this node, after agreed reports true.
 func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error), agreed func() bool) error {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -321,24 +300,5 @@ func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error
 	if !agreed() {
 		return nil
 	}
-	f, err := cniconf.Parse(path, content)
-	if err != nil {
-		return err
-	}
-	// An earlier install has made the backup if the content names leasehold or is made of the
-	// backup.
-	before, err := os.ReadFile(path + cniconf.BackupSuffix)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err != nil || !f.NamesLeasehold() && !cniconf.IsMadeOf(path, content, before) {
-		if err := files.Replace(path+cniconf.BackupSuffix, path, content); err != nil {
-			return err
-		}
-	}
-	if err := files.Replace(path, path, changed); err != nil {
-		return err
-	}
-	a.step("what was there is in %s", path+cniconf.BackupSuffix)
-	return nil
+	return files.Replace(path, path, changed)
 }

@@ -35,9 +35,8 @@ func (a *app) uninstall() *cobra.Command {
 		Short: "Remove leasehold from this node",
 		Long: `Put host-local back into its place, name it in all configurations that name leasehold,
 release the leases of dead sandboxes and all held addresses, and remove leasehold's
-plugin, store and directories. Running pods keep their addresses. What "leasectl install"
-has changed in a configuration is what it was, and what was edited by hand is kept beside
-the file, as <file>.before-uninstall. No agent may run on the node.
+plugin, store and directories. Running pods keep their addresses. No agent may run on
+the node.
 
 First it checks everything that could prevent this; if something does, nothing is
 changed. It can be repeated after an error.
@@ -94,10 +93,6 @@ addresses are released.
 Every node is asked before anything is removed. If one cannot be uninstalled or does
 not answer, nothing was removed, and the error names it. What each step waits for is
 printed by node, for at most --timeout. It can be repeated after an error.
-
-Configurations that name leasehold name host-local again: what an installation has
-changed is what it was, and what was edited by hand is kept beside the file, as
-<file>.before-uninstall.
 
 The CRDs and with them all IPReservations and PersistentPodStates stay, unless
 --crds is set.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -12,17 +13,13 @@ import (
 // host-local.
 var ErrNothingToChange = errors.New("no plugin calls host-local")
 
-// BackupSuffix is added to the name of a configuration file that leasectl changes, for the file
-// with the former content. No runtime loads files with that extension.
-const BackupSuffix = ".leasehold-backup"
-
 // WithLeasehold returns the content of a configuration file with host-local replaced by leasehold
 // in every place. If a plugin would call host-local because its entry names no IPAM plugin,
 // leasehold is added there. Nothing else changes, neither layout nor order. name is the same as for
-// Parse. If there is no host-local, the error is ErrNothingToChange. It is an error, too, if a
+// parseText. If there is no host-local, the error is ErrNothingToChange. It is an error, too, if a
 // plugin that calls host-local is not known to call other IPAM plugins.
 func WithLeasehold(name string, content []byte) ([]byte, error) {
-	f, err := Parse(name, content)
+	f, err := parseText(name, content)
 	if err != nil {
 		return nil, err
 	}
@@ -51,9 +48,9 @@ func WithLeasehold(name string, content []byte) ([]byte, error) {
 
 // WithAnnotations returns the content of a configuration file with a capability added to each
 // plugin that names an IPAM plugin: the capability with which the runtime passes the annotations of
-// pods to the plugin. Nothing else changes. name is the same as for Parse.
+// pods to the plugin. Nothing else changes. name is the same as for parseText.
 func WithAnnotations(name string, content []byte) ([]byte, error) {
-	f, err := Parse(name, content)
+	f, err := parseText(name, content)
 	if err != nil {
 		return nil, err
 	}
@@ -68,10 +65,42 @@ func WithAnnotations(name string, content []byte) ([]byte, error) {
 	return content, nil
 }
 
-// Parse parses the content of a configuration file as the runtime would. name is the name of the
-// file. Its extension determines whether the content is a list. Parse does not read the files of
-// plugins that the list refers to.
-func Parse(name string, content []byte) (File, error) {
+// WithoutLeasehold returns the content of a configuration file that calls host-local where text
+// calls leasehold. What WithLeasehold and WithAnnotations have added is removed, as are chained
+// entries of leasehold, whoever has written them; nothing else changes. Pods get the same from
+// both: host-local ignores the keys of leasehold alone, and its files have all addresses that are
+// in use. name is the same as for parseText. If the text cannot be changed without changing
+// anything else, the result is an error.
+func WithoutLeasehold(name string, text []byte) ([]byte, error) {
+	f, err := parseText(name, text)
+	if err != nil {
+		return text, nil // no runtime loads an invalid configuration
+	}
+	for _, p := range slices.Backward(flatten(f.Plugins)) { // removing an entry moves those behind it
+		switch {
+		case p.Type == Leasehold:
+			text, err = remove(text, p.Pointer)
+		case p.IPAM.Type != Leasehold:
+			continue
+		case p.Type == typeFlannel: // host-local is what it calls if the configuration names none
+			text, err = remove(text, p.IPAM.Pointer)
+		default:
+			text, err = set(text, p.IPAM.Pointer, HostLocal)
+		}
+		if err == nil && p.IPAM.Type == Leasehold && p.PassesAnnotations {
+			text, err = remove(text, p.Pointer+"/capabilities/"+annotations)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("it names leasehold: %w", err)
+		}
+	}
+	return text, nil
+}
+
+// parseText parses the content of a configuration file as the runtime would. name is the name of
+// the file. Its extension determines whether the content is a list. parseText does not read the
+// files of plugins that the list refers to.
+func parseText(name string, content []byte) (File, error) {
 	f, _ := parseFile(name, content)
 	f.needPlugins()
 	return f, f.Invalid
@@ -104,8 +133,8 @@ func flatten(plugins []Plugin) (all []Plugin) {
 // unchanged. value is a string or a boolean. Objects that are missing on the path of the pointer
 // are added. set returns an error if there is another kind of value.
 func set(text []byte, pointer string, value any) ([]byte, error) {
-	places := map[string]place{}
-	if err := scan(json.NewDecoder(bytes.NewReader(text)), text, "", places); err != nil {
+	places, err := placesIn(text)
+	if err != nil {
 		return nil, err
 	}
 	if at, ok := places[pointer]; ok && !at.object {
@@ -129,24 +158,27 @@ func set(text []byte, pointer string, value any) ([]byte, error) {
 	}
 }
 
-// remove returns the text without the element of an array at a JSON Pointer, and all other bytes
-// unchanged, but for white space.
+// remove returns the text without the member of an object, or the element of an array, at a JSON
+// Pointer, and all other bytes unchanged, but for white space. An object of which it is the only
+// member is removed with it.
 func remove(text []byte, pointer string) ([]byte, error) {
-	places := map[string]place{}
-	if err := scan(json.NewDecoder(bytes.NewReader(text)), text, "", places); err != nil {
+	places, err := placesIn(text)
+	if err != nil {
 		return nil, err
 	}
 	at, ok := places[pointer]
 	if !ok {
-		return nil, fmt.Errorf("there is no value at %s", pointer)
+		return nil, fmt.Errorf("%s cannot be changed: there is no such value", pointer)
 	}
-	next := bytes.TrimLeft(text[at.end:], " \t\r\n")
-	if bytes.HasPrefix(next, []byte(",")) {
-		at.end = len(text) - len(bytes.TrimLeft(next[1:], " \t\r\n"))
-	} else {
-		at.start = len(bytes.TrimRight(text[:at.start], ", \t\r\n"))
+	if parent := places[pointer[:strings.LastIndex(pointer, "/")]]; parent.members == 1 {
+		at = parent
 	}
-	return replaced(text, at.start, at.end, ""), nil
+	before := bytes.TrimRight(text[:at.key], " \t\r\n")
+	if bytes.HasSuffix(before, []byte(",")) {
+		return replaced(text, len(bytes.TrimRight(before, ", \t\r\n")), at.end, ""), nil
+	}
+	next := bytes.TrimLeft(text[at.end:], ", \t\r\n")
+	return replaced(text, at.key, len(text)-len(next), ""), nil
 }
 
 // member returns the bytes to insert after the opening brace of an object, so that the object has
@@ -170,42 +202,54 @@ func replaced(text []byte, from, to int, by string) []byte {
 	return append(append(append([]byte{}, text[:from]...), by...), text[to:]...)
 }
 
-// place is the position of a value in a text, from its first byte to the one behind it.
+// place is the position of a value in a text, from its first byte to the one behind it. key is
+// where the key of a member begins; of an element of an array it is start.
 type place struct {
-	start, end int
-	object     bool
+	key, start, end int
+	object          bool
+	members         int // of an object
 }
 
-// scan reads the next value from d, and records the places of that value and of all values in it,
-// by JSON Pointer. Arrays have no place, but their elements do.
-func scan(d *json.Decoder, text []byte, pointer string, places map[string]place) error {
-	before := int(d.InputOffset())
+// placesIn returns the places of all values in a text, by JSON Pointer. Arrays have no place, but
+// their elements do.
+func placesIn(text []byte) (map[string]place, error) {
+	places := map[string]place{}
+	d := json.NewDecoder(bytes.NewReader(text))
+	return places, scan(d, text, "", 0, places)
+}
+
+// scan reads the next value from d, whose key begins at key, and records the places of that value
+// and of all values in it.
+func scan(d *json.Decoder, text []byte, pointer string, key int, places map[string]place) error {
+	at := place{key: key, start: nextToken(d, text)}
 	token, err := d.Token()
 	if err != nil {
 		return err
 	}
-	start := before + len(text[before:]) - len(bytes.TrimLeft(text[before:], " \t\r\n:,"))
 	delim, ok := token.(json.Delim)
-	if !ok {
-		places[pointer] = place{start: start, end: int(d.InputOffset())}
-		return nil
-	}
-	for i := 0; d.More(); i++ {
-		key := fmt.Sprint(i)
+	for ; ok && d.More(); at.members++ {
+		key, name := nextToken(d, text), fmt.Sprint(at.members)
 		if delim == '{' {
 			token, err := d.Token()
 			if err != nil {
 				return err
 			}
-			key = strings.NewReplacer("~", "~0", "/", "~1").Replace(token.(string))
+			name = strings.NewReplacer("~", "~0", "/", "~1").Replace(token.(string))
 		}
-		if err := scan(d, text, pointer+"/"+key, places); err != nil {
+		if err := scan(d, text, pointer+"/"+name, key, places); err != nil {
 			return err
 		}
 	}
-	_, err = d.Token()
-	if delim == '{' {
-		places[pointer] = place{start: start, end: int(d.InputOffset()), object: true}
+	if ok {
+		_, err = d.Token()
+	}
+	if at.end, at.object = int(d.InputOffset()), ok; delim != '[' {
+		places[pointer] = at
 	}
 	return err
+}
+
+// nextToken returns where the next token of d begins in its text.
+func nextToken(d *json.Decoder, text []byte) int {
+	return len(text) - len(bytes.TrimLeft(text[d.InputOffset():], " \t\r\n:,"))
 }

@@ -1,7 +1,6 @@
 package cniconf
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,83 +10,89 @@ import (
 
 func TestWithoutLeasehold(t *testing.T) {
 	const list, single = "10-net.conflist", "10-net.conf"
-	installed, err := WithLeasehold(list, []byte(stockList))
-	if err != nil {
-		t.Fatal(err)
-	}
-	annotated, err := WithAnnotations(list, []byte(`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"ptp",`+
-		`"ipam":{"type":"leasehold"}}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, c := range []struct {
-		name, file         string
-		text, before, want string // "@" stands for a name and a version; want "": an error
-		edited             bool
-		err                string
+		name, file string
+		text, want string // "@" stands for a name and a version; want "": an error
+		err        string
 	}{
-		{"what leasectl install has made", list, string(installed), stockList, stockList, false, ""},
-		{"the same without a backup", list, string(installed), "",
-			strings.Replace(string(installed), `"leasehold"`, `"host-local"`, 1), true, ""},
-		{"the same, edited since", list, `{@,"plugins":[{"type":"flannel","ipam":{"type":"leasehold"}}]}`, stockList,
-			`{@,"plugins":[{"type":"flannel","ipam":{"type":"host-local"}}]}`, true, ""},
-		{"what leasectl install has annotated was edited before", list, string(annotated),
-			`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"ptp","ipam":{"type":"leasehold"}}]}`,
-			`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"ptp","ipam":{"type":"host-local"}}]}`, true, ""},
-		{"host-local is named already", list, stockList, string(installed), stockList, false, ""},
+		{"flannel's list", list, `{@,"plugins":[{"type":"flannel","ipam":{"type":"leasehold"},"x":1}]}`,
+			`{@,"plugins":[{"type":"flannel","x":1}]}`, ""},
+		{"host-local is named already", list, stockList, stockList, ""},
 		{"keys of leasehold alone stay, which host-local ignores", single,
-			`{@,"type":"bridge","ipam" : {"type" :"leasehold", "subnet":"10.0.0.0/8","softHold":"1m","x":[{}]}}`, "",
-			`{@,"type":"bridge","ipam" : {"type" :"host-local", "subnet":"10.0.0.0/8","softHold":"1m","x":[{}]}}`,
-			true, ""},
+			`{@,"type":"bridge","ipam" : {"type" :"leasehold", "subnet":"10.0.0.0/8","softHold":"1m","x":[{}]}}`,
+			`{@,"type":"bridge","ipam" : {"type" :"host-local", "subnet":"10.0.0.0/8","softHold":"1m","x":[{}]}}`, ""},
+		{"the annotations", single,
+			`{@,"type":"ptp","capabilities":{"a":true,"io.kubernetes.cri.pod-annotations":true},` +
+				`"ipam":{"type":"leasehold"}}`,
+			`{@,"type":"ptp","capabilities":{"a":true},"ipam":{"type":"host-local"}}`, ""},
 		{"a delegate of Multus", single,
-			`{@,"type":"multus","delegates":[{"name":"m","type":"bridge","ipam":{"type":"leasehold"}}]}`, "",
-			`{@,"type":"multus","delegates":[{"name":"m","type":"bridge","ipam":{"type":"host-local"}}]}`, true, ""},
+			`{@,"type":"multus","delegates":[{"name":"m","type":"bridge","ipam":{"type":"leasehold"}}]}`,
+			`{@,"type":"multus","delegates":[{"name":"m","type":"bridge","ipam":{"type":"host-local"}}]}`, ""},
 		{"a chained entry", list,
-			`{@,"plugins":[{"type":"ptp","ipam":{"type":"leasehold"}}, {"type":"leasehold"}, {"type":"tuning"}]}`, "",
-			`{@,"plugins":[{"type":"ptp","ipam":{"type":"host-local"}}, {"type":"tuning"}]}`, true, ""},
+			`{@,"plugins":[{"type":"ptp","ipam":{"type":"leasehold"}}, {"type":"leasehold"}, {"type":"tuning"}]}`,
+			`{@,"plugins":[{"type":"ptp","ipam":{"type":"host-local"}}, {"type":"tuning"}]}`, ""},
 		{"the last one, and host-local", list,
-			`{@,"plugins":[{"type":"ptp","ipam":{"type":"host-local"}} , {"x":[{}],"type":"leasehold"} ]}`, "",
-			`{@,"plugins":[{"type":"ptp","ipam":{"type":"host-local"}} ]}`, true, ""},
+			`{@,"plugins":[{"type":"ptp","ipam":{"type":"host-local"}} , {"x":[{}],"type":"leasehold"} ]}`,
+			`{@,"plugins":[{"type":"ptp","ipam":{"type":"host-local"}} ]}`, ""},
 		{"several", list,
-			`{@,"plugins":[{"type":"leasehold"},{"type":"leasehold"},{"type":"ptp"},{"type":"leasehold"}]}`, "",
-			`{@,"plugins":[{"type":"ptp"}]}`, true, ""},
-		{"another IPAM plugin", single, `{@,"type":"calico","ipam":{"type":"calico-ipam"}}`, "",
-			`{@,"type":"calico","ipam":{"type":"calico-ipam"}}`, false, ""},
-		{"what no runtime loads", list, `{"ipam":{"type":"leasehold"}`, "", `{"ipam":{"type":"leasehold"}`, false, ""},
-		{"what can be read in two ways", single,
-			`{@,"type":"ptp","IPAM":{"type":"leasehold"},"ipam":null}`, "", "", false,
+			`{@,"plugins":[{"type":"leasehold"},{"type":"leasehold"},{"type":"ptp"},{"type":"leasehold"}]}`,
+			`{@,"plugins":[{"type":"ptp"}]}`, ""},
+		{"another IPAM plugin", single, `{@,"type":"calico","ipam":{"type":"calico-ipam"}}`,
+			`{@,"type":"calico","ipam":{"type":"calico-ipam"}}`, ""},
+		{"what no runtime loads", list, `{"ipam":{"type":"leasehold"}`, `{"ipam":{"type":"leasehold"}`, ""},
+		{"what can be read in two ways", single, `{@,"type":"ptp","IPAM":{"type":"leasehold"},"ipam":null}`, "",
 			`/ipam is not an object`},
-		{"a key in another case, which plugins read, too", single,
-			`{@,"type":"ptp","IPAM":{"type":"leasehold"}}`, "",
-			`{"ipam": {"type": "host-local"},@,"type":"ptp","IPAM":{"type":"leasehold"}}`, // libcni sorts keys
-			true, ""},
+		{"the same of flannel", single, `{@,"type":"flannel","IPAM":{"type":"leasehold"},"ipam":null}`, "",
+			`/ipam/type cannot be changed`},
+		{"a key in another case, which plugins read, too", single, `{@,"type":"ptp","IPAM":{"type":"leasehold"}}`,
+			`{"ipam": {"type": "host-local"},@,"type":"ptp","IPAM":{"type":"leasehold"}}`, ""}, // libcni sorts keys
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			head := strings.NewReplacer("@", `"name":"n","cniVersion":"1.0.0"`)
-			var before []byte
-			if c.before != "" {
-				before = []byte(head.Replace(c.before))
-			}
-			got, edited, err := WithoutLeasehold(c.file, []byte(head.Replace(c.text)), before)
+			got, err := WithoutLeasehold(c.file, []byte(head.Replace(c.text)))
 			if (err == nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Fatalf("%v, want %q", err, c.err)
 			}
-			if want := head.Replace(c.want); err == nil && (string(got) != want || edited != c.edited) {
-				t.Errorf("edited: %v, %s\nwant %v, %s", edited, got, c.edited, want)
+			if want := head.Replace(c.want); err == nil && string(got) != want {
+				t.Errorf("%s\nwant %s", got, want)
 			}
 		})
 	}
 }
 
-// TestUndos changes what it finds in a directory, and keeps what was edited by hand.
+// TestUninstallUndoesInstall changes configurations as leasectl install does, in any order, and
+// wants them back to the byte.
+func TestUninstallUndoesInstall(t *testing.T) {
+	for _, text := range []string{stockList,
+		`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"flannel","ipam":{ "routes":[] }},{"type":"portmap"}]}`,
+		"{\"name\":\"n\",\"cniVersion\":\"1.0.0\",\"plugins\":[\n\t{ \"type\":\"bridge\",\n\t\"capabilities\" : " +
+			"{\"ips\": true},\n\t\"ipam\":{\n\t\t\"type\" : \"host-local\",\n\t\t\"subnet\":\"10.0.0.0/8\" } } ]\n}",
+	} {
+		for _, changes := range [][]func(string, []byte) ([]byte, error){{WithLeasehold},
+			{WithLeasehold, WithAnnotations}, {WithAnnotations, WithLeasehold}, {WithLeasehold, WithoutLeasehold,
+				WithAnnotations, WithAnnotations, WithLeasehold}} {
+			changed, err := []byte(text), error(nil)
+			for _, change := range append(changes, WithoutLeasehold) {
+				if changed, err = change("1.conflist", changed); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if string(changed) != text {
+				t.Errorf("after %d changes and their undoing\n%s\nwant\n%s", len(changes), changed, text)
+			}
+		}
+	}
+}
+
+// TestUndos changes what it finds in a directory.
 func TestUndos(t *testing.T) {
-	const edited = `{"name":"b","plugins":[{"type":"ptp","ipam":{"type":"leasehold"}}]}`
+	const linked = `{"name":"b","plugins":[{"type":"ptp","ipam":{"type":"leasehold"}}]}`
 	installed, err := WithLeasehold("1.conflist", []byte(stockList))
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := write(t, map[string]string{"10-a.conflist": string(installed), "10-a.conflist.leasehold-backup": stockList,
-		"20-b.conflist": "-> else/where", "else/where": edited, "30-c.conflist": "-> nowhere", "40-d.conflist": "{",
+	dir := write(t, map[string]string{"10-a.conflist": string(installed), "20-b.conflist": "-> else/where",
+		"else/where": linked, "30-c.conflist": "-> nowhere", "40-d.conflist": "{",
 		"50-e.conf": `{"name":"e","type":"ptp","ipam":{"type":"host-local"}}`})
 	undos, err := Undos(dir)
 	if err != nil || len(undos) != 2 {
@@ -98,11 +103,9 @@ func TestUndos(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for name, want := range map[string]string{"10-a.conflist": stockList, "10-a.conflist.leasehold-backup": "",
-		"10-a.conflist.before-uninstall": "", "20-b.conflist.before-uninstall": edited,
-		"else/where": strings.Replace(edited, "leasehold", "host-local", 1)} {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) || string(text) != want {
+	for name, want := range map[string]string{"10-a.conflist": stockList,
+		"else/where": strings.Replace(linked, "leasehold", "host-local", 1)} {
+		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != want {
 			t.Errorf("%s: %q, %v; want %q", name, text, err, want)
 		}
 	}
@@ -122,8 +125,6 @@ func TestUndosErrors(t *testing.T) {
 		want  string
 	}{
 		{"a configuration that cannot be read", map[string]string{"1.conflist": "-> /proc/self/mem"}, "1.conflist"},
-		{"a backup that cannot be read", map[string]string{"1.conflist": ours, "1.conflist.leasehold-backup": "/"},
-			"is a directory"},
 		{"plugins in files of their own", map[string]string{"1.conflist": `{"name":"a"}`,
 			"a/1.conf": `{"type":"ptp","ipam":{"type":"leasehold"}}`},
 			"a/1.conf names leasehold; name host-local there"},

@@ -26,20 +26,10 @@ func checkConfiguration(_ context.Context, n *Node) (found []Finding, err error)
 			if s.Network == "" {
 				f.Subject = s.File
 			}
-			if s.IPAM != cniconf.Leasehold && hasBackup(s.File) {
-				f.What += "; leasectl install has named leasehold in this file before, and another program has " +
-					"written it again"
-			}
 			found = append(found, f)
 		}
 	}
 	return found, err
-}
-
-// hasBackup reports whether leasectl install has changed the configuration file.
-func hasBackup(file string) bool {
-	_, err := os.Lstat(file + cniconf.BackupSuffix)
-	return err == nil
 }
 
 // advise returns the repair of a network for which leasehold is not active, or what there is to
@@ -47,10 +37,8 @@ func hasBackup(file string) bool {
 func (n *Node) advise(s cniconf.Status) (repair []string, decide string) {
 	switch s.Reason {
 	case cniconf.HostLocalNamed, cniconf.FlannelDefault:
-		// If the user has named leasehold in flannel's file before, that is wanted. If not, it may
-		// also be named in flannel's ConfigMap, for all nodes.
-		wanted := s.Reason == cniconf.HostLocalNamed || hasBackup(s.File)
-		if wanted && s.CanName && n.hasPlugin() {
+		// In flannel's ConfigMap leasehold may be named for all nodes.
+		if s.Reason == cniconf.HostLocalNamed && s.CanName && n.hasPlugin() {
 			return []string{nameLeasehold(s.File, n.Binaries)}, ""
 		}
 		return nil, "in which of the two ways leasehold is installed: named in the configuration, or in host-local's " +
@@ -79,10 +67,6 @@ func (n *Node) whichConfiguration(s cniconf.Status) string {
 				"not loaded because its name sorts after the other's. Move away only the file that no pod needs: "+
 				"without the right one, pods have no network", s.File, f.Path)
 		}
-	}
-	if hasBackup(s.File) {
-		return fmt.Sprintf("what %s should contain; %s has what was there before leasectl install", s.File,
-			s.File+cniconf.BackupSuffix)
 	}
 	return fmt.Sprintf("whether %s is the network that this node is to have, and whether leasehold is wanted for it",
 		s.File)

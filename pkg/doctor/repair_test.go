@@ -27,8 +27,8 @@ import (
 // allowed are all forms that a repair may have, and why it can do no harm. What is added here is
 // run by people who have not read why it is printed.
 var allowed = map[string]string{
-	`leasectl install --conf=\S+ --cni-bin-dir=\S+ --yes`: "one word in a file, which is kept; refused without the " +
-		"plugin, and where a plugin may call host-local only",
+	`leasectl install --conf=\S+ --cni-bin-dir=\S+ --yes`: "one word in a file; refused without the plugin, " +
+		"and where a plugin may call host-local only",
 	`leasectl install --conf=\S+ --pod-annotations --yes`:                         "a key that plugins ignore",
 	`leasectl recover( --data-dir=\S+)?( --network=\S+)?`:                         "what the next ADD does by itself",
 	`kubectl -n \S+ rollout restart (daemonset/\S+-agent|deployment/\S+-manager)`: "nothing waits for their pods",
@@ -129,35 +129,30 @@ func inactive(t *testing.T) map[string]bool {
 }
 
 // advices returns the findings about a network for which leasehold is not active: with and without
-// the plugin, a backup, another configuration that names leasehold, an agent, and a plugin that
+// the plugin, another configuration that names leasehold, an agent, and a plugin that
 // calls leasehold. plugin is the path of the plugin.
 func advices(t *testing.T, plugin, reason string) (all []Finding) {
 	t.Helper()
-	for variant := range 32 {
+	for variant := range 16 {
 		has := func(i int) bool { return variant&(1<<i) > 0 }
 		dir := t.TempDir()
 		n := &Node{Binaries: cniconf.Binaries{dir}, proc: t.TempDir()}
 		s := cniconf.Status{Reason: reason, File: filepath.Join(dir, "10-net.conflist"), CanName: has(0),
 			Binary: filepath.Join(dir, "leasehold")}
-		write := func(path string, content []byte) {
-			if err := os.WriteFile(path, content, 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
 		if has(1) {
 			if err := os.Symlink(plugin, s.Binary); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if has(2) {
-			write(s.File+cniconf.BackupSuffix, nil)
-		}
-		if has(3) {
 			other := filepath.Join(dir, "20-net.conflist")
-			write(other, []byte(`{"name":"net","plugins":[{"type":"bridge","ipam":{"type":"leasehold"}}]}`))
+			content := `{"name":"net","plugins":[{"type":"bridge","ipam":{"type":"leasehold"}}]}`
+			if err := os.WriteFile(other, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
 			n.conf = cniconf.Load(dir, cniconf.Rules{})
 		}
-		if has(4) {
+		if has(3) {
 			process := filepath.Join(n.proc, "7")
 			err := errors.Join(os.Mkdir(process, 0o755), os.Symlink("/leasehold-agent", process+"/exe"))
 			if err != nil {
@@ -169,7 +164,7 @@ func advices(t *testing.T, plugin, reason string) (all []Finding) {
 		if len(f.Repair) > 0 && strings.Contains(f.Repair[0], "--cni-bin-dir") && !(has(0) && has(1)) {
 			t.Errorf("%s: %q, where leasehold would not be found or not be called", reason, f.Repair)
 		}
-		if slices.Contains(f.Repair, restartAgents) && !has(4) {
+		if slices.Contains(f.Repair, restartAgents) && !has(3) {
 			t.Errorf("%s: %q, where no agent runs", reason, f.Repair)
 		}
 		all = append(all, f)

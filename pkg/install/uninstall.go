@@ -52,8 +52,7 @@ var replays = append([]string{"/var/lib/cni/flannel"}, adopt.DefaultCacheDirs...
 // First it checks everything that could prevent that, and with dryRun that is all. Then it restores
 // host-local, names it in the configurations that name leasehold, and waits for running calls of
 // the plugin. At last it ends all holds, updates host-local's files from the store, and removes the
-// store and the plugin. It returns what a person should know: what was edited by hand, and what is
-// left.
+// store and the plugin. It returns what a person should know: what is left.
 //
 // Run can be repeated after an error. The steps are in one function because each depends on all
 // earlier steps.
@@ -103,18 +102,7 @@ func (u Uninstaller) Run(ctx context.Context, dryRun bool) (text string, err err
 			return "", err
 		}
 	}
-	var notes []string
-	for _, c := range undos {
-		if c.Edited {
-			notes = append(notes, fmt.Sprintf("%s was edited by hand: it names host-local now, and its former content "+
-				"is in %s", c.Path, filepath.Base(c.Path)+cniconf.UndoneSuffix))
-		}
-	}
-	left, err := u.removeName()
-	if left != "" {
-		notes = append(notes, left)
-	}
-	return strings.Join(notes, "\n"), err
+	return u.removeName()
 }
 
 // check returns the changes of the configurations that name leasehold, or all reasons for which
@@ -146,7 +134,7 @@ func (u Uninstaller) switchToHostLocal(undos []cniconf.Undo) error {
 		if err := c.Write(); err != nil {
 			return err
 		}
-		u.Log.Info("the configuration names host-local", "file", c.Path, "editedByHand", c.Edited)
+		u.Log.Info("the configuration names host-local", "file", c.Path)
 	}
 	named, err := look(u.Dir.path(leasehold))
 	if err != nil || !named.exists {
