@@ -21,10 +21,6 @@ const (
 	kept = cniconf.HostLocalKept
 )
 
-// errChanged is returned if another program changed host-local during a replacement. The
-// replacement has to be tried again.
-var errChanged = errors.New("host-local was changed during its replacement")
-
 // Dir is a node's directory of CNI plugins.
 type Dir string
 
@@ -47,56 +43,34 @@ func (d Dir) path(name string) string { return filepath.Join(string(d), name) }
 // kept.
 //
 // At each moment the directory has an executable host-local. If it has had none, Replace returns an
-// error, because no runtime uses such a directory. Replace holds the lock of the directory. While
-// another program changes host-local, it tries up to ten times.
+// error, because no runtime uses such a directory. Replace holds the lock of the directory. What
+// another program puts into host-local's place between the last two system calls is lost, and
+// what was there before is kept.
 func (d Dir) Replace(program *os.File) (done bool, err error) {
 	unlock, err := d.lock()
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
-	for range 10 {
-		if done, err = d.tryReplace(program); !errors.Is(err, errChanged) {
-			break
-		}
-	}
-	return done, err
-}
-
-// tryReplace makes one attempt of Replace. It returns errChanged if another program changed
-// host-local meanwhile. The caller must hold the lock.
-func (d Dir) tryReplace(program *os.File) (done bool, err error) {
 	if err := d.dropKept(); err != nil {
 		return false, err
 	}
 	target := d.path(hostLocal)
-	same, err := equal(program, target)
-	if err != nil || same {
+	if same, err := equal(program, target); err != nil || same {
 		return false, err
-	}
-	before, err := look(target)
-	if err != nil {
-		return false, err
-	}
-	if !before.exists {
-		if was, err := look(d.path(kept)); err != nil || !was.exists {
-			return false, errors.Join(err, fmt.Errorf("there is no %s; "+
-				"--cni-bin-dir has to be the directory from which the runtime runs plugins", target))
-		}
-	}
-	if before.usable && !before.ours {
-		if err := d.keep(); err != nil {
-			return false, err
-		}
 	}
 	return true, put(program, target, func() error {
 		now, err := look(target)
-		// keep has changed the ctime of the file, by adding and renaming a hard link. So the ctime
-		// is not compared.
-		if now.stamp.ctime = before.stamp.ctime; err == nil && now.stamp != before.stamp {
-			err = errChanged
+		switch {
+		case err != nil:
+			return err
+		case now.usable && !now.ours:
+			return d.keep()
+		case !now.exists && !exists(d.path(kept)):
+			return fmt.Errorf("there is no %s; "+
+				"--cni-bin-dir has to be the directory from which the runtime runs plugins", target)
 		}
-		return err
+		return nil
 	})
 }
 
@@ -176,8 +150,7 @@ func (d Dir) clean() error {
 	return err
 }
 
-// keep keeps the present host-local, in place of one that was kept before. It returns errChanged if
-// host-local has been removed since look.
+// keep keeps the present host-local, in place of one that was kept before.
 func (d Dir) keep() error {
 	tmp := d.path(unfinished + "kept")
 	link, err := os.Readlink(d.path(hostLocal))
@@ -188,9 +161,6 @@ func (d Dir) keep() error {
 		// A hard link, not a copy: a program that is still writing the file continues to write the
 		// same file.
 		err = os.Link(d.path(hostLocal), tmp)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return errChanged // another program has removed it since look
 	}
 	if err != nil {
 		return err
@@ -215,35 +185,16 @@ type program struct {
 	exists bool
 	usable bool // an executable file, or a link to one
 	ours   bool // leasehold's plugin, of any version, or a link to it
-	stamp  stamp
-}
-
-// stamp changes when a file is written, replaced, renamed or has its mode changed. The zero value
-// means that there is no file.
-type stamp struct {
-	dev, inode   uint64
-	size         int64
-	mtime, ctime syscall.Timespec
-}
-
-func stampOf(info fs.FileInfo) stamp {
-	s := info.Sys().(*syscall.Stat_t)
-	return stamp{uint64(s.Dev), s.Ino, s.Size, s.Mtim, s.Ctim}
 }
 
 // look examines a path. It returns the zero program if nothing is there. It returns an error if the
 // path could not be read, or leads to something other than a regular file. For a link to a file
-// that does not exist, only exists and stamp are set.
+// that does not exist, only exists is set.
 func look(path string) (p program, err error) {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if p.exists = exists(path); !p.exists {
 		return p, nil
 	}
-	if err != nil {
-		return p, err
-	}
-	p = program{exists: true, stamp: stampOf(info)}
-	info, err = os.Stat(path)
+	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP):
 		return p, nil

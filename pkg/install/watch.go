@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/notify"
@@ -39,12 +40,19 @@ func (d Dir) Watch(ctx context.Context, program *os.File, log *slog.Logger) {
 	}
 }
 
+// stamp changes when a file is written, replaced, renamed or has its mode changed. The zero value
+// means that there is no file.
+type stamp struct {
+	inode uint64
+	ctime syscall.Timespec
+}
+
 // stampAt returns the stamp of a path. It returns the zero stamp if nothing is there or it could
 // not be read.
 func stampAt(path string) stamp {
-	info, err := os.Lstat(path)
-	if err != nil {
+	var s syscall.Stat_t
+	if syscall.Lstat(path, &s) != nil {
 		return stamp{}
 	}
-	return stampOf(info)
+	return stamp{s.Ino, s.Ctim}
 }
