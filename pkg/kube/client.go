@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -124,22 +123,6 @@ func addEvents(s *runtime.Scheme) error {
 	s.AddKnownTypes(eventsv1.SchemeGroupVersion, &eventsv1.Event{})
 	metav1.AddToGroupVersion(s, eventsv1.SchemeGroupVersion)
 	return nil
-}
-
-// ReadReservation reads an IPReservation. It returns nil if it does not exist. With the resource
-// version "0" the response comes from the watch cache and may be out of date; with "" it is
-// current.
-func ReadReservation(
-	ctx context.Context, client rest.Interface, namespace, name, resourceVersion string,
-) (*ipamv1.IPReservation, error) {
-	r := &ipamv1.IPReservation{}
-	options := metav1.GetOptions{ResourceVersion: resourceVersion}
-	err := client.Get().Timeout(RequestTimeout).Namespace(namespace).Resource("ipreservations").Name(name).
-		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(r)
-	if apierrors.IsNotFound(err) && !IsNotServed(err) {
-		return nil, nil
-	}
-	return r, err
 }
 
 // IsNotServed reports whether err is the response of an API server that does not serve the

@@ -40,7 +40,7 @@ const confirmedAfter = 30 * time.Second
 // wanted is the desired state of an IPReservation.
 type wanted struct {
 	Object ipamv1.IPReservation
-	Leases []maintain.Ref
+	Leases []lease.Lease
 }
 
 // plan contains the changes that a pass makes.
@@ -72,7 +72,11 @@ func makePlan(
 		object := existing[name]
 		w := want(node, pod, leases, view.Now)
 		if object != nil && object.Spec.Release == w.Object.Status.ID {
-			plan.Release = append(plan.Release, w.Leases)
+			var refs []maintain.Ref
+			for _, l := range leases {
+				refs = append(refs, maintain.RefTo(l))
+			}
+			plan.Release = append(plan.Release, refs)
 		}
 		w.Object.Status.Confirmed = plan.isConfirmed(leases, pods[pod], object, w.Object.Status, view.Now)
 		if object != nil {
@@ -110,13 +114,12 @@ func want(node nodeIdentity, pod kube.Name, leases []lease.Lease, now lease.Inst
 			ID: leases[0].ID, State: ipamv1.Held, PodUID: last.UID, Window: last.Window.String(),
 			Reservation: last.Reservation,
 		},
-	}}
+	}, Leases: leases}
 	status := &w.Object.Status
 	var texts []string
 	var until time.Time
 	endless := false
 	for _, l := range leases {
-		w.Leases = append(w.Leases, maintain.RefTo(l))
 		if len(texts) < ipamv1.MaxAddresses {
 			texts = append(texts, l.Address.String())
 			status.Addresses = append(status.Addresses, ipamv1.Address{

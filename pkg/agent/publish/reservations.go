@@ -99,7 +99,7 @@ func (o *reservations) readNamed(
 	var problem error
 	for _, ref := range refs {
 		if !o.named[ref] && problem == nil {
-			r, err := kube.ReadReservation(ctx, client, ref.Namespace, ref.Name, "")
+			r, err := readReservation(ctx, client, ref)
 			switch {
 			case kube.IsTransient(err) || kube.IsNotServed(err):
 				problem = fmt.Errorf("reading a reservation that the manager names: %w", err)
@@ -115,6 +115,19 @@ func (o *reservations) readNamed(
 	}
 	o.named = read
 	return problem
+}
+
+// readReservation reads an IPReservation from etcd. It returns nil if it does not exist.
+func readReservation(
+	ctx context.Context, client rest.Interface, ref ipamv1.ReservationReference,
+) (*ipamv1.IPReservation, error) {
+	r := &ipamv1.IPReservation{}
+	err := client.Get().Timeout(kube.RequestTimeout).Namespace(ref.Namespace).Resource(resource).Name(ref.Name).
+		Do(ctx).Into(r)
+	if apierrors.IsNotFound(err) && !kube.IsNotServed(err) {
+		return nil, nil
+	}
+	return r, err
 }
 
 // apply applies a part of an object as the field manager of the agent, or a part of its status with

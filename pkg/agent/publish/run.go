@@ -277,10 +277,18 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 		return nil
 	}
 	for name, w := range plan.Objects {
-		if c := compare(&w.Object, p.known[name]); c != (change{}) {
-			if err := write(name, func() error { return p.apply(ctx, w, c) }); err != nil {
+		c := compare(&w.Object, p.known[name])
+		if c == (change{}) {
+			continue
+		}
+		err := write(name, func() error {
+			if ended, err := p.endDeleted(ctx, w); ended || err != nil {
 				return err
 			}
+			return p.apply(ctx, w, c)
+		})
+		if err != nil {
+			return err
 		}
 	}
 	for name, existing := range p.known {
@@ -297,6 +305,22 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 		}
 	}
 	return nil
+}
+
+// endDeleted ends the holds of a pod whose namespace was deleted, and reports whether there were
+// any. It reads the namespace only if the object is missing, because a namespace is deleted with
+// all objects in it. A namespace that was created again under the name has another UID.
+func (p *Publisher) endDeleted(ctx context.Context, w wanted) (ended bool, err error) {
+	o := w.Object
+	if o.Status.State != ipamv1.Held || p.known[kube.Name{Namespace: o.Namespace, Name: o.Name}] != nil {
+		return false, nil
+	}
+	deleted, err := retention.OfDeletedNamespace(ctx, p.Clients.Core, o.Namespace, w.Leases)
+	if err != nil || len(deleted) == 0 {
+		return false, err
+	}
+	p.Log.Info("ending holds", "pod", o.Namespace+"/"+o.Spec.PodName, "reason", retention.NamespaceDeleted)
+	return true, p.Service.EndHolds(ctx, [][]maintain.Ref{deleted}, retention.NamespaceDeleted)
 }
 
 // apply writes the parts of an object that differ.

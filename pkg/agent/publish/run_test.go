@@ -30,11 +30,12 @@ import (
 )
 
 const (
-	group    = "/apis/ipam.leasehold.dev/v1alpha1/"
-	objects  = group + "namespaces/db/ipreservations/"
-	poolPath = group + "nodeaddresspools/node1"
-	nodePath = "/api/v1/nodes/node1"
-	mine     = "db-0-5f1c9a02"
+	group         = "/apis/ipam.leasehold.dev/v1alpha1/"
+	objects       = group + "namespaces/db/ipreservations/"
+	poolPath      = group + "nodeaddresspools/node1"
+	nodePath      = "/api/v1/nodes/node1"
+	namespacePath = "/api/v1/namespaces/db"
+	mine          = "db-0-5f1c9a02"
 )
 
 // fixture is a publisher that is driven pass by pass, with a fake API server and a store that knows
@@ -57,6 +58,7 @@ var tenAddresses = pool.Set{{Start: netip.MustParseAddr("10.0.0.2"), End: netip.
 func newFixture(t *testing.T) *fixture {
 	p := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Now()}
 	p.setNode(node.UID)
+	p.setNamespace("ns1")
 	p.node.Update(func(tx *store.Tx) error { return tx.SetRanges(p.node.Pool, []pool.Set{tenAddresses}) })
 	p.restart()
 	return p
@@ -66,6 +68,12 @@ func newFixture(t *testing.T) *fixture {
 func (p *fixture) setNode(uid string) {
 	p.server.Put(nodePath, corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: types.UID(uid)}})
+}
+
+// setNamespace creates the namespace db, or replaces it by another one of that name.
+func (p *fixture) setNamespace(uid string) {
+	p.server.Put(namespacePath, corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Name: "db", UID: types.UID(uid)}})
 }
 
 // restart replaces the publisher by one that knows nothing.
@@ -222,6 +230,65 @@ func testWritesOfARecreation(t *testing.T, isLate bool) {
 		t.Errorf("%+v", r.Status)
 	}
 	p.expect("no change", p.publish())
+}
+
+// A missing object of a pod that is away may have been deleted with its namespace: then the holds
+// end. The hold of db-0 is of the namespace ns1, of that of db-1 the namespace is not known.
+func TestHoldsEndWithTheirNamespace(t *testing.T) {
+	const second = "db-1-5f1c9a02"
+	write := func(names ...string) (writes []string) {
+		for _, name := range names {
+			writes = append(writes, "PATCH "+name, "PATCH status")
+		}
+		return writes
+	}
+	for name, tt := range map[string]struct {
+		uid  string   // of the namespace that exists now
+		code int      // of the response to a read of it, if it is not 0
+		want []string // writes
+		held int
+	}{
+		"it exists":                {uid: "ns1", want: write(mine, second), held: 2},
+		"it is gone":               {},
+		"another one has its name": {uid: "ns2", want: write(second), held: 1},
+		"it cannot be read":        {code: http.StatusServiceUnavailable, held: 2},
+		"something else answers":   {code: fakeapi.NotServed, held: 2},
+	} {
+		p := newFixture(t)
+		for i, uid := range []string{"ns1", ""} {
+			l := p.node.Bind(fmt.Sprint("10.0.0.", 2+i), fmt.Sprint("db-", i), fmt.Sprint("u", i), time.Hour, "")
+			l.NamespaceUID = uid
+			p.node.Release(l)
+		}
+		p.publish()
+		if n := len(p.known); n != 2 {
+			t.Fatalf("%s: %d objects", name, n)
+		}
+		p.server.Requests()
+		p.publish()
+		if len(p.all) > 0 {
+			t.Errorf("%s: requests without a change: %q", name, p.all)
+		}
+		p.server.Remove(objects + mine)
+		p.server.Remove(objects + second)
+		if p.server.Remove(namespacePath); tt.uid != "" {
+			p.setNamespace(tt.uid)
+		}
+		p.server.Reject(func(r *http.Request) int {
+			if r.URL.Path == namespacePath {
+				return tt.code
+			}
+			return 0
+		})
+		p.list()
+		writes := p.publish()
+		slices.Sort(writes)
+		slices.Sort(tt.want)
+		p.expect(name, writes, tt.want...)
+		if leases := p.node.Leases(); len(leases) != tt.held {
+			t.Errorf("%s: leases %v, want %d", name, leases, tt.held)
+		}
+	}
 }
 
 func TestUnknownStateChangesNothing(t *testing.T) {

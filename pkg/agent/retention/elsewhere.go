@@ -19,17 +19,22 @@ import (
 type location struct{ node, uid string }
 
 // maxUnclaimed is the largest number of pods without a claim that one pass reads. A claim is an
-// IPReservation of another node with a confirmed sandbox of the pod. There may be hundreds of pods
-// without a claim whose addresses are held forever.
+// IPReservation of another node with a confirmed sandbox of the pod, which the manager names. There
+// may be hundreds of pods without a claim whose addresses are held forever.
 const maxUnclaimed = 20
 
 // candidates returns the pods that may run on another node: the pods with a claim (see
 // maxUnclaimed), the pods that were seen on another node before, and at most maxUnclaimed of the
 // other pods whose addresses are held forever, chosen at random. The last group is read because no
 // agent claims a pod whose annotation was removed.
-func (h *Holds) candidates(
-	held map[kube.Name][]lease.Lease, claimed map[kube.Name]bool,
-) []kube.Name {
+//
+// A claim is not read: it may be of a node that is down, so that it only is a reason to read the
+// pod.
+func (h *Holds) candidates(held map[kube.Name][]lease.Lease) []kube.Name {
+	claimed := map[kube.Name]bool{}
+	for _, ref := range h.Named() {
+		claimed[kube.Name{Namespace: ref.Namespace, Name: ipamv1.PodOf(ref.Name)}] = true
+	}
 	var now, later []kube.Name
 	for pod, leases := range held {
 		if _, isSeen := h.moved.of[pod]; isSeen || claimed[pod] {
@@ -45,30 +50,6 @@ func (h *Holds) candidates(
 // keptForever reports whether a lease is held without end.
 func keptForever(leases []lease.Lease) bool {
 	return slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Hold == lease.Forever })
-}
-
-// claimed reads, from the watch cache, the reservations that the manager names in the namespaces of
-// the held pods, and returns the pods that other nodes' agents claim. The claim of a node that is
-// down is not updated, so that a claim only is a reason to read the pod.
-func (h *Holds) claimed(ctx context.Context, held map[kube.Name][]lease.Lease) (map[kube.Name]bool, error) {
-	namespaces := map[string]bool{}
-	for pod := range held {
-		namespaces[pod.Namespace] = true
-	}
-	pods := map[kube.Name]bool{}
-	for _, ref := range h.Named() {
-		if !namespaces[ref.Namespace] {
-			continue
-		}
-		r, err := kube.ReadReservation(ctx, h.Clients.IPAM, ref.Namespace, ref.Name, string(cached))
-		if err != nil {
-			return nil, err
-		}
-		if r != nil && r.Spec.NodeName != h.Node && r.Status.State == ipamv1.Bound && r.Status.Confirmed {
-			pods[kube.Name{Namespace: r.Namespace, Name: r.Spec.PodName}] = true
-		}
-	}
-	return pods, nil
 }
 
 // consistency is the resource version in the options of a read.

@@ -26,17 +26,12 @@ const (
 	// ForeverLimit is how long an address is held forever for a pod without a StatefulSet. For such
 	// a pod, nothing shows whether it will return.
 	ForeverLimit = 90 * 24 * time.Hour
-	// namespaceInterval is how often a namespace with holds is read. The time is random, up to half
-	// as much longer. A namespace is also read while the manager names a reservation in it, because
-	// the reservations of a namespace are deleted with it.
-	namespaceInterval = 2 * time.Hour
 	// passesPerGrace is the number of passes within the shorter of MoveGrace and ownerGrace.
 	passesPerGrace = 5
 )
 
 // Holds is the task that ends the holds of pods that will not return to this node:
 //
-//   - pods whose namespace was deleted,
 //   - pods that are Ready on another node,
 //   - pods whose address is held forever, and whose StatefulSet no longer has their ordinal,
 //   - pods whose address is held forever, that have no StatefulSet and have been away for months.
@@ -56,9 +51,8 @@ type Holds struct {
 	// ForeverLimit is used instead of the constant ForeverLimit. 0 means no limit.
 	ForeverLimit time.Duration
 
-	moved    streaks[location]    // by the node and UID of the pod
-	orphaned streaks[string]      // by the path of the StatefulSet
-	readAt   map[string]time.Time // when each namespace must be read, see namespaceInterval
+	moved    streaks[location] // by the node and UID of the pod
+	orphaned streaks[string]   // by the path of the StatefulSet
 }
 
 // Run ends holds until ctx is done. It returns ctx.Err().
@@ -86,7 +80,6 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 		return
 	}
 	held := ByPod(view.Leases)
-	h.endDeleted(ctx, held, now)
 	// A hold with a reservation name is for any pod with the name, wherever its last pod is.
 	ofPods := maps.Clone(held)
 	maps.DeleteFunc(ofPods, func(_ kube.Name, leases []lease.Lease) bool {
@@ -103,13 +96,8 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 // pods from the API server's watch cache. Before it ends a hold, it reads the pod once more, from
 // etcd.
 func (h *Holds) endMoved(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
-	claimed, err := h.claimed(ctx, held)
-	if err != nil {
-		h.Log.Debug("reading other nodes' reservations failed", "error", err)
-		return
-	}
 	h.moved.keep(held)
-	for _, pod := range h.candidates(held, claimed) {
+	for _, pod := range h.candidates(held) {
 		at, err := h.movedTo(ctx, pod, cached)
 		if err == nil && at != (location{}) && h.moved.observe(pod, at, now) >= h.MoveGrace {
 			var still location
@@ -152,63 +140,6 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Leas
 			h.end(ctx, leases, fmt.Sprintf("its StatefulSet has not had ordinal %d for %s", ordinal, ownerGrace))
 		}
 	}
-}
-
-// endDeleted ends the holds of namespaces that were deleted, and removes from held the pods whose
-// holds it ended. It reads the namespaces that must be read from the API server's watch cache.
-// Before it ends a hold, it reads the namespace once more, from etcd.
-func (h *Holds) endDeleted(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
-	byNamespace := map[string][]kube.Name{}
-	for pod := range held {
-		byNamespace[pod.Namespace] = append(byNamespace[pod.Namespace], pod)
-	}
-	named := map[string]bool{}
-	for _, ref := range h.Named() {
-		named[ref.Namespace] = true
-	}
-	former := h.readAt
-	h.readAt = map[string]time.Time{}
-	for namespace, pods := range byNamespace {
-		if at := former[namespace]; !named[namespace] && now.Before(at) {
-			h.readAt[namespace] = at
-			continue
-		}
-		deleted, err := h.deleted(ctx, namespace, pods, held, cached)
-		if err == nil && len(deleted) > 0 {
-			deleted, err = h.deleted(ctx, namespace, pods, held, latest)
-		}
-		if err != nil {
-			h.Log.Debug("reading a namespace failed", "namespace", namespace, "error", err)
-			continue
-		}
-		h.readAt[namespace] = now.Add(wait.Jitter(namespaceInterval, 0.5))
-		for pod, leases := range deleted {
-			h.end(ctx, leases, namespaceDeleted)
-			delete(held, pod)
-		}
-	}
-}
-
-// deleted returns those holds of the given pods whose namespace was deleted. All pods are of one
-// namespace name, which it reads once; a namespace that was created again under the name has
-// another UID.
-func (h *Holds) deleted(
-	ctx context.Context, namespace string, pods []kube.Name, held map[kube.Name][]lease.Lease,
-	read consistency,
-) (map[kube.Name][]lease.Lease, error) {
-	uid, err := readNamespaceUID(ctx, h.Clients.Core, namespace, string(read))
-	if err != nil {
-		return nil, err
-	}
-	out := map[kube.Name][]lease.Lease{}
-	for _, pod := range pods {
-		for _, l := range held[pod] {
-			if ofDeletedNamespace(l, uid) {
-				out[pod] = append(out[pod], l)
-			}
-		}
-	}
-	return out, nil
 }
 
 // endForgotten ends the holds without end of pods that have no StatefulSet and have been away for

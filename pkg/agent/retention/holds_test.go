@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,7 +16,6 @@ import (
 
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
@@ -37,19 +34,10 @@ func newFixture(t *testing.T) *fixture {
 	s := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Unix(1_700_000_000, 0)}
 	s.holds = &Holds{Service: s.node.Service, Node: "node1", Clients: s.server.Clients, Log: fakeapi.Log,
 		Named: func() []ipamv1.ReservationReference { return s.named }, MoveGrace: MoveGrace}
-	s.namespace("ns1")
 	if period := s.holds.begin(); period != time.Minute {
 		t.Fatalf("a pass every %s, want 1m0s", period)
 	}
 	return s
-}
-
-// namespace creates or replaces namespace db.
-func (s *fixture) namespace(uid string) {
-	s.server.Put(namespacePath, corev1.Namespace{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{Name: "db", UID: types.UID(uid)},
-	})
 }
 
 // minutes runs n passes, one per minute.
@@ -67,26 +55,12 @@ func (s *fixture) expect(name string, want ...string) {
 	}
 }
 
-// claim creates the reservation of db-0 by another node's agent, which the manager names.
-func (s *fixture) claim(object, node, uid string) {
-	ref := ipamv1.ReservationReference{Namespace: "db", Name: object}
-	if !slices.Contains(s.named, ref) {
-		s.named = append(s.named, ref)
-	}
-	s.server.Put(claimsPath+object, ipamv1.IPReservation{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: object,
-			Labels: map[string]string{ipamv1.LabelPodHash: ipamv1.Hash("db-0")}},
-		Spec:   ipamv1.IPReservationSpec{PodName: "db-0", NodeName: node},
-		Status: ipamv1.IPReservationStatus{State: ipamv1.Bound, Confirmed: true, PodUID: uid},
-	})
+// claim has the manager name the reservation of db-0 that another node's agent has written.
+func (s *fixture) claim() {
+	s.named = []ipamv1.ReservationReference{{Namespace: "db", Name: "db-0-5f1c9a02"}}
 }
 
-const (
-	claimsPath = "/apis/ipam.leasehold.dev/v1alpha1/namespaces/db/ipreservations/"
-	podsPath   = "/api/v1/namespaces/db/pods/"
-
-	namespacePath = "/api/v1/namespaces/db"
-)
+const podsPath = "/api/v1/namespaces/db/pods/"
 
 // pod creates or replaces db-0.
 func (s *fixture) pod(node, uid string, ready corev1.ConditionStatus) {
@@ -106,79 +80,6 @@ func (s *fixture) podNamed(name, node, uid string, ready corev1.ConditionStatus)
 func (s *fixture) held(window time.Duration, owner string) {
 	s.node.Release(s.node.Bind("10.0.0.2", "db-0", "u1", window, owner))
 	s.node.Release(s.node.Bind("10.0.0.3", "db-1", "v1", time.Hour, ""))
-}
-
-func TestHoldsEndWithTheirNamespace(t *testing.T) {
-	// The holds are of namespace ns1, but for that of db-1, of which it is not known.
-	for _, c := range []struct {
-		name   string
-		change func(*fixture)
-		want   []string
-	}{
-		{"it exists", func(*fixture) {}, []string{"10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held", "10.0.0.4=db-2/Bound"}},
-		{"it is gone", func(s *fixture) { s.server.Remove(namespacePath) }, []string{"10.0.0.4=db-2/Bound"}},
-		{"another one has its name", func(s *fixture) { s.namespace("ns2") },
-			[]string{"10.0.0.3=db-1/Held", "10.0.0.4=db-2/Bound"}},
-		{"it cannot be read", func(s *fixture) {
-			s.server.Reject(only("/namespaces/db", http.StatusServiceUnavailable))
-		}, []string{"10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held", "10.0.0.4=db-2/Bound"}},
-		{"something else answers", func(s *fixture) { s.server.Reject(only("/namespaces/db", fakeapi.NotServed)) },
-			[]string{"10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held", "10.0.0.4=db-2/Bound"}},
-		{"only the cache of the API server misses it", func(s *fixture) {
-			s.server.Reject(func(r *http.Request) int {
-				if r.URL.Path == namespacePath && r.URL.Query().Get("resourceVersion") == "0" {
-					return http.StatusNotFound
-				}
-				return 0
-			})
-		}, []string{"10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held", "10.0.0.4=db-2/Bound"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s := newFixture(t)
-			s.held(time.Duration(lease.Forever), "")
-			s.node.Bind("10.0.0.4", "db-2", "w1", time.Hour, "")
-			for _, pod := range []maintain.PodWindow{
-				{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Forever, NamespaceUID: "ns1"},
-				{Namespace: "db", Name: "db-2", UID: "w1", Window: lease.Window(time.Hour), NamespaceUID: "ns1"},
-			} {
-				if err := s.node.Follow(t.Context(), []maintain.PodWindow{pod}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			c.change(s)
-			s.minutes(2)
-			s.expect(c.name, c.want...)
-		})
-	}
-}
-
-// A namespace with holds is read rarely, and soon after its reservations were deleted, which the
-// manager shows.
-func TestNamespacesAreReadRarely(t *testing.T) {
-	s := newFixture(t)
-	s.held(time.Hour, "")
-	reads := func() (n int) {
-		for _, r := range s.server.Requests() {
-			if r == "GET "+namespacePath {
-				n++
-			}
-		}
-		return n
-	}
-	s.minutes(int(namespaceInterval / time.Minute))
-	if n := reads(); n != 1 {
-		t.Errorf("%d reads in %s, want 1", n, namespaceInterval)
-	}
-	s.minutes(int(namespaceInterval / time.Minute))
-	if n := reads(); n != 1 {
-		t.Errorf("%d reads in the next %s, want 1", n, namespaceInterval)
-	}
-	s.server.Remove(namespacePath)
-	s.minutes(1)
-	s.expect("not read yet", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
-	s.named = []ipamv1.ReservationReference{{Namespace: "db", Name: "db-0-a"}}
-	s.minutes(1)
-	s.expect("a reservation is named")
 }
 
 // TestForgottenHolds verifies that what is held forever ends ForeverLimit after the release if the
@@ -224,7 +125,7 @@ func TestForgottenHolds(t *testing.T) {
 func TestHoldOfAMovedPodEnds(t *testing.T) {
 	s := newFixture(t)
 	s.held(time.Hour, "")
-	s.claim("o", "node2", "u2")
+	s.claim()
 	s.pod("node3", "u3", corev1.ConditionTrue)
 	s.minutes(5)
 	s.expect("before moveGrace", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
@@ -235,13 +136,10 @@ func TestHoldOfAMovedPodEnds(t *testing.T) {
 func TestHoldStaysUnlessThePodHasMoved(t *testing.T) {
 	// Each case changes one thing of a pod that has moved to node2.
 	for name, change := range map[string]func(*fixture){
-		"no claim":               func(s *fixture) { s.server.Remove(claimsPath + "o") },
+		"no claim":               func(s *fixture) { s.named = nil },
 		"the pod does not exist": func(s *fixture) { s.server.Remove(podsPath + "db-0") },
 		"the pod is not Ready":   func(s *fixture) { s.pod("node2", "u2", corev1.ConditionFalse) },
 		"ready on this node":     func(s *fixture) { s.pod("node1", "u2", corev1.ConditionTrue) },
-		"reading reservations fails": func(s *fixture) {
-			s.server.Reject(only("/ipreservations", http.StatusServiceUnavailable))
-		},
 		"the hold is for a reservation name": func(s *fixture) {
 			s.node.Update(func(tx *store.Tx) error {
 				held, err := tx.ByPod("db", "db-0")
@@ -257,38 +155,13 @@ func TestHoldStaysUnlessThePodHasMoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newFixture(t)
 			s.held(time.Hour, "")
-			s.claim("o", "node2", "u2")
+			s.claim()
 			s.pod("node2", "u2", corev1.ConditionTrue)
 			change(s)
 			s.minutes(20)
 			s.expect(name, "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
 		})
 	}
-}
-
-// A namespace that exists is read once in a pass, from the watch cache; one that is missing there
-// is read again, from etcd. Of the reservations only those are read that the manager names in a
-// namespace with holds.
-func TestRequestsOfAPass(t *testing.T) {
-	s := newFixture(t)
-	s.held(time.Hour, "")
-	var got []string // each as the name and the resource version
-	s.server.Reject(func(r *http.Request) int {
-		got = append(got, path.Base(r.URL.Path)+"?"+r.URL.Query().Get("resourceVersion"))
-		return 0
-	})
-	s.named = []ipamv1.ReservationReference{{Namespace: "db", Name: "o"}, {Namespace: "other", Name: "o"}}
-	s.minutes(1)
-	if want := []string{"db?0", "o?0"}; !slices.Equal(got, want) {
-		t.Errorf("requests %q, want %q", got, want)
-	}
-	s.server.Remove(namespacePath)
-	got = nil
-	s.minutes(1)
-	if want := []string{"db?0", "db?"}; !slices.Equal(got, want) {
-		t.Errorf("requests of a pass that ends all holds: %q, want %q", got, want)
-	}
-	s.expect("the namespace was deleted")
 }
 
 // notServed responds as an API server without Kruise: without a Status.
@@ -314,7 +187,7 @@ func only(part string, code int) func(*http.Request) int {
 func TestFailedPassesDoNotCount(t *testing.T) {
 	moved := func(s *fixture) {
 		s.held(time.Hour, "")
-		s.claim("o", "node2", "u2")
+		s.claim()
 		s.pod("node2", "u2", corev1.ConditionTrue)
 		s.minutes(3)
 	}
@@ -366,23 +239,12 @@ func TestEndlessHoldEndsWithoutAClaim(t *testing.T) {
 	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
 }
 
-// Holds stay while the claims of other agents are not known.
-func TestEndlessHoldStaysWhileClaimsCannotBeRead(t *testing.T) {
-	s := newFixture(t)
-	s.held(time.Duration(lease.Forever), "")
-	s.claim("o", "node2", "u2")
-	s.pod("node2", "u2", corev1.ConditionTrue)
-	s.server.Reject(only("/ipreservations", 503))
-	s.minutes(20)
-	s.expect("reading fails", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
-}
-
 // The watch cache may be out of date: the read before a hold ends bypasses it.
 func TestHoldStaysIfTheLatestReadDiffers(t *testing.T) {
 	for name, code := range map[string]int{"the pod does not exist": 404, "the read fails": 503} {
 		s := newFixture(t)
 		s.held(time.Hour, "")
-		s.claim("o", "node2", "u2")
+		s.claim()
 		s.pod("node2", "u2", corev1.ConditionTrue)
 		var latest atomic.Int32
 		s.server.Reject(func(r *http.Request) int {
@@ -448,17 +310,5 @@ func TestEndlessHoldEndsWithItsOrdinal(t *testing.T) {
 		} else {
 			s.expect(name, "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
 		}
-	}
-}
-
-// A soft hold ends by itself.
-func TestSoftHoldStays(t *testing.T) {
-	s := newFixture(t)
-	s.node.Release(s.node.Bind("10.0.0.2", "db-0", "u1", 0, ""))
-	s.server.Remove(namespacePath)
-	s.minutes(1)
-	view, err := s.node.List(t.Context(), func(lease.Lease) bool { return true })
-	if err != nil || len(view.Leases) != 1 || view.Leases[0].State != lease.Held || view.Leases[0].Superseded {
-		t.Errorf("%+v, %v", view.Leases, err)
 	}
 }

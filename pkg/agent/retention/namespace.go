@@ -6,27 +6,40 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
-// namespaceDeleted is the reason in the journal for the end of a hold whose namespace was deleted.
-const namespaceDeleted = "its namespace was deleted"
+// NamespaceDeleted is the reason in the journal for the end of a hold whose namespace was deleted.
+const NamespaceDeleted = "its namespace was deleted"
 
-// readNamespaceUID reads the UID of a namespace from the API server. It returns "" if the namespace
-// does not exist. With the resource version "0" the response comes from the watch cache and may be
-// out of date; with "" it is current.
-func readNamespaceUID(ctx context.Context, core rest.Interface, name, resourceVersion string) (string, error) {
+// OfDeletedNamespace returns those holds of a pod whose namespace was deleted. It reads the
+// namespace with the pod's namespace name.
+func OfDeletedNamespace(ctx context.Context, core rest.Interface, namespace string, holds []lease.Lease) (
+	deleted []maintain.Ref, err error) {
+	uid, err := readNamespaceUID(ctx, core, namespace)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range holds {
+		if ofDeletedNamespace(l, uid) {
+			deleted = append(deleted, maintain.RefTo(l))
+		}
+	}
+	return deleted, nil
+}
+
+// readNamespaceUID reads the UID of a namespace from etcd. It returns "" if the namespace does not
+// exist.
+func readNamespaceUID(ctx context.Context, core rest.Interface, name string) (string, error) {
 	namespace := &corev1.Namespace{}
-	options := metav1.GetOptions{ResourceVersion: resourceVersion}
-	err := core.Get().Timeout(kube.RequestTimeout).Resource("namespaces").Name(name).
-		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(namespace)
+	err := core.Get().Timeout(kube.RequestTimeout).Resource("namespaces").Name(name).Do(ctx).Into(namespace)
 	// A 404 with this cause does not come from the API server, but from a proxy, for example.
-	if apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+	if apierrors.IsNotFound(err) && !kube.IsNotServed(err) {
 		return "", nil
 	}
 	return string(namespace.UID), err
@@ -81,7 +94,7 @@ func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[kub
 		if uid == "" && concerned(p, leases[name]) {
 			uid = n.ofOwners[ownerOf(p)]
 			if _, isRead := read[name.Namespace]; uid == "" && !isRead && err == nil {
-				read[name.Namespace], err = readNamespaceUID(ctx, core, name.Namespace, "")
+				read[name.Namespace], err = readNamespaceUID(ctx, core, name.Namespace)
 			}
 			uid = cmp.Or(uid, read[name.Namespace])
 		}

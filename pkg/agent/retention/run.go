@@ -115,7 +115,7 @@ func (w *Windows) observeDeleted(pods map[kube.Name]Pod, leases []lease.Lease) {
 
 // act makes the changes of the plan in the store. It stops at the first error.
 func (w *Windows) act(ctx context.Context, plan plan) error {
-	for reason, pods := range map[string][][]maintain.Ref{namespaceDeleted: plan.Deleted, podGone: plan.Gone} {
+	for reason, pods := range map[string][][]maintain.Ref{NamespaceDeleted: plan.Deleted, podGone: plan.Gone} {
 		for _, refs := range pods {
 			w.Log.Info("ending a hold", "address", refs[0].Address.String(), "reason", reason)
 		}

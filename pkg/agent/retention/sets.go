@@ -40,7 +40,7 @@ func (h *Holds) getSet(ctx context.Context, path string) setState {
 	result := h.Clients.Any.Get().Timeout(kube.RequestTimeout).AbsPath(path).Do(ctx)
 	err := result.Error() // Raw would return this error without the decoded Status
 	switch {
-	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+	case apierrors.IsNotFound(err) && !kube.IsNotServed(err):
 		return setState{} // the API server serves the resource, and the object does not exist
 	case err != nil:
 		return setState{err: err}

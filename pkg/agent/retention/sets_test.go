@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -51,10 +52,12 @@ func TestCandidates(t *testing.T) {
 	claimed, seen := kube.Name{Namespace: "db", Name: "web"}, kube.Name{Namespace: "db", Name: "seen"}
 	held[claimed], held[seen] = []lease.Lease{{Hold: lease.Window(time.Hour)}}, []lease.Lease{{Hold: lease.Forever}}
 	held[kube.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: lease.Window(time.Hour)}}
-	h, times := Holds{}, map[kube.Name]int{}
+	h, times := Holds{Named: func() []ipamv1.ReservationReference {
+		return []ipamv1.ReservationReference{{Namespace: "db", Name: "web-5f1c9a02"}, {Namespace: "db", Name: "x"}}
+	}}, map[kube.Name]int{}
 	h.moved.observe(seen, location{}, time.Time{})
 	for pass := range 50 {
-		pods := h.candidates(held, map[kube.Name]bool{claimed: true})
+		pods := h.candidates(held)
 		if len(pods) != 2+maxUnclaimed {
 			t.Errorf("pass %d: candidates %v", pass, pods)
 		}

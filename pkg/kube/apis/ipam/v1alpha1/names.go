@@ -21,6 +21,10 @@ func ObjectName(pod, nodeUID string) string {
 	return pod + suffix
 }
 
+// PodOf returns the pod in the name of an IPReservation. It returns another text if the pod's name
+// is so long that ObjectName has replaced its end.
+func PodOf(object string) string { return object[:max(0, len(object)-len("-5f1c9a02"))] }
+
 // uidDigits returns the first 8 hexadecimal digits of a UID, or those of its Hash if it does not
 // begin with digits.
 func uidDigits(uid string) string {
