@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -32,7 +31,7 @@ const (
 	deletedFor = 5 * time.Minute
 	// endMargin is how long before the end of a hold its deletion counts as that end.
 	endMargin = 30 * time.Second
-	// checkInterval is the interval at which what depends on the time is checked.
+	// checkInterval is the interval of the passes over the AddressRequests.
 	checkInterval = 30 * time.Second
 )
 
@@ -102,29 +101,14 @@ func viewPool(p *ipam.NodeAddressPool) *nodePool {
 
 func viewRequest(r *ipam.AddressRequest) *ipam.AddressRequest { r.ManagedFields = nil; return r }
 
-// start enqueues the nodes whose NodeAddressPool may have to be written, and passes over the
-// AddressRequests, until ctx is done.
+// start enqueues from now on the nodes whose NodeAddressPool may have to be written, and passes
+// over the AddressRequests.
 func (r *poolReconciler) start(ctx context.Context, queue control.Queue) {
 	if !cache.WaitForCacheSync(ctx.Done(), r.set.HasSynced, r.pools.HasSynced) {
 		return
 	}
 	r.follow(queue)
 	queue.Add(allRequests)
-	wait.UntilWithContext(ctx, func(context.Context) { r.check(queue) }, checkInterval)
-}
-
-// check enqueues the nodes for which something may have changed by the time.
-func (r *poolReconciler) check(queue control.Queue) {
-	for _, v := range r.set.List() {
-		if v.IsOver(r.now()) {
-			queue.Add(control.RequestFor(v.Node))
-		}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for node := range r.deleted {
-		queue.Add(control.RequestFor(node))
-	}
 }
 
 // follow enqueues the node of each reservation that changes, the nodes that have reservations of
@@ -139,7 +123,10 @@ func (r *poolReconciler) follow(queue control.Queue) {
 		}
 	}})
 	r.requests.Handle(kube.Each(func(*ipam.AddressRequest) { queue.AddAfter(allRequests, nameDelay) }))
-	r.set.Handle(kube.Handler[*Reservation]{Deleted: r.remember})
+	r.set.Handle(kube.Handler[*Reservation]{Deleted: func(v *Reservation) {
+		r.remember(v)
+		queue.AddAfter(control.RequestFor(v.Node), deletedFor)
+	}})
 	r.set.Handle(kube.Each(func(v *Reservation) {
 		queue.AddAfter(control.RequestFor(v.Node), nameDelay)
 		for _, other := range r.set.OfPod(v.PodKey()) {
@@ -169,7 +156,7 @@ func (r *Reservation) reference() reference {
 
 // wanted returns the reservations that the agent of a node should read:
 //
-//   - its own, if a user releases it, or if it exists although its hold is over,
+//   - its own, if a user releases it,
 //   - its own, if it was deleted and the pod does not run elsewhere,
 //   - those of other nodes where the pod runs, if the node holds addresses for the pod.
 //
@@ -179,12 +166,8 @@ func (r *poolReconciler) wanted(node string) []reference {
 	now := r.now()
 	var releases, refs []reference
 	for _, own := range r.set.OfNode(node) {
-		switch {
-		case own.DeletionTimestamp != nil:
-		case own.Releasing:
+		if own.Releasing && own.DeletionTimestamp == nil {
 			releases = append(releases, own.reference())
-		case own.IsOver(now):
-			refs = append(refs, own.reference())
 		}
 		for _, other := range r.set.OfPod(own.PodKey()) {
 			if !own.Bound && other.Node != node && other.Bound && other.Confirmed {
@@ -244,11 +227,8 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	if equality.Semantic.DeepEqual(want, pool.spec) {
 		return reconcile.Result{}, nil
 	}
-	spec := map[string]any{"reservations": want.Reservations}
-	if len(want.Requests)+len(pool.spec.Requests) > 0 { // an older CRD does not have the field
-		spec["requests"] = want.Requests
-	}
-	patch, err := json.Marshal(map[string]any{"spec": spec})
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
+		"reservations": want.Reservations, "requests": want.Requests}}) // null removes a field
 	if err != nil {
 		return reconcile.Result{}, err
 	}
