@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
@@ -93,7 +93,7 @@ type recentPods struct {
 	now func() time.Time
 
 	mu     sync.Mutex
-	byName map[string][]recentPod // by reservations.NameKey
+	byName *cache.LRUExpireCache // []recentPod by reservations.NameKey
 }
 
 type recentPod struct {
@@ -103,14 +103,24 @@ type recentPod struct {
 }
 
 func newRecentPods(now func() time.Time) *recentPods {
-	return &recentPods{now: now, byName: map[string][]recentPod{}}
+	return &recentPods{now: now, byName: newMemory(now)}
 }
+
+// of returns the pods of a name that still count. The caller holds r.mu.
+func (r *recentPods) of(name string) []recentPod {
+	all, _ := r.byName.Get(name)
+	list, _ := all.([]recentPod)
+	return slices.DeleteFunc(list, func(p recentPod) bool { return !r.now().Before(p.until) })
+}
+
+// set sets the pods of a name. The caller holds r.mu.
+func (r *recentPods) set(name string, pods []recentPod) { r.byName.Add(name, pods, publishLag) }
 
 // Ended adds a pod that has ended.
 func (r *recentPods) Ended(name string, p *podView) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.byName[name] = append(r.byName[name], recentPod{p.Node, p, r.now().Add(publishLag)})
+	r.set(name, append(r.of(name), recentPod{p.Node, p, r.now().Add(publishLag)}))
 }
 
 // Arrived is called for a pod that was sent to a node when a watch shows it, or when the webhook is
@@ -118,21 +128,10 @@ func (r *recentPods) Ended(name string, p *podView) {
 func (r *recentPods) Arrived(name, node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := r.byName[name]
+	all := r.of(name)
 	if i := slices.IndexFunc(all, func(s recentPod) bool { return s.ended == nil && s.node == node }); i >= 0 {
-		r.byName[name] = slices.Delete(all, i, i+1)
+		r.set(name, slices.Delete(all, i, i+1))
 	}
-}
-
-// Expire forgets what does not count any more.
-func (r *recentPods) Expire() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.now()
-	maps.DeleteFunc(r.byName, func(name string, all []recentPod) bool {
-		r.byName[name] = slices.DeleteFunc(all, func(p recentPod) bool { return !now.Before(p.until) })
-		return len(r.byName[name]) == 0
-	})
 }
 
 // A nodeCount is what a node has for a reservation name.
@@ -195,9 +194,8 @@ func (c *cluster) count(name string) map[string]*nodeCount {
 			at(node).add(reservations.Primary(p.Addresses), p.isAlive(), true)
 		}
 	}
-	for _, p := range c.recent.byName[name] {
+	for _, p := range c.recent.of(name) {
 		switch {
-		case !now.Before(p.until):
 		case p.ended == nil:
 			at(p.node).sent++
 		case !releasing[string(p.ended.UID)] && !c.lastEnded(keyOf(p.ended)).hasReleased(p.ended):
@@ -215,7 +213,7 @@ func (c *cluster) send(name, node string, needsAddress bool) bool {
 	if n := c.count(name)[node]; needsAddress && (n == nil || n.free() <= 0) {
 		return false
 	}
-	c.recent.byName[name] = append(c.recent.byName[name], recentPod{node, nil, c.now().Add(sentFor)})
+	c.recent.set(name, append(c.recent.of(name), recentPod{node, nil, c.now().Add(sentFor)}))
 	return true
 }
 

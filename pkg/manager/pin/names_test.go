@@ -169,7 +169,6 @@ func TestTargetsOfAReservationName(t *testing.T) {
 				c.send(reservations.NameKey("db", "registry"), known, true)
 			case time.Duration:
 				clock = clock.Add(known)
-				c.recent.Expire()
 			case ended:
 				c.remove(t, known.podView)
 			case deleted:
@@ -206,9 +205,9 @@ func TestNameCountsForget(t *testing.T) {
 		c.remove(t, left(pod, "node1", time.Minute))
 	}
 	c.remove(t, lives("last", "node1"))
-	clock = clock.Add(publishLag)
-	if c.recent.Expire(); len(c.recent.byName) > 0 {
-		t.Errorf("%v is left", c.recent.byName)
+	clock = clock.Add(publishLag + 1)
+	if names := c.recent.byName.Keys(); len(names) > 0 {
+		t.Errorf("%v are left", names)
 	}
 }
 
