@@ -114,22 +114,10 @@ func (w *UseWatcher) Check(ctx context.Context, now time.Time) (changed bool) {
 func (w *UseWatcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 	statuses := cniconf.Check(cniconf.Load(w.ConfDir, cniconf.ReadRuntime(w.RuntimeFiles).Rules), w.Binaries)
 	w.judge.date(statuses, now)
-	if w.Pods == nil || slices.ContainsFunc(statuses, isOff) {
-		return statuses
-	}
-	since := slices.MaxFunc(statuses, func(a, b cniconf.Status) int { return a.Since.Compare(b.Since) }).Since
-	// The pods are read before the leases. The API shows an address only after the lease was
-	// stored, so that no new pod seems to have no lease.
-	pods := candidates(w.pods(), since)
-	missing, err := w.missing(ctx, pods, statuses)
-	if err != nil {
-		s := &statuses[0]
-		s.State, s.Reason = cniconf.Unknown, LeasesUnreadable
-		s.Message = fmt.Sprintf("%s, but whether pods have leases is not known: %v", s.Message, err)
-		return statuses
-	}
-	if lasting := w.judge.lasting(missing, now); len(lasting) > 0 {
-		podsOff(statuses, lasting)
+	if w.Pods != nil && !slices.ContainsFunc(statuses, isOff) {
+		if pod, found := w.unleased(ctx, statuses); found {
+			notUsed(&statuses[0], pod)
+		}
 	}
 	return statuses
 }
@@ -141,43 +129,40 @@ func (w *UseWatcher) pods() []Pod {
 	return slices.SortedFunc(maps.Values(views), byName)
 }
 
-// missing returns those of the given pods that have no lease. It modifies pods. It returns an error
-// if the leases cannot be read, or if the store was lost and does not know the leases of one of the
-// networks again.
-func (w *UseWatcher) missing(ctx context.Context, pods []Pod, networks []cniconf.Status) ([]Pod,
-	error) {
-	// leased is w.leased without the pods that no longer exist.
-	leased := map[string]bool{}
-	pods = slices.DeleteFunc(pods, func(p Pod) bool {
-		if w.leased[p.UID] {
-			leased[p.UID] = true
+// unleased returns the first pod that must have a lease and has none: it requests retention, has an
+// address, and started more than slack after the last change of a configuration or binary. It
+// reports false if there is none, if the leases cannot be read, and if the store was lost and does
+// not know the leases of one of the networks again.
+func (w *UseWatcher) unleased(ctx context.Context, networks []cniconf.Status) (pod Pod, found bool) {
+	since := slices.MaxFunc(networks, func(a, b cniconf.Status) int { return a.Since.Compare(b.Since) }).Since
+	former, left := w.leased, []Pod(nil)
+	w.leased = map[string]bool{} // without the pods that no longer exist
+	// The pods are read before the leases. The API shows an address only after the lease was
+	// stored, so that no new pod seems to have no lease.
+	for _, p := range w.pods() {
+		if former[p.UID] {
+			w.leased[p.UID] = true
+		} else if wants(p) && len(p.IPs) > 0 && p.Started.After(since.Add(slack)) {
+			left = append(left, p)
 		}
-		return leased[p.UID]
-	})
-	w.leased = leased
-	if len(pods) == 0 {
-		return nil, nil
+	}
+	if len(left) == 0 {
+		return Pod{}, false
 	}
 	view, err := w.Service.List(ctx, func(lease.Lease) bool { return true })
-	if err != nil && !store.IsEmpty(err) {
-		return nil, err
+	isLost := func(s cniconf.Status) bool { return view.Lost && !view.Adopted(s.Network) } // until its next ADD
+	if err != nil && !store.IsEmpty(err) || slices.ContainsFunc(networks, isLost) {
+		return Pod{}, false
 	}
-	missing := withoutLease(pods, view.Leases)
-	for _, p := range pods {
-		isMissing := slices.ContainsFunc(missing, func(m Pod) bool { return m.UID == p.UID })
-		if !isMissing {
+	hasLease := podsIn(view.Leases)
+	for _, p := range left {
+		if hasLease(p) {
 			w.leased[p.UID] = true
+		} else if !found {
+			pod, found = p, true
 		}
 	}
-	if len(missing) == 0 {
-		return nil, nil
-	}
-	for _, s := range networks {
-		if view.Lost && !view.Adopted(s.Network) { // until the next ADD of the network
-			return nil, fmt.Errorf("the store was lost, and no pod of network %s has started since", s.Network)
-		}
-	}
-	return missing, nil
+	return pod, found
 }
 
 // publish makes the confirmed statuses the Result, signals Changes, sets the metric and logs one

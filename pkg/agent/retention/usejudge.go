@@ -2,7 +2,6 @@ package retention
 
 import (
 	"fmt"
-	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -13,8 +12,7 @@ import (
 
 const (
 	// confirmAfter is how long a network must be inactive or unknown before that is reported,
-	// because files are often replaced in several steps. It is also how long a pod must be without
-	// a lease before that counts.
+	// because files are often replaced in several steps.
 	confirmAfter = 15 * time.Second
 	// slack is the least time from the last change of the configuration or the binary to the start
 	// of a pod whose missing lease counts. A runtime loads a new configuration with a delay.
@@ -27,18 +25,15 @@ const (
 	// without a lease. The runtime uses other directories, or a RuntimeClass with a configuration
 	// of its own: correct --cni-conf-dir and --cni-bin-dir.
 	PodWithoutLease = "PodWithoutLease"
-	// LeasesUnreadable: unknown, the store is lost or busy.
-	LeasesUnreadable = "LeasesUnreadable"
 )
 
 // judge decides which statuses are reported. It combines the results of all checks so far. A check
 // is one call of UseWatcher.look; it returns one status for each network.
 type judge struct {
-	confirmed []cniconf.Status     // nil before the first result
-	looked    time.Time            // when date was last called; zero before the first call
-	offSince  time.Time            // since when a network has not been active; zero if all are
-	evidence  map[string]evidence  // by network
-	missing   map[string]time.Time // by UID of a pod: since when it has had no lease
+	confirmed []cniconf.Status    // nil before the first result
+	looked    time.Time           // when date was last called; zero before the first call
+	offSince  time.Time           // since when a network has not been active; zero if all are
+	evidence  map[string]evidence // by network
 }
 
 // evidence is the state of the files that determine the status of a network, and since when the
@@ -106,19 +101,6 @@ func same(a, b cniconf.Status) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// candidates returns the pods that must have a lease: the pods that request retention, have an
-// address, and started more than slack after since, the last change of the configuration or the
-// binary.
-func candidates(pods []Pod, since time.Time) []Pod {
-	var out []Pod
-	for _, p := range pods {
-		if wants(p) && len(p.IPs) > 0 && p.Started.After(since.Add(slack)) {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
 // wants reports whether a pod requests retention with a valid window, and needs a sandbox with its
 // own network.
 func wants(p Pod) bool {
@@ -126,63 +108,30 @@ func wants(p Pod) bool {
 	return p.Expected && err == nil && w.Window > 0
 }
 
-// withoutLease returns the pods that have no lease. A pod has one if a lease names it, in whichever
-// state, or if one of its addresses is bound: a lease that was recovered after the loss of the
-// store may lack the pod's name and UID.
-func withoutLease(pods []Pod, leases []lease.Lease) []Pod {
+// podsIn returns a function that reports whether a pod has one of the leases: one that names it, in
+// whichever state, or a bound one of one of its addresses. A lease that was recovered after the
+// loss of the store may lack the pod's name and UID.
+func podsIn(leases []lease.Lease) func(Pod) bool {
 	type pod struct{ namespace, name, uid string }
-	byPod, byAddress := map[pod]bool{}, map[netip.Addr]bool{}
+	byPod, byAddress := map[pod]bool{}, map[string]bool{}
 	for _, l := range leases {
 		byPod[pod{l.Namespace, l.Name, l.UID}] = true
 		if l.State == lease.Bound {
-			byAddress[l.Address] = true
+			byAddress[l.Address.String()] = true
 		}
 	}
-	var out []Pod
-	for _, p := range pods {
-		found := byPod[pod{p.Namespace, p.Name.Name, p.UID}]
-		for _, ip := range p.IPs {
-			a, err := netip.ParseAddr(ip)
-			found = found || (err == nil && byAddress[a.Unmap()])
-		}
-		if !found {
-			out = append(out, p)
-		}
+	return func(p Pod) bool {
+		return byPod[pod{p.Namespace, p.Name.Name, p.UID}] ||
+			slices.ContainsFunc(p.IPs, func(ip string) bool { return byAddress[ip] })
 	}
-	return out
 }
 
-// lasting returns those of the given pods that have been without a lease for confirmAfter, and
-// remembers since when each pod has been without one. If it returns pods, it sets j.offSince back
-// to the start of that time, so that add does not wait for confirmAfter again.
-func (j *judge) lasting(pods []Pod, now time.Time) []Pod {
-	missing := map[string]time.Time{}
-	var out []Pod
-	for _, p := range pods {
-		since, known := j.missing[p.UID]
-		if !known {
-			since = now
-		}
-		missing[p.UID] = since
-		if now.Sub(since) < confirmAfter {
-			continue
-		}
-		out = append(out, p)
-		if j.offSince.IsZero() || since.Before(j.offSince) {
-			j.offSince = since
-		}
-	}
-	j.missing = missing
-	return out
-}
-
-// podsOff makes the first status Inactive because of the given pods, of which it names the first
-// one. The first status is that of the network of the pods' first interface. One pod without a
-// lease proves that the runtime does not use the configuration that was read.
-func podsOff(statuses []cniconf.Status, pods []Pod) {
-	first, s := pods[0], &statuses[0]
+// notUsed makes a status Inactive because of a pod without a lease, which proves that the runtime
+// does not use the configuration that was read. The status is that of the network of the pod's
+// first interface, the first one.
+func notUsed(s *cniconf.Status, pod Pod) {
 	s.State, s.Reason = cniconf.Inactive, PodWithoutLease
 	s.Message = fmt.Sprintf("%s, but pod %s, started %s, has %s without a lease; the runtime may use other "+
-		"directories: set --cni-conf-dir and --cni-bin-dir to those of the runtime", s.Message, first.Name,
-		first.Started.UTC().Format(time.RFC3339), first.IPs[0])
+		"directories: set --cni-conf-dir and --cni-bin-dir to those of the runtime", s.Message, pod.Name,
+		pod.Started.UTC().Format(time.RFC3339), pod.IPs[0])
 }
