@@ -21,9 +21,9 @@ import (
 // requests at a time by default.
 const maxWebhookConns = 1024
 
-// maxWebhookBytes is the maximum size of the requests that the webhooks serve at a time: hundreds
-// of usual pods, or twenty of the largest.
-const maxWebhookBytes = 32 << 20
+// maxWebhookBytes is the maximum size of the requests that the webhooks serve at a time. Half of it
+// is for one API server: hundreds of usual pods, or fifteen of the largest.
+const maxWebhookBytes = 48 << 20
 
 // A servingManager is a manager whose ports have limits of connections. The servers of
 // controller-runtime have none, and listen themselves.

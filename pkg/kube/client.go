@@ -26,7 +26,6 @@ type Clients struct {
 	Core   rest.Interface // v1
 	Events rest.Interface // events.k8s.io/v1
 	IPAM   rest.Interface // ipam.leasehold.dev/v1alpha1
-	Any    rest.Interface // requests to absolute paths, with raw responses
 }
 
 // RequestTimeout is the timeout that callers set in every request except watches.
@@ -70,7 +69,6 @@ func NewClients(config *rest.Config) (*Clients, error) {
 		{&c.Core, corev1.SchemeGroupVersion, runtime.ContentTypeProtobuf, 10, 20},
 		{&c.Events, eventsv1.SchemeGroupVersion, runtime.ContentTypeJSON, 5, 25},
 		{&c.IPAM, ipamv1.GroupVersion, runtime.ContentTypeJSON, 50, 100},
-		{&c.Any, schema.GroupVersion{}, runtime.ContentTypeJSON, 5, 10},
 	} {
 		own := rest.CopyConfig(config)
 		if own.QPS == 0 {

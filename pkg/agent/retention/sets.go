@@ -35,9 +35,9 @@ type setState struct {
 	ordinals kube.Ordinals
 }
 
-// getSet reads a StatefulSet from the API server.
+// getSet reads a StatefulSet from the API server. Any client serves for the absolute path.
 func (h *Holds) getSet(ctx context.Context, path string) setState {
-	result := h.Clients.Any.Get().Timeout(kube.RequestTimeout).AbsPath(path).Do(ctx)
+	result := h.Clients.IPAM.Get().Timeout(kube.RequestTimeout).AbsPath(path).Do(ctx)
 	err := result.Error() // Raw would return this error without the decoded Status
 	switch {
 	case apierrors.IsNotFound(err) && !kube.IsNotServed(err):
