@@ -20,7 +20,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -53,7 +52,7 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := mgr.addServers(o); err != nil {
+	if err := mgr.addServer(o.metricsAddr); err != nil {
 		return err
 	}
 	err = errors.Join(certificate.add(ctx, mgr), metrics.Registry.Register(certificate.expires),
@@ -118,7 +117,7 @@ func newManager(config *rest.Config, o options, certificate *certificate, log lo
 		RenewDeadline:                 new(renewDeadline),
 		RetryPeriod:                   new(retryPeriod),
 	})
-	return &servingManager{Manager: mgr, ready: map[string]healthz.Checker{}}, err
+	return &servingManager{Manager: mgr}, err
 }
 
 // clientsOf configures a server for clients with a certificate of a CA.

@@ -31,7 +31,6 @@ type options struct {
 	webhookPort int
 	webhookCA   string
 	metricsAddr string
-	healthAddr  string
 	pprofAddr   string
 	certDir     string
 }
@@ -74,8 +73,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where the webhooks are served")
 	f.StringVar(&o.webhookCA, "webhook-client-ca", "",
 		"a `file` with the CA of the API server's client certificate; without one the webhooks answer any client")
-	f.StringVar(&o.metricsAddr, "metrics-addr", ":9471", "where metrics are served")
-	f.StringVar(&o.healthAddr, "health-addr", ":9472", "where /healthz and /readyz are served")
+	f.StringVar(&o.metricsAddr, "metrics-addr", ":9471", "address of /metrics, /healthz and /readyz")
 	f.StringVar(&o.pprofAddr, "pprof-addr", "", "where profiles are served; empty for nowhere")
 	f.StringVar(&o.certDir, "cert-dir", "/tmp", "a writable folder")
 }

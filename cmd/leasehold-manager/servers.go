@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -29,43 +30,29 @@ const maxWebhookBytes = 48 << 20
 // controller-runtime have none, and listen themselves.
 type servingManager struct {
 	ctrl.Manager
-	ready map[string]healthz.Checker
+	ready []healthz.Checker
 }
 
 // AddReadyzCheck adds a check to /readyz. It must be called before the manager starts.
-func (m *servingManager) AddReadyzCheck(name string, check healthz.Checker) error {
-	m.ready[name] = check
+func (m *servingManager) AddReadyzCheck(_ string, check healthz.Checker) error {
+	m.ready = append(m.ready, check)
 	return nil
 }
 
-// addServers adds the servers of metrics, /healthz and /readyz.
-func (m *servingManager) addServers(o options) error {
-	scrapes := http.NewServeMux()
-	scrapes.Handle("/metrics", daemon.Metrics(metrics.Registry))
-	if err := m.serve("metrics", o.metricsAddr, scrapes); err != nil {
-		return fmt.Errorf("--metrics-addr: %w", err)
+// isReady returns nil if all checks succeed.
+func (m *servingManager) isReady() error {
+	var errs []error
+	for _, check := range m.ready {
+		errs = append(errs, check(nil)) // none looks at the request
 	}
-	health := http.NewServeMux()
-	for path, checks := range map[string]map[string]healthz.Checker{
-		"/healthz": {"ping": healthz.Ping}, "/readyz": m.ready} {
-		h := http.StripPrefix(path, &healthz.Handler{Checks: checks})
-		health.Handle(path, h)
-		health.Handle(path+"/", h)
-	}
-	if err := m.serve("health", o.healthAddr, health); err != nil {
-		return fmt.Errorf("--health-addr: %w", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// serve adds a server for a few clients, unless the address is empty or "0".
-func (m *servingManager) serve(name, addr string, handler http.Handler) error {
-	if addr == "" || addr == "0" {
-		return nil
-	}
-	s, err := newServer(name, addr, daemon.MaxConns, handler, nil)
+// addServer adds the server of metrics, /healthz and /readyz.
+func (m *servingManager) addServer(addr string) error {
+	s, err := newServer("status", addr, daemon.MaxConns, daemon.Status(metrics.Registry, m.isReady), nil)
 	if err != nil {
-		return err
+		return fmt.Errorf("--metrics-addr: %w", err)
 	}
 	return m.Add(s)
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -170,25 +169,6 @@ func get(t *testing.T, url string) (int, string) {
 		t.Fatal(err)
 	}
 	return r.StatusCode, string(b)
-}
-
-func TestReadyAfterASurvey(t *testing.T) {
-	health := &Health{}
-	server := httptest.NewServer(handler(prometheus.NewRegistry(), health))
-	defer server.Close()
-	expect := func(path string, code int, text string) {
-		t.Helper()
-		if got, body := get(t, server.URL+path); got != code || !strings.Contains(body, text) {
-			t.Errorf("%s: %d %q; want %d %q", path, got, body, code, text)
-		}
-	}
-	expect("/healthz", 200, "ok")
-	expect("/readyz", 503, "not been surveyed")
-	health.setReady(transact.ErrNoHostView)
-	expect("/readyz", 503, "cannot be seen")
-	health.setReady(nil)
-	expect("/readyz", 200, "ok")
-	expect("/metrics", 200, "")
 }
 
 // Holders of another boot are dead; a holder of this boot whose namespace cannot be examined may be
@@ -355,12 +335,19 @@ func TestServe(t *testing.T) {
 		addr, _, _ = strings.Cut(rest, "\n")
 		time.Sleep(time.Millisecond)
 	}
-	if code, _ := get(t, "http://"+addr+"/healthz"); code != 200 {
-		t.Errorf("/healthz: %d", code)
+	expect := func(path string, code int, text string) {
+		t.Helper()
+		if got, body := get(t, "http://"+addr+path); got != code || !strings.Contains(body, text) {
+			t.Errorf("%s: %d %q; want %d %q", path, got, body, code, text)
+		}
 	}
-	if _, text := get(t, "http://"+addr+"/metrics"); !strings.Contains(text, "some_total 0") {
-		t.Errorf("/metrics: %s", text)
-	}
+	expect("/healthz", 200, "ok")
+	expect("/metrics", 200, "some_total 0")
+	expect("/readyz", 503, "not been surveyed")
+	health.setReady(transact.ErrNoHostView)
+	expect("/readyz", 503, "cannot be seen")
+	health.setReady(nil)
+	expect("/readyz", 200, "ok")
 	if err := Serve(addr, registry, health, slog.New(slog.DiscardHandler)).Run(ctx); err == nil {
 		t.Error("no error for an address in use")
 	}

@@ -38,7 +38,7 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.L
 		if err != nil {
 			return fmt.Errorf("--metrics-addr: %w", err)
 		}
-		server := daemon.New(handler(metrics, health))
+		server := daemon.New(daemon.Status(metrics, health.ready))
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
@@ -54,19 +54,4 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.L
 		<-closed
 		return nil
 	}}
-}
-
-// handler returns the handler of the agent's HTTP server.
-func handler(metrics prometheus.Gatherer, health *Health) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", daemon.Metrics(metrics))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := health.ready(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	return mux
 }

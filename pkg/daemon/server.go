@@ -4,6 +4,7 @@
 package daemon
 
 import (
+	"fmt"
 	"net/http"
 	"time"
 
@@ -27,7 +28,19 @@ func New(handler http.Handler) *http.Server {
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
-// Metrics returns the handler of /metrics. It serves at most MaxScrapes scrapes at a time.
-func Metrics(metrics prometheus.Gatherer) http.Handler {
-	return promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: MaxScrapes})
+// Status returns the handler of /metrics, of which it serves at most MaxScrapes scrapes at a time,
+// of /healthz, which succeeds while the process runs, and of /readyz, which succeeds while ready
+// returns nil.
+func Status(metrics prometheus.Gatherer, ready func() error) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: MaxScrapes}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
 }

@@ -22,7 +22,7 @@ func TestScrapesAreLimited(t *testing.T) {
 	release := make(slow)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(release)
-	h := Metrics(registry)
+	h := Status(registry, nil)
 	const clients = 3 * MaxScrapes
 	codes := make(chan int, clients)
 	var all sync.WaitGroup

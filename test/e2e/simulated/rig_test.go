@@ -55,7 +55,6 @@ const (
 	// the second one are larger by portsApart.
 	webhookPort = 9443
 	metricsPort = 9471
-	healthPort  = 9472
 	portsApart  = 10
 
 	// reservationsPolicy lets nobody but the agents write reservations.
@@ -205,7 +204,7 @@ func (r *rig) startManagers() {
 			Log: r.cluster.Log(cluster.Control, managerName(i)),
 			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=" + certificates,
 				"--webhook-client-ca=" + r.cluster.WebhookCA(), port("webhook-port=", webhookPort),
-				port("metrics-addr=:", metricsPort), port("health-addr=:", healthPort)}}))
+				port("metrics-addr=:", metricsPort)}}))
 	}
 	for i := range replicas {
 		r.managerReady(i)
@@ -235,7 +234,7 @@ func (r *rig) serve(i int) {
 func (r *rig) managerReady(i int) {
 	r.Helper()
 	r.until(managerName(i)+" is ready", func() error {
-		resp, err := http.Get(fmt.Sprintf("http://%v:%d/readyz", r.cluster.ControlAddr(), healthPort+portsApart*i))
+		resp, err := http.Get(fmt.Sprintf("http://%v:%d/readyz", r.cluster.ControlAddr(), metricsPort+portsApart*i))
 		if err != nil {
 			return err
 		}
