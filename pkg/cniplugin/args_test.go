@@ -49,19 +49,6 @@ func TestParseArgs(t *testing.T) {
 	}
 }
 
-// TestParseArgsOfLongNames: a namespace has at most 63 letters, a pod's name 253, a UID 128.
-func TestParseArgsOfLongNames(t *testing.T) {
-	a := func(n int) string { return strings.Repeat("a", n) }
-	for over := range 4 {
-		length := []int{63, 253, 128, 0}
-		length[over]++
-		args := "K8S_POD_NAMESPACE=" + a(length[0]) + ";K8S_POD_NAME=" + a(length[1]) + ";K8S_POD_UID=" + a(length[2])
-		if _, err := parseArgs(args); (err == nil) != (over == 3) {
-			t.Errorf("%d, %d and %d letters: %v", length[0], length[1], length[2], err)
-		}
-	}
-}
-
 func TestParseArgsRejects(t *testing.T) {
 	long := strings.Repeat("x", 10000)
 	tests := []struct {

@@ -155,20 +155,6 @@ func TestChainedKeepsPrevResult(t *testing.T) {
 	}
 }
 
-// An address of prevResult whose interface index is invalid is taken for one of the container.
-func TestChainedWithAnInvalidInterfaceIndex(t *testing.T) {
-	for _, i := range []string{"-1", "4", "99"} {
-		stdin := strings.ReplaceAll(string(chained("1.0.0", "")), `"interface":0`, `"interface":`+i)
-		r, l := &recorder{keeps: hw(former)}, &links{link: host.Link{Kind: "veth", MAC: hw(own)}}
-		if _, _, err := addChained(t, r, l, []byte(stdin), ""); err != nil {
-			t.Fatal(err)
-		}
-		if got := fmt.Sprint(r.addrs); got != "[10.0.0.2 fd00::2 10.9.9.9]" {
-			t.Errorf("interface %s: KeepMAC was called with addresses %s", i, got)
-		}
-	}
-}
-
 // TestChainedRecordsTheMACThatStays verifies that the lease gets the MAC that the interface has if
 // the lease's own cannot be set.
 func TestChainedRecordsTheMACThatStays(t *testing.T) {
@@ -183,23 +169,6 @@ func TestChainedRecordsTheMACThatStays(t *testing.T) {
 	}
 	if fmt.Sprint(r.fixed, r.has) != "[false true] "+own {
 		t.Errorf("KeepMAC was called with fixed %v, the last time with %s", r.fixed, r.has)
-	}
-}
-
-func TestChainedOtherVerbsSucceed(t *testing.T) {
-	r := &recorder{err: errors.New("the service was called")}
-	p, stdout, stderr := plugin(r)
-	args := addArgs(chained("1.1.0", `"cni.dev/valid-attachments":[],`), "")
-	for verb, call := range map[string]func() error{
-		"DEL": func() error { return p.Del(args) }, "CHECK": func() error { return p.Check(args) },
-		"GC": func() error { return p.GC(args) }, "STATUS": func() error { return p.Status(args) },
-	} {
-		if err := call(); err != nil {
-			t.Errorf("%s: %v", verb, err)
-		}
-	}
-	if r.calls != nil || stdout.String()+stderr.String() != "" {
-		t.Errorf("calls %q, stdout %q, stderr %q", r.calls, stdout, stderr)
 	}
 }
 

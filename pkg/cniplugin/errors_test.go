@@ -1,14 +1,11 @@
 package cniplugin
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
-
-	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -77,15 +74,5 @@ func TestDelErrorsAreNotTakenForSuccess(t *testing.T) {
 		if got := notSuccess.Replace(tr.advice); got != tr.advice {
 			t.Errorf("advice %q contains such a phrase", tr.advice)
 		}
-	}
-}
-
-// The version of a result is known before an address is assigned. One that is not is an error all
-// the same.
-func TestPrintInAnUnknownVersion(t *testing.T) {
-	var out bytes.Buffer
-	if err := printAs(&out, "9.9.9", &current.Result{CNIVersion: current.ImplementedSpecVersion}); !errors.Is(err,
-		errPrint) || out.Len() > 0 {
-		t.Errorf("%v; printed %q", err, &out)
 	}
 }

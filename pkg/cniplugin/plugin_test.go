@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
+
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +21,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -258,28 +257,6 @@ func TestAddValidatesBeforeItAssigns(t *testing.T) {
 	}
 }
 
-// TestAddWithoutProc verifies that ADD fails if its own network namespace is not known. The test
-// hides /proc from its thread, which ends with the test.
-func TestAddWithoutProc(t *testing.T) {
-	r := &recorder{result: dualStack}
-	p, _, _ := plugin(r)
-	args := addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), "")
-	args.Netns = t.TempDir()
-	failed := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_FS),
-			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-			unix.Mount("tmpfs", "/proc", "tmpfs", 0, "")); err != nil {
-			t.Error(err)
-		}
-		failed <- p.Add(args)
-	}()
-	if err := <-failed; code(t, err) != 4 || !strings.Contains(err.Error(), "comparing CNI_NETNS") || r.calls != nil {
-		t.Errorf("error %v, calls %v", err, r.calls)
-	}
-}
-
 // TestResultsAndWaitsAreLogged verifies that LogCall gets the result of a call, its duration, and
 // the sum of its waits for the store's lock.
 func TestResultsAndWaitsAreLogged(t *testing.T) {
@@ -336,24 +313,6 @@ func TestAddReleasesWhatItCannotPrint(t *testing.T) {
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, syscall.EPIPE }
-
-// TestDelAcceptsAnyConfiguration verifies that DEL succeeds with any input that skel accepts.
-func TestDelAcceptsAnyConfiguration(t *testing.T) {
-	for _, stdin := range []string{
-		`{"name":"net"}`, `{"name":"net","ipam":null}`, `{"name":"net","ipam":5}`,
-		`{"name":"net","ipam":{"subnet":"x","ranges":{}}}`,
-		`{"name":"net","runtimeConfig":5,"args":"x","prevResult":[]}`, ``,
-	} {
-		for _, args := range []string{"", "x", "K8S_POD_NAME=../../etc/x", "A=b"} {
-			r := &recorder{}
-			p, stdout, _ := plugin(r)
-			err := p.Del(&skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Args: args, StdinData: []byte(stdin)})
-			if err != nil || r.who != (lease.Attachment{ContainerID: "c1", IfName: "eth0"}) || stdout.Len() > 0 {
-				t.Errorf("%s, CNI_ARGS %q: released %+v (%v), printed %q", stdin, args, r.who, err, stdout)
-			}
-		}
-	}
-}
 
 // TestDelUsesValidFields verifies which fields of a configuration DEL uses if others are invalid.
 func TestDelUsesValidFields(t *testing.T) {
@@ -473,50 +432,6 @@ func TestGC(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
-	}
-}
-
-func TestStatus(t *testing.T) {
-	tests := []struct {
-		name, fields string
-		code         uint
-	}{
-		{"a valid configuration", `"ipam":{"subnet":"10.0.0.0/24","dataDir":"/run/x"}`, 0},
-		{"no ranges", `"ipam":{"dataDir":"/run/x"}`, 0},
-		{"invalid ranges", `"ipam":{"subnet":"10.0.0.0/31"}`, 50},
-		{"an invalid policy", `"ipam":{"subnet":"10.0.0.0/24","onBusy":"x"}`, 50},
-		{"no ipam", `"type":"bridge"`, 50},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := &recorder{}
-			p, _, _ := plugin(r)
-			err := p.Status(&skel.CmdArgs{StdinData: conf(tt.fields)})
-			if code(t, err) != tt.code || (err == nil) != slices.Equal(r.calls, []string{"Status"}) {
-				t.Errorf("error %v, calls %v; want code %d", err, r.calls, tt.code)
-			}
-			if err == nil && r.pool != (lease.Pool{DataDir: "/run/x", Network: "net"}) {
-				t.Errorf("pool %+v", r.pool)
-			}
-		})
-	}
-}
-
-// TestInvalidJSON verifies that a verb that needs its configuration rejects one that is cut off.
-func TestInvalidJSON(t *testing.T) {
-	for verb, run := range map[string]func(*Plugin, *skel.CmdArgs) error{
-		verbAdd: (*Plugin).Add, verbCheck: (*Plugin).Check, verbGC: (*Plugin).GC, verbStatus: (*Plugin).Status,
-	} {
-		r := &recorder{}
-		p, _, _ := plugin(r)
-		err := run(p, addArgs([]byte(`{"name":"net"`), ""))
-		want := uint(6)
-		if verb == verbStatus {
-			want = 50
-		}
-		if code(t, err) != want || !strings.Contains(err.Error(), "unexpected end") || r.calls != nil {
-			t.Errorf("%s: error %v with code %d, calls %v", verb, err, code(t, err), r.calls)
-		}
 	}
 }
 
