@@ -4,90 +4,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"io/fs"
-	"net/netip"
+
 	"os"
 	"path/filepath"
-	"slices"
+
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/test/descriptors"
 )
-
-// With too few descriptors every operation returns the kernel's error: what could not be read is
-// never missing from a result.
-func TestFewDescriptors(t *testing.T) {
-	h := testHost(t)
-	path := filepath.Join(t.TempDir(), "netns")
-	newMounted(t, path, "10.9.8.13/24")
-	n, err := h.Netns(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := netip.MustParseAddr("10.9.8.13")
-	for name, op := range map[string]func() (complete bool, err error){
-		"Netns": func() (bool, error) {
-			got, err := h.Netns(path)
-			return got == n, err
-		},
-		"AddressesIn": func() (bool, error) {
-			list, err := h.AddressesIn(n)
-			return slices.Contains(list, addr), err
-		},
-		"Namespaces": func() (bool, error) {
-			list, err := h.Namespaces()
-			for _, ns := range list {
-				err = errors.Join(err, ns.Err)
-			}
-			got, _ := namespaceAt(list, path)
-			return len(got.Addresses) == 1, err
-		},
-		"Link": func() (bool, error) {
-			l, err := h.Link(path, "eth0")
-			return l.Kind == "veth", err
-		},
-		"SetMAC": func() (bool, error) { return true, h.SetMAC(path, "eth0", mac(t, "02:00:00:00:00:09")) },
-		"ForgetNeighbours": func() (bool, error) {
-			return true, h.ForgetNeighbours([]netip.Addr{addr})
-		},
-		"ProcessNetns": func() (bool, error) {
-			p := h.ProcessNetns()
-			return len(p.inodes) > 0, p.Incomplete()
-		},
-		"MountedNetns": func() (bool, error) {
-			p := h.MountedNetns()
-			return p.inodes[n.Ino], p.Incomplete()
-		},
-		"BootID": func() (bool, error) {
-			id, err := h.readBootID()
-			return id != "", err
-		},
-		"OpenDirPath": func() (bool, error) {
-			dir, err := OpenDirPath("/")
-			if err == nil {
-				_, err = os.Stat(dir)
-			}
-			return true, err
-		},
-	} {
-		failed, succeeded := false, false
-		for free := range 8 {
-			descriptors.Limit(t, free, func() {
-				complete, err := op()
-				failed, succeeded = failed || err != nil, err == nil
-				if err == nil && !complete || err != nil && !errors.Is(err, unix.EMFILE) {
-					t.Errorf("%s with %d descriptors: complete: %v, %v", name, free, complete, err)
-				}
-			})
-		}
-		if !failed || !succeeded {
-			t.Errorf("%s: failed with few descriptors: %v, succeeded with enough: %v", name, failed, succeeded)
-		}
-	}
-}
 
 // A path that cannot be followed is not evidence that its namespace has ended.
 func TestUnreadableMount(t *testing.T) {
@@ -105,23 +30,6 @@ func TestUnreadableMount(t *testing.T) {
 	list, err := h.Namespaces()
 	if err != nil || len(list) != 1 || list[0].Netns.Path != loop || !errors.Is(list[0].Err, unix.ELOOP) {
 		t.Errorf("%+v, %v; want %s with an error", list, err, loop)
-	}
-}
-
-// Without its /proc/thread-self no namespace can be entered.
-func TestNamespacesWithoutThreadSelf(t *testing.T) {
-	h := testHost(t)
-	path := filepath.Join(t.TempDir(), "netns")
-	newMounted(t, path)
-	n, err := h.Netns(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	blind := fakeProc(t, links{"self": {"pid:5"}})
-	list := blind.readAll([]lease.Netns{n, {Path: "b"}})
-	if len(list) != 2 || list[0].Netns != n || !errors.Is(list[0].Err, fs.ErrNotExist) ||
-		list[1].Netns.Path != "b" || list[1].Err == nil {
-		t.Errorf("%+v; want both with errors", list)
 	}
 }
 
@@ -196,21 +104,4 @@ func TestCompleteReadsAgain(t *testing.T) {
 	if _, err := complete(func() ([]byte, error) { return nil, unix.EIO }); !errors.Is(err, unix.EIO) {
 		t.Errorf("a list that cannot be read: %v", err)
 	}
-}
-
-// The socket of a request is closed.
-func TestChangesCloseWhatTheyOpen(t *testing.T) {
-	h := testHost(t)
-	path := filepath.Join(t.TempDir(), "netns")
-	newMounted(t, path)
-	descriptors.Limit(t, 8, func() {
-		for range 9 {
-			if err := h.SetMAC(path, "eth0", mac(t, "02:00:00:00:00:09")); err != nil {
-				t.Fatal(err)
-			}
-			if err := h.ForgetNeighbours([]netip.Addr{netip.MustParseAddr("10.9.8.14")}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
 }

@@ -12,8 +12,6 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 func mac(t *testing.T, s string) net.HardwareAddr {
@@ -71,37 +69,6 @@ func TestSetMACErrors(t *testing.T) {
 	}
 	if _, err := h.Link(filepath.Join(t.TempDir(), "gone"), "eth0"); !errors.Is(err, ErrNotNetns) {
 		t.Errorf("no such namespace: %v", err)
-	}
-}
-
-func TestRunInNetns(t *testing.T) {
-	h := testHost(t)
-	path := filepath.Join(t.TempDir(), "netns")
-	newMounted(t, path, "10.9.8.12/24")
-	n, err := h.Netns(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := h.Netns("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 20 {
-		want := errors.New("failed")
-		if err := h.RunInNetns(n, func() error { return want }); err != want {
-			t.Fatalf("got %v, want the error of the function", err)
-		}
-	}
-	if now, err := h.Netns("/proc/self/ns/net"); err != nil || !now.Same(own) {
-		t.Errorf("the process is in %+v, %v; want %+v", now, err, own)
-	}
-	called := false
-	other := lease.Netns{Path: path, Dev: n.Dev, Ino: n.Ino + 1}
-	for _, gone := range []lease.Netns{other, {Path: path}, {Path: path + "-gone", Dev: 4, Ino: 5}} {
-		err := h.RunInNetns(gone, func() error { called = true; return nil })
-		if !errors.Is(err, ErrNetnsGone) || called {
-			t.Errorf("%+v: %v, called: %v", gone, err, called)
-		}
 	}
 }
 

@@ -2,7 +2,7 @@ package host
 
 import (
 	"errors"
-	"io/fs"
+
 	"net"
 	"net/netip"
 	"os"
@@ -197,27 +197,6 @@ func TestNamespacesListsEachOnce(t *testing.T) {
 	}
 }
 
-// All threads of the process stay in their namespace.
-func TestNamespacesKeepsThreads(t *testing.T) {
-	h := testHost(t)
-	newMounted(t, filepath.Join(t.TempDir(), "pod"), "10.9.8.11/24")
-	own, _ := h.Netns("/proc/self/ns/net")
-	for range 20 {
-		if _, err := h.Namespaces(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
-	if err != nil || len(tasks) == 0 {
-		t.Fatal(tasks, err)
-	}
-	for _, task := range tasks {
-		if n, err := h.Netns(task); err == nil && !n.Same(own) {
-			t.Errorf("thread %s is in another namespace, %+v", task, n)
-		}
-	}
-}
-
 // A namespace that cannot be entered is listed with an error.
 func TestNamespacesReportsUnreadable(t *testing.T) {
 	h := testHost(t)
@@ -240,12 +219,6 @@ func TestNamespacesReportsUnreadable(t *testing.T) {
 	})
 	if len(got) != 1 || got[0].Err == nil || got[0].Netns.Ino != st.Ino {
 		t.Errorf("got %+v; want one namespace with an error, without the two that have ended", got)
-	}
-}
-
-func TestNamespacesWithoutProc(t *testing.T) {
-	if list, err := New(t.TempDir(), DefaultBootIDFile).Namespaces(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a host whose /proc is missing has %v: %v", list, err)
 	}
 }
 
@@ -307,44 +280,4 @@ func FuzzNetnsMount(f *testing.F) {
 			t.Errorf("%q is invalid, but returned %+v", line, m)
 		}
 	})
-}
-
-// Process 2 is in the host's namespace only if it is kthreadd. In a container it may be anything.
-func TestNamespacesWithProcessTwo(t *testing.T) {
-	testHost(t)
-	path := filepath.Join(t.TempDir(), "netns")
-	newMounted(t, path)
-	for pid, want := range map[string]int{"pid:4026531836": 0, "pid:5": 1} {
-		h := fakeProc(t, links{"self": {pid}})
-		err := os.WriteFile(filepath.Join(h.proc, "self", "mountinfo"), []byte("no mount of a namespace\n"), 0o600)
-		for process, netns := range map[string]string{
-			"thread-self": "/proc/thread-self/ns/net", "1": "/proc/self/ns/net", "2": path} {
-			dir := filepath.Join(h.proc, process, "ns")
-			err = errors.Join(err, os.MkdirAll(dir, 0o700), os.Symlink(netns, filepath.Join(dir, "net")))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		list, err := h.Namespaces()
-		if err != nil || len(list) != want {
-			t.Errorf("in %s: %+v, %v; want %d namespaces", pid, list, err, want)
-		}
-	}
-}
-
-// A namespace of several processes has the same path in every list.
-func TestNamespaceOfSeveralProcesses(t *testing.T) {
-	dir := t.TempDir()
-	for _, pid := range []string{"8", "7", "9"} {
-		ns := filepath.Join(dir, pid, "ns")
-		err := errors.Join(os.MkdirAll(ns, 0o700), os.Symlink("/proc/self/ns/net", filepath.Join(ns, "net")))
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	withoutMounts(t, dir)
-	list, err := New(dir, "").Namespaces()
-	if err != nil || len(list) != 1 || list[0].Netns.Path != filepath.Join(dir, "7/ns/net") {
-		t.Errorf("%+v, %v; want one, at the path of process 7", list, err)
-	}
 }

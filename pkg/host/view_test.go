@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
-	"os/exec"
+
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -175,38 +175,6 @@ func TestProveViewInAContainerOfTheRuntime(t *testing.T) {
 	}
 }
 
-// The same in real namespaces. This test runs itself in them, and then prints whether the view is
-// proven through process 1.
-func TestProveViewInNamespaces(t *testing.T) {
-	const inside = "LEASEHOLD_TEST_VIEW"
-	if os.Getenv(inside) != "" {
-		fmt.Println("view:", New("/proc", DefaultBootIDFile).Through("1").ProveView("", "boot-1", nil))
-		return
-	}
-	for name, tt := range map[string]struct {
-		command string
-		proven  bool
-	}{
-		"a container with the PID namespace of its runtime": {
-			`exec unshare --fork --pid --mount --mount-proc sh -c 'unshare --mount "$0" "$1"; true' "$@"`, true},
-		"a container with a PID namespace of its own": {
-			`exec unshare --fork --pid --mount --mount-proc "$@"`, false},
-		"the second process of such a container": {
-			`exec unshare --fork --pid --mount --mount-proc sh -c '"$0" "$1"; true' "$@"`, false},
-		"a container with the PID namespace of its pod": {
-			`unshare --fork --pid --mount --mount-proc sleep 9 & until pid=$(pgrep -P $!); do :; done
-			nsenter --pid=/proc/$pid/ns/pid unshare --fork --mount --mount-proc "$@"; kill -9 $pid`, false},
-	} {
-		cmd := exec.Command("sh", "-c", tt.command, "sh", os.Args[0], "-test.run=^TestProveViewInNamespaces$")
-		cmd.Env = append(os.Environ(), inside+"=1")
-		out, err := cmd.CombinedOutput()
-		if proven := strings.Contains(string(out), "view: <nil>"); err != nil || proven != tt.proven ||
-			!strings.Contains(string(out), "view: ") {
-			t.Errorf("%s: proven: %v, want %v; %v\n%s", name, proven, tt.proven, err, out)
-		}
-	}
-}
-
 func FuzzLinkInode(f *testing.F) {
 	f.Add("net:[4026531840]", "net")
 	f.Add("mnt:[1]", "net")
@@ -216,23 +184,6 @@ func FuzzLinkInode(f *testing.F) {
 			t.Errorf("%q of kind %q is %d", link, kind, n)
 		}
 	})
-}
-
-func TestUnion(t *testing.T) {
-	a, b := NewNetnsSet(nil, 1, 2), NewNetnsSet(nil, 2, 3)
-	both := a.Union(b)
-	for ino := range uint64(5) {
-		if want := ino >= 1 && ino <= 3; both.inodes[ino] != want {
-			t.Errorf("%d is in the union: %v", ino, both.inodes[ino])
-		}
-	}
-	if both.Incomplete() != nil || a.Union(NewNetnsSet(fs.ErrPermission)).Incomplete() == nil ||
-		(NetnsSet{}).Union(a).Incomplete() == nil {
-		t.Error("the union is complete if and only if both sets are")
-	}
-	if a.inodes[3] {
-		t.Error("Union changed its operand")
-	}
 }
 
 // If the runtime has mounts of its own, the namespace of a bound lease at its path here proves that
