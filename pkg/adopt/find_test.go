@@ -8,7 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"syscall"
+
 	"testing"
 	"time"
 
@@ -279,34 +279,6 @@ func TestFindTwoEntriesOfOneInterface(t *testing.T) {
 	n.want(problems)
 }
 
-// The order in which entries are read does not matter: the newest container of a namespace and
-// interface exists, with all its addresses.
-func TestMarkReplaced(t *testing.T) {
-	entry := func(container, ifName string, ino uint64, minute int, addr string) candidate {
-		return candidate{Kind: fromLiveCache, ContainerID: container, IfName: ifName,
-			Netns:   lease.Netns{Path: "/run/netns/x", Dev: 4, Ino: ino},
-			Address: netip.MustParseAddr(addr), Modified: wall.Add(time.Duration(minute) * time.Minute)}
-	}
-	all := []candidate{entry("c1", "eth0", 11, 1, "10.0.0.1"), entry("c2", "eth0", 11, 2, "10.0.0.2"),
-		entry("c3", "eth0", 11, 3, "10.0.0.3"), entry("c3", "eth0", 11, 3, "fd00::3"),
-		entry("c1", "net1", 11, 1, "10.0.0.4"), entry("c1", "eth0", 12, 1, "10.0.0.5"),
-		entry("c9", "eth0", 0, 9, "10.0.0.6"), entry("c8", "eth0", 0, 8, "10.0.0.7"),
-		entry("c7", "eth1", 11, 7, "10.0.0.8"), entry("c6", "eth1", 11, 7, "10.0.0.9")} // of one time: nobody knows
-	for i := range all {
-		rotated := slices.Concat(all[i:], all[:i])
-		for _, candidates := range [][]candidate{rotated, slices.Clone(rotated)} {
-			slices.Reverse(rotated)
-			markReplaced(candidates)
-			for _, c := range candidates {
-				replaced := c.Address == all[0].Address || c.Address == all[1].Address
-				if (c.Kind == fromDeadCache) != replaced || replaced && c.Netns != (lease.Netns{Path: "/run/netns/x"}) {
-					t.Errorf("%s on %s: %v in %+v", c.ContainerID, c.IfName, c.Kind, c.Netns)
-				}
-			}
-		}
-	}
-}
-
 // What the cache says of a container is unknown if its entry or its namespace cannot be read.
 func TestLifeOf(t *testing.T) {
 	const content = "c1\r\neth0"
@@ -338,18 +310,6 @@ func TestLifeOf(t *testing.T) {
 		c.write(n)
 		if got := n.node().LifeOf("cbr0", netip.MustParseAddr(c.addr), content); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
-	}
-}
-
-// A process whose namespace may be the host's is not one that is gone.
-func TestLifeOfAProcessOfAnUnreadableHost(t *testing.T) {
-	n := newNode(t)
-	n.write("results/cbr0-c1-eth0", string(entry(set("netns", "/proc/7/ns/net"))))
-	for blind, want := range map[bool]lease.Liveness{false: lease.Dead, true: lease.Alive} {
-		n.host.blind = map[bool]error{true: errors.New("no /proc")}[blind]
-		if got := n.node().LifeOf("cbr0", netip.MustParseAddr("10.0.0.5"), "c1\r\neth0"); got != want {
-			t.Errorf("namespaces cannot be listed: %v: got %v, want %v", blind, got, want)
 		}
 	}
 }
@@ -459,17 +419,6 @@ func TestFindOddFiles(t *testing.T) {
 	}
 }
 
-func TestFindSaysALotOfProblemsInFew(t *testing.T) {
-	n := newNode(t)
-	for i := range 30 {
-		n.write(filepath.Join("results", "cbr0-c"+strings.Repeat("x", i)+"-eth0"), "")
-	}
-	_, problems := n.find()
-	if len(problems) != maxNotes+1 || problems[maxNotes] != "and 10 more problems" {
-		t.Errorf("%d problems, the last one %q", len(problems), problems[len(problems)-1])
-	}
-}
-
 // Who cannot look must not say that there is nothing.
 func TestFindBlind(t *testing.T) {
 	n := newNode(t)
@@ -490,24 +439,6 @@ func TestFindBlind(t *testing.T) {
 		if _, err := Find(n.node(), p, nil, now, testSoft, ids()); !errors.Is(err, ErrUnreadable) {
 			t.Errorf("pool %+v: %v", p, err)
 		}
-	}
-}
-
-// A directory of host-local's that cannot be listed may have files of addresses in use.
-func TestFindWithoutHostLocalsDirectory(t *testing.T) {
-	n := newNode(t)
-	dir, err := hostlocal.Open(t.Context(), n.pool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	if err := os.RemoveAll(hostlocal.Path(n.pool)); err != nil {
-		t.Fatal(err)
-	}
-	s := n.node()
-	s.Files = dir
-	if found, err := Find(s, n.pool, nil, now, testSoft, ids()); !errors.Is(err, ErrUnreadable) {
-		t.Errorf("%+v, %v", found, err)
 	}
 }
 
@@ -557,14 +488,4 @@ func TestCacheEntry(t *testing.T) {
 			}
 		}
 	}
-}
-
-// processorTime returns the processor time of this process, which does not depend on the load of
-// the machine.
-func processorTime(t *testing.T) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

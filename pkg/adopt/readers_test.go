@@ -2,7 +2,7 @@ package adopt
 
 import (
 	"encoding/json"
-	"errors"
+
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -13,7 +13,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
-	"github.com/leasehold-cni/leasehold/test/descriptors"
 )
 
 // entry is a cache file as libcni 1.3 writes it for containerd.
@@ -281,30 +280,6 @@ func FuzzParseKruise(f *testing.F) {
 		believable(t, c)
 		if err == nil && !c.Address.IsValid() {
 			t.Errorf("%+v", c)
-		}
-	})
-}
-
-// A plugin's call ends soon, an agent's process does not.
-func TestReadersCloseWhatTheyOpen(t *testing.T) {
-	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
-	l := leaseOf(lease.Bound, "c1")
-	descriptors.AssertClosed(t, func() {
-		m, err := hostlocal.Open(t.Context(), p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer m.Close()
-		_, err = m.Addresses()
-		if err := errors.Join(err, m.Remove(l.Address), m.Write(l, now), m.SetMark(true)); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := m.Read(l.Address); err != nil {
-			t.Fatal(err)
-		}
-		n := Sources{Host: fakeHost{}, CacheDirs: []string{t.TempDir()}}
-		if _, err := Find(n, p, nil, now, testSoft, ids()); err != nil {
-			t.Fatal(err)
 		}
 	})
 }

@@ -11,9 +11,8 @@ import (
 )
 
 var (
-	testAddress = netip.MustParseAddr("10.0.0.5")
-	testPool    = lease.Pool{DataDir: "/var/lib/cni/networks", Network: "cbr0"}
-	now         = lease.Instant{Wall: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC), Boot: time.Hour, BootID: "boot-1"}
+	testPool = lease.Pool{DataDir: "/var/lib/cni/networks", Network: "cbr0"}
+	now      = lease.Instant{Wall: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC), Boot: time.Hour, BootID: "boot-1"}
 )
 
 func TestHold(t *testing.T) {

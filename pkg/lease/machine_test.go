@@ -326,21 +326,6 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 	}
 }
 
-func TestClaim(t *testing.T) {
-	firm := states()["firm"]
-	got, err := Apply(firm, bind(newHolder, "u2", Dead), after(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.ID != firm.ID || got.Address != firm.Address {
-		t.Errorf("lease %s %s became %s %s", firm.ID, firm.Address, got.ID, got.Address)
-	}
-	if got.Window != Window(time.Minute) || got.UID != "u2" || got.Holder != newHolder ||
-		got.BoundAt != after(time.Minute) {
-		t.Errorf("got %+v, want the window, the UID and the holder of the claim", got)
-	}
-}
-
 // Evidence of life is read for the namespace in the lease, so a repeated ADD must update it.
 func TestRepeatedBindUpdatesTheNamespace(t *testing.T) {
 	again := bind(oldHolder, "u1", Unknown)
@@ -485,16 +470,6 @@ func TestRefuseKeepsTheFirstTimeOfEachPod(t *testing.T) {
 	if _, err := Apply(states()["windowed"], Supersede{Timeout: time.Minute},
 		after(time.Hour)); !errors.Is(err, ErrNotDue) {
 		t.Errorf("without a UID and without a rejected ADD: %v", err)
-	}
-}
-
-// The time that a pod waited for the holder does not count against the hold.
-func TestReleaseClearsTheRefusal(t *testing.T) {
-	for name, e := range map[string]Event{"del": Release{Holder: oldHolder}, "orphan": Orphan{LastHolder: Dead}} {
-		got, err := Apply(states()["waiting"], e, after(time.Minute))
-		if err != nil || got.State != Held || !got.RefusedAt.IsZero() || got.RefusedFor != "" {
-			t.Errorf("%s: %+v, %v", name, got, err)
-		}
 	}
 }
 

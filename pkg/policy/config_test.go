@@ -97,13 +97,3 @@ func TestRawConfigRejects(t *testing.T) {
 		t.Errorf("error %v, want both fields in it", err)
 	}
 }
-
-func TestPolicyStrings(t *testing.T) {
-	for got, want := range map[string]string{
-		New.String(): "new", Refuse.String(): "refuse", Fail.String(): "fail", Yield.String(): "yield",
-	} {
-		if got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}

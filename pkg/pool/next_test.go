@@ -27,23 +27,6 @@ func (t taken) free(lo, hi netip.Addr) (netip.Addr, bool) {
 	}
 }
 
-// model returns the usable addresses of the set in the order in which Next should find them.
-func model(s Set, cursor netip.Addr) []netip.Addr {
-	var all []netip.Addr
-	for _, r := range s {
-		for a := r.Start; ; a = a.Next() {
-			all = append(all, a)
-			if a == r.End {
-				break
-			}
-		}
-	}
-	if at := slices.Index(all, cursor); at >= 0 {
-		all = slices.Concat(all[at+1:], all[:at+1])
-	}
-	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !s.Usable(a) })
-}
-
 // drawSet draws one to four small ranges at the start, in the middle or at the end of an address
 // space, with gateways inside and outside the ranges.
 func drawSet(t *rapid.T) Set {
@@ -81,50 +64,6 @@ func drawAddr(t *rapid.T, subnet netip.Prefix, label string) netip.Addr {
 		a = a.Next()
 	}
 	return a
-}
-
-// TestNextMatchesTheModel compares one call of Next with the model, for any cursor and any assigned
-// addresses, and limits the calls of free.
-func TestNextMatchesTheModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s := drawSet(t)
-		cursor := drawAddr(t, s[len(s)-1].Subnet, "cursor")
-		store := taken{}
-		order := model(s, cursor)
-		if s.Size() != uint64(len(order)) {
-			t.Fatalf("set %s: size %d, want %d", s, s.Size(), len(order))
-		}
-		for i, a := range order {
-			store[a] = rapid.Bool().Draw(t, fmt.Sprintf("taken %d", i))
-		}
-		want := netip.Addr{}
-		if i := slices.IndexFunc(order, func(a netip.Addr) bool { return !store[a] }); i >= 0 {
-			want = order[i]
-		}
-
-		calls := 0
-		got, found := s.Next(cursor, func(lo, hi netip.Addr) (netip.Addr, bool) {
-			calls++
-			if hi.Less(lo) {
-				t.Fatalf("free was called with %s to %s", lo, hi)
-			}
-			return store.free(lo, hi)
-		})
-		if got != want || found != want.IsValid() {
-			t.Fatalf("set %s, cursor %s: got %s %t, want %s", s, cursor, got, found, want)
-		}
-		if limit := len(s) + 1 + len(s.gateways()); calls > limit {
-			t.Fatalf("set %s: %d calls of free, want at most %d", s, calls, limit)
-		}
-		calls = 0
-		none := func(netip.Addr, netip.Addr) (netip.Addr, bool) { calls++; return netip.Addr{}, false }
-		if got, found := s.Next(cursor, none); found {
-			t.Fatalf("set %s is full: got %s", s, got)
-		}
-		if limit := len(s) + 1 + len(s.gateways()); calls > limit {
-			t.Fatalf("set %s is full: %d calls of free, want at most %d", s, calls, limit)
-		}
-	})
 }
 
 // TestNextHasUpstreamsOrder assigns all addresses of a set and compares their order with

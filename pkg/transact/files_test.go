@@ -66,44 +66,6 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 	}
 }
 
-// await keeps the lock of one pool, also for the next attempt, until release.
-func TestAwaitAndRelease(t *testing.T) {
-	dir := t.TempDir()
-	first, second := lease.Pool{DataDir: dir, Network: "a"}, lease.Pool{DataDir: dir, Network: "b"}
-	m := newFiles(t.Context(), nil)
-	isLocked := func(p lease.Pool) bool {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		d, err := hostlocal.Open(ctx, p)
-		if err == nil {
-			d.Close()
-		} else if !errors.Is(err, store.ErrBusy) {
-			t.Fatal(err)
-		}
-		return err != nil
-	}
-	expect := func(when string, a, b bool) {
-		t.Helper()
-		if isLocked(first) != a || isLocked(second) != b || m.open[first] != nil != a || m.open[second] != nil != b {
-			t.Errorf("%s: locked %v, %v, open %v", when, isLocked(first), isLocked(second), m.open)
-		}
-	}
-	if err := m.await(first); err != nil {
-		t.Fatal(err)
-	}
-	expect("the first is awaited", true, false)
-	m.reset()
-	expect("the next attempt", true, false)
-	if err := m.await(second); err != nil {
-		t.Fatal(err)
-	}
-	expect("the second is awaited", false, true)
-	m.release()
-	expect("released", false, false)
-	m.reset()
-	expect("another attempt", false, false)
-}
-
 // A call whose store is removed in the middle of it, or turns out to be damaged when it is read, is
 // repeated with a new store, which knows that one was lost.
 func TestFileRemovedDuringATransaction(t *testing.T) {
