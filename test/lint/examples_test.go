@@ -12,7 +12,6 @@ import (
 var elsewhere = map[string]struct{ file, text string }{
 	"kubectl leasehold install":   {"test/e2e/scenarios/install_test.go", `t.leasehold("install", "--yes")`},
 	"kubectl leasehold uninstall": {"test/e2e/scenarios/install_test.go", `s.leasehold("uninstall", "--crds")`},
-	"leasectl uninstall":          {"test/netns/uninstall_test.go", `node.Leasectl(append([]string{"uninstall"`},
 }
 
 // TestDocumentedCommandsRun checks that tests run the commands of the documents: leasectl's, in

@@ -6,7 +6,8 @@
 //	                                            $<name>_NETNS, for a pod
 //	remove <name>                               removes the network namespace
 //	address <name> <address/length>             puts an address on the interface eth0 of the sandbox
-//	[!] cni <verb> <name> <file> [KEY=VALUE...] calls the plugin for a sandbox, with the configuration in the file
+//	[!] cni <verb> <name> <file> [KEY=VALUE...] calls the plugin, or the program host-local, for a sandbox, with
+//	                                            the configuration in the file
 //	clock <duration>                            advances the clock
 //	reboot                                      changes the boot ID
 //	healthy                                     fails unless leasectl doctor finds nothing
@@ -42,9 +43,14 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata",
+func TestScripts(t *testing.T) { testscript.Run(t, params("testdata")) }
+
+// TestScriptsAlone runs those that see the processes of others.
+func TestScriptsAlone(t *testing.T) { testscript.Run(t, params("testdata/alone")) }
+
+func params(dir string) testscript.Params {
+	return testscript.Params{
+		Dir: dir,
 		Setup: func(env *testscript.Env) error {
 			s := &state{node: lab.NewNode(env.T().(testing.TB)), sandboxes: map[string]*lab.Sandbox{}}
 			env.Values[stateKey] = s
@@ -55,13 +61,14 @@ func TestScripts(t *testing.T) {
 			}
 			env.Setenv("NETWORKS", s.node.NetworksDir())
 			env.Setenv("LEASEHOLD", lab.Bin("leasehold"))
+			env.Setenv("BIN", filepath.Join(s.node.Dir, "bin"))
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"sandbox": sandbox, "remove": remove, "address": address, "cni": cni, "clock": clock, "reboot": reboot,
 			"healthy": healthy, "repair": repair, "decide": decide, "damage": damage, "format": format,
 		},
-	})
+	}
 }
 
 // state is shared by the commands of one script.
@@ -144,6 +151,9 @@ func cni(ts *testscript.TestScript, neg bool, args []string) {
 	call := lab.Call{
 		Verb: args[0], ContainerID: sb.ID, NetNS: sb.NetNS, IfName: "eth0", Args: sb.CNIArgs(),
 		Stdin: annotated(conf, sb),
+	}
+	if strings.Contains(conf, `"type": "host-local"`) {
+		call.Plugin = "host-local"
 	}
 	variables := map[string]*string{
 		"CNI_CONTAINERID": &call.ContainerID, "CNI_NETNS": &call.NetNS, "CNI_IFNAME": &call.IfName,
