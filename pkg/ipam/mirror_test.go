@@ -15,7 +15,6 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -103,38 +102,6 @@ func (w *world) export() {
 	w.t.Helper()
 	if _, err := w.service.Export(context.Background(), anyPool); err != nil {
 		w.t.Fatal(err)
-	}
-}
-
-// Preview works without a store and with a lost one, too. It reports if Import would fail.
-func TestPreview(t *testing.T) {
-	for name, c := range map[string]struct {
-		prepare  func(w *world)
-		unproven bool
-	}{
-		"no store, on the node":        {func(w *world) { w.first = true }, false},
-		"no store, in a container":     {func(*world) {}, true},
-		"a store, on the node":         {func(w *world) { w.add(ask{container: "c1"}) }, false},
-		"a store, in a container":      {func(w *world) { w.add(ask{container: "c1"}); w.elsewhere() }, true},
-		"a lost store, on the node":    {func(w *world) { w.lose(); w.first = true }, false},
-		"a lost store, in a container": {func(w *world) { w.lose() }, true},
-	} {
-		w := newWorld(t, "10.0.0.0/24")
-		c.prepare(w)
-		w.hostLocal("10.0.0.7", "theirs")
-		found, problems, err := w.service.Preview(t.Context(), w.where().Pool, w.sets)
-		if err != nil || !slices.ContainsFunc(found, func(f adopt.Finding) bool {
-			return f.Lease.Address.String() == "10.0.0.7" && f.Lease.Holder.ContainerID == "theirs"
-		}) {
-			t.Errorf("%s: %+v, %v", name, found, err)
-		}
-		if len(problems) > 0 != c.unproven ||
-			c.unproven && !strings.HasPrefix(problems[0], "nothing of this would be adopted from here: ") {
-			t.Errorf("%s: problems %q", name, problems)
-		}
-		if err := w.service.AcceptLoss(t.Context()); err != nil { // so that the store can be checked
-			t.Error(err)
-		}
 	}
 }
 

@@ -380,21 +380,6 @@ func TestSetWindowOfAHold(t *testing.T) {
 	}
 }
 
-// TestNamespaceUID verifies that a lease keeps the UID of its namespace if that cannot be read.
-func TestNamespaceUID(t *testing.T) {
-	l := states()["firm"]
-	for _, uid := range []string{"ns1", ""} {
-		var err error
-		e := SetWindow{UID: "u1", Window: Window(time.Hour), NamespaceUID: uid}
-		if l, err = Apply(l, e, after(time.Second)); err != nil {
-			t.Fatal(err)
-		}
-		if l.NamespaceUID != "ns1" {
-			t.Errorf("after %q: %q", uid, l.NamespaceUID)
-		}
-	}
-}
-
 // TestRemaining: within a boot the boot clock is used, across boots the wall clock, and the result
 // is never more than the hold.
 func TestRemaining(t *testing.T) {
@@ -514,24 +499,6 @@ func TestIsBootHold(t *testing.T) {
 	}
 }
 
-// The end is at least Rest from now, and never earlier than before.
-func TestDefer(t *testing.T) {
-	l := states()["firm"] // an hour from t0
-	for _, c := range []struct{ at, rest, want time.Duration }{
-		{10 * time.Minute, 30 * time.Minute, 50 * time.Minute},
-		{45 * time.Minute, 30 * time.Minute, 30 * time.Minute},
-		{45 * time.Minute, 30 * time.Minute, 30 * time.Minute},
-		{55 * time.Minute, 30 * time.Minute, 30 * time.Minute},
-		{3 * time.Hour, 30 * time.Minute, 30 * time.Minute},
-	} {
-		var err error
-		if l, err = Apply(l, Defer{Rest: c.rest},
-			after(c.at)); err != nil || l.Remaining(after(c.at)) != Window(c.want) {
-			t.Errorf("at %s: %s left, want %s (%v)", c.at, l.Remaining(after(c.at)), c.want, err)
-		}
-	}
-}
-
 // After the first call of a boot, holds of earlier boots are counted by the boot clock.
 func TestRebase(t *testing.T) {
 	boot := func(wall time.Duration) Instant {
@@ -579,30 +546,6 @@ func TestRebase(t *testing.T) {
 	unread.BootID = ""
 	if _, err := Apply(states()["firm"], Rebase{}, unread); !errors.Is(err, ErrNotDue) {
 		t.Errorf("without a boot id: %v", err)
-	}
-}
-
-// The clock of the node is reset: it boots a month before the release.
-func TestRebaseOfAReleaseInTheFuture(t *testing.T) {
-	l := states()["firm"]
-	boot := Instant{Wall: t0.Wall.Add(-30 * 24 * time.Hour), Boot: time.Minute, BootID: "boot-2"}
-	l, err := Apply(l, Rebase{}, boot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	later := boot
-	later.Boot += 59 * time.Minute
-	later.Wall = t0.Wall // the clock has been set
-	if rest := l.Remaining(later); rest != Window(time.Minute) {
-		t.Errorf("%s left, want a minute", rest)
-	}
-	if _, err := Apply(l, Rebase{}, later); !errors.Is(err, ErrNotDue) {
-		t.Errorf("a second time: %v", err)
-	}
-	back := later
-	back.Wall = boot.Wall.Add(-time.Hour) // set back within the boot: the boot clock is used
-	if _, err := Apply(l, Rebase{}, back); !errors.Is(err, ErrNotDue) {
-		t.Errorf("within the boot: %v", err)
 	}
 }
 
