@@ -55,7 +55,7 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 
 func update(t *testing.T, node Node, fn func(*store.Tx) error) {
 	t.Helper()
-	if err := node.Service.Node.Store.Update(context.Background(), store.Options{}, fn); err != nil {
+	if err := node.Service.Node.Store.Update(context.Background(), fn); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -304,7 +304,7 @@ func TestChangesAreSignalled(t *testing.T) {
 				return
 			case <-time.After(20 * time.Millisecond):
 				write := func(tx *store.Tx) error { return tx.Count("n", 1) }
-				_ = node.Service.Node.Store.Update(ctx, store.Options{}, write)
+				_ = node.Service.Node.Store.Update(ctx, write)
 			}
 		}
 	})

@@ -27,7 +27,7 @@ func TestHistoryStatesItsBeginning(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		dirs := store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
-		err := store.New(dirs).Update(t.Context(), store.Options{}, func(tx *store.Tx) error {
+		err := store.New(dirs).Update(t.Context(), func(tx *store.Tx) error {
 			for i := range c.entries {
 				n := store.Entry{Time: time.Date(2020, 1, 1, 0, 0, i, 0, time.UTC), Event: store.EventBound,
 					Address: netip.MustParseAddr("10.0.0.2")}
@@ -66,7 +66,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	dirs := store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
-	if err := store.New(dirs).Update(t.Context(), store.Options{}, func(tx *store.Tx) error {
+	if err := store.New(dirs).Update(t.Context(), func(tx *store.Tx) error {
 		return tx.Put(l.Pool, l.Address, l)
 	}); err != nil {
 		t.Fatal(err)

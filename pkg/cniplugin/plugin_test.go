@@ -268,7 +268,7 @@ func TestResultsAndWaitsAreLogged(t *testing.T) {
 		var want time.Duration
 		r.during = func(ctx context.Context) {
 			for range 2 {
-				if err := s.Update(ctx, store.Options{}, func(*store.Tx) error { return nil }); err != nil {
+				if err := s.Update(ctx, func(*store.Tx) error { return nil }); err != nil {
 					t.Error(err)
 				}
 			}

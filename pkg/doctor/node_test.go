@@ -42,7 +42,7 @@ func TestLostStore(t *testing.T) {
 		if step.do == nil {
 			err = os.Remove(filepath.Join(dirs.State, "leases.db"))
 		} else {
-			err = s.Update(t.Context(), store.Options{}, step.do)
+			err = s.Update(t.Context(), step.do)
 		}
 		if err != nil {
 			t.Fatalf("%s: %v", step.name, err)

@@ -176,7 +176,7 @@ func TestStatusOfABusyStore(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{container: "c1"})
 	var waited time.Duration
-	err := w.service.Store.Update(t.Context(), store.Options{}, func(*store.Tx) (err error) {
+	err := w.service.Store.Update(t.Context(), func(*store.Tx) (err error) {
 		waited, err = w.timedStatus()
 		return err
 	})

@@ -205,7 +205,7 @@ func (w *world) oldMark() {
 // forget fills the journal, so that it knows nothing of what was before.
 func (w *world) forget() {
 	w.t.Helper()
-	err := w.service.Store.Update(context.Background(), store.Options{}, func(tx *store.Tx) error {
+	err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error {
 		for range store.JournalSize + 100 {
 			if err := tx.Log(store.Entry{Time: w.now.Wall, Event: store.EventRefused}); err != nil {
 				return err

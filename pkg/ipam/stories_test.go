@@ -79,7 +79,7 @@ func TestADelThatFindsTheStoreLockedIsSpooled(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	err := w.service.Store.Update(context.Background(), store.Options{}, func(*store.Tx) error { // holds the lock
+	err := w.service.Store.Update(context.Background(), func(*store.Tx) error { // holds the lock
 		return w.service.Release(ctx, on("c1", "eth0"), PoolHint{})
 	})
 	if err != nil || len(w.warned) != 1 {

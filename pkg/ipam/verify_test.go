@@ -36,7 +36,7 @@ func TestCheckBesideOtherProcesses(t *testing.T) {
 			}
 			return nil
 		}),
-		other.Update(t.Context(), store.Options{}, func(*store.Tx) error {
+		other.Update(t.Context(), func(*store.Tx) error {
 			if skipped, err := verify(known); !skipped || err != nil {
 				t.Errorf("another process writes: skipped: %v, %v", skipped, err)
 			}

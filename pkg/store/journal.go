@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -100,7 +101,7 @@ func (tx *Tx) Log(n Entry) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	n.Reason = n.Reason[:min(len(n.Reason), maxReason)]
+	n.Reason = strings.ToValidUTF8(n.Reason[:min(len(n.Reason), maxReason)], "")
 	err = tx.put(bucketJournal, binary.BigEndian.AppendUint64(nil, seq), encode(entryFields, &n, nil))
 	if err != nil || seq%journalSlack != 0 {
 		return err

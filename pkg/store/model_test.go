@@ -79,7 +79,7 @@ func TestQueriesMatchTheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := model{map[lease.Place]lease.Lease{}, map[lease.Place]bool{}}
 		done := errors.New("rolled back")
-		err := s.Update(t.Context(), Options{}, func(tx *Tx) error {
+		err := s.Update(t.Context(), func(tx *Tx) error {
 			for range rapid.IntRange(1, 12).Draw(t, "writes") {
 				p := rapid.SampledFrom(modelPools).Draw(t, "pool")
 				at := lease.Place{Pool: p, Address: rapid.SampledFrom(modelAddrs).Draw(t, "address")}

@@ -17,7 +17,7 @@ func TestLostStoreThatCannotBeMoved(t *testing.T) {
 	if err := errors.Join(err, errRead); err != nil {
 		t.Fatal(err)
 	}
-	err = s.Update(t.Context(), Options{}, func(*Tx) error { t.Error("it was replaced"); return nil })
+	err = s.Update(t.Context(), func(*Tx) error { t.Error("it was replaced"); return nil })
 	if !errors.Is(err, ErrIO) || !strings.Contains(err.Error(), "moving the lost store") {
 		t.Errorf("%v", err)
 	}

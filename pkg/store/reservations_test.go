@@ -26,7 +26,7 @@ func FuzzPodReservation(f *testing.F) {
 			t.Fatalf("read as %+v", p)
 		}
 		s := open(t)
-		if s.Update(t.Context(), Options{}, func(tx *Tx) error { return tx.SetPodReservation(p, stored) }) != nil {
+		if s.Update(t.Context(), func(tx *Tx) error { return tx.SetPodReservation(p, stored) }) != nil {
 			return // a key that no pod has
 		}
 		view(t, s, func(tx *Tx) {

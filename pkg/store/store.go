@@ -71,12 +71,6 @@ var errReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
 // tries is how often a transaction is repeated whose file is replaced each time.
 const tries = 3
 
-// Options are those of an Update.
-type Options struct {
-	// Then is called if the transaction has succeeded, before the lock is released; may be nil.
-	Then func()
-}
-
 // Update runs fn in a write transaction, of which there is one at a time on a node. The changes are
 // committed and synced before Update returns. A transaction that changed nothing writes nothing. If
 // fn returns an error nothing is committed, and Update returns the error. fn must not block.
@@ -87,27 +81,24 @@ type Options struct {
 //
 // Update returns ErrBusy, ErrNewer or ErrIO. After ErrIO it is unknown whether the changes were
 // written.
-func (s *Store) Update(ctx context.Context, o Options, fn func(*Tx) error) error {
+func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
-	return s.locked(ctx, lockExclusive, func() (err error) {
-		for range tries {
-			err = s.transact(ctx, true, fn)
-			if errors.Is(err, ErrLost) {
-				if e := s.replace(err); e != nil {
-					return errors.Join(err, e)
-				}
-			} else if !errors.Is(err, errReplaced) {
-				break
+	unlock, err := s.acquire(ctx, lockExclusive)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for range tries {
+		err = s.transact(ctx, true, fn)
+		if errors.Is(err, ErrLost) {
+			if e := s.replace(err); e != nil {
+				return errors.Join(err, e)
 			}
+		} else if !errors.Is(err, errReplaced) {
+			break
 		}
-		if err != nil {
-			return err
-		}
-		if o.Then != nil {
-			o.Then()
-		}
-		return nil
-	})
+	}
+	return err
 }
 
 // View runs fn in a read transaction, which may overlap with others. It shows spooled DELs as done.
@@ -118,34 +109,38 @@ func (s *Store) Update(ctx context.Context, o Options, fn func(*Tx) error) error
 // process must not call View in a loop.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
-	return s.locked(ctx, lockShared, func() (err error) {
-		for range tries {
-			if err = s.transact(ctx, false, fn); !errors.Is(err, errReplaced) {
-				break
-			}
-		}
-		return err
-	})
-}
-
-// locked calls fn while it holds the store's lock. how is lockExclusive or lockShared.
-func (s *Store) locked(ctx context.Context, how int, fn func() error) error {
-	var t Timing
-	asked := time.Now()
-	if s.Timed != nil {
-		defer func() { s.Timed(t) }()
-	}
-	lock, err := acquire(ctx, s.lock(), how)
-	granted := time.Now()
-	t.Waited = granted.Sub(asked)
+	unlock, err := s.acquire(ctx, lockShared)
 	if err != nil {
 		return err
 	}
-	defer func() {
+	defer unlock()
+	for range tries {
+		if err = s.transact(ctx, false, fn); !errors.Is(err, errReplaced) {
+			break
+		}
+	}
+	return err
+}
+
+// acquire acquires the store's lock, shared or exclusive (how), and returns the function that
+// releases it.
+func (s *Store) acquire(ctx context.Context, how int) (unlock func(), err error) {
+	asked := time.Now()
+	lock, err := acquire(ctx, s.lock(), how)
+	granted := time.Now()
+	timed := func(held time.Duration) {
+		if s.Timed != nil {
+			s.Timed(Timing{Waited: granted.Sub(asked), Held: held})
+		}
+	}
+	if err != nil {
+		timed(0)
+		return nil, err
+	}
+	return func() {
 		lock.Close()
-		t.Held = time.Since(granted)
-	}()
-	return fn()
+		timed(time.Since(granted))
+	}, nil
 }
 
 // open opens the store's file after examining it. An Update creates a store that never existed. The
@@ -234,6 +229,9 @@ func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (e
 	}
 	if e := db.Close(); err == nil && e != nil {
 		err = fmt.Errorf("%w: %w", ErrIO, e)
+	}
+	if err == nil && tx.Then != nil {
+		tx.Then()
 	}
 	return err
 }

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -56,7 +57,7 @@ func TestAMissingStoreWithAnUnreadableMark(t *testing.T) {
 		t.Fatal(err)
 	}
 	nothing := func(*Tx) error { return nil }
-	if err := s.Update(context.Background(), Options{}, nothing); !errors.Is(err, ErrIO) {
+	if err := s.Update(context.Background(), nothing); !errors.Is(err, ErrIO) {
 		t.Errorf("Update: %v, want ErrIO", err)
 	}
 	if err := s.View(context.Background(), nothing); !errors.Is(err, ErrIO) {
@@ -72,7 +73,7 @@ func TestAMissingStoreWithAnUnreadableMark(t *testing.T) {
 
 func update(t *testing.T, s *Store, fn func(*Tx) error) {
 	t.Helper()
-	if err := s.Update(context.Background(), Options{}, fn); err != nil {
+	if err := s.Update(context.Background(), fn); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -114,7 +115,7 @@ func TestUpdateWithoutChangeWritesNothing(t *testing.T) {
 	}
 }
 
-// TestFreeAgainstAModel compares the bitmap with checking each address.
+// TestFreeAgainstAModel compares Free with checking each address.
 func TestFreeAgainstAModel(t *testing.T) {
 	s := open(t)
 	undo := errors.New("undo")
@@ -135,7 +136,7 @@ func TestFreeAgainstAModel(t *testing.T) {
 			}
 		}
 		lo, hi := rapid.IntRange(0, 700).Draw(r, "lo"), rapid.IntRange(0, 900).Draw(r, "hi")
-		err := s.Update(context.Background(), Options{}, func(tx *Tx) error {
+		err := s.Update(context.Background(), func(tx *Tx) error {
 			for a := range taken {
 				l := fresh(a.String(), "", "c")
 				l.Namespace, l.Window = "", 0
@@ -170,7 +171,7 @@ func TestPutRejectsOtherAddresses(t *testing.T) {
 		"another pool":    func(tx *Tx) error { return tx.Put(elsewhere, l.Address, l) },
 		"no lease at all": func(tx *Tx) error { l := l; l.ID = ""; return tx.Put(l.Pool, l.Address, l) },
 	} {
-		if err := s.Update(context.Background(), Options{}, put); err == nil {
+		if err := s.Update(context.Background(), put); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
@@ -211,15 +212,16 @@ func TestJournalIsLimited(t *testing.T) {
 		return nil
 	})
 	update(t, s, func(tx *Tx) error {
-		return tx.Log(Entry{Event: EventBound, Reason: fmt.Sprint(total-1, strings.Repeat("x", 1<<20))})
+		return tx.Log(Entry{Event: EventBound, Reason: fmt.Sprint(total-1, " ", strings.Repeat("é", 1<<19))})
 	})
 	view(t, s, func(tx *Tx) {
 		var all []Entry
 		for _, n := range tx.Entries(0) {
 			all = append(all, n)
 		}
-		if long := all[len(all)-1].Reason; len(long) != maxReason || !strings.HasPrefix(long, fmt.Sprint(total-1)) {
-			t.Errorf("a long reason has %d bytes", len(long))
+		if long := all[len(all)-1].Reason; len(long) != maxReason-1 || !utf8.ValidString(long) ||
+			!strings.HasPrefix(long, fmt.Sprint(total-1)) {
+			t.Errorf("a long reason has %d bytes: %q", len(long), long)
 		}
 		all = all[:len(all)-1]
 		if want := JournalSize + total%journalSlack; len(all) != want {
@@ -243,7 +245,7 @@ func TestBusy(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	defer cancel()
-	if err := s.Update(ctx, Options{}, func(*Tx) error { return nil }); !errors.Is(err, ErrBusy) {
+	if err := s.Update(ctx, func(*Tx) error { return nil }); !errors.Is(err, ErrBusy) {
 		t.Errorf("got %v", err)
 	}
 	f.Close()
@@ -298,7 +300,7 @@ func TestDamagedPoolIsLost(t *testing.T) {
 	for bit := range 8 * whole {
 		damaged := slices.Concat(key, value)
 		damaged[bit/8] ^= 1 << (bit % 8)
-		err := s.Update(t.Context(), Options{}, func(tx *Tx) error {
+		err := s.Update(t.Context(), func(tx *Tx) error {
 			if err := tx.delete(bucketPools, key); err != nil {
 				return err
 			}
@@ -352,7 +354,7 @@ func TestDamagedFileIsNotKept(t *testing.T) {
 func TestPanicWithAnIntactFile(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
-	err := s.Update(context.Background(), Options{}, func(*Tx) error { panic("boom") })
+	err := s.Update(context.Background(), func(*Tx) error { panic("boom") })
 	if !errors.Is(err, ErrIO) || !strings.Contains(err.Error(), "boom") {
 		t.Errorf("got %v", err)
 	}
@@ -366,8 +368,8 @@ func TestPanicWithAnIntactFile(t *testing.T) {
 func FuzzProvePages(f *testing.F) {
 	dir := f.TempDir()
 	s := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")})
-	if err := s.Update(context.Background(), Options{},
-		func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) }); err != nil {
+	add := func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) }
+	if err := s.Update(context.Background(), add); err != nil {
 		f.Fatal(err)
 	}
 	image, err := os.ReadFile(s.path())

@@ -46,6 +46,9 @@ var (
 
 // Tx is a transaction. It is valid only inside the closure that it was passed to.
 type Tx struct {
+	// Then is called if the transaction has succeeded, before the lock is released; it may be nil.
+	Then func()
+
 	b     *bolt.Tx
 	dirty bool
 

@@ -34,7 +34,7 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 	isBusy := func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		err := other.Store.Update(ctx, store.Options{}, func(*store.Tx) error { return nil })
+		err := other.Store.Update(ctx, func(*store.Tx) error { return nil })
 		if err != nil && !errors.Is(err, store.ErrBusy) {
 			t.Fatal(err)
 		}

@@ -75,50 +75,43 @@ type Call struct {
 //   - if store.Store.Update runs it again.
 func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error {
 	ctx = store.WithMaxWait(ctx) // the limit includes waiting for host-local's lock
-	err := n.update(ctx, in, fn)
-	if !errors.Is(err, store.ErrDamaged) {
-		return err
-	}
-	n.Warnf("%v; it is learnt again from this node", err)
-	failed := n.update(ctx, Scope{}, func(c *Call) error { return c.repair(in) })
-	if failed != nil {
-		n.Warnf("it cannot be repaired: %v", failed)
-	}
-	err = n.update(ctx, in, func(c *Call) error {
-		c.Repaired = true
-		return fn(c)
-	})
-	if errors.Is(err, store.ErrDamaged) {
-		err = cmp.Or(failed, err)
-	}
-	return err
-}
-
-// update is Update without the repair of damaged records.
-func (n *Node) update(ctx context.Context, in Scope, fn func(*Call) error) error {
 	f := newFiles(ctx, n.Warnf)
 	defer f.release()
+	scope, operation := in, fn // of the next attempt
+	repairing, repaired := false, false
+	var unrepaired error
 	for {
 		var replayed []store.Spooled
-		options := store.Options{Then: f.finish}
-		err := n.Store.Update(ctx, options, func(tx *store.Tx) (err error) {
+		err := n.Store.Update(ctx, func(tx *store.Tx) (err error) {
 			f.reset()
-			replayed, err = n.newCall(tx, in, f).run(in, fn)
+			c := n.newCall(tx, scope, f)
+			c.Repaired, tx.Then = repaired, f.finish
+			replayed, err = c.run(scope, operation)
 			return err
 		})
+		if err == nil {
+			n.unspool(replayed)
+		}
 		var busy *BusyError
 		switch {
-		case err == nil:
-			if err := n.Store.Unspool(replayed); err != nil {
-				n.Warnf("%v", err)
-			}
-			return nil
 		case errors.As(err, &busy) && !isOver(ctx):
 			if err := f.await(busy.Pool); err != nil {
 				return err
 			}
-		default:
+		case repairing:
+			if unrepaired = err; err != nil {
+				n.Warnf("it cannot be repaired: %v", err)
+			}
+			scope, operation, repairing, repaired = in, fn, false, true
+			f.release()
+		case !errors.Is(err, store.ErrDamaged):
 			return err
+		case repaired:
+			return cmp.Or(unrepaired, err)
+		default:
+			n.Warnf("%v; it is learnt again from this node", err)
+			scope, operation, repairing = Scope{}, func(c *Call) error { return c.repair(in) }, true
+			f.release()
 		}
 	}
 }

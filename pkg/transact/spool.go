@@ -120,6 +120,13 @@ func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
 	return done, nil
 }
 
+// unspool removes DELs whose replay was committed.
+func (n *Node) unspool(replayed []store.Spooled) {
+	if err := n.Store.Unspool(replayed); err != nil {
+		n.Warnf("%v", err)
+	}
+}
+
 func (c *Call) replayOne(r store.Spooled) error {
 	who := lease.Attachment{ContainerID: r.ContainerID, IfName: r.IfName}
 	found, err := c.Release(who, lease.Pool{}, r.At, "DEL")

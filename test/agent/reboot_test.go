@@ -91,8 +91,8 @@ func recordSpaces(t *testing.T, node *lab.Node) {
 	}
 	spaces := host.New("/proc", "").NamespaceIDs(strings.TrimSpace(string(boot)))
 	s := store.New(store.Dirs{State: node.StateDir(), Run: node.RunDir()})
-	if err := s.Update(context.Background(), store.Options{},
-		func(tx *store.Tx) error { return tx.SetNamespaceIDs(spaces) }); err != nil {
+	record := func(tx *store.Tx) error { return tx.SetNamespaceIDs(spaces) }
+	if err := s.Update(context.Background(), record); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -180,5 +180,5 @@ func (c *contender) fillLeasehold(subnet string, leases int) {
 // update changes the store of the contender.
 func (c *contender) update(fn func(*store.Tx) error) {
 	s := store.New(store.Dirs{State: c.node.StateDir(), Run: c.node.RunDir()})
-	check(c.b, s.Update(context.Background(), store.Options{}, fn))
+	check(c.b, s.Update(context.Background(), fn))
 }

@@ -56,7 +56,7 @@ func NewNode(t testing.TB) Node {
 // Update runs a transaction in the store.
 func (n Node) Update(fn func(*store.Tx) error) {
 	n.t.Helper()
-	if err := n.Node.Store.Update(context.Background(), store.Options{}, fn); err != nil {
+	if err := n.Node.Store.Update(context.Background(), fn); err != nil {
 		n.t.Fatal(err)
 	}
 }
