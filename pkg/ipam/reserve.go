@@ -20,7 +20,7 @@ func (a *assignment) setKey() error {
 	}
 	a.key = lease.Key{Pool: a.req.Pool, Namespace: pod.Namespace, Name: pod.Name, IfName: a.req.IfName}
 	name := a.req.Retention.Reservation
-	if !a.req.Retention.Known && pod.UID != "" && a.call.Tx.HasNames() {
+	if !a.req.Retention.Known && pod.UID != "" {
 		a.stored, _ = a.call.Tx.PodReservation(pod.Namespace, pod.UID)
 		name = a.stored.Reservation
 		leases, err := a.call.Tx.ByPod(pod.Namespace, pod.Name)
@@ -45,7 +45,7 @@ func (a *assignment) setKey() error {
 // stays held for nobody.
 func (a *assignment) moveToName() error {
 	pod := a.req.Pod
-	if a.key.IsZero() || !a.call.Tx.HasNames() && !a.isNamed() {
+	if a.key.IsZero() {
 		return nil
 	}
 	leases, err := a.call.Tx.ByPod(pod.Namespace, pod.Name)

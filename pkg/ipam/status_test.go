@@ -108,7 +108,7 @@ func TestStatusIsWhatAnAddWouldAnswer(t *testing.T) {
 	}{
 		{"a known pool", func(w *world) { w.keep() }, true},
 		{"no store yet", func(w *world) {}, true},
-		{"a store of a newer format", func(w *world) { w.keep(); w.setFormat(3) }, false},
+		{"a store of a newer format", func(w *world) { w.keep(); w.setFormat(255) }, false},
 		{"a lost store without evidence", func(w *world) { w.keep(); w.wipe(w.stateDir(), w.dataDir) }, false},
 		{"a lost store, and a file of host-local's could not be written", func(w *world) {
 			w.keep()

@@ -2,8 +2,8 @@
 // Update and View locks the store, opens the file, runs one closure in one transaction, commits,
 // closes and unlocks.
 //
-// Beside the leases the store has the windows that the agent has set (windows.go), the journal of
-// what happened to leases (journal.go), and the addresses of range sets (sets.go, usage.go).
+// Beside the leases the store has the journal of what happened to leases (journal.go), and the
+// addresses of range sets (sets.go, usage.go).
 // Separate files are the spool, DELs that could not be recorded in the store (spool.go), the
 // announce queue (announce.go) and the call log (calllog.go). A store is lost if its file is
 // missing or damaged although it was in use; Update then replaces it by an empty one that has the
@@ -23,15 +23,11 @@
 //	holders   container 0 ifname 0 P A -> -            bound leases by holder
 //	keys      P ns 0 name 0 ifname 0 A -> -            leases by key; those that are named by "@" and the name, too
 //	expiry    P end(wall, ns) A        -> -            holds by their end
-//	taken     P A/256                  -> 256 bits     addresses that have a lease
 //	sets      P set                    -> counts, cursor, size and ranges (SetRanges)
-//	windows   P ns 0 name 0 ifname     -> window       windows that the agent has set, by key
 //	journal   sequence                 -> entry        a ring
 //	counters  name                     -> count
-//	reservations  ns 0 uid             -> name, window  format 2: of pods that have no lease yet
+//	reservations  ns 0 uid             -> name, window of a pod that has no lease yet
 //
-// A store has format 1 until there is a reservation name (formatNames).
-//
-// The buckets holders, keys, expiry and taken, and the counts in sets, are indexes of leases. Only
+// The buckets holders, keys and expiry, and the counts in sets, are indexes of leases. Only
 // Put writes them, and Check verifies them.
 package store

@@ -19,7 +19,6 @@ import (
 const (
 	pageSize    = 4096
 	preallocate = 4 << 20 // so that a release can be recorded on a full disk
-	formatNow   = 1       // of a new store; see formatNames
 
 	// maxSize is far above the size of any store: a lease needs about 600 bytes, with its index
 	// entries. A damaged page could make bbolt extend the file without limit.
@@ -163,7 +162,7 @@ func initialise(path, lost string) error {
 			failed = errors.Join(failed, err)
 		}
 		meta := b.Bucket(bucketMeta)
-		return errors.Join(failed, meta.Put(metaLost, []byte(lost)), meta.Put(metaFormat, []byte{formatNow}))
+		return errors.Join(failed, meta.Put(metaLost, []byte(lost)), meta.Put(metaFormat, []byte{format}))
 	})
 	if e := db.Close(); err == nil {
 		err = e

@@ -159,8 +159,6 @@ func (m model) compare(t *rapid.T, tx *Tx) {
 	}
 	check("bound", slices.Collect(tx.Bound()), m.in(tx, func(l lease.Lease) bool { return l.State == lease.Bound }))
 
-	tx.Unrecorded(func(p lease.Pool, a netip.Addr) { t.Errorf("%s of %s has no record", a, p.Network) })
-
 	totals := map[string]Counts{}
 	for _, p := range modelPools {
 		of := func(match func(lease.Lease) bool) []lease.Lease {

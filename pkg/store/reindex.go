@@ -1,69 +1,85 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	berrors "go.etcd.io/bbolt/errors"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Reindex builds every index again from the records. The address of a damaged record stays taken.
-// Cursors and ranges are not changed, except that damaged ones are removed; the next ADD writes
-// them.
+// Reindex builds every index again from the records. A record whose key is damaged gets the key of
+// its address again. Cursors and ranges are not changed, except that damaged ones are removed; the
+// next ADD writes them.
 func (tx *Tx) Reindex() error {
-	want := newExpected()
-	for k := range tx.prefixed(bucketLeases, nil) {
-		id, addr, ok := splitLease(k)
-		if !ok {
-			continue
+	if err := tx.rekey(); err != nil {
+		return err
+	}
+	for _, name := range indexes {
+		tx.dirty = true
+		err := tx.b.DeleteBucket(name)
+		if err == nil || err == berrors.ErrBucketNotFound {
+			_, err = tx.b.CreateBucket(name)
 		}
-		if l, err := tx.at(k); err == nil {
-			want.add(id, k, l)
-		} else {
-			want.take(id, addr)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrIO, err)
 		}
 	}
-	for name, entries := range want.index {
-		if err := tx.refill([]byte(name), entries); err != nil {
+	sets := map[string]setRecord{}
+	for k, v := range tx.prefixed(bucketSets, nil) {
+		r, _ := decodeSet(v)
+		r.counts = Counts{}
+		if !r.hasRangesOf(string(k[4:])) {
+			r.configured = nil
+		}
+		sets[string(k)] = r
+	}
+	for _, k := range slices.Sorted(maps.Keys(sets)) {
+		if err := tx.writeSet(poolID(binary.BigEndian.Uint32([]byte(k))), k[4:], sets[k]); err != nil {
 			return err
 		}
 	}
-	return tx.refillCounts(want.counts)
-}
-
-func (tx *Tx) refill(bucket []byte, entries map[string][]byte) error {
-	tx.dirty = true
-	err := tx.b.DeleteBucket(bucket)
-	if err == nil || err == berrors.ErrBucketNotFound {
-		_, err = tx.b.CreateBucket(bucket)
+	var leases []lease.Lease
+	for l, err := range tx.All {
+		if err == nil {
+			leases = append(leases, l)
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrIO, err)
-	}
-	for _, k := range slices.Sorted(maps.Keys(entries)) {
-		if err := tx.put(bucket, []byte(k), entries[k]); err != nil {
+	for _, l := range leases {
+		id := tx.pools[l.Pool]
+		if err := tx.reindex(id, leaseKey(id, l.Address), lease.Lease{}, l); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (tx *Tx) refillCounts(counts map[string]Counts) error {
-	for k := range tx.prefixed(bucketSets, nil) {
-		if _, ok := counts[string(k)]; !ok {
-			counts[string(k)] = Counts{}
+// rekey gives the records whose keys are not those of their addresses these keys, unless another
+// record has the key.
+func (tx *Tx) rekey() error {
+	type move struct{ from, to, record []byte }
+	var moves []move
+	for k, v := range tx.prefixed(bucketLeases, nil) {
+		if len(k) < 4 {
+			continue
+		}
+		id := poolID(binary.BigEndian.Uint32(k))
+		l, err := decodeLease(v, tx.names[id])
+		if err != nil {
+			continue
+		}
+		to := leaseKey(id, l.Address)
+		if tx.bucket(bucketLeases).Get(to) == nil {
+			moves = append(moves, move{bytes.Clone(k), to, bytes.Clone(v)})
 		}
 	}
-	for _, k := range slices.Sorted(maps.Keys(counts)) {
-		id, set := poolID(binary.BigEndian.Uint32([]byte(k))), k[4:]
-		r := tx.readSet(id, set)
-		r.counts = counts[k]
-		if !r.hasRangesOf(set) {
-			r.configured = nil
-		}
-		if err := tx.writeSet(id, set, r); err != nil {
+	for _, m := range moves {
+		if err := errors.Join(tx.delete(bucketLeases, m.from), tx.put(bucketLeases, m.to, m.record)); err != nil {
 			return err
 		}
 	}

@@ -55,8 +55,8 @@ func (tx *Tx) SetPodReservation(p PodReservation, now time.Time) error {
 		return fmt.Errorf("store: reservation name %q of pod %s/%s (%s) is not valid", p.Reservation, p.Namespace,
 			p.Name, p.UID)
 	}
-	if err := tx.raiseFormat(); err != nil {
-		return err
+	if _, err := tx.b.CreateBucketIfNotExists(bucketReservations); err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
 	var idle []PodReservation
 	for old, stored := range tx.PodReservations() {
@@ -85,7 +85,7 @@ func (tx *Tx) DeletePodReservation(namespace, uid string) error {
 // PodReservations yields all records that can be read, and when each was stored.
 func (tx *Tx) PodReservations() iter.Seq2[PodReservation, time.Time] {
 	return func(yield func(PodReservation, time.Time) bool) {
-		if !tx.HasNames() {
+		if tx.bucket(bucketReservations) == nil {
 			return
 		}
 		for k, v := range tx.prefixed(bucketReservations, nil) {
@@ -106,27 +106,6 @@ func decodeReservation(k, v []byte) (PodReservation, time.Time, error) {
 	return r.PodReservation, r.stored, err
 }
 
-// formatNames is the format of a store that has a named lease (lease.Lease.Reservation) or a
-// PodReservation. Without one a store has format 1, so that older versions can use it.
-const formatNames = 2
-
-// raiseFormat changes the format of the store to formatNames, once.
-func (tx *Tx) raiseFormat() error {
-	if tx.HasNames() {
-		return nil
-	}
-	if err := tx.put(bucketMeta, metaFormat, []byte{formatNames}); err != nil {
-		return err
-	}
-	if _, err := tx.b.CreateBucketIfNotExists(bucketReservations); err != nil {
-		return fmt.Errorf("%w: %w", ErrIO, err)
-	}
-	return nil
-}
-
 // reservationSegment is what the index by key has in place of the name of a pod for the entries of
 // a reservation name. No pod has a name with that first byte.
 func reservationSegment(name string) string { return "@" + name }
-
-// HasNames reports whether the store has or had a named lease or a PodReservation.
-func (tx *Tx) HasNames() bool { return tx.bucket(bucketReservations) != nil }

@@ -23,16 +23,18 @@ var (
 	bucketHolders  = []byte("holders")
 	bucketKeys     = []byte("keys")
 	bucketExpiry   = []byte("expiry")
-	bucketTaken    = []byte("taken")
 	bucketSets     = []byte("sets")
-	bucketWindows  = []byte("windows") // not used; earlier versions refuse a store without it
 	bucketJournal  = []byte("journal")
 	bucketCounters = []byte("counters")
-	// bucketReservations is only in a store of formatNames.
+	// bucketReservations is only in a store that has or had a PodReservation.
 	bucketReservations = []byte("reservations")
 
-	allBuckets = [][]byte{bucketMeta, bucketPools, bucketLeases, bucketHolders, bucketKeys, bucketExpiry,
-		bucketTaken, bucketSets, bucketWindows, bucketJournal, bucketCounters}
+	indexes = [][]byte{bucketHolders, bucketKeys, bucketExpiry} // of the leases
+
+	// The last two are not used. Versions before format 3 would replace a store without them as a
+	// lost one; because of them these versions refuse it as a newer one.
+	allBuckets = slices.Concat(indexes, [][]byte{bucketMeta, bucketPools, bucketLeases, bucketSets, bucketJournal,
+		bucketCounters, []byte("taken"), []byte("windows")})
 
 	metaFormat  = []byte("format")
 	metaBoot    = []byte("boot")
@@ -63,20 +65,34 @@ type Tx struct {
 func newTx(b *bolt.Tx) (*Tx, error) {
 	tx := &Tx{b: b, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{},
 		known: map[lease.Pool]bool{}, stored: map[poolID][]byte{}}
+	if err := tx.checkFormat(); err != nil {
+		return nil, err
+	}
 	for _, name := range allBuckets {
 		if b.Bucket(name) == nil {
 			return nil, fmt.Errorf("%w: bucket %q is missing", ErrLost, name)
 		}
 	}
-	format := tx.bucket(bucketMeta).Get(metaFormat)
-	if len(format) != 1 {
-		return nil, fmt.Errorf("%w: the format is missing", ErrLost)
-	}
-	if format[0] > formatNames {
-		return nil, fmt.Errorf("%w: the store has format %d, this version supports up to %d",
-			ErrNewer, format[0], formatNames)
-	}
 	return tx, tx.readPools()
+}
+
+// format is the format of the store (docs/versioning.md, "The store"). Earlier versions need an
+// index that it does not have.
+const format = 3
+
+// checkFormat returns ErrNewer for a store of a newer format. An Update raises an older format.
+func (tx *Tx) checkFormat() error {
+	meta := tx.bucket(bucketMeta)
+	if meta == nil || len(meta.Get(metaFormat)) != 1 {
+		return fmt.Errorf("%w: the format is missing", ErrLost)
+	}
+	switch has := meta.Get(metaFormat)[0]; {
+	case has > format:
+		return fmt.Errorf("%w: the store has format %d, this version supports up to %d", ErrNewer, has, format)
+	case has < format && tx.b.Writable():
+		return tx.put(bucketMeta, metaFormat, []byte{format})
+	}
+	return nil
 }
 
 // readPools reads the list of pools. One whose path has links now gets the canonical path, unless
@@ -221,11 +237,6 @@ func (tx *Tx) Put(p lease.Pool, a netip.Addr, next lease.Lease) error {
 		}
 		record = encodeLease(next)
 	}
-	if next.Reservation != "" {
-		if err := tx.raiseFormat(); err != nil {
-			return err
-		}
-	}
 	if bytes.Equal(record, tx.bucket(bucketLeases).Get(k)) {
 		return nil
 	}
@@ -246,84 +257,56 @@ func (tx *Tx) Put(p lease.Pool, a netip.Addr, next lease.Lease) error {
 // reindex removes the index entries of old, and adds those of next.
 func (tx *Tx) reindex(id poolID, k []byte, old, next lease.Lease) error {
 	before, after := entries(id, k, old), entries(id, k, next)
-	for i, e := range before {
-		if e.key != nil && !bytes.Equal(e.key, after[i].key) {
-			if err := tx.delete(e.bucket, e.key); err != nil {
+	for _, e := range before {
+		if !slices.Contains(after, e) {
+			if err := tx.delete([]byte(e.bucket), []byte(e.key)); err != nil {
 				return err
 			}
 		}
 	}
-	for i, e := range after {
-		if e.key != nil && !bytes.Equal(e.key, before[i].key) {
-			if err := tx.put(e.bucket, e.key, nil); err != nil {
+	for _, e := range after {
+		if !slices.Contains(before, e) {
+			if err := tx.put([]byte(e.bucket), []byte(e.key), nil); err != nil {
 				return err
 			}
 		}
 	}
-	if err := tx.recount(id, old, next); err != nil {
-		return err
-	}
-	if is, was := next.State != lease.None, old.State != lease.None; is != was {
-		return tx.setTaken(k, is)
-	}
-	return nil
+	return tx.recount(id, old, next)
 }
 
-type entry struct{ bucket, key []byte }
+type entry struct{ bucket, key string }
 
 // entries returns the index entries of a lease: by holder while it is bound, by its key, and by its
-// end; a named lease also has one by its pod. An entry with a nil key does not exist.
-func entries(id poolID, k []byte, l lease.Lease) [4]entry {
-	var e [4]entry
+// end; a named lease also has one by its pod.
+func entries(id poolID, k []byte, l lease.Lease) (out []entry) {
+	add := func(bucket, prefix, rest []byte) {
+		out = append(out, entry{string(bucket), string(prefix) + string(rest)})
+	}
 	if l.State == lease.Bound {
-		e[0] = entry{bucketHolders, append(holderPrefix(l.Holder.ContainerID, l.Holder.IfName), k...)}
+		add(bucketHolders, holderPrefix(l.Holder.ContainerID, l.Holder.IfName), k)
 	}
 	if key := l.Key(); !key.IsZero() {
-		e[1] = entry{bucketKeys, append(podPrefix(id, key), k[4:]...)}
+		add(bucketKeys, podPrefix(id, key), k[4:])
+		if key.Reservation != "" {
+			key.Name, key.Reservation = l.Name, ""
+			add(bucketKeys, podPrefix(id, key), k[4:])
+		}
 	}
 	if t, ok := end(l); ok {
-		e[2] = entry{bucketExpiry, expiryKey(id, t, l.Address)}
+		add(bucketExpiry, expiryKey(id, t, l.Address), nil)
 	}
-	if key := l.Key(); key.Reservation != "" {
-		key.Name, key.Reservation = l.Name, ""
-		e[3] = entry{bucketKeys, append(podPrefix(id, key), k[4:]...)}
-	}
-	return e
+	return out
 }
 
-// setTaken sets or clears the bit of an address in the bitmaps of taken addresses. k is the key of
-// its lease.
-func (tx *Tx) setTaken(k []byte, on bool) error {
-	_, a, _ := splitLease(k)
-	base, bit := chunkOf(a)
-	ck := appendAddr(append([]byte(nil), k[:4]...), base)
-	bits := make([]byte, chunkBytes)
-	copy(bits, tx.bucket(bucketTaken).Get(ck))
-	if on {
-		bits[bit/8] |= 1 << (bit % 8)
-	} else {
-		bits[bit/8] &^= 1 << (bit % 8)
-	}
-	if bytes.Equal(bits, make([]byte, chunkBytes)) {
-		return tx.delete(bucketTaken, ck)
-	}
-	return tx.put(bucketTaken, ck, bits)
-}
-
-// Free returns the lowest address from lo to hi, inclusive, that has no lease. It reads a bitmap of
-// 256 addresses at a time.
+// Free returns the lowest address from lo to hi, inclusive, that has no lease. It reads the keys of
+// the leases, which are in the order of the addresses.
 func (tx *Tx) Free(p lease.Pool, lo, hi netip.Addr) (netip.Addr, bool) {
-	id, taken := tx.pools[p], tx.bucket(bucketTaken)
-	for a := lo; a.IsValid() && a.Compare(hi) <= 0; {
-		base, bit := chunkOf(a)
-		bits := taken.Get(leaseKey(id, base))
-		for ; bit < 256; bit++ {
-			if len(bits) != chunkBytes || bits[bit/8]&(1<<(bit%8)) == 0 {
-				found := inChunk(base, bit)
-				return found, found.Compare(hi) <= 0
-			}
+	id, a, c := tx.pools[p], lo, tx.bucket(bucketLeases).Cursor()
+	for k, _ := c.Seek(leaseKey(id, lo)); a.IsValid() && a.Compare(hi) <= 0; k, _ = c.Next() {
+		if of, taken, ok := splitLease(k); !ok || of != id || taken != a {
+			return a, true
 		}
-		a = inChunk(base, 255).Next()
+		a = a.Next()
 	}
 	return netip.Addr{}, false
 }
@@ -397,23 +380,6 @@ func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]
 		}
 	}
 	return out, nil
-}
-
-// Unrecorded calls fn for every address that is taken according to the bitmaps but has no record.
-// The reason may be a record whose key is damaged.
-func (tx *Tx) Unrecorded(fn func(lease.Pool, netip.Addr)) {
-	for k, bits := range tx.prefixed(bucketTaken, nil) {
-		p, base, ok := tx.placeOf(k)
-		if !ok || len(bits) != chunkBytes {
-			continue
-		}
-		for bit := range 8 * chunkBytes {
-			addr := inChunk(base, bit)
-			if bits[bit/8]&(1<<(bit%8)) != 0 && tx.bucket(bucketLeases).Get(leaseKey(tx.pools[p], addr)) == nil {
-				fn(p, addr)
-			}
-		}
-	}
 }
 
 // placeOf returns the pool and the address of a lease key. ok is false for an invalid key; only

@@ -58,23 +58,20 @@ func (c *Call) learn(s Scope) error {
 	return nil
 }
 
-// repair replaces damaged records by leases that the sources of the host show, and builds all
-// indexes again. A record whose key is damaged is found because its address is still taken in the
-// bitmaps of the store (Tx.Unrecorded).
+// repair builds all indexes again, and replaces damaged records by leases that the sources of the
+// host show.
 func (c *Call) repair(in Scope) error {
 	if err := c.mayLearn(); err != nil {
 		return err
 	}
-	lost := map[lease.Pool][]netip.Addr{}
-	add := func(p lease.Pool, a netip.Addr) { lost[p] = append(lost[p], a) }
-	for l, err := range c.Tx.All {
-		if err != nil && l.Address.IsValid() {
-			add(l.Pool, l.Address)
-		}
-	}
-	c.Tx.Unrecorded(add)
 	if err := c.Tx.Reindex(); err != nil {
 		return err
+	}
+	lost := map[lease.Pool][]netip.Addr{}
+	for l, err := range c.Tx.All {
+		if err != nil && l.Address.IsValid() {
+			lost[l.Pool] = append(lost[l.Pool], l.Address)
+		}
 	}
 	for p, addrs := range lost {
 		each := Scope{Pool: p, Soft: cmp.Or(in.Soft, policy.Defaults().SoftHold), Mirror: hostlocal.IsMarked(p),
