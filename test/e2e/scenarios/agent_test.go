@@ -21,32 +21,6 @@ func (t *Test) ownNetwork(n *cluster.Node, plugin, subnet string) cluster.Networ
 	return network
 }
 
-func leakedReboot(t *Test) {
-	n := t.Node(1)
-	t.Step("two echoservers start on %s, and one without a window", n.Name)
-	set := t.Echoserver("echoserver", n, 2)
-	plain := t.Echoserver("plain", n, 1, KeptFor(""))
-	kept := set.Ready()
-	gone := merge(kept, plain.Ready())
-	t.Step("the runtime's records of all are removed, and the node loses power")
-	t.Freeze(t.Agent(n)) // it would release what is forgotten first, before the node is off
-	t.forget(n, gone)
-	t.powerOff(n)
-	set.Resize(0)
-	plain.Resize(0)
-	t.forceDelete(gone)
-	booted := time.Now()
-	t.Must(n.PowerOn(t.Ctx))
-	t.WaitNode(n, booted)
-	t.agentSince(n, booted) // no ADD of this boot has shown where the plugin runs
-	t.Step("%s is back, its agent ready", n.Name)
-	t.orphaned(n, gone, booted)
-	t.held(n, kept)
-	t.Step("the echoservers' addresses are held; scaled back to 2")
-	set.Resize(2)
-	t.Kept(kept, set.Ready())
-}
-
 func merge(all ...Pods) Pods {
 	sum := Pods{}
 	for _, pods := range all {
@@ -140,22 +114,6 @@ func (t *Test) orphaned(n *cluster.Node, pods Pods, since time.Time) {
 		return nil
 	})
 	t.Step("their addresses are released; the journal: %s", reason)
-}
-
-// held checks that a node holds the addresses of pods that are away.
-func (t *Test) held(n *cluster.Node, pods Pods) {
-	leases := t.Leases(n)
-	for name, p := range pods {
-		kept := 0
-		for _, l := range leases {
-			if l.Pod == name && l.State == "Held" && l.Firm {
-				kept++
-			}
-		}
-		if kept != len(p.Status.PodIPs) {
-			t.Fatalf("%s does not hold %s for %s: %+v", n.Name, addresses(p), name, leases)
-		}
-	}
 }
 
 func (t *Test) removeSystemPod(name string) {

@@ -1,13 +1,11 @@
 package scenarios
 
 import (
-	"fmt"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
@@ -15,46 +13,78 @@ import (
 
 func recreate(t *Test) {
 	n := t.Node(1)
-	t.Step("two echoservers start on %s", n.Name)
-	set := t.Echoserver("echoserver", n, 2)
-	before := set.Ready()
-	t.LeasesAre(n, "Bound", 2*families(t))
-	t.Step("echoserver-0 has %s; both pods are deleted", addresses(before["echoserver-0"]))
-	after := set.Recreate()
-	t.Kept(before, after)
-	t.LeasesAre(n, "Bound", 2*families(t))
-	t.Step("both run again; echoserver-1 sends a request to echoserver-0")
-	t.Answers(n, after["echoserver-1"], after["echoserver-0"])
-}
-
-func scaleToZero(t *Test) {
-	n := t.Node(1)
 	t.Step("three echoservers start on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 3)
 	before := set.Ready()
-	t.Step("scaled to 0")
+	t.Step("echoserver-0 has %s; all pods are deleted", addresses(before["echoserver-0"]))
+	after := set.Recreate()
+	t.Kept(before, after)
+	t.LeasesAre(n, "Bound", 3*families(t))
+	t.Step("all run again; echoserver-1 sends a request to echoserver-0")
+	ns := t.Sandbox(n, after["echoserver-1"]).NetNS
+	for _, ip := range after["echoserver-0"].Status.PodIPs {
+		t.Eventually("echoserver-0 answers", func() error {
+			return inspect.InNetNS(ns, func() error { return get(net.JoinHostPort(ip.IP, "8080"), 2*time.Second) })
+		})
+	}
+	t.Step("scaled to 0, four other pods start, scaled back to 3")
 	set.Scale(0)
 	t.LeasesAre(n, "Held", 3*families(t))
-	t.Step("four other pods start")
 	t.otherPods("others", n, 4, before)
-	t.Step("scaled back to 3")
 	set.Scale(3)
 	t.Kept(before, set.Ready())
 }
 
-// otherPods starts pods without a window and ends the scenario if one gets an address of kept.
-func (t *Test) otherPods(name string, n *cluster.Node, count int, kept Pods) *Set {
-	d := t.Deployment(name, n, count)
-	t.haveOtherAddresses(d.Ready(), kept)
-	return d
+// forceDelete deletes the object of a pod whose sandbox cannot be stopped. The watch over all
+// scenarios checks that its address is not in two pods at once.
+func forceDelete(t *Test) {
+	n := t.Node(1)
+	stubborn := Stubborn(20 * time.Second)
+	for _, set := range []*Set{t.Echoserver("echoserver", n, 1, stubborn),
+		t.Named("registry", n, 1, recreateStrategy, stubborn)} {
+		before := set.Ready()
+		for _, p := range before {
+			old := t.Sandbox(n, p)
+			t.Step("%s: the sandbox %.12s hangs; the pod is force-deleted", set.Name, old.ID)
+			resume := t.hang(n, old)
+			set.ForceDelete(before)
+			t.Eventually("the new pod is refused", func() error {
+				for _, next := range set.Pods() {
+					if next.UID != p.UID && len(t.Events(string(next.UID), "FailedCreatePodSandBox")) > 0 {
+						return nil
+					}
+					if next.UID != p.UID && ready(next) {
+						t.Fatalf("it got %s while the old one has %s", addresses(next), addresses(p))
+					}
+				}
+				return errors.New("it is not")
+			})
+			resume()
+		}
+		t.sameSet("force-deleted", before, set.ReadyBut(before))
+	}
 }
 
-func (t *Test) haveOtherAddresses(others, kept Pods) {
+// hang stops the shim of a sandbox, the parent of the pause process, until resume is called. The
+// sandbox cannot be stopped meanwhile: every request to kill waits.
+func (t *Test) hang(n *cluster.Node, s inspect.Sandbox) (resume func()) {
+	shim := func(signal string) {
+		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `kill -`+signal+` "$0"`, s.Shim)
+		t.Must(err)
+	}
+	shim("STOP")
+	resume = untilDone(func() { shim("CONT") })
+	t.Cleanup(resume)
+	return resume
+}
+
+// otherPods starts pods without a window and ends the scenario if one gets an address of kept.
+func (t *Test) otherPods(name string, n *cluster.Node, count int, kept Pods) {
 	owner := map[string]string{}
 	for name, p := range kept {
 		owner[addresses(p)] = name
 	}
-	for name, p := range others {
+	for name, p := range t.Deployment(name, n, count).Ready() {
 		if whose, ok := owner[addresses(p)]; ok {
 			t.Fatalf("%s got %s, which is held for %s", name, addresses(p), whose)
 		}
@@ -73,16 +103,6 @@ func families(t *Test) int {
 		return 2
 	}
 	return 1
-}
-
-// Answers sends a request from one pod of a node to another and waits for the response.
-func (t *Test) Answers(n *cluster.Node, from, to corev1.Pod) {
-	ns := t.Sandbox(n, from).NetNS
-	for _, ip := range to.Status.PodIPs {
-		t.Eventually(fmt.Sprintf("%s answers %s", to.Name, from.Name), func() error {
-			return inspect.InNetNS(ns, func() error { return get(net.JoinHostPort(ip.IP, "8080"), 2*time.Second) })
-		})
-	}
 }
 
 // get sends one request over a connection that the calling thread opens.

@@ -8,10 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
@@ -197,47 +193,4 @@ func (d doctorOf) finds(reason string) (found []doctorFinding) {
 func (t *Test) withManager(d doctorOf) {
 	t.Kubectl("--namespace="+cluster.System, "scale", "deployment", cluster.Manager, "--replicas=2")
 	d.healthy()
-}
-
-// managersReplaced waits until a changed Deployment of the manager is rolled out and its former
-// replicas have ended, which answer for some seconds after that.
-func (t *Test) managersReplaced() {
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
-	t.Eventually("the former managers end", func() error {
-		pods, err := t.Client.CoreV1().Pods(cluster.System).List(t.Ctx,
-			metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + cluster.Manager})
-		t.Must(err)
-		for _, p := range pods.Items {
-			if p.DeletionTimestamp != nil {
-				return fmt.Errorf("%s is ending", p.Name)
-			}
-		}
-		return nil
-	})
-}
-
-// bind does what a scheduler does for the pods of a set that are not among old: it binds them to a
-// node.
-func (t *Test) bind(s *Set, old Pods, n *cluster.Node) {
-	t.Eventually("the pods of "+s.Name+" are bound", func() error {
-		pods := s.Pods()
-		bound := 0
-		for name, p := range pods {
-			switch {
-			case p.UID == old[name].UID:
-			case p.Spec.NodeName != "":
-				bound++
-			default:
-				binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: t.NS, Name: name, UID: p.UID},
-					Target: corev1.ObjectReference{Kind: "Node", Name: n.Name}}
-				if err := t.Client.CoreV1().Pods(t.NS).Bind(t.Ctx, binding, metav1.CreateOptions{}); err != nil {
-					return err
-				}
-			}
-		}
-		if bound != s.size {
-			return fmt.Errorf("%d of %d are", bound, s.size)
-		}
-		return nil
-	})
 }

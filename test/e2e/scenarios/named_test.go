@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -166,31 +165,6 @@ func namedRollout(t *Test) {
 		return nil
 	})
 	t.Step("recreated together, the five pods have %s after %s", addressSet(merge(set.Ready(), other.Ready())), all)
-}
-
-func namedForced(t *Test) {
-	n := t.Node(1)
-	set := t.Named("registry", n, 1, recreateStrategy, Stubborn(20*time.Second))
-	before := set.Ready()
-	for _, p := range before {
-		old := t.Sandbox(n, p)
-		t.Step("the sandbox %.12s hangs and cannot be stopped; the pod is force-deleted", old.ID)
-		resume := t.hang(n, old)
-		set.ForceDelete(before)
-		t.Eventually("the new pod is refused", func() error {
-			for _, next := range set.Pods() {
-				if len(t.Events(string(next.UID), "FailedCreatePodSandBox")) > 0 {
-					return nil
-				}
-				if ready(next) {
-					t.Fatalf("it got %s while the old one has %s", addresses(next), addresses(p))
-				}
-			}
-			return errors.New("it is not")
-		})
-		resume()
-	}
-	t.sameSet("force-deleted", before, set.ReadyBut(before))
 }
 
 // namedWithoutCapability has flannel's own configuration, with which the plugin gets no

@@ -3,7 +3,6 @@ package scenarios
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,18 +11,53 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-func disconnected(t *Test) {
-	n := t.Node(2)
-	t.replaceOneOfTwo(n, func(remove func(), _ inspect.Sandbox) {
-		t.Step("%s loses its network, echoserver-0 is deleted", n.Name)
-		t.Must(n.CutOff())
-		t.Cleanup(func() { t.Must(n.Reconnect()) })
-		remove()
+// nodeServices deletes a pod while a service of its node, or its network, is away.
+func nodeServices(t *Test) {
+	n := t.Node(1)
+	t.Step("two echoservers start on %s", n.Name)
+	set := t.Echoserver("echoserver", n, 2)
+	for _, away := range []struct {
+		what string
+		stop func() error
+		back func()
+	}{
+		{"the kubelet is stopped", func() error { return n.Stop(t.Ctx, cluster.Kubelet) },
+			func() { t.runs(n, cluster.Kubelet) }},
+		{"containerd is killed", func() error { return n.Kill(t.Ctx, cluster.Containerd) },
+			func() { t.runs(n, cluster.Containerd) }},
+		{"the node has no network", n.CutOff, func() { t.Must(n.Reconnect()) }},
+	} {
+		before := set.Ready()
+		other := t.Sandbox(n, before["echoserver-1"])
+		deleted := Pods{"echoserver-0": before["echoserver-0"]}
+		t.Step("%s, echoserver-0 is deleted", away.what)
+		back := untilDone(away.back)
+		t.Cleanup(back)
+		t.Must(away.stop())
+		set.Delete(deleted)
 		t.waitNotReady(n)
-		t.Step("the node is connected again")
-		t.Must(n.Reconnect())
+		if addrs, err := inspect.Addresses(other.NetNS); err != nil || len(addrs["eth0"]) == 0 {
+			t.Fatalf("echoserver-1 has lost its network: %v %v", addrs, err)
+		}
+		back()
 		t.WaitNode(n, time.Now())
-	})
+		t.Kept(before, set.ReadyBut(deleted))
+		if now := t.Sandbox(n, before["echoserver-1"]); now.ID != other.ID {
+			t.Fatalf("echoserver-1 was not deleted, but is in a new sandbox")
+		}
+	}
+}
+
+// runs starts a node's service if it does not run.
+func (t *Test) runs(n *cluster.Node, service string) {
+	if n.Machine().Services()[service] != 0 {
+		return
+	}
+	if service == cluster.Containerd {
+		t.Must(n.StartContainerd(t.Ctx))
+	} else {
+		t.Must(n.StartKubelet(t.Ctx))
+	}
 }
 
 // waitNotReady waits until the control plane notices that a node is down.
@@ -38,53 +72,46 @@ func (t *Test) waitNotReady(n *cluster.Node) {
 	})
 }
 
-func cordon(t *Test) {
-	n := t.Node(1)
-	t.Step("an echoserver starts on %s, which is then cordoned", n.Name)
-	set := t.Echoserver("echoserver", n, 1)
-	before := set.Ready()
-	uncordon := t.Cordon(n)
-	set.Delete(before)
-	t.Eventually("the new pod waits", func() error {
-		pod, ok := set.Pods()["echoserver-0"]
-		if !ok || pod.UID == before["echoserver-0"].UID {
-			return errors.New("there is none")
-		}
-		if pod.Spec.NodeName != "" {
-			t.Fatalf("it was sent to %s", pod.Spec.NodeName)
-		}
-		return nil
-	})
-	t.Step("the new pod waits; the node is uncordoned and four other pods start")
-	t.LeasesAre(n, "Held", families(t))
-	uncordon()
-	t.otherPods("others", n, 4, before)
-	t.Kept(before, set.ReadyBut(before))
-}
-
 func reboot(t *Test) {
 	n := t.Node(2)
 	t.Step("three echoservers start on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 3)
 	before := set.Ready()
 	bootID := t.bootID(n)
-	t.Step("the node loses power, a pod is force-deleted, the node boots")
+	t.Step("the node loses power, two pods are force-deleted and replaced, the node boots")
 	t.powerOff(n)
-	forced := Pods{"echoserver-0": before["echoserver-0"]}
+	forced := Pods{"echoserver-0": before["echoserver-0"], "echoserver-1": before["echoserver-1"]}
 	set.ForceDelete(forced)
+	t.Eventually("new pods", func() error {
+		pods := set.Pods()
+		for name, old := range forced {
+			if p, found := pods[name]; !found || p.UID == old.UID {
+				return errors.New("no new " + name)
+			}
+		}
+		return nil
+	})
 	booted := time.Now()
 	t.Must(n.PowerOn(t.Ctx))
 	t.agentSince(n, booted)
 	t.InSync(n, "the agent is ready")
 	t.WaitNode(n, booted)
 	t.Kept(before, set.ReadyBut(forced))
-	restarted := maps.Clone(before)
-	delete(restarted, "echoserver-0")
-	t.Kept(restarted, set.Restarted(restarted))
+	t.Kept(before, set.Restarted(Pods{"echoserver-2": before["echoserver-2"]}))
 	t.InSync(n, "all run")
 	if t.bootID(n) == bootID {
 		t.Fatalf("the node reports its earlier boot id")
 	}
+	t.Step("waiting until the kubelet has removed the old sandboxes")
+	t.Eventually("the old sandboxes go", func() error {
+		for _, s := range t.sandboxes(n) {
+			if s.UID == string(forced[s.Pod].UID) {
+				return fmt.Errorf("%.12s of %s is there", s.ID, s.Pod)
+			}
+		}
+		return nil
+	})
+	t.Kept(before, set.Ready())
 	t.LeasesAre(n, "Bound", 3*families(t))
 }
 
@@ -99,7 +126,12 @@ func rebootAPIDown(t *Test) {
 	plain.Resize(1)
 	t.forceDelete(Pods{"plain-1": before["plain-1"]})
 	delete(before, "plain-1")
-	t.bootWithoutAPI(n)
+	t.freshAgents()
+	back := t.WithoutControl(cluster.APIServer)
+	t.Must(n.PowerOn(t.Ctx))
+	t.Sleep(15 * time.Second)
+	back()
+	t.WaitNode(n, time.Now())
 	after := merge(set.Restarted(set.of(before)), plain.Restarted(plain.of(before)))
 	t.Kept(before, after)
 	t.Step("every pod has its address; waiting until the address of plain-1 is not held any more")
@@ -113,20 +145,6 @@ func rebootAPIDown(t *Test) {
 		return nil
 	})
 	t.LeasesAre(n, "Bound", 3*families(t))
-}
-
-// bootWithoutAPI boots nodes while the API server is off, and waits until they are Ready.
-func (t *Test) bootWithoutAPI(nodes ...*cluster.Node) {
-	t.freshAgents()
-	back := t.WithoutControl(cluster.APIServer)
-	for _, n := range nodes {
-		t.Must(n.PowerOn(t.Ctx))
-	}
-	t.Sleep(15 * time.Second)
-	back()
-	for _, n := range nodes {
-		t.WaitNode(n, time.Now())
-	}
 }
 
 func (t *Test) bootID(n *cluster.Node) string {
@@ -149,39 +167,4 @@ func (t *Test) powerOn(n *cluster.Node) {
 	t.runs(n, cluster.Containerd)
 	t.runs(n, cluster.Kubelet)
 	t.WaitNode(n, time.Now())
-}
-
-func rebootReplaced(t *Test) {
-	n := t.Node(2)
-	t.Step("two echoservers start on %s", n.Name)
-	set := t.Echoserver("echoserver", n, 2)
-	before := set.Ready()
-	t.Step("the node loses power, the pods are force-deleted and replaced")
-	t.powerOff(n)
-	set.ForceDelete(before)
-	t.Eventually("new pods", func() error {
-		pods := set.Pods()
-		for name, old := range before {
-			if p, ok := pods[name]; !ok || p.UID == old.UID {
-				return fmt.Errorf("no new %s", name)
-			}
-		}
-		return nil
-	})
-	booted := time.Now()
-	t.Must(n.PowerOn(t.Ctx))
-	t.WaitNode(n, booted)
-	after := set.ReadyBut(before)
-	t.Kept(before, after)
-	t.Step("the new pods run; waiting until the kubelet has removed the old sandboxes")
-	t.Eventually("the old sandboxes go", func() error {
-		for _, s := range t.sandboxes(n) {
-			if s.UID == string(before[s.Pod].UID) {
-				return fmt.Errorf("%.12s of %s is there", s.ID, s.Pod)
-			}
-		}
-		return nil
-	})
-	t.Kept(before, set.Ready())
-	t.LeasesAre(n, "Bound", 2*families(t))
 }

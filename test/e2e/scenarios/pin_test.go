@@ -13,10 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
@@ -38,14 +35,6 @@ func Pin(mode string) Option {
 // Patience sets how long a pinned pod waits for its node.
 func Patience(d string) Option {
 	return func(template *corev1.PodTemplateSpec) { template.Annotations[pinPatience] = d }
-}
-
-// Needing makes each pod request one unit of a resource.
-func Needing(name string) Option {
-	return func(template *corev1.PodTemplateSpec) {
-		one := corev1.ResourceList{corev1.ResourceName(name): resource.MustParse("1")}
-		template.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: one, Limits: one}
-	}
 }
 
 // onSameNodes ends the scenario if a pod is not on its predecessor's node with its addresses.
@@ -86,14 +75,15 @@ func (t *Test) published(pods Pods) {
 }
 
 func pin(t *Test) {
-	t.Step("nine echoservers start on any node, and are restarted one after the other, twice")
-	set := t.Echoserver("echoserver", nil, 9)
+	t.Step("sixty echoservers run on three nodes; all are deleted at once")
+	set := t.Echoserver("echoserver", nil, 60)
 	before := set.Ready()
-	for range 2 {
-		t.onSameNodes(before, set.Rollout())
-	}
-	t.Step("all are deleted at once")
 	t.onSameNodes(before, set.Recreate())
+	t.replaced(0)
+	t.Step("nine of them are restarted one after the other")
+	set.Scale(9)
+	before = set.Ready()
+	t.onSameNodes(before, set.Rollout())
 }
 
 func pinModes(t *Test) {
@@ -134,124 +124,59 @@ func pinModes(t *Test) {
 	}
 }
 
-func pinShortLife(t *Test) {
-	t.Step("an echoserver is deleted a second after it was scheduled, five times")
-	set := t.Echoserver("echoserver", nil, 1)
-	const name = "echoserver-0"
-	first := set.Ready()[name]
-	last := first
-	for range 5 {
-		t.Must(t.Client.CoreV1().Pods(t.NS).Delete(t.Ctx, name, metav1.DeleteOptions{}))
-		t.Eventually("its successor is scheduled", func() error {
-			p, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, name, metav1.GetOptions{})
-			switch {
-			case apierrors.IsNotFound(err):
-				return errors.New("there is none")
-			case err != nil:
-				return err
-			case p.UID == last.UID || p.Spec.NodeName == "":
-				return errors.New("it is not")
-			}
-			last = *p
-			return nil
-		})
-		if last.Spec.NodeName != first.Spec.NodeName {
-			t.Fatalf("it was on %s and is on %s: %s",
-				first.Spec.NodeName, last.Spec.NodeName, last.Annotations[pinReason])
-		}
-		time.Sleep(time.Second) // how long the pod runs
-	}
-	t.onSameNodes(Pods{name: first}, set.Ready())
-}
-
 func pinElsewhere(t *Test) {
 	t.Step("the scheduler prefers any other node than that of a pod, which returns nevertheless")
-	hot := t.Echoserver("hot", nil, 1)
-	before := hot.Ready()
+	set := t.Echoserver("echoserver", nil, 1)
+	const name = "echoserver-0"
+	before := set.Ready()
 	t.published(before)
-	cool := t.Taint(t.NodeOf(before["hot-0"]), "leasehold.dev/e2e", "hot", corev1.TaintEffectPreferNoSchedule)
-	t.onSameNodes(before, hot.Recreate())
+	cool := t.Taint(t.NodeOf(before[name]), "leasehold.dev/e2e", "hot", corev1.TaintEffectPreferNoSchedule)
+	t.onSameNodes(before, set.Recreate())
 	cool()
-	for _, mode := range []string{"require", "prefer"} {
-		set := t.Echoserver(mode, nil, 1, Pin(mode))
-		for _, obstacle := range []struct {
-			name  string
-			place func(*cluster.Node) (undo func())
-			says  string
-		}{
-			{"cordoned", t.Cordon, "is cordoned"},
-			{"tainted", func(n *cluster.Node) func() {
-				return t.Taint(n, "leasehold.dev/e2e", "x", corev1.TaintEffectNoSchedule)
-			}, "has the taint"},
-		} {
-			before := set.Ready()
-			t.published(before)
-			node := t.NodeOf(before[mode+"-0"])
-			t.Step("%s: its node is %s, so it runs elsewhere at once", mode, obstacle.name)
-			undo := obstacle.place(node)
-			set.Delete(before)
-			p := t.moved(before, set.ReadyBut(before), mode+"-0")
-			undo()
-			t.EventOf(p, "PinNotPossible", node.Name, obstacle.says)
-			t.EventOf(p, "AddressChanged", node.Name, obstacle.says)
-		}
+	for _, c := range []struct {
+		about string
+		place func(*cluster.Node) (undo func())
+		says  string
+	}{
+		{"cordoned", t.Cordon, "is cordoned"},
+		{"tainted", func(n *cluster.Node) func() {
+			return t.Taint(n, "leasehold.dev/e2e", "x", corev1.TaintEffectNoSchedule)
+		}, "has the taint"},
+	} {
+		before := set.Ready()
+		t.published(before)
+		node := t.NodeOf(before[name])
+		t.Step("its node is %s, so it runs elsewhere at once", c.about)
+		undo := c.place(node)
+		set.Delete(before)
+		p := t.moved(before, set.ReadyBut(before), name)
+		undo()
+		t.EventOf(p, "PinNotPossible", node.Name, c.says)
+		t.EventOf(p, "AddressChanged", node.Name, c.says)
 	}
-}
-
-// slot is the extended resource of the scenario.
-func (t *Test) slot() string { return "leasehold.dev/" + t.NS }
-
-// slots gives every node that many slots until the scenario ends.
-func (t *Test) slots(count int) {
-	slot := t.slot()
-	for _, name := range t.Cluster.NodeNames() {
-		patch := func(value string) {
-			data := fmt.Sprintf(`{"status":{"capacity":{%q:%s},"allocatable":{%q:%s}}}`, slot, value, slot, value)
-			_, err := t.Client.CoreV1().Nodes().Patch(t.Ctx, name, types.MergePatchType, []byte(data),
-				metav1.PatchOptions{}, "status")
-			t.Must(err)
-		}
-		patch(strconv.Quote(strconv.Itoa(count)))
-		t.Cleanup(func() { patch("null") })
-	}
-}
-
-// waits waits until the pod that replaces another is unschedulable, and returns it.
-func (s *Set) waits(name string, old Pods) corev1.Pod {
-	var waiting corev1.Pod
-	s.t.Eventually("the new pod waits", func() error {
-		p, found := s.Pods()[name]
-		switch {
-		case !found || p.UID == old[name].UID:
-			return errors.New("there is none")
-		case p.Spec.NodeName != "":
-			s.t.Fatalf("it was sent to %s: %s", p.Spec.NodeName, p.Annotations[pinReason])
-		case !slices.ContainsFunc(p.Status.Conditions,
-			func(c corev1.PodCondition) bool { return c.Reason == corev1.PodReasonUnschedulable }):
-			return errors.New("the scheduler has not tried it")
-		}
-		waiting = p
-		return nil
-	})
-	return waiting
+	t.Step("it is evicted from a node that is not cordoned, so that it can move")
+	before = set.Ready()
+	t.published(before)
+	t.Must(t.Client.PolicyV1().Evictions(t.NS).Evict(t.Ctx,
+		&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: t.NS}}))
+	after := set.ReadyBut(before)
+	t.EventOf(after[name], "PinNotPossible", "it was evicted from "+before[name].Spec.NodeName)
+	t.Step("deleted, it is pinned again")
+	t.published(after)
+	t.onSameNodes(after, set.Recreate())
 }
 
 func pinNodeDead(t *Test) {
-	t.Step("six echoservers start on one node")
+	t.Step("four echoservers start on one node, and a pod of a Deployment with a reservation name")
 	n := t.Node(1)
 	sets := map[string]*Set{}
 	befores := map[string]Pods{}
-	for _, mode := range []string{"require", "prefer", "patient"} {
-		for _, end := range []string{"dead", "gone"} {
-			name, option := mode+"-"+end, Pin(mode)
-			if mode == "patient" {
-				option = Patience("20s")
-			}
-			sets[name] = t.Echoserver(name, n, 1, option)
-			befores[name] = sets[name].Ready()
-			t.published(befores[name])
-			sets[name].anywhere()
-		}
+	for name, options := range map[string][]Option{"dead": nil, "gone": nil, "patient-dead": {Patience("20s")},
+		"patient-gone": {Patience("20s")}} {
+		sets[name] = t.Echoserver(name, n, 1, options...)
+		befores[name] = sets[name].Ready()
+		t.published(befores[name])
+		sets[name].anywhere()
 	}
 	registry := t.Named("registry", nil, 1, recreateStrategy, preferring(n))
 	ofRegistry := registry.Ready()
@@ -264,32 +189,26 @@ func pinNodeDead(t *Test) {
 		t.RestartAgent(n) // its token names the node that was deleted
 	})
 	t.waitNotReady(n)
-	runs := func(name, why string) {
-		p := t.moved(befores[name], sets[name].ReadyBut(befores[name]), name+"-0")
-		t.EventOf(p, "AddressChanged", n.Name, why)
-	}
-	for _, name := range []string{"patient-dead", "require-dead", "prefer-dead"} {
+	for _, name := range []string{"patient-dead", "dead"} {
 		sets[name].ForceDelete(befores[name])
 	}
 	registry.ForceDelete(ofRegistry)
 	waiting := sets["patient-dead"].waits("patient-dead-0", befores["patient-dead"])
-	runs("require-dead", "is not Ready")
-	runs("prefer-dead", "is not Ready")
-	t.Step("the pod of a Deployment with a reservation name runs elsewhere")
+	p := t.moved(befores["dead"], sets["dead"].ReadyBut(befores["dead"]), "dead-0")
+	t.EventOf(p, "AddressChanged", n.Name, "is not Ready")
 	for _, p := range registry.ReadyBut(ofRegistry) {
 		t.EventOf(p, "AddressChanged", n.Name, "is not Ready")
 	}
 	t.Step("the one with a patience runs elsewhere after that")
 	t.EventOf(waiting, "PodReplaced", n.Name)
-	p := t.moved(befores["patient-dead"], sets["patient-dead"].ReadyBut(Pods{waiting.Name: waiting}), waiting.Name)
+	p = t.moved(befores["patient-dead"], sets["patient-dead"].ReadyBut(Pods{waiting.Name: waiting}), waiting.Name)
 	t.EventOf(p, "AddressChanged", n.Name)
-	t.Step("the node object is deleted as well: no pod waits")
+	t.Step("the node object is deleted as well, and the reservations with it: no pod waits")
 	t.Must(t.Client.CoreV1().Nodes().Delete(t.Ctx, n.Name, metav1.DeleteOptions{}))
-	for _, mode := range []string{"require", "patient", "prefer"} {
-		sets[mode+"-gone"].ForceDelete(befores[mode+"-gone"])
+	for _, name := range []string{"gone", "patient-gone"} {
+		sets[name].ForceDelete(befores[name])
 	}
-	for _, mode := range []string{"require", "patient", "prefer"} { // their reservations went with the node
-		name := mode + "-gone"
+	for _, name := range []string{"gone", "patient-gone"} {
 		t.moved(befores[name], sets[name].ReadyBut(befores[name]), name+"-0")
 	}
 }
@@ -298,50 +217,6 @@ func pinNodeDead(t *Test) {
 func (s *Set) anywhere() {
 	s.patch(`{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null},` +
 		`"template":{"spec":{"affinity":null}}}}`)
-}
-
-// pastPatience is longer than the patience of pods in these scenarios.
-const pastPatience = 15 * time.Second
-
-// pinPatient has other pods take the slot of a pod's node, of which each node has one. Nodes that
-// are cordoned or dead are those of pin-uninstall and pin-node-dead.
-func pinPatient(t *Test) {
-	t.slots(1)
-	set := t.Echoserver("echoserver", nil, 1, Patience("20s"), Needing(t.slot()))
-	const name = "echoserver-0"
-	before := set.away()
-	node := t.NodeOf(before[name])
-	t.Step("its node is full: the new pod waits, and after its patience it is replaced and runs on another node")
-	filler := t.fill("filler", node, 1)
-	set.Scale(1)
-	waiting := set.waits(name, before)
-	p := t.moved(before, set.ReadyBut(Pods{name: waiting}), name)
-	t.EventOf(waiting, "PodReplaced", "waited 20s for "+node.Name)
-	t.EventOf(p, "AddressChanged", node.Name)
-	t.Step("and returns there")
-	second := set.Ready()
-	t.published(second)
-	t.onSameNodes(second, set.Recreate())
-	set.Scale(0)
-	filler.Scale(0)
-
-	t.Step("a pod without a controller whose patience is forever waits on")
-	bare := t.bare("bare", nil, Pin("require"), Patience("forever"), Needing(t.slot()))
-	t.createPod(bare)
-	first := t.running("bare")
-	t.published(Pods{"bare": first})
-	t.Must(t.Client.CoreV1().Pods(t.NS).Delete(t.Ctx, "bare", metav1.DeleteOptions{}))
-	t.gone("pod/bare")
-	filler = t.fill("forever", t.NodeOf(first), 1)
-	again := t.createPod(bare)
-	time.Sleep(pastPatience)
-	p2, err := t.Client.CoreV1().Pods(t.NS).Get(t.Ctx, "bare", metav1.GetOptions{})
-	t.Must(err)
-	if p2.UID != again.UID || p2.Spec.NodeName != "" {
-		t.Fatalf("it is on %q, and was created %s", p2.Spec.NodeName, p2.CreationTimestamp)
-	}
-	filler.Scale(0)
-	t.onSameNodes(Pods{"bare": first}, Pods{"bare": t.running("bare")})
 }
 
 // gone waits until an object does not exist any more.
@@ -355,38 +230,25 @@ func (t *Test) running(name string) corev1.Pod {
 	return *pod
 }
 
-func pinEvicted(t *Test) {
-	t.Step("an echoserver is evicted from a node that is not cordoned, so that it can move")
-	set := t.Echoserver("echoserver", nil, 1)
-	const name = "echoserver-0"
-	before := set.Ready()
-	t.published(before)
-	t.Must(t.Client.PolicyV1().Evictions(t.NS).Evict(t.Ctx,
-		&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: t.NS}}))
-	after := set.ReadyBut(before)
-	if reason := after[name].Annotations[pinReason]; !strings.HasPrefix(reason, "Evicted: ") {
-		t.Fatalf("the reason is %q", reason)
-	}
-	t.EventOf(after[name], "PinNotPossible", "it was evicted from "+before[name].Spec.NodeName)
-	t.Step("deleted, it is pinned again")
-	t.published(after)
-	t.onSameNodes(after, set.Recreate())
-}
-
 func pinManagerDown(t *Test) {
-	set := t.Echoserver("echoserver", nil, 3)
-	before := set.Ready()
-	t.Step("all managers are stopped: pods start unpinned, one of them on another node")
+	set, patient := t.Echoserver("echoserver", nil, 3), t.Echoserver("patient", nil, 1, Patience("forever"))
+	before, first := set.Ready(), patient.Ready()
+	t.published(first)
+	t.Step("a pod waits for its node, which is cordoned, and all managers are stopped: pods start unpinned")
+	uncordon := t.Cordon(t.NodeOf(first["patient-0"]))
+	patient.Delete(first)
+	patient.waits("patient-0", first)
 	back := t.WithoutManager()
-	uncordon := t.Cordon(t.NodeOf(before["echoserver-0"]))
 	set.Delete(before)
 	after := set.ReadyBut(before)
-	uncordon()
 	for name, p := range after {
 		if p.Annotations[pinReason] != "" {
 			t.Fatalf("%s has the annotations %v", name, p.Annotations)
 		}
 	}
+	t.Step("the one that waits starts when its node accepts it")
+	uncordon()
+	t.onSameNodes(first, patient.ReadyBut(first))
 	t.Step("they run again: pods are pinned again, also those that have left holds on other nodes")
 	back()
 	t.published(after)
@@ -402,72 +264,6 @@ func pinManagerDown(t *Test) {
 	})
 	set.Delete(after)
 	t.onSameNodes(after, set.ReadyBut(after))
-}
-
-func pinFrozen(t *Test) {
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute)) // after an outage they are not ready at once
-	managers := t.Managers()
-	if len(managers) != 2 {
-		t.Fatalf("there are %d managers", len(managers))
-	}
-	t.slots(1)
-	full := t.Echoserver("full", nil, 1, Needing(t.slot()))
-	set := t.Echoserver("echoserver", nil, 6)
-	for i, name := range []string{"one", "the other"} {
-		t.Step("%s manager is frozen: a pod whose node is full is replaced", name)
-		before := full.Ready()
-		t.published(before)
-		full.Scale(0)
-		filler := t.Echoserver(fmt.Sprint("filler-", i), t.NodeOf(before["full-0"]), 1, KeptFor(""), Needing(t.slot()))
-		resume := t.Freeze(managers[i])
-		full.Scale(1)
-		t.moved(before, full.Ready(), "full-0")
-		t.Step("and pods are recreated; each starts")
-		set.Recreate()
-		filler.Scale(0)
-		// The kubelet restarts a container that is frozen for a minute.
-		resume()
-		t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
-	}
-	t.Step("both are frozen: pods are admitted without them")
-	for _, m := range managers {
-		t.Freeze(m)
-	}
-	set.Recreate()
-}
-
-func pinUninstall(t *Test) {
-	set := t.Echoserver("echoserver", nil, 2)
-	before := set.Ready()
-	t.published(before)
-	t.Step("a pod waits for its node, and the managers are removed in the order of docs/operations.md")
-	const name = "echoserver-0"
-	patient := t.Echoserver("patient", nil, 1, Patience("forever"))
-	first := patient.Ready()
-	t.published(first)
-	uncordon := t.Cordon(t.NodeOf(first["patient-0"]))
-	patient.Delete(first)
-	patient.waits("patient-0", first)
-	t.Cleanup(func() {
-		t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/base/manager/webhook.yaml"))
-		t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
-		t.Eventually("the webhook is called again", t.webhookAnswers)
-	})
-	t.Kubectl("delete", "mutatingwebhookconfiguration", cluster.Manager)
-	t.Kubectl("--namespace="+cluster.System, "scale", "deployment", cluster.Manager, "--replicas=0")
-	t.Cleanup(func() {
-		t.Kubectl("--namespace="+cluster.System, "scale", "deployment", cluster.Manager, "--replicas=2")
-	})
-	t.Kubectl("--namespace="+cluster.System, "wait", "--for=delete", "pod",
-		"--selector=app.kubernetes.io/name="+cluster.Manager, "--timeout=60s")
-	t.Step("pods start without a pin, and the one that waits starts when its node accepts it")
-	for _, p := range set.Recreate() {
-		if p.Annotations[pinReason] != "" {
-			t.Fatalf("%s has the annotations %v", name, p.Annotations)
-		}
-	}
-	uncordon()
-	t.onSameNodes(first, patient.ReadyBut(first))
 }
 
 func pinCertificate(t *Test) {
@@ -497,18 +293,15 @@ func pinCertificate(t *Test) {
 		}
 		return nil
 	})
-	t.Eventually("the webhook is called each time", t.webhookAnswers)
-}
-
-// webhookAnswers returns an error unless the webhook is called for twenty pods in a row.
-func (t *Test) webhookAnswers() error {
 	probe := t.bare("probe", nil)
-	for range 20 {
-		if t.createPod(probe, metav1.DryRunAll).Annotations[pinReason] == "" {
-			return errors.New("it was not called for one")
+	t.Eventually("the webhook is called for twenty pods in a row", func() error {
+		for range 20 {
+			if t.createPod(probe, metav1.DryRunAll).Annotations[pinReason] == "" {
+				return errors.New("it was not called for one")
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // table reads a table of pkg/policy/testdata: quoted values, and their meaning.
@@ -598,16 +391,15 @@ func pinValues(t *Test) {
 			t.Fatalf("%s %s: %v %s", c.strategy, c.annotations, err, out)
 		}
 	}
-	t.Refused(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"words","annotations":{"`+pinMode+`":"must"}},`+
-		`"spec":{"containers":[{"name":"c","image":"none"}]}}`,
-		`"must" is not a pin mode; want "require", "prefer" or "none"`)
-	t.Refused(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"words","annotations":{"`+pinPatience+`":"soon"}},`+
-		`"spec":{"containers":[{"name":"c","image":"none"}]}}`,
-		`"soon" is not a patience; want a duration ("5s", "2m")`)
-	t.Refused(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+t.NS+`","labels":{"`+pinMode+`":"must"}}}`,
-		`label leasehold.dev/pin: "must" is not a pin mode`)
-	t.Refused(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+t.NS+`","labels":{"`+pinPatience+
-		`":"soon"}}}`, `label leasehold.dev/pin-patience: "soon" is not a patience`)
+	for key, wrong := range map[string]string{
+		pinMode:     `"must" is not a pin mode; want "require", "prefer" or "none"`,
+		pinPatience: `"must" is not a patience; want a duration ("5s", "2m")`,
+	} {
+		t.Refused(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"words","annotations":{"`+key+`":"must"}},`+
+			`"spec":{"containers":[{"name":"c","image":"none"}]}}`, wrong)
+		t.Refused(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+t.NS+`","labels":{"`+key+`":"must"}}}`,
+			"label "+key+`: `+wrong[:strings.Index(wrong, ";")])
+	}
 	t.Step("a former mode is accepted with a warning")
 	set := t.echoserver("words", nil, 1, Pin("nominate"))
 	set.APIVersion, set.Kind = "apps/v1", "StatefulSet"
