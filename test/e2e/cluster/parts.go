@@ -79,8 +79,7 @@ func (c *Cluster) buildPart(ctx context.Context, p part) error {
 	return writeFile(stamp, recipe)
 }
 
-// BuildMultus builds Multus and returns the directory of its programs: the plain plugin multus, and
-// multus-shim and multus-daemon of the thick form.
+// BuildMultus builds Multus and returns the directory of its plugin.
 func (c *Cluster) BuildMultus(ctx context.Context) (string, error) {
 	return c.path("bin/multus"), c.buildPart(ctx, part{name: "multus", to: "multus", about: "Multus"})
 }

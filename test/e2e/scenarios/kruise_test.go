@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
 // likeStatefulSet is a CRD that accepts objects of any form.
@@ -337,41 +335,4 @@ func (t *Test) singleEvent(uid, reason string) string {
 		t.Fatalf("%d events: %q", len(texts), texts)
 	}
 	return texts[0]
-}
-
-// ppsWebhook checks that the webhooks are in use, also after the manifests were applied again, and
-// that the manager may write no CRD.
-func ppsWebhook(t *Test) {
-	t.pps("pods", "pin", "objects")
-	t.Refused(t.explicit("nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone",
-		"nodeTopologyKeys:\n      - \"not a label\""), "is not the name of a node label")
-	t.Kubectl("apply", "-f", filepath.Join(t.Cluster.Repo, "daemonset/base/manager/webhook.yaml"))
-	t.pps("pods", "pin", "objects")
-	out, err := t.kubectl(t.manifest("kruise-crd.yaml", "persistentpodstate", "otherpodstate"), "create", "-f", "-",
-		"--as=system:serviceaccount:leasehold-system:leasehold-manager")
-	if err == nil || !strings.Contains(out, "cannot create resource") {
-		t.Fatalf("it created a CRD: %v, %s", err, out)
-	}
-}
-
-// pps waits until the mutating webhooks are these, and have a CA.
-func (t *Test) pps(want ...string) {
-	t.Eventually(fmt.Sprintf("webhooks %q", want), func() error {
-		c, err := t.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Ctx,
-			cluster.Manager, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		var names []string
-		for _, h := range c.Webhooks {
-			if len(h.ClientConfig.CABundle) == 0 {
-				return fmt.Errorf("%s has no CA", h.Name)
-			}
-			names = append(names, strings.Split(h.Name, ".")[0])
-		}
-		if !slices.Equal(names, want) {
-			return fmt.Errorf("there are %q", names)
-		}
-		return nil
-	})
 }

@@ -180,49 +180,6 @@ func (t *Test) windowBecomes(n *cluster.Node, window string) {
 	})
 }
 
-func expectedBack(t *Test) {
-	const window = 45 * time.Second
-	n := t.Node(1)
-	t.Step("an echoserver with a window of %s starts on %s; scaled to 0", window, n.Name)
-	set := t.Echoserver("echoserver", n, 1, KeptFor(window.String()))
-	before := set.Ready()
-	set.Scale(0)
-	gone := time.Now()
-	t.Step("containerd stops; scaled to 1: the pod waits for its sandbox while the window ends")
-	t.Must(n.Kill(t.Ctx, cluster.Containerd))
-	t.Cleanup(func() { t.runs(n, cluster.Containerd) })
-	set.Scale(1)
-	t.Eventually("the new pod is assigned", func() error {
-		if p := set.Pods()["echoserver-0"]; p.Spec.NodeName != n.Name {
-			return fmt.Errorf("it is on %q", p.Spec.NodeName)
-		}
-		return nil
-	})
-	t.Sleep(window + 7*time.Second - time.Since(gone)) // an agent that ended the hold would have done so
-	t.Must(n.StartContainerd(t.Ctx))
-	t.Kept(before, set.Ready())
-	t.Step("it has its address")
-}
-
-func forever(t *Test) {
-	n := t.Node(2)
-	t.Step("an echoserver is kept forever")
-	set := t.Echoserver("echoserver", n, 1, KeptFor("forever"))
-	before := set.Ready()
-	t.Kept(before, set.Recreate())
-	set.Scale(0)
-	t.InSync(n, "deleted")
-	r := t.reservation("echoserver-0", n)
-	if r.Status.Window != "forever" || r.Status.HeldUntil != nil {
-		t.Fatalf("its status is %+v", r.Status)
-	}
-	t.Kept(before, scaledTo(set, 1))
-	set.Scale(0)
-	t.InSync(n, "deleted again")
-	t.Must(t.release(r, r.Status.ID))
-	t.noReservation("echoserver-0", n)
-}
-
 // asHostLocal installs leasehold in host-local's place until the scenario ends.
 func (t *Test) asHostLocal(n *cluster.Node) {
 	dir := "/opt/cni/bin"

@@ -160,15 +160,13 @@ func ppsManual(t *Test) {
 	t.gone("pps/echoserver")
 }
 
-// ppsExplicit tests the documented object, in both versions.
+// ppsExplicit tests the documented object, in both versions, and that the webhook and the CRD
+// reject others.
 func ppsExplicit(t *Test) {
 	for i := range t.Cluster.NodeNames() {
 		t.Label(t.Node(i+1), oldZoneLabel, fmt.Sprintf("zone-%d", i/2))
 	}
 	without := []string{`kruise.io/auto-generate-persistent-pod-state: "true"`, ""}
-	t.Step("the documented text without changes is rejected: it has a placeholder instead of a label")
-	t.Refused(t.explicit("[,other node labels]", "[,other node labels]"),
-		"failure-domain.beta.kubernetes.io/zone[,other node labels]", "not the name of a node label")
 	for _, version := range []string{"v1alpha1", "v1beta1"} {
 		t.Step("in %s", version)
 		words := []string{}
@@ -177,6 +175,15 @@ func ppsExplicit(t *Test) {
 				"apiVersion: apps.kruise.io/v1beta1\nkind: PersistentPodState", "nodeTopologyKeys:", "keys:"}
 		}
 		t.Apply(t.explicit(words...))
+		for _, r := range []struct{ from, to, message string }{
+			{"metadata:\n  name: echoserver", "metadata:\n  name: second", "can have only one"},
+			{"    name: echoserver", "    name: other", "targetRef cannot be changed"},
+			{"[,other node labels]", "[,other node labels]", "not the name of a node label"}, // the documented text
+			{"weight: 100", "weight: 0", "greater than or equal to 1"},
+			{"spec:\n", "spec:\n  persistentPodStateRetentionPolicy: Never\n", "WhenDeleted"},
+		} {
+			t.Step("%s", t.Refused(t.explicit(append([]string{r.from, r.to}, words...)...), r.message))
+		}
 		t.Apply(t.manifest("echoserver.yaml", without...))
 		set := t.set("echoserver", 2)
 		before := set.Ready()
@@ -320,42 +327,6 @@ func ppsRetention(t *Test) {
 	t.RecordedAt("echoserver", map[string]string{})
 }
 
-// ppsRefused tests which objects are rejected, and the errors.
-func ppsRefused(t *Test) {
-	t.Apply(t.explicit())
-	for _, r := range []struct {
-		what  string
-		from  []string
-		words []string
-	}{
-		{"a second one for the same StatefulSet", []string{"metadata:\n  name: echoserver",
-			"metadata:\n  name: second"},
-			[]string{"PersistentPodState echoserver has the target StatefulSet echoserver already",
-				"can have only one"}},
-		{"another target", []string{"    name: echoserver", "    name: other"},
-			[]string{"targetRef cannot be changed"}},
-		{"another kind of target", []string{"apiVersion: apps.kruise.io/v1beta1\n    kind: StatefulSet",
-			"apiVersion: apps.kruise.io/v1beta1\n    kind: Deployment",
-			"metadata:\n  name: echoserver", "metadata:\n  name: second"},
-			[]string{"Deployment of apps.kruise.io/v1beta1 is not a supported kind", "StatefulSet of apps",
-				"--pps-kinds"}},
-		{"weight 0", []string{"weight: 100", "weight: 0"}, []string{"weight", "greater than or equal to 1"}},
-		{"weight 101", []string{"weight: 100", "weight: 101"}, []string{"weight", "less than or equal to 100"}},
-		{"no labels", []string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]",
-			"nodeTopologyKeys: []",
-			"nodeTopologyKeys:\n          - kubernetes.io/hostname[,other node labels]", "nodeTopologyKeys: []"},
-			[]string{"both empty"}},
-		{"two spellings of two lists",
-			[]string{"nodeTopologyKeys:\n      - failure-domain.beta.kubernetes.io/zone[,other node labels]",
-				"keys: [a]\n    nodeTopologyKeys: [b]"}, []string{"keys", "nodeTopologyKeys", "both to the same list"}},
-		{"no name of a target", []string{"    name: echoserver", "    name: \"\""}, []string{"targetRef.name"}},
-		{"an unknown policy", []string{"spec:\n", "spec:\n  persistentPodStateRetentionPolicy: Never\n"},
-			[]string{"WhenScaled", "WhenDeleted"}},
-	} {
-		t.Step("%s: %s", r.what, t.Refused(t.explicit(r.from...), r.words...))
-	}
-}
-
 // ppsGoneNode checks that a required hostname of a deleted node binds no pod, not even one that
 // waits already.
 func ppsGoneNode(t *Test) {
@@ -390,44 +361,6 @@ func ppsGoneNode(t *Test) {
 	t.Step("it was replaced (%s) and runs on %s", t.EventOf(waiting, "PodReplaced", n.Name, "gone"), pod.Spec.NodeName)
 	t.noReservation("echoserver-0", n) // its owner was the node
 	t.Recorded("echoserver", after)
-}
-
-// ppsShortLife deletes pods without a window before they are recorded.
-func ppsShortLife(t *Test) {
-	t.Step("an echoserver without a window, whose hostname is required, is removed as soon as it has an address, " +
-		"five times")
-	t.Apply(t.manifest("echoserver.yaml", "replicas: 2", "replicas: 1", "preferred-persistent", "required-persistent",
-		`io.kubernetes.cri/reserved-ip-duration: "10m"`, ""))
-	t.pps("pods", "pin", "objects")
-	set := t.set("echoserver", 1)
-	node := ""
-	for i := range 5 {
-		var pod corev1.Pod
-		t.Eventually("it has an address", func() error {
-			p, found := set.Pods()["echoserver-0"]
-			if pod = p; !found || p.Status.PodIP == "" {
-				return errors.New("it has none")
-			}
-			return nil
-		})
-		if node == "" {
-			node = pod.Spec.NodeName
-			t.Step("it runs on %s", node)
-		}
-		if pod.Spec.NodeName != node || i > 0 && pod.Spec.NodeSelector[hostnameLabel] != node {
-			t.Fatalf("the %d. time it is on %s, bound to %v, %v",
-				i+1, pod.Spec.NodeName, pod.Spec.NodeSelector, pod.Annotations)
-		}
-		set.ForceDelete(Pods{"echoserver-0": pod})
-	}
-	t.Recorded("echoserver", set.Ready())
-	t.Step("scaled to 0 and up, the pod is not bound any more")
-	set.Scale(0)
-	t.RecordedAt("echoserver", map[string]string{})
-	set.Scale(1)
-	if pod := set.Ready()["echoserver-0"]; pod.Annotations[injected] != "" || len(pod.Spec.NodeSelector) > 0 {
-		t.Fatalf("it is bound to %v: %v", pod.Spec.NodeSelector, pod.Annotations)
-	}
 }
 
 // ppsEtcd tests etcd members that are configured by each other's addresses, which they have had
