@@ -18,7 +18,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
@@ -56,8 +55,18 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	registry := newRegistry()
-	node := newNode(dirs, view, clock, registry, log)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	node := agent.Node{
+		Service: &maintain.Service{Node: &transact.Node{
+			Store: store.New(dirs), Host: view, Clock: clock,
+			Warn: func(text string) { log.Warn(text) },
+		}},
+		Changes: agent.NewChanges(dirs, log),
+		Log:     log,
+		Metrics: registry,
+	}
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
 	registry.MustRegister(metrics)
 	watcher := newWatcher(node, o)
@@ -80,26 +89,4 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	log.Info("agent starting", "version", version, "stateDir", dirs.State, "hostRoot", o.hostRoot)
 	defer log.Info("agent stopped")
 	return agent.Run(ctx, log, tasks)
-}
-
-// newRegistry returns a registry of metrics with those of the process.
-func newRegistry() *prometheus.Registry {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return registry
-}
-
-// newNode returns what the tasks of the agent share.
-func newNode(dirs store.Dirs, view *host.Host, clock func() lease.Instant, registry *prometheus.Registry,
-	log *slog.Logger) agent.Node {
-	return agent.Node{
-		Service: &maintain.Service{Node: &transact.Node{
-			Store: store.New(dirs), Host: view, Clock: clock,
-			Warn: func(text string) { log.Warn(text) },
-		}},
-		Changes: agent.NewChanges(dirs, log),
-		Log:     log,
-		Metrics: registry,
-	}
 }

@@ -20,24 +20,15 @@ const (
 // have text that users write. The zero value is an empty set. A Reported is safe for concurrent
 // use.
 type Reported struct {
-	mu     sync.Mutex
-	now    time.Time // of the call of First
+	once   sync.Once
 	seed   maphash.Seed
-	hashes *cache.LRUExpireCache // nil before the first call of First
+	hashes *cache.LRUExpireCache
 }
 
-// Now implements cache.Clock.
-func (s *Reported) Now() time.Time { return s.now }
-
 // First adds the key to the set, and reports whether the key was not in the set before. If the key
-// was in the set, its life begins again at now.
-func (s *Reported) First(key string, now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.now = now
-	if s.hashes == nil {
-		s.seed, s.hashes = maphash.MakeSeed(), cache.NewLRUExpireCacheWithClock(maxKeys, s)
-	}
+// was in the set, its life begins again.
+func (s *Reported) First(key string) bool {
+	s.once.Do(func() { s.seed, s.hashes = maphash.MakeSeed(), cache.NewLRUExpireCache(maxKeys) })
 	hash := maphash.String(s.seed, key)
 	_, found := s.hashes.Get(hash)
 	s.hashes.Add(hash, nil, life)

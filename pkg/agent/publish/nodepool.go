@@ -82,13 +82,12 @@ func (p *Pool) Named() []ipamv1.ReservationReference {
 // bound and held addresses, and whether leasehold serves the node's networks. The object has the
 // name of the node and is owned by the node.
 type nodePool struct {
-	checkAt  time.Time                    // of the next check
-	wroteAt  time.Time                    // when the status was last written
-	active   []cniconf.Status             // the result of Active at the last check
-	rejected pause                        // after a request that the API server rejected
-	problem  string                       // the last problem that was logged
-	applied  ipamv1.NodeAddressPoolStatus // as last written, which gave the object the next version
-	version  string
+	checkAt time.Time                    // of the next check
+	wroteAt time.Time                    // when the status was last written
+	active  []cniconf.Status             // the result of Active at the last check
+	problem string                       // the last problem that was logged
+	applied ipamv1.NodeAddressPoolStatus // as last written, which gave the object the next version
+	version string
 }
 
 // writeNodePool makes the NodeAddressPool equal to the store, at most every nodePoolInterval. A
@@ -116,13 +115,10 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 		return 0
 	}
 	n.problem = logged(p.Log, n.problem, "updating the NodeAddressPool", err)
-	if err == nil || kube.IsTransient(err) {
-		n.rejected, n.checkAt = pause{}, now.Add(wait.Jitter(nodePoolInterval, 0.2))
-	} else {
+	if err != nil && !kube.IsTransient(err) {
 		p.nodeAt = time.Time{} // the node may be another one of that name
-		n.rejected = n.rejected.after(err, now)
-		n.checkAt = n.rejected.until
 	}
+	n.checkAt = now.Add(wait.Jitter(nodePoolInterval, 0.2))
 	return n.checkAt.Sub(now)
 }
 

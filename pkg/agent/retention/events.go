@@ -70,7 +70,7 @@ func (e *Events) Invalid(p Pod, problem error) {
 // Queue queues an Event, unless one of the same name was queued in the last hour. It does not block
 // and is safe for concurrent use.
 func (e *Events) Queue(event *eventsv1.Event) {
-	if !e.known.First(event.Namespace+"/"+event.Name, time.Now()) {
+	if !e.known.First(event.Namespace + "/" + event.Name) {
 		return
 	}
 	e.mu.Lock()

@@ -15,14 +15,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-const (
-	// limitsPeriod is the time over which the agents watch the limits again after an outage of the
-	// API server (docs/decisions.md, "Cost that does not grow with the nodes").
-	limitsPeriod = 10 * time.Minute
-	// limitsInterval is how often the copy in the store is compared with the limits, because the
-	// store may be new.
-	limitsInterval = time.Minute
-)
+// limitsPeriod is the time over which the agents watch the limits again after an outage of the API
+// server (docs/decisions.md, "Cost that does not grow with the nodes").
+const limitsPeriod = 10 * time.Minute
 
 // Limits watches the limits of namespaces (policy.Limits) in a ConfigMap, by its name. If the
 // ConfigMap does not exist, there are no limits.
@@ -46,23 +41,19 @@ func (l *Limits) Run(ctx context.Context) error {
 	return l.RunSpread(ctx, lw, "limits of namespaces", limitsPeriod)
 }
 
-// copyLimits copies the limits to the store, from which the plugin reads them, if they have changed
-// or were not compared for limitsInterval. Limits that are not known or invalid leave the previous
-// ones in effect. It returns the time until the next comparison, 0 if there is none.
-func (w *Windows) copyLimits(ctx context.Context, now time.Time) time.Duration {
-	if !w.Limits.HasSynced() {
-		return 0
-	}
+// copyLimits copies the limits to the store, from which the plugin reads them, if they are not the
+// stored ones. Limits that are not known or invalid leave the stored ones in effect.
+func (w *Windows) copyLimits(ctx context.Context, stored policy.Limits) error {
 	limits, _ := w.Limits.Get(limitsName.String())
-	if rest := w.limitsAt.Sub(now); rest > 0 && maps.Equal(limits, w.limits) {
-		return rest
+	if !w.Limits.HasSynced() || maps.Equal(limits, stored) || w.invalid != nil && maps.Equal(limits, w.invalid) {
+		return nil
 	}
-	w.limits, w.limitsAt = limits, now.Add(limitsInterval)
+	w.invalid = nil
 	if err := limits.Validate(); err != nil {
 		w.Log.Warn("limits of namespaces are not valid, the former ones stay in effect",
 			"configMap", limitsName.String(), "error", err)
-	} else if err := w.Service.SetLimits(ctx, limits); err != nil {
-		w.Log.Warn("storing the limits of namespaces failed", "error", err)
+		w.invalid = limits
+		return nil
 	}
-	return limitsInterval
+	return w.Service.SetLimits(ctx, limits)
 }

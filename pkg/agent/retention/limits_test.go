@@ -29,39 +29,29 @@ func TestLimitsAreCopiedToTheStore(t *testing.T) {
 	if err := node.SetLimits(t.Context(), former); err != nil {
 		t.Fatal(err)
 	}
-	now := time.Now()
+	stored := func() (l policy.Limits) {
+		_ = node.Node.Store.View(context.Background(), func(tx *store.Tx) error { l = tx.Limits(); return nil })
+		return l
+	}
 	for _, tt := range []struct {
 		name   string
 		listed []any // nil if nothing is listed
-		lost   bool  // the store has other limits
-		after  time.Duration
 		want   policy.Limits
 	}{
-		{"they are not known", nil, false, 0, former},
-		{"they change", []any{limits(policy.Limits{"maxHeld": "21"})}, false, 0, policy.Limits{"maxHeld": "21"}},
-		{"not valid", []any{limits(policy.Limits{"maxHeld": "many"})}, false, 0, policy.Limits{"maxHeld": "21"}},
-		{"valid again", []any{limits(former)}, false, 0, former},
-		{"the store is new", nil, true, limitsInterval, former},
-		{"they are removed", []any{}, false, 0, nil},
+		{"they are not known", nil, former},
+		{"they change", []any{limits(policy.Limits{"maxHeld": "21"})}, policy.Limits{"maxHeld": "21"}},
+		{"not valid", []any{limits(policy.Limits{"maxHeld": "many"})}, policy.Limits{"maxHeld": "21"}},
+		{"valid again", []any{limits(former)}, former},
+		{"they are removed", []any{}, nil},
 	} {
 		if tt.listed != nil {
 			if err := w.Limits.Replace(tt.listed, ""); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if tt.lost {
-			if err := node.SetLimits(t.Context(), nil); err != nil {
-				t.Fatal(err)
-			}
+		if err := w.copyLimits(t.Context(), stored()); err != nil || !maps.Equal(stored(), tt.want) {
+			t.Errorf("%s: %v, %v, want %v", tt.name, stored(), err, tt.want)
 		}
-		now = now.Add(tt.after)
-		w.copyLimits(t.Context(), now)
-		_ = node.Node.Store.View(context.Background(), func(tx *store.Tx) error {
-			if got := tx.Limits(); !maps.Equal(got, tt.want) {
-				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-			}
-			return nil
-		})
 	}
 }
 

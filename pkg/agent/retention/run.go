@@ -36,23 +36,14 @@ type Windows struct {
 	// do not exist any more, and still have an address that is kept for a reservation name.
 	known, deleted map[string]bool
 
-	limits   policy.Limits // as last copied
-	limitsAt time.Time     // when they must be compared again
+	invalid policy.Limits // the limits that are not valid, after that was logged
 }
 
 // Run applies the windows until ctx is done. It makes a pass after every change of the pods or the
 // limits, and after every value from changes, which is sent when the store has changed. It returns
 // ctx.Err().
 func (w *Windows) Run(ctx context.Context, changes <-chan struct{}) error {
-	wake := kube.Any(ctx, changes, w.Pods.Changes(), w.Limits.Changes())
-	return kube.Loop(ctx, minInterval, wake, func(ctx context.Context) time.Duration {
-		limitsAfter := w.copyLimits(ctx, time.Now())
-		after := w.pass(ctx)
-		if limitsAfter > 0 && (after == 0 || limitsAfter < after) {
-			return limitsAfter
-		}
-		return after
-	})
+	return kube.Loop(ctx, minInterval, kube.Any(ctx, changes, w.Pods.Changes(), w.Limits.Changes()), w.pass)
 }
 
 // pass reads the pods and their leases, and makes the changes of the plan. It returns the time
@@ -67,12 +58,16 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 		_, here := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		return here || l.Reservation != "" || l.IsBootHold(bootID)
 	})
-	if store.IsEmpty(err) {
-		return 0
-	}
-	if err != nil {
+	if err != nil && !store.IsEmpty(err) {
 		w.Log.Warn("reading the leases failed, windows not updated", "error", err)
 		return retry
+	}
+	if err := w.copyLimits(ctx, view.Limits); err != nil {
+		w.Log.Warn("storing the limits of namespaces failed", "error", err)
+		return retry
+	}
+	if err != nil {
+		return 0 // there are no leases
 	}
 	// First of all, because the ADD of a new pod finds its name and should find who leaves.
 	w.observeDeleted(pods, view.Leases)

@@ -169,8 +169,8 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 		{"another pod has its name", []string{"db-0 u-2"}, false},
 	} {
 		node := fakeapi.NewNode(t)
-		w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Core: fakeapi.New(t).Clients.Core,
-			Log: fakeapi.Log}
+		w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil),
+			Core: fakeapi.New(t).Clients.Core, Log: fakeapi.Log}
 		if c.listed != nil {
 			list := []any{}
 			for _, pod := range c.listed {

@@ -122,7 +122,7 @@ func (r *reconciler) generate(ctx context.Context, key types.NamespacedName) (do
 		}
 		object, _ := r.view.objects.Get(key.String())
 		a := generate(target, workload, object, others)
-		if a.Problem != "" && r.reported.First(string(workload.UID)+a.Problem, time.Now()) {
+		if a.Problem != "" && r.reported.First(string(workload.UID)+a.Problem) {
 			control.Warn(r.events, workload.ref(), nil, reasonInvalid, "Generate", a.Problem)
 		}
 		switch {
@@ -166,7 +166,7 @@ func (r *reconciler) report(o *pps.PersistentPodState, pods []*podView) {
 	for _, p := range pods {
 		pod := podRef(p)
 		if p.Reason != "" && time.Since(p.Created) < control.MaxReportAge &&
-			r.reported.First(string(p.UID), time.Now()) {
+			r.reported.First(string(p.UID)) {
 			control.Warn(r.events, pod, nil, reasonNotPossible, "Inject", "PersistentPodState "+o.Name+": "+p.Reason)
 		}
 		if p.TooLong {
@@ -188,7 +188,7 @@ func (r *reconciler) report(o *pps.PersistentPodState, pods []*podView) {
 // warn creates a warning Event on a PersistentPodState, once for each text. Events that differ only
 // in their text would be merged, so Events about different nodes need different related objects.
 func (r *reconciler) warn(o *pps.PersistentPodState, related runtime.Object, reason, text string) {
-	if r.reported.First(string(o.UID)+text, time.Now()) {
+	if r.reported.First(string(o.UID) + text) {
 		ref := o.DeepCopy()
 		ref.SetGroupVersionKind(objectKind)
 		control.Warn(r.events, ref, related, reason, "Record", text)

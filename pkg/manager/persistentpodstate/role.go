@@ -93,7 +93,7 @@ func (r *role) decide(ctx context.Context) error {
 		r.logged = why
 		r.log.Info("the role has changed", "serving", why == "", "reason", why)
 	}
-	if why != "" && hasCRD && r.isLeader() && r.reported.First(string(crd.GetUID())+why, time.Now()) {
+	if why != "" && hasCRD && r.isLeader() && r.reported.First(string(crd.GetUID())+why) {
 		r.events.Eventf(crd, nil, corev1.EventTypeNormal, reason, "StandAside", "%s", why)
 	}
 	return nil

@@ -56,7 +56,7 @@ func (e *eventReconciler) Reconcile(_ context.Context, req reconcile.Request) (r
 	}
 	for _, event := range []struct{ reason, text string }{{reasonNotPossible, notPossible(p)},
 		{reasonShared, e.cluster.sharedName(p)}, {reasonChanged, e.cluster.keptElsewhere(p)}} {
-		if event.text != "" && e.reported.First(string(p.UID)+event.reason, e.cluster.now()) {
+		if event.text != "" && e.reported.First(string(p.UID)+event.reason) {
 			e.report(p, event.reason, event.text)
 		}
 	}
