@@ -34,7 +34,6 @@ const (
 	// requestOwner begins lease.Lease.Owner of a hold that no pod has had: then come the name and
 	// the UID of the request.
 	requestOwner = "AddressRequest/"
-	maxRequests  = 256 // addresses in a status
 )
 
 // requests is what the Publisher remembers of AddressRequests.
@@ -243,15 +242,9 @@ func (p *Publisher) readRequest(ctx context.Context, namespace, name string) (*i
 // the node's other ones. The states of other addresses stay. If another one has written the object
 // meanwhile, the next pass writes.
 func (p *Publisher) showRequest(ctx context.Context, r *ipamv1.AddressRequest, mine []ipamv1.RequestedAddress) error {
-	all := slices.DeleteFunc(slices.Clone(r.Status.Addresses), func(a ipamv1.RequestedAddress) bool {
-		return a.NodeName == p.Node || slices.ContainsFunc(mine, isOf(a.Address))
+	all := ipamv1.MergeStates(mine, r.Status.Addresses, func(a ipamv1.RequestedAddress) bool {
+		return a.NodeName != p.Node
 	})
-	for _, a := range mine {
-		if len(all) < maxRequests && !slices.ContainsFunc(all, isOf(a.Address)) {
-			all = append(all, a)
-		}
-	}
-	slices.SortFunc(all, func(a, b ipamv1.RequestedAddress) int { return cmp.Compare(a.Address, b.Address) })
 	if equality.Semantic.DeepEqual(all, r.Status.Addresses) {
 		return nil
 	}

@@ -28,29 +28,21 @@ type podWebhook struct {
 
 func (w *podWebhook) handler() admission.Handler { return control.PodWebhook(w.log, w.change) }
 
-// change modifies a pod. It never returns an error, so that the pod also gets what Reset changed.
+// change looks up the former node of a pod, and modifies the pod with Inject. It does nothing but
+// Reset if no PersistentPodState applies to the pod, or nothing is known of a predecessor.
 func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev1.Pod) error {
 	if !w.role.serving.Load() {
 		return nil
 	}
-	if err := w.inject(req.Namespace, pod, Reset(pod)); err != nil {
-		w.log.Error(err, "admitting a pod without its former topology", "pod", req.Namespace+"/"+pod.Name)
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationReason, "lookup failed: "+err.Error())
-	}
-	return nil
-}
-
-// inject looks up the former node of a pod, and modifies the pod with Inject. It does nothing if no
-// PersistentPodState applies to the pod, or nothing is known of a predecessor. required is what
-// Reset returned.
-func (w *podWebhook) inject(namespace string, pod *corev1.Pod, required map[string]string) error {
+	required := Reset(pod)
 	target, owner := ownerTarget(pod)
-	target.Namespace = namespace // it may not be set in the pod yet
+	target.Namespace = req.Namespace // it may not be set in the pod yet
 	if owner == nil || pod.Name == "" || pod.Spec.NodeName != "" {
 		return nil
 	}
 	if !w.view.HasSynced() {
-		return errNotSynced
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationReason, "lookup failed: "+errNotSynced.Error())
+		return nil
 	}
 	objects := w.view.Objects(target)
 	if len(objects) == 0 || objects[0].DeletionTimestamp != nil {
@@ -69,7 +61,7 @@ func (w *podWebhook) inject(namespace string, pod *corev1.Pod, required map[stri
 	former.Required = required
 	former.Lost = w.view.isLost(former.NodeName, pod)
 	injected, reasons := Inject(pod, o, former, w.view.present())
-	w.log.V(1).Info("topology applied", "pod", namespace+"/"+pod.Name, "object", o.Name, "node", former.NodeName,
+	w.log.V(1).Info("topology applied", "pod", req.Namespace+"/"+pod.Name, "object", o.Name, "node", former.NodeName,
 		"injected", injected, "reasons", reasons)
 	return nil
 }

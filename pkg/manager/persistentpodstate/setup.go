@@ -1,7 +1,6 @@
 package persistentpodstate
 
 import (
-	"errors"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -47,17 +46,12 @@ type Feature struct {
 // New defines the flags --pps-* on f. The fields of the Feature have the values of the flags after
 // f was parsed.
 func New(f *pflag.FlagSet) *Feature {
-	p := &Feature{kinds: builtIn, goneGrace: 3 * time.Minute}
+	p := &Feature{kinds: builtIn}
 	f.Func("pps-kinds",
 		"comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
 		func(s string) (err error) { p.kinds, err = parseKinds(s); return err })
-	f.Func("pps-gone-grace", "the `duration` for which a node must be gone from the cluster before pods whose "+
-		"hostname is required may run elsewhere (default 3m0s)", func(s string) (err error) {
-		if p.goneGrace, err = time.ParseDuration(s); err == nil && p.goneGrace < 0 {
-			err = errors.New("want a duration from 0s on")
-		}
-		return err
-	})
+	f.DurationVar(&p.goneGrace, "pps-gone-grace", 3*time.Minute, "how long a node must be gone from the cluster before "+
+		"pods whose hostname is required may run elsewhere")
 	return p
 }
 

@@ -142,14 +142,11 @@ func runServed[V any](ctx context.Context, i *kube.Informer[V], find func() *too
 	})
 }
 
-// listWatch returns the calls for a kind in its version, or in another one if the API server does
-// not serve that. It returns nil if there is no resource of the kind.
+// listWatch returns the calls for a kind. It returns nil if the API server does not serve it.
 func listWatch(mapper apimeta.RESTMapper, api dynamic.Interface, kind schema.GroupVersionKind) *toolscache.ListWatch {
 	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
-		if mapping, err = mapper.RESTMapping(kind.GroupKind()); err != nil {
-			return nil
-		}
+		return nil
 	}
 	c := api.Resource(mapping.Resource)
 	return &toolscache.ListWatch{WatchFuncWithContext: c.Watch,

@@ -2,7 +2,6 @@ package persistentpodstate
 
 import (
 	"fmt"
-	"github.com/spf13/pflag"
 	"slices"
 	"strings"
 	"testing"
@@ -311,14 +310,6 @@ func TestParseKinds(t *testing.T) {
 		"/v1/Database", "Database", "example.com/Database", "example.com/v1/Database,", "a/b/c/d"} {
 		if _, err := parseKinds(bad); err == nil || !strings.Contains(err.Error(), "want group/version/Kind") {
 			t.Errorf("%q: %v", bad, err)
-		}
-	}
-	for grace, ok := range map[string]bool{"0s": true, "1ns": true, "-1ns": false} {
-		f := pflag.NewFlagSet("", pflag.ContinueOnError)
-		p := New(f)
-		err := f.Parse([]string{"--pps-gone-grace", grace})
-		if (err == nil) != ok || ok && p.goneGrace.String() != grace {
-			t.Errorf("a grace of %s: %v, %s", grace, err, p.goneGrace)
 		}
 	}
 }

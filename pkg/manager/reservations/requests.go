@@ -16,18 +16,13 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
-// maxRequested is the largest number of addresses that are named to a node in one request, and that
-// a status shows.
-const maxRequested = 256
-
 // pollInterval is the interval of the attempts at the start, until the AddressRequests are known.
 const pollInterval = time.Second
 
-// nodeRange is a range of addresses of a node. Subnet is zero if it is not known.
+// nodeRange is a range of addresses of a node.
 type nodeRange struct {
 	node       string
 	start, end netip.Addr
-	subnet     netip.Prefix
 }
 
 // nameRequests finds the node of each requested address, by the ranges in the NodeAddressPools, and
@@ -59,7 +54,7 @@ func (r *poolReconciler) nameRequests(ctx context.Context) (reconcile.Result, er
 				ref := reference{Namespace: request.Namespace, Name: request.Name, UID: string(request.UID),
 					Generation: request.Generation}
 				r.named[node] = append(r.named[node], ipam.RequestReference{ReservationReference: ref,
-					Addresses: list[:min(len(list), maxRequested)]})
+					Addresses: list[:min(len(list), ipam.MaxRequested)]})
 			}
 		}
 		problem = cmp.Or(problem, r.show(ctx, request, without))
@@ -81,9 +76,8 @@ func rangesOf(p *ipam.NodeAddressPool) (out []nodeRange) {
 		for _, shown := range n.Ranges {
 			start, err1 := netip.ParseAddr(shown.Start)
 			end, err2 := netip.ParseAddr(shown.End)
-			subnet, _ := netip.ParsePrefix(shown.Subnet)
 			if err1 == nil && err2 == nil {
-				out = append(out, nodeRange{p.Name, start, end, subnet})
+				out = append(out, nodeRange{p.Name, start, end})
 			}
 		}
 	}
@@ -110,19 +104,10 @@ func (r *poolReconciler) assign(request *ipam.AddressRequest, ranges []nodeRange
 }
 
 // nodeOf returns the node that has all addresses of an entry, or the state of the entry and its
-// reason if there is none. An address that is in the subnet of a range, but in no range, is left to
-// an agent, which knows what it is.
+// reason if there is none.
 func (r *poolReconciler) nodeOf(namespace string, e ipam.AddressRequestEntry, ranges []nodeRange) (node string,
 	state ipam.RequestState, reason, message string) {
-	candidates := nodesOf(e.Addresses, ranges, func(n nodeRange, a netip.Addr) bool {
-		return !a.Less(n.start) && !n.end.Less(a)
-	})
-	if len(candidates) == 0 {
-		candidates = nodesOf(e.Addresses, ranges, func(n nodeRange, a netip.Addr) bool {
-			return n.subnet.Contains(a) || !a.Less(n.start) && !n.end.Less(a)
-		})
-		candidates = candidates[:min(len(candidates), 1)]
-	}
+	candidates := nodesOf(e.Addresses, ranges)
 	switch {
 	case e.NodeName != "" && !slices.Contains(candidates, e.NodeName):
 		return "", ipam.RequestRejected, "NoNode", kube.Cut(fmt.Sprintf(
@@ -152,16 +137,17 @@ func (r *poolReconciler) nodeOf(namespace string, e ipam.AddressRequestEntry, ra
 // joined returns addresses as a text of limited length.
 func joined(addresses []string) string { return kube.Cut(fmt.Sprint(addresses), 256) }
 
-// nodesOf returns the nodes each of which has, for every address, a range that matches.
-func nodesOf(addresses []string, ranges []nodeRange, matches func(nodeRange, netip.Addr) bool) (nodes []string) {
+// nodesOf returns the nodes each of which has, for every address, a range that contains it.
+func nodesOf(addresses []string, ranges []nodeRange) (nodes []string) {
 	for i, text := range addresses {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
 			return nil
 		}
+		a = a.Unmap()
 		var having []string
 		for _, n := range ranges {
-			if matches(n, a.Unmap()) && (i == 0 || slices.Contains(nodes, n.node)) {
+			if !a.Less(n.start) && !n.end.Less(a) && (i == 0 || slices.Contains(nodes, n.node)) {
 				having = append(having, n.node)
 			}
 		}
@@ -175,23 +161,10 @@ func nodesOf(addresses []string, ranges []nodeRange, matches func(nodeRange, net
 // those of addresses that are not in the spec. The states that agents have written stay.
 func (r *poolReconciler) show(ctx context.Context, request *ipam.AddressRequest,
 	without []ipam.RequestedAddress) error {
-	shown := []ipam.RequestedAddress{}
-	add := func(a ipam.RequestedAddress) {
-		isThere := slices.ContainsFunc(shown, func(o ipam.RequestedAddress) bool { return o.Address == a.Address })
-		if !isThere && len(shown) < maxRequested {
-			shown = append(shown, a)
-		}
-	}
-	for _, a := range without {
-		add(a)
-	}
-	for _, a := range request.Status.Addresses {
+	shown := ipam.MergeStates(without, request.Status.Addresses, func(a ipam.RequestedAddress) bool {
 		isListed := func(e ipam.AddressRequestEntry) bool { return slices.Contains(e.Addresses, a.Address) }
-		if a.NodeName != "" && slices.ContainsFunc(request.Spec.Entries, isListed) {
-			add(a)
-		}
-	}
-	slices.SortFunc(shown, func(a, b ipam.RequestedAddress) int { return cmp.Compare(a.Address, b.Address) })
+		return a.NodeName != "" && slices.ContainsFunc(request.Spec.Entries, isListed)
+	})
 	if equality.Semantic.DeepEqual(shown, request.Status.Addresses) {
 		return nil
 	}

@@ -1,6 +1,9 @@
 package v1alpha1
 
 import (
+	"slices"
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -148,4 +151,21 @@ type AddressRequestList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 
 	Items []AddressRequest `json:"items"`
+}
+
+// MaxRequested is the largest number of addresses in the status of an AddressRequest.
+const MaxRequested = 256
+
+// MergeStates returns the states to show in the status of a request: those of one writer, and of
+// the shown ones, which have other addresses, those that it keeps. They are sorted by address.
+func MergeStates(own, shown []RequestedAddress, keeps func(RequestedAddress) bool) []RequestedAddress {
+	all := []RequestedAddress{}
+	for i, a := range slices.Concat(own, shown) {
+		isThere := func(o RequestedAddress) bool { return o.Address == a.Address }
+		if (i < len(own) || keeps(a)) && len(all) < MaxRequested && !slices.ContainsFunc(all, isThere) {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, func(a, b RequestedAddress) int { return strings.Compare(a.Address, b.Address) })
+	return all
 }
