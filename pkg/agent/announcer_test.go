@@ -137,11 +137,38 @@ func TestInvalidEntriesAreRemoved(t *testing.T) {
 	}
 }
 
-func TestEntryWithoutLease(t *testing.T) {
-	s := newAnnouncer(t, "c1@eth0")
-	s.run("the queue is empty", s.empty)
-	if s.calls != 1 || s.entered != 0 {
-		t.Errorf("Bound called %d times, Inside %d; want 1 and 0", s.calls, s.entered)
+// What cannot be announced does not block the queue. Each call of Inside, which looks for the
+// interface, takes ten seconds.
+func TestNothingToAnnounce(t *testing.T) {
+	one := []lease.Lease{returned("c1", "10.0.0.2")}
+	for name, tt := range map[string]struct {
+		leases  []lease.Lease
+		ago     time.Duration // since the pod's return
+		inside  error
+		entered int
+		logged  string
+	}{
+		"there is no lease":            {},
+		"the pod returned long ago":    {leases: one, ago: maxAge + time.Second, logged: errTooOld.Error()},
+		"no interface has the address": {leases: one, inside: errNotReady, entered: 4, logged: errNotReady.Error()},
+		"the namespace has ended":      {leases: one, inside: errors.New("has ended"), entered: 1, logged: "has ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAnnouncer(t, "c1@eth0")
+			s.bound = func(int) ([]lease.Lease, error) { return tt.leases, nil }
+			s.inside = tt.inside
+			s.Clock = func() lease.Instant {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				later := returnedAt
+				later.Boot += tt.ago + time.Duration(s.entered)*10*time.Second
+				return later
+			}
+			s.run("the queue is empty", s.empty)
+			if s.entered != tt.entered || !strings.Contains(s.logged(), tt.logged) {
+				t.Errorf("Inside called %d times, want %d; log:\n%s", s.entered, tt.entered, s.logged())
+			}
+		})
 	}
 }
 
@@ -157,48 +184,6 @@ func TestEntryAddedWhileRunning(t *testing.T) {
 		defer s.mu.Unlock()
 		return s.calls == 1 && s.empty()
 	})
-}
-
-func TestTooOld(t *testing.T) {
-	s := newAnnouncer(t, "c1@eth0")
-	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{returned("c1", "10.0.0.2")}, nil }
-	s.Clock = func() lease.Instant {
-		later := returnedAt
-		later.Boot += maxAge + time.Second
-		return later
-	}
-	s.run("the queue is empty", s.empty)
-	if s.entered != 0 || !strings.Contains(s.logged(), errTooOld.Error()) {
-		t.Errorf("Inside called %d times; log:\n%s", s.entered, s.logged())
-	}
-}
-
-// An address that no interface ever has does not block the queue.
-func TestNoInterfaceHasTheAddress(t *testing.T) {
-	s := newAnnouncer(t, "c1@eth0")
-	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{returned("c1", "10.0.0.2")}, nil }
-	s.inside = errNotReady
-	s.Clock = func() lease.Instant { // ten seconds later after each call of Inside
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		later := returnedAt
-		later.Boot += time.Duration(s.entered) * 10 * time.Second
-		return later
-	}
-	s.run("the queue is empty", s.empty)
-	if s.entered != 4 || !strings.Contains(s.logged(), errNotReady.Error()) {
-		t.Errorf("Inside called %d times, want 4; log:\n%s", s.entered, s.logged())
-	}
-}
-
-func TestNamespaceHasEnded(t *testing.T) {
-	s := newAnnouncer(t, "c1@eth0")
-	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{returned("c1", "10.0.0.2")}, nil }
-	s.inside = errors.New("the namespace has ended")
-	s.run("the queue is empty", s.empty)
-	if s.entered != 1 || !strings.Contains(s.logged(), "the namespace has ended") {
-		t.Errorf("Inside called %d times; log:\n%s", s.entered, s.logged())
-	}
 }
 
 // The store is read again between the moment that the address can be used and the announcement: an
@@ -276,25 +261,13 @@ func (s *announcer) announce() error {
 	return err
 }
 
-// Announced, which may wait for the store, delays no announcement.
-func TestAnnouncedAfterTheRepeats(t *testing.T) {
-	s := newAnnouncer(t)
-	s.bound = func(int) ([]lease.Lease, error) { return []lease.Lease{returned("c1", "10.0.0.2")}, nil }
-	var after []int // announcements sent before each call of Announced
-	s.Announced = func(context.Context, Announcement) {
-		after = append(after, s.entered-1) // the first call of Inside finds the interface
-	}
-	if err := s.announce(); err != nil || !slices.Equal(after, []int{len(pauses)}) {
-		t.Errorf("%v; called after %d announcements, want once after %d", err, after, len(pauses))
-	}
-}
-
-// An announcement before which the store cannot be read is left out, and no other.
+// An announcement before which the store cannot be read is left out, and no other. Announced, which
+// may wait for the store, is called after all of them.
 func TestBusyBetweenRepeats(t *testing.T) {
 	for _, tc := range []struct {
 		busy      []int // calls of Bound that fail
 		announced bool
-	}{{[]int{1}, true}, {[]int{2, 4}, true}, {[]int{1, 2, 3, 4, 5}, false}} {
+	}{{nil, true}, {[]int{2, 4}, true}, {[]int{1, 2, 3, 4, 5}, false}} {
 		t.Run(fmt.Sprint(tc.busy), func(t *testing.T) {
 			s := newAnnouncer(t)
 			busy := errors.New("busy")
@@ -304,12 +277,15 @@ func TestBusyBetweenRepeats(t *testing.T) {
 				}
 				return []lease.Lease{returned("c1", "10.0.0.2")}, nil
 			}
-			calls := 0
-			s.Announced = func(context.Context, Announcement) { calls++ }
+			var after []int // announcements sent before each call of Announced
+			s.Announced = func(context.Context, Announcement) {
+				after = append(after, s.entered-1) // the first call of Inside finds the interface
+			}
 			err := s.announce()
 			sent := s.entered - 1
-			if sent != len(pauses)-len(tc.busy) || tc.announced != (err == nil) || tc.announced != (calls == 1) {
-				t.Errorf("%v; sent %d times, Announced called %d times", err, sent, calls)
+			if sent != len(pauses)-len(tc.busy) || tc.announced != (err == nil) ||
+				tc.announced != slices.Equal(after, []int{sent}) {
+				t.Errorf("%v; sent %d times, Announced called after %d", err, sent, after)
 			}
 			if !tc.announced && !errors.Is(err, busy) {
 				t.Errorf("unexpected error: %v", err)

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // name has the manager name reservations.
@@ -108,34 +107,6 @@ func TestReadsAreRepeated(t *testing.T) {
 	p.after(2 * time.Minute)
 	p.publish()
 	p.expect("the list is repeated", p.reads(), resource)
-}
-
-// While the CRD is missing, the agent only lists, and writes the objects once it is there.
-func TestReservationsThatAreNotServed(t *testing.T) {
-	p := newFixture(t)
-	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.publish()
-	p.node.Release(l)
-	p.after(ipamv1.ReturnDelay)
-	p.server.Reject(func(r *http.Request) int {
-		if strings.HasPrefix(r.URL.Path, group) {
-			return fakeapi.NotServed
-		}
-		return 0
-	})
-	p.expect("not served", p.publish(), "PATCH status")
-	p.server.Remove(objects + mine)
-	p.node.Bind("10.0.0.3", "db-1", "u2", time.Hour, "")
-	for range 3 {
-		p.after(p.next)
-		p.expect("waiting", p.publish())
-		p.expect("waiting", p.reads(), resource)
-	}
-	p.server.Reject(nil)
-	p.after(p.next)
-	if writes := p.publish(); len(writes) != 4 || p.state(mine) != "Held 10.0.0.2" {
-		t.Errorf("served: %q, %s", writes, p.state(mine))
-	}
 }
 
 // An object that was deleted without the agent's knowledge is created again after the write that

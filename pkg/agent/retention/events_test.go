@@ -154,24 +154,6 @@ func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 	}
 }
 
-// An Event that is queued again and again is created once, as soon as the API server is available.
-func TestQueuedEventIsCreatedOnce(t *testing.T) {
-	w := newEventsFixture(t)
-	w.server.Reject(fakeapi.Always(http.StatusServiceUnavailable))
-	node := corev1.ObjectReference{Kind: "Node", Name: "node1", UID: "n1"}
-	for range 3 {
-		w.Queue(newEvent(node, "node1.1", "node1", "CheckRetention", true, "RetentionInactive", "not retained",
-			time.Now()))
-		w.runPass()
-	}
-	w.server.Reject(nil)
-	w.server.Requests()
-	w.runPass()
-	if requests := w.server.Requests(); len(requests) != 1 || !slices.Equal(w.created(), []string{"n1 not retained"}) {
-		t.Errorf("requests %q, created %q", requests, w.created())
-	}
-}
-
 func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 	w := newEventsFixture(t)
 	pod := Pod{Name: kube.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1"}

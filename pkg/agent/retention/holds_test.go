@@ -266,13 +266,6 @@ func TestHoldStaysIfTheLatestReadDiffers(t *testing.T) {
 	}
 }
 
-// moved adds a pod whose address is kept forever here, and that runs on node2.
-func (s *fixture) moved(i int) {
-	name := fmt.Sprint("db-", i)
-	s.node.Release(s.node.Bind(fmt.Sprint("10.0.0.", 2+i), name, "u1", time.Duration(lease.Forever), ""))
-	s.podNamed(name, "node2", "u2", corev1.ConditionTrue)
-}
-
 const setPath = "/apis/apps/v1/namespaces/db/statefulsets/db"
 
 func (s *fixture) set(spec string) {

@@ -3,23 +3,18 @@ package retention
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
 // as is a pod with a generated name and the reservation name registry.
@@ -144,84 +139,4 @@ func TestLeaving(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
-}
-
-// TestPassNamesPods verifies what passes write: the record of a pod that has no sandbox, the name
-// of a lease, and that its pod is being deleted. The next pass writes nothing. The hold of a
-// deleted namespace ends before a pod of its successor with the same reservation name is recorded.
-func TestPassNamesPods(t *testing.T) {
-	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil), Core: server.Clients.Core,
-		Log: fakeapi.Log}
-	namespace := func(uid string) {
-		server.Put("/api/v1/namespaces/db", corev1.Namespace{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-			ObjectMeta: metav1.ObjectMeta{Name: "db", UID: types.UID(uid)}})
-	}
-	pods := func(name, uid string, change ...func(*corev1.Pod)) {
-		t.Helper()
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, GenerateName: "registry-",
-			UID: types.UID(uid), ResourceVersion: "1",
-			Annotations: map[string]string{policy.Annotation: "60", policy.ReserveAs: "registry"}}}
-		for _, c := range change {
-			c(p)
-		}
-		if err := w.Pods.Replace([]any{p}, ""); err != nil {
-			t.Fatal(err)
-		}
-	}
-	expect := func(what string, want ...string) {
-		t.Helper()
-		for range 2 {
-			w.pass(t.Context())
-		}
-		view, err := node.List(t.Context(), func(lease.Lease) bool { return true })
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		for _, l := range view.Leases {
-			got = append(got, fmt.Sprint(l.State, " ", l.Name, " ", l.Reservation, " ", l.Leaving))
-		}
-		for p := range view.PodReservations {
-			got = append(got, "record "+p.Name+" "+p.Reservation+" "+p.Window.String())
-		}
-		slices.Sort(got)
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: %q, want %q", what, got, want)
-		}
-	}
-	namespace("ns1")
-	node.Update(func(*store.Tx) error { return nil })
-	pods("registry-aaaaa", "u1")
-	expect("no sandbox", "record registry-aaaaa registry 1h0m0s")
-	node.Bind("10.0.0.2", "registry-aaaaa", "u1", 0, "")
-	expect("a sandbox", "Bound registry-aaaaa registry false", "record registry-aaaaa registry 1h0m0s")
-	pods("registry-aaaaa", "u1", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} })
-	expect("being deleted", "Bound registry-aaaaa registry true", "record registry-aaaaa registry 1h0m0s")
-	view, err := node.List(t.Context(), func(lease.Lease) bool { return true })
-	if err != nil {
-		t.Fatal(err)
-	}
-	node.Release(view.Leases[0])
-	node.Bind("10.0.0.3", "registry-ccccc", "u3", 0, "")
-	pods("registry-ccccc", "u3")
-	expect("another one", "Bound registry-ccccc registry false", "Held registry-aaaaa registry false",
-		"record registry-aaaaa registry 1h0m0s")
-	pods("registry-ddddd", "u4")
-	expect("that one was force-deleted", "Bound registry-ccccc registry true", "Held registry-aaaaa registry false",
-		"record registry-aaaaa registry 1h0m0s", "record registry-ddddd registry 1h0m0s")
-	named := node.Bind("10.0.0.4", "registry-eeeee", "u5", time.Hour, "")
-	named.Reservation = "registry"
-	node.Update(func(tx *store.Tx) error { return tx.Put(named.Pool, named.Address, named) })
-	expect("the watch does not show one yet", "Bound registry-ccccc registry true",
-		"Bound registry-eeeee registry false",
-		"Held registry-aaaaa registry false", "record registry-aaaaa registry 1h0m0s",
-		"record registry-ddddd registry 1h0m0s")
-	node.Update(func(tx *store.Tx) error { return tx.Put(named.Pool, named.Address, lease.Lease{}) })
-	namespace("ns2")
-	pods("registry-bbbbb", "u2")
-	expect("a pod of another namespace of that name", "Bound registry-ccccc registry true",
-		"record registry-aaaaa registry 1h0m0s", "record registry-bbbbb registry 1h0m0s",
-		"record registry-ddddd registry 1h0m0s")
 }

@@ -244,21 +244,3 @@ func TestParseOwner(t *testing.T) {
 		}
 	}
 }
-
-func FuzzParseOwner(f *testing.F) {
-	f.Add("StatefulSet.apps/db", "db-0")
-	f.Add("StatefulSet.apps.kruise.io/db", "db-9999999999999999999999")
-	f.Add("StatefulSet.apps.kruise.io/db", "db-9000000000000000001")
-	f.Fuzz(func(t *testing.T, text, pod string) {
-		set, ordinal, ok := parseOwner(text, pod)
-		if !ok {
-			return
-		}
-		if again := ownerText(Owner{Group: set.Group, Kind: "StatefulSet", Name: set.Name}); again != text {
-			t.Errorf("%q reads as %q", text, again)
-		}
-		if again := fmt.Sprintf("%s-%d", set.Name, ordinal); again != pod {
-			t.Errorf("pod %q reads as %q", pod, again)
-		}
-	})
-}

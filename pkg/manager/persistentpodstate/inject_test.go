@@ -9,8 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"pgregory.net/rapid"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
@@ -239,73 +237,6 @@ func TestOwnPreferencesStay(t *testing.T) {
 	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{own, in(100, hostname, "node1")}, preferred(pod)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-}
-
-// TestInjectKeepsPodsSchedulable verifies, for pods with selectors of their own in any cluster with
-// their former node, that a pod which matches a node before the injection matches one after it.
-func TestInjectKeepsPodsSchedulable(t *testing.T) {
-	keys := []string{zone, hostname, "disk"}
-	ops := []corev1.NodeSelectorOperator{corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn,
-		corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist}
-	rapid.Check(t, func(t *rapid.T) {
-		value := func(of string) string { return rapid.SampledFrom([]string{"a", "b"}).Draw(t, of) }
-		c := cluster{}
-		for _, name := range []string{"a", "b", "c"}[:rapid.IntRange(1, 3).Draw(t, "nodes")] {
-			c[name] = map[string]string{hostname: name}
-			for _, key := range []string{zone, "disk"} {
-				if rapid.Bool().Draw(t, name+" has a "+key) {
-					c[name][key] = value("its " + key)
-				}
-			}
-		}
-		pod := aPod("db-0")
-		var terms []corev1.NodeSelectorTerm
-		for range rapid.IntRange(0, 2).Draw(t, "terms") {
-			var term corev1.NodeSelectorTerm
-			for range rapid.IntRange(1, 2).Draw(t, "requirements") {
-				r := corev1.NodeSelectorRequirement{Key: rapid.SampledFrom(keys).Draw(t, "key"),
-					Operator: rapid.SampledFrom(ops).Draw(t, "operator")}
-				if r.Operator == corev1.NodeSelectorOpIn || r.Operator == corev1.NodeSelectorOpNotIn {
-					r.Values = []string{value("value")}
-				}
-				term.MatchExpressions = append(term.MatchExpressions, r)
-			}
-			if rapid.Bool().Draw(t, "by name") {
-				term.MatchFields = []corev1.NodeSelectorRequirement{{Key: "metadata.name",
-					Operator: corev1.NodeSelectorOpIn,
-					Values:   []string{value("name")}}}
-			}
-			terms = append(terms, term)
-		}
-		if len(terms) > 0 {
-			pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
-		}
-		if rapid.Bool().Draw(t, "selector") {
-			pod.Spec.NodeSelector = map[string]string{rapid.SampledFrom(keys).Draw(t, "selects"): value("selected")}
-		}
-		matches := func(n *corev1.Node) bool {
-			ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(n)
-			return ok && err == nil
-		}
-		fits := func() bool {
-			return slices.ContainsFunc(c.all(), matches)
-		}
-		before, home, own := fits(), matches(c.all()[0]), maps.Clone(pod.Spec.NodeSelector)
-		o := state(requires(rapid.Permutation([]string{zone, hostname}).Draw(t, "required")...))
-		Inject(pod, o, FormerState{PodState: pps.PodState{NodeName: "a", NodeTopologyLabels: c["a"]}}, c.all())
-		if before && !fits() {
-			t.Fatalf("the pod matches no node of %v any more: %v", c, pod.Spec.NodeSelector)
-		}
-		for key, value := range own {
-			if pod.Spec.NodeSelector[key] != value {
-				t.Fatalf("own selector %s=%s changed to %s", key, value, pod.Spec.NodeSelector[key])
-			}
-		}
-		if home && pod.Spec.NodeSelector[hostname] != "a" {
-			t.Fatalf("the former node matched, and no longer does: %v", pod.Spec.NodeSelector)
-		}
-	})
 }
 
 // A label without a value is required as any other.

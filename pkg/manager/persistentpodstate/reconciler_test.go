@@ -7,11 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -102,33 +100,6 @@ func (r rig) reconcile(t *testing.T, name string) (reconcile.Result, error) {
 	return r.Reconcile(t.Context(), control.RequestFor("ns/"+name))
 }
 
-// Reconciling is repeated while leasehold does not serve PersistentPodStates, or does not know
-// something.
-func TestReconcileIsRepeated(t *testing.T) {
-	object := state(recorded("db-0", "node1"))
-	noNodes := viewOf(object).has(statefulSet, true, db())
-	noNodes.nodes = unsynced().nodes
-	noPods := unsynced().in(three())
-	list(noPods.objects, object)
-	for name, c := range map[string]struct {
-		v       *clusterView
-		serving bool
-		want    time.Duration
-	}{
-		"a kind that is not served": {viewOf(object), true, retryInterval},
-		"no nodes":                  {noNodes, true, retryInterval},
-		"no pods":                   {noPods.has(statefulSet, true, db()), true, retryInterval},
-		"Kruise serves them":        {viewOf(object).has(statefulSet, true, db()), false, pollInterval},
-	} {
-		r := newRig(c.v)
-		r.role.serving.Store(c.serving)
-		if result, err := r.reconcile(t, "db"); err != nil || result.RequeueAfter != c.want ||
-			len(r.writes.calls)+len(r.writes.recorded) > 0 {
-			t.Errorf("%s: %+v, %v, written: %q", name, result, err, r.writes.calls)
-		}
-	}
-}
-
 // Objects without effect: one that is gone, is being deleted, is too large, or has an older one
 // beside it.
 func TestObjectsWithoutEffect(t *testing.T) {
@@ -156,32 +127,6 @@ func TestObjectsWithoutEffect(t *testing.T) {
 			strings.Join(r.events.texts, "; ") != c.event {
 			t.Errorf("%s: %+v, %v, written %q, events %q", name, result, err, r.writes.calls, r.events.texts)
 		}
-	}
-}
-
-// A pod that cannot be deleted does not stop the deletion of others, or the recording.
-func TestFailedDeletionOfAStuckPod(t *testing.T) {
-	o := state(requires(hostname), recorded("db-0", "node9", "db-1", "node9"))
-	v := viewOf(o).has(statefulSet, true, db())
-	waits := func(p *corev1.Pod) {
-		p.Spec.NodeSelector = map[string]string{hostname: "node9"}
-		metav1.SetMetaDataAnnotation(&p.ObjectMeta, "leasehold.dev/topology-required", hostname+"=node9")
-		metav1.SetMetaDataAnnotation(&p.ObjectMeta, pps.AnnotationInjected, o.Name)
-	}
-	for _, pod := range []*corev1.Pod{aPod("db-0", waits), aPod("db-1", waits), aPod("db-2", readyOn("node2"))} {
-		pod.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
-		v.runs(pod)
-	}
-	r := newRig(v)
-	r.writes.err = apierrors.NewForbidden(corev1.Resource("pods"), "db-0", nil)
-	if _, err := r.reconcile(t, "db"); !apierrors.IsForbidden(err) {
-		t.Errorf("unexpected error: %v", err)
-	}
-	if len(r.writes.recorded) != 1 || r.writes.recorded[0].PodStates["db-2"].NodeName != "node2" {
-		t.Errorf("recorded %+v", r.writes.recorded)
-	}
-	if slices.Sort(r.writes.calls); !slices.Equal(r.writes.calls, []string{"delete db-0", "delete db-1"}) {
-		t.Errorf("calls: %q", r.writes.calls)
 	}
 }
 

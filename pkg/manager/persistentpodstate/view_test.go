@@ -204,25 +204,6 @@ func TestNodeThatLeft(t *testing.T) {
 	})
 }
 
-func TestReady(t *testing.T) {
-	noObjects := func() *clusterView { return unsynced().in(three()) }
-	for name, c := range map[string]struct {
-		view  *clusterView
-		since time.Duration
-		want  bool
-	}{
-		"objects not listed":        {noObjects(), time.Second, false},
-		"nodes not listed":          {unsynced(), time.Second, false},
-		"objects listed":            {viewOf(), time.Second, true},
-		"not listed after a minute": {noObjects(), 2 * time.Minute, true},
-	} {
-		c.view.startedAt = time.Now().Add(-c.since)
-		if err := c.view.Ready(nil); (err == nil) != c.want {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 // TestPodWithLongTexts has a user write as much into a pod as the API server accepts.
 func TestPodWithLongTexts(t *testing.T) {
 	long := strings.Repeat("x", 200<<10)

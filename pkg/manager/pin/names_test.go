@@ -1,7 +1,6 @@
 package pin
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -193,24 +192,6 @@ func TestTargetsOfAReservationName(t *testing.T) {
 	}
 }
 
-// The counts forget names of which nothing is left.
-func TestNameCountsForget(t *testing.T) {
-	clock := noon
-	c := clusterOf(t, nil, &clock)
-	for i := range 10 {
-		pod := fmt.Sprint(i)
-		c.add(t, left(pod, "node1", time.Minute))
-		c.send(reservations.NameKey("db", "registry"), "node1", true)
-		c.remove(t, lives(pod, "node1"))
-		c.remove(t, left(pod, "node1", time.Minute))
-	}
-	c.remove(t, lives("last", "node1"))
-	clock = clock.Add(publishLag + 1)
-	if names := c.recent.byName.Keys(); len(names) > 0 {
-		t.Errorf("%v are left", names)
-	}
-}
-
 // Two replicas that do not know of each other's decisions send pods to different addresses, unless
 // there are more pods than addresses. What is not proven stays last.
 func TestReplicasBeginAtDifferentEnds(t *testing.T) {
@@ -343,70 +324,6 @@ func testAPodWaitsForTheDeletionOfAnother(t *testing.T) {
 			t.Errorf("%s: pinned to %q, want %q, %v", tt.story, got, tt.want, err)
 		}
 		<-shown
-	}
-}
-
-// A pod that waits for its node is replaced, and the watch shows that after the next one was
-// created: the webhook waits for it, and the next one is only preferred on that node.
-func TestAPodWaitsForTheStrikeOfAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		clock := noon
-		c := clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, left("b", "node1", time.Minute))
-		old := waits("a", func(p *podView) {
-			p.Name, p.For, p.Workload, p.Sent = "a", "registry", "Deployment registry", "node1"
-		})
-		c.add(t, old)
-		w, shown := webhookOf(c), make(chan bool)
-		go func() {
-			defer close(shown)
-			time.Sleep(lookPause / 2)
-			c.remove(t, old)
-		}()
-		p := ofDeployment()
-		request := admissionv1.AdmissionRequest{Namespace: "db"}
-		must(t, w.pin(t.Context(), admission.Request{AdmissionRequest: request}, p))
-		got := p.Annotations[kube.AnnotationPinReason]
-		if !strings.Contains(got, "an earlier pod did not get onto node1") {
-			t.Errorf("the reason is %q", got)
-		}
-		<-shown
-	})
-}
-
-// Two pods are replaced at once, and the watch shows the deletion of one of them later. The leader
-// and the follower send the new pods to different nodes.
-func TestReplicasWaitForAllDeletions(t *testing.T) {
-	synctest.Test(t, testReplicasWaitForAllDeletions)
-}
-
-func testReplicasWaitForAllDeletions(t *testing.T) {
-	var got []string
-	for _, isFollower := range []bool{false, true} {
-		clock := noon
-		b := lives("b", "node2")
-		c := clusterOf(t, map[string]*corev1.Node{"node1": node("node1"), "node2": node("node2")}, &clock,
-			lives("a", "node1", deleting), b, kept("a", "node1"), kept("b", "node2"))
-		c.isLeader = func() bool { return !isFollower }
-		w := webhookOf(c)
-		shown := make(chan bool)
-		go func() {
-			defer close(shown)
-			time.Sleep(lookPause / 2)
-			ending := *b
-			deleting(&ending)
-			c.add(t, &ending)
-		}()
-		p := ofDeployment()
-		err := w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}}, p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, p.Annotations[kube.AnnotationPinnedNode])
-		<-shown
-	}
-	slices.Sort(got)
-	if !slices.Equal(got, []string{"node1", "node2"}) {
-		t.Errorf("the replicas send pods to %q", got)
 	}
 }
 
