@@ -186,8 +186,8 @@ func TestNodeAddressPoolAfterARestart(t *testing.T) {
 	}
 }
 
-// Without the CRD, or the right to write, the agent says so once and retries with the next check. It
-// reads the node again, which may be another one of that name.
+// Without the CRD, or the right to write, the agent says so once and retries with the next check.
+// It reads the node again, which may be another one of that name.
 func TestNodeAddressPoolThatIsRejected(t *testing.T) {
 	for want, tt := range map[string]struct {
 		at   string

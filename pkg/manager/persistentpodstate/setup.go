@@ -50,8 +50,8 @@ func New(f *pflag.FlagSet) *Feature {
 	f.Func("pps-kinds",
 		"comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
 		func(s string) (err error) { p.kinds, err = parseKinds(s); return err })
-	f.DurationVar(&p.goneGrace, "pps-gone-grace", 3*time.Minute, "how long a node must be gone from the cluster before "+
-		"pods whose hostname is required may run elsewhere")
+	f.DurationVar(&p.goneGrace, "pps-gone-grace", 3*time.Minute,
+		"how long a node must be gone from the cluster before pods whose hostname is required may run elsewhere")
 	return p
 }
 
