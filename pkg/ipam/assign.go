@@ -74,7 +74,7 @@ func prepare(c *transact.Call, req Request) error {
 	if err := c.Tx.SetRanges(req.Pool, req.Sets); err != nil {
 		return err
 	}
-	return c.Expire(c.Tx.Ending(req.Pool, expireBatch))
+	return c.Collect(c.Tx.Ending(req.Pool, expireBatch))
 }
 
 // assignment is the state of one ADD.
@@ -222,15 +222,13 @@ func (a *assignment) releaseDeadUnretained() error {
 		if l.State != lease.Bound || l.Window > 0 {
 			continue
 		}
-		life := a.call.Evidence.Prove(l)
-		if life != lease.Dead {
-			continue
+		err := a.call.Collect([]lease.Lease{l})
+		if err == nil {
+			a.former[i], err = a.call.Tx.Get(l.Pool, l.Address)
 		}
-		next, err := a.call.End(l, lease.Orphan{LastHolder: life}, a.call.Now, "its sandbox is gone")
 		if err != nil {
 			return err
 		}
-		a.former[i] = next
 	}
 	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool { return l.State == lease.None })
 	return nil

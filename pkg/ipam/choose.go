@@ -135,7 +135,7 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 			return p, err
 		}
 		// On a node without an agent nothing else finds out that the holder is dead.
-		if l, err = a.call.Collect(at); err != nil {
+		if l, err = a.call.CollectAt(at); err != nil {
 			return pick{}, err
 		}
 	}
@@ -164,7 +164,7 @@ func (a *assignment) chooseFresh(set pool.Set) (pick, error) {
 		return p, err
 	}
 	in := a.holdsIn(set)
-	if err := a.call.Expire(in.held); err != nil {
+	if err := a.call.Collect(in.held); err != nil {
 		return pick{}, err
 	}
 	scanned, err := a.collectPool()
@@ -242,7 +242,7 @@ func (a *assignment) collectPool() (scanned bool, err error) {
 	})
 	filed, err := a.call.SettleUnfiled(others)
 	if err == nil {
-		err = a.call.CollectDead(filed)
+		err = a.call.Collect(filed)
 	}
 	if err == nil {
 		err = a.call.Tx.SetLastFullScan(a.req.Pool, a.call.Now)

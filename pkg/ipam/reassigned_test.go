@@ -20,7 +20,7 @@ func TestFailedCallRemovesNoFile(t *testing.T) {
 	w.after(2 * hour)
 	failure := errors.New("a failure after the end of the hold")
 	err := w.service.Update(t.Context(), w.where().scope(), func(c *transact.Call) error {
-		if err := c.Expire(c.Tx.InPool(w.where().Pool)); err != nil {
+		if err := c.Collect(c.Tx.InPool(w.where().Pool)); err != nil {
 			return err
 		}
 		if l, err := c.Tx.Get(w.where().Pool, netip.MustParseAddr("10.0.0.2")); err != nil || l.State != lease.None {

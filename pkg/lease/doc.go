@@ -1,7 +1,7 @@
 // Package lease is the state machine of one address. It is pure: Apply maps a lease, an event and a
 // time to a new lease or an error, and reads no clock, file or kernel.
 //
-//	          Bind                     Release, Orphan
+//	          Bind                     Release
 //	None ------------->  Bound  ------------------------->  Held
 //	 ^                    |  ^                               |  |
 //	 |   Release without  |  |             Bind              |  |

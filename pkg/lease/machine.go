@@ -128,39 +128,27 @@ func (e Bind) bound(l Lease, now Instant) Lease {
 	}
 }
 
-// Release is a DEL of the holder, or a GC whose list does not contain the holder. The window of the
-// lease starts.
+// Release is a DEL of the holder, a GC whose list does not contain the holder, or, if Collected, the
+// death of the holder without a DEL, which LastHolder must prove. The window of the lease starts
+// (docs/design.md, "Release and collection").
 type Release struct {
-	Holder  Holder // that of the lease, even if its container is unknown
-	Limited bool   // the range set already has as many firm holds as it may: the hold is soft
-	// LastHolder matters only for a lease without a key. Its address is free at once, as with
+	Holder    Holder // that of the lease, even if its container is unknown
+	Collected bool
+	Limited   bool // the range set already has as many firm holds as it may: the hold is soft
+	// LastHolder matters also for a lease without a key. Its address is free at once, as with
 	// host-local, unless the holder is Alive.
 	LastHolder Liveness
 }
 
 func (e Release) apply(l Lease, now Instant) (Lease, error) {
-	if l.State != Bound || !l.Holder.Is(e.Holder) && (l.Holder.ContainerID != "" || l.Holder != e.Holder) {
+	switch {
+	case l.State != Bound || !l.Holder.Is(e.Holder) && (l.Holder.ContainerID != "" || l.Holder != e.Holder):
 		return l, ErrNotHolder
-	}
-	return released(l, e.Limited, e.LastHolder, now), nil
-}
-
-// Orphan is the release of a lease whose holder died without a DEL. It requires that LastHolder is
-// Dead, and starts the window as Release does (docs/design.md, "Release and collection").
-type Orphan struct {
-	LastHolder Liveness
-	Limited    bool // as in Release
-}
-
-func (e Orphan) apply(l Lease, now Instant) (Lease, error) {
-	if l.State != Bound {
-		return l, ErrInvalid
-	}
-	if e.LastHolder != Dead {
+	case e.Collected && e.LastHolder != Dead:
 		return l, ErrHolderAlive
 	}
 	next := released(l, e.Limited, e.LastHolder, now)
-	if next.State == Held && !next.Firm && l.Holder.BootID != "" && l.Holder.BootID != now.BootID {
+	if e.Collected && next.State == Held && !next.Firm && l.Holder.BootID != "" && l.Holder.BootID != now.BootID {
 		next.Hold = max(next.Hold, Window(BootHold))
 	}
 	return next, nil

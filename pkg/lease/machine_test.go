@@ -94,8 +94,8 @@ func events() map[string]Event {
 		"gc/alive":        Release{Holder: oldHolder, LastHolder: Alive},
 		"late-del":        Release{Holder: newHolder},
 		"del/nobody":      Release{},
-		"orphan/dead":     Orphan{LastHolder: Dead},
-		"orphan/unknown":  Orphan{LastHolder: Unknown},
+		"dead":            Release{Holder: oldHolder, Collected: true, LastHolder: Dead},
+		"dead/unknown":    Release{Holder: oldHolder, Collected: true},
 		"expire":          Expire{LastHolder: Dead},
 		"expire/unknown":  Expire{LastHolder: Unknown},
 		"expire/alive":    Expire{LastHolder: Alive},
@@ -150,8 +150,8 @@ del/limited     (holder)   soft       soft       None       soft*      soft     
 gc/alive        (holder)   soft       firm       soft       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   firm       firm       (holder)
 late-del        (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
 del/nobody      (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
-orphan/dead     (invalid)  soft       firm       None       soft*      firm       (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  firm       firm       (invalid)
-orphan/unknown  (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (alive)    (invalid)
+dead            (holder)   soft       firm       None       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   firm       firm       (holder)
+dead/unknown    (holder)   (alive)    (alive)    (alive)    (alive)    (alive)    (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (alive)    (alive)    (holder)
 expire          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      None       None       (due)      (invalid)  (invalid)  (due)
 expire/unknown  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (alive)    (alive)    (due)      (invalid)  (invalid)  (due)
 expire/alive    (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (alive)    (alive)    (due)      (invalid)  (invalid)  (due)
@@ -459,7 +459,7 @@ func TestRefuseKeepsTheFirstTimeOfEachPod(t *testing.T) {
 }
 
 // A soft hold that a boot begins lasts for BootHold at least. Without Soft there is none.
-func TestOrphanOfAnEarlierBoot(t *testing.T) {
+func TestCollectedOfAnEarlierBoot(t *testing.T) {
 	now := Instant{Wall: t0.Wall.Add(time.Hour), Boot: time.Minute, BootID: "another boot"}
 	for _, c := range []struct {
 		soft time.Duration
@@ -473,7 +473,7 @@ func TestOrphanOfAnEarlierBoot(t *testing.T) {
 	} {
 		l := states()["bound"]
 		l.Soft = c.soft
-		next, err := Apply(l, Orphan{LastHolder: Dead}, c.now)
+		next, err := Apply(l, Release{Holder: oldHolder, Collected: true, LastHolder: Dead}, c.now)
 		if err != nil || next.Hold != c.want || next.Firm {
 			t.Errorf("soft hold %s: %+v, %v; want %s", c.soft, next, err, c.want)
 		}

@@ -89,10 +89,10 @@ func perform(c *transact.Call, a Action) (performed bool, err error) {
 	switch a.Do {
 	case Release:
 		if c.Evidence.QuickState(l) != lease.Alive || c.Evidence.IsReplaced(l) {
-			_, err = c.End(l, lease.Orphan{LastHolder: a.Life}, c.Now, a.Reason)
+			_, err = c.End(l, lease.Release{Holder: l.Holder, Collected: true, LastHolder: a.Life}, c.Now, a.Reason)
 		}
 	case Expire:
-		err = c.Expire([]lease.Lease{l})
+		err = c.Collect([]lease.Lease{l})
 	case Rebase:
 		if next, e := lease.Apply(l, lease.Rebase{}, c.Now); e == nil {
 			err = c.Put(l, next)

@@ -106,7 +106,7 @@ func reserve(c *transact.Call, choice Choice, at lease.Place, set string) (lease
 	want := choice.lease(at, set, c.Now)
 	old, err := c.Present(at)
 	if err == nil && !(old.State == lease.Bound && old.Key() == want.Key()) {
-		old, err = c.Collect(at)
+		old, err = c.CollectAt(at)
 	}
 	if err != nil {
 		return old, err

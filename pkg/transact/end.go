@@ -15,10 +15,9 @@ func (c *Call) End(l lease.Lease, e lease.Event, at lease.Instant, reason string
 	switch end := e.(type) {
 	case lease.Release:
 		limit, ev = c.limitOf(l), store.EventReleased
-		end.Limited = limit != ""
-		e = end
-	case lease.Orphan:
-		limit, ev = c.limitOf(l), store.EventOrphaned
+		if end.Collected {
+			ev = store.EventOrphaned
+		}
 		end.Limited = limit != ""
 		e = end
 	case lease.Expire:
@@ -96,7 +95,7 @@ func (c *Call) NewBoot(p lease.Pool) error {
 				err = c.Put(l, next)
 			}
 		case c.Evidence.QuickState(l) == lease.Dead:
-			_, err = c.End(l, lease.Orphan{LastHolder: lease.Dead}, c.Now, "the node has booted since")
+			err = c.endDead(l, "the node has booted since")
 		}
 		if err != nil {
 			return err
@@ -105,43 +104,39 @@ func (c *Call) NewBoot(p lease.Pool) error {
 	return c.Tx.SetPoolBoot(p, c.Now.BootID)
 }
 
-// Expire ends those of the leases that are holds whose time is over, if no interface of their last
-// holders has the addresses any more.
-func (c *Call) Expire(leases []lease.Lease) error {
+// Collect ends those of the leases that nobody needs any more: holds whose time is over, if no
+// interface of their last holders has the addresses, and bound ones whose holders are proven dead.
+func (c *Call) Collect(leases []lease.Lease) error {
 	for _, l := range leases {
-		if !l.Lapsed(c.Now) {
-			continue
+		var err error
+		switch {
+		case l.State == lease.Bound:
+			if life := c.Evidence.Prove(l); life == lease.Dead {
+				err = c.endDead(l, "its sandbox is gone")
+			}
+		case l.Lapsed(c.Now):
+			if last := c.Evidence.Last(l); last == lease.Dead {
+				_, err = c.End(l, lease.Expire{LastHolder: last}, c.Now, "it was held for "+l.Hold.String())
+			}
 		}
-		last := c.Evidence.Last(l)
-		if last != lease.Dead {
-			continue
-		}
-		if _, err := c.End(l, lease.Expire{LastHolder: last}, c.Now, "it was held for "+l.Hold.String()); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// CollectDead releases those of the leases whose holders are proven dead.
-func (c *Call) CollectDead(leases []lease.Lease) error {
-	for _, l := range leases {
-		if l.State != lease.Bound {
-			continue
-		}
-		if life := c.Evidence.Prove(l); life == lease.Dead {
-			if _, err := c.End(l, lease.Orphan{LastHolder: life}, c.Now, "its sandbox is gone"); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+// endDead releases a lease whose holder is proven dead.
+func (c *Call) endDead(l lease.Lease, reason string) error {
+	e := lease.Release{Holder: l.Holder, Collected: true, LastHolder: lease.Dead}
+	_, err := c.End(l, e, c.Now, reason)
+	return err
 }
 
-// Collect ends the lease of an address if nobody needs it any more: its hold is over, host-local
-// has served its DEL, or its holder is dead. It returns what is left of the lease (Present).
-func (c *Call) Collect(at lease.Place) (lease.Lease, error) {
-	for _, step := range []func([]lease.Lease) error{c.Expire, c.Settle, c.CollectDead} {
+// CollectAt ends the lease of an address if nobody needs it any more: host-local has served its
+// DEL, or for a reason of Collect. It returns what is left of the lease (Present).
+func (c *Call) CollectAt(at lease.Place) (lease.Lease, error) {
+	for _, step := range []func([]lease.Lease) error{c.Settle, c.Collect} {
 		l, err := c.Tx.Get(at.Pool, at.Address)
 		if err == nil && l.State != lease.None {
 			err = step([]lease.Lease{l})
