@@ -54,7 +54,6 @@ type mark int
 const (
 	unmarked mark = iota
 	short         // files may be missing
-	numbered      // by an earlier version: a file may be missing only if one of its calls was killed
 	whole
 )
 
@@ -145,11 +144,8 @@ func readMark(p lease.Pool) mark {
 		return unmarked
 	}
 	b, _, err := files.Read(filepath.Join(Path(p), markName))
-	switch {
-	case err == nil && strings.TrimRight(string(b), "\n") == markAll:
+	if err == nil && strings.TrimRight(string(b), "\n") == markAll {
 		return whole
-	case err == nil && len(b) > 0 && '0' <= b[0] && b[0] <= '9':
-		return numbered
 	}
 	return short
 }
@@ -181,13 +177,8 @@ func (d *Dir) Close() {
 // IsMarked reports whether the directory was marked when it was opened.
 func (d *Dir) IsMarked() bool { return d.mark != unmarked }
 
-// IsWritten reports whether the files of all leases were written, so that none has to be looked
-// for.
-func (d *Dir) IsWritten() bool { return d.mark == whole }
-
-// IsComplete reports whether the directory had a file for every address in use, unless somebody has
-// removed files.
-func (d *Dir) IsComplete() bool { return d.mark == whole || d.mark == numbered }
+// IsComplete reports whether the files of all leases were written, unless somebody has removed some.
+func (d *Dir) IsComplete() bool { return d.mark == whole }
 
 // SetMark marks the directory. all reports whether it has the files of all leases. If SetMark
 // cannot write the mark, it removes one that says so. It does nothing without the lock.

@@ -18,7 +18,7 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []lease.Attac
 		keep[lease.Attachment{ContainerID: a.ContainerID}] = true // the interface is unknown
 	}
 	return s.Node.Update(ctx, transact.Existing(p, nil), func(c *transact.Call) error {
-		if err := c.AdmitFiles(p); err != nil {
+		if err := c.AdmitAll(p); err != nil {
 			return err
 		}
 		for _, l := range c.Tx.InPool(p) {

@@ -41,7 +41,7 @@ func (s *Service) Release(ctx context.Context, who lease.Attachment, in PoolHint
 func (s *Service) releaseFound(ctx context.Context, who lease.Attachment, in PoolHint) error {
 	release := func(p lease.Pool, files []netip.Addr) (found bool, err error) {
 		err = s.Node.Update(ctx, in.scope(), func(c *transact.Call) (err error) {
-			if err = c.AdmitHolder(in.Pool, who, files); err == nil {
+			if err = c.AdmitFiles(in.Pool, files); err == nil {
 				found, err = c.Release(who, p, c.Now, "DEL")
 			}
 			return err

@@ -68,7 +68,7 @@ type PoolHint struct {
 }
 
 func (r Request) scope() transact.Scope {
-	return transact.Scope{Pool: r.Pool, Sets: r.Sets, Soft: r.Options.SoftHold, Mirror: true,
+	return transact.Scope{Pool: r.Pool, Sets: r.Sets, Soft: r.Options.SoftHold,
 		Caches: r.Options.CNICacheDirs}
 }
 

@@ -49,7 +49,7 @@ func (s *Service) learnHolder(ctx context.Context, req Request) (held []netip.Ad
 	who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
 	files := s.Node.FilesOf(req.scope(), who)
 	err = s.Node.Update(ctx, req.scope(), func(c *transact.Call) error {
-		if err := c.AdmitHolder(req.Pool, who, files); err != nil {
+		if err := c.AdmitFiles(req.Pool, files); err != nil {
 			return err
 		}
 		leases, err := c.Tx.ByAttachment(who, req.Pool)

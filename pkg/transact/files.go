@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -31,114 +30,93 @@ func (e *BusyError) Unwrap() error { return e.err }
 type addressFiles struct {
 	ctx  context.Context
 	warn func(format string, args ...any)
-	open map[lease.Pool]*hostlocal.Dir // locked; nil for a pool whose files are not used
-	busy map[lease.Pool]error          // the pools whose lock was busy in this attempt
-	// unlocked are the pools whose lock cannot be opened, and why.
-	unlocked map[lease.Pool]error
+	open map[lease.Pool]opened
 
-	changed map[lease.Pool]map[netip.Addr]bool
+	changed map[lease.Place]bool
 	// imported are the addresses without a lease before this attempt, which has imported one.
 	imported map[lease.Place]bool
 	after    []func()                // write files after the commit
 	marks    map[*hostlocal.Dir]bool // the marks to be set after that (hostlocal.Dir.SetMark)
 
-	awaited lease.Pool     // the pool whose lock was acquired by await
-	locked  *hostlocal.Dir // the directory of that pool
+	awaited map[lease.Pool]opened // what await has locked for the next attempt
+}
+
+// opened is host-local's directory of a pool, locked. It has no directory if the pool's files are
+// not used, or if it could not be locked: because of err, a BusyError or that of opening the lock.
+type opened struct {
+	dir *hostlocal.Dir
+	err error
 }
 
 // newFiles returns the addressFiles of a call, for Node.Update. Each attempt begins with reset.
 func newFiles(ctx context.Context, warn func(string, ...any)) *addressFiles {
-	return &addressFiles{ctx: ctx, warn: warn}
+	return &addressFiles{ctx: ctx, warn: warn, awaited: map[lease.Pool]opened{}}
 }
 
 // use returns host-local's directory of a pool, or nil if on is false. It opens and locks the
 // directory once in an attempt. If the directory cannot be locked for writing, use reports a
-// warning and returns nil. It returns a BusyError if the lock is busy.
+// warning and returns nil. It returns a BusyError if the lock is busy for longer than lockMoment.
 func (f *addressFiles) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
-	if dir, ok := f.open[p]; ok && (dir != nil || !on || f.unlocked[p] != nil) {
-		return dir, nil
+	o, known := f.open[p]
+	if on && o == (opened{}) {
+		ctx, cancel := context.WithTimeout(f.ctx, lockMoment)
+		defer cancel()
+		o, known = openFiles(ctx, p), false
 	}
-	if !on {
-		f.open[p] = nil
-		return nil, nil
+	if f.open[p] = o; errors.Is(o.err, store.ErrBusy) {
+		return nil, o.err
 	}
-	dir, err := f.lock(p)
-	if errors.Is(err, store.ErrBusy) {
-		return nil, err
+	if o.err != nil && !known {
+		f.warn("the files of network %s for host-local cannot be kept: %v", p.Network, o.err)
 	}
-	if err != nil {
-		f.warn("the files of network %s for host-local cannot be kept: %v", p.Network, err)
-		f.unlocked[p], f.open[p] = err, nil
-	}
-	return dir, nil
+	return o.dir, nil
 }
 
-// lock opens host-local's directory of a pool and acquires its lock. It returns a BusyError if the
-// lock is busy for longer than lockMoment.
-func (f *addressFiles) lock(p lease.Pool) (*hostlocal.Dir, error) {
-	if f.busy[p] != nil {
-		return nil, f.busy[p]
-	}
-	ctx, cancel := context.WithTimeout(f.ctx, lockMoment)
-	defer cancel()
+func openFiles(ctx context.Context, p lease.Pool) opened {
 	dir, err := hostlocal.Open(ctx, p)
 	if errors.Is(err, store.ErrBusy) {
-		f.busy[p] = &BusyError{p, err}
-		return nil, f.busy[p]
+		err = &BusyError{p, err}
 	}
-	if err == nil {
-		f.open[p] = dir
-	}
-	return dir, err
+	return opened{dir, err}
 }
 
 // await acquires host-local's lock of a pool for the next attempt. It releases all other locks
 // first, and the caller must not hold the store's, because host-local may hold its lock for long.
 func (f *addressFiles) await(p lease.Pool) error {
 	f.release()
-	dir, err := hostlocal.Open(f.ctx, p)
-	if errors.Is(err, store.ErrBusy) {
-		return &BusyError{p, err}
+	o := openFiles(f.ctx, p)
+	if errors.Is(o.err, store.ErrBusy) {
+		return o.err
 	}
-	if err == nil { // the next attempt reports any other error
-		f.awaited, f.locked = p, dir
+	if o.err == nil { // the next attempt reports any other error
+		f.awaited[p] = o
 	}
-	f.reset()
 	return nil
 }
 
 // of returns host-local's directory of a pool that may be another one than the call's, whose
 // configuration is not known. Its files are used if it has a mark.
 func (f *addressFiles) of(p lease.Pool) (*hostlocal.Dir, error) {
-	if dir, ok := f.open[p]; ok {
-		return dir, nil
-	}
-	return f.use(p, hostlocal.IsMarked(p))
+	_, known := f.open[p]
+	return f.use(p, !known && hostlocal.IsMarked(p))
 }
 
 // change has the file of an address compared with its lease when the call commits, if the pool's
 // files are used.
-func (f *addressFiles) change(at lease.Place) {
-	if f.changed[at.Pool] == nil {
-		f.changed[at.Pool] = map[netip.Addr]bool{}
-	}
-	f.changed[at.Pool][at.Address] = true
-}
+func (f *addressFiles) change(at lease.Place) { f.changed[at] = true }
 
 // follows reports whether the file of an address will be the one of its lease when the call
 // commits, whatever it contains now.
-func (f *addressFiles) follows(at lease.Place) bool { return f.changed[at.Pool][at.Address] }
+func (f *addressFiles) follows(at lease.Place) bool { return f.changed[at] }
 
 // writeBefore brings the files of changed addresses in step with their leases as far as it has to
 // be done before the commit, and determines what has to be written after it (docs/design.md,
 // "Address files").
 func (c *Call) writeBefore() {
-	for p, dir := range c.files.open {
-		if dir == nil {
-			continue
-		}
-		for _, a := range slices.SortedFunc(maps.Keys(c.files.changed[p]), netip.Addr.Compare) {
-			c.writeFileBefore(dir, lease.Place{Pool: p, Address: a})
+	inOrder := func(a, b lease.Place) int { return a.Address.Compare(b.Address) }
+	for _, at := range slices.SortedFunc(maps.Keys(c.files.changed), inOrder) {
+		if dir := c.files.open[at.Pool].dir; dir != nil {
+			c.writeFileBefore(dir, at)
 		}
 	}
 }
@@ -191,21 +169,13 @@ func (f *addressFiles) fail(dir *hostlocal.Dir, err error) {
 	f.marks[dir] = false
 }
 
-// reset prepares for an attempt: it releases the locks of the former attempt, except that of await,
-// and discards the files that the former attempt would have written.
+// reset prepares for an attempt: it releases the locks of the former attempt, except those that await
+// has acquired since, and discards the files that the former attempt would have written.
 func (f *addressFiles) reset() {
-	for _, dir := range f.open {
-		if dir != nil && dir != f.locked {
-			dir.Close()
-		}
-	}
-	f.open = map[lease.Pool]*hostlocal.Dir{}
-	f.busy, f.unlocked = map[lease.Pool]error{}, map[lease.Pool]error{}
-	f.changed, f.imported = map[lease.Pool]map[netip.Addr]bool{}, map[lease.Place]bool{}
+	closeAll(f.open)
+	f.open, f.awaited = f.awaited, map[lease.Pool]opened{}
+	f.changed, f.imported = map[lease.Place]bool{}, map[lease.Place]bool{}
 	f.after, f.marks = nil, map[*hostlocal.Dir]bool{}
-	if f.locked != nil {
-		f.open[f.awaited] = f.locked
-	}
 }
 
 // finish writes the files, and then the marks, after the commit, and releases host-local's locks.
@@ -226,10 +196,15 @@ func (f *addressFiles) finish() {
 
 // release releases all locks.
 func (f *addressFiles) release() {
-	f.reset()
-	if f.locked != nil {
-		f.locked.Close()
-		f.locked = nil
+	closeAll(f.open)
+	closeAll(f.awaited)
+}
+
+func closeAll(all map[lease.Pool]opened) {
+	for _, o := range all {
+		if o.dir != nil {
+			o.dir.Close()
+		}
 	}
-	clear(f.open)
+	clear(all)
 }

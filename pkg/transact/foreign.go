@@ -142,7 +142,7 @@ func fileUnreadable(a netip.Addr, err error) error {
 // its directory is read-only, for example. Then no address is given: host-local could give the same
 // one, and a file that still names the former container would be taken for host-local's.
 func (c *Call) MayGiveAny(p lease.Pool) error {
-	if err := c.files.unlocked[p]; err != nil {
+	if err := c.files.open[p].err; err != nil {
 		return cmp.Or(ProbeLock(p), noLock(p, err))
 	}
 	return nil
@@ -207,22 +207,16 @@ func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 	return true, c.Log(l, store.EventAdopted, why)
 }
 
-// AdmitHolder adopts the files of an attachment whose ADD was served by host-local. files are the
-// addresses that FilesOf returned; AdmitHolder ignores those whose files no longer name the
-// attachment.
-func (c *Call) AdmitHolder(p lease.Pool, who lease.Attachment, files []netip.Addr) error {
-	if len(files) == 0 {
+// AdmitFiles imports the files of addresses of a pool that do not belong to their leases. addrs may
+// be of another time, as FilesOf returned them.
+func (c *Call) AdmitFiles(p lease.Pool, addrs []netip.Addr) error {
+	if len(addrs) == 0 {
 		return nil
 	}
-	dir, err := c.files.use(p, true)
-	if err != nil || dir == nil {
+	if dir, err := c.files.use(p, true); err != nil || dir == nil {
 		return err
 	}
-	for _, addr := range files {
-		file, _, err := dir.Read(addr)
-		if err != nil || !hostlocal.Names(file.Content, who.ContainerID, who.IfName) {
-			continue
-		}
+	for _, addr := range addrs {
 		if err := c.admitFile(p, addr); err != nil {
 			return err
 		}
@@ -230,8 +224,8 @@ func (c *Call) AdmitHolder(p lease.Pool, who lease.Attachment, files []netip.Add
 	return nil
 }
 
-// AdmitFiles adopts all files of a pool that do not belong to the leases of their addresses.
-func (c *Call) AdmitFiles(p lease.Pool) error {
+// AdmitAll is AdmitFiles for all files of a pool.
+func (c *Call) AdmitAll(p lease.Pool) error {
 	dir, err := c.files.of(p)
 	if err != nil || dir == nil {
 		return err
@@ -240,12 +234,7 @@ func (c *Call) AdmitFiles(p lease.Pool) error {
 	if err != nil {
 		c.files.warn("%v", err)
 	}
-	for _, addr := range addrs {
-		if err := c.admitFile(p, addr); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.AdmitFiles(p, addrs)
 }
 
 // admitFile imports the file of an address, or compares it with the lease of the address.
@@ -311,11 +300,8 @@ func (n *Node) AssignedAlive(p lease.Pool, until time.Time, isLeased func(netip.
 }
 
 // FilesOf returns the addresses whose files name the attachment. It takes no lock, so that the
-// caller must read the files again before it acts on them (AdmitHolder).
+// caller must read the files again before it acts on them (AdmitFiles).
 func (n *Node) FilesOf(in Scope, who lease.Attachment) (named []netip.Addr) {
-	if !in.Mirror {
-		return nil
-	}
 	dir, err := hostlocal.OpenUnlocked(in.Pool)
 	if dir == nil {
 		if err != nil {

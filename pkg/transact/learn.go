@@ -25,15 +25,19 @@ type Scope struct {
 	Pool   lease.Pool
 	Sets   []pool.Set // nil if the call does not know them
 	Soft   time.Duration
-	Mirror bool     // whether host-local's files are used; an ADD makes their directory
 	Caches []string // directories of libcni's cache, in addition to the default ones
 }
 
 // Existing returns the Scope of an operation on a pool without its CNI configuration, such as one
-// of leasectl. It has the default policies. host-local's files are written only if host-local has a
-// directory of the pool.
+// of leasectl. It has the default policies.
 func Existing(p lease.Pool, sets []pool.Set) Scope {
-	return Scope{Pool: p, Sets: sets, Soft: policy.Defaults().SoftHold, Mirror: hostlocal.Exists(p)}
+	return Scope{Pool: p, Sets: sets, Soft: policy.Defaults().SoftHold}
+}
+
+// dir returns host-local's directory of the pool, locked. If a call does not know the range sets,
+// dir makes no directory, and returns nil where there is none.
+func (c *Call) dir(s Scope) (*hostlocal.Dir, error) {
+	return c.files.use(s.Pool, s.Sets != nil || hostlocal.Exists(s.Pool))
 }
 
 // isElsewhere reports whether p is not the pool of the call, so that an error in p must not make
@@ -46,13 +50,13 @@ func (c *Call) learn(s Scope) error {
 	if s.Pool == (lease.Pool{}) {
 		return nil
 	}
-	dir, err := c.files.use(s.Pool, s.Mirror)
+	dir, err := c.dir(s)
 	switch {
 	case err != nil:
 		return err
 	case !c.Tx.Adopted(s.Pool) || dir != nil && !dir.IsMarked():
 		return c.adopt(s, dir)
-	case dir != nil && !dir.IsWritten():
+	case dir != nil && !dir.IsComplete():
 		c.writeAll(s.Pool, dir, true) // a file could not be written, or an earlier version wrote the mark
 	}
 	return nil
@@ -74,9 +78,8 @@ func (c *Call) repair(in Scope) error {
 		}
 	}
 	for p, addrs := range lost {
-		each := Scope{Pool: p, Soft: cmp.Or(in.Soft, policy.Defaults().SoftHold), Mirror: hostlocal.IsMarked(p),
-			Caches: in.Caches}
-		dir, err := c.files.use(p, each.Mirror)
+		each := Scope{Pool: p, Soft: cmp.Or(in.Soft, policy.Defaults().SoftHold), Caches: in.Caches}
+		dir, err := c.files.of(p)
 		locked := errors.Is(err, store.ErrBusy) && in.isElsewhere(p)
 		if err == nil {
 			err = c.adopt(each, dir)
@@ -251,7 +254,7 @@ func (n *Node) Find(in Scope, now lease.Instant) (adopt.Found, error) {
 
 // Import adopts the pool again, even if it was adopted before, for `leasectl recover`.
 func (c *Call) Import(in Scope) error {
-	dir, err := c.files.use(in.Pool, in.Mirror)
+	dir, err := c.dir(in)
 	if err != nil {
 		return err
 	}
@@ -268,7 +271,7 @@ func (c *Call) Export(p lease.Pool) error {
 		return err
 	}
 	defer c.writeAll(p, dir, dir.IsMarked() || c.Tx.Adopted(p))
-	if err := c.AdmitFiles(p); err != nil || !marked { // a file may be missing because there was none
+	if err := c.AdmitAll(p); err != nil || !marked { // a file may be missing because there was none
 		return err
 	}
 	return c.Settle(c.Tx.InPool(p))

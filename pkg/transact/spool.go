@@ -134,7 +134,7 @@ func (c *Call) replayOne(r store.Spooled) error {
 	if found || err != nil || !hostlocal.Exists(p) {
 		return err
 	}
-	if err := c.AdmitHolder(p, who, c.node.FilesOf(Existing(p, nil), who)); err != nil {
+	if err := c.AdmitFiles(p, c.node.FilesOf(Existing(p, nil), who)); err != nil {
 		return err
 	}
 	_, err = c.Release(who, p, r.At, "DEL")

@@ -50,7 +50,7 @@ func TestQueuedDEL(t *testing.T) {
 		}
 		update(Scope{}, func(c *Call) error { return c.Tx.Count("n", 1) })
 		if where == "imported pool" {
-			update(Scope{Pool: p, Sets: []pool.Set{{r}}, Mirror: true}, func(*Call) error { return nil })
+			update(Scope{Pool: p, Sets: []pool.Set{{r}}}, func(*Call) error { return nil })
 		}
 		if record != "none" {
 			l := lease.Lease{ID: NewID(), Pool: p, Address: addr, State: lease.Bound, Namespace: "db", Name: "db-0",
