@@ -177,7 +177,7 @@ func (d *Dir) Close() {
 // IsMarked reports whether the directory was marked when it was opened.
 func (d *Dir) IsMarked() bool { return d.mark != unmarked }
 
-// IsComplete reports whether the files of all leases were written, unless somebody has removed some.
+// IsComplete reports whether the files of all leases were written. Somebody may have removed some.
 func (d *Dir) IsComplete() bool { return d.mark == whole }
 
 // SetMark marks the directory. all reports whether it has the files of all leases. If SetMark

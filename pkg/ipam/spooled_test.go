@@ -50,9 +50,6 @@ func TestReadersSeeASpooledDELAsDone(t *testing.T) {
 			}
 			p := w.where().Pool
 			out += fmt.Sprintf("%+v\n%+v\n%+v\n", tx.InPool(p), tx.Usage(), tx.Totals())
-			for _, set := range w.sets {
-				out += fmt.Sprintf("%+v\n", tx.Counts(p, set.ID()))
-			}
 			for _, wrong := range tx.Check() {
 				t.Error(wrong)
 			}

@@ -128,9 +128,9 @@ func (e Bind) bound(l Lease, now Instant) Lease {
 	}
 }
 
-// Release is a DEL of the holder, a GC whose list does not contain the holder, or, if Collected, the
-// death of the holder without a DEL, which LastHolder must prove. The window of the lease starts
-// (docs/design.md, "Release and collection").
+// Release is a DEL of the holder, a GC whose list does not contain the holder, or, if Collected,
+// the death of the holder without a DEL, which LastHolder must prove. The window of the lease
+// starts (docs/design.md, "Release and collection").
 type Release struct {
 	Holder    Holder // that of the lease, even if its container is unknown
 	Collected bool

@@ -11,8 +11,8 @@ import (
 // each index matches the records. It returns one sentence for each problem, and changes nothing.
 // Spooled DELs do not count.
 func (tx *Tx) Check() []string {
-	defer func(w waiting) { tx.waiting = w }(tx.waiting)
-	tx.waiting = waiting{}
+	defer func(w map[string]lease.Lease) { tx.waiting = w }(tx.waiting)
+	tx.waiting = nil
 
 	if wrong := prove(tx.b.DB().Path()); wrong != "" {
 		return []string{"pages: " + wrong} // reading the rest could follow damaged pages

@@ -12,7 +12,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
-// Counts are the numbers of leases of one range set by state. Check verifies them.
+// Counts are the numbers of leases of one range set by state. Check verifies those in the bucket
+// sets, which do not show spooled DELs.
 type Counts struct{ Bound, Firm, Soft uint32 }
 
 // setRecord is the record of a range set:
@@ -32,9 +33,7 @@ const countBytes = 12
 func setKey(id poolID, set string) []byte { return append(id.prefix(), set...) }
 
 func (tx *Tx) readSet(id poolID, set string) setRecord {
-	k := setKey(id, set)
-	r, _ := decodeSet(tx.bucket(bucketSets).Get(k))
-	r.counts = tx.waiting.counts[string(k)].addTo(r.counts)
+	r, _ := decodeSet(tx.bucket(bucketSets).Get(setKey(id, set)))
 	return r
 }
 
@@ -165,19 +164,6 @@ func (tx *Tx) SetCursor(p lease.Pool, set string, a netip.Addr) error {
 // Counts returns the counts of a range set.
 func (tx *Tx) Counts(p lease.Pool, set string) Counts {
 	return tx.readSet(tx.pools[p], set).counts
-}
-
-// Totals returns the sum of the counts for each network. It reads only the bucket sets, not the
-// leases.
-func (tx *Tx) Totals() map[string]Counts {
-	out := map[string]Counts{}
-	for p, id := range tx.pools {
-		for _, r := range tx.eachSet(id) {
-			sum, c := out[p.Network], r.counts
-			out[p.Network] = Counts{sum.Bound + c.Bound, sum.Firm + c.Firm, sum.Soft + c.Soft}
-		}
-	}
-	return out
 }
 
 // of returns a pointer to the count that includes a lease, or nil if none does.

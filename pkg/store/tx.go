@@ -59,7 +59,7 @@ type Tx struct {
 	known  map[lease.Pool]bool
 	stored map[poolID][]byte // keys in bucketPools
 
-	waiting waiting // DELs; empty in an Update
+	waiting map[string]lease.Lease // what spooled DELs make of leases, by their keys; empty in an Update
 }
 
 func newTx(b *bolt.Tx) (*Tx, error) {
@@ -212,7 +212,7 @@ func (tx *Tx) at(k []byte) (lease.Lease, error) {
 	if l.Address != addr {
 		return lease.Lease{}, fmt.Errorf("%s: %w: the record is of %s", addr, ErrDamaged, l.Address)
 	}
-	if next, released := tx.waiting.holds[string(k)]; released {
+	if next, released := tx.waiting[string(k)]; released {
 		return next, nil
 	}
 	return l, nil

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"cmp"
 	"math"
 	"slices"
@@ -27,61 +26,68 @@ type Usage struct {
 }
 
 // Usage returns the usage of each range set that is configured (SetRanges), and one without ranges
-// for each pool of which none is. It is ordered by network, data directory and ranges. It reads
-// the bucket sets and the keys of the leases in the ranges.
+// for each pool of which none is. It is ordered by network, data directory and ranges. It reads all
+// leases; a damaged one counts as bound.
 //
-// A lease may belong to no configured set, because it was adopted or because the ranges have
-// changed since. In a pool with one set such leases count as leases of that set. In a pool with
-// several sets, those whose address is in the ranges of a set count as Bound.
+// A lease may belong to no configured set, because the ranges have changed since. In a pool with
+// one set such leases count as leases of that set.
 func (tx *Tx) Usage() []Usage {
+	of := map[lease.Pool][]Usage{}
+	for _, p := range tx.Pools() {
+		var sets []Usage
+		for _, r := range tx.eachSet(tx.pools[p]) {
+			if size, ranges, ok := decodeRanges(r.configured); ok {
+				sets = append(sets, Usage{Pool: p, Ranges: ranges, Size: size, Free: size})
+			}
+		}
+		slices.SortFunc(sets, func(a, b Usage) int { return a.Ranges[0].Start.Compare(b.Ranges[0].Start) })
+		if of[p] = sets; sets == nil {
+			of[p] = []Usage{{Pool: p}}
+		}
+	}
+	for l := range tx.All {
+		sets := of[l.Pool]
+		for i := range sets {
+			sets[i].add(l, len(sets) == 1)
+		}
+	}
 	var out []Usage
 	for _, p := range tx.Pools() {
-		out = append(out, tx.poolUsage(p, tx.pools[p])...)
+		out = append(out, of[p]...)
 	}
 	slices.SortStableFunc(out, func(a, b Usage) int { return cmp.Compare(a.Pool.Network, b.Pool.Network) })
 	return out
 }
 
-func (tx *Tx) poolUsage(p lease.Pool, id poolID) []Usage {
-	var sets []Usage
-	all := Usage{Pool: p}
-	for _, r := range tx.eachSet(id) {
-		bound, firm, soft := uint64(r.counts.Bound), uint64(r.counts.Firm), uint64(r.counts.Soft)
-		all.Bound, all.Held, all.CoolDown = all.Bound+bound, all.Held+firm, all.CoolDown+soft
-		if size, ranges, ok := decodeRanges(r.configured); ok {
-			sets = append(sets, Usage{Pool: p, Ranges: ranges, Size: size, Held: firm, CoolDown: soft})
-		}
+// add counts a lease that is in the ranges, or has no other set to count in (alone).
+func (u *Usage) add(l lease.Lease, alone bool) {
+	isIn, isHeld := u.Ranges.Contains(l.Address), l.State == lease.Held
+	switch {
+	case !isIn && !alone:
+		return
+	case isHeld && l.Firm:
+		u.Held++
+	case isHeld:
+		u.CoolDown++
+	default:
+		u.Bound++
 	}
-	slices.SortFunc(sets, func(a, b Usage) int { return a.Ranges[0].Start.Compare(b.Ranges[0].Start) })
-	for i := range sets {
-		u := &sets[i]
-		taken := tx.taken(id, u.Ranges)
-		if len(sets) == 1 {
-			u.Bound, u.Held, u.CoolDown = all.Bound, all.Held, all.CoolDown
-		} else {
-			u.Bound = minus(taken, u.Held+u.CoolDown)
-		}
-		u.Free = minus(u.Size, minus(taken, u.CoolDown))
+	if isIn && (!isHeld || l.Firm) {
+		u.Free -= min(u.Free, 1) // the gateway may have a lease
 	}
-	if sets == nil {
-		return []Usage{all}
-	}
-	return sets
 }
 
-// minus returns a-b, but at least 0.
-func minus(a, b uint64) uint64 { return a - min(a, b) }
-
-// taken returns how many addresses of the ranges have a lease. It reads the keys of the leases.
-func (tx *Tx) taken(id poolID, ranges pool.Set) (n uint64) {
-	c := tx.bucket(bucketLeases).Cursor()
-	for _, r := range ranges {
-		last := leaseKey(id, r.End)
-		for k, _ := c.Seek(leaseKey(id, r.Start)); k != nil && bytes.Compare(k, last) <= 0; k, _ = c.Next() {
-			n++
+// Totals returns the numbers of leases of each network by state.
+func (tx *Tx) Totals() map[string]Counts {
+	out := map[string]Counts{}
+	for l := range tx.All {
+		c := out[l.Pool.Network]
+		if n := c.of(l); n != nil {
+			*n++
 		}
+		out[l.Pool.Network] = c
 	}
-	return n
+	return out
 }
 
 // ByNetwork returns one Usage for each network. If an interface gets an address of each of several

@@ -169,8 +169,8 @@ func (f *addressFiles) fail(dir *hostlocal.Dir, err error) {
 	f.marks[dir] = false
 }
 
-// reset prepares for an attempt: it releases the locks of the former attempt, except those that await
-// has acquired since, and discards the files that the former attempt would have written.
+// reset prepares for an attempt: it releases the locks of the former attempt, except those that
+// await has acquired since, and discards the files that the former attempt would have written.
 func (f *addressFiles) reset() {
 	closeAll(f.open)
 	f.open, f.awaited = f.awaited, map[lease.Pool]opened{}

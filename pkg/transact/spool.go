@@ -78,7 +78,7 @@ func holdsAfter(tx *store.Tx, who lease.Attachment, now lease.Instant) (holds []
 	if err != nil {
 		return nil, false, err
 	}
-	all, spooled := tx.Spooled(who)
+	all, spooled := tx.Waiting(who)
 	done = spooled && len(leases) == 0
 	if now.BootID == "" || all >= maxSpooled {
 		return nil, done, nil

@@ -184,7 +184,8 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 		}
 		l := node.Bind("10.0.0.2", "db-0", "u-1", 0, "")
 		l.Holder.BootID, l.BoundAt.BootID = "an earlier boot", "an earlier boot"
-		held, err := lease.Apply(l, lease.Release{Holder: l.Holder, Collected: true, LastHolder: lease.Dead}, node.Node.Clock())
+		e := lease.Release{Holder: l.Holder, Collected: true, LastHolder: lease.Dead}
+		held, err := lease.Apply(l, e, node.Node.Clock())
 		if err != nil {
 			t.Fatal(err)
 		}
