@@ -106,9 +106,9 @@ func (c *cluster) doctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find what is wrong in the cluster, and how to repair it",
 		Long: `Check leasehold's objects, policies, webhooks and pods, the annotations of workloads,
-the clocks of the nodes, and each node as "leasectl doctor" does there. Each finding
-says what was found and what it leads to. It has a command that repairs it if running
-that can do no harm; otherwise it says what there is to decide. Nothing is changed.
+and each node as "leasectl doctor" does there. Each finding says what was found and
+what it leads to. It has a command that repairs it if running that can do no harm;
+otherwise it says what there is to decide. Nothing is changed.
 Nodes are checked in the pods of their agents, which needs the right to create
 pods/exec in leasehold's namespace; --nodes=false does without.
 

@@ -88,17 +88,3 @@ func TestCommandQuotes(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
-
-// Values that the manager or the plugin would not read are found.
-func TestInvalidAnnotations(t *testing.T) {
-	for key, valid := range map[string]string{"io.kubernetes.cri/reserved-ip-duration": "10m",
-		"leasehold.dev/reserve-as": "web", "leasehold.dev/pin": "prefer", "leasehold.dev/pin-patience": "10s",
-		"leasehold.dev/topology-patience": "10m"} {
-		for value, want := range map[string]int{valid: 0, "Never, ever": 1} {
-			pod := kubectl.Object{"metadata": map[string]any{"annotations": map[string]any{key: value}}}
-			if found := misread("pods", pod); len(found) != want {
-				t.Errorf("%s=%s: %v, want %d findings", key, value, found, want)
-			}
-		}
-	}
-}

@@ -47,15 +47,10 @@ func (n *Node) fileOf(p lease.Pool) string {
 
 // endLease returns what there is to decide about an overlap in which the lease l has the address.
 func (n *Node) endLease(l lease.Lease) string {
-	file := n.fileOf(l.Pool)
-	if file != "" {
+	if file := n.fileOf(l.Pool); file != "" {
 		return "which of the two networks gets other ranges; the other one's are in " + file
 	}
-	gone := "no configuration has network " + l.Pool.Network + " any more; "
-	if l.State == lease.Held || l.Holder.ContainerID == "" {
-		return gone + "if its pod need not return to the address, release it on the node: " +
-			command("leasectl", "release", "--network="+l.Pool.Network, l.Address.String())
-	}
-	return gone + "the pod gets an address of the present network with its next sandbox: when it is created again, " +
-		"or when its containers are stopped on the node by " + command("crictl", "stopp", l.Holder.ContainerID)
+	return "no configuration has network " + l.Pool.Network + " any more: its pods get addresses of the present " +
+		"network when they are created again. An address that is held is released by " +
+		command("leasectl", "release", "--network="+l.Pool.Network, l.Address.String())
 }

@@ -12,24 +12,15 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// workloads are the resources to check for misplaced or invalid annotations: those whose pods are
-// recreated with the same name.
+// workloads are the resources to check for misplaced annotations: those whose pods are recreated
+// with the same name.
 var workloads = []string{"statefulsets.apps", "pods"}
 
-// keys are the annotations that users write on pods, and for each the function that checks its
-// value.
-var keys = map[string]func(string) error{
-	policy.Annotation:                 func(s string) error { _, err := policy.ParseWindow(s); return err },
-	policy.ReserveAs:                  func(s string) error { _, err := policy.ParseReservation(s); return err },
-	"leasehold.dev/pin":               func(s string) error { _, err := policy.ParsePinMode(s); return err },
-	"leasehold.dev/pin-patience":      patience,
-	"leasehold.dev/topology-patience": patience,
-}
+// keys are the annotations that users write on pods. An admission policy rejects invalid values.
+var keys = []string{policy.Annotation, policy.ReserveAs, "leasehold.dev/pin", "leasehold.dev/pin-patience",
+	"leasehold.dev/topology-patience"}
 
-func patience(s string) error { _, err := policy.ParsePatience(s); return err }
-
-// checkWorkloads finds annotations without effect: with a misspelled key, an invalid value, or on
-// the wrong object.
+// checkWorkloads finds annotations without effect: with a misspelled key, or on the wrong object.
 func checkWorkloads(ctx context.Context, c *Cluster) (found []Finding, err error) {
 	for _, kind := range workloads {
 		all, e := c.items(ctx, "-A", kind)
@@ -51,32 +42,22 @@ func misread(kind string, o kubectl.Object) (found []Finding) {
 		in = in[2:]
 	}
 	annotations := o.In(in...)
-	where := strings.Join(in, ".")
-	add := func(what, decide string) {
-		if kind != "pods" {
-			decide += ", which replaces the pods of the workload"
-		}
+	add := func(what, meant string) {
 		found = append(found, Finding{Reason: "AnnotationUnread",
 			Subject: kind + " " + o.Text("metadata", "namespace") + "/" + o.Text("metadata", "name"),
-			What:    what, Why: "the pods' addresses are not kept as the annotation asks", Decide: decide})
+			What:    what, Why: "the pods' addresses are not kept as the annotation asks",
+			Decide: "whether " + meant + " is meant; if so, write it into " + strings.Join(in, ".") +
+				", which replaces the pods of a workload"})
 	}
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
-		value, _ := annotations[key].(string)
-		if valid, known := keys[key]; known {
-			if err := valid(value); err != nil {
-				add(fmt.Sprintf("annotation %s: %v", key, err), "which value is meant; correct it in "+where)
-			}
-			continue
-		}
 		if meant := similar(key); meant != "" && annotations[meant] == nil {
-			add(fmt.Sprintf("annotation %s is not read; the key %s is", key, meant),
-				"whether "+meant+" is meant; if so, rename it in "+where)
+			add(fmt.Sprintf("annotation %s is not read; the key %s is", key, meant), meant)
 		}
 	}
 	own := o.In("metadata", "annotations")
 	if own.Text(policy.Annotation) != "" && kind != "pods" && annotations[policy.Annotation] == nil {
 		add(fmt.Sprintf("annotation %s is on the workload, and not in the template of its pods", policy.Annotation),
-			"whether the addresses of its pods should be kept; if so, add it to "+where)
+			policy.Annotation)
 	}
 	return found
 }
@@ -84,7 +65,10 @@ func misread(kind string, o kubectl.Object) (found []Finding) {
 // similar returns the key of keys that the user probably meant by another key, or "": that with the
 // same name after another prefix, or the one for the window, of which there is a part.
 func similar(key string) string {
-	for _, known := range slices.Sorted(maps.Keys(keys)) {
+	if slices.Contains(keys, key) {
+		return ""
+	}
+	for _, known := range keys {
 		if _, name, _ := strings.Cut(known, "/"); len(name) > 3 && strings.HasSuffix(key, name) {
 			return known
 		}
