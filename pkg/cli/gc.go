@@ -24,9 +24,6 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 		Example: "  leasectl gc --dry-run\n  leasectl gc -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if unused, err := a.isUnused(cmd.Context()); unused || err != nil {
-				return errors.Join(err, a.printPlan(nil, dryRun))
-			}
 			survey, err := a.service().Survey(cmd.Context())
 			if err != nil {
 				return err

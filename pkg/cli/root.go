@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -181,35 +178,10 @@ func (a *app) service() *maintain.Service {
 // view runs fn in a read transaction. If no store was created yet, view does not run fn and returns
 // nil.
 func (a *app) view(ctx context.Context, fn func(*store.Tx) error) error {
-	if _, err := os.Stat(a.Dirs.State); os.IsNotExist(err) {
-		return nil
+	if err := a.store().View(ctx, fn); !store.IsEmpty(err) {
+		return err
 	}
-	waiting := time.AfterFunc(time.Second, func() {
-		a.say("waiting for another process, which holds %s", filepath.Join(a.Dirs.Run, "lock"))
-	})
-	defer waiting.Stop()
-	err := a.store().View(ctx, func(tx *store.Tx) error {
-		waiting.Stop()
-		return fn(tx)
-	})
-	if store.IsEmpty(err) {
-		return nil
-	}
-	return err
-}
-
-// isUnused reports whether there is no store yet. Then the commands that change leases have nothing
-// to do, and must not create a store.
-func (a *app) isUnused(ctx context.Context) (bool, error) {
-	unused := true
-	err := a.view(ctx, func(*store.Tx) error {
-		unused = false
-		return nil
-	})
-	if errors.Is(err, store.ErrLost) {
-		return false, nil // the command reports or repairs the loss
-	}
-	return unused, err
+	return nil
 }
 
 // filter selects leases, journal entries and reservations. Fields that are "" select all.

@@ -52,7 +52,7 @@ changed. It can be repeated after an error.
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, _, binaries := cni.configuration()
-			u := install.Uninstaller{Dir: install.DirOf(binaries), ConfDir: dir, Service: a.service(),
+			u := install.Uninstaller{Dir: install.DirOf(binaries), ConfDir: dir, Service: a.service(), Host: a.Host,
 				Log: slog.New(slog.NewTextHandler(a.Stderr, nil))}
 			text, err := u.Run(cmd.Context(), dryRun)
 			switch {

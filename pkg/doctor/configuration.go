@@ -1,13 +1,9 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 )
@@ -100,16 +96,6 @@ func checkAnnotations(_ context.Context, n *Node) (found []Finding, err error) {
 
 // agentRuns reports whether an agent runs on the node.
 func (n *Node) agentRuns() (bool, error) {
-	proc := cmp.Or(n.proc, "/proc")
-	processes, err := os.ReadDir(proc)
-	if err != nil {
-		return false, err
-	}
-	for _, p := range processes {
-		exe, err := os.Readlink(filepath.Join(proc, p.Name(), "exe"))
-		if err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == "leasehold-agent" {
-			return true, nil
-		}
-	}
-	return false, nil
+	pid, err := n.Host.Running(func(name, _ string) bool { return name == agentName })
+	return pid != 0, err
 }

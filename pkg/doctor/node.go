@@ -30,7 +30,6 @@ type Node struct {
 
 	conf  cniconf.Conf
 	state content
-	proc  string // "" for /proc
 }
 
 // nodeChecks are the checks of a node.
@@ -62,9 +61,6 @@ type content struct {
 }
 
 func read(ctx context.Context, s *store.Store) (c content) {
-	if _, err := os.Stat(s.Dirs().State); errors.Is(err, os.ErrNotExist) {
-		return content{isEmpty: true} // View would create the directory of the lock, but doctor changes nothing
-	}
 	c.err = s.View(ctx, func(tx *store.Tx) error {
 		c = content{usage: tx.Usage(), spaces: tx.NamespaceIDs(), wrong: tx.Check(), lost: tx.Lost()}
 		tx.All(func(l lease.Lease, err error) bool {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -128,6 +129,22 @@ func inactive(t *testing.T) map[string]bool {
 	return reasons
 }
 
+// must fails the test on an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newProc returns a /proc that shows only this process.
+func newProc(t *testing.T) string {
+	t.Helper()
+	proc := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(proc, strconv.Itoa(os.Getpid())), 0o755))
+	return proc
+}
+
 // advices returns the findings about a network for which leasehold is not active: with and without
 // the plugin, another configuration that names leasehold, an agent, and a plugin that
 // calls leasehold. plugin is the path of the plugin.
@@ -136,28 +153,22 @@ func advices(t *testing.T, plugin, reason string) (all []Finding) {
 	for variant := range 16 {
 		has := func(i int) bool { return variant&(1<<i) > 0 }
 		dir := t.TempDir()
-		n := &Node{Binaries: cniconf.Binaries{dir}, proc: t.TempDir()}
+		proc := newProc(t)
+		n := &Node{Binaries: cniconf.Binaries{dir}, Host: host.New(proc, "")}
 		s := cniconf.Status{Reason: reason, File: filepath.Join(dir, "10-net.conflist"), CanName: has(0),
 			Binary: filepath.Join(dir, "leasehold")}
 		if has(1) {
-			if err := os.Symlink(plugin, s.Binary); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Symlink(plugin, s.Binary))
 		}
 		if has(2) {
 			other := filepath.Join(dir, "20-net.conflist")
 			content := `{"name":"net","plugins":[{"type":"bridge","ipam":{"type":"leasehold"}}]}`
-			if err := os.WriteFile(other, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(other, []byte(content), 0o600))
 			n.conf = cniconf.Load(dir, cniconf.Rules{})
 		}
 		if has(3) {
-			process := filepath.Join(n.proc, "7")
-			err := errors.Join(os.Mkdir(process, 0o755), os.Symlink("/leasehold-agent", process+"/exe"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			process := filepath.Join(proc, "7")
+			must(t, errors.Join(os.Mkdir(process, 0o755), os.Symlink("/leasehold-agent", process+"/exe")))
 		}
 		f := Finding{Reason: reason}
 		f.Repair, f.Decide = n.advise(s)
@@ -209,9 +220,9 @@ func nodeFindings(t *testing.T) (all []Finding) {
 	for _, p := range pools {
 		state.usage = append(state.usage, store.Usage{Pool: p, Ranges: set})
 	}
-	n := &Node{Store: store.New(store.Dirs{State: path("state"), Run: path("run")}), Host: &host.Host{},
+	n := &Node{Store: store.New(store.Dirs{State: path("state"), Run: path("run")}), Host: host.New(newProc(t), ""),
 		Clock: func() lease.Instant { return now }, ConfDir: path("conf"), state: state,
-		Binaries: cniconf.Binaries{dir}, proc: t.TempDir()}
+		Binaries: cniconf.Binaries{dir}}
 	n.conf = cniconf.Load(n.ConfDir, n.Rules)
 	for _, check := range []func() ([]Finding, error){
 		func() ([]Finding, error) { return checkAnnotations(t.Context(), n) },
@@ -259,7 +270,6 @@ func clusters() map[string]map[string]string {
 			{"name":"b","active":"False","reason":"HostLocalNamed"}]}}]}`,
 			"configmap": `{"data":{"maxHeld":"some"}}`},
 		"a key that nothing reads": {"statefulsets": annotated("", `"reserved-ip-duration":"1"`)},
-		"an invalid value":         {"statefulsets": annotated("", `"leasehold.dev/pin":"1"`)},
 		"an annotation of the set": {"statefulsets": annotated(`"io.kubernetes.cri/reserved-ip-duration":"1"`, "")},
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -146,41 +145,6 @@ func TestInstallReplacesARunningProgram(t *testing.T) {
 	before := stampAt(d.path(leasehold))
 	if done, err := d.Install(open(t, built.ours)); done || err != nil || stampAt(d.path(leasehold)) != before {
 		t.Errorf("the second install: %v, %v; want no change", done, err)
-	}
-}
-
-// What cannot be seen may run.
-func TestRunning(t *testing.T) {
-	self := strconv.Itoa(os.Getpid())
-	for name, tt := range map[string]struct {
-		programs map[string]string // by process, "" for a kernel thread
-		pid      int
-		err      bool
-	}{
-		"an empty /proc":                 {programs: nil, err: true},
-		"the processes of another place": {programs: map[string]string{"1": "/bin/init"}, err: true},
-		"no agent":                       {programs: map[string]string{self: "/leasectl", "2": ""}},
-		"an agent":                       {programs: map[string]string{self: "/i", "7": "/leasehold-agent"}, pid: 7},
-		"an agent whose program was replaced": {programs: map[string]string{self: "/leasectl",
-			"7": "/leasehold-agent (deleted)"}, pid: 7},
-		"a process that cannot be read": {programs: map[string]string{self: "/leasectl", "7": "unreadable"},
-			err: true},
-	} {
-		u := Uninstaller{proc: t.TempDir()}
-		for pid, program := range tt.programs {
-			dir := filepath.Join(u.proc, pid)
-			must(t, os.Mkdir(dir, 0o755))
-			switch program {
-			case "":
-			case "unreadable":
-				must(t, os.Mkdir(filepath.Join(dir, "exe"), 0o755))
-			default:
-				must(t, os.Symlink(program, filepath.Join(dir, "exe")))
-			}
-		}
-		if pid, err := u.running("leasehold-agent"); pid != tt.pid || (err != nil) != tt.err {
-			t.Errorf("%s: process %d, %v; want %d, an error: %v", name, pid, err, tt.pid, tt.err)
-		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package install
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,14 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -39,9 +36,8 @@ type Uninstaller struct {
 	Dir     Dir
 	ConfDir string // the runtime's directory of CNI configurations
 	Service *maintain.Service
+	Host    *host.Host
 	Log     *slog.Logger
-
-	proc string // "" for /proc
 }
 
 // replays are the directories in which flannel and libcni store the configuration of each ADD. They
@@ -61,12 +57,13 @@ func (u Uninstaller) Run(ctx context.Context, dryRun bool) (text string, err err
 	if err != nil || dryRun {
 		return "", err
 	}
-	if running, err := u.running("leasehold-agent"); err != nil || running != 0 {
+	isAgent := func(name, _ string) bool { return name == "leasehold-agent" }
+	if running, err := u.Host.Running(isAgent); err != nil || running != 0 {
 		return "", errors.Join(err,
 			fmt.Errorf("leasehold-agent (process %d) still runs; delete its DaemonSet first", running))
 	}
 	// When host-local serves its first call, its files must contain all addresses that are in use.
-	if err := u.export(ctx); err != nil {
+	if _, err := u.export(ctx); err != nil {
 		return "", err
 	}
 	if err := u.switchToHostLocal(undos); err != nil {
@@ -75,17 +72,15 @@ func (u Uninstaller) Run(ctx context.Context, dryRun bool) (text string, err err
 	if err := u.waitForCalls(ctx); err != nil {
 		return "", err
 	}
-	pools, err := u.pools(ctx)
-	if err != nil {
-		return "", err
-	}
 	// host-local may process DELs meanwhile. A DEL that host-local has processed may become a hold
 	// in the store at the next step, so the steps are repeated.
-	err = retry(ctx, holdsEnd, func() error {
-		for _, step := range []func(context.Context) error{u.export, u.endHolds} {
-			if err := step(ctx); err != nil {
-				return err
-			}
+	var pools []lease.Pool
+	err = retry(ctx, holdsEnd, func() (err error) {
+		if pools, err = u.export(ctx); err != nil {
+			return err
+		}
+		if err := u.endHolds(ctx); err != nil {
+			return err
 		}
 		return blocked(pools)
 	})
@@ -150,40 +145,6 @@ func (u Uninstaller) switchToHostLocal(undos []cniconf.Undo) error {
 	return errors.Join(os.Rename(tmp, u.Dir.path(leasehold)), files.SyncDir(string(u.Dir)))
 }
 
-// running returns the ID of a process that runs a program with one of the file names, 0 if there is
-// none. A process with another name than leasehold-agent counts only if it runs leasehold's plugin.
-// running returns an error if it cannot see all processes of the host.
-func (u Uninstaller) running(names ...string) (pid int, err error) {
-	proc := cmp.Or(u.proc, "/proc")
-	programs, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "exe"))
-	seesItself := false
-	for _, exePath := range programs {
-		process := filepath.Dir(exePath)
-		if pid, err = strconv.Atoi(filepath.Base(process)); err != nil {
-			continue
-		}
-		if pid == os.Getpid() {
-			seesItself = true
-			continue
-		}
-		exe, err := os.Readlink(exePath)
-		if errors.Is(err, fs.ErrNotExist) || err != nil && !exists(process) {
-			continue // a kernel thread, or the process has ended
-		}
-		if err != nil {
-			return 0, fmt.Errorf("which program runs is not known: %w", err)
-		}
-		name := filepath.Base(strings.TrimSuffix(exe, " (deleted)"))
-		if slices.Contains(names, name) && (name == "leasehold-agent" || isOurs(exePath)) {
-			return pid, nil
-		}
-	}
-	if !seesItself {
-		return 0, fmt.Errorf("%s does not show the processes of this node; a container needs hostPID", proc)
-	}
-	return 0, nil
-}
-
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -204,7 +165,9 @@ func isOurs(path string) bool {
 // waitForCalls waits until no process runs leasehold's plugin. It returns an error after callsEnd.
 func (u Uninstaller) waitForCalls(ctx context.Context) error {
 	return retry(ctx, callsEnd, func() error {
-		pid, err := u.running(leasehold, hostLocal)
+		pid, err := u.Host.Running(func(name, path string) bool {
+			return (name == leasehold || name == hostLocal) && isOurs(path)
+		})
 		if err == nil && pid != 0 {
 			err = fmt.Errorf("a call of the plugin (process %d) has not ended", pid)
 		}
@@ -212,32 +175,22 @@ func (u Uninstaller) waitForCalls(ctx context.Context) error {
 	})
 }
 
-// export updates host-local's files from the store. It does nothing if there is no store.
-func (u Uninstaller) export(ctx context.Context) error {
-	if _, err := os.Stat(u.Service.Node.Store.Dirs().State); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	_, err := u.Service.Export(ctx, func(lease.Pool) bool { return true })
-	return err
+// export updates host-local's files from the store, and returns the pools.
+func (u Uninstaller) export(ctx context.Context) ([]lease.Pool, error) {
+	return u.Service.Export(ctx, func(lease.Pool) bool { return true })
 }
 
 // survey returns the state of the node. It returns an error if nothing may be changed after it.
 func (u Uninstaller) survey(ctx context.Context) (maintain.Survey, error) {
-	if _, err := os.Stat(u.Service.Node.Store.Dirs().State); errors.Is(err, fs.ErrNotExist) {
-		return maintain.Survey{Unused: true}, nil
-	}
 	survey, err := u.Service.Survey(ctx)
-	if err == nil {
-		err = survey.Unsafe
-	}
-	return survey, err
+	return survey, errors.Join(err, survey.Unsafe)
 }
 
 // endHolds releases the leases of sandboxes that are dead, and all held addresses. It returns an
 // error for each held address that the last container still uses.
 func (u Uninstaller) endHolds(ctx context.Context) error {
 	survey, err := u.survey(ctx)
-	if err != nil || survey.Unused {
+	if err != nil {
 		return err
 	}
 	if _, err := u.Service.Act(ctx, maintain.Plan(survey)); err != nil {
@@ -249,18 +202,6 @@ func (u Uninstaller) endHolds(ctx context.Context) error {
 		err = errors.Join(err, r.Err)
 	}
 	return err
-}
-
-// pools returns the pools of the store.
-func (u Uninstaller) pools(ctx context.Context) (pools []lease.Pool, err error) {
-	err = u.Service.Node.Store.View(ctx, func(tx *store.Tx) error {
-		pools = tx.Pools()
-		return nil
-	})
-	if store.IsEmpty(err) {
-		return nil, nil
-	}
-	return pools, err
 }
 
 // blocked returns an error if one of host-local's files in the pools marks an address as held.

@@ -109,6 +109,9 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 // process must not call View in a loop.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	ctx = WithMaxWait(ctx)
+	if !exists(s.dirs.State) && !exists(s.dirs.Run) {
+		return errEmpty // and the lock would create a directory
+	}
 	unlock, err := s.acquire(ctx, lockShared)
 	if err != nil {
 		return err
@@ -173,6 +176,12 @@ func (s *Store) open(write bool) (*os.File, error) {
 
 // errEmpty is returned by View if the store was never used.
 var errEmpty = errors.New("the lease store was never used")
+
+// exists reports whether something is at a path, or may be.
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
 
 // IsEmpty reports whether a View failed because the store was never used.
 func IsEmpty(err error) bool { return errors.Is(err, errEmpty) }
