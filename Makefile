@@ -56,7 +56,7 @@ conformance: ## test suites of other projects with host-local and with leasehold
 	@scripts/conformance $(PARTS)
 
 images: ## the container images, as archives in bin/images (TAG, VERSION, GOARCH)
-	@scripts/images
+	@scripts/release images
 
 check-deploy: ## the manifests of daemonset/, proven on a real API server
 	@scripts/check-deploy

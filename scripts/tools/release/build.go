@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/leasehold-cni/leasehold/scripts/tools/image"
 )
 
 var (
@@ -20,8 +18,8 @@ var (
 )
 
 // images are the product's images, and that of the chart's hooks, which has kubectl.
-var images = append(slices.Clone(image.Product),
-	image.Own{Name: "leasectl", Packages: []string{"cmd/leasectl", "scripts/tools/kubectl"}, User: "65532:65532",
+var images = append(slices.Clone(product),
+	Own{Name: "leasectl", Packages: []string{"cmd/leasectl", "scripts/tools/kubectl"}, User: "65532:65532",
 		As: "kubectl-leasehold"})
 
 // build writes the whole release into an empty directory.
@@ -63,25 +61,24 @@ func binary(work, arch, program string) string {
 
 // writePrograms builds all programs in the directory work, and writes an archive of them and of the
 // licences for each architecture.
-func (r release) writePrograms(ctx context.Context, work string, licences []image.File) error {
+func (r release) writePrograms(ctx context.Context, work string, licences []File) error {
 	for _, arch := range r.archs {
 		var own []string
 		for _, dir := range r.programs {
 			fmt.Fprintln(os.Stderr, "building", dir, arch)
 			to := binary(work, arch, dir)
-			p := image.Program{Repo: r.repo, Package: dir, Arch: arch, Version: r.version}
-			if err := p.Build(ctx, to); err != nil {
-				return fmt.Errorf("%s for %s: %w", dir, arch, err)
+			if err := r.buildProgram(ctx, dir, arch, to); err != nil {
+				return err
 			}
 			if filepath.Base(dir) != "kubectl" { // for the image of leasectl only
 				own = append(own, to)
 			}
 		}
-		files, err := image.Programs(own...)
+		files, err := readPrograms(own...)
 		if err != nil {
 			return err
 		}
-		data, err := image.TarGz(append(files, licences...))
+		data, err := tarGzOf(append(files, licences...))
 		if err != nil {
 			return err
 		}

@@ -5,8 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/leasehold-cni/leasehold/scripts/tools/image"
 )
 
 // writeChart writes the Helm chart: daemonset/chart with the objects of the overlays. The DaemonSet
@@ -34,11 +32,11 @@ func (r release) writeChart(digests map[string]string) error {
 	if err != nil {
 		return err
 	}
-	files = append(files, image.File{Name: "LICENSE", Data: licence})
+	files = append(files, File{Name: "LICENSE", Data: licence})
 	for i := range files {
 		files[i].Name, files[i].Mode = "leasehold/"+files[i].Name, 0o644
 	}
-	data, err := image.TarGz(files)
+	data, err := tarGzOf(files)
 	if err != nil {
 		return err
 	}
@@ -47,7 +45,7 @@ func (r release) writeChart(digests map[string]string) error {
 
 // chartObjects returns the objects of the overlays as files of the chart. The overlays differ in
 // the DaemonSet only; a test compares the others.
-func (r release) chartObjects() (files []image.File, err error) {
+func (r release) chartObjects() (files []File, err error) {
 	platforms, err := r.platforms()
 	if err != nil {
 		return nil, err
@@ -73,7 +71,7 @@ func (r release) chartObjects() (files []image.File, err error) {
 			case strings.HasSuffix(o.GetName(), ".kruise.io"):
 				name = "crds/" + o.GetName() + ".yaml" // Helm installs it only if there is none: it may be Kruise's
 			}
-			files = append(files, image.File{Name: name, Data: data})
+			files = append(files, File{Name: name, Data: data})
 		}
 	}
 	return files, nil

@@ -18,8 +18,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-
-	"github.com/leasehold-cni/leasehold/scripts/tools/image"
 )
 
 // The annotations of an image in an OCI layout: its tag, and its whole name for containerd.
@@ -33,7 +31,7 @@ func (r release) imagesArchive() string { return "leasehold-" + r.version + "-im
 
 // writeImages writes the images of all architectures, one index for each name, and returns the
 // digests of the indexes by name.
-func (r release) writeImages(licences []image.File, work string) (map[string]string, error) {
+func (r release) writeImages(licences []File, work string) (map[string]string, error) {
 	dir := filepath.Join(work, "layout")
 	target, err := layout.Write(dir, empty.Index)
 	if err != nil {
@@ -60,7 +58,7 @@ func (r release) writeImages(licences []image.File, work string) (map[string]str
 	if err != nil {
 		return nil, err
 	}
-	data, err := image.Tar(files)
+	data, err := tarOf(files)
 	if err != nil {
 		return nil, err
 	}
@@ -68,19 +66,19 @@ func (r release) writeImages(licences []image.File, work string) (map[string]str
 }
 
 // index returns an image for all architectures.
-func (r release) index(o image.Own, licences []image.File, work string) (v1.ImageIndex, error) {
+func (r release) index(o Own, licences []File, work string) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, arch := range r.archs {
 		var programs []string
 		for _, p := range o.Packages {
 			programs = append(programs, binary(work, arch, p))
 		}
-		files, err := image.Programs(programs...)
+		files, err := readPrograms(programs...)
 		if err != nil {
 			return nil, err
 		}
 		files[0].Name = cmp.Or(o.As, files[0].Name)
-		img, err := image.New(arch, o.User, map[string]string{
+		img, err := newImage(arch, o.User, map[string]string{
 			"org.opencontainers.image.title":    "leasehold " + o.Name,
 			"org.opencontainers.image.version":  r.version,
 			"org.opencontainers.image.licenses": "Apache-2.0",
@@ -95,15 +93,15 @@ func (r release) index(o image.Own, licences []image.File, work string) (v1.Imag
 }
 
 // readAll returns all files below a directory.
-func readAll(dir string) ([]image.File, error) {
-	var files []image.File
+func readAll(dir string) ([]File, error) {
+	var files []File
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		data, err := os.ReadFile(path)
 		rel, _ := filepath.Rel(dir, path)
-		files = append(files, image.File{Name: filepath.ToSlash(rel), Mode: 0o644, Data: data})
+		files = append(files, File{Name: filepath.ToSlash(rel), Mode: 0o644, Data: data})
 		return err
 	})
 	return files, err

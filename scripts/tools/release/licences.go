@@ -17,8 +17,6 @@ import (
 	"strings"
 
 	"github.com/google/licensecheck"
-
-	"github.com/leasehold-cni/leasehold/scripts/tools/image"
 )
 
 // goVersion returns the version of the toolchain as a semantic version without v.
@@ -164,19 +162,19 @@ func (m *module) identify() error {
 }
 
 // licenceFiles returns the licence of the product and those of all that it links.
-func (r release) licenceFiles(modules []module) ([]image.File, error) {
+func (r release) licenceFiles(modules []module) ([]File, error) {
 	own, err := os.ReadFile(filepath.Join(r.repo, "LICENSE"))
 	if err != nil {
 		return nil, err
 	}
-	files := []image.File{{Name: "LICENSE", Mode: 0o644, Data: own}}
+	files := []File{{Name: "LICENSE", Mode: 0o644, Data: own}}
 	for _, m := range modules {
 		for _, f := range m.files {
 			data, err := os.ReadFile(filepath.Join(m.Dir, f))
 			if err != nil {
 				return nil, err
 			}
-			files = append(files, image.File{Name: filepath.ToSlash(filepath.Join("licenses",
+			files = append(files, File{Name: filepath.ToSlash(filepath.Join("licenses",
 				m.Path+"@"+m.Version, f)), Mode: 0o644, Data: data})
 		}
 	}

@@ -1,12 +1,14 @@
 // Release builds everything of a release into a directory, and pushes its images to a registry.
 // See docs/release.md.
 //
-//	release [-repo DIR] [-o DIR] [-arch ARCHS] -version VERSION -registry REGISTRY build
-//	release [-o DIR] -registry REGISTRY push
-//	release [-repo DIR] [-o DIR] chart   writes the chart and the manifests, with invented digests
-//	release [-repo DIR] licences         checks the licences of what the programs link
+//	release build -version VERSION -registry REGISTRY [-arch ARCHS]
+//	release push -registry REGISTRY
+//	release images [-tag TAG] [-version VERSION] -arch ARCH [IMAGE...]   writes images as archives
+//	release chart      writes the chart and the manifests, with invented digests
+//	release licences   checks the licences of what the programs link
 //
-// The same commit and toolchain give the same bytes, in any directory.
+// -repo is the root of the repository, -o the directory of what is written. The same commit and
+// toolchain give the same bytes, in any directory.
 package main
 
 import (
@@ -22,8 +24,6 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"golang.org/x/mod/semver"
-
-	"github.com/leasehold-cni/leasehold/scripts/tools/image"
 )
 
 // release is a release of a commit.
@@ -35,7 +35,7 @@ type release struct {
 
 	archs    []string // as GOARCH
 	programs []string // directories of the programs, relative to the repository
-	images   []image.Own
+	images   []Own
 }
 
 func main() {
@@ -55,7 +55,11 @@ func run(ctx context.Context, args []string) error {
 	archs := f.String("arch", strings.Join(allArchs, ","), "comma-separated `names`")
 	f.StringVar(&r.version, "version", "", "a semantic version, such as v0.1.0")
 	f.StringVar(&r.registry, "registry", "", "registry and first part of the images' names")
-	if err := f.Parse(args); err != nil {
+	tag := f.String("tag", "devel", "tag of the images that `release images` writes")
+	if len(args) == 0 {
+		args = []string{""}
+	}
+	if err := f.Parse(args[1:]); err != nil {
 		return err
 	}
 	r.archs = strings.Split(*archs, ",")
@@ -71,7 +75,7 @@ func run(ctx context.Context, args []string) error {
 	if r.dir, err = filepath.Abs(r.dir); err != nil {
 		return err
 	}
-	switch command := f.Arg(0); command {
+	switch args[0] {
 	case "build":
 		if err := r.check(); err != nil {
 			return err
@@ -82,6 +86,8 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return r.push(ctx)
+	case "images":
+		return r.writeArchives(ctx, *tag, f.Args())
 	case "chart":
 		return r.checkedChart()
 	case "licences":
@@ -94,7 +100,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return nil
 	default:
-		return fmt.Errorf("unknown command %q; want build, push, chart or licences", command)
+		return fmt.Errorf("unknown command %q; want build, push, images, chart or licences", args[0])
 	}
 }
 

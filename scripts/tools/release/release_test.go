@@ -23,8 +23,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"sigs.k8s.io/yaml"
-
-	"github.com/leasehold-cni/leasehold/scripts/tools/image"
 )
 
 const testVersion = "v1.2.3-test"
@@ -36,9 +34,9 @@ func testRelease(t *testing.T, repo string) release {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := image.Own{Name: "agent", Packages: []string{"cmd/leasectl", "plugins/ipam/leasehold"}}
+	agent := Own{Name: "agent", Packages: []string{"cmd/leasectl", "plugins/ipam/leasehold"}}
 	return release{archs: allArchs, repo: repo, dir: filepath.Join(t.TempDir(), "dist"), version: testVersion,
-		registry: "registry.example.org/leasehold", programs: agent.Packages, images: []image.Own{agent}}
+		registry: "registry.example.org/leasehold", programs: agent.Packages, images: []Own{agent}}
 }
 
 // copyRepo copies the files of the repository that git knows or does not ignore.
@@ -249,7 +247,7 @@ func testPush(t *testing.T, r release) {
 func TestManifests(t *testing.T) {
 	r := testRelease(t, "../../..")
 	digests := map[string]string{}
-	for i, o := range image.Product {
+	for i, o := range product {
 		digests[o.Name] = fmt.Sprintf("sha256:%064d", i)
 	}
 	platforms, err := r.platforms()
@@ -301,12 +299,16 @@ func TestBaseIsNeverPulled(t *testing.T) {
 
 func TestRunRejects(t *testing.T) {
 	for want, args := range map[string][]string{
-		"VERSION=latest; want a semantic version": {"-version", "latest", "-registry", "r.example.org/x", "build"},
-		"VERSION=v1; want a semantic version":     {"-version", "v1", "-registry", "r.example.org/x", "build"},
-		"REGISTRY is not set":                     {"-version", "v1.0.0", "build"},
-		"REGISTRY=UPPER":                          {"-version", "v1.0.0", "-registry", "UPPER", "build"},
-		"0 archives of images, want one":          {"-o", t.TempDir(), "-registry", "r.example.org/x", "push"},
+		"VERSION=latest; want a semantic version": {"build", "-version", "latest", "-registry", "r.example.org/x"},
+		"VERSION=v1; want a semantic version":     {"build", "-version", "v1", "-registry", "r.example.org/x"},
+		"REGISTRY is not set":                     {"build", "-version", "v1.0.0"},
+		"REGISTRY=UPPER":                          {"build", "-version", "v1.0.0", "-registry", "UPPER"},
+		"0 archives of images, want one":          {"push", "-o", t.TempDir(), "-registry", "r.example.org/x"},
 		`unknown command "pull"`:                  {"pull"},
+		`unknown command ""`:                      nil,
+		"a/b:c: want REFERENCE:TAG=":              {"images", "a/b:c"},
+		"a/b=c: want REFERENCE:TAG=":              {"images", "a/b=c"},
+		"a/b:c=: want REFERENCE:TAG=":             {"images", "a/b:c="},
 	} {
 		if err := run(context.Background(), args); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)

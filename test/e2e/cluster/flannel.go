@@ -38,7 +38,7 @@ func (c *Cluster) FlannelManifest(ctx context.Context) (string, error) {
 	return strings.ReplaceAll(string(manifest), network, c.podNetwork().String()), nil
 }
 
-// flannelImages returns the images of flannel's manifest as arguments of scripts/images. The CNI
+// flannelImages returns the images of flannel's manifest as arguments of `release images`. The CNI
 // plugin is flannel's own; the init containers need only cp.
 func (c *Cluster) flannelImages(ctx context.Context) ([]string, error) {
 	manifest, err := c.FlannelManifest(ctx)

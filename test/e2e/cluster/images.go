@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 )
 
 const (
@@ -15,7 +14,7 @@ const (
 	echoImage = "cilium/echoserver:latest"
 )
 
-// testImages are the images that only the test cluster needs, as arguments of scripts/images.
+// testImages are the images that only the test cluster needs, as arguments of `release images`.
 var testImages = []string{
 	pauseImage + "=test/e2e/images/pause",
 	echoImage + "=test/e2e/images/echo",
@@ -46,12 +45,6 @@ func (c *Cluster) buildImages(ctx context.Context) error {
 	return err
 }
 
-// productImages returns the references of leasehold's own images with the tag of the manifests.
-func (c *Cluster) productImages(ctx context.Context) ([]string, error) {
-	out, err := c.runImages(ctx, "-list")
-	return strings.Fields(out), err
-}
-
 // removeImages removes the archives of a former cluster, which may have had other images.
 func (c *Cluster) removeImages() error {
 	archives, err := filepath.Glob(c.path("images/*.tar"))
@@ -67,8 +60,8 @@ func (c *Cluster) removeImages() error {
 }
 
 func (c *Cluster) runImages(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(c.Repo, "scripts/images"),
-		append([]string{"-o", c.path("images")}, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(c.Repo, "scripts/release"),
+		append([]string{"images", "-o", c.path("images")}, args...)...)
 	// The same version always, so that images change only with their programs.
 	cmd.Env = append(os.Environ(), "VERSION=test", "TAG=devel")
 	return runCmd(cmd)
@@ -83,8 +76,8 @@ func (c *Cluster) BuildRelease(ctx context.Context, version, registry string) (d
 	}
 	dir = c.path("run/release-" + version)
 	c.logf("building release %s", version)
-	return dir, run(ctx, program, "-repo", c.Repo, "-o", dir, "-arch", goarch, "-version", version,
-		"-registry", registry, "build")
+	return dir, run(ctx, program, "build", "-repo", c.Repo, "-o", dir, "-arch", goarch, "-version", version,
+		"-registry", registry)
 }
 
 // PushRelease pushes the images of a release, which may have been built for another registry.
@@ -93,7 +86,7 @@ func (c *Cluster) PushRelease(ctx context.Context, dir, registry string) error {
 	if err != nil {
 		return err
 	}
-	return run(ctx, program, "-o", dir, "-registry", registry, "push")
+	return run(ctx, program, "push", "-o", dir, "-registry", registry)
 }
 
 // BuildHelm builds Helm, and returns its path.

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"archive/tar"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+func TestImage(t *testing.T) {
+	files := []File{{"leasectl", 0o755, []byte("program leasectl")}, {"another", 0o755, []byte("program another")}}
+	labels := map[string]string{"a": "b"}
+	img, err := newImage("arm64", "65532:65532", labels, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.OS != "linux" || c.Architecture != "arm64" || !slices.Equal(c.Config.Entrypoint, []string{"/leasectl"}) ||
+		c.Config.User != "65532:65532" || !maps.Equal(c.Config.Labels, labels) || !c.Created.IsZero() {
+		t.Errorf("configuration %+v", c)
+	}
+	var found []string
+	for _, f := range filesOf(t, img) {
+		if f.Mode != 0o755 || string(f.Data) != "program "+f.Name {
+			t.Errorf("%o %s with %q", f.Mode, f.Name, f.Data)
+		}
+		found = append(found, f.Name)
+	}
+	if !slices.Equal(found, []string{"another", "leasectl"}) {
+		t.Errorf("files %q", found)
+	}
+	again, err := newImage("arm64", "65532:65532", labels, slices.Clone(files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, errA := img.Digest()
+	b, errB := again.Digest()
+	if a != b || errors.Join(errA, errB) != nil {
+		t.Errorf("the same files made the images %v and %v, %v", a, b, errors.Join(errA, errB))
+	}
+}
+
+// filesOf returns the files of an image with one layer, in their order in the layer. All are of
+// root.
+func filesOf(t *testing.T, image v1.Image) (files []File) {
+	t.Helper()
+	layers, err := image.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("%d layers, %v", len(layers), err)
+	}
+	r, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for archive := tar.NewReader(r); ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(archive)
+		if err != nil || h.Uid != 0 {
+			t.Fatalf("%s of %d: %v", h.Name, h.Uid, err)
+		}
+		files = append(files, File{h.Name, h.Mode, content})
+	}
+}
+
+func TestArchive(t *testing.T) {
+	out, built := t.TempDir(), filepath.Join(t.TempDir(), "built")
+	if err := os.WriteFile(built, []byte("a program"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), []string{"images", "-repo", "../../..", "-o", out, "-arch", "amd64",
+		"leasehold/pause:test=test/e2e/images/pause@/bin/pause," + built}); err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag("leasehold/pause:test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := tarball.ImageFromPath(filepath.Join(out, "pause.tar"), &tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := img.ConfigFile()
+	if err != nil || len(c.Config.Entrypoint) != 1 || c.Config.Entrypoint[0] != "/bin/pause" {
+		t.Errorf("configuration %+v, %v", c, err)
+	}
+	var files []string
+	for _, f := range filesOf(t, img) {
+		files = append(files, f.Name)
+	}
+	if !slices.Equal(files, []string{"bin/pause", "built"}) {
+		t.Errorf("files %q", files)
+	}
+}
