@@ -17,12 +17,13 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 	"github.com/leasehold-cni/leasehold/pkg/notify"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// nodeLine is a journal entry and its node. Its fields are a stable interface.
-type nodeLine struct {
+// nodeEntry is a journal entry and its node. Its fields are a stable interface.
+type nodeEntry struct {
 	Node string `json:"node"`
-	line
+	store.Entry
 }
 
 func (c *cluster) history() *cobra.Command {
@@ -40,10 +41,11 @@ needs the right to create pods/exec in leasehold's namespace.`,
 			if err := c.parse(args); err != nil {
 				return err
 			}
-			lines, err := c.journals(cmd.Context(), args)
+			entries, err := c.journals(cmd.Context(), args)
 			const heads = "TIME NODE EVENT ADDRESS POD REASON"
-			return errors.Join(err, printRows(c.app, lines, heads, func(l nodeLine) []string {
-				return []string{l.Time, l.Node, l.Event, l.Address, qualified(l.Namespace, l.Pod), l.Reason}
+			return errors.Join(err, printRows(c.app, entries, heads, func(n nodeEntry) []string {
+				return []string{n.Time.Format(time.RFC3339), n.Node, string(n.Event), addressText(n.Address),
+					qualified(n.Namespace, n.Name), n.Reason}
 			}))
 		},
 	}
@@ -54,24 +56,24 @@ needs the right to create pods/exec in leasehold's namespace.`,
 
 // journals returns the journal entries of all nodes, sorted by time. It returns an error if it
 // could not read the journals of some nodes, together with the entries of the others.
-func (c *cluster) journals(ctx context.Context, args []string) ([]nodeLine, error) {
+func (c *cluster) journals(ctx context.Context, args []string) ([]nodeEntry, error) {
 	pods, err := c.agents(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all := []nodeLine{}
+	all := []nodeEntry{}
 	for i, p := range pods {
 		c.say("reading the journal of node %s (%d of %d)", p.Node, i+1, len(pods))
-		var lines []line
-		if e := c.ReadNode(ctx, p.Pod, &lines, append([]string{"history"}, args...)...); e != nil {
+		var entries []store.Entry
+		if e := c.ReadNode(ctx, p.Pod, &entries, append([]string{"history"}, args...)...); e != nil {
 			err = errors.Join(err, fmt.Errorf("node %s: %w", p.Node, e))
 			continue
 		}
-		for _, l := range lines {
-			all = append(all, nodeLine{p.Node, l})
+		for _, n := range entries {
+			all = append(all, nodeEntry{p.Node, n})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b nodeLine) int { return strings.Compare(a.Time, b.Time) })
+	slices.SortStableFunc(all, func(a, b nodeEntry) int { return a.Time.Compare(b.Time) })
 	return all, err
 }
 

@@ -46,7 +46,7 @@ const journalBegins store.Event = "JournalBegins"
 // earlier entries, the first element says why it does not have them any more.
 func (a *app) entries(ctx context.Context) (out []store.Entry, err error) {
 	err = a.view(ctx, func(tx *store.Tx) error {
-		out = nil
+		out = []store.Entry{}
 		isFirst := true
 		for seq, n := range tx.Entries(0) {
 			begin := store.Entry{Time: n.Time, Event: journalBegins}
@@ -67,36 +67,15 @@ func (a *app) entries(ctx context.Context) (out []store.Entry, err error) {
 		}
 		return nil
 	})
+	for i := range out {
+		out[i].Time = out[i].Time.UTC().Truncate(time.Second)
+	}
 	return out, err
 }
 
-// line is the JSON form of a journal entry. Its fields are a stable interface.
-type line struct {
-	Time      string `json:"time"`
-	Event     string `json:"event"`
-	Network   string `json:"network"`
-	Address   string `json:"address"`
-	Namespace string `json:"namespace"`
-	Pod       string `json:"pod"`
-	UID       string `json:"uid"`
-	Container string `json:"container"`
-	Interface string `json:"interface"`
-	Reason    string `json:"reason"`
-
-	Reservation string `json:"reservation"`
-}
-
 func (a *app) printEntries(entries []store.Entry) error {
-	lines := make([]line, len(entries))
-	for i, n := range entries {
-		lines[i] = line{Time: n.Time.UTC().Format(time.RFC3339), Event: string(n.Event), Network: n.Network,
-			Namespace: n.Namespace, Pod: n.Name, UID: n.UID, Container: n.Container, Interface: n.IfName,
-			Reason: n.Reason, Reservation: n.Reservation}
-		if n.Address.IsValid() {
-			lines[i].Address = n.Address.String()
-		}
-	}
-	return printRows(a, lines, "TIME EVENT ADDRESS POD CONTAINER REASON", func(l line) []string {
-		return []string{l.Time, l.Event, l.Address, qualified(l.Namespace, l.Pod), short(l.Container), l.Reason}
+	return printRows(a, entries, "TIME EVENT ADDRESS POD CONTAINER REASON", func(n store.Entry) []string {
+		return []string{n.Time.Format(time.RFC3339), string(n.Event), addressText(n.Address),
+			qualified(n.Namespace, n.Name), short(n.Container), n.Reason}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/netip"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -88,6 +89,12 @@ func text(s *string) string {
 	return *s
 }
 
+// addressText returns an address as text, "" if there is none.
+func addressText(a netip.Addr) string {
+	text, _ := a.MarshalText() // without an error for each address
+	return string(text)
+}
+
 // short truncates a container ID to 13 characters, the length that crictl prints.
 func short(id string) string { return id[:min(len(id), 13)] }
 
@@ -115,12 +122,10 @@ type row struct {
 
 func rowOf(l lease.Lease, now lease.Instant) row {
 	r := row{
-		Network: l.Pool.Network, Namespace: l.Namespace, Pod: l.Name, UID: l.UID, Interface: l.Holder.IfName,
-		Container: l.Holder.ContainerID, Netns: l.Holder.Netns.Path, MAC: l.MAC, State: l.State.String(), Firm: l.Firm,
-		ID: l.ID, BoundAt: stamp(l.BoundAt.Wall), ReleasedAt: stamp(l.ReleasedAt.Wall), Reservation: l.Reservation,
-	}
-	if l.Address.IsValid() {
-		r.Address = l.Address.String()
+		Network: l.Pool.Network, Address: addressText(l.Address), Namespace: l.Namespace, Pod: l.Name, UID: l.UID,
+		Interface: l.Holder.IfName, Container: l.Holder.ContainerID, Netns: l.Holder.Netns.Path, MAC: l.MAC,
+		State: l.State.String(), Firm: l.Firm, ID: l.ID, BoundAt: stamp(l.BoundAt.Wall),
+		ReleasedAt: stamp(l.ReleasedAt.Wall), Reservation: l.Reservation,
 	}
 	if l.Window > 0 {
 		r.Window = l.Window.String()

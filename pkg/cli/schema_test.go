@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding"
 	"flag"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/doctor"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 var update = flag.Bool("update", false, "write docs/json.md")
@@ -21,7 +23,7 @@ var schemas = []struct {
 	{"list", "Leases of a node. until is null while the address is bound, and may be `forever`. " +
 		"firm: held for a window, and not in cool-down.", []row{}},
 	{"history", "Journal entries, oldest first. The first is an event JournalBegins if there were earlier ones.",
-		[]line{}},
+		[]store.Entry{}},
 	{"pools", "Range sets. size and free are null before the first ADD.", []poolRow{}},
 	{"release", "Leases that were selected. error is empty for those that were released.", []released{}},
 	{"gc", "What was done, or with --dry-run would be done.", []step{}},
@@ -31,7 +33,7 @@ var schemas = []struct {
 	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order, which can do no harm. " +
 		"If it is empty, decide says what there is to decide.", doctor.Report{}},
 	{"kubectl leasehold history", "Journal entries of all nodes, by time. Each node may have an event JournalBegins.",
-		[]nodeLine{}},
+		[]nodeEntry{}},
 }
 
 // TestSchemas checks that docs/json.md says what each verb prints. With -update it writes that
@@ -63,6 +65,9 @@ func TestSchemas(t *testing.T) {
 
 // schema returns the form of a type's JSON.
 func schema(t reflect.Type, indent string) string {
+	if t.Implements(reflect.TypeFor[encoding.TextMarshaler]()) {
+		return "string"
+	}
 	switch t.Kind() {
 	case reflect.Slice:
 		return "[" + schema(t.Elem(), indent) + ", ...]"
@@ -85,7 +90,9 @@ func fields(t reflect.Type, indent string) (out []string) {
 			out = append(out, fields(f.Type, indent)...)
 			continue
 		}
-		out = append(out, fmt.Sprintf("%s%q: %s", indent, f.Tag.Get("json"), schema(f.Type, indent)))
+		if name := f.Tag.Get("json"); name != "-" {
+			out = append(out, fmt.Sprintf("%s%q: %s", indent, name, schema(f.Type, indent)))
+		}
 	}
 	return out
 }

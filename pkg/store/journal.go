@@ -44,20 +44,20 @@ const (
 
 // Entry is one entry of the journal.
 type Entry struct {
-	Time      time.Time
-	Event     Event
-	Network   string
-	DataDir   string // of the pool; "" in entries of earlier versions
-	Address   netip.Addr
-	Namespace string
-	Name      string
-	UID       string
-	Container string
-	IfName    string
-	Window    lease.Window // of the lease
-	Reason    string
+	Time      time.Time    `json:"time"`
+	Event     Event        `json:"event"`
+	Network   string       `json:"network"`
+	DataDir   string       `json:"-"` // of the pool; "" in entries of earlier versions
+	Address   netip.Addr   `json:"address"`
+	Namespace string       `json:"namespace"`
+	Name      string       `json:"pod"`
+	UID       string       `json:"uid"`
+	Container string       `json:"container"`
+	IfName    string       `json:"interface"`
+	Window    lease.Window `json:"-"` // of the lease
+	Reason    string       `json:"reason"`
 	// Reservation is the lease's reservation name; "" if it has none.
-	Reservation string
+	Reservation string `json:"reservation"`
 }
 
 // Place returns the address that the entry is about.
