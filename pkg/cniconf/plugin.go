@@ -21,12 +21,12 @@ type Plugin struct {
 	// passes the annotations of pods to the plugin.
 	PassesAnnotations bool
 	// Multus does not assign addresses itself, but delegates to the plugins of other networks.
-	// Follows are those networks, if they are in the entry of Multus. Otherwise, ClusterNetwork is
-	// the reference in that entry: the name of an API object or of a network, or the path of a
-	// file. Unfollowed is why neither is known. All three are empty if the plugin is not Multus.
+	// Follows are those networks, if they are in the entry of Multus, the default network of pods
+	// first. Otherwise, ClusterNetwork is the reference in that entry: the name of an API object or
+	// of a network, or the path of a file. Both are empty if the plugin is not Multus, and if its
+	// entry cannot be decoded.
 	Follows        []Delegate
 	ClusterNetwork string
-	Unfollowed     string
 }
 
 // IPAM is an IPAM plugin that a configuration names.
@@ -87,11 +87,11 @@ type ipamEntry struct {
 // fields nevertheless.
 func plugin(raw []byte, file, pointer string) Plugin {
 	var e entry
-	decodeErr := json.Unmarshal(raw, &e)
+	_ = json.Unmarshal(raw, &e)
 	p := Plugin{Type: e.Type, File: file, Pointer: pointer, PassesAnnotations: e.Capabilities[annotations]}
 	switch {
 	case isMultus(e.Type):
-		p.follow(e, decodeErr)
+		p.follow(e)
 	case e.IPAM.Type != "":
 		p.IPAM = IPAM{Type: e.IPAM.Type, Pointer: pointer + "/ipam/type", DefaultWindow: e.IPAM.DefaultWindow,
 			DataDir: e.IPAM.DataDir}
@@ -120,25 +120,15 @@ func pointerTo(format string, i int) string {
 // plugin.
 func isMultus(kind string) bool { return kind == "multus" || kind == "multus-shim" }
 
-// follow sets Follows, ClusterNetwork or Unfollowed of a Multus plugin. err is the error of
-// decoding the entry e, nil if there was none. The first element of Follows is the default network
-// of pods.
-func (p *Plugin) follow(e entry, err error) {
-	switch {
-	case err != nil:
-		p.Unfollowed = "its entry cannot be decoded: " + err.Error()
-		return
-	case len(e.Delegates) == 0 && e.ClusterNetwork != "":
+// follow sets Follows or ClusterNetwork of a Multus plugin with the entry e.
+func (p *Plugin) follow(e entry) {
+	if len(e.Delegates) == 0 {
 		p.ClusterNetwork = e.ClusterNetwork
-		return
-	case len(e.Delegates) == 0:
-		p.Unfollowed = "its entry has no delegates"
-		return
 	}
 	for i, raw := range e.Delegates {
-		d, err := delegate(raw, p.File, fmt.Sprintf("%s/delegates/%d", p.Pointer, i))
-		if err != nil {
-			p.Follows, p.Unfollowed = nil, err.Error()
+		d, ok := delegate(raw, p.File, fmt.Sprintf("%s/delegates/%d", p.Pointer, i))
+		if !ok {
+			p.Follows = nil
 			return
 		}
 		p.Follows = append(p.Follows, d)
@@ -146,22 +136,18 @@ func (p *Plugin) follow(e entry, err error) {
 }
 
 // delegate decodes a network in the entry of Multus, which is a single plugin or a list of plugins.
-func delegate(raw []byte, file, pointer string) (Delegate, error) {
+// It reports false if the network does not name its plugins.
+func delegate(raw []byte, file, pointer string) (out Delegate, ok bool) {
 	var e entry
-	if err := json.Unmarshal(raw, &e); err != nil {
-		return Delegate{}, fmt.Errorf("%s cannot be decoded: %w", pointer, err)
+	if json.Unmarshal(raw, &e) != nil {
+		return out, false
 	}
-	out := Delegate{Network: e.Name}
+	out.Network = e.Name
 	if len(e.Plugins) == 0 {
 		out.Plugins = []Plugin{plugin(raw, file, pointer)}
 	}
 	for i, inner := range e.Plugins {
 		out.Plugins = append(out.Plugins, plugin(inner, file, fmt.Sprintf("%s/plugins/%d", pointer, i)))
 	}
-	for _, p := range out.Plugins {
-		if p.Type == "" {
-			return Delegate{}, fmt.Errorf("%s names no plugin", pointer)
-		}
-	}
-	return out, nil
+	return out, !slices.ContainsFunc(out.Plugins, func(p Plugin) bool { return p.Type == "" })
 }

@@ -240,12 +240,9 @@ func (i IPAM) pool(network string) lease.Pool {
 func withoutIPAM(f File, plugins []Plugin) (State, string, string) {
 	for _, p := range plugins {
 		switch {
-		case p.Unfollowed != "":
-			return Unknown, DelegatesUnknown, fmt.Sprintf("%s calls %s, whose networks are not known: %s",
-				p.File, p.Type, p.Unfollowed)
-		case p.ClusterNetwork != "":
-			return Unknown, DelegatesUnknown, fmt.Sprintf("%s calls %s, whose clusterNetwork %q is not in this "+
-				"directory", p.File, p.Type, p.ClusterNetwork)
+		case isMultus(p.Type):
+			return Unknown, DelegatesUnknown, fmt.Sprintf("%s calls %s, whose delegates are not in its entry, and "+
+				"whose clusterNetwork %q is not in this directory", p.File, p.Type, p.ClusterNetwork)
 		case slices.Contains(assigning, p.Type):
 			return Inactive, OtherIPAM, fmt.Sprintf("%s calls %s, which assigns addresses itself; leasehold can take "+
 				"the place of host-local only", p.File, p.Type)
