@@ -47,8 +47,7 @@ type File struct {
 	Path    string
 	Network string   // "name"; may be empty
 	Plugins []Plugin // in the order of their calls in an ADD
-	// Changed is when the file was last written, replaced, renamed or had its mode changed, or one
-	// of the files of plugins that the list refers to.
+	// Changed is when the file was last written, replaced, renamed or had its mode changed.
 	Changed time.Time
 	// Invalid is why no runtime can use the file, nil if the file is valid.
 	Invalid error
@@ -60,7 +59,7 @@ type File struct {
 // Load reads the configurations in dir. If dir does not exist, the result has no Files.
 func Load(dir string, rules Rules) Conf {
 	c := Conf{Dir: dir, Rejected: -1}
-	paths, err := confFiles(dir, extensions...)
+	paths, err := confFiles(dir)
 	if err != nil {
 		c.Unread = err
 		return c
@@ -94,9 +93,9 @@ func (c *Conf) choose(rules Rules) {
 	}
 }
 
-// confFiles returns the paths of the files in a directory that have one of the extensions, sorted
-// by bytes. If the directory does not exist, it returns none.
-func confFiles(dir string, extensions ...string) ([]string, error) {
+// confFiles returns the paths of the configurations in a directory, sorted by bytes. If the
+// directory does not exist, it returns none.
+func confFiles(dir string) ([]string, error) {
 	paths, err := libcni.ConfFiles(dir, extensions)
 	if err != nil && !files.IsMissing(err) {
 		return nil, fmt.Errorf("reading the directory of configurations: %w", err)
@@ -168,29 +167,15 @@ func parse(path string, content []byte) (*libcni.NetworkConfigList, error) {
 // directory next to the list, and the directory has the name of the network. libcni supports them
 // since version 1.3.
 func (f *File) addSeparate() {
-	dir := filepath.Join(filepath.Dir(f.Path), f.Network)
-	paths, err := confFiles(dir, ".conf")
-	if err != nil {
-		f.Unread = err
-		return
-	}
 	if f.Network == "" {
 		return
 	}
-	for _, path := range paths {
-		content, changed, err := files.ReadLinked(path)
-		if err != nil {
-			f.Unread = fmt.Errorf("reading a plugin of network %s: %w", f.Network, err)
-			return
-		}
-		single, err := libcni.NetworkPluginConfFromBytes(content)
-		if err != nil {
-			f.Invalid = fmt.Errorf("%s: %w", path, err)
-			return
-		}
-		if changed.After(f.Changed) {
-			f.Changed = changed
-		}
-		f.Plugins = append(f.Plugins, plugin(single.Bytes, path, ""))
+	dir := filepath.Dir(f.Path)
+	plugins, err := libcni.NetworkPluginConfsFromFiles(dir, f.Network)
+	if err != nil {
+		f.Unread = fmt.Errorf("reading the plugins of network %s: %w", f.Network, err)
+	}
+	for _, p := range plugins {
+		f.Plugins = append(f.Plugins, plugin(p.Bytes, filepath.Join(dir, f.Network), ""))
 	}
 }

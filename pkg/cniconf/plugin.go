@@ -11,8 +11,9 @@ import (
 // Plugin is one plugin in the list of a configuration.
 type Plugin struct {
 	Type string
-	// File is the path of the file with the entry of the plugin. Pointer is the JSON Pointer (RFC
-	// 6901) of the entry in that file, "" for the whole document.
+	// File is the path of the file with the entry of the plugin, or of the directory of the files
+	// that have one plugin each. Pointer is the JSON Pointer (RFC 6901) of the entry in that file,
+	// "" for the whole document.
 	File    string
 	Pointer string
 	// IPAM is the IPAM plugin that this plugin calls. It is zero if none is known.

@@ -21,7 +21,7 @@ type Undo struct {
 // Undos returns the changes of all configurations in a directory. It returns an error for each file
 // that cannot be read, or not be changed without changing what pods get.
 func Undos(dir string) (all []Undo, err error) {
-	paths, err := confFiles(dir, extensions...)
+	paths, err := confFiles(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -127,7 +127,7 @@ func TestUndosErrors(t *testing.T) {
 		{"a configuration that cannot be read", map[string]string{"1.conflist": "-> /proc/self/mem"}, "1.conflist"},
 		{"plugins in files of their own", map[string]string{"1.conflist": `{"name":"a"}`,
 			"a/1.conf": `{"type":"ptp","ipam":{"type":"leasehold"}}`},
-			"a/1.conf names leasehold; name host-local there"},
+			"/a names leasehold; name host-local there"},
 	} {
 		if undos, err := Undos(write(t, c.files)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %+v, %v; want %q", c.name, undos, err, c.want)
