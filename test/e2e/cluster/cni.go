@@ -21,7 +21,7 @@ var annotations = object{"io.kubernetes.cri.pod-annotations": true}
 // Network is a CNI network of a node.
 type Network struct {
 	Name    string
-	Type    string // flannel, bridge or ptp
+	Type    string // flannel, bridge, ptp or macvlan
 	Version string // cniVersion; if empty, the usual one for the plugin
 	Subnets []netip.Prefix
 	// Stock uses flannel's configuration as shipped with kube-flannel: without the capability, and
@@ -55,7 +55,7 @@ func (n Network) Conflist() ([]byte, error) {
 			flannel["capabilities"], flannel["ipam"] = annotations, section
 		}
 		plugins = []any{flannel, portmap}
-	case "bridge", "ptp":
+	case "bridge", "ptp", "macvlan":
 		if version == "" {
 			version = "1.0.0"
 		}
@@ -73,6 +73,8 @@ func (n Network) Conflist() ([]byte, error) {
 			plugin["hairpinMode"] = true
 		case "ptp":
 			section["routes"] = routes
+		case "macvlan":
+			plugin["master"] = "eth0"
 		}
 		if n.WithoutAnnotations {
 			delete(plugin, "capabilities")

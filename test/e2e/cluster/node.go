@@ -82,9 +82,22 @@ func (n *Node) StartContainerd(ctx context.Context) error {
 // StartContainerdWithDirs is like StartContainerd, with other directories of CNI configurations and
 // plugins.
 func (n *Node) StartContainerdWithDirs(ctx context.Context, confDir, binDir string) error {
-	if err := n.writeContainerdConfig(confDir, binDir); err != nil {
+	if err := n.writeContainerdConfig(1, confDir, binDir); err != nil {
 		return err
 	}
+	return n.startContainerd(ctx)
+}
+
+// StartContainerdWithNetworks is like StartContainerd, but pods get an interface in each of the
+// first k networks in /etc/cni/net.d.
+func (n *Node) StartContainerdWithNetworks(ctx context.Context, k int) error {
+	if err := n.writeContainerdConfig(k, confDir, binDir); err != nil {
+		return err
+	}
+	return n.startContainerd(ctx)
+}
+
+func (n *Node) startContainerd(ctx context.Context) error {
 	err := n.Machine().Start(ctx, machine.Service{Name: Containerd, Log: n.cluster.Log(n.Name, Containerd),
 		Argv: []string{n.containerdBin("containerd"), "--config", "/etc/containerd/config.toml"},
 		// The shim is in containerd's directory. /usr/sbin may not be in the caller's PATH.
@@ -167,6 +180,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{{.BinDir}}"
     conf_dir = "{{.ConfDir}}"
+    max_conf_num = {{.Networks}}
 `)),
 	"2.4": template.Must(template.New("").Parse(`version = 3
 oom_score = 0
@@ -184,13 +198,15 @@ oom_score = 0
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = ["{{.BinDir}}"]
     conf_dir = "{{.ConfDir}}"
+    max_conf_num = {{.Networks}}
 `)),
 }
 
-func (n *Node) writeContainerdConfig(confDir, binDir string) error {
+func (n *Node) writeContainerdConfig(networks int, confDir, binDir string) error {
 	var s strings.Builder
 	err := containerdConfig[n.ContainerdVersion()].Execute(&s, map[string]any{
-		"Pause": pauseImage, "Runc": n.runc(), "ConfDir": confDir, "BinDir": binDir, "Registries": registriesDir})
+		"Pause": pauseImage, "Runc": n.runc(), "Networks": networks, "ConfDir": confDir, "BinDir": binDir,
+		"Registries": registriesDir})
 	if err != nil {
 		return err
 	}

@@ -110,7 +110,8 @@ rm -- *.deb`
 // installTools installs the programs of the host that nodes need.
 func (c *Cluster) installTools(ctx context.Context) error {
 	var missing []string
-	for program, pkg := range map[string]string{"iptables": "iptables", "mount": "mount", "ip": "iproute2"} {
+	for program, pkg := range map[string]string{"iptables": "iptables", "mount": "mount", "ip": "iproute2",
+		"redis-cli": "redis-tools"} {
 		if _, err := exec.LookPath(program); err != nil {
 			missing = append(missing, pkg)
 		}

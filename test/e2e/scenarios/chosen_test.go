@@ -3,6 +3,7 @@ package scenarios
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -132,7 +133,7 @@ func chosenAddress(t *Test) {
 	t.Step("each pod was led to the node of its address and has it; recreated")
 	t.onSameNodes(pods, set.Recreate())
 
-	t.reserve(dir, 1, t.NS+"/bad", []string{"192.0.2.1"}, "Rejected", "no node has ranges that contain")
+	t.unusableAddresses(dir, n)
 	t.addressInUse(dir, n)
 
 	t.Step("the object is deleted: the hold that no pod has had ends, and the pods keep their addresses")
@@ -154,6 +155,44 @@ func (t *Test) allowChoosing() {
 	t.Cleanup(func() {
 		t.Kubectl("--namespace="+cluster.System, "delete", "configmap", "leasehold-limits", "--ignore-not-found")
 	})
+}
+
+// unusableAddresses requests addresses that no pod can have: each request says why, and takes none.
+func (t *Test) unusableAddresses(dir string, n *cluster.Node) {
+	subnet := n.DefaultNetwork().Subnets[0].Masked()
+	last := subnet.Addr()
+	for range 255 {
+		last = last.Next()
+	}
+	free := []string{t.freeAddresses(n, 4)[0], t.freeAddresses(n, 5)[0]}
+	wrong := "2001:db8::1"
+	for i, c := range []struct {
+		addresses []string
+		words     []string
+	}{
+		{[]string{"192.0.2.1"}, []string{"no node has ranges that contain"}},
+		{[]string{wrong}, []string{"no node has ranges that contain"}},
+		{[]string{subnet.Addr().String()}, []string{subnet.Addr().String() + " is"}},
+		{[]string{last.String()}, []string{last.String() + " is"}},
+		{free, []string{"a pod gets one address of"}},
+	} {
+		name := fmt.Sprint("bad-", i)
+		t.reserve(dir, 1, t.NS+"/"+name, c.addresses, append(c.words, "Rejected")...)
+	}
+	t.reserve(dir, 2, t.NS+"/bad", []string{"10.244.3"}, "invalid --address")
+	t.reserveWith(dir, 1,
+		"kubectl leasehold reserve --pod="+t.NS+"/bad-node --node="+t.Node(2).Name+" --address="+free[0],
+		"the ranges of node "+t.Node(2).Name+" do not contain")
+	t.Refused("apiVersion: ipam.leasehold.dev/v1alpha1\nkind: AddressRequest\nmetadata: {name: bad}\n"+
+		"spec: {entries: [{podName: bad, addresses: [nonsense]}]}\n", "spec.entries[0].addresses[0]")
+	for _, node := range []*cluster.Node{n, t.Node(2)} {
+		leases := t.Leases(node)
+		for _, l := range leases {
+			if strings.HasPrefix(l.Pod, "bad") {
+				t.Fatalf("%s has %s", l.Pod, l.Address)
+			}
+		}
+	}
 }
 
 // addressInUse requests addresses that pods have, one of them in another namespace, whose names the
@@ -184,6 +223,41 @@ func (t *Test) addressInUse(dir string, n *cluster.Node) {
 	in(t.Clear)
 }
 
+// chosenShared has two nodes in a macvlan network with the same ranges: the request has to name the
+// node, and the pod is led there and has the address on its second interface.
+func chosenShared(t *Test) {
+	subnet := netip.MustParsePrefix("10.252.0.0/24")
+	lan := cluster.Network{Name: "lan", Type: "macvlan", Subnets: []netip.Prefix{subnet}}
+	other := t.Node(3)
+	for _, n := range []*cluster.Node{t.Node(2), other} {
+		t.Networks(n, n.DefaultNetwork(), lan)
+		t.secondInterfaces(n)
+		// A node shows a second network once a pod has used it. With the same ranges, two pods at
+		// the same time would have the same address.
+		t.Deployment("first", n, 1).Ready()
+		t.showsRange(n, "end: 10.252.0.254")
+		t.Clear()
+	}
+	dir, address := t.pluginDir(), "10.252.0.77"
+	t.allowChoosing()
+	reserve := "kubectl leasehold reserve --address=" + address + " --interface=eth1 --pod=" + t.NS + "/db-0"
+	t.reserveWith(dir, 1, reserve, "Rejected", "name one in nodeName")
+	t.Kubectl("delete", "areq", "db-0")
+	t.reserveWith(dir, 0, reserve+" --node="+other.Name, "Held")
+	t.heldFor("db-0", other, []string{address})
+
+	set := t.Echoserver("db", nil, 1, KeptFor("1h"))
+	before := set.Ready()["db-0"]
+	lines := t.interfacesOf(other, before)
+	if before.Spec.NodeName != other.Name || !strings.Contains(lines, "eth1:["+address) {
+		t.Fatalf("db-0 is on %s with %s, want %s with %s", before.Spec.NodeName, lines, other.Name, address)
+	}
+	t.Step("db-0 was led to %s and has %s", other.Name, lines)
+	if again := t.interfacesOf(other, set.Recreate()["db-0"]); again != lines {
+		t.Fatalf("db-0 had %s and has %s", lines, again)
+	}
+}
+
 // showsRange waits until the NodeAddressPool of a node has a line of a range.
 func (t *Test) showsRange(n *cluster.Node, line string) {
 	t.Eventually(n.Name+" shows the range with "+line, func() error {
@@ -191,5 +265,17 @@ func (t *Test) showsRange(n *cluster.Node, line string) {
 			return errors.New(out)
 		}
 		return nil
+	})
+}
+
+// secondInterfaces gives pods of a node an interface in each of its first two networks, until the
+// scenario ends.
+func (t *Test) secondInterfaces(n *cluster.Node) {
+	t.Must(n.Stop(t.Ctx, cluster.Containerd))
+	t.Must(n.StartContainerdWithNetworks(t.Ctx, 2))
+	t.Cleanup(func() {
+		t.Clear() // the DELs need both networks
+		t.Must(n.Stop(t.Ctx, cluster.Containerd))
+		t.Must(n.StartContainerd(t.Ctx))
 	})
 }

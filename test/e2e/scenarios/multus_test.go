@@ -77,9 +77,14 @@ func onMultus(t *Test) {
 func (t *Test) interfaces(set *Set) map[string]string {
 	found := map[string]string{}
 	for name, pod := range set.Ready() {
-		byName, err := inspect.Addresses(t.Sandbox(set.Node, pod).NetNS)
-		t.Must(err)
-		found[name] = fmt.Sprint(byName) // sorted by name
+		found[name] = t.interfacesOf(set.Node, pod)
 	}
 	return found
+}
+
+// interfacesOf returns the interfaces of a pod, sorted by name, with their addresses.
+func (t *Test) interfacesOf(n *cluster.Node, pod corev1.Pod) string {
+	byName, err := inspect.Addresses(t.Sandbox(n, pod).NetNS)
+	t.Must(err)
+	return fmt.Sprint(byName)
 }

@@ -126,12 +126,7 @@ func rebootAPIDown(t *Test) {
 	plain.Resize(1)
 	t.forceDelete(Pods{"plain-1": before["plain-1"]})
 	delete(before, "plain-1")
-	t.freshAgents()
-	back := t.WithoutControl(cluster.APIServer)
-	t.Must(n.PowerOn(t.Ctx))
-	t.Sleep(15 * time.Second)
-	back()
-	t.WaitNode(n, time.Now())
+	t.bootWithoutAPI(n)
 	after := merge(set.Restarted(set.of(before)), plain.Restarted(plain.of(before)))
 	t.Kept(before, after)
 	t.Step("every pod has its address; waiting until the address of plain-1 is not held any more")
@@ -145,6 +140,20 @@ func rebootAPIDown(t *Test) {
 		return nil
 	})
 	t.LeasesAre(n, "Bound", 3*families(t))
+}
+
+// bootWithoutAPI boots nodes while the API server is off, and waits until they are Ready.
+func (t *Test) bootWithoutAPI(nodes ...*cluster.Node) {
+	t.freshAgents()
+	back := t.WithoutControl(cluster.APIServer)
+	for _, n := range nodes {
+		t.Must(n.PowerOn(t.Ctx))
+	}
+	t.Sleep(15 * time.Second)
+	back()
+	for _, n := range nodes {
+		t.WaitNode(n, time.Now())
+	}
 }
 
 func (t *Test) bootID(n *cluster.Node) string {
