@@ -6,9 +6,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
+
 	"strings"
-	"sync"
+
 	"testing"
 	"time"
 
@@ -105,63 +105,18 @@ func (w *world) export() {
 	}
 }
 
-// A file that cannot be written or removed is reported. If one could not be written, the directory
-// no longer proves that it has the files of all leases.
-func TestAFileThatCannotBeWritten(t *testing.T) {
-	const proves, provesNot = "0 ", "not all "
-	pod := ask{pod: "db-0", container: "c1", window: hour}
-	for name, c := range map[string]struct {
-		before, call func(w *world)
-		warnings     int
-		mark         string
-	}{
-		"when a hold begins": {func(*world) {}, func(w *world) { w.stop("c1") }, 1, provesNot},
-		"when it is claimed": {func(w *world) { w.stop("c1"); w.settle() },
-			func(w *world) { w.add(ask{pod: "db-0", container: "c2", window: hour}) }, 1, provesNot},
-		"when a sandbox is replaced": {func(w *world) { w.burn("c1") },
-			func(w *world) { w.add(ask{pod: "db-0", container: "c2", window: hour}) }, 2, provesNot},
-		"when another lease changes": {func(*world) {}, func(w *world) { w.add(ask{container: "x"}); w.stop("x") }, 0,
-			proves},
-		"when a hold ends": {func(w *world) { w.stop("c1"); w.add(ask{pod: "x", container: "x"}) },
-			func(w *world) {
-				if err := w.revokePods(t.Context(), w.leaseOf("db-0")); err != nil {
-					t.Fatal(err)
-				}
-			}, 1, proves},
-	} {
-		w := newWorld(t, "10.0.0.0/24")
-		w.add(pod)
-		c.before(w)
-		w.warned = nil
-		restore := readOnly(t, w.path("10.0.0.2"))
-		c.call(w)
-		restore()
-		others := slices.DeleteFunc(slices.Clone(w.warned), func(s string) bool {
-			return strings.HasPrefix(s, "a file for host-local cannot be kept: ") && strings.Contains(s, "10.0.0.2")
-		})
-		if len(w.warned) != c.warnings || len(others) > 0 {
-			t.Errorf("%s: warned %q, want %d warnings about the file", name, w.warned, c.warnings)
-		}
-		if mark := w.file(".leasehold"); !strings.HasPrefix(mark, c.mark) {
-			t.Errorf("%s: the mark is %q, want %q", name, mark, c.mark)
-		}
-	}
+// readOnly lets a file be neither written nor removed, until writable is called or the test ends.
+func (w *world) readOnly(addr string) {
+	w.t.Helper()
+	path := w.path(addr)
+	w.must(errors.Join(unix.Mount(path, path, "", unix.MS_BIND, ""),
+		unix.Mount("", path, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")))
+	w.t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 }
 
-// readOnly lets a file be neither written nor removed, until restore is called.
-func readOnly(t *testing.T, path string) (restore func()) {
-	t.Helper()
-	if err := errors.Join(unix.Mount(path, path, "", unix.MS_BIND, ""),
-		unix.Mount("", path, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")); err != nil {
-		t.Fatal(err)
-	}
-	restore = sync.OnceFunc(func() {
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(restore)
-	return restore
+func (w *world) writable(addr string) {
+	w.t.Helper()
+	w.must(unix.Unmount(w.path(addr), unix.MNT_DETACH))
 }
 
 // lose makes a store of one lease and destroys it.

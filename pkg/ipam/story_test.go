@@ -63,6 +63,7 @@ import (
 //	wipe, truncate, age <name>...                   of a file: see world.named
 //	save, restore <name>                            its content
 //	block <name>                                    a file is in the place of a directory
+//	read-only, writable <address>                   an address file that can be neither written nor removed
 //	unreadable, still-unreadable <address>          an address file that cannot be read
 //	damage, drop <word>; damage-head                records that have the word; the newest head page
 //
@@ -213,6 +214,8 @@ var actions = map[string]func(w *world, args []string){
 	}),
 	"restore":          each(func(w *world, name string) { w.must(os.WriteFile(w.named(name), w.saved[name], 0o600)) }),
 	"block":            each(func(w *world, name string) { w.must(os.WriteFile(w.named(name), nil, 0o600)) }),
+	"read-only":        each((*world).readOnly),
+	"writable":         each((*world).writable),
 	"unreadable":       each((*world).unreadable),
 	"still-unreadable": each((*world).stillUnreadable),
 	"truncate":         each(func(w *world, name string) { w.must(os.Truncate(w.named(name), 0)) }),
