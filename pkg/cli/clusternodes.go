@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
-	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -143,25 +142,22 @@ func (c *cluster) releaseAll(ctx context.Context, all []kubectl.Object, wait tim
 			return err
 		}
 	}
-	for end := time.Now().Add(wait); wait > 0; {
-		left, err := c.reservations(ctx, func(r kubectl.Object) bool {
+	var left []kubectl.Object
+	done, err := poll(ctx, wait, func() (bool, error) {
+		var err error
+		left, err = c.reservations(ctx, func(r kubectl.Object) bool {
 			return isHeld(r) && held[r.Text("status", "id")]
 		})
-		if err != nil {
-			return err
-		}
-		if len(left) == 0 {
-			break
-		}
-		if time.Now().After(end) {
-			first := left[0]
-			return fmt.Errorf("after %s %d of %d are still held, the first for %s/%s on node %s; 'kubectl leasehold "+
-				"doctor' says whether its agent works", wait, len(left), len(all), first.Text("metadata", "namespace"),
-				first.Text("spec", "podName"), first.Text("spec", "nodeName"))
-		}
-		if !notify.Wait(ctx, nil, time.Second) {
-			return ctx.Err()
-		}
+		return len(left) == 0, err
+	})
+	if err != nil {
+		return err
+	}
+	if !done && wait > 0 {
+		first := left[0]
+		return fmt.Errorf("after %s %d of %d are still held, the first for %s/%s on node %s; 'kubectl leasehold "+
+			"doctor' says whether its agent works", wait, len(left), len(all), first.Text("metadata", "namespace"),
+			first.Text("spec", "podName"), first.Text("spec", "nodeName"))
 	}
 	fmt.Fprintf(c.Stderr, "%d released\n", len(all))
 	return nil

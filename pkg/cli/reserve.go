@@ -176,7 +176,7 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 			if _, err := c.Run(cmd.Context(), manifest, "create", "-f", "-"); err != nil {
 				return err
 			}
-			rows, err := c.awaitRequest(cmd.Context(), choice.Namespace, name, choice.Addresses, wait)
+			rows, err := c.awaitRequest(cmd.Context(), choice.Namespace, name, len(choice.Addresses), wait)
 			return errors.Join(err, c.printRequested(rows, len(choice.Addresses), wait))
 		},
 	}
@@ -189,27 +189,28 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 	return command
 }
 
-// awaitRequest waits until each address of a new AddressRequest has a state, and returns the
-// addresses as its status has them. After wait some may be missing.
-func (c *cluster) awaitRequest(ctx context.Context, namespace, name string, addrs []netip.Addr,
-	wait time.Duration) ([]kubectl.Object, error) {
-	for end := time.Now().Add(wait); ; {
+// awaitRequest waits until n addresses of a new AddressRequest have a state, and returns those that
+// have one, as its status has them.
+func (c *cluster) awaitRequest(ctx context.Context, namespace, name string, n int,
+	wait time.Duration) (rows []kubectl.Object, err error) {
+	_, err = poll(ctx, wait, func() (bool, error) {
 		o, err := c.Get(ctx, "-n", namespace, requestKind, name)
-		if err != nil {
-			return nil, err
-		}
-		rows := []kubectl.Object{}
-		for _, a := range o.List("status", "addresses") {
-			addr, err := netip.ParseAddr(a.Text("address"))
-			if err == nil && slices.Contains(addrs, addr) && a.Text("state") != "" {
-				rows = append(rows, a)
-			}
-		}
-		if len(rows) >= len(addrs) || !time.Now().Before(end) {
-			return rows, nil
+		rows = slices.DeleteFunc(append([]kubectl.Object{}, o.List("status", "addresses")...),
+			func(a kubectl.Object) bool { return a.Text("state") == "" })
+		return len(rows) >= n, err
+	})
+	return rows, err
+}
+
+// poll calls f once per second until it reports true, for at most a limit, and reports whether it
+// has.
+func poll(ctx context.Context, limit time.Duration, f func() (bool, error)) (done bool, err error) {
+	for end := time.Now().Add(limit); ; {
+		if done, err = f(); done || err != nil || !time.Now().Before(end) {
+			return done, err
 		}
 		if !notify.Wait(ctx, nil, time.Second) {
-			return rows, ctx.Err()
+			return false, ctx.Err()
 		}
 	}
 }

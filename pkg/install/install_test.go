@@ -370,7 +370,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 			return errors.Join(err, os.Rename(tmp, d.path(hostLocal)))
 		},
 	}
-	const rounds = 30 // of each loop at least
+	const rounds = 10 // of each loop at least
 	var all sync.WaitGroup
 	behind.Store(int32(len(loops)))
 	for _, loop := range loops {
