@@ -38,7 +38,7 @@ func (a *app) install() *cobra.Command {
 	var conf string
 	var binDirs []string
 	var replace, watch, yes, annotations bool
-	var plugin *os.File
+	var plugin []byte
 	c := &cobra.Command{
 		Use:   "install",
 		Short: "Install the plugin on this node, or name it in a CNI configuration",
@@ -49,8 +49,8 @@ kept as host-local.original. The agent's DaemonSet does this.
 With --conf, name leasehold as the IPAM plugin where host-local is named, or is the
 default, in a configuration of this node, for bridge, ptp, macvlan and flannel. It shows
 the difference first, and asks. "leasectl uninstall" undoes it. With --pod-annotations it
-does not name leasehold there, but lets the runtime pass the
-annotations of pods, which a node without an agent needs.
+does not name leasehold there, but lets the runtime pass the annotations of pods, which a
+node without an agent needs.
 
 "kubectl leasehold install" changes flannel's configuration for all nodes.`,
 		Example: "  leasectl install\n  leasectl install --conf=/etc/cni/net.d/10-bridge.conflist",
@@ -60,7 +60,7 @@ annotations of pods, which a node without an agent needs.
 				if yes || annotations {
 					return usage("--yes and --pod-annotations need --conf")
 				}
-				if plugin, err = openPlugin(); err != nil {
+				if plugin, err = readPlugin(); err != nil {
 					return err
 				}
 			}
@@ -106,13 +106,13 @@ annotations of pods, which a node without an agent needs.
 	return c
 }
 
-// openPlugin opens the plugin beside this program.
-func openPlugin() (*os.File, error) {
+// readPlugin reads the plugin beside this program.
+func readPlugin() ([]byte, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return os.Open(filepath.Join(filepath.Dir(self), cniconf.Leasehold))
+	return os.ReadFile(filepath.Join(filepath.Dir(self), cniconf.Leasehold))
 }
 
 // install returns the command of the kubectl plugin that changes flannel's ConfigMap.

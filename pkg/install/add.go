@@ -3,7 +3,6 @@ package install
 import (
 	"bytes"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,7 +17,7 @@ const unfinished = ".leasehold-installer-"
 
 // Install copies the program, which is leasehold's plugin, to the directory of plugins under the
 // name leasehold. It reports false if the same file is there already.
-func (d Dir) Install(program *os.File) (done bool, err error) {
+func (d Dir) Install(program []byte) (done bool, err error) {
 	if err := os.MkdirAll(string(d), 0o755); err != nil {
 		return false, err
 	}
@@ -38,13 +37,13 @@ func (d Dir) Install(program *os.File) (done bool, err error) {
 // program that is running cannot be written to. So put writes a temporary file, makes it
 // executable, syncs it, and renames it. put calls ready just before the rename. If ready returns an
 // error, put returns that error and leaves the target unchanged.
-func put(program *os.File, target string, ready func() error) error {
+func put(program []byte, target string, ready func() error) error {
 	tmp, err := os.CreateTemp(filepath.Dir(target), unfinished)
 	if err != nil {
 		return err
 	}
 	defer os.Remove(tmp.Name()) // fails after the rename, which is fine
-	_, err = io.Copy(tmp, section(program))
+	_, err = tmp.Write(program)
 	// The file is closed before it is renamed, because a file that is open for writing cannot be
 	// executed.
 	if err = errors.Join(err, tmp.Chmod(0o755), tmp.Sync(), tmp.Close()); err != nil {
@@ -62,7 +61,7 @@ func put(program *os.File, target string, ready func() error) error {
 // equal reports whether the target is a regular file with the content of program and mode 0755. If
 // so, a pod that restarts does not replace it. equal returns an error if the target exists and
 // could not be read.
-func equal(program *os.File, target string) (bool, error) {
+func equal(program []byte, target string) (bool, error) {
 	info, err := os.Lstat(target)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -70,13 +69,6 @@ func equal(program *os.File, target string) (bool, error) {
 	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 {
 		return false, err
 	}
-	want, err := io.ReadAll(section(program))
-	if err != nil {
-		return false, err
-	}
 	have, err := os.ReadFile(target)
-	return err == nil && bytes.Equal(want, have), err
+	return err == nil && bytes.Equal(program, have), err
 }
-
-// section returns a reader of a whole file that does not use the position of the file.
-func section(program *os.File) io.Reader { return io.NewSectionReader(program, 0, 1<<40) }

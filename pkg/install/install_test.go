@@ -54,15 +54,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// open opens a program that lives as long as the test.
-func open(t *testing.T, path string) *os.File {
+// read returns a program.
+func read(t *testing.T, path string) []byte {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	return f
+	content, err := os.ReadFile(path)
+	must(t, err)
+	return content
 }
 
 // lay copies a program into a directory, as a package does: beside the old one, then renamed.
@@ -88,11 +85,7 @@ func must(t *testing.T, err error) {
 // assertSame checks that a plugin has the content of a program and can be run.
 func assertSame(t *testing.T, d Dir, name, program string) {
 	t.Helper()
-	want, err := os.ReadFile(program)
-	must(t, err)
-	have, err := os.ReadFile(d.path(name))
-	must(t, err)
-	if !bytes.Equal(want, have) {
+	if !bytes.Equal(read(t, program), read(t, d.path(name))) {
 		t.Errorf("%s is not %s", name, filepath.Base(program))
 	}
 	if text, err := pluginVersion(d.path(name)); err != nil {
@@ -131,7 +124,7 @@ func TestInstallReplacesARunningProgram(t *testing.T) {
 	must(t, running.Start())
 	defer running.Wait()
 	defer running.Process.Kill()
-	done, err := d.Install(open(t, built.ours))
+	done, err := d.Install(read(t, built.ours))
 	if err != nil || !done {
 		t.Fatalf("%v, %v", done, err)
 	}
@@ -143,7 +136,7 @@ func TestInstallReplacesARunningProgram(t *testing.T) {
 	}
 	assertNames(t, d, leasehold)
 	before := stampAt(d.path(leasehold))
-	if done, err := d.Install(open(t, built.ours)); done || err != nil || stampAt(d.path(leasehold)) != before {
+	if done, err := d.Install(read(t, built.ours)); done || err != nil || stampAt(d.path(leasehold)) != before {
 		t.Errorf("the second install: %v, %v; want no change", done, err)
 	}
 }
@@ -155,7 +148,7 @@ func TestReplaceAndRestore(t *testing.T) {
 	before, err := os.Stat(d.path(hostLocal))
 	must(t, err)
 	for i := range 3 {
-		done, err := d.Replace(open(t, built.ours))
+		done, err := d.Replace(read(t, built.ours))
 		if err != nil || done != (i == 0) {
 			t.Errorf("replacement %d: %v, %v", i, done, err)
 		}
@@ -226,7 +219,7 @@ func TestReplaceKeepsOnlyHostLocal(t *testing.T) {
 			must(t, os.WriteFile(d.path(kept), []byte("#!/bin/sh\necho old\n"), 0o755))
 			old := stampAt(d.path(kept))
 			must(t, c.make(t, d))
-			if done, err := d.Replace(open(t, built.ours)); !done || err != nil {
+			if done, err := d.Replace(read(t, built.ours)); !done || err != nil {
 				t.Fatalf("%v, %v", done, err)
 			}
 			assertSame(t, d, hostLocal, built.ours)
@@ -261,12 +254,12 @@ func TestReplaceDuringACopy(t *testing.T) {
 		half := len(content) / 100
 		_, err = copying.Write(content[:half])
 		must(t, err)
-		_, err = d.Replace(open(t, built.ours))
+		_, err = d.Replace(read(t, built.ours))
 		must(t, err)
 		_, err = copying.Write(content[half:])
 		must(t, errors.Join(err, copying.Close()))
 		assertSame(t, d, hostLocal, built.ours)
-		_, err = d.Replace(open(t, built.ours))
+		_, err = d.Replace(read(t, built.ours))
 		must(t, err)
 		if keeps {
 			assertSame(t, d, kept, from)
@@ -279,17 +272,17 @@ func TestReplaceDuringACopy(t *testing.T) {
 
 func TestReplaceErrors(t *testing.T) {
 	d := Dir(t.TempDir())
-	_, err := d.Replace(open(t, built.ours))
+	_, err := d.Replace(read(t, built.ours))
 	if err == nil || !strings.Contains(err.Error(), "--cni-bin-dir has to be") {
 		t.Errorf("a directory without host-local: %v", err)
 	}
 	assertNames(t, d)
 	must(t, os.Mkdir(d.path(hostLocal), 0o755))
-	if _, err := d.Replace(open(t, built.ours)); err == nil || !strings.Contains(err.Error(), "not a file") {
+	if _, err := d.Replace(read(t, built.ours)); err == nil || !strings.Contains(err.Error(), "not a file") {
 		t.Errorf("a directory of that name: %v", err)
 	}
 	assertNames(t, d, hostLocal)
-	if _, err := Dir(d.path("missing")).Replace(open(t, built.ours)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Dir(d.path("missing")).Replace(read(t, built.ours)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing directory: %v", err)
 	}
 }
@@ -399,7 +392,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 func TestWatch(t *testing.T) {
 	d := Dir(t.TempDir())
 	lay(t, d, hostLocal, built.hostLocal)
-	program := open(t, built.ours)
+	program := read(t, built.ours)
 	_, err := d.Replace(program)
 	must(t, err)
 	synctest.Test(t, func(t *testing.T) {

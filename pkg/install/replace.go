@@ -46,7 +46,7 @@ func (d Dir) path(name string) string { return filepath.Join(string(d), name) }
 // error, because no runtime uses such a directory. Replace holds the lock of the directory. What
 // another program puts into host-local's place between the last two system calls is lost, and
 // what was there before is kept.
-func (d Dir) Replace(program *os.File) (done bool, err error) {
+func (d Dir) Replace(program []byte) (done bool, err error) {
 	unlock, err := d.lock()
 	if err != nil {
 		return false, err

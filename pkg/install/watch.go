@@ -3,7 +3,6 @@ package install
 import (
 	"context"
 	"log/slog"
-	"os"
 	"syscall"
 	"time"
 
@@ -16,7 +15,7 @@ const pollEvery = time.Second
 // Watch replaces host-local with the program, which is leasehold's plugin, whenever it is installed
 // again, until ctx is done. It waits until host-local is the same file in two steps: before that,
 // another program might still be writing it.
-func (d Dir) Watch(ctx context.Context, program *os.File, log *slog.Logger) {
+func (d Dir) Watch(ctx context.Context, program []byte, log *slog.Logger) {
 	var own, seen stamp // of host-local after the last replacement, and in the last step
 	failure := ""       // the last error, logged once
 	for again := true; again; again = notify.Wait(ctx, nil, pollEvery) {
