@@ -150,23 +150,15 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// isOurs reports whether the program of a process is leasehold's plugin. It also reports true if
-// the program could not be read. It reports false if the process has ended.
-func isOurs(path string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	ours, err := cniconf.IsLeasehold(f)
-	return ours || err != nil
-}
-
 // waitForCalls waits until no process runs leasehold's plugin. It returns an error after callsEnd.
 func (u Uninstaller) waitForCalls(ctx context.Context) error {
 	return retry(ctx, callsEnd, func() error {
 		pid, err := u.Host.Running(func(name, path string) bool {
-			return (name == leasehold || name == hostLocal) && isOurs(path)
+			if name != leasehold && name != hostLocal {
+				return false
+			}
+			p, err := look(path) // nothing if the process has ended
+			return p.ours || err != nil
 		})
 		if err == nil && pid != 0 {
 			err = fmt.Errorf("a call of the plugin (process %d) has not ended", pid)
