@@ -63,21 +63,14 @@ func patch(
 		return admission.Response{}, fmt.Errorf("a name of %d bytes in a namespace of %d bytes is not valid",
 			len(pod.Name), len(req.Namespace))
 	}
-	before, err := mutablePart(&pod)
-	if err != nil {
-		return admission.Response{}, err
-	}
+	before := mutablePart(&pod)
 	if err := change(ctx, req, &pod); err != nil {
 		return admission.Response{}, err
 	}
 	if err := apivalidation.ValidateAnnotationsSize(pod.Annotations); err != nil {
 		return admission.Response{}, err
 	}
-	after, err := mutablePart(&pod)
-	if err != nil {
-		return admission.Response{}, err
-	}
-	response := admission.PatchResponseFromRaw(before, after)
+	response := admission.PatchResponseFromRaw(before, mutablePart(&pod))
 	if !response.Allowed {
 		return admission.Response{}, fmt.Errorf("creating the patch: %s", response.Result.Message)
 	}
@@ -88,7 +81,8 @@ func patch(
 // and after change, and the patch is the difference of the two documents. Both are encoded with the
 // same Go types, so that fields that the Go types lack are not removed by the patch. The other
 // fields of the pod are omitted to save time: they make up most of a pod.
-func mutablePart(p *corev1.Pod) ([]byte, error) {
-	return json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: p.Labels, Annotations: p.Annotations},
+func mutablePart(p *corev1.Pod) []byte {
+	data, _ := json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: p.Labels, Annotations: p.Annotations},
 		Spec: corev1.PodSpec{NodeSelector: p.Spec.NodeSelector, Affinity: p.Spec.Affinity}})
+	return data // it has maps, lists and strings, and always can be encoded
 }

@@ -90,10 +90,7 @@ func (w *objectWebhook) Handle(_ context.Context, req admission.Request) admissi
 	if !w.role.serving.Load() || old != nil && equality.Semantic.DeepEqual(old.Spec, o.Spec) {
 		return admission.Allowed("")
 	}
-	before, err := json.Marshal(o)
-	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
-	}
+	before, _ := json.Marshal(o) // what was decoded can be encoded
 	var oldSpec *pps.PersistentPodStateSpec
 	var others []string
 	if old != nil {
@@ -112,9 +109,6 @@ func (w *objectWebhook) Handle(_ context.Context, req admission.Request) admissi
 	if err != nil {
 		return admission.Denied(err.Error())
 	}
-	after, err := json.Marshal(o)
-	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
-	}
+	after, _ := json.Marshal(o)
 	return admission.PatchResponseFromRaw(before, after)
 }

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -78,17 +77,16 @@ func wantedBy(annotations map[string]string) *pps.PersistentPodStateSpec {
 	for _, key := range splitList(annotations[pps.AnnotationPodAnnotations]) {
 		s.PersistentPodAnnotations = append(s.PersistentPodAnnotations, pps.PersistentPodAnnotation{Key: key})
 	}
+	_ = s.Normalize(nil) // removes duplicates: each term has two equal lists
 	return s
 }
 
-// splitList splits a list at its commas, and removes spaces, empty and duplicate elements. The
-// elements do not keep the list in memory.
+// splitList splits a list at its commas, and removes spaces and empty elements. The elements do not
+// keep the list in memory.
 func splitList(list string) []string {
 	var all []string
-	has := sets.Set[string]{}
 	for element := range strings.SplitSeq(list, ",") {
-		if element = strings.TrimSpace(element); element != "" && !has.Has(element) {
-			has.Insert(element)
+		if element = strings.TrimSpace(element); element != "" {
 			all = append(all, strings.Clone(element))
 		}
 	}

@@ -42,12 +42,12 @@ func (c clock) Now() time.Time { return c() }
 
 // A pinTarget is the node that has the former addresses of a pod.
 type pinTarget struct {
-	Node, NodeUID string // NodeUID is "" if only the name is known
-	Addresses     string // "" if not known
-	Remembered    bool   // the node has no reservation yet, but the manager saw the last pod there
-	Contested     bool   // other new pods may get the addresses, which pods of one reservation name share
-	Struck        bool   // an earlier pod did not get onto the node
-	Last          instance
+	Node       string
+	Addresses  string // "" if not known
+	Remembered bool   // the node has no reservation yet, but the manager saw the last pod there
+	Contested  bool   // other new pods may get the addresses, which pods of one reservation name share
+	Struck     bool   // an earlier pod did not get onto the node
+	Last       instance
 }
 
 // An instance is what the manager remembers of the last pod with a given name that was bound to a
@@ -159,7 +159,7 @@ func choose(all []*reservations.Reservation, last instance, now time.Time) (pinT
 	case best == nil:
 		return pinTarget{}, false
 	}
-	return pinTarget{Node: best.Node, NodeUID: best.NodeUID, Addresses: best.Addresses}, true
+	return pinTarget{Node: best.Node, Addresses: best.Addresses}, true
 }
 
 // preferable reports whether the reservation a is preferable to b. last is the UID of the last pod

@@ -154,8 +154,6 @@ func blocker(f podFacts, mode policy.PinMode) (pinReason, string) {
 		return noReservation, "no address waits for it"
 	case f.Node == nil:
 		return nodeGone, node + " is gone"
-	case f.Target.NodeUID != "" && f.Target.NodeUID != string(f.Node.UID):
-		return nodeGone, node + " is another one of that name"
 	case last.Node == node && last.Evicted && !f.Node.Spec.Unschedulable:
 		return evicted, "it was evicted from " + node
 	case last.Node == node && last.Failures >= maxFailures:

@@ -92,10 +92,6 @@ func TestDecide(t *testing.T) {
 			required + `; "x" is not a pin mode`},
 
 		{"no node", []facts{func(f *podFacts) { f.Node = nil }}, "none", nodeGone, "node1 is gone"},
-		{"another node of the name", []facts{func(f *podFacts) { f.Target.NodeUID = "uid-0" }}, "none", nodeGone,
-			"node1 is another one of that name"},
-		{"a node whose UID is not known", []facts{func(f *podFacts) { f.Target.NodeUID = "" }}, "require", reserved,
-			required},
 		{"not Ready", []facts{is(notReady)}, "none", nodeNotReady, "node1 is not Ready"},
 		{"never reported", []facts{is(silent)}, "none", nodeNotReady, "node1 is not Ready"},
 		{"cordoned", []facts{is(cordoned)}, "none", nodeCordoned, "node1 is cordoned"},
@@ -167,7 +163,7 @@ func TestDecide(t *testing.T) {
 			f := podFacts{Pod: &corev1.Pod{Spec: corev1.PodSpec{SchedulerName: "default-scheduler"}},
 				Wish:      wish{Mode: policy.PinRequire, Patience: policy.DefaultPatience},
 				Scheduled: true, Recreated: true, Known: true,
-				Target: pinTarget{Node: "node1", NodeUID: "uid-1", Addresses: "10.0.0.7"}, Node: node("node1")}
+				Target: pinTarget{Node: "node1", Addresses: "10.0.0.7"}, Node: node("node1")}
 			for _, change := range tt.facts {
 				change(&f)
 			}

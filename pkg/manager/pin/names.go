@@ -136,7 +136,6 @@ func (r *recentPods) Arrived(name, node string) {
 
 // A nodeCount is what a node has for a reservation name.
 type nodeCount struct {
-	uid       string
 	addresses map[string]addressUse
 	users     int // living pods, with or without an address
 	sent      int
@@ -178,9 +177,7 @@ func (c *cluster) count(name string) map[string]*nodeCount {
 		if r.Releasing || r.IsOver(now) || last.contradicts(r) || r.Bound && !isHere {
 			continue
 		}
-		n := at(r.Node)
-		n.uid = cmp.Or(n.uid, r.NodeUID)
-		n.add(cmp.Or(r.Primary, r.Pod), false, isHere)
+		at(r.Node).add(cmp.Or(r.Primary, r.Pod), false, isHere)
 	}
 	for _, p := range c.pods.ByIndex(byName, name) {
 		node := cmp.Or(p.Node, p.Sent)
@@ -231,7 +228,7 @@ func (c *cluster) targets(name string, backwards bool) (targets []pinTarget) {
 		if len(n.addresses) <= n.users {
 			continue
 		}
-		t := pinTarget{Node: node, NodeUID: n.uid, Contested: n.free() <= 0}
+		t := pinTarget{Node: node, Contested: n.free() <= 0}
 		var unused []string
 		seen := 0
 		for address, a := range n.addresses {

@@ -23,7 +23,7 @@ import (
 func left(pod, node string, rest time.Duration) *reservation {
 	r := held(node, "1", rest)
 	r.Namespace, r.Name, r.Pod, r.PodUID, r.For = "db", pod+"-"+node, pod, "uid-"+pod, "registry"
-	r.UID, r.Addresses, r.Primary, r.NodeUID = types.UID("uid-"+r.Name), "10.0.0."+pod, "10.0.0."+pod, "uid-1"
+	r.UID, r.Addresses, r.Primary = types.UID("uid-"+r.Name), "10.0.0."+pod, "10.0.0."+pod
 	return r
 }
 

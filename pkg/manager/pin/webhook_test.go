@@ -70,7 +70,7 @@ func TestWebhookAdmitsWhatItCannotJudge(t *testing.T) {
 // onNode1 is a reservation of the pod db/db-0.
 func onNode1() *reservation {
 	return &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "r", ResourceVersion: "1"}, Pod: "db-0",
-		Node: "node1", NodeUID: "uid-1", Bound: true}
+		Node: "node1", Bound: true}
 }
 
 // ofStatefulSet returns the pod db-0 of a StatefulSet.

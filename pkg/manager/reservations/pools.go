@@ -227,12 +227,9 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	if equality.Semantic.DeepEqual(want, pool.spec) {
 		return reconcile.Result{}, nil
 	}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
+	patch, _ := json.Marshal(map[string]any{"spec": map[string]any{ // texts and numbers can be encoded
 		"reservations": want.Reservations, "requests": want.Requests}}) // null removes a field
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	err = r.client.Patch(ctx, &ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: req.Name}},
+	err := r.client.Patch(ctx, &ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: req.Name}},
 		client.RawPatch(types.MergePatchType, patch))
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("writing the NodeAddressPool of %s: %w", req.Name, err)

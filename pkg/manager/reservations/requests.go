@@ -16,9 +16,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
-// pollInterval is the interval of the attempts at the start, until the AddressRequests are known.
-const pollInterval = time.Second
-
 // nodeRange is a range of addresses of a node.
 type nodeRange struct {
 	node       string
@@ -31,7 +28,7 @@ type nodeRange struct {
 // nameRequests runs at intervals, because ranges and pods may have changed.
 func (r *poolReconciler) nameRequests(ctx context.Context) (reconcile.Result, error) {
 	if !r.requests.HasSynced() {
-		return reconcile.Result{RequeueAfter: pollInterval}, nil
+		return reconcile.Result{RequeueAfter: checkInterval}, nil // an AddressRequest starts a pass earlier
 	}
 	requests := r.requests.List()
 	slices.SortFunc(requests, func(a, b *ipam.AddressRequest) int {

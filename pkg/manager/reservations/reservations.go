@@ -31,17 +31,17 @@ const ClockLag = 3 * time.Minute
 type Reservation struct {
 	metav1.ObjectMeta // namespace, name, UID, resource version, generation, times
 
-	Pod, Node, NodeUID string
-	For                string // the reservation name; "" if the addresses are for pods of the same name
-	PodUID             string
-	Bound              bool
-	Confirmed          bool         // the pod can start on the node
-	Addresses          string       // joined by commas
-	Primary            string       // one of the pod's own network, by which they are counted (Primary)
-	Until              time.Time    // end of the hold; zero if bound, or if the hold has no end
-	Written            time.Time    // when the agent last changed the status, by the API server's clock
-	Window             lease.Window // 0 if not known
-	Releasing          bool         // a user has asked to release these addresses
+	Pod, Node string
+	For       string // the reservation name; "" if the addresses are for pods of the same name
+	PodUID    string
+	Bound     bool
+	Confirmed bool         // the pod can start on the node
+	Addresses string       // joined by commas
+	Primary   string       // one of the pod's own network, by which they are counted (Primary)
+	Until     time.Time    // end of the hold; zero if bound, or if the hold has no end
+	Written   time.Time    // when the agent last changed the status, by the API server's clock
+	Window    lease.Window // 0 if not known
+	Releasing bool         // a user has asked to release these addresses
 }
 
 // View returns the Reservation of an API object.
@@ -52,7 +52,6 @@ func View(r *ipam.IPReservation) *Reservation {
 		Pod:        r.Spec.PodName,
 		For:        intern(r.Status.Reservation),
 		Node:       intern(r.Spec.NodeName),
-		NodeUID:    intern(r.Spec.NodeUID),
 		PodUID:     r.Status.PodUID,
 		Bound:      r.Status.State == ipam.Bound,
 		Confirmed:  r.Status.Confirmed,

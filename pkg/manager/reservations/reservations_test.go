@@ -44,7 +44,7 @@ status:
 	want := &Reservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0-5f1c9a02", UID: "r1", ResourceVersion: "7",
 			Generation: 3, DeletionTimestamp: &metav1.Time{Time: noon.Add(-2 * time.Minute)}},
-		Pod: "db-0", Node: "node1", NodeUID: "n1", PodUID: "u1",
+		Pod: "db-0", Node: "node1", PodUID: "u1",
 		Addresses: "10.9.0.1,10.0.0.7,fd00::7", Primary: "10.0.0.7", Until: noon,
 		Written: noon.Add(5*time.Second - 10*time.Minute), Window: lease.Window(10 * time.Minute),
 		Releasing: true, Confirmed: true,
