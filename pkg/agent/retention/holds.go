@@ -122,12 +122,11 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Leas
 	h.orphaned.keep(held)
 	sets := map[string]setState{}
 	for pod, leases := range held {
-		set, ordinal, ok := setOf(leases, pod.Name)
+		path, ordinal, ok := setOf(leases, pod)
 		if !ok {
 			delete(h.orphaned.of, pod)
 			continue
 		}
-		path := set.path(pod.Namespace)
 		if _, ok := sets[path]; !ok {
 			sets[path] = h.getSet(ctx, path)
 		}
@@ -146,7 +145,7 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Leas
 // ForeverLimit.
 func (h *Holds) endForgotten(ctx context.Context, held map[kube.Name][]lease.Lease, now lease.Instant) {
 	for pod, leases := range held {
-		if _, _, ok := setOf(leases, pod.Name); ok {
+		if _, _, ok := setOf(leases, pod); ok {
 			continue
 		}
 		var over []lease.Lease

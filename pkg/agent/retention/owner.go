@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -32,16 +33,14 @@ func ownerText(o Owner) string {
 	return o.Kind + "." + o.Group + "/" + o.Name
 }
 
-// Set identifies a StatefulSet in the pod's namespace.
-type Set struct{ Group, Version, Name string }
-
-// parseOwner parses a text that ownerText returned. It returns the StatefulSet, and the ordinal of
-// the pod with the given name. It reports false for any other text, and if the StatefulSet does not
-// create a pod of that name.
-func parseOwner(text, pod string) (set Set, ordinal int64, ok bool) {
+// parseOwner parses a text that ownerText returned for a pod. It returns the path of the
+// StatefulSet in the API, and the pod's ordinal. It reports false for any other text, and if the
+// StatefulSet does not create a pod of that name.
+func parseOwner(text string, pod kube.Name) (path string, ordinal int64, ok bool) {
 	kindGroup, name, _ := strings.Cut(text, "/")
 	kindName, group, _ := strings.Cut(kindGroup, ".")
 	kind, isSet := numberedSet(kindName, group)
-	ordinal, isOf := kube.OrdinalIn(name, pod)
-	return Set{group, kind.Version, name}, ordinal, isSet && isOf && name != ""
+	ordinal, isOf := kube.OrdinalIn(name, pod.Name)
+	path = fmt.Sprintf("/apis/%s/%s/namespaces/%s/statefulsets/%s", group, kind.Version, pod.Namespace, name)
+	return path, ordinal, isSet && isOf && name != ""
 }

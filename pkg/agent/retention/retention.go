@@ -28,19 +28,6 @@ const (
 	deferTo = 2 * time.Minute
 )
 
-// generated lists the controllers whose pods have generated names, even if the pod has no
-// metadata.generateName (docs/facts.md, "Generated names never return").
-var generated = map[Owner]bool{
-	{Group: "apps", Kind: "ReplicaSet"}:             true,
-	{Group: "apps", Kind: "DaemonSet"}:              true,
-	{Group: "batch", Kind: "Job"}:                   true,
-	{Group: "", Kind: "ReplicationController"}:      true,
-	{Group: "extensions", Kind: "ReplicaSet"}:       true,
-	{Group: "apps.kruise.io", Kind: "BroadcastJob"}: true,
-	{Group: "apps.kruise.io", Kind: "DaemonSet"}:    true,
-	cloneSet: true,
-}
-
 // cloneSet is the controller that recreates a pod under the same name if the pod has its own volume
 // claim: the claim outlives a pod that is deleted or evicted, and the pod's name is derived from
 // the instance id of the claim.
@@ -53,13 +40,8 @@ var cloneSet = Owner{Group: "apps.kruise.io", Kind: "CloneSet"}
 // keepsName reports true.
 func keepsName(p Pod) bool {
 	kind := Owner{Group: p.Owner.Group, Kind: p.Owner.Kind}
-	switch {
-	case kind == cloneSet && p.OwnClaim, p.SetPodName == p.Name.Name:
-		return true
-	case generated[kind]:
-		return false
-	}
-	return !isGenerated(p.GenerateName, p.Name.Name)
+	return kind == cloneSet && p.OwnClaim || p.SetPodName == p.Name.Name ||
+		!isGenerated(p.GenerateName, p.Name.Name)
 }
 
 // The API server appends suffixLength characters of suffixCharacters to the first maxPrefix bytes

@@ -68,18 +68,8 @@ func TestDecide(t *testing.T) {
 		{"no annotation", asking(pod("10")), "0s "},
 		{"an empty one", pod(""), "error"},
 		{"an invalid one", pod("ten"), "error"},
-		{"of a ReplicaSet", by("apps", "ReplicaSet"), "0s "},
-		{"of a Job", by("batch", "Job"), "0s "},
-		{"of a DaemonSet", by("apps", "DaemonSet"), "0s "},
-		{"of a ReplicationController", by("", "ReplicationController"), "0s "},
-		{"of Kruise's DaemonSet", by("apps.kruise.io", "DaemonSet"), "0s "},
-		{"of a CloneSet", by("apps.kruise.io", "CloneSet"), "0s "},
-		{"of a CloneSet, with a volume of its own", with(by("apps.kruise.io", "CloneSet"),
-			func(p *Pod) { p.OwnClaim = true }), "10m0s "},
-		{"of a Job, with a volume of its own", with(by("batch", "Job"), func(p *Pod) { p.OwnClaim = true }),
-			"0s "},
 		{"of an operator", by("example.com", "Database"), "10m0s "},
-		{"of another group's Job", by("example.com", "Job"), "10m0s "},
+		{"of a ReplicaSet", named(by("apps", "ReplicaSet"), "db-", "db-x7k2p", ""), "0s "},
 		{"of a Deployment of one's own kind", named(by("example.com", "Database"), "db-", "db-x7k2p", ""), "0s "},
 		{"a suffix without a letter", named(by("example.com", "Database"), "db-", "db-45678", ""), "0s "},
 		{"a long name that the API server has cut", named(by("kubevirt.io", "VirtualMachineInstance"),
@@ -106,7 +96,7 @@ func TestDecide(t *testing.T) {
 			"db-", "db-x7k2p", ""), func(p *Pod) { p.OwnClaim = true }), "10m0s "},
 		{"of another owner, with a volume of its own", with(named(by("example.com", "Database"), "db-", "db-x7k2p", ""),
 			func(p *Pod) { p.OwnClaim = true }), "0s "},
-		{"an invalid one of a Job", asking(by("batch", "Job"), policy.Annotation, "ten"), "error"},
+		{"an invalid one of a Job", asking(named(by("batch", "Job"), "db-", "db-x7k2p", ""), policy.Annotation, "ten"), "error"},
 	} {
 		w, err := decide(c.pod)
 		got := w.Window.String() + " " + w.Owner
@@ -222,9 +212,10 @@ func TestMake(t *testing.T) {
 
 func TestParseOwner(t *testing.T) {
 	for _, c := range []struct{ text, pod, want string }{
-		{"StatefulSet.apps/db", "db-0", "{apps v1 db} 0"},
-		{"StatefulSet.apps/db", "db-12", "{apps v1 db} 12"},
-		{"StatefulSet.apps.kruise.io/a.b-c", "a.b-c-3", "{apps.kruise.io v1beta1 a.b-c} 3"},
+		{"StatefulSet.apps/db", "db-0", "/apis/apps/v1/namespaces/ns/statefulsets/db 0"},
+		{"StatefulSet.apps/db", "db-12", "/apis/apps/v1/namespaces/ns/statefulsets/db 12"},
+		{"StatefulSet.apps.kruise.io/a.b-c", "a.b-c-3",
+			"/apis/apps.kruise.io/v1beta1/namespaces/ns/statefulsets/a.b-c 3"},
 		{"StatefulSet.apps/db", "db-01", ""},
 		{"StatefulSet.apps/db", "db--1", ""},
 		{"StatefulSet.apps/db", "db-x", ""},
@@ -234,8 +225,8 @@ func TestParseOwner(t *testing.T) {
 		{"Job.batch/db", "db-0", ""},
 		{"", "db-0", ""},
 	} {
-		set, ordinal, ok := parseOwner(c.text, c.pod)
-		got := fmt.Sprint(set, " ", ordinal)
+		path, ordinal, ok := parseOwner(c.text, kube.Name{Namespace: "ns", Name: c.pod})
+		got := fmt.Sprint(path, " ", ordinal)
 		if !ok {
 			got = ""
 		}

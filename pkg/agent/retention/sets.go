@@ -3,7 +3,6 @@ package retention
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,20 +11,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// path returns the path of the StatefulSet in the API.
-func (s Set) path(namespace string) string {
-	return fmt.Sprintf("/apis/%s/%s/namespaces/%s/statefulsets/%s", s.Group, s.Version, namespace, s.Name)
-}
-
-// setOf returns the StatefulSet of a pod and the ordinal in the pod's name. leases are the holds
-// of the pod. setOf reports false if none of them is held forever for a pod of a StatefulSet.
-func setOf(leases []lease.Lease, pod string) (Set, int64, bool) {
+// setOf returns the path of the StatefulSet of a pod, and the ordinal in the pod's name. leases are
+// the holds of the pod. setOf reports false if none of them is held forever for a pod of a
+// StatefulSet.
+func setOf(leases []lease.Lease, pod kube.Name) (path string, ordinal int64, ok bool) {
 	for _, l := range leases {
-		if s, ordinal, ok := parseOwner(l.Owner, pod); ok && l.Hold == lease.Forever {
-			return s, ordinal, true
+		if path, ordinal, ok := parseOwner(l.Owner, pod); ok && l.Hold == lease.Forever {
+			return path, ordinal, true
 		}
 	}
-	return Set{}, 0, false
+	return "", 0, false
 }
 
 // setState is the result of reading a StatefulSet: either an error, or the ordinals of its pods
