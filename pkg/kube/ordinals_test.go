@@ -2,7 +2,6 @@ package kube
 
 import (
 	"encoding/json"
-	"fmt"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -91,20 +90,6 @@ func TestHasMatchesCounting(t *testing.T) {
 			if s.Has(n) != want[n] {
 				t.Fatalf("%+v has %d: %v", s, n, s.Has(n))
 			}
-		}
-	})
-}
-
-// FuzzOrdinalIn verifies that an ordinal is read only from a name that the workload generates for
-// it.
-func FuzzOrdinalIn(f *testing.F) {
-	f.Add("db", "db-0")
-	f.Add("db", "db-00")
-	f.Add("a-1", "a-1-2147483647")
-	f.Add("db", "db-9999999999999999999999")
-	f.Fuzz(func(t *testing.T, workload, pod string) {
-		if n, ok := OrdinalIn(workload, pod); ok && fmt.Sprintf("%s-%d", workload, n) != pod {
-			t.Errorf("%q of %q is %d", pod, workload, n)
 		}
 	})
 }
