@@ -42,7 +42,6 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("reaching the API server: %w", err)
 	}
-	kube.DetectDeadConnections()
 	config.UserAgent = kube.ManagerName
 	// No limit in the client: the API server has its own, and the writers limit themselves.
 	config.QPS = -1

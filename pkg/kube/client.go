@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,22 +29,6 @@ type Clients struct {
 
 // RequestTimeout is the timeout that callers set in every request except watches.
 const RequestTimeout = 10 * time.Second
-
-// DetectDeadConnections makes this process send a ping on a connection to the API server after 5 s
-// without traffic, and close the connection if there is no response within another 5 s. The
-// defaults of client-go are 30 s and 15 s; for so long watches of a dead connection would deliver
-// nothing. Timeouts that are set in the environment stay in effect. DetectDeadConnections sets
-// environment variables, and must be called before the first connection is made.
-//
-// Agents must not call it: an API server that is busy for 5 s would lose the connections of
-// thousands of agents, and all of their watches would begin anew.
-func DetectDeadConnections() {
-	for _, name := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
-		if os.Getenv(name) == "" {
-			os.Setenv(name, "5")
-		}
-	}
-}
 
 // NewClients returns clients with the given configuration. Each client has a separate rate limit,
 // so that requests to one API group do not delay requests to another. config.QPS overrides the
