@@ -96,7 +96,8 @@ func TestDecide(t *testing.T) {
 			"db-", "db-x7k2p", ""), func(p *Pod) { p.OwnClaim = true }), "10m0s "},
 		{"of another owner, with a volume of its own", with(named(by("example.com", "Database"), "db-", "db-x7k2p", ""),
 			func(p *Pod) { p.OwnClaim = true }), "0s "},
-		{"an invalid one of a Job", asking(named(by("batch", "Job"), "db-", "db-x7k2p", ""), policy.Annotation, "ten"), "error"},
+		{"an invalid one of a Job", asking(named(by("batch", "Job"), "db-", "db-x7k2p", ""), policy.Annotation, "ten"),
+			"error"},
 	} {
 		w, err := decide(c.pod)
 		got := w.Window.String() + " " + w.Owner
