@@ -16,8 +16,8 @@ const (
 	lockExclusive = syscall.LOCK_EX
 )
 
-// deadlineContext is a context with a deadline but without a timer: what has to wait starts one
-// (withTimer). Most calls do not wait, and a running timer costs a short-lived process a thread.
+// deadlineContext is a context with a deadline but without a timer: flock starts one when it has to
+// wait. Most calls do not wait, and a running timer costs a short-lived process a thread.
 type deadlineContext struct {
 	context.Context
 	until time.Time
@@ -35,23 +35,15 @@ func WithMaxWait(ctx context.Context) context.Context {
 	return deadlineContext{ctx, until}
 }
 
-// withTimer returns a context that is done at the deadline of ctx.
-func withTimer(ctx context.Context) (context.Context, context.CancelFunc) {
-	if until, ok := ctx.Deadline(); ok {
-		return context.WithDeadline(ctx, until)
-	}
-	return ctx, func() {}
-}
-
 // LockFile acquires an exclusive flock on another program's lock file, such as host-local's, and
 // creates the file if it is missing. Closing the returned file releases the lock. LockFile returns
-// ErrBusy if ctx is done before the lock is acquired.
+// ErrBusy if ctx is done before the lock is acquired, and after MaxWait.
 func LockFile(ctx context.Context, path string) (*os.File, error) {
-	return acquire(ctx, path, lockExclusive)
+	return acquire(WithMaxWait(ctx), path, lockExclusive)
 }
 
 // acquire locks a file, shared or exclusive (how), and returns the open file, which the caller
-// closes to unlock. It waits until ctx is done, and then returns ErrBusy.
+// closes to unlock. It waits until ctx, which has a deadline, is done, and then returns ErrBusy.
 func acquire(ctx context.Context, path string, how int) (*os.File, error) {
 	for {
 		f, err := openLock(path)
@@ -87,49 +79,34 @@ const pollLimit = 20 * time.Millisecond
 // flock locks f. If flock fails, it closes f: at once or, because a blocking flock(2) cannot be
 // interrupted, as soon as the kernel grants the lock.
 func flock(ctx context.Context, f *os.File, how int) error {
+	until, _ := ctx.Deadline()
+	polls := time.Until(until) <= pollLimit
 	err := flockEINTR(f, how|syscall.LOCK_NB)
+	for polls && err == syscall.EWOULDBLOCK && time.Now().Before(until) {
+		time.Sleep(min(time.Until(until), time.Millisecond/4))
+		err = flockEINTR(f, how|syscall.LOCK_NB)
+	}
+	busy := fmt.Errorf("%w: another call holds %s", ErrBusy, f.Name())
+	if !polls && err == syscall.EWOULDBLOCK {
+		ctx, cancel := context.WithDeadline(ctx, until) // with a timer
+		defer cancel()
+		granted := make(chan error, 1)
+		go func() { granted <- flockEINTR(f, how) }()
+		select {
+		case err = <-granted:
+		case <-ctx.Done():
+			go func() { <-granted; f.Close() }()
+			return busy
+		}
+	}
 	if err == nil {
 		return nil
 	}
-	if err != syscall.EWOULDBLOCK {
-		f.Close()
-		return fmt.Errorf("%w: lock: %w", ErrIO, err)
+	f.Close()
+	if err == syscall.EWOULDBLOCK {
+		return busy
 	}
-	if until, ok := ctx.Deadline(); ok && time.Until(until) <= pollLimit {
-		return poll(f, how, until)
-	}
-	ctx, cancel := withTimer(ctx)
-	defer cancel()
-	granted := make(chan error, 1)
-	go func() { granted <- flockEINTR(f, how) }()
-	select {
-	case err := <-granted:
-		if err != nil {
-			f.Close()
-			return fmt.Errorf("%w: lock: %w", ErrIO, err)
-		}
-		return nil
-	case <-ctx.Done():
-		go func() { <-granted; f.Close() }()
-		return fmt.Errorf("%w: another call holds %s", ErrBusy, f.Name())
-	}
-}
-
-// poll is flock for a wait of at most pollLimit.
-func poll(f *os.File, how int, until time.Time) error {
-	for {
-		time.Sleep(min(time.Until(until), time.Millisecond/4))
-		switch err := flockEINTR(f, how|syscall.LOCK_NB); {
-		case err == nil:
-			return nil
-		case err != syscall.EWOULDBLOCK:
-			f.Close()
-			return fmt.Errorf("%w: lock: %w", ErrIO, err)
-		case !time.Now().Before(until):
-			f.Close()
-			return fmt.Errorf("%w: another call holds %s", ErrBusy, f.Name())
-		}
-	}
+	return fmt.Errorf("%w: lock: %w", ErrIO, err)
 }
 
 func flockEINTR(f *os.File, how int) error {
