@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 // Announce returns the task that announces the addresses of pods to their neighbours, after an ADD
@@ -20,19 +19,16 @@ func Announce(node Node, host *host.Host) Task {
 	})
 	node.Metrics.MustRegister(announced)
 	a := Announcer{
-		Dir:  node.Service.Node.Store.AnnounceDir(),
-		Wake: node.Changes.Queue(),
-		Bound: func(ctx context.Context, who lease.Holder) ([]lease.Lease, error) {
-			return node.Service.Bound(ctx, lease.Attachment{ContainerID: who.ContainerID, IfName: who.IfName})
-		},
+		Dir:    node.Service.Node.Store.AnnounceDir(),
+		Wake:   node.Changes.Queue(),
+		Bound:  node.Service.Bound,
 		Inside: host.RunInNetns,
 		Clock:  node.Service.Node.Clock,
 		Log:    node.Log.With("task", "announce"),
 	}
 	a.Announced = func(ctx context.Context, sent Announcement) {
 		announced.Inc()
-		who := lease.Attachment{ContainerID: sent.Holder.ContainerID, IfName: sent.Holder.IfName}
-		if err := node.Service.RecordMAC(ctx, who, sent.MAC); err != nil {
+		if err := node.Service.RecordMAC(ctx, sent.Holder.Attachment(), sent.MAC); err != nil {
 			a.Log.Warn("recording the hardware address failed", "address", sent.Addr.String(), "error", err)
 		}
 	}

@@ -32,13 +32,13 @@ import (
 // 7.2.6), and repeats that a few times.
 type Announcer struct {
 	// Dir is the queue: an empty file for each attachment that came back to its address, named by
-	// lease.Holder.Name.
+	// lease.Attachment.Name.
 	Dir string
 	// Wake receives a value when the queue may have changed (Changes.Queue).
 	Wake <-chan struct{}
 	// Bound returns the leases that an attachment holds now. It is called before each announcement:
 	// an address that the attachment no longer holds must not be announced.
-	Bound func(context.Context, lease.Holder) ([]lease.Lease, error)
+	Bound func(context.Context, lease.Attachment) ([]lease.Lease, error)
 	// Inside calls a function on a thread in the network namespace of a lease. It fails if the
 	// namespace at that path is no longer the one of the lease.
 	Inside func(lease.Netns, func() error) error
@@ -112,7 +112,7 @@ func (r *run) start(ctx context.Context) {
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
 	for _, name := range names {
-		who, ok := lease.ParseHolder(name)
+		who, ok := lease.ParseAttachment(name)
 		if !ok {
 			r.Log.Warn("invalid entry in the announce queue, removing it", "name", name)
 			r.remove(name)
@@ -157,7 +157,7 @@ func (r *run) remove(name string) {
 
 // work announces all addresses of an attachment concurrently: one may be usable at once, and
 // another only after duplicate address detection.
-func (r *run) work(ctx context.Context, who lease.Holder) {
+func (r *run) work(ctx context.Context, who lease.Attachment) {
 	leases, err := r.held(ctx, who)
 	if err != nil && ctx.Err() == nil {
 		r.Log.Warn("reading the leases to announce failed", "container", who.ContainerID, "error", err)
@@ -177,7 +177,7 @@ func (r *run) work(ctx context.Context, who lease.Holder) {
 
 // held returns the leases of an attachment. While the store cannot be read it retries, until an
 // announcement would no longer be useful.
-func (r *run) held(ctx context.Context, who lease.Holder) ([]lease.Lease, error) {
+func (r *run) held(ctx context.Context, who lease.Attachment) ([]lease.Lease, error) {
 	for began := r.Clock(); ; {
 		leases, err := r.Bound(ctx, who)
 		if err == nil || r.Clock().Since(began) > maxAge || !notify.Wait(ctx, nil, queuePoll) {
@@ -265,7 +265,7 @@ func (r *run) sendOne(ctx context.Context, l lease.Lease) (mac net.HardwareAddr,
 
 // stillHeld returns errNotHeld unless the lease still has the same holder in the same namespace.
 func (r *run) stillHeld(ctx context.Context, l lease.Lease) error {
-	leases, err := r.Bound(ctx, l.Holder)
+	leases, err := r.Bound(ctx, l.Holder.Attachment())
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func newAnnouncer(t *testing.T, queue ...string) *announcer {
 	s.changes = NewChanges(dirs, slog.New(slog.DiscardHandler))
 	s.Announcer = &Announcer{
 		Dir: store.New(dirs).AnnounceDir(), Wake: s.changes.Queue(),
-		Bound: func(context.Context, lease.Holder) ([]lease.Lease, error) {
+		Bound: func(context.Context, lease.Attachment) ([]lease.Lease, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.calls++
@@ -298,7 +298,7 @@ func TestBusyBetweenRepeats(t *testing.T) {
 func TestLongQueue(t *testing.T) {
 	var names []string
 	for i := range 2 * maxWorkers {
-		names = append(names, lease.Holder{ContainerID: fmt.Sprint("c", i), IfName: "eth0"}.Name())
+		names = append(names, lease.Attachment{ContainerID: fmt.Sprint("c", i), IfName: "eth0"}.Name())
 	}
 	s := newAnnouncer(t, names...)
 	s.run("the queue is empty", s.empty)

@@ -19,7 +19,7 @@ func TestSpooledDELsAreRecorded(t *testing.T) {
 	})
 	spool := func() {
 		n := node.Service.Node
-		if err := n.Store.Spool(l.Holder.ContainerID, l.Holder.IfName, n.Clock()); err != nil {
+		if err := n.Store.Spool(l.Holder.Attachment(), l.Pool, n.Clock()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -21,7 +21,7 @@ func (s *Service) returned(who lease.Holder, kept []netip.Addr) {
 	if err := s.Node.Host.ForgetNeighbours(kept); err != nil {
 		s.Node.Warnf("%v", err)
 	}
-	if err := s.Node.Store.Announce(who); err != nil {
+	if err := s.Node.Store.Announce(who.Attachment()); err != nil {
 		s.Node.Warnf("%v", err)
 	}
 }

@@ -23,7 +23,7 @@ func (s *Service) Collect(ctx context.Context, p lease.Pool, valid []lease.Attac
 		}
 		for _, l := range c.Tx.InPool(p) {
 			if l.State != lease.Bound || l.Holder.ContainerID == "" ||
-				keep[lease.Attachment{ContainerID: l.Holder.ContainerID, IfName: l.Holder.IfName}] {
+				keep[l.Holder.Attachment()] {
 				continue
 			}
 			last := c.Evidence.Last(l)

@@ -18,7 +18,7 @@ import (
 // record. Release returns an error only if that fails as well, because the runtime may not repeat
 // the DEL (docs/facts.md, "flannel's DEL has one chance").
 func (s *Service) Release(ctx context.Context, who lease.Attachment, in PoolHint) error {
-	s.Node.Store.Unannounce(lease.Holder{ContainerID: who.ContainerID, IfName: who.IfName})
+	s.Node.Store.Unannounce(who)
 	ctx = store.WithMaxWait(ctx) // of both attempts together
 	if s.Node.SpoolRelease(ctx, who) {
 		return nil
@@ -27,7 +27,7 @@ func (s *Service) Release(ctx context.Context, who lease.Attachment, in PoolHint
 	if err == nil {
 		return nil
 	}
-	if e := s.Node.Store.SpoolIn(in.Pool, who.ContainerID, who.IfName, s.Node.Clock()); e != nil {
+	if e := s.Node.Store.Spool(who, in.Pool, s.Node.Clock()); e != nil {
 		return errors.Join(err, e)
 	}
 	s.Node.Warnf("the release of container %s is spooled: %v", who.ContainerID, err)

@@ -475,7 +475,7 @@ func (w *world) named(name string) string {
 func (w *world) spool(container string, ago time.Duration) {
 	at := w.service.Clock()
 	at.Wall, at.Boot = at.Wall.Add(-ago), at.Boot-ago
-	w.must(w.service.Store.Spool(container, "eth0", at))
+	w.must(w.service.Store.Spool(lease.Attachment{ContainerID: container, IfName: "eth0"}, lease.Pool{}, at))
 }
 
 func (w *world) must(err error) {

@@ -2,18 +2,18 @@ package lease
 
 import "testing"
 
-func TestHolderName(t *testing.T) {
-	for _, h := range []Holder{{ContainerID: "0123", IfName: "eth0"}, {ContainerID: "a-b.c_d", IfName: "e@th"}} {
-		if got, ok := ParseHolder(h.Name()); !ok || got != h {
+func TestAttachmentName(t *testing.T) {
+	for _, h := range []Attachment{{ContainerID: "0123", IfName: "eth0"}, {ContainerID: "a-b.c_d", IfName: "e@th"}} {
+		if got, ok := ParseAttachment(h.Name()); !ok || got != h {
 			t.Errorf("%+v became %q and then %+v, %v", h, h.Name(), got, ok)
 		}
 	}
 }
 
 // Names of attachments are used as file names, so that others must be rejected.
-func TestParseHolderRejects(t *testing.T) {
+func TestParseAttachmentRejects(t *testing.T) {
 	for _, name := range []string{"", "@", "c1", "c1@", "@eth0", "../c@eth0", "c@e/th", "/@eth0"} {
-		if h, ok := ParseHolder(name); ok || h != (Holder{}) {
+		if h, ok := ParseAttachment(name); ok || h != (Attachment{}) {
 			t.Errorf("%q is %+v", name, h)
 		}
 	}
@@ -43,13 +43,13 @@ func TestKey(t *testing.T) {
 	}
 }
 
-func FuzzParseHolder(f *testing.F) {
+func FuzzParseAttachment(f *testing.F) {
 	for _, s := range []string{"c1@eth0", "", "@", "c1", "c1@", "@eth0", "../c@eth0", "c@e/th", "a@b@c"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		h, ok := ParseHolder(s)
-		if ok && h.Name() != s || !ok && h != (Holder{}) {
+		h, ok := ParseAttachment(s)
+		if ok && h.Name() != s || !ok && h != (Attachment{}) {
 			t.Errorf("%q is %+v, %v", s, h, ok)
 		}
 	})

@@ -84,24 +84,26 @@ func (h Holder) Is(o Holder) bool {
 	return h.ContainerID != "" && h.ContainerID == o.ContainerID && h.IfName == o.IfName
 }
 
-// Name returns the attachment as "containerID@ifname". The CNI specification allows no @ in a
-// container id, so ParseHolder can read it.
-func (h Holder) Name() string { return h.ContainerID + "@" + h.IfName }
-
-// ParseHolder parses what Name returns, and reports whether it is valid.
-func ParseHolder(name string) (Holder, bool) {
-	containerID, ifName, found := strings.Cut(name, "@")
-	ok := found && containerID != "" && ifName != "" && !strings.Contains(name, "/")
-	if !ok {
-		return Holder{}, false
-	}
-	return Holder{ContainerID: containerID, IfName: ifName}, true
-}
+// Attachment returns the attachment of the holder.
+func (h Holder) Attachment() Attachment { return Attachment{h.ContainerID, h.IfName} }
 
 // Attachment is CNI's identity of a container's interface in a network.
 type Attachment struct {
 	ContainerID string
 	IfName      string
+}
+
+// Name returns the attachment as "containerID@ifname". The CNI specification allows no @ in a
+// container id, so ParseAttachment can read it.
+func (a Attachment) Name() string { return a.ContainerID + "@" + a.IfName }
+
+// ParseAttachment parses what Name returns, and reports whether it is valid.
+func ParseAttachment(name string) (a Attachment, ok bool) {
+	a.ContainerID, a.IfName, ok = strings.Cut(name, "@")
+	if !ok || a.ContainerID == "" || a.IfName == "" || strings.Contains(name, "/") {
+		return Attachment{}, false
+	}
+	return a, true
 }
 
 // Place is an address of a pool.

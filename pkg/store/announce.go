@@ -11,14 +11,14 @@ import (
 )
 
 // AnnounceDir returns the directory of the announce queue. It has an empty file for each attachment
-// that came back to its address, with lease.Holder.Name as the name. The node agent reads the
+// that came back to its address, with lease.Attachment.Name as the name. The node agent reads the
 // attachment's addresses from the store, announces them and removes the file. The directory does
 // not survive a reboot.
 func (s *Store) AnnounceDir() string { return filepath.Join(s.dirs.Run, "announce") }
 
 // Announce adds an attachment to the queue. It does not need the store's lock. On a node without an
 // agent the file stays until the attachment ends.
-func (s *Store) Announce(who lease.Holder) error {
+func (s *Store) Announce(who lease.Attachment) error {
 	err := os.MkdirAll(s.AnnounceDir(), 0o700)
 	if err == nil {
 		var f *os.File
@@ -34,6 +34,6 @@ func (s *Store) Announce(who lease.Holder) error {
 
 // Unannounce removes an attachment that has ended from the queue. It costs one system call if the
 // attachment is not in the queue.
-func (s *Store) Unannounce(who lease.Holder) {
+func (s *Store) Unannounce(who lease.Attachment) {
 	_ = unix.Unlink(filepath.Join(s.AnnounceDir(), who.Name()))
 }

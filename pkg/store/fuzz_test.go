@@ -34,11 +34,10 @@ func FuzzSpooled(f *testing.F) {
 			t.Fatalf("%q: %+v, %v", name, records, err)
 		}
 		for _, r := range records {
-			who := lease.Holder{ContainerID: r.ContainerID, IfName: r.IfName}
-			if again, ok := lease.ParseHolder(who.Name()); !ok || again != who || r.At.BootID != "b1" {
+			if again, ok := lease.ParseAttachment(r.Name()); !ok || again != r.Attachment || r.At.BootID != "b1" {
 				t.Errorf("%q is read as %+v", name, r)
 			}
-			if err := errors.Join(s.Unspool(records), s.Spool(r.ContainerID, r.IfName, r.At)); err != nil {
+			if err := errors.Join(s.Unspool(records), s.Spool(r.Attachment, lease.Pool{}, r.At)); err != nil {
 				t.Fatal(err)
 			}
 			again, err := s.Spooled("b1")

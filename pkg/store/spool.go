@@ -23,9 +23,8 @@ import (
 // The directory does not survive a reboot. It need not, because after a reboot the boot id of a
 // lease proves that the holder is dead.
 type Spooled struct {
-	ContainerID string
-	IfName      string
-	At          lease.Instant // the time of the release, in this boot
+	lease.Attachment
+	At lease.Instant // the time of the release, in this boot
 
 	file string
 }
@@ -33,17 +32,12 @@ type Spooled struct {
 // SpoolDir returns the directory of spooled DELs.
 func (s *Store) SpoolDir() string { return filepath.Join(s.dirs.Run, "spool") }
 
-// Spool records a DEL in the spool. It needs neither the store nor its lock.
-func (s *Store) Spool(containerID, ifName string, now lease.Instant) error {
-	return s.SpoolIn(lease.Pool{}, containerID, ifName, now)
-}
-
-// SpoolIn records a DEL with the pool of its configuration (Spooled.Pool), which may be zero.
-func (s *Store) SpoolIn(p lease.Pool, containerID, ifName string, now lease.Instant) error {
+// Spool records a DEL in the spool, with the pool of its configuration (Spooled.Pool), which may be
+// zero. It needs neither the store nor its lock.
+func (s *Store) Spool(who lease.Attachment, p lease.Pool, now lease.Instant) error {
 	if err := os.MkdirAll(s.SpoolDir(), 0o700); err != nil {
 		return fmt.Errorf("%w: spool: %w", ErrIO, err)
 	}
-	who := lease.Holder{ContainerID: containerID, IfName: ifName}
 	name := fmt.Sprintf("%d.%d.%s", now.Wall.UnixNano(), int64(now.Boot), who.Name())
 	path := filepath.Join(s.SpoolDir(), name)
 	f, err := openFile(path, os.O_CREATE|os.O_WRONLY)
@@ -99,14 +93,14 @@ func (s *Store) Spooled(bootID string) ([]Spooled, error) {
 func parseSpooled(name, bootID string) (Spooled, bool) {
 	wall, rest, ok1 := strings.Cut(name, ".")
 	boot, holder, ok2 := strings.Cut(rest, ".")
-	who, ok3 := lease.ParseHolder(holder)
+	who, ok3 := lease.ParseAttachment(holder)
 	w, err1 := strconv.ParseInt(wall, 10, 64)
 	b, err2 := strconv.ParseInt(boot, 10, 64)
 	if !ok1 || !ok2 || !ok3 || err1 != nil || err2 != nil {
 		return Spooled{}, false
 	}
 	at := lease.Instant{Wall: time.Unix(0, w).UTC(), Boot: time.Duration(b), BootID: bootID}
-	return Spooled{ContainerID: who.ContainerID, IfName: who.IfName, At: at}, true
+	return Spooled{Attachment: who, At: at}, true
 }
 
 // Unspool removes DELs from the spool. It must be called after their replay was committed.
@@ -157,7 +151,7 @@ func (s *Store) showSpooled(tx *Tx) {
 // one of the given attachment so.
 func (tx *Tx) Waiting(who lease.Attachment) (all int, done bool) {
 	for _, l := range tx.waiting {
-		done = done || l.Holder.Is(lease.Holder{ContainerID: who.ContainerID, IfName: who.IfName})
+		done = done || l.Holder.Attachment() == who
 	}
 	return len(tx.waiting), done
 }

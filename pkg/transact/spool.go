@@ -68,7 +68,7 @@ func (n *Node) spoolRelease(ctx context.Context, tx *store.Tx, who lease.Attachm
 			return false, err
 		}
 	}
-	return n.Store.Spool(who.ContainerID, who.IfName, now) == nil, nil
+	return n.Store.Spool(who, lease.Pool{}, now) == nil, nil
 }
 
 // holdsAfter returns the holds that a DEL of the attachment, now, makes of all its leases; none if
@@ -128,16 +128,15 @@ func (n *Node) unspool(replayed []store.Spooled) {
 }
 
 func (c *Call) replayOne(r store.Spooled) error {
-	who := lease.Attachment{ContainerID: r.ContainerID, IfName: r.IfName}
-	found, err := c.Release(who, lease.Pool{}, r.At, "DEL")
+	found, err := c.Release(r.Attachment, lease.Pool{}, r.At, "DEL")
 	p := r.Pool()
 	if found || err != nil || !hostlocal.Exists(p) {
 		return err
 	}
-	if err := c.AdmitFiles(p, c.node.FilesOf(Existing(p, nil), who)); err != nil {
+	if err := c.AdmitFiles(p, c.node.FilesOf(Existing(p, nil), r.Attachment)); err != nil {
 		return err
 	}
-	_, err = c.Release(who, p, r.At, "DEL")
+	_, err = c.Release(r.Attachment, p, r.At, "DEL")
 	return err
 }
 

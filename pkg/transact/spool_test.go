@@ -85,11 +85,11 @@ func TestQueuedDEL(t *testing.T) {
 			return c.Put(lease.Lease{}, lease.Lease{ID: NewID(), Pool: p, Address: addr.Next(), State: lease.Bound,
 				BoundAt: now, Holder: lease.Holder{ContainerID: "c0", IfName: "eth0", BootID: now.BootID}})
 		})
-		if err := n.Store.SpoolIn(queued, "c0", "eth0", now); err != nil {
+		if err := n.Store.Spool(lease.Attachment{ContainerID: "c0", IfName: "eth0"}, queued, now); err != nil {
 			t.Fatal(err)
 		}
 		at.Boot += time.Second
-		if err := n.Store.SpoolIn(queued, "c1", "eth0", at); err != nil {
+		if err := n.Store.Spool(lease.Attachment{ContainerID: "c1", IfName: "eth0"}, queued, at); err != nil {
 			t.Fatal(err)
 		}
 		now.Boot += 3 * time.Second
