@@ -23,7 +23,7 @@
 //	holders   container 0 ifname 0 P A -> -            bound leases by holder
 //	keys      P ns 0 name 0 ifname 0 A -> -            leases by key; those that are named by "@" and the name, too
 //	expiry    P end(wall, ns) A        -> -            holds by their end
-//	sets      P set                    -> counts, cursor, size and ranges (SetRanges)
+//	sets      P set                    -> counts, cursor and ranges (SetRanges), in JSON
 //	journal   sequence                 -> entry        a ring
 //	counters  name                     -> count
 //	reservations  ns 0 uid             -> name, window of a pod that has no lease yet

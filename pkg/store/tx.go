@@ -73,26 +73,41 @@ func newTx(b *bolt.Tx) (*Tx, error) {
 			return nil, fmt.Errorf("%w: bucket %q is missing", ErrLost, name)
 		}
 	}
-	return tx, tx.readPools()
+	if err := tx.readPools(); err != nil {
+		return nil, err
+	}
+	return tx, tx.raiseFormat()
 }
 
 // format is the format of the store (docs/versioning.md, "The store"). Earlier versions need an
 // index that it does not have.
 const format = 3
 
-// checkFormat returns ErrNewer for a store of a newer format. An Update raises an older format.
+// checkFormat returns ErrNewer for a store of a newer format.
 func (tx *Tx) checkFormat() error {
 	meta := tx.bucket(bucketMeta)
 	if meta == nil || len(meta.Get(metaFormat)) != 1 {
 		return fmt.Errorf("%w: the format is missing", ErrLost)
 	}
-	switch has := meta.Get(metaFormat)[0]; {
-	case has > format:
+	if has := meta.Get(metaFormat)[0]; has > format {
 		return fmt.Errorf("%w: the store has format %d, this version supports up to %d", ErrNewer, has, format)
-	case has < format && tx.b.Writable():
-		return tx.put(bucketMeta, metaFormat, []byte{format})
 	}
 	return nil
+}
+
+// isEarlier reports whether the store has an earlier format: a View does not raise it.
+func (tx *Tx) isEarlier() bool { return tx.bucket(bucketMeta).Get(metaFormat)[0] < format }
+
+// raiseFormat takes over a store of an earlier format in an Update. Its range sets are written
+// again: the counts here, cursors and ranges by the next ADD.
+func (tx *Tx) raiseFormat() error {
+	if !tx.b.Writable() || !tx.isEarlier() {
+		return nil
+	}
+	if err := tx.put(bucketMeta, metaFormat, []byte{format}); err != nil {
+		return err
+	}
+	return tx.Reindex()
 }
 
 // readPools reads the list of pools. One whose path has links now gets the canonical path, unless
