@@ -192,6 +192,38 @@ func TestTargetsOfAReservationName(t *testing.T) {
 	}
 }
 
+// Two replicas that do not know of each other's decisions send pods to different addresses, unless
+// there are more pods than addresses. What is not proven stays last.
+func TestReplicasBeginAtDifferentEnds(t *testing.T) {
+	for _, tt := range []struct {
+		story            string
+		unseen           string
+		leader, follower string
+	}{
+		{"all were seen", "", "node3 node2 node1", "node1 node2 node3"},
+		{"one was not seen", "1", "node3 node2 node1", "node2 node3 node1"},
+	} {
+		for want, isLeader := range map[string]bool{tt.leader: true, tt.follower: false} {
+			clock := noon
+			c := clusterOf(t, nil, &clock)
+			c.isLeader = func() bool { return isLeader }
+			for _, name := range []string{"1", "2", "3"} {
+				c.add(t, left("pod"+name, "node"+name, time.Minute))
+				if name != tt.unseen {
+					c.remove(t, lives("pod"+name, "node"+name))
+				}
+			}
+			var got []string
+			for _, target := range c.targetsOf("db", "", "registry") {
+				got = append(got, target.Node)
+			}
+			if strings.Join(got, " ") != want {
+				t.Errorf("%s, leader %t: %q, want %q", tt.story, isLeader, got, want)
+			}
+		}
+	}
+}
+
 // asRegistry is a new pod with the reservation name registry and a generated name.
 func asRegistry(change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "registry-7d9f-",

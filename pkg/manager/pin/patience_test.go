@@ -168,6 +168,28 @@ func TestReplaceFails(t *testing.T) {
 	}
 }
 
+// A pod with a reservation name waits for the end of another one on its node, which has the
+// address.
+func TestIsEnding(t *testing.T) {
+	other := func(change func(*podView)) *podView { return lives("a", "node1", deleting, change) }
+	for name, tt := range map[string]struct {
+		other *podView
+		want  bool
+	}{
+		"it ends":                    {other(func(*podView) {}), true},
+		"it runs":                    {lives("a", "node1"), false},
+		"on another node":            {other(func(p *podView) { p.Node = "node2" }), false},
+		"another reservation name":   {other(func(p *podView) { p.For = "mirror" }), false},
+		"in another namespace":       {other(func(p *podView) { p.Namespace = "web" }), false},
+		"without a reservation name": {other(func(p *podView) { p.For = "" }), false},
+	} {
+		clock := noon
+		if got := clusterOf(t, nil, &clock, tt.other).isEnding(pinnedTo("b", "node1")); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
 // Twenty pods wait for a node. Three replicas delete at most ten of them in a second.
 func TestRateOfDeletions(t *testing.T) {
 	for isLeader, most := range map[bool]int{true: 8, false: 1} {
