@@ -70,12 +70,8 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	metrics, health := agent.NewMetrics(node), &agent.Health{}
 	registry.MustRegister(metrics)
 	watcher := newWatcher(node, o)
-	var use agent.Use
-	if o.confDir != "" {
-		watcher.Register(registry)
-		use = watcher
-	}
-	tasks := []agent.Task{agent.Collect(node, health, use, metrics), agent.Announce(node, view)}
+	watcher.Register(registry)
+	tasks := []agent.Task{agent.Collect(node, health, watcher, metrics), agent.Announce(node, view)}
 	if o.metricsAddr != "" {
 		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, log))
 	}

@@ -64,7 +64,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.foreverLimit, "forever-limit", retention.ForeverLimit,
 		"how long an address stays reserved forever for a pod that is away and has no StatefulSet; 0: without end")
 	f.StringVar(&o.confDir, "cni-conf-dir", "/etc/cni/net.d",
-		"the container runtime's directory of CNI configurations; empty disables the check whether leasehold is in use")
+		"the container runtime's directory of CNI configurations")
 	f.StringVar(&o.binDirs, "cni-bin-dir", "/opt/cni/bin",
 		"the container runtime's directories of CNI plugins, separated by colons")
 }
@@ -81,7 +81,7 @@ func (o options) validate() error {
 		return fmt.Errorf("--forever-limit %s is invalid; want at least 0", o.foreverLimit)
 	}
 	for _, dir := range append(strings.Split(o.binDirs, ":"), o.confDir) {
-		if o.confDir != "" && !filepath.IsAbs(dir) {
+		if !filepath.IsAbs(dir) {
 			return fmt.Errorf("directory %q of --cni-conf-dir or --cni-bin-dir is not an absolute path", dir)
 		}
 	}

@@ -181,7 +181,7 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 		return errors.Join(tx.Put(old.Pool, old.Address, old), tx.SetNamespaceIDs(spaces))
 	})
 	health := &Health{}
-	c := newCollector(node, health)
+	c := newCollector(node, health, &use{})
 	c.once(context.Background())
 	if state(t, node, old) != lease.Held || health.ready() != nil {
 		t.Errorf("state %s, ready: %v\n%s", state(t, node, old), health.ready(), out)
@@ -233,7 +233,7 @@ func TestAgentIsNotReadyIfTheStoreCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	health := &Health{}
-	newCollector(node, health).once(t.Context())
+	newCollector(node, health, &use{}).once(t.Context())
 	if err := health.ready(); !errors.Is(err, store.ErrLost) {
 		t.Errorf("ready: %v, want %v", err, store.ErrLost)
 	}
@@ -255,7 +255,7 @@ func state(t *testing.T, node Node, l lease.Lease) (s lease.State) {
 func TestUnusedStoreIsNotCreated(t *testing.T) {
 	node, _ := newNode(t)
 	health := &Health{}
-	c := newCollector(node, health)
+	c := newCollector(node, health, &use{})
 	c.once(context.Background())
 	if health.ready() != nil {
 		t.Error(health.ready())
@@ -420,7 +420,7 @@ func TestCollect(t *testing.T) {
 		node, _ := newNode(t)
 		out := &safeBuffer{}
 		node.Log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		c, changes := newCollector(node, &Health{}), make(chan struct{})
+		c, changes := newCollector(node, &Health{}, nil), make(chan struct{})
 		u := &use{}
 		c.use, c.metrics, c.changes = u, NewMetrics(node), changes
 		ctx, stop := context.WithCancel(t.Context())

@@ -35,10 +35,10 @@ type Use interface {
 // each survey to health. It runs node.Changes. After each signal of node.Changes it records spooled
 // DELs in the store, all that wait in one transaction: views show them as done before; with the
 // replay they are in the journal, and outlive a power cut. It reads the call log, so that the log
-// does not grow if no scrape does. use may be nil.
+// does not grow if no scrape does.
 func Collect(node Node, health *Health, use Use, metrics *Metrics) Task {
-	c := newCollector(node, health)
-	c.use, c.metrics, c.changes = use, metrics, node.Changes.Subscribe()
+	c := newCollector(node, health, use)
+	c.metrics, c.changes = metrics, node.Changes.Subscribe()
 	return Task{Name: "collect", Run: func(ctx context.Context) error {
 		var watching sync.WaitGroup
 		defer watching.Wait()
@@ -59,13 +59,14 @@ type collector struct {
 	problem  string // the last problem that was logged, "" if it is over
 }
 
-func newCollector(node Node, health *Health) *collector {
+func newCollector(node Node, health *Health, use Use) *collector {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	c := &collector{
 		Node:   node,
 		health: health,
+		use:    use,
 		complete: gauge("leasehold_survey_complete",
 			"Whether the last survey of the node was complete (1). While it is 0, the agent releases nothing."),
 		doubtful: gauge("leasehold_doubtful_leases",
@@ -80,7 +81,7 @@ func (c *collector) run(ctx context.Context) error {
 	var checkAt, surveyAt time.Time
 	for ctx.Err() == nil {
 		now := time.Now()
-		if c.use != nil && !now.Before(checkAt) {
+		if !now.Before(checkAt) {
 			checkAt = now.Add(checkInterval)
 			if c.use.Check(ctx, now) {
 				surveyAt = now
@@ -106,11 +107,7 @@ func (c *collector) run(ctx context.Context) error {
 // once surveys the node, and ends the holds and releases the leases that are due. It changes
 // nothing if the survey fails or is not safe to act on. It returns the time until the next survey.
 func (c *collector) once(ctx context.Context) time.Duration {
-	var served []maintain.Served
-	if c.use != nil {
-		served = c.use.Served()
-	}
-	v, err := c.Service.Survey(ctx, served...)
+	v, err := c.Service.Survey(ctx, c.use.Served()...)
 	if ctx.Err() != nil {
 		return surveyInterval
 	}

@@ -39,7 +39,7 @@ func TestSpooledDELsAreRecorded(t *testing.T) {
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	task := Collect(node, &Health{}, nil, NewMetrics(node))
+	task := Collect(node, &Health{}, &use{}, NewMetrics(node))
 	go func() { ended <- task.Run(ctx) }()
 	for range 2 {
 		until(t, "it is replayed", func() bool { return waiting() == 0 })
