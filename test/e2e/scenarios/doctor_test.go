@@ -109,17 +109,6 @@ func (t *Test) clusterDoctor() doctorOf {
 	}, func(commands string) (string, error) { return t.shell(t.Cluster.Repo, "PATH="+dir+":$PATH\n"+commands) }}
 }
 
-// nodeDoctor is leasectl doctor on a node.
-func (t *Test) nodeDoctor(n *cluster.Node) doctorOf {
-	onNode := func(script string) (string, error) {
-		out, err := n.Machine().Run(t.Ctx, "sh", "-ec", "PATH="+filepath.Dir(t.Cluster.Leasectl())+":$PATH\n"+script)
-		return string(out), err
-	}
-	return doctorOf{t, func() ([]doctorFinding, error) {
-		return readFindings(onNode("leasectl doctor -o json || test $? -le 2"))
-	}, onNode}
-}
-
 func readFindings(out string, err error) ([]doctorFinding, error) {
 	var report struct {
 		Findings  []doctorFinding

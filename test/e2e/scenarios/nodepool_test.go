@@ -2,7 +2,6 @@ package scenarios
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
@@ -20,17 +19,6 @@ func nodePool(t *Test) {
 	set.Scale(1)
 	t.poolBecomes(n, network, 253, 1, 2, 250)
 	t.Step("kubectl get nap:\n%s", t.Kubectl("get", "nap"))
-
-	t.Step("leasectl shows the same in the agent's pod")
-	for _, args := range [][]string{{"pools"}, {"list"}, {"gc", "--dry-run"}} {
-		in, err := n.Machine().Run(t.Ctx, append([]string{t.Cluster.Leasectl()}, args...)...)
-		t.Must(err)
-		out := t.Kubectl(append([]string{"exec", "--namespace=" + cluster.System, t.Agent(n).Name, "-c", "agent", "--",
-			"/leasectl", "--host-root=/proc/1/root"}, args...)...)
-		if out != string(in) {
-			t.Fatalf("leasectl %s prints in the agent's pod\n%s\nand on the node\n%s", strings.Join(args, " "), out, in)
-		}
-	}
 
 	t.Step("scaled to 3, two of them get their addresses again")
 	set.Scale(3)
