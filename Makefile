@@ -10,7 +10,7 @@ help: ## this list
 build: ## the programs, in bin/
 	@scripts/build
 
-demo: ## see a pod keep its address, on the real bridge, portmap and flannel plugins (under a minute; FLAGS=-update writes the picture of README)
+demo: ## see a pod keep its address, on the real bridge and portmap plugins (under a minute; FLAGS=-update writes the picture of README)
 	@scripts/demo $(FLAGS)
 
 test: ## everything that needs no cluster (6 minutes on 2 cores)

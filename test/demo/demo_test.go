@@ -17,7 +17,7 @@ import (
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
-var update = flag.Bool("update", false, "write the picture of README.md, of the steps that it shows")
+var update = flag.Bool("update", false, "write the picture of README.md")
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
@@ -28,15 +28,13 @@ var varying = regexp.MustCompile(`\b([0-9a-f]{8}|[0-9a-f]{13})\b|20\d\d-\d\d-\d\
 func TestDemo(t *testing.T) {
 	began := time.Now()
 	s := &presenter{T: t, node: lab.NewNode(t)}
-	net, crowd := runRecorded(s)
-	runRest(s, net, crowd)
-	s.say("Done, in %.0f s. Everything that was created is removed.", time.Since(began).Seconds())
-
+	run(s)
 	file := filepath.Join(lab.Root(), "docs/images/demo.svg")
 	now := picture(s.lines[1:]) // the first line is empty
 	if *update {
 		s.check(os.WriteFile(file, []byte(now), 0o644))
 	}
+	fmt.Printf("Done, in %.0f s. Everything that was created is removed.\n", time.Since(began).Seconds())
 	recorded, err := os.ReadFile(file)
 	s.check(err)
 	want := strings.Split(varying.ReplaceAllString(string(recorded), "..."), "\n")
@@ -49,16 +47,15 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// runRecorded runs the steps that the picture shows. Afterwards the pool of the network is used up,
-// by the pods that it returns among others.
-func runRecorded(s *presenter) (net *lab.Network, crowd []*lab.Sandbox) {
+// run runs the steps.
+func run(s *presenter) {
 	node := s.node
 
 	// Only eight addresses, so that the pool is exhausted quickly.
 	pool := lab.With(node.IPAM(),
 		lab.Conf{"ranges": [][]lab.Conf{{{"subnet": "10.22.0.0/24", "rangeStart": "10.22.0.10",
 			"rangeEnd": "10.22.0.17"}}}})
-	net = node.Network("podnet", "1.0.0", node.Bridge(pool), lab.Conf{"type": "portmap",
+	net := node.Network("podnet", "1.0.0", node.Bridge(pool), lab.Conf{"type": "portmap",
 		"capabilities": lab.Conf{"portMappings": true}})
 
 	node.Agent()
@@ -91,7 +88,6 @@ func runRecorded(s *presenter) (net *lab.Network, crowd []*lab.Sandbox) {
 	for i := range 6 {
 		pod := node.Sandbox(lab.NewPod("default", fmt.Sprintf("fill-%d", i), ""))
 		s.verify(s.add(pod, net) != original, "fill-%d has another address", i)
-		crowd = append(crowd, pod)
 	}
 	_, err := node.Sandbox(lab.NewPod("default", "fill-6", "")).Add(net)
 	s.verify(err != nil && strings.Contains(err.Error(), "no IP addresses available"), "the next ADD fails: %v", err)
@@ -116,44 +112,6 @@ func runRecorded(s *presenter) (net *lab.Network, crowd []*lab.Sandbox) {
 	s.verify(s.leasectl("list") == before, "the list is unchanged")
 	s.check(db.Check(net))
 	s.say("  DEL default/db-0 (%.8s): ok; CHECK default/db-0 (%.8s): ok; the list is unchanged", old.ID, db.ID)
-
-	return net, crowd
-}
-
-// runRest runs the steps that the picture does not show.
-func runRest(s *presenter, net *lab.Network, crowd []*lab.Sandbox) {
-	node := s.node
-
-	s.step("A window ends. job-0 asks for 3 seconds, and is deleted.")
-	s.check(crowd[0].Stop(net))
-	job := node.Sandbox(lab.NewPod("default", "job-0", "3s"))
-	jobAddress := s.add(job, net)
-	s.check(job.Stop(net))
-	s.show("--state", "held")
-	next := node.Sandbox(lab.NewPod("default", "next-1", ""))
-	_, err := next.Add(net)
-	s.verify(err != nil, "the pool is exhausted until then")
-	s.say("  ADD default/next-1 fails:\n    %v", err)
-	s.check(next.Stop(net))
-	s.say("  ... 3 seconds later ...")
-	time.Sleep(3200 * time.Millisecond)
-	next = node.Sandbox(lab.NewPod("default", "next-1", ""))
-	s.verify(s.add(next, net) == jobAddress, "next-1 has the former address of job-0, %s", jobAddress)
-
-	s.step("Both families, through flannel: the pod comes back with its IPv4 and its IPv6 address.")
-	flannel := node.IPAM()
-	delete(flannel, "ranges") // flannel fills them in
-	cbr0 := node.Network("cbr0", "0.3.1", node.Flannel(flannel, "10.244.1.0/24", "fd00:10:244:1::/64"))
-	dual := node.Sandbox(lab.NewPod("shop", "cart-0", "24h"))
-	both := s.add(dual, cbr0)
-	s.check(dual.Stop(cbr0))
-	s.add(node.Sandbox(lab.NewPod("shop", "cart-1", "")), cbr0)
-	dual = node.Sandbox(lab.NewPod("shop", "cart-0", "24h"))
-	s.verify(s.add(dual, cbr0) == both, "cart-0 has %s again", both)
-	s.show("--network", "cbr0")
-
-	s.leasectl("check")
-	s.say("\n`leasectl check` reports no problems.")
 }
 
 // portMapping publishes the pod's echo server on the node, if iptables is installed for the portmap
@@ -175,9 +133,8 @@ type presenter struct {
 	lines []string // of the picture
 }
 
-// The picture has the steps until this one, without the lines of the pods that fill the pool.
+// The picture has no lines of the pods that fill the pool.
 const (
-	recordedSteps   = 6
 	recordedColumns = 118
 	lineHeight      = 17
 )
@@ -189,7 +146,7 @@ func (s *presenter) say(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	fmt.Println(text)
 	for line := range strings.SplitSeq(text, "\n") {
-		if s.steps >= 1 && s.steps <= recordedSteps && !filler.MatchString(line) {
+		if !filler.MatchString(line) {
 			s.lines = append(s.lines, line)
 		}
 	}
@@ -236,10 +193,9 @@ func (s *presenter) answers(sibling *lab.Sandbox, address, hostPort string) {
 }
 
 // show prints the output of leasectl list.
-func (s *presenter) show(filter ...string) {
-	args := append([]string{"list"}, filter...)
-	s.say("  $ leasectl %s", strings.Join(args, " "))
-	for line := range strings.Lines(s.leasectl(args...)) {
+func (s *presenter) show() {
+	s.say("  $ leasectl list")
+	for line := range strings.Lines(s.leasectl("list")) {
 		s.say("  %s", strings.TrimSuffix(line, "\n"))
 	}
 }
