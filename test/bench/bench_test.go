@@ -37,7 +37,7 @@ func versusOthers(b *testing.B, f func(b *testing.B)) {
 	}
 }
 
-// subnet is large enough for 65,000 leases and a burst. fullSubnet has 8,189 addresses for pods.
+// subnet is large enough for 50,000 leases and a burst. fullSubnet has 8,189 addresses for pods.
 const (
 	subnet     = "10.64.0.0/16"
 	fullSubnet = "10.64.0.0/19"
@@ -58,16 +58,6 @@ func BenchmarkCalls(b *testing.B) {
 		versus("ADD+DEL", leases, (*contender).pair)
 	}
 	versus("DEL", 0, (*contender).del)
-	b.Run("ADD/leases=65000", func(b *testing.B) { // against leasehold with none
-		compare(b, newContender(b, "leasehold", subnet, 65_000).add, newContender(b, "leasehold", subnet, 0).add)
-	})
-	b.Run("ADD/against an empty program and two syncs", func(b *testing.B) {
-		c, nothing := newContender(b, "leasehold", subnet, 0), newContender(b, "host-local", subnet, 0)
-		nothing.install("host-local", filepath.Join(lab.Root(), ".cache/empty"))
-		sync := fdatasync(b)
-		compare(b, c.add, func() time.Duration { return nothing.call("VERSION", "bench") + 2*sync })
-		report(b, "-fdatasync", sync)
-	})
 	// All holders live. One call every 5 s examines them.
 	b.Run("ADD refused in a full pool", func(b *testing.B) {
 		c := newContender(b, "leasehold", fullSubnet, 8189)
@@ -77,16 +67,6 @@ func BenchmarkCalls(b *testing.B) {
 		}
 		report(b, "", percentile(times, 50))
 		report(b, "-most", slices.Max(times))
-	})
-	b.Run("binary", func(b *testing.B) {
-		versusOthers(b, func(b *testing.B) {
-			b.ReportMetric(0, "ns/op")
-			for unit, name := range map[string]string{"MiB": "leasehold", "MiB-other": other} {
-				info, err := os.Stat(program(name))
-				check(b, err)
-				b.ReportMetric(float64(info.Size())/(1<<20), unit)
-			}
-		})
 	})
 }
 

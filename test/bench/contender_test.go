@@ -134,7 +134,7 @@ func (c *contender) fillHostLocal(leases int) {
 	}
 }
 
-// fillLeasehold writes the leases in one transaction. With calls of the plugin 65,000 would take
+// fillLeasehold writes the leases in one transaction. With calls of the plugin 50,000 would take
 // minutes.
 func (c *contender) fillLeasehold(subnet string, leases int) {
 	if leases == 0 {

@@ -23,9 +23,7 @@ func NewBare(repo, dir string) (*Cluster, error) {
 	if err := os.Symlink("../bin", filepath.Join(bare, "bin")); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	c := New(repo, bare, Options{})
-	c.Bare = true
-	return c, nil
+	return New(repo, bare, Options{}), nil
 }
 
 // UpControl starts only the control plane. If it fails, only built programs and logs are left.

@@ -23,9 +23,6 @@ type Cluster struct {
 	// ID distinguishes the clusters of different directories on one host. It is part of link names
 	// and addresses.
 	ID int
-	// Bare is whether the cluster has no kubelets. Its API server has a client certificate for
-	// webhooks, whose CA is in the file that WebhookCA returns.
-	Bare bool
 	// Simulated is whether nodes and pods are objects that a test has made: nobody renews Leases,
 	// and owners of pods need not exist. No controller expects either.
 	Simulated bool

@@ -38,9 +38,6 @@ func (c *Cluster) controlService(name string) machine.Service {
 			"--service-cluster-ip-range=" + serviceNetwork,
 			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 			"--enable-aggregator-routing=true", "--allow-privileged=true", "--profiling=false"}
-		if c.Bare {
-			argv = append(argv, "--admission-control-config-file="+c.path("run/admission.yaml"))
-		}
 	case ControllerManager:
 		argv = []string{bin, "--kubeconfig=" + c.path("run/controller-manager.kubeconfig"),
 			"--service-account-private-key-file=" + pki("apiserver.key"), "--root-ca-file=" + pki("apiserver.crt"),

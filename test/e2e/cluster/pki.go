@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"fmt"
 	"net"
@@ -10,7 +8,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
 )
 
 // writeKeys creates the API server's certificate and key, which also signs the tokens of service
@@ -44,59 +41,9 @@ func (c *Cluster) writeKeys() error {
 			return err
 		}
 	}
-	if c.Bare {
-		if err := c.writeWebhookClient(); err != nil {
-			return err
-		}
-	}
-	return writeSecrets(map[string][]byte{c.path("run/pki/apiserver.crt"): authority,
-		c.path("run/pki/apiserver.key"): key, c.path("run/pki/tokens.csv"): []byte(tokens)})
-}
-
-// WebhookCA returns the file with the API server's client certificate for webhooks, which has
-// signed itself.
-func (c *Cluster) WebhookCA() string { return c.path("run/pki/webhook-ca.crt") }
-
-// writeWebhookClient writes the client certificate for webhooks and the files that make the API
-// server use it.
-func (c *Cluster) writeWebhookClient() error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	authority, err := cert.NewSelfSignedCACert(cert.Config{CommonName: "kube-apiserver"}, key)
-	if err != nil {
-		return err
-	}
-	certificate, err := cert.EncodeCertificates(authority)
-	if err != nil {
-		return err
-	}
-	keyData, err := keyutil.MarshalPrivateKeyToPEM(key)
-	if err != nil {
-		return err
-	}
-	users := clientcmdapi.NewConfig()
-	users.AuthInfos["*"] = &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: keyData}
-	kubeconfig := c.path("run/webhooks.kubeconfig")
-	if err := clientcmd.WriteToFile(*users, kubeconfig); err != nil {
-		return err
-	}
-	return writeSecrets(map[string][]byte{c.WebhookCA(): certificate,
-		c.path("run/admission.yaml"): []byte(fmt.Sprintf(`apiVersion: apiserver.config.k8s.io/v1
-kind: AdmissionConfiguration
-plugins:
-- name: MutatingAdmissionWebhook
-  configuration:
-    apiVersion: apiserver.config.k8s.io/v1
-    kind: WebhookAdmissionConfiguration
-    kubeConfigFile: %s
-`, kubeconfig))})
-}
-
-func writeSecrets(files map[string][]byte) error {
-	for path, data := range files {
-		if err := writeFileMode(path, data, 0o600); err != nil {
+	for file, data := range map[string][]byte{"apiserver.crt": authority, "apiserver.key": key,
+		"tokens.csv": []byte(tokens)} {
+		if err := writeFileMode(c.path("run/pki/"+file), data, 0o600); err != nil {
 			return err
 		}
 	}

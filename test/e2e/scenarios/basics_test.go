@@ -47,7 +47,7 @@ func forceDelete(t *Test) {
 			old := t.Sandbox(n, p)
 			t.Step("%s: the sandbox %.12s hangs; the pod is force-deleted", set.Name, old.ID)
 			resume := t.hang(n, old)
-			set.ForceDelete(before)
+			t.forceDelete(before)
 			t.Eventually("the new pod is refused", func() error {
 				for _, next := range set.Pods() {
 					if next.UID != p.UID && len(t.Events(string(next.UID), "FailedCreatePodSandBox")) > 0 {

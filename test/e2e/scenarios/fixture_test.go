@@ -236,15 +236,23 @@ func (t *Test) CheckStores() {
 func (t *Test) Sandbox(n *cluster.Node, pod corev1.Pod) inspect.Sandbox {
 	var running inspect.Sandbox
 	t.Eventually("a sandbox of "+pod.Name, func() error {
-		for _, s := range t.sandboxes(n) {
-			if s.UID == string(pod.UID) && s.Ready {
-				running = s
-				return nil
-			}
+		s, found := t.now(n, pod)
+		if running = s; !found {
+			return fmt.Errorf("%s runs none", n.Name)
 		}
-		return fmt.Errorf("%s runs none", n.Name)
+		return nil
 	})
 	return running
+}
+
+// now returns the running sandbox of a pod, if there is one.
+func (t *Test) now(n *cluster.Node, pod corev1.Pod) (inspect.Sandbox, bool) {
+	all := t.sandboxes(n)
+	i := slices.IndexFunc(all, func(s inspect.Sandbox) bool { return s.UID == string(pod.UID) && s.Ready })
+	if i < 0 {
+		return inspect.Sandbox{}, false
+	}
+	return all[i], true
 }
 
 func (t *Test) sandboxes(n *cluster.Node) []inspect.Sandbox {

@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -43,9 +42,9 @@ func installReplace(t *Test) {
 	s.quickStart(former)
 	t.Kept(s.pods, s.set.Recreate())
 	t.Step("recreated pods keep their addresses, which host-local gave")
-	if out, err := t.plugin("install", "--yes").CombinedOutput(); err == nil ||
-		!strings.Contains(string(out), "takes host-local's place") {
-		t.Errorf("kubectl leasehold install: %v\n%s", err, out)
+	out, err := t.tryLeasehold("install", "--yes")
+	if err == nil || !strings.Contains(out, "takes host-local's place") {
+		t.Errorf("kubectl leasehold install has not failed, or for another reason")
 	}
 
 	t.Step("flannel's manifest is applied again, and its DaemonSet restarted")
@@ -55,7 +54,7 @@ func installReplace(t *Test) {
 
 	n := t.Node(1)
 	began := time.Now()
-	_, err := n.Machine().Run(t.Ctx, "sh", "-ec", `cp "$0" "$1.new" && mv "$1.new" "$1"`,
+	_, err = n.Machine().Run(t.Ctx, "sh", "-ec", `cp "$0" "$1.new" && mv "$1.new" "$1"`,
 		t.Cluster.Upstream("host-local"), hostLocal)
 	t.Must(err)
 	t.Eventually("leasehold is back", func() error {
@@ -227,16 +226,8 @@ func uninstallAsks(t *Test) {
 // uninstallFails runs kubectl leasehold uninstall, which has to print the words of an error and to
 // change nothing.
 func (s *stockCluster) uninstallFails(words ...string) {
-	s.Step("kubectl leasehold uninstall")
-	out, err := s.plugin("uninstall").CombinedOutput()
-	s.Step("%s", out)
-	if err == nil {
-		s.Fatalf("it has succeeded")
-	}
-	for _, want := range append(words, "nothing was removed") {
-		if !strings.Contains(string(out), want) {
-			s.Errorf("it does not print %q", want)
-		}
+	if out, err := s.tryLeasehold("uninstall"); err == nil || !containsAll(out, append(words, "nothing was removed")) {
+		s.Fatalf("it has succeeded, or does not print %q", words)
 	}
 	s.Kubectl("get", "mutatingwebhookconfiguration", cluster.Manager)
 	s.Kubectl("get", "-n", cluster.System, "daemonset", cluster.Agent)
@@ -345,35 +336,17 @@ func (s *stockCluster) restore() {
 	}
 }
 
-// plugin returns kubectl leasehold install or uninstall, with these arguments.
-func (t *Test) plugin(args ...string) *exec.Cmd {
-	dir := t.pluginDir()
-	cmd := exec.CommandContext(t.Ctx, filepath.Join(dir, "kubectl-leasehold"), append(args, "--timeout=2m",
-		"--kubeconfig="+t.Cluster.Kubeconfig())...)
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(t.Cluster.Kubectl())+":"+os.Getenv("PATH"))
-	return cmd
+// leasehold runs kubectl leasehold install or uninstall, and returns what it prints.
+func (t *Test) leasehold(args ...string) string {
+	out, err := t.tryLeasehold(args...)
+	t.Must(err)
+	return out
 }
 
-// leasehold runs kubectl leasehold install or uninstall, logs when it prints each line, and returns
-// the lines.
-func (t *Test) leasehold(args ...string) string {
-	t.Step("kubectl leasehold %s", strings.Join(args, " "))
-	cmd := t.plugin(args...)
-	out, err := cmd.StdoutPipe()
-	t.Must(err)
-	var failed bytes.Buffer
-	cmd.Stderr = &failed
-	t.Must(cmd.Start())
-	var text strings.Builder
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		t.Step("  %s", lines.Text())
-		fmt.Fprintln(&text, lines.Text())
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("kubectl leasehold %s: %v\n%s", strings.Join(args, " "), err, failed.Bytes())
-	}
-	t.Step("done")
-	return text.String()
+func (t *Test) tryLeasehold(args ...string) (string, error) {
+	out, err := t.shell(t.pluginDir(), "PATH=$PWD:$PATH; kubectl leasehold "+strings.Join(args, " ")+" --timeout=2m")
+	t.Step("kubectl leasehold %s: %v\n%s", strings.Join(args, " "), err, out)
+	return out, err
 }
 
 // quickStart runs the commands of README.md's quick start, which end with pods that were replaced.

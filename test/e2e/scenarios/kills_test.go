@@ -114,8 +114,8 @@ func (t *Test) settled(n *cluster.Node, kept Pods) {
 	t.Eventually("all pods run again", func() error {
 		leases := t.Leases(n)
 		for name, pod := range kept {
-			now := t.now(n, pod)
-			if now == nil {
+			now, found := t.now(n, pod)
+			if !found {
 				return errors.New(name + " has no sandbox")
 			}
 			addrs, err := inspect.Addresses(now.NetNS)
@@ -140,16 +140,6 @@ func (t *Test) settled(n *cluster.Node, kept Pods) {
 	if lost != "" {
 		t.Fatalf("%s", lost)
 	}
-}
-
-// now returns the running sandbox of a pod, nil if there is none.
-func (t *Test) now(n *cluster.Node, pod corev1.Pod) *inspect.Sandbox {
-	for _, s := range t.sandboxes(n) {
-		if s.UID == string(pod.UID) && s.Ready {
-			return &s
-		}
-	}
-	return nil
 }
 
 func (t *Test) runningContainers(n *cluster.Node, pod corev1.Pod) []inspect.Container {

@@ -287,7 +287,7 @@ func (t *Test) kruiseCommands() (save, restore string) {
 
 // shell runs commands as an administrator would.
 func (t *Test) shell(dir, script string) (string, error) {
-	ctx, cancel := context.WithTimeout(t.Ctx, 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Ctx, 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-e", "-c", script)
 	cmd.Dir = dir

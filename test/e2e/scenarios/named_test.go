@@ -149,22 +149,6 @@ func namedRollout(t *Test) {
 	for _, p := range other.Ready() {
 		t.EventOf(p, "ReservationShared", "Deployment mirror and Deployment registry", `"registry"`)
 	}
-	all := addressSet(both)
-	set.Delete(set.Ready())
-	other.Delete(other.Ready())
-	t.Eventually("all run again", func() error {
-		now := merge(set.Pods(), other.Pods())
-		for _, p := range now {
-			if !ready(p) || both[p.Name].UID == p.UID {
-				return fmt.Errorf("%s is old or not Ready", p.Name)
-			}
-		}
-		if len(now) != len(both) {
-			return fmt.Errorf("there are %d", len(now))
-		}
-		return nil
-	})
-	t.Step("recreated together, the five pods have %s after %s", addressSet(merge(set.Ready(), other.Ready())), all)
 }
 
 // namedWithoutCapability has flannel's own configuration, with which the plugin gets no

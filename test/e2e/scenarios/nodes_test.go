@@ -81,7 +81,7 @@ func reboot(t *Test) {
 	t.Step("the node loses power, two pods are force-deleted and replaced, the node boots")
 	t.powerOff(n)
 	forced := Pods{"echoserver-0": before["echoserver-0"], "echoserver-1": before["echoserver-1"]}
-	set.ForceDelete(forced)
+	t.forceDelete(forced)
 	t.Eventually("new pods", func() error {
 		pods := set.Pods()
 		for name, old := range forced {

@@ -130,7 +130,7 @@ func pinElsewhere(t *Test) {
 	const name = "echoserver-0"
 	before := set.Ready()
 	t.published(before)
-	cool := t.Taint(t.NodeOf(before[name]), "leasehold.dev/e2e", "hot", corev1.TaintEffectPreferNoSchedule)
+	cool := t.Taint(t.NodeOf(before[name]), "leasehold.dev/e2e=hot:PreferNoSchedule")
 	t.onSameNodes(before, set.Recreate())
 	cool()
 	for _, c := range []struct {
@@ -139,9 +139,8 @@ func pinElsewhere(t *Test) {
 		says  string
 	}{
 		{"cordoned", t.Cordon, "is cordoned"},
-		{"tainted", func(n *cluster.Node) func() {
-			return t.Taint(n, "leasehold.dev/e2e", "x", corev1.TaintEffectNoSchedule)
-		}, "has the taint"},
+		{"tainted", func(n *cluster.Node) func() { return t.Taint(n, "leasehold.dev/e2e=x:NoSchedule") },
+			"has the taint"},
 	} {
 		before := set.Ready()
 		t.published(before)
@@ -190,9 +189,9 @@ func pinNodeDead(t *Test) {
 	})
 	t.waitNotReady(n)
 	for _, name := range []string{"patient-dead", "dead"} {
-		sets[name].ForceDelete(befores[name])
+		t.forceDelete(befores[name])
 	}
-	registry.ForceDelete(ofRegistry)
+	t.forceDelete(ofRegistry)
 	waiting := sets["patient-dead"].waits("patient-dead-0", befores["patient-dead"])
 	p := t.moved(befores["dead"], sets["dead"].ReadyBut(befores["dead"]), "dead-0")
 	t.EventOf(p, "AddressChanged", n.Name, "is not Ready")
@@ -206,7 +205,7 @@ func pinNodeDead(t *Test) {
 	t.Step("the node object is deleted as well, and the reservations with it: no pod waits")
 	t.Must(t.Client.CoreV1().Nodes().Delete(t.Ctx, n.Name, metav1.DeleteOptions{}))
 	for _, name := range []string{"gone", "patient-gone"} {
-		sets[name].ForceDelete(befores[name])
+		t.forceDelete(befores[name])
 	}
 	for _, name := range []string{"gone", "patient-gone"} {
 		t.moved(befores[name], sets[name].ReadyBut(befores[name]), name+"-0")

@@ -73,17 +73,6 @@ func (t *Test) publish(version string) (dir string) {
 	return dir
 }
 
-// formerRelease returns the directory of the release from which a cluster is upgraded: that of
-// another commit, which FORMER_RELEASE names, or one of this source tree with another version.
-func (t *Test) formerRelease() (dir string) {
-	dir = os.Getenv("FORMER_RELEASE")
-	if dir == "" {
-		return t.publish("v0.1.0")
-	}
-	t.Must(t.Cluster.PushRelease(t.Ctx, dir, t.publisher.images()))
-	return dir
-}
-
 // installHelm installs a release with its Helm chart, and upgrades it, rolls it back and removes it
 // while pods are replaced.
 func installHelm(t *Test) {
@@ -99,7 +88,7 @@ func installHelm(t *Test) {
 		return nil
 	}
 	const chart = "leasehold-[0-9]*.[0-9].tgz"
-	former, next := t.formerRelease(), t.publish("v0.2.0")
+	former, next := t.publish("v0.1.0"), t.publish("v0.2.0")
 	s := t.stockCluster()
 	began := time.Now()
 	t.Must(helm("install", "leasehold", oneIn(t, former, chart), "--create-namespace", "--set=platform=replace",
@@ -107,8 +96,6 @@ func installHelm(t *Test) {
 	s.removed = false
 	s.becomesActive(began)
 	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
-	t.Step("pods are recreated twice: releases before v0.1.0 do not adopt what host-local has given until then")
-	s.pods = s.set.Recreate()
 	t.Kept(s.pods, s.set.Recreate())
 	s.upgradeAndBack(
 		func() error {

@@ -261,7 +261,7 @@ func moved(t *Test) {
 	t.Must(old.PowerOff(t.Ctx))
 	t.Cleanup(func() { t.powerOn(old) })
 	t.waitNotReady(old)
-	set.ForceDelete(before)
+	t.forceDelete(before)
 	now := t.NodeOf(set.ReadyBut(before)["echoserver-0"])
 	if now.Name == old.Name {
 		t.Fatalf("it runs on %s again", old.Name)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -118,37 +117,13 @@ func (t *Test) WithoutControl(parts ...string) (back func()) {
 	return back
 }
 
-// freshAgents replaces all agents when the scenario ends, and waits until they watch their
-// NodeAddressPools. After an outage of the API server that may take an agent five minutes, in which
-// releases wait.
+// freshAgents replaces all agents when the scenario ends. After an outage of the API server it may
+// take an agent five minutes until it watches its NodeAddressPool, in which releases wait.
 func (t *Test) freshAgents() {
 	t.Cleanup(func() {
-		agents := t.system(cluster.Agent)
-		for _, p := range agents {
-			t.removeSystemPod(p.Name)
-		}
-		t.Eventually("new agents watch", func() error {
-			if watches := t.poolWatches(); watches < len(agents) {
-				return fmt.Errorf("%d of %d", watches, len(agents))
-			}
-			return nil
-		})
-		t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
+		t.Kubectl("--namespace="+cluster.System, "rollout", "restart", "daemonset", cluster.Agent)
+		t.Must(t.Cluster.WaitDeployed(t.Ctx, 3*time.Minute))
 	})
-}
-
-// poolWatches returns how many watches of NodeAddressPools the API server has: one of each agent.
-func (t *Test) poolWatches() (n int) {
-	for line := range strings.Lines(t.Kubectl("get", "--raw", "/metrics")) {
-		if strings.HasPrefix(line, "apiserver_longrunning_requests{") &&
-			strings.Contains(line, `resource="nodeaddresspools"`) {
-			_, value, _ := strings.Cut(line, "} ")
-			count, err := strconv.Atoi(strings.TrimSpace(value))
-			t.Must(err)
-			n += count
-		}
-	}
-	return n
 }
 
 // Freeze stops the processes of a pod's containers with SIGSTOP, and continues them when resume is

@@ -346,7 +346,7 @@ func ppsGoneNode(t *Test) {
 		t.WaitNode(n, time.Now())
 	})
 	t.waitNotReady(n)
-	set.ForceDelete(before)
+	t.forceDelete(before)
 	waiting := set.waits("echoserver-0", before)
 	if waiting.Spec.NodeSelector[hostnameLabel] != n.Name {
 		t.Fatalf("it is bound to %v", waiting.Spec.NodeSelector)

@@ -249,11 +249,8 @@ func (s *Set) Delete(pods Pods) {
 	}
 }
 
-// ForceDelete removes the pods' objects at once, whatever their containers do.
-func (s *Set) ForceDelete(pods Pods) { s.t.forceDelete(pods) }
-
-// forceDelete is ForceDelete for pods of any workload; those that have been replaced meanwhile are
-// left alone.
+// forceDelete removes the objects of pods at once, whatever their containers do. Those that have
+// been replaced meanwhile are left alone.
 func (t *Test) forceDelete(pods Pods) {
 	now := int64(0)
 	for name, p := range pods {

@@ -2,20 +2,16 @@ package simulated
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -42,28 +38,7 @@ func (c population) namespace(i int) string { return fmt.Sprintf("tenant-%d", i%
 func (c population) podName(i int) string {
 	return fmt.Sprintf("database-%d-%d", i/namespaces/8, i/namespaces%8)
 }
-func (c population) leaseID(i int) string { return fmt.Sprintf("%016x", i) }
-
-// address returns the address of the i-th pod, on node i%nodes.
-func (c population) address(i int) netip.Addr {
-	a := subnet(i%c.nodes, c.nodes).Addr().As4()
-	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])+2+uint32(i/c.nodes))
-	return netip.AddrFrom4(a)
-}
-
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
-
-// subnet returns the pod addresses of a node, of the shared address space (RFC 6598), so that no
-// namespace of the host has addresses of it.
-func subnet(node, nodes int) netip.Prefix {
-	bits := 20
-	if nodes > 1<<10 {
-		bits = 23
-	}
-	a := netip.MustParseAddr("100.64.0.0").As4()
-	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])+uint32(node)<<(32-bits))
-	return netip.PrefixFrom(netip.AddrFrom4(a), bits)
-}
 
 // newNode returns a node with as many labels and images as a used one has.
 func newNode(i int) *corev1.Node {
@@ -115,26 +90,23 @@ func (c population) pod(i int) *corev1.Pod {
 	return p
 }
 
-// filled has the UIDs of the objects of a population, and since when its pods are away.
-type filled struct {
-	nodes, pods []string
-	since       time.Time
-}
+// filled has the UIDs of the objects of a population.
+type filled struct{ nodes, pods []string }
 
 func (c population) reservation(i int, f filled) *v1alpha1.IPReservation {
-	node := nodeName(i % c.nodes)
-	uid := f.nodes[i%c.nodes]
+	node, uid := nodeName(i%c.nodes), f.nodes[i%c.nodes]
+	address := fmt.Sprintf("100.%d.%d.%d", 64+i>>16, i>>8&255, i&255)
 	r := &v1alpha1.IPReservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(i), Name: v1alpha1.ObjectName(c.podName(i), uid),
 			Labels: map[string]string{v1alpha1.LabelNodeHash: v1alpha1.Hash(node),
 				v1alpha1.LabelPodHash: v1alpha1.Hash(c.podName(i))}},
 		Spec: v1alpha1.IPReservationSpec{PodName: c.podName(i), NodeName: node, NodeUID: uid},
-		Status: v1alpha1.IPReservationStatus{ID: c.leaseID(i), State: v1alpha1.Bound, Window: "1h0m0s",
-			Confirmed: true, PodUID: f.pods[i], AddressList: c.address(i).String(),
-			Addresses: []v1alpha1.Address{{Network: "cbr0", Interface: "eth0", Address: c.address(i).String()}}},
+		Status: v1alpha1.IPReservationStatus{ID: fmt.Sprintf("%016x", i), State: v1alpha1.Bound, Window: "1h0m0s",
+			Confirmed: true, PodUID: f.pods[i], AddressList: address,
+			Addresses: []v1alpha1.Address{{Network: "cbr0", Interface: "eth0", Address: address}}},
 	}
 	if c.isAway(i) {
-		until := metav1.NewTime(f.since.Add(window).Truncate(time.Second))
+		until := metav1.NewTime(time.Now().Add(window).Truncate(time.Second))
 		r.Status.State, r.Status.HeldUntil = v1alpha1.Held, &until
 	}
 	return r
@@ -151,26 +123,21 @@ func (r *rig) namespace(name string) {
 	})
 }
 
-// register creates a node and its Node object's status.
-func (r *rig) register(ctx context.Context, n *corev1.Node) (uid string, err error) {
-	n, err = r.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
-	if err != nil {
-		return "", err
-	}
-	// "Not ready" is on every new node.
-	_, err = r.client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`),
-		metav1.PatchOptions{})
-	return string(n.UID), err
-}
-
 // fill creates the objects of a population.
-func (r *rig) fill(c population) filled {
+func (r *rig) fill(c population) {
 	f := filled{nodes: make([]string, c.nodes), pods: make([]string, c.reservations)}
 	for i := range namespaces {
 		r.namespace(c.namespace(i))
 	}
-	r.each("nodes", c.nodes, func(ctx context.Context, i int) (err error) {
-		f.nodes[i], err = r.register(ctx, newNode(i))
+	r.each("nodes", c.nodes, func(ctx context.Context, i int) error {
+		n, err := r.client.CoreV1().Nodes().Create(ctx, newNode(i), metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		f.nodes[i] = string(n.UID)
+		// "Not ready" is on every new node.
+		_, err = r.client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType,
+			[]byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{})
 		return err
 	})
 	r.each("pods", c.reservations, func(ctx context.Context, i int) error {
@@ -186,45 +153,19 @@ func (r *rig) fill(c population) filled {
 		}
 		return err
 	})
-	f.since = time.Now()
-	r.fillReservations(c, f)
-	return f
-}
-
-// fillReservations writes each reservation with its status at once, which takes half the time: the
-// CRD has no status subresource meanwhile.
-func (r *rig) fillReservations(c population, f filled) {
-	reservations, err := reservationClient(r.api)
-	r.must(err)
-	patch := func(json string) {
-		r.kubectl("", "patch", "crd", v1alpha1.Resource.GroupResource().String(), "--type=json", "--patch="+json)
-	}
-	patch(`[{"op": "remove", "path": "/spec/versions/0/subresources"}]`)
-	r.until("a reservation is created with its status", func() error {
-		o := c.reservation(0, f)
-		if err := reservations.Create(r.ctx, o); err != nil || o.Status.State != "" {
-			return err
-		}
-		if err := reservations.Delete(r.ctx, o); err != nil {
-			return err
-		}
-		return fmt.Errorf("the CRD still has the subresource")
-	})
-	r.each("reservations", c.reservations, func(ctx context.Context, i int) error {
-		if err := reservations.Create(ctx, c.reservation(i, f)); i > 0 || !apierrors.IsAlreadyExists(err) {
-			return err
-		}
-		return nil
-	})
-	patch(`[{"op": "add", "path": "/spec/versions/0/subresources", "value": {"status": {}}}]`)
-}
-
-func reservationClient(api *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	return client.New(api, client.Options{Scheme: scheme})
+	r.must(v1alpha1.AddToScheme(scheme))
+	reservations, err := client.New(r.api, client.Options{Scheme: scheme})
+	r.must(err)
+	r.each("reservations", c.reservations, func(ctx context.Context, i int) error {
+		o := c.reservation(i, f)
+		status := o.Status
+		if err := reservations.Create(ctx, o); err != nil {
+			return err
+		}
+		o.Status = status
+		return reservations.Status().Update(ctx, o)
+	})
 }
 
 // each calls do count times, concurrently.

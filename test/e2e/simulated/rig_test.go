@@ -56,9 +56,6 @@ const (
 	webhookPort = 9443
 	metricsPort = 9471
 	portsApart  = 10
-
-	// reservationsPolicy lets nobody but the agents write reservations.
-	reservationsPolicy = "leasehold-reservations"
 )
 
 // start starts a control plane, which ends with the test, and applies the manifests without
@@ -92,7 +89,9 @@ func start(t *testing.T) *rig {
 		return o.GetKind() == "Namespace" || o.GetKind() == "CustomResourceDefinition"
 	}
 	r.apply(isBasic) // the other objects need them
-	r.apply(func(o *unstructured.Unstructured) bool { return !isBasic(o) && !needsManager(o) })
+	r.apply(func(o *unstructured.Unstructured) bool { return !isBasic(o) })
+	// It lets nobody but the agents write reservations.
+	r.kubectl("", "delete", "validatingadmissionpolicybinding", "leasehold-reservations")
 	r.kubectl("", "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
 	return r
 }
@@ -143,12 +142,6 @@ func (r *rig) readManifests() {
 	}
 }
 
-// needsManager reports whether an object is applied by startManagers: the webhook, and the policy
-// that would keep the administrator from writing the reservations of a population.
-func needsManager(o *unstructured.Unstructured) bool {
-	return o.GetKind() == "MutatingWebhookConfiguration" || o.GetName() == reservationsPolicy
-}
-
 // apply applies the objects of the manifests for which want returns true. Workloads are not
 // applied: no node would run them.
 func (r *rig) apply(want func(*unstructured.Unstructured) bool) {
@@ -193,7 +186,6 @@ func (r *rig) startManagers() {
 	began := time.Now()
 	kubeconfig := r.kubeconfig(kube.ManagerName)
 	env := r.managerEnv()
-	r.apply(needsManager)
 	for i := range replicas {
 		r.serve(i)
 		port := func(flag string, first int) string { return fmt.Sprintf("--%s%d", flag, first+portsApart*i) }
@@ -203,8 +195,7 @@ func (r *rig) startManagers() {
 		r.must(r.control().Start(r.ctx, machine.Service{Name: managerName(i), Restart: true, Env: env,
 			Log: r.cluster.Log(cluster.Control, managerName(i)),
 			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=" + certificates,
-				"--webhook-client-ca=" + r.cluster.WebhookCA(), port("webhook-port=", webhookPort),
-				port("metrics-addr=:", metricsPort)}}))
+				port("webhook-port=", webhookPort), port("metrics-addr=:", metricsPort)}}))
 	}
 	for i := range replicas {
 		r.managerReady(i)

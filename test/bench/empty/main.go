@@ -1,4 +1,0 @@
-// Empty does nothing. It shows the minimum cost of a process.
-package main
-
-func main() {}
