@@ -1,9 +1,5 @@
 package scenarios
 
-import (
-	"testing"
-)
-
 // A scenario is a subtest.
 type scenario struct {
 	name  string // also the prefix of its namespace
@@ -137,24 +133,4 @@ var table = []scenario{
 		uninstallAsks).installs(),
 	does("install-named", "leasectl names leasehold in flannel's ConfigMap; uninstall removes every trace",
 		installNamed).installs(),
-}
-
-// TestTable checks that each scenario can be selected and has a name that fits into that of its
-// namespace.
-func TestTable(t *testing.T) {
-	seen := map[string]bool{}
-	for _, s := range table {
-		if seen[s.name] {
-			t.Errorf("two scenarios are called %s", s.name)
-		}
-		seen[s.name] = true
-		if len(s.name) > 40 || s.about == "" || s.run == nil {
-			t.Errorf("%s: long name, no description or nothing to run", s.name)
-		}
-		for _, i := range s.nodes {
-			if i < 1 || i > 3 {
-				t.Errorf("%s: no test runs scenarios of node %d", s.name, i)
-			}
-		}
-	}
 }

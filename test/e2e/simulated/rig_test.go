@@ -1,7 +1,6 @@
 package simulated
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -16,19 +15,13 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/yaml"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
@@ -43,7 +36,7 @@ type rig struct {
 	cluster *cluster.Cluster
 	api     *rest.Config
 	client  *kubernetes.Clientset
-	objects []*unstructured.Unstructured // of the manifests
+	env     []string // of the manager in the manifests, such as the limit of its memory
 }
 
 const (
@@ -84,15 +77,18 @@ func start(t *testing.T) *rig {
 	r.api.QPS = -1
 	r.client, err = kubernetes.NewForConfig(r.api)
 	r.must(err)
-	r.readManifests()
-	isBasic := func(o *unstructured.Unstructured) bool {
-		return o.GetKind() == "Namespace" || o.GetKind() == "CustomResourceDefinition"
+	r.kubectl("apply", "--server-side", "-k", filepath.Join(repo, "daemonset"))
+	r.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	deployment, err := r.client.AppsV1().Deployments(kube.Namespace).Get(r.ctx, kube.ManagerName, metav1.GetOptions{})
+	r.must(err)
+	for _, v := range deployment.Spec.Template.Spec.Containers[0].Env {
+		if v.ValueFrom == nil {
+			r.env = append(r.env, v.Name+"="+v.Value)
+		}
 	}
-	r.apply(isBasic) // the other objects need them
-	r.apply(func(o *unstructured.Unstructured) bool { return !isBasic(o) })
+	r.kubectl("--namespace="+kube.Namespace, "delete", "daemonset,deployment,poddisruptionbudget", "--all")
 	// It lets nobody but the agents write reservations.
-	r.kubectl("", "delete", "validatingadmissionpolicybinding", "leasehold-reservations")
-	r.kubectl("", "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	r.kubectl("delete", "validatingadmissionpolicybinding", "leasehold-reservations")
 	return r
 }
 
@@ -114,133 +110,51 @@ func (r *rig) must(err error) {
 	}
 }
 
-func (r *rig) kubectl(stdin string, args ...string) string {
+func (r *rig) kubectl(args ...string) {
 	r.Helper()
 	cmd := exec.CommandContext(r.ctx, r.cluster.Kubectl(), append([]string{"--kubeconfig=" + r.cluster.Kubeconfig()},
 		args...)...)
-	var diag bytes.Buffer
-	cmd.Stdin, cmd.Stderr = strings.NewReader(stdin), &diag
-	out, err := cmd.Output()
-	if err != nil {
-		r.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, &diag)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		r.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, out)
 	}
-	return string(out)
-}
-
-func (r *rig) readManifests() {
-	for doc := range strings.SplitSeq(r.kubectl("", "kustomize", filepath.Join(r.cluster.Repo, "daemonset")),
-		"\n---\n") {
-		o := &unstructured.Unstructured{}
-		r.must(yaml.Unmarshal([]byte(doc), &o.Object))
-		if o.Object == nil {
-			continue
-		}
-		if o.GetKind() == "Service" { // startManagers writes the endpoints
-			unstructured.RemoveNestedField(o.Object, "spec", "selector")
-		}
-		r.objects = append(r.objects, o)
-	}
-}
-
-// apply applies the objects of the manifests for which want returns true. Workloads are not
-// applied: no node would run them.
-func (r *rig) apply(want func(*unstructured.Unstructured) bool) {
-	var docs []string
-	for _, o := range r.objects {
-		if want(o) && !slices.Contains([]string{"DaemonSet", "Deployment", "PodDisruptionBudget"}, o.GetKind()) {
-			text, err := yaml.Marshal(o.Object)
-			r.must(err)
-			docs = append(docs, string(text))
-		}
-	}
-	r.kubectl(strings.Join(docs, "---\n"), "apply", "--server-side", "-f", "-")
-}
-
-// managerEnv returns the environment of the manager in the manifests, such as the limit of its
-// memory.
-func (r *rig) managerEnv() (env []string) {
-	i := slices.IndexFunc(r.objects, func(o *unstructured.Unstructured) bool {
-		return o.GetKind() == "Deployment" && o.GetName() == kube.ManagerName
-	})
-	var d appsv1.Deployment
-	r.must(runtime.DefaultUnstructuredConverter.FromUnstructured(r.objects[i].Object, &d))
-	for _, v := range d.Spec.Template.Spec.Containers[0].Env {
-		if v.ValueFrom == nil {
-			env = append(env, v.Name+"="+v.Value)
-		}
-	}
-	return env
 }
 
 func (r *rig) control() machine.Machine { return r.cluster.Machine(cluster.Control) }
 
-// managerName is the name of a replica, and of its endpoints.
+// managerName is the name of a replica.
 func managerName(i int) string { return fmt.Sprintf("%s-%d", kube.ManagerName, i) }
 
 // startManagers starts the replicas of the real manager, with the permissions of its service
-// account, and waits until the API server can call them. They answer no webhook client but the API
-// server.
+// account, and waits until they are ready.
 func (r *rig) startManagers() {
 	program, err := r.cluster.Build(r.ctx, cluster.Program{Module: ".", Package: "cmd/leasehold-manager"})
 	r.must(err)
 	began := time.Now()
 	kubeconfig := r.kubeconfig(kube.ManagerName)
-	env := r.managerEnv()
 	for i := range replicas {
-		r.serve(i)
 		port := func(flag string, first int) string { return fmt.Sprintf("--%s%d", flag, first+portsApart*i) }
 		certificates := "/run/" + managerName(i)
 		_, err := r.control().Run(r.ctx, "mkdir", "-p", certificates)
 		r.must(err)
-		r.must(r.control().Start(r.ctx, machine.Service{Name: managerName(i), Restart: true, Env: env,
+		r.must(r.control().Start(r.ctx, machine.Service{Name: managerName(i), Restart: true, Env: r.env,
 			Log: r.cluster.Log(cluster.Control, managerName(i)),
 			Argv: []string{program, "--kubeconfig=" + kubeconfig, "--cert-dir=" + certificates,
 				port("webhook-port=", webhookPort), port("metrics-addr=:", metricsPort)}}))
 	}
 	for i := range replicas {
-		r.managerReady(i)
+		r.until(managerName(i)+" is ready", func() error {
+			resp, err := http.Get(fmt.Sprintf("http://%v:%d/readyz", r.cluster.ControlAddr(), metricsPort+portsApart*i))
+			if err != nil {
+				return err
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				return fmt.Errorf("/readyz: %s", resp.Status)
+			}
+			return nil
+		})
 	}
 	r.Logf("%d managers from start to ready: %.1f s", replicas, time.Since(began).Seconds())
-}
-
-// serve adds a replica to the endpoints of the manager's Service.
-func (r *rig) serve(i int) {
-	service, err := r.client.CoreV1().Services(kube.Namespace).Get(r.ctx, kube.ManagerName,
-		metav1.GetOptions{})
-	r.must(err)
-	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
-		ObjectMeta: metav1.ObjectMeta{Name: managerName(i),
-			Labels: map[string]string{discoveryv1.LabelServiceName: service.Name}},
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{r.cluster.ControlAddr().String()},
-			Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}}}
-	for _, p := range service.Spec.Ports {
-		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name,
-			Port: new(int32(webhookPort + portsApart*i))})
-	}
-	_, err = r.client.DiscoveryV1().EndpointSlices(kube.Namespace).Create(r.ctx, slice, metav1.CreateOptions{})
-	r.must(err)
-}
-
-// managerReady waits until a replica is ready and the API server trusts its certificate.
-func (r *rig) managerReady(i int) {
-	r.Helper()
-	r.until(managerName(i)+" is ready", func() error {
-		resp, err := http.Get(fmt.Sprintf("http://%v:%d/readyz", r.cluster.ControlAddr(), metricsPort+portsApart*i))
-		if err != nil {
-			return err
-		}
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("/readyz: %s", resp.Status)
-		}
-		c, err := r.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(r.ctx,
-			kube.ManagerName, metav1.GetOptions{})
-		if err == nil && slices.ContainsFunc(c.Webhooks,
-			func(w admissionregistrationv1.MutatingWebhook) bool { return len(w.ClientConfig.CABundle) == 0 }) {
-			return fmt.Errorf("the webhook configuration has no caBundle")
-		}
-		return err
-	})
 }
 
 // kubeconfig writes a kubeconfig with a token of one of leasehold's service accounts.
