@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 // object is a piece of CNI configuration.
@@ -118,10 +121,11 @@ const (
 	binDir  = "/opt/cni/bin"
 )
 
-// SetNetworks replaces the node's CNI configuration. The node should have no pods, because the
-// runtime would call DEL for them with the new configuration.
-func (n *Node) SetNetworks(networks ...Network) error {
-	keep := map[string]bool{}
+// SetNetworks replaces the node's CNI configuration, and waits until the runtime has loaded the
+// first network. The node should have no pods, because the runtime would call DEL for them with the
+// new configuration.
+func (n *Node) SetNetworks(ctx context.Context, networks ...Network) error {
+	keep, first := map[string]bool{}, ""
 	for i, network := range networks {
 		list, err := network.Conflist()
 		if err != nil {
@@ -131,7 +135,7 @@ func (n *Node) SetNetworks(networks ...Network) error {
 		if err := n.write(filepath.Join(confDir, file), string(list)); err != nil {
 			return err
 		}
-		keep[file] = true
+		keep[file], first = true, cmp.Or(first, string(list))
 	}
 	entries, err := os.ReadDir(n.Root() + confDir)
 	if err != nil {
@@ -144,20 +148,31 @@ func (n *Node) SetNetworks(networks ...Network) error {
 			}
 		}
 	}
-	// containerd reads the directory on an inotify event; a pod started before could get the old
-	// configuration.
-	time.Sleep(500 * time.Millisecond)
-	return nil
+	return n.WaitLoaded(ctx, networks[0].Name, first)
 }
 
-// SetConfiguration makes a CNI configuration the one that the container runtime loads, before those
-// of SetNetworks, which removes it when it is called next.
-func (n *Node) SetConfiguration(text string) error {
+// SetConfiguration makes the configuration of a network the one that the container runtime loads,
+// before that of SetNetworks, which removes it when it is called next.
+func (n *Node) SetConfiguration(ctx context.Context, network, text string) error {
 	if err := n.write(filepath.Join(confDir, "00-scenario.conf"), text); err != nil {
 		return err
 	}
-	time.Sleep(500 * time.Millisecond) // as in SetNetworks
-	return nil
+	return n.WaitLoaded(ctx, network, "")
+}
+
+// WaitLoaded waits until the runtime, if it runs, has loaded a network, and from this text unless
+// that is empty.
+func (n *Node) WaitLoaded(ctx context.Context, network, text string) error {
+	if n.Machine().Services()[Containerd] == 0 {
+		return nil
+	}
+	return poll(ctx, 2*time.Minute, func() error {
+		loaded, err := inspect.IsLoaded(ctx, n.Root(), network, text)
+		if err == nil && !loaded {
+			err = fmt.Errorf("the runtime has not loaded %s", network)
+		}
+		return err
+	})
 }
 
 // RemoveBridge removes the bridge of a network without pods, so that another network can use its
@@ -219,7 +234,7 @@ func (n *Node) prepare(ctx context.Context) error {
 	if err := n.writeFlannelSubnet(); err != nil {
 		return err
 	}
-	if err := n.SetNetworks(n.DefaultNetwork()); err != nil {
+	if err := n.SetNetworks(ctx, n.DefaultNetwork()); err != nil {
 		return err
 	}
 	if err := n.writeKubeletConfig(); err != nil {

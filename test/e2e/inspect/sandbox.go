@@ -65,6 +65,30 @@ func Sandboxes(ctx context.Context, root, namespace string) ([]Sandbox, error) {
 	return found, nil
 }
 
+// IsLoaded reports whether the runtime of a node has loaded a CNI network, from this text unless
+// that is empty.
+func IsLoaded(ctx context.Context, root, network, text string) (bool, error) {
+	conn, err := dial(root)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	reply, err := cri.NewRuntimeServiceClient(conn).Status(ctx, &cri.StatusRequest{Verbose: true})
+	if err != nil {
+		return false, err
+	}
+	var loaded struct {
+		Networks []struct{ Config struct{ Name, Source string } }
+	}
+	err = json.Unmarshal([]byte(reply.Info["cniconfig"]), &loaded)
+	for _, n := range loaded.Networks {
+		if n.Config.Name == network && (text == "" || n.Config.Source == text) {
+			return true, err
+		}
+	}
+	return false, err
+}
+
 func details(ctx context.Context, client cri.RuntimeServiceClient, root string, s *Sandbox) error {
 	reply, err := client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.ID, Verbose: true})
 	if err != nil {

@@ -3,7 +3,6 @@ package scenarios
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -13,13 +12,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
-
-// ownNetwork gives a node a network that only this scenario uses.
-func (t *Test) ownNetwork(n *cluster.Node, plugin, subnet string) cluster.Network {
-	network := cluster.Network{Name: t.NS, Type: plugin, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}}
-	t.Networks(n, network)
-	return network
-}
 
 func merge(all ...Pods) Pods {
 	sum := Pods{}

@@ -54,7 +54,7 @@ func conformance(t *Test) {
 				network.WithoutAnnotations = true // so that the default window is that of every pod
 				network.IPAM["defaultWindow"] = "10m"
 			}
-			t.Must(n.SetNetworks(network))
+			t.Must(n.SetNetworks(t.Ctx, network))
 		}
 		t.Step("the specs run with %s", plugin)
 		t.Must(runSpecs(t, built, filepath.Join(dir, plugin)))

@@ -149,10 +149,10 @@ func (t *Test) NodeOf(pod corev1.Pod) *cluster.Node {
 
 // Networks configures other networks on a node until the scenario ends.
 func (t *Test) Networks(n *cluster.Node, networks ...cluster.Network) {
-	t.Must(n.SetNetworks(networks...))
+	t.Must(n.SetNetworks(t.Ctx, networks...))
 	t.Cleanup(func() {
 		t.Clear()
-		t.Must(n.SetNetworks(n.DefaultNetwork()))
+		t.Must(n.SetNetworks(t.Ctx, n.DefaultNetwork()))
 		for _, network := range networks {
 			if network.Name != n.DefaultNetwork().Name {
 				t.Must(n.RemoveBridge(t.Ctx, network))

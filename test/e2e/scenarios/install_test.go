@@ -265,8 +265,10 @@ func (t *Test) stockCluster() *stockCluster {
 				t.Must(os.Remove(c))
 			}
 		}
+		stock, err := os.ReadFile(n.Root() + flannelConflist)
+		t.Must(err)
+		t.Must(n.WaitLoaded(t.Ctx, "cbr0", string(stock)))
 	}
-	t.Sleep(time.Second) // containerd reads the directory on an inotify event
 	s.remove()
 	s.removed = false
 	for i := range t.nodes {
@@ -332,7 +334,7 @@ func (s *stockCluster) restore() {
 	s.Must(s.Cluster.WaitDeployed(s.Ctx, 90*time.Second))
 	for i := range s.nodes {
 		n := s.Node(i + 1)
-		s.Must(n.SetNetworks(n.DefaultNetwork()))
+		s.Must(n.SetNetworks(s.Ctx, n.DefaultNetwork()))
 	}
 }
 

@@ -36,7 +36,7 @@ func onMultus(t *Test) {
 		"kubeconfig":     t.Cluster.Kubeconfig(),
 		"clusterNetwork": fmt.Sprintf("/etc/cni/net.d/10-%s.conflist", n.DefaultNetwork().Name)})
 	t.Must(err)
-	t.Must(n.SetConfiguration(string(text)))
+	t.Must(n.SetConfiguration(t.Ctx, "multus", string(text)))
 
 	t.Step("two echoservers start on %s, in two networks", n.Name)
 	set := t.Echoserver("echoserver", n, 2, func(template *corev1.PodTemplateSpec) {

@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
@@ -10,7 +11,9 @@ import (
 // show.
 func nodePool(t *Test) {
 	n := t.Node(3)
-	network := t.ownNetwork(n, "bridge", "10.245.0.0/24").Name
+	network := t.NS
+	t.Networks(n, cluster.Network{Name: network, Type: "bridge",
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.245.0.0/24")}})
 	before := t.AgentMetrics(n)
 	t.Step("three echoservers start on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 3)
