@@ -65,7 +65,7 @@ func (t *Test) priority(value int32) Option {
 	return func(template *corev1.PodTemplateSpec) { template.Spec.PriorityClassName = name }
 }
 
-// pinFull has other pods take the room on a pod's node while the pod is away.
+// pinFull has other pods take the room on a pod's node while the pod is away, or not end there.
 func pinFull(t *Test) {
 	need := t.oneEach()
 	for count, mode := range []string{"prefer", "require"} {
@@ -136,7 +136,15 @@ func pinFull(t *Test) {
 	set.Scale(1)
 	t.onSameNodes(before, set.Ready())
 	t.replaced(2)
-	filler.Resize(0)
+	filler.Scale(0)
+	set.Scale(0)
+
+	t.Step("a pod of a reservation name takes 20 s to end on a node with room for one")
+	registry := t.Named("registry", nil, 1, unavailable(1), need, preferring(t.Node(1)), Stubborn(20*time.Second))
+	before = registry.Ready()
+	t.published(before)
+	t.sameSet("rollout", before, registry.Rollout())
+	t.replaced(2)
 }
 
 func pinFrozen(t *Test) {
