@@ -24,9 +24,9 @@
 //	keys      P ns 0 name 0 ifname 0 A -> -            leases by key; those that are named by "@" and the name, too
 //	expiry    P end(wall, ns) A        -> -            holds by their end
 //	sets      P set                    -> counts, cursor and ranges (SetRanges), in JSON
-//	journal   sequence                 -> entry        a ring
+//	journal   sequence                 -> entry        a ring, in JSON
 //	counters  name                     -> count
-//	reservations  ns 0 uid             -> name, window of a pod that has no lease yet
+//	reservations  ns 0 uid             -> name, window of a pod that has no lease yet, in JSON
 //
 // The buckets holders, keys and expiry, and the counts in sets, are indexes of leases. Only
 // Put writes them, and Check verifies them.

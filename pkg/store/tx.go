@@ -98,14 +98,19 @@ func (tx *Tx) checkFormat() error {
 // isEarlier reports whether the store has an earlier format: a View does not raise it.
 func (tx *Tx) isEarlier() bool { return tx.bucket(bucketMeta).Get(metaFormat)[0] < format }
 
-// raiseFormat takes over a store of an earlier format in an Update. Its range sets are written
-// again: the counts here, cursors and ranges by the next ADD.
+// raiseFormat takes over the leases of a store of an earlier format in an Update. The counts of
+// range sets are computed again. Their cursors and ranges are written by the next ADD, the
+// reservation names of pods by the agent. Entries of the journal are not read any more.
 func (tx *Tx) raiseFormat() error {
 	if !tx.b.Writable() || !tx.isEarlier() {
 		return nil
 	}
-	if err := tx.put(bucketMeta, metaFormat, []byte{format}); err != nil {
-		return err
+	err := tx.put(bucketMeta, metaFormat, []byte{format})
+	if err == nil && tx.bucket(bucketReservations) != nil {
+		err = tx.b.DeleteBucket(bucketReservations)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
 	return tx.Reindex()
 }
