@@ -379,13 +379,30 @@ func (tx *Tx) ByPod(namespace, name string) ([]lease.Lease, error) {
 			if err != nil {
 				return nil, err
 			}
-			if l.State != lease.None {
-				out = append(out, l)
+			if l.State == lease.None {
+				return nil, errNoRecord
 			}
+			out = append(out, l)
 		}
 	}
 	return out, nil
 }
+
+// IsShort reports whether a pool has another number of records than the counts of its range sets
+// say, because a damaged page that looks whole has lost some.
+func (tx *Tx) IsShort(p lease.Pool) bool {
+	id, n := tx.pools[p], 0
+	for _, r := range tx.eachSet(id) {
+		n += int(r.Counts.Bound + r.Counts.Firm + r.Counts.Soft)
+	}
+	for range tx.prefixed(bucketLeases, id.prefix()) {
+		n--
+	}
+	return n != 0
+}
+
+// errNoRecord is returned for an index entry whose record is lost.
+var errNoRecord = fmt.Errorf("%w: an index has a lease without a record", ErrDamaged)
 
 // collect returns the leases of the index entries with a prefix.
 func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]lease.Lease, error) {
@@ -395,9 +412,10 @@ func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]
 		if err != nil {
 			return nil, err
 		}
-		if l.State != lease.None {
-			out = append(out, l)
+		if l.State == lease.None {
+			return nil, errNoRecord
 		}
+		out = append(out, l)
 	}
 	return out, nil
 }

@@ -68,10 +68,15 @@ func (c *Call) repair(in Scope) error {
 	if err := c.mayLearn(); err != nil {
 		return err
 	}
+	lost := map[lease.Pool][]netip.Addr{}
+	for _, p := range c.Tx.Pools() {
+		if c.Tx.IsShort(p) {
+			lost[p] = nil // nothing says which addresses
+		}
+	}
 	if err := c.Tx.Reindex(); err != nil {
 		return err
 	}
-	lost := map[lease.Pool][]netip.Addr{}
 	for l, err := range c.Tx.All {
 		if err != nil && l.Address.IsValid() {
 			lost[l.Pool] = append(lost[l.Pool], l.Address)
