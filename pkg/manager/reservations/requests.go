@@ -16,11 +16,14 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
-// nodeRange is a range of addresses of a node.
+// nodeRange is a range of addresses of a node. Subnet is zero if it is not known.
 type nodeRange struct {
 	node       string
 	start, end netip.Addr
+	subnet     netip.Prefix
 }
+
+func (n nodeRange) contains(a netip.Addr) bool { return !a.Less(n.start) && !n.end.Less(a) }
 
 // nameRequests finds the node of each requested address, by the ranges in the NodeAddressPools, and
 // enqueues the nodes whose agents should read other requests than before: an agent holds the
@@ -73,8 +76,9 @@ func rangesOf(p *ipam.NodeAddressPool) (out []nodeRange) {
 		for _, shown := range n.Ranges {
 			start, err1 := netip.ParseAddr(shown.Start)
 			end, err2 := netip.ParseAddr(shown.End)
+			subnet, _ := netip.ParsePrefix(shown.Subnet)
 			if err1 == nil && err2 == nil {
-				out = append(out, nodeRange{p.Name, start, end})
+				out = append(out, nodeRange{p.Name, start, end, subnet})
 			}
 		}
 	}
@@ -101,10 +105,17 @@ func (r *poolReconciler) assign(request *ipam.AddressRequest, ranges []nodeRange
 }
 
 // nodeOf returns the node that has all addresses of an entry, or the state of the entry and its
-// reason if there is none.
+// reason if there is none. An address that is in the subnet of a range, but in no range, is left to
+// an agent, which knows what it is.
 func (r *poolReconciler) nodeOf(namespace string, e ipam.AddressRequestEntry, ranges []nodeRange) (node string,
 	state ipam.RequestState, reason, message string) {
-	candidates := nodesOf(e.Addresses, ranges)
+	candidates := nodesOf(e.Addresses, ranges, nodeRange.contains)
+	if len(candidates) == 0 {
+		candidates = nodesOf(e.Addresses, ranges, func(n nodeRange, a netip.Addr) bool {
+			return n.subnet.Contains(a) || n.contains(a)
+		})
+		candidates = candidates[:min(len(candidates), 1)]
+	}
 	switch {
 	case e.NodeName != "" && !slices.Contains(candidates, e.NodeName):
 		return "", ipam.RequestRejected, "NoNode", kube.Cut(fmt.Sprintf(
@@ -134,8 +145,8 @@ func (r *poolReconciler) nodeOf(namespace string, e ipam.AddressRequestEntry, ra
 // joined returns addresses as a text of limited length.
 func joined(addresses []string) string { return kube.Cut(fmt.Sprint(addresses), 256) }
 
-// nodesOf returns the nodes each of which has, for every address, a range that contains it.
-func nodesOf(addresses []string, ranges []nodeRange) (nodes []string) {
+// nodesOf returns the nodes each of which has, for every address, a range that matches.
+func nodesOf(addresses []string, ranges []nodeRange, matches func(nodeRange, netip.Addr) bool) (nodes []string) {
 	for i, text := range addresses {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
@@ -144,7 +155,7 @@ func nodesOf(addresses []string, ranges []nodeRange) (nodes []string) {
 		a = a.Unmap()
 		var having []string
 		for _, n := range ranges {
-			if !a.Less(n.start) && !n.end.Less(a) && (i == 0 || slices.Contains(nodes, n.node)) {
+			if matches(n, a) && (i == 0 || slices.Contains(nodes, n.node)) {
 				having = append(having, n.node)
 			}
 		}

@@ -51,14 +51,13 @@ func TestNameRequests(t *testing.T) {
 			t.Errorf("%s: %s, want %s", story, got, want)
 		}
 	}
-	name("a request", "map[node1:[{{db db r1 3} [10.0.1.20 fd00:1::20 192.168.0.5]}]] 1")
+	name("a request", "map[node1:[{{db db r1 3} [10.0.1.20 fd00:1::20 10.0.1.255 192.168.0.5]}]] 1")
 	var shown []string
 	for _, a := range a.status.states {
 		shown = append(shown, fmt.Sprintf("%s@%s %s %s", a.Address, a.NodeName, a.State, a.Reason))
 	}
 	const want = "10.0.1.20@node1 Held , 10.0.1.21@ Rejected NoNode, 10.0.1.22@ Rejected NoNode, " +
-		"10.0.1.23@ Waiting PodOnOtherNode, 10.0.1.255@ Rejected NoNode, " +
-		"10.9.0.1@ Rejected NoNode, 192.168.0.6@ Rejected SeveralNodes, " +
+		"10.0.1.23@ Waiting PodOnOtherNode, 10.9.0.1@ Rejected NoNode, 192.168.0.6@ Rejected SeveralNodes, " +
 		"fd00:2::22@ Rejected NoNode, nonsense@ Rejected NoNode"
 	if got := strings.Join(shown, ", "); got != want {
 		t.Errorf("the status has %s, want %s", got, want)
