@@ -310,20 +310,6 @@ func (a *assignment) firmYields(set pool.Set, held []lease.Lease) (mayYield func
 	return func(lease.Lease) bool { return false }, ""
 }
 
-// standing returns the reason why a hold whose time is over has not ended, for the text of
-// ErrExhausted.
-func (a *assignment) standing(l lease.Lease) string {
-	who := fmt.Sprintf("container %s still has %s", l.Holder.ContainerID, l.Address)
-	life, unseen := a.call.Evidence.LastHas(l)
-	switch err := a.call.MayGive(l); {
-	case unseen != nil:
-		return "it is unknown whether " + who + ": " + unseen.Error()
-	case life == lease.Dead && err != nil:
-		return err.Error()
-	}
-	return who
-}
-
 // exhausted returns ErrExhausted, with the counts of the range set and the end of the next hold.
 func (a *assignment) exhausted(set pool.Set, in inUse) error {
 	var firm, soft int
@@ -341,7 +327,8 @@ func (a *assignment) exhausted(set pool.Set, in inUse) error {
 	next := "no hold will end"
 	switch {
 	case first.Lapsed(a.call.Now):
-		next = "the next hold is over, but " + a.standing(first)
+		next = fmt.Sprintf("container %s may still have %s, whose hold is over", first.Holder.ContainerID,
+			first.Address)
 	case first.State == lease.Held:
 		next = "the next hold ends: " + lease.UntilText(first.Until(a.call.Now))
 	}

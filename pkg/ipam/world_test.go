@@ -284,8 +284,8 @@ func (w *world) request(a ask) Request {
 			r.Pod.UID = "uid-of-" + a.container
 		}
 	}
-	if a.requested != "" {
-		r.Requested = []netip.Addr{netip.MustParseAddr(a.requested)}
+	for _, text := range strings.FieldsFunc(a.requested, func(r rune) bool { return r == ',' }) {
+		r.Requested = append(r.Requested, netip.MustParseAddr(text))
 	}
 	return r
 }

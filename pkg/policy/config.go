@@ -10,17 +10,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// OnBusy is the policy for a recreated pod whose old sandbox still runs BusyTimeout after the pod's
-// first ADD was refused.
-type OnBusy int
-
-const (
-	New    OnBusy = iota // the pod gets another address
-	Refuse               // ADD keeps failing until the old sandbox has ended
-)
-
-func (b OnBusy) String() string { return onBusyNames[b] }
-
 // OnExhaustion is the policy for a pod that needs an address when every address of the range set is
 // bound or in a firm hold, which is a hold for the window of a pod's annotation.
 type OnExhaustion int
@@ -36,14 +25,10 @@ const (
 
 func (e OnExhaustion) String() string { return onExhaustionNames[e] }
 
-var (
-	onBusyNames       = [...]string{New: "new", Refuse: "refuse"}
-	onExhaustionNames = [...]string{Fail: "fail", Fair: "fair", Yield: "yield"}
-)
+var onExhaustionNames = [...]string{Fail: "fail", Fair: "fair", Yield: "yield"}
 
 // Config contains the validated policies of an ipam section.
 type Config struct {
-	OnBusy        OnBusy
 	BusyTimeout   time.Duration // 0 to MaxWindow, counted from the first refused ADD
 	OnExhaustion  OnExhaustion
 	MaxWindow     lease.Window  // 0 = no limit
@@ -56,7 +41,6 @@ type Config struct {
 // Defaults returns the policies of an ipam section that sets none.
 func Defaults() Config {
 	return Config{
-		OnBusy:       New,
 		BusyTimeout:  2 * time.Minute,
 		OnExhaustion: Fair,
 		MaxHeldShare: 1,
@@ -70,10 +54,8 @@ const DefaultDataDir = "/var/lib/cni/networks"
 // RawConfig contains the policies as they are written in the ipam section, beside the fields of
 // host-local. A field that is absent, null or "" has its default.
 type RawConfig struct {
-	// OnBusy is what a recreated pod gets whose old sandbox outlives busyTimeout: `new` another
-	// address, `refuse` none.
-	OnBusy string `json:"onBusy"`
-	// BusyTimeout is how long a recreated pod waits for the end of its old sandbox.
+	// BusyTimeout is how long a recreated pod waits for the end of its old sandbox, before it gets
+	// another address.
 	BusyTimeout string `json:"busyTimeout"`
 	// OnExhaustion is which hold ends for a new pod if the range set is exhausted. `fair`: if
 	// another namespace than the pod's holds more than half of the set, that namespace's hold
@@ -92,11 +74,11 @@ type RawConfig struct {
 }
 
 // Config validates the fields. Its error names every invalid field and the accepted values, for
-// example `ipam.onBusy: "wait" is not known; want "new" or "refuse"`.
+// example
+// `ipam.onExhaustion: "wait" is not known; want "fail" or "fair" or "yield"`.
 func (r RawConfig) Config() (Config, error) {
 	c := Defaults()
 	err := errors.Join(
-		field("onBusy", r.OnBusy, &c.OnBusy, oneOf[OnBusy](onBusyNames[:])),
 		field("busyTimeout", r.BusyTimeout, &c.BusyTimeout, parseDuration),
 		field("onExhaustion", r.OnExhaustion, &c.OnExhaustion, oneOf[OnExhaustion](onExhaustionNames[:])),
 		field("maxWindow", r.MaxWindow, &c.MaxWindow, parseMaxWindow),
