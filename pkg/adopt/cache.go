@@ -198,7 +198,11 @@ func parseCache(b []byte) (c candidate, addresses []netip.Addr, network string, 
 		c.Netns.Path = path
 	}
 	errPod := c.readArgs(f.CNIArgs)
-	errWindow := c.readAnnotations(f.CapabilityArgs)
+	request, errWindow := policy.ParseAnnotations(f.CapabilityArgs[annotationsKey])
+	c.Window, c.WindowKnown = request.Window, request.Known
+	if c.hasPod() {
+		c.Reservation = request.Reservation
+	}
 	return c, f.addresses(), f.NetworkName, errors.Join(errPod, errWindow)
 }
 
@@ -223,37 +227,6 @@ func (c *candidate) readArgs(args [][2]string) error {
 		c.UID = uid
 	}
 	return nil
-}
-
-// readAnnotations reads the window and the reservation name from the pod's annotations. They are
-// null for a pod without annotations, and missing if the runtime passes none.
-func (c *candidate) readAnnotations(args map[string]json.RawMessage) error {
-	raw, present := args[annotationsKey]
-	if !present {
-		return nil
-	}
-	var annotations map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &annotations); err != nil {
-		return fmt.Errorf("the pod's annotations: %w", err)
-	}
-	texts := map[string]string{}
-	for _, name := range []string{policy.Annotation, policy.ReserveAs} {
-		raw, found := annotations[name]
-		if !found {
-			break // without a window the name has no effect
-		}
-		var text string
-		if err := json.Unmarshal(raw, &text); err != nil {
-			return fmt.Errorf("annotation %s: %w", name, err)
-		}
-		texts[name] = text
-	}
-	request, err := policy.RequestFrom(texts, true)
-	c.Window, c.WindowKnown = request.Window, request.Known
-	if c.hasPod() {
-		c.Reservation = request.Reservation
-	}
-	return err
 }
 
 // netns returns the path of the network namespace, "" if the file does not have it.

@@ -128,7 +128,7 @@ func TestParseCache(t *testing.T) {
 		{"a bad window", entry(annotations(map[string]any{policy.Annotation: "soon"})), with(unknown),
 			[]string{"10.0.0.5", "fd00::5"}, "soon"},
 		{"a window that is a number", entry(annotations(map[string]any{policy.Annotation: 10})), with(unknown),
-			[]string{"10.0.0.5", "fd00::5"}, policy.Annotation + ": json: cannot unmarshal number"},
+			[]string{"10.0.0.5", "fd00::5"}, policy.Annotation + ": want a string"},
 		{"annotations that are a list", entry(annotations([]any{})), with(unknown), []string{"10.0.0.5", "fd00::5"},
 			"annotations"},
 		{"cut off", entry(nil)[:200], candidate{}, nil, "JSON"},

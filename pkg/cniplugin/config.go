@@ -16,7 +16,6 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -298,31 +297,9 @@ func (c *config) options() (policy.Config, error) {
 	return options, nil
 }
 
-// asked returns the retention that the pod's annotations request. It decodes only the annotations
-// policy.Annotation, policy.ReserveAs and policy.ExpectedAddresses: others may have any JSON type.
+// asked returns the retention that the pod's annotations request.
 func (c *config) asked() (policy.Request, error) {
-	if c.RuntimeConfig.Annotations == nil {
-		return policy.RequestFrom(nil, false)
-	}
-	var raws map[string]json.RawMessage
-	err := decode(c.RuntimeConfig.Annotations, &raws, `runtimeConfig["io.kubernetes.cri.pod-annotations"]`)
-	if err != nil {
-		return policy.Request{}, err
-	}
-	texts := map[string]string{}
-	for _, name := range []string{policy.Annotation, policy.ReserveAs, policy.ExpectedAddresses} {
-		raw, found := raws[name]
-		if !found {
-			break // none has an effect without the one before it
-		}
-		var text *string
-		if err := json.Unmarshal(raw, &text); err != nil || text == nil {
-			return policy.Request{}, fmt.Errorf("%w: annotation %s: want a string, not %s",
-				errAnnotation, name, policy.Quote(string(raw)))
-		}
-		texts[name] = *text
-	}
-	asked, err := policy.RequestFrom(texts, true)
+	asked, err := policy.ParseAnnotations(c.RuntimeConfig.Annotations)
 	if err != nil {
 		return asked, fmt.Errorf("%w: %w", errAnnotation, err)
 	}
@@ -349,30 +326,6 @@ func (c *config) requested(fromArgs netip.Addr) (out []netip.Addr, err error) {
 	}
 	err = cmp.Or(add("args.cni.ips", c.Args.CNI.IPs), add("runtimeConfig.ips", c.RuntimeConfig.IPs))
 	return out, err
-}
-
-// checkRequested returns an error if the sets cannot serve all requested addresses. A set serves
-// one requested address: if two addresses of one set are requested, the error names the second. The
-// text of the error is that of host-local.
-func checkRequested(requested []netip.Addr, sets []pool.Set) error {
-	var unserved []string
-	served := map[int]bool{}
-	for _, addr := range requested {
-		i := slices.IndexFunc(sets, func(s pool.Set) bool { return s.Contains(addr) })
-		switch {
-		case i < 0 || served[i]:
-			unserved = append(unserved, addr.String())
-		case !sets[i].Usable(addr):
-			return fmt.Errorf("%w: requested ip %s is subnet's gateway; want another address of %s",
-				errConfig, addr, sets[i])
-		default:
-			served[i] = true
-		}
-	}
-	if len(unserved) > 0 {
-		return fmt.Errorf("%w: %w: %s", errConfig, ipam.ErrRequest, strings.Join(unserved, " "))
-	}
-	return nil
 }
 
 // validAttachments returns the attachments that GC must not release. listed is false if the

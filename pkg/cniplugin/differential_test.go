@@ -35,7 +35,6 @@ import (
 //	"type" and "name" in ipam                must be strings        ignores
 //	a key twice in one object                merges the values      uses the last one
 //	K8S_POD_* in CNI_ARGS                    unknown                known, and validated
-//	CommonArgs in CNI_ARGS                   another error          unknown key
 //	network names above 255 characters       fails later            rejects
 //	a relative dataDir                       keeps it               makes it absolute
 //	a NUL in dataDir                         fails later            rejects
@@ -58,7 +57,7 @@ func ours(stdin []byte, args string) (parsed, error) {
 	if err != nil {
 		return out, err
 	}
-	env, err := parseArgs(args)
+	ip, _, err := parseArgs(args)
 	if err != nil {
 		return out, err
 	}
@@ -76,7 +75,7 @@ func ours(stdin []byte, args string) (parsed, error) {
 		}
 		out.Ranges = append(out.Ranges, ranges)
 	}
-	requested, err := c.requested(env.ip)
+	requested, err := c.requested(ip)
 	if err != nil {
 		return out, err
 	}

@@ -48,11 +48,11 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 		return ipam.Request{}, fmt.Errorf("%w: CNI_CONTAINERID %s; want at most %d characters",
 			errEnvironment, policy.Quote(args.ContainerID), maxContainerID)
 	}
-	env, err := parseArgs(args.Args)
+	ip, pod, err := parseArgs(args.Args)
 	if err != nil {
 		return ipam.Request{}, err
 	}
-	req := ipam.Request{ContainerID: args.ContainerID, IfName: args.IfName, NetnsPath: args.Netns, Pod: env.pod}
+	req := ipam.Request{ContainerID: args.ContainerID, IfName: args.IfName, NetnsPath: args.Netns, Pod: pod}
 	if req.Pool, err = c.pool(); err != nil {
 		return req, err
 	}
@@ -65,10 +65,8 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 	if req.Options, err = c.options(); err != nil {
 		return req, err
 	}
-	if req.Requested, err = c.requested(env.ip); err != nil {
-		return req, err
-	}
-	return req, checkRequested(req.Requested, req.Sets)
+	req.Requested, err = c.requested(ip)
+	return req, err
 }
 
 // statusHint validates the configuration for STATUS, and returns its pool, range sets and policies.

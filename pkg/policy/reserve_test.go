@@ -36,7 +36,7 @@ func TestRequestWithAReservationName(t *testing.T) {
 			"annotation leasehold.dev/reserve-as: \"a/b\" is not a reservation name"},
 		{"an empty name", map[string]string{Annotation: "60", ReserveAs: ""}, Request{}, "reserve-as"},
 	} {
-		got, err := RequestFrom(tt.annotations, true)
+		got, err := RequestFrom(tt.annotations)
 		failed := err != nil && tt.fails != "" && strings.Contains(err.Error(), tt.fails)
 		if got != tt.want || failed != (tt.fails != "") || !failed && err != nil {
 			t.Errorf("%s: %+v, %v", tt.name, got, err)

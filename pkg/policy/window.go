@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -86,18 +87,39 @@ type Request struct {
 	Expected string
 }
 
-// RequestFrom reads the window and the reservation name from a pod's annotations. present must be
-// true if the runtime passed annotations at all. The caller also sets present for a JSON null,
-// because containerd passes null for a pod without annotations (docs/facts.md, "Pod annotations
-// arrive as a capability, and may be null").
-//
-// If present is true, the Request is Known, and its window is 0 if the annotation is missing. If
-// present is false, the Request is not Known, and the window that is stored for the pod stays in
-// effect. RequestFrom returns an error if the annotation is invalid.
-func RequestFrom(annotations map[string]string, present bool) (Request, error) {
+// ParseAnnotations reads what a pod requests from its annotations, as a runtime passes them. raw is
+// nil if the runtime passes none: then the Request is not Known, and what is stored for the pod
+// stays in effect. containerd passes null for a pod without annotations (docs/facts.md, "Pod
+// annotations arrive as a capability, and may be null"). Other annotations may have any JSON type.
+func ParseAnnotations(raw json.RawMessage) (Request, error) {
+	if raw == nil {
+		return Request{}, nil
+	}
+	var all map[string]json.RawMessage
+	if json.Unmarshal(raw, &all) != nil {
+		return Request{}, fmt.Errorf("annotations: want an object, not %s", Quote(string(raw)))
+	}
+	texts := map[string]string{}
+	for _, name := range []string{Annotation, ReserveAs, ExpectedAddresses} {
+		value, found := all[name]
+		if !found {
+			break // none has an effect without the one before it
+		}
+		var text *string
+		if json.Unmarshal(value, &text) != nil || text == nil {
+			return Request{}, fmt.Errorf("annotation %s: want a string, not %s", name, Quote(string(value)))
+		}
+		texts[name] = *text
+	}
+	return RequestFrom(texts)
+}
+
+// RequestFrom reads what a pod requests from its annotations. The window is 0 if the annotation is
+// missing. RequestFrom returns an error if an annotation is invalid.
+func RequestFrom(annotations map[string]string) (Request, error) {
 	value, found := annotations[Annotation]
 	if !found {
-		return Request{Known: present}, nil
+		return Request{Known: true}, nil
 	}
 	window, err := ParseWindow(value)
 	if err != nil {

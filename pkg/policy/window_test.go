@@ -76,37 +76,6 @@ func TestParseWindow(t *testing.T) {
 	}
 }
 
-func TestAskedFrom(t *testing.T) {
-	tests := []struct {
-		name        string
-		annotations map[string]string
-		present     bool
-		want        Request
-	}{
-		{"the runtime passes no annotations", nil, false, Request{}},
-		{"the pod has no annotations", nil, true, Request{Known: true}},
-		{"the pod has other annotations", map[string]string{"a": "b"}, true, Request{Known: true}},
-		{"zero", map[string]string{Annotation: "0"}, true, Request{Known: true}},
-		{"ten minutes", map[string]string{Annotation: "10"}, true, Request{Known: true,
-			Window: lease.Window(10 * time.Minute)}},
-		{"forever", map[string]string{Annotation: "forever"}, true, Request{Known: true, Window: lease.Forever}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := RequestFrom(tt.annotations, tt.present)
-			if err != nil || got != tt.want {
-				t.Errorf("got %+v (%v), want %+v", got, err, tt.want)
-			}
-		})
-	}
-
-	_, err := RequestFrom(map[string]string{Annotation: "abc"}, true)
-	want := `annotation io.kubernetes.cri/reserved-ip-duration: "abc" is not a window; want whole minutes`
-	if err == nil || !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("error %v, want %s...", err, want)
-	}
-}
-
 func TestQuote(t *testing.T) {
 	tests := []struct{ in, want string }{
 		{"abc", `"abc"`},

@@ -82,7 +82,7 @@ func podOf(p *corev1.Pod) Pod {
 	}
 	out.OwnClaim = slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return isOwnClaim(v, p.Name) })
 	var err error
-	if out.Request, err = policy.RequestFrom(p.Annotations, true); err != nil {
+	if out.Request, err = policy.RequestFrom(p.Annotations); err != nil {
 		out.Invalid = err.Error()
 	}
 	out.Request.Expected = "" // only the plugin needs it
