@@ -94,19 +94,24 @@ func (c *collector) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-c.changes:
-			// The survey reports why it fails, and repeats it.
-			if err := c.Service.Replay(ctx); err != nil {
-				c.Log.Debug("replaying DELs failed", "error", err)
-			}
+			c.replay(ctx)
 		case <-time.After(min(checkInterval, time.Until(surveyAt))):
 		}
 	}
 	return ctx.Err()
 }
 
+// replay records spooled DELs. If it fails, the survey reports why, and the next one repeats it.
+func (c *collector) replay(ctx context.Context) {
+	if err := c.Service.Replay(ctx); err != nil {
+		c.Log.Debug("replaying DELs failed", "error", err)
+	}
+}
+
 // once surveys the node, and ends the holds and releases the leases that are due. It changes
 // nothing if the survey fails or is not safe to act on. It returns the time until the next survey.
 func (c *collector) once(ctx context.Context) time.Duration {
+	c.replay(ctx)
 	v, err := c.Service.Survey(ctx, c.use.Served()...)
 	if ctx.Err() != nil {
 		return surveyInterval
@@ -166,8 +171,6 @@ func (c *collector) logProblem(err error, v maintain.Survey) {
 		text, level = err.Error(), c.Log.Error
 	case v.Doubt != nil:
 		text = v.Doubt.Error()
-	case v.Unproven != nil:
-		text = v.Unproven.Error() + "; there are no leases yet"
 	}
 	switch {
 	case text == c.problem:

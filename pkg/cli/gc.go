@@ -24,6 +24,11 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 		Example: "  leasectl gc --dry-run\n  leasectl gc -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !dryRun {
+				if err := a.service().Replay(cmd.Context()); err != nil {
+					return err
+				}
+			}
 			survey, err := a.service().Survey(cmd.Context())
 			if err != nil {
 				return err

@@ -46,6 +46,7 @@ func (w *world) serve() string {
 // serveSince is serve with the time at which the configuration was changed.
 func (w *world) serveSince(since time.Time) string {
 	w.t.Helper()
+	_ = w.service.Replay(context.Background())
 	v, err := w.service.Survey(context.Background(), maintain.Served{Pool: w.where().Pool, Since: since})
 	if err == nil {
 		err = v.Unsafe

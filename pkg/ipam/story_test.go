@@ -490,11 +490,11 @@ func (w *world) surveyIs(args []string) {
 	v, text := w.survey(), strings.Join(args[1:], " ")
 	says := func(err error) bool { return err != nil && strings.Contains(err.Error(), text) }
 	if !map[string]bool{
-		"safe":   v.Unsafe == nil && v.Unproven == nil && v.Doubtful == 0 && v.Doubt == nil,
+		"safe":   v.Unsafe == nil && v.Doubtful == 0 && v.Doubt == nil,
 		"unsafe": errors.Is(v.Unsafe, transact.ErrNoHostView) && says(v.Unsafe) && len(maintain.Plan(v)) == 0,
 		"doubts": v.Unsafe == nil && v.Doubtful == 1 && says(v.Doubt),
 	}[args[0]] {
-		w.t.Fatalf("unsafe: %v, unproven: %v, doubts %d: %v", v.Unsafe, v.Unproven, v.Doubtful, v.Doubt)
+		w.t.Fatalf("unsafe: %v, doubts %d: %v", v.Unsafe, v.Doubtful, v.Doubt)
 	}
 }
 

@@ -76,10 +76,7 @@ func (s *Service) inSteps(ctx context.Context, steps int,
 //
 // For Repair it only reads the record, because every call repairs a damaged record that it reads.
 func perform(c *transact.Call, a Action) (performed bool, err error) {
-	switch a.Do {
-	case Replay:
-		return true, nil // every transaction begins by replaying spooled DELs
-	case Adopt:
+	if a.Do == Adopt {
 		return true, c.AdoptFile(a.Lease.Pool, a.Lease.Address)
 	}
 	l, err := c.Tx.Get(a.Lease.Pool, a.Lease.Address)
@@ -108,8 +105,8 @@ func perform(c *transact.Call, a Action) (performed bool, err error) {
 	return !reflect.DeepEqual(next, l), err
 }
 
-// Replay replays the spooled DELs, if there are any. It returns ErrNoHostView if it is not proven
-// that the process sees the host.
+// Replay replays the spooled DELs, if there are any: Survey shows them as done. It returns
+// ErrNoHostView if it is not proven that the process sees the host.
 func (s *Service) Replay(ctx context.Context) error {
 	spooled, err := s.Node.Store.Spooled("")
 	if err != nil || len(spooled) == 0 {

@@ -2,7 +2,6 @@ package maintain
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -25,8 +24,7 @@ type Survey struct {
 	// Life has the state of the holder of each bound lease.
 	Life map[lease.Holder]lease.Liveness
 	// Last has, for each hold whose time is over, whether the last holder still has the address.
-	Last    map[Ref]lease.Liveness
-	Spooled []store.Spooled
+	Last map[Ref]lease.Liveness
 	// Unmirrored are the bound leases whose file in host-local's directory is missing.
 	Unmirrored []lease.Lease
 	// Unleased are the addresses that host-local has assigned to living containers and that have no
@@ -36,9 +34,8 @@ type Survey struct {
 	// bound. Doubt is the reason, or nil if there are none.
 	Doubtful int
 	Doubt    error
-	// Unproven is the reason if it is not proven that this process sees the host, otherwise nil.
-	Unproven error
-	// Unsafe is the reason if no action may follow from this survey, otherwise nil.
+	// Unsafe is the reason if no action may follow from this survey, because it is not proven that
+	// this process sees the host, otherwise nil.
 	Unsafe error
 }
 
@@ -68,8 +65,9 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 	})
 	if store.IsEmpty(err) {
 		v.Now, v.Unused = s.Node.Clock(), true
-		v.Unproven = s.Node.Host.ProveView("", v.Now.BootID, nil)
-		v.Unleased = s.unleased(v, served)
+		if s.Node.Host.ProveView("", v.Now.BootID, nil) == nil {
+			v.Unleased = s.unleased(v, served)
+		}
 		return v, nil
 	}
 	if err != nil {
@@ -80,18 +78,16 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 		return v, err
 	}
 	v.Leases, v.Damaged, v.Now = view.Leases, view.damaged, view.Now
-	if v.Spooled, err = s.Node.Store.Spooled(v.Now.BootID); err != nil {
-		return v, err
-	}
-	v.Unproven = s.Node.Host.ProveView(recorded, v.Now.BootID, host.BoundIn(v.Leases))
-	if v.Unproven != nil && len(v.Leases)+len(v.Damaged) > 0 {
+	if err := s.Node.Host.ProveView(recorded, v.Now.BootID, host.BoundIn(v.Leases)); err != nil {
 		// Even the boot id may be another one, in a sandbox with a kernel of its own.
-		v.Unsafe = fmt.Errorf("%w: %w", transact.ErrNoHostView, v.Unproven)
+		if len(v.Leases)+len(v.Damaged) > 0 {
+			v.Unsafe = fmt.Errorf("%w: %w", transact.ErrNoHostView, err)
+		}
 		return v, nil
 	}
 	v.doubt(s.examineHolders(&v))
 	v.Unmirrored = hostlocal.Missing(slices.Collect(host.BoundIn(v.Leases)))
-	v.checkSomeAlive(host.IsOfBoot(recorded, v.Now.BootID))
+	v.checkSomeAlive()
 	v.Unleased = s.unleased(v, served)
 	return v, nil
 }
@@ -137,14 +133,11 @@ func (v *Survey) doubt(why func(lease.Lease) error) {
 		why(unknown[0]))
 }
 
-// checkSomeAlive handles a survey in which no lease that was bound in this boot has a living
+// checkSomeAlive makes bound leases doubtful if no lease that was bound in this boot has a living
 // holder. The reason may be that this process does not see the holders (docs/design.md, "The
-// process view"), so that the survey is unsafe. same is true if the view is proven by namespaces
-// that the plugin has recorded in this boot. Then, if all processes could be read, the bound leases
-// become doubtful instead, and holds still end, because the node may be drained and a DEL lost. A
-// dead holder whose file is missing does not count: host-local has processed its DEL, which is
-// another proof.
-func (v *Survey) checkSomeAlive(same bool) {
+// process view"), or that the node is drained and a DEL lost. Holds still end. A dead holder whose
+// file is missing does not count: host-local has processed its DEL, which is another proof.
+func (v *Survey) checkSomeAlive() {
 	bound := v.boundInBoot()
 	released := map[Ref]bool{}
 	for _, l := range v.Unmirrored {
@@ -154,26 +147,17 @@ func (v *Survey) checkSomeAlive(same bool) {
 	if len(bound[lease.Alive]) > 0 || len(dead)+v.Doubtful == 0 {
 		return
 	}
-	none := fmt.Sprintf("of %d leases that were bound in this boot not one looks alive", len(dead)+v.Doubtful)
-	switch {
-	case v.Doubt != nil:
-		v.Unsafe = fmt.Errorf("%w: %s; %w", transact.ErrNoHostView, none, v.Doubt)
-	case !same:
-		v.Unsafe = fmt.Errorf("%w: %s", transact.ErrNoHostView, none)
-	default:
-		for _, l := range dead {
-			v.Life[l.Holder] = lease.Unknown
-		}
-		v.Doubtful, v.Doubt = len(dead), errors.New(none+": they stay until another sandbox lives")
+	for _, l := range dead {
+		v.Life[l.Holder] = lease.Unknown
 	}
+	v.Doubtful += len(dead)
+	v.Doubt = fmt.Errorf("of %d leases that were bound in this boot not one looks alive: they stay until another "+
+		"sandbox lives", v.Doubtful)
 }
 
 // unleased returns Survey.Unleased. It lists each directory once, without a lock, so that Act must
-// look for a lease again. If the view is not proven, it returns nil.
+// look for a lease again.
 func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
-	if len(served) == 0 || v.Unproven != nil {
-		return nil
-	}
 	leased := map[Ref]bool{}
 	for _, l := range slices.Concat(v.Leases, v.Damaged) {
 		leased[Ref{Pool: l.Pool, Address: l.Address}] = true
@@ -191,8 +175,6 @@ type ActionKind string
 const (
 	// Repair adopts the lease of a damaged record again.
 	Repair ActionKind = "repair"
-	// Replay performs a DEL that was spooled.
-	Replay ActionKind = "replay"
 	// Release releases a lease whose holder is proven dead. Its window begins.
 	Release ActionKind = "release"
 	// Expire ends a hold that is over.
@@ -218,11 +200,10 @@ type Action struct {
 }
 
 // Plan returns the actions that follow from a survey, none if it is unsafe. It is a pure function.
-func Plan(v Survey) []Action {
+func Plan(v Survey) (out []Action) {
 	if v.Unsafe != nil {
 		return nil
 	}
-	out := v.replays()
 	for _, l := range v.Leases {
 		switch {
 		case l.State == lease.Bound && v.Life[l.Holder] == lease.Dead:
@@ -258,28 +239,6 @@ func (v Survey) deathReason(l lease.Lease) string {
 	}
 	return "its sandbox is gone: " + l.Holder.Netns.Path +
 		" leads to it no longer, and no process or mount of the node has it"
-}
-
-func (v Survey) replays() []Action {
-	var out []Action
-	for _, r := range v.Spooled {
-		who := lease.Holder{ContainerID: r.ContainerID, IfName: r.IfName}
-		reason := "the DEL of " + r.At.Wall.UTC().Format(time.RFC3339) + " was spooled"
-		found := false
-		for _, l := range v.Leases {
-			// A View shows it as done.
-			released := l.State == lease.Held && l.Holder.Is(who) && l.ReleasedAt.Boot == r.At.Boot
-			if released || l.State == lease.Bound && l.Holder.Is(who) && !l.BoundAt.IsAfter(r.At) {
-				found = true
-				out = append(out, Action{Do: Replay, Lease: l, Reason: reason})
-			}
-		}
-		if !found {
-			out = append(out, Action{Do: Replay, Lease: lease.Lease{Holder: who}, Reason: reason +
-				", and nothing is bound to the container"})
-		}
-	}
-	return out
 }
 
 // NextEnd returns the time until the next hold is over, or lease.Forever if there is none. It
