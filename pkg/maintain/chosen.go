@@ -224,20 +224,19 @@ func locate(networks []Network, addr netip.Addr) (in Network, set pool.Set, why 
 	for _, n := range networks {
 		for _, s := range n.Sets {
 			all = append(all, s.String())
-			switch unusable := s.Unusable(addr); {
-			case unusable == "" && set != nil:
+			switch {
+			case !s.Usable(addr):
+			case set != nil:
 				return in, nil, fmt.Sprintf("is in ranges of the networks %s and %s; name one with --network",
 					in.Pool.Network, n.Pool.Network)
-			case unusable == "":
+			default:
 				in, set = n, s
-			case unusable != pool.OutOfRange:
-				why = unusable
 			}
 		}
 	}
-	if set != nil {
-		return in, set, ""
+	if set == nil {
+		why = "is a gateway, or in no range of this node: " +
+			cmp.Or(strings.Join(all, " "), "it has none that leasehold serves")
 	}
-	none := "is in no range of this node: " + cmp.Or(strings.Join(all, " "), "it has none that leasehold serves")
-	return in, nil, cmp.Or(why, none)
+	return in, set, why
 }

@@ -79,36 +79,6 @@ func (s Set) Usable(addr netip.Addr) bool {
 	return s.Contains(addr) && !s.isGateway(addr)
 }
 
-// OutOfRange is what Unusable returns for an address outside of the subnets of a set.
-const OutOfRange = "is in no range"
-
-// Unusable returns why an address is not Usable, "" if it is.
-func (s Set) Unusable(addr netip.Addr) string {
-	r := s.subnetOf(addr)
-	switch {
-	case s.isGateway(addr):
-		return "is a gateway"
-	case s.Contains(addr):
-		return ""
-	case !r.Subnet.IsValid():
-		return OutOfRange
-	case addr == r.Subnet.Addr():
-		return "is the network address of subnet " + r.Subnet.String()
-	case addr.Is4() && addr.Prev() == lastOf(r.Subnet):
-		return "is the broadcast address of subnet " + r.Subnet.String()
-	}
-	return fmt.Sprintf("is in subnet %s, but not in its range %s", r.Subnet, r)
-}
-
-// subnetOf returns the range whose subnet contains an address, the zero Range if there is none.
-func (s Set) subnetOf(addr netip.Addr) Range {
-	i := slices.IndexFunc(s, func(r Range) bool { return r.Subnet.Contains(addr) })
-	if i < 0 {
-		return Range{}
-	}
-	return s[i]
-}
-
 // SetOf returns the index of the set that contains an address, -1 if none does.
 func SetOf(sets []Set, addr netip.Addr) int {
 	return slices.IndexFunc(sets, func(s Set) bool { return s.Contains(addr) })
