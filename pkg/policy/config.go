@@ -79,11 +79,11 @@ type RawConfig struct {
 func (r RawConfig) Config() (Config, error) {
 	c := Defaults()
 	err := errors.Join(
-		field("busyTimeout", r.BusyTimeout, &c.BusyTimeout, parseDuration),
-		field("onExhaustion", r.OnExhaustion, &c.OnExhaustion, oneOf[OnExhaustion](onExhaustionNames[:])),
-		field("maxWindow", r.MaxWindow, &c.MaxWindow, parseMaxWindow),
-		field("softHold", r.SoftHold, &c.SoftHold, parseDuration),
-		field("defaultWindow", r.DefaultWindow, &c.DefaultWindow, ParseWindow),
+		field("ipam.busyTimeout", r.BusyTimeout, &c.BusyTimeout, parseDuration),
+		field("ipam.onExhaustion", r.OnExhaustion, &c.OnExhaustion, oneOf[OnExhaustion](onExhaustionNames[:])),
+		field("ipam.maxWindow", r.MaxWindow, &c.MaxWindow, parseMaxWindow),
+		field("ipam.softHold", r.SoftHold, &c.SoftHold, parseDuration),
+		field("ipam.defaultWindow", r.DefaultWindow, &c.DefaultWindow, ParseWindow),
 		setShare(&c.MaxHeldShare, r.MaxHeldShare),
 		setDirs(&c.CNICacheDirs, r.CNICacheDirs),
 	)
@@ -93,14 +93,15 @@ func (r RawConfig) Config() (Config, error) {
 	return c, nil
 }
 
-// field parses text into *into. If text is empty or invalid, it does not change *into.
+// field parses the text of a setting into *into. If text is empty or invalid, it does not change
+// *into.
 func field[T any](name, text string, into *T, parse func(string) (T, error)) error {
 	if text == "" {
 		return nil
 	}
 	v, err := parse(text)
 	if err != nil {
-		return fmt.Errorf("ipam.%s: %w", name, err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	*into = v
 	return nil
