@@ -94,7 +94,7 @@ func (s Sources) cacheEntry(network, containerID, ifName string) (candidates []c
 			candidates = append(candidates, c)
 		}
 	}
-	return candidates, notes.list()
+	return candidates, notes.texts
 }
 
 // LifeOf returns what libcni's cache shows of the container in the content of host-local's file of
@@ -121,12 +121,8 @@ func (s Sources) LifeOf(network string, addr netip.Addr, content string) lease.L
 }
 
 func (s Sources) cacheFiles(network, prefix string, alive func(string) (lease.Netns, bool), notes *notes) []candidate {
-	dirs := s.CacheDirs
-	if dirs == nil {
-		dirs = DefaultCacheDirs
-	}
 	var out []candidate
-	for _, dir := range dirs {
+	for _, dir := range s.CacheDirs {
 		names, err := []string{prefix}, error(nil)
 		if strings.HasSuffix(prefix, "-") { // it is not a complete name
 			names, err = files.List(dir)

@@ -31,7 +31,7 @@ type Host interface {
 // Sources is where the sources of one node are.
 type Sources struct {
 	Host      Host
-	CacheDirs []string // libcni's; nil for DefaultCacheDirs
+	CacheDirs []string // libcni's
 
 	// Files is host-local's directory of the pool, nil if the caller has not opened it.
 	Files *hostlocal.Dir
@@ -58,7 +58,7 @@ func Find(s Sources, p lease.Pool, sets []pool.Set, now lease.Instant, soft time
 	newID func() string) (Found, error) {
 	var notes notes
 	candidates, err := s.gather(p, &notes)
-	found := Found{Problems: notes.list()}
+	found := Found{Problems: notes.texts}
 	if err != nil {
 		return found, err
 	}

@@ -44,9 +44,8 @@ type config struct {
 			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`
-	PrevResult     json.RawMessage `json:"prevResult"`
-	Attachments    json.RawMessage `json:"cni.dev/valid-attachments"`
-	OldAttachments json.RawMessage `json:"cni.dev/attachments"`
+	PrevResult  json.RawMessage `json:"prevResult"`
+	Attachments json.RawMessage `json:"cni.dev/valid-attachments"`
 
 	section    ipamSection
 	sectionErr error // why there is no section
@@ -332,15 +331,12 @@ func (c *config) requested(fromArgs netip.Addr) (out []netip.Addr, err error) {
 // configuration contains no list. A list that is null counts as an empty list (docs/facts.md, "An
 // absent list is not an empty list").
 func (c *config) validAttachments() (valid []lease.Attachment, listed bool, err error) {
-	path, raw := `"cni.dev/valid-attachments"`, c.Attachments
-	if raw == nil {
-		path, raw = `"cni.dev/attachments"`, c.OldAttachments
-	}
-	if raw == nil {
+	const path = `"cni.dev/valid-attachments"`
+	if c.Attachments == nil {
 		return nil, false, nil
 	}
 	var list []types.GCAttachment
-	if err := decode(raw, &list, path); err != nil {
+	if err := decode(c.Attachments, &list, path); err != nil {
 		return nil, false, err
 	}
 	for i, a := range list {

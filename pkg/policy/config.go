@@ -12,20 +12,16 @@ import (
 
 // OnExhaustion is the policy for a pod that needs an address when every address of the range set is
 // bound or in a firm hold, which is a hold for the window of a pod's annotation.
-type OnExhaustion int
+type OnExhaustion string
 
 const (
-	Fail OnExhaustion = iota // ADD fails, as with host-local
+	Fail OnExhaustion = "fail" // ADD fails, as with host-local
 	// Fair is the default. If the firm holds of one namespace have more than half of the addresses
 	// of the range set, the hold of that namespace that expires first is released for a pod of
 	// another namespace.
-	Fair
-	Yield // the firm hold that expires first is released
+	Fair  OnExhaustion = "fair"
+	Yield OnExhaustion = "yield" // the firm hold that expires first is released
 )
-
-func (e OnExhaustion) String() string { return onExhaustionNames[e] }
-
-var onExhaustionNames = [...]string{Fail: "fail", Fair: "fair", Yield: "yield"}
 
 // Config contains the validated policies of an ipam section.
 type Config struct {
@@ -75,12 +71,12 @@ type RawConfig struct {
 
 // Config validates the fields. Its error names every invalid field and the accepted values, for
 // example
-// `ipam.onExhaustion: "wait" is not known; want "fail" or "fair" or "yield"`.
+// `ipam.onExhaustion: "wait" is not known; want "fail", "fair" or "yield"`.
 func (r RawConfig) Config() (Config, error) {
 	c := Defaults()
 	err := errors.Join(
 		field("ipam.busyTimeout", r.BusyTimeout, &c.BusyTimeout, parseDuration),
-		field("ipam.onExhaustion", r.OnExhaustion, &c.OnExhaustion, oneOf[OnExhaustion](onExhaustionNames[:])),
+		field("ipam.onExhaustion", r.OnExhaustion, &c.OnExhaustion, parseOnExhaustion),
 		field("ipam.maxWindow", r.MaxWindow, &c.MaxWindow, parseMaxWindow),
 		field("ipam.softHold", r.SoftHold, &c.SoftHold, parseDuration),
 		field("ipam.defaultWindow", r.DefaultWindow, &c.DefaultWindow, ParseWindow),
@@ -107,16 +103,11 @@ func field[T any](name, text string, into *T, parse func(string) (T, error)) err
 	return nil
 }
 
-// oneOf returns a parser that accepts the given names. The parser returns the index of the name.
-func oneOf[T ~int](names []string) func(string) (T, error) {
-	return func(s string) (T, error) {
-		for i, name := range names {
-			if s == name {
-				return T(i), nil
-			}
-		}
-		return 0, fmt.Errorf("%s is not known; want \"%s\"", Quote(s), strings.Join(names, `" or "`))
+func parseOnExhaustion(s string) (OnExhaustion, error) {
+	if e := OnExhaustion(s); e == Fail || e == Fair || e == Yield {
+		return e, nil
 	}
+	return "", fmt.Errorf(`%s is not known; want "fail", "fair" or "yield"`, Quote(s))
 }
 
 // parseDuration parses a Go duration from 0 to MaxWindow.

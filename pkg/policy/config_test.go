@@ -67,7 +67,7 @@ func TestRawConfig(t *testing.T) {
 func TestRawConfigRejects(t *testing.T) {
 	tests := []struct{ text, want string }{
 		{`{"onExhaustion":"Fair"}`, `ipam.onExhaustion: "Fair"`},
-		{`{"onExhaustion":"evict"}`, `ipam.onExhaustion: "evict" is not known; want "fail" or "fair" or "yield"`},
+		{`{"onExhaustion":"evict"}`, `ipam.onExhaustion: "evict" is not known; want "fail", "fair" or "yield"`},
 		{`{"busyTimeout":"2"}`, `ipam.busyTimeout: "2" is not accepted; want a duration such as "2m"`},
 		{`{"busyTimeout":"-1s"}`, `ipam.busyTimeout: "-1s"`},
 		{`{"softHold":"100000h"}`, `ipam.softHold: "100000h"`},
