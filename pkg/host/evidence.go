@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -13,11 +14,11 @@ import (
 
 // Kernel provides what Evidence needs of the kernel: *Host, or a simulated one.
 type Kernel interface {
-	QuickState(holder lease.Holder, boot string) lease.Liveness
-	PathGone(holder lease.Holder) (bool, error)
+	QuickState(holder lease.Holder, boot string) (lease.Liveness, error)
 	AddressesIn(netns lease.Netns) ([]netip.Addr, error)
-	ProcessNetns() NetnsSet
-	MountedNetns() NetnsSet
+	// ProcessNetns and MountedNetns return inodes. After an error some may be missing.
+	ProcessNetns() (map[uint64]bool, error)
+	MountedNetns() (map[uint64]bool, error)
 }
 
 // Evidence determines the states of holders for one decision. It examines each holder once, so that
@@ -30,12 +31,18 @@ type Evidence struct {
 	// its namespace, and also the mounts. The agent sets it. It takes longer.
 	Twice bool
 
-	plugged map[lease.Netns]plugged         // results of Host.AddressesIn
-	quick   map[lease.Holder]lease.Liveness // results of QuickState
-	proven  map[lease.Holder]lease.Liveness // results of Prove
-	doubts  map[lease.Holder]error          // why the result of Prove is Unknown
-	procs   *NetnsSet                       // nil until it is needed
-	inNetns map[uint64][]lease.Lease        // bound leases by the inode of the namespace
+	plugged map[lease.Netns]plugged  // results of Host.AddressesIn
+	quick   map[lease.Holder]state   // results of Host.QuickState
+	proven  map[lease.Holder]state   // results of Prove
+	procs   map[uint64]bool          // nil until it is needed
+	unread  error                    // why procs may be incomplete
+	inNetns map[uint64][]lease.Lease // bound leases by the inode of the namespace
+}
+
+// state is the state of a holder, and the reason if it is Unknown because something cannot be read.
+type state struct {
+	life  lease.Liveness
+	doubt error
 }
 
 // BoundIn yields the bound leases of a list.
@@ -54,43 +61,46 @@ func BoundIn(list []lease.Lease) iter.Seq[lease.Lease] {
 func NewEvidence(host Kernel, boot string, bound iter.Seq[lease.Lease]) Evidence {
 	return Evidence{
 		host: host, boot: boot, bound: bound,
-		plugged: map[lease.Netns]plugged{}, quick: map[lease.Holder]lease.Liveness{},
-		proven: map[lease.Holder]lease.Liveness{},
-		doubts: map[lease.Holder]error{},
+		plugged: map[lease.Netns]plugged{}, quick: map[lease.Holder]state{}, proven: map[lease.Holder]state{},
 	}
 }
 
 // QuickState returns the state of a lease's holder as far as the boot id and the path of its
 // namespace show it (Host.QuickState).
 func (e *Evidence) QuickState(l lease.Lease) lease.Liveness {
-	life, ok := e.quick[l.Holder]
-	if !ok {
-		life = e.host.QuickState(l.Holder, e.boot)
-		e.quick[l.Holder] = life
-	}
+	life, _ := e.quickState(l)
 	return life
+}
+
+func (e *Evidence) quickState(l lease.Lease) (lease.Liveness, error) {
+	s, ok := e.quick[l.Holder]
+	if !ok {
+		s.life, s.doubt = e.host.QuickState(l.Holder, e.boot)
+		e.quick[l.Holder] = s
+	}
+	return s.life, s.doubt
 }
 
 // Prove returns the state of a bound lease's holder. If the path of its namespace does not lead to
 // the namespace, Prove reads the namespaces of all processes, which takes long.
 func (e *Evidence) Prove(l lease.Lease) lease.Liveness {
-	life, ok := e.proven[l.Holder]
+	s, ok := e.proven[l.Holder]
 	if !ok {
-		life, e.doubts[l.Holder] = e.prove(l)
-		e.proven[l.Holder] = life
+		s.life, s.doubt = e.prove(l)
+		e.proven[l.Holder] = s
 	}
-	return life
+	return s.life
 }
 
 // SetProven records the state of a holder that another Evidence has proven. Prove returns it.
-func (e *Evidence) SetProven(h lease.Holder, life lease.Liveness) { e.proven[h] = life }
+func (e *Evidence) SetProven(h lease.Holder, life lease.Liveness) { e.proven[h] = state{life: life} }
 
 // Doubt returns the reason if Prove returns Unknown for a lease's holder, otherwise nil.
 func (e *Evidence) Doubt(l lease.Lease) error {
 	if e.Prove(l) != lease.Unknown {
 		return nil
 	}
-	err := cmp.Or(e.doubts[l.Holder], errors.New("its namespace could not be read"))
+	err := cmp.Or(e.proven[l.Holder].doubt, errors.New("its namespace could not be read"))
 	if e.boot == "" {
 		err = fmt.Errorf("%w, and the boot id cannot be read", err)
 	}
@@ -98,24 +108,21 @@ func (e *Evidence) Doubt(l lease.Lease) error {
 }
 
 func (e *Evidence) prove(l lease.Lease) (lease.Liveness, error) {
-	switch life := e.QuickState(l); {
+	life, err := e.quickState(l)
+	switch {
 	case life == lease.Alive && e.IsReplaced(l):
 		return lease.Dead, nil
-	case life != lease.Unknown:
-		return life, nil
+	case life != lease.Unknown, err != nil:
+		return life, err
 	}
-	gone, err := e.host.PathGone(l.Holder)
-	if err != nil {
-		return lease.Unknown, err
-	}
-	if !gone {
-		return lease.Alive, nil // the path leads to the namespace again
-	}
-	life := e.processes().Liveness(l.Holder.Netns)
-	if life == lease.Alive && e.isReissued(l) {
+	inUse, err := e.inodes()
+	switch {
+	case inUse[l.Holder.Netns.Ino] && !e.isReissued(l):
+		return lease.Alive, nil
+	case inUse[l.Holder.Netns.Ino], err == nil:
 		return lease.Dead, nil
 	}
-	return life, e.processes().Incomplete()
+	return lease.Unknown, err
 }
 
 // plugged are the addresses in a network namespace, or why they cannot be read.
@@ -129,16 +136,11 @@ type plugged struct {
 // and the reason if the namespace cannot be read. If the lease does not know the namespace of the
 // last holder, LastHas returns Dead, because a held lease has had its DEL.
 func (e *Evidence) LastHas(l lease.Lease) (lease.Liveness, error) {
-	switch life := e.QuickState(l); {
-	case life == lease.Dead, l.Holder.Netns.Ino == 0:
+	switch life, err := e.quickState(l); {
+	case l.Holder.Netns.Ino == 0, life == lease.Dead, life == lease.Unknown && err == nil:
 		return lease.Dead, nil
 	case life == lease.Unknown:
-		switch gone, err := e.host.PathGone(l.Holder); {
-		case err != nil:
-			return lease.Unknown, err
-		case gone:
-			return lease.Dead, nil
-		}
+		return life, err
 	}
 	return e.hasAddress(l)
 }
@@ -177,15 +179,22 @@ func (e *Evidence) LifeOf(l lease.Lease) lease.Liveness {
 	return e.Prove(l)
 }
 
-func (e *Evidence) processes() NetnsSet {
-	if e.procs == nil {
-		p := e.host.ProcessNetns()
-		if e.Twice {
-			p = p.Union(e.host.ProcessNetns()).Union(e.host.MountedNetns())
-		}
-		e.procs = &p
+// inodes returns the network namespaces in use. After an error some may be missing.
+func (e *Evidence) inodes() (map[uint64]bool, error) {
+	if e.procs != nil {
+		return e.procs, e.unread
 	}
-	return *e.procs
+	reads := []func() (map[uint64]bool, error){e.host.ProcessNetns}
+	if e.Twice {
+		reads = append(reads, e.host.ProcessNetns, e.host.MountedNetns)
+	}
+	e.procs = map[uint64]bool{}
+	for _, read := range reads {
+		inodes, err := read()
+		maps.Copy(e.procs, inodes)
+		e.unread = cmp.Or(e.unread, err)
+	}
+	return e.procs, e.unread
 }
 
 // IsReplaced reports whether the namespace at the holder's path is another one with the same inode,

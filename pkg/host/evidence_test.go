@@ -11,22 +11,19 @@ import (
 
 // host is a simulated one with a single namespace.
 type kernel struct {
-	quick   lease.Liveness
-	gone    bool
-	goneErr error
-	addrs   []netip.Addr
-	err     error // of AddressesIn
-	asked   []string
+	quick    lease.Liveness
+	quickErr error
+	addrs    []netip.Addr
+	err      error // of AddressesIn
+	inUse    map[uint64]bool
+	unread   error           // of ProcessNetns
+	mounted  map[uint64]bool // of MountedNetns
+	asked    []string
 }
 
-func (h *kernel) QuickState(lease.Holder, string) lease.Liveness {
+func (h *kernel) QuickState(lease.Holder, string) (lease.Liveness, error) {
 	h.asked = append(h.asked, "QuickState")
-	return h.quick
-}
-
-func (h *kernel) PathGone(lease.Holder) (bool, error) {
-	h.asked = append(h.asked, "PathGone")
-	return h.gone, h.goneErr
+	return h.quick, h.quickErr
 }
 
 func (h *kernel) AddressesIn(lease.Netns) ([]netip.Addr, error) {
@@ -34,8 +31,8 @@ func (h *kernel) AddressesIn(lease.Netns) ([]netip.Addr, error) {
 	return h.addrs, h.err
 }
 
-func (h *kernel) ProcessNetns() NetnsSet { return NewNetnsSet(nil) }
-func (h *kernel) MountedNetns() NetnsSet { return NewNetnsSet(nil) }
+func (h *kernel) ProcessNetns() (map[uint64]bool, error) { return h.inUse, h.unread }
+func (h *kernel) MountedNetns() (map[uint64]bool, error) { return h.mounted, nil }
 
 // A hold's last holder has the address only if the namespace is at its path and an interface there
 // has the address. What cannot be read is unknown. The namespace is entered last, and once.
@@ -52,14 +49,12 @@ func TestLastHas(t *testing.T) {
 	}{
 		"another boot":          {kernel: kernel{quick: dead}, want: dead, asked: 1},
 		"no namespace is known": {kernel: kernel{quick: unknown}, noNetns: true, want: dead, asked: 1},
-		"the path is gone":      {kernel: kernel{quick: unknown, gone: true, err: problem}, want: dead, asked: 2},
-		"the path cannot be read": {kernel: kernel{quick: unknown, goneErr: problem}, want: unknown, why: problem,
-			asked: 2},
-		"the path is there again": {kernel: kernel{quick: unknown, addrs: []netip.Addr{its}}, want: alive, asked: 3},
-		"an interface has it": {kernel: kernel{quick: alive, addrs: []netip.Addr{other, its}, goneErr: problem},
+		"the path is gone":      {kernel: kernel{quick: unknown, err: problem}, want: dead, asked: 1},
+		"the path cannot be read": {kernel: kernel{quick: unknown, quickErr: problem}, want: unknown, why: problem,
+			asked: 1},
+		"an interface has it": {kernel: kernel{quick: alive, addrs: []netip.Addr{other, its}},
 			want: alive, asked: 2},
-		"an interface has another": {kernel: kernel{quick: alive, addrs: []netip.Addr{other}, gone: true}, want: dead,
-			asked: 2},
+		"an interface has another": {kernel: kernel{quick: alive, addrs: []netip.Addr{other}}, want: dead, asked: 2},
 		"the namespace cannot be entered": {kernel: kernel{quick: alive, err: problem}, want: unknown, why: problem,
 			asked: 2},
 		"the namespace has ended in between": {kernel: kernel{quick: alive, err: ErrNetnsGone}, want: dead,
@@ -87,25 +82,33 @@ func TestLastHas(t *testing.T) {
 	}
 }
 
-// The path of a bound lease's namespace is read once more before the processes are: a mount that is
-// made in between proves that the holder is alive.
+// A bound lease's holder is dead only if neither its path nor any process leads to its namespace,
+// and all could be read. With Twice a mount counts as well.
 func TestProve(t *testing.T) {
 	problem := errors.New("permission denied")
+	its, others := map[uint64]bool{11: true}, map[uint64]bool{12: true}
 	for name, c := range map[string]struct {
 		kernel
-		want lease.Liveness
-		why  error
+		twice bool
+		want  lease.Liveness
+		why   error
 	}{
-		"the path leads to it":       {kernel: kernel{quick: lease.Alive, gone: true}, want: lease.Alive},
-		"another boot":               {kernel: kernel{quick: lease.Dead}, want: lease.Dead},
-		"the path leads to it again": {kernel: kernel{quick: lease.Unknown}, want: lease.Alive},
-		"the path cannot be read": {kernel: kernel{quick: lease.Unknown, goneErr: problem}, want: lease.Unknown,
+		"the path leads to it": {kernel: kernel{quick: lease.Alive}, want: lease.Alive},
+		"another boot":         {kernel: kernel{quick: lease.Dead}, want: lease.Dead},
+		"the path cannot be read": {kernel: kernel{quickErr: problem, inUse: its}, want: lease.Unknown,
 			why: problem},
-		"nothing and nobody leads there": {kernel: kernel{quick: lease.Unknown, gone: true}, want: lease.Dead},
+		"nothing and nobody leads there":           {kernel: kernel{inUse: others}, want: lease.Dead},
+		"a process has it":                         {kernel: kernel{inUse: its}, want: lease.Alive},
+		"a process has it, another cannot be read": {kernel: kernel{inUse: its, unread: problem}, want: lease.Alive},
+		"a process cannot be read": {kernel: kernel{inUse: others, unread: problem}, want: lease.Unknown,
+			why: problem},
+		"it is mounted elsewhere":                {kernel: kernel{mounted: its}, want: lease.Dead},
+		"it is mounted elsewhere, for the agent": {kernel: kernel{mounted: its}, twice: true, want: lease.Alive},
 	} {
 		l := lease.Lease{State: lease.Bound, Holder: lease.Holder{ContainerID: "c1",
 			Netns: lease.Netns{Path: "/run/netns/x", Ino: 11}}}
 		e := NewEvidence(&c.kernel, "b", BoundIn(nil))
+		e.Twice = c.twice
 		if got := e.Prove(l); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}

@@ -39,14 +39,14 @@ func TestInvalidProc(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := New(file, "")
-	if err := h.ProcessNetns().Incomplete(); !errors.Is(err, unix.ENOTDIR) {
+	if _, err := h.ProcessNetns(); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("the processes of a /proc that is a file: %v", err)
 	}
 	empty := fakeProc(t, links{"self": {"pid:x", "mnt:1"}, "1": {"mnt:1"}, "7": {"mnt:x"}})
 	if err := os.WriteFile(filepath.Join(empty.proc, "self", "mountinfo"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := empty.MountedNetns().Incomplete(); err == nil || !strings.Contains(err.Error(), "is empty") {
+	if _, err := empty.MountedNetns(); err == nil || !strings.Contains(err.Error(), "is empty") {
 		t.Errorf("an empty list of mounts: %v", err)
 	}
 	if list, err := empty.Namespaces(); err == nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -117,38 +116,24 @@ func (h *Host) Netns(path string) (lease.Netns, error) {
 }
 
 // QuickState returns the state of a holder as far as one stat(2) shows it: Dead if it was bound in
-// another boot, Alive if its path still leads to its namespace, and otherwise Unknown, because a
-// process may keep the namespace alive. boot is the id of this boot, or "".
-func (h *Host) QuickState(holder lease.Holder, boot string) lease.Liveness {
+// another boot, Alive if its path still leads to its namespace, and otherwise Unknown. Without an
+// error the path then leads to nothing or to another file, and a process may keep the namespace
+// alive. boot is the id of this boot, or "".
+func (h *Host) QuickState(holder lease.Holder, boot string) (lease.Liveness, error) {
 	if holder.BootID != "" && boot != "" && holder.BootID != boot {
-		return lease.Dead
+		return lease.Dead, nil
 	}
 	if holder.Netns.Ino == 0 {
-		return lease.Unknown
+		return lease.Unknown, errors.New("its network namespace is not known")
 	}
 	var st unix.Stat_t
-	err := unix.Stat(holder.Netns.Path, &st)
-	if err == nil && st.Ino == holder.Netns.Ino && uint64(st.Dev) == holder.Netns.Dev {
-		return lease.Alive
+	switch err := unix.Stat(holder.Netns.Path, &st); {
+	case err == nil && st.Ino == holder.Netns.Ino && uint64(st.Dev) == holder.Netns.Dev:
+		return lease.Alive, nil
+	case err != nil && !isNothing(err):
+		return lease.Unknown, &os.PathError{Op: "stat", Path: holder.Netns.Path, Err: err}
 	}
-	return lease.Unknown
-}
-
-// PathGone reports whether the path of the holder's namespace no longer leads to the namespace,
-// because there is nothing or another file. It returns an error if that cannot be determined.
-func (h *Host) PathGone(holder lease.Holder) (bool, error) {
-	if holder.Netns.Ino == 0 {
-		return false, errors.New("its network namespace is not known")
-	}
-	var st unix.Stat_t
-	err := unix.Stat(holder.Netns.Path, &st)
-	switch {
-	case err == nil:
-		return st.Ino != holder.Netns.Ino || uint64(st.Dev) != holder.Netns.Dev, nil
-	case isNothing(err):
-		return true, nil
-	}
-	return false, &os.PathError{Op: "stat", Path: holder.Netns.Path, Err: err}
+	return lease.Unknown, nil
 }
 
 // isNothing reports whether an error proves that there is nothing at a path.
@@ -156,53 +141,27 @@ func isNothing(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ESRCH)
 }
 
-// NetnsSet is the set of the network namespaces in use, by inode. It is incomplete if some could
-// not be read.
-type NetnsSet struct {
-	inodes     map[uint64]bool
-	incomplete error // the first namespace that could not be read; nil if all were
-}
-
-// NewNetnsSet returns a set of the given inodes, for simulated hosts.
-func NewNetnsSet(incomplete error, inodes ...uint64) NetnsSet {
-	p := NetnsSet{inodes: map[uint64]bool{}, incomplete: incomplete}
-	for _, ino := range inodes {
-		p.inodes[ino] = true
-	}
-	return p
-}
-
-// Incomplete returns an error if namespaces may be missing in the set: the first one that occurred
-// while the set was read, or that it was never read. If it returns nil, a namespace that is not in
-// the set is not in use.
-func (s NetnsSet) Incomplete() error {
-	if s.inodes == nil {
-		return errors.New("the processes were not read")
-	}
-	return s.incomplete
-}
-
-// ProcessNetns returns the network namespaces of all processes. It takes microseconds for each
-// process, so that callers use it only to prove a death. Process 1 always exists, so a list without
-// it is incomplete. Its own namespace is the host's and need not be readable: a security module may
-// forbid it.
-func (h *Host) ProcessNetns() NetnsSet {
-	p := NetnsSet{inodes: map[uint64]bool{}}
-	first := false
-	p.miss(h.eachProcess(func(pid string) {
+// ProcessNetns returns the inodes of the network namespaces of all processes. After an error some
+// may be missing. It takes microseconds for each process, so that callers use it only to prove a
+// death. Process 1 always exists, so a list without it is incomplete. Its own namespace is the
+// host's and need not be readable: a security module may forbid it.
+func (h *Host) ProcessNetns() (map[uint64]bool, error) {
+	inodes, first := map[uint64]bool{}, false
+	var unread error
+	err := h.eachProcess(func(pid string) {
 		first = first || pid == "1"
 		ino, err := h.namespaceInode(pid, "net")
 		switch {
 		case err == nil:
-			p.inodes[ino] = true
+			inodes[ino] = true
 		case !isNothing(err) && pid != "1": // else it has ended
-			p.miss(err)
+			unread = cmp.Or(unread, err)
 		}
-	}))
-	if !first {
-		p.miss(fmt.Errorf("process 1 is not in %s", h.proc))
+	})
+	if err = cmp.Or(err, unread); err == nil && !first {
+		err = fmt.Errorf("process 1 is not in %s", h.proc)
 	}
-	return p
+	return inodes, err
 }
 
 // eachProcess calls f for each process that /proc shows. If it returns an error, some are missing.
@@ -221,47 +180,15 @@ func (h *Host) eachProcess(f func(pid string)) error {
 	return err
 }
 
-// miss records that the set is incomplete, with the first error. A nil error has no effect.
-func (s *NetnsSet) miss(err error) {
-	if s.incomplete == nil {
-		s.incomplete = err
-	}
-}
-
-// MountedNetns returns the network namespaces that are mounted at any path, also at paths that are
-// in no lease. The agent counts them as in use, like those of processes. An ADD must not: the
-// namespaces of new pods are mounted and may have reused the inodes of deleted namespaces, so that
-// dead holders would seem alive.
-func (h *Host) MountedNetns() NetnsSet {
-	p := NetnsSet{inodes: map[uint64]bool{}}
+// MountedNetns returns the inodes of the network namespaces that are mounted at any path, also at
+// paths that are in no lease. The agent counts them as in use, like those of processes. An ADD must
+// not: the namespaces of new pods are mounted and may have reused the inodes of deleted namespaces,
+// so that dead holders would seem alive.
+func (h *Host) MountedNetns() (map[uint64]bool, error) {
+	inodes := map[uint64]bool{}
 	mounts, err := h.netnsMounts()
-	p.miss(err)
 	for _, m := range mounts {
-		p.inodes[m.ino] = true
+		inodes[m.ino] = true
 	}
-	return p
-}
-
-// Union returns the namespaces of both sets. Two scans of the processes find more than one, because
-// a scan may miss a process that changes its namespace meanwhile.
-func (s NetnsSet) Union(o NetnsSet) NetnsSet {
-	both := NewNetnsSet(s.Incomplete())
-	both.miss(o.Incomplete())
-	maps.Copy(both.inodes, s.inodes)
-	maps.Copy(both.inodes, o.inodes)
-	return both
-}
-
-// Liveness returns Alive if the namespace is in the set, Dead if it is not and the set is complete,
-// and otherwise Unknown.
-func (s NetnsSet) Liveness(n lease.Netns) lease.Liveness {
-	switch {
-	case n.Ino == 0:
-		return lease.Unknown
-	case s.inodes[n.Ino]:
-		return lease.Alive
-	case s.Incomplete() == nil:
-		return lease.Dead
-	}
-	return lease.Unknown
+	return inodes, err
 }

@@ -2,7 +2,6 @@ package host
 
 import (
 	"errors"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -56,7 +55,7 @@ func TestNetns(t *testing.T) {
 	}
 }
 
-func TestQuickStateAndPathGone(t *testing.T) {
+func TestQuickState(t *testing.T) {
 	h := testHost(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "netns")
@@ -66,79 +65,65 @@ func TestQuickStateAndPathGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	holder := lease.Holder{ContainerID: "c1", IfName: "eth0", Netns: n, BootID: "boot-1"}
-	failure := "" // part of the error of PathGone; "" for none
-	see := func(name string, boot string, state lease.Liveness, gone bool) {
+	failure := "" // part of the error; "" for none
+	see := func(name string, boot string, state lease.Liveness) {
 		t.Helper()
-		if l := h.QuickState(holder, boot); l != state {
-			t.Errorf("%s: QuickState %s, want %s", name, l, state)
-		}
-		g, err := h.PathGone(holder)
-		if g != gone || (err != nil) != (failure != "") || err != nil && !strings.Contains(err.Error(), failure) {
-			t.Errorf("%s: PathGone %v, %v; want %v", name, g, err, gone)
+		l, err := h.QuickState(holder, boot)
+		if l != state || state == lease.Unknown && (err != nil) != (failure != "") ||
+			err != nil && !strings.Contains(err.Error(), failure) {
+			t.Errorf("%s: %s, %v; want %s", name, l, err, state)
 		}
 	}
-	see("mounted", "boot-1", lease.Alive, false)
-	see("mounted, in another boot", "boot-2", lease.Dead, false)
-	see("mounted, the boot id is unknown", "", lease.Alive, false)
+	see("mounted", "boot-1", lease.Alive)
+	see("mounted, in another boot", "boot-2", lease.Dead)
+	see("mounted, the boot id is unknown", "", lease.Alive)
 	if err := unix.Unmount(path, 0); err != nil {
 		t.Fatal(err)
 	}
-	see("unmounted, the file exists", "boot-1", lease.Unknown, true)
+	see("unmounted, the file exists", "boot-1", lease.Unknown)
 	newMounted(t, path)
 	if again, err := h.Netns(path); err == nil && again.Ino != n.Ino {
-		see("another namespace at the path", "boot-1", lease.Unknown, true)
+		see("another namespace at the path", "boot-1", lease.Unknown)
 	}
 	if err := errors.Join(unix.Unmount(path, 0), os.Remove(path)); err != nil {
 		t.Fatal(err)
 	}
-	see("removed", "boot-1", lease.Unknown, true)
+	see("removed", "boot-1", lease.Unknown)
 	if err := os.Symlink("netns", path); err != nil { // to itself
 		t.Fatal(err)
 	}
 	failure = "stat " + path + ": too many levels of symbolic links"
-	see("a path that cannot be resolved", "boot-1", lease.Unknown, false)
-	see("removed, the boot id is unknown", "", lease.Unknown, false)
+	see("a path that cannot be resolved", "boot-1", lease.Unknown)
+	see("removed, the boot id is unknown", "", lease.Unknown)
 	failure, holder.Netns = "is not known", lease.Netns{Path: path}
-	see("the namespace is not known", "boot-1", lease.Unknown, false)
-	see("the namespace is not known, in another boot", "boot-2", lease.Dead, false)
+	see("the namespace is not known", "boot-1", lease.Unknown)
+	see("the namespace is not known, in another boot", "boot-2", lease.Dead)
 	holder.BootID = ""
-	see("bound without a boot id", "boot-2", lease.Unknown, false)
+	see("bound without a boot id", "boot-2", lease.Unknown)
 }
 
-func TestLiveness(t *testing.T) {
+func TestProcessNetns(t *testing.T) {
 	h := testHost(t)
 	var n lease.Netns
 	newRunning(t, func() (err error) {
 		n, err = h.Netns("/proc/thread-self/ns/net")
 		return err
 	})
-	if got := h.ProcessNetns().Liveness(n); got != lease.Alive {
-		t.Errorf("a namespace with a process is %s", got)
+	if got, err := h.ProcessNetns(); !got[n.Ino] || err != nil {
+		t.Errorf("a namespace with a process is not in use: %v", err)
 	}
-	for name, c := range map[string]struct {
-		p    NetnsSet
-		n    lease.Netns
-		want lease.Liveness
-	}{
-		"not in the set":           {NewNetnsSet(nil, 1, 2), lease.Netns{Ino: 3}, lease.Dead},
-		"not in an incomplete set": {NewNetnsSet(fs.ErrPermission, 1, 2), lease.Netns{Ino: 3}, lease.Unknown},
-		"in an incomplete set":     {NewNetnsSet(fs.ErrPermission, 1, 3), lease.Netns{Ino: 3}, lease.Alive},
-		"an unknown namespace":     {NewNetnsSet(nil), lease.Netns{}, lease.Unknown},
-		"an empty /proc":           {New(t.TempDir(), "").ProcessNetns(), lease.Netns{Ino: 3}, lease.Unknown},
-		"no /proc":                 {New("/does-not-exist", "").ProcessNetns(), lease.Netns{Ino: 3}, lease.Unknown},
-	} {
-		if got := c.p.Liveness(c.n); got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
+	for _, proc := range []string{t.TempDir(), "/does-not-exist"} {
+		if got, err := New(proc, "").ProcessNetns(); err == nil {
+			t.Errorf("%s without processes: %v", proc, got)
 		}
 	}
 }
 
 // Process 1 is in the host's namespace, which no lease has. Any other process may be in a sandbox.
 func TestProcessOneNeedNotBeReadable(t *testing.T) {
-	old := lease.Netns{Ino: 3}
 	h := fakeProc(t, links{"1": {"net"}, "7": {"net:5"}, "self": {"net:4"}})
-	if got := h.ProcessNetns(); got.Liveness(old) != lease.Dead || got.Liveness(lease.Netns{Ino: 5}) != lease.Alive {
-		t.Errorf("process 1 is unreadable: %s, %v", got.Liveness(old), got.Incomplete())
+	if got, err := h.ProcessNetns(); !got[5] || err != nil {
+		t.Errorf("process 1 is unreadable: %v, %v", got, err)
 	}
 	for name, tt := range map[string]struct {
 		processes links
@@ -150,10 +135,8 @@ func TestProcessOneNeedNotBeReadable(t *testing.T) {
 		"process 11 is unreadable":      {links{"1": {"net:1"}, "11": {"net"}}, "/11/ns/net"},
 		"process 7 has an invalid link": {links{"1": {"net:1"}, "7": {"net:x"}}, "net:[x]"},
 	} {
-		p := fakeProc(t, tt.processes).ProcessNetns()
-		if p.Liveness(old) != lease.Unknown || p.Incomplete() == nil ||
-			!strings.Contains(p.Incomplete().Error(), tt.want) {
-			t.Errorf("%s: %s, %v", name, p.Liveness(old), p.Incomplete())
+		if p, err := fakeProc(t, tt.processes).ProcessNetns(); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, %v", name, p, err)
 		}
 	}
 }
@@ -189,7 +172,9 @@ func TestHostClosesWhatItOpens(t *testing.T) {
 	descriptors.AssertClosed(t, func() {
 		_, listed := h.Namespaces()
 		_, read := h.AddressesIn(netns)
-		if err := errors.Join(listed, read, h.ProcessNetns().Incomplete(), h.MountedNetns().Incomplete()); err != nil {
+		_, running := h.ProcessNetns()
+		_, mounted := h.MountedNetns()
+		if err := errors.Join(listed, read, running, mounted); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -166,7 +166,8 @@ func (h *Host) proveMounts(ids, boot string, bound iter.Seq[lease.Lease], noCopy
 		bound = func(func(lease.Lease) bool) {}
 	}
 	for l := range bound {
-		if l.Holder.BootID == boot && mounted[l.Holder.Netns.Ino] && h.QuickState(l.Holder, boot) == lease.Alive {
+		life, _ := h.QuickState(l.Holder, boot)
+		if life == lease.Alive && l.Holder.BootID == boot && mounted[l.Holder.Netns.Ino] {
 			h.proven.Store(ids, true)
 			return nil
 		}

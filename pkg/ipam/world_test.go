@@ -137,22 +137,16 @@ func (w *world) Netns(path string) (lease.Netns, error) {
 	return lease.Netns{Path: path, Dev: 4, Ino: ino}, nil
 }
 
-func (w *world) QuickState(h lease.Holder, boot string) lease.Liveness {
-	if h.BootID != "" && boot != "" && h.BootID != boot {
-		return lease.Dead
+func (w *world) QuickState(h lease.Holder, boot string) (lease.Liveness, error) {
+	switch ino, ok := w.netns[h.Netns.Path]; {
+	case h.BootID != "" && boot != "" && h.BootID != boot:
+		return lease.Dead, nil
+	case h.Netns.Ino == 0 || w.hidden[h.Netns.Path]:
+		return lease.Unknown, fmt.Errorf("%s: permission denied", h.Netns.Path)
+	case ok && ino == h.Netns.Ino:
+		return lease.Alive, nil
 	}
-	if ino, ok := w.netns[h.Netns.Path]; ok && ino == h.Netns.Ino && !w.hidden[h.Netns.Path] {
-		return lease.Alive
-	}
-	return lease.Unknown
-}
-
-func (w *world) PathGone(h lease.Holder) (bool, error) {
-	if h.Netns.Ino == 0 || w.hidden[h.Netns.Path] {
-		return false, fmt.Errorf("%s: permission denied", h.Netns.Path)
-	}
-	ino, ok := w.netns[h.Netns.Path]
-	return !ok || ino != h.Netns.Ino, nil
+	return lease.Unknown, nil
 }
 
 func (w *world) AddressesIn(n lease.Netns) ([]netip.Addr, error) {
@@ -173,12 +167,20 @@ func (w *world) unseen() error {
 	return nil
 }
 
-func (w *world) ProcessNetns() host.NetnsSet {
-	return host.NewNetnsSet(w.unseen(), slices.Collect(maps.Keys(w.inPID))...)
+func (w *world) ProcessNetns() (map[uint64]bool, error) {
+	return inodes(maps.Keys(w.inPID)), w.unseen()
 }
 
-func (w *world) MountedNetns() host.NetnsSet {
-	return host.NewNetnsSet(w.unseen(), slices.Collect(maps.Values(w.netns))...)
+func (w *world) MountedNetns() (map[uint64]bool, error) {
+	return inodes(maps.Values(w.netns)), w.unseen()
+}
+
+func inodes(seq iter.Seq[uint64]) map[uint64]bool {
+	out := map[uint64]bool{}
+	for ino := range seq {
+		out[ino] = true
+	}
+	return out
 }
 
 func (w *world) NamespaceIDs(boot string) string {

@@ -21,8 +21,8 @@ type lifeHost struct {
 	life lease.Liveness
 }
 
-func (h lifeHost) QuickState(lease.Holder, string) lease.Liveness { return h.life }
-func (h lifeHost) Namespaces() ([]host.Namespace, error)          { return nil, nil }
+func (h lifeHost) QuickState(lease.Holder, string) (lease.Liveness, error) { return h.life, nil }
+func (h lifeHost) Namespaces() ([]host.Namespace, error)                   { return nil, nil }
 
 // TestQueuedDEL queues a DEL of c1@eth0 in each situation: where its pool is known from, the lease
 // of the address, host-local's file of it, and whether c1 is alive. Whatever happens to the lease,

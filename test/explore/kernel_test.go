@@ -110,22 +110,17 @@ func (h kernelHost) Netns(path string) (lease.Netns, error) {
 	return lease.Netns{Path: path, Dev: nsfs, Ino: n.inode}, nil
 }
 
-func (h kernelHost) QuickState(holder lease.Holder, boot string) lease.Liveness {
+func (h kernelHost) QuickState(holder lease.Holder, boot string) (lease.Liveness, error) {
 	if holder.BootID != "" && boot != "" && holder.BootID != boot {
-		return lease.Dead
+		return lease.Dead, nil
+	}
+	if holder.Netns.Ino == 0 {
+		return lease.Unknown, errors.New("its network namespace is not known")
 	}
 	if n, ok := h.at(holder.Netns.Path); ok && holder.Netns.Ino == n.inode {
-		return lease.Alive
+		return lease.Alive, nil
 	}
-	return lease.Unknown
-}
-
-func (h kernelHost) PathGone(holder lease.Holder) (bool, error) {
-	if holder.Netns.Ino == 0 {
-		return false, errors.New("its network namespace is not known")
-	}
-	n, ok := h.at(holder.Netns.Path)
-	return !ok || n.inode != holder.Netns.Ino, nil
+	return lease.Unknown, nil
 }
 
 func (h kernelHost) AddressesIn(netns lease.Netns) (out []netip.Addr, err error) {
@@ -141,19 +136,19 @@ func (h kernelHost) AddressesIn(netns lease.Netns) (out []netip.Addr, err error)
 	return out, nil
 }
 
-func (h kernelHost) inodes(with func(namespace) bool) host.NetnsSet {
-	var out []uint64
+func (h kernelHost) inodes(with func(namespace) bool) (map[uint64]bool, error) {
+	out := map[uint64]bool{}
 	for _, n := range h.spaces {
 		if with(n) {
-			out = append(out, n.inode)
+			out[n.inode] = true
 		}
 	}
-	return host.NewNetnsSet(nil, out...)
+	return out, nil
 }
 
-func (h kernelHost) ProcessNetns() host.NetnsSet { return h.inodes(namespace.alive) }
+func (h kernelHost) ProcessNetns() (map[uint64]bool, error) { return h.inodes(namespace.alive) }
 
-func (h kernelHost) MountedNetns() host.NetnsSet {
+func (h kernelHost) MountedNetns() (map[uint64]bool, error) {
 	return h.inodes(func(n namespace) bool { return n.phase == living })
 }
 
