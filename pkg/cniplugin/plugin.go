@@ -1,6 +1,7 @@
 package cniplugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,16 +20,17 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Service assigns and releases addresses. It is implemented by *ipam.Service. Each method is one
 // transaction of the store.
 type Service interface {
 	Assign(context.Context, ipam.Request) (ipam.Result, error)
-	Release(context.Context, lease.Attachment, ipam.PoolHint) error
+	Release(context.Context, lease.Attachment, transact.Scope) error
 	Verify(context.Context, ipam.Request) error
 	Collect(context.Context, lease.Pool, []lease.Attachment) error
-	Status(context.Context, ipam.PoolHint) error
+	Status(context.Context, transact.Scope) error
 	KeepMAC(
 		ctx context.Context, who lease.Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool,
 	) (net.HardwareAddr, bool, error)
@@ -110,7 +112,7 @@ func (p *Plugin) Add(args *skel.CmdArgs) (err error) {
 // nil if it is invalid, only as a hint that shows where host-local may have files of the container.
 func (p *Plugin) release(ctx context.Context, args *skel.CmdArgs, c *config) error {
 	who := lease.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
-	return p.Service.Release(ctx, who, c.poolHint())
+	return p.Service.Release(ctx, who, c.scope())
 }
 
 // NetnsOverride is the environment variable with which skel allows a container to have the same
@@ -155,21 +157,22 @@ func (p *Plugin) Del(args *skel.CmdArgs) (err error) {
 	return p.release(context.Background(), args, c)
 }
 
-// poolHint returns the pool, the range sets and the policies of a configuration, which may be nil.
-// The parts that are invalid have their zero value, and errors are ignored.
-func (c *config) poolHint() (hint ipam.PoolHint) {
+// scope returns the pool, the range sets and the policies of a configuration, which may be nil. The
+// parts that are invalid have their zero value or the default, and errors are ignored.
+func (c *config) scope() transact.Scope {
 	if c == nil {
-		return hint
+		return transact.Scope{}
 	}
-	var err error
-	if hint.Pool, err = c.pool(); err != nil {
-		return hint
+	p, err := c.pool()
+	if err != nil {
+		return transact.Scope{}
 	}
-	hint.Sets, _ = c.sets()
+	sets, _ := c.sets()
+	in := transact.Existing(p, sets)
 	if options, err := c.options(); err == nil {
-		hint.Options = &options
+		in.Soft, in.Caches = options.SoftHold, options.CNICacheDirs
 	}
-	return hint
+	return in
 }
 
 // Check verifies that the container has the addresses of prevResult. As a chained plugin it
@@ -214,11 +217,13 @@ func (p *Plugin) Status(args *skel.CmdArgs) (err error) {
 	if err != nil || c.isChained() {
 		return err
 	}
-	hint, err := c.statusHint()
-	if err != nil {
-		return err
+	// There may be no ranges: the runtime may pass them with each ADD (runtimeConfig.ipRanges).
+	_, errSets := c.sets()
+	_, errOptions := c.options()
+	if _, errPool := c.pool(); errSets != nil || errOptions != nil || errPool != nil {
+		return cmp.Or(errSets, errOptions, errPool)
 	}
-	return p.Service.Status(context.Background(), hint)
+	return p.Service.Status(context.Background(), c.scope())
 }
 
 // Warn has a note printed when the verb ends. The caller may hold locks that other calls of the

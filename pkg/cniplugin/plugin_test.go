@@ -25,6 +25,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 func sortedKeys(o object) []string { return slices.Sorted(maps.Keys(o)) }
@@ -34,7 +35,7 @@ type recorder struct {
 	calls  []string
 	req    ipam.Request
 	who    lease.Attachment
-	where  ipam.PoolHint
+	where  transact.Scope
 	pool   lease.Pool
 	valid  []lease.Attachment
 	result ipam.Result
@@ -64,7 +65,7 @@ func (r *recorder) Assign(ctx context.Context, req ipam.Request) (ipam.Result, e
 	return r.result, r.called("Assign")
 }
 
-func (r *recorder) Release(_ context.Context, who lease.Attachment, in ipam.PoolHint) error {
+func (r *recorder) Release(_ context.Context, who lease.Attachment, in transact.Scope) error {
 	r.who, r.where = who, in
 	return r.called("Release")
 }
@@ -79,7 +80,7 @@ func (r *recorder) Collect(_ context.Context, p lease.Pool, valid []lease.Attach
 	return r.called("Collect")
 }
 
-func (r *recorder) Status(_ context.Context, hint ipam.PoolHint) error {
+func (r *recorder) Status(_ context.Context, hint transact.Scope) error {
 	r.pool = hint.Pool
 	return r.called("Status")
 }

@@ -69,22 +69,6 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 	return req, err
 }
 
-// statusHint validates the configuration for STATUS, and returns its pool, range sets and policies.
-// It accepts a configuration without ranges, because the runtime may pass the ranges with each ADD
-// (runtimeConfig.ipRanges).
-func (c *config) statusHint() (hint ipam.PoolHint, err error) {
-	if hint.Sets, err = c.sets(); err != nil {
-		return hint, err
-	}
-	options, err := c.options()
-	if err != nil {
-		return hint, err
-	}
-	hint.Options = &options
-	hint.Pool, err = c.pool()
-	return hint, err
-}
-
 // prevAddresses returns the addresses of prevResult. known is false if there is no prevResult.
 func (c *config) prevAddresses() (addresses []netip.Addr, known bool, err error) {
 	result, err := c.previous()

@@ -11,13 +11,14 @@ import (
 )
 
 // Release performs DEL: it releases the leases of an attachment in all pools, so that the window of
-// each starts. A repeated call changes nothing. in is the pool of the DEL's configuration; it is
-// adopted if necessary, and searched for files of the attachment if host-local has served the ADD.
+// each starts. A repeated call changes nothing. in is the pool of the DEL's configuration, as far
+// as that can be read; it is adopted if necessary, and searched for files of the attachment if
+// host-local has served the ADD.
 //
 // Most DELs are only spooled (transact.Node.SpoolRelease), and so are those that the store cannot
 // record. Release returns an error only if that fails as well, because the runtime may not repeat
 // the DEL (docs/facts.md, "flannel's DEL has one chance").
-func (s *Service) Release(ctx context.Context, who lease.Attachment, in PoolHint) error {
+func (s *Service) Release(ctx context.Context, who lease.Attachment, in transact.Scope) error {
 	s.Node.Store.Unannounce(who)
 	ctx = store.WithMaxWait(ctx) // of both attempts together
 	if s.Node.SpoolRelease(ctx, who) {
@@ -38,9 +39,9 @@ func (s *Service) Release(ctx context.Context, who lease.Attachment, in PoolHint
 // served the ADD: then releaseFound searches host-local's files. It does so without a lock, because
 // there may be thousands of files, and DELs of unknown containers are frequent (docs/facts.md,
 // "containerd sends DEL three times or more").
-func (s *Service) releaseFound(ctx context.Context, who lease.Attachment, in PoolHint) error {
+func (s *Service) releaseFound(ctx context.Context, who lease.Attachment, in transact.Scope) error {
 	release := func(p lease.Pool, files []netip.Addr) (found bool, err error) {
-		err = s.Node.Update(ctx, in.scope(), func(c *transact.Call) (err error) {
+		err = s.Node.Update(ctx, in, func(c *transact.Call) (err error) {
 			if err = c.AdmitFiles(in.Pool, files); err == nil {
 				found, err = c.Release(who, p, c.Now, "DEL")
 			}
@@ -52,7 +53,7 @@ func (s *Service) releaseFound(ctx context.Context, who lease.Attachment, in Poo
 	if found || err != nil {
 		return err
 	}
-	if files := s.Node.FilesOf(in.scope(), who); len(files) > 0 {
+	if files := s.Node.FilesOf(in, who); len(files) > 0 {
 		_, err = release(in.Pool, files)
 	}
 	return err

@@ -58,23 +58,7 @@ func (r Result) kept() []netip.Addr {
 	return out
 }
 
-// PoolHint is the pool in the configuration of a DEL, as far as that can be read. Any field may be
-// zero.
-type PoolHint struct {
-	Pool    lease.Pool
-	Sets    []pool.Set
-	Options *policy.Config // nil if they cannot be read
-}
-
 func (r Request) scope() transact.Scope {
 	return transact.Scope{Pool: r.Pool, Sets: r.Sets, Soft: r.Options.SoftHold,
 		Caches: r.Options.CNICacheDirs}
-}
-
-func (h PoolHint) scope() transact.Scope {
-	s := transact.Existing(h.Pool, h.Sets)
-	if o := h.Options; o != nil {
-		s.Soft, s.Caches = o.SoftHold, o.CNICacheDirs
-	}
-	return s
 }

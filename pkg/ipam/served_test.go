@@ -13,6 +13,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // startedByHostLocal makes a sandbox of a pod to which host-local has given an address: its
@@ -129,7 +130,7 @@ func TestTheAgentAdoptsNoLostPool(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "a", container: "c1", window: hour})
 	w.wipe(w.stateDir())
-	err := w.service.Release(context.Background(), lease.Attachment{ContainerID: "x", IfName: "eth0"}, PoolHint{})
+	err := w.service.Release(context.Background(), lease.Attachment{ContainerID: "x", IfName: "eth0"}, transact.Scope{})
 	if err != nil {
 		t.Fatal(err)
 	}

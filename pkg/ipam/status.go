@@ -20,14 +20,14 @@ const statusWait = 20 * time.Millisecond
 // succeed. It changes neither leases nor host-local's files. A busy store is healthy, so Status
 // does not wait for the lock. An exhausted pool is not an error, because the node would become
 // NotReady and its pods would be evicted (docs/facts.md, "A STATUS error makes the node NotReady").
-func (s *Service) Status(ctx context.Context, in PoolHint) error {
+func (s *Service) Status(ctx context.Context, in transact.Scope) error {
 	if err := s.ready(ctx, in); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotReady, err)
 	}
 	return nil
 }
 
-func (s *Service) ready(ctx context.Context, in PoolHint) error {
+func (s *Service) ready(ctx context.Context, in transact.Scope) error {
 	if err := s.Node.Store.Probe(); err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (s *Service) ready(ctx context.Context, in PoolHint) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", adopt.ErrUnreadable, err)
 	}
-	notAdopted := s.Node.CanAdopt(in.scope(), lost, dir)
+	notAdopted := s.Node.CanAdopt(in, lost, dir)
 	if notAdopted == nil {
 		return nil
 	}

@@ -52,7 +52,7 @@ func (w *world) timedStatus() (waited time.Duration, err error) {
 	w.t.Helper()
 	node, in := *w.service.Node, w.where()
 	node.Store = store.New(w.service.Store.Dirs())
-	in.Options = &w.options
+	in.Soft = w.options.SoftHold
 	synctest.Test(w.t.(*testing.T), func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()

@@ -12,6 +12,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 const hour = time.Hour
@@ -80,7 +81,7 @@ func TestADelThatFindsTheStoreLockedIsSpooled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	err := w.service.Store.Update(context.Background(), func(*store.Tx) error { // holds the lock
-		return w.service.Release(ctx, on("c1", "eth0"), PoolHint{})
+		return w.service.Release(ctx, on("c1", "eth0"), transact.Scope{})
 	})
 	if err != nil || len(w.warned) != 1 {
 		t.Fatalf("%v, warned %q", err, w.warned)

@@ -225,7 +225,7 @@ func (w *world) ForgetNeighbours(addrs []netip.Addr) error {
 	return nil
 }
 
-func (w *world) where() PoolHint { return PoolHint{Pool: w.request(ask{}).Pool, Sets: w.sets} }
+func (w *world) where() transact.Scope { return transact.Existing(w.request(ask{}).Pool, w.sets) }
 
 func (w *world) after(d time.Duration) {
 	w.now.Wall, w.now.Boot = w.now.Wall.Add(d), w.now.Boot+d

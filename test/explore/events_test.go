@@ -350,9 +350,10 @@ func (w *simulation) attachment(sandbox int) lease.Attachment {
 	return lease.Attachment{ContainerID: w.sandboxName(sandbox), IfName: ifName}
 }
 
-func (w *simulation) where() ipam.PoolHint {
-	o := w.options()
-	return ipam.PoolHint{Pool: w.pool(), Sets: w.leaseSets(), Options: &o}
+func (w *simulation) where() transact.Scope {
+	in := transact.Existing(w.pool(), w.leaseSets())
+	in.Soft = w.options().SoftHold
+	return in
 }
 
 // round is one round of the agent.
