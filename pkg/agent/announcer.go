@@ -5,8 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -45,15 +43,8 @@ type Announcer struct {
 	// Clock reads the wall clock and the boot clock.
 	Clock func() lease.Instant
 	// Announced is called once for each address, after its last announcement. It may be nil.
-	Announced func(context.Context, Announcement)
+	Announced func()
 	Log       *slog.Logger
-}
-
-// Announcement is an address that was announced, with the hardware address of its interface.
-type Announcement struct {
-	Holder lease.Holder
-	Addr   netip.Addr
-	MAC    net.HardwareAddr
 }
 
 const (
@@ -194,21 +185,20 @@ var (
 
 // announce waits until the interface of the pod is ready, and announces its address once after each
 // of the pauses. Each announcement reads the store first, which may be busy for a moment, so an
-// error does not end the loop, unless it is errNotHeld. The callback Announced may wait for the
-// store, and is called after the last announcement, so that it delays none.
+// error does not end the loop, unless it is errNotHeld.
 func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) error {
 	if err := r.await(ctx, l); err != nil {
 		return err
 	}
-	var sent *Announcement
+	announced := false
 	var lastErr error
 	for _, pause := range pauses {
 		if !notify.Wait(ctx, nil, pause) {
 			return ctx.Err()
 		}
-		mac, err := r.sendOne(ctx, l)
+		err := r.sendOne(ctx, l)
 		if err == nil {
-			sent = &Announcement{Holder: l.Holder, Addr: l.Address, MAC: mac}
+			announced = true
 			continue
 		}
 		lastErr = err
@@ -216,12 +206,12 @@ func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) err
 			break
 		}
 	}
-	if sent == nil {
+	if !announced {
 		return lastErr
 	}
-	log.Debug("announced", "mac", sent.MAC.String())
+	log.Debug("announced")
 	if r.Announced != nil {
-		r.Announced(ctx, *sent)
+		r.Announced()
 	}
 	return nil
 }
@@ -248,19 +238,17 @@ func (r *run) await(ctx context.Context, l lease.Lease) error {
 
 // sendOne announces the address from the interface that has it now, if the container still holds
 // it.
-func (r *run) sendOne(ctx context.Context, l lease.Lease) (mac net.HardwareAddr, err error) {
+func (r *run) sendOne(ctx context.Context, l lease.Lease) error {
 	if err := r.stillHeld(ctx, l); err != nil {
-		return nil, err
+		return err
 	}
-	err = r.Inside(l.Holder.Netns, func() error {
+	return r.Inside(l.Holder.Netns, func() error {
 		link, err := ready(l.Address)
 		if err != nil {
 			return err
 		}
-		mac = link.HardwareAddr
 		return send(link, l.Address)
 	})
-	return mac, err
 }
 
 // stillHeld returns errNotHeld unless the lease still has the same holder in the same namespace.

@@ -211,7 +211,7 @@ func TestOnlyTheHoldersAddressIsAnnounced(t *testing.T) {
 				}
 				return now, nil
 			}
-			s.Announced = func(context.Context, Announcement) { t.Error("announced") }
+			s.Announced = func() { t.Error("announced") }
 			s.run("the queue is empty", s.empty)
 			if s.entered != 1 || !strings.Contains(s.logged(), errNotHeld.Error()) {
 				t.Errorf("Inside called %d times, want 1, to find the interface; log:\n%s", s.entered, s.logged())
@@ -261,8 +261,8 @@ func (s *announcer) announce() error {
 	return err
 }
 
-// An announcement before which the store cannot be read is left out, and no other. Announced, which
-// may wait for the store, is called after all of them.
+// An announcement before which the store cannot be read is left out, and no other. Announced
+// is called after all of them.
 func TestBusyBetweenRepeats(t *testing.T) {
 	for _, tc := range []struct {
 		busy      []int // calls of Bound that fail
@@ -278,7 +278,7 @@ func TestBusyBetweenRepeats(t *testing.T) {
 				return []lease.Lease{returned("c1", "10.0.0.2")}, nil
 			}
 			var after []int // announcements sent before each call of Announced
-			s.Announced = func(context.Context, Announcement) {
+			s.Announced = func() {
 				after = append(after, s.entered-1) // the first call of Inside finds the interface
 			}
 			err := s.announce()

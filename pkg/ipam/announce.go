@@ -37,18 +37,26 @@ func (s *Service) KeepMAC(ctx context.Context, who lease.Attachment, addrs []net
 	fixed bool) (mac net.HardwareAddr, ok bool, err error) {
 	err = s.Node.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		mac, ok = has, false
-		leases, err := c.Retained(who)
+		leases, err := c.Tx.ByHolder(who.ContainerID, who.IfName)
 		if err != nil {
 			return err
 		}
-		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return !slices.Contains(addrs, l.Address) })
-		if ok = len(leases) > 0; !ok {
-			return nil
-		}
-		if !fixed {
+		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool {
+			return l.Key().IsZero() || !slices.Contains(addrs, l.Address)
+		})
+		if ok = len(leases) > 0; ok && !fixed {
 			mac = macOf(leases, has)
 		}
-		return c.SetMAC(leases, mac)
+		for _, l := range leases {
+			next, err := lease.Apply(l, lease.SetMAC{Holder: l.Holder, MAC: mac.String()}, c.Now)
+			if err == nil && next.MAC != l.MAC {
+				err = c.Put(l, next)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	return mac, ok, err
 }

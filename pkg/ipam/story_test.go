@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -283,11 +282,6 @@ var actions = map[string]func(w *world, args []string){
 	"end-holds": each(func(w *world, pod string) {
 		w.must(w.service.EndHolds(w.t.Context(), [][]maintain.Ref{w.refs(pod)}, "it is elsewhere"))
 	}),
-	"record-mac": func(w *world, args []string) {
-		hw, err := net.ParseMAC(args[1])
-		w.must(err)
-		w.must(w.service.RecordMAC(w.t.Context(), on(args[0], "eth0"), hw))
-	},
 	"export": func(w *world, _ []string) { w.export() },
 	"import": func(w *world, _ []string) {
 		_, _, err := w.service.Import(w.t.Context(), w.where().Pool, w.sets)

@@ -353,7 +353,6 @@ func (c *pods) roundWithoutView(v view) {
 		leases := c.node.Leases("--all")
 		for i := range leases {
 			leases[i].Until = "" // computed from two clocks, with some jitter
-			leases[i].MAC = ""   // recorded when an address is announced
 		}
 		return leases
 	}
