@@ -7,7 +7,7 @@
 // may run in a container (docs/design.md, "The process view"). Evidence combines what Host reads
 // with the leases of other containers, for one decision: for a bound lease the question is whether
 // the holder's namespace exists (Prove), for a hold whether an interface of the last holder still
-// has the address (LastHas).
+// has the address (Last).
 //
 // For pods that return to an address the package also uses netlink: it deletes neighbour entries,
 // and sets the hardware address of interfaces.

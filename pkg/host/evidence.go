@@ -131,23 +131,23 @@ type plugged struct {
 	err   error
 }
 
-// LastHas returns Alive if an interface in the network namespace of the last holder of a held lease
+// Last returns Alive if an interface in the network namespace of the last holder of a held lease
 // still has the address, and Dead if none has it, even if the namespace exists. It returns Unknown
-// and the reason if the namespace cannot be read. If the lease does not know the namespace of the
-// last holder, LastHas returns Dead, because a held lease has had its DEL.
-func (e *Evidence) LastHas(l lease.Lease) (lease.Liveness, error) {
+// if the namespace cannot be read. If the lease does not know the namespace of the last holder,
+// Last returns Dead, because a held lease has had its DEL.
+func (e *Evidence) Last(l lease.Lease) lease.Liveness {
 	switch life, err := e.quickState(l); {
 	case l.Holder.Netns.Ino == 0, life == lease.Dead, life == lease.Unknown && err == nil:
-		return lease.Dead, nil
+		return lease.Dead
 	case life == lease.Unknown:
-		return life, err
+		return life
 	}
 	return e.hasAddress(l)
 }
 
 // hasAddress returns Alive if an interface in the namespace at the holder's path has the address,
-// Dead if none has it, and Unknown and the reason if the namespace cannot be read.
-func (e *Evidence) hasAddress(l lease.Lease) (lease.Liveness, error) {
+// Dead if none has it, and Unknown if the namespace cannot be read.
+func (e *Evidence) hasAddress(l lease.Lease) lease.Liveness {
 	in, known := e.plugged[l.Holder.Netns]
 	if !known {
 		in.addrs, in.err = e.host.AddressesIn(l.Holder.Netns)
@@ -155,19 +155,13 @@ func (e *Evidence) hasAddress(l lease.Lease) (lease.Liveness, error) {
 	}
 	switch {
 	case errors.Is(in.err, ErrNetnsGone):
-		return lease.Dead, nil
+		return lease.Dead
 	case in.err != nil:
-		return lease.Unknown, in.err
+		return lease.Unknown
 	case slices.Contains(in.addrs, l.Address):
-		return lease.Alive, nil
+		return lease.Alive
 	}
-	return lease.Dead, nil
-}
-
-// Last returns the state of LastHas without the reason.
-func (e *Evidence) Last(l lease.Lease) lease.Liveness {
-	life, _ := e.LastHas(l)
-	return life
+	return lease.Dead
 }
 
 // LifeOf returns the state that the events of package lease need: Last for a held lease, Prove for
@@ -204,12 +198,9 @@ func (e *Evidence) inodes() (map[uint64]bool, error) {
 // false.
 func (e *Evidence) IsReplaced(l lease.Lease) bool {
 	for _, o := range e.successors(l) {
-		successor, err := e.hasAddress(o)
-		if err != nil || successor != lease.Alive {
-			continue
+		if e.hasAddress(o) == lease.Alive {
+			return e.hasAddress(l) == lease.Dead
 		}
-		has, _ := e.hasAddress(l)
-		return has == lease.Dead
 	}
 	return false
 }
