@@ -32,6 +32,9 @@ func (tx *Tx) Check() []string {
 			continue
 		}
 		id, _, _ := splitLease(k)
+		if _, free := tx.Free(l.Pool, l.Address, l.Address); free {
+			report("index taken: %s is missing", l.Address)
+		}
 		for _, e := range entries(id, k, l) {
 			if in, _ := tx.bucket([]byte(e.bucket)).Cursor().Seek([]byte(e.key)); string(in) == e.key {
 				filed[e.bucket]++
@@ -51,6 +54,7 @@ func (tx *Tx) Check() []string {
 			owned[of] = l.Address
 		}
 	}
+	tx.Unrecorded(func(_ lease.Pool, a netip.Addr) { report("index taken: %s has no lease", a) })
 	for _, name := range indexes {
 		n := -filed[string(name)]
 		for range tx.prefixed(name, nil) {

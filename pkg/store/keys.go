@@ -71,3 +71,24 @@ func end(l lease.Lease) (t time.Time, ok bool) {
 	}
 	return l.ReleasedAt.Wall.Add(time.Duration(l.Hold)), true
 }
+
+// chunkBytes is the size of a bitmap of 256 addresses in the bucket taken. With it the next free
+// address is found without reading the leases.
+const chunkBytes = 32
+
+// chunkOf returns the first address of the bitmap that an address belongs to, and its bit there.
+func chunkOf(a netip.Addr) (base netip.Addr, bit int) {
+	b := a.AsSlice()
+	bit = int(b[len(b)-1])
+	b[len(b)-1] = 0
+	base, _ = netip.AddrFromSlice(b)
+	return base, bit
+}
+
+// inChunk is the inverse of chunkOf.
+func inChunk(base netip.Addr, bit int) netip.Addr {
+	b := base.AsSlice()
+	b[len(b)-1] = byte(bit)
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}

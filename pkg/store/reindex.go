@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,14 +12,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// Reindex builds every index again from the records. A record whose key is damaged gets the key of
-// its address again. Cursors and ranges are not changed, except that damaged ones are removed; the
-// next ADD writes them.
+// Reindex builds every index again from the records. The address of a damaged record stays taken.
+// Cursors and ranges are not changed, except that damaged ones are removed; the next ADD writes
+// them.
 func (tx *Tx) Reindex() error {
-	if err := tx.rekey(); err != nil {
-		return err
-	}
-	for _, name := range indexes {
+	for _, name := range append(slices.Clip(indexes), bucketTaken) {
 		tx.dirty = true
 		err := tx.b.DeleteBucket(name)
 		if err == nil || err == berrors.ErrBucketNotFound {
@@ -42,41 +38,22 @@ func (tx *Tx) Reindex() error {
 		}
 	}
 	var leases []lease.Lease
-	for l, err := range tx.All {
-		if err == nil {
+	var damaged [][]byte
+	for k := range tx.prefixed(bucketLeases, nil) {
+		if l, err := tx.at(k); err == nil {
 			leases = append(leases, l)
+		} else if _, _, ok := splitLease(k); ok {
+			damaged = append(damaged, bytes.Clone(k))
+		}
+	}
+	for _, k := range damaged {
+		if err := tx.setTaken(k, true); err != nil {
+			return err
 		}
 	}
 	for _, l := range leases {
 		id := tx.pools[l.Pool]
 		if err := tx.reindex(id, leaseKey(id, l.Address), lease.Lease{}, l); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// rekey gives the records whose keys are not those of their addresses these keys, unless another
-// record has the key.
-func (tx *Tx) rekey() error {
-	type move struct{ from, to, record []byte }
-	var moves []move
-	for k, v := range tx.prefixed(bucketLeases, nil) {
-		if len(k) < 4 {
-			continue
-		}
-		id := poolID(binary.BigEndian.Uint32(k))
-		l, err := decodeLease(v, tx.names[id])
-		if err != nil {
-			continue
-		}
-		to := leaseKey(id, l.Address)
-		if tx.bucket(bucketLeases).Get(to) == nil {
-			moves = append(moves, move{bytes.Clone(k), to, bytes.Clone(v)})
-		}
-	}
-	for _, m := range moves {
-		if err := errors.Join(tx.delete(bucketLeases, m.from), tx.put(bucketLeases, m.to, m.record)); err != nil {
 			return err
 		}
 	}

@@ -415,28 +415,3 @@ func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 		again.Close()
 	})
 }
-
-// TestReindexMovesARecordBack verifies that a record whose key is damaged gets the key of its
-// address again.
-func TestReindexMovesARecordBack(t *testing.T) {
-	for bit := 8 * 4; bit < 8*9; bit++ { // those before are of the pool
-		s, l := open(t), fresh("10.0.0.5", "db-0", "c1")
-		update(t, s, func(tx *Tx) error { return put(tx, l) })
-		update(t, s, func(tx *Tx) error {
-			k := leaseKey(tx.pools[l.Pool], l.Address)
-			record := bytes.Clone(tx.bucket(bucketLeases).Get(k))
-			damaged := bytes.Clone(k)
-			damaged[bit/8] ^= 1 << (bit % 8)
-			err := errors.Join(tx.delete(bucketLeases, k), tx.put(bucketLeases, damaged, record))
-			if len(tx.Check()) == 0 {
-				t.Errorf("bit %d: Check finds nothing", bit)
-			}
-			return errors.Join(err, tx.Reindex())
-		})
-		view(t, s, func(tx *Tx) {
-			if got, err := tx.Get(l.Pool, l.Address); err != nil || got.ID != l.ID {
-				t.Errorf("bit %d: %+v, %v", bit, got, err)
-			}
-		})
-	}
-}

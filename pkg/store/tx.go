@@ -23,6 +23,7 @@ var (
 	bucketHolders  = []byte("holders")
 	bucketKeys     = []byte("keys")
 	bucketExpiry   = []byte("expiry")
+	bucketTaken    = []byte("taken")
 	bucketSets     = []byte("sets")
 	bucketJournal  = []byte("journal")
 	bucketCounters = []byte("counters")
@@ -31,10 +32,10 @@ var (
 
 	indexes = [][]byte{bucketHolders, bucketKeys, bucketExpiry} // of the leases
 
-	// The last two are not used. Versions before format 3 would replace a store without them as a
-	// lost one; because of them these versions refuse it as a newer one.
+	// The last one is not used. Versions before format 3 would replace a store without it as a lost
+	// one; because of it these versions refuse it as a newer one.
 	allBuckets = slices.Concat(indexes, [][]byte{bucketMeta, bucketPools, bucketLeases, bucketSets, bucketJournal,
-		bucketCounters, []byte("taken"), []byte("windows")})
+		bucketCounters, bucketTaken, []byte("windows")})
 
 	metaFormat  = []byte("format")
 	metaBoot    = []byte("boot")
@@ -79,8 +80,7 @@ func newTx(b *bolt.Tx) (*Tx, error) {
 	return tx, tx.raiseFormat()
 }
 
-// format is the format of the store (docs/versioning.md, "The store"). Earlier versions need an
-// index that it does not have.
+// format is the format of the store (docs/versioning.md, "The store").
 const format = 3
 
 // checkFormat returns ErrNewer for a store of a newer format.
@@ -291,7 +291,13 @@ func (tx *Tx) reindex(id poolID, k []byte, old, next lease.Lease) error {
 			}
 		}
 	}
-	return tx.recount(id, old, next)
+	if err := tx.recount(id, old, next); err != nil {
+		return err
+	}
+	if is, was := next.State != lease.None, old.State != lease.None; is != was {
+		return tx.setTaken(k, is)
+	}
+	return nil
 }
 
 type entry struct{ bucket, key string }
@@ -318,15 +324,39 @@ func entries(id poolID, k []byte, l lease.Lease) (out []entry) {
 	return out
 }
 
-// Free returns the lowest address from lo to hi, inclusive, that has no lease. It reads the keys of
-// the leases, which are in the order of the addresses.
+// setTaken sets or clears the bit of an address in the bitmaps of taken addresses. k is the key of
+// its lease.
+func (tx *Tx) setTaken(k []byte, on bool) error {
+	_, a, _ := splitLease(k)
+	base, bit := chunkOf(a)
+	ck := appendAddr(append([]byte(nil), k[:4]...), base)
+	bits := make([]byte, chunkBytes)
+	copy(bits, tx.bucket(bucketTaken).Get(ck))
+	if on {
+		bits[bit/8] |= 1 << (bit % 8)
+	} else {
+		bits[bit/8] &^= 1 << (bit % 8)
+	}
+	if bytes.Equal(bits, make([]byte, chunkBytes)) {
+		return tx.delete(bucketTaken, ck)
+	}
+	return tx.put(bucketTaken, ck, bits)
+}
+
+// Free returns the lowest address from lo to hi, inclusive, that has no lease. It reads a bitmap of
+// 256 addresses at a time.
 func (tx *Tx) Free(p lease.Pool, lo, hi netip.Addr) (netip.Addr, bool) {
-	id, a, c := tx.pools[p], lo, tx.bucket(bucketLeases).Cursor()
-	for k, _ := c.Seek(leaseKey(id, lo)); a.IsValid() && a.Compare(hi) <= 0; k, _ = c.Next() {
-		if of, taken, ok := splitLease(k); !ok || of != id || taken != a {
-			return a, true
+	id, taken := tx.pools[p], tx.bucket(bucketTaken)
+	for a := lo; a.IsValid() && a.Compare(hi) <= 0; {
+		base, bit := chunkOf(a)
+		bits := taken.Get(leaseKey(id, base))
+		for ; bit < 256; bit++ {
+			if len(bits) != chunkBytes || bits[bit/8]&(1<<(bit%8)) == 0 {
+				found := inChunk(base, bit)
+				return found, found.Compare(hi) <= 0
+			}
 		}
-		a = a.Next()
+		a = inChunk(base, 255).Next()
 	}
 	return netip.Addr{}, false
 }
@@ -418,6 +448,23 @@ func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]
 		out = append(out, l)
 	}
 	return out, nil
+}
+
+// Unrecorded calls fn for every address that is taken according to the bitmaps but has no record.
+// The reason may be a record whose key is damaged.
+func (tx *Tx) Unrecorded(fn func(lease.Pool, netip.Addr)) {
+	for k, bits := range tx.prefixed(bucketTaken, nil) {
+		p, base, ok := tx.placeOf(k)
+		if !ok || len(bits) != chunkBytes {
+			continue
+		}
+		for bit := range 8 * chunkBytes {
+			addr := inChunk(base, bit)
+			if bits[bit/8]&(1<<(bit%8)) != 0 && tx.bucket(bucketLeases).Get(leaseKey(tx.pools[p], addr)) == nil {
+				fn(p, addr)
+			}
+		}
+	}
 }
 
 // placeOf returns the pool and the address of a lease key. ok is false for an invalid key; only

@@ -62,8 +62,9 @@ func (c *Call) learn(s Scope) error {
 	return nil
 }
 
-// repair builds all indexes again, and replaces damaged records by leases that the sources of the
-// host show.
+// repair replaces damaged records by leases that the sources of the host show, and builds all
+// indexes again. A record whose key is damaged is found because its address is still taken in the
+// bitmaps of the store (Tx.Unrecorded).
 func (c *Call) repair(in Scope) error {
 	if err := c.mayLearn(); err != nil {
 		return err
@@ -74,13 +75,15 @@ func (c *Call) repair(in Scope) error {
 			lost[p] = nil // nothing says which addresses
 		}
 	}
-	if err := c.Tx.Reindex(); err != nil {
-		return err
-	}
+	add := func(p lease.Pool, a netip.Addr) { lost[p] = append(lost[p], a) }
 	for l, err := range c.Tx.All {
 		if err != nil && l.Address.IsValid() {
-			lost[l.Pool] = append(lost[l.Pool], l.Address)
+			add(l.Pool, l.Address)
 		}
+	}
+	c.Tx.Unrecorded(add)
+	if err := c.Tx.Reindex(); err != nil {
+		return err
 	}
 	for p, addrs := range lost {
 		each := Scope{Pool: p, Soft: cmp.Or(in.Soft, policy.Defaults().SoftHold), Caches: in.Caches}
