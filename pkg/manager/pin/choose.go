@@ -4,8 +4,6 @@ import (
 	"strconv"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/cache"
-
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
@@ -24,21 +22,6 @@ const (
 	// are no longer pinned to the node (docs/design.md, "Modes").
 	maxFailures = 2
 )
-
-// maxRemembered is the largest number of keys of each kind of memory. Beyond that the one that was
-// looked up or changed least recently is forgotten: its next pod is judged by reservations alone.
-const maxRemembered = 50_000
-
-// newMemory returns a memory of what happened to pods.
-func newMemory(now func() time.Time) *cache.LRUExpireCache {
-	return cache.NewLRUExpireCacheWithClock(maxRemembered, clock(now))
-}
-
-// clock makes a function a clock of a memory.
-type clock func() time.Time
-
-// Now implements cache.Clock.
-func (c clock) Now() time.Time { return c() }
 
 // A pinTarget is the node that has the former addresses of a pod.
 type pinTarget struct {
@@ -61,7 +44,7 @@ type instance struct {
 	Failures  int  // number of successive failed starts on this node
 	Ended     time.Time
 	Created   time.Time // when the API server created the pod
-	Until     time.Time // when the window of the pod ends, at the latest Ended + maxMemory
+	Until     time.Time // when the manager forgets the instance
 	Lost      podOnNode // the pod and node of the reservation that was deleted last
 }
 

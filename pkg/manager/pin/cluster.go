@@ -1,6 +1,8 @@
 package pin
 
 import (
+	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -8,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -33,8 +35,8 @@ type cluster struct {
 	recent  *recentPods
 	strikes *strikes
 
-	mu        sync.Mutex            // held while an instance is changed
-	instances *cache.LRUExpireCache // instance by podView.keyOn
+	mu        sync.Mutex
+	instances map[string]instance // by podView.keyOn
 }
 
 // newCluster returns a cluster and adds its watches of pods and namespaces to the manager, which
@@ -50,7 +52,13 @@ func newCluster(mgr manager.Manager, set *reservations.Set, nodes *control.Nodes
 	if err := control.Watch(mgr, c.namespaces, core.WithKind("Namespace"), "namespaces", ""); err != nil {
 		return nil, err
 	}
-	return c, nil
+	return c, mgr.Add(control.OnAllReplicas(func(ctx context.Context) error {
+		wait.UntilWithContext(ctx, func(context.Context) {
+			c.expireInstances()
+			c.recent.Expire()
+		}, time.Minute)
+		return nil
+	}))
 }
 
 // emptyCluster returns a cluster that follows reservations, and pods with views of objects of the
@@ -58,7 +66,7 @@ func newCluster(mgr manager.Manager, set *reservations.Set, nodes *control.Nodes
 func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, set *reservations.Set,
 	nodes *control.Nodes) *cluster {
 	c := &cluster{now: now, started: now(), recent: newRecentPods(now), strikes: newStrikes(now),
-		instances: newMemory(now), isLeader: func() bool { return true }, reservations: set, nodes: nodes,
+		instances: map[string]instance{}, isLeader: func() bool { return true }, reservations: set, nodes: nodes,
 		namespaces: kube.NewInformer(func(ns *corev1.Namespace) map[string]string {
 			return control.Pick(ns.Labels, kube.AnnotationPin, kube.AnnotationPinPatience)
 		}, nil),
@@ -95,8 +103,8 @@ func (c *cluster) podDeleted(p *podView) {
 	}
 	c.mu.Lock()
 	for _, key := range slices.Compact([]string{keyOf(p), p.keyOn(p.Node)}) {
-		if t := c.lastEnded(key).after(p, c.now()); t != (instance{}) {
-			c.instances.Add(key, t, maxMemory)
+		if t := c.instances[key].after(p, c.now()); t != (instance{}) {
+			c.instances[key] = t
 		}
 	}
 	c.mu.Unlock()
@@ -107,20 +115,45 @@ func (c *cluster) podDeleted(p *podView) {
 
 // reservationDeleted remembers that a reservation was deleted, because the window has ended or the
 // addresses were released. Then choose does not wait for the reservation to be published. If an
-// agent still has the lease, it publishes the reservation again. It is forgotten if the pod runs
-// for more than maxMemory after that.
+// agent still has the lease, it publishes the reservation again.
 func (c *cluster) reservationDeleted(r *reservations.Reservation) {
 	if r.PodUID == "" {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.lastEnded(r.PodKey())
+	t := c.instances[r.PodKey()]
 	if t.Node != "" && t.Node != r.Node {
 		return // the last pod was on another node
 	}
 	t.Lost = podOnNode{r.PodUID, r.Node}
-	c.instances.Add(r.PodKey(), t, maxMemory)
+	if t.Node == "" {
+		t.Until = c.now().Add(maxMemory)
+	}
+	c.instances[r.PodKey()] = t
+}
+
+// expireInstances forgets the instances whose time is over, except for those that are contested.
+func (c *cluster) expireInstances() {
+	now := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.instances, func(key string, t instance) bool {
+		p := c.pod(key)
+		return now.After(t.Until) && (p == nil || t.Lost.UID != string(p.UID)) && !c.contested(key, t)
+	})
+}
+
+// contested reports whether both the node of the last instance and another node have a reservation
+// with the name of the pod. Such an instance is not forgotten, because nothing else shows which of
+// the reservations is right.
+func (c *cluster) contested(key string, t instance) bool {
+	var last, other bool
+	for _, r := range c.reservations.OfPod(key) {
+		last = last || r.Node == t.Node
+		other = other || r.Node != t.Node
+	}
+	return last && other
 }
 
 // last returns the last instance with the name of a pod that is being created. If the watch still
@@ -136,9 +169,9 @@ func (c *cluster) last(key string) instance {
 // lastEnded returns the instance of the last pod with a key of which the watch has shown the
 // deletion.
 func (c *cluster) lastEnded(key string) instance {
-	t, _ := c.instances.Get(key)
-	last, _ := t.(instance)
-	return last
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.instances[key]
 }
 
 // isStruck reports whether a key has a strike. A pod of that key which the watch still shows must

@@ -37,11 +37,13 @@ func TestMemory(t *testing.T) {
 
 	c = clusterOf(t, nil, &clock, runs("u1"))
 	c.remove(t, own)
+	clock = clock.Add(2 * maxMemory)
+	c.expireInstances()
 	c.remove(t, runs("u1"))
 	is("its reservation was deleted while it ran", "")
 	clock = clock.Add(2 * maxMemory)
-	if keys := c.instances.Keys(); len(keys) > 0 {
-		t.Errorf("it remembers %v", keys)
+	if c.expireInstances(); len(c.instances) > 0 {
+		t.Errorf("it remembers %v", c.instances)
 	}
 }
 
@@ -86,8 +88,12 @@ func TestForgedReservation(t *testing.T) {
 			c.add(t, honest)
 			c.add(t, forged)
 			is("both have published it", "node1")
+			clock = clock.Add(maxMemory + time.Minute)
+			c.expireInstances()
+			is("both have published it, after a while", "node1")
 			c.remove(t, forged)
 			is("that of the other one is deleted", "node1")
+			clock = noon
 		}
 	}
 	c = clusterOf(t, nil, &clock, ran)

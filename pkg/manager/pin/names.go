@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -11,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
@@ -93,7 +93,7 @@ type recentPods struct {
 	now func() time.Time
 
 	mu     sync.Mutex
-	byName *cache.LRUExpireCache // []recentPod by reservations.NameKey
+	byName map[string][]recentPod // by reservations.NameKey
 }
 
 type recentPod struct {
@@ -103,24 +103,14 @@ type recentPod struct {
 }
 
 func newRecentPods(now func() time.Time) *recentPods {
-	return &recentPods{now: now, byName: newMemory(now)}
+	return &recentPods{now: now, byName: map[string][]recentPod{}}
 }
-
-// of returns the pods of a name that still count. The caller holds r.mu.
-func (r *recentPods) of(name string) []recentPod {
-	all, _ := r.byName.Get(name)
-	list, _ := all.([]recentPod)
-	return slices.DeleteFunc(list, func(p recentPod) bool { return !r.now().Before(p.until) })
-}
-
-// set sets the pods of a name. The caller holds r.mu.
-func (r *recentPods) set(name string, pods []recentPod) { r.byName.Add(name, pods, publishLag) }
 
 // Ended adds a pod that has ended.
 func (r *recentPods) Ended(name string, p *podView) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.set(name, append(r.of(name), recentPod{p.Node, p, r.now().Add(publishLag)}))
+	r.byName[name] = append(r.byName[name], recentPod{p.Node, p, r.now().Add(publishLag)})
 }
 
 // Arrived is called for a pod that was sent to a node when a watch shows it, or when the webhook is
@@ -128,10 +118,21 @@ func (r *recentPods) Ended(name string, p *podView) {
 func (r *recentPods) Arrived(name, node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := r.of(name)
+	all := r.byName[name]
 	if i := slices.IndexFunc(all, func(s recentPod) bool { return s.ended == nil && s.node == node }); i >= 0 {
-		r.set(name, slices.Delete(all, i, i+1))
+		r.byName[name] = slices.Delete(all, i, i+1)
 	}
+}
+
+// Expire forgets what does not count any more.
+func (r *recentPods) Expire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	maps.DeleteFunc(r.byName, func(name string, all []recentPod) bool {
+		r.byName[name] = slices.DeleteFunc(all, func(p recentPod) bool { return !now.Before(p.until) })
+		return len(r.byName[name]) == 0
+	})
 }
 
 // A nodeCount is what a node has for a reservation name.
@@ -191,8 +192,9 @@ func (c *cluster) count(name string) map[string]*nodeCount {
 			at(node).add(reservations.Primary(p.Addresses), p.isAlive(), true)
 		}
 	}
-	for _, p := range c.recent.of(name) {
+	for _, p := range c.recent.byName[name] {
 		switch {
+		case !now.Before(p.until):
 		case p.ended == nil:
 			at(p.node).sent++
 		case !releasing[string(p.ended.UID)] && !c.lastEnded(keyOf(p.ended)).hasReleased(p.ended):
@@ -210,7 +212,7 @@ func (c *cluster) send(name, node string, needsAddress bool) bool {
 	if n := c.count(name)[node]; needsAddress && (n == nil || n.free() <= 0) {
 		return false
 	}
-	c.recent.set(name, append(c.recent.of(name), recentPod{node, nil, c.now().Add(sentFor)}))
+	c.recent.byName[name] = append(c.recent.byName[name], recentPod{node, nil, c.now().Add(sentFor)})
 	return true
 }
 

@@ -172,6 +172,9 @@ func (r *patienceReconciler) handler(queue control.Queue) kube.Handler[*podView]
 const (
 	// strikeLife is how long a strike counts.
 	strikeLife = 10 * time.Minute
+	// maxStruck is the largest number of keys with strikes. Beyond that the key that was looked up
+	// or struck least recently is forgotten: its next pod may be pinned again.
+	maxStruck = 10_000
 	// maxStrikes is the largest number of strikes that are remembered for a key.
 	maxStrikes = 8
 )
@@ -190,7 +193,14 @@ type strike struct {
 	uid string // of the pod
 }
 
-func newStrikes(now func() time.Time) *strikes { return &strikes{newMemory(now), now} }
+// clock makes a function a clock of the cache.
+type clock func() time.Time
+
+func (c clock) Now() time.Time { return c() }
+
+func newStrikes(now func() time.Time) *strikes {
+	return &strikes{cache.NewLRUExpireCacheWithClock(maxStruck, clock(now)), now}
+}
 
 // Add adds a strike, unless the pod has one already.
 func (s *strikes) Add(key, uid string) {

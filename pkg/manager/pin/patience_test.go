@@ -367,11 +367,11 @@ func TestStrikes(t *testing.T) {
 	if got := s.Until("db/db-0", clock); got != 0 {
 		t.Errorf("after the life of both: %d", got)
 	}
-	for i := range maxRemembered + maxStrikes {
+	for i := range maxStruck + maxStrikes {
 		s.Add(fmt.Sprint("db/", i), "u")
 		s.Add("db/last", fmt.Sprint(i))
 	}
-	if n, of := len(s.keys.Keys()), len(s.of("db/last")); n > maxRemembered || of > maxStrikes {
+	if n, of := len(s.keys.Keys()), len(s.of("db/last")); n > maxStruck || of > maxStrikes {
 		t.Errorf("it remembers %d keys, and %d strikes of one", n, of)
 	}
 }
