@@ -48,7 +48,7 @@ func TestAddRequest(t *testing.T) {
 			"type": "leasehold", "subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.99",
 			"gateway": "10.0.0.254", "unknown": {},
 			"ranges": [[{"subnet": "fd00::/64"}, {"subnet": "fd00:1::/64", "rangeStart": "fd00:1::5"}]],
-			"dataDir": "/run/pools/", "onExhaustion": "fail", "maxWindow": "24h"
+			"dataDir": "/run/pools/", "onBusy": "refuse", "maxWindow": "24h"
 		},
 		"args": {"cni": {"ips": ["fd00::7"]}},
 		"runtimeConfig": {
@@ -71,7 +71,7 @@ func TestAddRequest(t *testing.T) {
 		t.Errorf("requested by CNI_ARGS, args, the runtime, each once: -want +got:\n%s", diff)
 	}
 	options := policy.Defaults()
-	options.OnExhaustion, options.MaxWindow = policy.Fail, lease.Window(24*time.Hour)
+	options.OnBusy, options.MaxWindow = policy.Refuse, lease.Window(24*time.Hour)
 	got.Sets, got.Requested = nil, nil
 	want := ipam.Request{
 		Pool:        lease.Pool{DataDir: "/run/pools", Network: "net"},
@@ -178,8 +178,8 @@ func TestAddRequestRejects(t *testing.T) {
 		{"null for a requested address", `"ipam":{` + subnet + `},"args":{"cni":{"ips":[null]}}`,
 			`args.cni.ips[0]: "" is not an IP address`},
 		{"a NUL in a directory", `"ipam":{` + subnet + `,"dataDir":"/a\u0000"}`, `ipam.dataDir: "/a\x00" has a NUL`},
-		{"an unknown policy", `"ipam":{` + subnet + `,"onExhaustion":"wait"}`,
-			`ipam.onExhaustion: "wait" is not known; want "fail", "fair" or "yield"`},
+		{"an unknown policy", `"ipam":{` + subnet + `,"onBusy":"wait"}`,
+			`ipam.onBusy: "wait" is not known; want "new" or "refuse"`},
 		{"a list for annotations", asked(`[]`),
 			`annotations: want an object, not "[]"`},
 		{"a number for the reservation name",

@@ -94,6 +94,9 @@ func (p *Plugin) Add(args *skel.CmdArgs) (err error) {
 	if err != nil {
 		return err
 	}
+	for _, note := range result.Notes {
+		p.note(note)
+	}
 	// If the result cannot be printed, the runtime does not know the addresses.
 	err = printResult(p.Stdout, c.CNIVersion, result, extras)
 	if err != nil && !result.Existing {

@@ -118,6 +118,7 @@ var dualStack = ipam.Result{
 		{Address: netip.MustParsePrefix("10.0.0.2/24"), Gateway: netip.MustParseAddr("10.0.0.1")},
 		{Address: netip.MustParsePrefix("fd00::2/64"), Gateway: netip.MustParseAddr("fd00::1")},
 	},
+	Notes: []string{"the window is cut to 24h"},
 }
 
 // TestWarnPrintsAtTheEnd warns while a verb runs, which may hold locks then, and before a panic.
@@ -180,7 +181,7 @@ func TestAddPrintsTheRequestedVersion(t *testing.T) {
 			if diff := cmp.Diff(decoded(t, want), decoded(t, stdout.String())); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			if stderr.Len() > 0 {
+			if stderr.String() != "leasehold: the window is cut to 24h\n" {
 				t.Errorf("stderr %q", stderr)
 			}
 		})
@@ -471,7 +472,7 @@ var seedConfigs = []string{
 		`"ips":["10.0.0.7/24","fd00::1"],` +
 		`"io.kubernetes.cri.pod-annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},` +
 		`"args":{"cni":{"ips":["10.0.0.8"]}}}`,
-	`{"cniVersion":"1.1.0","name":"net","ipam":{"subnet":"10.0.0.0/24","onExhaustion":"fail","busyTimeout":"1m",` +
+	`{"cniVersion":"1.1.0","name":"net","ipam":{"subnet":"10.0.0.0/24","onBusy":"refuse","busyTimeout":"1m",` +
 		`"maxHeldShare":0.5,"cniCacheDirs":["/x"]},"cni.dev/valid-attachments":[{"containerID":"a",` +
 		`"ifname":"eth0"}]}`,
 	`{"cniVersion":"1.0.0","name":"net","ipam":{"subnet":"10.0.0.0/24"},"prevResult":{"cniVersion":"1.0.0",` +

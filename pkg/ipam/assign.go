@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
@@ -93,9 +94,10 @@ type assignment struct {
 	picks  []pick        // one for each range set
 
 	superseded []lease.Lease // former leases that lose the key, because their holder is alive
-	outlived   string        // the reason, for the journal
+	outlived   string        // the reason, for the journal and a warning
 
 	limited string // why the window is shorter than requested; "" if it is not
+	notes   []string
 }
 
 // pick is the decision for one range set.
@@ -248,6 +250,9 @@ func (a *assignment) setWindow() {
 		a.limited = "maxHeldShare is 0: nothing is held"
 		a.window = 0
 	}
+	if a.limited != "" {
+		a.notes = append(a.notes, a.limited)
+	}
 }
 
 // requestedWindow returns the window of the pod's annotation. If the runtime passed no annotations,
@@ -269,7 +274,8 @@ func (a *assignment) requestedWindow() lease.Window {
 }
 
 // waitForFormer refuses the call while the pod's old sandbox may still have the addresses, until
-// busyTimeout after the first refusal of this pod. After that the pod gets other addresses.
+// busyTimeout after the first refusal of this pod. After that the policy onBusy determines whether
+// the pod gets other addresses or is still refused.
 func (a *assignment) waitForFormer() (refused, err error) {
 	var busy []lease.Lease
 	over := true
@@ -284,7 +290,7 @@ func (a *assignment) waitForFormer() (refused, err error) {
 	switch {
 	case len(busy) == 0:
 		return nil, nil
-	case over:
+	case over && a.req.Options.OnBusy == policy.New:
 		a.supersedeAll(busy)
 		return nil, nil
 	}
@@ -306,6 +312,8 @@ func (a *assignment) supersedeAll(busy []lease.Lease) {
 		}
 	}
 	a.former = nil
+	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s gets other addresses than before: %s", a.key.Namespace, a.key.Name,
+		a.outlived))
 }
 
 // refuse records the first refusal of this pod in the busy leases, and returns ErrAddressInUse with
@@ -326,14 +334,17 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 			return nil, err
 		}
 	}
+	then := "another address is assigned"
+	if a.req.Options.OnBusy == policy.Refuse {
+		then = "it is still refused (onBusy: refuse)"
+	}
 	known := fmt.Sprintf("whose network namespace %s is still there", l.Holder.Netns.Path)
 	if doubt := a.call.Evidence.Doubt(l); doubt != nil {
 		known = fmt.Sprintf("which is not proven to be gone (%v)", doubt)
 	}
-	return fmt.Errorf("%w: %s of pod %s/%s is held by container %s, %s; after busyTimeout (%s) another address "+
-		"is assigned",
+	return fmt.Errorf("%w: %s of pod %s/%s is held by container %s, %s; after busyTimeout (%s) %s",
 		ErrAddressInUse, l.Address, l.Namespace, l.Name, l.Holder.ContainerID, known,
-		a.req.Options.BusyTimeout), nil
+		a.req.Options.BusyTimeout, then), nil
 }
 
 // bind returns the event that binds an address to the container of the call. l is the present lease
@@ -414,6 +425,7 @@ func (a *assignment) drop(l lease.Lease, usable bool) error {
 	if a.call.MayGive(l) != nil {
 		reason = "host-local's file of it names another container, or cannot be read"
 	}
+	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s loses %s: %s", l.Namespace, l.Name, l.Address, reason))
 	e := lease.Revoke{LastHolder: a.call.Evidence.LifeOf(l), KeepBound: true}
 	_, err := a.call.End(l, e, a.call.Now, reason)
 	return err
@@ -439,6 +451,9 @@ func (a *assignment) writePick(p pick) error {
 	if !p.moves {
 		return nil
 	}
+	if err := a.warnOfLowPool(p); err != nil {
+		return err
+	}
 	return a.call.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
 }
 
@@ -455,8 +470,21 @@ func (a *assignment) endYielding(l lease.Lease, why string) error {
 	return err
 }
 
+// warnOfLowPool adds a journal entry if the new address is the one after which less than a tenth of
+// its range set is free. Soft holds count as free, because they yield.
+func (a *assignment) warnOfLowPool(p pick) error {
+	counts, size := a.call.Tx.Counts(a.req.Pool, p.next.Set), p.set.Size()
+	used := min(uint64(counts.Bound)+uint64(counts.Firm), size) // at least 1, the new address
+	isLow := func(used uint64) bool { return size-used <= (size-1)/10 }
+	if !isLow(used) || isLow(used-1) {
+		return nil
+	}
+	return a.call.Log(p.next, store.EventPoolLow,
+		fmt.Sprintf("%d of %d addresses of range set %s are left", size-used, size, p.set))
+}
+
 func (a *assignment) result() Result {
-	r := Result{Existing: a.hasAll()}
+	r := Result{Notes: a.notes, Existing: a.hasAll()}
 	for _, p := range a.picks {
 		rng, _ := p.set.RangeFor(p.next.Address)
 		r.Addresses = append(r.Addresses, Assigned{

@@ -44,7 +44,8 @@ type Assigned struct {
 // Result is the result of an ADD: one address of each range set, in their order.
 type Result struct {
 	Addresses []Assigned
-	Existing  bool // the container was bound to all of them before
+	Existing  bool     // the container was bound to all of them before
+	Notes     []string // for operators, on stderr, one line each
 }
 
 // kept returns the addresses that the pod had before.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
@@ -100,8 +101,8 @@ func (a *assignment) lastReleasedFirst(x, y lease.Lease) int {
 }
 
 // waitForName refuses the call of a pod that can take no address of its reservation name if one is
-// about to become free, until busyTimeout after the first refusal of this pod. After that the pod
-// gets another address; no other pod loses one.
+// about to become free, until busyTimeout after the first refusal of this pod. After that the
+// policy onBusy determines whether the pod gets another address; no other pod loses one.
 func (a *assignment) waitForName() (refused, err error) {
 	free := map[int]bool{}
 	var busy []lease.Lease
@@ -124,7 +125,7 @@ func (a *assignment) waitForName() (refused, err error) {
 	}
 	first := busy[0]
 	for _, l := range busy {
-		if _, err := lease.Apply(l, a.supersede(), a.call.Now); err == nil {
+		if _, err := lease.Apply(l, a.supersede(), a.call.Now); err == nil && a.req.Options.OnBusy == policy.New {
 			return nil, nil // the time is over
 		}
 		if a.hasRefused(l) {

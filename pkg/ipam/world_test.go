@@ -286,8 +286,8 @@ func (w *world) request(a ask) Request {
 			r.Pod.UID = "uid-of-" + a.container
 		}
 	}
-	for _, text := range strings.FieldsFunc(a.requested, func(r rune) bool { return r == ',' }) {
-		r.Requested = append(r.Requested, netip.MustParseAddr(text))
+	if a.requested != "" {
+		r.Requested = []netip.Addr{netip.MustParseAddr(a.requested)}
 	}
 	return r
 }

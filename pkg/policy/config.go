@@ -4,10 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// OnBusy is the policy for a recreated pod whose old sandbox still runs BusyTimeout after the pod's
+// first ADD was refused.
+type OnBusy string
+
+const (
+	New    OnBusy = "new"    // the pod gets another address
+	Refuse OnBusy = "refuse" // ADD keeps failing until the old sandbox has ended
 )
 
 // OnExhaustion is the policy for a pod that needs an address when every address of the range set is
@@ -25,6 +35,7 @@ const (
 
 // Config contains the validated policies of an ipam section.
 type Config struct {
+	OnBusy        OnBusy
 	BusyTimeout   time.Duration // 0 to MaxWindow, counted from the first refused ADD
 	OnExhaustion  OnExhaustion
 	MaxWindow     lease.Window  // 0 = no limit
@@ -37,6 +48,7 @@ type Config struct {
 // Defaults returns the policies of an ipam section that sets none.
 func Defaults() Config {
 	return Config{
+		OnBusy:       New,
 		BusyTimeout:  2 * time.Minute,
 		OnExhaustion: Fair,
 		MaxHeldShare: 1,
@@ -50,8 +62,10 @@ const DefaultDataDir = "/var/lib/cni/networks"
 // RawConfig contains the policies as they are written in the ipam section, beside the fields of
 // host-local. A field that is absent, null or "" has its default.
 type RawConfig struct {
-	// BusyTimeout is how long a recreated pod waits for the end of its old sandbox, before it gets
-	// another address.
+	// OnBusy is what a recreated pod gets whose old sandbox outlives busyTimeout: `new` another
+	// address, `refuse` none.
+	OnBusy string `json:"onBusy"`
+	// BusyTimeout is how long a recreated pod waits for the end of its old sandbox.
 	BusyTimeout string `json:"busyTimeout"`
 	// OnExhaustion is which hold ends for a new pod if the range set is exhausted. `fair`: if
 	// another namespace than the pod's holds more than half of the set, that namespace's hold
@@ -70,16 +84,16 @@ type RawConfig struct {
 }
 
 // Config validates the fields. Its error names every invalid field and the accepted values, for
-// example
-// `ipam.onExhaustion: "wait" is not known; want "fail", "fair" or "yield"`.
+// example `ipam.onBusy: "wait" is not known; want "new" or "refuse"`.
 func (r RawConfig) Config() (Config, error) {
 	c := Defaults()
 	err := errors.Join(
-		field("ipam.busyTimeout", r.BusyTimeout, &c.BusyTimeout, parseDuration),
-		field("ipam.onExhaustion", r.OnExhaustion, &c.OnExhaustion, parseOnExhaustion),
-		field("ipam.maxWindow", r.MaxWindow, &c.MaxWindow, parseMaxWindow),
-		field("ipam.softHold", r.SoftHold, &c.SoftHold, parseDuration),
-		field("ipam.defaultWindow", r.DefaultWindow, &c.DefaultWindow, ParseWindow),
+		field("onBusy", r.OnBusy, &c.OnBusy, oneOf(New, Refuse)),
+		field("busyTimeout", r.BusyTimeout, &c.BusyTimeout, parseDuration),
+		field("onExhaustion", r.OnExhaustion, &c.OnExhaustion, oneOf(Fail, Fair, Yield)),
+		field("maxWindow", r.MaxWindow, &c.MaxWindow, parseMaxWindow),
+		field("softHold", r.SoftHold, &c.SoftHold, parseDuration),
+		field("defaultWindow", r.DefaultWindow, &c.DefaultWindow, ParseWindow),
 		setShare(&c.MaxHeldShare, r.MaxHeldShare),
 		setDirs(&c.CNICacheDirs, r.CNICacheDirs),
 	)
@@ -89,25 +103,37 @@ func (r RawConfig) Config() (Config, error) {
 	return c, nil
 }
 
-// field parses the text of a setting into *into. If text is empty or invalid, it does not change
-// *into.
+// field parses text into *into. If text is empty or invalid, it does not change *into.
 func field[T any](name, text string, into *T, parse func(string) (T, error)) error {
 	if text == "" {
 		return nil
 	}
 	v, err := parse(text)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("ipam.%s: %w", name, err)
 	}
 	*into = v
 	return nil
 }
 
-func parseOnExhaustion(s string) (OnExhaustion, error) {
-	if e := OnExhaustion(s); e == Fail || e == Fair || e == Yield {
-		return e, nil
+// oneOf returns a parser that accepts these values.
+func oneOf[T ~string](values ...T) func(string) (T, error) {
+	return func(s string) (T, error) {
+		if slices.Contains(values, T(s)) {
+			return T(s), nil
+		}
+		return "", fmt.Errorf("%s is not known; want %s", Quote(s), quoted(values))
 	}
-	return "", fmt.Errorf(`%s is not known; want "fail", "fair" or "yield"`, Quote(s))
+}
+
+// quoted returns the values in quotes, as an alternative: `"fail", "fair" or "yield"`.
+func quoted[T ~string](values []T) string {
+	var all []string
+	for _, v := range values {
+		all = append(all, Quote(string(v)))
+	}
+	last := len(all) - 1
+	return strings.Join(all[:last], ", ") + " or " + all[last]
 }
 
 // parseDuration parses a Go duration from 0 to MaxWindow.

@@ -33,17 +33,17 @@ func TestRawConfig(t *testing.T) {
 	}{
 		{"no field is set", `{}`, Defaults()},
 		{"null and empty strings keep the defaults",
-			`{"onExhaustion":null,"busyTimeout":"","maxHeldShare":null,"cniCacheDirs":null,"maxWindow":""}`,
+			`{"onBusy":null,"busyTimeout":"","maxHeldShare":null,"cniCacheDirs":null,"maxWindow":""}`,
 			Defaults()},
 		{"every field is set",
-			`{"busyTimeout":"30s","onExhaustion":"yield","maxWindow":"24h","maxHeldShare":0.5,
+			`{"onBusy":"refuse","busyTimeout":"30s","onExhaustion":"yield","maxWindow":"24h","maxHeldShare":0.5,
 			  "softHold":"0s","defaultWindow":"10","cniCacheDirs":["/run/cni/","/a/../b"]}`,
-			Config{BusyTimeout: 30 * time.Second, OnExhaustion: Yield,
+			Config{OnBusy: Refuse, BusyTimeout: 30 * time.Second, OnExhaustion: Yield,
 				MaxWindow:    lease.Window(24 * time.Hour),
 				MaxHeldShare: 0.5, DefaultWindow: lease.Window(10 * time.Minute), CNICacheDirs: []string{"/run/cni",
 					"/b"}}},
 		{"the defaults, set explicitly",
-			`{"onExhaustion":"fair","busyTimeout":"2m","softHold":"2m","maxHeldShare":1}`,
+			`{"onBusy":"new","onExhaustion":"fair","busyTimeout":"2m","softHold":"2m","maxHeldShare":1}`,
 			Defaults()},
 		{"maxHeldShare 0", `{"maxHeldShare":0}`, with(func(c *Config) { c.MaxHeldShare = 0 })},
 		{"maxWindow forever is no limit", `{"maxWindow":"forever"}`, Defaults()},
@@ -66,6 +66,8 @@ func TestRawConfig(t *testing.T) {
 
 func TestRawConfigRejects(t *testing.T) {
 	tests := []struct{ text, want string }{
+		{`{"onBusy":"wait"}`, `ipam.onBusy: "wait" is not known; want "new" or "refuse"`},
+		{`{"onBusy":"New"}`, `ipam.onBusy: "New"`},
 		{`{"onExhaustion":"Fair"}`, `ipam.onExhaustion: "Fair"`},
 		{`{"onExhaustion":"evict"}`, `ipam.onExhaustion: "evict" is not known; want "fail", "fair" or "yield"`},
 		{`{"busyTimeout":"2"}`, `ipam.busyTimeout: "2" is not accepted; want a duration such as "2m"`},
@@ -91,8 +93,8 @@ func TestRawConfigRejects(t *testing.T) {
 	if _, err := (RawConfig{MaxHeldShare: &nan}).Config(); err == nil {
 		t.Error("maxHeldShare NaN was accepted")
 	}
-	_, err := decode(t, `{"onExhaustion":"a","softHold":"b"}`).Config()
-	if err == nil || !strings.Contains(err.Error(), "onExhaustion") || !strings.Contains(err.Error(), "softHold") {
+	_, err := decode(t, `{"onBusy":"a","softHold":"b"}`).Config()
+	if err == nil || !strings.Contains(err.Error(), "onBusy") || !strings.Contains(err.Error(), "softHold") {
 		t.Errorf("error %v, want both fields in it", err)
 	}
 }

@@ -19,19 +19,21 @@ type Limits map[string]string
 
 // The keys of Limits.
 const (
-	limitHeld    = "maxHeld"   // how many addresses of a node may be held for windows
-	limitWindow  = "maxWindow" // longer windows are cut to this
-	limitForever = "forever"   // "false": a window of "forever" is cut to maxWindow, or to 0 without maxWindow
-	limitChoose  = "choose"    // "true": AddressRequests of the namespace have an effect
+	limitHeld    = "maxHeld"      // how many addresses of a node may be held for windows
+	limitShare   = "maxHeldShare" // the share of a range set that may be held for windows, 0 to 1
+	limitWindow  = "maxWindow"    // longer windows are cut to this
+	limitForever = "forever"      // "false": a window of "forever" is cut to maxWindow, or to 0 without maxWindow
+	limitChoose  = "choose"       // "true": AddressRequests of the namespace have an effect
 )
 
 // NamespaceLimits contains the limits of one namespace. A firm hold is the hold of an address for
 // the window of a pod's annotation.
 type NamespaceLimits struct {
-	MaxHeld   int          // addresses of the namespace in firm holds on a node; math.MaxInt = no limit
-	MaxWindow lease.Window // lease.Forever = no limit
-	Forever   bool         // whether a window may be lease.Forever
-	Choose    bool         // whether AddressRequests have an effect
+	MaxHeld      int          // addresses of the namespace in firm holds on a node; math.MaxInt = no limit
+	MaxHeldShare float64      // share of a range set's usable addresses in its firm holds, 0 to 1
+	MaxWindow    lease.Window // lease.Forever = no limit
+	Forever      bool         // whether a window may be lease.Forever
+	Choose       bool         // whether AddressRequests have an effect
 }
 
 // Of returns the limits of a namespace. It ignores invalid values.
@@ -47,11 +49,11 @@ func (l Limits) Validate() error {
 	for _, key := range slices.Sorted(maps.Keys(l)) {
 		i := strings.LastIndexByte(key, '.') + 1
 		switch key[i:] {
-		case limitHeld, limitWindow, limitForever, limitChoose:
+		case limitHeld, limitShare, limitWindow, limitForever, limitChoose:
 			prefixes[key[:i]] = true
 		default:
-			errs = append(errs, fmt.Errorf("%s is not a limit; want maxHeld, maxWindow, forever or choose, "+
-				"also after a namespace and a dot", Quote(key)))
+			errs = append(errs, fmt.Errorf("%s is not a limit; want maxHeld, maxHeldShare, maxWindow, forever or "+
+				`choose, also after a namespace and a dot`, Quote(key)))
 		}
 	}
 	for prefix := range prefixes {
@@ -65,7 +67,7 @@ func (l Limits) Validate() error {
 // without such a key has the value for all namespaces. If a value is invalid, parse returns an
 // error together with the limits of the valid values.
 func (l Limits) parse(prefix string) (NamespaceLimits, error) {
-	out := NamespaceLimits{MaxHeld: math.MaxInt, MaxWindow: lease.Forever, Forever: true}
+	out := NamespaceLimits{MaxHeld: math.MaxInt, MaxHeldShare: 1, MaxWindow: lease.Forever, Forever: true}
 	text := func(key string) string {
 		if v, own := l[prefix+key]; own {
 			return v
@@ -73,16 +75,23 @@ func (l Limits) parse(prefix string) (NamespaceLimits, error) {
 		return l[key]
 	}
 	err := errors.Join(
-		field(limitHeld, text(limitHeld), &out.MaxHeld, func(s string) (int, error) {
+		limit(limitHeld, text(limitHeld), &out.MaxHeld, func(s string) (int, error) {
 			n, err := strconv.Atoi(s)
 			if err != nil || n < 0 {
 				return 0, fmt.Errorf("%s is not accepted; want a number of addresses, at least 0", Quote(s))
 			}
 			return n, nil
 		}),
-		field(limitWindow, text(limitWindow), &out.MaxWindow, ParseWindow),
-		field(limitForever, text(limitForever), &out.Forever, parseBool),
-		field(limitChoose, text(limitChoose), &out.Choose, parseBool),
+		limit(limitShare, text(limitShare), &out.MaxHeldShare, func(s string) (float64, error) {
+			f, err := strconv.ParseFloat(s, 64)
+			if err != nil || !(f >= 0 && f <= 1) {
+				return 0, fmt.Errorf("%s is not accepted; want a share of the range set from 0 to 1", Quote(s))
+			}
+			return f, nil
+		}),
+		limit(limitWindow, text(limitWindow), &out.MaxWindow, ParseWindow),
+		limit(limitForever, text(limitForever), &out.Forever, parseBool),
+		limit(limitChoose, text(limitChoose), &out.Choose, parseBool),
 	)
 	return out, err
 }
@@ -92,6 +101,19 @@ func parseBool(s string) (bool, error) {
 		return false, fmt.Errorf(`%s is not accepted; want "true" or "false"`, Quote(s))
 	}
 	return s == "true", nil
+}
+
+// limit parses text into *into. If text is empty or invalid, it does not change *into.
+func limit[T any](key, text string, into *T, parse func(string) (T, error)) error {
+	if text == "" {
+		return nil
+	}
+	v, err := parse(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	*into = v
+	return nil
 }
 
 // Window returns the longest window that the limits allow, at most w. why is the reason if that is

@@ -16,21 +16,21 @@ func TestLimits(t *testing.T) {
 		want      string // of Of
 		invalid   string // words of the error
 	}{
-		{nil, "db", "{9223372036854775807 forever true false}", ""},
-		{Limits{"maxHeld": "20", "maxWindow": "24h", "forever": "false"}, "db",
-			"{20 24h0m0s false false}", ""},
+		{nil, "db", "{9223372036854775807 1 forever true false}", ""},
+		{Limits{"maxHeld": "20", "maxHeldShare": "0.25", "maxWindow": "24h", "forever": "false"}, "db",
+			"{20 0.25 24h0m0s false false}", ""},
 		{Limits{"maxHeld": "20", "db.maxHeld": "0", "db.forever": "false"}, "db",
-			"{0 forever false false}", ""},
-		{Limits{"maxHeld": "20", "db.maxHeld": "0"}, "web", "{20 forever true false}", ""},
-		{Limits{"db.maxWindow": "10"}, "db", "{9223372036854775807 10m0s true false}", ""},
-		{Limits{"db.choose": "true"}, "db", "{9223372036854775807 forever true true}", ""},
-		{Limits{"choose": "yes"}, "db", "{9223372036854775807 forever true false}", `choose: "yes"`},
-		{Limits{"maxHeld": "-1"}, "db", "{9223372036854775807 forever true false}", `maxHeld: "-1"`},
-		{Limits{"db.maxHeldShare": "2"}, "db", "{9223372036854775807 forever true false}",
-			`"db.maxHeldShare" is not a limit; want`},
-		{Limits{"forever": "no"}, "db", "{9223372036854775807 forever true false}", `forever: "no"`},
-		{Limits{"maxWindow": "soon"}, "db", "{9223372036854775807 forever true false}", `"soon"`},
-		{Limits{"maxheld": "1"}, "db", "{9223372036854775807 forever true false}",
+			"{0 1 forever false false}", ""},
+		{Limits{"maxHeld": "20", "db.maxHeld": "0"}, "web", "{20 1 forever true false}", ""},
+		{Limits{"db.maxWindow": "10"}, "db", "{9223372036854775807 1 10m0s true false}", ""},
+		{Limits{"db.choose": "true"}, "db", "{9223372036854775807 1 forever true true}", ""},
+		{Limits{"choose": "yes"}, "db", "{9223372036854775807 1 forever true false}", `choose: "yes"`},
+		{Limits{"maxHeld": "-1"}, "db", "{9223372036854775807 1 forever true false}", `maxHeld: "-1"`},
+		{Limits{"db.maxHeldShare": "2"}, "db", "{9223372036854775807 1 forever true false}",
+			`maxHeldShare: "2"`},
+		{Limits{"forever": "no"}, "db", "{9223372036854775807 1 forever true false}", `forever: "no"`},
+		{Limits{"maxWindow": "soon"}, "db", "{9223372036854775807 1 forever true false}", `"soon"`},
+		{Limits{"maxheld": "1"}, "db", "{9223372036854775807 1 forever true false}",
 			`"maxheld" is not a limit; want maxHeld,`},
 	} {
 		if got := fmt.Sprint(c.limits.Of(c.namespace)); got != c.want {
@@ -71,13 +71,14 @@ func TestLimitedWindow(t *testing.T) {
 // change what a namespace may have.
 func FuzzLimits(f *testing.F) {
 	f.Add("maxHeld", "20", "db")
+	f.Add("db.maxHeldShare", "0.25", "db")
 	f.Add("a.b.forever", "false", "a.b")
 	f.Add("maxWindow", "24h", "")
-	f.Add("db.maxHeld", "-1", "db")
+	f.Add("maxHeldShare", "NaN", "db")
 	f.Fuzz(func(t *testing.T, key, value, namespace string) {
 		limits := Limits{key: value}
 		of, invalid := limits.Of(namespace), limits.Validate()
-		if of.MaxHeld < 0 || of.MaxWindow < 0 {
+		if of.MaxHeld < 0 || !(of.MaxHeldShare >= 0 && of.MaxHeldShare <= 1) || of.MaxWindow < 0 {
 			t.Errorf("%q has %+v", limits, of)
 		}
 		none := Limits(nil).Of(namespace)

@@ -40,6 +40,7 @@ const (
 	EventLimited    Event = "Limited"    // a configured limit shortened a window or hold
 	EventAdopted    Event = "Adopted"    // a lease was created from what the host shows
 	EventRecovered  Event = "Recovered"  // a lost store was replaced
+	EventPoolLow    Event = "PoolLow"    // less than a tenth of a range set is free
 )
 
 // Entry is one entry of the journal. Its JSON is the output of leasectl history.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -34,12 +35,23 @@ func (tx *Tx) SetLimits(limits policy.Limits) error {
 	return tx.put(bucketMeta, metaLimits, v)
 }
 
-// FirmHolds returns how many firm holds a namespace has in all pools. It skips damaged records.
-func (tx *Tx) FirmHolds(namespace string) (held int) {
+// FirmHolds returns how many firm holds a namespace has in all pools, and how many of them in one
+// range set. It skips damaged records.
+func (tx *Tx) FirmHolds(namespace string, p lease.Pool, set string) (all, inSet int) {
 	for l := range tx.All {
 		if l.Firm && l.Namespace == namespace {
-			held++
+			all++
+			if l.Pool == p && l.Set == set {
+				inSet++
+			}
 		}
 	}
-	return held
+	return all, inSet
+}
+
+// SetSize returns how many addresses of a range set can be assigned, and reports whether the set is
+// configured.
+func (tx *Tx) SetSize(p lease.Pool, set string) (uint64, bool) {
+	ranges := tx.readSet(tx.pools[p], set).Ranges
+	return ranges.Size(), ranges != nil
 }

@@ -263,9 +263,13 @@ func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name str
 					func(l lease.Lease) bool { return ofName(l) && l.Key() == key })
 			}
 		}
-		firm := m.in(tx, func(l lease.Lease) bool { return l.Firm && l.Namespace == namespace })
-		if held := tx.FirmHolds(namespace); held != len(firm) {
-			t.Errorf("%d firm holds of %s, want %d", held, namespace, len(firm))
+		for _, set := range []string{"s1", "s2"} {
+			all, inSet := tx.FirmHolds(namespace, p, set)
+			firm := m.in(tx, func(l lease.Lease) bool { return l.Firm && l.Namespace == namespace })
+			of := slices.DeleteFunc(slices.Clone(firm), func(l lease.Lease) bool { return l.Pool != p || l.Set != set })
+			if all != len(firm) || inSet != len(of) {
+				t.Errorf("%d firm holds, %d in set %s, want %d, %d", all, inSet, set, len(firm), len(of))
+			}
 		}
 	}
 	for _, name := range []string{"p", "p-0", ""} {

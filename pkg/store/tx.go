@@ -418,19 +418,6 @@ func (tx *Tx) ByPod(namespace, name string) ([]lease.Lease, error) {
 	return out, nil
 }
 
-// IsShort reports whether a pool has another number of records than the counts of its range sets
-// say, because a damaged page that looks whole has lost some.
-func (tx *Tx) IsShort(p lease.Pool) bool {
-	id, n := tx.pools[p], 0
-	for _, r := range tx.eachSet(id) {
-		n += int(r.Counts.Bound + r.Counts.Firm + r.Counts.Soft)
-	}
-	for range tx.prefixed(bucketLeases, id.prefix()) {
-		n--
-	}
-	return n != 0
-}
-
 // errNoRecord is returned for an index entry whose record is lost.
 var errNoRecord = fmt.Errorf("%w: an index has a lease without a record", ErrDamaged)
 

@@ -58,11 +58,17 @@ func (c *Call) HoldLimit(l lease.Lease) string {
 	if len(limits) == 0 || l.Holder.BootID != c.Now.BootID {
 		return ""
 	}
-	held, most := c.Tx.FirmHolds(l.Namespace), limits.Of(l.Namespace).MaxHeld
-	if held < most {
-		return ""
+	of := limits.Of(l.Namespace)
+	all, inSet := c.Tx.FirmHolds(l.Namespace, l.Pool, l.Set)
+	if all >= of.MaxHeld {
+		return fmt.Sprintf("namespace %s has %d addresses held, and its limit is %d", l.Namespace, all, of.MaxHeld)
 	}
-	return fmt.Sprintf("namespace %s has %d addresses held, and its limit is %d", l.Namespace, held, most)
+	size, known := c.Tx.SetSize(l.Pool, l.Set)
+	if share := of.MaxHeldShare; known && share < 1 && float64(inSet+1) > share*float64(size) {
+		return fmt.Sprintf("namespace %s has %d of %d addresses held, and its limit is a share of %v", l.Namespace,
+			inSet, size, share)
+	}
+	return ""
 }
 
 // LogLimit records that a lease has only a soft hold because of a limit that HoldLimit returned. If

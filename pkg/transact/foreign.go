@@ -195,9 +195,6 @@ func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
 		c.files.warn("%s", why)
 	case err != nil:
 		return false, err
-	case file == saysHeld && content != "" && c.Tx.IsShort(p):
-		return false, fmt.Errorf("%w: the file of %s says that it is held, and the store has lost leases",
-			store.ErrDamaged, addr)
 	case judge(lease.None, file, false, nil) == follow:
 		c.files.change(at)
 		return false, nil

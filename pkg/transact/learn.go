@@ -70,11 +70,6 @@ func (c *Call) repair(in Scope) error {
 		return err
 	}
 	lost := map[lease.Pool][]netip.Addr{}
-	for _, p := range c.Tx.Pools() {
-		if c.Tx.IsShort(p) {
-			lost[p] = nil // nothing says which addresses
-		}
-	}
 	add := func(p lease.Pool, a netip.Addr) { lost[p] = append(lost[p], a) }
 	for l, err := range c.Tx.All {
 		if err != nil && l.Address.IsValid() {

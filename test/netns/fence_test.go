@@ -126,6 +126,22 @@ func TestForceDelete(t *testing.T) {
 		}
 	})
 
+	t.Run("onBusy refuse", func(t *testing.T) {
+		node := newNode(t)
+		net := bridge(node, "10.1.0.0/24", lab.Conf{"busyTimeout": "2m", "onBusy": "refuse"})
+		old, original := start(t, node, net, pod)
+		successor := recreated(pod)
+		for range 3 {
+			_, err := node.Sandbox(successor).Add(net)
+			wantCode(t, err, 11, old.ID)
+			node.Clock += 5 * time.Minute
+		}
+		stop(t, old, net)
+		if _, address := start(t, node, net, successor); address != original {
+			t.Errorf("got %s, want %s", address, original)
+		}
+	})
+
 	t.Run("the old sandbox has ended without a DEL", func(t *testing.T) {
 		node := newNode(t)
 		net := bridge(node, "10.1.0.0/24", nil)

@@ -18,6 +18,7 @@ const (
 	InvalidReservation = "InvalidReservation" // the pod's annotation is not a window; the former one stays
 	// A limit (maxWindow, maxHeldShare, or one of the namespace) cut what the pod asked for.
 	ReservationLimited = "ReservationLimited"
+	AddressPoolLow     = "AddressPoolLow" // with the pod's address, less than a tenth of the range set is left
 	// The pod is away, and its address went to another pod because the range set was exhausted
 	// (onExhaustion).
 	HoldYielded = "HoldYielded"
@@ -55,7 +56,8 @@ type former struct {
 
 // Read converts journal entries to notices. The entries must be in the order of the journal.
 // retained reports whether a pod on this node requests retention now. An entry yields a notice only
-// if it has a window, if retained reports true for its pod, or if its reason is ReservationLimited.
+// if it has a window, if retained reports true for its pod, or if its reason is ReservationLimited
+// or AddressPoolLow.
 func (r *reader) Read(entries []store.Entry, retained func(namespace, name, uid string) bool) []notice {
 	if r.former == nil {
 		r.former = lru.New(2 * store.JournalSize)
@@ -66,7 +68,7 @@ func (r *reader) Read(entries []store.Entry, retained func(namespace, name, uid 
 			continue
 		}
 		n, ok := r.notice(e)
-		isRetained := e.Window > 0 || n.Reason == ReservationLimited
+		isRetained := e.Window > 0 || n.Reason == ReservationLimited || n.Reason == AddressPoolLow
 		if ok && (isRetained || retained(e.Namespace, e.Name, e.UID)) {
 			out = join(out, n)
 		}
@@ -100,6 +102,8 @@ func (r *reader) notice(e store.Entry) (n notice, ok bool) {
 		return n, false
 	case store.EventLimited:
 		n.Reason, n.Warning, n.Text = ReservationLimited, true, fmt.Sprintf("%s: %s", e.Address, e.Reason)
+	case store.EventPoolLow:
+		n.Reason, n.Warning, n.Text = AddressPoolLow, true, fmt.Sprintf("network %s: %s", e.Network, e.Reason)
 	default:
 		return n, false
 	}

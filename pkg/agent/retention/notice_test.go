@@ -93,6 +93,8 @@ func TestRead(t *testing.T) {
 		{"limited", []store.Entry{entry(store.EventLimited, "db-0", "u1", "10.0.0.2",
 			"maxHeldShare is reached: the hold is a short one")},
 			[]string{"ReservationLimited! db-0 u1: 10.0.0.2: maxHeldShare is reached: the hold is a short one"}},
+		{"pool low", []store.Entry{entry(store.EventPoolLow, "db-0", "u1", "10.0.0.2", "1 of 20 addresses are left")},
+			[]string{"AddressPoolLow! db-0 u1: network cbr0: 1 of 20 addresses are left"}},
 		{"an entry without pod", []store.Entry{{Event: store.EventRecovered, Reason: "x"}}, nil},
 	} {
 		var r reader

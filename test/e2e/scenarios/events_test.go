@@ -52,6 +52,15 @@ func eventsReported(t *Test) {
 		return nil
 	})
 	t.InSync(n, "five addresses are in use")
+	t.Eventually("one of them has the event AddressPoolLow", func() error {
+		for _, p := range pods {
+			for _, text := range t.Events(string(p.UID), "AddressPoolLow") {
+				t.Step("%s", text)
+				return nil
+			}
+		}
+		return errors.New("none does")
+	})
 }
 
 // job creates a Job whose pod runs forever.
