@@ -64,20 +64,25 @@ func (tx *Tx) Check() []string {
 			report("index %s: %d entries have no lease", name, n)
 		}
 	}
-	if tx.isEarlier() {
-		return found // the next Update writes the range sets again
-	}
+	return append(found, tx.compareCounts(counts)...)
+}
+
+// compareCounts returns a sentence for each range set whose counts, cursor or ranges are wrong.
+func (tx *Tx) compareCounts(want map[string]Counts) []string {
+	var found []string
 	for k, v := range tx.prefixed(bucketSets, nil) {
-		switch r, ok := decodeSet(v, string(k[4:])); {
-		case !ok:
-			report("set %s: its record is damaged", k[4:])
-		case r.Counts != counts[string(k)]:
-			report("set %s: counts are %+v, but the leases add up to %+v", k[4:], r.Counts, counts[string(k)])
+		r, ok := decodeSet(v)
+		if r.counts != want[string(k)] {
+			found = append(found, fmt.Sprintf("set %s: counts are %+v, but the leases add up to %+v",
+				k[4:], r.counts, want[string(k)]))
 		}
-		delete(counts, string(k))
+		if !ok || !r.hasRangesOf(string(k[4:])) {
+			found = append(found, fmt.Sprintf("set %s: its cursor or its ranges are damaged", k[4:]))
+		}
+		delete(want, string(k))
 	}
-	for k := range counts {
-		report("set %q: has leases but no counts", k[4:])
+	for k := range want {
+		found = append(found, fmt.Sprintf("set %q: has leases but no counts", k[4:]))
 	}
 	return found
 }

@@ -24,11 +24,11 @@
 //	keys      P ns 0 name 0 ifname 0 A -> -            leases by key; those that are named by "@" and the name, too
 //	expiry    P end(wall, ns) A        -> -            holds by their end
 //	taken     P A/256                  -> 256 bits     addresses that have a lease
-//	sets      P set                    -> counts, cursor and ranges (SetRanges), in JSON
-//	journal   sequence                 -> entry        a ring, in JSON
+//	sets      P set                    -> counts, cursor, size and ranges (SetRanges)
+//	journal   sequence                 -> entry        a ring
 //	counters  name                     -> count
-//	reservations  ns 0 uid             -> name, window of a pod that has no lease yet, in JSON
+//	reservations  ns 0 uid             -> name, window of a pod that has no lease yet
 //
-// The buckets holders, keys, expiry and taken, and the counts in sets, are indexes of leases. Only
+// The buckets holders, keys and expiry, and the counts in sets, are indexes of leases. Only
 // Put writes them, and Check verifies them.
 package store

@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"iter"
 	"net/netip"
@@ -43,12 +42,12 @@ const (
 	EventPoolLow    Event = "PoolLow"    // less than a tenth of a range set is free
 )
 
-// Entry is one entry of the journal. Its JSON is the output of leasectl history.
+// Entry is one entry of the journal.
 type Entry struct {
 	Time      time.Time    `json:"time"`
 	Event     Event        `json:"event"`
 	Network   string       `json:"network"`
-	DataDir   string       `json:"-"` // of the pool
+	DataDir   string       `json:"-"` // of the pool; "" in entries of earlier versions
 	Address   netip.Addr   `json:"address"`
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"pod"`
@@ -59,13 +58,6 @@ type Entry struct {
 	Reason    string       `json:"reason"`
 	// Reservation is the lease's reservation name; "" if it has none.
 	Reservation string `json:"reservation"`
-}
-
-// storedEntry is an entry in the store, with all fields.
-type storedEntry struct {
-	Entry
-	DataDir string
-	Window  lease.Window
 }
 
 // Place returns the address that the entry is about.
@@ -83,6 +75,24 @@ func About(l lease.Lease, ev Event, now lease.Instant, reason string) Entry {
 	}
 }
 
+// entryFields are the fields of an entry. New ones are added at the end.
+var entryFields = []fieldOf[Entry]{
+	{},
+	unixTime(time.Nanosecond, func(n *Entry) *time.Time { return &n.Time }),
+	text(func(n *Entry) *Event { return &n.Event }),
+	text(func(n *Entry) *string { return &n.Network }),
+	address(func(n *Entry) *netip.Addr { return &n.Address }),
+	text(func(n *Entry) *string { return &n.Namespace }),
+	text(func(n *Entry) *string { return &n.Name }),
+	text(func(n *Entry) *string { return &n.UID }),
+	text(func(n *Entry) *string { return &n.Container }),
+	text(func(n *Entry) *string { return &n.IfName }),
+	text(func(n *Entry) *string { return &n.Reason }),
+	number(func(n *Entry) *lease.Window { return &n.Window }),
+	text(func(n *Entry) *string { return &n.Reservation }),
+	text(func(n *Entry) *string { return &n.DataDir }),
+}
+
 // Log appends to the journal.
 func (tx *Tx) Log(n Entry) error {
 	b := tx.bucket(bucketJournal)
@@ -92,10 +102,7 @@ func (tx *Tx) Log(n Entry) error {
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
 	n.Reason = strings.ToValidUTF8(n.Reason[:min(len(n.Reason), maxReason)], "")
-	v, err := json.Marshal(storedEntry{n, n.DataDir, n.Window})
-	if err == nil {
-		err = tx.put(bucketJournal, binary.BigEndian.AppendUint64(nil, seq), v)
-	}
+	err = tx.put(bucketJournal, binary.BigEndian.AppendUint64(nil, seq), encode(entryFields, &n, nil))
 	if err != nil || seq%journalSlack != 0 {
 		return err
 	}
@@ -115,10 +122,8 @@ func (tx *Tx) Entries(after uint64) iter.Seq2[uint64, Entry] {
 		c := tx.bucket(bucketJournal).Cursor()
 		k, v := c.Seek(binary.BigEndian.AppendUint64(nil, after+1))
 		for ; k != nil; k, v = c.Next() {
-			var n storedEntry
-			err := json.Unmarshal(v, &n)
-			n.Entry.DataDir, n.Entry.Window = n.DataDir, n.Window
-			if err == nil && !yield(binary.BigEndian.Uint64(k), n.Entry) {
+			n, _, err := decode(entryFields, v)
+			if err == nil && !yield(binary.BigEndian.Uint64(k), n) {
 				return
 			}
 		}

@@ -52,6 +52,6 @@ func (tx *Tx) FirmHolds(namespace string, p lease.Pool, set string) (all, inSet 
 // SetSize returns how many addresses of a range set can be assigned, and reports whether the set is
 // configured.
 func (tx *Tx) SetSize(p lease.Pool, set string) (uint64, bool) {
-	ranges := tx.readSet(tx.pools[p], set).Ranges
-	return ranges.Size(), ranges != nil
+	size, _, ok := decodeRanges(tx.readSet(tx.pools[p], set).configured)
+	return size, ok
 }

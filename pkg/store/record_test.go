@@ -35,13 +35,38 @@ func TestFormat(t *testing.T) {
 	if again, err := decodeLease(encodeLease(valid), testPool); err != nil || !reflect.DeepEqual(again, valid) {
 		t.Errorf("%+v, %v; want %+v", again, err, valid)
 	}
-	want := "01040a00000502103031323334353637383961626364656603017304010405026462060464622d3007027531080263310904" +
-		"657468300a0c2f72756e2f6e65746e732f780b0504a4e1f5010c0262310d1130323a30303a30303a30303a30303a30310e07" +
-		"8080c58bc6d1010f0680e0ba84bf03100112110e8a80d0e2c6bfce972f80dcdcd45812010213118aa087eaafc5ce972ff8e6" +
-		"dcd45800623214078080c58bc6d101150102160e8ac0bef198cbce972ff0f1dcd45817027532180780808a978ca303191353" +
-		"7461746566756c5365742e617070732f64621a026e311b0872656769737472791c0102280141c1373cb0e3b16aa7"
-	if got := hex.EncodeToString(encodeLease(l)); got != want {
-		t.Errorf("it is\n%s, want\n%s", got, want)
+	n := Entry{
+		Time: time.Unix(1700000000, 5).UTC(), Event: EventKept, Network: "net", DataDir: "/d", Address: l.Address,
+		Namespace: "db", Name: "db-0", UID: "u1", Container: "c1", IfName: "eth0", Window: lease.Window(time.Hour),
+		Reason: "r", Reservation: "registry",
+	}
+	r := storedReservation{PodReservation{Name: "db-0", Reservation: "registry", Window: lease.Window(time.Hour)},
+		time.Unix(1700000000, 0).UTC()}
+	for what, c := range map[string]struct {
+		got  []byte
+		want string
+	}{
+		"a lease": {encodeLease(l), "" +
+			"01040a00000502103031323334353637383961626364656603017304010405026462060464622d3007027531080263310904" +
+			"657468300a0c2f72756e2f6e65746e732f780b0504a4e1f5010c0262310d1130323a30303a30303a30303a30303a30310e07" +
+			"8080c58bc6d1010f0680e0ba84bf03100112110e8a80d0e2c6bfce972f80dcdcd45812010213118aa087eaafc5ce972ff8e6" +
+			"dcd45800623214078080c58bc6d101150102160e8ac0bef198cbce972ff0f1dcd45817027532180780808a978ca303191353" +
+			"7461746566756c5365742e617070732f64621a026e311b0872656769737472791c0102280141c1373cb0e3b16aa7"},
+		"an entry": {encode(entryFields, &n, nil), "" +
+			"01098a80d0e2c6bfce972f02044b65707403036e657404040a00000505026462060464622d30070275310802633109046574" +
+			"68300a01720b078080c58bc6d1010c0872656769737472790d022f645b7de510dba45895"},
+		"a reservation": {encode(reservationFields, &r, nil),
+			"010464622d300208726567697374727903078080c58bc6d101040580c49fd50c33606ecd2835ba35"},
+	} {
+		if got := hex.EncodeToString(c.got); got != c.want {
+			t.Errorf("%s is\n%s, want\n%s", what, got, c.want)
+		}
+	}
+	if again, _, err := decode(reservationFields, encode(reservationFields, &r, nil)); err != nil || again != r {
+		t.Errorf("%+v, %v; want %+v", again, err, r)
+	}
+	if again, _, err := decode(entryFields, encode(entryFields, &n, nil)); err != nil || again != n {
+		t.Errorf("%+v, %v; want %+v", again, err, n)
 	}
 }
 
@@ -60,9 +85,11 @@ func TestFlippedBitIsDetected(t *testing.T) {
 
 func FuzzDecodeRecord(f *testing.F) {
 	f.Add(encodeLease(fresh("10.0.0.5", "db-0", "c1")))
+	f.Add(encode(entryFields, &Entry{Event: EventBound, Network: "n"}, nil))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		sealed := seal(bytes.Clone(body)) // otherwise most inputs fail the checksum
 		for _, b := range [][]byte{body, sealed} {
+			_, _, _ = decode(entryFields, b)
 			l, err := decodeLease(b, testPool)
 			if err != nil {
 				continue

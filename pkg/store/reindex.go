@@ -28,8 +28,11 @@ func (tx *Tx) Reindex() error {
 	}
 	sets := map[string]setRecord{}
 	for k, v := range tx.prefixed(bucketSets, nil) {
-		r, _ := decodeSet(v, string(k[4:]))
-		r.Counts = Counts{}
+		r, _ := decodeSet(v)
+		r.counts = Counts{}
+		if !r.hasRangesOf(string(k[4:])) {
+			r.configured = nil
+		}
 		sets[string(k)] = r
 	}
 	for _, k := range slices.Sorted(maps.Keys(sets)) {

@@ -1,7 +1,7 @@
 package store
 
 import (
-	"encoding/json"
+	"bytes"
 	"fmt"
 	"iter"
 	"time"
@@ -17,10 +17,19 @@ type PodReservation struct {
 	Window               lease.Window
 }
 
-// storedReservation is the record of a PodReservation, in JSON.
+// storedReservation is the record of a PodReservation, whose key has the namespace and the UID.
 type storedReservation struct {
 	PodReservation
-	Stored time.Time
+	stored time.Time
+}
+
+// reservationFields are the fields of a storedReservation. New ones are added at the end.
+var reservationFields = []fieldOf[storedReservation]{
+	{},
+	text(func(r *storedReservation) *string { return &r.Name }),
+	text(func(r *storedReservation) *string { return &r.Reservation }),
+	number(func(r *storedReservation) *lease.Window { return &r.Window }),
+	unixTime(time.Second, func(r *storedReservation) *time.Time { return &r.stored }),
 }
 
 func reservationKey(namespace, uid string) []byte { return []byte(namespace + "\x00" + uid) }
@@ -31,8 +40,9 @@ func (tx *Tx) PodReservation(namespace, uid string) (PodReservation, bool) {
 	if b == nil || uid == "" {
 		return PodReservation{}, false
 	}
-	r, ok := decodeReservation(b.Get(reservationKey(namespace, uid)))
-	return r.PodReservation, ok
+	k := reservationKey(namespace, uid)
+	p, _, err := decodeReservation(k, b.Get(k))
+	return p, err == nil
 }
 
 // reservationIdle is how long a PodReservation stays in the store without an ADD that uses it.
@@ -59,11 +69,8 @@ func (tx *Tx) SetPodReservation(p PodReservation, now time.Time) error {
 			return err
 		}
 	}
-	v, err := json.Marshal(storedReservation{p, now})
-	if err != nil {
-		return fmt.Errorf("store: reservation name of pod %s/%s: %w", p.Namespace, p.Name, err)
-	}
-	return tx.put(bucketReservations, reservationKey(p.Namespace, p.UID), v)
+	record := encode(reservationFields, &storedReservation{p, now}, nil)
+	return tx.put(bucketReservations, reservationKey(p.Namespace, p.UID), record)
 }
 
 // DeletePodReservation removes the record of a pod, if there is one.
@@ -81,17 +88,22 @@ func (tx *Tx) PodReservations() iter.Seq2[PodReservation, time.Time] {
 		if tx.bucket(bucketReservations) == nil {
 			return
 		}
-		for _, v := range tx.prefixed(bucketReservations, nil) {
-			if r, ok := decodeReservation(v); ok && !yield(r.PodReservation, r.Stored) {
+		for k, v := range tx.prefixed(bucketReservations, nil) {
+			if p, stored, err := decodeReservation(k, v); err == nil && !yield(p, stored) {
 				return
 			}
 		}
 	}
 }
 
-func decodeReservation(v []byte) (r storedReservation, ok bool) {
-	err := json.Unmarshal(v, &r)
-	return r, err == nil && lease.IsReservation(r.Reservation) && r.Window >= 0
+func decodeReservation(k, v []byte) (PodReservation, time.Time, error) {
+	r, _, err := decode(reservationFields, v)
+	namespace, uid, _ := bytes.Cut(k, []byte{0})
+	r.Namespace, r.UID = string(namespace), string(uid)
+	if err == nil && (!lease.IsReservation(r.Reservation) || r.Window < 0) {
+		err = fmt.Errorf("%w: no reservation name", ErrDamaged)
+	}
+	return r.PodReservation, r.stored, err
 }
 
 // reservationSegment is what the index by key has in place of the name of a pod for the entries of

@@ -1,8 +1,8 @@
 package store
 
 import (
-	"encoding/json"
-	"fmt"
+	"bytes"
+	"encoding/binary"
 	"iter"
 	"maps"
 	"net/netip"
@@ -16,39 +16,62 @@ import (
 // sets, which do not show spooled DELs.
 type Counts struct{ Bound, Firm, Soft uint32 }
 
-// setRecord is the record of a range set, in JSON.
+// setRecord is the record of a range set:
+//
+//	bound, firm, soft    4 bytes each
+//	cursor               family byte and address; if there is none, nothing or the byte 0
+//	size                 8 bytes, see SetRanges; what follows the cursor is only there if it is configured
+//	ranges               family byte, then the first and the last address of each range
 type setRecord struct {
-	Counts Counts
-	Cursor netip.Addr `json:",omitzero"`
-	Ranges pool.Set   `json:",omitempty"` // nil if the set is not configured
+	cursor     netip.Addr
+	counts     Counts
+	configured []byte // size and ranges, as stored; nil if the set is not configured
 }
+
+const countBytes = 12
 
 func setKey(id poolID, set string) []byte { return append(id.prefix(), set...) }
 
 func (tx *Tx) readSet(id poolID, set string) setRecord {
-	r, _ := decodeSet(tx.bucket(bucketSets).Get(setKey(id, set)), set)
+	r, _ := decodeSet(tx.bucket(bucketSets).Get(setKey(id, set)))
 	return r
 }
 
-// decodeSet decodes the record of a range set, whose ID is a hash of its ranges. It returns a zero
-// record and false for a damaged one.
-func decodeSet(v []byte, set string) (r setRecord, ok bool) {
-	if v == nil {
+// decodeSet decodes the record of a range set. If it reports false, the record is not valid after
+// the parts that are returned.
+func decodeSet(v []byte) (r setRecord, ok bool) {
+	if len(v) < countBytes {
+		return r, v == nil
+	}
+	be := binary.BigEndian
+	r.counts = Counts{be.Uint32(v), be.Uint32(v[4:]), be.Uint32(v[8:])}
+	v = v[countBytes:]
+	if len(v) == 0 {
 		return r, true
 	}
-	err := json.Unmarshal(v, &r)
-	if err != nil || r.Ranges != nil && r.Ranges.ID() != set {
-		return setRecord{}, false
+	size, known := map[byte]int{0: 1, 4: 5, 6: 17}[v[0]]
+	if !known || len(v) < size {
+		return r, false
+	}
+	if size > 1 {
+		r.cursor, _ = addrOf(v[:size])
+	}
+	if v = v[size:]; len(v) > 0 {
+		r.configured = v
 	}
 	return r, true
 }
 
 func (tx *Tx) writeSet(id poolID, set string, r setRecord) error {
-	v, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("range set %s: %w", set, err)
+	be := binary.BigEndian
+	v := be.AppendUint32(be.AppendUint32(be.AppendUint32(nil, r.counts.Bound), r.counts.Firm), r.counts.Soft)
+	switch {
+	case r.cursor.IsValid():
+		v = appendAddr(v, r.cursor)
+	case r.configured != nil:
+		v = append(v, 0)
 	}
-	return tx.put(bucketSets, setKey(id, set), v)
+	return tx.put(bucketSets, setKey(id, set), append(v, r.configured...))
 }
 
 // eachSet returns the range sets of a pool that have a record.
@@ -63,28 +86,28 @@ func (tx *Tx) eachSet(id poolID) iter.Seq2[string, setRecord] {
 	}
 }
 
-// SetRanges records the range sets of a pool's configuration for Usage. Sets that were configured
-// before and are not in the list lose their ranges. If nothing has changed, nothing is written.
-// Each ADD calls it.
+// SetRanges records the range sets of a pool's configuration, with their ranges and sizes, for
+// Usage. Sets that were configured before and are not in the list lose their ranges. If nothing has
+// changed, nothing is written. Each ADD calls it.
 func (tx *Tx) SetRanges(p lease.Pool, sets []pool.Set) error {
 	id, err := tx.poolID(p)
 	if err != nil {
 		return err
 	}
-	want := map[string]pool.Set{}
+	want := map[string][]byte{}
 	for _, s := range sets {
-		want[s.ID()] = s
+		want[s.ID()] = encodeRanges(s)
 	}
 	changed := map[string]setRecord{}
 	for set, r := range tx.eachSet(id) {
-		if !slices.Equal(r.Ranges, want[set]) {
-			r.Ranges = want[set]
+		if !bytes.Equal(r.configured, want[set]) {
+			r.configured = want[set]
 			changed[set] = r
 		}
 		delete(want, set)
 	}
-	for set, ranges := range want {
-		changed[set] = setRecord{Ranges: ranges}
+	for set, configured := range want {
+		changed[set] = setRecord{configured: configured}
 	}
 	for _, set := range slices.Sorted(maps.Keys(changed)) {
 		if err := tx.writeSet(id, set, changed[set]); err != nil {
@@ -94,10 +117,37 @@ func (tx *Tx) SetRanges(p lease.Pool, sets []pool.Set) error {
 	return nil
 }
 
+func encodeRanges(s pool.Set) []byte {
+	b := appendAddr(binary.BigEndian.AppendUint64(nil, s.Size()), s[0].Start)
+	b = append(b, s[0].End.AsSlice()...)
+	for _, r := range s[1:] {
+		b = append(append(b, r.Start.AsSlice()...), r.End.AsSlice()...)
+	}
+	return b
+}
+
+// decodeRanges is the inverse of encodeRanges, without the parts of a range that are not stored: it
+// returns only the first and the last address of each. It reports false if b is not valid.
+func decodeRanges(b []byte) (size uint64, ranges pool.Set, ok bool) {
+	if len(b) <= 9 || b[8] != 4 && b[8] != 6 {
+		return 0, nil, false
+	}
+	size, b, n := binary.BigEndian.Uint64(b), b[9:], map[byte]int{4: 4, 6: 16}[b[8]]
+	if len(b)%(2*n) != 0 {
+		return 0, nil, false
+	}
+	for ; len(b) > 0; b = b[2*n:] {
+		first, _ := netip.AddrFromSlice(b[:n])
+		last, _ := netip.AddrFromSlice(b[n : 2*n])
+		ranges = append(ranges, pool.Range{Start: first, End: last})
+	}
+	return size, ranges, true
+}
+
 // Cursor returns the last address that was assigned from a range set, or the zero address if there
 // is none. set is the set's pool.Set.ID.
 func (tx *Tx) Cursor(p lease.Pool, set string) netip.Addr {
-	return tx.readSet(tx.pools[p], set).Cursor
+	return tx.readSet(tx.pools[p], set).cursor
 }
 
 // SetCursor sets the address that Cursor returns.
@@ -107,13 +157,13 @@ func (tx *Tx) SetCursor(p lease.Pool, set string, a netip.Addr) error {
 		return err
 	}
 	r := tx.readSet(id, set)
-	r.Cursor = a
+	r.cursor = a
 	return tx.writeSet(id, set, r)
 }
 
 // Counts returns the counts of a range set.
 func (tx *Tx) Counts(p lease.Pool, set string) Counts {
-	return tx.readSet(tx.pools[p], set).Counts
+	return tx.readSet(tx.pools[p], set).counts
 }
 
 // of returns a pointer to the count that includes a lease, or nil if none does.
@@ -138,7 +188,7 @@ func (tx *Tx) recount(id poolID, old, next lease.Lease) error {
 
 func (tx *Tx) count(id poolID, l lease.Lease, by int) error {
 	r := tx.readSet(id, l.Set)
-	n := r.Counts.of(l)
+	n := r.counts.of(l)
 	if n == nil {
 		return nil
 	}

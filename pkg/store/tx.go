@@ -74,45 +74,25 @@ func newTx(b *bolt.Tx) (*Tx, error) {
 			return nil, fmt.Errorf("%w: bucket %q is missing", ErrLost, name)
 		}
 	}
-	if err := tx.readPools(); err != nil {
-		return nil, err
-	}
-	return tx, tx.raiseFormat()
+	return tx, tx.readPools()
 }
 
 // format is the format of the store (docs/versioning.md, "The store").
 const format = 3
 
-// checkFormat returns ErrNewer for a store of a newer format.
+// checkFormat returns ErrNewer for a store of a newer format. An Update raises an older format.
 func (tx *Tx) checkFormat() error {
 	meta := tx.bucket(bucketMeta)
 	if meta == nil || len(meta.Get(metaFormat)) != 1 {
 		return fmt.Errorf("%w: the format is missing", ErrLost)
 	}
-	if has := meta.Get(metaFormat)[0]; has > format {
+	switch has := meta.Get(metaFormat)[0]; {
+	case has > format:
 		return fmt.Errorf("%w: the store has format %d, this version supports up to %d", ErrNewer, has, format)
+	case has < format && tx.b.Writable():
+		return tx.put(bucketMeta, metaFormat, []byte{format})
 	}
 	return nil
-}
-
-// isEarlier reports whether the store has an earlier format: a View does not raise it.
-func (tx *Tx) isEarlier() bool { return tx.bucket(bucketMeta).Get(metaFormat)[0] < format }
-
-// raiseFormat takes over the leases of a store of an earlier format in an Update. The counts of
-// range sets are computed again. Their cursors and ranges are written by the next ADD, the
-// reservation names of pods by the agent. Entries of the journal are not read any more.
-func (tx *Tx) raiseFormat() error {
-	if !tx.b.Writable() || !tx.isEarlier() {
-		return nil
-	}
-	err := tx.put(bucketMeta, metaFormat, []byte{format})
-	if err == nil && tx.bucket(bucketReservations) != nil {
-		err = tx.b.DeleteBucket(bucketReservations)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrIO, err)
-	}
-	return tx.Reindex()
 }
 
 // readPools reads the list of pools. One whose path has links now gets the canonical path, unless

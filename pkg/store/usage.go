@@ -13,7 +13,8 @@ import (
 type Usage struct {
 	Pool lease.Pool
 	// Ranges is nil if the ranges of the pool are not known yet: the store is of an older version,
-	// and there was no ADD since, or no configuration names the pool any more.
+	// and there was no ADD since, or no configuration names the pool any more. Only the first and
+	// the last address of a range are set.
 	Ranges pool.Set
 	// Size is the number of addresses that can be assigned (pool.Set.Size), at most math.MaxUint64,
 	// and 0 if the ranges are not known.
@@ -35,8 +36,8 @@ func (tx *Tx) Usage() []Usage {
 	for _, p := range tx.Pools() {
 		var sets []Usage
 		for _, r := range tx.eachSet(tx.pools[p]) {
-			if r.Ranges != nil {
-				sets = append(sets, Usage{Pool: p, Ranges: r.Ranges, Size: r.Ranges.Size(), Free: r.Ranges.Size()})
+			if size, ranges, ok := decodeRanges(r.configured); ok {
+				sets = append(sets, Usage{Pool: p, Ranges: ranges, Size: size, Free: size})
 			}
 		}
 		slices.SortFunc(sets, func(a, b Usage) int { return a.Ranges[0].Start.Compare(b.Ranges[0].Start) })
@@ -126,4 +127,11 @@ func add(a, b uint64) uint64 {
 		return math.MaxUint64
 	}
 	return a + b
+}
+
+// hasRangesOf reports whether the record has no ranges, or the ranges of the set with this ID,
+// which is their hash.
+func (r setRecord) hasRangesOf(set string) bool {
+	_, ranges, ok := decodeRanges(r.configured)
+	return r.configured == nil || ok && ranges.ID() == set
 }

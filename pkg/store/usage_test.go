@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"net/netip"
@@ -130,11 +131,12 @@ func TestUsageByNetwork(t *testing.T) {
 
 // Check finds damaged ranges, and Reindex removes them.
 func TestDamagedRangesAreFound(t *testing.T) {
-	for name, damage := range map[string]func(string) string{
-		"another address": func(v string) string { return strings.Replace(v, "10.0.0.9", "10.0.0.8", 1) },
-		"cut":             func(v string) string { return v[:len(v)-1] },
-		"no address":      func(v string) string { return strings.Replace(v, "10.0.0.9", "", 1) },
-		"not an address":  func(v string) string { return strings.Replace(v, "10.0.0.9", "10.0.0.x", 1) },
+	for name, damage := range map[string]func([]byte) []byte{
+		"another address": func(v []byte) []byte { v[len(v)-1]++; return v },
+		"cut":             func(v []byte) []byte { return v[:len(v)-1] },
+		"no range":        func(v []byte) []byte { return v[:len(v)-8] },
+		"another family":  func(v []byte) []byte { v[len(v)-9] = 6; return v },
+		"cursor":          func(v []byte) []byte { v[countBytes] = 9; return v },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, set := open(t), ranges("10.0.0.2-10.0.0.9")
@@ -146,7 +148,7 @@ func TestDamagedRangesAreFound(t *testing.T) {
 					return err
 				}
 				k := setKey(tx.pools[testPool], set.ID())
-				return tx.put(bucketSets, k, []byte(damage(string(tx.bucket(bucketSets).Get(k)))))
+				return tx.put(bucketSets, k, damage(bytes.Clone(tx.bucket(bucketSets).Get(k))))
 			})
 			view(t, s, func(tx *Tx) {
 				if found := tx.Check(); len(found) != 1 || !strings.Contains(found[0], set.ID()) {
