@@ -296,7 +296,10 @@ func (f *canonicalForm) fileText(name string, v file, missing bool) string {
 		return name + " " + strconv.Quote(v.Content)
 	}
 	written, l := time.Unix(0, v.Wall), f.leaseOf(addr)
-	return fmt.Sprintf("%s %s older than bound %v released %v%s", name, f.content(v.Content),
+	// A file that is not to the second that of its lease is written again, which a power cut may
+	// undo.
+	is := l.State != lease.None && hostlocal.File{Content: strings.TrimSpace(v.Content)}.IsOf(l, f.kernel.now())
+	return fmt.Sprintf("%s %s of the lease %v older than bound %v released %v%s", name, f.content(v.Content), is,
 		written.Before(l.BoundAt.Wall), written.Before(l.ReleasedAt.Wall), f.wallAge(written))
 }
 
