@@ -225,5 +225,3 @@ func (f filter) selected(l lease.Lease) bool {
 }
 
 func everyLease(lease.Lease) bool { return true }
-
-func podOf(l lease.Lease) string { return qualified(l.Namespace, l.Name) }

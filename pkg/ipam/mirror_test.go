@@ -119,15 +119,6 @@ func (w *world) writable(addr string) {
 	w.must(unix.Unmount(w.path(addr), unix.MNT_DETACH))
 }
 
-// lose makes a store of one lease and destroys it.
-func (w *world) lose() {
-	w.t.Helper()
-	w.add(ask{container: "c1"})
-	if err := os.Truncate(filepath.Join(w.stateDir(), "leases.db"), 100); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 // spoilRecord damages the records that name the word.
 func spoilRecord(t testing.TB, path, word string) {
 	t.Helper()

@@ -296,8 +296,6 @@ func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name str
 	}
 }
 
-type stored struct{ bucket, key string }
-
 // TestSpooledIgnoresDirectories verifies that a directory with the name of a DEL is no DEL: it
 // could not be removed after the replay.
 func TestSpooledIgnoresDirectories(t *testing.T) {

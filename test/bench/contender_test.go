@@ -91,14 +91,8 @@ func (c *contender) do(call lab.Call) time.Duration {
 	return reply.Took
 }
 
-// pair, add and del return the duration of an ADD and a DEL of a new container, or of one of them.
+// pair and del return the duration of an ADD and a DEL of a new container, or of the DEL.
 func (c *contender) pair() time.Duration { return c.call("ADD", "bench") + c.call("DEL", "bench") }
-
-func (c *contender) add() time.Duration {
-	took := c.call("ADD", "bench")
-	c.call("DEL", "bench")
-	return took
-}
 
 func (c *contender) del() time.Duration {
 	c.call("ADD", "bench")
