@@ -274,11 +274,20 @@ func newNetNS() (string, error) {
 		if err := netlink.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}); err != nil {
 			return fmt.Errorf("lo up: %w", err)
 		}
+		if err := withoutDAD(); err != nil {
+			return err
+		}
 		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
 	}); err != nil {
 		return "", errors.Join(err, os.Remove(path))
 	}
 	return path, nil
+}
+
+// withoutDAD makes IPv6 addresses of the thread's network namespace usable at once. The main
+// plugins wait 10 s for the detection of duplicates, and a busy machine can take longer.
+func withoutDAD() error {
+	return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 }
 
 // inNewNetNS calls f on a thread in a new network namespace, and restores the thread's namespace.

@@ -115,7 +115,7 @@ func setUp() error {
 			return fmt.Errorf("mounting a tmpfs at %s: %w", dir, err)
 		}
 	}
-	return nil
+	return withoutDAD()
 }
 
 // Root returns the directory of this repository.
