@@ -87,10 +87,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 		}
 	}
 	watches := []task{pods.Run, connected(pool.Run), connected(limits.Run)}
-	changed := func(run func(context.Context, <-chan struct{}) error, more ...<-chan struct{}) task {
-		more = append(more, node.Changes.Subscribe())
-		return func(ctx context.Context) error { return run(ctx, kube.Any(ctx, more...)) }
-	}
+	changes := &node.Changes.Store
 	return []agent.Task{
 		{Name: "watch", Run: func(ctx context.Context) error {
 			var running sync.WaitGroup
@@ -100,9 +97,11 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 			running.Wait()
 			return ctx.Err()
 		}},
-		{Name: "windows", Run: changed(windowTask.Run)},
-		{Name: "publish", Run: connected(changed(publishTask.Run, watcher.Changes()))},
-		{Name: "events", Run: changed(eventTask.Run)},
+		{Name: "windows", Run: func(ctx context.Context) error { return windowTask.Run(ctx, changes) }},
+		{Name: "publish", Run: connected(func(ctx context.Context) error {
+			return publishTask.Run(ctx, changes, &watcher.Changes)
+		})},
+		{Name: "events", Run: func(ctx context.Context) error { return eventTask.Run(ctx, changes) }},
 		{Name: "holds", Run: connected(holdTask.Run)},
 	}, nil
 }

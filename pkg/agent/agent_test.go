@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -291,7 +292,7 @@ func TestChangesAreSignalled(t *testing.T) {
 	update(t, node, func(tx *store.Tx) error { return tx.Count("n", 1) })
 	dir := node.Service.Node.Store.Dirs().State
 	all := NewChanges(dirsIn(dir), node.Log)
-	changes, others := all.Subscribe(), all.Subscribe()
+	changes, others := daemon.Any(&all.Store), daemon.Any(&all.Store)
 	go func() { _ = all.Run(ctx) }()
 	next(t, changes) // at the start
 	next(t, others)

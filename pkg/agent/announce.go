@@ -3,6 +3,7 @@ package agent
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 )
 
@@ -16,7 +17,7 @@ func Announce(node Node, host *host.Host) Task {
 	node.Metrics.MustRegister(announced)
 	a := Announcer{
 		Dir:       node.Service.Node.Store.AnnounceDir(),
-		Wake:      node.Changes.Queue(),
+		Wake:      daemon.Any(&node.Changes.Queue),
 		Bound:     node.Service.Bound,
 		Inside:    host.RunInNetns,
 		Clock:     node.Service.Node.Clock,

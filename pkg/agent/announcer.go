@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
 // Announcer processes the announce queue: it announces the addresses of each attachment in the
@@ -78,7 +78,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 	defer r.workers.Wait()
 	for {
 		r.start(ctx)
-		if !notify.Wait(ctx, a.Wake, queuePoll) {
+		if !daemon.Wait(ctx, a.Wake, queuePoll) {
 			return ctx.Err()
 		}
 	}
@@ -171,7 +171,7 @@ func (r *run) work(ctx context.Context, who lease.Attachment) {
 func (r *run) held(ctx context.Context, who lease.Attachment) ([]lease.Lease, error) {
 	for began := r.Clock(); ; {
 		leases, err := r.Bound(ctx, who)
-		if err == nil || r.Clock().Since(began) > maxAge || !notify.Wait(ctx, nil, queuePoll) {
+		if err == nil || r.Clock().Since(began) > maxAge || !daemon.Wait(ctx, nil, queuePoll) {
 			return leases, err
 		}
 	}
@@ -193,7 +193,7 @@ func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) err
 	announced := false
 	var lastErr error
 	for _, pause := range pauses {
-		if !notify.Wait(ctx, nil, pause) {
+		if !daemon.Wait(ctx, nil, pause) {
 			return ctx.Err()
 		}
 		err := r.sendOne(ctx, l)
@@ -230,7 +230,7 @@ func (r *run) await(ctx context.Context, l lease.Lease) error {
 		if !errors.Is(err, errNotReady) || r.Clock().Since(began) > maxWait {
 			return err
 		}
-		if !notify.Wait(ctx, nil, wait) {
+		if !daemon.Wait(ctx, nil, wait) {
 			return ctx.Err()
 		}
 	}

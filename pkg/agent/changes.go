@@ -11,7 +11,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/leasehold-cni/leasehold/pkg/notify"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -32,13 +32,14 @@ const (
 // All tasks share one watch of the file system, because the number of watches per user is limited
 // (fs.inotify.max_user_instances).
 type Changes struct {
+	Store daemon.Signal // the store may have changed
+	Queue daemon.Signal // the announce queue has changed
+
 	dir    string // of the store
 	spool  string
 	queue  string // of announcements
 	log    *slog.Logger
 	poll   time.Duration
-	signal notify.Signal
-	queued notify.Signal
 	files  *fsnotify.Watcher // nil while the directories cannot be watched
 	logged bool              // whether it was logged that the directories cannot be watched
 }
@@ -49,13 +50,6 @@ func NewChanges(dirs store.Dirs, log *slog.Logger) *Changes {
 	return &Changes{dir: dirs.State, spool: s.SpoolDir(), queue: s.AnnounceDir(), log: log, poll: pollInterval}
 }
 
-// Subscribe returns a channel that receives every signal. It is never closed.
-func (c *Changes) Subscribe() <-chan struct{} { return c.signal.Subscribe() }
-
-// Queue returns a channel that receives a value after every change of the announce queue. It is
-// never closed.
-func (c *Changes) Queue() <-chan struct{} { return c.queued.Subscribe() }
-
 // Run watches the store and sends signals until ctx is done. It sends the first one at once. It
 // returns ctx.Err().
 func (c *Changes) Run(ctx context.Context) error {
@@ -63,7 +57,7 @@ func (c *Changes) Run(ctx context.Context) error {
 	var settled <-chan time.Time
 	c.watch()
 	defer c.unwatch()
-	c.signal.Send() // for changes before the start
+	c.Store.Send() // for changes before the start
 	for {
 		var events <-chan fsnotify.Event
 		var errs <-chan error
@@ -78,7 +72,7 @@ func (c *Changes) Run(ctx context.Context) error {
 				c.unwatch()
 			}
 			if filepath.Dir(e.Name) == c.queue {
-				c.queued.Send()
+				c.Queue.Send()
 			}
 			spooled := filepath.Dir(e.Name) == c.spool && e.Has(fsnotify.Create)
 			if (filepath.Base(e.Name) == "leases.db" || spooled) && settled == nil {
@@ -86,13 +80,13 @@ func (c *Changes) Run(ctx context.Context) error {
 			}
 		case err := <-errs: // events may be missing
 			c.log.Debug("events of the store lost", "error", err)
-			c.signal.Send()
+			c.Store.Send()
 		case <-settled:
 			settled = nil
-			c.signal.Send()
+			c.Store.Send()
 		case <-poll.C:
 			c.watch()
-			c.signal.Send()
+			c.Store.Send()
 		}
 	}
 }

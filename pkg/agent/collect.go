@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
@@ -38,7 +39,7 @@ type Use interface {
 // does not grow if no scrape does.
 func Collect(node Node, health *Health, use Use, metrics *Metrics) Task {
 	c := newCollector(node, health, use)
-	c.metrics, c.changes = metrics, node.Changes.Subscribe()
+	c.metrics, c.changes = metrics, daemon.Any(&node.Changes.Store)
 	return Task{Name: "collect", Run: func(ctx context.Context) error {
 		var watching sync.WaitGroup
 		defer watching.Wait()

@@ -17,7 +17,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -209,8 +208,10 @@ func poll(ctx context.Context, limit time.Duration, f func() (bool, error)) (don
 		if done, err = f(); done || err != nil || !time.Now().Before(end) {
 			return done, err
 		}
-		if !notify.Wait(ctx, nil, time.Second) {
+		select {
+		case <-ctx.Done():
 			return false, ctx.Err()
+		case <-time.After(time.Second):
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // Package daemon has what the programs that run all the time, the agent and the manager, share:
-// their command line and log, and HTTP servers of which no client can use a connection, memory or
-// time without limit.
+// their command line and log, the loops of their tasks, and HTTP servers of which no client can use
+// a connection, memory or time without limit.
 package daemon
 
 import (

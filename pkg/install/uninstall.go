@@ -19,7 +19,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -276,8 +275,10 @@ func retry(ctx context.Context, limit time.Duration, f func() error) error {
 		if err == nil || time.Now().After(end) {
 			return err
 		}
-		if !notify.Wait(ctx, nil, time.Second) {
+		select {
+		case <-ctx.Done():
 			return errors.Join(err, ctx.Err())
+		case <-time.After(time.Second):
 		}
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"syscall"
 	"time"
-
-	"github.com/leasehold-cni/leasehold/pkg/notify"
 )
 
 // pollEvery is the interval at which Watch examines host-local.
@@ -18,7 +16,12 @@ const pollEvery = time.Second
 func (d Dir) Watch(ctx context.Context, program []byte, log *slog.Logger) {
 	var own, seen stamp // of host-local after the last replacement, and in the last step
 	failure := ""       // the last error, logged once
-	for again := true; again; again = notify.Wait(ctx, nil, pollEvery) {
+	for pause := time.Duration(0); ; pause = pollEvery {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
 		current := stampAt(d.path(hostLocal))
 		changing := current != seen
 		if seen = current; changing || current == own && own != (stamp{}) {

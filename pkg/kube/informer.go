@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/leasehold-cni/leasehold/pkg/notify"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 )
 
 // Name is the namespace and name of an object.
@@ -32,7 +32,9 @@ type Informer[V any] struct {
 	view     func(object any) (*item[V], error)
 	items    cache.ThreadSafeStore // *item[V] by key
 	synced   atomic.Bool           // a complete list was received
-	changes  notify.Signal
+
+	// Changes is sent after the views have changed.
+	Changes daemon.Signal
 
 	mu       sync.Mutex // held while an object is stored and the handlers are called
 	handlers []Handler[V]
@@ -153,9 +155,6 @@ func (i *Informer[V]) Get(key string) (view V, found bool) {
 // objects in it.
 func (i *Informer[V]) HasSynced() bool { return i.synced.Load() }
 
-// Changes returns a channel that receives a value after the views have changed. It is never closed.
-func (i *Informer[V]) Changes() <-chan struct{} { return i.changes.Subscribe() }
-
 // Handle registers a handler. It calls h.Added for all existing views before it returns. Later
 // changes are passed to h by the goroutine of Run.
 func (i *Informer[V]) Handle(h Handler[V]) {
@@ -205,7 +204,7 @@ func (i *Informer[V]) change(object any, gone bool) error {
 		h.call(before, now, gone)
 	}
 	i.mu.Unlock()
-	i.changes.Send()
+	i.Changes.Send()
 	return nil
 }
 
@@ -261,7 +260,7 @@ func (i *Informer[V]) Replace(objects []any, _ string) error {
 	}
 	i.synced.Store(true)
 	i.mu.Unlock()
-	i.changes.Send()
+	i.Changes.Send()
 	return nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/leasehold-cni/leasehold/pkg/notify"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 )
 
 type object = metav1.PartialObjectMetadata
@@ -55,7 +54,7 @@ func recorded(to *[]string) Handler[string] {
 
 func TestInformerFollowsListAndWatch(t *testing.T) {
 	i := newInformer()
-	changes := i.Changes()
+	changes := daemon.Any(&i.Changes)
 	var calls []string
 	i.Handle(recorded(&calls))
 	for _, c := range []struct {
@@ -195,40 +194,6 @@ func TestHasSyncedWaitsForTheHandlers(t *testing.T) {
 		stop()
 		if err := <-done; err == nil {
 			t.Error("Run returned no error")
-		}
-	})
-}
-
-func TestLoopMergesBursts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithCancel(t.Context())
-		var a, b notify.Signal
-		began, passes := time.Now(), []time.Duration{}
-		done := make(chan error)
-		wake := Any(ctx, a.Subscribe(), b.Subscribe())
-		go func() {
-			done <- Loop(ctx, time.Second, wake, func(context.Context) time.Duration {
-				passes = append(passes, time.Since(began))
-				if len(passes) == 2 {
-					return time.Minute
-				}
-				return 0
-			})
-		}()
-		time.Sleep(10 * time.Second)
-		for range 10 { // a burst of 3 s, in which no signal comes at the moment of a later pass
-			a.Send()
-			b.Send()
-			time.Sleep(300 * time.Millisecond)
-		}
-		time.Sleep(2 * time.Minute)
-		stop()
-		if err := <-done; err == nil {
-			t.Error("Loop returned no error")
-		}
-		want := []time.Duration{0, 10 * time.Second, 11 * time.Second, 12 * time.Second, 13 * time.Second}
-		if !slices.Equal(passes, want) {
-			t.Errorf("passes at %v, want %v", passes, want)
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/leasehold-cni/leasehold/pkg/notify"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 )
 
 // minWatch is the shortest time after which the API server ends a watch. The longest is twice that.
@@ -43,7 +43,7 @@ func (i *Informer[V]) RunSpread(ctx context.Context, lw *cache.ListWatch, what s
 		if !i.HasSynced() {
 			pause = starting.Step()
 		}
-		if !notify.Wait(ctx, nil, pause) {
+		if !daemon.Wait(ctx, nil, pause) {
 			return ctx.Err()
 		}
 	}

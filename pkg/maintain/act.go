@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
@@ -63,8 +62,12 @@ func (s *Service) inSteps(ctx context.Context, steps int,
 		default:
 			return taken, err
 		}
-		if i < steps-1 && !notify.Wait(ctx, nil, min(rest*time.Since(began), longestRest)) {
-			return taken, ctx.Err()
+		if i < steps-1 {
+			select {
+			case <-ctx.Done():
+				return taken, ctx.Err()
+			case <-time.After(min(rest*time.Since(began), longestRest)):
+			}
 		}
 	}
 	return taken, left

@@ -23,11 +23,10 @@ var layers = map[string]int{
 	"pkg/lease":  0, // the state machine
 	"pkg/pool":   0, // addresses
 	"pkg/policy": 0, // annotations and configuration of users
-	"pkg/notify": 0, // wake-ups
 
 	"pkg/files":   1, // small files and directories
 	"pkg/kubectl": 1, // kubectl
-	"pkg/daemon":  1, // command line, log and HTTP servers of agent and manager
+	"pkg/daemon":  1, // command line, log, loops and HTTP servers of agent and manager
 
 	"pkg/store": 2, // the disk
 	"pkg/host":  2, // the kernel, and whether holders live

@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -92,11 +93,11 @@ func NewWrites(r prometheus.Registerer) *prometheus.CounterVec {
 	return writes
 }
 
-// Run publishes until ctx is done. changes receives a value when the store or the result of Active
-// has changed. Run returns ctx.Err().
-func (p *Publisher) Run(ctx context.Context, changes <-chan struct{}) error {
-	wake := kube.Any(ctx, changes, p.Pods.Changes(), p.Pool.Changes())
-	return kube.Loop(ctx, minInterval, wake, func(ctx context.Context) time.Duration {
+// Run publishes until ctx is done. changes are sent when the store or the result of Active has
+// changed. Run returns ctx.Err().
+func (p *Publisher) Run(ctx context.Context, changes ...*daemon.Signal) error {
+	wake := daemon.Any(append(changes, &p.Pods.Changes, &p.Pool.Changes)...)
+	return daemon.Loop(ctx, minInterval, wake, func(ctx context.Context) time.Duration {
 		return max(p.pass(ctx, time.Now()), time.Millisecond)
 	})
 }

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -50,13 +50,13 @@ type Events struct {
 
 	mu    sync.Mutex
 	queue []*eventsv1.Event
-	wake  notify.Signal // sent when an Event was queued
+	wake  daemon.Signal // sent when an Event was queued
 }
 
-// Run creates Events until ctx is done. changes receives a value when the store has changed. Run
-// returns ctx.Err().
-func (e *Events) Run(ctx context.Context, changes <-chan struct{}) error {
-	return kube.Loop(ctx, minInterval, kube.Any(ctx, changes, e.wake.Subscribe()), e.pass)
+// Run creates Events until ctx is done. changes is sent when the store has changed. Run returns
+// ctx.Err().
+func (e *Events) Run(ctx context.Context, changes *daemon.Signal) error {
+	return daemon.Loop(ctx, minInterval, daemon.Any(changes, &e.wake), e.pass)
 }
 
 // Invalid queues an Event about an invalid annotation of a pod, once for each problem. It does not

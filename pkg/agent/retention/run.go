@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -40,10 +41,9 @@ type Windows struct {
 }
 
 // Run applies the windows until ctx is done. It makes a pass after every change of the pods or the
-// limits, and after every value from changes, which is sent when the store has changed. It returns
-// ctx.Err().
-func (w *Windows) Run(ctx context.Context, changes <-chan struct{}) error {
-	return kube.Loop(ctx, minInterval, kube.Any(ctx, changes, w.Pods.Changes(), w.Limits.Changes()), w.pass)
+// limits, and after changes, which is sent when the store has changed. It returns ctx.Err().
+func (w *Windows) Run(ctx context.Context, changes *daemon.Signal) error {
+	return daemon.Loop(ctx, minInterval, daemon.Any(changes, &w.Pods.Changes, &w.Limits.Changes), w.pass)
 }
 
 // pass reads the pods and their leases, and makes the changes of the plan. It returns the time

@@ -17,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -55,10 +55,12 @@ type UseWatcher struct {
 	Pods  *Pods
 	Queue func(*eventsv1.Event)
 
-	metric  *prometheus.GaugeVec
-	judge   judge
-	leased  map[string]bool // pods found with a lease, by UID; not checked again
-	changed notify.Signal
+	// Changes is sent when Result has changed.
+	Changes daemon.Signal
+
+	metric *prometheus.GaugeVec
+	judge  judge
+	leased map[string]bool // pods found with a lease, by UID; not checked again
 
 	mu     sync.Mutex
 	result []cniconf.Status
@@ -90,9 +92,6 @@ func (w *UseWatcher) Served() (out []maintain.Served) {
 	}
 	return out
 }
-
-// Changes returns a channel that receives a value when Result has changed. It is never closed.
-func (w *UseWatcher) Changes() <-chan struct{} { return w.changed.Subscribe() }
 
 // Check makes one check. If the confirmed statuses have changed, it publishes them and returns
 // true. It also queues the Events that should exist.
@@ -171,7 +170,7 @@ func (w *UseWatcher) publish() {
 	w.mu.Lock()
 	w.result = w.judge.confirmed
 	w.mu.Unlock()
-	w.changed.Send()
+	w.Changes.Send()
 	w.metric.Reset()
 	for _, s := range w.judge.confirmed {
 		if s.State != cniconf.Unknown {

@@ -11,10 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
-	"github.com/leasehold-cni/leasehold/pkg/notify"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -69,7 +69,7 @@ func (w *webhook) decide(ctx context.Context, namespace string, pod *corev1.Pod,
 		tries = lookTries
 	}
 	for range tries {
-		waits := tries == 1 || notify.Wait(ctx, nil, lookPause)
+		waits := tries == 1 || daemon.Wait(ctx, nil, lookPause)
 		if d = w.decideOnce(namespace, pod, as, isTrial); d.Reason != noReservation || !waits {
 			break
 		}
