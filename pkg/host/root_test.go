@@ -46,5 +46,3 @@ func TestOpenDirPath(t *testing.T) {
 		t.Errorf("a missing directory: %v", err)
 	}
 }
-
-const ()

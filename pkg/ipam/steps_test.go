@@ -19,6 +19,21 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
+const hour = time.Hour
+
+// eventsOf prints the journal of an address.
+func (w *world) eventsOf(addr string) string {
+	var out []string
+	w.view(func(tx *store.Tx) {
+		for _, n := range tx.Entries(0) {
+			if n.Address == netip.MustParseAddr(addr) {
+				out = append(out, string(n.Event))
+			}
+		}
+	})
+	return strings.Join(out, " ")
+}
+
 // notes are what waits in the announce queue.
 func (w *world) notes() string {
 	files, _ := os.ReadDir(w.service.Store.AnnounceDir())
@@ -28,8 +43,6 @@ func (w *world) notes() string {
 	}
 	return strings.Join(out, " ")
 }
-
-const ()
 
 func (w *world) keepMAC(container, has string, fixed bool, addrs ...string) string {
 	w.t.Helper()
