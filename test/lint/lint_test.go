@@ -126,29 +126,6 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// forbidden are expressions that the repository must not contain, and what to write instead. The
-// names are those of documents outside of it; brackets keep this file from containing them.
-var forbidden = map[string]*regexp.Regexp{
-	`write "reports whether"`: regexp.MustCompile(`(?i)tells ` + `whether`),
-	"write plain English":     regexp.MustCompile(`(?i)\b(in v[a]in|h[e]a(rd|rs)|for e[v]er|witne[s]s|m[e]nds?)\b`),
-	"name a heading in docs/": regexp.MustCompile(`\b(F[A]CTS|D[E]SIGN|N[A]MES|F[I]ELD|S[T]YLE|T[E]STBED|R[E]VIEW)\b`),
-}
-
-func TestForbiddenWords(t *testing.T) {
-	for _, f := range tracked(t) {
-		if bytes.ContainsRune(f.content, 0) || f.name == "test/lint/lint_test.go" {
-			continue
-		}
-		for instead, words := range forbidden {
-			for i, line := range bytes.Split(f.content, []byte("\n")) {
-				if found := words.Find(line); found != nil {
-					t.Errorf("%s:%d contains %q; %s", f.name, i+1, found, instead)
-				}
-			}
-		}
-	}
-}
-
 // TestNamedTestsExist checks the names of tests and scripts in the docs.
 func TestNamedTestsExist(t *testing.T) {
 	defined := map[string]bool{}

@@ -5,10 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"go/ast"
-	"go/constant"
 	"go/parser"
 	"go/token"
-	"go/types"
 	"io/fs"
 	"maps"
 	"os"
@@ -21,6 +19,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -41,10 +40,14 @@ func TestReference(t *testing.T) {
 	s.configuration(r)
 	s.events(r)
 	s.metrics(r)
-	s.reasons(r)
-	s.networks(r)
+	r.section("Reasons of pins", "They are in the annotation `leasehold.dev/pin-reason` and in metrics.",
+		"reason", "meaning")
+	s.list(r, func(c namedConst) bool { return c.typ == "pinReason" })
+	r.section("Reasons of retention", "Why a network of a node does or does not keep addresses: in the condition "+
+		"`RetentionActive` of its NodeAddressPool, in events, and in `leasectl doctor`.", "reason", "meaning")
+	s.list(r, func(c namedConst) bool { return strings.HasPrefix(c.block, "The reasons of the states of a network") })
 	resources(t, r)
-	s.exitCodes(t, r)
+	s.exitCodes(r)
 	compare(t, "docs/reference.md", r.String())
 }
 
@@ -211,6 +214,15 @@ func text(e ast.Expr) string {
 	return ""
 }
 
+// list writes the constants that match.
+func (s source) list(r *reference, matches func(namedConst) bool) {
+	for _, c := range s.consts() {
+		if matches(c) {
+			r.row(c.value, c.comment)
+		}
+	}
+}
+
 // keys writes the annotations and labels.
 func (s source) keys(r *reference) {
 	key := regexp.MustCompile(`^(leasehold\.dev|io\.kubernetes\.cri|kruise\.io)/`)
@@ -248,11 +260,7 @@ func (s source) configuration(r *reference) {
 	}
 	r.section("Configuration: limits of namespaces", "Keys of the ConfigMap leasehold-limits, for every namespace, or "+
 		"after `<namespace>.` for one.", "key", "meaning")
-	for _, c := range s.consts() {
-		if c.block == "The keys of Limits." {
-			r.row(c.value, c.comment)
-		}
-	}
+	s.list(r, func(c namedConst) bool { return c.block == "The keys of Limits." })
 }
 
 type jsonField struct{ name, json, comment string }
@@ -290,33 +298,7 @@ func (s source) events(r *reference) {
 	}
 	r.section("Events of the journal", "`leasectl history` and `kubectl leasehold history` print them.",
 		"event", "meaning")
-	for _, c := range s.consts() {
-		if c.dir == "pkg/store" && c.typ == "Event" {
-			r.row(c.value, c.comment)
-		}
-	}
-}
-
-// reasons writes the reasons of pins.
-func (s source) reasons(r *reference) {
-	r.section("Reasons of pins", "They are in the annotation `leasehold.dev/pin-reason` and in metrics.",
-		"reason", "meaning")
-	for _, c := range s.consts() {
-		if c.typ == "pinReason" {
-			r.row(c.value, c.comment)
-		}
-	}
-}
-
-// networks writes the reasons of the states of networks.
-func (s source) networks(r *reference) {
-	r.section("Reasons of retention", "Why a network of a node does or does not keep addresses: in the condition "+
-		"`RetentionActive` of its NodeAddressPool, in events, and in `leasectl doctor`.", "reason", "meaning")
-	for _, c := range s.consts() {
-		if strings.HasPrefix(c.block, "The reasons of the states of a network") {
-			r.row(c.value, c.comment)
-		}
-	}
+	s.list(r, func(c namedConst) bool { return c.dir == "pkg/store" && c.typ == "Event" })
 }
 
 // metrics writes the metrics.
@@ -459,7 +441,7 @@ func (s schema) fields(r *reference, path string) {
 }
 
 // exitCodes writes the exit codes of the programs, and the CNI error codes of the plugin.
-func (s source) exitCodes(t *testing.T, r *reference) {
+func (s source) exitCodes(r *reference) {
 	r.section("Exit codes", "0 is success.", "program", "code", "meaning")
 	for _, c := range s.consts() {
 		if strings.HasPrefix(strings.ToLower(c.name), "exit") && c.value != "0" {
@@ -471,7 +453,6 @@ func (s source) exitCodes(t *testing.T, r *reference) {
 		}
 	}
 	r.section("CNI error codes", "STATUS has the code 50 for each error.", "code", "error", "what to do")
-	codes := cniCodes(t)
 	for _, f := range s {
 		if f.dir != "pkg/cniplugin" {
 			continue
@@ -483,17 +464,24 @@ func (s source) exitCodes(t *testing.T, r *reference) {
 			}
 			for _, e := range v.Values[0].(*ast.CompositeLit).Elts {
 				parts := e.(*ast.CompositeLit).Elts
-				r.row(s.code(parts[1], codes), s.errorText(f.dir, parts[0]), text(parts[2]))
+				r.row(s.code(parts[1]), s.errorText(f.dir, parts[0]), text(parts[2]))
 			}
 			return false
 		})
 	}
 }
 
+// codes are those of the CNI library that the plugin uses.
+var codes = map[string]uint{
+	"ErrInvalidEnvironmentVariables": types.ErrInvalidEnvironmentVariables, "ErrIOFailure": types.ErrIOFailure,
+	"ErrDecodingFailure": types.ErrDecodingFailure, "ErrInvalidNetworkConfig": types.ErrInvalidNetworkConfig,
+	"ErrTryAgainLater": types.ErrTryAgainLater,
+}
+
 // code returns the number of a CNI error code.
-func (s source) code(e ast.Expr, codes map[string]string) string {
+func (s source) code(e ast.Expr) string {
 	if sel, ok := e.(*ast.SelectorExpr); ok {
-		return codes[sel.Sel.Name]
+		return fmt.Sprint(codes[sel.Sel.Name])
 	}
 	for _, c := range s.consts() {
 		if c.name == e.(*ast.Ident).Name {
@@ -523,30 +511,6 @@ func (s source) errorText(dir string, e ast.Expr) (out string) {
 			}
 			return out == ""
 		})
-	}
-	return out
-}
-
-// cniCodes returns the error codes of the CNI library by their names.
-func cniCodes(t *testing.T) map[string]string {
-	const path = "github.com/containernetworking/cni/pkg/types"
-	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", path).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := token.NewFileSet()
-	parsed, err := parser.ParseFile(files, filepath.Join(strings.TrimSpace(string(dir)), "types.go"), nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The codes need nothing of the packages that the file imports.
-	config := types.Config{Error: func(error) {}}
-	pkg, _ := config.Check(path, files, []*ast.File{parsed}, nil)
-	out := map[string]string{}
-	for _, name := range pkg.Scope().Names() {
-		if c, ok := pkg.Scope().Lookup(name).(*types.Const); ok && c.Val().Kind() == constant.Int {
-			out[name] = c.Val().String()
-		}
 	}
 	return out
 }
