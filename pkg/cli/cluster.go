@@ -3,15 +3,11 @@ package cli
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/leasehold-cni/leasehold/pkg/doctor"
-	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
 // cluster has the flags of the commands that are about a cluster. They read the API objects that
@@ -20,9 +16,12 @@ import (
 // objects").
 type cluster struct {
 	*app
-	kubectl.Client
-	namespace string // of pods, from --namespace; "" for all
-	node      string // "" for all
+	kubeconfig string // path; "" for the default of kubectl
+	context    string
+	system     string        // the namespace of leasehold
+	timeout    time.Duration // how long rollout waits
+	namespace  string        // of pods, from --namespace; "" for all
+	node       string        // "" for all
 }
 
 const (
@@ -43,7 +42,10 @@ get ipr -A"; how many each node has, and whether it keeps them, is in "kubectl g
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkFlags() },
 	}
 	c := &cluster{app: a}
-	c.AddFlags(root.PersistentFlags())
+	f := root.PersistentFlags()
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "`path` of the kubeconfig file; if empty, kubectl's own")
+	f.StringVar(&c.context, "context", "", "`name` of the kubeconfig's context")
+	f.StringVar(&c.system, "system-namespace", "leasehold-system", "namespace of leasehold")
 	root.AddCommand(c.bundle(), c.doctor(), c.history(), c.install(), c.release(), c.reserve(), c.uninstall())
 	return root
 }
@@ -53,51 +55,41 @@ func (c *cluster) nodeFlag(command *cobra.Command) {
 }
 
 // reservations returns the IPReservations that the flags select and for which keep reports true.
-func (c *cluster) reservations(ctx context.Context, keep func(kubectl.Object) bool) ([]kubectl.Object, error) {
+func (c *cluster) reservations(ctx context.Context, keep func(object) bool) ([]object, error) {
 	in := "--all-namespaces"
 	if c.namespace != "" {
 		in = "--namespace=" + c.namespace
 	}
-	list, err := c.Get(ctx, reservationKind, in)
+	list, err := c.get(ctx, reservationKind, in)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(list.List("items"), func(r kubectl.Object) bool {
-		return c.node != "" && r.Text("spec", "nodeName") != c.node || !keep(r) ||
-			!c.selects(r.Text("metadata", "namespace"), r.Text("spec", "podName"), r.Text("status", "reservation"),
+	return slices.DeleteFunc(list.List("items"), func(r object) bool {
+		return c.node != "" && nodeOf(r) != c.node || !keep(r) ||
+			!c.selects(namespaceOf(r), r.Text("spec", "podName"), r.Text("status", "reservation"),
 				addressesOf(r)...)
 	}), nil
 }
 
-func addressesOf(reservation kubectl.Object) (all []string) {
+func addressesOf(reservation object) (all []string) {
 	for _, a := range reservation.List("status", "addresses") {
 		all = append(all, a.Text("address"))
 	}
 	return all
 }
 
-func isHeld(reservation kubectl.Object) bool { return reservation.Text("status", "state") == "Held" }
+func isHeld(reservation object) bool { return reservation.Text("status", "state") == "Held" }
 
-func (c *cluster) printReservations(all []kubectl.Object) error {
+func (c *cluster) printReservations(all []object) error {
 	const heads = "NAMESPACE POD NODE ADDRESSES STATE UNTIL FOR"
-	return printRows(c.app, all, heads, func(r kubectl.Object) []string {
+	return printRows(c.app, all, heads, func(r object) []string {
 		until := r.Text("status", "heldUntil")
 		if isHeld(r) {
 			until = cmp.Or(until, "forever")
 		}
-		return []string{r.Text("metadata", "namespace"), r.Text("spec", "podName"), r.Text("spec", "nodeName"),
+		return []string{namespaceOf(r), r.Text("spec", "podName"), nodeOf(r),
 			strings.Join(addressesOf(r), ","), r.Text("status", "state"), until, r.Text("status", "reservation")}
 	})
-}
-
-// agents returns the agents that run, of the node in the flag --node or of all nodes. It returns an
-// error if there are none.
-func (c *cluster) agents(ctx context.Context) ([]kubectl.Agent, error) {
-	all, err := c.Agents(ctx, c.node)
-	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("there is no running pod of %s in namespace %s", agentName, c.Namespace)
-	}
-	return all, err
 }
 
 func (c *cluster) doctor() *cobra.Command {
@@ -117,16 +109,10 @@ found but something could not be checked.`,
 		Example: "  kubectl leasehold doctor\n  kubectl leasehold doctor --nodes=false -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.report(c.examine(cmd.Context(), nodes))
+			return c.printReport(c.examine(cmd.Context(), nodes))
 		},
 	}
 	c.outputFlag(command)
 	command.Flags().BoolVar(&nodes, "nodes", true, "examine each node too")
 	return command
-}
-
-// examine returns the report of doctor on the cluster, with each node if nodes is set.
-func (c *cluster) examine(ctx context.Context, nodes bool) doctor.Report {
-	d := doctor.Cluster{Kubectl: &c.Client, Now: func() time.Time { return c.Clock().Wall }, Nodes: nodes}
-	return d.Examine(ctx)
 }

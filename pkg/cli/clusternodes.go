@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasehold-cni/leasehold/pkg/kubectl"
+	"github.com/leasehold-cni/leasehold/pkg/install"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -57,19 +57,19 @@ needs the right to create pods/exec in leasehold's namespace.`,
 // could not read the journals of some nodes, together with the entries of the others.
 func (c *cluster) journals(ctx context.Context, args []string) ([]nodeEntry, error) {
 	pods, err := c.agents(ctx)
-	if err != nil {
-		return nil, err
+	if err == nil && len(pods) == 0 {
+		err = fmt.Errorf("there is no running pod of %s in namespace %s", agentName, c.system)
 	}
 	all := []nodeEntry{}
 	for i, p := range pods {
-		c.say("reading the journal of node %s (%d of %d)", p.Node, i+1, len(pods))
+		c.say("reading the journal of node %s (%d of %d)", nodeOf(p), i+1, len(pods))
 		var entries []store.Entry
-		if e := c.ReadNode(ctx, p.Pod, &entries, append([]string{"history"}, args...)...); e != nil {
-			err = errors.Join(err, fmt.Errorf("node %s: %w", p.Node, e))
+		if e := c.readNode(ctx, p, &entries, append([]string{"history"}, args...)...); e != nil {
+			err = errors.Join(err, fmt.Errorf("node %s: %w", nodeOf(p), e))
 			continue
 		}
 		for _, n := range entries {
-			all = append(all, nodeEntry{p.Node, n})
+			all = append(all, nodeEntry{nodeOf(p), n})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b nodeEntry) int { return a.Time.Compare(b.Time) })
@@ -99,7 +99,7 @@ agents of the nodes do the rest.`,
 			if err := c.parse(args); err != nil {
 				return err
 			}
-			chosen, err := c.reservations(cmd.Context(), func(r kubectl.Object) bool { return !held || isHeld(r) })
+			chosen, err := c.reservations(cmd.Context(), func(r object) bool { return !held || isHeld(r) })
 			if err != nil {
 				return err
 			}
@@ -131,33 +131,29 @@ agents of the nodes do the rest.`,
 // releaseAll requests the release of reservations. Then it waits until the agents have released
 // those that were held, and returns an error if that takes longer than wait. With wait 0 it does
 // not wait.
-func (c *cluster) releaseAll(ctx context.Context, all []kubectl.Object, wait time.Duration) error {
+func (c *cluster) releaseAll(ctx context.Context, all []object, wait time.Duration) error {
 	held := map[string]bool{} // by the lease's id
 	for _, r := range all {
 		id := r.Text("status", "id")
 		held[id] = isHeld(r)
-		_, err := c.Run(ctx, nil, "-n", r.Text("metadata", "namespace"), "patch", reservationKind,
-			r.Text("metadata", "name"), "--type=merge", "-p", fmt.Sprintf(`{"spec":{"release":%q}}`, id))
+		_, err := c.kubectl(ctx, nil, "-n", namespaceOf(r), "patch", reservationKind,
+			nameOf(r), "--type=merge", "-p", fmt.Sprintf(`{"spec":{"release":%q}}`, id))
 		if err != nil {
 			return err
 		}
 	}
-	var left []kubectl.Object
-	done, err := poll(ctx, wait, func() (bool, error) {
-		var err error
-		left, err = c.reservations(ctx, func(r kubectl.Object) bool {
-			return isHeld(r) && held[r.Text("status", "id")]
-		})
-		return len(left) == 0, err
-	})
-	if err != nil {
-		return err
-	}
-	if !done && wait > 0 {
-		first := left[0]
-		return fmt.Errorf("after %s %d of %d are still held, the first for %s/%s on node %s; 'kubectl leasehold "+
-			"doctor' says whether its agent works", wait, len(left), len(all), first.Text("metadata", "namespace"),
-			first.Text("spec", "podName"), first.Text("spec", "nodeName"))
+	if wait > 0 {
+		if err := install.Retry(ctx, wait, func() error {
+			left, err := c.reservations(ctx, func(r object) bool { return isHeld(r) && held[r.Text("status", "id")] })
+			if err == nil && len(left) > 0 {
+				err = fmt.Errorf("after %s %d of %d are still held, the first for %s/%s on node %s; 'kubectl "+
+					"leasehold doctor' says whether its agent works", wait, len(left), len(all), namespaceOf(left[0]),
+					left[0].Text("spec", "podName"), nodeOf(left[0]))
+			}
+			return err
+		}); err != nil {
+			return err
+		}
 	}
 	fmt.Fprintf(c.Stderr, "%d released\n", len(all))
 	return nil
@@ -198,87 +194,60 @@ in leasehold's namespace. What could not be read is listed in errors.txt.`,
 	return command
 }
 
-// piece is one file of a bundle: what kubectl prints for the arguments.
-type piece struct {
-	name string
-	args []string
-}
-
 // writeBundle writes the archive. What could not be read is listed in its errors.txt.
 func (c *cluster) writeBundle(ctx context.Context, w io.Writer) error {
 	zip := gzip.NewWriter(w)
 	archive := tar.NewWriter(zip)
 	var problems strings.Builder
-	add := func(name string, content []byte) error {
-		head := &tar.Header{Name: "leasehold/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: c.Clock().Wall}
-		if err := archive.WriteHeader(head); err != nil {
-			return err
-		}
-		_, err := archive.Write(content)
-		return err
-	}
-	pieces, err := c.pieces(ctx)
-	if err != nil {
-		fmt.Fprintln(&problems, err)
-	}
-	for i, p := range pieces {
-		c.say("%s (%d of %d)", p.name, i+1, len(pieces))
-		content, err := c.read(ctx, p)
+	note := func(name string, err error) {
 		if err != nil {
-			fmt.Fprintf(&problems, "%s: %v\n", p.name, err)
-		}
-		if len(content) == 0 {
-			continue
-		}
-		if err := add(p.name, content); err != nil {
-			return err
+			fmt.Fprintf(&problems, "%s: %v\n", name, err)
 		}
 	}
-	return errors.Join(add("errors.txt", []byte(problems.String())), archive.Close(), zip.Close())
-}
-
-// read returns the content of a piece. If it is JSON, it has no secrets, and an error is only the
-// exit status for findings.
-func (c *cluster) read(ctx context.Context, p piece) ([]byte, error) {
-	if p.args == nil {
-		return json.MarshalIndent(c.examine(ctx, true), "", "  ")
+	add := func(name string, content []byte) { // archive.Close returns the first error
+		_ = archive.WriteHeader(&tar.Header{Name: "leasehold/" + name, Mode: 0o600, Size: int64(len(content)),
+			ModTime: c.Clock().Wall})
+		_, _ = archive.Write(content)
 	}
-	content, err := c.Run(ctx, nil, p.args...)
-	var value any
-	if strings.HasSuffix(p.name, ".json") && json.Unmarshal(content, &value) == nil {
-		return json.MarshalIndent(withoutSecrets(value), "", " ")
+	read := func(name string, args ...string) {
+		c.say("%s", name)
+		content, err := c.kubectl(ctx, nil, args...)
+		var value any
+		if strings.HasSuffix(name, ".json") && json.Unmarshal(content, &value) == nil {
+			content, err = json.MarshalIndent(withoutSecrets(value), "", " ") // it was the exit status for findings
+		}
+		note(name, err)
+		add(name, content)
 	}
-	return content, err
-}
-
-// pieces returns the files of a bundle. The error is about the pods whose files are missing from
-// the result.
-func (c *cluster) pieces(ctx context.Context) (all []piece, err error) {
-	in := "--namespace=" + c.Namespace
-	for _, o := range []piece{
-		{"agents", []string{"daemonset", in}}, {"crds", []string{"crd", "-l", partOf}},
-		{"events", []string{"events", in}}, {"managers", []string{"deployment", in}}, {"pods", []string{"pod", in}},
-		{"policies", []string{"validatingadmissionpolicy", "-l", partOf}}, {"pools", []string{poolKind}},
-		{"reservations", []string{reservationKind, "-A"}},
-		{"webhooks", []string{"mutatingwebhookconfiguration", "-l", partOf}},
+	in := "--namespace=" + c.system
+	for name, args := range map[string][]string{
+		"agents": {"daemonset", in}, "crds": {"crd", "-l", partOf}, "events": {"events", in},
+		"managers": {"deployment", in}, "pods": {"pod", in},
+		"policies": {"validatingadmissionpolicy", "-l", partOf}, "pools": {poolKind},
+		"reservations": {reservationKind, "-A"}, "webhooks": {"mutatingwebhookconfiguration", "-l", partOf},
 	} {
-		all = append(all, piece{"objects/" + o.name + ".json", append([]string{"get", "-o", "json"}, o.args...)})
+		read("objects/"+name+".json", append([]string{"get", "-o", "json"}, args...)...)
 	}
-	all = append(all, piece{name: "doctor.json"})
-	pods, err := c.Own(ctx, "pod")
-	for _, p := range pods.List("items") {
-		if name := p.Text("metadata", "name"); c.node == "" || p.Text("spec", "nodeName") == c.node {
-			all = append(all, piece{"logs/" + name + ".log", []string{in, "logs", name, "--all-containers", "--prefix",
-				"--timestamps", "--tail=20000", "--ignore-errors"}})
+	report, err := json.MarshalIndent(c.examine(ctx, true), "", "  ")
+	note("doctor.json", err)
+	add("doctor.json", report)
+	pods, err := c.items(ctx, in, "pod")
+	note("logs", err)
+	for _, p := range pods {
+		if c.node == "" || nodeOf(p) == c.node {
+			read("logs/"+nameOf(p)+".log", in, "logs", nameOf(p), "--all-containers", "--prefix", "--timestamps",
+				"--tail=20000", "--ignore-errors")
 		}
 	}
-	agents, e := c.agents(ctx)
+	agents, err := c.agents(ctx)
+	note("nodes", err)
 	for _, p := range agents {
 		for _, verb := range []string{"list", "pools", "history", "check", "doctor"} {
-			all = append(all, piece{"nodes/" + p.Node + "/" + verb + ".json", c.OnNode(p.Pod, verb, "-o", "json")})
+			read("nodes/"+nodeOf(p)+"/"+verb+".json", c.onNode(p, verb, "-o", "json")...)
 		}
 	}
-	return all, errors.Join(err, e)
+	add("errors.txt", []byte(problems.String()))
+	return errors.Join(archive.Close(), zip.Close())
 }
 
 // withoutSecrets removes the fields that may contain secrets from a decoded object, and returns the

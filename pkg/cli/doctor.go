@@ -2,13 +2,13 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
-	"github.com/leasehold-cni/leasehold/pkg/doctor"
 )
 
 // errUnchecked is returned if doctor found nothing, but could not make all checks.
@@ -32,15 +32,65 @@ found but something could not be checked.`,
 		Example: "  leasectl doctor\n  leasectl doctor -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, rules, binaries := flags.configuration()
-			n := doctor.Node{Store: a.store(), Host: a.Host, Clock: a.Clock, ConfDir: dir, Rules: rules,
-				Binaries: binaries}
-			return a.report(n.Examine(cmd.Context()))
+			return a.printReport(a.examineNode(cmd.Context(), flags.runtime()))
 		},
 	}
 	a.outputFlag(c)
 	flags.register(c)
 	return c
+}
+
+// report is the result of all checks of a node or a cluster. Its JSON form is a stable interface.
+type report struct {
+	Findings  []finding   `json:"findings"`
+	Unchecked []unchecked `json:"unchecked"`
+}
+
+// finding is one problem. It has either Repair or Decide.
+type finding struct {
+	// Reason is one word for the cause. Where the agent writes an Event for the same cause, it is
+	// the reason of the Event.
+	Reason string `json:"reason"`
+	// Subject is the node, the file or the object that has the problem.
+	Subject string `json:"subject"`
+	// What is what was found, and Why is the effect on users.
+	What string `json:"what"`
+	Why  string `json:"why"`
+	// Repair are the shell commands that repair the problem, in their order. Running them can do no
+	// harm (repair.go).
+	Repair []string `json:"repair"`
+	// Decide says what there is to decide, for problems whose repair could do harm, or depends on
+	// what is wanted.
+	Decide string `json:"decide"`
+}
+
+// unchecked is a check, or a part of it, that could not be made.
+type unchecked struct {
+	Check string `json:"check"`
+	Error string `json:"error"`
+}
+
+// check is one entry of a list of checks, which change nothing. run may return findings and an
+// error, if it could make a part of the check. What could not be read is an error and no finding.
+type check struct {
+	name string
+	run  func(context.Context) ([]finding, error)
+}
+
+// examine makes checks and returns the report.
+func examine(ctx context.Context, checks []check) report {
+	r := report{Findings: []finding{}, Unchecked: []unchecked{}}
+	for _, c := range checks {
+		found, err := c.run(ctx)
+		for i, f := range found {
+			found[i].Repair = append([]string{}, f.Repair...) // in JSON a list, also if it is empty
+		}
+		r.Findings = append(r.Findings, found...)
+		if err != nil {
+			r.Unchecked = append(r.Unchecked, unchecked{c.name, err.Error()})
+		}
+	}
+	return r
 }
 
 // cniFlags are the flags with which a command finds the CNI configurations and plugins of the
@@ -60,18 +110,19 @@ func (c *cniFlags) register(command *cobra.Command) {
 		"`files` with the configuration of the container runtime")
 }
 
-// configuration returns the directory of the CNI configurations, how the runtime loads them, and
-// its plugins, as the flags or else the configuration files of the runtime say.
-func (c *cniFlags) configuration() (dir string, rules cniconf.Rules, binaries cniconf.Binaries) {
+// runtime returns what the flags, or else the configuration files of the container runtime, say
+// about CNI.
+func (c *cniFlags) runtime() cniconf.Runtime {
 	r := cniconf.ReadRuntime(c.runtimeConf)
 	if len(c.binDirs) > 0 {
 		r.BinDirs = c.binDirs
 	}
-	return cmp.Or(c.confDir, r.ConfDir), r.Rules, r.BinDirs
+	r.ConfDir = cmp.Or(c.confDir, r.ConfDir)
+	return r
 }
 
-// report prints a report.
-func (a *app) report(r doctor.Report) error {
+// printReport prints a report, and returns an error unless nothing was found.
+func (a *app) printReport(r report) error {
 	if a.output == "json" {
 		if err := a.printJSON(r); err != nil {
 			return err

@@ -21,7 +21,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/install"
-	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
 const (
@@ -116,9 +115,9 @@ func readPlugin() ([]byte, error) {
 }
 
 // install returns the command of the kubectl plugin that changes flannel's ConfigMap.
-func (k *cluster) install() *cobra.Command {
+func (c *cluster) install() *cobra.Command {
 	var yes bool
-	c := &cobra.Command{
+	command := &cobra.Command{
 		Use:   "install",
 		Short: "Name leasehold in flannel's configuration",
 		Long: `Name leasehold as the IPAM plugin in flannel's ConfigMap kube-flannel-cfg, and restart
@@ -130,16 +129,16 @@ configuration names it.`,
 		Example: "  kubectl leasehold install\n  kubectl leasehold install --yes",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return k.installFlannel(cmd.Context(), func() bool { return yes || k.ask(cmd.InOrStdin(), "Change it?") })
+			return c.installFlannel(cmd.Context(), func() bool { return yes || c.ask(cmd.InOrStdin(), "Change it?") })
 		},
 	}
-	k.timeoutFlag(c)
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	return c
+	c.timeoutFlag(command)
+	command.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return command
 }
 
-func (k *cluster) timeoutFlag(c *cobra.Command) {
-	c.Flags().DurationVar(&k.Timeout, "timeout", 10*time.Minute, "how long to wait for pods in each step")
+func (c *cluster) timeoutFlag(command *cobra.Command) {
+	command.Flags().DurationVar(&c.timeout, "timeout", 10*time.Minute, "how long to wait for pods in each step")
 }
 
 // ask prints a question on standard error, and reports whether the user answers yes. Without an
@@ -154,111 +153,98 @@ func (a *app) ask(in io.Reader, question string) bool {
 	return false
 }
 
-func (k *cluster) installFlannel(ctx context.Context, agreed func() bool) error {
-	config, err := k.flannel(ctx)
+func (c *cluster) installFlannel(ctx context.Context, agreed func() bool) error {
+	change, err := c.changeFlannel(ctx, cniconf.WithLeasehold)
 	if err != nil {
 		return err
 	}
-	if config == nil {
+	if change.config == nil {
 		return fmt.Errorf("there is no ConfigMap %s in the namespaces kube-flannel and kube-system; "+
 			"for other network plugins run \"leasectl install --conf FILE\" on each node", flannelConfig)
 	}
-	text := config.Text("data", flannelKey)
-	changed, err := cniconf.WithLeasehold(flannelFile, []byte(text))
-	if err != nil {
-		return fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
-	}
 	// The plugin must be on all nodes before a configuration names it.
-	agent, err := k.Own(ctx, "daemonset", agentName)
+	agent, err := c.own(ctx, "daemonset", agentName)
 	if err != nil {
 		return err
 	}
 	if agent == nil {
 		return fmt.Errorf("there is no DaemonSet %s in namespace %s; kubectl apply -k daemonset/overlays/named first",
-			agentName, k.Namespace)
+			agentName, c.system)
 	}
-	if args := kubectl.Arguments(kubectl.Named(agent.List("spec", "template", "spec", "initContainers"), installerName),
+	if args := arguments(named(agent.List("spec", "template", "spec", "initContainers"), installerName),
 		"--watch"); len(args) > 0 {
 		return errors.New("leasehold takes host-local's place on the nodes already; no configuration has to name it")
 	}
-	name := config.Text("metadata", "namespace") + "/" + flannelConfig + " " + flannelKey
-	fmt.Fprintf(k.Stdout, "%s", diff.Diff(name, []byte(text), name, changed))
+	name := namespaceOf(change.config) + "/" + flannelConfig + " " + flannelKey
+	fmt.Fprintf(c.Stdout, "%s", diff.Diff(name, []byte(change.before), name, []byte(change.after)))
 	if !agreed() {
 		return nil
 	}
-	if err := k.Rollout(ctx, k.Namespace, agentName); err != nil {
+	if err := c.rollout(ctx, c.system, agentName); err != nil {
 		return err
 	}
-	return k.writeFlannel(ctx, flannelChange{config, string(changed)})
+	return c.writeFlannel(ctx, change)
 }
 
-// flannelChange is a change of flannel's ConfigMap.
+// flannelChange is a change of the CNI configuration in flannel's ConfigMap. config is nil if there
+// is no such ConfigMap.
 type flannelChange struct {
-	config kubectl.Object // the ConfigMap before the change
-	text   string         // the CNI configuration
+	config        object
+	before, after string
 }
 
-// undoFlannel returns the change after which flannel's ConfigMap does not name leasehold, nil if it
-// does not.
-func (k *cluster) undoFlannel(ctx context.Context) (*flannelChange, error) {
-	config, err := k.flannel(ctx)
-	if err != nil || config == nil {
-		return nil, err
-	}
-	text := config.Text("data", flannelKey)
-	changed, err := cniconf.WithoutLeasehold(flannelFile, []byte(text))
-	if err != nil {
-		return nil, fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
-	}
-	if string(changed) == text {
-		return nil, nil
-	}
-	return &flannelChange{config, string(changed)}, nil
-}
-
-// flannel returns the ConfigMap of flannel, nil if there is none.
-func (k *cluster) flannel(ctx context.Context) (config kubectl.Object, err error) {
+// changeFlannel returns what edit makes of flannel's ConfigMap.
+func (c *cluster) changeFlannel(ctx context.Context, edit func(string, []byte) ([]byte, error)) (flannelChange, error) {
 	for _, namespace := range []string{"kube-flannel", "kube-system"} {
-		if config, err = k.Get(ctx, "-n", namespace, "configmap", flannelConfig); config != nil || err != nil {
-			break
+		config, err := c.get(ctx, "-n", namespace, "configmap", flannelConfig)
+		if err != nil {
+			return flannelChange{}, err
+		}
+		if config != nil {
+			before := config.Text("data", flannelKey)
+			after, err := edit(flannelFile, []byte(before))
+			if err != nil {
+				err = fmt.Errorf("ConfigMap %s: %w", flannelConfig, err)
+			}
+			return flannelChange{config, before, string(after)}, err
 		}
 	}
-	return config, err
+	return flannelChange{}, nil
 }
 
 // writeFlannel changes flannel's ConfigMap. Then it restarts the pods that use the ConfigMap, and
 // waits for them. It returns an error if the ConfigMap has changed since it was read.
-func (k *cluster) writeFlannel(ctx context.Context, c flannelChange) error {
-	patch, err := json.Marshal(kubectl.Object{
-		"metadata": kubectl.Object{"resourceVersion": c.config.Text("metadata", "resourceVersion")},
-		"data":     kubectl.Object{flannelKey: c.text},
+func (c *cluster) writeFlannel(ctx context.Context, change flannelChange) error {
+	patch, err := json.Marshal(object{
+		"metadata": object{"resourceVersion": change.config.Text("metadata", "resourceVersion")},
+		"data":     object{flannelKey: change.after},
 	})
 	if err != nil {
 		return err
 	}
 	// kubectl replace is not used, because it would also write the annotation in which kubectl
 	// apply has stored flannel's manifest.
-	namespace := c.config.Text("metadata", "namespace")
-	_, err = k.Run(ctx, nil, "patch", "-n", namespace, "configmap", flannelConfig, "--type=merge", "-p", string(patch))
+	namespace := namespaceOf(change.config)
+	if _, err := c.kubectl(ctx, nil, "patch", "-n", namespace, "configmap", flannelConfig, "--type=merge", "-p",
+		string(patch)); err != nil {
+		return err
+	}
+	daemons, err := c.items(ctx, "-n", namespace, "daemonset")
 	if err != nil {
 		return err
 	}
-	daemons, err := k.Get(ctx, "-n", namespace, "daemonset")
-	if err != nil {
-		return err
-	}
-	uses := func(volume kubectl.Object) bool { return volume.Text("configMap", "name") == flannelConfig }
+	uses := func(volume object) bool { return volume.Text("configMap", "name") == flannelConfig }
 	restarted := false
-	for _, d := range daemons.List("items") {
+	for _, d := range daemons {
 		if !slices.ContainsFunc(d.List("spec", "template", "spec", "volumes"), uses) {
 			continue
 		}
-		name := d.Text("metadata", "name")
-		k.step("restarting the pods of %s/%s", namespace, name)
-		if _, err := k.Run(ctx, nil, "rollout", "restart", "-n", namespace, "daemonset/"+name); err != nil {
+		name := nameOf(d)
+		c.step("restarting the pods of %s/%s", namespace, name)
+		if _, err := c.kubectl(ctx, nil, "rollout", "restart", "-n", namespace, "daemonset/"+name); err != nil {
 			return err
 		}
-		if err := k.Rollout(ctx, namespace, name); err != nil {
+		if err := c.rollout(ctx, namespace, name); err != nil {
 			return err
 		}
 		restarted = true

@@ -14,7 +14,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
-	"github.com/leasehold-cni/leasehold/pkg/kubectl"
+	"github.com/leasehold-cni/leasehold/pkg/install"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -99,9 +99,9 @@ get, is not held, and the command says why.`,
 			if err != nil {
 				return err
 			}
-			dir, rules, binaries := cni.configuration()
+			runtime := cni.runtime()
 			var networks []maintain.Network
-			for _, s := range cniconf.Check(cniconf.Load(dir, rules), binaries) {
+			for _, s := range cniconf.Check(cniconf.Load(runtime.ConfDir, runtime.Rules), runtime.BinDirs) {
 				if s.State == cniconf.Active && s.Pool != (lease.Pool{}) && len(s.Sets) > 0 {
 					networks = append(networks, maintain.Network{Pool: s.Pool, Sets: s.Sets})
 				}
@@ -172,11 +172,10 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 			if err != nil {
 				return err
 			}
-			if _, err := c.Run(cmd.Context(), manifest, "create", "-f", "-"); err != nil {
+			if _, err := c.kubectl(cmd.Context(), manifest, "create", "-f", "-"); err != nil {
 				return err
 			}
-			rows, err := c.awaitRequest(cmd.Context(), choice.Namespace, name, len(choice.Addresses), wait)
-			return errors.Join(err, c.printRequested(rows, len(choice.Addresses), wait))
+			return c.awaitRequest(cmd.Context(), choice, name, wait)
 		},
 	}
 	c.outputFlag(command)
@@ -188,49 +187,29 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 	return command
 }
 
-// awaitRequest waits until n addresses of a new AddressRequest have a state, and returns those that
-// have one, as its status has them.
-func (c *cluster) awaitRequest(ctx context.Context, namespace, name string, n int,
-	wait time.Duration) (rows []kubectl.Object, err error) {
-	_, err = poll(ctx, wait, func() (bool, error) {
-		o, err := c.Get(ctx, "-n", namespace, requestKind, name)
-		rows = slices.DeleteFunc(append([]kubectl.Object{}, o.List("status", "addresses")...),
-			func(a kubectl.Object) bool { return a.Text("state") == "" })
-		return len(rows) >= n, err
-	})
-	return rows, err
-}
-
-// poll calls f once per second until it reports true, for at most a limit, and reports whether it
-// has.
-func poll(ctx context.Context, limit time.Duration, f func() (bool, error)) (done bool, err error) {
-	for end := time.Now().Add(limit); ; {
-		if done, err = f(); done || err != nil || !time.Now().Before(end) {
-			return done, err
-		}
-		select {
-		case <-ctx.Done():
-			return false, ctx.Err()
-		case <-time.After(time.Second):
-		}
+// awaitRequest waits until each address of a new AddressRequest has a state, and prints those that
+// have one, as its status has them. It returns an error if one is not held, or, unless wait is 0,
+// has no state.
+func (c *cluster) awaitRequest(ctx context.Context, choice maintain.Choice, name string,
+	wait time.Duration) (err error) {
+	rows := []object{}
+	if wait > 0 {
+		err = install.Retry(ctx, wait, func() error {
+			o, err := c.get(ctx, "-n", choice.Namespace, requestKind, name)
+			rows = slices.DeleteFunc(append([]object{}, o.List("status", "addresses")...),
+				func(a object) bool { return a.Text("state") == "" })
+			if missing := len(choice.Addresses) - len(rows); err == nil && missing > 0 {
+				err = fmt.Errorf("after %s %d of %d addresses have no state; 'kubectl leasehold doctor' says whether "+
+					"the manager and the agents work", wait, missing, len(choice.Addresses))
+			}
+			return err
+		})
 	}
-}
-
-// printRequested prints the states of requested addresses, which should be n. It returns an error
-// if one is not held, or, unless wait is 0, has no state.
-func (c *cluster) printRequested(rows []kubectl.Object, n int, wait time.Duration) error {
-	err := printRows(c.app, rows, "ADDRESS NODE STATE MESSAGE", func(r kubectl.Object) []string {
+	isRefused := func(r object) bool { return r.Text("state") != "Held" && r.Text("state") != "Bound" }
+	if slices.ContainsFunc(rows, isRefused) {
+		err = errProblems
+	}
+	return errors.Join(printRows(c.app, rows, "ADDRESS NODE STATE MESSAGE", func(r object) []string {
 		return []string{r.Text("address"), r.Text("nodeName"), r.Text("state"), r.Text("message")}
-	})
-	isRefused := func(r kubectl.Object) bool { return r.Text("state") != "Held" && r.Text("state") != "Bound" }
-	switch {
-	case err != nil:
-		return err
-	case slices.ContainsFunc(rows, isRefused):
-		return errProblems
-	case len(rows) < n && wait > 0:
-		return fmt.Errorf("after %s %d of %d addresses have no state; 'kubectl leasehold doctor' says whether the "+
-			"manager and the agents work", wait, n-len(rows), n)
-	}
-	return nil
+	}), err)
 }

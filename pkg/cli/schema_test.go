@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/leasehold-cni/leasehold/pkg/doctor"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -31,7 +30,7 @@ var schemas = []struct {
 	{"recover", "Networks that were imported, with their numbers of leases.", []adopted{}},
 	{"recover --dry-run", "Leases that would be made.", []candidate{}},
 	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order, which can do no harm. " +
-		"If it is empty, decide says what there is to decide.", doctor.Report{}},
+		"If it is empty, decide says what there is to decide.", report{}},
 	{"kubectl leasehold history", "Journal entries of all nodes, by time. Each node may have an event JournalBegins.",
 		[]nodeEntry{}},
 }

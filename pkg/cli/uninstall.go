@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/install"
 )
 
@@ -51,9 +52,9 @@ changed. It can be repeated after an error.
 			return a.enter()
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, _, binaries := cni.configuration()
-			u := install.Uninstaller{Dir: install.DirOf(binaries), ConfDir: dir, Service: a.service(), Host: a.Host,
-				Log: slog.New(slog.NewTextHandler(a.Stderr, nil))}
+			runtime := cni.runtime()
+			u := install.Uninstaller{Dir: install.DirOf(runtime.BinDirs), ConfDir: runtime.ConfDir,
+				Service: a.service(), Host: a.Host, Log: slog.New(slog.NewTextHandler(a.Stderr, nil))}
 			text, err := u.Run(cmd.Context(), dryRun)
 			switch {
 			case err != nil:
@@ -79,9 +80,9 @@ func idle() *cobra.Command {
 }
 
 // uninstall returns the command of the kubectl plugin that removes leasehold from a cluster.
-func (k *cluster) uninstall() *cobra.Command {
+func (c *cluster) uninstall() *cobra.Command {
 	var crds, keepObjects bool
-	c := &cobra.Command{
+	command := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove leasehold from a cluster",
 		Long: `Remove leasehold from a cluster, in the order in which no pod is left waiting and no
@@ -102,80 +103,81 @@ before it removes the objects, does the rest.`,
 		Example: "  kubectl leasehold uninstall\n  kubectl leasehold uninstall --crds",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return k.leave(cmd.Context(), crds, keepObjects)
+			return c.leave(cmd.Context(), crds, keepObjects)
 		},
 	}
-	k.timeoutFlag(c)
-	c.Flags().BoolVar(&crds, "crds", false, "remove the CRDs too, with all their objects")
-	c.Flags().BoolVar(&keepObjects, "keep-objects", false,
+	c.timeoutFlag(command)
+	f := command.Flags()
+	f.BoolVar(&crds, "crds", false, "remove the CRDs too, with all their objects")
+	f.BoolVar(&keepObjects, "keep-objects", false,
 		"remove the plugin, the webhooks and the workloads, and leave all other objects to Helm")
-	c.MarkFlagsMutuallyExclusive("crds", "keep-objects")
-	return c
+	command.MarkFlagsMutuallyExclusive("crds", "keep-objects")
+	return command
 }
 
 // leave removes leasehold from a cluster. The steps are in one function because their order
 // matters: each step must succeed before the next one begins. Otherwise pods might be pinned that
 // nobody replaces if their node does not accept them, or nodes might be without a plugin.
-func (k *cluster) leave(ctx context.Context, crds, keepObjects bool) error {
-	agent, err := k.Own(ctx, "daemonset", agentName)
+func (c *cluster) leave(ctx context.Context, crds, keepObjects bool) error {
+	agent, err := c.own(ctx, "daemonset", agentName)
 	if err != nil {
 		return err
 	}
 	if agent == nil {
 		return fmt.Errorf("there is no DaemonSet %s in namespace %s; if it was deleted by hand, apply it again first: "+
-			"the nodes still have the plugin", agentName, k.Namespace)
+			"the nodes still have the plugin", agentName, c.system)
 	}
-	undo, err := k.undoFlannel(ctx)
+	undo, err := c.changeFlannel(ctx, cniconf.WithoutLeasehold)
 	if err != nil {
 		return fmt.Errorf("nothing was removed: %w", err)
 	}
 	if !isUninstaller(agent.In("spec", "template")) {
-		k.step("asking every node, before anything is removed")
-		if err := k.askNodes(ctx, agent); err != nil {
+		c.step("asking every node, before anything is removed")
+		if err := c.askNodes(ctx, agent); err != nil {
 			return err
 		}
 	}
-	k.step("removing the webhooks and the manager")
-	if err := k.Delete(ctx, webhookKinds, "-l", partOf); err != nil {
+	c.step("removing the webhooks and the manager")
+	if err := c.delete(ctx, webhookKinds, "-l", partOf); err != nil {
 		return err
 	}
-	if err := k.Delete(ctx, "-n", k.Namespace, "deployment", managerName, "--cascade=foreground",
-		k.limit()); err != nil {
+	if err := c.delete(ctx, "-n", c.system, "deployment", managerName, "--cascade=foreground",
+		c.limit()); err != nil {
 		return err
 	}
-	if undo != nil {
-		k.step("naming host-local in flannel's configuration, and restarting its pods")
-		if err := k.writeFlannel(ctx, *undo); err != nil {
+	if undo.before != undo.after {
+		c.step("naming host-local in flannel's configuration, and restarting its pods")
+		if err := c.writeFlannel(ctx, undo); err != nil {
 			return err
 		}
 	}
-	k.step("removing the agents, and the plugin from the nodes")
-	if err := k.cleanNodes(ctx, agent); err != nil || keepObjects {
+	c.step("removing the agents, and the plugin from the nodes")
+	if err := c.cleanNodes(ctx, agent); err != nil || keepObjects {
 		return err
 	}
-	return k.removeObjects(ctx, crds)
+	return c.removeObjects(ctx, crds)
 }
 
 // step prints what a command does next, or a line of its result.
 func (a *app) step(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
 
 // limit is the flag of kubectl that limits the time of a step.
-func (k *cluster) limit() string { return "--timeout=" + k.Timeout.String() }
+func (c *cluster) limit() string { return "--timeout=" + c.timeout.String() }
 
 // removeObjects removes everything of leasehold that is left in a cluster, the CRDs only if crds is
 // set.
-func (k *cluster) removeObjects(ctx context.Context, crds bool) error {
-	k.step("removing everything else")
+func (c *cluster) removeObjects(ctx context.Context, crds bool) error {
+	c.step("removing everything else")
 	// None of them has a finalizer. To wait for each would take kubectl longer than anything else.
-	if err := k.Delete(ctx, clusterKinds, "-l", partOf, "--wait=false"); err != nil {
+	if err := c.delete(ctx, clusterKinds, "-l", partOf, "--wait=false"); err != nil {
 		return err
 	}
-	if err := k.Delete(ctx, "namespace", k.Namespace, k.limit()); err != nil {
+	if err := c.delete(ctx, "namespace", c.system, c.limit()); err != nil {
 		return err
 	}
 	if !crds {
-		k.step("the CRDs and their objects are left; --crds removes them")
+		c.step("the CRDs and their objects are left; --crds removes them")
 		return nil
 	}
-	return k.Delete(ctx, "crd", "-l", partOf, k.limit())
+	return c.delete(ctx, "crd", "-l", partOf, c.limit())
 }

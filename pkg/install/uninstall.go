@@ -74,7 +74,7 @@ func (u Uninstaller) Run(ctx context.Context, dryRun bool) (text string, err err
 	// host-local may process DELs meanwhile. A DEL that host-local has processed may become a hold
 	// in the store at the next step, so the steps are repeated.
 	var pools []lease.Pool
-	err = retry(ctx, holdsEnd, func() (err error) {
+	err = Retry(ctx, holdsEnd, func() (err error) {
 		if pools, err = u.export(ctx); err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func exists(path string) bool {
 
 // waitForCalls waits until no process runs leasehold's plugin. It returns an error after callsEnd.
 func (u Uninstaller) waitForCalls(ctx context.Context) error {
-	return retry(ctx, callsEnd, func() error {
+	return Retry(ctx, callsEnd, func() error {
 		pid, err := u.Host.Running(func(name, path string) bool {
 			if name != leasehold && name != hostLocal {
 				return false
@@ -267,9 +267,9 @@ func (u Uninstaller) replayed() (string, error) {
 	return "", nil
 }
 
-// retry calls f once per second until f succeeds. It returns the last error when the limit is over
+// Retry calls f once per second until f succeeds. It returns the last error when the limit is over
 // or ctx is done.
-func retry(ctx context.Context, limit time.Duration, f func() error) error {
+func Retry(ctx context.Context, limit time.Duration, f func() error) error {
 	for end := time.Now().Add(limit); ; {
 		err := f()
 		if err == nil || time.Now().After(end) {

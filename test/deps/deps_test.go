@@ -24,9 +24,8 @@ var layers = map[string]int{
 	"pkg/pool":   0, // addresses
 	"pkg/policy": 0, // annotations and configuration of users
 
-	"pkg/files":   1, // small files and directories
-	"pkg/kubectl": 1, // kubectl
-	"pkg/daemon":  1, // command line, log, loops and HTTP servers of agent and manager
+	"pkg/files":  1, // small files and directories
+	"pkg/daemon": 1, // command line, log, loops and HTTP servers of agent and manager
 
 	"pkg/store": 2, // the disk
 	"pkg/host":  2, // the kernel, and whether holders live
@@ -40,8 +39,6 @@ var layers = map[string]int{
 
 	"pkg/ipam":     6, // the CNI verbs
 	"pkg/maintain": 6, // looking after a node
-
-	"pkg/doctor": 6, // what is wrong, and what repairs it
 
 	"pkg/install":   7, // the plugin on a node
 	"pkg/cniplugin": 7, // the interface to the runtime
@@ -81,7 +78,7 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/", "it makes each start of the plugin longer"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
 	{[]string{"pkg/daemon", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
-		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/maintain", "pkg/doctor", "pkg/cli",
+		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/maintain", "pkg/cli",
 		"pkg/agent"}, "k8s.io/",
 		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},
 }

@@ -151,13 +151,13 @@ func TestNamedTestsExist(t *testing.T) {
 }
 
 // TestFindingsAreDocumented checks that docs/operations.md has each reason of a finding of leasectl
-// doctor; TestReference writes those of the states of a network. TestRepairsDoNoHarm (pkg/doctor)
+// doctor; TestReference writes those of the states of a network. TestRepairsDoNoHarm (pkg/cli)
 // has each reason found.
 func TestFindingsAreDocumented(t *testing.T) {
 	documented := string(tracked(t, "docs/operations.md")[0].content)
 	reason := regexp.MustCompile(`\bReason(?:: |, f\.What = | = )"([A-Z]\w+)"`)
 	found := 0
-	for _, f := range tracked(t, "pkg/doctor/*.go") {
+	for _, f := range tracked(t, "pkg/cli/*.go") {
 		for _, m := range reason.FindAllStringSubmatch(string(f.content), -1) {
 			if strings.HasSuffix(f.name, "_test.go") {
 				continue

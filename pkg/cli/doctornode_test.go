@@ -1,4 +1,4 @@
-package doctor
+package cli
 
 import (
 	"net/netip"
@@ -17,7 +17,8 @@ import (
 func TestLostStore(t *testing.T) {
 	dir := t.TempDir()
 	dirs := store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
-	s := store.New(dirs)
+	a := &app{Env: Env{Dirs: dirs}}
+	s := a.store()
 	now := lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: "boot-1"}
 	l, err := lease.Apply(lease.Lease{}, lease.Bind{
 		ID: "00112233445566aa", Pool: lease.Pool{DataDir: dir, Network: "cbr0"},
@@ -47,7 +48,7 @@ func TestLostStore(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
-		found, err := checkStore(t.Context(), &Node{Store: s, state: read(t.Context(), s)})
+		found, err := (&nodeDoctor{app: a, state: a.content(t.Context())}).checkStore(t.Context())
 		reason := ""
 		for _, f := range found {
 			reason += f.Reason

@@ -1,4 +1,4 @@
-package doctor
+package cli
 
 import (
 	"context"
@@ -11,13 +11,13 @@ import (
 const notKept = "no address is kept: pods with the annotation get another one when they are created again"
 
 // checkConfiguration checks whether the container runtime calls leasehold for each network.
-func checkConfiguration(_ context.Context, n *Node) (found []Finding, err error) {
-	for _, s := range cniconf.Check(n.conf, n.Binaries) {
+func (n *nodeDoctor) checkConfiguration(context.Context) (found []finding, err error) {
+	for _, s := range cniconf.Check(n.conf, n.BinDirs) {
 		switch s.State {
 		case cniconf.Unknown:
 			err = errors.Join(err, fmt.Errorf("%s: %s", s.Reason, s.Message))
 		case cniconf.Inactive:
-			f := Finding{Reason: s.Reason, Subject: "network " + s.Network, What: s.Message, Why: notKept}
+			f := finding{Reason: s.Reason, Subject: "network " + s.Network, What: s.Message, Why: notKept}
 			f.Repair, f.Decide = n.advise(s)
 			if s.Network == "" {
 				f.Subject = s.File
@@ -30,12 +30,12 @@ func checkConfiguration(_ context.Context, n *Node) (found []Finding, err error)
 
 // advise returns the repair of a network for which leasehold is not active, or what there is to
 // decide.
-func (n *Node) advise(s cniconf.Status) (repair []string, decide string) {
+func (n *nodeDoctor) advise(s cniconf.Status) (repair []string, decide string) {
 	switch s.Reason {
 	case cniconf.HostLocalNamed, cniconf.FlannelDefault:
 		// In flannel's ConfigMap leasehold may be named for all nodes.
 		if s.Reason == cniconf.HostLocalNamed && s.CanName && n.hasPlugin() {
-			return []string{nameLeasehold(s.File, n.Binaries)}, ""
+			return []string{nameLeasehold(s.File, n.BinDirs)}, ""
 		}
 		return nil, "in which of the two ways leasehold is installed: named in the configuration, or in host-local's " +
 			`place (docs/operations.md, "Install")`
@@ -56,7 +56,7 @@ func (n *Node) advise(s cniconf.Status) (repair []string, decide string) {
 
 // whichConfiguration returns what there is to decide about a configuration that cannot be changed
 // to name leasehold: it may be the network of the node, or left over from another one.
-func (n *Node) whichConfiguration(s cniconf.Status) string {
+func (n *nodeDoctor) whichConfiguration(s cniconf.Status) string {
 	for _, f := range n.conf.Files {
 		if f.Path != s.File && f.NamesLeasehold() && f.Invalid == nil {
 			return fmt.Sprintf("which of the two is the network of this node: %s, or %s, which names leasehold and is "+
@@ -69,15 +69,15 @@ func (n *Node) whichConfiguration(s cniconf.Status) string {
 }
 
 // hasPlugin reports whether a configuration that names leasehold would lead to its plugin.
-func (n *Node) hasPlugin() bool {
-	binary, err := n.Binaries.Resolve(cniconf.Leasehold)
+func (n *nodeDoctor) hasPlugin() bool {
+	binary, err := cniconf.Binaries(n.BinDirs).Resolve(cniconf.Leasehold)
 	return err == nil && binary.Ours
 }
 
 // checkAnnotations checks that the plugin learns the retention windows of pods, either from the
 // runtime or from an agent on the node.
-func checkAnnotations(_ context.Context, n *Node) (found []Finding, err error) {
-	for _, s := range cniconf.Check(n.conf, n.Binaries) {
+func (n *nodeDoctor) checkAnnotations(context.Context) (found []finding, err error) {
+	for _, s := range cniconf.Check(n.conf, n.BinDirs) {
 		if s.State != cniconf.Active || s.GetsAnnotations {
 			continue
 		}
@@ -85,7 +85,7 @@ func checkAnnotations(_ context.Context, n *Node) (found []Finding, err error) {
 		if runs || err != nil {
 			return nil, err
 		}
-		found = append(found, Finding{Reason: "NoAnnotations", Subject: "network " + s.Network,
+		found = append(found, finding{Reason: "NoAnnotations", Subject: "network " + s.Network,
 			What: fmt.Sprintf("%s does not declare the capability with which the runtime passes annotations, and no "+
 				"leasehold-agent runs on this node", s.File),
 			Why:    "no address is kept: nothing tells the plugin which pods have the annotation",
@@ -95,7 +95,7 @@ func checkAnnotations(_ context.Context, n *Node) (found []Finding, err error) {
 }
 
 // agentRuns reports whether an agent runs on the node.
-func (n *Node) agentRuns() (bool, error) {
+func (n *nodeDoctor) agentRuns() (bool, error) {
 	pid, err := n.Host.Running(func(name, _ string) bool { return name == agentName })
 	return pid != 0, err
 }

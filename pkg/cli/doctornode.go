@@ -1,4 +1,4 @@
-package doctor
+package cli
 
 import (
 	"context"
@@ -17,51 +17,33 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Node is a node to examine. The process must see the file system and processes of the host.
-type Node struct {
-	Store *store.Store
-	Host  *host.Host
-	Clock func() lease.Instant
-	// ConfDir is the directory of CNI configurations of the container runtime, Rules determine
-	// which of them the runtime loads, and Binaries has the directories of plugins.
-	ConfDir  string
-	Rules    cniconf.Rules
-	Binaries cniconf.Binaries
-
+// nodeDoctor examines this node. The process must see the file system and processes of the host.
+type nodeDoctor struct {
+	*app
+	cniconf.Runtime
 	conf  cniconf.Conf
 	state content
 }
 
-// nodeChecks are the checks of a node.
-var nodeChecks = []check[*Node]{
-	{"configuration", checkConfiguration},
-	{"annotations", checkAnnotations},
-	{"directories", checkDirectories},
-	{"store", checkStore},
-	{"ranges", checkRanges},
-	{"host", checkHost},
-}
-
-// Examine reads the configuration and the store, and makes all checks of the node.
-func (n *Node) Examine(ctx context.Context) Report {
-	n.conf = cniconf.Load(n.ConfDir, n.Rules)
-	n.state = read(ctx, n.Store)
-	return examine(ctx, n, nodeChecks)
+// examineNode reads the configuration and the store, and makes all checks of the node.
+func (a *app) examineNode(ctx context.Context, runtime cniconf.Runtime) report {
+	n := &nodeDoctor{a, runtime, cniconf.Load(runtime.ConfDir, runtime.Rules), a.content(ctx)}
+	return examine(ctx, []check{{"configuration", n.checkConfiguration}, {"annotations", n.checkAnnotations},
+		{"directories", n.checkDirectories}, {"store", n.checkStore}, {"ranges", n.checkRanges}, {"host", n.checkHost}})
 }
 
 // content is what the checks need of the store's content.
 type content struct {
-	leases  []lease.Lease
-	usage   []store.Usage
-	spaces  string // tx.NamespaceIDs
-	lost    string // tx.Lost; "" also if the leases of all pools are known again
-	wrong   []string
-	isEmpty bool
-	err     error
+	leases []lease.Lease
+	usage  []store.Usage
+	spaces string // tx.NamespaceIDs
+	lost   string // tx.Lost; "" also if the leases of all pools are known again
+	wrong  []string
+	err    error
 }
 
-func read(ctx context.Context, s *store.Store) (c content) {
-	c.err = s.View(ctx, func(tx *store.Tx) error {
+func (a *app) content(ctx context.Context) (c content) {
+	c.err = a.view(ctx, func(tx *store.Tx) error {
 		c = content{usage: tx.Usage(), spaces: tx.NamespaceIDs(), wrong: tx.Check(), lost: tx.Lost()}
 		tx.All(func(l lease.Lease, err error) bool {
 			if err == nil {
@@ -82,9 +64,6 @@ func read(ctx context.Context, s *store.Store) (c content) {
 		}
 		return nil
 	})
-	if store.IsEmpty(c.err) {
-		return content{isEmpty: true}
-	}
 	return c
 }
 
@@ -93,8 +72,8 @@ func read(ctx context.Context, s *store.Store) (c content) {
 const minimum = 1 << 20
 
 // checkDirectories checks whether the directories of the store are writable and have free space.
-func checkDirectories(_ context.Context, n *Node) (found []Finding, err error) {
-	for _, dir := range []string{n.Store.Dirs().State, n.Store.Dirs().Run} {
+func (n *nodeDoctor) checkDirectories(context.Context) (found []finding, err error) {
+	for _, dir := range []string{n.Dirs.State, n.Dirs.Run} {
 		there := dir // or its nearest parent that exists
 		for {
 			if _, err := os.Stat(there); !errors.Is(err, os.ErrNotExist) || there == "/" {
@@ -114,11 +93,11 @@ func checkDirectories(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// judgeDirectory returns the finding about a directory of the store, the zero Finding if it can be
+// judgeDirectory returns the finding about a directory of the store, the zero finding if it can be
 // used. there is the directory or its nearest parent that exists, access the error of writing
 // there, and fs the state of its file system.
-func judgeDirectory(dir, there string, access error, fs unix.Statfs_t) Finding {
-	f := Finding{Reason: "StateReadOnly", Subject: dir,
+func judgeDirectory(dir, there string, access error, fs unix.Statfs_t) finding {
+	f := finding{Reason: "StateReadOnly", Subject: dir,
 		Why: "pods cannot start on this node: a lease is written before its address is given out"}
 	switch {
 	case errors.Is(access, syscall.EROFS):
@@ -135,7 +114,7 @@ func judgeDirectory(dir, there string, access error, fs unix.Statfs_t) Finding {
 	}
 	free := fs.Bavail * uint64(fs.Bsize) // never negative
 	if free >= minimum && (fs.Files == 0 || fs.Ffree > 0) {
-		return Finding{}
+		return finding{}
 	}
 	f.Reason = "StateFull"
 	f.What = fmt.Sprintf("the file system of %s has %d bytes and %d files left", there, free, fs.Ffree)
@@ -145,9 +124,9 @@ func judgeDirectory(dir, there string, access error, fs unix.Statfs_t) Finding {
 }
 
 // checkStore checks whether the store can be read and is consistent.
-func checkStore(_ context.Context, n *Node) ([]Finding, error) {
-	c, path := n.state, filepath.Join(n.Store.Dirs().State, "leases.db")
-	f := Finding{Subject: path}
+func (n *nodeDoctor) checkStore(context.Context) ([]finding, error) {
+	c, path := n.state, filepath.Join(n.Dirs.State, "leases.db")
+	f := finding{Subject: path}
 	switch {
 	case errors.Is(c.err, store.ErrNewer):
 		f.Reason, f.What = "BinaryOlder", c.err.Error()
@@ -175,11 +154,11 @@ func checkStore(_ context.Context, n *Node) ([]Finding, error) {
 	default:
 		return nil, nil
 	}
-	return []Finding{f}, nil
+	return []finding{f}, nil
 }
 
 // pool returns the flags for leasectl recover that select the pool of the loaded configuration.
-func (n *Node) pool() (flags []string) {
+func (n *nodeDoctor) pool() (flags []string) {
 	for _, i := range n.conf.Loaded {
 		f := n.conf.Files[i]
 		for _, p := range f.Plugins {
@@ -194,20 +173,63 @@ func (n *Node) pool() (flags []string) {
 
 // checkHost checks whether this process sees the network namespaces of the node's sandboxes. If
 // not, the other checks may be wrong, so checkHost returns an error and no finding.
-func checkHost(_ context.Context, n *Node) ([]Finding, error) {
-	if n.state.isEmpty || n.state.err != nil || len(n.state.leases) == 0 {
+func (n *nodeDoctor) checkHost(context.Context) ([]finding, error) {
+	if n.state.err != nil || len(n.state.leases) == 0 {
 		return nil, nil
 	}
-	bound := func(yield func(lease.Lease) bool) {
-		for _, l := range n.state.leases {
-			if l.State == lease.Bound && !yield(l) {
-				return
-			}
-		}
-	}
-	if err := n.Host.ProveView(n.state.spaces, n.Clock().BootID, bound); err != nil {
+	if err := n.Host.ProveView(n.state.spaces, n.Clock().BootID, host.BoundIn(n.state.leases)); err != nil {
 		return nil, fmt.Errorf("%w; run leasectl as root on the node itself, or in the agent's container with "+
 			"--host-root=/proc/1/root", err)
 	}
 	return nil, nil
+}
+
+// checkRanges finds addresses that are in use in one network and are in the ranges of another
+// network. The two networks do not know of each other's addresses, so the other network may assign
+// the same address again.
+func (n *nodeDoctor) checkRanges(context.Context) (found []finding, err error) {
+	for _, u := range n.state.usage {
+		if u.Ranges == nil || !n.isCurrent(u.Pool) {
+			continue
+		}
+		for _, l := range n.state.leases {
+			if l.Pool != u.Pool && u.Ranges.Contains(l.Address) && !l.Lapsed(n.Clock()) {
+				found = append(found, finding{Reason: "RangeShared",
+					Subject: fmt.Sprintf("networks %s and %s", u.Pool.Network, l.Pool.Network),
+					What: fmt.Sprintf("%s is in use in network %s, and is in the range %s of network %s", l.Address,
+						l.Pool.Network, u.Ranges, u.Pool.Network),
+					Why: "network " + u.Pool.Network + " may give the same address to another pod: both lists of " +
+						"addresses are kept by network",
+					Decide: n.endLease(l)})
+			}
+		}
+	}
+	return found, nil
+}
+
+// isCurrent reports whether a loaded configuration has the network of a pool. It reports true for
+// all pools if no configuration is loaded.
+func (n *nodeDoctor) isCurrent(p lease.Pool) bool {
+	return len(n.conf.Loaded) == 0 || n.fileOf(p) != ""
+}
+
+// fileOf returns the path of the loaded configuration that has the network of a pool, "" if there
+// is none.
+func (n *nodeDoctor) fileOf(p lease.Pool) string {
+	for _, i := range n.conf.Loaded {
+		if f := n.conf.Files[i]; f.Network == p.Network {
+			return f.Path
+		}
+	}
+	return ""
+}
+
+// endLease returns what there is to decide about an overlap in which the lease l has the address.
+func (n *nodeDoctor) endLease(l lease.Lease) string {
+	if file := n.fileOf(l.Pool); file != "" {
+		return "which of the two networks gets other ranges; the other one's are in " + file
+	}
+	return "no configuration has network " + l.Pool.Network + " any more: its pods get addresses of the present " +
+		"network when they are created again. An address that is held is released by " +
+		command("leasectl", "release", "--network="+l.Pool.Network, l.Address.String())
 }

@@ -1,4 +1,4 @@
-package doctor
+package cli
 
 import (
 	"errors"
@@ -38,7 +38,7 @@ var allowed = map[string]string{
 
 // checkRule returns an error unless a finding has either something to decide or repairs of an
 // allowed form.
-func checkRule(f Finding) error {
+func checkRule(f finding) error {
 	if (len(f.Repair) > 0) == (f.Decide != "") {
 		return fmt.Errorf("%s has not either a repair or a decision: %+v", f.Reason, f)
 	}
@@ -57,7 +57,7 @@ func checkRule(f Finding) error {
 // variants that lead to different repairs.
 func TestRepairsDoNoHarm(t *testing.T) {
 	seen := map[string]bool{}
-	check := func(about string, found []Finding) {
+	check := func(about string, found []finding) {
 		t.Helper()
 		for _, f := range found {
 			seen[f.Reason] = true
@@ -76,8 +76,8 @@ func TestRepairsDoNoHarm(t *testing.T) {
 	check("node", nodeFindings(t))
 	for about, answers := range clusters() {
 		c := newCluster(t, answers)
-		c.Now = func() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
-		check(about, c.Examine(t.Context()).Findings)
+		c.Clock = func() lease.Instant { return lease.Instant{Wall: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
+		check(about, c.examine(t.Context(), true).Findings)
 	}
 	want := inactive(t)
 	for _, match := range find(t, ".", `(?:Reason:|Reason =|Reason, f\.What =)\s+"(\w+)"`) {
@@ -148,13 +148,14 @@ func newProc(t *testing.T) string {
 // advices returns the findings about a network for which leasehold is not active: with and without
 // the plugin, another configuration that names leasehold, an agent, and a plugin that
 // calls leasehold. plugin is the path of the plugin.
-func advices(t *testing.T, plugin, reason string) (all []Finding) {
+func advices(t *testing.T, plugin, reason string) (all []finding) {
 	t.Helper()
 	for variant := range 16 {
 		has := func(i int) bool { return variant&(1<<i) > 0 }
 		dir := t.TempDir()
 		proc := newProc(t)
-		n := &Node{Binaries: cniconf.Binaries{dir}, Host: host.New(proc, "")}
+		n := &nodeDoctor{app: &app{Env: Env{Host: host.New(proc, "")}},
+			Runtime: cniconf.Runtime{BinDirs: []string{dir}}}
 		s := cniconf.Status{Reason: reason, File: filepath.Join(dir, "10-net.conflist"), CanName: has(0),
 			Binary: filepath.Join(dir, "leasehold")}
 		if has(1) {
@@ -170,7 +171,7 @@ func advices(t *testing.T, plugin, reason string) (all []Finding) {
 			process := filepath.Join(proc, "7")
 			must(t, errors.Join(os.Mkdir(process, 0o755), os.Symlink("/leasehold-agent", process+"/exe")))
 		}
-		f := Finding{Reason: reason}
+		f := finding{Reason: reason}
 		f.Repair, f.Decide = n.advise(s)
 		if len(f.Repair) > 0 && strings.Contains(f.Repair[0], "--cni-bin-dir") && !(has(0) && has(1)) {
 			t.Errorf("%s: %q, where leasehold would not be found or not be called", reason, f.Repair)
@@ -184,7 +185,7 @@ func advices(t *testing.T, plugin, reason string) (all []Finding) {
 }
 
 // nodeFindings returns findings of all other checks of a node.
-func nodeFindings(t *testing.T) (all []Finding) {
+func nodeFindings(t *testing.T) (all []finding) {
 	t.Helper()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -220,13 +221,12 @@ func nodeFindings(t *testing.T) (all []Finding) {
 	for _, p := range pools {
 		state.usage = append(state.usage, store.Usage{Pool: p, Ranges: set})
 	}
-	n := &Node{Store: store.New(store.Dirs{State: path("state"), Run: path("run")}), Host: host.New(newProc(t), ""),
-		Clock: func() lease.Instant { return now }, ConfDir: path("conf"), state: state,
-		Binaries: cniconf.Binaries{dir}}
-	n.conf = cniconf.Load(n.ConfDir, n.Rules)
-	for _, check := range []func() ([]Finding, error){
-		func() ([]Finding, error) { return checkAnnotations(t.Context(), n) },
-		func() ([]Finding, error) { return checkRanges(t.Context(), n) },
+	n := &nodeDoctor{app: &app{Env: Env{Dirs: store.Dirs{State: path("state"), Run: path("run")},
+		Host: host.New(newProc(t), ""), Clock: func() lease.Instant { return now }}}, state: state,
+		Runtime: cniconf.Runtime{BinDirs: []string{dir}}, conf: cniconf.Load(path("conf"), cniconf.Rules{})}
+	for _, check := range []func() ([]finding, error){
+		func() ([]finding, error) { return n.checkAnnotations(t.Context()) },
+		func() ([]finding, error) { return n.checkRanges(t.Context()) },
 	} {
 		found, err := check()
 		if err != nil {
@@ -237,7 +237,7 @@ func nodeFindings(t *testing.T) (all []Finding) {
 	for _, c := range []content{{err: store.ErrNewer}, {err: store.ErrLost}, {lost: "it was removed"},
 		{wrong: []string{"index"}}} {
 		n.state = c
-		found, err := checkStore(t.Context(), n)
+		found, err := n.checkStore(t.Context())
 		if err != nil {
 			t.Error(err)
 		}

@@ -1,4 +1,4 @@
-package doctor
+package cli
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -21,7 +20,7 @@ var keys = []string{policy.Annotation, policy.ReserveAs, "leasehold.dev/pin", "l
 	"leasehold.dev/topology-patience"}
 
 // checkWorkloads finds annotations without effect: with a misspelled key, or on the wrong object.
-func checkWorkloads(ctx context.Context, c *Cluster) (found []Finding, err error) {
+func (c *cluster) checkWorkloads(ctx context.Context) (found []finding, err error) {
 	for _, kind := range workloads {
 		all, e := c.items(ctx, "-A", kind)
 		err = errors.Join(err, e)
@@ -36,15 +35,15 @@ func checkWorkloads(ctx context.Context, c *Cluster) (found []Finding, err error
 }
 
 // misread returns the findings about the annotations of one StatefulSet or pod.
-func misread(kind string, o kubectl.Object) (found []Finding) {
+func misread(kind string, o object) (found []finding) {
 	in := []string{"spec", "template", "metadata", "annotations"}
 	if kind == "pods" {
 		in = in[2:]
 	}
 	annotations := o.In(in...)
 	add := func(what, meant string) {
-		found = append(found, Finding{Reason: "AnnotationUnread",
-			Subject: kind + " " + o.Text("metadata", "namespace") + "/" + o.Text("metadata", "name"),
+		found = append(found, finding{Reason: "AnnotationUnread",
+			Subject: kind + " " + namespaceOf(o) + "/" + nameOf(o),
 			What:    what, Why: "the pods' addresses are not kept as the annotation asks",
 			Decide: "whether " + meant + " is meant; if so, write it into " + strings.Join(in, ".") +
 				", which replaces the pods of a workload"})
@@ -83,14 +82,14 @@ func similar(key string) string {
 const limitsName = "leasehold-limits"
 
 // checkLimits finds limits of namespaces that are not valid.
-func checkLimits(ctx context.Context, c *Cluster) (found []Finding, err error) {
-	object, err := c.Kubectl.Own(ctx, "configmap", limitsName)
+func (c *cluster) checkLimits(ctx context.Context) (found []finding, err error) {
+	object, err := c.own(ctx, "configmap", limitsName)
 	limits := policy.Limits{}
 	for key, value := range object.In("data") {
 		limits[key], _ = value.(string)
 	}
 	if err := limits.Validate(); err != nil {
-		found = append(found, Finding{Reason: "LimitsInvalid", Subject: "ConfigMap " + limitsName, What: err.Error(),
+		found = append(found, finding{Reason: "LimitsInvalid", Subject: "ConfigMap " + limitsName, What: err.Error(),
 			Why:    "the agents go on with the limits that they have read before",
 			Decide: "which values are meant; correct them in the ConfigMap"})
 	}

@@ -1,4 +1,4 @@
-package doctor
+package cli
 
 import (
 	"fmt"
@@ -8,13 +8,11 @@ import (
 	"regexp"
 	"slices"
 	"testing"
-
-	"github.com/leasehold-cni/leasehold/pkg/kubectl"
 )
 
 // newCluster returns a cluster whose kubectl prints the given JSON for the arguments that contain
 // the given words, and an empty list for all others.
-func newCluster(t *testing.T, answers map[string]string) *Cluster {
+func newCluster(t *testing.T, answers map[string]string) *cluster {
 	t.Helper()
 	script := "#!/bin/sh\ncase \"$*\" in\n"
 	for words, json := range answers {
@@ -26,21 +24,19 @@ func newCluster(t *testing.T, answers map[string]string) *Cluster {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	return &Cluster{Kubectl: &kubectl.Client{Namespace: "leasehold-system"}}
+	return &cluster{app: &app{}, system: "leasehold-system"}
 }
 
-// TestCommandsOfNodes checks that commands for a node run on that node: leasectl in the pod of its
-// agent, and other programs over SSH.
+// TestCommandsOfNodes checks that a command of leasectl for a node runs in the pod of its agent.
 func TestCommandsOfNodes(t *testing.T) {
 	c := newCluster(t, map[string]string{"pod -l": `{"items":[{"metadata":{"name":"leasehold-agent-x"},
 		"spec":{"nodeName":"node1"},"status":{"phase":"Running"}}]}`,
 		"/leasectl --host-root=/proc/1/root doctor -o json": `{"findings":[{"repair":["leasectl recover",
-			"chmod 0755 /opt/cni/bin/leasehold","` + restartAgents + `"]}]}`})
-	c.Nodes = true
-	found, err := checkNodes(t.Context(), c)
+			"` + restartAgents + `"]}]}`})
+	found, err := c.checkNodes(t.Context(), true)
 	want := []string{
 		"kubectl -n leasehold-system exec leasehold-agent-x -c agent -- /leasectl --host-root=/proc/1/root recover",
-		"ssh node1 'chmod 0755 /opt/cni/bin/leasehold'", restartAgents,
+		restartAgents,
 	}
 	if err != nil || len(found) != 1 || !slices.Equal(found[0].Repair, want) {
 		t.Errorf("%+v, %v; want the commands %q", found, err, want)

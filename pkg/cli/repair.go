@@ -1,4 +1,4 @@
-package doctor
+package cli
 
 import (
 	"regexp"
@@ -9,7 +9,7 @@ import (
 // people run a command before they have read why it is printed, so a command is here only if it can
 // do no harm in any state in which it is printed: it takes away no network, no address, no file and
 // no pod of a user, and replaces nothing that somebody may have written on purpose. What does not
-// meet that is no repair but a decision, and Finding.Decide describes it.
+// meet that is no repair but a decision, and finding.Decide describes it.
 
 // nameLeasehold returns the command that names leasehold in a configuration file. It keeps the
 // former file, and changes nothing if the plugin is not in one of the directories. The caller must
