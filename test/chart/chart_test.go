@@ -30,7 +30,8 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	built = dir
-	cmd := exec.Command("go", "-C", "../../scripts/tools", "run", "./release", "chart", "-repo", "../..", "-o", dir)
+	cmd := exec.Command("go", "-C", "../../scripts/tools", "run", "./release", "chart", "-repo", "../..", "-o", dir,
+		"-version", "v0.0.0", "-registry", "registry.example.org/leasehold")
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)

@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -13,26 +15,27 @@ import (
 )
 
 // writeArchives writes an archive of each image, for `docker load`, `ctr images import` and skopeo,
-// and prints its path. An image is REFERENCE=PACKAGE[@PATH][,...]. A PACKAGE is a directory below
-// the repository, or the absolute path of a program that is built already. PATH is where it is in
-// the image, by default in the root under its own name. The first one is the entrypoint. Without
-// images, they are leasehold's own, with the tag.
-func (r release) writeArchives(ctx context.Context, tag string, images []string) error {
-	users := map[string]string{} // of leasehold's own images; the others have root
-	if len(images) == 0 {
+// and prints its path. An image is REFERENCE=PROGRAM[,...], see Own, and runs as root. Without
+// images, they are leasehold's own, with the tag. The programs are built beside the archives, where
+// the next build finds them.
+func (r release) writeArchives(ctx context.Context, tag string, args []string) error {
+	images := map[string]Own{} // by reference
+	for _, arg := range args {
+		ref, programs, _ := strings.Cut(arg, "=")
+		base, _, tagged := strings.Cut(path.Base(ref), ":")
+		if !tagged || programs == "" {
+			return fmt.Errorf("%s: want REFERENCE:TAG=PROGRAM[@PATH][,PROGRAM...]", arg)
+		}
+		images[ref] = Own{Name: base, Programs: strings.Split(programs, ",")}
+	}
+	if len(args) == 0 {
 		for _, o := range product {
-			ref := "leasehold/" + o.Name + ":" + tag
-			images, users[ref] = append(images, ref+"="+strings.Join(o.Packages, ",")), o.User
+			images["leasehold/"+o.Name+":"+tag] = o
 		}
 	}
-	for _, arg := range images {
-		ref, packages, ok := strings.Cut(arg, "=")
-		base, _, tagged := strings.Cut(path.Base(ref), ":")
-		if !ok || !tagged || packages == "" {
-			return fmt.Errorf("%s: want REFERENCE:TAG=PACKAGE[@PATH][,PACKAGE...]", arg)
-		}
-		archive := filepath.Join(r.dir, base+".tar")
-		if err := r.writeArchive(ctx, archive, ref, users[ref], strings.Split(packages, ",")); err != nil {
+	for _, ref := range slices.Sorted(maps.Keys(images)) {
+		archive := filepath.Join(r.dir, images[ref].Name+".tar")
+		if err := r.writeArchive(ctx, archive, ref, images[ref]); err != nil {
 			return fmt.Errorf("%s: %w", ref, err)
 		}
 		fmt.Println(archive)
@@ -40,30 +43,22 @@ func (r release) writeArchives(ctx context.Context, tag string, images []string)
 	return nil
 }
 
-// writeArchive builds the programs of an image beside its archive, where the next build finds them,
-// and writes the archive. It replaces an archive atomically.
-func (r release) writeArchive(ctx context.Context, archive, ref, user string, packages []string) error {
+// writeArchive builds the programs of an image, and writes its archive. It replaces an archive
+// atomically.
+func (r release) writeArchive(ctx context.Context, archive, ref string, o Own) error {
 	arch := r.archs[0]
-	var files []File
-	for _, p := range packages {
-		from, to, placed := strings.Cut(p, "@")
-		if !filepath.IsAbs(from) {
-			program := filepath.Join(r.dir, "programs", arch, path.Base(from))
-			if err := r.buildProgram(ctx, from, arch, program); err != nil {
+	for _, p := range o.Programs {
+		if dir, _, _ := strings.Cut(p, "@"); !filepath.IsAbs(dir) {
+			if err := r.buildProgram(ctx, dir, arch); err != nil {
 				return err
 			}
-			from = program
 		}
-		f, err := readPrograms(from)
-		if err != nil {
-			return err
-		}
-		if placed {
-			f[0].Name = strings.TrimPrefix(to, "/")
-		}
-		files = append(files, f...)
 	}
-	img, err := newImage(arch, user, nil, files)
+	files, err := r.programFiles(arch, o.Programs)
+	if err != nil {
+		return err
+	}
+	img, err := newImage(arch, o.User, nil, files)
 	if err != nil {
 		return err
 	}

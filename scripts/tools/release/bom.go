@@ -3,48 +3,38 @@ package main
 import (
 	"bytes"
 	"crypto/sha256"
-	"debug/buildinfo"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"os"
-	"path/filepath"
+	"path"
+	"slices"
 	"strings"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
 // writeBOM writes the bill of materials of the programs, in CycloneDX's format: the modules, and of
-// each program which of them it links, from the build information that is in the program.
-func (r release) writeBOM(work string, modules []module) error {
+// each program which of them it links.
+func (r release) writeBOM(modules []module) error {
 	var components []cdx.Component
 	var dependencies []cdx.Dependency
-	known, sums := map[string]bool{}, map[string]string{}
-	for _, m := range modules {
-		known[m.ref()] = true
-	}
 	for _, arch := range r.archs {
-		for _, program := range r.programs {
-			path := binary(work, arch, program)
-			info, err := buildinfo.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			data, err := os.ReadFile(path)
+		for _, program := range r.programs() {
+			data, err := os.ReadFile(r.binary(arch, program))
 			if err != nil {
 				return err
 			}
 			sum := sha256.Sum256(data)
-			purl := fmt.Sprintf("pkg:golang/%s@%s?goos=linux&goarch=%s", info.Path, r.version, arch)
-			components = append(components, component(cdx.ComponentTypeApplication, purl, filepath.Base(path),
+			purl := fmt.Sprintf("pkg:golang/github.com/leasehold-cni/leasehold/%s@%s?goos=linux&goarch=%s", program,
+				r.version, arch)
+			components = append(components, component(cdx.ComponentTypeApplication, purl, path.Base(program),
 				r.version, sum[:], "Apache-2.0"))
-			on := []string{module{Path: "std", Version: goVersion()}.ref()}
-			for _, d := range info.Deps {
-				m := module{Path: d.Path, Version: d.Version}
-				if !known[m.ref()] || d.Replace != nil {
-					return fmt.Errorf("%s links %s@%s, whose licence was not checked", path, d.Path, d.Version)
+			var on []string
+			for _, m := range modules {
+				if slices.Contains(m.linkedBy, arch+" "+program) {
+					on = append(on, m.ref())
 				}
-				on, sums[m.ref()] = append(on, m.ref()), d.Sum
 			}
 			dependencies = append(dependencies, cdx.Dependency{Ref: purl, Dependencies: &on})
 		}
@@ -52,7 +42,7 @@ func (r release) writeBOM(work string, modules []module) error {
 	for _, m := range modules {
 		// The hash of a module is that of its files' names and hashes. The standard library has
 		// none.
-		hash, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(sums[m.ref()], "h1:"))
+		hash, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:"))
 		components = append(components, component(cdx.ComponentTypeLibrary, m.ref(), m.Path, m.Version, hash,
 			m.licences...))
 	}

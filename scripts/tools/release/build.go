@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,14 +15,23 @@ import (
 
 var (
 	allArchs = []string{"amd64", "arm64"}
-	programs = []string{"plugins/ipam/leasehold", "cmd/leasectl", "cmd/leasehold-agent", "cmd/leasehold-manager",
-		"scripts/tools/kubectl"}
+	// images are the product's images, and that of the chart's hooks, which has kubectl.
+	images = append(slices.Clone(product), Own{Name: "leasectl", User: "65532:65532",
+		Programs: []string{"cmd/leasectl@kubectl-leasehold", "scripts/tools/kubectl"}})
 )
 
-// images are the product's images, and that of the chart's hooks, which has kubectl.
-var images = append(slices.Clone(product),
-	Own{Name: "leasectl", Packages: []string{"cmd/leasectl", "scripts/tools/kubectl"}, User: "65532:65532",
-		As: "kubectl-leasehold"})
+// programs returns the directories of the images' programs.
+func (r release) programs() []string {
+	var all []string
+	for _, o := range r.images {
+		for _, p := range o.Programs {
+			dir, _, _ := strings.Cut(p, "@")
+			all = append(all, dir)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
 
 // build writes the whole release into an empty directory.
 func (r release) build(ctx context.Context) error {
@@ -35,6 +46,7 @@ func (r release) build(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(work)
+	r.work = work
 	modules, err := r.linked(ctx)
 	if err != nil {
 		return err
@@ -43,38 +55,29 @@ func (r release) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.writePrograms(ctx, work, licences); err != nil {
+	if err := r.writePrograms(ctx, licences); err != nil {
 		return err
 	}
-	digests, err := r.writeImages(licences, work)
+	digests, err := r.writeImages(licences)
 	if err != nil {
 		return err
 	}
-	return errors.Join(r.writeManifests(digests), r.writeKrew(), r.writeChart(digests), r.writeBOM(work, modules),
+	return errors.Join(r.writeManifests(digests), r.writeKrew(), r.writeChart(digests), r.writeBOM(modules),
 		r.writeChecksums())
 }
 
-// binary is the path of a built program.
-func binary(work, arch, program string) string {
-	return filepath.Join(work, arch, filepath.Base(program))
-}
-
-// writePrograms builds all programs in the directory work, and writes an archive of them and of the
-// licences for each architecture.
-func (r release) writePrograms(ctx context.Context, work string, licences []File) error {
+// writePrograms builds all programs, and writes an archive of them and of the licences for each
+// architecture.
+func (r release) writePrograms(ctx context.Context, licences []File) error {
 	for _, arch := range r.archs {
-		var own []string
-		for _, dir := range r.programs {
+		for _, dir := range r.programs() {
 			fmt.Fprintln(os.Stderr, "building", dir, arch)
-			to := binary(work, arch, dir)
-			if err := r.buildProgram(ctx, dir, arch, to); err != nil {
+			if err := r.buildProgram(ctx, dir, arch); err != nil {
 				return err
 			}
-			if filepath.Base(dir) != "kubectl" { // for the image of leasectl only
-				own = append(own, to)
-			}
 		}
-		files, err := readPrograms(own...)
+		isKubectl := func(dir string) bool { return path.Base(dir) == "kubectl" } // for the image of leasectl only
+		files, err := r.programFiles(arch, slices.DeleteFunc(r.programs(), isKubectl))
 		if err != nil {
 			return err
 		}
@@ -96,19 +99,15 @@ func (r release) write(name string, data []byte) error {
 
 // writeChecksums writes SHA256SUMS, in the format of sha256sum, for all files of the release.
 func (r release) writeChecksums() error {
-	entries, err := os.ReadDir(r.dir)
+	files, err := readAll(r.dir)
 	if err != nil {
 		return err
 	}
-	var sums strings.Builder
-	for _, e := range entries {
-		data, err := os.ReadFile(filepath.Join(r.dir, e.Name()))
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(data), e.Name())
+	var sums bytes.Buffer
+	for _, f := range files {
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(f.Data), f.Name)
 	}
-	return r.write("SHA256SUMS", []byte(sums.String()))
+	return r.write("SHA256SUMS", sums.Bytes())
 }
 
 // writeKrew writes the manifest of the kubectl plugin for krew, with the version and the sums of

@@ -46,16 +46,12 @@ func (r release) writeChart(digests map[string]string) error {
 // chartObjects returns the objects of the overlays as files of the chart. The overlays differ in
 // the DaemonSet only; a test compares the others.
 func (r release) chartObjects() (files []File, err error) {
-	platforms, err := r.platforms()
+	overlays, err := r.overlays()
 	if err != nil {
 		return nil, err
 	}
-	for i, platform := range platforms {
-		objects, err := r.render(platform)
-		if err != nil {
-			return nil, err
-		}
-		for _, o := range objects.Resources() {
+	for i, overlay := range overlays {
+		for _, o := range overlay.objects.Resources() {
 			data, err := o.AsYAML()
 			if err != nil {
 				return nil, err
@@ -63,7 +59,7 @@ func (r release) chartObjects() (files []File, err error) {
 			name := fmt.Sprintf("templates/%s-%s.yaml", strings.ToLower(o.GetKind()), o.GetName())
 			switch {
 			case o.GetKind() == "DaemonSet":
-				name = "files/" + platform + ".yaml"
+				name = "files/" + overlay.platform + ".yaml"
 			case i > 0, o.GetKind() == "Namespace": // that one is Helm's, because the release is in it
 				continue
 			case o.GetKind() == "Deployment":

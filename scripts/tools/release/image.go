@@ -3,8 +3,10 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,31 +25,50 @@ import (
 
 // Own is an image of the product.
 type Own struct {
-	Name     string   // without registry and tag; the manifests name leasehold/Name
-	Packages []string // directories of its programs, relative to the repository; the first is the entrypoint
-	User     string   // empty for root
-	As       string   // the name of the first program in the image; empty for its own
+	Name string // without registry and tag; the manifests name leasehold/Name
+	// Programs are DIRECTORY[@PATH]. The first one is the entrypoint. DIRECTORY is that of a
+	// program, relative to the repository, or the absolute path of a program that is built
+	// already. PATH is where it is in the image, by default in the root under its own name.
+	Programs []string
+	User     string // empty for root
 }
 
 // product are the images of the manifests in daemonset/. The agent's works on the host's files and
 // namespaces as root, and has leasectl and the plugin for the init container, which installs it.
 var product = []Own{
-	{Name: "agent", Packages: []string{"cmd/leasehold-agent", "cmd/leasectl", "plugins/ipam/leasehold"}},
-	{Name: "manager", Packages: []string{"cmd/leasehold-manager"}, User: "65532:65532"},
+	{Name: "agent", Programs: []string{"cmd/leasehold-agent", "cmd/leasectl", "plugins/ipam/leasehold"}},
+	{Name: "manager", Programs: []string{"cmd/leasehold-manager"}, User: "65532:65532"},
 }
 
-// buildProgram builds a static program for Linux, from its directory relative to the repository.
-// The same source, version and toolchain give the same bytes, in any directory.
-func (r release) buildProgram(ctx context.Context, dir, arch, to string) error {
-	// From its own directory, because it may be in another module.
-	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(r.repo, dir), "build", "-trimpath",
-		"-buildvcs=false", "-ldflags", "-s -w -X main.version="+r.version, "-o", to, ".")
+// golang runs the go command for Linux in the directory of a program, relative to the repository,
+// because the program may be in another module. It returns the standard output.
+func (r release) golang(ctx context.Context, dir, arch string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"-C", filepath.Join(r.repo, dir)}, args...)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0",
 		"GOWORK=off", "GOFLAGS=")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s for %s: %w\n%s", dir, arch, err, text)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go %s of %s for %s: %w\n%s", args[0], dir, arch, err, &stderr)
 	}
-	return nil
+	return out, nil
+}
+
+// binary returns the path of a built program.
+func (r release) binary(arch, dir string) string {
+	if filepath.IsAbs(dir) {
+		return dir
+	}
+	return filepath.Join(r.work, arch, path.Base(dir))
+}
+
+// buildProgram builds a static program. The same source, version and toolchain give the same bytes,
+// in any directory.
+func (r release) buildProgram(ctx context.Context, dir, arch string) error {
+	_, err := r.golang(ctx, dir, arch, "build", "-trimpath", "-buildvcs=false", "-ldflags",
+		"-s -w -X main.version="+r.version, "-o", r.binary(arch, dir), ".")
+	return err
 }
 
 // File is a file of an image or archive.
@@ -57,15 +78,16 @@ type File struct {
 	Data []byte
 }
 
-// readPrograms returns files with the names and contents of programs.
-func readPrograms(paths ...string) ([]File, error) {
+// programFiles returns the files of built programs, which are given as in an Own.
+func (r release) programFiles(arch string, programs []string) ([]File, error) {
 	var files []File
-	for _, p := range paths {
-		data, err := os.ReadFile(p)
+	for _, p := range programs {
+		dir, to, _ := strings.Cut(p, "@")
+		data, err := os.ReadFile(r.binary(arch, dir))
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, File{path.Base(p), 0o755, data})
+		files = append(files, File{cmp.Or(strings.TrimPrefix(to, "/"), path.Base(dir)), 0o755, data})
 	}
 	return files, nil
 }
@@ -119,13 +141,8 @@ func tarGzOf(files []File) ([]byte, error) {
 		return nil, err
 	}
 	var out bytes.Buffer
-	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(data); err != nil {
-		return nil, err
-	}
-	err = w.Close()
+	w := gzip.NewWriter(&out)
+	_, err = w.Write(data)
+	err = errors.Join(err, w.Close())
 	return out.Bytes(), err
 }

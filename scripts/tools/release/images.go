@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -31,15 +30,15 @@ func (r release) imagesArchive() string { return "leasehold-" + r.version + "-im
 
 // writeImages writes the images of all architectures, one index for each name, and returns the
 // digests of the indexes by name.
-func (r release) writeImages(licences []File, work string) (map[string]string, error) {
-	dir := filepath.Join(work, "layout")
+func (r release) writeImages(licences []File) (map[string]string, error) {
+	dir := filepath.Join(r.work, "layout")
 	target, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return nil, err
 	}
 	digests := map[string]string{}
 	for _, o := range r.images {
-		index, err := r.index(o, licences, work)
+		index, err := r.index(o, licences)
 		if err != nil {
 			return nil, err
 		}
@@ -66,18 +65,13 @@ func (r release) writeImages(licences []File, work string) (map[string]string, e
 }
 
 // index returns an image for all architectures.
-func (r release) index(o Own, licences []File, work string) (v1.ImageIndex, error) {
+func (r release) index(o Own, licences []File) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, arch := range r.archs {
-		var programs []string
-		for _, p := range o.Packages {
-			programs = append(programs, binary(work, arch, p))
-		}
-		files, err := readPrograms(programs...)
+		files, err := r.programFiles(arch, o.Programs)
 		if err != nil {
 			return nil, err
 		}
-		files[0].Name = cmp.Or(o.As, files[0].Name)
 		img, err := newImage(arch, o.User, map[string]string{
 			"org.opencontainers.image.title":    "leasehold " + o.Name,
 			"org.opencontainers.image.version":  r.version,

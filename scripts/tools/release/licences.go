@@ -9,7 +9,7 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -28,9 +28,12 @@ var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT
 
 // module is a Go module that the programs link.
 type module struct {
-	Path, Version, Dir string
-	files              []string // licences and notices, relative to Dir
-	licences           []string // SPDX identifiers, sorted
+	Path, Version, Dir, Sum string
+	Main                    bool     // the product's own
+	files                   []string // licences and notices, relative to Dir
+	texts                   []File   // of files, below licenses/
+	licences                []string // SPDX identifiers, sorted
+	linkedBy                []string // architectures and programs
 }
 
 // licenceFile matches names of licences and of notices that have to be kept with them.
@@ -40,7 +43,7 @@ var licenceFile = regexp.MustCompile(`^(?i)(licen[cs]e|copying|notice|patents|un
 // standard library, and their licences. It returns an error if one is not allowed or not known.
 func (r release) linked(ctx context.Context) (all []module, err error) {
 	modules := map[string]*module{}
-	for _, dir := range r.programs {
+	for _, dir := range r.programs() {
 		for _, arch := range r.archs {
 			if err := r.addLinked(ctx, modules, dir, arch); err != nil {
 				return nil, err
@@ -62,47 +65,38 @@ func (r release) linked(ctx context.Context) (all []module, err error) {
 // addLinked adds the modules of a program for an architecture, with the files of licences that
 // apply to its packages: those between the package's directory and the module's.
 func (r release) addLinked(ctx context.Context, modules map[string]*module, program, arch string) error {
-	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(r.repo, program), "list", "-deps",
-		"-json=Dir,Standard,Module,Root", ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOWORK=off", "GOFLAGS=")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+	out, err := r.golang(ctx, program, arch, "list", "-deps", "-json=Dir,Standard,Module,Root", ".")
 	if err != nil {
-		return fmt.Errorf("go list: %w\n%s", err, &stderr)
+		return err
 	}
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p struct {
 			Dir, Root string
 			Standard  bool
-			Module    *struct {
-				Path, Version, Dir string
-				Main               bool
-			}
+			Module    *module
 		}
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		var m module
-		switch {
-		case p.Standard:
+		if p.Standard {
 			// Licences further down are those of files that are not linked: BoringSSL's objects.
-			m = module{Path: "std", Version: goVersion(), Dir: p.Root, files: []string{"LICENSE", "PATENTS"}}
-		case p.Module == nil || p.Module.Main:
+			p.Module, p.Dir = &module{Path: "std", Version: goVersion(), Dir: p.Root}, p.Root
+		}
+		if p.Module == nil || p.Module.Main {
 			continue
-		default:
-			m = module{Path: p.Module.Path, Version: p.Module.Version, Dir: p.Module.Dir}
-			if m.files, err = licencesAbove(p.Dir, m.Dir); err != nil {
-				return err
-			}
 		}
-		if known := modules[m.ref()]; known != nil {
-			known.files = append(known.files, m.files...)
-		} else {
-			modules[m.ref()] = &m
+		m := modules[p.Module.ref()]
+		if m == nil {
+			m = p.Module
+			modules[m.ref()] = m
 		}
+		files, err := licencesAbove(p.Dir, m.Dir)
+		if err != nil {
+			return err
+		}
+		m.files, m.linkedBy = append(m.files, files...), append(m.linkedBy, arch+" "+program)
 	}
 }
 
@@ -130,13 +124,14 @@ func licencesAbove(dir, root string) (files []string, err error) {
 // a notice may be something else.
 func (m *module) identify() error {
 	for _, f := range m.files {
-		switch strings.ToUpper(filepath.Base(f)) {
-		case "PATENTS", "LICENSE.DOCS": // a grant beside the licence; the licence of what is not linked
-			continue
-		}
 		text, err := os.ReadFile(filepath.Join(m.Dir, f))
 		if err != nil {
 			return err
+		}
+		m.texts = append(m.texts, File{path.Join("licenses", m.Path+"@"+m.Version, f), 0o644, text})
+		switch strings.ToUpper(filepath.Base(f)) {
+		case "PATENTS", "LICENSE.DOCS": // a grant beside the licence; the licence of what is not linked
+			continue
 		}
 		found := licensecheck.Scan(text)
 		if found.Percent < 50 {
@@ -169,14 +164,7 @@ func (r release) licenceFiles(modules []module) ([]File, error) {
 	}
 	files := []File{{Name: "LICENSE", Mode: 0o644, Data: own}}
 	for _, m := range modules {
-		for _, f := range m.files {
-			data, err := os.ReadFile(filepath.Join(m.Dir, f))
-			if err != nil {
-				return nil, err
-			}
-			files = append(files, File{Name: filepath.ToSlash(filepath.Join("licenses",
-				m.Path+"@"+m.Version, f)), Mode: 0o644, Data: data})
-		}
+		files = append(files, m.texts...)
 	}
 	return files, nil
 }

@@ -4,7 +4,9 @@
 //	release build -version VERSION -registry REGISTRY [-arch ARCHS]
 //	release push -registry REGISTRY
 //	release images [-tag TAG] [-version VERSION] -arch ARCH [IMAGE...]   writes images as archives
-//	release chart      writes the chart and the manifests, with invented digests
+//	release chart -version VERSION -registry REGISTRY
+//	                   writes the chart and the manifests, with invented digests, for tests that
+//	                   compare them
 //	release licences   checks the licences of what the programs link
 //
 // -repo is the root of the repository, -o the directory of what is written. The same commit and
@@ -13,12 +15,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -33,9 +35,9 @@ type release struct {
 	version  string // a semantic version, with v
 	registry string // and the first part of the images' names, such as registry.example.org/leasehold
 
-	archs    []string // as GOARCH
-	programs []string // directories of the programs, relative to the repository
-	images   []Own
+	archs  []string // as GOARCH
+	images []Own
+	work   string // where programs are built
 }
 
 func main() {
@@ -48,7 +50,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	r := release{programs: programs, images: images}
+	r := release{images: images}
 	f := flag.NewFlagSet("release", flag.ContinueOnError)
 	f.StringVar(&r.repo, "repo", ".", "root of the repository")
 	f.StringVar(&r.dir, "o", "dist", "`directory` of the release")
@@ -63,11 +65,6 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	r.archs = strings.Split(*archs, ",")
-	for _, arch := range r.archs {
-		if !slices.Contains(allArchs, arch) {
-			return fmt.Errorf("-arch %s: %q is not built; want %s", *archs, arch, strings.Join(allArchs, " or "))
-		}
-	}
 	var err error
 	if r.repo, err = filepath.Abs(r.repo); err != nil {
 		return err
@@ -87,9 +84,14 @@ func run(ctx context.Context, args []string) error {
 		}
 		return r.push(ctx)
 	case "images":
+		r.work = filepath.Join(r.dir, "programs")
 		return r.writeArchives(ctx, *tag, f.Args())
 	case "chart":
-		return r.checkedChart()
+		digests := map[string]string{}
+		for i, o := range r.images {
+			digests[o.Name] = fmt.Sprintf("sha256:%064d", i)
+		}
+		return errors.Join(r.writeManifests(digests), r.writeChart(digests))
 	case "licences":
 		modules, err := r.linked(ctx)
 		if err != nil {
@@ -104,23 +106,6 @@ func run(ctx context.Context, args []string) error {
 	}
 }
 
-// checkedChart writes the chart and the manifests for tests that compare them. The images do not
-// exist.
-func (r release) checkedChart() error {
-	r.version, r.registry = "v0.0.0", "registry.example.org/leasehold"
-	digests := map[string]string{}
-	for i, o := range r.images {
-		digests[o.Name] = fmt.Sprintf("sha256:%064d", i)
-	}
-	if err := os.MkdirAll(r.dir, 0o755); err != nil {
-		return err
-	}
-	if err := r.writeManifests(digests); err != nil {
-		return err
-	}
-	return r.writeChart(digests)
-}
-
 // check returns an error if the version or the registry is invalid.
 func (r release) check() error {
 	if semver.Canonical(r.version) != r.version || r.version == "" {
@@ -130,9 +115,6 @@ func (r release) check() error {
 }
 
 func (r release) checkRegistry() error {
-	if r.registry == "" {
-		return fmt.Errorf("REGISTRY is not set; want a registry and a path, such as registry.example.org/leasehold")
-	}
 	if _, err := name.NewRepository(r.registry+"/agent", name.StrictValidation); err != nil {
 		return fmt.Errorf("REGISTRY=%s: %w; want a registry and a path, such as registry.example.org/leasehold",
 			r.registry, err)

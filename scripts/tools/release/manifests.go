@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -11,23 +10,29 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-// platforms returns the names of the overlays.
-func (r release) platforms() ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(r.repo, "daemonset/overlays"))
-	if err != nil {
-		return nil, err
+// An overlay has the objects of a platform.
+type overlay struct {
+	platform string
+	objects  resmap.ResMap
+}
+
+// overlays returns the overlays in the order of their names.
+func (r release) overlays() (all []overlay, err error) {
+	dirs, err := filepath.Glob(filepath.Join(r.repo, "daemonset/overlays/*"))
+	for _, dir := range dirs {
+		objects, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, overlay{filepath.Base(dir), objects})
 	}
-	var names []string
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names, nil
+	return all, err
 }
 
 // writeManifests writes the manifests of each platform, with the images by digest. The images of
 // the base are never pulled, because no registry has them.
 func (r release) writeManifests(digests map[string]string) error {
-	platforms, err := r.platforms()
+	overlays, err := r.overlays()
 	if err != nil {
 		return err
 	}
@@ -35,25 +40,15 @@ func (r release) writeManifests(digests map[string]string) error {
 	for name, digest := range digests {
 		replace = append(replace, "image: leasehold/"+name+":devel", "image: "+r.registry+"/"+name+"@"+digest)
 	}
-	for _, platform := range platforms {
-		objects, err := r.render(platform)
-		if err != nil {
-			return err
-		}
-		text, err := objects.AsYaml()
+	for _, o := range overlays {
+		text, err := o.objects.AsYaml()
 		if err != nil {
 			return err
 		}
 		published := strings.NewReplacer(replace...).Replace(string(text))
-		if err := r.write(fmt.Sprintf("leasehold-%s-%s.yaml", r.version, platform), []byte(published)); err != nil {
+		if err := r.write(fmt.Sprintf("leasehold-%s-%s.yaml", r.version, o.platform), []byte(published)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// render returns the objects of an overlay.
-func (r release) render(platform string) (resmap.ResMap, error) {
-	return krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(),
-		filepath.Join(r.repo, "daemonset/overlays", platform))
 }

@@ -34,9 +34,9 @@ func testRelease(t *testing.T, repo string) release {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := Own{Name: "agent", Packages: []string{"cmd/leasectl", "plugins/ipam/leasehold"}}
+	agent := Own{Name: "agent", Programs: []string{"cmd/leasectl", "plugins/ipam/leasehold"}}
 	return release{archs: allArchs, repo: repo, dir: filepath.Join(t.TempDir(), "dist"), version: testVersion,
-		registry: "registry.example.org/leasehold", programs: agent.Packages, images: []Own{agent}}
+		registry: "registry.example.org/leasehold", images: []Own{agent}}
 }
 
 // copyRepo copies the files of the repository that git knows or does not ignore.
@@ -114,7 +114,7 @@ func testPrograms(t *testing.T, r release) {
 	machine := map[string]string{"amd64": "GOARCH=amd64", "arm64": "GOARCH=arm64"}
 	for _, arch := range allArchs {
 		dir := unpacked(t, r, arch)
-		for _, p := range r.programs {
+		for _, p := range r.programs() {
 			info, err := buildinfo.ReadFile(filepath.Join(dir, filepath.Base(p)))
 			if err != nil {
 				t.Fatal(err)
@@ -206,8 +206,24 @@ func testBOM(t *testing.T, r release) {
 			t.Errorf("%s is not in %q", want, names)
 		}
 	}
-	if n := len(*bom.Dependencies); n != len(allArchs)*len(r.programs) {
+	if n := len(*bom.Dependencies); n != len(allArchs)*len(r.programs()) {
 		t.Errorf("%d programs have dependencies", n)
+	}
+	for _, d := range *bom.Dependencies { // the same as in the programs
+		program, query, _ := strings.Cut(d.Ref, "@")
+		_, arch, _ := strings.Cut(query, "goarch=")
+		info, err := buildinfo.ReadFile(filepath.Join(unpacked(t, r, arch), filepath.Base(program)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"pkg:golang/std@" + goVersion()}
+		for _, m := range info.Deps {
+			want = append(want, "pkg:golang/"+m.Path+"@"+m.Version)
+		}
+		slices.Sort(want)
+		if !slices.Equal(*d.Dependencies, want) {
+			t.Errorf("%s depends on %q, want %q", d.Ref, *d.Dependencies, want)
+		}
 	}
 }
 
@@ -250,14 +266,15 @@ func TestManifests(t *testing.T) {
 	for i, o := range product {
 		digests[o.Name] = fmt.Sprintf("sha256:%064d", i)
 	}
-	platforms, err := r.platforms()
-	if err != nil || len(platforms) < 5 {
-		t.Fatalf("platforms %q, %v", platforms, err)
+	overlays, err := r.overlays()
+	if err != nil || len(overlays) < 5 {
+		t.Fatalf("%d overlays, %v", len(overlays), err)
 	}
 	if err := errors.Join(os.Mkdir(r.dir, 0o755), r.writeManifests(digests)); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range platforms {
+	for _, o := range overlays {
+		p := o.platform
 		text := read(t, r, "leasehold-"+r.version+"-"+p+".yaml")
 		for name, digest := range digests {
 			if !strings.Contains(string(text), "image: "+r.registry+"/"+name+"@"+digest+"\n") {
@@ -279,20 +296,19 @@ func TestManifests(t *testing.T) {
 // TestBaseIsNeverPulled checks that the manifests of the repository pull no image: no registry has
 // them, and the owner of their names there would control the nodes.
 func TestBaseIsNeverPulled(t *testing.T) {
-	r := testRelease(t, "../../..")
-	for _, p := range []string{"named", "replace"} {
-		objects, err := r.render(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := objects.AsYaml()
+	overlays, err := testRelease(t, "../../..").overlays()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range overlays {
+		text, err := o.objects.AsYaml()
 		if err != nil {
 			t.Fatal(err)
 		}
 		images := strings.Count(string(text), " image: ")
 		never := strings.Count(string(text), "imagePullPolicy: Never\n")
 		if images != 3 || never != images {
-			t.Errorf("%s: %d of %d images are never pulled", p, never, images)
+			t.Errorf("%s: %d of %d images are never pulled", o.platform, never, images)
 		}
 	}
 }
@@ -301,7 +317,7 @@ func TestRunRejects(t *testing.T) {
 	for want, args := range map[string][]string{
 		"VERSION=latest; want a semantic version": {"build", "-version", "latest", "-registry", "r.example.org/x"},
 		"VERSION=v1; want a semantic version":     {"build", "-version", "v1", "-registry", "r.example.org/x"},
-		"REGISTRY is not set":                     {"build", "-version", "v1.0.0"},
+		"REGISTRY=: ":                             {"build", "-version", "v1.0.0"},
 		"REGISTRY=UPPER":                          {"build", "-version", "v1.0.0", "-registry", "UPPER"},
 		"0 archives of images, want one":          {"push", "-o", t.TempDir(), "-registry", "r.example.org/x"},
 		`unknown command "pull"`:                  {"pull"},
