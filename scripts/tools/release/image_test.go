@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"errors"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,42 +13,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
-
-func TestImage(t *testing.T) {
-	files := []File{{"leasectl", 0o755, []byte("program leasectl")}, {"another", 0o755, []byte("program another")}}
-	labels := map[string]string{"a": "b"}
-	img, err := newImage("arm64", "65532:65532", labels, files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.OS != "linux" || c.Architecture != "arm64" || !slices.Equal(c.Config.Entrypoint, []string{"/leasectl"}) ||
-		c.Config.User != "65532:65532" || !maps.Equal(c.Config.Labels, labels) || !c.Created.IsZero() {
-		t.Errorf("configuration %+v", c)
-	}
-	var found []string
-	for _, f := range filesOf(t, img) {
-		if f.Mode != 0o755 || string(f.Data) != "program "+f.Name {
-			t.Errorf("%o %s with %q", f.Mode, f.Name, f.Data)
-		}
-		found = append(found, f.Name)
-	}
-	if !slices.Equal(found, []string{"another", "leasectl"}) {
-		t.Errorf("files %q", found)
-	}
-	again, err := newImage("arm64", "65532:65532", labels, slices.Clone(files))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, errA := img.Digest()
-	b, errB := again.Digest()
-	if a != b || errors.Join(errA, errB) != nil {
-		t.Errorf("the same files made the images %v and %v, %v", a, b, errors.Join(errA, errB))
-	}
-}
 
 // filesOf returns the files of an image with one layer, in their order in the layer. All are of
 // root.
@@ -80,6 +43,7 @@ func filesOf(t *testing.T, image v1.Image) (files []File) {
 	}
 }
 
+// TestArchive builds an image of a program of the repository and one that is built already.
 func TestArchive(t *testing.T) {
 	out, built := t.TempDir(), filepath.Join(t.TempDir(), "built")
 	if err := os.WriteFile(built, []byte("a program"), 0o700); err != nil {
