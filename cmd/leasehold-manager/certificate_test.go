@@ -7,11 +7,8 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -19,8 +16,6 @@ import (
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
 // newSecret returns a Secret as cert-controller fills it, and a pool with its CA.
@@ -104,43 +99,6 @@ func TestServesTheNewestCertificate(t *testing.T) {
 	close(c.ready)
 	if err := c.isReady(nil); err != nil {
 		t.Error(err)
-	}
-}
-
-// fakeManager has a configuration alone.
-type fakeManager struct {
-	manager.Manager
-	config *rest.Config
-}
-
-func (m fakeManager) GetConfig() *rest.Config { return m.config }
-
-// TestSelectsByName lists with the configuration of cert-controller's cache. The manager's role
-// allows to list its own Secret and webhook configuration, and no others.
-func TestSelectsByName(t *testing.T) {
-	var got []string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		got = append(got, r.URL.Path+" "+r.URL.Query().Get("fieldSelector")+" "+r.URL.Query().Get("watch"))
-	}))
-	defer server.Close()
-	config := byName{fakeManager{config: &rest.Config{Host: server.URL}}}.GetConfig()
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{"/api/v1/namespaces/a/secrets?watch=true", "/apis/b/v1/mutatingwebhookconfigurations",
-		"/api/v1/nodes"} {
-		response, err := client.Get(server.URL + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response.Body.Close()
-	}
-	want := []string{"/api/v1/namespaces/a/secrets metadata.name=leasehold-manager true",
-		"/apis/b/v1/mutatingwebhookconfigurations metadata.name=leasehold-manager ",
-		"/api/v1/nodes  "}
-	if !slices.Equal(got, want) {
-		t.Errorf("requests %q, want %q", got, want)
 	}
 }
 
