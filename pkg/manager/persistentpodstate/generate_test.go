@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -19,28 +18,6 @@ func asking(more ...string) *workload {
 		annotations[more[i]] = more[i+1]
 	}
 	return db(func(u *unstructured.Unstructured) { u.SetAnnotations(annotations) })
-}
-
-func TestGenerate(t *testing.T) {
-	action := generate(db().targetKey, asking(pps.AnnotationRequiredTopology, zone+", rack ,"+zone,
-		pps.AnnotationPodAnnotations, "a,b"), nil, nil)
-	if action.Create == nil || action.Problem != "" {
-		t.Fatalf("%+v", action)
-	}
-	required := pps.Term(zone, "rack")
-	want := pps.PersistentPodStateSpec{
-		TargetRef:                   pps.TargetReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db"},
-		RequiredPersistentTopology:  &required,
-		PreferredPersistentTopology: []pps.PreferredTopologyTerm{{Weight: 100, Preference: pps.Term(hostname)}},
-		PersistentPodAnnotations:    []pps.PersistentPodAnnotation{{Key: "a"}, {Key: "b"}},
-	}
-	if diff := cmp.Diff(want, action.Create.Spec); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if owner := metav1.GetControllerOf(action.Create); owner == nil || owner.UID != "set-1" ||
-		owner.Kind != "StatefulSet" {
-		t.Errorf("owner %v", owner)
-	}
 }
 
 func TestGenerateFollowsTheWorkload(t *testing.T) {

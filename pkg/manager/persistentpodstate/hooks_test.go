@@ -2,10 +2,7 @@ package persistentpodstate
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
-	"slices"
-	"strings"
 	"testing"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -74,60 +71,8 @@ func TestFailedLookupAdmitsThePod(t *testing.T) {
 	}
 }
 
-// What cannot be decoded is rejected: it would be stored as it is.
-func TestObjectsThatCannotBeDecodedAreRejected(t *testing.T) {
-	for _, object := range []string{`{"spec":5}`, "", "[]", "old"} {
-		req := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Create,
-			Object: runtime.RawExtension{Raw: []byte(object)}}}
-		if object == "old" { // only the old object cannot be decoded
-			req = request(t, state(), state())
-			req.OldObject.Raw = []byte(`{"spec":5}`)
-		}
-		if r := objects(viewOf()).Handle(t.Context(), req); r.Allowed || r.Result.Code != 400 {
-			t.Errorf("%q: %+v", object, r)
-		}
-	}
-}
-
 // objects returns the webhook for PersistentPodStates with a view.
 func objects(v *clusterView) *objectWebhook { return &objectWebhook{view: v, role: serves()} }
-
-func TestNormalizer(t *testing.T) {
-	const (
-		object = `{"apiVersion":"apps.kruise.io/v1beta1","metadata":{"name":"db"},` +
-			`"spec":{"targetRef":{"apiVersion":"apps/v1","kind":"StatefulSet","name":"db"},%s}}`
-		alpha = `"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]},` +
-			`"preferredPersistentTopology":[{"weight":1,"preference":{"keys":["a"]}}]`
-		both = `"requiredPersistentTopology":{"keys":["%s"],"nodeTopologyKeys":["%s"]}`
-	)
-	req := request(t, fmt.Sprintf(object, alpha))
-	o := patched[pps.PersistentPodState](t, req, objects(viewOf()).Handle(t.Context(), req))
-	if r := o.Spec.RequiredPersistentTopology; !slices.Equal(r.Keys, []string{"zone"}) ||
-		!slices.Equal(r.NodeTopologyKeys, r.Keys) {
-		t.Errorf("required %+v", r)
-	}
-	if p := o.Spec.PreferredPersistentTopology[0].Preference; !slices.Equal(p.NodeTopologyKeys, []string{"a"}) {
-		t.Errorf("preferred %+v", p)
-	}
-	change := request(t, fmt.Sprintf(object, fmt.Sprintf(both, "zone", "host")),
-		fmt.Sprintf(object, fmt.Sprintf(both, "zone", "zone")))
-	o = patched[pps.PersistentPodState](t, change, objects(viewOf()).Handle(t.Context(), change))
-	if r := o.Spec.RequiredPersistentTopology; !slices.Equal(r.Keys, []string{"host"}) {
-		t.Errorf("changed to %+v", r)
-	}
-	for _, empty := range []string{`"keys":[]`, `"nodeTopologyKeys":[]`, `"keys":[],"nodeTopologyKeys":["zone"]`} {
-		req := request(t, fmt.Sprintf(object, `"requiredPersistentTopology":{`+empty+`}`),
-			fmt.Sprintf(object, fmt.Sprintf(both, "zone", "zone")))
-		o := patched[pps.PersistentPodState](t, req, objects(viewOf()).Handle(t.Context(), req))
-		if o.Spec.RequiredPersistentTopology != nil {
-			t.Errorf("%s is %+v", empty, o.Spec.RequiredPersistentTopology)
-		}
-	}
-	resp := objects(viewOf()).Handle(t.Context(), request(t, fmt.Sprintf(object, fmt.Sprintf(both, "a", "b"))))
-	if resp.Allowed || !strings.Contains(resp.Result.Message, "differ; set one of them") {
-		t.Errorf("%+v", resp)
-	}
-}
 
 func TestValidatorAllowsChangesToOldObjects(t *testing.T) {
 	v := objects(viewOf(state()))

@@ -54,24 +54,6 @@ func prefer100(weight int32, keys ...string) pps.PreferredTopologyTerm {
 	return pps.PreferredTopologyTerm{Weight: weight, Preference: pps.Term(keys...)}
 }
 
-func TestInject(t *testing.T) {
-	pod := aPod("db-0")
-	reasons := injectTwice(t, pod, state(recorded("db-0", "node1")), three())
-	if len(reasons) > 0 {
-		t.Errorf("reasons %q", reasons)
-	}
-	if diff := cmp.Diff(map[string]string{zone: "a"}, pod.Spec.NodeSelector); diff != "" {
-		t.Errorf("required (-want +got):\n%s", diff)
-	}
-	// As in the third step of Kruise's manual.
-	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{in(100, hostname, "node1")}, preferred(pod)); diff != "" {
-		t.Errorf("preferred (-want +got):\n%s", diff)
-	}
-	if got := pod.Annotations[pps.AnnotationInjected]; got != "db" {
-		t.Errorf("annotation %q", got)
-	}
-}
-
 // TestResetKeepsSelectors has a user write the annotations of an injected pod. No selector that
 // another webhook may have added is removed.
 func TestResetKeepsSelectors(t *testing.T) {

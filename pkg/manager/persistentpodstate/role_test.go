@@ -135,39 +135,3 @@ func TestRole(t *testing.T) {
 		}
 	}
 }
-
-// While leasehold does not serve PersistentPodStates, its webhooks change and refuse nothing.
-func TestWebhooksInStandby(t *testing.T) {
-	v := viewOf(state(requires(zone), recorded("db-0", "node1"))).has(statefulSet, true, db())
-	copied := annotated(annotationReason, "of Kruise")
-	for want, r := range map[bool]*role{true: serves(), false: {}} {
-		req := request(t, aPod("db-0", copied))
-		response := (&podWebhook{view: v, role: r, log: logr.Discard()}).handler().Handle(t.Context(), req)
-		if !response.Allowed || len(response.Patches) > 0 != want {
-			t.Errorf("serving %t: the pod is changed by %v", want, response.Patches)
-		}
-		second := state(requires(zone, zone))
-		req = request(t, second)
-		n := (&objectWebhook{view: viewOf(), role: r}).Handle(t.Context(), req)
-		if !n.Allowed || len(n.Patches) > 0 != want {
-			t.Errorf("serving %t: the object is changed by %v", want, n.Patches)
-		}
-		second.Name = "second"
-		if a := (&objectWebhook{view: v, role: r}).Handle(t.Context(), request(t, second)); a.Allowed == want {
-			t.Errorf("serving %t: a second object with the target is allowed: %t", want, a.Allowed)
-		}
-	}
-}
-
-// The webhook configuration of the manifests calls the paths that the manager serves.
-func TestWebhookPaths(t *testing.T) {
-	text, err := os.ReadFile("../../../daemonset/base/manager/webhook.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{podsPath, objectsPath} {
-		if !strings.Contains(string(text), "      path: "+path+"\n") {
-			t.Errorf("nothing calls %s", path)
-		}
-	}
-}
