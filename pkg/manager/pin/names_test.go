@@ -1,7 +1,6 @@
 package pin
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -191,24 +190,6 @@ func TestTargetsOfAReservationName(t *testing.T) {
 		if strings.Join(got, " ") != tt.want {
 			t.Errorf("%s: %q, want %q", tt.story, strings.Join(got, " "), tt.want)
 		}
-	}
-}
-
-// The counts forget names of which nothing is left.
-func TestNameCountsForget(t *testing.T) {
-	clock := noon
-	c := clusterOf(t, nil, &clock)
-	for i := range 10 {
-		pod := fmt.Sprint(i)
-		c.add(t, left(pod, "node1", time.Minute))
-		c.send(reservations.NameKey("db", "registry"), "node1", true)
-		c.remove(t, lives(pod, "node1"))
-		c.remove(t, left(pod, "node1", time.Minute))
-	}
-	c.remove(t, lives("last", "node1"))
-	clock = clock.Add(publishLag)
-	if c.recent.Expire(); len(c.recent.byName) > 0 {
-		t.Errorf("%v is left", c.recent.byName)
 	}
 }
 

@@ -1,8 +1,6 @@
 package pin
 
 import (
-	"context"
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -11,11 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -26,45 +22,6 @@ func webhookOf(c *cluster) *webhook {
 	m := newCollectors(prometheus.NewRegistry())
 	return &webhook{Options: Options{Mode: policy.PinRequire, Schedulers: []string{"default-scheduler"}},
 		cluster: c, collectors: m, log: logr.Discard()}
-}
-
-// blind returns a webhook that has not listed anything yet.
-func blind(t testing.TB) *webhook {
-	clock := noon
-	c := clusterOf(t, nil, &clock)
-	c.forget()
-	return webhookOf(c)
-}
-
-func ask(w *webhook, object []byte) admission.Response {
-	return w.handler().Handle(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-		Namespace: "db", Object: runtime.RawExtension{Raw: object}}})
-}
-
-func TestWebhookAdmitsWhatItCannotJudge(t *testing.T) {
-	w := blind(t)
-	for _, object := range []string{"", "null", "[]", `{"metadata":5}`, `{"spec":{"nodeName":"node1"}}`} {
-		if r := ask(w, []byte(object)); !r.Allowed || len(r.Patches) > 0 {
-			t.Errorf("%q: %+v", object, r)
-		}
-	}
-	broken := webhookOf(nil)
-	const metadata = `{"metadata":{"name":"db-0","annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},`
-	if r := ask(broken, []byte(metadata+`"spec":{}}`)); !r.Allowed {
-		t.Errorf("a panic: %+v", r)
-	}
-	later := []byte(metadata + `"spec":{"later":{"field":1}}}`)
-	r := ask(w, later)
-	if !r.Allowed {
-		t.Fatalf("%+v", r)
-	}
-	got := patched(t, later, r)
-	if got != `{"metadata":{"annotations":{"io.kubernetes.cri/reserved-ip-duration":"10",`+
-		`"leasehold.dev/pin-reason":"Unknown: its address could not be looked up"},`+
-		`"labels":{"leasehold.dev/retained":"true"},"name":"db-0"},`+
-		`"spec":{"later":{"field":1}}}` {
-		t.Errorf("the pod is %s", got)
-	}
 }
 
 // onNode1 is a reservation of the pod db/db-0.
@@ -204,27 +161,4 @@ func TestPatienceOfTheNamespace(t *testing.T) {
 			t.Errorf("%s: %v", name, p.Annotations)
 		}
 	}
-}
-
-// patched applies a response as the API server does, and sorts the keys.
-func patched(t testing.TB, object []byte, r admission.Response) string {
-	t.Helper()
-	ops, err := json.Marshal(r.Patches)
-	if err != nil {
-		t.Fatal(err)
-	}
-	patch, err := jsonpatch.DecodePatch(ops)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := patch.Apply(object)
-	if err != nil {
-		t.Fatalf("the patch %s does not apply to %s: %v", ops, object, err)
-	}
-	var sorted any
-	if err := json.Unmarshal(out, &sorted); err != nil {
-		t.Fatal(err)
-	}
-	out, _ = json.Marshal(sorted)
-	return string(out)
 }

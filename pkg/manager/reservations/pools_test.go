@@ -113,19 +113,6 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A NodeAddressPool names at most as many reservations as its CRD allows.
-func TestNamesAreLimited(t *testing.T) {
-	now := time.Now()
-	r := poolsOf(t, setOf(t), &now)
-	for i := range ipam.MaxReservations + 5 {
-		r.set.add(t, reservationOf(fmt.Sprintf("db-%03d", i), "node1",
-			func(r *Reservation) { r.Releasing = true }))
-	}
-	if refs := r.wanted("node1"); len(refs) != ipam.MaxReservations || refs[0].Name != "db-000-node1" {
-		t.Errorf("%d names, the first is %s", len(refs), refs[0].Name)
-	}
-}
-
 // No namespace keeps the names of another one from an agent.
 func TestNamesAreFair(t *testing.T) {
 	now := time.Now()
