@@ -59,12 +59,12 @@ func (e *Events) Run(ctx context.Context, changes *daemon.Signal) error {
 	return daemon.Loop(ctx, minInterval, daemon.Any(changes, &e.wake), e.pass)
 }
 
-// Invalid queues an Event about an invalid annotation of a pod, once for each problem. It does not
+// Invalid queues an Event about an invalid annotation of a pod, once for each reason. It does not
 // block and is safe for concurrent use.
-func (e *Events) Invalid(p Pod, problem error) {
+func (e *Events) Invalid(p Pod) {
 	e.Queue(eventOf(notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation,
-		Warning: true, Text: problem.Error() + "; the previous value stays in effect", Time: time.Now(),
-		Subject: problem.Error()}, p.ObjectUID, e.Node))
+		Warning: true, Text: p.Invalid + "; the previous value stays in effect", Time: time.Now(),
+		Subject: p.Invalid}, p.ObjectUID, e.Node))
 }
 
 // Queue queues an Event, unless one of the same name was queued in the last hour. It does not block
@@ -139,8 +139,7 @@ func (e *Events) read(ctx context.Context, pods map[kube.Name]Pod) error {
 	e.cursor = cursor
 	notices := e.reader.Read(entries, func(namespace, name, uid string) bool {
 		p, here := pods[kube.Name{Namespace: namespace, Name: name}]
-		w, err := decide(p)
-		return here && p.UID == uid && err == nil && w.Window > 0
+		return here && p.UID == uid && p.Window > 0
 	})
 	e.mu.Lock()
 	defer e.mu.Unlock()

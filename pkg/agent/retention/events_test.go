@@ -3,7 +3,6 @@ package retention
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -156,9 +155,9 @@ func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 
 func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 	w := newEventsFixture(t)
-	pod := Pod{Name: kube.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1"}
 	for _, value := range []string{"soon", "soon", "later", "soon"} {
-		w.Invalid(pod, errors.New("no window: "+value))
+		w.Invalid(Pod{Name: kube.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1",
+			Invalid: "no window: " + value})
 		w.runPass()
 	}
 	if got := w.created(); len(got) != 2 || !strings.Contains(got[0], "later") || !strings.Contains(got[1], "soon") {

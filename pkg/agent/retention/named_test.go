@@ -18,14 +18,17 @@ import (
 )
 
 // as is a pod with a generated name and the reservation name registry.
-func as(annotation string) Pod {
-	p := asking(pod(annotation), policy.Annotation, annotation, policy.ReserveAs, "registry")
-	p.Name.Name, p.GenerateName = "registry-x7k2p", "registry-"
-	p.Owner = Owner{Group: "apps", Kind: "ReplicaSet", Name: "registry"}
-	return p
+func as(annotation string) Pod { return asking(annotation, "registry") }
+
+// asking is a pod with a generated name.
+func asking(annotation, reserveAs string) Pod {
+	p := apiPodWith(policy.Annotation, annotation, policy.ReserveAs, reserveAs)
+	p.Name, p.GenerateName = "registry-x7k2p", "registry-"
+	p.OwnerReferences = controlled("apps/v1", "ReplicaSet", "registry")
+	return podOf(p)
 }
 
-func TestDecideWithAReservationName(t *testing.T) {
+func TestWindowWithAReservationName(t *testing.T) {
 	for _, c := range []struct {
 		name, annotation, reserveAs string
 		want                        string // window, owner and reservation name, or an error
@@ -38,18 +41,18 @@ func TestDecideWithAReservationName(t *testing.T) {
 		{"an invalid name without retention", "0", "a.b", "0s  "},
 		{"an invalid window", "ten", "registry", "annotation io.kubernetes.cri/reserved-ip-duration"},
 	} {
-		w, err := decide(asking(as(c.annotation), policy.Annotation, c.annotation, policy.ReserveAs, c.reserveAs))
-		got := fmt.Sprint(w.Window, " ", w.Owner, " ", w.Reservation)
-		if err != nil {
-			got = err.Error()
+		p := asking(c.annotation, c.reserveAs)
+		got := fmt.Sprint(p.Window, " ", p.Owner, " ", p.Reservation)
+		if p.Invalid != "" {
+			got = p.Invalid
 		}
-		if got != c.want && (err == nil || !strings.HasPrefix(got, c.want)) {
+		if got != c.want && (p.Invalid == "" || !strings.HasPrefix(got, c.want)) {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
-	ofSet := asking(pod("forever"), policy.Annotation, "forever", policy.ReserveAs, "registry")
-	if w, err := decide(ofSet); w.Owner != "" || w.Reservation != "registry" || err != nil {
-		t.Errorf("of a StatefulSet: %+v, %v", w, err)
+	ofSet := podOf(apiPodWith(policy.Annotation, "forever", policy.ReserveAs, "registry"))
+	if ofSet.Owner != "" || ofSet.Reservation != "registry" || ofSet.Invalid != "" {
+		t.Errorf("of a StatefulSet: %+v", ofSet)
 	}
 }
 
@@ -61,7 +64,7 @@ func of(pod string, l lease.Lease) lease.Lease {
 
 func TestMakeWithReservationNames(t *testing.T) {
 	const hour, own = time.Hour, "registry-x7k2p"
-	deleting, other := as("60"), asking(as("60"), policy.Annotation, "60", policy.ReserveAs, "mirror")
+	deleting, other := as("60"), asking("60", "mirror")
 	deleting.Expected, deleting.Deleting = false, true
 	record := store.PodReservation{Namespace: "db", Name: own, UID: "u1", Reservation: "registry",
 		Window: lease.Window(hour)}
@@ -100,7 +103,6 @@ func TestMakeWithReservationNames(t *testing.T) {
 			view.PodReservations[record] = true
 		}
 		got := makePlan(map[kube.Name]Pod{c.pod.Name: c.pod}, view, nil)
-		got.Invalid = nil
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}

@@ -71,14 +71,6 @@ type owner struct {
 	uid       types.UID
 }
 
-// ownerOf returns the StatefulSet of a pod, or the zero value if the pod has another owner.
-func ownerOf(p Pod) owner {
-	if _, isSet := numberedSet(p.Owner.Kind, p.Owner.Group); !isSet || p.OwnerUID == "" {
-		return owner{}
-	}
-	return owner{p.Namespace, p.OwnerUID}
-}
-
 // read reads the namespaces of the pods whose leases depend on them (see concerned), except those
 // that are known. It removes the entries of pods that no longer exist. After an error it reads no
 // other namespace, and returns the error.
@@ -92,7 +84,7 @@ func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[kub
 	for name, p := range pods {
 		uid := former[p.ObjectUID]
 		if uid == "" && concerned(p, leases[name]) {
-			uid = n.ofOwners[ownerOf(p)]
+			uid = n.ofOwners[owner{p.Namespace, p.Set}]
 			if _, isRead := read[name.Namespace]; uid == "" && !isRead && err == nil {
 				read[name.Namespace], err = readNamespaceUID(ctx, core, name.Namespace)
 			}
@@ -102,8 +94,8 @@ func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[kub
 			continue
 		}
 		n.ofPods[p.ObjectUID] = uid
-		if o := ownerOf(p); o != (owner{}) {
-			n.ofOwners[o] = uid
+		if p.Set != "" {
+			n.ofOwners[owner{p.Namespace, p.Set}] = uid
 		}
 	}
 	return err
@@ -113,7 +105,7 @@ func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[kub
 // pod's name, or a lease of the pod, which requests retention.
 func concerned(p Pod, leases []lease.Lease) bool {
 	for _, l := range leases {
-		if l.Firm || l.UID == p.UID && p.Request.Window > 0 {
+		if l.Firm || l.UID == p.UID && p.Window > 0 {
 			return true
 		}
 	}

@@ -10,11 +10,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -26,19 +28,17 @@ type Pod struct {
 	UID string
 	// ObjectUID is the UID of the object in the API.
 	ObjectUID types.UID
-	// Request is the retention that the pod's annotations request. It is the zero value if they are
-	// invalid, and Invalid is the reason then, otherwise "".
-	Request  policy.Request
-	Invalid  string
-	Owner    Owner
-	OwnerUID types.UID // of Owner
-	// GenerateName is the prefix from which the API server may have generated the pod's name.
-	GenerateName string
-	// SetPodName is the value of the label statefulset.kubernetes.io/pod-name, in which a
-	// StatefulSet stores the name of the pod. It is "" if the pod has no such label.
-	SetPodName string
-	// OwnClaim is true if the pod has a volume whose claim is named after the pod.
-	OwnClaim bool
+	// Window and Reservation are what the pod's leases should have. Window is 0 if the pod does not
+	// request retention, or if it has no reservation name and no other pod will have its name. If an
+	// annotation is invalid, Invalid is the reason, and what is stored must not be changed.
+	Window      lease.Window
+	Reservation string
+	Invalid     string
+	// Owner is the StatefulSet that leases store if the pod requests its address forever, "" if it
+	// does not, or if it has a reservation name or another controller (see controllingSet).
+	Owner string
+	// Set is the UID of the StatefulSet that controls the pod, "" if none does.
+	Set types.UID
 	// Expected is true if the pod has, or will have, a sandbox with its own network namespace.
 	Expected bool
 	Ready    bool
@@ -50,12 +50,6 @@ type Pod struct {
 	// them.
 	IPs []string
 }
-
-// Owner is the controller of a pod. The zero value means that the pod has no controller.
-type Owner struct{ Group, Kind, Name string }
-
-// maxKind is how many bytes a kind has, at most.
-const maxKind = 63
 
 // Annotations of a mirror pod, the object of a static pod in the API. kubeletHash is the UID that
 // the kubelet gave the static pod.
@@ -70,9 +64,8 @@ func podOf(p *corev1.Pod) Pod {
 		Name: kube.Name{Namespace: p.Namespace, Name: p.Name}, UID: string(p.UID), ObjectUID: p.UID,
 		Expected: !p.Spec.HostNetwork && p.DeletionTimestamp == nil &&
 			p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed,
-		Ready:        kube.IsReady(p),
-		Deleting:     p.DeletionTimestamp != nil,
-		GenerateName: p.GenerateName, SetPodName: p.Labels[appsv1.StatefulSetPodNameLabel],
+		Ready:    kube.IsReady(p),
+		Deleting: p.DeletionTimestamp != nil,
 	}
 	if p.Status.StartTime != nil {
 		out.Started = p.Status.StartTime.Time
@@ -80,32 +73,81 @@ func podOf(p *corev1.Pod) Pod {
 	for _, ip := range p.Status.PodIPs {
 		out.IPs = append(out.IPs, ip.IP)
 	}
-	out.OwnClaim = slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return isOwnClaim(v, p.Name) })
-	var err error
-	if out.Request, err = policy.RequestFrom(p.Annotations); err != nil {
+	request, err := policy.RequestFrom(p.Annotations)
+	var owner string
+	if owner, out.Set = controllingSet(p); err != nil {
 		out.Invalid = err.Error()
+	} else if request.Reservation != "" || keepsName(p) {
+		out.Window, out.Reservation = request.Window, request.Reservation
 	}
-	out.Request.Expected = "" // only the plugin needs it
+	if out.Window == lease.Forever && out.Reservation == "" {
+		out.Owner = owner
+	}
 	hash := kube.Short(p.Annotations[kubeletHash], kube.MaxUID)
 	if hash != "" && p.Annotations[mirrorPod] != "" {
 		out.UID = hash
 	}
-	out.Owner, out.OwnerUID = controllerOf(p)
 	return out
 }
 
-// controllerOf returns the controller of a pod and its UID. The API server does not limit the texts
-// of an owner reference, so that controllerOf ignores one that is longer than any object's.
-func controllerOf(p *corev1.Pod) (Owner, types.UID) {
-	c := metav1.GetControllerOfNoCopy(p)
-	if c == nil || len(c.Kind) > maxKind || len(c.Name) > kube.MaxName || len(c.UID) > kube.MaxUID {
-		return Owner{}, ""
+// controllingSet returns the StatefulSet that controls a pod, in the form "StatefulSet.apps/db", and
+// its UID. It returns "" for a controller for which nothing shows whether it will use the pod's name
+// again: an address that is held forever for such a pod is released by a user, or after
+// ForeverLimit. The API server does not limit the texts of an owner reference, so that
+// controllingSet ignores one that is longer than any object's.
+func controllingSet(p *corev1.Pod) (owner string, uid types.UID) {
+	kind, c := controllerOf(p)
+	if _, isSet := numberedSet(kind); !isSet || len(c.Name) > kube.MaxName || len(c.UID) > kube.MaxUID {
+		return "", ""
 	}
-	group, _, hasGroup := strings.Cut(c.APIVersion, "/")
-	if !hasGroup {
-		group = ""
+	return kind.Kind + "." + kind.Group + "/" + c.Name, c.UID
+}
+
+// controllerOf returns the kind of a pod's controller and the reference to it. Both are zero if the
+// pod has no controller.
+func controllerOf(p *corev1.Pod) (kind schema.GroupKind, c metav1.OwnerReference) {
+	if controller := metav1.GetControllerOfNoCopy(p); controller != nil {
+		c = *controller
 	}
-	return Owner{strings.Clone(kube.Short(group, kube.MaxName)), c.Kind, c.Name}, c.UID
+	version, _ := schema.ParseGroupVersion(c.APIVersion) // its group is "" for any invalid one
+	return schema.GroupKind{Group: version.Group, Kind: c.Kind}, c
+}
+
+// cloneSet is the controller that recreates a pod under the same name if the pod has its own volume
+// claim: the claim outlives a pod that is deleted or evicted, and the pod's name is derived from
+// the instance id of the claim.
+var cloneSet = schema.GroupKind{Group: "apps.kruise.io", Kind: "CloneSet"}
+
+// keepsName reports whether a pod of the same name might be created after this pod's deletion. A
+// generated name is never used again; an address held for that name would be unusable for the whole
+// window. The suffix of a StatefulSet's pod may look generated; the pod-name label that the
+// StatefulSet controller sets shows that it is an ordinal. If nothing shows how the pod was named,
+// keepsName reports true.
+func keepsName(p *corev1.Pod) bool {
+	kind, _ := controllerOf(p)
+	hasClaim := slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return isOwnClaim(v, p.Name) })
+	return kind == cloneSet && hasClaim || p.Labels[appsv1.StatefulSetPodNameLabel] == p.Name ||
+		!isGenerated(p.GenerateName, p.Name)
+}
+
+// The API server appends suffixLength characters of suffixCharacters to the first maxPrefix bytes
+// of metadata.generateName (docs/facts.md, "Generated names never return").
+const (
+	suffixLength     = 5
+	suffixCharacters = "bcdfghjklmnpqrstvwxz2456789"
+	maxPrefix        = 63 - suffixLength
+)
+
+// isGenerated reports whether the API server generated a name from a prefix. It reports true if the
+// name is the prefix and a suffix that is either not a number, or a number that the API server
+// could have generated as a random suffix.
+func isGenerated(prefix, name string) bool {
+	suffix, hasPrefix := strings.CutPrefix(name, prefix[:min(len(prefix), maxPrefix)])
+	if prefix == "" || !hasPrefix {
+		return false
+	}
+	_, isNumber := kube.ParseOrdinal(suffix)
+	return !isNumber || len(suffix) == suffixLength && strings.Trim(suffix, suffixCharacters) == ""
 }
 
 // isOwnClaim reports whether a volume's claim was created for the pod, as the claims of volume

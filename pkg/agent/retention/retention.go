@@ -8,9 +8,7 @@
 package retention
 
 import (
-	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -28,71 +26,14 @@ const (
 	deferTo = 2 * time.Minute
 )
 
-// cloneSet is the controller that recreates a pod under the same name if the pod has its own volume
-// claim: the claim outlives a pod that is deleted or evicted, and the pod's name is derived from
-// the instance id of the claim.
-var cloneSet = Owner{Group: "apps.kruise.io", Kind: "CloneSet"}
-
-// keepsName reports whether a pod of the same name might be created after this pod's deletion. A
-// generated name is never used again; an address held for that name would be unusable for the whole
-// window. The suffix of a StatefulSet's pod may look generated; the pod-name label that the
-// StatefulSet controller sets shows that it is an ordinal. If nothing shows how the pod was named,
-// keepsName reports true.
-func keepsName(p Pod) bool {
-	kind := Owner{Group: p.Owner.Group, Kind: p.Owner.Kind}
-	return kind == cloneSet && p.OwnClaim || p.SetPodName == p.Name.Name ||
-		!isGenerated(p.GenerateName, p.Name.Name)
-}
-
-// The API server appends suffixLength characters of suffixCharacters to the first maxPrefix bytes
-// of metadata.generateName (docs/facts.md, "Generated names never return").
-const (
-	suffixLength     = 5
-	suffixCharacters = "bcdfghjklmnpqrstvwxz2456789"
-	maxPrefix        = 63 - suffixLength
-)
-
-// isGenerated reports whether the API server generated a name from a prefix. It reports true if the
-// name is the prefix and a suffix that is either not a number, or a number that the API server
-// could have generated as a random suffix.
-func isGenerated(prefix, name string) bool {
-	suffix, hasPrefix := strings.CutPrefix(name, prefix[:min(len(prefix), maxPrefix)])
-	if prefix == "" || !hasPrefix {
-		return false
-	}
-	_, isNumber := kube.ParseOrdinal(suffix)
-	return !isNumber || len(suffix) == suffixLength && strings.Trim(suffix, suffixCharacters) == ""
-}
-
-// decide returns the window and the reservation name that a pod's leases should have. The window is
-// 0 if the pod does not request retention, or if it has no reservation name and no other pod will
-// have its name. decide returns an error if an annotation is invalid; then the caller must not
-// change what is stored.
-func decide(p Pod) (maintain.PodWindow, error) {
-	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID}
-	if p.Invalid != "" {
-		return w, errors.New(p.Invalid)
-	}
-	w.Reservation = p.Request.Reservation
-	if w.Reservation == "" && !keepsName(p) {
-		return w, nil
-	}
-	w.Window = p.Request.Window
-	if w.Window == lease.Forever && w.Reservation == "" {
-		w.Owner = ownerText(p.Owner)
-	}
-	return w, nil
-}
-
 // plan contains the changes that a pass makes.
 type plan struct {
 	Follow []maintain.PodWindow   // pods whose window differs from that of their leases
 	Name   []store.PodReservation // pods with a reservation name, before their sandbox
 	// Expect contains the holds that starting pods may claim and that end in at most deferBelow.
 	Expect  map[maintain.Ref]lease.Lease
-	Deleted [][]maintain.Ref    // holds of a deleted namespace for an existing pod's name, by pod
-	Gone    [][]maintain.Ref    // holds that a boot began for pods that do not exist any more
-	Invalid map[kube.Name]error // pods with an invalid annotation
+	Deleted [][]maintain.Ref // holds of a deleted namespace for an existing pod's name, by pod
+	Gone    [][]maintain.Ref // holds that a boot began for pods that do not exist any more
 	// RequeueAfter is the time until the next hold of a starting pod must be extended, or 0 if no
 	// pass is necessary before the next change.
 	RequeueAfter time.Duration
@@ -102,19 +43,15 @@ type plan struct {
 // UIDs of the namespaces of the pods, by the UIDs of the pods. makePlan is level-triggered: once
 // its plan has been carried out, it returns an empty plan.
 func makePlan(pods map[kube.Name]Pod, view maintain.NodeView, uids map[types.UID]string) plan {
-	plan := plan{Invalid: map[kube.Name]error{}, Expect: map[maintain.Ref]lease.Lease{}}
+	plan := plan{Expect: map[maintain.Ref]lease.Lease{}}
 	leasesOf := leasesFor(pods, view.Leases)
 	for name, p := range pods {
-		w, err := decide(p)
-		if err != nil {
-			plan.Invalid[name] = err
-		}
 		uid := uids[p.ObjectUID]
 		leases := plan.endDeleted(leasesOf[name], uid)
-		if err == nil {
-			plan.follow(p, w, leases, view, uid)
+		if p.Invalid == "" {
+			plan.follow(p, leases, view, uid)
 		}
-		plan.expect(p, w.Reservation, leases, view.Now)
+		plan.expect(p, leases, view.Now)
 	}
 	plan.endGone(pods, view)
 	return plan
@@ -161,8 +98,7 @@ func leasesFor(pods map[kube.Name]Pod, leases []lease.Lease) map[kube.Name][]lea
 		}
 	}
 	for name, p := range pods {
-		w, _ := decide(p)
-		for _, l := range held[kube.Name{Namespace: p.Namespace, Name: w.Reservation}] {
+		for _, l := range held[kube.Name{Namespace: p.Namespace, Name: p.Reservation}] {
 			if l.Name != name.Name {
 				out[name] = append(out[name], l)
 			}
@@ -203,12 +139,12 @@ func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lea
 }
 
 // follow plans the update of the pod's window if the window or the reservation name of a lease
-// differs from what the pod requests (w) within the limits of its namespace. For a pod without a
+// differs from what the pod requests within the limits of its namespace. For a pod without a
 // lease, it plans the record of the reservation name, which the plugin reads if the runtime passes
 // no annotations.
-func (plan *plan) follow(
-	p Pod, w maintain.PodWindow, leases []lease.Lease, view maintain.NodeView, namespaceUID string,
-) {
+func (plan *plan) follow(p Pod, leases []lease.Lease, view maintain.NodeView, namespaceUID string) {
+	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID, Window: p.Window,
+		Reservation: p.Reservation, Owner: p.Owner}
 	if w.Window > 0 {
 		w.NamespaceUID = namespaceUID
 		w.Window, w.Limited = view.Limits.Of(p.Namespace).Window(w.Window, p.Namespace)
@@ -237,7 +173,7 @@ func (plan *plan) follow(
 // The networks of a pod are attached one after the other. A hold whose key has a bound lease of the
 // pod is not needed any more. The other holds are needed until deferTo after the first bound lease:
 // by then all networks are attached, or the pod does not use those of the other holds.
-func (plan *plan) expect(p Pod, reservation string, leases []lease.Lease, now lease.Instant) {
+func (plan *plan) expect(p Pod, leases []lease.Lease, now lease.Instant) {
 	attached := map[lease.Key]bool{}
 	for _, l := range leases {
 		if l.State == lease.Bound && l.UID == p.UID {
@@ -250,7 +186,7 @@ func (plan *plan) expect(p Pod, reservation string, leases []lease.Lease, now le
 	for _, l := range leases {
 		rest := l.Remaining(now)
 		switch {
-		case !p.Expected || !l.Firm || l.Reservation != reservation || attached[l.Key()] || rest == lease.Forever:
+		case !p.Expected || !l.Firm || l.Reservation != p.Reservation || attached[l.Key()] || rest == lease.Forever:
 		case time.Duration(rest) > deferBelow:
 			plan.requeueAfter(time.Duration(rest) - deferBelow)
 		default:

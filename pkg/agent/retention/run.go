@@ -30,7 +30,7 @@ type Windows struct {
 	Limits  *Limits
 	Log     *slog.Logger
 	// Invalid is called for every pod with an invalid annotation, in each pass.
-	Invalid func(Pod, error)
+	Invalid func(Pod)
 
 	namespaces namespaces
 	// known are the UIDs of the pods of the last pass. deleted are those of pods that were known,
@@ -79,8 +79,10 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	// namespaces that were not read.
 	unread := w.namespaces.read(ctx, w.Core, pods, leasesFor(pods, view.Leases))
 	plan := makePlan(pods, view, w.namespaces.ofPods)
-	for name, err := range plan.Invalid {
-		w.Invalid(pods[name], err)
+	for _, p := range pods {
+		if p.Invalid != "" {
+			w.Invalid(p)
+		}
 	}
 	if err := w.act(ctx, plan); err != nil {
 		w.Log.Warn("updating windows failed", "error", err)

@@ -24,7 +24,7 @@ func TestPass(t *testing.T) {
 	var invalid []string
 	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil),
 		Core: server.Clients.Core, Log: fakeapi.Log,
-		Invalid: func(p Pod, _ error) { invalid = append(invalid, p.Invalid) }}
+		Invalid: func(p Pod) { invalid = append(invalid, p.Invalid) }}
 	pods := func(annotation string) {
 		t.Helper()
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "1",
@@ -207,27 +207,22 @@ func TestNamespaceOfAStatefulSet(t *testing.T) {
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("of-" + name)}})
 	}
-	set := Owner{Group: "apps", Kind: "StatefulSet", Name: "db"}
 	var n namespaces
 	for _, c := range []struct {
 		what, namespace, pod string
-		owner                Owner
-		ownerUID             types.UID
+		set                  types.UID
 		requests             int
 	}{
-		{"the first pod", "db", "u1", set, "s1", 1},
-		{"the same pod", "db", "u1", set, "s1", 0},
-		{"its successor", "db", "u2", set, "s1", 0},
-		{"of another StatefulSet", "db", "u3", set, "s2", 1},
-		{"in another namespace, with a forged owner", "other", "u4", set, "s1", 1},
-		{"of the first StatefulSet again", "db", "u5", set, "s1", 0},
-		{"of another kind, which may be cluster-scoped", "db", "u6", Owner{Kind: "Node", Name: "a"}, "s3", 1},
-		{"its successor", "db", "u7", Owner{Kind: "Node", Name: "a"}, "s3", 1},
-		{"without an owner", "db", "u8", Owner{}, "", 1},
+		{"the first pod", "db", "u1", "s1", 1},
+		{"the same pod", "db", "u1", "s1", 0},
+		{"its successor", "db", "u2", "s1", 0},
+		{"of another StatefulSet", "db", "u3", "s2", 1},
+		{"in another namespace, with a forged owner", "other", "u4", "s1", 1},
+		{"of the first StatefulSet again", "db", "u5", "s1", 0},
+		{"without an owner", "db", "u6", "", 1},
 	} {
 		name := kube.Name{Namespace: c.namespace, Name: "db-0"}
-		p := Pod{Name: name, UID: c.pod, ObjectUID: types.UID(c.pod), Owner: c.owner, OwnerUID: c.ownerUID,
-			Request: policy.Request{Window: lease.Window(time.Hour)}}
+		p := Pod{Name: name, UID: c.pod, ObjectUID: types.UID(c.pod), Set: c.set, Window: lease.Window(time.Hour)}
 		server.Requests()
 		err := n.read(t.Context(), server.Clients.Core, map[kube.Name]Pod{name: p},
 			map[kube.Name][]lease.Lease{name: {bound(c.pod, time.Hour)}})

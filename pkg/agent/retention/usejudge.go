@@ -104,8 +104,7 @@ func same(a, b cniconf.Status) bool {
 // wants reports whether a pod requests retention with a valid window, and needs a sandbox with its
 // own network.
 func wants(p Pod) bool {
-	w, err := decide(p)
-	return p.Expected && err == nil && w.Window > 0
+	return p.Expected && p.Window > 0
 }
 
 // podsIn returns a function that reports whether a pod has one of the leases: one that names it, in
