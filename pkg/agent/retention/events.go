@@ -62,9 +62,8 @@ func (e *Events) Run(ctx context.Context, changes *daemon.Signal) error {
 // Invalid queues an Event about an invalid annotation of a pod, once for each reason. It does not
 // block and is safe for concurrent use.
 func (e *Events) Invalid(p Pod) {
-	e.Queue(eventOf(notice{Namespace: p.Namespace, Pod: p.Name.Name, UID: p.UID, Reason: InvalidReservation,
-		Warning: true, Text: p.Invalid + "; the previous value stays in effect", Time: time.Now(),
-		Subject: p.Invalid}, p.ObjectUID, e.Node))
+	e.Queue(newEvent(podRef(p.Namespace, p.Name.Name, p.ObjectUID), e.Node, "Assign", true, InvalidReservation,
+		p.Invalid+"; the previous value stays in effect", time.Now(), p.Invalid))
 }
 
 // Queue queues an Event, unless one of the same name was queued in the last hour. It does not block
@@ -145,7 +144,8 @@ func (e *Events) read(ctx context.Context, pods map[kube.Name]Pod) error {
 	defer e.mu.Unlock()
 	for _, n := range notices {
 		if e.started || time.Since(n.Time) < maxAge {
-			e.enqueue(eventOf(n, objectUID(pods, n), e.Node))
+			pod := podRef(n.Namespace, n.Pod, objectUID(pods, n))
+			e.enqueue(newEvent(pod, e.Node, "Assign", n.Warning, n.Reason, n.Text, n.Time, n.Container, n.Time.UnixNano()))
 		}
 	}
 	e.started = true

@@ -32,7 +32,7 @@ type notice struct {
 	Warning        bool
 	Text           string
 	Time           time.Time
-	Subject        string // distinguishes notices of one pod and reason, e.g. by container
+	Container      string
 }
 
 // reader converts journal entries to notices. It remembers the last addresses of attachments, of at
@@ -81,7 +81,7 @@ func (r *reader) Read(entries []store.Entry, retained func(namespace, name, uid 
 func (r *reader) notice(e store.Entry) (n notice, ok bool) {
 	at := attachment{e.Namespace, e.Name, e.Network, e.IfName, e.Address.Is6()}
 	was, known := r.formerOf(at)
-	n = notice{Namespace: e.Namespace, Pod: e.Name, UID: e.UID, Time: e.Time, Subject: e.Container}
+	n = notice{Namespace: e.Namespace, Pod: e.Name, UID: e.UID, Time: e.Time, Container: e.Container}
 	switch e.Event {
 	case store.EventBound:
 		r.former.Add(at, former{address: e.Address})
@@ -162,7 +162,7 @@ func lossText(e store.Entry) string {
 func join(out []notice, n notice) []notice {
 	for i := range out {
 		o := &out[i]
-		if o.UID == n.UID && o.Reason == n.Reason && o.Subject == n.Subject && o.Namespace == n.Namespace &&
+		if o.UID == n.UID && o.Reason == n.Reason && o.Container == n.Container && o.Namespace == n.Namespace &&
 			o.Pod == n.Pod {
 			o.Text += "; " + n.Text
 			return out

@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -20,22 +21,24 @@ import (
 // controller is the value of reportingController in all Events of the agent.
 const controller = "leasehold-agent"
 
-// newEvent returns an Event of the agent on a node. The caller derives the name from what has
-// happened, so that a repeated request does not create a second Event. The name has at most 253
-// bytes. newEvent cuts the note to kube.MaxNote bytes.
-func newEvent(regarding corev1.ObjectReference, name, node, action string, isWarning bool, reason, note string,
-	at time.Time) *eventsv1.Event {
+// newEvent returns an Event of the agent on a node. Its name is the name of the object, cut if
+// necessary, and a hash of the object, the reason and the key, which says what has happened: a
+// repeated request does not create a second Event. newEvent cuts the note to kube.MaxNote bytes.
+func newEvent(regarding corev1.ObjectReference, node, action string, isWarning bool, reason, note string,
+	at time.Time, key ...any) *eventsv1.Event {
 	kind := corev1.EventTypeNormal
 	if isWarning {
 		kind = corev1.EventTypeWarning
 	}
-	namespace := regarding.Namespace
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault // the namespace of Events about cluster-scoped objects
-	}
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%#v", regarding.Kind, regarding.UID, reason, key)
 	return &eventsv1.Event{
-		TypeMeta:            metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"},
-		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: name},
+		TypeMeta: metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"},
+		ObjectMeta: metav1.ObjectMeta{
+			// The namespace of Events about cluster-scoped objects is the default one.
+			Namespace: cmp.Or(regarding.Namespace, metav1.NamespaceDefault),
+			Name:      fmt.Sprintf("%s.%016x", strings.TrimRight(kube.Cut(regarding.Name, 230), ".-"), h.Sum64()),
+		},
 		EventTime:           metav1.NewMicroTime(at),
 		ReportingController: controller,
 		ReportingInstance:   node,
@@ -47,33 +50,9 @@ func newEvent(regarding corev1.ObjectReference, name, node, action string, isWar
 	}
 }
 
-// eventOf returns the Event for a notice. objectUID is the UID of the pod in the API, and node is
-// the node whose agent reports.
-func eventOf(n notice, objectUID types.UID, node string) *eventsv1.Event {
-	pod := corev1.ObjectReference{
-		APIVersion: "v1", Kind: "Pod", Namespace: n.Namespace, Name: n.Pod, UID: objectUID}
-	return newEvent(pod, objectName(n), node, "Assign", n.Warning, n.Reason, n.Text, n.Time)
-}
-
-// objectName returns the name of the Event for a notice. The name contains the time of the notice,
-// except for InvalidReservation: an invalid annotation is reported once as long as it has the same
-// value.
-func objectName(n notice) string {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s", n.UID, n.Reason, n.Subject)
-	if n.Reason != InvalidReservation {
-		fmt.Fprintf(h, "\x00%d", n.Time.UnixNano())
-	}
-	return eventName(n.Pod, h.Sum64())
-}
-
-// eventName returns the name of an Event about an object: the name of the object, truncated if
-// necessary, and the hash. The hash distinguishes the Events about one object.
-func eventName(object string, hash uint64) string {
-	if len(object) > 230 {
-		object = strings.TrimRight(object[:230], ".-")
-	}
-	return fmt.Sprintf("%s.%016x", object, hash)
+// podRef returns the reference to a pod with the UID in the API.
+func podRef(namespace, name string, uid types.UID) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: uid}
 }
 
 // post creates an Event in the API. It returns nil if the Event already exists, if its namespace

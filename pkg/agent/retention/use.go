@@ -3,8 +3,6 @@ package retention
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"maps"
 	"slices"
@@ -193,28 +191,30 @@ func (w *UseWatcher) publish() {
 
 // wanted returns the Events that should exist now. There is an Event on the node for each network
 // that is inactive or unknown, and an Event on each pod that requests retention for each inactive
-// network. The names of the Events are computed from their content (see event), so that each pass
-// returns the same names and no Event is created twice.
+// network.
 func (w *UseWatcher) wanted(now time.Time) []*eventsv1.Event {
 	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.Node, UID: types.UID(w.Node)}
 	var out []*eventsv1.Event
 	for _, s := range w.judge.confirmed {
-		network := ""
-		if s.Network != "" {
-			network = "network " + s.Network + ": "
-		}
+		reason, text, about := RetentionInactive, "addresses are not retained", []corev1.ObjectReference{node}
 		switch s.State {
+		case cniconf.Active:
+			continue
 		case cniconf.Unknown:
-			out = append(out, w.event(node, s, RetentionUnknown,
-				network+"whether addresses are retained is not known: "+s.Reason+": "+s.Message, now))
+			reason, text = RetentionUnknown, "whether addresses are retained is not known"
 		case cniconf.Inactive:
-			text := network + "addresses are not retained: " + s.Reason + ": " + s.Message
-			out = append(out, w.event(node, s, RetentionInactive, text, now))
 			for _, p := range w.annotated() {
-				pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name.Name,
-					UID: p.ObjectUID}
-				out = append(out, w.event(pod, s, RetentionInactive, text, now))
+				about = append(about, podRef(p.Namespace, p.Name.Name, p.ObjectUID))
 			}
+		}
+		text += ": " + s.Reason + ": " + s.Message
+		if s.Network != "" {
+			text = "network " + s.Network + ": " + text
+		}
+		// The key is the same in each pass, and changes when the status changes or another period begins.
+		key := []any{s.Network, s.Reason, s.Since.UnixNano(), int64(now.Sub(s.Since) / repeat)}
+		for _, o := range about {
+			out = append(out, newEvent(o, w.Node, "CheckRetention", true, reason, text, now, key...))
 		}
 	}
 	return out
@@ -223,17 +223,4 @@ func (w *UseWatcher) wanted(now time.Time) []*eventsv1.Event {
 // annotated returns the pods that request retention.
 func (w *UseWatcher) annotated() []Pod {
 	return slices.DeleteFunc(w.pods(), func(p Pod) bool { return !wants(p) })
-}
-
-// event returns a warning about a status. The name of the Event
-// contains a hash of the object, the reason, the status and the number of periods of repeat since
-// s.Since. It is therefore the same in each pass, and changes when the status changes or another
-// period begins.
-func (w *UseWatcher) event(
-	about corev1.ObjectReference, s cniconf.Status, reason, text string, now time.Time,
-) *eventsv1.Event {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d",
-		about.Kind, about.UID, reason, s.Network, s.Reason, s.Since.UnixNano(), now.Sub(s.Since)/repeat)
-	return newEvent(about, eventName(about.Name, h.Sum64()), w.Node, "CheckRetention", true, reason, text, now)
 }
