@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -80,12 +84,7 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 		return
 	}
 	held := ByPod(view.Leases)
-	// A hold with a reservation name is for any pod with the name, wherever its last pod is.
-	ofPods := maps.Clone(held)
-	maps.DeleteFunc(ofPods, func(_ kube.Name, leases []lease.Lease) bool {
-		return slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Reservation != "" })
-	})
-	h.endMoved(ctx, ofPods, now)
+	h.endMoved(ctx, held, now)
 	h.endOrphaned(ctx, held, now)
 	if h.ForeverLimit > 0 {
 		h.endForgotten(ctx, held, view.Now)
@@ -98,10 +97,10 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 func (h *Holds) endMoved(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
 	h.moved.keep(held)
 	for _, pod := range h.candidates(held) {
-		at, err := h.movedTo(ctx, pod, cached)
+		at, err := h.movedTo(ctx, pod, "0")
 		if err == nil && at != (location{}) && h.moved.observe(pod, at, now) >= h.MoveGrace {
 			var still location
-			if still, err = h.movedTo(ctx, pod, latest); still == at {
+			if still, err = h.movedTo(ctx, pod, ""); still == at {
 				h.end(ctx, held[pod], fmt.Sprintf("the pod has been Ready on node %s for %s", at.node, h.MoveGrace))
 			} else {
 				at = location{}
@@ -116,27 +115,92 @@ func (h *Holds) endMoved(ctx context.Context, held map[kube.Name][]lease.Lease, 
 	}
 }
 
+// location is the UID of a pod and the node on which the pod runs. The zero value means no other
+// node.
+type location struct{ node, uid string }
+
+// maxUnclaimed is the largest number of pods without a claim that one pass reads. A claim is an
+// IPReservation of another node with a confirmed sandbox of the pod, which the manager names. There
+// may be hundreds of pods without a claim whose addresses are held forever.
+const maxUnclaimed = 20
+
+// candidates returns the pods that may run on another node: the pods with a claim (see
+// maxUnclaimed), the pods that were seen on another node before, and at most maxUnclaimed of the
+// other pods whose addresses are held forever, chosen at random. The last group is read because no
+// agent claims a pod whose annotation was removed.
+//
+// A claim is not read: it may be of a node that is down, so that it only is a reason to read the
+// pod.
+func (h *Holds) candidates(held map[kube.Name][]lease.Lease) []kube.Name {
+	claimed := map[kube.Name]bool{}
+	for _, ref := range h.Named() {
+		claimed[kube.Name{Namespace: ref.Namespace, Name: ipamv1.PodOf(ref.Name)}] = true
+	}
+	var now, later []kube.Name
+	for pod, leases := range held {
+		if slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Reservation != "" }) {
+			continue // it is for any pod with the name, wherever its last pod is
+		}
+		if _, isSeen := h.moved.of[pod]; isSeen || claimed[pod] {
+			now = append(now, pod)
+		} else if keptForever(leases) {
+			later = append(later, pod)
+		}
+	}
+	rand.Shuffle(len(later), func(i, j int) { later[i], later[j] = later[j], later[i] })
+	return append(now, later[:min(maxUnclaimed, len(later))]...)
+}
+
+// keptForever reports whether a lease is held without end.
+func keptForever(leases []lease.Lease) bool {
+	return slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Hold == lease.Forever })
+}
+
+// movedTo returns the other node on which a pod is Ready, and the pod's UID. It returns the zero
+// location if the pod is not Ready on another node. It reads the pod from the API server's watch
+// cache if the version is "0", and from etcd if it is "".
+func (h *Holds) movedTo(ctx context.Context, name kube.Name, version string) (location, error) {
+	pod := &corev1.Pod{}
+	options := metav1.GetOptions{ResourceVersion: version}
+	err := h.Clients.Core.Get().Timeout(kube.RequestTimeout).Namespace(name.Namespace).Resource("pods").Name(name.Name).
+		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(pod)
+	if apierrors.IsNotFound(err) {
+		return location{}, nil
+	}
+	if err != nil || !kube.IsReady(pod) || pod.Spec.NodeName == h.Node {
+		return location{}, err
+	}
+	return location{pod.Spec.NodeName, podOf(pod).UID}, nil
+}
+
 // endOrphaned ends the holds without end whose StatefulSet has not had the pod's ordinal for
 // ownerGrace. It reads each StatefulSet once, from etcd.
 func (h *Holds) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
 	h.orphaned.keep(held)
-	sets := map[string]setState{}
+	ordinals := map[string]map[kube.Name]int64{} // of the pods, by the path of their StatefulSet
 	for pod, leases := range held {
 		path, ordinal, ok := setOf(leases, pod)
 		if !ok {
 			delete(h.orphaned.of, pod)
 			continue
 		}
-		if _, ok := sets[path]; !ok {
-			sets[path] = h.getSet(ctx, path)
+		if ordinals[path] == nil {
+			ordinals[path] = map[kube.Name]int64{}
 		}
-		switch s := sets[path]; {
-		case s.err != nil:
-			h.Log.Debug("reading a StatefulSet failed", "pod", pod.String(), "error", s.err)
-		case s.ordinals.Has(ordinal):
-			delete(h.orphaned.of, pod)
-		case h.orphaned.observe(pod, path, now) >= ownerGrace:
-			h.end(ctx, leases, fmt.Sprintf("its StatefulSet has not had ordinal %d for %s", ordinal, ownerGrace))
+		ordinals[path][pod] = ordinal
+	}
+	for path, pods := range ordinals {
+		wanted, err := h.readSet(ctx, path)
+		if err != nil {
+			h.Log.Debug("reading a StatefulSet failed", "path", path, "error", err)
+			continue
+		}
+		for pod, ordinal := range pods {
+			if wanted.Has(ordinal) {
+				delete(h.orphaned.of, pod)
+			} else if h.orphaned.observe(pod, path, now) >= ownerGrace {
+				h.end(ctx, held[pod], fmt.Sprintf("its StatefulSet has not had ordinal %d for %s", ordinal, ownerGrace))
+			}
 		}
 	}
 }

@@ -1,11 +1,16 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -23,45 +28,54 @@ func setOf(leases []lease.Lease, pod kube.Name) (path string, ordinal int64, ok 
 	return "", 0, false
 }
 
-// setState is the result of reading a StatefulSet: either an error, or the ordinals of its pods
-// according to its spec. A StatefulSet that does not exist, or is being deleted, has no ordinals.
-type setState struct {
-	err      error
-	ordinals kube.Ordinals
-}
-
-// getSet reads a StatefulSet from the API server. Any client serves for the absolute path.
-func (h *Holds) getSet(ctx context.Context, path string) setState {
+// readSet reads a StatefulSet from the API server, and returns the ordinals of its pods according to
+// its spec. One that does not exist, or is being deleted, has none. An invalid spec is an error. Any
+// client serves for the absolute path.
+func (h *Holds) readSet(ctx context.Context, path string) (none kube.Ordinals, err error) {
 	result := h.Clients.IPAM.Get().Timeout(kube.RequestTimeout).AbsPath(path).Do(ctx)
-	err := result.Error() // Raw would return this error without the decoded Status
-	switch {
-	case apierrors.IsNotFound(err) && !kube.IsNotServed(err):
-		return setState{} // the API server serves the resource, and the object does not exist
-	case err != nil:
-		return setState{err: err}
+	err = result.Error() // Raw would return this error without the decoded Status
+	if apierrors.IsNotFound(err) && !kube.IsNotServed(err) {
+		return none, nil // the API server serves the resource, and the object does not exist
 	}
-	raw, err := result.Raw()
-	if err != nil {
-		return setState{err: err}
+	raw, rawErr := result.Raw()
+	if err = cmp.Or(err, rawErr); err != nil {
+		return none, err
 	}
-	return parseSet(raw)
+	return ordinalsIn(raw)
 }
 
-// parseSet returns the state of a StatefulSet from its JSON. An invalid spec is an error.
-func parseSet(raw []byte) setState {
+// ordinalsIn returns the ordinals of the pods of a StatefulSet in JSON.
+func ordinalsIn(raw []byte) (none kube.Ordinals, err error) {
 	var object struct {
 		Metadata struct {
 			DeletionTimestamp *metav1.Time `json:"deletionTimestamp"`
 		} `json:"metadata"`
 		Spec map[string]any `json:"spec"`
 	}
-	if err := json.Unmarshal(raw, &object); err != nil {
-		return setState{err: err}
+	if err := json.Unmarshal(raw, &object); err != nil || object.Metadata.DeletionTimestamp != nil {
+		return none, err
 	}
-	if object.Metadata.DeletionTimestamp != nil {
-		return setState{}
+	return kube.OrdinalsOf(object.Spec, 1) // without spec.replicas, it has one replica
+}
+
+// numberedSet returns the kind with the version to read. It reports false if the pods of the kind
+// have no ordinals.
+func numberedSet(kind schema.GroupKind) (schema.GroupVersionKind, bool) {
+	i := slices.IndexFunc(kube.StatefulSets, func(k schema.GroupVersionKind) bool { return k.GroupKind() == kind })
+	if i < 0 {
+		return schema.GroupVersionKind{}, false
 	}
-	// A StatefulSet without spec.replicas has one replica.
-	wanted, err := kube.OrdinalsOf(object.Spec, 1)
-	return setState{err, wanted}
+	return kube.StatefulSets[i], true
+}
+
+// parseOwner parses the owner in a lease of a pod (Pod.Owner). It returns the path of the
+// StatefulSet in the API, and the pod's ordinal. It reports false for any other text, and if the
+// StatefulSet does not create a pod of that name.
+func parseOwner(text string, pod kube.Name) (path string, ordinal int64, ok bool) {
+	kindGroup, name, _ := strings.Cut(text, "/")
+	kindName, group, _ := strings.Cut(kindGroup, ".")
+	kind, isSet := numberedSet(schema.GroupKind{Group: group, Kind: kindName})
+	ordinal, isOf := kube.OrdinalIn(name, pod.Name)
+	path = fmt.Sprintf("/apis/%s/%s/namespaces/%s/statefulsets/%s", group, kind.Version, pod.Namespace, name)
+	return path, ordinal, isSet && isOf && name != ""
 }

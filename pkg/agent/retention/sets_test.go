@@ -70,7 +70,7 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-func TestParseSet(t *testing.T) {
+func TestOrdinalsIn(t *testing.T) {
 	for _, c := range []struct{ object, want string }{
 		{`{"spec":{"replicas":3}}`, "[0 1 2]"},
 		{`{"spec":{}}`, "[0]"},
@@ -83,15 +83,15 @@ func TestParseSet(t *testing.T) {
 		{`{"spec":{"replicas":1,"reserveOrdinals":["0-2147483646"]}}`, "[]"},
 		{`{"spec":`, "unknown"},
 	} {
-		a := parseSet([]byte(c.object))
+		wanted, err := ordinalsIn([]byte(c.object))
 		var ordinals []int64
 		for n := range int64(9) {
-			if a.ordinals.Has(n) {
+			if wanted.Has(n) {
 				ordinals = append(ordinals, n)
 			}
 		}
 		got := fmt.Sprint(ordinals)
-		if a.err != nil {
+		if err != nil {
 			got = "unknown"
 		}
 		if got != c.want {
