@@ -24,22 +24,30 @@ type withoutWatchList struct{ *cache.ListWatch }
 // IsWatchListSemanticsUnSupported reports whether a reflector must list objects first, always true.
 func (withoutWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 
-// RunSpread is Run for a program that runs on every node and selects the objects of its node. While
-// the API server refuses a request, RunSpread repeats it after a random part of the period, and it
-// lists again after such a part if a watch has failed: if many programs lose the API server at the
-// same moment, all of them watch again within a period of its return, one after the other. Until
-// RunSpread has received a list, it waits for a second at first, and for at most a quarter of the
-// period.
-func (i *Informer[V]) RunSpread(ctx context.Context, lw *cache.ListWatch, what string, period time.Duration) error {
-	refused := wait.Backoff{Duration: period / 20, Jitter: 19} // a twentieth of the period to all of it
-	reflector := cache.NewReflectorWithOptions(withoutWatchList{lw}, i.expected, i,
-		cache.ReflectorOptions{Name: what, MinWatchTimeout: minWatch, Backoff: &refused})
-	starting := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 1, Steps: 10, Cap: period / 4}
+// NodeInformer is an Informer of a program that runs on every node. While the API server refuses a
+// request, it repeats the request after a random part of Period, and it lists again after such a
+// part if a watch has failed: if many programs lose the API server at the same moment, all of them
+// watch again within a Period of its return, one after the other (docs/decisions.md, "Cost that
+// does not grow with the nodes"). Until it has received a list, it waits for a second at first, and
+// for at most a quarter of Period.
+type NodeInformer[V any] struct {
+	*Informer[V]
+	ListWatch *cache.ListWatch
+	What      string // names the objects in log messages
+	Period    time.Duration
+}
+
+// Run lists and watches objects until ctx is done. It returns ctx.Err().
+func (i *NodeInformer[V]) Run(ctx context.Context) error {
+	refused := wait.Backoff{Duration: i.Period / 20, Jitter: 19} // a twentieth of the period to all of it
+	reflector := cache.NewReflectorWithOptions(withoutWatchList{i.ListWatch}, i.expected, i.Informer,
+		cache.ReflectorOptions{Name: i.What, MinWatchTimeout: minWatch, Backoff: &refused})
+	starting := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 1, Steps: 10, Cap: i.Period / 4}
 	for {
 		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Info("watch failed", "reflector", what, "error", err)
+			klog.FromContext(ctx).Info("watch failed", "reflector", i.What, "error", err)
 		}
-		pause := rand.N(period)
+		pause := rand.N(i.Period)
 		if !i.HasSynced() {
 			pause = starting.Step()
 		}

@@ -104,7 +104,7 @@ func TestRequestsOf5000AgentsAfterAnOutage(t *testing.T) {
 		var done sync.WaitGroup
 		for range agents {
 			for _, period := range periods {
-				done.Go(func() { _ = newInformer().RunSpread(ctx, s.listWatch(), "objects", period) })
+				done.Go(func() { _ = (&NodeInformer[string]{newInformer(), s.listWatch(), "objects", period}).Run(ctx) })
 			}
 		}
 		time.Sleep(time.Minute)
@@ -141,7 +141,7 @@ func TestInformerThatBeginsInAnOutage(t *testing.T) {
 		}
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer stop()
-		_ = newInformer().RunSpread(ctx, lw, "objects", time.Minute)
+		_ = (&NodeInformer[string]{newInformer(), lw, "objects", time.Minute}).Run(ctx)
 		if first := tries[1].Sub(tries[0]); first > 2*time.Second || len(tries) < 20 || len(tries) > 50 {
 			t.Errorf("the second try after %s, %d tries in ten minutes", first, len(tries))
 		}

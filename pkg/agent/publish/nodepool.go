@@ -35,16 +35,11 @@ const (
 
 var poolResource = ipamv1.NodeAddressPoolResource.Resource
 
-// poolPeriod is the time over which the agents watch their NodeAddressPools again after an outage
-// of the API server (docs/decisions.md, "Cost that does not grow with the nodes").
-const poolPeriod = 5 * time.Minute
-
-// Pool watches the NodeAddressPool of a node, in which the manager names the reservations that the
-// agent should read. It watches the object by its name.
+// Pool is the NodeAddressPool of a node, in which the manager names the reservations that the agent
+// should read.
 type Pool struct {
-	*kube.Informer[*ipamv1.NodeAddressPool]
-	client rest.Interface
-	node   string
+	kube.NodeInformer[*ipamv1.NodeAddressPool]
+	node string
 }
 
 // NewPool returns the Pool of a node. It is empty until Run has received the object.
@@ -54,14 +49,10 @@ func NewPool(client rest.Interface, node string) *Pool {
 		v.OwnerReferences = p.OwnerReferences
 		return v
 	}
-	return &Pool{kube.NewInformer(view, nil), client, node}
-}
-
-// Run watches the object until ctx is done. It returns ctx.Err().
-func (p *Pool) Run(ctx context.Context) error {
-	lw := cache.NewListWatchFromClient(p.client, poolResource, metav1.NamespaceAll,
-		fields.OneTermEqualSelector(metav1.ObjectNameField, p.node))
-	return p.RunSpread(ctx, lw, "address pool of this node", poolPeriod)
+	return &Pool{kube.NodeInformer[*ipamv1.NodeAddressPool]{Informer: kube.NewInformer(view, nil),
+		What: "address pool of this node", Period: 5 * time.Minute,
+		ListWatch: cache.NewListWatchFromClient(client, poolResource, metav1.NamespaceAll,
+			fields.OneTermEqualSelector(metav1.ObjectNameField, node))}, node}
 }
 
 // Object returns the object, nil if it does not exist or is not known yet.
@@ -70,12 +61,12 @@ func (p *Pool) Object() *ipamv1.NodeAddressPool {
 	return object
 }
 
-// Named returns the reservations that the manager names.
-func (p *Pool) Named() []ipamv1.ReservationReference {
+// Named returns the reservations and requests that the manager names.
+func (p *Pool) Named() (named ipamv1.NodeAddressPoolSpec) {
 	if object := p.Object(); object != nil {
-		return object.Spec.Reservations
+		named = object.Spec
 	}
-	return nil
+	return named
 }
 
 // nodePool is what the Publisher remembers of the NodeAddressPool of the node: the number of free,

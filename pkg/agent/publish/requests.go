@@ -42,19 +42,11 @@ type requests struct {
 	stamp    string    // what they depend on, see stampOf
 }
 
-// NamedRequests returns the AddressRequests that the manager names.
-func (p *Pool) NamedRequests() []ipamv1.RequestReference {
-	if object := p.Object(); object != nil {
-		return object.Spec.Requests
-	}
-	return nil
-}
-
 // serveRequests holds the addresses of the AddressRequests that the manager names, and ends holds
 // that no pod has had and whose request does not exist any more. retained are the retained leases
 // of the node. It returns the time until the next pass.
 func (p *Publisher) serveRequests(ctx context.Context, retained []lease.Lease, now time.Time) (time.Duration, error) {
-	named := p.Pool.NamedRequests()
+	named := p.Pool.Named().Requests
 	if len(named) == 0 && !slices.ContainsFunc(retained, isOfRequest) {
 		return 0, nil
 	}

@@ -179,7 +179,7 @@ func (p *Publisher) read(ctx context.Context, now time.Time) error {
 			p.listAt = now.Add(wait.Jitter(time.Minute, 1))
 		}
 	}
-	return p.readNamed(ctx, p.Clients.IPAM, p.Node, p.Pool.Named())
+	return p.readNamed(ctx, p.Clients.IPAM, p.Node, p.Pool.Named().Reservations)
 }
 
 // identify reads the node's UID if it is time. If that fails, the last UID stays in use, except if

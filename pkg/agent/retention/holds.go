@@ -47,9 +47,9 @@ type Holds struct {
 	Node    string
 	Clients *kube.Clients
 	Log     *slog.Logger
-	// Named returns the reservations that the manager names (publish.Pool). Among them are those of
-	// other nodes for pods whose addresses this node holds.
-	Named func() []ipamv1.ReservationReference
+	// Named returns what the manager names (publish.Pool). Among it are the reservations of other
+	// nodes for pods whose addresses this node holds.
+	Named func() ipamv1.NodeAddressPoolSpec
 	// MoveGrace is used instead of the constant MoveGrace.
 	MoveGrace time.Duration
 	// ForeverLimit is used instead of the constant ForeverLimit. 0 means no limit.
@@ -133,7 +133,7 @@ const maxUnclaimed = 20
 // pod.
 func (h *Holds) candidates(held map[kube.Name][]lease.Lease) []kube.Name {
 	claimed := map[kube.Name]bool{}
-	for _, ref := range h.Named() {
+	for _, ref := range h.Named().Reservations {
 		claimed[kube.Name{Namespace: ref.Namespace, Name: ipamv1.PodOf(ref.Name)}] = true
 	}
 	var now, later []kube.Name

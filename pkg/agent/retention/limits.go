@@ -15,30 +15,19 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// limitsPeriod is the time over which the agents watch the limits again after an outage of the API
-// server (docs/decisions.md, "Cost that does not grow with the nodes").
-const limitsPeriod = 10 * time.Minute
-
-// Limits watches the limits of namespaces (policy.Limits) in a ConfigMap, by its name. If the
-// ConfigMap does not exist, there are no limits.
-type Limits struct {
-	*kube.Informer[policy.Limits]
-	core rest.Interface
-}
+// Limits are the limits of namespaces (policy.Limits), in a ConfigMap. If it does not exist, there
+// are no limits.
+type Limits = kube.NodeInformer[policy.Limits]
 
 // limitsName is the name of the ConfigMap with the limits.
 var limitsName = kube.Name{Namespace: kube.Namespace, Name: "leasehold-limits"}
 
 // NewLimits returns the Limits. They are not known until Run has received a list.
 func NewLimits(core rest.Interface) *Limits {
-	return &Limits{kube.NewInformer(func(c *corev1.ConfigMap) policy.Limits { return c.Data }, nil), core}
-}
-
-// Run watches the ConfigMap until ctx is done. It returns ctx.Err().
-func (l *Limits) Run(ctx context.Context) error {
-	lw := cache.NewListWatchFromClient(l.core, "configmaps", limitsName.Namespace,
-		fields.OneTermEqualSelector(metav1.ObjectNameField, limitsName.Name))
-	return l.RunSpread(ctx, lw, "limits of namespaces", limitsPeriod)
+	view := func(c *corev1.ConfigMap) policy.Limits { return c.Data }
+	return &Limits{Informer: kube.NewInformer(view, nil), What: "limits of namespaces", Period: 10 * time.Minute,
+		ListWatch: cache.NewListWatchFromClient(core, "configmaps", limitsName.Namespace,
+			fields.OneTermEqualSelector(metav1.ObjectNameField, limitsName.Name))}
 }
 
 // copyLimits copies the limits to the store, from which the plugin reads them, if they are not the

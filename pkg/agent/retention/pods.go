@@ -1,7 +1,6 @@
 package retention
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"time"
@@ -157,25 +156,12 @@ func isOwnClaim(v corev1.Volume, pod string) bool {
 	return claim != nil && strings.HasSuffix(claim.ClaimName, "-"+pod)
 }
 
-// watchPeriod is the time over which the agents watch their pods again after an outage of the API
-// server (docs/decisions.md, "Cost that does not grow with the nodes").
-const watchPeriod = 3 * time.Minute
-
-// Pods is an informer of the pods of a node.
-type Pods struct {
-	*kube.Informer[Pod]
-	core rest.Interface
-	node string
-}
+// Pods are the pods of a node.
+type Pods = kube.NodeInformer[Pod]
 
 // NewPods returns the Pods of a node. It has no views until Run has received a list.
 func NewPods(core rest.Interface, node string) *Pods {
-	return &Pods{kube.NewInformer(podOf, nil), core, node}
-}
-
-// Run watches the pods until ctx is done. It returns ctx.Err().
-func (p *Pods) Run(ctx context.Context) error {
-	lw := cache.NewListWatchFromClient(p.core, "pods", metav1.NamespaceAll,
-		fields.OneTermEqualSelector("spec.nodeName", p.node))
-	return p.Informer.RunSpread(ctx, lw, "pods of this node", watchPeriod)
+	return &Pods{Informer: kube.NewInformer(podOf, nil), What: "pods of this node", Period: 3 * time.Minute,
+		ListWatch: cache.NewListWatchFromClient(core, "pods", metav1.NamespaceAll,
+			fields.OneTermEqualSelector("spec.nodeName", node))}
 }

@@ -52,8 +52,9 @@ func TestCandidates(t *testing.T) {
 	claimed, seen := kube.Name{Namespace: "db", Name: "web"}, kube.Name{Namespace: "db", Name: "seen"}
 	held[claimed], held[seen] = []lease.Lease{{Hold: lease.Window(time.Hour)}}, []lease.Lease{{Hold: lease.Forever}}
 	held[kube.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: lease.Window(time.Hour)}}
-	h, times := Holds{Named: func() []ipamv1.ReservationReference {
-		return []ipamv1.ReservationReference{{Namespace: "db", Name: "web-5f1c9a02"}, {Namespace: "db", Name: "x"}}
+	h, times := Holds{Named: func() ipamv1.NodeAddressPoolSpec {
+		return ipamv1.NodeAddressPoolSpec{Reservations: []ipamv1.ReservationReference{
+			{Namespace: "db", Name: "web-5f1c9a02"}, {Namespace: "db", Name: "x"}}}
 	}}, map[kube.Name]int{}
 	h.moved.observe(seen, location{}, time.Time{})
 	for pass := range 50 {
