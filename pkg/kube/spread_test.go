@@ -104,7 +104,8 @@ func TestRequestsOf5000AgentsAfterAnOutage(t *testing.T) {
 		var done sync.WaitGroup
 		for range agents {
 			for _, period := range periods {
-				done.Go(func() { _ = (&NodeInformer[string]{newInformer(), s.listWatch(), "objects", period}).Run(ctx) })
+				i := &NodeInformer[string]{newInformer(), s.listWatch(), "objects", period}
+				done.Go(func() { _ = i.Run(ctx) })
 			}
 		}
 		time.Sleep(time.Minute)

@@ -144,8 +144,8 @@ func (e *Events) read(ctx context.Context, pods map[kube.Name]Pod) error {
 	defer e.mu.Unlock()
 	for _, n := range notices {
 		if e.started || time.Since(n.Time) < maxAge {
-			pod := podRef(n.Namespace, n.Pod, objectUID(pods, n))
-			e.enqueue(newEvent(pod, e.Node, "Assign", n.Warning, n.Reason, n.Text, n.Time, n.Container, n.Time.UnixNano()))
+			e.enqueue(newEvent(podRef(n.Namespace, n.Pod, objectUID(pods, n)), e.Node, "Assign", n.Warning, n.Reason,
+				n.Text, n.Time, n.Container, n.Time.UnixNano()))
 		}
 	}
 	e.started = true

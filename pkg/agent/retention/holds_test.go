@@ -33,7 +33,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	s := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Unix(1_700_000_000, 0)}
 	s.holds = &Holds{Service: s.node.Service, Node: "node1", Clients: s.server.Clients, Log: fakeapi.Log,
-		Named: func() ipamv1.NodeAddressPoolSpec { return ipamv1.NodeAddressPoolSpec{Reservations: s.named} },
+		Named:     func() ipamv1.NodeAddressPoolSpec { return ipamv1.NodeAddressPoolSpec{Reservations: s.named} },
 		MoveGrace: MoveGrace}
 	if period := s.holds.begin(); period != time.Minute {
 		t.Fatalf("a pass every %s, want 1m0s", period)

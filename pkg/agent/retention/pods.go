@@ -28,8 +28,8 @@ type Pod struct {
 	// ObjectUID is the UID of the object in the API.
 	ObjectUID types.UID
 	// Window and Reservation are what the pod's leases should have. Window is 0 if the pod does not
-	// request retention, or if it has no reservation name and no other pod will have its name. If an
-	// annotation is invalid, Invalid is the reason, and what is stored must not be changed.
+	// request retention, or if it has no reservation name and no other pod will have its name. If
+	// an annotation is invalid, Invalid is the reason, and what is stored must not be changed.
 	Window      lease.Window
 	Reservation string
 	Invalid     string
@@ -89,9 +89,9 @@ func podOf(p *corev1.Pod) Pod {
 	return out
 }
 
-// controllingSet returns the StatefulSet that controls a pod, in the form "StatefulSet.apps/db", and
-// its UID. It returns "" for a controller for which nothing shows whether it will use the pod's name
-// again: an address that is held forever for such a pod is released by a user, or after
+// controllingSet returns the StatefulSet that controls a pod, in the form "StatefulSet.apps/db",
+// and its UID. It returns "" for a controller for which nothing shows whether it will use the pod's
+// name again: an address that is held forever for such a pod is released by a user, or after
 // ForeverLimit. The API server does not limit the texts of an owner reference, so that
 // controllingSet ignores one that is longer than any object's.
 func controllingSet(p *corev1.Pod) (owner string, uid types.UID) {

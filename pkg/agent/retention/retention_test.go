@@ -109,8 +109,8 @@ func TestWindowOfAPod(t *testing.T) {
 			by("apps.kruise.io", "CloneSet"), "db-", "db-x7k2p", "")), "10m0s "},
 		{"of a CloneSet, with a shared volume", sharing(named(by("apps.kruise.io", "CloneSet"), "db-", "db-x7k2p", "")),
 			"0s "},
-		{"of another owner, with a volume of its own", claiming(named(by("example.com", "Database"), "db-", "db-x7k2p", "")),
-			"0s "},
+		{"of another owner, with a volume of its own",
+			claiming(named(by("example.com", "Database"), "db-", "db-x7k2p", "")), "0s "},
 		{"an invalid one of a Job", named(asks("ten", func(*corev1.Pod) {}), "db-", "db-x7k2p", ""), "error"},
 	} {
 		p := podOf(c.pod)

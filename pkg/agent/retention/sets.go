@@ -28,9 +28,9 @@ func setOf(leases []lease.Lease, pod kube.Name) (path string, ordinal int64, ok 
 	return "", 0, false
 }
 
-// readSet reads a StatefulSet from the API server, and returns the ordinals of its pods according to
-// its spec. One that does not exist, or is being deleted, has none. An invalid spec is an error. Any
-// client serves for the absolute path.
+// readSet reads a StatefulSet from the API server, and returns the ordinals of its pods according
+// to its spec. One that does not exist, or is being deleted, has none. An invalid spec is an error.
+// Any client serves for the absolute path.
 func (h *Holds) readSet(ctx context.Context, path string) (none kube.Ordinals, err error) {
 	result := h.Clients.IPAM.Get().Timeout(kube.RequestTimeout).AbsPath(path).Do(ctx)
 	err = result.Error() // Raw would return this error without the decoded Status

@@ -211,7 +211,7 @@ func (w *UseWatcher) wanted(now time.Time) []*eventsv1.Event {
 		if s.Network != "" {
 			text = "network " + s.Network + ": " + text
 		}
-		// The key is the same in each pass, and changes when the status changes or another period begins.
+		// It is the same in each pass, and changes with the status and when another period begins.
 		key := []any{s.Network, s.Reason, s.Since.UnixNano(), int64(now.Sub(s.Since) / repeat)}
 		for _, o := range about {
 			out = append(out, newEvent(o, w.Node, "CheckRetention", true, reason, text, now, key...))
