@@ -5,13 +5,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
 )
 
 // unfinished is the prefix of the names of temporary files. An installer that was killed may have
-// left such files, and lock removes them. The names begin with a dot, so that programs that list
+// left such files, and locked removes them. The names begin with a dot, so that programs that list
 // plugins ignore the files.
 const unfinished = ".leasehold-installer-"
 
@@ -21,41 +20,39 @@ func (d Dir) Install(program []byte) (done bool, err error) {
 	if err := os.MkdirAll(string(d), 0o755); err != nil {
 		return false, err
 	}
-	unlock, err := d.lock()
-	if err != nil {
-		return false, err
-	}
-	defer unlock()
-	target := d.path(leasehold)
-	if same, err := equal(program, target); err != nil || same {
-		return false, err
-	}
-	return true, put(program, target, func() error { return nil })
+	return d.put(program, leasehold, func() error { return nil })
 }
 
-// put copies a program to a path atomically. The runtime may run the plugin at any moment, and a
-// program that is running cannot be written to. So put writes a temporary file, makes it
-// executable, syncs it, and renames it. put calls ready just before the rename. If ready returns an
-// error, put returns that error and leaves the target unchanged.
-func put(program []byte, target string, ready func() error) error {
-	tmp, err := os.CreateTemp(filepath.Dir(target), unfinished)
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) // fails after the rename, which is fine
-	_, err = tmp.Write(program)
-	// The file is closed before it is renamed, because a file that is open for writing cannot be
-	// executed.
-	if err = errors.Join(err, tmp.Chmod(0o755), tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	if err := ready(); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), target); err != nil {
-		return err
-	}
-	return files.SyncDir(filepath.Dir(target))
+// put copies a program to the directory atomically, and reports false if it is there already. The
+// runtime may run the plugin at any moment, and a program that is running cannot be written to. So
+// put writes a temporary file, makes it executable, syncs it, and renames it. put calls ready just
+// before the rename. If ready returns an error, put returns that error and leaves the target
+// unchanged.
+func (d Dir) put(program []byte, name string, ready func() error) (done bool, err error) {
+	target := d.path(name)
+	err = d.locked(func() error {
+		same, err := equal(program, target)
+		if err != nil || same {
+			return err
+		}
+		tmp, err := os.CreateTemp(string(d), unfinished)
+		if err != nil {
+			return err
+		}
+		defer os.Remove(tmp.Name()) // fails after the rename, which is fine
+		_, err = tmp.Write(program)
+		// The file is closed before it is renamed, because a file that is open for writing cannot
+		// be executed.
+		if err = errors.Join(err, tmp.Chmod(0o755), tmp.Sync(), tmp.Close()); err != nil {
+			return err
+		}
+		if err := ready(); err != nil {
+			return err
+		}
+		done = true
+		return errors.Join(os.Rename(tmp.Name(), target), files.SyncDir(string(d)))
+	})
+	return done, err
 }
 
 // equal reports whether the target is a regular file with the content of program and mode 0755. If

@@ -446,24 +446,3 @@ func TestWatch(t *testing.T) {
 	})
 	assertSame(t, d, kept, built.hostLocal)
 }
-
-// TestLockIsReleasedIfCleaningFails verifies that the next installer does not wait for the lock of
-// one that could not remove a temporary file.
-func TestLockIsReleasedIfCleaningFails(t *testing.T) {
-	d := Dir(t.TempDir())
-	left := d.path(unfinished + "directory")
-	if err := os.MkdirAll(filepath.Join(left, "not-empty"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.lock(); err == nil {
-		t.Fatal("a directory in the place of a temporary file was removed")
-	}
-	if err := os.RemoveAll(left); err != nil {
-		t.Fatal(err)
-	}
-	unlock, err := d.lock()
-	if err != nil {
-		t.Fatalf("the lock is still held: %v", err)
-	}
-	unlock()
-}

@@ -47,19 +47,8 @@ func (d Dir) path(name string) string { return filepath.Join(string(d), name) }
 // another program puts into host-local's place between the last two system calls is lost, and
 // what was there before is kept.
 func (d Dir) Replace(program []byte) (done bool, err error) {
-	unlock, err := d.lock()
-	if err != nil {
-		return false, err
-	}
-	defer unlock()
-	if err := d.dropKept(); err != nil {
-		return false, err
-	}
-	target := d.path(hostLocal)
-	if same, err := equal(program, target); err != nil || same {
-		return false, err
-	}
-	return true, put(program, target, func() error {
+	return d.put(program, hostLocal, func() error {
+		target := d.path(hostLocal)
 		now, err := look(target)
 		switch {
 		case err != nil:
@@ -79,22 +68,20 @@ func (d Dir) Replace(program []byte) (done bool, err error) {
 // kept one. restore reports whether it did either. If no usable host-local is kept, it returns an
 // error and leaves leasehold's plugin in place, which serves calls as host-local does.
 func (d Dir) restore() (done bool, err error) {
-	unlock, err := d.lock()
-	if err != nil {
-		return false, err
-	}
-	defer unlock()
-	if err := d.dropKept(); err != nil {
-		return false, err
-	}
-	now, was, err := d.restorable()
-	switch {
-	case err != nil || !was.exists:
-		return false, err
-	case now.exists && !now.ours:
-		return true, errors.Join(os.Remove(d.path(kept)), files.SyncDir(string(d)))
-	}
-	return true, errors.Join(os.Rename(d.path(kept), d.path(hostLocal)), files.SyncDir(string(d)))
+	err = d.locked(func() error {
+		now, was, err := d.restorable()
+		if err != nil || !was.exists {
+			return err
+		}
+		done = true
+		if now.exists && !now.ours {
+			err = os.Remove(d.path(kept))
+		} else {
+			err = os.Rename(d.path(kept), d.path(hostLocal))
+		}
+		return errors.Join(err, files.SyncDir(string(d)))
+	})
+	return done, err
 }
 
 // restorable returns what has the name host-local, and what is kept of the original. It returns an
@@ -120,34 +107,32 @@ func (d Dir) restorable() (now, was program, err error) {
 	return now, was, err
 }
 
-// lock excludes other installers from the directory, and removes the temporary files of installers
-// that were killed. It waits up to ten seconds for another installer. unlock releases the lock.
-func (d Dir) lock() (unlock func(), err error) {
-	f, err := os.Open(string(d))
+// locked calls f while it holds the lock of the directory, which excludes other installers. Before
+// that it removes the temporary files of installers that were killed, and a kept file that is
+// leasehold's plugin. It waits up to ten seconds for another installer.
+func (d Dir) locked(f func() error) error {
+	dir, err := os.Open(string(d))
 	if err != nil {
-		return nil, err
+		return err
 	}
+	defer dir.Close()
 	for until := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			if err := d.clean(); err != nil {
-				return nil, errors.Join(err, f.Close())
-			}
-			return func() { f.Close() }, nil
+			break
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(until) {
-			return nil, errors.Join(fmt.Errorf("locking %s: %w", d, err), f.Close())
+			return fmt.Errorf("locking %s: %w", d, err)
 		}
 	}
-}
-
-// clean removes the temporary files of installers that were killed. The caller must hold the lock.
-func (d Dir) clean() error {
 	left, err := filepath.Glob(d.path(unfinished + "*"))
 	for _, path := range left {
 		err = errors.Join(err, os.Remove(path))
 	}
-	return err
+	if err = errors.Join(err, d.dropKept()); err != nil {
+		return err
+	}
+	return f()
 }
 
 // keep keeps the present host-local, in place of one that was kept before.
