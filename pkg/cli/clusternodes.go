@@ -136,9 +136,8 @@ func (c *cluster) releaseAll(ctx context.Context, all []object, wait time.Durati
 	for _, r := range all {
 		id := r.Text("status", "id")
 		held[id] = isHeld(r)
-		_, err := c.kubectl(ctx, nil, "-n", namespaceOf(r), "patch", reservationKind,
-			nameOf(r), "--type=merge", "-p", fmt.Sprintf(`{"spec":{"release":%q}}`, id))
-		if err != nil {
+		if err := c.patch(ctx, namespaceOf(r), reservationKind, nameOf(r), "merge",
+			object{"spec": object{"release": id}}); err != nil {
 			return err
 		}
 	}

@@ -27,22 +27,6 @@ func newCluster(t *testing.T, answers map[string]string) *cluster {
 	return &cluster{app: &app{}, system: "leasehold-system"}
 }
 
-// TestCommandsOfNodes checks that a command of leasectl for a node runs in the pod of its agent.
-func TestCommandsOfNodes(t *testing.T) {
-	c := newCluster(t, map[string]string{"pod -l": `{"items":[{"metadata":{"name":"leasehold-agent-x"},
-		"spec":{"nodeName":"node1"},"status":{"phase":"Running"}}]}`,
-		"/leasectl --host-root=/proc/1/root doctor -o json": `{"findings":[{"repair":["leasectl recover",
-			"` + restartAgents + `"]}]}`})
-	found, err := c.checkNodes(t.Context(), true)
-	want := []string{
-		"kubectl -n leasehold-system exec leasehold-agent-x -c agent -- /leasectl --host-root=/proc/1/root recover",
-		restartAgents,
-	}
-	if err != nil || len(found) != 1 || !slices.Equal(found[0].Repair, want) {
-		t.Errorf("%+v, %v; want the commands %q", found, err, want)
-	}
-}
-
 func TestPoliciesAreThoseOfTheManifests(t *testing.T) {
 	policy := regexp.MustCompile(`(?m)^kind: ValidatingAdmissionPolicy\nmetadata:\n  name: (\S+)$`)
 	const base = "../../daemonset/base"

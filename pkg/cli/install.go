@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -215,18 +214,13 @@ func (c *cluster) changeFlannel(ctx context.Context, edit func(string, []byte) (
 // writeFlannel changes flannel's ConfigMap. Then it restarts the pods that use the ConfigMap, and
 // waits for them. It returns an error if the ConfigMap has changed since it was read.
 func (c *cluster) writeFlannel(ctx context.Context, change flannelChange) error {
-	patch, err := json.Marshal(object{
-		"metadata": object{"resourceVersion": change.config.Text("metadata", "resourceVersion")},
-		"data":     object{flannelKey: change.after},
-	})
-	if err != nil {
-		return err
-	}
 	// kubectl replace is not used, because it would also write the annotation in which kubectl
 	// apply has stored flannel's manifest.
 	namespace := namespaceOf(change.config)
-	if _, err := c.kubectl(ctx, nil, "patch", "-n", namespace, "configmap", flannelConfig, "--type=merge", "-p",
-		string(patch)); err != nil {
+	if err := c.patch(ctx, namespace, "configmap", flannelConfig, "merge", object{
+		"metadata": object{"resourceVersion": change.config.Text("metadata", "resourceVersion")},
+		"data":     object{flannelKey: change.after},
+	}); err != nil {
 		return err
 	}
 	daemons, err := c.items(ctx, "-n", namespace, "daemonset")

@@ -65,6 +65,16 @@ func (c *cluster) delete(ctx context.Context, args ...string) error {
 	return err
 }
 
+// patch changes fields of an object, as the flag --type says.
+func (c *cluster) patch(ctx context.Context, namespace, kind, name, how string, fields object) error {
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	_, err = c.kubectl(ctx, nil, "patch", "-n", namespace, kind, name, "--type="+how, "-p", string(text))
+	return err
+}
+
 // agentPods returns the pods of the agents' DaemonSet.
 func (c *cluster) agentPods(ctx context.Context) ([]object, error) {
 	return c.items(ctx, "-n", c.system, "pod", "-l", "app.kubernetes.io/name="+agentName)

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -72,7 +71,7 @@ func (c *cluster) cleanNodes(ctx context.Context, agent object) (err error) {
 func (c *cluster) changeAgents(ctx context.Context, agent object) error {
 	main := named(agent.List("spec", "template", "spec", "containers"), "agent")
 	capabilities, _ := main.Field("securityContext", "capabilities", "add").([]any)
-	patch, err := json.Marshal(object{"spec": object{
+	return c.patch(ctx, c.system, "daemonset", agentName, "strategic", object{"spec": object{
 		"updateStrategy": object{"type": "RollingUpdate",
 			"rollingUpdate": object{"maxUnavailable": "100%"}},
 		"template": object{"spec": object{
@@ -87,11 +86,6 @@ func (c *cluster) changeAgents(ctx context.Context, agent object) error {
 			"containers": []object{{"name": "agent", "command": []string{"/leasectl"},
 				"args": []string{"idle"}, "readinessProbe": nil, "livenessProbe": nil}},
 		}}}})
-	if err != nil {
-		return err
-	}
-	_, err = c.kubectl(ctx, nil, "patch", "-n", c.system, "daemonset", agentName, "-p", string(patch))
-	return err
 }
 
 // uninstallArgs returns the arguments of leasectl that remove what the pods of a DaemonSet have
