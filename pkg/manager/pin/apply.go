@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -107,10 +108,6 @@ func apply(p *corev1.Pod, v decision) {
 var marker = corev1.NodeSelectorRequirement{Key: kube.AnnotationPinnedNode,
 	Operator: corev1.NodeSelectorOpDoesNotExist}
 
-func isMarker(r corev1.NodeSelectorRequirement) bool {
-	return r.Key == marker.Key && r.Operator == marker.Operator
-}
-
 // onNode returns the requirement that a pod must run on the given node, for the matchFields of a
 // node selector term. The DaemonSet controller uses it too. The scheduler examines no other node
 // for such a pod (docs/facts.md, "A required node name limits the search to that node").
@@ -119,12 +116,9 @@ func onNode(node string) corev1.NodeSelectorRequirement {
 		Values: []string{node}}
 }
 
-// isOnNode returns a function that reports whether a requirement is that of onNode.
-func isOnNode(node string) func(corev1.NodeSelectorRequirement) bool {
-	return func(r corev1.NodeSelectorRequirement) bool {
-		return r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn &&
-			slices.Equal(r.Values, []string{node})
-	}
+// equals returns a function that reports whether a requirement is equal to another one.
+func equals(want corev1.NodeSelectorRequirement) func(corev1.NodeSelectorRequirement) bool {
+	return func(r corev1.NodeSelectorRequirement) bool { return equality.Semantic.DeepEqual(r, want) }
 }
 
 // pinned returns a term with the requirements of the pin to a node.
@@ -136,15 +130,16 @@ func pinned(t corev1.NodeSelectorTerm, node string) corev1.NodeSelectorTerm {
 
 // isPinned reports whether a term has the requirements of the pin to a node.
 func isPinned(t corev1.NodeSelectorTerm, node string) bool {
-	return slices.ContainsFunc(t.MatchExpressions, isMarker) && slices.ContainsFunc(t.MatchFields, isOnNode(node))
+	return slices.ContainsFunc(t.MatchExpressions, equals(marker)) &&
+		slices.ContainsFunc(t.MatchFields, equals(onNode(node)))
 }
 
 // unpin returns a term without the requirements of the pin to a node, if it has both. A requirement
 // of the user for the same node remains.
 func unpin(t corev1.NodeSelectorTerm, node string) corev1.NodeSelectorTerm {
 	if isPinned(t, node) {
-		t.MatchExpressions = without(t.MatchExpressions, isMarker)
-		t.MatchFields = without(t.MatchFields, isOnNode(node))
+		t.MatchExpressions = without(t.MatchExpressions, equals(marker))
+		t.MatchFields = without(t.MatchFields, equals(onNode(node)))
 	}
 	return t
 }

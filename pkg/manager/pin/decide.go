@@ -113,7 +113,7 @@ func effectiveMode(f podFacts) (mode policy.PinMode, why string) {
 		return f.Wish.Mode, ""
 	case !f.Scheduled:
 		why = fmt.Sprintf("the scheduler %q is not among --schedulers", f.Pod.Spec.SchedulerName)
-	case isGated(f.Pod):
+	case len(f.Pod.Spec.SchedulingGates) > 0:
 		why = "it has scheduling gates"
 	case isGrouped(f.Pod):
 		why = "it is scheduled as one of a group"

@@ -193,13 +193,8 @@ type strike struct {
 	uid string // of the pod
 }
 
-// clock makes a function a clock of the cache.
-type clock func() time.Time
-
-func (c clock) Now() time.Time { return c() }
-
 func newStrikes(now func() time.Time) *strikes {
-	return &strikes{cache.NewLRUExpireCacheWithClock(maxStruck, clock(now)), now}
+	return &strikes{cache.NewLRUExpireCache(maxStruck), now}
 }
 
 // Add adds a strike, unless the pod has one already.

@@ -49,7 +49,7 @@ func viewPod(p *corev1.Pod, kinds []schema.GroupKind) *podView {
 		ObjectMeta: control.Identity(&p.ObjectMeta),
 		Node:       intern(p.Spec.NodeName),
 		Recreated:  recreated(p, kinds),
-		Nominated:  nominatedNode(p) != "",
+		Nominated:  p.Status.NominatedNodeName != "",
 		Rejected:   p.Status.Phase == corev1.PodFailed && p.Status.Reason == "NodeAffinity",
 		Failed:     p.Status.Phase == corev1.PodFailed,
 		Succeeded:  p.Status.Phase == corev1.PodSucceeded,
@@ -91,12 +91,6 @@ func (v *podView) setConditions(conditions []corev1.PodCondition) {
 		}
 	}
 }
-
-// nominatedNode returns the node that a scheduler has nominated for a pod.
-func nominatedNode(p *corev1.Pod) string { return p.Status.NominatedNodeName }
-
-// isGated reports whether a pod has scheduling gates.
-func isGated(p *corev1.Pod) bool { return len(p.Spec.SchedulingGates) > 0 }
 
 // keyOn identifies what is remembered of a pod on a node for its successors: by its name, or by its
 // reservation name and the node.
