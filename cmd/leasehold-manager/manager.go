@@ -29,7 +29,6 @@ import (
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -67,7 +66,7 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	set, err := reservations.Setup(mgr)
+	set, err := control.WatchReservations(mgr)
 	if err != nil {
 		return err
 	}

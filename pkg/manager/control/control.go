@@ -1,5 +1,5 @@
-// Package control has what the parts of the manager share: controllers, and mutating webhooks for
-// pods that never reject a pod.
+// Package control has what the parts of the manager share: controllers, mutating webhooks for pods
+// that never reject a pod, and the reservations of the cluster (docs/design.md, "Reservations").
 package control
 
 import (

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 const (
@@ -98,7 +98,7 @@ func (t instance) hasReleased(p *podView) bool { return t.PodUID == string(p.UID
 // the reservation of the pod's own node was published and deleted, so that its window has ended or
 // its addresses were released. choose ignores such a reservation, because a compromised node may
 // publish reservations of pods that it never ran.
-func (t instance) contradicts(r *reservations.Reservation) bool {
+func (t instance) contradicts(r *control.Reservation) bool {
 	if t.Node == "" || r.Node == t.Node {
 		return false
 	}
@@ -120,8 +120,8 @@ func (t instance) contradicts(r *reservations.Reservation) bool {
 // The function is in one piece, although its cyclomatic complexity is 16: a release that a user has
 // asked for affects both the ranking and the exception, and the order of the conditions is the
 // precedence of the sources.
-func choose(all []*reservations.Reservation, last instance, now time.Time) (pinTarget, bool) {
-	var best *reservations.Reservation
+func choose(all []*control.Reservation, last instance, now time.Time) (pinTarget, bool) {
+	var best *control.Reservation
 	remembered := last.unpublished(now)
 	for _, r := range all {
 		if r.Releasing {
@@ -155,7 +155,7 @@ func choose(all []*reservations.Reservation, last instance, now time.Time) (pinT
 //
 // The state Bound is no criterion, because the reservation of a node that died remains Bound for as
 // long as the object exists.
-func preferable(a, b *reservations.Reservation, last string) bool {
+func preferable(a, b *control.Reservation, last string) bool {
 	if a, b := a.PodUID == last, b.PodUID == last; last != "" && a != b {
 		return a
 	}
@@ -170,7 +170,7 @@ func preferable(a, b *reservations.Reservation, last string) bool {
 // life of the pod. The order of the writes is another one, because the agent of a node that a pod
 // has left may write the hold when the pod already runs on another node. It returns zero if the
 // time is not known.
-func shows(r *reservations.Reservation) time.Time {
+func shows(r *control.Reservation) time.Time {
 	switch since := r.HeldSince(); {
 	case !since.IsZero():
 		return since
@@ -182,7 +182,7 @@ func shows(r *reservations.Reservation) time.Time {
 
 // version returns the resource version as a number, which grows with each write to objects of one
 // kind.
-func version(r *reservations.Reservation) uint64 {
+func version(r *control.Reservation) uint64 {
 	v, _ := strconv.ParseUint(r.ResourceVersion, 10, 64)
 	return v
 }

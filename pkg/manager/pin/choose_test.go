@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -84,10 +84,10 @@ func TestChoose(t *testing.T) {
 			all{unknownWindow(held("node1", "1", 4*time.Minute)), held("node2", "2", 5*time.Minute)},
 			instance{}, "node2"},
 		{"what has lapsed does not count",
-			all{held("node1", "1", -reservations.ClockLag-time.Second), held("node2", "1", time.Second)},
+			all{held("node1", "1", -control.ClockLag-time.Second), held("node2", "1", time.Second)},
 			instance{}, "node2"},
-		{"only what has lapsed", all{held("node1", "1", -reservations.ClockLag)}, instance{}, ""},
-		{"the clock of the node is behind", all{held("node1", "1", time.Second-reservations.ClockLag)}, instance{},
+		{"only what has lapsed", all{held("node1", "1", -control.ClockLag)}, instance{}, ""},
+		{"the clock of the node is behind", all{held("node1", "1", time.Second-control.ClockLag)}, instance{},
 			"node1"},
 		{"what is given up does not count", all{held("node1", "1", time.Minute), releasing}, instance{}, "node1"},
 

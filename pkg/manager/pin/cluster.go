@@ -15,17 +15,16 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
 
-// byName is the index of pods by their reservation name (reservations.NameKey).
+// byName is the index of pods by their reservation name (control.NameKey).
 const byName = "name"
 
 // A cluster is what this replica of the manager knows of the cluster, and what became of the pods
 // that ended recently.
 type cluster struct {
 	pods         *kube.Informer[*podView]
-	reservations *reservations.Set
+	reservations *control.Reservations
 	nodes        *control.Nodes
 	namespaces   *kube.Informer[map[string]string] // the labels that set the pin of their pods
 	now          func() time.Time
@@ -41,7 +40,7 @@ type cluster struct {
 
 // newCluster returns a cluster and adds its watches of pods and namespaces to the manager, which
 // has not started.
-func newCluster(mgr manager.Manager, set *reservations.Set, nodes *control.Nodes, kinds []schema.GroupKind,
+func newCluster(mgr manager.Manager, set *control.Reservations, nodes *control.Nodes, kinds []schema.GroupKind,
 ) (*cluster, error) {
 	c := emptyCluster(time.Now, func(p *corev1.Pod) *podView { return viewPod(p, kinds) }, set, nodes)
 	c.isLeader = control.IsLeader(mgr)
@@ -63,7 +62,7 @@ func newCluster(mgr manager.Manager, set *reservations.Set, nodes *control.Nodes
 
 // emptyCluster returns a cluster that follows reservations, and pods with views of objects of the
 // type P.
-func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, set *reservations.Set,
+func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, set *control.Reservations,
 	nodes *control.Nodes) *cluster {
 	c := &cluster{now: now, started: now(), recent: newRecentPods(now), strikes: newStrikes(now),
 		instances: map[string]instance{}, isLeader: func() bool { return true }, reservations: set, nodes: nodes,
@@ -71,10 +70,10 @@ func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, 
 			return control.Pick(ns.Labels, kube.AnnotationPin, kube.AnnotationPinPatience)
 		}, nil),
 		pods: kube.NewInformer(view, kube.Indexes[*podView]{
-			byName: func(p *podView) []string { return reservations.IndexName(p.Namespace, p.For) }})}
+			byName: func(p *podView) []string { return control.IndexName(p.Namespace, p.For) }})}
 	c.pods.Handle(kube.Handler[*podView]{Added: c.podAdded, Updated: func(_, p *podView) { c.podUpdated(p) },
 		Deleted: c.podDeleted})
-	set.Handle(kube.Handler[*reservations.Reservation]{Deleted: c.reservationDeleted})
+	set.Handle(kube.Handler[*control.Reservation]{Deleted: c.reservationDeleted})
 	return c
 }
 
@@ -85,7 +84,7 @@ func (c *cluster) Synced() bool {
 
 func (c *cluster) podAdded(p *podView) {
 	if p.For != "" && p.Sent != "" {
-		c.recent.Arrived(reservations.NameKey(p.Namespace, p.For), p.Sent)
+		c.recent.Arrived(control.NameKey(p.Namespace, p.For), p.Sent)
 	}
 	c.podUpdated(p)
 }
@@ -109,14 +108,14 @@ func (c *cluster) podDeleted(p *podView) {
 	}
 	c.mu.Unlock()
 	if p.For != "" && p.Started {
-		c.recent.Ended(reservations.NameKey(p.Namespace, p.For), p)
+		c.recent.Ended(control.NameKey(p.Namespace, p.For), p)
 	}
 }
 
 // reservationDeleted remembers that a reservation was deleted, because the window has ended or the
 // addresses were released. Then choose does not wait for the reservation to be published. If an
 // agent still has the lease, it publishes the reservation again.
-func (c *cluster) reservationDeleted(r *reservations.Reservation) {
+func (c *cluster) reservationDeleted(r *control.Reservation) {
 	if r.PodUID == "" {
 		return
 	}
@@ -196,7 +195,7 @@ func (c *cluster) pod(key string) *podView {
 // reservation name that is at most one, as choose chooses it.
 func (c *cluster) targetsOf(namespace, pod, reservationName string) []pinTarget {
 	if reservationName != "" {
-		name := reservations.NameKey(namespace, reservationName)
+		name := control.NameKey(namespace, reservationName)
 		all := c.targets(name, !c.isLeader())
 		for i, t := range all {
 			key := nodeKey(name, t.Node)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
 
 // The reasons of the Events that the manager writes on pods.
@@ -82,9 +81,9 @@ func (c *cluster) keptElsewhere(p *podView) string {
 	}
 	var homes []pinTarget
 	if p.For != "" {
-		homes = c.targets(reservations.NameKey(p.Namespace, p.For), false)
+		homes = c.targets(control.NameKey(p.Namespace, p.For), false)
 	} else {
-		isOwn := func(r *reservations.Reservation) bool { return r.PodUID == string(p.UID) }
+		isOwn := func(r *control.Reservation) bool { return r.PodUID == string(p.UID) }
 		home, found := choose(slices.DeleteFunc(c.reservations.OfPod(keyOf(p)), isOwn), c.lastEnded(keyOf(p)), c.now())
 		if found && home.Addresses != "" {
 			homes = []pinTarget{home}

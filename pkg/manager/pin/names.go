@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -60,7 +60,7 @@ func workloadOf(p *corev1.Pod) (text string) {
 // true for the new pods of a workload that grows, for which the webhook finds nothing when it looks
 // again.
 func (c *cluster) mayReplace(namespace, name string, p *corev1.Pod) bool {
-	all := c.pods.ByIndex(byName, reservations.NameKey(namespace, name))
+	all := c.pods.ByIndex(byName, control.NameKey(namespace, name))
 	return slices.ContainsFunc(all, func(other *podView) bool {
 		return other.isAlive() && (other.Started || other.awaitsNode()) && other.Workload == workloadOf(p)
 	})
@@ -69,7 +69,7 @@ func (c *cluster) mayReplace(namespace, name string, p *corev1.Pod) bool {
 // sharedName returns the text of the Event of a pod whose reservation name pods of another workload
 // of the namespace use as well, "" for other pods.
 func (c *cluster) sharedName(p *podView) string {
-	for _, other := range c.pods.ByIndex(byName, reservations.NameKey(p.Namespace, p.For)) {
+	for _, other := range c.pods.ByIndex(byName, control.NameKey(p.Namespace, p.For)) {
 		if p.For != "" && other.Workload != p.Workload && other.isAlive() {
 			return fmt.Sprintf("%s and %s use the reservation name %q: the pods of each may get addresses of the "+
 				"other; give each workload a name of its own in the annotation %s",
@@ -92,7 +92,7 @@ type recentPods struct {
 	now func() time.Time
 
 	mu     sync.Mutex
-	byName map[string][]recentPod // by reservations.NameKey
+	byName map[string][]recentPod // by control.NameKey
 }
 
 type recentPod struct {
@@ -188,7 +188,7 @@ func (c *cluster) count(name string) map[string]*nodeCount {
 			n.users++
 		}
 		if p.Started {
-			at(node).add(reservations.Primary(p.Addresses), p.isAlive(), true)
+			at(node).add(control.Primary(p.Addresses), p.isAlive(), true)
 		}
 	}
 	for _, p := range c.recent.byName[name] {
@@ -197,7 +197,7 @@ func (c *cluster) count(name string) map[string]*nodeCount {
 		case p.ended == nil:
 			at(p.node).sent++
 		case !releasing[string(p.ended.UID)] && !c.lastEnded(keyOf(p.ended)).hasReleased(p.ended):
-			at(p.node).add(reservations.Primary(p.ended.Addresses), false, true)
+			at(p.node).add(control.Primary(p.ended.Addresses), false, true)
 		}
 	}
 	return nodes

@@ -15,7 +15,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -86,8 +86,8 @@ func TestTargetsOfAReservationName(t *testing.T) {
 			ended{lives("b", "node2")}}, "node1 node2 node3"},
 		{"two on a node", []any{left("a", "node1", time.Minute), left("b", "node1", 2*time.Minute)}, "node1"},
 		{"over", []any{left("a", "node1", -time.Hour)}, ""},
-		{"over after a while", []any{left("a", "node1", time.Minute), time.Minute + reservations.ClockLag}, ""},
-		{"over soon", []any{left("a", "node1", time.Minute), time.Minute + reservations.ClockLag - 1}, "node1"},
+		{"over after a while", []any{left("a", "node1", time.Minute), time.Minute + control.ClockLag}, ""},
+		{"over soon", []any{left("a", "node1", time.Minute), time.Minute + control.ClockLag - 1}, "node1"},
 		{"forever", []any{of(func(r *reservation) { r.Until = time.Time{} }, left("a", "node1", 0)), 24 * time.Hour},
 			"node1"},
 		{"being released by a user", []any{of(func(r *reservation) { r.Releasing = true },
@@ -165,7 +165,7 @@ func TestTargetsOfAReservationName(t *testing.T) {
 		for _, known := range tt.known {
 			switch known := known.(type) {
 			case string:
-				c.send(reservations.NameKey("db", "registry"), known, true)
+				c.send(control.NameKey("db", "registry"), known, true)
 			case time.Duration:
 				clock = clock.Add(known)
 				c.recent.Expire()

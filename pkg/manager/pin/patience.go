@@ -17,7 +17,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 )
 
 const (
@@ -153,7 +152,7 @@ func (r *patienceReconciler) replace(ctx context.Context, p *podView, waited tim
 // isEnding reports whether a pod with the reservation name of another one ends on the node that the
 // other one waits for. Its address and its room will be free.
 func (c *cluster) isEnding(p *podView) bool {
-	all := c.pods.ByIndex(byName, reservations.NameKey(p.Namespace, p.For))
+	all := c.pods.ByIndex(byName, control.NameKey(p.Namespace, p.For))
 	return slices.ContainsFunc(all, func(other *podView) bool {
 		return other.Node == p.Pinned && other.DeletionTimestamp != nil
 	})

@@ -14,17 +14,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-type reservation = reservations.Reservation
+type reservation = control.Reservation
 
 // clusterOf returns a cluster with nodes and views, and a clock that only the test changes. Its
 // replica is the leader, and has watched for so long that it knows everything.
 func clusterOf(t testing.TB, nodes map[string]*corev1.Node, clock *time.Time, views ...any) *cluster {
 	t.Helper()
-	set := reservations.NewSet(func(r *reservation) *reservation { return r })
+	set := control.NewReservations(func(r *reservation) *reservation { return r })
 	all := kube.NewInformer(control.TrimNode, nil)
 	c := emptyCluster(func() time.Time { return *clock }, func(p *podView) *podView { return p }, set, all)
 	c.started = clock.Add(-strikeLife)

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // A replica sees the events of pods and of reservations in their order, each a while after it
@@ -184,7 +184,7 @@ func (r *rollouts) admit(name string, marked int) podView {
 		rapid.IntRange(r.replicas[i].reservations, len(r.reservations)).Draw(r.t, "seen reservations"))
 	c := r.replicas[i].cluster
 	targets := c.targetsOf("db", "", "registry")
-	if len(targets) == 0 || !c.send(reservations.NameKey("db", "registry"), targets[0].Node, true) {
+	if len(targets) == 0 || !c.send(control.NameKey("db", "registry"), targets[0].Node, true) {
 		r.t.Fatalf("replica %d finds no node for %s: %+v", i, name, targets)
 	}
 	return r.pod(*pinnedTo(name, targets[0].Node), func(p *podView) { p.CreationTimestamp = metav1.NewTime(r.clock) })

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -26,8 +25,8 @@ type Options struct {
 }
 
 // Setup adds the webhook and the controllers of the pin to a manager that has not started. set is
-// that of reservations.Setup.
-func Setup(mgr manager.Manager, set *reservations.Set, nodes *control.Nodes, o Options) error {
+// that of control.WatchReservations.
+func Setup(mgr manager.Manager, set *control.Reservations, nodes *control.Nodes, o Options) error {
 	log := mgr.GetLogger().WithName("pin")
 	c, err := newCluster(mgr, set, nodes, o.Kinds)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -98,7 +97,7 @@ func (p *podView) keyOn(node string) string {
 	if p.For == "" {
 		return keyOf(p)
 	}
-	return nodeKey(reservations.NameKey(p.Namespace, p.For), node)
+	return nodeKey(control.NameKey(p.Namespace, p.For), node)
 }
 
 // isAlive reports whether a pod runs or will run.

@@ -14,7 +14,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
-	"github.com/leasehold-cni/leasehold/pkg/manager/reservations"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -49,7 +48,7 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	}
 	as, isTrial := reservationName(pod), req.DryRun != nil && *req.DryRun
 	if as != "" && before != "" && !isTrial {
-		w.cluster.recent.Arrived(reservations.NameKey(req.Namespace, as), before)
+		w.cluster.recent.Arrived(control.NameKey(req.Namespace, as), before)
 	}
 	d := w.decide(ctx, req.Namespace, pod, as, isTrial)
 	apply(pod, d)
@@ -84,7 +83,7 @@ func (w *webhook) decideOnce(namespace string, pod *corev1.Pod, as string, isTri
 	for {
 		d := w.best(namespace, pod, as)
 		if as == "" || isTrial || !d.Pinned() ||
-			w.cluster.send(reservations.NameKey(namespace, as), d.Node, d.Mode == policy.PinRequire) {
+			w.cluster.send(control.NameKey(namespace, as), d.Node, d.Mode == policy.PinRequire) {
 			return d
 		}
 	}

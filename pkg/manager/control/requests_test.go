@@ -1,4 +1,4 @@
-package reservations
+package control
 
 import (
 	"fmt"

@@ -1,6 +1,4 @@
-// Package reservations watches the IPReservations of the cluster for the manager (docs/design.md,
-// "Reservations"), and tells the agents which of them to read.
-package reservations
+package control
 
 import (
 	"cmp"
@@ -15,7 +13,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -44,11 +41,11 @@ type Reservation struct {
 	Releasing bool         // a user has asked to release these addresses
 }
 
-// View returns the Reservation of an API object.
-func View(r *ipam.IPReservation) *Reservation {
+// viewReservation returns the Reservation of an API object.
+func viewReservation(r *ipam.IPReservation) *Reservation {
 	intern := func(s string) string { return unique.Make(s).Value() } // equal strings share their memory
 	v := &Reservation{
-		ObjectMeta: control.Identity(&r.ObjectMeta),
+		ObjectMeta: Identity(&r.ObjectMeta),
 		Pod:        r.Spec.PodName,
 		For:        intern(r.Status.Reservation),
 		Node:       intern(r.Spec.NodeName),
@@ -99,34 +96,35 @@ func (r *Reservation) HeldSince() time.Time {
 	return r.Until.Add(-time.Duration(r.Window))
 }
 
-// A Set is the reservations of the cluster, as this replica sees them.
-type Set struct {
+// Reservations are the reservations of the cluster, as this replica sees them.
+type Reservations struct {
 	*kube.Informer[*Reservation]
 }
 
-// The indexes of a Set.
+// The indexes of Reservations.
 const (
 	byPod  = "pod"
 	byNode = "node"
 	byName = "name"
 )
 
-// NewSet returns an empty Set of objects of the type O. The manager's is that of Setup.
-func NewSet[O metav1.Object](view func(O) *Reservation) *Set {
-	return &Set{kube.NewInformer(view, kube.Indexes[*Reservation]{
+// NewReservations returns Reservations of objects of the type O, which have none yet. The manager
+// has those of WatchReservations.
+func NewReservations[O metav1.Object](view func(O) *Reservation) *Reservations {
+	return &Reservations{kube.NewInformer(view, kube.Indexes[*Reservation]{
 		byPod:  func(r *Reservation) []string { return []string{r.PodKey()} },
 		byNode: func(r *Reservation) []string { return []string{r.Node} },
 		byName: func(r *Reservation) []string { return IndexName(r.Namespace, r.For) }})}
 }
 
 // OfPod returns the reservations of the pods with a key "namespace/name".
-func (s *Set) OfPod(key string) []*Reservation { return s.ByIndex(byPod, key) }
+func (s *Reservations) OfPod(key string) []*Reservation { return s.ByIndex(byPod, key) }
 
 // OfNode returns the reservations of a node.
-func (s *Set) OfNode(node string) []*Reservation { return s.ByIndex(byNode, node) }
+func (s *Reservations) OfNode(node string) []*Reservation { return s.ByIndex(byNode, node) }
 
 // OfName returns the reservations with a key of NameKey.
-func (s *Set) OfName(key string) []*Reservation { return s.ByIndex(byName, key) }
+func (s *Reservations) OfName(key string) []*Reservation { return s.ByIndex(byName, key) }
 
 // NameKey returns the key of a reservation name. It differs from the keys "namespace/pod", because
 // the name of a pod has no colon.
@@ -141,11 +139,11 @@ func IndexName(namespace, name string) []string {
 	return []string{NameKey(namespace, name)}
 }
 
-// Setup adds what watches the reservations to a manager that has not started, and what the leader
-// does about them. It returns the reservations.
-func Setup(mgr manager.Manager) (*Set, error) {
-	set := NewSet(View)
-	err := control.Watch(mgr, set.Informer, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, "")
+// WatchReservations adds the watch of the reservations to a manager that has not started, and what
+// the leader does about them: it tells the agents which of them to read.
+func WatchReservations(mgr manager.Manager) (*Reservations, error) {
+	set := NewReservations(viewReservation)
+	err := Watch(mgr, set.Informer, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, "")
 	if err != nil {
 		return nil, err
 	}

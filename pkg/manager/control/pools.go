@@ -1,4 +1,4 @@
-package reservations
+package control
 
 import (
 	"cmp"
@@ -20,7 +20,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 const (
@@ -41,12 +40,12 @@ const (
 // nodes"). The object contains names only: the agent reads the reservations and pods, and decides
 // what to do. It runs in the leader.
 type poolReconciler struct {
-	set      *Set
+	set      *Reservations
 	pools    *kube.Informer[*nodePool]
 	requests *kube.Informer[*ipam.AddressRequest]
 	client   client.Client
 	now      func() time.Time
-	queue    control.Queue
+	queue    Queue
 
 	// named are the AddressRequests that the agent of each node should read, nil until the first
 	// pass over them.
@@ -74,23 +73,23 @@ type deletedReservation struct {
 }
 
 // allRequests is the request for a pass over the AddressRequests. No node has a namespace.
-var allRequests = control.RequestFor("all/requests")
+var allRequests = RequestFor("all/requests")
 
 // addPools adds the reconciler, and what watches the NodeAddressPools and the AddressRequests, to a
 // manager.
-func addPools(mgr manager.Manager, set *Set) error {
+func addPools(mgr manager.Manager, set *Reservations) error {
 	r := newPoolReconciler(set, mgr.GetClient())
-	err := errors.Join(control.Watch(mgr, r.pools, ipam.GroupVersion.WithKind("NodeAddressPool"),
+	err := errors.Join(Watch(mgr, r.pools, ipam.GroupVersion.WithKind("NodeAddressPool"),
 		ipam.NodeAddressPoolResource.Resource, ""),
-		control.Watch(mgr, r.requests, ipam.GroupVersion.WithKind("AddressRequest"),
+		Watch(mgr, r.requests, ipam.GroupVersion.WithKind("AddressRequest"),
 			ipam.AddressRequestResource.Resource, ""))
 	if err != nil {
 		return err
 	}
-	return control.Add(mgr, "node-address-pools", r, true, r.start)
+	return Add(mgr, "node-address-pools", r, true, r.start)
 }
 
-func newPoolReconciler(set *Set, c client.Client) *poolReconciler {
+func newPoolReconciler(set *Reservations, c client.Client) *poolReconciler {
 	return &poolReconciler{set: set, client: c, now: time.Now, deleted: map[string][]deletedReservation{},
 		pools: kube.NewInformer(viewPool, nil), requests: kube.NewInformer(viewRequest, nil)}
 }
@@ -103,7 +102,7 @@ func viewRequest(r *ipam.AddressRequest) *ipam.AddressRequest { r.ManagedFields 
 
 // start enqueues from now on the nodes whose NodeAddressPool may have to be written, and passes
 // over the AddressRequests.
-func (r *poolReconciler) start(ctx context.Context, queue control.Queue) {
+func (r *poolReconciler) start(ctx context.Context, queue Queue) {
 	if !cache.WaitForCacheSync(ctx.Done(), r.set.HasSynced, r.pools.HasSynced) {
 		return
 	}
@@ -114,9 +113,9 @@ func (r *poolReconciler) start(ctx context.Context, queue control.Queue) {
 // follow enqueues the node of each reservation that changes, the nodes that have reservations of
 // the same pod, the nodes whose NodeAddressPool names something else than before, and a pass when
 // an AddressRequest changes.
-func (r *poolReconciler) follow(queue control.Queue) {
+func (r *poolReconciler) follow(queue Queue) {
 	r.queue = queue
-	pool := func(p *nodePool) { queue.Add(control.RequestFor(p.node)) }
+	pool := func(p *nodePool) { queue.Add(RequestFor(p.node)) }
 	r.pools.Handle(kube.Handler[*nodePool]{Added: pool, Updated: func(before, now *nodePool) {
 		if !equality.Semantic.DeepEqual(before.spec, now.spec) { // most updates change the status
 			pool(now)
@@ -125,12 +124,12 @@ func (r *poolReconciler) follow(queue control.Queue) {
 	r.requests.Handle(kube.Each(func(*ipam.AddressRequest) { queue.AddAfter(allRequests, nameDelay) }))
 	r.set.Handle(kube.Handler[*Reservation]{Deleted: func(v *Reservation) {
 		r.remember(v)
-		queue.AddAfter(control.RequestFor(v.Node), deletedFor)
+		queue.AddAfter(RequestFor(v.Node), deletedFor)
 	}})
 	r.set.Handle(kube.Each(func(v *Reservation) {
-		queue.AddAfter(control.RequestFor(v.Node), nameDelay)
+		queue.AddAfter(RequestFor(v.Node), nameDelay)
 		for _, other := range r.set.OfPod(v.PodKey()) {
-			queue.AddAfter(control.RequestFor(other.Node), nameDelay)
+			queue.AddAfter(RequestFor(other.Node), nameDelay)
 		}
 	}))
 }

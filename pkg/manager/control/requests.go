@@ -1,4 +1,4 @@
-package reservations
+package control
 
 import (
 	"cmp"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // nodeRange is a range of addresses of a node. Subnet is zero if it is not known.
@@ -61,7 +60,7 @@ func (r *poolReconciler) nameRequests(ctx context.Context) (reconcile.Result, er
 	}
 	for _, p := range r.pools.List() {
 		if !equality.Semantic.DeepEqual(p.spec.Requests, r.named[p.node]) {
-			r.queue.Add(control.RequestFor(p.node))
+			r.queue.Add(RequestFor(p.node))
 		}
 	}
 	if problem != nil || len(requests) == 0 {
@@ -180,5 +179,5 @@ func (r *poolReconciler) show(ctx context.Context, request *ipam.AddressRequest,
 	next.Status.Addresses = shown
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return control.IgnoreRace(r.client.Status().Update(ctx, next))
+	return IgnoreRace(r.client.Status().Update(ctx, next))
 }

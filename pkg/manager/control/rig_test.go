@@ -1,4 +1,4 @@
-package reservations
+package control
 
 import (
 	"cmp"
@@ -17,9 +17,9 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// setOf returns a Set that has seen these reservations.
-func setOf(t testing.TB, all ...*Reservation) *Set {
-	s := NewSet(func(r *Reservation) *Reservation { return r })
+// setOf returns Reservations that have seen these reservations.
+func setOf(t testing.TB, all ...*Reservation) *Reservations {
+	s := NewReservations(func(r *Reservation) *Reservation { return r })
 	for _, r := range all {
 		s.add(t, r)
 	}
@@ -27,7 +27,7 @@ func setOf(t testing.TB, all ...*Reservation) *Set {
 }
 
 // add has the watch show a reservation, which may replace one of that name.
-func (s *Set) add(t testing.TB, r *Reservation) {
+func (s *Reservations) add(t testing.TB, r *Reservation) {
 	t.Helper()
 	next := *r
 	if before, found := s.Get(r.Namespace + "/" + r.Name); found && before.ResourceVersion == r.ResourceVersion {
@@ -37,7 +37,7 @@ func (s *Set) add(t testing.TB, r *Reservation) {
 }
 
 // remove has the watch show the deletion of a reservation, which may not have been shown before.
-func (s *Set) remove(t testing.TB, r *Reservation) {
+func (s *Reservations) remove(t testing.TB, r *Reservation) {
 	t.Helper()
 	if _, found := s.Get(r.Namespace + "/" + r.Name); !found {
 		s.add(t, r)

@@ -1,4 +1,4 @@
-package reservations
+package control
 
 import (
 	"errors"
@@ -14,7 +14,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // reservationOf returns a reservation of a pod on a node, whose name is that of both.
@@ -30,7 +29,7 @@ func reservationOf(pod, node string, change ...func(*Reservation)) *Reservation 
 func isBound(r *Reservation)     { r.Bound = true }
 func isConfirmed(r *Reservation) { r.Bound, r.Confirmed = true, true }
 
-func poolsOf(t testing.TB, set *Set, clock *time.Time) *poolReconciler {
+func poolsOf(t testing.TB, set *Reservations, clock *time.Time) *poolReconciler {
 	r := newPoolReconciler(set, nil)
 	r.now = func() time.Time { return *clock }
 	return r
@@ -164,7 +163,7 @@ func TestNamesAreWritten(t *testing.T) {
 	reconcile := func(story, node, want string) {
 		t.Helper()
 		a.patches = nil
-		_, err := r.Reconcile(t.Context(), control.RequestFor(node))
+		_, err := r.Reconcile(t.Context(), RequestFor(node))
 		if got := strings.Join(a.patches, ", "); got != want || err != a.err {
 			t.Errorf("%s: %q, %v, want %q", story, got, err, want)
 		}
@@ -187,11 +186,11 @@ func TestNamesAreWritten(t *testing.T) {
 	reconcile("no change", "node1", "")
 	names()
 	a.err = apierrors.NewNotFound(ipam.NodeAddressPoolResource.GroupResource(), "node1")
-	if _, err := r.Reconcile(t.Context(), control.RequestFor("node1")); err != nil {
+	if _, err := r.Reconcile(t.Context(), RequestFor("node1")); err != nil {
 		t.Errorf("its NodeAddressPool is gone: %v", err)
 	}
 	a.err = io.EOF
-	if _, err := r.Reconcile(t.Context(), control.RequestFor("node1")); !errors.Is(err, io.EOF) {
+	if _, err := r.Reconcile(t.Context(), RequestFor("node1")); !errors.Is(err, io.EOF) {
 		t.Errorf("a write that fails: %v", err)
 	}
 }

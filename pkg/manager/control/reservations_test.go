@@ -1,4 +1,4 @@
-package reservations
+package control
 
 import (
 	"testing"
@@ -49,14 +49,14 @@ status:
 		Written: noon.Add(5*time.Second - 10*time.Minute), Window: lease.Window(10 * time.Minute),
 		Releasing: true, Confirmed: true,
 	}
-	if diff := cmp.Diff(want, View(&object), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
+	if diff := cmp.Diff(want, viewReservation(&object), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 
 	object.Spec.Release = "00000000000000a0"
 	object.Status = ipam.IPReservationStatus{ID: "00000000000000a1", State: ipam.Bound, AddressList: "10.0.0.7",
 		Window: "forever"}
-	v := View(&object)
+	v := viewReservation(&object)
 	if !v.Bound || v.Releasing || v.Window != lease.Forever || v.Addresses != "10.0.0.7" || v.Primary != "10.0.0.7" ||
 		!v.Until.IsZero() {
 		t.Errorf("marks of another lease count: %+v", v)
