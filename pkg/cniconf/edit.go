@@ -1,12 +1,12 @@
 package cniconf
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tailscale/hujson"
 )
 
 // ErrNothingToChange is returned by WithLeasehold for a configuration that does not call
@@ -35,7 +35,7 @@ func WithLeasehold(name string, content []byte) ([]byte, error) {
 			return nil, fmt.Errorf("%s may call no other IPAM plugin than host-local; install leasehold in "+
 				"host-local's place instead", p.Type)
 		}
-		if content, err = set(content, p.IPAM.Pointer, Leasehold); err != nil {
+		if content, err = set(content, p.IPAM.Pointer, hujson.String(Leasehold)); err != nil {
 			return nil, err
 		}
 		changed = true
@@ -58,7 +58,7 @@ func WithAnnotations(name string, content []byte) ([]byte, error) {
 		if p.IPAM.Type == "" || p.PassesAnnotations || p.File != f.Path {
 			continue
 		}
-		if content, err = set(content, p.Pointer+"/capabilities/"+annotations, true); err != nil {
+		if content, err = set(content, p.Pointer+"/capabilities/"+annotations, hujson.Bool(true)); err != nil {
 			return nil, err
 		}
 	}
@@ -85,7 +85,7 @@ func WithoutLeasehold(name string, text []byte) ([]byte, error) {
 		case p.Type == typeFlannel: // host-local is what it calls if the configuration names none
 			text, err = remove(text, p.IPAM.Pointer)
 		default:
-			text, err = set(text, p.IPAM.Pointer, HostLocal)
+			text, err = set(text, p.IPAM.Pointer, hujson.String(HostLocal))
 		}
 		if err == nil && p.IPAM.Type == Leasehold && p.PassesAnnotations {
 			text, err = remove(text, p.Pointer+"/capabilities/"+annotations)
@@ -130,126 +130,81 @@ func flatten(plugins []Plugin) (all []Plugin) {
 }
 
 // set returns the text with the value at a JSON Pointer replaced, or added, and all other bytes
-// unchanged. value is a string or a boolean. Objects that are missing on the path of the pointer
-// are added. set returns an error if there is another kind of value.
-func set(text []byte, pointer string, value any) ([]byte, error) {
-	places, err := placesIn(text)
+// unchanged. Objects that are missing on the path of the pointer are added. set returns an error if
+// there is another kind of value.
+func set(text []byte, pointer string, to hujson.Literal) ([]byte, error) {
+	root, err := hujson.Parse(text)
 	if err != nil {
 		return nil, err
 	}
-	if at, ok := places[pointer]; ok && !at.object {
-		return replaced(text, at.start, at.end, quote(value)), nil
+	if at := root.Find(pointer); at != nil {
+		at.Value = to
+		return root.Pack(), nil
 	}
-	insert := quote(value)
-	for missing := pointer; ; {
-		i := strings.LastIndex(missing, "/")
-		if i < 0 {
-			return nil, fmt.Errorf("the configuration has no object in which %s could be set", pointer)
-		}
-		parent, key := missing[:i], missing[i+1:]
-		at, ok := places[parent]
-		if ok && at.object {
-			return replaced(text, at.start+1, at.start+1, member(text[at.start+1:], quote(key)+": "+insert)), nil
-		}
-		if ok {
-			return nil, fmt.Errorf("%s cannot be changed: %s is not an object", pointer, parent)
-		}
-		insert, missing = "{"+quote(key)+": "+insert+"}", parent
+	parent, key := cut(pointer)
+	insert := hujson.ValueTrimmed(to)
+	for root.Find(parent) == nil {
+		object := &hujson.Object{}
+		prepend(object, key, insert)
+		parent, key = cut(parent)
+		insert = object
 	}
+	object, ok := root.Find(parent).Value.(*hujson.Object)
+	if !ok {
+		return nil, fmt.Errorf("%s cannot be changed: %s is not an object", pointer, parent)
+	}
+	prepend(object, key, insert)
+	return root.Pack(), nil
+}
+
+// prepend adds a member to an object as the first one. It gets the same white space as the one that
+// was first.
+func prepend(object *hujson.Object, key string, value hujson.ValueTrimmed) {
+	m := hujson.ObjectMember{Name: hujson.Value{Value: hujson.String(key)},
+		Value: hujson.Value{BeforeExtra: hujson.Extra(" "), Value: value}}
+	if len(object.Members) > 0 {
+		m.Name.BeforeExtra = object.Members[0].Name.BeforeExtra
+	}
+	object.Members = slices.Insert(object.Members, 0, m)
 }
 
 // remove returns the text without the member of an object, or the element of an array, at a JSON
 // Pointer, and all other bytes unchanged, but for white space. An object of which it is the only
 // member is removed with it.
 func remove(text []byte, pointer string) ([]byte, error) {
-	places, err := placesIn(text)
+	root, err := hujson.Parse(text)
 	if err != nil {
 		return nil, err
 	}
-	at, ok := places[pointer]
-	if !ok {
+	at := root.Find(pointer)
+	if at == nil {
 		return nil, fmt.Errorf("%s cannot be changed: there is no such value", pointer)
 	}
-	if parent := places[pointer[:strings.LastIndex(pointer, "/")]]; parent.members == 1 {
-		at = parent
-	}
-	before := bytes.TrimRight(text[:at.key], " \t\r\n")
-	if bytes.HasSuffix(before, []byte(",")) {
-		return replaced(text, len(bytes.TrimRight(before, ", \t\r\n")), at.end, ""), nil
-	}
-	next := bytes.TrimLeft(text[at.end:], ", \t\r\n")
-	return replaced(text, at.key, len(text)-len(next), ""), nil
-}
-
-// member returns the bytes to insert after the opening brace of an object, so that the object has
-// text as its first member. rest is what follows the brace. The new member gets the same white
-// space as the member that was first, and a comma unless the object is empty.
-func member(rest []byte, text string) string {
-	next := bytes.TrimLeft(rest, " \t\r\n")
-	if bytes.HasPrefix(next, []byte("}")) {
-		return text
-	}
-	return string(rest[:len(rest)-len(next)]) + text + ","
-}
-
-func quote(value any) string {
-	b, _ := json.Marshal(value) // a string or a boolean can always be encoded
-	return string(b)
-}
-
-// replaced returns a copy of text in which the bytes from..to are replaced.
-func replaced(text []byte, from, to int, by string) []byte {
-	return append(append(append([]byte{}, text[:from]...), by...), text[to:]...)
-}
-
-// place is the position of a value in a text, from its first byte to the one behind it. key is
-// where the key of a member begins; of an element of an array it is start.
-type place struct {
-	key, start, end int
-	object          bool
-	members         int // of an object
-}
-
-// placesIn returns the places of all values in a text, by JSON Pointer. Arrays have no place, but
-// their elements do.
-func placesIn(text []byte) (map[string]place, error) {
-	places := map[string]place{}
-	d := json.NewDecoder(bytes.NewReader(text))
-	return places, scan(d, text, "", 0, places)
-}
-
-// scan reads the next value from d, whose key begins at key, and records the places of that value
-// and of all values in it.
-func scan(d *json.Decoder, text []byte, pointer string, key int, places map[string]place) error {
-	at := place{key: key, start: nextToken(d, text)}
-	token, err := d.Token()
-	if err != nil {
-		return err
-	}
-	delim, ok := token.(json.Delim)
-	for ; ok && d.More(); at.members++ {
-		key, name := nextToken(d, text), fmt.Sprint(at.members)
-		if delim == '{' {
-			token, err := d.Token()
-			if err != nil {
-				return err
-			}
-			name = strings.NewReplacer("~", "~0", "/", "~1").Replace(token.(string))
+	parent, _ := cut(pointer)
+	switch in := root.Find(parent).Value.(type) {
+	case *hujson.Object:
+		if len(in.Members) == 1 && parent != "" {
+			return remove(text, parent)
 		}
-		if err := scan(d, text, pointer+"/"+name, key, places); err != nil {
-			return err
+		i := slices.IndexFunc(in.Members, func(m hujson.ObjectMember) bool {
+			return m.Value.StartOffset == at.StartOffset
+		})
+		in.Members = slices.Delete(in.Members, i, i+1)
+		if i > 0 && i == len(in.Members) {
+			in.Members[i-1].Value.AfterExtra = nil // white space there would mean a comma
+		}
+	case *hujson.Array:
+		i := slices.IndexFunc(in.Elements, func(v hujson.Value) bool { return v.StartOffset == at.StartOffset })
+		in.Elements = slices.Delete(in.Elements, i, i+1)
+		if i > 0 && i == len(in.Elements) {
+			in.Elements[i-1].AfterExtra = nil // as above
 		}
 	}
-	if ok {
-		_, err = d.Token()
-	}
-	if at.end, at.object = int(d.InputOffset()), ok; delim != '[' {
-		places[pointer] = at
-	}
-	return err
+	return root.Pack(), nil
 }
 
-// nextToken returns where the next token of d begins in its text.
-func nextToken(d *json.Decoder, text []byte) int {
-	return len(text) - len(bytes.TrimLeft(text[d.InputOffset():], " \t\r\n:,"))
+// cut returns a JSON Pointer without its last part, and that part.
+func cut(pointer string) (parent, key string) {
+	i := strings.LastIndex(pointer, "/")
+	return pointer[:i], pointer[i+1:]
 }
