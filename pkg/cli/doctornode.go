@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -45,21 +46,15 @@ type content struct {
 func (a *app) content(ctx context.Context) (c content) {
 	c.err = a.view(ctx, func(tx *store.Tx) error {
 		c = content{usage: tx.Usage(), spaces: tx.NamespaceIDs(), wrong: tx.Check(), lost: tx.Lost()}
-		tx.All(func(l lease.Lease, err error) bool {
+		for l, err := range tx.All {
 			if err == nil {
 				c.leases = append(c.leases, l)
 			}
-			return true
-		})
-		pools, known := tx.Pools(), 0
-		for _, p := range pools {
-			// leasectl recover, which does not know the ranges of a pool, leaves it to the next ADD
-			// to mark the pool as adopted. It writes leases only if a complete source shows them.
-			if tx.Adopted(p) || len(tx.InPool(p)) > 0 {
-				known++
-			}
 		}
-		if len(pools) > 0 && known == len(pools) {
+		// leasectl recover, which does not know the ranges of a pool, leaves it to the next ADD to
+		// mark the pool as adopted. It writes leases only if a complete source shows them.
+		isLost := func(p lease.Pool) bool { return !tx.Adopted(p) && len(tx.InPool(p)) == 0 }
+		if pools := tx.Pools(); len(pools) > 0 && !slices.ContainsFunc(pools, isLost) {
 			c.lost = ""
 		}
 		return nil

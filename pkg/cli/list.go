@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -24,10 +25,11 @@ pod without retention. The column FOR has reservation names.`,
 			if err := a.parse(args); err != nil {
 				return err
 			}
-			leases, err := a.leases(cmd.Context(), func(l lease.Lease) bool { return all || !l.Lapsed(a.Clock()) })
+			leases, err := a.leases(cmd.Context())
 			if err != nil {
 				return err
 			}
+			leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return !all && l.Lapsed(a.Clock()) })
 			if err = a.print(leases); len(args) > 0 && len(leases) == 0 {
 				err = errors.Join(err, a.noLease())
 			}
@@ -42,18 +44,17 @@ pod without retention. The column FOR has reservation names.`,
 	return c
 }
 
-// leases returns the leases that match the filters and for which keep reports true.
-func (a *app) leases(ctx context.Context, keep func(lease.Lease) bool) (out []lease.Lease, err error) {
+// leases returns the leases that match the filters.
+func (a *app) leases(ctx context.Context) (out []lease.Lease, err error) {
 	err = a.view(ctx, func(tx *store.Tx) error {
 		out = nil
-		tx.All(func(l lease.Lease, err error) bool {
+		for l, err := range tx.All {
 			if err != nil {
 				a.say("%v", err)
-			} else if a.selected(l) && keep(l) {
+			} else if a.selected(l) {
 				out = append(out, l)
 			}
-			return true
-		})
+		}
 		return nil
 	})
 	return out, err

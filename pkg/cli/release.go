@@ -33,7 +33,7 @@ pod while the container still uses it.`,
 			if len(args) == 0 && !strings.Contains(a.reserveAs, "/") {
 				return usage("name an address, a pod, or a reservation name with --reserve-as=namespace/name")
 			}
-			found, err := a.leases(cmd.Context(), everyLease)
+			found, err := a.leases(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -189,59 +190,37 @@ func nodeFindings(t *testing.T) (all []finding) {
 	t.Helper()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	for name, text := range map[string]string{
-		"conf/10-net.conflist": `{"name":"net","plugins":[{"type":"bridge","ipam":{"type":"leasehold"}}]}`,
-	} {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path(name)), 0o755),
-			os.WriteFile(path(name), []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(path("leasehold"), built.Plugin(t), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(path("conf"), 0o755), os.WriteFile(path("conf/10-net.conflist"),
+		[]byte(`{"name":"net","plugins":[{"type":"bridge","ipam":{"type":"leasehold"}}]}`), 0o600),
+		os.WriteFile(path("leasehold"), built.Plugin(t), 0o755)))
 	now := lease.Instant{Wall: time.Now(), BootID: "b"}
 	subnet, err := pool.NewRange(netip.MustParsePrefix("10.0.0.0/24"), netip.Addr{}, netip.Addr{}, netip.Addr{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	set, err := pool.NewSet(subnet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pools := map[string]lease.Pool{}
-	var leases []lease.Lease
+	must(t, err)
+	var state content
 	for i, network := range []string{"net", "bound", "held"} {
-		pools[network] = lease.Pool{DataDir: path("data"), Network: network}
-		leases = append(leases, lease.Lease{Pool: pools[network], State: lease.Bound,
-			Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Holder: lease.Holder{ContainerID: network}})
-	}
-	leases[2].State, leases[2].Holder, leases[2].Window = lease.Held, lease.Holder{}, lease.Forever
-	state := content{leases: leases}
-	for _, p := range pools {
-		state.usage = append(state.usage, store.Usage{Pool: p, Ranges: set})
+		l := lease.Lease{Pool: lease.Pool{DataDir: path("data"), Network: network}, State: lease.Bound,
+			Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Holder: lease.Holder{ContainerID: network}}
+		if network == "held" {
+			l.State, l.Holder, l.Window = lease.Held, lease.Holder{}, lease.Forever
+		}
+		state.leases = append(state.leases, l)
+		state.usage = append(state.usage, store.Usage{Pool: l.Pool, Ranges: set})
 	}
 	n := &nodeDoctor{app: &app{Env: Env{Dirs: store.Dirs{State: path("state"), Run: path("run")},
 		Host: host.New(newProc(t), ""), Clock: func() lease.Instant { return now }}}, state: state,
 		Runtime: cniconf.Runtime{BinDirs: []string{dir}}, conf: cniconf.Load(path("conf"), cniconf.Rules{})}
-	for _, check := range []func() ([]finding, error){
-		func() ([]finding, error) { return n.checkAnnotations(t.Context()) },
-		func() ([]finding, error) { return n.checkRanges(t.Context()) },
-	} {
-		found, err := check()
-		if err != nil {
-			t.Error(err)
-		}
+	run := func(check func(context.Context) ([]finding, error)) {
+		found, err := check(t.Context())
+		must(t, err)
 		all = append(all, found...)
 	}
-	for _, c := range []content{{err: store.ErrNewer}, {err: store.ErrLost}, {lost: "it was removed"},
+	run(n.checkAnnotations)
+	run(n.checkRanges)
+	for _, n.state = range []content{{err: store.ErrNewer}, {err: store.ErrLost}, {lost: "it was removed"},
 		{wrong: []string{"index"}}} {
-		n.state = c
-		found, err := n.checkStore(t.Context())
-		if err != nil {
-			t.Error(err)
-		}
-		all = append(all, found...)
+		run(n.checkStore)
 	}
 	for _, access := range []error{syscall.EROFS, syscall.EACCES, nil} {
 		for _, of := range []string{"state", "run"} {

@@ -223,5 +223,3 @@ func (f filter) selected(l lease.Lease) bool {
 		(f.state == "" || strings.EqualFold(l.State.String(), f.state)) &&
 		f.selects(l.Namespace, l.Name, l.Reservation, l.Address.String())
 }
-
-func everyLease(lease.Lease) bool { return true }
