@@ -21,7 +21,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -33,7 +32,7 @@ const (
 	maxNetworks = 256
 )
 
-var poolResource = ipamv1.NodeAddressPoolResource.Resource
+var poolKind = kind{"NodeAddressPool", ipamv1.NodeAddressPoolResource.Resource}
 
 // Pool is the NodeAddressPool of a node, in which the manager names the reservations that the agent
 // should read.
@@ -51,7 +50,7 @@ func NewPool(client rest.Interface, node string) *Pool {
 	}
 	return &Pool{kube.NodeInformer[*ipamv1.NodeAddressPool]{Informer: kube.NewInformer(view, nil),
 		What: "address pool of this node", Period: 5 * time.Minute,
-		ListWatch: cache.NewListWatchFromClient(client, poolResource, metav1.NamespaceAll,
+		ListWatch: cache.NewListWatchFromClient(client, poolKind.resource, metav1.NamespaceAll,
 			fields.OneTermEqualSelector(metav1.ObjectNameField, node))}, node}
 }
 
@@ -124,10 +123,8 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 		p.nodeAt, p.listAt = time.Time{}, now.Add(wait.Jitter(time.Second, 1))
 	}
 	if existing == nil || !hasOwner(existing, want) {
-		body := configuration("NodeAddressPool", want.ObjectMeta)
-		body["metadata"].(map[string]any)["ownerReferences"] = want.OwnerReferences
 		existing = &ipamv1.NodeAddressPool{}
-		err := apply(ctx, p.Clients.IPAM, poolResource, want.ObjectMeta, body, existing)
+		err := apply(ctx, p.Clients.IPAM, poolKind, want.ObjectMeta, "", nil, existing)
 		if apierrors.IsNotFound(err) {
 			return fmt.Errorf("this cluster does not serve NodeAddressPools, apply their CRD: %w", err)
 		}
@@ -148,10 +145,8 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 	if equality.Semantic.DeepEqual(shown, want.Status) {
 		return nil
 	}
-	body := configuration("NodeAddressPool", want.ObjectMeta)
-	body["status"] = want.Status
 	got := &ipamv1.NodeAddressPool{}
-	if err := apply(ctx, p.Clients.IPAM, poolResource, want.ObjectMeta, body, got, "status"); err != nil {
+	if err := apply(ctx, p.Clients.IPAM, poolKind, want.ObjectMeta, "status", want.Status, got); err != nil {
 		return fmt.Errorf("writing the status of the NodeAddressPool: %w", err)
 	}
 	n.applied, n.version, n.wroteAt = want.Status, got.ResourceVersion, now
@@ -174,59 +169,50 @@ func dated(c metav1.Condition, existing []metav1.Condition, now time.Time) metav
 // state of all loaded networks is known and none of its addresses is bound or held.
 func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.Status) *ipamv1.NodeAddressPool {
 	object := &ipamv1.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: node.owners()}}
-	networks := map[string]ipamv1.NetworkAddressPool{}
+	networks, used, loaded := map[string]bool{}, map[string]store.Usage{}, map[string]cniconf.Status{}
+	for _, u := range usage {
+		networks[u.Pool.Network], used[u.Pool.Network] = true, u
+	}
 	for _, s := range statuses {
 		if s.Network != "" && len(s.Network) <= ipamv1.MaxNetworkName { // a longer one is not leasehold's
-			n := ipamv1.NetworkAddressPool{Name: s.Network, Active: conditionStatus[s.State]}
-			n.Ranges = rangesOf(s.Sets)
-			if s.State != cniconf.Active {
-				n.Reason, n.Message = s.Reason, kube.Cut(s.Message, ipamv1.MaxMessage)
-			}
-			networks[s.Network] = n
+			networks[s.Network], loaded[s.Network] = true, s
 		}
 	}
 	isComplete := len(statuses) > 0 &&
 		!slices.ContainsFunc(statuses, func(s cniconf.Status) bool { return s.State == cniconf.Unknown })
-	sizes := map[string]uint64{} // of the ranges in the configuration, until the plugin was called
-	for _, s := range statuses {
-		if s.State != cniconf.Active || s.Size == 0 {
-			continue
-		}
-		sizes[s.Network] = s.Size
-		if !slices.ContainsFunc(usage, func(u store.Usage) bool { return u.Pool.Network == s.Network }) {
-			usage = append(slices.Clip(usage), store.Usage{Pool: lease.Pool{Network: s.Network}})
-		}
-	}
-	status := &object.Status
-	for _, u := range usage {
-		name := u.Pool.Network
-		n, isLoaded := networks[name]
+	var total store.Usage
+	for _, name := range slices.Sorted(maps.Keys(networks)) {
+		u := used[name]
+		s, isLoaded := loaded[name]
 		if !isLoaded {
-			n = ipamv1.NetworkAddressPool{Name: name, Active: metav1.ConditionUnknown, Reason: notDetermined.Reason,
-				Message: notDetermined.Message}
-			if isComplete && u.Bound+u.Held == 0 {
+			if s = notDetermined; isComplete && u.Bound+u.Held == 0 {
 				continue
 			}
 		}
-		if size := sizes[name]; u.Ranges == nil && size > 0 {
-			u.Ranges, u.Size, u.Free = pool.Set{}, size, size-min(size, u.Bound+u.Held)
+		if u.Ranges == nil && s.State == cniconf.Active && s.Size > 0 { // the plugin was not called yet
+			u.Ranges, u.Size, u.Free = pool.Set{}, s.Size, s.Size-min(s.Size, u.Bound+u.Held)
 		}
-		n.AddressCounts = countsOf(u)
+		if u.Ranges != nil {
+			total.Ranges = pool.Set{}
+			total.Size, total.Free = sum(total.Size, u.Size), sum(total.Free, u.Free)
+		}
+		total.Bound, total.Held = sum(total.Bound, u.Bound), sum(total.Held, u.Held)
+		n := ipamv1.NetworkAddressPool{Name: name, AddressCounts: countsOf(u), Active: conditionStatus[s.State],
+			Ranges: rangesOf(s.Sets)}
+		if s.State != cniconf.Active {
+			n.Reason, n.Message = s.Reason, kube.Cut(s.Message, ipamv1.MaxMessage)
+		}
 		if n.Ranges == nil {
 			n.Ranges = rangesOf([]pool.Set{u.Ranges})
 		}
-		networks[name] = n
-		status.Size, status.Free = sumKnown(status.Size, n.Size), sumKnown(status.Free, n.Free)
-		status.Bound, status.Held = sum(status.Bound, n.Bound), sum(status.Held, n.Held)
-	}
-	for _, name := range slices.Sorted(maps.Keys(networks)) {
-		if len(status.Networks) < maxNetworks {
-			status.Networks = append(status.Networks, networks[name])
+		if len(object.Status.Networks) < maxNetworks {
+			object.Status.Networks = append(object.Status.Networks, n)
 		}
 	}
 	s := summary(statuses)
-	status.Conditions = []metav1.Condition{{Type: ipamv1.ConditionRetentionActive, Status: conditionStatus[s.State],
-		Reason: s.Reason, Message: kube.Cut(s.Message, ipamv1.MaxMessage)}}
+	object.Status.AddressCounts = countsOf(total)
+	object.Status.Conditions = []metav1.Condition{{Type: ipamv1.ConditionRetentionActive,
+		Status: conditionStatus[s.State], Reason: s.Reason, Message: kube.Cut(s.Message, ipamv1.MaxMessage)}}
 	return object
 }
 
@@ -266,28 +252,12 @@ func summary(statuses []cniconf.Status) cniconf.Status {
 // countsOf returns the counts of a network. Size and Free are nil if the ranges of the network are
 // not known.
 func countsOf(u store.Usage) ipamv1.AddressCounts {
-	c := ipamv1.AddressCounts{Bound: limited(u.Bound), Held: limited(u.Held)}
+	c := ipamv1.AddressCounts{Bound: int64(sum(u.Bound, 0)), Held: int64(sum(u.Held, 0))}
 	if u.Ranges != nil {
-		size, free := limited(u.Size), limited(u.Free)
-		c.Size, c.Free = &size, &free
+		c.Size, c.Free = new(int64(sum(u.Size, 0))), new(int64(sum(u.Free, 0)))
 	}
 	return c
 }
 
-// limited returns the smaller of n and math.MaxInt64.
-func limited(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
-
-// sum returns a+b, or math.MaxInt64 if that is smaller. a and b are not negative.
-func sum(a, b int64) int64 { return limited(uint64(a) + uint64(b)) }
-
-// sumKnown returns the sum of the numbers that are not nil, or nil if both are nil.
-func sumKnown(a, b *int64) *int64 {
-	switch {
-	case a == nil:
-		return b
-	case b == nil:
-		return a
-	}
-	n := sum(*a, *b)
-	return &n
-}
+// sum returns a+b, at most math.MaxInt64.
+func sum(a, b uint64) uint64 { return min(min(a, math.MaxInt64)+min(b, math.MaxInt64), math.MaxInt64) }

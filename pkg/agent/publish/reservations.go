@@ -26,6 +26,15 @@ const (
 	resource     = "ipreservations"
 )
 
+// kind is a kind of objects that the agent applies.
+type kind struct{ name, resource string }
+
+// The parts of an object that are applied.
+const (
+	partSpec   = "spec"
+	partStatus = "status"
+)
+
 // reservations are the node's IPReservations in the API, as they were last listed, read or written.
 // Of a write they have what was applied, not what the API server made of it: what a CRD of another
 // version drops, or another controller changes, is written again after the next list or read, not
@@ -130,60 +139,45 @@ func readReservation(
 	return r, err
 }
 
-// apply applies a part of an object as the field manager of the agent, or a part of its status with
-// the subresource "status". It takes over fields that other field managers own. It decodes the
-// response into got.
-func apply(ctx context.Context, client rest.Interface, resource string, object metav1.ObjectMeta,
-	body map[string]any, got interface {
-		metav1.Object
-		runtime.Object
-	}, subresource ...string) error {
-	data, _ := json.Marshal(body) // cannot fail: strings, numbers, booleans and times
-	request := client.Patch(types.ApplyPatchType).Timeout(kube.RequestTimeout).Resource(resource).Name(object.Name).
-		SubResource(subresource...)
-	if object.Namespace != "" {
-		request = request.Namespace(object.Namespace)
+// apply applies a part of an object as the field manager of the agent: its status, or anything else
+// together with the labels and owners. It takes over fields that other field managers own. It
+// decodes the response into got.
+func apply(ctx context.Context, client rest.Interface, k kind, o metav1.ObjectMeta, part string, value any,
+	got runtime.Object) error {
+	request := client.Patch(types.ApplyPatchType).Timeout(kube.RequestTimeout).Resource(k.resource).Name(o.Name).
+		NamespaceIfScoped(o.Namespace, o.Namespace != "")
+	if part == partStatus {
+		o = metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}
+		request = request.SubResource(partStatus)
 	}
+	body := map[string]any{"apiVersion": ipamv1.GroupVersion.String(), "kind": k.name, "metadata": o}
+	if part != "" {
+		body[part] = value
+	}
+	data, _ := json.Marshal(body) // cannot fail: strings, numbers, booleans and times
 	return request.Param("fieldManager", fieldManager).Param("force", "true").Body(data).Do(ctx).Into(got)
 }
 
-// configuration returns an applied configuration without spec and status.
-func configuration(kind string, o metav1.ObjectMeta) map[string]any {
-	meta := map[string]any{"name": o.Name}
-	if o.Namespace != "" {
-		meta["namespace"] = o.Namespace
+// apply creates the object or updates its spec and labels, without spec.release, or updates the
+// status of an object that exists.
+func (o *reservations) apply(ctx context.Context, client rest.Interface, want *ipamv1.IPReservation, part string,
+) error {
+	var value any = want.Spec
+	if part == partStatus {
+		value = want.Status
 	}
-	return map[string]any{"apiVersion": ipamv1.GroupVersion.String(), "kind": kind, "metadata": meta}
-}
-
-// applySpec creates the object, or updates its spec and labels. It does not change spec.release.
-func (o *reservations) applySpec(ctx context.Context, client rest.Interface, want *ipamv1.IPReservation) error {
-	body := configuration("IPReservation", want.ObjectMeta)
-	meta := body["metadata"].(map[string]any)
-	meta["labels"], meta["ownerReferences"] = want.Labels, want.OwnerReferences
-	body["spec"] = want.Spec
 	got := &ipamv1.IPReservation{}
-	if err := apply(ctx, client, resource, want.ObjectMeta, body, got); err != nil {
+	err := apply(ctx, client, kind{"IPReservation", resource}, want.ObjectMeta, part, value, got)
+	if err != nil {
 		return err
 	}
 	v := viewOf(got)
-	release := got.Spec.Release
-	v.Labels, v.OwnerReferences, v.Spec = want.Labels, want.OwnerReferences, want.Spec
-	v.Spec.Release = release
-	o.store(v)
-	return nil
-}
-
-// applyStatus updates the status of an object that applySpec has created.
-func (o *reservations) applyStatus(ctx context.Context, client rest.Interface, want *ipamv1.IPReservation) error {
-	body := configuration("IPReservation", want.ObjectMeta)
-	body["status"] = want.Status
-	got := &ipamv1.IPReservation{}
-	if err := apply(ctx, client, resource, want.ObjectMeta, body, got, "status"); err != nil {
-		return err
+	if part == partStatus {
+		v.Status = want.Status
+	} else {
+		v.Labels, v.OwnerReferences, v.Spec = want.Labels, want.OwnerReferences, want.Spec
+		v.Spec.Release = got.Spec.Release
 	}
-	v := viewOf(got)
-	v.Status = want.Status
 	o.store(v)
 	return nil
 }
@@ -200,28 +194,30 @@ func (o *reservations) remove(ctx context.Context, client rest.Interface, r *ipa
 	return nil
 }
 
-// change contains the parts of an object that must be written.
-type change struct{ Spec, Status bool }
-
-// compare returns the parts of the existing object that differ from the desired one. If existing is
-// nil, these are all parts. compare ignores fields that the agent does not write: spec.release,
-// other labels and owners.
-func compare(want, existing *ipamv1.IPReservation) change {
+// compare returns the parts of the existing object that differ from the desired one, in the order
+// in which they are applied. If existing is nil, these are all parts. compare ignores fields that
+// the agent does not write: spec.release, other labels and owners.
+func compare(want, existing *ipamv1.IPReservation) (parts []string) {
 	if existing == nil {
-		return change{Spec: true, Status: true}
+		return []string{partSpec, partStatus}
 	}
 	spec := existing.Spec
 	spec.Release = ""
-	c := change{Spec: spec != want.Spec || !hasOwner(existing, want)}
+	differs := spec != want.Spec || !hasOwner(existing, want)
 	for key, value := range want.Labels {
-		c.Spec = c.Spec || existing.Labels[key] != value
+		differs = differs || existing.Labels[key] != value
+	}
+	if differs {
+		parts = append(parts, partSpec)
 	}
 	a, b := want.Status, existing.Status
 	if isClose(a, b) {
 		a.HeldUntil, b.HeldUntil = nil, nil
 	}
-	c.Status = !equality.Semantic.DeepEqual(a, b)
-	return c
+	if !equality.Semantic.DeepEqual(a, b) {
+		parts = append(parts, partStatus)
+	}
+	return parts
 }
 
 // hasOwner reports whether an object has the owner of the desired one.

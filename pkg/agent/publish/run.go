@@ -278,15 +278,22 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 		return nil
 	}
 	for name, w := range plan.Objects {
-		c := compare(&w.Object, p.known[name])
-		if c == (change{}) {
+		parts := compare(&w.Object, p.known[name])
+		if parts == nil {
 			continue
 		}
 		err := write(name, func() error {
 			if ended, err := p.endDeleted(ctx, w); ended || err != nil {
 				return err
 			}
-			return p.apply(ctx, w, c)
+			for _, part := range parts {
+				err := p.apply(ctx, p.Clients.IPAM, &w.Object, part)
+				p.wrote(part, err)
+				if err != nil {
+					return err
+				}
+			}
+			return nil
 		})
 		if err != nil {
 			return err
@@ -322,23 +329,6 @@ func (p *Publisher) endDeleted(ctx context.Context, w wanted) (ended bool, err e
 	}
 	p.Log.Info("ending holds", "pod", o.Namespace+"/"+o.Spec.PodName, "reason", retention.NamespaceDeleted)
 	return true, p.Service.EndHolds(ctx, [][]maintain.Ref{deleted}, retention.NamespaceDeleted)
-}
-
-// apply writes the parts of an object that differ.
-func (p *Publisher) apply(ctx context.Context, w wanted, c change) error {
-	if c.Spec {
-		err := p.applySpec(ctx, p.Clients.IPAM, &w.Object)
-		p.wrote("spec", err)
-		if err != nil {
-			return err
-		}
-	}
-	if c.Status {
-		err := p.applyStatus(ctx, p.Clients.IPAM, &w.Object)
-		p.wrote("status", err)
-		return err
-	}
-	return nil
 }
 
 // isObsolete reports whether an object that is not in the plan may be deleted. It must belong to
