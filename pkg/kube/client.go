@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -105,6 +106,19 @@ func addEvents(s *runtime.Scheme) error {
 	metav1.AddToGroupVersion(s, eventsv1.SchemeGroupVersion)
 	return nil
 }
+
+// Get reads an object from the API server's watch cache if version is "0", and from etcd if it is
+// "".
+func Get(ctx context.Context, client rest.Interface, resource string, name Name, version string, into runtime.Object,
+) error {
+	options := metav1.GetOptions{ResourceVersion: version}
+	return client.Get().Timeout(RequestTimeout).NamespaceIfScoped(name.Namespace, name.Namespace != "").
+		Resource(resource).Name(name.Name).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(into)
+}
+
+// IsGone reports whether err says that an object does not exist. A 404 of something else, for
+// example of a proxy, does not say that.
+func IsGone(err error) bool { return apierrors.IsNotFound(err) && !IsNotServed(err) }
 
 // IsNotServed reports whether err is the response of an API server that does not serve the
 // resource, because its CRD is missing or being deleted.

@@ -207,7 +207,7 @@ func wasInUse(r *ipamv1.AddressRequest, address, node string) bool {
 func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease) error {
 	name, uid, _ := strings.Cut(strings.TrimPrefix(l.Owner, requestOwner), "/")
 	r, err := p.readRequest(ctx, l.Namespace, name)
-	if kube.IsNotServed(err) || err != nil && !apierrors.IsNotFound(err) {
+	if err != nil && !kube.IsGone(err) {
 		return fmt.Errorf("reading the AddressRequest of a hold: %w", err)
 	}
 	isListed := func(e ipamv1.AddressRequestEntry) bool {
@@ -226,8 +226,7 @@ func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease) error {
 // readRequest reads an AddressRequest from etcd.
 func (p *Publisher) readRequest(ctx context.Context, namespace, name string) (*ipamv1.AddressRequest, error) {
 	r := &ipamv1.AddressRequest{}
-	return r, p.Clients.IPAM.Get().Timeout(kube.RequestTimeout).Namespace(namespace).Resource(requestResource).
-		Name(name).Do(ctx).Into(r)
+	return r, kube.Get(ctx, p.Clients.IPAM, requestResource, kube.Name{Namespace: namespace, Name: name}, "", r)
 }
 
 // showRequest writes the states of the node's addresses into the status of a request, and removes

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -108,12 +107,12 @@ func (o *reservations) readNamed(
 	var problem error
 	for _, ref := range refs {
 		if !o.named[ref] && problem == nil {
-			r, err := readReservation(ctx, client, ref)
-			switch {
+			name, r := kube.Name{Namespace: ref.Namespace, Name: ref.Name}, &ipamv1.IPReservation{}
+			switch err := kube.Get(ctx, client, resource, name, "", r); {
 			case kube.IsTransient(err) || kube.IsNotServed(err):
 				problem = fmt.Errorf("reading a reservation that the manager names: %w", err)
-			case err == nil && r == nil:
-				delete(o.known, kube.Name{Namespace: ref.Namespace, Name: ref.Name})
+			case kube.IsGone(err):
+				delete(o.known, name)
 			case err == nil && r.Spec.NodeName == node:
 				o.store(viewOf(r))
 			}
@@ -124,19 +123,6 @@ func (o *reservations) readNamed(
 	}
 	o.named = read
 	return problem
-}
-
-// readReservation reads an IPReservation from etcd. It returns nil if it does not exist.
-func readReservation(
-	ctx context.Context, client rest.Interface, ref ipamv1.ReservationReference,
-) (*ipamv1.IPReservation, error) {
-	r := &ipamv1.IPReservation{}
-	err := client.Get().Timeout(kube.RequestTimeout).Namespace(ref.Namespace).Resource(resource).Name(ref.Name).
-		Do(ctx).Into(r)
-	if apierrors.IsNotFound(err) && !kube.IsNotServed(err) {
-		return nil, nil
-	}
-	return r, err
 }
 
 // apply applies a part of an object as the field manager of the agent: its status, or anything else
@@ -187,7 +173,7 @@ func (o *reservations) apply(ctx context.Context, client rest.Interface, want *i
 func (o *reservations) remove(ctx context.Context, client rest.Interface, r *ipamv1.IPReservation) error {
 	err := client.Delete().Timeout(kube.RequestTimeout).Namespace(r.Namespace).Resource(resource).Name(r.Name).
 		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}).Do(ctx).Error()
-	if err != nil && (!apierrors.IsNotFound(err) || kube.IsNotServed(err)) {
+	if err != nil && !kube.IsGone(err) {
 		return err
 	}
 	delete(o.known, kube.Name{Namespace: r.Namespace, Name: r.Name})
@@ -238,8 +224,7 @@ func isClose(a, b ipamv1.IPReservationStatus) bool {
 // readNodeUID returns the UID of the node's object from the API server's watch cache.
 func readNodeUID(ctx context.Context, core rest.Interface, node string) (string, error) {
 	object := &corev1.Node{}
-	err := core.Get().Timeout(kube.RequestTimeout).Resource("nodes").Name(node).Param("resourceVersion", "0").
-		Do(ctx).Into(object)
+	err := kube.Get(ctx, core, "nodes", kube.Name{Name: node}, "0", object)
 	if err == nil && object.UID == "" {
 		err = fmt.Errorf("node %s has no UID", node)
 	}

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -161,10 +159,8 @@ func keptForever(leases []lease.Lease) bool {
 // cache if the version is "0", and from etcd if it is "".
 func (h *Holds) movedTo(ctx context.Context, name kube.Name, version string) (location, error) {
 	pod := &corev1.Pod{}
-	options := metav1.GetOptions{ResourceVersion: version}
-	err := h.Clients.Core.Get().Timeout(kube.RequestTimeout).Namespace(name.Namespace).Resource("pods").Name(name.Name).
-		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(pod)
-	if apierrors.IsNotFound(err) {
+	err := kube.Get(ctx, h.Clients.Core, "pods", name, version, pod)
+	if kube.IsGone(err) {
 		return location{}, nil
 	}
 	if err != nil || !kube.IsReady(pod) || pod.Spec.NodeName == h.Node {

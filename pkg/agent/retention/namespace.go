@@ -5,7 +5,6 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -37,9 +36,8 @@ func OfDeletedNamespace(ctx context.Context, core rest.Interface, namespace stri
 // exist.
 func readNamespaceUID(ctx context.Context, core rest.Interface, name string) (string, error) {
 	namespace := &corev1.Namespace{}
-	err := core.Get().Timeout(kube.RequestTimeout).Resource("namespaces").Name(name).Do(ctx).Into(namespace)
-	// A 404 with this cause does not come from the API server, but from a proxy, for example.
-	if apierrors.IsNotFound(err) && !kube.IsNotServed(err) {
+	err := kube.Get(ctx, core, "namespaces", kube.Name{Name: name}, "", namespace)
+	if kube.IsGone(err) {
 		return "", nil
 	}
 	return string(namespace.UID), err

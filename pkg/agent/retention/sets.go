@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -34,7 +33,7 @@ func setOf(leases []lease.Lease, pod kube.Name) (path string, ordinal int64, ok 
 func (h *Holds) readSet(ctx context.Context, path string) (none kube.Ordinals, err error) {
 	result := h.Clients.IPAM.Get().Timeout(kube.RequestTimeout).AbsPath(path).Do(ctx)
 	err = result.Error() // Raw would return this error without the decoded Status
-	if apierrors.IsNotFound(err) && !kube.IsNotServed(err) {
+	if kube.IsGone(err) {
 		return none, nil // the API server serves the resource, and the object does not exist
 	}
 	raw, rawErr := result.Raw()
