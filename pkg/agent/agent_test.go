@@ -353,7 +353,7 @@ func TestServe(t *testing.T) {
 		t.Error("no error for an address in use")
 	}
 	stop()
-	if err := <-ended; err != nil {
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 		t.Error(err)
 	}
 }

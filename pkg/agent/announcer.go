@@ -10,7 +10,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -42,9 +46,14 @@ type Announcer struct {
 	Inside func(lease.Netns, func() error) error
 	// Clock reads the wall clock and the boot clock.
 	Clock func() lease.Instant
-	// Announced is called once for each address, after its last announcement. It may be nil.
+	// Announced is called once for each address, after its last announcement.
 	Announced func()
 	Log       *slog.Logger
+
+	workers sync.WaitGroup
+
+	mu   sync.Mutex
+	busy map[string]bool // entries that a worker processes
 }
 
 const (
@@ -72,31 +81,38 @@ const (
 var pauses = []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, 1100 * time.Millisecond,
 	2 * time.Second}
 
-// Run processes the queue, and entries that are added to it, until ctx is done.
-func (a *Announcer) Run(ctx context.Context) error {
-	r := &run{Announcer: a, busy: map[string]bool{}}
-	defer r.workers.Wait()
-	for {
-		r.start(ctx)
-		if !daemon.Wait(ctx, a.Wake, queuePoll) {
-			return ctx.Err()
-		}
+// Announce returns the task that announces the addresses of pods to their neighbours, after an ADD
+// gave a pod its former address again. host is used to enter the pod's network namespace.
+func Announce(node Node, host *host.Host) Task {
+	announced := promauto.With(node.Metrics).NewCounter(prometheus.CounterOpts{
+		Name: "leasehold_announcements_total",
+		Help: "Addresses announced to their neighbours after their pod returned.",
+	})
+	a := &Announcer{
+		Dir:       node.Service.Node.Store.AnnounceDir(),
+		Wake:      daemon.Any(&node.Changes.Queue),
+		Bound:     node.Service.Bound,
+		Inside:    host.RunInNetns,
+		Clock:     node.Service.Node.Clock,
+		Announced: announced.Inc,
+		Log:       node.Log.With("task", "announce"),
 	}
+	return Task{Name: "announce", Run: a.Run}
 }
 
-// run is the state of one call of Run.
-type run struct {
-	*Announcer
-	workers sync.WaitGroup
-
-	mu   sync.Mutex
-	busy map[string]bool // entries that a worker processes
+// Run processes the queue, and entries that are added to it, until ctx is done.
+func (a *Announcer) Run(ctx context.Context) error {
+	defer a.workers.Wait()
+	return daemon.Loop(ctx, 0, a.Wake, func(ctx context.Context) time.Duration {
+		a.start(ctx)
+		return queuePoll
+	})
 }
 
 // start starts a worker for each entry that has none, up to maxWorkers. The remaining entries get
 // theirs when a worker has removed its entry, which is a change of the queue.
-func (r *run) start(ctx context.Context) {
-	dir, err := os.Open(r.Dir)
+func (a *Announcer) start(ctx context.Context) {
+	dir, err := os.Open(a.Dir)
 	if err != nil {
 		return // there is none before the first return of a pod
 	}
@@ -105,16 +121,16 @@ func (r *run) start(ctx context.Context) {
 	for _, name := range names {
 		who, ok := lease.ParseAttachment(name)
 		if !ok {
-			r.Log.Warn("invalid entry in the announce queue, removing it", "name", name)
-			r.remove(name)
+			a.Log.Warn("invalid entry in the announce queue, removing it", "name", name)
+			a.remove(name)
 			continue
 		}
-		if r.take(name) {
-			r.workers.Go(func() {
-				defer r.release(name)
-				r.work(ctx, who)
+		if a.take(name) {
+			a.workers.Go(func() {
+				defer a.release(name)
+				a.work(ctx, who)
 				if ctx.Err() == nil { // else the next Run processes it
-					r.remove(name)
+					a.remove(name)
 				}
 			})
 		}
@@ -123,42 +139,45 @@ func (r *run) start(ctx context.Context) {
 
 // take marks an entry as busy. It reports false if a worker processes the entry already, or if
 // there are maxWorkers.
-func (r *run) take(name string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.busy[name] || len(r.busy) == maxWorkers {
+func (a *Announcer) take(name string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.busy[name] || len(a.busy) == maxWorkers {
 		return false
 	}
-	r.busy[name] = true
+	if a.busy == nil {
+		a.busy = map[string]bool{}
+	}
+	a.busy[name] = true
 	return true
 }
 
-func (r *run) release(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.busy, name)
+func (a *Announcer) release(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.busy, name)
 }
 
 // remove deletes an entry of the queue, even if it is not a regular file.
-func (r *run) remove(name string) {
-	if err := os.RemoveAll(filepath.Join(r.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		r.Log.Warn("removing an entry of the announce queue failed", "error", err)
+func (a *Announcer) remove(name string) {
+	if err := os.RemoveAll(filepath.Join(a.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		a.Log.Warn("removing an entry of the announce queue failed", "error", err)
 	}
 }
 
 // work announces all addresses of an attachment concurrently: one may be usable at once, and
 // another only after duplicate address detection.
-func (r *run) work(ctx context.Context, who lease.Attachment) {
-	leases, err := r.held(ctx, who)
+func (a *Announcer) work(ctx context.Context, who lease.Attachment) {
+	leases, err := a.held(ctx, who)
 	if err != nil && ctx.Err() == nil {
-		r.Log.Warn("reading the leases to announce failed", "container", who.ContainerID, "error", err)
+		a.Log.Warn("reading the leases to announce failed", "container", who.ContainerID, "error", err)
 	}
 	var addresses sync.WaitGroup
 	for _, l := range leases {
 		addresses.Go(func() {
-			log := r.Log.With("address", l.Address.String(), "pod", l.Namespace+"/"+l.Name,
+			log := a.Log.With("address", l.Address.String(), "pod", l.Namespace+"/"+l.Name,
 				"container", who.ContainerID)
-			if err := r.announce(ctx, l, log); err != nil && ctx.Err() == nil {
+			if err := a.announce(ctx, l, log); err != nil && ctx.Err() == nil {
 				log.Info("address not announced", "reason", err)
 			}
 		})
@@ -168,10 +187,10 @@ func (r *run) work(ctx context.Context, who lease.Attachment) {
 
 // held returns the leases of an attachment. While the store cannot be read it retries, until an
 // announcement would no longer be useful.
-func (r *run) held(ctx context.Context, who lease.Attachment) ([]lease.Lease, error) {
-	for began := r.Clock(); ; {
-		leases, err := r.Bound(ctx, who)
-		if err == nil || r.Clock().Since(began) > maxAge || !daemon.Wait(ctx, nil, queuePoll) {
+func (a *Announcer) held(ctx context.Context, who lease.Attachment) ([]lease.Lease, error) {
+	for began := a.Clock(); ; {
+		leases, err := a.Bound(ctx, who)
+		if err == nil || a.Clock().Since(began) > maxAge || !daemon.Wait(ctx, nil, queuePoll) {
 			return leases, err
 		}
 	}
@@ -186,8 +205,8 @@ var (
 // announce waits until the interface of the pod is ready, and announces its address once after each
 // of the pauses. Each announcement reads the store first, which may be busy for a moment, so an
 // error does not end the loop, unless it is errNotHeld.
-func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) error {
-	if err := r.await(ctx, l); err != nil {
+func (a *Announcer) announce(ctx context.Context, l lease.Lease, log *slog.Logger) error {
+	if err := a.await(ctx, l); err != nil {
 		return err
 	}
 	announced := false
@@ -196,7 +215,7 @@ func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) err
 		if !daemon.Wait(ctx, nil, pause) {
 			return ctx.Err()
 		}
-		err := r.sendOne(ctx, l)
+		err := a.sendOne(ctx, l)
 		if err == nil {
 			announced = true
 			continue
@@ -210,24 +229,22 @@ func (r *run) announce(ctx context.Context, l lease.Lease, log *slog.Logger) err
 		return lastErr
 	}
 	log.Debug("announced")
-	if r.Announced != nil {
-		r.Announced()
-	}
+	a.Announced()
 	return nil
 }
 
 // await waits until a running interface in the pod's namespace has the address.
-func (r *run) await(ctx context.Context, l lease.Lease) error {
-	began := r.Clock()
+func (a *Announcer) await(ctx context.Context, l lease.Lease) error {
+	began := a.Clock()
 	if began.Since(l.BoundAt) > maxAge {
 		return errTooOld
 	}
 	for wait := minPoll; ; wait = min(wait+wait/4, maxPoll) {
-		err := r.Inside(l.Holder.Netns, func() error {
+		err := a.Inside(l.Holder.Netns, func() error {
 			_, err := ready(l.Address)
 			return err
 		})
-		if !errors.Is(err, errNotReady) || r.Clock().Since(began) > maxWait {
+		if !errors.Is(err, errNotReady) || a.Clock().Since(began) > maxWait {
 			return err
 		}
 		if !daemon.Wait(ctx, nil, wait) {
@@ -238,11 +255,11 @@ func (r *run) await(ctx context.Context, l lease.Lease) error {
 
 // sendOne announces the address from the interface that has it now, if the container still holds
 // it.
-func (r *run) sendOne(ctx context.Context, l lease.Lease) error {
-	if err := r.stillHeld(ctx, l); err != nil {
+func (a *Announcer) sendOne(ctx context.Context, l lease.Lease) error {
+	if err := a.stillHeld(ctx, l); err != nil {
 		return err
 	}
-	return r.Inside(l.Holder.Netns, func() error {
+	return a.Inside(l.Holder.Netns, func() error {
 		link, err := ready(l.Address)
 		if err != nil {
 			return err
@@ -252,8 +269,8 @@ func (r *run) sendOne(ctx context.Context, l lease.Lease) error {
 }
 
 // stillHeld returns errNotHeld unless the lease still has the same holder in the same namespace.
-func (r *run) stillHeld(ctx context.Context, l lease.Lease) error {
-	leases, err := r.Bound(ctx, l.Holder.Attachment())
+func (a *Announcer) stillHeld(ctx context.Context, l lease.Lease) error {
+	leases, err := a.Bound(ctx, l.Holder.Attachment())
 	if err != nil {
 		return err
 	}

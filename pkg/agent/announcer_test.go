@@ -85,8 +85,9 @@ func newAnnouncer(t *testing.T, queue ...string) *announcer {
 			s.entered++
 			return s.inside
 		},
-		Clock: func() lease.Instant { return returnedAt },
-		Log:   slog.New(slog.NewTextHandler(s, nil)),
+		Clock:     func() lease.Instant { return returnedAt },
+		Announced: func() {},
+		Log:       slog.New(slog.NewTextHandler(s, nil)),
 	}
 	for _, n := range queue {
 		s.enqueue(n)
@@ -257,7 +258,7 @@ func TestStoreStaysUnreadable(t *testing.T) {
 func (s *announcer) announce() error {
 	var err error
 	synctest.Test(s.t, func(*testing.T) {
-		err = (&run{Announcer: s.Announcer}).announce(context.Background(), returned("c1", "10.0.0.2"), s.Log)
+		err = s.Announcer.announce(context.Background(), returned("c1", "10.0.0.2"), s.Log)
 	})
 	return err
 }

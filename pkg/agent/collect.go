@@ -2,10 +2,12 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -57,14 +59,14 @@ type collector struct {
 	changes  <-chan struct{}
 	complete prometheus.Gauge
 	doubtful prometheus.Gauge
-	problem  string // the last problem that was logged, "" if it is over
+	problem  daemon.Problem
 }
 
 func newCollector(node Node, health *Health, use Use) *collector {
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+		return promauto.With(node.Metrics).NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
-	c := &collector{
+	return &collector{
 		Node:   node,
 		health: health,
 		use:    use,
@@ -73,8 +75,6 @@ func newCollector(node Node, health *Health, use Use) *collector {
 		doubtful: gauge("leasehold_doubtful_leases",
 			"Leases that stay bound because it cannot be determined whether their sandboxes exist."),
 	}
-	node.Metrics.MustRegister(c.complete, c.doubtful)
-	return c
 }
 
 // run looks after the store until ctx is done. It returns ctx.Err().
@@ -163,23 +163,12 @@ func about(l lease.Lease) []any {
 	return attrs
 }
 
-// logProblem logs a problem of the survey when it occurs first, when it changes, and when it is
-// over. A survey that is not safe to act on is an error; leases in doubt are a warning.
+// logProblem logs a problem of the survey (daemon.Problem). A survey that is not safe to act on is
+// an error; leases in doubt are a warning.
 func (c *collector) logProblem(err error, v maintain.Survey) {
-	text, level := "", c.Log.Warn
-	switch {
-	case err != nil:
-		text, level = err.Error(), c.Log.Error
-	case v.Doubt != nil:
-		text = v.Doubt.Error()
+	level := slog.LevelError
+	if err == nil {
+		level, err = slog.LevelWarn, v.Doubt
 	}
-	switch {
-	case text == c.problem:
-		return
-	case text == "":
-		c.Log.Info("node survey works again")
-	default:
-		level("node survey failed", "error", text)
-	}
-	c.problem = text
+	c.problem.Log(c.Log, level, "node survey", err)
 }

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -30,8 +28,8 @@ func (h *Health) ready() error {
 }
 
 // Serve returns the task that serves /metrics, /healthz and /readyz at addr. /healthz succeeds
-// while the process runs, and /readyz while the agent is ready. When ctx is done, requests in
-// progress have five seconds to finish.
+// while the process runs, and /readyz while the agent is ready. Requests in progress fail when ctx
+// is done.
 func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.Logger) Task {
 	return Task{Name: "serve", Run: func(ctx context.Context) error {
 		listener, err := daemon.Listen(addr, daemon.MaxConns)
@@ -39,19 +37,8 @@ func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.L
 			return fmt.Errorf("--metrics-addr: %w", err)
 		}
 		server := daemon.New(daemon.Status(metrics, health.ready))
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			<-ctx.Done()
-			grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-			defer cancel()
-			_ = server.Shutdown(grace)
-		}()
+		context.AfterFunc(ctx, func() { server.Close() })
 		log.Info("serving", "addr", listener.Addr().String())
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		<-closed
-		return nil
+		return server.Serve(listener)
 	}}
 }

@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"reflect"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -72,10 +74,10 @@ func (p *Pool) Named() (named ipamv1.NodeAddressPoolSpec) {
 // bound and held addresses, and whether leasehold serves the node's networks. The object has the
 // name of the node and is owned by the node.
 type nodePool struct {
-	checkAt time.Time                    // of the next check
-	wroteAt time.Time                    // when the status was last written
-	active  []cniconf.Status             // the result of Active at the last check
-	problem string                       // the last problem that was logged
+	checkAt time.Time        // of the next check
+	wroteAt time.Time        // when the status was last written
+	active  []cniconf.Status // the result of Active at the last check
+	problem daemon.Problem
 	applied ipamv1.NodeAddressPoolStatus // as last written, which gave the object the next version
 	version string
 }
@@ -104,7 +106,7 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 	if ctx.Err() != nil {
 		return 0
 	}
-	n.problem = logged(p.Log, n.problem, "updating the NodeAddressPool", err)
+	n.problem.Log(p.Log, slog.LevelWarn, "updating the NodeAddressPool", err)
 	if err != nil && !kube.IsTransient(err) {
 		p.nodeAt = time.Time{} // the node may be another one of that name
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
@@ -62,7 +63,7 @@ type Publisher struct {
 	rejected map[kube.Name]pause // objects whose write the API server rejected
 	api      pause               // of all requests, after one that may succeed later
 	nodePool nodePool
-	problem  string // the last problem that was logged, "" if it is over
+	problem  daemon.Problem
 }
 
 // pause is the time after failed requests until the next one.
@@ -85,12 +86,10 @@ func (p pause) after(err error, now time.Time) pause {
 
 // NewWrites creates and registers the metric Publisher.Writes.
 func NewWrites(r prometheus.Registerer) *prometheus.CounterVec {
-	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
+	return promauto.With(r).NewCounterVec(prometheus.CounterOpts{
 		Name: "leasehold_publish_writes_total",
 		Help: "Writes of IPReservations, by part (spec, status, delete) and result (ok, error).",
 	}, []string{"what", "result"})
-	r.MustRegister(writes)
-	return writes
 }
 
 // Run publishes until ctx is done. changes are sent when the store or the result of Active has
@@ -204,24 +203,8 @@ func (p *Publisher) identify(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// logged logs a problem of a task when it occurs first, when it changes, and when it is over.
-// before is the result of the last call. err is nil if there is no problem now.
-func logged(log *slog.Logger, before, what string, err error) (problem string) {
-	if err != nil {
-		problem = err.Error()
-	}
-	switch {
-	case problem == before:
-	case err != nil:
-		log.Warn(what+" failed", "error", err)
-	default:
-		log.Info(what + " works again")
-	}
-	return problem
-}
-
 func (p *Publisher) logProblem(err error) {
-	p.problem = logged(p.Log, p.problem, "updating reservations", err)
+	p.problem.Log(p.Log, slog.LevelWarn, "updating reservations", err)
 }
 
 // release ends the retention of the given pods' leases, as spec.release of their objects requests.

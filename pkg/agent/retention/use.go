@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -66,11 +67,10 @@ type UseWatcher struct {
 
 // Register registers the metric. It must be called once, before the first Check.
 func (w *UseWatcher) Register(r prometheus.Registerer) {
-	w.metric = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	w.metric = promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "leasehold_retention_active",
 		Help: "Whether leasehold serves a network (1) or not (0). There is no value while that is not known.",
 	}, []string{"node", "network"})
-	r.MustRegister(w.metric)
 }
 
 // Result returns the status of each network. It returns at least one status, or nil before the
