@@ -36,10 +36,13 @@ const RequestTimeout = 10 * time.Second
 // limits if it is not 0; -1 means no limit.
 func NewClients(config *rest.Config) (*Clients, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{addCore, addEvents, ipamv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{}, &corev1.Node{},
+		&corev1.Namespace{}, &corev1.ConfigMap{}, &corev1.ConfigMapList{}, &metav1.Status{})
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	scheme.AddKnownTypes(eventsv1.SchemeGroupVersion, &eventsv1.Event{})
+	metav1.AddToGroupVersion(scheme, eventsv1.SchemeGroupVersion)
+	if err := ipamv1.AddToScheme(scheme); err != nil {
+		return nil, err
 	}
 	codecs := serializer.NewCodecFactory(scheme)
 	var c Clients
@@ -89,22 +92,6 @@ func (t withoutRetryAfter) RoundTrip(r *http.Request) (*http.Response, error) {
 		response.Header.Del("Retry-After")
 	}
 	return response, err
-}
-
-// addCore adds the types of the group v1 that the agent reads.
-func addCore(s *runtime.Scheme) error {
-	s.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{}, &corev1.Node{},
-		&corev1.Namespace{}, &corev1.ConfigMap{}, &corev1.ConfigMapList{})
-	s.AddKnownTypes(schema.GroupVersion{Version: "v1"}, &metav1.Status{})
-	metav1.AddToGroupVersion(s, corev1.SchemeGroupVersion)
-	return nil
-}
-
-// addEvents adds the types of the group events.k8s.io/v1 that the agent creates.
-func addEvents(s *runtime.Scheme) error {
-	s.AddKnownTypes(eventsv1.SchemeGroupVersion, &eventsv1.Event{})
-	metav1.AddToGroupVersion(s, eventsv1.SchemeGroupVersion)
-	return nil
 }
 
 // Get reads an object from the API server's watch cache if version is "0", and from etcd if it is

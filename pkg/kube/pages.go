@@ -13,16 +13,6 @@ import (
 // pageSize is how many objects listPages has in memory at a time. An object has at most 1.5 MiB.
 const pageSize = 50
 
-// itemList is the list that listPages returns.
-type itemList struct {
-	metav1.TypeMeta
-	metav1.ListMeta
-	Items []runtime.Object
-}
-
-// DeepCopyObject implements runtime.Object. Items are not modified.
-func (l *itemList) DeepCopyObject() runtime.Object { return &itemList{l.TypeMeta, l.ListMeta, l.Items} }
-
 // DeepCopyObject implements runtime.Object, because a list has objects.
 func (i *item[V]) DeepCopyObject() runtime.Object { return i }
 
@@ -36,7 +26,7 @@ func (i *item[V]) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectK
 func (i *Informer[V]) listPages(ctx context.Context, lw *cache.ListWatch, o metav1.ListOptions) (runtime.Object,
 	error) {
 	o.ResourceVersion, o.ResourceVersionMatch, o.Limit = "", "", pageSize
-	all := &itemList{}
+	all := &metav1.List{}
 	for {
 		page, err := lw.ListWithContext(ctx, o)
 		if err != nil {
@@ -48,7 +38,7 @@ func (i *Informer[V]) listPages(ctx context.Context, lw *cache.ListWatch, o meta
 		}
 		err = meta.EachListItem(page, func(object runtime.Object) error {
 			it, err := i.view(object)
-			all.Items = append(all.Items, it)
+			all.Items = append(all.Items, runtime.RawExtension{Object: it})
 			return err
 		})
 		if err != nil {
