@@ -80,8 +80,7 @@ func makePlan(
 		}
 		w.Object.Status.Confirmed = plan.isConfirmed(leases, pods[pod], object, w.Object.Status, view.Now)
 		if object != nil {
-			w.Object.Status = waitForConfirmation(w.Object.Status, object.Status, view.Now.Wall)
-			w.Object.Status = plan.waitForReturn(newest(leases), w.Object.Status, object.Status, view.Now)
+			w.Object.Status = plan.delayed(newest(leases), w.Object.Status, object.Status, view.Now)
 		}
 		plan.Objects[name] = w
 		plan.requeueAtEnd(leases, view.Now)
@@ -186,31 +185,29 @@ func (plan *plan) isConfirmed(
 	return lived >= confirmedAfter
 }
 
-// waitForConfirmation returns the status to write for a pod that has returned to its addresses. As
-// long as the pod is not confirmed, that is the existing status, which shows the hold or the former
-// pod: a write for the return and another one for the confirmation, which follows within
-// confirmedAfter, would double the writes. If anything else has changed, or the hold would seem to
-// be over before, that is the status s.
-func waitForConfirmation(s, existing ipamv1.IPReservationStatus, now time.Time) ipamv1.IPReservationStatus {
-	isSuccessor := existing.State == ipamv1.Bound && existing.Confirmed && existing.PodUID != s.PodUID
-	isReturn := s.State == ipamv1.Bound && (existing.State == ipamv1.Held || isSuccessor) && !s.Confirmed
-	if isReturn && !endsSoon(existing, now) && isSameButState(s, existing) {
-		return existing
-	}
-	return s
-}
-
-// waitForReturn returns the status to write for a pod that is away. For ipamv1.ReturnDelay that is
-// the existing status, which shows the pod as Bound: if the pod returns before, the hold and the
-// return are one write. If anything else has changed, or the hold ends soon, that is the status s.
-// last is the lease that was released last.
-func (plan *plan) waitForReturn(
+// delayed returns the status to write, which is the existing one if one write is enough for this
+// and the next change. last is the lease of the pod that was bound or released last.
+//
+// If the pod has returned to its addresses, the existing status shows the hold or the former pod
+// until the pod is confirmed, within confirmedAfter. If the pod is away, the existing status shows
+// it as Bound for ipamv1.ReturnDelay: if the pod returns before, the hold and the return are one
+// write. If anything else has changed, or the hold ends soon, delayed returns s.
+func (plan *plan) delayed(
 	last lease.Lease, s, existing ipamv1.IPReservationStatus, now lease.Instant,
 ) ipamv1.IPReservationStatus {
+	if !isSameButState(s, existing) {
+		return s
+	}
+	wasBound := existing.State == ipamv1.Bound && existing.Confirmed
+	if s.State == ipamv1.Bound {
+		isReturn := existing.State == ipamv1.Held || wasBound && existing.PodUID != s.PodUID
+		if isReturn && !s.Confirmed && !endsSoon(existing, now.Wall) {
+			return existing
+		}
+		return s
+	}
 	away := now.Since(last.ReleasedAt)
-	isAway := s.State == ipamv1.Held && existing.State == ipamv1.Bound && existing.Confirmed
-	if !isAway || away >= ipamv1.ReturnDelay || endsSoon(s, now.Wall) || s.PodUID != existing.PodUID ||
-		!isSameButState(s, existing) {
+	if !wasBound || away >= ipamv1.ReturnDelay || endsSoon(s, now.Wall) || s.PodUID != existing.PodUID {
 		return s
 	}
 	plan.requeueAfter(ipamv1.ReturnDelay - away)

@@ -141,9 +141,12 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 	shown.Conditions = slices.DeleteFunc(slices.Clone(shown.Conditions), func(c metav1.Condition) bool {
 		return c.Type != ipamv1.ConditionRetentionActive // server-side apply does not change those of others
 	})
-	for i, c := range want.Status.Conditions {
-		want.Status.Conditions[i] = dated(c, shown.Conditions, p.Service.Node.Clock().Wall)
+	conditions := slices.Clone(shown.Conditions)
+	for _, c := range want.Status.Conditions {
+		c.LastTransitionTime = metav1.Time{Time: p.Service.Node.Clock().Wall.Truncate(time.Second).UTC()}
+		meta.SetStatusCondition(&conditions, c) // the time stays if the status does
 	}
+	want.Status.Conditions = conditions
 	if equality.Semantic.DeepEqual(shown, want.Status) {
 		return nil
 	}
@@ -153,16 +156,6 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 	}
 	n.applied, n.version, n.wroteAt = want.Status, got.ResourceVersion, now
 	return nil
-}
-
-// dated returns a condition with the time of its last transition: that of the existing one if the
-// status is the same, otherwise now.
-func dated(c metav1.Condition, existing []metav1.Condition, now time.Time) metav1.Condition {
-	c.LastTransitionTime = metav1.Time{Time: now.Truncate(time.Second).UTC()}
-	if old := meta.FindStatusCondition(existing, c.Type); old != nil && old.Status == c.Status {
-		c.LastTransitionTime = old.LastTransitionTime
-	}
-	return c
 }
 
 // desiredNodePool returns the desired object of a node, without the times of its conditions. usage

@@ -156,6 +156,11 @@ func (p *Publisher) hold(ctx context.Context, r *ipamv1.AddressRequest, e ipamv1
 		err = errors.Join(err, parseErr)
 		choice.Addresses = append(choice.Addresses, addr.Unmap())
 	}
+	// Whether the request shows that its address was in use, for the spec as it is now.
+	before := slices.IndexFunc(r.Status.Addresses, func(a ipamv1.RequestedAddress) bool {
+		return a.Address == e.Addresses[0] && a.NodeName == p.Node && a.State == ipamv1.RequestRejected &&
+			a.Reason == maintain.AddressInUse && a.ObservedGeneration == r.Generation
+	})
 	isName := lease.IsPodName(e.PodName) && e.Reservation == "" || lease.IsReservation(e.Reservation) && e.PodName == ""
 	switch {
 	case !view.Limits.Of(r.Namespace).Choose:
@@ -166,9 +171,8 @@ func (p *Publisher) hold(ctx context.Context, r *ipamv1.AddressRequest, e ipamv1
 			"the entry has no valid name, interface or address")
 	case choice.Hold <= 0:
 		return states(ipamv1.RequestExpired, "Expired", "spec.for is over")
-	case !r.Spec.Wait && wasInUse(r, e.Addresses[0], p.Node):
-		i := slices.IndexFunc(r.Status.Addresses, isOf(e.Addresses[0]))
-		return states(ipamv1.RequestRejected, maintain.AddressInUse, r.Status.Addresses[i].Message)
+	case !r.Spec.Wait && before >= 0:
+		return states(ipamv1.RequestRejected, maintain.AddressInUse, r.Status.Addresses[before].Message)
 	}
 	leases, err := p.Service.Reserve(ctx, networks, choice)
 	var refused *maintain.NotReserved
@@ -187,19 +191,6 @@ func (p *Publisher) hold(ctx context.Context, r *ipamv1.AddressRequest, e ipamv1
 		}
 	}
 	return out
-}
-
-func isOf(address string) func(ipamv1.RequestedAddress) bool {
-	return func(a ipamv1.RequestedAddress) bool { return a.Address == address }
-}
-
-// wasInUse reports whether the request shows that its address was in use on this node, for the spec
-// as it is now.
-func wasInUse(r *ipamv1.AddressRequest, address, node string) bool {
-	return slices.ContainsFunc(r.Status.Addresses, func(a ipamv1.RequestedAddress) bool {
-		return a.Address == address && a.NodeName == node && a.State == ipamv1.RequestRejected &&
-			a.Reason == maintain.AddressInUse && a.ObservedGeneration == r.Generation
-	})
 }
 
 // endUnrequested ends a hold that no pod has had, if its request does not exist any more, or does
