@@ -3,10 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -40,8 +40,8 @@ type Changes struct {
 	queue  string // of announcements
 	log    *slog.Logger
 	poll   time.Duration
-	files  *fsnotify.Watcher // nil while the directories cannot be watched
-	logged bool              // whether it was logged that the directories cannot be watched
+	files  *fsnotify.Watcher // nil while there is none
+	failed daemon.Problem    // of the watch
 }
 
 // NewChanges returns the Changes of the store in dirs. There are no signals until Run is called.
@@ -54,9 +54,14 @@ func NewChanges(dirs store.Dirs, log *slog.Logger) *Changes {
 // returns ctx.Err().
 func (c *Changes) Run(ctx context.Context) error {
 	poll := time.NewTicker(c.poll)
+	defer poll.Stop()
 	var settled <-chan time.Time
 	c.watch()
-	defer c.unwatch()
+	defer func() {
+		if c.files != nil {
+			c.files.Close()
+		}
+	}()
 	c.Store.Send() // for changes before the start
 	for {
 		var events <-chan fsnotify.Event
@@ -68,9 +73,6 @@ func (c *Changes) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case e := <-events:
-			if slices.Contains(c.dirs(), e.Name) { // removed or renamed; watch is called again at the next poll
-				c.unwatch()
-			}
 			if filepath.Dir(e.Name) == c.queue {
 				c.Queue.Send()
 			}
@@ -91,37 +93,22 @@ func (c *Changes) Run(ctx context.Context) error {
 	}
 }
 
-// dirs are the directories that are watched.
-func (c *Changes) dirs() []string { return []string{c.dir, c.spool, c.queue} }
-
-// watch starts to watch the directories, unless they are watched already. It watches the directory
-// and not the file of the store, because the file may be replaced. It creates directories that are
-// missing, so that the first lease of a new node causes a signal. If watch fails, Run calls it
-// again after pollInterval.
+// watch watches the directories, and not the file of the store, because the file may be replaced.
+// It creates directories that are missing, so that the first lease of a new node causes a signal.
+// Run repeats it after pollInterval: a directory that is watched already stays so, and the watch of
+// one that was removed or renamed has ended.
 func (c *Changes) watch() {
-	if c.files != nil {
-		return
+	var err error
+	if c.files == nil {
+		c.files, err = fsnotify.NewWatcher()
 	}
-	files, err := fsnotify.NewWatcher()
 	if err == nil {
-		c.files = files
-		for _, dir := range c.dirs() {
-			err = errors.Join(err, os.MkdirAll(dir, 0o700), files.Add(dir))
+		for _, dir := range []string{c.dir, c.spool, c.queue} {
+			err = errors.Join(err, os.MkdirAll(dir, 0o700), c.files.Add(dir))
 		}
 	}
 	if err != nil {
-		c.unwatch()
-		if !c.logged {
-			c.log.Warn("watching the store failed, changes are noticed late", "dir", c.dir, "pollInterval", c.poll,
-				"error", err)
-		}
+		err = fmt.Errorf("changes are noticed after up to %s: %w", c.poll, err)
 	}
-	c.logged = err != nil
-}
-
-func (c *Changes) unwatch() {
-	if c.files != nil {
-		c.files.Close()
-		c.files = nil
-	}
+	c.failed.Log(c.log, slog.LevelWarn, "watching the store", err)
 }
