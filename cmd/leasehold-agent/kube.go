@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -86,17 +85,11 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 			return run(ctx)
 		}
 	}
-	watches := []task{pods.Run, connected(pool.Run), connected(limits.Run)}
 	changes := &node.Changes.Store
 	return []agent.Task{
-		{Name: "watch", Run: func(ctx context.Context) error {
-			var running sync.WaitGroup
-			for _, run := range watches {
-				running.Go(func() { _ = run(ctx) }) // until ctx is done
-			}
-			running.Wait()
-			return ctx.Err()
-		}},
+		{Name: "watch", Run: pods.Run},
+		{Name: "watch", Run: connected(pool.Run)},
+		{Name: "watch", Run: connected(limits.Run)},
 		{Name: "windows", Run: func(ctx context.Context) error { return windowTask.Run(ctx, changes) }},
 		{Name: "publish", Run: connected(func(ctx context.Context) error {
 			return publishTask.Run(ctx, changes, &watcher.Changes)

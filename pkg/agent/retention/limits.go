@@ -2,6 +2,8 @@ package retention
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"maps"
 	"time"
 
@@ -34,14 +36,15 @@ func NewLimits(core rest.Interface) *Limits {
 // stored ones. Limits that are not known or invalid leave the stored ones in effect.
 func (w *Windows) copyLimits(ctx context.Context, stored policy.Limits) error {
 	limits, _ := w.Limits.Get(limitsName.String())
-	if !w.Limits.HasSynced() || maps.Equal(limits, stored) || w.invalid != nil && maps.Equal(limits, w.invalid) {
+	if !w.Limits.HasSynced() {
 		return nil
 	}
-	w.invalid = nil
-	if err := limits.Validate(); err != nil {
-		w.Log.Warn("limits of namespaces are not valid, the former ones stay in effect",
-			"configMap", limitsName.String(), "error", err)
-		w.invalid = limits
+	err := limits.Validate()
+	if err != nil {
+		err = fmt.Errorf("ConfigMap %s: %w; the former limits stay in effect", limitsName, err)
+	}
+	w.invalid.Log(w.Log, slog.LevelWarn, "applying the limits of namespaces", err)
+	if err != nil || maps.Equal(limits, stored) {
 		return nil
 	}
 	return w.Service.SetLimits(ctx, limits)

@@ -31,9 +31,10 @@ type plan struct {
 	Follow []maintain.PodWindow   // pods whose window differs from that of their leases
 	Name   []store.PodReservation // pods with a reservation name, before their sandbox
 	// Expect contains the holds that starting pods may claim and that end in at most deferBelow.
-	Expect  map[maintain.Ref]lease.Lease
-	Deleted [][]maintain.Ref // holds of a deleted namespace for an existing pod's name, by pod
-	Gone    [][]maintain.Ref // holds that a boot began for pods that do not exist any more
+	Expect map[maintain.Ref]lease.Lease
+	// End contains, by reason and by pod, the holds of a deleted namespace for an existing pod's
+	// name, and those that a boot began for pods that do not exist any more.
+	End map[string][][]maintain.Ref
 	// RequeueAfter is the time until the next hold of a starting pod must be extended, or 0 if no
 	// pass is necessary before the next change.
 	RequeueAfter time.Duration
@@ -43,7 +44,7 @@ type plan struct {
 // UIDs of the namespaces of the pods, by the UIDs of the pods. makePlan is level-triggered: once
 // its plan has been carried out, it returns an empty plan.
 func makePlan(pods map[kube.Name]Pod, view maintain.NodeView, uids map[types.UID]string) plan {
-	plan := plan{Expect: map[maintain.Ref]lease.Lease{}}
+	plan := plan{Expect: map[maintain.Ref]lease.Lease{}, End: map[string][][]maintain.Ref{}}
 	leasesOf := leasesFor(pods, view.Leases)
 	for name, p := range pods {
 		uid := uids[p.ObjectUID]
@@ -66,7 +67,7 @@ func (plan *plan) endGone(pods map[kube.Name]Pod, view maintain.NodeView) {
 	for _, l := range view.Leases {
 		pod := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		if len(pods) > 0 && l.IsBootHold(view.Now.BootID) && pod.UID != l.UID {
-			plan.Gone = append(plan.Gone, []maintain.Ref{maintain.RefTo(l)})
+			plan.End[podGone] = append(plan.End[podGone], []maintain.Ref{maintain.RefTo(l)})
 		}
 	}
 }
@@ -133,7 +134,7 @@ func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lea
 		}
 	}
 	if refs != nil {
-		plan.Deleted = append(plan.Deleted, refs)
+		plan.End[NamespaceDeleted] = append(plan.End[NamespaceDeleted], refs)
 	}
 	return rest
 }

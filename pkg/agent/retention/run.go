@@ -11,7 +11,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -37,7 +36,7 @@ type Windows struct {
 	// do not exist any more, and still have an address that is kept for a reservation name.
 	known, deleted map[string]bool
 
-	invalid policy.Limits // the limits that are not valid, after that was logged
+	invalid daemon.Problem // of the limits
 }
 
 // Run applies the windows until ctx is done. It makes a pass after every change of the pods or the
@@ -112,7 +111,7 @@ func (w *Windows) observeDeleted(pods map[kube.Name]Pod, leases []lease.Lease) {
 
 // act makes the changes of the plan in the store. It stops at the first error.
 func (w *Windows) act(ctx context.Context, plan plan) error {
-	for reason, pods := range map[string][][]maintain.Ref{NamespaceDeleted: plan.Deleted, podGone: plan.Gone} {
+	for reason, pods := range plan.End {
 		for _, refs := range pods {
 			w.Log.Info("ending a hold", "address", refs[0].Address.String(), "reason", reason)
 		}

@@ -203,8 +203,10 @@ func (w *UseWatcher) wanted(now time.Time) []*eventsv1.Event {
 		case cniconf.Unknown:
 			reason, text = RetentionUnknown, "whether addresses are retained is not known"
 		case cniconf.Inactive:
-			for _, p := range w.annotated() {
-				about = append(about, podRef(p.Namespace, p.Name.Name, p.ObjectUID))
+			for _, p := range w.pods() {
+				if wants(p) {
+					about = append(about, podRef(p.Namespace, p.Name.Name, p.ObjectUID))
+				}
 			}
 		}
 		text += ": " + s.Reason + ": " + s.Message
@@ -218,9 +220,4 @@ func (w *UseWatcher) wanted(now time.Time) []*eventsv1.Event {
 		}
 	}
 	return out
-}
-
-// annotated returns the pods that request retention.
-func (w *UseWatcher) annotated() []Pod {
-	return slices.DeleteFunc(w.pods(), func(p Pod) bool { return !wants(p) })
 }
