@@ -4,6 +4,12 @@
 // is in pkg/policy; the labels of an IPReservation are in its API package.
 package kube
 
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
 const (
 	// AnnotationPin chooses the mode of a pod's pin: require, prefer or none. A namespace sets the
 	// default for its pods with a label of the same key.
@@ -30,3 +36,10 @@ const (
 	// and webhook configuration.
 	ManagerName = "leasehold-manager"
 )
+
+// IsReady reports whether a pod's Ready condition is true.
+func IsReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}

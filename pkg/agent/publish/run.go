@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -223,21 +224,32 @@ func (p *Publisher) release(ctx context.Context, pods [][]maintain.Ref) error {
 // object that the API server rejects is written again after a pause. write returns the first error
 // after which the other requests would fail as well.
 func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeView, now time.Time) error {
-	for name := range p.rejected {
-		if _, isWanted := plan.Objects[name]; !isWanted && p.known[name] == nil {
-			delete(p.rejected, name)
+	writes := map[kube.Name]func() error{}
+	for name, w := range plan.Objects {
+		if parts := compare(&w.Object, p.known[name]); parts != nil {
+			writes[name] = func() error { return p.writeParts(ctx, w, parts) }
 		}
 	}
-	write := func(name kube.Name, fn func() error) error {
+	for name, existing := range p.known {
+		if _, isWanted := plan.Objects[name]; !isWanted && p.isObsolete(existing, view) {
+			writes[name] = func() error {
+				err := p.remove(ctx, p.Clients.IPAM, existing)
+				p.wrote("delete", err)
+				return err
+			}
+		}
+	}
+	maps.DeleteFunc(p.rejected, func(name kube.Name, _ pause) bool { return writes[name] == nil })
+	for name, write := range writes {
 		before := p.rejected[name]
 		if now.Before(before.until) {
 			plan.requeueAfter(before.until.Sub(now))
-			return nil
+			continue
 		}
-		err := fn()
+		err := write()
 		if err == nil {
 			delete(p.rejected, name)
-			return nil
+			continue
 		}
 		err = fmt.Errorf("writing reservation %s: %w", name, err)
 		// A webhook that fails for some objects only is an internal error.
@@ -258,39 +270,18 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 			delete(p.known, name)
 			p.listAt = now.Add(wait.Jitter(time.Second, 1))
 		}
-		return nil
 	}
-	for name, w := range plan.Objects {
-		parts := compare(&w.Object, p.known[name])
-		if parts == nil {
-			continue
-		}
-		err := write(name, func() error {
-			if ended, err := p.endDeleted(ctx, w); ended || err != nil {
-				return err
-			}
-			for _, part := range parts {
-				err := p.apply(ctx, p.Clients.IPAM, &w.Object, part)
-				p.wrote(part, err)
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
+	return nil
+}
+
+// writeParts writes the parts of an object that differ, or ends the holds of a deleted namespace.
+func (p *Publisher) writeParts(ctx context.Context, w wanted, parts []string) error {
+	if ended, err := p.endDeleted(ctx, w); ended || err != nil {
+		return err
 	}
-	for name, existing := range p.known {
-		if _, isWanted := plan.Objects[name]; isWanted || !p.isObsolete(existing, view) {
-			continue
-		}
-		err := write(name, func() error {
-			err := p.remove(ctx, p.Clients.IPAM, existing)
-			p.wrote("delete", err)
-			return err
-		})
+	for _, part := range parts {
+		err := p.apply(ctx, p.Clients.IPAM, &w.Object, part)
+		p.wrote(part, err)
 		if err != nil {
 			return err
 		}
@@ -310,8 +301,7 @@ func (p *Publisher) endDeleted(ctx context.Context, w wanted) (ended bool, err e
 	if err != nil || len(deleted) == 0 {
 		return false, err
 	}
-	p.Log.Info("ending holds", "pod", o.Namespace+"/"+o.Spec.PodName, "reason", retention.NamespaceDeleted)
-	return true, p.Service.EndHolds(ctx, [][]maintain.Ref{deleted}, retention.NamespaceDeleted)
+	return true, retention.EndHolds(ctx, p.Service, p.Log, deleted, retention.NamespaceDeleted)
 }
 
 // isObsolete reports whether an object that is not in the plan may be deleted. It must belong to

@@ -204,34 +204,21 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Leas
 // endForgotten ends the holds without end of pods that have no StatefulSet and have been away for
 // ForeverLimit.
 func (h *Holds) endForgotten(ctx context.Context, held map[kube.Name][]lease.Lease, now lease.Instant) {
+	var over []lease.Lease
 	for pod, leases := range held {
-		if _, _, ok := setOf(leases, pod); ok {
-			continue
-		}
-		var over []lease.Lease
 		for _, l := range leases {
-			if l.Hold == lease.Forever && now.Since(l.ReleasedAt) >= h.ForeverLimit {
+			_, _, isOfSet := setOf(leases, pod)
+			if l.Hold == lease.Forever && !isOfSet && now.Since(l.ReleasedAt) >= h.ForeverLimit {
 				over = append(over, l)
 			}
 		}
-		if over != nil {
-			h.end(ctx, over, fmt.Sprintf("the pod was away for %s (--forever-limit)", h.ForeverLimit))
-		}
 	}
+	h.end(ctx, over, fmt.Sprintf("the pod was away for %s (--forever-limit)", h.ForeverLimit))
 }
 
-// end ends the holds of one pod and logs the result.
-func (h *Holds) end(ctx context.Context, leases []lease.Lease, reason string) {
-	var refs []maintain.Ref
-	for _, l := range leases {
-		refs = append(refs, maintain.RefTo(l))
-	}
-	if err := h.Service.EndHolds(ctx, [][]maintain.Ref{refs}, reason); err != nil {
+func (h *Holds) end(ctx context.Context, holds []lease.Lease, reason string) {
+	if err := EndHolds(ctx, h.Service, h.Log, holds, reason); err != nil {
 		h.Log.Warn("ending a hold failed", "error", err)
-		return
-	}
-	for _, l := range leases {
-		h.Log.Info("hold ended", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "reason", reason)
 	}
 }
 

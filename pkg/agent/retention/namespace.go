@@ -3,6 +3,7 @@ package retention
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 // NamespaceDeleted is the reason in the journal for the end of a hold whose namespace was deleted.
@@ -19,17 +19,13 @@ const NamespaceDeleted = "its namespace was deleted"
 // OfDeletedNamespace returns those holds of a pod whose namespace was deleted. It reads the
 // namespace with the pod's namespace name.
 func OfDeletedNamespace(ctx context.Context, core rest.Interface, namespace string, holds []lease.Lease) (
-	deleted []maintain.Ref, err error) {
+	deleted []lease.Lease, err error) {
 	uid, err := readNamespaceUID(ctx, core, namespace)
 	if err != nil {
 		return nil, err
 	}
-	for _, l := range holds {
-		if ofDeletedNamespace(l, uid) {
-			deleted = append(deleted, maintain.RefTo(l))
-		}
-	}
-	return deleted, nil
+	isOther := func(l lease.Lease) bool { return !ofDeletedNamespace(l, uid) }
+	return slices.DeleteFunc(slices.Clone(holds), isOther), nil
 }
 
 // readNamespaceUID reads the UID of a namespace from etcd. It returns "" if the namespace does not

@@ -32,9 +32,9 @@ type plan struct {
 	Name   []store.PodReservation // pods with a reservation name, before their sandbox
 	// Expect contains the holds that starting pods may claim and that end in at most deferBelow.
 	Expect map[maintain.Ref]lease.Lease
-	// End contains, by reason and by pod, the holds of a deleted namespace for an existing pod's
-	// name, and those that a boot began for pods that do not exist any more.
-	End map[string][][]maintain.Ref
+	// End contains, by reason, the holds of a deleted namespace for an existing pod's name, and
+	// those that a boot began for pods that do not exist any more.
+	End map[string][]lease.Lease
 	// RequeueAfter is the time until the next hold of a starting pod must be extended, or 0 if no
 	// pass is necessary before the next change.
 	RequeueAfter time.Duration
@@ -44,7 +44,7 @@ type plan struct {
 // UIDs of the namespaces of the pods, by the UIDs of the pods. makePlan is level-triggered: once
 // its plan has been carried out, it returns an empty plan.
 func makePlan(pods map[kube.Name]Pod, view maintain.NodeView, uids map[types.UID]string) plan {
-	plan := plan{Expect: map[maintain.Ref]lease.Lease{}, End: map[string][][]maintain.Ref{}}
+	plan := plan{Expect: map[maintain.Ref]lease.Lease{}, End: map[string][]lease.Lease{}}
 	leasesOf := leasesFor(pods, view.Leases)
 	for name, p := range pods {
 		uid := uids[p.ObjectUID]
@@ -67,21 +67,22 @@ func (plan *plan) endGone(pods map[kube.Name]Pod, view maintain.NodeView) {
 	for _, l := range view.Leases {
 		pod := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		if len(pods) > 0 && l.IsBootHold(view.Now.BootID) && pod.UID != l.UID {
-			plan.End[podGone] = append(plan.End[podGone], []maintain.Ref{maintain.RefTo(l)})
+			plan.End[podGone] = append(plan.End[podGone], l)
 		}
 	}
 }
 
-// leaving returns the pods with a reservation name that are being deleted, or were (deleted has
-// their UIDs), and whose leases do not show it, and those that are not, and whose leases do.
+// leaving returns the pods with a reservation name that are being deleted, or were, and whose
+// leases do not show it, and those that are not, and whose leases do. known are the UIDs of former
+// pods. One that is not known may be new, and the watch late.
 func leaving(
-	pods map[kube.Name]Pod, leases []lease.Lease, deleted map[string]bool,
+	pods map[kube.Name]Pod, leases []lease.Lease, known map[string]bool,
 ) (out []maintain.LeavingPod) {
 	for _, l := range leases {
 		p := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		exists := p.UID == l.UID
 		pod := maintain.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID, Stays: exists && !p.Deleting}
-		if (exists || deleted[l.UID]) && maintain.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
+		if (exists || known[l.UID]) && maintain.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
 			out = append(out, pod)
 		}
 	}
@@ -125,16 +126,12 @@ func ByPod(leases []lease.Lease) map[kube.Name][]lease.Lease {
 // the UID of the namespace that exists now, or "" if it is not known; then no hold ends. endDeleted
 // returns the leases that remain.
 func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lease) {
-	var refs []maintain.Ref
 	for _, l := range leases {
 		if l.Firm && uid != "" && ofDeletedNamespace(l, uid) {
-			refs = append(refs, maintain.RefTo(l))
+			plan.End[NamespaceDeleted] = append(plan.End[NamespaceDeleted], l)
 		} else {
 			rest = append(rest, l)
 		}
-	}
-	if refs != nil {
-		plan.End[NamespaceDeleted] = append(plan.End[NamespaceDeleted], refs)
 	}
 	return rest
 }

@@ -32,9 +32,8 @@ type Windows struct {
 	Invalid func(Pod)
 
 	namespaces namespaces
-	// known are the UIDs of the pods of the last pass. deleted are those of pods that were known,
-	// do not exist any more, and still have an address that is kept for a reservation name.
-	known, deleted map[string]bool
+	// known are the UIDs of the pods of the last pass that marked the leases of leaving pods.
+	known map[string]bool
 
 	invalid daemon.Problem // of the limits
 }
@@ -69,10 +68,13 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 		return 0 // there are no leases
 	}
 	// First of all, because the ADD of a new pod finds its name and should find who leaves.
-	w.observeDeleted(pods, view.Leases)
-	if err := w.Service.MarkLeaving(ctx, leaving(pods, view.Leases, w.deleted)); err != nil {
+	if err := w.Service.MarkLeaving(ctx, leaving(pods, view.Leases, w.known)); err != nil {
 		w.Log.Warn("marking the leases of deleted pods failed", "error", err)
 		return retry
+	}
+	w.known = map[string]bool{}
+	for _, p := range pods {
+		w.known[p.UID] = true
 	}
 	// An error is handled after the plan is executed, because the plan is correct without the
 	// namespaces that were not read.
@@ -94,28 +96,10 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	return plan.RequeueAfter
 }
 
-// observeDeleted updates known and deleted. A pod that this task has never seen counts as neither:
-// it may be new, and the watch late.
-func (w *Windows) observeDeleted(pods map[kube.Name]Pod, leases []lease.Lease) {
-	known, deleted := map[string]bool{}, map[string]bool{}
-	for _, p := range pods {
-		known[p.UID] = true
-	}
-	for _, l := range leases {
-		if l.State == lease.Bound && l.Reservation != "" && !known[l.UID] && (w.known[l.UID] || w.deleted[l.UID]) {
-			deleted[l.UID] = true
-		}
-	}
-	w.known, w.deleted = known, deleted
-}
-
 // act makes the changes of the plan in the store. It stops at the first error.
 func (w *Windows) act(ctx context.Context, plan plan) error {
-	for reason, pods := range plan.End {
-		for _, refs := range pods {
-			w.Log.Info("ending a hold", "address", refs[0].Address.String(), "reason", reason)
-		}
-		if err := w.Service.EndHolds(ctx, pods, reason); err != nil {
+	for reason, holds := range plan.End {
+		if err := EndHolds(ctx, w.Service, w.Log, holds, reason); err != nil {
 			return err
 		}
 	}
@@ -136,4 +120,24 @@ func (w *Windows) act(ctx context.Context, plan plan) error {
 		holds = append(holds, ref)
 	}
 	return w.Service.Defer(ctx, holds, deferTo)
+}
+
+// EndHolds ends holds for a reason, those of one pod together, and logs them.
+func EndHolds(ctx context.Context, service *maintain.Service, log *slog.Logger, holds []lease.Lease, reason string,
+) error {
+	var pods [][]maintain.Ref
+	for _, leases := range ByPod(holds) {
+		var refs []maintain.Ref
+		for _, l := range leases {
+			refs = append(refs, maintain.RefTo(l))
+		}
+		pods = append(pods, refs)
+	}
+	if err := service.EndHolds(ctx, pods, reason); err != nil {
+		return err
+	}
+	for _, l := range holds {
+		log.Info("hold ended", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "reason", reason)
+	}
+	return nil
 }
