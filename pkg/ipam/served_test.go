@@ -2,7 +2,6 @@ package ipam
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,10 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // startedByHostLocal makes a sandbox of a pod to which host-local has given an address: its
@@ -82,59 +78,4 @@ func TestWhatHostLocalGivesLaterIsNotAdopted(t *testing.T) {
 	}
 	w.same("it is newer than the configuration", w.serveSince(info.ModTime().Add(-time.Second)), "")
 	w.same("it is older", w.serveSince(info.ModTime()), "adopt 10.0.0.7")
-}
-
-// Only the file of a living container makes the agent adopt a pool.
-func TestWhatTheAgentLeavesToTheFirstAdd(t *testing.T) {
-	for what, harm := range map[string]func(w *world){
-		"the namespace is gone":                 func(w *world) { w.burn("c1") },
-		"libcni's entry is gone":                func(w *world) { w.wipe(w.cacheFile("c1")) },
-		"libcni's entry has another address":    func(w *world) { w.cached("c1", "10.0.0.9") },
-		"the file names another container":      func(w *world) { w.rewrite("c9") },
-		"there is no file":                      func(w *world) { w.wipe(w.path("10.0.0.7")) },
-		"there is no directory":                 func(w *world) { w.wipe(w.dataDir) },
-		"the view is not proven":                func(w *world) { w.first = false },
-		"libcni's entry cannot be read":         func(w *world) { w.makeDir(w.cacheFile("c1")) },
-		"the file cannot be read":               func(w *world) { w.makeDir(w.path("10.0.0.7")) },
-		"the file is empty, after a power loss": func(w *world) { w.rewrite("") },
-	} {
-		w := newWorld(t, "10.0.0.0/24")
-		w.startedByHostLocal("db-0", "c1", "10.0.0.7")
-		w.asAgent()
-		harm(w)
-		w.same(what, w.serve(), "")
-		w.same(what, w.leases(), "")
-		if _, err := os.Stat(w.stateDir()); !errors.Is(err, os.ErrNotExist) {
-			w.view(func(tx *store.Tx) { t.Errorf("%s: a store with %d pools", what, len(tx.Pools())) })
-		}
-	}
-}
-
-// rewrite writes host-local's file of 10.0.0.7 again, with another container.
-func (w *world) rewrite(container string) {
-	w.wipe(w.path("10.0.0.7"))
-	w.hostLocal("10.0.0.7", container)
-}
-
-// makeDir puts a directory in the place of a file, which nobody can read then.
-func (w *world) makeDir(path string) {
-	w.t.Helper()
-	w.wipe(path)
-	if err := os.Mkdir(path, 0o755); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// After a loss the first ADD or an operator decides what the pool had.
-func TestTheAgentAdoptsNoLostPool(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24")
-	w.add(ask{pod: "a", container: "c1", window: hour})
-	w.wipe(w.stateDir())
-	err := w.service.Release(context.Background(), lease.Attachment{ContainerID: "x", IfName: "eth0"}, transact.Scope{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.startedByHostLocal("db-0", "c2", "10.0.0.7")
-	w.asAgent()
-	w.same("lost", w.serve(), "")
 }

@@ -176,16 +176,6 @@ func (w *world) stillUnreadable(addr string) {
 	}
 }
 
-// keep makes what a lost store must not give away: a hold, and a living pod whose address nobody
-// sees.
-func (w *world) keep() {
-	w.t.Helper()
-	w.same("a pod that is away", w.add(ask{pod: "db-0", container: "c1", window: 24 * hour}), "10.0.0.2")
-	w.same("a pod whose address is in no namespace", w.add(ask{pod: "db-1", container: "c2"}), "10.0.0.3")
-	w.same("another one", w.add(ask{pod: "db-2", container: "c3"}), "10.0.0.4")
-	w.stop("c1")
-}
-
 // cached writes libcni's entry of a container, of a pod with an annotation if they are given.
 func (w *world) cached(container, addr string, pod ...string) {
 	w.t.Helper()

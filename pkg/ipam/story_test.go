@@ -64,7 +64,9 @@ import (
 //	block <name>                                    a file is in the place of a directory
 //	read-only, writable <address>                   an address file that can be neither written nor removed
 //	unreadable, still-unreadable <address>          an address file that cannot be read
+//	loop <name>                                     a link to itself is in the place of a file
 //	damage, drop <word>; damage-head                records that have the word; the newest head page
+//	format <number>                                 of the store
 //
 //	as-agent, as-plugin                       who calls
 //	follow <pod> <uid> <window> [name]        the agent sees a pod; leaving, staying: whether it is deleted
@@ -133,7 +135,8 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 var observations = map[string]func(*world) string{
 	"leases": (*world).leases, "names": (*world).names, "recorded": (*world).recorded, "spooled": (*world).spooled,
 	"files": (*world).files, "announced": (*world).notes, "usage": (*world).usage,
-	"plan": (*world).plan, "collect": (*world).collect, "serve": (*world).serve,
+	"status-like-add": (*world).statusLikeADD,
+	"plan":            (*world).plan, "collect": (*world).collect, "serve": (*world).serve,
 	"journal": func(w *world) string { return w.journal()[len(w.journal())-1] },
 	"neighbours": func(w *world) string { // that were forgotten
 		forgotten := fmt.Sprint(w.forgotten)
@@ -159,6 +162,10 @@ var observationsOf = map[string]func(*world, string) string{
 		return n
 	},
 	"file": func(w *world, addr string) string { return strconv.Quote(w.file(addr)) },
+	"present": func(w *world, name string) string {
+		_, err := os.Lstat(w.named(name))
+		return strconv.FormatBool(err == nil)
+	},
 }
 
 var actions = map[string]func(w *world, args []string){
@@ -218,6 +225,15 @@ var actions = map[string]func(w *world, args []string){
 	"unreadable":       each((*world).unreadable),
 	"still-unreadable": each((*world).stillUnreadable),
 	"truncate":         each(func(w *world, name string) { w.must(os.Truncate(w.named(name), 0)) }),
+	"loop": each(func(w *world, name string) { // a link to itself, which nobody can follow
+		w.wipe(w.named(name))
+		w.must(os.Symlink(w.named(name), w.named(name)))
+	}),
+	"format": each(func(w *world, format string) {
+		n, err := strconv.ParseUint(format, 10, 8)
+		w.must(err)
+		w.setFormat(byte(n))
+	}),
 	"age": each(func(w *world, name string) {
 		before := time.Now().Add(-time.Hour)
 		w.must(os.Chtimes(w.named(name), before, before))
