@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 	"github.com/leasehold-cni/leasehold/test/e2e/permissions"
 )
 
@@ -61,7 +62,7 @@ func (c *Cluster) checkDeploy(ctx context.Context) error {
 	}
 	c.logf("trying writes of all accounts")
 	fixture := filepath.Join(c.Repo, "test/e2e/permissions/fixture.yaml")
-	err = poll(ctx, time.Minute, func() error { // a namespace's service account may be too new
+	err = machine.Poll(ctx, time.Minute, func() error { // a namespace's service account may be too new
 		return run(ctx, c.kubectl("apply", "-f", fixture)...)
 	})
 	if err := cmp.Or(err, permissions.Check(ctx, config, c.logf)); err != nil {
@@ -131,7 +132,7 @@ func (c *Cluster) checkPrivileges(ctx context.Context, client *kubernetes.Client
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	err = poll(ctx, 30*time.Second, func() error { // until it has its service account
+	err = machine.Poll(ctx, 30*time.Second, func() error { // until it has its service account
 		_, err := client.CoreV1().ServiceAccounts(restricted).Get(ctx, "default", metav1.GetOptions{})
 		return err
 	})
@@ -221,7 +222,7 @@ func (c *Cluster) checkInstaller(ctx context.Context, client *kubernetes.Clients
 // checkPolicies waits until the API server has type-checked the policies, and returns its warnings.
 func checkPolicies(ctx context.Context, client *kubernetes.Clientset) error {
 	var policies *admissionv1.ValidatingAdmissionPolicyList
-	err := poll(ctx, 30*time.Second, func() (err error) {
+	err := machine.Poll(ctx, 30*time.Second, func() (err error) {
 		policies, err = client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
 // object is a piece of CNI configuration.
@@ -166,7 +167,7 @@ func (n *Node) WaitLoaded(ctx context.Context, network, text string) error {
 	if n.Machine().Services()[Containerd] == 0 {
 		return nil
 	}
-	return poll(ctx, 2*time.Minute, func() error {
+	return machine.Poll(ctx, 2*time.Minute, func() error {
 		loaded, err := inspect.IsLoaded(ctx, n.Root(), network, text)
 		if err == nil && !loaded {
 			err = fmt.Errorf("the runtime has not loaded %s", network)
@@ -240,7 +241,7 @@ func (n *Node) prepare(ctx context.Context) error {
 	if err := n.writeKubeletConfig(); err != nil {
 		return err
 	}
-	if err := n.StartContainerd(ctx); err != nil {
+	if err := n.StartContainerd(ctx, Runtime{}); err != nil {
 		return err
 	}
 	return n.importImages(ctx)

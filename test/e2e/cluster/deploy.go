@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
 // System is the namespace of leasehold's pods.
@@ -45,7 +47,7 @@ func (c *Cluster) WaitDeployed(ctx context.Context, limit time.Duration) error {
 	if c.Plain {
 		return nil
 	}
-	err := poll(ctx, limit, func() (err error) { // the API server may be restarted meanwhile
+	err := machine.Poll(ctx, limit, func() (err error) { // the API server may be restarted meanwhile
 		for _, workload := range []string{"daemonset/" + Agent, "deployment/" + Manager} {
 			err = cmp.Or(err, run(ctx, c.kubectl("-n", System, "rollout", "status", workload,
 				"--timeout="+limit.String())...))

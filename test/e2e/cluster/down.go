@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
 // Down stops the cluster in its directory, if there is one, and removes everything except
@@ -38,7 +40,7 @@ func (c *Cluster) takeDown(ctx context.Context) error {
 		errs = append(errs, running.powerOff(ctx, name))
 	}
 	return errors.Join(append(errs, detach(ctx, c.bridge()),
-		poll(ctx, 10*time.Second, func() error { return removeCgroups(ctx, c.cgroups()) }))...)
+		machine.Poll(ctx, 10*time.Second, func() error { return removeCgroups(ctx, c.cgroups()) }))...)
 }
 
 // cgroup returns the root of a machine's cgroups on the host.

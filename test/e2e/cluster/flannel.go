@@ -2,11 +2,8 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 )
@@ -15,19 +12,8 @@ import (
 var flannelImage = regexp.MustCompile(`image: (ghcr\.io/flannel-io/(flannel|flannel-cni-plugin):\S+)`)
 
 // FlannelManifest returns flannel's own manifest, with the cluster's pod network.
-func (c *Cluster) FlannelManifest(ctx context.Context) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", "github.com/flannel-io/flannel")
-	cmd.Dir = filepath.Join(c.Repo, "test/e2e/parts/kube-flannel")
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	out, err := runCmd(cmd)
-	if err != nil {
-		return "", err
-	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal([]byte(out), &module); err != nil {
-		return "", err
-	}
-	manifest, err := os.ReadFile(filepath.Join(module.Dir, "Documentation/kube-flannel.yml"))
+func (c *Cluster) FlannelManifest() (string, error) {
+	manifest, err := os.ReadFile(c.path("bin/kube-flannel.yml"))
 	if err != nil {
 		return "", err
 	}
@@ -41,7 +27,10 @@ func (c *Cluster) FlannelManifest(ctx context.Context) (string, error) {
 // flannelImages returns the images of flannel's manifest as arguments of `release images`. The CNI
 // plugin is flannel's own; the init containers need only cp.
 func (c *Cluster) flannelImages(ctx context.Context) ([]string, error) {
-	manifest, err := c.FlannelManifest(ctx)
+	if err := c.buildParts(ctx, "kube-flannel"); err != nil {
+		return nil, err
+	}
+	manifest, err := c.FlannelManifest()
 	if err != nil {
 		return nil, err
 	}

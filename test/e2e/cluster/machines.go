@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
@@ -80,7 +78,7 @@ func (c *Cluster) powerOn(ctx context.Context, name string, addr netip.Prefix) e
 	if err := c.attach(ctx, name, cmd.Process.Pid, addr); err != nil {
 		return fmt.Errorf("network of %s: %w", name, err)
 	}
-	return poll(ctx, time.Minute, func() error {
+	return machine.Poll(ctx, time.Minute, func() error {
 		if c.PID(name) == 0 {
 			return fmt.Errorf("machine %s has exited, see %s", name, log.Name())
 		}
@@ -102,7 +100,7 @@ func (c *Cluster) powerOff(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	err := poll(ctx, 30*time.Second, func() error {
+	err := machine.Poll(ctx, 30*time.Second, func() error {
 		if p.alive() {
 			return fmt.Errorf("machine %s (pid %d) still runs", name, p.PID)
 		}
@@ -116,7 +114,7 @@ func (c *Cluster) powerOff(ctx context.Context, name string) error {
 		return err
 	}
 	// Unlike at a real reboot the cgroups would stay, and the kubelet would read them at its start.
-	err = poll(ctx, 10*time.Second, func() error { return removeCgroups(ctx, c.cgroup(name)) })
+	err = machine.Poll(ctx, 10*time.Second, func() error { return removeCgroups(ctx, c.cgroup(name)) })
 	if err != nil {
 		return err
 	}
@@ -141,16 +139,4 @@ func startTime(pid int) (uint64, error) {
 		return 0, fs.ErrNotExist
 	}
 	return strconv.ParseUint(f[19], 10, 64)
-}
-
-// poll calls f until it succeeds. After the limit it returns the last error.
-func poll(ctx context.Context, limit time.Duration, f func() error) (last error) {
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, limit, true, func(context.Context) (bool, error) {
-		last = f()
-		return last == nil, nil
-	})
-	if err != nil {
-		return fmt.Errorf("%w (waited %v)", cmp.Or(last, err), limit)
-	}
-	return nil
 }

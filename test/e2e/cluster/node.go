@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -62,7 +63,7 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	if err := n.writeFlannelSubnet(); err != nil {
 		return err
 	}
-	if err := n.StartContainerd(ctx); err != nil {
+	if err := n.StartContainerd(ctx, Runtime{}); err != nil {
 		return err
 	}
 	return n.StartKubelet(ctx)
@@ -74,30 +75,17 @@ func (n *Node) CutOff() error { return n.cluster.setPort(n.Name, "down") }
 // Reconnect connects the node to the network again.
 func (n *Node) Reconnect() error { return n.cluster.setPort(n.Name, "up") }
 
+// Runtime is the configuration of a node's containerd.
+type Runtime struct {
+	ConfDir, BinDir string // of CNI; if empty, the usual ones
+	Networks        int    // how many networks in ConfDir pods get an interface in; 0 is 1
+}
+
 // StartContainerd starts containerd, and waits until its CRI service responds.
-func (n *Node) StartContainerd(ctx context.Context) error {
-	return n.StartContainerdWithDirs(ctx, confDir, binDir)
-}
-
-// StartContainerdWithDirs is like StartContainerd, with other directories of CNI configurations and
-// plugins.
-func (n *Node) StartContainerdWithDirs(ctx context.Context, confDir, binDir string) error {
-	if err := n.writeContainerdConfig(1, confDir, binDir); err != nil {
+func (n *Node) StartContainerd(ctx context.Context, r Runtime) error {
+	if err := n.writeContainerdConfig(r); err != nil {
 		return err
 	}
-	return n.startContainerd(ctx)
-}
-
-// StartContainerdWithNetworks is like StartContainerd, but pods get an interface in each of the
-// first k networks in /etc/cni/net.d.
-func (n *Node) StartContainerdWithNetworks(ctx context.Context, k int) error {
-	if err := n.writeContainerdConfig(k, confDir, binDir); err != nil {
-		return err
-	}
-	return n.startContainerd(ctx)
-}
-
-func (n *Node) startContainerd(ctx context.Context) error {
 	err := n.Machine().Start(ctx, machine.Service{Name: Containerd, Log: n.cluster.Log(n.Name, Containerd),
 		Argv: []string{n.containerdBin("containerd"), "--config", "/etc/containerd/config.toml"},
 		// The shim is in containerd's directory. /usr/sbin may not be in the caller's PATH.
@@ -107,7 +95,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	}
 	// `ctr version` is not sufficient: the CRI service starts later, and the kubelet exits if it
 	// does not respond.
-	return poll(ctx, 30*time.Second, func() error {
+	return machine.Poll(ctx, 30*time.Second, func() error {
 		_, err := inspect.Sandboxes(ctx, n.Root(), "")
 		return err
 	})
@@ -202,10 +190,11 @@ oom_score = 0
 `)),
 }
 
-func (n *Node) writeContainerdConfig(networks int, confDir, binDir string) error {
+func (n *Node) writeContainerdConfig(r Runtime) error {
 	var s strings.Builder
 	err := containerdConfig[n.ContainerdVersion()].Execute(&s, map[string]any{
-		"Pause": pauseImage, "Runc": n.runc(), "Networks": networks, "ConfDir": confDir, "BinDir": binDir,
+		"Pause": pauseImage, "Runc": n.runc(), "Networks": max(r.Networks, 1),
+		"ConfDir": cmp.Or(r.ConfDir, confDir), "BinDir": cmp.Or(r.BinDir, binDir),
 		"Registries": registriesDir})
 	if err != nil {
 		return err

@@ -5,7 +5,6 @@ package cluster
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,7 +37,7 @@ func OptionsFromEnv() (Options, error) {
 		value  *string
 		values []string
 	}{
-		{"KUBERNETES", &o.Kubernetes, slices.Sorted(maps.Keys(kubernetesVersions))},
+		{"KUBERNETES", &o.Kubernetes, []string{"1.30", "1.36", "1.37"}},
 		{"CONTAINERD", &o.Containerd, []string{"1.6", "2.4"}},
 		{"CNI", &o.CNI, []string{"flannel", "bridge", "ptp"}},
 	} {

@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
 const goarch = runtime.GOARCH
@@ -44,13 +46,11 @@ func (c *Cluster) begin(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("must run as root, to create namespaces, mounts and bridges")
 	}
-	if err := c.installTools(ctx); err != nil {
-		return err
-	}
 	if err := raiseWatches(); err != nil {
 		c.logf("a second cluster may not start beside this one: %v", err)
 	}
-	if err := c.buildParts(ctx); err != nil {
+	err := c.buildParts(ctx, "debian", "plugins", "flannel", "etcd", "containerd", c.kubernetes())
+	if err != nil {
 		return err
 	}
 	if err := c.Down(ctx); err != nil {
@@ -161,7 +161,7 @@ func (c *Cluster) clientConfig() (*rest.Config, error) {
 func (c *Cluster) waitReady(ctx context.Context) error { return c.waitReadyFor(ctx, 3*time.Minute) }
 
 func (c *Cluster) waitReadyFor(ctx context.Context, limit time.Duration) error {
-	return poll(ctx, limit, func() error {
+	return machine.Poll(ctx, limit, func() error {
 		err := run(ctx, append(c.kubectl("wait", "--for=condition=Ready", "--timeout="+limit.String(), "node"),
 			c.NodeNames()...)...)
 		for _, name := range c.NodeNames() {

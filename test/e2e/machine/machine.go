@@ -4,6 +4,7 @@ package machine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -84,7 +85,12 @@ func (m Machine) Start(ctx context.Context, s Service) error {
 	if _, err := fmt.Fprintln(pipe, s.Name); err != nil {
 		return err
 	}
-	return poll(ctx, time.Minute, func() bool { return exists(path) || !exists(path+".sh") }, s.Name+" has no process")
+	return Poll(ctx, time.Minute, func() error {
+		if !exists(path) && exists(path+".sh") {
+			return errors.New(s.Name + " has no process")
+		}
+		return nil
+	})
 }
 
 func quote(words []string) string {
@@ -119,7 +125,12 @@ func (m Machine) end(ctx context.Context, name, signal string, most time.Duratio
 	if pid := m.Services()[name]; pid != 0 {
 		m.Run(ctx, "kill", "-"+signal, strconv.Itoa(pid)) // it may have exited
 	}
-	return poll(ctx, most, func() bool { return !exists(path + ".sh") }, name+" still runs after SIG"+signal)
+	return Poll(ctx, most, func() error {
+		if exists(path + ".sh") {
+			return fmt.Errorf("%s still runs after SIG%s", name, signal)
+		}
+		return nil
+	})
 }
 
 // Services returns the pids of the running services in the machine, by name.
@@ -152,12 +163,14 @@ func (m Machine) Run(ctx context.Context, argv ...string) ([]byte, error) {
 	return out, err
 }
 
-// poll waits until a state is reached, and returns what is wrong if that takes too long.
-func poll(ctx context.Context, most time.Duration, reached func() bool, wrong string) error {
-	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, most, true,
-		func(context.Context) (bool, error) { return reached(), nil })
+// Poll calls f until it succeeds. After the limit it returns the last error.
+func Poll(ctx context.Context, limit time.Duration, f func() error) (last error) {
+	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, limit, true, func(context.Context) (bool, error) {
+		last = f()
+		return last == nil, nil
+	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", wrong, err)
+		return fmt.Errorf("%w (waited %v)", cmp.Or(last, err), limit)
 	}
 	return nil
 }

@@ -272,10 +272,10 @@ func (t *Test) showsRange(n *cluster.Node, line string) {
 // scenario ends.
 func (t *Test) secondInterfaces(n *cluster.Node) {
 	t.Must(n.Stop(t.Ctx, cluster.Containerd))
-	t.Must(n.StartContainerdWithNetworks(t.Ctx, 2))
+	t.Must(n.StartContainerd(t.Ctx, cluster.Runtime{Networks: 2}))
 	t.Cleanup(func() {
 		t.Clear() // the DELs need both networks
 		t.Must(n.Stop(t.Ctx, cluster.Containerd))
-		t.Must(n.StartContainerd(t.Ctx))
+		t.Must(n.StartContainerd(t.Ctx, cluster.Runtime{}))
 	})
 }

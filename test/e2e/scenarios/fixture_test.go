@@ -11,12 +11,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
 // A Test is a running scenario: the test, the cluster, and a namespace of its own.
@@ -101,13 +101,8 @@ func (t *Test) Eventually(what string, f func() error) {
 // Within is Eventually with a limit, which is a promise or longer than usual.
 func (t *Test) Within(limit time.Duration, what string, f func() error) {
 	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Ctx, 200*time.Millisecond, limit, true, func(context.Context) (bool, error) {
-		last = f()
-		return last == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("%s: timed out after at most %v: %v", what, limit, last)
+	if err := machine.Poll(t.Ctx, limit, f); err != nil {
+		t.Fatalf("%s: timed out: %v", what, err)
 	}
 }
 

@@ -307,7 +307,7 @@ func apart(template *corev1.PodTemplateSpec) {
 // applyFlannel applies flannel's manifest, restarts its pods and waits until they have written
 // their configuration.
 func (s *stockCluster) applyFlannel() {
-	manifest, err := s.Cluster.FlannelManifest(s.Ctx)
+	manifest, err := s.Cluster.FlannelManifest()
 	s.Must(err)
 	if out, err := s.kubectl(manifest, "apply", "-n", flannelNamespace, "-f", "-"); err != nil {
 		s.Fatalf("kubectl apply: %v\n%s", err, out)

@@ -62,7 +62,7 @@ var killActions = []accident{
 	{"containerd is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		t.Must(n.Kill(t.Ctx, cluster.Containerd))
 		t.Cleanup(func() { t.runs(n, cluster.Containerd) })
-		t.Must(n.StartContainerd(t.Ctx))
+		t.Must(n.StartContainerd(t.Ctx, cluster.Runtime{}))
 	}, false},
 	{"the kubelet is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		t.Must(n.Kill(t.Ctx, cluster.Kubelet))

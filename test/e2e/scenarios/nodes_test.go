@@ -54,7 +54,7 @@ func (t *Test) runs(n *cluster.Node, service string) {
 		return
 	}
 	if service == cluster.Containerd {
-		t.Must(n.StartContainerd(t.Ctx))
+		t.Must(n.StartContainerd(t.Ctx, cluster.Runtime{}))
 	} else {
 		t.Must(n.StartKubelet(t.Ctx))
 	}

@@ -36,7 +36,7 @@ func (t *Test) inSync(n *cluster.Node) error {
 	for _, p := range pods.Items {
 		starting[p.UID] = !ready(p)
 	}
-	published := map[string]inspect.Reservation{}
+	published := map[string]v1alpha1.IPReservation{}
 	for _, r := range t.Reservations() {
 		if r.Spec.NodeName == n.Name {
 			published[r.Spec.PodName] = r
@@ -69,7 +69,7 @@ func isKept(l inspect.Lease) bool {
 }
 
 // reservation returns the reservation of a pod on a node. If there is none, the scenario ends.
-func (t *Test) reservation(pod string, n *cluster.Node) inspect.Reservation {
+func (t *Test) reservation(pod string, n *cluster.Node) v1alpha1.IPReservation {
 	r, ok := t.Reservation(pod, n)
 	if !ok {
 		t.Fatalf("there is no reservation of %s on %s", pod, n.Name)
@@ -87,7 +87,7 @@ func (t *Test) noReservation(pod string, n *cluster.Node) {
 	})
 }
 
-func (t *Test) release(r inspect.Reservation, id string) error {
+func (t *Test) release(r v1alpha1.IPReservation, id string) error {
 	patch := fmt.Sprintf(`{"spec":{"release":%q}}`, id)
 	_, err := t.Dynamic.Resource(v1alpha1.Resource).Namespace(t.NS).Patch(t.Ctx, r.Name,
 		types.MergePatchType, []byte(patch), metav1.PatchOptions{})

@@ -10,9 +10,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
@@ -187,10 +189,12 @@ func containsAll(text string, words []string) bool {
 }
 
 // Reservations lists what the agents have published for the scenario's pods.
-func (t *Test) Reservations() []inspect.Reservation {
-	found, err := inspect.Reservations(t.Ctx, t.Dynamic, t.NS)
+func (t *Test) Reservations() []v1alpha1.IPReservation {
+	list, err := t.Dynamic.Resource(v1alpha1.Resource).Namespace(t.NS).List(t.Ctx, metav1.ListOptions{})
 	t.Must(err)
-	return found
+	var found v1alpha1.IPReservationList
+	t.Must(runtime.DefaultUnstructuredConverter.FromUnstructured(list.UnstructuredContent(), &found))
+	return found.Items
 }
 
 // publishedAsHeld waits until as many reservations as that are published as held.
@@ -210,11 +214,11 @@ func (t *Test) publishedAsHeld(want int) {
 }
 
 // Reservation finds the reservation of a pod on a node.
-func (t *Test) Reservation(pod string, n *cluster.Node) (inspect.Reservation, bool) {
+func (t *Test) Reservation(pod string, n *cluster.Node) (v1alpha1.IPReservation, bool) {
 	for _, r := range t.Reservations() {
 		if r.Spec.PodName == pod && r.Spec.NodeName == n.Name {
 			return r, true
 		}
 	}
-	return inspect.Reservation{}, false
+	return v1alpha1.IPReservation{}, false
 }

@@ -1,7 +1,6 @@
 package simulated
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -17,7 +16,6 @@ import (
 	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -176,13 +174,8 @@ func (r *rig) kubeconfig(name string) string {
 // until calls reached until it returns nil.
 func (r *rig) until(state string, reached func() error) {
 	r.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(r.ctx, 50*time.Millisecond, limit, true, func(context.Context) (bool, error) {
-		last = reached()
-		return last == nil, nil
-	})
-	if err != nil {
-		r.Fatalf("waiting until %s: %v", state, cmp.Or(last, err))
+	if err := machine.Poll(r.ctx, limit, reached); err != nil {
+		r.Fatalf("waiting until %s: %v", state, err)
 	}
 }
 
