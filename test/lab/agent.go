@@ -9,10 +9,8 @@ import (
 // Agent runs leasehold-agent on the node, without a cluster, until the test ends or stop is called.
 func (n *Node) Agent(args ...string) (pid int, stop func()) {
 	n.t.Helper()
-	cmd := exec.Command(Bin("leasehold-agent"), append([]string{"--no-kube", "--metrics-addr", "", "--log-level",
-		"debug"}, args...)...)
+	cmd := exec.Command(Bin("leasehold-agent"), append([]string{"--no-kube", "--metrics-addr", ""}, args...)...)
 	cmd.Env = append(os.Environ(), n.Environ()...)
-	cmd.Stdout, cmd.Stderr = n.Log, n.Log
 	if err := n.Do(cmd.Start); err != nil {
 		n.t.Fatalf("agent: %v", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,10 +26,7 @@ const Annotations = "io.kubernetes.cri.pod-annotations"
 // a clock.
 type Node struct {
 	Dir   string        // its files: state, networks, cache, bin
-	Path  []string      // CNI_PATH; Dir/bin comes first
 	Clock time.Duration // offset of its clock from the real one
-	Env   []string      // additional environment variables
-	Log   io.Writer     // output of its agent; may be nil
 	Disk  *SlowDisk     // of its Calls; may be nil
 
 	t    testing.TB
@@ -42,8 +38,7 @@ type Node struct {
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	n := &Node{Dir: t.TempDir(), t: t}
-	n.Path = []string{filepath.Join(n.Dir, "bin")}
-	n.mkdir("bin")
+	bin := n.mkdir("bin") // CNI_PATH
 	for _, name := range []string{"leasehold", "bridge", "flannel", "host-local", "loopback", "macvlan",
 		"portmap", "ptp"} {
 		n.Install(name, Bin(name))
@@ -55,7 +50,7 @@ func NewNode(t testing.TB) *Node {
 		t.Fatalf("network namespace of the node: %v", err)
 	}
 	t.Cleanup(func() { removeNetNS(n.host) })
-	n.cni = libcni.NewCNIConfigWithCacheDir(n.Path, n.mkdir("cache"),
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, n.mkdir("cache"),
 		&runtimeExec{DefaultExec: invoke.DefaultExec{RawExec: &invoke.RawExec{}}, node: n})
 	return n
 }
@@ -96,12 +91,12 @@ func (n *Node) mkdir(name string) string {
 
 // Environ returns the environment variables of the node's programs, without those of CNI.
 func (n *Node) Environ() []string {
-	return append([]string{
+	return []string{
 		"LEASEHOLD_STATE_DIR=" + n.StateDir(),
 		"LEASEHOLD_RUN_DIR=" + n.RunDir(),
 		"LEASEHOLD_BOOT_ID_FILE=" + n.bootIDFile(),
 		"LEASEHOLD_CLOCK_OFFSET=" + n.Clock.String(),
-	}, n.Env...)
+	}
 }
 
 // Do calls f on a thread in the node's network namespace.
@@ -213,8 +208,8 @@ func (n *Node) Call(c Call) Reply {
 	}
 	argv := append(append([]string{}, c.Wrap...), filepath.Join(n.Dir, "bin", c.Plugin))
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + n.Path[0], "CNI_COMMAND=" + c.Verb},
-		n.Environ()...)
+	cmd.Env = append(n.Environ(), "PATH="+os.Getenv("PATH"), "CNI_PATH="+filepath.Join(n.Dir, "bin"),
+		"CNI_COMMAND="+c.Verb)
 	for name, value := range map[string]string{"CNI_CONTAINERID": c.ContainerID, "CNI_NETNS": c.NetNS,
 		"CNI_IFNAME": c.IfName, "CNI_ARGS": c.Args} {
 		if value != "" {

@@ -233,32 +233,17 @@ func anchor(heading string) string {
 	return strings.ReplaceAll(punctuation.ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
 }
 
-// metricName matches the name of a metric, without the suffixes of a histogram's series.
-var metricName = regexp.MustCompile(`\bleasehold_[a-z_]+[a-z]`)
-
-// TestMetricsAreDocumented checks that each metric is in docs/reference.md, and that documents,
-// alerts and the dashboard name only metrics that exist.
-func TestMetricsAreDocumented(t *testing.T) {
-	exist, documented := map[string]bool{}, map[string]bool{}
-	for _, f := range tracked(t, "pkg/*.go", "cmd/*.go") {
-		for _, name := range regexp.MustCompile(`"(leasehold_[a-z_]+)"`).FindAllSubmatch(f.content, -1) {
-			if !strings.HasSuffix(f.name, "_test.go") {
-				exist[string(name[1])] = true
-			}
-		}
-	}
+// TestMetricsExist checks that documents, alerts and the dashboard name only metrics of
+// docs/reference.md, into which TestReference writes those of the code.
+func TestMetricsExist(t *testing.T) {
+	reference := string(tracked(t, "docs/reference.md")[0].content)
+	series := regexp.MustCompile(`\bleasehold_[a-z_]+[a-z]`)
 	for _, f := range tracked(t, "*.md", "daemonset/monitoring/*.yaml", "daemonset/monitoring/*.json") {
-		for _, name := range metricName.FindAllString(string(f.content), -1) {
-			base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
-			if !exist[name] && !exist[base] {
+		for _, name := range series.FindAllString(string(f.content), -1) {
+			base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "") // of a histogram
+			if !regexp.MustCompile("\\| `(" + name + "|" + base + ")[`{]").MatchString(reference) {
 				t.Errorf("%s names the metric %s, which does not exist", f.name, name)
 			}
-			documented[base] = documented[base] || f.name == "docs/reference.md"
-		}
-	}
-	for name := range exist {
-		if !documented[name] {
-			t.Errorf("the metric %s is not in docs/reference.md", name)
 		}
 	}
 }
