@@ -1,6 +1,6 @@
 // Cluster manages the test cluster. See docs/testbed.md.
 //
-//	cluster REPOSITORY up|down|check-deploy
+//	cluster REPOSITORY up|down|control
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: cluster REPOSITORY up|down|check-deploy")
+		fmt.Fprintln(os.Stderr, "usage: cluster REPOSITORY up|down|control")
 		os.Exit(2)
 	}
 	if err := command(ctx, os.Args[1], os.Args[2]); err != nil {
@@ -58,14 +58,15 @@ func command(ctx context.Context, repo, verb string) error {
 			return err
 		}
 		return b.Down(ctx)
-	case "check-deploy":
+	case "control":
 		b, err := cluster.NewBare(repo, dir)
 		if err != nil {
 			return err
 		}
-		return b.CheckDeploy(ctx)
+		b.Kubernetes = o.Kubernetes
+		return b.UpControl(ctx)
 	default:
-		return fmt.Errorf("unknown command %q; want up, down or check-deploy", verb)
+		return fmt.Errorf("unknown command %q; want up, down or control", verb)
 	}
 }
 

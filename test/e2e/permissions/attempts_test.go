@@ -18,10 +18,8 @@ var accounts = map[string]account{
 	"unbound": {"leasehold-system", "leasehold-agent", ""},
 	// An account that is named like the agent's, and may do everything in the namespace tenant.
 	"impostor": {"tenant", "leasehold-agent", "node-2"},
-	"view":     {"tenant", "view", ""}, // have the role of that name in the namespace tenant
-	"edit":     {"tenant", "edit", ""},
-	"admin":    {"tenant", "admin", ""},
-	"all":      {"tenant", "all", ""}, // may do everything there
+	"admin":    {"tenant", "admin", ""}, // has the role of that name in the namespace tenant
+	"all":      {"tenant", "all", ""},   // may do everything there
 }
 
 // confining are the prefixes of the names of the policies that restrict accounts.
@@ -37,7 +35,6 @@ const (
 	validating = "validatingwebhookconfigurations"
 	events     = "events.events.k8s.io" // there are others, of the core group
 	ours       = "leasehold-manager"
-	forbidden  = " is forbidden: User " // by RBAC
 )
 
 func reservation(node string) string {
@@ -83,8 +80,8 @@ var published = []attempt{
 // allRule is what an attacker would want.
 const allRule = `{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]}`
 
-// attempts is the table. What is refused is refused by RBAC (forbidden), or by the validation with
-// that message.
+// attempts is the table. What is refused is refused by the validation with that message. What the
+// roles allow at all is in roles.txt.
 var attempts = []attempt{
 	// The manager: webhook configurations.
 	{"manager", "update", mutating, ours,
@@ -104,20 +101,12 @@ var attempts = []attempt{
 	{"manager", "update", mutating, ours,
 		`[{"op": "add", "path": "/metadata/finalizers", "value": ["a.example.com/b"]}]`,
 		"the manager may not change the metadata of a webhook configuration"},
-	{"manager", "update", mutating, "other", `[]`, forbidden},
 	{managerPlus, "update", mutating, "other", `[]`, "the manager may only change its own webhook configurations"},
 	{managerPlus, "create", mutating, "new", "", "the manager may neither create nor delete webhook configurations"},
 	{managerPlus, "create", validating, "new", "",
 		"the manager may neither create nor delete webhook configurations"},
 	{managerPlus, "delete", mutating, ours, "",
 		"the manager may neither create nor delete webhook configurations"},
-	{"manager", "create", mutating, "new", "", forbidden},
-	{"manager", "delete", mutating, ours, "", forbidden},
-
-	// The manager: CRDs.
-	{"manager", "get", "customresourcedefinitions", "persistentpodstates.apps.kruise.io", "", ""},
-	{"manager", "update", "customresourcedefinitions", "persistentpodstates.apps.kruise.io", `[]`, forbidden},
-	{"manager", "get", "customresourcedefinitions", "ipreservations.ipam.leasehold.dev", "", forbidden},
 
 	// The manager: PersistentPodStates.
 	{"manager", "create", "persistentpodstates", "tenant/new", `{metadata: {labels: {leasehold.dev/generated: "true"}},
@@ -127,7 +116,6 @@ var attempts = []attempt{
 		`{"spec": {"targetRef": {"apiVersion": "apps/v2"}}}`, ""},
 	{"manager", "patch", "persistentpodstates", "tenant/of-a-user",
 		`{"spec": {"preferredPersistentTopology": []}}`, ""},
-	{"manager", "update", "persistentpodstates", "tenant/generated", `[]`, forbidden},
 	{"manager", "delete", "persistentpodstates", "tenant/generated", "", ""},
 	{"manager", "create", "persistentpodstates", "tenant/new",
 		`spec: {targetRef: {apiVersion: apps/v1, kind: StatefulSet, name: web},
@@ -140,34 +128,15 @@ var attempts = []attempt{
 		"the manager may not change the target of a PersistentPodState that it has not generated"},
 
 	// The manager: pods.
-	{"manager", "list", "pods", "", "", ""},
 	{"manager", "delete", "pods", "tenant/waiting", "", ""},
 	{"manager", "delete", "pods", "tenant/running", "", "the manager may only delete pods that are not scheduled"},
 	{"manager", "delete", "pods", "tenant/other", "",
 		"the manager may only delete pods that it has restricted to a node and that a controller creates again"},
 	{"manager", "delete without uid", "pods", "tenant/waiting", "",
 		"the manager must set the precondition uid to delete pods"},
-	{"manager", "get", "pods", "tenant/waiting", "", forbidden},
-	{"manager", "patch", "pods", "tenant/waiting", `{"metadata": {"annotations": {"a": "b"}}}`, forbidden},
-	{"manager", "patch", "pods/status", "tenant/waiting", `{"status": {"nominatedNodeName": "node-1"}}`, forbidden},
-	{"manager", "create", "pods", "tenant/new", `spec: {containers: [{name: c, image: none}]}`, forbidden},
 
-	// The manager: reservations.
-	{"manager", "list", "ipreservations", "", "", ""},
-	{"manager", "delete", "ipreservations", "tenant/web-0-1", "", forbidden},
-	{"manager", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "0123456789abcdef"}}`, forbidden},
-	{"manager", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, forbidden},
-
-	// The manager: what else is in its namespace.
-	{"manager", "list", "secrets", "leasehold-system/leasehold-manager", "", ""},
+	// The manager: its Secret.
 	{"manager", "update", "secrets", "leasehold-system/leasehold-manager", `[]`, ""},
-	{"manager", "list", "secrets", "leasehold-system/", "", forbidden},
-	{"manager", "get", "secrets", "leasehold-system/other", "", forbidden},
-	{"manager", "list", mutating, ours, "", ""},
-	{"manager", "list", mutating, "", "", forbidden},
-	{"manager", "get", mutating, "other", "", forbidden},
-	{"manager", "get", "deployments", "leasehold-system/leasehold-manager", "", forbidden},
-	{"manager", "patch", "nodes", "node-1", `{"spec": {"unschedulable": true}}`, forbidden},
 
 	// The manager: events, and the Lease of its leader election.
 	{"manager", "create", events, "tenant/e", event("leasehold-manager", "m", "Pod", "waiting"), ""},
@@ -178,7 +147,6 @@ var attempts = []attempt{
 	{"manager", "patch", events, "tenant/agents", `{"series": {"count": 2,
 		"lastObservedTime": "2026-01-01T00:00:01.000000Z"}}`,
 		"the manager may only write events with the reportingController leasehold-manager"},
-	{"manager", "delete", events, "tenant/managers", "", forbidden},
 	{"manager", "patch", "nodeaddresspools", "node-1",
 		`{"spec": {"reservations": [{"namespace": "tenant", "name": "web-0-1"}]}}`, ""},
 	{"manager", "patch", "nodeaddresspools", "node-1", `{"metadata": {"labels": {"a": "b"}}}`,
@@ -188,9 +156,6 @@ var attempts = []attempt{
 	{"manager", "patch", "nodeaddresspools", "node-1",
 		`{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "other", "uid": "1"}]}}`,
 		"the manager may only change the spec of a NodeAddressPool"},
-	{"manager", "patch", "nodeaddresspools/status", "node-1", `{"status": {"bound": 1, "held": 0}}`, forbidden},
-	{"manager", "create", "nodeaddresspools", "new", "", forbidden},
-	{"manager", "delete", "nodeaddresspools", "node-1", "", forbidden},
 	{managerPlus, "patch", "nodeaddresspools/status", "node-1", `{"status": {"bound": 1, "held": 0}}`,
 		" denied request: "}, // by two policies
 	{managerPlus, "delete", "nodeaddresspools", "node-1", "",
@@ -198,22 +163,14 @@ var attempts = []attempt{
 	{"manager", "create", "leases", "leasehold-system/leasehold-manager", "", ""},
 	{"manager", "create", "leases", "leasehold-system/other", "",
 		"the manager may only create the Lease of its leader election"},
-	{"manager", "create", "leases", "tenant/leasehold-manager", "", forbidden},
-	{"manager", "get", "leases", "leasehold-system/existing", "", forbidden},
 
 	// The manager: requested addresses.
-	{"manager", "list", "addressrequests", "", "", ""},
 	{"manager", "update", "addressrequests/status", "tenant/requested", `[{"op": "add", "path": "/status/addresses/-",
 		"value": {"address": "10.9.0.1", "state": "Rejected"}}]`, ""},
 	{"manager", "update", "addressrequests/status", "tenant/requested", bound,
 		"the manager may only write addresses without a node"},
-	{"manager", "update", "addressrequests", "tenant/requested", `[]`, forbidden},
-	{"manager", "create", "addressrequests", "tenant/new", request, forbidden},
-	{"manager", "delete", "addressrequests", "tenant/requested", "", forbidden},
 
 	// An agent, whose token names its node.
-	{"agent-1", "get", "addressrequests", "tenant/requested", "", ""},
-	{"agent-1", "list", "addressrequests", "", "", forbidden},
 	{"agent-1", "update", "addressrequests/status", "tenant/requested", bound, ""},
 	{"agent-2", "update", "addressrequests/status", "tenant/requested", `[{"op": "add", "path": "/status/addresses/-",
 		"value": {"address": "10.0.1.5", "nodeName": "node-2", "state": "Held"}}]`, ""},
@@ -223,9 +180,6 @@ var attempts = []attempt{
 		`[{"op": "remove", "path": "/status/addresses/0"}]`, "may only write the addresses of its node"},
 	{"unbound", "update", "addressrequests/status", "tenant/requested", `[]`,
 		"the token of the agent is not bound to a pod on a node"},
-	{"agent-1", "update", "addressrequests", "tenant/requested", `[]`, forbidden},
-	{"agent-1", "create", "addressrequests", "tenant/new", request, forbidden},
-	{"agent-1", "delete", "addressrequests", "tenant/requested", "", forbidden},
 	{"agent-1", "patch", "ipreservations", "tenant/web-0-1",
 		`{"metadata": {"labels": {"leasehold.dev/pod-hash": "b"}}}`, ""},
 	{"agent-1", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, ""},
@@ -261,16 +215,7 @@ var attempts = []attempt{
 		"may not write the NodeAddressPool of node"},
 	{"agent-1", "patch", "nodeaddresspools", "node-1", `{"metadata": {"finalizers": ["a.example.com/b"]}}`,
 		"the agent may not change finalizers of a NodeAddressPool"},
-	{"agent-1", "delete", "nodeaddresspools", "node-2", "", forbidden},
 	{"unbound", "create", "nodeaddresspools", "new", "", "the token of the agent is not bound to a pod on a node"},
-	{"agent-1", "delete", "pods", "tenant/other", "", forbidden},
-	{"agent-1", "create", "pods", "tenant/new", `spec: {containers: [{name: c, image: none}]}`, forbidden},
-	{"agent-1", "patch", "pods/status", "tenant/other", `{"status": {"nominatedNodeName": "node-1"}}`, forbidden},
-	{"agent-1", "patch", "nodes", "node-1", `{"spec": {"unschedulable": true}}`, forbidden},
-	{"agent-1", "get", "nodeaddresspools", "node-1", "", forbidden},
-	{"agent-1", "list", "configmaps", "leasehold-system/leasehold-limits", "", ""},
-	{"agent-1", "list", "configmaps", "leasehold-system/other", "", forbidden},
-	{"agent-1", "list", "configmaps", "leasehold-system/", "", forbidden},
 	{"agent-1", "create", events, "tenant/e", event("leasehold-agent", "node-1", "Pod", "running"), ""},
 	{"agent-1", "create", events, "default/e", event("leasehold-agent", "node-1", "Node", "node-1"), ""},
 	{"agent-1", "create", events, "tenant/e", event("kubelet", "node-1", "Pod", "running"),
@@ -283,25 +228,12 @@ var attempts = []attempt{
 		"may only write events about pods and about its node"},
 	{"unbound", "create", events, "tenant/e", event("leasehold-agent", "node-1", "Pod", "running"),
 		"the token of the agent is not bound to a pod on a node"},
-	{"agent-1", "patch", events, "tenant/managers", `{"series": {"count": 2,
-		"lastObservedTime": "2026-01-01T00:00:01.000000Z"}}`, forbidden},
-	{"agent-1", "list", "secrets", "leasehold-system/", "", forbidden},
 
 	// Users: those with the three roles for a namespace, and one who may do everything in it.
-	{"view", "list", "ipreservations", "tenant/", "", ""},
-	{"view", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "0123456789abcdef"}}`, forbidden},
-	{"view", "delete", "ipreservations", "tenant/web-0-1", "", forbidden},
-	{"edit", "list", "ipreservations", "tenant/", "", ""},
-	{"edit", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "0123456789abcdef"}}`, forbidden},
-	{"edit", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, forbidden},
-	{"edit", "delete", "ipreservations", "tenant/web-0-1", "", forbidden},
-	{"admin", "list", "ipreservations", "tenant/", "", ""},
-	{"admin", "delete", "ipreservations", "tenant/web-0-1", "", forbidden},
 	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "0123456789abcdef"}}`, ""},
 	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"spec": {"release": "fedcba9876543210"}}`,
 		"spec.release is not the id of the lease"},
 	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"annotations": {"a": "b"}}}`, ""},
-	{"admin", "patch", "ipreservations/status", "tenant/web-0-1", `{"status": {"state": "Held"}}`, forbidden},
 	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"labels": {"leasehold.dev/pod-hash": "b"}}}`,
 		"only agents may change labels leasehold.dev/..., and there may be at most 1000 labels"},
 	{"admin", "patch", "ipreservations", "tenant/web-0-1", `{"metadata": {"finalizers": ["a.example.com/b"]}}`,
@@ -309,7 +241,6 @@ var attempts = []attempt{
 	{"admin", "create", "addressrequests", "tenant/new", request, ""},
 	{"admin", "patch", "addressrequests", "tenant/requested", `{"spec": {"wait": true}}`, ""},
 	{"admin", "delete", "addressrequests", "tenant/requested", "", ""},
-	{"admin", "update", "addressrequests/status", "tenant/requested", bound, forbidden},
 	{"all", "update", "addressrequests/status", "tenant/requested", bound,
 		"only the agents and the manager may change the status"},
 	{"admin", "create", "pods", "tenant/new", retained("60"), ""},

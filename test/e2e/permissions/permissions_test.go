@@ -3,13 +3,13 @@
 package permissions
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
@@ -19,13 +19,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
 // settleTime is how long at most the API server may take to use a changed policy, role or CRD.
@@ -38,33 +40,28 @@ type checker struct {
 	client  kubernetes.Interface
 	admin   dynamic.Interface
 	clients map[string]dynamic.Interface // by account
-	logf    func(format string, args ...any)
 }
 
-// Check tries all writes of the table on an API server to which the manifests are applied, and the
-// objects of fixture.yaml.
-func Check(ctx context.Context, config *rest.Config, logf func(format string, args ...any)) error {
-	client, err := kubernetes.NewForConfig(config)
+// TestPermissions tries all writes of the table on the API server of KUBECONFIG, to which the
+// manifests are applied, and the objects of fixture.yaml. `make check-deploy` runs it.
+func TestPermissions(t *testing.T) {
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
-	admin, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return err
-	}
-	c := &checker{config: config, client: client, admin: admin, clients: map[string]dynamic.Interface{}, logf: logf,
+	config.QPS, config.Burst = 200, 400
+	client, admin := kubernetes.NewForConfigOrDie(config), dynamic.NewForConfigOrDie(config)
+	c := &checker{config: config, client: client, admin: admin, clients: map[string]dynamic.Interface{},
 		mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))}
-	if err := c.setUp(ctx); err != nil {
-		return fmt.Errorf("setting up: %w", err)
+	if err := c.setUp(t.Context()); err != nil {
+		t.Fatalf("setting up: %v", err)
 	}
-	var problems []error
 	for _, a := range attempts {
-		if err := c.meets(ctx, a); err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", a, err))
+		if err := c.meets(t.Context(), a); err != nil {
+			t.Errorf("%s: %v", a, err)
 		}
 	}
-	logf("%d writes were tried", len(attempts))
-	return errors.Join(append(problems, c.checkValidations(ctx))...)
+	c.checkValidations(t)
 }
 
 // setUp creates the accounts' clients, and has the agents publish.
@@ -79,7 +76,7 @@ func (c *checker) setUp(ctx context.Context) error {
 		}
 	}
 	for _, w := range published {
-		if err := within(ctx, func() error { return c.try(ctx, w, nil) }); err != nil {
+		if err := machine.Poll(ctx, settleTime, func() error { return c.try(ctx, w, nil) }); err != nil {
 			return fmt.Errorf("%s: %w", w, err)
 		}
 	}
@@ -107,10 +104,10 @@ func (c *checker) impersonating(ctx context.Context, a account, administrator bo
 	return config, nil
 }
 
-// An attempt is a write, or a read, of an account.
+// An attempt is a write of an account.
 type attempt struct {
 	as      string // an account
-	verb    string // create, update, patch, delete, get or list
+	verb    string // create, update, patch, delete, or delete without uid
 	kind    string // "resource/subresource", or "resource.group"
 	name    string // "namespace/name", or the name alone
 	body    string // of create the object; of update and patch a JSON patch
@@ -123,7 +120,7 @@ func (a attempt) String() string {
 
 // meets tries an attempt without effect, and returns an error if its result is not the expected.
 func (c *checker) meets(ctx context.Context, a attempt) error {
-	return within(ctx, func() error {
+	return machine.Poll(ctx, settleTime, func() error {
 		err := c.try(ctx, a, []string{metav1.DryRunAll})
 		switch {
 		case a.refused == "" && err != nil:
@@ -204,16 +201,6 @@ func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 			options.Preconditions = nil
 		}
 		return client.Delete(ctx, name, options)
-	case "get":
-		_, err := client.Get(ctx, name, metav1.GetOptions{})
-		return err
-	case "list":
-		options := metav1.ListOptions{}
-		if name != "" {
-			options.FieldSelector = "metadata.name=" + name
-		}
-		_, err := client.List(ctx, options)
-		return err
 	}
 	return fmt.Errorf("unknown verb %q", a.verb)
 }
@@ -251,12 +238,12 @@ func apply(o *unstructured.Unstructured, patch string) error {
 }
 
 // checkValidations checks that each validation of the policies refuses a write of the table.
-func (c *checker) checkValidations(ctx context.Context) error {
-	list, err := c.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})
+func (c *checker) checkValidations(t *testing.T) {
+	policies := c.client.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	list, err := policies.List(t.Context(), metav1.ListOptions{})
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
-	var problems []error
 	for _, p := range list.Items {
 		if !slices.ContainsFunc(confining, func(prefix string) bool { return strings.HasPrefix(p.Name, prefix) }) {
 			continue
@@ -265,11 +252,10 @@ func (c *checker) checkValidations(ctx context.Context) error {
 			message := messageOf(v)
 			if !slices.Contains(explaining, message) &&
 				!slices.ContainsFunc(attempts, func(a attempt) bool { return a.refused == message }) {
-				problems = append(problems, fmt.Errorf("%s: no write of the table is refused with %q", p.Name, message))
+				t.Errorf("%s: no write of the table is refused with %q", p.Name, message)
 			}
 		}
 	}
-	return errors.Join(problems...)
 }
 
 // messageOf returns the message of a validation, or a constant part of its message expression.
@@ -280,15 +266,4 @@ func messageOf(v admissionv1.Validation) string {
 	_, text, _ := strings.Cut(v.MessageExpression, " + '")
 	text, _, _ = strings.Cut(text, "'")
 	return strings.TrimSpace(text)
-}
-
-// within calls a function until it returns nil, or settleTime is over.
-func within(ctx context.Context, what func() error) error {
-	var last error
-	const interval = 100 * time.Millisecond
-	err := wait.PollUntilContextTimeout(ctx, interval, settleTime, true, func(context.Context) (bool, error) {
-		last = what()
-		return last == nil, nil
-	})
-	return cmp.Or(last, err)
 }
