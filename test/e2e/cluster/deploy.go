@@ -1,16 +1,14 @@
 package cluster
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
@@ -66,39 +64,11 @@ func (c *Cluster) restart(ctx context.Context) error {
 	return run(ctx, c.kubectl("-n", System, "rollout", "restart", "daemonset,deployment")...)
 }
 
-// importEverywhere imports all built images on all nodes, and records their checksums.
+// importEverywhere imports all built images on all nodes.
 func (c *Cluster) importEverywhere(ctx context.Context) error {
-	names := c.NodeNames()
-	errs := make([]error, len(names))
-	var wg sync.WaitGroup
-	for i, name := range names {
-		wg.Go(func() { errs[i] = c.Node(name).importImages(ctx) })
+	var group errgroup.Group
+	for _, name := range c.NodeNames() {
+		group.Go(func() error { return c.Node(name).importImages(ctx) })
 	}
-	wg.Wait()
-	return errors.Join(append(errs, c.recordImages())...)
-}
-
-// recordImages records the checksum of the images that the nodes have.
-func (c *Cluster) recordImages() error {
-	sum, err := c.imagesSum()
-	if err != nil {
-		return err
-	}
-	return writeFile(c.path("run/images.sum"), sum)
-}
-
-// imagesChanged reports whether the built images differ from those of the nodes.
-func (c *Cluster) imagesChanged() (bool, error) {
-	sum, err := c.imagesSum()
-	old, _ := os.ReadFile(c.path("run/images.sum"))
-	return !bytes.Equal(old, sum), err
-}
-
-func (c *Cluster) imagesSum() ([]byte, error) {
-	archives, err := filepath.Glob(c.path("images/*.tar"))
-	if err != nil {
-		return nil, err
-	}
-	sums, err := runCmd(exec.Command("sha256sum", archives...))
-	return []byte(sums), err
+	return group.Wait()
 }

@@ -45,20 +45,6 @@ func (c *Cluster) buildImages(ctx context.Context) error {
 	return err
 }
 
-// removeImages removes the archives of a former cluster, which may have had other images.
-func (c *Cluster) removeImages() error {
-	archives, err := filepath.Glob(c.path("images/*.tar"))
-	if err != nil {
-		return err
-	}
-	for _, a := range archives {
-		if err := os.Remove(a); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (c *Cluster) runImages(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.Repo, "scripts/release"),
 		append([]string{"images", "-o", c.path("images")}, args...)...)

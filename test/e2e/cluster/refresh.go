@@ -37,23 +37,14 @@ func (c *Cluster) Refresh(ctx context.Context) error {
 	if err := c.buildImages(ctx); err != nil {
 		return err
 	}
-	changed, err := c.imagesChanged()
-	if err != nil {
+	if err := c.importEverywhere(ctx); err != nil {
 		return err
-	}
-	if changed {
-		c.logf("importing changed images on the nodes")
-		if err := c.importEverywhere(ctx); err != nil {
-			return err
-		}
 	}
 	if err := c.Apply(ctx); err != nil {
 		return err
 	}
-	if changed {
-		if err := c.restart(ctx); err != nil {
-			return err
-		}
+	if err := c.restart(ctx); err != nil {
+		return err
 	}
 	return c.WaitDeployed(ctx, 2*time.Minute)
 }

@@ -8,9 +8,9 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -28,7 +28,7 @@ func (c *Cluster) Up(ctx context.Context) (err error) {
 	if err := c.begin(ctx); err != nil {
 		return err
 	}
-	if err := c.removeImages(); err != nil {
+	if err := os.RemoveAll(c.path("images")); err != nil { // a former cluster may have had others
 		return err
 	}
 	if err := c.buildImages(ctx); err != nil {
@@ -111,23 +111,21 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 			return err
 		}
 	}
-	errs := make([]error, c.Nodes)
-	var wg sync.WaitGroup
-	for i, name := range c.NodeNames() {
-		wg.Go(func() {
+	var group errgroup.Group
+	for _, name := range c.NodeNames() {
+		group.Go(func() error {
 			n := c.Node(name)
-			if errs[i] = n.prepare(ctx); errs[i] == nil {
-				errs[i] = n.StartKubelet(ctx)
+			err := n.prepare(ctx)
+			if err == nil {
+				err = n.StartKubelet(ctx)
 			}
+			if err != nil {
+				err = fmt.Errorf("%s: %w", name, err)
+			}
+			return err
 		})
 	}
-	wg.Wait()
-	for i, err := range errs {
-		if err != nil {
-			return fmt.Errorf("%s: %w", c.NodeNames()[i], err)
-		}
-	}
-	return c.recordImages()
+	return group.Wait()
 }
 
 // Client returns a client with administrator's permissions.
