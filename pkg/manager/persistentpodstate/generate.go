@@ -9,64 +9,56 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// action is what the generator does about the annotations of a workload. At most one of Create,
-// Update and Delete is set. The zero value means that nothing is to be done.
-type action struct {
-	Create, Update, Delete *pps.PersistentPodState
-	// Problem explains to users why the annotations have no effect. It is "" if there is no
-	// problem.
-	Problem string
-}
-
-// generate returns the action that makes the generated PersistentPodState match the annotations of
-// a workload. A generated PersistentPodState has the name of its workload. workload is nil if it
-// was deleted. object is the PersistentPodState with the name of the workload, nil if there is
-// none. others are the names of further PersistentPodStates with the same target.
+// generate returns the PersistentPodState that should exist instead of object: object itself if it
+// stays as it is, and nil if there should be none. A generated PersistentPodState has the name of
+// its workload. workload is nil if it was deleted. object is the PersistentPodState with the name
+// of the workload, nil if there is none. others are the names of further PersistentPodStates with
+// the same target. problem explains to users why the annotations of the workload have no effect; it
+// is "" if there is no problem.
 //
-// If the workload was deleted, or does not ask for a PersistentPodState, the action deletes the
-// generated one. PersistentPodStates that users created are never changed or deleted. Where one of
-// them prevents the generation, the action is a Problem, or nothing if the user's object has the
-// same name and target.
-func generate(target targetKey, workload *workload, object *pps.PersistentPodState, others []string) action {
+// If the workload was deleted, or does not ask for a PersistentPodState, there should be no
+// generated one. PersistentPodStates that users created stay. Where one of them prevents the
+// generation, there is a problem, unless the user's object has the same name and target.
+func generate(target targetKey, workload *workload, object *pps.PersistentPodState, others []string,
+) (want *pps.PersistentPodState, problem string) {
 	if workload == nil || workload.Terminating || workload.Wanted == nil && workload.Problem == "" {
 		if object != nil && isGenerated(object) && targetOf(object) == target && object.DeletionTimestamp == nil {
-			return action{Delete: object}
+			return nil, ""
 		}
-		return action{}
+		return object, ""
 	}
 	switch {
 	case workload.Problem != "":
-		return action{Problem: workload.Problem}
+		return object, workload.Problem
 	case object == nil && len(others) > 0:
-		return action{Problem: fmt.Sprintf("PersistentPodState %s has this workload as its target; none is generated",
-			others[0])}
+		return nil, fmt.Sprintf("PersistentPodState %s has this workload as its target; none is generated", others[0])
 	case object == nil:
-		return action{Create: generated(workload)}
+		return generated(workload), ""
 	case object.DeletionTimestamp != nil:
-		return action{} // the end of the deletion enqueues the workload again
+		return object, "" // the end of the deletion enqueues the workload again
 	case targetOf(object) != target:
-		return action{Problem: fmt.Sprintf("PersistentPodState %s has the target %s; none is generated", object.Name,
-			targetOf(object))}
+		return object, fmt.Sprintf("PersistentPodState %s has the target %s; none is generated", object.Name,
+			targetOf(object))
 	case !isGenerated(object) && !isControlledBy(object, workload):
-		return action{}
+		return object, ""
 	}
-	return update(object, generated(workload))
+	return updated(object, generated(workload)), ""
 }
 
-// update returns the action that changes the existing object to the wanted one. If they do not
-// differ, it returns an action without effect.
-func update(object, want *pps.PersistentPodState) action {
-	updated := object.DeepCopy()
-	updated.Spec.TargetRef = want.Spec.TargetRef
-	updated.Spec.RequiredPersistentTopology = want.Spec.RequiredPersistentTopology
-	updated.Spec.PreferredPersistentTopology = want.Spec.PreferredPersistentTopology
-	updated.Spec.PersistentPodAnnotations = want.Spec.PersistentPodAnnotations
-	updated.OwnerReferences = want.OwnerReferences
-	metav1.SetMetaDataLabel(&updated.ObjectMeta, labelGenerated, generatedValue)
-	if equality.Semantic.DeepEqual(object, updated) {
-		return action{}
+// updated returns an object with what the generator writes, from the wanted one. It returns the
+// object itself if it has all of that.
+func updated(object, want *pps.PersistentPodState) *pps.PersistentPodState {
+	o := object.DeepCopy()
+	o.Spec.TargetRef = want.Spec.TargetRef
+	o.Spec.RequiredPersistentTopology = want.Spec.RequiredPersistentTopology
+	o.Spec.PreferredPersistentTopology = want.Spec.PreferredPersistentTopology
+	o.Spec.PersistentPodAnnotations = want.Spec.PersistentPodAnnotations
+	o.OwnerReferences = want.OwnerReferences
+	metav1.SetMetaDataLabel(&o.ObjectMeta, labelGenerated, generatedValue)
+	if equality.Semantic.DeepEqual(object, o) {
+		return object
 	}
-	return action{Update: updated}
+	return o
 }
 
 // isGenerated reports whether the object has the label of generated objects: the generator created

@@ -72,25 +72,24 @@ func TestGenerateFollowsTheWorkload(t *testing.T) {
 		{"label removed", asking(pps.AnnotationPreferredTopology, ""), current, nil, "problem"},
 	}
 	for _, tt := range tests {
-		a := generate(target, tt.workload, tt.object, tt.others)
-		var got []string
-		for action, isSet := range map[string]bool{
-			"create": a.Create != nil, "update": a.Update != nil, "delete": a.Delete != nil, "problem": a.Problem != "",
-		} {
-			if isSet {
-				got = append(got, action)
-			}
-		}
-		if len(got) == 0 {
-			got = []string{"nothing"}
-		}
-		if strings.Join(got, " and ") != tt.want {
-			t.Errorf("%s: %s %s, want %s", tt.name, got, a.Problem, tt.want)
-		}
-		if a.Update != nil {
-			if second := generate(target, tt.workload, a.Update, nil); second != (action{}) {
+		o, problem := generate(target, tt.workload, tt.object, tt.others)
+		got := "nothing"
+		switch {
+		case problem != "" && o == tt.object:
+			got = "problem"
+		case o == tt.object:
+		case tt.object == nil:
+			got = "create"
+		case o == nil:
+			got = "delete"
+		default:
+			got = "update"
+			if second, _ := generate(target, tt.workload, o, nil); second != o {
 				t.Errorf("%s: not idempotent: %+v", tt.name, second)
 			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: %s %s, want %s", tt.name, got, problem, tt.want)
 		}
 	}
 }
@@ -99,13 +98,12 @@ func TestGenerateKeepsFieldsOfOthers(t *testing.T) {
 	o := generated(asking())
 	o.Spec.PersistentPodStateRetentionPolicy = pps.WhenDeleted
 	o.Labels["mine"] = "yes"
-	if a := generate(db().targetKey, asking(), o, nil); a != (action{}) {
-		t.Errorf("%+v", a)
+	if got, _ := generate(db().targetKey, asking(), o, nil); got != o {
+		t.Errorf("%+v", got)
 	}
-	a := generate(db().targetKey, asking(pps.AnnotationRequiredTopology, zone), o, nil)
-	if a.Update == nil || a.Update.Spec.PersistentPodStateRetentionPolicy != pps.WhenDeleted ||
-		a.Update.Labels["mine"] != "yes" {
-		t.Errorf("%+v", a.Update)
+	got, _ := generate(db().targetKey, asking(pps.AnnotationRequiredTopology, zone), o, nil)
+	if got == o || got.Spec.PersistentPodStateRetentionPolicy != pps.WhenDeleted || got.Labels["mine"] != "yes" {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -174,7 +172,7 @@ func TestWorkloadWithLongTexts(t *testing.T) {
 		if size := len(fmt.Sprintf("%#v", *w)); size > 4<<10 {
 			t.Errorf("%s: the view has %d bytes", name, size)
 		}
-		got := generate(w.targetKey, w, nil, nil).Problem
+		_, got := generate(w.targetKey, w, nil, nil)
 		if !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
 			t.Errorf("%s: problem %q, want %q", name, got, c.want)
 		}

@@ -121,22 +121,22 @@ func (r *reconciler) generate(ctx context.Context, key types.NamespacedName) (do
 			}
 		}
 		object, _ := r.view.objects.Get(key.String())
-		a := generate(target, workload, object, others)
-		if a.Problem != "" && r.reported.First(string(workload.UID)+a.Problem) {
-			control.Warn(r.events, workload.ref(), nil, reasonInvalid, "Generate", a.Problem)
+		want, problem := generate(target, workload, object, others)
+		if problem != "" && r.reported.First(string(workload.UID)+problem) {
+			control.Warn(r.events, workload.ref(), nil, reasonInvalid, "Generate", problem)
 		}
 		switch {
-		case a.Create != nil:
-			if err = r.client.Create(ctx, a.Create); apierrors.IsAlreadyExists(err) {
+		case want == object:
+			continue
+		case object == nil:
+			if err = r.client.Create(ctx, want); apierrors.IsAlreadyExists(err) {
 				err = nil // the informer has not seen it yet
 			}
 			err = control.IgnoreRace(err)
-		case a.Update != nil:
-			err = r.update(ctx, object, a.Update)
-		case a.Delete != nil:
-			_, err = control.Delete(ctx, r.client, a.Delete, &a.Delete.ResourceVersion)
+		case want == nil:
+			_, err = control.Delete(ctx, r.client, object, &object.ResourceVersion)
 		default:
-			continue
+			err = r.update(ctx, object, want)
 		}
 		return true, err
 	}
