@@ -71,10 +71,11 @@ func IsLeader(mgr manager.Manager) func() bool {
 }
 
 // ListWatch returns the list and watch calls for the objects of a kind that have a label, or for
-// all if label is "". They use protobuf if the API server supports it for the kind.
-func ListWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource, label string) (*toolscache.ListWatch,
-	error) {
-	rest, err := apiutil.RESTClientForGVK(kind, false, false, mgr.GetConfig(),
+// all if label is "". The objects are unstructured, or of the manager's scheme: then the calls use
+// protobuf if the API server supports it for the kind.
+func ListWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource, label string, isUnstructured bool,
+) (*toolscache.ListWatch, error) {
+	rest, err := apiutil.RESTClientForGVK(kind, false, isUnstructured, mgr.GetConfig(),
 		serializer.NewCodecFactory(mgr.GetScheme()), mgr.GetHTTPClient())
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", resource, err)
@@ -87,7 +88,7 @@ func ListWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource, labe
 // started. It runs in every replica.
 func Watch[V any](mgr manager.Manager, i *kube.Informer[V], kind schema.GroupVersionKind, resource, label string,
 ) error {
-	lw, err := ListWatch(mgr, kind, resource, label)
+	lw, err := ListWatch(mgr, kind, resource, label, false)
 	if err != nil {
 		return err
 	}

@@ -12,13 +12,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/dynamic"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -92,7 +89,7 @@ func newView(p *Feature, nodes *control.Nodes) *clusterView {
 
 // setup adds the watches to a manager that has not started.
 func (v *clusterView) setup(mgr manager.Manager) error {
-	objects, err := control.ListWatch(mgr, objectKind, "persistentpodstates", "")
+	objects, err := control.ListWatch(mgr, objectKind, "persistentpodstates", "", false)
 	if err != nil {
 		return err
 	}
@@ -100,11 +97,7 @@ func (v *clusterView) setup(mgr manager.Manager) error {
 	if len(v.kinds) > len(builtIn) {
 		label = "" // it is not known which labels their pods have
 	}
-	pods, err := control.ListWatch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", label)
-	if err != nil {
-		return err
-	}
-	api, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	pods, err := control.ListWatch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", label, false)
 	if err != nil {
 		return err
 	}
@@ -116,9 +109,8 @@ func (v *clusterView) setup(mgr manager.Manager) error {
 		v.objects.Handle(kube.Handler[*pps.PersistentPodState]{Added: func(*pps.PersistentPodState) { need() }})
 		go runServed(ctx, v.objects, func() *toolscache.ListWatch { return objects })
 		for _, kind := range v.kinds {
-			go runServed(ctx, v.workloads[kind.GroupKind()], func() *toolscache.ListWatch {
-				return listWatch(mgr.GetRESTMapper(), api, kind)
-			})
+			find := func() *toolscache.ListWatch { return listWatch(mgr, kind) }
+			go runServed(ctx, v.workloads[kind.GroupKind()], find)
 		}
 		if <-needed.Done(); ctx.Err() != nil {
 			return nil
@@ -143,16 +135,13 @@ func runServed[V any](ctx context.Context, i *kube.Informer[V], find func() *too
 }
 
 // listWatch returns the calls for a kind. It returns nil if the API server does not serve it.
-func listWatch(mapper apimeta.RESTMapper, api dynamic.Interface, kind schema.GroupVersionKind) *toolscache.ListWatch {
-	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+func listWatch(mgr manager.Manager, kind schema.GroupVersionKind) *toolscache.ListWatch {
+	mapping, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
 		return nil
 	}
-	c := api.Resource(mapping.Resource)
-	return &toolscache.ListWatch{WatchFuncWithContext: c.Watch,
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return c.List(ctx, o)
-		}}
+	lw, _ := control.ListWatch(mgr, kind, mapping.Resource.Resource, "", true) // the configuration is valid
+	return lw
 }
 
 var objectKind = pps.GroupVersion.WithKind("PersistentPodState")
