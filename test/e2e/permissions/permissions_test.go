@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -19,16 +20,44 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
+
+// managerPlus is an account of the table: the manager's, should roles allow it everything.
+const managerPlus = "manager+"
+
+// An account is a service account, and the node to which its token is bound, "" for none.
+type account struct{ namespace, name, node string }
+
+// accounts are those who try to write.
+var accounts = map[string]account{
+	"manager":   {"leasehold-system", "leasehold-manager", ""},
+	managerPlus: {"leasehold-system", "leasehold-manager", ""},
+	"agent-1":   {"leasehold-system", "leasehold-agent", "node-1"},
+	"agent-2":   {"leasehold-system", "leasehold-agent", "node-2"},
+	// The token of an agent that somebody has taken from its node, and used with no pod.
+	"unbound": {"leasehold-system", "leasehold-agent", ""},
+	// An account that is named like the agent's, and may do everything in the namespace tenant.
+	"impostor": {"tenant", "leasehold-agent", "node-2"},
+	"admin":    {"tenant", "admin", ""}, // has the role of that name in the namespace tenant
+	"all":      {"tenant", "all", ""},   // may do everything there
+}
+
+// confining are the prefixes of the names of the policies that restrict accounts.
+var confining = []string{"leasehold-agent", "leasehold-manager", "leasehold-reservations", "leasehold-limits",
+	"leasehold-requests"}
+
+// explaining are the messages of validations whose writes another validation refuses, too, with a
+// text that says less.
+var explaining = []string{"the token of the agent is not bound to a pod on a node"}
 
 // settleTime is how long at most the API server may take to use a changed policy, role or CRD.
 const settleTime = 30 * time.Second
@@ -40,6 +69,7 @@ type checker struct {
 	client  kubernetes.Interface
 	admin   dynamic.Interface
 	clients map[string]dynamic.Interface // by account
+	table   struct{ Published, Attempts []attempt }
 }
 
 // TestPermissions tries all writes of the table on the API server of KUBECONFIG, to which the
@@ -53,10 +83,17 @@ func TestPermissions(t *testing.T) {
 	client, admin := kubernetes.NewForConfigOrDie(config), dynamic.NewForConfigOrDie(config)
 	c := &checker{config: config, client: client, admin: admin, clients: map[string]dynamic.Interface{},
 		mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))}
+	text, err := os.ReadFile("attempts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict(text, &c.table); err != nil {
+		t.Fatal(err)
+	}
 	if err := c.setUp(t.Context()); err != nil {
 		t.Fatalf("setting up: %v", err)
 	}
-	for _, a := range attempts {
+	for _, a := range c.table.Attempts {
 		if err := c.meets(t.Context(), a); err != nil {
 			t.Errorf("%s: %v", a, err)
 		}
@@ -75,7 +112,7 @@ func (c *checker) setUp(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, w := range published {
+	for _, w := range c.table.Published {
 		if err := machine.Poll(ctx, settleTime, func() error { return c.try(ctx, w, nil) }); err != nil {
 			return fmt.Errorf("%s: %w", w, err)
 		}
@@ -104,18 +141,24 @@ func (c *checker) impersonating(ctx context.Context, a account, administrator bo
 	return config, nil
 }
 
-// An attempt is a write of an account.
+// An attempt is an element of attempts.yaml.
 type attempt struct {
-	as      string // an account
-	verb    string // create, update, patch, delete, or delete without uid
-	kind    string // "resource/subresource", or "resource.group"
-	name    string // "namespace/name", or the name alone
-	body    string // of create the object; of update and patch a JSON patch
-	refused string // part of the API server's message; "": it is allowed
+	Try     string // account, verb, kind and name
+	Body    string
+	Refused string // part of the API server's message; "": it is allowed
 }
 
-func (a attempt) String() string {
-	return fmt.Sprintf("%s: %s %s %s %s", a.as, a.verb, a.kind, a.name, strings.Join(strings.Fields(a.body), " "))
+func (a attempt) String() string { return a.Try + " " + strings.Join(strings.Fields(a.Body), " ") }
+
+// event returns an Event about an object. The namespace of an Event about a node is default.
+func event(controller, instance, kind, name string) string {
+	namespace := "tenant"
+	if kind == "Node" {
+		namespace = "default"
+	}
+	return fmt.Sprintf(`{eventTime: "2026-01-01T00:00:00.000000Z", reportingController: %s, reportingInstance: %s,
+		action: Assign, reason: AddressKept, type: Normal, note: kept,
+		regarding: {apiVersion: v1, kind: %s, namespace: %s, name: %s}}`, controller, instance, kind, namespace, name)
 }
 
 // meets tries an attempt without effect, and returns an error if its result is not the expected.
@@ -123,25 +166,27 @@ func (c *checker) meets(ctx context.Context, a attempt) error {
 	return machine.Poll(ctx, settleTime, func() error {
 		err := c.try(ctx, a, []string{metav1.DryRunAll})
 		switch {
-		case a.refused == "" && err != nil:
+		case a.Refused == "" && err != nil:
 			return fmt.Errorf("want it allowed: %w", err)
-		case a.refused == "", err != nil && strings.Contains(err.Error(), a.refused):
+		case a.Refused == "", err != nil && strings.Contains(err.Error(), a.Refused):
 			return nil
 		case err != nil:
-			return fmt.Errorf("want it refused with %q: %w", a.refused, err)
+			return fmt.Errorf("want it refused with %q: %w", a.Refused, err)
 		}
-		return fmt.Errorf("allowed; want it refused with %q", a.refused)
+		return fmt.Errorf("allowed; want it refused with %q", a.Refused)
 	})
 }
 
 // try makes an attempt as its account, and returns the API server's error. It has
 // one case for each verb.
 func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
-	namespace, name, found := strings.Cut(a.name, "/")
+	words := strings.Fields(a.Try)
+	as, verb, kind := words[0], words[1], words[2]
+	namespace, name, found := strings.Cut(words[3], "/")
 	if !found {
 		namespace, name = "", namespace
 	}
-	resource, sub, _ := strings.Cut(a.kind, "/")
+	resource, sub, _ := strings.Cut(kind, "/")
 	var more []string
 	if sub != "" {
 		more = []string{sub}
@@ -150,11 +195,11 @@ func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 	if err != nil {
 		return err
 	}
-	client, admin := c.clients[a.as].Resource(gvr).Namespace(namespace), c.admin.Resource(gvr).Namespace(namespace)
-	switch a.verb {
+	client, admin := c.clients[as].Resource(gvr).Namespace(namespace), c.admin.Resource(gvr).Namespace(namespace)
+	switch verb {
 	case "create":
 		o := &unstructured.Unstructured{}
-		body, err := c.fill(ctx, a.body)
+		body, err := c.fill(ctx, a.Body)
 		if err != nil {
 			return err
 		}
@@ -170,12 +215,12 @@ func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 		_, err = client.Create(ctx, o, metav1.CreateOptions{DryRun: dryRun}, more...)
 		return err
 	case "patch":
-		body, err := c.fill(ctx, a.body)
+		body, err := c.fill(ctx, a.Body)
 		if err != nil {
 			return err
 		}
 		kind := types.JSONPatchType
-		if strings.HasPrefix(a.body, "{") {
+		if strings.HasPrefix(a.Body, "{") {
 			kind = types.MergePatchType
 		}
 		_, err = client.Patch(ctx, name, kind, body, metav1.PatchOptions{DryRun: dryRun}, more...)
@@ -185,32 +230,34 @@ func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 		if err != nil {
 			return err
 		}
-		if err := apply(o, a.body); err != nil {
+		if err := apply(o, a.Body); err != nil {
 			return err
 		}
 		_, err = client.Update(ctx, o, metav1.UpdateOptions{DryRun: dryRun}, more...)
 		return err
-	case "delete", "delete without uid":
+	case "delete", "delete-without-uid":
 		o, err := admin.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		uid := o.GetUID()
 		options := metav1.DeleteOptions{DryRun: dryRun, Preconditions: &metav1.Preconditions{UID: &uid}}
-		if a.verb != "delete" {
+		if verb != "delete" {
 			options.Preconditions = nil
 		}
 		return client.Delete(ctx, name, options)
 	}
-	return fmt.Errorf("unknown verb %q", a.verb)
+	return fmt.Errorf("unknown verb %q", verb)
 }
 
-// fill replaces UID(node) in a body by the UID of that node.
+var eventOf = regexp.MustCompile(`EVENT\((\S+) (\S+) (\S+) (\S+)\)`)
+
+// fill replaces UID(node) and EVENT(controller instance kind name) in a body.
 func (c *checker) fill(ctx context.Context, body string) ([]byte, error) {
+	if m := eventOf.FindStringSubmatch(body); m != nil {
+		body = event(m[1], m[2], m[3], m[4])
+	}
 	for _, name := range []string{"node-1", "node-2"} {
-		if !strings.Contains(body, "UID("+name+")") {
-			continue
-		}
 		n, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, err
@@ -251,7 +298,7 @@ func (c *checker) checkValidations(t *testing.T) {
 		for _, v := range p.Spec.Validations {
 			message := messageOf(v)
 			if !slices.Contains(explaining, message) &&
-				!slices.ContainsFunc(attempts, func(a attempt) bool { return a.refused == message }) {
+				!slices.ContainsFunc(c.table.Attempts, func(a attempt) bool { return a.Refused == message }) {
 				t.Errorf("%s: no write of the table is refused with %q", p.Name, message)
 			}
 		}
