@@ -37,12 +37,21 @@ func (c *Call) read(at lease.Place, l lease.Lease) (file says, content string, e
 		return saysHeld, f.Content, nil
 	case !named:
 		return saysNobody, f.Content, nil
-	case l.State != lease.None && hostlocal.Names(f.Content, l.Holder.ContainerID, l.Holder.IfName):
+	case l.State != lease.None && hostlocal.Names(f.Content, l.Holder.ContainerID, l.Holder.IfName) &&
+		!c.startedAgain(l, f.Content):
 		return saysHolder, f.Content, nil
 	case c.isLeftOver(at, id, f.Content):
 		return saysLeftOver, f.Content, nil
 	}
 	return saysOther, f.Content, nil
+}
+
+// startedAgain reports whether host-local has given the address of a lease of an earlier boot to
+// the same container in this one. Runtimes without pods, such as nerdctl, start containers again
+// after a boot, with their ids.
+func (c *Call) startedAgain(l lease.Lease, content string) bool {
+	return c.Now.BootID != "" && l.Holder.BootID != c.Now.BootID &&
+		c.sources.LifeOf(l.Pool.Network, l.Address, content) == lease.Alive
 }
 
 // isLeftOver reports whether the container that host-local's file of an address names has had an
