@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/host"
@@ -50,10 +51,8 @@ type Announcer struct {
 	Announced func()
 	Log       *slog.Logger
 
-	workers sync.WaitGroup
-
-	mu   sync.Mutex
-	busy map[string]bool // entries that a worker processes
+	workers errgroup.Group
+	busy    sync.Map // names of the entries that a worker processes
 }
 
 const (
@@ -102,7 +101,8 @@ func Announce(node Node, host *host.Host) Task {
 
 // Run processes the queue, and entries that are added to it, until ctx is done.
 func (a *Announcer) Run(ctx context.Context) error {
-	defer a.workers.Wait()
+	a.workers.SetLimit(maxWorkers)
+	defer func() { _ = a.workers.Wait() }() // no worker returns an error
 	return daemon.Loop(ctx, 0, a.Wake, func(ctx context.Context) time.Duration {
 		a.start(ctx)
 		return queuePoll
@@ -125,37 +125,22 @@ func (a *Announcer) start(ctx context.Context) {
 			a.remove(name)
 			continue
 		}
-		if a.take(name) {
-			a.workers.Go(func() {
-				defer a.release(name)
-				a.work(ctx, who)
-				if ctx.Err() == nil { // else the next Run processes it
-					a.remove(name)
-				}
-			})
+		if _, isBusy := a.busy.LoadOrStore(name, true); isBusy {
+			continue
+		}
+		started := a.workers.TryGo(func() error {
+			defer a.busy.Delete(name)
+			a.work(ctx, who)
+			if ctx.Err() == nil { // else the next Run processes it
+				a.remove(name)
+			}
+			return nil
+		})
+		if !started {
+			a.busy.Delete(name)
+			return
 		}
 	}
-}
-
-// take marks an entry as busy. It reports false if a worker processes the entry already, or if
-// there are maxWorkers.
-func (a *Announcer) take(name string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.busy[name] || len(a.busy) == maxWorkers {
-		return false
-	}
-	if a.busy == nil {
-		a.busy = map[string]bool{}
-	}
-	a.busy[name] = true
-	return true
-}
-
-func (a *Announcer) release(name string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.busy, name)
 }
 
 // remove deletes an entry of the queue, even if it is not a regular file.

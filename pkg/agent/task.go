@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
@@ -31,22 +31,20 @@ type Task struct {
 // nil. If a task returns before ctx is done, Run stops the other tasks and returns an error with
 // the name of that task.
 func Run(ctx context.Context, log *slog.Logger, tasks []Task) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var running sync.WaitGroup
+	running, inner := errgroup.WithContext(ctx)
 	for _, t := range tasks {
-		running.Go(func() {
-			err := t.Run(ctx)
+		running.Go(func() error {
+			err := t.Run(inner)
 			log.Debug("task ended", "task", t.Name, "error", err)
 			if err == nil {
 				err = errors.New("task ended unexpectedly")
 			}
-			stop(fmt.Errorf("%s: %w", t.Name, err)) // without effect if ctx is done already
+			return fmt.Errorf("%s: %w", t.Name, err)
 		})
 	}
-	running.Wait()
-	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
-		return err
+	err := running.Wait()
+	if ctx.Err() != nil {
+		return nil
 	}
-	return nil
+	return err
 }
