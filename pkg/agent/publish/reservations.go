@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -79,20 +78,20 @@ func (o *reservations) store(r *ipamv1.IPReservation) {
 
 // list lists the objects of the node from the API server's watch cache. What the cache lacks of the
 // agent's own writes is written again.
-func (o *reservations) list(ctx context.Context, client rest.Interface, node string) error {
-	selector := labels.Set{ipamv1.LabelNodeHash: ipamv1.Hash(node)}.String()
+func (p *Publisher) list(ctx context.Context) error {
+	selector := labels.Set{ipamv1.LabelNodeHash: ipamv1.Hash(p.Node)}.String()
 	options := metav1.ListOptions{ResourceVersion: "0", LabelSelector: selector}
 	list := &ipamv1.IPReservationList{}
-	err := client.Get().Timeout(kube.RequestTimeout).Resource(resource).
+	err := p.Clients.IPAM.Get().Timeout(kube.RequestTimeout).Resource(resource).
 		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(list)
 	if err != nil {
 		return err
 	}
-	o.known, o.listed = nil, true
+	p.known, p.listed = nil, true
 	for i := range list.Items {
 		// The label selects another node's object too if the hashes of their names are equal.
-		if r := &list.Items[i]; r.Spec.NodeName == node {
-			o.store(viewOf(r))
+		if r := &list.Items[i]; r.Spec.NodeName == p.Node {
+			p.store(viewOf(r))
 		}
 	}
 	return nil
@@ -100,28 +99,25 @@ func (o *reservations) list(ctx context.Context, client rest.Interface, node str
 
 // readNamed reads each object that the manager names, once for each of its states, from etcd. It
 // stops at the first read that may succeed later. It ignores a name that the API server rejects.
-func (o *reservations) readNamed(
-	ctx context.Context, client rest.Interface, node string, refs []ipamv1.ReservationReference,
-) error {
+func (p *Publisher) readNamed(ctx context.Context) (problem error) {
 	read := map[ipamv1.ReservationReference]bool{}
-	var problem error
-	for _, ref := range refs {
-		if !o.named[ref] && problem == nil {
+	for _, ref := range p.Pool.Named().Reservations {
+		if !p.named[ref] && problem == nil {
 			name, r := kube.Name{Namespace: ref.Namespace, Name: ref.Name}, &ipamv1.IPReservation{}
-			switch err := kube.Get(ctx, client, resource, name, "", r); {
+			switch err := kube.Get(ctx, p.Clients.IPAM, resource, name, "", r); {
 			case kube.IsTransient(err) || kube.IsNotServed(err):
 				problem = fmt.Errorf("reading a reservation that the manager names: %w", err)
 			case kube.IsGone(err):
-				delete(o.known, name)
-			case err == nil && r.Spec.NodeName == node:
-				o.store(viewOf(r))
+				delete(p.known, name)
+			case err == nil && r.Spec.NodeName == p.Node:
+				p.store(viewOf(r))
 			}
 		}
-		if o.named[ref] || problem == nil {
+		if p.named[ref] || problem == nil {
 			read[ref] = true
 		}
 	}
-	o.named = read
+	p.named = read
 	return problem
 }
 
@@ -146,14 +142,14 @@ func apply(ctx context.Context, client rest.Interface, k kind, o metav1.ObjectMe
 
 // apply creates the object or updates its spec and labels, without spec.release, or updates the
 // status of an object that exists.
-func (o *reservations) apply(ctx context.Context, client rest.Interface, want *ipamv1.IPReservation, part string,
-) error {
+func (p *Publisher) apply(ctx context.Context, want *ipamv1.IPReservation, part string) error {
 	var value any = want.Spec
 	if part == partStatus {
 		value = want.Status
 	}
 	got := &ipamv1.IPReservation{}
-	err := apply(ctx, client, kind{"IPReservation", resource}, want.ObjectMeta, part, value, got)
+	err := apply(ctx, p.Clients.IPAM, kind{"IPReservation", resource}, want.ObjectMeta, part, value, got)
+	p.wrote(part, err)
 	if err != nil {
 		return err
 	}
@@ -164,19 +160,23 @@ func (o *reservations) apply(ctx context.Context, client rest.Interface, want *i
 		v.Labels, v.OwnerReferences, v.Spec = want.Labels, want.OwnerReferences, want.Spec
 		v.Spec.Release = got.Spec.Release
 	}
-	o.store(v)
+	p.store(v)
 	return nil
 }
 
 // remove deletes an object. If an object with the same name and another UID exists, remove returns
 // the API server's conflict error and deletes nothing. It returns nil if the object does not exist.
-func (o *reservations) remove(ctx context.Context, client rest.Interface, r *ipamv1.IPReservation) error {
-	err := client.Delete().Timeout(kube.RequestTimeout).Namespace(r.Namespace).Resource(resource).Name(r.Name).
+func (p *Publisher) remove(ctx context.Context, r *ipamv1.IPReservation) error {
+	err := p.Clients.IPAM.Delete().Timeout(kube.RequestTimeout).Namespace(r.Namespace).Resource(resource).Name(r.Name).
 		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}).Do(ctx).Error()
-	if err != nil && !kube.IsGone(err) {
+	if kube.IsGone(err) {
+		err = nil
+	}
+	p.wrote("delete", err)
+	if err != nil {
 		return err
 	}
-	delete(o.known, kube.Name{Namespace: r.Namespace, Name: r.Name})
+	delete(p.known, kube.Name{Namespace: r.Namespace, Name: r.Name})
 	return nil
 }
 
@@ -219,14 +219,4 @@ func isClose(a, b ipamv1.IPReservationStatus) bool {
 	}
 	d := a.HeldUntil.Sub(b.HeldUntil.Time)
 	return d.Abs() <= 2*time.Second
-}
-
-// readNodeUID returns the UID of the node's object from the API server's watch cache.
-func readNodeUID(ctx context.Context, core rest.Interface, node string) (string, error) {
-	object := &corev1.Node{}
-	err := kube.Get(ctx, core, "nodes", kube.Name{Name: node}, "0", object)
-	if err == nil && object.UID == "" {
-		err = fmt.Errorf("node %s has no UID", node)
-	}
-	return string(object.UID), err
 }

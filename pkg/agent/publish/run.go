@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
@@ -168,7 +169,7 @@ func (p *Publisher) read(ctx context.Context, now time.Time) error {
 		return err
 	}
 	if !now.Before(p.listAt) {
-		switch err := p.list(ctx, p.Clients.IPAM, p.Node); {
+		switch err := p.list(ctx); {
 		case err == nil:
 			clear(p.rejected) // the CRD or the permissions may have changed
 			p.listAt = now.Add(wait.Jitter(listInterval, 0.5))
@@ -179,19 +180,20 @@ func (p *Publisher) read(ctx context.Context, now time.Time) error {
 			p.listAt = now.Add(wait.Jitter(time.Minute, 1))
 		}
 	}
-	return p.readNamed(ctx, p.Clients.IPAM, p.Node, p.Pool.Named().Reservations)
+	return p.readNamed(ctx)
 }
 
-// identify reads the node's UID if it is time. If that fails, the last UID stays in use, except if
-// the node does not exist. Without a UID nothing is published.
+// identify reads the node's UID, from the API server's watch cache, if it is time. If that fails,
+// the last UID stays in use, except if the node does not exist. Without a UID nothing is published.
 func (p *Publisher) identify(ctx context.Context, now time.Time) error {
 	if now.Before(p.nodeAt) {
 		return nil
 	}
-	uid, err := readNodeUID(ctx, p.Clients.Core, p.Node)
+	object := &corev1.Node{}
+	err := kube.Get(ctx, p.Clients.Core, "nodes", kube.Name{Name: p.Node}, "0", object)
 	switch {
 	case err == nil:
-		p.node = nodeIdentity{p.Node, uid}
+		p.node = nodeIdentity{p.Node, string(object.UID)}
 	case apierrors.IsNotFound(err):
 		p.node = nodeIdentity{}
 	}
@@ -232,11 +234,7 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeVie
 	}
 	for name, existing := range p.known {
 		if _, isWanted := plan.Objects[name]; !isWanted && p.isObsolete(existing, view) {
-			writes[name] = func() error {
-				err := p.remove(ctx, p.Clients.IPAM, existing)
-				p.wrote("delete", err)
-				return err
-			}
+			writes[name] = func() error { return p.remove(ctx, existing) }
 		}
 	}
 	maps.DeleteFunc(p.rejected, func(name kube.Name, _ pause) bool { return writes[name] == nil })
@@ -280,9 +278,7 @@ func (p *Publisher) writeParts(ctx context.Context, w wanted, parts []string) er
 		return err
 	}
 	for _, part := range parts {
-		err := p.apply(ctx, p.Clients.IPAM, &w.Object, part)
-		p.wrote(part, err)
-		if err != nil {
+		if err := p.apply(ctx, &w.Object, part); err != nil {
 			return err
 		}
 	}
