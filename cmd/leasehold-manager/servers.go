@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"time"
 
@@ -60,14 +61,14 @@ func (m *servingManager) addServer(addr string) error {
 // newServer listens at an address, and returns a server for that. It serves HTTPS if config is not
 // nil, and runs in every replica.
 func newServer(name, addr string, conns int, handler http.Handler, config *tls.Config) (*manager.Server, error) {
-	listener, err := daemon.Listen(addr, conns)
+	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
 	if config != nil {
 		listener = tls.NewListener(listener, config)
 	}
-	return &manager.Server{Name: name, Server: daemon.New(handler), Listener: listener,
+	return &manager.Server{Name: name, Server: daemon.New(handler, conns), Listener: listener,
 		ShutdownTimeout: new(10 * time.Second)}, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,11 +33,11 @@ func (h *Health) ready() error {
 // is done.
 func Serve(addr string, metrics prometheus.Gatherer, health *Health, log *slog.Logger) Task {
 	return Task{Name: "serve", Run: func(ctx context.Context) error {
-		listener, err := daemon.Listen(addr, daemon.MaxConns)
+		listener, err := net.Listen("tcp", addr)
 		if err != nil {
 			return fmt.Errorf("--metrics-addr: %w", err)
 		}
-		server := daemon.New(daemon.Status(metrics, health.ready))
+		server := daemon.New(daemon.Status(metrics, health.ready), daemon.MaxConns)
 		context.AfterFunc(ctx, func() { server.Close() })
 		log.Info("serving", "addr", listener.Addr().String())
 		return server.Serve(listener)

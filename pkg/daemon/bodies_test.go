@@ -24,7 +24,7 @@ func TestBodiesAreLimited(t *testing.T) {
 	server := New(LimitBodies(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		served.Add(1)
 		io.Copy(io.Discard, r.Body)
-	}), limit))
+	}), limit), MaxConns)
 	server.ReadTimeout = time.Hour
 	go server.Serve(listener)
 	defer server.Close()

@@ -2,75 +2,48 @@ package daemon
 
 import (
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 )
 
-// Listen listens at a TCP address. There are at most limit open connections: for each further one
-// the listener closes the oldest of the address that has most. So clients that open many
-// connections use little memory, and do not keep others from being served.
-func Listen(addr string, limit int) (net.Listener, error) {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	return &connLimiter{Listener: l, limit: limit}, nil
-}
-
+// connLimiter limits the open connections of a server: for each further one it closes the oldest of
+// the address that has most. So clients that open many connections use little memory, and do not
+// keep others from being served.
 type connLimiter struct {
-	net.Listener
 	limit int
 
 	mu   sync.Mutex
-	open []*conn // the oldest first
+	open []net.Conn // the oldest first
 }
 
-// Accept implements net.Listener.
-func (l *connLimiter) Accept() (net.Conn, error) {
-	accepted, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	c := &conn{Conn: accepted, limiter: l}
+// track is called for each new state of a connection (http.Server.ConnState).
+func (l *connLimiter) track(c net.Conn, state http.ConnState) {
 	l.mu.Lock()
-	l.open = append(l.open, c)
-	var surplus *conn
-	if len(l.open) > l.limit {
-		surplus = l.surplus()
+	defer l.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		l.open = append(l.open, c)
+		if len(l.open) > l.limit {
+			i := l.surplus()
+			go l.open[i].Close() // TLS sends an alert before, for which others must not wait
+			l.open = slices.Delete(l.open, i, i+1)
+		}
+	case http.StateClosed, http.StateHijacked:
+		l.open = slices.DeleteFunc(l.open, func(o net.Conn) bool { return o == c })
 	}
-	l.mu.Unlock()
-	if surplus != nil {
-		surplus.Close()
-	}
-	return c, nil
 }
 
-// surplus returns the oldest connection of the address that has most.
-func (l *connLimiter) surplus() *conn {
+// surplus returns the index of the oldest connection of the address that has most.
+func (l *connLimiter) surplus() int {
+	host := func(c net.Conn) string {
+		host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+		return host
+	}
 	count, most := map[string]int{}, 0
 	for _, c := range l.open {
-		count[c.host()]++
-		most = max(most, count[c.host()])
+		count[host(c)]++
+		most = max(most, count[host(c)])
 	}
-	i := slices.IndexFunc(l.open, func(c *conn) bool { return count[c.host()] == most })
-	return l.open[i]
-}
-
-// conn is a connection that a limiter counts until it is closed.
-type conn struct {
-	net.Conn
-	limiter *connLimiter
-}
-
-func (c *conn) host() string {
-	host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-	return host
-}
-
-// Close implements net.Conn.
-func (c *conn) Close() error {
-	c.limiter.mu.Lock()
-	c.limiter.open = slices.DeleteFunc(c.limiter.open, func(o *conn) bool { return o == c })
-	c.limiter.mu.Unlock()
-	return c.Conn.Close()
+	return slices.IndexFunc(l.open, func(c net.Conn) bool { return count[host(c)] == most })
 }

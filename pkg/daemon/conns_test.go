@@ -14,11 +14,12 @@ import (
 // still answers at once.
 func TestConnectionsAreLimited(t *testing.T) {
 	const limit = 100
-	listener, err := Listen("127.0.0.1:0", limit)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+		ConnState: (&connLimiter{limit: limit}).track}
 	go server.Serve(listener)
 	defer server.Close()
 	url := "http://" + listener.Addr().String()

@@ -22,10 +22,11 @@ const (
 
 // New returns an HTTP server. A client has ten seconds to send a request. A connection without a
 // request ends after two minutes: clients of the Kubernetes libraries keep theirs for 90 seconds,
-// and a request that meets the end of its connection fails.
-func New(handler http.Handler) *http.Server {
-	return &http.Server{Handler: handler, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+// and a request that meets the end of its connection fails. There are at most conns connections.
+func New(handler http.Handler, conns int) *http.Server {
+	limiter := &connLimiter{limit: conns}
+	return &http.Server{Handler: handler, ConnState: limiter.track, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
 // Status returns the handler of /metrics, of which it serves at most MaxScrapes scrapes at a time,
