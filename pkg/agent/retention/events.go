@@ -69,7 +69,7 @@ func (e *Events) Run(ctx context.Context, changes *daemon.Signal) error {
 // block and is safe for concurrent use.
 func (e *Events) Invalid(p Pod) {
 	e.Queue(newEvent(podRef(p.Namespace, p.Name.Name, p.ObjectUID), e.Node, "Assign", true, InvalidReservation,
-		p.Invalid+"; the previous value stays in effect", time.Now(), p.Invalid))
+		p.Invalid+"; the previous value stays in effect", time.Now(), p.UID, p.Invalid))
 }
 
 // Queue queues an Event, unless one of the same name was queued in the last hour. It does not block
@@ -142,37 +142,38 @@ func (e *Events) read(ctx context.Context, pods map[kube.Name]Pod) error {
 		return err
 	}
 	e.cursor = cursor
+	find := func(namespace, name, uid string) (p Pod, found bool) {
+		p, found = pods[kube.Name{Namespace: namespace, Name: name}]
+		return p, found && p.UID == uid
+	}
 	notices := e.reader.Read(entries, func(namespace, name, uid string) bool {
-		p, here := pods[kube.Name{Namespace: namespace, Name: name}]
-		return here && p.UID == uid && p.Window > 0
+		p, found := find(namespace, name, uid)
+		return found && p.Window > 0
 	})
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, n := range notices {
-		if e.started || time.Since(n.Time) < maxAge {
-			e.enqueue(newEvent(podRef(n.Namespace, n.Pod, objectUID(pods, n)), e.Node, "Assign", n.Warning, n.Reason,
-				n.Text, n.Time, n.Container, n.Time.UnixNano()))
+		if !e.started && time.Since(n.Time) >= maxAge {
+			continue
 		}
+		uid := types.UID(n.UID)
+		if p, found := find(n.Namespace, n.Pod, n.UID); found {
+			uid = p.ObjectUID // of a static pod, it differs from the UID that the runtime passes
+		}
+		e.enqueue(newEvent(podRef(n.Namespace, n.Pod, uid), e.Node, "Assign", n.Warning, n.Reason, n.Text, n.Time,
+			n.UID, n.Container, n.Time.UnixNano()))
 	}
 	e.started = true
 	return nil
-}
-
-// objectUID returns the UID of the notice's pod in the API. For a static pod, it differs from the
-// UID that the runtime passes to plugins.
-func objectUID(pods map[kube.Name]Pod, n notice) types.UID {
-	if p, here := pods[kube.Name{Namespace: n.Namespace, Name: n.Pod}]; here && p.UID == n.UID {
-		return p.ObjectUID
-	}
-	return types.UID(n.UID)
 }
 
 // controller is the value of reportingController in all Events of the agent.
 const controller = "leasehold-agent"
 
 // newEvent returns an Event of the agent on a node. Its name is the name of the object, cut if
-// necessary, and a hash of the object, the reason and the key, which says what has happened: a
-// repeated request does not create a second Event. newEvent cuts the note to kube.MaxNote bytes.
+// necessary, and a hash of its kind, the reason and the key, which has a UID and says what has
+// happened: a repeated request does not create a second Event. newEvent cuts the note to
+// kube.MaxNote bytes.
 func newEvent(regarding corev1.ObjectReference, node, action string, isWarning bool, reason, note string,
 	at time.Time, key ...any) *eventsv1.Event {
 	kind := corev1.EventTypeNormal
@@ -180,7 +181,7 @@ func newEvent(regarding corev1.ObjectReference, node, action string, isWarning b
 		kind = corev1.EventTypeWarning
 	}
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%#v", regarding.Kind, regarding.UID, reason, key)
+	fmt.Fprintf(h, "%s\x00%s\x00%#v", regarding.Kind, reason, key)
 	return &eventsv1.Event{
 		TypeMeta: metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"},
 		ObjectMeta: metav1.ObjectMeta{

@@ -176,6 +176,8 @@ func TestStaticPodEventsRegardTheMirrorPod(t *testing.T) {
 	}
 	w.kept(1, 0)
 	w.runPass()
+	w.restart() // its pods are not known yet
+	w.runPass()
 	if got := w.created(); len(got) != 1 || !strings.HasPrefix(got[0], "object ") {
 		t.Errorf("created %q", got)
 	}

@@ -231,10 +231,10 @@ func (w *UseWatcher) wanted(now time.Time) []*eventsv1.Event {
 		if s.Network != "" {
 			text = "network " + s.Network + ": " + text
 		}
-		// It is the same in each pass, and changes with the status and when another period begins.
-		key := []any{s.Network, s.Reason, s.Since.UnixNano(), int64(now.Sub(s.Since) / repeat)}
+		// Their names are the same in each pass, until the status changes or another period begins.
 		for _, o := range about {
-			out = append(out, newEvent(o, w.Node, "CheckRetention", true, reason, text, now, key...))
+			out = append(out, newEvent(o, w.Node, "CheckRetention", true, reason, text, now,
+				string(o.UID), s.Network, s.Reason, s.Since.UnixNano(), int64(now.Sub(s.Since)/repeat)))
 		}
 	}
 	return out
