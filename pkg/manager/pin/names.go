@@ -3,6 +3,7 @@ package pin
 import (
 	"cmp"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
@@ -251,11 +252,17 @@ func (c *cluster) targets(name string, backwards bool) (targets []pinTarget) {
 		targets = append(targets, t)
 	}
 	slices.SortFunc(targets, func(a, b pinTarget) int {
-		order := cmp.Compare(a.Node, b.Node)
+		order := cmp.Or(cmp.Compare(hash(name, a.Node), hash(name, b.Node)), cmp.Compare(a.Node, b.Node))
 		if backwards {
 			order = -order
 		}
 		return cmp.Or(cmp.Compare(rank[a.Node], rank[b.Node]), order)
 	})
 	return targets
+}
+
+func hash(name, node string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name + "\x00" + node)) // it never fails
+	return h.Sum64()
 }
