@@ -18,7 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -59,7 +59,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	node := agent.Node{
-		Service: &maintain.Service{Node: &transact.Node{
+		Service: &ipam.Service{Node: &transact.Node{
 			Store: store.New(dirs), Host: view, Clock: clock,
 			Warn: func(text string) { log.Warn(text) },
 		}},

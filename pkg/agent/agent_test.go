@@ -22,8 +22,8 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
@@ -41,7 +41,7 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 	started := time.Now()
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	return Node{
-		Service: &maintain.Service{Node: &transact.Node{
+		Service: &ipam.Service{Node: &transact.Node{
 			Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 			Host:  host.New("/proc", boot),
 			Clock: func() lease.Instant {
@@ -411,7 +411,7 @@ func (u *use) Check(context.Context, time.Time) bool {
 	return u.changed.Load()
 }
 
-func (u *use) Served() []maintain.Served { return nil }
+func (u *use) Served() []ipam.Served { return nil }
 
 // The configuration is checked every checkInterval, however often the store changes, and the node
 // is surveyed at once if leasehold serves another network. The call log begins with the agent, not

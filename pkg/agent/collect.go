@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 const (
@@ -29,11 +29,11 @@ type Use interface {
 	// few seconds.
 	Check(ctx context.Context, now time.Time) (changed bool)
 	// Served returns the pools that leasehold serves.
-	Served() []maintain.Served
+	Served() []ipam.Served
 }
 
 // Collect returns the task that looks after the store: it ends expired holds, releases the leases
-// of dead holders and adopts the addresses that host-local has assigned (maintain.Survey, Plan,
+// of dead holders and adopts the addresses that host-local has assigned (ipam.Survey, Plan,
 // Act). A holder is the container interface that has the address. The task reports the result of
 // each survey to health. It runs node.Changes. After each signal of node.Changes it records spooled
 // DELs in the store, all that wait in one transaction: views show them as done before; with the
@@ -130,7 +130,7 @@ func (c *collector) once(ctx context.Context) time.Duration {
 	if err != nil {
 		return surveyInterval
 	}
-	plan := maintain.Plan(v)
+	plan := ipam.Plan(v)
 	c.Log.Debug("node surveyed", "leases", len(v.Leases), "due", len(plan))
 	if len(plan) > 0 {
 		c.act(ctx, plan)
@@ -139,7 +139,7 @@ func (c *collector) once(ctx context.Context) time.Duration {
 }
 
 // act executes the plan and logs what was done.
-func (c *collector) act(ctx context.Context, plan []maintain.Action) {
+func (c *collector) act(ctx context.Context, plan []ipam.Action) {
 	began := time.Now()
 	done, err := c.Service.Act(ctx, plan)
 	for _, a := range done {
@@ -165,7 +165,7 @@ func about(l lease.Lease) []any {
 
 // logProblem logs a problem of the survey (daemon.Problem). A survey that is not safe to act on is
 // an error; leases in doubt are a warning.
-func (c *collector) logProblem(err error, v maintain.Survey) {
+func (c *collector) logProblem(err error, v ipam.Survey) {
 	level := slog.LevelError
 	if err == nil {
 		level, err = slog.LevelWarn, v.Doubt

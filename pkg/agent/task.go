@@ -9,12 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 )
 
 // Node contains what the tasks of an agent share.
 type Node struct {
-	Service *maintain.Service
+	Service *ipam.Service
 	Changes *Changes
 	Log     *slog.Logger
 	Metrics prometheus.Registerer

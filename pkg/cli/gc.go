@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 )
 
 func (a *app) gc() *cobra.Command {
@@ -39,7 +39,7 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			if survey.Doubt != nil {
 				a.say("%v", survey.Doubt)
 			}
-			plan := maintain.Plan(survey)
+			plan := ipam.Plan(survey)
 			if dryRun {
 				return a.printPlan(plan, true)
 			}
@@ -60,7 +60,7 @@ type step struct {
 	DryRun bool   `json:"dryRun"`
 }
 
-func (a *app) printPlan(plan []maintain.Action, dryRun bool) error {
+func (a *app) printPlan(plan []ipam.Action, dryRun bool) error {
 	now := a.Clock()
 	steps := make([]step, len(plan))
 	for i, p := range plan {

@@ -145,7 +145,7 @@ func (a *app) adopt(ctx context.Context, flags recoverFlags, pools []lease.Pool)
 	all, previewed, now := []adopted{}, []candidate{}, a.Clock()
 	for _, p := range pools {
 		if flags.dryRun {
-			found, problems, err := svc.Preview(ctx, p, nil)
+			found, problems, err := svc.Preview(ctx, p)
 			for _, text := range problems {
 				a.say("%s", text)
 			}
@@ -157,7 +157,7 @@ func (a *app) adopt(ctx context.Context, flags recoverFlags, pools []lease.Pool)
 			}
 			continue
 		}
-		before, after, err := svc.Import(ctx, p, nil)
+		before, after, err := svc.Import(ctx, p)
 		if err != nil {
 			return err
 		}

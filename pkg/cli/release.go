@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
@@ -68,7 +68,7 @@ type released struct {
 	Error string `json:"error"`
 }
 
-func (a *app) printReleased(done []maintain.Revoked) (err error) {
+func (a *app) printReleased(done []ipam.Revoked) (err error) {
 	all, now := []released{}, a.Clock()
 	for _, r := range done {
 		one := released{row: rowOf(r.Lease, now)}

@@ -15,8 +15,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/install"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -40,7 +40,7 @@ func (f *choiceFlags) register(c *cobra.Command) {
 }
 
 // choice returns what the flags choose, or an error of usage.
-func (f *choiceFlags) choice() (c maintain.Choice, err error) {
+func (f *choiceFlags) choice() (c ipam.Choice, err error) {
 	if (f.pod == "") == (f.reserveAs == "") {
 		return c, usage("name a pod with --pod or a reservation name with --reserve-as")
 	}
@@ -100,17 +100,17 @@ get, is not held, and the command says why.`,
 				return err
 			}
 			runtime := cni.runtime()
-			var networks []maintain.Network
+			var networks []ipam.Network
 			for _, s := range cniconf.Check(cniconf.Load(runtime.ConfDir, runtime.Rules), runtime.BinDirs) {
 				if s.State == cniconf.Active && s.Pool != (lease.Pool{}) && len(s.Sets) > 0 {
-					networks = append(networks, maintain.Network{Pool: s.Pool, Sets: s.Sets})
+					networks = append(networks, ipam.Network{Pool: s.Pool, Sets: s.Sets})
 				}
 			}
 			service := a.service()
 			if networks, err = service.Networks(cmd.Context(), networks); err != nil {
 				return err
 			}
-			networks = slices.DeleteFunc(networks, func(n maintain.Network) bool {
+			networks = slices.DeleteFunc(networks, func(n ipam.Network) bool {
 				return a.network != "" && n.Pool.Network != a.network
 			})
 			done, err := service.Reserve(cmd.Context(), networks, choice)
@@ -190,7 +190,7 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 // awaitRequest waits until each address of a new AddressRequest has a state, and prints those that
 // have one, as its status has them. It returns an error if one is not held, or, unless wait is 0,
 // has no state.
-func (c *cluster) awaitRequest(ctx context.Context, choice maintain.Choice, name string,
+func (c *cluster) awaitRequest(ctx context.Context, choice ipam.Choice, name string,
 	wait time.Duration) (err error) {
 	rows := []object{}
 	if wait > 0 {

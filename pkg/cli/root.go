@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 	"github.com/spf13/cobra"
@@ -170,8 +170,8 @@ func (a *app) checkFlags() error {
 
 func (a *app) store() *store.Store { return store.New(a.Dirs) }
 
-func (a *app) service() *maintain.Service {
-	return &maintain.Service{Node: &transact.Node{Store: a.store(), Host: a.Host, Clock: a.Clock,
+func (a *app) service() *ipam.Service {
+	return &ipam.Service{Node: &transact.Node{Store: a.store(), Host: a.Host, Clock: a.Clock,
 		Warn: func(text string) { a.say("%s", text) }}}
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -34,7 +34,7 @@ const (
 type Uninstaller struct {
 	Dir     Dir
 	ConfDir string // the runtime's directory of CNI configurations
-	Service *maintain.Service
+	Service *ipam.Service
 	Host    *host.Host
 	Log     *slog.Logger
 }
@@ -62,7 +62,7 @@ func (u Uninstaller) Run(ctx context.Context, dryRun bool) (text string, err err
 			fmt.Errorf("leasehold-agent (process %d) still runs; delete its DaemonSet first", running))
 	}
 	// When host-local serves its first call, its files must contain all addresses that are in use.
-	if _, err := u.export(ctx); err != nil {
+	if _, err := u.Service.Export(ctx); err != nil {
 		return "", err
 	}
 	if err := u.switchToHostLocal(undos); err != nil {
@@ -75,7 +75,7 @@ func (u Uninstaller) Run(ctx context.Context, dryRun bool) (text string, err err
 	// in the store at the next step, so the steps are repeated.
 	var pools []lease.Pool
 	err = Retry(ctx, holdsEnd, func() (err error) {
-		if pools, err = u.export(ctx); err != nil {
+		if pools, err = u.Service.Export(ctx); err != nil {
 			return err
 		}
 		if err := u.endHolds(ctx); err != nil {
@@ -166,13 +166,8 @@ func (u Uninstaller) waitForCalls(ctx context.Context) error {
 	})
 }
 
-// export updates host-local's files from the store, and returns the pools.
-func (u Uninstaller) export(ctx context.Context) ([]lease.Pool, error) {
-	return u.Service.Export(ctx, func(lease.Pool) bool { return true })
-}
-
 // survey returns the state of the node. It returns an error if nothing may be changed after it.
-func (u Uninstaller) survey(ctx context.Context) (maintain.Survey, error) {
+func (u Uninstaller) survey(ctx context.Context) (ipam.Survey, error) {
 	survey, err := u.Service.Survey(ctx)
 	return survey, errors.Join(err, survey.Unsafe)
 }
@@ -184,7 +179,7 @@ func (u Uninstaller) endHolds(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := u.Service.Act(ctx, maintain.Plan(survey)); err != nil {
+	if _, err := u.Service.Act(ctx, ipam.Plan(survey)); err != nil {
 		return err
 	}
 	held := func(l lease.Lease) bool { return l.State == lease.Held }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
@@ -75,4 +76,17 @@ func macOf(leases []lease.Lease, otherwise net.HardwareAddr) net.HardwareAddr {
 // is not zero and not a multicast address.
 func IsUsable(mac net.HardwareAddr) bool {
 	return len(mac) == 6 && mac[0]&1 == 0 && !slices.Equal(mac, make(net.HardwareAddr, 6))
+}
+
+// Bound returns the bound leases of an attachment in all pools, for the announcer. It returns none
+// if the store was never used.
+func (s *Service) Bound(ctx context.Context, who lease.Attachment) (leases []lease.Lease, err error) {
+	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
+		leases, err = tx.ByHolder(who.ContainerID, who.IfName)
+		return err
+	})
+	if store.IsEmpty(err) {
+		err = nil
+	}
+	return leases, err
 }

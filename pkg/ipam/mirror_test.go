@@ -78,7 +78,7 @@ func (w *world) wipe(paths ...string) {
 	}
 }
 
-func (w *world) stateDir() string { return w.service.Store.Dirs().State }
+func (w *world) stateDir() string { return w.service.Node.Store.Dirs().State }
 
 // spoilNewestHead damages the head page with the higher transaction number.
 func spoilNewestHead(t testing.TB, path string) {
@@ -100,7 +100,7 @@ func spoilNewestHead(t testing.TB, path string) {
 
 func (w *world) export() {
 	w.t.Helper()
-	if _, err := w.service.Export(context.Background(), anyPool); err != nil {
+	if _, err := w.service.Export(context.Background()); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -159,7 +159,7 @@ func inRecords(t testing.TB, path, word string, fn func(b *bolt.Bucket, k, v []b
 // uncommitted makes a call whose transaction is not committed, because the store's file is replaced
 // meanwhile. It leaves the files that are written before a commit.
 func (w *world) uncommitted(call func()) {
-	store := filepath.Join(w.service.Store.Dirs().State, "leases.db")
+	store := filepath.Join(w.service.Node.Store.Dirs().State, "leases.db")
 	clock := w.service.Node.Clock // is read once in each transaction
 	w.service.Node.Clock = func() lease.Instant {
 		content, err := os.ReadFile(store)

@@ -19,7 +19,7 @@ func TestFailedCallRemovesNoFile(t *testing.T) {
 	w.stop("c1")
 	w.after(2 * hour)
 	failure := errors.New("a failure after the end of the hold")
-	err := w.service.Update(t.Context(), w.where(), func(c *transact.Call) error {
+	err := w.service.Node.Update(t.Context(), w.where(), func(c *transact.Call) error {
 		if err := c.Collect(c.Tx.InPool(w.where().Pool)); err != nil {
 			return err
 		}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -50,7 +49,7 @@ func (w *world) leaving(pod string) {
 func (w *world) marks(pod string, stays bool) {
 	w.t.Helper()
 	err := w.service.MarkLeaving(context.Background(),
-		[]maintain.LeavingPod{{Namespace: "db", Name: pod, UID: "uid-of-" + pod, Stays: stays}})
+		[]LeavingPod{{Namespace: "db", Name: pod, UID: "uid-of-" + pod, Stays: stays}})
 	if err != nil {
 		w.t.Fatal(err)
 	}

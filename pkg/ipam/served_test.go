@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 // startedByHostLocal makes a sandbox of a pod to which host-local has given an address: its
@@ -44,7 +42,7 @@ func (w *world) serve() string {
 func (w *world) serveSince(since time.Time) string {
 	w.t.Helper()
 	_ = w.service.Replay(context.Background())
-	v, err := w.service.Survey(context.Background(), maintain.Served{Pool: w.where().Pool, Since: since})
+	v, err := w.service.Survey(context.Background(), Served{Pool: w.where().Pool, Since: since})
 	if err == nil {
 		err = v.Unsafe
 	}
@@ -52,10 +50,10 @@ func (w *world) serveSince(since time.Time) string {
 		w.t.Fatal(err)
 	}
 	var out []string
-	for _, a := range maintain.Plan(v) {
+	for _, a := range Plan(v) {
 		out = append(out, fmt.Sprint(a.Do, " ", a.Lease.Address))
 	}
-	if _, err := w.service.Act(context.Background(), maintain.Plan(v)); err != nil {
+	if _, err := w.service.Act(context.Background(), Plan(v)); err != nil {
 		w.t.Fatal(err)
 	}
 	return strings.Join(out, ", ")

@@ -2,5 +2,5 @@ package ipam
 
 import "github.com/leasehold-cni/leasehold/pkg/transact"
 
-// Service performs the CNI verbs on a node.
+// Service does everything that is done to the leases of a node.
 type Service struct{ Node *transact.Node }

@@ -17,7 +17,7 @@ import (
 // spooled returns the containers whose DELs are spooled, the earliest DEL first.
 func (w *world) spooled() string {
 	w.t.Helper()
-	records, err := w.service.Store.Spooled(w.now.BootID)
+	records, err := w.service.Node.Store.Spooled(w.now.BootID)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestReadersSeeASpooledDELAsDone(t *testing.T) {
 // fails is a DEL that finds the store locked.
 func (w *world) fails(container string) {
 	w.t.Helper()
-	lock, err := store.LockFile(w.t.Context(), filepath.Join(w.service.Store.Dirs().Run, "lock"))
+	lock, err := store.LockFile(w.t.Context(), filepath.Join(w.service.Node.Store.Dirs().Run, "lock"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -113,12 +113,12 @@ func TestTheFormatOfTheSpool(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.stop("c1")
-	files, err := os.ReadDir(w.service.Store.SpoolDir())
+	files, err := os.ReadDir(w.service.Node.Store.SpoolDir())
 	want := fmt.Sprintf("%d.%d.c1@eth0", w.now.Wall.UnixNano(), int64(w.now.Boot))
 	if err != nil || len(files) != 1 || files[0].Name() != want {
 		t.Fatalf("%v, %v; want %s", files, err, want)
 	}
-	if info, err := os.Stat(filepath.Join(w.service.Store.SpoolDir(), want)); err != nil || info.Size() != 0 {
+	if info, err := os.Stat(filepath.Join(w.service.Node.Store.SpoolDir(), want)); err != nil || info.Size() != 0 {
 		t.Errorf("%+v, %v", info, err)
 	}
 	if l := w.leaseOf("db-0"); l.State != lease.Held {

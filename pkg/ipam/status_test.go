@@ -57,7 +57,7 @@ func (w *world) timedStatus() (waited time.Duration, err error) {
 // status is STATUS of a new process.
 func (w *world) status(ctx context.Context) error {
 	node, in := *w.service.Node, w.where()
-	node.Store = store.New(w.service.Store.Dirs())
+	node.Store = store.New(w.service.Node.Store.Dirs())
 	in.Soft = w.options.SoftHold
 	return (&Service{Node: &node}).Status(ctx, in)
 }
@@ -110,7 +110,7 @@ func TestStatusOfABusyStore(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{container: "c1"})
 	var waited time.Duration
-	err := w.service.Store.Update(t.Context(), func(*store.Tx) (err error) {
+	err := w.service.Node.Store.Update(t.Context(), func(*store.Tx) (err error) {
 		waited, err = w.timedStatus()
 		return err
 	})

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -36,7 +35,7 @@ func (w *world) eventsOf(addr string) string {
 
 // notes are what waits in the announce queue.
 func (w *world) notes() string {
-	files, _ := os.ReadDir(w.service.Store.AnnounceDir())
+	files, _ := os.ReadDir(w.service.Node.Store.AnnounceDir())
 	var out []string
 	for _, f := range files {
 		out = append(out, f.Name())
@@ -85,7 +84,7 @@ func (w *world) lockFiles(network string) *os.File {
 }
 
 // look returns the leases as the agent publishes them.
-func (w *world) look() maintain.NodeView {
+func (w *world) look() NodeView {
 	w.t.Helper()
 	v, err := w.service.List(context.Background(), func(lease.Lease) bool { return true })
 	if err != nil {
@@ -96,12 +95,12 @@ func (w *world) look() maintain.NodeView {
 
 func (w *world) follow(uid string, window time.Duration) {
 	w.t.Helper()
-	w.followPod(maintain.PodWindow{Namespace: "db", Name: "db-0", UID: uid, Window: lease.Window(window)})
+	w.followPod(PodWindow{Namespace: "db", Name: "db-0", UID: uid, Window: lease.Window(window)})
 }
 
-func (w *world) followPod(pod maintain.PodWindow) {
+func (w *world) followPod(pod PodWindow) {
 	w.t.Helper()
-	w.must(w.service.Follow(context.Background(), []maintain.PodWindow{pod}))
+	w.must(w.service.Follow(context.Background(), []PodWindow{pod}))
 }
 
 func (w *world) journal() (words []string) {
@@ -116,11 +115,11 @@ func (w *world) journal() (words []string) {
 
 // revokePods revokes the leases of one pod.
 func (w *world) revokePods(ctx context.Context, leases ...lease.Lease) error {
-	var refs []maintain.Ref
+	var refs []Ref
 	for _, l := range leases {
-		refs = append(refs, maintain.RefTo(l))
+		refs = append(refs, RefTo(l))
 	}
-	return w.service.RevokePods(ctx, [][]maintain.Ref{refs}, "spec.release")
+	return w.service.RevokePods(ctx, [][]Ref{refs}, "spec.release")
 }
 
 func (w *world) setLimits(limits policy.Limits) {
@@ -179,7 +178,7 @@ func (w *world) stillUnreadable(addr string) {
 // cached writes libcni's entry of a container, of a pod with an annotation if they are given.
 func (w *world) cached(container, addr string, pod ...string) {
 	w.t.Helper()
-	w.service.CacheDirs = []string{filepath.Dir(w.cacheFile(container))}
+	w.service.Node.CacheDirs = []string{filepath.Dir(w.cacheFile(container))}
 	args := ""
 	if len(pod) > 0 {
 		args = fmt.Sprintf(`"cniArgs":[["K8S_POD_NAMESPACE","db"],["K8S_POD_NAME",%q],["K8S_POD_UID","uid-of-%s"]],`,
@@ -208,7 +207,7 @@ func (w *world) oldMark() {
 // forget fills the journal, so that it knows nothing of what was before.
 func (w *world) forget() {
 	w.t.Helper()
-	err := w.service.Store.Update(context.Background(), func(tx *store.Tx) error {
+	err := w.service.Node.Store.Update(context.Background(), func(tx *store.Tx) error {
 		for range store.JournalSize + 100 {
 			if err := tx.Log(store.Entry{Time: w.now.Wall, Event: store.EventRefused}); err != nil {
 				return err

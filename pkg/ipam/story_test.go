@@ -19,7 +19,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
@@ -249,10 +248,10 @@ var actions = map[string]func(w *world, args []string){
 	"damage-head":        func(w *world, _ []string) { spoilNewestHead(w.t, w.storeFile()) },
 
 	"as-agent":  func(w *world, _ []string) { w.asAgent() },
-	"as-plugin": func(w *world, _ []string) { w.service.Plugin = true },
+	"as-plugin": func(w *world, _ []string) { w.service.Node.Plugin = true },
 	"follow": func(w *world, args []string) {
 		args = append(args, "")
-		w.followPod(maintain.PodWindow{Namespace: "db", Name: args[0], UID: args[1],
+		w.followPod(PodWindow{Namespace: "db", Name: args[0], UID: args[1],
 			Window: lease.Window(duration(args[2])), Reservation: args[3]})
 	},
 	"name-pod": func(w *world, args []string) {
@@ -282,25 +281,25 @@ var actions = map[string]func(w *world, args []string){
 	"lock":   each(func(w *world, network string) { w.locks[network] = w.lockFiles(network) }),
 	"unlock": each(func(w *world, network string) { w.must(w.locks[network].Close()) }),
 	"revoke": each(func(w *world, pod string) {
-		w.must(w.service.RevokePods(w.t.Context(), [][]maintain.Ref{w.refs(pod)}, "spec.release"))
+		w.must(w.service.RevokePods(w.t.Context(), [][]Ref{w.refs(pod)}, "spec.release"))
 	}),
 	"revoke-former": each(func(w *world, pod string) {
 		refs := w.refs(pod)
 		for i := range refs {
 			refs[i].ID = "0011223344556677"
 		}
-		w.must(w.service.RevokePods(w.t.Context(), [][]maintain.Ref{refs}, "spec.release"))
+		w.must(w.service.RevokePods(w.t.Context(), [][]Ref{refs}, "spec.release"))
 	}),
 	"defer": func(w *world, args []string) {
-		gone := maintain.Ref{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.99"), ID: "0011223344556677"}
+		gone := Ref{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.99"), ID: "0011223344556677"}
 		w.must(w.service.Defer(w.t.Context(), append(w.refs(args[0]), gone), duration(args[1])))
 	},
 	"end-holds": each(func(w *world, pod string) {
-		w.must(w.service.EndHolds(w.t.Context(), [][]maintain.Ref{w.refs(pod)}, "it is elsewhere"))
+		w.must(w.service.EndHolds(w.t.Context(), [][]Ref{w.refs(pod)}, "it is elsewhere"))
 	}),
 	"export": func(w *world, _ []string) { w.export() },
 	"import": func(w *world, _ []string) {
-		_, _, err := w.service.Import(w.t.Context(), w.where().Pool, w.sets)
+		_, _, err := w.service.Import(w.t.Context(), w.where().Pool)
 		w.must(err)
 	},
 	"warned": func(w *world, args []string) {
@@ -309,7 +308,7 @@ var actions = map[string]func(w *world, args []string){
 		}
 		w.warned = nil
 	},
-	"remember": func(w *world, _ []string) { w.remembered = maintain.Plan(w.survey()) },
+	"remember": func(w *world, _ []string) { w.remembered = Plan(w.survey()) },
 	"perform": func(w *world, _ []string) {
 		_, err := w.service.Act(w.t.Context(), w.remembered)
 		w.must(err)
@@ -473,19 +472,20 @@ func attachments(args []string) (out []lease.Attachment) {
 
 // named returns the path of what a story calls by a name.
 func (w *world) named(name string) string {
-	dirs := w.service.Store.Dirs()
+	dirs := w.service.Node.Store.Dirs()
 	if container, ok := strings.CutPrefix(name, "cache/"); ok {
 		return w.cacheFile(container)
 	}
 	paths := map[string]string{"state": dirs.State, "store": w.storeFile(), "run": dirs.Run, "networks": w.dataDir,
-		"network": w.path(""), "spool": w.service.Store.SpoolDir(), "announcements": w.service.Store.AnnounceDir()}
+		"network": w.path(""), "spool": w.service.Node.Store.SpoolDir(),
+		"announcements": w.service.Node.Store.AnnounceDir()}
 	return cmp.Or(paths[name], w.path(name))
 }
 
 func (w *world) spool(container string, ago time.Duration) {
-	at := w.service.Clock()
+	at := w.service.Node.Clock()
 	at.Wall, at.Boot = at.Wall.Add(-ago), at.Boot-ago
-	w.must(w.service.Store.Spool(lease.Attachment{ContainerID: container, IfName: "eth0"}, lease.Pool{}, at))
+	w.must(w.service.Node.Store.Spool(lease.Attachment{ContainerID: container, IfName: "eth0"}, lease.Pool{}, at))
 }
 
 func (w *world) must(err error) {
@@ -501,7 +501,7 @@ func (w *world) surveyIs(args []string) {
 	says := func(err error) bool { return err != nil && strings.Contains(err.Error(), text) }
 	if !map[string]bool{
 		"safe":   v.Unsafe == nil && v.Doubtful == 0 && v.Doubt == nil,
-		"unsafe": errors.Is(v.Unsafe, transact.ErrNoHostView) && says(v.Unsafe) && len(maintain.Plan(v)) == 0,
+		"unsafe": errors.Is(v.Unsafe, transact.ErrNoHostView) && says(v.Unsafe) && len(Plan(v)) == 0,
 		"doubts": v.Unsafe == nil && v.Doubtful == 1 && says(v.Doubt),
 	}[args[0]] {
 		w.t.Fatalf("unsafe: %v, doubts %d: %v", v.Unsafe, v.Doubtful, v.Doubt)

@@ -9,11 +9,10 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-func (w *world) survey() maintain.Survey {
+func (w *world) survey() Survey {
 	w.t.Helper()
 	if w.released {
 		w.settle() // as the agent does at once
@@ -30,7 +29,7 @@ func (w *world) survey() maintain.Survey {
 func (w *world) plan() string {
 	w.t.Helper()
 	var out []string
-	for _, a := range maintain.Plan(w.survey()) {
+	for _, a := range Plan(w.survey()) {
 		out = append(out, fmt.Sprint(a.Do, " ", a.Lease.Address))
 	}
 	return strings.Join(out, ", ")
@@ -39,7 +38,7 @@ func (w *world) plan() string {
 func (w *world) collect() string {
 	w.t.Helper()
 	plan := w.plan()
-	_, err := w.service.Act(context.Background(), maintain.Plan(w.survey()))
+	_, err := w.service.Act(context.Background(), Plan(w.survey()))
 	if errors.Is(err, store.ErrBusy) {
 		return plan + " (busy)"
 	}
@@ -61,8 +60,8 @@ func TestAnOldPlanHarmsNobody(t *testing.T) {
 	w.burn("c3")
 	old := w.survey()
 	old.Now.Boot, old.Now.Wall = old.Now.Boot+time.Hour, old.Now.Wall.Add(time.Hour) // by a clock that runs ahead
-	old.Last[maintain.RefTo(w.leaseOf("db-1"))] = lease.Dead
-	plan := maintain.Plan(old)
+	old.Last[RefTo(w.leaseOf("db-1"))] = lease.Dead
+	plan := Plan(old)
 	if len(plan) != 3 {
 		t.Fatalf("planned: %+v", plan)
 	}
@@ -78,11 +77,11 @@ func TestAnOldPlanHarmsNobody(t *testing.T) {
 }
 
 // refs are the leases of a pod.
-func (w *world) refs(pod string) (refs []maintain.Ref) {
+func (w *world) refs(pod string) (refs []Ref) {
 	w.view(func(tx *store.Tx) {
 		tx.All(func(l lease.Lease, err error) bool {
 			if l.Name == pod {
-				refs = append(refs, maintain.RefTo(l))
+				refs = append(refs, RefTo(l))
 			}
 			return err == nil
 		})

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 const syncedEnv = "LEASEHOLD_TEST_SYNCED"
@@ -48,8 +47,8 @@ var answers = []struct {
 	{"ADD of a third pod", true, func(w *world) { w.add(ask{pod: "db-2", container: "c4", window: hour}) }},
 	{"DEL of a third pod", false, func(w *world) { w.stop("c4") }},
 	{"hold of a pod that runs elsewhere ended", true, func(w *world) {
-		refs := []maintain.Ref{maintain.RefTo(w.leaseOf("db-2"))}
-		if err := w.service.EndHolds(context.Background(), [][]maintain.Ref{refs}, "moved"); err != nil {
+		refs := []Ref{RefTo(w.leaseOf("db-2"))}
+		if err := w.service.EndHolds(context.Background(), [][]Ref{refs}, "moved"); err != nil {
 			w.t.Fatal(err)
 		}
 	}},

@@ -12,23 +12,20 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 func anyLease(lease.Lease) bool { return true }
-
-func anyPool(lease.Pool) bool { return true }
 
 // elsewhere moves the caller into a container: it finds no namespace and no
 // process of the node. The returned function moves it back.
 func (w *world) elsewhere() (home func()) {
 	netns, inPID := w.netns, w.inPID
 	w.netns, w.inPID, w.spaces = map[string]uint64{}, map[uint64]bool{}, " elsewhere"
-	w.service.Plugin = false
+	w.service.Node.Plugin = false
 	return func() {
 		w.netns, w.inPID, w.spaces = netns, inPID, ""
-		w.service.Plugin = true
+		w.service.Node.Plugin = true
 	}
 }
 
@@ -42,27 +39,27 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 			return err
 		},
 		"import": func(w *world) error {
-			_, _, err := w.service.Import(ctx, w.where().Pool, w.sets)
+			_, _, err := w.service.Import(ctx, w.where().Pool)
 			return err
 		},
 		"export": func(w *world) error {
-			_, err := w.service.Export(ctx, anyPool)
+			_, err := w.service.Export(ctx)
 			return err
 		},
 		"spec.release": func(w *world) error {
-			return w.service.RevokePods(ctx, [][]maintain.Ref{w.refs("living"), w.refs("db-0")}, "spec.release")
+			return w.service.RevokePods(ctx, [][]Ref{w.refs("living"), w.refs("db-0")}, "spec.release")
 		},
 		"the end of a hold": func(w *world) error {
-			return w.service.EndHolds(ctx, [][]maintain.Ref{w.refs("db-0")}, "moved")
+			return w.service.EndHolds(ctx, [][]Ref{w.refs("db-0")}, "moved")
 		},
 		"the adoption of a file": func(w *world) error {
 			l := lease.Lease{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.3")}
-			_, err := w.service.Act(ctx, []maintain.Action{{Do: maintain.Adopt, Lease: l}})
+			_, err := w.service.Act(ctx, []Action{{Do: Adopt, Lease: l}})
 			return err
 		},
 		"a change that finds a damaged record": func(w *world) error {
 			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "living")
-			return w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
+			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
 				Window: lease.Window(time.Minute)}})
 		},
 	} {

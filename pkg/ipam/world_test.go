@@ -17,7 +17,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -28,7 +27,7 @@ import (
 // run, the node boots.
 type world struct {
 	t          testing.TB
-	service    programs
+	service    *Service
 	now        lease.Instant
 	netns      map[string]uint64 // path -> inode
 	inPID      map[uint64]bool   // inodes that only a process keeps alive
@@ -44,7 +43,7 @@ type world struct {
 	right      func()           // sets the wall clock right
 	locks      map[string]*os.File
 	saved      map[string][]byte // files
-	remembered []maintain.Action
+	remembered []Action
 	numbers    map[string]uint64 // of the containers' namespaces, which may be gone
 	dataDir    string
 	network    string
@@ -56,18 +55,6 @@ type world struct {
 	closed    map[string]bool         // paths of namespaces that cannot be entered
 	forgotten []netip.Addr            // neighbours
 }
-
-// programs are the plugin and the agent.
-type programs struct {
-	*transact.Node
-	*plugin
-	*agent
-}
-
-type (
-	plugin = Service
-	agent  = maintain.Service
-)
 
 func newWorld(t testing.TB, ranges ...string) *world {
 	dir := t.TempDir()
@@ -84,7 +71,7 @@ func newWorld(t testing.TB, ranges ...string) *world {
 		Host:  w, Plugin: true, Clock: func() lease.Instant { return w.now },
 		Warn: func(s string) { w.warned = append(w.warned, s) },
 	}
-	w.service = programs{n, &plugin{Node: n}, &agent{Node: n}}
+	w.service = &Service{Node: n}
 	t.Cleanup(w.check)
 	return w
 }
@@ -100,7 +87,7 @@ func (w *world) check() {
 
 func (w *world) view(fn func(*store.Tx)) {
 	w.t.Helper()
-	err := w.service.Store.View(context.Background(), func(tx *store.Tx) error { fn(tx); return nil })
+	err := w.service.Node.Store.View(context.Background(), func(tx *store.Tx) error { fn(tx); return nil })
 	if err != nil && !store.IsEmpty(err) {
 		w.t.Error(err)
 	}
@@ -241,7 +228,7 @@ func (w *world) reboot() {
 // powerCut ends the boot at once. The run directory is in memory.
 func (w *world) powerCut() {
 	w.t.Helper()
-	if err := os.RemoveAll(w.service.Store.Dirs().Run); err != nil {
+	if err := os.RemoveAll(w.service.Node.Store.Dirs().Run); err != nil {
 		w.t.Fatal(err)
 	}
 	w.now.BootID += "'"
@@ -387,18 +374,18 @@ func (w *world) says(err error, words ...string) {
 }
 
 // another is the plugin as another process. Views of one process wait for each other.
-func (w *world) another() *plugin {
+func (w *world) another() *Service {
 	w.released = true
 	n := *w.service.Node
 	n.Store = store.New(n.Store.Dirs())
-	return &plugin{Node: &n}
+	return &Service{Node: &n}
 }
 
 // settle replays the spooled DELs, as the agent does and the next ADD would.
 func (w *world) settle() {
 	w.t.Helper()
 	w.released = false
-	err := w.service.Update(context.Background(), transact.Scope{}, func(*transact.Call) error { return nil })
+	err := w.service.Node.Update(context.Background(), transact.Scope{}, func(*transact.Call) error { return nil })
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -428,7 +415,7 @@ func (w *world) same(what, got, want string) {
 // recorded prints the leases as they are in the store, where spooled DELs are not replayed yet.
 func (w *world) recorded() string {
 	w.t.Helper()
-	dirs := w.service.Store.Dirs()
+	dirs := w.service.Node.Store.Dirs()
 	dirs.Run = w.t.TempDir() // without a spool
 	var out []string
 	if err := store.New(dirs).View(context.Background(), func(tx *store.Tx) error {

@@ -37,8 +37,7 @@ var layers = map[string]int{
 
 	"pkg/transact": 5, // one use case in one transaction
 
-	"pkg/ipam":     6, // the CNI verbs
-	"pkg/maintain": 6, // looking after a node
+	"pkg/ipam": 6, // the CNI verbs, and what the agent and operators do to leases
 
 	"pkg/install":   7, // the plugin on a node
 	"pkg/cniplugin": 7, // the interface to the runtime
@@ -70,15 +69,13 @@ var forbidden = []struct {
 		"a process of 5 ms cannot be scraped: the agent exports its metrics"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/spf13/", "the plugin has no command line"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/mdlayher/", "the agent sends ARP and ND"},
-	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/maintain", "the agent looks after the node"},
-	{[]string{"pkg/cli", "pkg/agent"}, module + "/pkg/ipam", "only the plugin performs the CNI verbs"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "github.com/containernetworking/plugins/",
 		"host-local is used by tests only"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/", "it makes each start of the plugin longer"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
 	{[]string{"pkg/daemon", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
-		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/maintain", "pkg/cli",
+		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/cli",
 		"pkg/agent"}, "k8s.io/",
 		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},
 }

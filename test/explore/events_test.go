@@ -19,7 +19,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
@@ -124,11 +123,8 @@ func hostRange(text string) allocator.Range {
 	return allocator.Range{Subnet: types.IPNet(*prefix), RangeStart: net.ParseIP(from), RangeEnd: net.ParseIP(to)}
 }
 
-// plugin returns what a new process of the plugin uses.
-func (w *simulation) plugin() *ipam.Service { return &ipam.Service{Node: w.machine()} }
-
-// agent returns what a new process of the agent uses.
-func (w *simulation) agent() *maintain.Service { return &maintain.Service{Node: w.machine()} }
+// service returns what a new process of the plugin or the agent uses.
+func (w *simulation) service() *ipam.Service { return &ipam.Service{Node: w.machine()} }
 
 func (w *simulation) machine() *transact.Node {
 	s := store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)})
@@ -230,7 +226,7 @@ func (w *simulation) run(e event) (out outcome) {
 	case gc:
 		out.err = w.collect()
 	case check:
-		out.err = w.plugin().Verify(context.Background(), w.request(e.sandbox))
+		out.err = w.service().Verify(context.Background(), w.request(e.sandbox))
 	case hostAdd:
 		w.create(e.sandbox)
 		return w.hostAssign(e.sandbox)
@@ -318,7 +314,7 @@ func (w *simulation) assign(sandbox int) (out outcome) {
 		w.create(sandbox)
 	}
 	defer w.recorded()()
-	r, err := w.plugin().Assign(context.Background(), w.request(sandbox))
+	r, err := w.service().Assign(context.Background(), w.request(sandbox))
 	for i, a := range r.Addresses {
 		out.addrs[i] = a.Address.Addr()
 	}
@@ -328,7 +324,7 @@ func (w *simulation) assign(sandbox int) (out outcome) {
 
 func (w *simulation) release(sandbox int) error {
 	defer w.recorded()()
-	return w.plugin().Release(context.Background(), w.attachment(sandbox), w.where())
+	return w.service().Release(context.Background(), w.attachment(sandbox), w.where())
 }
 
 // collect is a GC.
@@ -340,7 +336,7 @@ func (w *simulation) collect() error {
 		}
 	}
 	defer w.recorded()()
-	return w.plugin().Collect(context.Background(), w.pool(), valid)
+	return w.service().Collect(context.Background(), w.pool(), valid)
 }
 
 // isValid reports whether a runtime lists a sandbox as valid.
@@ -359,7 +355,7 @@ func (w *simulation) where() transact.Scope {
 // round is one round of the agent.
 func (w *simulation) round() error {
 	defer w.recorded()()
-	s := w.agent()
+	s := w.service()
 	surveys := 1
 	if w.adopts {
 		surveys = 2 // an adoption is a change: windows apply to the new leases, and doubted deaths may be certain
@@ -379,8 +375,8 @@ func (w *simulation) round() error {
 			return err
 		}
 		// The steps of a plan may share transactions; here each has its own.
-		for _, action := range maintain.Plan(v) {
-			if _, err := s.Act(context.Background(), []maintain.Action{action}); err != nil {
+		for _, action := range ipam.Plan(v) {
+			if _, err := s.Act(context.Background(), []ipam.Action{action}); err != nil {
 				return err
 			}
 		}
@@ -389,7 +385,7 @@ func (w *simulation) round() error {
 	if err != nil {
 		return err
 	}
-	for _, left := range maintain.Plan(v) {
+	for _, left := range ipam.Plan(v) {
 		return fmt.Errorf("%w: %s %s: %s", errUnsettled, left.Do, left.Lease.Address, left.Reason)
 	}
 	return nil
@@ -397,9 +393,9 @@ func (w *simulation) round() error {
 
 // servedPools returns the pools that the configuration of the runtime leads to. It is newer than
 // all files, by the simulated clock and by the machine's.
-func (w *simulation) servedPools() (out []maintain.Served) {
+func (w *simulation) servedPools() (out []ipam.Served) {
 	if w.adopts {
-		out = append(out, maintain.Served{Pool: w.pool(), Since: began.AddDate(100, 0, 0)})
+		out = append(out, ipam.Served{Pool: w.pool(), Since: began.AddDate(100, 0, 0)})
 	}
 	return out
 }
@@ -442,10 +438,10 @@ func (w *simulation) showCache() (remove func()) {
 var errUnsettled = errors.New("the next round would have something to do")
 
 // annotations returns the annotations of the pods that only the agent sees.
-func (w *simulation) annotations() (out []maintain.PodWindow) {
+func (w *simulation) annotations() (out []ipam.PodWindow) {
 	for p, c := range w.pods {
 		if b := w.newest(p); c.agentOnly && c.reservation == "" && w.isValid(b) {
-			out = append(out, maintain.PodWindow{
+			out = append(out, ipam.PodWindow{
 				Namespace: tenant, Name: podName(p), UID: "uid-" + w.sandboxName(b),
 				Window: lease.Window(c.window),
 			})

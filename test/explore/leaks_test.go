@@ -57,7 +57,7 @@ func (w *simulation) assignAll() {
 	}
 	for n := range w.size() {
 		who := lease.Attachment{ContainerID: probeName(n), IfName: ifName}
-		must(w.plugin().Release(context.Background(), who, w.where()))
+		must(w.service().Release(context.Background(), who, w.where()))
 	}
 }
 
@@ -95,14 +95,14 @@ func (w *simulation) fill() string {
 }
 
 func (w *simulation) probeAdd(n int) error {
-	s, ctx := w.plugin(), context.Background()
+	s, ctx := w.service(), context.Background()
 	r := ipam.Request{
 		Pool: w.pool(), ContainerID: probeName(n), IfName: ifName, NetnsPath: "/none",
 		Sets: w.leaseSets(), Options: w.options(),
 	}
 	_, err := s.Assign(ctx, r)
 	if errors.Is(err, transact.ErrNoEvidence) && w.damage.lost {
-		must(w.agent().AcceptLoss(ctx))
+		must(w.service().AcceptLoss(ctx))
 		_, err = s.Assign(ctx, r)
 	}
 	return err

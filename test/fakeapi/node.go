@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -25,7 +25,7 @@ var Log = slog.New(slog.DiscardHandler)
 
 // Node is a node with a real store, whose host is the real kernel with another boot id.
 type Node struct {
-	*maintain.Service
+	*ipam.Service
 	Pool lease.Pool
 
 	t testing.TB
@@ -40,7 +40,7 @@ func NewNode(t testing.TB) Node {
 		t.Fatal(err)
 	}
 	now := lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: Boot}
-	service := &maintain.Service{Node: &transact.Node{
+	service := &ipam.Service{Node: &transact.Node{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 		Host:  host.New("/proc", boot),
 		Clock: func() lease.Instant { return now },

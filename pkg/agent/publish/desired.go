@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 // nodeIdentity is the name and the UID of the node's object in the API.
@@ -48,7 +48,7 @@ type plan struct {
 	Objects map[kube.Name]wanted // by the object's name
 	// Release contains, for each pod whose object requests it with spec.release, the leases to
 	// release.
-	Release [][]maintain.Ref
+	Release [][]ipam.Ref
 	// RequeueAfter is the time until the plan changes without a change of its inputs, or 0 if it
 	// does not.
 	RequeueAfter time.Duration
@@ -58,7 +58,7 @@ type plan struct {
 // existing are the IPReservations in the API; makePlan reads from them the user's spec.release and
 // the confirmation of the sandbox.
 func makePlan(
-	node nodeIdentity, view maintain.NodeView, pods map[kube.Name]retention.Pod,
+	node nodeIdentity, view ipam.NodeView, pods map[kube.Name]retention.Pod,
 	existing map[kube.Name]*ipamv1.IPReservation,
 ) plan {
 	plan := plan{Objects: map[kube.Name]wanted{}}
@@ -72,9 +72,9 @@ func makePlan(
 		object := existing[name]
 		w := want(node, pod, leases, view.Now)
 		if object != nil && object.Spec.Release == w.Object.Status.ID {
-			var refs []maintain.Ref
+			var refs []ipam.Ref
 			for _, l := range leases {
-				refs = append(refs, maintain.RefTo(l))
+				refs = append(refs, ipam.RefTo(l))
 			}
 			plan.Release = append(plan.Release, refs)
 		}

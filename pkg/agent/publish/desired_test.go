@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 var (
@@ -201,7 +201,7 @@ func TestMake(t *testing.T) {
 		{name: "without a pod", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour),
 			func(l *lease.Lease) { l.Namespace, l.Name = "", "" })}},
 	} {
-		view := maintain.NodeView{Leases: c.leases, Now: now}
+		view := ipam.NodeView{Leases: c.leases, Now: now}
 		plan := makePlan(node, view, map[kube.Name]retention.Pod{podsNS: c.pod},
 			map[kube.Name]*ipamv1.IPReservation{object: c.existing})
 		var got *ipamv1.IPReservationStatus
@@ -226,7 +226,7 @@ func TestMake(t *testing.T) {
 
 func TestSpecRelease(t *testing.T) {
 	leases := []lease.Lease{bound("10.0.0.2", id1, time.Minute), bound("fd00::2", id2, time.Minute)}
-	view := maintain.NodeView{Leases: leases, Now: now}
+	view := ipam.NodeView{Leases: leases, Now: now}
 	with := func(release string) plan {
 		existing := &ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: release}}
 		return makePlan(node, view, nil, map[kube.Name]*ipamv1.IPReservation{object: existing})
@@ -244,7 +244,7 @@ func TestSpecRelease(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
-	view := maintain.NodeView{Leases: []lease.Lease{held(bound("10.0.0.2", id1, time.Hour), time.Minute)}, Now: now}
+	view := ipam.NodeView{Leases: []lease.Lease{held(bound("10.0.0.2", id1, time.Hour), time.Minute)}, Now: now}
 	want := makePlan(node, view, nil, nil).Objects[object].Object
 	end := func(later time.Duration) func(*ipamv1.IPReservation) {
 		return func(r *ipamv1.IPReservation) {

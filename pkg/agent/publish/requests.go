@@ -15,10 +15,10 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -52,7 +52,7 @@ func (p *Publisher) serveRequests(ctx context.Context, retained []lease.Lease, n
 	}
 	view, err := p.Service.List(ctx, func(lease.Lease) bool { return true })
 	if store.IsEmpty(err) {
-		view, err = maintain.NodeView{Now: p.Service.Node.Clock()}, nil
+		view, err = ipam.NodeView{Now: p.Service.Node.Clock()}, nil
 	}
 	if err != nil {
 		return 0, err
@@ -82,7 +82,7 @@ func (p *Publisher) serveRequests(ctx context.Context, retained []lease.Lease, n
 
 // stampOf returns a text that changes when the manager names something else, a lease changes its
 // state or its key, or a limit does.
-func stampOf(named []ipamv1.RequestReference, view maintain.NodeView) string {
+func stampOf(named []ipamv1.RequestReference, view ipam.NodeView) string {
 	var b strings.Builder
 	fmt.Fprint(&b, named, view.Limits)
 	for _, l := range view.Leases {
@@ -96,11 +96,11 @@ func ownerOfRequest(name, uid string) string { return requestOwner + name + "/" 
 // isOfRequest reports whether a lease is a hold that was made for a request and that no pod has
 // had.
 func isOfRequest(l lease.Lease) bool {
-	return maintain.IsUnused(l) && strings.HasPrefix(l.Owner, requestOwner)
+	return ipam.IsUnused(l) && strings.HasPrefix(l.Owner, requestOwner)
 }
 
 // serve holds the addresses of one request that are of this node, and shows their states.
-func (p *Publisher) serve(ctx context.Context, ref ipamv1.RequestReference, view maintain.NodeView) error {
+func (p *Publisher) serve(ctx context.Context, ref ipamv1.RequestReference, view ipam.NodeView) error {
 	r, err := p.readRequest(ctx, ref.Namespace, ref.Name)
 	if apierrors.IsNotFound(err) || err == nil && (string(r.UID) != ref.UID || r.DeletionTimestamp != nil) {
 		return nil // endUnrequested ends its holds
@@ -123,10 +123,10 @@ func (p *Publisher) serve(ctx context.Context, ref ipamv1.RequestReference, view
 }
 
 // activeNetworks returns the networks that leasehold serves by the CNI configuration.
-func activeNetworks(statuses []cniconf.Status) (out []maintain.Network) {
+func activeNetworks(statuses []cniconf.Status) (out []ipam.Network) {
 	for _, s := range statuses {
 		if s.State == cniconf.Active && s.Pool != (lease.Pool{}) && len(s.Sets) > 0 {
-			out = append(out, maintain.Network{Pool: s.Pool, Sets: s.Sets})
+			out = append(out, ipam.Network{Pool: s.Pool, Sets: s.Sets})
 		}
 	}
 	return out
@@ -134,7 +134,7 @@ func activeNetworks(statuses []cniconf.Status) (out []maintain.Network) {
 
 // hold holds the addresses of an entry, all of them or none, and returns their states.
 func (p *Publisher) hold(ctx context.Context, r *ipamv1.AddressRequest, e ipamv1.AddressRequestEntry,
-	networks []maintain.Network, view maintain.NodeView) (out []ipamv1.RequestedAddress) {
+	networks []ipam.Network, view ipam.NodeView) (out []ipamv1.RequestedAddress) {
 	states := func(state ipamv1.RequestState, reason, message string) []ipamv1.RequestedAddress {
 		out = nil
 		for _, a := range e.Addresses {
@@ -143,7 +143,7 @@ func (p *Publisher) hold(ctx context.Context, r *ipamv1.AddressRequest, e ipamv1
 		}
 		return out
 	}
-	choice := maintain.Choice{Namespace: r.Namespace, Name: e.PodName, Reservation: e.Reservation,
+	choice := ipam.Choice{Namespace: r.Namespace, Name: e.PodName, Reservation: e.Reservation,
 		IfName: cmp.Or(e.Interface, "eth0"), Rest: lease.Window(requestRest),
 		Owner: ownerOfRequest(r.Name, string(r.UID)), Viewer: r.Namespace}
 	window, err := policy.ParseWindow(cmp.Or(r.Spec.For, lease.Forever.String()))
@@ -159,7 +159,7 @@ func (p *Publisher) hold(ctx context.Context, r *ipamv1.AddressRequest, e ipamv1
 	// Whether the request shows that its address was in use, for the spec as it is now.
 	before := slices.IndexFunc(r.Status.Addresses, func(a ipamv1.RequestedAddress) bool {
 		return a.Address == e.Addresses[0] && a.NodeName == p.Node && a.State == ipamv1.RequestRejected &&
-			a.Reason == maintain.AddressInUse && a.ObservedGeneration == r.Generation
+			a.Reason == ipam.AddressInUse && a.ObservedGeneration == r.Generation
 	})
 	isName := lease.IsPodName(e.PodName) && e.Reservation == "" || lease.IsReservation(e.Reservation) && e.PodName == ""
 	switch {
@@ -167,17 +167,17 @@ func (p *Publisher) hold(ctx context.Context, r *ipamv1.AddressRequest, e ipamv1
 		return states(ipamv1.RequestRejected, "NotAllowed", fmt.Sprintf(
 			"namespace %s may not choose addresses; an administrator can allow it with the limit choose", r.Namespace))
 	case err != nil || !isName || !hostlocal.IsIfName(choice.IfName):
-		return states(ipamv1.RequestRejected, maintain.InvalidAddress,
+		return states(ipamv1.RequestRejected, ipam.InvalidAddress,
 			"the entry has no valid name, interface or address")
 	case choice.Hold <= 0:
 		return states(ipamv1.RequestExpired, "Expired", "spec.for is over")
 	case !r.Spec.Wait && before >= 0:
-		return states(ipamv1.RequestRejected, maintain.AddressInUse, r.Status.Addresses[before].Message)
+		return states(ipamv1.RequestRejected, ipam.AddressInUse, r.Status.Addresses[before].Message)
 	}
 	leases, err := p.Service.Reserve(ctx, networks, choice)
-	var refused *maintain.NotReserved
+	var refused *ipam.NotReserved
 	switch {
-	case errors.As(err, &refused) && refused.Reason == maintain.AddressInUse && r.Spec.Wait:
+	case errors.As(err, &refused) && refused.Reason == ipam.AddressInUse && r.Spec.Wait:
 		return states(ipamv1.RequestWaiting, refused.Reason, refused.Error())
 	case errors.As(err, &refused):
 		return states(ipamv1.RequestRejected, refused.Reason, refused.Error())
@@ -211,7 +211,7 @@ func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease) error {
 	if err == nil && string(r.UID) == uid && slices.ContainsFunc(r.Spec.Entries, isListed) {
 		return nil
 	}
-	return p.Service.EndHolds(ctx, [][]maintain.Ref{{maintain.RefTo(l)}}, "its AddressRequest was deleted or changed")
+	return p.Service.EndHolds(ctx, [][]ipam.Ref{{ipam.RefTo(l)}}, "its AddressRequest was deleted or changed")
 }
 
 // readRequest reads an AddressRequest from etcd.

@@ -19,10 +19,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -47,7 +47,7 @@ const (
 // to its own writes, reads those that the manager names in the NodeAddressPool, and lists all of
 // the node at the start and every listInterval.
 type Publisher struct {
-	Service *maintain.Service
+	Service *ipam.Service
 	Node    string
 	Clients *kube.Clients
 	Pods    *retention.Pods
@@ -130,7 +130,7 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 	}
 	view, err := p.Service.List(ctx, lease.Lease.IsRetained)
 	if store.IsEmpty(err) {
-		view, err = maintain.NodeView{}, nil // Adopted reports false for all networks
+		view, err = ipam.NodeView{}, nil // Adopted reports false for all networks
 	}
 	if err != nil {
 		p.logProblem(fmt.Errorf("reading the leases: %w", err))
@@ -211,7 +211,7 @@ func (p *Publisher) logProblem(err error) {
 }
 
 // release ends the retention of the given pods' leases, as spec.release of their objects requests.
-func (p *Publisher) release(ctx context.Context, pods [][]maintain.Ref) error {
+func (p *Publisher) release(ctx context.Context, pods [][]ipam.Ref) error {
 	err := p.Service.RevokePods(ctx, pods, "released by spec.release of its reservation")
 	if err != nil {
 		return err
@@ -225,7 +225,7 @@ func (p *Publisher) release(ctx context.Context, pods [][]maintain.Ref) error {
 // write writes the objects that differ from the plan, and deletes those that are obsolete. An
 // object that the API server rejects is written again after a pause. write returns the first error
 // after which the other requests would fail as well.
-func (p *Publisher) write(ctx context.Context, plan *plan, view maintain.NodeView, now time.Time) error {
+func (p *Publisher) write(ctx context.Context, plan *plan, view ipam.NodeView, now time.Time) error {
 	writes := map[kube.Name]func() error{}
 	for name, w := range plan.Objects {
 		if parts := compare(&w.Object, p.known[name]); parts != nil {
@@ -302,9 +302,9 @@ func (p *Publisher) endDeleted(ctx context.Context, w wanted) (ended bool, err e
 
 // isObsolete reports whether an object that is not in the plan may be deleted. It must belong to
 // this node, not to an earlier one of the same name. The store must know all leases of the networks
-// in the object (maintain.NodeView.Adopted), or leasehold must not have used them. Otherwise the
+// in the object (ipam.NodeView.Adopted), or leasehold must not have used them. Otherwise the
 // leases may have been lost with the store, and may be recovered.
-func (p *Publisher) isObsolete(existing *ipamv1.IPReservation, view maintain.NodeView) bool {
+func (p *Publisher) isObsolete(existing *ipamv1.IPReservation, view ipam.NodeView) bool {
 	if existing.Spec.NodeName != p.node.Name || existing.Spec.NodeUID != p.node.UID {
 		return false
 	}
@@ -319,7 +319,7 @@ func (p *Publisher) isObsolete(existing *ipamv1.IPReservation, view maintain.Nod
 // isUnused reports whether leasehold serves a network, but was not called for it since it was
 // installed: the store is not a successor of a lost one, and host-local's directory has no mark.
 // The object is of an earlier installation, which has ended its leases when it was removed.
-func (p *Publisher) isUnused(network string, view maintain.NodeView) bool {
+func (p *Publisher) isUnused(network string, view ipam.NodeView) bool {
 	return !view.Lost && slices.ContainsFunc(p.Active(), func(s cniconf.Status) bool {
 		return s.State == cniconf.Active && s.Pool.Network == network && !hostlocal.IsMarked(s.Pool)
 	})

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -43,7 +43,7 @@ const (
 // to leases. The name of an Event is computed from its content, so that an entry that is read again
 // after a restart of the agent creates no second Event.
 type Events struct {
-	Service *maintain.Service
+	Service *ipam.Service
 	Node    string
 	Client  rest.Interface
 	Pods    *Pods

@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -46,7 +46,7 @@ const (
 // That a pod is Ready elsewhere, or that an ordinal is missing, must be observed for several
 // minutes by this process before the hold ends. A failed request is not an observation.
 type Holds struct {
-	Service *maintain.Service
+	Service *ipam.Service
 	Node    string
 	Clients *kube.Clients
 	Log     *slog.Logger

@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -68,7 +68,7 @@ func TestMakeWithReservationNames(t *testing.T) {
 	deleting.Expected, deleting.Deleting = false, true
 	record := store.PodReservation{Namespace: "db", Name: own, UID: "u1", Reservation: "registry",
 		Window: lease.Window(hour)}
-	follow := []maintain.PodWindow{{Namespace: "db", Name: own, UID: "u1", Window: lease.Window(hour),
+	follow := []ipam.PodWindow{{Namespace: "db", Name: own, UID: "u1", Window: lease.Window(hour),
 		Reservation: "registry"}}
 	late := of("registry-aaaaa", held("u0", hour, hour))
 	for _, c := range []struct {
@@ -97,7 +97,7 @@ func TestMakeWithReservationNames(t *testing.T) {
 				Window: lease.Window(hour)}}}},
 		{"being deleted", deleting, []lease.Lease{of(own, bound("u1", hour))}, false, plan{}},
 	} {
-		view := maintain.NodeView{Leases: c.leases, Now: now,
+		view := ipam.NodeView{Leases: c.leases, Now: now,
 			PodReservations: map[store.PodReservation]bool{}}
 		if c.known {
 			view.PodReservations[record] = true
@@ -116,20 +116,20 @@ func TestLeaving(t *testing.T) {
 	lives := of(own, bound("u1", time.Hour))
 	shown := lives
 	shown.Leaving = true
-	leaves := []maintain.LeavingPod{{Namespace: "db", Name: own, UID: "u1"}}
+	leaves := []ipam.LeavingPod{{Namespace: "db", Name: own, UID: "u1"}}
 	for _, c := range []struct {
 		name   string
 		pods   []Pod
 		leases []lease.Lease
 		was    string // the UID of a pod that was deleted
-		want   []maintain.LeavingPod
+		want   []ipam.LeavingPod
 	}{
 		{"lives", []Pod{as("60")}, []lease.Lease{lives}, "", nil},
 		{"being deleted", []Pod{deleting}, []lease.Lease{lives, lives}, "", leaves},
 		{"being deleted, as its lease shows", []Pod{deleting}, []lease.Lease{shown}, "", nil},
 		{"was deleted", nil, []lease.Lease{lives}, "u1", leaves},
 		{"a mirror pod that was made again", []Pod{as("60")}, []lease.Lease{shown}, "",
-			[]maintain.LeavingPod{{Namespace: "db", Name: own, UID: "u1", Stays: true}}},
+			[]ipam.LeavingPod{{Namespace: "db", Name: own, UID: "u1", Stays: true}}},
 		{"never seen", nil, []lease.Lease{lives}, "", nil},
 		{"without a name", []Pod{deleting}, []lease.Lease{bound("u1", time.Hour)}, "", nil},
 	} {

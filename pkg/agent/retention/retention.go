@@ -13,9 +13,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -28,10 +28,10 @@ const (
 
 // plan contains the changes that a pass makes.
 type plan struct {
-	Follow []maintain.PodWindow   // pods whose window differs from that of their leases
+	Follow []ipam.PodWindow       // pods whose window differs from that of their leases
 	Name   []store.PodReservation // pods with a reservation name, before their sandbox
 	// Expect contains the holds that starting pods may claim and that end in at most deferBelow.
-	Expect map[maintain.Ref]lease.Lease
+	Expect map[ipam.Ref]lease.Lease
 	// End contains, by reason, the holds of a deleted namespace for an existing pod's name, and
 	// those that a boot began for pods that do not exist any more.
 	End map[string][]lease.Lease
@@ -43,8 +43,8 @@ type plan struct {
 // makePlan returns the plan for the pods of a node and the leases in its store. uids contains the
 // UIDs of the namespaces of the pods, by the UIDs of the pods. makePlan is level-triggered: once
 // its plan has been carried out, it returns an empty plan.
-func makePlan(pods map[kube.Name]Pod, view maintain.NodeView, uids map[types.UID]string) plan {
-	plan := plan{Expect: map[maintain.Ref]lease.Lease{}, End: map[string][]lease.Lease{}}
+func makePlan(pods map[kube.Name]Pod, view ipam.NodeView, uids map[types.UID]string) plan {
+	plan := plan{Expect: map[ipam.Ref]lease.Lease{}, End: map[string][]lease.Lease{}}
 	leasesOf := leasesFor(pods, view.Leases)
 	for name, p := range pods {
 		uid := uids[p.ObjectUID]
@@ -63,7 +63,7 @@ const podGone = "its pod does not exist any more"
 
 // endGone plans the end of the holds that a boot began for pods that do not exist any more. A list
 // without any pod proves nothing, because the agent is a pod of the node.
-func (plan *plan) endGone(pods map[kube.Name]Pod, view maintain.NodeView) {
+func (plan *plan) endGone(pods map[kube.Name]Pod, view ipam.NodeView) {
 	for _, l := range view.Leases {
 		pod := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		if len(pods) > 0 && l.IsBootHold(view.Now.BootID) && pod.UID != l.UID {
@@ -77,12 +77,12 @@ func (plan *plan) endGone(pods map[kube.Name]Pod, view maintain.NodeView) {
 // pods. One that is not known may be new, and the watch late.
 func leaving(
 	pods map[kube.Name]Pod, leases []lease.Lease, known map[string]bool,
-) (out []maintain.LeavingPod) {
+) (out []ipam.LeavingPod) {
 	for _, l := range leases {
 		p := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		exists := p.UID == l.UID
-		pod := maintain.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID, Stays: exists && !p.Deleting}
-		if (exists || known[l.UID]) && maintain.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
+		pod := ipam.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID, Stays: exists && !p.Deleting}
+		if (exists || known[l.UID]) && ipam.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
 			out = append(out, pod)
 		}
 	}
@@ -140,8 +140,8 @@ func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lea
 // differs from what the pod requests within the limits of its namespace. For a pod without a
 // lease, it plans the record of the reservation name, which the plugin reads if the runtime passes
 // no annotations.
-func (plan *plan) follow(p Pod, leases []lease.Lease, view maintain.NodeView, namespaceUID string) {
-	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID, Window: p.Window,
+func (plan *plan) follow(p Pod, leases []lease.Lease, view ipam.NodeView, namespaceUID string) {
+	w := ipam.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID, Window: p.Window,
 		Reservation: p.Reservation, Owner: p.Owner}
 	if w.Window > 0 {
 		w.NamespaceUID = namespaceUID
@@ -157,7 +157,7 @@ func (plan *plan) follow(p Pod, leases []lease.Lease, view maintain.NodeView, na
 		if l.Name != p.Name.Name {
 			continue
 		}
-		if maintain.FollowsWindow(w, l) {
+		if ipam.FollowsWindow(w, l) {
 			plan.Follow = append(plan.Follow, w)
 			return
 		}
@@ -188,7 +188,7 @@ func (plan *plan) expect(p Pod, leases []lease.Lease, now lease.Instant) {
 		case time.Duration(rest) > deferBelow:
 			plan.requeueAfter(time.Duration(rest) - deferBelow)
 		default:
-			plan.Expect[maintain.RefTo(l)] = l
+			plan.Expect[ipam.RefTo(l)] = l
 			plan.requeueAfter(deferTo - deferBelow)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -151,18 +151,18 @@ func boundFor(d time.Duration, l lease.Lease) lease.Lease {
 }
 
 // refs returns leases by their references, as a plan has those to extend.
-func refs(leases ...lease.Lease) map[maintain.Ref]lease.Lease {
-	out := map[maintain.Ref]lease.Lease{}
+func refs(leases ...lease.Lease) map[ipam.Ref]lease.Lease {
+	out := map[ipam.Ref]lease.Lease{}
 	for _, l := range leases {
-		out[maintain.RefTo(l)] = l
+		out[ipam.RefTo(l)] = l
 	}
 	return out
 }
 
 func TestMake(t *testing.T) {
 	const hour = time.Hour
-	follow := func(w time.Duration) []maintain.PodWindow {
-		return []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(w)}}
+	follow := func(w time.Duration) []ipam.PodWindow {
+		return []ipam.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(w)}}
 	}
 	expect := func(l lease.Lease) plan { return plan{Expect: refs(l), RequeueAfter: time.Minute} }
 	over := held("u0", hour, hour)
@@ -210,7 +210,7 @@ func TestMake(t *testing.T) {
 		{"the second network is not attached any more", pod("60"), []lease.Lease{boundFor(deferTo, bound("u1", hour)),
 			inNetwork("b", held("u0", hour, hour))}, plan{}},
 	} {
-		view := maintain.NodeView{Leases: c.leases, Now: now}
+		view := ipam.NodeView{Leases: c.leases, Now: now}
 		got := makePlan(map[kube.Name]Pod{name: c.pod}, view, nil)
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)

@@ -8,9 +8,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -23,7 +23,7 @@ const (
 // ends the holds that belong to a deleted namespace or pod, and copies the limits of namespaces to
 // the store.
 type Windows struct {
-	Service *maintain.Service
+	Service *ipam.Service
 	Pods    *Pods
 	Core    rest.Interface // to read namespaces
 	Limits  *Limits
@@ -113,7 +113,7 @@ func (w *Windows) act(ctx context.Context, plan plan) error {
 	if err := w.Service.Follow(ctx, plan.Follow); err != nil {
 		return err
 	}
-	var holds []maintain.Ref
+	var holds []ipam.Ref
 	for ref, l := range plan.Expect {
 		w.Log.Info("extending a hold, a pod that needs it is starting", "address", l.Address.String(),
 			"pod", l.Namespace+"/"+l.Name, "reservation", l.Reservation)
@@ -123,13 +123,13 @@ func (w *Windows) act(ctx context.Context, plan plan) error {
 }
 
 // EndHolds ends holds for a reason, those of one pod together, and logs them.
-func EndHolds(ctx context.Context, service *maintain.Service, log *slog.Logger, holds []lease.Lease, reason string,
+func EndHolds(ctx context.Context, service *ipam.Service, log *slog.Logger, holds []lease.Lease, reason string,
 ) error {
-	var pods [][]maintain.Ref
+	var pods [][]ipam.Ref
 	for _, leases := range ByPod(holds) {
-		var refs []maintain.Ref
+		var refs []ipam.Ref
 		for _, l := range leases {
-			refs = append(refs, maintain.RefTo(l))
+			refs = append(refs, ipam.RefTo(l))
 		}
 		pods = append(pods, refs)
 	}

@@ -19,8 +19,8 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -58,7 +58,7 @@ const (
 //
 // The exported fields must be set before the first Check.
 type UseWatcher struct {
-	Service *maintain.Service
+	Service *ipam.Service
 	Node    string
 	Log     *slog.Logger
 	// ConfDir is the directory from which the runtime loads CNI configurations. RuntimeFiles are
@@ -100,10 +100,10 @@ func (w *UseWatcher) Result() []cniconf.Status {
 }
 
 // Served returns the pools of the networks that are active according to Result.
-func (w *UseWatcher) Served() (out []maintain.Served) {
+func (w *UseWatcher) Served() (out []ipam.Served) {
 	for _, s := range w.Result() {
 		if s.State == cniconf.Active && s.Pool != (lease.Pool{}) {
-			out = append(out, maintain.Served{Pool: s.Pool, Since: s.Since})
+			out = append(out, ipam.Served{Pool: s.Pool, Since: s.Since})
 		}
 	}
 	return out

@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/built"
@@ -182,7 +182,7 @@ func TestFlannelsManifestIsAppliedAgain(t *testing.T) {
 		apiPod("bad", "b", "soon", "10.0.0.4", f.now))
 	f.run(time.Minute)
 	f.expect("before", "net=1")
-	served := []maintain.Served{{Pool: lease.Pool{DataDir: policy.DefaultDataDir, Network: "net"},
+	served := []ipam.Served{{Pool: lease.Pool{DataDir: policy.DefaultDataDir, Network: "net"},
 		Since: f.Result()[0].Since}}
 	if got := f.Served(); !slices.Equal(got, served) || got[0].Since.IsZero() {
 		t.Errorf("serves %v, want %v", got, served)

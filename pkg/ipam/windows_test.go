@@ -1,4 +1,4 @@
-package maintain
+package ipam
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package maintain
+package ipam
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -15,7 +14,7 @@ import (
 // Preview returns the leases that Import would adopt for a pool, and a text for each problem. It
 // changes nothing. If the view of this process is not proven, one of the problems is that Import
 // would fail.
-func (s *Service) Preview(ctx context.Context, p lease.Pool, sets []pool.Set) ([]adopt.Finding, []string, error) {
+func (s *Service) Preview(ctx context.Context, p lease.Pool) ([]adopt.Finding, []string, error) {
 	now := s.Node.Clock()
 	unproven := s.Node.Host.ProveView("", now.BootID, nil) // replaced below if there is a store
 	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
@@ -25,7 +24,7 @@ func (s *Service) Preview(ctx context.Context, p lease.Pool, sets []pool.Set) ([
 	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
 		return nil, nil, err
 	}
-	found, err := s.Node.Find(transact.Existing(p, sets), now)
+	found, err := s.Node.Find(transact.Existing(p, nil), now)
 	problems := found.Problems
 	if unproven != nil {
 		problems = append(problems, fmt.Sprintf("nothing of this would be adopted from here: %v", unproven))
@@ -36,32 +35,25 @@ func (s *Service) Preview(ctx context.Context, p lease.Pool, sets []pool.Set) ([
 // Import adopts the leases of a pool that the sources of the host show, even if the pool was
 // adopted before. It returns the number of the pool's leases before and after. It returns
 // ErrNoHostView if it is not proven that the process sees the host.
-func (s *Service) Import(ctx context.Context, p lease.Pool, sets []pool.Set) (before, after int, err error) {
+func (s *Service) Import(ctx context.Context, p lease.Pool) (before, after int, err error) {
 	err = s.Node.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
 		if err := c.ProveView(); err != nil {
 			return err
 		}
 		before = len(c.Tx.InPool(p))
-		err := c.Import(transact.Existing(p, sets))
+		err := c.Import(transact.Existing(p, nil))
 		after = len(c.Tx.InPool(p))
 		return err
 	})
 	return before, after, err
 }
 
-// Export writes host-local's files of every pool that match selects, and returns the pools. It
-// first adopts the addresses that host-local has assigned. It returns ErrNoHostView if it is not
-// proven that the process sees the host, because the directory at host-local's path may then be
-// another one, too.
-func (s *Service) Export(ctx context.Context, match func(lease.Pool) bool) (pools []lease.Pool, err error) {
+// Export writes host-local's files of every pool, and returns the pools. It first adopts the
+// addresses that host-local has assigned. It returns ErrNoHostView if it is not proven that the
+// process sees the host, because the directory at host-local's path may then be another one, too.
+func (s *Service) Export(ctx context.Context) (pools []lease.Pool, err error) {
 	err = s.Node.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
-		pools = nil
-		for _, p := range c.Tx.Pools() {
-			if match(p) {
-				pools = append(pools, p)
-			}
-		}
-		if len(pools) == 0 {
+		if pools = c.Tx.Pools(); len(pools) == 0 {
 			return nil
 		}
 		if err := c.ProveView(); err != nil {
