@@ -35,7 +35,7 @@ func (d disk) clone() disk { return disk{maps.Clone(d.names), maps.Clone(d.files
 type change struct {
 	kind string // page, size, link, unlink, rename, mkdir; sync and printed do not change the disk
 	file int
-	path string // of the file, or of the directory that is synced
+	path string // of the name, or of the directory that is synced
 	to   string // the target of a rename
 	at   int64  // the number of the page, or the size
 	data string // the page, or the printed text
@@ -237,27 +237,27 @@ func (r *recorder) call(name string, args []string, returned string) error {
 		r.add(change{kind: "printed", data: unhex(args[1])})
 	case d == nil: // a file outside dirs
 	case name == "write":
-		r.write(d, d.at, unhex(args[1])[:result])
+		r.write(d.file, d.at, unhex(args[1])[:result])
 		d.at += int64(result)
 	case name == "pwrite64":
 		at, err := strconv.ParseInt(args[3], 10, 64)
 		if err != nil {
 			return err
 		}
-		r.write(d, at, unhex(args[1])[:result])
+		r.write(d.file, at, unhex(args[1])[:result])
 	case name == "ftruncate":
 		size, err := strconv.ParseInt(args[1], 10, 64)
 		if err != nil {
 			return err
 		}
-		r.size(d, size)
+		r.size(d.file, size)
 	case name == "fallocate":
 		offset, err1 := strconv.ParseInt(args[2], 10, 64)
 		length, err2 := strconv.ParseInt(args[3], 10, 64)
 		if args[1] != "0" || err1 != nil || err2 != nil {
 			return fmt.Errorf("unexpected mode of fallocate")
 		}
-		r.size(d, max(r.sizes[d.file], offset+length))
+		r.size(d.file, max(r.sizes[d.file], offset+length))
 	case name == "fsync" || name == "fdatasync":
 		r.add(change{kind: "sync", file: d.file, path: d.path})
 	default:
@@ -287,10 +287,10 @@ func (r *recorder) open(path, flags string, fd int) {
 		r.names[path] = id
 		r.add(change{kind: "link", path: path, file: id})
 	}
-	r.fds[fd] = &descriptor{file: id, path: path}
 	if strings.Contains(flags, "O_TRUNC") && r.sizes[id] > 0 {
-		r.size(r.fds[fd], 0)
+		r.size(id, 0)
 	}
+	r.fds[fd] = &descriptor{file: id, path: path}
 }
 
 func (r *recorder) rename(from, to string) {
@@ -301,25 +301,24 @@ func (r *recorder) rename(from, to string) {
 	}
 }
 
-func (r *recorder) size(d *descriptor, size int64) {
-	if size != r.sizes[d.file] {
-		r.add(change{kind: "size", file: d.file, path: d.path, at: size})
-		r.sizes[d.file] = size
+func (r *recorder) size(file int, size int64) {
+	if size != r.sizes[file] {
+		r.add(change{kind: "size", file: file, at: size})
+		r.sizes[file] = size
 	}
 }
 
-func (r *recorder) write(d *descriptor, at int64, data string) {
+func (r *recorder) write(file int, at int64, data string) {
 	if at%page != 0 && len(data) > 0 && at/page != (at+int64(len(data))-1)/page {
 		panic("crash: unaligned write to more than one page")
 	}
 	for len(data) > 0 {
 		n := min(page, len(data))
-		r.add(change{kind: "page", file: d.file, path: d.path, at: at / page,
-			data: strings.Repeat("\x00", int(at%page)) + data[:n]})
+		r.add(change{kind: "page", file: file, at: at / page, data: strings.Repeat("\x00", int(at%page)) + data[:n]})
 		at += int64(n)
 		data = data[n:]
 	}
-	r.sizes[d.file] = max(r.sizes[d.file], at)
+	r.sizes[file] = max(r.sizes[file], at)
 }
 
 // unhex decodes a string of strace, such as "\x41\x42".

@@ -42,9 +42,9 @@ type step struct {
 }
 
 // TestCrashStates records every change that a sequence of ADDs and DELs makes to the disk, and
-// boots the node in each state that a power cut may leave of the store: any subset of the pages
-// that were not synced, the last of them torn, and the names of a directory as they were at any
-// time since it was synced. The model "power cut" of test/explore has host-local's files.
+// boots the node in each state that a power cut may leave: any subset of the pages that were not
+// synced, the last of them torn, and the names of a directory as they were at any time since it was
+// synced.
 func TestCrashStates(t *testing.T) {
 	p := &recording{testNode: newTestNode(t, 8, nil), rng: newRand(t)}
 	v4 := p.net.Main["ipam"].(lab.Conf)["ranges"].([][]lab.Conf)
@@ -130,16 +130,19 @@ func (p *recording) step(verb string, sandbox *lab.Sandbox) *lab.Sandbox {
 // states returns the states that a power cut just before a change may leave.
 func (p *recording) states(cut int) (all []disk) {
 	durable := newDisk()
-	var pages, names []change // changes that may be lost
+	var pages, names, mirror []change // changes that may be lost
 	for i, c := range p.trace.changes[:cut] {
+		inMirror := strings.HasPrefix(c.path, p.node.NetworksDir())
 		switch {
 		case c.kind == "sync" || c.kind == "printed":
-		case strings.HasPrefix(c.path, p.node.NetworksDir()): // see "power cut" of test/explore
-			durable.do(c, page)
+		case (c.kind == "link" || c.kind == "unlink" || c.kind == "rename") && inMirror:
+			mirror = append(mirror, c)
 		case p.isDurable(c, p.trace.changes[i:cut]):
 			durable.do(c, page)
 		case c.kind == "page" || c.kind == "size":
-			if c.kind == "size" || strings.Trim(c.data, "\x00") != "" ||
+			if p.isMirrorFile(c.file) {
+				mirror = append(mirror, c)
+			} else if c.kind == "size" || strings.Trim(c.data, "\x00") != "" ||
 				durable.files[c.file].pages[c.at] != "" {
 				pages = append(pages, c)
 			}
@@ -152,7 +155,9 @@ func (p *recording) states(cut int) (all []disk) {
 		for _, c := range names[:n] {
 			base.do(c, page)
 		}
-		all = append(all, p.withSome(base, pages)...)
+		for _, d := range p.withSome(base, pages) {
+			all = append(all, p.withMirror(d, mirror)...)
+		}
 	}
 	return all
 }
@@ -165,6 +170,13 @@ func (p *recording) isDurable(c change, later []change) bool {
 			return s.kind == "sync" && s.file == c.file && s.file != 0
 		}
 		return s.kind == "sync" && (s.path == filepath.Dir(c.path) || s.path == filepath.Dir(c.to))
+	})
+}
+
+// isMirrorFile reports whether a file is one of host-local's.
+func (p *recording) isMirrorFile(file int) bool {
+	return slices.ContainsFunc(p.trace.changes, func(c change) bool {
+		return c.kind == "link" && c.file == file && strings.HasPrefix(c.path, p.node.NetworksDir())
 	})
 }
 
@@ -209,6 +221,26 @@ func (p *recording) withSome(base disk, pages []change) (all []disk) {
 			d.do(pages[n-1], torn)
 			all = append(all, d)
 		}
+	}
+	return all
+}
+
+// withMirror adds host-local's files, which are not synced: with all changes, without the newest
+// contents, or in an older state.
+func (p *recording) withMirror(base disk, mirror []change) (all []disk) {
+	whole, empty, old := base.clone(), base.clone(), base.clone()
+	for i, c := range mirror {
+		whole.do(c, page)
+		if c.kind != "page" || i < len(mirror)-2 {
+			empty.do(c, page)
+		}
+		if i < len(mirror)-8 {
+			old.do(c, page)
+		}
+	}
+	all = []disk{whole}
+	if p.rng.IntN(howMany(8, 4)) == 0 {
+		all = append(all, empty, old)
 	}
 	return all
 }
