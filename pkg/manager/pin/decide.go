@@ -171,18 +171,17 @@ func blocker(f podFacts, mode policy.PinMode) (pinReason, string) {
 // unschedulable returns the reason, and a text, if a node does not accept a pod with these
 // tolerations now, otherwise "".
 func unschedulable(n *corev1.Node, tolerations []corev1.Toleration) (pinReason, string) {
-	name := n.Name
 	if !nodeReady(n) {
-		return nodeNotReady, name + " is not Ready"
+		return nodeNotReady, n.Name + " is not Ready"
 	}
 	if n.Spec.Unschedulable {
 		cordon := []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}
 		if _, found := untoleratedTaint(cordon, tolerations); found {
-			return nodeCordoned, name + " is cordoned"
+			return nodeCordoned, n.Name + " is cordoned"
 		}
 	}
 	if taint, found := untoleratedTaint(n.Spec.Taints, tolerations); found {
-		return nodeTainted, fmt.Sprintf("%s has the taint %s", name, taint.ToString())
+		return nodeTainted, fmt.Sprintf("%s has the taint %s", n.Name, taint.ToString())
 	}
 	return "", ""
 }

@@ -3,7 +3,6 @@ package pin
 import (
 	"cmp"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
@@ -252,17 +252,11 @@ func (c *cluster) targets(name string, backwards bool) (targets []pinTarget) {
 		targets = append(targets, t)
 	}
 	slices.SortFunc(targets, func(a, b pinTarget) int {
-		order := cmp.Or(cmp.Compare(hash(name, a.Node), hash(name, b.Node)), cmp.Compare(a.Node, b.Node))
+		order := cmp.Compare(ipam.Hash(nodeKey(name, a.Node)), ipam.Hash(nodeKey(name, b.Node)))
 		if backwards {
 			order = -order
 		}
 		return cmp.Or(cmp.Compare(rank[a.Node], rank[b.Node]), order)
 	})
 	return targets
-}
-
-func hash(name, node string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(name + "\x00" + node)) // it never fails
-	return h.Sum64()
 }

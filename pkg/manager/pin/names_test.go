@@ -83,7 +83,7 @@ func TestTargetsOfAReservationName(t *testing.T) {
 			of(func(r *reservation) { r.For, r.ResourceVersion = "other", "2" }, left("a", "node1", time.Minute))}, ""},
 		{"three, always in the same order", []any{kept("a", "node1"), lives("a", "node1", deleting),
 			left("c", "node3", time.Minute), ended{lives("c", "node3")}, left("b", "node2", 2*time.Minute),
-			ended{lives("b", "node2")}}, "node3 node2 node1"},
+			ended{lives("b", "node2")}}, "node2 node3 node1"},
 		{"two on a node", []any{left("a", "node1", time.Minute), left("b", "node1", 2*time.Minute)}, "node1"},
 		{"over", []any{left("a", "node1", -time.Hour)}, ""},
 		{"over after a while", []any{left("a", "node1", time.Minute), time.Minute + control.ClockLag}, ""},
@@ -201,8 +201,8 @@ func TestReplicasBeginAtDifferentEnds(t *testing.T) {
 		unseen           string
 		leader, follower string
 	}{
-		{"all were seen", "", "node3 node2 node1", "node1 node2 node3"},
-		{"one was not seen", "1", "node3 node2 node1", "node2 node3 node1"},
+		{"all were seen", "", "node2 node3 node1", "node1 node3 node2"},
+		{"one was not seen", "1", "node2 node3 node1", "node3 node2 node1"},
 	} {
 		for want, isLeader := range map[string]bool{tt.leader: true, tt.follower: false} {
 			clock := noon

@@ -208,9 +208,8 @@ func (s *strikes) Add(key, uid string) {
 
 // Until returns how many strikes a key had at a time.
 func (s *strikes) Until(key string, at time.Time) (count int) {
-	now := s.now()
 	for _, one := range s.of(key) {
-		if !one.at.After(at) && now.Sub(one.at) < strikeLife {
+		if !one.at.After(at) && s.now().Sub(one.at) < strikeLife {
 			count++
 		}
 	}
