@@ -56,7 +56,7 @@ func (l Limits) Validate() error {
 				`choose, also after a namespace and a dot`, Quote(key)))
 		}
 	}
-	for prefix := range prefixes {
+	for _, prefix := range slices.Sorted(maps.Keys(prefixes)) { // the agent logs a text once
 		_, err := l.parse(prefix)
 		errs = append(errs, err)
 	}

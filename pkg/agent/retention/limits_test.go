@@ -1,8 +1,11 @@
 package retention
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +54,31 @@ func TestLimitsAreCopiedToTheStore(t *testing.T) {
 		}
 		if err := w.copyLimits(t.Context(), stored()); err != nil || !maps.Equal(stored(), tt.want) {
 			t.Errorf("%s: %v, %v, want %v", tt.name, stored(), err, tt.want)
+		}
+	}
+}
+
+// Limits that are not valid are logged once, also if several values are not, and again when others
+// are not.
+func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
+	var logged bytes.Buffer
+	w := &Windows{Limits: NewLimits(nil), Log: slog.New(slog.NewTextHandler(&logged, nil))}
+	for i, data := range []map[string]string{
+		{"maxHeld": "many", "a.maxHeld": "some", "b.forever": "no", "c.choose": "yes", "d.maxWindow": "soon"},
+		{"maxHeld": "more"},
+	} {
+		config := &corev1.ConfigMap{Data: data,
+			ObjectMeta: metav1.ObjectMeta{Namespace: limitsName.Namespace, Name: limitsName.Name}}
+		if err := w.Limits.Replace([]any{config}, ""); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			if err := w.copyLimits(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if lines := strings.Count(logged.String(), "\n"); lines != i+1 {
+			t.Errorf("%v: %d lines in all, want %d:\n%s", data, lines, i+1, &logged)
 		}
 	}
 }
