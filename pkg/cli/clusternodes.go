@@ -56,10 +56,7 @@ needs the right to create pods/exec in leasehold's namespace.`,
 // journals returns the journal entries of all nodes, sorted by time. It returns an error if it
 // could not read the journals of some nodes, together with the entries of the others.
 func (c *cluster) journals(ctx context.Context, args []string) ([]nodeEntry, error) {
-	pods, err := c.agents(ctx)
-	if err == nil && len(pods) == 0 {
-		err = fmt.Errorf("there is no running pod of %s in namespace %s", agentName, c.system)
-	}
+	pods, err := c.someAgents(ctx)
 	all := []nodeEntry{}
 	for i, p := range pods {
 		c.say("reading the journal of node %s (%d of %d)", nodeOf(p), i+1, len(pods))
@@ -216,7 +213,9 @@ func (c *cluster) writeBundle(ctx context.Context, w io.Writer) error {
 			content, err = json.MarshalIndent(withoutSecrets(value), "", " ") // it was the exit status for findings
 		}
 		note(name, err)
-		add(name, content)
+		if len(content) > 0 {
+			add(name, content)
+		}
 	}
 	in := "--namespace=" + c.system
 	for name, args := range map[string][]string{
@@ -238,7 +237,7 @@ func (c *cluster) writeBundle(ctx context.Context, w io.Writer) error {
 				"--tail=20000", "--ignore-errors")
 		}
 	}
-	agents, err := c.agents(ctx)
+	agents, err := c.someAgents(ctx)
 	note("nodes", err)
 	for _, p := range agents {
 		for _, verb := range []string{"list", "pools", "history", "check", "doctor"} {

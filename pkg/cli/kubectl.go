@@ -88,6 +88,15 @@ func (c *cluster) agents(ctx context.Context) ([]object, error) {
 	}), err
 }
 
+// someAgents is agents, and returns an error if there is none.
+func (c *cluster) someAgents(ctx context.Context) ([]object, error) {
+	pods, err := c.agents(ctx)
+	if err == nil && len(pods) == 0 {
+		err = fmt.Errorf("there is no running pod of %s in namespace %s", agentName, c.system)
+	}
+	return pods, err
+}
+
 // nodeOf returns the name of the node of a pod or a reservation.
 func nodeOf(o object) string { return o.Text("spec", "nodeName") }
 
