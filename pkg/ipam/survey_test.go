@@ -100,3 +100,16 @@ func (w *world) leaseOf(pod string) (found lease.Lease) {
 	})
 	return found
 }
+
+// A store that replaces a lost one counts its journal from the beginning. The agent, which asks for
+// what comes after the last entry that it has seen, gets all entries of the new store.
+func TestJournalOfAnotherStore(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/29")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	for after, want := range map[uint64]int{0: 1, 1: 0, 1000: 1} {
+		entries, last, err := w.service.Journal(t.Context(), after)
+		if err != nil || len(entries) != want || last != 1 {
+			t.Errorf("after %d: %d entries, the last is %d, %v; want %d entries", after, len(entries), last, err, want)
+		}
+	}
+}

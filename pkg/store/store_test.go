@@ -296,26 +296,30 @@ func TestDamagedPoolIsLost(t *testing.T) {
 	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, l), tx.SetAdopted(l.Pool)) })
 	var key, value []byte
 	view(t, s, func(tx *Tx) { key, value = poolKey(l.Pool), bytes.Clone(tx.bucket(bucketPools).Get(poolKey(l.Pool))) })
-	whole, undo := len(key)+len(value), errors.New("undo")
-	for bit := range 8 * whole {
-		damaged := slices.Concat(key, value)
-		damaged[bit/8] ^= 1 << (bit % 8)
+	undo := errors.New("undo")
+	lost := func(what string, key2, value2 []byte) {
+		t.Helper()
 		err := s.Update(t.Context(), func(tx *Tx) error {
-			if err := tx.delete(bucketPools, key); err != nil {
-				return err
-			}
-			if err := tx.put(bucketPools, damaged[:len(key)], damaged[len(key):]); err != nil {
+			if err := errors.Join(tx.delete(bucketPools, key), tx.put(bucketPools, key2, value2)); err != nil {
 				return err
 			}
 			tx, err := newTx(tx.b)
 			if !errors.Is(err, ErrLost) {
-				t.Errorf("bit %d of %d: %v, pools %v; want %v", bit, 8*whole, err, tx.pools, ErrLost)
+				t.Errorf("%s: %v, pools %v; want %v", what, err, tx.pools, ErrLost)
 			}
 			return undo
 		})
 		if !errors.Is(err, undo) {
 			t.Fatal(err)
 		}
+	}
+	for bit := range 8 * (len(key) + len(value)) {
+		damaged := slices.Concat(key, value)
+		damaged[bit/8] ^= 1 << (bit % 8)
+		lost(fmt.Sprint("bit ", bit), damaged[:len(key)], damaged[len(key):])
+	}
+	for n := range len(value) {
+		lost(fmt.Sprint(n, " bytes"), key, value[:n])
 	}
 }
 
