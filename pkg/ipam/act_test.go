@@ -12,14 +12,19 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// The steps before one that fails are committed, each once.
-func TestTheStepsBeforeOneThatFails(t *testing.T) {
+// newService returns the service of a node that has had no pod.
+func newService(t *testing.T) *Service {
 	dir := t.TempDir()
-	s := &Service{Node: &transact.Node{
+	return &Service{Node: &transact.Node{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 		Host:  host.New("/proc", host.DefaultBootIDFile),
 		Clock: func() lease.Instant { return lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: "b"} },
 	}}
+}
+
+// The steps before one that fails are committed, each once.
+func TestTheStepsBeforeOneThatFails(t *testing.T) {
+	s := newService(t)
 	const last = 2
 	failed := errors.New("it fails")
 	done, err := s.inSteps(t.Context(), last+1, func(c *transact.Call, i int) error {

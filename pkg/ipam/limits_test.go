@@ -2,25 +2,15 @@ package ipam
 
 import (
 	"maps"
-	"path/filepath"
 	"testing"
-	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // A node that has had no pod gets the limits, and no store without any.
 func TestLimitsOfAnUnusedStore(t *testing.T) {
-	dir := t.TempDir()
-	s := &Service{Node: &transact.Node{
-		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
-		Host:  host.New("/proc", host.DefaultBootIDFile),
-		Clock: func() lease.Instant { return lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: "b"} },
-	}}
+	s := newService(t)
 	for _, want := range []policy.Limits{nil, {"db.choose": "true"}, nil} {
 		if err := s.SetLimits(t.Context(), want); err != nil {
 			t.Fatal(err)
