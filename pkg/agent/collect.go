@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,6 +61,8 @@ type collector struct {
 	complete prometheus.Gauge
 	doubtful prometheus.Gauge
 	problem  daemon.Problem
+
+	unmirrored map[ipam.Ref]bool // at the last survey
 }
 
 func newCollector(node Node, health *Health, use Use) *collector {
@@ -130,12 +133,26 @@ func (c *collector) once(ctx context.Context) time.Duration {
 	if err != nil {
 		return surveyInterval
 	}
-	plan := ipam.Plan(v)
+	plan := c.due(v)
 	c.Log.Debug("node surveyed", "leases", len(v.Leases), "due", len(plan))
 	if len(plan) > 0 {
 		c.act(ctx, plan)
 	}
 	return min(surveyInterval, max(minSurveyInterval, time.Duration(v.NextEnd())))
+}
+
+// due returns the plan of a survey. A file is written again only if it was missing at the last
+// survey too: while host-local processes a DEL, and shortly after it, the container exists and has
+// no file. If the file were written then, nothing would prove that DEL.
+func (c *collector) due(v ipam.Survey) []ipam.Action {
+	before := c.unmirrored
+	c.unmirrored = map[ipam.Ref]bool{}
+	for _, l := range v.Unmirrored {
+		c.unmirrored[ipam.RefTo(l)] = true
+	}
+	return slices.DeleteFunc(ipam.Plan(v), func(a ipam.Action) bool {
+		return a.Do == ipam.Mirror && !before[ipam.RefTo(a.Lease)]
+	})
 }
 
 // act executes the plan and logs what was done.

@@ -3,8 +3,14 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
 
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -51,4 +57,65 @@ func TestSpooledDELsAreRecorded(t *testing.T) {
 	if err != nil || len(journal) != 1 || journal[0].Event != store.EventReleased {
 		t.Errorf("%v, %v", journal, err)
 	}
+}
+
+// The file of a container that exists is written again only if it is missing for two surveys: the
+// first one may see a DEL that host-local is processing. That file is the only proof of the DEL
+// here, because no other container exists.
+func TestMissingFileMayBeADEL(t *testing.T) {
+	for _, ends := range []bool{true, false} {
+		node, _ := newNode(t)
+		container := exec.Command("unshare", "--net", "sleep", "600")
+		if err := container.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer container.Wait()
+		defer container.Process.Kill()
+		l := bound(t, "10.0.0.2", "db-0", "boot-1")
+		l.Pool.DataDir = t.TempDir()
+		path := fmt.Sprintf("/proc/%d/ns/net", container.Process.Pid)
+		until(t, "the container has a namespace", func() bool {
+			var err error
+			l.Holder.Netns, err = node.Service.Node.Host.Netns(path)
+			return err == nil && !isOwnNetns(t, node, l.Holder.Netns)
+		})
+		update(t, node, func(tx *store.Tx) error {
+			return errors.Join(tx.Put(l.Pool, l.Address, l),
+				tx.SetNamespaceIDs(node.Service.Node.Host.NamespaceIDs("boot-1")))
+		})
+		dir, err := hostlocal.Open(t.Context(), l.Pool)
+		if err == nil {
+			err = dir.SetMark(true)
+			dir.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := newCollector(node, &Health{}, &use{})
+		c.once(t.Context())
+		if dir.Has(l.Address) {
+			t.Error("the file was written at the first survey")
+		}
+		want := "c-db-0"
+		if ends {
+			want = "#held "
+			if err := container.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = container.Wait()
+		}
+		c.once(t.Context())
+		content, err := os.ReadFile(dir.FilePath(l.Address))
+		if err != nil || !strings.Contains(string(content), want) {
+			t.Errorf("the container ends: %v; the file has %q, %v; want %q", ends, content, err, want)
+		}
+	}
+}
+
+func isOwnNetns(t *testing.T, node Node, n lease.Netns) bool {
+	own, err := node.Service.Node.Host.Netns("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.Same(own)
 }

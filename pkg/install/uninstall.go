@@ -62,6 +62,11 @@ func (u Uninstaller) Run(ctx context.Context, dryRun bool) (text string, err err
 			fmt.Errorf("leasehold-agent (process %d) still runs; delete its DaemonSet first", running))
 	}
 	// When host-local serves its first call, its files must contain all addresses that are in use.
+	// What is still missing after callsEnd was not removed by a DEL.
+	_ = Retry(ctx, callsEnd, func() error {
+		survey, _ := u.Service.Survey(ctx)
+		return stillExist(survey)
+	})
 	if _, err := u.Service.Export(ctx); err != nil {
 		return "", err
 	}
@@ -71,14 +76,13 @@ func (u Uninstaller) Run(ctx context.Context, dryRun bool) (text string, err err
 	if err := u.waitForCalls(ctx); err != nil {
 		return "", err
 	}
-	// host-local may process DELs meanwhile. A DEL that host-local has processed may become a hold
-	// in the store at the next step, so the steps are repeated.
+	// host-local may process DELs meanwhile. Each may become a hold in the store at the next step.
 	var pools []lease.Pool
 	err = Retry(ctx, holdsEnd, func() (err error) {
-		if pools, err = u.Service.Export(ctx); err != nil {
+		if err := u.endHolds(ctx); err != nil {
 			return err
 		}
-		if err := u.endHolds(ctx); err != nil {
+		if pools, err = u.Service.Export(ctx); err != nil {
 			return err
 		}
 		return blocked(pools)
@@ -109,8 +113,9 @@ func (u Uninstaller) check(ctx context.Context) (undos []cniconf.Undo, err error
 		err = errors.Join(err, fmt.Errorf("%s names leasehold, and there is no host-local in %s to name instead; "+
 			"install host-local (containernetworking/plugins) there", undos[0].Path, u.Dir))
 	}
-	if _, e := u.survey(ctx); !errors.Is(e, store.ErrLost) { // a lost store is rebuilt when it is exported
-		err = errors.Join(err, e)
+	// A lost store is rebuilt when it is exported.
+	if survey, e := u.Service.Survey(ctx); !errors.Is(e, store.ErrLost) {
+		err = errors.Join(err, e, survey.Unsafe)
 	}
 	return undos, err
 }
@@ -166,17 +171,24 @@ func (u Uninstaller) waitForCalls(ctx context.Context) error {
 	})
 }
 
-// survey returns the state of the node. It returns an error if nothing may be changed after it.
-func (u Uninstaller) survey(ctx context.Context) (ipam.Survey, error) {
-	survey, err := u.Service.Survey(ctx)
-	return survey, errors.Join(err, survey.Unsafe)
+// stillExist returns an error if the file of a container that still exists is missing. While
+// host-local processes a DEL, and shortly after it, that is so. If the file were written again
+// then, nothing would prove that DEL.
+func stillExist(survey ipam.Survey) (err error) {
+	for _, l := range survey.Unmirrored {
+		if survey.Life[l.Holder] == lease.Alive {
+			err = errors.Join(err, fmt.Errorf("container %s of %s still exists, and host-local has processed its DEL",
+				l.Holder.ContainerID, l.Address))
+		}
+	}
+	return err
 }
 
 // endHolds releases the leases of sandboxes that are dead, and all held addresses. It returns an
 // error for each held address that the last container still uses.
 func (u Uninstaller) endHolds(ctx context.Context) error {
-	survey, err := u.survey(ctx)
-	if err != nil {
+	survey, err := u.Service.Survey(ctx)
+	if err = errors.Join(err, survey.Unsafe, stillExist(survey)); err != nil {
 		return err
 	}
 	if _, err := u.Service.Act(ctx, ipam.Plan(survey)); err != nil {
