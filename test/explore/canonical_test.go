@@ -157,8 +157,12 @@ func (f *canonicalForm) nodeLines() {
 			}
 		}
 	}
-	for _, k := range f.node.holds[:len(f.pods)] {
+	for pod, c := range f.pods {
+		k := f.node.holds[pod]
 		f.line("kept %v %d %v %d", k.addrs, rest(k.until-f.elapsed), k.boot == f.kernel.boot, k.current)
+		if c.agentOnly {
+			f.line("finds the window %v", f.findsWindow(pod))
+		}
 		if f.stepsClock() {
 			f.line("offset %d still %v", age(k.offset), k.offset == f.kernel.wall-f.elapsed)
 		}

@@ -240,10 +240,15 @@ func (w *simulation) accountAdd(b int, out outcome) string {
 }
 
 // findsWindow reports whether an ADD finds the window, which only the agent knows, in a lease of
-// the pod: one that is held, or the last one, which the agent has given it.
+// the pod: one that is held, or the last one, which the agent has given it and which the pod still
+// has.
 func (w *simulation) findsWindow(pod int) bool {
 	p := w.holds[pod]
-	return w.heldFor(pod).IsValid() || p.until == 0 && p.current > 0 && w.sandboxes[p.current-1].window
+	if p.until != 0 || p.current == 0 {
+		return w.heldFor(pod).IsValid()
+	}
+	last := w.sandboxes[p.current-1]
+	return last.window && !last.unretained
 }
 
 // heldFor returns the first address that is held for a pod now; invalid if there is none.
