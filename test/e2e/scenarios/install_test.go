@@ -573,7 +573,9 @@ func (s *stockCluster) assertHostLocalWorks() {
 			for address := range files {
 				if owners[address] == "" {
 					content, err := os.ReadFile(filepath.Join(dir, address))
-					return fmt.Errorf("%s of %s is no pod's: %q, %w", address, name, content, err)
+					id, _, _ := strings.Cut(string(content), "\r")
+					return fmt.Errorf("%s of %s is no pod's: %q, %v\n%s", address, name, content, err,
+						s.logged(name, id))
 				}
 			}
 		}
@@ -581,6 +583,21 @@ func (s *stockCluster) assertHostLocalWorks() {
 	})
 	s.Step("host-local's files are those of the pods")
 	s.Clear()
+}
+
+// logged returns the lines of a node's runtime and kubelet that contain a word.
+func (t *Test) logged(node, word string) string {
+	var out []string
+	for _, service := range []string{cluster.Containerd, cluster.Kubelet} {
+		log, err := os.ReadFile(t.Cluster.Log(node, service))
+		t.Must(err)
+		for line := range strings.Lines(string(log)) {
+			if strings.Contains(line, word) {
+				out = append(out, line)
+			}
+		}
+	}
+	return strings.Join(out, "")
 }
 
 // probe has one of two pods connect to the other on each node, several times a second, until the
