@@ -10,19 +10,31 @@ import (
 
 const notKept = "no address is kept: pods with the annotation get another one when they are created again"
 
-// checkConfiguration checks whether the container runtime calls leasehold for each network.
+// checkConfiguration checks whether the container runtime calls leasehold for each network, and
+// whether the plugin then learns the retention windows of pods, either from the runtime or from an
+// agent on the node.
 func (n *nodeDoctor) checkConfiguration(context.Context) (found []finding, err error) {
+	agent, unknown := n.Host.Running(func(name, _ string) bool { return name == agentName })
 	for _, s := range cniconf.Check(n.conf, n.BinDirs) {
-		switch s.State {
-		case cniconf.Unknown:
+		switch {
+		case s.State == cniconf.Unknown:
 			err = errors.Join(err, fmt.Errorf("%s: %s", s.Reason, s.Message))
-		case cniconf.Inactive:
+		case s.State == cniconf.Inactive:
 			f := finding{Reason: s.Reason, Subject: "network " + s.Network, What: s.Message, Why: notKept}
-			f.Repair, f.Decide = n.advise(s)
+			f.Repair, f.Decide = n.advise(s, agent != 0)
 			if s.Network == "" {
 				f.Subject = s.File
 			}
 			found = append(found, f)
+		case s.GetsAnnotations || agent != 0:
+		case unknown != nil:
+			err = errors.Join(err, unknown)
+		default:
+			found = append(found, finding{Reason: "NoAnnotations", Subject: "network " + s.Network,
+				What: fmt.Sprintf("%s does not declare the capability with which the runtime passes annotations, and "+
+					"no leasehold-agent runs on this node", s.File),
+				Why:    "no address is kept: nothing tells the plugin which pods have the annotation",
+				Repair: []string{passAnnotations(s.File)}})
 		}
 	}
 	return found, err
@@ -30,11 +42,11 @@ func (n *nodeDoctor) checkConfiguration(context.Context) (found []finding, err e
 
 // advise returns the repair of a network for which leasehold is not active, or what there is to
 // decide.
-func (n *nodeDoctor) advise(s cniconf.Status) (repair []string, decide string) {
+func (n *nodeDoctor) advise(s cniconf.Status, agentRuns bool) (repair []string, decide string) {
 	switch s.Reason {
 	case cniconf.HostLocalNamed, cniconf.FlannelDefault:
 		// In flannel's ConfigMap leasehold may be named for all nodes.
-		if s.Reason == cniconf.HostLocalNamed && s.CanName && n.hasPlugin() {
+		if s.Reason == cniconf.HostLocalNamed && s.CanName && findPlugin(n.BinDirs) == nil {
 			return []string{nameLeasehold(s.File, n.BinDirs)}, ""
 		}
 		return nil, "in which of the two ways leasehold is installed: named in the configuration, or in host-local's " +
@@ -42,7 +54,7 @@ func (n *nodeDoctor) advise(s cniconf.Status) (repair []string, decide string) {
 	case cniconf.K3sDefault:
 		return nil, "in which of the two ways leasehold is installed on k3s (docs/operations.md, \"Install\")"
 	case cniconf.BinaryReplaced, cniconf.BinaryMissing:
-		if runs, err := n.agentRuns(); runs && err == nil {
+		if agentRuns {
 			return []string{restartAgents}, ""
 		}
 		return nil, "whether leasehold is still wanted here: no agent runs on this node, whose DaemonSet installs " +
@@ -66,36 +78,4 @@ func (n *nodeDoctor) whichConfiguration(s cniconf.Status) string {
 	}
 	return fmt.Sprintf("whether %s is the network that this node is to have, and whether leasehold is wanted for it",
 		s.File)
-}
-
-// hasPlugin reports whether a configuration that names leasehold would lead to its plugin.
-func (n *nodeDoctor) hasPlugin() bool {
-	binary, err := cniconf.Binaries(n.BinDirs).Resolve(cniconf.Leasehold)
-	return err == nil && binary.Ours
-}
-
-// checkAnnotations checks that the plugin learns the retention windows of pods, either from the
-// runtime or from an agent on the node.
-func (n *nodeDoctor) checkAnnotations(context.Context) (found []finding, err error) {
-	for _, s := range cniconf.Check(n.conf, n.BinDirs) {
-		if s.State != cniconf.Active || s.GetsAnnotations {
-			continue
-		}
-		runs, err := n.agentRuns()
-		if runs || err != nil {
-			return nil, err
-		}
-		found = append(found, finding{Reason: "NoAnnotations", Subject: "network " + s.Network,
-			What: fmt.Sprintf("%s does not declare the capability with which the runtime passes annotations, and no "+
-				"leasehold-agent runs on this node", s.File),
-			Why:    "no address is kept: nothing tells the plugin which pods have the annotation",
-			Repair: []string{passAnnotations(s.File)}})
-	}
-	return found, nil
-}
-
-// agentRuns reports whether an agent runs on the node.
-func (n *nodeDoctor) agentRuns() (bool, error) {
-	pid, err := n.Host.Running(func(name, _ string) bool { return name == agentName })
-	return pid != 0, err
 }

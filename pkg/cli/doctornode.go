@@ -29,8 +29,8 @@ type nodeDoctor struct {
 // examineNode reads the configuration and the store, and makes all checks of the node.
 func (a *app) examineNode(ctx context.Context, runtime cniconf.Runtime) report {
 	n := &nodeDoctor{a, runtime, cniconf.Load(runtime.ConfDir, runtime.Rules), a.content(ctx)}
-	return examine(ctx, []check{{"configuration", n.checkConfiguration}, {"annotations", n.checkAnnotations},
-		{"directories", n.checkDirectories}, {"store", n.checkStore}, {"ranges", n.checkRanges}, {"host", n.checkHost}})
+	return examine(ctx, []check{{"configuration", n.checkConfiguration}, {"directories", n.checkDirectories},
+		{"store", n.checkStore}, {"ranges", n.checkRanges}, {"host", n.checkHost}})
 }
 
 // content is what the checks need of the store's content.

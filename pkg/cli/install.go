@@ -70,7 +70,10 @@ node without an agent needs.
 			case annotations:
 				return a.changeFile(conf, cniconf.WithAnnotations, agreed)
 			case conf != "":
-				return a.installFile(conf, binDirs, agreed)
+				if err := findPlugin(binDirs); err != nil {
+					return err
+				}
+				return a.changeFile(conf, cniconf.WithLeasehold, agreed)
 			}
 			dir := install.Dir(binDirs[0])
 			put := dir.Install
@@ -250,16 +253,14 @@ func (c *cluster) writeFlannel(ctx context.Context, change flannelChange) error 
 	return nil
 }
 
-func (a *app) installFile(path string, binDirs []string, agreed func() bool) error {
+// findPlugin returns an error unless a configuration that names leasehold leads to its plugin.
+func findPlugin(binDirs []string) error {
 	binary, err := cniconf.Binaries(binDirs).Resolve(cniconf.Leasehold)
-	switch {
-	case err != nil:
-		return err
-	case !binary.Ours:
-		return fmt.Errorf("leasehold is not in %s; the plugin has to be there before a configuration names it",
+	if err == nil && !binary.Ours {
+		err = fmt.Errorf("leasehold is not in %s; the plugin has to be there before a configuration names it",
 			strings.Join(binDirs, ", "))
 	}
-	return a.changeFile(path, cniconf.WithLeasehold, agreed)
+	return err
 }
 
 // changeFile changes a configuration file of this node, after agreed reports true.

@@ -154,9 +154,7 @@ func advices(t *testing.T, plugin, reason string) (all []finding) {
 	for variant := range 16 {
 		has := func(i int) bool { return variant&(1<<i) > 0 }
 		dir := t.TempDir()
-		proc := newProc(t)
-		n := &nodeDoctor{app: &app{Env: Env{Host: host.New(proc, "")}},
-			Runtime: cniconf.Runtime{BinDirs: []string{dir}}}
+		n := &nodeDoctor{Runtime: cniconf.Runtime{BinDirs: []string{dir}}}
 		s := cniconf.Status{Reason: reason, File: filepath.Join(dir, "10-net.conflist"), CanName: has(0),
 			Binary: filepath.Join(dir, "leasehold")}
 		if has(1) {
@@ -168,12 +166,8 @@ func advices(t *testing.T, plugin, reason string) (all []finding) {
 			must(t, os.WriteFile(other, []byte(content), 0o600))
 			n.conf = cniconf.Load(dir, cniconf.Rules{})
 		}
-		if has(3) {
-			process := filepath.Join(proc, "7")
-			must(t, errors.Join(os.Mkdir(process, 0o755), os.Symlink("/leasehold-agent", process+"/exe")))
-		}
 		f := finding{Reason: reason}
-		f.Repair, f.Decide = n.advise(s)
+		f.Repair, f.Decide = n.advise(s, has(3))
 		if len(f.Repair) > 0 && strings.Contains(f.Repair[0], "--cni-bin-dir") && !(has(0) && has(1)) {
 			t.Errorf("%s: %q, where leasehold would not be found or not be called", reason, f.Repair)
 		}
@@ -216,7 +210,7 @@ func nodeFindings(t *testing.T) (all []finding) {
 		must(t, err)
 		all = append(all, found...)
 	}
-	run(n.checkAnnotations)
+	run(n.checkConfiguration)
 	run(n.checkRanges)
 	for _, n.state = range []content{{err: store.ErrNewer}, {err: store.ErrLost}, {lost: "it was removed"},
 		{wrong: []string{"index"}}} {
