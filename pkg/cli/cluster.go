@@ -39,7 +39,6 @@ func (a *app) plugin() *cobra.Command {
 release those of pods that are away, and install and uninstall leasehold. All of it uses kubectl, with its
 configuration and credentials. Which addresses are kept, and for whom, is in "kubectl
 get ipr -A"; how many each node has, and whether it keeps them, is in "kubectl get nap".`,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkFlags() },
 	}
 	c := &cluster{app: a}
 	f := root.PersistentFlags()

@@ -21,63 +21,56 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// choiceFlags are the flags that choose addresses for a pod.
-type choiceFlags struct {
-	pod, reserveAs string
-	addresses      []string
-	window, ifName string
-}
-
-func (f *choiceFlags) register(c *cobra.Command) {
-	c.Flags().StringVar(&f.pod, "pod", "", "the pod, as namespace/name; it need not exist")
-	c.Flags().StringVar(&f.reserveAs, "reserve-as", "",
-		"a reservation name (annotation leasehold.dev/reserve-as) instead of a pod, as namespace/name")
-	c.Flags().StringSliceVar(&f.addresses, "address", nil,
-		"the `address`; with two address families one of each (may be repeated)")
-	c.Flags().StringVar(&f.window, "for", "forever",
-		"how long a pod may take to come: a duration such as 24h, or forever")
-	c.Flags().StringVar(&f.ifName, "interface", "eth0", "the `name` of the pod's interface")
-}
-
-// choice returns what the flags choose, or an error of usage.
-func (f *choiceFlags) choice() (c ipam.Choice, err error) {
-	if (f.pod == "") == (f.reserveAs == "") {
-		return c, usage("name a pod with --pod or a reservation name with --reserve-as")
-	}
-	namespace, name, _ := strings.Cut(f.pod+f.reserveAs, "/")
-	switch c.Namespace = namespace; {
-	case f.pod != "" && !hostlocal.IsPod(namespace, name):
-		return c, usage("invalid --pod %q; want namespace/name", f.pod)
-	case f.reserveAs != "" && (!lease.IsNamespace(namespace) || !lease.IsReservation(name)):
-		return c, usage("invalid --reserve-as %q; want namespace/name", f.reserveAs)
-	case f.pod != "":
-		c.Name = name
-	default:
-		c.Reservation = name
-	}
-	for _, text := range f.addresses {
-		addr, err := netip.ParseAddr(text)
-		if err != nil || addr.Zone() != "" {
-			return c, usage("invalid --address %q; want an IP address", text)
+// choiceFlags adds the flags that choose addresses for a pod, and returns what they will choose.
+func choiceFlags(command *cobra.Command) *ipam.Choice {
+	c := &ipam.Choice{Window: lease.Forever, IfName: "eth0"}
+	f, errName := command.Flags(), errors.New("want namespace/name")
+	f.Func("pod", "the `pod`, as namespace/name; it need not exist", func(s string) error {
+		if c.Namespace, c.Name, _ = strings.Cut(s, "/"); !hostlocal.IsPod(c.Namespace, c.Name) {
+			return errName
 		}
-		c.Addresses = append(c.Addresses, addr.Unmap())
-	}
-	if len(c.Addresses) == 0 {
-		return c, usage("name an address with --address")
-	}
-	if c.IfName = f.ifName; !hostlocal.IsIfName(f.ifName) {
-		return c, usage("invalid --interface %q", f.ifName)
-	}
-	c.Window, err = policy.ParseWindow(f.window)
-	if err != nil || c.Window <= 0 {
-		return c, usage("invalid --for %q; want a duration such as 24h, or forever", f.window)
-	}
-	c.Hold, c.Rest = c.Window, c.Window
-	return c, nil
+		return nil
+	})
+	f.Func("reserve-as",
+		"a reservation `name` (annotation leasehold.dev/reserve-as) instead of a pod, as namespace/name",
+		func(s string) error {
+			c.Namespace, c.Reservation, _ = strings.Cut(s, "/")
+			if !lease.IsNamespace(c.Namespace) || !lease.IsReservation(c.Reservation) {
+				return errName
+			}
+			return nil
+		})
+	f.Func("address", "the `address`; with two address families one of each (may be repeated)", func(s string) error {
+		for text := range strings.SplitSeq(s, ",") {
+			addr, err := netip.ParseAddr(text)
+			if err != nil || addr.Zone() != "" {
+				return errors.New("want an IP address")
+			}
+			c.Addresses = append(c.Addresses, addr.Unmap())
+		}
+		return nil
+	})
+	f.Func("for", "how long a pod may take to come: a `duration` such as 24h, or forever (default forever)",
+		func(s string) (err error) {
+			if c.Window, err = policy.ParseWindow(s); err != nil || c.Window <= 0 {
+				return errors.New("want a duration such as 24h, or forever")
+			}
+			return nil
+		})
+	f.Func("interface", "the `name` of the pod's interface (default eth0)", func(s string) error {
+		if c.IfName = s; !hostlocal.IsIfName(s) {
+			return errors.New("want the name of an interface")
+		}
+		return nil
+	})
+	command.MarkFlagsOneRequired("pod", "reserve-as")
+	command.MarkFlagsMutuallyExclusive("pod", "reserve-as")
+	_ = command.MarkFlagRequired("address") // it is a flag of the command
+	return c
 }
 
 func (a *app) reserve() *cobra.Command {
-	var flags choiceFlags
+	var choice *ipam.Choice
 	var cni cniFlags
 	c := &cobra.Command{
 		Use:   "reserve",
@@ -94,11 +87,7 @@ get, is not held, and the command says why.`,
 			"  leasectl reserve --pod=db/db-0 --address=10.244.3.20 --address=fd00::14 --for=24h\n" +
 			"  leasectl reserve --reserve-as=db/registry --address=10.244.3.21",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			choice, err := flags.choice()
-			if err != nil {
-				return err
-			}
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			runtime := cni.runtime()
 			var networks []ipam.Network
 			for _, s := range cniconf.Check(cniconf.Load(runtime.ConfDir, runtime.Rules), runtime.BinDirs) {
@@ -113,7 +102,8 @@ get, is not held, and the command says why.`,
 			networks = slices.DeleteFunc(networks, func(n ipam.Network) bool {
 				return a.network != "" && n.Pool.Network != a.network
 			})
-			done, err := service.Reserve(cmd.Context(), networks, choice)
+			choice.Hold, choice.Rest = choice.Window, choice.Window
+			done, err := service.Reserve(cmd.Context(), networks, *choice)
 			switch {
 			case errors.Is(err, transact.ErrNoHostView):
 				return fmt.Errorf("%w; run leasectl on the node itself", err)
@@ -125,7 +115,7 @@ get, is not held, and the command says why.`,
 	}
 	a.outputFlag(c)
 	a.networkFlag(c)
-	flags.register(c)
+	choice = choiceFlags(c)
 	cni.register(c)
 	return c
 }
@@ -134,7 +124,7 @@ const requestKind = "addressrequests.ipam.leasehold.dev"
 
 // reserve returns the command of the kubectl plugin that creates an AddressRequest.
 func (c *cluster) reserve() *cobra.Command {
-	var flags choiceFlags
+	var choice *ipam.Choice
 	var whenFree bool
 	var wait time.Duration
 	command := &cobra.Command{
@@ -154,10 +144,6 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 			"  kubectl leasehold reserve --reserve-as=db/registry --address=10.244.3.21 --node=node3 --when-free",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			choice, err := flags.choice()
-			if err != nil {
-				return err
-			}
 			entry := map[string]any{"addresses": choice.Addresses, "podName": choice.Name,
 				"reservation": choice.Reservation, "interface": choice.IfName, "nodeName": c.node}
 			for key, value := range entry {
@@ -179,7 +165,7 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 		},
 	}
 	c.outputFlag(command)
-	flags.register(command)
+	choice = choiceFlags(command)
 	f := command.Flags()
 	f.StringVar(&c.node, "node", "", "the node, if the ranges of several contain the address")
 	f.BoolVar(&whenFree, "when-free", false, "if the address is in use, hold it when it becomes free")
@@ -190,7 +176,7 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 // awaitRequest waits until each address of a new AddressRequest has a state, and prints those that
 // have one, as its status has them. It returns an error if one is not held, or, unless wait is 0,
 // has no state.
-func (c *cluster) awaitRequest(ctx context.Context, choice ipam.Choice, name string,
+func (c *cluster) awaitRequest(ctx context.Context, choice *ipam.Choice, name string,
 	wait time.Duration) (err error) {
 	rows := []object{}
 	if wait > 0 {

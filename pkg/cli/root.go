@@ -88,7 +88,7 @@ func Run(ctx context.Context, env Env, args []string) int {
 func isCobraUsage(err error) bool {
 	for _, prefix := range []string{
 		"unknown ", "invalid argument", "accepts ", "requires ", "flag needs", "required flag", "bad flag",
-		"if any flags in the group",
+		"if any flags in the group", "at least one of the flags",
 	} {
 		if strings.HasPrefix(err.Error(), prefix) {
 			return true
@@ -122,11 +122,8 @@ kubectl -n leasehold-system exec POD -c agent -- /leasectl --host-root=/proc/1/r
 	return root
 }
 
-// enter checks the flags, and changes the root directory to that of the host.
+// enter changes the root directory to that of the host.
 func (a *app) enter() (err error) {
-	if err := a.checkFlags(); err != nil {
-		return err
-	}
 	a.Host, err = host.EnterHostRoot(a.root, a.Host)
 	return err
 }
@@ -134,7 +131,7 @@ func (a *app) enter() (err error) {
 // A command has those of the following flags that it uses.
 
 func (a *app) outputFlag(c *cobra.Command) {
-	c.Flags().StringVarP(&a.output, "output", "o", "table", "output format: table or json")
+	c.Flags().FuncP("output", "o", "output `format`: table or json (default table)", oneOf(&a.output, "table", "json"))
 }
 
 func (a *app) networkFlag(c *cobra.Command) {
@@ -142,30 +139,28 @@ func (a *app) networkFlag(c *cobra.Command) {
 }
 
 func (a *app) reserveAsFlag(c *cobra.Command) {
-	c.Flags().StringVar(&a.reserveAs, "reserve-as", "",
-		"only the leases of this reservation name (annotation leasehold.dev/reserve-as), as name or namespace/name")
+	c.Flags().Func("reserve-as",
+		"only the leases of this reservation `name` (annotation leasehold.dev/reserve-as), or of namespace/name",
+		func(s string) error {
+			if a.reserveAs = s; strings.Count(s, "/") > 1 || strings.HasPrefix(s, "/") || strings.HasSuffix(s, "/") {
+				return errors.New("want name or namespace/name")
+			}
+			return nil
+		})
 }
 
 func (a *app) stateFlag(c *cobra.Command) {
-	c.Flags().StringVar(&a.state, "state", "", "only leases in this state: bound or held")
+	c.Flags().Func("state", "only leases in this `state`: bound or held", oneOf(&a.state, "bound", "held"))
 }
 
-func (a *app) checkFlags() error {
-	switch a.output {
-	case "", "table", "json":
-	default:
-		return usage("invalid --output %q; want table or json", a.output)
+// oneOf returns what sets a flag that has one of two values.
+func oneOf(to *string, first, second string) func(string) error {
+	return func(s string) error {
+		if *to = s; s != first && s != second {
+			return fmt.Errorf("want %s or %s", first, second)
+		}
+		return nil
 	}
-	switch a.state {
-	case "", "bound", "held":
-	default:
-		return usage("invalid --state %q; want bound or held", a.state)
-	}
-	name := a.reserveAs
-	if strings.Count(name, "/") > 1 || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") {
-		return usage("invalid --reserve-as %q; want name or namespace/name", name)
-	}
-	return nil
 }
 
 func (a *app) store() *store.Store { return store.New(a.Dirs) }
