@@ -173,8 +173,7 @@ func (n *nodeDoctor) checkHost(context.Context) ([]finding, error) {
 		return nil, nil
 	}
 	if err := n.Host.ProveView(n.state.spaces, n.Clock().BootID, host.BoundIn(n.state.leases)); err != nil {
-		return nil, fmt.Errorf("%w; run leasectl as root on the node itself, or in the agent's container with "+
-			"--host-root=/proc/1/root", err)
+		return nil, fmt.Errorf("%w; %s", err, runOnHost)
 	}
 	return nil, nil
 }

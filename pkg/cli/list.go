@@ -30,8 +30,8 @@ pod without retention. The column FOR has reservation names.`,
 				return err
 			}
 			leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return !all && l.Lapsed(a.Clock()) })
-			if err = a.print(leases); len(args) > 0 && len(leases) == 0 {
-				err = errors.Join(err, a.noLease())
+			if err = a.print(leases); err == nil && len(args) > 0 && len(leases) == 0 {
+				err = errNoLease
 			}
 			return err
 		},
@@ -72,9 +72,5 @@ func (a *app) print(leases []lease.Lease) error {
 	})
 }
 
-// noLease says that no lease of this node is what the arguments and flags select, and returns
-// errProblems.
-func (a *app) noLease() error {
-	a.say("no lease on this node is what the arguments and flags select; leasectl history shows former ones")
-	return errProblems
-}
+var errNoLease = errors.New("no lease on this node is what the arguments and flags select; leasectl history shows " +
+	"former ones")

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 func (a *app) release() *cobra.Command {
@@ -38,14 +37,10 @@ pod while the container still uses it.`,
 				return err
 			}
 			if len(found) == 0 {
-				return a.noLease()
+				return errNoLease
 			}
 			reason := fmt.Sprintf("released with leasectl by uid %d", os.Getuid())
 			done, err := a.service().Revoke(cmd.Context(), a.selected, force, reason)
-			if errors.Is(err, transact.ErrNoHostView) {
-				return fmt.Errorf("%w; run leasectl on the node itself, or use --force if the container does not run",
-					err)
-			}
 			if err != nil {
 				return err
 			}

@@ -18,7 +18,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // choiceFlags adds the flags that choose addresses for a pod, and returns what they will choose.
@@ -104,10 +103,7 @@ get, is not held, and the command says why.`,
 			})
 			choice.Hold, choice.Rest = choice.Window, choice.Window
 			done, err := service.Reserve(cmd.Context(), networks, *choice)
-			switch {
-			case errors.Is(err, transact.ErrNoHostView):
-				return fmt.Errorf("%w; run leasectl on the node itself", err)
-			case err != nil:
+			if err != nil {
 				return err
 			}
 			return a.print(done)

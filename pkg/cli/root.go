@@ -76,12 +76,19 @@ func Run(ctx context.Context, env Env, args []string) int {
 		return ExitUsage
 	}
 	hint := ""
-	if errors.Is(err, store.ErrLost) && !env.Plugin {
+	switch {
+	case errors.Is(err, store.ErrLost) && !env.Plugin:
 		hint = "; 'leasectl recover' adopts what this node shows"
+	case errors.Is(err, transact.ErrNoHostView):
+		hint = "; " + runOnHost
 	}
 	fmt.Fprintf(env.Stderr, "%s: %v%s\n", name, err, hint)
 	return exitProblems
 }
+
+// runOnHost is what to do if leasectl is not proven to see the host.
+const runOnHost = "run leasectl as root on the node itself, or in the agent's container with " +
+	"--host-root=/proc/1/root"
 
 // isCobraUsage reports whether err is an error of cobra about flags, arguments or commands. These
 // errors have no type, so their texts are compared.
