@@ -101,8 +101,7 @@ agents of the nodes do the rest.`,
 				return err
 			}
 			if len(chosen) == 0 {
-				fmt.Fprintln(c.Stderr, "there is no such reservation")
-				return errProblems
+				return errors.New("there is no such reservation")
 			}
 			if err := c.printReservations(chosen); err != nil || dryRun {
 				return err
@@ -240,7 +239,7 @@ func (c *cluster) writeBundle(ctx context.Context, w io.Writer) error {
 	agents, err := c.someAgents(ctx)
 	note("nodes", err)
 	for _, p := range agents {
-		for _, verb := range []string{"list", "pools", "history", "check", "doctor"} {
+		for _, verb := range []string{"list", "pools", "history", "check"} { // doctor.json has the rest
 			read("nodes/"+nodeOf(p)+"/"+verb+".json", c.onNode(p, verb, "-o", "json")...)
 		}
 	}
