@@ -80,16 +80,10 @@ func (t *Test) storeDoctor(d doctorOf, n *cluster.Node, pods Pods) {
 	}
 }
 
-// pluginDir returns a directory with leasectl as kubectl's plugin, and with an ssh that runs
-// commands on the nodes, which have no SSH server.
+// pluginDir returns a directory with leasectl as kubectl's plugin.
 func (t *Test) pluginDir() string {
 	dir := t.TempDir()
 	t.Must(os.Symlink(t.Cluster.Leasectl(), filepath.Join(dir, "kubectl-leasehold")))
-	ssh := "#!/bin/sh\ntest $1 = -t && node=$2 && shift 2\ncase $node in\n"
-	for _, name := range t.nodes {
-		ssh += fmt.Sprintf("%s) exec nsenter --target=%d --all sh -c \"$*\" ;;\n", name, t.Cluster.PID(name))
-	}
-	t.Must(os.WriteFile(filepath.Join(dir, "ssh"), []byte(ssh+"esac\nexit 255\n"), 0o755))
 	return dir
 }
 
