@@ -170,13 +170,6 @@ func (i *Informer[V]) Handle(h Handler[V]) {
 	}
 }
 
-// stored returns the stored item with a key, nil if there is none.
-func (i *Informer[V]) stored(key string) *item[V] {
-	object, _ := i.items.Get(key)
-	stored, _ := object.(*item[V])
-	return stored
-}
-
 // The next methods implement cache.TransformingStore, the store of a reflector.
 
 // Add stores a new object that the watch delivered.
@@ -188,15 +181,23 @@ func (i *Informer[V]) Update(object any) error { return i.change(object, false) 
 // Delete removes an object whose deletion the watch delivered.
 func (i *Informer[V]) Delete(object any) error { return i.change(object, true) }
 
-// change processes a watch event. It stores or deletes the object, calls the handlers and signals
-// Changes.
+// change processes a watch event, and signals Changes.
 func (i *Informer[V]) change(object any, gone bool) error {
 	now, err := i.view(object)
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)
 	}
 	i.mu.Lock()
-	before := i.stored(now.key)
+	i.store(now, gone)
+	i.mu.Unlock()
+	i.Changes.Send()
+	return nil
+}
+
+// store stores or deletes an item, and calls the handlers. The caller holds i.mu.
+func (i *Informer[V]) store(now *item[V], gone bool) {
+	object, _ := i.items.Get(now.key)
+	before, _ := object.(*item[V]) // nil if there is none
 	if gone {
 		i.items.Delete(now.key)
 	} else {
@@ -205,9 +206,6 @@ func (i *Informer[V]) change(object any, gone bool) error {
 	for _, h := range i.handlers {
 		h.call(before, now, gone)
 	}
-	i.mu.Unlock()
-	i.Changes.Send()
-	return nil
 }
 
 // call calls the function of h for a change. before is nil for an object that was not known.
@@ -221,6 +219,7 @@ func (h Handler[V]) call(before, now *item[V], gone bool) {
 		if h.Added != nil {
 			h.Added(now.view)
 		}
+	case before.version == now.version: // a list has it again
 	case before.uid != now.uid:
 		h.call(before, before, true)
 		h.call(nil, now, false)
@@ -229,10 +228,10 @@ func (h Handler[V]) call(before, now *item[V], gone bool) {
 	}
 }
 
-// Replace replaces all objects by a complete list, calls the handlers for the differences and
-// signals Changes. The informer ignores the resource version of the list.
+// Replace makes the changes that lead to a complete list, one after the other, and signals Changes.
+// The informer ignores the resource version of the list.
 func (i *Informer[V]) Replace(objects []any, _ string) error {
-	list := make(map[string]any, len(objects))
+	list := make(map[string]*item[V], len(objects))
 	for _, object := range objects {
 		it, err := i.view(object)
 		if err != nil {
@@ -241,24 +240,13 @@ func (i *Informer[V]) Replace(objects []any, _ string) error {
 		list[it.key] = it
 	}
 	i.mu.Lock()
-	former := map[string]*item[V]{}
 	for _, object := range i.items.List() {
-		it := object.(*item[V])
-		former[it.key] = it
+		if former := object.(*item[V]); list[former.key] == nil {
+			i.store(former, true)
+		}
 	}
-	i.items.Replace(list, "")
-	for _, h := range i.handlers {
-		for key, object := range list {
-			now, before := object.(*item[V]), former[key]
-			if before == nil || before.version != now.version {
-				h.call(before, now, false)
-			}
-		}
-		for key, before := range former {
-			if list[key] == nil {
-				h.call(before, before, true)
-			}
-		}
+	for _, now := range list {
+		i.store(now, false)
 	}
 	i.synced.Store(true)
 	i.mu.Unlock()
