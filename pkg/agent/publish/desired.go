@@ -54,7 +54,7 @@ type plan struct {
 	RequeueAfter time.Duration
 }
 
-// makePlan returns the plan for the retained leases of a node. pods are the pods of the node.
+// makePlan returns the plan for the leases of a node that are retained. pods are the node's pods.
 // existing are the IPReservations in the API; makePlan reads from them the user's spec.release and
 // the confirmation of the sandbox.
 func makePlan(

@@ -20,7 +20,6 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 const (
@@ -43,19 +42,12 @@ type requests struct {
 }
 
 // serveRequests holds the addresses of the AddressRequests that the manager names, and ends holds
-// that no pod has had and whose request does not exist any more. retained are the retained leases
-// of the node. It returns the time until the next pass.
-func (p *Publisher) serveRequests(ctx context.Context, retained []lease.Lease, now time.Time) (time.Duration, error) {
+// that no pod has had and whose request does not exist any more. view has all leases of the node.
+// serveRequests returns the time until the next pass.
+func (p *Publisher) serveRequests(ctx context.Context, view ipam.NodeView, now time.Time) (time.Duration, error) {
 	named := p.Pool.Named().Requests
-	if len(named) == 0 && !slices.ContainsFunc(retained, isOfRequest) {
+	if len(named) == 0 && !slices.ContainsFunc(view.Leases, isOfRequest) {
 		return 0, nil
-	}
-	view, err := p.Service.List(ctx, func(lease.Lease) bool { return true })
-	if store.IsEmpty(err) {
-		view, err = ipam.NodeView{Now: p.Service.Node.Clock()}, nil
-	}
-	if err != nil {
-		return 0, err
 	}
 	if stamp := stampOf(named, view); stamp != p.stamp {
 		p.stamp, p.servedAt = stamp, time.Time{}
@@ -63,10 +55,14 @@ func (p *Publisher) serveRequests(ctx context.Context, retained []lease.Lease, n
 	if rest := requestInterval - now.Sub(p.servedAt); rest > 0 {
 		return rest, nil
 	}
+	networks, err := p.Service.Networks(ctx, activeNetworks(p.Active()))
+	if err != nil {
+		return 0, err
+	}
 	p.servedAt = now
 	var errs []error
 	for _, ref := range named {
-		errs = append(errs, p.serve(ctx, ref, view))
+		errs = append(errs, p.serve(ctx, ref, networks, view))
 	}
 	for _, l := range view.Leases {
 		isNamed := func(ref ipamv1.RequestReference) bool {
@@ -100,17 +96,14 @@ func isOfRequest(l lease.Lease) bool {
 }
 
 // serve holds the addresses of one request that are of this node, and shows their states.
-func (p *Publisher) serve(ctx context.Context, ref ipamv1.RequestReference, view ipam.NodeView) error {
+func (p *Publisher) serve(ctx context.Context, ref ipamv1.RequestReference, networks []ipam.Network,
+	view ipam.NodeView) error {
 	r, err := p.readRequest(ctx, ref.Namespace, ref.Name)
 	if apierrors.IsNotFound(err) || err == nil && (string(r.UID) != ref.UID || r.DeletionTimestamp != nil) {
 		return nil // endUnrequested ends its holds
 	}
 	if err != nil {
 		return fmt.Errorf("reading an AddressRequest: %w", err)
-	}
-	networks, err := p.Service.Networks(ctx, activeNetworks(p.Active()))
-	if err != nil {
-		return err
 	}
 	var mine []ipamv1.RequestedAddress
 	for _, e := range r.Spec.Entries {

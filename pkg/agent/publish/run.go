@@ -128,11 +128,8 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 	if err := p.read(ctx, now); err != nil {
 		return 0, err
 	}
-	view, err := p.Service.List(ctx, lease.Lease.IsRetained)
-	if store.IsEmpty(err) {
-		view, err = ipam.NodeView{}, nil // Adopted reports false for all networks
-	}
-	if err != nil {
+	view, err := p.Service.List(ctx, func(lease.Lease) bool { return true })
+	if err != nil && !store.IsEmpty(err) { // of an empty store, Adopted reports false for all networks
 		p.logProblem(fmt.Errorf("reading the leases: %w", err))
 		return retry, nil
 	}
@@ -142,7 +139,7 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 		err = fmt.Errorf("releasing addresses: %w", err)
 		plan.requeueAfter(retry)
 	}
-	rest, requestErr := p.serveRequests(ctx, view.Leases, now)
+	rest, requestErr := p.serveRequests(ctx, view, now)
 	if requestErr != nil {
 		requestErr = fmt.Errorf("holding requested addresses: %w", requestErr)
 		rest = retry
@@ -307,9 +304,6 @@ func (p *Publisher) endDeleted(ctx context.Context, w wanted) (ended bool, err e
 func (p *Publisher) isObsolete(existing *ipamv1.IPReservation, view ipam.NodeView) bool {
 	if existing.Spec.NodeName != p.node.Name || existing.Spec.NodeUID != p.node.UID {
 		return false
-	}
-	if len(existing.Status.Addresses) == 0 {
-		return !view.Now.IsZero()
 	}
 	return !slices.ContainsFunc(existing.Status.Addresses, func(a ipamv1.Address) bool {
 		return !view.Adopted(a.Network) && !p.isUnused(a.Network, view)
