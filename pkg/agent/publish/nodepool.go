@@ -45,11 +45,7 @@ type Pool struct {
 
 // NewPool returns the Pool of a node. It is empty until Run has received the object.
 func NewPool(client rest.Interface, node string) *Pool {
-	view := func(p *ipamv1.NodeAddressPool) *ipamv1.NodeAddressPool {
-		v := &ipamv1.NodeAddressPool{ObjectMeta: metaOf(p), Spec: p.Spec, Status: p.Status}
-		v.OwnerReferences = p.OwnerReferences
-		return v
-	}
+	view := func(p *ipamv1.NodeAddressPool) *ipamv1.NodeAddressPool { return p }
 	return &Pool{kube.NodeInformer[*ipamv1.NodeAddressPool]{Informer: kube.NewInformer(view, nil),
 		What: "address pool of this node", Period: 5 * time.Minute,
 		ListWatch: cache.NewListWatchFromClient(client, poolKind.resource, metav1.NamespaceAll,

@@ -38,8 +38,7 @@ const (
 // version drops, or another controller changes, is written again after the next list or read, not
 // in each pass.
 type reservations struct {
-	known  map[kube.Name]*ipamv1.IPReservation
-	listed bool
+	known  map[kube.Name]*ipamv1.IPReservation  // nil before the first list
 	listAt time.Time                            // of the next list
 	named  map[ipamv1.ReservationReference]bool // those that were read since the manager has named them
 }
@@ -47,7 +46,13 @@ type reservations struct {
 // viewOf returns the part of an object that the agent uses, without anything else that users may
 // write.
 func viewOf(r *ipamv1.IPReservation) *ipamv1.IPReservation {
-	v := &ipamv1.IPReservation{ObjectMeta: metaOf(r), Spec: r.Spec, Status: r.Status}
+	v := &ipamv1.IPReservation{Spec: r.Spec, Status: r.Status, ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace,
+		Name: r.Name, UID: r.UID, ResourceVersion: r.ResourceVersion}}
+	for _, key := range []string{ipamv1.LabelNodeHash, ipamv1.LabelPodHash} {
+		if value, found := r.Labels[key]; found {
+			metav1.SetMetaDataLabel(&v.ObjectMeta, key, value)
+		}
+	}
 	for _, o := range r.OwnerReferences {
 		if owners := (nodeIdentity{r.Spec.NodeName, r.Spec.NodeUID}).owners(); o == owners[0] {
 			v.OwnerReferences = owners
@@ -56,23 +61,8 @@ func viewOf(r *ipamv1.IPReservation) *ipamv1.IPReservation {
 	return v
 }
 
-// metaOf returns the part of an object's metadata that its view has.
-func metaOf(o metav1.Object) metav1.ObjectMeta {
-	m := metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
-		ResourceVersion: o.GetResourceVersion()}
-	for _, key := range []string{ipamv1.LabelNodeHash, ipamv1.LabelPodHash} {
-		if value, found := o.GetLabels()[key]; found {
-			metav1.SetMetaDataLabel(&m, key, value)
-		}
-	}
-	return m
-}
-
 // store stores the response to a request.
 func (o *reservations) store(r *ipamv1.IPReservation) {
-	if o.known == nil {
-		o.known = map[kube.Name]*ipamv1.IPReservation{}
-	}
 	o.known[kube.Name{Namespace: r.Namespace, Name: r.Name}] = r
 }
 
@@ -87,7 +77,7 @@ func (p *Publisher) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.known, p.listed = nil, true
+	p.known = map[kube.Name]*ipamv1.IPReservation{}
 	for i := range list.Items {
 		// The label selects another node's object too if the hashes of their names are equal.
 		if r := &list.Items[i]; r.Spec.NodeName == p.Node {

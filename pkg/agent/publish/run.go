@@ -168,9 +168,9 @@ func (p *Publisher) read(ctx context.Context, now time.Time) error {
 	if !now.Before(p.listAt) {
 		switch err := p.list(ctx); {
 		case err == nil:
-			clear(p.rejected) // the CRD or the permissions may have changed
+			p.rejected = map[kube.Name]pause{} // the CRD or the permissions may have changed
 			p.listAt = now.Add(wait.Jitter(listInterval, 0.5))
-		case !p.listed || kube.IsNotServed(err):
+		case p.known == nil || kube.IsNotServed(err):
 			return fmt.Errorf("listing the node's reservations: %w", err)
 		default: // what is known is written all the same
 			p.Log.Debug("listing the node's reservations failed", "error", err)
@@ -250,9 +250,6 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view ipam.NodeView, n
 		// A webhook that fails for some objects only is an internal error.
 		if kube.IsTransient(err) && !apierrors.IsInternalError(err) || kube.IsNotServed(err) || ctx.Err() != nil {
 			return err
-		}
-		if p.rejected == nil {
-			p.rejected = map[kube.Name]pause{}
 		}
 		p.Log.Debug("reservation rejected", "error", err)
 		p.rejected[name] = before.after(err, now)
