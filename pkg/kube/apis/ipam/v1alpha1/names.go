@@ -9,11 +9,11 @@ import (
 // maxName is the longest name of an object: that of an RFC 1123 subdomain.
 const maxName = 253
 
-// ObjectName returns the name of the IPReservation of a pod and a node: "<pod>-<8 hex digits of the
-// node's UID>". If that is too long, the end of the pod's name is replaced by the Hash of all of
-// it.
+// ObjectName returns the name of the IPReservation of a pod and a node: "<pod>-<the first 8 hex
+// digits of the node's UID>". The API server makes UIDs. If the name is too long, the end of the
+// pod's name is replaced by the Hash of all of it.
 func ObjectName(pod, nodeUID string) string {
-	suffix := "-" + uidDigits(nodeUID)
+	suffix := "-" + nodeUID[:min(8, len(nodeUID))]
 	if len(pod)+len(suffix) > maxName {
 		hash := "-" + Hash(pod)
 		pod = strings.TrimRight(pod[:maxName-len(suffix)-len(hash)], ".-") + hash
@@ -24,15 +24,6 @@ func ObjectName(pod, nodeUID string) string {
 // PodOf returns the pod in the name of an IPReservation. It returns another text if the pod's name
 // is so long that ObjectName has replaced its end.
 func PodOf(object string) string { return object[:max(0, len(object)-len("-5f1c9a02"))] }
-
-// uidDigits returns the first 8 hexadecimal digits of a UID, or those of its Hash if it does not
-// begin with digits.
-func uidDigits(uid string) string {
-	if len(uid) >= 8 && strings.Trim(uid[:8], "0123456789abcdef") == "" {
-		return uid[:8]
-	}
-	return Hash(uid)[:8]
-}
 
 // Hash returns a label value for a name that may be longer than the 63 characters of a label value.
 // It is used for LabelNodeHash and LabelPodHash. Two names may have the same hash, so readers
