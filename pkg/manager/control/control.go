@@ -135,10 +135,10 @@ func Warn(events recorder.EventRecorder, regarding, related runtime.Object, reas
 	events.Eventf(regarding, related, corev1.EventTypeWarning, reason, action, "%s", kube.Cut(note, kube.MaxNote))
 }
 
-// Delete deletes an object if it still has the UID of o and, unless version is nil, that resource
-// version. It reports false if the object has changed or is gone.
-func Delete(ctx context.Context, c client.Client, o client.Object, version *string) (deleted bool, err error) {
-	err = c.Delete(ctx, o, client.Preconditions{UID: new(o.GetUID()), ResourceVersion: version})
+// Delete deletes an object if it still has the UID of o and that resource version. It reports false
+// if the object has changed or is gone.
+func Delete(ctx context.Context, c client.Client, o client.Object, version string) (deleted bool, err error) {
+	err = c.Delete(ctx, o, client.Preconditions{UID: new(o.GetUID()), ResourceVersion: &version})
 	return err == nil, IgnoreRace(err)
 }
 
@@ -155,13 +155,17 @@ func NodeAffinity(pod *corev1.Pod) *corev1.NodeAffinity {
 }
 
 // Identity returns the fields of an object's metadata that identify the object and its state, and
-// its creation and deletion time. Equal names of namespaces share their memory.
+// its creation and deletion time.
 func Identity(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Namespace: unique.Make(m.Namespace).Value(), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		Namespace: Intern(m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
 		Generation: m.Generation, CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
 	}
 }
+
+// Intern returns a string equal to s. Equal strings that Intern returns share their memory, which
+// saves memory where thousands of objects have the same value.
+func Intern(s string) string { return unique.Make(s).Value() }
 
 // Pick returns the entries of a map with the given keys, nil if there are none.
 func Pick(from map[string]string, keys ...string) map[string]string {

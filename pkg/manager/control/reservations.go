@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -43,12 +42,11 @@ type Reservation struct {
 
 // viewReservation returns the Reservation of an API object.
 func viewReservation(r *ipam.IPReservation) *Reservation {
-	intern := func(s string) string { return unique.Make(s).Value() } // equal strings share their memory
 	v := &Reservation{
 		ObjectMeta: Identity(&r.ObjectMeta),
 		Pod:        r.Spec.PodName,
-		For:        intern(r.Status.Reservation),
-		Node:       intern(r.Spec.NodeName),
+		For:        Intern(r.Status.Reservation),
+		Node:       Intern(r.Spec.NodeName),
 		PodUID:     r.Status.PodUID,
 		Bound:      r.Status.State == ipam.Bound,
 		Confirmed:  r.Status.Confirmed,

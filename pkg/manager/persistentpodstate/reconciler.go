@@ -134,7 +134,7 @@ func (r *reconciler) generate(ctx context.Context, key types.NamespacedName) (do
 			}
 			err = control.IgnoreRace(err)
 		case want == nil:
-			_, err = control.Delete(ctx, r.client, object, &object.ResourceVersion)
+			_, err = control.Delete(ctx, r.client, object, object.ResourceVersion)
 		default:
 			err = r.update(ctx, object, want)
 		}
@@ -253,7 +253,7 @@ func later(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Tim
 // observed.
 func (r *reconciler) deletePod(ctx context.Context, p *podView) error {
 	pod := podRef(p)
-	deleted, err := control.Delete(ctx, r.client, pod, &p.ResourceVersion)
+	deleted, err := control.Delete(ctx, r.client, pod, p.ResourceVersion)
 	if deleted {
 		r.log.Info("deleted a pod that waited for a node that is gone or not ready", "pod",
 			pod.Namespace+"/"+pod.Name, "hostname", p.Hostname)

@@ -135,7 +135,7 @@ func (r *patienceReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 
 // replace deletes a pod, unless it has changed since it was read.
 func (r *patienceReconciler) replace(ctx context.Context, p *podView, waited time.Duration) error {
-	deleted, err := control.Delete(ctx, r.client, &corev1.Pod{ObjectMeta: p.ObjectMeta}, &p.ResourceVersion)
+	deleted, err := control.Delete(ctx, r.client, &corev1.Pod{ObjectMeta: p.ObjectMeta}, p.ResourceVersion)
 	if err != nil {
 		return fmt.Errorf("deleting %s/%s, which waits for %s: %w", p.Namespace, p.Name, p.Pinned, err)
 	}

@@ -3,7 +3,6 @@ package pin
 import (
 	"strings"
 	"time"
-	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,7 +45,7 @@ type podView struct {
 func viewPod(p *corev1.Pod, kinds []schema.GroupKind) *podView {
 	v := &podView{
 		ObjectMeta: control.Identity(&p.ObjectMeta),
-		Node:       intern(p.Spec.NodeName),
+		Node:       control.Intern(p.Spec.NodeName),
 		Recreated:  recreated(p, kinds),
 		Nominated:  p.Status.NominatedNodeName != "",
 		Rejected:   p.Status.Phase == corev1.PodFailed && p.Status.Reason == "NodeAffinity",
@@ -55,20 +54,20 @@ func viewPod(p *corev1.Pod, kinds []schema.GroupKind) *podView {
 		Started:    len(p.Status.PodIPs) > 0,
 	}
 	v.Window, _ = policy.ParseWindow(p.Annotations[policy.Annotation])
-	if v.For = intern(reservationName(p)); v.For != "" {
-		v.Workload = intern(workloadOf(p))
+	if v.For = control.Intern(reservationName(p)); v.For != "" {
+		v.Workload = control.Intern(workloadOf(p))
 	}
 	var ips []string
 	for _, ip := range p.Status.PodIPs {
 		ips = append(ips, ip.IP)
 	}
 	v.Addresses = strings.Join(ips, ",")
-	v.Sent = intern(kube.Short(p.Annotations[kube.AnnotationPinnedNode], kube.MaxName))
+	v.Sent = control.Intern(kube.Short(p.Annotations[kube.AnnotationPinnedNode], kube.MaxName))
 	if v.Window != 0 && isRequired(p, v.Sent) {
 		v.Pinned = v.Sent
 	}
 	if v.Node == "" || v.Node != v.Sent {
-		v.Reason = intern(kube.Cut(p.Annotations[kube.AnnotationPinReason], kube.MaxNote))
+		v.Reason = control.Intern(kube.Cut(p.Annotations[kube.AnnotationPinReason], kube.MaxNote))
 	}
 	if v.Node == "" {
 		v.Patience, _, _ = patienceOf(p.Annotations, "")
@@ -84,7 +83,7 @@ func (v *podView) setConditions(conditions []corev1.PodCondition) {
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue:
 			v.BoundAt = c.LastTransitionTime.Time
 		case c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable:
-			v.Unschedulable, v.Message = true, intern(kube.Cut(c.Message, kube.MaxNote))
+			v.Unschedulable, v.Message = true, control.Intern(kube.Cut(c.Message, kube.MaxNote))
 		case c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue:
 			v.Evicted = c.Reason == "EvictionByEvictionAPI"
 		}
@@ -113,7 +112,3 @@ func (p *podView) awaitsNode() bool {
 func (p *podView) isMisplaced() bool {
 	return p.Pinned != "" && (p.Node != "" && p.Node != p.Pinned || p.Rejected)
 }
-
-// intern returns a string equal to s. Equal strings that intern returns share their memory, which
-// saves memory where thousands of objects have the same value.
-func intern(s string) string { return unique.Make(s).Value() }
