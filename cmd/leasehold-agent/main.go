@@ -67,11 +67,10 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		Log:     log,
 		Metrics: registry,
 	}
-	metrics, health := agent.NewMetrics(node), &agent.Health{}
-	registry.MustRegister(metrics)
-	watcher := newWatcher(node, o)
+	health, watcher := &agent.Health{}, newWatcher(node, o)
 	watcher.Register(registry)
-	tasks := []agent.Task{agent.Collect(node, health, watcher, metrics), agent.Announce(node, view)}
+	tasks := []agent.Task{{Name: "collect", Run: node.Changes.Run}, agent.Collect(node, health, watcher),
+		agent.Announce(node, view)}
 	if o.metricsAddr != "" {
 		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, log))
 	}

@@ -90,7 +90,7 @@ func TestMetrics(t *testing.T) {
 			tx.SetRanges(a.Pool, []pool.Set{rangeSet("fd00::2", "fd00::ffff"), rangeSet("10.0.0.2", "10.0.0.11")}),
 			tx.SetAdopted(lease.Pool{DataDir: a.Pool.DataDir, Network: "without-ranges"}), tx.Count("leases/kept", 3))
 	})
-	m := NewMetrics(node)
+	m := newMetrics(node)
 	m.read() // starts the call log
 	node.Service.Node.Store.LogCall(store.Call{Verb: "ADD", Result: "ok", Took: 3 * time.Millisecond,
 		Waited: time.Millisecond})
@@ -264,7 +264,7 @@ func TestUnusedStoreIsNotCreated(t *testing.T) {
 	metrics := "# HELP leasehold_store_readable Whether the lease store could be read for this scrape (1), " +
 		"or is lost or busy (0).\n" +
 		"# TYPE leasehold_store_readable gauge\nleasehold_store_readable 1\n"
-	err := testutil.CollectAndCompare(NewMetrics(node), strings.NewReader(metrics), "leasehold_store_readable")
+	err := testutil.CollectAndCompare(newMetrics(node), strings.NewReader(metrics), "leasehold_store_readable")
 	if err != nil {
 		t.Error(err)
 	}
@@ -421,9 +421,9 @@ func TestCollect(t *testing.T) {
 		node, _ := newNode(t)
 		out := &safeBuffer{}
 		node.Log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		c, changes := newCollector(node, &Health{}, nil), make(chan struct{})
-		u := &use{}
-		c.use, c.metrics, c.changes = u, NewMetrics(node), changes
+		u, changes := &use{}, make(chan struct{})
+		c := newCollector(node, &Health{}, u)
+		c.changes = changes
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		ended := make(chan error)

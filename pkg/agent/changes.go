@@ -39,7 +39,6 @@ type Changes struct {
 	spool  string
 	queue  string // of announcements
 	log    *slog.Logger
-	poll   time.Duration
 	files  *fsnotify.Watcher // nil while there is none
 	failed daemon.Problem    // of the watch
 }
@@ -47,13 +46,13 @@ type Changes struct {
 // NewChanges returns the Changes of the store in dirs. There are no signals until Run is called.
 func NewChanges(dirs store.Dirs, log *slog.Logger) *Changes {
 	s := store.New(dirs)
-	return &Changes{dir: dirs.State, spool: s.SpoolDir(), queue: s.AnnounceDir(), log: log, poll: pollInterval}
+	return &Changes{dir: dirs.State, spool: s.SpoolDir(), queue: s.AnnounceDir(), log: log}
 }
 
 // Run watches the store and sends signals until ctx is done. It sends the first one at once. It
 // returns ctx.Err().
 func (c *Changes) Run(ctx context.Context) error {
-	poll := time.NewTicker(c.poll)
+	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
 	var settled <-chan time.Time
 	c.watch()
@@ -108,7 +107,7 @@ func (c *Changes) watch() {
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("changes are noticed after up to %s: %w", c.poll, err)
+		err = fmt.Errorf("changes are noticed after up to %s: %w", pollInterval, err)
 	}
 	c.failed.Log(c.log, slog.LevelWarn, "watching the store", err)
 }

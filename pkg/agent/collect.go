@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,19 +35,12 @@ type Use interface {
 // Collect returns the task that looks after the store: it ends expired holds, releases the leases
 // of dead holders and adopts the addresses that host-local has assigned (ipam.Survey, Plan,
 // Act). A holder is the container interface that has the address. The task reports the result of
-// each survey to health. It runs node.Changes. After each signal of node.Changes it records spooled
-// DELs in the store, all that wait in one transaction: views show them as done before; with the
-// replay they are in the journal, and outlive a power cut. It reads the call log, so that the log
-// does not grow if no scrape does.
-func Collect(node Node, health *Health, use Use, metrics *Metrics) Task {
-	c := newCollector(node, health, use)
-	c.metrics, c.changes = metrics, daemon.Any(&node.Changes.Store)
-	return Task{Name: "collect", Run: func(ctx context.Context) error {
-		var watching sync.WaitGroup
-		defer watching.Wait()
-		watching.Go(func() { _ = node.Changes.Run(ctx) })
-		return c.run(ctx)
-	}}
+// each survey to health. After each signal of node.Changes it records spooled DELs in the store,
+// all that wait in one transaction: views show them as done before; with the replay they are in the
+// journal, and outlive a power cut. It reads the call log, so that the log does not grow if no
+// scrape does.
+func Collect(node Node, health *Health, use Use) Task {
+	return Task{Name: "collect", Run: newCollector(node, health, use).run}
 }
 
 // collector is the state of the task that Collect returns.
@@ -56,7 +48,7 @@ type collector struct {
 	Node
 	health   *Health
 	use      Use
-	metrics  *Metrics
+	metrics  *metrics
 	changes  <-chan struct{}
 	complete prometheus.Gauge
 	doubtful prometheus.Gauge
@@ -69,10 +61,14 @@ func newCollector(node Node, health *Health, use Use) *collector {
 	gauge := func(name, help string) prometheus.Gauge {
 		return promauto.With(node.Metrics).NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
+	metrics := newMetrics(node)
+	node.Metrics.MustRegister(metrics)
 	return &collector{
-		Node:   node,
-		health: health,
-		use:    use,
+		Node:    node,
+		health:  health,
+		use:     use,
+		metrics: metrics,
+		changes: daemon.Any(&node.Changes.Store),
 		complete: gauge("leasehold_survey_complete",
 			"Whether the last survey of the node was complete (1). While it is 0, the agent releases nothing."),
 		doubtful: gauge("leasehold_doubtful_leases",

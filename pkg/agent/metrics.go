@@ -10,10 +10,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Metrics collects the metrics of the store and of the plugin. For each scrape it reads the leases,
+// metrics collects the metrics of the store and of the plugin. For each scrape it reads the leases,
 // the pools and the counters in one View of the store, and the durations of the plugin's calls from
-// the call log (store.Store.LogCall). It must be registered at most once.
-type Metrics struct {
+// the call log (store.Store.LogCall).
+type metrics struct {
 	node Node
 
 	mu sync.Mutex // while the call log is read
@@ -64,13 +64,13 @@ func leaseCounter(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, nil, nil)
 }
 
-// NewMetrics returns the metrics of a node. It does not register them.
-func NewMetrics(node Node) *Metrics {
+// newMetrics returns the metrics of a node. It does not register them.
+func newMetrics(node Node) *metrics {
 	histogram := func(name, help string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: callBuckets},
 			[]string{"verb"})
 	}
-	return &Metrics{
+	return &metrics{
 		node: node,
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "leasehold_calls_total",
@@ -82,7 +82,7 @@ func NewMetrics(node Node) *Metrics {
 }
 
 // read adds the calls that were logged since the last read to the metrics.
-func (m *Metrics) read() {
+func (m *metrics) read() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	calls, err := m.node.Service.Node.Store.Calls()
@@ -98,10 +98,10 @@ func (m *Metrics) read() {
 
 // Describe implements prometheus.Collector. It describes nothing: which metrics there are depends
 // on the store.
-func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
+func (m *metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.read()
 	for _, c := range []prometheus.Collector{m.calls, m.took, m.waited} {
 		c.Collect(ch)
@@ -121,7 +121,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 }
 
 // collectStore reads the store and sends its metrics to ch. It reads for at most two seconds.
-func (m *Metrics) collectStore(ch chan<- prometheus.Metric) error {
+func (m *metrics) collectStore(ch chan<- prometheus.Metric) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	var totals map[string]store.Counts

@@ -45,8 +45,8 @@ func TestSpooledDELsAreRecorded(t *testing.T) {
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	task := Collect(node, &Health{}, &use{}, NewMetrics(node))
-	go func() { ended <- task.Run(ctx) }()
+	tasks := []Task{{"changes", node.Changes.Run}, Collect(node, &Health{}, &use{})}
+	go func() { ended <- Run(ctx, node.Log, tasks) }()
 	for range 2 {
 		until(t, "it is replayed", func() bool { return waiting() == 0 })
 		spool() // of a container that is released: the record alone is removed
