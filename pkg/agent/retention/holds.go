@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,8 +72,8 @@ func (h *Holds) Run(ctx context.Context) error {
 // begin resets all observations, and returns the time between two passes.
 func (h *Holds) begin() (period time.Duration) {
 	period = min(h.MoveGrace, ownerGrace) / passesPerGrace
-	h.moved = streaks[location]{gap: 3 * period}
-	h.orphaned = streaks[string]{gap: 3 * period}
+	h.moved = streaks[location]{3 * period, map[kube.Name]streak[location]{}}
+	h.orphaned = streaks[string]{3 * period, map[kube.Name]streak[string]{}}
 	return period
 }
 
@@ -178,30 +179,23 @@ func (h *Holds) movedTo(ctx context.Context, name kube.Name, version string) (lo
 // ownerGrace. It reads each StatefulSet once, from etcd.
 func (h *Holds) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
 	h.orphaned.keep(held)
-	ordinals := map[string]map[kube.Name]int64{} // of the pods, by the path of their StatefulSet
+	read := map[string]func() (kube.Ordinals, error){} // by the path of the StatefulSet
 	for pod, leases := range held {
 		path, ordinal, ok := setOf(leases, pod)
 		if !ok {
 			delete(h.orphaned.of, pod)
 			continue
 		}
-		if ordinals[path] == nil {
-			ordinals[path] = map[kube.Name]int64{}
+		if read[path] == nil {
+			read[path] = sync.OnceValues(func() (kube.Ordinals, error) { return h.readSet(ctx, path) })
 		}
-		ordinals[path][pod] = ordinal
-	}
-	for path, pods := range ordinals {
-		wanted, err := h.readSet(ctx, path)
-		if err != nil {
+		switch wanted, err := read[path](); {
+		case err != nil:
 			h.Log.Debug("reading a StatefulSet failed", "path", path, "error", err)
-			continue
-		}
-		for pod, ordinal := range pods {
-			if wanted.Has(ordinal) {
-				delete(h.orphaned.of, pod)
-			} else if h.orphaned.observe(pod, path, now) >= ownerGrace {
-				h.end(ctx, held[pod], fmt.Sprintf("its StatefulSet has not had ordinal %d for %s", ordinal, ownerGrace))
-			}
+		case wanted.Has(ordinal):
+			delete(h.orphaned.of, pod)
+		case h.orphaned.observe(pod, path, now) >= ownerGrace:
+			h.end(ctx, leases, fmt.Sprintf("its StatefulSet has not had ordinal %d for %s", ordinal, ownerGrace))
 		}
 	}
 }
@@ -228,7 +222,7 @@ func (h *Holds) end(ctx context.Context, holds []lease.Lease, reason string) {
 }
 
 // streaks has what was observed of each pod in a row, and since when. A failed request ends no
-// streak, and is no observation. The zero value must not be used without a gap.
+// streak, and is no observation.
 type streaks[V comparable] struct {
 	gap time.Duration // a longer time without an observation starts a new streak
 	of  map[kube.Name]streak[V]
@@ -244,9 +238,6 @@ func (s *streaks[V]) observe(pod kube.Name, what V, now time.Time) time.Duration
 	before, known := s.of[pod]
 	if !known || before.what != what || now.Sub(before.last) > s.gap {
 		before = streak[V]{what, now, now}
-	}
-	if s.of == nil {
-		s.of = map[kube.Name]streak[V]{}
 	}
 	s.of[pod] = streak[V]{what, before.since, now}
 	return now.Sub(before.since)
