@@ -1,7 +1,6 @@
 package retention
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -49,50 +48,46 @@ func ofDeletedNamespace(l lease.Lease, uid string) bool {
 // maxOwners is the largest number of owners that namespaces remembers.
 const maxOwners = 4096
 
-// namespaces contains the UID of the namespace of each pod. A namespace is deleted only after its
-// pods, so that a namespace that is read while the pod exists is the namespace of that pod. It is
-// also the namespace of all other pods of the same StatefulSet, because a StatefulSet is deleted
-// before its namespace. The UID of the StatefulSet in a pod is not verified, but it is random, and
-// known only to those who could read the StatefulSet.
-type namespaces struct {
-	ofPods   map[types.UID]string // by the UID of the pod
-	ofOwners map[owner]string
-}
+// namespaces contains the UIDs of the pods' namespaces. A namespace is deleted only after its pods,
+// so that a namespace that is read while the pod exists is the namespace of that pod. It is also
+// the namespace of all other pods of the same StatefulSet, because a StatefulSet is deleted before
+// its namespace. The UID of the StatefulSet in a pod is not verified, but it is random, and known
+// only to those who could read the StatefulSet.
+type namespaces map[owner]string
 
-// owner is the UID of a StatefulSet, and the name of its namespace.
+// owner is the UID of a StatefulSet and the name of its namespace, or only the UID of a pod that no
+// StatefulSet controls: users may give a pod any controller, but no UID.
 type owner struct {
 	namespace string
 	uid       types.UID
 }
 
-// read reads the namespaces of the pods whose leases depend on them (see concerned), except those
-// that are known. It removes the entries of pods that no longer exist. After an error it reads no
-// other namespace, and returns the error.
-func (n *namespaces) read(ctx context.Context, core rest.Interface, pods map[kube.Name]Pod,
-	leases map[kube.Name][]lease.Lease) (err error) {
-	if n.ofPods == nil || len(n.ofOwners) >= maxOwners {
-		n.ofOwners = map[owner]string{}
+func ownerOf(p Pod) owner {
+	if p.Set == "" {
+		return owner{"", p.ObjectUID}
 	}
-	former, read := n.ofPods, map[string]string{}
-	n.ofPods = map[types.UID]string{}
+	return owner{p.Namespace, p.Set}
+}
+
+// read reads the namespaces of the pods whose leases depend on them (see concerned), except those
+// that are known. After an error it reads no other namespace, and returns the error.
+func (n namespaces) read(ctx context.Context, core rest.Interface, pods map[kube.Name]Pod,
+	leases map[kube.Name][]lease.Lease) error {
+	read := map[string]string{}
 	for name, p := range pods {
-		uid := former[p.ObjectUID]
-		if uid == "" && concerned(p, leases[name]) {
-			uid = n.ofOwners[owner{p.Namespace, p.Set}]
-			if _, isRead := read[name.Namespace]; uid == "" && !isRead && err == nil {
-				read[name.Namespace], err = readNamespaceUID(ctx, core, name.Namespace)
-			}
-			uid = cmp.Or(uid, read[name.Namespace])
-		}
-		if uid == "" {
+		if n[ownerOf(p)] != "" || !concerned(p, leases[name]) {
 			continue
 		}
-		n.ofPods[p.ObjectUID] = uid
-		if p.Set != "" {
-			n.ofOwners[owner{p.Namespace, p.Set}] = uid
+		if _, isRead := read[p.Namespace]; !isRead {
+			uid, err := readNamespaceUID(ctx, core, p.Namespace)
+			if err != nil {
+				return err
+			}
+			read[p.Namespace] = uid
 		}
+		n[ownerOf(p)] = read[p.Namespace]
 	}
-	return err
+	return nil
 }
 
 // concerned reports whether the UID of the pod's namespace is needed: there is a firm hold for the

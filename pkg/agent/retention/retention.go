@@ -11,8 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -40,14 +38,14 @@ type plan struct {
 	RequeueAfter time.Duration
 }
 
-// makePlan returns the plan for the pods of a node and the leases in its store. uids contains the
-// UIDs of the namespaces of the pods, by the UIDs of the pods. makePlan is level-triggered: once
-// its plan has been carried out, it returns an empty plan.
-func makePlan(pods map[kube.Name]Pod, view ipam.NodeView, uids map[types.UID]string) plan {
+// makePlan returns the plan for the pods of a node and the leases in its store. known are the UIDs
+// of the namespaces of the pods. makePlan is level-triggered: once its plan has been carried out,
+// it returns an empty plan.
+func makePlan(pods map[kube.Name]Pod, view ipam.NodeView, known namespaces) plan {
 	plan := plan{Expect: map[ipam.Ref]lease.Lease{}, End: map[string][]lease.Lease{}}
 	leasesOf := leasesFor(pods, view.Leases)
 	for name, p := range pods {
-		uid := uids[p.ObjectUID]
+		uid := known[ownerOf(p)]
 		leases := plan.endDeleted(leasesOf[name], uid)
 		if p.Invalid == "" {
 			plan.follow(p, leases, view, uid)

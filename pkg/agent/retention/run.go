@@ -76,10 +76,13 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 	for _, p := range pods {
 		w.known[p.UID] = true
 	}
+	if w.namespaces == nil || len(w.namespaces) >= maxOwners {
+		w.namespaces = namespaces{}
+	}
 	// An error is handled after the plan is executed, because the plan is correct without the
 	// namespaces that were not read.
 	unread := w.namespaces.read(ctx, w.Core, pods, leasesFor(pods, view.Leases))
-	plan := makePlan(pods, view, w.namespaces.ofPods)
+	plan := makePlan(pods, view, w.namespaces)
 	for _, p := range pods {
 		if p.Invalid != "" {
 			w.Invalid(p)

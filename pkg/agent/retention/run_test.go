@@ -207,7 +207,7 @@ func TestNamespaceOfAStatefulSet(t *testing.T) {
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("of-" + name)}})
 	}
-	var n namespaces
+	n := namespaces{}
 	for _, c := range []struct {
 		what, namespace, pod string
 		set                  types.UID
@@ -220,6 +220,7 @@ func TestNamespaceOfAStatefulSet(t *testing.T) {
 		{"in another namespace, with a forged owner", "other", "u4", "s1", 1},
 		{"of the first StatefulSet again", "db", "u5", "s1", 0},
 		{"without an owner", "db", "u6", "", 1},
+		{"with that pod as a forged owner", "db", "u7", "u6", 1},
 	} {
 		name := kube.Name{Namespace: c.namespace, Name: "db-0"}
 		p := Pod{Name: name, UID: c.pod, ObjectUID: types.UID(c.pod), Set: c.set, Window: lease.Window(time.Hour)}
@@ -227,8 +228,8 @@ func TestNamespaceOfAStatefulSet(t *testing.T) {
 		err := n.read(t.Context(), server.Clients.Core, map[kube.Name]Pod{name: p},
 			map[kube.Name][]lease.Lease{name: {bound(c.pod, time.Hour)}})
 		got := len(server.Requests())
-		if err != nil || got != c.requests || n.ofPods[p.ObjectUID] != "of-"+c.namespace {
-			t.Errorf("%s: %d requests, want %d; %v, %v", c.what, got, c.requests, n.ofPods, err)
+		if err != nil || got != c.requests || n[ownerOf(p)] != "of-"+c.namespace {
+			t.Errorf("%s: %d requests, want %d; %v, %v", c.what, got, c.requests, n, err)
 		}
 	}
 }
