@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -37,15 +36,6 @@ func TestPodOf(t *testing.T) {
 		want Pod
 	}{
 		{"plain", with(func(*corev1.Pod) {}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true}},
-		{"with the annotation", with(func(p *corev1.Pod) {
-			p.Annotations = map[string]string{"io.kubernetes.cri/reserved-ip-duration": "10", "other": "big"}
-		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true,
-			Window: lease.Window(10 * time.Minute)}},
-		{"with an invalid annotation", with(func(p *corev1.Pod) {
-			p.Annotations = map[string]string{"io.kubernetes.cri/reserved-ip-duration": ""}
-		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true, Invalid: `annotation ` +
-			`io.kubernetes.cri/reserved-ip-duration: "" is not a window; want whole minutes ("10"), a duration ` +
-			`("90s", "24h"), "forever", or "0" for no retention; at most 10 years ("87600h")`}},
 		{"ready, of a StatefulSet", with(func(p *corev1.Pod) {
 			p.OwnerReferences = controlled("apps/v1", "StatefulSet", "db")
 			p.OwnerReferences[0].UID = "s1"
@@ -73,10 +63,6 @@ func TestPodOf(t *testing.T) {
 			ObjectUID: "u1"}},
 		{"terminating", with(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), Pod{Name: name, UID: "u1",
 			ObjectUID: "u1", Deleting: true}},
-		{"with a reservation name", with(func(p *corev1.Pod) {
-			p.Annotations = map[string]string{policy.Annotation: "forever", policy.ReserveAs: "registry"}
-		}), Pod{Name: name, UID: "u1", ObjectUID: "u1", Expected: true,
-			Window: lease.Forever, Reservation: "registry"}},
 	} {
 		if diff := cmp.Diff(c.want, podOf(c.pod)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
