@@ -3,7 +3,6 @@ package kube
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,11 +31,12 @@ const maxReserved = 1024
 // span contains the ordinals from First to Last, inclusive.
 type span struct{ First, Last int64 }
 
-// OrdinalsOf returns the ordinals that the spec of a workload requests. spec is decoded from JSON.
-// OrdinalsOf reads replicas, or uses defaultReplicas if replicas is missing. It also reads
-// ordinals.start (Kubernetes) and reserveOrdinals (OpenKruise), a list of numbers and of strings
-// such as "3" or "3-5". If a part of reserveOrdinals is invalid, OrdinalsOf ignores that part, and
-// returns an error together with the set of the valid parts.
+// OrdinalsOf returns the ordinals that the spec of a workload requests. spec is decoded from JSON
+// by the API machinery, which makes integers int64. OrdinalsOf reads replicas, or uses
+// defaultReplicas if replicas is missing. It also reads ordinals.start (Kubernetes) and
+// reserveOrdinals (OpenKruise), a list of numbers and of strings such as "3" or "3-5". If a part of
+// reserveOrdinals is invalid, OrdinalsOf ignores that part, and returns an error together with the
+// set of the valid parts.
 func OrdinalsOf(spec map[string]any, defaultReplicas int64) (Ordinals, error) {
 	ordinals, _ := spec["ordinals"].(map[string]any)
 	s := Ordinals{Start: max(number(ordinals["start"], 0), 0), Replicas: number(spec["replicas"], defaultReplicas)}
@@ -62,16 +62,10 @@ func OrdinalsOf(spec map[string]any, defaultReplicas int64) (Ordinals, error) {
 	return s, err
 }
 
-// number returns v as an integer if v is a number as decoded by encoding/json or by the API
-// machinery. Otherwise it returns defaultValue.
+// number returns v if it is an integer, and otherwise defaultValue.
 func number(v any, defaultValue int64) int64 {
-	switch n := v.(type) {
-	case int64:
+	if n, isInteger := v.(int64); isInteger {
 		return n
-	case float64:
-		if math.Abs(n) <= math.MaxInt32 {
-			return int64(n)
-		}
 	}
 	return defaultValue
 }

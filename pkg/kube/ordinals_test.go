@@ -1,9 +1,9 @@
 package kube
 
 import (
-	"encoding/json"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/util/json"
 	"pgregory.net/rapid"
 )
 
