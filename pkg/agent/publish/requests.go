@@ -35,12 +35,6 @@ const (
 	requestOwner = "AddressRequest/"
 )
 
-// requests is what the Publisher remembers of AddressRequests.
-type requests struct {
-	servedAt time.Time // when they were last served
-	stamp    string    // what they depend on, see stampOf
-}
-
 // serveRequests holds the addresses of the AddressRequests that the manager names, and ends holds
 // that no pod has had and whose request does not exist any more. view has all leases of the node.
 // serveRequests returns the time until the next pass.

@@ -33,16 +33,6 @@ const (
 	partStatus = "status"
 )
 
-// reservations are the node's IPReservations in the API, as they were last listed, read or written.
-// Of a write they have what was applied, not what the API server made of it: what a CRD of another
-// version drops, or another controller changes, is written again after the next list or read, not
-// in each pass.
-type reservations struct {
-	known  map[kube.Name]*ipamv1.IPReservation  // nil before the first list
-	listAt time.Time                            // of the next list
-	named  map[ipamv1.ReservationReference]bool // those that were read since the manager has named them
-}
-
 // viewOf returns the part of an object that the agent uses, without anything else that users may
 // write.
 func viewOf(r *ipamv1.IPReservation) *ipamv1.IPReservation {
@@ -62,8 +52,8 @@ func viewOf(r *ipamv1.IPReservation) *ipamv1.IPReservation {
 }
 
 // store stores the response to a request.
-func (o *reservations) store(r *ipamv1.IPReservation) {
-	o.known[kube.Name{Namespace: r.Namespace, Name: r.Name}] = r
+func (p *Publisher) store(r *ipamv1.IPReservation) {
+	p.known[kube.Name{Namespace: r.Namespace, Name: r.Name}] = r
 }
 
 // list lists the objects of the node from the API server's watch cache. What the cache lacks of the

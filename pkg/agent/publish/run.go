@@ -60,10 +60,17 @@ type Publisher struct {
 
 	node   nodeIdentity // the UID is empty while it is not known
 	nodeAt time.Time    // when the UID must be read
-	reservations
-	requests
-	rejected map[kube.Name]pause // objects whose write the API server rejected
-	api      pause               // of all requests, after one that may succeed later
+	// known are the node's IPReservations in the API, as they were last listed, read or written;
+	// nil before the first list. Of a write they have what was applied, not what the API server
+	// made of it: what a CRD of another version drops, or another controller changes, is written
+	// again after the next list or read, not in each pass.
+	known    map[kube.Name]*ipamv1.IPReservation
+	listAt   time.Time                            // of the next list
+	named    map[ipamv1.ReservationReference]bool // those that were read since the manager has named them
+	rejected map[kube.Name]pause                  // objects whose write the API server rejected
+	api      pause                                // of all requests, after one that may succeed later
+	servedAt time.Time                            // when AddressRequests were last served
+	stamp    string                               // what they depend on, see stampOf
 	nodePool nodePool
 	problem  daemon.Problem
 }
