@@ -64,8 +64,8 @@ func Each[V any](f func(V)) Handler[V] {
 	return Handler[V]{Added: f, Updated: func(_, now V) { f(now) }, Deleted: f}
 }
 
-// item contains the view of an object, the object's key (cache.MetaNamespaceKeyFunc) and its
-// resource version.
+// item contains the view of an object, the object's key (cache.ObjectName), its resource version
+// and its UID.
 type item[V any] struct {
 	key, version string
 	uid          types.UID
@@ -97,18 +97,14 @@ func NewInformer[O metav1.Object, V any](view func(O) V, indexes Indexes[V]) *In
 			if !ok {
 				return nil, fmt.Errorf("unexpected type %T, want %T", object, o)
 			}
-			key, err := cache.MetaNamespaceKeyFunc(o)
-			if err != nil {
-				return nil, err
-			}
-			return &item[V]{key, o.GetResourceVersion(), o.GetUID(), view(o)}, nil
+			return &item[V]{cache.MetaObjectToName(o).String(), o.GetResourceVersion(), o.GetUID(), view(o)}, nil
 		},
 	}
 }
 
 // nameOf splits a key into namespace and name. The namespace of a cluster-scoped object is "".
 func nameOf(key string) Name {
-	namespace, name, _ := cache.SplitMetaNamespaceKey(key) // keys of MetaNamespaceKeyFunc are valid
+	namespace, name, _ := cache.SplitMetaNamespaceKey(key) // those of cache.ObjectName are valid
 	return Name{Namespace: namespace, Name: name}
 }
 
