@@ -8,7 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -79,8 +79,7 @@ type UseWatcher struct {
 	judge  judge
 	leased map[string]bool // pods found with a lease, by UID; not checked again
 
-	mu     sync.Mutex
-	result []cniconf.Status
+	result atomic.Value // []cniconf.Status
 }
 
 // Register registers the metric. It must be called once, before the first Check.
@@ -94,9 +93,8 @@ func (w *UseWatcher) Register(r prometheus.Registerer) {
 // Result returns the status of each network. It returns at least one status, or nil before the
 // first result. The caller must not modify the slice.
 func (w *UseWatcher) Result() []cniconf.Status {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.result
+	statuses, _ := w.result.Load().([]cniconf.Status)
+	return statuses
 }
 
 // Served returns the pools of the networks that are active according to Result.
@@ -183,9 +181,7 @@ func (w *UseWatcher) unleased(ctx context.Context, networks []cniconf.Status) (p
 // publish makes the confirmed statuses the Result, signals Changes, sets the metric and logs one
 // line for each network.
 func (w *UseWatcher) publish() {
-	w.mu.Lock()
-	w.result = w.judge.confirmed
-	w.mu.Unlock()
+	w.result.Store(w.judge.confirmed)
 	w.Changes.Send()
 	w.metric.Reset()
 	for _, s := range w.judge.confirmed {
