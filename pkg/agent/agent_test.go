@@ -90,13 +90,17 @@ func TestMetrics(t *testing.T) {
 			tx.SetRanges(a.Pool, []pool.Set{rangeSet("fd00::2", "fd00::ffff"), rangeSet("10.0.0.2", "10.0.0.11")}),
 			tx.SetAdopted(lease.Pool{DataDir: a.Pool.DataDir, Network: "without-ranges"}), tx.Count("leases/kept", 3))
 	})
-	m := newMetrics(node)
-	m.read() // starts the call log
+	calls := newCallMetrics(node.Metrics)
+	calls.read(node) // starts the call log
 	node.Service.Node.Store.LogCall(store.Call{Verb: "ADD", Result: "ok", Took: 3 * time.Millisecond,
 		Waited: time.Millisecond})
 	const wait = 10 * time.Second
 	node.Service.Node.Store.LogCall(store.Call{Verb: "ADD", Result: "11", Took: wait, Waited: wait})
-	problems, err := testutil.CollectAndLint(m)
+	calls.read(node)
+	m := storeMetrics{node}
+	node.Metrics.(*prometheus.Registry).MustRegister(m)
+	all := node.Metrics.(prometheus.Gatherer)
+	problems, err := testutil.GatherAndLint(all)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
 	}
@@ -125,11 +129,12 @@ leasehold_store_readable 1
 `
 	names := []string{"leasehold_addresses", "leasehold_calls_total", "leasehold_leases_kept_total",
 		"leasehold_pool_addresses", "leasehold_pool_free_addresses", "leasehold_store_readable"}
-	if err := testutil.CollectAndCompare(m, strings.NewReader(want), names...); err != nil {
+	if err := testutil.GatherAndCompare(all, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
 	}
-	if n := testutil.CollectAndCount(m, "leasehold_call_duration_seconds", "leasehold_lock_wait_seconds"); n != 2 {
-		t.Errorf("%d histograms of calls, want 2", n)
+	n, err := testutil.GatherAndCount(all, "leasehold_call_duration_seconds", "leasehold_lock_wait_seconds")
+	if err != nil || n != 2 {
+		t.Errorf("%d histograms of calls, want 2; %v", n, err)
 	}
 	os.Remove(filepath.Join(node.Service.Node.Store.Dirs().State, "leases.db"))
 	gone := `
@@ -261,10 +266,10 @@ func TestUnusedStoreIsNotCreated(t *testing.T) {
 	if health.ready() != nil {
 		t.Error(health.ready())
 	}
-	metrics := "# HELP leasehold_store_readable Whether the lease store could be read for this scrape (1), " +
+	want := "# HELP leasehold_store_readable Whether the lease store could be read for this scrape (1), " +
 		"or is lost or busy (0).\n" +
 		"# TYPE leasehold_store_readable gauge\nleasehold_store_readable 1\n"
-	err := testutil.CollectAndCompare(newMetrics(node), strings.NewReader(metrics), "leasehold_store_readable")
+	err := testutil.CollectAndCompare(storeMetrics{node}, strings.NewReader(want), "leasehold_store_readable")
 	if err != nil {
 		t.Error(err)
 	}

@@ -37,8 +37,7 @@ type Use interface {
 // Act). A holder is the container interface that has the address. The task reports the result of
 // each survey to health. After each signal of node.Changes it records spooled DELs in the store,
 // all that wait in one transaction: views show them as done before; with the replay they are in the
-// journal, and outlive a power cut. It reads the call log, so that the log does not grow if no
-// scrape does.
+// journal, and outlive a power cut. It counts the calls in the call log before each survey.
 func Collect(node Node, health *Health, use Use) Task {
 	return Task{Name: "collect", Run: newCollector(node, health, use).run}
 }
@@ -48,7 +47,7 @@ type collector struct {
 	Node
 	health   *Health
 	use      Use
-	metrics  *metrics
+	calls    callMetrics
 	changes  <-chan struct{}
 	complete prometheus.Gauge
 	doubtful prometheus.Gauge
@@ -61,13 +60,12 @@ func newCollector(node Node, health *Health, use Use) *collector {
 	gauge := func(name, help string) prometheus.Gauge {
 		return promauto.With(node.Metrics).NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
-	metrics := newMetrics(node)
-	node.Metrics.MustRegister(metrics)
+	node.Metrics.MustRegister(storeMetrics{node})
 	return &collector{
 		Node:    node,
 		health:  health,
 		use:     use,
-		metrics: metrics,
+		calls:   newCallMetrics(node.Metrics),
 		changes: daemon.Any(&node.Changes.Store),
 		complete: gauge("leasehold_survey_complete",
 			"Whether the last survey of the node was complete (1). While it is 0, the agent releases nothing."),
@@ -88,7 +86,7 @@ func (c *collector) run(ctx context.Context) error {
 			}
 		}
 		if !now.Before(surveyAt) {
-			c.metrics.read()
+			c.calls.read(c.Node)
 			surveyAt = now.Add(c.once(ctx))
 		}
 		select {

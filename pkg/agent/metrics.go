@@ -2,22 +2,21 @@ package agent
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// metrics collects the metrics of the store and of the plugin. For each scrape it reads the leases,
-// the pools and the counters in one View of the store, and the durations of the plugin's calls from
-// the call log (store.Store.LogCall).
-type metrics struct {
-	node Node
+// storeMetrics collects the metrics of the store. For each scrape it reads the leases, the pools
+// and the counters in one View.
+type storeMetrics struct{ node Node }
 
-	mu sync.Mutex // while the call log is read
-
+// callMetrics are the metrics of the plugin's calls, which the plugin writes to the call log
+// (store.Store.LogCall).
+type callMetrics struct {
 	calls  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
 	waited *prometheus.HistogramVec
@@ -64,15 +63,14 @@ func leaseCounter(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, nil, nil)
 }
 
-// newMetrics returns the metrics of a node. It does not register them.
-func newMetrics(node Node) *metrics {
+// newCallMetrics returns the metrics of calls, and registers them.
+func newCallMetrics(r prometheus.Registerer) callMetrics {
 	histogram := func(name, help string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: callBuckets},
+		return promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: callBuckets},
 			[]string{"verb"})
 	}
-	return &metrics{
-		node: node,
-		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+	return callMetrics{
+		calls: promauto.With(r).NewCounterVec(prometheus.CounterOpts{
 			Name: "leasehold_calls_total",
 			Help: "Calls of the plugin since the agent started, by verb and result: ok, or the error code.",
 		}, []string{"verb", "result"}),
@@ -81,13 +79,11 @@ func newMetrics(node Node) *metrics {
 	}
 }
 
-// read adds the calls that were logged since the last read to the metrics.
-func (m *metrics) read() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	calls, err := m.node.Service.Node.Store.Calls()
+// read adds the calls that were logged since the last read.
+func (m callMetrics) read(node Node) {
+	calls, err := node.Service.Node.Store.Calls()
 	if err != nil {
-		m.node.Log.Debug("reading the call log failed", "error", err)
+		node.Log.Debug("reading the call log failed", "error", err)
 	}
 	for _, c := range calls {
 		m.calls.WithLabelValues(c.Verb, c.Result).Inc()
@@ -98,14 +94,10 @@ func (m *metrics) read() {
 
 // Describe implements prometheus.Collector. It describes nothing: which metrics there are depends
 // on the store.
-func (m *metrics) Describe(chan<- *prometheus.Desc) {}
+func (m storeMetrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	m.read()
-	for _, c := range []prometheus.Collector{m.calls, m.took, m.waited} {
-		c.Collect(ch)
-	}
+func (m storeMetrics) Collect(ch chan<- prometheus.Metric) {
 	readable := 1.0
 	if err := m.collectStore(ch); err != nil && !store.IsEmpty(err) {
 		m.node.Log.Debug("reading the store for a scrape failed", "error", err)
@@ -121,7 +113,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 }
 
 // collectStore reads the store and sends its metrics to ch. It reads for at most two seconds.
-func (m *metrics) collectStore(ch chan<- prometheus.Metric) error {
+func (m storeMetrics) collectStore(ch chan<- prometheus.Metric) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	var totals map[string]store.Counts
