@@ -53,7 +53,7 @@ type collector struct {
 	doubtful prometheus.Gauge
 	problem  daemon.Problem
 
-	unmirrored map[ipam.Ref]bool // at the last survey
+	unmirrored map[ipam.Ref]time.Duration // since when (lease.Instant.Boot), at the last survey
 }
 
 func newCollector(node Node, health *Health, use Use) *collector {
@@ -135,17 +135,21 @@ func (c *collector) once(ctx context.Context) time.Duration {
 	return min(surveyInterval, max(minSurveyInterval, time.Duration(v.NextEnd())))
 }
 
-// due returns the plan of a survey. A file is written again only if it was missing at the last
-// survey too: while host-local processes a DEL, and shortly after it, the container exists and has
-// no file. If the file were written then, nothing would prove that DEL.
+// due returns the plan of a survey. A file is written again only if it has been missing for
+// surveyInterval: while host-local processes a DEL, and shortly after it, the container exists and
+// has no file. If the file were written then, nothing would prove that DEL.
 func (c *collector) due(v ipam.Survey) []ipam.Action {
 	before := c.unmirrored
-	c.unmirrored = map[ipam.Ref]bool{}
+	c.unmirrored = map[ipam.Ref]time.Duration{}
 	for _, l := range v.Unmirrored {
-		c.unmirrored[ipam.RefTo(l)] = true
+		since, known := before[ipam.RefTo(l)]
+		if !known {
+			since = v.Now.Boot
+		}
+		c.unmirrored[ipam.RefTo(l)] = since
 	}
 	return slices.DeleteFunc(ipam.Plan(v), func(a ipam.Action) bool {
-		return a.Do == ipam.Mirror && !before[ipam.RefTo(a.Lease)]
+		return a.Do == ipam.Mirror && v.Now.Boot-c.unmirrored[ipam.RefTo(a.Lease)] < surveyInterval
 	})
 }
 

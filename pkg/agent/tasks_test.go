@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -59,9 +60,9 @@ func TestSpooledDELsAreRecorded(t *testing.T) {
 	}
 }
 
-// The file of a container that exists is written again only if it is missing for two surveys: the
-// first one may see a DEL that host-local is processing. That file is the only proof of the DEL
-// here, because no other container exists.
+// The file of a container that exists is written again only if it has been missing for a while,
+// because host-local may be processing a DEL. That file is the only proof of the DEL here, because
+// no other container exists.
 func TestMissingFileMayBeADEL(t *testing.T) {
 	for _, ends := range []bool{true, false} {
 		node, _ := newNode(t)
@@ -92,10 +93,19 @@ func TestMissingFileMayBeADEL(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := newCollector(node, &Health{}, &use{})
-		c.once(t.Context())
-		if dir.Has(l.Address) {
-			t.Error("the file was written at the first survey")
+		clock, later := node.Service.Node.Clock, time.Duration(0)
+		node.Service.Node.Clock = func() lease.Instant {
+			now := clock()
+			now.Boot += later
+			return now
 		}
+		for range 2 {
+			c.once(t.Context())
+			if dir.Has(l.Address) {
+				t.Error("the file was written at once")
+			}
+		}
+		later = surveyInterval
 		want := "c-db-0"
 		if ends {
 			want = "#held "
