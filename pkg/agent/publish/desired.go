@@ -46,9 +46,7 @@ type wanted struct {
 // plan contains the changes that a pass makes.
 type plan struct {
 	Objects map[kube.Name]wanted // by the object's name
-	// Release contains, for each pod whose object requests it with spec.release, the leases to
-	// release.
-	Release [][]ipam.Ref
+	Release []lease.Lease        // of pods whose object requests it with spec.release
 	// RequeueAfter is the time until the plan changes without a change of its inputs, or 0 if it
 	// does not.
 	RequeueAfter time.Duration
@@ -72,11 +70,7 @@ func makePlan(
 		object := existing[name]
 		w := want(node, pod, leases, view.Now)
 		if object != nil && object.Spec.Release == w.Object.Status.ID {
-			var refs []ipam.Ref
-			for _, l := range leases {
-				refs = append(refs, ipam.RefTo(l))
-			}
-			plan.Release = append(plan.Release, refs)
+			plan.Release = append(plan.Release, leases...)
 		}
 		w.Object.Status.Confirmed = plan.isConfirmed(leases, pods[pod], object, w.Object.Status, view.Now)
 		if object != nil {

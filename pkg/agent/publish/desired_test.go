@@ -231,7 +231,7 @@ func TestSpecRelease(t *testing.T) {
 		existing := &ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: release}}
 		return makePlan(node, view, nil, map[kube.Name]*ipamv1.IPReservation{object: existing})
 	}
-	if got := with(id1).Release; len(got) != 1 || len(got[0]) != 2 || got[0][0].ID != id1 || got[0][1].ID != id2 {
+	if got := with(id1).Release; len(got) != 2 || got[0].ID != id1 || got[1].ID != id2 {
 		t.Errorf("the lease's id: releases %v", got)
 	}
 	other := with("3333333333333333")

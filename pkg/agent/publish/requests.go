@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
@@ -198,7 +199,7 @@ func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease) error {
 	if err == nil && string(r.UID) == uid && slices.ContainsFunc(r.Spec.Entries, isListed) {
 		return nil
 	}
-	return p.Service.EndHolds(ctx, [][]ipam.Ref{{ipam.RefTo(l)}}, "its AddressRequest was deleted or changed")
+	return retention.End(ctx, p.Service.EndHolds, p.Log, []lease.Lease{l}, "its AddressRequest was deleted or changed")
 }
 
 // readRequest reads an AddressRequest from etcd.

@@ -142,7 +142,8 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 	}
 	pods, _ := p.Pods.Views()
 	plan := makePlan(p.node, view, pods, p.known)
-	if err = p.release(ctx, plan.Release); err != nil {
+	err = retention.End(ctx, p.Service.RevokePods, p.Log, plan.Release, "released by spec.release of its reservation")
+	if err != nil {
 		err = fmt.Errorf("releasing addresses: %w", err)
 		plan.requeueAfter(retry)
 	}
@@ -212,18 +213,6 @@ func (p *Publisher) identify(ctx context.Context, now time.Time) error {
 
 func (p *Publisher) logProblem(err error) {
 	p.problem.Log(p.Log, slog.LevelWarn, "updating reservations", err)
-}
-
-// release ends the retention of the given pods' leases, as spec.release of their objects requests.
-func (p *Publisher) release(ctx context.Context, pods [][]ipam.Ref) error {
-	err := p.Service.RevokePods(ctx, pods, "released by spec.release of its reservation")
-	if err != nil {
-		return err
-	}
-	for _, r := range slices.Concat(pods...) {
-		p.Log.Info("address released by spec.release", "address", r.Address.String(), "lease", r.ID)
-	}
-	return nil
 }
 
 // write writes the objects that differ from the plan, and deletes those that are obsolete. An
@@ -298,7 +287,7 @@ func (p *Publisher) endDeleted(ctx context.Context, w wanted) (ended bool, err e
 	if err != nil || len(deleted) == 0 {
 		return false, err
 	}
-	return true, retention.EndHolds(ctx, p.Service, p.Log, deleted, retention.NamespaceDeleted)
+	return true, retention.End(ctx, p.Service.EndHolds, p.Log, deleted, retention.NamespaceDeleted)
 }
 
 // isObsolete reports whether an object that is not in the plan may be deleted. It must belong to

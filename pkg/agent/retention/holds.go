@@ -216,7 +216,7 @@ func (h *Holds) endForgotten(ctx context.Context, held map[kube.Name][]lease.Lea
 }
 
 func (h *Holds) end(ctx context.Context, holds []lease.Lease, reason string) {
-	if err := EndHolds(ctx, h.Service, h.Log, holds, reason); err != nil {
+	if err := End(ctx, h.Service.EndHolds, h.Log, holds, reason); err != nil {
 		h.Log.Warn("ending a hold failed", "error", err)
 	}
 }

@@ -102,7 +102,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 // act makes the changes of the plan in the store. It stops at the first error.
 func (w *Windows) act(ctx context.Context, plan plan) error {
 	for reason, holds := range plan.End {
-		if err := EndHolds(ctx, w.Service, w.Log, holds, reason); err != nil {
+		if err := End(ctx, w.Service.EndHolds, w.Log, holds, reason); err != nil {
 			return err
 		}
 	}
@@ -125,22 +125,24 @@ func (w *Windows) act(ctx context.Context, plan plan) error {
 	return w.Service.Defer(ctx, holds, deferTo)
 }
 
-// EndHolds ends holds for a reason, those of one pod together, and logs them.
-func EndHolds(ctx context.Context, service *ipam.Service, log *slog.Logger, holds []lease.Lease, reason string,
-) error {
+// End ends the retention of leases for a reason, of those of one pod together, and logs it. with is
+// ipam.Service.EndHolds, or RevokePods for bound leases as well.
+func End(ctx context.Context, with func(context.Context, [][]ipam.Ref, string) error, log *slog.Logger,
+	leases []lease.Lease, reason string) error {
 	var pods [][]ipam.Ref
-	for _, leases := range ByPod(holds) {
+	for _, leases := range ByPod(leases) {
 		var refs []ipam.Ref
 		for _, l := range leases {
 			refs = append(refs, ipam.RefTo(l))
 		}
 		pods = append(pods, refs)
 	}
-	if err := service.EndHolds(ctx, pods, reason); err != nil {
+	if err := with(ctx, pods, reason); err != nil {
 		return err
 	}
-	for _, l := range holds {
-		log.Info("hold ended", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "reason", reason)
+	for _, l := range leases {
+		log.Info("retention ended", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "lease", l.ID,
+			"reason", reason)
 	}
 	return nil
 }
