@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -180,14 +180,13 @@ func newEvent(regarding corev1.ObjectReference, node, action string, isWarning b
 	if isWarning {
 		kind = corev1.EventTypeWarning
 	}
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s\x00%#v", regarding.Kind, reason, key)
+	hash := ipamv1.Hash(fmt.Sprintf("%s\x00%s\x00%#v", regarding.Kind, reason, key))
 	return &eventsv1.Event{
 		TypeMeta: metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"},
 		ObjectMeta: metav1.ObjectMeta{
 			// The namespace of Events about cluster-scoped objects is the default one.
 			Namespace: cmp.Or(regarding.Namespace, metav1.NamespaceDefault),
-			Name:      fmt.Sprintf("%s.%016x", strings.TrimRight(kube.Cut(regarding.Name, 230), ".-"), h.Sum64()),
+			Name:      strings.TrimRight(kube.Cut(regarding.Name, 230), ".-") + "." + hash,
 		},
 		EventTime:           metav1.NewMicroTime(at),
 		ReportingController: controller,
