@@ -134,10 +134,11 @@ func TestLeaving(t *testing.T) {
 		{"without a name", []Pod{deleting}, []lease.Lease{bound("u1", time.Hour)}, "", nil},
 	} {
 		pods := map[kube.Name]Pod{}
+		former := map[kube.Name]Pod{as("60").Name: {UID: c.was}}
 		for _, p := range c.pods {
 			pods[p.Name] = p
 		}
-		if diff := cmp.Diff(c.want, leaving(pods, c.leases, map[string]bool{c.was: true})); diff != "" {
+		if diff := cmp.Diff(c.want, leaving(pods, former, c.leases)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}

@@ -71,16 +71,15 @@ func (plan *plan) endGone(pods map[kube.Name]Pod, view ipam.NodeView) {
 }
 
 // leaving returns the pods with a reservation name that are being deleted, or were, and whose
-// leases do not show it, and those that are not, and whose leases do. known are the UIDs of former
-// pods. One that is not known may be new, and the watch late.
-func leaving(
-	pods map[kube.Name]Pod, leases []lease.Lease, known map[string]bool,
-) (out []ipam.LeavingPod) {
+// leases do not show it, and those that are not, and whose leases do. former are the pods of an
+// earlier pass. A pod that is in neither list may be new, and the watch late.
+func leaving(pods, former map[kube.Name]Pod, leases []lease.Lease) (out []ipam.LeavingPod) {
 	for _, l := range leases {
-		p := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
-		exists := p.UID == l.UID
-		pod := ipam.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID, Stays: exists && !p.Deleting}
-		if (exists || known[l.UID]) && ipam.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
+		name := kube.Name{Namespace: l.Namespace, Name: l.Name}
+		exists := pods[name].UID == l.UID
+		pod := ipam.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID, Stays: exists && !pods[name].Deleting}
+		isKnown := exists || former[name].UID == l.UID
+		if isKnown && ipam.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
 			out = append(out, pod)
 		}
 	}

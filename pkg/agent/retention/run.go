@@ -32,8 +32,7 @@ type Windows struct {
 	Invalid func(Pod)
 
 	namespaces namespaces
-	// known are the UIDs of the pods of the last pass that marked the leases of leaving pods.
-	known map[string]bool
+	former     map[kube.Name]Pod // of the last pass that marked the leases of leaving pods
 
 	invalid daemon.Problem // of the limits
 }
@@ -68,14 +67,11 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 		return 0 // there are no leases
 	}
 	// First of all, because the ADD of a new pod finds its name and should find who leaves.
-	if err := w.Service.MarkLeaving(ctx, leaving(pods, view.Leases, w.known)); err != nil {
+	if err := w.Service.MarkLeaving(ctx, leaving(pods, w.former, view.Leases)); err != nil {
 		w.Log.Warn("marking the leases of deleted pods failed", "error", err)
 		return retry
 	}
-	w.known = map[string]bool{}
-	for _, p := range pods {
-		w.known[p.UID] = true
-	}
+	w.former = pods
 	if w.namespaces == nil || len(w.namespaces) >= maxOwners {
 		w.namespaces = namespaces{}
 	}
