@@ -122,8 +122,10 @@ func TestMissingFileMayBeADEL(t *testing.T) {
 	}
 }
 
+// isOwnNetns reports whether a namespace is the one in which a child of this thread starts. That of
+// the process is another one after TestReady has run on its first thread.
 func isOwnNetns(t *testing.T, node Node, n lease.Netns) bool {
-	own, err := node.Service.Node.Host.Netns("/proc/self/ns/net")
+	own, err := node.Service.Node.Host.Netns("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
