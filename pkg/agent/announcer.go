@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -112,13 +111,9 @@ func (a *Announcer) Run(ctx context.Context) error {
 // start starts a worker for each entry that has none, up to maxWorkers. The remaining entries get
 // theirs when a worker has removed its entry, which is a change of the queue.
 func (a *Announcer) start(ctx context.Context) {
-	dir, err := os.Open(a.Dir)
-	if err != nil {
-		return // there is none before the first return of a pod
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
-	for _, name := range names {
+	entries, _ := os.ReadDir(a.Dir) // there is no directory before the first return of a pod
+	for _, e := range entries {
+		name := e.Name()
 		who, ok := lease.ParseAttachment(name)
 		if !ok {
 			a.Log.Warn("invalid entry in the announce queue, removing it", "name", name)
@@ -145,7 +140,7 @@ func (a *Announcer) start(ctx context.Context) {
 
 // remove deletes an entry of the queue, even if it is not a regular file.
 func (a *Announcer) remove(name string) {
-	if err := os.RemoveAll(filepath.Join(a.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.RemoveAll(filepath.Join(a.Dir, name)); err != nil {
 		a.Log.Warn("removing an entry of the announce queue failed", "error", err)
 	}
 }
@@ -194,24 +189,19 @@ func (a *Announcer) announce(ctx context.Context, l lease.Lease, log *slog.Logge
 	if err := a.await(ctx, l); err != nil {
 		return err
 	}
+	var err error
 	announced := false
-	var lastErr error
 	for _, pause := range pauses {
 		if !daemon.Wait(ctx, nil, pause) {
 			return ctx.Err()
 		}
-		err := a.sendOne(ctx, l)
-		if err == nil {
-			announced = true
-			continue
-		}
-		lastErr = err
-		if errors.Is(err, errNotHeld) {
+		if err = a.sendOne(ctx, l); errors.Is(err, errNotHeld) {
 			break
 		}
+		announced = announced || err == nil
 	}
 	if !announced {
-		return lastErr
+		return err
 	}
 	log.Debug("announced")
 	a.Announced()
