@@ -160,10 +160,11 @@ func (a *app) stateFlag(c *cobra.Command) {
 	c.Flags().Func("state", "only leases in this `state`: bound or held", oneOf(&a.state, "bound", "held"))
 }
 
-// oneOf returns what sets a flag that has one of two values.
+// oneOf returns what sets a flag that has one of two values. With an empty value, which scripts may
+// have, it counts as not given.
 func oneOf(to *string, first, second string) func(string) error {
 	return func(s string) error {
-		if *to = s; s != first && s != second {
+		if *to = s; s != "" && s != first && s != second {
 			return fmt.Errorf("want %s or %s", first, second)
 		}
 		return nil
