@@ -19,8 +19,8 @@ type cniArgs struct {
 	types.CommonArgs
 	IP requestedIP
 
-	K8S_POD_NAMESPACE          types.UnmarshallableString
-	K8S_POD_NAME               types.UnmarshallableString
+	K8S_POD_NAMESPACE          *types.UnmarshallableString // nil if there is no such pair
+	K8S_POD_NAME               *types.UnmarshallableString
 	K8S_POD_UID                types.UnmarshallableString
 	K8S_POD_INFRA_CONTAINER_ID types.UnmarshallableString // ignored: CNI_CONTAINERID has it
 }
@@ -37,41 +37,43 @@ func (r *requestedIP) UnmarshalText(text []byte) (err error) {
 }
 
 // parseArgs parses CNI_ARGS. It returns the requested address, which may be zero, and the pod,
-// which is zero if the runtime does not run Kubernetes pods.
-func parseArgs(s string) (ip netip.Addr, pod ipam.Pod, err error) {
+// which is zero if K8S_POD_* name none. Then noPod says why, unless CNI_ARGS have no such names.
+func parseArgs(s string) (ip netip.Addr, pod ipam.Pod, noPod, err error) {
 	var args cniArgs
 	if err := types.LoadArgs(s, &args); err != nil {
-		return ip, pod, badArgs("%.300s; want KEY=VALUE pairs with semicolons between them, and IgnoreUnknown=1 among "+
-			"them if some are not meant for this plugin", strings.TrimPrefix(err.Error(), "ARGS: "))
+		return ip, pod, nil, fmt.Errorf("%w: CNI_ARGS: %.300s; want KEY=VALUE pairs with semicolons between them, and "+
+			"IgnoreUnknown=1 among them if some are not meant for this plugin", errEnvironment,
+			strings.TrimPrefix(err.Error(), "ARGS: "))
 	}
-	pod, err = args.pod()
-	return args.IP.Addr, pod, err
+	pod, noPod = args.pod()
+	return args.IP.Addr, pod, noPod, nil
 }
 
-// badArgs returns an errEnvironment error about CNI_ARGS.
-func badArgs(format string, args ...any) error {
-	return fmt.Errorf("%w: CNI_ARGS: "+format, append([]any{errEnvironment}, args...)...)
-}
-
-// pod returns the pod that CNI_ARGS identifies, or the zero Pod if there is none. It validates the
-// names, because they become keys of the store and are printed on terminals.
+// pod returns the pod that CNI_ARGS identify, or the zero Pod and the reason. Runtimes that do not
+// run pods of Kubernetes pass other names, or one without the other (docs/facts.md, "K8S_POD_NAME
+// need not name a pod"); host-local ignores all of them. The names become keys of the store and are
+// printed on terminals, so that only valid ones are used.
 func (a cniArgs) pod() (ipam.Pod, error) {
-	pod := ipam.Pod{Namespace: string(a.K8S_POD_NAMESPACE), Name: string(a.K8S_POD_NAME), UID: string(a.K8S_POD_UID)}
+	if a.K8S_POD_NAMESPACE == nil && a.K8S_POD_NAME == nil {
+		return ipam.Pod{}, nil
+	}
+	pod := ipam.Pod{UID: string(a.K8S_POD_UID)}
+	if a.K8S_POD_NAMESPACE != nil {
+		pod.Namespace = string(*a.K8S_POD_NAMESPACE)
+	}
+	if a.K8S_POD_NAME != nil {
+		pod.Name = string(*a.K8S_POD_NAME)
+	}
 	switch {
-	case pod.Namespace == "" && pod.Name == "":
-		return ipam.Pod{}, nil // the runtime does not run Kubernetes pods
-	case pod.Namespace == "":
-		return pod, badArgs("K8S_POD_NAME without K8S_POD_NAMESPACE; want both or neither")
-	case pod.Name == "":
-		return pod, badArgs("K8S_POD_NAMESPACE without K8S_POD_NAME; want both or neither")
 	case !lease.IsNamespace(pod.Namespace):
-		return pod, badArgs("K8S_POD_NAMESPACE=%s; want a DNS label of at most 63 characters: a-z, 0-9, and - except "+
-			"at the ends", policy.Quote(pod.Namespace))
+		return ipam.Pod{}, fmt.Errorf("K8S_POD_NAMESPACE=%s names no namespace of Kubernetes; want a DNS label of at "+
+			"most 63 characters: a-z, 0-9, and - except at the ends", policy.Quote(pod.Namespace))
 	case !lease.IsPodName(pod.Name):
-		return pod, badArgs("K8S_POD_NAME=%s; want a DNS name of at most 253 characters: labels of a-z, 0-9 and -, "+
-			"separated by .", policy.Quote(pod.Name))
+		return ipam.Pod{}, fmt.Errorf("K8S_POD_NAME=%s names no pod of Kubernetes; want a DNS name of at most 253 "+
+			"characters: labels of a-z, 0-9 and -, separated by .", policy.Quote(pod.Name))
 	case !lease.IsUID(pod.UID):
-		return pod, badArgs("K8S_POD_UID=%s; want at most 128 letters, digits, -, _, : and .", policy.Quote(pod.UID))
+		return ipam.Pod{}, fmt.Errorf("K8S_POD_UID=%s is the UID of no pod of Kubernetes; want at most 128 letters, "+
+			"digits, -, _, : and .", policy.Quote(pod.UID))
 	}
 	return pod, nil
 }

@@ -27,7 +27,6 @@ func TestParseArgs(t *testing.T) {
 		{"a pod without a UID", "K8S_POD_NAMESPACE=db;K8S_POD_NAME=db-0",
 			ipam.Pod{Namespace: "db", Name: "db-0"}, ""},
 		{"a UID without a pod is ignored", "K8S_POD_UID=8d0f", ipam.Pod{}, ""},
-		{"empty names mean no pod", "K8S_POD_NAMESPACE=;K8S_POD_NAME=", ipam.Pod{}, ""},
 		{"the longest names", "K8S_POD_NAMESPACE=" + strings.Repeat("n", 63) + ";K8S_POD_NAME=" + strings.Repeat("p",
 			253),
 			ipam.Pod{Namespace: strings.Repeat("n", 63), Name: strings.Repeat("p", 253)}, ""},
@@ -43,16 +42,66 @@ func TestParseArgs(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			ip, pod, err := parseArgs(tt.args)
-			if err != nil || pod != tt.pod || ip.IsValid() != (tt.ip != "") || ip.IsValid() && ip.String() != tt.ip {
-				t.Errorf("got %+v, %s (%v), want %+v, %s", pod, ip, err, tt.pod, tt.ip)
+			ip, pod, noPod, err := parseArgs(tt.args)
+			if err != nil || noPod != nil || pod != tt.pod || ip.IsValid() != (tt.ip != "") ||
+				ip.IsValid() && ip.String() != tt.ip {
+				t.Errorf("got %+v, %s (%v, %v), want %+v, %s", pod, ip, noPod, err, tt.pod, tt.ip)
+			}
+		})
+	}
+}
+
+// TestParseArgsWithoutPod verifies that names that are not of Kubernetes are no error, and that the
+// reason for an operator names the value and what would be a pod.
+func TestParseArgsWithoutPod(t *testing.T) {
+	long := strings.Repeat("x", 10000)
+	const (
+		namespace = " names no namespace of Kubernetes; want a DNS label of at most 63"
+		pod       = " names no pod of Kubernetes; want a DNS name of at most 253"
+		uid       = " is the UID of no pod of Kubernetes; want at most"
+	)
+	args := func(values ...string) string {
+		keys := []string{"K8S_POD_NAMESPACE=", "K8S_POD_NAME=", "K8S_POD_UID="}
+		for i := range values {
+			values[i] = keys[i] + values[i]
+		}
+		return strings.Join(values, ";")
+	}
+	for name, tt := range map[string]struct{ args, want string }{
+		"podman 4: a pod without a namespace": {"K8S_POD_NAME=web", `K8S_POD_NAMESPACE=""` + namespace},
+		"crictl: an empty namespace":          {args("", "demo"), `K8S_POD_NAMESPACE=""` + namespace},
+		"podman 3: capitals and underscores":  {args("My_App", "My_App"), `K8S_POD_NAMESPACE="My_App"` + namespace},
+		"critest: capitals": {args("a", "PodSandbox-for-create-test-4a1b"),
+			`K8S_POD_NAME="PodSandbox-for-create-test-4a1b"` + pod},
+		"CRI-O's tutorial: dots in a namespace": {args("redhat.test.crio", "podsandbox1"),
+			`K8S_POD_NAMESPACE="redhat.test.crio"` + namespace},
+		"a namespace without a pod":    {"K8S_POD_NAMESPACE=a", `K8S_POD_NAME=""` + pod},
+		"both are empty":               {args("", ""), `K8S_POD_NAMESPACE=""` + namespace},
+		"a path as a pod name":         {args("a", "../../etc/x"), `K8S_POD_NAME="../../etc/x"` + pod},
+		"a path as a namespace":        {args("../../etc", "a"), `K8S_POD_NAMESPACE="../../etc"` + namespace},
+		"a name of 10 kB":              {args("a", long), `... (10000 bytes)` + pod},
+		"a namespace of 64 characters": {args(strings.Repeat("n", 64), "a"), `K8S_POD_NAMESPACE="nnn`},
+		"a NUL":                        {args("a", "b\x00"), `K8S_POD_NAME="b\x00"` + pod},
+		"a newline":                    {args("a", "b\nc"), `K8S_POD_NAME="b\nc"` + pod},
+		"a hyphen at the end":          {args("a", "web-"), `K8S_POD_NAME="web-"` + pod},
+		"a hyphen at the start":        {args("a", "-web"), `K8S_POD_NAME="-web"` + pod},
+		"an empty label":               {args("a", "web..0"), `K8S_POD_NAME="web..0"` + pod},
+		"a path as a UID":              {args("a", "b", "../x"), `K8S_POD_UID="../x"` + uid},
+		"a long UID":                   {args("a", "b", long), `... (10000 bytes)` + uid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, pod, noPod, err := parseArgs(tt.args)
+			if err != nil || pod != (ipam.Pod{}) {
+				t.Fatalf("got %+v (%v), want no pod", pod, err)
+			}
+			if noPod == nil || !strings.Contains(noPod.Error(), tt.want) || len(noPod.Error()) > 300 {
+				t.Errorf("reason %v, want %q in it", noPod, tt.want)
 			}
 		})
 	}
 }
 
 func TestParseArgsRejects(t *testing.T) {
-	long := strings.Repeat("x", 10000)
 	tests := []struct {
 		name, args, want string
 	}{
@@ -66,29 +115,10 @@ func TestParseArgsRejects(t *testing.T) {
 		{"neither true nor false", "IgnoreUnknown=yes", `"IgnoreUnknown=yes"`},
 		{"an invalid address", "IP=10.0.0", `"10.0.0" is not an IP address; want one such as 10.0.0.7`},
 		{"an invalid address before a valid one", "IP=x;IP=10.0.0.9", `"IP=x"`},
-		{"a namespace without a pod", "K8S_POD_NAMESPACE=a", "K8S_POD_NAMESPACE without K8S_POD_NAME"},
-		{"a pod without a namespace", "K8S_POD_NAME=a", "K8S_POD_NAME without K8S_POD_NAMESPACE"},
-		{"a path as a pod name", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=../../etc/x",
-			`K8S_POD_NAME="../../etc/x"; want a DNS name`},
-		{"a path as a namespace", "K8S_POD_NAMESPACE=../../etc;K8S_POD_NAME=a",
-			`K8S_POD_NAMESPACE="../../etc"; want a DNS label`},
-		{"a dot in a namespace", "K8S_POD_NAMESPACE=a.b;K8S_POD_NAME=a", `K8S_POD_NAMESPACE="a.b"`},
-		{"a name of 10 kB", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=" + long,
-			`... (10000 bytes); want a DNS name of at most 253`},
-		{"a namespace of 64 characters", "K8S_POD_NAMESPACE=" + strings.Repeat("n", 64) + ";K8S_POD_NAME=a",
-			`at most 63 characters`},
-		{"a NUL", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b\x00", `K8S_POD_NAME="b\x00"`},
-		{"a newline", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b\nc", `K8S_POD_NAME="b\nc"`},
-		{"upper case", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=Web", `K8S_POD_NAME="Web"`},
-		{"a hyphen at the end", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=web-", `K8S_POD_NAME="web-"`},
-		{"a hyphen at the start", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=-web", `K8S_POD_NAME="-web"`},
-		{"an empty label", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=web..0", `K8S_POD_NAME="web..0"`},
-		{"a path as a UID", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;K8S_POD_UID=../x", `K8S_POD_UID="../x"`},
-		{"a long UID", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;K8S_POD_UID=" + long, `K8S_POD_UID="xxx`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, pod, err := parseArgs(tt.args)
+			_, pod, _, err := parseArgs(tt.args)
 			if err == nil {
 				t.Fatalf("accepted as %+v", pod)
 			}
@@ -102,7 +132,7 @@ func TestParseArgsRejects(t *testing.T) {
 	}
 }
 
-// FuzzArgs verifies that an accepted pod can be a key of the store.
+// FuzzArgs verifies that a pod can be a key of the store.
 func FuzzArgs(f *testing.F) {
 	for _, s := range []string{
 		"",
@@ -113,12 +143,14 @@ func FuzzArgs(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		ip, pod, err := parseArgs(s)
-		if err != nil {
-			if len(err.Error()) > 1000 {
+		ip, pod, noPod, err := parseArgs(s)
+		for _, err := range []error{noPod, err} {
+			if err != nil && len(err.Error()) > 1000 {
 				t.Errorf("the error has %d bytes", len(err.Error()))
 			}
-			return
+		}
+		if (noPod != nil || err != nil) && pod != (ipam.Pod{}) {
+			t.Errorf("pod %+q although %v, %v", pod, noPod, err)
 		}
 		if (pod.Name == "") != (pod.Namespace == "") ||
 			strings.ContainsAny(pod.Name+pod.Namespace+pod.UID, "/\x00\n ;=") ||

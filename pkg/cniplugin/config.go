@@ -49,6 +49,7 @@ type config struct {
 
 	section    ipamSection
 	sectionErr error // why there is no section
+	noPod      error // why CNI_ARGS name no pod; set by request
 }
 
 // ipamSection contains the fields of the ipam section that host-local has.

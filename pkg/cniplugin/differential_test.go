@@ -57,7 +57,7 @@ func ours(stdin []byte, args string) (parsed, error) {
 	if err != nil {
 		return out, err
 	}
-	ip, _, err := parseArgs(args)
+	ip, _, _, err := parseArgs(args)
 	if err != nil {
 		return out, err
 	}

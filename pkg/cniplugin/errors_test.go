@@ -17,7 +17,7 @@ func TestCoded(t *testing.T) {
 		err        error
 		code       uint
 	}{
-		{"an invalid environment", verbAdd, badArgs("x"), 4},
+		{"an invalid environment", verbAdd, errEnvironment, 4},
 		{"the container's network namespace is missing", verbAdd, ipam.ErrNetns, 4},
 		{"an I/O error", verbAdd, store.ErrIO, 5},
 		{"stdout is closed", verbAdd, errPrint, 5},

@@ -80,6 +80,9 @@ func (p *Plugin) Add(args *skel.CmdArgs) (err error) {
 		return p.addChained(ctx, c, args)
 	}
 	req, err := c.addRequest(args)
+	if c.noPod != nil {
+		p.note(fmt.Sprintf("no address is kept for container %s: %v", args.ContainerID, c.noPod))
+	}
 	if err != nil {
 		return err
 	}

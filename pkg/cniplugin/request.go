@@ -48,8 +48,8 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 		return ipam.Request{}, fmt.Errorf("%w: CNI_CONTAINERID %s; want at most %d characters",
 			errEnvironment, policy.Quote(args.ContainerID), maxContainerID)
 	}
-	ip, pod, err := parseArgs(args.Args)
-	if err != nil {
+	ip, pod, noPod, err := parseArgs(args.Args)
+	if c.noPod = noPod; err != nil {
 		return ipam.Request{}, err
 	}
 	req := ipam.Request{ContainerID: args.ContainerID, IfName: args.IfName, NetnsPath: args.Netns, Pod: pod}

@@ -77,7 +77,7 @@ func TestInvalidInput(t *testing.T) {
 		"a network":         {strings.Replace(n.conf(""), `"net"`, `"../../etc/x"`, 1), "", 7},
 		"a container ID":    {n.conf(""), "CNI_CONTAINERID=../x", 4},
 		"an interface":      {n.conf(""), "CNI_IFNAME=../x", 4},
-		"a pod":             {n.conf(""), "CNI_ARGS=K8S_POD_NAMESPACE=a;K8S_POD_NAME=../../etc/x", 4},
+		"a requested IP":    {n.conf(""), "CNI_ARGS=IP=../x", 4},
 		"a missing sandbox": {n.conf(""), "CNI_ARGS=K8S_POD_NAMESPACE=a;K8S_POD_NAME=b", 4},
 	} {
 		stdout, ok := n.call("ADD", c.stdin, c.env)
