@@ -15,22 +15,19 @@ const notKept = "no address is kept: pods with the annotation get another one wh
 // agent on the node.
 func (n *nodeDoctor) checkConfiguration(context.Context) (found []finding, err error) {
 	agent, unknown := n.Host.Running(func(name, _ string) bool { return name == agentName })
-	for _, s := range cniconf.Check(n.conf, n.BinDirs) {
+	for _, s := range n.networks {
 		switch {
 		case s.State == cniconf.Unknown:
 			err = errors.Join(err, fmt.Errorf("%s: %s", s.Reason, s.Message))
 		case s.State == cniconf.Inactive:
-			f := finding{Reason: s.Reason, Subject: "network " + s.Network, What: s.Message, Why: notKept}
-			f.Repair, f.Decide = n.advise(s, agent != 0)
-			if s.Network == "" {
-				f.Subject = s.File
-			}
+			f := finding{Reason: s.Reason, Subject: networkOf(s), What: s.Message, Why: notKept}
+			f.Repair, f.Decide = n.advise(s, agent != 0, unknown)
 			found = append(found, f)
 		case s.GetsAnnotations || agent != 0:
 		case unknown != nil:
 			err = errors.Join(err, unknown)
 		default:
-			found = append(found, finding{Reason: "NoAnnotations", Subject: "network " + s.Network,
+			found = append(found, finding{Reason: "NoAnnotations", Subject: networkOf(s),
 				What: fmt.Sprintf("%s does not declare the capability with which the runtime passes annotations, and "+
 					"no leasehold-agent runs on this node", s.File),
 				Why:    "no address is kept: nothing tells the plugin which pods have the annotation",
@@ -41,8 +38,8 @@ func (n *nodeDoctor) checkConfiguration(context.Context) (found []finding, err e
 }
 
 // advise returns the repair of a network for which leasehold is not active, or what there is to
-// decide.
-func (n *nodeDoctor) advise(s cniconf.Status, agentRuns bool) (repair []string, decide string) {
+// decide. unknown is why it is not known whether an agent runs, nil if it is known.
+func (n *nodeDoctor) advise(s cniconf.Status, agentRuns bool, unknown error) (repair []string, decide string) {
 	switch s.Reason {
 	case cniconf.HostLocalNamed, cniconf.FlannelDefault:
 		// In flannel's ConfigMap leasehold may be named for all nodes.
@@ -54,8 +51,13 @@ func (n *nodeDoctor) advise(s cniconf.Status, agentRuns bool) (repair []string, 
 	case cniconf.K3sDefault:
 		return nil, "in which of the two ways leasehold is installed on k3s (docs/operations.md, \"Install\")"
 	case cniconf.BinaryReplaced, cniconf.BinaryMissing:
-		if agentRuns {
+		switch {
+		case agentRuns:
 			return []string{restartAgents}, ""
+		case unknown != nil:
+			return nil, fmt.Sprintf("whether an agent runs on this node, which is not known (%v). If one does, its "+
+				"DaemonSet installs the plugin: %s. If not, install leasehold again, or name host-local in %s", unknown,
+				restartAgents, s.File)
 		}
 		return nil, "whether leasehold is still wanted here: no agent runs on this node, whose DaemonSet installs " +
 			"the plugin. If so, install it again; if not, name host-local in " + s.File

@@ -22,14 +22,17 @@ import (
 type nodeDoctor struct {
 	*app
 	cniconf.Runtime
-	conf  cniconf.Conf
-	state content
+	conf     cniconf.Conf
+	networks []cniconf.Status // of conf
+	state    content
 }
 
 // examineNode reads the configuration and the store, and makes all checks of the node.
 func (a *app) examineNode(ctx context.Context, runtime cniconf.Runtime) report {
-	n := &nodeDoctor{a, runtime, cniconf.Load(runtime.ConfDir, runtime.Rules), a.content(ctx)}
-	return examine(ctx, []check{{"configuration", n.checkConfiguration}, {"directories", n.checkDirectories},
+	conf := cniconf.Load(runtime.ConfDir, runtime.Rules)
+	n := &nodeDoctor{a, runtime, conf, cniconf.Check(conf, runtime.BinDirs), a.content(ctx)}
+	return examine(ctx, []check{{"configuration", n.checkConfiguration}, {"addresses", n.checkAddresses},
+		{"directories", n.checkDirectories},
 		{"store", n.checkStore}, {"ranges", n.checkRanges}, {"host", n.checkHost}})
 }
 

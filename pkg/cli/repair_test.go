@@ -148,10 +148,10 @@ func newProc(t *testing.T) string {
 
 // advices returns the findings about a network for which leasehold is not active: with and without
 // the plugin, another configuration that names leasehold, an agent, and a plugin that
-// calls leasehold. plugin is the path of the plugin.
+// calls leasehold, and whether that is known. plugin is the path of the plugin.
 func advices(t *testing.T, plugin, reason string) (all []finding) {
 	t.Helper()
-	for variant := range 16 {
+	for variant := range 32 {
 		has := func(i int) bool { return variant&(1<<i) > 0 }
 		dir := t.TempDir()
 		n := &nodeDoctor{Runtime: cniconf.Runtime{BinDirs: []string{dir}}}
@@ -167,7 +167,14 @@ func advices(t *testing.T, plugin, reason string) (all []finding) {
 			n.conf = cniconf.Load(dir, cniconf.Rules{})
 		}
 		f := finding{Reason: reason}
-		f.Repair, f.Decide = n.advise(s, has(3))
+		var unknown error
+		if has(4) {
+			unknown = errors.New("/proc cannot be read")
+		}
+		f.Repair, f.Decide = n.advise(s, has(3), unknown)
+		if strings.Contains(f.Decide, "no agent runs") && unknown != nil {
+			t.Errorf("%s: %q, where that is not known", reason, f.Decide)
+		}
 		if len(f.Repair) > 0 && strings.Contains(f.Repair[0], "--cni-bin-dir") && !(has(0) && has(1)) {
 			t.Errorf("%s: %q, where leasehold would not be found or not be called", reason, f.Repair)
 		}
@@ -210,8 +217,22 @@ func nodeFindings(t *testing.T) (all []finding) {
 		must(t, err)
 		all = append(all, found...)
 	}
+	n.networks = cniconf.Check(n.conf, n.BinDirs)
 	run(n.checkConfiguration)
 	run(n.checkRanges)
+	run(n.checkAddresses)
+	must(t, os.WriteFile(path("conf/10-net.conflist"), []byte(`{"name":"net","plugins":[{"type":"bridge","ipam":{
+		"type":"leasehold","subnet":"10.0.0.0/30","dataDir":"`+path("data")+`"}}]}`), 0o600))
+	n.networks = cniconf.Check(cniconf.Load(path("conf"), cniconf.Rules{}), n.BinDirs)
+	for _, l := range []lease.Lease{
+		{State: lease.Bound, Holder: lease.Holder{ContainerID: "c"}},
+		{State: lease.Bound, Holder: lease.Holder{Netns: lease.Netns{Ino: 1}}},
+		{State: lease.Held, Firm: true, Hold: lease.Forever},
+	} {
+		l.Pool, l.Address = state.leases[0].Pool, netip.MustParseAddr("10.0.0.2")
+		n.state = content{leases: []lease.Lease{l}}
+		run(n.checkAddresses)
+	}
 	for _, n.state = range []content{{err: store.ErrNewer}, {err: store.ErrLost}, {lost: "it was removed"},
 		{wrong: []string{"index"}}} {
 		run(n.checkStore)

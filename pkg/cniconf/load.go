@@ -47,6 +47,8 @@ type File struct {
 	Path    string
 	Network string   // "name"; may be empty
 	Plugins []Plugin // in the order of their calls in an ADD
+
+	cniVersion string
 	// Changed is when the file was last written, replaced, renamed or had its mode changed.
 	Changed time.Time
 	// Invalid is why no runtime can use the file, nil if the file is valid.
@@ -131,7 +133,7 @@ func parseFile(path string, content []byte) (f File, separate bool) {
 		f.Invalid = err
 		return f, false
 	}
-	f.Network = list.Name
+	f.Network, f.cniVersion = list.Name, list.CNIVersion
 	pointer := "/plugins/%d"
 	if filepath.Ext(path) != ".conflist" {
 		pointer = ""

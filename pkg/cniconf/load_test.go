@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 const (
@@ -172,7 +173,7 @@ func TestMultus(t *testing.T) {
 			IPAM: IPAM{Type: "dhcp", Pointer: "/delegates/1/ipam/type"}}}},
 	}
 	p := plugin([]byte(inline), "f", "")
-	if diff := cmp.Diff(want, p.Follows); diff != "" {
+	if diff := cmp.Diff(want, p.Follows, cmpopts.IgnoreUnexported(Plugin{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for _, text := range []string{`{}`, `{"delegates":{}}`, `{"delegates":[1]}`, `{"delegates":[{"name":"cbr0"}]}`,

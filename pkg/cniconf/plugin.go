@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/containernetworking/cni/libcni"
+
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
@@ -17,7 +19,8 @@ type Plugin struct {
 	File    string
 	Pointer string
 	// IPAM is the IPAM plugin that this plugin calls. It is zero if none is known.
-	IPAM IPAM
+	IPAM  IPAM
+	entry []byte // as libcni reads it
 	// PassesAnnotations reports whether the entry declares the capability with which the runtime
 	// passes the annotations of pods to the plugin.
 	PassesAnnotations bool
@@ -89,7 +92,8 @@ type ipamEntry struct {
 func plugin(raw []byte, file, pointer string) Plugin {
 	var e entry
 	_ = json.Unmarshal(raw, &e)
-	p := Plugin{Type: e.Type, File: file, Pointer: pointer, PassesAnnotations: e.Capabilities[annotations]}
+	p := Plugin{Type: e.Type, File: file, Pointer: pointer, PassesAnnotations: e.Capabilities[annotations],
+		entry: raw}
 	switch {
 	case isMultus(e.Type):
 		p.follow(e)
@@ -101,6 +105,30 @@ func plugin(raw []byte, file, pointer string) Plugin {
 	}
 	p.IPAM.Sets = setsOf(raw)
 	return p
+}
+
+// stdin returns what the IPAM plugin of a network gets on standard input with each ADD, without what
+// the container runtime adds: values of capabilities, and prevResult. It returns nil if that is not
+// known: the plugin is not known to pass its entry on as it is, or flannel has not written the
+// node's subnets yet.
+func (p Plugin) stdin(network, cniVersion string) []byte {
+	conf, err := libcni.NetworkPluginConfFromBytes(p.entry)
+	if !p.callsAny() || err != nil {
+		return nil
+	}
+	adds := map[string]any{"name": network}
+	if cniVersion != "" {
+		adds["cniVersion"] = cniVersion
+	}
+	if p.Type == typeFlannel {
+		if adds["ipam"] = flannelIPAM(p.entry); adds["ipam"] == nil {
+			return nil
+		}
+	}
+	if conf, err = libcni.InjectConf(conf, adds); err != nil {
+		return nil
+	}
+	return conf.Bytes
 }
 
 // callsAny reports whether a plugin is known to call whichever IPAM plugin its ipam section names,

@@ -3,6 +3,7 @@ package cniconf
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"os"
 	"strings"
@@ -58,6 +59,28 @@ func setsOf(raw []byte) (out []pool.Set) {
 		out = append(out, set)
 	}
 	return out
+}
+
+// flannelIPAM returns the ipam section that flannel passes on for its entry, nil if the node's
+// subnets are not known yet.
+func flannelIPAM(raw []byte) any {
+	var e struct {
+		SubnetFile string         `json:"subnetFile"`
+		IPAM       map[string]any `json:"ipam"`
+	}
+	_ = json.Unmarshal(raw, &e) // plugin has decoded it
+	sets := nodeSubnets(cmp.Or(e.SubnetFile, defaultSubnetFile))
+	if sets == nil {
+		return nil
+	}
+	section := map[string]any{"type": HostLocal}
+	maps.Copy(section, e.IPAM)
+	ranges := [][]map[string]any{}
+	for _, set := range sets {
+		ranges = append(ranges, []map[string]any{{"subnet": set[0].Subnet}})
+	}
+	section["ranges"] = ranges
+	return section
 }
 
 // sizeOf returns how many addresses pods can get from range sets: those of the smallest one,

@@ -93,6 +93,9 @@ type Status struct {
 	// pods can get by it: those of the smallest set, 0 if not known.
 	Sets []pool.Set
 	Size uint64
+	// Stdin is what the IPAM plugin gets on standard input with each ADD, without what the container
+	// runtime adds: values of capabilities, and prevResult. It is nil if that is not known.
+	Stdin []byte
 	// GetsAnnotations reports whether the plugin gets the annotations of pods from the runtime, or
 	// has a default window instead.
 	GetsAnnotations bool
@@ -179,6 +182,7 @@ func (b Binaries) check(f File, n Delegate) Status {
 	p := n.Plugins[at]
 	s.IPAM, s.GetsAnnotations = p.IPAM.Type, p.PassesAnnotations || p.IPAM.DefaultWindow != ""
 	s.Pool, s.Sets, s.Size = p.IPAM.pool(n.Network), p.IPAM.Sets, sizeOf(p.IPAM.Sets)
+	s.Stdin = p.stdin(n.Network, f.cniVersion)
 	s.CanName = p.File == f.Path && p.callsAny()
 	binary, err := b.Resolve(p.IPAM.Type)
 	if err != nil {
@@ -223,7 +227,11 @@ func (b Binaries) check(f File, n Delegate) Status {
 	if s.CanName {
 		remedy = "set the type to leasehold, or " + remedy
 	}
-	return set(Inactive, HostLocalNamed, "%s, and %s is not leasehold's plugin; %s", named, orNone(binary.Path), remedy)
+	if binary.Path == "" {
+		return set(Inactive, HostLocalNamed, "%s, and there is no such file in %s; %s", named, strings.Join(b, " or "),
+			remedy)
+	}
+	return set(Inactive, HostLocalNamed, "%s, and %s is not leasehold's plugin; %s", named, binary.Path, remedy)
 }
 
 // pool returns the pool of a network. See Status.Pool.
@@ -276,10 +284,3 @@ func (b Binaries) dirOf(binary Binary) string {
 // isK3s reports whether a configuration is in the directory that k3s writes. That directory is
 // below the data directory of k3s, which a user may choose.
 func isK3s(path string) bool { return strings.HasSuffix(filepath.Dir(path), "/agent/etc/cni/net.d") }
-
-func orNone(path string) string {
-	if path == "" {
-		return "no file of that name in the directories of plugins"
-	}
-	return path
-}

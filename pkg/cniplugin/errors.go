@@ -62,7 +62,7 @@ var translations = []translation{
 	{ipam.ErrAddressInUse, types.ErrTryAgainLater, "the pod gets its address as soon as its old sandbox has ended"},
 	{ipam.ErrUnavailable, types.ErrTryAgainLater, "request another address, or release this one with leasectl"},
 	{ipam.ErrExhausted, types.ErrTryAgainLater,
-		"leasectl list shows who has the addresses; leasectl release ends a hold"},
+		"leasectl doctor on the node says who has the addresses, and what frees them"},
 	{transact.ErrNoEvidence, types.ErrTryAgainLater,
 		"leasectl recover --dry-run shows which addresses are known to be in use"},
 	{adopt.ErrUnreadable, types.ErrTryAgainLater,

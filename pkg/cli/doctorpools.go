@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
+	"github.com/leasehold-cni/leasehold/pkg/cniplugin"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+)
+
+// checkAddresses finds networks in which no pod can get an address: because of the configuration,
+// or because no address is free.
+func (n *nodeDoctor) checkAddresses(context.Context) (found []finding, err error) {
+	for _, s := range n.networks {
+		if s.State != cniconf.Active {
+			continue // another finding says so
+		}
+		if s.Stdin != nil {
+			if e := cniplugin.CheckConfiguration(s.Stdin); e != nil {
+				found = append(found, finding{Reason: "ConfigurationRefused", Subject: networkOf(s),
+					What: fmt.Sprintf("every ADD with %s fails: %v", s.File, e), Why: "no pod of the network can start",
+					Decide: "what the configuration is to say; correct it where the file comes from"})
+				continue
+			}
+		}
+		full, e := n.checkFull(s)
+		found, err = append(found, full...), errors.Join(err, e)
+	}
+	return found, err
+}
+
+// networkOf returns the subject of findings about a network.
+func networkOf(s cniconf.Status) string {
+	if s.Network == "" {
+		return s.File
+	}
+	return "network " + s.Network
+}
+
+// checkFull finds the range sets of a network of which no address is free.
+func (n *nodeDoctor) checkFull(s cniconf.Status) (found []finding, err error) {
+	if s.Pool == (lease.Pool{}) || n.state.err != nil {
+		return nil, nil // checkStore returns the error of the store
+	}
+	leases := map[lease.Place]lease.Lease{}
+	for _, l := range n.state.leases {
+		leases[l.Place()] = l
+	}
+	files, err := n.filesWithoutLease(s.Pool, leases)
+	for _, set := range n.setsOf(s) {
+		var has holders
+		for at, l := range leases {
+			if at.Pool == s.Pool && set.Usable(at.Address) {
+				has.add(l, n.Clock())
+			}
+		}
+		for _, l := range files {
+			if set.Usable(l.Address) {
+				has.add(l, n.Clock())
+			}
+		}
+		if has.taken() >= set.size {
+			found = append(found, finding{Reason: "PoolFull", Subject: networkOf(s), Why: "no new pod can start " +
+				"before an address is free, unless a hold ends for it (onExhaustion)",
+				What:   fmt.Sprintf("none of the %d addresses of %s is free: %s", set.size, set, has),
+				Decide: has.decide(s.Pool.Network)})
+		}
+	}
+	return found, err
+}
+
+// setsOf returns the range sets of a network: those of the configuration, or else of the last ADD.
+func (n *nodeDoctor) setsOf(s cniconf.Status) (sets []sized) {
+	for _, set := range s.Sets {
+		sets = append(sets, sized{set, set.Size()})
+	}
+	for _, u := range n.state.usage {
+		if s.Sets == nil && u.Pool == s.Pool && u.Ranges != nil {
+			sets = append(sets, sized{u.Ranges, u.Size})
+		}
+	}
+	return sets
+}
+
+// sized is a range set with the number of its usable addresses: the sets of the store do not have
+// their gateways.
+type sized struct {
+	pool.Set
+	size uint64
+}
+
+// filesWithoutLease returns what the next ADD makes of address files without a lease: leases of the
+// containers that the files name, or of an unknown owner. Only the place and the holder are set.
+func (n *nodeDoctor) filesWithoutLease(p lease.Pool, leases map[lease.Place]lease.Lease) (out []lease.Lease, err error) {
+	dir, err := hostlocal.OpenUnlocked(p)
+	if dir == nil || err != nil {
+		return nil, err
+	}
+	addresses, err := dir.Addresses()
+	for _, a := range addresses {
+		l := lease.Lease{Pool: p, Address: a, State: lease.Bound}
+		if _, has := leases[l.Place()]; has {
+			continue
+		}
+		file, found, e := dir.Read(a)
+		if found && (e != nil || !hostlocal.IsHold(file.Content)) {
+			l.Holder.ContainerID, l.Holder.IfName, _ = hostlocal.ParseOwner(file.Content)
+			out = append(out, l)
+		}
+	}
+	return out, err
+}
+
+// holders are the numbers of the addresses of a range set by what has them.
+type holders struct {
+	running  uint64 // containers whose network namespace is known
+	unknown  uint64 // containers of which no more is known than an address file says
+	held     uint64
+	coolDown uint64
+}
+
+func (h *holders) add(l lease.Lease, now lease.Instant) {
+	switch {
+	case l.Lapsed(now):
+	case l.State == lease.Held && l.Firm:
+		h.held++
+	case l.State == lease.Held:
+		h.coolDown++
+	case l.Holder.Netns.Ino == 0:
+		h.unknown++
+	default:
+		h.running++
+	}
+}
+
+// taken returns how many addresses no pod gets. An address in cool-down is given if no other is
+// left.
+func (h holders) taken() uint64 { return h.running + h.unknown + h.held }
+
+func (h holders) String() string {
+	var parts []string
+	for _, p := range []struct {
+		count uint64
+		text  string
+	}{
+		{h.running, "in use by containers that leasehold knows"},
+		{h.unknown, "in use by containers that only host-local's files name"},
+		{h.held, "held for pods that are away"},
+	} {
+		if p.count > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.count, p.text))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// decide returns what frees addresses of a network, by who has the most.
+func (h holders) decide(network string) string {
+	ways := []struct {
+		count uint64
+		text  string
+	}{
+		{h.unknown, "whether the containers that only files name still run: nothing on the node proves it. Drain the " +
+			"node and boot it: no container of before lives then, and all of their addresses are free. No other " +
+			"command is safe"},
+		{h.held, "which of the pods that are away get their addresses back: " + command("leasectl", "list",
+			"--network="+network, "--state=held") + " shows them, leasectl release <namespace>/<pod> ends a hold, and " +
+			"a shorter reserved-ip-duration or maxHeldShare holds fewer"},
+		{h.running, "whether fewer pods are to run on this node, or the network gets more addresses (a larger range, or " +
+			"another one in the range set)"},
+	}
+	slices.SortStableFunc(ways, func(a, b struct {
+		count uint64
+		text  string
+	}) int {
+		return cmp.Compare(b.count, a.count)
+	})
+	return ways[0].text
+}
