@@ -59,9 +59,9 @@ func (a *app) printJSON(v any) error {
 	return e.Encode(v)
 }
 
-// say prints a line on standard error.
+// say prints a line on standard error, with the name by which the program was called.
 func (a *app) say(format string, args ...any) {
-	fmt.Fprintf(a.Stderr, "leasectl: "+format+"\n", args...)
+	fmt.Fprintf(a.Stderr, a.program+": "+format+"\n", args...)
 }
 
 // qualified returns a name with its namespace, "" if there is no name.

@@ -61,8 +61,8 @@ func Run(ctx context.Context, env Env, args []string) int {
 	root.SetErr(env.Stderr)
 	root.SilenceUsage, root.SilenceErrors, root.Version = true, true, env.Version
 	root.SetArgs(args)
+	a.program = root.DisplayName()
 	command, err := root.ExecuteContextC(ctx)
-	name := root.Name()
 	switch {
 	case err == nil:
 		return exitOK
@@ -71,7 +71,7 @@ func Run(ctx context.Context, env Env, args []string) int {
 	case errors.Is(err, errUnchecked):
 		return exitUnchecked
 	case errors.Is(err, errUsage), isCobraUsage(err):
-		fmt.Fprintf(env.Stderr, "%s: %s\nTry '%s --help'.\n", name, strings.TrimPrefix(err.Error(), "usage: "),
+		fmt.Fprintf(env.Stderr, "%s: %s\nTry '%s --help'.\n", a.program, strings.TrimPrefix(err.Error(), "usage: "),
 			command.CommandPath())
 		return ExitUsage
 	}
@@ -82,7 +82,7 @@ func Run(ctx context.Context, env Env, args []string) int {
 	case errors.Is(err, transact.ErrNoHostView):
 		hint = "; " + runOnHost
 	}
-	fmt.Fprintf(env.Stderr, "%s: %v%s\n", name, err, hint)
+	fmt.Fprintf(env.Stderr, "%s: %v%s\n", a.program, err, hint)
 	return exitProblems
 }
 
@@ -108,8 +108,9 @@ func isCobraUsage(err error) bool {
 type app struct {
 	Env
 	filter
-	output string
-	root   string // root directory of the host's file system
+	program string // as users call it
+	output  string
+	root    string // root directory of the host's file system
 }
 
 // leasectl returns the command tree of leasectl.
