@@ -98,7 +98,9 @@ type sized struct {
 
 // filesWithoutLease returns what the next ADD makes of address files without a lease: leases of the
 // containers that the files name, or of an unknown owner. Only the place and the holder are set.
-func (n *nodeDoctor) filesWithoutLease(p lease.Pool, leases map[lease.Place]lease.Lease) (out []lease.Lease, err error) {
+func (n *nodeDoctor) filesWithoutLease(
+	p lease.Pool, leases map[lease.Place]lease.Lease,
+) (out []lease.Lease, err error) {
 	dir, err := hostlocal.OpenUnlocked(p)
 	if dir == nil || err != nil {
 		return nil, err
@@ -167,14 +169,14 @@ func (h holders) decide(network string) string {
 		count uint64
 		text  string
 	}{
-		{h.unknown, "whether the containers that only files name still run: nothing on the node proves it. Drain the " +
-			"node and boot it: no container of before lives then, and all of their addresses are free. No other " +
+		{h.unknown, "whether the containers that only files name still run: nothing on the node proves it. Drain " +
+			"the node and boot it: no container of before lives then, and all of their addresses are free. No other " +
 			"command is safe"},
 		{h.held, "which of the pods that are away get their addresses back: " + command("leasectl", "list",
-			"--network="+network, "--state=held") + " shows them, leasectl release <namespace>/<pod> ends a hold, and " +
-			"a shorter reserved-ip-duration or maxHeldShare holds fewer"},
-		{h.running, "whether fewer pods are to run on this node, or the network gets more addresses (a larger range, or " +
-			"another one in the range set)"},
+			"--network="+network, "--state=held") + " shows them, leasectl release <namespace>/<pod> ends a hold, " +
+			"and a shorter reserved-ip-duration or maxHeldShare holds fewer"},
+		{h.running, "whether fewer pods are to run on this node, or the network gets more addresses (a larger range, " +
+			"or another one in the range set)"},
 	}
 	slices.SortStableFunc(ways, func(a, b struct {
 		count uint64

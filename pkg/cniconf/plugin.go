@@ -107,10 +107,10 @@ func plugin(raw []byte, file, pointer string) Plugin {
 	return p
 }
 
-// stdin returns what the IPAM plugin of a network gets on standard input with each ADD, without what
-// the container runtime adds: values of capabilities, and prevResult. It returns nil if that is not
-// known: the plugin is not known to pass its entry on as it is, or flannel has not written the
-// node's subnets yet.
+// stdin returns what the IPAM plugin of a network gets on standard input with each ADD, without
+// what the container runtime adds: values of capabilities, and prevResult. It returns nil if that
+// is not known: the plugin is not known to pass its entry on as it is, or flannel has not written
+// the node's subnets yet.
 func (p Plugin) stdin(network, cniVersion string) []byte {
 	conf, err := libcni.NetworkPluginConfFromBytes(p.entry)
 	if !p.callsAny() || err != nil {

@@ -93,8 +93,9 @@ type Status struct {
 	// pods can get by it: those of the smallest set, 0 if not known.
 	Sets []pool.Set
 	Size uint64
-	// Stdin is what the IPAM plugin gets on standard input with each ADD, without what the container
-	// runtime adds: values of capabilities, and prevResult. It is nil if that is not known.
+	// Stdin is what the IPAM plugin gets on standard input with each ADD, without what the
+	// container runtime adds: values of capabilities, and prevResult. It is nil if that is not
+	// known.
 	Stdin []byte
 	// GetsAnnotations reports whether the plugin gets the annotations of pods from the runtime, or
 	// has a default window instead.

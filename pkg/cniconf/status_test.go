@@ -249,7 +249,8 @@ func TestPool(t *testing.T) {
 
 func TestStdin(t *testing.T) {
 	subnets := filepath.Join(t.TempDir(), "subnet.env")
-	if err := os.WriteFile(subnets, []byte("FLANNEL_NETWORK=10.0.0.0/8\nFLANNEL_SUBNET=10.1.2.1/24\n"), 0o600); err != nil {
+	env := "FLANNEL_NETWORK=10.0.0.0/8\nFLANNEL_SUBNET=10.1.2.1/24\n"
+	if err := os.WriteFile(subnets, []byte(env), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ name, entry, want string }{
@@ -259,7 +260,7 @@ func TestStdin(t *testing.T) {
 			`{"IPAM":{"defaultWindow":"1h"},"cniVersion":"1.0.0","ipam":{"defaultWindow":"1h","ranges":[[{"subnet":` +
 				`"10.1.2.1/24"}]],"type":"host-local"},"name":"n","subnetFile":"` + subnets + `","type":"flannel"}`},
 		{"flannel has not started", `{"type":"flannel","subnetFile":"/missing"}`, ""},
-		{"the plugin resolves values itself", `{"type":"calico","ipam":{"type":"host-local","subnet":"usePodCidr"}}`, ""},
+		{"the plugin resolves values", `{"type":"calico","ipam":{"type":"host-local","subnet":"usePodCidr"}}`, ""},
 	} {
 		n := newNode(t, with(stock, "leasehold", "ours"), map[string]string{
 			"10-n.conflist": `{"cniVersion":"1.0.0","name":"n","plugins":[` + c.entry + `]}`})
