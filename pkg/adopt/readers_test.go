@@ -174,7 +174,7 @@ func TestParseFile(t *testing.T) {
 		{"#held - eth0 soft 0 forever -\r\neth0", candidate{Kind: fromHoldFile, IfName: "eth0", Released: true,
 			WindowKnown: true}, true},
 		{"../c1\r\neth0", candidate{Kind: fromFile}, false},
-		{strings.Repeat("c", 300), candidate{Kind: fromFile}, false},
+		{strings.Repeat("c", 4097), candidate{Kind: fromFile}, false},
 	} {
 		if got, known := candidateOf(tt.content); !reflect.DeepEqual(got, tt.want) || known != tt.known {
 			t.Errorf("%.40q: %+v, %v; want %+v, %v", tt.content, got, known, tt.want, tt.known)

@@ -230,8 +230,8 @@ func TestAddValidatesBeforeItAssigns(t *testing.T) {
 			`ipam.routes: json: cannot unmarshal string`},
 		{"the plugin's own network namespace", change(func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }), 4,
 			"is the plugin's own network namespace"},
-		{"a container ID too long for a file name",
-			change(func(a *skel.CmdArgs) { a.ContainerID = strings.Repeat("c", 129) }), 4, "at most 128 characters"},
+		{"a container ID too long for a key of the store",
+			change(func(a *skel.CmdArgs) { a.ContainerID = strings.Repeat("c", 4097) }), 4, "at most 4096 characters"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -12,13 +12,9 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
-
-// maxContainerID is the maximum length of a container ID in bytes. The ID becomes part of a file
-// name in the spool, the directory of DELs that could not be recorded. The IDs of known runtimes
-// have at most 64 bytes.
-const maxContainerID = 128
 
 // addRequest returns the validated request of an ADD.
 func (c *config) addRequest(args *skel.CmdArgs) (ipam.Request, error) {
@@ -44,9 +40,9 @@ func (c *config) checkRequest(args *skel.CmdArgs) (ipam.Request, error) {
 // request returns the part of a request that ADD and CHECK have in common. It returns an error if
 // there is no range set.
 func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
-	if len(args.ContainerID) > maxContainerID {
+	if len(args.ContainerID) > lease.MaxContainerID {
 		return ipam.Request{}, fmt.Errorf("%w: CNI_CONTAINERID %s; want at most %d characters",
-			errEnvironment, policy.Quote(args.ContainerID), maxContainerID)
+			errEnvironment, policy.Quote(args.ContainerID), lease.MaxContainerID)
 	}
 	ip, pod, noPod, err := parseArgs(args.Args)
 	if c.noPod = noPod; err != nil {

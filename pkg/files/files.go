@@ -164,9 +164,9 @@ func Names(dir string) ([]string, error) {
 }
 
 // IsMissing reports whether an error says that there is no such file. A file that is not a
-// directory has no files in it either.
+// directory has no files in it either, and no file has a name that is too long.
 func IsMissing(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG)
 }
 
 // OpenDir opens a directory. It fails with ENOTDIR for anything else, and does not wait.

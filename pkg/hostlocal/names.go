@@ -18,8 +18,10 @@ func IsPod(namespace, name string) bool { return lease.IsNamespace(namespace) &&
 // IsUID reports whether s is the UID of a pod. "" and "-" stand for none.
 func IsUID(s string) bool { return s != "" && s != "-" && lease.IsUID(s) }
 
-// IsContainerID reports whether s is a container ID of at most 255 bytes.
-func IsContainerID(s string) bool { return len(s) <= 255 && utils.ValidateContainerID(s) == nil }
+// IsContainerID reports whether s is a container ID that leasehold serves.
+func IsContainerID(s string) bool {
+	return len(s) <= lease.MaxContainerID && utils.ValidateContainerID(s) == nil
+}
 
 // IsIfName reports whether s is the name of an interface, in printable ASCII.
 func IsIfName(s string) bool { return utils.ValidateInterfaceName(s) == nil && isPrintable(s) }

@@ -35,3 +35,8 @@ func isLabel(s string) bool {
 func IsUID(s string) bool {
 	return len(s) <= 128 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_:.") == ""
 }
+
+// MaxContainerID is the greatest length of a container ID in bytes. The CNI specification has no
+// limit, and containerd's clients make IDs of two names and a hash. This one keeps keys of the
+// store below bbolt's limit, and far above what fits into the name of libcni's cache file.
+const MaxContainerID = 4096

@@ -16,7 +16,7 @@
 //	damage                                      removes an index of the store
 //	format <number>                             changes the format of the store
 //
-// KEY=VALUE replaces a variable of the environment; {10k} in it stands for ten thousand letters. A
+// KEY=VALUE replaces a variable of the environment; {4096} in it stands for 4096 letters. A
 // call that fails must print a CNI error, and no call may create files outside the plugin's
 // directories.
 package script_test
@@ -28,7 +28,9 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -147,7 +149,7 @@ func cni(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("no sandbox %q", args[1])
 	}
 	conf := strings.ReplaceAll(ts.ReadFile(args[2]), "$NETWORKS", s.node.NetworksDir())
-	conf = strings.ReplaceAll(conf, "{10k}", strings.Repeat("a", 10_000))
+	conf = withLetters(conf)
 	call := lab.Call{
 		Verb: args[0], ContainerID: sb.ID, NetNS: sb.NetNS, IfName: "eth0", Args: sb.CNIArgs(),
 		Stdin: annotated(conf, sb),
@@ -164,8 +166,7 @@ func cni(ts *testscript.TestScript, neg bool, args []string) {
 		if variables[name] == nil {
 			ts.Fatalf("unknown variable %q; want CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME or CNI_ARGS", name)
 		}
-		value = strings.ReplaceAll(value, "{10k}", strings.Repeat("a", 10_000))
-		*variables[name] = strings.ReplaceAll(value, `\n`, "\n")
+		*variables[name] = strings.ReplaceAll(withLetters(value), `\n`, "\n")
 	}
 
 	before := files(s.node)
@@ -187,6 +188,16 @@ func cni(ts *testscript.TestScript, neg bool, args []string) {
 		checkError(ts, call, reply)
 	}
 }
+
+// withLetters replaces {n} by n letters.
+func withLetters(s string) string {
+	return letters.ReplaceAllStringFunc(s, func(n string) string {
+		count, _ := strconv.Atoi(strings.Trim(n, "{}"))
+		return strings.Repeat("a", count)
+	})
+}
+
+var letters = regexp.MustCompile(`\{[0-9]+\}`)
 
 // annotated adds the sandbox's annotations to runtimeConfig, as a runtime does. It returns conf
 // unchanged if it is not a JSON object, or has a runtimeConfig.
