@@ -137,9 +137,10 @@ func (a *assignment) waitForName() (refused, err error) {
 
 // waitsFor reports whether the address of a lease of the reservation name is about to become free:
 // it is the pod's own or held, or its pod is being deleted, which the agent may see after the
-// webhook. If another new pod waits for it, it is that one's.
+// webhook. The webhook names the pod that it has seen leave: if another pod has the address by now,
+// that one stays. If another new pod waits for the address, it is that one's.
 func (a *assignment) waitsFor(l lease.Lease) bool {
-	isLeaving := l.Leaving || a.req.Retention.Expects(l.Address)
+	isLeaving := l.Leaving || a.req.Retention.Expects(l.Address, l.UID)
 	if l.State == lease.Bound && !isLeaving && l.Name != a.req.Pod.Name {
 		return false
 	}

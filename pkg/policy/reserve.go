@@ -15,16 +15,21 @@ import (
 const ReserveAs = "leasehold.dev/reserve-as"
 
 // ExpectedAddresses is the pod annotation in which the webhook lists the addresses that a pod may
-// take on its pinned node, separated by commas. The ADD of a pod with a reservation name waits for
-// the end of a pod of the name that still has one of them.
+// take on its pinned node, separated by commas. For a pod with a reservation name, each address is
+// followed by "=" and the UID of the pod that has left it or is about to. The ADD waits for the end
+// of that pod, but not for another one that has the address by then.
 const ExpectedAddresses = "leasehold.dev/expected-addresses"
 
-// maxExpected is the length of ExpectedAddresses up to which it is read: some 30 addresses.
-const maxExpected = 512
+// maxExpected is the length of ExpectedAddresses up to which it is read: some 13 IPv6 addresses.
+const maxExpected = 1024
 
-// Expects reports whether a is among the expected addresses.
-func (r Request) Expects(a netip.Addr) bool {
-	return slices.Contains(strings.Split(r.Expected, ","), a.String())
+// ExpectedFrom returns an entry of ExpectedAddresses: an address, and the UID of the pod that had
+// it.
+func ExpectedFrom(address, podUID string) string { return address + "=" + podUID }
+
+// Expects reports whether a, from the pod with a UID, is among the expected addresses.
+func (r Request) Expects(a netip.Addr, podUID string) bool {
+	return podUID != "" && slices.Contains(strings.Split(r.Expected, ","), ExpectedFrom(a.String(), podUID))
 }
 
 // ParseReservation parses the value of ReserveAs, an RFC 1123 label. It does not trim spaces.

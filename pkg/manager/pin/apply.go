@@ -92,8 +92,8 @@ func apply(p *corev1.Pod, v decision) {
 		return
 	}
 	p.Annotations[kube.AnnotationPinnedNode] = v.Node
-	if v.Addresses != "" {
-		p.Annotations[policy.ExpectedAddresses] = v.Addresses
+	if v.Expected != "" {
+		p.Annotations[policy.ExpectedAddresses] = v.Expected
 	}
 	if a := control.NodeAffinity(p); v.Mode == policy.PinRequire {
 		require(a, v.Node)

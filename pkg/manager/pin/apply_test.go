@@ -179,7 +179,7 @@ func TestApply(t *testing.T) {
 		first := rapid.SampledFrom(modes).Draw(t, "first")
 		mode := rapid.SampledFrom(modes).Draw(t, "mode")
 		v := func(mode policy.PinMode, node string) decision {
-			return decision{Mode: mode, Node: node, Addresses: "10.0.0.7", Reason: reserved,
+			return decision{Mode: mode, Node: node, Expected: "10.0.0.7", Reason: reserved,
 				Text: string(mode) + " " + node}
 		}
 		alone := user.DeepCopy()

@@ -27,6 +27,7 @@ const (
 type pinTarget struct {
 	Node       string
 	Addresses  string // "" if not known
+	Expected   string // the addresses as in policy.ExpectedAddresses
 	Remembered bool   // the node has no reservation yet, but the manager saw the last pod there
 	Contested  bool   // other new pods may get the addresses, which pods of one reservation name share
 	Struck     bool   // an earlier pod did not get onto the node
@@ -138,11 +139,11 @@ func choose(all []*control.Reservation, last instance, now time.Time) (pinTarget
 	switch {
 	case best == nil && remembered,
 		best != nil && remembered && best.Node != last.Node && last.Started:
-		return pinTarget{Node: last.Node, Addresses: last.Addresses, Remembered: true}, true
+		return pinTarget{Node: last.Node, Addresses: last.Addresses, Expected: last.Addresses, Remembered: true}, true
 	case best == nil:
 		return pinTarget{}, false
 	}
-	return pinTarget{Node: best.Node, Addresses: best.Addresses}, true
+	return pinTarget{Node: best.Node, Addresses: best.Addresses, Expected: best.Addresses}, true
 }
 
 // preferable reports whether the reservation a is preferable to b. last is the UID of the last pod

@@ -62,11 +62,11 @@ type podFacts struct {
 
 // A decision is whether and how a pod is pinned.
 type decision struct {
-	Mode      policy.PinMode // PinNone if the pod is not pinned
-	Node      string         // the target, even if the pod is not pinned to it; "" if there is none
-	Addresses string         // the addresses that the node has for the pod
-	Reason    pinReason
-	Text      string // explains the decision to users
+	Mode     policy.PinMode // PinNone if the pod is not pinned
+	Node     string         // the target, even if the pod is not pinned to it; "" if there is none
+	Expected string         // the addresses that the node has for the pod
+	Reason   pinReason
+	Text     string // explains the decision to users
 }
 
 // Pinned reports whether the pod is pinned.
@@ -82,11 +82,11 @@ const notRequired = "; not required: "
 
 // decide decides whether and how a pod is pinned. It is a pure function.
 func decide(f podFacts) decision {
-	v := decision{Mode: policy.PinNone, Node: f.Target.Node, Addresses: f.Target.Addresses}
+	v := decision{Mode: policy.PinNone, Node: f.Target.Node, Expected: f.Target.Expected}
 	mode, why := effectiveMode(f)
 	if v.Reason, v.Text = blocker(f, mode); v.Reason == "" {
 		v.Mode, v.Reason = mode, reserved
-		v.Text = fmt.Sprintf("%s %s, which has %s", mode, v.Node, cmp.Or(v.Addresses, "its address"))
+		v.Text = fmt.Sprintf("%s %s, which has %s", mode, v.Node, cmp.Or(f.Target.Addresses, "its address"))
 		if f.Target.Remembered {
 			v.Reason, v.Text = remembered, fmt.Sprintf("%s %s, where it ran a moment ago", mode, v.Node)
 		}

@@ -142,16 +142,23 @@ type nodeCount struct {
 	sent      int
 }
 
-// addressUse reports whether a living pod has an address, and whether the API server has shown a
-// pod with it.
-type addressUse struct{ alive, seen bool }
+// addressUse says of an address whether a living pod has it, whether the API server has shown a pod
+// with it, and the UIDs of the pods that had it.
+type addressUse struct {
+	alive, seen bool
+	former      []string
+}
 
 // free returns how many addresses have no pod, and none that was sent for it.
 func (n *nodeCount) free() int { return len(n.addresses) - n.users - n.sent }
 
-func (n *nodeCount) add(address string, alive, seen bool) {
+func (n *nodeCount) add(address, podUID string, alive, seen bool) {
 	use := n.addresses[address]
-	n.addresses[address] = addressUse{use.alive || alive, use.seen || seen}
+	use.alive, use.seen = use.alive || alive, use.seen || seen
+	if podUID != "" && !alive && !slices.Contains(use.former, podUID) {
+		use.former = append(use.former, podUID)
+	}
+	n.addresses[address] = use
 }
 
 // count returns what there is for a reservation name, by node. The caller holds c.recent.mu.
@@ -178,7 +185,7 @@ func (c *cluster) count(name string) map[string]*nodeCount {
 		if r.Releasing || r.IsOver(now) || last.contradicts(r) || r.Bound && !isHere {
 			continue
 		}
-		at(r.Node).add(cmp.Or(r.Primary, r.Pod), false, isHere)
+		at(r.Node).add(cmp.Or(r.Primary, r.Pod), r.PodUID, false, isHere)
 	}
 	for _, p := range c.pods.ByIndex(byName, name) {
 		node := cmp.Or(p.Node, p.Sent)
@@ -189,7 +196,7 @@ func (c *cluster) count(name string) map[string]*nodeCount {
 			n.users++
 		}
 		if p.Started {
-			at(node).add(control.Primary(p.Addresses), p.isAlive(), true)
+			at(node).add(control.Primary(p.Addresses), string(p.UID), p.isAlive(), true)
 		}
 	}
 	for _, p := range c.recent.byName[name] {
@@ -198,7 +205,7 @@ func (c *cluster) count(name string) map[string]*nodeCount {
 		case p.ended == nil:
 			at(p.node).sent++
 		case !releasing[string(p.ended.UID)] && !c.lastEnded(keyOf(p.ended)).hasReleased(p.ended):
-			at(p.node).add(control.Primary(p.ended.Addresses), false, true)
+			at(p.node).add(control.Primary(p.ended.Addresses), string(p.ended.UID), false, true)
 		}
 	}
 	return nodes
@@ -216,6 +223,12 @@ func (c *cluster) send(name, node string, needsAddress bool) bool {
 	return true
 }
 
+// list joins the first texts, at most maxListed of them.
+func list(texts []string) string {
+	slices.Sort(texts)
+	return strings.Join(texts[:min(len(texts), maxListed)], ",")
+}
+
 // targets returns the nodes that have an address for a name which no living pod has. Nodes with an
 // address that the API server has shown come first, because a compromised node may publish
 // reservations of pods that never existed; nodes to whose addresses other pods were sent come last.
@@ -231,18 +244,20 @@ func (c *cluster) targets(name string, backwards bool) (targets []pinTarget) {
 			continue
 		}
 		t := pinTarget{Node: node, Contested: n.free() <= 0}
-		var unused []string
+		var unused, expected []string
 		seen := 0
 		for address, a := range n.addresses {
 			if !a.alive {
 				unused = append(unused, address)
+				for _, uid := range a.former {
+					expected = append(expected, policy.ExpectedFrom(address, uid))
+				}
 			}
 			if a.seen {
 				seen++
 			}
 		}
-		slices.Sort(unused)
-		t.Addresses = strings.Join(unused[:min(len(unused), maxListed)], ",")
+		t.Addresses, t.Expected = list(unused), list(expected)
 		switch {
 		case t.Contested:
 			rank[node] = 2

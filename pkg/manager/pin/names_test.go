@@ -193,6 +193,40 @@ func TestTargetsOfAReservationName(t *testing.T) {
 	}
 }
 
+// A new pod is told of each address that no living pod has, and of the pods that had it.
+func TestExpectedAddresses(t *testing.T) {
+	at := func(p *podView) { p.Addresses = "10.0.0.a,fd00::a" }
+	for _, tt := range []struct {
+		story           string
+		known           []any
+		addresses, want string
+	}{
+		{"held", []any{left("a", "node1", time.Minute)}, "10.0.0.a", "10.0.0.a=uid-a"},
+		{"its pod is being deleted", []any{kept("a", "node1"), lives("a", "node1", deleting)}, "10.0.0.a",
+			"10.0.0.a=uid-a"},
+		{"two, and a living pod has another one", []any{left("c", "node1", time.Minute), lives("b", "node1"),
+			ended{lives("a", "node1")}, kept("b", "node1")}, "10.0.0.a,10.0.0.c", "10.0.0.a=uid-a,10.0.0.c=uid-c"},
+		{"two pods had it", []any{left("a", "node1", time.Minute), ended{lives("b", "node1", at)}}, "10.0.0.a",
+			"10.0.0.a=uid-a,10.0.0.a=uid-b"},
+		{"a living pod has it now", []any{left("a", "node1", time.Minute), lives("b", "node1", at),
+			left("c", "node1", time.Minute)}, "10.0.0.c", "10.0.0.c=uid-c"},
+	} {
+		clock := noon
+		c := clusterOf(t, nil, &clock)
+		for _, known := range tt.known {
+			if known, is := known.(ended); is {
+				c.remove(t, known.podView)
+				continue
+			}
+			c.add(t, known)
+		}
+		targets := c.targetsOf("db", "", "registry")
+		if len(targets) != 1 || targets[0].Addresses != tt.addresses || targets[0].Expected != tt.want {
+			t.Errorf("%s: %+v, want %s and %s", tt.story, targets, tt.addresses, tt.want)
+		}
+	}
+}
+
 // Two replicas that do not know of each other's decisions send pods to different addresses, unless
 // there are more pods than addresses. What is not proven stays last.
 func TestReplicasBeginAtDifferentEnds(t *testing.T) {
