@@ -19,6 +19,7 @@ type Kernel interface {
 	// ProcessNetns and MountedNetns return inodes. After an error some may be missing.
 	ProcessNetns() (map[uint64]bool, error)
 	MountedNetns() (map[uint64]bool, error)
+	Namespaces() ([]Namespace, error)
 }
 
 // Evidence determines the states of holders for one decision. It examines each holder once, so that
@@ -123,6 +124,34 @@ func (e *Evidence) prove(l lease.Lease) (lease.Liveness, error) {
 		return lease.Dead, nil
 	}
 	return lease.Unknown, err
+}
+
+// Namespace returns Alive if the network namespace of a bound lease's holder is at its path, or
+// another path leads to a namespace that has both its inode number and the address on an interface.
+// The number alone is no proof, because the kernel issues it again. It returns Unknown and the
+// reason if something cannot be read.
+func (e *Evidence) Namespace(l lease.Lease) (lease.Liveness, error) {
+	life, err := e.quickState(l)
+	switch {
+	case life == lease.Alive && !e.IsReplaced(l):
+		return lease.Alive, nil
+	case life == lease.Dead, err != nil:
+		return life, err
+	}
+	all, err := e.host.Namespaces()
+	if err != nil {
+		return lease.Unknown, err
+	}
+	for _, n := range all {
+		switch {
+		case n.Netns.Ino != 0 && !n.Netns.Same(l.Holder.Netns):
+		case slices.ContainsFunc(n.Addresses, func(on Address) bool { return on.Addr == l.Address }):
+			return lease.Alive, nil
+		case n.Err != nil:
+			return lease.Unknown, n.Err
+		}
+	}
+	return lease.Dead, nil
 }
 
 // plugged are the addresses in a network namespace, or why they cannot be read.

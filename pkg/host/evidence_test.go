@@ -18,6 +18,8 @@ type kernel struct {
 	inUse    map[uint64]bool
 	unread   error           // of ProcessNetns
 	mounted  map[uint64]bool // of MountedNetns
+	all      []Namespace     // of Namespaces
+	unlisted error
 	asked    []string
 }
 
@@ -33,6 +35,7 @@ func (h *kernel) AddressesIn(lease.Netns) ([]netip.Addr, error) {
 
 func (h *kernel) ProcessNetns() (map[uint64]bool, error) { return h.inUse, h.unread }
 func (h *kernel) MountedNetns() (map[uint64]bool, error) { return h.mounted, nil }
+func (h *kernel) Namespaces() ([]Namespace, error)       { return h.all, h.unlisted }
 
 // A hold's last holder has the address only if the namespace is at its path and an interface there
 // has the address. What cannot be read is unknown. The namespace is entered last, and once.
@@ -113,6 +116,43 @@ func TestProve(t *testing.T) {
 		}
 		if why := e.Doubt(l); !errors.Is(why, c.why) || (why != nil) != (c.why != nil) {
 			t.Errorf("%s: the doubt is %v, want %v", name, why, c.why)
+		}
+	}
+}
+
+// A holder's namespace exists if its path leads to it, or the one with its number has the address.
+func TestNamespace(t *testing.T) {
+	problem := errors.New("permission denied")
+	its, other := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
+	in := func(ino uint64, err error, addrs ...netip.Addr) []Namespace {
+		n := Namespace{Netns: lease.Netns{Path: "/proc/7/ns/net", Ino: ino}, Err: err}
+		for _, a := range addrs {
+			n.Addresses = append(n.Addresses, Address{Addr: a})
+		}
+		return []Namespace{n}
+	}
+	for name, c := range map[string]struct {
+		kernel
+		want lease.Liveness
+		why  error
+	}{
+		"the path leads to it":            {kernel: kernel{quick: lease.Alive}, want: lease.Alive},
+		"another boot":                    {kernel: kernel{quick: lease.Dead, all: in(11, nil, its)}, want: lease.Dead},
+		"the path cannot be read":         {kernel: kernel{quickErr: problem}, want: lease.Unknown, why: problem},
+		"there is none":                   {want: lease.Dead},
+		"it has the address":              {kernel: kernel{all: in(11, nil, other, its)}, want: lease.Alive},
+		"its number has another address":  {kernel: kernel{all: in(11, nil, other)}, want: lease.Dead},
+		"another number has the address":  {kernel: kernel{all: in(12, nil, its)}, want: lease.Dead},
+		"its addresses cannot be read":    {kernel: kernel{all: in(11, problem)}, want: lease.Unknown, why: problem},
+		"another's addresses":             {kernel: kernel{all: in(12, problem)}, want: lease.Dead},
+		"a namespace's number":            {kernel: kernel{all: in(0, problem)}, want: lease.Unknown, why: problem},
+		"the namespaces cannot be listed": {kernel: kernel{unlisted: problem}, want: lease.Unknown, why: problem},
+	} {
+		l := lease.Lease{State: lease.Bound, Address: its, Holder: lease.Holder{ContainerID: "c1",
+			Netns: lease.Netns{Path: "/run/netns/x", Ino: 11}}}
+		e := NewEvidence(&c.kernel, "b", BoundIn(nil))
+		if got, why := e.Namespace(l); got != c.want || !errors.Is(why, c.why) || (why != nil) != (c.why != nil) {
+			t.Errorf("%s: %v, %v; want %v, %v", name, got, why, c.want, c.why)
 		}
 	}
 }

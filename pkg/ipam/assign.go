@@ -133,9 +133,13 @@ func (a *assignment) decide() (refused, err error) {
 		if err != nil && !errors.Is(err, adopt.ErrUnreadable) {
 			return nil, err
 		}
-		if !foreign {
-			a.mine = append(a.mine, l)
+		if foreign {
+			continue
 		}
+		if refused := a.refuseOther(l); refused != nil {
+			return refused, nil
+		}
+		a.mine = append(a.mine, l)
 	}
 	if a.hasAll() {
 		return a.chooseAll() // a repeated call does not change other leases of the key
@@ -152,6 +156,26 @@ func (a *assignment) decide() (refused, err error) {
 		return refused, err
 	}
 	return a.chooseAll()
+}
+
+// refuseOther returns ErrAddressInUse if the container has the address in another network namespace
+// than that of the call, and that namespace is not proven to be gone. Otherwise the call is a
+// repeated one: runtimes such as nerdctl start a container again with its id, in a new
+// namespace, and send no DEL.
+func (a *assignment) refuseOther(l lease.Lease) error {
+	old := l.Holder.Netns
+	if old.Ino == 0 || old.Same(a.holder.Netns) {
+		return nil
+	}
+	known := "which is still there"
+	switch life, err := a.call.Evidence.Namespace(l); {
+	case life == lease.Dead:
+		return nil
+	case err != nil:
+		known = fmt.Sprintf("which is not proven to be gone (%v)", err)
+	}
+	return fmt.Errorf("%w: %s belongs to container %s in network namespace %s, %s; a DEL of that container ends it",
+		ErrAddressInUse, l.Address, l.Holder.ContainerID, old.Path, known)
 }
 
 // hasAll reports whether the attachment already has an address of each range set.
