@@ -130,11 +130,12 @@ func (e Bind) bound(l Lease, now Instant) Lease {
 
 // Release is a DEL of the holder, a GC whose list does not contain the holder, or, if Collected,
 // the death of the holder without a DEL, which LastHolder must prove. The window of the lease
-// starts (docs/design.md, "Release and collection").
+// starts (docs/design.md, "Release and collection"). A lease of an earlier boot ends as a boot ends
+// it, whichever of these comes first.
 type Release struct {
 	Holder    Holder // that of the lease, even if its container is unknown
 	Collected bool
-	Limited   bool // the range set already has as many firm holds as it may: the hold is soft
+	Limited   bool // the range set already has as many firm holds as it may: the hold is soft, except at a boot
 	// LastHolder matters also for a lease without a key. Its address is free at once, as with
 	// host-local, unless the holder is Alive.
 	LastHolder Liveness
@@ -147,8 +148,8 @@ func (e Release) apply(l Lease, now Instant) (Lease, error) {
 	case e.Collected && e.LastHolder != Dead:
 		return l, ErrHolderAlive
 	}
-	next := released(l, e.Limited, e.LastHolder, now)
-	if e.Collected && next.State == Held && !next.Firm && l.Holder.BootID != "" && l.Holder.BootID != now.BootID {
+	next := released(l, e.Limited && !l.OfEarlierBoot(now.BootID), e.LastHolder, now)
+	if next.State == Held && !next.Firm && l.OfEarlierBoot(now.BootID) {
 		next.Hold = max(next.Hold, Window(BootHold))
 	}
 	return next, nil
@@ -162,8 +163,13 @@ const BootHold = 15 * time.Minute
 // bootID, so that the hold is not needed once the pod is gone. It reports false for static pods,
 // whose UIDs have no hyphen: one that has no mirror pod only seems to be gone.
 func (l Lease) IsBootHold(bootID string) bool {
-	return l.State == Held && !l.Firm && l.Holder.BootID != "" && l.Holder.BootID != bootID &&
-		strings.Contains(l.UID, "-")
+	return l.State == Held && !l.Firm && l.OfEarlierBoot(bootID) && strings.Contains(l.UID, "-")
+}
+
+// OfEarlierBoot reports whether the lease was bound before the boot bootID, which has ended its
+// holder. bootID is "" if the id of the present boot cannot be read; then it reports false.
+func (l Lease) OfEarlierBoot(bootID string) bool {
+	return bootID != "" && l.Holder.BootID != "" && l.Holder.BootID != bootID
 }
 
 func released(l Lease, limited bool, last Liveness, now Instant) Lease {

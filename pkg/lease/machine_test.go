@@ -458,8 +458,9 @@ func TestRefuseKeepsTheFirstTimeOfEachPod(t *testing.T) {
 	}
 }
 
-// A soft hold that a boot begins lasts for BootHold at least. Without Soft there is none.
-func TestCollectedOfAnEarlierBoot(t *testing.T) {
+// A soft hold that a boot begins lasts for BootHold at least, also if a DEL ends the lease. Without
+// Soft there is none. No limit applies.
+func TestReleaseOfAnEarlierBoot(t *testing.T) {
 	now := Instant{Wall: t0.Wall.Add(time.Hour), Boot: time.Minute, BootID: "another boot"}
 	for _, c := range []struct {
 		soft time.Duration
@@ -473,9 +474,17 @@ func TestCollectedOfAnEarlierBoot(t *testing.T) {
 	} {
 		l := states()["bound"]
 		l.Soft = c.soft
-		next, err := Apply(l, Release{Holder: oldHolder, Collected: true, LastHolder: Dead}, c.now)
-		if err != nil || next.Hold != c.want || next.Firm {
-			t.Errorf("soft hold %s: %+v, %v; want %s", c.soft, next, err, c.want)
+		for _, collected := range []bool{true, false} {
+			next, err := Apply(l, Release{Holder: oldHolder, Collected: collected, LastHolder: Dead}, c.now)
+			if err != nil || next.Hold != c.want || next.Firm {
+				t.Errorf("soft hold %s, collected %v: %+v, %v; want %s", c.soft, collected, next, err, c.want)
+			}
+		}
+	}
+	for at, firm := range map[Instant]bool{now: true, after(time.Hour): false, {Wall: now.Wall}: false} {
+		next, err := Apply(states()["windowed"], Release{Holder: oldHolder, Limited: true}, at)
+		if err != nil || next.Firm != firm {
+			t.Errorf("limited, in boot %q: %+v, %v; want firm %v", at.BootID, next, err, firm)
 		}
 	}
 }

@@ -48,14 +48,17 @@ func (c *Call) limitOf(l lease.Lease) string {
 
 // HoldLimit returns the limit because of which no firm hold may be made of the lease, "" if there
 // is none: maxHeldShare of its range set as it was when the lease was bound, or a limit of its
-// namespace. Those of namespaces do not apply to leases of an earlier boot: a boot turns all leases
-// into holds, of which nobody has too many.
+// namespace. No limit applies to leases of an earlier boot: a boot turns all leases into holds, of
+// which nobody has too many.
 func (c *Call) HoldLimit(l lease.Lease) string {
+	if l.OfEarlierBoot(c.Now.BootID) {
+		return ""
+	}
 	if l.HeldLimit != 0 && int(c.Tx.Counts(l.Pool, l.Set).Firm) >= max(l.HeldLimit, 0) {
 		return "maxHeldShare is reached"
 	}
 	limits := c.Tx.Limits()
-	if len(limits) == 0 || l.Holder.BootID != c.Now.BootID {
+	if len(limits) == 0 {
 		return ""
 	}
 	of := limits.Of(l.Namespace)
