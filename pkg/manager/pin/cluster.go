@@ -29,7 +29,6 @@ type cluster struct {
 	namespaces   *kube.Informer[map[string]string] // the labels that set the pin of their pods
 	now          func() time.Time
 	isLeader     func() bool
-	started      time.Time // when this replica began to watch
 
 	recent  *recentPods
 	strikes *strikes
@@ -64,7 +63,7 @@ func newCluster(mgr manager.Manager, set *control.Reservations, nodes *control.N
 // type P.
 func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, set *control.Reservations,
 	nodes *control.Nodes) *cluster {
-	c := &cluster{now: now, started: now(), recent: newRecentPods(now), strikes: newStrikes(now),
+	c := &cluster{now: now, recent: newRecentPods(now), strikes: newStrikes(now),
 		instances: map[string]instance{}, isLeader: func() bool { return true }, reservations: set, nodes: nodes,
 		namespaces: kube.NewInformer(func(ns *corev1.Namespace) map[string]string {
 			return control.Pick(ns.Labels, kube.AnnotationPin, kube.AnnotationPinPatience)
@@ -178,12 +177,6 @@ func (c *cluster) lastEnded(key string) instance {
 func (c *cluster) isStruck(key string) bool {
 	p := c.pod(key)
 	return p != nil && p.awaitsNode() || c.strikes.Until(key, c.now()) > 0
-}
-
-// knows reports whether this replica has seen what became of the pods with a key in the last
-// strikeLife.
-func (c *cluster) knows(key string) bool {
-	return c.now().Sub(c.started) >= strikeLife || c.lastEnded(key).Node != ""
 }
 
 func (c *cluster) pod(key string) *podView {

@@ -23,7 +23,8 @@ const (
 	// secondPatience and thirdPatience are how long a pod waits at least after one strike and after
 	// more. So pods of one name are deleted at most three times in ten minutes, those of a
 	// reservation name three times for each pod that waits at once: strikes that come during a wait
-	// do not prolong it.
+	// do not prolong it. A replica that has restarted knows of no strikes, so each restart allows
+	// two deletions more.
 	secondPatience = 30 * time.Second
 	thirdPatience  = 5 * time.Minute
 	// endingPatience is for how long after the first failure the patience of a pod does not begin
@@ -113,13 +114,9 @@ func (r *patienceReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	now, ending := r.cluster.now(), r.cluster.isEnding(p)
 	w := r.waits[req.NamespacedName].observe(p, ending, now)
 	r.waits[req.NamespacedName] = w
-	key, isLeader := p.keyOn(p.Pinned), r.cluster.isLeader()
-	strikes := r.cluster.strikes.Until(key, w.first)
-	if !r.cluster.knows(key) {
-		strikes = maxStrikes
-	}
+	strikes := r.cluster.strikes.Until(p.keyOn(p.Pinned), w.first)
 	end, limiter := w.end(patienceAfter(time.Duration(p.Patience), strikes)), r.leader
-	if !isLeader {
+	if !r.cluster.isLeader() {
 		end, limiter = end.Add(followerDelay), r.follower
 	}
 	switch left := end.Sub(now); {

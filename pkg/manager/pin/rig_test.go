@@ -20,13 +20,12 @@ import (
 type reservation = control.Reservation
 
 // clusterOf returns a cluster with nodes and views, and a clock that only the test changes. Its
-// replica is the leader, and has watched for so long that it knows everything.
+// replica is the leader.
 func clusterOf(t testing.TB, nodes map[string]*corev1.Node, clock *time.Time, views ...any) *cluster {
 	t.Helper()
 	set := control.NewReservations(func(r *reservation) *reservation { return r })
 	all := kube.NewInformer(control.TrimNode, nil)
 	c := emptyCluster(func() time.Time { return *clock }, func(p *podView) *podView { return p }, set, all)
-	c.started = clock.Add(-strikeLife)
 	var objects []any
 	for _, n := range nodes {
 		objects = append(objects, n)
