@@ -419,3 +419,39 @@ func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 		again.Close()
 	})
 }
+
+// TestReplacedLockFile replaces a lock file while a call waits for its lock. Others lock the new
+// file, so the lock of the old one excludes nobody: the call has to wait for that of the new one.
+func TestReplacedLockFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	synctest.Test(t, func(t *testing.T) {
+		lock := func(limit time.Duration) (*os.File, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			return LockFile(ctx, path)
+		}
+		old, err := lock(pollLimit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var other *os.File
+		time.AfterFunc(pollLimit/4, func() {
+			if err := os.Remove(path); err != nil {
+				t.Error(err)
+			}
+			if other, err = lock(0); err != nil {
+				t.Error(err)
+			}
+			old.Close()
+		})
+		if mine, err := lock(pollLimit / 2); !errors.Is(err, ErrBusy) {
+			t.Fatalf("a lock that another call holds was acquired: %v, %v", mine, err)
+		}
+		time.AfterFunc(pollLimit/4, func() { other.Close() })
+		mine, err := lock(pollLimit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mine.Close()
+	})
+}
