@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -58,6 +60,33 @@ func TestSpooledDELsAreRecorded(t *testing.T) {
 	if err != nil || len(journal) != 1 || journal[0].Event != store.EventReleased {
 		t.Errorf("%v, %v", journal, err)
 	}
+}
+
+// A spooled DEL causes a signal by itself, and not only the next poll. A poll makes the directories
+// again that are missing, so that it can be told from a signal of the DEL.
+func TestSpooledDELIsSignalled(t *testing.T) {
+	node, _ := newNode(t)
+	n := node.Service.Node
+	changes := NewChanges(n.Store.Dirs(), node.Log)
+	signals := daemon.Any(&changes.Store)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() { _ = changes.Run(ctx) }()
+	<-signals // at the start, after the directories are watched
+	for range 5 {
+		if err := os.RemoveAll(n.Store.AnnounceDir()); err != nil {
+			t.Fatal(err)
+		}
+		who := lease.Attachment{ContainerID: "c1", IfName: "eth0"}
+		if err := n.Store.Spool(who, lease.Pool{}, n.Clock()); err != nil {
+			t.Fatal(err)
+		}
+		<-signals
+		if _, err := os.Stat(n.Store.AnnounceDir()); errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+	}
+	t.Error("only polls have caused signals")
 }
 
 // The file of a container that exists is written again only if it has been missing for a while,
