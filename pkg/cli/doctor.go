@@ -44,6 +44,8 @@ found but something could not be checked.`,
 type report struct {
 	Findings  []finding   `json:"findings"`
 	Unchecked []unchecked `json:"unchecked"`
+	// Examined is what was looked at, for example "3 nodes".
+	Examined []string `json:"examined"`
 }
 
 // finding is one problem. It has either Repair or Decide.
@@ -77,9 +79,9 @@ type check struct {
 	run  func(context.Context) ([]finding, error)
 }
 
-// examine makes checks and returns the report.
+// examine makes checks and returns the report, without what was looked at.
 func examine(ctx context.Context, checks []check) report {
-	r := report{Findings: []finding{}, Unchecked: []unchecked{}}
+	r := report{Findings: []finding{}, Unchecked: []unchecked{}, Examined: []string{}}
 	for _, c := range checks {
 		found, err := c.run(ctx)
 		for i, f := range found {
@@ -141,7 +143,7 @@ func (a *app) printReport(r report) error {
 			a.step("not checked: %s: %s", u.Check, u.Error)
 		}
 		if len(r.Findings)+len(r.Unchecked) == 0 {
-			a.step("nothing was found")
+			a.step("nothing was found; examined: %s", strings.Join(r.Examined, ", "))
 		}
 	}
 	switch {

@@ -7,13 +7,44 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 )
+
+// clusterDoctor examines a cluster. Each check reads what it needs, but for what several need.
+type clusterDoctor struct {
+	*cluster
+	nodes  []object // those that can have an agent
+	agents []object // the pods of the DaemonSet
+	daemon object   // the DaemonSet, nil if there is none
+	// unread is why nodes, agents or daemon are not complete. Each check of them returns it.
+	unread error
+	// named reports whether a configuration of a node names leasehold.
+	named bool
+	// examined are the numbers of what was looked at.
+	examined struct{ reports, networks, leases, workloads int }
+}
 
 // examine makes all checks of the cluster. It examines each node too if nodes is set.
 func (c *cluster) examine(ctx context.Context, nodes bool) report {
-	return examine(ctx, []check{{"objects", c.checkObjects}, {"manager", c.checkManager}, {"agents", c.checkAgents},
-		{"nodes", func(ctx context.Context) ([]finding, error) { return c.checkNodes(ctx, nodes) }},
-		{"annotations", c.checkWorkloads}, {"limits", c.checkLimits}})
+	d := &clusterDoctor{cluster: c}
+	d.read(ctx)
+	r := examine(ctx, []check{{"objects", d.checkObjects}, {"manager", d.checkManager}, {"agents", d.checkAgents},
+		{"nodes", func(ctx context.Context) ([]finding, error) { return d.checkNodes(ctx, nodes) }},
+		{"flannel", d.checkFlannel}, {"annotations", d.checkWorkloads}, {"limits", d.checkLimits}})
+	e := d.examined
+	r.Examined = append(r.Examined, fmt.Sprintf("%d nodes", len(d.nodes)), fmt.Sprintf("%d agents", len(d.agents)),
+		fmt.Sprintf("%d networks of %d nodes", e.networks, e.reports), fmt.Sprintf("%d workloads and pods", e.workloads))
+	return r
+}
+
+// read reads what several checks need.
+func (d *clusterDoctor) read(ctx context.Context) {
+	var errs [3]error
+	d.nodes, errs[0] = d.items(ctx, "node", "-l", "kubernetes.io/os=linux")
+	d.agents, errs[1] = d.agentPods(ctx)
+	d.daemon, errs[2] = d.own(ctx, "daemonset", agentName)
+	d.unread = errors.Join(errs[:]...)
 }
 
 // objects are objects of the manifests, and what their absence leads to.
@@ -28,19 +59,29 @@ var objects = []struct {
 	{"validatingadmissionpolicy", policies, unconfined},
 	{"validatingadmissionpolicybinding", policies, unconfined},
 	{"mutatingwebhookconfiguration", []string{managerName}, "pods are not brought back to their nodes"},
+	{"clusterrole", []string{agentName, managerName}, withoutRights},
+	{"clusterrolebinding", []string{agentName, managerName}, withoutRights},
+	{"role", []string{agentName + "-limits", managerName}, withoutRights},
+	{"rolebinding", []string{agentName + "-limits", managerName}, withoutRights},
+	{"service", []string{managerName},
+		"the API server does not reach the webhook: pods are not brought back to their nodes"},
 	{"deployment", []string{managerName}, "pods are not brought back to their nodes"},
 	{"daemonset", []string{agentName}, "windows of annotations do not arrive, and no reservation is published"},
 }
 
-const unconfined = "invalid annotations are accepted, or leasehold's accounts may do more than they need: whoever " +
-	"has an agent's token may write the reservations of other nodes"
+const (
+	unconfined = "invalid annotations are accepted, or leasehold's accounts may do more than they need: whoever " +
+		"has an agent's token may write the reservations of other nodes"
+	withoutRights = "the API server refuses what the agents or the manager ask for: windows do not arrive, no " +
+		"reservation is published, or pods are not brought back to their nodes"
+)
 
 // checkObjects finds objects of the manifests that are missing. doctor does not know which version
 // is installed, for which platform, by which tool and with which changes: other manifests may put
 // the plugin in another place, or deny the agents their writes. So it prints no command.
-func (c *cluster) checkObjects(ctx context.Context) (found []finding, err error) {
+func (d *clusterDoctor) checkObjects(ctx context.Context) (found []finding, err error) {
 	for _, o := range objects {
-		all, e := c.items(ctx, "-n", c.system, o.kind)
+		all, e := d.items(ctx, "-n", d.system, o.kind)
 		if e != nil {
 			err = errors.Join(err, e)
 			continue
@@ -70,8 +111,9 @@ var policies = []string{
 	"leasehold-reservations",
 }
 
-func (c *cluster) checkManager(ctx context.Context) ([]finding, error) {
-	m, err := c.own(ctx, "deployment", managerName)
+// checkManager finds a manager that no pod reaches, or that is not of the version of the agents.
+func (d *clusterDoctor) checkManager(ctx context.Context) ([]finding, error) {
+	m, err := d.own(ctx, "deployment", managerName)
 	if err != nil || m == nil {
 		return nil, err
 	}
@@ -82,56 +124,179 @@ func (c *cluster) checkManager(ctx context.Context) ([]finding, error) {
 	case wanted == 0:
 		f.What = "it is scaled to zero"
 		f.Decide = "whether the pin is to be off, or leasehold is being removed. If not: " +
-			command("kubectl", "-n", c.system, "scale", "deployment/"+managerName, "--replicas=2")
+			command("kubectl", "-n", d.system, "scale", "deployment/"+managerName, "--replicas=2")
+		return []finding{f}, nil
 	case m.Number("status", "readyReplicas") == 0:
 		f.What = fmt.Sprintf("none of its %d replicas is ready", wanted)
-		f.Repair = []string{restartManager(c.system)}
-	default:
-		return nil, nil
+		f.Repair = []string{restartManager(d.system)}
+		return []finding{f}, nil
 	}
-	return []finding{f}, nil
-}
-
-func (c *cluster) checkAgents(ctx context.Context) (found []finding, err error) {
-	pods, err := c.agentPods(ctx)
-	for _, p := range pods {
-		started, e := time.Parse(time.RFC3339, p.Text("status", "startTime"))
-		isReady := slices.ContainsFunc(p.List("status", "conditions"), func(c object) bool {
-			return c.Text("type") == "Ready" && c.Text("status") == "True"
-		})
-		if isReady || e != nil || c.Clock().Wall.Sub(started) < time.Minute {
-			continue
-		}
-		name := nameOf(p)
-		what := "the pod " + name + " is not ready"
-		if out, err := c.kubectl(ctx, nil, "-n", c.system, "logs", name, "-c", "agent",
-			"--tail=1"); err == nil && len(out) > 0 {
-			what += "; its last line: " + strings.TrimSpace(string(out))
-		}
-		found = append(found, finding{Reason: "AgentNotReady", Subject: "node " + nodeOf(p),
-			What: what, Why: "nothing that is over or dead is released on the node",
-			Repair: []string{replaceAgent(c.system, name)}})
+	reached, err := d.hasEndpoints(ctx)
+	var found []finding
+	if err == nil && !reached {
+		found = append(found, finding{Reason: "WebhookWithoutEndpoints", Subject: "Service " + managerName,
+			What: "the manager is ready, and the Service has no endpoint that is", Why: f.Why,
+			Decide: "whether the Service's selector and port were changed; apply the manifests again from which " +
+				"leasehold was installed"})
+	}
+	agents, manager := version(d.daemon, "agent"), version(m, "manager")
+	if agents != "" && manager != "" && agents != manager {
+		found = append(found, finding{Reason: "VersionsDiffer", Subject: "Deployment " + managerName,
+			What: fmt.Sprintf("the manager is of version %s, the agents are of %s", manager, agents),
+			Why:  "addresses are kept; what needs a new agent and a new manager does not work yet",
+			Decide: "whether an upgrade is under way. If not, apply all manifests of one version " +
+				"(docs/versioning.md)"})
 	}
 	return found, err
 }
 
+// hasEndpoints reports whether the Service of the webhook leads to a ready pod.
+func (d *clusterDoctor) hasEndpoints(ctx context.Context) (bool, error) {
+	endpointSlices, err := d.items(ctx, "-n", d.system, "endpointslice", "-l", "kubernetes.io/service-name="+managerName)
+	for _, s := range endpointSlices {
+		for _, e := range s.List("endpoints") {
+			if ready, _ := e.Field("conditions", "ready").(bool); ready {
+				return true, err
+			}
+		}
+	}
+	return false, err
+}
+
+// version returns the tag of the image of a container in a workload's template, "" if it has none.
+func version(workload object, container string) string {
+	image := named(workload.List("spec", "template", "spec", "containers"), container).Text("image")
+	image, _, _ = strings.Cut(image, "@")
+	_, tag, _ := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
+	return tag
+}
+
+// checkAgents finds nodes without an agent that works. Of one node it finds only the first cause.
+func (d *clusterDoctor) checkAgents(ctx context.Context) (found []finding, err error) {
+	for _, n := range d.nodes {
+		if f := d.judgeNode(ctx, n); f.Reason != "" {
+			f.Subject = "node " + nameOf(n)
+			found = append(found, f)
+		}
+	}
+	return found, d.unread
+}
+
+const (
+	nothingReleased = "nothing that is over or dead is released on the node"
+	notPublished    = "windows of annotations do not arrive on the node, and its reservations and NodeAddressPool " +
+		"are as they were"
+)
+
+// judgeNode returns the finding about a node and its agent, the zero finding if both work.
+func (d *clusterDoctor) judgeNode(ctx context.Context, n object) finding {
+	if ready := conditionOf(n, "Ready"); ready.Text("status") != "True" {
+		return finding{Reason: "NodeNotReady", What: fmt.Sprintf("its kubelet is not ready since %s: %s",
+			ready.Text("lastTransitionTime"), ready.Text("message")),
+			Why: "its addresses stay kept for their pods, which cannot start there before it is back",
+			Decide: "whether the node comes back. If not, delete the Node object: then its reservations end, and the " +
+				"pods start elsewhere with other addresses"}
+	}
+	at := slices.IndexFunc(d.agents, func(p object) bool { return nodeOf(p) == nameOf(n) })
+	switch {
+	case at < 0 && d.daemon == nil:
+		return finding{} // checkObjects has found that
+	case at < 0:
+		return finding{Reason: "AgentMissing", What: "it has no pod of " + agentName,
+			Why: notPublished + "; where no agent has ever run, the plugin is not installed and no address is kept",
+			Decide: "whether the node is to keep addresses. " + command("kubectl", "-n", d.system, "describe",
+				"daemonset", agentName) + " says why there is no pod"}
+	}
+	return d.judgeAgent(ctx, d.agents[at])
+}
+
+// noImage are the reasons with which a kubelet reports an image that it cannot start.
+var noImage = []string{"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName",
+	"ImageInspectError"}
+
+// judgeAgent returns the finding about the pod of an agent, the zero finding if it works.
+func (d *clusterDoctor) judgeAgent(ctx context.Context, p object) finding {
+	name := nameOf(p)
+	waits, state := waiting(p)
+	switch {
+	case state != nil && slices.Contains(noImage, state.Text("reason")):
+		return finding{Reason: "AgentImageMissing", What: fmt.Sprintf("container %s of pod %s waits: %s: %s",
+			waits.Text("name"), name, state.Text("reason"), state.Text("message")),
+			Why: "the plugin is not installed or updated there: where leasehold never ran, no address is kept; where " +
+				"it did, they are, and " + notPublished,
+			Decide: "where the node gets the image " + waits.Text("image") + " from: a registry that it reaches, or an " +
+				"archive of make images that is imported on it (ctr -n k8s.io images import)"}
+	case isReady(p) || !d.isOld(p):
+		return finding{}
+	}
+	f := finding{Reason: "AgentNotReady", What: "the pod " + name + " is not ready", Why: nothingReleased,
+		Repair: []string{replaceAgent(d.system, name)}}
+	if state != nil {
+		f.What += fmt.Sprintf(": container %s waits: %s: %s", waits.Text("name"), state.Text("reason"),
+			state.Text("message"))
+	}
+	out, err := d.kubectl(ctx, nil, "-n", d.system, "logs", name, "-c", "agent", "--tail=1")
+	last := strings.TrimSpace(string(out))
+	switch {
+	case err == nil && (strings.Contains(last, "forbidden") || strings.Contains(last, "Unauthorized")):
+		return finding{Reason: "AgentForbidden", Why: notPublished,
+			What: "the API server refuses what the agent asks for; its last line: " + last,
+			Decide: "which rights were taken away: compare the ClusterRole and Role of " + agentName + " and their " +
+				"bindings with the manifests, or apply those again"}
+	case err == nil && last != "":
+		f.What += "; its last line: " + last
+	}
+	return f
+}
+
+// isOld reports whether a pod started more than a minute ago. A younger one may not be ready yet.
+func (d *clusterDoctor) isOld(p object) bool {
+	started, err := time.Parse(time.RFC3339, p.Text("status", "startTime"))
+	return err == nil && d.Clock().Wall.Sub(started) >= time.Minute
+}
+
+// waiting returns the first container of a pod that waits, with its image, and its state. Both are
+// nil if none waits.
+func waiting(p object) (container, state object) {
+	for _, list := range []string{"initContainerStatuses", "containerStatuses"} {
+		for _, c := range p.List("status", list) {
+			if w := c.In("state", "waiting"); w != nil && w.Text("reason") != "PodInitializing" {
+				return c, w
+			}
+		}
+	}
+	return nil, nil
+}
+
+// conditionOf returns the condition of a type in an object's status, nil if there is none.
+func conditionOf(o object, kind string) object {
+	for _, c := range o.List("status", "conditions") {
+		if c.Text("type") == kind {
+			return c
+		}
+	}
+	return nil
+}
+
+func isReady(o object) bool { return conditionOf(o, "Ready").Text("status") == "True" }
+
 // checkNodes examines each node by running leasectl in the pod of its agent, if nodes is set. Of
 // the other nodes, it reports the networks for which leasehold is not active according to the
 // NodeAddressPool: users may be allowed to read that object, but not to run programs in the pod.
-func (c *cluster) checkNodes(ctx context.Context, nodes bool) (found []finding, err error) {
-	var agents []object
-	if nodes {
-		agents, err = c.agents(ctx)
-	}
+func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []finding, err error) {
 	seen := map[string]bool{}
-	for _, a := range agents {
+	for _, a := range d.agents {
 		node := nodeOf(a)
+		if !nodes || a.Text("status", "phase") != "Running" || !d.reaches(node) {
+			continue // checkAgents has found why
+		}
 		var r report
-		if e := c.readNode(ctx, a, &r, "doctor"); e != nil {
+		if e := d.readNode(ctx, a, &r, "doctor"); e != nil {
 			err = errors.Join(err, fmt.Errorf("node %s: %w", node, e))
 			continue
 		}
 		seen[node] = true
+		d.examined.reports++
 		for _, u := range r.Unchecked {
 			err = errors.Join(err, fmt.Errorf("node %s: %s: %s", node, u.Check, u.Error))
 		}
@@ -139,27 +304,61 @@ func (c *cluster) checkNodes(ctx context.Context, nodes bool) (found []finding, 
 			f.Subject = "node " + node + ": " + f.Subject
 			for i, line := range f.Repair {
 				if args, ok := strings.CutPrefix(line, "leasectl "); ok {
-					f.Repair[i] = command(append([]string{"kubectl"}, c.onNode(a)...)...) + " " + args
+					f.Repair[i] = command(append([]string{"kubectl"}, d.onNode(a)...)...) + " " + args
 				}
 			}
 			found = append(found, f)
 		}
 	}
-	pools, e := c.items(ctx, poolKind)
+	pools, e := d.items(ctx, poolKind)
 	for _, p := range pools {
-		node := nameOf(p)
-		for _, n := range p.List("status", "networks") {
-			if n.Text("active") != "False" || seen[node] && n.Text("reason") != "PodWithoutLease" {
-				continue
-			}
-			f := finding{Reason: n.Text("reason"), Subject: "node " + node + ": network " + n.Text("name"),
-				What: n.Text("message"), Why: notKept,
-				Decide: "leasectl doctor says more on the node, as does kubectl leasehold doctor without --nodes=false"}
-			if f.Reason == "PodWithoutLease" {
-				f.Decide = "which directories the runtime uses; the flags are in the DaemonSet " + agentName
-			}
-			found = append(found, f)
-		}
+		found = append(found, d.judgePool(p, seen[nameOf(p)])...)
 	}
 	return found, errors.Join(err, e)
+}
+
+// reaches reports whether the kubelet of a node works, so that a program can be run there.
+func (d *clusterDoctor) reaches(node string) bool {
+	return !slices.ContainsFunc(d.nodes, func(n object) bool { return nameOf(n) == node && !isReady(n) })
+}
+
+// judgePool returns the findings about the networks in the NodeAddressPool of a node, without those
+// that the node itself has reported (seen).
+func (d *clusterDoctor) judgePool(p object, seen bool) (found []finding) {
+	for _, n := range p.List("status", "networks") {
+		d.examined.networks++
+		d.named = d.named || n.Text("reason") == cniconf.Named
+		if n.Text("active") != "False" || seen && n.Text("reason") != "PodWithoutLease" {
+			continue
+		}
+		f := finding{Reason: n.Text("reason"), Subject: "node " + nameOf(p) + ": network " + n.Text("name"),
+			What: n.Text("message"), Why: notKept,
+			Decide: "leasectl doctor says more on the node, as does kubectl leasehold doctor without --nodes=false"}
+		if f.Reason == "PodWithoutLease" {
+			f.Decide = "which directories the runtime uses; the flags are in the DaemonSet " + agentName
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// checkFlannel finds a ConfigMap of flannel that does not name leasehold, where configurations on
+// nodes do: flannel writes the ConfigMap's configuration to a node when its pod starts there.
+func (d *clusterDoctor) checkFlannel(ctx context.Context) ([]finding, error) {
+	if !d.named {
+		return nil, nil
+	}
+	change, err := d.changeFlannel(ctx, cniconf.WithLeasehold)
+	if errors.Is(err, cniconf.ErrNothingToChange) {
+		return nil, nil
+	}
+	if err != nil || change.config == nil {
+		return nil, err
+	}
+	return []finding{{Reason: "FlannelConfigMap",
+		Subject: "ConfigMap " + namespaceOf(change.config) + "/" + flannelConfig,
+		What:    "it does not name leasehold, and the configuration on nodes does: flannel's manifest was applied again",
+		Why:     "on each node, addresses are kept until flannel's pod starts there again, and then no longer",
+		Decide: "whether leasehold is still wanted. If so, kubectl leasehold install names it again, and restarts " +
+			"flannel's pods"}}, nil
 }

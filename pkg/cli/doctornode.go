@@ -31,9 +31,14 @@ type nodeDoctor struct {
 func (a *app) examineNode(ctx context.Context, runtime cniconf.Runtime) report {
 	conf := cniconf.Load(runtime.ConfDir, runtime.Rules)
 	n := &nodeDoctor{a, runtime, conf, cniconf.Check(conf, runtime.BinDirs), a.content(ctx)}
-	return examine(ctx, []check{{"configuration", n.checkConfiguration}, {"addresses", n.checkAddresses},
+	r := examine(ctx, []check{{"configuration", n.checkConfiguration}, {"addresses", n.checkAddresses},
 		{"directories", n.checkDirectories},
 		{"store", n.checkStore}, {"ranges", n.checkRanges}, {"host", n.checkHost}})
+	for _, s := range n.networks {
+		r.Examined = append(r.Examined, fmt.Sprintf("%s in %s", networkOf(s), s.File))
+	}
+	r.Examined = append(r.Examined, fmt.Sprintf("%d leases", len(n.state.leases)))
+	return r
 }
 
 // content is what the checks need of the store's content.

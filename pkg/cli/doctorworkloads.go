@@ -20,10 +20,11 @@ var keys = []string{policy.Annotation, policy.ReserveAs, "leasehold.dev/pin", "l
 	"leasehold.dev/topology-patience"}
 
 // checkWorkloads finds annotations without effect: with a misspelled key, or on the wrong object.
-func (c *cluster) checkWorkloads(ctx context.Context) (found []finding, err error) {
+func (d *clusterDoctor) checkWorkloads(ctx context.Context) (found []finding, err error) {
 	for _, kind := range workloads {
-		all, e := c.items(ctx, "-A", kind)
+		all, e := d.items(ctx, "-A", kind)
 		err = errors.Join(err, e)
+		d.examined.workloads += len(all)
 		for _, o := range all {
 			if kind == "pods" && len(o.List("metadata", "ownerReferences")) > 0 {
 				continue // the owner has the template of its annotations
@@ -82,8 +83,8 @@ func similar(key string) string {
 const limitsName = "leasehold-limits"
 
 // checkLimits finds limits of namespaces that are not valid.
-func (c *cluster) checkLimits(ctx context.Context) (found []finding, err error) {
-	object, err := c.own(ctx, "configmap", limitsName)
+func (d *clusterDoctor) checkLimits(ctx context.Context) (found []finding, err error) {
+	object, err := d.own(ctx, "configmap", limitsName)
 	limits := policy.Limits{}
 	for key, value := range object.In("data") {
 		limits[key], _ = value.(string)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -75,10 +76,20 @@ func TestRepairsDoNoHarm(t *testing.T) {
 		check("advice", advices(t, plugin, reason))
 	}
 	check("node", nodeFindings(t))
-	for about, answers := range clusters() {
-		c := newCluster(t, answers)
-		c.Clock = func() lease.Instant { return lease.Instant{Wall: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
-		check(about, c.examine(t.Context(), true).Findings)
+	for about, f := range clusters() {
+		c := newCluster(t, f.answers)
+		c.Clock = func() lease.Instant { return lease.Instant{Wall: time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC)} }
+		found := c.examine(t.Context(), true).Findings
+		check(about, found)
+		var reasons []string
+		for _, f := range found {
+			if f.Reason != "ObjectMissing" {
+				reasons = append(reasons, f.Reason)
+			}
+		}
+		if !slices.Equal(reasons, f.want) {
+			t.Errorf("%s: found %q, want %q", about, reasons, f.want)
+		}
 	}
 	want := inactive(t)
 	for _, match := range find(t, ".", `(?:Reason:|Reason =|Reason, f\.What =)\s+"(\w+)"`) {
@@ -245,25 +256,93 @@ func nodeFindings(t *testing.T) (all []finding) {
 	return all
 }
 
-// clusters returns what kubectl prints in clusters with faults.
-func clusters() map[string]map[string]string {
-	const none = ""
+// clusters returns what kubectl prints in clusters with faults, and the reasons that doctor has to
+// find beside that of missing objects, each once.
+func clusters() map[string]faulty {
+	const none, ready = "", `"status":{"conditions":[{"type":"Ready","status":"True"}]}`
+	list := func(items ...string) string { return `{"items":[` + strings.Join(items, ",") + `]}` }
 	annotated := func(own, template string) string {
-		return fmt.Sprintf(`{"items":[{"metadata":{"namespace":"a","name":"b","annotations":{%s}},
-			"spec":{"template":{"metadata":{"annotations":{%s}}}}}]}`, own, template)
+		return list(fmt.Sprintf(`{"metadata":{"namespace":"a","name":"b","annotations":{%s}},
+			"spec":{"template":{"metadata":{"annotations":{%s}}}}}`, own, template))
 	}
-	return map[string]map[string]string{
-		"nothing is installed":          {"mutatingwebhookconfiguration": none, "deployment": none, "daemonset": none},
-		"the manager is scaled to zero": {"deployment": `{"spec":{"replicas":0}}`},
-		"no manager is ready":           {"deployment": `{"spec":{"replicas":2}}`},
-		"an agent is not ready": {
-			"pod -l": `{"items":[{"metadata":{"name":"leasehold-agent-x"},"spec":{"nodeName":"node1"},
-				"status":{"startTime":"2025-01-01T00:00:00Z"}}]}`},
-		"networks": {"nodeaddresspools": `{"items":[{"metadata":{"name":"node1"},"status":{"networks":[
-			{"name":"a","active":"False","reason":"PodWithoutLease"},
-			{"name":"b","active":"False","reason":"HostLocalNamed"}]}}]}`,
-			"configmap": `{"data":{"maxHeld":"some"}}`},
-		"a key that nothing reads": {"statefulsets": annotated("", `"reserved-ip-duration":"1"`)},
-		"an annotation of the set": {"statefulsets": annotated(`"io.kubernetes.cri/reserved-ip-duration":"1"`, "")},
+	node := func(status string) string { return list(`{"metadata":{"name":"node1"},` + status + `}`) }
+	agent := func(status string) string {
+		return list(`{"metadata":{"name":"leasehold-agent-x"},"spec":{"nodeName":"node1"},"status":{` +
+			`"startTime":"2025-01-01T00:00:00Z",` + status + `}}`)
 	}
+	waits := func(reason string) string {
+		return `"initContainerStatuses":[{"name":"install","image":"leasehold/agent:devel","state":{"waiting":{"reason":"` +
+			reason + `"}}}]`
+	}
+	workload := func(container, tag string, replicas int) string {
+		return fmt.Sprintf(`{"spec":{"replicas":%d,"template":{"spec":{"containers":[{"name":%q,"image":
+			"r.example:5000/leasehold/x:%s@sha256:0"}]}}},"status":{"readyReplicas":%[1]d}}`, replicas, container, tag)
+	}
+	endpoints := list(`{"endpoints":[{"conditions":{"ready":true}}]}`)
+	pool := func(active, reason string) string {
+		return list(`{"metadata":{"name":"node1"},"status":{"networks":[{"name":"b","active":"` + active +
+			`","reason":"` + reason + `"}]}}`)
+	}
+	flannel := func(section string) string {
+		text, _ := json.Marshal(`{"name":"cbr0","plugins":[{"type":"flannel"` + section + `}]}`)
+		return `{"metadata":{"namespace":"kube-flannel"},"data":{"cni-conf.json":` + string(text) + `}}`
+	}
+	all := map[string]faulty{
+		"nothing is installed":          {answers{"mutatingwebhookconfiguration": none, "deployment": none, "daemonset": none}, nil},
+		"the manager is scaled to zero": {answers{"deployment": workload("manager", "v1", 0)}, []string{"ManagerDown"}},
+		"no manager is ready":           {answers{"deployment": `{"spec":{"replicas":2}}`}, []string{"ManagerDown"}},
+		"the webhook has no endpoints": {answers{"deployment": workload("manager", "v1", 2),
+			"endpointslice": list(`{"endpoints":[{"conditions":{"ready":false}}]}`)}, []string{"WebhookWithoutEndpoints"}},
+		"a new manager beside old agents": {answers{"deployment": workload("manager", "v2", 2),
+			"endpointslice": endpoints, "daemonset": workload("agent", "v1", 0)}, []string{"VersionsDiffer"}},
+		"the same version": {answers{"deployment": workload("manager", "v1", 2), "endpointslice": endpoints,
+			"daemonset": workload("agent", "v1", 0)}, nil},
+		"an agent is not ready": {answers{"node -l": node(ready), "pod -l": agent(`"phase":"Pending"`)},
+			[]string{"AgentNotReady"}},
+		"an agent starts": {answers{"node -l": node(ready), "pod -l": strings.Replace(agent(`"phase":""`),
+			"2025-01-01", "2026-01-01", 1)}, nil},
+		"an agent has no rights": {answers{"node -l": node(ready), "pod -l": agent(`"phase":"Pending"`),
+			"logs": `level=WARN msg="..." err="nodes is forbidden"`}, []string{"AgentForbidden"}},
+		"an image is missing": {answers{"node -l": node(ready), "pod -l": agent(waits("ErrImageNeverPull"))},
+			[]string{"AgentImageMissing"}},
+		"an installer fails": {answers{"node -l": node(ready), "pod -l": agent(waits("CrashLoopBackOff"))},
+			[]string{"AgentNotReady"}},
+		"a node has no agent": {answers{"node -l": node(ready), "daemonset": workload("agent", "v1", 0)},
+			[]string{"AgentMissing"}},
+		"a node is out of reach": {answers{"node -l": node(`"status":{"conditions":[{"type":"Ready","status":"Unknown",` +
+			`"message":"Kubelet stopped posting node status."}]}`), "exec": "no answer", "pod -l": agent(`"phase":"Running"`)},
+			[]string{"NodeNotReady"}},
+		"a network that is not leasehold's": {answers{"nodeaddresspools": pool("False", "HostLocalNamed")},
+			[]string{"HostLocalNamed"}},
+		"a pod without a lease": {answers{"nodeaddresspools": pool("False", "PodWithoutLease")},
+			[]string{"PodWithoutLease"}},
+		"flannel's manifest was applied again": {answers{"nodeaddresspools": pool("True", "Named"),
+			"kube-flannel-cfg": flannel("")}, []string{"FlannelConfigMap"}},
+		"flannel's ConfigMap names leasehold": {answers{"nodeaddresspools": pool("True", "Named"),
+			"kube-flannel-cfg": flannel(`,"ipam":{"type":"leasehold"}`)}, nil},
+		"flannel calls host-local, which is leasehold": {answers{"nodeaddresspools": pool("True", "Replaced"),
+			"kube-flannel-cfg": flannel("")}, nil},
+		"limits": {answers{"configmap leasehold-limits": `{"data":{"maxHeld":"some"}}`}, []string{"LimitsInvalid"}},
+		"a key that nothing reads": {answers{"statefulsets": annotated("", `"reserved-ip-duration":"1"`)},
+			[]string{"AnnotationUnread"}},
+		"an annotation of the set": {answers{"statefulsets": annotated(`"io.kubernetes.cri/reserved-ip-duration":"1"`, "")},
+			[]string{"AnnotationUnread"}},
+	}
+	for _, f := range all {
+		for words, healthy := range (answers{"deployment": workload("manager", "v1", 2), "endpointslice": endpoints}) {
+			if _, has := f.answers[words]; !has {
+				f.answers[words] = healthy
+			}
+		}
+	}
+	return all
+}
+
+// answers are what kubectl prints, by words of its arguments.
+type answers map[string]string
+
+// faulty is a cluster with a fault.
+type faulty struct {
+	answers
+	want []string
 }
