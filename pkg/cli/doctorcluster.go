@@ -152,7 +152,8 @@ func (d *clusterDoctor) checkManager(ctx context.Context) ([]finding, error) {
 
 // hasEndpoints reports whether the Service of the webhook leads to a ready pod.
 func (d *clusterDoctor) hasEndpoints(ctx context.Context) (bool, error) {
-	endpointSlices, err := d.items(ctx, "-n", d.system, "endpointslice", "-l", "kubernetes.io/service-name="+managerName)
+	endpointSlices, err := d.items(ctx, "-n", d.system, "endpointslice", "-l",
+		"kubernetes.io/service-name="+managerName)
 	for _, s := range endpointSlices {
 		for _, e := range s.List("endpoints") {
 			if ready, _ := e.Field("conditions", "ready").(bool); ready {
@@ -224,8 +225,8 @@ func (d *clusterDoctor) judgeAgent(ctx context.Context, p object) finding {
 			waits.Text("name"), name, state.Text("reason"), state.Text("message")),
 			Why: "the plugin is not installed or updated there: where leasehold never ran, no address is kept; where " +
 				"it did, they are, and " + notPublished,
-			Decide: "where the node gets the image " + waits.Text("image") + " from: a registry that it reaches, or an " +
-				"archive of make images that is imported on it (ctr -n k8s.io images import)"}
+			Decide: "where the node gets the image " + waits.Text("image") + " from: a registry that it reaches, or " +
+				"an archive of make images that is imported on it (ctr -n k8s.io images import)"}
 	case isReady(p) || !d.isOld(p):
 		return finding{}
 	}
@@ -357,8 +358,9 @@ func (d *clusterDoctor) checkFlannel(ctx context.Context) ([]finding, error) {
 	}
 	return []finding{{Reason: "FlannelConfigMap",
 		Subject: "ConfigMap " + namespaceOf(change.config) + "/" + flannelConfig,
-		What:    "it does not name leasehold, and the configuration on nodes does: flannel's manifest was applied again",
-		Why:     "on each node, addresses are kept until flannel's pod starts there again, and then no longer",
+		What: "it does not name leasehold, and the configuration on nodes does: flannel's manifest was applied " +
+			"again",
+		Why: "on each node, addresses are kept until flannel's pod starts there again, and then no longer",
 		Decide: "whether leasehold is still wanted. If so, kubectl leasehold install names it again, and restarts " +
 			"flannel's pods"}}, nil
 }

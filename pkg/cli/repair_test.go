@@ -271,8 +271,8 @@ func clusters() map[string]faulty {
 			`"startTime":"2025-01-01T00:00:00Z",` + status + `}}`)
 	}
 	waits := func(reason string) string {
-		return `"initContainerStatuses":[{"name":"install","image":"leasehold/agent:devel","state":{"waiting":{"reason":"` +
-			reason + `"}}}]`
+		return `"initContainerStatuses":[{"name":"install","image":"leasehold/agent:devel","state":{"waiting":{` +
+			`"reason":"` + reason + `"}}}]`
 	}
 	workload := func(container, tag string, replicas int) string {
 		return fmt.Sprintf(`{"spec":{"replicas":%d,"template":{"spec":{"containers":[{"name":%q,"image":
@@ -288,11 +288,13 @@ func clusters() map[string]faulty {
 		return `{"metadata":{"namespace":"kube-flannel"},"data":{"cni-conf.json":` + string(text) + `}}`
 	}
 	all := map[string]faulty{
-		"nothing is installed":          {answers{"mutatingwebhookconfiguration": none, "deployment": none, "daemonset": none}, nil},
+		"nothing is installed": {answers{"mutatingwebhookconfiguration": none, "deployment": none,
+			"daemonset": none}, nil},
 		"the manager is scaled to zero": {answers{"deployment": workload("manager", "v1", 0)}, []string{"ManagerDown"}},
 		"no manager is ready":           {answers{"deployment": `{"spec":{"replicas":2}}`}, []string{"ManagerDown"}},
 		"the webhook has no endpoints": {answers{"deployment": workload("manager", "v1", 2),
-			"endpointslice": list(`{"endpoints":[{"conditions":{"ready":false}}]}`)}, []string{"WebhookWithoutEndpoints"}},
+			"endpointslice": list(`{"endpoints":[{"conditions":{"ready":false}}]}`)},
+			[]string{"WebhookWithoutEndpoints"}},
 		"a new manager beside old agents": {answers{"deployment": workload("manager", "v2", 2),
 			"endpointslice": endpoints, "daemonset": workload("agent", "v1", 0)}, []string{"VersionsDiffer"}},
 		"the same version": {answers{"deployment": workload("manager", "v1", 2), "endpointslice": endpoints,
@@ -309,8 +311,9 @@ func clusters() map[string]faulty {
 			[]string{"AgentNotReady"}},
 		"a node has no agent": {answers{"node -l": node(ready), "daemonset": workload("agent", "v1", 0)},
 			[]string{"AgentMissing"}},
-		"a node is out of reach": {answers{"node -l": node(`"status":{"conditions":[{"type":"Ready","status":"Unknown",` +
-			`"message":"Kubelet stopped posting node status."}]}`), "exec": "no answer", "pod -l": agent(`"phase":"Running"`)},
+		"a node is out of reach": {answers{"node -l": node(`"status":{"conditions":[{"type":"Ready",` +
+			`"status":"Unknown","message":"Kubelet stopped posting node status."}]}`), "exec": "no answer",
+			"pod -l": agent(`"phase":"Running"`)},
 			[]string{"NodeNotReady"}},
 		"a network that is not leasehold's": {answers{"nodeaddresspools": pool("False", "HostLocalNamed")},
 			[]string{"HostLocalNamed"}},
@@ -325,7 +328,8 @@ func clusters() map[string]faulty {
 		"limits": {answers{"configmap leasehold-limits": `{"data":{"maxHeld":"some"}}`}, []string{"LimitsInvalid"}},
 		"a key that nothing reads": {answers{"statefulsets": annotated("", `"reserved-ip-duration":"1"`)},
 			[]string{"AnnotationUnread"}},
-		"an annotation of the set": {answers{"statefulsets": annotated(`"io.kubernetes.cri/reserved-ip-duration":"1"`, "")},
+		"an annotation of the set": {
+			answers{"statefulsets": annotated(`"io.kubernetes.cri/reserved-ip-duration":"1"`, "")},
 			[]string{"AnnotationUnread"}},
 	}
 	for _, f := range all {
