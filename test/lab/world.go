@@ -110,7 +110,10 @@ func setUp() error {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mounting /proc: %w", err)
 	}
-	for _, dir := range []string{"/run", "/var/lib"} {
+	for _, dir := range []string{"/run", "/var/lib", "/etc/cni"} {
+		if !exists(dir) {
+			continue // /etc/cni, on a machine without CNI
+		}
 		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 			return fmt.Errorf("mounting a tmpfs at %s: %w", dir, err)
 		}
