@@ -56,6 +56,8 @@ type File struct {
 	// Unread is why this process could not read the file, nil if it could. A runtime with other
 	// permissions may be able to read it.
 	Unread error
+
+	content []byte
 }
 
 // Load reads the configurations in dir. If dir does not exist, the result has no Files.
@@ -127,7 +129,7 @@ func readFile(path string) File {
 // parseFile parses the content of a configuration file. separate reports whether plugins of the
 // list may have files of their own.
 func parseFile(path string, content []byte) (f File, separate bool) {
-	f = File{Path: path}
+	f = File{Path: path, content: content}
 	list, err := parse(path, content)
 	if err != nil {
 		f.Invalid = err

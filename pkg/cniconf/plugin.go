@@ -1,9 +1,11 @@
 package cniconf
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 
@@ -22,8 +24,13 @@ type Plugin struct {
 	IPAM  IPAM
 	entry []byte // as libcni reads it
 	// PassesAnnotations reports whether the entry declares the capability with which the runtime
-	// passes the annotations of pods to the plugin.
-	PassesAnnotations bool
+	// passes the annotations of pods to the plugin. AnnotationsPointer is its JSON Pointer, "" if
+	// the plugin calls no IPAM plugin.
+	PassesAnnotations  bool
+	AnnotationsPointer string
+	// Ambiguous names keys of the entry that plugins read as one, "" if there are none. The entry
+	// is not edited then.
+	Ambiguous string
 	// Multus does not assign addresses itself, but delegates to the plugins of other networks.
 	// Follows are those networks, if they are in the entry of Multus, the default network of pods
 	// first. Otherwise, ClusterNetwork is the reference in that entry: the name of an API object or
@@ -68,13 +75,13 @@ const (
 	annotations = "io.kubernetes.cri.pod-annotations" // the capability to get the annotations of pods
 )
 
-// entry has the fields of a plugin's entry that are needed to find its IPAM plugin.
+// entry has the fields of a plugin's entry that are needed to find its IPAM plugin. It is decoded
+// as the plugins of containernetworking decode theirs: without regard to the case of keys.
 type entry struct {
 	Name           string            `json:"name"`
 	Type           string            `json:"type"`
 	Capabilities   map[string]bool   `json:"capabilities"`
 	IPAM           ipamEntry         `json:"ipam"`
-	Plugins        []json.RawMessage `json:"plugins"`
 	Delegates      []json.RawMessage `json:"delegates"`
 	ClusterNetwork string            `json:"clusterNetwork"`
 }
@@ -90,20 +97,40 @@ type ipamEntry struct {
 // is not an error, because the plugin itself might never read it; json.Unmarshal decodes the other
 // fields nevertheless.
 func plugin(raw []byte, file, pointer string) Plugin {
+	raw = asPassed(raw)
 	var e entry
 	_ = json.Unmarshal(raw, &e)
 	p := Plugin{Type: e.Type, File: file, Pointer: pointer, PassesAnnotations: e.Capabilities[annotations],
 		entry: raw}
-	switch {
-	case isMultus(e.Type):
-		p.follow(e)
-	case e.IPAM.Type != "":
-		p.IPAM = IPAM{Type: e.IPAM.Type, Pointer: pointer + "/ipam/type", DefaultWindow: e.IPAM.DefaultWindow,
-			DataDir: e.IPAM.DataDir}
-	case e.Type == typeFlannel: // delegates to host-local if the configuration names no IPAM plugin
-		p.IPAM = IPAM{Type: HostLocal, Pointer: pointer + "/ipam/type", Default: true}
+	if isMultus(e.Type) {
+		key, _ := p.key(raw, "delegates")
+		p.follow(e, key)
+		return p
 	}
-	p.IPAM.Sets = setsOf(raw)
+	p.IPAM = IPAM{Type: e.IPAM.Type, DefaultWindow: e.IPAM.DefaultWindow, DataDir: e.IPAM.DataDir, Sets: setsOf(raw)}
+	sectionKey, section := p.key(raw, "ipam")
+	typeKey := "type"
+	if e.Type == typeFlannel {
+		// flannel decodes the section into a map, whose keys are exact, and adds a type that is
+		// missing.
+		var flannel struct {
+			IPAM map[string]any `json:"ipam"`
+		}
+		_ = json.Unmarshal(raw, &flannel)
+		value, found := flannel.IPAM[typeKey]
+		if p.IPAM.Type, _ = value.(string); !found {
+			p.IPAM.Type, p.IPAM.Default = HostLocal, true
+		}
+	} else {
+		typeKey, _ = p.key(section, typeKey)
+	}
+	if p.IPAM.Type == "" {
+		p.IPAM = IPAM{Sets: p.IPAM.Sets}
+		return p
+	}
+	capabilitiesKey, _ := p.key(raw, "capabilities")
+	p.IPAM.Pointer = pointer + "/" + sectionKey + "/" + typeKey
+	p.AnnotationsPointer = pointer + "/" + capabilitiesKey + "/" + annotations
 	return p
 }
 
@@ -131,6 +158,41 @@ func (p Plugin) stdin(network, cniVersion string) []byte {
 	return conf.Bytes
 }
 
+// asPassed returns the entry of a plugin as libcni passes it on: with sorted keys, and without any
+// that is repeated, of which the last counts. Both determine how it is decoded.
+func asPassed(raw []byte) []byte {
+	var members map[string]any
+	if json.Unmarshal(raw, &members) != nil {
+		return raw
+	}
+	passed, err := json.Marshal(members)
+	if err != nil {
+		return raw
+	}
+	return passed
+}
+
+// key returns how a key is written in an object, whose case encoding/json ignores, and its value.
+// Without such a key it returns the key itself, and nil. If the object has several, it sets
+// p.Ambiguous, because what counts then depends on the plugin.
+func (p *Plugin) key(object []byte, key string) (written string, value []byte) {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(object, &members)
+	var all []string
+	for name := range members {
+		if strings.EqualFold(name, key) {
+			all = append(all, name)
+		}
+	}
+	if len(all) == 0 {
+		return key, nil
+	}
+	if slices.Sort(all); len(all) > 1 {
+		p.Ambiguous = strings.Join(all, " and ")
+	}
+	return all[0], members[all[0]]
+}
+
 // callsAny reports whether a plugin is known to call whichever IPAM plugin its ipam section names,
 // with that section as it is. Canal's, for example, resolves "usePodCidr" only for host-local, and
 // Antrea's calls a host-local of its own.
@@ -149,34 +211,44 @@ func pointerTo(format string, i int) string {
 // plugin.
 func isMultus(kind string) bool { return kind == "multus" || kind == "multus-shim" }
 
-// follow sets Follows or ClusterNetwork of a Multus plugin with the entry e.
-func (p *Plugin) follow(e entry) {
+// follow sets Follows or ClusterNetwork of a Multus plugin with the entry e, in which key has the
+// delegates.
+func (p *Plugin) follow(e entry, key string) {
 	if len(e.Delegates) == 0 {
 		p.ClusterNetwork = e.ClusterNetwork
 	}
 	for i, raw := range e.Delegates {
-		d, ok := delegate(raw, p.File, fmt.Sprintf("%s/delegates/%d", p.Pointer, i))
+		d, ok := p.delegate(raw, fmt.Sprintf("%s/%s/%d", p.Pointer, key, i))
 		if !ok {
 			p.Follows = nil
 			return
+		}
+		for i := range d.Plugins {
+			d.Plugins[i].Ambiguous = cmp.Or(d.Plugins[i].Ambiguous, p.Ambiguous)
 		}
 		p.Follows = append(p.Follows, d)
 	}
 }
 
 // delegate decodes a network in the entry of Multus, which is a single plugin or a list of plugins.
-// It reports false if the network does not name its plugins.
-func delegate(raw []byte, file, pointer string) (out Delegate, ok bool) {
+// It reports false if the network does not name its plugins. libcni decodes a list into a map,
+// whose keys are exact.
+func (p *Plugin) delegate(raw []byte, pointer string) (out Delegate, ok bool) {
 	var e entry
 	if json.Unmarshal(raw, &e) != nil {
 		return out, false
 	}
 	out.Network = e.Name
-	if len(e.Plugins) == 0 {
-		out.Plugins = []Plugin{plugin(raw, file, pointer)}
+	if e.Type != "" {
+		out.Plugins = []Plugin{plugin(raw, p.File, pointer)}
+		return out, true
 	}
-	for i, inner := range e.Plugins {
-		out.Plugins = append(out.Plugins, plugin(inner, file, fmt.Sprintf("%s/plugins/%d", pointer, i)))
+	var list map[string]json.RawMessage
+	var plugins []json.RawMessage
+	_ = json.Unmarshal(raw, &list)
+	_ = json.Unmarshal(list["plugins"], &plugins) // anything else names no plugins
+	for i, inner := range plugins {
+		out.Plugins = append(out.Plugins, plugin(inner, p.File, fmt.Sprintf("%s/plugins/%d", pointer, i)))
 	}
-	return out, !slices.ContainsFunc(out.Plugins, func(p Plugin) bool { return p.Type == "" })
+	return out, len(plugins) > 0 && !slices.ContainsFunc(out.Plugins, func(p Plugin) bool { return p.Type == "" })
 }

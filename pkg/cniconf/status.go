@@ -82,9 +82,7 @@ type Status struct {
 	// IPAM plugin that the configuration names. Binary is the path of the file that a runtime runs
 	// for that plugin. Each is "" if not known.
 	File, IPAM, Binary string
-	// CanName reports whether naming leasehold in File, as `leasectl install --conf` does, leads to
-	// it: the plugin with the ipam section is known to call whichever plugin that section names.
-	// Others may call only host-local, or read values in the section that only they resolve.
+	// CanName reports whether `leasectl install --conf` can name leasehold in File (WithLeasehold).
 	CanName bool
 	// Pool is the pool of the network. It is zero if it is not known, or if leasehold does not read
 	// host-local's files of the pool.
@@ -184,7 +182,8 @@ func (b Binaries) check(f File, n Delegate) Status {
 	s.IPAM, s.GetsAnnotations = p.IPAM.Type, p.PassesAnnotations || p.IPAM.DefaultWindow != ""
 	s.Pool, s.Sets, s.Size = p.IPAM.pool(n.Network), p.IPAM.Sets, sizeOf(p.IPAM.Sets)
 	s.Stdin = p.stdin(n.Network, f.cniVersion)
-	s.CanName = p.File == f.Path && p.callsAny()
+	_, err := WithLeasehold(f.Path, f.content)
+	s.CanName = err == nil && p.File == f.Path
 	binary, err := b.Resolve(p.IPAM.Type)
 	if err != nil {
 		return set(Unknown, BinaryUnreadable, "%s names %s, and its binary could not be read: %v", p.File, s.IPAM, err)

@@ -35,11 +35,20 @@ func (n *Node) Network(name, version string, plugins ...Conf) *Network {
 	if err != nil {
 		n.t.Fatalf("network %s: %v", name, err)
 	}
-	list, err := libcni.NetworkConfFromBytes(bytes)
+	net := n.List(bytes)
+	net.Version, net.Main = version, plugins[0]
+	return net
+}
+
+// List returns the network configuration list with the given content, whose Version and Main are
+// not set.
+func (n *Node) List(content []byte) *Network {
+	n.t.Helper()
+	list, err := libcni.NetworkConfFromBytes(content)
 	if err != nil {
-		n.t.Fatalf("network %s: %v", name, err)
+		n.t.Fatalf("network configuration: %v in %s", err, content)
 	}
-	return &Network{Name: name, Version: version, Main: plugins[0], node: n, list: list}
+	return &Network{Name: list.Name, node: n, list: list}
 }
 
 // IPAM returns an `ipam` section with one range set for each subnet.

@@ -1,0 +1,76 @@
+package netns_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+// writeList writes a network configuration list to a node, in a directory of its own. "@" in the
+// text stands for a directory of the node.
+func writeList(t *testing.T, node *lab.Node, text string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "10-net.conflist")
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(text, "@", node.Dir)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// readList returns the network of a file, as a runtime loads it now.
+func readList(t *testing.T, node *lab.Node, path string) *lab.Network {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node.List(content)
+}
+
+// TestInstallConf names leasehold in lists that real plugins read, whatever the case of their keys.
+// Either the next pod gets its address from leasehold, or the list is unchanged.
+func TestInstallConf(t *testing.T) {
+	ranges := `"ranges":[[{"subnet":"10.1.0.0/24"}]],"dataDir":"@/networks"`
+	flannel := `"subnetFile":"@/subnet.env","dataDir":"@/flannel","delegate":{"bridge":"cni8"}`
+	for _, c := range []struct {
+		name, entry string
+		refused     string
+	}{
+		{"bridge", `{"Type":"bridge","Bridge":"br8","IPAM":{"Type":"host-local",` + ranges + `}}`, ""},
+		{"bridge with a repeated key", `{"type":"bridge","bridge":"br8","ipam":{"type":"dhcp"},` +
+			`"ipam":{"type":"host-local",` + ranges + `}}`, ""},
+		{"bridge with two keys", `{"type":"bridge","bridge":"br8",` +
+			`"IPAM":{"type":"host-local",` + ranges + `},"ipam":{}}`,
+			"of the keys IPAM and ipam one has to go"},
+		{"flannel", `{"TYPE":"flannel",` + flannel + `,"IPAM":{"Type":"x"}}`, ""},
+		{"flannel without a section", `{"type":"flannel",` + flannel + `}`, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			node := newNode(t)
+			env := "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
+			if err := os.WriteFile(filepath.Join(node.Dir, "subnet.env"), []byte(env), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			path := writeList(t, node, `{"cniVersion":"0.4.0","name":"net","plugins":[`+c.entry+`]}`)
+			before, _ := os.ReadFile(path)
+			start(t, node, readList(t, node, path), lab.NewPod("default", "before", ""))
+			_, err := node.Leasectl("install", "--conf="+path, "--cni-bin-dir="+filepath.Join(node.Dir, "bin"), "--yes")
+			if err != nil || c.refused != "" {
+				after, _ := os.ReadFile(path)
+				if err == nil || c.refused == "" || !strings.Contains(err.Error(), c.refused) ||
+					string(after) != string(before) {
+					t.Errorf("install: %v, want %q and no change; the list is %s", err, c.refused, after)
+				}
+			}
+			start(t, node, readList(t, node, path), lab.NewPod("default", "db-0", "1h"))
+			isPods := func(l lab.Lease) bool { return l.Pod == "db-0" }
+			if leases := node.Leases(); slices.ContainsFunc(leases, isPods) != (c.refused == "") {
+				t.Errorf("after %v the leases are %+v", err, leases)
+			}
+		})
+	}
+}
