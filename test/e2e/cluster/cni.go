@@ -167,7 +167,7 @@ func (n *Node) WaitLoaded(ctx context.Context, network, text string) error {
 	if n.Machine().Services()[Containerd] == 0 {
 		return nil
 	}
-	return machine.Poll(ctx, 2*time.Minute, func() error {
+	return machine.Poll(ctx, 5*time.Minute, func() error {
 		loaded, err := inspect.IsLoaded(ctx, n.Root(), network, text)
 		if err == nil && !loaded {
 			err = fmt.Errorf("the runtime has not loaded %s", network)

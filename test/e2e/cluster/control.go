@@ -95,7 +95,7 @@ func (c *Cluster) waitAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return machine.Poll(ctx, 2*time.Minute, func() error {
+	return machine.Poll(ctx, 5*time.Minute, func() error {
 		out, err := client.RESTClient().Get().AbsPath("/readyz").Timeout(5 * time.Second).DoRaw(ctx)
 		if err != nil {
 			return fmt.Errorf("the API server is not ready: %w: %s", err, out)

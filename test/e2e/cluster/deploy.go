@@ -26,7 +26,7 @@ const (
 func (c *Cluster) Apply(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"apply", "-k", filepath.Join(c.Repo, "test/e2e/manifests")},
-		{"wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"},
+		{"wait", "--for=condition=Established", "crd", "--all", "--timeout=5m"},
 	} {
 		if err := run(ctx, c.kubectl(args...)...); err != nil {
 			return err
@@ -39,12 +39,13 @@ func (c *Cluster) kubectl(args ...string) []string {
 	return append([]string{c.Kubectl(), "--kubeconfig=" + c.Kubeconfig()}, args...)
 }
 
-// WaitDeployed waits until leasehold's workloads are rolled out. After the limit it returns an
-// error that describes their pods.
-func (c *Cluster) WaitDeployed(ctx context.Context, limit time.Duration) error {
+// WaitDeployed waits until leasehold's workloads are rolled out. After a limit that only a failure
+// reaches it returns an error that describes their pods.
+func (c *Cluster) WaitDeployed(ctx context.Context) error {
 	if c.Plain {
 		return nil
 	}
+	const limit = 7 * time.Minute
 	err := machine.Poll(ctx, limit, func() (err error) { // the API server may be restarted meanwhile
 		for _, workload := range []string{"daemonset/" + Agent, "deployment/" + Manager} {
 			err = cmp.Or(err, run(ctx, c.kubectl("-n", System, "rollout", "status", workload,

@@ -78,7 +78,7 @@ func (c *Cluster) powerOn(ctx context.Context, name string, addr netip.Prefix) e
 	if err := c.attach(ctx, name, cmd.Process.Pid, addr); err != nil {
 		return fmt.Errorf("network of %s: %w", name, err)
 	}
-	return machine.Poll(ctx, time.Minute, func() error {
+	return machine.Poll(ctx, 5*time.Minute, func() error {
 		if c.PID(name) == 0 {
 			return fmt.Errorf("machine %s has exited, see %s", name, log.Name())
 		}
@@ -100,7 +100,7 @@ func (c *Cluster) powerOff(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	err := machine.Poll(ctx, 30*time.Second, func() error {
+	err := machine.Poll(ctx, 5*time.Minute, func() error {
 		if p.alive() {
 			return fmt.Errorf("machine %s (pid %d) still runs", name, p.PID)
 		}

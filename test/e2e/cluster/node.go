@@ -95,7 +95,7 @@ func (n *Node) StartContainerd(ctx context.Context, r Runtime) error {
 	}
 	// `ctr version` is not sufficient: the CRI service starts later, and the kubelet exits if it
 	// does not respond.
-	return machine.Poll(ctx, 30*time.Second, func() error {
+	return machine.Poll(ctx, 5*time.Minute, func() error {
 		_, err := inspect.Sandboxes(ctx, n.Root(), "")
 		return err
 	})

@@ -46,5 +46,5 @@ func (c *Cluster) Refresh(ctx context.Context) error {
 	if err := c.restart(ctx); err != nil {
 		return err
 	}
-	return c.WaitDeployed(ctx, 2*time.Minute)
+	return c.WaitDeployed(ctx)
 }

@@ -100,7 +100,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		return err
 	}
 	c.logf("waiting for leasehold's pods")
-	return c.WaitDeployed(ctx, 2*time.Minute)
+	return c.WaitDeployed(ctx)
 }
 
 // startNodes boots the nodes one after the other, because each boot writes the state of the
@@ -156,7 +156,7 @@ func (c *Cluster) clientConfig() (*rest.Config, error) {
 }
 
 // waitReady waits until all nodes are Ready and have the IPAM plugin.
-func (c *Cluster) waitReady(ctx context.Context) error { return c.waitReadyFor(ctx, 3*time.Minute) }
+func (c *Cluster) waitReady(ctx context.Context) error { return c.waitReadyFor(ctx, 7*time.Minute) }
 
 func (c *Cluster) waitReadyFor(ctx context.Context, limit time.Duration) error {
 	return machine.Poll(ctx, limit, func() error {

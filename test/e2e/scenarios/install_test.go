@@ -104,7 +104,7 @@ func installNamed(t *Test) {
 	stock := config()
 	began := time.Now()
 	t.Must(t.Cluster.Apply(t.Ctx))
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
+	t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	t.Step("leasehold is on the nodes after %.1f s, and no configuration names it", time.Since(began).Seconds())
 	t.leasehold("install")
 	if now := config(); now != stock {
@@ -138,7 +138,7 @@ func installNamed(t *Test) {
 	s.becomesReported(began, t.nodes[:1], "BinaryReplaced", flannelConflist, cniBin+"/leasehold")
 	d.repair("BinaryReplaced")
 	s.becomesActive(time.Now())
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
+	t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	t.Kept(s.pods, s.set.Recreate())
 
 	t.Step("the configuration of %s is removed", n.Name)
@@ -187,7 +187,7 @@ func uninstallAsks(t *Test) {
 	s := t.stockCluster()
 	s.failures() // the probes end, because a node loses power
 	t.Must(t.Cluster.Apply(t.Ctx))
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
+	t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	edited, down := t.Node(1), t.Node(3)
 	conf := edited.Root() + flannelConflist
 	stock, err := os.ReadFile(conf)
@@ -333,7 +333,7 @@ func (s *stockCluster) restore() {
 	s.Kubectl("delete", "--ignore-not-found", "namespace", flannelNamespace)
 	s.Kubectl("delete", "--ignore-not-found", "clusterrole,clusterrolebinding", "flannel")
 	s.Must(s.Cluster.Apply(s.Ctx))
-	s.Must(s.Cluster.WaitDeployed(s.Ctx, 90*time.Second))
+	s.Must(s.Cluster.WaitDeployed(s.Ctx))
 	for i := range s.nodes {
 		n := s.Node(i + 1)
 		s.Must(n.SetNetworks(s.Ctx, n.DefaultNetwork()))

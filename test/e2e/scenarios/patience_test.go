@@ -148,7 +148,7 @@ func pinFull(t *Test) {
 }
 
 func pinFrozen(t *Test) {
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute)) // after an outage they are not ready at once
+	t.Must(t.Cluster.WaitDeployed(t.Ctx)) // after an outage they are not ready at once
 	managers := t.Managers()
 	if len(managers) != 2 {
 		t.Fatalf("there are %d managers", len(managers))
@@ -168,7 +168,7 @@ func pinFrozen(t *Test) {
 		filler.Scale(0)
 		// The kubelet restarts a container that is frozen for a minute.
 		resume()
-		t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
+		t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	}
 	t.Step("both are frozen: pods are admitted without them")
 	for _, m := range managers {
@@ -178,7 +178,7 @@ func pinFrozen(t *Test) {
 }
 
 func pinKilled(t *Test) {
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
+	t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	set := t.Echoserver("echoserver", nil, 6)
 	before := set.Ready()
 	t.published(before)
@@ -205,7 +205,7 @@ func pinKilled(t *Test) {
 	run()
 	t.onSameNodes(before, set.ReadyBut(before))
 	t.replaced(0)
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
+	t.Must(t.Cluster.WaitDeployed(t.Ctx))
 }
 
 // waits waits until the pod that replaces another is unschedulable, and returns it.

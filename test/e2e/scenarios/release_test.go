@@ -95,7 +95,7 @@ func installHelm(t *Test) {
 		"--set=image.registry="+t.publisher.images()))
 	s.removed = false
 	s.becomesActive(began)
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
+	t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	t.Kept(s.pods, s.set.Recreate())
 	s.upgradeAndBack(
 		func() error {
@@ -137,7 +137,7 @@ func (s *stockCluster) whilePodsAreReplaced(what string, command func() error) {
 	done := make(chan error, 1)
 	began := time.Now()
 	go func() {
-		done <- cmp.Or(command(), s.Cluster.WaitDeployed(s.Ctx, 3*time.Minute))
+		done <- cmp.Or(command(), s.Cluster.WaitDeployed(s.Ctx))
 	}()
 	for rounds := 1; ; rounds++ {
 		s.Kept(s.pods, s.set.Recreate())

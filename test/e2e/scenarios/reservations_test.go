@@ -304,7 +304,7 @@ func (t *Test) agentArgs(args ...string) {
 		_, err := agents.Patch(t.Ctx, cluster.Agent, types.StrategicMergePatchType,
 			[]byte(patch), metav1.PatchOptions{})
 		t.Must(err)
-		t.Must(t.Cluster.WaitDeployed(t.Ctx, 2*time.Minute))
+		t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	}
 	now, err := agents.Get(t.Ctx, cluster.Agent, metav1.GetOptions{})
 	t.Must(err)

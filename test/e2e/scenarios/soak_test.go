@@ -140,7 +140,7 @@ func soak(t *Test) {
 	}
 	t.Step("%d pods were replaced in %d rounds; all are deleted, and when the windows have ended every address is free",
 		replaced, rounds)
-	t.Must(t.Cluster.WaitDeployed(t.Ctx, 7*time.Minute))
+	t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	t.Clear()
 	t.Within(soakWindow+3*time.Minute, "every address is free", func() error {
 		for _, name := range t.nodes {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,7 +99,7 @@ func (t *Test) WithoutManager() (back func()) {
 	}
 	back = untilDone(func() {
 		scale(*manager.Spec.Replicas)
-		t.Must(t.Cluster.WaitDeployed(t.Ctx, time.Minute))
+		t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	})
 	t.Cleanup(back)
 	scale(0)
@@ -124,7 +123,7 @@ func (t *Test) WithoutControl(parts ...string) (back func()) {
 func (t *Test) freshAgents() {
 	t.Cleanup(func() {
 		t.Kubectl("--namespace="+cluster.System, "rollout", "restart", "daemonset", cluster.Agent)
-		t.Must(t.Cluster.WaitDeployed(t.Ctx, 3*time.Minute))
+		t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	})
 }
 
