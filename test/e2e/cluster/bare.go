@@ -12,23 +12,25 @@ import (
 // NewBare returns a cluster without nodes, for tests that simulate nodes. Its directory is
 // inside that of a cluster with nodes, with which it shares the built programs. Both can be up at
 // the same time.
-func NewBare(repo, dir string) (*Cluster, error) {
-	bare := filepath.Join(dir, "bare")
-	if err := os.MkdirAll(bare, 0o755); err != nil {
+func NewBare(repo, dir string) (*Cluster, error) { return newInside(repo, dir, "bare", Options{}) }
+
+func newInside(repo, dir, name string, o Options) (*Cluster, error) {
+	inside := filepath.Join(dir, name)
+	if err := os.MkdirAll(inside, 0o755); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o755); err != nil {
 		return nil, err
 	}
-	if err := os.Symlink("../bin", filepath.Join(bare, "bin")); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Symlink("../bin", filepath.Join(inside, "bin")); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	return New(repo, bare, Options{}), nil
+	return New(repo, inside, o), nil
 }
 
 // UpControl starts only the control plane. If it fails, only built programs and logs are left.
 func (c *Cluster) UpControl(ctx context.Context) (err error) {
-	if err := c.begin(ctx); err != nil {
+	if err := c.begin(ctx, c.parts()...); err != nil {
 		return err
 	}
 	defer c.stopIfFailed(ctx, &err)
@@ -37,19 +39,25 @@ func (c *Cluster) UpControl(ctx context.Context) (err error) {
 
 func (c *Cluster) startBare(ctx context.Context) error {
 	c.logf("starting the control plane")
+	if err := c.startNetwork(ctx); err != nil {
+		return err
+	}
+	if err := c.writeKeys(); err != nil {
+		return err
+	}
+	return c.startControlPlane(ctx)
+}
+
+// startNetwork creates the directory of a running cluster, and the bridge that connects its
+// machines.
+func (c *Cluster) startNetwork(ctx context.Context) error {
 	if err := os.MkdirAll(c.path("run"), 0o700); err != nil {
 		return err
 	}
 	if err := c.save(); err != nil {
 		return err
 	}
-	if err := c.writeKeys(); err != nil {
-		return err
-	}
-	if err := c.makeBridge(ctx); err != nil {
-		return err
-	}
-	return c.startControlPlane(ctx)
+	return c.makeBridge(ctx)
 }
 
 // Control is the name of the control plane's machine.

@@ -57,7 +57,7 @@ func (n *Node) PowerOff(ctx context.Context) error { return n.cluster.powerOff(c
 
 // PowerOn boots the node, with the same disk and another boot id.
 func (n *Node) PowerOn(ctx context.Context) error {
-	if err := n.cluster.powerOn(ctx, n.Name, n.cluster.nodeAddr(n.Index)); err != nil {
+	if err := n.boot(ctx); err != nil {
 		return err
 	}
 	if err := n.writeFlannelSubnet(); err != nil {
@@ -67,6 +67,10 @@ func (n *Node) PowerOn(ctx context.Context) error {
 		return err
 	}
 	return n.StartKubelet(ctx)
+}
+
+func (n *Node) boot(ctx context.Context) error {
+	return n.cluster.powerOn(ctx, n.Name, n.cluster.nodeAddr(n.Index))
 }
 
 // CutOff disconnects the node from the network.

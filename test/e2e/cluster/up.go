@@ -25,7 +25,7 @@ const goarch = runtime.GOARCH
 // Up builds all programs and starts the cluster, after removing a former one. If it fails, only
 // built programs and logs are left.
 func (c *Cluster) Up(ctx context.Context) (err error) {
-	if err := c.begin(ctx); err != nil {
+	if err := c.begin(ctx, c.parts()...); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(c.path("images")); err != nil { // a former cluster may have had others
@@ -41,16 +41,20 @@ func (c *Cluster) Up(ctx context.Context) (err error) {
 	return c.start(ctx)
 }
 
-// begin builds what runs on every machine and removes a former cluster.
-func (c *Cluster) begin(ctx context.Context) error {
+// parts are the parts that machines of a cluster run.
+func (c *Cluster) parts() []string {
+	return []string{"debian", "plugins", "flannel", "etcd", "containerd", c.kubernetes()}
+}
+
+// begin builds parts that machines run, and removes a former cluster.
+func (c *Cluster) begin(ctx context.Context, parts ...string) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("must run as root, to create namespaces, mounts and bridges")
 	}
 	if err := raiseWatches(); err != nil {
 		c.logf("a second cluster may not start beside this one: %v", err)
 	}
-	err := c.buildParts(ctx, "debian", "plugins", "flannel", "etcd", "containerd", c.kubernetes())
-	if err != nil {
+	if err := c.buildParts(ctx, parts...); err != nil {
 		return err
 	}
 	if err := c.Down(ctx); err != nil {
@@ -106,8 +110,8 @@ func (c *Cluster) start(ctx context.Context) error {
 // startNodes boots the nodes one after the other, because each boot writes the state of the
 // cluster, and then starts their services in parallel.
 func (c *Cluster) startNodes(ctx context.Context) error {
-	for i, name := range c.NodeNames() {
-		if err := c.powerOn(ctx, name, c.nodeAddr(i)); err != nil {
+	for _, name := range c.NodeNames() {
+		if err := c.Node(name).boot(ctx); err != nil {
 			return err
 		}
 	}

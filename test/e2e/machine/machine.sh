@@ -1,7 +1,7 @@
 #!/bin/bash
 # A machine of the test cluster: this shell is pid 1 of its own mount, PID, network, UTS, IPC and cgroup namespaces, and
 # starts services. Killing it is like a power failure: the kernel kills all processes of the machine, which removes its
-# mounts and its network. What is in DISK exists at the next start, /run does not.
+# mounts and its network. What is in DISK exists at the next start, /run and /dev/shm do not.
 #
 #   machine.sh NAME DISK BOOT_ID CGROUP     all namespaces but the last are new already
 set -euo pipefail
@@ -60,6 +60,7 @@ mount -t overlay -o "lowerdir=/etc,upperdir=$disk/etc,workdir=$disk/.work/etc" o
 mount -t proc proc /proc
 mount --bind "$boot_id" /proc/sys/kernel/random/boot_id
 mount -t tmpfs -o mode=755 tmpfs /run
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 ip link set lo up
 for file in /proc/sys/net/{ipv4/ip_forward,ipv6/conf/all/forwarding}; do
 	[[ ! -e $file ]] || echo 1 >"$file" # a kernel may have no IPv6

@@ -1,6 +1,6 @@
 // Cluster manages the test cluster. See docs/testbed.md.
 //
-//	cluster REPOSITORY up|down|control
+//	cluster REPOSITORY up|down|control|lone|reboot
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: cluster REPOSITORY up|down|control")
+		fmt.Fprintln(os.Stderr, "usage: cluster REPOSITORY up|down|control|lone|reboot")
 		os.Exit(2)
 	}
 	if err := command(ctx, os.Args[1], os.Args[2]); err != nil {
@@ -65,8 +65,20 @@ func command(ctx context.Context, repo, verb string) error {
 		}
 		b.Kubernetes = o.Kubernetes
 		return b.UpControl(ctx)
+	case "lone", "reboot":
+		c, err := cluster.NewLone(repo, dir)
+		if err != nil {
+			return err
+		}
+		if verb == "lone" {
+			return c.UpLone(ctx)
+		}
+		if c, err = cluster.Load(repo, c.Dir); err != nil {
+			return err
+		}
+		return c.RebootLone(ctx)
 	default:
-		return fmt.Errorf("unknown command %q; want up, down or control", verb)
+		return fmt.Errorf("unknown command %q; want up, down, control, lone or reboot", verb)
 	}
 }
 
