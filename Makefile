@@ -52,7 +52,7 @@ e2e: ## the tests in that cluster (RUN=<regexp>; FLAGS=-json, or another one of 
 soak: ## replaced pods and accidents for hours in that cluster; fails if a resource grows without bound (HOURS=24, SEED)
 	@scripts/soak
 
-conformance: ## test suites of other projects with host-local and with leasehold: one table (PARTS="plugins kubernetes")
+conformance: ## test suites of other projects with host-local and with leasehold: one table (PARTS="plugins kubernetes cri podman")
 	@scripts/conformance $(PARTS)
 
 images: ## the container images, as archives in bin/images (TAG, VERSION, GOARCH)
