@@ -15,7 +15,9 @@ import (
 func (w *world) startedByHostLocal(pod, container, addr string) {
 	w.t.Helper()
 	w.unpack(container)
-	w.hostLocal(addr, container)
+	for a := range strings.SplitSeq(addr, ",") {
+		w.hostLocal(a, container)
+	}
 	w.cached(container, addr, pod)
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -175,23 +176,56 @@ func (w *world) stillUnreadable(addr string) {
 	}
 }
 
-// cached writes libcni's entry of a container, of a pod with an annotation if they are given.
-func (w *world) cached(container, addr string, pod ...string) {
+// cached writes libcni's entry of a container, whose addresses are separated by commas, of a pod
+// with an annotation and a reservation name if they are given. Its namespace is that of the
+// container, or netns=<name>, as of a former life of the container.
+func (w *world) cached(container, addrs string, pod ...string) {
 	w.t.Helper()
-	w.service.Node.CacheDirs = []string{filepath.Dir(w.cacheFile(container))}
+	netns := container
+	pod = slices.DeleteFunc(slices.Clone(pod), func(arg string) bool {
+		name, found := strings.CutPrefix(arg, "netns=")
+		if found {
+			netns = name
+		}
+		return found
+	})
+	if w.configured == nil {
+		w.service.Node.CacheDirs = []string{filepath.Dir(w.cacheFile(container))}
+	}
 	args := ""
 	if len(pod) > 0 {
 		args = fmt.Sprintf(`"cniArgs":[["K8S_POD_NAMESPACE","db"],["K8S_POD_NAME",%q],["K8S_POD_UID","uid-of-%s"]],`,
 			pod[0], container)
 	}
 	if len(pod) > 1 {
+		name := ""
+		if len(pod) > 2 {
+			name = fmt.Sprintf(`"leasehold.dev/reserve-as":%q,`, pod[2])
+		}
 		args += fmt.Sprintf(`"capabilityArgs":{"io.kubernetes.cri.pod-annotations":`+
-			`{"io.kubernetes.cri/reserved-ip-duration":%q}},`, pod[1])
+			`{%s"io.kubernetes.cri/reserved-ip-duration":%q}},`, name, pod[1])
+	}
+	var ips []string
+	for addr := range strings.SplitSeq(addrs, ",") {
+		ips = append(ips, fmt.Sprintf(`{"address":"%s/%d"}`, addr, netip.MustParseAddr(addr).BitLen()-8))
 	}
 	entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,%s
-		"netns":"/run/netns/%s","result":{"ips":[{"address":"%s/24"}]}}`, container, w.network, args, container, addr)
+		"netns":"/run/netns/%s","result":{"ips":[%s]}}`, container, w.network, args, netns, strings.Join(ips, ","))
 	w.must(os.MkdirAll(filepath.Dir(w.cacheFile(container)), 0o755))
 	w.must(os.WriteFile(w.cacheFile(container), []byte(entry), 0o600))
+}
+
+// ownCache moves libcni's entries to a directory that only the configuration of the network names.
+func (w *world) ownCache() {
+	w.configured = []string{filepath.Dir(w.cacheFile(""))}
+	w.service.Node.CacheDirs = []string{filepath.Join(w.configured[0], "none")}
+}
+
+// policies are those of the ipam section.
+func (w *world) policies() policy.Config {
+	options := w.options
+	options.CNICacheDirs = w.configured
+	return options
 }
 
 // oldMark is the mark that the first versions wrote: it never changed, whatever happened to the

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"maps"
 	"net/netip"
@@ -42,12 +43,18 @@ type world struct {
 	section    policy.RawConfig // of the ipam section, in stories
 	right      func()           // sets the wall clock right
 	locks      map[string]*os.File
-	saved      map[string][]byte // files
+	saved      map[string]map[string][]byte // files by their paths, by the name of what was saved
 	remembered []Action
 	numbers    map[string]uint64 // of the containers' namespaces, which may be gone
 	dataDir    string
 	network    string
 	warned     []string
+	noted      []string             // by the last ADD
+	stamped    map[string]time.Time // the times of files: see stamp
+	stamps     int
+	nodes      map[string]machine // the nodes of the story that are not the present one
+	name       string             // of the present node
+	configured []string           // directories of libcni's cache that the configuration names
 
 	addrs     map[string][]netip.Addr // path -> addresses in the namespace, as Namespaces shows them
 	plugged   map[string][]netip.Addr // path -> those that ADDs gave it, on its interfaces
@@ -60,7 +67,8 @@ func newWorld(t testing.TB, ranges ...string) *world {
 	dir := t.TempDir()
 	w := &world{
 		t: t, dataDir: filepath.Join(dir, "networks"), netns: map[string]uint64{}, inPID: map[uint64]bool{},
-		locks: map[string]*os.File{}, saved: map[string][]byte{}, numbers: map[string]uint64{},
+		locks: map[string]*os.File{}, saved: map[string]map[string][]byte{}, numbers: map[string]uint64{},
+		stamped: map[string]time.Time{}, nodes: map[string]machine{},
 		addrs: map[string][]netip.Addr{}, plugged: map[string][]netip.Addr{},
 		last: 100, network: "cbr0", options: policy.Defaults(),
 		now: lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "boot-1"},
@@ -212,7 +220,11 @@ func (w *world) ForgetNeighbours(addrs []netip.Addr) error {
 	return nil
 }
 
-func (w *world) where() transact.Scope { return transact.Existing(w.request(ask{}).Pool, w.sets) }
+func (w *world) where() transact.Scope {
+	in := transact.Existing(w.request(ask{}).Pool, w.sets)
+	in.Caches = w.configured
+	return in
+}
 
 func (w *world) after(d time.Duration) {
 	w.now.Wall, w.now.Boot = w.now.Wall.Add(d), w.now.Boot+d
@@ -226,15 +238,111 @@ func (w *world) reboot() {
 }
 
 // powerCut ends the boot at once. The run directory is in memory.
-func (w *world) powerCut() {
+func (w *world) powerCut() { w.boot(false) }
+
+// boot begins a boot: within a minute, of which the new boot's clock counts the second half. The
+// run directory survives it if it is not in memory.
+func (w *world) boot(run bool) {
 	w.t.Helper()
-	if err := os.RemoveAll(w.service.Node.Store.Dirs().Run); err != nil {
-		w.t.Fatal(err)
+	if !run {
+		w.wipe(w.service.Node.Store.Dirs().Run)
 	}
 	w.now.BootID += "'"
-	w.now.Boot = time.Minute
+	w.now.Boot = time.Minute / 2
 	w.now.Wall = w.now.Wall.Add(time.Minute)
 	w.netns, w.inPID = map[string]uint64{}, map[uint64]bool{}
+}
+
+// stamp gives the files that were written since the last call the time of the simulated clock, in
+// their order.
+func (w *world) stamp() {
+	if w == nil {
+		return
+	}
+	type change struct {
+		path string
+		at   time.Time
+	}
+	var changes []change
+	look := func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil
+		}
+		if info, err := d.Info(); err == nil && !info.ModTime().Equal(w.stamped[path]) {
+			changes = append(changes, change{path, info.ModTime()})
+		}
+		return nil
+	}
+	for _, name := range []string{"networks", filepath.Base(w.dataDir), "results"} {
+		_ = filepath.WalkDir(filepath.Join(filepath.Dir(w.dataDir), name), look)
+	}
+	slices.SortFunc(changes, func(a, b change) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.path, b.path)) })
+	for _, c := range changes {
+		w.stamps++
+		w.setTime(c.path, w.now.Wall.Add(time.Duration(w.stamps)*time.Microsecond))
+	}
+}
+
+// setTime sets when a file was written.
+func (w *world) setTime(path string, at time.Time) {
+	w.t.Helper()
+	if err := os.Chtimes(path, at, at); err == nil { // else it is read-only: its time counts as a later one
+		w.stamped[path] = at
+	}
+}
+
+// save keeps the content of a file, or of the files of a directory, for restore.
+func (w *world) save(name string) {
+	w.t.Helper()
+	files := map[string][]byte{}
+	w.must(filepath.WalkDir(w.named(name), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			files[path], err = os.ReadFile(path)
+		}
+		return err
+	}))
+	w.saved[name] = files
+}
+
+// restore brings the files back that save has kept, and removes what a directory had not.
+func (w *world) restore(name string) {
+	w.t.Helper()
+	w.must(filepath.WalkDir(w.named(name), func(path string, d fs.DirEntry, err error) error {
+		if _, saved := w.saved[name][path]; err == nil && !d.IsDir() && !saved {
+			err = os.Remove(path)
+		}
+		return err
+	}))
+	for path, content := range w.saved[name] {
+		w.must(os.WriteFile(path, content, 0o600))
+	}
+}
+
+// machine is what one node of a story does not share with another one that mounts the same
+// directories.
+type machine struct {
+	store          *store.Store
+	boot           string
+	netns, numbers map[string]uint64
+	inPID          map[uint64]bool
+	addrs, plugged map[string][]netip.Addr
+}
+
+// onNode makes another node the present one. The first one has no name.
+func (w *world) onNode(name string) {
+	w.nodes[w.name] = machine{w.service.Node.Store, w.now.BootID, w.netns, w.numbers, w.inPID, w.addrs,
+		w.plugged}
+	m, known := w.nodes[name]
+	if !known {
+		dir := filepath.Join(filepath.Dir(w.dataDir), name)
+		m = machine{
+			store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
+			boot:  "boot-of-" + name, netns: map[string]uint64{}, numbers: map[string]uint64{},
+			inPID: map[uint64]bool{}, addrs: map[string][]netip.Addr{}, plugged: map[string][]netip.Addr{},
+		}
+	}
+	w.name, w.service.Node.Store, w.now.BootID = name, m.store, m.boot
+	w.netns, w.numbers, w.inPID, w.addrs, w.plugged = m.netns, m.numbers, m.inPID, m.addrs, m.plugged
 }
 
 // The runtime: a sandbox "c1" of pod "db-0" is an own namespace and an ADD.
@@ -256,7 +364,8 @@ func (w *world) request(a ask) Request {
 	r := Request{
 		Pool:        lease.Pool{DataDir: w.dataDir, Network: w.network},
 		ContainerID: a.container, IfName: "eth0", NetnsPath: "/run/netns/" + a.container,
-		Sets: w.sets, Options: w.options, Retention: policy.Request{Known: !a.silent, Window: lease.Window(a.window)},
+		Sets: w.sets, Options: w.policies(),
+		Retention: policy.Request{Known: !a.silent, Window: lease.Window(a.window)},
 	}
 	if a.window > 0 {
 		r.Retention.Reservation, r.Retention.Expected = a.reservation, a.expected
@@ -295,6 +404,7 @@ func (w *world) tryAdd(a ask) (Result, error) {
 	}
 	req := w.request(a)
 	r, err := w.service.Assign(context.Background(), req)
+	w.noted = r.Notes
 	for _, given := range r.Addresses { // the plugin that called puts them on an interface
 		w.plug(req.NetnsPath, given.Address.Addr())
 	}
