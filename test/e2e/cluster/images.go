@@ -91,7 +91,16 @@ func (c *Cluster) buildProgram(ctx context.Context, p Program) (string, error) {
 
 // importImages imports all built images on a node.
 func (n *Node) importImages(ctx context.Context) error {
-	return n.ImportImages(ctx, n.cluster.path("images"))
+	return n.ImportImages(ctx, n.cluster.Images())
+}
+
+// Images returns the directory of the archives of all built images.
+func (c *Cluster) Images() string { return c.path("images") }
+
+// RemoveImage removes an image from a node.
+func (n *Node) RemoveImage(ctx context.Context, name string) error {
+	_, err := n.Ctr(ctx, "images", "rm", "--sync", "docker.io/"+name)
+	return err
 }
 
 // ImportImages imports the images whose archives are in a directory.

@@ -56,9 +56,92 @@ func doctor(t *Test) {
 	d.decide("ManagerDown")
 	t.withManager(d)
 
+	t.objectsDoctor(d)
+	t.nodeDoctor(d, t.Node(1))
+	t.addressesDoctor(d, t.Node(1))
+
 	set := t.Echoserver("echoserver", t.Node(2), 1)
 	t.published(set.Ready())
 	t.storeDoctor(d, t.Node(2), set.Ready())
+}
+
+// objectsDoctor has doctor find rights that were taken away, and a webhook that nobody reaches.
+func (t *Test) objectsDoctor(d doctorOf) {
+	for _, c := range []struct{ what, object, reason string }{
+		{"the agents have no rights", "clusterrolebinding/leasehold-agent", "ObjectMissing"},
+		{"the webhook has no endpoints", "service/leasehold-manager", "WebhookWithoutEndpoints"},
+	} {
+		t.Step("%s", c.what)
+		get := []string{"get", "-n", cluster.System, c.object, "-o", "json"}
+		var object map[string]any
+		t.Must(json.Unmarshal([]byte(t.Kubectl(get...)), &object))
+		meta := object["metadata"].(map[string]any)
+		delete(meta, "resourceVersion")
+		delete(meta, "uid")
+		before, err := json.Marshal(object)
+		t.Must(err)
+		if c.reason == "ObjectMissing" {
+			t.Kubectl("delete", c.object)
+		} else {
+			t.Kubectl("patch", "-n", cluster.System, c.object, "-p", `{"spec":{"selector":{"app":"none"}}}`)
+		}
+		d.decide(c.reason)
+		t.Kubectl("delete", "--ignore-not-found", "-n", cluster.System, c.object)
+		t.Apply(string(before))
+		d.healthy()
+	}
+}
+
+// nodeDoctor has doctor find an agent without its image, and a node that is out of reach, each
+// under one name.
+func (t *Test) nodeDoctor(d doctorOf, n *cluster.Node) {
+	agent := t.Agent(n)
+	t.Step("the image of the agent of %s is removed, and its pod deleted", n.Name)
+	t.Must(n.RemoveImage(t.Ctx, agent.Spec.Containers[0].Image))
+	t.Kubectl("delete", "pod", "-n", cluster.System, agent.Name)
+	d.decide("AgentImageMissing")
+	d.onlyOne(n)
+	t.Must(n.ImportImages(t.Ctx, t.Cluster.Images()))
+	d.healthy()
+
+	t.Step("the kubelet of %s is stopped", n.Name)
+	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
+	t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
+	d.decide("NodeNotReady")
+	d.onlyOne(n)
+	t.runs(n, cluster.Kubelet)
+	d.healthy()
+}
+
+// onlyOne checks that doctor has one finding, and that it is about the node.
+func (d doctorOf) onlyOne(n *cluster.Node) {
+	found, err := d.examine()
+	d.Must(err)
+	if len(found) != 1 || !strings.Contains(found[0].Subject, n.Name) {
+		d.Fatalf("doctor finds %+v; want one finding about %s", found, n.Name)
+	}
+}
+
+// addressesDoctor has doctor find a configuration that no ADD can use, and a network whose
+// addresses were leaked by host-local.
+func (t *Test) addressesDoctor(d doctorOf, n *cluster.Node) {
+	network := five(t.NS, "bridge", n)
+	t.Step("%s has a network of five addresses, which files of former containers name", n.Name)
+	dir := n.Disk("/var/lib/cni/networks/" + network.Name)
+	t.Must(os.MkdirAll(dir, 0o755))
+	for i, a := 0, network.Subnets[0].Addr().Next().Next(); i < 5; i, a = i+1, a.Next() {
+		t.Must(os.WriteFile(filepath.Join(dir, a.String()), fmt.Appendf(nil, "gone%d\r\neth0", i), 0o600))
+	}
+	t.Networks(n, network)
+	t.Cleanup(func() { t.Must(os.RemoveAll(dir)) })
+	d.decide("PoolFull")
+
+	t.Step("its configuration has no ranges")
+	text := `{"cniVersion":"1.0.0","name":"` + network.Name + `","type":"bridge","ipam":{"type":"host-local"}}`
+	t.Must(n.SetConfiguration(t.Ctx, network.Name, text))
+	d.decide("ConfigurationRefused")
+	t.Must(n.SetNetworks(t.Ctx, n.DefaultNetwork()))
+	d.healthy()
 }
 
 // storeDoctor has doctor find that the store of a node is lost, whose agent does nothing. The pods

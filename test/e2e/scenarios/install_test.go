@@ -118,13 +118,15 @@ func installNamed(t *Test) {
 	t.Step("from kubectl apply to kept addresses it took %.1f s", time.Since(began).Seconds())
 	t.Kept(s.pods, s.set.Recreate())
 
-	t.Step("flannel's manifest is applied again, and its DaemonSet restarted")
+	d := t.clusterDoctor()
+	t.Step("flannel's manifest is applied again, then its DaemonSet restarted")
 	began = time.Now()
-	s.applyFlannel()
+	s.applyManifest()
+	d.decide("FlannelConfigMap")
+	s.restartFlannel()
 	s.becomesReported(began, t.nodes, "FlannelDefault", flannelConflist, "kube-flannel-cfg")
 	s.pods = s.set.Recreate()
 	t.Step("host-local has served ADDs meanwhile")
-	d := t.clusterDoctor()
 	d.decide("FlannelDefault")
 	t.leasehold("install", "--yes")
 	s.becomesActive(time.Now())
@@ -307,11 +309,19 @@ func apart(template *corev1.PodTemplateSpec) {
 // applyFlannel applies flannel's manifest, restarts its pods and waits until they have written
 // their configuration.
 func (s *stockCluster) applyFlannel() {
+	s.applyManifest()
+	s.restartFlannel()
+}
+
+func (s *stockCluster) applyManifest() {
 	manifest, err := s.Cluster.FlannelManifest()
 	s.Must(err)
 	if out, err := s.kubectl(manifest, "apply", "-n", flannelNamespace, "-f", "-"); err != nil {
 		s.Fatalf("kubectl apply: %v\n%s", err, out)
 	}
+}
+
+func (s *stockCluster) restartFlannel() {
 	s.Kubectl("rollout", "restart", "-n", flannelNamespace, "daemonset/kube-flannel-ds")
 	s.Kubectl("rollout", "status", "-n", flannelNamespace, "daemonset/kube-flannel-ds", "--timeout=1m")
 }
