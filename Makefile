@@ -55,7 +55,7 @@ soak: ## replaced pods and accidents for hours in that cluster; fails if a resou
 conformance: ## test suites of other projects with host-local and with leasehold: one table (PARTS="plugins kubernetes cri podman")
 	@scripts/conformance $(PARTS)
 
-images: ## the container images, as archives in bin/images (TAG, VERSION, GOARCH)
+images: ## the container images of this commit as archives, and the manifests that use them, in dist/dev (TAG, VERSION, GOARCH)
 	@scripts/release images
 
 check-deploy: ## the manifests of daemonset/, proven on a real API server

@@ -170,7 +170,7 @@ func (c *cluster) installFlannel(ctx context.Context, agreed func() bool) error 
 		return err
 	}
 	if agent == nil {
-		return fmt.Errorf("there is no DaemonSet %s in namespace %s; kubectl apply -k daemonset/overlays/named first",
+		return fmt.Errorf("there is no DaemonSet %s in namespace %s; apply the manifests of the overlay named first",
 			agentName, c.system)
 	}
 	if args := arguments(named(agent.List("spec", "template", "spec", "initContainers"), installerName),

@@ -3,7 +3,8 @@
 //
 //	release build -version VERSION -registry REGISTRY [-arch ARCHS]
 //	release push -registry REGISTRY
-//	release images [-tag TAG] [-version VERSION] -arch ARCH [IMAGE...]   writes images as archives
+//	release images [-tag TAG] [-version VERSION] -arch ARCH [IMAGE...]
+//	                   writes images as archives, and the manifests that use them
 //	release chart -version VERSION -registry REGISTRY
 //	                   writes the chart and the manifests, with invented digests, for tests that
 //	                   compare them

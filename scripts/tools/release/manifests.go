@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -29,24 +28,41 @@ func (r release) overlays() (all []overlay, err error) {
 	return all, err
 }
 
-// writeManifests writes the manifests of each platform, with the images by digest. The images of
-// the base are never pulled, because no registry has them.
+// writeManifests writes the manifests of each platform of a release, with the images by digest.
 func (r release) writeManifests(digests map[string]string) error {
-	overlays, err := r.overlays()
-	if err != nil {
-		return err
-	}
 	replace := []string{"imagePullPolicy: Never", "imagePullPolicy: IfNotPresent"}
 	for name, digest := range digests {
 		replace = append(replace, "image: leasehold/"+name+":devel", "image: "+r.registry+"/"+name+"@"+digest)
+	}
+	return r.writeOverlays("leasehold-"+r.version+"-", replace)
+}
+
+// writeDevManifests writes the manifests of each platform with the images of writeArchives. They
+// are never pulled, because no registry has them. The tag differs from commit to commit, so that
+// applying the manifests of another one replaces the pods.
+func (r release) writeDevManifests(tag string) error {
+	var replace []string
+	for _, o := range product {
+		image := "image: leasehold/" + o.Name + ":"
+		replace = append(replace, image+"devel", image+tag)
+	}
+	return r.writeOverlays("", replace)
+}
+
+// writeOverlays writes the objects of each overlay to a file with its name after a prefix. replace
+// are texts and their replacements.
+func (r release) writeOverlays(prefix string, replace []string) error {
+	overlays, err := r.overlays()
+	if err != nil {
+		return err
 	}
 	for _, o := range overlays {
 		text, err := o.objects.AsYaml()
 		if err != nil {
 			return err
 		}
-		published := strings.NewReplacer(replace...).Replace(string(text))
-		if err := r.write(fmt.Sprintf("leasehold-%s-%s.yaml", r.version, o.platform), []byte(published)); err != nil {
+		file := prefix + o.platform + ".yaml"
+		if err := r.write(file, []byte(strings.NewReplacer(replace...).Replace(string(text)))); err != nil {
 			return err
 		}
 	}
