@@ -34,7 +34,8 @@ func (c *cluster) examine(ctx context.Context, nodes bool) report {
 		{"flannel", d.checkFlannel}, {"annotations", d.checkWorkloads}, {"limits", d.checkLimits}})
 	e := d.examined
 	r.Examined = append(r.Examined, fmt.Sprintf("%d nodes", len(d.nodes)), fmt.Sprintf("%d agents", len(d.agents)),
-		fmt.Sprintf("%d networks of %d nodes", e.networks, e.reports), fmt.Sprintf("%d workloads and pods", e.workloads))
+		fmt.Sprintf("%d networks of %d nodes", e.networks, e.reports),
+		fmt.Sprintf("%d workloads and pods", e.workloads))
 	return r
 }
 
@@ -145,7 +146,7 @@ func (d *clusterDoctor) checkManager(ctx context.Context) ([]finding, error) {
 			What: fmt.Sprintf("the manager is of version %s, the agents are of %s", manager, agents),
 			Why:  "addresses are kept; what needs a new agent and a new manager does not work yet",
 			Decide: "whether an upgrade is under way. If not, apply all manifests of one version " +
-				"(docs/versioning.md)"})
+				"(docs/upgrade.md)"})
 	}
 	return found, err
 }

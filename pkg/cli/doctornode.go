@@ -135,7 +135,7 @@ func (n *nodeDoctor) checkStore(context.Context) ([]finding, error) {
 		f.Reason, f.What = "BinaryOlder", c.err.Error()
 		f.Why = "pods cannot start on this node: the plugin is older than the one that has written the store, " +
 			"and does not write what it cannot read"
-		f.Decide = `whether this node goes back to the older version (docs/versioning.md, "Go back"). If not, ` +
+		f.Decide = `whether this node goes back to the older version (docs/upgrade.md, "Go back"). If not, ` +
 			"install the version that has written the store, or a later one"
 	case errors.Is(c.err, store.ErrLost):
 		f.Reason, f.What = "StoreLost", c.err.Error()

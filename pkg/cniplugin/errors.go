@@ -69,7 +69,7 @@ var translations = []translation{
 		"run the plugin where it sees the host's /proc and host-local's directory"},
 	{store.ErrBusy, types.ErrTryAgainLater, "nothing was changed; the call can be repeated"},
 	{store.ErrNewer, types.ErrTryAgainLater,
-		"install the newer version again, or move the state directory away, as docs/versioning.md says"},
+		"install the newer version again, or move the state directory away, as docs/upgrade.md says"},
 	{store.ErrLost, types.ErrTryAgainLater,
 		"no address is assigned until it is known which are in use; run leasectl check"},
 	{store.ErrDamaged, types.ErrTryAgainLater, "leasectl check names the record"},

@@ -40,7 +40,7 @@ var errUnlocked = errors.New("host-local's lock cannot be opened, so nothing is 
 // mark, because its name is not an address.
 //
 // Earlier versions wrote the number of leases, and a lost store trusts a directory only if it has
-// at least that many files. So the mark begins with 0 for them (docs/versioning.md, "Go back").
+// at least that many files. So the mark begins with 0 for them (docs/upgrade.md, "Go back").
 const (
 	markName  = ".leasehold"
 	markAll   = "0 leases have their files here"

@@ -108,7 +108,7 @@ func TestTheSpoolIsRecordedWhenItIsLarge(t *testing.T) {
 	}
 }
 
-// A file in the spool is what former versions write and replay (docs/versioning.md).
+// A file in the spool is what former versions write and replay (docs/upgrade.md).
 func TestTheFormatOfTheSpool(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "db-0", container: "c1", window: hour})

@@ -77,7 +77,7 @@ func newTx(b *bolt.Tx) (*Tx, error) {
 	return tx, tx.readPools()
 }
 
-// format is the format of the store (docs/versioning.md, "The store").
+// format is the format of the store (docs/upgrade.md, "The store").
 const format = 3
 
 // checkFormat returns ErrNewer for a store of a newer format. An Update raises an older format.

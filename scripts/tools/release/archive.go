@@ -16,8 +16,8 @@ import (
 
 // writeArchives writes an archive of each image, for `docker load`, `ctr images import` and skopeo,
 // and prints its path. An image is REFERENCE=PROGRAM[,...], see Own, and runs as root. Without
-// images, they are leasehold's own, with the tag, and the manifests that use them are written beside
-// them. The programs are built beside the archives, where the next build finds them.
+// images, they are leasehold's own, with the tag, and the manifests that use them are written
+// beside them. The programs are built beside the archives, where the next build finds them.
 func (r release) writeArchives(ctx context.Context, tag string, args []string) error {
 	images := map[string]Own{} // by reference
 	for _, arg := range args {
