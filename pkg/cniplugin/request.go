@@ -3,7 +3,6 @@ package cniplugin
 import (
 	"encoding/json"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -27,13 +26,15 @@ func (c *config) addRequest(args *skel.CmdArgs) (ipam.Request, error) {
 }
 
 // checkRequest returns the validated request of a CHECK. It ignores annotations, because a pod that
-// was created before leasehold was installed may have an invalid annotation.
+// was created before leasehold was installed may have an invalid annotation, and a prevResult that
+// cannot be read, as host-local does.
 func (c *config) checkRequest(args *skel.CmdArgs) (ipam.Request, error) {
 	req, err := c.request(args)
-	if err != nil {
-		return req, err
+	if result, _ := c.previous(); result != nil {
+		for _, ip := range result.IPs {
+			req.Prev = append(req.Prev, fromIP(ip.Address.IP))
+		}
 	}
-	req.Prev, req.PrevKnown, err = c.prevAddresses()
 	return req, err
 }
 
@@ -63,18 +64,6 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 	}
 	req.Requested, err = c.requested(ip)
 	return req, err
-}
-
-// prevAddresses returns the addresses of prevResult. known is false if there is no prevResult.
-func (c *config) prevAddresses() (addresses []netip.Addr, known bool, err error) {
-	result, err := c.previous()
-	if result == nil || err != nil {
-		return nil, false, err
-	}
-	for _, ip := range result.IPs {
-		addresses = append(addresses, fromIP(ip.Address.IP))
-	}
-	return addresses, true, nil
 }
 
 // previous returns prevResult, decoded by libcni according to cniVersion. It returns nil if there

@@ -30,8 +30,7 @@ type Request struct {
 	Retention policy.Request // of the pod's annotations
 	Options   policy.Config  // the policies of the ipam section
 
-	Prev      []netip.Addr // CHECK: the addresses of prevResult
-	PrevKnown bool         // CHECK: whether there was a prevResult
+	Prev []netip.Addr // CHECK: the addresses of prevResult
 }
 
 // Assigned is one address of a Result.
@@ -44,7 +43,7 @@ type Assigned struct {
 // Result is the result of an ADD: one address of each range set, in their order.
 type Result struct {
 	Addresses []Assigned
-	Existing  bool     // the container was bound to all of them before
+	Existing  bool     // the container had an address before
 	Notes     []string // for operators, on stderr, one line each
 }
 

@@ -79,7 +79,7 @@ import (
 //	survey safe|unsafe|doubts <text>          what a survey says of itself
 //	round                                     one of the agent, where leasehold serves the network
 //	kept                                      db-0's hold survives a round of the agent and a full pool
-//	warned, journaled <text>, noted <text> by the last ADD
+//	warned, journaled <text>, noted [text] by the last ADD
 //
 // The observations below print something, and compare it with the rest of their line.
 //
@@ -312,16 +312,17 @@ var actions = map[string]func(w *world, args []string){
 		_, _, err := w.service.Import(w.t.Context(), w.where().Pool)
 		w.must(err)
 	},
+	"noted": func(w *world, args []string) {
+		said := strings.Join(w.noted, "\n")
+		if (said == "") != (len(args) == 0) || !strings.Contains(said, strings.Join(args, " ")) {
+			w.t.Fatalf("noted: %s", said)
+		}
+	},
 	"warned": func(w *world, args []string) {
 		if said := strings.Join(w.warned, "\n"); !strings.Contains(said, strings.Join(args, " ")) {
 			w.t.Fatalf("warned: %s", said)
 		}
 		w.warned = nil
-	},
-	"noted": func(w *world, args []string) {
-		if said := strings.Join(w.noted, "\n"); !strings.Contains(said, strings.Join(args, " ")) {
-			w.t.Fatalf("noted: %s", said)
-		}
 	},
 	"remember": func(w *world, _ []string) { w.remembered = Plan(w.survey()) },
 	"perform": func(w *world, _ []string) {
@@ -377,7 +378,7 @@ func scriptCheck(ts *testscript.TestScript, neg bool, args []string) {
 	r := w.request(a)
 	for addr := range strings.SplitSeq(a.prev, ",") {
 		if addr != "" {
-			r.PrevKnown, r.Prev = true, append(r.Prev, netip.MustParseAddr(addr))
+			r.Prev = append(r.Prev, netip.MustParseAddr(addr))
 		}
 	}
 	if err := w.service.Verify(w.t.Context(), r); neg != errors.Is(err, ErrCheckFailed) || !neg && err != nil {

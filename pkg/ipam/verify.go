@@ -8,15 +8,16 @@ import (
 	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// Verify performs CHECK: it returns ErrCheckFailed unless the container has addresses, and the same
-// ones as prevResult. It reads the store with a shared lock. If the store is busy it returns nil,
-// because that is not a fault of the container. If the store does not know the container,
-// host-local may have served its ADD, or the store may be lost; then Verify adopts what the host
-// shows.
+// Verify performs CHECK: it returns ErrCheckFailed unless the container has addresses, and all
+// those of prevResult that are in the range sets. It reads the store with a shared lock. If the
+// store is busy it returns nil, because that is not a fault of the container. If the store does not
+// know the container, host-local may have served its ADD, or the store may be lost; then Verify
+// adopts what the host shows.
 func (s *Service) Verify(ctx context.Context, req Request) error {
 	ctx = store.WithMaxWait(ctx) // of both transactions together
 	held, err := s.holds(ctx, req)
@@ -69,27 +70,17 @@ func addressesIn(leases []lease.Lease, p lease.Pool) []netip.Addr {
 	return out
 }
 
-// verify compares the container's addresses with prevResult. Addresses of prevResult outside of the
-// range sets belong to other plugins.
+// verify compares the container's addresses with prevResult, which need not name them: a plugin
+// that adds an address to those of others may pass their result (docs/facts.md, "CHECK may come
+// with the result of others"). Addresses outside of the range sets belong to other plugins.
 func verify(req Request, held []netip.Addr) error {
 	if len(held) == 0 {
 		return fmt.Errorf("%w: container %s has none on %s", ErrCheckFailed, req.ContainerID, req.IfName)
 	}
-	if !req.PrevKnown {
-		return nil
-	}
-	for _, a := range held {
-		if !slices.Contains(req.Prev, a) {
-			return fmt.Errorf("%w: container %s holds %s, which prevResult does not name", ErrCheckFailed,
-				req.ContainerID, a)
-		}
-	}
 	for _, a := range req.Prev {
-		for _, set := range req.Sets {
-			if set.Usable(a) && !slices.Contains(held, a) {
-				return fmt.Errorf("%w: prevResult names %s, which container %s does not hold", ErrCheckFailed, a,
-					req.ContainerID)
-			}
+		if pool.Usable(req.Sets, a) && !slices.Contains(held, a) {
+			return fmt.Errorf("%w: prevResult names %s, which container %s does not hold", ErrCheckFailed, a,
+				req.ContainerID)
 		}
 	}
 	return nil
