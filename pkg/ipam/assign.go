@@ -178,9 +178,17 @@ func (a *assignment) refuseOther(l lease.Lease) error {
 		ErrAddressInUse, l.Address, l.Holder.ContainerID, old.Path, known)
 }
 
-// hasAll reports whether the attachment already has an address of each range set.
+// hasAll reports whether the attachment already has an address of each range set, and all requested
+// ones.
 func (a *assignment) hasAll() bool {
-	return len(a.bySet(a.mine)) == len(a.req.Sets)
+	mine := a.bySet(a.mine)
+	requested, _ := a.requestedBySet()
+	for i := range a.req.Sets {
+		if _, found := own(mine[i], requested[i]); !found {
+			return false
+		}
+	}
+	return true
 }
 
 // bySet returns the leases in each range set, by its index. It ignores those outside of all sets.
@@ -508,7 +516,7 @@ func (a *assignment) warnOfLowPool(p pick) error {
 }
 
 func (a *assignment) result() Result {
-	r := Result{Notes: a.notes, Existing: a.hasAll()}
+	r := Result{Notes: a.notes, Existing: len(a.mine) > 0}
 	for _, p := range a.picks {
 		rng, _ := p.set.RangeFor(p.next.Address)
 		r.Addresses = append(r.Addresses, Assigned{

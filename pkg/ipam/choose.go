@@ -61,18 +61,35 @@ func (a *assignment) requestedBySet() (bySet map[int]netip.Addr, others []string
 	return bySet, others
 }
 
+// own returns the lease of the container that a call with this requested address repeats: its own
+// lease of that address or, if none is requested, the one that was bound last.
+func own(mine []lease.Lease, requested netip.Addr) (l lease.Lease, found bool) {
+	for _, m := range mine {
+		asked := !requested.IsValid() || m.Address == requested
+		if asked && (!found || lastBoundFirst(m, l) < 0) {
+			l, found = m, true
+		}
+	}
+	return l, found
+}
+
 // choose picks an address of one range set, in this order of preference: the address that is bound
-// to the container, the requested one, one that is held for the pod, the next free one, one whose
-// hold yields. mine and former are the leases of the assignment that are in the set. requested is
-// the zero address if none was requested.
+// to the container, unless another is requested; the requested one, one that is held for the pod,
+// the next free one, one whose hold yields. mine and former are the leases of the assignment that
+// are in the set. requested is the zero address if none was requested.
 func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []lease.Lease) (pick, error) {
-	if len(mine) > 0 {
-		l := mine[0]
+	if l, found := own(mine, requested); found {
 		next, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.call.Now)
 		return pick{old: l, next: next}, err
 	}
 	if requested.IsValid() {
-		return a.chooseRequested(set, requested)
+		p, err := a.chooseRequested(set, requested)
+		if err == nil && len(mine) > 0 { // host-local gives the container both
+			a.former = append(a.former, mine...) // the pod keeps the requested one
+			a.notes = append(a.notes, fmt.Sprintf("container %s has %s, and gets %s as well, as requested; its DEL "+
+				"releases both", a.req.ContainerID, mine[0].Address, requested))
+		}
+		return p, err
 	}
 	var unread error
 	for _, l := range former {
