@@ -23,7 +23,7 @@ var schemas = []struct {
 		"firm: held for a window, and not in cool-down.", []row{}},
 	{"history", "Journal entries, oldest first. The first is an event JournalBegins if there were earlier ones.",
 		[]store.Entry{}},
-	{"pools", "Range sets. size and free are null before the first ADD.", []poolRow{}},
+	{"pools", "Range sets. size and free are null before the first ADD, and at most 9223372036854775807.", []poolRow{}},
 	{"release", "Leases that were selected. error is empty for those that were released.", []released{}},
 	{"gc", "What was done, or with --dry-run would be done.", []step{}},
 	{"check", "Problems of the store.", checked{}},

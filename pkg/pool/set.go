@@ -103,15 +103,16 @@ func (s Set) ID() string {
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// Size returns the number of usable addresses, at most math.MaxUint64.
+// MaxSize is the greatest size of a set. Many readers of JSON have no larger integers.
+const MaxSize = math.MaxInt64
+
+// Size returns the number of usable addresses, at most MaxSize.
 func (s Set) Size() uint64 {
 	var sum uint64
 	for _, r := range s {
-		n := r.size()
-		if n >= math.MaxUint64-sum {
-			return math.MaxUint64
+		if sum += min(r.size(), MaxSize+1); sum > MaxSize {
+			return MaxSize
 		}
-		sum += n
 	}
 	return sum - uint64(len(s.gateways()))
 }

@@ -109,8 +109,9 @@ func TestSetSize(t *testing.T) {
 		{"0.0.0.0/0", math.MaxUint32 - 2},
 		{"fd00::/126", 2},
 		{"fd00::/65", 1<<63 - 2},
-		{"fd00::/64", math.MaxUint64},
-		{"fd00::/63", math.MaxUint64},
+		{"fd00::/64", math.MaxInt64},
+		{"fd00::/63", math.MaxInt64},
+		{"::/0", math.MaxInt64},
 	}
 	for _, tt := range tests {
 		got := mustSet(t, mustRange(t, tt.subnet, "", "", "")).Size()
@@ -119,17 +120,17 @@ func TestSetSize(t *testing.T) {
 		}
 	}
 	whole := mustSet(t, mustRange(t, "fd00::/64", "fd00::", "", "2001:db8::1"))
-	if whole.Size() != math.MaxUint64 {
-		t.Errorf("2^64 addresses: size %d, want math.MaxUint64", whole.Size())
+	if whole.Size() != math.MaxInt64 {
+		t.Errorf("2^64 addresses: size %d, want math.MaxInt64", whole.Size())
 	}
 	over := mustSet(t, mustRange(t, "fd00::/32", "fd00::ffff:ffff:ffff:fff0", "fd00:0:0:1::f", ""))
 	if over.Size() != 32 {
 		t.Errorf("over the border of a /64: size %d, want 32", over.Size())
 	}
 	half := func(subnet string) Range { return mustRange(t, subnet, "", "", "2001:db8::1") }
-	sum := mustSet(t, half("fd00::/64"), half("fd01::/64"))
-	if sum.Size() != math.MaxUint64 {
-		t.Errorf("two /64: size %d, want math.MaxUint64", sum.Size())
+	sum := mustSet(t, half("fd00::/66"), half("fd01::/66"), half("fd02::/64"))
+	if sum.Size() != math.MaxInt64 {
+		t.Errorf("two /66 and a /64: size %d, want math.MaxInt64", sum.Size())
 	}
 }
 

@@ -132,7 +132,7 @@ func decodeRanges(b []byte) (size uint64, ranges pool.Set, ok bool) {
 	if len(b) <= 9 || b[8] != 4 && b[8] != 6 {
 		return 0, nil, false
 	}
-	size, b, n := binary.BigEndian.Uint64(b), b[9:], map[byte]int{4: 4, 6: 16}[b[8]]
+	size, b, n := min(binary.BigEndian.Uint64(b), pool.MaxSize), b[9:], map[byte]int{4: 4, 6: 16}[b[8]]
 	if len(b)%(2*n) != 0 {
 		return 0, nil, false
 	}

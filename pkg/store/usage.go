@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -16,7 +15,7 @@ type Usage struct {
 	// and there was no ADD since, or no configuration names the pool any more. Only the first and
 	// the last address of a range are set.
 	Ranges pool.Set
-	// Size is the number of addresses that can be assigned (pool.Set.Size), at most math.MaxUint64,
+	// Size is the number of addresses that can be assigned (pool.Set.Size), at most pool.MaxSize,
 	// and 0 if the ranges are not known.
 	Size uint64
 	// Free is the number of addresses that are neither bound nor held. It includes those in
@@ -92,7 +91,7 @@ func (tx *Tx) Totals() map[string]Counts {
 
 // ByNetwork returns one Usage for each network. If an interface gets an address of each of several
 // range sets, the numbers are those of the set with the fewest free addresses: it decides how many
-// pods can start. Those of several data directories are added, up to math.MaxUint64.
+// pods can start. Those of several data directories are added, up to pool.MaxSize.
 func ByNetwork(all []Usage) []Usage {
 	var scarcest []Usage // of each pool
 	for _, u := range all {
@@ -121,13 +120,8 @@ func (u Usage) plus(o Usage) Usage {
 	return u
 }
 
-// add returns a+b, at most math.MaxUint64.
-func add(a, b uint64) uint64 {
-	if a > math.MaxUint64-b {
-		return math.MaxUint64
-	}
-	return a + b
-}
+// add returns a+b, at most pool.MaxSize, which neither is greater than.
+func add(a, b uint64) uint64 { return min(a+b, pool.MaxSize) }
 
 // hasRangesOf reports whether the record has no ranges, or the ranges of the set with this ID,
 // which is their hash.

@@ -76,7 +76,7 @@ func TestUsage(t *testing.T) {
 		"one of each family": {[]string{v6, v4}, []lease.Lease{
 			of("held", "10.0.0.5", ranges(v4).ID()), of("held", "fd00::5", ranges(v6).ID()),
 			of("bound", "10.0.0.6", ""), of("bound", "fd00::6", ""), of("cool-down", "10.0.0.7", ranges(v4).ID()),
-		}, v4 + " 18=1+1+16 (1)\n" + v6 + " 18446744073709551615=1+1+18446744073709551613 (0)"},
+		}, v4 + " 18=1+1+16 (1)\n" + v6 + " 9223372036854775807=1+1+9223372036854775805 (0)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)
@@ -117,12 +117,12 @@ func TestUsageByNetwork(t *testing.T) {
 	a, b := lease.Pool{DataDir: "/a", Network: "x"}, lease.Pool{DataDir: "/b", Network: "x"}
 	c := lease.Pool{DataDir: "/a", Network: "y"}
 	got := ByNetwork([]Usage{
-		{Pool: a, Ranges: ranges("fd00::-fdff::"), Size: math.MaxUint64, Free: math.MaxUint64 - 5, Bound: 5},
+		{Pool: a, Ranges: ranges("fd00::-fdff::"), Size: math.MaxInt64, Free: math.MaxInt64 - 5, Bound: 5},
 		{Pool: a, Ranges: ranges("10.0.0.2-10.0.0.9"), Size: 8, Free: 3, Bound: 4, Held: 1, CoolDown: 1},
-		{Pool: b, Ranges: ranges("fd00::-fdff::"), Size: math.MaxUint64, Free: math.MaxUint64, CoolDown: 2},
+		{Pool: b, Ranges: ranges("fd00::-fdff::"), Size: math.MaxInt64, Free: math.MaxInt64, CoolDown: 2},
 		{Pool: c, Bound: 1},
 	})
-	want := []string{"10.0.0.2-10.0.0.9,fd00::-fdff:: 18446744073709551615=4+1+18446744073709551615 (3)",
+	want := []string{"10.0.0.2-10.0.0.9,fd00::-fdff:: 9223372036854775807=4+1+9223372036854775807 (3)",
 		" 0=1+0+0 (0)"}
 	if len(got) != 2 || got[0].text() != want[0] || got[1].text() != want[1] {
 		t.Errorf("%+v", got)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"reflect"
 	"slices"
 	"time"
@@ -243,12 +242,12 @@ func summary(statuses []cniconf.Status) cniconf.Status {
 // countsOf returns the counts of a network. Size and Free are nil if the ranges of the network are
 // not known.
 func countsOf(u store.Usage) ipamv1.AddressCounts {
-	c := ipamv1.AddressCounts{Bound: int64(sum(u.Bound, 0)), Held: int64(sum(u.Held, 0))}
+	c := ipamv1.AddressCounts{Bound: int64(u.Bound), Held: int64(u.Held)}
 	if u.Ranges != nil {
-		c.Size, c.Free = new(int64(sum(u.Size, 0))), new(int64(sum(u.Free, 0)))
+		c.Size, c.Free = new(int64(u.Size)), new(int64(u.Free))
 	}
 	return c
 }
 
-// sum returns a+b, at most math.MaxInt64.
-func sum(a, b uint64) uint64 { return min(min(a, math.MaxInt64)+min(b, math.MaxInt64), math.MaxInt64) }
+// sum returns a+b, at most pool.MaxSize, which neither is greater than.
+func sum(a, b uint64) uint64 { return min(a+b, pool.MaxSize) }

@@ -275,8 +275,8 @@ func TestDesiredNodePool(t *testing.T) {
 			"15=6+2+7 a 10=1+2+7 Unknown b 5=5+0+0 Unknown" + unknown},
 		"size not known": {[]store.Usage{usage("a", 10, 1, 2), {Pool: lease.Pool{Network: "b"}, Bound: 3}}, nil,
 			"10=4+2+7 a 10=1+2+7 Unknown b ?=3+0+? Unknown" + unknown},
-		"huge": {[]store.Usage{usage("a", math.MaxUint64, 1, 2), usage("b", 10, 1, 1)}, nil,
-			"9223372036854775807=2+3+9223372036854775807 a 9223372036854775807=1+2+9223372036854775807 Unknown " +
+		"huge": {[]store.Usage{usage("a", math.MaxInt64, 1, 2), usage("b", 10, 1, 1)}, nil,
+			"9223372036854775807=2+3+9223372036854775807 a 9223372036854775807=1+2+9223372036854775804 Unknown " +
 				"b 10=1+1+8 Unknown" + unknown},
 		"loaded, not used yet": {nil, []cniconf.Status{active("a")}, "?=0+0+? a ?=0+0+? True RetentionActive=True"},
 		"loaded with ranges, not used yet": {nil, []cniconf.Status{sized("a", 10)},
