@@ -199,6 +199,11 @@ func (i *Informer[V]) store(now *item[V], gone bool) {
 	} else {
 		i.items.Update(now.key, now)
 	}
+	i.notify(before, now, gone)
+}
+
+// notify calls the handlers for a change. The caller holds i.mu.
+func (i *Informer[V]) notify(before, now *item[V], gone bool) {
 	for _, h := range i.handlers {
 		h.call(before, now, gone)
 	}
@@ -224,10 +229,12 @@ func (h Handler[V]) call(before, now *item[V], gone bool) {
 	}
 }
 
-// Replace makes the changes that lead to a complete list, one after the other, and signals Changes.
-// The informer ignores the resource version of the list.
+// Replace stores a complete list, all of it at once, because what a reader finds in only a part of
+// it may not exist: an object that has another name now would be in neither. Then Replace calls the
+// handlers for each change, and signals Changes. The informer ignores the resource version of the
+// list.
 func (i *Informer[V]) Replace(objects []any, _ string) error {
-	list := make(map[string]*item[V], len(objects))
+	list := make(map[string]any, len(objects))
 	for _, object := range objects {
 		it, err := i.view(object)
 		if err != nil {
@@ -236,13 +243,19 @@ func (i *Informer[V]) Replace(objects []any, _ string) error {
 		list[it.key] = it
 	}
 	i.mu.Lock()
+	former := map[string]*item[V]{}
 	for _, object := range i.items.List() {
-		if former := object.(*item[V]); list[former.key] == nil {
-			i.store(former, true)
+		it := object.(*item[V])
+		former[it.key] = it
+	}
+	i.items.Replace(list, "")
+	for key, before := range former {
+		if list[key] == nil {
+			i.notify(before, before, true)
 		}
 	}
-	for _, now := range list {
-		i.store(now, false)
+	for key, now := range list {
+		i.notify(former[key], now.(*item[V]), false)
 	}
 	i.synced.Store(true)
 	i.mu.Unlock()

@@ -130,6 +130,36 @@ func TestIndex(t *testing.T) {
 	}
 }
 
+// While a list replaces another one, a reader finds what one of them has. Here the objects with x
+// and y have other names or values than before.
+func TestReadersSeeNoPartOfAList(t *testing.T) {
+	lists := [][]any{
+		{some("a", "1", "x"), some("b", "2", "y"), some("c", "3", "z")},
+		{some("b", "4", "x"), some("c", "5", "y"), some("d", "6", "z")},
+	}
+	i := newInformer()
+	var calls []string
+	look := func(is string) {
+		calls = append(calls, is)
+		for _, value := range []string{"x", "y", "z"} {
+			if found := i.ByIndex("first", value); len(found) != 1 {
+				t.Errorf("at the change of %s a reader finds %v of %s", is, found, value)
+			}
+		}
+	}
+	i.Handle(Each(look))
+	for range 5 {
+		for _, list := range lists {
+			if err := i.Replace(list, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(calls) < 3*len(lists) {
+		t.Errorf("the handler was called for %v", calls)
+	}
+}
+
 func TestHandlerThatComesLate(t *testing.T) {
 	i := newInformer()
 	if err := i.Add(some("a", "1", "old")); err != nil {
