@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -36,13 +37,21 @@ func (tx *Tx) SetLimits(limits policy.Limits) error {
 }
 
 // FirmHolds returns how many firm holds a namespace has in all pools, and how many of them in one
-// range set. It skips damaged records.
+// range set. It reads the leases of that namespace only, and skips damaged records.
 func (tx *Tx) FirmHolds(namespace string, p lease.Pool, set string) (all, inSet int) {
-	for l := range tx.All {
-		if l.Firm && l.Namespace == namespace {
-			all++
-			if l.Pool == p && l.Set == set {
-				inSet++
+	for _, id := range tx.pools {
+		prefix := append(id.prefix(), namespace+"\x00"...)
+		for k := range tx.prefixed(bucketKeys, prefix) {
+			name, rest, _ := bytes.Cut(k[len(prefix):], []byte{0})
+			_, addr, _ := bytes.Cut(rest, []byte{0})
+			if isReservationSegment(name) {
+				continue // the lease has an entry by its pod, too
+			}
+			if l, err := tx.at(append(id.prefix(), addr...)); err == nil && l.Firm {
+				all++
+				if l.Pool == p && l.Set == set {
+					inSet++
+				}
 			}
 		}
 	}

@@ -109,3 +109,5 @@ func decodeReservation(k, v []byte) (PodReservation, time.Time, error) {
 // reservationSegment is what the index by key has in place of the name of a pod for the entries of
 // a reservation name. No pod has a name with that first byte.
 func reservationSegment(name string) string { return "@" + name }
+
+func isReservationSegment(segment []byte) bool { return bytes.HasPrefix(segment, []byte("@")) }

@@ -200,6 +200,31 @@ func TestCheckAllowsAShortHoldBesideANewLease(t *testing.T) {
 	update(t, s, func(tx *Tx) error { return tx.Put(other.Pool, other.Address, held) })
 }
 
+// The holds of a namespace are counted without those of others.
+func TestFirmHoldsOfOneNamespace(t *testing.T) {
+	s := open(t)
+	update(t, s, func(tx *Tx) (err error) {
+		for i := range 512 {
+			l := fresh(fmt.Sprintf("10.0.%d.%d", i/256, i%256), fmt.Sprint("db-", i), fmt.Sprint("c", i))
+			if i > 2 {
+				l.Namespace = "others"
+			}
+			held, applyErr := lease.Apply(l, lease.Release{Holder: l.Holder}, t0)
+			err = errors.Join(err, applyErr, put(tx, held))
+		}
+		return err
+	})
+	view(t, s, func(tx *Tx) {
+		l := fresh("10.0.0.1", "db-1", "c1")
+		var all int
+		few := testing.AllocsPerRun(3, func() { all, _ = tx.FirmHolds(l.Namespace, l.Pool, l.Set) })
+		many := testing.AllocsPerRun(3, func() { tx.FirmHolds("others", l.Pool, l.Set) })
+		if all != 3 || few > many/50 {
+			t.Errorf("%d holds, with %v allocations; those of 509 holds: %v", all, few, many)
+		}
+	})
+}
+
 func TestJournalIsLimited(t *testing.T) {
 	s := open(t)
 	total := JournalSize + 3*journalSlack + 5

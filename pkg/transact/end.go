@@ -2,6 +2,7 @@ package transact
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -62,6 +63,9 @@ func (c *Call) HoldLimit(l lease.Lease) string {
 		return ""
 	}
 	of := limits.Of(l.Namespace)
+	if of.MaxHeld == math.MaxInt && of.MaxHeldShare == 1 {
+		return ""
+	}
 	all, inSet := c.Tx.FirmHolds(l.Namespace, l.Pool, l.Set)
 	if all >= of.MaxHeld {
 		return fmt.Sprintf("namespace %s has %d addresses held, and its limit is %d", l.Namespace, all, of.MaxHeld)
