@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
@@ -25,6 +26,15 @@ type Node struct {
 type Task struct {
 	Name string
 	Run  func(ctx context.Context) error
+}
+
+// NewFailing creates and registers the metric that says which tasks have a problem
+// (daemon.Problem.Failing).
+func NewFailing(r prometheus.Registerer) *prometheus.GaugeVec {
+	return promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{
+		Name: "leasehold_task_failing",
+		Help: "Whether something failed in the last pass of a task (1); it is repeated, and the log has the reason.",
+	}, []string{"task"})
 }
 
 // Run runs all tasks until ctx is done, and waits until each of them has returned. It then returns

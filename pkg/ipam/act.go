@@ -1,12 +1,15 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
@@ -21,56 +24,52 @@ const (
 	briefly  = 20 * time.Millisecond
 )
 
+// ofAllSteps are the errors of the store or the host as a whole.
+var ofAllSteps = []error{store.ErrBusy, store.ErrIO, store.ErrLost, store.ErrNewer, transact.ErrNoHostView}
+
 // Act performs the actions of a plan, and returns those. It skips the ones that are no longer due.
-func (s *Service) Act(ctx context.Context, plan []Action) (done []Action, err error) {
-	performed := make([]bool, len(plan))
-	n, err := s.inSteps(ctx, len(plan), func(c *transact.Call, i int) (err error) {
-		performed[i], err = perform(c, plan[i])
-		return err
-	})
-	for _, i := range n {
-		if performed[i] {
-			done = append(done, plan[i])
-		}
-	}
-	return done, err
+func (s *Service) Act(ctx context.Context, plan []Action) ([]Action, error) {
+	return inSteps(ctx, s, plan, perform)
 }
 
-// inSteps performs a number of steps, each in a transaction of its own, with pauses between, so
-// that plugins do not wait long. take performs step i. inSteps returns the steps that were
-// performed.
+// inSteps takes a step for each item, in a transaction of its own, with pauses between, so that
+// plugins do not wait long. It returns the items for which take has reported that it has changed
+// something.
 //
-// inSteps ends with the first step that fails. But it skips steps in a network whose host-local
-// lock is busy, and then returns ErrBusy at the end.
-func (s *Service) inSteps(ctx context.Context, steps int,
-	take func(c *transact.Call, i int) error) (taken []int, left error) {
+// A step that fails, because its record is damaged or host-local's lock of its network is busy,
+// keeps no other one from being taken: inSteps returns its error at the end. It ends at once with
+// an error that the next steps would have, too.
+func inSteps[T any](ctx context.Context, s *Service, items []T,
+	take func(*transact.Call, T) (changed bool, err error)) (done []T, left error) {
 	wait := busyWait
-	for i := range steps {
-		began := time.Now()
+	for i, item := range items {
+		began, changed := time.Now(), false
 		limited, cancel := context.WithTimeout(ctx, wait)
-		err := s.Node.Update(limited, transact.Scope{}, func(c *transact.Call) error {
+		err := s.Node.Update(limited, transact.Scope{}, func(c *transact.Call) (err error) {
 			began = time.Now()
-			return take(c, i)
+			changed, err = take(c, item)
+			return err
 		})
 		cancel()
 		var busy *transact.BusyError
 		switch {
-		case err == nil:
-			taken = append(taken, i)
+		case err == nil && changed:
+			done = append(done, item)
 		case errors.As(err, &busy):
-			left, wait = err, briefly
-		default:
-			return taken, err
+			wait = briefly
+		case ctx.Err() != nil || slices.ContainsFunc(ofAllSteps, func(of error) bool { return errors.Is(err, of) }):
+			return done, err
 		}
-		if i < steps-1 {
+		left = cmp.Or(left, err)
+		if i < len(items)-1 {
 			select {
 			case <-ctx.Done():
-				return taken, ctx.Err()
+				return done, ctx.Err()
 			case <-time.After(min(rest*time.Since(began), longestRest)):
 			}
 		}
 	}
-	return taken, left
+	return done, left
 }
 
 // perform performs one action of a plan if it is still due, and reports whether it was. It does not
@@ -116,6 +115,6 @@ func (s *Service) Replay(ctx context.Context) error {
 		return err
 	}
 	// Every transaction begins with the replay.
-	_, err = s.inSteps(ctx, 1, func(c *transact.Call, _ int) error { return c.ProveView() })
+	_, err = inSteps(ctx, s, []bool{true}, func(c *transact.Call, _ bool) (bool, error) { return true, c.ProveView() })
 	return err
 }

@@ -40,17 +40,18 @@ func (p PodWindow) event(limited bool) lease.SetWindow {
 		Reservation: p.Reservation, Limited: limited}
 }
 
-// Follow applies the annotations of pods. It sets the window and the reservation name of the leases
-// that have the UID of a pod. It writes only changes.
-func (s *Service) Follow(ctx context.Context, pods []PodWindow) error {
-	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error {
-		leases, err := c.Tx.ByPod(pods[i].Namespace, pods[i].Name)
+// Follow applies the annotations of pods, and returns the pods of the leases that it has changed. It
+// sets the window and the reservation name of the leases that have the UID of a pod.
+func (s *Service) Follow(ctx context.Context, pods []PodWindow) (followed []PodWindow, err error) {
+	return inSteps(ctx, s, pods, func(c *transact.Call, p PodWindow) (changed bool, err error) {
+		leases, err := c.Tx.ByPod(p.Namespace, p.Name)
 		for _, l := range leases {
-			err = cmp.Or(err, setWindow(c, l, pods[i]))
+			if FollowsWindow(p, l) {
+				changed, err = true, cmp.Or(err, setWindow(c, l, p))
+			}
 		}
-		return err
+		return changed, err
 	})
-	return err
 }
 
 // FollowsWindow reports whether Follow would change the lease of a pod.
@@ -61,9 +62,6 @@ func FollowsWindow(p PodWindow, l lease.Lease) bool {
 }
 
 func setWindow(c *transact.Call, l lease.Lease, p PodWindow) error {
-	if !FollowsWindow(p, l) {
-		return nil
-	}
 	limit := ""
 	if l.State == lease.Held && !l.Firm {
 		limit = c.HoldLimit(l)
@@ -107,23 +105,20 @@ func (s *Service) SetLimits(ctx context.Context, limits policy.Limits) error {
 
 // Defer extends firm holds (lease.Lease.Firm), so that each lasts for at least rest from now. The
 // caller names those for which a pod waits: it is scheduled to this node and has no sandbox yet.
-// Defer never shortens a hold, and ignores those that have ended or were claimed meanwhile. After
-// an error the holds extended so far stay extended.
-func (s *Service) Defer(ctx context.Context, holds []Ref, rest time.Duration) error {
-	_, err := s.inSteps(ctx, len(holds), func(c *transact.Call, i int) error { return deferEnd(c, holds[i], rest) })
-	return err
-}
-
-func deferEnd(c *transact.Call, r Ref, rest time.Duration) error {
-	l, err := c.Tx.Get(r.Pool, r.Address)
-	if err != nil || l.ID != r.ID {
-		return err
-	}
-	next, err := lease.Apply(l, lease.Defer{Rest: rest}, c.Now)
-	if err != nil {
-		return nil // not a firm hold any more
-	}
-	return c.Put(l, next)
+// Defer never shortens a hold, and ignores those that have ended or were claimed meanwhile. It
+// returns the holds that it has extended.
+func (s *Service) Defer(ctx context.Context, holds []Ref, rest time.Duration) (extended []Ref, err error) {
+	return inSteps(ctx, s, holds, func(c *transact.Call, r Ref) (extended bool, err error) {
+		l, err := c.Tx.Get(r.Pool, r.Address)
+		if err != nil || l.ID != r.ID {
+			return false, err
+		}
+		next, err := lease.Apply(l, lease.Defer{Rest: rest}, c.Now)
+		if err != nil {
+			return false, nil // not a firm hold any more
+		}
+		return next.Hold != l.Hold, c.Put(l, next)
+	})
 }
 
 // Ref identifies one lease. It does not match a later lease of the same address, which has another
@@ -137,34 +132,35 @@ type Ref struct {
 // RefTo returns the Ref of a lease.
 func RefTo(l lease.Lease) Ref { return Ref{l.Pool, l.Address, l.ID} }
 
-// RevokePods ends the retention of leases. pods has the leases of each pod, which are changed in
-// one transaction. A hold ends at once, unless an interface of its last holder still has the
-// address. A bound lease loses its key: it stays bound until its release, and is not held after
-// that.
+// RevokePods ends the retention of leases, and returns those whose retention it has ended. pods has
+// the leases of each pod, which are changed in one transaction. A hold ends at once, unless an
+// interface of its last holder still has the address. A bound lease loses its key: it stays bound
+// until its release, and is not held after that.
 //
 // RevokePods returns ErrNoHostView if it is not proven that the process sees the host, because
 // living sandboxes could seem to be gone.
-func (s *Service) RevokePods(ctx context.Context, pods [][]Ref, reason string) error {
+func (s *Service) RevokePods(ctx context.Context, pods [][]Ref, reason string) (ended []Ref, err error) {
 	return s.endPods(ctx, pods, reason, lease.Bound, lease.Held)
 }
 
 // EndHolds ends holds, as RevokePods does. It does not change bound leases.
-func (s *Service) EndHolds(ctx context.Context, pods [][]Ref, reason string) error {
+func (s *Service) EndHolds(ctx context.Context, pods [][]Ref, reason string) (ended []Ref, err error) {
 	return s.endPods(ctx, pods, reason, lease.Held)
 }
 
 // endPods is RevokePods for the leases that have one of the states.
-func (s *Service) endPods(ctx context.Context, pods [][]Ref, reason string, states ...lease.State) error {
-	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error {
+func (s *Service) endPods(ctx context.Context, pods [][]Ref, reason string, states ...lease.State) ([]Ref, error) {
+	ended := map[Ref]bool{}
+	done, err := inSteps(ctx, s, pods, func(c *transact.Call, pod []Ref) (bool, error) {
 		if err := c.ProveView(); err != nil {
-			return err
+			return false, err
 		}
-		for _, r := range pods[i] {
+		for _, r := range pod {
 			l, err := c.Tx.Get(r.Pool, r.Address)
 			if err != nil {
-				return err
+				return false, err
 			}
-			if l.ID != r.ID || l.Key().IsZero() || !slices.Contains(states, l.State) {
+			if ended[r] = l.ID == r.ID && !l.Key().IsZero() && slices.Contains(states, l.State); !ended[r] {
 				continue
 			}
 			last := lease.Unknown // of a bound lease: the proof takes long, and the survey has it
@@ -172,12 +168,12 @@ func (s *Service) endPods(ctx context.Context, pods [][]Ref, reason string, stat
 				last = c.Evidence.Last(l)
 			}
 			if _, err := c.End(l, lease.Revoke{LastHolder: last, KeepBound: true}, c.Now, reason); err != nil {
-				return err
+				return false, err
 			}
 		}
-		return nil
+		return true, nil
 	})
-	return err
+	return slices.DeleteFunc(slices.Concat(done...), func(r Ref) bool { return !ended[r] }), err
 }
 
 // NodeView is the content of the store that the agent publishes.

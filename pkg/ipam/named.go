@@ -13,16 +13,16 @@ import (
 // lease yet, for ADDs whose runtime passes no annotations. It writes nothing for a pod that has a
 // lease: Follow names that. A record is removed by the ADD that uses it, or a day later.
 func (s *Service) NamePods(ctx context.Context, pods []store.PodReservation) error {
-	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return namePod(c, pods[i]) })
+	_, err := inSteps(ctx, s, pods, namePod)
 	return err
 }
 
-func namePod(c *transact.Call, p store.PodReservation) error {
+func namePod(c *transact.Call, p store.PodReservation) (named bool, err error) {
 	leases, err := c.Tx.ByPod(p.Namespace, p.Name)
 	if err != nil || slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.UID == p.UID }) {
-		return err
+		return false, err
 	}
-	return c.Tx.SetPodReservation(p, c.Now.Wall)
+	return true, c.Tx.SetPodReservation(p, c.Now.Wall)
 }
 
 func podReservations(tx *store.Tx) map[store.PodReservation]bool {
@@ -42,14 +42,14 @@ type LeavingPod struct {
 // MarkLeaving records whether pods are being deleted (lease.Lease.Leaving), in their bound and
 // named leases. It writes only changes.
 func (s *Service) MarkLeaving(ctx context.Context, pods []LeavingPod) error {
-	_, err := s.inSteps(ctx, len(pods), func(c *transact.Call, i int) error { return markLeaving(c, pods[i]) })
+	_, err := inSteps(ctx, s, pods, markLeaving)
 	return err
 }
 
-func markLeaving(c *transact.Call, p LeavingPod) error {
+func markLeaving(c *transact.Call, p LeavingPod) (marked bool, err error) {
 	leases, err := c.Tx.ByPod(p.Namespace, p.Name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, l := range leases {
 		if !MarksLeaving(p, l) {
@@ -60,10 +60,11 @@ func markLeaving(c *transact.Call, p LeavingPod) error {
 			err = c.Put(l, next)
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
+		marked = true
 	}
-	return nil
+	return marked, nil
 }
 
 // MarksLeaving reports whether MarkLeaving would change the lease of a pod.

@@ -101,7 +101,8 @@ func (w *world) follow(uid string, window time.Duration) {
 
 func (w *world) followPod(pod PodWindow) {
 	w.t.Helper()
-	w.must(w.service.Follow(context.Background(), []PodWindow{pod}))
+	_, err := w.service.Follow(context.Background(), []PodWindow{pod})
+	w.must(err)
 }
 
 func (w *world) journal() (words []string) {
@@ -120,7 +121,8 @@ func (w *world) revokePods(ctx context.Context, leases ...lease.Lease) error {
 	for _, l := range leases {
 		refs = append(refs, RefTo(l))
 	}
-	return w.service.RevokePods(ctx, [][]Ref{refs}, "spec.release")
+	_, err := w.service.RevokePods(ctx, [][]Ref{refs}, "spec.release")
+	return err
 }
 
 func (w *world) setLimits(limits policy.Limits) {

@@ -291,21 +291,27 @@ var actions = map[string]func(w *world, args []string){
 	"lock":   each(func(w *world, network string) { w.locks[network] = w.lockFiles(network) }),
 	"unlock": each(func(w *world, network string) { w.must(w.locks[network].Close()) }),
 	"revoke": each(func(w *world, pod string) {
-		w.must(w.service.RevokePods(w.t.Context(), [][]Ref{w.refs(pod)}, "spec.release"))
+		_, err := w.service.RevokePods(w.t.Context(), [][]Ref{w.refs(pod)}, "spec.release")
+		w.must(err)
 	}),
 	"revoke-former": each(func(w *world, pod string) {
 		refs := w.refs(pod)
 		for i := range refs {
 			refs[i].ID = "0011223344556677"
 		}
-		w.must(w.service.RevokePods(w.t.Context(), [][]Ref{refs}, "spec.release"))
+		ended, err := w.service.RevokePods(w.t.Context(), [][]Ref{refs}, "spec.release")
+		if w.must(err); len(ended) > 0 {
+			w.t.Fatalf("ended %v", ended)
+		}
 	}),
 	"defer": func(w *world, args []string) {
 		gone := Ref{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.99"), ID: "0011223344556677"}
-		w.must(w.service.Defer(w.t.Context(), append(w.refs(args[0]), gone), duration(args[1])))
+		_, err := w.service.Defer(w.t.Context(), append(w.refs(args[0]), gone), duration(args[1]))
+		w.must(err)
 	},
 	"end-holds": each(func(w *world, pod string) {
-		w.must(w.service.EndHolds(w.t.Context(), [][]Ref{w.refs(pod)}, "it is elsewhere"))
+		_, err := w.service.EndHolds(w.t.Context(), [][]Ref{w.refs(pod)}, "it is elsewhere")
+		w.must(err)
 	}),
 	"export": func(w *world, _ []string) { w.export() },
 	"import": func(w *world, _ []string) {

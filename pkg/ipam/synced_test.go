@@ -48,7 +48,7 @@ var answers = []struct {
 	{"DEL of a third pod", false, func(w *world) { w.stop("c4") }},
 	{"hold of a pod that runs elsewhere ended", true, func(w *world) {
 		refs := []Ref{RefTo(w.leaseOf("db-2"))}
-		if err := w.service.EndHolds(context.Background(), [][]Ref{refs}, "moved"); err != nil {
+		if _, err := w.service.EndHolds(context.Background(), [][]Ref{refs}, "moved"); err != nil {
 			w.t.Fatal(err)
 		}
 	}},

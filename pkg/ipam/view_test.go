@@ -47,10 +47,12 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 			return err
 		},
 		"spec.release": func(w *world) error {
-			return w.service.RevokePods(ctx, [][]Ref{w.refs("living"), w.refs("db-0")}, "spec.release")
+			_, err := w.service.RevokePods(ctx, [][]Ref{w.refs("living"), w.refs("db-0")}, "spec.release")
+			return err
 		},
 		"the end of a hold": func(w *world) error {
-			return w.service.EndHolds(ctx, [][]Ref{w.refs("db-0")}, "moved")
+			_, err := w.service.EndHolds(ctx, [][]Ref{w.refs("db-0")}, "moved")
+			return err
 		},
 		"the adoption of a file": func(w *world) error {
 			l := lease.Lease{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.3")}
@@ -59,8 +61,9 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 		},
 		"a change that finds a damaged record": func(w *world) error {
 			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "living")
-			return w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
+			_, err := w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
 				Window: lease.Window(time.Minute)}})
+			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -361,7 +361,7 @@ func (w *simulation) round() error {
 		surveys = 2 // an adoption is a change: windows apply to the new leases, and doubted deaths may be certain
 	}
 	for range surveys {
-		if err := s.Follow(context.Background(), append(w.annotations(), w.namedAnnotations()...)); err != nil {
+		if _, err := s.Follow(context.Background(), append(w.annotations(), w.namedAnnotations()...)); err != nil {
 			return err
 		}
 		if err := s.MarkLeaving(context.Background(), w.leavingPods()); err != nil {

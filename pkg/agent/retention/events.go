@@ -48,6 +48,7 @@ type Events struct {
 	Client  rest.Interface
 	Pods    *Pods
 	Log     *slog.Logger
+	Problem daemon.Problem // of the journal
 
 	reader  reader
 	cursor  uint64
@@ -98,8 +99,11 @@ func (e *Events) enqueue(events ...*eventsv1.Event) {
 // does not accept for reasons of its own for maxRetry.
 func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Views()
-	if err := e.read(ctx, pods); err != nil && !store.IsEmpty(err) {
-		e.Log.Warn("reading the journal failed", "error", err)
+	err := e.read(ctx, pods)
+	if store.IsEmpty(err) {
+		err = nil
+	}
+	if e.Problem.Log(e.Log, slog.LevelWarn, "reading the journal", err); err != nil {
 		requeueAfter = wait.Jitter(retry, 1)
 	}
 	for {

@@ -3,6 +3,7 @@ package retention
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -58,7 +60,9 @@ type Holds struct {
 	MoveGrace time.Duration
 	// ForeverLimit is used instead of the constant ForeverLimit. 0 means no limit.
 	ForeverLimit time.Duration
+	Problem      daemon.Problem
 
+	failed   []error           // of the pass
 	moved    streaks[location] // by the node and UID of the pod
 	orphaned streaks[string]   // by the path of the StatefulSet
 }
@@ -81,17 +85,22 @@ func (h *Holds) begin() (period time.Duration) {
 // return. If the leases cannot be read, it ends none.
 func (h *Holds) pass(ctx context.Context, now time.Time) {
 	view, err := h.Service.List(ctx, func(l lease.Lease) bool { return l.State == lease.Held && l.Firm })
-	if err != nil {
-		if !store.IsEmpty(err) {
-			h.Log.Warn("reading the leases failed, no holds ended", "error", err)
-		}
+	switch {
+	case store.IsEmpty(err):
 		return
+	case err != nil:
+		h.failed = []error{fmt.Errorf("reading the leases: %w", err)}
+	default:
+		h.failed = nil
+		held := ByPod(view.Leases)
+		h.endMoved(ctx, held, now)
+		h.endOrphaned(ctx, held, now)
+		if h.ForeverLimit > 0 {
+			h.endForgotten(ctx, held, view.Now)
+		}
 	}
-	held := ByPod(view.Leases)
-	h.endMoved(ctx, held, now)
-	h.endOrphaned(ctx, held, now)
-	if h.ForeverLimit > 0 {
-		h.endForgotten(ctx, held, view.Now)
+	if ctx.Err() == nil {
+		h.Problem.Log(h.Log, slog.LevelWarn, "ending holds", errors.Join(h.failed...))
 	}
 }
 
@@ -216,9 +225,7 @@ func (h *Holds) endForgotten(ctx context.Context, held map[kube.Name][]lease.Lea
 }
 
 func (h *Holds) end(ctx context.Context, holds []lease.Lease, reason string) {
-	if err := End(ctx, h.Service.EndHolds, h.Log, holds, reason); err != nil {
-		h.Log.Warn("ending a hold failed", "error", err)
-	}
+	h.failed = append(h.failed, End(ctx, h.Service.EndHolds, h.Log, holds, reason))
 }
 
 // streaks has what was observed of each pod in a row, and since when. A failed request ends no

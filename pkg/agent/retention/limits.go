@@ -47,5 +47,8 @@ func (w *Windows) copyLimits(ctx context.Context, stored policy.Limits) error {
 	if err != nil || maps.Equal(limits, stored) {
 		return nil
 	}
-	return w.Service.SetLimits(ctx, limits)
+	if err := w.Service.SetLimits(ctx, limits); err != nil {
+		return fmt.Errorf("storing the limits of namespaces: %w", err)
+	}
+	return nil
 }

@@ -2,7 +2,11 @@ package retention
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -30,6 +34,7 @@ type Windows struct {
 	Log     *slog.Logger
 	// Invalid is called for every pod with an invalid annotation, in each pass.
 	Invalid func(Pod)
+	Problem daemon.Problem
 
 	namespaces namespaces
 	former     map[kube.Name]Pod // of the last pass that marked the leases of leaving pods
@@ -43,12 +48,26 @@ func (w *Windows) Run(ctx context.Context, changes *daemon.Signal) error {
 	return daemon.Loop(ctx, minInterval, daemon.Any(changes, &w.Pods.Changes, &w.Limits.Changes), w.pass)
 }
 
-// pass reads the pods and their leases, and makes the changes of the plan. It returns the time
-// until the next pass, or 0 if no pass is necessary before the next change.
+// pass makes the changes that are due, and logs what failed. It returns the time until the next
+// pass, or 0 if no pass is necessary before the next change.
 func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
+	requeueAfter, err := w.apply(ctx)
+	if ctx.Err() != nil {
+		return 0
+	}
+	w.Problem.Log(w.Log, slog.LevelWarn, "updating windows", err)
+	if err != nil {
+		return retry
+	}
+	return requeueAfter
+}
+
+// apply reads the pods and their leases, and makes the changes of the plan. What fails keeps
+// nothing else from being changed.
+func (w *Windows) apply(ctx context.Context) (requeueAfter time.Duration, err error) {
 	pods, synced := w.Pods.Views()
 	if !synced {
-		return 0 // the pods have not been listed yet
+		return 0, nil // the pods have not been listed yet
 	}
 	bootID := w.Service.Node.Clock().BootID
 	view, err := w.Service.List(ctx, func(l lease.Lease) bool {
@@ -56,22 +75,17 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 		return here || l.Reservation != "" || l.IsBootHold(bootID)
 	})
 	if err != nil && !store.IsEmpty(err) {
-		w.Log.Warn("reading the leases failed, windows not updated", "error", err)
-		return retry
+		return 0, fmt.Errorf("reading the leases: %w", err)
 	}
-	if err := w.copyLimits(ctx, view.Limits); err != nil {
-		w.Log.Warn("storing the limits of namespaces failed", "error", err)
-		return retry
-	}
+	limitErr := w.copyLimits(ctx, view.Limits)
 	if err != nil {
-		return 0 // there are no leases
+		return 0, limitErr // there are no leases
 	}
 	// First of all, because the ADD of a new pod finds its name and should find who leaves.
-	if err := w.Service.MarkLeaving(ctx, leaving(pods, w.former, view.Leases)); err != nil {
-		w.Log.Warn("marking the leases of deleted pods failed", "error", err)
-		return retry
+	markErr := w.Service.MarkLeaving(ctx, leaving(pods, w.former, view.Leases))
+	if markErr == nil {
+		w.former = pods
 	}
-	w.former = pods
 	if w.namespaces == nil || len(w.namespaces) >= maxOwners {
 		w.namespaces = namespaces{}
 	}
@@ -84,46 +98,38 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 			w.Invalid(p)
 		}
 	}
-	if err := w.act(ctx, plan); err != nil {
-		w.Log.Warn("updating windows failed", "error", err)
-		return retry
-	}
 	if unread != nil {
 		w.Log.Debug("reading a namespace failed", "error", unread)
-		return retry
+		plan.RequeueAfter = retry
 	}
-	return plan.RequeueAfter
+	return plan.RequeueAfter, errors.Join(limitErr, markErr, w.act(ctx, plan))
 }
 
-// act makes the changes of the plan in the store. It stops at the first error.
+// act makes the changes of the plan in the store. What fails keeps nothing else from being done.
 func (w *Windows) act(ctx context.Context, plan plan) error {
+	var errs []error
 	for reason, holds := range plan.End {
-		if err := End(ctx, w.Service.EndHolds, w.Log, holds, reason); err != nil {
-			return err
-		}
+		errs = append(errs, End(ctx, w.Service.EndHolds, w.Log, holds, reason))
 	}
-	if err := w.Service.NamePods(ctx, plan.Name); err != nil {
-		return err
-	}
-	for _, p := range plan.Follow {
-		w.Log.Info("setting the window of a pod", "pod", p.Namespace+"/"+p.Name, "window", p.Window.String(),
+	errs = append(errs, w.Service.NamePods(ctx, plan.Name))
+	followed, err := w.Service.Follow(ctx, plan.Follow)
+	for _, p := range followed {
+		w.Log.Info("window of a pod set", "pod", p.Namespace+"/"+p.Name, "window", p.Window.String(),
 			"reservation", p.Reservation)
 	}
-	if err := w.Service.Follow(ctx, plan.Follow); err != nil {
-		return err
-	}
-	var holds []ipam.Ref
-	for ref, l := range plan.Expect {
-		w.Log.Info("extending a hold, a pod that needs it is starting", "address", l.Address.String(),
+	errs = append(errs, err)
+	extended, err := w.Service.Defer(ctx, slices.Collect(maps.Keys(plan.Expect)), deferTo)
+	for _, ref := range extended {
+		l := plan.Expect[ref]
+		w.Log.Info("hold extended, a pod that needs it is starting", "address", l.Address.String(),
 			"pod", l.Namespace+"/"+l.Name, "reservation", l.Reservation)
-		holds = append(holds, ref)
 	}
-	return w.Service.Defer(ctx, holds, deferTo)
+	return errors.Join(append(errs, err)...)
 }
 
-// End ends the retention of leases for a reason, of those of one pod together, and logs it. with is
-// ipam.Service.EndHolds, or RevokePods for bound leases as well.
-func End(ctx context.Context, with func(context.Context, [][]ipam.Ref, string) error, log *slog.Logger,
+// End ends the retention of leases for a reason, of those of one pod together, and logs what has
+// ended. with is ipam.Service.EndHolds, or RevokePods for bound leases as well.
+func End(ctx context.Context, with func(context.Context, [][]ipam.Ref, string) ([]ipam.Ref, error), log *slog.Logger,
 	leases []lease.Lease, reason string) error {
 	var pods [][]ipam.Ref
 	for _, leases := range ByPod(leases) {
@@ -133,12 +139,12 @@ func End(ctx context.Context, with func(context.Context, [][]ipam.Ref, string) e
 		}
 		pods = append(pods, refs)
 	}
-	if err := with(ctx, pods, reason); err != nil {
-		return err
-	}
+	ended, err := with(ctx, pods, reason)
 	for _, l := range leases {
-		log.Info("retention ended", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "lease", l.ID,
-			"reason", reason)
+		if slices.Contains(ended, ipam.RefTo(l)) {
+			log.Info("retention ended", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "lease", l.ID,
+				"reason", reason)
+		}
 	}
-	return nil
+	return err
 }

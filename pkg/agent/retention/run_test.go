@@ -1,6 +1,9 @@
 package retention
 
 import (
+	"bytes"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"slices"
@@ -8,14 +11,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
@@ -194,6 +201,81 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 		view, err := node.List(t.Context(), func(lease.Lease) bool { return true })
 		if got := len(view.Leases) == 1; err != nil || got != c.stays {
 			t.Errorf("%s: %+v, %v; is held: want %v", c.name, view.Leases, err, c.stays)
+		}
+	}
+}
+
+// A hold without a key belongs to no pod. The plan does not have it, and nothing is logged.
+func TestSupersededHoldOfAnEarlierBoot(t *testing.T) {
+	node, log := fakeapi.NewNode(t), &bytes.Buffer{}
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil),
+		Core: fakeapi.New(t).Clients.Core, Log: slog.New(slog.NewTextHandler(log, nil))}
+	l := node.Bind("10.0.0.2", "db-0", "u-1", 0, "")
+	l.Superseded, l.Holder.BootID = true, "an earlier boot"
+	e := lease.Release{Holder: l.Holder, Collected: true, LastHolder: lease.Dead}
+	held, err := lease.Apply(l, e, node.Node.Clock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, held) })
+	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "agent", UID: "u-9", ResourceVersion: "1"}}
+	if err := w.Pods.Replace([]any{agent}, ""); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(t.Context())
+	pods, _ := w.Pods.Views()
+	view, err := node.List(t.Context(), func(lease.Lease) bool { return true })
+	if plan := makePlan(pods, view, nil); len(view.Leases) != 1 || len(plan.End) > 0 || err != nil || log.Len() > 0 {
+		t.Errorf("%v, %v; the plan ends %v; logged: %s", view.Leases, err, plan.End, log)
+	}
+}
+
+// A hold that cannot be ended, because it is not proven that the agent sees the host, keeps no window
+// from being set. The reason is logged once, and in a metric.
+func TestAFailureStopsNoOtherChange(t *testing.T) {
+	node, server, log := fakeapi.NewNode(t), fakeapi.New(t), &bytes.Buffer{}
+	failing := prometheus.NewGauge(prometheus.GaugeOpts{})
+	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil), Core: server.Clients.Core,
+		Log: slog.New(slog.NewTextHandler(log, nil)), Problem: daemon.Problem{Failing: failing}}
+	server.Put("/api/v1/namespaces/db", corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "ns2"}})
+	former := node.Bind("10.0.0.2", "db-0", "u0", time.Hour, "")
+	former.NamespaceUID = "ns1"
+	node.Release(former)
+	node.Bind("10.0.0.3", "db-1", "u1", time.Hour, "")
+	var pods []any
+	for i := range 2 {
+		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprint("db-", i),
+			UID: types.UID(fmt.Sprint("u", i*i)), ResourceVersion: "1",
+			Annotations: map[string]string{policy.Annotation: "10m"}}})
+	}
+	pods[0].(*corev1.Pod).UID = "u2"
+	if err := w.Pods.Replace(pods, ""); err != nil {
+		t.Fatal(err)
+	}
+	ids := node.Node.Host.NamespaceIDs(fakeapi.Boot)
+	for _, c := range []struct {
+		ids, leases, logged string
+		requeueAfter        time.Duration
+		failing             float64
+	}{
+		{fakeapi.Boot + " others", "10.0.0.2 1h0m0s, 10.0.0.3 10m0s, ", transact.ErrNoHostView.Error(), retry, 1},
+		{fakeapi.Boot + " others", "10.0.0.2 1h0m0s, 10.0.0.3 10m0s, ", "", retry, 1},
+		{ids, "10.0.0.3 10m0s, ", "updating windows works again", 0, 0},
+	} {
+		node.Update(func(tx *store.Tx) error { return tx.SetNamespaceIDs(c.ids) })
+		log.Reset()
+		after := w.pass(t.Context())
+		view, err := node.List(t.Context(), func(lease.Lease) bool { return true })
+		var leases string
+		for _, l := range view.Leases {
+			leases += fmt.Sprint(l.Address, " ", l.Window, ", ")
+		}
+		warned := strings.Count(log.String(), "level=WARN")
+		if leases != c.leases || err != nil || after != c.requeueAfter || testutil.ToFloat64(failing) != c.failing ||
+			!strings.Contains(log.String(), c.logged) || (c.logged == "") != (log.Len() == 0) || warned > 1 {
+			t.Errorf("%s: the leases are %s, %v, want %s; the metric is %v; again after %s; logged: %s", c.ids, leases,
+				err, c.leases, testutil.ToFloat64(failing), after, log)
 		}
 	}
 }
