@@ -64,15 +64,15 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 	pods := retention.NewPods(clients.Core, o.nodeName)
 	pool := publish.NewPool(clients.IPAM, o.nodeName)
 	eventTask := &retention.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods,
-		Log: log}
+		Log: log, Problem: node.Problem("events")}
 	watcher.Pods, watcher.Queue = pods, eventTask.Queue
 	limits := retention.NewLimits(clients.Core)
 	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Core: clients.Core, Limits: limits, Log: log,
-		Invalid: eventTask.Invalid}
+		Invalid: eventTask.Invalid, Problem: node.Problem("windows")}
 	publishTask := &publish.Publisher{Service: node.Service, Node: o.nodeName, Clients: clients, Pods: pods, Pool: pool,
 		Active: watcher.Result, Log: log, Writes: publish.NewWrites(node.Metrics)}
 	holdTask := &retention.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
-		Named: pool.Named, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit}
+		Named: pool.Named, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit, Problem: node.Problem("holds")}
 
 	type task = func(context.Context) error
 	// An API server that has too many requests, because thousands of agents start at the same
@@ -87,9 +87,9 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 	}
 	changes := &node.Changes.Store
 	return []agent.Task{
-		{Name: "watch", Run: pods.Run},
-		{Name: "watch", Run: connected(pool.Run)},
-		{Name: "watch", Run: connected(limits.Run)},
+		{Name: "watch-pods", Run: pods.Run},
+		{Name: "watch-pool", Run: connected(pool.Run)},
+		{Name: "watch-limits", Run: connected(limits.Run)},
 		{Name: "windows", Run: func(ctx context.Context) error { return windowTask.Run(ctx, changes) }},
 		{Name: "publish", Run: connected(func(ctx context.Context) error {
 			return publishTask.Run(ctx, changes, &watcher.Changes)

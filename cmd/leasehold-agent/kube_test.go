@@ -40,6 +40,13 @@ func TestStartWithABusyAPIServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		names := map[string]bool{}
+		for _, task := range append(nodeTasks(node, nil, nil, options{metricsAddr: ":0"}, nil), tasks...) {
+			if names[task.Name] {
+				t.Errorf("two tasks are called %s", task.Name)
+			}
+			names[task.Name] = true
+		}
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(2500*time.Millisecond, stop)
 		if err := agent.Run(ctx, log, tasks); err != nil {

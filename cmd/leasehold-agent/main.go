@@ -38,6 +38,18 @@ func newWatcher(node agent.Node, o options) *retention.UseWatcher {
 		RuntimeFiles: cniconf.RuntimeFiles, Binaries: strings.Split(o.binDirs, ":")}
 }
 
+// nodeTasks returns the tasks that need no API server.
+func nodeTasks(node agent.Node, metrics prometheus.Gatherer, view *host.Host, o options,
+	watcher *retention.UseWatcher) []agent.Task {
+	health := &agent.Health{}
+	tasks := []agent.Task{{Name: "changes", Run: node.Changes.Run}, agent.Leases(node, health, watcher),
+		agent.Calls(node), agent.Announce(node, view)}
+	if o.metricsAddr != "" {
+		tasks = append(tasks, agent.Serve(o.metricsAddr, metrics, health, node.Log))
+	}
+	return tasks
+}
+
 func run(ctx context.Context, o options, log *slog.Logger) error {
 	dirs := store.DirsFromEnv(os.Getenv)
 	machine, clock, err := host.FromEnv(os.Getenv)
@@ -66,14 +78,11 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		Changes: agent.NewChanges(dirs, log),
 		Log:     log,
 		Metrics: registry,
+		Failing: agent.NewFailing(registry),
 	}
-	health, watcher := &agent.Health{}, newWatcher(node, o)
+	watcher := newWatcher(node, o)
 	watcher.Register(registry)
-	tasks := []agent.Task{{Name: "collect", Run: node.Changes.Run}, agent.Collect(node, health, watcher),
-		agent.Announce(node, view)}
-	if o.metricsAddr != "" {
-		tasks = append(tasks, agent.Serve(o.metricsAddr, registry, health, log))
-	}
+	tasks := nodeTasks(node, registry, view, o, watcher)
 	if !o.noKube {
 		more, err := kubeTasks(node, config, o, watcher)
 		if err != nil {

@@ -187,7 +187,7 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 		return errors.Join(tx.Put(old.Pool, old.Address, old), tx.SetNamespaceIDs(spaces))
 	})
 	health := &Health{}
-	c := newCollector(node, health, &use{})
+	c := newLeaseTask(node, health, &use{})
 	c.once(context.Background())
 	if state(t, node, old) != lease.Held || health.ready() != nil {
 		t.Errorf("state %s, ready: %v\n%s", state(t, node, old), health.ready(), out)
@@ -239,7 +239,7 @@ func TestAgentIsNotReadyIfTheStoreCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	health := &Health{}
-	newCollector(node, health, &use{}).once(t.Context())
+	newLeaseTask(node, health, &use{}).once(t.Context())
 	if err := health.ready(); !errors.Is(err, store.ErrLost) {
 		t.Errorf("ready: %v, want %v", err, store.ErrLost)
 	}
@@ -261,7 +261,7 @@ func state(t *testing.T, node Node, l lease.Lease) (s lease.State) {
 func TestUnusedStoreIsNotCreated(t *testing.T) {
 	node, _ := newNode(t)
 	health := &Health{}
-	c := newCollector(node, health, &use{})
+	c := newLeaseTask(node, health, &use{})
 	c.once(context.Background())
 	if health.ready() != nil {
 		t.Error(health.ready())
@@ -409,25 +409,27 @@ func TestRun(t *testing.T) {
 type use struct {
 	checks  atomic.Int32
 	changed atomic.Bool
+	hangs   bool
 }
 
-func (u *use) Check(context.Context, time.Time) bool {
-	u.checks.Add(1)
+func (u *use) Check(ctx context.Context, _ time.Time) bool {
+	if u.checks.Add(1); u.hangs {
+		<-ctx.Done()
+	}
 	return u.changed.Load()
 }
 
 func (u *use) Served() []ipam.Served { return nil }
 
 // The configuration is checked every checkInterval, however often the store changes, and the node
-// is surveyed at once if leasehold serves another network. The call log begins with the agent, not
-// with the first scrape.
-func TestCollect(t *testing.T) {
+// is surveyed at once if leasehold serves another network.
+func TestLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, _ := newNode(t)
 		out := &safeBuffer{}
 		node.Log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		u, changes := &use{}, make(chan struct{})
-		c := newCollector(node, &Health{}, u)
+		c := newLeaseTask(node, &Health{}, u)
 		c.changes = changes
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
@@ -436,9 +438,6 @@ func TestCollect(t *testing.T) {
 		surveys := func() int { synctest.Wait(); return strings.Count(out.String(), "node surveyed") }
 		if n := surveys(); n != 1 || c.health.ready() != nil || u.checks.Load() != 1 {
 			t.Errorf("%d surveys and %d checks at the start, ready: %v", n, u.checks.Load(), c.health.ready())
-		}
-		if !exists(filepath.Join(node.Service.Node.Store.Dirs().Run, "calls")) {
-			t.Error("there is no call log")
 		}
 		for range 20 {
 			changes <- struct{}{}
@@ -463,6 +462,35 @@ func TestCollect(t *testing.T) {
 		}
 		stop()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// Calls are counted while a pass over the leases takes long.
+func TestCallsAreCountedDuringALongPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node, _ := newNode(t)
+		node.Changes = NewChanges(node.Service.Node.Store.Dirs(), node.Log)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		tasks := []Task{Leases(node, &Health{}, &use{hangs: true}), Calls(node)}
+		go func() { ended <- Run(ctx, node.Log, tasks) }()
+		synctest.Wait()
+		node.Service.Node.Store.LogCall(store.Call{Verb: "ADD", Result: "ok"})
+		time.Sleep(2 * callInterval)
+		synctest.Wait()
+		want := `
+# HELP leasehold_calls_total Calls of the plugin since the agent started, by verb and result: ok, or the error code.
+# TYPE leasehold_calls_total counter
+leasehold_calls_total{result="ok",verb="ADD"} 1
+`
+		all := node.Metrics.(prometheus.Gatherer)
+		if err := testutil.GatherAndCompare(all, strings.NewReader(want), "leasehold_calls_total"); err != nil {
+			t.Error(err)
+		}
+		stop()
+		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})

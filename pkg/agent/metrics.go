@@ -7,8 +7,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
+
+// callInterval is the time between two reads of the call log.
+const callInterval = 5 * time.Second
 
 // storeMetrics collects the metrics of the store. For each scrape it reads the leases, the pools
 // and the counters in one View.
@@ -77,6 +81,17 @@ func newCallMetrics(r prometheus.Registerer) callMetrics {
 		took:   histogram("leasehold_call_duration_seconds", "Duration of calls of the plugin."),
 		waited: histogram("leasehold_lock_wait_seconds", "Time that calls of the plugin waited for the store's lock."),
 	}
+}
+
+// Calls returns the task that counts the calls in the call log.
+func Calls(node Node) Task {
+	m := newCallMetrics(node.Metrics)
+	return Task{Name: "calls", Run: func(ctx context.Context) error {
+		return daemon.Loop(ctx, callInterval, nil, func(context.Context) time.Duration {
+			m.read(node)
+			return callInterval
+		})
+	}}
 }
 
 // read adds the calls that were logged since the last read.

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 )
 
@@ -19,6 +20,24 @@ type Node struct {
 	Changes *Changes
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	Failing *prometheus.GaugeVec // of NewFailing; nil if it is not shown which tasks have a problem
+}
+
+// Problem returns the problem of a task, which is none yet.
+func (n Node) Problem(task string) (p daemon.Problem) {
+	if n.Failing != nil {
+		p.Failing = n.Failing.WithLabelValues(task)
+	}
+	return p
+}
+
+// NewFailing creates and registers the metric that says which tasks have a problem
+// (Node.Failing).
+func NewFailing(r prometheus.Registerer) *prometheus.GaugeVec {
+	return promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{
+		Name: "leasehold_task_failing",
+		Help: "Whether something failed in the last pass of a task (1); it is repeated, and the log has the reason.",
+	}, []string{"task"})
 }
 
 // Task is one activity of the agent. Run runs until ctx is done. If Run returns before, with or
@@ -26,15 +45,6 @@ type Node struct {
 type Task struct {
 	Name string
 	Run  func(ctx context.Context) error
-}
-
-// NewFailing creates and registers the metric that says which tasks have a problem
-// (daemon.Problem.Failing).
-func NewFailing(r prometheus.Registerer) *prometheus.GaugeVec {
-	return promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{
-		Name: "leasehold_task_failing",
-		Help: "Whether something failed in the last pass of a task (1); it is repeated, and the log has the reason.",
-	}, []string{"task"})
 }
 
 // Run runs all tasks until ctx is done, and waits until each of them has returned. It then returns

@@ -48,7 +48,7 @@ func TestSpooledDELsAreRecorded(t *testing.T) {
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	tasks := []Task{{"changes", node.Changes.Run}, Collect(node, &Health{}, &use{})}
+	tasks := []Task{{"changes", node.Changes.Run}, Leases(node, &Health{}, &use{})}
 	go func() { ended <- Run(ctx, node.Log, tasks) }()
 	for range 2 {
 		until(t, "it is replayed", func() bool { return waiting() == 0 })
@@ -121,7 +121,7 @@ func TestMissingFileMayBeADEL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := newCollector(node, &Health{}, &use{})
+		c := newLeaseTask(node, &Health{}, &use{})
 		clock, later := node.Service.Node.Clock, time.Duration(0)
 		node.Service.Node.Clock = func() lease.Instant {
 			now := clock()

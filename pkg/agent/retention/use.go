@@ -50,7 +50,7 @@ const (
 	PodWithoutLease = "PodWithoutLease"
 )
 
-// UseWatcher watches whether leasehold is in use on a node, for the task agent.Collect. It checks
+// UseWatcher watches whether leasehold is in use on a node, for the task agent.Leases. It checks
 // whether the configuration that the container runtime loads names leasehold's plugin, and whether
 // the pods that request retention have leases. While leasehold is not in use, it reports that with
 // Events, a metric and a log line, which name the configuration file and its content. The result

@@ -32,40 +32,40 @@ type Use interface {
 	Served() []ipam.Served
 }
 
-// Collect returns the task that looks after the store: it ends expired holds, releases the leases
-// of dead holders and adopts the addresses that host-local has assigned (ipam.Survey, Plan,
-// Act). A holder is the container interface that has the address. The task reports the result of
-// each survey to health. After each signal of node.Changes it records spooled DELs in the store,
-// all that wait in one transaction: views show them as done before; with the replay they are in the
-// journal, and outlive a power cut. It counts the calls in the call log before each survey.
-func Collect(node Node, health *Health, use Use) Task {
-	return Task{Name: "collect", Run: newCollector(node, health, use).run}
+// Leases returns the task that looks after the store: it ends expired holds, releases the leases of
+// dead holders and adopts the addresses that host-local has assigned (ipam.Survey, Plan, Act). A
+// holder is the container interface that has the address. The task reports the result of each
+// survey to health. After each signal of node.Changes it records spooled DELs in the store, all
+// that wait in one transaction: views show them as done before; with the replay they are in the
+// journal, and outlive a power cut.
+func Leases(node Node, health *Health, use Use) Task {
+	return Task{Name: "leases", Run: newLeaseTask(node, health, use).run}
 }
 
-// collector is the state of the task that Collect returns.
-type collector struct {
+// leaseTask is the state of the task that Leases returns.
+type leaseTask struct {
 	Node
 	health   *Health
 	use      Use
-	calls    callMetrics
 	changes  <-chan struct{}
 	complete prometheus.Gauge
 	doubtful prometheus.Gauge
-	problem  daemon.Problem
+	problem  daemon.Problem // of the survey
+	failed   daemon.Problem // of the actions
 
 	unmirrored map[ipam.Ref]time.Duration // since when (lease.Instant.Boot), at the last survey
 }
 
-func newCollector(node Node, health *Health, use Use) *collector {
+func newLeaseTask(node Node, health *Health, use Use) *leaseTask {
 	gauge := func(name, help string) prometheus.Gauge {
 		return promauto.With(node.Metrics).NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	node.Metrics.MustRegister(storeMetrics{node})
-	return &collector{
+	return &leaseTask{
 		Node:    node,
+		failed:  node.Problem("leases"),
 		health:  health,
 		use:     use,
-		calls:   newCallMetrics(node.Metrics),
 		changes: daemon.Any(&node.Changes.Store),
 		complete: gauge("leasehold_survey_complete",
 			"Whether the last survey of the node was complete (1). While it is 0, the agent releases nothing."),
@@ -75,24 +75,23 @@ func newCollector(node Node, health *Health, use Use) *collector {
 }
 
 // run looks after the store until ctx is done. It returns ctx.Err().
-func (c *collector) run(ctx context.Context) error {
+func (t *leaseTask) run(ctx context.Context) error {
 	var checkAt, surveyAt time.Time
 	for ctx.Err() == nil {
 		now := time.Now()
 		if !now.Before(checkAt) {
 			checkAt = now.Add(checkInterval)
-			if c.use.Check(ctx, now) {
+			if t.use.Check(ctx, now) {
 				surveyAt = now
 			}
 		}
 		if !now.Before(surveyAt) {
-			c.calls.read(c.Node)
-			surveyAt = now.Add(c.once(ctx))
+			surveyAt = now.Add(t.once(ctx))
 		}
 		select {
 		case <-ctx.Done():
-		case <-c.changes:
-			c.replay(ctx)
+		case <-t.changes:
+			t.replay(ctx)
 		case <-time.After(min(checkInterval, time.Until(surveyAt))):
 		}
 	}
@@ -100,69 +99,69 @@ func (c *collector) run(ctx context.Context) error {
 }
 
 // replay records spooled DELs. If it fails, the survey reports why, and the next one repeats it.
-func (c *collector) replay(ctx context.Context) {
-	if err := c.Service.Replay(ctx); err != nil {
-		c.Log.Debug("replaying DELs failed", "error", err)
+func (t *leaseTask) replay(ctx context.Context) {
+	if err := t.Service.Replay(ctx); err != nil {
+		t.Log.Debug("replaying DELs failed", "error", err)
 	}
 }
 
 // once surveys the node, and ends the holds and releases the leases that are due. It changes
 // nothing if the survey fails or is not safe to act on. It returns the time until the next survey.
-func (c *collector) once(ctx context.Context) time.Duration {
-	c.replay(ctx)
-	v, err := c.Service.Survey(ctx, c.use.Served()...)
+func (t *leaseTask) once(ctx context.Context) time.Duration {
+	t.replay(ctx)
+	v, err := t.Service.Survey(ctx, t.use.Served()...)
 	if ctx.Err() != nil {
 		return surveyInterval
 	}
 	if err == nil {
 		err = v.Unsafe
 	}
-	c.health.setReady(err)
-	c.complete.Set(0)
+	t.health.setReady(err)
+	t.complete.Set(0)
 	if err == nil {
-		c.complete.Set(1)
+		t.complete.Set(1)
 	}
-	c.doubtful.Set(float64(v.Doubtful))
-	c.logProblem(err, v)
+	t.doubtful.Set(float64(v.Doubtful))
+	t.logProblem(err, v)
 	if err != nil {
 		return surveyInterval
 	}
-	plan := c.due(v)
-	c.Log.Debug("node surveyed", "leases", len(v.Leases), "due", len(plan))
-	if len(plan) > 0 {
-		c.act(ctx, plan)
-	}
+	plan := t.due(v)
+	t.Log.Debug("node surveyed", "leases", len(v.Leases), "due", len(plan))
+	t.act(ctx, plan)
 	return min(surveyInterval, max(minSurveyInterval, time.Duration(v.NextEnd())))
 }
 
 // due returns the plan of a survey. A file is written again only if it has been missing for
 // surveyInterval: while host-local processes a DEL, and shortly after it, the container exists and
 // has no file. If the file were written then, nothing would prove that DEL.
-func (c *collector) due(v ipam.Survey) []ipam.Action {
-	before := c.unmirrored
-	c.unmirrored = map[ipam.Ref]time.Duration{}
+func (t *leaseTask) due(v ipam.Survey) []ipam.Action {
+	before := t.unmirrored
+	t.unmirrored = map[ipam.Ref]time.Duration{}
 	for _, l := range v.Unmirrored {
 		since, known := before[ipam.RefTo(l)]
 		if !known {
 			since = v.Now.Boot
 		}
-		c.unmirrored[ipam.RefTo(l)] = since
+		t.unmirrored[ipam.RefTo(l)] = since
 	}
 	return slices.DeleteFunc(ipam.Plan(v), func(a ipam.Action) bool {
-		return a.Do == ipam.Mirror && v.Now.Boot-c.unmirrored[ipam.RefTo(a.Lease)] < surveyInterval
+		return a.Do == ipam.Mirror && v.Now.Boot-t.unmirrored[ipam.RefTo(a.Lease)] < surveyInterval
 	})
 }
 
 // act executes the plan and logs what was done.
-func (c *collector) act(ctx context.Context, plan []ipam.Action) {
+func (t *leaseTask) act(ctx context.Context, plan []ipam.Action) {
 	began := time.Now()
-	done, err := c.Service.Act(ctx, plan)
+	done, err := t.Service.Act(ctx, plan)
 	for _, a := range done {
-		c.Log.Info(string(a.Do), append(about(a.Lease), "reason", a.Reason)...)
+		t.Log.Info(string(a.Do), append(about(a.Lease), "reason", a.Reason)...)
 	}
-	c.Log.Info("plan executed", "steps", len(done), "planned", len(plan), "took", time.Since(began))
-	if err != nil && ctx.Err() == nil {
-		c.Log.Warn("executing the plan failed, continuing after the next survey", "error", err)
+	if len(done) > 0 {
+		t.Log.Info("plan executed", "steps", len(done), "planned", len(plan), "took", time.Since(began))
+	}
+	if ctx.Err() == nil {
+		t.failed.Log(t.Log, slog.LevelWarn, "executing the plan", err)
 	}
 }
 
@@ -180,10 +179,10 @@ func about(l lease.Lease) []any {
 
 // logProblem logs a problem of the survey (daemon.Problem). A survey that is not safe to act on is
 // an error; leases in doubt are a warning.
-func (c *collector) logProblem(err error, v ipam.Survey) {
+func (t *leaseTask) logProblem(err error, v ipam.Survey) {
 	level := slog.LevelError
 	if err == nil {
 		level, err = slog.LevelWarn, v.Doubt
 	}
-	c.problem.Log(c.Log, level, "node survey", err)
+	t.problem.Log(t.Log, level, "node survey", err)
 }
