@@ -24,8 +24,8 @@ func newService(t *testing.T) *Service {
 	}}
 }
 
-// A step that fails because of its own lease keeps no other one from being committed, once. One that
-// fails because of the store ends them all.
+// A step that fails because of its own lease keeps no other one from being committed, once. One
+// that fails because of the store ends them all.
 func TestStepsThatFail(t *testing.T) {
 	for failed, want := range map[error]string{
 		errors.New("it fails"): "[0 2]",

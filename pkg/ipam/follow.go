@@ -40,8 +40,8 @@ func (p PodWindow) event(limited bool) lease.SetWindow {
 		Reservation: p.Reservation, Limited: limited}
 }
 
-// Follow applies the annotations of pods, and returns the pods of the leases that it has changed. It
-// sets the window and the reservation name of the leases that have the UID of a pod.
+// Follow applies the annotations of pods, and returns the pods of the leases that it has changed.
+// It sets the window and the reservation name of the leases that have the UID of a pod.
 func (s *Service) Follow(ctx context.Context, pods []PodWindow) (followed []PodWindow, err error) {
 	return inSteps(ctx, s, pods, func(c *transact.Call, p PodWindow) (changed bool, err error) {
 		leases, err := c.Tx.ByPod(p.Namespace, p.Name)

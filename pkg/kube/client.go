@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"time"
 
@@ -115,9 +117,24 @@ func IsNotServed(err error) bool {
 }
 
 // IsTransient reports whether a retry of the request may succeed soon: the server did not respond,
-// or it responded that it was unable to process the request.
+// or it responded that it was unable to process the request. Errors that are not of a request, for
+// example of a response that cannot be decoded, are not transient.
 func IsTransient(err error) bool {
-	var status apierrors.APIStatus
-	return err != nil && !errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
-		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err)
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || apierrors.IsServerTimeout(err) ||
+		apierrors.IsTimeout(err) || apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) ||
+		apierrors.IsTooManyRequests(err)
+}
+
+// Outage distinguishes requests that fail because of the object that they are about from an API
+// server that cannot be reached.
+type Outage struct{ failed bool }
+
+// Observe takes the result of a request, and reports whether others would fail as well: the API
+// server has too many requests, or two in a row had no answer. An internal error may be that of a
+// webhook for some objects.
+func (o *Outage) Observe(err error) bool {
+	failedBefore := o.failed
+	o.failed = IsTransient(err) && !apierrors.IsInternalError(err)
+	return o.failed && (failedBefore || apierrors.IsTooManyRequests(err))
 }

@@ -2,9 +2,12 @@ package kube
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,7 +42,32 @@ func TestIsTransient(t *testing.T) {
 			t.Errorf("%d: %v, want %v", code, got, want)
 		}
 	}
-	if !IsTransient(errors.New("no connection")) || !IsTransient(apierrors.NewTimeoutError("slow", 1)) {
+	if !IsTransient(fmt.Errorf("reading: %w", errUnreachable)) || !IsTransient(apierrors.NewTimeoutError("slow", 1)) {
 		t.Error("no response, or a timeout, is not transient")
+	}
+	if IsTransient(errors.New("parsing time")) || IsTransient(nil) {
+		t.Error("an error that is not of a request is transient")
+	}
+}
+
+var errUnreachable = &url.Error{Op: "Get", URL: "https://10.96.0.1", Err: syscall.ECONNREFUSED}
+
+// One request that fails says nothing about others; two in a row without an answer do.
+func TestOutage(t *testing.T) {
+	response := func(code int) error {
+		return apierrors.NewGenericServerResponse(code, "PATCH", schema.GroupResource{}, "n", "", 0, true)
+	}
+	var o Outage
+	for i, c := range []struct {
+		err  error
+		away bool
+	}{
+		{errUnreachable, false}, {nil, false}, {response(503), false}, {response(403), false}, {errUnreachable, false},
+		{errors.New("the store is busy"), false}, {response(504), false}, {errUnreachable, true}, {response(503), true},
+		{response(500), false}, {response(500), false}, {response(429), true},
+	} {
+		if away := o.Observe(c.err); away != c.away {
+			t.Errorf("%d: %v: away %t, want %t", i, c.err, away, c.away)
+		}
 	}
 }

@@ -35,8 +35,7 @@ load 1m
 	leasehold_spooled_deletes{instance="node1"} 0 3 0 5 0x116
 	leasehold_calls_total{verb="ADD",result="ok",instance="node1"} 0+100x120
 	leasehold_calls_total{verb="ADD",result="11",instance="node1"} 0 9 9x118
-	leasehold_publish_writes_total{what="status",result="ok",instance="node1"} 0+100x120
-	leasehold_publish_writes_total{what="status",result="error",instance="node1"} 0 9 9x118
+	leasehold_task_failing{task="publish",instance="node1"} 0 1x10 0x109
 	leasehold_pin_replacements_total{instance="manager1"} 0 4 4x118
 	leasehold_webhook_certificate_expiration_timestamp_seconds{instance="manager1"} 1300000x120
 `
@@ -67,8 +66,8 @@ var alerts = []struct {
 		"16 DELs at node1 wait for the store."},
 	{"LeaseholdPluginErrors", `leasehold_calls_total{verb="ADD",result="11"} 0x10 4+4x100`, 18,
 		"ADD at node1 fails with code 11."},
-	{"LeaseholdPublishErrors", `leasehold_publish_writes_total{what="status",result="error"} 0x10 4+4x100`, 28,
-		"The agent at node1 cannot write its IPReservations."},
+	{"LeaseholdTaskFailing", `leasehold_task_failing{task="publish"} 0x10 1x100`, 26,
+		"Something of the task publish at node1 has failed for 15 minutes."},
 	{"LeaseholdPodsReplaced", `leasehold_pin_replacements_total 0x10 3+3x100`, 12,
 		"Recreated pods do not fit on the nodes that have their addresses."},
 	{"LeaseholdCertificateExpires", `leasehold_webhook_certificate_expiration_timestamp_seconds 1210200x120`, 71,

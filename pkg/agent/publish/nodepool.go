@@ -73,6 +73,7 @@ type nodePool struct {
 	wroteAt time.Time        // when the status was last written
 	active  []cniconf.Status // the result of Active at the last check
 	problem daemon.Problem
+	failed  bool                         // the last update
 	applied ipamv1.NodeAddressPoolStatus // as last written, which gave the object the next version
 	version string
 }

@@ -3,7 +3,6 @@ package publish
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"time"
 
@@ -78,27 +77,34 @@ func (p *Publisher) list(ctx context.Context) error {
 }
 
 // readNamed reads each object that the manager names, once for each of its states, from etcd. It
-// stops at the first read that may succeed later. It ignores a name that the API server rejects.
-func (p *Publisher) readNamed(ctx context.Context) (problem error) {
-	read := map[ipamv1.ReservationReference]bool{}
+// ignores a name that the API server rejects, and an object that cannot be decoded.
+func (p *Publisher) readNamed(ctx context.Context, now time.Time) (err error) {
+	former := p.named
+	p.named = map[ipamv1.ReservationReference]bool{}
 	for _, ref := range p.Pool.Named().Reservations {
-		if !p.named[ref] && problem == nil {
-			name, r := kube.Name{Namespace: ref.Namespace, Name: ref.Name}, &ipamv1.IPReservation{}
+		if former[ref] || err != nil {
+			p.named[ref] = former[ref]
+			continue
+		}
+		name := kube.Name{Namespace: ref.Namespace, Name: ref.Name}
+		what := "reading reservation " + name.String()
+		err = p.attempt(what, now, func() error {
+			r := &ipamv1.IPReservation{}
 			switch err := kube.Get(ctx, p.Clients.IPAM, resource, name, "", r); {
 			case kube.IsTransient(err) || kube.IsNotServed(err):
-				problem = fmt.Errorf("reading a reservation that the manager names: %w", err)
+				return err
 			case kube.IsGone(err):
 				delete(p.known, name)
-			case err == nil && r.Spec.NodeName == p.Node:
+			case err != nil:
+				p.warn(what, err)
+			case r.Spec.NodeName == p.Node:
 				p.store(viewOf(r))
 			}
-		}
-		if p.named[ref] || problem == nil {
-			read[ref] = true
-		}
+			p.named[ref] = true
+			return nil
+		})
 	}
-	p.named = read
-	return problem
+	return err
 }
 
 // apply applies a part of an object as the field manager of the agent: its status, or anything else

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
@@ -57,6 +56,9 @@ type Publisher struct {
 	Active func() []cniconf.Status
 	Log    *slog.Logger
 	Writes *prometheus.CounterVec
+	// Failing is 1 if something failed in the last pass, also if it is repeated after a pause,
+	// otherwise 0. It may be nil.
+	Failing prometheus.Gauge
 
 	node   nodeIdentity // the UID is empty while it is not known
 	nodeAt time.Time    // when the UID must be read
@@ -67,7 +69,10 @@ type Publisher struct {
 	known    map[kube.Name]*ipamv1.IPReservation
 	listAt   time.Time                            // of the next list
 	named    map[ipamv1.ReservationReference]bool // those that were read since the manager has named them
-	rejected map[kube.Name]pause                  // objects whose write the API server rejected
+	pauses   map[string]pause                     // of what failed, by what attempt was called with in this pass
+	before   map[string]pause                     // pauses after the last pass
+	outage   kube.Outage                          // as the attempts of this pass show it
+	reported kube.Reported                        // what failed, and why
 	api      pause                                // of all requests, after one that may succeed later
 	servedAt time.Time                            // when AddressRequests were last served
 	stamp    string                               // what they depend on, see stampOf
@@ -90,7 +95,32 @@ func (p pause) after(err error, now time.Time) pause {
 		limit = retry
 	}
 	d := min(time.Second<<min(p.failures, 10), limit)
-	return pause{p.failures + 1, now.Add(wait.Jitter(d, 1))}
+	return pause{failures: p.failures + 1, until: now.Add(wait.Jitter(d, 1))}
+}
+
+// attempt makes a request about one object, or changes its leases, unless that failed before and
+// the pause is not over. What fails is logged once, and keeps nothing else from being done: attempt
+// returns an error only if other requests would fail as well.
+func (p *Publisher) attempt(what string, now time.Time, request func() error) error {
+	before := p.before[what]
+	if now.Before(before.until) {
+		p.pauses[what] = before
+		return nil
+	}
+	err := request()
+	if isAway := p.outage.Observe(err); isAway || err == nil || kube.IsNotServed(err) {
+		return err
+	}
+	p.pauses[what] = before.after(err, now)
+	p.warn(what, err)
+	return nil
+}
+
+// warn logs what failed, once for each reason.
+func (p *Publisher) warn(what string, err error) {
+	if p.reported.First(what + err.Error()) {
+		p.Log.Warn(what+" failed", "error", err)
+	}
 }
 
 // NewWrites creates and registers the metric Publisher.Writes.
@@ -116,16 +146,24 @@ func (p *Publisher) pass(ctx context.Context, now time.Time) (requeueAfter time.
 	if now.Before(p.api.until) {
 		return p.api.until.Sub(now)
 	}
+	p.before, p.pauses, p.outage = p.pauses, map[string]pause{}, kube.Outage{}
 	requeueAfter, err := p.reconcile(ctx, now)
 	if ctx.Err() != nil {
 		return 0
+	}
+	if p.Failing != nil {
+		failing := 0.0
+		if err != nil || len(p.pauses) > 0 || p.problem.Exists() || p.nodePool.problem.Exists() {
+			failing = 1
+		}
+		p.Failing.Set(failing)
 	}
 	if err == nil {
 		p.api = pause{}
 		return requeueAfter
 	}
 	p.Log.Debug("publishing failed", "error", err)
-	p.api = p.api.after(err, now)
+	p.api, p.pauses = p.api.after(err, now), nil
 	return p.api.until.Sub(now)
 }
 
@@ -156,7 +194,7 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 		plan.requeueAfter(rest)
 	}
 	p.logProblem(errors.Join(err, requestErr))
-	if err := p.write(ctx, &plan, view, now); err != nil {
+	if err := p.write(ctx, plan, view, now); err != nil {
 		if kube.IsNotServed(err) {
 			p.listAt = time.Time{} // nothing is written until the objects are served again
 		}
@@ -164,6 +202,9 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 	}
 	plan.requeueAfter(p.writeNodePool(ctx, now))
 	plan.requeueAfter(max(min(p.nodeAt.Sub(now), p.listAt.Sub(now)), 0))
+	for _, pause := range p.pauses {
+		plan.requeueAfter(pause.until.Sub(now))
+	}
 	return plan.RequeueAfter, nil
 }
 
@@ -176,7 +217,7 @@ func (p *Publisher) read(ctx context.Context, now time.Time) error {
 	if !now.Before(p.listAt) {
 		switch err := p.list(ctx); {
 		case err == nil:
-			p.rejected = map[kube.Name]pause{} // the CRD or the permissions may have changed
+			p.before = nil // the CRD or the permissions may have changed
 			p.listAt = now.Add(wait.Jitter(listInterval, 0.5))
 		case p.known == nil || kube.IsNotServed(err):
 			return fmt.Errorf("listing the node's reservations: %w", err)
@@ -185,7 +226,7 @@ func (p *Publisher) read(ctx context.Context, now time.Time) error {
 			p.listAt = now.Add(wait.Jitter(time.Minute, 1))
 		}
 	}
-	return p.readNamed(ctx)
+	return p.readNamed(ctx, now)
 }
 
 // identify reads the node's UID, from the API server's watch cache, if it is time. If that fails,
@@ -215,10 +256,9 @@ func (p *Publisher) logProblem(err error) {
 	p.problem.Log(p.Log, slog.LevelWarn, "updating reservations", err)
 }
 
-// write writes the objects that differ from the plan, and deletes those that are obsolete. An
-// object that the API server rejects is written again after a pause. write returns the first error
-// after which the other requests would fail as well.
-func (p *Publisher) write(ctx context.Context, plan *plan, view ipam.NodeView, now time.Time) error {
+// write writes the objects that differ from the plan, and deletes those that are obsolete. It
+// returns an error after which the other requests would fail as well.
+func (p *Publisher) write(ctx context.Context, plan plan, view ipam.NodeView, now time.Time) error {
 	writes := map[kube.Name]func() error{}
 	for name, w := range plan.Objects {
 		if parts := compare(&w.Object, p.known[name]); parts != nil {
@@ -230,33 +270,22 @@ func (p *Publisher) write(ctx context.Context, plan *plan, view ipam.NodeView, n
 			writes[name] = func() error { return p.remove(ctx, existing) }
 		}
 	}
-	maps.DeleteFunc(p.rejected, func(name kube.Name, _ pause) bool { return writes[name] == nil })
 	for name, write := range writes {
-		before := p.rejected[name]
-		if now.Before(before.until) {
-			plan.requeueAfter(before.until.Sub(now))
-			continue
-		}
-		err := write()
-		if err == nil {
-			delete(p.rejected, name)
-			continue
-		}
-		err = fmt.Errorf("writing reservation %s: %w", name, err)
-		// A webhook that fails for some objects only is an internal error.
-		if kube.IsTransient(err) && !apierrors.IsInternalError(err) || kube.IsNotServed(err) || ctx.Err() != nil {
+		err := p.attempt("writing reservation "+name.String(), now, func() error {
+			err := write()
+			switch {
+			case kube.IsNotServed(err):
+			case apierrors.IsForbidden(err):
+				p.nodeAt = time.Time{}
+			case apierrors.IsNotFound(err) && p.known[name] != nil:
+				// It was deleted, and others may have been as well.
+				delete(p.known, name)
+				p.listAt = now.Add(wait.Jitter(time.Second, 1))
+			}
 			return err
-		}
-		p.Log.Debug("reservation rejected", "error", err)
-		p.rejected[name] = before.after(err, now)
-		plan.requeueAfter(p.rejected[name].until.Sub(now))
-		switch {
-		case apierrors.IsForbidden(err):
-			p.nodeAt = time.Time{}
-		case apierrors.IsNotFound(err) && p.known[name] != nil:
-			// It was deleted, and others may have been as well.
-			delete(p.known, name)
-			p.listAt = now.Add(wait.Jitter(time.Second, 1))
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -287,7 +316,11 @@ func (p *Publisher) endDeleted(ctx context.Context, w wanted) (ended bool, err e
 	if err != nil || len(deleted) == 0 {
 		return false, err
 	}
-	return true, retention.End(ctx, p.Service.EndHolds, p.Log, deleted, retention.NamespaceDeleted)
+	err = retention.End(ctx, p.Service.EndHolds, p.Log, deleted, retention.NamespaceDeleted)
+	if err != nil {
+		err = fmt.Errorf("ending its holds: %v", err) // not wrapped: the API server has nothing to do with it
+	}
+	return true, err
 }
 
 // isObsolete reports whether an object that is not in the plan may be deleted. It must belong to

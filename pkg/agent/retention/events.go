@@ -92,11 +92,11 @@ func (e *Events) enqueue(events ...*eventsv1.Event) {
 	e.queue = slices.Clone(e.queue[max(0, len(e.queue)-maxQueued):])
 }
 
-// pass queues Events for new journal entries, and then creates the queued Events. An Event that the
-// API server may accept later becomes the last one of the queue, so that it does not delay the
-// others for long, and pass returns the time until the retry. That is random, up to twice retry, so
-// that not all agents try at the same moment. pass drops an Event that the API server rejects, or
-// does not accept for reasons of its own for maxRetry.
+// pass queues Events for new journal entries, and then creates the queued Events, with one attempt
+// for each. An Event that the API server may accept later becomes the last one of the queue, and
+// pass returns the time until the retry. That is random, up to twice retry, so that not all agents
+// try at the same moment. If the API server seems to be away, pass ends. It drops an Event that the
+// API server rejects, or does not accept for reasons of its own for maxRetry.
 func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Views()
 	err := e.read(ctx, pods)
@@ -106,16 +106,20 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 	if e.Problem.Log(e.Log, slog.LevelWarn, "reading the journal", err); err != nil {
 		requeueAfter = wait.Jitter(retry, 1)
 	}
+	var outage kube.Outage
+	failed := map[*eventsv1.Event]bool{}
 	for {
 		e.mu.Lock()
-		if len(e.queue) == 0 {
+		if len(e.queue) == 0 || failed[e.queue[0]] {
 			e.mu.Unlock()
 			return requeueAfter
 		}
 		event := e.queue[0]
 		e.queue = e.queue[1:]
 		e.mu.Unlock()
-		switch err := post(ctx, e.Client, event); {
+		err := post(ctx, e.Client, event)
+		isAway := outage.Observe(err)
+		switch {
 		case err == nil:
 		case isFinal(err) || time.Since(event.EventTime.Time) > maxRetry &&
 			(!kube.IsTransient(err) || apierrors.IsInternalError(err)):
@@ -123,10 +127,13 @@ func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
 				event.Regarding.Namespace+"/"+event.Regarding.Name, "error", err)
 		default:
 			e.Log.Debug("creating an event failed, it will be tried again", "reason", event.Reason, "error", err)
+			failed[event], requeueAfter = true, wait.Jitter(retry, 1)
 			e.mu.Lock()
 			e.queue = append(e.queue, event)
 			e.mu.Unlock()
-			return wait.Jitter(retry, 1)
+			if isAway {
+				return requeueAfter
+			}
 		}
 	}
 }

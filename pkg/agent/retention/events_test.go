@@ -124,6 +124,7 @@ func TestFailedEventsStayQueued(t *testing.T) {
 func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 	for _, status := range []int{http.StatusInternalServerError, http.StatusUnauthorized} {
 		w := newEventsFixture(t)
+		w.kept(0, 0)
 		var log strings.Builder
 		w.Log = slog.New(slog.NewTextHandler(&log, nil))
 		w.runPass()
@@ -137,12 +138,14 @@ func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 		})
 		w.kept(1, 0)
 		w.kept(2, 0)
+		w.runPass()
+		w.expect(fmt.Sprint("in the pass of a failure ", status), "0", "2")
 		for range 3 {
 			if requeueAfter := w.runPass(); requeueAfter < retry || requeueAfter > 2*retry {
 				t.Errorf("%d: requeue after %s, want %s", status, requeueAfter, retry)
 			}
 		}
-		w.expect(fmt.Sprint("beside a failure ", status), "2")
+		w.expect(fmt.Sprint("beside a failure ", status), "0", "2")
 		w.queue[0].EventTime.Time = time.Now().Add(-maxRetry)
 		if requeueAfter := w.runPass(); requeueAfter != 0 || len(w.queue) != 0 {
 			t.Errorf("%d after maxRetry: requeue after %s, queue %+v", status, requeueAfter, w.queue)

@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -70,24 +71,26 @@ func ownerOf(p Pod) owner {
 }
 
 // read reads the namespaces of the pods whose leases depend on them (see concerned), except those
-// that are known. After an error it reads no other namespace, and returns the error.
+// that are known. It returns the first error.
 func (n namespaces) read(ctx context.Context, core rest.Interface, pods map[kube.Name]Pod,
 	leases map[kube.Name][]lease.Lease) error {
 	read := map[string]string{}
+	var problem error
+	var outage kube.Outage
 	for name, p := range pods {
 		if n[ownerOf(p)] != "" || !concerned(p, leases[name]) {
 			continue
 		}
 		if _, isRead := read[p.Namespace]; !isRead {
 			uid, err := readNamespaceUID(ctx, core, p.Namespace)
-			if err != nil {
+			if outage.Observe(err) {
 				return err
 			}
-			read[p.Namespace] = uid
+			read[p.Namespace], problem = uid, cmp.Or(problem, err) // "" if it could not be read
 		}
 		n[ownerOf(p)] = read[p.Namespace]
 	}
-	return nil
+	return problem
 }
 
 // concerned reports whether the UID of the pod's namespace is needed: there is a firm hold for the

@@ -218,7 +218,8 @@ func TestSupersededHoldOfAnEarlierBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, held) })
-	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "agent", UID: "u-9", ResourceVersion: "1"}}
+	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "agent", UID: "u-9",
+		ResourceVersion: "1"}}
 	if err := w.Pods.Replace([]any{agent}, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -230,8 +231,8 @@ func TestSupersededHoldOfAnEarlierBoot(t *testing.T) {
 	}
 }
 
-// A hold that cannot be ended, because it is not proven that the agent sees the host, keeps no window
-// from being set. The reason is logged once, and in a metric.
+// A hold that cannot be ended, because it is not proven that the agent sees the host, keeps no
+// window from being set. The reason is logged once, and in a metric.
 func TestAFailureStopsNoOtherChange(t *testing.T) {
 	node, server, log := fakeapi.NewNode(t), fakeapi.New(t), &bytes.Buffer{}
 	failing := prometheus.NewGauge(prometheus.GaugeOpts{})
