@@ -109,6 +109,45 @@ func TestMakeWithReservationNames(t *testing.T) {
 	}
 }
 
+// A reservation name has many holds. As many are extended as pods of the name are starting, in the
+// order in which the pods get them: their own, then those that were released last.
+func TestHoldsOfANameAreExtendedForItsPods(t *testing.T) {
+	const hour, own = time.Hour, "registry-x7k2p"
+	hold := func(addr, pod string, since time.Duration) lease.Lease {
+		l := of(pod, held("uid-of-"+pod, hour, since))
+		l.Address = netip.MustParseAddr(addr)
+		return l
+	}
+	first, second := hold("10.0.0.2", "registry-aaaaa", hour-time.Second), hold("10.0.0.3", "registry-bbbbb", hour)
+	third, v6 := hold("10.0.0.4", "registry-ccccc", hour), hold("fd00::2", "registry-aaaaa", hour-time.Second)
+	mine, later := hold("10.0.0.5", own, hour), hold("10.0.0.6", "registry-ddddd", time.Minute)
+	other := as("60")
+	other.Name.Name, other.UID = "registry-other", "u2"
+	for _, c := range []struct {
+		name   string
+		pods   []Pod
+		leases []lease.Lease
+		want   map[ipam.Ref]lease.Lease
+	}{
+		{"one pod", []Pod{as("60")}, []lease.Lease{third, second, first}, refs(first)},
+		{"one pod, of both families", []Pod{as("60")}, []lease.Lease{third, first, v6}, refs(first, v6)},
+		{"two pods", []Pod{as("60"), other}, []lease.Lease{third, second, first}, refs(first, second)},
+		{"its own", []Pod{as("60")}, []lease.Lease{first, mine, third}, refs(mine)},
+		{"its own, and one for another pod", []Pod{as("60"), other}, []lease.Lease{third, first, mine}, refs(mine, first)},
+		{"one that lasts", []Pod{as("60")}, []lease.Lease{first, later, third}, nil},
+		{"more pods than holds", []Pod{as("60"), other}, []lease.Lease{first}, refs(first)},
+	} {
+		view, pods := ipam.NodeView{Leases: c.leases, Now: now}, map[kube.Name]Pod{}
+		for _, p := range c.pods {
+			pods[p.Name] = p
+		}
+		got := makePlan(pods, view, nil).Expect
+		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
 func TestLeaving(t *testing.T) {
 	const own = "registry-x7k2p"
 	deleting := as("60")

@@ -8,6 +8,8 @@
 package retention
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -28,7 +30,7 @@ const (
 type plan struct {
 	Follow []ipam.PodWindow       // pods whose window differs from that of their leases
 	Name   []store.PodReservation // pods with a reservation name, before their sandbox
-	// Expect contains the holds that starting pods may claim and that end in at most deferBelow.
+	// Expect contains the holds that starting pods will claim and that end in at most deferBelow.
 	Expect map[ipam.Ref]lease.Lease
 	// End contains, by reason, the holds of a deleted namespace for an existing pod's name, and
 	// those that a boot began for pods that do not exist any more.
@@ -43,14 +45,17 @@ type plan struct {
 // it returns an empty plan.
 func makePlan(pods map[kube.Name]Pod, view ipam.NodeView, known namespaces) plan {
 	plan := plan{Expect: map[ipam.Ref]lease.Lease{}, End: map[string][]lease.Lease{}}
-	leasesOf := leasesFor(pods, view.Leases)
+	leasesOf, claims := leasesFor(pods, view.Leases), map[claim]*claimed{}
 	for name, p := range pods {
 		uid := known[ownerOf(p)]
 		leases := plan.endDeleted(leasesOf[name], uid)
 		if p.Invalid == "" {
 			plan.follow(p, leases, view, uid)
 		}
-		plan.expect(p, leases, view.Now)
+		expect(claims, p, leases, view.Now)
+	}
+	for of, c := range claims {
+		plan.extend(c.first(of, view.Now), view.Now)
 	}
 	plan.endGone(pods, view)
 	return plan
@@ -162,14 +167,28 @@ func (plan *plan) follow(p Pod, leases []lease.Lease, view ipam.NodeView, namesp
 	}
 }
 
-// expect plans the extension of the firm holds that a starting pod may claim. A firm hold is the
-// hold of an address for the window of a pod's annotation. If a hold lasts for longer than
-// deferBelow, a later pass extends it. A hold without end needs no extension.
+// claim is what a starting pod needs one address for: its key, and a range set. The range set of an
+// imported hold is not known, but its address family is.
+type claim struct {
+	key lease.Key
+	set string
+	is4 bool
+}
+
+// claimed are the firm holds of a claim, and the names of the starting pods that have the claim.
+// Several pods may have one reservation name.
+type claimed struct {
+	holds map[ipam.Ref]lease.Lease
+	pods  map[string]bool
+}
+
+// expect adds the claims of a starting pod, and the holds for them. A firm hold is the hold of an
+// address for the window of a pod's annotation.
 //
 // The networks of a pod are attached one after the other. A hold whose key has a bound lease of the
 // pod is not needed any more. The other holds are needed until deferTo after the first bound lease:
 // by then all networks are attached, or the pod does not use those of the other holds.
-func (plan *plan) expect(p Pod, leases []lease.Lease, now lease.Instant) {
+func expect(claims map[claim]*claimed, p Pod, leases []lease.Lease, now lease.Instant) {
 	attached := map[lease.Key]bool{}
 	for _, l := range leases {
 		if l.State == lease.Bound && l.UID == p.UID {
@@ -180,9 +199,42 @@ func (plan *plan) expect(p Pod, leases []lease.Lease, now lease.Instant) {
 		}
 	}
 	for _, l := range leases {
-		rest := l.Remaining(now)
-		switch {
-		case !p.Expected || !l.Firm || l.Reservation != p.Reservation || attached[l.Key()] || rest == lease.Forever:
+		if !p.Expected || !l.Firm || l.Reservation != p.Reservation || attached[l.Key()] {
+			continue
+		}
+		of := claim{l.Key(), l.Set, l.Address.Is4()}
+		if claims[of] == nil {
+			claims[of] = &claimed{map[ipam.Ref]lease.Lease{}, map[string]bool{}}
+		}
+		claims[of].holds[ipam.RefTo(l)], claims[of].pods[p.Name.Name] = l, true
+	}
+}
+
+// first returns the holds that the starting pods will get: all of a pod's key, and of a reservation
+// name as many as there are pods, in the order in which an ADD takes them (docs/design.md,
+// "Reservation names").
+func (c *claimed) first(of claim, now lease.Instant) []lease.Lease {
+	holds := slices.SortedFunc(maps.Values(c.holds), func(a, b lease.Lease) int {
+		switch own := c.pods[a.Name]; {
+		case own == c.pods[b.Name]:
+			return cmp.Or(cmp.Compare(now.Since(a.ReleasedAt), now.Since(b.ReleasedAt)), a.Address.Compare(b.Address))
+		case own:
+			return -1
+		}
+		return 1
+	})
+	if of.key.Reservation != "" {
+		holds = holds[:min(len(holds), len(c.pods))]
+	}
+	return holds
+}
+
+// extend plans the extension of holds that end in at most deferBelow. A later pass extends the
+// others. A hold without end needs no extension.
+func (plan *plan) extend(holds []lease.Lease, now lease.Instant) {
+	for _, l := range holds {
+		switch rest := l.Remaining(now); {
+		case rest == lease.Forever:
 		case time.Duration(rest) > deferBelow:
 			plan.requeueAfter(time.Duration(rest) - deferBelow)
 		default:
