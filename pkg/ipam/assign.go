@@ -152,16 +152,48 @@ func (a *assignment) decide() (refused, err error) {
 	if a.isNamed() {
 		wait = a.waitForName
 	}
-	if refused, err := wait(); refused != nil || err != nil {
-		return refused, err
+	if refused, err = wait(); refused == nil && err == nil {
+		refused, err = a.chooseAll()
 	}
-	return a.chooseAll()
+	if refused != nil && err == nil {
+		err = a.keepHolds()
+	}
+	return refused, err
+}
+
+// keepHolds extends the holds that the pod will get when its call is no longer refused: each lasts
+// for busyTimeout at least, because the pod has come back in time.
+func (a *assignment) keepHolds() error {
+	var own []lease.Lease
+	for _, p := range a.picks {
+		own = append(own, p.old)
+	}
+	for _, l := range a.former {
+		if !a.isNamed() || l.Name == a.req.Pod.Name {
+			own = append(own, l)
+		}
+	}
+	own = slices.DeleteFunc(own, func(l lease.Lease) bool { return l.State != lease.Held })
+	for _, l := range own {
+		l, err := a.call.Tx.Get(l.Pool, l.Address) // refuse may have changed it
+		if err != nil {
+			return err
+		}
+		next, err := lease.Apply(l, lease.Defer{Rest: a.req.Options.BusyTimeout}, a.call.Now)
+		if err != nil || next.Hold == l.Hold {
+			continue // not a firm hold, or long enough
+		}
+		if err := a.call.Put(l, next); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // refuseOther returns ErrAddressInUse if the container has the address in another network namespace
 // than that of the call, and that namespace is not proven to be gone. Otherwise the call is a
-// repeated one: runtimes such as nerdctl start a container again with its id, in a new
-// namespace, and send no DEL.
+// repeated one: runtimes such as nerdctl start a container again with its id, in a new namespace,
+// and send no DEL.
 func (a *assignment) refuseOther(l lease.Lease) error {
 	old := l.Holder.Netns
 	if old.Ino == 0 || old.Same(a.holder.Netns) {

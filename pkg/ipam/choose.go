@@ -16,15 +16,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// chooseAll picks an address of each range set (choose). It ends at the first set without an
-// address for the pod, and returns the reason as refused.
+// chooseAll picks an address of each range set (choose). If one has no address for the pod, it
+// returns the reason as refused, and picks has what the pod would get of the others.
 func (a *assignment) chooseAll() (refused, err error) {
 	mine, former := a.bySet(a.mine), a.bySet(a.former)
 	requested, others := a.requestedBySet()
 	for i, set := range a.req.Sets {
 		p, err := a.choose(set, requested[i], mine[i], former[i])
 		if isRefusal(err) {
-			return err, nil
+			refused = cmp.Or(refused, err)
+			continue
 		}
 		if err != nil {
 			return nil, err
@@ -36,9 +37,9 @@ func (a *assignment) chooseAll() (refused, err error) {
 		a.picks = append(a.picks, p)
 	}
 	if len(others) > 0 {
-		return fmt.Errorf("%w: %s", ErrRequest, strings.Join(others, " ")), nil
+		refused = cmp.Or(refused, fmt.Errorf("%w: %s", ErrRequest, strings.Join(others, " ")))
 	}
-	return nil, nil
+	return refused, nil
 }
 
 func isRefusal(err error) bool {
