@@ -67,12 +67,14 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	leases := store.New(dirs)
+	leases.BootID = view.BootID
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	node := agent.Node{
 		Service: &ipam.Service{Node: &transact.Node{
-			Store: store.New(dirs), Host: view, Clock: clock,
+			Store: leases, Host: view, Clock: clock,
 			Warn: func(text string) { log.Warn(text) },
 		}},
 		Changes: agent.NewChanges(dirs, log),

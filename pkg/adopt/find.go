@@ -46,6 +46,9 @@ type Found struct {
 	// names the container of every address in use. After the loss of a store Named proves that no
 	// address in use is missing, because libcni's cache has an entry for each container.
 	Named bool
+	// Shown reports whether any source may show that the pool was used: an interface in its ranges,
+	// an entry of libcni's cache, or anything in host-local's directory but the lock.
+	Shown bool
 }
 
 // Find reads the sources of a node and returns the leases of a pool to adopt. Its errors wrap
@@ -62,6 +65,9 @@ func Find(s Sources, p lease.Pool, sets []pool.Set, now lease.Instant, soft time
 	if err != nil {
 		return found, err
 	}
+	found.Shown = notes.unread || !hostlocal.IsEmpty(p) || slices.ContainsFunc(candidates, func(c candidate) bool {
+		return c.Kind != fromLiving && c.Kind != fromKruise || pool.Usable(sets, c.Address)
+	})
 	found.Findings = decide(within(candidates, sets), p, now, soft, newID)
 	found.Named = !notes.unread && areNamed(found.Findings, candidates)
 	return found, nil

@@ -172,7 +172,13 @@ func oneOf(to *string, first, second string) func(string) error {
 	}
 }
 
-func (a *app) store() *store.Store { return store.New(a.Dirs) }
+func (a *app) store() *store.Store {
+	s := store.New(a.Dirs)
+	if a.Host != nil {
+		s.BootID = a.Host.BootID
+	}
+	return s
+}
 
 func (a *app) service() *ipam.Service {
 	return &ipam.Service{Node: &transact.Node{Store: a.store(), Host: a.Host, Clock: a.Clock,

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,6 +80,12 @@ func Unmark(p lease.Pool) error { return os.Remove(filepath.Join(Path(p), markNa
 func Exists(p lease.Pool) bool {
 	info, err := os.Stat(Path(p))
 	return err == nil && info.IsDir() && p.Network != ""
+}
+
+// IsEmpty reports whether host-local's directory of a pool has nothing but the lock file.
+func IsEmpty(p lease.Pool) bool {
+	names, err := files.List(Path(p))
+	return err == nil && !slices.ContainsFunc(names, func(name string) bool { return name != lockName })
 }
 
 // Missing returns those of the leases whose files are missing, in directories that have a mark and

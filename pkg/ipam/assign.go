@@ -63,8 +63,9 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 const expireBatch = 16
 
 // prepare does what every ADD does before it chooses an address: it handles a new boot, records the
-// plugin's namespaces and the range sets of the configuration, and ends a batch of expired holds.
+// plugin's namespaces, the pool and its range sets, and ends a batch of expired holds.
 func prepare(c *transact.Call, req Request) error {
+	c.SetUsed(req.Pool)
 	if err := c.NewBoot(req.Pool); err != nil {
 		return err
 	}

@@ -79,6 +79,7 @@ func newWorld(t testing.TB, ranges ...string) *world {
 		Host:  w, Plugin: true, Clock: func() lease.Instant { return w.now },
 		Warn: func(s string) { w.warned = append(w.warned, s) },
 	}
+	n.Store.BootID = func() string { return w.now.BootID }
 	w.service = &Service{Node: n}
 	t.Cleanup(w.check)
 	return w
@@ -487,7 +488,9 @@ func (w *world) says(err error, words ...string) {
 func (w *world) another() *Service {
 	w.released = true
 	n := *w.service.Node
+	bootID := n.Store.BootID
 	n.Store = store.New(n.Store.Dirs())
+	n.Store.BootID = bootID
 	return &Service{Node: &n}
 }
 

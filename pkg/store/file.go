@@ -125,9 +125,9 @@ func parseMeta(page []byte) (meta, bool) {
 }
 
 // create creates an empty store at the path. It writes and syncs another file and renames it, so
-// that a crash leaves no incomplete store. lost is the reason why it replaces another store; ""
-// means that it is the first.
-func create(path, lost string) error {
+// that a crash leaves no incomplete store. lost is the reason why it replaces another store, in a
+// boot; "" means that it is the first.
+func create(path, lost, boot string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("%w: %w", ErrIO, err)
@@ -136,7 +136,7 @@ func create(path, lost string) error {
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	err := initialise(tmp, lost)
+	err := initialise(tmp, lost, boot)
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}
@@ -150,7 +150,7 @@ func create(path, lost string) error {
 	return nil
 }
 
-func initialise(path, lost string) error {
+func initialise(path, lost, boot string) error {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{PageSize: pageSize, NoSync: true, Timeout: time.Second})
 	if err != nil {
 		return err
@@ -162,7 +162,8 @@ func initialise(path, lost string) error {
 			failed = errors.Join(failed, err)
 		}
 		meta := b.Bucket(bucketMeta)
-		return errors.Join(failed, meta.Put(metaLost, []byte(lost)), meta.Put(metaFormat, []byte{format}))
+		return errors.Join(failed, meta.Put(metaLost, []byte(lost)), meta.Put(metaLostIn, []byte(boot)),
+			meta.Put(metaFormat, []byte{format}))
 	})
 	if e := db.Close(); err == nil {
 		err = e

@@ -20,7 +20,7 @@ func (s *Store) replace(why error) error {
 	if err := s.setAside(); err != nil {
 		return fmt.Errorf("%w: moving the lost store: %w", ErrIO, err)
 	}
-	if err := create(s.path(), why.Error()); err != nil {
+	if err := create(s.path(), why.Error(), s.bootID()); err != nil {
 		return err
 	}
 	return s.setMark()

@@ -43,6 +43,9 @@ func DirsFromEnv(getenv func(string) string) Dirs {
 // may be set before the first call.
 type Store struct {
 	Timed func(Timing) // called after every Update and View has released the lock; may be nil
+	// BootID returns the id of the present boot, or "" if it cannot be read; it may be nil. The
+	// loss of a store ends with its boot (Tx.Lost).
+	BootID func() string
 
 	dirs Dirs
 }
@@ -59,7 +62,6 @@ func New(d Dirs) *Store { return &Store{dirs: d} }
 
 func (s *Store) path() string { return filepath.Join(s.dirs.State, "leases.db") }
 func (s *Store) lock() string { return filepath.Join(s.dirs.Run, "lock") }
-func (s *Store) mark() string { return filepath.Join(s.dirs.Run, "used") }
 
 // Dirs returns the directories of the store.
 func (s *Store) Dirs() Dirs { return s.dirs }
@@ -147,26 +149,25 @@ func (s *Store) acquire(ctx context.Context, how int) (unlock func(), err error)
 }
 
 // open opens the store's file after examining it. An Update creates a store that never existed. The
-// mark, a file in the run directory that the first Update of a boot creates, distinguishes a store
-// that was removed from one that never existed.
+// mark (used.go) distinguishes a store that was removed from one that never existed.
 func (s *Store) open(write bool) (*os.File, error) {
 	f, err := openExamined(s.path(), write)
-	_, unmarked := os.Stat(s.mark())
-	missing := errors.Is(err, fs.ErrNotExist)
-	switch {
-	case missing && unmarked == nil:
-		return nil, fmt.Errorf("%w: %s is missing, but existed earlier in this boot", ErrLost, s.path())
-	case missing && !errors.Is(unmarked, fs.ErrNotExist):
-		return nil, fmt.Errorf("%w: %s is missing, and it is unknown whether it existed earlier in this boot: %w",
-			ErrIO, s.path(), unmarked)
-	case missing && !write:
-		return nil, errEmpty
-	case missing:
-		if err = create(s.path(), ""); err == nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		_, marked, unread := s.readMark()
+		switch {
+		case unread != nil:
+			return nil, fmt.Errorf("%w: %s is missing, and it is unknown whether it existed earlier in this boot: %w",
+				ErrIO, s.path(), unread)
+		case marked:
+			return nil, fmt.Errorf("%w: %s is missing, but existed earlier in this boot", ErrLost, s.path())
+		case !write:
+			return nil, errEmpty
+		}
+		if err = create(s.path(), "", ""); err == nil {
 			f, err = openExamined(s.path(), write)
 		}
 	}
-	if err == nil && write && unmarked != nil {
+	if _, unmarked := os.Stat(s.mark()); err == nil && write && unmarked != nil {
 		if err = s.setMark(); err != nil {
 			f.Close()
 		}
@@ -185,14 +186,6 @@ func exists(path string) bool {
 
 // IsEmpty reports whether a View failed because the store was never used.
 func IsEmpty(err error) bool { return errors.Is(err, errEmpty) }
-
-func (s *Store) setMark() error {
-	f, err := openFile(s.mark(), os.O_CREATE|os.O_WRONLY)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrIO, err)
-	}
-	return f.Close()
-}
 
 // transact runs fn in one transaction. The caller holds the lock. bbolt panics if the file is
 // damaged; such a panic, and a page fault in its mapping, are returned as ErrLost.
@@ -218,6 +211,9 @@ func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (e
 		return failed(f, err)
 	}
 	tx, err := newTx(b)
+	if err == nil {
+		tx.bootID = s.bootID
+	}
 	if err == nil && !write {
 		s.showSpooled(tx)
 	}

@@ -480,3 +480,83 @@ func TestReplacedLockFile(t *testing.T) {
 		mine.Close()
 	})
 }
+
+// TestMark verifies that the mark names the pools of this boot, and that of another boot none.
+func TestMark(t *testing.T) {
+	s, boot := open(t), "b1"
+	s.BootID = func() string { return boot }
+	a, b := lease.Pool{DataDir: "/a", Network: "n"}, lease.Pool{DataDir: "/b", Network: "n"}
+	use := func(p lease.Pool) {
+		t.Helper()
+		if err := s.Update(t.Context(), func(tx *Tx) error {
+			tx.Then = func() { _ = s.SetUsed(p) }
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string, used ...bool) {
+		t.Helper()
+		if got := []bool{s.Used(a), s.Used(b)}; !slices.Equal(got, used) {
+			t.Errorf("%s: %v, want %v", what, got, used)
+		}
+	}
+	want("no mark", false, false)
+	use(a)
+	use(a)
+	want("one pool", true, false)
+	use(b)
+	want("two pools", true, true)
+	boot = ""
+	want("the boot is not known", true, true)
+	boot = "b2"
+	want("another boot", false, false)
+	use(b)
+	want("one pool in another boot", false, true)
+	boot = "b1"
+	want("the first boot", false, false)
+	if err := errors.Join(os.Remove(s.mark()), os.Mkdir(s.mark(), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	want("it cannot be read", true, true)
+	if err := s.SetUsed(a); !errors.Is(err, ErrIO) {
+		t.Errorf("writing what cannot be read: %v", err)
+	}
+}
+
+// TestLossEndsWithItsBoot verifies that Lost is "" in another boot, and only if both boots are
+// known.
+func TestLossEndsWithItsBoot(t *testing.T) {
+	s, boot := open(t), "b1"
+	s.BootID = func() string { return boot }
+	update := func() (lost string) {
+		t.Helper()
+		if err := s.Update(t.Context(), func(tx *Tx) error { lost = tx.Lost(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return lost
+	}
+	if lost := update(); lost != "" {
+		t.Errorf("at first: %s", lost)
+	}
+	if err := os.Remove(s.path()); err != nil {
+		t.Fatal(err)
+	}
+	if update() == "" || update() == "" {
+		t.Error("it is not lost")
+	}
+	for _, c := range []struct {
+		boot string
+		lost bool
+	}{{"", true}, {"b2", false}, {"b1", true}} {
+		if boot = c.boot; (update() != "") != c.lost {
+			t.Errorf("in boot %q: %q", boot, update())
+		}
+	}
+	if err := os.Remove(s.path()); err != nil {
+		t.Fatal(err)
+	}
+	if boot = "b3"; update() != "" {
+		t.Errorf("removed, in a run directory of another boot: %s", update())
+	}
+}

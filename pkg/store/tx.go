@@ -43,6 +43,7 @@ var (
 	metaCleaned = []byte("cleaned") // and the pool: the boot, see PoolBoot
 	metaLook    = []byte("look")    // and the pool, see lookKey
 	metaLost    = []byte("lost")
+	metaLostIn  = []byte("lost in") // the boot
 	metaSpaces  = []byte("spaces")
 	metaLimits  = []byte("limits")
 )
@@ -52,8 +53,9 @@ type Tx struct {
 	// Then is called if the transaction has succeeded, before the lock is released; it may be nil.
 	Then func()
 
-	b     *bolt.Tx
-	dirty bool
+	b      *bolt.Tx
+	dirty  bool
+	bootID func() string // of the Store
 
 	pools  map[lease.Pool]poolID
 	names  map[poolID]lease.Pool
@@ -521,8 +523,18 @@ func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
 
 // Lost returns the reason why the former store was lost and this one was created in its place, ""
 // if none was lost. While it is not "", leases of pools for which Adopted returns false may be
-// missing.
-func (tx *Tx) Lost() string { return string(tx.bucket(bucketMeta).Get(metaLost)) }
+// missing. A loss ends with its boot, which ends all containers.
+func (tx *Tx) Lost() string {
+	meta := tx.bucket(bucketMeta)
+	why, in := meta.Get(metaLost), string(meta.Get(metaLostIn))
+	if len(why) == 0 || in == "" {
+		return string(why)
+	}
+	if now := tx.bootID(); now != "" && now != in {
+		return ""
+	}
+	return string(why)
+}
 
 // AcceptLoss ends the recovery: it clears Lost. Leases that have not been recovered by then stay
 // missing, and their addresses can be assigned again.

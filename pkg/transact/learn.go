@@ -134,7 +134,7 @@ func (c *Call) adopt(s Scope, dir *hostlocal.Dir) error {
 	}
 	isComplete := dir != nil && dir.IsComplete()
 	if err == nil && !c.Tx.Adopted(s.Pool) {
-		err = proveComplete(found, s.Pool, c.Tx.Lost(), isComplete)
+		err = c.node.proveComplete(found, s.Pool, c.Tx.Lost(), isComplete)
 	}
 	if err != nil {
 		return err
@@ -227,9 +227,10 @@ func (c *Call) removesLeftOver(l lease.Lease) bool {
 
 // proveComplete returns ErrNoEvidence if a store was lost, for the given reason, and neither found
 // nor host-local's directory (isComplete) proves to name all addresses in use. Then an address that
-// is not on an interface, as with gVisor, may be in use although no source names it.
-func proveComplete(found adopt.Found, p lease.Pool, lost string, isComplete bool) error {
-	if lost == "" || isComplete || found.Named {
+// is not on an interface, as with gVisor, may be in use although no source names it. A pool that
+// was not used in this boot, and that no source shows, has none.
+func (n *Node) proveComplete(found adopt.Found, p lease.Pool, lost string, isComplete bool) error {
+	if lost == "" || isComplete || found.Named || !found.Shown && !n.Store.Used(p) {
 		return nil
 	}
 	return fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
@@ -246,7 +247,7 @@ func (n *Node) CanAdopt(in Scope, lost string, dir *hostlocal.Dir) error {
 	if err != nil {
 		return err
 	}
-	return proveComplete(found, in.Pool, lost, dir != nil && dir.IsComplete())
+	return n.proveComplete(found, in.Pool, lost, dir != nil && dir.IsComplete())
 }
 
 // Find returns the leases of a pool that the sources of the host show, for the dry run of an

@@ -61,6 +61,7 @@ type Call struct {
 	node    *Node
 	sources adopt.Sources
 	files   *addressFiles
+	used    lease.Pool // see SetUsed
 	// earlier are the containers that the journal has of earlier boots, by pool. It is nil until it
 	// is needed.
 	earlier map[lease.Pool]map[string]bool
@@ -85,7 +86,7 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 		err := n.Store.Update(ctx, func(tx *store.Tx) (err error) {
 			f.reset()
 			c := n.newCall(tx, scope, f)
-			c.Repaired, tx.Then = repaired, f.finish
+			c.Repaired, tx.Then = repaired, c.finish
 			replayed, err = c.run(scope, operation)
 			return err
 		})
@@ -136,6 +137,22 @@ func (c *Call) run(in Scope, fn func(*Call) error) (replayed []store.Spooled, er
 	}
 	c.writeBefore()
 	return replayed, nil
+}
+
+// SetUsed has the store's mark of this boot name the pool, in which the call gives an address
+// (store.Store.SetUsed), once the call is committed. After a call that was not, nothing needs the
+// mark, and it would stop the pool if the store was lost before.
+func (c *Call) SetUsed(p lease.Pool) { c.used = p }
+
+// finish does what follows the commit.
+func (c *Call) finish() {
+	c.files.finish()
+	if c.used == (lease.Pool{}) {
+		return
+	}
+	if err := c.node.Store.SetUsed(c.used); err != nil {
+		c.node.Warnf("%v", err)
+	}
 }
 
 // Repair replaces damaged records by what the host shows, and builds the indexes again. It returns

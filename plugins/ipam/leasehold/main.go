@@ -35,6 +35,7 @@ func main() {
 		os.Exit(1)
 	}
 	leases := store.New(store.DirsFromEnv(os.Getenv))
+	leases.BootID = host.BootID
 	node := &transact.Node{Store: leases, Host: host, Plugin: true, Clock: clock}
 	plugin := cniplugin.Plugin{
 		Service: &ipam.Service{Node: node},
