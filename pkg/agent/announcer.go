@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // Announcer processes the announce queue: it announces the addresses of each attachment in the
@@ -33,8 +35,7 @@ import (
 // address can be used, announces it from the pod's own network namespace (RFC 5227; RFC 4861,
 // 7.2.6), and repeats that a few times.
 type Announcer struct {
-	// Dir is the queue: an empty file for each attachment that came back to its address, named by
-	// lease.Attachment.Name.
+	// Dir is the queue (store.Store.AnnounceDir).
 	Dir string
 	// Wake receives a value when the queue may have changed (Changes.Queue).
 	Wake <-chan struct{}
@@ -114,7 +115,10 @@ func (a *Announcer) start(ctx context.Context) {
 	entries, _ := os.ReadDir(a.Dir) // there is no directory before the first return of a pod
 	for _, e := range entries {
 		name := e.Name()
-		who, ok := lease.ParseAttachment(name)
+		who, ok := store.AttachmentOf(name, filepath.Join(a.Dir, name))
+		if !ok && strings.HasPrefix(name, "#") {
+			continue // it is not written yet
+		}
 		if !ok {
 			a.Log.Warn("invalid entry in the announce queue, removing it", "name", name)
 			a.remove(name)

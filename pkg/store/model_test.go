@@ -300,7 +300,7 @@ func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name str
 // could not be removed after the replay.
 func TestSpooledIgnoresDirectories(t *testing.T) {
 	s := open(t)
-	if err := os.MkdirAll(filepath.Join(s.SpoolDir(), "1.1.c1@eth0", "full"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.SpoolDir(), "b1.1.1.c1@eth0", "full"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if list, err := s.Spooled("b1"); err != nil || len(list) != 0 {

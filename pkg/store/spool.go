@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,15 +17,18 @@ import (
 )
 
 // Spooled is a DEL that is not recorded in the store yet. It is a file in the run directory whose
-// name contains the time and the attachment, because a name is written atomically. It is empty, or
-// has the pool of the DEL if the store may have no lease of the attachment. The next call and the
-// agent replay it before anything else, and a View shows it as done.
+// name contains the boot, the time and the attachment (nameOf). The file also has the pool of the
+// DEL if the store may have no lease of the attachment. The next call and the agent replay it
+// before anything else, and a View shows it as done.
 //
 // The directory does not survive a reboot. It need not, because after a reboot the boot id of a
-// lease proves that the holder is dead.
+// lease proves that the holder is dead. Where it survives, the DELs of another boot are Stale.
 type Spooled struct {
 	lease.Attachment
-	At lease.Instant // the time of the release, in this boot
+	At lease.Instant // the time of the release
+	// Stale reports whether the DEL is of another boot. It is not replayed: the boot has ended the
+	// leases of its container, which may have come back since with the same id.
+	Stale bool
 
 	file string
 }
@@ -35,19 +39,21 @@ func (s *Store) SpoolDir() string { return filepath.Join(s.dirs.Run, "spool") }
 // Spool records a DEL in the spool, with the pool of its configuration (Spooled.Pool), which may be
 // zero. It needs neither the store nor its lock.
 func (s *Store) Spool(who lease.Attachment, p lease.Pool, now lease.Instant) error {
-	if err := os.MkdirAll(s.SpoolDir(), 0o700); err != nil {
-		return fmt.Errorf("%w: spool: %w", ErrIO, err)
-	}
-	name := fmt.Sprintf("%d.%d.%s", now.Wall.UnixNano(), int64(now.Boot), who.Name())
-	path := filepath.Join(s.SpoolDir(), name)
-	f, err := openFile(path, os.O_CREATE|os.O_WRONLY)
-	if err != nil {
-		return fmt.Errorf("%w: spool: %w", ErrIO, err)
-	}
+	name, content := nameOf(who)
 	if p != (lease.Pool{}) {
-		_, err = f.WriteString(poolLine(p))
+		content += poolLine(p)
 	}
-	return errors.Join(err, f.Close())
+	name = fmt.Sprintf("%s.%d.%d.%s", bootName(now.BootID), now.Wall.UnixNano(), int64(now.Boot), name)
+	return createNamed("spool", s.SpoolDir(), name, content)
+}
+
+// bootName returns a boot id for the name of a file, which has a dot after it, and "-" for one that
+// is not known.
+func bootName(id string) string {
+	if id == "" || strings.ContainsAny(id, "./") {
+		return "-"
+	}
+	return id
 }
 
 // poolLine ends with a line break, so that a part of it is not taken for a pool.
@@ -56,7 +62,8 @@ func poolLine(p lease.Pool) string { return string(poolKey(p)) + "\n" }
 // Pool returns the pool of the DEL's configuration, the zero Pool if it is not known.
 func (r Spooled) Pool() lease.Pool {
 	b, _, err := files.Read(r.file)
-	text, whole := strings.CutSuffix(string(b), "\n")
+	_, line := nameOf(r.Attachment)
+	text, whole := strings.CutSuffix(strings.TrimPrefix(string(b), line), "\n")
 	dir, network, ok := strings.Cut(text, "\x00")
 	if err != nil || !whole || !ok {
 		return lease.Pool{}
@@ -64,8 +71,8 @@ func (r Spooled) Pool() lease.Pool {
 	return lease.Pool{DataDir: dir, Network: network}
 }
 
-// Spooled returns the spooled DELs, the oldest first. It ignores directories, and files with other
-// names. bootID is the id of the current boot.
+// Spooled returns the spooled DELs, the oldest of this boot first. It ignores directories, and
+// files with other names. bootID is the id of this boot; if it is "", no DEL is Stale.
 func (s *Store) Spooled(bootID string) ([]Spooled, error) {
 	dir, err := files.OpenDir(s.SpoolDir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,32 +82,35 @@ func (s *Store) Spooled(bootID string) ([]Spooled, error) {
 	if err == nil {
 		defer dir.Close()
 		files, err = dir.ReadDir(-1)
-		slices.SortFunc(files, func(a, b os.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: spool: %w", ErrIO, err)
 	}
 	var out []Spooled
 	for _, f := range files {
-		if r, ok := parseSpooled(f.Name(), bootID); ok && !f.IsDir() {
-			r.file = filepath.Join(s.SpoolDir(), f.Name())
+		if r, ok := parseSpooled(filepath.Join(s.SpoolDir(), f.Name()), bootID); ok && !f.IsDir() {
 			out = append(out, r)
 		}
 	}
+	slices.SortFunc(out, func(a, b Spooled) int {
+		return cmp.Or(cmp.Compare(a.At.Boot, b.At.Boot), strings.Compare(a.file, b.file))
+	})
 	return out, nil
 }
 
-func parseSpooled(name, bootID string) (Spooled, bool) {
-	wall, rest, ok1 := strings.Cut(name, ".")
-	boot, holder, ok2 := strings.Cut(rest, ".")
-	who, ok3 := lease.ParseAttachment(holder)
-	w, err1 := strconv.ParseInt(wall, 10, 64)
-	b, err2 := strconv.ParseInt(boot, 10, 64)
-	if !ok1 || !ok2 || !ok3 || err1 != nil || err2 != nil {
+func parseSpooled(file, bootID string) (Spooled, bool) {
+	parts := strings.SplitN(filepath.Base(file), ".", 4)
+	if len(parts) < 4 {
 		return Spooled{}, false
 	}
-	at := lease.Instant{Wall: time.Unix(0, w).UTC(), Boot: time.Duration(b), BootID: bootID}
-	return Spooled{Attachment: who, At: at}, true
+	wall, err1 := strconv.ParseInt(parts[1], 10, 64)
+	boot, err2 := strconv.ParseInt(parts[2], 10, 64)
+	who, ok := AttachmentOf(parts[3], file)
+	at := lease.Instant{Wall: time.Unix(0, wall).UTC(), Boot: time.Duration(boot), BootID: bootID}
+	if parts[0] != bootName("") && parts[0] != bootName(bootID) {
+		at.BootID = parts[0]
+	}
+	return Spooled{who, at, bootID != "" && at.BootID != bootID, file}, ok && err1 == nil && err2 == nil
 }
 
 // Unspool removes DELs from the spool. It must be called after their replay was committed.
@@ -118,7 +128,7 @@ func (s *Store) Unspool(records []Spooled) error {
 // false if the DEL makes none, or if limits of holds decide which: then the DELs of several holders
 // count in their order, which a power cut must not change.
 func (tx *Tx) HoldAfter(l lease.Lease, at lease.Instant) (hold lease.Lease, ok bool) {
-	limited := l.Window > 0 && (l.HeldLimit != 0 || len(tx.Limits()) > 0)
+	limited := l.Window > 0 && (l.HeldLimit != 0 || len(tx.Limits()) > 0) && !l.OfEarlierBoot(at.BootID)
 	if l.State != lease.Bound || limited || l.BoundAt.IsAfter(at) {
 		return lease.Lease{}, false
 	}
@@ -130,16 +140,19 @@ func (tx *Tx) HoldAfter(l lease.Lease, at lease.Instant) (hold lease.Lease, ok b
 // replays them before anything else, so that is what the next call finds. It leaves out those that
 // only a call can process: of damaged records, and where HoldAfter reports false.
 func (s *Store) showSpooled(tx *Tx) {
-	spooled, err := s.Spooled("")
+	spooled, err := s.Spooled(s.bootID())
 	if err != nil || len(spooled) == 0 {
 		return // Survey reports the error
 	}
 	tx.waiting = map[string]lease.Lease{}
 	for _, r := range spooled {
+		if r.Stale {
+			continue
+		}
 		leases, _ := tx.ByHolder(r.ContainerID, r.IfName)
 		for _, l := range leases {
 			at := r.At
-			at.BootID = l.Holder.BootID // the spool does not outlive a boot
+			at.BootID = cmp.Or(at.BootID, l.Holder.BootID)
 			if hold, ok := tx.HoldAfter(l, at); ok {
 				tx.waiting[string(leaseKey(tx.pools[l.Pool], l.Address))] = hold
 			}

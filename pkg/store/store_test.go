@@ -560,3 +560,67 @@ func TestLossEndsWithItsBoot(t *testing.T) {
 		t.Errorf("removed, in a run directory of another boot: %s", update())
 	}
 }
+
+// TestLongNames verifies that the queues take attachments whose names are too long for a file's,
+// and that what is not written whole is no entry.
+func TestLongNames(t *testing.T) {
+	s, p := open(t), lease.Pool{DataDir: "/a", Network: "n"}
+	at := lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "b1"}
+	var long []lease.Attachment
+	for _, n := range []int{1, maxName - 5, maxName - 4, 255, 4096} {
+		long = append(long, lease.Attachment{ContainerID: strings.Repeat("c", n), IfName: "eth0"})
+	}
+	for i, who := range long {
+		at.Boot += time.Second
+		if err := errors.Join(s.Spool(who, p, at), s.Announce(who), s.Announce(who)); err != nil {
+			t.Fatal(err)
+		}
+		records, err := s.Spooled("b1")
+		if err != nil || len(records) != i+1 || records[i].Attachment != who || records[i].Pool() != p ||
+			records[i].At != at {
+			t.Fatalf("%d characters: %+v, %v", len(who.ContainerID), records, err)
+		}
+	}
+	names, err := os.ReadDir(s.AnnounceDir())
+	if err != nil || len(names) != len(long) {
+		t.Fatalf("%v, %v", names, err)
+	}
+	for _, f := range names {
+		path := filepath.Join(s.AnnounceDir(), f.Name())
+		who, ok := AttachmentOf(f.Name(), path)
+		if !ok || !slices.Contains(long, who) {
+			t.Errorf("%s is of %.20s, %v", f.Name(), who.ContainerID, ok)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil || (len(content) > 0) != strings.HasPrefix(f.Name(), "#") {
+			t.Errorf("%s has %d bytes, %v", f.Name(), len(content), err)
+		}
+		if len(content) > 0 {
+			for _, cut := range []int64{0, 10, int64(len(content)) - 1} {
+				if err := os.Truncate(path, cut); err != nil {
+					t.Fatal(err)
+				}
+				if who, ok := AttachmentOf(f.Name(), path); ok {
+					t.Errorf("cut to %d bytes: %.20s", cut, who.ContainerID)
+				}
+			}
+		}
+		s.Unannounce(who)
+		if exists(path) {
+			t.Errorf("%s was not removed", path)
+		}
+	}
+	records, _ := s.Spooled("b2")
+	if len(records) != len(long) || !records[0].Stale || records[0].At.BootID != "b1" {
+		t.Errorf("in another boot: %+v", records)
+	}
+	if records, _ := s.Spooled(""); len(records) != len(long) || records[0].Stale {
+		t.Errorf("in an unknown boot: %+v", records)
+	}
+	if err := s.Unspool(records); err != nil {
+		t.Error(err)
+	}
+	if records, _ := s.Spooled(""); len(records) > 0 {
+		t.Errorf("removed: %+v", records)
+	}
+}

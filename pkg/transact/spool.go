@@ -15,6 +15,7 @@ import (
 //	a lease of the attachment            what a DEL does, in the next call that writes
 //	bound before the DEL                 releases it, at the time of the DEL
 //	bound after the DEL                  nothing: the container was started again with the same id
+//	any, and the DEL is of another boot  nothing: the boot has ended the lease
 //	imported by this call                releases it, unless the container is alive
 //	damaged, or host-local's lock busy   waits for the next call
 //	none, and a file of its pool names   imports the file first, also if the store does not know the
@@ -101,6 +102,10 @@ func (n *Node) replay(c *Call) (done []store.Spooled, err error) {
 	}
 	waiting := map[string][]store.Spooled{} // by the reason
 	for _, r := range spooled {
+		if r.Stale {
+			done = append(done, r)
+			continue
+		}
 		switch err := c.replayOne(r); {
 		case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrBusy):
 			waiting[err.Error()] = append(waiting[err.Error()], r)

@@ -133,7 +133,8 @@ func TestHoldsOfANameAreExtendedForItsPods(t *testing.T) {
 		{"one pod, of both families", []Pod{as("60")}, []lease.Lease{third, first, v6}, refs(first, v6)},
 		{"two pods", []Pod{as("60"), other}, []lease.Lease{third, second, first}, refs(first, second)},
 		{"its own", []Pod{as("60")}, []lease.Lease{first, mine, third}, refs(mine)},
-		{"its own, and one for another pod", []Pod{as("60"), other}, []lease.Lease{third, first, mine}, refs(mine, first)},
+		{"its own, and one for another pod", []Pod{as("60"), other}, []lease.Lease{third, first, mine},
+			refs(mine, first)},
 		{"one that lasts", []Pod{as("60")}, []lease.Lease{first, later, third}, nil},
 		{"more pods than holds", []Pod{as("60"), other}, []lease.Lease{first}, refs(first)},
 	} {
