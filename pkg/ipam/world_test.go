@@ -341,6 +341,7 @@ func (w *world) onNode(name string) {
 			boot:  "boot-of-" + name, netns: map[string]uint64{}, numbers: map[string]uint64{},
 			inPID: map[uint64]bool{}, addrs: map[string][]netip.Addr{}, plugged: map[string][]netip.Addr{},
 		}
+		m.store.BootID = w.service.Node.Store.BootID
 	}
 	w.name, w.service.Node.Store, w.now.BootID = name, m.store, m.boot
 	w.netns, w.numbers, w.inPID, w.addrs, w.plugged = m.netns, m.numbers, m.inPID, m.addrs, m.plugged
