@@ -137,27 +137,31 @@ func TestChartIsKustomize(t *testing.T) {
 	}
 }
 
-// TestComponents compares what the value networkPolicy.enabled adds with what the component of
-// kustomize adds.
+// TestComponents compares what the values networkPolicy.enabled and podMonitors.enabled add with
+// what the components of kustomize add.
 func TestComponents(t *testing.T) {
 	before, err := render(namespace, oldest, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := render(namespace, oldest, map[string]any{"networkPolicy": map[string]any{"enabled": true}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile("../../daemonset/components/network-policy/networkpolicy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, want := objects(t, []byte(after.Manifest)), objects(t, text)
-	for name := range objects(t, []byte(before.Manifest)) {
-		delete(got, name)
-	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("networkPolicy.enabled adds\n%v\nand the component has\n%v", got, want)
+	for value, component := range map[string]string{
+		"networkPolicy": "network-policy/networkpolicy.yaml", "podMonitors": "pod-monitors/podmonitors.yaml",
+	} {
+		after, err := render(namespace, oldest, map[string]any{value: map[string]any{"enabled": true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile("../../daemonset/components/" + component)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, want := objects(t, []byte(after.Manifest)), objects(t, text)
+		for name := range objects(t, []byte(before.Manifest)) {
+			delete(got, name)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s.enabled adds\n%v\nand the component has\n%v", value, got, want)
+		}
 	}
 	rendered, err := render(namespace, oldest, map[string]any{
 		"networkPolicy": map[string]any{"enabled": true, "apiServers": []any{"192.0.2.1/32"},

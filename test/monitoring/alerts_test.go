@@ -92,7 +92,7 @@ func TestAlerts(t *testing.T) {
 		if !tested[rule.Name()] {
 			t.Errorf("no test for the alert %s", rule.Name())
 		}
-		for _, key := range []string{"summary", "description", "runbook"} {
+		for _, key := range []string{"summary", "description", "runbook_url"} {
 			if rule.Annotations().Get(key) == "" {
 				t.Errorf("the alert %s has no %s", rule.Name(), key)
 			}

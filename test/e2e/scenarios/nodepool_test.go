@@ -3,6 +3,13 @@ package scenarios
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
@@ -43,6 +50,51 @@ func nodePool(t *Test) {
 			return nil
 		})
 	}
+	t.podMonitors()
+}
+
+// podMonitors scrapes what the PodMonitors name: each pod that they select has the port, and serves
+// metrics of leasehold at the path.
+func (t *Test) podMonitors() {
+	text, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "daemonset/components/pod-monitors/podmonitors.yaml"))
+	t.Must(err)
+	for _, document := range strings.Split(string(text), "\n---\n") {
+		var monitor struct {
+			Metadata metav1.ObjectMeta
+			Spec     struct {
+				Selector            metav1.LabelSelector
+				PodMetricsEndpoints []struct{ Port, Path string }
+			}
+		}
+		t.Must(yaml.Unmarshal([]byte(document), &monitor))
+		pods, err := t.Client.CoreV1().Pods(monitor.Metadata.Namespace).List(t.Ctx,
+			metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(&monitor.Spec.Selector)})
+		t.Must(err)
+		if len(pods.Items) == 0 {
+			t.Fatalf("PodMonitor %s selects no pod", monitor.Metadata.Name)
+		}
+		for _, p := range pods.Items {
+			for _, e := range monitor.Spec.PodMetricsEndpoints {
+				out, err := t.Client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, portOf(p, e.Port), e.Path,
+					nil).DoRaw(t.Ctx)
+				if err != nil || !strings.Contains(string(out), "\nleasehold_") {
+					t.Fatalf("%s of pod %s, port %s: %v: %.200s", e.Path, p.Name, e.Port, err, out)
+				}
+			}
+		}
+	}
+}
+
+// portOf returns the number of the container port with a name, "" if there is none.
+func portOf(p corev1.Pod, name string) string {
+	for _, c := range p.Spec.Containers {
+		for _, port := range c.Ports {
+			if port.Name == name {
+				return fmt.Sprint(port.ContainerPort)
+			}
+		}
+	}
+	return ""
 }
 
 // poolBecomes waits until the object of a node and its metrics show how many addresses a network
