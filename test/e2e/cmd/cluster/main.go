@@ -91,7 +91,7 @@ The cluster is up: %d nodes, %s with leasehold.
 
 Try:
     %s get nodes -o wide
-    %s create -f %s/test/e2e/manifests/echoserver.yaml
+    %s create -f %s/docs/examples/echoserver.yaml
     %s get pods -o wide -w
 `, b.Nodes, b.CNI, b.Kubeconfig(), kubectl, kubectl, b.Repo, kubectl)
 }
