@@ -327,9 +327,9 @@ func (d *clusterDoctor) reaches(node string) bool {
 // judgePool returns the findings about the networks in the NodeAddressPool of a node, without those
 // that the node itself has reported (seen).
 func (d *clusterDoctor) judgePool(p object, seen bool) (found []finding) {
+	d.named = d.named || conditionOf(p, "RetentionActive").Text("reason") == cniconf.Named
 	for _, n := range p.List("status", "networks") {
 		d.examined.networks++
-		d.named = d.named || n.Text("reason") == cniconf.Named
 		if n.Text("active") != "False" || seen && n.Text("reason") != "PodWithoutLease" {
 			continue
 		}

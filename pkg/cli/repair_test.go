@@ -280,8 +280,12 @@ func clusters() map[string]faulty {
 	}
 	endpoints := list(`{"endpoints":[{"conditions":{"ready":true}}]}`)
 	pool := func(active, reason string) string {
-		return list(`{"metadata":{"name":"node1"},"status":{"networks":[{"name":"b","active":"` + active +
-			`","reason":"` + reason + `"}]}}`)
+		network := `{"name":"b","active":"` + active + `"`
+		if active != "True" {
+			network += `,"reason":"` + reason + `"`
+		}
+		return list(`{"metadata":{"name":"node1"},"status":{"networks":[` + network + `}],"conditions":[{` +
+			`"type":"RetentionActive","status":"` + active + `","reason":"` + reason + `"}]}}`)
 	}
 	flannel := func(section string) string {
 		text, _ := json.Marshal(`{"name":"cbr0","plugins":[{"type":"flannel"` + section + `}]}`)

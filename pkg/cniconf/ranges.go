@@ -77,7 +77,7 @@ func flannelIPAM(raw []byte) any {
 	maps.Copy(section, e.IPAM)
 	ranges := [][]map[string]any{}
 	for _, set := range sets {
-		ranges = append(ranges, []map[string]any{{"subnet": set[0].Subnet}})
+		ranges = append(ranges, []map[string]any{{"subnet": set[0].Subnet.Masked()}}) // as flannel parses it
 	}
 	section["ranges"] = ranges
 	return section

@@ -258,7 +258,7 @@ func TestStdin(t *testing.T) {
 			`{"IPAM":{"Type":"leasehold","subnet":"10.0.0.0/24"},"cniVersion":"1.0.0","name":"n","type":"bridge"}`},
 		{"flannel", `{"type":"flannel","subnetFile":"` + subnets + `","IPAM":{"defaultWindow":"1h"}}`,
 			`{"IPAM":{"defaultWindow":"1h"},"cniVersion":"1.0.0","ipam":{"defaultWindow":"1h","ranges":[[{"subnet":` +
-				`"10.1.2.1/24"}]],"type":"host-local"},"name":"n","subnetFile":"` + subnets + `","type":"flannel"}`},
+				`"10.1.2.0/24"}]],"type":"host-local"},"name":"n","subnetFile":"` + subnets + `","type":"flannel"}`},
 		{"flannel has not started", `{"type":"flannel","subnetFile":"/missing"}`, ""},
 		{"the plugin resolves values", `{"type":"calico","ipam":{"type":"host-local","subnet":"usePodCidr"}}`, ""},
 	} {
