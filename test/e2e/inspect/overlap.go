@@ -2,8 +2,11 @@ package inspect
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +15,9 @@ import (
 // An OverlapWatch repeatedly reads the addresses in all network namespaces of some nodes, to find
 // an address that is in two of them.
 type OverlapWatch struct {
+	// History, if it is set before Start, gets what each pass has seen.
+	History *AddressHistory
+
 	mu     sync.Mutex
 	seen   map[string]bool
 	found  []string
@@ -41,10 +47,12 @@ func (w *OverlapWatch) Found() ([]string, int) {
 }
 
 func (w *OverlapWatch) pass(roots []string) {
+	if w.History != nil {
+		w.History.observe(roots, sandboxes, addressesIn)
+	}
 	holder := map[netip.Addr]string{}
 	for _, root := range roots {
-		paths, _ := NetNSes(root) // a node that is off has none
-		for _, path := range paths {
+		for _, path := range sandboxes(root) {
 			for _, ip := range allAddresses(path) {
 				other, taken := holder[ip]
 				holder[ip] = path
@@ -69,11 +77,26 @@ func (w *OverlapWatch) report(s string) {
 	}
 }
 
+// sandboxes returns the network namespaces of a node, none if it is off.
+func sandboxes(root string) []string {
+	paths, _ := NetNSes(root)
+	return paths
+}
+
 // allAddresses returns all addresses in a network namespace, none if it was just removed.
-func allAddresses(path string) (all []netip.Addr) {
-	found, _ := Addresses(path)
+func allAddresses(path string) []netip.Addr {
+	all, _ := addressesIn(path)
+	return all
+}
+
+// addressesIn returns all addresses in a network namespace, and fs.ErrNotExist if it was removed.
+func addressesIn(path string) (all []netip.Addr, err error) {
+	found, err := Addresses(path)
+	if _, gone := os.Lstat(path); err != nil && errors.Is(gone, fs.ErrNotExist) {
+		err = gone
+	}
 	for _, addrs := range found {
 		all = append(all, addrs...)
 	}
-	return all
+	return all, err
 }

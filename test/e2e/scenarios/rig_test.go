@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,6 +59,9 @@ func (r *rig) start(repo, dir string, o cluster.Options) (err error) {
 	// Until the last scenario has cleaned up, the nodes may be in any state.
 	if r.unmark, err = r.cluster.MarkInUse(); err != nil {
 		return err
+	}
+	if hours, _ := soakDuration(); hours > 0 {
+		r.watch.History = inspect.NewAddressHistory(time.Now)
 	}
 	r.watch.Start(r.ctx, func() []string {
 		var roots []string

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,6 +108,8 @@ func soak(t *Test) {
 	for _, s := range sets {
 		sizes[s] = s.size
 	}
+	go t.watch.History.Name(t.Ctx, t.NS)
+	t.Cleanup(t.judgeHistory)
 	samples, replaced, rounds := map[string][]float64{}, 0, 0
 	for began := time.Now(); time.Since(began) < hours; rounds++ {
 		accident, nodes := soakAccidents[dice.IntN(len(soakAccidents))], t.nodes
@@ -153,6 +156,23 @@ func soak(t *Test) {
 	})
 	for _, series := range slices.Sorted(maps.Keys(samples)) {
 		t.judge(series, samples[series])
+	}
+}
+
+// judgeHistory writes what was observed in the network namespaces to a file, and has it judged.
+func (t *Test) judgeHistory() {
+	h := t.watch.History
+	file := filepath.Join(t.Cluster.Dir, "run", "history.jsonl")
+	t.Must(h.Write(file))
+	ops := h.Observations()
+	rejected := inspect.Accepted(ops, func(pod string) bool {
+		_, name, _ := strings.Cut(pod, "/")
+		return strings.HasPrefix(name, "kept-") || strings.HasPrefix(name, "victim-")
+	})
+	t.Step("%d observations in %s; a duplicate of more than %v is found; not accepted: %q", len(ops), file,
+		h.Resolution().Round(time.Millisecond), rejected)
+	if len(rejected) > 0 {
+		t.Errorf("the history of %q is not that of addresses with one holder and retained pods", rejected)
 	}
 }
 
