@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/leasehold-cni/leasehold/pkg/install"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -31,6 +32,8 @@ var schemas = []struct {
 	{"recover --dry-run", "Leases that would be made.", []candidate{}},
 	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order, which can do no harm. " +
 		"If it is empty, decide says what there is to decide.", report{}},
+	{"uninstall --dry-run", "What would be done on the node. held is the number of addresses that are lost.",
+		install.Plan{}},
 	{"kubectl leasehold history", "Journal entries of all nodes, by time. Each node may have an event JournalBegins.",
 		[]nodeEntry{}},
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/leasehold-cni/leasehold/pkg/install"
 )
 
 // isUninstaller reports whether a pod, or the template of one, is that of an agent whose DaemonSet
@@ -14,27 +17,65 @@ func isUninstaller(pod object) bool {
 	return len(arguments(install, "uninstall")) > 0
 }
 
-// askNodes asks each node whether leasehold can be removed from it, in the pod of its agent. It
-// returns an error if one cannot, or does not answer in time.
+// askNodes asks each node what its uninstallation does, in the pod of its agent, and prints it. It
+// returns an error if one cannot be uninstalled, has no agent, or does not answer in time.
 func (c *cluster) askNodes(ctx context.Context, agent object) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	pods, err := c.agents(ctx)
-	if missing := agent.Number("status", "desiredNumberScheduled") - len(pods); err == nil && missing > 0 {
-		err = fmt.Errorf("nodes on which no agent runs: %d", missing)
+	if err == nil && len(pods) < agent.Number("status", "desiredNumberScheduled") {
+		err = c.nameMissing(ctx, agent)
 	}
+	held := 0
 	for i, p := range pods {
 		c.say("asking node %s (%d of %d)", nodeOf(p), i+1, len(pods))
+		var plan install.Plan
 		args := append(uninstallArgs(agent), "--dry-run")
-		if _, e := c.kubectl(ctx, nil, c.onNode(p, args...)...); e != nil {
+		if e := c.readNode(ctx, p, &plan, args...); e != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", nodeOf(p), e))
+			continue
 		}
+		held += plan.Held
+		c.step("%s:\n- %s", nodeOf(p), strings.Join(plan.Steps, "\n- "))
 	}
 	if err != nil {
 		return fmt.Errorf("nothing was removed, because leasehold cannot be removed from all nodes:\n%w\n"+
 			"remove the causes, then run this command again", err)
 	}
+	c.step("held addresses that are lost on all nodes: %d", held)
 	return nil
+}
+
+// nameMissing returns an error with the nodes that the DaemonSet selects and on which no agent runs.
+func (c *cluster) nameMissing(ctx context.Context, agent object) (err error) {
+	nodes, e1 := c.items(ctx, "node")
+	pods, e2 := c.agentPods(ctx)
+	err = errors.Join(e1, e2)
+	for _, n := range nodes {
+		if !isSelected(n, agent.In("spec", "template", "spec", "nodeSelector")) {
+			continue
+		}
+		state := "it has no pod of the agent"
+		for _, p := range pods {
+			if nodeOf(p) == nameOf(n) {
+				state = "its pod of the agent is " + p.Text("status", "phase")
+			}
+		}
+		if state != "its pod of the agent is Running" {
+			err = errors.Join(err, fmt.Errorf("%s: no agent runs: %s", nameOf(n), state))
+		}
+	}
+	return err
+}
+
+// isSelected reports whether a node has all labels of a nodeSelector.
+func isSelected(node, selector object) bool {
+	for label, value := range selector {
+		if node.Text("metadata", "labels", label) != value {
+			return false
+		}
+	}
+	return true
 }
 
 // cleanNodes changes the DaemonSet of the agents: instead of an agent, each node gets a pod that
@@ -79,7 +120,7 @@ func (c *cluster) changeAgents(ctx context.Context, agent object) error {
 			// only after half of the pods' grace period.
 			"terminationGracePeriodSeconds": 1,
 			"initContainers": []object{{"name": installerName, "restartPolicy": nil,
-				"args":                     append([]string{"--host-root=/proc/1/root"}, uninstallArgs(agent)...),
+				"args":                     slices.Concat([]string{"--host-root=/proc/1/root"}, uninstallArgs(agent), []string{"--yes"}),
 				"terminationMessagePolicy": "FallbackToLogsOnError",
 				"securityContext": object{"capabilities": object{
 					"add": append(capabilities, "DAC_OVERRIDE", "CHOWN")}}}}, // for files of other users

@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +10,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
@@ -39,23 +41,89 @@ type Uninstaller struct {
 	Log     *slog.Logger
 }
 
-// replays are the directories in which flannel and libcni store the configuration of each ADD. They
-// use the stored configuration for the DEL.
-var replays = append([]string{"/var/lib/cni/flannel"}, adopt.DefaultCacheDirs...)
+// Plan is what Run does on a node.
+type Plan struct {
+	Held  int      `json:"held"`  // addresses that are kept for pods that are away, and are lost
+	Steps []string `json:"steps"` // what becomes of what is on the node, a sentence each
+
+	undos []cniconf.Undo
+}
+
+// Plan returns what Run will do, or all reasons for which leasehold cannot be removed. It changes
+// nothing.
+func (u Uninstaller) Plan(ctx context.Context) (p Plan, err error) {
+	undos, err := cniconf.Undos(u.ConfDir)
+	now, was, e := u.Dir.restorable()
+	err = errors.Join(err, e)
+	if e == nil && !now.usable && !was.usable && len(undos) > 0 {
+		err = errors.Join(err, fmt.Errorf("%s names leasehold, and there is no host-local in %s to name instead; "+
+			"install host-local (containernetworking/plugins) there", undos[0].Path, u.Dir))
+	}
+	survey, e := u.Service.Survey(ctx)
+	isLost := errors.Is(e, store.ErrLost) // it is rebuilt when it is exported
+	if !isLost {
+		err = errors.Join(err, e, survey.Unsafe)
+	}
+	stored, e := replayed()
+	if err = errors.Join(err, e); err != nil {
+		return Plan{}, err
+	}
+	p.undos = undos
+	p.count(survey.Leases, isLost)
+	if now.ours || was.exists {
+		p.add("%s is the host-local that was there before", u.Dir.path(hostLocal))
+	}
+	for _, c := range undos {
+		p.add("%s names host-local", c.Path)
+	}
+	dirs := u.Service.Node.Store.Dirs()
+	p.add("%s and %s are removed", dirs.State, dirs.Run)
+	switch path := u.Dir.path(leasehold); {
+	case !exists(path):
+	case len(stored) == 0:
+		p.add("%s is removed", path)
+	default:
+		p.add("%s stays, for DELs of containers that were started with leasehold, until these have ended", path)
+	}
+	if exists(usualLeasectl) {
+		p.add("%s stays; remove it by hand", usualLeasectl)
+	}
+	return p, nil
+}
+
+// usualLeasectl is where a user puts leasectl (README.md).
+const usualLeasectl = "/usr/local/bin/leasectl"
+
+func (p *Plan) add(format string, args ...any) {
+	p.Steps = append(p.Steps, fmt.Sprintf(format, args...))
+}
+
+// count adds what becomes of the addresses. isLost reports whether the leases are not known.
+func (p *Plan) count(leases []lease.Lease, isLost bool) {
+	if isLost {
+		p.add("the store is lost: held addresses that no file of host-local has are lost too")
+	}
+	stay := 0
+	for _, l := range leases {
+		switch {
+		case l.State == lease.Bound:
+			stay++
+		case l.Firm:
+			p.Held++
+		}
+	}
+	p.add("addresses in use: %d; they stay with their containers", stay)
+	p.add("addresses held for pods that are away: %d; they are released, and other pods may get them", p.Held)
+}
 
 // Run removes leasehold from the node, so that host-local can serve the next call of the runtime.
-// First it checks everything that could prevent that, and with dryRun that is all. Then it restores
-// host-local, names it in the configurations that name leasehold, and waits for running calls of
-// the plugin. At last it ends all holds, updates host-local's files from the store, and removes the
-// store and the plugin. It returns what a person should know: what is left.
+// It restores host-local, names it in the configurations that name leasehold, and waits for running
+// calls of the plugin. At last it ends all holds, updates host-local's files from the store, and
+// removes the store and the plugin. It returns what a person should know: what is left.
 //
 // Run can be repeated after an error. The steps are in one function because each depends on all
 // earlier steps.
-func (u Uninstaller) Run(ctx context.Context, dryRun bool) (text string, err error) {
-	undos, err := u.check(ctx)
-	if err != nil || dryRun {
-		return "", err
-	}
+func (u Uninstaller) Run(ctx context.Context, plan Plan) (text string, err error) {
 	isAgent := func(name, _ string) bool { return name == "leasehold-agent" }
 	if running, err := u.Host.Running(isAgent); err != nil || running != 0 {
 		return "", errors.Join(err,
@@ -70,7 +138,7 @@ func (u Uninstaller) Run(ctx context.Context, dryRun bool) (text string, err err
 	if _, err := u.Service.Export(ctx); err != nil {
 		return "", err
 	}
-	if err := u.switchToHostLocal(undos); err != nil {
+	if err := u.switchToHostLocal(plan.undos); err != nil {
 		return "", err
 	}
 	if err := u.waitForCalls(ctx); err != nil {
@@ -103,26 +171,9 @@ func (u Uninstaller) Run(ctx context.Context, dryRun bool) (text string, err err
 	return u.removeName()
 }
 
-// check returns the changes of the configurations that name leasehold, or all reasons for which
-// leasehold cannot be removed. It changes nothing.
-func (u Uninstaller) check(ctx context.Context) (undos []cniconf.Undo, err error) {
-	undos, err = cniconf.Undos(u.ConfDir)
-	now, was, e := u.Dir.restorable()
-	err = errors.Join(err, e)
-	if e == nil && !now.usable && !was.usable && len(undos) > 0 {
-		err = errors.Join(err, fmt.Errorf("%s names leasehold, and there is no host-local in %s to name instead; "+
-			"install host-local (containernetworking/plugins) there", undos[0].Path, u.Dir))
-	}
-	// A lost store is rebuilt when it is exported.
-	if survey, e := u.Service.Survey(ctx); !errors.Is(e, store.ErrLost) {
-		err = errors.Join(err, e, survey.Unsafe)
-	}
-	return undos, err
-}
-
 // switchToHostLocal has all later calls of the runtime run host-local: under its own name, and
-// under the name leasehold. The runtime calls that for a moment, until it has read the
-// configurations again, and for the DEL of pods whose stored configuration names it.
+// under the name leasehold. The runtime calls that for a moment, until it has
+// read the configurations again, and for the DEL of pods whose stored configuration names it.
 func (u Uninstaller) switchToHostLocal(undos []cniconf.Undo) error {
 	done, err := u.Dir.restore()
 	if err != nil {
@@ -222,56 +273,40 @@ func blocked(pools []lease.Pool) (err error) {
 	return err
 }
 
-// removeName removes the name leasehold from the directory of plugins. If the stored configuration
-// of an ADD names leasehold, the DEL for that ADD will run the program of that name, and the pod
-// could not be deleted without it. Then the link to host-local stays, and removeName returns why.
+// removeName removes the name leasehold from the directory of plugins. If stored configurations of
+// ADDs name leasehold, the DELs for those ADDs will run the program of that name, and the pods could
+// not be deleted without it. Then a link to host-local stays, and removeName returns why.
 func (u Uninstaller) removeName() (left string, err error) {
 	path := u.Dir.path(leasehold)
 	p, err := look(path)
 	if err != nil || !p.exists {
 		return "", err
 	}
-	named, err := u.replayed()
+	stored, err := replayed()
 	if err != nil {
 		return "", err
 	}
-	if named == "" {
-		return "", errors.Join(os.Remove(path), files.SyncDir(string(u.Dir)))
+	if len(stored) > 0 {
+		return staying(path, stored), nil
 	}
-	left = fmt.Sprintf("%s is a link to host-local now, for the DEL of pods that were started with leasehold, "+
-		"such as that of %s; remove it when these have ended", path, named)
-	u.Log.Warn(left)
-	return left, nil
+	// The forwarder may have removed itself.
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	return "", files.SyncDir(string(u.Dir))
 }
 
-// typeLeasehold matches a plugin of the type leasehold in a configuration.
-var typeLeasehold = regexp.MustCompile(`"type"\s*:\s*"leasehold"`)
-
-// replayed returns the path of a stored configuration that names leasehold, "" if there is none.
-func (u Uninstaller) replayed() (string, error) {
-	for _, dir := range replays {
-		names, err := files.List(dir)
-		if err != nil && !files.IsMissing(err) {
-			return "", err
-		}
-		for _, name := range names {
-			path := filepath.Join(dir, name)
-			info, err := os.Lstat(path)
-			if err != nil || !info.Mode().IsRegular() {
-				continue
-			}
-			content, _, err := files.Read(path)
-			if err != nil && !files.IsMissing(err) {
-				return "", err
-			}
-			var cached struct{ Config []byte } // libcni encodes the configuration
-			_ = json.Unmarshal(content, &cached)
-			if typeLeasehold.Match(content) || typeLeasehold.Match(cached.Config) {
-				return path, nil
-			}
-		}
+// staying says why a link to host-local stays at a path, and until when.
+func staying(path string, stored []string) string {
+	const shown = 3
+	more := ""
+	if n := len(stored) - shown; n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+		stored = stored[:shown]
 	}
-	return "", nil
+	return fmt.Sprintf("%s is a link to host-local now, for the DELs of containers that were started with leasehold: "+
+		"their configuration is in %s%s. For a container that the runtime does not know (crictl pods -q --no-trunc) no "+
+		"DEL comes: remove its file, and %s when no such file is left", path, strings.Join(stored, ", "), more, path)
 }
 
 // Retry calls f once per second until f succeeds. It returns the last error when the limit is over
@@ -288,4 +323,54 @@ func Retry(ctx context.Context, limit time.Duration, f func() error) error {
 		case <-time.After(time.Second):
 		}
 	}
+}
+
+// replays are the directories in which flannel, Multus and libcni store the configuration of each
+// ADD. flannel, Multus and CRI-O use the stored configuration for the DEL.
+var replays = append([]string{"/var/lib/cni/flannel", "/var/lib/cni/multus"}, adopt.DefaultCacheDirs...)
+
+// replayed returns the paths of the stored configurations that name leasehold.
+func replayed() (paths []string, err error) {
+	for _, dir := range replays {
+		names, err := files.List(dir)
+		if err != nil && !files.IsMissing(err) {
+			return nil, err
+		}
+		for _, name := range names {
+			path := filepath.Join(dir, name)
+			info, err := os.Lstat(path)
+			if err != nil || !info.Mode().IsRegular() {
+				continue
+			}
+			content, _, err := files.Read(path)
+			if err != nil && !files.IsMissing(err) {
+				return nil, err
+			}
+			var stored any
+			if json.Unmarshal(content, &stored) == nil && namesLeasehold(stored) {
+				paths = append(paths, path)
+			}
+		}
+	}
+	return paths, nil
+}
+
+// namesLeasehold reports whether a JSON value has a plugin of the type leasehold, also in a
+// configuration that is encoded in a string, as libcni and Multus store them.
+func namesLeasehold(value any) bool {
+	switch value := value.(type) {
+	case map[string]any:
+		for key, member := range value {
+			if member == any(leasehold) && strings.EqualFold(key, "type") || namesLeasehold(member) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(value, namesLeasehold)
+	case string:
+		content, err := base64.StdEncoding.DecodeString(value)
+		var inner any
+		return err == nil && json.Unmarshal(content, &inner) == nil && namesLeasehold(inner)
+	}
+	return false
 }

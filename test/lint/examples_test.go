@@ -11,7 +11,7 @@ import (
 // text in it.
 var elsewhere = map[string]struct{ file, text string }{
 	"kubectl leasehold install":   {"test/e2e/scenarios/install_test.go", `t.leasehold("install", "--yes")`},
-	"kubectl leasehold uninstall": {"test/e2e/scenarios/install_test.go", `s.leasehold("uninstall", "--crds")`},
+	"kubectl leasehold uninstall": {"test/e2e/scenarios/install_test.go", `s.leasehold("uninstall", "--crds", "--yes")`},
 }
 
 // TestDocumentedCommandsRun checks that tests run the commands of the documents: leasectl's, in

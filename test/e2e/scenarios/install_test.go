@@ -164,13 +164,13 @@ func installNamed(t *Test) {
 	}
 	// The pod's DEL calls leasehold. So may DELs that the runtime refused for a moment after the
 	// configuration was written anew, and that the kubelet repeats.
-	const link = cniBin + "/leasehold"
-	if target, err := os.Readlink(t.NodeOf(stays).Disk(link)); target != "host-local" {
-		t.Errorf("%s is a link to %q, %v", link, target, err)
+	const forwarder = cniBin + "/leasehold"
+	if _, err := os.Stat(t.NodeOf(stays).Disk(forwarder)); err != nil {
+		t.Errorf("the pod's DEL calls no program: %v", err)
 	}
 	for i := range t.nodes {
-		if target, err := os.Readlink(t.Node(i + 1).Disk(link)); err == nil {
-			s.files[i][link] = " lrwxrwxrwx" + target
+		if now, found := t.filesOf(t.Node(i + 1))[forwarder]; found {
+			s.files[i][forwarder] = now
 		}
 		s.assertSameFiles(i)
 	}
@@ -180,7 +180,18 @@ func installNamed(t *Test) {
 		t.Errorf("retained-0 was replaced or restarted")
 	}
 	s.set.Scale(0)
+	s.becomesGone(t.NodeOf(stays), forwarder)
 	s.assertHostLocalWorks()
+}
+
+// becomesGone waits until a file of a node is removed.
+func (t *Test) becomesGone(n *cluster.Node, path string) {
+	t.Eventually(path+" of "+n.Name+" is gone", func() error {
+		if _, err := os.Lstat(n.Disk(path)); !os.IsNotExist(err) {
+			return fmt.Errorf("it is there: %w", err)
+		}
+		return nil
+	})
 }
 
 // uninstallAsks removes leasehold from a cluster in which a node has no power at first: nothing
@@ -212,6 +223,17 @@ func uninstallAsks(t *Test) {
 	})
 
 	before := s.set.Ready()
+	t.Step("nobody answers whether leasehold is to be removed")
+	for flag, words := range map[string][]string{
+		"--crds":    {"the answer was not yes", "held addresses that are lost on all nodes: 0"},
+		"--dry-run": {flannelConflist + " names host-local", "addresses in use: "},
+	} {
+		if out, err := t.tryLeasehold("uninstall", flag); (err == nil) != (flag == "--dry-run") ||
+			!containsAll(out, words) {
+			t.Errorf("it does not print %q: %v", words, err)
+		}
+	}
+	t.Kubectl("get", "mutatingwebhookconfiguration", cluster.Manager)
 	s.remove()
 	if now, err := os.ReadFile(conf); err != nil || !bytes.Equal(now, stock) {
 		t.Errorf("%s is %s, %v; want %s", flannelConflist, now, err, stock)
@@ -224,13 +246,14 @@ func uninstallAsks(t *Test) {
 	t.Step("pods that were started with leasehold end")
 	s.set.Scale(0)
 	s.assertHostLocalWorks()
-	t.Must(os.RemoveAll(edited.Disk(cniBin + "/leasehold"))) // the link for their DELs
+	s.becomesGone(edited, cniBin+"/leasehold")
 }
 
 // uninstallFails runs kubectl leasehold uninstall, which has to print the words of an error and to
 // change nothing.
 func (s *stockCluster) uninstallFails(words ...string) {
-	if out, err := s.tryLeasehold("uninstall"); err == nil || !containsAll(out, append(words, "nothing was removed")) {
+	if out, err := s.tryLeasehold("uninstall", "--yes"); err == nil ||
+		!containsAll(out, append(words, "nothing was removed")) {
 		s.Fatalf("it has succeeded, or does not print %q", words)
 	}
 	s.Kubectl("get", "mutatingwebhookconfiguration", cluster.Manager)
@@ -328,7 +351,7 @@ func (s *stockCluster) restartFlannel() {
 
 // remove removes leasehold from the cluster as a user does, and returns what that prints.
 func (s *stockCluster) remove() string {
-	text := s.leasehold("uninstall", "--crds")
+	text := s.leasehold("uninstall", "--crds", "--yes")
 	s.removed = true
 	return text
 }
@@ -338,7 +361,7 @@ func (s *stockCluster) restore() {
 	if agents, err := s.Client.AppsV1().DaemonSets(cluster.System).List(s.Ctx, metav1.ListOptions{}); err != nil ||
 		len(agents.Items) > 0 && !s.removed {
 		s.Must(err)
-		s.leasehold("uninstall", "--crds")
+		s.leasehold("uninstall", "--crds", "--yes")
 	}
 	s.Kubectl("delete", "--ignore-not-found", "namespace", flannelNamespace)
 	s.Kubectl("delete", "--ignore-not-found", "clusterrole,clusterrolebinding", "flannel")
