@@ -1,4 +1,5 @@
-// leasectl inspects and manages the lease store of a node.
+// leasectl inspects and manages the lease store of a node. Under the name leasehold it is what
+// leasectl uninstall leaves of the plugin (pkg/install).
 package main
 
 import (
@@ -13,12 +14,16 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/pkg/install"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 var version = "(devel)" // set at link time
 
 func main() {
+	if install.IsForwarder(os.Args) {
+		os.Exit(install.Forward(os.Args))
+	}
 	host, clock, err := host.FromEnv(os.Getenv)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "leasectl:", err)

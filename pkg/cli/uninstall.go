@@ -34,6 +34,7 @@ func (a *app) uninstall() *cobra.Command {
 	var cni cniFlags
 	var dryRun, yes bool
 	var answer *os.File
+	var self []byte
 	c := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove leasehold from this node",
@@ -53,6 +54,13 @@ It can be repeated after an error.
 			// The kubelet copies the content of this file to the pod's status, where kubectl
 			// leasehold uninstall reads it. Outside of a container there is none.
 			answer, _ = os.OpenFile("/dev/termination-log", os.O_WRONLY|os.O_TRUNC, 0)
+			path, err := os.Executable()
+			if err == nil {
+				self, err = os.ReadFile(path)
+			}
+			if err != nil {
+				return err
+			}
 			return a.enter()
 		},
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -60,7 +68,7 @@ It can be repeated after an error.
 			if a.output != "" && !dryRun {
 				return usage("-o needs --dry-run")
 			}
-			u := install.Uninstaller{Dir: install.DirOf(runtime.BinDirs), ConfDir: runtime.ConfDir,
+			u := install.Uninstaller{Dir: install.DirOf(runtime.BinDirs), ConfDir: runtime.ConfDir, Forwarder: self,
 				Service: a.service(), Host: a.Host, Log: slog.New(slog.NewTextHandler(a.Stderr, nil))}
 			text := ""
 			defer func() {

@@ -46,7 +46,8 @@ func (c *cluster) askNodes(ctx context.Context, agent object) error {
 	return nil
 }
 
-// nameMissing returns an error with the nodes that the DaemonSet selects and on which no agent runs.
+// nameMissing returns an error with the nodes that the DaemonSet selects and on which no agent
+// runs.
 func (c *cluster) nameMissing(ctx context.Context, agent object) (err error) {
 	nodes, e1 := c.items(ctx, "node")
 	pods, e2 := c.agentPods(ctx)
@@ -110,6 +111,7 @@ func (c *cluster) cleanNodes(ctx context.Context, agent object) (err error) {
 // agent's capabilities, and an idle container in the place of the agent. Applying the manifests
 // again undoes all that matters of it.
 func (c *cluster) changeAgents(ctx context.Context, agent object) error {
+	args := slices.Concat([]string{"--host-root=/proc/1/root"}, uninstallArgs(agent), []string{"--yes"})
 	main := named(agent.List("spec", "template", "spec", "containers"), "agent")
 	capabilities, _ := main.Field("securityContext", "capabilities", "add").([]any)
 	return c.patch(ctx, c.system, "daemonset", agentName, "strategic", object{"spec": object{
@@ -120,7 +122,7 @@ func (c *cluster) changeAgents(ctx context.Context, agent object) error {
 			// only after half of the pods' grace period.
 			"terminationGracePeriodSeconds": 1,
 			"initContainers": []object{{"name": installerName, "restartPolicy": nil,
-				"args":                     slices.Concat([]string{"--host-root=/proc/1/root"}, uninstallArgs(agent), []string{"--yes"}),
+				"args":                     args,
 				"terminationMessagePolicy": "FallbackToLogsOnError",
 				"securityContext": object{"capabilities": object{
 					"add": append(capabilities, "DAC_OVERRIDE", "CHOWN")}}}}, // for files of other users

@@ -2,19 +2,14 @@ package install
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/host"
@@ -36,9 +31,11 @@ const (
 type Uninstaller struct {
 	Dir     Dir
 	ConfDir string // the runtime's directory of CNI configurations
-	Service *ipam.Service
-	Host    *host.Host
-	Log     *slog.Logger
+	// Forwarder is the program leasectl, which is the forwarder under the name leasehold.
+	Forwarder []byte
+	Service   *ipam.Service
+	Host      *host.Host
+	Log       *slog.Logger
 }
 
 // Plan is what Run does on a node.
@@ -103,9 +100,11 @@ func (p *Plan) count(leases []lease.Lease, isLost bool) {
 	if isLost {
 		p.add("the store is lost: held addresses that no file of host-local has are lost too")
 	}
-	stay := 0
+	stay, unnamed := 0, []string{}
 	for _, l := range leases {
 		switch {
+		case l.State == lease.Bound && seenOnly(l):
+			unnamed = append(unnamed, l.Address.String())
 		case l.State == lease.Bound:
 			stay++
 		case l.Firm:
@@ -114,6 +113,16 @@ func (p *Plan) count(leases []lease.Lease, isLost bool) {
 	}
 	p.add("addresses in use: %d; they stay with their containers", stay)
 	p.add("addresses held for pods that are away: %d; they are released, and other pods may get them", p.Held)
+	if len(unnamed) > 0 {
+		p.add("addresses on interfaces of unknown containers: %s; host-local may give them to pods",
+			strings.Join(unnamed, ", "))
+	}
+}
+
+// seenOnly reports whether a lease was imported from an interface alone, so that no container is
+// known whose DEL could release it.
+func seenOnly(l lease.Lease) bool {
+	return l.State == lease.Bound && l.Holder.ContainerID == "" && l.Holder.Netns.Ino != 0
 }
 
 // Run removes leasehold from the node, so that host-local can serve the next call of the runtime.
@@ -158,6 +167,9 @@ func (u Uninstaller) Run(ctx context.Context, plan Plan) (text string, err error
 	if err != nil {
 		return "", err
 	}
+	if err := u.removeUnnamed(ctx); err != nil {
+		return "", err
+	}
 	for _, p := range pools {
 		if err := hostlocal.Unmark(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
@@ -172,7 +184,7 @@ func (u Uninstaller) Run(ctx context.Context, plan Plan) (text string, err error
 }
 
 // switchToHostLocal has all later calls of the runtime run host-local: under its own name, and
-// under the name leasehold. The runtime calls that for a moment, until it has
+// through the forwarder under the name leasehold. The runtime calls that for a moment, until it has
 // read the configurations again, and for the DEL of pods whose stored configuration names it.
 func (u Uninstaller) switchToHostLocal(undos []cniconf.Undo) error {
 	done, err := u.Dir.restore()
@@ -193,11 +205,8 @@ func (u Uninstaller) switchToHostLocal(undos []cniconf.Undo) error {
 	if now, err := look(u.Dir.path(hostLocal)); err != nil || !now.usable {
 		return err // nothing calls leasehold: see check
 	}
-	tmp := u.Dir.path(unfinished + leasehold)
-	if err := os.Symlink(hostLocal, tmp); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return errors.Join(os.Rename(tmp, u.Dir.path(leasehold)), files.SyncDir(string(u.Dir)))
+	_, err = u.Dir.put(u.Forwarder, leasehold, func() error { return nil })
+	return err
 }
 
 func exists(path string) bool {
@@ -253,6 +262,26 @@ func (u Uninstaller) endHolds(ctx context.Context) error {
 	return err
 }
 
+// removeUnnamed removes host-local's files of addresses that are known from an interface alone.
+// They name no container, so that no DEL would remove them.
+func (u Uninstaller) removeUnnamed(ctx context.Context) error {
+	survey, err := u.Service.Survey(ctx)
+	for _, l := range survey.Leases {
+		if err != nil || !seenOnly(l) {
+			continue
+		}
+		var dir *hostlocal.Dir
+		if dir, err = hostlocal.Open(ctx, l.Pool); err != nil {
+			break
+		}
+		if f, _, e := dir.Read(l.Address); e == nil && f.Content == "" {
+			err = dir.Remove(l.Address)
+		}
+		dir.Close()
+	}
+	return err
+}
+
 // blocked returns an error if one of host-local's files in the pools marks an address as held.
 // host-local would never release such an address.
 func blocked(pools []lease.Pool) (err error) {
@@ -274,8 +303,8 @@ func blocked(pools []lease.Pool) (err error) {
 }
 
 // removeName removes the name leasehold from the directory of plugins. If stored configurations of
-// ADDs name leasehold, the DELs for those ADDs will run the program of that name, and the pods could
-// not be deleted without it. Then a link to host-local stays, and removeName returns why.
+// ADDs name leasehold, the DELs for those ADDs will run the program of that name, and the pods
+// could not be deleted without it. Then the forwarder stays, and removeName returns why.
 func (u Uninstaller) removeName() (left string, err error) {
 	path := u.Dir.path(leasehold)
 	p, err := look(path)
@@ -296,7 +325,7 @@ func (u Uninstaller) removeName() (left string, err error) {
 	return "", files.SyncDir(string(u.Dir))
 }
 
-// staying says why a link to host-local stays at a path, and until when.
+// staying says why the forwarder stays at a path, and until when.
 func staying(path string, stored []string) string {
 	const shown = 3
 	more := ""
@@ -304,9 +333,10 @@ func staying(path string, stored []string) string {
 		more = fmt.Sprintf(" and %d more", n)
 		stored = stored[:shown]
 	}
-	return fmt.Sprintf("%s is a link to host-local now, for the DELs of containers that were started with leasehold: "+
-		"their configuration is in %s%s. For a container that the runtime does not know (crictl pods -q --no-trunc) no "+
-		"DEL comes: remove its file, and %s when no such file is left", path, strings.Join(stored, ", "), more, path)
+	return fmt.Sprintf("%s stays, and runs host-local for DELs of containers that were started with leasehold: their "+
+		"configuration is in %s%s. It removes itself after the last of these DELs. For a container that the runtime "+
+		"does not know (crictl pods -q --no-trunc) no DEL comes: remove its file, and %s when no such file is left",
+		path, strings.Join(stored, ", "), more, path)
 }
 
 // Retry calls f once per second until f succeeds. It returns the last error when the limit is over
@@ -323,54 +353,4 @@ func Retry(ctx context.Context, limit time.Duration, f func() error) error {
 		case <-time.After(time.Second):
 		}
 	}
-}
-
-// replays are the directories in which flannel, Multus and libcni store the configuration of each
-// ADD. flannel, Multus and CRI-O use the stored configuration for the DEL.
-var replays = append([]string{"/var/lib/cni/flannel", "/var/lib/cni/multus"}, adopt.DefaultCacheDirs...)
-
-// replayed returns the paths of the stored configurations that name leasehold.
-func replayed() (paths []string, err error) {
-	for _, dir := range replays {
-		names, err := files.List(dir)
-		if err != nil && !files.IsMissing(err) {
-			return nil, err
-		}
-		for _, name := range names {
-			path := filepath.Join(dir, name)
-			info, err := os.Lstat(path)
-			if err != nil || !info.Mode().IsRegular() {
-				continue
-			}
-			content, _, err := files.Read(path)
-			if err != nil && !files.IsMissing(err) {
-				return nil, err
-			}
-			var stored any
-			if json.Unmarshal(content, &stored) == nil && namesLeasehold(stored) {
-				paths = append(paths, path)
-			}
-		}
-	}
-	return paths, nil
-}
-
-// namesLeasehold reports whether a JSON value has a plugin of the type leasehold, also in a
-// configuration that is encoded in a string, as libcni and Multus store them.
-func namesLeasehold(value any) bool {
-	switch value := value.(type) {
-	case map[string]any:
-		for key, member := range value {
-			if member == any(leasehold) && strings.EqualFold(key, "type") || namesLeasehold(member) {
-				return true
-			}
-		}
-	case []any:
-		return slices.ContainsFunc(value, namesLeasehold)
-	case string:
-		content, err := base64.StdEncoding.DecodeString(value)
-		var inner any
-		return err == nil && json.Unmarshal(content, &inner) == nil && namesLeasehold(inner)
-	}
-	return false
 }

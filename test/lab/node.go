@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -39,8 +40,8 @@ func NewNode(t testing.TB) *Node {
 	t.Helper()
 	n := &Node{Dir: t.TempDir(), t: t}
 	bin := n.mkdir("bin") // CNI_PATH
-	for _, name := range []string{"leasehold", "bridge", "flannel", "host-local", "loopback", "macvlan",
-		"portmap", "ptp"} {
+	n.Install("leasehold", Bin("leasehold"))
+	for _, name := range upstream {
 		n.Install(name, Bin(name))
 	}
 	n.Reboot()
@@ -53,6 +54,26 @@ func NewNode(t testing.TB) *Node {
 	n.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, n.mkdir("cache"),
 		&runtimeExec{DefaultExec: invoke.DefaultExec{RawExec: &invoke.RawExec{}}, node: n})
 	return n
+}
+
+// upstream are the plugins of containernetworking and flannel.
+var upstream = []string{"bridge", "flannel", "host-local", "loopback", "macvlan", "portmap", "ptp"}
+
+// K3s replaces the upstream plugins by links to one program, as k3s has them.
+func (n *Node) K3s() {
+	plugins := n.mkdir("k3s/bin/plugins")
+	program := filepath.Join(filepath.Dir(plugins), "cni")
+	content, err := os.ReadFile(Bin("k3s"))
+	if err == nil {
+		err = os.WriteFile(program, content, 0o755)
+	}
+	for _, name := range upstream {
+		n.Install(name, program)
+		err = errors.Join(err, os.Symlink(Bin(name), filepath.Join(plugins, name)))
+	}
+	if err != nil {
+		n.t.Fatalf("the plugins of k3s: %v", err)
+	}
 }
 
 // Install installs a program in the node's plugin directory.

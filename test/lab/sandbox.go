@@ -112,6 +112,17 @@ func (s *Sandbox) Del(net *Network) error {
 	return s.node.cni.DelNetworkList(context.Background(), net.list, s.runtimeConf())
 }
 
+// Stored returns a network as it was at the last ADD of the sandbox, from libcni's cache: CRI-O
+// calls DEL and CHECK with that configuration.
+func (s *Sandbox) Stored(net *Network) *Network {
+	s.node.t.Helper()
+	content, _, err := s.node.cni.GetNetworkListCachedConfig(net.list, s.runtimeConf())
+	if err != nil || content == nil {
+		s.node.t.Fatalf("libcni's cache has no configuration of %s: %v", s.Pod.Name, err)
+	}
+	return s.node.List(content)
+}
+
 // Check calls CHECK.
 func (s *Sandbox) Check(net *Network) error {
 	return s.node.cni.CheckNetworkList(context.Background(), net.list, s.runtimeConf())
@@ -122,6 +133,18 @@ func (s *Sandbox) Stop(net *Network) error {
 	err := s.Del(net)
 	s.Remove()
 	return err
+}
+
+// Address puts an address, with the length of its prefix, on a new interface eth0 of the sandbox.
+func (s *Sandbox) Address(address string) error {
+	addr, err := netlink.ParseAddr(address)
+	if err != nil {
+		return err
+	}
+	return ns.WithNetNSPath(s.NetNS, func(ns.NetNS) error {
+		eth0 := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "peer"}
+		return errors.Join(netlink.LinkAdd(eth0), netlink.AddrAdd(eth0, addr))
+	})
 }
 
 // Remove removes the network namespace and kills its processes, without calling a plugin.

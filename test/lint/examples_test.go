@@ -10,8 +10,9 @@ import (
 // elsewhere are the commands that no script of test/script runs, by the test that runs them and a
 // text in it.
 var elsewhere = map[string]struct{ file, text string }{
-	"kubectl leasehold install":   {"test/e2e/scenarios/install_test.go", `t.leasehold("install", "--yes")`},
-	"kubectl leasehold uninstall": {"test/e2e/scenarios/install_test.go", `s.leasehold("uninstall", "--crds", "--yes")`},
+	"kubectl leasehold install": {"test/e2e/scenarios/install_test.go", `t.leasehold("install", "--yes")`},
+	"kubectl leasehold uninstall": {"test/e2e/scenarios/install_test.go",
+		`s.leasehold("uninstall", "--crds", "--yes")`},
 }
 
 // TestDocumentedCommandsRun checks that tests run the commands of the documents: leasectl's, in

@@ -23,7 +23,6 @@ package script_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -35,10 +34,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
-	"github.com/vishvananda/netlink"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
@@ -114,12 +111,7 @@ func address(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: address <sandbox> <address/length>")
 	}
-	addr, err := netlink.ParseAddr(args[1])
-	ts.Check(err)
-	ts.Check(ns.WithNetNSPath(stateOf(ts).sandboxes[args[0]].NetNS, func(ns.NetNS) error {
-		eth0 := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "peer"}
-		return errors.Join(netlink.LinkAdd(eth0), netlink.AddrAdd(eth0, addr))
-	}))
+	ts.Check(stateOf(ts).sandboxes[args[0]].Address(args[1]))
 }
 
 func clock(ts *testscript.TestScript, neg bool, args []string) {
