@@ -23,13 +23,20 @@ type Network struct {
 }
 
 // Networks returns the networks of the node: those of the CNI configuration, with its ranges, and
-// those of the store that configured does not contain. Of the latter the subnets and gateways are
-// not known.
+// those of the store that configured does not contain. Of the latter the subnets are not known, and
+// of the gateways only how many addresses of a set they take: where they take any, each range has
+// host-local's default, its first address.
 func (s *Service) Networks(ctx context.Context, configured []Network) (out []Network, err error) {
 	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		out = slices.Clone(configured)
 		for _, u := range tx.Usage() {
 			of := slices.IndexFunc(out, func(n Network) bool { return n.Pool == u.Pool })
+			hasGateway := u.Size < u.Ranges.Size() || u.Size == pool.MaxSize
+			for i := range u.Ranges {
+				if hasGateway {
+					u.Ranges[i].Gateway = u.Ranges[i].Start
+				}
+			}
 			switch {
 			case u.Ranges == nil || of >= 0 && of < len(configured):
 			case of < 0:
