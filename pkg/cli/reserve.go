@@ -24,8 +24,13 @@ import (
 func choiceFlags(command *cobra.Command) *ipam.Choice {
 	c := &ipam.Choice{Window: lease.Forever, IfName: "eth0"}
 	f, errName := command.Flags(), errors.New("want namespace/name")
+	// With an empty value, which scripts may have, --pod and --reserve-as count as not given.
 	f.Func("pod", "the `pod`, as namespace/name; it need not exist", func(s string) error {
-		if c.Namespace, c.Name, _ = strings.Cut(s, "/"); !hostlocal.IsPod(c.Namespace, c.Name) {
+		namespace, name, _ := strings.Cut(s, "/")
+		if c.Name = name; s == "" {
+			return nil
+		}
+		if c.Namespace = namespace; !hostlocal.IsPod(namespace, name) {
 			return errName
 		}
 		return nil
@@ -33,8 +38,11 @@ func choiceFlags(command *cobra.Command) *ipam.Choice {
 	f.Func("reserve-as",
 		"a reservation `name` (annotation leasehold.dev/reserve-as) instead of a pod, as namespace/name",
 		func(s string) error {
-			c.Namespace, c.Reservation, _ = strings.Cut(s, "/")
-			if !lease.IsNamespace(c.Namespace) || !lease.IsReservation(c.Reservation) {
+			namespace, name, _ := strings.Cut(s, "/")
+			if c.Reservation = name; s == "" {
+				return nil
+			}
+			if c.Namespace = namespace; !lease.IsNamespace(namespace) || !lease.IsReservation(name) {
 				return errName
 			}
 			return nil
@@ -62,8 +70,12 @@ func choiceFlags(command *cobra.Command) *ipam.Choice {
 		}
 		return nil
 	})
-	command.MarkFlagsOneRequired("pod", "reserve-as")
-	command.MarkFlagsMutuallyExclusive("pod", "reserve-as")
+	command.PreRunE = func(*cobra.Command, []string) error {
+		if (c.Name == "") == (c.Reservation == "") {
+			return usage("name a pod with --pod, or a reservation name with --reserve-as")
+		}
+		return nil
+	}
 	_ = command.MarkFlagRequired("address") // it is a flag of the command
 	return c
 }
@@ -81,7 +93,9 @@ annotation sets, begins when the pod is deleted. An address that no pod has take
 free again after --for. "leasectl release" releases it.
 
 An address that is in use, that is held for another pod, or that no pod of this node can
-get, is not held, and the command says why.`,
+get, is not held, and the command says why. Whether the namespace exists is not known on
+a node: if it does not, the node's agent releases the address within seconds. "kubectl
+leasehold reserve" refuses such a namespace.`,
 		Example: "  leasectl reserve --pod=db/db-0 --address=10.244.3.20\n" +
 			"  leasectl reserve --pod=db/db-0 --address=10.244.3.20 --address=fd00::14 --for=24h\n" +
 			"  leasectl reserve --reserve-as=db/registry --address=10.244.3.21",
