@@ -58,10 +58,14 @@ func (w *simulation) splitRecords(all []record, e event, from image, n node) (ou
 }
 
 // replaceStore replaces the store's file by a copy in a transaction, which therefore fails when it
-// commits, and is repeated. The files are those of the begin of the transaction in each attempt.
+// commits, and is repeated. The files are those of the begin of the transaction in each attempt: of
+// what the call has done, only a new store and its mark stay.
 func (w *simulation) replaceStore() {
 	begin := w.current
-	w.capture(w.kernel.now().Wall)
+	if now := w.capture(w.kernel.now().Wall); begin.Store == nil {
+		begin = begin.clone()
+		begin.Store, begin.Files[markFile] = now.Store, now.Files[markFile]
+	}
 	w.restore(begin)
 	content, err := os.ReadFile(w.path(storeFile))
 	must(err)

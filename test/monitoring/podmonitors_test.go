@@ -14,7 +14,7 @@ import (
 	strict "sigs.k8s.io/yaml"
 )
 
-// The PodMonitors have only fields that the Prometheus operator knows, and the names that the alerts
+// The PodMonitors have only fields that the Prometheus operator knows, and the names that alerts
 // expect. The scenario node-pool scrapes their endpoints.
 func TestPodMonitors(t *testing.T) {
 	text, err := os.ReadFile("../../daemonset/components/pod-monitors/podmonitors.yaml")

@@ -114,7 +114,7 @@ func TestFIFOs(t *testing.T) {
 		"the cache":               {func(node *lab.Node) string { return node.Dir + "/cache/results" }, ""},
 		"the network namespace":   {func(node *lab.Node) string { return node.Dir + "/netns" }, "CNI_NETNS"},
 		"the store":               {func(node *lab.Node) string { return node.StateDir() + "/leases.db" }, "regular"},
-		"the store's mark":        {func(node *lab.Node) string { return node.RunDir() + "/used" }, "lost"},
+		"the store's mark":        {func(node *lab.Node) string { return node.RunDir() + "/used" }, "regular"},
 		"the spool":               {func(node *lab.Node) string { return node.RunDir() + "/spool" }, ""},
 		"the announce queue":      {func(node *lab.Node) string { return node.RunDir() + "/announce" }, ""},
 		"the calls, counted":      {func(node *lab.Node) string { return node.RunDir() + "/calls" }, ""},

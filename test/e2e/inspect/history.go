@@ -17,7 +17,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// An AddressHistory is what was observed in the network namespaces of nodes: which sandbox had which
+// An AddressHistory is what was observed in the network namespaces of nodes: which sandbox had what
 // address from when to when, and which pod came with which address. Accepted has porcupine, a
 // checker of linearizability that others wrote, judge it.
 //

@@ -49,13 +49,15 @@ func TestAccepted(t *testing.T) {
 		pods  map[string]string
 		want  []string
 	}{
-		{"one after the other", []world{{"a": {"10.0.0.2"}}, {"a": nil, "b": {"10.0.0.2"}}, {"b": {"10.0.0.2"}}}, nil, nil},
+		{"one after the other", []world{{"a": {"10.0.0.2"}}, {"a": nil, "b": {"10.0.0.2"}}, {"b": {"10.0.0.2"}}},
+			nil, nil},
 		{"away for a look", []world{{"a": {"10.0.0.2"}}, {}, {"b": {"10.0.0.2"}}}, nil, nil},
 		{"in both of one look", []world{{"a": {"10.0.0.2"}}, {"a": {"10.0.0.2"}, "b": {"10.0.0.2"}}}, nil, nil},
 		{"in both of two looks", []world{{"a": {"10.0.0.2"}}, {"a": {"10.0.0.2"}, "b": {"10.0.0.2"}},
 			{"a": {"10.0.0.2"}, "b": {"10.0.0.2"}}, {"b": {"10.0.0.2"}}}, nil, []string{"10.0.0.2"}},
 		{"the first has it again", []world{{"a": {"10.0.0.2"}}, {"a": {"10.0.0.3"}, "b": {"10.0.0.2"}},
-			{"b": {"10.0.0.2"}}, {"a": {"10.0.0.2"}, "b": {"10.0.0.2"}}, {"a": {"10.0.0.2"}, "b": {"10.0.0.2"}}, {}}, nil,
+			{"b": {"10.0.0.2"}}, {"a": {"10.0.0.2"}, "b": {"10.0.0.2"}},
+			{"a": {"10.0.0.2"}, "b": {"10.0.0.2"}}, {}}, nil,
 			[]string{"10.0.0.2"}},
 		{"the pod returns", []world{{"a": {"10.0.0.2", "fd00::2"}}, {}, {"b": {"10.0.0.2", "fd00::2"}}},
 			map[string]string{"a": "ns/kept-0", "b": "ns/kept-0"}, nil},
@@ -78,7 +80,7 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// What cannot be read has not lost its addresses: with another sandbox that has one of them, it is a
+// What cannot be read has not lost its addresses: with another sandbox that has one, it is a
 // duplicate.
 func TestUnreadNamespace(t *testing.T) {
 	h := newHistory()
