@@ -285,15 +285,20 @@ const netnsDir = "/run/netns"
 
 // newNetNS creates a network namespace, bind-mounted at a path with a random name, as containerd
 // and CRI-O do.
-func newNetNS() (string, error) {
-	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
-		return "", err
+func newNetNS() (path string, err error) {
+	path = filepath.Join(netnsDir, "cni-"+newUUID())
+	return path, MountNetNS(path)
+}
+
+// MountNetNS creates a network namespace, bind-mounted at a path.
+func MountNetNS(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
 	}
-	path := filepath.Join(netnsDir, "cni-"+newUUID())
 	if err := os.WriteFile(path, nil, 0o444); err != nil {
-		return "", err
+		return err
 	}
-	if err := inNewNetNS(func() error {
+	err := inNewNetNS(func() error {
 		if err := netlink.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}); err != nil {
 			return fmt.Errorf("lo up: %w", err)
 		}
@@ -301,10 +306,11 @@ func newNetNS() (string, error) {
 			return err
 		}
 		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
-	}); err != nil {
-		return "", errors.Join(err, os.Remove(path))
+	})
+	if err != nil {
+		return errors.Join(err, os.Remove(path))
 	}
-	return path, nil
+	return nil
 }
 
 // withoutDAD makes IPv6 addresses of the thread's network namespace usable at once. The main

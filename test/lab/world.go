@@ -42,7 +42,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	if os.Getenv(insideVar) != "" {
-		if err := setUp(); err != nil {
+		if err := SetUp(); err != nil {
 			fmt.Fprintln(os.Stderr, "lab:", err)
 			return 1
 		}
@@ -56,23 +56,22 @@ func run(m *testing.M) int {
 	return code
 }
 
-func runInNamespaces() (int, error) {
+// Build builds the programs that Bin returns.
+func Build() error {
 	for _, script := range []string{"scripts/build", "scripts/build-lab"} {
 		build := exec.Command(filepath.Join(Root(), script))
 		build.Stdout, build.Stderr = os.Stderr, os.Stderr
 		if err := build.Run(); err != nil {
-			return 0, fmt.Errorf("%s: %w", script, err)
+			return fmt.Errorf("%s: %w", script, err)
 		}
 	}
-	dir, err := os.MkdirTemp("", "leasehold-lab-")
-	if err != nil {
-		return 0, err
-	}
-	defer os.RemoveAll(dir)
+	return nil
+}
 
-	self := exec.Command("/proc/self/exe", os.Args[1:]...)
-	self.Env = append(os.Environ(), insideVar+"="+dir, "TMPDIR="+dir)
-	self.Stdin, self.Stdout, self.Stderr = os.Stdin, os.Stdout, os.Stderr
+// Isolated returns a command that starts this program again in new namespaces, where it has to call
+// SetUp. The program ends with the thread that starts it.
+func Isolated(args ...string) *exec.Cmd {
+	self := exec.Command("/proc/self/exe", args...)
 	self.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
 		Pdeathsig:  syscall.SIGKILL,
@@ -82,11 +81,26 @@ func runInNamespaces() (int, error) {
 		self.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
 		self.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
 	}
+	return self
+}
+
+func runInNamespaces() (int, error) {
+	if err := Build(); err != nil {
+		return 0, err
+	}
+	dir, err := os.MkdirTemp("", "leasehold-lab-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+
+	self := Isolated(os.Args[1:]...)
+	self.Env = append(os.Environ(), insideVar+"="+dir, "TMPDIR="+dir)
+	self.Stdin, self.Stdout, self.Stderr = os.Stdin, os.Stdout, os.Stderr
 
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	// Pdeathsig is sent when the thread that started the child ends.
-	runtime.LockOSThread()
+	runtime.LockOSThread() // see Isolated
 	if err := self.Start(); err != nil {
 		return 0, fmt.Errorf("creating namespaces: %w", err)
 	}
@@ -100,9 +114,9 @@ func runInNamespaces() (int, error) {
 	return self.ProcessState.ExitCode(), nil
 }
 
-// setUp mounts /proc and empty directories in the new namespaces, as on a machine that has just
+// SetUp mounts /proc and empty directories in the new namespaces, as on a machine that has just
 // booted.
-func setUp() error {
+func SetUp() error {
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
