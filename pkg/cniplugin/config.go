@@ -1,6 +1,7 @@
 package cniplugin
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -102,15 +103,40 @@ func loadConfig(stdin []byte) (*config, error) {
 // decode unmarshals a part of the configuration, which path names; "" is the whole.
 func decode(raw []byte, into any, path string) error {
 	err := json.Unmarshal(raw, into)
-	var wrong *json.UnmarshalTypeError
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case !errors.As(err, &wrong) || path == "" && wrong.Field == "":
-		return fmt.Errorf("%w: %w", errJSON, err)
 	}
-	return invalid(strings.Trim(path+"."+wrong.Field, "."), "want %s, not a JSON %s", jsonType(wrong.Type.Kind()),
-		wrong.Value)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		at, _ := pathAt(json.NewDecoder(bytes.NewReader(raw)), wrong.Offset, path)
+		if at = strings.TrimPrefix(at, "."); at != "" {
+			return invalid(at, "want %s, not a JSON %s", jsonType(wrong.Type.Kind()), wrong.Value)
+		}
+	}
+	return fmt.Errorf("%w: %w", errJSON, err)
+}
+
+// pathAt returns the path, such as "ipam.ranges[0]", of the value in which the offset is. path is
+// that of the next value of d. It reports false if the offset is behind that value.
+func pathAt(d *json.Decoder, offset int64, path string) (at string, found bool) {
+	token, err := d.Token()
+	if err != nil || d.InputOffset() >= offset {
+		return path, true
+	}
+	if token != json.Delim('[') && token != json.Delim('{') {
+		return "", false
+	}
+	for i := 0; d.More(); i++ {
+		next := fmt.Sprintf("%s[%d]", path, i)
+		if token == json.Delim('{') {
+			key, _ := d.Token()
+			next = fmt.Sprintf("%s.%s", path, key)
+		}
+		if at, found := pathAt(d, offset, next); found {
+			return at, true
+		}
+	}
+	_, _ = d.Token()
+	return "", false
 }
 
 // invalid returns an errConfig error about a field, such as "ipam.ranges[1][0].rangeStart".
@@ -176,10 +202,24 @@ func (c *config) sets() ([]pool.Set, error) {
 		return nil, err
 	}
 	sets = append(sets, more...)
-	if err := pool.Disjoint(sets); err != nil {
-		return nil, invalid("ipam", "%w", err)
+	if err := pool.Disjoint(sets, c.setPath); err != nil {
+		return nil, fmt.Errorf("%w: %w; an interface gets an address of each, so remove one", errConfig, err)
 	}
 	return sets, c.checkFamilies(sets)
+}
+
+// setPath returns where a set of sets is configured.
+func (c *config) setPath(i int) string {
+	if i < len(c.RuntimeConfig.IPRanges) {
+		return fmt.Sprintf("runtimeConfig.ipRanges[%d]", i)
+	}
+	if i -= len(c.RuntimeConfig.IPRanges); c.section.Subnet != "" {
+		i--
+	}
+	if i < 0 {
+		return "ipam.subnet"
+	}
+	return fmt.Sprintf("ipam.ranges[%d]", i)
 }
 
 // checkFamilies returns an error if the CNI version is older than 0.3.0 and an IP family has more

@@ -35,12 +35,20 @@ func NewSet(ranges ...Range) (Set, error) {
 	return set, nil
 }
 
-// Disjoint returns an error if an address is in two of the sets. The error names the two ranges.
-func Disjoint(sets []Set) error {
-	if a, b, found := overlap(slices.Concat(sets...)); found {
-		return fmt.Errorf("range sets overlap: %s and %s have addresses in common", a, b)
+// Disjoint returns an error if an address is in two of the sets. The error has the two ranges, and
+// the names of their sets.
+func Disjoint(sets []Set, name func(i int) string) error {
+	a, b, found := overlap(slices.Concat(sets...))
+	if !found {
+		return nil
 	}
-	return nil
+	var names []string
+	for i, s := range sets {
+		if slices.Contains(s, a) || slices.Contains(s, b) {
+			names = append(names, name(i))
+		}
+	}
+	return fmt.Errorf("%s overlap: %s and %s have addresses in common", strings.Join(names, " and "), a, b)
 }
 
 // overlap returns two ranges that have an address in common, if there are any. It sorts a copy of
