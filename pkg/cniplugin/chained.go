@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -23,7 +24,9 @@ const chainedType = "leasehold"
 // "leasehold"} without ipam in a plugin list. Otherwise another plugin delegates IPAM to leasehold.
 // The chained plugin restores the MAC address of an interface whose pod got its former address
 // again (docs/design.md, "A returned address has a new MAC").
-func (c *config) isChained() bool { return isAbsent(c.IPAM) && c.Type == chainedType }
+func (c *config) isChained() bool {
+	return c.IPAM == nil && string(c.Type) == strconv.Quote(chainedType)
+}
 
 // settableMAC contains the kinds of interface whose MAC address may be set for one pod. It does not
 // contain ipvlan, because all ipvlan interfaces have the MAC address of their master, nor physical

@@ -27,12 +27,13 @@ import (
 const maxNetworkName = 255
 
 // config is a network configuration. Fields that not every verb needs are not decoded yet, so that
-// a verb ignores errors in the others.
+// a verb ignores errors in the others. What host-local decodes has the type that it has there, so
+// that both accept the same configurations, and read the same from a key that is there twice.
 type config struct {
 	Name       string          `json:"name"`
 	CNIVersion string          `json:"cniVersion"`
-	Type       string          `json:"type"` // the plugin; with ipam, the one that delegates IPAM to leasehold
-	IPAM       json.RawMessage `json:"ipam"` // absent if leasehold is called as a chained plugin
+	Type       json.RawMessage `json:"type"` // the plugin; with ipam, the one that delegates IPAM to leasehold
+	IPAM       sections        `json:"ipam"` // absent if leasehold is called as a chained plugin
 
 	RuntimeConfig struct {
 		IPRanges    [][]addressRange `json:"ipRanges"`
@@ -40,8 +41,8 @@ type config struct {
 		MAC         json.RawMessage  `json:"mac"`
 		Annotations json.RawMessage  `json:"io.kubernetes.cri.pod-annotations"`
 	} `json:"runtimeConfig"`
-	Args struct {
-		CNI struct {
+	Args *struct {
+		CNI *struct {
 			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`
@@ -53,10 +54,32 @@ type config struct {
 	noPod      error // why CNI_ARGS name no pod; set by request
 }
 
+// sections are the values of the key ipam, usually one. All are decoded into the same variable, so
+// that of a key in several of them the last value counts. null takes back what is before it.
+type sections []json.RawMessage
+
+// UnmarshalJSON adds a value.
+func (s *sections) UnmarshalJSON(b []byte) error {
+	if *s = append(*s, bytes.Clone(b)); string(b) == "null" {
+		*s = nil
+	}
+	return nil
+}
+
+// decode unmarshals the ipam section.
+func (s sections) decode(into any) error {
+	for _, raw := range s {
+		if err := decode(raw, into, "ipam"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ipamSection contains the fields of the ipam section that host-local has.
 type ipamSection struct {
 	// Subnet is the range of addresses in CIDR notation, in place of ranges.
-	Subnet string `json:"subnet"`
+	Subnet json.RawMessage `json:"subnet"`
 	// RangeStart is the first address of subnet that is assigned.
 	RangeStart string `json:"rangeStart"`
 	// RangeEnd is the last address of subnet that is assigned.
@@ -76,12 +99,12 @@ type ipamSection struct {
 	ResolvConf string `json:"resolvConf"`
 }
 
-// addressRange is a range as it is configured.
+// addressRange is a range as it is configured. The subnet must be a string, the others may be null.
 type addressRange struct {
-	Subnet     string `json:"subnet"`
-	RangeStart string `json:"rangeStart"`
-	RangeEnd   string `json:"rangeEnd"`
-	Gateway    string `json:"gateway"`
+	Subnet     json.RawMessage `json:"subnet"`
+	RangeStart string          `json:"rangeStart"`
+	RangeEnd   string          `json:"rangeEnd"`
+	Gateway    string          `json:"gateway"`
 }
 
 // loadConfig decodes a configuration.
@@ -94,7 +117,9 @@ func loadConfig(stdin []byte) (*config, error) {
 		return nil, fmt.Errorf("%w: name: %s; want at most %d characters",
 			errConfig, policy.Quote(c.Name), maxNetworkName)
 	}
-	if c.sectionErr = decode(c.IPAM, &c.section, "ipam"); isAbsent(c.IPAM) {
+	var unused struct{ Type, Name string } // host-local decodes them
+	c.sectionErr = cmp.Or(c.IPAM.decode(&c.section), c.IPAM.decode(&unused))
+	if c.IPAM == nil {
 		c.sectionErr = invalid("ipam", `missing; want an object such as {"type": "leasehold", "subnet": "10.0.0.0/24"}`)
 	}
 	return c, nil
@@ -180,8 +205,8 @@ func (c *config) pool() (lease.Pool, error) {
 
 // sets returns the range sets in the order of host-local: the sets of runtimeConfig.ipRanges, the
 // set of ipam.subnet, and the sets of ipam.ranges. There may be none. Range sets that overlap are
-// an error. If ipam.subnet is missing, rangeStart, rangeEnd and gateway are ignored, as by
-// host-local.
+// an error. If ipam.subnet is missing, rangeStart, rangeEnd and gateway have no effect, as for
+// host-local, but must be addresses.
 func (c *config) sets() ([]pool.Set, error) {
 	if c.sectionErr != nil {
 		return nil, c.sectionErr
@@ -190,12 +215,13 @@ func (c *config) sets() ([]pool.Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s := c.section; s.Subnet != "" {
-		r, err := readRange("ipam", addressRange{s.Subnet, s.RangeStart, s.RangeEnd, s.Gateway})
-		if err != nil {
-			return nil, err
-		}
+	s := c.section
+	r, err := readRange("ipam", addressRange{s.Subnet, s.RangeStart, s.RangeEnd, s.Gateway})
+	switch {
+	case err == nil:
 		sets = append(sets, pool.Set{r})
+	case !errors.Is(err, pool.ErrNoSubnet):
+		return nil, err
 	}
 	more, err := readSets("ipam.ranges", c.section.Ranges)
 	if err != nil {
@@ -213,7 +239,7 @@ func (c *config) setPath(i int) string {
 	if i < len(c.RuntimeConfig.IPRanges) {
 		return fmt.Sprintf("runtimeConfig.ipRanges[%d]", i)
 	}
-	if i -= len(c.RuntimeConfig.IPRanges); c.section.Subnet != "" {
+	if i -= len(c.RuntimeConfig.IPRanges); c.section.Subnet != nil {
 		i--
 	}
 	if i < 0 {
@@ -287,10 +313,15 @@ func readAddr(path, s string) (netip.Addr, error) {
 	return fromIP(ip), nil
 }
 
-// readPrefix returns a network, whose address may have host bits, the zero Prefix for "".
-func readPrefix(path, s string) (netip.Prefix, error) {
-	if s == "" {
+// readPrefix returns a network, whose address may have host bits, the zero Prefix if there is none.
+func readPrefix(path string, raw json.RawMessage) (netip.Prefix, error) {
+	if raw == nil {
 		return netip.Prefix{}, nil
+	}
+	var s string
+	err := decode(raw, &s, path)
+	if err != nil {
+		return netip.Prefix{}, err
 	}
 	ip, network, err := net.ParseCIDR(s)
 	if err != nil {
@@ -327,7 +358,7 @@ func fromIP(ip net.IP) netip.Addr {
 // options returns the policies in the ipam section (policy.Config).
 func (c *config) options() (policy.Config, error) {
 	var raw policy.RawConfig
-	if err := decode(c.IPAM, &raw, "ipam"); err != nil {
+	if err := c.IPAM.decode(&raw); err != nil {
 		return policy.Config{}, err
 	}
 	options, err := raw.Config()
@@ -364,8 +395,10 @@ func (c *config) requested(fromArgs netip.Addr) (out []netip.Addr, err error) {
 		}
 		return nil
 	}
-	err = cmp.Or(add("args.cni.ips", c.Args.CNI.IPs), add("runtimeConfig.ips", c.RuntimeConfig.IPs))
-	return out, err
+	if a := c.Args; a != nil && a.CNI != nil {
+		err = add("args.cni.ips", a.CNI.IPs)
+	}
+	return out, cmp.Or(err, add("runtimeConfig.ips", c.RuntimeConfig.IPs))
 }
 
 // validAttachments returns the attachments that GC must not release. listed is false if the

@@ -1,6 +1,7 @@
 package cniplugin
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -171,7 +172,8 @@ func TestAddRequestRejects(t *testing.T) {
 			`ipam.subnet and ipam.ranges[0] overlap: 10.0.0.1-10.0.0.254 and 10.0.0.1-10.0.255.254 have `},
 		{"a subnet that is in ranges, too, beside the runtime's",
 			`"ipam":{` + subnet + `,"ranges":[[{"subnet":"fd00::/64"}],[{` + subnet + `}]]},` +
-				`"runtimeConfig":{"ipRanges":[[{"subnet":"10.1.0.0/24"}]]}`, `ipam.subnet and ipam.ranges[1] overlap: `},
+				`"runtimeConfig":{"ipRanges":[[{"subnet":"10.1.0.0/24"}]]}`,
+			`ipam.subnet and ipam.ranges[1] overlap: `},
 		{"overlapping sets of ranges",
 			`"ipam":{"ranges":[[{` + subnet + `}],[{"subnet":"fd00::/64"}],[{` + subnet + `}]]}`,
 			`ipam.ranges[0] and ipam.ranges[2] overlap: `},
@@ -191,6 +193,13 @@ func TestAddRequestRejects(t *testing.T) {
 			`runtimeConfig.ips[1]: want a string, not a JSON number`},
 		{"an object for a set of the runtime", `"runtimeConfig":{"ipRanges":[{` + subnet + `}]}`,
 			`runtimeConfig.ipRanges[0]: want a list, not a JSON object`},
+		{"a number for the type", `"ipam":{"type":5,` + subnet + `}`, `ipam.type: want a string, not a JSON number`},
+		{"null for a subnet", `"ipam":{"subnet":null,"ranges":[[{` + subnet + `}]]}`,
+			`ipam.subnet: "" is not a network`},
+		{"no text for a subnet", `"ipam":{"subnet":"","ranges":[[{` + subnet + `}]]}`,
+			`ipam.subnet: "" is not a network`},
+		{"an invalid address without effect", `"ipam":{"gateway":"x","ranges":[[{` + subnet + `}]]}`,
+			`ipam.gateway: "x" is not an IP address`},
 		{"the runtime's ranges", `"ipam":{},"runtimeConfig":{"ipRanges":[[{"subnet":"10.0.0.0/31"}]]}`,
 			`runtimeConfig.ipRanges[0][0].subnet: 10.0.0.0/31 is too small`},
 		{"a list for runtimeConfig", `"ipam":{` + subnet + `},"runtimeConfig":[]`,
@@ -230,6 +239,35 @@ func TestAddRequestRejects(t *testing.T) {
 				t.Errorf("the error has %d bytes", len(err.Error()))
 			}
 		})
+	}
+}
+
+// TestRepeatedKeys verifies that a key that is there twice, or in capitals, has the value that
+// host-local reads.
+func TestRepeatedKeys(t *testing.T) {
+	const subnet = `{"type":"host-local","subnet":"10.0.0.0/24","gateway":"10.0.0.9"}`
+	const whole, ips = "10.0.0.1-10.0.0.254", `{"cni":{"ips":["10.0.0.5"]}}`
+	for fields, want := range map[string]string{ // the set, its gateway, and what is requested
+		`"IPAM":` + subnet: whole + " 10.0.0.9 []",
+		`"IPAM":` + subnet + `,"ipam":{"rangeEnd":"10.0.0.5"}`:          "10.0.0.1-10.0.0.5 10.0.0.9 []",
+		`"ipam":` + subnet + `,"ipam":{"gateway":"10.0.0.7"}`:           whole + " 10.0.0.7 []",
+		`"ipam":{"gateway":"10.0.0.7"},"ipam":null,"ipam":` + subnet:    whole + " 10.0.0.9 []",
+		`"ipam":` + subnet + `,"args":` + ips + `,"args":null`:          whole + " 10.0.0.9 []",
+		`"ipam":` + subnet + `,"args":` + ips + `,"Args":{"cni":null}`:  whole + " 10.0.0.9 []",
+		`"ipam":` + subnet + `,"args":` + ips + `,"Args":{"other":"x"}`: whole + " 10.0.0.9 [10.0.0.5]",
+	} {
+		req, err := addRequest(conf(fields), "")
+		if err != nil {
+			t.Errorf("%s: %v", fields, err)
+			continue
+		}
+		set := req.Sets[0]
+		if got := fmt.Sprint(set, set[0].Gateway, req.Requested); got != want {
+			t.Errorf("%s: got %s, want %s", fields, got, want)
+		}
+	}
+	if _, err := addRequest(conf(`"ipam":`+subnet+`,"ipam":null`), ""); err == nil {
+		t.Error("null as the last value is no section")
 	}
 }
 

@@ -27,7 +27,7 @@ func CheckConfiguration(conf []byte) error {
 		return invalid("cniVersion", "%w", e)
 	}
 	if sets, err := c.sets(); err == nil && len(sets) == 0 && c.getsRanges(conf) { // a range stands for those to come
-		c.RuntimeConfig.IPRanges = [][]addressRange{{{Subnet: "192.0.2.0/24"}}}
+		c.RuntimeConfig.IPRanges = [][]addressRange{{{Subnet: json.RawMessage(`"192.0.2.0/24"`)}}}
 	}
 	if _, err := c.addRequest(&skel.CmdArgs{ContainerID: "c", IfName: "eth0"}); err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -27,8 +26,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
-
-func sortedKeys(o object) []string { return slices.Sorted(maps.Keys(o)) }
 
 // recorder is a Service that records its calls.
 type recorder struct {

@@ -1,11 +1,14 @@
 package cniplugin
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -54,16 +57,18 @@ func readRoutes(raw json.RawMessage) (routes []*types.Route, err error) {
 
 // readResolvConf reads the keywords nameserver, domain, search and options, for which a CNI result
 // has fields, of a file in the format of resolv.conf(5). It returns the zero DNS if path is "".
+// /dev/null has none either. Other files that are not regular may never end.
 func readResolvConf(path string) (dns types.DNS, err error) {
-	if path == "" {
+	if path == "" || path == os.DevNull {
 		return dns, nil
 	}
 	content, _, err := files.ReadLinked(path)
 	if err != nil {
 		return dns, err
 	}
-	for line := range strings.Lines(string(content)) {
-		words := strings.Fields(line)
+	lines := bufio.NewScanner(bytes.NewReader(content)) // as host-local, with its limit for a line
+	for lines.Scan() {
+		words := strings.Fields(lines.Text())
 		if len(words) < 2 {
 			continue
 		}
@@ -78,7 +83,7 @@ func readResolvConf(path string) (dns types.DNS, err error) {
 			dns.Options = append(dns.Options, words[1:]...)
 		}
 	}
-	return dns, nil
+	return dns, lines.Err()
 }
 
 // printResult prints the result of an ADD in the format of the given CNI version.

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -50,13 +51,16 @@ func NewRange(subnet netip.Prefix, start, end, gateway netip.Addr) (Range, error
 	return r, nil
 }
 
+// ErrNoSubnet is returned for a range without a subnet.
+var ErrNoSubnet = errors.New("missing; want a network such as 10.0.0.0/24")
+
 // checkSubnet rejects subnets that are too small for a network address, a gateway and a pod, and
 // those with host bits.
 func checkSubnet(subnet netip.Prefix) error {
 	addr := subnet.Addr()
 	switch {
 	case !subnet.IsValid():
-		return fmt.Errorf("missing; want a network such as 10.0.0.0/24")
+		return ErrNoSubnet
 	case addr.Is4In6():
 		return fmt.Errorf("%s is an IPv4-mapped IPv6 address; write it as %s", subnet, addr.Unmap())
 	case subnet.Bits() > addr.BitLen()-2:
