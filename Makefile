@@ -25,8 +25,8 @@ bench: ## calls, slow disks, an idle agent and its memory, against upstream host
 bench-scale: ## the memory of two managers and the time of admissions, beside simulated nodes (NODES=50, RESERVATIONS=500)
 	@scripts/simulated
 
-fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
-	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz
+fuzz: ## every fuzz target, a minute each (FUZZTIME=1h FLAGS=./test/differential for one that is longer)
+	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz $(FLAGS)
 
 crash: ## kills, power cuts, full disks, damage and migration, the long form (RUN=<regexp>)
 	@LONG=1 TIMEOUT=80m scripts/test-go -v -run '$(RUN)' ./test/crash | grep --line-buffered -v -e '^=== ' -e '--- PASS'; exit $${PIPESTATUS[0]}

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/differential"
 )
 
 var update = flag.Bool("update", false, "write docs/reference.md and docs/commands.md")
@@ -48,6 +49,7 @@ func TestReference(t *testing.T) {
 	s.list(r, func(c namedConst) bool { return strings.HasPrefix(c.block, "The reasons of the states of a network") })
 	resources(t, r)
 	s.exitCodes(r)
+	differences(r)
 	compare(t, "docs/reference.md", r.String())
 }
 
@@ -468,6 +470,16 @@ func (s source) exitCodes(r *reference) {
 			}
 			return false
 		})
+	}
+}
+
+// differences writes in which calls the plugin's reply may differ from host-local's.
+func differences(r *reference) {
+	r.section("Differences from host-local", "To all other calls the plugin replies as host-local does, with the same "+
+		"addresses on a node that was never used: `FuzzCalls` (test/differential) compares both programs, and reads "+
+		"this table.", "call", "host-local", "leasehold", "why")
+	for _, d := range differential.Differences {
+		fmt.Fprintf(r, "| %s | %s | %s | %s |\n", d.Call, d.HostLocal, d.Leasehold, d.Reason)
 	}
 }
 

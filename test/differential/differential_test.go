@@ -1,0 +1,180 @@
+package differential
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/lab"
+)
+
+func TestMain(m *testing.M) {
+	err := error(nil)
+	switch {
+	case os.Getenv(worldVar) != "":
+		err = serve()
+	case !slices.Contains(os.Args, "-test.fuzzworker"): // or -test.fuzzworker=true
+		err = lab.Build()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if os.Getenv(worldVar) == "" {
+		os.Exit(m.Run())
+	}
+}
+
+// worlds are the machines of both programs, which each process starts once.
+var worlds = sync.OnceValues(func() (w [2]*world, err error) {
+	for i, program := range []string{"host-local", "leasehold"} {
+		if w[i], err = newWorld(program); err != nil {
+			return w, err
+		}
+	}
+	return w, nil
+})
+
+// compare makes the calls on two machines that were never used, until they differ. It returns the
+// exchanges.
+func compare(t *testing.T, calls []Call) (done []Exchange) {
+	t.Helper()
+	w, err := worlds()
+	both := func(do func(i int, w *world) error) {
+		var wg sync.WaitGroup
+		var errs [2]error
+		for i := range w {
+			wg.Go(func() { errs[i] = do(i, w[i]) })
+		}
+		wg.Wait()
+		for _, err := range errs {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	both(func(_ int, w *world) error { return w.reset() })
+	for _, c := range calls {
+		if c.Prev > 0 && c.Prev <= len(done) {
+			c.Stdin = c.withPrev(done[c.Prev-1].Leasehold.Stdout)
+		}
+		c.Prev = 0
+		e := Exchange{Call: c}
+		replies := [2]*Reply{&e.HostLocal, &e.Leasehold}
+		both(func(i int, w *world) (err error) { *replies[i], err = w.call(c); return err })
+		done = append(done, e)
+		if e.difference() != "" || e.wrong() != "" {
+			break
+		}
+	}
+	return done
+}
+
+// explained returns the rows of the table that explain a difference of the last exchange.
+func explained(done []Exchange) (rows []int) {
+	for i, d := range Differences {
+		if d.explains(done[:len(done)-1], done[len(done)-1]) {
+			rows = append(rows, i)
+		}
+	}
+	return rows
+}
+
+// problem returns what is wrong with the last exchange, "" if nothing is.
+func problem(done []Exchange) string {
+	last := done[len(done)-1]
+	if wrong := last.wrong(); wrong != "" {
+		return wrong
+	}
+	if diff := last.difference(); diff != "" && len(explained(done)) == 0 {
+		return "no row of the table explains that " + diff
+	}
+	return ""
+}
+
+func text(done []Exchange) string {
+	var out []string
+	for i, e := range done {
+		out = append(out, fmt.Sprintf("%d: %s", i+1, e))
+	}
+	return strings.Join(out, "\n")
+}
+
+// verify compares a sequence of calls, and fails with the shortest one that has a problem.
+func verify(t *testing.T, calls []Call) (done []Exchange) {
+	t.Helper()
+	done = compare(t, calls)
+	if problem(done) == "" {
+		return done
+	}
+	for i := len(done) - 2; i >= 0; i-- {
+		shorter := slices.Delete(slices.Clone(calls[:len(done)]), i, i+1)
+		for j := range shorter {
+			switch {
+			case shorter[j].Prev == i+1:
+				shorter[j].Prev = 0
+			case shorter[j].Prev > i+1:
+				shorter[j].Prev--
+			}
+		}
+		if again := compare(t, shorter); problem(again) != "" {
+			calls, done = shorter, again
+		}
+	}
+	t.Errorf("%s\n%s", problem(done), text(done))
+	return done
+}
+
+const (
+	exampleOf = "example: "
+	caller    = "caller: "
+)
+
+// FuzzCalls compares the programs over sequences of calls. A seed is a text from which the calls
+// follow, so that the seed of a failure repeats it. The seeds that are added here meet every row of
+// the table.
+func FuzzCalls(f *testing.F) {
+	for _, d := range Differences {
+		f.Add([]byte(exampleOf + d.Call))
+	}
+	for _, name := range slices.Sorted(maps.Keys(callers)) {
+		f.Add([]byte(caller + name))
+	}
+	for i := range 40 {
+		f.Add(fmt.Append(nil, i))
+	}
+	f.Fuzz(func(t *testing.T, seed []byte) {
+		for i, d := range Differences {
+			if string(seed) == exampleOf+d.Call {
+				example(t, i)
+				return
+			}
+		}
+		if name, ok := strings.CutPrefix(string(seed), caller); ok && callers[name] != nil {
+			done := verify(t, callers[name])
+			if diff := done[len(done)-1].difference(); diff != "" {
+				t.Errorf("%s: %s\n%s", name, diff, text(done))
+			}
+			return
+		}
+		t.Logf("seed %q", seed)
+		verify(t, Draw(seed))
+	})
+}
+
+// example compares the example of a row.
+func example(t *testing.T, row int) {
+	d := Differences[row]
+	done := verify(t, d.example)
+	last := done[len(done)-1]
+	if len(done) < len(d.example) || last.difference() == "" || !slices.Contains(explained(done), row) {
+		t.Errorf("no difference of this row: %s\n%s", d.Call, text(done))
+	}
+}
