@@ -60,6 +60,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 		return nil, err
 	}
 	log := node.Log
+	node.Metrics.MustRegister(kube.LeftOut)
 	klog.SetSlogLogger(log.With("from", "client-go"))
 	pods := retention.NewPods(clients.Core, o.nodeName)
 	pool := publish.NewPool(clients.IPAM, o.nodeName)

@@ -35,7 +35,7 @@ import (
 func run(ctx context.Context, o options, to *slog.Logger) error {
 	log := logr.FromSlogHandler(to.Handler())
 	ctrl.SetLogger(log)
-	klog.SetLogger(log)
+	klog.SetLoggerWithOptions(log, klog.ContextualLogger(true))
 	log.Info("leasehold-manager", "version", version)
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
@@ -54,7 +54,7 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 		return err
 	}
 	err = errors.Join(certificate.add(ctx, mgr), metrics.Registry.Register(certificate.expires),
-		mgr.AddReadyzCheck("certificate", certificate.isReady))
+		metrics.Registry.Register(kube.LeftOut), mgr.AddReadyzCheck("certificate", certificate.isReady))
 	if err != nil {
 		return err
 	}

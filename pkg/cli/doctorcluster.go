@@ -29,7 +29,8 @@ type clusterDoctor struct {
 func (c *cluster) examine(ctx context.Context, nodes bool) report {
 	d := &clusterDoctor{cluster: c}
 	d.read(ctx)
-	r := examine(ctx, []check{{"objects", d.checkObjects}, {"manager", d.checkManager}, {"agents", d.checkAgents},
+	r := examine(ctx, []check{{"objects", d.checkObjects}, {"times", d.checkTimes}, {"manager", d.checkManager},
+		{"agents", d.checkAgents},
 		{"nodes", func(ctx context.Context) ([]finding, error) { return d.checkNodes(ctx, nodes) }},
 		{"flannel", d.checkFlannel}, {"annotations", d.checkWorkloads}, {"limits", d.checkLimits}})
 	e := d.examined
@@ -98,6 +99,35 @@ func (d *clusterDoctor) checkObjects(ctx context.Context) (found []finding, err 
 				What: "not in the cluster: " + strings.Join(missing, ", "),
 				Decide: "whether it was removed on purpose. If not, apply the manifests again from which leasehold " +
 					"was installed"})
+		}
+	}
+	return found, err
+}
+
+// checkTimes finds objects that the manager and the agents cannot decode because of a time, and so
+// ignore. The CRDs reject such a time, so the objects are older, or the CRDs are others.
+func (d *clusterDoctor) checkTimes(ctx context.Context) (found []finding, err error) {
+	for _, kind := range []string{reservationKind, poolKind} {
+		all, e := d.items(ctx, "-A", kind)
+		err = errors.Join(err, e)
+		for _, o := range all {
+			times := []any{o.Field("status", "heldUntil")}
+			for _, condition := range o.List("status", "conditions") {
+				times = append(times, condition.Field("lastTransitionTime"))
+			}
+			i := slices.IndexFunc(times, func(value any) bool {
+				text, _ := value.(string)
+				_, err := time.Parse(time.RFC3339, text)
+				return value != nil && err != nil
+			})
+			if i >= 0 {
+				found = append(found, finding{Reason: "ObjectUndecodable",
+					Subject: strings.TrimPrefix(namespaceOf(o)+"/"+nameOf(o), "/") + " of " + kind,
+					What:    fmt.Sprintf("%v in its status is not a time", times[i]),
+					Why:     "the manager and the agents ignore the object, and name it in a warning",
+					Decide: "who wrote it, which no agent of leasehold does. A node that has such addresses writes " +
+						"the object again if it is deleted"})
+			}
 		}
 	}
 	return found, err

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,48 +39,53 @@ const RequestTimeout = 10 * time.Second
 // limits if it is not 0; -1 means no limit.
 func NewClients(config *rest.Config) (*Clients, error) {
 	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{}, &corev1.Node{},
-		&corev1.Namespace{}, &corev1.ConfigMap{}, &corev1.ConfigMapList{}, &metav1.Status{})
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.ConfigMap{}, &metav1.Status{})
 	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
 	scheme.AddKnownTypes(eventsv1.SchemeGroupVersion, &eventsv1.Event{})
 	metav1.AddToGroupVersion(scheme, eventsv1.SchemeGroupVersion)
 	if err := ipamv1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	codecs := serializer.NewCodecFactory(scheme)
 	var c Clients
 	for _, part := range []struct {
 		into  *rest.Interface
 		group schema.GroupVersion
-		media string
 		qps   float32
 		burst int
 	}{
-		{&c.Core, corev1.SchemeGroupVersion, runtime.ContentTypeProtobuf, 10, 20},
-		{&c.Events, eventsv1.SchemeGroupVersion, runtime.ContentTypeJSON, 5, 25},
-		{&c.IPAM, ipamv1.GroupVersion, runtime.ContentTypeJSON, 50, 100},
+		{&c.Core, corev1.SchemeGroupVersion, 10, 20},
+		{&c.Events, eventsv1.SchemeGroupVersion, 5, 25},
+		{&c.IPAM, ipamv1.GroupVersion, 50, 100},
 	} {
 		own := rest.CopyConfig(config)
 		if own.QPS == 0 {
 			own.QPS, own.Burst = part.qps, part.burst
 		}
-		own.GroupVersion, own.APIPath = &part.group, "/apis"
-		if part.group.Group == "" {
-			own.APIPath = "/api"
-		}
-		own.ContentType, own.AcceptContentTypes = part.media, part.media
-		if part.media == runtime.ContentTypeProtobuf {
-			own.AcceptContentTypes += "," + runtime.ContentTypeJSON
-		}
-		own.NegotiatedSerializer = codecs.WithoutConversion()
 		own.Wrap(func(next http.RoundTripper) http.RoundTripper { return withoutRetryAfter{next} })
-		client, err := rest.RESTClientFor(own)
+		http, err := rest.HTTPClientFor(own)
+		if err == nil {
+			*part.into, err = NewClient(own, http, scheme, part.group)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("API %s: %w", part.group, err)
 		}
-		*part.into = client
 	}
 	return &c, nil
+}
+
+// NewClient returns a client for the types of a group and version that are in the scheme. It
+// decodes an object that cannot be decoded as an *Undecodable, unless it is to decode into an
+// object.
+func NewClient(config *rest.Config, http *http.Client, scheme *runtime.Scheme, group schema.GroupVersion) (
+	rest.Interface, error) {
+	own := rest.CopyConfig(config)
+	own.GroupVersion, own.APIPath, own.ContentType = &group, "/apis", runtime.ContentTypeJSON
+	if group.Group == "" { // not all groups have protobuf, and only this one has large objects
+		own.APIPath, own.ContentType = "/api", runtime.ContentTypeProtobuf
+		own.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	}
+	own.NegotiatedSerializer = tolerant{serializer.NewCodecFactory(scheme).WithoutConversion()}
+	return rest.RESTClientForConfigAndClient(own, http)
 }
 
 // withoutRetryAfter removes the header Retry-After from responses, so that client-go returns the
@@ -96,13 +102,57 @@ func (t withoutRetryAfter) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
+// An Object is an object of the API.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
+
 // Get reads an object from the API server's watch cache if version is "0", and from etcd if it is
 // "".
-func Get(ctx context.Context, client rest.Interface, resource string, name Name, version string, into runtime.Object,
-) error {
+func Get(ctx context.Context, client rest.Interface, resource string, name Name, version string, into Object) error {
+	return Into(getRequest(client, resource, name, version).Do(ctx), into)
+}
+
+func getRequest(client rest.Interface, resource string, name Name, version string) *rest.Request {
 	options := metav1.GetOptions{ResourceVersion: version}
 	return client.Get().Timeout(RequestTimeout).NamespaceIfScoped(name.Namespace, name.Namespace != "").
-		Resource(resource).Name(name.Name).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(into)
+		Resource(resource).Name(name.Name).VersionedParams(&options, metav1.ParameterCodec)
+}
+
+// Into decodes the result of a request. If the request was successful, and its response cannot be
+// decoded, the error wraps ErrUndecodable, and only the metadata that identifies the object is set.
+func Into(result rest.Result, into Object) error {
+	if err := result.Error(); err != nil {
+		return err
+	}
+	err := result.Into(into)
+	if err == nil {
+		return nil
+	}
+	reflect.ValueOf(into).Elem().SetZero()
+	data, _ := result.Raw()
+	m := identityIn(data)
+	into.SetNamespace(m.Namespace)
+	into.SetName(m.Name)
+	into.SetUID(m.UID)
+	into.SetResourceVersion(m.ResourceVersion)
+	return fmt.Errorf("%w: %v", ErrUndecodable, err)
+}
+
+// GetUID reads the UID of an object, as Get does. It decodes no other part of the object.
+func GetUID(ctx context.Context, client rest.Interface, resource string, name Name, version string) (string, error) {
+	result := getRequest(client, resource, name, version).SetHeader("Accept", "application/json;"+
+		"as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json").Do(ctx)
+	if err := result.Error(); err != nil { // Raw would return this error without the decoded Status
+		return "", err
+	}
+	data, err := result.Raw()
+	uid := string(identityIn(data).UID)
+	if err == nil && uid == "" {
+		err = fmt.Errorf("%w: it has no UID", ErrUndecodable)
+	}
+	return uid, err
 }
 
 // IsGone reports whether err says that an object does not exist. A 404 of something else, for

@@ -6,13 +6,20 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"reflect"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+
+	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 )
 
 // A request that the API server rejects because it has too many is not repeated by client-go.
@@ -68,6 +75,76 @@ func TestOutage(t *testing.T) {
 	} {
 		if away := o.Observe(c.err); away != c.away {
 			t.Errorf("%d: %v: away %t, want %t", i, c.err, away, c.away)
+		}
+	}
+}
+
+// Of an object that cannot be decoded, Get sets what identifies it, and GetUID reads the UID.
+func TestGetOfAnUndecodableObject(t *testing.T) {
+	var body string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(body))
+	}))
+	defer server.Close()
+	clients, err := NewClients(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body = `{"kind":"IPReservation","apiVersion":"ipam.leasehold.dev/v1alpha1","metadata":{"namespace":"n","name":"a",
+		"uid":"u","resourceVersion":"7","labels":{"a":"b"}},"status":{"id":"1","heldUntil":"2026-11-29t08:00:00z"}}`
+	name, got := Name{Namespace: "n", Name: "a"}, &ipamv1.IPReservation{}
+	err = Get(t.Context(), clients.IPAM, "ipreservations", name, "", got)
+	want := &ipamv1.IPReservation{}
+	want.Namespace, want.Name, want.UID, want.ResourceVersion = "n", "a", "u", "7"
+	if !errors.Is(err, ErrUndecodable) || IsTransient(err) || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v: %+v, want %+v", err, got, want)
+	}
+	if uid, err := GetUID(t.Context(), clients.Core, "nodes", Name{Name: "a"}, ""); uid != "u" || err != nil {
+		t.Errorf("the UID is %q, %v", uid, err)
+	}
+	for _, body = range []string{`{"metadata":{"uid":7}}`, `{}`, `x`} {
+		if uid, err := GetUID(t.Context(), clients.Core, "nodes", Name{Name: "a"}, ""); err == nil || IsGone(err) {
+			t.Errorf("%s: UID %q, %v", body, uid, err)
+		}
+	}
+}
+
+// A response that is no list is not an empty one, and neither is a part of a list.
+func TestResponseThatIsNoList(t *testing.T) {
+	item := func() runtime.Object { return &corev1.Pod{} }
+	list, err := (&corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "7"},
+		Items: []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	message, err := (&runtime.Unknown{Raw: list}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inJSON := `{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]}`
+	for _, whole := range []string{inJSON, string(protobufPrefix) + string(message)} {
+		for cut := range len(whole) + 1 {
+			var names []string
+			meta, err := eachItem(strings.NewReader(whole[:cut]), item, func(o runtime.Object) error {
+				names = append(names, o.(metav1.Object).GetName())
+				return nil
+			})
+			isRead := len(names) == 1 && names[0] == "a" && meta.ResourceVersion == "7"
+			if err == nil && !isRead || err != nil && cut == len(whole) {
+				t.Errorf("%q: %q of version %q, %v", whole[:cut], names, meta.ResourceVersion, err)
+			}
+		}
+	}
+	for _, body := range []string{`{}`, `[]`, `7`, `null`, `{"items":7}`, `{"kind":"Status"}`, `<html>`,
+		`{"items":[{}],"metadata":7}`} {
+		if _, err := eachItem(strings.NewReader(body), item, func(runtime.Object) error { return nil }); err == nil {
+			t.Errorf("%s is a list", body)
+		}
+	}
+	for _, body := range []string{`{"items":null}`, `{"items":[]}`} {
+		if _, err := eachItem(strings.NewReader(body), item, func(runtime.Object) error { return nil }); err != nil {
+			t.Errorf("%s: %v", body, err)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package kube
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -9,10 +11,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -25,15 +30,17 @@ type Name = types.NamespacedName
 // Informer caches a view of each object of a list, and updates the views from a watch. A view is a
 // value of the type V with the few fields of the object that a program needs. Views must not be
 // modified. While the API server cannot be reached, the views stay as they were, and a failed list
-// does not change them. An Informer is safe for concurrent use.
+// does not change them. An object that cannot be decoded, or has no name, is left out, with a
+// warning, and counts in the metric LeftOut. An Informer is safe for concurrent use.
 //
 // It replaces client-go's informers in programs that must use little memory (docs/decisions.md,
 // "One informer of our own").
 type Informer[V any] struct {
-	expected any // an object of the watched type, for the reflector
-	view     func(object any) (*item[V], error)
-	items    cache.ThreadSafeStore // *item[V] by key
-	synced   atomic.Bool           // a complete list was received
+	newObject func() runtime.Object // returns an empty object of the watched type
+	view      func(object any) (*item[V], error)
+	items     cache.ThreadSafeStore // *item[V] by key
+	synced    atomic.Bool           // a complete list was received
+	leftOut   leftOut
 
 	// Changes is sent after the views have changed.
 	Changes daemon.Signal
@@ -65,11 +72,12 @@ func Each[V any](f func(V)) Handler[V] {
 }
 
 // item contains the view of an object, the object's key (cache.ObjectName), its resource version
-// and its UID.
+// and its UID. Of an object that is left out, it has the reason instead of the view.
 type item[V any] struct {
 	key, version string
 	uid          types.UID
 	view         V
+	leftOut      error
 }
 
 // GetObjectMeta implements metav1.ObjectMetaAccessor, because the reflector reads the name and the
@@ -87,20 +95,32 @@ func NewInformer[O metav1.Object, V any](view func(O) V, indexes Indexes[V]) *In
 		indexers[name] = func(object any) ([]string, error) { return index(object.(*item[V]).view), nil }
 	}
 	return &Informer[V]{
-		expected: reflect.New(reflect.TypeFor[O]().Elem()).Interface(),
-		items:    cache.NewThreadSafeStore(indexers, cache.Indices{}),
+		newObject: func() runtime.Object {
+			return reflect.New(reflect.TypeFor[O]().Elem()).Interface().(runtime.Object)
+		},
+		items:   cache.NewThreadSafeStore(indexers, cache.Indices{}),
+		leftOut: leftOut{keys: map[string]bool{}},
 		view: func(object any) (*item[V], error) {
-			if i, ok := object.(*item[V]); ok {
-				return i, nil // the reflector has already called the function of Transformer
+			switch o := object.(type) {
+			case *item[V]:
+				return o, nil // the reflector has already called the function of Transformer
+			case *Undecodable:
+				key := cache.MetaObjectToName(o).String()
+				return &item[V]{key: key, version: o.ResourceVersion, leftOut: o.Err}, nil
+			case O:
+				key := cache.MetaObjectToName(o).String()
+				it := &item[V]{key: key, version: o.GetResourceVersion(), uid: o.GetUID()}
+				if it.leftOut = errNoName; o.GetName() != "" {
+					it.view, it.leftOut = view(o), nil
+				}
+				return it, nil
 			}
-			o, ok := object.(O)
-			if !ok {
-				return nil, fmt.Errorf("unexpected type %T, want %T", object, o)
-			}
-			return &item[V]{cache.MetaObjectToName(o).String(), o.GetResourceVersion(), o.GetUID(), view(o)}, nil
+			return nil, fmt.Errorf("unexpected type %T, want %s", object, reflect.TypeFor[O]())
 		},
 	}
 }
+
+var errNoName = errors.New("it has no name")
 
 // nameOf splits a key into namespace and name. The namespace of a cluster-scoped object is "".
 func nameOf(key string) Name {
@@ -153,6 +173,10 @@ func (i *Informer[V]) Get(key string) (view V, found bool) {
 // objects in it.
 func (i *Informer[V]) HasSynced() bool { return i.synced.Load() }
 
+// IsComplete reports whether the informer leaves out no object. Otherwise, that it has no view of
+// an object does not prove that there is no such object.
+func (i *Informer[V]) IsComplete() bool { return i.leftOut.count.Load() == 0 }
+
 // Handle registers a handler. It calls h.Added for all existing views before it returns. Later
 // changes are passed to h by the goroutine of Run.
 func (i *Informer[V]) Handle(h Handler[V]) {
@@ -190,10 +214,14 @@ func (i *Informer[V]) change(object any, gone bool) error {
 	return nil
 }
 
-// store stores or deletes an item, and calls the handlers. The caller holds i.mu.
+// store stores or deletes an item, and calls the handlers. An object that is left out counts as
+// deleted. The caller holds i.mu.
 func (i *Informer[V]) store(now *item[V], gone bool) {
 	object, _ := i.items.Get(now.key)
 	before, _ := object.(*item[V]) // nil if there is none
+	if i.leftOut.set(now.key, now.leftOut, gone); now.leftOut != nil {
+		now, gone = cmp.Or(before, now), true
+	}
 	if gone {
 		i.items.Delete(now.key)
 	} else {
@@ -234,15 +262,20 @@ func (h Handler[V]) call(before, now *item[V], gone bool) {
 // handlers for each change, and signals Changes. The informer ignores the resource version of the
 // list.
 func (i *Informer[V]) Replace(objects []any, _ string) error {
-	list := make(map[string]any, len(objects))
+	list, out := make(map[string]any, len(objects)), map[string]error{}
 	for _, object := range objects {
 		it, err := i.view(object)
 		if err != nil {
 			return fmt.Errorf("list: %w", err)
 		}
-		list[it.key] = it
+		if it.leftOut != nil {
+			out[it.key] = it.leftOut
+		} else {
+			list[it.key] = it
+		}
 	}
 	i.mu.Lock()
+	i.leftOut.replace(out)
 	former := map[string]*item[V]{}
 	for _, object := range i.items.List() {
 		it := object.(*item[V])
@@ -279,15 +312,63 @@ var _ cache.TransformingStore = (*Informer[string])(nil)
 // changes must be known a few seconds after the server is available again.
 var retry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.5, Steps: 6, Cap: 2 * time.Second}
 
-// Run lists and watches objects with lw until ctx is done. what names the objects in log messages.
-// Run returns ctx.Err().
+// ListWatch returns the list and watch calls for the objects of a resource with a label and a
+// field, in a namespace. Each of these is any if it is "".
+func (i *Informer[V]) ListWatch(client rest.Interface, resource, namespace, label, field string) *cache.ListWatch {
+	request := func(o *metav1.ListOptions) *rest.Request {
+		o.LabelSelector, o.FieldSelector = label, field
+		return client.Get().Namespace(namespace).Resource(resource).VersionedParams(o, metav1.ParameterCodec)
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (_ runtime.Object, err error) {
+			all := &metav1.List{}
+			all.ListMeta, err = eachListed(ctx, request(&o), i.newObject, func(object runtime.Object) error {
+				it, err := i.view(object)
+				all.Items = append(all.Items, runtime.RawExtension{Object: it})
+				return err
+			})
+			return all, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.Watch = true
+			return request(&o).Watch(ctx)
+		},
+	}
+}
+
+// NewObject returns an empty object of the type that is watched.
+func (i *Informer[V]) NewObject() runtime.Object { return i.newObject() }
+
+// reflector returns the reflector that stores what lw lists and watches. what names the objects in
+// log messages and in the metric LeftOut.
+func (i *Informer[V]) reflector(ctx context.Context, lw cache.ListerWatcher, what string, o cache.ReflectorOptions,
+) *cache.Reflector {
+	i.leftOut.start(what, klog.FromContext(ctx))
+	o.Name, o.TypeDescription = what, what
+	return cache.NewReflectorWithOptions(lw, nil, i, o) // of any type: an *Undecodable too
+}
+
+// ListOnce lists objects with lw, from the API server's watch cache, and does not watch them. what
+// is that of Run.
+func (i *Informer[V]) ListOnce(ctx context.Context, lw *cache.ListWatch, what string) error {
+	i.leftOut.start(what, klog.FromContext(ctx))
+	list, err := lw.ListWithContext(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return err
+	}
+	var objects []any
+	_ = meta.EachListItem(list, func(o runtime.Object) error { objects = append(objects, o); return nil })
+	return i.Replace(objects, "")
+}
+
+// Run lists and watches objects with lw until ctx is done. what names the objects in log messages
+// and in the metric LeftOut. Run returns ctx.Err().
 func (i *Informer[V]) Run(ctx context.Context, lw *cache.ListWatch, what string) error {
 	paged, backoff := *lw, retry
 	paged.ListWithContextFunc = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return i.listPages(ctx, lw, o)
 	}
-	cache.NewReflectorWithOptions(&paged, i.expected, i, cache.ReflectorOptions{Name: what, Backoff: &backoff}).
-		RunWithContext(ctx)
+	i.reflector(ctx, &paged, what, cache.ReflectorOptions{Backoff: &backoff}).RunWithContext(ctx)
 	return ctx.Err()
 }
 
@@ -319,8 +400,8 @@ type NodeInformer[V any] struct {
 // Run lists and watches objects until ctx is done. It returns ctx.Err().
 func (i *NodeInformer[V]) Run(ctx context.Context) error {
 	refused := wait.Backoff{Duration: i.Period / 20, Jitter: 19} // a twentieth of the period to all of it
-	reflector := cache.NewReflectorWithOptions(withoutWatchList{i.ListWatch}, i.expected, i.Informer,
-		cache.ReflectorOptions{Name: i.What, MinWatchTimeout: minWatch, Backoff: &refused})
+	reflector := i.reflector(ctx, withoutWatchList{i.ListWatch}, i.What,
+		cache.ReflectorOptions{MinWatchTimeout: minWatch, Backoff: &refused})
 	starting := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 1, Steps: 10, Cap: i.Period / 4}
 	for {
 		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {

@@ -10,7 +10,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// pageSize is how many objects listPages has in memory at a time. An object has at most 1.5 MiB.
+// pageSize is how many objects the API server has to read for a request. An object has at most 1.5
+// MiB.
 const pageSize = 50
 
 // DeepCopyObject implements runtime.Object, because a list has objects.
@@ -20,9 +21,8 @@ func (i *item[V]) DeepCopyObject() runtime.Object { return i }
 func (i *item[V]) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // listPages lists objects in pages, and returns their items. Reflectors list objects if the API
-// server does not send them with the watch, one by one, as it does from Kubernetes 1.34 on. All of
-// a tenant's largest objects at a time would not fit into the memory. Lists from the API server's
-// watch cache have no pages, so that listPages reads from etcd.
+// server does not send them with the watch, one by one, as it does from Kubernetes 1.34 on. Lists
+// from the API server's watch cache have no pages, so that listPages reads from etcd.
 func (i *Informer[V]) listPages(ctx context.Context, lw *cache.ListWatch, o metav1.ListOptions) (runtime.Object,
 	error) {
 	o.ResourceVersion, o.ResourceVersionMatch, o.Limit = "", "", pageSize

@@ -311,7 +311,8 @@ func (s source) metrics(r *reference) {
 		r.section(heading, "", "metric", "type", "meaning")
 		found := map[string]metric{}
 		for _, f := range s {
-			if !strings.HasPrefix(f.dir+"/", "pkg/"+program+"/") && f.dir != "cmd/leasehold-"+program {
+			isShared := f.dir == "pkg/kube" // by both programs
+			if !strings.HasPrefix(f.dir+"/", "pkg/"+program+"/") && f.dir != "cmd/leasehold-"+program && !isShared {
 				continue
 			}
 			var parents []ast.Node

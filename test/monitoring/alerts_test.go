@@ -36,6 +36,7 @@ load 1m
 	leasehold_calls_total{verb="ADD",result="ok",instance="node1"} 0+100x120
 	leasehold_calls_total{verb="ADD",result="11",instance="node1"} 0 9 9x118
 	leasehold_task_failing{task="publish",instance="node1"} 0 1x10 0x109
+	leasehold_undecodable_objects{objects="nodes",instance="manager1"} 0x120
 	leasehold_pin_replacements_total{instance="manager1"} 0 4 4x118
 	leasehold_webhook_certificate_expiration_timestamp_seconds{instance="manager1"} 1300000x120
 `
@@ -68,6 +69,8 @@ var alerts = []struct {
 		"ADD at node1 fails with code 11."},
 	{"LeaseholdTaskFailing", `leasehold_task_failing{task="publish"} 0x10 1x100`, 26,
 		"Something of the task publish at node1 has failed for 15 minutes."},
+	{"LeaseholdObjectsIgnored", `leasehold_undecodable_objects{objects="nodes"} 0x10 2x100`, 16,
+		"2 of the nodes cannot be decoded, and are ignored."},
 	{"LeaseholdPodsReplaced", `leasehold_pin_replacements_total 0x10 3+3x100`, 12,
 		"Recreated pods do not fit on the nodes that have their addresses."},
 	{"LeaseholdCertificateExpires", `leasehold_webhook_certificate_expiration_timestamp_seconds 1210200x120`, 71,

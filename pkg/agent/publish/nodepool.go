@@ -13,10 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
@@ -44,11 +42,10 @@ type Pool struct {
 
 // NewPool returns the Pool of a node. It is empty until Run has received the object.
 func NewPool(client rest.Interface, node string) *Pool {
-	view := func(p *ipamv1.NodeAddressPool) *ipamv1.NodeAddressPool { return p }
-	return &Pool{kube.NodeInformer[*ipamv1.NodeAddressPool]{Informer: kube.NewInformer(view, nil),
-		What: "address pool of this node", Period: 5 * time.Minute,
-		ListWatch: cache.NewListWatchFromClient(client, poolKind.resource, metav1.NamespaceAll,
-			fields.OneTermEqualSelector(metav1.ObjectNameField, node))}, node}
+	i := kube.NewInformer(func(p *ipamv1.NodeAddressPool) *ipamv1.NodeAddressPool { return p }, nil)
+	return &Pool{kube.NodeInformer[*ipamv1.NodeAddressPool]{Informer: i, What: "address pool of this node",
+		Period:    5 * time.Minute,
+		ListWatch: i.ListWatch(client, poolKind.resource, metav1.NamespaceAll, "", "metadata.name="+node)}, node}
 }
 
 // Object returns the object, nil if it does not exist or is not known yet.

@@ -3,13 +3,13 @@ package publish
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"maps"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -58,21 +58,17 @@ func (p *Publisher) store(r *ipamv1.IPReservation) {
 // list lists the objects of the node from the API server's watch cache. What the cache lacks of the
 // agent's own writes is written again.
 func (p *Publisher) list(ctx context.Context) error {
-	selector := labels.Set{ipamv1.LabelNodeHash: ipamv1.Hash(p.Node)}.String()
-	options := metav1.ListOptions{ResourceVersion: "0", LabelSelector: selector}
-	list := &ipamv1.IPReservationList{}
-	err := p.Clients.IPAM.Get().Timeout(kube.RequestTimeout).Resource(resource).
-		VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(list)
-	if err != nil {
+	selector := ipamv1.LabelNodeHash + "=" + ipamv1.Hash(p.Node)
+	all := kube.NewInformer(viewOf, nil)
+	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
+	defer cancel()
+	lw := all.ListWatch(p.Clients.IPAM, resource, metav1.NamespaceAll, selector, "")
+	if err := all.ListOnce(ctx, lw, "reservations of this node"); err != nil {
 		return err
 	}
-	p.known = map[kube.Name]*ipamv1.IPReservation{}
-	for i := range list.Items {
-		// The label selects another node's object too if the hashes of their names are equal.
-		if r := &list.Items[i]; r.Spec.NodeName == p.Node {
-			p.store(viewOf(r))
-		}
-	}
+	p.known, _ = all.Views()
+	// A hash may also be that of another node.
+	maps.DeleteFunc(p.known, func(_ kube.Name, r *ipamv1.IPReservation) bool { return r.Spec.NodeName != p.Node })
 	return nil
 }
 
@@ -96,7 +92,9 @@ func (p *Publisher) readNamed(ctx context.Context, now time.Time) (err error) {
 			case kube.IsGone(err):
 				delete(p.known, name)
 			case err != nil:
-				p.warn(what, err)
+				if p.warn(what, err); errors.Is(err, kube.ErrUndecodable) {
+					delete(p.known, name) // if it is this node's, what is wrong is written again
+				}
 			case r.Spec.NodeName == p.Node:
 				p.store(viewOf(r))
 			}
@@ -109,9 +107,10 @@ func (p *Publisher) readNamed(ctx context.Context, now time.Time) (err error) {
 
 // apply applies a part of an object as the field manager of the agent: its status, or anything else
 // together with the labels and owners. It takes over fields that other field managers own. It
-// decodes the response into got.
+// decodes the response into got. If that fails, because of another part of the object, got only
+// identifies the object, and what it lacks is written later.
 func apply(ctx context.Context, client rest.Interface, k kind, o metav1.ObjectMeta, part string, value any,
-	got runtime.Object) error {
+	got kube.Object) error {
 	request := client.Patch(types.ApplyPatchType).Timeout(kube.RequestTimeout).Resource(k.resource).Name(o.Name).
 		NamespaceIfScoped(o.Namespace, o.Namespace != "")
 	if part == partStatus {
@@ -123,7 +122,11 @@ func apply(ctx context.Context, client rest.Interface, k kind, o metav1.ObjectMe
 		body[part] = value
 	}
 	data, _ := json.Marshal(body) // cannot fail: strings, numbers, booleans and times
-	return request.Param("fieldManager", fieldManager).Param("force", "true").Body(data).Do(ctx).Into(got)
+	err := kube.Into(request.Param("fieldManager", fieldManager).Param("force", "true").Body(data).Do(ctx), got)
+	if errors.Is(err, kube.ErrUndecodable) {
+		return nil
+	}
+	return err
 }
 
 // apply creates the object or updates its spec and labels, without spec.release, or updates the

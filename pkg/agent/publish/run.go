@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
@@ -235,11 +234,10 @@ func (p *Publisher) identify(ctx context.Context, now time.Time) error {
 	if now.Before(p.nodeAt) {
 		return nil
 	}
-	object := &corev1.Node{}
-	err := kube.Get(ctx, p.Clients.Core, "nodes", kube.Name{Name: p.Node}, "0", object)
+	uid, err := kube.GetUID(ctx, p.Clients.Core, "nodes", kube.Name{Name: p.Node}, "0")
 	switch {
 	case err == nil:
-		p.node = nodeIdentity{p.Node, string(object.UID)}
+		p.node = nodeIdentity{p.Node, uid}
 	case apierrors.IsNotFound(err):
 		p.node = nodeIdentity{}
 	}

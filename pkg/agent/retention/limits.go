@@ -8,10 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -26,17 +23,16 @@ var limitsName = kube.Name{Namespace: kube.Namespace, Name: "leasehold-limits"}
 
 // NewLimits returns the Limits. They are not known until Run has received a list.
 func NewLimits(core rest.Interface) *Limits {
-	view := func(c *corev1.ConfigMap) policy.Limits { return c.Data }
-	return &Limits{Informer: kube.NewInformer(view, nil), What: "limits of namespaces", Period: 10 * time.Minute,
-		ListWatch: cache.NewListWatchFromClient(core, "configmaps", limitsName.Namespace,
-			fields.OneTermEqualSelector(metav1.ObjectNameField, limitsName.Name))}
+	i := kube.NewInformer(func(c *corev1.ConfigMap) policy.Limits { return c.Data }, nil)
+	return &Limits{Informer: i, What: "limits of namespaces", Period: 10 * time.Minute,
+		ListWatch: i.ListWatch(core, "configmaps", limitsName.Namespace, "", "metadata.name="+limitsName.Name)}
 }
 
 // copyLimits copies the limits to the store, from which the plugin reads them, if they are not the
 // stored ones. Limits that are not known or invalid leave the stored ones in effect.
 func (w *Windows) copyLimits(ctx context.Context, stored policy.Limits) error {
 	limits, _ := w.Limits.Get(limitsName.String())
-	if !w.Limits.HasSynced() {
+	if !w.Limits.HasSynced() || !w.Limits.IsComplete() {
 		return nil
 	}
 	err := limits.Validate()

@@ -45,6 +45,7 @@ func TestLimitsAreCopiedToTheStore(t *testing.T) {
 		{"they change", []any{limits(policy.Limits{"maxHeld": "21"})}, policy.Limits{"maxHeld": "21"}},
 		{"not valid", []any{limits(policy.Limits{"maxHeld": "many"})}, policy.Limits{"maxHeld": "21"}},
 		{"valid again", []any{limits(former)}, former},
+		{"they cannot be decoded", []any{&kube.Undecodable{Err: kube.ErrUndecodable}}, former},
 		{"they are removed", []any{}, nil},
 	} {
 		if tt.listed != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -31,12 +30,11 @@ func OfDeletedNamespace(ctx context.Context, core rest.Interface, namespace stri
 // readNamespaceUID reads the UID of a namespace from etcd. It returns "" if the namespace does not
 // exist.
 func readNamespaceUID(ctx context.Context, core rest.Interface, name string) (string, error) {
-	namespace := &corev1.Namespace{}
-	err := kube.Get(ctx, core, "namespaces", kube.Name{Name: name}, "", namespace)
+	uid, err := kube.GetUID(ctx, core, "namespaces", kube.Name{Name: name}, "")
 	if kube.IsGone(err) {
 		return "", nil
 	}
-	return string(namespace.UID), err
+	return uid, err
 }
 
 // ofDeletedNamespace reports whether the namespace of a lease was deleted. uid is the UID of the

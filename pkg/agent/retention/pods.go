@@ -8,11 +8,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -161,7 +159,7 @@ type Pods = kube.NodeInformer[Pod]
 
 // NewPods returns the Pods of a node. It has no views until Run has received a list.
 func NewPods(core rest.Interface, node string) *Pods {
-	return &Pods{Informer: kube.NewInformer(podOf, nil), What: "pods of this node", Period: 3 * time.Minute,
-		ListWatch: cache.NewListWatchFromClient(core, "pods", metav1.NamespaceAll,
-			fields.OneTermEqualSelector("spec.nodeName", node))}
+	i := kube.NewInformer(podOf, nil)
+	return &Pods{Informer: i, What: "pods of this node", Period: 3 * time.Minute,
+		ListWatch: i.ListWatch(core, "pods", metav1.NamespaceAll, "", "spec.nodeName="+node)}
 }

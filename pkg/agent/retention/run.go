@@ -81,8 +81,13 @@ func (w *Windows) apply(ctx context.Context) (requeueAfter time.Duration, err er
 	if err != nil {
 		return 0, limitErr // there are no leases
 	}
+	// A pod that cannot be decoded is not in pods, and may be one of those before.
+	former, isComplete := w.former, w.Pods.IsComplete()
+	if !isComplete {
+		former = pods
+	}
 	// First of all, because the ADD of a new pod finds its name and should find who leaves.
-	markErr := w.Service.MarkLeaving(ctx, leaving(pods, w.former, view.Leases))
+	markErr := w.Service.MarkLeaving(ctx, leaving(pods, former, view.Leases))
 	if markErr == nil {
 		w.former = pods
 	}
@@ -93,6 +98,9 @@ func (w *Windows) apply(ctx context.Context) (requeueAfter time.Duration, err er
 	// namespaces that were not read.
 	unread := w.namespaces.read(ctx, w.Core, pods, leasesFor(pods, view.Leases))
 	plan := makePlan(pods, view, w.namespaces)
+	if !isComplete {
+		delete(plan.End, podGone)
+	}
 	for _, p := range pods {
 		if p.Invalid != "" {
 			w.Invalid(p)

@@ -174,6 +174,7 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 		{"the pod is there", []string{"db-0 u-1"}, true},
 		{"it is gone", []string{"agent u-9"}, false},
 		{"another pod has its name", []string{"db-0 u-2"}, false},
+		{"a pod cannot be decoded", []string{"agent u-9", "unknown"}, true},
 	} {
 		node := fakeapi.NewNode(t)
 		w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil),
@@ -181,9 +182,11 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 		if c.listed != nil {
 			list := []any{}
 			for _, pod := range c.listed {
-				name, uid, _ := strings.Cut(pod, " ")
-				list = append(list, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name,
-					UID: types.UID(uid), ResourceVersion: "1"}})
+				name, uid, isDecoded := strings.Cut(pod, " ")
+				m := metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(uid), ResourceVersion: "1"}
+				if list = append(list, &corev1.Pod{ObjectMeta: m}); !isDecoded {
+					list[len(list)-1] = &kube.Undecodable{ObjectMeta: m, Err: kube.ErrUndecodable}
+				}
 			}
 			if err := w.Pods.Replace(list, ""); err != nil {
 				t.Fatal(err)

@@ -13,12 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -70,25 +68,25 @@ func IsLeader(mgr manager.Manager) func() bool {
 	}
 }
 
-// ListWatch returns the list and watch calls for the objects of a kind that have a label, or for
-// all if label is "". The objects are unstructured, or of the manager's scheme: then the calls use
-// protobuf if the API server supports it for the kind.
-func ListWatch(mgr manager.Manager, kind schema.GroupVersionKind, resource, label string, isUnstructured bool,
+// ListWatch returns the list and watch calls of an informer for the objects of a kind that have a
+// label, or for all if label is "".
+func ListWatch[V any](mgr manager.Manager, i *kube.Informer[V], kind schema.GroupVersionKind, resource, label string,
 ) (*toolscache.ListWatch, error) {
-	rest, err := apiutil.RESTClientForGVK(kind, false, isUnstructured, mgr.GetConfig(),
-		serializer.NewCodecFactory(mgr.GetScheme()), mgr.GetHTTPClient())
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypeWithName(kind, i.NewObject())
+	metav1.AddToGroupVersion(scheme, kind.GroupVersion())
+	client, err := kube.NewClient(mgr.GetConfig(), mgr.GetHTTPClient(), scheme, kind.GroupVersion())
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", resource, err)
 	}
-	return toolscache.NewFilteredListWatchFromClient(rest, resource, metav1.NamespaceAll,
-		func(o *metav1.ListOptions) { o.LabelSelector = label }), nil
+	return i.ListWatch(client, resource, metav1.NamespaceAll, label, ""), nil
 }
 
 // Watch adds the watch of an informer, with the objects of ListWatch, to a manager that has not
 // started. It runs in every replica.
 func Watch[V any](mgr manager.Manager, i *kube.Informer[V], kind schema.GroupVersionKind, resource, label string,
 ) error {
-	lw, err := ListWatch(mgr, kind, resource, label, false)
+	lw, err := ListWatch(mgr, i, kind, resource, label)
 	if err != nil {
 		return err
 	}
@@ -99,9 +97,12 @@ func Watch[V any](mgr manager.Manager, i *kube.Informer[V], kind schema.GroupVer
 // there.
 type Nodes = kube.Informer[*corev1.Node]
 
+// NewNodes returns Nodes, of which none is known yet.
+func NewNodes() *Nodes { return kube.NewInformer(TrimNode, nil) }
+
 // WatchNodes adds the watch of the nodes to a manager that has not started.
 func WatchNodes(mgr manager.Manager) (*Nodes, error) {
-	nodes := kube.NewInformer(TrimNode, nil)
+	nodes := NewNodes()
 	return nodes, Watch(mgr, nodes, corev1.SchemeGroupVersion.WithKind("Node"), "nodes", "")
 }
 

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -83,7 +84,11 @@ func db(change ...func(*unstructured.Unstructured)) *workload {
 	for _, c := range change {
 		c(u)
 	}
-	return workloadOf(u)
+	o := &workloadObject{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
+		panic(err)
+	}
+	return workloadOf(o, kube.StatefulSets[0])
 }
 
 func with(value any, path ...string) func(*unstructured.Unstructured) {
@@ -266,11 +271,11 @@ var statefulSet = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
 // has sets the workloads of a kind of a view.
 func (v *clusterView) has(kind schema.GroupKind, synced bool, workloads ...*workload) *clusterView {
 	byName := map[string]*workload{}
-	var all []*unstructured.Unstructured
+	var all []*workloadObject
 	for _, w := range workloads {
 		byName[w.Name], all = w, append(all, object(w))
 	}
-	view := func(u *unstructured.Unstructured) *workload { return byName[u.GetName()] }
+	view := func(o *workloadObject) *workload { return byName[o.Name] }
 	v.workloads[kind] = kube.NewInformer(view, nil)
 	if synced {
 		list(v.workloads[kind], all...)
@@ -294,12 +299,6 @@ func (v *clusterView) admit(t *testing.T, pod *corev1.Pod) corev1.Pod {
 }
 
 // object returns the metadata of a workload as the API server sends it.
-func object(w *workload) *unstructured.Unstructured {
-	u := &unstructured.Unstructured{}
-	u.SetAPIVersion(w.APIVersion)
-	u.SetKind(w.Kind.Kind)
-	u.SetNamespace(w.Namespace)
-	u.SetName(w.Name)
-	u.SetUID(w.UID)
-	return u
+func object(w *workload) *workloadObject {
+	return &workloadObject{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: w.UID}}
 }

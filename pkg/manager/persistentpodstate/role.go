@@ -8,6 +8,7 @@ import (
 	"github.com/go-logr/logr"
 	admission "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -71,7 +72,9 @@ func (r *role) follow(ctx context.Context) error {
 // PersistentPodStates, decide logs why, and the leader writes an Event on the CRD, once for each
 // reason.
 func (r *role) decide(ctx context.Context) error {
-	hasKruise, err := r.exists(ctx, kruiseConfiguration, &admission.MutatingWebhookConfiguration{})
+	webhooks := &metav1.PartialObjectMetadata{} // only whether there are any matters
+	webhooks.SetGroupVersionKind(admission.SchemeGroupVersion.WithKind("MutatingWebhookConfiguration"))
+	hasKruise, err := r.exists(ctx, kruiseConfiguration, webhooks)
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
-	admission "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -69,7 +69,7 @@ func (a *roleAPI) Get(_ context.Context, key client.ObjectKey, o client.Object, 
 		return errFailing
 	}
 	switch o := o.(type) {
-	case *admission.MutatingWebhookConfiguration:
+	case *metav1.PartialObjectMetadata:
 		if a.hasKruise && key.Name == kruiseConfiguration {
 			return nil
 		}

@@ -73,7 +73,8 @@ func newView(p *Feature, nodes *control.Nodes) *clusterView {
 			return nodes
 		}})
 	for _, kind := range p.kinds {
-		v.workloads[kind.GroupKind()] = kube.NewInformer(workloadOf, nil)
+		view := func(o *workloadObject) *workload { return workloadOf(o, kind) }
+		v.workloads[kind.GroupKind()] = kube.NewInformer(view, nil)
 	}
 	v.pods = kube.NewInformer(func(p *corev1.Pod) *podView { return podViewOf(p, v.kinds, v.recordedKeys) },
 		kube.Indexes[*podView]{byTarget: func(p *podView) []string {
@@ -89,7 +90,7 @@ func newView(p *Feature, nodes *control.Nodes) *clusterView {
 
 // setup adds the watches to a manager that has not started.
 func (v *clusterView) setup(mgr manager.Manager) error {
-	objects, err := control.ListWatch(mgr, objectKind, "persistentpodstates", "", false)
+	objects, err := control.ListWatch(mgr, v.objects, objectKind, "persistentpodstates", "")
 	if err != nil {
 		return err
 	}
@@ -97,7 +98,7 @@ func (v *clusterView) setup(mgr manager.Manager) error {
 	if len(v.kinds) > len(builtIn) {
 		label = "" // it is not known which labels their pods have
 	}
-	pods, err := control.ListWatch(mgr, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", label, false)
+	pods, err := control.ListWatch(mgr, v.pods, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", label)
 	if err != nil {
 		return err
 	}
@@ -107,10 +108,11 @@ func (v *clusterView) setup(mgr manager.Manager) error {
 	return mgr.Add(control.OnAllReplicas(func(ctx context.Context) error {
 		needed, need := context.WithCancel(ctx)
 		v.objects.Handle(kube.Handler[*pps.PersistentPodState]{Added: func(*pps.PersistentPodState) { need() }})
-		go runServed(ctx, v.objects, func() *toolscache.ListWatch { return objects })
+		go runServed(ctx, v.objects, "PersistentPodStates", func() *toolscache.ListWatch { return objects })
 		for _, kind := range v.kinds {
-			find := func() *toolscache.ListWatch { return listWatch(mgr, kind) }
-			go runServed(ctx, v.workloads[kind.GroupKind()], find)
+			i := v.workloads[kind.GroupKind()]
+			find := func() *toolscache.ListWatch { return listWatch(mgr, i, kind) }
+			go runServed(ctx, i, kind.GroupKind().String(), find)
 		}
 		if <-needed.Done(); ctx.Err() != nil {
 			return nil
@@ -119,9 +121,9 @@ func (v *clusterView) setup(mgr manager.Manager) error {
 	}))
 }
 
-// runServed runs an informer as soon as the API server serves its resource. find returns nil if the
-// resource is not known.
-func runServed[V any](ctx context.Context, i *kube.Informer[V], find func() *toolscache.ListWatch) {
+// runServed runs an informer as soon as the API server serves its resource. what is that of
+// kube.Informer.Run. find returns nil if the resource is not known.
+func runServed[V any](ctx context.Context, i *kube.Informer[V], what string, find func() *toolscache.ListWatch) {
 	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		lw := find()
 		if lw == nil {
@@ -130,17 +132,17 @@ func runServed[V any](ctx context.Context, i *kube.Informer[V], find func() *too
 		if _, err := lw.ListWithContextFunc(ctx, metav1.ListOptions{Limit: 1}); apierrors.IsNotFound(err) {
 			return false, nil
 		}
-		return true, i.Run(ctx, lw, fmt.Sprintf("%T", i))
+		return true, i.Run(ctx, lw, what)
 	})
 }
 
 // listWatch returns the calls for a kind. It returns nil if the API server does not serve it.
-func listWatch(mgr manager.Manager, kind schema.GroupVersionKind) *toolscache.ListWatch {
+func listWatch(mgr manager.Manager, i *kube.Informer[*workload], kind schema.GroupVersionKind) *toolscache.ListWatch {
 	mapping, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
 		return nil
 	}
-	lw, _ := control.ListWatch(mgr, kind, mapping.Resource.Resource, "", true) // the configuration is valid
+	lw, _ := control.ListWatch(mgr, i, kind, mapping.Resource.Resource, "") // the configuration is valid
 	return lw
 }
 

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -29,20 +31,30 @@ type workload struct {
 	Problem string
 }
 
-// workloadOf returns the workload for an object of any kind. If the object has no replicas in its
+// A workloadObject is what is decoded of a workload of any kind.
+type workloadObject struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	// Spec has the integers of a document in JSON as int64, as kube.OrdinalsOf reads them.
+	Spec map[string]any `json:"spec"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (o *workloadObject) DeepCopyObject() runtime.Object { c := *o; return &c }
+
+// workloadOf returns the workload for an object of a kind. If the object has no replicas in its
 // spec, the workload has all ordinals.
-func workloadOf(u *unstructured.Unstructured) *workload {
-	spec, _, _ := unstructured.NestedMap(u.Object, "spec")
-	set, _ := kube.OrdinalsOf(spec, math.MaxInt64)
+func workloadOf(o *workloadObject, kind schema.GroupVersionKind) *workload {
+	set, _ := kube.OrdinalsOf(o.Spec, math.MaxInt64)
 	w := &workload{
-		targetKey:   targetKey{u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()},
-		APIVersion:  u.GetAPIVersion(),
-		UID:         u.GetUID(),
-		Created:     u.GetCreationTimestamp().Time,
-		Terminating: u.GetDeletionTimestamp() != nil,
+		targetKey:   targetKey{kind.GroupKind(), o.Namespace, o.Name},
+		APIVersion:  kind.GroupVersion().String(),
+		UID:         o.UID,
+		Created:     o.CreationTimestamp.Time,
+		Terminating: o.DeletionTimestamp != nil,
 		Ordinals:    set,
 	}
-	if annotations := u.GetAnnotations(); annotations[pps.AnnotationGenerate] == "true" {
+	if annotations := o.Annotations; annotations[pps.AnnotationGenerate] == "true" {
 		wanted := wantedBy(annotations)
 		wanted.TargetRef = pps.TargetReference{APIVersion: w.APIVersion, Kind: w.Kind.Kind, Name: w.Name}
 		err := validateSpec(wanted)
