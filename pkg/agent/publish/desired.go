@@ -97,7 +97,7 @@ func want(node nodeIdentity, pod kube.Name, leases []lease.Lease, now lease.Inst
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: ipamv1.ObjectName(pod.Name, node.UID),
 			Labels: map[string]string{
-				ipamv1.LabelNodeHash: ipamv1.Hash(node.Name),
+				ipamv1.LabelNodeHash: node.UID,
 				ipamv1.LabelPodHash:  ipamv1.Hash(pod.Name),
 			},
 			OwnerReferences: node.owners(),

@@ -58,7 +58,7 @@ func (p *Publisher) store(r *ipamv1.IPReservation) {
 // list lists the objects of the node from the API server's watch cache. What the cache lacks of the
 // agent's own writes is written again.
 func (p *Publisher) list(ctx context.Context) error {
-	selector := ipamv1.LabelNodeHash + "=" + ipamv1.Hash(p.Node)
+	selector := ipamv1.LabelNodeHash + " in (" + p.node.UID + "," + ipamv1.Hash(p.Node) + ")"
 	all := kube.NewInformer(viewOf, nil)
 	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()

@@ -98,7 +98,7 @@ func (c population) reservation(i int, f filled) *v1alpha1.IPReservation {
 	address := fmt.Sprintf("100.%d.%d.%d", 64+i>>16, i>>8&255, i&255)
 	r := &v1alpha1.IPReservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace(i), Name: v1alpha1.ObjectName(c.podName(i), uid),
-			Labels: map[string]string{v1alpha1.LabelNodeHash: v1alpha1.Hash(node),
+			Labels: map[string]string{v1alpha1.LabelNodeHash: uid,
 				v1alpha1.LabelPodHash: v1alpha1.Hash(c.podName(i))}},
 		Spec: v1alpha1.IPReservationSpec{PodName: c.podName(i), NodeName: node, NodeUID: uid},
 		Status: v1alpha1.IPReservationStatus{ID: fmt.Sprintf("%016x", i), State: v1alpha1.Bound, Window: "1h0m0s",

@@ -26,8 +26,7 @@ func ObjectName(pod, nodeUID string) string {
 func PodOf(object string) string { return object[:max(0, len(object)-len("-5f1c9a02"))] }
 
 // Hash returns a label value for a name that may be longer than the 63 characters of a label value.
-// It is used for LabelNodeHash and LabelPodHash. Two names may have the same hash, so readers
-// compare the name as well.
+// Two names may have the same hash, so readers compare the name as well.
 func Hash(name string) string {
 	h := fnv.New64a()
 	h.Write([]byte(name))

@@ -21,11 +21,12 @@ var GroupVersion = schema.GroupVersion{Group: "ipam.leasehold.dev", Version: "v1
 var Resource = GroupVersion.WithResource("ipreservations")
 
 // Labels of an IPReservation, for API servers that do not support field selectors (before
-// Kubernetes 1.31). Hash makes their values.
+// Kubernetes 1.31).
 const (
-	// LabelNodeHash is a hash of the node's name.
+	// LabelNodeHash is the node's UID, by which its agent lists its reservations. Agents may set no
+	// other value. Earlier versions set a Hash of the node's name.
 	LabelNodeHash = "leasehold.dev/node-hash"
-	// LabelPodHash is a hash of the pod's name; the pod's namespace is the object's.
+	// LabelPodHash is a Hash of the pod's name; the pod's namespace is the object's.
 	LabelPodHash = "leasehold.dev/pod-hash"
 )
 
