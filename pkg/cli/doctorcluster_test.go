@@ -68,26 +68,3 @@ func TestCommandQuotes(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
-
-func TestObjectsThatCannotBeDecoded(t *testing.T) {
-	c := newCluster(t, map[string]string{
-		reservationKind: `{"items":[
-			{"metadata":{"namespace":"db","name":"good"},"status":{"heldUntil":"2026-11-29T08:00:00Z"}},
-			{"metadata":{"namespace":"db","name":"bound"},"status":{}},
-			{"metadata":{"namespace":"db","name":"lower"},"status":{"heldUntil":"2026-11-29t08:00:00z"}},
-			{"metadata":{"namespace":"db","name":"list"},"status":{"heldUntil":[]}}]}`,
-		poolKind: `{"items":[{"metadata":{"name":"node1"},"status":{"conditions":[
-			{"lastTransitionTime":"2026-11-29T08:00:00Z"},{"lastTransitionTime":"2026-11-29T08:00:00+99:99"}]}}]}`,
-	})
-	found, err := (&clusterDoctor{cluster: c}).checkTimes(t.Context())
-	var got []string
-	for _, f := range found {
-		got = append(got, f.Subject+": "+f.What)
-	}
-	want := []string{"db/lower of " + reservationKind + ": 2026-11-29t08:00:00z in its status is not a time",
-		"db/list of " + reservationKind + ": [] in its status is not a time",
-		"node1 of " + poolKind + ": 2026-11-29T08:00:00+99:99 in its status is not a time"}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%q, %v, want %q", got, err, want)
-	}
-}
