@@ -2,11 +2,11 @@ package cniplugin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -25,7 +25,9 @@ const chainedType = "leasehold"
 // The chained plugin restores the MAC address of an interface whose pod got its former address
 // again (docs/design.md, "A returned address has a new MAC").
 func (c *config) isChained() bool {
-	return c.IPAM == nil && string(c.Type) == strconv.Quote(chainedType)
+	var name string
+	_ = json.Unmarshal(c.Type, &name) // host-local does not read it
+	return c.IPAM == nil && name == chainedType
 }
 
 // settableMAC contains the kinds of interface whose MAC address may be set for one pod. It does not

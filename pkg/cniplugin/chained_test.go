@@ -205,7 +205,7 @@ func TestChainedErrors(t *testing.T) {
 		"a version that does not exist": {`{"cniVersion":"9.9.9","name":"net","type":"leasehold",` +
 			`"prevResult":{"cniVersion":"9.9.9"}}`,
 			types.ErrInvalidNetworkConfig, "prevResult: unsupported CNI result version"},
-		"a number": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold","prevResult":7}`,
+		"a number": {`{"cniVersion":"1.0.0","name":"net","type":"\u006ceasehold","prevResult":7}`,
 			types.ErrInvalidNetworkConfig, "prevResult: want an object"},
 		"a number for ips": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold",` +
 			`"prevResult":{"cniVersion":"1.0.0","ips":7}}`,
