@@ -92,11 +92,11 @@ func runHostLocal(stdin []byte) error {
 	}
 	cmd := exec.Command(filepath.Join(filepath.Dir(self), hostLocal))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), os.Stdout, os.Stderr
-	if _, err := os.Stat(cmd.Path); err != nil {
+	if err = cmd.Start(); err != nil {
 		// Not the error itself, whose text a runtime may take for the success of a DEL.
 		return fmt.Errorf("%s cannot be run; install host-local (containernetworking/plugins) there", cmd.Path)
 	}
-	return cmd.Run()
+	return cmd.Wait()
 }
 
 // startRemoval starts a process that removes this program as soon as no stored configuration names

@@ -115,6 +115,33 @@ func assertNames(t *testing.T, d Dir, want ...string) {
 	}
 }
 
+// TestForwarderWithoutHostLocal calls the forwarder beside a host-local that cannot be run. No
+// error of a DEL may have a text that containerd takes for success.
+func TestForwarderWithoutHostLocal(t *testing.T) {
+	for name, put := range map[string]func(path string) error{
+		"none":                   func(string) error { return nil },
+		"a link to nothing":      func(path string) error { return os.Symlink("/nowhere", path) },
+		"its interpreter misses": func(path string) error { return os.WriteFile(path, []byte("#!/nowhere\n"), 0o755) },
+		"not executable":         func(path string) error { return os.WriteFile(path, nil, 0o644) },
+		"not a program":          func(path string) error { return os.WriteFile(path, []byte{0}, 0o755) },
+		"a directory":            func(path string) error { return os.Mkdir(path, 0o755) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := Dir(t.TempDir())
+			lay(t, d, leasehold, built.leasectl)
+			must(t, put(d.path(hostLocal)))
+			cmd := exec.Command(d.path(leasehold))
+			cmd.Env = []string{"CNI_COMMAND=DEL", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_PATH=" + string(d)}
+			cmd.Stdin = strings.NewReader(`{"cniVersion": "1.0.0", "name": "n", "ipam": {"type": "leasehold"}}`)
+			out, err := cmd.Output()
+			if err == nil || !strings.Contains(string(out), "install host-local (containernetworking/plugins) there") ||
+				strings.Contains(string(out), "no such file") || strings.Contains(string(out), "not found") {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}
+
 func TestInstallReplacesARunningProgram(t *testing.T) {
 	d := Dir(t.TempDir())
 	sleep, err := exec.LookPath("sleep")
