@@ -52,17 +52,22 @@ func (u Uninstaller) Plan(ctx context.Context) (p Plan, err error) {
 	undos, err := cniconf.Undos(u.ConfDir)
 	now, was, e := u.Dir.restorable()
 	err = errors.Join(err, e)
-	if e == nil && !now.usable && !was.usable && len(undos) > 0 {
-		err = errors.Join(err, fmt.Errorf("%s names leasehold, and there is no host-local in %s to name instead; "+
-			"install host-local (containernetworking/plugins) there", undos[0].Path, u.Dir))
+	stored, unread := replayed()
+	naming := make([]string, 0, len(undos)+len(stored))
+	for _, c := range undos {
+		naming = append(naming, c.Path)
+	}
+	naming = append(naming, stored...)
+	if e == nil && !now.usable && !was.usable && len(naming) > 0 {
+		err = errors.Join(err, fmt.Errorf("%s names leasehold, and there is no host-local in %s to serve it; "+
+			"install host-local (containernetworking/plugins) there", naming[0], u.Dir))
 	}
 	survey, e := u.Service.Survey(ctx)
 	isLost := errors.Is(e, store.ErrLost) // it is rebuilt when it is exported
 	if !isLost {
 		err = errors.Join(err, e, survey.Unsafe)
 	}
-	stored, e := replayed()
-	if err = errors.Join(err, e); err != nil {
+	if err = errors.Join(err, unread); err != nil {
 		return Plan{}, err
 	}
 	p.undos = undos
@@ -203,7 +208,7 @@ func (u Uninstaller) switchToHostLocal(undos []cniconf.Undo) error {
 		return err
 	}
 	if now, err := look(u.Dir.path(hostLocal)); err != nil || !now.usable {
-		return err // nothing calls leasehold: see check
+		return err // nothing calls leasehold: see Plan
 	}
 	_, err = u.Dir.put(u.Forwarder, leasehold, func() error { return nil })
 	return err
