@@ -62,3 +62,24 @@ status:
 		t.Errorf("marks of another lease count: %+v", v)
 	}
 }
+
+// A hold is not over before the clock of its node can be past its end, even if that is three
+// minutes behind.
+func TestIsOver(t *testing.T) {
+	end := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	for name, tt := range map[string]struct {
+		r    Reservation
+		late time.Duration
+		want bool
+	}{
+		"at its end":          {Reservation{Until: end}, 0, false},
+		"two minutes later":   {Reservation{Until: end}, 2 * time.Minute, false},
+		"three minutes later": {Reservation{Until: end}, 3 * time.Minute, true},
+		"forever":             {Reservation{}, 24 * time.Hour, false},
+		"bound":               {Reservation{Until: end, Bound: true}, 24 * time.Hour, false},
+	} {
+		if got := tt.r.IsOver(end.Add(tt.late)); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

@@ -41,6 +41,7 @@ func TestPodWithLongTexts(t *testing.T) {
 			Status: corev1.PodStatus{NominatedNodeName: long, Conditions: []corev1.PodCondition{
 				{Type: corev1.PodScheduled, Reason: corev1.PodReasonUnschedulable, Message: long}}}}
 		apply(p, decision{Mode: policy.PinRequire, Node: node})
+		p.Annotations[kube.AnnotationPinReason] = long // by its user, afterwards
 		for _, owners := range [][]metav1.OwnerReference{nil, {{Kind: long, Name: long, UID: types.UID(long),
 			Controller: new(true)}}} {
 			p.OwnerReferences = owners

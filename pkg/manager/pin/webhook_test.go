@@ -157,7 +157,11 @@ func TestPatienceOfTheNamespace(t *testing.T) {
 		if tt.namespace != "" {
 			labels["leasehold.dev/pin-patience"] = tt.namespace
 		}
-		if keepPatience(p, labels); p.Annotations["leasehold.dev/pin-patience"] != tt.want {
+		clock := noon
+		w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, onNode1()))
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "db", Labels: labels}}
+		must(t, w.cluster.namespaces.Update(ns))
+		if w.call(t, p); p.Annotations["leasehold.dev/pin-patience"] != tt.want {
 			t.Errorf("%s: %v", name, p.Annotations)
 		}
 	}
