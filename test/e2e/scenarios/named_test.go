@@ -67,13 +67,20 @@ func addressSet(pods Pods) string {
 // sameSet ends the scenario if pods have other addresses than their predecessors, whichever pod has
 // which.
 func (t *Test) sameSet(what string, before, after Pods) {
-	if was, is := addressSet(before), addressSet(after); was != is {
-		var reasons []string
-		for _, p := range after {
-			reasons = append(reasons, fmt.Sprintf("%s on %s: %s", p.Name, p.Spec.NodeName, p.Annotations[pinReason]))
-		}
-		t.Fatalf("%s: the pods had %s and have %s (%s)", what, was, is, strings.Join(reasons, "; "))
+	if addressSet(before) != addressSet(after) {
+		t.notKept(what, before, after)
 	}
+}
+
+// notKept ends the scenario because of the addresses that pods have, and says why they have them.
+func (t *Test) notKept(what string, before, after Pods) {
+	var reasons []string
+	for _, p := range after {
+		reasons = append(reasons, fmt.Sprintf("%s on %s after %s: %s", p.Name, p.Spec.NodeName, startedAfter(p),
+			p.Annotations[pinReason]))
+	}
+	t.Fatalf("%s: the pods had %s and have %s (%s)", what, addressSet(before), addressSet(after),
+		strings.Join(reasons, "; "))
 }
 
 // launcher creates a pod as virt-controller creates those of a virtual machine: with a generated
@@ -149,6 +156,57 @@ func namedRollout(t *Test) {
 	for _, p := range other.Ready() {
 		t.EventOf(p, "ReservationShared", "Deployment mirror and Deployment registry", `"registry"`)
 	}
+}
+
+// namedResized rolls Deployments out that become larger or smaller in the same update, with three
+// managers and beside reviews of pods that nobody creates. As many addresses are kept as there are
+// pods for them, and no pod waits for the address of another one that stays.
+func namedResized(t *Test) {
+	t.managers("3")
+	for _, c := range []struct {
+		name     string
+		strategy appsv1.DeploymentStrategy
+		from, to int
+	}{
+		{"recreate-grows", recreateStrategy, 3, 6},
+		{"recreate-shrinks", recreateStrategy, 6, 3},
+		{"recreate-stays", recreateStrategy, 4, 4},
+		{"surge-grows", unavailable(3), 3, 6},
+		{"surge-shrinks", unavailable(3), 6, 3},
+		{"surge-one-by-one", unavailable(1), 3, 5},
+	} {
+		set := t.Named(c.name, nil, c.from, c.strategy)
+		before := set.Ready()
+		t.published(before)
+		stop := t.forgedReviews(before)
+		set.patch(`{"spec":{"replicas":%d,"template":{"metadata":{"annotations":{"rollout":%q}}}}}`, c.to, time.Now())
+		set.size = c.to
+		after := set.ReadyBut(before)
+		answered := stop()
+		had, kept, slowest := addressSet(before), 0, time.Duration(0)
+		for _, p := range after {
+			slowest = max(slowest, startedAfter(p))
+			if slices.Contains(strings.Fields(had), addresses(p)) {
+				kept++
+			}
+		}
+		t.Step("%s: %d of %d pods keep an address, the slowest was Ready after %s, beside %d forged reviews", c.name,
+			kept, c.to, slowest, answered)
+		if most := min(c.from, c.to); kept != most || slowest > time.Minute || answered == 0 {
+			t.notKept(fmt.Sprintf("%s: want %d kept, within a minute", c.name, most), before, after)
+		}
+		set.Scale(0)
+	}
+}
+
+// startedAfter returns how long after its creation a pod became Ready.
+func startedAfter(p corev1.Pod) time.Duration {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.LastTransitionTime.Sub(p.CreationTimestamp.Time)
+		}
+	}
+	return 0
 }
 
 // namedWithoutCapability has flannel's own configuration, with which the plugin gets no

@@ -80,6 +80,8 @@ var table = []scenario{
 		namedRecreate).besides(),
 	does("named-rollout", "five rollouts with maxSurge 0 and a scaling keep the set of addresses; a shared name",
 		namedRollout).besides(),
+	does("named-resized",
+		"Deployments that grow or shrink in a rollout keep their addresses, beside forged reviews", namedResized),
 	does("named-agent", "reservation names come from the agent alone, or after the first life",
 		namedWithoutCapability).on(1),
 	does("pin", "pods that are deleted at once, or restarted one by one, return to their nodes", pin).besides(),
