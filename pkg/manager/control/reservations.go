@@ -80,10 +80,16 @@ func Primary(addresses string) string { return slices.Min(strings.Split(addresse
 // PodKey returns the "namespace/name" of the pod.
 func (r *Reservation) PodKey() string { return r.Namespace + "/" + r.Pod }
 
-// IsOver reports whether a reservation is a hold that has ended.
-func (r *Reservation) IsOver(now time.Time) bool {
-	return !r.Bound && !r.Until.IsZero() && !r.Until.Add(ClockLag).After(now)
+// End returns when a reservation is over if it is not changed before, zero for never.
+func (r *Reservation) End() time.Time {
+	if r.Bound || r.Until.IsZero() {
+		return time.Time{}
+	}
+	return r.Until.Add(ClockLag)
 }
+
+// IsOver reports whether a reservation is a hold that has ended.
+func (r *Reservation) IsOver(now time.Time) bool { return !r.End().IsZero() && !r.End().After(now) }
 
 // HeldSince returns when a hold began. It returns zero if the reservation is not a hold, or if the
 // hold has no end or an unknown window.
@@ -112,7 +118,7 @@ func NewReservations[O metav1.Object](view func(O) *Reservation) *Reservations {
 	return &Reservations{kube.NewInformer(view, kube.Indexes[*Reservation]{
 		byPod:  func(r *Reservation) []string { return []string{r.PodKey()} },
 		byNode: func(r *Reservation) []string { return []string{r.Node} },
-		byName: func(r *Reservation) []string { return IndexName(r.Namespace, r.For) }})}
+		byName: func(r *Reservation) []string { return IndexName(r.Namespace, r.For, r.Node) }})}
 }
 
 // OfPod returns the reservations of the pods with a key "namespace/name".
@@ -121,20 +127,23 @@ func (s *Reservations) OfPod(key string) []*Reservation { return s.ByIndex(byPod
 // OfNode returns the reservations of a node.
 func (s *Reservations) OfNode(node string) []*Reservation { return s.ByIndex(byNode, node) }
 
-// OfName returns the reservations with a key of NameKey.
+// OfName returns the reservations with a key of NodeKey.
 func (s *Reservations) OfName(key string) []*Reservation { return s.ByIndex(byName, key) }
 
 // NameKey returns the key of a reservation name. It differs from the keys "namespace/pod", because
 // the name of a pod has no colon.
 func NameKey(namespace, name string) string { return namespace + "/as:" + name }
 
-// IndexName returns the values of an index by NameKey of something with a reservation name, none if
-// that is "".
-func IndexName(namespace, name string) []string {
+// NodeKey returns the key of a reservation name on a node.
+func NodeKey(nameKey, node string) string { return nameKey + "/" + node }
+
+// IndexName returns the values of an index by NodeKey of something with a reservation name on a
+// node, none if the name is "".
+func IndexName(namespace, name, node string) []string {
 	if name == "" {
 		return nil
 	}
-	return []string{NameKey(namespace, name)}
+	return []string{NodeKey(NameKey(namespace, name), node)}
 }
 
 // WatchReservations adds the watch of the reservations to a manager that has not started, and what

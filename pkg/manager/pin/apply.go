@@ -1,6 +1,7 @@
 package pin
 
 import (
+	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,11 +26,13 @@ func retained(p *corev1.Pod) bool {
 	if !isNamed || p.Spec.NodeName != "" || p.Spec.HostNetwork {
 		return false
 	}
-	if owner := metav1.GetControllerOfNoCopy(p); owner != nil && owner.Kind == "DaemonSet" {
-		return false
-	}
 	window, err := policy.ParseWindow(p.Annotations[policy.Annotation])
-	return err == nil && window != 0
+	return err == nil && window != 0 && controllerOf(p).Kind != "DaemonSet"
+}
+
+// controllerOf returns the controller of a pod, the zero value if it has none.
+func controllerOf(p *corev1.Pod) *metav1.OwnerReference {
+	return cmp.Or(metav1.GetControllerOfNoCopy(p), &metav1.OwnerReference{})
 }
 
 // recreatingKinds are the controllers of Kubernetes and Kruise that create a deleted pod again at
@@ -40,11 +43,7 @@ var recreatingKinds = []schema.GroupKind{{Group: "apps", Kind: "StatefulSet"}, {
 // recreated reports whether the controller of a pod is one of recreatingKinds, or of the kinds of
 // --pin-kinds.
 func recreated(p *corev1.Pod, kinds []schema.GroupKind) bool {
-	owner := metav1.GetControllerOfNoCopy(p)
-	if owner == nil {
-		return false
-	}
-	kind := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
+	kind := schema.FromAPIVersionAndKind(controllerOf(p).APIVersion, controllerOf(p).Kind).GroupKind()
 	return slices.Contains(recreatingKinds, kind) || slices.Contains(kinds, kind)
 }
 
@@ -178,9 +177,8 @@ func isRequired(p *corev1.Pod, node string) bool {
 		p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return false
 	}
-	required := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	isTerm := func(t corev1.NodeSelectorTerm) bool { return isPinned(t, node) }
-	isOther := func(t corev1.NodeSelectorTerm) bool { return !empty(t) && !isPinned(t, node) }
-	return slices.ContainsFunc(required.NodeSelectorTerms, isTerm) &&
-		!slices.ContainsFunc(required.NodeSelectorTerms, isOther)
+	terms := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	terms = slices.DeleteFunc(slices.Clone(terms), empty)
+	isOther := func(t corev1.NodeSelectorTerm) bool { return !isPinned(t, node) }
+	return len(terms) > 0 && !slices.ContainsFunc(terms, isOther)
 }

@@ -1,7 +1,7 @@
 package pin
 
 import (
-	"strconv"
+	"cmp"
 	"time"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -29,7 +29,6 @@ type pinTarget struct {
 	Addresses  string // "" if not known
 	Expected   string // the addresses as in policy.ExpectedAddresses
 	Remembered bool   // the node has no reservation yet, but the manager saw the last pod there
-	Contested  bool   // other new pods may get the addresses, which pods of one reservation name share
 	Struck     bool   // an earlier pod did not get onto the node
 	Last       instance
 }
@@ -89,9 +88,6 @@ func (t instance) unpublished(now time.Time) bool {
 
 // released reports whether the reservation of the pod on its node was deleted.
 func (t instance) released() bool { return t.Lost == podOnNode{t.PodUID, t.Node} }
-
-// hasReleased reports whether t is the instance of a pod whose reservation was deleted.
-func (t instance) hasReleased(p *podView) bool { return t.PodUID == string(p.UID) && t.released() }
 
 // contradicts reports whether a reservation of a node to which the last pod with the name was not
 // bound contradicts what the API server has shown of that pod. That is so if the reservation is of
@@ -164,7 +160,7 @@ func preferable(a, b *control.Reservation, last string) bool {
 	if !since.IsZero() && !before.IsZero() && !since.Equal(before) {
 		return since.After(before)
 	}
-	return version(a) > version(b)
+	return cmp.Or(len(a.ResourceVersion)-len(b.ResourceVersion), cmp.Compare(a.ResourceVersion, b.ResourceVersion)) > 0
 }
 
 // shows returns when the event happened that a reservation shows: the begin of a hold, or of the
@@ -179,11 +175,4 @@ func shows(r *control.Reservation) time.Time {
 		return r.Written
 	}
 	return r.Written.Add(-ipam.ReturnDelay)
-}
-
-// version returns the resource version as a number, which grows with each write to objects of one
-// kind.
-func version(r *control.Reservation) uint64 {
-	v, _ := strconv.ParseUint(r.ResourceVersion, 10, 64)
-	return v
 }

@@ -2,7 +2,8 @@ package pin
 
 import (
 	"context"
-	"maps"
+	"errors"
+	"iter"
 	"slices"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -17,7 +19,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
-// byName is the index of pods by their reservation name (control.NameKey).
+// byName is the index of pods by their reservation name and node (control.NodeKey).
 const byName = "name"
 
 // A cluster is what this replica of the manager knows of the cluster, and what became of the pods
@@ -30,11 +32,13 @@ type cluster struct {
 	now          func() time.Time
 	isLeader     func() bool
 
-	recent  *recentPods
+	ended   *kube.Informer[*podView] // pods whose addresses their nodes may not have published yet
 	strikes *strikes
+	sent    sentLists
 
-	mu        sync.Mutex
-	instances map[string]instance // by podView.keyOn
+	mu        sync.Mutex // held while instances or names change
+	instances sync.Map   // instance by podView.keyOn
+	names     sync.Map   // []*nameOnNode by control.NameKey
 }
 
 // newCluster returns a cluster and adds its watches of pods and namespaces to the manager, which
@@ -44,35 +48,32 @@ func newCluster(mgr manager.Manager, set *control.Reservations, nodes *control.N
 	c := emptyCluster(time.Now, func(p *corev1.Pod) *podView { return viewPod(p, kinds) }, set, nodes)
 	c.isLeader = control.IsLeader(mgr)
 	core := corev1.SchemeGroupVersion
-	if err := control.Watch(mgr, c.pods, core.WithKind("Pod"), "pods", kube.LabelRetained); err != nil {
-		return nil, err
-	}
-	if err := control.Watch(mgr, c.namespaces, core.WithKind("Namespace"), "namespaces", ""); err != nil {
-		return nil, err
-	}
-	return c, mgr.Add(control.OnAllReplicas(func(ctx context.Context) error {
-		wait.UntilWithContext(ctx, func(context.Context) {
-			c.expireInstances()
-			c.recent.Expire()
-		}, time.Minute)
-		return nil
-	}))
+	return c, errors.Join(control.Watch(mgr, c.pods, core.WithKind("Pod"), "pods", kube.LabelRetained),
+		control.Watch(mgr, c.namespaces, core.WithKind("Namespace"), "namespaces", ""),
+		mgr.Add(control.OnAllReplicas(func(ctx context.Context) error {
+			wait.UntilWithContext(ctx, func(context.Context) { c.expire() }, time.Minute)
+			return nil
+		})))
 }
 
 // emptyCluster returns a cluster that follows reservations, and pods with views of objects of the
 // type P.
 func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, set *control.Reservations,
 	nodes *control.Nodes) *cluster {
-	c := &cluster{now: now, recent: newRecentPods(now), strikes: newStrikes(now),
-		instances: map[string]instance{}, isLeader: func() bool { return true }, reservations: set, nodes: nodes,
+	byNode := kube.Indexes[*podView]{
+		byName: func(p *podView) []string { return control.IndexName(p.Namespace, p.For, p.place()) }}
+	c := &cluster{now: now, isLeader: func() bool { return true }, reservations: set, nodes: nodes,
+		strikes: &strikes{cache.NewLRUExpireCache(maxStruck), now},
 		namespaces: kube.NewInformer(func(ns *corev1.Namespace) map[string]string {
 			return control.Pick(ns.Labels, kube.AnnotationPin, kube.AnnotationPinPatience)
 		}, nil),
-		pods: kube.NewInformer(view, kube.Indexes[*podView]{
-			byName: func(p *podView) []string { return control.IndexName(p.Namespace, p.For) }})}
-	c.pods.Handle(kube.Handler[*podView]{Added: c.podAdded, Updated: func(_, p *podView) { c.podUpdated(p) },
-		Deleted: c.podDeleted})
-	set.Handle(kube.Handler[*control.Reservation]{Deleted: c.reservationDeleted})
+		pods: kube.NewInformer(view, byNode), ended: kube.NewInformer(func(p *podView) *podView { return p }, byNode)}
+	c.pods.Handle(kube.Handler[*podView]{Added: c.podAdded, Updated: c.podUpdated, Deleted: c.podDeleted})
+	set.Handle(kube.Handler[*control.Reservation]{Added: c.reservationChanged,
+		Updated: func(before, r *control.Reservation) {
+			c.reservationChanged(before)
+			c.reservationChanged(r)
+		}, Deleted: c.reservationDeleted})
 	return c
 }
 
@@ -82,16 +83,18 @@ func (c *cluster) Synced() bool {
 }
 
 func (c *cluster) podAdded(p *podView) {
-	if p.For != "" && p.Sent != "" {
-		c.recent.Arrived(control.NameKey(p.Namespace, p.For), p.Sent)
+	if p.For != "" {
+		c.forgetSent(p.SentIndex, p.Sent)
 	}
-	c.podUpdated(p)
+	c.podUpdated(p, p)
 }
 
-func (c *cluster) podUpdated(p *podView) {
+func (c *cluster) podUpdated(before, p *podView) {
 	if p.isMisplaced() {
 		c.strikes.Add(p.keyOn(p.Pinned), string(p.UID))
 	}
+	c.changed(before.Namespace, before.For, before.place())
+	c.podChanged(p)
 }
 
 // podDeleted remembers what became of a pod that was deleted.
@@ -99,47 +102,75 @@ func (c *cluster) podDeleted(p *podView) {
 	if p.awaitsNode() {
 		c.strikes.Add(p.keyOn(p.Pinned), string(p.UID))
 	}
-	c.mu.Lock()
 	for _, key := range slices.Compact([]string{keyOf(p), p.keyOn(p.Node)}) {
-		if t := c.instances[key].after(p, c.now()); t != (instance{}) {
-			c.instances[key] = t
-		}
+		c.remember(key, func(t instance) instance { return t.after(p, c.now()) })
 	}
-	c.mu.Unlock()
 	if p.For != "" && p.Started {
-		c.recent.Ended(control.NameKey(p.Namespace, p.For), p)
+		_ = c.ended.Update(p) // it fails only for other types
+	}
+	c.podChanged(p)
+}
+
+// podChanged has what counts of a pod for reservation names counted again: the pod, and the
+// reservations about which it says more.
+func (c *cluster) podChanged(p *podView) {
+	c.changed(p.Namespace, p.For, p.place())
+	c.instanceChanged(keyOf(p))
+}
+
+func (c *cluster) instanceChanged(key string) {
+	for _, r := range c.reservations.OfPod(key) {
+		c.reservationChanged(r)
 	}
 }
+
+func (c *cluster) reservationChanged(r *control.Reservation) { c.changed(r.Namespace, r.For, r.Node) }
 
 // reservationDeleted remembers that a reservation was deleted, because the window has ended or the
 // addresses were released. Then choose does not wait for the reservation to be published. If an
 // agent still has the lease, it publishes the reservation again.
 func (c *cluster) reservationDeleted(r *control.Reservation) {
-	if r.PodUID == "" {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t := c.instances[r.PodKey()]
-	if t.Node != "" && t.Node != r.Node {
-		return // the last pod was on another node
-	}
-	t.Lost = podOnNode{r.PodUID, r.Node}
-	if t.Node == "" {
-		t.Until = c.now().Add(maxMemory)
-	}
-	c.instances[r.PodKey()] = t
+	c.remember(r.PodKey(), func(t instance) instance {
+		if r.PodUID == "" || t.Node != "" && t.Node != r.Node {
+			return t // the last pod was on another node
+		}
+		t.Lost = podOnNode{r.PodUID, r.Node}
+		if t.Node == "" {
+			t.Until = c.now().Add(maxMemory)
+		}
+		return t
+	})
+	c.reservationChanged(r)
+	c.instanceChanged(r.PodKey())
 }
 
-// expireInstances forgets the instances whose time is over, except for those that are contested.
-func (c *cluster) expireInstances() {
-	now := c.now()
+// remember replaces the instance of a key by the one that change returns.
+func (c *cluster) remember(key string, change func(instance) instance) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.instances, func(key string, t instance) bool {
-		p := c.pod(key)
-		return now.After(t.Until) && (p == nil || t.Lost.UID != string(p.UID)) && !c.contested(key, t)
+	before := c.lastEnded(key)
+	if next := change(before); next != before {
+		c.instances.Store(key, next)
+	}
+}
+
+// expire forgets the instances whose time is over, except for those that are contested.
+func (c *cluster) expire() {
+	c.instances.Range(func(key, value any) bool {
+		t, pod := value.(instance), key.(string)
+		p := c.pod(pod)
+		if c.now().After(t.Until) && (p == nil || t.Lost.UID != string(p.UID)) && !c.contested(pod, t) &&
+			c.instances.CompareAndDelete(key, value) {
+			c.instanceChanged(pod)
+		}
+		return true
 	})
+	for _, p := range c.ended.List() {
+		if !c.lastEnded(keyOf(p)).unpublished(c.now()) {
+			_ = c.ended.Delete(p)
+		}
+	}
+	c.forgetUnused()
 }
 
 // contested reports whether both the node of the last instance and another node have a reservation
@@ -167,9 +198,9 @@ func (c *cluster) last(key string) instance {
 // lastEnded returns the instance of the last pod with a key of which the watch has shown the
 // deletion.
 func (c *cluster) lastEnded(key string) instance {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.instances[key]
+	value, _ := c.instances.Load(key)
+	last, _ := value.(instance)
+	return last
 }
 
 // isStruck reports whether a key has a strike. A pod of that key which the watch still shows must
@@ -184,24 +215,14 @@ func (c *cluster) pod(key string) *podView {
 	return p
 }
 
-// targetsOf returns the nodes that have an address for a pod, the best first. For a pod without a
-// reservation name that is at most one, as choose chooses it.
-func (c *cluster) targetsOf(namespace, pod, reservationName string) []pinTarget {
-	if reservationName != "" {
-		name := control.NameKey(namespace, reservationName)
-		all := c.targets(name, !c.isLeader())
-		for i, t := range all {
-			key := nodeKey(name, t.Node)
-			all[i].Last, all[i].Struck = c.lastEnded(key), c.isStruck(key)
+// target returns the node that has the addresses of a pod without a reservation name, as choose
+// chooses it.
+func (c *cluster) target(key string) iter.Seq[pinTarget] {
+	return func(yield func(pinTarget) bool) {
+		last := c.last(key)
+		if t, found := choose(c.reservations.OfPod(key), last, c.now()); found {
+			t.Last, t.Struck = last, c.isStruck(key)
+			yield(t)
 		}
-		return all
 	}
-	key := namespace + "/" + pod
-	last := c.last(key)
-	t, found := choose(c.reservations.OfPod(key), last, c.now())
-	if !found {
-		return nil
-	}
-	t.Last, t.Struck = last, c.isStruck(key)
-	return []pinTarget{t}
 }

@@ -121,8 +121,6 @@ func effectiveMode(f podFacts) (mode policy.PinMode, why string) {
 		why = "no controller of --pin-kinds would create it again"
 	case f.Target.Struck && !forever:
 		why = "an earlier pod did not get onto " + f.Target.Node
-	case f.Target.Contested:
-		why = "other new pods may take the address"
 	default:
 		return policy.PinRequire, ""
 	}

@@ -133,6 +133,7 @@ func TestDecide(t *testing.T) {
 			required + "; it waits: node1 is cordoned"},
 		{"evicted elsewhere", []facts{last(instance{Node: "node2", Evicted: true})}, "require", reserved, required},
 		{"failed once", []facts{last(instance{Node: "node1", Failures: 1})}, "require", reserved, required},
+		{"failed twice elsewhere", []facts{last(instance{Node: "node2", Failures: 2})}, "require", reserved, required},
 		{"failed twice", []facts{last(instance{Node: "node1", Failures: 2})}, "none", failedStarts,
 			"it has failed to start on node1 2 times"},
 
@@ -156,8 +157,6 @@ func TestDecide(t *testing.T) {
 		{"after a strike", []facts{struck}, "prefer", reserved,
 			preferred + "; not required: an earlier pod did not get onto node1"},
 		{"after a strike, forever", []facts{struck, forever}, "require", reserved, required},
-		{"the address may be another pod's", []facts{func(f *podFacts) { f.Target.Contested = true }}, "prefer",
-			reserved, preferred + "; not required: other new pods may take the address"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := podFacts{Pod: &corev1.Pod{Spec: corev1.PodSpec{SchedulerName: "default-scheduler"}},

@@ -38,13 +38,15 @@ func TestMemory(t *testing.T) {
 	c = clusterOf(t, nil, &clock, runs("u1"))
 	c.remove(t, own)
 	clock = clock.Add(2 * maxMemory)
-	c.expireInstances()
+	c.expire()
 	c.remove(t, runs("u1"))
 	is("its reservation was deleted while it ran", "")
 	clock = clock.Add(2 * maxMemory)
-	if c.expireInstances(); len(c.instances) > 0 {
-		t.Errorf("it remembers %v", c.instances)
-	}
+	c.expire()
+	c.instances.Range(func(key, value any) bool {
+		t.Errorf("it remembers %v: %v", key, value)
+		return true
+	})
 }
 
 // An interrupted watch shows a pod that was deleted and created again as one change.
@@ -89,7 +91,7 @@ func TestForgedReservation(t *testing.T) {
 			c.add(t, forged)
 			is("both have published it", "node1")
 			clock = clock.Add(maxMemory + time.Minute)
-			c.expireInstances()
+			c.expire()
 			is("both have published it, after a while", "node1")
 			c.remove(t, forged)
 			is("that of the other one is deleted", "node1")

@@ -3,14 +3,14 @@ package pin
 import (
 	"cmp"
 	"fmt"
-	"maps"
+	"hash/maphash"
+	"iter"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -20,18 +20,12 @@ import (
 
 // A pod with a reservation name (policy.ReserveAs) takes an address that another pod with the name
 // has left. Several pods with the name may live and be created at the same time, and each hold is
-// for one of them. So a new pod is pinned to a node only if that has more addresses for the name
-// than pods (cluster.count).
-
-// nodeKey returns the key of a reservation name on a node.
-func nodeKey(nameKey, node string) string { return nameKey + "/" + node }
+// for one of them. So a new pod is pinned to a node only if that has free addresses for the name
+// (cluster.count).
 
 // reservationName returns the reservation name of a pod, "" if it has none or an invalid one.
 func reservationName(p *corev1.Pod) string {
-	name, err := policy.ParseReservation(p.Annotations[policy.ReserveAs])
-	if err != nil {
-		return ""
-	}
+	name, _ := policy.ParseReservation(p.Annotations[policy.ReserveAs])
 	return name
 }
 
@@ -41,11 +35,11 @@ const maxWorkload = 63 + 1 + kube.MaxName
 // workloadOf describes what created a pod, so that the pods of one workload have the same text. The
 // ReplicaSets of a Deployment are one workload.
 func workloadOf(p *corev1.Pod) (text string) {
-	c := metav1.GetControllerOfNoCopy(p)
+	c := controllerOf(p)
 	switch {
-	case c == nil && p.GenerateName != "":
+	case c.Name == "" && p.GenerateName != "":
 		text = "pods " + p.GenerateName + "*"
-	case c == nil:
+	case c.Name == "":
 		text = "pod " + p.Name
 	default:
 		text = c.Kind + " " + c.Name
@@ -56,222 +50,303 @@ func workloadOf(p *corev1.Pod) (text string) {
 	return kube.Cut(text, maxWorkload) // the API server does not limit the texts of an owner reference
 }
 
-// mayReplace reports whether a new pod may be the replacement of another one with its reservation
-// name, because a pod of the same workload has an address, or waits for its node. It also reports
-// true for the new pods of a workload that grows, for which the webhook finds nothing when it looks
-// again.
-func (c *cluster) mayReplace(namespace, name string, p *corev1.Pod) bool {
-	all := c.pods.ByIndex(byName, control.NameKey(namespace, name))
-	return slices.ContainsFunc(all, func(other *podView) bool {
-		return other.isAlive() && (other.Started || other.awaitsNode()) && other.Workload == workloadOf(p)
-	})
+// mayReplace reports whether a new pod of a workload may be the replacement of another one with its
+// reservation name, because a pod of the workload has an address, or waits for its node. It also
+// reports true for the new pods of a workload that grows, for which the webhook finds nothing when
+// it looks again.
+func (c *cluster) mayReplace(name, workload string) bool {
+	return slices.ContainsFunc(c.nodesOf(name), func(n *nameOnNode) bool { return c.count(n).workloads[workload] })
 }
 
 // sharedName returns the text of the Event of a pod whose reservation name pods of another workload
 // of the namespace use as well, "" for other pods.
 func (c *cluster) sharedName(p *podView) string {
-	for _, other := range c.pods.ByIndex(byName, control.NameKey(p.Namespace, p.For)) {
-		if p.For != "" && other.Workload != p.Workload && other.isAlive() {
-			return fmt.Sprintf("%s and %s use the reservation name %q: the pods of each may get addresses of the "+
-				"other; give each workload a name of its own in the annotation %s",
-				p.Workload, other.Workload, p.For, policy.ReserveAs)
+	for _, n := range c.nodesOf(control.NameKey(p.Namespace, p.For)) {
+		for other := range c.count(n).workloads {
+			if other != p.Workload {
+				return fmt.Sprintf("%s and %s use the reservation name %q: the pods of each may get addresses of the "+
+					"other; give each workload a name of its own in the annotation %s",
+					p.Workload, other, p.For, policy.ReserveAs)
+			}
 		}
 	}
 	return ""
 }
 
-// maxListed is how many addresses of a node a new pod is told of, at most.
-const maxListed = 12
-
-// sentFor is how long a pod that was sent to a node counts although no watch shows it.
-const sentFor = 5 * time.Second
-
-// recentPods are, for each reservation name, the pods that were sent to a node and that no watch
-// has shown yet, and those that have ended and whose addresses their nodes may not have published
-// yet.
-type recentPods struct {
-	now func() time.Time
-
-	mu     sync.Mutex
-	byName map[string][]recentPod // by control.NameKey
+// A nameOnNode is a reservation name on a node. The node is "" for pods that have none yet.
+type nameOnNode struct {
+	node, key, order string       // key is control.NodeKey; the nodes of a name are sorted by order
+	changes          atomic.Int64 // how often what is counted has changed
+	last             atomic.Pointer[nameCount]
 }
 
-type recentPod struct {
-	node  string
-	ended *podView  // nil for a pod that was sent to the node
-	until time.Time // when it does not count any more
-}
-
-func newRecentPods(now func() time.Time) *recentPods {
-	return &recentPods{now: now, byName: map[string][]recentPod{}}
-}
-
-// Ended adds a pod that has ended.
-func (r *recentPods) Ended(name string, p *podView) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.byName[name] = append(r.byName[name], recentPod{p.Node, p, r.now().Add(publishLag)})
-}
-
-// Arrived is called for a pod that was sent to a node when a watch shows it, or when the webhook is
-// called for it again.
-func (r *recentPods) Arrived(name, node string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	all := r.byName[name]
-	if i := slices.IndexFunc(all, func(s recentPod) bool { return s.ended == nil && s.node == node }); i >= 0 {
-		r.byName[name] = slices.Delete(all, i, i+1)
-	}
-}
-
-// Expire forgets what does not count any more.
-func (r *recentPods) Expire() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.now()
-	maps.DeleteFunc(r.byName, func(name string, all []recentPod) bool {
-		r.byName[name] = slices.DeleteFunc(all, func(p recentPod) bool { return !now.Before(p.until) })
-		return len(r.byName[name]) == 0
-	})
-}
-
-// A nodeCount is what a node has for a reservation name.
-type nodeCount struct {
-	addresses map[string]addressUse
-	users     int // living pods, with or without an address
-	sent      int
-}
-
-// addressUse says of an address whether a living pod has it, whether the API server has shown a pod
-// with it, and the UIDs of the pods that had it.
-type addressUse struct {
-	alive, seen bool
-	former      []string
-}
-
-// free returns how many addresses have no pod, and none that was sent for it.
-func (n *nodeCount) free() int { return len(n.addresses) - n.users - n.sent }
-
-func (n *nodeCount) add(address, podUID string, alive, seen bool) {
-	use := n.addresses[address]
-	use.alive, use.seen = use.alive || alive, use.seen || seen
-	if podUID != "" && !alive && !slices.Contains(use.former, podUID) {
-		use.former = append(use.former, podUID)
-	}
-	n.addresses[address] = use
-}
-
-// count returns what there is for a reservation name, by node. The caller holds c.recent.mu.
-//
-//   - A reservation counts unless it is over or being released, or what the manager has seen of its
-//     pod contradicts it. A bound one counts if the manager has seen its pod, because it will be
-//     held when the pod ends.
-//   - The address of a pod that is gone counts until its node has published or released it.
-func (c *cluster) count(name string) map[string]*nodeCount {
-	nodes, now := map[string]*nodeCount{}, c.now()
-	at := func(node string) *nodeCount {
-		if nodes[node] == nil {
-			nodes[node] = &nodeCount{addresses: map[string]addressUse{}}
-		}
-		return nodes[node]
-	}
-	releasing := map[string]bool{} // by UID of the pod
-	for _, r := range c.reservations.OfName(name) {
-		last := c.last(r.PodKey())
-		isHere := last.Node == r.Node && last.PodUID == r.PodUID
-		if r.Releasing && isHere {
-			releasing[r.PodUID] = true
-		}
-		if r.Releasing || r.IsOver(now) || last.contradicts(r) || r.Bound && !isHere {
-			continue
-		}
-		at(r.Node).add(cmp.Or(r.Primary, r.Pod), r.PodUID, false, isHere)
-	}
-	for _, p := range c.pods.ByIndex(byName, name) {
-		node := cmp.Or(p.Node, p.Sent)
-		if node == "" {
-			continue
-		}
-		if n := at(node); p.isAlive() {
-			n.users++
-		}
-		if p.Started {
-			at(node).add(control.Primary(p.Addresses), string(p.UID), p.isAlive(), true)
-		}
-	}
-	for _, p := range c.recent.byName[name] {
-		switch {
-		case !now.Before(p.until):
-		case p.ended == nil:
-			at(p.node).sent++
-		case !releasing[string(p.ended.UID)] && !c.lastEnded(keyOf(p.ended)).hasReleased(p.ended):
-			at(p.node).add(control.Primary(p.ended.Addresses), string(p.ended.UID), false, true)
-		}
-	}
+// nodesOf returns the nodes of a reservation name. The list does not change.
+func (c *cluster) nodesOf(name string) []*nameOnNode {
+	list, _ := c.names.Load(name)
+	nodes, _ := list.([]*nameOnNode)
 	return nodes
 }
 
-// send records that a pod is sent to a node. It reports false, and records nothing, if the pod
-// needs an address there and there is none.
-func (c *cluster) send(name, node string, needsAddress bool) bool {
-	c.recent.mu.Lock()
-	defer c.recent.mu.Unlock()
-	if n := c.count(name)[node]; needsAddress && (n == nil || n.free() <= 0) {
-		return false
+// changed has a reservation name counted again on a node. It does nothing if the name is "".
+func (c *cluster) changed(namespace, name, node string) {
+	if name == "" {
+		return
 	}
-	c.recent.byName[name] = append(c.recent.byName[name], recentPod{node, nil, c.now().Add(sentFor)})
-	return true
+	name = control.NameKey(namespace, name)
+	n := &nameOnNode{node: node, key: control.NodeKey(name, node)}
+	n.order = ipam.Hash(n.key) + node
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	nodes := c.nodesOf(name)
+	i, found := slices.BinarySearchFunc(nodes, n, func(a, b *nameOnNode) int { return cmp.Compare(a.order, b.order) })
+	if !found {
+		nodes = slices.Insert(slices.Clip(nodes), i, n)
+		c.names.Store(name, nodes)
+	}
+	nodes[i].changes.Add(1)
 }
 
-// list joins the first texts, at most maxListed of them.
-func list(texts []string) string {
-	slices.Sort(texts)
-	return strings.Join(texts[:min(len(texts), maxListed)], ",")
+// isUnused reports whether nothing has a reservation name on a node.
+func (c *cluster) isUnused(n *nameOnNode) bool {
+	return len(c.reservations.OfName(n.key))+len(c.pods.ByIndex(byName, n.key))+len(c.ended.ByIndex(byName, n.key)) == 0
 }
 
-// targets returns the nodes that have an address for a name which no living pod has. Nodes with an
-// address that the API server has shown come first, because a compromised node may publish
-// reservations of pods that never existed; nodes to whose addresses other pods were sent come last.
-// Otherwise the order is always the same, and reversed if backwards is true: two replicas that do
-// not know of each other's decisions take addresses from both ends.
-func (c *cluster) targets(name string, backwards bool) (targets []pinTarget) {
-	c.recent.mu.Lock()
-	nodes := c.count(name)
-	c.recent.mu.Unlock()
-	rank := map[string]int{}
-	for node, n := range nodes {
-		if len(n.addresses) <= n.users {
+// forgetUnused forgets the nodes where nothing has a reservation name any more.
+func (c *cluster) forgetUnused() {
+	for name, nodes := range c.names.Range {
+		if !slices.ContainsFunc(nodes.([]*nameOnNode), c.isUnused) {
 			continue
 		}
-		t := pinTarget{Node: node, Contested: n.free() <= 0}
-		var unused, expected []string
-		seen := 0
-		for address, a := range n.addresses {
-			if !a.alive {
-				unused = append(unused, address)
-				for _, uid := range a.former {
-					expected = append(expected, policy.ExpectedFrom(address, uid))
-				}
-			}
-			if a.seen {
-				seen++
-			}
+		c.mu.Lock()
+		used := slices.DeleteFunc(slices.Clone(c.nodesOf(name.(string))), c.isUnused)
+		if c.names.Store(name, used); len(used) == 0 {
+			c.names.Delete(name)
 		}
-		t.Addresses, t.Expected = list(unused), list(expected)
-		switch {
-		case t.Contested:
-			rank[node] = 2
-		case seen <= n.users:
-			rank[node] = 1
-		}
-		targets = append(targets, t)
+		c.mu.Unlock()
 	}
-	slices.SortFunc(targets, func(a, b pinTarget) int {
-		order := cmp.Compare(ipam.Hash(nodeKey(name, a.Node)), ipam.Hash(nodeKey(name, b.Node)))
-		if backwards {
-			order = -order
+}
+
+// A nameCount is what there is of a reservation name on a node. It does not change.
+type nameCount struct {
+	changes   int64           // nameOnNode.changes when it was counted
+	until     time.Time       // when it has to be counted again although nothing has changed
+	free      int             // addresses that are left for new pods
+	seen      bool            // the API server has shown a pod with one of them
+	addresses string          // those that no living pod has
+	expected  string          // who had them, as in policy.ExpectedAddresses
+	workloads map[string]bool // of living pods: whether one has an address or waits for its node
+}
+
+// addressUse says of an address whether a living pod has it, whether the API server has shown a pod
+// with it, and who had it, as in policy.ExpectedAddresses.
+type addressUse struct {
+	alive, seen bool
+	expected    []string
+}
+
+// count returns what there is of a reservation name on a node. It counts if something has changed
+// since it has counted last:
+//
+//	what this replica has seen                                     address         pods
+//	a living pod that is bound to the node, or was sent there      if it has one   1
+//	a pod that is being deleted, has failed or has succeeded       if it has one   0
+//	a pod that has ended, until its node publishes its address     if it had one   0
+//	the reservation of a hold                                      yes             0
+//	the reservation of a pod that was last seen on the node        yes             0
+//	a reservation that is over, is being released, or contradicts  no              0
+//	what was seen of its pod
+//
+// An address that several have counts once. So each living pod uses one of the addresses, whether
+// it has it already or not, and the rest is free.
+func (c *cluster) count(n *nameOnNode) *nameCount {
+	now, changes := c.now(), n.changes.Load()
+	if last := n.last.Load(); last != nil && last.changes == changes && now.Before(last.until) {
+		return last
+	}
+	t := &nameCount{changes: changes, until: now.Add(time.Hour), workloads: map[string]bool{}}
+	all, pods := addressUses{}, 0
+	releasing := map[string]bool{} // by UID of the pod
+	for _, r := range c.reservations.OfName(n.key) {
+		last := c.last(r.PodKey())
+		isHere := last.Node == r.Node && last.PodUID == r.PodUID
+		switch {
+		case r.Releasing:
+			releasing[r.PodUID] = releasing[r.PodUID] || isHere
+		case !r.IsOver(now) && !last.contradicts(r) && (!r.Bound || isHere):
+			all.add(cmp.Or(r.Primary, r.Pod), r.PodUID, false, isHere)
+			t.endsAt(r.End())
 		}
-		return cmp.Or(cmp.Compare(rank[a.Node], rank[b.Node]), order)
-	})
-	return targets
+	}
+	for _, p := range c.ended.ByIndex(byName, n.key) {
+		last := c.lastEnded(keyOf(p))
+		if last.PodUID == string(p.UID) && last.unpublished(now) && !releasing[last.PodUID] {
+			all.add(control.Primary(p.Addresses), last.PodUID, false, true)
+			t.endsAt(last.Ended.Add(publishLag))
+		}
+	}
+	for _, p := range c.pods.ByIndex(byName, n.key) {
+		if p.Started {
+			all.add(control.Primary(p.Addresses), string(p.UID), p.isAlive(), true)
+		}
+		if p.isAlive() {
+			pods++
+			t.workloads[p.Workload] = t.workloads[p.Workload] || p.Started || p.awaitsNode()
+		}
+	}
+	t.free, t.seen = len(all)-pods, all.seen() > pods
+	t.addresses, t.expected = all.unused()
+	n.last.Store(t)
+	return t
+}
+
+// endsAt has something counted until a time, or as long as nothing changes if that is zero.
+func (t *nameCount) endsAt(end time.Time) {
+	if !end.IsZero() && end.Before(t.until) {
+		t.until = end
+	}
+}
+
+// addressUses are what is known of each address.
+type addressUses map[string]addressUse
+
+func (a addressUses) add(address, podUID string, alive, seen bool) {
+	use := a[address]
+	use.alive, use.seen = use.alive || alive, use.seen || seen
+	if podUID != "" {
+		use.expected = append(use.expected, policy.ExpectedFrom(address, podUID))
+	}
+	a[address] = use
+}
+
+// seen returns how many addresses the API server has shown as those of a pod.
+func (a addressUses) seen() (n int) {
+	for _, use := range a {
+		if use.seen {
+			n++
+		}
+	}
+	return n
+}
+
+// maxListed is how many addresses of a node a new pod is told of, at most.
+const maxListed = 12
+
+// unused returns the addresses that no living pod has, and who had them.
+func (a addressUses) unused() (addresses, expected string) {
+	var unused, had []string
+	for address, use := range a {
+		if !use.alive {
+			unused, had = append(unused, address), append(had, use.expected...)
+		}
+	}
+	join := func(texts []string) string {
+		slices.Sort(texts)
+		texts = slices.Compact(texts)
+		return strings.Join(texts[:min(len(texts), maxListed)], ",")
+	}
+	return join(unused), join(had)
+}
+
+// hasChoice reports whether several nodes have free addresses for a name.
+func (c *cluster) hasChoice(name string) bool {
+	hasFree := func(n *nameOnNode) bool { return c.count(n).free > 0 }
+	nodes := c.nodesOf(name)
+	first := slices.IndexFunc(nodes, hasFree)
+	return first >= 0 && slices.ContainsFunc(nodes[first+1:], hasFree)
+}
+
+const (
+	// sentFor is how long a pod that was sent to a node is remembered.
+	sentFor = 5 * time.Second
+	// maxSent is the largest number of pods that are remembered of a reservation name and a
+	// controller.
+	maxSent = 512
+)
+
+// A sentPod is a pod that this replica has sent to a node a moment ago, so that the next ones are
+// sent to other addresses although no watch shows it yet. Anybody may send reviews of pods that
+// nobody creates, so it only orders the nodes that have free addresses.
+type sentPod struct {
+	node  string
+	until time.Time
+}
+
+// sentLists are lists of sentPods, which do not change but are replaced.
+type sentLists [4096]atomic.Pointer[[]sentPod]
+
+var sentSeed = maphash.MakeSeed()
+
+// sentIndex returns the index in sentLists of the pods of a reservation name and a controller. Only
+// those know the UID of the controller who may read its pods. Others share the list as well,
+// because there are not many.
+func sentIndex(namespace string, p *corev1.Pod) uint16 {
+	key := control.NameKey(namespace, reservationName(p)) + "/" + string(controllerOf(p).UID)
+	return uint16(maphash.String(sentSeed, key) % uint64(len(sentLists{})))
+}
+
+// forgetSent removes a pod that was sent to a node from a list, because the webhook is called for
+// it again, or because a watch shows it.
+func (c *cluster) forgetSent(index uint16, node string) {
+	sent := c.sent[index].Load()
+	i := slices.IndexFunc(clone(sent), func(p sentPod) bool { return p.node == node })
+	if i >= 0 && !c.sent[index].CompareAndSwap(sent, new(slices.Delete(clone(sent), i, i+1))) {
+		c.forgetSent(index, node)
+	}
+}
+
+// withSent returns a list with another pod, and without those that are not remembered any more.
+func (c *cluster) withSent(sent *[]sentPod, node string) *[]sentPod {
+	list := slices.DeleteFunc(clone(sent), func(p sentPod) bool { return !c.now().Before(p.until) })
+	return new(append(list[max(0, len(list)-maxSent+1):], sentPod{node, c.now().Add(sentFor)}))
+}
+
+func clone(sent *[]sentPod) []sentPod {
+	if sent == nil {
+		return nil
+	}
+	return slices.Clone(*sent)
+}
+
+// targets returns the nodes that have free addresses for a name, the best first: those to which
+// fewer pods were sent than there are addresses; of these, the ones with an address that the API
+// server has shown, because a compromised node may publish reservations of pods that never existed.
+// Otherwise the order is always the same. It is reversed unless this replica leads: two replicas
+// that do not know of each other's decisions take addresses from both ends.
+func (c *cluster) targets(name string, sent *[]sentPod) iter.Seq[pinTarget] {
+	type candidate struct {
+		*nameOnNode
+		*nameCount
+		rank int
+	}
+	pods := map[string]int{} // that were sent, by node
+	for _, p := range clone(sent) {
+		if c.now().Before(p.until) {
+			pods[p.node]++
+		}
+	}
+	var all []candidate
+	for _, n := range c.nodesOf(name) {
+		t := candidate{n, c.count(n), 0}
+		switch missing := pods[n.node] - t.free; {
+		case t.free <= 0:
+			continue
+		case missing >= 0:
+			t.rank = 2 + missing
+		case !t.seen:
+			t.rank = 1
+		}
+		all = append(all, t)
+	}
+	if !c.isLeader() {
+		slices.Reverse(all)
+	}
+	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(a.rank, b.rank) })
+	return func(yield func(pinTarget) bool) {
+		for _, n := range all {
+			if !yield(pinTarget{Node: n.node, Addresses: n.addresses, Expected: n.expected,
+				Last: c.lastEnded(n.key), Struck: c.isStruck(n.key)}) {
+				return
+			}
+		}
+	}
 }

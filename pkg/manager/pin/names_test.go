@@ -1,8 +1,12 @@
 package pin
 
 import (
+	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,6 +71,7 @@ func TestTargetsOfAReservationName(t *testing.T) {
 	}
 	had := func(p *podView) { p.Addresses = "10.0.0.7,fd00::7" }
 	hasAddresses := func(r *reservation) { r.Addresses, r.Primary = "10.0.0.7,fd00::7", "10.0.0.7" }
+	two := []any{left("a", "node1", time.Minute), left("c", "node2", 2*time.Minute)}
 	for _, tt := range []struct {
 		story string
 		known []any
@@ -128,14 +133,12 @@ func TestTargetsOfAReservationName(t *testing.T) {
 			[]any{left("a", "node1", time.Minute), lives("b", "node1"), kept("b", "node1")}, "node1"},
 		{"another pod there has one without the name", []any{left("a", "node1", time.Minute), lives("b", "node1"),
 			of(func(r *reservation) { r.For = "" }, kept("b", "node1"))}, "node1"},
-		{"another pod was admitted a moment ago",
-			[]any{left("a", "node1", time.Minute), left("c", "node2", 2*time.Minute), "node1"},
-			"node2 node1 contested"},
-		{"another pod was admitted, and is shown", []any{left("a", "node1", time.Minute),
-			left("c", "node1", 2*time.Minute), "node1", pinnedTo("b", "node1")}, "node1"},
-		{"another pod was admitted and not created", []any{left("a", "node1", time.Minute), "node1", sentFor}, "node1"},
-		{"another pod was sent to one that ends only then",
-			[]any{lives("a", "node1", deleting), "node1", ended{lives("a", "node1", deleting)}}, "node1 contested"},
+		{"another pod was admitted a moment ago", []any{two, "node2"}, "node1 node2"},
+		{"two were", []any{two, "node2", "node1", "node2"}, "node1 node2"},
+		{"another pod was admitted, and is shown", []any{two, left("d", "node2", time.Minute), "node2",
+			pinnedTo("b", "node2")}, "node2 node1"},
+		{"another pod was admitted and not created", []any{two, "node2", sentFor}, "node2 node1"},
+		{"another pod was admitted for the only address", []any{left("a", "node1", time.Minute), "node1"}, "node1"},
 		{"another pod was sent to what is not published",
 			[]any{ended{lives("a", "node1")}, pinnedTo("b", "node1")}, ""},
 		{"the pod that was sent there is deleted",
@@ -162,13 +165,18 @@ func TestTargetsOfAReservationName(t *testing.T) {
 	} {
 		clock := noon
 		c := clusterOf(t, nil, &clock)
-		for _, known := range tt.known {
+		var play func(known any)
+		play = func(known any) {
 			switch known := known.(type) {
+			case []any:
+				for _, one := range known {
+					play(one)
+				}
 			case string:
-				c.send(control.NameKey("db", "registry"), known, true)
+				c.sent[0].Store(c.withSent(c.sent[0].Load(), known))
 			case time.Duration:
 				clock = clock.Add(known)
-				c.recent.Expire()
+				c.expire()
 			case ended:
 				c.remove(t, known.podView)
 			case deleted:
@@ -176,12 +184,14 @@ func TestTargetsOfAReservationName(t *testing.T) {
 			default:
 				c.add(t, known)
 			}
+			c.mayReplace(control.NameKey("db", "registry"), "") // counts all, so that changes must be noticed
 		}
+		play(tt.known)
 		var got []string
-		for _, target := range c.targetsOf("db", "", "registry") {
+		for target := range c.targets(control.NameKey("db", "registry"), c.sent[0].Load()) {
 			got = append(got, target.Node)
 			for word, is := range map[string]bool{"evicted": target.Last.Evicted, "struck": target.Struck,
-				"failed": target.Last.Failures >= maxFailures, "contested": target.Contested} {
+				"failed": target.Last.Failures >= maxFailures} {
 				if is {
 					got = append(got, word)
 				}
@@ -220,7 +230,7 @@ func TestExpectedAddresses(t *testing.T) {
 			}
 			c.add(t, known)
 		}
-		targets := c.targetsOf("db", "", "registry")
+		targets := slices.Collect(c.targets(control.NameKey("db", "registry"), nil))
 		if len(targets) != 1 || targets[0].Addresses != tt.addresses || targets[0].Expected != tt.want {
 			t.Errorf("%s: %+v, want %s and %s", tt.story, targets, tt.addresses, tt.want)
 		}
@@ -249,7 +259,7 @@ func TestReplicasBeginAtDifferentEnds(t *testing.T) {
 				}
 			}
 			var got []string
-			for _, target := range c.targetsOf("db", "", "registry") {
+			for target := range c.targets(control.NameKey("db", "registry"), nil) {
 				got = append(got, target.Node)
 			}
 			if strings.Join(got, " ") != want {
@@ -269,34 +279,34 @@ func asRegistry(change ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// Pods that are created at the same time are sent to different addresses, and the next one is
-// preferred where the others are. A call of the webhook for the same pod counts once, a dry run not
-// at all.
+// review has the API server call the webhook for a pod, and returns the mode and the node.
+func (w *webhook) review(t *testing.T, p *corev1.Pod, isTrial bool) string {
+	t.Helper()
+	must(t, w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db",
+		DryRun: &isTrial}}, p))
+	mode, _, _ := strings.Cut(strings.TrimPrefix(p.Annotations[kube.AnnotationPinReason], "Reserved: "), " ")
+	return mode + " " + p.Annotations[kube.AnnotationPinnedNode]
+}
+
+// Pods that are created at the same time are sent to different addresses, and those for which there
+// are none left to the nodes in turn. A call of the webhook for the same pod counts once.
 func TestPodsOfANameAreSentToDifferentAddresses(t *testing.T) {
 	clock := noon
 	w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1"), "node2": node("node2"),
 		"node3": node("node3", cordoned)}, &clock, left("a", "node1", time.Minute), left("b", "node1", time.Minute),
 		left("c", "node2", time.Minute), left("d", "node3", time.Minute)))
-	var got []string
-	for i := range 5 {
+	got := map[string]int{}
+	for i, want := range []map[string]int{{}, {}, {"require node1": 2, "require node2": 1}, {}, {},
+		{"require node1": 3, "require node2": 3}} {
 		p := ofDeployment()
-		for range 2 { // the API server calls the webhook again
-			dryRun := i == 0
-			must(t, w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db",
-				DryRun: &dryRun}}, p))
-		}
+		w.review(t, p, false)
+		got[w.review(t, p, false)]++ // the API server calls the webhook again
 		if p.Name != "" {
 			t.Errorf("pod %d is called %q", i, p.Name)
 		}
-		mode, _, _ := strings.Cut(strings.TrimPrefix(p.Annotations[kube.AnnotationPinReason], "Reserved: "), " ")
-		if i > 0 {
-			got = append(got, mode+" "+p.Annotations[kube.AnnotationPinnedNode])
+		if len(want) > 0 && !maps.Equal(got, want) {
+			t.Errorf("after %d pods: %v, want %v", i+1, got, want)
 		}
-	}
-	slices.Sort(got)
-	if want := []string{"prefer node1", "require node1", "require node1", "require node2"}; !slices.Equal(got, want) &&
-		got[0] != "prefer node2" {
-		t.Errorf("%q, want %q", got, want)
 	}
 	for story, p := range map[string]*corev1.Pod{
 		"without a window": asRegistry(func(p *corev1.Pod) { delete(p.Annotations, policy.Annotation) }),
@@ -316,6 +326,112 @@ func ofDeployment() *corev1.Pod {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "registry-7d9f",
 			Controller: new(true)}}
 		p.Spec.SchedulerName = corev1.DefaultSchedulerName
+	})
+}
+
+// Reviews of pods that nobody creates change nothing for the pods of a controller that their sender
+// does not know, and only the order of the nodes for others.
+func TestForgedReviews(t *testing.T) {
+	of := func(uid types.UID) *corev1.Pod {
+		p := ofDeployment()
+		p.OwnerReferences[0].UID = uid
+		return p
+	}
+	bare := asRegistry(func(p *corev1.Pod) { p.Spec.SchedulerName = corev1.DefaultSchedulerName })
+	pinnedCopy := of("u1")
+	pinnedCopy.Annotations = maps.Clone(pinnedCopy.Annotations)
+	pinnedCopy.Annotations[kube.AnnotationPinnedNode] = "node2"
+	for name, tt := range map[string]struct {
+		forged           *corev1.Pod
+		isTrial, anyNode bool
+	}{
+		"without a controller":     {bare, false, false},
+		"another controller":       {of("u9"), false, false},
+		"the controller":           {of("u1"), false, true},
+		"a dry run":                {of("u1"), true, false},
+		"pinned already":           {pinnedCopy, false, true},
+		"pinned already, dry runs": {pinnedCopy, true, false},
+		"a UID that is none":       {of(types.UID(strings.Repeat("u", 1<<20))), false, false},
+	} {
+		clock := noon
+		w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1"), "node2": node("node2")}, &clock,
+			left("a", "node1", time.Minute), left("b", "node2", time.Minute)))
+		var got []string
+		for range 2 {
+			for range 51 {
+				w.review(t, tt.forged.DeepCopy(), tt.isTrial)
+			}
+			p := of("u1")
+			word := w.review(t, p, false)
+			want := map[string]string{"require node1": "10.0.0.a=uid-a", "require node2": "10.0.0.b=uid-b"}[word]
+			if want == "" || p.Annotations[policy.ExpectedAddresses] != want {
+				t.Errorf("%s: %v", name, p.Annotations)
+			}
+			got = append(got, word)
+		}
+		if !tt.anyNode && !slices.Equal(got, []string{"require node2", "require node1"}) {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+// What this replica has sent is limited, however many reviews there are.
+func TestSentPodsAreLimited(t *testing.T) {
+	clock := noon
+	c := clusterOf(t, nil, &clock)
+	var sent *[]sentPod
+	for range 2 * maxSent {
+		sent = c.withSent(sent, "node1")
+	}
+	if len(*sent) != maxSent {
+		t.Errorf("it remembers %d pods, want %d", len(*sent), maxSent)
+	}
+	clock = clock.Add(sentFor)
+	if sent = c.withSent(sent, "node1"); len(*sent) != 1 {
+		t.Errorf("it remembers %d pods after a while", len(*sent))
+	}
+}
+
+// A replica that is not the leader waits until it sees what others have decided about pods that
+// were created at the same time, if there are several nodes to choose from.
+func TestReplicasTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			story    string
+			isLeader bool
+			known    []any
+			want     string
+			waits    bool
+		}{
+			{"the leader", true, nil, "node1", false},
+			{"a follower", false, []any{pinnedTo("x", "node1")}, "node2", true},
+			{"a follower, one node", false, []any{left("c", "node1", time.Minute), pinnedTo("x", "node2")}, "node1",
+				false},
+		} {
+			clock := noon
+			c := clusterOf(t, map[string]*corev1.Node{"node1": node("node1"), "node2": node("node2")}, &clock,
+				left("a", "node1", time.Minute), left("b", "node2", time.Minute))
+			c.isLeader = func() bool { return tt.isLeader }
+			began, shown := time.Now(), make(chan bool)
+			if !tt.waits {
+				c.add(t, pinnedTo("y", "node2"))
+			}
+			go func() {
+				defer close(shown)
+				time.Sleep(lookPause / 2)
+				for _, known := range tt.known {
+					c.add(t, known)
+				}
+			}()
+			p := ofDeployment()
+			if webhookOf(c).review(t, p, false) != "require "+tt.want {
+				t.Errorf("%s: %v, want %s", tt.story, p.Annotations, tt.want)
+			}
+			if took := time.Since(began); (took > 0) != tt.waits || took > lookPause+lookSpread {
+				t.Errorf("%s: it took %s", tt.story, took)
+			}
+			<-shown
+		}
 	})
 }
 
@@ -362,6 +478,101 @@ func testAPodWaitsForTheDeletionOfAnother(t *testing.T) {
 	}
 }
 
+// manyHolds is a cluster in which a reservation name has 10,000 holds on 500 nodes.
+func manyHolds(t testing.TB, clock *time.Time) *cluster {
+	c := clusterOf(t, map[string]*corev1.Node{"node0": node("node0")}, clock)
+	for i := range 10_000 {
+		c.add(t, left(fmt.Sprint(i), fmt.Sprint("node", i%500), time.Hour))
+	}
+	return c
+}
+
+// What a node has for a name is counted again when it has changed, and not for each pod.
+func TestCountsFollowTheWatch(t *testing.T) {
+	clock := noon
+	c := manyHolds(t, &clock)
+	name := control.NameKey("db", "registry")
+	before := map[*nameOnNode]*nameCount{}
+	for _, tt := range []struct {
+		story         string
+		change        func()
+		counted, free int
+	}{
+		{"at the beginning", func() {}, 500, 10_000},
+		{"nothing changes", func() {}, 0, 10_000},
+		{"another name", func() { c.add(t, lives("c", "node7", func(p *podView) { p.For = "mirror" })) }, 0, 10_000},
+		{"a pod is sent to a node", func() { c.add(t, pinnedTo("b", "node7")) }, 1, 9_999},
+		{"it runs on another one", func() { c.add(t, lives("b", "node9")) }, 2, 10_000},
+		{"it has ended", func() { c.remove(t, c.pod("db/b")) }, 1, 10_001},
+		{"a reservation is deleted", func() { c.remove(t, left("8", "node8", time.Hour)) }, 1, 10_000},
+		{"the address is not published", func() { clock = clock.Add(publishLag) }, 1, 9_999},
+		{"the pod of a reservation runs on another node", func() { c.add(t, lives("3", "node4")) }, 2, 9_998},
+		{"all are over", func() { clock = clock.Add(time.Hour + control.ClockLag) }, 500, 0},
+	} {
+		tt.change()
+		counted, free := 0, 0
+		c.mayReplace(name, "") // of any workload: looks at all nodes
+		for range c.targets(name, nil) {
+			break
+		}
+		for _, n := range c.nodesOf(name) {
+			last := n.last.Load()
+			if free += last.free; last != before[n] {
+				counted++
+			}
+			before[n] = last
+		}
+		if counted != tt.counted || free != tt.free {
+			t.Errorf("%s: %d nodes are counted, want %d; %d addresses are free, want %d", tt.story, counted, tt.counted,
+				free, tt.free)
+		}
+	}
+}
+
+// Nothing is remembered of a name that nothing has any more.
+func TestForgetNames(t *testing.T) {
+	clock := noon
+	c := clusterOf(t, nil, &clock)
+	name := control.NameKey("db", "registry")
+	r, p := kept("a", "node1"), lives("a", "node1")
+	c.add(t, r)
+	c.add(t, p)
+	c.add(t, pinnedTo("b", "node2"))
+	for _, tt := range []struct {
+		change func()
+		want   string
+	}{
+		{func() {}, "node2 node1"},
+		{func() { c.remove(t, pinnedTo("b", "node2")) }, "node1"},
+		{func() { c.remove(t, p) }, "node1"},
+		{func() { c.remove(t, r) }, ""},
+		{func() { c.remove(t, lives("c", "node3")) }, "node3"},
+		{func() { clock = clock.Add(publishLag) }, ""},
+		{func() { c.add(t, r) }, "node1"},
+	} {
+		tt.change()
+		c.expire()
+		var got []string
+		for _, n := range c.nodesOf(name) {
+			got = append(got, n.node)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+}
+
+func BenchmarkManyHolds(b *testing.B) {
+	clock := noon
+	w := webhookOf(manyHolds(b, &clock))
+	p := ofDeployment()
+	for i := 0; b.Loop(); i++ {
+		w.cluster.add(b, left(fmt.Sprint(i%10_000), fmt.Sprint("node", i%500), time.Hour))
+		_ = w.pin(b.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}},
+			p.DeepCopy())
+	}
+}
+
 func TestWorkloadOf(t *testing.T) {
 	controller := func(kind, name string, labels map[string]string) *corev1.Pod {
 		return asRegistry(func(p *corev1.Pod) {
@@ -382,5 +593,51 @@ func TestWorkloadOf(t *testing.T) {
 		if got := workloadOf(p); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// Pods are admitted while the watches show others and what is unused is forgotten. In the end the
+// counts are those of a replica that has just started.
+func TestCountsDuringChanges(t *testing.T) {
+	clock := noon
+	c := clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock)
+	w, done := webhookOf(c), make(chan bool)
+	var busy sync.WaitGroup
+	for range 4 {
+		busy.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					w.decide("db", ofDeployment(), c.targets(control.NameKey("db", "registry"), nil))
+					c.expire()
+				}
+			}
+		})
+	}
+	for round := range 100 {
+		for i := range 4 {
+			name, on := fmt.Sprint(i), fmt.Sprint("node", (round+i)%3)
+			c.add(t, kept(name, on))
+			c.add(t, lives(name, on, func(p *podView) { p.UID = types.UID(fmt.Sprint(round)) }))
+			if (round+i)%2 == 0 {
+				c.remove(t, lives(name, on, func(p *podView) { p.UID = types.UID(fmt.Sprint(round)) }))
+			}
+			if round%3 == 0 {
+				c.remove(t, kept(name, on))
+			}
+		}
+	}
+	close(done)
+	busy.Wait()
+	for _, n := range c.nodesOf(control.NameKey("db", "registry")) {
+		got := c.count(n)
+		if n.last.Store(nil); !reflect.DeepEqual(got, c.count(n)) {
+			t.Errorf("%s: %+v, want %+v", n.node, got, c.count(n))
+		}
+	}
+	if len(c.nodesOf(control.NameKey("db", "registry"))) == 0 {
+		t.Error("it has forgotten all nodes")
 	}
 }

@@ -149,10 +149,8 @@ func (r *patienceReconciler) replace(ctx context.Context, p *podView, waited tim
 // isEnding reports whether a pod with the reservation name of another one ends on the node that the
 // other one waits for. Its address and its room will be free.
 func (c *cluster) isEnding(p *podView) bool {
-	all := c.pods.ByIndex(byName, control.NameKey(p.Namespace, p.For))
-	return slices.ContainsFunc(all, func(other *podView) bool {
-		return other.Node == p.Pinned && other.DeletionTimestamp != nil
-	})
+	all := c.pods.ByIndex(byName, control.NodeKey(control.NameKey(p.Namespace, p.For), p.Pinned))
+	return slices.ContainsFunc(all, func(o *podView) bool { return o.Node != "" && o.DeletionTimestamp != nil })
 }
 
 // handler returns the handler that enqueues the pods that may wait for their node, and those that
@@ -187,10 +185,6 @@ type strikes struct {
 type strike struct {
 	at  time.Time
 	uid string // of the pod
-}
-
-func newStrikes(now func() time.Time) *strikes {
-	return &strikes{cache.NewLRUExpireCache(maxStruck), now}
 }
 
 // Add adds a strike, unless the pod has one already.

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -352,7 +353,7 @@ func (s *chain) create() {
 
 func TestStrikes(t *testing.T) {
 	clock := noon
-	s := newStrikes(func() time.Time { return clock })
+	s := &strikes{cache.NewLRUExpireCache(maxStruck), func() time.Time { return clock }}
 	s.Add("db/db-0", "u1")
 	s.Add("db/db-0", "u1")
 	clock = clock.Add(time.Minute)

@@ -90,11 +90,10 @@ func must(t testing.TB, err error) {
 
 // home returns the node that has the addresses of the pod db/db-0, "" if none has.
 func (c *cluster) home() string {
-	targets := c.targetsOf("db", "db-0", "")
-	if len(targets) == 0 {
-		return ""
+	for target := range c.target("db/db-0") {
+		return target.Node
 	}
-	return targets[0].Node
+	return ""
 }
 
 // words collects what is reported of pods.

@@ -33,27 +33,21 @@ func Setup(mgr manager.Manager, set *control.Reservations, nodes *control.Nodes,
 		return err
 	}
 	m := newCollectors(metrics.Registry)
-	err = mgr.AddReadyzCheck("pin", func(*http.Request) error {
-		if !c.Synced() {
-			return errors.New("pods, reservations, nodes or namespaces have not been listed yet")
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
 	w := &webhook{Options: o, cluster: c, collectors: m, log: log}
 	mgr.GetWebhookServer().Register(webhookPath, &admission.Webhook{Handler: w.handler()})
 	report := newReporter(mgr.GetEventRecorder("leasehold-manager"))
 	p := newPatienceReconciler(c, mgr.GetClient(), m, report, log)
 	e := &eventReconciler{cluster: c, report: report}
-	err = control.Add(mgr, "patience", p, false,
-		func(_ context.Context, q control.Queue) { c.pods.Handle(p.handler(q)) })
-	if err != nil {
-		return err
+	isReady := func(*http.Request) error {
+		if c.Synced() {
+			return nil
+		}
+		return errors.New("pods, reservations, nodes or namespaces have not been listed yet")
 	}
-	return control.Add(mgr, "events", e, true,
-		func(_ context.Context, q control.Queue) { c.pods.Handle(e.handler(q)) })
+	waiting := func(_ context.Context, q control.Queue) { c.pods.Handle(p.handler(q)) }
+	reported := func(_ context.Context, q control.Queue) { c.pods.Handle(e.handler(q)) }
+	return errors.Join(mgr.AddReadyzCheck("pin", isReady), control.Add(mgr, "patience", p, false, waiting),
+		control.Add(mgr, "events", e, true, reported))
 }
 
 func requestOf(p *podView) reconcile.Request { return control.RequestFor(keyOf(p)) }

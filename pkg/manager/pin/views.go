@@ -1,6 +1,7 @@
 package pin
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -38,6 +39,7 @@ type podView struct {
 	// Failed and Succeeded are the phase of the pod. Started reports whether the pod has addresses,
 	// so that its sandbox was created.
 	Failed, Succeeded, Started bool
+	SentIndex                  uint16 // of the list of pods that were sent to nodes (sentIndex)
 	Addresses                  string
 }
 
@@ -55,7 +57,7 @@ func viewPod(p *corev1.Pod, kinds []schema.GroupKind) *podView {
 	}
 	v.Window, _ = policy.ParseWindow(p.Annotations[policy.Annotation])
 	if v.For = control.Intern(reservationName(p)); v.For != "" {
-		v.Workload = control.Intern(workloadOf(p))
+		v.Workload, v.SentIndex = control.Intern(workloadOf(p)), sentIndex(p.Namespace, p)
 	}
 	var ips []string
 	for _, ip := range p.Status.PodIPs {
@@ -96,8 +98,12 @@ func (p *podView) keyOn(node string) string {
 	if p.For == "" {
 		return keyOf(p)
 	}
-	return nodeKey(control.NameKey(p.Namespace, p.For), node)
+	return control.NodeKey(control.NameKey(p.Namespace, p.For), node)
 }
+
+// place returns the node on which a pod counts: that to which it is bound, else that to which it
+// was sent; "" if there is none.
+func (p *podView) place() string { return cmp.Or(p.Node, p.Sent) }
 
 // isAlive reports whether a pod runs or will run.
 func (p *podView) isAlive() bool { return p.DeletionTimestamp == nil && !p.Failed && !p.Succeeded }

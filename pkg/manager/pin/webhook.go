@@ -2,7 +2,9 @@ package pin
 
 import (
 	"context"
+	"iter"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -14,7 +16,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
-	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // webhookPath is the URL path of the webhook.
@@ -25,6 +26,9 @@ const (
 	// one with its reservation name replaces.
 	lookPause = 100 * time.Millisecond
 	lookTries = 10
+	// lookSpread is how much longer than lookPause a replica that is not the leader waits, at most,
+	// so that several do not decide at the same time.
+	lookSpread = 300 * time.Millisecond
 )
 
 // A webhook looks up the node that has a new pod's addresses, calls decide, and applies the
@@ -46,11 +50,12 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	if !retained(pod) {
 		return nil
 	}
-	as, isTrial := reservationName(pod), req.DryRun != nil && *req.DryRun
-	if as != "" && before != "" && !isTrial {
-		w.cluster.recent.Arrived(control.NameKey(req.Namespace, as), before)
+	var d decision
+	if as := reservationName(pod); as != "" {
+		d = w.decideForName(ctx, req, pod, as, before)
+	} else {
+		d = w.decide(req.Namespace, pod, w.cluster.target(req.Namespace+"/"+pod.Name))
 	}
-	d := w.decide(ctx, req.Namespace, pod, as, isTrial)
 	apply(pod, d)
 	w.collectors.decisions.WithLabelValues(string(d.Mode), string(d.Reason)).Inc()
 	w.log.V(1).Info("decided", "namespace", req.Namespace, "pod", pod.Name, "mode", d.Mode, "node", d.Node,
@@ -58,41 +63,46 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	return nil
 }
 
-// decide decides whether and how a pod is pinned. The watch may show the deletion of a pod a moment
-// after the ReplicaSet has created the next one. So for a pod that may be such a replacement decide
-// waits once, because two replicas would send pods to the only address that they see, and a few
-// times more while there is no address.
-func (w *webhook) decide(ctx context.Context, namespace string, pod *corev1.Pod, as string, isTrial bool) (d decision) {
+// decideForName decides about a pod with a reservation name, and remembers where it sends the pod.
+// before is the node of an earlier call in the same admission, "" if there was none.
+//
+// The watch may show the deletion of a pod a moment after the ReplicaSet has created the next one.
+// So for a pod that may be such a replacement it waits once, because two replicas would send pods
+// to the only address that they see, and a few times more while there is no address. A replica that
+// is not the leader waits if it has a choice, until it sees what the leader, and mostly also what
+// others, have decided about pods that were created at the same time.
+func (w *webhook) decideForName(ctx context.Context, req admission.Request, pod *corev1.Pod, as, before string,
+) (d decision) {
+	c, name, isTrial := w.cluster, control.NameKey(req.Namespace, as), req.DryRun != nil && *req.DryRun
+	index := sentIndex(req.Namespace, pod)
+	if before != "" && !isTrial {
+		c.forgetSent(index, before)
+	}
 	tries := 1
-	if as != "" && w.cluster.mayReplace(namespace, as, pod) {
+	if c.mayReplace(name, workloadOf(pod)) {
 		tries = lookTries
 	}
 	for range tries {
 		waits := tries == 1 || daemon.Wait(ctx, nil, lookPause)
-		if d = w.decideOnce(namespace, pod, as, isTrial); d.Reason != noReservation || !waits {
+		if waits && !c.isLeader() && c.hasChoice(name) {
+			waits = daemon.Wait(ctx, nil, lookPause+rand.N(lookSpread))
+		}
+		for isSent := false; !isSent; {
+			sent := c.sent[index].Load()
+			d = w.decide(req.Namespace, pod, c.targets(name, sent))
+			isSent = isTrial || !d.Pinned() || c.sent[index].CompareAndSwap(sent, c.withSent(sent, d.Node))
+		}
+		if d.Reason != noReservation || !waits {
 			break
 		}
 	}
 	return d
 }
 
-// decideOnce decides with what this replica knows now. If it pins a pod with a reservation name, it
-// records that, so that another pod with the name is not sent to the same address. If a pod that is
-// required to run on a node would find no address there any more, decideOnce decides again.
-func (w *webhook) decideOnce(namespace string, pod *corev1.Pod, as string, isTrial bool) decision {
-	for {
-		d := w.best(namespace, pod, as)
-		if as == "" || isTrial || !d.Pinned() ||
-			w.cluster.send(control.NameKey(namespace, as), d.Node, d.Mode == policy.PinRequire) {
-			return d
-		}
-	}
-}
-
-// best collects the facts of a pod and decides. Of several nodes that have an address for the pod's
-// reservation name, it takes the first one where the pod is pinned in the mode that applies to it,
-// else the first one where it is pinned. pod must have been stripped.
-func (w *webhook) best(namespace string, pod *corev1.Pod, as string) (best decision) {
+// decide collects the facts of a pod and decides. Of several nodes that have an address for the
+// pod, it takes the first one where the pod is pinned in the mode that applies to it, else the
+// first one where it is pinned. pod must have been stripped.
+func (w *webhook) decide(namespace string, pod *corev1.Pod, targets iter.Seq[pinTarget]) (best decision) {
 	f := podFacts{Pod: pod, Scheduled: slices.Contains(w.Schedulers, pod.Spec.SchedulerName),
 		Recreated: recreated(pod, w.Kinds), Known: w.cluster.Synced()}
 	labels, _ := w.cluster.namespaces.Get(namespace)
@@ -102,13 +112,13 @@ func (w *webhook) best(namespace string, pod *corev1.Pod, as string) (best decis
 	if !f.Known {
 		return best
 	}
-	for i, target := range w.cluster.targetsOf(namespace, pod.Name, as) {
+	for target := range targets {
 		f.Target = target
 		f.Node, _ = w.cluster.nodes.Get(target.Node)
 		switch d := decide(f); {
 		case d.Mode == f.Wish.Mode:
 			return d
-		case i == 0, d.Pinned() && !best.Pinned():
+		case best.Node == "", d.Pinned() && !best.Pinned():
 			best = d
 		}
 	}
