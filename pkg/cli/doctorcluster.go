@@ -32,7 +32,8 @@ func (c *cluster) examine(ctx context.Context, nodes bool) report {
 	r := examine(ctx, []check{{"objects", d.checkObjects}, {"times", d.checkTimes}, {"manager", d.checkManager},
 		{"agents", d.checkAgents},
 		{"nodes", func(ctx context.Context) ([]finding, error) { return d.checkNodes(ctx, nodes) }},
-		{"flannel", d.checkFlannel}, {"annotations", d.checkWorkloads}, {"limits", d.checkLimits}})
+		{"flannel", d.checkFlannel}, {"annotations", d.checkWorkloads}, {"policies", d.checkRejected},
+		{"limits", d.checkLimits}})
 	e := d.examined
 	r.Examined = append(r.Examined, fmt.Sprintf("%d nodes", len(d.nodes)), fmt.Sprintf("%d agents", len(d.agents)),
 		fmt.Sprintf("%d networks of %d nodes", e.networks, e.reports),

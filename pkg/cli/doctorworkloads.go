@@ -79,6 +79,35 @@ func similar(key string) string {
 	return ""
 }
 
+// rejectable are the resources of the controllers whose pods the manager pins, by kind.
+var rejectable = map[string]string{"StatefulSet": "statefulsets.apps", "ReplicaSet": "replicasets.apps"}
+
+// checkRejected finds workloads whose pods are missing because a policy of the cluster rejects
+// them. It may be the pin that the policy rejects, which no manifest shows.
+func (d *clusterDoctor) checkRejected(ctx context.Context) (found []finding, err error) {
+	events, err := d.items(ctx, "-A", "events", "--field-selector=reason=FailedCreate")
+	seen := map[string]bool{}
+	for _, e := range slices.Backward(events) { // the last ones first
+		namespace, kind := e.Text("involvedObject", "namespace"), rejectable[e.Text("involvedObject", "kind")]
+		subject := kind + " " + namespace + "/" + e.Text("involvedObject", "name")
+		if kind == "" || seen[subject] || !strings.Contains(e.Text("message"), "denied") {
+			continue
+		}
+		seen[subject] = true
+		o, e2 := d.get(ctx, "-n", namespace, kind, e.Text("involvedObject", "name"))
+		err = errors.Join(err, e2)
+		annotations := o.In("spec", "template", "metadata", "annotations")
+		if annotations.Text(policy.Annotation) != "" && o.Number("status", "replicas") < o.Number("spec", "replicas") {
+			found = append(found, finding{Reason: "PodRejected", Subject: subject, What: e.Text("message"),
+				Why: "pods of the workload are not created again",
+				Decide: "whether the policy rejects the node affinity that the manager adds to a pod whose address " +
+					"is held. If so, exempt node affinity with the key leasehold.dev/pinned-node from the policy, " +
+					"or label the namespace leasehold.dev/pin=none"})
+		}
+	}
+	return found, err
+}
+
 // limitsName is the name of the ConfigMap with the limits of namespaces.
 const limitsName = "leasehold-limits"
 

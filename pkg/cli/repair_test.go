@@ -291,6 +291,16 @@ func clusters() map[string]faulty {
 		text, _ := json.Marshal(`{"name":"cbr0","plugins":[{"type":"flannel"` + section + `}]}`)
 		return `{"metadata":{"namespace":"kube-flannel"},"data":{"cni-conf.json":` + string(text) + `}}`
 	}
+	rejected := func(replicas int, annotations string) answers {
+		event := func(kind, message string) string {
+			return fmt.Sprintf(`{"involvedObject":{"kind":%q,"namespace":"a","name":"b"},"message":%q}`, kind, message)
+		}
+		return answers{"events": list(event("Job", "denied"), event("ReplicaSet", "exceeded quota"),
+			event("StatefulSet", "ValidatingAdmissionPolicy 'nodes' denied request: no node names"),
+			event("StatefulSet", "ValidatingAdmissionPolicy 'nodes' denied request: no node names")),
+			"statefulsets.apps b": fmt.Sprintf(`{"spec":{"replicas":%d,"template":{"metadata":{"annotations":{%s}}}},
+			"status":{"replicas":2}}`, replicas, annotations)}
+	}
 	all := map[string]faulty{
 		"nothing is installed": {answers{"mutatingwebhookconfiguration": none, "deployment": none,
 			"daemonset": none}, nil},
@@ -341,6 +351,10 @@ func clusters() map[string]faulty {
 		"limits": {answers{"configmap leasehold-limits": `{"data":{"maxHeld":"some"}}`}, []string{"LimitsInvalid"}},
 		"a key that nothing reads": {answers{"statefulsets": annotated("", `"reserved-ip-duration":"1"`)},
 			[]string{"AnnotationUnread"}},
+		"a policy rejects a pinned pod": {rejected(3, `"io.kubernetes.cri/reserved-ip-duration":"10m"`),
+			[]string{"PodRejected"}},
+		"a policy rejected a pod, and all exist":  {rejected(2, `"io.kubernetes.cri/reserved-ip-duration":"10m"`), nil},
+		"a policy rejects a pod without a window": {rejected(3, ""), nil},
 		"an annotation of the set": {
 			answers{"statefulsets": annotated(`"io.kubernetes.cri/reserved-ip-duration":"1"`, "")},
 			[]string{"AnnotationUnread"}},
