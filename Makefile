@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 export VERSION REGISTRY
 
-.PHONY: help build demo test test-race bench fuzz crash explore mutants lint bench-scale cluster cluster-down e2e soak conformance images check-deploy check-release release push licences vulncheck clean
+.PHONY: help build demo test test-race bench fuzz differential crash explore mutants lint bench-scale cluster cluster-down e2e soak conformance images check-deploy check-release release push licences vulncheck clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -25,8 +25,11 @@ bench: ## calls, slow disks, an idle agent and its memory, against upstream host
 bench-scale: ## the memory of two managers and the time of admissions, beside simulated nodes (NODES=50, RESERVATIONS=500)
 	@scripts/simulated
 
-fuzz: ## every fuzz target, a minute each (FUZZTIME=1h FLAGS=./test/differential for one that is longer)
-	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz $(FLAGS)
+fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
+	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz
+
+differential: ## the same calls to the plugin and to upstream's host-local, the long form (HOURS=1, SEEDS=<of a failure>)
+	@HOURS=$${HOURS:-1} scripts/test-go -v ./test/differential
 
 crash: ## kills, power cuts, full disks, damage and migration, the long form (RUN=<regexp>)
 	@LONG=1 TIMEOUT=80m scripts/test-go -v -run '$(RUN)' ./test/crash | grep --line-buffered -v -e '^=== ' -e '--- PASS'; exit $${PIPESTATUS[0]}

@@ -24,8 +24,8 @@ type Difference struct {
 	example []Call
 }
 
-// Differences are all that there are. FuzzCalls fails for any other, and for one of these that it
-// does not meet.
+// Differences are all that there are. The tests fail for any other, and for one of these that they
+// do not meet.
 var Differences = []Difference{
 	{
 		Call:      "ADD of a container and interface that have an address",

@@ -2,22 +2,22 @@ package differential
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
 func TestMain(m *testing.M) {
 	err := error(nil)
-	switch {
-	case os.Getenv(worldVar) != "":
+	if os.Getenv(worldVar) != "" {
 		err = serve()
-	case !slices.Contains(os.Args, "-test.fuzzworker"): // or -test.fuzzworker=true
+	} else {
 		err = lab.Build()
 	}
 	if err != nil {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// worlds are the machines of both programs, which each process starts once.
+// worlds are the machines of both programs.
 var worlds = sync.OnceValues(func() (w [2]*world, err error) {
 	for i, program := range []string{"host-local", "leasehold"} {
 		if w[i], err = newWorld(program); err != nil {
@@ -132,49 +132,55 @@ func verify(t *testing.T, calls []Call) (done []Exchange) {
 	return done
 }
 
-const (
-	exampleOf = "example: "
-	caller    = "caller: "
-)
-
-// FuzzCalls compares the programs over sequences of calls. A seed is a text from which the calls
-// follow, so that the seed of a failure repeats it. The seeds that are added here meet every row of
-// the table.
-func FuzzCalls(f *testing.F) {
-	for _, d := range Differences {
-		f.Add([]byte(exampleOf + d.Call))
-	}
-	for _, name := range slices.Sorted(maps.Keys(callers)) {
-		f.Add([]byte(caller + name))
-	}
-	for i := range 40 {
-		f.Add(fmt.Append(nil, i))
-	}
-	f.Fuzz(func(t *testing.T, seed []byte) {
-		for i, d := range Differences {
-			if string(seed) == exampleOf+d.Call {
-				example(t, i)
-				return
+// TestDifferences compares the example of each row of the table, which must meet the row.
+func TestDifferences(t *testing.T) {
+	for i, d := range Differences {
+		t.Run(d.Call, func(t *testing.T) {
+			done := verify(t, d.example)
+			last := done[len(done)-1]
+			if len(done) < len(d.example) || last.difference() == "" || !slices.Contains(explained(done), i) {
+				t.Errorf("no difference of this row\n%s", text(done))
 			}
-		}
-		if name, ok := strings.CutPrefix(string(seed), caller); ok && callers[name] != nil {
-			done := verify(t, callers[name])
-			if diff := done[len(done)-1].difference(); diff != "" {
-				t.Errorf("%s: %s\n%s", name, diff, text(done))
-			}
-			return
-		}
-		t.Logf("seed %q", seed)
-		verify(t, Draw(seed))
-	})
+		})
+	}
 }
 
-// example compares the example of a row.
-func example(t *testing.T, row int) {
-	d := Differences[row]
-	done := verify(t, d.example)
-	last := done[len(done)-1]
-	if len(done) < len(d.example) || last.difference() == "" || !slices.Contains(explained(done), row) {
-		t.Errorf("no difference of this row: %s\n%s", d.Call, text(done))
+// TestCallers compares the calls of real runtimes, in which nothing may differ.
+func TestCallers(t *testing.T) {
+	for name, calls := range callers {
+		t.Run(name, func(t *testing.T) {
+			done := verify(t, calls)
+			if diff := done[len(done)-1].difference(); diff != "" {
+				t.Errorf("%s\n%s", diff, text(done))
+			}
+		})
+	}
+}
+
+// TestCalls compares drawn sequences of calls: a few, those of SEEDS, or as many as there are in
+// HOURS hours. A seed is a text from which the calls follow, so that it repeats a failure.
+func TestCalls(t *testing.T) {
+	compare := func(seed string) {
+		if done := verify(t, Draw([]byte(seed))); problem(done) != "" {
+			t.Errorf("repeat it with SEEDS=%s", seed)
+		}
+	}
+	hours, _ := strconv.ParseFloat(os.Getenv("HOURS"), 64)
+	switch seeds := strings.Fields(os.Getenv("SEEDS")); {
+	case len(seeds) > 0:
+		for _, seed := range seeds {
+			compare(seed)
+		}
+	case hours > 0:
+		first, n := time.Now().Unix(), 0
+		t.Logf("the seeds are %d.0 and so on", first)
+		for end := time.Now().Add(time.Duration(hours * float64(time.Hour))); time.Now().Before(end); n++ {
+			compare(fmt.Sprintf("%d.%d", first, n))
+		}
+		t.Logf("%d sequences of calls", n)
+	default:
+		for i := range 40 {
+			compare(strconv.Itoa(i))
+		}
 	}
 }

@@ -477,7 +477,7 @@ func (s source) exitCodes(r *reference) {
 // differences writes in which calls the plugin's reply may differ from host-local's.
 func differences(r *reference) {
 	r.section("Differences from host-local", "To all other calls the plugin replies as host-local does, with the same "+
-		"addresses on a node that was never used: `FuzzCalls` (test/differential) compares both programs, and reads "+
+		"addresses on a node that was never used: `TestCalls` (test/differential) compares both programs, and reads "+
 		"this table.", "call", "host-local", "leasehold", "why")
 	for _, d := range differential.Differences {
 		fmt.Fprintf(r, "| %s | %s | %s | %s |\n", d.Call, d.HostLocal, d.Leasehold, d.Reason)
