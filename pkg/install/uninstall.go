@@ -85,7 +85,7 @@ func (u Uninstaller) Plan(ctx context.Context) (p Plan, err error) {
 	case len(stored) == 0:
 		p.add("%s is removed", path)
 	default:
-		p.add("%s stays, for DELs of containers that were started with leasehold, until these have ended", path)
+		p.add("%s stays, for DELs of containers that were started with leasehold, at least till these have ended", path)
 	}
 	if exists(usualLeasectl) {
 		p.add("%s stays; remove it by hand", usualLeasectl)
@@ -339,9 +339,11 @@ func staying(path string, stored []string) string {
 		stored = stored[:shown]
 	}
 	return fmt.Sprintf("%s stays, and runs host-local for DELs of containers that were started with leasehold: their "+
-		"configuration is in %s%s. It removes itself after the last of these DELs. For a container that the runtime "+
-		"does not know (crictl pods -q --no-trunc) no DEL comes: remove its file, and %s when no such file is left",
-		path, strings.Join(stored, ", "), more, path)
+		"configuration is in %s%s. It removes itself after the last DEL that calls it. containerd calls it only for "+
+		"configurations of flannel and Multus, and no runtime for a container that it does not know (crictl pods "+
+		"-q --no-trunc): remove the files of such containers, and call leasectl uninstall again when the others "+
+		"have ended",
+		path, strings.Join(stored, ", "), more)
 }
 
 // Retry calls f once per second until f succeeds. It returns the last error when the limit is over

@@ -134,8 +134,10 @@ func TestUninstallUnderRunningPods(t *testing.T) {
 				_, err := os.Lstat(plugin)
 				return os.IsNotExist(err)
 			}
-			if isGone() || !strings.Contains(text, plugin+" stays") {
-				t.Fatalf("%s is gone while configurations of running pods name it; it prints %s", plugin, text)
+			if isGone() || !strings.Contains(text, plugin+" stays") ||
+				!strings.Contains(text, "and call leasectl uninstall again") {
+				t.Fatalf("%s is gone while configurations of running pods name it, or nobody knows until when it "+
+					"stays: %s", plugin, text)
 			}
 			// The runtime calls leasehold until it has read the configuration again.
 			late, _ := start(t, node, net, lab.NewPod("default", "late", ""))

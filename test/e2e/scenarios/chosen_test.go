@@ -180,6 +180,7 @@ func (t *Test) unusableAddresses(dir string, n *cluster.Node) {
 		t.reserve(dir, 1, t.NS+"/"+name, c.addresses, append(c.words, "Rejected")...)
 	}
 	t.reserve(dir, 2, t.NS+"/bad", []string{"10.244.3"}, `invalid argument "10.244.3" for "--address"`)
+	t.reserve(dir, 1, "no-such-namespace/bad", free[:1], `"no-such-namespace" not found`)
 	t.reserveWith(dir, 1,
 		"kubectl leasehold reserve --pod="+t.NS+"/bad-node --node="+t.Node(2).Name+" --address="+free[0],
 		"the ranges of node "+t.Node(2).Name+" do not contain")
