@@ -164,10 +164,13 @@ func (n *Node) SetConfiguration(ctx context.Context, network, text string) error
 // WaitLoaded waits until the runtime, if it runs, has loaded a network, and from this text unless
 // that is empty.
 func (n *Node) WaitLoaded(ctx context.Context, network, text string) error {
-	if n.Machine().Services()[Containerd] == 0 {
+	if n.Machine().Services()[ContainerRuntime] == 0 {
 		return nil
 	}
 	return machine.Poll(ctx, 5*time.Minute, func() error {
+		if n.IsCRIO() {
+			return n.loadedByCRIO(network)
+		}
 		loaded, err := inspect.IsLoaded(ctx, n.Root(), network, text)
 		if err == nil && !loaded {
 			err = fmt.Errorf("the runtime has not loaded %s", network)
@@ -241,8 +244,8 @@ func (n *Node) prepare(ctx context.Context) error {
 	if err := n.writeKubeletConfig(); err != nil {
 		return err
 	}
-	if err := n.StartContainerd(ctx, Runtime{}); err != nil {
+	if err := n.StartRuntime(ctx, Runtime{}); err != nil {
 		return err
 	}
-	return n.importImages(ctx)
+	return n.ImportImages(ctx, n.cluster.Images())
 }

@@ -69,7 +69,7 @@ func (c *Cluster) restart(ctx context.Context) error {
 func (c *Cluster) importEverywhere(ctx context.Context) error {
 	var group errgroup.Group
 	for _, name := range c.NodeNames() {
-		group.Go(func() error { return c.Node(name).importImages(ctx) })
+		group.Go(func() error { return c.Node(name).ImportImages(ctx, c.Images()) })
 	}
 	return group.Wait()
 }

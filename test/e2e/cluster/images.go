@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 const (
@@ -89,18 +91,12 @@ func (c *Cluster) buildProgram(ctx context.Context, p Program) (string, error) {
 		"build", "-trimpath", "-ldflags", "-s -w", "-o", to, "./"+p.Package)
 }
 
-// importImages imports all built images on a node.
-func (n *Node) importImages(ctx context.Context) error {
-	return n.ImportImages(ctx, n.cluster.Images())
-}
-
 // Images returns the directory of the archives of all built images.
 func (c *Cluster) Images() string { return c.path("images") }
 
 // RemoveImage removes an image from a node.
 func (n *Node) RemoveImage(ctx context.Context, name string) error {
-	_, err := n.Ctr(ctx, "images", "rm", "--sync", "docker.io/"+name)
-	return err
+	return inspect.RemoveImage(ctx, n.Root(), name)
 }
 
 // ImportImages imports the images whose archives are in a directory.
@@ -109,8 +105,11 @@ func (n *Node) ImportImages(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
+	if n.IsCRIO() {
+		return n.pullImages(ctx, archives)
+	}
 	for _, a := range archives {
-		if _, err := n.Ctr(ctx, "images", "import", a); err != nil {
+		if _, err := n.ctr(ctx, "images", "import", a); err != nil {
 			return err
 		}
 	}

@@ -42,5 +42,5 @@ func (c *Cluster) RebootLone(ctx context.Context) error {
 	if err := n.boot(ctx); err != nil {
 		return err
 	}
-	return n.StartContainerd(ctx, Runtime{})
+	return n.StartRuntime(ctx, Runtime{})
 }

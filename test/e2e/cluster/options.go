@@ -17,6 +17,7 @@ type Options struct {
 	Nodes      int
 	Kubernetes string // minor version, or empty: defaultKubernetes
 	Containerd string // "1.6", "2.4", or empty: 1.6 and, on the last of three or more nodes, 2.4
+	CRIO       string // path of CRI-O, which nodes have instead of containerd
 	CNI        string
 	DualStack  bool
 	Plain      bool // without leasehold
@@ -56,6 +57,20 @@ func OptionsFromEnv() (Options, error) {
 		o.DualStack = true
 	default:
 		return o, fmt.Errorf("DUALSTACK=%s: want 0 or 1", s)
+	}
+	switch s := os.Getenv("RUNTIME"); s {
+	case "", "containerd":
+	case "crio":
+		path, err := findCRIO(os.Getenv("CRIO"))
+		if err != nil {
+			return o, err
+		}
+		o.CRIO = path
+	default:
+		return o, fmt.Errorf("RUNTIME=%s: want containerd or crio", s)
+	}
+	if o.CRIO != "" && o.Containerd != "" {
+		return o, fmt.Errorf("CONTAINERD=%s: RUNTIME is crio", o.Containerd)
 	}
 	if o.DualStack && o.CNI == "flannel" {
 		return o, fmt.Errorf("DUALSTACK=1: the flannel plugin is configured for IPv4 only; use CNI=bridge or CNI=ptp")

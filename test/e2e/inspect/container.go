@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -12,12 +14,13 @@ import (
 
 // Container is a running container of a pod.
 type Container struct {
-	ID  string
-	PID int // of its first process, in the node's PID namespace
+	ID     string
+	PID    int    // of its first process, in the node's PID namespace
+	Parent string // the pid of that process's parent: containerd's shim, or conmon
 }
 
-// Containers returns the running containers of a pod, from the runtime of the node with the file
-// system root.
+// Containers returns the running containers of a pod, or of all pods for "", from the runtime of
+// the node with the file system root.
 func Containers(ctx context.Context, root, podUID string) ([]Container, error) {
 	conn, err := dial(root)
 	if err != nil {
@@ -25,10 +28,11 @@ func Containers(ctx context.Context, root, podUID string) ([]Container, error) {
 	}
 	defer conn.Close()
 	client := cri.NewRuntimeServiceClient(conn)
-	list, err := client.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
-		LabelSelector: map[string]string{"io.kubernetes.pod.uid": podUID},
-		State:         &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
-	}})
+	filter := &cri.ContainerFilter{State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}
+	if podUID != "" {
+		filter.LabelSelector = map[string]string{"io.kubernetes.pod.uid": podUID}
+	}
+	list, err := client.ListContainers(ctx, &cri.ListContainersRequest{Filter: filter})
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +51,17 @@ func Containers(ctx context.Context, root, podUID string) ([]Container, error) {
 		if err := json.Unmarshal([]byte(reply.Info["info"]), &info); err != nil {
 			return nil, fmt.Errorf("container %s: %w", item.Id, err)
 		}
-		found = append(found, Container{ID: item.Id, PID: info.PID})
+		found = append(found, Container{ID: item.Id, PID: info.PID, Parent: parent(root, info.PID)})
 	}
 	return found, nil
+}
+
+// parent returns the pid of a process's parent, "" if there is no such process.
+func parent(root string, pid int) string {
+	data, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/stat", root, pid))
+	f := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	if err != nil || len(f) < 2 {
+		return ""
+	}
+	return f[1]
 }

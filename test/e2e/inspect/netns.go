@@ -3,6 +3,7 @@
 package inspect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,18 +16,25 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// NetNSes returns the paths on the host of a node's network namespaces. root is the node's file
-// system.
+// NetNSes returns the paths on the host of a node's network namespaces, without those of its own,
+// which CRI-O has for pods with the node's network. root is the node's file system.
 func NetNSes(root string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(root, "run/netns"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	own, ownErr := os.Stat(filepath.Join(root, "proc/1/ns/net"))
+	if err = cmp.Or(err, ownErr); err != nil {
+		return nil, err
+	}
 	var paths []string
 	for _, e := range entries {
-		paths = append(paths, filepath.Join(root, "run/netns", e.Name()))
+		path := filepath.Join(root, "run/netns", e.Name())
+		if ns, err := os.Stat(path); err != nil || !os.SameFile(ns, own) {
+			paths = append(paths, path)
+		}
 	}
-	return paths, err
+	return paths, nil
 }
 
 // Addresses returns the addresses in a network namespace by interface, except loopback and

@@ -22,15 +22,23 @@ type Sandbox struct {
 	Pod       string
 	UID       string
 	Ready     bool
-	PID       int    // of the pause process, in the node's PID namespace
-	Shim      string // the pid of the pause process's parent
+	PID       int    // of the pause process, in the node's PID namespace; 0 if there is none
 	NetNS     string // path on the host, empty if the namespace was removed
 }
 
+// The CRI sockets of runtimes. A node has one of them.
+const (
+	ContainerdSocket = "/run/containerd/containerd.sock"
+	CRIOSocket       = "/run/crio/crio.sock"
+)
+
 // dial connects to the runtime of a node.
 func dial(root string) (*grpc.ClientConn, error) {
-	return grpc.NewClient("unix://"+root+"/run/containerd/containerd.sock",
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	socket := ContainerdSocket
+	if _, err := os.Stat(root + CRIOSocket); err == nil {
+		socket = CRIOSocket
+	}
+	return grpc.NewClient("unix://"+root+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
 // Sandboxes returns the sandboxes in a namespace, from the runtime of the node with the file system
@@ -65,7 +73,18 @@ func Sandboxes(ctx context.Context, root, namespace string) ([]Sandbox, error) {
 	return found, nil
 }
 
-// IsLoaded reports whether the runtime of a node has loaded a CNI network, from this text unless
+// Stop has the runtime of a node stop a sandbox.
+func Stop(ctx context.Context, root, id string) error {
+	conn, err := dial(root)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = cri.NewRuntimeServiceClient(conn).StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
+	return err
+}
+
+// IsLoaded reports whether the containerd of a node has loaded a CNI network, from this text unless
 // that is empty.
 func IsLoaded(ctx context.Context, root, network, text string) (bool, error) {
 	conn, err := dial(root)
@@ -105,7 +124,7 @@ func details(ctx context.Context, client cri.RuntimeServiceClient, root string, 
 	if err := json.Unmarshal([]byte(reply.Info["info"]), &info); err != nil {
 		return fmt.Errorf("sandbox %s: %w", s.ID, err)
 	}
-	s.PID, s.Shim = info.PID, parent(root, info.PID)
+	s.PID = info.PID
 	for _, ns := range info.RuntimeSpec.Linux.Namespaces {
 		if ns.Type == "network" && ns.Path != "" {
 			// /var/run is an absolute symbolic link, which would be resolved on the host.
@@ -113,14 +132,4 @@ func details(ctx context.Context, client cri.RuntimeServiceClient, root string, 
 		}
 	}
 	return nil
-}
-
-// parent returns the pid of a process's parent, "" if there is no such process.
-func parent(root string, pid int) string {
-	data, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/stat", root, pid))
-	f := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-	if err != nil || len(f) < 2 {
-		return ""
-	}
-	return f[1]
 }

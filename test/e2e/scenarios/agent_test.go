@@ -24,45 +24,43 @@ func merge(all ...Pods) Pods {
 }
 
 // forget ends the sandboxes of pods so that no DEL will be sent for them: it removes their
-// processes, network namespaces and the runtime's records. The kubelet and containerd stay stopped;
-// resume starts them.
+// processes, network namespaces, the runtime's records and, because CRI-O's GC would send DELs for
+// them, libcni's results. The kubelet and the runtime stay stopped; resume starts them.
 func (t *Test) forget(n *cluster.Node, pods Pods) {
-	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
-	t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
-	for _, pod := range pods {
-		sandbox := t.Sandbox(n, pod)
-		for _, c := range t.containers(pod) {
-			t.forgetContainer(n, c.ID, c.PID)
-		}
-		t.forgetContainer(n, sandbox.ID, sandbox.PID)
-		netns := "/run/netns/" + filepath.Base(sandbox.NetNS)
-		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `umount --lazy "$0" && rm "$0"`, netns)
+	for _, id := range t.forgetSandboxes(n, pods) {
+		// While containerd knew the sandbox, an uninstall would have left a program of the name
+		// leasehold for this result.
+		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `rm -f /var/lib/cni/results/*"$0"*`, id)
 		t.Must(err)
-		t.Cleanup(func() {
-			// No DEL removes libcni's result, for which an uninstall leaves a program of the name
-			// leasehold.
-			_, err := n.Machine().Run(t.Ctx, "sh", "-c", `rm -f /var/lib/cni/results/*"$0"*`, sandbox.ID)
-			t.Must(err)
-		})
 	}
-	t.Must(n.Kill(t.Ctx, cluster.Containerd))
-	t.Cleanup(func() { t.runs(n, cluster.Containerd) })
 }
 
-// forgetContainer kills a container's process and removes the container from the runtime.
-func (t *Test) forgetContainer(n *cluster.Node, id string, pid int) {
-	_, err := n.Machine().Run(t.Ctx, "kill", "-9", fmt.Sprint(pid))
-	t.Must(err)
-	t.Eventually("container "+id+" is forgotten", func() error {
-		n.Ctr(t.Ctx, "tasks", "rm", "--force", id) // unless containerd was quicker
-		_, err := n.Ctr(t.Ctx, "containers", "rm", id)
-		return err
-	})
+// forgetSandboxes is forget, but leaves libcni's results. It returns the ids of the sandboxes.
+func (t *Test) forgetSandboxes(n *cluster.Node, pods Pods) (ids []string) {
+	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
+	t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
+	processes := map[string]int{}
+	var namespaces []string
+	for _, pod := range pods {
+		sandbox := t.Sandbox(n, pod)
+		processes[sandbox.ID] = sandbox.PID
+		for _, c := range t.containers(pod) {
+			processes[c.ID] = c.PID
+		}
+		ids, namespaces = append(ids, sandbox.ID), append(namespaces, "/run/netns/"+filepath.Base(sandbox.NetNS))
+	}
+	t.Cleanup(func() { t.runs(n, cluster.ContainerRuntime) })
+	t.Must(n.Forget(t.Ctx, processes))
+	for _, path := range namespaces {
+		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `umount --lazy "$0" && rm "$0"`, path)
+		t.Must(err)
+	}
+	return ids
 }
 
 // resume starts what forget has stopped.
 func (t *Test) resume(n *cluster.Node) {
-	t.runs(n, cluster.Containerd)
+	t.runs(n, cluster.ContainerRuntime)
 	started := time.Now()
 	t.runs(n, cluster.Kubelet)
 	t.WaitNode(n, started)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
@@ -35,7 +36,7 @@ func recreate(t *Test) {
 	t.Kept(before, set.Ready())
 }
 
-// forceDelete deletes the object of a pod whose sandbox cannot be stopped. The watch over all
+// forceDelete deletes the object of a pod whose container cannot be stopped. The watch over all
 // scenarios checks that its address is not in two pods at once.
 func forceDelete(t *Test) {
 	n := t.Node(1)
@@ -44,16 +45,19 @@ func forceDelete(t *Test) {
 		t.Named("registry", n, 1, recreateStrategy, stubborn)} {
 		before := set.Ready()
 		for _, p := range before {
-			old := t.Sandbox(n, p)
-			t.Step("%s: the sandbox %.12s hangs; the pod is force-deleted", set.Name, old.ID)
-			resume := t.hang(n, old)
+			t.Step("%s: the container cannot be stopped; the pod is force-deleted", set.Name)
+			resume := t.hang(n)
 			t.forceDelete(before)
 			t.Eventually("the new pod is refused", func() error {
 				for _, next := range set.Pods() {
-					if next.UID != p.UID && len(t.Events(string(next.UID), "FailedCreatePodSandBox")) > 0 {
+					if next.UID == p.UID {
+						continue
+					}
+					refused := strings.Join(t.Events(string(next.UID), "FailedCreatePodSandBox"), "\n")
+					if strings.Contains(refused, "in use by its former sandbox") {
 						return nil
 					}
-					if next.UID != p.UID && ready(next) {
+					if ready(next) {
 						t.Fatalf("it got %s while the old one has %s", addresses(next), addresses(p))
 					}
 				}
@@ -65,15 +69,15 @@ func forceDelete(t *Test) {
 	}
 }
 
-// hang stops the shim of a sandbox, the parent of the pause process, until resume is called. The
-// sandbox cannot be stopped meanwhile: every request to kill waits.
-func (t *Test) hang(n *cluster.Node, s inspect.Sandbox) (resume func()) {
-	shim := func(signal string) {
-		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `kill -`+signal+` "$0"`, s.Shim)
+// hang keeps the containers of a node from being stopped, until resume is called: the program that
+// would do so fails.
+func (t *Test) hang(n *cluster.Node) (resume func()) {
+	_, err := n.Machine().Run(t.Ctx, "mount", "--bind", "/bin/false", n.OCIRuntime())
+	t.Must(err)
+	resume = untilDone(func() {
+		_, err := n.Machine().Run(t.Ctx, "umount", n.OCIRuntime())
 		t.Must(err)
-	}
-	shim("STOP")
-	resume = untilDone(func() { shim("CONT") })
+	})
 	t.Cleanup(resume)
 	return resume
 }

@@ -272,11 +272,11 @@ func (t *Test) showsRange(n *cluster.Node, line string) {
 // secondInterfaces gives pods of a node an interface in each of its first two networks, until the
 // scenario ends.
 func (t *Test) secondInterfaces(n *cluster.Node) {
-	t.Must(n.Stop(t.Ctx, cluster.Containerd))
-	t.Must(n.StartContainerd(t.Ctx, cluster.Runtime{Networks: 2}))
+	t.Must(n.Stop(t.Ctx, cluster.ContainerRuntime))
+	t.Must(n.StartRuntime(t.Ctx, cluster.Runtime{Networks: 2}))
 	t.Cleanup(func() {
 		t.Clear() // the DELs need both networks
-		t.Must(n.Stop(t.Ctx, cluster.Containerd))
-		t.Must(n.StartContainerd(t.Ctx, cluster.Runtime{}))
+		t.Must(n.Stop(t.Ctx, cluster.ContainerRuntime))
+		t.Must(n.StartRuntime(t.Ctx, cluster.Runtime{}))
 	})
 }

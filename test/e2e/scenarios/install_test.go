@@ -306,7 +306,7 @@ func (t *Test) stockCluster() *stockCluster {
 	}
 
 	for i := range t.nodes {
-		t.Must(t.Node(i + 1).UseRegistry(t.publisher.addr))
+		t.Must(t.Node(i+1).UseRegistry(t.Ctx, t.publisher.addr))
 	}
 	t.Step("pods start with stock flannel")
 	s.set = t.Echoserver("retained", nil, 3, KeptFor("10"), apart)
@@ -346,7 +346,7 @@ func (s *stockCluster) applyManifest() {
 
 func (s *stockCluster) restartFlannel() {
 	s.Kubectl("rollout", "restart", "-n", flannelNamespace, "daemonset/kube-flannel-ds")
-	s.Kubectl("rollout", "status", "-n", flannelNamespace, "daemonset/kube-flannel-ds", "--timeout=1m")
+	s.Kubectl("rollout", "status", "-n", flannelNamespace, "daemonset/kube-flannel-ds", "--timeout=5m")
 }
 
 // remove removes leasehold from the cluster as a user does, and returns what that prints.
@@ -515,12 +515,12 @@ func (s *stockCluster) becomesReported(since time.Time, nodes []string, reason s
 }
 
 // filesOf returns what is in the directories of a node that a pod may have written to: for each
-// file its mode and digest, for each link its target. The files of containerd, the kubelet and CNI
+// file its mode and digest, for each link its target. The files of the runtime, the kubelet and CNI
 // plugins, which change with the pods, are left out, and those of flannel's pods.
 func (t *Test) filesOf(n *cluster.Node) map[string]string {
 	out, err := n.Machine().Run(t.Ctx, "bash", "-c", `
 files() { find /etc /opt /run /var/lib /var/log /usr/libexec/cni -regextype posix-extended \
-	-regex '/run/(containerd|netns|runc|e2e)|/var/lib/(cni|containerd|kubelet)|/var/log/(containers|pods)' -prune -o "$@"; }
+	-regex '/run/(containerd|containers|crio|(ipc|net|uts)ns|runc|e2e)|/var/lib/(cni|containerd|containers|crio|kubelet)|/var/log/(containers|crio|pods)' -prune -o "$@"; }
 { files -type f -exec sha256sum {} +; files -printf '%M%l  %p\n'; } 2>/dev/null || true`)
 	t.Must(err)
 	files := map[string]string{}
@@ -621,7 +621,7 @@ func (s *stockCluster) assertHostLocalWorks() {
 // logged returns the lines of a node's runtime and kubelet that contain a word.
 func (t *Test) logged(node, word string) string {
 	var out []string
-	for _, service := range []string{cluster.Containerd, cluster.Kubelet} {
+	for _, service := range []string{cluster.ContainerRuntime, cluster.Kubelet} {
 		log, err := os.ReadFile(t.Cluster.Log(node, service))
 		t.Must(err)
 		for line := range strings.Lines(string(log)) {

@@ -50,8 +50,8 @@ done`, k3sData, name)
 	}
 	t.Cleanup(func() {
 		t.Clear()
-		t.Must(n.Stop(t.Ctx, cluster.Containerd))
-		t.Must(n.StartContainerd(t.Ctx, cluster.Runtime{}))
+		t.Must(n.Stop(t.Ctx, cluster.ContainerRuntime))
+		t.Must(n.StartRuntime(t.Ctx, cluster.Runtime{}))
 		onNode("rm -rf /var/lib/rancher")
 		back()
 	})
@@ -62,8 +62,8 @@ done`, k3sData, name)
 		s.InitContainers[0].Args = []string{"install", "--host-root=/proc/1/root", "--cni-bin-dir=" + k3sBin}
 		s.InitContainers[0].RestartPolicy = nil
 	})
-	t.Must(n.Stop(t.Ctx, cluster.Containerd))
-	t.Must(n.StartContainerd(t.Ctx, cluster.Runtime{ConfDir: k3sConf, BinDir: k3sBin}))
+	t.Must(n.Stop(t.Ctx, cluster.ContainerRuntime))
+	t.Must(n.StartRuntime(t.Ctx, cluster.Runtime{ConfDir: k3sConf, BinDir: k3sBin}))
 	t.becomesActive(agent, "k3s was started with --flannel-cni-conf")
 	set := t.Echoserver("echoserver", n, 1)
 	pods := set.Ready()

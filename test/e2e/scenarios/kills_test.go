@@ -54,22 +54,21 @@ type accident struct {
 
 var killActions = []accident{
 	{"the container of POD is killed", (*Test).killContainers, false},
-	{"the sandbox of POD is killed", func(t *Test, n *cluster.Node, pod corev1.Pod) {
-		t.killPID(n, fmt.Sprint(t.Sandbox(n, pod).PID))
-	}, false},
-	{"the shim of POD is killed",
-		func(t *Test, n *cluster.Node, pod corev1.Pod) { t.killPID(n, t.Sandbox(n, pod).Shim) }, false},
-	{"containerd is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
-		t.Must(n.Kill(t.Ctx, cluster.Containerd))
-		t.Cleanup(func() { t.runs(n, cluster.Containerd) })
-		t.Must(n.StartContainerd(t.Ctx, cluster.Runtime{}))
+	{"the sandbox of POD is killed",
+		func(t *Test, n *cluster.Node, pod corev1.Pod) { t.endSandbox(n, t.Sandbox(n, pod)) }, false},
+	{"the shim or conmon of POD is killed",
+		func(t *Test, n *cluster.Node, pod corev1.Pod) { t.killPID(n, t.containers(pod)[0].Parent) }, false},
+	{"the runtime is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
+		t.Must(n.Kill(t.Ctx, cluster.ContainerRuntime))
+		t.Cleanup(func() { t.runs(n, cluster.ContainerRuntime) })
+		t.Must(n.StartRuntime(t.Ctx, cluster.Runtime{}))
 	}, false},
 	{"the kubelet is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		t.Must(n.Kill(t.Ctx, cluster.Kubelet))
 		t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
 		t.Must(n.StartKubelet(t.Ctx))
-		// A kubelet that is starting ends if containerd is killed. On other nodes systemd starts it
-		// again.
+		// A kubelet that is starting ends if the runtime is killed. On other nodes systemd starts
+		// it again.
 		t.Eventually("the kubelet serves its health", func() error {
 			_, err := n.Machine().Run(t.Ctx, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/10248")
 			return err
@@ -86,6 +85,16 @@ var killActions = []accident{
 		})
 		t.killContainers(n, agent)
 	}, true},
+}
+
+// endSandbox kills the pause process of a sandbox. If there is none, as by default with CRI-O, the
+// runtime stops the sandbox.
+func (t *Test) endSandbox(n *cluster.Node, s inspect.Sandbox) {
+	if s.PID != 0 {
+		t.killPID(n, fmt.Sprint(s.PID))
+		return
+	}
+	t.Must(inspect.Stop(t.Ctx, n.Root(), s.ID))
 }
 
 func (t *Test) killContainers(n *cluster.Node, pod corev1.Pod) {

@@ -85,8 +85,9 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 		table, limit = conformanceTable, 2*conformanceLimit+10*time.Minute
 		o.Plain = true
 	}
+	table, left := fitting(table, o)
 	r := &rig{ctx: ctx}
-	scenarios = &suite{ctx: ctx, table: table, nodes: o.Nodes, limit: limit,
+	scenarios = &suite{ctx: ctx, table: table, left: left, nodes: o.Nodes, limit: limit,
 		failed: filepath.Join(dir, "failed"), prepare: r.prepare, collect: r.collect, overlap: r.overlap}
 	scenarios.start = sync.OnceValue(func() error {
 		if err := os.RemoveAll(scenarios.failed); err != nil {

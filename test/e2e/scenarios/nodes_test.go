@@ -23,8 +23,8 @@ func nodeServices(t *Test) {
 	}{
 		{"the kubelet is stopped", func() error { return n.Stop(t.Ctx, cluster.Kubelet) },
 			func() { t.runs(n, cluster.Kubelet) }},
-		{"containerd is killed", func() error { return n.Kill(t.Ctx, cluster.Containerd) },
-			func() { t.runs(n, cluster.Containerd) }},
+		{"the runtime is killed", func() error { return n.Kill(t.Ctx, cluster.ContainerRuntime) },
+			func() { t.runs(n, cluster.ContainerRuntime) }},
 		{"the node has no network", n.CutOff, func() { t.Must(n.Reconnect()) }},
 	} {
 		before := set.Ready()
@@ -53,8 +53,8 @@ func (t *Test) runs(n *cluster.Node, service string) {
 	if n.Machine().Services()[service] != 0 {
 		return
 	}
-	if service == cluster.Containerd {
-		t.Must(n.StartContainerd(t.Ctx, cluster.Runtime{}))
+	if service == cluster.ContainerRuntime {
+		t.Must(n.StartRuntime(t.Ctx, cluster.Runtime{}))
 	} else {
 		t.Must(n.StartKubelet(t.Ctx))
 	}
@@ -173,7 +173,7 @@ func (t *Test) powerOn(n *cluster.Node) {
 	if t.Cluster.PID(n.Name) == 0 {
 		t.Must(n.PowerOn(t.Ctx))
 	}
-	t.runs(n, cluster.Containerd)
+	t.runs(n, cluster.ContainerRuntime)
 	t.runs(n, cluster.Kubelet)
 	t.WaitNode(n, time.Now())
 }

@@ -204,7 +204,7 @@ func apiDownReservations(t *Test) {
 	t.Step("two echoservers start on %s", n.Name)
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
-	t.Step("the API server stops for %s; meanwhile the sandboxes are killed", away)
+	t.Step("the API server stops for %s; meanwhile the sandboxes end", away)
 	gone := time.Now()
 	var old []inspect.Sandbox
 	for _, p := range before {
@@ -213,8 +213,7 @@ func apiDownReservations(t *Test) {
 	t.freshAgents()
 	back := t.WithoutControl(cluster.APIServer)
 	for _, s := range old {
-		_, err := n.Machine().Run(t.Ctx, "kill", "-9", fmt.Sprint(s.PID))
-		t.Must(err)
+		t.endSandbox(n, s)
 	}
 	t.Eventually("new sandboxes", func() error {
 		running := 0

@@ -21,6 +21,7 @@ const timeoutMargin = 6 * time.Minute
 type suite struct {
 	ctx    context.Context // done on an interrupt
 	table  []scenario
+	left   string        // which scenarios are left out, and why
 	nodes  int           // number of nodes of the cluster
 	limit  time.Duration // of one scenario
 	failed string        // directory for the artefacts of failed scenarios
@@ -162,7 +163,7 @@ func (s *suite) close(out io.Writer, took time.Duration) {
 	}
 	fmt.Fprintf(tab, "all\t%s\t\t\t\n", seconds(took))
 	tab.Flush()
-	fmt.Fprintf(out, "%s\n%d passed, %d failed\n", &reasons, len(s.results)-len(failed), len(failed))
+	fmt.Fprintf(out, "%s\n%s%d passed, %d failed\n", &reasons, s.left, len(s.results)-len(failed), len(failed))
 	if len(failed) > 0 {
 		fmt.Fprintf(out, "repeat them with: make e2e RUN='^(%s)$'\n", strings.Join(failed, "|"))
 	}

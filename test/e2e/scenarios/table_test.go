@@ -1,5 +1,13 @@
 package scenarios
 
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+)
+
 // A scenario is a subtest.
 type scenario struct {
 	name  string // also the prefix of its namespace
@@ -14,6 +22,8 @@ type scenario struct {
 	// beside marks a scenario that changes nothing outside of its namespace. It runs in parallel to
 	// others of this kind, after the other scenarios of its group.
 	beside bool
+	// unfit returns why the scenario cannot be run in a cluster, or "".
+	unfit func(cluster.Options) string
 }
 
 func does(name, about string, run func(*Test)) scenario {
@@ -39,6 +49,49 @@ func (s scenario) installs() scenario {
 	return s
 }
 
+// unless returns the scenario with what keeps it from being run.
+func (s scenario) unless(unfit func(cluster.Options) string) scenario {
+	s.unfit = unfit
+	return s
+}
+
+// withoutCRIO and withCRIO keep scenarios from being run on another or on this runtime.
+func withoutCRIO(o cluster.Options) string {
+	if o.CRIO == "" {
+		return "only CRI-O does this"
+	}
+	return ""
+}
+
+func withCRIO(o cluster.Options) string {
+	if o.CRIO != "" {
+		return "with CRI-O, pods have an interface in one network only"
+	}
+	return ""
+}
+
+// fitting returns the scenarios that can be run in a cluster, and says which others there are.
+func fitting(table []scenario, o cluster.Options) (fit []scenario, left string) {
+	reasons := map[string][]string{}
+	for _, s := range table {
+		reason := ""
+		if s.unfit != nil {
+			reason = s.unfit(o)
+		}
+		if reason == "" {
+			fit = append(fit, s)
+		} else {
+			reasons[reason] = append(reasons[reason], s.name)
+		}
+	}
+	var lines []string
+	for reason, names := range reasons {
+		lines = append(lines, fmt.Sprintf("left out: %s: %s\n", strings.Join(names, ", "), reason))
+	}
+	slices.Sort(lines)
+	return fit, strings.Join(lines, "")
+}
+
 // nodeNames returns the names of the nodes that the scenario uses.
 func (s scenario) nodeNames(all []string) []string {
 	if len(s.nodes) == 0 {
@@ -59,16 +112,16 @@ var table = []scenario{
 	does("recreate", "deleted pods come back under their addresses, also after other pods have started",
 		recreate).on(1),
 	does("force-delete", "the new pod starts while the old container still runs", forceDelete).on(1),
-	does("node-services", "a pod is deleted while the kubelet, containerd or the network of its node is away",
+	does("node-services", "a pod is deleted while the kubelet, the runtime or the network of its node is away",
 		nodeServices).on(1),
 	does("reboot",
 		"the node reboots, and pods are replaced; its reservations are correct as soon as the agent is ready",
 		reboot).on(2),
 	does("reboot-api-down", "the node boots while the API server is off", rebootAPIDown),
 	does("multus", "Multus attaches pods to two networks: both addresses are kept", onMultus).on(3),
-	does("status", "containerd 2.4, CNI 1.1.0: STATUS is called, and an exhausted pool leaves the node Ready",
+	does("status", "CNI 1.1.0: the runtime calls STATUS, and an exhausted pool leaves the node Ready",
 		status).on(3),
-	does("kills", "containers, shims, containerd, kubelet and agent are killed: running pods keep their addresses",
+	does("kills", "containers, shims, runtime, kubelet and agent are killed: running pods keep their addresses",
 		kills).on(1),
 	does("node-pool", "a node and its metrics show how many addresses are bound, held and free",
 		nodePool).on(3),
@@ -76,6 +129,16 @@ var table = []scenario{
 		onK3s).on(3),
 	does("without-agent", "the plugin works without the agent", withoutAgentPod).on(2),
 	does("store-lost", "a lost store is recovered from what the node shows", storeLost).on(2),
+	does("crio-gc", "CRI-O is killed and starts: its GC releases what no sandbox has, and nothing else", crioGC).on(2).
+		unless(withoutCRIO),
+	does("crio-del", "a DEL fails, and is not repeated: the address is released when the sandbox is proven dead",
+		crioDEL).on(2).unless(withoutCRIO),
+	does("crio-replay", "another network becomes the default: DELs have the list of their ADDs", crioReplay).on(2).
+		unless(withoutCRIO),
+	does("crio-wipe", "crio wipe while pods run: no address is given to another pod, and each pod's is kept",
+		crioWipe).on(2).unless(withoutCRIO),
+	does("crio-status", "an unusable store makes the node NotReady with the reason, until it is repaired",
+		crioStatus).on(2).unless(withoutCRIO),
 	does("named-recreate", "pods with generated names and a reservation name keep their address 20 times",
 		namedRecreate).besides(),
 	does("named-rollout", "five rollouts with maxSurge 0 and a scaling keep the set of addresses; a shared name",
@@ -103,7 +166,7 @@ var table = []scenario{
 	does("chosen-address", "users choose addresses before their pods exist, and the pods are led to them",
 		chosenAddress).besides(),
 	does("chosen-shared", "two nodes have the same ranges in a macvlan network: the request names the node",
-		chosenShared).on(2, 3),
+		chosenShared).on(2, 3).unless(withCRIO),
 	does("events", "events report what happened to addresses; ReplicaSets and Jobs retain none", eventsReported).on(3),
 	does("moved", "the pod has moved to another node: the old one ends the hold", moved),
 	does("api-down-reservations", "the API server is down, then the CRD is missing: no address is released",

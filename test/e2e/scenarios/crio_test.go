@@ -1,0 +1,167 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
+)
+
+// released waits until the journal of a node says that an address was released with a reason.
+func (t *Test) released(n *cluster.Node, pod corev1.Pod, reason string) {
+	t.Eventually("the address of "+pod.Name+" is released", func() error {
+		history := t.History(n)
+		if !slices.ContainsFunc(history, func(e inspect.Entry) bool {
+			return e.UID == string(pod.UID) && e.Event == "Released" && e.Reason == reason
+		}) {
+			return fmt.Errorf("the journal has %+v", history)
+		}
+		return nil
+	})
+}
+
+func crioGC(t *Test) {
+	n := t.Node(2)
+	t.Step("three echoservers start on %s, scaled to 2, and one without a window, whose sandbox CRI-O loses", n.Name)
+	set := t.Echoserver("echoserver", n, 3)
+	plain := t.Echoserver("plain", n, 1, KeptFor(""))
+	before, gone := set.Ready(), plain.Ready()
+	set.Scale(2)
+	t.LeasesAre(n, "Held", families(t), "echoserver-2")
+	var sandboxes []string
+	for _, name := range []string{"echoserver-0", "echoserver-1"} {
+		sandboxes = append(sandboxes, t.Sandbox(n, before[name]).ID)
+	}
+	t.forgetSandboxes(n, gone)
+	plain.Resize(0)
+	t.forceDelete(gone)
+	t.resume(n)
+	t.released(n, gone["plain-0"], "DEL")
+	t.Step("its address is released by a DEL of CRI-O's GC; the others run on")
+	for i, name := range []string{"echoserver-0", "echoserver-1"} {
+		t.leasedTo(n, addresses(before[name]), sandboxes[i])
+	}
+	t.LeasesAre(n, "Held", families(t), "echoserver-2")
+	set.Scale(3)
+	t.Kept(before, set.Ready())
+	t.Kept(before, set.Recreate())
+}
+
+func crioDEL(t *Test) {
+	n := t.Node(2)
+	t.Step("two echoservers start on %s; the second one's DEL fails in a plugin before leasehold is called", n.Name)
+	set := t.Echoserver("echoserver", n, 2)
+	before := set.Ready()
+	began := time.Now()
+	portmap := cniBin + "/portmap"
+	_, err := n.Machine().Run(t.Ctx, "mount", "--bind", "/bin/false", portmap)
+	t.Must(err)
+	repair := untilDone(func() {
+		_, err := n.Machine().Run(t.Ctx, "umount", portmap)
+		t.Must(err)
+	})
+	t.Cleanup(repair)
+	set.Scale(1)
+	repair()
+	t.orphaned(n, Pods{"echoserver-1": before["echoserver-1"]}, began)
+	t.LeasesAre(n, "Held", families(t), "echoserver-1")
+	t.otherPods("others", n, 3, before)
+	set.Scale(2)
+	t.Kept(before, set.Ready())
+}
+
+func crioReplay(t *Test) {
+	n := t.Node(2)
+	set := t.Echoserver("echoserver", n, 2)
+	before := set.Ready()
+	t.Step("two echoservers run on %s; another network becomes the default, and they are recreated", n.Name)
+	t.Networks(n, five(t.NS, "bridge", n))
+	between := set.Recreate()
+	for name, p := range between {
+		if addresses(p) == addresses(before[name]) {
+			t.Fatalf("%s is still in the former network", name)
+		}
+		t.released(n, before[name], "DEL")
+	}
+	t.Step("the former network is the default again")
+	t.Must(n.SetNetworks(t.Ctx, n.DefaultNetwork()))
+	t.Kept(before, set.Recreate())
+}
+
+func crioWipe(t *Test) {
+	n := t.Node(2)
+	t.Step("two echoservers run on %s; CRI-O and the kubelet are stopped; `crio wipe` removes all containers", n.Name)
+	set := t.Echoserver("echoserver", n, 2)
+	before := set.Ready()
+	left, err := inspect.Containers(t.Ctx, n.Root(), "")
+	t.Must(err)
+	t.Cleanup(func() { t.resume(n) })
+	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
+	t.Must(n.Stop(t.Ctx, cluster.ContainerRuntime))
+	_, err = n.Machine().Run(t.Ctx, n.CRIO("wipe", "--force")...)
+	t.Must(err)
+	t.runs(n, cluster.ContainerRuntime)
+	t.Must(n.ImportImages(t.Ctx, t.Cluster.Images()))
+	t.resume(n)
+	t.Kept(before, set.Restarted(before))
+	t.Step("the pods have their addresses; the former containers' processes, which have the agent's port, are killed")
+	for _, c := range left {
+		t.killPID(n, fmt.Sprint(c.PID))
+	}
+	t.Agent(n)
+}
+
+// notReady returns the message of a node's condition Ready, or "" if it is true.
+func (t *Test) notReady(n *cluster.Node) string {
+	node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
+	t.Must(err)
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+func crioStatus(t *Test) {
+	n := t.Node(2)
+	network := five(t.NS, "bridge", n)
+	network.Version = "1.1.0"
+	t.Networks(n, network)
+	set := t.Echoserver("echoserver", n, 1)
+	before := set.Ready()
+	t.Step("an echoserver runs on %s, and the directory of the store becomes read-only", n.Name)
+	const dir = "/var/lib/leasehold"
+	_, err := n.Machine().Run(t.Ctx, "sh", "-c", `mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"`, dir)
+	t.Must(err)
+	repair := untilDone(func() {
+		_, err := n.Machine().Run(t.Ctx, "umount", dir)
+		t.Must(err)
+	})
+	t.Cleanup(repair)
+	began := time.Now()
+	t.Eventually("the node is not Ready", func() error {
+		if text := t.notReady(n); !strings.Contains(text, dir) {
+			return fmt.Errorf("its condition says %q", text)
+		}
+		return nil
+	})
+	t.Step("after %.0f s: %s", time.Since(began).Seconds(), t.notReady(n))
+	repair()
+	began = time.Now()
+	t.Eventually("the node is Ready", func() error {
+		if text := t.notReady(n); text != "" {
+			return errors.New(text)
+		}
+		return nil
+	})
+	t.Step("the store is repaired: Ready after %.0f s", time.Since(began).Seconds())
+	t.Kept(before, set.Recreate())
+}
