@@ -313,7 +313,8 @@ func superseded(l Lease, now Instant) Lease {
 
 // Reserve holds an address for a pod, or for the pods of a reservation name, before the pod exists.
 // A free address, and one in a soft hold of another pod, becomes a firm hold without a holder. A
-// hold of the same key becomes firm, and lasts for at least Hold from now on.
+// hold of the same key becomes firm, and lasts for at least Hold from now on; one that no pod has
+// had and that has the same owner lasts for exactly that.
 type Reserve struct {
 	Lease Lease // the key (Pool, Namespace, Name, Reservation, Holder.IfName), Address and Set of the new hold
 	ID    string
@@ -327,9 +328,10 @@ func (e Reserve) apply(l Lease, now Instant) (Lease, error) {
 	case l.State == Bound, l.Firm && l.Key() != e.Lease.Key():
 		return l, ErrTaken
 	case l.State == Held && l.Key() == e.Lease.Key():
-		if l.Firm = true; l.Remaining(now) < e.Hold {
+		if l.IsUnused() && l.Owner == e.Lease.Owner && l.Remaining(now) != e.Hold || l.Remaining(now) < e.Hold {
 			l.Hold, l.ReleasedAt = e.Hold, now
 		}
+		l.Firm = true
 		return l, nil
 	case l.State == Held && e.LastHolder != Dead:
 		return l, ErrHolderAlive

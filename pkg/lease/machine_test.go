@@ -230,6 +230,42 @@ func TestReleaseOfAnUnknownOwner(t *testing.T) {
 	}
 }
 
+// A hold that no pod has had lasts as long as its owner last said. Otherwise a hold only gets
+// longer.
+func TestReserveAgain(t *testing.T) {
+	reserve := func(owner string, hold Window) Reserve {
+		return Reserve{ID: "ffeeddccbbaa9988", Hold: hold, Lease: Lease{Pool: testPool, Address: testAddr, Set: "s",
+			Namespace: "db", Name: "db-0", Window: Forever, Owner: owner, Holder: Holder{IfName: "eth0"}}}
+	}
+	hour := Window(time.Hour)
+	for name, c := range map[string]struct {
+		first, second Reserve
+		used          bool
+		want          Window
+	}{
+		"longer":            {reserve("a", hour), reserve("a", 2*hour), false, 2 * hour},
+		"shorter":           {reserve("a", Forever), reserve("a", hour), false, hour},
+		"the same":          {reserve("a", Forever), reserve("a", Forever), false, Forever},
+		"shorter, by b":     {reserve("a", 2*hour), reserve("b", hour), false, 2*hour - Window(time.Minute)},
+		"longer, by b":      {reserve("a", hour), reserve("b", 2*hour), false, 2 * hour},
+		"a pod has had it":  {reserve("a", 2*hour), reserve("a", hour), true, 2*hour - Window(time.Minute)},
+		"shorter than used": {reserve("a", hour), reserve("a", 2*hour), true, 2 * hour},
+	} {
+		l, err := Apply(Lease{}, c.first, after(0))
+		if err != nil || !l.IsUnused() {
+			t.Fatalf("%s: %+v, %v", name, l, err)
+		}
+		if c.used {
+			l.UID = "u1"
+		}
+		now := after(time.Minute)
+		next, err := Apply(l, c.second, now)
+		if got := next.Remaining(now); err != nil || got != c.want || next.Owner != "a" || next.IsUnused() == c.used {
+			t.Errorf("%s: %s, %v, want %s: %+v", name, got, err, c.want, next)
+		}
+	}
+}
+
 func outcome(before, next Lease, err error) string {
 	for e, word := range map[error]string{ErrTaken: "(taken)", ErrHolderAlive: "(alive)", ErrNotHolder: "(holder)",
 		ErrNotDue: "(due)", ErrInvalid: "(invalid)"} {

@@ -276,6 +276,11 @@ func (l Lease) Remaining(now Instant) Window {
 // alive; Expire ends the hold.
 func (l Lease) Lapsed(now Instant) bool { return l.State == Held && l.Remaining(now) == 0 }
 
+// IsUnused reports whether the lease is a hold that Reserve made and that no pod has had.
+func (l Lease) IsUnused() bool {
+	return l.State == Held && l.Firm && l.Holder.ContainerID == "" && l.UID == ""
+}
+
 // Until returns when the hold ends by the current wall clock, or the zero time if it never does.
 func (l Lease) Until(now Instant) time.Time {
 	rest := l.Remaining(now)
