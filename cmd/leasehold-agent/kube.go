@@ -71,8 +71,8 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Core: clients.Core, Limits: limits, Log: log,
 		Invalid: eventTask.Invalid, Problem: node.Problem("windows")}
 	publishTask := &publish.Publisher{Service: node.Service, Node: o.nodeName, Clients: clients, Pods: pods, Pool: pool,
-		Active: watcher.Result, Log: log, Writes: publish.NewWrites(node.Metrics),
-		Failing: node.Problem("publish").Failing}
+		Limits: limits, Active: watcher.Result, Log: log, Writes: publish.NewWrites(node.Metrics),
+		Problem: node.Problem("publish")}
 	holdTask := &retention.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
 		Named: pool.Named, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit, Problem: node.Problem("holds")}
 

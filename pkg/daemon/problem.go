@@ -14,9 +14,6 @@ type Problem struct {
 	text string
 }
 
-// Exists reports whether there is a problem.
-func (p *Problem) Exists() bool { return p.text != "" }
-
 // Log logs a problem when it occurs first, when it changes, and when it is over. err is nil if
 // there is no problem now.
 func (p *Problem) Log(log *slog.Logger, level slog.Level, what string, err error) {

@@ -123,7 +123,7 @@ func reserve(c *transact.Call, choice Choice, at lease.Place, set string) (lease
 	switch {
 	case own && old.State == lease.Bound:
 		return old, nil
-	case own && IsUnused(old):
+	case own && old.IsUnused():
 		event.Hold = max(choice.Hold, 1)
 	case own:
 		event.Hold = choice.Rest
@@ -199,11 +199,6 @@ func (choice Choice) who() string {
 		return "reservation name " + choice.Namespace + "/" + choice.Reservation
 	}
 	return "pod " + choice.Namespace + "/" + choice.Name
-}
-
-// IsUnused reports whether a lease is a hold that Reserve made and that no pod has had.
-func IsUnused(l lease.Lease) bool {
-	return l.State == lease.Held && l.Firm && l.Holder.ContainerID == "" && l.UID == ""
 }
 
 // locateAll returns the network and the range set of each address.

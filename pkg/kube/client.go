@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"net/url"
 	"reflect"
 	"time"
 
@@ -170,10 +170,10 @@ func IsNotServed(err error) bool {
 // or it responded that it was unable to process the request. Errors that are not of a request, for
 // example of a response that cannot be decoded, are not transient.
 func IsTransient(err error) bool {
-	var network net.Error
-	return errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || apierrors.IsServerTimeout(err) ||
-		apierrors.IsTimeout(err) || apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) ||
-		apierrors.IsTooManyRequests(err)
+	var request *url.Error
+	return errors.As(err, &request) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err)
 }
 
 // Outage distinguishes requests that fail because of the object that they are about from an API

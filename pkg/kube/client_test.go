@@ -52,8 +52,10 @@ func TestIsTransient(t *testing.T) {
 	if !IsTransient(fmt.Errorf("reading: %w", errUnreachable)) || !IsTransient(apierrors.NewTimeoutError("slow", 1)) {
 		t.Error("no response, or a timeout, is not transient")
 	}
-	if IsTransient(errors.New("parsing time")) || IsTransient(nil) {
-		t.Error("an error that is not of a request is transient")
+	for _, err := range []error{nil, errors.New("parsing time"), fmt.Errorf("the store: %w", syscall.EAGAIN)} {
+		if IsTransient(err) {
+			t.Errorf("%v is not of a request, and transient", err)
+		}
 	}
 }
 

@@ -168,7 +168,7 @@ func (s *Server) updateStatus(w http.ResponseWriter, r *http.Request) {
 	case !found || at == r.URL.Path:
 		fail(w, http.StatusNotFound)
 	case metaOf(next)["resourceVersion"] != metaOf(old)["resourceVersion"]:
-		fail(w, http.StatusConflict)
+		fail(w, outdated)
 	default:
 		old["status"] = next["status"]
 		s.put(at, old)
@@ -314,8 +314,12 @@ var reasons = map[int]metav1.StatusReason{
 	http.StatusForbidden:          metav1.StatusReasonForbidden,
 	http.StatusNotFound:           metav1.StatusReasonNotFound,
 	http.StatusConflict:           metav1.StatusReasonAlreadyExists,
+	outdated:                      metav1.StatusReasonConflict,
 	http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable,
 }
+
+// outdated is the response to an update of another version of an object.
+const outdated = -http.StatusConflict
 
 // NotServed makes Reject respond as to a resource that is not served: with 404 in plain text, not a
 // Status.
@@ -326,8 +330,10 @@ func fail(w http.ResponseWriter, code int) {
 		http.NotFound(w, nil)
 		return
 	}
+	reason := reasons[code]
+	code = max(code, -code)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: statusMeta, Status: metav1.StatusFailure,
-		Reason: reasons[code], Code: int32(code), Message: http.StatusText(code)})
+		Reason: reason, Code: int32(code), Message: http.StatusText(code)})
 }

@@ -3,7 +3,6 @@ package publish
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
-	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -27,6 +25,8 @@ import (
 const (
 	// nodePoolInterval is the least time between two writes of the NodeAddressPool.
 	nodePoolInterval = 30 * time.Second
+	// updatingPool names the update in the errors of the Publisher.
+	updatingPool = "updating the NodeAddressPool"
 	// maxNetworks is the largest number of networks that the CRD accepts.
 	maxNetworks = 256
 )
@@ -66,10 +66,9 @@ func (p *Pool) Named() (named ipamv1.NodeAddressPoolSpec) {
 // bound and held addresses, and whether leasehold serves the node's networks. The object has the
 // name of the node and is owned by the node.
 type nodePool struct {
-	checkAt time.Time        // of the next check
-	wroteAt time.Time        // when the status was last written
-	active  []cniconf.Status // the result of Active at the last check
-	problem daemon.Problem
+	checkAt time.Time                    // of the next check
+	wroteAt time.Time                    // when the status was last written
+	active  []cniconf.Status             // the result of Active at the last check
 	failed  bool                         // the last update
 	applied ipamv1.NodeAddressPoolStatus // as last written, which gave the object the next version
 	version string
@@ -82,6 +81,9 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 	n, active := &p.nodePool, p.Active()
 	if !reflect.DeepEqual(active, n.active) {
 		n.active, n.checkAt = active, n.wroteAt.Add(nodePoolInterval)
+	}
+	if before, failed := p.before[updatingPool]; failed {
+		p.pauses[updatingPool] = before
 	}
 	if now.Before(n.checkAt) {
 		return n.checkAt.Sub(now)
@@ -99,7 +101,9 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 	if ctx.Err() != nil {
 		return 0
 	}
-	n.problem.Log(p.Log, slog.LevelWarn, "updating the NodeAddressPool", err)
+	if p.pauses[updatingPool] = (pause{err: err}); err == nil {
+		delete(p.pauses, updatingPool)
+	}
 	if err != nil && !kube.IsTransient(err) {
 		p.nodeAt = time.Time{} // the node may be another one of that name
 	}

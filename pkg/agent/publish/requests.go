@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
@@ -21,93 +21,308 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
 const (
 	requestResource = "addressrequests"
-	// requestInterval is how often requests are read again and their addresses are compared, if
-	// neither the node's leases nor what the manager names have changed.
+	// requestInterval is how often requests are read again that the manager does not name, and
+	// addresses are tried again, if nothing else changes.
 	requestInterval = time.Minute
 	// requestRest is how long at least the hold of a pod that had the address lasts while a request
 	// names the address. It is not longer, because the pod's own window counts without the request.
+	// It is also how long a hold that no pod has had lasts after its namespace may not choose any
+	// more.
 	requestRest = 10 * time.Minute
+	// maxReserved is the largest number of entries whose addresses a pass reserves, so that they do
+	// not delay anything else for long.
+	maxReserved = 32
 	// requestOwner begins lease.Lease.Owner of a hold that no pod has had: then come the name and
 	// the UID of the request.
 	requestOwner = "AddressRequest/"
 )
 
-// serveRequests holds the addresses of the AddressRequests that the manager names, and ends holds
-// that no pod has had and whose request does not exist any more. view has all leases of the node.
-// serveRequests returns the time until the next pass.
+// namedRequest is an AddressRequest that the manager names, with the first addresses of the entries
+// that it has found to be of this node, or that a hold belongs to.
+type namedRequest struct {
+	ipamv1.RequestReference
+	object *ipamv1.AddressRequest // as it was read, nil if it does not exist any more
+}
+
+// requestPlan is what follows from AddressRequests.
+type requestPlan struct {
+	End    map[string][]lease.Lease // by reason: the holds that no pod has had and that no request asks for
+	Wishes []*wish
+}
+
+// wish is an entry of a request, with addresses of this node.
+type wish struct {
+	request *ipamv1.AddressRequest
+	entry   ipamv1.AddressRequestEntry
+	choice  ipam.Choice
+	reserve bool                      // the choice is to be reserved; then the leases show the states
+	states  []ipamv1.RequestedAddress // none if they are not known, or not of this node
+}
+
+// is sets the states of all addresses.
+func (w *wish) is(state ipamv1.RequestState, reason, message string) {
+	if w.request.Spec.Wait && reason == ipam.AddressInUse {
+		state = ipamv1.RequestWaiting
+	}
+	w.states = nil
+	for _, a := range w.entry.Addresses {
+		w.states = append(w.states, ipamv1.RequestedAddress{Address: a, NodeName: w.entry.NodeName, State: state,
+			Reason: reason, Message: kube.Cut(message, ipamv1.MaxMessage), ObservedGeneration: w.request.Generation})
+	}
+}
+
+// planRequests returns what follows from the requests that were read; one that is missing is not
+// known. areCurrent reports whether the limits in the view are those of the cluster as it is now;
+// others end nothing. networks are those of the node.
+//
+// Ends come first: an address is not reserved while a hold that has it is to end.
+func planRequests(node string, read map[kube.Name]namedRequest, view ipam.NodeView, areCurrent bool,
+	networks []ipam.Network) (plan requestPlan) {
+	plan.End = map[string][]lease.Lease{}
+	leases, ending := map[netip.Addr][]lease.Lease{}, map[netip.Addr]bool{}
+	for _, l := range view.Leases {
+		leases[l.Address] = append(leases[l.Address], l)
+		name, uid, isOwned := requestOf(l)
+		if r, isKnown := read[name]; isOwned && isKnown {
+			if why := whyEnd(l, r.object, uid, node, view.Now, networks); why != "" {
+				plan.End[why], ending[l.Address] = append(plan.End[why], l), true
+			}
+		}
+	}
+	for _, r := range read {
+		for _, w := range wishesOf(r.object, node, view.Now) {
+			isNamed := r.UID == string(r.object.UID) && slices.Contains(r.Addresses, w.entry.Addresses[0])
+			isEnding := slices.ContainsFunc(w.choice.Addresses, func(a netip.Addr) bool { return ending[a] })
+			w.decide(leases, view, areCurrent, isNamed, isEnding)
+			plan.Wishes = append(plan.Wishes, w)
+		}
+	}
+	return plan
+}
+
+// whyEnd returns why a hold that no pod has had is to end, "" if it is not. r and uid are the
+// request in its owner. That the manager does not name it is no reason: the manager may be away.
+func whyEnd(l lease.Lease, r *ipamv1.AddressRequest, uid, node string, now lease.Instant,
+	networks []ipam.Network) (why string) {
+	if r == nil || string(r.UID) != uid || r.DeletionTimestamp != nil {
+		return "its AddressRequest was deleted"
+	}
+	asksFor := func(w *wish) bool { return w.owns(l) && w.choice.Hold > 0 }
+	isElsewhere := func(n ipam.Network) bool {
+		isIn := func(s pool.Set) bool { return s.Contains(l.Address) }
+		return n.Pool == l.Pool && !slices.ContainsFunc(n.Sets, isIn)
+	}
+	switch {
+	case !slices.ContainsFunc(wishesOf(r, node, now), asksFor):
+		return "its AddressRequest was changed, or spec.for is over"
+	case slices.ContainsFunc(networks, isElsewhere):
+		return "no range of this node contains it"
+	}
+	return ""
+}
+
+// wishesOf returns the wishes of a request that may be of a node, without what follows. One that is
+// not valid is Rejected.
+func wishesOf(r *ipamv1.AddressRequest, node string, now lease.Instant) (out []*wish) {
+	if r == nil || r.DeletionTimestamp != nil {
+		return nil
+	}
+	for _, e := range r.Spec.Entries {
+		if e.NodeName != "" && e.NodeName != node {
+			continue
+		}
+		e.NodeName = node
+		w := &wish{request: r, entry: e, choice: ipam.Choice{Namespace: r.Namespace, Name: e.PodName,
+			Reservation: e.Reservation, IfName: cmp.Or(e.Interface, "eth0"), Rest: lease.Window(requestRest),
+			Owner: requestOwner + r.Name + "/" + string(r.UID), Viewer: r.Namespace}}
+		c := &w.choice
+		window, err := policy.ParseWindow(cmp.Or(r.Spec.For, lease.Forever.String()))
+		if c.Window, c.Hold = window, window; window != lease.Forever {
+			c.Hold = window - lease.Window(now.Wall.Sub(r.CreationTimestamp.Time))
+		}
+		for _, text := range e.Addresses {
+			addr, parseErr := netip.ParseAddr(text)
+			err = errors.Join(err, parseErr)
+			c.Addresses = append(c.Addresses, addr.Unmap())
+		}
+		isName := lease.IsPodName(c.Name) && c.Reservation == "" || lease.IsReservation(c.Reservation) && c.Name == ""
+		if err != nil || !isName || !hostlocal.IsIfName(c.IfName) {
+			w.is(ipamv1.RequestRejected, ipam.InvalidAddress, "the entry has no valid name, interface or address")
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// isFor reports whether a lease has one of the addresses of the wish, and its key.
+func (w *wish) isFor(l lease.Lease) bool {
+	c, k := w.choice, l.Key()
+	return slices.Contains(c.Addresses, l.Address) &&
+		k == lease.Key{Pool: l.Pool, Namespace: c.Namespace, Name: c.Name, Reservation: c.Reservation, IfName: c.IfName}
+}
+
+// owns reports whether a lease is a hold that was made for the wish and that no pod has had.
+func (w *wish) owns(l lease.Lease) bool {
+	return l.IsUnused() && l.Owner == w.choice.Owner && w.isFor(l)
+}
+
+// decide decides whether the choice is to be reserved, and otherwise the states. leases are those
+// of the node by address.
+func (w *wish) decide(leases map[netip.Addr][]lease.Lease, view ipam.NodeView, areCurrent, isNamed, isEnding bool) {
+	rest, kept, other := lease.Window(0), []lease.Lease{}, "" // rest is that of a hold that no pod has had
+	for _, a := range w.choice.Addresses {
+		for _, l := range leases[a] {
+			left, isFor := l.Remaining(view.Now), w.isFor(l)
+			isRight := l.State == lease.Bound || l.Firm && left >= w.choice.Rest/2
+			if w.owns(l) {
+				rest, isRight = left, time.Duration(left-w.choice.Hold).Abs() <= requestInterval
+			}
+			if isFor && isRight {
+				kept = append(kept, l)
+			} else if !isFor && (l.State == lease.Bound || l.Firm && left > 0) {
+				other = a.String() + " " + l.Describe(w.request.Namespace, view.Now)
+			}
+		}
+	}
+	shown := slices.IndexFunc(w.request.Status.Addresses, func(a ipamv1.RequestedAddress) bool {
+		return a.Address == w.entry.Addresses[0] && a.NodeName == w.entry.NodeName && a.Reason == ipam.AddressInUse &&
+			a.State == ipamv1.RequestRejected && a.ObservedGeneration == w.request.Generation
+	})
+	mayChoose := view.Limits.Of(w.request.Namespace).Choose
+	text := fmt.Sprintf("namespace %s may not choose addresses; an administrator can allow it with the limit choose",
+		w.request.Namespace)
+	switch {
+	case !isNamed && (mayChoose || rest == 0):
+		w.states = nil // another node may have the addresses by now, or the manager is away: holds stay
+	case len(w.states) > 0:
+	case w.choice.Hold <= 0:
+		w.is(ipamv1.RequestExpired, "Expired", "spec.for is over")
+	case isEnding || !mayChoose && !areCurrent:
+	case !mayChoose && rest == 0:
+		w.is(ipamv1.RequestRejected, "NotAllowed", text)
+	case !mayChoose:
+		w.choice.Hold = min(rest, w.choice.Rest)
+		w.reserve = rest > w.choice.Hold
+		end := view.Now.Wall.Add(time.Duration(w.choice.Hold))
+		w.is(ipamv1.RequestHeld, "NotAllowed", text+"; it is held until "+lease.UntilText(end))
+	case len(kept) == len(w.choice.Addresses):
+		w.is(ipamv1.RequestHeld, "", "")
+		for i, l := range kept {
+			if l.State == lease.Bound {
+				w.states[i].State = ipamv1.RequestBound
+			}
+		}
+	case !w.request.Spec.Wait && shown >= 0:
+		w.is(ipamv1.RequestRejected, ipam.AddressInUse, w.request.Status.Addresses[shown].Message)
+	case other != "":
+		w.is(ipamv1.RequestRejected, ipam.AddressInUse, other)
+	default:
+		w.reserve = true
+	}
+}
+
+// requestOf returns the name and the UID of the request in the owner of a lease. It reports false
+// if the lease is not a hold that was made for a request and that no pod has had.
+func requestOf(l lease.Lease) (name kube.Name, uid string, isOwned bool) {
+	owner, isOwned := strings.CutPrefix(l.Owner, requestOwner)
+	request, uid, _ := strings.Cut(owner, "/")
+	return kube.Name{Namespace: l.Namespace, Name: request}, uid, isOwned && l.IsUnused()
+}
+
+// serveRequests holds the addresses of AddressRequests, ends the holds that no request asks for,
+// and shows what became of the addresses. view has all leases of the node. It returns the time
+// until the next pass, if no lease changes before, and an error after which other requests of the
+// API server would fail as well.
 func (p *Publisher) serveRequests(ctx context.Context, view ipam.NodeView, now time.Time) (time.Duration, error) {
-	named := p.Pool.Named().Requests
-	if len(named) == 0 && !slices.ContainsFunc(view.Leases, isOfRequest) {
-		return 0, nil
-	}
-	if stamp := stampOf(named, view); stamp != p.stamp {
-		p.stamp, p.servedAt = stamp, time.Time{}
-	}
-	if rest := requestInterval - now.Sub(p.servedAt); rest > 0 {
-		return rest, nil
+	err := p.readRequests(ctx, view, now)
+	if err != nil || len(p.requests) == 0 {
+		return p.rereadAt.Sub(now), err
 	}
 	networks, err := p.Service.Networks(ctx, activeNetworks(p.Active()))
 	if err != nil {
-		return 0, err
+		p.pauses["reading the ranges"] = pause{err: err}
+		return retry, nil
 	}
-	p.servedAt = now
-	var errs []error
-	for _, ref := range named {
-		errs = append(errs, p.serve(ctx, ref, networks, view))
+	limits, _ := p.Limits.Get(kube.LimitsName.String())
+	areCurrent := p.Limits.HasSynced() && p.Limits.IsComplete() && maps.Equal(limits, view.Limits)
+	plan, steps := planRequests(p.Node, p.requests, view, areCurrent, networks), 0
+	for why, leases := range plan.End {
+		_ = p.attempt("ending holds of AddressRequests", now, func() error {
+			return retention.End(ctx, p.Service.EndHolds, p.Log, leases, why)
+		})
 	}
+	for _, w := range plan.Wishes {
+		if w.reserve && steps < maxReserved {
+			steps++
+			_ = p.attempt("holding "+w.entry.Addresses[0]+" for an AddressRequest", now, func() error {
+				_, err := p.Service.Reserve(ctx, networks, w.choice)
+				if not := (*ipam.NotReserved)(nil); errors.As(err, &not) {
+					w.is(ipamv1.RequestRejected, not.Reason, not.Error())
+					return nil
+				}
+				return err
+			})
+		}
+	}
+	for name := range p.requests {
+		if err := p.showRequest(ctx, name, plan.Wishes, now); err != nil {
+			return 0, err
+		}
+	}
+	if steps == maxReserved {
+		return time.Millisecond, nil
+	}
+	return p.rereadAt.Sub(now), nil
+}
+
+// readRequests reads the AddressRequests that the manager names, once for each of their states, and
+// every requestInterval the other ones of which the node has holds.
+func (p *Publisher) readRequests(ctx context.Context, view ipam.NodeView, now time.Time) (err error) {
+	refs := map[kube.Name]ipamv1.RequestReference{}
 	for _, l := range view.Leases {
-		isNamed := func(ref ipamv1.RequestReference) bool {
-			return ref.Namespace == l.Namespace && ownerOfRequest(ref.Name, ref.UID) == l.Owner &&
-				slices.Contains(ref.Addresses, l.Address.String())
-		}
-		if isOfRequest(l) && !slices.ContainsFunc(named, isNamed) {
-			errs = append(errs, p.endUnrequested(ctx, l))
+		if name, _, isOwned := requestOf(l); isOwned {
+			refs[name] = ipamv1.RequestReference{}
 		}
 	}
-	return requestInterval, errors.Join(errs...)
-}
-
-// stampOf returns a text that changes when the manager names something else, a lease changes its
-// state or its key, or a limit does.
-func stampOf(named []ipamv1.RequestReference, view ipam.NodeView) string {
-	var b strings.Builder
-	fmt.Fprint(&b, named, view.Limits)
-	for _, l := range view.Leases {
-		fmt.Fprint(&b, l.Place(), l.State, l.Firm, l.Key(), l.Lapsed(view.Now), ";")
+	for _, ref := range p.Pool.Named().Requests {
+		refs[kube.Name{Namespace: ref.Namespace, Name: ref.Name}] = ref
 	}
-	return b.String()
-}
-
-func ownerOfRequest(name, uid string) string { return requestOwner + name + "/" + uid }
-
-// isOfRequest reports whether a lease is a hold that was made for a request and that no pod has
-// had.
-func isOfRequest(l lease.Lease) bool {
-	return ipam.IsUnused(l) && strings.HasPrefix(l.Owner, requestOwner)
-}
-
-// serve holds the addresses of one request that are of this node, and shows their states.
-func (p *Publisher) serve(ctx context.Context, ref ipamv1.RequestReference, networks []ipam.Network,
-	view ipam.NodeView) error {
-	r, err := p.readRequest(ctx, ref.Namespace, ref.Name)
-	if apierrors.IsNotFound(err) || err == nil && (string(r.UID) != ref.UID || r.DeletionTimestamp != nil) {
-		return nil // endUnrequested ends its holds
+	former, isOver := p.requests, !now.Before(p.rereadAt)
+	if p.requests = map[kube.Name]namedRequest{}; isOver {
+		p.rereadAt = now.Add(requestInterval)
 	}
-	if err != nil {
-		return fmt.Errorf("reading an AddressRequest: %w", err)
-	}
-	var mine []ipamv1.RequestedAddress
-	for _, e := range r.Spec.Entries {
-		// The manager decides for each entry, and may not know the object as it is now.
-		if (e.NodeName == "" || e.NodeName == p.Node) && slices.Contains(ref.Addresses, e.Addresses[0]) {
-			mine = append(mine, p.hold(ctx, r, e, networks, view)...)
+	for name, ref := range refs {
+		r, isRead := former[name]
+		if isRead && r.ReservationReference == ref.ReservationReference && !(isOver && ref.UID == "") {
+			p.requests[name] = namedRequest{ref, r.object}
+		} else if err == nil {
+			err = p.attempt("reading AddressRequest "+name.String(), now, func() error {
+				object := &ipamv1.AddressRequest{}
+				switch err := kube.Get(ctx, p.Clients.IPAM, requestResource, name, "", object); {
+				case kube.IsGone(err):
+					object = nil
+				case err != nil:
+					return err
+				}
+				p.requests[name] = namedRequest{ref, trimRequest(object)}
+				return nil
+			})
 		}
 	}
-	return p.showRequest(ctx, r, mine)
+	return err
+}
+
+// trimRequest returns an AddressRequest without what the agent does not need.
+func trimRequest(r *ipamv1.AddressRequest) *ipamv1.AddressRequest {
+	if r != nil {
+		r.Annotations, r.Labels, r.ManagedFields, r.OwnerReferences = nil, nil, nil, nil
+	}
+	return r
 }
 
 // activeNetworks returns the networks that leasehold serves by the CNI configuration.
@@ -120,112 +335,46 @@ func activeNetworks(statuses []cniconf.Status) (out []ipam.Network) {
 	return out
 }
 
-// hold holds the addresses of an entry, all of them or none, and returns their states.
-func (p *Publisher) hold(ctx context.Context, r *ipamv1.AddressRequest, e ipamv1.AddressRequestEntry,
-	networks []ipam.Network, view ipam.NodeView) (out []ipamv1.RequestedAddress) {
-	states := func(state ipamv1.RequestState, reason, message string) []ipamv1.RequestedAddress {
-		out = nil
-		for _, a := range e.Addresses {
-			out = append(out, ipamv1.RequestedAddress{Address: a, NodeName: p.Node, State: state, Reason: reason,
-				Message: kube.Cut(message, ipamv1.MaxMessage), ObservedGeneration: r.Generation})
-		}
-		return out
-	}
-	choice := ipam.Choice{Namespace: r.Namespace, Name: e.PodName, Reservation: e.Reservation,
-		IfName: cmp.Or(e.Interface, "eth0"), Rest: lease.Window(requestRest),
-		Owner: ownerOfRequest(r.Name, string(r.UID)), Viewer: r.Namespace}
-	window, err := policy.ParseWindow(cmp.Or(r.Spec.For, lease.Forever.String()))
-	choice.Window, choice.Hold = window, window
-	if window != lease.Forever {
-		choice.Hold = window - lease.Window(view.Now.Wall.Sub(r.CreationTimestamp.Time))
-	}
-	for _, text := range e.Addresses {
-		addr, parseErr := netip.ParseAddr(text)
-		err = errors.Join(err, parseErr)
-		choice.Addresses = append(choice.Addresses, addr.Unmap())
-	}
-	// Whether the request shows that its address was in use, for the spec as it is now.
-	before := slices.IndexFunc(r.Status.Addresses, func(a ipamv1.RequestedAddress) bool {
-		return a.Address == e.Addresses[0] && a.NodeName == p.Node && a.State == ipamv1.RequestRejected &&
-			a.Reason == ipam.AddressInUse && a.ObservedGeneration == r.Generation
-	})
-	isName := lease.IsPodName(e.PodName) && e.Reservation == "" || lease.IsReservation(e.Reservation) && e.PodName == ""
-	switch {
-	case !view.Limits.Of(r.Namespace).Choose:
-		return states(ipamv1.RequestRejected, "NotAllowed", fmt.Sprintf(
-			"namespace %s may not choose addresses; an administrator can allow it with the limit choose", r.Namespace))
-	case err != nil || !isName || !hostlocal.IsIfName(choice.IfName):
-		return states(ipamv1.RequestRejected, ipam.InvalidAddress,
-			"the entry has no valid name, interface or address")
-	case choice.Hold <= 0:
-		return states(ipamv1.RequestExpired, "Expired", "spec.for is over")
-	case !r.Spec.Wait && before >= 0:
-		return states(ipamv1.RequestRejected, ipam.AddressInUse, r.Status.Addresses[before].Message)
-	}
-	leases, err := p.Service.Reserve(ctx, networks, choice)
-	var refused *ipam.NotReserved
-	switch {
-	case errors.As(err, &refused) && refused.Reason == ipam.AddressInUse && r.Spec.Wait:
-		return states(ipamv1.RequestWaiting, refused.Reason, refused.Error())
-	case errors.As(err, &refused):
-		return states(ipamv1.RequestRejected, refused.Reason, refused.Error())
-	case err != nil:
-		return states(ipamv1.RequestWaiting, "Error", err.Error())
-	}
-	states(ipamv1.RequestHeld, "", "")
-	for i, l := range leases {
-		if l.State == lease.Bound {
-			out[i].State = ipamv1.RequestBound
-		}
-	}
-	return out
-}
-
-// endUnrequested ends a hold that no pod has had, if its request does not exist any more, or does
-// not have the address. That a request is not named is no reason: the manager may be away.
-func (p *Publisher) endUnrequested(ctx context.Context, l lease.Lease) error {
-	name, uid, _ := strings.Cut(strings.TrimPrefix(l.Owner, requestOwner), "/")
-	r, err := p.readRequest(ctx, l.Namespace, name)
-	if err != nil && !kube.IsGone(err) {
-		return fmt.Errorf("reading the AddressRequest of a hold: %w", err)
-	}
-	isListed := func(e ipamv1.AddressRequestEntry) bool {
-		return (e.PodName == l.Name || e.Reservation != "" && e.Reservation == l.Reservation) &&
-			(e.NodeName == "" || e.NodeName == p.Node) && slices.ContainsFunc(e.Addresses, func(text string) bool {
-			a, err := netip.ParseAddr(text)
-			return err == nil && a.Unmap() == l.Address
-		})
-	}
-	if err == nil && string(r.UID) == uid && slices.ContainsFunc(r.Spec.Entries, isListed) {
-		return nil
-	}
-	return retention.End(ctx, p.Service.EndHolds, p.Log, []lease.Lease{l}, "its AddressRequest was deleted or changed")
-}
-
-// readRequest reads an AddressRequest from etcd.
-func (p *Publisher) readRequest(ctx context.Context, namespace, name string) (*ipamv1.AddressRequest, error) {
-	r := &ipamv1.AddressRequest{}
-	return r, kube.Get(ctx, p.Clients.IPAM, requestResource, kube.Name{Namespace: namespace, Name: name}, "", r)
-}
-
 // showRequest writes the states of the node's addresses into the status of a request, and removes
-// the node's other ones. The states of other addresses stay. If another one has written the object
-// meanwhile, the next pass writes.
-func (p *Publisher) showRequest(ctx context.Context, r *ipamv1.AddressRequest, mine []ipamv1.RequestedAddress) error {
-	all := ipamv1.MergeStates(mine, r.Status.Addresses, func(a ipamv1.RequestedAddress) bool {
-		return a.NodeName != p.Node
+// the node's other ones. What is not known stays as it is, and so do the states of others, and a
+// message as long as its state and reason do. If somebody else has written the object meanwhile, it
+// is read again.
+func (p *Publisher) showRequest(ctx context.Context, name kube.Name, wishes []*wish, now time.Time) error {
+	r := p.requests[name]
+	var mine []ipamv1.RequestedAddress
+	unknown := map[string]bool{}
+	for _, w := range wishes {
+		if w.request == r.object {
+			mine = append(mine, w.states...)
+			for _, a := range w.entry.Addresses {
+				unknown[a] = len(w.states) == 0
+			}
+		}
+	}
+	if len(mine) == 0 {
+		return nil
+	}
+	shown := r.object.Status.Addresses
+	all := ipamv1.MergeStates(mine, shown, func(a ipamv1.RequestedAddress) bool {
+		return a.NodeName != p.Node || unknown[a.Address]
 	})
-	if equality.Semantic.DeepEqual(all, r.Status.Addresses) {
+	if slices.EqualFunc(all, shown, func(a, b ipamv1.RequestedAddress) bool { a.Message = b.Message; return a == b }) {
 		return nil
 	}
-	next := r.DeepCopy()
-	next.APIVersion, next.Kind = ipamv1.GroupVersion.String(), "AddressRequest"
-	next.Status.Addresses = all
-	err := p.Clients.IPAM.Put().Timeout(kube.RequestTimeout).Namespace(r.Namespace).Resource(requestResource).
-		Name(r.Name).SubResource("status").Body(next).Do(ctx).Error()
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		p.stamp = ""
-		return nil
-	}
-	return err
+	return p.attempt("writing the status of AddressRequest "+name.String(), now, func() error {
+		next, got := *r.object, &ipamv1.AddressRequest{}
+		next.APIVersion, next.Kind = ipamv1.GroupVersion.String(), "AddressRequest"
+		next.Status.Addresses = all
+		err := p.Clients.IPAM.Put().Timeout(kube.RequestTimeout).Namespace(name.Namespace).Resource(requestResource).
+			Name(name.Name).SubResource("status").Body(&next).Do(ctx).Into(got)
+		if apierrors.IsConflict(err) || kube.IsGone(err) {
+			delete(p.requests, name)
+			p.rereadAt = time.Time{}
+			return nil
+		}
+		if r.object = trimRequest(got); err == nil {
+			p.requests[name] = r
+		}
+		return err
+	})
 }

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -57,8 +59,15 @@ func (p *fixture) requested() string {
 	return strings.Join(out, ", ")
 }
 
+// limit sets the limits in the cluster and in the store.
 func (p *fixture) limit(limits policy.Limits) {
+	p.t.Helper()
 	p.node.Update(func(tx *store.Tx) error { return tx.SetLimits(limits) })
+	object := &corev1.ConfigMap{Data: limits,
+		ObjectMeta: metav1.ObjectMeta{Namespace: kube.Namespace, Name: "leasehold-limits"}}
+	if err := p.Limits.Replace([]any{object}, ""); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 func entryOf(pod string, addresses ...string) ipamv1.AddressRequestEntry {
@@ -68,6 +77,7 @@ func entryOf(pod string, addresses ...string) ipamv1.AddressRequestEntry {
 func TestARequestedAddressIsHeld(t *testing.T) {
 	p := newFixture(t)
 	p.publish()
+	p.limit(nil)
 	is := func(name, want string) {
 		t.Helper()
 		if got := p.requested(); got != want {
@@ -150,5 +160,105 @@ func TestARequestExpires(t *testing.T) {
 	}
 	if got := p.state(mine); got != "none" {
 		t.Errorf("the reservation shows %s", got)
+	}
+}
+
+// A request is read once for each of its states. The changes of leases, and of its status by the
+// agent itself, cost no reads.
+func TestReadsOfRequests(t *testing.T) {
+	p := newFixture(t)
+	p.publish()
+	p.limit(policy.Limits{"choose": "true"})
+	reads := func() (n int) {
+		p.publish()
+		for _, r := range p.reads() {
+			if strings.Contains(r, requestResource) {
+				n++
+			}
+		}
+		return n
+	}
+	entries := func(r *ipamv1.AddressRequest) {
+		r.Spec.Entries = []ipamv1.AddressRequestEntry{entryOf("db-0", "10.0.0.5")}
+	}
+	p.request(1, entries)
+	if n := reads() + reads(); n != 1 {
+		t.Errorf("a new request is read %d times", n)
+	}
+	p.node.Bind("10.0.0.7", "web-0", "u7", time.Hour, "")
+	p.after(time.Hour)
+	if n := reads() + reads(); n != 0 {
+		t.Errorf("%d reads after another lease has changed", n)
+	}
+	p.request(2, entries)
+	if n := reads(); n != 1 {
+		t.Errorf("%d reads of another generation", n)
+	}
+	p.nameRequests()
+	if n := reads() + reads(); n != 1 {
+		t.Errorf("%d reads of a request that is not named and has a hold", n)
+	}
+	p.after(requestInterval)
+	if n := reads(); n != 1 {
+		t.Errorf("%d reads a minute later", n)
+	}
+}
+
+// Limits that are not those of the cluster as it is now end nothing, and begin what they allow.
+func TestRequestsAndUnknownLimits(t *testing.T) {
+	for name, tt := range map[string]struct {
+		stored, current policy.Limits
+		hold            time.Duration
+	}{
+		"the ConfigMap is invalid":      {policy.Limits{"choose": "true"}, policy.Limits{"choose": "yes"}, 0},
+		"those in the store are unread": {nil, policy.Limits{"choose": "true"}, 0},
+		"the ConfigMap is gone":         {nil, nil, requestRest},
+	} {
+		p := newFixture(t)
+		p.publish()
+		p.limit(policy.Limits{"choose": "true"})
+		p.request(1, func(r *ipamv1.AddressRequest) {
+			r.Spec.Entries = []ipamv1.AddressRequestEntry{entryOf("db-0", "10.0.0.5")}
+		})
+		if got := p.requested(); got != "10.0.0.5@node1 Held" {
+			t.Fatal(got)
+		}
+		p.limit(tt.current)
+		p.node.Update(func(tx *store.Tx) error { return tx.SetLimits(tt.stored) })
+		p.requested()
+		hold := time.Duration(0)
+		if l := p.leasesOf()["db"]; len(l) == 1 && l[0].Hold != lease.Forever {
+			hold = time.Duration(l[0].Hold)
+		}
+		if hold != tt.hold {
+			t.Errorf("%s: the hold lasts for %s, want %s (0: without end)", name, hold, tt.hold)
+		}
+	}
+}
+
+// What an edit no longer asks for ends before the address is reserved again, also if two pods
+// exchange theirs, and an edit of the request that has the address lets another one have it.
+func TestEndsComeFirst(t *testing.T) {
+	p := newFixture(t)
+	p.publish()
+	p.limit(policy.Limits{"choose": "true"})
+	entries := func(all ...ipamv1.AddressRequestEntry) func(*ipamv1.AddressRequest) {
+		return func(r *ipamv1.AddressRequest) { r.Spec.Entries = all }
+	}
+	p.request(1, entries(entryOf("db-0", "10.0.0.5"), entryOf("db-1", "10.0.0.6")))
+	p.requested()
+	p.request(2, entries(entryOf("db-1", "10.0.0.5"), entryOf("db-0", "10.0.0.6")))
+	p.publish()
+	if got := p.requested(); got != "10.0.0.5@node1 Held, 10.0.0.6@node1 Held" {
+		t.Errorf("after the exchange: %s", got)
+	}
+	if got := p.state("db-1-5f1c9a02") + ", " + p.state(mine); got != "Held 10.0.0.5, Held 10.0.0.6" {
+		t.Errorf("the reservations are %s", got)
+	}
+	web := ipamv1.AddressRequestEntry{Reservation: "web", Addresses: []string{"10.0.0.5"}}
+	p.request(3, entries(web))
+	p.publish()
+	if got := p.requested(); got != "10.0.0.5@node1 Held" || len(p.leasesOf()["db"]) != 1 {
+		t.Errorf("for a reservation name: %s, %v", got, p.leasesOf()["db"])
 	}
 }

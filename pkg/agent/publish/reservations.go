@@ -92,7 +92,8 @@ func (p *Publisher) readNamed(ctx context.Context, now time.Time) (err error) {
 			case kube.IsGone(err):
 				delete(p.known, name)
 			case err != nil:
-				if p.warn(what, err); errors.Is(err, kube.ErrUndecodable) {
+				p.Log.Warn(what+" failed", "error", err)
+				if errors.Is(err, kube.ErrUndecodable) {
 					delete(p.known, name) // if it is this node's, what is wrong is written again
 				}
 			case r.Spec.NodeName == p.Node:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -50,14 +51,14 @@ type Publisher struct {
 	Clients *kube.Clients
 	Pods    *retention.Pods
 	Pool    *Pool
+	Limits  *retention.Limits
 	// Active returns the status of each network that the container runtime has loaded, or nil
 	// before the first result (retention.UseWatcher.Result). It must not block.
 	Active func() []cniconf.Status
 	Log    *slog.Logger
 	Writes *prometheus.CounterVec
-	// Failing is 1 if something failed in the last pass, also if it is repeated after a pause,
-	// otherwise 0. It may be nil.
-	Failing prometheus.Gauge
+	// Problem is what failed in the last pass, also if it is repeated after a pause.
+	Problem daemon.Problem
 
 	node   nodeIdentity // the UID is empty while it is not known
 	nodeAt time.Time    // when the UID must be read
@@ -71,18 +72,17 @@ type Publisher struct {
 	pauses   map[string]pause                     // of what failed, by what attempt was called with in this pass
 	before   map[string]pause                     // pauses after the last pass
 	outage   kube.Outage                          // as the attempts of this pass show it
-	reported kube.Reported                        // what failed, and why
 	api      pause                                // of all requests, after one that may succeed later
-	servedAt time.Time                            // when AddressRequests were last served
-	stamp    string                               // what they depend on, see stampOf
+	rereadAt time.Time                            // when AddressRequests are read again that are not named
+	requests map[kube.Name]namedRequest           // as they were read
 	nodePool nodePool
-	problem  daemon.Problem
 }
 
 // pause is the time after failed requests until the next one.
 type pause struct {
 	failures int // in a row
 	until    time.Time
+	err      error // of the last one
 }
 
 // after returns the pause after another failure. It grows up to 5 s if the server did not respond,
@@ -94,12 +94,12 @@ func (p pause) after(err error, now time.Time) pause {
 		limit = retry
 	}
 	d := min(time.Second<<min(p.failures, 10), limit)
-	return pause{failures: p.failures + 1, until: now.Add(wait.Jitter(d, 1))}
+	return pause{p.failures + 1, now.Add(wait.Jitter(d, 1)), err}
 }
 
 // attempt makes a request about one object, or changes its leases, unless that failed before and
-// the pause is not over. What fails is logged once, and keeps nothing else from being done: attempt
-// returns an error only if other requests would fail as well.
+// the pause is not over. What fails keeps nothing else from being done: attempt returns an error
+// only if other requests would fail as well.
 func (p *Publisher) attempt(what string, now time.Time, request func() error) error {
 	before := p.before[what]
 	if now.Before(before.until) {
@@ -111,15 +111,23 @@ func (p *Publisher) attempt(what string, now time.Time, request func() error) er
 		return err
 	}
 	p.pauses[what] = before.after(err, now)
-	p.warn(what, err)
 	return nil
 }
 
-// warn logs what failed, once for each reason.
-func (p *Publisher) warn(what string, err error) {
-	if p.reported.First(what + err.Error()) {
-		p.Log.Warn(what+" failed", "error", err)
+// failures returns what failed in a pass that ended with an error or nil: the first few things, so
+// that the text is short, and the same in each pass.
+func (p *Publisher) failures(err error) error {
+	if kube.IsTransient(err) {
+		err = errors.New("the API server cannot be reached, or has too many requests")
 	}
+	names := slices.Sorted(maps.Keys(p.pauses))
+	for _, what := range names[:min(len(names), 3)] {
+		err = errors.Join(err, fmt.Errorf("%s: %w", what, p.pauses[what].err))
+	}
+	if more := len(names) - 3; more > 0 {
+		err = errors.Join(err, fmt.Errorf("and %d more", more))
+	}
+	return err
 }
 
 // NewWrites creates and registers the metric Publisher.Writes.
@@ -150,13 +158,7 @@ func (p *Publisher) pass(ctx context.Context, now time.Time) (requeueAfter time.
 	if ctx.Err() != nil {
 		return 0
 	}
-	if p.Failing != nil {
-		failing := 0.0
-		if err != nil || len(p.pauses) > 0 || p.problem.Exists() || p.nodePool.problem.Exists() {
-			failing = 1
-		}
-		p.Failing.Set(failing)
-	}
+	p.Problem.Log(p.Log, slog.LevelWarn, "publishing", p.failures(err))
 	if err == nil {
 		p.api = pause{}
 		return requeueAfter
@@ -174,25 +176,22 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 	}
 	view, err := p.Service.List(ctx, func(lease.Lease) bool { return true })
 	if err != nil && !store.IsEmpty(err) { // of an empty store, Adopted reports false for all networks
-		p.logProblem(fmt.Errorf("reading the leases: %w", err))
+		p.pauses["reading the leases"] = pause{err: err}
 		return retry, nil
 	}
 	pods, _ := p.Pods.Views()
 	plan := makePlan(p.node, view, pods, p.known)
 	err = retention.End(ctx, p.Service.RevokePods, p.Log, plan.Release, "released by spec.release of its reservation")
 	if err != nil {
-		err = fmt.Errorf("releasing addresses: %w", err)
-		plan.requeueAfter(retry)
+		p.pauses["releasing addresses"] = pause{err: err, until: now.Add(retry)}
 	}
-	rest, requestErr := p.serveRequests(ctx, view, now)
-	if requestErr != nil {
-		requestErr = fmt.Errorf("holding requested addresses: %w", requestErr)
-		rest = retry
+	rest, err := p.serveRequests(ctx, view, now)
+	if err != nil {
+		return 0, err
 	}
-	if rest > 0 {
-		plan.requeueAfter(rest)
+	if len(p.requests) > 0 {
+		plan.requeueAfter(max(rest, 0))
 	}
-	p.logProblem(errors.Join(err, requestErr))
 	if err := p.write(ctx, plan, view, now); err != nil {
 		if kube.IsNotServed(err) {
 			p.listAt = time.Time{} // nothing is written until the objects are served again
@@ -202,7 +201,9 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 	plan.requeueAfter(p.writeNodePool(ctx, now))
 	plan.requeueAfter(max(min(p.nodeAt.Sub(now), p.listAt.Sub(now)), 0))
 	for _, pause := range p.pauses {
-		plan.requeueAfter(pause.until.Sub(now))
+		if now.Before(pause.until) {
+			plan.requeueAfter(pause.until.Sub(now))
+		}
 	}
 	return plan.RequeueAfter, nil
 }
@@ -242,16 +243,10 @@ func (p *Publisher) identify(ctx context.Context, now time.Time) error {
 		p.node = nodeIdentity{}
 	}
 	if p.node.UID == "" {
-		err = fmt.Errorf("reading the node: %w", err)
-		p.logProblem(err)
-		return err
+		return fmt.Errorf("reading the node: %w", err)
 	}
 	p.nodeAt = now.Add(wait.Jitter(identityInterval, 0.2))
 	return nil
-}
-
-func (p *Publisher) logProblem(err error) {
-	p.problem.Log(p.Log, slog.LevelWarn, "updating reservations", err)
 }
 
 // write writes the objects that differ from the plan, and deletes those that are obsolete. It
@@ -314,11 +309,7 @@ func (p *Publisher) endDeleted(ctx context.Context, w wanted) (ended bool, err e
 	if err != nil || len(deleted) == 0 {
 		return false, err
 	}
-	err = retention.End(ctx, p.Service.EndHolds, p.Log, deleted, retention.NamespaceDeleted)
-	if err != nil {
-		err = fmt.Errorf("ending its holds: %v", err) // not wrapped: the API server has nothing to do with it
-	}
-	return true, err
+	return true, retention.End(ctx, p.Service.EndHolds, p.Log, deleted, retention.NamespaceDeleted)
 }
 
 // isObsolete reports whether an object that is not in the plan may be deleted. It must belong to

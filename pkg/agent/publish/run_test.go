@@ -84,7 +84,8 @@ func (p *fixture) restart() {
 	p.metrics = prometheus.NewRegistry()
 	p.Publisher = &Publisher{Service: p.node.Service, Node: "node1", Clients: p.server.Clients,
 		Pods: retention.NewPods(p.server.Clients.Core, "node1"), Pool: NewPool(p.server.Clients.IPAM, "node1"),
-		Active: func() []cniconf.Status { return nil }, Log: slog.New(slog.NewTextHandler(&p.log, nil)),
+		Limits: retention.NewLimits(p.server.Clients.Core), Active: func() []cniconf.Status { return nil },
+		Log:    slog.New(slog.NewTextHandler(&p.log, nil)),
 		Writes: NewWrites(p.metrics)}
 }
 
@@ -298,7 +299,7 @@ func TestHoldsEndWithTheirNamespace(t *testing.T) {
 // from being written. The reason is logged once, and shown by the metric.
 func TestAHoldThatCannotBeEnded(t *testing.T) {
 	p := newFixture(t)
-	p.Failing = prometheus.NewGauge(prometheus.GaugeOpts{})
+	p.Problem.Failing = prometheus.NewGauge(prometheus.GaugeOpts{})
 	p.publish()
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	l.NamespaceUID = "a former one"
@@ -308,8 +309,8 @@ func TestAHoldThatCannotBeEnded(t *testing.T) {
 		p.node.Bind(fmt.Sprint("10.0.0.", 3+i), fmt.Sprint("db-", 1+i), fmt.Sprint("v", i), time.Hour, "")
 		p.after(10 * time.Minute)
 		p.expect("a new lease", p.publish(), "PATCH "+want, "PATCH status")
-		if pool := p.writes(poolPath); len(pool) == 0 || testutil.ToFloat64(p.Failing) != 1 {
-			t.Errorf("writes of the pool: %q; the metric: %v", pool, testutil.ToFloat64(p.Failing))
+		if pool := p.writes(poolPath); len(pool) == 0 || testutil.ToFloat64(p.Problem.Failing) != 1 {
+			t.Errorf("writes of the pool: %q; the metric: %v", pool, testutil.ToFloat64(p.Problem.Failing))
 		}
 	}
 	if n := strings.Count(p.log.String(), "level=WARN"); n != 1 || !strings.Contains(p.log.String(), "db/"+mine) ||
@@ -321,8 +322,8 @@ func TestAHoldThatCannotBeEnded(t *testing.T) {
 	})
 	p.after(10 * time.Minute)
 	p.expect("the view is proven", p.publish())
-	if leases := p.node.Leases(); len(leases) != 2 || testutil.ToFloat64(p.Failing) != 0 {
-		t.Errorf("leases %v; the metric: %v", leases, testutil.ToFloat64(p.Failing))
+	if leases := p.node.Leases(); len(leases) != 2 || testutil.ToFloat64(p.Problem.Failing) != 0 {
+		t.Errorf("leases %v; the metric: %v", leases, testutil.ToFloat64(p.Problem.Failing))
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -18,26 +17,23 @@ import (
 // are no limits.
 type Limits = kube.NodeInformer[policy.Limits]
 
-// limitsName is the name of the ConfigMap with the limits.
-var limitsName = kube.Name{Namespace: kube.Namespace, Name: "leasehold-limits"}
-
 // NewLimits returns the Limits. They are not known until Run has received a list.
 func NewLimits(core rest.Interface) *Limits {
-	i := kube.NewInformer(func(c *corev1.ConfigMap) policy.Limits { return c.Data }, nil)
+	i := kube.NewLimits()
 	return &Limits{Informer: i, What: "limits of namespaces", Period: 10 * time.Minute,
-		ListWatch: i.ListWatch(core, "configmaps", limitsName.Namespace, "", "metadata.name="+limitsName.Name)}
+		ListWatch: i.ListWatch(core, "configmaps", kube.LimitsName.Namespace, "", kube.LimitsField)}
 }
 
 // copyLimits copies the limits to the store, from which the plugin reads them, if they are not the
 // stored ones. Limits that are not known or invalid leave the stored ones in effect.
 func (w *Windows) copyLimits(ctx context.Context, stored policy.Limits) error {
-	limits, _ := w.Limits.Get(limitsName.String())
 	if !w.Limits.HasSynced() || !w.Limits.IsComplete() {
 		return nil
 	}
+	limits, _ := w.Limits.Get(kube.LimitsName.String())
 	err := limits.Validate()
 	if err != nil {
-		err = fmt.Errorf("ConfigMap %s: %w; the former limits stay in effect", limitsName, err)
+		err = fmt.Errorf("ConfigMap %s: %w; the former limits stay in effect", kube.LimitsName, err)
 	}
 	w.invalid.Log(w.Log, slog.LevelWarn, "applying the limits of namespaces", err)
 	if err != nil || maps.Equal(limits, stored) {

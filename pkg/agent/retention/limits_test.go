@@ -26,7 +26,7 @@ func TestLimitsAreCopiedToTheStore(t *testing.T) {
 	w := &Windows{Service: node.Service, Limits: NewLimits(nil), Log: fakeapi.Log}
 	limits := func(data policy.Limits) any {
 		return &corev1.ConfigMap{Data: data,
-			ObjectMeta: metav1.ObjectMeta{Namespace: limitsName.Namespace, Name: limitsName.Name}}
+			ObjectMeta: metav1.ObjectMeta{Namespace: kube.LimitsName.Namespace, Name: kube.LimitsName.Name}}
 	}
 	former := policy.Limits{"maxHeld": "20"}
 	if err := node.SetLimits(t.Context(), former); err != nil {
@@ -69,7 +69,7 @@ func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 		{"maxHeld": "more"},
 	} {
 		config := &corev1.ConfigMap{Data: data,
-			ObjectMeta: metav1.ObjectMeta{Namespace: limitsName.Namespace, Name: limitsName.Name}}
+			ObjectMeta: metav1.ObjectMeta{Namespace: kube.LimitsName.Namespace, Name: kube.LimitsName.Name}}
 		if err := w.Limits.Replace([]any{config}, ""); err != nil {
 			t.Fatal(err)
 		}

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // CallTimeout is the time limit of one call of the API server, and of one Reconcile.
@@ -72,6 +73,13 @@ func IsLeader(mgr manager.Manager) func() bool {
 // label, or for all if label is "".
 func ListWatch[V any](mgr manager.Manager, i *kube.Informer[V], kind schema.GroupVersionKind, resource, label string,
 ) (*toolscache.ListWatch, error) {
+	return listWatch(mgr, i, kind, resource, metav1.NamespaceAll, label, "")
+}
+
+// listWatch returns the list and watch calls for the objects of a namespace with a label and a
+// field.
+func listWatch[V any](mgr manager.Manager, i *kube.Informer[V], kind schema.GroupVersionKind, resource, namespace,
+	label, field string) (*toolscache.ListWatch, error) {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypeWithName(kind, i.NewObject())
 	metav1.AddToGroupVersion(scheme, kind.GroupVersion())
@@ -79,7 +87,7 @@ func ListWatch[V any](mgr manager.Manager, i *kube.Informer[V], kind schema.Grou
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", resource, err)
 	}
-	return i.ListWatch(client, resource, metav1.NamespaceAll, label, ""), nil
+	return i.ListWatch(client, resource, namespace, label, field), nil
 }
 
 // Watch adds the watch of an informer, with the objects of ListWatch, to a manager that has not
@@ -91,6 +99,16 @@ func Watch[V any](mgr manager.Manager, i *kube.Informer[V], kind schema.GroupVer
 		return err
 	}
 	return mgr.Add(OnAllReplicas(func(ctx context.Context) error { return i.Run(ctx, lw, resource) }))
+}
+
+// WatchLimits adds the watch of the limits of namespaces to a manager that has not started.
+func WatchLimits(mgr manager.Manager, limits *kube.Informer[policy.Limits]) error {
+	lw, err := listWatch(mgr, limits, corev1.SchemeGroupVersion.WithKind("ConfigMap"), "configmaps",
+		kube.LimitsName.Namespace, "", kube.LimitsField)
+	if err != nil {
+		return err
+	}
+	return mgr.Add(OnAllReplicas(func(ctx context.Context) error { return limits.Run(ctx, lw, "limits") }))
 }
 
 // Nodes are the nodes of the cluster. They have only the fields that decide whether a pod may run

@@ -20,6 +20,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 const (
@@ -43,12 +44,14 @@ type poolReconciler struct {
 	set      *Reservations
 	pools    *kube.Informer[*nodePool]
 	requests *kube.Informer[*ipam.AddressRequest]
+	limits   *kube.Informer[policy.Limits]
 	client   client.Client
+	reader   client.Reader // of what is not cached
 	now      func() time.Time
 	queue    Queue
 
 	// named are the AddressRequests that the agent of each node should read, nil until the first
-	// pass over them.
+	// pass over them with known limits.
 	named map[string][]ipam.RequestReference
 
 	mu      sync.Mutex
@@ -78,27 +81,27 @@ var allRequests = RequestFor("all/requests")
 // addPools adds the reconciler, and what watches the NodeAddressPools and the AddressRequests, to a
 // manager.
 func addPools(mgr manager.Manager, set *Reservations) error {
-	r := newPoolReconciler(set, mgr.GetClient())
+	r := newPoolReconciler(set, mgr.GetClient(), mgr.GetAPIReader())
 	err := errors.Join(Watch(mgr, r.pools, ipam.GroupVersion.WithKind("NodeAddressPool"),
 		ipam.NodeAddressPoolResource.Resource, ""),
 		Watch(mgr, r.requests, ipam.GroupVersion.WithKind("AddressRequest"),
-			ipam.AddressRequestResource.Resource, ""))
+			ipam.AddressRequestResource.Resource, ""),
+		WatchLimits(mgr, r.limits))
 	if err != nil {
 		return err
 	}
 	return Add(mgr, "node-address-pools", r, true, r.start)
 }
 
-func newPoolReconciler(set *Reservations, c client.Client) *poolReconciler {
-	return &poolReconciler{set: set, client: c, now: time.Now, deleted: map[string][]deletedReservation{},
+func newPoolReconciler(set *Reservations, c client.Client, reader client.Reader) *poolReconciler {
+	return &poolReconciler{set: set, client: c, reader: reader, now: time.Now,
+		deleted: map[string][]deletedReservation{}, limits: kube.NewLimits(),
 		pools: kube.NewInformer(viewPool, nil), requests: kube.NewInformer(viewRequest, nil)}
 }
 
 func viewPool(p *ipam.NodeAddressPool) *nodePool {
 	return &nodePool{node: p.Name, spec: p.Spec, ranges: rangesOf(p)}
 }
-
-func viewRequest(r *ipam.AddressRequest) *ipam.AddressRequest { r.ManagedFields = nil; return r }
 
 // start enqueues from now on the nodes whose NodeAddressPool may have to be written, and passes
 // over the AddressRequests.
@@ -122,6 +125,7 @@ func (r *poolReconciler) follow(queue Queue) {
 		}
 	}})
 	r.requests.Handle(kube.Each(func(*ipam.AddressRequest) { queue.AddAfter(allRequests, nameDelay) }))
+	r.limits.Handle(kube.Each(func(policy.Limits) { queue.AddAfter(allRequests, nameDelay) }))
 	r.set.Handle(kube.Handler[*Reservation]{Deleted: func(v *Reservation) {
 		r.remember(v)
 		queue.AddAfter(RequestFor(v.Node), deletedFor)
@@ -190,23 +194,26 @@ func (r *poolReconciler) wanted(node string) []reference {
 	if len(r.deleted[node]) == 0 {
 		delete(r.deleted, node)
 	}
-	refs = append(inTurn(releases), inTurn(refs)...)
+	for _, list := range [][]reference{releases, refs} {
+		slices.SortFunc(list, func(a, b reference) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+		})
+	}
+	of := func(ref reference) string { return ref.Namespace }
+	refs = append(inTurn(releases, of), inTurn(refs, of)...)
 	return refs[:min(len(refs), ipam.MaxReservations)]
 }
 
-// inTurn sorts references by name, and takes the first of each namespace, then the second of each,
-// and so on: only so many are named, and none of a namespace waits for more of another one.
-func inTurn(refs []reference) []reference {
-	slices.SortFunc(refs, func(a, b reference) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
-	})
-	turn, turns := map[string]int{}, map[reference]int{}
-	for _, ref := range refs {
-		turns[ref] = turn[ref.Namespace]
-		turn[ref.Namespace]++
+// inTurn takes the first of each namespace, then the second of each, and so on: only so many are
+// named, and none of a namespace waits for more of another one.
+func inTurn[T comparable](all []T, namespace func(T) string) []T {
+	turn, turns := map[string]int{}, map[T]int{}
+	for _, one := range all {
+		turns[one] = turn[namespace(one)]
+		turn[namespace(one)]++
 	}
-	slices.SortStableFunc(refs, func(a, b reference) int { return cmp.Compare(turns[a], turns[b]) })
-	return refs
+	slices.SortStableFunc(all, func(a, b T) int { return cmp.Compare(turns[a], turns[b]) })
+	return all
 }
 
 // Reconcile writes the NodeAddressPool of a node if it does not name what the agent should read. It

@@ -30,7 +30,7 @@ func isBound(r *Reservation)     { r.Bound = true }
 func isConfirmed(r *Reservation) { r.Bound, r.Confirmed = true, true }
 
 func poolsOf(t testing.TB, set *Reservations, clock *time.Time) *poolReconciler {
-	r := newPoolReconciler(set, nil)
+	r := newPoolReconciler(set, nil, nil)
 	r.now = func() time.Time { return *clock }
 	return r
 }

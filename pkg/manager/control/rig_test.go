@@ -5,6 +5,7 @@ import (
 	"context"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -49,15 +50,10 @@ func (s *Reservations) remove(t testing.TB, r *Reservation) {
 // api is a client that keeps what is written.
 type api struct {
 	client.Client
-	patches []string // "name patch"
-	status  status
-	err     error
-}
-
-// status keeps the last status that is written.
-type status struct {
-	client.SubResourceWriter
-	states []ipam.RequestedAddress
+	patches  []string // "name patch"
+	requests map[string]*ipam.AddressRequest
+	writes   int // of statuses
+	err      error
 }
 
 func (a *api) Patch(_ context.Context, o client.Object, patch client.Patch, _ ...client.PatchOption) error {
@@ -66,9 +62,26 @@ func (a *api) Patch(_ context.Context, o client.Object, patch client.Patch, _ ..
 	return cmp.Or(err, a.err)
 }
 
-func (a *api) Status() client.SubResourceWriter { return &a.status }
-
-func (s *status) Update(_ context.Context, o client.Object, _ ...client.SubResourceUpdateOption) error {
-	s.states = o.(*ipam.AddressRequest).Status.Addresses
+func (a *api) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	r, found := a.requests[key.String()]
+	if !found {
+		return apierrors.NewNotFound(ipam.AddressRequestResource.GroupResource(), key.Name)
+	}
+	r.DeepCopyInto(into.(*ipam.AddressRequest))
 	return nil
+}
+
+func (a *api) Status() client.SubResourceWriter { return statuses{of: a} }
+
+type statuses struct {
+	client.SubResourceWriter
+	of *api
+}
+
+func (s statuses) Update(_ context.Context, o client.Object, _ ...client.SubResourceUpdateOption) error {
+	r := o.(*ipam.AddressRequest).DeepCopy()
+	r.ResourceVersion += "0"
+	s.of.requests[client.ObjectKeyFromObject(r).String()] = r
+	s.of.writes++
+	return s.of.err
 }

@@ -124,7 +124,8 @@ type RequestedAddress struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=45
 	Address string `json:"address"`
-	// NodeName is the name of the node whose agent has written this. Without one, the manager has.
+	// NodeName is the name of the node whose agent has written this. Without one, the manager has:
+	// no node has the address, or its agent has not answered yet.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	NodeName string `json:"nodeName,omitempty"`

@@ -49,22 +49,22 @@ type NodeAddressPoolSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	Reservations []ReservationReference `json:"reservations,omitempty"`
 	// Requests are the AddressRequests that the node's agent should read, because the node has some
-	// of their addresses. The manager writes them.
+	// of their addresses and their namespaces may choose. The manager writes them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
 	Requests []RequestReference `json:"requests,omitempty"`
 }
 
-// RequestReference identifies a state of an AddressRequest, and the addresses of it that a node
-// has.
+// RequestReference identifies a state of an AddressRequest, and the entries of it of which a node
+// has the addresses.
 type RequestReference struct {
 	ReservationReference `json:",inline"`
-	// Addresses are the addresses that the manager found in the ranges of this node, and of no
-	// other unless the request names this one.
+	// Addresses are the first addresses of the entries whose addresses the manager found in the
+	// ranges of this node, and of no other unless the request names this one.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=45
 	Addresses []string `json:"addresses,omitempty"`
 }
