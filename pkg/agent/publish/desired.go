@@ -115,8 +115,8 @@ func want(node nodeIdentity, pod kube.Name, leases []lease.Lease, now lease.Inst
 	for _, l := range leases {
 		if len(texts) < ipamv1.MaxAddresses {
 			texts = append(texts, l.Address.String())
-			status.Addresses = append(status.Addresses, ipamv1.Address{
-				Network: l.Pool.Network, Interface: l.Holder.IfName, Address: l.Address.String()})
+			status.Addresses = append(status.Addresses, ipamv1.Address{Network: l.Pool.Network,
+				Interface: l.Holder.IfName, Address: l.Address.String(), State: states[l.State]})
 		}
 		if l.State == lease.Bound {
 			status.State = ipamv1.Bound
@@ -133,6 +133,8 @@ func want(node nodeIdentity, pod kube.Name, leases []lease.Lease, now lease.Inst
 	}
 	return w
 }
+
+var states = map[lease.State]ipamv1.State{lease.Bound: ipamv1.Bound, lease.Held: ipamv1.Held}
 
 // newest returns the lease that was bound last. If none is bound, it returns the lease that was
 // released last.
@@ -216,6 +218,10 @@ func endsSoon(s ipamv1.IPReservationStatus, now time.Time) bool {
 // isSameButState reports whether two statuses show the same addresses and window, perhaps in other
 // states or for another pod of the name.
 func isSameButState(s, existing ipamv1.IPReservationStatus) bool {
+	s.Addresses = slices.Clone(s.Addresses)
+	for i := range min(len(s.Addresses), len(existing.Addresses)) {
+		s.Addresses[i].State = existing.Addresses[i].State
+	}
 	s.State, s.PodUID = existing.State, existing.PodUID
 	s.HeldUntil, s.Confirmed = existing.HeldUntil, existing.Confirmed
 	return equality.Semantic.DeepEqual(s, existing)

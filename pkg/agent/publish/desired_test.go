@@ -1,12 +1,13 @@
 package publish
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
@@ -49,6 +50,9 @@ func status(change func(*ipamv1.IPReservationStatus)) ipamv1.IPReservationStatus
 		Addresses: []ipamv1.Address{{Network: "cbr0", Interface: "eth0", Address: "10.0.0.2"}},
 	}
 	change(&s)
+	for i := range s.Addresses {
+		s.Addresses[i].State = cmp.Or(s.Addresses[i].State, s.State)
+	}
 	return s
 }
 
@@ -74,6 +78,7 @@ func TestMake(t *testing.T) {
 		s.Addresses = append(s.Addresses, ipamv1.Address{Network: "cbr0", Interface: "eth0", Address: "fd00::2"})
 		s.Confirmed = true
 	}
+	mixed := func(s *ipamv1.IPReservationStatus) { both(s); s.Addresses[1].State = ipamv1.Held }
 	for _, c := range []testCase{
 		{name: "no leases"},
 		{name: "a sandbox after 5 s", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
@@ -186,11 +191,11 @@ func TestMake(t *testing.T) {
 			})},
 		{name: "one address bound, one held", leases: []lease.Lease{
 			bound("10.0.0.2", id1, time.Minute), held(bound("fd00::2", id2, time.Hour), time.Minute)},
-			want: is(both), after: 59*time.Minute + 10*time.Millisecond},
+			want: is(mixed), after: 59*time.Minute + 10*time.Millisecond},
 		{name: "one address bound, one held since by another pod of the name", leases: []lease.Lease{
 			bound("10.0.0.2", id1, time.Minute),
 			change(held(bound("fd00::2", id2, time.Hour), time.Second), func(l *lease.Lease) { l.UID = "u0" })},
-			want: is(both), after: time.Hour - time.Second + 10*time.Millisecond},
+			want: is(mixed), after: time.Hour - time.Second + 10*time.Millisecond},
 		{name: "an expired hold", leases: []lease.Lease{held(bound("10.0.0.2", id1, 3*time.Hour), time.Hour)}},
 		{name: "no window", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Minute),
 			func(l *lease.Lease) { l.Window = 0 })}},
@@ -212,7 +217,7 @@ func TestMake(t *testing.T) {
 			}
 			got = &w.Object.Status
 		}
-		if diff := cmp.Diff(c.want, got); diff != "" {
+		if diff := gocmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 		if plan.RequeueAfter != c.after {

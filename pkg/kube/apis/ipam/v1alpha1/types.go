@@ -66,6 +66,7 @@ const ReturnDelay = 5 * time.Second
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.status.addressList`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Held",type=string,JSONPath=`.status.addresses[?(@.state=="Held")].address`
 // +kubebuilder:printcolumn:name="Held-Until",type=string,JSONPath=`.status.heldUntil`
 // +kubebuilder:printcolumn:name="Window",type=string,priority=1,JSONPath=`.status.window`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -115,8 +116,8 @@ type IPReservationStatus struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{16}$`
 	ID string `json:"id,omitempty"`
-	// State is Bound while a sandbox has the addresses, and Held while they are reserved for a pod
-	// that is away.
+	// State is Bound while a sandbox has one of the addresses, and Held while all are reserved for
+	// a pod that is away. Each address has a state of its own.
 	// +optional
 	State State `json:"state,omitempty"`
 	// Addresses are the pod's addresses, by network and interface, the first 64.
@@ -169,6 +170,10 @@ type Address struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=45
 	Address string `json:"address"`
+	// State is Bound if a sandbox has the address, and Held if it is reserved for the pod: one of a
+	// former interface is held beside those of a running pod until its window ends.
+	// +optional
+	State State `json:"state,omitempty"`
 }
 
 // IPReservationList is a list of IPReservations.
