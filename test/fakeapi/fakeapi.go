@@ -150,11 +150,22 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPut:
 		s.updateStatus(w, r)
 	case r.Method == http.MethodDelete && found:
-		delete(s.objects, r.URL.Path)
-		respond(w, metav1.Status{TypeMeta: statusMeta, Status: metav1.StatusSuccess})
+		s.delete(w, r)
 	default:
 		fail(w, http.StatusNotFound)
 	}
+}
+
+// delete deletes an object, if it has the UID of the request's precondition.
+func (s *Server) delete(w http.ResponseWriter, r *http.Request) {
+	var options metav1.DeleteOptions
+	_ = json.NewDecoder(r.Body).Decode(&options) // without a body there are none
+	if p := options.Preconditions; p != nil && p.UID != nil && string(*p.UID) != metaOf(s.objects[r.URL.Path])["uid"] {
+		fail(w, outdated)
+		return
+	}
+	delete(s.objects, r.URL.Path)
+	respond(w, metav1.Status{TypeMeta: statusMeta, Status: metav1.StatusSuccess})
 }
 
 // updateStatus replaces the status of an object, if the request has its resource version.

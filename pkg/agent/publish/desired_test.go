@@ -100,6 +100,16 @@ func TestMake(t *testing.T) {
 			30*time.Second-time.Nanosecond)},
 			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u0", Confirmed: true}},
 			want:     is(func(*ipamv1.IPReservationStatus) {}), after: 10*time.Millisecond + 1},
+		{name: "confirmed before, another lease", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
+			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id2, PodUID: "u1", Confirmed: true}},
+			want:     is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
+		{name: "away for 3 s, the hold ends soon", leases: []lease.Lease{change(
+			held(bound("10.0.0.2", id1, 10*time.Minute), 3*time.Second),
+			func(l *lease.Lease) { l.Hold = lease.Window(20 * time.Second) })},
+			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
+			want: is(func(s *ipamv1.IPReservationStatus) {
+				s.State, s.HeldUntil, s.Confirmed = ipamv1.Held, until(17*time.Second), true
+			}), after: 17*time.Second + 10*time.Millisecond},
 		{name: "returned 5 s ago", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
 			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
 				s.State, s.PodUID, s.Confirmed, s.HeldUntil = ipamv1.Held, "u0", true, until(time.Minute)

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // name has the manager name reservations.
@@ -143,5 +145,40 @@ func TestObjectsWithLongTexts(t *testing.T) {
 	if size := len(fmt.Sprintf("%#v", *got)); size > 4<<10 || got.UID != "r1" || got.ResourceVersion != "1" ||
 		got.Labels[ipamv1.LabelNodeHash] != "h" || got.Spec.Release != "1" {
 		t.Errorf("the view of an object has %d bytes: %.300v", size, got)
+	}
+}
+
+// What has the label of this node and is another one's is not taken for an object of this one. Such
+// a label may be forged.
+func TestReservationOfAnotherNodeWithTheLabel(t *testing.T) {
+	p := newFixture(t)
+	for _, label := range []string{ipamv1.Hash("node1"), node.UID} {
+		p.server.Put(objects+"theirs"+label, ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db",
+			Name: "theirs" + label, Labels: map[string]string{ipamv1.LabelNodeHash: label}},
+			Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node2", NodeUID: node.UID}})
+	}
+	if p.expect("at the start", p.publish()); p.known == nil || len(p.known) > 0 {
+		t.Errorf("another node's objects are known: %v", p.known)
+	}
+}
+
+// An object that somebody has replaced by another one of the name since it was read is not deleted.
+func TestDeletionOfAnObjectThatWasReplaced(t *testing.T) {
+	p := newFixture(t)
+	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
+	p.publish()
+	var r ipamv1.IPReservation
+	p.server.Get(objects+mine, &r)
+	r.UID = "another"
+	p.server.Put(objects+mine, r)
+	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, lease.Lease{}) })
+	p.expect("the lease has ended", p.publish(), "DELETE "+mine)
+	if p.state(mine) == "none" {
+		t.Error("it is deleted")
+	}
+	p.list()
+	p.expect("the new one is known", p.publish(), "DELETE "+mine)
+	if p.state(mine) != "none" {
+		t.Error("it is not deleted")
 	}
 }

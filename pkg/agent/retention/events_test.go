@@ -3,18 +3,22 @@ package retention
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -183,5 +187,38 @@ func TestStaticPodEventsRegardTheMirrorPod(t *testing.T) {
 	w.runPass()
 	if got := w.created(); len(got) != 1 || !strings.HasPrefix(got[0], "object ") {
 		t.Errorf("created %q", got)
+	}
+}
+
+// An Event whose namespace is being deleted can never be created. That is no failure, and it is not
+// tried again.
+func TestEventOfATerminatingNamespace(t *testing.T) {
+	for _, code := range []int{http.StatusForbidden, http.StatusConflict} {
+		var requests atomic.Int32
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			requests.Add(1)
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+				Status: metav1.StatusFailure, Code: int32(code), Details: &metav1.StatusDetails{
+					Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}}})
+		}))
+		clients, err := kube.NewClients(&rest.Config{Host: server.URL, QPS: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newEventsFixture(t)
+		var log strings.Builder
+		w.Client, w.Log = clients.Events, slog.New(slog.NewTextHandler(&log, nil))
+		w.kept(1, 0)
+		for range 2 {
+			if requeueAfter := w.runPass(); requeueAfter != 0 {
+				t.Errorf("%d: requeue after %s", code, requeueAfter)
+			}
+		}
+		if requests.Load() != 1 || log.Len() > 0 {
+			t.Errorf("%d: %d requests, logged: %s", code, requests.Load(), log.String())
+		}
+		server.Close()
 	}
 }
