@@ -70,6 +70,9 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if err := control.WatchAgents(mgr, set, nodes); err != nil {
+		return err
+	}
 	if err := pin.Setup(mgr, set, nodes, o.pin); err != nil {
 		return err
 	}

@@ -35,6 +35,8 @@ const (
 	// ManagerName is the name of the manager's Deployment, service account, Secret, leader election
 	// and webhook configuration.
 	ManagerName = "leasehold-manager"
+	// AgentName is the name of the agent's DaemonSet and service account.
+	AgentName = "leasehold-agent"
 )
 
 // IsReady reports whether a pod's Ready condition is true.

@@ -29,6 +29,7 @@ load 1m
 	leasehold_addresses{network="cbr0",state="Held",instance="node1"} 125x120
 	up{job="leasehold-system/leasehold-agent",instance="node1"} 1x120
 	up{job="another",instance="node1"} 0x120
+	leasehold_node_without_agent{node="node9",reason="AgentMissing",instance="node1"} _x120
 	leasehold_survey_complete{instance="node1"} 1x120
 	leasehold_store_readable{instance="node1"} 1x120
 	leasehold_doubtful_leases{instance="node1"} 0x120
@@ -57,6 +58,8 @@ var alerts = []struct {
 		"More than half of network cbr0 at node1 is held for pods that are away."},
 	{"LeaseholdAgentDown", `up{job="leasehold-system/leasehold-agent"} 1x10 0x100`, 21,
 		"The agent at node1 cannot be scraped."},
+	{"LeaseholdNodeWithoutAgent", `leasehold_node_without_agent{node="node9",reason="AgentMissing"} _x10 1x100`, 21,
+		"No agent works on node node9: AgentMissing."},
 	{"LeaseholdAgentBlind", `leasehold_survey_complete 1x10 0x100`, 21,
 		"The agent at node1 does not see the whole host, and releases nothing."},
 	{"LeaseholdStoreUnreadable", `leasehold_store_readable 1x10 0x100`, 16,

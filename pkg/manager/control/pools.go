@@ -60,9 +60,15 @@ type poolReconciler struct {
 
 // A nodePool has the fields of a NodeAddressPool that the manager needs.
 type nodePool struct {
-	node   string
-	spec   ipam.NodeAddressPoolSpec
-	ranges []nodeRange
+	node    string
+	version string // the resource version
+	spec    ipam.NodeAddressPoolSpec
+	ranges  []nodeRange
+
+	condition   int // the index of RetentionActive
+	status      metav1.ConditionStatus
+	reason      string
+	unconfirmed time.Time // since when no agent confirms it, by the condition; zero if one does
 }
 
 type reference = ipam.ReservationReference
@@ -96,11 +102,20 @@ func addPools(mgr manager.Manager, set *Reservations) error {
 func newPoolReconciler(set *Reservations, c client.Client, reader client.Reader) *poolReconciler {
 	return &poolReconciler{set: set, client: c, reader: reader, now: time.Now,
 		deleted: map[string][]deletedReservation{}, limits: kube.NewLimits(),
-		pools: kube.NewInformer(viewPool, nil), requests: kube.NewInformer(viewRequest, nil)}
+		pools: set.pools, requests: kube.NewInformer(viewRequest, nil)}
 }
 
 func viewPool(p *ipam.NodeAddressPool) *nodePool {
-	return &nodePool{node: p.Name, spec: p.Spec, ranges: rangesOf(p)}
+	v := &nodePool{node: p.Name, version: p.ResourceVersion, spec: p.Spec, ranges: rangesOf(p)}
+	for i, c := range p.Status.Conditions {
+		if c.Type == ipam.ConditionRetentionActive {
+			v.condition, v.status, v.reason = i, c.Status, Intern(c.Reason)
+		}
+	}
+	if c := ipam.Unconfirmed(p.Status.Conditions); c != nil {
+		v.unconfirmed = c.LastTransitionTime.Time
+	}
+	return v
 }
 
 // start enqueues from now on the nodes whose NodeAddressPool may have to be written, and passes

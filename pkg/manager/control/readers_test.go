@@ -17,9 +17,9 @@ func TestReaders(t *testing.T) {
 	fakeapi.Reader[*Reservation]{
 		New:  func() *kube.Informer[*Reservation] { return NewReservations(viewReservation).Informer },
 		Kind: ipam.GroupVersion.WithKind("IPReservation"), Good: &ipam.IPReservation{}}.Test(t)
-	fakeapi.Reader[*nodePool]{New: func() *kube.Informer[*nodePool] { return newPoolReconciler(nil, nil, nil).pools },
+	fakeapi.Reader[*nodePool]{New: func() *kube.Informer[*nodePool] { return setOf(nil).pools },
 		Kind: ipam.GroupVersion.WithKind("NodeAddressPool"), Good: &ipam.NodeAddressPool{}}.Test(t)
 	fakeapi.Reader[*ipam.AddressRequest]{
-		New:  func() *kube.Informer[*ipam.AddressRequest] { return newPoolReconciler(nil, nil, nil).requests },
+		New:  func() *kube.Informer[*ipam.AddressRequest] { return newPoolReconciler(setOf(nil), nil, nil).requests },
 		Kind: ipam.GroupVersion.WithKind("AddressRequest"), Good: &ipam.AddressRequest{}}.Test(t)
 }

@@ -103,6 +103,7 @@ func (r *Reservation) HeldSince() time.Time {
 // Reservations are the reservations of the cluster, as this replica sees them.
 type Reservations struct {
 	*kube.Informer[*Reservation]
+	pools *kube.Informer[*nodePool] // of WatchReservations
 }
 
 // The indexes of Reservations.
@@ -118,7 +119,17 @@ func NewReservations[O metav1.Object](view func(O) *Reservation) *Reservations {
 	return &Reservations{kube.NewInformer(view, kube.Indexes[*Reservation]{
 		byPod:  func(r *Reservation) []string { return []string{r.PodKey()} },
 		byNode: func(r *Reservation) []string { return []string{r.Node} },
-		byName: func(r *Reservation) []string { return IndexName(r.Namespace, r.For, r.Node) }})}
+		byName: func(r *Reservation) []string { return IndexName(r.Namespace, r.For, r.Node) }}),
+		kube.NewInformer(viewPool, nil)}
+}
+
+// Unconfirmed returns since when no agent confirms the reservations of a node, and why, according
+// to its NodeAddressPool. The time is zero if one does.
+func (s *Reservations) Unconfirmed(node string) (since time.Time, reason string) {
+	if p, found := s.pools.Get(node); found {
+		return p.unconfirmed, p.reason
+	}
+	return time.Time{}, ""
 }
 
 // OfPod returns the reservations of the pods with a key "namespace/name".

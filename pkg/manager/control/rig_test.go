@@ -78,6 +78,11 @@ type statuses struct {
 	of *api
 }
 
+func (s statuses) Patch(ctx context.Context, o client.Object, patch client.Patch, _ ...client.SubResourcePatchOption,
+) error {
+	return s.of.Patch(ctx, o, patch)
+}
+
 func (s statuses) Update(_ context.Context, o client.Object, _ ...client.SubResourceUpdateOption) error {
 	r := o.(*ipam.AddressRequest).DeepCopy()
 	r.ResourceVersion += "0"

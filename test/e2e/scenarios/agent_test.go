@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -163,4 +164,48 @@ func storeLost(t *Test) {
 			t.Step("%s %s of %s: %s", e.Event, e.Address, e.Pod, e.Reason)
 		}
 	}
+}
+
+// nodeWithoutAgent checks that nothing is shown as certain of a node whose agent is gone, that its
+// pods are brought back all the same, and that the agent that comes back says what is true.
+func nodeWithoutAgent(t *Test) {
+	n := t.Node(2)
+	t.retentionIs(n, "True", "", 5*time.Minute)
+	set := t.Echoserver("echoserver", n, 1)
+	kept := set.Ready()
+	t.published(kept)
+	t.Step("the agent of %s is removed", n.Name)
+	back := t.WithoutAgent(n)
+	t.retentionIs(n, "Unknown", "AgentMissing", time.Minute)
+	t.Step("kubectl get nap:\n%s", t.Kubectl("get", "nap"))
+	for _, f := range t.clusterDoctor().finds("AgentMissing") {
+		if !strings.Contains(f.Subject, n.Name) || !strings.Contains(f.What, "nobody confirms") {
+			t.Fatalf("doctor says %+v", f)
+		}
+	}
+	t.Step("its echoserver is recreated")
+	again := set.Recreate()
+	t.Kept(kept, again)
+	for _, p := range again {
+		if got := p.Annotations[pinReason]; !strings.Contains(got, "no agent confirms that since") {
+			t.Fatalf("%s is %q", pinReason, got)
+		}
+	}
+	t.Step("the agent is back")
+	back()
+	t.retentionIs(n, "True", "", time.Minute)
+}
+
+// retentionIs waits until the condition RetentionActive of a node has a status and, unless that is
+// "", a reason.
+func (t *Test) retentionIs(n *cluster.Node, status, reason string, limit time.Duration) {
+	t.Within(limit, "RetentionActive of "+n.Name+" is "+status, func() error {
+		out, err := t.kubectl("", "get", "nap", n.Name, "-o",
+			`jsonpath={.status.conditions[?(@.type=="RetentionActive")]['status','reason']}`)
+		got, why, _ := strings.Cut(strings.TrimSpace(out), " ")
+		if err == nil && (got != status || reason != "" && why != reason) {
+			err = fmt.Errorf("it is %s, want %s %s", out, status, reason)
+		}
+		return err
+	})
 }

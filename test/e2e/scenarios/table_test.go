@@ -128,6 +128,8 @@ var table = []scenario{
 	does("k3s", "k3s' directories: its configuration is written anew, leasehold replaces host-local, k3s is upgraded",
 		onK3s).on(3),
 	does("without-agent", "the plugin works without the agent", withoutAgentPod).on(2),
+	does("no-agent-shown", "what a node without its agent shows is unknown, until the agent is back",
+		nodeWithoutAgent).on(2),
 	does("store-lost", "a lost store is recovered from what the node shows", storeLost).on(2),
 	does("crio-gc", "CRI-O is killed and starts: its GC releases what no sandbox has, and nothing else", crioGC).on(2).
 		unless(withoutCRIO),

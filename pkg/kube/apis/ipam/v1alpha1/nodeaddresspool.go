@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -11,9 +13,38 @@ var NodeAddressPoolResource = GroupVersion.WithResource("nodeaddresspools")
 // a node calls leasehold, so that addresses are retained there.
 const ConditionRetentionActive = "RetentionActive"
 
+// The reasons of the states of a network, or of the condition RetentionActive, that the manager
+// writes: what the agent has written may not be true any more. The agent's next write replaces
+// them.
+const (
+	// AgentMissing: unknown, the node has no pod of the agent. `kubectl -n leasehold-system
+	// describe daemonset leasehold-agent` says why.
+	AgentMissing = "AgentMissing"
+	// AgentImageMissing: unknown, the node does not have the image of the agent.
+	AgentImageMissing = "AgentImageMissing"
+	// AgentNotReady: unknown, the agent's pod is not ready. `kubectl leasehold doctor` says why.
+	AgentNotReady = "AgentNotReady"
+	// NodeNotReady: unknown, the kubelet of the node is not ready.
+	NodeNotReady = "NodeNotReady"
+)
+
+// Unconfirmed returns the condition of a NodeAddressPool with which the manager says that no agent
+// confirms it, nil if there is none.
+func Unconfirmed(conditions []metav1.Condition) *metav1.Condition {
+	reasons := []string{AgentMissing, AgentImageMissing, AgentNotReady, NodeNotReady}
+	for i, c := range conditions {
+		isUnknown := c.Type == ConditionRetentionActive && c.Status == metav1.ConditionUnknown
+		if isUnknown && slices.Contains(reasons, c.Reason) {
+			return &conditions[i]
+		}
+	}
+	return nil
+}
+
 // NodeAddressPool shows how many addresses one node has, and how many are in use. It has the name
 // of the node, and is deleted with it. Only the node's agent writes its status, at most every 30 s,
-// and only the manager its spec.
+// and only the manager its spec. If no agent of the node works, the manager sets the condition
+// RetentionActive to Unknown.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=nodeaddresspools,singular=nodeaddresspool,shortName=nap,scope=Cluster,categories=leasehold

@@ -1,0 +1,196 @@
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+)
+
+func nodeOfOS(os string, ready corev1.ConditionStatus) *corev1.Node {
+	labels := map[string]string{corev1.LabelOSStable: os}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: labels},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready,
+			LastTransitionTime: metav1.NewTime(noon)}}}}
+}
+
+func agentOf(ready corev1.ConditionStatus, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "leasehold-system", Name: "agent", UID: "1"},
+		Spec: corev1.PodSpec{NodeName: "node1"}}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready,
+		LastTransitionTime: metav1.NewTime(noon)}}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func waitsFor(reason string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
+	}
+}
+
+func TestUnconfirmed(t *testing.T) {
+	up, down, linux := corev1.ConditionTrue, corev1.ConditionUnknown, "linux"
+	leaving := func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(noon)) }
+	failed := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
+	for _, c := range []struct {
+		name string
+		node *corev1.Node
+		pods []*corev1.Pod
+		want string
+	}{
+		{"an agent that is ready", nodeOfOS(linux, up), []*corev1.Pod{agentOf(up)}, ""},
+		{"no agent, ever", nodeOfOS(linux, up), nil, ipam.AgentMissing},
+		{"another system", nodeOfOS("windows", up), nil, ""},
+		{"the node is down", nodeOfOS(linux, down), []*corev1.Pod{agentOf(up)}, ipam.NodeNotReady},
+		{"not ready", nodeOfOS(linux, up), []*corev1.Pod{agentOf(corev1.ConditionFalse)}, ipam.AgentNotReady},
+		{"not started", nodeOfOS(linux, up), []*corev1.Pod{{}}, ipam.AgentNotReady},
+		{"no image", nodeOfOS(linux, up), []*corev1.Pod{agentOf(corev1.ConditionFalse, waitsFor("ErrImageNeverPull"))},
+			ipam.AgentImageMissing},
+		{"it crashes", nodeOfOS(linux, up), []*corev1.Pod{agentOf(corev1.ConditionFalse, waitsFor("CrashLoopBackOff"))},
+			ipam.AgentNotReady},
+		{"it is replaced", nodeOfOS(linux, up), []*corev1.Pod{agentOf(up, leaving),
+			agentOf(corev1.ConditionFalse, waitsFor("ErrImagePull"))}, ipam.AgentImageMissing},
+		{"it was replaced", nodeOfOS(linux, up),
+			[]*corev1.Pod{agentOf(corev1.ConditionFalse, failed), agentOf(up)}, ""},
+		{"evicted", nodeOfOS(linux, up), []*corev1.Pod{agentOf(up, failed)}, ipam.AgentMissing},
+	} {
+		var agents []*agentPod
+		for _, p := range c.pods {
+			agents = append(agents, viewAgent(p))
+		}
+		if got, _ := unconfirmed(c.node, agents); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// agentRig is an agentReconciler of one node, whose NodeAddressPool says that retention is active.
+type agentRig struct {
+	*agentReconciler
+	t    *testing.T
+	api  *api
+	time time.Time
+}
+
+func newAgentRig(t *testing.T) *agentRig {
+	r := &agentRig{t: t, api: &api{}, time: noon}
+	r.agentReconciler = newAgentReconciler(NewNodes(), setOf(t).pools, r.api, prometheus.NewRegistry())
+	r.now = func() time.Time { return r.time }
+	must(t, r.nodes.Update(nodeOfOS("linux", corev1.ConditionTrue)))
+	r.writes(metav1.ConditionTrue, "Named")
+	return r
+}
+
+// writes has somebody write the condition.
+func (r *agentRig) writes(status metav1.ConditionStatus, reason string) {
+	r.t.Helper()
+	must(r.t, r.pools.Update(&ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "node1",
+		ResourceVersion: "7" + reason}, Status: ipam.NodeAddressPoolStatus{Conditions: []metav1.Condition{
+		{Type: "Other", Status: status}, {Type: ipam.ConditionRetentionActive, Status: status, Reason: reason}}}}))
+}
+
+// after makes passes as they are due, for some time, and returns the patches.
+func (r *agentRig) after(d time.Duration) (patches []string) {
+	r.t.Helper()
+	r.api.patches = nil
+	for end := r.time.Add(d); ; {
+		result, err := r.Reconcile(r.t.Context(), RequestFor("node1"))
+		if err != nil && r.api.err == nil {
+			r.t.Fatal(err)
+		}
+		if result.RequeueAfter == 0 || r.time.Add(result.RequeueAfter).After(end) {
+			r.time = end
+			return r.api.patches
+		}
+		r.time = r.time.Add(result.RequeueAfter)
+	}
+}
+
+// A node whose agent is gone is shown once, within a minute, and the metric has it. The agent that
+// comes back is not contradicted, even if it never seems ready.
+func TestNodeWithoutAgentIsShown(t *testing.T) {
+	r := newAgentRig(t)
+	if got := r.after(unconfirmedDelay - time.Second); len(got) > 0 {
+		t.Errorf("after %s: %q", unconfirmedDelay-time.Second, got)
+	}
+	got := r.after(time.Second)
+	if len(got) != 1 || testutil.ToFloat64(r.metric.WithLabelValues("node1", ipam.AgentMissing)) != 1 {
+		t.Fatalf("after %s: %q", unconfirmedDelay, got)
+	}
+	var patch []struct {
+		Op, Path string
+		Value    any
+	}
+	name, data, _ := strings.Cut(got[0], " ")
+	must(t, json.Unmarshal([]byte(data), &patch))
+	if name != "node1" || len(patch) != 2 || patch[0].Path != "/metadata/resourceVersion" ||
+		patch[0].Value != "7Named" || patch[1].Path != "/status/conditions/1" {
+		t.Errorf("the patch is %s", got[0])
+	}
+	condition := patch[1].Value.(map[string]any)
+	if condition["status"] != "Unknown" || condition["reason"] != ipam.AgentMissing ||
+		condition["type"] != ipam.ConditionRetentionActive || !strings.Contains(condition["message"].(string),
+		"since "+noon.UTC().Format(time.RFC3339)) {
+		t.Errorf("the condition is %v", condition)
+	}
+
+	r.writes(metav1.ConditionUnknown, ipam.AgentMissing)
+	if got := r.after(time.Hour); len(got) > 0 {
+		t.Errorf("written again: %q", got)
+	}
+	must(t, r.agents.Update(agentOf(corev1.ConditionFalse))) // there it is, and not ready
+	if got := r.after(time.Minute); len(got) != 1 || !strings.Contains(got[0], ipam.AgentNotReady) {
+		t.Errorf("not ready: %q", got)
+	}
+	r.writes(metav1.ConditionUnknown, ipam.AgentNotReady)
+	r.after(0)
+	r.writes(metav1.ConditionTrue, "Named")
+	if got := r.after(time.Hour); len(got) > 0 {
+		t.Errorf("the agent is contradicted: %q", got)
+	}
+	p := agentOf(corev1.ConditionTrue)
+	p.ResourceVersion = "2"
+	must(t, r.agents.Update(p))
+	if r.after(time.Minute); testutil.CollectAndCount(r.metric) != 0 {
+		t.Error("the metric has the node although its agent is ready")
+	}
+}
+
+// What failed is repeated, an object that somebody else has changed is read again, and a node
+// without the object is in the metric only.
+func TestNodeWithoutAgentIsShownLater(t *testing.T) {
+	r := newAgentRig(t)
+	r.api.err = errors.New("no")
+	if r.after(time.Minute); len(r.api.patches) == 0 {
+		t.Error("nothing was tried")
+	}
+	r.api.err = nil
+	if got := r.after(0); len(got) != 1 {
+		t.Errorf("repeated: %q", got)
+	}
+	must(t, r.nodes.Delete(nodeOfOS("linux", corev1.ConditionTrue)))
+	if got := r.after(time.Hour); len(got) > 0 || len(r.without) > 0 || testutil.CollectAndCount(r.metric) != 0 {
+		t.Errorf("without the node: %q, %v", got, r.without)
+	}
+	other := nodeOfOS("linux", corev1.ConditionTrue)
+	other.UID = types.UID("2")
+	must(t, r.nodes.Update(other))
+	pool, _ := r.pools.Get("node1")
+	must(t, r.pools.Delete(&ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: pool.node}}))
+	if got := r.after(time.Hour); len(got) > 0 || testutil.CollectAndCount(r.metric) != 1 {
+		t.Errorf("without the object: %q", got)
+	}
+}
