@@ -41,7 +41,8 @@ func TestStartWithABusyAPIServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		names := map[string]bool{}
-		for _, task := range append(nodeTasks(node, nil, nil, options{metricsAddr: ":0"}, nil), tasks...) {
+		others := nodeTasks(node, nil, nil, options{metricsAddr: ":0"}, nil, &agent.Health{})
+		for _, task := range append(others, tasks...) {
 			if names[task.Name] {
 				t.Errorf("two tasks are called %s", task.Name)
 			}

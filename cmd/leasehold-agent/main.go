@@ -40,8 +40,7 @@ func newWatcher(node agent.Node, o options) *retention.UseWatcher {
 
 // nodeTasks returns the tasks that need no API server.
 func nodeTasks(node agent.Node, metrics prometheus.Gatherer, view *host.Host, o options,
-	watcher *retention.UseWatcher) []agent.Task {
-	health := &agent.Health{}
+	watcher *retention.UseWatcher, health *agent.Health) []agent.Task {
 	tasks := []agent.Task{{Name: "changes", Run: node.Changes.Run}, agent.Leases(node, health, watcher),
 		agent.Calls(node), agent.Announce(node, view)}
 	if o.metricsAddr != "" {
@@ -84,8 +83,10 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	watcher := newWatcher(node, o)
 	watcher.Register(registry)
-	tasks := nodeTasks(node, registry, view, o, watcher)
+	health := &agent.Health{}
+	tasks := nodeTasks(node, registry, view, o, watcher, health)
 	if !o.noKube {
+		config.Wrap(health.Transport)
 		more, err := kubeTasks(node, config, o, watcher)
 		if err != nil {
 			return err

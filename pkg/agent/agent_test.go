@@ -7,9 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -494,4 +496,55 @@ leasehold_calls_total{result="ok",verb="ADD"} 1
 			t.Error(err)
 		}
 	})
+}
+
+// TestAgentIsNotReadyIfTheAPIServerRefusesIt has the API server refuse requests for a minute.
+func TestAgentIsNotReadyIfTheAPIServerRefusesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const group = "/apis/ipam.leasehold.dev/v1alpha1/"
+		const pool, own, users = group + "nodeaddresspools/node1", "/api/v1/namespaces/leasehold-system/configmaps",
+			group + "namespaces/db/ipreservations/a"
+		for _, c := range []struct {
+			name      string
+			responses []string // path and status, a minute between two
+			want      string
+		}{
+			{"served", []string{pool + " 200", pool + " 404"}, ""},
+			{"refused", []string{pool + " 403", pool + " 403"}, "GET " + pool},
+			{"refused once", []string{pool + " 403", pool + " 200"}, ""},
+			{"refused a moment ago", []string{pool + " 403"}, ""},
+			{"another request is served", []string{own + " 403", pool + " 200"}, "GET " + own},
+			{"served again", []string{own + " 403", pool + " 403", pool + " 200"}, ""},
+			{"an object of users", []string{users + " 403", users + " 403"}, ""},
+			{"another account", []string{users + " 401", pool + " 401"}, "every request"},
+			{"the account is known again", []string{users + " 401", pool + " 403"}, ""},
+		} {
+			health := &Health{}
+			health.setReady(nil)
+			for i, response := range c.responses {
+				if i > 0 {
+					time.Sleep(time.Minute)
+				}
+				path, code, _ := strings.Cut(response, " ")
+				status, _ := strconv.Atoi(code)
+				client := http.Client{Transport: health.Transport(answer(status))}
+				if _, err := client.Get("http://api" + path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := health.ready()
+			if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v, want %q", c.name, err, c.want)
+			}
+		}
+	})
+}
+
+// answer is a transport of requests that all have the same status.
+type answer int
+
+func (a answer) RoundTrip(*http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	w.WriteHeader(int(a))
+	return w.Result(), nil
 }
