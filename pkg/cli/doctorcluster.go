@@ -17,8 +17,10 @@ type clusterDoctor struct {
 	nodes  []object // those that can have an agent
 	agents []object // the pods of the DaemonSet
 	daemon object   // the DaemonSet, nil if there is none
-	// unread is why nodes, agents or daemon are not complete. Each check of them returns it.
-	unread error
+	pools  []object // the NodeAddressPools
+	// unread is why nodes, agents or daemon are not complete. Each check of them returns it. So is
+	// poolsUnread of the pools.
+	unread, poolsUnread error
 	// named reports whether a configuration of a node names leasehold.
 	named bool
 	// examined are the numbers of what was looked at.
@@ -48,6 +50,7 @@ func (d *clusterDoctor) read(ctx context.Context) {
 	d.agents, errs[1] = d.agentPods(ctx)
 	d.daemon, errs[2] = d.own(ctx, "daemonset", agentName)
 	d.unread = errors.Join(errs[:]...)
+	d.pools, d.poolsUnread = d.items(ctx, poolKind)
 }
 
 // objects are objects of the manifests, and what their absence leads to.
@@ -209,10 +212,25 @@ func (d *clusterDoctor) checkAgents(ctx context.Context) (found []finding, err e
 	for _, n := range d.nodes {
 		if f := d.judgeNode(ctx, n); f.Reason != "" {
 			f.Subject = "node " + nameOf(n)
+			f.What += d.unconfirmed(nameOf(n))
 			found = append(found, f)
 		}
 	}
 	return found, d.unread
+}
+
+// unconfirmed returns since when the manager has found no agent that confirms what a node has
+// published, "" if it has one.
+func (d *clusterDoctor) unconfirmed(node string) string {
+	for _, p := range d.pools {
+		c := conditionOf(p, "RetentionActive")
+		byManager := slices.Contains([]string{"AgentMissing", "AgentImageMissing", "AgentNotReady", "NodeNotReady"},
+			c.Text("reason"))
+		if nameOf(p) == node && c.Text("status") == "Unknown" && byManager {
+			return "; nobody confirms its NodeAddressPool and its reservations since " + c.Text("lastTransitionTime")
+		}
+	}
+	return ""
 }
 
 const (
@@ -343,11 +361,10 @@ func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []fin
 			found = append(found, f)
 		}
 	}
-	pools, e := d.items(ctx, poolKind)
-	for _, p := range pools {
+	for _, p := range d.pools {
 		found = append(found, d.judgePool(p, seen[nameOf(p)])...)
 	}
-	return found, errors.Join(err, e)
+	return found, errors.Join(err, d.poolsUnread)
 }
 
 // reaches reports whether the kubelet of a node works, so that a program can be run there.

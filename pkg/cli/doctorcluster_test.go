@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -66,5 +67,24 @@ func TestCommandQuotes(t *testing.T) {
 	got := command("kubectl", "patch", "-p", `{"a":"it's"}`, "--dir=/a b")
 	if want := `kubectl patch -p '{"a":"it'\''s"}' '--dir=/a b'`; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// A finding about a node without an agent says since when nobody confirms what the node shows.
+func TestNodeThatNobodyConfirms(t *testing.T) {
+	pool := func(reason string) string {
+		return `{"items":[{"metadata":{"name":"node1"},"status":{"conditions":[{"type":"RetentionActive",
+			"status":"Unknown","reason":"` + reason + `","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}]}`
+	}
+	const since = "nobody confirms its NodeAddressPool and its reservations since 2026-01-01T00:00:00Z"
+	for reason, want := range map[string]bool{"AgentMissing": true, "NotDetermined": false} {
+		c := newCluster(t, map[string]string{"daemonset": `{"spec":{}}`, "nodeaddresspools": pool(reason),
+			"node -l": `{"items":[{"metadata":{"name":"node1"},
+				"status":{"conditions":[{"type":"Ready","status":"True"}]}}]}`})
+		found := c.examine(t.Context(), false).Findings
+		i := slices.IndexFunc(found, func(f finding) bool { return f.Reason == "AgentMissing" })
+		if i < 0 || found[i].Subject != "node node1" || strings.Contains(found[i].What, since) != want {
+			t.Errorf("%s: %+v", reason, found)
+		}
 	}
 }
