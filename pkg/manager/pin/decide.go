@@ -58,6 +58,8 @@ type podFacts struct {
 	Known  bool         // the following could be looked up
 	Target pinTarget    // the node that has the pod's addresses
 	Node   *corev1.Node // the node of the target; nil if it does not exist
+	// Unconfirmed says since when no agent confirms the reservations of the node, and why.
+	Unconfirmed string
 }
 
 // A decision is whether and how a pod is pinned.
@@ -89,6 +91,9 @@ func decide(f podFacts) decision {
 		v.Text = fmt.Sprintf("%s %s, which has %s", mode, v.Node, cmp.Or(f.Target.Addresses, "its address"))
 		if f.Target.Remembered {
 			v.Reason, v.Text = remembered, fmt.Sprintf("%s %s, where it ran a moment ago", mode, v.Node)
+		}
+		if f.Unconfirmed != "" {
+			v.Text += "; no agent confirms that since " + f.Unconfirmed
 		}
 		if _, waits := unschedulable(f.Node, f.Pod.Spec.Tolerations); waits != "" {
 			v.Text += "; it waits: " + waits

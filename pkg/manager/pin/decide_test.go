@@ -80,6 +80,8 @@ func TestDecide(t *testing.T) {
 			"require node1, which has its address"},
 		{"remembered", []facts{func(f *podFacts) { f.Target.Remembered = true }}, "require", remembered,
 			"require node1, where it ran a moment ago"},
+		{"unconfirmed", []facts{func(f *podFacts) { f.Unconfirmed = "2026-01-01T00:00:00Z: AgentMissing" }}, "require",
+			reserved, required + "; no agent confirms that since 2026-01-01T00:00:00Z: AgentMissing"},
 		{"prefer", []facts{in(policy.PinPrefer)}, "prefer", reserved, preferred},
 		{"none", []facts{in(policy.PinNone)}, "none", notWanted, "the pin mode is none"},
 		{"none, and nothing is known", []facts{in(policy.PinNone), func(f *podFacts) { f.Known = false }}, "none",

@@ -115,6 +115,10 @@ func (w *webhook) decide(namespace string, pod *corev1.Pod, targets iter.Seq[pin
 	for target := range targets {
 		f.Target = target
 		f.Node, _ = w.cluster.nodes.Get(target.Node)
+		f.Unconfirmed = ""
+		if since, reason := w.cluster.reservations.Unconfirmed(target.Node); !since.IsZero() {
+			f.Unconfirmed = since.UTC().Format(time.RFC3339) + ": " + reason
+		}
 		switch d := decide(f); {
 		case d.Mode == f.Wish.Mode:
 			return d
