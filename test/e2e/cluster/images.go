@@ -68,6 +68,30 @@ func (c *Cluster) BuildRelease(ctx context.Context, version, registry string) (d
 		"-registry", registry)
 }
 
+// BuildReleaseOf builds a release of a commit, with the tool of that commit.
+func (c *Cluster) BuildReleaseOf(ctx context.Context, commit, version, registry string) (dir string, err error) {
+	tree := c.path("run/tree-" + version)
+	dir = c.path("run/release-" + version)
+	c.logf("building release %s of %s", version, commit)
+	defer os.RemoveAll(tree)
+	if err := os.RemoveAll(tree); err != nil {
+		return "", err
+	}
+	if err := run(ctx, "git", "clone", "--quiet", "--shared", "--no-checkout", c.Repo, tree); err != nil {
+		return "", err
+	}
+	if err := run(ctx, "git", "-C", tree, "checkout", "--quiet", "--detach", commit); err != nil {
+		return "", err
+	}
+	tool := c.path("bin/own/release-" + version)
+	if err := c.goTool(ctx, "building its tool", filepath.Join(tree, releaseTool.Module), "build", "-o", tool,
+		"./"+releaseTool.Package); err != nil {
+		return "", err
+	}
+	return dir, run(ctx, tool, "build", "-repo", tree, "-o", dir, "-arch", goarch, "-version", version,
+		"-registry", registry)
+}
+
 // PushRelease pushes the images of a release, which may have been built for another registry.
 func (c *Cluster) PushRelease(ctx context.Context, dir, registry string) error {
 	program, err := c.buildProgram(ctx, releaseTool)

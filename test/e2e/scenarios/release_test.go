@@ -48,14 +48,19 @@ func newPublisher(c *cluster.Cluster) (*publisher, error) {
 func (p *publisher) images() string { return p.addr + "/leasehold" }
 
 // release returns the directory of a release whose images are in the registry. It builds the
-// release if it was not built yet.
-func (p *publisher) release(ctx context.Context, version string) (dir string, err error) {
+// release if it was not built yet, of a commit, or of the source tree if that is "".
+func (p *publisher) release(ctx context.Context, version, commit string) (dir string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if dir := p.built[version]; dir != "" {
 		return dir, nil
 	}
-	if dir, err = p.cluster.BuildRelease(ctx, version, p.images()); err != nil {
+	if commit == "" {
+		dir, err = p.cluster.BuildRelease(ctx, version, p.images())
+	} else {
+		dir, err = p.cluster.BuildReleaseOf(ctx, commit, version, p.images())
+	}
+	if err != nil {
 		return "", err
 	}
 	if err := p.cluster.PushRelease(ctx, dir, p.images()); err != nil {
@@ -66,8 +71,10 @@ func (p *publisher) release(ctx context.Context, version string) (dir string, er
 }
 
 // publish returns the directory of a release, from whose registry the nodes can pull.
-func (t *Test) publish(version string) (dir string) {
-	dir, err := t.publisher.release(t.Ctx, version)
+func (t *Test) publish(version string) (dir string) { return t.publishOf(version, "") }
+
+func (t *Test) publishOf(version, commit string) (dir string) {
+	dir, err := t.publisher.release(t.Ctx, version, commit)
 	t.Must(err)
 	t.Step("release %s is built and in the registry at %s", version, t.publisher.addr)
 	return dir

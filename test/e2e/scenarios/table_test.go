@@ -200,4 +200,6 @@ var table = []scenario{
 		uninstallAsks).installs(),
 	does("install-named", "leasectl names leasehold in flannel's ConfigMap; uninstall removes every trace",
 		installNamed).installs(),
+	does("upgrade", "parts of the base commit beside those of this one, in each order, while pods are recreated",
+		upgrade).installs(),
 }
