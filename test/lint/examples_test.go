@@ -11,6 +11,8 @@ import (
 // text in it.
 var elsewhere = map[string]struct{ file, text string }{
 	"kubectl leasehold install": {"test/e2e/scenarios/install_test.go", `t.leasehold("install", "--yes")`},
+	"kubectl leasehold install --yes": {"test/e2e/scenarios/install_test.go",
+		`t.follow(page{"docs/recipes/kubeadm.md"`},
 	"kubectl leasehold uninstall": {"test/e2e/scenarios/install_test.go",
 		`s.leasehold("uninstall", "--crds", "--yes")`},
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -39,7 +38,12 @@ const (
 func installReplace(t *Test) {
 	former, next := t.publish("v0.1.0"), t.publish("v0.2.0")
 	s := t.stockCluster()
-	s.quickStart(former)
+	t.follow(page{"README.md", "Quick start in a cluster", []string{"-f dist/", "-f " + former + "/"},
+		t.set("echoserver", 2), func(command string, called time.Time) {
+			if strings.HasPrefix(command, "kubectl apply") {
+				s.becomesActive(called)
+			}
+		}})
 	t.Kept(s.pods, s.set.Recreate())
 	t.Step("recreated pods keep their addresses, which host-local gave")
 	out, err := t.tryLeasehold("install", "--yes")
@@ -94,33 +98,37 @@ func (s *stockCluster) assertAsBefore() {
 	s.assertHostLocalWorks()
 }
 
-// installNamed has `kubectl leasehold install` name leasehold in flannel's ConfigMap.
+// installNamed follows the page for kubeadm with flannel, where `kubectl leasehold install` names
+// leasehold in flannel's ConfigMap.
 func installNamed(t *Test) {
+	release := t.publish("v0.1.0")
 	s := t.stockCluster()
 	config := func() string {
 		return t.Kubectl("get", "configmap", "-n", flannelNamespace, "kube-flannel-cfg", "-o",
 			"jsonpath={.data}{.metadata.annotations}")
 	}
-	stock := config()
-	began := time.Now()
-	t.Must(t.Cluster.Apply(t.Ctx))
-	t.Must(t.Cluster.WaitDeployed(t.Ctx))
-	t.Step("leasehold is on the nodes after %.1f s, and no configuration names it", time.Since(began).Seconds())
-	t.leasehold("install")
-	if now := config(); now != stock {
-		t.Errorf("install without an answer has changed %s into %s", stock, now)
-	}
-	named := time.Now()
-	t.leasehold("install", "--yes")
-	s.becomesActive(named)
+	stock, example := config(), t.set("echoserver", 2)
+	manifest := oneIn(t, release, "leasehold-*-named.yaml")
+	t.follow(page{"docs/recipes/kubeadm.md", "", []string{"dist/dev/named.yaml", manifest}, example,
+		func(command string, called time.Time) {
+			switch {
+			case strings.Contains(command, "rollout status deployment"):
+				t.leasehold("install")
+				if now := config(); now != stock {
+					t.Errorf("install without an answer has changed %s into %s", stock, now)
+				}
+			case strings.HasPrefix(command, "kubectl leasehold install"):
+				s.becomesActive(called)
+			}
+		}})
+	example.Scale(0)
 	t.Kept(s.pods, s.set.Recreate())
 	t.Step("recreated pods keep their addresses; flannel's DEL of those that were there before calls host-local")
-	t.Step("from kubectl apply to kept addresses it took %.1f s", time.Since(began).Seconds())
 	t.Kept(s.pods, s.set.Recreate())
 
 	d := t.clusterDoctor()
 	t.Step("flannel's manifest is applied again, then its DaemonSet restarted")
-	began = time.Now()
+	began := time.Now()
 	s.applyManifest()
 	d.decide("FlannelConfigMap")
 	s.restartFlannel()
@@ -384,71 +392,6 @@ func (t *Test) tryLeasehold(args ...string) (string, error) {
 	out, err := t.shell(t.pluginDir(), "PATH=$PWD:$PATH; kubectl leasehold "+strings.Join(args, " ")+" --timeout=2m")
 	t.Step("kubectl leasehold %s: %v\n%s", strings.Join(args, " "), err, out)
 	return out, err
-}
-
-// quickStart runs the commands of README.md's quick start, which end with pods that were replaced.
-// The release is one of this source tree, in the registry of the test cluster.
-func (s *stockCluster) quickStart(dist string) {
-	config := filepath.Join(s.TempDir(), "kubeconfig")
-	s.Must(os.WriteFile(config, []byte(s.Kubectl("config", "view", "--raw", "--flatten")), 0o600))
-	s.Kubectl("config", "set-context", "--current", "--kubeconfig="+config, "--namespace="+s.NS)
-	set := s.Test.set("echoserver", 2)
-	var rollouts []Pods
-	began := time.Now()
-	for _, command := range s.readmeCommands("Quick start in a cluster") {
-		if strings.HasPrefix(command, "make ") {
-			continue
-		}
-		command = strings.Replace(command, "-f dist/", "-f "+dist+"/", 1)
-		s.Step("$ %s", command)
-		cmd := exec.CommandContext(s.Ctx, "bash", "-c", command)
-		cmd.Dir = s.Cluster.Repo
-		cmd.Env = append(os.Environ(), "KUBECONFIG="+config,
-			"PATH="+filepath.Dir(s.Cluster.Kubectl())+":"+os.Getenv("PATH"))
-		called := time.Now()
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			s.Fatalf("%s: %v\n%s", command, err, out)
-		}
-		switch {
-		case strings.HasPrefix(command, "kubectl apply"):
-			s.becomesActive(called)
-		case strings.HasPrefix(command, "kubectl rollout status"):
-			rollouts = append(rollouts, set.Ready())
-		case strings.HasPrefix(command, "kubectl get ipr"):
-			s.Step("it prints\n%s", out)
-		}
-	}
-	took := time.Since(began)
-	if len(rollouts) != 2 {
-		s.Fatalf("README.md waits for the pods of %s %d times, want two", set.Name, len(rollouts))
-	}
-	for name, p := range rollouts[0] {
-		if rollouts[1][name].UID == p.UID {
-			s.Errorf("%s was not replaced", name)
-		}
-	}
-	s.Kept(rollouts[0], rollouts[1])
-	s.Step("README.md's quick start took %.1f s, from the first command to kept addresses", took.Seconds())
-}
-
-// readmeCommands returns the commands in a section of README.md.
-func (t *Test) readmeCommands(section string) (commands []string) {
-	readme, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "README.md"))
-	t.Must(err)
-	_, text, found := strings.Cut(string(readme), "\n## "+section+"\n")
-	if !found {
-		t.Fatalf("README.md has no section %q", section)
-	}
-	text, _, _ = strings.Cut(text, "\n## ")
-	for _, line := range strings.Split(text, "\n") {
-		command := strings.TrimSpace(line)
-		if strings.HasPrefix(line, "    ") && (strings.HasPrefix(command, "make ") ||
-			strings.HasPrefix(command, "kubectl ")) {
-			commands = append(commands, command)
-		}
-	}
-	return commands
 }
 
 // becomesActive waits until the NodeAddressPools of all nodes say that leasehold is in use.

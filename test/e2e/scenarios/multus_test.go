@@ -3,9 +3,10 @@ package scenarios
 import (
 	"encoding/json"
 	"fmt"
-	"net/netip"
+	"maps"
 	"path/filepath"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -13,7 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// onMultus recreates pods that Multus attaches to two networks. Multus passes no annotations on, so
+// onMultus follows the page for Multus, with its plain plugin. Multus passes no annotations on, so
 // that the windows come from the agent.
 func onMultus(t *Test) {
 	n := t.Node(3)
@@ -21,34 +22,43 @@ func onMultus(t *Test) {
 	t.Must(err)
 	t.Must(n.InstallPlugin(filepath.Join(dir, "multus")))
 	t.createCRD("k8s.cni.cncf.io", "network-attachment-definitions", "NetworkAttachmentDefinition", "v1")
-	lan := cluster.Network{Name: "lan", Type: "bridge", Subnets: []netip.Prefix{netip.MustParsePrefix("10.252.0.0/24")}}
-	config, err := lan.Conflist()
-	t.Must(err)
-	definition, err := json.Marshal(map[string]any{"apiVersion": "k8s.cni.cncf.io/v1",
-		"kind": "NetworkAttachmentDefinition", "metadata": map[string]any{"name": "lan"},
-		"spec": map[string]any{"config": string(config)}})
-	t.Must(err)
-	t.Apply(string(definition))
-
 	t.Networks(n, n.DefaultNetwork())
-	t.Cleanup(func() { t.Must(n.RemoveBridge(t.Ctx, lan)) })
 	text, err := json.Marshal(map[string]any{"cniVersion": "0.3.1", "name": "multus", "type": "multus",
 		"kubeconfig":     t.Cluster.Kubeconfig(),
 		"clusterNetwork": fmt.Sprintf("/etc/cni/net.d/10-%s.conflist", n.DefaultNetwork().Name)})
 	t.Must(err)
 	t.Must(n.SetConfiguration(t.Ctx, "multus", string(text)))
 
-	t.Step("two echoservers start on %s, in two networks", n.Name)
-	set := t.Echoserver("echoserver", n, 2, func(template *corev1.PodTemplateSpec) {
-		template.Annotations["k8s.v1.cni.cncf.io/networks"] = "lan"
-	})
-	before := t.interfaces(set)
-	for pod, lines := range before {
-		if !strings.Contains(lines, "eth0") || !strings.Contains(lines, "net1") {
-			t.Fatalf("%s has %s", pod, lines)
+	set, before := t.set("lan", 2), map[string]string(nil)
+	set.Node = n
+	t.follow(page{"docs/recipes/multus.md", "", []string{"<node>", n.Name}, set, func(command string, _ time.Time) {
+		if !strings.HasPrefix(command, "kubectl rollout status") {
+			return
 		}
+		now := t.interfaces(set)
+		for pod, lines := range now {
+			if !strings.Contains(lines, "eth0") || !strings.Contains(lines, "net1") ||
+				before != nil && before[pod] != lines {
+				t.Errorf("%s has %s, and before %s", pod, lines, before[pod])
+			}
+		}
+		if before == nil {
+			t.haveWindows(n, 4)
+		}
+		before = now
+	}})
+	t.Step("lan-0 has %s; both pods are deleted, and another pod takes an address", before["lan-0"])
+	set.Scale(0)
+	t.otherPods("others", n, 1, nil)
+	set.Scale(2)
+	if after := t.interfaces(set); !maps.Equal(before, after) {
+		t.Fatalf("the pods had %s and have %s", before, after)
 	}
-	t.Eventually("a window for each of the four addresses", func() error {
+}
+
+// haveWindows waits until a number of leases of the test's namespace have a window.
+func (t *Test) haveWindows(n *cluster.Node, want int) {
+	t.Eventually("each address has a window", func() error {
 		leases := t.Leases(n)
 		windows := 0
 		for _, l := range leases {
@@ -56,21 +66,11 @@ func onMultus(t *Test) {
 				windows++
 			}
 		}
-		if windows != 4 {
+		if windows != want {
 			return fmt.Errorf("%d leases have a window: %+v", windows, leases)
 		}
 		return nil
 	})
-	t.Step("echoserver-0 has %s; both pods are deleted, and another pod takes an address", before["echoserver-0"])
-	set.Scale(0)
-	t.otherPods("others", n, 1, nil)
-	set.Scale(2)
-	after := t.interfaces(set)
-	for pod := range before {
-		if before[pod] != after[pod] {
-			t.Fatalf("%s had %s and has %s", pod, before[pod], after[pod])
-		}
-	}
 }
 
 // interfaces returns the interfaces in the pods' network namespaces, with their addresses.

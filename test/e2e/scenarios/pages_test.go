@@ -1,0 +1,82 @@
+package scenarios
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// A page is a document that ends with kept addresses. A scenario runs its commands of kubectl.
+type page struct {
+	file, section string // the whole file, if there is no section
+	// fill replaces what a reader fills in, and the manifest by one of images the cluster has.
+	fill []string
+	set  *Set // whose pods it restarts
+	// after is called after each command. It may be nil.
+	after func(command string, called time.Time)
+}
+
+// follow runs the commands of a page in the test's namespace. The page waits for the pods of its
+// example twice, and they keep their addresses.
+func (t *Test) follow(p page) {
+	config := filepath.Join(t.TempDir(), "kubeconfig")
+	t.Must(os.WriteFile(config, []byte(t.Kubectl("config", "view", "--raw", "--flatten")), 0o600))
+	t.Kubectl("config", "set-context", "--current", "--kubeconfig="+config, "--namespace="+t.NS)
+	env := append(os.Environ(), "KUBECONFIG="+config,
+		"PATH="+t.pluginDir()+":"+filepath.Dir(t.Cluster.Kubectl())+":"+os.Getenv("PATH"))
+	var rollouts []Pods
+	began := time.Now()
+	for _, command := range t.commandsOf(p) {
+		command = strings.NewReplacer(p.fill...).Replace(command)
+		t.Step("$ %s", command)
+		cmd := exec.CommandContext(t.Ctx, "bash", "-c", command)
+		cmd.Dir, cmd.Env = t.Cluster.Repo, env
+		called := time.Now()
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		if p.after != nil {
+			p.after(command, called)
+		}
+		switch {
+		case strings.HasPrefix(command, "kubectl rollout status"):
+			rollouts = append(rollouts, p.set.Ready())
+		case strings.HasPrefix(command, "kubectl get ipr"):
+			t.Step("it prints\n%s", out)
+		}
+	}
+	if len(rollouts) != 2 {
+		t.Fatalf("%s waits for the pods of %s %d times, want two", p.file, p.set.Name, len(rollouts))
+	}
+	for name, pod := range rollouts[0] {
+		if rollouts[1][name].UID == pod.UID {
+			t.Errorf("%s was not replaced", name)
+		}
+	}
+	t.Kept(rollouts[0], rollouts[1])
+	t.Step("%s took %.1f s, from the first command to kept addresses", p.file, time.Since(began).Seconds())
+}
+
+// commandsOf returns the commands of kubectl on a page.
+func (t *Test) commandsOf(p page) (commands []string) {
+	content, err := os.ReadFile(filepath.Join(t.Cluster.Repo, p.file))
+	t.Must(err)
+	text := string(content)
+	if p.section != "" {
+		var found bool
+		if _, text, found = strings.Cut(text, "\n## "+p.section+"\n"); !found {
+			t.Fatalf("%s has no section %q", p.file, p.section)
+		}
+		text, _, _ = strings.Cut(text, "\n## ")
+	}
+	for _, line := range strings.Split(text, "\n") {
+		if command := strings.TrimSpace(line); strings.HasPrefix(line, "    ") &&
+			strings.HasPrefix(command, "kubectl ") {
+			commands = append(commands, command)
+		}
+	}
+	return commands
+}
