@@ -59,6 +59,30 @@ func TestIsTransient(t *testing.T) {
 	}
 }
 
+// An API server without the resource does not say that an object does not exist.
+func TestIsGone(t *testing.T) {
+	response := func(code int) error {
+		return apierrors.NewGenericServerResponse(code, "GET", schema.GroupResource{}, "n", "", 0, true)
+	}
+	noObject := apierrors.NewNotFound(schema.GroupResource{}, "n")
+	for name, tt := range map[string]struct {
+		err              error
+		gone, isUnserved bool
+	}{
+		"no such object":   {noObject, true, false},
+		"no such resource": {response(404), false, true},
+		"no such verb":     {response(405), false, true},
+		"no right":         {response(403), false, false},
+		"no answer":        {errUnreachable, false, false},
+		"no error":         {nil, false, false},
+		"wrapped":          {fmt.Errorf("reading: %w", noObject), true, false},
+	} {
+		if gone, unserved := IsGone(tt.err), IsNotServed(tt.err); gone != tt.gone || unserved != tt.isUnserved {
+			t.Errorf("%s: gone %t, want %t; not served %t, want %t", name, gone, tt.gone, unserved, tt.isUnserved)
+		}
+	}
+}
+
 var errUnreachable = &url.Error{Op: "Get", URL: "https://10.96.0.1", Err: syscall.ECONNREFUSED}
 
 // One request that fails says nothing about others; two in a row without an answer do.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
@@ -172,6 +173,23 @@ func TestHandlerThatComesLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []string{"+old", "old>new"}; !slices.Equal(calls, want) {
+		t.Errorf("called with %q, want %q", calls, want)
+	}
+}
+
+// If the watch was interrupted, an object that was deleted and created again is one change.
+func TestObjectThatWasCreatedAgain(t *testing.T) {
+	i := newInformer()
+	var calls []string
+	i.Handle(recorded(&calls))
+	for n, change := range []func(any) error{i.Add, i.Update, func(o any) error { return i.Replace([]any{o}, "") }} {
+		o := some("a", fmt.Sprint(n), fmt.Sprint(n))
+		o.UID = types.UID(fmt.Sprint("uid-", n))
+		if err := change(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"+0", "-0", "+1", "-1", "+2"}; !slices.Equal(calls, want) {
 		t.Errorf("called with %q, want %q", calls, want)
 	}
 }
