@@ -242,14 +242,20 @@ func TestEndlessHoldEndsWithoutAClaim(t *testing.T) {
 
 // The watch cache may be out of date: the read before a hold ends bypasses it.
 func TestHoldStaysIfTheLatestReadDiffers(t *testing.T) {
-	for name, code := range map[string]int{"the pod does not exist": 404, "the read fails": 503} {
+	for name, code := range map[string]int{"the pod does not exist": 404, "the read fails": 503,
+		"another pod runs on another node": 0} {
 		s := newFixture(t)
 		s.held(time.Hour, "")
 		s.claim()
 		s.pod("node2", "u2", corev1.ConditionTrue)
 		var latest atomic.Int32
 		s.server.Reject(func(r *http.Request) int {
-			if strings.Contains(r.URL.Path, "/pods/") && r.URL.Query().Get("resourceVersion") != "0" {
+			switch {
+			case !strings.Contains(r.URL.Path, "/pods/"):
+			case r.URL.Query().Get("resourceVersion") == "0":
+				s.pod("node2", "u2", corev1.ConditionTrue)
+			default:
+				s.pod("node3", "u3", corev1.ConditionTrue)
 				latest.Add(1)
 				return code
 			}
