@@ -78,21 +78,21 @@ func (n *Node) runc() string {
 }
 
 // Forget kills the container runtime and the processes of containers, and removes the containers
-// from its records. processes are the pids by container; a sandbox of CRI-O may have none.
-func (n *Node) Forget(ctx context.Context, processes map[string]int) error {
+// from its records, in this order: a sandbox, which may have no process, after its containers.
+func (n *Node) Forget(ctx context.Context, containers []inspect.Container) error {
 	if n.IsCRIO() { // which has its records in memory
 		if err := n.Kill(ctx, ContainerRuntime); err != nil {
 			return err
 		}
 	}
-	for id, pid := range processes {
-		if pid != 0 {
-			if _, err := n.Machine().Run(ctx, "kill", "-9", fmt.Sprint(pid)); err != nil {
+	for _, c := range containers {
+		if c.PID != 0 {
+			if _, err := n.Machine().Run(ctx, "kill", "-9", fmt.Sprint(c.PID)); err != nil {
 				return err
 			}
 		}
-		if err := n.forget(ctx, id); err != nil {
-			return fmt.Errorf("container %s is not forgotten: %w", id, err)
+		if err := n.forget(ctx, c.ID); err != nil {
+			return fmt.Errorf("container %s is not forgotten: %w", c.ID, err)
 		}
 	}
 	return n.Kill(ctx, ContainerRuntime)

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 func merge(all ...Pods) Pods {
@@ -40,18 +41,16 @@ func (t *Test) forget(n *cluster.Node, pods Pods) {
 func (t *Test) forgetSandboxes(n *cluster.Node, pods Pods) (ids []string) {
 	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
 	t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
-	processes := map[string]int{}
+	var containers []inspect.Container
 	var namespaces []string
 	for _, pod := range pods {
 		sandbox := t.Sandbox(n, pod)
-		processes[sandbox.ID] = sandbox.PID
-		for _, c := range t.containers(pod) {
-			processes[c.ID] = c.PID
-		}
+		containers = append(containers, t.containers(pod)...)
+		containers = append(containers, inspect.Container{ID: sandbox.ID, PID: sandbox.PID})
 		ids, namespaces = append(ids, sandbox.ID), append(namespaces, "/run/netns/"+filepath.Base(sandbox.NetNS))
 	}
 	t.Cleanup(func() { t.runs(n, cluster.ContainerRuntime) })
-	t.Must(n.Forget(t.Ctx, processes))
+	t.Must(n.Forget(t.Ctx, containers))
 	for _, path := range namespaces {
 		_, err := n.Machine().Run(t.Ctx, "sh", "-c", `umount --lazy "$0" && rm "$0"`, path)
 		t.Must(err)
