@@ -134,11 +134,38 @@ func read(path string, flags int) ([]byte, fs.FileInfo, error) {
 	if !info.Mode().IsRegular() {
 		return nil, info, fmt.Errorf("%s is not a regular file", path)
 	}
-	b, err := io.ReadAll(io.LimitReader(f, Max+1))
+	b, err := io.ReadAll(io.LimitReader(unblocked{f}, Max+1))
 	if err == nil && len(b) > Max {
 		err = fmt.Errorf("%s is larger than %d bytes", path, Max)
 	}
 	return b, info, err
+}
+
+// unblocked reads a file without waiting for content, which some files of /proc do although they
+// are regular ones: /proc/kmsg.
+type unblocked struct{ f *os.File }
+
+func (u unblocked) Read(b []byte) (n int, err error) {
+	conn, err := u.f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var failed error
+	err = conn.Read(func(fd uintptr) bool {
+		for n, failed = syscall.Read(int(fd), b); failed == syscall.EINTR; {
+			n, failed = syscall.Read(int(fd), b)
+		}
+		return true
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case failed != nil:
+		return 0, &os.PathError{Op: "read", Path: u.f.Name(), Err: failed}
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
 }
 
 // List returns the names in a directory, in order; none where it is missing.

@@ -148,3 +148,24 @@ func TestCanonical(t *testing.T) {
 		t.Errorf("/: %s", got)
 	}
 }
+
+// A regular file whose content is waited for is refused.
+func TestReadDoesNotWait(t *testing.T) {
+	read := make(chan error, 1)
+	go func() {
+		for {
+			if _, _, err := ReadLinked("/proc/kmsg"); err != nil { // there may be messages at first
+				read <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-read:
+		if !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, os.ErrPermission) {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it waits")
+	}
+}
