@@ -136,3 +136,18 @@ func TestNextInALargePool(t *testing.T) {
 		t.Errorf("got %s %t, want %s", got, found, want)
 	}
 }
+
+// UsableFunc is Usable.
+func TestUsableFunc(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSet(t)
+		usable := s.UsableFunc()
+		for _, r := range s {
+			for a := r.Start.Prev(); a.IsValid() && a.Compare(r.End.Next()) <= 0; a = a.Next() {
+				if usable(a) != s.Usable(a) {
+					t.Fatalf("%s of %s: %v", a, s, usable(a))
+				}
+			}
+		}
+	})
+}

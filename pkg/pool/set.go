@@ -54,14 +54,19 @@ func Disjoint(sets []Set, name func(i int) string) error {
 // overlap returns two ranges that have an address in common, if there are any. It sorts a copy of
 // the ranges, so that a long list does not take quadratic time.
 func overlap(ranges []Range) (a, b Range, found bool) {
-	sorted := slices.Clone(ranges)
-	slices.SortStableFunc(sorted, func(a, b Range) int { return a.Start.Compare(b.Start) })
+	sorted := sorted(ranges)
 	for i := 1; i < len(sorted); i++ {
 		if sorted[i-1].contains(sorted[i].Start) {
 			return sorted[i-1], sorted[i], true
 		}
 	}
 	return Range{}, Range{}, false
+}
+
+func sorted(ranges []Range) []Range {
+	out := slices.Clone(ranges)
+	slices.SortStableFunc(out, func(a, b Range) int { return a.Start.Compare(b.Start) })
+	return out
 }
 
 // RangeFor returns the range of the set that contains the address.
@@ -85,6 +90,25 @@ func (s Set) Contains(addr netip.Addr) bool {
 // assigns the gateway of another range to a pod.)
 func (s Set) Usable(addr netip.Addr) bool {
 	return s.Contains(addr) && !s.isGateway(addr)
+}
+
+// UsableFunc returns Usable for many addresses: it takes time for each range once.
+func (s Set) UsableFunc() func(netip.Addr) bool {
+	contains, gateways := s.containsFunc(), s.gateways()
+	return func(addr netip.Addr) bool {
+		_, isGateway := slices.BinarySearchFunc(gateways, addr, netip.Addr.Compare)
+		return contains(addr) && !isGateway
+	}
+}
+
+// containsFunc returns Contains for many addresses.
+func (s Set) containsFunc() func(netip.Addr) bool {
+	sorted := sorted(s)
+	return func(addr netip.Addr) bool {
+		at, found := slices.BinarySearchFunc(sorted, addr,
+			func(r Range, a netip.Addr) int { return r.Start.Compare(a) })
+		return found || at > 0 && sorted[at-1].contains(addr)
+	}
 }
 
 // SetOf returns the index of the set that contains an address, -1 if none does.
@@ -128,8 +152,9 @@ func (s Set) Size() uint64 {
 // gateways returns the gateways that are addresses of the set, sorted and without duplicates.
 func (s Set) gateways() []netip.Addr {
 	var in []netip.Addr
+	contains := s.containsFunc()
 	for _, r := range s {
-		if s.Contains(r.Gateway) {
+		if contains(r.Gateway) {
 			in = append(in, r.Gateway)
 		}
 	}
