@@ -88,36 +88,13 @@ func (s Sources) cacheEntry(network, containerID, ifName string) (candidates []c
 		return nil, nil
 	}
 	var notes notes
-	all := s.cacheFiles(network, network+"-"+containerID+"-"+ifName, s.alive(s.Host.Namespaces, &notes), &notes)
+	all := s.cacheFiles(network, network+"-"+containerID+"-"+ifName, s.alive(s.namespaces, &notes), &notes)
 	for _, c := range all {
 		if c.ContainerID == containerID && (ifName == "" || c.IfName == ifName) {
 			candidates = append(candidates, c)
 		}
 	}
 	return candidates, notes.texts
-}
-
-// LifeOf returns what libcni's cache shows of the container in the content of host-local's file of
-// an address: Alive if an entry names the container, the address and a namespace that exists.
-// Otherwise Unknown if the entry or its namespace cannot be read, and Dead if there is no such
-// entry.
-func (s Sources) LifeOf(network string, addr netip.Addr, content string) lease.Liveness {
-	file, _ := candidateOf(content)
-	candidates, problems := s.cacheEntry(network, file.ContainerID, file.IfName)
-	life := lease.Dead
-	if len(candidates) == 0 && len(problems) > 0 {
-		life = lease.Unknown
-	}
-	for _, c := range candidates {
-		switch {
-		case c.Kind != fromLiveCache || c.Address != addr:
-		case c.Netns.Ino != 0:
-			return lease.Alive
-		default:
-			life = lease.Unknown
-		}
-	}
-	return life
 }
 
 func (s Sources) cacheFiles(network, prefix string, alive func(string) (lease.Netns, bool), notes *notes) []candidate {

@@ -24,6 +24,8 @@ type candidate struct {
 	Kind    kind
 	Address netip.Addr
 	Source  string // what was read, and its path, for messages
+	path    string // fromKruise: of the file
+	set     int    // the index of the range set of the address, -1 if it is in none
 
 	Namespace, Name, UID string // of the pod
 	Reservation          string // its reservation name; "" if it has none, or if the source does not have it
@@ -44,9 +46,11 @@ type candidate struct {
 
 // Finding is a lease to adopt.
 type Finding struct {
-	Lease lease.Lease
-	Why   string // one sentence, for the journal and for dry runs
-	Seen  bool   // an interface of the lease's network namespace has the address
+	Lease  lease.Lease
+	Why    string // one sentence, for the journal and for dry runs
+	Seen   bool   // an interface has the address
+	InUse  bool   // it is Seen, or libcni's cache shows a container alive that has it
+	IsOurs bool   // leasehold has written the hold to the address's file
 	// FormerInFile reports whether host-local's file of the address names a container that had the
 	// address before the lease's. The file has to be written again, so that it is not taken for an
 	// address that host-local has assigned since.

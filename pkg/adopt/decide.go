@@ -3,6 +3,7 @@ package adopt
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -22,34 +23,31 @@ const maxDeadHold = lease.Window(10 * time.Minute)
 //  1. An interface in a living namespace has the address, or a cache entry names a namespace that
 //     exists: bound to the owner (evidence.owner). gVisor removes addresses from interfaces.
 //  2. A file has our mark of a hold: the rest of that hold, at most its window.
-//  3. The file cannot be read, or host-local may be processing an ADD of its container (isLatest):
-//     bound until the next boot.
-//  4. Kruise's reservation becomes a firm hold for the rest of its window, or for the whole window
-//     if there was no DEL.
-//  5. A cache entry whose namespace is gone becomes a firm hold for its window, at most 10 minutes,
-//     or a soft hold if it has no window.
-//  6. There is only a file, which names nobody: bound until the next boot.
+//  3. A container is gone that the file names, or there is no file: Kruise's reservation becomes a
+//     firm hold for the rest of its window, or for the whole window if there was no DEL. A cache
+//     entry, which must not be older than the file, becomes a firm hold for its window, at most 10
+//     minutes, or a soft hold if it has no window.
+//  4. There is any other file: bound to an unknown owner until the next boot.
 //
 // A pod that has another address by the rules 1 and 2, or by a later source, gets no hold.
 //
-// Times order the candidates of one kind. Between kinds only isLatest compares them
-// (docs/decisions.md, "Smaller ones of the calls").
+// A file is ignored if a source that names another container is not older (isFormer). Nothing else
+// compares the times of two kinds of sources (docs/decisions.md, "Smaller ones of the calls").
 //
 // soft is the length of soft holds. newID returns the ID of a new lease.
 func decide(candidates []candidate, p lease.Pool, now lease.Instant, soft time.Duration,
 	newID func() string) []Finding {
 	d := decision{pool: p, now: now, soft: soft}
 	addresses := byAddress(candidates)
-	has := map[pod]bool{} // the pods that have an address by the rules 1 and 2
-	var verdicts []verdict
+	verdicts, has := map[netip.Addr]verdict{}, map[pod]bool{} // the pods that have an address by the rules 1 and 2
 	add := func(v verdict, ok bool) {
 		if ok {
-			verdicts = append(verdicts, v)
+			verdicts[v.lease.Address] = v
 		}
 	}
 	for _, e := range addresses {
 		switch {
-		case e[fromLiving] != nil || e[fromLiveCache] != nil:
+		case e.isInUse():
 			add(d.inUse(e), true)
 		case e[fromHoldFile] != nil:
 			m := e[fromHoldFile][0]
@@ -57,24 +55,24 @@ func decide(candidates []candidate, p lease.Pool, now lease.Instant, soft time.D
 		}
 	}
 	for _, v := range verdicts {
-		has[podOf(v.lease)] = true
+		has[v.pod] = true
 	}
 	last := lastOfPods(addresses)
 	for _, e := range addresses {
-		if e[fromLiving] == nil && e[fromLiveCache] == nil && e[fromHoldFile] == nil {
+		if !e.isInUse() && e[fromHoldFile] == nil {
 			add(d.gone(e, func(c candidate) bool {
 				l := last[c.pod()]
 				return c.hasPod() && (has[c.pod()] || l.Address != c.Address && l.ContainerID != c.ContainerID)
 			}))
 		}
 	}
-	slices.SortFunc(verdicts, func(a, b verdict) int { return a.lease.Address.Compare(b.lease.Address) })
 	supersede(verdicts)
 	out := make([]Finding, 0, len(verdicts))
-	for _, v := range verdicts {
+	for _, addr := range slices.SortedFunc(maps.Keys(verdicts), netip.Addr.Compare) {
+		v, e := verdicts[addr], addresses[addr]
 		v.lease.ID = newID() // candidates have none
-		e := addresses[v.lease.Address]
-		out = append(out, Finding{Lease: v.lease, Why: v.why, Seen: e[fromLiving] != nil,
+		out = append(out, Finding{Lease: v.lease, Why: v.why, Seen: e[fromLiving] != nil, InUse: e.isInUse(),
+			IsOurs:       !e.isInUse() && e[fromHoldFile] != nil,
 			FormerInFile: e.formerInFile(v.lease.Holder.ContainerID)})
 	}
 	return out
@@ -90,6 +88,7 @@ type decision struct {
 type verdict struct {
 	lease lease.Lease
 	why   string
+	pod   pod
 	at    time.Time // when the source that shows the owner was written
 }
 
@@ -137,22 +136,20 @@ func newestFirst(a, b candidate) int {
 	return cmp.Or(b.Modified.Compare(a.Modified), cmp.Compare(a.Source, b.Source), a.Address.Compare(b.Address))
 }
 
-// pod identifies an interface of a pod in one address family.
+// pod identifies an interface of a pod in one range set, and in one address family if the sets are
+// not known.
 type pod struct {
 	namespace, name, ifName string
+	set                     int
 	is4                     bool
 }
 
-func (c *candidate) pod() pod { return pod{c.Namespace, c.Name, c.IfName, c.Address.Is4()} }
+func (c *candidate) pod() pod { return pod{c.Namespace, c.Name, c.IfName, c.set, c.Address.Is4()} }
 
 // hasPod reports whether the candidate names a pod.
 func (c *candidate) hasPod() bool { return c.Name != "" }
 
 func (c *candidate) samePod(o *candidate) bool { return c.hasPod() && c.pod() == o.pod() }
-
-func podOf(l lease.Lease) pod {
-	return pod{l.Namespace, l.Name, l.Holder.IfName, l.Address.Is4()}
-}
 
 // lastOfPods returns, for each pod that is gone, its reservation, or its newest cache entry if it
 // has none.
@@ -197,16 +194,17 @@ func (d decision) inUse(e evidence) verdict {
 	return d.bound(who, why)
 }
 
+// isInUse reports whether an interface has the address, or a container is alive that had it.
+func (e evidence) isInUse() bool { return e[fromLiving] != nil || e[fromLiveCache] != nil }
+
 // owner returns whose an address in use is, and an interface that has it, nil if none does. The
 // owner is, of those that exist:
 //
 //  1. the cache entry of a namespace whose interface has the address;
-//  2. the living container of Kruise's reservation, or else of the file;
-//  3. the file's container if its ADD may not have ended (isLatest);
-//  4. another living container of the cache;
-//  5. the pod of our mark, or else of the reservation;
-//  6. the file's container, or else the newest one of the cache, although its namespace is at
-//     another path now.
+//  2. a living container of the cache: that of Kruise's reservation, that of the file, the newest;
+//  3. the pod of our mark;
+//  4. the container that the file names, or else Kruise's reservation, or else the newest entry
+//     of the cache, although its namespace is at another path now.
 func (e evidence) owner() (who candidate, seen *candidate) {
 	for i, s := range e[fromLiving] {
 		if c := e.entry(fromLiveCache, func(c *candidate) bool { return c.Netns.Same(s.Netns) }); c != nil {
@@ -214,58 +212,59 @@ func (e evidence) owner() (who candidate, seen *candidate) {
 		}
 	}
 	mark, reservation, file := e.first(fromHoldFile), e.first(fromKruise), e.first(fromFile)
-	var latest, marked *candidate
-	if e.isLatest(file) {
-		latest = cmp.Or(e.entryOf(fromKruise, file), file)
+	if file != nil && (file.ContainerID == "" || e.isFormer(file)) {
+		file = nil
 	}
+	var marked *candidate
 	if mark != nil && mark.hasPod() {
 		marked = cmp.Or(e.entry(fromDeadCache, mark.samePod), mark)
 	}
-	owner := cmp.Or(e.entryOf(fromLiveCache, reservation), e.entryOf(fromLiveCache, file), latest,
-		e.first(fromLiveCache), marked, e.entryOf(fromDeadCache, reservation), reservation,
-		e.entryOf(fromDeadCache, file), e.first(fromDeadCache))
 	seen = e.first(fromLiving)
-	return *cmp.Or(owner, seen), seen
+	named := cmp.Or(file, reservation, e.first(fromDeadCache), seen)
+	owner := cmp.Or(e.entryOf(fromLiveCache, reservation), e.entryOf(fromLiveCache, file), e.first(fromLiveCache),
+		marked, e.entryOf(fromDeadCache, named), e.entryOf(fromKruise, named), named)
+	return *owner, seen
 }
 
-// isLatest reports whether host-local may be processing an ADD of the container in a file: the
-// cache does not have it, and no source that names another container is newer than the file. The
-// Kruise fork leaves the container of its first ADD in the file, which is then older.
-func (e evidence) isLatest(file *candidate) bool {
-	if file == nil || file.ContainerID == "" {
+// isFormer reports whether the container in a file had the address before another one: a source
+// that names another is not older, and the container does not live. The Kruise fork leaves the
+// container of its first ADD in the file. While host-local processes an ADD, the file is the newest
+// source.
+func (e evidence) isFormer(file *candidate) bool {
+	if file.Unreadable || e.entryOf(fromLiveCache, file) != nil {
 		return false
 	}
 	for _, k := range []kind{fromDeadCache, fromKruise, fromLiveCache} {
 		for _, c := range e[k] {
-			if same := c.ContainerID == file.ContainerID; same && k != fromKruise ||
-				!same && !file.Modified.After(c.Modified) {
-				return false
+			if c.ContainerID != file.ContainerID && !c.Modified.Before(file.Modified) {
+				return true
 			}
 		}
 	}
-	return true
+	return false
 }
 
 // formerInFile reports whether the file of an address names another container than its lease
 // (holder), and one that had the address before.
 func (e evidence) formerInFile(holder string) bool {
 	file := e.first(fromFile)
-	if file == nil || file.ContainerID == "" || holder == "" || file.ContainerID == holder {
-		return false
-	}
-	return e.entryOf(fromLiveCache, file) == nil && !e.isLatest(file)
+	return file != nil && file.ContainerID != "" && holder != "" && file.ContainerID != holder && e.isFormer(file)
 }
 
-// gone returns the verdict for an address that no living container has, by the rules 3 to 6 of
+// gone returns the verdict for an address that no living container has, by the rules 3 and 4 of
 // decide.
 func (d decision) gone(e evidence, isSuperseded func(candidate) bool) (verdict, bool) {
-	file, c := e.first(fromFile), e.first(fromKruise)
-	isReserved := c != nil && file != nil && c.ContainerID == file.ContainerID
-	if file != nil && file.Unreadable || e.isLatest(file) && !isReserved {
-		return d.unknown(file)
+	file, c, entry := e.first(fromFile), e.first(fromKruise), e.first(fromDeadCache)
+	if file != nil && !e.isFormer(file) {
+		if entry = e.entryOf(fromDeadCache, file); entry != nil && entry.Modified.Before(file.Modified) {
+			entry = nil // of a former life of the container
+		}
+		if c != nil && c.ContainerID != file.ContainerID && (entry == nil || !entry.samePod(c)) {
+			c = nil
+		}
 	}
-	switch c = cmp.Or(c, e.entryOf(fromDeadCache, file), e.first(fromDeadCache)); {
-	case c == nil:
+	switch c = cmp.Or(c, entry); {
+	case file != nil && file.Unreadable, c == nil:
 		return d.unknown(file)
 	case isSuperseded(*c) && file == nil:
 		return verdict{}, false
@@ -331,7 +330,7 @@ func (d decision) bound(c candidate, why string) verdict {
 	l := d.lease(c)
 	l.State = lease.Bound
 	l.Holder.Netns, l.Holder.BootID = c.Netns, d.now.BootID
-	return verdict{lease: l, why: why, at: c.Modified}
+	return verdict{lease: l, why: why, pod: c.pod(), at: c.Modified}
 }
 
 // held returns a hold. It reports false if its length is 0.
@@ -348,7 +347,7 @@ func (d decision) held(c candidate, hold lease.Window, why string) (verdict, boo
 		who = "pod " + c.Namespace + "/" + c.Name
 	}
 	return verdict{lease: l, why: fmt.Sprintf("%s for %s, %s left: %s", kind, who,
-		hold.Round(time.Second), why), at: c.Modified}, hold > 0
+		hold.Round(time.Second), why), pod: c.pod(), at: c.Modified}, hold > 0
 }
 
 func (d decision) lease(c candidate) lease.Lease {
@@ -363,21 +362,22 @@ func (d decision) lease(c candidate) lease.Lease {
 // supersede sets Superseded for the older bound leases of a pod that has several containers, as
 // after a forced deletion. The key belongs to the lease of the newest container, and the release of
 // an older one starts no firm hold. A reservation name is that of several pods.
-func supersede(verdicts []verdict) {
+func supersede(verdicts map[netip.Addr]verdict) {
 	newest := map[lease.Key]verdict{}
 	for _, v := range verdicts {
 		key := v.lease.Key()
 		n, known := newest[key]
-		if v.lease.State == lease.Bound && !key.IsZero() && key.Reservation == "" && (!known || v.at.After(n.at)) {
+		isNewer := v.at.After(n.at) || v.at.Equal(n.at) && v.lease.Address.Less(n.lease.Address)
+		if v.lease.State == lease.Bound && !key.IsZero() && key.Reservation == "" && (!known || isNewer) {
 			newest[key] = v
 		}
 	}
-	for i := range verdicts {
-		l := &verdicts[i].lease
-		n, known := newest[l.Key()]
-		if known && l.State == lease.Bound && l.Holder.ContainerID != n.lease.Holder.ContainerID {
-			l.Superseded, l.Window = true, 0
-			verdicts[i].why += "; a newer container of the pod has its key"
+	for addr, v := range verdicts {
+		n, known := newest[v.lease.Key()]
+		if known && v.lease.State == lease.Bound && v.lease.Holder.ContainerID != n.lease.Holder.ContainerID {
+			v.lease.Superseded, v.lease.Window = true, 0
+			v.why += "; a newer container of the pod has its key"
+			verdicts[addr] = v
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -179,9 +180,13 @@ func TestDecide(t *testing.T) {
 			var got []string
 			for _, f := range decide(candidates, testPool, now, testSoft, ids()) {
 				got = append(got, story(f))
-				isOn := func(c candidate) bool { return c.Kind == fromLiving && c.Address == f.Lease.Address }
-				if f.Seen != anyOf(candidates, isOn) {
-					t.Errorf("%s: on an interface: %v", story(f), f.Seen)
+				of := func(kinds ...kind) bool {
+					return anyOf(candidates, func(c candidate) bool {
+						return c.Address == f.Lease.Address && slices.Contains(kinds, c.Kind)
+					})
+				}
+				if f.InUse != of(fromLiving, fromLiveCache) || f.IsOurs != (!f.InUse && of(fromHoldFile)) {
+					t.Errorf("%s: in use: %v, ours: %v", story(f), f.InUse, f.IsOurs)
 				}
 				if f.Why == "" || strings.ContainsAny(f.Why, "\n%") {
 					t.Errorf("%s: why is %q", story(f), f.Why)

@@ -32,6 +32,9 @@ type Host interface {
 type Sources struct {
 	Host      Host
 	CacheDirs []string // libcni's
+	// Namespaces is Host.Namespaces, which takes long, once for all that is done with the Sources;
+	// nil for Host's own.
+	Namespaces func() ([]host.Namespace, error)
 
 	// Files is host-local's directory of the pool, nil if the caller has not opened it.
 	Files *hostlocal.Dir
@@ -49,6 +52,8 @@ type Found struct {
 	// Shown reports whether any source may show that the pool was used: an interface in its ranges,
 	// an entry of libcni's cache, or anything in host-local's directory but the lock.
 	Shown bool
+	// Used are the reservations of the Kruise fork of addresses of the pool (Convert).
+	Used []string
 }
 
 // Find reads the sources of a node and returns the leases of a pool to adopt. Its errors wrap
@@ -65,12 +70,29 @@ func Find(s Sources, p lease.Pool, sets []pool.Set, now lease.Instant, soft time
 	if err != nil {
 		return found, err
 	}
-	found.Shown = notes.unread || !hostlocal.IsEmpty(p) || slices.ContainsFunc(candidates, func(c candidate) bool {
-		return c.Kind != fromLiving && c.Kind != fromKruise || pool.Usable(sets, c.Address)
-	})
-	found.Findings = decide(within(candidates, sets), p, now, soft, newID)
+	candidates = within(candidates, sets)
+	found.Shown = notes.unread || len(candidates) > 0 || !hostlocal.IsEmpty(p)
+	found.Findings = decide(candidates, p, now, soft, newID)
 	found.Named = !notes.unread && areNamed(found.Findings, candidates)
+	for _, c := range candidates {
+		if c.Kind == fromKruise && p.Network != kruiseTree {
+			found.Used = append(found.Used, c.path)
+		}
+	}
 	return found, nil
+}
+
+// FindAt is Find for some addresses of a pool.
+func FindAt(s Sources, p lease.Pool, sets []pool.Set, addrs []netip.Addr, now lease.Instant, soft time.Duration,
+	newID func() string) ([]Finding, error) {
+	candidates, err := s.gather(p, &notes{})
+	candidates = slices.DeleteFunc(candidates, func(c candidate) bool { return !slices.Contains(addrs, c.Address) })
+	return decide(within(candidates, sets), p, now, soft, newID), err
+}
+
+// Unknown returns the lease of an address that nothing shows the owner of, without an ID.
+func Unknown(p lease.Pool, addr netip.Addr, now lease.Instant) lease.Lease {
+	return Container{file: candidate{Address: addr}}.Lease(p, now, false, 0)
 }
 
 // areNamed reports whether libcni's cache has an entry at all, and names the container of each
@@ -99,7 +121,7 @@ func (s Sources) gather(p lease.Pool, notes *notes) (candidates []candidate, err
 	if !filepath.IsAbs(p.DataDir) || !hostlocal.IsNetwork(p.Network) {
 		return nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrUnreadable, p.Network, p.DataDir)
 	}
-	spaces, err := s.Host.Namespaces()
+	spaces, err := s.namespaces()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
@@ -111,32 +133,19 @@ func (s Sources) gather(p lease.Pool, notes *notes) (candidates []candidate, err
 	return slices.Concat(living(spaces, notes), s.cache(p.Network, alive, notes), kruise(p.DataDir, notes), files), nil
 }
 
-// within removes the candidates of addresses that belong to other networks, that is, addresses
-// which only an interface has and which are in no set. The other sources are of this pool, and are
-// used even if its ranges have changed since.
+// within sets the range sets of the candidates, and removes those of addresses that belong to other
+// networks, that is, addresses which only an interface or a reservation of the Kruise fork has and
+// which are in no set. The other sources are of this pool, and are used even if its ranges have
+// changed since. If the sets are not known, a reservation may be of this pool.
 func within(candidates []candidate, sets []pool.Set) []candidate {
+	var usable []func(netip.Addr) bool
+	for _, s := range sets {
+		usable = append(usable, s.UsableFunc())
+	}
 	named := map[netip.Addr]bool{}
-	for _, c := range candidates {
-		named[c.Address] = named[c.Address] || c.Kind != fromLiving
+	for i, c := range candidates {
+		candidates[i].set = slices.IndexFunc(usable, func(in func(netip.Addr) bool) bool { return in(c.Address) })
+		named[c.Address] = named[c.Address] || c.Kind != fromLiving && (c.Kind != fromKruise || sets == nil)
 	}
-	return slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool {
-		return !named[c.Address] && !pool.Usable(sets, c.Address)
-	})
-}
-
-// Foreign returns the lease for an address that host-local has assigned. content is the content of
-// its file. The lease is bound to the container that the file names, with the pod and the window of
-// libcni's cache entry if there is one.
-func Foreign(s Sources, p lease.Pool, addr netip.Addr, content string, now lease.Instant, newID func() string) Finding {
-	file, _ := candidateOf(content)
-	file.Address, file.Source = addr, "host-local's file"
-	candidates := []candidate{file}
-	cached, _ := s.cacheEntry(p.Network, file.ContainerID, file.IfName)
-	for _, c := range cached {
-		if c.Address == addr {
-			candidates = append(candidates, c)
-		}
-	}
-	found := decide(candidates, p, now, time.Second, newID)
-	return found[0] // a file alone is a bound lease of unknown owner
+	return slices.DeleteFunc(candidates, func(c candidate) bool { return !named[c.Address] && c.set < 0 })
 }

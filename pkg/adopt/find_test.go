@@ -279,41 +279,6 @@ func TestFindTwoEntriesOfOneInterface(t *testing.T) {
 	n.want(problems)
 }
 
-// What the cache says of a container is unknown if its entry or its namespace cannot be read.
-func TestLifeOf(t *testing.T) {
-	const content = "c1\r\neth0"
-	with := func(netns string) string { return string(entry(set("netns", netns))) }
-	for name, c := range map[string]struct {
-		write func(n *node)
-		addr  string
-		want  lease.Liveness
-	}{
-		"no entry": {func(*node) {}, "10.0.0.5", lease.Dead},
-		"it is alive": {func(n *node) { n.write("results/cbr0-c1-eth0", with("/run/netns/db-0")) }, "10.0.0.5",
-			lease.Alive},
-		"another address": {func(n *node) { n.write("results/cbr0-c1-eth0", with("/run/netns/db-0")) }, "10.0.0.6",
-			lease.Dead},
-		"its namespace is gone": {func(n *node) { n.write("results/cbr0-c1-eth0", with("/run/netns/gone")) },
-			"10.0.0.5", lease.Dead},
-		"its namespace cannot be read": {func(n *node) {
-			n.write("results/cbr0-c1-eth0", with("/run/netns/unreadable"))
-		}, "10.0.0.5", lease.Unknown},
-		"its entry cannot be read": {func(n *node) { n.write("results/cbr0-c1-eth0", "{") }, "10.0.0.5", lease.Unknown},
-		"one of two entries cannot be read": {func(n *node) {
-			n.write("results/cbr0-c1-eth0", with("/run/netns/gone"))
-			n.write("cache/results/cbr0-c1-eth0", "{")
-		}, "10.0.0.5", lease.Dead},
-		"another container's entry": {func(n *node) { n.write("results/cbr0-c2-eth0", "{") }, "10.0.0.5", lease.Dead},
-	} {
-		n := newNode(t)
-		n.lives("/run/netns/db-0", 11)
-		c.write(n)
-		if got := n.node().LifeOf("cbr0", netip.MustParseAddr(c.addr), content); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
-	}
-}
-
 // TestNamed checks what proves that no address in use is missing after the loss of a store.
 func TestNamed(t *testing.T) {
 	cached := func(n *node) {
@@ -438,23 +403,6 @@ func TestFindBlind(t *testing.T) {
 		{DataDir: "/x", Network: ".."}} {
 		if _, err := Find(n.node(), p, nil, now, testSoft, ids()); !errors.Is(err, ErrUnreadable) {
 			t.Errorf("pool %+v: %v", p, err)
-		}
-	}
-}
-
-// What host-local has assigned is of the container in its file, and of the pod in libcni's entry of
-// that container and address.
-func TestForeign(t *testing.T) {
-	n := newNode(t)
-	n.lives("/run/netns/db-0", 11)
-	n.write("results/cbr0-c1-eth0", string(entry(nil)))
-	for addr, want := range map[string]string{
-		"10.0.0.5": "10.0.0.5 Bound db-0/u1 c1 eth0 /run/netns/db-0 window 10m0s",
-		"10.0.0.6": "10.0.0.6 Bound nobody c1 eth0",
-	} {
-		f := Foreign(n.node(), n.pool, netip.MustParseAddr(addr), "c1\r\neth0", now, ids())
-		if story(f) != want {
-			t.Errorf("%s, want %s", story(f), want)
 		}
 	}
 }

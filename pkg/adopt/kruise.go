@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -72,8 +74,26 @@ func readKruise(path string) (candidate, error) {
 		return candidate{}, err
 	}
 	c, err := parseKruise(b)
-	c.Modified, c.Source = modified, "Kruise's reservation "+path
+	c.Modified, c.Source, c.path = modified, "Kruise's reservation "+path, path
 	return c, err
+}
+
+// Convert moves reservations that were imported out of the fork's directory, so that no later
+// import finds them. Those of other networks stay.
+func Convert(reservations []string) error {
+	var failed []error
+	for _, path := range reservations {
+		namespace := filepath.Dir(path)
+		to := filepath.Join(filepath.Dir(namespace)+".converted", filepath.Base(namespace))
+		err := os.MkdirAll(to, 0o700)
+		if err == nil {
+			err = os.Rename(path, filepath.Join(to, filepath.Base(path)))
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // parseKruise parses one reservation. Its window is at most policy.MaxWindow, like that of the

@@ -115,7 +115,7 @@ func TestMissingFileMayBeADEL(t *testing.T) {
 		})
 		dir, err := hostlocal.Open(t.Context(), l.Pool)
 		if err == nil {
-			err = dir.SetMark(true)
+			err = dir.SetMark(true, hostlocal.Owner{})
 			dir.Close()
 		}
 		if err != nil {

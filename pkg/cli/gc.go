@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -39,7 +40,9 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			if survey.Doubt != nil {
 				a.say("%v", survey.Doubt)
 			}
-			plan := ipam.Plan(survey)
+			plan := slices.DeleteFunc(ipam.Plan(survey), func(p ipam.Action) bool {
+				return p.Do == ipam.Mirror // host-local may be in the middle of a DEL: the agent writes the file
+			})
 			if dryRun {
 				return a.printPlan(plan, true)
 			}

@@ -65,6 +65,8 @@ var translations = []translation{
 		"leasectl doctor on the node says who has the addresses, and what frees them"},
 	{transact.ErrNoEvidence, types.ErrTryAgainLater,
 		"leasectl recover --dry-run shows which addresses are known to be in use"},
+	{transact.ErrOtherNode, types.ErrTryAgainLater,
+		"give each node a dataDir of its own, or remove the file .leasehold there if no other node uses it"},
 	{adopt.ErrUnreadable, types.ErrTryAgainLater,
 		"run the plugin where it sees the host's /proc and host-local's directory"},
 	{store.ErrBusy, types.ErrTryAgainLater, "nothing was changed; the call can be repeated"},

@@ -29,7 +29,7 @@ type Service interface {
 	Assign(context.Context, ipam.Request) (ipam.Result, error)
 	Release(context.Context, lease.Attachment, transact.Scope) error
 	Verify(context.Context, ipam.Request) error
-	Collect(context.Context, lease.Pool, []lease.Attachment) error
+	Collect(context.Context, transact.Scope, []lease.Attachment) error
 	Status(context.Context, transact.Scope) error
 	KeepMAC(
 		ctx context.Context, who lease.Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool,
@@ -209,11 +209,10 @@ func (p *Plugin) GC(args *skel.CmdArgs) (err error) {
 	if err != nil || !listed {
 		return err
 	}
-	pool, err := c.pool()
-	if err != nil {
+	if _, err := c.pool(); err != nil {
 		return err
 	}
-	return p.Service.Collect(context.Background(), pool, valid)
+	return p.Service.Collect(context.Background(), c.scope(), valid)
 }
 
 // Status returns an error if an ADD with this configuration could not succeed.

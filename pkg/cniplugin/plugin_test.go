@@ -72,8 +72,8 @@ func (r *recorder) Verify(_ context.Context, req ipam.Request) error {
 	return r.called("Verify")
 }
 
-func (r *recorder) Collect(_ context.Context, p lease.Pool, valid []lease.Attachment) error {
-	r.pool, r.valid = p, valid
+func (r *recorder) Collect(_ context.Context, in transact.Scope, valid []lease.Attachment) error {
+	r.pool, r.valid = in.Pool, valid
 	return r.called("Collect")
 }
 

@@ -77,10 +77,15 @@ func (h *Host) Namespaces() ([]Namespace, error) {
 		n, _ := h.Netns(h.processNetns(own)) // after an error the inode is that of no namespace
 		delete(found, n.Ino)
 	}
-	sorted := slices.SortedFunc(maps.Values(found), func(a, b lease.Netns) int {
-		return strings.Compare(a.Path, b.Path)
-	})
-	return append(h.readAll(sorted), unread...), nil
+	byPath := map[string]lease.Netns{}
+	for _, n := range found {
+		byPath[n.Path] = n
+	}
+	var list []lease.Netns
+	for _, path := range slices.Sorted(maps.Keys(byPath)) {
+		list = append(list, byPath[path])
+	}
+	return append(h.readAll(list), unread...), nil
 }
 
 func (h *Host) processNetns(pid string) string { return filepath.Join(h.proc, pid, "ns", "net") }

@@ -28,17 +28,33 @@ import (
 // repeated DEL that host-local serves does not find its container id. Nothing is synced, because
 // the store is authoritative.
 type Dir struct {
-	dir  string
-	lock *os.File // nil if host-local's lock cannot be opened: nothing is written
-	mark mark
-	read map[netip.Addr]reading
+	dir   string
+	lock  *os.File // nil if host-local's lock cannot be opened: nothing is written
+	mark  mark
+	owner Owner // of the mark
+	read  map[netip.Addr]reading
+}
+
+// Owner identifies the node that keeps the files of a directory, by the ids of its store and of the
+// machine, and by the path of the store. They are "" if they are not known.
+type Owner struct{ Store, Machine, Path string }
+
+// IsOther reports whether the owners are certainly two nodes: of one node a store may be lost and
+// made again, or moved, and a machine may be cloned, or get another id.
+func (o Owner) IsOther(than Owner) bool {
+	differ := func(a, b string) bool { return a != "" && b != "" && a != b }
+	if !differ(o.Store, than.Store) || differ(o.Machine, than.Machine) {
+		return differ(o.Store, than.Store)
+	}
+	_, err := os.Stat(o.Path)
+	return differ(o.Path, than.Path) && err == nil
 }
 
 var errUnlocked = errors.New("host-local's lock cannot be opened, so nothing is written")
 
 // The mark is a file that leasehold adds to a directory once it has imported the pool and written
-// the files of all leases, or with another text if it could not write all. host-local ignores the
-// mark, because its name is not an address.
+// the files of all leases, or with another text if it could not write all. The second line is the
+// Owner. host-local ignores the mark, because its name is not an address.
 //
 // Earlier versions wrote the number of leases, and a lost store trusts a directory only if it has
 // at least that many files. So the mark begins with 0 for them (docs/upgrade.md, "Go back").
@@ -117,7 +133,7 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	mark := readMark(p)
+	mark, owner := readMark(p)
 	if mark == unmarked {
 		// A mark without the lock file is what is left where a user has removed all other files. It
 		// is removed before LockFile creates the lock file. Otherwise, if the program ended before
@@ -130,7 +146,7 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{dir: dir, lock: lock, mark: mark, read: map[netip.Addr]reading{}}, nil
+	return &Dir{dir: dir, lock: lock, mark: mark, owner: owner, read: map[netip.Addr]reading{}}, nil
 }
 
 // ProbeLock returns the error with which Open would fail because the lock file cannot be opened or
@@ -146,15 +162,25 @@ func ProbeLock(p lease.Pool) error {
 	return err
 }
 
-func readMark(p lease.Pool) mark {
+func readMark(p lease.Pool) (is mark, owner Owner) {
 	if !IsMarked(p) {
-		return unmarked
+		return unmarked, Owner{}
 	}
 	b, _, err := files.Read(filepath.Join(Path(p), markName))
-	if err == nil && strings.TrimRight(string(b), "\n") == markAll {
-		return whole
+	text, rest, _ := strings.Cut(string(b), "\n")
+	if words := strings.SplitN(strings.TrimSuffix(rest, "\n"), " ", 3); len(words) == 3 {
+		owner = Owner{words[0], words[1], words[2]}
 	}
-	return short
+	if err == nil && text == markAll {
+		return whole, owner
+	}
+	return short, owner
+}
+
+// OwnerOf returns the owner of a pool's directory.
+func OwnerOf(p lease.Pool) Owner {
+	_, owner := readMark(p)
+	return owner
 }
 
 // OpenUnlocked opens the directory without host-local's lock, for reading. It returns nil if there
@@ -167,7 +193,8 @@ func OpenUnlocked(p lease.Pool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := &Dir{dir: Path(p), mark: readMark(p), read: map[netip.Addr]reading{}}
+	dir := &Dir{dir: Path(p), read: map[netip.Addr]reading{}}
+	dir.mark, dir.owner = readMark(p)
 	return dir, d.Close()
 }
 
@@ -187,9 +214,12 @@ func (d *Dir) IsMarked() bool { return d.mark != unmarked }
 // IsComplete reports whether the files of all leases were written. Somebody may have removed some.
 func (d *Dir) IsComplete() bool { return d.mark == whole }
 
-// SetMark marks the directory. all reports whether it has the files of all leases. If SetMark
-// cannot write the mark, it removes one that says so. It does nothing without the lock.
-func (d *Dir) SetMark(all bool) error {
+// Owner returns the owner of the directory when it was opened.
+func (d *Dir) Owner() Owner { return d.owner }
+
+// SetMark marks the directory as one of owner. all reports whether it has the files of all leases.
+// If SetMark cannot write the mark, it removes one that says so. It does nothing without the lock.
+func (d *Dir) SetMark(all bool, owner Owner) error {
 	if !d.Locked() {
 		return errUnlocked
 	}
@@ -197,16 +227,19 @@ func (d *Dir) SetMark(all bool) error {
 	if all {
 		text, mark = markAll, whole
 	}
-	if d.mark == mark {
+	if d.mark == mark && d.owner == owner {
 		return nil
 	}
-	if err := files.Write(filepath.Join(d.dir, markName), text+"\n"); err != nil {
+	if text += "\n"; owner.Store != "" {
+		text += owner.Store + " " + owner.Machine + " " + owner.Path + "\n"
+	}
+	if err := files.Write(filepath.Join(d.dir, markName), text); err != nil {
 		if d.IsComplete() {
 			err = errors.Join(err, os.Remove(filepath.Join(d.dir, markName)))
 		}
 		return err
 	}
-	d.mark = mark
+	d.mark, d.owner = mark, owner
 	return nil
 }
 

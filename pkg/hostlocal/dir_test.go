@@ -22,7 +22,7 @@ func TestMarkThatCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if err := d.SetMark(true); err != nil {
+	if err := d.SetMark(true, Owner{}); err != nil {
 		t.Fatal(err)
 	}
 	// A read lease on the file (fcntl(2)), as file servers take it, stops only writers.
@@ -34,7 +34,7 @@ func TestMarkThatCannotBeWritten(t *testing.T) {
 	if _, err := unix.FcntlInt(reader.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.SetMark(false); !errors.Is(err, unix.EWOULDBLOCK) {
+	if err := d.SetMark(false, Owner{}); !errors.Is(err, unix.EWOULDBLOCK) {
 		t.Fatalf("the mark was written: %v", err)
 	}
 	if IsMarked(p) {
@@ -59,7 +59,7 @@ func TestNothingIsWrittenWithoutTheLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, err := range map[string]error{
-		"Write": unlocked.Write(l, lease.Instant{}), "SetMark": unlocked.SetMark(true),
+		"Write": unlocked.Write(l, lease.Instant{}), "SetMark": unlocked.SetMark(true, Owner{}),
 		"Remove": unlocked.Remove(l.Address),
 	} {
 		if !errors.Is(err, errUnlocked) {
@@ -110,7 +110,7 @@ func TestOpenUnlocked(t *testing.T) {
 		}
 	}
 	for _, all := range []bool{true, false} {
-		if err := d.SetMark(all); err != nil {
+		if err := d.SetMark(all, Owner{}); err != nil {
 			t.Fatal(err)
 		}
 		if !d.IsMarked() || d.IsComplete() != all {
@@ -187,6 +187,46 @@ func TestMarks(t *testing.T) {
 		d, err := OpenUnlocked(p)
 		if err != nil || !d.IsMarked() || d.IsComplete() != want {
 			t.Errorf("mark %q: %+v, %v", text, d, err)
+		}
+	}
+}
+
+// TestOwner verifies that a mark names its owner, and that only another store of another machine,
+// or one that is elsewhere on the same machine, is another node's.
+func TestOwner(t *testing.T) {
+	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
+	here := filepath.Join(p.DataDir, "a store")
+	if err := os.WriteFile(here, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, b := Owner{"1111", "aaaa", here}, Owner{"2222", "bbbb", "/gone"}
+	if got := OwnerOf(p); got != (Owner{}) {
+		t.Errorf("no directory: %+v", got)
+	}
+	for _, c := range []struct{ set, want Owner }{{a, a}, {a, a}, {b, b}, {Owner{}, Owner{}}} {
+		d, err := Open(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = d.SetMark(true, c.set)
+		if d.Close(); err != nil || OwnerOf(p) != c.want {
+			t.Errorf("%+v: %+v, %v", c.set, OwnerOf(p), err)
+		}
+		if d, err := OpenUnlocked(p); err != nil || !d.IsComplete() || d.Owner() != c.want {
+			t.Errorf("%+v: %+v, complete: %v, %v", c.set, d.Owner(), d.IsComplete(), err)
+		}
+	}
+	for _, c := range []struct {
+		one, other Owner
+		want       bool
+	}{
+		{a, b, true}, {b, a, true}, {a, a, false}, {a, Owner{"1111", "bbbb", "/gone"}, false},
+		{a, Owner{"2222", "aaaa", here}, false}, {a, Owner{"2222", "aaaa", "/gone"}, true},
+		{Owner{"2222", "aaaa", "/gone"}, a, false}, {a, Owner{"2222", "", "/gone"}, true},
+		{a, Owner{"", "bbbb", "/gone"}, false}, {Owner{}, Owner{}, false}, {Owner{}, a, false}, {a, Owner{}, false},
+	} {
+		if c.one.IsOther(c.other) != c.want {
+			t.Errorf("%+v and %+v: want %v", c.one, c.other, c.want)
 		}
 	}
 }

@@ -43,9 +43,12 @@ func inSteps[T any](ctx context.Context, s *Service, items []T,
 	take func(*transact.Call, T) (changed bool, err error)) (done []T, left error) {
 	wait := busyWait
 	for i, item := range items {
-		began, changed := time.Now(), false
+		began, changed, in := time.Now(), false, transact.Scope{}
+		if a, ok := any(item).(Action); ok {
+			in = a.scope
+		}
 		limited, cancel := context.WithTimeout(ctx, wait)
-		err := s.Node.Update(limited, transact.Scope{}, func(c *transact.Call) (err error) {
+		err := s.Node.Update(limited, in, func(c *transact.Call) (err error) {
 			began = time.Now()
 			changed, err = take(c, item)
 			return err
@@ -98,7 +101,7 @@ func perform(c *transact.Call, a Action) (performed bool, err error) {
 		}
 	case Mirror:
 		c.Evidence.SetProven(l.Holder, a.Life)
-		err = c.Settle([]lease.Lease{l})
+		err = c.WriteMissing(l)
 	}
 	if err != nil {
 		return false, err

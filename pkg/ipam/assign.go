@@ -42,7 +42,10 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 		if err := a.setKey(); err != nil {
 			return err
 		}
-		if refused, err = a.decide(); err != nil || refused != nil {
+		if refused, err = a.decide(); errors.Is(err, errMore) {
+			return nil
+		}
+		if err != nil || refused != nil {
 			return err
 		}
 		return a.write()
@@ -73,6 +76,9 @@ func prepare(c *transact.Call, req Request) error {
 		return err
 	}
 	if err := c.Tx.SetRanges(req.Pool, req.Sets); err != nil {
+		return err
+	}
+	if err := c.Tx.SetCacheDirs(req.Pool, req.Options.CNICacheDirs); err != nil {
 		return err
 	}
 	return c.Collect(c.Tx.Ending(req.Pool, expireBatch))
@@ -524,7 +530,10 @@ func (a *assignment) writePick(p pick) error {
 
 // endYielding ends the hold of another pod. why is the reason if it is firm, otherwise "".
 func (a *assignment) endYielding(l lease.Lease, why string) error {
-	reason := "to pod " + a.req.Pod.Namespace + "/" + a.req.Pod.Name
+	reason := "to container " + a.req.ContainerID
+	if a.req.Pod != (Pod{}) {
+		reason = "to pod " + a.req.Pod.Namespace + "/" + a.req.Pod.Name
+	}
 	if why != "" {
 		reason += ": " + why
 		if err := a.call.Tx.Count("leases/yielded", 1); err != nil {

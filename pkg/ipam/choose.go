@@ -148,6 +148,10 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 	if err != nil {
 		return pick{}, err
 	}
+	if a.call.IsElsewhere(a.req.Pool, addr) {
+		return pick{}, fmt.Errorf("%w: %s in range set %s belongs to a container by an earlier dataDir", ErrUnavailable,
+			addr, set)
+	}
 	if l.State != lease.None {
 		if p, err := a.claim(l, set); err == nil || errors.Is(err, store.ErrBusy) {
 			return p, err
@@ -212,35 +216,74 @@ type inUse struct {
 }
 
 func (a *assignment) holdsIn(set pool.Set) (in inUse) {
+	usable := set.UsableFunc()
 	for _, r := range set {
-		held, bound, err := a.call.Tx.HoldsIn(a.req.Pool, r.Start, r.End, set.Usable)
+		held, bound, err := a.call.Tx.HoldsIn(a.req.Pool, r.Start, r.End, usable)
 		in.held, in.bound, in.damaged = append(in.held, held...), in.bound+bound, cmp.Or(in.damaged, err)
 	}
 	return in
 }
 
 // next picks the next address of a set that has neither a lease nor a file of host-local, and
-// reports whether there is one. It adopts the files of the addresses that it skips.
+// reports whether there is one. It makes leases of the addresses that host-local has given. The
+// address of a dead container, whose DEL may still come, is the last choice.
 func (a *assignment) next(set pool.Set) (p pick, found bool, err error) {
-	for {
-		addr, ok := set.Next(a.call.Tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
-			return a.call.Tx.Free(a.req.Pool, lo, hi)
-		})
-		if !ok {
-			return pick{}, false, nil
+	var last netip.Addr
+	met := 0
+	addr, found := set.Next(a.call.Tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
+		for {
+			addr, ok := a.call.Tx.Free(a.req.Pool, lo, hi)
+			if !ok {
+				return addr, false
+			}
+			if met++; met > admitBatch {
+				err = errMore
+				return addr, true
+			}
+			var isFree, wasDead bool
+			if isFree, wasDead, err = a.isFree(addr); isFree || err != nil {
+				return addr, true
+			}
+			if wasDead && !last.IsValid() {
+				last = addr
+			}
+			lo = addr.Next()
 		}
-		if l, err := a.call.Tx.Get(a.req.Pool, addr); err != nil || l.State != lease.None {
-			return pick{}, false, errors.Join(err, fmt.Errorf("%w: %s has one, and an index says that it is free",
-				store.ErrDamaged, addr))
-		}
-		if inUse, err := a.call.Admit(a.req.Pool, addr); err != nil {
-			return pick{}, false, err
-		} else if !inUse {
-			p, err = a.fresh(set, addr, nil)
-			return p, true, err
-		}
+	})
+	switch {
+	case err == errMore:
+		a.call.More()
+		return pick{}, false, err
+	case err != nil:
+		return pick{}, false, err
+	case !found && !last.IsValid():
+		return pick{}, false, nil
+	case !found:
+		addr = last
 	}
+	p, err = a.fresh(set, addr, nil)
+	return p, true, err
 }
+
+// isFree reports whether the address can be assigned, which the bitmaps of the store show as free.
+// Otherwise wasDead reports whether it was that of a dead container.
+func (a *assignment) isFree(addr netip.Addr) (isFree, wasDead bool, err error) {
+	if l, err := a.call.Tx.Get(a.req.Pool, addr); err != nil || l.State != lease.None {
+		return false, false, errors.Join(err, fmt.Errorf("%w: %s has one, and an index says that it is free",
+			store.ErrDamaged, addr))
+	}
+	inUse, wasDead, err := a.call.Admit(a.req.Pool, addr)
+	if inUse || err != nil || a.call.IsElsewhere(a.req.Pool, addr) {
+		return false, false, err
+	}
+	return !wasDead, wasDead, nil
+}
+
+// admitBatch is the largest number of addresses whose files next reads in one transaction. errMore
+// is its error then: what was done is committed, and the call goes on in the next transaction.
+const admitBatch = 1000
+
+var errMore = errors.New("there are more addresses that host-local has given")
 
 // lookEvery is the shortest time between two looks at a pool because it is full: each lists
 // host-local's directory, and scans all processes.
@@ -258,9 +301,9 @@ func (a *assignment) collectPool() (scanned bool, err error) {
 	others := slices.DeleteFunc(a.call.Tx.InPool(a.req.Pool), func(l lease.Lease) bool {
 		return slices.ContainsFunc(a.former, func(f lease.Lease) bool { return f.Address == l.Address })
 	})
-	filed, err := a.call.SettleUnfiled(others)
+	rest, err := a.call.ReleaseMissing(others)
 	if err == nil {
-		err = a.call.Collect(filed)
+		err = a.call.Collect(rest)
 	}
 	if err == nil {
 		err = a.call.Tx.SetLastFullScan(a.req.Pool, a.call.Now)

@@ -24,7 +24,7 @@ func (s *Service) Preview(ctx context.Context, p lease.Pool) ([]adopt.Finding, [
 	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
 		return nil, nil, err
 	}
-	found, err := s.Node.Find(transact.Existing(p, nil), now)
+	found, err := s.Node.Find(transact.Existing(p, nil), nil)
 	problems := found.Problems
 	if unproven != nil {
 		problems = append(problems, fmt.Sprintf("nothing of this would be adopted from here: %v", unproven))
@@ -36,14 +36,15 @@ func (s *Service) Preview(ctx context.Context, p lease.Pool) ([]adopt.Finding, [
 // adopted before. It returns the number of the pool's leases before and after. It returns
 // ErrNoHostView if it is not proven that the process sees the host.
 func (s *Service) Import(ctx context.Context, p lease.Pool) (before, after int, err error) {
-	err = s.Node.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
-		if err := c.ProveView(); err != nil {
-			return err
-		}
-		before = len(c.Tx.InPool(p))
-		err := c.Import(transact.Existing(p, nil))
+	err = s.Node.Store.View(ctx, func(tx *store.Tx) error { before = len(tx.InPool(p)); return nil })
+	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
+		return 0, 0, err
+	}
+	in := transact.Existing(p, nil)
+	in.Import = true
+	err = s.Node.Update(ctx, in, func(c *transact.Call) error {
 		after = len(c.Tx.InPool(p))
-		return err
+		return c.ProveView()
 	})
 	return before, after, err
 }

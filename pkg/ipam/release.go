@@ -35,25 +35,25 @@ func (s *Service) Release(ctx context.Context, who lease.Attachment, in transact
 	return nil
 }
 
-// releaseFound releases the leases of an attachment. If the store has none, host-local may have
-// served the ADD: then releaseFound searches host-local's files. It does so without a lock, because
-// there may be thousands of files, and DELs of unknown containers are frequent (docs/facts.md,
-// "containerd sends DEL three times or more").
+// releaseFound releases the leases of an attachment. If the store has none, or their files name
+// another container, host-local may have served an ADD: then releaseFound searches host-local's
+// files. It does so without a lock, because there may be thousands of files, and DELs of unknown
+// containers are frequent (docs/facts.md, "containerd sends DEL three times or more").
 func (s *Service) releaseFound(ctx context.Context, who lease.Attachment, in transact.Scope) error {
-	release := func(p lease.Pool, files []netip.Addr) (found bool, err error) {
+	release := func(p lease.Pool, files []netip.Addr) (filed bool, err error) {
 		err = s.Node.Update(ctx, in, func(c *transact.Call) (err error) {
-			if err = c.AdmitFiles(in.Pool, files); err == nil {
-				found, err = c.Release(who, p, c.Now, "DEL")
+			if err = c.AdmitFiles(in.Pool, files, transact.Names(who)); err == nil {
+				filed, err = c.Release(who, p, c.Now, "DEL")
 			}
 			return err
 		})
-		return found, err
+		return filed, err
 	}
-	found, err := release(lease.Pool{}, nil)
-	if found || err != nil {
+	filed, err := release(lease.Pool{}, nil)
+	if filed || err != nil {
 		return err
 	}
-	if files := s.Node.FilesOf(in, who); len(files) > 0 {
+	if files := s.Node.FilesOf(in.Pool, transact.Names(who)); len(files) > 0 {
 		_, err = release(in.Pool, files)
 	}
 	return err

@@ -44,7 +44,7 @@ func (w *world) serve() string {
 func (w *world) serveSince(since time.Time) string {
 	w.t.Helper()
 	_ = w.service.Replay(context.Background())
-	v, err := w.service.Survey(context.Background(), Served{Pool: w.where().Pool, Since: since})
+	v, err := w.service.Survey(context.Background(), Served{Pool: w.where().Pool, Sets: w.sets, Since: since})
 	if err == nil {
 		err = v.Unsafe
 	}

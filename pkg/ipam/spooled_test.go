@@ -114,7 +114,7 @@ func TestTheFormatOfTheSpool(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	w.stop("c1")
 	files, err := os.ReadDir(w.service.Node.Store.SpoolDir())
-	want := fmt.Sprintf("boot-1.%d.%d.c1@eth0", w.now.Wall.UnixNano(), int64(w.now.Boot))
+	want := fmt.Sprintf("boot-1.%020d.%d.c1@eth0", int64(w.now.Boot), w.now.Wall.UnixNano())
 	if err != nil || len(files) != 1 || files[0].Name() != want {
 		t.Fatalf("%v, %v; want %s", files, err, want)
 	}

@@ -61,7 +61,7 @@ func (s *Service) poolState(ctx context.Context, p lease.Pool,
 	defer cancel()
 	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		adopted, lost = tx.Adopted(p), tx.Lost()
-		return nil
+		return s.Node.ProbeOwner(tx, p)
 	})
 	switch {
 	case errors.Is(err, store.ErrBusy):

@@ -146,7 +146,7 @@ func (w *world) oldHostLocal(addr, container string) {
 // gc calls GC with a list of valid attachments.
 func (w *world) gc(valid ...lease.Attachment) {
 	w.t.Helper()
-	if err := w.service.Collect(context.Background(), w.where().Pool, valid); err != nil {
+	if err := w.service.Collect(context.Background(), w.where(), valid); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -185,7 +185,7 @@ var actions = map[string]func(w *world, args []string){
 	"data-dir": func(w *world, args []string) {
 		w.dataDir = filepath.Join(filepath.Dir(w.dataDir), args[0])
 	},
-	"on-node":   func(w *world, args []string) { w.onNode(args[0]) },
+	"on-node":   func(w *world, args []string) { w.onNode(strings.Join(args, "")) },
 	"own-cache": func(w *world, _ []string) { w.ownCache() },
 	"options":   each((*world).setOptions),
 
@@ -355,6 +355,7 @@ var errAny = errors.New("any error")
 var refusals = map[string]error{
 	"exhausted": ErrExhausted, "unavailable": ErrUnavailable, "in-use": ErrAddressInUse, "no-netns": ErrNetns,
 	"request": ErrRequest, "any": errAny, "unreadable": adopt.ErrUnreadable, "no-evidence": transact.ErrNoEvidence,
+	"other-node": transact.ErrOtherNode,
 }
 
 func scriptAdd(ts *testscript.TestScript, neg bool, args []string) {

@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -28,8 +29,10 @@ type Survey struct {
 	// Unmirrored are the bound leases whose file in host-local's directory is missing.
 	Unmirrored []lease.Lease
 	// Unleased are the addresses that host-local has assigned to living containers and that have no
-	// lease, in the pools that Survey was called with. Only pool, address and holder are set.
+	// lease, or one of an unknown owner, in the pools that Survey was called with. Only pool,
+	// address and holder are set.
 	Unleased []lease.Lease
+	served   map[lease.Pool]Served
 	// Doubtful is the number of leases whose holders are neither proven alive nor dead. They stay
 	// bound. Doubt is the reason, or nil if there are none.
 	Doubtful int
@@ -46,6 +49,17 @@ type Served struct {
 	// later shows that the runtime does not use them. It is not adopted, because then the pod would
 	// have a lease, and nothing would report that its address is not kept.
 	Since time.Time
+	// Sets are the range sets of the configuration, nil if not known. The first address of a pool
+	// that is adopted has the pool imported, if they are known.
+	Sets []pool.Set
+	// Caches are the directories of libcni's cache that the configuration names.
+	Caches []string
+}
+
+func (p Served) scope() transact.Scope {
+	in := transact.Existing(p.Pool, p.Sets)
+	in.Caches = p.Caches
+	return in
 }
 
 // Survey reads the store, a few leases under each lock, and then the state of the holders from the
@@ -54,15 +68,23 @@ type Served struct {
 // served are the pools that leasehold serves. host-local may have assigned addresses of these pools
 // before.
 func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) {
-	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{}}
+	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{},
+		served: map[lease.Pool]Served{}}
+	served = slices.Clone(served)
 	var recorded string
 	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		recorded = tx.NamespaceIDs()
 		if tx.Lost() != "" { // the next ADD or an operator has to decide what a lost pool had
-			served = slices.DeleteFunc(slices.Clone(served), func(p Served) bool { return !tx.Adopted(p.Pool) })
+			served = slices.DeleteFunc(served, func(p Served) bool { return !tx.Adopted(p.Pool) })
+		}
+		for i, p := range served {
+			served[i].Caches = tx.CacheDirs(p.Pool)
 		}
 		return nil
 	})
+	for _, p := range served {
+		v.served[p.Pool] = p
+	}
 	if store.IsEmpty(err) {
 		v.Now, v.Unused = s.Node.Clock(), true
 		if s.Node.Host.ProveView("", v.Now.BootID, nil) == nil {
@@ -158,13 +180,14 @@ func (v *Survey) checkSomeAlive() {
 // unleased returns Survey.Unleased. It lists each directory once, without a lock, so that Act must
 // look for a lease again.
 func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
-	leased := map[Ref]bool{}
+	leased := map[lease.Place]bool{}
 	for _, l := range slices.Concat(v.Leases, v.Damaged) {
-		leased[Ref{Pool: l.Pool, Address: l.Address}] = true
+		isUnknown := l.State == lease.Bound && l.Holder.Netns.Ino == 0 && l.Namespace == "" && l.Name == ""
+		leased[l.Place()] = !isUnknown
 	}
 	for _, p := range served {
-		isLeased := func(a netip.Addr) bool { return leased[Ref{Pool: p.Pool, Address: a}] }
-		out = append(out, s.Node.AssignedAlive(p.Pool, p.Since, isLeased)...)
+		isLeased := func(a netip.Addr) bool { return leased[lease.Place{Pool: p.Pool, Address: a}] }
+		out = append(out, s.Node.AssignedAlive(p.Pool, p.Caches, p.Since, isLeased)...)
 	}
 	return out
 }
@@ -197,6 +220,8 @@ type Action struct {
 	Lease  lease.Lease    // as it was in the survey
 	Life   lease.Liveness // of its holder, as it was in the survey
 	Reason string
+
+	scope transact.Scope
 }
 
 // Plan returns the actions that follow from a survey, none if it is unsafe. It is a pure function.
@@ -225,7 +250,8 @@ func Plan(v Survey) (out []Action) {
 		}
 	}
 	for _, l := range v.Unleased {
-		out = append(out, Action{Do: Adopt, Lease: l, Reason: "host-local has given it to the container"})
+		out = append(out, Action{Do: Adopt, Lease: l, Reason: "host-local has given it to the container",
+			scope: v.served[l.Pool].scope()})
 	}
 	for _, l := range v.Damaged { // these are last, because no action is performed after one that fails
 		out = append(out, Action{Do: Repair, Lease: l, Reason: "its record is damaged"})

@@ -48,9 +48,9 @@ func (s *Service) holds(ctx context.Context, req Request) (held []netip.Addr, er
 // learnHolder adopts the pool and host-local's files of the container, and returns its addresses.
 func (s *Service) learnHolder(ctx context.Context, req Request) (held []netip.Addr, err error) {
 	who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
-	files := s.Node.FilesOf(req.scope(), who)
+	files := s.Node.FilesOf(req.Pool, transact.Names(who))
 	err = s.Node.Update(ctx, req.scope(), func(c *transact.Call) error {
-		if err := c.AdmitFiles(req.Pool, files); err != nil {
+		if err := c.AdmitFiles(req.Pool, files, nil); err != nil {
 			return err
 		}
 		leases, err := c.Tx.ByAttachment(who, req.Pool)

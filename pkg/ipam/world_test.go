@@ -255,7 +255,7 @@ func (w *world) boot(run bool) {
 }
 
 // stamp gives the files that were written since the last call the time of the simulated clock, in
-// their order.
+// their order: a moment before now, which is when the next call is.
 func (w *world) stamp() {
 	if w == nil {
 		return
@@ -280,7 +280,7 @@ func (w *world) stamp() {
 	slices.SortFunc(changes, func(a, b change) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.path, b.path)) })
 	for _, c := range changes {
 		w.stamps++
-		w.setTime(c.path, w.now.Wall.Add(time.Duration(w.stamps)*time.Microsecond))
+		w.setTime(c.path, w.now.Wall.Add(time.Duration(w.stamps)*time.Microsecond-time.Second/10))
 	}
 }
 
@@ -393,8 +393,8 @@ func (w *world) request(a ask) Request {
 // unpack makes the sandbox's namespace.
 func (w *world) unpack(container string) {
 	w.last++
-	w.netns["/run/netns/"+container], w.numbers[container] = w.last, w.last
-	delete(w.plugged, "/run/netns/"+container)
+	w.netns[netnsPath(container)], w.numbers[container] = w.last, w.last
+	delete(w.plugged, netnsPath(container))
 }
 
 // burn removes it.

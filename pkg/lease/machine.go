@@ -446,7 +446,7 @@ func (Rebase) apply(l Lease, now Instant) (Lease, error) {
 	}
 	passed := now.Since(l.ReleasedAt)
 	released := Instant{Wall: now.Wall.Add(-passed), Boot: now.Boot - passed, BootID: now.BootID}
-	if !now.isSet() && l.ReleasedAt.isSet() {
+	if !now.IsSet() && l.ReleasedAt.IsSet() {
 		released.Wall = l.ReleasedAt.Wall // the next boot may know the time
 	}
 	l.ReleasedAt = released

@@ -145,7 +145,7 @@ func (i Instant) Since(then Instant) time.Duration {
 	switch {
 	case i.BootID != "" && i.BootID == then.BootID:
 		return max(i.Boot-then.Boot, 0)
-	case !i.isSet() || !then.isSet():
+	case !i.IsSet() || !then.IsSet():
 		return 0
 	}
 	return max(i.Wall.Sub(then.Wall), 0)
@@ -155,8 +155,8 @@ func (i Instant) Since(then Instant) time.Duration {
 // not set: a machine without a battery-backed clock starts in 1970.
 var neverSet = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// isSet reports whether the wall clock may be right.
-func (i Instant) isSet() bool { return !i.Wall.Before(neverSet) }
+// IsSet reports whether the wall clock may be right.
+func (i Instant) IsSet() bool { return !i.Wall.Before(neverSet) }
 
 // IsAfter reports whether the instant is certainly later than o: both are of one boot, and Boot is
 // later.

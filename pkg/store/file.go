@@ -163,7 +163,7 @@ func initialise(path, lost, boot string) error {
 		}
 		meta := b.Bucket(bucketMeta)
 		return errors.Join(failed, meta.Put(metaLost, []byte(lost)), meta.Put(metaLostIn, []byte(boot)),
-			meta.Put(metaFormat, []byte{format}))
+			meta.Put(metaID, newID()), meta.Put(metaFormat, []byte{format}))
 	})
 	if e := db.Close(); err == nil {
 		err = e

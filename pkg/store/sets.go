@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -115,6 +116,39 @@ func (tx *Tx) SetRanges(p lease.Pool, sets []pool.Set) error {
 		}
 	}
 	return nil
+}
+
+// Ranges returns the range sets that SetRanges recorded for a pool, with the first and the last
+// address of each range.
+func (tx *Tx) Ranges(p lease.Pool) (sets []pool.Set) {
+	for _, r := range tx.eachSet(tx.pools[p]) {
+		if _, ranges, ok := decodeRanges(r.configured); ok {
+			sets = append(sets, ranges)
+		}
+	}
+	return sets
+}
+
+// CacheDirs returns the directories of libcni's cache that SetCacheDirs recorded for a pool.
+func (tx *Tx) CacheDirs(p lease.Pool) []string {
+	v := tx.bucket(bucketMeta).Get(slices.Concat(metaCaches, tx.pools[p].prefix()))
+	if len(v) == 0 {
+		return nil
+	}
+	return strings.Split(string(v), "\x00")
+}
+
+// SetCacheDirs records the directories of libcni's cache that the configuration of a pool names,
+// for programs that do not read it. If nothing has changed, nothing is written. Each ADD calls it.
+func (tx *Tx) SetCacheDirs(p lease.Pool, dirs []string) error {
+	if slices.Equal(dirs, tx.CacheDirs(p)) {
+		return nil
+	}
+	id, err := tx.poolID(p)
+	if err != nil {
+		return err
+	}
+	return tx.put(bucketMeta, slices.Concat(metaCaches, id.prefix()), []byte(strings.Join(dirs, "\x00")))
 }
 
 func encodeRanges(s pool.Set) []byte {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,7 +42,8 @@ func (s *Store) Spool(who lease.Attachment, p lease.Pool, now lease.Instant) err
 	if p != (lease.Pool{}) {
 		content += poolLine(p)
 	}
-	name = fmt.Sprintf("%s.%d.%d.%s", bootName(now.BootID), now.Wall.UnixNano(), int64(now.Boot), name)
+	// The names of a boot are in the order of its clock.
+	name = fmt.Sprintf("%s.%020d.%d.%s", bootName(now.BootID), int64(now.Boot), now.Wall.UnixNano(), name)
 	return createNamed("spool", s.SpoolDir(), name, content)
 }
 
@@ -74,27 +74,18 @@ func (r Spooled) Pool() lease.Pool {
 // Spooled returns the spooled DELs, the oldest of this boot first. It ignores directories, and
 // files with other names. bootID is the id of this boot; if it is "", no DEL is Stale.
 func (s *Store) Spooled(bootID string) ([]Spooled, error) {
-	dir, err := files.OpenDir(s.SpoolDir())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var files []os.DirEntry
-	if err == nil {
-		defer dir.Close()
-		files, err = dir.ReadDir(-1)
-	}
+	names, err := files.List(s.SpoolDir())
 	if err != nil {
 		return nil, fmt.Errorf("%w: spool: %w", ErrIO, err)
 	}
 	var out []Spooled
-	for _, f := range files {
-		if r, ok := parseSpooled(filepath.Join(s.SpoolDir(), f.Name()), bootID); ok && !f.IsDir() {
+	for _, name := range names {
+		file := filepath.Join(s.SpoolDir(), name)
+		r, ok := parseSpooled(file, bootID)
+		if info, err := os.Lstat(file); ok && err == nil && !info.IsDir() {
 			out = append(out, r)
 		}
 	}
-	slices.SortFunc(out, func(a, b Spooled) int {
-		return cmp.Or(cmp.Compare(a.At.Boot, b.At.Boot), strings.Compare(a.file, b.file))
-	})
 	return out, nil
 }
 
@@ -103,8 +94,8 @@ func parseSpooled(file, bootID string) (Spooled, bool) {
 	if len(parts) < 4 {
 		return Spooled{}, false
 	}
-	wall, err1 := strconv.ParseInt(parts[1], 10, 64)
-	boot, err2 := strconv.ParseInt(parts[2], 10, 64)
+	boot, err1 := strconv.ParseInt(parts[1], 10, 64)
+	wall, err2 := strconv.ParseInt(parts[2], 10, 64)
 	who, ok := AttachmentOf(parts[3], file)
 	at := lease.Instant{Wall: time.Unix(0, wall).UTC(), Boot: time.Duration(boot), BootID: bootID}
 	if parts[0] != bootName("") && parts[0] != bootName(bootID) {

@@ -3,18 +3,23 @@ package store
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/pkg/files"
 )
 
 // MaxWait is the longest time for which a call waits for the store.
@@ -62,6 +67,24 @@ func New(d Dirs) *Store { return &Store{dirs: d} }
 
 func (s *Store) path() string { return filepath.Join(s.dirs.State, "leases.db") }
 func (s *Store) lock() string { return filepath.Join(s.dirs.Run, "lock") }
+
+// machineIDFile has 32 hex digits, which are the machine's (machine-id(5)).
+const machineIDFile = "/etc/machine-id"
+
+// Path returns the path of the database.
+func (s *Store) Path() string { return files.Canonical(s.path()) }
+
+// MachineID returns an id of the machine: 16 hex digits, or "" if it has none.
+func MachineID() string {
+	b, _, err := files.ReadLinked(machineIDFile)
+	id := strings.TrimSpace(string(b))
+	if _, e := hex.DecodeString(id); err != nil || e != nil || len(id) != 32 {
+		return "" // systemd writes "uninitialized" into images
+	}
+	h := fnv.New64a()
+	h.Write([]byte(id))
+	return hex.EncodeToString(h.Sum(nil))
+}
 
 // Dirs returns the directories of the store.
 func (s *Store) Dirs() Dirs { return s.dirs }

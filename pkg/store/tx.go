@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 
@@ -38,6 +39,7 @@ var (
 		bucketCounters, bucketTaken, []byte("windows")})
 
 	metaFormat  = []byte("format")
+	metaID      = []byte("id") // of the store
 	metaBoot    = []byte("boot")
 	metaBegin   = []byte("begin")   // number of the last entry of the journal before this boot
 	metaCleaned = []byte("cleaned") // and the pool: the boot, see PoolBoot
@@ -46,6 +48,7 @@ var (
 	metaLostIn  = []byte("lost in") // the boot
 	metaSpaces  = []byte("spaces")
 	metaLimits  = []byte("limits")
+	metaCaches  = []byte("caches") // and the pool, see CacheDirs
 )
 
 // Tx is a transaction. It is valid only inside the closure that it was passed to.
@@ -93,9 +96,16 @@ func (tx *Tx) checkFormat() error {
 		return fmt.Errorf("%w: the store has format %d, this version supports up to %d", ErrNewer, has, format)
 	case has < format && tx.b.Writable():
 		return tx.put(bucketMeta, metaFormat, []byte{format})
+	case tx.b.Writable() && meta.Get(metaID) == nil: // an earlier version has made it
+		return tx.put(bucketMeta, metaID, newID())
 	}
 	return nil
 }
+
+func newID() []byte { return fmt.Appendf(nil, "%016x", rand.Uint64()) }
+
+// ID returns the id of the store: 16 hex digits, or "" if an earlier version has made it.
+func (tx *Tx) ID() string { return string(tx.bucket(bucketMeta).Get(metaID)) }
 
 // readPools reads the list of pools. One whose path has links now gets the canonical path, unless
 // that is the path of another pool of the list.
@@ -175,9 +185,15 @@ func (tx *Tx) SetAdopted(p lease.Pool) error {
 
 // Pools returns all pools that have or had a lease.
 func (tx *Tx) Pools() []lease.Pool {
-	return slices.SortedFunc(maps.Keys(tx.pools), func(a, b lease.Pool) int {
-		return cmp.Or(cmp.Compare(a.DataDir, b.DataDir), cmp.Compare(a.Network, b.Network))
-	})
+	keys := map[string]lease.Pool{}
+	for p := range tx.pools {
+		keys[string(poolKey(p))] = p
+	}
+	out := make([]lease.Pool, 0, len(keys))
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		out = append(out, keys[k])
+	}
+	return out
 }
 
 // poolID returns the number of a pool. A new pool gets the next number.
@@ -467,13 +483,19 @@ func (tx *Tx) Bound() iter.Seq[lease.Lease] {
 
 // InPool returns the leases of a pool, ordered by address, except damaged ones.
 func (tx *Tx) InPool(p lease.Pool) []lease.Lease {
-	var out []lease.Lease
+	out, _ := tx.AllIn(p)
+	return out
+}
+
+// AllIn is InPool. err is ErrDamaged if a record is damaged.
+func (tx *Tx) AllIn(p lease.Pool) (out []lease.Lease, err error) {
 	for k := range tx.prefixed(bucketLeases, tx.pools[p].prefix()) {
-		if l, err := tx.at(k); err == nil {
+		l, damage := tx.at(k)
+		if err = cmp.Or(err, damage); damage == nil {
 			out = append(out, l)
 		}
 	}
-	return out
+	return out, err
 }
 
 // HoldsIn returns the holds of a pool from lo to hi, inclusive, ordered by address, and the number
@@ -560,8 +582,9 @@ func (tx *Tx) BeginBoot(id string) error {
 	return tx.put(bucketMeta, metaBoot, []byte(id))
 }
 
-// EarlierBoots calls fn for each entry of the journal of a boot before the one with the given id.
-func (tx *Tx) EarlierBoots(id string, fn func(Entry)) {
+// EachBoot calls fn for each entry of the journal, with whether it is of a boot before the one with
+// the given id.
+func (tx *Tx) EachBoot(id string, fn func(n Entry, isEarlier bool)) {
 	last := tx.JournalEnd()
 	if tx.Boot() == id {
 		v := tx.bucket(bucketMeta).Get(metaBegin)
@@ -571,10 +594,7 @@ func (tx *Tx) EarlierBoots(id string, fn func(Entry)) {
 		last = binary.BigEndian.Uint64(v)
 	}
 	for seq, n := range tx.Entries(0) {
-		if seq > last {
-			break
-		}
-		fn(n)
+		fn(n, seq <= last)
 	}
 }
 

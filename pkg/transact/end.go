@@ -162,7 +162,7 @@ func (c *Call) Present(at lease.Place) (lease.Lease, error) {
 	if err != nil || l.State != lease.None {
 		return l, err
 	}
-	if _, err := c.Admit(at.Pool, at.Address); err != nil {
+	if _, _, err := c.Admit(at.Pool, at.Address); err != nil {
 		return l, err
 	}
 	return c.Tx.Get(at.Pool, at.Address)

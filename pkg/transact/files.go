@@ -3,10 +3,13 @@ package transact
 import (
 	"context"
 	"errors"
-	"maps"
+	"fmt"
+	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -28,9 +31,10 @@ func (e *BusyError) Unwrap() error { return e.err }
 // addressFiles are the directories of host-local that a call has open, and the addresses whose
 // files it compares with their leases when it commits (Call.writeBefore).
 type addressFiles struct {
-	ctx  context.Context
-	warn func(format string, args ...any)
-	open map[lease.Pool]opened
+	ctx   context.Context
+	warn  func(format string, args ...any)
+	owner func() hostlocal.Owner // of this node
+	open  map[lease.Pool]opened
 
 	changed map[lease.Place]bool
 	// imported are the addresses without a lease before this attempt, which has imported one.
@@ -39,6 +43,15 @@ type addressFiles struct {
 	marks    map[*hostlocal.Dir]bool // the marks to be set after that (hostlocal.Dir.SetMark)
 
 	awaited map[lease.Pool]opened // what await has locked for the next attempt
+	found   map[lease.Pool]*found // what readSources has read for the next attempts
+}
+
+// found is what the sources of the host show of a pool, while its directory is locked.
+type found struct {
+	adopt.Found
+	err error
+	dir *hostlocal.Dir // nil if the pool's files are not used
+	at  int            // the number of findings that former transactions have processed
 }
 
 // opened is host-local's directory of a pool, locked. It has no directory if the pool's files are
@@ -50,7 +63,7 @@ type opened struct {
 
 // newFiles returns the addressFiles of a call, for Node.Update. Each attempt begins with reset.
 func newFiles(ctx context.Context, warn func(string, ...any)) *addressFiles {
-	return &addressFiles{ctx: ctx, warn: warn, awaited: map[lease.Pool]opened{}}
+	return &addressFiles{ctx: ctx, warn: warn, awaited: map[lease.Pool]opened{}, found: map[lease.Pool]*found{}}
 }
 
 // use returns host-local's directory of a pool, or nil if on is false. It opens and locks the
@@ -61,7 +74,7 @@ func (f *addressFiles) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 	if on && o == (opened{}) {
 		ctx, cancel := context.WithTimeout(f.ctx, lockMoment)
 		defer cancel()
-		o, known = openFiles(ctx, p), false
+		o, known = f.openFiles(ctx, p), false
 	}
 	if f.open[p] = o; errors.Is(o.err, store.ErrBusy) {
 		return nil, o.err
@@ -72,19 +85,48 @@ func (f *addressFiles) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 	return o.dir, nil
 }
 
-func openFiles(ctx context.Context, p lease.Pool) opened {
+func (f *addressFiles) openFiles(ctx context.Context, p lease.Pool) opened {
 	dir, err := hostlocal.Open(ctx, p)
-	if errors.Is(err, store.ErrBusy) {
+	switch {
+	case errors.Is(err, store.ErrBusy):
 		err = &BusyError{p, err}
+	case err == nil && dir.Owner() != (hostlocal.Owner{}) && dir.Owner().IsOther(f.owner()):
+		dir.Close()
+		return opened{err: errOtherNode(p)}
 	}
 	return opened{dir, err}
+}
+
+// ErrOtherNode is returned for a directory of host-local that another node keeps, as on storage
+// that several nodes mount. Each node would take the files of the others for those of dead
+// containers.
+var ErrOtherNode = errors.New("another node keeps the address files")
+
+func errOtherNode(p lease.Pool) error {
+	return fmt.Errorf("%w in %s", ErrOtherNode, hostlocal.Path(p))
+}
+
+// ProbeOwner returns ErrOtherNode if another node keeps the directory of a pool.
+func (n *Node) ProbeOwner(tx *store.Tx, p lease.Pool) error {
+	if hostlocal.OwnerOf(p).IsOther(n.owner(tx)()) {
+		return errOtherNode(p)
+	}
+	return nil
+}
+
+// owner returns a function that returns the owner of this node's directories. It reads a file.
+func (n *Node) owner(tx *store.Tx) func() hostlocal.Owner {
+	id := tx.ID()
+	return sync.OnceValue(func() hostlocal.Owner {
+		return hostlocal.Owner{Store: id, Machine: store.MachineID(), Path: n.Store.Path()}
+	})
 }
 
 // await acquires host-local's lock of a pool for the next attempt. It releases all other locks
 // first, and the caller must not hold the store's, because host-local may hold its lock for long.
 func (f *addressFiles) await(p lease.Pool) error {
 	f.release()
-	o := openFiles(f.ctx, p)
+	o := f.openFiles(f.ctx, p)
 	if errors.Is(o.err, store.ErrBusy) {
 		return o.err
 	}
@@ -113,10 +155,16 @@ func (f *addressFiles) follows(at lease.Place) bool { return f.changed[at] }
 // be done before the commit, and determines what has to be written after it (docs/design.md,
 // "Address files").
 func (c *Call) writeBefore() {
-	inOrder := func(a, b lease.Place) int { return a.Address.Compare(b.Address) }
-	for _, at := range slices.SortedFunc(maps.Keys(c.files.changed), inOrder) {
-		if dir := c.files.open[at.Pool].dir; dir != nil {
-			c.writeFileBefore(dir, at)
+	addrs := map[lease.Pool][]netip.Addr{}
+	for at := range c.files.changed {
+		addrs[at.Pool] = append(addrs[at.Pool], at.Address)
+	}
+	for p, addrs := range addrs {
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		for _, a := range addrs {
+			if dir := c.files.open[p].dir; dir != nil {
+				c.writeFileBefore(dir, lease.Place{Pool: p, Address: a})
+			}
 		}
 	}
 }
@@ -182,16 +230,36 @@ func (f *addressFiles) reset() {
 // The store's lock is still held. Otherwise the next call would get the store's lock and then wait
 // for host-local's, and if this process has no processor meanwhile, it and all the ones behind it
 // would begin again after lockMoment.
+//
+// If there are many files, finishLate does that. No mark says that they are written until then.
 func (f *addressFiles) finish() {
+	if len(f.after) <= filesUnderLock {
+		f.finishLate()
+	}
+}
+
+// filesUnderLock is the largest number of files that are written while the store's lock is held.
+const filesUnderLock = 64
+
+// finishLate is finish after the store's lock was released.
+func (f *addressFiles) finishLate() {
 	for _, write := range f.after {
 		write()
 	}
+	f.after = nil
 	for dir, all := range f.marks {
-		if err := dir.SetMark(all); err != nil {
+		if err := dir.SetMark(all, f.owner()); err != nil {
 			f.warn("the mark of a directory for host-local cannot be kept: %v", err)
 		}
 	}
-	f.release()
+	clear(f.marks)
+	closeAll(f.open)
+}
+
+// keep leaves a directory locked for the next attempt.
+func (f *addressFiles) keep(p lease.Pool) {
+	f.awaited[p] = f.open[p]
+	delete(f.open, p)
 }
 
 // release releases all locks.

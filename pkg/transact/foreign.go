@@ -14,132 +14,236 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// read returns what host-local's file of an address says, in view of its lease l, and the content.
-// A file that the call itself is going to write says what its lease says. read returns
-// adopt.ErrUnreadable if the file cannot be read. file is saysHeld if the pool has no directory.
-func (c *Call) read(at lease.Place, l lease.Lease) (file says, content string, err error) {
+// addressFile is host-local's file of an address, in view of the address's lease.
+type addressFile struct {
+	says says
+	hostlocal.File
+	of adopt.Container // if it says saysOther or saysNobody
+}
+
+// margin is how much the times of files and those of the store may differ.
+const margin = 10 * time.Second
+
+// read returns host-local's file of an address, in view of its lease l. A file that the call itself
+// is going to write says what its lease says. read returns adopt.ErrUnreadable if the file cannot
+// be read. The file says saysHeld if the pool has no directory.
+func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 	dir, err := c.files.of(at.Pool)
 	if err != nil {
-		return 0, "", err
+		return f, err
 	}
-	if dir == nil || c.files.follows(at) {
-		return saysHeld, "", nil
+	if f.says = saysHeld; dir == nil || c.files.follows(at) {
+		return f, nil
 	}
-	f, found, err := dir.Read(at.Address)
-	if err != nil {
-		return 0, "", fileUnreadable(at.Address, err)
+	found := false
+	if f.File, found, err = dir.Read(at.Address); err != nil {
+		f.says, f.of = saysNobody, c.sourcesOf(at.Pool).Named(at.Pool, at.Address, hostlocal.File{})
+		return f, fileUnreadable(at.Address, err)
 	}
 	id, _, named := hostlocal.ParseOwner(f.Content)
+	isHolder := l.State != lease.None && hostlocal.Names(f.Content, l.Holder.ContainerID, l.Holder.IfName)
 	switch {
 	case !found:
-		return saysNothing, "", nil
+		f.says = saysNothing
+		return f, nil
 	case hostlocal.IsHold(f.Content):
-		return saysHeld, f.Content, nil
+		return f, nil
+	case isHolder && !c.mayBeNewer(f.File, l):
+		f.says = saysHolder
+		return f, nil
 	case !named:
-		return saysNobody, f.Content, nil
-	case l.State != lease.None && hostlocal.Names(f.Content, l.Holder.ContainerID, l.Holder.IfName) &&
-		!c.startedAgain(l, f.Content):
-		return saysHolder, f.Content, nil
-	case c.isLeftOver(at, id, f.Content):
-		return saysLeftOver, f.Content, nil
+		f.says = saysNobody
+	default:
+		f.says = saysOther
 	}
-	return saysOther, f.Content, nil
+	f.of = c.sourcesOf(at.Pool).Named(at.Pool, at.Address, f.File)
+	switch age := c.ageOf(f.Modified); {
+	case f.of.Life == lease.Alive || !named:
+	case isHolder && (f.of.Life == lease.Dead || l.OfEarlierBoot(c.Now.BootID) && age != ofThisBoot):
+		f.says = saysHolder
+	case age == ofEarlierBoot && c.earlier[at.Pool][id]:
+		f.of.Life = lease.Dead // it is left over: a power cut brings back files that are not synced
+	}
+	return f, nil
 }
 
-// startedAgain reports whether host-local has given the address of a lease of an earlier boot to
-// the same container in this one. Runtimes without pods, such as nerdctl, start containers again
-// after a boot, with their ids.
-func (c *Call) startedAgain(l lease.Lease, content string) bool {
-	return c.Now.BootID != "" && l.Holder.BootID != c.Now.BootID &&
-		c.sources.LifeOf(l.Pool.Network, l.Address, content) == lease.Alive
+// mayBeNewer reports whether a file that names the holder of a lease may be of a later life of that
+// container, to which host-local has given the address again. Runtimes without pods, such as
+// nerdctl, start containers again with their ids, also after a boot.
+func (c *Call) mayBeNewer(f hostlocal.File, l lease.Lease) bool {
+	return l.OfEarlierBoot(c.Now.BootID) || l.State == lease.Held &&
+		f.Modified.After(l.ReleasedAt.Wall.Add(time.Second)) && c.ageOf(f.Modified) == ofThisBoot
 }
 
-// isLeftOver reports whether the container that host-local's file of an address names has had an
-// address of the pool in an earlier boot, so that the file came back with a power cut: these files
-// are not synced, and the container id of a sandbox does not come back. If libcni's cache may show
-// the container alive, isLeftOver reports false.
-func (c *Call) isLeftOver(at lease.Place, container, content string) bool {
+// age is when a file was written.
+type age int
+
+const (
+	ofUnknownBoot age = iota // the wall clock was not set then, or is not now
+	ofThisBoot
+	ofEarlierBoot
+)
+
+// ageOf returns when a file was written.
+func (c *Call) ageOf(written time.Time) age {
+	boot := c.Now.Wall.Add(-c.Now.Boot - margin)
+	c.readJournal()
+	switch {
+	case !c.Now.IsSet() || !lease.Instant{Wall: written}.IsSet() || written.After(c.Now.Wall.Add(margin)):
+		return ofUnknownBoot
+	case !written.Before(boot) && !written.Before(c.ended.Add(margin)):
+		return ofThisBoot
+	case c.began.Before(c.ended), c.began.Before(boot): // the clock was set
+		return ofUnknownBoot
+	}
+	return ofEarlierBoot
+}
+
+// readJournal sets earlier, ended and began.
+func (c *Call) readJournal() {
+	if c.earlier != nil {
+		return
+	}
+	c.earlier, c.began = map[lease.Pool]map[string]bool{}, c.Now.Wall
 	if c.Now.BootID == "" {
-		return false
+		return
 	}
-	if c.earlier == nil {
-		c.earlier = map[lease.Pool]map[string]bool{}
-		c.Tx.EarlierBoots(c.Now.BootID, func(n store.Entry) {
-			p := n.Place().Pool
-			if c.earlier[p] == nil {
-				c.earlier[p] = map[string]bool{}
-			}
-			c.earlier[p][n.Container] = true
-		})
+	c.Tx.EachBoot(c.Now.BootID, func(n store.Entry, isEarlier bool) {
+		p := n.Place().Pool
+		switch {
+		case !isEarlier && n.Time.Before(c.began):
+			c.began = n.Time
+		case isEarlier && c.earlier[p] == nil:
+			c.earlier[p] = map[string]bool{}
+			fallthrough
+		case isEarlier:
+			c.earlier[p][n.Container], c.ended = true, n.Time
+		}
+	})
+}
+
+// compare returns what has to be done about an address with the lease l because of its file. holder
+// is as in judge.
+func (c *Call) compare(at lease.Place, l lease.Lease, holder func() lease.Liveness) (verdict, addressFile, error) {
+	f, err := c.read(at, l)
+	if err != nil {
+		return disputed, f, err
 	}
-	return c.earlier[at.Pool][container] && c.sources.LifeOf(at.Pool.Network, at.Address, content) == lease.Dead
+	return judge(l.State, f.says, f.of.Life, l.Holder.Netns.Ino != 0, holder), f, nil
+}
+
+// isGone is for compare, if the caller knows that the holder is dead or that its DEL has come.
+func isGone() lease.Liveness { return lease.Dead }
+
+// resolve compares an address with the lease l with its file, and does what judge says. It warns of
+// a file that cannot be read: an address without a lease gets one of an unknown owner. A container
+// that hasEnded reports to have had its DEL gets a lease of an address without one whatever is
+// known of it; hasEnded may be nil.
+func (c *Call) resolve(at lease.Place, l lease.Lease, hasEnded func(addressFile) bool) (verdict, addressFile, error) {
+	v, f, err := c.compare(at, l, func() lease.Liveness { return c.Evidence.Prove(l) })
+	isOwn := err == nil && l.State == lease.None && f.says == saysOther && hasEnded != nil && hasEnded(f)
+	switch {
+	case errors.Is(err, adopt.ErrUnreadable):
+		if c.files.warn("%v", err); l.State != lease.None {
+			return v, f, nil
+		}
+		v = given
+	case err != nil:
+		return v, f, err
+	case isOwn:
+		v = given
+	}
+	switch err = nil; v {
+	case given:
+		err = c.give(at, l, f, isOwn)
+	case release:
+		e := lease.Release{Holder: l.Holder, LastHolder: c.Evidence.Prove(l)}
+		_, err = c.End(l, e, c.Now, "host-local has processed its DEL")
+	case follow:
+		c.files.change(at)
+	}
+	return v, f, err
 }
 
 // Settle compares leases with host-local's files of their addresses, and does what judge says. The
 // caller must read the leases again.
 func (c *Call) Settle(leases []lease.Lease) error {
 	for _, l := range leases {
-		if err := c.settle(l); err != nil {
+		if _, _, err := c.resolve(l.Place(), l, nil); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// SettleUnfiled is Settle for those leases of one pool whose files are missing. It lists the
-// directory once, and reads no file. It returns the other leases, which have not changed.
-func (c *Call) SettleUnfiled(leases []lease.Lease) (others []lease.Lease, err error) {
-	missing := map[netip.Addr]bool{}
+// ReleaseMissing is Settle for those leases of one pool whose files are missing. It lists the
+// directory once, and reads no file. It returns the leases that have not ended.
+func (c *Call) ReleaseMissing(leases []lease.Lease) (others []lease.Lease, err error) {
+	ended := map[netip.Addr]bool{}
 	for _, l := range hostlocal.Missing(leases) {
-		missing[l.Address] = true
-		if err := c.settle(l); err != nil {
+		v, _, err := c.resolve(l.Place(), l, nil)
+		if err != nil {
 			return nil, err
 		}
+		ended[l.Address] = v == release
 	}
-	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return missing[l.Address] }), nil
+	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return ended[l.Address] }), nil
 }
 
-func (c *Call) settle(l lease.Lease) error {
-	file, content, err := c.read(l.Place(), l)
-	if errors.Is(err, adopt.ErrUnreadable) {
-		c.files.warn("%v", err)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	switch judge(l.State, file, l.Holder.Netns.Ino != 0, func() lease.Liveness { return c.Evidence.Prove(l) }) {
-	case imports:
-		return c.giveAway(l, content)
-	case release:
-		e := lease.Release{Holder: l.Holder, LastHolder: c.Evidence.Prove(l)}
-		_, err := c.End(l, e, c.Now, "host-local has processed its DEL")
-		return err
-	case follow:
+// WriteMissing is Settle for a lease whose file has been missing for long: unless the lease ends,
+// the file is written again.
+func (c *Call) WriteMissing(l lease.Lease) error {
+	v, _, err := c.resolve(l.Place(), l, nil)
+	if v == missing {
 		c.files.change(l.Place())
 	}
-	return nil
+	return err
 }
 
-// GiveAway reports whether host-local has assigned the address of a lease to another container. If
-// it has, the lease is replaced by one of that container. GiveAway returns adopt.ErrUnreadable if
-// host-local's file of the address cannot be read.
-func (c *Call) GiveAway(l lease.Lease) (given bool, err error) {
-	file, content, err := c.read(l.Place(), l)
-	if err != nil || file != saysOther {
-		return false, err
+// GiveAway reports whether host-local has given the address of a lease, whose holder repeats its
+// ADD, to another container. If it has, the lease becomes that container's. GiveAway returns
+// adopt.ErrUnreadable if host-local's file of the address cannot be read.
+func (c *Call) GiveAway(l lease.Lease) (isGiven bool, err error) {
+	v, f, err := c.compare(l.Place(), l, isGone)
+	if v == given {
+		err = c.give(l.Place(), l, f, false)
 	}
-	return true, c.giveAway(l, content)
+	return v == given, err
 }
 
-// giveAway replaces a lease by one of the container that host-local's file of the address names.
-func (c *Call) giveAway(l lease.Lease, content string) error {
-	c.files.warn("%s: host-local has given the address to another container while %s/%s had it", l.Address,
-		l.Namespace, l.Name)
-	if err := c.Tx.Put(l.Pool, l.Address, c.foreign(l.Pool, l.Address, content)); err != nil {
+// give makes the lease of an address that of the container in its file, which host-local has given
+// the address to. The lease has a key if the container is alive or hasEnded, because then libcni's
+// entry of it is not one of a former life, unless another container's lease has the key: a bound
+// one keeps it, and a hold ends with the pod's next ADD, but not because of a container that
+// hasEnded.
+func (c *Call) give(at lease.Place, old lease.Lease, f addressFile, hasEnded bool) error {
+	isAlive := f.of.Life == lease.Alive
+	next := f.of.Lease(at.Pool, c.Now, isAlive || hasEnded, c.scope.Soft)
+	if key := next.Key(); !key.IsZero() && key.Reservation == "" {
+		others, err := c.Tx.ByKey(key)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(others, func(o lease.Lease) bool {
+			return o.Address != at.Address && o.Holder.ContainerID != next.Holder.ContainerID &&
+				(o.State == lease.Bound || !isAlive)
+		}) {
+			next = f.of.Lease(at.Pool, c.Now, false, c.scope.Soft)
+		}
+	}
+	next.ID = NewID()
+	next.BoundAt.Boot-- // what the call itself binds is later
+	if err := c.Tx.Put(at.Pool, at.Address, next); err != nil {
 		return err
 	}
-	return c.Log(l, store.EventRevoked, "host-local has given it to another container")
+	c.SetUsed(at.Pool)
+	if c.given[at] = true; old.State == lease.None {
+		c.files.imported[at] = true
+		return c.Log(next, store.EventAdopted, "host-local has given it to the container")
+	}
+	c.files.warn("%s %s, and host-local has given it to container %s", at.Address, old.Describe("", c.Now),
+		next.Holder.ContainerID)
+	return c.Log(old, store.EventRevoked, "host-local has given it to another container")
 }
 
 func fileUnreadable(a netip.Addr, err error) error {
@@ -148,13 +252,15 @@ func fileUnreadable(a netip.Addr, err error) error {
 }
 
 // MayGiveAny returns adopt.ErrUnreadable if host-local's lock of a pool cannot be opened, because
-// its directory is read-only, for example. Then no address is given: host-local could give the same
-// one, and a file that still names the former container would be taken for host-local's.
+// its directory is read-only, for example, or the directory is another node's (ErrOtherNode). Then
+// no address is given: host-local could give the same one, and a file that still names the former
+// container would be taken for host-local's.
 func (c *Call) MayGiveAny(p lease.Pool) error {
-	if err := c.files.open[p].err; err != nil {
-		return cmp.Or(ProbeLock(p), noLock(p, err))
+	err := c.files.open[p].err
+	if err == nil || errors.Is(err, ErrOtherNode) {
+		return err
 	}
-	return nil
+	return cmp.Or(ProbeLock(p), noLock(p, err))
 }
 
 // ProbeLock returns the error that MayGiveAny would return in an ADD. It takes no lock, and changes
@@ -172,53 +278,36 @@ func noLock(p lease.Pool, err error) error {
 }
 
 // MayGive returns nil if host-local's file of a lease's address does not prevent the assignment of
-// the address. It returns lease.ErrTaken if the file names another container, and lease.ErrTaken
-// with adopt.ErrUnreadable if the file cannot be read.
+// the address, once the holder is gone. It returns lease.ErrTaken if host-local has given it to
+// another container, and lease.ErrTaken with adopt.ErrUnreadable if the file cannot be read.
 func (c *Call) MayGive(l lease.Lease) error {
-	switch file, _, err := c.read(l.Place(), l); {
+	switch v, _, err := c.compare(l.Place(), l, isGone); {
 	case errors.Is(err, store.ErrBusy):
 		return err
 	case err != nil:
 		return fmt.Errorf("%w: %w", lease.ErrTaken, err)
-	case file == saysOther:
+	case v == given:
 		return lease.ErrTaken
 	}
 	return nil
 }
 
-// foreign returns the lease for an address that host-local has assigned, with the content of its
-// file.
-func (c *Call) foreign(p lease.Pool, addr netip.Addr, content string) lease.Lease {
-	return adopt.Foreign(c.sources, p, addr, content, c.Now, NewID).Lease
+// Admit compares an address without a lease with its file, and reports whether the address is in
+// use. Then it has a lease now, of an unknown owner if the file cannot be read or names nobody. A
+// file of a container that is dead goes; wasDead reports whether there was one.
+func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse, wasDead bool, err error) {
+	v, f, err := c.resolve(lease.Place{Pool: p, Address: addr}, lease.Lease{}, nil)
+	return v == given, f.says == saysOther, err
 }
 
-// Admit imports the file of an address without a lease, if there is one, and reports whether the
-// address is in use. A file that is left over goes. If the file cannot be read, or names nobody,
-// Admit imports a lease with an unknown owner.
-func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse bool, err error) {
-	at, why := lease.Place{Pool: p, Address: addr}, "host-local has given it to the container"
-	file, content, err := c.read(at, lease.Lease{})
-	switch {
-	case errors.Is(err, adopt.ErrUnreadable):
-		why = err.Error()
-		c.files.warn("%s", why)
-	case err != nil:
-		return false, err
-	case judge(lease.None, file, false, nil) == follow:
-		c.files.change(at)
-		return false, nil
-	}
-	l := c.foreign(p, addr, content)
-	if err := c.Tx.Put(p, addr, l); err != nil {
-		return false, err
-	}
-	c.files.imported[at] = true
-	return true, c.Log(l, store.EventAdopted, why)
+// AdmitFiles compares addresses of a pool with their files, and makes leases of those that
+// host-local has given. addrs may be of another time, as FilesOf returned them. hasEnded reports
+// whether the container that a file names has had its DEL, so that the caller releases its lease.
+func (c *Call) AdmitFiles(p lease.Pool, addrs []netip.Addr, hasEnded func(content string) bool) error {
+	return c.admitFiles(p, addrs, func(f addressFile) bool { return hasEnded != nil && hasEnded(f.Content) })
 }
 
-// AdmitFiles imports the files of addresses of a pool that do not belong to their leases. addrs may
-// be of another time, as FilesOf returned them.
-func (c *Call) AdmitFiles(p lease.Pool, addrs []netip.Addr) error {
+func (c *Call) admitFiles(p lease.Pool, addrs []netip.Addr, hasEnded func(addressFile) bool) error {
 	if len(addrs) == 0 {
 		return nil
 	}
@@ -226,40 +315,19 @@ func (c *Call) AdmitFiles(p lease.Pool, addrs []netip.Addr) error {
 		return err
 	}
 	for _, addr := range addrs {
-		if err := c.admitFile(p, addr); err != nil {
+		l, err := c.Tx.Get(p, addr)
+		if err == nil {
+			_, _, err = c.resolve(lease.Place{Pool: p, Address: addr}, l, hasEnded)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// AdmitAll is AdmitFiles for all files of a pool.
-func (c *Call) AdmitAll(p lease.Pool) error {
-	dir, err := c.files.of(p)
-	if err != nil || dir == nil {
-		return err
-	}
-	addrs, err := dir.Addresses()
-	if err != nil {
-		c.files.warn("%v", err)
-	}
-	return c.AdmitFiles(p, addrs)
-}
-
-// admitFile imports the file of an address, or compares it with the lease of the address.
-func (c *Call) admitFile(p lease.Pool, addr netip.Addr) error {
-	l, err := c.Tx.Get(p, addr)
-	if err == nil && l.State == lease.None {
-		_, err = c.Admit(p, addr)
-	} else if err == nil {
-		err = c.settle(l)
-	}
-	return err
-}
-
-// AdoptFile adopts the file of an address that host-local has assigned, unless the address has a
-// lease. If the store does not know the pool, AdoptFile adopts the whole pool, as far as that can
-// be done without its configuration; the first ADD of the pool does the rest. It returns
+// AdoptFile makes a lease of an address whose container is alive by libcni's cache, for the agent.
+// A lease of which only the file was known gets the pod and the namespace. AdoptFile returns
 // ErrNoHostView if it is not proven that the process sees the host.
 func (c *Call) AdoptFile(p lease.Pool, addr netip.Addr) error {
 	if err := c.mayLearn(); err != nil {
@@ -269,67 +337,68 @@ func (c *Call) AdoptFile(p lease.Pool, addr netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	if !dir.IsMarked() || !c.Tx.Adopted(p) {
-		if err := c.RecordNamespaces(); err != nil {
-			return err
-		}
-		if err := c.adopt(Existing(p, nil), dir); err != nil {
-			return err
-		}
+	l, err := c.Tx.Get(p, addr)
+	if err != nil || l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
+		return cmp.Or(err, c.AdmitFiles(p, []netip.Addr{addr}, nil))
 	}
-	return c.admitFile(p, addr)
+	file, _, err := dir.Read(addr)
+	f := addressFile{File: file, of: c.sourcesOf(p).Named(p, addr, file)}
+	if err != nil || !f.of.IsShown() || !hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) {
+		return err
+	}
+	return c.give(l.Place(), lease.Lease{}, f, false)
 }
 
-// AssignedAlive returns the addresses of a pool that host-local has assigned to containers which
-// are alive according to libcni's cache, until the given time and except those that isLeased
-// reports to have a lease. Only pool, address and holder are set. It takes no lock, and ignores
-// what cannot be read.
-func (n *Node) AssignedAlive(p lease.Pool, until time.Time, isLeased func(netip.Addr) bool) (out []lease.Lease) {
-	dir, err := hostlocal.OpenUnlocked(p)
-	if dir == nil || err != nil {
-		return nil
-	}
-	addrs, _ := dir.Addresses()
-	sources := n.sources(Scope{})
-	for _, addr := range addrs {
-		if isLeased(addr) {
-			continue
+// AssignedAlive returns the addresses of a pool that host-local has given to containers which are
+// alive according to libcni's cache, until the given time and except those that isLeased reports to
+// have a lease. Only pool, address and holder are set. It takes no lock, and ignores what cannot be
+// read. caches are the directories of libcni's cache that the configuration names.
+func (n *Node) AssignedAlive(p lease.Pool, caches []string, until time.Time,
+	isLeased func(netip.Addr) bool) (out []lease.Lease) {
+	sources := n.sources(caches)
+	_ = eachFile(p, func(addr netip.Addr, f hostlocal.File) {
+		id, ifName, ok := hostlocal.ParseOwner(f.Content)
+		if ok && !f.Modified.After(until) && !isLeased(addr) && sources.Named(p, addr, f).IsShown() {
+			who := lease.Holder{ContainerID: id, IfName: ifName}
+			out = append(out, lease.Lease{Pool: p, Address: addr, Holder: who})
 		}
-		file, _, err := dir.Read(addr)
-		id, ifName, ok := hostlocal.ParseOwner(file.Content)
-		if err != nil || !ok || file.Modified.After(until) {
-			continue
-		}
-		if sources.LifeOf(p.Network, addr, file.Content) == lease.Alive {
-			holder := lease.Holder{ContainerID: id, IfName: ifName}
-			out = append(out, lease.Lease{Pool: p, Address: addr, Holder: holder})
-		}
-	}
+	})
 	return out
 }
 
-// FilesOf returns the addresses whose files name the attachment. It takes no lock, so that the
-// caller must read the files again before it acts on them (AdmitFiles).
-func (n *Node) FilesOf(in Scope, who lease.Attachment) (named []netip.Addr) {
-	dir, err := hostlocal.OpenUnlocked(in.Pool)
-	if dir == nil {
-		if err != nil {
-			n.Warnf("%v", err)
+// FilesOf returns the addresses of a pool whose files match. It takes no lock, so that the caller
+// must read the files again before it acts on them (AdmitFiles).
+func (n *Node) FilesOf(p lease.Pool, match func(content string) bool) (named []netip.Addr) {
+	err := eachFile(p, func(addr netip.Addr, f hostlocal.File) {
+		if match(f.Content) {
+			named = append(named, addr)
 		}
-		return nil
-	}
-	addrs, err := dir.Addresses()
+	})
 	if err != nil {
 		n.Warnf("%v", err)
 	}
+	return named
+}
+
+// Names returns a match for the files that name an attachment.
+func Names(who lease.Attachment) func(content string) bool {
+	return func(content string) bool { return hostlocal.Names(content, who.ContainerID, who.IfName) }
+}
+
+// eachFile calls fn for each file of a pool that can be read, without a lock.
+func eachFile(p lease.Pool, fn func(netip.Addr, hostlocal.File)) error {
+	dir, err := hostlocal.OpenUnlocked(p)
+	if dir == nil {
+		return err
+	}
+	addrs, err := dir.Addresses()
 	for _, addr := range addrs {
-		file, _, err := dir.Read(addr)
-		if err != nil {
-			n.Warnf("%v", fileUnreadable(addr, err))
-		}
-		if hostlocal.Names(file.Content, who.ContainerID, who.IfName) {
-			named = append(named, addr)
+		f, found, e := dir.Read(addr)
+		if e != nil {
+			err = errors.Join(err, fileUnreadable(addr, e))
+		} else if found {
+			fn(addr, f)
 		}
 	}
-	return named
+	return err
 }

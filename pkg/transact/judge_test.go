@@ -8,41 +8,66 @@ import (
 
 // TestJudge has every row of the table in docs/design.md.
 func TestJudge(t *testing.T) {
-	always := func(v verdict) map[lease.Liveness]verdict {
-		return map[lease.Liveness]verdict{lease.Alive: v, lease.Dead: v, lease.Unknown: v}
+	const alive, dead, unknown = lease.Alive, lease.Dead, lease.Unknown
+	always := func(v verdict) func(file, holder lease.Liveness) verdict {
+		return func(lease.Liveness, lease.Liveness) verdict { return v }
 	}
-	unlessAlive := func(alive, otherwise verdict) map[lease.Liveness]verdict {
-		return map[lease.Liveness]verdict{lease.Alive: alive, lease.Dead: otherwise, lease.Unknown: alive}
+	unlessDead := func(v verdict) func(file, holder lease.Liveness) verdict {
+		return func(file, _ lease.Liveness) verdict {
+			if file == dead {
+				return follow
+			}
+			return v
+		}
 	}
-	table := map[lease.State]map[says]map[lease.Liveness]verdict{
+	table := map[lease.State]map[says]func(file, holder lease.Liveness) verdict{
 		lease.None: {
-			saysNothing: always(follow), saysNobody: always(imports), saysHeld: always(follow),
-			saysHolder: always(imports), saysLeftOver: always(follow), saysOther: always(imports),
+			saysNothing: always(follow), saysNobody: always(given), saysHeld: always(follow),
+			saysHolder: always(follow), saysOther: unlessDead(given),
 		},
 		lease.Bound: {
-			saysNothing: unlessAlive(follow, release), saysNobody: always(follow), saysHeld: always(follow),
-			saysHolder: always(follow), saysLeftOver: always(follow), saysOther: unlessAlive(disputed, imports),
+			saysNothing: func(_, holder lease.Liveness) verdict {
+				if holder == dead {
+					return release
+				}
+				return missing
+			},
+			saysNobody: always(follow), saysHeld: always(follow), saysHolder: always(follow),
+			saysOther: func(file, holder lease.Liveness) verdict {
+				switch {
+				case file == dead:
+					return follow
+				case holder == dead:
+					return given
+				}
+				return disputed
+			},
 		},
 		lease.Held: {
 			saysNothing: always(follow), saysNobody: always(follow), saysHeld: always(follow),
-			saysHolder: always(follow), saysLeftOver: always(follow), saysOther: always(imports),
+			saysHolder: always(follow), saysOther: unlessDead(given),
 		},
 	}
 	for state, files := range table {
 		if len(files) != int(saysOther)+1 {
 			t.Errorf("%s: %d rows", state, len(files))
 		}
-		for file, lives := range files {
-			for life, want := range lives {
-				of := func() lease.Liveness { return life }
-				if got := judge(state, file, true, of); got != want {
-					t.Errorf("%s, file %d, %s: %d, want %d", state, file, life, got, want)
-				}
-				if life == lease.Unknown { // nothing but the file was known of the holder
-					want = lives[lease.Dead]
-				}
-				if got := judge(state, file, false, of); got != want {
-					t.Errorf("%s, file %d, %s, no namespace: %d, want %d", state, file, life, got, want)
+		for file, want := range files {
+			for _, of := range []lease.Liveness{alive, dead, unknown} {
+				for _, holder := range []lease.Liveness{alive, dead, unknown} {
+					life := func() lease.Liveness { return holder }
+					if got := judge(state, file, of, true, life); got != want(of, holder) {
+						t.Errorf("%s, file %d of %s, holder %s: %d, want %d", state, file, of, holder, got,
+							want(of, holder))
+					}
+					known := holder
+					if known == unknown {
+						known = dead // nothing but the file was known of the holder
+					}
+					if got := judge(state, file, of, false, life); got != want(of, known) {
+						t.Errorf("%s, file %d of %s, holder %s, no namespace: %d, want %d", state, file, of, holder,
+							got, want(of, known))
+					}
 				}
 			}
 		}

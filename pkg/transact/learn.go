@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
@@ -23,9 +24,11 @@ var ErrNoEvidence = errors.New("nothing on this node tells which addresses are i
 // as a DEL whose configuration cannot be parsed.
 type Scope struct {
 	Pool   lease.Pool
-	Sets   []pool.Set // nil if the call does not know them
+	Sets   []pool.Set // nil if the call does not know them; then an unknown pool is not imported
 	Soft   time.Duration
 	Caches []string // directories of libcni's cache, in addition to the default ones
+	// Import has the pool imported although Sets are not known. It is not known after that.
+	Import bool
 }
 
 // Existing returns the Scope of an operation on a pool without its CNI configuration, such as one
@@ -44,27 +47,235 @@ func (c *Call) dir(s Scope) (*hostlocal.Dir, error) {
 // the call fail.
 func (s Scope) isElsewhere(p lease.Pool) bool { return s.Pool != (lease.Pool{}) && s.Pool != p }
 
-// learn adopts the pool of a call if necessary, before the operation runs: at the first use of the
-// pool, after the store was lost, and if host-local's directory was emptied.
+// importBatch is the largest number of leases that one transaction imports, so that the calls of
+// other networks do not wait long.
+const importBatch = 1000
+
+// unreadError has the sources of the host read for an import (Node.readSources).
+type unreadError struct{ scope Scope }
+
+func (e *unreadError) Error() string {
+	return "the sources of network " + e.scope.Pool.Network + " are not read yet"
+}
+
+// readSources reads the sources of the host for the next attempts, which import the pool. It takes
+// long if the pool has many files, so that the store's lock must not be held; host-local's lock of
+// the pool is, so that nothing changes until the import is committed.
+func (n *Node) readSources(f *addressFiles, s Scope) error {
+	if s.Sets != nil || hostlocal.Exists(s.Pool) {
+		if err := f.await(s.Pool); err != nil {
+			return err
+		}
+	}
+	shown := &found{dir: f.awaited[s.Pool].dir}
+	shown.Found, shown.err = n.Find(s, shown.dir)
+	f.found[s.Pool] = shown
+	return nil
+}
+
+// Find returns the leases of a pool that the sources of the host show. It needs no store and
+// changes nothing. dir is host-local's directory, or nil if the caller has not opened it.
+func (n *Node) Find(s Scope, dir *hostlocal.Dir) (adopt.Found, error) {
+	sources := n.sources(s.Caches)
+	sources.Files = dir
+	return adopt.Find(sources, s.Pool, s.Sets, n.Clock(), s.Soft, NewID)
+}
+
+// learn imports the pool of a call if the store does not know it, before the operation runs. In a
+// pool that the store knows it writes all files again if host-local's directory or its mark was
+// removed, and imports only what is in use without a lease.
 func (c *Call) learn(s Scope) error {
 	if s.Pool == (lease.Pool{}) {
 		return nil
 	}
 	dir, err := c.dir(s)
+	isKnown := c.Tx.Adopted(s.Pool)
 	switch {
-	case err != nil:
+	case err != nil || errors.Is(c.files.open[s.Pool].err, ErrOtherNode):
 		return err
-	case !c.Tx.Adopted(s.Pool) || dir != nil && !dir.IsMarked():
-		return c.adopt(s, dir)
-	case dir != nil && !dir.IsComplete():
-		c.writeAll(s.Pool, dir, true) // a file could not be written, or an earlier version wrote the mark
+	case !isKnown && (s.Sets != nil || s.Import), isKnown && (s.Import || dir != nil && !dir.IsMarked()):
+		return c.adopt(s, dir, isKnown)
+	case isKnown && dir != nil && !dir.IsComplete():
+		c.writeAll(s.Pool, dir) // a file could not be written
 	}
 	return nil
 }
 
-// repair replaces damaged records by leases that the sources of the host show, and builds all
-// indexes again. A record whose key is damaged is found because its address is still taken in the
-// bitmaps of the store (Tx.Unrecorded).
+// adopt writes the leases that the sources of the host show to the store, and has the files of the
+// pool written. dir is host-local's directory, or nil.
+func (c *Call) adopt(s Scope, dir *hostlocal.Dir, isKnown bool) error {
+	if err := c.mayLearn(); err != nil {
+		return err
+	}
+	shown := c.files.found[s.Pool]
+	if shown == nil || shown.dir != dir {
+		if s.Caches = slices.Concat(s.Caches, c.Tx.CacheDirs(s.Pool)); s.Sets == nil {
+			s.Sets = c.Tx.Ranges(s.Pool)
+		}
+		return &unreadError{s}
+	}
+	err := shown.err
+	if err == nil && !isKnown {
+		err = c.node.proveComplete(shown.Found, s.Pool, c.Tx.Lost(), dir != nil && dir.IsComplete())
+	}
+	if shown.at == 0 {
+		for _, p := range shown.Problems {
+			c.files.warn("%s", p)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	to := min(shown.at+importBatch, len(shown.Findings))
+	for _, f := range shown.Findings[shown.at:to] {
+		if err := c.adoptFinding(f, dir, isKnown); err != nil {
+			return err
+		}
+	}
+	if to < len(shown.Findings) {
+		c.kept, c.importedTo, c.more = s.Pool, to, true
+		return nil
+	}
+	if isKnown {
+		c.writeAll(s.Pool, dir)
+		return nil
+	}
+	if err := c.copyFromOtherDirs(s); err != nil {
+		return err
+	}
+	if lost := c.Tx.Lost(); lost != "" {
+		c.files.warn("%s; %d leases of network %s are known again from this node; the old file is kept in the "+
+			"directory lost", lost, len(c.Tx.InPool(s.Pool)), s.Pool.Network)
+	}
+	if s.Sets == nil {
+		return nil // the next ADD imports the pool
+	}
+	if dir != nil {
+		c.writeAll(s.Pool, dir)
+	}
+	c.converted = shown.Used
+	return errors.Join(c.Tx.SetCacheDirs(s.Pool, s.Caches), c.Tx.SetAdopted(s.Pool))
+}
+
+// writeAll has the files of all leases of a pool written, and then the mark of its directory, which
+// says whether these are all. Files of containers to which host-local has given the addresses stay.
+func (c *Call) writeAll(p lease.Pool, dir *hostlocal.Dir) {
+	for _, l := range c.Tx.InPool(p) {
+		v, _, err := c.compare(l.Place(), l, func() lease.Liveness { return lease.Alive })
+		if err == nil && (v == follow || v == missing) {
+			c.files.change(l.Place())
+		}
+	}
+	if _, failed := c.files.marks[dir]; !failed {
+		c.files.marks[dir] = true
+	}
+}
+
+// takesHold reports whether what the sources show of an address in use ends a hold: another
+// container than the last holder, or an interface in another namespace than the last holder's has
+// it.
+func takesHold(f adopt.Finding, last lease.Holder) bool {
+	return f.InUse && !last.Netns.Same(f.Lease.Holder.Netns) &&
+		(f.Seen || last.ContainerID != f.Lease.Holder.ContainerID)
+}
+
+// adoptFinding writes one lease that the sources of the host show. It does not if the address has a
+// lease, unless that is a hold that it takesHold. In a pool that the store knows only what is in
+// use becomes a lease.
+func (c *Call) adoptFinding(f adopt.Finding, dir *hostlocal.Dir, isKnown bool) error {
+	next, event := f.Lease, store.EventAdopted
+	cur, err := c.Tx.Get(next.Pool, next.Address)
+	switch {
+	case err != nil && (isKnown || !errors.Is(err, store.ErrDamaged)):
+		return err
+	case isKnown && !f.InUse, cur.State == lease.Bound, cur.State == lease.Held && !takesHold(f, cur.Holder),
+		cur.State == lease.None && c.removesLeftOver(f):
+		return nil
+	}
+	if err := c.Tx.Put(next.Pool, next.Address, next); err != nil {
+		return err
+	}
+	if cur.State == lease.None {
+		c.files.imported[next.Place()] = true
+	}
+	if next.State == lease.Bound {
+		c.SetUsed(next.Pool)
+	}
+	if c.given[next.Place()] = true; f.FormerInFile && dir != nil {
+		// Before the commit, so that the operation itself, and an import after a crash, read a file
+		// that names the lease's own container.
+		c.files.write(dir, next, c.Now)
+	}
+	if c.Tx.Lost() != "" {
+		event = store.EventRecovered
+	}
+	return c.Log(next, event, f.Why)
+}
+
+// removesLeftOver reports whether the only evidence for a lease that is about to be imported is a
+// file that is left over from an earlier boot, and has it removed.
+func (c *Call) removesLeftOver(f adopt.Finding) bool {
+	at := f.Lease.Place()
+	if f.Lease.State != lease.Bound || f.InUse {
+		return false
+	}
+	file, err := c.read(at, lease.Lease{})
+	if err != nil || file.says != saysOther || file.of.Life != lease.Dead {
+		return false
+	}
+	c.files.change(at)
+	return true
+}
+
+// copyFromOtherDirs copies the leases that the store has of the same network with other data
+// directories: the configuration of the network names another one now.
+func (c *Call) copyFromOtherDirs(s Scope) error {
+	for _, l := range c.elsewhere(s.Pool) {
+		cur, err := c.Tx.Get(s.Pool, l.Address)
+		if err != nil || cur.State != lease.None || !pool.Usable(s.Sets, l.Address) {
+			continue
+		}
+		why := "network " + s.Pool.Network + " had it in " + l.Pool.DataDir
+		l.Pool, l.ID = s.Pool, NewID()
+		if err := c.Tx.Put(s.Pool, l.Address, l); err != nil {
+			return err
+		}
+		if err := c.Log(l, store.EventAdopted, why); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// elsewhere returns the leases of the same network with other data directories.
+func (c *Call) elsewhere(p lease.Pool) (out []lease.Lease) {
+	for _, o := range c.Tx.Pools() {
+		if o.Network == p.Network && o != p {
+			out = append(out, c.Tx.InPool(o)...)
+		}
+	}
+	return out
+}
+
+// IsElsewhere reports whether a container that is not proven dead has an address by a lease of the
+// same network with another data directory. Which configurations a node has is not known: a runtime
+// may use an old one again.
+func (c *Call) IsElsewhere(p lease.Pool, addr netip.Addr) bool {
+	for _, o := range c.Tx.Pools() {
+		if o.Network != p.Network || o == p {
+			continue
+		}
+		l, err := c.Tx.Get(o, addr)
+		if err != nil || l.State == lease.Bound && c.Evidence.Prove(l) != lease.Dead {
+			return true
+		}
+	}
+	return false
+}
+
+// repair replaces damaged records by what the sources of the host show of their addresses, and
+// builds all indexes again. A record whose key is damaged is found because its address is still
+// taken in the bitmaps of the store (Tx.Unrecorded).
 func (c *Call) repair(in Scope) error {
 	if err := c.mayLearn(); err != nil {
 		return err
@@ -81,20 +292,24 @@ func (c *Call) repair(in Scope) error {
 		return err
 	}
 	for p, addrs := range lost {
-		each := Scope{Pool: p, Soft: cmp.Or(in.Soft, policy.Defaults().SoftHold), Caches: in.Caches}
 		dir, err := c.files.of(p)
 		locked := errors.Is(err, store.ErrBusy) && in.isElsewhere(p)
+		var shown []adopt.Finding
 		if err == nil {
-			err = c.adopt(each, dir)
+			sources := c.sourcesOf(p)
+			sources.Files = dir
+			soft := cmp.Or(in.Soft, policy.Defaults().SoftHold)
+			shown, err = adopt.FindAt(sources, p, c.Tx.Ranges(p), addrs, c.Now, soft, NewID)
 		}
 		if err != nil && !locked {
 			return err
 		}
 		for _, a := range addrs {
-			if l, err := c.Tx.Get(p, a); l.State != lease.None || err != nil && locked {
+			// A record whose key is damaged would be free.
+			if _, damaged := c.Tx.Get(p, a); damaged != nil && locked {
 				continue
 			}
-			if err := c.repairUnknown(p, a, dir); err != nil {
+			if err := c.repairAt(p, a, shown, dir); err != nil {
 				return err
 			}
 		}
@@ -102,127 +317,31 @@ func (c *Call) repair(in Scope) error {
 	return nil
 }
 
-// repairUnknown replaces a damaged record for which no source shows a lease. If host-local's file
-// contains a Hold, the hold is over and the address becomes free. Otherwise the address counts as
-// in use by an unknown owner until the next boot.
-func (c *Call) repairUnknown(p lease.Pool, a netip.Addr, dir *hostlocal.Dir) error {
-	l, why := c.foreign(p, a, ""), "its record was damaged, and nothing shows whose it was"
-	next := l
+// repairAt replaces one damaged record. If the sources show nothing of the address, it is free if
+// its file says that it was held, and otherwise it counts as in use by an unknown owner until the
+// next boot. A pod with another lease gets no hold of an entry in libcni's cache.
+func (c *Call) repairAt(p lease.Pool, a netip.Addr, shown []adopt.Finding, dir *hostlocal.Dir) error {
+	at := lease.Place{Pool: p, Address: a}
+	next, why := adopt.Unknown(p, a, c.Now), "its record was damaged, and nothing shows whose it was"
 	if dir != nil {
 		if file, _, err := dir.Read(a); err == nil && hostlocal.IsHold(file.Content) {
 			next, why = lease.Lease{}, "its record was damaged; its file says that its hold is over"
 		}
 	}
-	c.files.change(l.Place())
+	for _, f := range shown {
+		others, err := c.Tx.ByKey(f.Lease.Key())
+		if f.Lease.Address == a && (f.IsOurs || f.Lease.State == lease.Bound || err == nil && len(others) == 0) {
+			next, why = f.Lease, f.Why
+		}
+	}
+	if next.State != lease.None && next.ID == "" {
+		next.ID = NewID()
+	}
+	c.files.change(at)
 	if err := c.Tx.Put(p, a, next); err != nil {
 		return err
 	}
-	return c.Log(l, store.EventRecovered, why)
-}
-
-// adopt reads the sources of the host, and writes the leases that they show to the store, unless
-// the store has a lease of the address. dir is host-local's directory, or nil.
-func (c *Call) adopt(s Scope, dir *hostlocal.Dir) error {
-	if err := c.mayLearn(); err != nil {
-		return err
-	}
-	sources := c.sources
-	sources.Files = dir
-	found, err := adopt.Find(sources, s.Pool, s.Sets, c.Now, s.Soft, NewID)
-	for _, p := range found.Problems {
-		c.files.warn("%s", p)
-	}
-	isComplete := dir != nil && dir.IsComplete()
-	if err == nil && !c.Tx.Adopted(s.Pool) {
-		err = c.node.proveComplete(found, s.Pool, c.Tx.Lost(), isComplete)
-	}
-	if err != nil {
-		return err
-	}
-	taken := 0
-	for _, f := range found.Findings {
-		adopted, err := c.adoptFinding(f, dir)
-		if err != nil {
-			return err
-		}
-		if adopted {
-			taken++
-		}
-	}
-	if lost := c.Tx.Lost(); lost != "" && !c.Tx.Adopted(s.Pool) {
-		c.files.warn("%s; %d leases of network %s are known again from this node; the old file is kept in the "+
-			"directory lost", lost, taken, s.Pool.Network)
-	}
-	if dir != nil {
-		// Without the ranges some sources are ignored, so that files may be missing.
-		c.writeAll(s.Pool, dir, s.Sets != nil || isComplete || c.Tx.Adopted(s.Pool))
-	}
-	if s.Sets == nil {
-		return nil // the next ADD adopts the pool
-	}
-	return c.Tx.SetAdopted(s.Pool)
-}
-
-// writeAll has the files of all leases of a pool written, and then the mark of its directory, which
-// says whether these are all. It leaves out files that name another container, because host-local
-// has assigned these addresses.
-func (c *Call) writeAll(p lease.Pool, dir *hostlocal.Dir, all bool) {
-	for _, l := range c.Tx.InPool(p) {
-		if file, _, err := c.read(l.Place(), l); err == nil && file != saysOther {
-			c.files.change(l.Place())
-		}
-	}
-	failed := false
-	if all, set := c.files.marks[dir]; set {
-		failed = !all
-	}
-	c.files.marks[dir] = all && !failed
-}
-
-// adoptFinding writes one lease that the sources of the host show, and reports whether it did. It
-// does not if the store has a lease of the address, which is compared with its file when it is
-// used. But a hold ends if an interface of another sandbox has the address: an import without the
-// ranges of the pool may have made the hold.
-func (c *Call) adoptFinding(f adopt.Finding, dir *hostlocal.Dir) (adopted bool, err error) {
-	next, event := f.Lease, store.EventAdopted
-	cur, err := c.Tx.Get(next.Pool, next.Address)
-	if err != nil && !errors.Is(err, store.ErrDamaged) {
-		return false, err
-	}
-	keeps := cur.State == lease.Bound || !f.Seen || cur.Holder.Netns.Same(next.Holder.Netns)
-	if cur.State != lease.None && keeps || cur.State == lease.None && c.removesLeftOver(next) {
-		return false, nil
-	}
-	if err := c.Tx.Put(next.Pool, next.Address, next); err != nil {
-		return false, err
-	}
-	if cur.State == lease.None {
-		c.files.imported[next.Place()] = true
-	}
-	if f.FormerInFile && dir != nil {
-		// Before the commit, so that the operation itself, and an import after a crash, read a file
-		// that names the lease's own container.
-		c.files.write(dir, next, c.Now)
-	}
-	if c.Tx.Lost() != "" {
-		event = store.EventRecovered
-	}
-	return true, c.Log(next, event, f.Why)
-}
-
-// removesLeftOver reports whether the only evidence for a lease that is about to be imported is a
-// file that is left over from an earlier boot, and has it removed. A lease whose namespace is known
-// has other evidence.
-func (c *Call) removesLeftOver(l lease.Lease) bool {
-	if l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
-		return false
-	}
-	file, _, err := c.read(l.Place(), lease.Lease{})
-	if err != nil || file != saysLeftOver {
-		return false
-	}
-	c.files.change(l.Place())
-	return true
+	return c.Log(adopt.Unknown(p, a, c.Now), store.EventRecovered, why)
 }
 
 // proveComplete returns ErrNoEvidence if a store was lost, for the given reason, and neither found
@@ -238,34 +357,17 @@ func (n *Node) proveComplete(found adopt.Found, p lease.Pool, lost string, isCom
 		ErrNoEvidence, lost, p.Network)
 }
 
-// CanAdopt returns nil if an ADD could adopt the pool. STATUS calls it. lost is the reason if the
+// CanAdopt returns nil if an ADD could import the pool. STATUS calls it. lost is the reason if the
 // store was lost, otherwise "". dir is host-local's directory, or nil if there is none.
 func (n *Node) CanAdopt(in Scope, lost string, dir *hostlocal.Dir) error {
-	sources := n.sources(in)
-	sources.Files = dir
-	found, err := adopt.Find(sources, in.Pool, in.Sets, n.Clock(), policy.Defaults().SoftHold, NewID)
+	found, err := n.Find(in, dir)
 	if err != nil {
 		return err
 	}
 	return n.proveComplete(found, in.Pool, lost, dir != nil && dir.IsComplete())
 }
 
-// Find returns the leases of a pool that the sources of the host show, for the dry run of an
-// import. It needs no store and changes nothing.
-func (n *Node) Find(in Scope, now lease.Instant) (adopt.Found, error) {
-	return adopt.Find(n.sources(in), in.Pool, in.Sets, now, policy.Defaults().SoftHold, NewID)
-}
-
-// Import adopts the pool again, even if it was adopted before, for `leasectl recover`.
-func (c *Call) Import(in Scope) error {
-	dir, err := c.dir(in)
-	if err != nil {
-		return err
-	}
-	return c.adopt(in, dir)
-}
-
-// Export adopts the addresses of a pool that host-local has assigned, releases the leases whose
+// Export makes leases of the addresses of a pool that host-local has given, releases those whose
 // DELs host-local has processed, and has all of host-local's files written after the commit. It is
 // for the removal of leasehold.
 func (c *Call) Export(p lease.Pool) error {
@@ -274,8 +376,12 @@ func (c *Call) Export(p lease.Pool) error {
 	if err != nil {
 		return err
 	}
-	defer c.writeAll(p, dir, dir.IsMarked() || c.Tx.Adopted(p))
-	if err := c.AdmitAll(p); err != nil || !marked { // a file may be missing because there was none
+	defer c.writeAll(p, dir)
+	addrs, err := dir.Addresses()
+	if err != nil {
+		c.files.warn("%v", err)
+	}
+	if err = c.AdmitFiles(p, addrs, nil); err != nil || !marked { // a file may be missing because there was none
 		return err
 	}
 	return c.Settle(c.Tx.InPool(p))

@@ -9,11 +9,13 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -59,12 +61,23 @@ type Call struct {
 	Repaired bool
 
 	node    *Node
-	sources adopt.Sources
+	scope   Scope
+	sources adopt.Sources // without the directories that only the configuration of a pool names
 	files   *addressFiles
-	used    lease.Pool // see SetUsed
-	// earlier are the containers that the journal has of earlier boots, by pool. It is nil until it
-	// is needed.
-	earlier map[lease.Pool]map[string]bool
+	used    map[lease.Pool]bool // see SetUsed
+	// kept is the pool whose import goes on in the next transaction, after the findings before
+	// importedTo; converted are the files of the Kruise fork that an import has used.
+	kept       lease.Pool
+	importedTo int
+	converted  []string
+	given      map[lease.Place]bool // the addresses whose leases this attempt has made from what the host shows
+	// more is set if the operation has to run again, in another transaction.
+	more bool
+	// earlier are the containers that the journal has of earlier boots, by pool, ended is the time
+	// of its last entry of those, and began the earliest one of its entries of this boot. earlier
+	// is nil until it is needed.
+	earlier      map[lease.Pool]map[string]bool
+	ended, began time.Time
 }
 
 // Update runs an operation in a write transaction, and writes the address files of the leases that
@@ -73,6 +86,9 @@ type Call struct {
 //   - if the operation needs a damaged record, after the attempt to repair it;
 //   - if host-local's lock of a pool is busy for more than lockMoment, after it has waited for that
 //     lock without holding the store's, which calls of other networks need;
+//   - if the sources of the host have to be read for an import, after it has read them in the same
+//     way;
+//   - if there is too much to do for one transaction, after what was done is committed;
 //   - if store.Store.Update runs it again.
 func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error {
 	ctx = store.WithMaxWait(ctx) // the limit includes waiting for host-local's lock
@@ -83,22 +99,34 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 	var unrepaired error
 	for {
 		var replayed []store.Spooled
+		var c *Call
 		err := n.Store.Update(ctx, func(tx *store.Tx) (err error) {
 			f.reset()
-			c := n.newCall(tx, scope, f)
+			f.owner = n.owner(tx)
+			c = n.newCall(tx, scope, f)
 			c.Repaired, tx.Then = repaired, c.finish
 			replayed, err = c.run(scope, operation)
 			return err
 		})
 		if err == nil {
+			f.finishLate()
 			n.unspool(replayed)
+			if e := adopt.Convert(c.converted); e != nil {
+				n.Warnf("reservations of the Kruise fork were imported, and are still in its directory: %v", e)
+			}
 		}
 		var busy *BusyError
+		var unread *unreadError
 		switch {
 		case errors.As(err, &busy) && !isOver(ctx):
 			if err := f.await(busy.Pool); err != nil {
 				return err
 			}
+		case errors.As(err, &unread):
+			if err := n.readSources(f, unread.scope); err != nil {
+				return err
+			}
+		case err == nil && c.more:
 		case repairing:
 			if unrepaired = err; err != nil {
 				n.Warnf("it cannot be repaired: %v", err)
@@ -123,35 +151,43 @@ func isOver(ctx context.Context) bool {
 	return ctx.Err() != nil || bounded && !time.Now().Before(until)
 }
 
-// run adopts the pool if necessary, replays the spool, and runs the operation. Then it writes the
+// run imports the pool if necessary, replays the spool, and runs the operation. Then it writes the
 // files that have to be written before the commit. It returns the DELs that were replayed.
 func (c *Call) run(in Scope, fn func(*Call) error) (replayed []store.Spooled, err error) {
 	if err := c.learn(in); err != nil {
 		return nil, err
 	}
-	if replayed, err = c.node.replay(c); err != nil {
-		return nil, err
+	if !c.more {
+		if replayed, err = c.node.replay(c); err == nil {
+			err = fn(c)
+		}
 	}
-	if err := fn(c); err != nil {
-		return nil, err
+	if err == nil {
+		c.writeBefore()
 	}
-	c.writeBefore()
-	return replayed, nil
+	return replayed, err
 }
 
-// SetUsed has the store's mark of this boot name the pool, in which the call gives an address
-// (store.Store.SetUsed), once the call is committed. After a call that was not, nothing needs the
-// mark, and it would stop the pool if the store was lost before.
-func (c *Call) SetUsed(p lease.Pool) { c.used = p }
+// More has the operation run again in another transaction, after what it has done is committed: it
+// would hold the store's lock for too long, which calls of other networks need.
+func (c *Call) More() { c.more = true }
+
+// SetUsed has the store's mark of this boot name the pool, in which the call gives an address or
+// finds one that is in use (store.Store.SetUsed), once the call is committed. After a call that was
+// not, nothing needs the mark, and it would stop the pool if the store was lost before.
+func (c *Call) SetUsed(p lease.Pool) { c.used[p] = true }
 
 // finish does what follows the commit.
 func (c *Call) finish() {
-	c.files.finish()
-	if c.used == (lease.Pool{}) {
-		return
+	if c.kept != (lease.Pool{}) {
+		c.files.keep(c.kept)
+		c.files.found[c.kept].at = c.importedTo
 	}
-	if err := c.node.Store.SetUsed(c.used); err != nil {
-		c.node.Warnf("%v", err)
+	c.files.finish()
+	for p := range c.used {
+		if err := c.node.Store.SetUsed(p); err != nil {
+			c.node.Warnf("%v", err)
+		}
 	}
 }
 
@@ -163,18 +199,36 @@ func (n *Node) Repair(ctx context.Context) error {
 
 func (n *Node) newCall(tx *store.Tx, in Scope, f *addressFiles) *Call {
 	now := n.Clock()
+	if in.Pool == (lease.Pool{}) {
+		in.Soft = policy.Defaults().SoftHold
+	}
 	return &Call{
 		Evidence: host.NewEvidence(n.Host, now.BootID, tx.Bound()),
-		Tx:       tx, Now: now, node: n, sources: n.sources(in), files: f,
+		Tx:       tx, Now: now, node: n, scope: in, sources: n.sources(nil), files: f,
+		given: map[lease.Place]bool{}, used: map[lease.Pool]bool{},
 	}
 }
 
-func (n *Node) sources(in Scope) adopt.Sources {
+// sources returns the sources of the host. caches are the directories of libcni's cache that the
+// configuration of a pool names.
+func (n *Node) sources(caches []string) adopt.Sources {
 	dirs := n.CacheDirs
 	if dirs == nil {
 		dirs = adopt.DefaultCacheDirs
 	}
-	return adopt.Sources{Host: n.Host, CacheDirs: append(slices.Clone(dirs), in.Caches...)}
+	return adopt.Sources{Host: n.Host, CacheDirs: slices.Concat(dirs, caches),
+		Namespaces: sync.OnceValues(n.Host.Namespaces)}
+}
+
+// sourcesOf returns the sources for the files of a pool, with the directories of libcni's cache
+// that its configuration names, or named when the pool was last used.
+func (c *Call) sourcesOf(p lease.Pool) adopt.Sources {
+	s, caches := c.sources, c.Tx.CacheDirs(p)
+	if p == c.scope.Pool {
+		caches = slices.Concat(caches, c.scope.Caches)
+	}
+	s.CacheDirs = slices.Concat(s.CacheDirs, caches)
+	return s
 }
 
 // Record writes a lease that has changed, and adds a journal entry with the time at.
@@ -202,23 +256,22 @@ func (c *Call) put(old, next lease.Lease) (stored bool, err error) {
 	if next.State == lease.None {
 		at = old.Place()
 	}
-	file, content, err := c.read(at, old)
-	switch {
-	case errors.Is(err, store.ErrBusy):
-		return false, err
-	case err != nil, old.State == lease.None:
-		c.files.change(at) // an address without a lease was admitted before
+	if old.State == lease.None { // it was admitted before
+		c.files.change(at)
 		return true, c.Tx.Put(at.Pool, at.Address, next)
 	}
-	life := func() lease.Liveness { return lease.Dead } // proven by the caller, or its DEL has come
-	if old.State == lease.Bound && next.State == lease.Bound && old.Holder.Is(next.Holder) {
-		life = func() lease.Liveness { return c.Evidence.Prove(old) }
+	keeps := old.State == lease.Bound && next.State == lease.Bound && old.Holder.Is(next.Holder)
+	holder := isGone
+	if keeps {
+		holder = func() lease.Liveness { return c.Evidence.Prove(old) }
 	}
-	if file == saysOther {
-		if judge(old.State, file, old.Holder.Netns.Ino != 0, life) == imports {
-			return false, c.giveAway(old, content)
-		}
-	} else {
+	switch v, f, err := c.compare(at, old, holder); {
+	case errors.Is(err, store.ErrBusy):
+		return false, err
+	case err == nil && v == given:
+		return false, c.give(at, old, f, false)
+	case err == nil && (v == disputed || keeps && v != follow): // its file is another's, or missing
+	default:
 		c.files.change(at)
 	}
 	return true, c.Tx.Put(at.Pool, at.Address, next)

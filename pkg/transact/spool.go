@@ -16,10 +16,10 @@ import (
 //	bound before the DEL                 releases it, at the time of the DEL
 //	bound after the DEL                  nothing: the container was started again with the same id
 //	any, and the DEL is of another boot  nothing: the boot has ended the lease
-//	imported by this call                releases it, unless the container is alive
+//	made by this call of a file          releases it, unless the file is newer and its container not dead
 //	damaged, or host-local's lock busy   waits for the next call
-//	none, and a file of its pool names   imports the file first, also if the store does not know the
-//	the attachment                       pool yet: host-local served the ADD, or the store was lost
+//	none, of an earlier boot, or its     searches the files of its pool for the attachment, and makes
+//	file does not name the attachment    leases of them first, also if the store does not know the pool
 //	none                                 nothing
 //
 // A DEL that does not wait is over, and goes. Only the pool in its configuration is searched for
@@ -57,6 +57,7 @@ func (n *Node) spoolRelease(ctx context.Context, tx *store.Tx, who lease.Attachm
 		return done, err
 	}
 	f := newFiles(ctx, n.Warnf)
+	f.owner = n.owner(tx)
 	f.reset()
 	defer f.release() // after Spool: a call that waits for this lock must find the DEL in the spool
 	for _, l := range holds {
@@ -133,34 +134,52 @@ func (n *Node) unspool(replayed []store.Spooled) {
 }
 
 func (c *Call) replayOne(r store.Spooled) error {
-	found, err := c.Release(r.Attachment, lease.Pool{}, r.At, "DEL")
+	filed, err := c.Release(r.Attachment, lease.Pool{}, r.At, "DEL")
 	p := r.Pool()
-	if found || err != nil || !hostlocal.Exists(p) {
+	if filed || err != nil || !hostlocal.Exists(p) {
 		return err
 	}
-	if err := c.AdmitFiles(p, c.node.FilesOf(Existing(p, nil), r.Attachment)); err != nil {
+	names := Names(r.Attachment)
+	hasEnded := func(f addressFile) bool { return names(f.Content) && f.isEndedBy(r.At) }
+	if err := c.admitFiles(p, c.node.FilesOf(p, names), hasEnded); err != nil {
 		return err
 	}
 	_, err = c.Release(r.Attachment, p, r.At, "DEL")
 	return err
 }
 
-// Release releases the leases that an attachment had at the time of its DEL, and reports whether it
-// has any. A lease that this call has imported was bound at an unknown time: the DEL proves more
-// than the file that it was imported from, unless the container is alive. in is the pool of the DEL
-// (store.Tx.ByAttachment); it is zero if it is unknown.
-func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, reason string) (found bool, err error) {
+// isEndedBy reports whether a DEL at a time is one of the container that host-local has written the
+// file for. Otherwise the file may be of an ADD that follows the DEL.
+func (f addressFile) isEndedBy(at lease.Instant) bool {
+	return f.Modified.Before(at.Wall) || f.of.Life == lease.Dead
+}
+
+// Release releases the leases that an attachment had at the time of its DEL. It reports whether
+// these are all: of this boot, and with files that name the attachment. Otherwise host-local may
+// have served calls for it. A lease that this call has made from what the host shows was bound at
+// an unknown time, which its file tells. in is the pool of the DEL (store.Tx.ByAttachment); it is
+// zero if it is unknown.
+func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, reason string) (all bool, err error) {
 	leases, err := c.Tx.ByAttachment(who, in)
 	if err != nil {
 		return false, err
 	}
+	all = len(leases) > 0
 	for _, l := range leases {
-		if l.BoundAt.IsAfter(at) && !(c.files.imported[l.Place()] && c.Evidence.QuickState(l) != lease.Alive) {
-			continue
+		f, err := c.read(l.Place(), l)
+		if errors.Is(err, store.ErrBusy) {
+			return false, err
+		}
+		all = all && f.says != saysOther && f.says != saysNothing && !l.OfEarlierBoot(c.Now.BootID)
+		if l.BoundAt.IsAfter(at) {
+			f.of = c.sourcesOf(l.Pool).Named(l.Pool, l.Address, f.File)
+			if !c.given[l.Place()] || !f.isEndedBy(at) {
+				continue
+			}
 		}
 		if _, err := c.End(l, lease.Release{Holder: l.Holder}, at, reason); err != nil {
-			return true, err
+			return all, err
 		}
 	}
-	return len(leases) > 0, nil
+	return all, nil
 }

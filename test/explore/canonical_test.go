@@ -42,7 +42,7 @@ type contents struct {
 // read reads the store on the disk.
 func (w *simulation) read() contents {
 	c := contents{journal: map[string]bool{}, last: map[netip.Addr]time.Time{}}
-	s := store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)})
+	s := w.openStore(runDir)
 	c.absent = s.View(context.Background(), func(tx *store.Tx) error {
 		c.leases = allLeases(tx)
 		c.boot, c.lost, c.view = tx.Boot(), tx.Lost(), tx.NamespaceIDs()
@@ -57,14 +57,14 @@ func (w *simulation) read() contents {
 			c.journal[e.Container] = false
 			c.last[e.Address] = e.Time
 		}
-		tx.EarlierBoots((kernelHost{&w.kernel, w.config}).bootID(), func(e store.Entry) {
-			c.journal[e.Container] = true
+		tx.EachBoot((kernelHost{&w.kernel, w.config}).bootID(), func(e store.Entry, isEarlier bool) {
+			c.journal[e.Container] = c.journal[e.Container] || isEarlier
 		})
 		c.broken = tx.Check()
 		return nil
 	})
 	if spooled, err := s.Spooled(""); c.absent == nil && len(spooled) > 0 && err == nil {
-		s = store.New(store.Dirs{State: w.path(stateDir), Run: w.path("no-spool")})
+		s = w.openStore("no-spool")
 		must(s.View(context.Background(), func(tx *store.Tx) error {
 			c.beneath = allLeases(tx)
 			return nil
@@ -110,16 +110,18 @@ type canonicalForm struct {
 
 func (f *canonicalForm) line(format string, args ...any) { fmt.Fprintf(&f.text, format+"\n", args...) }
 
-// rest returns how many steps of the clock a duration is, rounded up and at least 0.
-func rest(d time.Duration) int { return int(max((d+step-1)/step, 0)) }
+// rest returns how many units a duration is, rounded up and at least 0.
+func (c config) rest(d time.Duration) int { return int(max((d+c.unit()-1)/c.unit(), 0)) }
 
-// age returns how many steps ago something was, at most oldest. Fractions of a step do not count:
+// age returns how many units ago something was, at most oldest. Fractions of a unit do not count:
 // moments never add up to one.
-func age(d time.Duration) int { return int(min(max(floor(d, step), -oldest), oldest)) }
+func (c config) age(d time.Duration) int {
+	return int(min(max(floor(d, c.unit()), -c.oldest()), c.oldest()))
+}
 
-// oldest is the largest age that makes a difference, in steps: the longest window, twice the
-// largest error of the wall clock, and a step for each.
-const oldest = (window+2*maxWrong)/step + 2
+// oldest is the largest age that makes a difference, in units: the longest window, twice the
+// largest error of the wall clock, and a unit for each.
+func (c config) oldest() time.Duration { return (window+2*maxWrong)/c.unit() + 2 }
 
 func floor(d, by time.Duration) time.Duration {
 	n := d / by
@@ -140,41 +142,76 @@ func (f *canonicalForm) wallAge(t time.Time) string {
 	if !f.stepsClock() || t.IsZero() {
 		return ""
 	}
-	return fmt.Sprint(" wall ", age(f.kernel.now().Wall.Sub(t)), " ", age(began.Add(f.elapsed).Sub(t)))
+	return fmt.Sprint(" wall ", f.age(f.kernel.now().Wall.Sub(t)), " ", f.age(began.Add(f.elapsed).Sub(t)))
+}
+
+// sinceBoot reports whether a time of the wall clock is of this boot, as far as that clock can
+// tell. It matters if a file may be one of host-local, or come back.
+func (f *canonicalForm) sinceBoot(t time.Time) string {
+	if f.with[hostAdd]+f.with[powerCut] == 0 {
+		return ""
+	}
+	now := f.kernel.now()
+	return fmt.Sprint("of this boot ", t.After(now.Wall.Add(-now.Boot)))
 }
 
 func (f *canonicalForm) nodeLines() {
 	for b := range f.sandboxCount() {
 		n, me := f.spaces[b], f.node.sandboxes[b]
 		if n.alive() {
-			f.line("%s %d %d %v given %v %v %v %v %v %v %v", f.sandboxName(b), n.phase, n.inode, n.addrs,
-				me.addrs, me.addKilled, me.byHost, me.deleted, me.delServed, me.unretained, me.window)
+			f.line("%s %d %d %v given %v %v %v %v %v %v %v %v %v", f.sandboxName(b), n.phase, n.inode, n.addrs,
+				me.addrs, me.addKilled, me.byHost, me.pending, me.unfiled, me.deleted, me.delServed, me.unretained,
+				me.window)
 		} else {
 			delServed := me.delServed && f.with[hostDel]+f.with[again] > 0
 			f.line("%s %d %v %v %v", f.sandboxName(b), n.phase, me.assigned(), me.byHost, delServed)
-			if f.isCached(b) {
-				f.line("cached %v", me.addrs)
+			if f.with[restart] > 0 {
+				f.line("of an earlier boot %v", n.boot < f.kernel.boot)
 			}
 		}
+		f.entryLine(b)
 	}
 	for pod, c := range f.pods {
 		k := f.node.holds[pod]
-		f.line("kept %v %d %v %d", k.addrs, rest(k.until-f.elapsed), k.boot == f.kernel.boot, k.current)
+		f.line("kept %v %d %v %d", k.addrs, f.rest(k.until-f.elapsed), k.boot == f.kernel.boot, k.current)
 		if c.agentOnly {
 			f.line("finds the window %v", f.findsWindow(pod))
 		}
 		if f.stepsClock() {
-			f.line("offset %d still %v", age(k.offset), k.offset == f.kernel.wall-f.elapsed)
+			f.line("offset %d still %v", f.age(k.offset), k.offset == f.kernel.wall-f.elapsed)
 		}
 	}
 	f.line("left %v %d damage %v", f.left, f.killsLeft, f.damage)
 	if f.stepsClock() {
-		f.line("wall %d", age(f.kernel.wall-f.elapsed))
+		f.line("wall %d", f.age(f.kernel.wall-f.elapsed))
 	}
 	for _, name := range sortedKeys(f.unsynced) {
 		for _, v := range f.unsynced[name] {
 			f.line("unsynced %s", f.fileText(name, v.file, v.missing))
 		}
+	}
+}
+
+// entryLine formats libcni's entry of a sandbox: whether it is of the present namespace, and what
+// is older.
+func (f *canonicalForm) entryLine(b int) {
+	entry := f.entries[b]
+	if !entry.addrs[0].IsValid() {
+		return
+	}
+	at, older := began.Add(entry.wall), 0
+	for o := range f.sandboxCount() {
+		if f.entries[o].addrs[0].IsValid() && f.entries[o].wall < entry.wall {
+			older++
+		}
+	}
+	f.line("entry %v of this namespace %v after %d%s", entry.addrs, entry.netns == f.netnsPath(b), older,
+		f.wallAge(at))
+	for _, a := range entry.addrs[:len(f.sets)] {
+		v, exists := f.current.Files[mirrorDir+"/"+a.String()]
+		l := f.leaseOf(a)
+		f.line("of %v older than the file %v, bound %v, released %v", a, exists && at.Before(time.Unix(0, v.Wall)),
+			at.Before(l.BoundAt.Wall), at.Before(l.ReleasedAt.Wall))
 	}
 }
 
@@ -220,21 +257,21 @@ func (f *canonicalForm) lease(l lease.Lease) string {
 	fmt.Fprintf(&out, " bound %s %d%s", f.bootName(l.BoundAt.BootID), f.laterThan(l), f.wallAge(l.BoundAt.Wall))
 	if l.State == lease.Held {
 		fmt.Fprintf(&out, " rest %d of boot %s, %d longer held%s",
-			rest(time.Duration(l.Remaining(now))), f.bootName(l.ReleasedAt.BootID), f.heldLonger(l, now),
+			f.rest(time.Duration(l.Remaining(now))), f.bootName(l.ReleasedAt.BootID), f.heldLonger(l, now),
 			f.wallAge(l.ReleasedAt.Wall))
 		if l.ReleasedAt.BootID != now.BootID {
-			most := rest(time.Duration(l.Remaining(now)))
+			most := f.rest(time.Duration(l.Remaining(now)))
 			if f.stepsClock() { // a correction of the wall clock can make the rest longer
-				most = rest(time.Duration(l.Hold))
+				most = f.rest(time.Duration(l.Hold))
 			}
-			fmt.Fprintf(&out, ", this boot is %d old", min(age(now.Boot), most))
+			fmt.Fprintf(&out, ", this boot is %d old", min(f.age(now.Boot), most))
 		}
 	}
 	if !l.RefusedAt.IsZero() {
 		fmt.Fprintf(&out, " refused %s in boot %s since %d%s", l.RefusedFor, f.bootName(l.RefusedAt.BootID),
 			min(int(now.Since(l.RefusedAt)/busy), 1), f.wallAge(l.RefusedAt.Wall))
 	}
-	fmt.Fprintf(&out, " hold %d deferred %v", rest(time.Duration(l.Hold)), l.Deferred())
+	fmt.Fprintf(&out, " hold %d deferred %v", f.rest(time.Duration(l.Hold)), l.Deferred())
 	l.Hold = 0
 	l.ID, l.Pool.DataDir, l.Name, l.UID, l.Holder = "", "", "", "", lease.Holder{}
 	l.BoundAt, l.ReleasedAt, l.RefusedAt, l.RefusedFor = lease.Instant{}, lease.Instant{}, lease.Instant{}, ""
@@ -297,29 +334,29 @@ func (f *canonicalForm) fileText(name string, v file, missing bool) string {
 	}
 	addr, err := netip.ParseAddr(parts[2])
 	if err != nil {
-		return name + " " + strconv.Quote(v.Content)
+		text, _, _ := strings.Cut(v.Content, "\n") // the mark ends with random ids: of a store, not of another machine
+		return name + " " + strconv.Quote(text)
 	}
 	written, l := time.Unix(0, v.Wall), f.leaseOf(addr)
 	// A file that is not to the second that of its lease is written again, which a power cut may
 	// undo.
 	is := l.State != lease.None && hostlocal.File{Content: strings.TrimSpace(v.Content)}.IsOf(l, f.kernel.now())
-	return fmt.Sprintf("%s %s of the lease %v older than bound %v released %v%s", name, f.content(v.Content), is,
-		written.Before(l.BoundAt.Wall), written.Before(l.ReleasedAt.Wall), f.wallAge(written))
+	return fmt.Sprintf("%s %s of the lease %v older than bound %v released %v, %s%s", name, f.content(v.Content), is,
+		written.Before(l.BoundAt.Wall), written.Before(l.ReleasedAt.Wall), f.sinceBoot(written), f.wallAge(written))
 }
 
 func (f *canonicalForm) content(text string) string {
 	if c, ok := hostlocal.ParseHold(text); ok {
 		return fmt.Sprintf("held for %s uid %s firm %v window %v %s rest %d%s",
 			c.Name, c.UID, c.Firm, c.Window, c.IfName,
-			min(rest(c.Until.Sub(f.kernel.now().Wall)), rest(window)+1), // no hold is longer than its window
+			min(f.rest(c.Until.Sub(f.kernel.now().Wall)), f.rest(window)+1), // no hold is longer than its window
 			f.wallAge(c.Until))
 	}
 	return text
 }
 
 func (f *canonicalForm) spoolLines() {
-	s := store.New(store.Dirs{State: f.path(stateDir), Run: f.path(runDir)})
-	spooled, err := s.Spooled("boot-" + strconv.Itoa(f.kernel.boot))
+	spooled, err := f.openStore(runDir).Spooled(f.bootID())
 	must(err)
 	for _, r := range spooled {
 		before, replayed := 0, false // a DEL is shown as done before it is replayed
@@ -330,7 +367,7 @@ func (f *canonicalForm) spoolLines() {
 			}
 		}
 		since := f.kernel.now().Wall.Sub(r.At.Wall)
-		f.line("spooled %s age %d bound %d replayed %v", r.ContainerID, age(since), before, replayed)
+		f.line("spooled %s age %d bound %d replayed %v", r.ContainerID, f.age(since), before, replayed)
 		for _, l := range f.beneath { // as it is after a reboot that loses the DEL
 			if l.Holder.ContainerID == r.ContainerID && l.State == lease.Bound {
 				f.line("recorded %s", f.lease(l))

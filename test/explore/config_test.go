@@ -1,6 +1,7 @@
 package explore
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"time"
@@ -25,12 +26,24 @@ const (
 // The durations of all models, as multiples of a step of the clock. An event takes a moment:
 // nothing happens at the same time as something else. Moments never add up to a step.
 const (
-	moment = 10 * time.Second
-	step   = 6000 * time.Second
-	window = 2 * step // of the pods that ask for one
-	soft   = step     // policy softHold
-	busy   = step     // policy busyTimeout
+	moment  = 10 * time.Second
+	step    = 6000 * time.Second
+	window  = 2 * step // of the pods that ask for one
+	cooling = step     // policy softHold
+	busy    = step     // policy busyTimeout
 )
+
+// tenMinutes is the time of a wait: longer than a short cool-down, and shorter than one that a boot
+// begins. In models with waits it is the unit of the canonical form.
+const tenMinutes = 10 * time.Minute
+
+// unit is what no sum of moments reaches in a model, and what all its durations are multiples of.
+func (c config) unit() time.Duration {
+	if c.with[wait] > 0 {
+		return tenMinutes
+	}
+	return step
+}
 
 // config is what a model consists of, and which events it has.
 type config struct {
@@ -40,6 +53,9 @@ type config struct {
 	pods   []podConfig
 	perPod int      // sandboxes
 	sets   []string // of ranges: "10.0.0.0/24 10.0.0.2-10.0.0.3"
+
+	soft  time.Duration // policy softHold; cooling if it is 0
+	share float64       // policy maxHeldShare; none if it is 0
 
 	known  bool         // leasehold has been called before
 	adopts bool         // the agent adopts what host-local has assigned; libcni's cache has its sandboxes
@@ -57,6 +73,7 @@ type podConfig struct {
 	agentOnly bool // only the agent sees the pod's annotation, the plugin does not
 	// reservation is the reservation name; each sandbox is then that of another pod.
 	reservation string
+	oneUID      bool // its sandboxes are of one pod, and not of pods of one name
 }
 
 // limits bound a search; zero is none.
@@ -78,6 +95,14 @@ func (c config) sandboxName(sandbox int) string {
 	return podName(c.podOf(sandbox)) + string(rune('1'+sandbox%c.perPod))
 }
 
+// uidOf is the UID of a sandbox's pod, without its prefix.
+func (c config) uidOf(sandbox int) string {
+	if pod := c.podOf(sandbox); c.pods[pod].oneUID {
+		return podName(pod)
+	}
+	return c.sandboxName(sandbox)
+}
+
 // sandboxNamed is the sandbox of a container id; -1 if there is none.
 func (c config) sandboxNamed(name string) int {
 	for b := range c.sandboxCount() {
@@ -87,8 +112,6 @@ func (c config) sandboxNamed(name string) int {
 	}
 	return -1
 }
-
-func netnsPath(name string) string { return "/run/netns/" + name }
 
 // poolSet is leasehold's range set.
 type poolSet = pool.Set
@@ -110,6 +133,9 @@ func parseSet(text string) pool.Set {
 
 func (c config) options() policy.Config {
 	o := policy.Defaults()
-	o.BusyTimeout, o.SoftHold = busy, soft
+	o.BusyTimeout, o.SoftHold = busy, cmp.Or(c.soft, cooling)
+	if c.share > 0 {
+		o.MaxHeldShare = c.share
+	}
 	return o
 }

@@ -22,7 +22,7 @@ func (w *simulation) enabled() []event {
 	for _, name := range files {
 		may(wipeOne, event{cut: name})
 	}
-	for _, k := range []kind{pass, long, reboot, rebootEpoch, agent, gc} {
+	for _, k := range []kind{pass, wait, long, reboot, rebootEpoch, agent, gc} {
 		may(k, event{})
 	}
 	w.enabledClocks(may)
@@ -65,6 +65,9 @@ func (w *simulation) enabledFor(b int, may func(kind, event)) {
 		if w.isNamed(b) && me.assigned() && !me.leaves && !me.deleted {
 			may(leave, e)
 		}
+		if me.pending && !me.deleted {
+			may(hostReady, e)
+		}
 		may(hide, e)
 		may(end, e)
 		may(stop, e)
@@ -72,6 +75,9 @@ func (w *simulation) enabledFor(b int, may func(kind, event)) {
 		may(end, e)
 	case gone:
 		may(lateAdd, e)
+		if n.boot < w.kernel.boot {
+			may(restart, e)
+		}
 	}
 	if me.delServed && n.phase != hidden {
 		may(again, e)

@@ -39,6 +39,7 @@ const (
 	end         kind = "end"          // the sandbox's namespace ends
 	hide        kind = "hide"         // the namespace is unmounted, with a process in it
 	pass        kind = "pass"         // a step of the clocks
+	wait        kind = "wait"         // ten minutes of the clocks
 	long        kind = "long"         // much more than any window, as in a suspend
 	reboot      kind = "reboot"       // an orderly one: everything is synced
 	rebootEpoch kind = "reboot epoch" // the same, and the wall clock begins in 1970
@@ -51,11 +52,13 @@ const (
 	wipe        kind = "wipe"         // host-local's directory is emptied
 	wipePlain   kind = "wipe plain"   // the same by rm *, which leaves what begins with a dot
 	wipeOne     kind = "wipe one"     // one file in it is removed
-	hostAdd     kind = "host add"     // host-local serves an ADD
+	hostAdd     kind = "host add"     // host-local gives the addresses in an ADD
+	hostReady   kind = "host ready"   // the same ADD goes on: the interface has them, and libcni has an entry
 	hostDel     kind = "host del"     // host-local serves a DEL
 	leave       kind = "leave"        // the pod is being deleted, and its sandbox goes on
 	nameFirst   kind = "name first"   // the agent stores the reservation name of a pod that has no sandbox yet
 	again       kind = "again"        // a container gets a new sandbox with the same id after its DEL
+	restart     kind = "restart"      // the same after a boot, also without a DEL
 )
 
 // event is an event of a sandbox or of the node.
@@ -127,7 +130,7 @@ func hostRange(text string) allocator.Range {
 func (w *simulation) service() *ipam.Service { return &ipam.Service{Node: w.machine()} }
 
 func (w *simulation) machine() *transact.Node {
-	s := store.New(store.Dirs{State: w.path(stateDir), Run: w.path(runDir)})
+	s := w.openStore(runDir)
 	record := func() {
 		if w.recording {
 			w.record()
@@ -148,6 +151,15 @@ func (w *simulation) machine() *transact.Node {
 	}
 }
 
+// openStore returns the store with one of the run directories.
+func (w *simulation) openStore(run string) *store.Store {
+	s := store.New(store.Dirs{State: w.path(stateDir), Run: w.path(run)})
+	s.BootID = w.bootID
+	return s
+}
+
+func (w *simulation) netnsPath(b int) string { return kernelHost{&w.kernel, w.config}.netnsPath(b) }
+
 func (w *simulation) pool() lease.Pool {
 	return lease.Pool{DataDir: w.path(netsDir), Network: network}
 }
@@ -155,8 +167,8 @@ func (w *simulation) pool() lease.Pool {
 func (w *simulation) request(sandbox int) ipam.Request {
 	pod, name := w.podOf(sandbox), w.sandboxName(sandbox)
 	r := ipam.Request{
-		Pool: w.pool(), ContainerID: name, IfName: ifName, NetnsPath: netnsPath(name),
-		Pod:     ipam.Pod{Namespace: tenant, Name: w.podNameOf(sandbox), UID: "uid-" + name},
+		Pool: w.pool(), ContainerID: name, IfName: ifName, NetnsPath: w.netnsPath(sandbox),
+		Pod:     ipam.Pod{Namespace: tenant, Name: w.podNameOf(sandbox), UID: "uid-" + w.uidOf(sandbox)},
 		Options: w.options(),
 	}
 	if p := w.pods[pod]; !p.agentOnly {
@@ -251,7 +263,9 @@ func (w *simulation) runOther(e event) {
 		w.spaces[e.sandbox].addrs[len(w.sets)-1] = netip.Addr{}
 	case end:
 		w.end(e.sandbox)
-	case again:
+	case hostReady:
+		w.spaces[e.sandbox].addrs = w.sandboxes[e.sandbox].addrs
+	case again, restart:
 		w.spaces[e.sandbox] = namespace{}
 	case hide:
 		w.spaces[e.sandbox].phase = hidden
@@ -259,6 +273,8 @@ func (w *simulation) runOther(e event) {
 		w.sandboxes[e.sandbox].leaves = true
 	case pass:
 		w.pass(step)
+	case wait:
+		w.pass(tenMinutes)
 	case long:
 		w.pass(10 * window)
 	case reboot, rebootEpoch:
@@ -336,7 +352,7 @@ func (w *simulation) collect() error {
 		}
 	}
 	defer w.recorded()()
-	return w.service().Collect(context.Background(), w.pool(), valid)
+	return w.service().Collect(context.Background(), w.where(), valid)
 }
 
 // isValid reports whether a runtime lists a sandbox as valid.
@@ -400,38 +416,46 @@ func (w *simulation) servedPools() (out []ipam.Served) {
 	return out
 }
 
-// isCached reports whether libcni has an entry of a sandbox (see showCache).
-func (w *simulation) isCached(b int) bool {
-	return w.adopts && w.sandboxes[b].byHost && !w.sandboxes[b].deleted
-}
-
-// showCache writes libcni's entries of the sandboxes that host-local has given addresses to, and
-// returns a function that removes them. They follow from the state of the sandboxes.
+// showCache writes libcni's entries, which are part of the state of the node (entry), and returns a
+// function that removes them.
 func (w *simulation) showCache() (remove func()) {
 	if !w.adopts {
 		return func() {}
 	}
 	must(os.MkdirAll(w.path(cacheDir), 0o700))
-	for b, s := range w.sandboxes[:w.sandboxCount()] {
-		if !w.isCached(b) {
+	for b, entry := range w.entries[:w.sandboxCount()] {
+		if !entry.addrs[0].IsValid() {
 			continue
 		}
 		name, pod := w.sandboxName(b), w.podOf(b)
 		var ips []string
-		for _, a := range s.addrs[:len(w.sets)] {
+		for _, a := range entry.addrs[:len(w.sets)] {
 			ips = append(ips, fmt.Sprintf(`{"address":"%s/24"}`, a))
 		}
-		entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":%q,"networkName":%q,"netns":%q,
+		content := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":%q,"networkName":%q,"netns":%q,%s
 			"cniArgs":[["K8S_POD_NAMESPACE",%q],["K8S_POD_NAME",%q],["K8S_POD_UID",%q]],"result":{"ips":[%s]}}`,
-			name, ifName, network, netnsPath(name), tenant, podName(pod), "uid-"+name,
-			strings.Join(ips, ","))
+			name, ifName, network, entry.netns, cachedAnnotations(w.pods[pod]), tenant, w.podNameOf(b),
+			"uid-"+w.uidOf(b), strings.Join(ips, ","))
 		path := w.path(filepath.Join(cacheDir, network+"-"+name+"-"+ifName))
-		must(os.WriteFile(path, []byte(entry), 0o600))
-		// libcni writes the entry of a later sandbox later; these are written within a moment.
-		at := began.AddDate(1, 0, 0).Add(time.Duration(b) * time.Second)
+		must(os.WriteFile(path, []byte(content), 0o600))
+		at := began.Add(entry.wall)
 		must(os.Chtimes(path, at, at))
 	}
 	return func() { must(os.RemoveAll(w.path(cacheDir))) }
+}
+
+// cachedAnnotations returns what libcni's entry has of the annotations of a pod, if the runtime
+// passes them.
+func cachedAnnotations(p podConfig) string {
+	if p.agentOnly || p.window == 0 {
+		return ""
+	}
+	name := ""
+	if p.reservation != "" {
+		name = fmt.Sprintf(`,"leasehold.dev/reserve-as":%q`, p.reservation)
+	}
+	return fmt.Sprintf(`"capabilityArgs":{"io.kubernetes.cri.pod-annotations":`+
+		`{"io.kubernetes.cri/reserved-ip-duration":"%d"%s}},`, p.window/time.Minute, name)
 }
 
 // errUnsettled is the error of a round of the agent after which a plan is not empty.
@@ -442,7 +466,7 @@ func (w *simulation) annotations() (out []ipam.PodWindow) {
 	for p, c := range w.pods {
 		if b := w.newest(p); c.agentOnly && c.reservation == "" && w.isValid(b) {
 			out = append(out, ipam.PodWindow{
-				Namespace: tenant, Name: podName(p), UID: "uid-" + w.sandboxName(b),
+				Namespace: tenant, Name: podName(p), UID: "uid-" + w.uidOf(b),
 				Window: lease.Window(c.window),
 			})
 		}

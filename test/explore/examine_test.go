@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
 // examine returns which invariant a state breaks, "" if none.
@@ -55,16 +56,17 @@ func (w *simulation) examineSandbox(c contents, b int) string {
 
 // examineSets checks that a sandbox has an address of each range set, or none.
 func (w *simulation) examineSets(c contents, b int) string {
-	bound, sets := 0, len(w.sets)
+	bound := map[int]bool{}
 	for _, l := range c.leases {
 		if l.State == lease.Bound && l.Holder.ContainerID == w.sandboxName(b) {
-			bound++
+			bound[pool.SetOf(w.leaseSets(), l.Address)] = true
 		}
 	}
-	if w.sandboxes[b].byHost || w.damage.files || bound == 0 || bound == sets || !w.spaces[b].alive() {
+	sets := len(w.sets)
+	if w.sandboxes[b].byHost || w.damage.files || len(bound) == 0 || len(bound) == sets || !w.spaces[b].alive() {
 		return ""
 	}
-	return fmt.Sprintf("I5: sandbox %s has addresses of %d of %d range sets", w.sandboxName(b), bound, sets)
+	return fmt.Sprintf("I5: sandbox %s has addresses of %d of %d range sets", w.sandboxName(b), len(bound), sets)
 }
 
 // examineFiles checks that each file that leasehold has written has a lease.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
@@ -18,6 +19,7 @@ import (
 type node struct {
 	kernel
 	sandboxes [maxSandboxes]sandboxState
+	entries   [maxSandboxes]entry
 	holds     [maxPods]hold
 	left      [len(kinds)]int // how often events may still happen
 	killsLeft int             // how often calls may still be killed
@@ -30,6 +32,8 @@ type sandboxState struct {
 	addrs      [maxSets]netip.Addr // the result of its ADD; invalid if there is none
 	addKilled  bool                // an ADD of it was killed
 	byHost     bool                // served by host-local
+	pending    bool                // host-local's ADD is under way: nothing but its file has the addresses
+	unfiled    bool                // and the file was removed, so that another sandbox may have got them
 	deleted    bool                // a DEL was called, and perhaps killed
 	delServed  bool                // a DEL has returned
 	unretained bool                // its release does not begin a hold any more
@@ -40,6 +44,14 @@ type sandboxState struct {
 	leaves  bool          // its pod is being deleted
 	leaving bool          // the agent has seen that
 	stored  bool          // the agent has stored the name, and no ADD has used it
+}
+
+// entry is libcni's entry of a container, from the end of its ADD to the end of its DEL. It
+// outlives the sandbox, the boot, and the next sandbox with the same id until the end of its ADD.
+type entry struct {
+	addrs [maxSets]netip.Addr // invalid if there is none
+	netns string
+	wall  time.Duration // of kernel.wall
 }
 
 func (s sandboxState) assigned() bool { return s.addrs[0].IsValid() }
@@ -56,12 +68,13 @@ type hold struct {
 // damage is what has happened to a node that permits a loss.
 type damage struct {
 	lost  bool // the store was removed
+	boot  int  // in which it was removed last
 	files bool // host-local's files were wiped, or lost by a power cut
 }
 
-var kinds = [...]kind{add, lateAdd, del, gc, check, unplug, end, hide, pass, long, reboot, rebootEpoch,
-	forward, back, correct, powerCut, agent, lose, wipe, wipePlain, wipeOne, hostAdd, hostDel,
-	again, stop, unplugOne, leave, nameFirst}
+var kinds = [...]kind{add, lateAdd, del, gc, check, unplug, end, hide, pass, wait, long, reboot, rebootEpoch,
+	forward, back, correct, powerCut, agent, lose, wipe, wipePlain, wipeOne, hostAdd, hostReady, hostDel,
+	again, restart, stop, unplugOne, leave, nameFirst}
 
 func newNode(c config) node {
 	n := node{kernel: newKernel(), killsLeft: c.kills}
@@ -92,6 +105,7 @@ func (w *simulation) account(e event, out outcome) string {
 	if e.killed == 0 && out.err == nil && (e.kind == add || e.kind == agent) {
 		w.rebase()
 	}
+	w.accountEntry(e, out)
 	switch e.kind {
 	case add:
 		if e.killed == 0 {
@@ -102,12 +116,12 @@ func (w *simulation) account(e event, out outcome) string {
 			w.holds[w.podOf(e.sandbox)] = hold{} // it may have other addresses, and the key
 		}
 	case lateAdd:
-		excused := errors.Is(out.err, transact.ErrNoEvidence) && w.damage.lost
+		excused := errors.Is(out.err, transact.ErrNoEvidence) && w.mayRefuse()
 		if e.killed == 0 && !excused && !errors.Is(out.err, ipam.ErrNetns) {
 			return fmt.Sprintf("an ADD of a sandbox that has ended returned %v, %v", out.addrs, out.err)
 		}
 	case del, stop:
-		w.released(e.sandbox)
+		w.endedByDEL(e)
 		w.sandboxes[e.sandbox].deleted = true
 		w.sandboxes[e.sandbox].delServed = w.sandboxes[e.sandbox].delServed || e.killed == 0
 		if out.err != nil {
@@ -162,23 +176,46 @@ func (w *simulation) accountNode(e event, out outcome) string {
 		w.clockChanged()
 	case lose:
 		w.storeLost()
+		w.damage.boot = w.kernel.boot
 	case wipe, wipePlain, wipeOne:
 		w.damage.files = true
+		for b := range w.sandboxes {
+			w.sandboxes[b].unfiled = w.sandboxes[b].unfiled || w.sandboxes[b].pending
+		}
 		if e.kind == wipeOne && w.current.Store == nil && w.damage.lost {
 			w.storeLost()
 		}
 	case hostAdd:
 		return w.accountHostAdd(e.sandbox, out)
 	case hostDel:
-		w.released(e.sandbox)
+		w.endedByDEL(e)
 		w.sandboxes[e.sandbox].deleted = true
 		// A DEL that leasehold has answered leaves no file that names the sandbox.
 		ours := !w.sandboxes[e.sandbox].byHost && !w.sandboxes[e.sandbox].delServed
 		w.damage.files = w.damage.files || ours
-	case again:
+	case hostReady:
+		w.sandboxes[e.sandbox].pending = false
+		w.servedByHost(e.sandbox)
+	case again, restart:
 		w.sandboxes[e.sandbox] = sandboxState{}
 	}
 	return ""
+}
+
+// accountEntry records which entries libcni has: it writes one at the end of an ADD, and removes it
+// at the end of a DEL.
+func (w *simulation) accountEntry(e event, out outcome) {
+	if !w.adopts || e.killed > 0 || out.err != nil {
+		return
+	}
+	switch b := e.sandbox; e.kind {
+	case add:
+		w.entries[b] = entry{out.addrs, w.netnsPath(b), w.kernel.wall}
+	case hostReady:
+		w.entries[b] = entry{w.sandboxes[b].addrs, w.netnsPath(b), w.kernel.wall}
+	case del, stop, hostDel:
+		w.entries[b] = entry{}
+	}
 }
 
 // rebase records that the first call of a boot has subtracted the time that has passed from all
@@ -218,7 +255,7 @@ func (w *simulation) accountAdd(b int, out outcome) string {
 		switch {
 		case !a.IsValid():
 			return fmt.Sprintf("I5: sandbox %s got addresses of some range sets only", w.sandboxName(b))
-		case me.assigned() && me.addrs[i] != a:
+		case me.assigned() && me.addrs[i] != a && !(w.damage.files && me.unretained): // host-local has given it away
 			return fmt.Sprintf("I4: sandbox %s was given %s before, and now %s", w.sandboxName(b), me.addrs[i], a)
 		case !me.assigned() && !overtaken && held.IsValid() && w.holds[pod].addrs[i] != a && !w.siblingLives(b):
 			return fmt.Sprintf("I2: pod %s did not get %s, which is held for it", podName(pod), w.holds[pod].addrs[i])
@@ -289,10 +326,14 @@ func (w *simulation) inUse(b int, a netip.Addr) string {
 		// After the DEL of a sandbox that is hidden, or whose pod is not known, its address is free
 		// at once, as with host-local.
 		free := w.sandboxes[o].deleted && (n.phase == hidden || w.sandboxes[o].byHost || w.sandboxes[o].unretained)
-		if o == b || !n.alive() || free {
+		if o == b || !n.alive() || free || w.sandboxes[o].unfiled {
 			continue
 		}
-		for _, has := range n.addrs {
+		addrs := n.addrs
+		if w.sandboxes[o].pending {
+			addrs = w.sandboxes[o].addrs
+		}
+		for _, has := range addrs {
 			if has == a {
 				return fmt.Sprintf("I1: sandbox %s was given %s, which sandbox %s has, which is alive",
 					w.sandboxName(b), a, w.sandboxName(o))
@@ -317,9 +358,13 @@ func (w *simulation) inUse(b int, a netip.Addr) string {
 	return ""
 }
 
+// mayRefuse reports whether no address may be assigned because a store was lost, which ends with
+// the boot.
+func (w *simulation) mayRefuse() bool { return w.damage.lost && w.damage.boot == w.kernel.boot }
+
 func (w *simulation) accountRefusal(b int, err error) string {
 	switch {
-	case errors.Is(err, transact.ErrNoEvidence) && w.damage.lost:
+	case errors.Is(err, transact.ErrNoEvidence) && w.mayRefuse():
 	case errors.Is(err, ipam.ErrAddressInUse), errors.Is(err, ipam.ErrExhausted):
 		if w.heldFor(w.podOf(b)).IsValid() && !w.siblingSeemsAlive(b) {
 			return fmt.Sprintf("I2: pod %s was refused the address that is held for it: %v", podName(w.podOf(b)), err)
@@ -343,8 +388,7 @@ func (w *simulation) accountHostAdd(b int, out outcome) string {
 			}
 		}
 	}
-	w.spaces[b].addrs = out.addrs
-	w.sandboxes[b] = sandboxState{addrs: out.addrs, byHost: true}
+	w.sandboxes[b] = sandboxState{addrs: out.addrs, byHost: true, pending: true}
 	for _, a := range out.addrs {
 		w.reassigned(a, b)
 	}
@@ -378,16 +422,40 @@ func (w *simulation) released(b int) {
 	}
 	me, pod := &w.sandboxes[b], w.podOf(b)
 	isCurrent := w.holds[pod].current == b+1 && w.holds[pod].until == 0
-	if !me.assigned() || me.byHost || me.unretained || !isCurrent || !me.window {
+	if !me.assigned() || me.byHost || me.unretained || !isCurrent {
+		return
+	}
+	length := w.pods[pod].window
+	switch atBoot := w.spaces[b].endedByBoot; {
+	case me.window && (atBoot || w.share == 0): // else a limit may prevent the hold
+	case !me.window && atBoot && !me.deleted && w.pods[pod].oneUID:
+		length = lease.BootHold
+	default:
 		return
 	}
 	w.holds[pod] = hold{
-		current: b + 1, addrs: me.addrs, until: w.elapsed + w.pods[pod].window,
+		current: b + 1, addrs: me.addrs, until: w.elapsed + length,
 		boot: w.kernel.boot, offset: w.kernel.wall - w.elapsed,
 	}
 	if w.spaces[b].phase == gone {
 		w.holds[pod].boot = 0 // no call has noticed it
 	}
+}
+
+// endedByDEL begins the hold for the pod of a sandbox at its DEL.
+func (w *simulation) endedByDEL(e event) {
+	me := w.sandboxes[e.sandbox]
+	if me.byHost && !me.pending && (e.kind == stop || w.spaces[e.sandbox].alive()) {
+		w.servedByHost(e.sandbox)
+	}
+	w.released(e.sandbox)
+}
+
+// servedByHost ends the expectation that the pod of a sandbox that host-local has served, and that
+// is seen alive, returns to the address that is held for it: it may return to this one as well.
+func (w *simulation) servedByHost(b int) {
+	pod := w.podOf(b)
+	w.holds[pod] = hold{current: w.holds[pod].current}
 }
 
 // clockChanged ends the expectations that depend on the wall clock: those of holds of an earlier
@@ -423,6 +491,13 @@ func (w *simulation) storeLost() {
 		w.holds[q].current = 0
 	}
 	for b := range w.sandboxes {
-		w.sandboxes[b].unretained = w.sandboxes[b].assigned()
+		me := &w.sandboxes[b]
+		for _, a := range me.addrs[:len(w.sets)] {
+			c, held := hostlocal.ParseHold(w.current.Files[mirrorDir+"/"+a.String()].Content)
+			if me.until > 0 && (!held || !c.Firm || c.Reservation != w.pods[w.podOf(b)].reservation) {
+				me.until = 0
+			}
+		}
+		me.unretained = me.assigned()
 	}
 }

@@ -33,9 +33,11 @@ type kernel struct {
 
 type namespace struct {
 	phase phase
-	inode uint64              // also after it has ended
-	boot  int                 // in which it was created
-	addrs [maxSets]netip.Addr // on its interface
+	inode uint64 // also after it has ended
+	boot  int    // in which it was created
+	// endedByBoot is set if the sandbox lived until the node booted.
+	endedByBoot bool
+	addrs       [maxSets]netip.Addr // on its interface
 }
 
 // began is the wall clock at the beginning of each simulation.
@@ -76,12 +78,16 @@ func (k *kernel) end(sandbox int) {
 }
 
 func (k *kernel) reboot() {
+	k.pass(90 * time.Second) // of which the new boot's clock counts the last 60
 	k.boot++
 	k.uptime = 60 * time.Second
 	for b := range k.spaces {
-		if k.spaces[b].phase != notCreated {
-			k.end(b)
+		if k.spaces[b].phase == notCreated {
+			continue
 		}
+		lived := k.spaces[b].alive()
+		k.end(b)
+		k.spaces[b].endedByBoot = lived
 	}
 }
 
@@ -93,9 +99,18 @@ type kernelHost struct {
 	config
 }
 
+// netnsPath is the path of a sandbox's namespace. Each boot has other paths.
+func (h kernelHost) netnsPath(b int) string {
+	path := "/run/netns/" + h.sandboxName(b)
+	if boot := h.spaces[b].boot; boot > 1 {
+		path += fmt.Sprint("-", boot)
+	}
+	return path
+}
+
 func (h kernelHost) at(path string) (namespace, bool) {
 	for b := range h.sandboxCount() {
-		if netnsPath(h.sandboxName(b)) == path && h.spaces[b].phase == living {
+		if h.netnsPath(b) == path && h.spaces[b].phase == living {
 			return h.spaces[b], true
 		}
 	}
@@ -159,7 +174,7 @@ func (h kernelHost) Namespaces() ([]host.Namespace, error) {
 		if !n.alive() {
 			continue
 		}
-		path := netnsPath(h.sandboxName(b))
+		path := h.netnsPath(b)
 		if n.phase == hidden {
 			path = fmt.Sprintf("/proc/%d/ns/net", 1000+b)
 		}

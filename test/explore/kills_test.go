@@ -61,6 +61,9 @@ func (w *simulation) splitRecords(all []record, e event, from image, n node) (ou
 // commits, and is repeated. The files are those of the begin of the transaction in each attempt: of
 // what the call has done, only a new store and its mark stay.
 func (w *simulation) replaceStore() {
+	if _, err := os.Stat(w.path(storeFile)); err != nil {
+		return // no transaction has begun
+	}
 	begin := w.current
 	if now := w.capture(w.kernel.now().Wall); begin.Store == nil {
 		begin = begin.clone()
@@ -116,7 +119,7 @@ type version struct {
 // noteUnsynced records which of host-local's files an event has changed.
 func (w *simulation) noteUnsynced(before image, e event) {
 	switch e.kind {
-	case pass, long, reboot, rebootEpoch, powerCut:
+	case pass, wait, long, reboot, rebootEpoch, powerCut:
 		w.unsynced = nil
 		return
 	}

@@ -23,6 +23,7 @@ var (
 	lateNamed = podConfig{window: window, reservation: "name", agentOnly: true}
 	one       = []string{oneAddress}
 	two       = []string{twoAddresses}
+	four      = []string{"10.0.0.0/24 10.0.0.2-10.0.0.5"}
 )
 
 // withCommon returns the events of most models, and more.
@@ -59,15 +60,15 @@ var models = []config{
 	{
 		name: "host-local", about: "the same, and host-local serves some calls",
 		pods: []podConfig{retained, retained}, perPod: 2, sets: two,
-		with:  withCommon(map[kind]int{reboot: 1, hostAdd: 1, hostDel: 1}),
+		with:  withCommon(map[kind]int{reboot: 1, hostAdd: 1, hostReady: always, hostDel: 1}),
 		kills: 1, short: 3,
 	},
 	{
 		name: "adopted", about: "host-local has served calls before leasehold was named, and serves the DELs of these",
 		pods: []podConfig{agentOnly, retained}, perPod: 2, sets: two, adopts: true,
 		with: map[kind]int{
-			add: always, del: always, stop: always, end: always, pass: always, agent: always, hostAdd: 2, hostDel: 2,
-			reboot: 1,
+			add: always, del: always, stop: always, end: always, pass: always, agent: always, hostAdd: 2,
+			hostReady: always, hostDel: 2, reboot: 1,
 		},
 		kills: 1, short: 3,
 	},
@@ -127,7 +128,7 @@ var models = []config{
 		name: "shared clock", about: "host-local serves calls, and the wall clock is set back in one boot",
 		pods: []podConfig{plain, plain, plain}, perPod: 1, sets: one,
 		with: map[kind]int{
-			add: always, del: always, end: always, hostAdd: 1, hostDel: 1, back: 1, correct: 1,
+			add: always, del: always, end: always, hostAdd: 1, hostReady: always, hostDel: 1, back: 1, correct: 1,
 		},
 		short: 4,
 	},
@@ -135,7 +136,8 @@ var models = []config{
 		name: "same id", about: "containers that are started again keep their ids; host-local serves some calls",
 		pods: []podConfig{plain, plain}, perPod: 1, known: true, sets: one,
 		with: map[kind]int{
-			add: always, del: always, end: always, pass: 1, agent: always, again: 1, hostAdd: 1, hostDel: 1,
+			add: always, del: always, end: always, pass: 1, agent: always, again: 1, hostAdd: 1,
+			hostReady: always, hostDel: 1,
 		},
 		short: 4,
 	},
@@ -172,6 +174,67 @@ var models = []config{
 		pods: []podConfig{lateNamed}, perPod: 3, known: true, sets: two,
 		with: map[kind]int{
 			add: always, del: always, end: always, pass: 2, agent: always, nameFirst: always, leave: 1, reboot: 1,
+		},
+		short: 5,
+	},
+	{
+		name: "first call", about: "a boot whose first call is a DEL, a GC or the agent's; short cool-downs",
+		pods: []podConfig{{oneUID: true}, plain}, perPod: 2, known: true, sets: four, soft: 9 * time.Minute,
+		with: map[kind]int{
+			add: always, del: always, end: always, gc: always, agent: always, reboot: 1, wait: 1,
+		},
+		short: 5,
+	},
+	{
+		name: "shares", about: "a limit that permits one hold, and a boot, which begins any number",
+		pods: []podConfig{retained, retained}, perPod: 2, known: true, sets: four, share: 0.25,
+		with: map[kind]int{
+			add: always, del: always, end: always, gc: always, agent: always, reboot: 1,
+		},
+		short: 4,
+	},
+	{
+		name: "lost sets", about: "two range sets, a lost store, and a kill",
+		pods: []podConfig{retained, plain}, perPod: 2, known: true, sets: []string{two6, twoAddresses},
+		with:  map[kind]int{add: always, stop: always, end: always, agent: always, lose: 1, reboot: 1},
+		kills: 1, short: 3,
+	},
+	{
+		name: "lost names", about: "pods that share a reservation name, a lost store, and a kill",
+		pods: []podConfig{named}, perPod: 4, known: true, sets: two,
+		with:  map[kind]int{add: always, stop: always, end: always, pass: 1, lose: 1},
+		kills: 1, short: 4,
+	},
+	{
+		name: "restarted", about: "containers are started again after a boot, with their ids; host-local serves calls",
+		pods: []podConfig{plain, plain}, perPod: 1, known: true, sets: two,
+		with: map[kind]int{
+			add: always, del: always, end: always, agent: always, gc: always, restart: 1, reboot: 1, hostAdd: 1,
+			hostReady: always, hostDel: 1,
+		},
+		short: 4,
+	},
+	{
+		name: "restarted cut", about: "the same after a power cut",
+		pods: []podConfig{plain, plain}, perPod: 1, known: true, sets: one,
+		with: map[kind]int{
+			add: always, del: always, restart: 1, powerCut: 1, hostAdd: 1, hostReady: always, hostDel: 1,
+		},
+		short: 5,
+	},
+	{
+		name: "late import", about: "a pod of host-local dies without a DEL, and leasehold sees its file later",
+		pods: []podConfig{retained, plain}, perPod: 3, known: true, sets: two, adopts: true,
+		with: map[kind]int{
+			add: always, stop: always, end: 1, agent: 1, hostAdd: 1, hostReady: always,
+		},
+		short: 5,
+	},
+	{
+		name: "removed", about: "host-local's directory is removed, the store is intact, and former entries are left",
+		pods: []podConfig{retained, plain}, perPod: 3, known: true, sets: two, adopts: true,
+		with: map[kind]int{
+			add: always, stop: always, end: 1, wipe: 1, hostAdd: 1, hostReady: always,
 		},
 		short: 5,
 	},
@@ -229,7 +292,7 @@ func TestMoreEventsMakeMoreStates(t *testing.T) {
 		limits: limits{depth: 3},
 	}
 	previous := 0
-	more := []kind{add, pass, reboot, agent, hide, forward, wipe, lose, hostAdd, hostDel, powerCut}
+	more := []kind{add, pass, reboot, agent, hide, forward, wipe, lose, hostAdd, hostReady, hostDel, restart, powerCut}
 	for _, k := range more {
 		c.with[k] = max(c.with[k], 1)
 		s := newSearch(t, c)

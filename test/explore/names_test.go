@@ -224,7 +224,7 @@ func (f *canonicalForm) nameLines() {
 	for b := range f.sandboxCount() {
 		me := f.node.sandboxes[b]
 		f.line("%s until %d leaves %v leaving %v stored %v window %v unretained %v addrs %v", f.sandboxName(b),
-			rest(me.until-f.elapsed), me.leaves && f.spaces[b].alive(), me.leaving && f.spaces[b].alive(), me.stored,
+			f.rest(me.until-f.elapsed), me.leaves && f.spaces[b].alive(), me.leaving && f.spaces[b].alive(), me.stored,
 			me.window, me.unretained, f.addrsIfKept(b))
 	}
 }

@@ -12,7 +12,7 @@ import (
 func (w *simulation) describe(e event) string {
 	text := string(e.kind)
 	switch e.kind {
-	case pass, long, reboot, rebootEpoch, forward, back, correct, agent, lose, gc, wipe, wipePlain:
+	case pass, wait, long, reboot, rebootEpoch, forward, back, correct, agent, lose, gc, wipe, wipePlain:
 	case wipeOne, powerCut:
 		text += ": " + e.cut
 	default:

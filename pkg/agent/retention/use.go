@@ -101,7 +101,7 @@ func (w *UseWatcher) Result() []cniconf.Status {
 func (w *UseWatcher) Served() (out []ipam.Served) {
 	for _, s := range w.Result() {
 		if s.State == cniconf.Active && s.Pool != (lease.Pool{}) {
-			out = append(out, ipam.Served{Pool: s.Pool, Since: s.Since})
+			out = append(out, ipam.Served{Pool: s.Pool, Sets: s.Sets, Since: s.Since})
 		}
 	}
 	return out

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -182,9 +183,10 @@ func TestFlannelsManifestIsAppliedAgain(t *testing.T) {
 		apiPod("bad", "b", "soon", "10.0.0.4", f.now))
 	f.run(time.Minute)
 	f.expect("before", "net=1")
-	served := []ipam.Served{{Pool: lease.Pool{DataDir: policy.DefaultDataDir, Network: "net"},
-		Since: f.Result()[0].Since}}
-	if got := f.Served(); !slices.Equal(got, served) || got[0].Since.IsZero() {
+	of := f.Result()[0]
+	served := []ipam.Served{{Pool: lease.Pool{DataDir: policy.DefaultDataDir, Network: "net"}, Since: of.Since,
+		Sets: of.Sets}}
+	if got := f.Served(); !reflect.DeepEqual(got, served) || got[0].Since.IsZero() {
 		t.Errorf("serves %v, want %v", got, served)
 	}
 	f.configure(flannel)
