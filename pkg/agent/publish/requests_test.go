@@ -144,6 +144,25 @@ func TestARequestedAddressIsHeld(t *testing.T) {
 	}
 }
 
+// A request that was created again under its name is another one than the manager names.
+func TestARequestThatWasCreatedAgain(t *testing.T) {
+	p := newFixture(t)
+	p.publish()
+	p.limit(policy.Limits{"choose": "true"})
+	p.request(1, func(r *ipamv1.AddressRequest) {
+		r.UID, r.Spec.Entries = "r2", []ipamv1.AddressRequestEntry{entryOf("db-0", "10.0.0.5")}
+	})
+	p.requested()
+	if got := p.state(mine); got != "none" {
+		t.Errorf("the manager names the former one: %s", got)
+	}
+	p.nameRequests(ipamv1.RequestReference{ReservationReference: ipamv1.ReservationReference{Namespace: "db",
+		Name: "db", UID: "r2", Generation: 1}, Addresses: []string{"10.0.0.5"}})
+	if got := p.requested(); got != "10.0.0.5@node1 Held" {
+		t.Errorf("the manager names it: %s", got)
+	}
+}
+
 func TestARequestExpires(t *testing.T) {
 	p := newFixture(t)
 	p.publish()
