@@ -36,13 +36,17 @@ func (t *Test) managers(replicas string) {
 	scale(replicas)
 }
 
-// forgedReviews sends 200 reviews a second to the managers, from the address of the API server,
-// until stop is called or the scenario ends. They are about pods like the given ones, which nobody
-// creates. stop returns how many were answered.
+// maxForged is how many forged reviews are sent at a time, at most: a manager that has no processor
+// must not cause ever more connections, which would take it from the API server.
+const maxForged = 256
+
+// forgedReviews sends up to 200 reviews a second to the managers, from the address of the API
+// server, until stop is called or the scenario ends. They are about pods like the given ones, which
+// nobody creates. stop returns how many were answered.
 func (t *Test) forgedReviews(pods Pods) (stop func() (answered int)) {
 	ctx, cancel := context.WithCancel(t.Ctx)
 	client := &http.Client{Transport: &http.Transport{DialContext: dialFrom(t.Cluster.PID(cluster.Control)),
-		MaxIdleConnsPerHost: 100, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		MaxIdleConnsPerHost: maxForged, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	send := func(url string, review []byte) bool {
 		request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(review))
 		if err != nil {
@@ -64,11 +68,14 @@ func (t *Test) forgedReviews(pods Pods) (stop func() (answered int)) {
 	forged := t.forge(pods)
 	var all sync.WaitGroup
 	var answered atomic.Int64
+	busy := make(chan bool, maxForged)
 	all.Go(func() {
 		tick := time.NewTicker(time.Second / 200)
 		defer tick.Stop()
 		for i := 0; ctx.Err() == nil; i++ {
+			busy <- true
 			all.Go(func() {
+				defer func() { <-busy }()
 				if send(urls[i%len(urls)], forged[i%len(forged)]) {
 					answered.Add(1)
 				}
