@@ -58,7 +58,7 @@ var alerts = []struct {
 		"More than half of network cbr0 at node1 is held for pods that are away."},
 	{"LeaseholdAgentDown", `up{job="leasehold-system/leasehold-agent"} 1x10 0x100`, 21,
 		"The agent at node1 cannot be scraped."},
-	{"LeaseholdNodeWithoutAgent", `leasehold_node_without_agent{node="node9",reason="AgentMissing"} _x10 1x100`, 21,
+	{"LeaseholdNodeWithoutAgent", `leasehold_node_without_agent{node="node9",reason="AgentMissing"} _x11 1x100`, 21,
 		"No agent works on node node9: AgentMissing."},
 	{"LeaseholdAgentBlind", `leasehold_survey_complete 1x10 0x100`, 21,
 		"The agent at node1 does not see the whole host, and releases nothing."},
