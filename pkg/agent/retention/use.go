@@ -19,6 +19,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -45,8 +46,8 @@ const (
 // The reasons of the states of a network, beside those of package cniconf.
 const (
 	// PodWithoutLease: the configuration names leasehold, and an annotated pod has an address
-	// without a lease. The runtime uses other directories, or a RuntimeClass with a configuration
-	// of its own: correct --cni-conf-dir and --cni-bin-dir.
+	// without a lease, on an interface eth0 of the node. The runtime uses other directories, or a
+	// RuntimeClass with a configuration of its own: correct --cni-conf-dir and --cni-bin-dir.
 	PodWithoutLease = "PodWithoutLease"
 )
 
@@ -143,9 +144,10 @@ func (w *UseWatcher) pods() []Pod {
 }
 
 // unleased returns the first pod that must have a lease and has none: it requests retention, has an
+// address that the kernel has too, because anybody who may write the status of a pod can write any
 // address, and started more than slack after the last change of a configuration or binary. It
-// reports false if there is none, if the leases cannot be read, and if the store was lost and does
-// not know the leases of one of the networks again.
+// reports false if there is none, if the leases or the kernel's addresses cannot be read, and if the
+// store was lost and does not know the leases of one of the networks again.
 func (w *UseWatcher) unleased(ctx context.Context, networks []cniconf.Status) (pod Pod, found bool) {
 	since := slices.MaxFunc(networks, func(a, b cniconf.Status) int { return a.Since.Compare(b.Since) }).Since
 	former, left := w.leased, []Pod(nil)
@@ -168,14 +170,29 @@ func (w *UseWatcher) unleased(ctx context.Context, networks []cniconf.Status) (p
 		return Pod{}, false
 	}
 	hasLease := podsIn(view.Leases)
-	for _, p := range left {
+	left = slices.DeleteFunc(left, func(p Pod) bool {
 		if hasLease(p) {
 			w.leased[p.UID] = true
-		} else if !found {
-			pod, found = p, true
 		}
+		return w.leased[p.UID]
+	})
+	if len(left) == 0 {
+		return Pod{}, false
 	}
-	return pod, found
+	spaces, _ := w.Service.Node.Host.Namespaces()
+	if i := slices.IndexFunc(left, func(p Pod) bool { return isPlugged(p, spaces) }); i >= 0 {
+		return left[i], true
+	}
+	return Pod{}, false
+}
+
+// isPlugged reports whether the first interface of a sandbox of the node has an address of the pod.
+func isPlugged(p Pod, spaces []host.Namespace) bool {
+	return slices.ContainsFunc(spaces, func(s host.Namespace) bool {
+		return slices.ContainsFunc(s.Addresses, func(a host.Address) bool {
+			return a.IfName == "eth0" && slices.Contains(p.IPs, a.Addr.String())
+		})
+	})
 }
 
 // publish makes the confirmed statuses the Result, signals Changes, sets the metric and logs one
@@ -223,13 +240,17 @@ func (w *UseWatcher) wanted(now time.Time) []*eventsv1.Event {
 				}
 			}
 		}
-		text += ": " + s.Reason + ": " + s.Message
+		text += ": " + s.Reason + ": "
 		if s.Network != "" {
 			text = "network " + s.Network + ": " + text
 		}
 		// Their names are the same in each pass, until the status changes or another period begins.
 		for _, o := range about {
-			out = append(out, newEvent(o, w.Node, "CheckRetention", true, reason, text, now,
+			message := s.Message
+			if s.Reason == PodWithoutLease && o.Kind == "Pod" { // it may be another user's than that pod
+				message = "a pod of this node has an address without a lease; " + otherDirectories
+			}
+			out = append(out, newEvent(o, w.Node, "CheckRetention", true, reason, text+message, now,
 				string(o.UID), s.Network, s.Reason, s.Since.UnixNano(), int64(now.Sub(s.Since)/repeat)))
 		}
 	}
@@ -339,7 +360,9 @@ func podsIn(leases []lease.Lease) func(Pod) bool {
 // first interface, the first one.
 func notUsed(s *cniconf.Status, pod Pod) {
 	s.State, s.Reason = cniconf.Inactive, PodWithoutLease
-	s.Message = fmt.Sprintf("%s, but pod %s, started %s, has %s without a lease; the runtime may use other "+
-		"directories: set --cni-conf-dir and --cni-bin-dir to those of the runtime", s.Message, pod.Name,
-		pod.Started.UTC().Format(time.RFC3339), pod.IPs[0])
+	s.Message = fmt.Sprintf("%s, but pod %s, started %s, has %s without a lease; %s", s.Message, pod.Name,
+		pod.Started.UTC().Format(time.RFC3339), pod.IPs[0], otherDirectories)
 }
+
+const otherDirectories = "the runtime may use other directories: set --cni-conf-dir and --cni-bin-dir to those of " +
+	"the runtime"

@@ -3,9 +3,11 @@ package retention
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -93,6 +97,34 @@ func apiPod(name, uid, annotation, ip string, started time.Time) *corev1.Pod {
 		p.Status.PodIPs = []corev1.PodIP{{IP: ip}}
 	}
 	return p
+}
+
+// plug makes a network namespace with an interface that has an address, as a sandbox has.
+func (f *useFixture) plug(name, address string) {
+	f.t.Helper()
+	path := filepath.Join(f.t.TempDir(), "netns")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends, and the mount keeps its namespace
+		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "peer"}
+		ip := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(address), Mask: net.CIDRMask(24, 32)}}
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		for _, step := range []func() error{func() error { return netlink.LinkAdd(link) },
+			func() error { return netlink.AddrAdd(link, ip) },
+			func() error { return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "") }} {
+			if err == nil {
+				err = step()
+			}
+		}
+		ended <- err
+	}()
+	if err := <-ended; err != nil {
+		f.t.Fatalf("%v (needs root, as make test does)", err)
+	}
+	f.t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 }
 
 func (f *useFixture) setPods(pods ...*corev1.Pod) {
@@ -242,6 +274,7 @@ func TestShortGapIsNotReported(t *testing.T) {
 func TestPodWithoutLease(t *testing.T) {
 	f := newUseFixture(t)
 	f.run(time.Minute)
+	f.plug("eth0", "10.0.0.3")
 	late := f.now
 	f.setPods(apiPod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(-time.Hour)),
 		apiPod("db-1", "u1", "1h", "10.0.0.3", late))
@@ -251,11 +284,29 @@ func TestPodWithoutLease(t *testing.T) {
 	if s := f.Result()[0]; !strings.Contains(s.Message, "pod db/db-1") || !strings.Contains(s.Message, "10-flannel") {
 		t.Errorf("message %q, want the newer pod, and the file", s.Message)
 	}
+	for _, at := range f.server.Paths() {
+		var e eventsv1.Event
+		f.server.Get(at, &e)
+		if e.Regarding.Kind == "Pod" && strings.Contains(e.Note, "db-1") {
+			t.Errorf("an Event on %s, which may be another user's, names the pod: %s", e.Regarding.Name, e.Note)
+		}
+	}
 	f.node.Bind("10.0.0.3", "db-1", "u1", time.Hour, "")
 	f.run(0)
 	if s := f.Result()[0]; s.State != cniconf.Active {
 		t.Errorf("with a lease: %+v", s)
 	}
+}
+
+// TestForgedAddress has users write the status of their pods, with an address that no sandbox of the
+// node has, or that is on another interface than a sandbox's first one.
+func TestForgedAddress(t *testing.T) {
+	f := newUseFixture(t)
+	f.run(time.Minute)
+	f.plug("net1", "10.0.0.9")
+	f.setPods(apiPod("db-0", "u0", "1h", "10.0.0.8", f.now), apiPod("db-1", "u1", "1h", "10.0.0.9", f.now))
+	f.run(time.Minute)
+	f.expect("forged", "net=1")
 }
 
 // A lease that was adopted from host-local's file names no pod.
@@ -286,6 +337,7 @@ func TestPodOfAnEarlierConfiguration(t *testing.T) {
 	if s := f.Result()[0]; s.State != cniconf.Active {
 		t.Errorf("%+v, want active", s)
 	}
+	f.plug("eth0", "10.0.0.2")
 	f.setPods(apiPod("db-0", "u1", "1h", "10.0.0.2", f.now.Add(-time.Minute)))
 	f.run(time.Minute)
 	if s := f.Result()[0]; s.Reason != PodWithoutLease {
@@ -321,6 +373,7 @@ func TestLostStoreIsNoEvidence(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.node.Update(func(tx *store.Tx) error { return tx.BeginBoot("b") }) // replaces it
+	f.plug("eth0", "10.0.0.2")
 	f.setPods(apiPod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute)))
 	f.run(10 * time.Minute)
 	f.expect("lost", "net=1")
