@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -80,12 +79,16 @@ func Inject(pod *corev1.Pod, o *pps.PersistentPodState, former FormerState, node
 		value, ok := former.NodeTopologyLabels[key]
 		return value, ok && (former.Lost == "" || key != corev1.LabelHostname)
 	}
-	if r := o.Spec.RequiredPersistentTopology; r != nil {
-		injected, reasons = injectRequired(pod, r.Labels(), former, candidatesOf(pod, nodes), known)
-	}
-	for _, p := range o.Spec.PreferredPersistentTopology {
-		if injectPreferred(pod, p.Weight, p.Preference.Labels(), known) {
-			injected = true
+	if sizeOfOwn(pod, former.Required) > maxOwn {
+		reasons = []string{fmt.Sprintf("the pod's own selectors have more than %d requirements; none is added", maxOwn)}
+	} else {
+		if r := o.Spec.RequiredPersistentTopology; r != nil {
+			injected, reasons = injectRequired(pod, r.Labels(), former, candidatesOf(pod, nodes), known)
+		}
+		for _, p := range o.Spec.PreferredPersistentTopology {
+			if injectPreferred(pod, p.Weight, p.Preference.Labels(), known) {
+				injected = true
+			}
 		}
 	}
 	for _, key := range annotationsOf(&o.Spec) {
@@ -101,6 +104,36 @@ func Inject(pod *corev1.Pod, o *pps.PersistentPodState, former FormerState, node
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationReason, strings.Join(reasons, "; "))
 	}
 	return injected, reasons
+}
+
+// maxOwn is how many labels, terms, requirements and values the selectors of a pod may have, so that
+// it takes little time to compare them with each node.
+const maxOwn = 1000
+
+// sizeOfOwn returns how many a pod's own selectors have, without the labels that an earlier call in
+// the same admission has added.
+func sizeOfOwn(pod *corev1.Pod, added map[string]string) (size int) {
+	for key := range pod.Spec.NodeSelector {
+		if _, isAdded := added[key]; !isAdded {
+			size++
+		}
+	}
+	for _, t := range termsOf(pod) {
+		size++
+		for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
+			size += 1 + len(e.Values)
+		}
+	}
+	return size
+}
+
+// termsOf returns the terms of the node affinity that a pod requires.
+func termsOf(pod *corev1.Pod) []corev1.NodeSelectorTerm {
+	a := pod.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil
+	}
+	return a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 }
 
 // injectRequired adds the labels with the given keys to the node selector of the pod, with the
@@ -204,12 +237,8 @@ func excludes(pod *corev1.Pod, key, value string) bool {
 	if own, ok := pod.Spec.NodeSelector[key]; ok && own != value {
 		return true
 	}
-	a := pod.Spec.Affinity
-	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return false
-	}
-	terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	return !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool { return allows(t, key, value) })
+	terms := termsOf(pod)
+	return terms != nil && !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool { return allows(t, key, value) })
 }
 
 // allows reports whether the requirements of a term that are about one label match a value.
@@ -238,10 +267,18 @@ func allows(t corev1.NodeSelectorTerm, key, value string) bool {
 func prefer(pod *corev1.Pod, term corev1.PreferredSchedulingTerm) {
 	a := control.NodeAffinity(pod)
 	if !slices.ContainsFunc(a.PreferredDuringSchedulingIgnoredDuringExecution,
-		func(t corev1.PreferredSchedulingTerm) bool {
-			return equality.Semantic.DeepEqual(t, term)
-		}) {
+		func(t corev1.PreferredSchedulingTerm) bool { return isSame(t, term) }) {
 		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
 			term)
 	}
+}
+
+// isSame reports whether two terms of this package are equal. A pod may have very many terms, so
+// that they are not compared with equality.Semantic.
+func isSame(a, b corev1.PreferredSchedulingTerm) bool {
+	return a.Weight == b.Weight && len(a.Preference.MatchFields) == 0 &&
+		slices.EqualFunc(a.Preference.MatchExpressions, b.Preference.MatchExpressions,
+			func(x, y corev1.NodeSelectorRequirement) bool {
+				return x.Key == y.Key && x.Operator == y.Operator && slices.Equal(x.Values, y.Values)
+			})
 }

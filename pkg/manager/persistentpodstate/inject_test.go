@@ -1,6 +1,7 @@
 package persistentpodstate
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -230,5 +231,38 @@ func TestLabelWithoutAValueIsInjected(t *testing.T) {
 	injected, reasons := Inject(pod, o, former, c.all())
 	if value, isSet := pod.Spec.NodeSelector["rack"]; !injected || !isSet || value != "" || len(reasons) > 0 {
 		t.Errorf("injected %v, %v, %q", injected, pod.Spec.NodeSelector, reasons)
+	}
+}
+
+// The selectors of a pod, of which users write as many as an object may have, are not compared with
+// every node if they are many. Then they take precedence.
+func TestManyOwnSelectors(t *testing.T) {
+	of := func(count int) func(*corev1.Pod) {
+		zones := make([]string, count-2) // with a term and a requirement
+		for i := range zones {
+			zones[i] = fmt.Sprint("z", i)
+		}
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+						{Key: zone, Operator: corev1.NodeSelectorOpNotIn, Values: zones}}}}}}}
+		}
+	}
+	for count, want := range map[int][]string{maxOwn: nil, maxOwn + 1: {"the pod's own selectors have more than 1000 " +
+		"requirements; none is added"}} {
+		pod := aPod("db-0", of(count))
+		got := injectTwice(t, pod, state(requires(hostname), recorded("db-0", "node1")), three())
+		if !slices.Equal(got, want) || (pod.Spec.NodeSelector[hostname] == "node1") != (want == nil) {
+			t.Errorf("%d requirements: %q, node selector %v, want %q", count, got, pod.Spec.NodeSelector, want)
+		}
+	}
+	selects := map[string]string{}
+	for i := range maxOwn + 1 {
+		selects[fmt.Sprint("label", i)] = "x"
+	}
+	pod := aPod("db-0", func(p *corev1.Pod) { p.Spec.NodeSelector = selects })
+	if got := injectTwice(t, pod, state(requires(hostname), recorded("db-0", "node1")), three()); len(got) != 1 {
+		t.Errorf("many labels: %q", got)
 	}
 }
