@@ -4,6 +4,7 @@ package apis
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,25 +38,33 @@ func schemas(t *testing.T) map[string]spec.Schema {
 	}
 	all := map[string]spec.Schema{}
 	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var crd struct {
-			Spec struct {
-				Names    struct{ Plural string }
-				Versions []struct {
-					Name   string
-					Schema struct{ OpenAPIV3Schema spec.Schema }
-				}
+		maps.Copy(all, schemasIn(t, file))
+	}
+	return all
+}
+
+// schemasIn returns the schemas of the CRD in a file.
+func schemasIn(t *testing.T, file string) map[string]spec.Schema {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd struct {
+		Spec struct {
+			Names    struct{ Plural string }
+			Versions []struct {
+				Name   string
+				Schema struct{ OpenAPIV3Schema spec.Schema }
 			}
 		}
-		if err := yaml.Unmarshal(data, &crd); err != nil {
-			t.Fatal(err)
-		}
-		for _, version := range crd.Spec.Versions {
-			all[crd.Spec.Names.Plural+"/"+version.Name] = version.Schema.OpenAPIV3Schema
-		}
+	}
+	if err := yaml.Unmarshal(data, &crd); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]spec.Schema{}
+	for _, version := range crd.Spec.Versions {
+		all[crd.Spec.Names.Plural+"/"+version.Name] = version.Schema.OpenAPIV3Schema
 	}
 	return all
 }
@@ -146,4 +155,45 @@ func TestAcceptedTimes(t *testing.T) {
 // part returns the elements of a list in the status of a schema.
 func part(s spec.Schema, list string) *spec.Schema {
 	return s.Properties["status"].Properties[list].Items.Schema
+}
+
+// TestLargeObjectsOfKruise verifies that this project's CRD accepts objects as large as Kruise's
+// does, in both versions.
+func TestLargeObjectsOfKruise(t *testing.T) {
+	own := schemas(t)
+	for name, schema := range schemasIn(t, "../../../test/e2e/manifests/kruise-crd.yaml") {
+		o := large(schema).(map[string]any)
+		o["spec"].(map[string]any)["persistentPodStateRetentionPolicy"] = "WhenDeleted"
+		for of, s := range map[string]spec.Schema{"Kruise's": schema, "its own": own[name]} {
+			if result := validate.NewSchemaValidator(&s, nil, "", strfmt.Default).Validate(o); !result.IsValid() {
+				t.Errorf("%s: %s CRD rejects it: %v", name, of, result.Errors[0])
+			}
+		}
+	}
+}
+
+// large returns an object with all parts of a schema, and with long texts and lists.
+func large(s spec.Schema) any {
+	var list []any
+	switch o := map[string]any{}; {
+	case s.Type.Contains("integer"):
+		return int64(7)
+	case s.Type.Contains("string"):
+		return strings.Repeat("x", 400)
+	case s.Items != nil:
+		for range 70 {
+			list = append(list, large(*s.Items.Schema))
+		}
+		return list
+	case s.AdditionalProperties != nil:
+		for i := range 70 {
+			o[fmt.Sprint(i)] = large(*s.AdditionalProperties.Schema)
+		}
+		return o
+	default:
+		for name, part := range s.Properties {
+			o[name] = large(part)
+		}
+		return o
+	}
 }

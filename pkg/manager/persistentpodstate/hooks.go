@@ -45,14 +45,13 @@ func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev
 		return nil
 	}
 	objects := w.view.Objects(target)
-	if len(objects) == 0 || objects[0].DeletionTimestamp != nil {
+	if len(objects) == 0 || objects[0].object.DeletionTimestamp != nil {
 		return nil
 	}
-	o := objects[0]
+	o := objects[0].ObjectOf(pod.Name)
 	last := w.view.lastPod(podKey{target, pod.Name}, owner.UID)
 	if uid := o.Status.TargetUID; uid != "" && uid != string(owner.UID) {
-		o = o.DeepCopy() // the states belong to an earlier workload with the same name
-		o.Status.PodStates = nil
+		o.Status.PodStates = nil // they belong to an earlier workload with the same name
 	}
 	former, known := findFormer(o, pod.Name, last, w.view.node)
 	if !known {
@@ -68,7 +67,8 @@ func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev
 
 // objectWebhook is the webhook for PersistentPodStates. It rewrites the spec to its normal form,
 // and denies what has none: a target of another kind than the configured ones, a second
-// PersistentPodState with the same target, and invalid names of labels and annotations.
+// PersistentPodState with the same target, and invalid names of labels and annotations. A spec of
+// which not all is used gets a warning.
 type objectWebhook struct {
 	view *clusterView
 	role *role
@@ -97,17 +97,24 @@ func (w *objectWebhook) Handle(_ context.Context, req admission.Request) admissi
 		oldSpec = &old.Spec // the target cannot change; of two existing ones the older is used
 	} else {
 		for _, other := range w.view.Objects(targetOf(o)) {
-			if other.Name != o.Name && other.DeletionTimestamp == nil {
-				others = append(others, other.Name)
+			if m := &other.object.ObjectMeta; m.Name != o.Name && m.DeletionTimestamp == nil {
+				others = append(others, m.Name)
 			}
 		}
 	}
-	err = o.Spec.Normalize(oldSpec)
+	limited, isCut := limitSpec(&o.Spec)
+	if !isCut {
+		err = o.Spec.Normalize(oldSpec)
+		limited = o.Spec
+	}
 	if err == nil {
-		err = validate(o, w.view.kinds, others)
+		err = validate(&pps.PersistentPodState{ObjectMeta: o.ObjectMeta, Spec: limited}, w.view.kinds, others)
 	}
 	if err != nil {
 		return admission.Denied(err.Error())
+	}
+	if isCut {
+		return admission.Allowed("").WithWarnings("spec: " + onlyTheFirst)
 	}
 	after, _ := json.Marshal(o)
 	return admission.PatchResponseFromRaw(before, after)

@@ -2,7 +2,9 @@ package persistentpodstate
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -90,6 +92,24 @@ func TestValidatorAllowsChangesToOldObjects(t *testing.T) {
 	if resp := v.Handle(t.Context(), request(t, second)); resp.Allowed || resp.Result == nil ||
 		resp.Result.Code != http.StatusForbidden || resp.Result.Message == "" {
 		t.Errorf("a second object with the target: %+v", resp)
+	}
+}
+
+// An object of which only a part is used is accepted as it is, with a warning, at a cost that its
+// size bounds. What is used has to be valid.
+func TestValidatorOfLargeObjects(t *testing.T) {
+	v := objects(viewOf())
+	many := make([]string, 50_000)
+	for i := range many {
+		many[i] = fmt.Sprint("example.com/", i)
+	}
+	resp := v.Handle(t.Context(), request(t, state(requires(many...))))
+	if !resp.Allowed || len(resp.Patches) > 0 || !slices.Equal(resp.Warnings, []string{"spec: " + onlyTheFirst}) {
+		t.Errorf("%+v", resp)
+	}
+	many[1] = "not a label"
+	if resp := v.Handle(t.Context(), request(t, state(requires(many...)))); resp.Allowed {
+		t.Error("a name that is no label's was accepted")
 	}
 }
 

@@ -72,7 +72,7 @@ func lastRun(former, now *podView) *podView {
 func (v *clusterView) podEnded(p *podView) {
 	workload, _ := v.Workload(p.target)
 	if objects := v.Objects(p.target); workload != nil && len(objects) > 0 &&
-		!isExpected(objects[0], workload, p.name) {
+		!isExpected(&objects[0].object, workload, p.name) {
 		v.ended.Remove(p.podKey)
 		return
 	}
@@ -131,17 +131,18 @@ func podViewOf(pod *corev1.Pod, kinds kindList, named func(targetKey) []string) 
 	}
 }
 
-// maxRecorded is how many bytes of annotations are recorded of a pod, at most.
+// maxRecorded is how many bytes of annotations are recorded of a pod, at most. There are at most
+// maxNames annotations.
 const maxRecorded = 4 << 10
 
-// keptAnnotations returns the annotations of a pod that may be recorded: all of them if they have
-// at most maxRecorded bytes, because a PersistentPodState may name others later, and otherwise the
-// named ones. tooLong reports whether these are longer than that: then none of them is recorded.
+// keptAnnotations returns the annotations of a pod that may be recorded: all of them if there are at
+// most maxNames with maxRecorded bytes, because a PersistentPodState may name others later, and
+// otherwise the named ones. tooLong reports whether these are more: then none of them is recorded.
 func keptAnnotations(all map[string]string, named []string) (kept map[string]string, tooLong bool) {
-	if bytesIn(all) <= maxRecorded {
+	if len(all) <= maxNames && bytesIn(all) <= maxRecorded {
 		return all, false
 	}
-	if kept = control.Pick(all, named...); bytesIn(kept) > maxRecorded {
+	if kept = control.Pick(all, named...); len(kept) > maxNames || bytesIn(kept) > maxRecorded {
 		return nil, true
 	}
 	return kept, false

@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
-	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
@@ -14,9 +13,8 @@ import (
 // One object never stops the others.
 func TestReaders(t *testing.T) {
 	empty := func() *clusterView { return newView(&Feature{kinds: builtIn}, control.NewNodes()) }
-	fakeapi.Reader[*pps.PersistentPodState]{
-		New:  func() *kube.Informer[*pps.PersistentPodState] { return empty().objects },
-		Kind: objectKind, Good: state()}.Test(t)
+	fakeapi.Reader[*stored]{New: func() *kube.Informer[*stored] { return empty().objects }, Kind: objectKind,
+		Good: state()}.Test(t)
 	fakeapi.Reader[*podView]{New: func() *kube.Informer[*podView] { return empty().pods },
 		Kind: corev1.SchemeGroupVersion.WithKind("Pod"), Good: &corev1.Pod{}}.Test(t)
 	for _, kind := range builtIn {

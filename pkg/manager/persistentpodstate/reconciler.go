@@ -71,23 +71,26 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if done, err := r.generate(ctx, req.NamespacedName); done || err != nil {
 		return reconcile.Result{}, err
 	}
-	o, _ := r.view.objects.Get(req.String())
-	if o == nil || o.DeletionTimestamp != nil {
+	s, _ := r.view.objects.Get(req.String())
+	if s == nil || s.object.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
+	o := s.Object()
 	if isUnfit(o) {
-		r.warn(o, nil, reasonInvalid, fmt.Sprintf("it names more than %d labels and annotations with %d bytes; it has "+
-			"no effect", maxNames, maxNameBytes))
+		r.warn(o, nil, reasonInvalid, "its target has no name that a workload may have; it has no effect")
 		return reconcile.Result{}, nil
 	}
 	target := targetOf(o)
-	if all := r.view.Objects(target); len(all) > 0 && all[0].Name != o.Name {
-		r.warn(o, nil, reasonInvalid,
-			fmt.Sprintf("older PersistentPodState %s has the target %s; this one has no effect", all[0].Name, target))
+	if all := r.view.Objects(target); len(all) > 0 && all[0].object.Name != o.Name {
+		r.warn(o, nil, reasonInvalid, fmt.Sprintf("older PersistentPodState %s has the target %s; this one has no effect",
+			all[0].object.Name, target))
 		return reconcile.Result{}, nil
 	}
+	if s.isCut {
+		r.warn(o, nil, reasonLarge, onlyTheFirst)
+	}
 	normal := o.DeepCopy()
-	if err := normal.Spec.Normalize(nil); err == nil && !equality.Semantic.DeepEqual(normal.Spec, o.Spec) {
+	if err := normal.Spec.Normalize(nil); err == nil && !s.isCut && !equality.Semantic.DeepEqual(normal.Spec, o.Spec) {
 		// The object was created or updated while no webhook could be called.
 		return reconcile.Result{}, r.update(ctx, o, normal)
 	}
@@ -116,11 +119,14 @@ func (r *reconciler) generate(ctx context.Context, key types.NamespacedName) (do
 		}
 		var others []string
 		for _, o := range r.view.Objects(target) {
-			if o.Name != key.Name {
-				others = append(others, o.Name)
+			if o.object.Name != key.Name {
+				others = append(others, o.object.Name)
 			}
 		}
-		object, _ := r.view.objects.Get(key.String())
+		var object *pps.PersistentPodState
+		if s, found := r.view.objects.Get(key.String()); found {
+			object = s.Object()
+		}
 		want, problem := generate(target, workload, object, others)
 		if problem != "" && r.reported.First(string(workload.UID)+problem) {
 			control.Warn(r.events, workload.ref(), nil, reasonInvalid, "Generate", problem)
@@ -150,8 +156,9 @@ func (r *reconciler) update(ctx context.Context, before, now *pps.PersistentPodS
 		client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
 }
 
-// record writes the status, if it differs from the present one.
+// record writes the status, as far as it is kept, if it differs from the present one.
 func (r *reconciler) record(ctx context.Context, o *pps.PersistentPodState, status pps.PersistentPodStateStatus) error {
+	status.PodStates, _ = limitStates(&o.Spec, status.PodStates)
 	if equality.Semantic.DeepEqual(o.Status, status) {
 		return nil
 	}
@@ -170,8 +177,8 @@ func (r *reconciler) report(o *pps.PersistentPodState, pods []*podView) {
 			control.Warn(r.events, pod, nil, reasonNotPossible, "Inject", "PersistentPodState "+o.Name+": "+p.Reason)
 		}
 		if p.TooLong {
-			r.warn(o, pod, reasonLarge, fmt.Sprintf("the annotations of pod %s that are to be recorded have more than "+
-				"%d bytes: none of them is", p.name, maxRecorded))
+			r.warn(o, pod, reasonLarge, fmt.Sprintf("the annotations of pod %s that are to be recorded are more than "+
+				"%d, or have more than %d bytes: none of them is", p.name, maxNames, maxRecorded))
 		}
 		node := r.view.node(p.Node)
 		if node == nil || p.stage != ready {

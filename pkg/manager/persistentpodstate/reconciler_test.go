@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
@@ -100,7 +101,7 @@ func (r rig) reconcile(t *testing.T, name string) (reconcile.Result, error) {
 	return r.Reconcile(t.Context(), control.RequestFor("ns/"+name))
 }
 
-// Objects without effect: one that is gone, is being deleted, is too large, or has an older one
+// Objects without effect: one that is gone, is being deleted, has no target, or has an older one
 // beside it.
 func TestObjectsWithoutEffect(t *testing.T) {
 	leaving := state(recorded("db-0", "node1"))
@@ -113,8 +114,10 @@ func TestObjectsWithoutEffect(t *testing.T) {
 	}{
 		"gone":          {"gone", nil, ""},
 		"being deleted": {"db", []*pps.PersistentPodState{leaving}, ""},
-		"too large": {"db", []*pps.PersistentPodState{state(keeps(manyNames...))}, "PersistentPodState db: Warning " +
-			"InvalidPersistentPodState it names more than 64 labels and annotations with 4096 bytes; it has no effect"},
+		"a name that no workload has": {"db", []*pps.PersistentPodState{state(func(o *pps.PersistentPodState) {
+			o.Spec.TargetRef.Name = strings.Repeat("x", kube.MaxName+1)
+		})}, "PersistentPodState db: Warning InvalidPersistentPodState its target has no name that a workload may " +
+			"have; it has no effect"},
 		"the younger of two": {"second", []*pps.PersistentPodState{state(), second}, "PersistentPodState second: " +
 			"Warning InvalidPersistentPodState older PersistentPodState db has the target StatefulSet.apps ns/db; " +
 			"this one has no effect"},
@@ -147,6 +150,40 @@ func TestObjectIsNormalized(t *testing.T) {
 	}
 }
 
+// An object of which only a part is used is not changed but for its status, which is written once.
+// An Event says so.
+func TestObjectOfWhichAPartIsUsed(t *testing.T) {
+	o := state(requires(append([]string{zone}, manyNames...)...), prefers())
+	o.Status.PodStates = map[string]pps.PodState{}
+	for i := range maxStates + 10 {
+		o.Status.PodStates[fmt.Sprint("db-", i)] = pps.PodState{NodeName: "node1"}
+	}
+	var events []string
+	for i := range 2 {
+		v := viewOf(o).has(statefulSet, true, db(with(int64(maxStates+20), "spec", "replicas")))
+		for _, pod := range []string{"db-0", fmt.Sprint("db-", maxStates+5), fmt.Sprint("db-", maxStates+15)} {
+			v.runs(aPod(pod, readyOn("node2")))
+		}
+		r := newRig(v)
+		if _, err := r.reconcile(t, "db"); err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, r.events.texts...)
+		if len(r.writes.patched) > 0 || len(r.writes.recorded) != 1-i {
+			t.Fatalf("pass %d: %d changes, %d states written", i, len(r.writes.patched), len(r.writes.recorded))
+		}
+		if i == 0 {
+			o.Status = r.writes.recorded[0]
+			if n := len(o.Status.PodStates); n != maxStates || o.Status.PodStates["db-0"].NodeName != "node2" {
+				t.Errorf("%d states are written, of db-0 %+v", n, o.Status.PodStates["db-0"])
+			}
+		}
+	}
+	if want := "PersistentPodState db: Warning PersistentPodStateLarge " + onlyTheFirst; events[0] != want {
+		t.Errorf("events %q", events)
+	}
+}
+
 // What was not injected is reported of pods that exist.
 func TestReports(t *testing.T) {
 	o := state(requires(zone), keeps("a"))
@@ -171,7 +208,7 @@ func TestReports(t *testing.T) {
 		"PersistentPodState db, Node node3: Warning PinNotPossible node node3 has no label " +
 			"topology.kubernetes.io/zone: pods that ran there are not restricted by it",
 		"PersistentPodState db, Pod db-3: Warning PersistentPodStateLarge the annotations of pod db-3 that are to be " +
-			"recorded have more than 4096 bytes: none of them is",
+			"recorded are more than 64, or have more than 4096 bytes: none of them is",
 	}
 	slices.Sort(want)
 	if !slices.Equal(got, want) {

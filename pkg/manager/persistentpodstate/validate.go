@@ -9,12 +9,16 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
-// How many labels and annotations a PersistentPodState may name, and the length of their names, at
-// most. The manager keeps them.
+// How many names of labels and annotations the manager uses of a PersistentPodState, and how many
+// bytes of text, at most.
 const (
 	maxNames     = 64
 	maxNameBytes = 4 << 10
 )
+
+// onlyTheFirst explains to users which parts of a PersistentPodState are used.
+var onlyTheFirst = fmt.Sprintf("only the first %d labels and annotations with at most %d bytes are used, and the "+
+	"states of the first %d pods", maxNames, maxNameBytes, maxStates)
 
 // validateSpec checks what the schema of the CRD cannot express: how many labels and annotations
 // there are, and the syntax of their names.

@@ -27,12 +27,9 @@ import (
 
 var errNotSynced = errors.New("the informers have not synced yet")
 
-// Indexes of PersistentPodStates. Lookups use them, so that their cost does not grow with the
-// number of objects.
-const (
-	byTarget = "target"
-	byNode   = "node"
-)
+// byTarget is the index of PersistentPodStates and pods by their target. Lookups use it, so that
+// their cost does not grow with the number of objects.
+const byTarget = "target"
 
 // podName is the label that the pods of a StatefulSet have, both of the StatefulSets of Kubernetes
 // and of those of Kruise.
@@ -49,7 +46,7 @@ type clusterView struct {
 	// starts a machine, or a user deletes the Node object and the kubelet creates it again. Then
 	// nodes has them as well, as they are now.
 	left      *utilcache.LRUExpireCache
-	objects   *kube.Informer[*pps.PersistentPodState]
+	objects   *kube.Informer[*stored]
 	workloads map[schema.GroupKind]*kube.Informer[*workload]
 	pods      *kube.Informer[*podView]
 	ended     *utilcache.LRUExpireCache // the last *podView that ran and ended, by podKey
@@ -64,14 +61,8 @@ func newView(p *Feature, nodes *control.Nodes) *clusterView {
 		ended:     utilcache.NewLRUExpireCache(maxRemembered),
 		workloads: map[schema.GroupKind]*kube.Informer[*workload]{}}
 	nodes.Handle(kube.Handler[*corev1.Node]{Deleted: func(n *corev1.Node) { v.left.Add(n.Name, n, v.goneGrace) }})
-	v.objects = kube.NewInformer(objectOf, kube.Indexes[*pps.PersistentPodState]{
-		byTarget: func(o *pps.PersistentPodState) []string { return []string{targetOf(o).String()} },
-		byNode: func(o *pps.PersistentPodState) (nodes []string) {
-			for _, s := range o.Status.PodStates {
-				nodes = append(nodes, s.NodeName)
-			}
-			return nodes
-		}})
+	v.objects = kube.NewInformer(storedOf, kube.Indexes[*stored]{
+		byTarget: func(s *stored) []string { return []string{targetOf(&s.object).String()} }})
 	for _, kind := range p.kinds {
 		view := func(o *workloadObject) *workload { return workloadOf(o, kind) }
 		v.workloads[kind.GroupKind()] = kube.NewInformer(view, nil)
@@ -107,7 +98,7 @@ func (v *clusterView) setup(mgr manager.Manager) error {
 	}
 	return mgr.Add(control.OnAllReplicas(func(ctx context.Context) error {
 		needed, need := context.WithCancel(ctx)
-		v.objects.Handle(kube.Handler[*pps.PersistentPodState]{Added: func(*pps.PersistentPodState) { need() }})
+		v.objects.Handle(kube.Handler[*stored]{Added: func(*stored) { need() }})
 		go runServed(ctx, v.objects, "PersistentPodStates", func() *toolscache.ListWatch { return objects })
 		for _, kind := range v.kinds {
 			i := v.workloads[kind.GroupKind()]
@@ -148,32 +139,8 @@ func listWatch(mgr manager.Manager, i *kube.Informer[*workload], kind schema.Gro
 
 var objectKind = pps.GroupVersion.WithKind("PersistentPodState")
 
-// objectOf returns a PersistentPodState without the metadata of others. If its spec is too large,
-// objectOf returns one without spec and status, which has no effect (isUnfit): no webhook has
-// validated it.
-func objectOf(all *pps.PersistentPodState) *pps.PersistentPodState {
-	o := &pps.PersistentPodState{ObjectMeta: control.Identity(&all.ObjectMeta)}
-	if isGenerated(all) {
-		o.Labels = map[string]string{labelGenerated: generatedValue}
-	}
-	if _, ref := ownerTarget(all); ref != nil {
-		o.OwnerReferences = []metav1.OwnerReference{*ref}
-	}
-	if validateSize(&all.Spec) != nil {
-		return o
-	}
-	o.Spec, o.Status = all.Spec, all.Status
-	o.Status.TargetUID = kube.Short(o.Status.TargetUID, kube.MaxUID)
-	for name, state := range o.Status.PodStates {
-		if bytesIn(state.Annotations) > maxRecorded {
-			state.Annotations = nil
-			o.Status.PodStates[name] = state
-		}
-	}
-	return o
-}
-
-// isUnfit reports whether the spec of an object was too large for objectOf.
+// isUnfit reports whether an object has no effect, because the texts of its target are longer than
+// any.
 func isUnfit(o *pps.PersistentPodState) bool { return o.Spec.TargetRef.Name == "" }
 
 // follow enqueues the PersistentPodStates, and the names of the workloads, that have to be
@@ -182,8 +149,8 @@ func (v *clusterView) follow(_ context.Context, queue control.Queue) {
 	enqueue := func(namespace, name string) { queue.Add(control.RequestFor(namespace + "/" + name)) }
 	target := func(t targetKey) {
 		enqueue(t.Namespace, t.Name)
-		for _, o := range v.objects.ByIndex(byTarget, t.String()) {
-			enqueue(o.Namespace, o.Name)
+		for _, s := range v.objects.ByIndex(byTarget, t.String()) {
+			enqueue(s.object.Namespace, s.object.Name)
 		}
 	}
 	pod := func(p *podView) {
@@ -191,9 +158,9 @@ func (v *clusterView) follow(_ context.Context, queue control.Queue) {
 			target(p.target)
 		}
 	}
-	v.objects.Handle(kube.Each(func(o *pps.PersistentPodState) {
-		enqueue(o.Namespace, o.Name)
-		target(targetOf(o)) // one with the same target may take effect now
+	v.objects.Handle(kube.Each(func(s *stored) {
+		enqueue(s.object.Namespace, s.object.Name)
+		target(targetOf(&s.object)) // one with the same target may take effect now
 	}))
 	v.pods.Handle(kube.Handler[*podView]{Added: pod, Deleted: pod,
 		Updated: func(before, now *podView) { pod(before); pod(now) }})
@@ -201,8 +168,10 @@ func (v *clusterView) follow(_ context.Context, queue control.Queue) {
 		w.Handle(kube.Each(func(w *workload) { target(w.targetKey) }))
 	}
 	node := func(n *corev1.Node) {
-		for _, o := range v.objects.ByIndex(byNode, n.Name) {
-			enqueue(o.Namespace, o.Name)
+		for _, s := range v.objects.List() {
+			if s.hasNode(n.Name) {
+				enqueue(s.object.Namespace, s.object.Name)
+			}
 		}
 	}
 	v.nodes.Handle(kube.Handler[*corev1.Node]{Added: node, Updated: func(before, now *corev1.Node) {
@@ -214,8 +183,8 @@ func (v *clusterView) follow(_ context.Context, queue control.Queue) {
 
 // recordedKeys returns the keys of the annotations that are recorded of the pods of a workload.
 func (v *clusterView) recordedKeys(t targetKey) (keys []string) {
-	for _, o := range v.objects.ByIndex(byTarget, t.String()) {
-		keys = append(keys, annotationsOf(&o.Spec)...)
+	for _, s := range v.objects.ByIndex(byTarget, t.String()) {
+		keys = append(keys, annotationsOf(&s.object.Spec)...)
 	}
 	return keys
 }
@@ -242,10 +211,11 @@ func (v *clusterView) HasSynced() bool { return v.objects.HasSynced() && v.nodes
 
 // Objects returns the PersistentPodStates whose target is t, sorted by creation time, then by name.
 // The reconciler uses only the first, and ignores the others.
-func (v *clusterView) Objects(t targetKey) []*pps.PersistentPodState {
+func (v *clusterView) Objects(t targetKey) []*stored {
 	objects := v.objects.ByIndex(byTarget, t.String())
-	slices.SortFunc(objects, func(a, b *pps.PersistentPodState) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	slices.SortFunc(objects, func(a, b *stored) int {
+		return cmp.Or(a.object.CreationTimestamp.Compare(b.object.CreationTimestamp.Time),
+			cmp.Compare(a.object.Name, b.object.Name))
 	})
 	return objects
 }

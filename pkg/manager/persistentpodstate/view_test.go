@@ -1,7 +1,10 @@
 package persistentpodstate
 
 import (
+	"encoding/hex"
 	"fmt"
+	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -223,7 +226,14 @@ func TestPodWithLongTexts(t *testing.T) {
 	if _, found := got.Annotations["a"]; found || !got.TooLong {
 		t.Error("a part of the annotations would be recorded")
 	}
-	pod.Annotations["b"] = long[:maxRecorded-len("a1b")]
+	pod.Annotations = map[string]string{}
+	for i := range maxNames + 1 {
+		pod.Annotations[fmt.Sprint("n", i)] = ""
+	}
+	if got := podViewOf(pod, builtIn, v.recordedKeys); got.TooLong || len(got.Annotations) > 0 {
+		t.Errorf("of many annotations %d are kept, of which none is to be recorded", len(got.Annotations))
+	}
+	pod.Annotations = map[string]string{"a": "1", "b": long[:maxRecorded-len("a1b")]}
 	if got := podViewOf(pod, builtIn, v.recordedKeys); got.TooLong || got.Annotations["a"] != "1" {
 		t.Error("the longest annotations would not be recorded")
 	}
@@ -258,7 +268,7 @@ func TestObjectWithLongTexts(t *testing.T) {
 	s := o.Status.PodStates["db-1"]
 	s.Annotations = map[string]string{"a": long}
 	o.Status.PodStates["db-1"] = s
-	got := objectOf(o)
+	got := storedOf(o).Object()
 	want := state(recorded("db-0", "node1", "db-1", "node2"))
 	want.UID, want.ResourceVersion, want.CreationTimestamp = o.UID, o.ResourceVersion, o.CreationTimestamp
 	want.Status.TargetUID = ""
@@ -272,8 +282,72 @@ func TestObjectWithLongTexts(t *testing.T) {
 		"preferences": prefers(pps.PreferredTopologyTerm{Weight: 1, Preference: pps.Term(manyNames...)}),
 		"annotations": keeps(manyNames...),
 	} {
-		if got := objectOf(state(change)); !isUnfit(got) || len(labelsOf(&got.Spec)) > 0 {
-			t.Errorf("too many %s: %+v", name, got.Spec)
+		got := storedOf(state(change))
+		spec := &got.Object().Spec
+		if names := append(labelsOf(spec), annotationsOf(spec)...); !got.isCut || len(names) != maxNames {
+			t.Errorf("too many %s: cut %t, %d names", name, got.isCut, len(names))
+		}
+	}
+	for name, change := range map[string]func(*pps.PersistentPodState){
+		"name":           func(o *pps.PersistentPodState) { o.Spec.TargetRef.Name = long },
+		"kind":           func(o *pps.PersistentPodState) { o.Spec.TargetRef.Kind = long },
+		"policy":         until(pps.RetentionPolicy(long)),
+		"one long label": requires(long),
+	} {
+		got := storedOf(state(change))
+		if isUnfit(got.Object()) != (name == "name") || len(fmt.Sprint(got.object)) > 4<<10 {
+			t.Errorf("%s: the view has %d bytes", name, len(fmt.Sprint(got.object)))
+		}
+	}
+}
+
+// Of the states of very many pods, those of the first ones are kept.
+func TestManyStates(t *testing.T) {
+	of := func(pods int, text string) *pps.PersistentPodState {
+		o := state(requires(hostname, zone), prefers(), keeps("note"))
+		o.Status.PodStates = map[string]pps.PodState{}
+		for i := range pods {
+			node := fmt.Sprint("ip-10-1-2-", i%400, ".eu-west-1.compute.internal")
+			o.Status.PodStates[fmt.Sprint("db-", i)] = pps.PodState{NodeName: node,
+				NodeTopologyLabels: map[string]string{hostname: node, zone: "eu-west-1a"},
+				Annotations:        map[string]string{"note": text + fmt.Sprint(i)}}
+		}
+		return o
+	}
+	random := make([]byte, 3<<10)
+	rand.NewChaCha8([32]byte{}).Read(random)
+	noise := hex.EncodeToString(random)[:4000]
+	for name, c := range map[string]struct {
+		object *pps.PersistentPodState
+		least  int
+	}{
+		"1,500 pods":       {of(1500, ""), 1500},
+		"very many":        {of(20_000, ""), 1500},
+		"long annotations": {of(2000, noise), 2},
+	} {
+		s := storedOf(c.object)
+		got := s.Object()
+		kept := len(got.Status.PodStates)
+		if all := len(c.object.Status.PodStates); kept < c.least || s.isCut != (kept < all) {
+			t.Errorf("%s: %d of %d are kept, cut %t", name, kept, all, s.isCut)
+		}
+		for i := range kept {
+			pod := fmt.Sprint("db-", i)
+			if diff := cmp.Diff(c.object.Status.PodStates[pod], got.Status.PodStates[pod]); diff != "" {
+				t.Fatalf("%s: %s (-want +got):\n%s", name, pod, diff)
+			}
+		}
+		for pod, isKept := range map[string]bool{"db-0": true, fmt.Sprint("db-", kept-1): true, "db": false} {
+			one, want := s.ObjectOf(pod).Status.PodStates, got.Status.PodStates[pod]
+			if len(one) > 0 != isKept || isKept && !reflect.DeepEqual(one[pod], want) {
+				t.Errorf("%s: of %s alone %v, want %v", name, pod, one, want)
+			}
+		}
+		if !s.hasNode(got.Status.PodStates["db-1"].NodeName) || s.hasNode("node9") {
+			t.Errorf("%s: does not know its nodes", name)
+		}
+		if again := storedOf(got); again.isCut || len(again.Object().Status.PodStates) != kept {
+			t.Errorf("%s: what is kept is cut again", name)
 		}
 	}
 }

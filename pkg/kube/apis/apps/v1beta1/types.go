@@ -2,7 +2,8 @@
 // versions. They differ in one field: what v1beta1 calls keys, v1alpha1 calls nodeTopologyKeys. One
 // schema accepts both fields in both versions, so that the CRD needs no conversion webhook, and
 // Normalize sets both in every stored object, so that clients of either version read what the other
-// has written.
+// has written. The schema limits no list and no text, because Kruise's does not; readers use only the
+// first of what is too long.
 //
 // +kubebuilder:object:generate=true
 // +groupName=apps.kruise.io
@@ -80,7 +81,6 @@ type PersistentPodStateSpec struct {
 	// PersistentPodAnnotations are restored on a recreated pod whose template does not have them.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=64
 	PersistentPodAnnotations []PersistentPodAnnotation `json:"persistentPodAnnotations,omitempty"`
 	// RequiredPersistentTopology lists the node labels whose values the new node must share with
 	// the former one.
@@ -90,7 +90,6 @@ type PersistentPodStateSpec struct {
 	// the former one.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=32
 	PreferredPersistentTopology []PreferredTopologyTerm `json:"preferredPersistentTopology,omitempty"`
 	// PersistentPodStateRetentionPolicy is WhenScaled (the default), which removes the state of a
 	// pod that was scaled down, or WhenDeleted, which keeps all states until the workload is
@@ -118,17 +117,14 @@ type TargetReference struct {
 	// APIVersion is the API version of the workload, such as apps/v1.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=317
 	APIVersion string `json:"apiVersion"`
 	// Kind is the kind of the workload: StatefulSet, or another whose pods keep their names.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=63
 	Kind string `json:"kind"`
 	// Name is the name of the workload.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 }
 
@@ -136,19 +132,14 @@ type TargetReference struct {
 //
 // +structType=atomic
 // +kubebuilder:validation:XValidation:rule="has(self.keys) || has(self.nodeTopologyKeys)",message="keys (v1beta1) or nodeTopologyKeys (v1alpha1) must name a node label"
-// +kubebuilder:validation:XValidation:rule="!has(self.keys) || !has(self.nodeTopologyKeys) || self.keys == self.nodeTopologyKeys",message="keys and nodeTopologyKeys are two names of one list; give one of them"
 type NodeTopologyTerm struct {
 	// Keys are the keys of node labels; v1alpha1 calls them nodeTopologyKeys.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MaxLength=317
 	Keys []string `json:"keys,omitempty"`
 	// NodeTopologyKeys are the same as keys.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MaxLength=317
 	NodeTopologyKeys []string `json:"nodeTopologyKeys,omitempty"`
 }
 
@@ -169,7 +160,6 @@ type PersistentPodAnnotation struct {
 	// Key is the key of the annotation.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=317
 	Key string `json:"key"`
 }
 
@@ -192,15 +182,12 @@ type PersistentPodStateStatus struct {
 type PodState struct {
 	// NodeName is the name of the node.
 	// +optional
-	// +kubebuilder:validation:MaxLength=253
 	NodeName string `json:"nodeName,omitempty"`
 	// NodeTopologyLabels are the values of the spec's node labels on the node.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=64
 	NodeTopologyLabels map[string]string `json:"nodeTopologyLabels,omitempty"`
 	// Annotations are the values of the spec's annotations on the pod.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=64
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
