@@ -146,8 +146,8 @@ func (w *UseWatcher) pods() []Pod {
 // unleased returns the first pod that must have a lease and has none: it requests retention, has an
 // address that the kernel has too, because anybody who may write the status of a pod can write any
 // address, and started more than slack after the last change of a configuration or binary. It
-// reports false if there is none, if the leases or the kernel's addresses cannot be read, and if the
-// store was lost and does not know the leases of one of the networks again.
+// reports false if there is none, if the leases or the kernel's addresses cannot be read, and if
+// the store was lost and does not know the leases of one of the networks again.
 func (w *UseWatcher) unleased(ctx context.Context, networks []cniconf.Status) (pod Pod, found bool) {
 	since := slices.MaxFunc(networks, func(a, b cniconf.Status) int { return a.Since.Compare(b.Since) }).Since
 	former, left := w.leased, []Pod(nil)

@@ -298,8 +298,8 @@ func TestPodWithoutLease(t *testing.T) {
 	}
 }
 
-// TestForgedAddress has users write the status of their pods, with an address that no sandbox of the
-// node has, or that is on another interface than a sandbox's first one.
+// TestForgedAddress has users write the status of their pods, with an address that no sandbox of
+// the node has, or that is on another interface than a sandbox's first one.
 func TestForgedAddress(t *testing.T) {
 	f := newUseFixture(t)
 	f.run(time.Minute)

@@ -106,8 +106,8 @@ func Inject(pod *corev1.Pod, o *pps.PersistentPodState, former FormerState, node
 	return injected, reasons
 }
 
-// maxOwn is how many labels, terms, requirements and values the selectors of a pod may have, so that
-// it takes little time to compare them with each node.
+// maxOwn is how many labels, terms, requirements and values the selectors of a pod may have, so
+// that it takes little time to compare them with each node.
 const maxOwn = 1000
 
 // sizeOfOwn returns how many a pod's own selectors have, without the labels that an earlier call in
@@ -238,7 +238,8 @@ func excludes(pod *corev1.Pod, key, value string) bool {
 		return true
 	}
 	terms := termsOf(pod)
-	return terms != nil && !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool { return allows(t, key, value) })
+	allowed := func(t corev1.NodeSelectorTerm) bool { return allows(t, key, value) }
+	return terms != nil && !slices.ContainsFunc(terms, allowed)
 }
 
 // allows reports whether the requirements of a term that are about one label match a value.

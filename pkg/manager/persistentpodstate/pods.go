@@ -135,8 +135,8 @@ func podViewOf(pod *corev1.Pod, kinds kindList, named func(targetKey) []string) 
 // maxNames annotations.
 const maxRecorded = 4 << 10
 
-// keptAnnotations returns the annotations of a pod that may be recorded: all of them if there are at
-// most maxNames with maxRecorded bytes, because a PersistentPodState may name others later, and
+// keptAnnotations returns the annotations of a pod that may be recorded: all of them if there are
+// at most maxNames with maxRecorded bytes, because a PersistentPodState may name others later, and
 // otherwise the named ones. tooLong reports whether these are more: then none of them is recorded.
 func keptAnnotations(all map[string]string, named []string) (kept map[string]string, tooLong bool) {
 	if len(all) <= maxNames && bytesIn(all) <= maxRecorded {

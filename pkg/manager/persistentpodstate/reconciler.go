@@ -82,8 +82,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	target := targetOf(o)
 	if all := r.view.Objects(target); len(all) > 0 && all[0].object.Name != o.Name {
-		r.warn(o, nil, reasonInvalid, fmt.Sprintf("older PersistentPodState %s has the target %s; this one has no effect",
-			all[0].object.Name, target))
+		r.warn(o, nil, reasonInvalid, fmt.Sprintf("older PersistentPodState %s has the target %s; this one has no "+
+			"effect", all[0].object.Name, target))
 		return reconcile.Result{}, nil
 	}
 	if s.isCut {

@@ -101,9 +101,9 @@ func hashOf(text string) uint32 {
 	return h.Sum32()
 }
 
-// limitSpec returns a spec with the first maxNames names of labels and annotations, and maxNameBytes
-// of their text. isCut reports whether others are left out. A text of the target that is longer
-// than any is omitted, and the object has no effect (isUnfit).
+// limitSpec returns a spec with the first maxNames names of labels and annotations, and
+// maxNameBytes of their text. isCut reports whether others are left out. A text of the target that
+// is longer than any is omitted, and the object has no effect (isUnfit).
 func limitSpec(all *pps.PersistentPodStateSpec) (s pps.PersistentPodStateSpec, isCut bool) {
 	s = *all
 	t := &s.TargetRef

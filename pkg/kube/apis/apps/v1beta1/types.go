@@ -2,8 +2,8 @@
 // versions. They differ in one field: what v1beta1 calls keys, v1alpha1 calls nodeTopologyKeys. One
 // schema accepts both fields in both versions, so that the CRD needs no conversion webhook, and
 // Normalize sets both in every stored object, so that clients of either version read what the other
-// has written. The schema limits no list and no text, because Kruise's does not; readers use only the
-// first of what is too long.
+// has written. The schema limits no list and no text, because Kruise's does not; readers use only
+// the first of what is too long.
 //
 // +kubebuilder:object:generate=true
 // +groupName=apps.kruise.io
