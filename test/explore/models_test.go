@@ -183,7 +183,7 @@ var models = []config{
 		with: map[kind]int{
 			add: always, del: always, end: always, gc: always, agent: always, reboot: 1, wait: 1,
 		},
-		short: 5,
+		short: 4,
 	},
 	{
 		name: "shares", about: "a limit that permits one hold, and a boot, which begins any number",
@@ -228,7 +228,7 @@ var models = []config{
 		with: map[kind]int{
 			add: always, stop: always, end: 1, agent: 1, hostAdd: 1, hostReady: always,
 		},
-		short: 5,
+		short: 4,
 	},
 	{
 		name: "removed", about: "host-local's directory is removed, the store is intact, and former entries are left",
