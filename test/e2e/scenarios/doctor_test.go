@@ -80,6 +80,7 @@ func (t *Test) objectsDoctor(d doctorOf) {
 		delete(meta, "uid")
 		before, err := json.Marshal(object)
 		t.Must(err)
+		t.Cleanup(func() { t.apply(string(before)) })
 		if c.reason == "ObjectMissing" {
 			t.Kubectl("delete", c.object)
 		} else {
@@ -87,7 +88,7 @@ func (t *Test) objectsDoctor(d doctorOf) {
 		}
 		d.decide(c.reason)
 		t.Kubectl("delete", "--ignore-not-found", "-n", cluster.System, c.object)
-		t.Apply(string(before))
+		t.apply(string(before))
 		d.healthy()
 	}
 }
