@@ -28,10 +28,11 @@ const (
 	maxNamed = 2048
 )
 
-// nodeRange is a range of addresses of a node.
+// nodeRange is a range of addresses of a node. Subnet is zero if it is not known.
 type nodeRange struct {
 	node       string
 	start, end netip.Addr
+	subnet     netip.Prefix
 }
 
 func (n nodeRange) contains(a netip.Addr) bool { return !a.Less(n.start) && !n.end.Less(a) }
@@ -42,8 +43,9 @@ func rangesOf(p *ipam.NodeAddressPool) (out []nodeRange) {
 		for _, shown := range n.Ranges {
 			start, err1 := netip.ParseAddr(shown.Start)
 			end, err2 := netip.ParseAddr(shown.End)
+			subnet, _ := netip.ParsePrefix(shown.Subnet)
 			if err1 == nil && err2 == nil {
-				out = append(out, nodeRange{p.Name, start, end})
+				out = append(out, nodeRange{p.Name, start, end, subnet})
 			}
 		}
 	}
@@ -81,6 +83,25 @@ func (x ranges) has(node string, addresses []netip.Addr) bool {
 	return !slices.ContainsFunc(addresses, func(a netip.Addr) bool {
 		return !slices.ContainsFunc(x.of[node], func(n nodeRange) bool { return n.contains(a) })
 	})
+}
+
+// mayHave reports whether the ranges of a node, or their subnets, contain all addresses. The agent
+// knows what an address is that is in a subnet and in no range.
+func (x ranges) mayHave(node string, addresses []netip.Addr) bool {
+	return !slices.ContainsFunc(addresses, func(a netip.Addr) bool {
+		return !slices.ContainsFunc(x.of[node], func(n nodeRange) bool { return n.contains(a) || n.subnet.Contains(a) })
+	})
+}
+
+// near returns a node that may have all addresses, of those whose ranges are beside the first one.
+func (x ranges) near(addresses []netip.Addr) []string {
+	i := sort.Search(len(x.sorted), func(i int) bool { return addresses[0].Less(x.sorted[i].start) })
+	for _, n := range x.sorted[max(i-1, 0):min(i+1, len(x.sorted))] {
+		if x.mayHave(n.node, addresses) {
+			return []string{n.node}
+		}
+	}
+	return nil
 }
 
 // nodes returns nodes whose ranges contain all addresses, at most two.
@@ -206,7 +227,9 @@ func nodeOf(r *ipam.AddressRequest, e ipam.AddressRequestEntry, before string, a
 	}
 	nodes := []string{cmp.Or(e.NodeName, before)}
 	if !all.has(nodes[0], addresses) && e.NodeName == "" {
-		nodes = all.nodes(addresses)
+		if nodes = all.nodes(addresses); len(nodes) == 0 {
+			nodes = all.near(addresses)
+		}
 	}
 	switch {
 	case !mayChoose:
@@ -214,7 +237,7 @@ func nodeOf(r *ipam.AddressRequest, e ipam.AddressRequestEntry, before string, a
 			"namespace %s may not choose addresses; an administrator can allow it with the limit choose", r.Namespace)
 	case len(nodes) == 0:
 		return none(ipam.RequestRejected, "NoNode", "no node has ranges that contain %s", e.Addresses)
-	case !all.has(nodes[0], addresses):
+	case !all.mayHave(nodes[0], addresses):
 		return none(ipam.RequestRejected, "NoNode", "the ranges of node %s do not contain %s", e.NodeName, e.Addresses)
 	case len(nodes) > 1:
 		return none(ipam.RequestRejected, "SeveralNodes", "the ranges of several nodes contain %s, such as %s and %s; "+

@@ -99,7 +99,8 @@ func TestPlanRequests(t *testing.T) {
 			"FD00:1:0::5@ Waiting NodeNotReady"},
 		{"of two nodes", entryOf("db-0", "", "10.0.1.5", "10.0.2.5"), allowed, "", nil, "",
 			"10.0.1.5@ Rejected NoNode, 10.0.2.5@ Rejected NoNode"},
-		{"a broadcast address", entryOf("db-0", "", "10.0.1.255"), allowed, "", nil, "", "10.0.1.255@ Rejected NoNode"},
+		{"a broadcast address, of which the agent says what it is", entryOf("db-0", "", "10.0.1.255"), allowed, "", nil,
+			"node1", "10.0.1.255@ Waiting NodeNotReady"},
 		{"of no node", entryOf("db-0", "", "10.9.0.1"), allowed, "", nil, "", "10.9.0.1@ Rejected NoNode"},
 		{"no address", entryOf("db-0", "", "nonsense"), allowed, "", nil, "", "nonsense@ Rejected NoNode"},
 		{"of several nodes", entryOf("db-0", "", "192.168.0.5"), allowed, "", nil, "",
@@ -233,7 +234,7 @@ func TestNodesOfAddresses(t *testing.T) {
 			p := &nodePool{node: fmt.Sprint("node", i)}
 			for range 1 + random.IntN(3) {
 				start := random.IntN(30)
-				p.ranges = append(p.ranges, nodeRange{p.node, addr(start), addr(start + random.IntN(12))})
+				p.ranges = append(p.ranges, nodeRange{p.node, addr(start), addr(start + random.IntN(12)), netip.Prefix{}})
 			}
 			pools = append(pools, p)
 		}
