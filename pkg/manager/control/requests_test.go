@@ -234,7 +234,8 @@ func TestNodesOfAddresses(t *testing.T) {
 			p := &nodePool{node: fmt.Sprint("node", i)}
 			for range 1 + random.IntN(3) {
 				start := random.IntN(30)
-				p.ranges = append(p.ranges, nodeRange{p.node, addr(start), addr(start + random.IntN(12)), netip.Prefix{}})
+				p.ranges = append(p.ranges, nodeRange{node: p.node, start: addr(start),
+					end: addr(start + random.IntN(12))})
 			}
 			pools = append(pools, p)
 		}
