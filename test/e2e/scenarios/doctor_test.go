@@ -138,7 +138,7 @@ func (t *Test) addressesDoctor(d doctorOf, n *cluster.Node) {
 	d.decide("PoolFull")
 
 	t.Step("its configuration has no ranges")
-	text := `{"cniVersion":"1.0.0","name":"` + network.Name + `","type":"bridge","ipam":{"type":"host-local"}}`
+	text := `{"cniVersion":"1.0.0","name":"` + network.Name + `","type":"bridge","ipam":{"type":"leasehold"}}`
 	t.Must(n.SetConfiguration(t.Ctx, network.Name, text))
 	d.decide("ConfigurationRefused")
 	t.Must(n.SetNetworks(t.Ctx, n.DefaultNetwork()))
