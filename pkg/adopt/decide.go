@@ -24,9 +24,9 @@ const maxDeadHold = lease.Window(10 * time.Minute)
 //     exists: bound to the owner (evidence.owner). gVisor removes addresses from interfaces.
 //  2. A file has our mark of a hold: the rest of that hold, at most its window.
 //  3. A container is gone that the file names, or there is no file: Kruise's reservation becomes a
-//     firm hold for the rest of its window, or for the whole window if there was no DEL. A cache
-//     entry, which must not be older than the file, becomes a firm hold for its window, at most 10
-//     minutes, or a soft hold if it has no window.
+//     hold for the rest of its window, or for the whole window if there was no DEL. A cache
+//     entry, which must not be older than the file, becomes a hold for its window, at most 10
+//     minutes, or a cool-down if it has no window.
 //  4. There is any other file: bound to an unknown owner until the next boot.
 //
 // A pod that has another address by the rules 1 and 2, or by a later source, gets no hold.
@@ -34,7 +34,7 @@ const maxDeadHold = lease.Window(10 * time.Minute)
 // A file is ignored if a source that names another container is not older (isFormer). Nothing else
 // compares the times of two kinds of sources (docs/decisions.md, "Smaller ones of the calls").
 //
-// soft is the length of soft holds. newID returns the ID of a new lease.
+// soft is the length of cool-downs. newID returns the ID of a new lease.
 func decide(candidates []candidate, p lease.Pool, now lease.Instant, soft time.Duration,
 	newID func() string) []Finding {
 	d := decision{pool: p, now: now, soft: soft}
@@ -295,7 +295,7 @@ func (d decision) orphan(c candidate) (verdict, bool) {
 	return d.held(c, hold, c.Source+" names a netns that is gone")
 }
 
-// anonymous returns a soft hold without a key, for an address whose container is gone.
+// anonymous returns a cool-down without a key, for an address whose container is gone.
 func (d decision) anonymous(c candidate) (verdict, bool) {
 	c.Namespace, c.Name, c.UID, c.Reservation, c.Window, c.Firm = "", "", "", "", 0, false
 	return d.held(c, lease.Window(d.soft), c.Source+" names a container that is gone")
@@ -361,7 +361,7 @@ func (d decision) lease(c candidate) lease.Lease {
 
 // supersede sets Superseded for the older bound leases of a pod that has several containers, as
 // after a forced deletion. The key belongs to the lease of the newest container, and the release of
-// an older one starts no firm hold. A reservation name is that of several pods.
+// an older one starts no hold. A reservation name is that of several pods.
 func supersede(verdicts map[netip.Addr]verdict) {
 	newest := map[lease.Key]verdict{}
 	for _, v := range verdicts {
