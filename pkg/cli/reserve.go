@@ -183,26 +183,36 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 	return command
 }
 
-// awaitRequest waits until each address of a new AddressRequest has a state, and prints those that
-// have one, as its status has them. It returns an error if one is not held, or, unless wait is 0,
-// has no state.
+// isOpen reports whether neither the manager nor an agent has decided on an address yet.
+func isOpen(r object) bool {
+	isWaiting := slices.Contains([]string{"NodeNotReady", "LimitsUnknown"}, r.Text("reason"))
+	return r.Text("state") == "" || r.Text("nodeName") == "" && isWaiting
+}
+
+// awaitRequest waits until each address of a new AddressRequest is decided on, and prints what its
+// status has of each. It returns an error if one is not held, or, unless wait is 0, not decided on.
 func (c *cluster) awaitRequest(ctx context.Context, choice *ipam.Choice, name string,
 	wait time.Duration) (err error) {
 	rows := []object{}
 	if wait > 0 {
 		err = install.Retry(ctx, wait, func() error {
 			o, err := c.get(ctx, "-n", choice.Namespace, requestKind, name)
-			rows = slices.DeleteFunc(append([]object{}, o.List("status", "addresses")...),
-				func(a object) bool { return a.Text("state") == "" })
-			if missing := len(choice.Addresses) - len(rows); err == nil && missing > 0 {
-				err = fmt.Errorf("after %s %d of %d addresses have no state; 'kubectl leasehold doctor' says whether "+
-					"the manager and the agents work", wait, missing, len(choice.Addresses))
+			rows = append([]object{}, o.List("status", "addresses")...)
+			decided := len(rows)
+			for _, r := range rows {
+				if isOpen(r) {
+					decided--
+				}
+			}
+			if missing := len(choice.Addresses) - decided; err == nil && missing > 0 {
+				err = fmt.Errorf("after %s there is no answer about %d of %d addresses; 'kubectl leasehold doctor' says "+
+					"whether the manager and the agents work", wait, missing, len(choice.Addresses))
 			}
 			return err
 		})
 	}
 	isRefused := func(r object) bool { return r.Text("state") != "Held" && r.Text("state") != "Bound" }
-	if slices.ContainsFunc(rows, isRefused) {
+	if err == nil && slices.ContainsFunc(rows, isRefused) {
 		err = errProblems
 	}
 	return errors.Join(printRows(c.app, rows, "ADDRESS NODE STATE MESSAGE", func(r object) []string {
