@@ -74,7 +74,9 @@ func notPossible(p *podView) string {
 }
 
 // keptElsewhere returns the text of the Event of a pod that runs on another node than one that has
-// kept an address for it. It returns "" for other pods.
+// kept an address for it. It returns "" for other pods. The node ends its hold soon, because the pod
+// runs elsewhere, maybe before a replica that begins to lead gets here: but the pod shows to which
+// node it was pinned.
 func (c *cluster) keptElsewhere(p *podView) string {
 	if p.Node == "" || p.Node == p.Sent {
 		return ""
@@ -89,12 +91,15 @@ func (c *cluster) keptElsewhere(p *podView) string {
 			homes = []pinTarget{home}
 		}
 	}
+	_, why, _ := strings.Cut(p.Reason, ": ")
 	isHere := func(t pinTarget) bool { return t.Node == p.Node }
-	if len(homes) == 0 || slices.ContainsFunc(homes, isHere) {
+	switch {
+	case len(homes) == 0 && p.Sent != "":
+		return fmt.Sprintf("started on %s, but was pinned to %s: %s", p.Node, p.Sent, why)
+	case len(homes) == 0 || slices.ContainsFunc(homes, isHere):
 		return ""
 	}
 	home := homes[0]
-	_, why, _ := strings.Cut(p.Reason, ": ")
 	return fmt.Sprintf("started on %s, but %s has kept %s: %s", p.Node, home.Node,
 		cmp.Or(home.Addresses, "addresses for it"), why)
 }

@@ -52,6 +52,9 @@ func TestKeptElsewhere(t *testing.T) {
 		"seen on this node a moment ago": {on("node1", cordoned), []any{ended{runs("u0")}}, ""},
 		"preferred without effect": {on("node2", "Reserved: prefer node1, which has 10.0.0.7"), []any{home},
 			"started on node2, but node1 has kept 10.0.0.7: prefer node1, which has 10.0.0.7"},
+		"preferred, and the hold has ended meanwhile": {runs("u1", func(p *podView) {
+			p.Node, p.Sent, p.Reason = "node2", "node1", "Reserved: prefer node1, which has 10.0.0.7"
+		}), nil, "started on node2, but was pinned to node1: prefer node1, which has 10.0.0.7"},
 		"an address for its reservation name": {lives("b", "node2", func(p *podView) { p.Reason = cordoned }),
 			[]any{left("a", "node1", time.Minute)},
 			"started on node2, but node1 has kept 10.0.0.a: node1 is cordoned"},
