@@ -30,6 +30,7 @@ type pinTarget struct {
 	Expected   string // the addresses as in policy.ExpectedAddresses
 	Remembered bool   // the node has no reservation yet, but the manager saw the last pod there
 	Struck     bool   // an earlier pod did not get onto the node
+	Taken      bool   // of a reservation name: as many pods were sent there as the node has addresses
 	Last       instance
 }
 

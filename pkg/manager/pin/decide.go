@@ -67,6 +67,7 @@ type decision struct {
 	Mode     policy.PinMode // PinNone if the pod is not pinned
 	Node     string         // the target, even if the pod is not pinned to it; "" if there is none
 	Expected string         // the addresses that the node has for the pod
+	Taken    bool           // as many pods were sent to the node as it has addresses
 	Reason   pinReason
 	Text     string // explains the decision to users
 }
@@ -84,7 +85,7 @@ const notRequired = "; not required: "
 
 // decide decides whether and how a pod is pinned. It is a pure function.
 func decide(f podFacts) decision {
-	v := decision{Mode: policy.PinNone, Node: f.Target.Node, Expected: f.Target.Expected}
+	v := decision{Mode: policy.PinNone, Node: f.Target.Node, Expected: f.Target.Expected, Taken: f.Target.Taken}
 	mode, why := effectiveMode(f)
 	if v.Reason, v.Text = blocker(f, mode); v.Reason == "" {
 		v.Mode, v.Reason = mode, reserved

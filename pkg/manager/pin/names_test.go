@@ -479,6 +479,34 @@ func testAPodWaitsForTheDeletionOfAnother(t *testing.T) {
 }
 
 // manyHolds is a cluster in which a reservation name has 10,000 holds on 500 nodes.
+// Two pods are created before the watch shows that the second of the pods that they replace is
+// being deleted. The webhook does not send both to the address of the first.
+func TestAPodWaitsForAnotherAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := noon
+		late := lives("b", "node2")
+		c := clusterOf(t, map[string]*corev1.Node{"node1": node("node1"), "node2": node("node2")}, &clock,
+			left("a", "node1", time.Minute), kept("b", "node2"), late, lives("c", "node3"))
+		w := webhookOf(c)
+		go func() {
+			time.Sleep(900 * time.Millisecond)
+			ending := *late
+			deleting(&ending)
+			c.add(t, &ending)
+		}()
+		for _, want := range []string{"require node1", "require node2"} {
+			if got := w.review(t, ofDeployment(), false); got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		}
+		began := time.Now()
+		got := w.review(t, ofDeployment(), false)
+		if took := time.Since(began); !strings.HasPrefix(got, "require ") || took != lookTries*lookPause {
+			t.Errorf("a third pod: %s after %s", got, took)
+		}
+	})
+}
+
 func manyHolds(t testing.TB, clock *time.Time) *cluster {
 	c := clusterOf(t, map[string]*corev1.Node{"node0": node("node0")}, clock)
 	for i := range 10_000 {

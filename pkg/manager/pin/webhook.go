@@ -68,7 +68,8 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 //
 // The watch may show the deletion of a pod a moment after the ReplicaSet has created the next one.
 // So for a pod that may be such a replacement it waits once, because two replicas would send pods
-// to the only address that they see, and a few times more while there is no address. A replica that
+// to the only address that they see, and a few times more while there is no address, or only some
+// to which as many pods were sent. A replica that
 // is not the leader waits if it has a choice, until it sees what the leader, and mostly also what
 // others, have decided about pods that were created at the same time.
 func (w *webhook) decideForName(ctx context.Context, req admission.Request, pod *corev1.Pod, as, before string,
@@ -78,13 +79,17 @@ func (w *webhook) decideForName(ctx context.Context, req admission.Request, pod 
 	if before != "" && !isTrial {
 		c.forgetSent(index, before)
 	}
-	tries := 1
+	tries, turns := 1, 1 // the API server waits for two seconds
 	if c.mayReplace(name, workloadOf(pod)) {
 		tries = lookTries
 	}
 	for range tries {
+		if d.Pinned() && !isTrial {
+			c.forgetSent(index, d.Node)
+		}
 		waits := tries == 1 || daemon.Wait(ctx, nil, lookPause)
-		if waits && !c.isLeader() && c.hasChoice(name) {
+		if waits && turns > 0 && !c.isLeader() && c.hasChoice(name) {
+			turns--
 			waits = daemon.Wait(ctx, nil, lookPause+rand.N(lookSpread))
 		}
 		for isSent := false; !isSent; {
@@ -92,7 +97,7 @@ func (w *webhook) decideForName(ctx context.Context, req admission.Request, pod 
 			d = w.decide(req.Namespace, pod, c.targets(name, sent))
 			isSent = isTrial || !d.Pinned() || c.sent[index].CompareAndSwap(sent, c.withSent(sent, d.Node))
 		}
-		if d.Reason != noReservation || !waits {
+		if d.Reason != noReservation && !d.Taken || !waits {
 			break
 		}
 	}
