@@ -205,8 +205,8 @@ func (c *cluster) awaitRequest(ctx context.Context, choice *ipam.Choice, name st
 				}
 			}
 			if missing := len(choice.Addresses) - decided; err == nil && missing > 0 {
-				err = fmt.Errorf("after %s there is no answer about %d of %d addresses; 'kubectl leasehold doctor' says "+
-					"whether the manager and the agents work", wait, missing, len(choice.Addresses))
+				err = fmt.Errorf("after %s there is no answer about %d of %d addresses; 'kubectl leasehold doctor' "+
+					"says whether the manager and the agents work", wait, missing, len(choice.Addresses))
 			}
 			return err
 		})

@@ -74,9 +74,9 @@ func notPossible(p *podView) string {
 }
 
 // keptElsewhere returns the text of the Event of a pod that runs on another node than one that has
-// kept an address for it. It returns "" for other pods. The node ends its hold soon, because the pod
-// runs elsewhere, maybe before a replica that begins to lead gets here: but the pod shows to which
-// node it was pinned.
+// kept an address for it. It returns "" for other pods. The node ends its hold soon, because the
+// pod runs elsewhere, maybe before a replica that begins to lead gets here: but the pod shows to
+// which node it was pinned.
 func (c *cluster) keptElsewhere(p *podView) string {
 	if p.Node == "" || p.Node == p.Sent {
 		return ""
