@@ -47,9 +47,9 @@ func (n *nodeDoctor) advise(s cniconf.Status, agentRuns bool, unknown error) (re
 			return []string{nameLeasehold(s.File, n.BinDirs)}, ""
 		}
 		return nil, "in which of the two ways leasehold is installed: named in the configuration, or in host-local's " +
-			`place (docs/operations.md, "Install")`
+			`place (docs/install.md, "Install")`
 	case cniconf.K3sDefault:
-		return nil, "in which of the two ways leasehold is installed on k3s (docs/operations.md, \"Install\")"
+		return nil, "in which of the two ways leasehold is installed on k3s (docs/install.md, \"Install\")"
 	case cniconf.BinaryReplaced, cniconf.BinaryMissing:
 		switch {
 		case agentRuns:

@@ -150,11 +150,11 @@ func TestNamedTestsExist(t *testing.T) {
 	}
 }
 
-// TestFindingsAreDocumented checks that docs/operations.md has each reason of a finding of leasectl
-// doctor; TestReference writes those of the states of a network. TestRepairsDoNoHarm (pkg/cli)
-// has each reason found.
+// TestFindingsAreDocumented checks that docs/troubleshooting.md has each reason of a finding of
+// leasectl doctor; TestReference writes those of the states of a network. TestRepairsDoNoHarm
+// (pkg/cli) has each reason found.
 func TestFindingsAreDocumented(t *testing.T) {
-	documented := string(tracked(t, "docs/operations.md")[0].content)
+	documented := string(tracked(t, "docs/troubleshooting.md")[0].content)
 	reason := regexp.MustCompile(`\bReason(?:: |, f\.What = | = )"([A-Z]\w+)"`)
 	found := 0
 	for _, f := range tracked(t, "pkg/cli/*.go") {
@@ -163,7 +163,7 @@ func TestFindingsAreDocumented(t *testing.T) {
 				continue
 			}
 			if found++; !regexp.MustCompile(`\b` + m[1] + `\b`).MatchString(documented) {
-				t.Errorf("%s has the reason %s, which docs/operations.md lacks", f.name, m[1])
+				t.Errorf("%s has the reason %s, which docs/troubleshooting.md lacks", f.name, m[1])
 			}
 		}
 	}
