@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/google/go-cmp/cmp"
@@ -127,9 +128,13 @@ func (e Exchange) difference() string {
 	return ""
 }
 
-// wrong returns what must not be in leasehold's reply, whatever host-local's is.
-func (e Exchange) wrong() string {
+// wrong returns what must not be in leasehold's reply, whatever host-local's is. past are the
+// exchanges before it.
+func (e Exchange) wrong(past []Exchange) string {
 	lh := e.Leasehold
+	isOfOther := func(p Exchange) bool {
+		return p.attachment() != e.attachment() && p.network() == e.network() && intersect(addresses(lh), held(past, p))
+	}
 	documents, err := lh.documents()
 	code, msg := lh.failure()
 	switch {
@@ -143,6 +148,8 @@ func (e Exchange) wrong() string {
 		return "containerd takes this error of a DEL for success"
 	case e.Verb == "ADD" && lh.ok() && e.namesNoPod() && strings.Count(lh.Stderr, "no address is kept for") != 1:
 		return "leasehold does not say that nothing is kept"
+	case e.Verb == "ADD" && slices.ContainsFunc(past, isOfOther):
+		return "leasehold assigns an address that another container of the network has"
 	}
 	return ""
 }

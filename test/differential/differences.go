@@ -18,8 +18,13 @@ type Difference struct {
 	Call, HostLocal, Leasehold, Reason string // columns of the table in docs/reference.md
 
 	// explains reports whether a difference of e is of this kind. past are the exchanges before it,
-	// in none of which the programs differed.
+	// in none of which the programs differed. It is nil if instead is set.
 	explains func(past []Exchange, e Exchange) bool
+	// instead is for a call whose replies are the same, and whose effects differ. It returns the
+	// calls that have on host-local the effect which e has on leasehold, and whether they are
+	// others than e. A later difference is of this kind only if the programs do not differ after
+	// those calls, and leasehold's reply is the same.
+	instead func(past []Exchange, e Exchange) (calls []Call, isOther bool)
 	// example is a sequence of calls whose last one meets the difference.
 	example []Call
 }
@@ -75,9 +80,9 @@ var Differences = []Difference{
 		Reason: "it is what leasehold is for",
 		explains: func(past []Exchange, e Exchange) bool {
 			return slices.ContainsFunc(released(past, e), func(p Exchange) bool {
-				return p.pod() != "" && intersect(addresses(e.HostLocal), addresses(p.Leasehold))
-			}) && (e.onlyAddressesDiffer() || e.onlyHostLocalServes("no IP addresses available in range set") ||
-				e.onlyHostLocalServes("requested IP address is not available"))
+				return p.pod() != "" && intersect(addresses(e.HostLocal), addresses(p.Leasehold)) &&
+					(e.onlyAddressesDiffer() || p.hasWindow() && e.onlyHostLocalServesUnused())
+			})
 		},
 		example: []Call{add("c1", small).args(pod), add("c2", small), del("c1", small), del("c2", small),
 			add("c2", small)},
@@ -88,14 +93,8 @@ var Differences = []Difference{
 			"interface have",
 		Leasehold: "changes nothing",
 		Reason:    "the container may use its addresses",
-		explains: func(past []Exchange, e Exchange) bool {
-			return slices.ContainsFunc(past, func(p Exchange) bool {
-				_, err := p.config()
-				had := p.attachment() == e.attachment() && (e.Verb == "CHECK" || e.Verb == "ADD")
-				return p.Verb == "ADD" && !p.HostLocal.ok() && err == nil && (had || e.onlyAddressesDiffer())
-			})
-		},
-		example: []Call{add("c1", plain), add("c2", plain).args("IP=10.9.9.9"), add("c2", plain)},
+		instead:   func(_ []Exchange, e Exchange) ([]Call, bool) { return nil, e.failsHalfway() },
+		example:   []Call{add("c1", plain), add("c2", plain).args("IP=10.9.9.9"), add("c2", plain)},
 	},
 	{
 		Call:      "ADD after range sets were added, removed or exchanged",
@@ -140,15 +139,11 @@ var Differences = []Difference{
 		Call:      "DEL with another network or `dataDir` than the ADD's",
 		HostLocal: "releases nothing", Leasehold: "releases what the container and interface have",
 		Reason: "the configuration may have changed since the ADD",
-		explains: func(past []Exchange, e Exchange) bool {
-			for i, d := range past {
-				if d.Verb == "DEL" && d.Leasehold.ok() && slices.ContainsFunc(past[:i], func(a Exchange) bool {
-					return a.isADD() && a.attachment() == d.attachment() && a.pool() == e.pool() && a.pool() != d.pool()
-				}) {
-					return true
-				}
-			}
-			return false
+		instead: func(past []Exchange, e Exchange) ([]Call, bool) {
+			calls := releases(past, func(a Exchange) bool {
+				return e.Verb == "DEL" && e.Leasehold.ok() && a.attachment() == e.attachment() && a.pool() != e.pool()
+			})
+			return append(calls, e.Call), calls != nil
 		},
 		example: []Call{add("c1", plain), del("c1", strings.Replace(plain, "net", "other", 1)), check("c1", plain)},
 	},
@@ -166,11 +161,9 @@ var Differences = []Difference{
 		Call:      "GC with a list of attachments",
 		HostLocal: "does nothing", Leasehold: "releases the addresses of others",
 		Reason: "the CNI specification",
-		explains: func(past []Exchange, e Exchange) bool {
-			return slices.ContainsFunc(past, func(g Exchange) bool {
-				listed := g.decoded().Attachments != nil
-				return g.Verb == "GC" && g.Leasehold.ok() && listed && g.pool() == e.pool()
-			})
+		instead: func(past []Exchange, e Exchange) ([]Call, bool) {
+			calls := releases(past, func(a Exchange) bool { return a.isEndedByGC(e) })
+			return append(calls, e.Call), calls != nil
 		},
 		example: []Call{add("c1", plain), {Verb: "GC", Stdin: with(plain, noneValid)}, check("c1", plain)},
 	},
@@ -326,6 +319,12 @@ func in(conf, fields string) string   { return conf[:len(conf)-2] + "," + fields
 func (e Exchange) onlyHostLocalServes(errorOfLeasehold string) bool {
 	_, msg := e.Leasehold.failure()
 	return e.HostLocal.ok() && !e.Leasehold.ok() && strings.HasPrefix(msg, errorOfLeasehold)
+}
+
+// onlyHostLocalServesUnused reports whether leasehold fails because it takes addresses for used.
+func (e Exchange) onlyHostLocalServesUnused() bool {
+	return e.onlyHostLocalServes("no IP addresses available in range set") ||
+		e.onlyHostLocalServes("requested IP address is not available")
 }
 
 func (e Exchange) onlyLeaseholdServes(verb string) bool {

@@ -69,8 +69,7 @@ func compare(t *testing.T, calls []Call) (done []Exchange) {
 		e := Exchange{Call: c}
 		replies := [2]*Reply{&e.HostLocal, &e.Leasehold}
 		both(func(i int, w *world) (err error) { *replies[i], err = w.call(c); return err })
-		done = append(done, e)
-		if e.difference() != "" || e.wrong() != "" {
+		if done = append(done, e); e.difference() != "" || e.wrong(done[:len(done)-1]) != "" {
 			break
 		}
 	}
@@ -78,22 +77,52 @@ func compare(t *testing.T, calls []Call) (done []Exchange) {
 }
 
 // explained returns the rows of the table that explain a difference of the last exchange.
-func explained(done []Exchange) (rows []int) {
+func explained(t *testing.T, done []Exchange) (rows []int) {
+	t.Helper()
+	past, last := done[:len(done)-1], done[len(done)-1]
+	var calls []Call
+	var changed []int
+	for n, p := range past {
+		same := true
+		for i, d := range Differences {
+			if d.instead == nil {
+				continue
+			}
+			if other, isOther := d.instead(past[:n], p); isOther {
+				calls, changed, same = append(calls, other...), append(changed, i), false
+			}
+		}
+		if same {
+			calls = append(calls, p.Call)
+		}
+	}
 	for i, d := range Differences {
-		if d.explains(done[:len(done)-1], done[len(done)-1]) {
+		if d.explains != nil && d.explains(past, last) {
 			rows = append(rows, i)
 		}
 	}
-	return rows
+	if len(rows) > 0 || len(changed) == 0 {
+		return rows
+	}
+	calls = append(calls, last.Call)
+	again := compare(t, calls)
+	if len(again) == len(calls) && isSame(again[len(again)-1].Leasehold, last.Leasehold) && problem(t, again) == "" {
+		return changed
+	}
+	return nil
 }
 
+// isSame reports whether two replies are the same. Errors may differ.
+func isSame(a, b Reply) bool { return a.ok() == b.ok() && (!a.ok() || a.Stdout == b.Stdout) }
+
 // problem returns what is wrong with the last exchange, "" if nothing is.
-func problem(done []Exchange) string {
+func problem(t *testing.T, done []Exchange) string {
+	t.Helper()
 	last := done[len(done)-1]
-	if wrong := last.wrong(); wrong != "" {
+	if wrong := last.wrong(done[:len(done)-1]); wrong != "" {
 		return wrong
 	}
-	if diff := last.difference(); diff != "" && len(explained(done)) == 0 {
+	if diff := last.difference(); diff != "" && len(explained(t, done)) == 0 {
 		return "no row of the table explains that " + diff
 	}
 	return ""
@@ -107,12 +136,14 @@ func text(done []Exchange) string {
 	return strings.Join(out, "\n")
 }
 
-// verify compares a sequence of calls, and fails with the shortest one that has a problem.
-func verify(t *testing.T, calls []Call) (done []Exchange) {
+// verify compares a sequence of calls. If it has a problem, verify fails with the shortest one that
+// has, and reports false.
+func verify(t *testing.T, calls []Call) (done []Exchange, ok bool) {
 	t.Helper()
 	done = compare(t, calls)
-	if problem(done) == "" {
-		return done
+	why := problem(t, done)
+	if why == "" {
+		return done, true
 	}
 	for i := len(done) - 2; i >= 0; i-- {
 		shorter := slices.Delete(slices.Clone(calls[:len(done)]), i, i+1)
@@ -124,21 +155,22 @@ func verify(t *testing.T, calls []Call) (done []Exchange) {
 				shorter[j].Prev--
 			}
 		}
-		if again := compare(t, shorter); problem(again) != "" {
-			calls, done = shorter, again
+		again := compare(t, shorter)
+		if other := problem(t, again); other != "" {
+			calls, done, why = shorter, again, other
 		}
 	}
-	t.Errorf("%s\n%s", problem(done), text(done))
-	return done
+	t.Errorf("%s\n%s", why, text(done))
+	return done, false
 }
 
 // TestDifferences compares the example of each row of the table, which must meet the row.
 func TestDifferences(t *testing.T) {
 	for i, d := range Differences {
 		t.Run(d.Call, func(t *testing.T) {
-			done := verify(t, d.example)
+			done, _ := verify(t, d.example)
 			last := done[len(done)-1]
-			if len(done) < len(d.example) || last.difference() == "" || !slices.Contains(explained(done), i) {
+			if len(done) < len(d.example) || last.difference() == "" || !slices.Contains(explained(t, done), i) {
 				t.Errorf("no difference of this row\n%s", text(done))
 			}
 		})
@@ -149,7 +181,7 @@ func TestDifferences(t *testing.T) {
 func TestCallers(t *testing.T) {
 	for name, calls := range callers {
 		t.Run(name, func(t *testing.T) {
-			done := verify(t, calls)
+			done, _ := verify(t, calls)
 			if diff := done[len(done)-1].difference(); diff != "" {
 				t.Errorf("%s\n%s", diff, text(done))
 			}
@@ -161,7 +193,7 @@ func TestCallers(t *testing.T) {
 // HOURS hours. A seed is a text from which the calls follow, so that it repeats a failure.
 func TestCalls(t *testing.T) {
 	compare := func(seed string) {
-		if done := verify(t, Draw([]byte(seed))); problem(done) != "" {
+		if _, ok := verify(t, Draw([]byte(seed))); !ok {
 			t.Errorf("repeat it with SEEDS=%s", seed)
 		}
 	}

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // What the predicates of the table ask of a call. They read its configuration with host-local's own
@@ -54,6 +56,9 @@ func (e Exchange) pool() string {
 	}
 	return filepath.Join(d, conf.Name)
 }
+
+// network returns the name of the network, which may have several directories.
+func (e Exchange) network() string { return filepath.Base(e.pool()) }
 
 func (e Exchange) attachment() lease.Attachment {
 	return lease.Attachment{ContainerID: e.ID, IfName: e.IfName}
@@ -118,25 +123,56 @@ func (e Exchange) onlyAddressesDiffer() bool {
 	return e.isADD() && len(theirs) == len(ours) && !slices.Equal(theirs, ours)
 }
 
-// held returns the addresses that leasehold gave to the attachment in the network and that no DEL
-// has released.
+// held returns the addresses that leasehold gave to the attachment in the network, and that neither
+// a DEL nor a GC has released.
 func held(past []Exchange, of Exchange) (out []netip.Addr) {
 	for _, e := range past {
 		switch {
-		case e.attachment() != of.attachment():
-		case e.Verb == "DEL" && e.Leasehold.ok():
+		case e.Verb == "DEL" && e.Leasehold.ok() && e.attachment() == of.attachment(), of.isEndedByGC(e):
 			out = nil
-		case e.Verb == "ADD" && e.pool() == of.pool():
+		case e.Verb == "ADD" && e.attachment() == of.attachment() && e.pool() == of.pool():
 			out = append(out, addresses(e.Leasehold)...)
 		}
 	}
 	return out
 }
 
+// isEndedByGC reports whether a call is a GC of the network of e, with a list in which the
+// attachment of e is not.
+func (e Exchange) isEndedByGC(gc Exchange) bool {
+	var valid []types.GCAttachment
+	list := gc.decoded().Attachments
+	return gc.Verb == "GC" && gc.Leasehold.ok() && list != nil && json.Unmarshal(list, &valid) == nil &&
+		gc.pool() == e.pool() && !slices.Contains(valid, types.GCAttachment{ContainerID: e.ID, IfName: e.IfName})
+}
+
+// releases returns a DEL for each ADD that matches and whose addresses are not released yet.
+func releases(past []Exchange, match func(Exchange) bool) (dels []Call) {
+	for _, a := range past {
+		if a.isADD() && match(a) && len(held(past, a)) > 0 {
+			del := a.Call
+			del.Verb = "DEL"
+			dels = append(dels, del)
+		}
+	}
+	return dels
+}
+
+// failsHalfway reports whether it is an ADD that fails after host-local has assigned an address: it
+// keeps the position in that range set, and has released what the container and interface have.
+func (e Exchange) failsHalfway() bool {
+	_, msg := e.HostLocal.failure()
+	isFirst := strings.HasPrefix(msg, "failed to allocate for range 0: ")
+	return e.Verb == "ADD" && !e.HostLocal.ok() && strings.HasPrefix(msg, "failed to allocate ") && !isFirst
+}
+
+// hasWindow reports whether the runtime passes a window of the pod.
+func (e Exchange) hasWindow() bool { return strings.Contains(e.Stdin, policy.Annotation) }
+
 // released returns the ADDs in the network of a call whose addresses leasehold has released.
 func released(past []Exchange, of Exchange) (out []Exchange) {
 	for i, e := range past {
-		if e.isADD() && e.pool() == of.pool() && slices.ContainsFunc(past[i:], func(d Exchange) bool {
+		if e.isADD() && e.network() == of.network() && slices.ContainsFunc(past[i:], func(d Exchange) bool {
 			return d.Verb == "DEL" && d.Leasehold.ok() && d.attachment() == e.attachment()
 		}) {
 			out = append(out, e)
