@@ -109,6 +109,19 @@ var Differences = []Difference{
 		example: []Call{add("c1", dual), del("c1", dual), add("c1", onlyV6)},
 	},
 	{
+		Call:      "ADD that comes to an address which a container of the network has with another `dataDir`",
+		HostLocal: "that address", Leasehold: "another one; none while all are in use",
+		Reason: "the configuration may have changed since its ADD, and both would have the address",
+		explains: func(past []Exchange, e Exchange) bool {
+			return (e.onlyAddressesDiffer() || e.onlyHostLocalServesUnused()) &&
+				slices.ContainsFunc(past, func(p Exchange) bool {
+					return p.isADD() && p.network() == e.network() && p.pool() != e.pool() &&
+						intersect(addresses(e.HostLocal), held(past, p))
+				})
+		},
+		example: []Call{add("c1", plain), add("c2", in(plain, `"dataDir":"/var/lib/world/data"`))},
+	},
+	{
 		Call:      "ADD of a pod in a `CNI_NETNS` that is no network namespace",
 		HostLocal: "an address", Leasehold: "fails",
 		Reason: "the sandbox has ended, and a DEL may not follow",
