@@ -14,9 +14,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-// TestLife has every row of the table in docs/design.md: what the entries of libcni's cache and the
-// interfaces of the node show of the container c1@eth0, which the file of 10.0.0.5 has named for an
-// hour.
+// TestLife has every case of lifeOf: what the entries of libcni's cache and the interfaces of the
+// node show of the container c1@eth0, which the file of 10.0.0.5 has named for an hour.
 func TestLife(t *testing.T) {
 	const alive, dead, unknown = lease.Alive, lease.Dead, lease.Unknown
 	file := parse("file 10.0.0.5 1h container=c1")
