@@ -23,7 +23,7 @@ const chainedType = "leasehold"
 // isChained reports whether leasehold is called as a chained plugin, by an entry {"type":
 // "leasehold"} without ipam in a plugin list. Otherwise another plugin delegates IPAM to leasehold.
 // The chained plugin restores the MAC address of an interface whose pod got its former address
-// again (docs/design.md, "A returned address has a new MAC").
+// again (docs/decisions.md, "Announce a returned address").
 func (c *config) isChained() bool {
 	var name string
 	_ = json.Unmarshal(c.Type, &name) // host-local does not read it
