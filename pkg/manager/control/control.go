@@ -5,6 +5,9 @@ package control
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 	"unique"
 
@@ -124,11 +127,19 @@ func WatchNodes(mgr manager.Manager) (*Nodes, error) {
 	return nodes, Watch(mgr, nodes, corev1.SchemeGroupVersion.WithKind("Node"), "nodes", "")
 }
 
+// What is kept of the labels and taints of a node, at most. The API server limits neither. Nodes
+// have tens of labels, some hundreds.
+const (
+	maxLabelBytes = 32 << 10 // with labelBytes for each
+	labelBytes    = 64
+	maxTaints     = 32
+)
+
 // TrimNode returns a node as Nodes have it.
 func TrimNode(n *corev1.Node) *corev1.Node {
-	trimmed := &corev1.Node{ObjectMeta: Identity(&n.ObjectMeta),
-		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable}}
-	trimmed.Labels = n.Labels
+	trimmed := &corev1.Node{ObjectMeta: Identity(&n.ObjectMeta), Spec: corev1.NodeSpec{
+		Taints: slices.Clone(n.Spec.Taints[:min(len(n.Spec.Taints), maxTaints)]), Unschedulable: n.Spec.Unschedulable}}
+	trimmed.Labels = limitLabels(n.Labels)
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status,
@@ -136,6 +147,23 @@ func TrimNode(n *corev1.Node) *corev1.Node {
 		}
 	}
 	return trimmed
+}
+
+// limitLabels returns the labels of a node that are kept: those of Kubernetes first, which say the
+// hostname and the zone.
+func limitLabels(all map[string]string) map[string]string {
+	kept, left := map[string]string{}, maxLabelBytes
+	for _, areFirst := range []bool{true, false} {
+		for _, key := range slices.Sorted(maps.Keys(all)) {
+			if strings.Contains(key, "kubernetes.io/") != areFirst {
+				continue
+			}
+			if left -= labelBytes + len(key) + len(all[key]); left >= 0 {
+				kept[Intern(key)] = all[key]
+			}
+		}
+	}
+	return kept
 }
 
 // RequestFor returns the request for a key "namespace/name", or "name".
