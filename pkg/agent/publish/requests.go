@@ -96,7 +96,7 @@ func planRequests(node string, read map[kube.Name]namedRequest, view ipam.NodeVi
 	}
 	for _, r := range read {
 		for _, w := range wishesOf(r.object, node, view.Now) {
-			isNamed := r.UID == string(r.object.UID) && slices.Contains(r.Addresses, w.entry.Addresses[0])
+			isNamed := r.UID == string(r.object.UID) && slices.Contains(r.Addresses, w.choice.Addresses[0].String())
 			isEnding := slices.ContainsFunc(w.choice.Addresses, func(a netip.Addr) bool { return ending[a] })
 			w.decide(leases, view, areCurrent, isNamed, isEnding)
 			plan.Wishes = append(plan.Wishes, w)

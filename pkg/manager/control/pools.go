@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -43,7 +43,7 @@ const (
 type poolReconciler struct {
 	set      *Reservations
 	pools    *kube.Informer[*nodePool]
-	requests *kube.Informer[*ipam.AddressRequest]
+	requests *kube.Informer[*addressRequest]
 	limits   *kube.Informer[policy.Limits]
 	client   client.Client
 	reader   client.Reader // of what is not cached
@@ -62,8 +62,9 @@ type poolReconciler struct {
 type nodePool struct {
 	node    string
 	version string // the resource version
-	spec    ipam.NodeAddressPoolSpec
 	ranges  []nodeRange
+
+	reservations, requests digest // of the spec
 
 	condition   int // the index of RetentionActive
 	status      metav1.ConditionStatus
@@ -72,6 +73,14 @@ type nodePool struct {
 }
 
 type reference = ipam.ReservationReference
+
+// A digest stands for a part of the spec of a NodeAddressPool.
+type digest = [sha256.Size]byte
+
+func digestOf(part any) digest {
+	data, _ := json.Marshal(part) // texts and numbers can be encoded
+	return sha256.Sum256(data)
+}
 
 // A deletedReservation is a reservation that was deleted although its addresses seem to be
 // reserved.
@@ -106,7 +115,8 @@ func newPoolReconciler(set *Reservations, c client.Client, reader client.Reader)
 }
 
 func viewPool(p *ipam.NodeAddressPool) *nodePool {
-	v := &nodePool{node: p.Name, version: p.ResourceVersion, spec: p.Spec, ranges: rangesOf(p)}
+	v := &nodePool{node: p.Name, version: p.ResourceVersion, ranges: rangesOf(p),
+		reservations: digestOf(p.Spec.Reservations), requests: digestOf(p.Spec.Requests)}
 	for i, c := range p.Status.Conditions {
 		if c.Type == ipam.ConditionRetentionActive {
 			v.condition, v.status, v.reason = i, c.Status, Intern(c.Reason)
@@ -135,11 +145,11 @@ func (r *poolReconciler) follow(queue Queue) {
 	r.queue = queue
 	pool := func(p *nodePool) { queue.Add(RequestFor(p.node)) }
 	r.pools.Handle(kube.Handler[*nodePool]{Added: pool, Updated: func(before, now *nodePool) {
-		if !equality.Semantic.DeepEqual(before.spec, now.spec) { // most updates change the status
-			pool(now)
+		if before.reservations != now.reservations || before.requests != now.requests {
+			pool(now) // most updates change the status
 		}
 	}})
-	r.requests.Handle(kube.Each(func(*ipam.AddressRequest) { queue.AddAfter(allRequests, nameDelay) }))
+	r.requests.Handle(kube.Each(func(*addressRequest) { queue.AddAfter(allRequests, nameDelay) }))
 	r.limits.Handle(kube.Each(func(policy.Limits) { queue.AddAfter(allRequests, nameDelay) }))
 	r.set.Handle(kube.Handler[*Reservation]{Deleted: func(v *Reservation) {
 		r.remember(v)
@@ -241,15 +251,15 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	if !found {
 		return reconcile.Result{}, nil
 	}
-	want := ipam.NodeAddressPoolSpec{Reservations: r.wanted(req.Name), Requests: pool.spec.Requests}
-	if r.named != nil {
-		want.Requests = r.named[req.Name]
-	}
-	if equality.Semantic.DeepEqual(want, pool.spec) {
+	reservations, requests := r.wanted(req.Name), r.named[req.Name]
+	if pool.reservations == digestOf(reservations) && (r.named == nil || pool.requests == digestOf(requests)) {
 		return reconcile.Result{}, nil
 	}
-	patch, _ := json.Marshal(map[string]any{"spec": map[string]any{ // texts and numbers can be encoded
-		"reservations": want.Reservations, "requests": want.Requests}}) // null removes a field
+	spec := map[string]any{"reservations": reservations} // null removes a field
+	if r.named != nil {
+		spec["requests"] = requests
+	}
+	patch, _ := json.Marshal(map[string]any{"spec": spec})
 	err := r.client.Patch(ctx, &ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: req.Name}},
 		client.RawPatch(types.MergePatchType, patch))
 	if client.IgnoreNotFound(err) != nil {

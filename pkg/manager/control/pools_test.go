@@ -174,12 +174,12 @@ func TestNamesAreWritten(t *testing.T) {
 	}
 	reconcile("there is no NodeAddressPool", "node1", "")
 	names(reference{Namespace: "db", Name: "old"})
-	reconcile("names of a former leader", "node1", `node1 {"spec":{"requests":null,"reservations":null}}`)
+	reconcile("names of a former leader", "node1", `node1 {"spec":{"reservations":null}}`)
 	names()
 	reconcile("no change", "node1", "")
 	released := reservationOf("db-0", "node1", func(r *Reservation) { r.Releasing = true })
 	r.set.add(t, released)
-	const patch = `node1 {"spec":{"requests":null,"reservations":[{"namespace":"db","name":"db-0-node1",` +
+	const patch = `node1 {"spec":{"reservations":[{"namespace":"db","name":"db-0-node1",` +
 		`"uid":"uid-db-0-node1","generation":1}]}}`
 	reconcile("to be released", "node1", patch)
 	names(released.reference())

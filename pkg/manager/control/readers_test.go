@@ -23,8 +23,8 @@ func TestReaders(t *testing.T) {
 		Kind: ipam.GroupVersion.WithKind("IPReservation"), Good: &ipam.IPReservation{}}.Test(t)
 	fakeapi.Reader[*nodePool]{New: func() *kube.Informer[*nodePool] { return setOf(nil).pools },
 		Kind: ipam.GroupVersion.WithKind("NodeAddressPool"), Good: &ipam.NodeAddressPool{}}.Test(t)
-	fakeapi.Reader[*ipam.AddressRequest]{
-		New:  func() *kube.Informer[*ipam.AddressRequest] { return newPoolReconciler(setOf(nil), nil, nil).requests },
+	fakeapi.Reader[*addressRequest]{
+		New:  func() *kube.Informer[*addressRequest] { return newPoolReconciler(setOf(nil), nil, nil).requests },
 		Kind: ipam.GroupVersion.WithKind("AddressRequest"), Good: &ipam.AddressRequest{}}.Test(t)
 }
 

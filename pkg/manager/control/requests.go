@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -26,6 +26,8 @@ const (
 	// maxNamed is the largest number of entries that a NodeAddressPool names. With it the object
 	// has at most 400 KiB.
 	maxNamed = 2048
+	// maxRanges is the largest number of ranges of a node that are known. Nodes have a few.
+	maxRanges = 256
 )
 
 // nodeRange is a range of addresses of a node. Subnet is zero if it is not known.
@@ -37,14 +39,14 @@ type nodeRange struct {
 
 func (n nodeRange) contains(a netip.Addr) bool { return !a.Less(n.start) && !n.end.Less(a) }
 
-// rangesOf returns the ranges that a NodeAddressPool shows.
+// rangesOf returns the ranges that a NodeAddressPool shows, at most maxRanges.
 func rangesOf(p *ipam.NodeAddressPool) (out []nodeRange) {
 	for _, n := range p.Status.Networks {
 		for _, shown := range n.Ranges {
 			start, err1 := netip.ParseAddr(shown.Start)
 			end, err2 := netip.ParseAddr(shown.End)
 			subnet, _ := netip.ParsePrefix(shown.Subnet)
-			if err1 == nil && err2 == nil {
+			if err1 == nil && err2 == nil && len(out) < maxRanges {
 				out = append(out, nodeRange{p.Name, start, end, subnet})
 			}
 		}
@@ -117,19 +119,93 @@ func (x ranges) nodes(addresses []netip.Addr) (nodes []string) {
 	return nodes
 }
 
-// viewRequest returns an AddressRequest with what the manager needs of it.
-func viewRequest(r *ipam.AddressRequest) *ipam.AddressRequest {
-	v := &ipam.AddressRequest{ObjectMeta: Identity(&r.ObjectMeta), Spec: r.Spec, Status: r.Status}
-	for i := range v.Status.Addresses {
-		v.Status.Addresses[i].Message = ""
+// An addressRequest is what the manager needs of an AddressRequest.
+type addressRequest struct {
+	metav1.ObjectMeta
+	entries []requestEntry
+	// isOther reports whether the status has other addresses than the spec.
+	isOther bool
+}
+
+// A requestEntry is an entry of an AddressRequest, and what its status shows of it.
+type requestEntry struct {
+	pod, reservation string
+	node             string // that the entry names, or of the agent that has written its first state
+	isNamed          bool   // by the entry
+	addresses        []netip.Addr
+	shown            []shownState // of each address
+}
+
+// A shownState is the state that the status shows of an address.
+type shownState struct {
+	isRepeated bool   // an entry before has the address, and its state is shown
+	isAgents   bool   // the agent of the entry's node has written it
+	isBound    bool   // it says so
+	reason     string // of a state that the manager has written for this generation, otherwise ""
+}
+
+// managerStates are the states that the manager writes, by their reasons.
+var managerStates = map[string]ipam.RequestState{
+	"LimitsUnknown": ipam.RequestWaiting, "TooManyRequests": ipam.RequestWaiting, "NodeNotReady": ipam.RequestWaiting,
+	"PodOnOtherNode": ipam.RequestWaiting, "NotAllowed": ipam.RequestRejected, "NoNode": ipam.RequestRejected,
+	"SeveralNodes": ipam.RequestRejected,
+}
+
+// viewRequest returns the addressRequest of an AddressRequest.
+func viewRequest(r *ipam.AddressRequest) *addressRequest {
+	v, states, texts := &addressRequest{ObjectMeta: Identity(&r.ObjectMeta)}, statesOf(r), []string{}
+	for _, e := range r.Spec.Entries {
+		own := requestEntry{pod: e.PodName, reservation: e.Reservation, node: e.NodeName, isNamed: e.NodeName != ""}
+		for i, text := range e.Addresses {
+			if i == 0 && !own.isNamed {
+				own.node = Intern(states[text].NodeName)
+			}
+			a, _ := netip.ParseAddr(text) // the zero address is in no range
+			state := states[text]
+			shown := shownState{isRepeated: slices.Contains(texts, text), isBound: state.State == ipam.RequestBound,
+				isAgents: state.NodeName != "" && state.NodeName == own.node}
+			if state.NodeName == "" && state.State == managerStates[state.Reason] &&
+				state.ObservedGeneration == r.Generation {
+				shown.reason = Intern(state.Reason)
+			}
+			own.addresses, own.shown = append(own.addresses, a.Unmap()), append(own.shown, shown)
+			texts = append(texts, text)
+		}
+		if len(own.addresses) > 0 { // the CRD requires one
+			v.entries = append(v.entries, own)
+		}
 	}
+	slices.Sort(texts)
+	v.isOther = !slices.EqualFunc(slices.Compact(texts), r.Status.Addresses,
+		func(text string, a ipam.RequestedAddress) bool { return a.Address == text })
 	return v
 }
 
 // requestPlan is what follows from the AddressRequests of the cluster.
 type requestPlan struct {
 	named map[string][]ipam.RequestReference // by node: what its agent should read
-	shown []*ipam.AddressRequest             // the statuses to write, each namespace in turn
+	shown []requestStates                    // the statuses to write, each namespace in turn
+}
+
+// requestStates are the states of all addresses of a request, one after the other. One with a node
+// stays as it is.
+type requestStates struct {
+	*addressRequest
+	states []ipam.RequestedAddress
+}
+
+// apply sets the status of an object to the states. The object has the spec of the request.
+func (s requestStates) apply(r *ipam.AddressRequest) {
+	shown, i := statesOf(r), 0
+	for _, e := range r.Spec.Entries {
+		for _, text := range e.Addresses {
+			if s.states[i].Address = text; s.states[i].NodeName != "" {
+				s.states[i] = shown[text]
+			}
+			i++
+		}
+	}
+	r.Status.Addresses = ipam.MergeStates(s.states, nil, nil)
 }
 
 // planRequests returns what follows from the AddressRequests, the ranges of the nodes, the limits
@@ -138,40 +214,42 @@ type requestPlan struct {
 //
 // Each namespace is named in turn, and one that may not choose is not. Its unused holds end later:
 // until then the agents' states stay.
-func planRequests(requests []*ipam.AddressRequest, pools []*nodePool, limits policy.Limits, areKnown bool,
+func planRequests(requests []*addressRequest, pools []*nodePool, limits policy.Limits, areKnown bool,
 	set *Reservations) (plan requestPlan) {
 	plan.named = map[string][]ipam.RequestReference{}
 	all, entries := newRanges(pools), map[string]int{}
-	slices.SortFunc(requests, func(a, b *ipam.AddressRequest) int {
+	slices.SortFunc(requests, func(a, b *addressRequest) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 			cmp.Compare(a.Name, b.Name))
 	})
-	for _, r := range inTurn(requests, func(r *ipam.AddressRequest) string { return r.Namespace }) {
+	for _, r := range inTurn(requests, func(r *addressRequest) string { return r.Namespace }) {
 		if r.DeletionTimestamp != nil {
 			continue
 		}
-		found, states, shown := map[string][]string{}, []ipam.RequestedAddress{}, statesOf(r)
-		for _, e := range r.Spec.Entries {
-			node, own := "", ipam.RequestedAddress{State: ipam.RequestWaiting, Reason: "LimitsUnknown",
+		found, states, isOther := map[string][]string{}, []ipam.RequestedAddress{}, r.isOther
+		for _, e := range r.entries {
+			node, own := "", ipam.RequestedAddress{Reason: "LimitsUnknown",
 				Message: "the limits of namespaces, the ConfigMap leasehold-limits, have not been read"}
 			if areKnown {
-				node, own = nodeOf(r, e, shown[e.Addresses[0]].NodeName, all, limits.Of(r.Namespace).Choose, set)
+				node, own = nodeOf(r, e, all, limits.Of(r.Namespace).Choose, set)
 			}
 			if node != "" && (len(plan.named[node]) == ipam.MaxReservations || entries[node] >= maxNamed) {
 				own.Reason, own.Message = "TooManyRequests", "node "+node+" has too many AddressRequests"
 				node = ""
 			} else if node != "" {
 				entries[node]++
-				found[node] = append(found[node], e.Addresses[0])
+				found[node] = append(found[node], e.addresses[0].String())
 			}
-			own.Message, own.ObservedGeneration = kube.Cut(own.Message, ipam.MaxMessage), r.Generation
-			for _, own.Address = range e.Addresses {
-				state := shown[own.Address]
-				stays := node == "" && (!areKnown || isReserved(r, e, state, set))
-				if state.NodeName == "" || state.NodeName != node && !stays {
-					state = own
+			own.State, own.Message = managerStates[own.Reason], kube.Cut(own.Message, ipam.MaxMessage)
+			own.ObservedGeneration = r.Generation
+			for i, shown := range e.shown {
+				isKept := shown.isAgents && (e.node == node || node == "" && (!areKnown || isReserved(r, e, i, set)))
+				state := own
+				if isKept {
+					state = ipam.RequestedAddress{NodeName: e.node}
 				}
 				states = append(states, state)
+				isOther = isOther || !isKept && !shown.isRepeated && shown.reason != own.Reason
 			}
 		}
 		ref := reference{Namespace: r.Namespace, Name: r.Name, UID: string(r.UID), Generation: r.Generation}
@@ -179,11 +257,8 @@ func planRequests(requests []*ipam.AddressRequest, pools []*nodePool, limits pol
 			plan.named[node] = append(plan.named[node],
 				ipam.RequestReference{ReservationReference: ref, Addresses: addresses})
 		}
-		states = ipam.MergeStates(states, nil, nil)
-		isSame := func(a, b ipam.RequestedAddress) bool { a.Message = ""; return a == b }
-		if len(plan.shown) <= maxShown && !slices.EqualFunc(states, r.Status.Addresses, isSame) {
-			plan.shown = append(plan.shown, &ipam.AddressRequest{ObjectMeta: r.ObjectMeta,
-				Status: ipam.AddressRequestStatus{Addresses: states}})
+		if isOther && len(plan.shown) <= maxShown {
+			plan.shown = append(plan.shown, requestStates{r, states})
 		}
 	}
 	return plan
@@ -198,58 +273,51 @@ func statesOf(r *ipam.AddressRequest) map[string]ipam.RequestedAddress {
 	return states
 }
 
-// isReserved reports whether a reservation shows the same of an address as its state in a request.
-func isReserved(r *ipam.AddressRequest, e ipam.AddressRequestEntry, shown ipam.RequestedAddress,
-	set *Reservations) bool {
-	of := set.OfPod(r.Namespace + "/" + e.PodName)
-	if e.Reservation != "" {
-		of = set.OfName(NodeKey(NameKey(r.Namespace, e.Reservation), shown.NodeName))
+// isReserved reports whether a reservation shows the same of an address of an entry as its state.
+func isReserved(r *addressRequest, e requestEntry, i int, set *Reservations) bool {
+	of := set.OfPod(r.Namespace + "/" + e.pod)
+	if e.reservation != "" {
+		of = set.OfName(NodeKey(NameKey(r.Namespace, e.reservation), e.node))
 	}
-	a, err := netip.ParseAddr(shown.Address)
-	return err == nil && slices.ContainsFunc(of, func(v *Reservation) bool {
-		return v.Node == shown.NodeName && v.Bound == (shown.State == ipam.RequestBound) &&
-			slices.Contains(strings.Split(v.Addresses, ","), a.Unmap().String())
+	return slices.ContainsFunc(of, func(v *Reservation) bool {
+		return v.Node == e.node && v.Bound == e.shown[i].isBound &&
+			slices.Contains(strings.Split(v.Addresses, ","), e.addresses[i].String())
 	})
 }
 
-// nodeOf returns the node whose agent is to be told of an entry, "" if there is none, and the state
-// of the addresses until it answers, or because of which there is none. before is the node that was
-// told before.
-func nodeOf(r *ipam.AddressRequest, e ipam.AddressRequestEntry, before string, all ranges, mayChoose bool,
-	set *Reservations) (string, ipam.RequestedAddress) {
-	var addresses []netip.Addr
-	for _, text := range e.Addresses {
-		a, _ := netip.ParseAddr(text) // the zero address is in no range
-		addresses = append(addresses, a.Unmap())
+// nodeOf returns the node whose agent is to be told of an entry, "" if there is none. It also
+// returns the reason and the message of its addresses until that agent answers, or because of which
+// there is none.
+func nodeOf(r *addressRequest, e requestEntry, all ranges, mayChoose bool, set *Reservations,
+) (string, ipam.RequestedAddress) {
+	none := func(reason, format string, args ...any) (string, ipam.RequestedAddress) {
+		return "", ipam.RequestedAddress{Reason: reason, Message: fmt.Sprintf(format, args...)}
 	}
-	none := func(state ipam.RequestState, reason, format string, args ...any) (string, ipam.RequestedAddress) {
-		return "", ipam.RequestedAddress{State: state, Reason: reason, Message: fmt.Sprintf(format, args...)}
-	}
-	nodes := []string{cmp.Or(e.NodeName, before)}
-	if !all.has(nodes[0], addresses) && e.NodeName == "" {
-		if nodes = all.nodes(addresses); len(nodes) == 0 {
-			nodes = all.near(addresses)
+	nodes := []string{e.node}
+	if !all.has(e.node, e.addresses) && !e.isNamed {
+		if nodes = all.nodes(e.addresses); len(nodes) == 0 {
+			nodes = all.near(e.addresses)
 		}
 	}
 	switch {
 	case !mayChoose:
-		return none(ipam.RequestRejected, "NotAllowed",
+		return none("NotAllowed",
 			"namespace %s may not choose addresses; an administrator can allow it with the limit choose", r.Namespace)
 	case len(nodes) == 0:
-		return none(ipam.RequestRejected, "NoNode", "no node has ranges that contain %s", e.Addresses)
-	case !all.mayHave(nodes[0], addresses):
-		return none(ipam.RequestRejected, "NoNode", "the ranges of node %s do not contain %s", e.NodeName, e.Addresses)
+		return none("NoNode", "no node has ranges that contain %s", e.addresses)
+	case !all.mayHave(nodes[0], e.addresses):
+		return none("NoNode", "the ranges of node %s do not contain %s", e.node, e.addresses)
 	case len(nodes) > 1:
-		return none(ipam.RequestRejected, "SeveralNodes", "the ranges of several nodes contain %s, such as %s and %s; "+
-			"name one in nodeName", e.Addresses, nodes[0], nodes[1])
+		return none("SeveralNodes", "the ranges of several nodes contain %s, such as %s and %s; "+
+			"name one in nodeName", e.addresses, nodes[0], nodes[1])
 	}
-	for _, of := range set.OfPod(r.Namespace + "/" + e.PodName) {
+	for _, of := range set.OfPod(r.Namespace + "/" + e.pod) {
 		if of.Node != nodes[0] && of.Bound && of.Confirmed {
-			return none(ipam.RequestWaiting, "PodOnOtherNode", "the pod runs on node %s, and node %s has the address; "+
+			return none("PodOnOtherNode", "the pod runs on node %s, and node %s has the address; "+
 				"delete the pod and release its addresses", of.Node, nodes[0])
 		}
 	}
-	_, state := none(ipam.RequestWaiting, "NodeNotReady", "the agent of node %s has not answered yet", nodes[0])
+	_, state := none("NodeNotReady", "the agent of node %s has not answered yet", nodes[0])
 	return nodes[0], state
 }
 
@@ -269,7 +337,7 @@ func (r *poolReconciler) nameRequests(ctx context.Context) (reconcile.Result, er
 		r.named = plan.named
 	}
 	for _, p := range pools {
-		if r.named != nil && !equality.Semantic.DeepEqual(p.spec.Requests, r.named[p.node]) {
+		if r.named != nil && p.requests != digestOf(r.named[p.node]) {
 			r.queue.Add(RequestFor(p.node))
 		}
 	}
@@ -283,22 +351,16 @@ func (r *poolReconciler) nameRequests(ctx context.Context) (reconcile.Result, er
 	return reconcile.Result{RequeueAfter: checkInterval}, errors.Join(errs...)
 }
 
-// show writes the status of a request. It reads the request, because a view lacks the messages of
-// the agents. If it has changed, the next pass shows it.
-func (r *poolReconciler) show(ctx context.Context, want *ipam.AddressRequest) error {
+// show writes the status of a request. It reads the request, because a view lacks what the agents
+// have written. If it has changed, the next pass shows it.
+func (r *poolReconciler) show(ctx context.Context, want requestStates) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var now ipam.AddressRequest
-	err := r.reader.Get(ctx, client.ObjectKeyFromObject(want), &now)
+	err := r.reader.Get(ctx, client.ObjectKey{Namespace: want.Namespace, Name: want.Name}, &now)
 	if err != nil || now.ResourceVersion != want.ResourceVersion {
 		return client.IgnoreNotFound(err)
 	}
-	shown := statesOf(&now)
-	for i, a := range want.Status.Addresses {
-		if a.NodeName != "" {
-			want.Status.Addresses[i] = shown[a.Address]
-		}
-	}
-	now.Status = want.Status
+	want.apply(&now)
 	return IgnoreRace(r.client.Status().Update(ctx, &now))
 }
