@@ -42,10 +42,22 @@ type Pool struct {
 
 // NewPool returns the Pool of a node. It is empty until Run has received the object.
 func NewPool(client rest.Interface, node string) *Pool {
-	i := kube.NewInformer(func(p *ipamv1.NodeAddressPool) *ipamv1.NodeAddressPool { return p }, nil)
+	i := kube.NewInformer(viewPool, nil)
 	return &Pool{kube.NodeInformer[*ipamv1.NodeAddressPool]{Informer: i, What: "address pool of this node",
 		Period:    5 * time.Minute,
 		ListWatch: i.ListWatch(client, poolKind.resource, metav1.NamespaceAll, "", "metadata.name="+node)}, node}
+}
+
+// viewPool returns the part of the object that the agent uses.
+func viewPool(p *ipamv1.NodeAddressPool) *ipamv1.NodeAddressPool {
+	v := &ipamv1.NodeAddressPool{Spec: p.Spec, Status: p.Status}
+	v.Name, v.UID, v.ResourceVersion = p.Name, p.UID, p.ResourceVersion
+	for _, o := range p.OwnerReferences {
+		if owners := (nodeIdentity{p.Name, string(o.UID)}).owners(); o == owners[0] && len(o.UID) <= kube.MaxUID {
+			v.OwnerReferences = owners
+		}
+	}
+	return v
 }
 
 // Object returns the object, nil if it does not exist or is not known yet.
