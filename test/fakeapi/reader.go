@@ -33,11 +33,14 @@ type Reader[V any] struct {
 	New  func() *kube.Informer[V]
 	Kind schema.GroupVersionKind
 	Good kube.Object // without a name
+	// Limit is how many bytes of heap may be kept of an object; 0 is MaxKept.
+	Limit int
 }
 
 // Test lets the informer read, in each of the ways that there are, one object that cannot be
 // decoded, one that is huge and one of another kind beside good ones. It must leave out the first
-// and the third, name the first in one warning, count them, and go on.
+// and the third, name the first in one warning, count them, and go on. Test also checks what the
+// informer keeps of large objects (testSize).
 func (r Reader[V]) Test(t *testing.T) {
 	formats := []string{"json"}
 	if r.Kind.Group == "" {
@@ -48,6 +51,7 @@ func (r Reader[V]) Test(t *testing.T) {
 			t.Run(r.Kind.Kind+" in "+format+", "+way, func(t *testing.T) { r.test(t, format == "protobuf", way) })
 		}
 	}
+	r.testSize(t)
 }
 
 func (r Reader[V]) test(t *testing.T, isProtobuf bool, way string) {

@@ -16,8 +16,13 @@ import (
 func TestReaders(t *testing.T) {
 	fakeapi.Reader[*ipamv1.NodeAddressPool]{
 		New:  func() *kube.Informer[*ipamv1.NodeAddressPool] { return NewPool(nil, "node1").Informer },
-		Kind: ipamv1.GroupVersion.WithKind("NodeAddressPool"), Good: &ipamv1.NodeAddressPool{}}.Test(t)
+		Kind: ipamv1.GroupVersion.WithKind("NodeAddressPool"), Good: &ipamv1.NodeAddressPool{},
+		Limit: oneObject}.Test(t)
 }
+
+// oneObject is how much may be kept of an object that is the only one of its kind. The test makes a
+// larger one than an API server accepts.
+const oneObject = 16 << 20
 
 // A reservation of the node that cannot be decoded is written again, whether it is listed or read
 // because the manager names it. So are the others of the node.

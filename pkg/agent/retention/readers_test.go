@@ -14,7 +14,8 @@ import (
 func TestReaders(t *testing.T) {
 	core := corev1.SchemeGroupVersion
 	fakeapi.Reader[Pod]{New: func() *kube.Informer[Pod] { return NewPods(nil, "node1").Informer },
-		Kind: core.WithKind("Pod"), Good: &corev1.Pod{}}.Test(t)
+		Kind: core.WithKind("Pod"), Good: fakeapi.LargePod()}.Test(t)
 	fakeapi.Reader[policy.Limits]{New: func() *kube.Informer[policy.Limits] { return NewLimits(nil).Informer },
-		Kind: core.WithKind("ConfigMap"), Good: &corev1.ConfigMap{}}.Test(t)
+		Kind: core.WithKind("ConfigMap"), Good: &corev1.ConfigMap{},
+		Limit: 2 << 20}.Test(t) // the only one
 }

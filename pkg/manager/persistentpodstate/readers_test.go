@@ -16,7 +16,7 @@ func TestReaders(t *testing.T) {
 	fakeapi.Reader[*stored]{New: func() *kube.Informer[*stored] { return empty().objects }, Kind: objectKind,
 		Good: state()}.Test(t)
 	fakeapi.Reader[*podView]{New: func() *kube.Informer[*podView] { return empty().pods },
-		Kind: corev1.SchemeGroupVersion.WithKind("Pod"), Good: &corev1.Pod{}}.Test(t)
+		Kind: corev1.SchemeGroupVersion.WithKind("Pod"), Good: fakeapi.LargePod()}.Test(t)
 	for _, kind := range builtIn {
 		fakeapi.Reader[*workload]{New: func() *kube.Informer[*workload] { return empty().workloads[kind.GroupKind()] },
 			Kind: kind, Good: &workloadObject{}}.Test(t)

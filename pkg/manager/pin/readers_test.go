@@ -20,7 +20,7 @@ func TestReaders(t *testing.T) {
 		return emptyCluster(time.Now, view, control.NewReservations(none), control.NewNodes())
 	}
 	fakeapi.Reader[*podView]{New: func() *kube.Informer[*podView] { return empty().pods }, Kind: core.WithKind("Pod"),
-		Good: &corev1.Pod{}}.Test(t)
+		Good: fakeapi.LargePod()}.Test(t)
 	fakeapi.Reader[map[string]string]{New: func() *kube.Informer[map[string]string] { return empty().namespaces },
 		Kind: core.WithKind("Namespace"), Good: &corev1.Namespace{}}.Test(t)
 }
