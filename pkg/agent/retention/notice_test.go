@@ -128,3 +128,41 @@ func TestOnlyRetainedPods(t *testing.T) {
 		}
 	}
 }
+
+// A pod that another plugin has served, while an address is held for it, is told so.
+func TestServedByAnother(t *testing.T) {
+	held := func(uid, address, ifName string) lease.Lease {
+		return lease.Lease{State: lease.Held, Namespace: "db", Name: "db-0", UID: uid, Firm: true,
+			Holder: lease.Holder{IfName: ifName}, Address: netip.MustParseAddr(address),
+			Window: lease.Window(time.Hour)}
+	}
+	bound := held("", "10.0.0.3", "eth0")
+	bound.State = lease.Bound
+	coolDown := held("u0", "10.0.0.2", "eth0")
+	coolDown.Firm = false
+	pod := Pod{UID: "u1", Window: lease.Window(time.Hour), Expected: true, IPs: []string{"10.0.0.9", "fd00::9"}}
+	ends, plain, starts := pod, pod, pod
+	ends.Expected, plain.Window, starts.IPs = false, 0, nil
+	const want = "has 10.0.0.9 instead of 10.0.0.2, which is held for it: leasehold did not serve this pod"
+	for name, c := range map[string]struct {
+		pod    Pod
+		leases []lease.Lease
+		want   string
+	}{
+		"another address":                 {pod, []lease.Lease{held("u0", "10.0.0.2", "eth0")}, want},
+		"the one that is held":            {pod, []lease.Lease{held("u0", "10.0.0.9", "eth0")}, ""},
+		"of another family":               {pod, []lease.Lease{held("u0", "fd00::9", "eth0")}, ""},
+		"nothing is held":                 {pod, nil, ""},
+		"a cool-down":                     {pod, []lease.Lease{coolDown}, ""},
+		"of another interface":            {pod, []lease.Lease{held("u0", "10.0.0.2", "net1")}, ""},
+		"it was served, and has ended":    {pod, []lease.Lease{held("u1", "10.0.0.2", "eth0")}, ""},
+		"it is served, without its UID":   {pod, []lease.Lease{held("u0", "10.0.0.2", "eth0"), bound}, ""},
+		"it has no address yet":           {starts, []lease.Lease{held("u0", "10.0.0.2", "eth0")}, ""},
+		"it is being deleted":             {ends, []lease.Lease{held("u0", "10.0.0.2", "eth0")}, ""},
+		"it does not ask for one to keep": {plain, []lease.Lease{held("u0", "10.0.0.2", "eth0")}, ""},
+	} {
+		if got := servedByAnother(c.pod, c.leases); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}

@@ -32,8 +32,9 @@ type Windows struct {
 	Core    rest.Interface // to read namespaces
 	Limits  *Limits
 	Log     *slog.Logger
-	// Invalid is called for every pod with an invalid annotation, in each pass.
-	Invalid func(Pod)
+	// Warn is called for every pod with an invalid annotation, and for every one that leasehold has
+	// not served although an address is held for it, in each pass.
+	Warn    func(p Pod, reason, text string)
 	Problem daemon.Problem
 
 	namespaces namespaces
@@ -101,9 +102,13 @@ func (w *Windows) apply(ctx context.Context) (requeueAfter time.Duration, err er
 	if !isComplete {
 		delete(plan.End, podGone)
 	}
-	for _, p := range pods {
+	leases := ByPod(view.Leases)
+	for name, p := range pods {
 		if p.Invalid != "" {
-			w.Invalid(p)
+			w.Warn(p, InvalidReservation, p.Invalid+"; the previous value stays in effect")
+		}
+		if text := servedByAnother(p, leases[name]); text != "" {
+			w.Warn(p, AddressChanged, text)
 		}
 	}
 	if unread != nil {

@@ -191,9 +191,15 @@ func nodeWithoutAgent(t *Test) {
 			t.Fatalf("%s is %q", pinReason, got)
 		}
 	}
-	t.Step("the agent is back")
+	t.Step("somebody puts host-local back for a while, and the echoserver is recreated; the agent is back")
+	stock := n.DefaultNetwork()
+	stock.IPAM = map[string]any{"type": "host-local"}
+	t.Must(n.SetNetworks(t.Ctx, stock))
+	lost := set.Recreate()["echoserver-0"]
+	t.Must(n.SetNetworks(t.Ctx, n.DefaultNetwork()))
 	back()
 	t.retentionIs(n, "True", "", time.Minute)
+	t.Step("%s", t.EventOf(lost, "AddressChanged", "instead of "+kept["echoserver-0"].Status.PodIP))
 }
 
 // retentionIs waits until the condition RetentionActive of a node has a status and, unless that is
