@@ -22,10 +22,10 @@ import (
 const webhookPath = "/pin"
 
 const (
-	// lookPause and lookTries limit how long the webhook waits for the deletion of a pod that a new
-	// one with its reservation name replaces.
+	// lookPause and lookFor are how often and how long the webhook looks for the deletion of a pod
+	// that a new one with its reservation name replaces. The API server waits for two seconds.
 	lookPause = 100 * time.Millisecond
-	lookTries = 10
+	lookFor   = time.Second
 	// lookSpread is how much longer than lookPause a replica that is not the leader waits, at most,
 	// so that several do not decide at the same time.
 	lookSpread = 300 * time.Millisecond
@@ -79,15 +79,9 @@ func (w *webhook) decideForName(ctx context.Context, req admission.Request, pod 
 	if before != "" && !isTrial {
 		c.forgetSent(index, before)
 	}
-	tries, turns := 1, 1 // the API server waits for two seconds
-	if c.mayReplace(name, workloadOf(pod)) {
-		tries = lookTries
-	}
-	for range tries {
-		if d.Pinned() && !isTrial {
-			c.forgetSent(index, d.Node)
-		}
-		waits := tries == 1 || daemon.Wait(ctx, nil, lookPause)
+	mayWait, turns := c.mayReplace(name, workloadOf(pod)), 1
+	for end := time.Now().Add(lookFor); ; {
+		waits := !mayWait || daemon.Wait(ctx, nil, lookPause)
 		if waits && turns > 0 && !c.isLeader() && c.hasChoice(name) {
 			turns--
 			waits = daemon.Wait(ctx, nil, lookPause+rand.N(lookSpread))
@@ -97,11 +91,13 @@ func (w *webhook) decideForName(ctx context.Context, req admission.Request, pod 
 			d = w.decide(req.Namespace, pod, c.targets(name, sent))
 			isSent = isTrial || !d.Pinned() || c.sent[index].CompareAndSwap(sent, c.withSent(sent, d.Node))
 		}
-		if d.Reason != noReservation && !d.Taken || !waits {
-			break
+		if d.Reason != noReservation && !d.Taken || !mayWait || !waits || !time.Now().Before(end) {
+			return d
+		}
+		if d.Pinned() && !isTrial {
+			c.forgetSent(index, d.Node)
 		}
 	}
-	return d
 }
 
 // decide collects the facts of a pod and decides. Of several nodes that have an address for the
