@@ -32,7 +32,7 @@ func (c *cluster) examine(ctx context.Context, nodes bool) report {
 	d := &clusterDoctor{cluster: c}
 	d.read(ctx)
 	r := examine(ctx, []check{{"objects", d.checkObjects}, {"times", d.checkTimes}, {"manager", d.checkManager},
-		{"agents", d.checkAgents},
+		{"agents", d.checkAgents}, {"shared ranges", d.checkShared},
 		{"nodes", func(ctx context.Context) ([]finding, error) { return d.checkNodes(ctx, nodes) }},
 		{"flannel", d.checkFlannel}, {"annotations", d.checkWorkloads}, {"policies", d.checkRejected},
 		{"limits", d.checkLimits}})
@@ -231,6 +231,20 @@ func (d *clusterDoctor) unconfirmed(node string) string {
 		}
 	}
 	return ""
+}
+
+// checkShared finds nodes of which another one has the same addresses, by their NodeAddressPools.
+func (d *clusterDoctor) checkShared(context.Context) (found []finding, err error) {
+	for _, p := range d.pools {
+		if c := conditionOf(p, "AddressesShared"); c.Text("status") == "True" {
+			found = append(found, finding{Reason: "AddressesShared", Subject: "node " + nameOf(p),
+				What: c.Text("message"),
+				Why:  "each node assigns its addresses alone, as with host-local: two pods may have the same one",
+				Decide: "whether pods of these nodes reach each other on the link. If so, give each node ranges of " +
+					"its own; if the links are separate, nothing"})
+		}
+	}
+	return found, d.poolsUnread
 }
 
 const (

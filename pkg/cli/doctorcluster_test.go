@@ -70,6 +70,21 @@ func TestCommandQuotes(t *testing.T) {
 	}
 }
 
+// Ranges that two nodes have on one link are found by the condition of the NodeAddressPool.
+func TestSharedAddresses(t *testing.T) {
+	for status, want := range map[string]int{"True": 1, "False": 0} {
+		c := newCluster(t, map[string]string{"daemonset": `{"spec":{}}`,
+			"nodeaddresspools": `{"items":[{"metadata":{"name":"node1"},"status":{"conditions":[{
+				"type":"AddressesShared","status":"` + status + `","message":"10.0.0.2-10.0.0.9 of network lan with node node2"}]}}]}`})
+		found := slices.DeleteFunc(c.examine(t.Context(), false).Findings, func(f finding) bool {
+			return f.Reason != "AddressesShared" || f.Subject != "node node1" || !strings.Contains(f.What, "node node2")
+		})
+		if len(found) != want {
+			t.Errorf("%s: %+v", status, found)
+		}
+	}
+}
+
 // A finding about a node without an agent says since when nobody confirms what the node shows.
 func TestNodeThatNobodyConfirms(t *testing.T) {
 	pool := func(reason string) string {

@@ -331,6 +331,8 @@ func clusters() map[string]faulty {
 			[]string{"NodeNotReady"}},
 		"a network that is not leasehold's": {answers{"nodeaddresspools": pool("False", "HostLocalNamed")},
 			[]string{"HostLocalNamed"}},
+		"a node shares addresses": {answers{"nodeaddresspools": strings.Replace(pool("True", "Named"), `"conditions":[`,
+			`"conditions":[{"type":"AddressesShared","status":"True"},`, 1)}, []string{"AddressesShared"}},
 		"a pod without a lease": {answers{"nodeaddresspools": pool("False", "PodWithoutLease")},
 			[]string{"PodWithoutLease"}},
 		"flannel's manifest was applied again": {answers{"nodeaddresspools": pool("True", "Named"),

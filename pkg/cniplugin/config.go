@@ -35,6 +35,13 @@ type config struct {
 	Type       json.RawMessage `json:"type"` // the plugin; with ipam, the one that delegates IPAM to leasehold
 	IPAM       sections        `json:"ipam"` // absent if leasehold is called as a chained plugin
 
+	// What follows is of the plugin that delegates IPAM, see link.
+	Master           json.RawMessage `json:"master"`
+	Bridge           json.RawMessage `json:"bridge"`
+	IsGateway        json.RawMessage `json:"isGateway"`
+	IsDefaultGateway json.RawMessage `json:"isDefaultGateway"`
+	IPMasq           json.RawMessage `json:"ipMasq"`
+
 	RuntimeConfig struct {
 		IPRanges    [][]addressRange `json:"ipRanges"`
 		IPs         []string         `json:"ips"`

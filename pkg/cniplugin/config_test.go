@@ -313,3 +313,28 @@ func TestValidAttachments(t *testing.T) {
 		}
 	}
 }
+
+// The link of the interface is recorded where pods of other nodes may be on it. leasehold does not
+// judge what belongs to the other plugin.
+func TestLink(t *testing.T) {
+	for fields, want := range map[string]string{
+		`"type": "macvlan", "master": "eth1"`:                            "macvlan eth1",
+		`"type": "macvlan"`:                                              "macvlan",
+		`"type": "ipvlan", "master": "bond0", "isGateway": true`:         "ipvlan bond0",
+		`"type": "bridge", "bridge": "br0", "vlan": 7`:                   "bridge br0",
+		`"type": "bridge", "isGateway": false, "ipMasq": null`:           "bridge cni0",
+		`"type": "bridge", "isGateway": true`:                            "",
+		`"type": "bridge", "isDefaultGateway": true`:                     "",
+		`"type": "bridge", "ipMasq": true`:                               "",
+		`"type": "ptp", "master": "eth1"`:                                "",
+		`"type": "flannel"`:                                              "",
+		`"type": 7, "master": "eth1"`:                                    "",
+		`"type": "macvlan", "master": ["eth1"]`:                          "macvlan",
+		`"type": "macvlan", "master": "` + strings.Repeat("ä", 99) + `"`: "macvlan " + strings.Repeat("ä", maxDevice/2),
+	} {
+		req, err := addRequest(conf(fields+`, "ipam": {"type": "leasehold", "subnet": "10.0.0.0/24"}`), "")
+		if err != nil || req.Link != want {
+			t.Errorf("%s: %q, %v, want %q", fields, req.Link, err, want)
+		}
+	}
+}

@@ -1,9 +1,11 @@
 package cniplugin
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -49,7 +51,8 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 	if c.noPod = noPod; err != nil {
 		return ipam.Request{}, err
 	}
-	req := ipam.Request{ContainerID: args.ContainerID, IfName: args.IfName, NetnsPath: args.Netns, Pod: pod}
+	req := ipam.Request{ContainerID: args.ContainerID, IfName: args.IfName, NetnsPath: args.Netns, Pod: pod,
+		Link: c.link()}
 	if req.Pool, err = c.pool(); err != nil {
 		return req, err
 	}
@@ -64,6 +67,31 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 	}
 	req.Requested, err = c.requested(ip)
 	return req, err
+}
+
+// maxDevice is the largest length of the name of a device in what link returns, more than any has.
+const maxDevice = 32
+
+// link returns the type of the plugin that creates the interface, and its device, if pods of other
+// nodes may be on the same link: that of a macvlan or ipvlan interface's master, or a bridge that
+// is not the pods' gateway, so that a port of it leads out of the node. It returns "" otherwise.
+// leasehold does not validate what belongs to the other plugin.
+func (c *config) link() string {
+	text := func(raw json.RawMessage) (s string) {
+		_ = json.Unmarshal(raw, &s)
+		return strings.ToValidUTF8(s[:min(len(s), maxDevice)], "")
+	}
+	isTrue := func(raw json.RawMessage) (b bool) {
+		_ = json.Unmarshal(raw, &b)
+		return b
+	}
+	switch kind := text(c.Type); {
+	case kind == "macvlan", kind == "ipvlan":
+		return strings.TrimSpace(kind + " " + text(c.Master))
+	case kind == "bridge" && !isTrue(c.IsGateway) && !isTrue(c.IsDefaultGateway) && !isTrue(c.IPMasq):
+		return kind + " " + cmp.Or(text(c.Bridge), "cni0")
+	}
+	return ""
 }
 
 // previous returns prevResult, decoded by libcni according to cniVersion. It returns nil if there

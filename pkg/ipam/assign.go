@@ -78,6 +78,9 @@ func prepare(c *transact.Call, req Request) error {
 	if err := c.Tx.SetRanges(req.Pool, req.Sets); err != nil {
 		return err
 	}
+	if err := c.Tx.SetLink(req.Pool, req.Link); err != nil {
+		return err
+	}
 	if err := c.Tx.SetCacheDirs(req.Pool, req.Options.CNICacheDirs); err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ type Request struct {
 	Pod         Pod
 
 	Sets      []pool.Set     // at least one, disjoint; the container gets one address of each
+	Link      string         // see store.Tx.SetLink
 	Requested []netip.Addr   // each is in one of Sets
 	Retention policy.Request // of the pod's annotations
 	Options   policy.Config  // the policies of the ipam section

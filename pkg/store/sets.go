@@ -131,24 +131,40 @@ func (tx *Tx) Ranges(p lease.Pool) (sets []pool.Set) {
 
 // CacheDirs returns the directories of libcni's cache that SetCacheDirs recorded for a pool.
 func (tx *Tx) CacheDirs(p lease.Pool) []string {
-	v := tx.bucket(bucketMeta).Get(slices.Concat(metaCaches, tx.pools[p].prefix()))
-	if len(v) == 0 {
+	text := tx.poolText(metaCaches, p)
+	if text == "" {
 		return nil
 	}
-	return strings.Split(string(v), "\x00")
+	return strings.Split(text, "\x00")
 }
 
 // SetCacheDirs records the directories of libcni's cache that the configuration of a pool names,
 // for programs that do not read it. If nothing has changed, nothing is written. Each ADD calls it.
 func (tx *Tx) SetCacheDirs(p lease.Pool, dirs []string) error {
-	if slices.Equal(dirs, tx.CacheDirs(p)) {
+	return tx.setPoolText(metaCaches, p, strings.Join(dirs, "\x00"))
+}
+
+// Link returns what SetLink recorded for a pool, "" if nothing.
+func (tx *Tx) Link(p lease.Pool) string { return tx.poolText(metaLink, p) }
+
+// SetLink records the type of the interface plugin of a pool and its device, such as "macvlan
+// eth1", if pods of other nodes may be on the same link; "" otherwise. If nothing has changed,
+// nothing is written. Each ADD calls it.
+func (tx *Tx) SetLink(p lease.Pool, link string) error { return tx.setPoolText(metaLink, p, link) }
+
+func (tx *Tx) poolText(key []byte, p lease.Pool) string {
+	return string(tx.bucket(bucketMeta).Get(slices.Concat(key, tx.pools[p].prefix())))
+}
+
+func (tx *Tx) setPoolText(key []byte, p lease.Pool, text string) error {
+	if text == tx.poolText(key, p) {
 		return nil
 	}
 	id, err := tx.poolID(p)
 	if err != nil {
 		return err
 	}
-	return tx.put(bucketMeta, slices.Concat(metaCaches, id.prefix()), []byte(strings.Join(dirs, "\x00")))
+	return tx.put(bucketMeta, slices.Concat(key, id.prefix()), []byte(text))
 }
 
 func encodeRanges(s pool.Set) []byte {

@@ -49,6 +49,7 @@ var (
 	metaSpaces  = []byte("spaces")
 	metaLimits  = []byte("limits")
 	metaCaches  = []byte("caches") // and the pool, see CacheDirs
+	metaLink    = []byte("link")   // and the pool, see Link
 )
 
 // Tx is a transaction. It is valid only inside the closure that it was passed to.

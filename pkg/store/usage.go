@@ -15,6 +15,8 @@ type Usage struct {
 	// and there was no ADD since, or no configuration names the pool any more. Only the first and
 	// the last address of a range are set.
 	Ranges pool.Set
+	// Link is the link that pods of other nodes may be on as well (SetLink).
+	Link string
 	// Size is the number of addresses that can be assigned (pool.Set.Size), at most pool.MaxSize,
 	// and 0 if the ranges are not known.
 	Size uint64
@@ -36,7 +38,7 @@ func (tx *Tx) Usage() []Usage {
 		var sets []Usage
 		for _, r := range tx.eachSet(tx.pools[p]) {
 			if size, ranges, ok := decodeRanges(r.configured); ok {
-				sets = append(sets, Usage{Pool: p, Ranges: ranges, Size: size, Free: size})
+				sets = append(sets, Usage{Pool: p, Ranges: ranges, Link: tx.Link(p), Size: size, Free: size})
 			}
 		}
 		slices.SortFunc(sets, func(a, b Usage) int { return a.Ranges[0].Start.Compare(b.Ranges[0].Start) })
@@ -91,14 +93,19 @@ func (tx *Tx) Totals() map[string]Counts {
 
 // ByNetwork returns one Usage for each network. If an interface gets an address of each of several
 // range sets, the numbers are those of the set with the fewest free addresses: it decides how many
-// pods can start. Those of several data directories are added, up to pool.MaxSize.
+// pods can start. Those of several data directories are added, up to pool.MaxSize. The ranges are
+// those of all sets.
 func ByNetwork(all []Usage) []Usage {
 	var scarcest []Usage // of each pool
 	for _, u := range all {
 		if last := len(scarcest) - 1; last < 0 || scarcest[last].Pool != u.Pool {
 			scarcest = append(scarcest, u)
-		} else if u.Free < scarcest[last].Free {
-			scarcest[last] = u
+		} else {
+			ranges := append(slices.Clip(scarcest[last].Ranges), u.Ranges...)
+			if u.Free < scarcest[last].Free {
+				scarcest[last] = u
+			}
+			scarcest[last].Ranges = ranges
 		}
 	}
 	var out []Usage
@@ -114,7 +121,7 @@ func ByNetwork(all []Usage) []Usage {
 
 // plus adds the numbers of another Usage. The result has the pool of u.
 func (u Usage) plus(o Usage) Usage {
-	u.Ranges = append(slices.Clip(u.Ranges), o.Ranges...)
+	u.Ranges, u.Link = append(slices.Clip(u.Ranges), o.Ranges...), cmp.Or(u.Link, o.Link)
 	u.Size, u.Free = add(u.Size, o.Size), add(u.Free, o.Free)
 	u.Bound, u.Held, u.CoolDown = add(u.Bound, o.Bound), add(u.Held, o.Held), add(u.CoolDown, o.CoolDown)
 	return u

@@ -122,7 +122,7 @@ func TestUsageByNetwork(t *testing.T) {
 		{Pool: b, Ranges: ranges("fd00::-fdff::"), Size: math.MaxInt64, Free: math.MaxInt64, CoolDown: 2},
 		{Pool: c, Bound: 1},
 	})
-	want := []string{"10.0.0.2-10.0.0.9,fd00::-fdff:: 9223372036854775807=4+1+9223372036854775807 (3)",
+	want := []string{"fd00::-fdff::,10.0.0.2-10.0.0.9,fd00::-fdff:: 9223372036854775807=4+1+9223372036854775807 (3)",
 		" 0=1+0+0 (0)"}
 	if len(got) != 2 || got[0].text() != want[0] || got[1].text() != want[1] {
 		t.Errorf("%+v", got)

@@ -262,7 +262,7 @@ func keepConditions(body, there object) {
 	old, _ := there["status"].(object)
 	all, _ := old["conditions"].([]any)
 	for _, c := range all {
-		if condition, _ := c.(object); condition["type"] != "RetentionActive" {
+		if kind := c.(object)["type"]; kind != "RetentionActive" && kind != "AddressesShared" {
 			mine, _ := status["conditions"].([]any)
 			status["conditions"] = append(mine, c)
 		}

@@ -30,6 +30,7 @@ load 1m
 	up{job="leasehold-system/leasehold-agent",instance="node1"} 1x120
 	up{job="another",instance="node1"} 0x120
 	leasehold_node_without_agent{node="node9",reason="AgentMissing",instance="node1"} _x120
+	leasehold_shared_ranges{node="node9",instance="manager1"} _x120
 	leasehold_survey_complete{instance="node1"} 1x120
 	leasehold_store_readable{instance="node1"} 1x120
 	leasehold_doubtful_leases{instance="node1"} 0x120
@@ -60,6 +61,8 @@ var alerts = []struct {
 		"The agent at node1 cannot be scraped."},
 	{"LeaseholdNodeWithoutAgent", `leasehold_node_without_agent{node="node9",reason="AgentMissing"} _x11 1x100`, 21,
 		"No agent works on node node9: AgentMissing."},
+	{"LeaseholdAddressesShared", `leasehold_shared_ranges{node="node9"} _x11 1x100`, 21,
+		"Node node9 has addresses that another node has as well."},
 	{"LeaseholdAgentBlind", `leasehold_survey_complete 1x10 0x100`, 21,
 		"The agent at node1 does not see the whole host, and releases nothing."},
 	{"LeaseholdStoreUnreadable", `leasehold_store_readable 1x10 0x100`, 16,

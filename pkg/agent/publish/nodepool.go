@@ -4,14 +4,17 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
@@ -108,7 +111,10 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 	if err != nil && !store.IsEmpty(err) {
 		err = fmt.Errorf("reading the store: %w", err)
 	} else {
-		err = p.updateNodePool(ctx, desiredNodePool(p.node, usage, active), now)
+		want := desiredNodePool(p.node, usage, active)
+		shared := sharedCondition(p.Pool.Named().Shared, want.Status.Networks)
+		want.Status.Conditions = append(want.Status.Conditions, shared...)
+		err = p.updateNodePool(ctx, want, now)
 	}
 	if ctx.Err() != nil {
 		return 0
@@ -148,9 +154,12 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 		shown = n.applied
 	}
 	shown.Conditions = slices.DeleteFunc(slices.Clone(shown.Conditions), func(c metav1.Condition) bool {
-		return c.Type != ipamv1.ConditionRetentionActive // server-side apply does not change those of others
+		isOwn := c.Type == ipamv1.ConditionRetentionActive || c.Type == ipamv1.ConditionAddressesShared
+		return !isOwn // server-side apply does not change those of others
 	})
-	conditions := slices.Clone(shown.Conditions)
+	conditions := slices.DeleteFunc(slices.Clone(shown.Conditions), func(c metav1.Condition) bool {
+		return meta.FindStatusCondition(want.Status.Conditions, c.Type) == nil
+	})
 	for _, c := range want.Status.Conditions {
 		c.LastTransitionTime = metav1.Time{Time: p.Service.Node.Clock().Wall.Truncate(time.Second).UTC()}
 		meta.SetStatusCondition(&conditions, c) // the time stays if the status does
@@ -202,7 +211,7 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.
 		}
 		total.Bound, total.Held = sum(total.Bound, u.Bound), sum(total.Held, u.Held)
 		n := ipamv1.NetworkAddressPool{Name: name, AddressCounts: countsOf(u), Active: conditionStatus[s.State],
-			Ranges: rangesOf(s.Sets)}
+			Ranges: rangesOf(s.Sets), Link: u.Link}
 		if s.State != cniconf.Active {
 			n.Reason, n.Message = s.Reason, kube.Cut(s.Message, ipamv1.MaxMessage)
 		}
@@ -218,6 +227,40 @@ func desiredNodePool(node nodeIdentity, usage []store.Usage, statuses []cniconf.
 	object.Status.Conditions = []metav1.Condition{{Type: ipamv1.ConditionRetentionActive,
 		Status: conditionStatus[s.State], Reason: s.Reason, Message: kube.Cut(s.Message, ipamv1.MaxMessage)}}
 	return object
+}
+
+// sharedCondition returns the condition AddressesShared, nothing if no range of these networks is
+// shared. It shows nothing that the manager could not have read in the NodeAddressPools.
+func sharedCondition(shared []ipamv1.SharedRange, networks []ipamv1.NetworkAddressPool) []metav1.Condition {
+	var parts []string
+	for _, s := range shared {
+		isIn := func(r ipamv1.AddressRange) bool { return contains(r, s) }
+		i := slices.IndexFunc(networks, func(n ipamv1.NetworkAddressPool) bool {
+			return n.Link != "" && slices.ContainsFunc(n.Ranges, isIn)
+		})
+		if i >= 0 && len(validation.IsDNS1123Subdomain(s.NodeName)) == 0 {
+			parts = append(parts, fmt.Sprintf("%s-%s of network %s with node %s", s.Start, s.End, networks[i].Name,
+				s.NodeName))
+		}
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	text := "a pod of each node may get the same address, unless their links are separate; give each node of a link " +
+		"its own ranges. Shared are " + strings.Join(parts, ", ")
+	return []metav1.Condition{{Type: ipamv1.ConditionAddressesShared, Status: metav1.ConditionTrue,
+		Reason: "OtherNode", Message: kube.Cut(text, ipamv1.MaxMessage)}}
+}
+
+// contains reports whether a range has both addresses.
+func contains(r ipamv1.AddressRange, part ipamv1.SharedRange) bool {
+	var a [4]netip.Addr
+	for i, text := range []string{r.Start, part.Start, part.End, r.End} {
+		a[i], _ = netip.ParseAddr(text)
+	}
+	isSorted := slices.IsSortedFunc(a[:], func(a, b netip.Addr) int { return a.Compare(b) })
+	return a[0].IsValid() && isSorted && part.Start == a[1].String() && part.End == a[2].String() &&
+		a[1].Zone()+a[2].Zone() == ""
 }
 
 // rangesOf returns the ranges of range sets.

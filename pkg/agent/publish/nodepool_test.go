@@ -93,7 +93,38 @@ func TestLifeOfANodeAddressPool(t *testing.T) {
 	p.Active = func() []cniconf.Status {
 		return []cniconf.Status{{Network: "net", State: cniconf.Active, Reason: "Named"}}
 	}
-	p.shows("active", "status", "10=0+1+9 net 10=0+1+9 True RetentionActive=True")
+	const active = "10=0+1+9 net 10=0+1+9 True RetentionActive=True"
+	p.shows("active", "status", active)
+
+	o := p.object()
+	o.Spec.Shared = []ipamv1.SharedRange{{NodeName: "node2", Start: "10.0.0.2", End: "10.0.0.9"}}
+	p.server.Put(poolPath, o)
+	if p.updates(); len(p.object().Status.Conditions) != 1 {
+		t.Errorf("no link is known: %+v", p.object().Status.Conditions)
+	}
+	p.node.Update(func(tx *store.Tx) error { return tx.SetLink(l.Pool, "macvlan eth1") })
+	for _, s := range []ipamv1.SharedRange{{NodeName: "no node", Start: "10.0.0.2", End: "10.0.0.9"},
+		{NodeName: "node2", Start: "10.0.0.2", End: "10.0.1.9"},
+		{NodeName: "node2", Start: "nonsense", End: "10.0.0.9"},
+		{NodeName: "node2", Start: "10.0.0.9", End: "10.0.0.2"}} {
+		o = p.object()
+		o.Spec.Shared = []ipamv1.SharedRange{s}
+		p.server.Put(poolPath, o)
+		if p.updates(); len(p.object().Status.Conditions) != 1 {
+			t.Errorf("%+v: %+v", s, p.object().Status.Conditions)
+		}
+	}
+	o = p.object()
+	o.Spec.Shared = []ipamv1.SharedRange{{NodeName: "node2", Start: "10.0.0.2", End: "10.0.0.9"}}
+	p.server.Put(poolPath, o)
+	p.shows("the manager names a range that another node has", "status", active+" AddressesShared=True")
+	o = p.object()
+	if !strings.Contains(o.Status.Conditions[1].Message, "10.0.0.2-10.0.0.9 of network net with node node2") {
+		t.Errorf("%+v", o.Status.Conditions)
+	}
+	o.Spec.Shared = nil
+	p.server.Put(poolPath, o)
+	p.shows("and does not any more", "status", active)
 }
 
 // Numbers are written at most every 30 s, and a change of the activity at once, unless something

@@ -174,17 +174,20 @@ func join(out []notice, n notice) []notice {
 
 // servedByAnother returns which address a pod has instead of the one that is held for it, because
 // another plugin has served it: host-local, if somebody has put it back while no agent was there.
-// It returns "" for other pods. leases are those of the pod's name, read after the pod. An address
-// of the API is that of eth0.
-func servedByAnother(p Pod, leases []lease.Lease) (text string) {
+// It returns "" for other pods. leases are those of the pod's name, and bound the addresses of all
+// bound leases, read after the pod. An address of the API is that of eth0.
+func servedByAnother(p Pod, leases []lease.Lease, bound map[netip.Addr]bool) (text string) {
 	for _, l := range leases {
 		if l.State == lease.Bound || l.UID == p.UID || !p.Expected || p.Window == 0 {
 			return ""
 		}
 		for _, ip := range p.IPs {
 			a, err := netip.ParseAddr(ip)
-			isFor := l.Firm && l.Holder.IfName == "eth0" && l.Address.Is4() == a.Unmap().Is4()
-			if err == nil && isFor && l.Address != a.Unmap() {
+			if a = a.Unmap(); bound[a] {
+				return ""
+			}
+			isFor := l.Firm && !l.IsUnused() && l.Holder.IfName == "eth0" && l.Address.Is4() == a.Is4()
+			if err == nil && isFor && l.Address != a {
 				text = fmt.Sprintf("has %s instead of %s, which is held for it: leasehold did not serve this pod", a,
 					l.Address)
 			}

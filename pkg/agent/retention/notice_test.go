@@ -138,8 +138,8 @@ func TestServedByAnother(t *testing.T) {
 	}
 	bound := held("", "10.0.0.3", "eth0")
 	bound.State = lease.Bound
-	coolDown := held("u0", "10.0.0.2", "eth0")
-	coolDown.Firm = false
+	coolDown, chosen := held("u0", "10.0.0.2", "eth0"), held("", "10.0.0.2", "eth0")
+	coolDown.Firm, chosen.Holder.ContainerID = false, ""
 	pod := Pod{UID: "u1", Window: lease.Window(time.Hour), Expected: true, IPs: []string{"10.0.0.9", "fd00::9"}}
 	ends, plain, starts := pod, pod, pod
 	ends.Expected, plain.Window, starts.IPs = false, 0, nil
@@ -154,6 +154,7 @@ func TestServedByAnother(t *testing.T) {
 		"of another family":               {pod, []lease.Lease{held("u0", "fd00::9", "eth0")}, ""},
 		"nothing is held":                 {pod, nil, ""},
 		"a cool-down":                     {pod, []lease.Lease{coolDown}, ""},
+		"chosen while the pod lives": {pod, []lease.Lease{chosen}, ""},
 		"of another interface":            {pod, []lease.Lease{held("u0", "10.0.0.2", "net1")}, ""},
 		"it was served, and has ended":    {pod, []lease.Lease{held("u1", "10.0.0.2", "eth0")}, ""},
 		"it is served, without its UID":   {pod, []lease.Lease{held("u0", "10.0.0.2", "eth0"), bound}, ""},
@@ -161,8 +162,13 @@ func TestServedByAnother(t *testing.T) {
 		"it is being deleted":             {ends, []lease.Lease{held("u0", "10.0.0.2", "eth0")}, ""},
 		"it does not ask for one to keep": {plain, []lease.Lease{held("u0", "10.0.0.2", "eth0")}, ""},
 	} {
-		if got := servedByAnother(c.pod, c.leases); got != c.want {
+		if got := servedByAnother(c.pod, c.leases, nil); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		// Its address is that of a lease without its name: released for a user, or imported.
+		served := map[netip.Addr]bool{netip.MustParseAddr("10.0.0.9"): true}
+		if got := servedByAnother(c.pod, c.leases, served); got != "" {
+			t.Errorf("%s, served: %q", name, got)
 		}
 	}
 }

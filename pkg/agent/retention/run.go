@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -70,8 +71,11 @@ func (w *Windows) apply(ctx context.Context) (requeueAfter time.Duration, err er
 	if !synced {
 		return 0, nil // the pods have not been listed yet
 	}
-	bootID := w.Service.Node.Clock().BootID
+	bootID, bound := w.Service.Node.Clock().BootID, map[netip.Addr]bool{}
 	view, err := w.Service.List(ctx, func(l lease.Lease) bool {
+		if l.State == lease.Bound {
+			bound[l.Address] = true
+		}
 		_, here := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		return here || l.Reservation != "" || l.IsBootHold(bootID)
 	})
@@ -107,7 +111,7 @@ func (w *Windows) apply(ctx context.Context) (requeueAfter time.Duration, err er
 		if p.Invalid != "" {
 			w.Warn(p, InvalidReservation, p.Invalid+"; the previous value stays in effect")
 		}
-		if text := servedByAnother(p, leases[name]); text != "" {
+		if text := servedByAnother(p, leases[name], bound); text != "" {
 			w.Warn(p, AddressChanged, text)
 		}
 	}

@@ -11,11 +11,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -53,6 +55,10 @@ type poolReconciler struct {
 	// named are the AddressRequests that the agent of each node should read, nil until the first
 	// pass over them with known limits.
 	named map[string][]ipam.RequestReference
+	// shared are the ranges of each node that another one has as well, nil until the first
+	// comparison.
+	shared       map[string][]ipam.SharedRange
+	sharedMetric *prometheus.GaugeVec
 
 	mu      sync.Mutex
 	deleted map[string][]deletedReservation // by node
@@ -64,7 +70,8 @@ type nodePool struct {
 	version string // the resource version
 	ranges  []nodeRange
 
-	reservations, requests digest // of the spec
+	reservations, requests, shared digest   // of the spec
+	partners                       []string // the nodes in spec.shared
 
 	condition   int // the index of RetentionActive
 	status      metav1.ConditionStatus
@@ -105,18 +112,23 @@ func addPools(mgr manager.Manager, set *Reservations) error {
 	if err != nil {
 		return err
 	}
+	metrics.Registry.MustRegister(r.sharedMetric)
 	return Add(mgr, "node-address-pools", r, true, r.start)
 }
 
 func newPoolReconciler(set *Reservations, c client.Client, reader client.Reader) *poolReconciler {
 	return &poolReconciler{set: set, client: c, reader: reader, now: time.Now,
-		deleted: map[string][]deletedReservation{}, limits: kube.NewLimits(),
+		deleted: map[string][]deletedReservation{}, limits: kube.NewLimits(), sharedMetric: newSharedMetric(),
 		pools: set.pools, requests: kube.NewInformer(viewRequest, nil)}
 }
 
 func viewPool(p *ipam.NodeAddressPool) *nodePool {
 	v := &nodePool{node: p.Name, version: p.ResourceVersion, ranges: rangesOf(p),
-		reservations: digestOf(p.Spec.Reservations), requests: digestOf(p.Spec.Requests)}
+		reservations: digestOf(p.Spec.Reservations), requests: digestOf(p.Spec.Requests),
+		shared: digestOf(p.Spec.Shared)}
+	for _, s := range p.Spec.Shared {
+		v.partners = append(v.partners, Intern(kube.Short(s.NodeName, kube.MaxName)))
+	}
 	for i, c := range p.Status.Conditions {
 		if c.Type == ipam.ConditionRetentionActive {
 			v.condition, v.status, v.reason = i, c.Status, Intern(c.Reason)
@@ -136,6 +148,7 @@ func (r *poolReconciler) start(ctx context.Context, queue Queue) {
 	}
 	r.follow(queue)
 	queue.Add(allRequests)
+	queue.Add(allRanges)
 }
 
 // follow enqueues the node of each reservation that changes, the nodes that have reservations of
@@ -143,12 +156,17 @@ func (r *poolReconciler) start(ctx context.Context, queue Queue) {
 // an AddressRequest changes.
 func (r *poolReconciler) follow(queue Queue) {
 	r.queue = queue
+	compare := func(*nodePool) { queue.AddAfter(allRanges, compareDelay) }
 	pool := func(p *nodePool) { queue.Add(RequestFor(p.node)) }
-	r.pools.Handle(kube.Handler[*nodePool]{Added: pool, Updated: func(before, now *nodePool) {
+	added := func(p *nodePool) { pool(p); compare(p) }
+	r.pools.Handle(kube.Handler[*nodePool]{Added: added, Updated: func(before, now *nodePool) {
 		if before.reservations != now.reservations || before.requests != now.requests {
 			pool(now) // most updates change the status
 		}
-	}})
+		if before.shared != now.shared || !slices.Equal(before.ranges, now.ranges) {
+			compare(now)
+		}
+	}, Deleted: compare})
 	r.requests.Handle(kube.Each(func(*addressRequest) { queue.AddAfter(allRequests, nameDelay) }))
 	r.limits.Handle(kube.Each(func(policy.Limits) { queue.AddAfter(allRequests, nameDelay) }))
 	r.set.Handle(kube.Handler[*Reservation]{Deleted: func(v *Reservation) {
@@ -244,20 +262,27 @@ func inTurn[T comparable](all []T, namespace func(T) string) []T {
 // Reconcile writes the NodeAddressPool of a node if it does not name what the agent should read. It
 // does nothing if there is none: its creation enqueues the node again.
 func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	if req == allRequests {
+	switch req {
+	case allRequests:
 		return r.nameRequests(ctx)
+	case allRanges:
+		return r.compareRanges()
 	}
 	pool, found := r.pools.Get(req.Name)
 	if !found {
 		return reconcile.Result{}, nil
 	}
-	reservations, requests := r.wanted(req.Name), r.named[req.Name]
-	if pool.reservations == digestOf(reservations) && (r.named == nil || pool.requests == digestOf(requests)) {
+	reservations, requests, shared := r.wanted(req.Name), r.named[req.Name], r.shared[req.Name]
+	if pool.reservations == digestOf(reservations) && (r.named == nil || pool.requests == digestOf(requests)) &&
+		(r.shared == nil || pool.shared == digestOf(shared)) {
 		return reconcile.Result{}, nil
 	}
 	spec := map[string]any{"reservations": reservations} // null removes a field
 	if r.named != nil {
 		spec["requests"] = requests
+	}
+	if r.shared != nil {
+		spec["shared"] = shared
 	}
 	patch, _ := json.Marshal(map[string]any{"spec": spec})
 	err := r.client.Patch(ctx, &ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: req.Name}},

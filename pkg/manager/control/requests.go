@@ -30,11 +30,13 @@ const (
 	maxRanges = 256
 )
 
-// nodeRange is a range of addresses of a node. Subnet is zero if it is not known.
+// nodeRange is a range of addresses of a node. Subnet is zero if it is not known. isLinked reports
+// whether pods of other nodes may be on the same link.
 type nodeRange struct {
 	node       string
 	start, end netip.Addr
 	subnet     netip.Prefix
+	isLinked   bool
 }
 
 func (n nodeRange) contains(a netip.Addr) bool { return !a.Less(n.start) && !n.end.Less(a) }
@@ -46,8 +48,9 @@ func rangesOf(p *ipam.NodeAddressPool) (out []nodeRange) {
 			start, err1 := netip.ParseAddr(shown.Start)
 			end, err2 := netip.ParseAddr(shown.End)
 			subnet, _ := netip.ParsePrefix(shown.Subnet)
-			if err1 == nil && err2 == nil && len(out) < maxRanges {
-				out = append(out, nodeRange{p.Name, start, end, subnet})
+			isRange := err1 == nil && err2 == nil && start.BitLen() == end.BitLen() && !end.Less(start)
+			if isRange && start.Zone()+end.Zone() == "" && len(out) < maxRanges {
+				out = append(out, nodeRange{p.Name, start, end, subnet, n.Link != ""})
 			}
 		}
 	}

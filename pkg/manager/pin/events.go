@@ -94,7 +94,7 @@ func (c *cluster) keptElsewhere(p *podView) string {
 	_, why, _ := strings.Cut(p.Reason, ": ")
 	isHere := func(t pinTarget) bool { return t.Node == p.Node }
 	switch {
-	case len(homes) == 0 && p.Sent != "":
+	case len(homes) == 0 && p.Sent != "" && p.For == "": // another pod of a name may have what was kept
 		return fmt.Sprintf("started on %s, but was pinned to %s: %s", p.Node, p.Sent, why)
 	case len(homes) == 0 || slices.ContainsFunc(homes, isHere):
 		return ""

@@ -13,6 +13,10 @@ var NodeAddressPoolResource = GroupVersion.WithResource("nodeaddresspools")
 // a node calls leasehold, so that addresses are retained there.
 const ConditionRetentionActive = "RetentionActive"
 
+// ConditionAddressesShared is the type of the condition that says that pods of another node may be
+// on the same link and get the same addresses. It is absent where the manager has found none.
+const ConditionAddressesShared = "AddressesShared"
+
 // The reasons of the states of a network, or of the condition RetentionActive, that the manager
 // writes: what the agent has written may not be true any more. The agent's next write replaces
 // them.
@@ -85,6 +89,32 @@ type NodeAddressPoolSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
 	Requests []RequestReference `json:"requests,omitempty"`
+	// Shared are ranges of the node that another node has as well, where the pods of both may be on
+	// one link, at most one for each range. The manager writes them, and the agent the condition
+	// AddressesShared.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Shared []SharedRange `json:"shared,omitempty"`
+}
+
+// MaxShared is the largest number of shared ranges of a NodeAddressPool.
+const MaxShared = 16
+
+// SharedRange is the part of a range that another node has as well.
+type SharedRange struct {
+	// Start is the first address.
+	// +required
+	// +kubebuilder:validation:MaxLength=45
+	Start string `json:"start"`
+	// End is the last address.
+	// +required
+	// +kubebuilder:validation:MaxLength=45
+	End string `json:"end"`
+	// NodeName is the name of the other node.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	NodeName string `json:"nodeName"`
 }
 
 // RequestReference identifies a state of an AddressRequest, and the entries of it of which a node
@@ -132,7 +162,7 @@ type NodeAddressPoolStatus struct {
 	// +kubebuilder:validation:MaxItems=256
 	Networks []NetworkAddressPool `json:"networks,omitempty"`
 	// Conditions: RetentionActive is True if the container runtime calls leasehold for every
-	// network.
+	// network. AddressesShared is True if another node has the same addresses on the same link.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -172,6 +202,11 @@ type NetworkAddressPool struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Ranges []AddressRange `json:"ranges,omitempty"`
+	// Link is the type of the interface plugin and its device, such as "macvlan eth1", if pods of
+	// other nodes may be on the same link: then no other node of the link may have these addresses.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Link string `json:"link,omitempty"`
 	// Active is True if the container runtime calls leasehold for this network, False if it does
 	// not, and Unknown if that cannot be determined.
 	// +optional

@@ -1,0 +1,152 @@
+package control
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+)
+
+const (
+	// compareDelay is the time from a change of a node's ranges until those of all nodes are
+	// compared, so that a node that changes them all the time delays nothing else.
+	compareDelay = 10 * time.Second
+	// maxCompared is the largest number of nodes that are written after a comparison.
+	maxCompared = 64
+)
+
+// allRanges is the request for a comparison of the ranges of all nodes. No node has a namespace.
+var allRanges = RequestFor("all/ranges")
+
+func newSharedMetric() *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "leasehold_shared_ranges",
+		Help: "Ranges of a node that another node has as well, where the pods of both may be on one link, by node.",
+	}, []string{"node"})
+}
+
+// sharedRanges returns, by node, the ranges on links that pods of other nodes may be on as well
+// (NetworkAddressPool.Link) of which another node has addresses. For each range it names one other
+// node: that which the NodeAddressPool names, as long as it has addresses of the range, so that a
+// node that comes or goes changes few others.
+func sharedRanges(pools []*nodePool) map[string][]ipam.SharedRange {
+	all, linked, partners := []nodeRange{}, map[string][]nodeRange{}, map[string][]string{}
+	for _, p := range pools {
+		partners[p.node] = p.partners
+		for _, r := range p.ranges {
+			if r.isLinked {
+				linked[p.node] = append(linked[p.node], r)
+				all = append(all, r)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b nodeRange) int {
+		return cmp.Or(a.start.Compare(b.start), a.end.Compare(b.end), cmp.Compare(a.node, b.node))
+	})
+	others := neighbours(all)
+	out := map[string][]ipam.SharedRange{}
+	for i, r := range all {
+		other := others[i]
+		isNamed := other != nil && slices.Contains(partners[r.node], other.node)
+		for _, node := range partners[r.node] {
+			if at := slices.IndexFunc(linked[node], r.overlaps); at >= 0 && !isNamed {
+				other, isNamed = &linked[node][at], true
+			}
+		}
+		if other != nil && len(out[r.node]) < ipam.MaxShared {
+			out[r.node] = append(out[r.node], ipam.SharedRange{NodeName: other.node,
+				Start: later(r.start, other.start).String(), End: earlier(r.end, other.end).String()})
+		}
+	}
+	return out
+}
+
+// neighbours returns for each of the sorted ranges one of another node that overlaps it, nil if
+// there is none: the one before it, else the one after it, else that with the last end of those
+// before it.
+func neighbours(all []nodeRange) []*nodeRange {
+	others := make([]*nodeRange, len(all))
+	var next, after *nodeRange // the one after here, and the first one after here of another node than next
+	for i := len(all) - 1; i >= 0; i-- {
+		r, other := &all[i], next
+		if next != nil && next.node == r.node {
+			other = after
+		} else if next != nil {
+			after = next
+		}
+		if next = r; other != nil && r.overlaps(*other) {
+			others[i] = other
+		}
+	}
+	var last, second *nodeRange // those with the last ends before here, of two nodes
+	for i := range all {
+		r, other := &all[i], last
+		if last != nil && last.node == r.node {
+			other = second
+		}
+		if i > 0 && r.overlaps(all[i-1]) {
+			others[i] = &all[i-1]
+		} else if others[i] == nil && other != nil && r.overlaps(*other) {
+			others[i] = other
+		}
+		switch {
+		case last == nil || last.node == r.node:
+			if last == nil || last.end.Less(r.end) {
+				last = r
+			}
+		case last.end.Less(r.end):
+			last, second = r, last
+		case second == nil || second.end.Less(r.end):
+			second = r
+		}
+	}
+	return others
+}
+
+// overlaps reports whether a range of another node has addresses of n.
+func (n nodeRange) overlaps(other nodeRange) bool {
+	return n.node != other.node && !other.end.Less(n.start) && !n.end.Less(other.start)
+}
+
+func earlier(a, b netip.Addr) netip.Addr {
+	if b.Less(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b netip.Addr) netip.Addr {
+	if a.Less(b) {
+		return b
+	}
+	return a
+}
+
+// compareRanges enqueues the nodes whose NodeAddressPool does not name the ranges that they share.
+func (r *poolReconciler) compareRanges() (reconcile.Result, error) {
+	pools, former, enqueued := r.pools.List(), r.shared, 0
+	r.shared = sharedRanges(pools)
+	for node := range former {
+		if len(r.shared[node]) == 0 {
+			r.sharedMetric.DeleteLabelValues(node)
+		}
+	}
+	for node, shared := range r.shared {
+		r.sharedMetric.WithLabelValues(node).Set(float64(len(shared)))
+	}
+	for _, p := range pools {
+		if p.shared == digestOf(r.shared[p.node]) {
+			continue
+		}
+		if enqueued++; enqueued > maxCompared {
+			return reconcile.Result{RequeueAfter: compareDelay}, nil
+		}
+		r.queue.Add(RequestFor(p.node))
+	}
+	return reconcile.Result{}, nil
+}
