@@ -154,7 +154,7 @@ func TestServedByAnother(t *testing.T) {
 		"of another family":               {pod, []lease.Lease{held("u0", "fd00::9", "eth0")}, ""},
 		"nothing is held":                 {pod, nil, ""},
 		"a cool-down":                     {pod, []lease.Lease{coolDown}, ""},
-		"chosen while the pod lives": {pod, []lease.Lease{chosen}, ""},
+		"chosen while the pod lives":      {pod, []lease.Lease{chosen}, ""},
 		"of another interface":            {pod, []lease.Lease{held("u0", "10.0.0.2", "net1")}, ""},
 		"it was served, and has ended":    {pod, []lease.Lease{held("u1", "10.0.0.2", "eth0")}, ""},
 		"it is served, without its UID":   {pod, []lease.Lease{held("u0", "10.0.0.2", "eth0"), bound}, ""},

@@ -239,6 +239,22 @@ func chosenShared(t *Test) {
 		t.showsRange(n, "end: 10.252.0.254")
 		t.Clear()
 	}
+	for _, n := range []*cluster.Node{t.Node(2), other} {
+		t.Eventually(n.Name+" shows that another node has its addresses", func() error {
+			out := t.Kubectl("get", "nap", n.Name, "-o",
+				`jsonpath={.status.conditions[?(@.type=="AddressesShared")].status}`)
+			if out != "True" {
+				return fmt.Errorf("it is %q", out)
+			}
+			return nil
+		})
+	}
+	found := t.clusterDoctor().finds("AddressesShared")
+	for _, f := range found {
+		if len(found) != 2 || strings.Contains(f.What, other.DefaultNetwork().Name) {
+			t.Fatalf("doctor finds %+v, want both nodes, and no shared range of the default network", found)
+		}
+	}
 	dir, address := t.pluginDir(), "10.252.0.77"
 	t.allowChoosing()
 	reserve := "kubectl leasehold reserve --address=" + address + " --interface=eth1 --pod=" + t.NS + "/db-0"
