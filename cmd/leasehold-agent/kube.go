@@ -69,7 +69,7 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 	watcher.Pods, watcher.Queue = pods, eventTask.Queue
 	limits := retention.NewLimits(clients.Core)
 	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Core: clients.Core, Limits: limits, Log: log,
-		Warn: eventTask.Warn, Problem: node.Problem("windows")}
+		Invalid: eventTask.Invalid, Problem: node.Problem("windows")}
 	publishTask := &publish.Publisher{Service: node.Service, Node: o.nodeName, Clients: clients, Pods: pods, Pool: pool,
 		Limits: limits, Active: watcher.Result, Log: log, Writes: publish.NewWrites(node.Metrics),
 		Problem: node.Problem("publish")}

@@ -66,11 +66,11 @@ func (e *Events) Run(ctx context.Context, changes *daemon.Signal) error {
 	return daemon.Loop(ctx, minInterval, daemon.Any(changes, &e.wake), e.pass)
 }
 
-// Warn queues a warning about a pod, once for each text. It does not block and is safe for
-// concurrent use.
-func (e *Events) Warn(p Pod, reason, text string) {
-	e.Queue(newEvent(podRef(p.Namespace, p.Name.Name, p.ObjectUID), e.Node, "Assign", true, reason, text, time.Now(),
-		p.UID, text))
+// Invalid queues an Event about an invalid annotation of a pod, once for each reason. It does not
+// block and is safe for concurrent use.
+func (e *Events) Invalid(p Pod) {
+	e.Queue(newEvent(podRef(p.Namespace, p.Name.Name, p.ObjectUID), e.Node, "Assign", true, InvalidReservation,
+		p.Invalid+"; the previous value stays in effect", time.Now(), p.UID, p.Invalid))
 }
 
 // Queue queues an Event, unless one of the same name was queued in the last hour. It does not block

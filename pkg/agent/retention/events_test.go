@@ -163,8 +163,8 @@ func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 	w := newEventsFixture(t)
 	for _, value := range []string{"soon", "soon", "later", "soon"} {
-		w.Warn(Pod{Name: kube.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1"}, InvalidReservation,
-			"no window: "+value)
+		w.Invalid(Pod{Name: kube.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1",
+			Invalid: "no window: " + value})
 		w.runPass()
 	}
 	if got := w.created(); len(got) != 2 || !strings.Contains(got[0], "later") || !strings.Contains(got[1], "soon") {

@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/utils/lru"
 
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -91,6 +90,13 @@ func (r *reader) notice(e store.Entry) (n notice, ok bool) {
 		}
 		n.Reason, n.Warning = AddressChanged, true
 		n.Text = fmt.Sprintf("got %s instead of %s: %s", e.Address, was.address, was.lost)
+	case store.EventAdopted: // host-local has served it, if somebody has put that back for a while
+		r.former.Add(at, former{address: e.Address})
+		if !known || was.address == e.Address {
+			return n, false
+		}
+		n.Reason, n.Warning = AddressChanged, true
+		n.Text = fmt.Sprintf("got %s instead of %s: %s", e.Address, was.address, e.Reason)
 	case store.EventKept, store.EventTakenOver:
 		r.former.Add(at, former{address: e.Address})
 		n.Reason, n.Text = AddressKept, fmt.Sprintf("kept %s: %s", e.Address, keptText(e))
@@ -170,28 +176,4 @@ func join(out []notice, n notice) []notice {
 		}
 	}
 	return append(out, n)
-}
-
-// servedByAnother returns which address a pod has instead of the one that is held for it, because
-// another plugin has served it: host-local, if somebody has put it back while no agent was there.
-// It returns "" for other pods. leases are those of the pod's name, and bound the addresses of all
-// bound leases, read after the pod. An address of the API is that of eth0.
-func servedByAnother(p Pod, leases []lease.Lease, bound map[netip.Addr]bool) (text string) {
-	for _, l := range leases {
-		if l.State == lease.Bound || l.UID == p.UID || !p.Expected || p.Window == 0 {
-			return ""
-		}
-		for _, ip := range p.IPs {
-			a, err := netip.ParseAddr(ip)
-			if a = a.Unmap(); bound[a] {
-				return ""
-			}
-			isFor := l.Firm && !l.IsUnused() && l.Holder.IfName == "eth0" && l.Address.Is4() == a.Is4()
-			if err == nil && isFor && l.Address != a {
-				text = fmt.Sprintf("has %s instead of %s, which is held for it: leasehold did not serve this pod", a,
-					l.Address)
-			}
-		}
-	}
-	return text
 }

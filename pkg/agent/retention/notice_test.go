@@ -90,6 +90,14 @@ func TestRead(t *testing.T) {
 			withoutWindow(entry(store.EventExpired, "db-0", "u1", "10.0.0.2", "it was held for 2m0s")),
 			entry(store.EventBound, "db-0", "u2", "10.0.0.3", ""),
 		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: released on request"}},
+		{"served by host-local", []store.Entry{
+			entry(store.EventBound, "db-0", "u1", "10.0.0.2", ""),
+			entry(store.EventReleased, "db-0", "u1", "10.0.0.2", "DEL"),
+			entry(store.EventAdopted, "db-0", "u2", "10.0.0.3", "host-local has given it to the container"),
+			entry(store.EventAdopted, "db-0", "u2", "10.0.0.3", "again"),
+			entry(store.EventAdopted, "web-0", "u3", "10.0.0.4", "file 10.0.0.4"),
+		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: " +
+			"host-local has given it to the container"}},
 		{"limited", []store.Entry{entry(store.EventLimited, "db-0", "u1", "10.0.0.2",
 			"maxHeldShare is reached: the hold is a short one")},
 			[]string{"ReservationLimited! db-0 u1: 10.0.0.2: maxHeldShare is reached: the hold is a short one"}},
@@ -125,50 +133,6 @@ func TestOnlyRetainedPods(t *testing.T) {
 		})
 		if (len(got) == 1) != asks {
 			t.Errorf("asks: %v, notices: %v", asks, got)
-		}
-	}
-}
-
-// A pod that another plugin has served, while an address is held for it, is told so.
-func TestServedByAnother(t *testing.T) {
-	held := func(uid, address, ifName string) lease.Lease {
-		return lease.Lease{State: lease.Held, Namespace: "db", Name: "db-0", UID: uid, Firm: true,
-			Holder: lease.Holder{IfName: ifName}, Address: netip.MustParseAddr(address),
-			Window: lease.Window(time.Hour)}
-	}
-	bound := held("", "10.0.0.3", "eth0")
-	bound.State = lease.Bound
-	coolDown, chosen := held("u0", "10.0.0.2", "eth0"), held("", "10.0.0.2", "eth0")
-	coolDown.Firm, chosen.Holder.ContainerID = false, ""
-	pod := Pod{UID: "u1", Window: lease.Window(time.Hour), Expected: true, IPs: []string{"10.0.0.9", "fd00::9"}}
-	ends, plain, starts := pod, pod, pod
-	ends.Expected, plain.Window, starts.IPs = false, 0, nil
-	const want = "has 10.0.0.9 instead of 10.0.0.2, which is held for it: leasehold did not serve this pod"
-	for name, c := range map[string]struct {
-		pod    Pod
-		leases []lease.Lease
-		want   string
-	}{
-		"another address":                 {pod, []lease.Lease{held("u0", "10.0.0.2", "eth0")}, want},
-		"the one that is held":            {pod, []lease.Lease{held("u0", "10.0.0.9", "eth0")}, ""},
-		"of another family":               {pod, []lease.Lease{held("u0", "fd00::9", "eth0")}, ""},
-		"nothing is held":                 {pod, nil, ""},
-		"a cool-down":                     {pod, []lease.Lease{coolDown}, ""},
-		"chosen while the pod lives":      {pod, []lease.Lease{chosen}, ""},
-		"of another interface":            {pod, []lease.Lease{held("u0", "10.0.0.2", "net1")}, ""},
-		"it was served, and has ended":    {pod, []lease.Lease{held("u1", "10.0.0.2", "eth0")}, ""},
-		"it is served, without its UID":   {pod, []lease.Lease{held("u0", "10.0.0.2", "eth0"), bound}, ""},
-		"it has no address yet":           {starts, []lease.Lease{held("u0", "10.0.0.2", "eth0")}, ""},
-		"it is being deleted":             {ends, []lease.Lease{held("u0", "10.0.0.2", "eth0")}, ""},
-		"it does not ask for one to keep": {plain, []lease.Lease{held("u0", "10.0.0.2", "eth0")}, ""},
-	} {
-		if got := servedByAnother(c.pod, c.leases, nil); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
-		// Its address is that of a lease without its name: released for a user, or imported.
-		served := map[netip.Addr]bool{netip.MustParseAddr("10.0.0.9"): true}
-		if got := servedByAnother(c.pod, c.leases, served); got != "" {
-			t.Errorf("%s, served: %q", name, got)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -33,9 +32,8 @@ type Windows struct {
 	Core    rest.Interface // to read namespaces
 	Limits  *Limits
 	Log     *slog.Logger
-	// Warn is called for every pod with an invalid annotation, and for every one that leasehold has
-	// not served although an address is held for it, in each pass.
-	Warn    func(p Pod, reason, text string)
+	// Invalid is called for every pod with an invalid annotation, in each pass.
+	Invalid func(Pod)
 	Problem daemon.Problem
 
 	namespaces namespaces
@@ -71,11 +69,8 @@ func (w *Windows) apply(ctx context.Context) (requeueAfter time.Duration, err er
 	if !synced {
 		return 0, nil // the pods have not been listed yet
 	}
-	bootID, bound := w.Service.Node.Clock().BootID, map[netip.Addr]bool{}
+	bootID := w.Service.Node.Clock().BootID
 	view, err := w.Service.List(ctx, func(l lease.Lease) bool {
-		if l.State == lease.Bound {
-			bound[l.Address] = true
-		}
 		_, here := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		return here || l.Reservation != "" || l.IsBootHold(bootID)
 	})
@@ -106,13 +101,9 @@ func (w *Windows) apply(ctx context.Context) (requeueAfter time.Duration, err er
 	if !isComplete {
 		delete(plan.End, podGone)
 	}
-	leases := ByPod(view.Leases)
-	for name, p := range pods {
+	for _, p := range pods {
 		if p.Invalid != "" {
-			w.Warn(p, InvalidReservation, p.Invalid+"; the previous value stays in effect")
-		}
-		if text := servedByAnother(p, leases[name], bound); text != "" {
-			w.Warn(p, AddressChanged, text)
+			w.Invalid(p)
 		}
 	}
 	if unread != nil {

@@ -31,7 +31,7 @@ func TestPass(t *testing.T) {
 	var invalid []string
 	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil),
 		Core: server.Clients.Core, Log: fakeapi.Log,
-		Warn: func(_ Pod, reason, text string) { invalid = append(invalid, reason+": "+text) }}
+		Invalid: func(p Pod) { invalid = append(invalid, p.Invalid) }}
 	pods := func(annotation string) {
 		t.Helper()
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "1",
@@ -73,7 +73,7 @@ func TestPass(t *testing.T) {
 	pods("soon")
 	expect("an invalid annotation", 0, 10*time.Minute)
 	if len(invalid) != 1 || !strings.Contains(invalid[0], `"soon" is not a window`) {
-		t.Errorf("it warned of %q", invalid)
+		t.Errorf("Invalid was called for %q", invalid)
 	}
 	node.Release(node.Bind("10.0.0.2", "db-0", "u0", time.Minute, ""))
 	pods("1")
