@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -40,7 +41,7 @@ type Reader[V any] struct {
 // Test lets the informer read, in each of the ways that there are, one object that cannot be
 // decoded, one that is huge and one of another kind beside good ones. It must leave out the first
 // and the third, name the first in one warning, count them, and go on. Test also checks what the
-// informer keeps of large objects (testSize).
+// informer keeps of large objects (testSize), and of many (testMany).
 func (r Reader[V]) Test(t *testing.T) {
 	formats := []string{"json"}
 	if r.Kind.Group == "" {
@@ -52,6 +53,9 @@ func (r Reader[V]) Test(t *testing.T) {
 		}
 	}
 	r.testSize(t)
+	if r.Limit == 0 { // otherwise there is one object
+		r.testMany(t)
+	}
 }
 
 func (r Reader[V]) test(t *testing.T, isProtobuf bool, way string) {
@@ -72,15 +76,7 @@ func (r Reader[V]) test(t *testing.T, isProtobuf bool, way string) {
 	server := httptest.NewServer(s)
 	defer server.Close()
 	i := r.New()
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypeWithName(r.Kind, i.NewObject())
-	metav1.AddToGroupVersion(scheme, r.Kind.GroupVersion())
-	client, err := kube.NewClient(&rest.Config{Host: server.URL, QPS: -1}, server.Client(), scheme,
-		r.Kind.GroupVersion())
-	if err != nil {
-		t.Fatal(err)
-	}
-	lw, ended := i.ListWatch(client, "things", "", "", ""), make(chan error)
+	lw, ended := r.listWatch(t, i, server), make(chan error)
 	go func() {
 		if way == "a node's" {
 			ended <- (&kube.NodeInformer[V]{Informer: i, ListWatch: lw, What: t.Name(), Period: time.Second}).Run(ctx)
@@ -127,6 +123,20 @@ func (r Reader[V]) test(t *testing.T, isProtobuf bool, way string) {
 	}
 	stop()
 	<-ended
+}
+
+// listWatch returns the list and watch calls of an informer for a server.
+func (r Reader[V]) listWatch(t *testing.T, i *kube.Informer[V], server *httptest.Server) *cache.ListWatch {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypeWithName(r.Kind, i.NewObject())
+	metav1.AddToGroupVersion(scheme, r.Kind.GroupVersion())
+	client, err := kube.NewClient(&rest.Config{Host: server.URL, QPS: -1}, server.Client(), scheme,
+		r.Kind.GroupVersion())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i.ListWatch(client, "things", "", "", "")
 }
 
 // A feed is an API server with one list, in pages, and one watch at a time.

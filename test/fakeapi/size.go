@@ -21,9 +21,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// MaxKept is how many bytes of heap an informer may keep of an object. 5,000 of a kind have 293 MiB
-// then, and the manager's heap grows by half of that until it is collected (GOGC), while its
-// GOMEMLIMIT is 460 MiB.
+// MaxKept is how many bytes of heap an informer may keep of an object: with the largest 5,000 of a
+// kind, and the half of it that the manager's heap grows by until it is collected (GOGC), 440 MiB.
 const MaxKept = 60 << 10
 
 const (
@@ -63,6 +62,9 @@ func (r Reader[V]) testSize(t *testing.T) {
 		if len(limits) > 0 {
 			whole = r.keep(t, 1, func(int) kube.Object { return r.whole(limits) })
 		}
+		if r.Limit == 0 && limit*many*3/2 > memoryLimit(t) {
+			t.Errorf("the manager has no memory for %d with %d KiB each", many, limit>>10)
+		}
 		t.Logf("%d KiB of %d large parts, %d of the largest object", all>>10, parts.count, whole>>10)
 		if max(all, whole) > limit {
 			t.Errorf("want at most %d KiB", limit>>10)
@@ -77,6 +79,17 @@ func (r Reader[V]) whole(limits map[string]spec.Schema) kube.Object {
 	(&grower{whole: true, limits: limits}).grow(reflect.ValueOf(o).Elem(), "")
 	o.SetName(text(0, kube.MaxName))
 	return o
+}
+
+// memoryLimit returns the manager's GOMEMLIMIT in bytes.
+func memoryLimit(t *testing.T) (limit int) {
+	t.Helper()
+	data, err := os.ReadFile("../../../daemonset/base/manager/deployment.yaml")
+	_, value, _ := strings.Cut(string(data), "{name: GOMEMLIMIT, value: ")
+	if _, scanErr := fmt.Sscanf(value, "%dMiB}", &limit); err != nil || scanErr != nil {
+		t.Fatal(err, scanErr)
+	}
+	return limit << 20
 }
 
 // keep returns how many bytes of heap a new informer keeps of objects.
