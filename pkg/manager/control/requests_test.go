@@ -194,6 +194,24 @@ func TestPlanRequests(t *testing.T) {
 	}
 }
 
+// A status is written once, also if two entries have an address and get different states. An
+// address that the spec no longer has is removed from it.
+func TestStatusIsWrittenOnce(t *testing.T) {
+	r := shows(requestFor("db", "db", entryOf("db-0", "", "10.0.1.5"), entryOf("db-1", "", "10.0.1.5", "fd00:1::5"),
+		entryOf("db-2", "", "10.9.0.1")), "10.0.1.99@node1 Held")
+	set := setOf(t, reservationOf("db-1", "node2", isConfirmed))
+	for i, want := range []string{"10.0.1.5@ Waiting NodeNotReady, 10.9.0.1@ Rejected NoNode, " +
+		"fd00:1::5@ Waiting PodOnOtherNode", ""} {
+		plan := planRequests(viewsOfRequests(r), viewsOf(twoNodes()), policy.Limits{"choose": "true"}, true, set)
+		if got := shownIn(plan, r); got != want {
+			t.Errorf("pass %d shows %q, want %q", i+1, got, want)
+		}
+		for _, s := range plan.shown {
+			s.apply(r)
+		}
+	}
+}
+
 // However many requests a namespace has, those of another one are named and shown among the first.
 // A namespace that may not choose is not named at all.
 func TestRequestsAreFair(t *testing.T) {
