@@ -126,9 +126,16 @@ func TestNamedListsNamespaces(t *testing.T) {
 	if of := s.Named(n.pool, addr, file); of.Life != lease.Unknown || listed != 1 {
 		t.Errorf("%s, listed %d times", of.Life, listed)
 	}
+	s.Namespaces = func() ([]host.Namespace, error) {
+		listed++
+		return []host.Namespace{{Err: errors.New("no permission")}}, nil
+	}
+	if of := s.Named(n.pool, addr, file); of.Life != lease.Unknown || listed != 2 {
+		t.Errorf("one namespace cannot be read: %s, listed %d times", of.Life, listed)
+	}
 	n.lives("/run/netns/db-0", 11)
 	s.Host = n.host
-	if of := s.Named(n.pool, addr, file); of.Life != lease.Alive || listed != 1 {
+	if of := s.Named(n.pool, addr, file); of.Life != lease.Alive || listed != 2 {
 		t.Errorf("%s, listed %d times", of.Life, listed)
 	}
 	if got := fmt.Sprint(Unknown(n.pool, addr, now).Address); got != "10.0.0.5" {
