@@ -69,7 +69,7 @@ func forward() error {
 	_ = json.Unmarshal(stdin, &conf) // host-local says what is wrong
 	verb, isChained := os.Getenv("CNI_COMMAND"), conf.Type == leasehold && isAbsent(conf.IPAM)
 	switch {
-	case !isChained:
+	case !isChained, verb == "VERSION":
 		err = runHostLocal(stdin)
 	case verb == "ADD" && isAbsent(conf.PrevResult):
 		err = errors.New("prevResult is missing, which the entry of leasehold needs")

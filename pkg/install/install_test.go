@@ -142,6 +142,23 @@ func TestForwarderWithoutHostLocal(t *testing.T) {
 	}
 }
 
+// TestForwarderPrintsVersions gives the forwarder what a runtime may have when it asks for
+// versions.
+func TestForwarderPrintsVersions(t *testing.T) {
+	d := Dir(t.TempDir())
+	lay(t, d, leasehold, built.leasectl)
+	lay(t, d, hostLocal, built.hostLocal)
+	for _, conf := range []string{`{"cniVersion":"1.0.0"}`, `{"cniVersion":"1.0.0","name":"n","type":"leasehold"}`,
+		`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"ptp"},{"type":"leasehold"}]}`, ``} {
+		cmd := exec.Command(d.path(leasehold))
+		cmd.Env, cmd.Stdin = []string{"CNI_COMMAND=VERSION"}, strings.NewReader(conf)
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), `"supportedVersions":["0.1.0"`) {
+			t.Errorf("%s: %v: %q", conf, err, out)
+		}
+	}
+}
+
 func TestInstallReplacesARunningProgram(t *testing.T) {
 	d := Dir(t.TempDir())
 	sleep, err := exec.LookPath("sleep")
