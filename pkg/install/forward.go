@@ -42,7 +42,10 @@ func IsForwarder(args []string) bool { return filepath.Base(args[0]) == leasehol
 func Forward(args []string) int {
 	var err error
 	if len(args) > 1 && args[1] == removeArg {
-		err = removeForwarder()
+		var self string
+		if self, err = os.Executable(); err == nil {
+			err = removeForwarder(self)
+		}
 	} else {
 		err = forward()
 	}
@@ -113,33 +116,45 @@ func startRemoval(containerID string) {
 }
 
 // removeForwarder waits until no stored configuration names leasehold, and then removes this
-// program. Only one process does so at a time.
-func removeForwarder() error {
-	path, err := os.Executable()
-	if err != nil {
-		return err
-	}
+// program, which is at a path. Only one process does so at a time. One that it turns away has
+// changed the time of the program before, so that it waits as long for that one's DEL.
+func removeForwarder(path string) error {
 	self, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer self.Close()
-	if syscall.Flock(int(self.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+	lock := func() error { return syscall.Flock(int(self.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
+	now := time.Now()
+	_ = os.Chtimes(path, now, now) // where that fails, the program cannot be removed either
+	if lock() != nil {
 		return nil
 	}
-	last := ""
-	for end := time.Now().Add(forwarderWaits); time.Now().Before(end); {
+	last, asked, end := "", modified(self), now.Add(forwarderWaits)
+	for {
 		time.Sleep(time.Second)
 		stored, err := replayed()
-		switch now := strings.Join(stored, "\n"); {
-		case err != nil:
-		case now == "":
+		switch text, at := strings.Join(stored, "\n"), modified(self); {
+		case err == nil && text == "":
 			return removeFile(path, self)
-		case now != last:
-			end, last = time.Now().Add(forwarderWaits), now
+		case err == nil && text != last, at != asked:
+			last, asked, end = text, at, time.Now().Add(forwarderWaits)
+		case !time.Now().Before(end):
+			_ = syscall.Flock(int(self.Fd()), syscall.LOCK_UN)
+			if modified(self) == asked || lock() != nil {
+				return nil
+			}
 		}
 	}
-	return nil
+}
+
+// modified returns when a file was changed, in nanoseconds.
+func modified(f *os.File) int64 {
+	info, err := f.Stat()
+	if err != nil {
+		return 0
+	}
+	return info.ModTime().UnixNano()
 }
 
 // removeFile removes an open file, unless another one has its name now, because leasehold was

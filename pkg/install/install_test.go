@@ -159,6 +159,32 @@ func TestForwarderPrintsVersions(t *testing.T) {
 	}
 }
 
+// TestForwarderWaitsForALaterDEL runs the processes that DELs start to remove the forwarder, in the
+// time of synctest. A DEL that comes while the first one's still waits is waited for as well.
+func TestForwarderWaitsForALaterDEL(t *testing.T) {
+	d, stored := Dir(t.TempDir()), t.TempDir()
+	lay(t, d, leasehold, built.leasectl)
+	defer func(dirs []string) { replays = dirs }(replays)
+	replays = []string{stored}
+	config := filepath.Join(stored, "net-c2-eth0")
+	must(t, os.WriteFile(config, []byte(`{"type":"leasehold"}`), 0o600))
+	synctest.Test(t, func(t *testing.T) {
+		var all sync.WaitGroup
+		afterDEL := func() {
+			if err := removeForwarder(d.path(leasehold)); err != nil {
+				t.Error(err)
+			}
+		}
+		all.Go(afterDEL) // of c1
+		time.Sleep(forwarderWaits + time.Second/2)
+		all.Go(afterDEL) // of c2
+		time.Sleep(2 * time.Second)
+		must(t, os.Remove(config))
+		all.Wait()
+	})
+	assertNames(t, d)
+}
+
 func TestInstallReplacesARunningProgram(t *testing.T) {
 	d := Dir(t.TempDir())
 	sleep, err := exec.LookPath("sleep")
