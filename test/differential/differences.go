@@ -25,8 +25,9 @@ type Difference struct {
 	// others than e. A later difference is of this kind only if the programs do not differ after
 	// those calls, and leasehold's reply is the same.
 	instead func(past []Exchange, e Exchange) (calls []Call, isOther bool)
-	// example is a sequence of calls whose last one meets the difference.
-	example []Call
+	// example is a sequence of calls whose last one meets the difference; another is too, and may
+	// be nil.
+	example, another []Call
 }
 
 // Differences are all that there are. The tests fail for any other, and for one of these that they
@@ -158,7 +159,8 @@ var Differences = []Difference{
 			})
 			return append(calls, e.Call), calls != nil
 		},
-		example: []Call{add("c1", plain), del("c1", strings.Replace(plain, "net", "other", 1)), check("c1", plain)},
+		example: []Call{add("c1", plain), add("c2", plain), del("c1", strings.Replace(plain, "net", "other", 1)),
+			check("c2", plain), check("c1", plain)},
 	},
 	{
 		Call:      "CHECK with a `prevResult` that names an address of the ranges which the container does not have",
@@ -179,6 +181,8 @@ var Differences = []Difference{
 			return append(calls, e.Call), calls != nil
 		},
 		example: []Call{add("c1", plain), {Verb: "GC", Stdin: with(plain, noneValid)}, check("c1", plain)},
+		another: []Call{add("c1", plain), add("c2", plain), add("c3", plain),
+			{Verb: "GC", Stdin: with(plain, twoValid)}, check("c1", plain), check("c2", plain), check("c3", plain)},
 	},
 	{
 		Call:      "GC with an invalid configuration or list",
@@ -312,6 +316,8 @@ const (
 
 	pod       = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0;K8S_POD_UID=u1"
 	noneValid = `"cni.dev/valid-attachments":[]`
+	twoValid  = `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"},` +
+		`{"containerID":"c2","ifname":"eth0"}]`
 )
 
 func add(id, stdin string) Call   { return eth0("ADD", id, stdin) }

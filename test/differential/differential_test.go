@@ -164,14 +164,19 @@ func verify(t *testing.T, calls []Call) (done []Exchange, ok bool) {
 	return done, false
 }
 
-// TestDifferences compares the example of each row of the table, which must meet the row.
+// TestDifferences compares the examples of each row of the table, which must meet the row.
 func TestDifferences(t *testing.T) {
 	for i, d := range Differences {
 		t.Run(d.Call, func(t *testing.T) {
-			done, _ := verify(t, d.example)
-			last := done[len(done)-1]
-			if len(done) < len(d.example) || last.difference() == "" || !slices.Contains(explained(t, done), i) {
-				t.Errorf("no difference of this row\n%s", text(done))
+			for _, calls := range [][]Call{d.example, d.another} {
+				if calls == nil {
+					continue
+				}
+				done, _ := verify(t, calls)
+				last := done[len(done)-1]
+				if len(done) < len(calls) || last.difference() == "" || !slices.Contains(explained(t, done), i) {
+					t.Errorf("no difference of this row\n%s", text(done))
+				}
 			}
 		})
 	}
