@@ -29,7 +29,7 @@ fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)
 	@FUZZTIME=$${FUZZTIME:-1m} scripts/fuzz
 
 differential: ## the same calls to the plugin and to upstream's host-local, the long form (HOURS=1, SEEDS=<of a failure>)
-	@HOURS=$${HOURS:-1} scripts/test-go -v ./test/differential
+	@HOURS=$${HOURS:-1} TIMEOUT=0 scripts/test-go -v ./test/differential
 
 crash: ## kills, power cuts, full disks, damage and migration, the long form (RUN=<regexp>)
 	@LONG=1 TIMEOUT=80m scripts/test-go -v -run '$(RUN)' ./test/crash | grep --line-buffered -v -e '^=== ' -e '--- PASS'; exit $${PIPESTATUS[0]}
