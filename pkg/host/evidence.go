@@ -154,6 +154,22 @@ func (e *Evidence) Namespace(l lease.Lease) (lease.Liveness, error) {
 	return lease.Dead, nil
 }
 
+// NamespaceOf returns a network namespace in which an interface has an address, own if that has it,
+// and the zero Netns if none is found. It is for a lease whose holder's namespace is not known.
+func (e *Evidence) NamespaceOf(addr netip.Addr, own lease.Netns) (found lease.Netns) {
+	all, _ := e.host.Namespaces() // what cannot be read proves nothing
+	for _, n := range all {
+		switch {
+		case !slices.ContainsFunc(n.Addresses, func(on Address) bool { return on.Addr == addr }):
+		case n.Netns.Same(own):
+			return own
+		default:
+			found = n.Netns
+		}
+	}
+	return found
+}
+
 // plugged are the addresses in a network namespace, or why they cannot be read.
 type plugged struct {
 	addrs []netip.Addr

@@ -203,8 +203,12 @@ func (a *assignment) keepHolds() error {
 // refuseOther returns ErrAddressInUse if the container has the address in another network namespace
 // than that of the call, and that namespace is not proven to be gone. Otherwise the call is a
 // repeated one: runtimes such as nerdctl start a container again with its id, in a new namespace,
-// and send no DEL.
+// and send no DEL. Of a container that only host-local's file names, the namespace is the one in
+// which an interface has the address.
 func (a *assignment) refuseOther(l lease.Lease) error {
+	if l.Holder.Netns.Ino == 0 {
+		l.Holder.Netns = a.call.Evidence.NamespaceOf(l.Address, a.holder.Netns)
+	}
 	old := l.Holder.Netns
 	if old.Ino == 0 || old.Same(a.holder.Netns) {
 		return nil
