@@ -25,11 +25,11 @@ var annotations = object{"io.kubernetes.cri.pod-annotations": true}
 // Network is a CNI network of a node.
 type Network struct {
 	Name    string
-	Type    string // flannel, bridge, ptp or macvlan
+	Type    string // flannel, bridge, ptp, macvlan, kube-router or kind
 	Version string // cniVersion; if empty, the usual one for the plugin
 	Subnets []netip.Prefix
-	// Stock uses flannel's configuration as shipped with kube-flannel: without the capability, and
-	// with the default IPAM plugin.
+	// Stock uses the configuration as it is shipped: without the capability, with host-local, and
+	// without subnets if the network plugin adds them.
 	Stock bool
 	// WithoutAnnotations keeps the pods' annotations from a plugin other than flannel.
 	WithoutAnnotations bool
@@ -59,16 +59,34 @@ func (n Network) Conflist() ([]byte, error) {
 			flannel["capabilities"], flannel["ipam"] = annotations, section
 		}
 		plugins = []any{flannel, portmap}
+	case "kube-router":
+		// As k0s has it. kube-router adds the subnet of the node to the list where it is missing.
+		version = "0.3.0"
+		bridge := object{"name": "kubernetes", "type": "bridge", "bridge": n.bridge(), "isDefaultGateway": true,
+			"hairpinMode": false, "ipMasq": false, "ipam": section}
+		if n.Stock {
+			section["type"] = "host-local"
+		} else {
+			bridge["capabilities"], section["ranges"] = annotations, n.ranges()
+		}
+		plugins = []any{bridge,
+			object{"type": "portmap", "capabilities": object{"snat": true, "portMappings": true}}}
+	case "kind":
+		// As kindnetd writes it.
+		version = "0.3.1"
+		section["dataDir"], section["routes"], section["ranges"] = n.DataDir(), n.routes(), n.ranges()
+		ptp := object{"type": "ptp", "ipMasq": false, "ipam": section, "mtu": 1500}
+		if n.Stock {
+			section["type"] = "host-local"
+		} else {
+			ptp["capabilities"] = annotations
+		}
+		plugins = []any{ptp, portmap}
 	case "bridge", "ptp", "macvlan":
 		if version == "" {
 			version = "1.0.0"
 		}
-		var ranges, routes []any
-		for _, p := range n.Subnets {
-			ranges = append(ranges, []any{object{"subnet": p.String()}})
-			routes = append(routes, object{"dst": netip.PrefixFrom(unspecified(p.Addr()), 0).String()})
-		}
-		section["ranges"] = ranges
+		section["ranges"] = n.ranges()
 		plugin := object{"type": n.Type, "capabilities": annotations, "ipam": section}
 		switch n.Type {
 		case "bridge":
@@ -76,7 +94,7 @@ func (n Network) Conflist() ([]byte, error) {
 			plugin["isDefaultGateway"] = true
 			plugin["hairpinMode"] = true
 		case "ptp":
-			section["routes"] = routes
+			section["routes"] = n.routes()
 		case "macvlan":
 			plugin["master"] = "eth0"
 		}
@@ -93,8 +111,43 @@ func (n Network) Conflist() ([]byte, error) {
 	return json.MarshalIndent(object{"cniVersion": version, "name": n.Name, "plugins": plugins}, "", "  ")
 }
 
+func (n Network) ranges() (ranges []any) {
+	for _, p := range n.Subnets {
+		ranges = append(ranges, []any{object{"subnet": p.String()}})
+	}
+	return ranges
+}
+
+// routes returns the default routes.
+func (n Network) routes() (routes []any) {
+	for _, p := range n.Subnets {
+		routes = append(routes, object{"dst": netip.PrefixFrom(unspecified(p.Addr()), 0).String()})
+	}
+	return routes
+}
+
+// DataDir returns the directory of host-local's files of all networks.
+func (n Network) DataDir() string {
+	if n.Type == "kind" {
+		return "/run/cni-ipam-state"
+	}
+	return "/var/lib/cni/networks"
+}
+
+// Path returns the path of the configuration, which is the i-th of a node.
+func (n Network) Path(i int) string {
+	name := n.Name
+	if n.Type == "kube-router" {
+		name = "kuberouter"
+	}
+	return fmt.Sprintf("%s/%d-%s.conflist", confDir, 10+i, name)
+}
+
 // bridge returns the name of the network's bridge, which fits into a link name.
 func (n Network) bridge() string {
+	if n.Type == "kube-router" {
+		return "kube-bridge"
+	}
 	h := fnv.New32a()
 	h.Write([]byte(n.Name))
 	return fmt.Sprintf("br-%08x", h.Sum32())
@@ -109,7 +162,8 @@ func unspecified(a netip.Addr) netip.Addr {
 
 // DefaultNetwork returns the network of the cluster's options.
 func (n *Node) DefaultNetwork() Network {
-	name := map[string]string{"flannel": "cbr0", "bridge": "cni0", "ptp": "ptp0"}[n.cluster.CNI]
+	name := map[string]string{"flannel": "cbr0", "bridge": "cni0", "ptp": "ptp0", "kube-router": "mynet",
+		"kind": "kindnet"}[n.cluster.CNI]
 	subnets := []netip.Prefix{n.cluster.PodSubnet(n.Index)}
 	if n.cluster.DualStack {
 		subnets = append(subnets, n.cluster.PodSubnet6(n.Index))
@@ -132,11 +186,11 @@ func (n *Node) SetNetworks(ctx context.Context, networks ...Network) error {
 		if err != nil {
 			return err
 		}
-		file := fmt.Sprintf("%d-%s.conflist", 10+i, network.Name)
-		if err := n.write(filepath.Join(confDir, file), string(list)); err != nil {
+		path := network.Path(i)
+		if err := n.write(path, string(list)); err != nil {
 			return err
 		}
-		keep[file], first = true, cmp.Or(first, string(list))
+		keep[filepath.Base(path)], first = true, cmp.Or(first, string(list))
 	}
 	entries, err := os.ReadDir(n.Root() + confDir)
 	if err != nil {

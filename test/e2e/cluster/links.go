@@ -39,7 +39,8 @@ func (c *Cluster) families(p netip.Prefix) []netip.Prefix {
 // port returns the name of the host's end of a machine's veth.
 func (c *Cluster) port(name string) string { return c.bridge() + "-" + name }
 
-// attach creates eth0 of a machine, with routes to the pods of all nodes.
+// attach creates eth0 of a machine, with routes to the pods of all nodes. Those of nodes with
+// kube-router are kube-router's.
 func (c *Cluster) attach(ctx context.Context, name string, pid int, addr netip.Prefix) error {
 	if err := detach(ctx, c.port(name)); err != nil {
 		return err
@@ -60,7 +61,7 @@ func (c *Cluster) attach(ctx context.Context, name string, pid int, addr netip.P
 	commands = append(commands, "link set eth0 up")
 	for i := range c.Nodes {
 		via := c.nodeAddr(i)
-		if via == addr {
+		if via == addr || c.CNI == KubeRouter && addr != c.controlAddr() {
 			continue
 		}
 		add("route add %v via %v", c.PodSubnet(i), via.Addr())

@@ -59,7 +59,15 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	if err := n.StartRuntime(ctx, Runtime{}); err != nil {
 		return err
 	}
-	return n.StartKubelet(ctx)
+	return n.startKubernetes(ctx)
+}
+
+// startKubernetes starts the kubelet, and the network plugin's program if it has one.
+func (n *Node) startKubernetes(ctx context.Context) error {
+	if err := n.StartKubelet(ctx); err != nil || n.cluster.CNI != KubeRouter {
+		return err
+	}
+	return n.StartKubeRouter(ctx)
 }
 
 func (n *Node) boot(ctx context.Context) error {

@@ -40,7 +40,7 @@ func OptionsFromEnv() (Options, error) {
 	}{
 		{"KUBERNETES", &o.Kubernetes, []string{"1.30", "1.36", "1.37"}},
 		{"CONTAINERD", &o.Containerd, []string{"1.6", "2.4"}},
-		{"CNI", &o.CNI, []string{"flannel", "bridge", "ptp"}},
+		{"CNI", &o.CNI, []string{"flannel", "bridge", "ptp", "kube-router", "kind"}},
 	} {
 		s := os.Getenv(v.name)
 		if s == "" {
@@ -72,8 +72,8 @@ func OptionsFromEnv() (Options, error) {
 	if o.CRIO != "" && o.Containerd != "" {
 		return o, fmt.Errorf("CONTAINERD=%s: RUNTIME is crio", o.Containerd)
 	}
-	if o.DualStack && o.CNI == "flannel" {
-		return o, fmt.Errorf("DUALSTACK=1: the flannel plugin is configured for IPv4 only; use CNI=bridge or CNI=ptp")
+	if o.DualStack && o.CNI != "bridge" && o.CNI != "ptp" {
+		return o, fmt.Errorf("DUALSTACK=1: %s is configured for IPv4 only; use CNI=bridge or CNI=ptp", o.CNI)
 	}
 	return o, nil
 }

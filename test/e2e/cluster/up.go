@@ -43,7 +43,11 @@ func (c *Cluster) Up(ctx context.Context) (err error) {
 
 // parts are the parts that machines of a cluster run.
 func (c *Cluster) parts() []string {
-	return []string{"debian", "plugins", "flannel", "etcd", "containerd", c.kubernetes()}
+	parts := []string{"debian", "plugins", "flannel", "etcd", "containerd", c.kubernetes()}
+	if c.CNI == KubeRouter {
+		parts = append(parts, KubeRouter)
+	}
+	return parts
 }
 
 // begin builds parts that machines run, and removes a former cluster.
@@ -121,7 +125,7 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 			n := c.Node(name)
 			err := n.prepare(ctx)
 			if err == nil {
-				err = n.StartKubelet(ctx)
+				err = n.startKubernetes(ctx)
 			}
 			if err != nil {
 				err = fmt.Errorf("%s: %w", name, err)
@@ -129,7 +133,10 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 			return err
 		})
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil || c.CNI != KubeRouter {
+		return err
+	}
+	return c.setPodSubnets(ctx)
 }
 
 // Client returns a client with administrator's permissions.

@@ -30,10 +30,9 @@ const (
 	flannelConflist  = cniConf + "/10-flannel.conflist"
 	hostLocal        = cniBin + "/host-local"
 	original         = "host-local.original" // what the installer keeps
-	hostLocalFiles   = "/var/lib/cni/networks"
 )
 
-// installReplace follows the quick start of README.md in a cluster with stock flannel and running
+// installReplace follows the quick start of README.md in a cluster with a stock network and running
 // pods, takes leasehold out of use, upgrades it, rolls it back and removes it again.
 func installReplace(t *Test) {
 	former, next := t.publish("v0.1.0"), t.publish("v0.2.0")
@@ -47,12 +46,12 @@ func installReplace(t *Test) {
 	t.Kept(s.pods, s.set.Recreate())
 	t.Step("recreated pods keep their addresses, which host-local gave")
 	out, err := t.tryLeasehold("install", "--yes")
-	if err == nil || !strings.Contains(out, "takes host-local's place") {
+	if s.network.Type == "flannel" && (err == nil || !strings.Contains(out, "takes host-local's place")) {
 		t.Errorf("kubectl leasehold install has not failed, or for another reason")
 	}
 
-	t.Step("flannel's manifest is applied again, and its DaemonSet restarted")
-	s.applyFlannel()
+	t.Step("the network plugin is installed again, and restarted")
+	s.applyNetwork()
 	s.becomesActive(time.Now())
 	t.Kept(s.pods, s.set.Recreate())
 
@@ -83,7 +82,7 @@ func installReplace(t *Test) {
 	}
 	s.upgradeAndBack(apply(next), apply(former))
 	t.Step("one address is held")
-	s.set.Scale(2)
+	s.set.Scale(s.set.size - 1)
 	s.remove()
 	s.assertAsBefore()
 }
@@ -202,6 +201,51 @@ func (t *Test) becomesGone(n *cluster.Node, path string) {
 	})
 }
 
+// installAlone installs the plugin alone on each node, as README.md does, and removes it again.
+// Without a manager pods return to their nodes only if the others are taken: one after the other.
+func installAlone(t *Test) {
+	s := t.stockCluster()
+	path, err := t.Cluster.Build(t.Ctx, cluster.Program{Module: ".", Package: "plugins/ipam/leasehold"})
+	t.Must(err)
+	program, err := os.ReadFile(path)
+	t.Must(err)
+	for i := range t.nodes {
+		t.Must(os.WriteFile(t.Node(i+1).Root()+cniBin+"/leasehold", program, 0o755))
+	}
+	leasectl := func(args ...string) {
+		for i := range t.nodes {
+			out, err := t.Node(i+1).Machine().Run(t.Ctx, append([]string{t.Cluster.Leasectl()}, args...)...)
+			t.Must(err)
+			t.Step("leasectl %s: %s", strings.Join(args, " "), out)
+		}
+	}
+	leasectl("install", "--conf="+s.conf(), "--pod-annotations", "--yes")
+	leasectl("install", "--conf="+s.conf(), "--yes")
+	t.Kept(s.pods, s.set.Rollout())
+	t.Kept(s.pods, s.set.Rollout())
+	if s.network.Type == cluster.KubeRouter {
+		t.Step("kube-router is restarted")
+		s.applyNetwork()
+		t.Kept(s.pods, s.set.Rollout())
+	}
+	stays := s.set.Ready()
+	leasectl("uninstall", "--yes")
+	s.assertUndisturbed()
+	for name, p := range s.set.Ready() {
+		if old := stays[name]; p.UID != old.UID || restarts(p) != 0 || addresses(p) != addresses(old) {
+			t.Errorf("%s was replaced or restarted", name)
+		}
+	}
+	s.set.Scale(0)
+	if s.network.Type != "flannel" { // containerd replays no configuration for the DEL (docs/install.md, "Remove")
+		leasectl("uninstall", "--yes")
+	}
+	for i := range t.nodes {
+		s.becomesGone(t.Node(i+1), cniBin+"/leasehold")
+	}
+	s.assertHostLocalWorks()
+}
+
 // uninstallAsks removes leasehold from a cluster in which a node has no power at first: nothing
 // changes meanwhile. Then a configuration that was edited by hand is put back.
 func uninstallAsks(t *Test) {
@@ -272,10 +316,12 @@ func (s *stockCluster) uninstallFails(words ...string) {
 	}
 }
 
-// A stockCluster is a cluster with flannel as its own manifest installs it and with running pods,
-// into which leasehold is installed and from which it is removed.
+// A stockCluster is a cluster with a network plugin as it is installed without leasehold and with
+// running pods, into which leasehold is installed and from which it is removed. If the cluster's
+// plugin has no way of its own to be installed, it is flannel.
 type stockCluster struct {
 	*Test
+	network  cluster.Network
 	set      *Set // retained pods
 	pods     Pods // of set
 	plain    []*Set
@@ -285,24 +331,33 @@ type stockCluster struct {
 	removed  bool
 }
 
-// stockCluster replaces the cluster's configuration by flannel's own manifest, removes leasehold,
-// and starts pods.
+// stockCluster replaces the cluster's configuration by the stock one, removes leasehold, and starts
+// pods.
 func (t *Test) stockCluster() *stockCluster {
-	s := &stockCluster{Test: t}
+	s := &stockCluster{Test: t, network: t.Node(1).DefaultNetwork()}
+	if t.Cluster.CNI != cluster.KubeRouter && t.Cluster.CNI != "kind" {
+		s.network.Type, s.network.Name = "flannel", "cbr0"
+	}
+	s.network.Stock = true
 	t.Cleanup(s.restore)
-	s.applyFlannel()
+	for i := range t.nodes {
+		if t.Cluster.CNI == cluster.KubeRouter { // whose list is written only where it is missing
+			t.Must(os.Remove(t.Node(i+1).Root() + s.conf()))
+		}
+	}
+	s.applyNetwork()
 	for i := range t.nodes {
 		n := t.Node(i + 1)
 		conf, err := filepath.Glob(n.Root() + cniConf + "/*")
 		t.Must(err)
 		for _, c := range conf {
-			if filepath.Base(c) != filepath.Base(flannelConflist) {
+			if filepath.Base(c) != filepath.Base(s.conf()) {
 				t.Must(os.Remove(c))
 			}
 		}
-		stock, err := os.ReadFile(n.Root() + flannelConflist)
+		stock, err := os.ReadFile(n.Root() + s.conf())
 		t.Must(err)
-		t.Must(n.WaitLoaded(t.Ctx, "cbr0", string(stock)))
+		t.Must(n.WaitLoaded(t.Ctx, s.network.Name, string(stock)))
 	}
 	s.remove()
 	s.removed = false
@@ -316,8 +371,8 @@ func (t *Test) stockCluster() *stockCluster {
 	for i := range t.nodes {
 		t.Must(t.Node(i+1).UseRegistry(t.Ctx, t.publisher.addr))
 	}
-	t.Step("pods start with stock flannel")
-	s.set = t.Echoserver("retained", nil, 3, KeptFor("10"), apart)
+	t.Step("pods start with stock %s", s.network.Type)
+	s.set = t.Echoserver("retained", nil, min(3, len(t.nodes)), KeptFor("10"), apart)
 	s.pods = s.set.Ready()
 	for i := range t.nodes {
 		s.plain = append(s.plain, t.Echoserver(fmt.Sprintf("plain-%d", i+1), t.Node(i+1), 2, KeptFor("")))
@@ -337,11 +392,44 @@ func apart(template *corev1.PodTemplateSpec) {
 			LabelSelector: &metav1.LabelSelector{MatchLabels: template.Labels}, TopologyKey: corev1.LabelHostname}}}}
 }
 
-// applyFlannel applies flannel's manifest, restarts its pods and waits until they have written
-// their configuration.
-func (s *stockCluster) applyFlannel() {
-	s.applyManifest()
-	s.restartFlannel()
+// conf returns the path of the network's configuration.
+func (s *stockCluster) conf() string {
+	if s.network.Type == "flannel" {
+		return flannelConflist
+	}
+	return s.network.Path(0)
+}
+
+// applyNetwork installs the network plugin, restarts its programs, and waits until they have
+// written their configuration.
+func (s *stockCluster) applyNetwork() {
+	switch s.network.Type {
+	case "flannel":
+		s.applyManifest()
+		s.restartFlannel()
+	case cluster.KubeRouter:
+		for i := range s.nodes {
+			n := s.Node(i + 1)
+			s.Must(n.Stop(s.Ctx, cluster.KubeRouter))
+			s.Must(n.StartKubeRouter(s.Ctx))
+			s.Eventually("kube-router has added the subnet", func() error {
+				list, err := os.ReadFile(n.Root() + s.conf())
+				subnet := n.DefaultNetwork().Subnets[0].String()
+				if err == nil && !bytes.Contains(list, []byte(subnet)) {
+					err = fmt.Errorf("%s has %s", s.conf(), list)
+				}
+				return err
+			})
+		}
+	case "kind": // kindnetd writes its list when it starts
+		for i := range s.nodes {
+			network := s.Node(i + 1).DefaultNetwork()
+			network.Stock = true
+			list, err := network.Conflist()
+			s.Must(err)
+			s.Must(os.WriteFile(s.Node(i+1).Root()+s.conf(), list, 0o644))
+		}
+	}
 }
 
 func (s *stockCluster) applyManifest() {
@@ -463,7 +551,7 @@ func (s *stockCluster) becomesReported(since time.Time, nodes []string, reason s
 func (t *Test) filesOf(n *cluster.Node) map[string]string {
 	out, err := n.Machine().Run(t.Ctx, "bash", "-c", `
 files() { find /etc /opt /run /var/lib /var/log /usr/libexec/cni -regextype posix-extended \
-	-regex '/run/(containerd|containers|crio|(ipc|net|uts)ns|runc|e2e)|/var/lib/(cni|containerd|containers|crio|kubelet)|/var/log/(containers|crio|pods)' -prune -o "$@"; }
+	-regex '/run/(cni-ipam-state|containerd|containers|crio|(ipc|net|uts)ns|runc|e2e|services)|/var/lib/(cni|containerd|containers|crio|kubelet)|/var/log/(containers|crio|pods)' -prune -o "$@"; }
 { files -type f -exec sha256sum {} +; files -printf '%M%l  %p\n'; } 2>/dev/null || true`)
 	t.Must(err)
 	files := map[string]string{}
@@ -519,7 +607,7 @@ func (s *stockCluster) assertHostLocalWorks() {
 		pods, err := s.Client.CoreV1().Pods("").List(s.Ctx, metav1.ListOptions{})
 		s.Must(err)
 		for _, name := range s.nodes {
-			dir := s.Cluster.Root(name) + hostLocalFiles + "/cbr0"
+			dir := filepath.Join(s.Cluster.Root(name), s.network.DataDir(), s.network.Name)
 			entries, err := os.ReadDir(dir)
 			s.Must(err)
 			files := map[string]bool{}

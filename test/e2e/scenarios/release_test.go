@@ -110,7 +110,7 @@ func installHelm(t *Test) {
 		},
 		func() error { return helm("rollback", "leasehold", "1", "--wait") })
 	t.Step("one address is held; leasehold is removed")
-	s.set.Scale(2)
+	s.set.Scale(s.set.size - 1)
 	t.Must(helm("uninstall", "leasehold", "--wait"))
 	s.removed = true
 	s.assertAsBefore()

@@ -70,6 +70,13 @@ func withCRIO(o cluster.Options) string {
 	return ""
 }
 
+func withoutFlannel(o cluster.Options) string {
+	if o.CNI == cluster.KubeRouter || o.CNI == "kind" {
+		return "it is about flannel's manifest"
+	}
+	return ""
+}
+
 // fitting returns the scenarios that can be run in a cluster, and says which others there are.
 func fitting(table []scenario, o cluster.Options) (fit []scenario, left string) {
 	reasons := map[string][]string{}
@@ -196,10 +203,12 @@ var table = []scenario{
 	does("install-replace",
 		"README's quick start, upgrade and rollback in host-local's place; uninstall removes every trace",
 		installReplace).installs(),
+	does("install-alone", "leasectl installs the plugin alone on each node, and removes it under running pods",
+		installAlone).installs(),
 	does("uninstall-asks", "uninstall changes nothing while a node is off, and puts back what was edited by hand",
-		uninstallAsks).installs(),
+		uninstallAsks).installs().unless(withoutFlannel),
 	does("install-named", "leasectl names leasehold in flannel's ConfigMap; uninstall removes every trace",
-		installNamed).installs(),
+		installNamed).installs().unless(withoutFlannel),
 	does("upgrade", "parts of the base commit beside those of this one, in each order, while pods are recreated",
 		upgrade).installs(),
 }
