@@ -28,6 +28,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/pkg/manager/nodepools"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
@@ -70,10 +71,11 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := control.WatchAgents(mgr, set, nodes); err != nil {
+	unconfirmed, err := nodepools.Setup(mgr, set, nodes)
+	if err != nil {
 		return err
 	}
-	if err := pin.Setup(mgr, set, nodes, o.pin); err != nil {
+	if err := pin.Setup(mgr, set, nodes, unconfirmed, o.pin); err != nil {
 		return err
 	}
 	if err := o.addPersistentPodState(mgr, nodes); err != nil {

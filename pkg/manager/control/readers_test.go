@@ -21,11 +21,6 @@ func TestReaders(t *testing.T) {
 	fakeapi.Reader[*Reservation]{
 		New:  func() *kube.Informer[*Reservation] { return NewReservations(viewReservation).Informer },
 		Kind: ipam.GroupVersion.WithKind("IPReservation"), Good: &ipam.IPReservation{}}.Test(t)
-	fakeapi.Reader[*nodePool]{New: func() *kube.Informer[*nodePool] { return setOf(nil).pools },
-		Kind: ipam.GroupVersion.WithKind("NodeAddressPool"), Good: &ipam.NodeAddressPool{}}.Test(t)
-	fakeapi.Reader[*addressRequest]{
-		New:  func() *kube.Informer[*addressRequest] { return newPoolReconciler(setOf(nil), nil, nil).requests },
-		Kind: ipam.GroupVersion.WithKind("AddressRequest"), Good: &ipam.AddressRequest{}}.Test(t)
 }
 
 // Of the labels of a node, those of Kubernetes are kept first if there are too many.

@@ -101,10 +101,7 @@ func (r *Reservation) HeldSince() time.Time {
 }
 
 // Reservations are the reservations of the cluster, as this replica sees them.
-type Reservations struct {
-	*kube.Informer[*Reservation]
-	pools *kube.Informer[*nodePool] // of WatchReservations
-}
+type Reservations struct{ *kube.Informer[*Reservation] }
 
 // The indexes of Reservations.
 const (
@@ -119,17 +116,7 @@ func NewReservations[O metav1.Object](view func(O) *Reservation) *Reservations {
 	return &Reservations{kube.NewInformer(view, kube.Indexes[*Reservation]{
 		byPod:  func(r *Reservation) []string { return []string{r.PodKey()} },
 		byNode: func(r *Reservation) []string { return []string{r.Node} },
-		byName: func(r *Reservation) []string { return IndexName(r.Namespace, r.For, r.Node) }}),
-		kube.NewInformer(viewPool, nil)}
-}
-
-// Unconfirmed returns since when no agent confirms the reservations of a node, and why, according
-// to its NodeAddressPool. The time is zero if one does.
-func (s *Reservations) Unconfirmed(node string) (since time.Time, reason string) {
-	if p, found := s.pools.Get(node); found {
-		return p.unconfirmed, p.reason
-	}
-	return time.Time{}, ""
+		byName: func(r *Reservation) []string { return IndexName(r.Namespace, r.For, r.Node) }})}
 }
 
 // OfPod returns the reservations of the pods with a key "namespace/name".
@@ -157,13 +144,9 @@ func IndexName(namespace, name, node string) []string {
 	return []string{NodeKey(NameKey(namespace, name), node)}
 }
 
-// WatchReservations adds the watch of the reservations to a manager that has not started, and what
-// the leader does about them: it tells the agents which of them to read.
+// WatchReservations adds the watch of the reservations to a manager that has not started.
 func WatchReservations(mgr manager.Manager) (*Reservations, error) {
 	set := NewReservations(viewReservation)
-	err := Watch(mgr, set.Informer, ipam.GroupVersion.WithKind("IPReservation"), ipam.Resource.Resource, "")
-	if err != nil {
-		return nil, err
-	}
-	return set, addPools(mgr, set)
+	return set, Watch(mgr, set.Informer, "ipreservations", Objects{
+		Kind: ipam.GroupVersion.WithKind("IPReservation"), Resource: ipam.Resource.Resource})
 }

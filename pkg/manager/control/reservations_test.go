@@ -17,7 +17,7 @@ var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 func TestViewReservation(t *testing.T) {
 	var object ipam.IPReservation
-	must(t, yaml.UnmarshalStrict([]byte(`
+	err := yaml.UnmarshalStrict([]byte(`
 metadata:
   namespace: db
   name: db-0-5f1c9a02
@@ -40,7 +40,10 @@ status:
   window: 10m0s
   confirmed: true
   heldUntil: "2026-11-21T12:00:00Z"
-`), &object))
+`), &object)
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := &Reservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0-5f1c9a02", UID: "r1", ResourceVersion: "7",
 			Generation: 3, DeletionTimestamp: &metav1.Time{Time: noon.Add(-2 * time.Minute)}},

@@ -81,7 +81,8 @@ func newView(p *Feature, nodes *control.Nodes) *clusterView {
 
 // setup adds the watches to a manager that has not started.
 func (v *clusterView) setup(mgr manager.Manager) error {
-	objects, err := control.ListWatch(mgr, v.objects, objectKind, "persistentpodstates", "")
+	objects, err := control.ListWatch(mgr, v.objects, control.Objects{Kind: objectKind,
+		Resource: "persistentpodstates"})
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,8 @@ func (v *clusterView) setup(mgr manager.Manager) error {
 	if len(v.kinds) > len(builtIn) {
 		label = "" // it is not known which labels their pods have
 	}
-	pods, err := control.ListWatch(mgr, v.pods, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", label)
+	pods, err := control.ListWatch(mgr, v.pods, control.Objects{Kind: corev1.SchemeGroupVersion.WithKind("Pod"),
+		Resource: "pods", Label: label})
 	if err != nil {
 		return err
 	}
@@ -133,7 +135,8 @@ func listWatch(mgr manager.Manager, i *kube.Informer[*workload], kind schema.Gro
 	if err != nil {
 		return nil
 	}
-	lw, _ := control.ListWatch(mgr, i, kind, mapping.Resource.Resource, "") // the configuration is valid
+	// It does not fail, because the configuration is valid.
+	lw, _ := control.ListWatch(mgr, i, control.Objects{Kind: kind, Resource: mapping.Resource.Resource})
 	return lw
 }
 

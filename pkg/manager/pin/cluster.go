@@ -48,8 +48,11 @@ func newCluster(mgr manager.Manager, set *control.Reservations, nodes *control.N
 	c := emptyCluster(time.Now, func(p *corev1.Pod) *podView { return viewPod(p, kinds) }, set, nodes)
 	c.isLeader = control.IsLeader(mgr)
 	core := corev1.SchemeGroupVersion
-	return c, errors.Join(control.Watch(mgr, c.pods, core.WithKind("Pod"), "pods", kube.LabelRetained),
-		control.Watch(mgr, c.namespaces, core.WithKind("Namespace"), "namespaces", ""),
+	return c, errors.Join(
+		control.Watch(mgr, c.pods, "pods", control.Objects{Kind: core.WithKind("Pod"), Resource: "pods",
+			Label: kube.LabelRetained}),
+		control.Watch(mgr, c.namespaces, "namespaces", control.Objects{Kind: core.WithKind("Namespace"),
+			Resource: "namespaces"}),
 		mgr.Add(control.OnAllReplicas(func(ctx context.Context) error {
 			wait.UntilWithContext(ctx, func(context.Context) { c.expire() }, time.Minute)
 			return nil

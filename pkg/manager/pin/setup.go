@@ -24,16 +24,18 @@ type Options struct {
 	Kinds      []schema.GroupKind // controllers that create a deleted pod again at once
 }
 
-// Setup adds the webhook and the controllers of the pin to a manager that has not started. set is
-// that of control.WatchReservations.
-func Setup(mgr manager.Manager, set *control.Reservations, nodes *control.Nodes, o Options) error {
+// Setup adds the webhook and the controllers of the pin to a manager that has not started.
+// unconfirmed says since when no agent confirms the reservations of a node, and why, and is "" if
+// one does.
+func Setup(mgr manager.Manager, set *control.Reservations, nodes *control.Nodes, unconfirmed func(node string) string,
+	o Options) error {
 	log := mgr.GetLogger().WithName("pin")
 	c, err := newCluster(mgr, set, nodes, o.Kinds)
 	if err != nil {
 		return err
 	}
 	m := newCollectors(metrics.Registry)
-	w := &webhook{Options: o, cluster: c, collectors: m, log: log}
+	w := &webhook{Options: o, cluster: c, unconfirmed: unconfirmed, collectors: m, log: log}
 	mgr.GetWebhookServer().Register(webhookPath, &admission.Webhook{Handler: w.handler()})
 	report := newReporter(mgr.GetEventRecorder("leasehold-manager"))
 	p := newPatienceReconciler(c, mgr.GetClient(), m, report, log)

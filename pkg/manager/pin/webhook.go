@@ -35,9 +35,10 @@ const (
 // decision to the pod.
 type webhook struct {
 	Options
-	cluster    *cluster
-	collectors *collectors
-	log        logr.Logger
+	cluster     *cluster
+	unconfirmed func(node string) string // of Setup
+	collectors  *collectors
+	log         logr.Logger
 }
 
 // handler returns the handler of admission requests. It admits every pod, also after an error.
@@ -116,10 +117,7 @@ func (w *webhook) decide(namespace string, pod *corev1.Pod, targets iter.Seq[pin
 	for target := range targets {
 		f.Target = target
 		f.Node, _ = w.cluster.nodes.Get(target.Node)
-		f.Unconfirmed = ""
-		if since, reason := w.cluster.reservations.Unconfirmed(target.Node); !since.IsZero() {
-			f.Unconfirmed = since.UTC().Format(time.RFC3339) + ": " + reason
-		}
+		f.Unconfirmed = w.unconfirmed(target.Node)
 		switch d := decide(f); {
 		case d.Mode == f.Wish.Mode:
 			return d

@@ -21,7 +21,7 @@ import (
 func webhookOf(c *cluster) *webhook {
 	m := newCollectors(prometheus.NewRegistry())
 	return &webhook{Options: Options{Mode: policy.PinRequire, Schedulers: []string{"default-scheduler"}},
-		cluster: c, collectors: m, log: logr.Discard()}
+		cluster: c, unconfirmed: func(string) string { return "" }, collectors: m, log: logr.Discard()}
 }
 
 // onNode1 is a reservation of the pod db/db-0.

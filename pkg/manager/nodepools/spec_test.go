@@ -1,4 +1,4 @@
-package control
+package nodepools
 
 import (
 	"errors"
@@ -14,11 +14,12 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // reservationOf returns a reservation of a pod on a node, whose name is that of both.
-func reservationOf(pod, node string, change ...func(*Reservation)) *Reservation {
-	r := &Reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod + "-" + node, ResourceVersion: "1",
+func reservationOf(pod, node string, change ...func(*reservation)) *reservation {
+	r := &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod + "-" + node, ResourceVersion: "1",
 		UID: types.UID("uid-" + pod + "-" + node), Generation: 1}, Pod: pod, Node: node, PodUID: "u1"}
 	for _, c := range change {
 		c(r)
@@ -26,17 +27,17 @@ func reservationOf(pod, node string, change ...func(*Reservation)) *Reservation 
 	return r
 }
 
-func isBound(r *Reservation)     { r.Bound = true }
-func isConfirmed(r *Reservation) { r.Bound, r.Confirmed = true, true }
+func isBound(r *reservation)     { r.Bound = true }
+func isConfirmed(r *reservation) { r.Bound, r.Confirmed = true, true }
 
-func poolsOf(t testing.TB, set *Reservations, clock *time.Time) *poolReconciler {
-	r := newPoolReconciler(set, nil, nil)
+func poolsOf(t testing.TB, set *control.Reservations, clock *time.Time) *specReconciler {
+	r := newSpecReconciler(set, kube.NewInformer(viewPool, nil), nil, nil)
 	r.now = func() time.Time { return *clock }
 	return r
 }
 
 // names returns what the agents should read, by node, such as "node1: db-0-node2".
-func (r *poolReconciler) names() string {
+func (r *specReconciler) names() string {
 	var lines []string
 	for _, node := range []string{"node1", "node2", "node3"} {
 		var names []string
@@ -52,48 +53,48 @@ func (r *poolReconciler) names() string {
 
 func TestNames(t *testing.T) {
 	now := time.Now()
-	heldUntil := func(d time.Duration) func(*Reservation) {
-		return func(r *Reservation) { r.Until = now.Add(d) }
+	heldUntil := func(d time.Duration) func(*reservation) {
+		return func(r *reservation) { r.Until = now.Add(d) }
 	}
-	asked := func(r *Reservation) { r.Releasing, r.Generation = true, 2 }
+	asked := func(r *reservation) { r.Releasing, r.Generation = true, 2 }
 	for _, tt := range []struct {
 		name    string
-		views   []*Reservation
-		deleted *Reservation
+		views   []*reservation
+		deleted *reservation
 		want    string
 	}{
-		{name: "bound", views: []*Reservation{reservationOf("db-0", "node1", isConfirmed)}},
-		{name: "held", views: []*Reservation{reservationOf("db-0", "node1", heldUntil(time.Hour))}},
-		{name: "held forever", views: []*Reservation{reservationOf("db-0", "node1")}},
-		{name: "to be released", views: []*Reservation{reservationOf("db-0", "node1", isBound, asked)},
+		{name: "bound", views: []*reservation{reservationOf("db-0", "node1", isConfirmed)}},
+		{name: "held", views: []*reservation{reservationOf("db-0", "node1", heldUntil(time.Hour))}},
+		{name: "held forever", views: []*reservation{reservationOf("db-0", "node1")}},
+		{name: "to be released", views: []*reservation{reservationOf("db-0", "node1", isBound, asked)},
 			want: "node1: db-0-node1/2"},
-		{name: "its hold is over", views: []*Reservation{reservationOf("db-0", "node1", heldUntil(-ClockLag))}},
-		{name: "runs elsewhere", views: []*Reservation{reservationOf("db-0", "node1", heldUntil(time.Hour)),
+		{name: "its hold is over", views: []*reservation{reservationOf("db-0", "node1", heldUntil(-control.ClockLag))}},
+		{name: "runs elsewhere", views: []*reservation{reservationOf("db-0", "node1", heldUntil(time.Hour)),
 			reservationOf("db-0", "node2", isConfirmed), reservationOf("db-0", "node3")},
 			want: "node1: db-0-node2/1, node3: db-0-node2/1"},
-		{name: "does not run elsewhere yet", views: []*Reservation{reservationOf("db-0", "node1"),
+		{name: "does not run elsewhere yet", views: []*reservation{reservationOf("db-0", "node1"),
 			reservationOf("db-0", "node2", isBound)}},
-		{name: "of another pod", views: []*Reservation{reservationOf("db-0", "node1"),
+		{name: "of another pod", views: []*reservation{reservationOf("db-0", "node1"),
 			reservationOf("db-1", "node2", isConfirmed)}},
-		{name: "seems to run on two nodes", views: []*Reservation{reservationOf("db-0", "node1", isConfirmed),
+		{name: "seems to run on two nodes", views: []*reservation{reservationOf("db-0", "node1", isConfirmed),
 			reservationOf("db-0", "node2", isConfirmed)}},
 		{name: "deleted", deleted: reservationOf("db-0", "node1", heldUntil(time.Hour)), want: "node1: db-0-node1/0"},
 		{name: "deleted while bound", deleted: reservationOf("db-0", "node1", isBound), want: "node1: db-0-node1/0"},
 		{name: "deleted at the end of its hold", deleted: reservationOf("db-0", "node1", heldUntil(0))},
 		{name: "deleted after its release", deleted: reservationOf("db-0", "node1",
-			func(r *Reservation) { r.Releasing = true })},
+			func(r *reservation) { r.Releasing = true })},
 		{name: "deleted because the pod runs elsewhere", deleted: reservationOf("db-0", "node1"),
-			views: []*Reservation{reservationOf("db-0", "node2", isConfirmed)}},
+			views: []*reservation{reservationOf("db-0", "node2", isConfirmed)}},
 		{name: "deleted and published again", deleted: reservationOf("db-0", "node1"),
-			views: []*Reservation{reservationOf("db-0", "node1")}},
+			views: []*reservation{reservationOf("db-0", "node1")}},
 	} {
 		r := poolsOf(t, setOf(t), &now)
-		r.set.Handle(kube.Handler[*Reservation]{Deleted: r.remember})
+		r.set.Handle(kube.Handler[*reservation]{Deleted: r.remember})
 		if tt.deleted != nil {
-			r.set.remove(t, tt.deleted)
+			remove(t, r.set, tt.deleted)
 		}
 		for _, v := range tt.views {
-			r.set.add(t, v)
+			show(t, r.set, v)
 		}
 		if got := r.names(); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
@@ -101,8 +102,8 @@ func TestNames(t *testing.T) {
 		for _, v := range tt.views {
 			released := *v
 			released.Releasing = true
-			r.set.add(t, &released)
-			r.set.remove(t, &released)
+			show(t, r.set, &released)
+			remove(t, r.set, &released)
 		}
 		now = now.Add(deletedFor)
 		if got := r.names(); got != "" || len(r.deleted) > 0 {
@@ -116,21 +117,21 @@ func TestNames(t *testing.T) {
 func TestNamesAreFair(t *testing.T) {
 	now := time.Now()
 	r := poolsOf(t, setOf(t), &now)
-	r.set.Handle(kube.Handler[*Reservation]{Deleted: r.remember})
-	of := func(namespace string, i int, change ...func(*Reservation)) *Reservation {
+	r.set.Handle(kube.Handler[*reservation]{Deleted: r.remember})
+	of := func(namespace string, i int, change ...func(*reservation)) *reservation {
 		v := reservationOf(fmt.Sprintf("%s-%03d", namespace, i), "node1", change...)
 		v.Namespace = namespace
-		r.set.add(t, v)
+		show(t, r.set, v)
 		return v
 	}
-	released := func(r *Reservation) { r.Releasing = true }
-	ending := func(r *Reservation) { r.DeletionTimestamp = &metav1.Time{Time: now} }
+	released := func(r *reservation) { r.Releasing = true }
+	ending := func(r *reservation) { r.DeletionTimestamp = &metav1.Time{Time: now} }
 	for i := range 2 * ipam.MaxReservations {
-		r.set.remove(t, of("a", i))
+		remove(t, r.set, of("a", i))
 		of("b", i, released, ending) // a finalizer keeps them
 		of("c", i, released)
 	}
-	r.set.remove(t, of("y", 0))
+	remove(t, r.set, of("y", 0))
 	of("z", 0, released)
 	count := map[string]int{}
 	refs := r.wanted("node1")
@@ -143,7 +144,7 @@ func TestNamesAreFair(t *testing.T) {
 	for i := range 2 * ipam.MaxReservations { // the agent has done c's releases
 		v := reservationOf(fmt.Sprintf("c-%03d", i), "node1", released)
 		v.Namespace = "c"
-		r.set.remove(t, v)
+		remove(t, r.set, v)
 	}
 	clear(count)
 	for _, ref := range r.wanted("node1") {
@@ -163,7 +164,7 @@ func TestNamesAreWritten(t *testing.T) {
 	reconcile := func(story, node, want string) {
 		t.Helper()
 		a.patches = nil
-		_, err := r.Reconcile(t.Context(), RequestFor(node))
+		_, err := r.Reconcile(t.Context(), control.RequestFor(node))
 		if got := strings.Join(a.patches, ", "); got != want || err != a.err {
 			t.Errorf("%s: %q, %v, want %q", story, got, err, want)
 		}
@@ -177,20 +178,20 @@ func TestNamesAreWritten(t *testing.T) {
 	reconcile("names of a former leader", "node1", `node1 {"spec":{"reservations":null}}`)
 	names()
 	reconcile("no change", "node1", "")
-	released := reservationOf("db-0", "node1", func(r *Reservation) { r.Releasing = true })
-	r.set.add(t, released)
+	released := reservationOf("db-0", "node1", func(r *reservation) { r.Releasing = true })
+	show(t, r.set, released)
 	const patch = `node1 {"spec":{"reservations":[{"namespace":"db","name":"db-0-node1",` +
 		`"uid":"uid-db-0-node1","generation":1}]}}`
 	reconcile("to be released", "node1", patch)
-	names(released.reference())
+	names(referenceTo(released))
 	reconcile("no change", "node1", "")
 	names()
 	a.err = apierrors.NewNotFound(ipam.NodeAddressPoolResource.GroupResource(), "node1")
-	if _, err := r.Reconcile(t.Context(), RequestFor("node1")); err != nil {
+	if _, err := r.Reconcile(t.Context(), control.RequestFor("node1")); err != nil {
 		t.Errorf("its NodeAddressPool is gone: %v", err)
 	}
 	a.err = io.EOF
-	if _, err := r.Reconcile(t.Context(), RequestFor("node1")); !errors.Is(err, io.EOF) {
+	if _, err := r.Reconcile(t.Context(), control.RequestFor("node1")); !errors.Is(err, io.EOF) {
 		t.Errorf("a write that fails: %v", err)
 	}
 }

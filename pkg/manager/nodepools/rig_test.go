@@ -1,14 +1,16 @@
-package control
+package nodepools
 
 import (
 	"cmp"
 	"context"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 func must(t testing.TB, err error) {
@@ -18,17 +20,21 @@ func must(t testing.TB, err error) {
 	}
 }
 
+type reservation = control.Reservation
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
 // setOf returns Reservations that have seen these reservations.
-func setOf(t testing.TB, all ...*Reservation) *Reservations {
-	s := NewReservations(func(r *Reservation) *Reservation { return r })
+func setOf(t testing.TB, all ...*reservation) *control.Reservations {
+	s := control.NewReservations(func(r *reservation) *reservation { return r })
 	for _, r := range all {
-		s.add(t, r)
+		show(t, s, r)
 	}
 	return s
 }
 
-// add has the watch show a reservation, which may replace one of that name.
-func (s *Reservations) add(t testing.TB, r *Reservation) {
+// show has the watch show a reservation, which may replace one of that name.
+func show(t testing.TB, s *control.Reservations, r *reservation) {
 	t.Helper()
 	next := *r
 	if before, found := s.Get(r.Namespace + "/" + r.Name); found && before.ResourceVersion == r.ResourceVersion {
@@ -38,10 +44,10 @@ func (s *Reservations) add(t testing.TB, r *Reservation) {
 }
 
 // remove has the watch show the deletion of a reservation, which may not have been shown before.
-func (s *Reservations) remove(t testing.TB, r *Reservation) {
+func remove(t testing.TB, s *control.Reservations, r *reservation) {
 	t.Helper()
 	if _, found := s.Get(r.Namespace + "/" + r.Name); !found {
-		s.add(t, r)
+		show(t, s, r)
 	}
 	now, _ := s.Get(r.Namespace + "/" + r.Name)
 	must(t, s.Delete(now))

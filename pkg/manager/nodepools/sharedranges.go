@@ -1,4 +1,4 @@
-package control
+package nodepools
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 )
 
 // allRanges is the request for a comparison of the ranges of all nodes. No node has a namespace.
-var allRanges = RequestFor("all/ranges")
+var allRanges = control.RequestFor("all/ranges")
 
 func newSharedMetric() *prometheus.GaugeVec {
 	return prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -128,7 +129,7 @@ func later(a, b netip.Addr) netip.Addr {
 }
 
 // compareRanges enqueues the nodes whose NodeAddressPool does not name the ranges that they share.
-func (r *poolReconciler) compareRanges() (reconcile.Result, error) {
+func (r *specReconciler) compareRanges() (reconcile.Result, error) {
 	pools, former, enqueued := r.pools.List(), r.shared, 0
 	r.shared = sharedRanges(pools)
 	for node := range former {
@@ -146,7 +147,7 @@ func (r *poolReconciler) compareRanges() (reconcile.Result, error) {
 		if enqueued++; enqueued > maxCompared {
 			return reconcile.Result{RequeueAfter: compareDelay}, nil
 		}
-		r.queue.Add(RequestFor(p.node))
+		r.queue.Add(control.RequestFor(p.node))
 	}
 	return reconcile.Result{}, nil
 }

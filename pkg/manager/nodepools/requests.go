@@ -1,4 +1,4 @@
-package control
+package nodepools
 
 import (
 	"cmp"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -156,12 +157,12 @@ var managerStates = map[string]ipam.RequestState{
 
 // viewRequest returns the addressRequest of an AddressRequest.
 func viewRequest(r *ipam.AddressRequest) *addressRequest {
-	v, states, texts := &addressRequest{ObjectMeta: Identity(&r.ObjectMeta)}, statesOf(r), []string{}
+	v, states, texts := &addressRequest{ObjectMeta: control.Identity(&r.ObjectMeta)}, statesOf(r), []string{}
 	for _, e := range r.Spec.Entries {
 		own := requestEntry{pod: e.PodName, reservation: e.Reservation, node: e.NodeName, isNamed: e.NodeName != ""}
 		for i, text := range e.Addresses {
 			if i == 0 && !own.isNamed {
-				own.node = Intern(states[text].NodeName)
+				own.node = control.Intern(states[text].NodeName)
 			}
 			a, _ := netip.ParseAddr(text) // the zero address is in no range
 			state := states[text]
@@ -169,7 +170,7 @@ func viewRequest(r *ipam.AddressRequest) *addressRequest {
 				isAgents: state.NodeName != "" && state.NodeName == own.node}
 			if state.NodeName == "" && state.State == managerStates[state.Reason] &&
 				state.ObservedGeneration == r.Generation {
-				shown.reason = Intern(state.Reason)
+				shown.reason = control.Intern(state.Reason)
 			}
 			own.addresses, own.shown = append(own.addresses, a.Unmap()), append(own.shown, shown)
 			texts = append(texts, text)
@@ -218,7 +219,7 @@ func (s requestStates) apply(r *ipam.AddressRequest) {
 // Each namespace is named in turn, and one that may not choose is not. Its unused holds end later:
 // until then the agents' states stay.
 func planRequests(requests []*addressRequest, pools []*nodePool, limits policy.Limits, areKnown bool,
-	set *Reservations) (plan requestPlan) {
+	set *control.Reservations) (plan requestPlan) {
 	plan.named = map[string][]ipam.RequestReference{}
 	all, entries := newRanges(pools), map[string]int{}
 	slices.SortFunc(requests, func(a, b *addressRequest) int {
@@ -277,12 +278,12 @@ func statesOf(r *ipam.AddressRequest) map[string]ipam.RequestedAddress {
 }
 
 // isReserved reports whether a reservation shows the same of an address of an entry as its state.
-func isReserved(r *addressRequest, e requestEntry, i int, set *Reservations) bool {
+func isReserved(r *addressRequest, e requestEntry, i int, set *control.Reservations) bool {
 	of := set.OfPod(r.Namespace + "/" + e.pod)
 	if e.reservation != "" {
-		of = set.OfName(NodeKey(NameKey(r.Namespace, e.reservation), e.node))
+		of = set.OfName(control.NodeKey(control.NameKey(r.Namespace, e.reservation), e.node))
 	}
-	return slices.ContainsFunc(of, func(v *Reservation) bool {
+	return slices.ContainsFunc(of, func(v *control.Reservation) bool {
 		return v.Node == e.node && v.Bound == e.shown[i].isBound &&
 			slices.Contains(strings.Split(v.Addresses, ","), e.addresses[i].String())
 	})
@@ -291,7 +292,7 @@ func isReserved(r *addressRequest, e requestEntry, i int, set *Reservations) boo
 // nodeOf returns the node whose agent is to be told of an entry, "" if there is none. It also
 // returns the reason and the message of its addresses until that agent answers, or because of which
 // there is none.
-func nodeOf(r *addressRequest, e requestEntry, all ranges, mayChoose bool, set *Reservations,
+func nodeOf(r *addressRequest, e requestEntry, all ranges, mayChoose bool, set *control.Reservations,
 ) (string, ipam.RequestedAddress) {
 	none := func(reason, format string, args ...any) (string, ipam.RequestedAddress) {
 		return "", ipam.RequestedAddress{Reason: reason, Message: fmt.Sprintf(format, args...)}
@@ -327,7 +328,7 @@ func nodeOf(r *addressRequest, e requestEntry, all ranges, mayChoose bool, set *
 // nameRequests enqueues the nodes whose agents should read other AddressRequests than before, and
 // writes statuses. As long as there are requests, it runs at intervals, because ranges and pods may
 // have changed.
-func (r *poolReconciler) nameRequests(ctx context.Context) (reconcile.Result, error) {
+func (r *specReconciler) nameRequests(ctx context.Context) (reconcile.Result, error) {
 	requests := r.requests.List()
 	if !r.requests.HasSynced() || len(requests) == 0 && len(r.named) == 0 {
 		return reconcile.Result{}, nil // an AddressRequest starts a pass
@@ -341,7 +342,7 @@ func (r *poolReconciler) nameRequests(ctx context.Context) (reconcile.Result, er
 	}
 	for _, p := range pools {
 		if r.named != nil && p.requests != digestOf(r.named[p.node]) {
-			r.queue.Add(RequestFor(p.node))
+			r.queue.Add(control.RequestFor(p.node))
 		}
 	}
 	var errs []error
@@ -356,7 +357,7 @@ func (r *poolReconciler) nameRequests(ctx context.Context) (reconcile.Result, er
 
 // show writes the status of a request. It reads the request, because a view lacks what the agents
 // have written. If it has changed, the next pass shows it.
-func (r *poolReconciler) show(ctx context.Context, want requestStates) error {
+func (r *specReconciler) show(ctx context.Context, want requestStates) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var now ipam.AddressRequest
@@ -365,5 +366,5 @@ func (r *poolReconciler) show(ctx context.Context, want requestStates) error {
 		return client.IgnoreNotFound(err)
 	}
 	want.apply(&now)
-	return IgnoreRace(r.client.Status().Update(ctx, &now))
+	return control.IgnoreRace(r.client.Status().Update(ctx, &now))
 }

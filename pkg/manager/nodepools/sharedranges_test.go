@@ -1,4 +1,4 @@
-package control
+package nodepools
 
 import (
 	"fmt"
@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // poolWith returns the view of a NodeAddressPool. Each network is "name start end", with a link if
@@ -64,7 +65,7 @@ func TestSharedRangesAreNamed(t *testing.T) {
 	pass := func(story, want string, shared int) {
 		t.Helper()
 		a.patches = nil
-		for _, request := range []reconcile.Request{allRanges, RequestFor("node1")} {
+		for _, request := range []reconcile.Request{allRanges, control.RequestFor("node1")} {
 			_, err := r.Reconcile(t.Context(), request)
 			must(t, err)
 		}

@@ -1,4 +1,4 @@
-package control
+package nodepools
 
 import (
 	"fmt"
@@ -94,9 +94,9 @@ func statesText(states []ipam.RequestedAddress) string {
 // ranges, the limits or the pods may be, and may have changed since the states were written.
 func TestPlanRequests(t *testing.T) {
 	allowed, forbidden := policy.Limits{"db.choose": "true"}, policy.Limits{"db.choose": "false", "choose": "true"}
-	held := func(r *Reservation) { r.Addresses = "10.0.1.5" }
-	named := func(r *Reservation) { r.For, r.Addresses = "web", "10.0.1.5,fd00:1::5" }
-	bound := func(r *Reservation) { r.Addresses, r.Bound = "10.0.1.5", true }
+	held := func(r *reservation) { r.Addresses = "10.0.1.5" }
+	named := func(r *reservation) { r.For, r.Addresses = "web", "10.0.1.5,fd00:1::5" }
+	bound := func(r *reservation) { r.Addresses, r.Bound = "10.0.1.5", true }
 	web := ipam.AddressRequestEntry{Reservation: "web", Addresses: []string{"10.0.1.5"}}
 	one := entryOf("db-0", "", "10.0.1.5")
 	const told = "10.0.1.5@ Waiting NodeNotReady"
@@ -105,7 +105,7 @@ func TestPlanRequests(t *testing.T) {
 		entry        ipam.AddressRequestEntry
 		limits       policy.Limits
 		before       string // states in the status, separated by commas
-		reservations []*Reservation
+		reservations []*reservation
 		named, shown string // shown is "" if the status stays
 	}{
 		{"a new request", one, allowed, "", nil, "node1", told},
@@ -138,10 +138,10 @@ func TestPlanRequests(t *testing.T) {
 		{"another address before", one, allowed, "10.0.1.6@node1 Held", nil, "node1", told},
 		{"it had no node before", one, allowed, "10.0.1.5@ Rejected NoNode", nil, "node1", told},
 		{"the pod is on another node", one, allowed, "",
-			[]*Reservation{reservationOf("db-0", "node2", isConfirmed)}, "", "10.0.1.5@ Waiting PodOnOtherNode"},
+			[]*reservation{reservationOf("db-0", "node2", isConfirmed)}, "", "10.0.1.5@ Waiting PodOnOtherNode"},
 		{"it is held there, and the pod on another node", one, allowed, "10.0.1.5@node1 Held",
-			[]*Reservation{reservationOf("db-0", "node1", held), reservationOf("db-0", "node2", isConfirmed)}, "", ""},
-		{"the pod starts on another node", one, allowed, "", []*Reservation{reservationOf("db-0", "node2", isBound)},
+			[]*reservation{reservationOf("db-0", "node1", held), reservationOf("db-0", "node2", isConfirmed)}, "", ""},
+		{"the pod starts on another node", one, allowed, "", []*reservation{reservationOf("db-0", "node2", isBound)},
 			"node1", told},
 
 		{"the namespace may not choose", one, forbidden, "", nil, "", "10.0.1.5@ Rejected NotAllowed"},
@@ -149,17 +149,17 @@ func TestPlanRequests(t *testing.T) {
 		{"and it was shown", one, forbidden, "10.0.1.5@ Rejected NotAllowed", nil, "", ""},
 		{"it may again", one, allowed, "10.0.1.5@ Rejected NotAllowed", nil, "node1", told},
 		{"it may no longer, and the hold is there", one, forbidden, "10.0.1.5@node1 Held NotAllowed",
-			[]*Reservation{reservationOf("db-0", "node1", held)}, "", ""},
+			[]*reservation{reservationOf("db-0", "node1", held)}, "", ""},
 		{"it may no longer, and a pod's lease is there", one, forbidden, "10.0.1.5@node1 Bound",
-			[]*Reservation{reservationOf("db-0", "node1", bound)}, "", ""},
+			[]*reservation{reservationOf("db-0", "node1", bound)}, "", ""},
 		{"it may no longer, and the hold of its name is there", web, forbidden, "10.0.1.5@node1 Held NotAllowed",
-			[]*Reservation{reservationOf("web-10-0-1-5", "node1", named)}, "", ""},
+			[]*reservation{reservationOf("web-10-0-1-5", "node1", named)}, "", ""},
 		{"it may no longer, and the hold has ended", one, forbidden, "10.0.1.5@node1 Held NotAllowed", nil, "",
 			"10.0.1.5@ Rejected NotAllowed"},
 		{"it may no longer, and a pod has it since", one, forbidden, "10.0.1.5@node1 Held NotAllowed",
-			[]*Reservation{reservationOf("db-0", "node1", bound)}, "", "10.0.1.5@ Rejected NotAllowed"},
+			[]*reservation{reservationOf("db-0", "node1", bound)}, "", "10.0.1.5@ Rejected NotAllowed"},
 		{"it may no longer, and another pod has it since", one, forbidden, "10.0.1.5@node1 Held NotAllowed",
-			[]*Reservation{reservationOf("db-1", "node1", held)}, "", "10.0.1.5@ Rejected NotAllowed"},
+			[]*reservation{reservationOf("db-1", "node1", held)}, "", "10.0.1.5@ Rejected NotAllowed"},
 	} {
 		r := requestFor("db", "db", tt.entry)
 		if tt.before != "" {

@@ -1,4 +1,4 @@
-package control
+package nodepools
 
 import (
 	"encoding/json"
@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 func nodeOfOS(os string, ready corev1.ConditionStatus) *corev1.Node {
@@ -87,7 +88,7 @@ type agentRig struct {
 
 func newAgentRig(t *testing.T) *agentRig {
 	r := &agentRig{t: t, api: &api{}, time: noon}
-	r.agentReconciler = newAgentReconciler(NewNodes(), setOf(t).pools, r.api, prometheus.NewRegistry())
+	r.agentReconciler = newAgentReconciler(control.NewNodes(), kube.NewInformer(viewPool, nil), r.api)
 	r.now = func() time.Time { return r.time }
 	must(t, r.nodes.Update(nodeOfOS("linux", corev1.ConditionTrue)))
 	r.writes(metav1.ConditionTrue, "Named")
@@ -107,7 +108,7 @@ func (r *agentRig) after(d time.Duration) (patches []string) {
 	r.t.Helper()
 	r.api.patches = nil
 	for end := r.time.Add(d); ; {
-		result, err := r.Reconcile(r.t.Context(), RequestFor("node1"))
+		result, err := r.Reconcile(r.t.Context(), control.RequestFor("node1"))
 		if err != nil && r.api.err == nil {
 			r.t.Fatal(err)
 		}

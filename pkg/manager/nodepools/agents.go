@@ -1,4 +1,4 @@
-package control
+package nodepools
 
 import (
 	"context"
@@ -13,12 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // unconfirmedDelay is how long a node must be without a working agent before the manager says so.
@@ -34,7 +33,7 @@ type agentPod struct {
 
 // viewAgent returns the agentPod of a pod.
 func viewAgent(p *corev1.Pod) *agentPod {
-	v := &agentPod{node: Intern(p.Spec.NodeName), reason: ipam.AgentNotReady}
+	v := &agentPod{node: control.Intern(p.Spec.NodeName), reason: ipam.AgentNotReady}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
 			v.reason = ""
@@ -84,7 +83,7 @@ func unconfirmed(n *corev1.Node, agents []*agentPod) (reason string, since time.
 // concludes that from the pods of the agents and from the nodes, and writes nothing else. The next
 // write of the agent restores the condition. It runs in the leader.
 type agentReconciler struct {
-	nodes  *Nodes
+	nodes  *control.Nodes
 	pools  *kube.Informer[*nodePool]
 	agents *kube.Informer[*agentPod]
 	client client.Client
@@ -105,41 +104,22 @@ type absence struct {
 
 const byAgentNode = "node"
 
-// WatchAgents adds the reconciler of the nodes without an agent, and the watch of the pods of the
-// agents, to a manager that has not started. set is that of WatchReservations.
-func WatchAgents(mgr manager.Manager, set *Reservations, nodes *Nodes) error {
-	r := newAgentReconciler(nodes, set.pools, mgr.GetClient(), metrics.Registry)
-	lw, err := listWatch(mgr, r.agents, corev1.SchemeGroupVersion.WithKind("Pod"), "pods", kube.Namespace,
-		"app.kubernetes.io/name="+kube.AgentName, "")
-	if err != nil {
-		return err
-	}
-	err = mgr.Add(OnAllReplicas(func(ctx context.Context) error { return r.agents.Run(ctx, lw, "agents") }))
-	if err != nil {
-		return err
-	}
-	return Add(mgr, "agents", r, true, r.start)
-}
-
-func newAgentReconciler(nodes *Nodes, pools *kube.Informer[*nodePool], c client.Client,
-	registry prometheus.Registerer) *agentReconciler {
-	r := &agentReconciler{nodes: nodes, pools: pools, client: c, now: time.Now, without: map[string]*absence{},
+func newAgentReconciler(nodes *control.Nodes, pools *kube.Informer[*nodePool], c client.Client) *agentReconciler {
+	return &agentReconciler{nodes: nodes, pools: pools, client: c, now: time.Now, without: map[string]*absence{},
 		agents: kube.NewInformer(viewAgent, kube.Indexes[*agentPod]{
 			byAgentNode: func(a *agentPod) []string { return []string{a.node} }}),
 		metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "leasehold_node_without_agent",
 			Help: "1 for each node of Linux on which no agent works, by node and reason.",
 		}, []string{"node", "reason"})}
-	registry.MustRegister(r.metric)
-	return r
 }
 
 // start enqueues from now on the nodes whose agent, NodeAddressPool or readiness changes.
-func (r *agentReconciler) start(ctx context.Context, queue Queue) {
+func (r *agentReconciler) start(ctx context.Context, queue control.Queue) {
 	if !cache.WaitForCacheSync(ctx.Done(), r.nodes.HasSynced, r.agents.HasSynced, r.pools.HasSynced) {
 		return
 	}
-	add := func(node string) { queue.Add(RequestFor(node)) }
+	add := func(node string) { queue.Add(control.RequestFor(node)) }
 	r.nodes.Handle(kube.Handler[*corev1.Node]{
 		Added:   func(n *corev1.Node) { add(n.Name) },
 		Deleted: func(n *corev1.Node) { add(n.Name) },
@@ -216,7 +196,7 @@ func (r *agentReconciler) show(ctx context.Context, p *nodePool, reason string, 
 			LastTransitionTime: metav1.NewTime(r.now().UTC().Truncate(time.Second))}},
 	})
 	object := &ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: p.node}}
-	return IgnoreRace(r.client.Status().Patch(ctx, object, client.RawPatch(types.JSONPatchType, patch)))
+	return control.IgnoreRace(r.client.Status().Patch(ctx, object, client.RawPatch(types.JSONPatchType, patch)))
 }
 
 var agentTexts = map[string]string{

@@ -1,11 +1,9 @@
-package control
+package nodepools
 
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -16,12 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -37,20 +34,20 @@ const (
 	checkInterval = 30 * time.Second
 )
 
-// A poolReconciler names in the NodeAddressPool of each node the reservations that the node's agent
+// A specReconciler names in the NodeAddressPool of each node the reservations that the node's agent
 // should read. Agents do not watch reservations, because the API server would have to compare each
 // change of a reservation for each node (docs/decisions.md, "Cost that does not grow with the
 // nodes"). The object contains names only: the agent reads the reservations and pods, and decides
 // what to do. It runs in the leader.
-type poolReconciler struct {
-	set      *Reservations
+type specReconciler struct {
+	set      *control.Reservations
 	pools    *kube.Informer[*nodePool]
 	requests *kube.Informer[*addressRequest]
 	limits   *kube.Informer[policy.Limits]
 	client   client.Client
 	reader   client.Reader // of what is not cached
 	now      func() time.Time
-	queue    Queue
+	queue    control.Queue
 
 	// named are the AddressRequests that the agent of each node should read, nil until the first
 	// pass over them with known limits.
@@ -64,30 +61,7 @@ type poolReconciler struct {
 	deleted map[string][]deletedReservation // by node
 }
 
-// A nodePool has the fields of a NodeAddressPool that the manager needs.
-type nodePool struct {
-	node    string
-	version string // the resource version
-	ranges  []nodeRange
-
-	reservations, requests, shared digest   // of the spec
-	partners                       []string // the nodes in spec.shared
-
-	condition   int // the index of RetentionActive
-	status      metav1.ConditionStatus
-	reason      string
-	unconfirmed time.Time // since when no agent confirms it, by the condition; zero if one does
-}
-
 type reference = ipam.ReservationReference
-
-// A digest stands for a part of the spec of a NodeAddressPool.
-type digest = [sha256.Size]byte
-
-func digestOf(part any) digest {
-	data, _ := json.Marshal(part) // texts and numbers can be encoded
-	return sha256.Sum256(data)
-}
 
 // A deletedReservation is a reservation that was deleted although its addresses seem to be
 // reserved.
@@ -98,51 +72,18 @@ type deletedReservation struct {
 }
 
 // allRequests is the request for a pass over the AddressRequests. No node has a namespace.
-var allRequests = RequestFor("all/requests")
+var allRequests = control.RequestFor("all/requests")
 
-// addPools adds the reconciler, and what watches the NodeAddressPools and the AddressRequests, to a
-// manager.
-func addPools(mgr manager.Manager, set *Reservations) error {
-	r := newPoolReconciler(set, mgr.GetClient(), mgr.GetAPIReader())
-	err := errors.Join(Watch(mgr, r.pools, ipam.GroupVersion.WithKind("NodeAddressPool"),
-		ipam.NodeAddressPoolResource.Resource, ""),
-		Watch(mgr, r.requests, ipam.GroupVersion.WithKind("AddressRequest"),
-			ipam.AddressRequestResource.Resource, ""),
-		WatchLimits(mgr, r.limits))
-	if err != nil {
-		return err
-	}
-	metrics.Registry.MustRegister(r.sharedMetric)
-	return Add(mgr, "node-address-pools", r, true, r.start)
-}
-
-func newPoolReconciler(set *Reservations, c client.Client, reader client.Reader) *poolReconciler {
-	return &poolReconciler{set: set, client: c, reader: reader, now: time.Now,
+func newSpecReconciler(set *control.Reservations, pools *kube.Informer[*nodePool], c client.Client,
+	reader client.Reader) *specReconciler {
+	return &specReconciler{set: set, pools: pools, client: c, reader: reader, now: time.Now,
 		deleted: map[string][]deletedReservation{}, limits: kube.NewLimits(), sharedMetric: newSharedMetric(),
-		pools: set.pools, requests: kube.NewInformer(viewRequest, nil)}
-}
-
-func viewPool(p *ipam.NodeAddressPool) *nodePool {
-	v := &nodePool{node: p.Name, version: p.ResourceVersion, ranges: rangesOf(p),
-		reservations: digestOf(p.Spec.Reservations), requests: digestOf(p.Spec.Requests),
-		shared: digestOf(p.Spec.Shared)}
-	for _, s := range p.Spec.Shared {
-		v.partners = append(v.partners, Intern(kube.Short(s.NodeName, kube.MaxName)))
-	}
-	for i, c := range p.Status.Conditions {
-		if c.Type == ipam.ConditionRetentionActive {
-			v.condition, v.status, v.reason = i, c.Status, Intern(c.Reason)
-		}
-	}
-	if c := ipam.Unconfirmed(p.Status.Conditions); c != nil {
-		v.unconfirmed = c.LastTransitionTime.Time
-	}
-	return v
+		requests: kube.NewInformer(viewRequest, nil)}
 }
 
 // start enqueues from now on the nodes whose NodeAddressPool may have to be written, and passes
 // over the AddressRequests.
-func (r *poolReconciler) start(ctx context.Context, queue Queue) {
+func (r *specReconciler) start(ctx context.Context, queue control.Queue) {
 	if !cache.WaitForCacheSync(ctx.Done(), r.set.HasSynced, r.pools.HasSynced) {
 		return
 	}
@@ -154,10 +95,10 @@ func (r *poolReconciler) start(ctx context.Context, queue Queue) {
 // follow enqueues the node of each reservation that changes, the nodes that have reservations of
 // the same pod, the nodes whose NodeAddressPool names something else than before, and a pass when
 // an AddressRequest changes.
-func (r *poolReconciler) follow(queue Queue) {
+func (r *specReconciler) follow(queue control.Queue) {
 	r.queue = queue
 	compare := func(*nodePool) { queue.AddAfter(allRanges, compareDelay) }
-	pool := func(p *nodePool) { queue.Add(RequestFor(p.node)) }
+	pool := func(p *nodePool) { queue.Add(control.RequestFor(p.node)) }
 	added := func(p *nodePool) { pool(p); compare(p) }
 	r.pools.Handle(kube.Handler[*nodePool]{Added: added, Updated: func(before, now *nodePool) {
 		if before.reservations != now.reservations || before.requests != now.requests {
@@ -169,34 +110,34 @@ func (r *poolReconciler) follow(queue Queue) {
 	}, Deleted: compare})
 	r.requests.Handle(kube.Each(func(*addressRequest) { queue.AddAfter(allRequests, nameDelay) }))
 	r.limits.Handle(kube.Each(func(policy.Limits) { queue.AddAfter(allRequests, nameDelay) }))
-	r.set.Handle(kube.Handler[*Reservation]{Deleted: func(v *Reservation) {
+	r.set.Handle(kube.Handler[*control.Reservation]{Deleted: func(v *control.Reservation) {
 		r.remember(v)
-		queue.AddAfter(RequestFor(v.Node), deletedFor)
+		queue.AddAfter(control.RequestFor(v.Node), deletedFor)
 	}})
-	r.set.Handle(kube.Each(func(v *Reservation) {
-		queue.AddAfter(RequestFor(v.Node), nameDelay)
+	r.set.Handle(kube.Each(func(v *control.Reservation) {
+		queue.AddAfter(control.RequestFor(v.Node), nameDelay)
 		for _, other := range r.set.OfPod(v.PodKey()) {
-			queue.AddAfter(RequestFor(other.Node), nameDelay)
+			queue.AddAfter(control.RequestFor(other.Node), nameDelay)
 		}
 	}))
 }
 
 // remember remembers a reservation that was deleted, unless its agent deletes it at this time
 // because its hold ends or a user has released it.
-func (r *poolReconciler) remember(v *Reservation) {
+func (r *specReconciler) remember(v *control.Reservation) {
 	now := r.now()
 	isEnding := !v.Bound && !v.Until.IsZero() && v.Until.Before(now.Add(endMargin))
 	if v.Releasing || isEnding {
 		return
 	}
-	ref := v.reference()
+	ref := referenceTo(v)
 	ref.Generation = 0
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.deleted[v.Node] = append(r.deleted[v.Node], deletedReservation{v.PodKey(), ref, now.Add(deletedFor)})
 }
 
-func (r *Reservation) reference() reference {
+func referenceTo(r *control.Reservation) reference {
 	return reference{Namespace: r.Namespace, Name: r.Name, UID: string(r.UID), Generation: r.Generation}
 }
 
@@ -208,16 +149,16 @@ func (r *Reservation) reference() reference {
 //
 // A reservation that is being deleted is not read: what its agent has released may be kept by a
 // finalizer for any time.
-func (r *poolReconciler) wanted(node string) []reference {
+func (r *specReconciler) wanted(node string) []reference {
 	now := r.now()
 	var releases, refs []reference
 	for _, own := range r.set.OfNode(node) {
 		if own.Releasing && own.DeletionTimestamp == nil {
-			releases = append(releases, own.reference())
+			releases = append(releases, referenceTo(own))
 		}
 		for _, other := range r.set.OfPod(own.PodKey()) {
 			if !own.Bound && other.Node != node && other.Bound && other.Confirmed {
-				refs = append(refs, other.reference())
+				refs = append(refs, referenceTo(other))
 			}
 		}
 	}
@@ -229,7 +170,7 @@ func (r *poolReconciler) wanted(node string) []reference {
 	})
 	for _, d := range r.deleted[node] {
 		// A pod that runs elsewhere is why its agent ended the hold.
-		runsElsewhere := func(v *Reservation) bool { return v.Node != node && v.Confirmed }
+		runsElsewhere := func(v *control.Reservation) bool { return v.Node != node && v.Confirmed }
 		if !slices.ContainsFunc(r.set.OfPod(d.pod), runsElsewhere) {
 			refs = append(refs, d.ref)
 		}
@@ -261,7 +202,7 @@ func inTurn[T comparable](all []T, namespace func(T) string) []T {
 
 // Reconcile writes the NodeAddressPool of a node if it does not name what the agent should read. It
 // does nothing if there is none: its creation enqueues the node again.
-func (r *poolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *specReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	switch req {
 	case allRequests:
 		return r.nameRequests(ctx)
