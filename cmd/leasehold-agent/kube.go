@@ -10,8 +10,12 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
+	"github.com/leasehold-cni/leasehold/pkg/agent/events"
+	"github.com/leasehold-cni/leasehold/pkg/agent/holds"
 	"github.com/leasehold-cni/leasehold/pkg/agent/publish"
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/agent/use"
+	"github.com/leasehold-cni/leasehold/pkg/agent/windows"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 )
@@ -54,7 +58,7 @@ func anyConfig(file string) (*rest.Config, error) {
 
 // kubeTasks returns the tasks that use the API server. They wait while it cannot be reached; the
 // other tasks do not.
-func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retention.UseWatcher) ([]agent.Task, error) {
+func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *use.Watcher) ([]agent.Task, error) {
 	clients, err := kube.NewClients(config)
 	if err != nil {
 		return nil, err
@@ -64,16 +68,16 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *retenti
 	klog.SetSlogLogger(log.With("from", "client-go"))
 	pods := retention.NewPods(clients.Core, o.nodeName)
 	pool := publish.NewPool(clients.IPAM, o.nodeName)
-	eventTask := &retention.Events{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods,
+	eventTask := &events.Task{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods,
 		Log: log, Problem: node.Problem("events")}
-	watcher.Pods, watcher.Queue = pods, eventTask.Queue
+	watcher.Pods, watcher.Report = eventTask.Retained, eventTask.InUse
 	limits := retention.NewLimits(clients.Core)
-	windowTask := &retention.Windows{Service: node.Service, Pods: pods, Core: clients.Core, Limits: limits, Log: log,
+	windowTask := &windows.Task{Service: node.Service, Pods: pods, Core: clients.Core, Limits: limits, Log: log,
 		Invalid: eventTask.Invalid, Problem: node.Problem("windows")}
 	publishTask := &publish.Publisher{Service: node.Service, Node: o.nodeName, Clients: clients, Pods: pods, Pool: pool,
 		Limits: limits, Active: watcher.Result, Log: log, Writes: publish.NewWrites(node.Metrics),
 		Problem: node.Problem("publish")}
-	holdTask := &retention.Holds{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
+	holdTask := &holds.Task{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
 		Named: pool.Named, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit, Problem: node.Problem("holds")}
 
 	type task = func(context.Context) error

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
-	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/agent/use"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
@@ -33,14 +33,14 @@ func main() {
 }
 
 // newWatcher returns the watcher of whether leasehold is in use.
-func newWatcher(node agent.Node, o options) *retention.UseWatcher {
-	return &retention.UseWatcher{Service: node.Service, Node: o.nodeName, Log: node.Log, ConfDir: o.confDir,
+func newWatcher(node agent.Node, o options) *use.Watcher {
+	return &use.Watcher{Service: node.Service, Node: o.nodeName, Log: node.Log, ConfDir: o.confDir,
 		RuntimeFiles: cniconf.RuntimeFiles, Binaries: strings.Split(o.binDirs, ":")}
 }
 
 // nodeTasks returns the tasks that need no API server.
 func nodeTasks(node agent.Node, metrics prometheus.Gatherer, view *host.Host, o options,
-	watcher *retention.UseWatcher, health *agent.Health) []agent.Task {
+	watcher *use.Watcher, health *agent.Health) []agent.Task {
 	tasks := []agent.Task{{Name: "changes", Run: node.Changes.Run}, agent.Leases(node, health, watcher),
 		agent.Calls(node), agent.Announce(node, view)}
 	if o.metricsAddr != "" {

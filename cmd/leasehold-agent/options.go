@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/agent/holds"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 )
 
@@ -59,9 +59,9 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.hostRoot, "host-root", "/", "root of the host's file system: / or /proc/<pid>/root")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9470",
 		"address of /metrics, /healthz and /readyz; empty disables them")
-	f.DurationVar(&o.moveGrace, "move-grace", retention.MoveGrace,
+	f.DurationVar(&o.moveGrace, "move-grace", holds.MoveGrace,
 		"how long a pod must be Ready on another node before its addresses here are released")
-	f.DurationVar(&o.foreverLimit, "forever-limit", retention.ForeverLimit,
+	f.DurationVar(&o.foreverLimit, "forever-limit", holds.ForeverLimit,
 		"how long an address stays reserved forever for a pod that is away and has no StatefulSet; 0: without end")
 	f.StringVar(&o.confDir, "cni-conf-dir", "/etc/cni/net.d",
 		"the container runtime's directory of CNI configurations")

@@ -43,11 +43,17 @@ var layers = map[string]int{
 	"pkg/cniplugin": 7, // the interface to the runtime
 	"pkg/cli":       8, // the interface to the operator
 	"pkg/agent":     7, // the tasks of the node agent
+	"pkg/agent/use": 7, // whether leasehold is in use
 
 	"pkg/kube/":           8,  // API types
 	"pkg/kube":            9,  // what both programs use of Kubernetes
-	"pkg/agent/":          10, // the tasks of the node agent that use Kubernetes
+	"pkg/agent/retention": 10, // what the tasks of the agent share that use Kubernetes
 	"pkg/manager/control": 10, // what the parts of the manager share
+
+	"pkg/agent/windows": 11, // the tasks of the node agent that use Kubernetes
+	"pkg/agent/holds":   11,
+	"pkg/agent/events":  11,
+	"pkg/agent/publish": 11,
 
 	"pkg/manager/nodepools":          11, // what agents should read
 	"pkg/manager/pin":                11, // the pin
@@ -80,8 +86,8 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
 	{[]string{"pkg/daemon", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
 		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/cli",
-		"pkg/agent"}, "k8s.io/",
-		"only pkg/kube, the packages below pkg/agent, pkg/manager and the programs use Kubernetes"},
+		"pkg/agent", "pkg/agent/use"}, "k8s.io/",
+		"only pkg/kube, the packages of larger layers and the programs use Kubernetes"},
 }
 
 // golist is the output of `go list` for a package.
@@ -158,11 +164,6 @@ func breach(from, to string) string {
 		return "its importer has no layer; add it to the table"
 	case above < below, below == 0 && to == shared && from != shared:
 		return ""
-	}
-	for _, tree := range []string{"pkg/kube/", "pkg/agent/"} {
-		if covers(tree, from) && covers(tree, to) {
-			return "" // within one tree
-		}
 	}
 	return "only smaller layers may be imported"
 }

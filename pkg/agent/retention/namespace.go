@@ -1,11 +1,9 @@
 package retention
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -19,17 +17,17 @@ const NamespaceDeleted = "its namespace was deleted"
 // namespace with the pod's namespace name.
 func OfDeletedNamespace(ctx context.Context, core rest.Interface, namespace string, holds []lease.Lease) (
 	deleted []lease.Lease, err error) {
-	uid, err := readNamespaceUID(ctx, core, namespace)
+	uid, err := ReadNamespaceUID(ctx, core, namespace)
 	if err != nil {
 		return nil, err
 	}
-	isOther := func(l lease.Lease) bool { return !ofDeletedNamespace(l, uid) }
+	isOther := func(l lease.Lease) bool { return !IsOfDeletedNamespace(l, uid) }
 	return slices.DeleteFunc(slices.Clone(holds), isOther), nil
 }
 
-// readNamespaceUID reads the UID of a namespace from etcd. It returns "" if the namespace does not
+// ReadNamespaceUID reads the UID of a namespace from etcd. It returns "" if the namespace does not
 // exist.
-func readNamespaceUID(ctx context.Context, core rest.Interface, name string) (string, error) {
+func ReadNamespaceUID(ctx context.Context, core rest.Interface, name string) (string, error) {
 	uid, err := kube.GetUID(ctx, core, "namespaces", kube.Name{Name: name}, "")
 	if kube.IsGone(err) {
 		return "", nil
@@ -37,67 +35,9 @@ func readNamespaceUID(ctx context.Context, core rest.Interface, name string) (st
 	return uid, err
 }
 
-// ofDeletedNamespace reports whether the namespace of a lease was deleted. uid is the UID of the
+// IsOfDeletedNamespace reports whether the namespace of a lease was deleted. uid is the UID of the
 // namespace that has the same name now, or "" if no such namespace exists. If the lease does not
-// contain the UID of its namespace, ofDeletedNamespace reports false for any other uid than "".
-func ofDeletedNamespace(l lease.Lease, uid string) bool {
+// contain the UID of its namespace, IsOfDeletedNamespace reports false for any other uid than "".
+func IsOfDeletedNamespace(l lease.Lease, uid string) bool {
 	return uid == "" || l.NamespaceUID != "" && l.NamespaceUID != uid
-}
-
-// maxOwners is the largest number of owners that namespaces remembers.
-const maxOwners = 4096
-
-// namespaces contains the UIDs of the pods' namespaces. A namespace is deleted only after its pods,
-// so that a namespace that is read while the pod exists is the namespace of that pod. It is also
-// the namespace of all other pods of the same StatefulSet, because a StatefulSet is deleted before
-// its namespace. The UID of the StatefulSet in a pod is not verified, but it is random, and known
-// only to those who could read the StatefulSet.
-type namespaces map[owner]string
-
-// owner is the UID of a StatefulSet and the name of its namespace, or only the UID of a pod that no
-// StatefulSet controls: users may give a pod any controller, but no UID.
-type owner struct {
-	namespace string
-	uid       types.UID
-}
-
-func ownerOf(p Pod) owner {
-	if p.Set == "" {
-		return owner{"", p.ObjectUID}
-	}
-	return owner{p.Namespace, p.Set}
-}
-
-// read reads the namespaces of the pods whose leases depend on them (see concerned), except those
-// that are known. It returns the first error.
-func (n namespaces) read(ctx context.Context, core rest.Interface, pods map[kube.Name]Pod,
-	leases map[kube.Name][]lease.Lease) error {
-	read := map[string]string{}
-	var problem error
-	var outage kube.Outage
-	for name, p := range pods {
-		if n[ownerOf(p)] != "" || !concerned(p, leases[name]) {
-			continue
-		}
-		if _, isRead := read[p.Namespace]; !isRead {
-			uid, err := readNamespaceUID(ctx, core, p.Namespace)
-			if outage.Observe(err) {
-				return err
-			}
-			read[p.Namespace], problem = uid, cmp.Or(problem, err) // "" if it could not be read
-		}
-		n[ownerOf(p)] = read[p.Namespace]
-	}
-	return problem
-}
-
-// concerned reports whether the UID of the pod's namespace is needed: there is a firm hold for the
-// pod's name, or a lease of the pod, which requests retention.
-func concerned(p Pod, leases []lease.Lease) bool {
-	for _, l := range leases {
-		if l.Firm || l.UID == p.UID && p.Window > 0 {
-			return true
-		}
-	}
-	return false
 }

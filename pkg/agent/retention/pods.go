@@ -1,3 +1,5 @@
+// Package retention has what the tasks of the agent share: the pods of the node and the limits of
+// namespaces, as watches show them, and how holds end.
 package retention
 
 import (
@@ -55,8 +57,8 @@ const (
 	mirrorPod   = corev1.MirrorPodAnnotationKey
 )
 
-// podOf returns the Pod for a pod of the API.
-func podOf(p *corev1.Pod) Pod {
+// PodOf returns the Pod for a pod of the API.
+func PodOf(p *corev1.Pod) Pod {
 	out := Pod{
 		Name: kube.Name{Namespace: p.Namespace, Name: p.Name}, UID: string(p.UID), ObjectUID: p.UID,
 		Expected: !p.Spec.HostNetwork && p.DeletionTimestamp == nil &&
@@ -85,29 +87,6 @@ func podOf(p *corev1.Pod) Pod {
 		out.UID = hash
 	}
 	return out
-}
-
-// controllingSet returns the StatefulSet that controls a pod, in the form "StatefulSet.apps/db",
-// and its UID. It returns "" for a controller for which nothing shows whether it will use the pod's
-// name again: an address that is held forever for such a pod is released by a user, or after
-// ForeverLimit. The API server does not limit the texts of an owner reference, so that
-// controllingSet ignores one that is longer than any object's.
-func controllingSet(p *corev1.Pod) (owner string, uid types.UID) {
-	kind, c := controllerOf(p)
-	if _, isSet := numberedSet(kind); !isSet || len(c.Name) > kube.MaxName || len(c.UID) > kube.MaxUID {
-		return "", ""
-	}
-	return kind.Kind + "." + kind.Group + "/" + c.Name, c.UID
-}
-
-// controllerOf returns the kind of a pod's controller and the reference to it. Both are zero if the
-// pod has no controller.
-func controllerOf(p *corev1.Pod) (kind schema.GroupKind, c metav1.OwnerReference) {
-	if controller := metav1.GetControllerOfNoCopy(p); controller != nil {
-		c = *controller
-	}
-	version, _ := schema.ParseGroupVersion(c.APIVersion) // its group is "" for any invalid one
-	return schema.GroupKind{Group: version.Group, Kind: c.Kind}, c
 }
 
 // cloneSet is the controller that recreates a pod under the same name if the pod has its own volume
@@ -159,7 +138,7 @@ type Pods = kube.NodeInformer[Pod]
 
 // NewPods returns the Pods of a node. It has no views until Run has received a list.
 func NewPods(core rest.Interface, node string) *Pods {
-	i := kube.NewInformer(podOf, nil)
+	i := kube.NewInformer(PodOf, nil)
 	return &Pods{Informer: i, What: "pods of this node", Period: 3 * time.Minute,
 		ListWatch: i.ListWatch(core, "pods", metav1.NamespaceAll, "", "spec.nodeName="+node)}
 }

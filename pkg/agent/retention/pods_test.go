@@ -64,7 +64,7 @@ func TestPodOf(t *testing.T) {
 		{"terminating", with(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), Pod{Name: name, UID: "u1",
 			ObjectUID: "u1", Deleting: true}},
 	} {
-		if diff := cmp.Diff(c.want, podOf(c.pod)); diff != "" {
+		if diff := cmp.Diff(c.want, PodOf(c.pod)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
@@ -77,7 +77,7 @@ func TestPodWithLongTexts(t *testing.T) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u1", OwnerReferences: controlled(
 			"apps/"+long, "StatefulSet", "db"), Annotations: map[string]string{policy.Annotation: window,
 			policy.ReserveAs: long, kubeletHash: long, mirrorPod: long}, Labels: map[string]string{"a": long}}}
-		got := podOf(p)
+		got := PodOf(p)
 		if size := len(fmt.Sprintf("%#v", got)); size > 1<<10 || got.UID != "u1" || got.Invalid == "" {
 			t.Errorf("the view has %d bytes, the UID %.10s, and is invalid because %q", size, got.UID, got.Invalid)
 		}
@@ -89,7 +89,7 @@ func TestPodWithLongTexts(t *testing.T) {
 			p.OwnerReferences = controlled("apps/v1", "StatefulSet", "db")
 			p.Annotations = map[string]string{policy.Annotation: "forever"}
 			change(&p.OwnerReferences[0])
-			if got := podOf(p); got.Owner != "" || got.Set != "" {
+			if got := PodOf(p); got.Owner != "" || got.Set != "" {
 				t.Errorf("the view has an owner: %.100v", got.Owner)
 			}
 		}

@@ -1,4 +1,4 @@
-package retention
+package holds
 
 import (
 	"fmt"
@@ -52,7 +52,7 @@ func TestCandidates(t *testing.T) {
 	claimed, seen := kube.Name{Namespace: "db", Name: "web"}, kube.Name{Namespace: "db", Name: "seen"}
 	held[claimed], held[seen] = []lease.Lease{{Hold: lease.Window(time.Hour)}}, []lease.Lease{{Hold: lease.Forever}}
 	held[kube.Name{Namespace: "db", Name: "away"}] = []lease.Lease{{Hold: lease.Window(time.Hour)}}
-	h, times := Holds{Named: func() ipamv1.NodeAddressPoolSpec {
+	h, times := Task{Named: func() ipamv1.NodeAddressPoolSpec {
 		return ipamv1.NodeAddressPoolSpec{Reservations: []ipamv1.ReservationReference{
 			{Namespace: "db", Name: "web-5f1c9a02"}, {Namespace: "db", Name: "x"}}}
 	}}, map[kube.Name]int{}

@@ -1,4 +1,6 @@
-package retention
+// Package events creates the Events of the agent: about what happened to the addresses of pods, and
+// about a node on which leasehold is not in use.
+package events
 
 import (
 	"cmp"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -26,6 +29,8 @@ import (
 )
 
 const (
+	minInterval = 100 * time.Millisecond
+	retry       = 5 * time.Second
 	// maxAge is the age of the oldest journal entry that is reported after a start of the agent.
 	// The API server keeps Events for longer than maxAge. The Event of an entry that was reported
 	// before the start therefore still exists, and its name prevents a second one.
@@ -38,15 +43,15 @@ const (
 	maxRetry = time.Hour
 )
 
-// Events is the task that creates the agent's Events. Most are about the addresses of pods, and are
+// Task is the task that creates the agent's Events. Most are about the addresses of pods, and are
 // made from entries of the store's journal, in which the plugin and the agent record what happened
 // to leases. The name of an Event is computed from its content, so that an entry that is read again
 // after a restart of the agent creates no second Event.
-type Events struct {
+type Task struct {
 	Service *ipam.Service
 	Node    string
 	Client  rest.Interface
-	Pods    *Pods
+	Pods    *retention.Pods
 	Log     *slog.Logger
 	Problem daemon.Problem // of the journal
 
@@ -62,20 +67,20 @@ type Events struct {
 
 // Run creates Events until ctx is done. changes is sent when the store has changed. Run returns
 // ctx.Err().
-func (e *Events) Run(ctx context.Context, changes *daemon.Signal) error {
+func (e *Task) Run(ctx context.Context, changes *daemon.Signal) error {
 	return daemon.Loop(ctx, minInterval, daemon.Any(changes, &e.wake), e.pass)
 }
 
 // Invalid queues an Event about an invalid annotation of a pod, once for each reason. It does not
 // block and is safe for concurrent use.
-func (e *Events) Invalid(p Pod) {
-	e.Queue(newEvent(podRef(p.Namespace, p.Name.Name, p.ObjectUID), e.Node, "Assign", true, InvalidReservation,
+func (e *Task) Invalid(p retention.Pod) {
+	e.queueOnce(newEvent(podRef(p.Namespace, p.Name.Name, p.ObjectUID), e.Node, "Assign", true, InvalidReservation,
 		p.Invalid+"; the previous value stays in effect", time.Now(), p.UID, p.Invalid))
 }
 
-// Queue queues an Event, unless one of the same name was queued in the last hour. It does not block
-// and is safe for concurrent use.
-func (e *Events) Queue(event *eventsv1.Event) {
+// queueOnce queues an Event, unless one of the same name was queued in the last hour. It does not
+// block and is safe for concurrent use.
+func (e *Task) queueOnce(event *eventsv1.Event) {
 	if !e.known.First(event.Namespace + "/" + event.Name) {
 		return
 	}
@@ -87,7 +92,7 @@ func (e *Events) Queue(event *eventsv1.Event) {
 
 // enqueue appends Events to the queue, and drops the oldest ones above maxQueued. The caller holds
 // e.mu.
-func (e *Events) enqueue(events ...*eventsv1.Event) {
+func (e *Task) enqueue(events ...*eventsv1.Event) {
 	e.queue = append(e.queue, events...)
 	e.queue = slices.Clone(e.queue[max(0, len(e.queue)-maxQueued):])
 }
@@ -97,7 +102,7 @@ func (e *Events) enqueue(events ...*eventsv1.Event) {
 // pass returns the time until the retry. That is random, up to twice retry, so that not all agents
 // try at the same moment. If the API server seems to be away, pass ends. It drops an Event that the
 // API server rejects, or does not accept for reasons of its own for maxRetry.
-func (e *Events) pass(ctx context.Context) (requeueAfter time.Duration) {
+func (e *Task) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Views()
 	err := e.read(ctx, pods)
 	if store.IsEmpty(err) {
@@ -147,13 +152,13 @@ func isFinal(err error) bool {
 // read queues Events for the journal entries that were written since its last call. The first call
 // reads the whole journal, because the reader needs the former address of each pod. From that call,
 // entries older than maxAge are not queued.
-func (e *Events) read(ctx context.Context, pods map[kube.Name]Pod) error {
+func (e *Task) read(ctx context.Context, pods map[kube.Name]retention.Pod) error {
 	entries, cursor, err := e.Service.Journal(ctx, e.cursor)
 	if err != nil {
 		return err
 	}
 	e.cursor = cursor
-	find := func(namespace, name, uid string) (p Pod, found bool) {
+	find := func(namespace, name, uid string) (p retention.Pod, found bool) {
 		p, found = pods[kube.Name{Namespace: namespace, Name: name}]
 		return p, found && p.UID == uid
 	}

@@ -1,4 +1,4 @@
-package retention
+package events
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
@@ -27,7 +28,7 @@ import (
 
 // eventsFixture is a node with a journal, and a fake API server.
 type eventsFixture struct {
-	*Events
+	*Task
 	t      *testing.T
 	node   fakeapi.Node
 	server *fakeapi.Server
@@ -41,8 +42,8 @@ func newEventsFixture(t *testing.T) *eventsFixture {
 
 // restart starts an agent without state.
 func (w *eventsFixture) restart() {
-	w.Events = &Events{Service: w.node.Service, Node: "node1", Client: w.server.Clients.Events, Log: fakeapi.Log,
-		Pods: NewPods(w.server.Clients.Core, "node1")}
+	w.Task = &Task{Service: w.node.Service, Node: "node1", Client: w.server.Clients.Events, Log: fakeapi.Log,
+		Pods: retention.NewPods(w.server.Clients.Core, "node1")}
 }
 
 // kept adds a journal entry: db-0 came back to its address, ago before now.
@@ -163,7 +164,7 @@ func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 	w := newEventsFixture(t)
 	for _, value := range []string{"soon", "soon", "later", "soon"} {
-		w.Invalid(Pod{Name: kube.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1",
+		w.Invalid(retention.Pod{Name: kube.Name{Namespace: "db", Name: "db-0"}, UID: "u1", ObjectUID: "o1",
 			Invalid: "no window: " + value})
 		w.runPass()
 	}

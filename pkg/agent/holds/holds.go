@@ -1,4 +1,5 @@
-package retention
+// Package holds ends the holds of pods that will not return to the node.
+package holds
 
 import (
 	"cmp"
@@ -9,16 +10,15 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -40,7 +40,7 @@ const (
 	passesPerGrace = 5
 )
 
-// Holds is the task that ends the holds of pods that will not return to this node:
+// Task is the task that ends the holds of pods that will not return to this node:
 //
 //   - pods that are Ready on another node,
 //   - pods whose address is held forever, and whose StatefulSet no longer has their ordinal,
@@ -48,7 +48,7 @@ const (
 //
 // That a pod is Ready elsewhere, or that an ordinal is missing, must be observed for several
 // minutes by this process before the hold ends. A failed request is not an observation.
-type Holds struct {
+type Task struct {
 	Service *ipam.Service
 	Node    string
 	Clients *kube.Clients
@@ -68,13 +68,13 @@ type Holds struct {
 }
 
 // Run ends holds until ctx is done. It returns ctx.Err().
-func (h *Holds) Run(ctx context.Context) error {
+func (h *Task) Run(ctx context.Context) error {
 	wait.JitterUntilWithContext(ctx, func(ctx context.Context) { h.pass(ctx, time.Now()) }, h.begin(), 0.1, true)
 	return ctx.Err()
 }
 
 // begin resets all observations, and returns the time between two passes.
-func (h *Holds) begin() (period time.Duration) {
+func (h *Task) begin() (period time.Duration) {
 	period = min(h.MoveGrace, ownerGrace) / passesPerGrace
 	h.moved = streaks[location]{3 * period, map[kube.Name]streak[location]{}}
 	h.orphaned = streaks[string]{3 * period, map[kube.Name]streak[string]{}}
@@ -83,7 +83,7 @@ func (h *Holds) begin() (period time.Duration) {
 
 // pass reads the firm holds of the node, the ones for a window, and ends those whose pods will not
 // return. If the leases cannot be read, it ends none.
-func (h *Holds) pass(ctx context.Context, now time.Time) {
+func (h *Task) pass(ctx context.Context, now time.Time) {
 	view, err := h.Service.List(ctx, func(l lease.Lease) bool { return l.State == lease.Held && l.Firm })
 	switch {
 	case store.IsEmpty(err):
@@ -92,7 +92,7 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 		h.failed = []error{fmt.Errorf("reading the leases: %w", err)}
 	default:
 		h.failed = nil
-		held := ByPod(view.Leases)
+		held := retention.ByPod(view.Leases)
 		h.endMoved(ctx, held, now)
 		h.endOrphaned(ctx, held, now)
 		if h.ForeverLimit > 0 {
@@ -107,7 +107,7 @@ func (h *Holds) pass(ctx context.Context, now time.Time) {
 // endMoved ends the holds of pods that have been Ready on another node for MoveGrace. It reads the
 // pods from the API server's watch cache. Before it ends a hold, it reads the pod once more, from
 // etcd.
-func (h *Holds) endMoved(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
+func (h *Task) endMoved(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
 	h.moved.keep(held)
 	for _, pod := range h.candidates(held) {
 		at, err := h.movedTo(ctx, pod, "0")
@@ -144,7 +144,7 @@ const maxUnclaimed = 20
 //
 // A claim is not read: it may be of a node that is down, so that it only is a reason to read the
 // pod.
-func (h *Holds) candidates(held map[kube.Name][]lease.Lease) []kube.Name {
+func (h *Task) candidates(held map[kube.Name][]lease.Lease) []kube.Name {
 	claimed := map[kube.Name]bool{}
 	for _, ref := range h.Named().Reservations {
 		claimed[kube.Name{Namespace: ref.Namespace, Name: ipamv1.PodOf(ref.Name)}] = true
@@ -172,7 +172,7 @@ func keptForever(leases []lease.Lease) bool {
 // movedTo returns the other node on which a pod is Ready, and the pod's UID. It returns the zero
 // location if the pod is not Ready on another node. It reads the pod from the API server's watch
 // cache if the version is "0", and from etcd if it is "".
-func (h *Holds) movedTo(ctx context.Context, name kube.Name, version string) (location, error) {
+func (h *Task) movedTo(ctx context.Context, name kube.Name, version string) (location, error) {
 	pod := &corev1.Pod{}
 	err := kube.Get(ctx, h.Clients.Core, "pods", name, version, pod)
 	if kube.IsGone(err) {
@@ -181,12 +181,12 @@ func (h *Holds) movedTo(ctx context.Context, name kube.Name, version string) (lo
 	if err != nil || !kube.IsReady(pod) || pod.Spec.NodeName == h.Node {
 		return location{}, err
 	}
-	return location{pod.Spec.NodeName, podOf(pod).UID}, nil
+	return location{pod.Spec.NodeName, retention.PodOf(pod).UID}, nil
 }
 
 // endOrphaned ends the holds without end whose StatefulSet has not had the pod's ordinal for
 // ownerGrace. It reads each StatefulSet once, from etcd.
-func (h *Holds) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
+func (h *Task) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
 	h.orphaned.keep(held)
 	read := map[string]func() (kube.Ordinals, error){} // by the path of the StatefulSet
 	for pod, leases := range held {
@@ -211,7 +211,7 @@ func (h *Holds) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Leas
 
 // endForgotten ends the holds without end of pods that have no StatefulSet and have been away for
 // ForeverLimit.
-func (h *Holds) endForgotten(ctx context.Context, held map[kube.Name][]lease.Lease, now lease.Instant) {
+func (h *Task) endForgotten(ctx context.Context, held map[kube.Name][]lease.Lease, now lease.Instant) {
 	var over []lease.Lease
 	for pod, leases := range held {
 		for _, l := range leases {
@@ -224,8 +224,8 @@ func (h *Holds) endForgotten(ctx context.Context, held map[kube.Name][]lease.Lea
 	h.end(ctx, over, fmt.Sprintf("the pod was away for %s (--forever-limit)", h.ForeverLimit))
 }
 
-func (h *Holds) end(ctx context.Context, holds []lease.Lease, reason string) {
-	h.failed = append(h.failed, End(ctx, h.Service.EndHolds, h.Log, holds, reason))
+func (h *Task) end(ctx context.Context, holds []lease.Lease, reason string) {
+	h.failed = append(h.failed, retention.End(ctx, h.Service.EndHolds, h.Log, holds, reason))
 }
 
 // streaks has what was observed of each pod in a row, and since when. A failed request ends no
@@ -260,7 +260,7 @@ func (s *streaks[V]) keep(held map[kube.Name][]lease.Lease) {
 // StatefulSet.
 func setOf(leases []lease.Lease, pod kube.Name) (path string, ordinal int64, ok bool) {
 	for _, l := range leases {
-		if path, ordinal, ok := parseOwner(l.Owner, pod); ok && l.Hold == lease.Forever {
+		if path, ordinal, ok := retention.ParseOwner(l.Owner, pod); ok && l.Hold == lease.Forever {
 			return path, ordinal, true
 		}
 	}
@@ -270,7 +270,7 @@ func setOf(leases []lease.Lease, pod kube.Name) (path string, ordinal int64, ok 
 // readSet reads a StatefulSet from the API server, and returns the ordinals of its pods according
 // to its spec. One that does not exist, or is being deleted, has none. An invalid spec is an error.
 // Any client serves for the absolute path.
-func (h *Holds) readSet(ctx context.Context, path string) (none kube.Ordinals, err error) {
+func (h *Task) readSet(ctx context.Context, path string) (none kube.Ordinals, err error) {
 	result := h.Clients.IPAM.Get().Timeout(kube.RequestTimeout).AbsPath(path).Do(ctx)
 	err = result.Error() // Raw would return this error without the decoded Status
 	if kube.IsGone(err) {
@@ -295,26 +295,4 @@ func ordinalsIn(raw []byte) (none kube.Ordinals, err error) {
 		return none, err
 	}
 	return kube.OrdinalsOf(object.Spec, 1) // without spec.replicas, it has one replica
-}
-
-// numberedSet returns the kind with the version to read. It reports false if the pods of the kind
-// have no ordinals.
-func numberedSet(kind schema.GroupKind) (schema.GroupVersionKind, bool) {
-	i := slices.IndexFunc(kube.StatefulSets, func(k schema.GroupVersionKind) bool { return k.GroupKind() == kind })
-	if i < 0 {
-		return schema.GroupVersionKind{}, false
-	}
-	return kube.StatefulSets[i], true
-}
-
-// parseOwner parses the owner in a lease of a pod (Pod.Owner). It returns the path of the
-// StatefulSet in the API, and the pod's ordinal. It reports false for any other text, and if the
-// StatefulSet does not create a pod of that name.
-func parseOwner(text string, pod kube.Name) (path string, ordinal int64, ok bool) {
-	kindGroup, name, _ := strings.Cut(text, "/")
-	kindName, group, _ := strings.Cut(kindGroup, ".")
-	kind, isSet := numberedSet(schema.GroupKind{Group: group, Kind: kindName})
-	ordinal, isOf := kube.OrdinalIn(name, pod.Name)
-	path = fmt.Sprintf("/apis/%s/%s/namespaces/%s/statefulsets/%s", group, kind.Version, pod.Namespace, name)
-	return path, ordinal, isSet && isOf && name != ""
 }

@@ -1,11 +1,4 @@
-// Package retention applies the windows in the annotations of a node's pods to the node's leases. A
-// window is how long the address of a deleted pod is held for a pod of the same name. The plugin
-// reads the annotation from the CNI request if the runtime passes it. Package retention is for
-// runtimes and configurations that do not pass it, such as the default configuration of flannel,
-// and for an annotation that is changed while the pod runs. It also ends the holds of pods that
-// will not return to the node, creates Events about the addresses of pods, and watches whether
-// leasehold is in use.
-package retention
+package windows
 
 import (
 	"cmp"
@@ -13,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -43,7 +37,7 @@ type plan struct {
 // makePlan returns the plan for the pods of a node and the leases in its store. known are the UIDs
 // of the namespaces of the pods. makePlan is level-triggered: once its plan has been carried out,
 // it returns an empty plan.
-func makePlan(pods map[kube.Name]Pod, view ipam.NodeView, known namespaces) plan {
+func makePlan(pods map[kube.Name]retention.Pod, view ipam.NodeView, known namespaces) plan {
 	plan := plan{Expect: map[ipam.Ref]lease.Lease{}, End: map[string][]lease.Lease{}}
 	leasesOf, claims := leasesFor(pods, view.Leases), map[claim]*claimed{}
 	for name, p := range pods {
@@ -67,7 +61,7 @@ const podGone = "its pod does not exist any more"
 // endGone plans the end of the holds that a boot began for pods that do not exist any more. A list
 // without any pod proves nothing, because the agent is a pod of the node. A hold without a key is
 // for no pod.
-func (plan *plan) endGone(pods map[kube.Name]Pod, view ipam.NodeView) {
+func (plan *plan) endGone(pods map[kube.Name]retention.Pod, view ipam.NodeView) {
 	for _, l := range view.Leases {
 		pod := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		if len(pods) > 0 && l.IsBootHold(view.Now.BootID) && pod.UID != l.UID && !l.Key().IsZero() {
@@ -79,7 +73,7 @@ func (plan *plan) endGone(pods map[kube.Name]Pod, view ipam.NodeView) {
 // leaving returns the pods with a reservation name that are being deleted, or were, and whose
 // leases do not show it, and those that are not, and whose leases do. former are the pods of an
 // earlier pass. A pod that is in neither list may be new, and the watch late.
-func leaving(pods, former map[kube.Name]Pod, leases []lease.Lease) (out []ipam.LeavingPod) {
+func leaving(pods, former map[kube.Name]retention.Pod, leases []lease.Lease) (out []ipam.LeavingPod) {
 	for _, l := range leases {
 		name := kube.Name{Namespace: l.Namespace, Name: l.Name}
 		exists := pods[name].UID == l.UID
@@ -94,8 +88,8 @@ func leaving(pods, former map[kube.Name]Pod, leases []lease.Lease) (out []ipam.L
 
 // leasesFor returns, for each pod, the leases of its name, and the holds of its reservation name,
 // which it may take.
-func leasesFor(pods map[kube.Name]Pod, leases []lease.Lease) map[kube.Name][]lease.Lease {
-	out, held := ByPod(leases), map[kube.Name][]lease.Lease{}
+func leasesFor(pods map[kube.Name]retention.Pod, leases []lease.Lease) map[kube.Name][]lease.Lease {
+	out, held := retention.ByPod(leases), map[kube.Name][]lease.Lease{}
 	for _, l := range leases {
 		if l.Reservation != "" && l.State == lease.Held {
 			name := kube.Name{Namespace: l.Namespace, Name: l.Reservation}
@@ -112,26 +106,13 @@ func leasesFor(pods map[kube.Name]Pod, leases []lease.Lease) map[kube.Name][]lea
 	return out
 }
 
-// ByPod groups leases by the pod that they belong to. It omits leases without a key
-// (lease.Lease.Key).
-func ByPod(leases []lease.Lease) map[kube.Name][]lease.Lease {
-	out := map[kube.Name][]lease.Lease{}
-	for _, l := range leases {
-		if !l.Key().IsZero() {
-			n := kube.Name{Namespace: l.Namespace, Name: l.Name}
-			out[n] = append(out[n], l)
-		}
-	}
-	return out
-}
-
 // endDeleted plans the end of the holds that belong to a deleted namespace of the same name. uid is
 // the UID of the namespace that exists now, or "" if it is not known; then no hold ends. endDeleted
 // returns the leases that remain.
 func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lease) {
 	for _, l := range leases {
-		if l.Firm && uid != "" && ofDeletedNamespace(l, uid) {
-			plan.End[NamespaceDeleted] = append(plan.End[NamespaceDeleted], l)
+		if l.Firm && uid != "" && retention.IsOfDeletedNamespace(l, uid) {
+			plan.End[retention.NamespaceDeleted] = append(plan.End[retention.NamespaceDeleted], l)
 		} else {
 			rest = append(rest, l)
 		}
@@ -143,7 +124,7 @@ func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lea
 // differs from what the pod requests within the limits of its namespace. For a pod without a
 // lease, it plans the record of the reservation name, which the plugin reads if the runtime passes
 // no annotations.
-func (plan *plan) follow(p Pod, leases []lease.Lease, view ipam.NodeView, namespaceUID string) {
+func (plan *plan) follow(p retention.Pod, leases []lease.Lease, view ipam.NodeView, namespaceUID string) {
 	w := ipam.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID, Window: p.Window,
 		Reservation: p.Reservation, Owner: p.Owner}
 	if w.Window > 0 {
@@ -188,7 +169,7 @@ type claimed struct {
 // The networks of a pod are attached one after the other. A hold whose key has a bound lease of the
 // pod is not needed any more. The other holds are needed until deferTo after the first bound lease:
 // by then all networks are attached, or the pod does not use those of the other holds.
-func expect(claims map[claim]*claimed, p Pod, leases []lease.Lease, now lease.Instant) {
+func expect(claims map[claim]*claimed, p retention.Pod, leases []lease.Lease, now lease.Instant) {
 	attached := map[lease.Key]bool{}
 	for _, l := range leases {
 		if l.State == lease.Bound && l.UID == p.UID {

@@ -1,4 +1,4 @@
-package retention
+package windows
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -23,7 +24,7 @@ import (
 // Limits that are not valid, or not known yet, leave the former ones in effect.
 func TestLimitsAreCopiedToTheStore(t *testing.T) {
 	node := fakeapi.NewNode(t)
-	w := &Windows{Service: node.Service, Limits: NewLimits(nil), Log: fakeapi.Log}
+	w := &Task{Service: node.Service, Limits: retention.NewLimits(nil), Log: fakeapi.Log}
 	limits := func(data policy.Limits) any {
 		return &corev1.ConfigMap{Data: data,
 			ObjectMeta: metav1.ObjectMeta{Namespace: kube.LimitsName.Namespace, Name: kube.LimitsName.Name}}
@@ -63,7 +64,7 @@ func TestLimitsAreCopiedToTheStore(t *testing.T) {
 // are not.
 func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 	var logged bytes.Buffer
-	w := &Windows{Limits: NewLimits(nil), Log: slog.New(slog.NewTextHandler(&logged, nil))}
+	w := &Task{Limits: retention.NewLimits(nil), Log: slog.New(slog.NewTextHandler(&logged, nil))}
 	for i, data := range []map[string]string{
 		{"maxHeld": "many", "a.maxHeld": "some", "b.forever": "no", "c.choose": "yes", "d.maxWindow": "soon"},
 		{"maxHeld": "more"},
@@ -88,7 +89,7 @@ func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 func TestLimitedWindowIsFollowed(t *testing.T) {
 	view := ipam.NodeView{Leases: []lease.Lease{bound("u1", 0)}, Now: now,
 		Limits: policy.Limits{"db.maxWindow": "30"}}
-	got := makePlan(map[kube.Name]Pod{name: pod("60")}, view, nil).Follow
+	got := makePlan(map[kube.Name]retention.Pod{name: pod("60")}, view, nil).Follow
 	if len(got) != 1 || got[0].Window != lease.Window(30*time.Minute) ||
 		got[0].Limited != "the window of 1h0m0s is cut to 30m0s, the limit of namespace db" {
 		t.Errorf("follow %+v", got)

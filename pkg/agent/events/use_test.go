@@ -1,4 +1,4 @@
-package retention
+package events
 
 import (
 	"context"
@@ -22,6 +22,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
+	"github.com/leasehold-cni/leasehold/pkg/agent/use"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -40,7 +42,8 @@ const (
 // useFixture is a node with a real store and real directories, a clock of its own, and a fake API
 // server.
 type useFixture struct {
-	*UseWatcher
+	*use.Watcher
+	pods   *retention.Pods
 	t      *testing.T
 	node   fakeapi.Node
 	server *fakeapi.Server
@@ -56,7 +59,7 @@ func newUseFixture(t *testing.T) *useFixture {
 			t.Fatal(err)
 		}
 	}
-	f.UseWatcher = &UseWatcher{ConfDir: conf, Binaries: cniconf.Binaries{bin}}
+	f.Watcher = &use.Watcher{ConfDir: conf, Binaries: cniconf.Binaries{bin}}
 	f.configure(named)
 	f.restart()
 	return f
@@ -64,15 +67,15 @@ func newUseFixture(t *testing.T) *useFixture {
 
 // restart starts an agent without state.
 func (f *useFixture) restart() {
-	pods := NewPods(f.server.Clients.Core, "node1")
-	if f.Pods != nil {
-		pods = f.Pods
+	if f.pods == nil {
+		f.pods = retention.NewPods(f.server.Clients.Core, "node1")
 	}
-	f.UseWatcher = &UseWatcher{Service: f.node.Service, Node: "node1", Log: fakeapi.Log, ConfDir: f.ConfDir,
-		Binaries: f.Binaries, Pods: pods, Queue: func(e *eventsv1.Event) {
-			if err := post(context.Background(), f.server.Clients.Events, e); err != nil {
-				f.t.Error(err)
-			}
+	task := &Task{Service: f.node.Service, Node: "node1", Log: fakeapi.Log, Pods: f.pods,
+		Client: f.server.Clients.Events}
+	f.Watcher = &use.Watcher{Service: f.node.Service, Node: "node1", Log: fakeapi.Log, ConfDir: f.ConfDir,
+		Binaries: f.Binaries, Pods: task.Retained, Report: func(statuses []cniconf.Status, now time.Time) {
+			task.InUse(statuses, now)
+			task.pass(context.Background())
 		}}
 	f.metric = prometheus.NewRegistry()
 	f.Register(f.metric)
@@ -133,7 +136,7 @@ func (f *useFixture) setPods(pods ...*corev1.Pod) {
 	for _, p := range pods {
 		objects = append(objects, p)
 	}
-	if err := f.Pods.Replace(objects, ""); err != nil {
+	if err := f.pods.Replace(objects, ""); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -340,8 +343,8 @@ func TestPodOfAnEarlierConfiguration(t *testing.T) {
 	f.plug("eth0", "10.0.0.2")
 	f.setPods(apiPod("db-0", "u1", "1h", "10.0.0.2", f.now.Add(-time.Minute)))
 	f.run(time.Minute)
-	if s := f.Result()[0]; s.Reason != PodWithoutLease {
-		t.Errorf("a pod that started after the change: %+v, want %s", s, PodWithoutLease)
+	if s := f.Result()[0]; s.Reason != use.PodWithoutLease {
+		t.Errorf("a pod that started after the change: %+v, want %s", s, use.PodWithoutLease)
 	}
 }
 

@@ -1,4 +1,4 @@
-package retention
+package windows
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -29,9 +30,9 @@ import (
 func TestPass(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
 	var invalid []string
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil),
+	w := &Task{Service: node.Service, Pods: retention.NewPods(nil, "node1"), Limits: retention.NewLimits(nil),
 		Core: server.Clients.Core, Log: fakeapi.Log,
-		Invalid: func(p Pod) { invalid = append(invalid, p.Invalid) }}
+		Invalid: func(p retention.Pod) { invalid = append(invalid, p.Invalid) }}
 	pods := func(annotation string) {
 		t.Helper()
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "1",
@@ -107,8 +108,9 @@ func TestPass(t *testing.T) {
 // of a deleted namespace ends before a pod of its successor, which has the same name, may claim it.
 func TestNamespaceOfALease(t *testing.T) {
 	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil), Core: server.Clients.Core,
-		Log: fakeapi.Log}
+	w := &Task{Service: node.Service, Pods: retention.NewPods(nil, "node1"), Limits: retention.NewLimits(nil),
+		Core: server.Clients.Core,
+		Log:  fakeapi.Log}
 	namespace := func(uid string) {
 		server.Put("/api/v1/namespaces/db", corev1.Namespace{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
@@ -177,7 +179,7 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 		{"a pod cannot be decoded", []string{"agent u-9", "unknown"}, true},
 	} {
 		node := fakeapi.NewNode(t)
-		w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil),
+		w := &Task{Service: node.Service, Pods: retention.NewPods(nil, "node1"), Limits: retention.NewLimits(nil),
 			Core: fakeapi.New(t).Clients.Core, Log: fakeapi.Log}
 		if c.listed != nil {
 			list := []any{}
@@ -211,7 +213,7 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 // A hold without a key belongs to no pod. The plan does not have it, and nothing is logged.
 func TestSupersededHoldOfAnEarlierBoot(t *testing.T) {
 	node, log := fakeapi.NewNode(t), &bytes.Buffer{}
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil),
+	w := &Task{Service: node.Service, Pods: retention.NewPods(nil, "node1"), Limits: retention.NewLimits(nil),
 		Core: fakeapi.New(t).Clients.Core, Log: slog.New(slog.NewTextHandler(log, nil))}
 	l := node.Bind("10.0.0.2", "db-0", "u-1", 0, "")
 	l.Superseded, l.Holder.BootID = true, "an earlier boot"
@@ -239,8 +241,9 @@ func TestSupersededHoldOfAnEarlierBoot(t *testing.T) {
 func TestAFailureStopsNoOtherChange(t *testing.T) {
 	node, server, log := fakeapi.NewNode(t), fakeapi.New(t), &bytes.Buffer{}
 	failing := prometheus.NewGauge(prometheus.GaugeOpts{})
-	w := &Windows{Service: node.Service, Pods: NewPods(nil, "node1"), Limits: NewLimits(nil), Core: server.Clients.Core,
-		Log: slog.New(slog.NewTextHandler(log, nil)), Problem: daemon.Problem{Failing: failing}}
+	w := &Task{Service: node.Service, Pods: retention.NewPods(nil, "node1"), Limits: retention.NewLimits(nil),
+		Core: server.Clients.Core,
+		Log:  slog.New(slog.NewTextHandler(log, nil)), Problem: daemon.Problem{Failing: failing}}
 	server.Put("/api/v1/namespaces/db", corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "ns2"}})
 	former := node.Bind("10.0.0.2", "db-0", "u0", time.Hour, "")
@@ -284,24 +287,6 @@ func TestAFailureStopsNoOtherChange(t *testing.T) {
 	}
 }
 
-// A lease without the UID of its namespace is of the one that exists.
-func TestOfDeletedNamespace(t *testing.T) {
-	for _, c := range []struct {
-		name, lease, now string // the UIDs of the namespace
-		want             bool
-	}{
-		{"the same", "ns1", "ns1", false},
-		{"created again", "ns1", "ns2", true},
-		{"deleted", "ns1", "", true},
-		{"the lease does not say", "", "ns2", false},
-		{"the lease does not say, and there is none", "", "", true},
-	} {
-		if got := ofDeletedNamespace(lease.Lease{NamespaceUID: c.lease}, c.now); got != c.want {
-			t.Errorf("%s: %t, want %t", c.name, got, c.want)
-		}
-	}
-}
-
 // TestNamespaceOfAStatefulSet verifies that no namespace is read for a pod whose StatefulSet is
 // known, and that only the UID of a StatefulSet in the same namespace counts.
 func TestNamespaceOfAStatefulSet(t *testing.T) {
@@ -327,9 +312,10 @@ func TestNamespaceOfAStatefulSet(t *testing.T) {
 		{"with that pod as a forged owner", "db", "u7", "u6", 1},
 	} {
 		name := kube.Name{Namespace: c.namespace, Name: "db-0"}
-		p := Pod{Name: name, UID: c.pod, ObjectUID: types.UID(c.pod), Set: c.set, Window: lease.Window(time.Hour)}
+		p := retention.Pod{Name: name, UID: c.pod, ObjectUID: types.UID(c.pod), Set: c.set,
+			Window: lease.Window(time.Hour)}
 		server.Requests()
-		err := n.read(t.Context(), server.Clients.Core, map[kube.Name]Pod{name: p},
+		err := n.read(t.Context(), server.Clients.Core, map[kube.Name]retention.Pod{name: p},
 			map[kube.Name][]lease.Lease{name: {bound(c.pod, time.Hour)}})
 		got := len(server.Requests())
 		if err != nil || got != c.requests || n[ownerOf(p)] != "of-"+c.namespace {

@@ -1,4 +1,4 @@
-package retention
+package holds
 
 import (
 	"fmt"
@@ -25,14 +25,14 @@ type fixture struct {
 	t      *testing.T
 	node   fakeapi.Node
 	server *fakeapi.Server
-	holds  *Holds
+	holds  *Task
 	now    time.Time
 	named  []ipamv1.ReservationReference
 }
 
 func newFixture(t *testing.T) *fixture {
 	s := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Unix(1_700_000_000, 0)}
-	s.holds = &Holds{Service: s.node.Service, Node: "node1", Clients: s.server.Clients, Log: fakeapi.Log,
+	s.holds = &Task{Service: s.node.Service, Node: "node1", Clients: s.server.Clients, Log: fakeapi.Log,
 		Named:     func() ipamv1.NodeAddressPoolSpec { return ipamv1.NodeAddressPoolSpec{Reservations: s.named} },
 		MoveGrace: MoveGrace}
 	if period := s.holds.begin(); period != time.Minute {

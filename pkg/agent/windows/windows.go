@@ -1,4 +1,9 @@
-package retention
+// Package windows applies the windows in the annotations of a node's pods to the node's leases. A
+// window is how long the address of a deleted pod is held for a pod of the same name. The plugin
+// reads the annotation from the CNI request if the runtime passes it. Package windows is for
+// runtimes and configurations that do not pass it, such as the default configuration of flannel,
+// and for an annotation that is changed while the pod runs.
+package windows
 
 import (
 	"context"
@@ -11,10 +16,12 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -23,34 +30,34 @@ const (
 	retry       = 5 * time.Second
 )
 
-// Windows is the task that sets the windows of a node's leases, extends the holds of starting pods,
+// Task is the task that sets the windows of a node's leases, extends the holds of starting pods,
 // ends the holds that belong to a deleted namespace or pod, and copies the limits of namespaces to
 // the store.
-type Windows struct {
+type Task struct {
 	Service *ipam.Service
-	Pods    *Pods
+	Pods    *retention.Pods
 	Core    rest.Interface // to read namespaces
-	Limits  *Limits
+	Limits  *retention.Limits
 	Log     *slog.Logger
 	// Invalid is called for every pod with an invalid annotation, in each pass.
-	Invalid func(Pod)
+	Invalid func(retention.Pod)
 	Problem daemon.Problem
 
 	namespaces namespaces
-	former     map[kube.Name]Pod // of the last pass that marked the leases of leaving pods
+	former     map[kube.Name]retention.Pod // of the last pass that marked the leases of leaving pods
 
 	invalid daemon.Problem // of the limits
 }
 
 // Run applies the windows until ctx is done. It makes a pass after every change of the pods or the
 // limits, and after changes, which is sent when the store has changed. It returns ctx.Err().
-func (w *Windows) Run(ctx context.Context, changes *daemon.Signal) error {
+func (w *Task) Run(ctx context.Context, changes *daemon.Signal) error {
 	return daemon.Loop(ctx, minInterval, daemon.Any(changes, &w.Pods.Changes, &w.Limits.Changes), w.pass)
 }
 
 // pass makes the changes that are due, and logs what failed. It returns the time until the next
 // pass, or 0 if no pass is necessary before the next change.
-func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
+func (w *Task) pass(ctx context.Context) (requeueAfter time.Duration) {
 	requeueAfter, err := w.apply(ctx)
 	if ctx.Err() != nil {
 		return 0
@@ -64,7 +71,7 @@ func (w *Windows) pass(ctx context.Context) (requeueAfter time.Duration) {
 
 // apply reads the pods and their leases, and makes the changes of the plan. What fails keeps
 // nothing else from being changed.
-func (w *Windows) apply(ctx context.Context) (requeueAfter time.Duration, err error) {
+func (w *Task) apply(ctx context.Context) (requeueAfter time.Duration, err error) {
 	pods, synced := w.Pods.Views()
 	if !synced {
 		return 0, nil // the pods have not been listed yet
@@ -114,10 +121,10 @@ func (w *Windows) apply(ctx context.Context) (requeueAfter time.Duration, err er
 }
 
 // act makes the changes of the plan in the store. What fails keeps nothing else from being done.
-func (w *Windows) act(ctx context.Context, plan plan) error {
+func (w *Task) act(ctx context.Context, plan plan) error {
 	var errs []error
 	for reason, holds := range plan.End {
-		errs = append(errs, End(ctx, w.Service.EndHolds, w.Log, holds, reason))
+		errs = append(errs, retention.End(ctx, w.Service.EndHolds, w.Log, holds, reason))
 	}
 	errs = append(errs, w.Service.NamePods(ctx, plan.Name))
 	followed, err := w.Service.Follow(ctx, plan.Follow)
@@ -135,24 +142,23 @@ func (w *Windows) act(ctx context.Context, plan plan) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// End ends the retention of leases for a reason, of those of one pod together, and logs what has
-// ended. with is ipam.Service.EndHolds, or RevokePods for bound leases as well.
-func End(ctx context.Context, with func(context.Context, [][]ipam.Ref, string) ([]ipam.Ref, error), log *slog.Logger,
-	leases []lease.Lease, reason string) error {
-	var pods [][]ipam.Ref
-	for _, leases := range ByPod(leases) {
-		var refs []ipam.Ref
-		for _, l := range leases {
-			refs = append(refs, ipam.RefTo(l))
-		}
-		pods = append(pods, refs)
+// copyLimits copies the limits to the store, from which the plugin reads them, if they are not the
+// stored ones. Limits that are not known or invalid leave the stored ones in effect.
+func (w *Task) copyLimits(ctx context.Context, stored policy.Limits) error {
+	if !w.Limits.HasSynced() || !w.Limits.IsComplete() {
+		return nil
 	}
-	ended, err := with(ctx, pods, reason)
-	for _, l := range leases {
-		if slices.Contains(ended, ipam.RefTo(l)) {
-			log.Info("retention ended", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "lease", l.ID,
-				"reason", reason)
-		}
+	limits, _ := w.Limits.Get(kube.LimitsName.String())
+	err := limits.Validate()
+	if err != nil {
+		err = fmt.Errorf("ConfigMap %s: %w; the former limits stay in effect", kube.LimitsName, err)
 	}
-	return err
+	w.invalid.Log(w.Log, slog.LevelWarn, "applying the limits of namespaces", err)
+	if err != nil || maps.Equal(limits, stored) {
+		return nil
+	}
+	if err := w.Service.SetLimits(ctx, limits); err != nil {
+		return fmt.Errorf("storing the limits of namespaces: %w", err)
+	}
+	return nil
 }

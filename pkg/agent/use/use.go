@@ -1,11 +1,12 @@
-package retention
+// Package use watches whether leasehold is in use on a node: whether the configuration that the
+// container runtime loads names leasehold's plugin, and whether the pods that request retention
+// have leases.
+package use
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -13,9 +14,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
@@ -26,21 +24,12 @@ import (
 )
 
 const (
-	// repeat is how often the Events of a lasting state are created again. The API server keeps an
-	// Event for an hour by default.
-	repeat = time.Hour
 	// confirmAfter is how long a network must be inactive or unknown before that is reported,
 	// because files are often replaced in several steps.
 	confirmAfter = 15 * time.Second
 	// slack is the least time from the last change of the configuration or the binary to the start
 	// of a pod whose missing lease counts. A runtime loads a new configuration with a delay.
 	slack = 5 * time.Second
-)
-
-// The reasons of the Events.
-const (
-	RetentionInactive = "RetentionInactive" // on the node and its annotated pods: the runtime does not call leasehold
-	RetentionUnknown  = "RetentionUnknown"  // on the node: whether the runtime calls leasehold is not known, and why
 )
 
 // The reasons of the states of a network, beside those of package cniconf.
@@ -51,14 +40,23 @@ const (
 	PodWithoutLease = "PodWithoutLease"
 )
 
-// UseWatcher watches whether leasehold is in use on a node, for the task agent.Leases. It checks
-// whether the configuration that the container runtime loads names leasehold's plugin, and whether
-// the pods that request retention have leases. While leasehold is not in use, it reports that with
-// Events, a metric and a log line, which name the configuration file and its content. The result
-// does not affect the readiness of the agent.
+// OtherDirectories says what to do about PodWithoutLease.
+const OtherDirectories = "the runtime may use other directories: set --cni-conf-dir and --cni-bin-dir to those of " +
+	"the runtime"
+
+// A Pod is a pod of the node that requests retention, and needs a sandbox with its own network.
+type Pod struct {
+	Namespace, Name, UID string // UID as the runtime passes it to plugins
+	IPs                  []string
+	Started              time.Time // when the kubelet first processed it
+}
+
+// A Watcher is used by the task agent.Leases. While leasehold is not in use, it reports that with a
+// metric, a log line and Events, which name the configuration file and its content. The result does
+// not affect the readiness of the agent.
 //
 // The exported fields must be set before the first Check.
-type UseWatcher struct {
+type Watcher struct {
 	Service *ipam.Service
 	Node    string
 	Log     *slog.Logger
@@ -68,10 +66,10 @@ type UseWatcher struct {
 	ConfDir      string
 	RuntimeFiles string
 	Binaries     cniconf.Binaries
-	// Pods are the pods of the node, and Queue queues an Event unless one of its name was queued.
-	// Both are nil without an API server; then pods are not checked and no Events are created.
-	Pods  *Pods
-	Queue func(*eventsv1.Event)
+	// Pods returns the pods of the node that request retention, and Report is called with the
+	// confirmed statuses after each check. Both are nil without an API server.
+	Pods   func() []Pod
+	Report func([]cniconf.Status, time.Time)
 
 	// Changes is sent when Result has changed.
 	Changes daemon.Signal
@@ -84,7 +82,7 @@ type UseWatcher struct {
 }
 
 // Register registers the metric. It must be called once, before the first Check.
-func (w *UseWatcher) Register(r prometheus.Registerer) {
+func (w *Watcher) Register(r prometheus.Registerer) {
 	w.metric = promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "leasehold_retention_active",
 		Help: "Whether leasehold serves a network (1) or not (0). There is no value while that is not known.",
@@ -93,13 +91,13 @@ func (w *UseWatcher) Register(r prometheus.Registerer) {
 
 // Result returns the status of each network. It returns at least one status, or nil before the
 // first result. The caller must not modify the slice.
-func (w *UseWatcher) Result() []cniconf.Status {
+func (w *Watcher) Result() []cniconf.Status {
 	statuses, _ := w.result.Load().([]cniconf.Status)
 	return statuses
 }
 
 // Served returns the pools of the networks that are active according to Result.
-func (w *UseWatcher) Served() (out []ipam.Served) {
+func (w *Watcher) Served() (out []ipam.Served) {
 	for _, s := range w.Result() {
 		if s.State == cniconf.Active && s.Pool != (lease.Pool{}) {
 			out = append(out, ipam.Served{Pool: s.Pool, Sets: s.Sets, Since: s.Since})
@@ -109,15 +107,13 @@ func (w *UseWatcher) Served() (out []ipam.Served) {
 }
 
 // Check makes one check. If the confirmed statuses have changed, it publishes them and returns
-// true. It also queues the Events that should exist.
-func (w *UseWatcher) Check(ctx context.Context, now time.Time) (changed bool) {
+// true.
+func (w *Watcher) Check(ctx context.Context, now time.Time) (changed bool) {
 	if changed = w.judge.add(w.look(ctx, now), now); changed {
 		w.publish()
 	}
-	if w.Queue != nil && w.judge.confirmed != nil {
-		for _, e := range w.wanted(now) {
-			w.Queue(e)
-		}
+	if w.Report != nil && w.judge.confirmed != nil {
+		w.Report(w.judge.confirmed, now)
 	}
 	return changed
 }
@@ -125,7 +121,7 @@ func (w *UseWatcher) Check(ctx context.Context, now time.Time) (changed bool) {
 // look makes one check and returns the status of each network. It checks the pods only if the
 // configuration of every network leads to leasehold, because otherwise the missing leases are
 // already explained.
-func (w *UseWatcher) look(ctx context.Context, now time.Time) []cniconf.Status {
+func (w *Watcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 	statuses := cniconf.Check(cniconf.Load(w.ConfDir, cniconf.ReadRuntime(w.RuntimeFiles).Rules), w.Binaries)
 	w.judge.date(statuses, now)
 	if w.Pods != nil && !slices.ContainsFunc(statuses, isOff) {
@@ -136,28 +132,21 @@ func (w *UseWatcher) look(ctx context.Context, now time.Time) []cniconf.Status {
 	return statuses
 }
 
-// pods returns the pods of the node, sorted by name.
-func (w *UseWatcher) pods() []Pod {
-	views, _ := w.Pods.Views()
-	byName := func(a, b Pod) int { return cmp.Compare(a.Name.String(), b.Name.String()) }
-	return slices.SortedFunc(maps.Values(views), byName)
-}
-
 // unleased returns the first pod that must have a lease and has none: it requests retention, has an
 // address that the kernel has too, because anybody who may write the status of a pod can write any
 // address, and started more than slack after the last change of a configuration or binary. It
 // reports false if there is none, if the leases or the kernel's addresses cannot be read, and if
 // the store was lost and does not know the leases of one of the networks again.
-func (w *UseWatcher) unleased(ctx context.Context, networks []cniconf.Status) (pod Pod, found bool) {
+func (w *Watcher) unleased(ctx context.Context, networks []cniconf.Status) (pod Pod, found bool) {
 	since := slices.MaxFunc(networks, func(a, b cniconf.Status) int { return a.Since.Compare(b.Since) }).Since
 	former, left := w.leased, []Pod(nil)
 	w.leased = map[string]bool{} // without the pods that no longer exist
 	// The pods are read before the leases. The API shows an address only after the lease was
 	// stored, so that no new pod seems to have no lease.
-	for _, p := range w.pods() {
+	for _, p := range w.Pods() {
 		if former[p.UID] {
 			w.leased[p.UID] = true
-		} else if wants(p) && len(p.IPs) > 0 && p.Started.After(since.Add(slack)) {
+		} else if len(p.IPs) > 0 && p.Started.After(since.Add(slack)) {
 			left = append(left, p)
 		}
 	}
@@ -197,7 +186,7 @@ func isPlugged(p Pod, spaces []host.Namespace) bool {
 
 // publish makes the confirmed statuses the Result, signals Changes, sets the metric and logs one
 // line for each network.
-func (w *UseWatcher) publish() {
+func (w *Watcher) publish() {
 	w.result.Store(w.judge.confirmed)
 	w.Changes.Send()
 	w.metric.Reset()
@@ -220,45 +209,8 @@ func (w *UseWatcher) publish() {
 	}
 }
 
-// wanted returns the Events that should exist now. There is an Event on the node for each network
-// that is inactive or unknown, and an Event on each pod that requests retention for each inactive
-// network.
-func (w *UseWatcher) wanted(now time.Time) []*eventsv1.Event {
-	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.Node, UID: types.UID(w.Node)}
-	var out []*eventsv1.Event
-	for _, s := range w.judge.confirmed {
-		reason, text, about := RetentionInactive, "addresses are not retained", []corev1.ObjectReference{node}
-		switch s.State {
-		case cniconf.Active:
-			continue
-		case cniconf.Unknown:
-			reason, text = RetentionUnknown, "whether addresses are retained is not known"
-		case cniconf.Inactive:
-			for _, p := range w.pods() {
-				if wants(p) {
-					about = append(about, podRef(p.Namespace, p.Name.Name, p.ObjectUID))
-				}
-			}
-		}
-		text += ": " + s.Reason + ": "
-		if s.Network != "" {
-			text = "network " + s.Network + ": " + text
-		}
-		// Their names are the same in each pass, until the status changes or another period begins.
-		for _, o := range about {
-			message := s.Message
-			if s.Reason == PodWithoutLease && o.Kind == "Pod" { // it may be another user's than that pod
-				message = "a pod of this node has an address without a lease; " + otherDirectories
-			}
-			out = append(out, newEvent(o, w.Node, "CheckRetention", true, reason, text+message, now,
-				string(o.UID), s.Network, s.Reason, s.Since.UnixNano(), int64(now.Sub(s.Since)/repeat)))
-		}
-	}
-	return out
-}
-
 // judge decides which statuses are reported. It combines the results of all checks so far. A check
-// is one call of UseWatcher.look; it returns one status for each network.
+// is one call of Watcher.look; it returns one status for each network.
 type judge struct {
 	confirmed []cniconf.Status    // nil before the first result
 	looked    time.Time           // when date was last called; zero before the first call
@@ -331,12 +283,6 @@ func same(a, b cniconf.Status) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// wants reports whether a pod requests retention with a valid window, and needs a sandbox with its
-// own network.
-func wants(p Pod) bool {
-	return p.Expected && p.Window > 0
-}
-
 // podsIn returns a function that reports whether a pod has one of the leases: one that names it, in
 // whichever state, or a bound one of one of its addresses. A lease that was recovered after the
 // loss of the store may lack the pod's name and UID.
@@ -350,7 +296,7 @@ func podsIn(leases []lease.Lease) func(Pod) bool {
 		}
 	}
 	return func(p Pod) bool {
-		return byPod[pod{p.Namespace, p.Name.Name, p.UID}] ||
+		return byPod[pod{p.Namespace, p.Name, p.UID}] ||
 			slices.ContainsFunc(p.IPs, func(ip string) bool { return byAddress[ip] })
 	}
 }
@@ -360,9 +306,6 @@ func podsIn(leases []lease.Lease) func(Pod) bool {
 // first interface, the first one.
 func notUsed(s *cniconf.Status, pod Pod) {
 	s.State, s.Reason = cniconf.Inactive, PodWithoutLease
-	s.Message = fmt.Sprintf("%s, but pod %s, started %s, has %s without a lease; %s", s.Message, pod.Name,
-		pod.Started.UTC().Format(time.RFC3339), pod.IPs[0], otherDirectories)
+	s.Message = fmt.Sprintf("%s, but pod %s, started %s, has %s without a lease; %s", s.Message,
+		pod.Namespace+"/"+pod.Name, pod.Started.UTC().Format(time.RFC3339), pod.IPs[0], OtherDirectories)
 }
-
-const otherDirectories = "the runtime may use other directories: set --cni-conf-dir and --cni-bin-dir to those of " +
-	"the runtime"

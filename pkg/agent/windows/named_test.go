@@ -1,15 +1,14 @@
-package retention
+package windows
 
 import (
-	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -18,42 +17,14 @@ import (
 )
 
 // as is a pod with a generated name and the reservation name registry.
-func as(annotation string) Pod { return asking(annotation, "registry") }
+func as(annotation string) retention.Pod { return asking(annotation, "registry") }
 
 // asking is a pod with a generated name.
-func asking(annotation, reserveAs string) Pod {
+func asking(annotation, reserveAs string) retention.Pod {
 	p := apiPodWith(policy.Annotation, annotation, policy.ReserveAs, reserveAs)
 	p.Name, p.GenerateName = "registry-x7k2p", "registry-"
-	p.OwnerReferences = controlled("apps/v1", "ReplicaSet", "registry")
-	return podOf(p)
-}
-
-func TestWindowWithAReservationName(t *testing.T) {
-	for _, c := range []struct {
-		name, annotation, reserveAs string
-		want                        string // window, owner and reservation name, or an error
-	}{
-		{"a generated name", "10", "registry", "10m0s  registry"},
-		{"forever", "forever", "registry", "forever  registry"},
-		{"no retention", "0", "registry", "0s  "},
-		{"an invalid name", "10", "a.b", `annotation leasehold.dev/reserve-as: "a.b" is not a reservation name`},
-		{"an empty name", "10", "", `annotation leasehold.dev/reserve-as: "" is not a reservation name`},
-		{"an invalid name without retention", "0", "a.b", "0s  "},
-		{"an invalid window", "ten", "registry", "annotation io.kubernetes.cri/reserved-ip-duration"},
-	} {
-		p := asking(c.annotation, c.reserveAs)
-		got := fmt.Sprint(p.Window, " ", p.Owner, " ", p.Reservation)
-		if p.Invalid != "" {
-			got = p.Invalid
-		}
-		if got != c.want && (p.Invalid == "" || !strings.HasPrefix(got, c.want)) {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
-	}
-	ofSet := podOf(apiPodWith(policy.Annotation, "forever", policy.ReserveAs, "registry"))
-	if ofSet.Owner != "" || ofSet.Reservation != "registry" || ofSet.Invalid != "" {
-		t.Errorf("of a StatefulSet: %+v", ofSet)
-	}
+	p.OwnerReferences[0].Kind, p.OwnerReferences[0].Name = "ReplicaSet", "registry"
+	return retention.PodOf(p)
 }
 
 // of changes a lease to one of a pod with the reservation name registry.
@@ -73,7 +44,7 @@ func TestMakeWithReservationNames(t *testing.T) {
 	late := of("registry-aaaaa", held("u0", hour, hour))
 	for _, c := range []struct {
 		name   string
-		pod    Pod
+		pod    retention.Pod
 		leases []lease.Lease
 		known  bool // there is a record
 		want   plan
@@ -102,7 +73,7 @@ func TestMakeWithReservationNames(t *testing.T) {
 		if c.known {
 			view.PodReservations[record] = true
 		}
-		got := makePlan(map[kube.Name]Pod{c.pod.Name: c.pod}, view, nil)
+		got := makePlan(map[kube.Name]retention.Pod{c.pod.Name: c.pod}, view, nil)
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
@@ -125,20 +96,20 @@ func TestHoldsOfANameAreExtendedForItsPods(t *testing.T) {
 	other.Name.Name, other.UID = "registry-other", "u2"
 	for _, c := range []struct {
 		name   string
-		pods   []Pod
+		pods   []retention.Pod
 		leases []lease.Lease
 		want   map[ipam.Ref]lease.Lease
 	}{
-		{"one pod", []Pod{as("60")}, []lease.Lease{third, second, first}, refs(first)},
-		{"one pod, of both families", []Pod{as("60")}, []lease.Lease{third, first, v6}, refs(first, v6)},
-		{"two pods", []Pod{as("60"), other}, []lease.Lease{third, second, first}, refs(first, second)},
-		{"its own", []Pod{as("60")}, []lease.Lease{first, mine, third}, refs(mine)},
-		{"its own, and one for another pod", []Pod{as("60"), other}, []lease.Lease{third, first, mine},
+		{"one pod", []retention.Pod{as("60")}, []lease.Lease{third, second, first}, refs(first)},
+		{"one pod, of both families", []retention.Pod{as("60")}, []lease.Lease{third, first, v6}, refs(first, v6)},
+		{"two pods", []retention.Pod{as("60"), other}, []lease.Lease{third, second, first}, refs(first, second)},
+		{"its own", []retention.Pod{as("60")}, []lease.Lease{first, mine, third}, refs(mine)},
+		{"its own, and one for another pod", []retention.Pod{as("60"), other}, []lease.Lease{third, first, mine},
 			refs(mine, first)},
-		{"one that lasts", []Pod{as("60")}, []lease.Lease{first, later, third}, nil},
-		{"more pods than holds", []Pod{as("60"), other}, []lease.Lease{first}, refs(first)},
+		{"one that lasts", []retention.Pod{as("60")}, []lease.Lease{first, later, third}, nil},
+		{"more pods than holds", []retention.Pod{as("60"), other}, []lease.Lease{first}, refs(first)},
 	} {
-		view, pods := ipam.NodeView{Leases: c.leases, Now: now}, map[kube.Name]Pod{}
+		view, pods := ipam.NodeView{Leases: c.leases, Now: now}, map[kube.Name]retention.Pod{}
 		for _, p := range c.pods {
 			pods[p.Name] = p
 		}
@@ -159,22 +130,22 @@ func TestLeaving(t *testing.T) {
 	leaves := []ipam.LeavingPod{{Namespace: "db", Name: own, UID: "u1"}}
 	for _, c := range []struct {
 		name   string
-		pods   []Pod
+		pods   []retention.Pod
 		leases []lease.Lease
 		was    string // the UID of a pod that was deleted
 		want   []ipam.LeavingPod
 	}{
-		{"lives", []Pod{as("60")}, []lease.Lease{lives}, "", nil},
-		{"being deleted", []Pod{deleting}, []lease.Lease{lives, lives}, "", leaves},
-		{"being deleted, as its lease shows", []Pod{deleting}, []lease.Lease{shown}, "", nil},
+		{"lives", []retention.Pod{as("60")}, []lease.Lease{lives}, "", nil},
+		{"being deleted", []retention.Pod{deleting}, []lease.Lease{lives, lives}, "", leaves},
+		{"being deleted, as its lease shows", []retention.Pod{deleting}, []lease.Lease{shown}, "", nil},
 		{"was deleted", nil, []lease.Lease{lives}, "u1", leaves},
-		{"a mirror pod that was made again", []Pod{as("60")}, []lease.Lease{shown}, "",
+		{"a mirror pod that was made again", []retention.Pod{as("60")}, []lease.Lease{shown}, "",
 			[]ipam.LeavingPod{{Namespace: "db", Name: own, UID: "u1", Stays: true}}},
 		{"never seen", nil, []lease.Lease{lives}, "", nil},
-		{"without a name", []Pod{deleting}, []lease.Lease{bound("u1", time.Hour)}, "", nil},
+		{"without a name", []retention.Pod{deleting}, []lease.Lease{bound("u1", time.Hour)}, "", nil},
 	} {
-		pods := map[kube.Name]Pod{}
-		former := map[kube.Name]Pod{as("60").Name: {UID: c.was}}
+		pods := map[kube.Name]retention.Pod{}
+		former := map[kube.Name]retention.Pod{as("60").Name: {UID: c.was}}
 		for _, p := range c.pods {
 			pods[p.Name] = p
 		}
