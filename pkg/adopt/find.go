@@ -130,7 +130,8 @@ func (s Sources) gather(p lease.Pool, notes *notes) (candidates []candidate, err
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	alive := s.alive(func() ([]host.Namespace, error) { return spaces, nil }, notes)
-	return slices.Concat(living(spaces, notes), s.cache(p.Network, alive, notes), kruise(p.DataDir, notes), files), nil
+	seen := living(spaces, func(netip.Addr) bool { return true }, notes)
+	return slices.Concat(seen, s.cache(p.Network, alive, notes), kruise(p.DataDir, notes), files), nil
 }
 
 // within sets the range sets of the candidates, and removes those of addresses that belong to other

@@ -71,8 +71,8 @@ func (s Sources) Named(p lease.Pool, addr netip.Addr, f hostlocal.File) Containe
 	seen := lease.Dead
 	var unread notes
 	spaces, err := s.namespaces()
-	for _, i := range living(spaces, &unread) {
-		if i.Address == addr && (c.seen == nil || c.entry != nil && i.Netns.Same(c.entry.Netns)) {
+	for _, i := range living(spaces, func(a netip.Addr) bool { return a == addr }, &unread) {
+		if c.seen == nil || c.entry != nil && i.Netns.Same(c.entry.Netns) {
 			c.seen, seen = &i, lease.Alive
 		}
 	}

@@ -42,10 +42,7 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 		if err := a.setKey(); err != nil {
 			return err
 		}
-		if refused, err = a.decide(); errors.Is(err, errMore) {
-			return nil
-		}
-		if err != nil || refused != nil {
+		if refused, err = a.decide(); err != nil || refused != nil {
 			return err
 		}
 		return a.write()

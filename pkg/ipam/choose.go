@@ -229,16 +229,11 @@ func (a *assignment) holdsIn(set pool.Set) (in inUse) {
 // address of a dead container, whose DEL may still come, is the last choice.
 func (a *assignment) next(set pool.Set) (p pick, found bool, err error) {
 	var last netip.Addr
-	met := 0
 	addr, found := set.Next(a.call.Tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
 		for {
 			addr, ok := a.call.Tx.Free(a.req.Pool, lo, hi)
 			if !ok {
 				return addr, false
-			}
-			if met++; met > admitBatch {
-				err = errMore
-				return addr, true
 			}
 			var isFree, wasDead bool
 			if isFree, wasDead, err = a.isFree(addr); isFree || err != nil {
@@ -251,9 +246,6 @@ func (a *assignment) next(set pool.Set) (p pick, found bool, err error) {
 		}
 	})
 	switch {
-	case err == errMore:
-		a.call.More()
-		return pick{}, false, err
 	case err != nil:
 		return pick{}, false, err
 	case !found && !last.IsValid():
@@ -273,17 +265,14 @@ func (a *assignment) isFree(addr netip.Addr) (isFree, wasDead bool, err error) {
 			store.ErrDamaged, addr))
 	}
 	inUse, wasDead, err := a.call.Admit(a.req.Pool, addr)
+	if err == nil && inUse { // it has a lease now, which the next attempt finds
+		err = a.call.Step()
+	}
 	if inUse || err != nil || a.call.IsElsewhere(a.req.Pool, addr) {
 		return false, false, err
 	}
 	return !wasDead, wasDead, nil
 }
-
-// admitBatch is the largest number of addresses whose files next reads in one transaction. errMore
-// is its error then: what was done is committed, and the call goes on in the next transaction.
-const admitBatch = 1000
-
-var errMore = errors.New("there are more addresses that host-local has given")
 
 // lookEvery is the shortest time between two looks at a pool because it is full: each lists
 // host-local's directory, and scans all processes.

@@ -35,11 +35,10 @@ func (s *Service) Collect(ctx context.Context, in transact.Scope, valid []lease.
 	}
 }
 
-// gcBatch is the largest number of files and of leases that GC processes in one transaction.
+// gcBatch is the largest number of files that GC processes in one transaction.
 const gcBatch = 500
 
 func collect(c *transact.Call, p lease.Pool, keep map[lease.Attachment]bool) error {
-	ended := 0
 	leases, err := c.Tx.AllIn(p)
 	if err != nil && !c.Repaired {
 		return err
@@ -48,9 +47,8 @@ func collect(c *transact.Call, p lease.Pool, keep map[lease.Attachment]bool) err
 		if l.State != lease.Bound || l.Holder.ContainerID == "" || keep[l.Holder.Attachment()] {
 			continue
 		}
-		if ended++; ended > gcBatch {
-			c.More()
-			return nil
+		if err := c.Step(); err != nil {
+			return err
 		}
 		last := c.Evidence.Last(l)
 		if last == lease.Unknown {

@@ -40,7 +40,7 @@ func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 		f.says, f.of = saysNobody, c.sourcesOf(at.Pool).Named(at.Pool, at.Address, hostlocal.File{})
 		return f, fileUnreadable(at.Address, err)
 	}
-	id, _, named := hostlocal.ParseOwner(f.Content)
+	_, _, named := hostlocal.ParseOwner(f.Content)
 	isHolder := l.State != lease.None && hostlocal.Names(f.Content, l.Holder.ContainerID, l.Holder.IfName)
 	switch {
 	case !found:
@@ -57,14 +57,21 @@ func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 		f.says = saysOther
 	}
 	f.of = c.sourcesOf(at.Pool).Named(at.Pool, at.Address, f.File)
-	switch age := c.ageOf(f.Modified); {
+	switch {
 	case f.of.Life == lease.Alive || !named:
-	case isHolder && (f.of.Life == lease.Dead || l.OfEarlierBoot(c.Now.BootID) && age != ofThisBoot):
+	case isHolder && (f.of.Life == lease.Dead || l.OfEarlierBoot(c.Now.BootID) && c.ageOf(f.Modified) != ofThisBoot):
 		f.says = saysHolder
-	case age == ofEarlierBoot && c.earlier[at.Pool][id]:
-		f.of.Life = lease.Dead // it is left over: a power cut brings back files that are not synced
+	case c.isLeftOver(at.Pool, f.File):
+		f.of.Life = lease.Dead
 	}
 	return f, nil
+}
+
+// isLeftOver reports whether a file is of an earlier boot, in which the journal has its container:
+// a power cut brings back files that are not synced.
+func (c *Call) isLeftOver(p lease.Pool, f hostlocal.File) bool {
+	id, _, named := hostlocal.ParseOwner(f.Content)
+	return named && c.ageOf(f.Modified) == ofEarlierBoot && c.earlier[p][id]
 }
 
 // mayBeNewer reports whether a file that names the holder of a lease may be of a later life of that

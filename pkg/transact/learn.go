@@ -47,10 +47,6 @@ func (c *Call) dir(s Scope) (*hostlocal.Dir, error) {
 // the call fail.
 func (s Scope) isElsewhere(p lease.Pool) bool { return s.Pool != (lease.Pool{}) && s.Pool != p }
 
-// importBatch is the largest number of leases that one transaction imports, so that the calls of
-// other networks do not wait long.
-const importBatch = 1000
-
 // unreadError has the sources of the host read for an import (Node.readSources).
 type unreadError struct{ scope Scope }
 
@@ -126,15 +122,14 @@ func (c *Call) adopt(s Scope, dir *hostlocal.Dir, isKnown bool) error {
 	if err != nil {
 		return err
 	}
-	to := min(shown.at+importBatch, len(shown.Findings))
-	for _, f := range shown.Findings[shown.at:to] {
+	for i, f := range shown.Findings[shown.at:] {
+		if err := c.Step(); err != nil {
+			c.kept, c.importedTo = s.Pool, shown.at+i
+			return err
+		}
 		if err := c.adoptFinding(f, dir, isKnown); err != nil {
 			return err
 		}
-	}
-	if to < len(shown.Findings) {
-		c.kept, c.importedTo, c.more = s.Pool, to, true
-		return nil
 	}
 	if isKnown {
 		c.writeAll(s.Pool, dir)
@@ -161,8 +156,8 @@ func (c *Call) adopt(s Scope, dir *hostlocal.Dir, isKnown bool) error {
 // says whether these are all. Files of containers to which host-local has given the addresses stay.
 func (c *Call) writeAll(p lease.Pool, dir *hostlocal.Dir) {
 	for _, l := range c.Tx.InPool(p) {
-		v, _, err := c.compare(l.Place(), l, func() lease.Liveness { return lease.Alive })
-		if err == nil && (v == follow || v == missing) {
+		v, f, err := c.compare(l.Place(), l, func() lease.Liveness { return lease.Alive })
+		if err == nil && (v == missing || v == follow && !f.IsOf(l, c.Now)) {
 			c.files.change(l.Place())
 		}
 	}
@@ -189,7 +184,7 @@ func (c *Call) adoptFinding(f adopt.Finding, dir *hostlocal.Dir, isKnown bool) e
 	case err != nil && (isKnown || !errors.Is(err, store.ErrDamaged)):
 		return err
 	case isKnown && !f.InUse, cur.State == lease.Bound, cur.State == lease.Held && !takesHold(f, cur.Holder),
-		cur.State == lease.None && c.removesLeftOver(f):
+		cur.State == lease.None && c.removesLeftOver(f, dir):
 		return nil
 	}
 	if err := c.Tx.Put(next.Pool, next.Address, next); err != nil {
@@ -214,16 +209,16 @@ func (c *Call) adoptFinding(f adopt.Finding, dir *hostlocal.Dir, isKnown bool) e
 
 // removesLeftOver reports whether the only evidence for a lease that is about to be imported is a
 // file that is left over from an earlier boot, and has it removed.
-func (c *Call) removesLeftOver(f adopt.Finding) bool {
-	at := f.Lease.Place()
-	if f.Lease.State != lease.Bound || f.InUse {
+func (c *Call) removesLeftOver(f adopt.Finding, dir *hostlocal.Dir) bool {
+	if f.Lease.State != lease.Bound || f.InUse || dir == nil {
 		return false
 	}
-	file, err := c.read(at, lease.Lease{})
-	if err != nil || file.says != saysOther || file.of.Life != lease.Dead {
+	file, _, err := dir.Read(f.Lease.Address)
+	if err != nil || !c.isLeftOver(f.Lease.Pool, file) ||
+		c.sourcesOf(f.Lease.Pool).Named(f.Lease.Pool, f.Lease.Address, file).Life == lease.Alive {
 		return false
 	}
-	c.files.change(at)
+	c.files.change(f.Lease.Place())
 	return true
 }
 

@@ -71,8 +71,11 @@ type Call struct {
 	importedTo int
 	converted  []string
 	given      map[lease.Place]bool // the addresses whose leases this attempt has made from what the host shows
-	// more is set if the operation has to run again, in another transaction.
-	more bool
+	// start is when the attempt began, and steps the number of calls of Step; more is set if the
+	// operation has to run again, in another transaction.
+	start time.Time
+	steps int
+	more  bool
 	// earlier are the containers that the journal has of earlier boots, by pool, ended is the time
 	// of its last entry of those, and began the earliest one of its entries of this boot. earlier
 	// is nil until it is needed.
@@ -127,6 +130,7 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 				return err
 			}
 		case err == nil && c.more:
+			time.Sleep(stepPause)
 		case repairing:
 			if unrepaired = err; err != nil {
 				n.Warnf("it cannot be repaired: %v", err)
@@ -154,13 +158,14 @@ func isOver(ctx context.Context) bool {
 // run imports the pool if necessary, replays the spool, and runs the operation. Then it writes the
 // files that have to be written before the commit. It returns the DELs that were replayed.
 func (c *Call) run(in Scope, fn func(*Call) error) (replayed []store.Spooled, err error) {
-	if err := c.learn(in); err != nil {
-		return nil, err
+	if err = c.learn(in); err == nil {
+		replayed, err = c.node.replay(c)
 	}
-	if !c.more {
-		if replayed, err = c.node.replay(c); err == nil {
-			err = fn(c)
-		}
+	if err == nil {
+		err = fn(c)
+	}
+	if c.more = errors.Is(err, errMore); c.more {
+		err = nil
 	}
 	if err == nil {
 		c.writeBefore()
@@ -168,9 +173,29 @@ func (c *Call) run(in Scope, fn func(*Call) error) (replayed []store.Spooled, er
 	return replayed, err
 }
 
-// More has the operation run again in another transaction, after what it has done is committed: it
-// would hold the store's lock for too long, which calls of other networks need.
-func (c *Call) More() { c.more = true }
+const (
+	// fewSteps is the number of steps that an attempt takes however long they take.
+	fewSteps = 100
+	// stepPause is the pause between two attempts, in which calls that wait get the store's lock:
+	// flock(2) wakes them, but keeps the lock for nobody.
+	stepPause = 10 * time.Millisecond
+)
+
+// stepsTime is how long an attempt takes more than fewSteps steps. Tests change it.
+var stepsTime = 50 * time.Millisecond
+
+var errMore = errors.New("the operation has to go on in another transaction")
+
+// Step is called for each of many steps, but not for those that the next attempt would repeat. It
+// returns an error, which the operation returns, once the attempt has held the store's lock for
+// long, which calls of other networks need. Then what was done is committed, and the operation runs
+// again in another transaction.
+func (c *Call) Step() error {
+	if c.steps++; c.steps <= fewSteps || time.Since(c.start) < stepsTime {
+		return nil
+	}
+	return errMore
+}
 
 // SetUsed has the store's mark of this boot name the pool, in which the call gives an address or
 // finds one that is in use (store.Store.SetUsed), once the call is committed. After a call that was
@@ -204,7 +229,7 @@ func (n *Node) newCall(tx *store.Tx, in Scope, f *addressFiles) *Call {
 	}
 	return &Call{
 		Evidence: host.NewEvidence(n.Host, now.BootID, tx.Bound()),
-		Tx:       tx, Now: now, node: n, scope: in, sources: n.sources(nil), files: f,
+		Tx:       tx, Now: now, start: time.Now(), node: n, scope: in, sources: n.sources(nil), files: f,
 		given: map[lease.Place]bool{}, used: map[lease.Pool]bool{},
 	}
 }
