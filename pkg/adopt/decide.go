@@ -113,12 +113,6 @@ func (e evidence) entry(k kind, match func(*candidate) bool) *candidate {
 	return nil
 }
 
-// entryOf returns the newest candidate of a kind with the container of another candidate, nil if
-// there is none.
-func (e evidence) entryOf(k kind, o *candidate) *candidate {
-	return e.entry(k, func(c *candidate) bool { return o != nil && c.ContainerID == o.ContainerID })
-}
-
 func byAddress(candidates []candidate) map[netip.Addr]evidence {
 	out := map[netip.Addr]evidence{}
 	for _, c := range slices.SortedFunc(slices.Values(candidates), newestFirst) {
@@ -198,32 +192,40 @@ func (d decision) inUse(e evidence) verdict {
 func (e evidence) isInUse() bool { return e[fromLiving] != nil || e[fromLiveCache] != nil }
 
 // owner returns whose an address in use is, and an interface that has it, nil if none does. The
-// owner is, of those that exist:
-//
-//  1. the cache entry of a namespace whose interface has the address;
-//  2. a living container of the cache: that of Kruise's reservation, that of the file, the newest;
-//  3. the pod of our mark;
-//  4. the container that the file names, or else Kruise's reservation, or else the newest entry
-//     of the cache, although its namespace is at another path now.
+// owner is a container that is alive by the cache: that of a namespace whose interface has the
+// address, otherwise the newest. If none is, an interface has the address, and the owner is the one
+// that the file names, whose entry may have another path; otherwise Kruise's reservation or the
+// newest entry names it.
 func (e evidence) owner() (who candidate, seen *candidate) {
 	for i, s := range e[fromLiving] {
 		if c := e.entry(fromLiveCache, func(c *candidate) bool { return c.Netns.Same(s.Netns) }); c != nil {
 			return *c, &e[fromLiving][i]
 		}
 	}
-	mark, reservation, file := e.first(fromHoldFile), e.first(fromKruise), e.first(fromFile)
-	if file != nil && (file.ContainerID == "" || e.isFormer(file)) {
-		file = nil
-	}
-	var marked *candidate
-	if mark != nil && mark.hasPod() {
-		marked = cmp.Or(e.entry(fromDeadCache, mark.samePod), mark)
-	}
 	seen = e.first(fromLiving)
-	named := cmp.Or(file, reservation, e.first(fromDeadCache), seen)
-	owner := cmp.Or(e.entryOf(fromLiveCache, reservation), e.entryOf(fromLiveCache, file), e.first(fromLiveCache),
-		marked, e.entryOf(fromDeadCache, named), e.entryOf(fromKruise, named), named)
-	return *owner, seen
+	named := cmp.Or(e.named(), e.first(fromKruise), e.first(fromDeadCache), seen)
+	if c := e.first(fromLiveCache); c != nil {
+		return *c, seen
+	}
+	return *cmp.Or(e.entry(fromDeadCache, of(named)), e.entry(fromKruise, of(named)), named), seen
+}
+
+// named returns the candidate of the file, if it names a pod or a container that is not a former
+// one, otherwise nil.
+func (e evidence) named() *candidate {
+	file := cmp.Or(e.first(fromHoldFile), e.first(fromFile))
+	if file == nil || file.ContainerID == "" && !file.hasPod() || file.Kind == fromFile && e.isFormer(file) {
+		return nil
+	}
+	return file
+}
+
+// of returns a function that reports whether a candidate names the container of another one, or its
+// pod if that names no container.
+func of(o *candidate) func(*candidate) bool {
+	return func(c *candidate) bool {
+		return c.ContainerID == o.ContainerID && o.ContainerID != "" || o.ContainerID == "" && c.samePod(o)
+	}
 }
 
 // isFormer reports whether the container in a file had the address before another one: a source
@@ -231,7 +233,7 @@ func (e evidence) owner() (who candidate, seen *candidate) {
 // container of its first ADD in the file. While host-local processes an ADD, the file is the newest
 // source.
 func (e evidence) isFormer(file *candidate) bool {
-	if file.Unreadable || e.entryOf(fromLiveCache, file) != nil {
+	if file.Unreadable || e.entry(fromLiveCache, of(file)) != nil {
 		return false
 	}
 	for _, k := range []kind{fromDeadCache, fromKruise, fromLiveCache} {
@@ -256,7 +258,7 @@ func (e evidence) formerInFile(holder string) bool {
 func (d decision) gone(e evidence, isSuperseded func(candidate) bool) (verdict, bool) {
 	file, c, entry := e.first(fromFile), e.first(fromKruise), e.first(fromDeadCache)
 	if file != nil && !e.isFormer(file) {
-		if entry = e.entryOf(fromDeadCache, file); entry != nil && entry.Modified.Before(file.Modified) {
+		if entry = e.entry(fromDeadCache, of(file)); entry != nil && entry.Modified.Before(file.Modified) {
 			entry = nil // of a former life of the container
 		}
 		if c != nil && c.ContainerID != file.ContainerID && (entry == nil || !entry.samePod(c)) {
