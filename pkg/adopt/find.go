@@ -82,14 +82,6 @@ func Find(s Sources, p lease.Pool, sets []pool.Set, now lease.Instant, soft time
 	return found, nil
 }
 
-// FindAt is Find for some addresses of a pool.
-func FindAt(s Sources, p lease.Pool, sets []pool.Set, addrs []netip.Addr, now lease.Instant, soft time.Duration,
-	newID func() string) ([]Finding, error) {
-	candidates, err := s.gather(p, &notes{})
-	candidates = slices.DeleteFunc(candidates, func(c candidate) bool { return !slices.Contains(addrs, c.Address) })
-	return decide(within(candidates, sets), p, now, soft, newID), err
-}
-
 // Unknown returns the lease of an address that nothing shows the owner of, without an ID.
 func Unknown(p lease.Pool, addr netip.Addr, now lease.Instant) lease.Lease {
 	return Container{file: candidate{Address: addr}}.Lease(p, now, false, 0)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -287,12 +288,14 @@ func (a *assignment) collectPool() (scanned bool, err error) {
 	if !last.IsZero() && last.BootID == a.call.Now.BootID && a.call.Now.Since(last) < lookEvery {
 		return false, nil
 	}
-	others := slices.DeleteFunc(a.call.Tx.InPool(a.req.Pool), func(l lease.Lease) bool {
-		return slices.ContainsFunc(a.former, func(f lease.Lease) bool { return f.Address == l.Address })
-	})
-	rest, err := a.call.ReleaseMissing(others)
+	others := func() []lease.Lease {
+		return slices.DeleteFunc(a.call.Tx.InPool(a.req.Pool), func(l lease.Lease) bool {
+			return slices.ContainsFunc(a.former, func(f lease.Lease) bool { return f.Address == l.Address })
+		})
+	}
+	err = a.call.Settle(hostlocal.Missing(others()))
 	if err == nil {
-		err = a.call.Collect(rest)
+		err = a.call.Collect(others())
 	}
 	if err == nil {
 		err = a.call.Tx.SetLastFullScan(a.req.Pool, a.call.Now)

@@ -183,20 +183,6 @@ func (c *Call) Settle(leases []lease.Lease) error {
 	return nil
 }
 
-// ReleaseMissing is Settle for those leases of one pool whose files are missing. It lists the
-// directory once, and reads no file. It returns the leases that have not ended.
-func (c *Call) ReleaseMissing(leases []lease.Lease) (others []lease.Lease, err error) {
-	ended := map[netip.Addr]bool{}
-	for _, l := range hostlocal.Missing(leases) {
-		v, _, err := c.resolve(l.Place(), l, nil)
-		if err != nil {
-			return nil, err
-		}
-		ended[l.Address] = v == release
-	}
-	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return ended[l.Address] }), nil
-}
-
 // WriteMissing is Settle for a lease whose file has been missing for long: unless the lease ends,
 // the file is written again.
 func (c *Call) WriteMissing(l lease.Lease) error {

@@ -289,12 +289,12 @@ func (c *Call) repair(in Scope) error {
 	for p, addrs := range lost {
 		dir, err := c.files.of(p)
 		locked := errors.Is(err, store.ErrBusy) && in.isElsewhere(p)
-		var shown []adopt.Finding
+		var shown adopt.Found
 		if err == nil {
 			sources := c.sourcesOf(p)
 			sources.Files = dir
 			soft := cmp.Or(in.Soft, policy.Defaults().SoftHold)
-			shown, err = adopt.FindAt(sources, p, c.Tx.Ranges(p), addrs, c.Now, soft, NewID)
+			shown, err = adopt.Find(sources, p, c.Tx.Ranges(p), c.Now, soft, NewID)
 		}
 		if err != nil && !locked {
 			return err
@@ -304,7 +304,7 @@ func (c *Call) repair(in Scope) error {
 			if _, damaged := c.Tx.Get(p, a); damaged != nil && locked {
 				continue
 			}
-			if err := c.repairAt(p, a, shown, dir); err != nil {
+			if err := c.repairAt(p, a, shown.Findings, dir); err != nil {
 				return err
 			}
 		}
