@@ -1,5 +1,6 @@
-// leasectl inspects and manages the lease store of a node. Under the name leasehold it is what
-// leasectl uninstall leaves of the plugin (pkg/install).
+// leasectl inspects and manages the lease store of a node. Under the name kubectl-leasehold it is
+// the kubectl plugin, and under the name leasehold what leasectl uninstall leaves of the plugin
+// (pkg/install).
 package main
 
 import (
@@ -13,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
+	"github.com/leasehold-cni/leasehold/pkg/cli/cluster"
+	"github.com/leasehold-cni/leasehold/pkg/cli/node"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/install"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -31,9 +34,9 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	os.Exit(cli.Run(ctx, cli.Env{
-		Stdout: os.Stdout, Stderr: os.Stderr,
-		Dirs: store.DirsFromEnv(os.Getenv), Host: host, Clock: clock, Version: version,
-		Plugin: strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-"),
-	}, os.Args[1:]))
+	env := cli.Env{Stdout: os.Stdout, Stderr: os.Stderr, Clock: clock, Version: version}
+	if strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-") {
+		os.Exit(cluster.Run(ctx, env, os.Args[1:]))
+	}
+	os.Exit(node.Run(ctx, node.Env{Env: env, Dirs: store.DirsFromEnv(os.Getenv), Host: host}, os.Args[1:]))
 }

@@ -1,4 +1,3 @@
-// Package cli implements the commands of leasectl, and those of its copy kubectl-leasehold, which
-// are methods of cluster. Commands of a node that only read use the store; those that change leases
-// call pkg/ipam. What doctor prints as a repair is in repair.go.
+// Package cli has what the commands of a node and of a cluster share: how they run, print and ask,
+// the forms of their JSON, and what doctor prints as a repair.
 package cli

@@ -9,48 +9,54 @@ import (
 // people run a command before they have read why it is printed, so a command is here only if it can
 // do no harm in any state in which it is printed: it takes away no network, no address, no file and
 // no pod of a user, and replaces nothing that somebody may have written on purpose. What does not
-// meet that is no repair but a decision, and finding.Decide describes it.
+// meet that is no repair but a decision, and Finding.Decide describes it.
 
-// nameLeasehold returns the command that names leasehold in a configuration file. It keeps the
+// NameLeasehold returns the command that names leasehold in a configuration file. It keeps the
 // former file, and changes nothing if the plugin is not in one of the directories. The caller must
 // know that the plugin of the configuration calls the IPAM plugin that its ipam section names
 // (cniconf.Status.CanName): others, such as Canal's, would fail each ADD.
-func nameLeasehold(file string, pluginDirs []string) string {
-	return command("leasectl", "install", "--conf="+file, "--cni-bin-dir="+strings.Join(pluginDirs, ","), "--yes")
+func NameLeasehold(file string, pluginDirs []string) string {
+	return ShellCommand("leasectl", "install", "--conf="+file, "--cni-bin-dir="+strings.Join(pluginDirs, ","), "--yes")
 }
 
-// passAnnotations returns the command that lets the runtime pass the annotations of pods to the
+// PassAnnotations returns the command that lets the runtime pass the annotations of pods to the
 // plugins of a configuration file. It keeps the former file. Plugins ignore what they do not read.
-func passAnnotations(file string) string {
-	return command("leasectl", "install", "--conf="+file, "--pod-annotations", "--yes")
+func PassAnnotations(file string) string {
+	return ShellCommand("leasectl", "install", "--conf="+file, "--pod-annotations", "--yes")
 }
 
-// recoverStore returns the command that does what the next call of the plugin does with a lost
+// RecoverStore returns the command that does what the next call of the plugin does with a lost
 // store, and the agent with a damaged record. It never accepts a loss. flags select the pool.
-func recoverStore(flags ...string) string {
-	return command(append([]string{"leasectl", "recover"}, flags...)...)
+func RecoverStore(flags ...string) string {
+	return ShellCommand(append([]string{"leasectl", "recover"}, flags...)...)
 }
 
-// restartAgents restarts the pods of the agents, whose init containers install the plugin on each
+// RestartAgents restarts the pods of the agents, whose init containers install the plugin on each
 // node. The plugin serves calls without them.
-const restartAgents = "kubectl -n leasehold-system rollout restart daemonset/leasehold-agent"
+const RestartAgents = "kubectl -n leasehold-system rollout restart daemonset/leasehold-agent"
 
-// restartManager returns the command that restarts the pods of the manager one after the other.
+// RestartManager returns the command that restarts the pods of the manager one after the other.
 // They fill the Secret and write the CA into the webhooks when they start. Pods start without them.
-func restartManager(namespace string) string {
-	return command("kubectl", "-n", namespace, "rollout", "restart", "deployment/"+managerName)
+func RestartManager(namespace string) string {
+	return ShellCommand("kubectl", "-n", namespace, "rollout", "restart", "deployment/"+ManagerName)
 }
 
-// replaceAgent returns the command that deletes an agent's pod, which its DaemonSet creates again.
-func replaceAgent(namespace, pod string) string {
-	return command("kubectl", "-n", namespace, "delete", "pod", pod)
+// ReplaceAgent returns the command that deletes an agent's pod, which its DaemonSet creates again.
+func ReplaceAgent(namespace, pod string) string {
+	return ShellCommand("kubectl", "-n", namespace, "delete", "pod", pod)
 }
+
+// The names of leasehold's workloads. AgentName is also that of the agent's program.
+const (
+	AgentName   = "leasehold-agent"
+	ManagerName = "leasehold-manager"
+)
 
 // harmless matches the words that a shell leaves as they are.
 var harmless = regexp.MustCompile(`^[A-Za-z0-9_./:=,@%+-]+$`)
 
-// command returns a command line for a shell. Words that a shell would change are quoted.
-func command(words ...string) string {
+// ShellCommand returns a command line for a shell. Words that a shell would change are quoted.
+func ShellCommand(words ...string) string {
 	for i, w := range words {
 		if !harmless.MatchString(w) {
 			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"

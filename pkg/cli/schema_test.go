@@ -21,21 +21,21 @@ var schemas = []struct {
 	value        any
 }{
 	{"list", "Leases of a node. until is null while the address is bound, and may be `forever`. " +
-		"firm: held for a window, and not in cool-down.", []row{}},
+		"firm: held for a window, and not in cool-down.", []Row{}},
 	{"history", "Journal entries, oldest first. The first is an event JournalBegins if there were earlier ones.",
 		[]store.Entry{}},
-	{"pools", "Range sets. size and free are null before the first ADD, and at most 9223372036854775807.", []poolRow{}},
-	{"release", "Leases that were selected. error is empty for those that were released.", []released{}},
-	{"gc", "What was done, or with --dry-run would be done.", []step{}},
-	{"check", "Problems of the store.", checked{}},
-	{"recover", "Networks that were imported, with their numbers of leases.", []adopted{}},
-	{"recover --dry-run", "Leases that would be made.", []candidate{}},
+	{"pools", "Range sets. size and free are null before the first ADD, and at most 9223372036854775807.", []Pool{}},
+	{"release", "Leases that were selected. error is empty for those that were released.", []Released{}},
+	{"gc", "What was done, or with --dry-run would be done.", []Action{}},
+	{"check", "Problems of the store.", Checked{}},
+	{"recover", "Networks that were imported, with their numbers of leases.", []Imported{}},
+	{"recover --dry-run", "Leases that would be made.", []Candidate{}},
 	{"doctor, kubectl leasehold doctor", "repair has commands of a shell, in their order, which can do no harm. " +
-		"If it is empty, decide says what there is to decide.", report{}},
+		"If it is empty, decide says what there is to decide.", Report{}},
 	{"uninstall --dry-run", "What would be done on the node. held is the number of addresses that are lost.",
 		install.Plan{}},
 	{"kubectl leasehold history", "Journal entries of all nodes, by time. Each node may have an event JournalBegins.",
-		[]nodeEntry{}},
+		[]NodeEntry{}},
 }
 
 // TestSchemas checks that docs/json.md says what each verb prints. With -update it writes that

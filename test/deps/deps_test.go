@@ -41,10 +41,12 @@ var layers = map[string]int{
 
 	"pkg/install":   7, // the plugin on a node
 	"pkg/cniplugin": 7, // the interface to the runtime
-	"pkg/cli":       8, // the interface to the operator
+	"pkg/cli":       7, // what the commands of operators share
 	"pkg/agent":     7, // the tasks of the node agent
 	"pkg/agent/use": 7, // whether leasehold is in use
 
+	"pkg/cli/node":        8,  // the commands of a node
+	"pkg/cli/cluster":     8,  // the commands of a cluster
 	"pkg/kube/":           8,  // API types
 	"pkg/kube":            9,  // what both programs use of Kubernetes
 	"pkg/agent/retention": 10, // what the tasks of the agent share that use Kubernetes
@@ -85,7 +87,7 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/", "it makes each start of the plugin longer"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
 	{[]string{"pkg/daemon", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
-		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/cli",
+		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/cli", "pkg/cli/",
 		"pkg/agent", "pkg/agent/use"}, "k8s.io/",
 		"only pkg/kube, the packages of larger layers and the programs use Kubernetes"},
 }

@@ -1,4 +1,4 @@
-package cli
+package cluster
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 )
 
 // newCluster returns a cluster whose kubectl prints the given JSON for the arguments that contain
@@ -25,12 +27,12 @@ func newCluster(t *testing.T, answers map[string]string) *cluster {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	return &cluster{app: &app{}, system: "leasehold-system"}
+	return &cluster{App: cli.New(cli.Env{}), system: "leasehold-system"}
 }
 
 func TestPoliciesAreThoseOfTheManifests(t *testing.T) {
 	policy := regexp.MustCompile(`(?m)^kind: ValidatingAdmissionPolicy\nmetadata:\n  name: (\S+)$`)
-	const base = "../../daemonset/base"
+	const base = "../../../daemonset/base"
 	var want []string
 	err := filepath.WalkDir(base, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".yaml" {
@@ -63,20 +65,13 @@ func TestSimilar(t *testing.T) {
 	}
 }
 
-func TestCommandQuotes(t *testing.T) {
-	got := command("kubectl", "patch", "-p", `{"a":"it's"}`, "--dir=/a b")
-	if want := `kubectl patch -p '{"a":"it'\''s"}' '--dir=/a b'`; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-}
-
 // Ranges that two nodes have on one link are found by the condition of the NodeAddressPool.
 func TestSharedAddresses(t *testing.T) {
 	for status, want := range map[string]int{"True": 1, "False": 0} {
 		c := newCluster(t, map[string]string{"daemonset": `{"spec":{}}`,
 			"nodeaddresspools": `{"items":[{"metadata":{"name":"node1"},"status":{"conditions":[{
 				"type":"AddressesShared","status":"` + status + `","message":"10.0.0.2-10.0.0.9 of network lan with node node2"}]}}]}`})
-		found := slices.DeleteFunc(c.examine(t.Context(), false).Findings, func(f finding) bool {
+		found := slices.DeleteFunc(c.examine(t.Context(), false).Findings, func(f cli.Finding) bool {
 			return f.Reason != "AddressesShared" || f.Subject != "node node1" || !strings.Contains(f.What, "node node2")
 		})
 		if len(found) != want {
@@ -97,7 +92,7 @@ func TestNodeThatNobodyConfirms(t *testing.T) {
 			"node -l": `{"items":[{"metadata":{"name":"node1"},
 				"status":{"conditions":[{"type":"Ready","status":"True"}]}}]}`})
 		found := c.examine(t.Context(), false).Findings
-		i := slices.IndexFunc(found, func(f finding) bool { return f.Reason == "AgentMissing" })
+		i := slices.IndexFunc(found, func(f cli.Finding) bool { return f.Reason == "AgentMissing" })
 		if i < 0 || found[i].Subject != "node node1" || strings.Contains(found[i].What, since) != want {
 			t.Errorf("%s: %+v", reason, found)
 		}

@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"strconv"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -23,7 +24,7 @@ the last ADD's configuration.`,
 		Example: "  leasectl pools\n  leasectl pools --network=cbr0 -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			rows := []poolRow{}
+			rows := []cli.Pool{}
 			err := a.view(cmd.Context(), func(tx *store.Tx) error {
 				rows = rows[:0]
 				for _, u := range tx.Usage() {
@@ -36,32 +37,20 @@ the last ADD's configuration.`,
 			if err != nil {
 				return err
 			}
-			return printRows(a, rows, "NETWORK RANGES SIZE BOUND HELD COOL-DOWN FREE", func(r poolRow) []string {
+			const heads = "NETWORK RANGES SIZE BOUND HELD COOL-DOWN FREE"
+			return cli.PrintRows(a.App, rows, heads, func(r cli.Pool) []string {
 				return []string{r.Network, strings.Join(r.Ranges, ","), count(r.Size), count(&r.Bound), count(&r.Held),
 					count(&r.CoolDown), count(r.Free)}
 			})
 		},
 	}
-	a.outputFlag(c)
+	a.OutputFlag(c)
 	a.networkFlag(c)
 	return c
 }
 
-// poolRow is the JSON form of the usage of a range set. Its fields are a stable interface. Size and
-// Free are nil if the ranges are not known.
-type poolRow struct {
-	Network  string   `json:"network"`
-	DataDir  string   `json:"dataDir"`
-	Ranges   []string `json:"ranges"`
-	Size     *uint64  `json:"size"`
-	Bound    uint64   `json:"bound"`
-	Held     uint64   `json:"held"`
-	CoolDown uint64   `json:"coolDown"`
-	Free     *uint64  `json:"free"`
-}
-
-func poolRowOf(u store.Usage) poolRow {
-	r := poolRow{Network: u.Pool.Network, DataDir: u.Pool.DataDir, Ranges: []string{}, Bound: u.Bound, Held: u.Held,
+func poolRowOf(u store.Usage) cli.Pool {
+	r := cli.Pool{Network: u.Pool.Network, DataDir: u.Pool.DataDir, Ranges: []string{}, Bound: u.Bound, Held: u.Held,
 		CoolDown: u.CoolDown}
 	for _, one := range u.Ranges {
 		r.Ranges = append(r.Ranges, one.String())

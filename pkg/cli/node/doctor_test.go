@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"net/netip"
@@ -17,7 +17,7 @@ import (
 func TestLostStore(t *testing.T) {
 	dir := t.TempDir()
 	dirs := store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
-	a := &app{Env: Env{Dirs: dirs}}
+	a := &app{Dirs: dirs}
 	s := a.store()
 	now := lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: "boot-1"}
 	l, err := lease.Apply(lease.Lease{}, lease.Bind{

@@ -1,4 +1,4 @@
-package cli
+package cluster
 
 import (
 	"bytes"
@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 )
 
 // kubectl runs the program kubectl, with the user's configuration and credentials, and with the
@@ -77,7 +79,7 @@ func (c *cluster) patch(ctx context.Context, namespace, kind, name, how string, 
 
 // agentPods returns the pods of the agents' DaemonSet.
 func (c *cluster) agentPods(ctx context.Context) ([]object, error) {
-	return c.items(ctx, "-n", c.system, "pod", "-l", "app.kubernetes.io/name="+agentName)
+	return c.items(ctx, "-n", c.system, "pod", "-l", "app.kubernetes.io/name="+cli.AgentName)
 }
 
 // agents returns the pods of the agents that run: on the node in the flag --node, or on all nodes.
@@ -92,7 +94,7 @@ func (c *cluster) agents(ctx context.Context) ([]object, error) {
 func (c *cluster) someAgents(ctx context.Context) ([]object, error) {
 	pods, err := c.agents(ctx)
 	if err == nil && len(pods) == 0 {
-		err = fmt.Errorf("there is no running pod of %s in namespace %s", agentName, c.system)
+		err = fmt.Errorf("there is no running pod of %s in namespace %s", cli.AgentName, c.system)
 	}
 	return pods, err
 }

@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"context"
@@ -10,13 +10,41 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
+
+func (a *app) doctor() *cobra.Command {
+	var flags cniFlags
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find what is wrong on this node, and how to repair it",
+		Long: `Check that the container runtime calls leasehold, that pods' annotations reach it,
+and that the store and its directories can be used. Each finding says what was found
+and what it leads to. It has a command that repairs it if running that can do no harm;
+otherwise it says what there is to decide. Nothing is changed.
+
+The directories of CNI are those that the configuration of the container runtime
+names, or the flags. It has to run on the node itself, as root.
+
+The exit status is 0 if nothing was found, 1 if something was, and 2 if nothing was
+found but something could not be checked.`,
+		Example: "  leasectl doctor\n  leasectl doctor -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.PrintReport(a.examineNode(cmd.Context(), flags.runtime()))
+		},
+	}
+	a.OutputFlag(c)
+	flags.register(c)
+	return c
+}
 
 // nodeDoctor examines this node. The process must see the file system and processes of the host.
 type nodeDoctor struct {
@@ -28,12 +56,16 @@ type nodeDoctor struct {
 }
 
 // examineNode reads the configuration and the store, and makes all checks of the node.
-func (a *app) examineNode(ctx context.Context, runtime cniconf.Runtime) report {
+func (a *app) examineNode(ctx context.Context, runtime cniconf.Runtime) cli.Report {
 	conf := cniconf.Load(runtime.ConfDir, runtime.Rules)
 	n := &nodeDoctor{a, runtime, conf, cniconf.Check(conf, runtime.BinDirs), a.content(ctx)}
-	r := examine(ctx, []check{{"configuration", n.checkConfiguration}, {"addresses", n.checkAddresses},
-		{"directories", n.checkDirectories},
-		{"store", n.checkStore}, {"ranges", n.checkRanges}, {"host", n.checkHost}})
+	r := cli.NewReport()
+	r.Add(ctx, "configuration", n.checkConfiguration)
+	r.Add(ctx, "addresses", n.checkAddresses)
+	r.Add(ctx, "directories", n.checkDirectories)
+	r.Add(ctx, "store", n.checkStore)
+	r.Add(ctx, "ranges", n.checkRanges)
+	r.Add(ctx, "host", n.checkHost)
 	for _, s := range n.networks {
 		r.Examined = append(r.Examined, fmt.Sprintf("%s in %s", networkOf(s), s.File))
 	}
@@ -75,7 +107,7 @@ func (a *app) content(ctx context.Context) (c content) {
 const minimum = 1 << 20
 
 // checkDirectories checks whether the directories of the store are writable and have free space.
-func (n *nodeDoctor) checkDirectories(context.Context) (found []finding, err error) {
+func (n *nodeDoctor) checkDirectories(context.Context) (found []cli.Finding, err error) {
 	for _, dir := range []string{n.Dirs.State, n.Dirs.Run} {
 		there := dir // or its nearest parent that exists
 		for {
@@ -99,8 +131,8 @@ func (n *nodeDoctor) checkDirectories(context.Context) (found []finding, err err
 // judgeDirectory returns the finding about a directory of the store, the zero finding if it can be
 // used. there is the directory or its nearest parent that exists, access the error of writing
 // there, and fs the state of its file system.
-func judgeDirectory(dir, there string, access error, fs unix.Statfs_t) finding {
-	f := finding{Reason: "StateReadOnly", Subject: dir,
+func judgeDirectory(dir, there string, access error, fs unix.Statfs_t) cli.Finding {
+	f := cli.Finding{Reason: "StateReadOnly", Subject: dir,
 		Why: "pods cannot start on this node: a lease is written before its address is given out"}
 	switch {
 	case errors.Is(access, syscall.EROFS):
@@ -117,7 +149,7 @@ func judgeDirectory(dir, there string, access error, fs unix.Statfs_t) finding {
 	}
 	free := fs.Bavail * uint64(fs.Bsize) // never negative
 	if free >= minimum && (fs.Files == 0 || fs.Ffree > 0) {
-		return finding{}
+		return cli.Finding{}
 	}
 	f.Reason = "StateFull"
 	f.What = fmt.Sprintf("the file system of %s has %d bytes and %d files left", there, free, fs.Ffree)
@@ -127,9 +159,9 @@ func judgeDirectory(dir, there string, access error, fs unix.Statfs_t) finding {
 }
 
 // checkStore checks whether the store can be read and is consistent.
-func (n *nodeDoctor) checkStore(context.Context) ([]finding, error) {
+func (n *nodeDoctor) checkStore(context.Context) ([]cli.Finding, error) {
 	c, path := n.state, filepath.Join(n.Dirs.State, "leases.db")
-	f := finding{Subject: path}
+	f := cli.Finding{Subject: path}
 	switch {
 	case errors.Is(c.err, store.ErrNewer):
 		f.Reason, f.What = "BinaryOlder", c.err.Error()
@@ -140,7 +172,7 @@ func (n *nodeDoctor) checkStore(context.Context) ([]finding, error) {
 	case errors.Is(c.err, store.ErrLost):
 		f.Reason, f.What = "StoreLost", c.err.Error()
 		f.Why = "which addresses are kept is not known until the leases are adopted from what the node shows"
-		f.Repair = []string{recoverStore(n.pool()...)}
+		f.Repair = []string{cli.RecoverStore(n.pool()...)}
 	case c.err != nil:
 		return nil, c.err
 	case c.lost != "":
@@ -149,15 +181,15 @@ func (n *nodeDoctor) checkStore(context.Context) ([]finding, error) {
 		f.Why = "no address is given out: pods cannot start on this node"
 		accept := append([]string{"leasectl", "recover", "--accept-loss"}, n.pool()...)
 		f.Decide = "whether any pod of the network runs here: its address would be given twice. Drain the node, " +
-			"then confirm on it with " + command(accept...)
+			"then confirm on it with " + cli.ShellCommand(accept...)
 	case len(c.wrong) > 0:
 		f.Reason, f.What = "StoreDamaged", strings.Join(c.wrong, "; ")
 		f.Why = "an address of a damaged record is not given out, and may not be kept for its pod"
-		f.Repair = []string{recoverStore(n.pool()...)}
+		f.Repair = []string{cli.RecoverStore(n.pool()...)}
 	default:
 		return nil, nil
 	}
-	return []finding{f}, nil
+	return []cli.Finding{f}, nil
 }
 
 // pool returns the flags for leasectl recover that select the pool of the loaded configuration.
@@ -176,7 +208,7 @@ func (n *nodeDoctor) pool() (flags []string) {
 
 // checkHost checks whether this process sees the network namespaces of the node's sandboxes. If
 // not, the other checks may be wrong, so checkHost returns an error and no finding.
-func (n *nodeDoctor) checkHost(context.Context) ([]finding, error) {
+func (n *nodeDoctor) checkHost(context.Context) ([]cli.Finding, error) {
 	if n.state.err != nil || len(n.state.leases) == 0 {
 		return nil, nil
 	}
@@ -189,14 +221,14 @@ func (n *nodeDoctor) checkHost(context.Context) ([]finding, error) {
 // checkRanges finds addresses that are in use in one network and are in the ranges of another
 // network. The two networks do not know of each other's addresses, so the other network may assign
 // the same address again.
-func (n *nodeDoctor) checkRanges(context.Context) (found []finding, err error) {
+func (n *nodeDoctor) checkRanges(context.Context) (found []cli.Finding, err error) {
 	for _, u := range n.state.usage {
 		if u.Ranges == nil || !n.isCurrent(u.Pool) {
 			continue
 		}
 		for _, l := range n.state.leases {
 			if l.Pool != u.Pool && u.Ranges.Contains(l.Address) && !l.Lapsed(n.Clock()) {
-				found = append(found, finding{Reason: "RangeShared",
+				found = append(found, cli.Finding{Reason: "RangeShared",
 					Subject: fmt.Sprintf("networks %s and %s", u.Pool.Network, l.Pool.Network),
 					What: fmt.Sprintf("%s is in use in network %s, and is in the range %s of network %s", l.Address,
 						l.Pool.Network, u.Ranges, u.Pool.Network),
@@ -233,5 +265,5 @@ func (n *nodeDoctor) endLease(l lease.Lease) string {
 	}
 	return "no configuration has network " + l.Pool.Network + " any more: its pods get addresses of the present " +
 		"network when they are created again. An address that is held is released by " +
-		command("leasectl", "release", "--network="+l.Pool.Network, l.Address.String())
+		cli.ShellCommand("leasectl", "release", "--network="+l.Pool.Network, l.Address.String())
 }

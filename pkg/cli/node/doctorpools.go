@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/cniplugin"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
@@ -17,14 +18,14 @@ import (
 
 // checkAddresses finds networks in which no pod can get an address: because of the configuration,
 // or because no address is free.
-func (n *nodeDoctor) checkAddresses(context.Context) (found []finding, err error) {
+func (n *nodeDoctor) checkAddresses(context.Context) (found []cli.Finding, err error) {
 	for _, s := range n.networks {
 		if s.State != cniconf.Active {
 			continue // another finding says so
 		}
 		if s.Stdin != nil {
 			if e := cniplugin.CheckConfiguration(s.Stdin); e != nil {
-				found = append(found, finding{Reason: "ConfigurationRefused", Subject: networkOf(s),
+				found = append(found, cli.Finding{Reason: "ConfigurationRefused", Subject: networkOf(s),
 					What: fmt.Sprintf("every ADD with %s fails: %v", s.File, e), Why: "no pod of the network can start",
 					Decide: "what the configuration is to say; correct it where the file comes from"})
 				continue
@@ -45,7 +46,7 @@ func networkOf(s cniconf.Status) string {
 }
 
 // checkFull finds the range sets of a network of which no address is free.
-func (n *nodeDoctor) checkFull(s cniconf.Status) (found []finding, err error) {
+func (n *nodeDoctor) checkFull(s cniconf.Status) (found []cli.Finding, err error) {
 	if s.Pool == (lease.Pool{}) || n.state.err != nil {
 		return nil, nil // checkStore returns the error of the store
 	}
@@ -67,7 +68,7 @@ func (n *nodeDoctor) checkFull(s cniconf.Status) (found []finding, err error) {
 			}
 		}
 		if has.taken() >= set.size {
-			found = append(found, finding{Reason: "PoolFull", Subject: networkOf(s), Why: "no new pod can start " +
+			found = append(found, cli.Finding{Reason: "PoolFull", Subject: networkOf(s), Why: "no new pod can start " +
 				"before an address is free, unless a hold ends for it (onExhaustion)",
 				What:   fmt.Sprintf("none of the %d addresses of %s is free: %s", set.size, set, has),
 				Decide: has.decide(s.Pool.Network)})
@@ -172,7 +173,7 @@ func (h holders) decide(network string) string {
 		{h.unknown, "whether the containers that only files name still run: nothing on the node proves it. Drain " +
 			"the node and boot it: no container of before lives then, and all of their addresses are free. No other " +
 			"command is safe"},
-		{h.held, "which of the pods that are away get their addresses back: " + command("leasectl", "list",
+		{h.held, "which of the pods that are away get their addresses back: " + cli.ShellCommand("leasectl", "list",
 			"--network="+network, "--state=held") + " shows them, leasectl release <namespace>/<pod> ends a hold, " +
 			"and a shorter reserved-ip-duration or maxHeldShare holds fewer"},
 		{h.running, "whether fewer pods are to run on this node, or the network gets more addresses (a larger range, " +

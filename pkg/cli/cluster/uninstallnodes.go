@@ -1,4 +1,4 @@
-package cli
+package cluster
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/install"
 )
 
@@ -28,7 +29,7 @@ func (c *cluster) askNodes(ctx context.Context, agent object) error {
 	}
 	held := 0
 	for i, p := range pods {
-		c.say("asking node %s (%d of %d)", nodeOf(p), i+1, len(pods))
+		c.Say("asking node %s (%d of %d)", nodeOf(p), i+1, len(pods))
 		var plan install.Plan
 		args := append(uninstallArgs(agent), "--dry-run")
 		if e := c.readNode(ctx, p, &plan, args...); e != nil {
@@ -36,13 +37,13 @@ func (c *cluster) askNodes(ctx context.Context, agent object) error {
 			continue
 		}
 		held += plan.Held
-		c.step("%s:\n- %s", nodeOf(p), strings.Join(plan.Steps, "\n- "))
+		c.Step("%s:\n- %s", nodeOf(p), strings.Join(plan.Steps, "\n- "))
 	}
 	if err != nil {
 		return fmt.Errorf("nothing was removed, because leasehold cannot be removed from all nodes:\n%w\n"+
 			"remove the causes, then run this command again", err)
 	}
-	c.step("held addresses that are lost on all nodes: %d", held)
+	c.Step("held addresses that are lost on all nodes: %d", held)
 	return nil
 }
 
@@ -86,18 +87,18 @@ func isSelected(node, selector object) bool {
 func (c *cluster) cleanNodes(ctx context.Context, agent object) (err error) {
 	if isUninstaller(agent.In("spec", "template")) {
 		// The kubelet waits for up to five minutes before it repeats a container that has failed.
-		_, err = c.kubectl(ctx, nil, "rollout", "restart", "-n", c.system, "daemonset/"+agentName)
+		_, err = c.kubectl(ctx, nil, "rollout", "restart", "-n", c.system, "daemonset/"+cli.AgentName)
 	} else {
 		err = c.changeAgents(ctx, agent)
 	}
 	if err != nil {
 		return err
 	}
-	err = c.rollout(ctx, c.system, agentName)
+	err = c.rollout(ctx, c.system, cli.AgentName)
 	pods, e := c.agentPods(ctx)
 	for _, p := range pods {
 		if text := answerOf(p); text != "" {
-			c.step("  %s: %s", nodeOf(p), strings.ReplaceAll(strings.TrimSpace(text), "\n", "; "))
+			c.Step("  %s: %s", nodeOf(p), strings.ReplaceAll(strings.TrimSpace(text), "\n", "; "))
 		}
 	}
 	if err = errors.Join(err, e); err != nil {
@@ -114,7 +115,7 @@ func (c *cluster) changeAgents(ctx context.Context, agent object) error {
 	args := slices.Concat([]string{"--host-root=/proc/1/root"}, uninstallArgs(agent), []string{"--yes"})
 	main := named(agent.List("spec", "template", "spec", "containers"), "agent")
 	capabilities, _ := main.Field("securityContext", "capabilities", "add").([]any)
-	return c.patch(ctx, c.system, "daemonset", agentName, "strategic", object{"spec": object{
+	return c.patch(ctx, c.system, "daemonset", cli.AgentName, "strategic", object{"spec": object{
 		"updateStrategy": object{"type": "RollingUpdate",
 			"rollingUpdate": object{"maxUnavailable": "100%"}},
 		"template": object{"spec": object{

@@ -1,4 +1,4 @@
-package cli
+package cluster
 
 import (
 	"context"
@@ -8,8 +8,36 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 )
+
+func (c *cluster) doctor() *cobra.Command {
+	var nodes bool
+	command := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find what is wrong in the cluster, and how to repair it",
+		Long: `Check leasehold's objects, policies, webhooks and pods, the annotations of workloads,
+and each node as "leasectl doctor" does there. Each finding says what was found and
+what it leads to. It has a command that repairs it if running that can do no harm;
+otherwise it says what there is to decide. Nothing is changed.
+Nodes are checked in the pods of their agents, which needs the right to create
+pods/exec in leasehold's namespace; --nodes=false does without.
+
+The exit status is 0 if nothing was found, 1 if something was, and 2 if nothing was
+found but something could not be checked.`,
+		Example: "  kubectl leasehold doctor\n  kubectl leasehold doctor --nodes=false -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.PrintReport(c.examine(cmd.Context(), nodes))
+		},
+	}
+	c.OutputFlag(command)
+	command.Flags().BoolVar(&nodes, "nodes", true, "examine each node too")
+	return command
+}
 
 // clusterDoctor examines a cluster. Each check reads what it needs, but for what several need.
 type clusterDoctor struct {
@@ -28,14 +56,20 @@ type clusterDoctor struct {
 }
 
 // examine makes all checks of the cluster. It examines each node too if nodes is set.
-func (c *cluster) examine(ctx context.Context, nodes bool) report {
+func (c *cluster) examine(ctx context.Context, nodes bool) cli.Report {
 	d := &clusterDoctor{cluster: c}
 	d.read(ctx)
-	r := examine(ctx, []check{{"objects", d.checkObjects}, {"times", d.checkTimes}, {"manager", d.checkManager},
-		{"agents", d.checkAgents}, {"shared ranges", d.checkShared},
-		{"nodes", func(ctx context.Context) ([]finding, error) { return d.checkNodes(ctx, nodes) }},
-		{"flannel", d.checkFlannel}, {"annotations", d.checkWorkloads}, {"policies", d.checkRejected},
-		{"limits", d.checkLimits}})
+	r := cli.NewReport()
+	r.Add(ctx, "objects", d.checkObjects)
+	r.Add(ctx, "times", d.checkTimes)
+	r.Add(ctx, "manager", d.checkManager)
+	r.Add(ctx, "agents", d.checkAgents)
+	r.Add(ctx, "shared ranges", d.checkShared)
+	r.Add(ctx, "nodes", func(ctx context.Context) ([]cli.Finding, error) { return d.checkNodes(ctx, nodes) })
+	r.Add(ctx, "flannel", d.checkFlannel)
+	r.Add(ctx, "annotations", d.checkWorkloads)
+	r.Add(ctx, "policies", d.checkRejected)
+	r.Add(ctx, "limits", d.checkLimits)
 	e := d.examined
 	r.Examined = append(r.Examined, fmt.Sprintf("%d nodes", len(d.nodes)), fmt.Sprintf("%d agents", len(d.agents)),
 		fmt.Sprintf("%d networks of %d nodes", e.networks, e.reports),
@@ -48,7 +82,7 @@ func (d *clusterDoctor) read(ctx context.Context) {
 	var errs [3]error
 	d.nodes, errs[0] = d.items(ctx, "node", "-l", "kubernetes.io/os=linux")
 	d.agents, errs[1] = d.agentPods(ctx)
-	d.daemon, errs[2] = d.own(ctx, "daemonset", agentName)
+	d.daemon, errs[2] = d.own(ctx, "daemonset", cli.AgentName)
 	d.unread = errors.Join(errs[:]...)
 	d.pools, d.poolsUnread = d.items(ctx, poolKind)
 }
@@ -64,15 +98,15 @@ var objects = []struct {
 		"agents cannot publish reservations, so that pods are not brought back to their nodes"},
 	{"validatingadmissionpolicy", policies, unconfined},
 	{"validatingadmissionpolicybinding", policies, unconfined},
-	{"mutatingwebhookconfiguration", []string{managerName}, "pods are not brought back to their nodes"},
-	{"clusterrole", []string{agentName, managerName}, withoutRights},
-	{"clusterrolebinding", []string{agentName, managerName}, withoutRights},
-	{"role", []string{agentName + "-limits", managerName}, withoutRights},
-	{"rolebinding", []string{agentName + "-limits", managerName}, withoutRights},
-	{"service", []string{managerName},
+	{"mutatingwebhookconfiguration", []string{cli.ManagerName}, "pods are not brought back to their nodes"},
+	{"clusterrole", []string{cli.AgentName, cli.ManagerName}, withoutRights},
+	{"clusterrolebinding", []string{cli.AgentName, cli.ManagerName}, withoutRights},
+	{"role", []string{cli.AgentName + "-limits", cli.ManagerName}, withoutRights},
+	{"rolebinding", []string{cli.AgentName + "-limits", cli.ManagerName}, withoutRights},
+	{"service", []string{cli.ManagerName},
 		"the API server does not reach the webhook: pods are not brought back to their nodes"},
-	{"deployment", []string{managerName}, "pods are not brought back to their nodes"},
-	{"daemonset", []string{agentName}, "windows of annotations do not arrive, and no reservation is published"},
+	{"deployment", []string{cli.ManagerName}, "pods are not brought back to their nodes"},
+	{"daemonset", []string{cli.AgentName}, "windows of annotations do not arrive, and no reservation is published"},
 }
 
 const (
@@ -85,7 +119,7 @@ const (
 // checkObjects finds objects of the manifests that are missing. doctor does not know which version
 // is installed, for which platform, by which tool and with which changes: other manifests may put
 // the plugin in another place, or deny the agents their writes. So it prints no command.
-func (d *clusterDoctor) checkObjects(ctx context.Context) (found []finding, err error) {
+func (d *clusterDoctor) checkObjects(ctx context.Context) (found []cli.Finding, err error) {
 	for _, o := range objects {
 		all, e := d.items(ctx, "-n", d.system, o.kind)
 		if e != nil {
@@ -99,7 +133,7 @@ func (d *clusterDoctor) checkObjects(ctx context.Context) (found []finding, err 
 			}
 		}
 		if len(missing) > 0 {
-			found = append(found, finding{Reason: "ObjectMissing", Subject: o.kind + " " + missing[0], Why: o.why,
+			found = append(found, cli.Finding{Reason: "ObjectMissing", Subject: o.kind + " " + missing[0], Why: o.why,
 				What: "not in the cluster: " + strings.Join(missing, ", "),
 				Decide: "whether it was removed on purpose. If not, apply the manifests again from which leasehold " +
 					"was installed"})
@@ -110,7 +144,7 @@ func (d *clusterDoctor) checkObjects(ctx context.Context) (found []finding, err 
 
 // checkTimes finds objects that the manager and the agents cannot decode because of a time, and so
 // ignore. The CRDs reject such a time, so the objects are older, or the CRDs are others.
-func (d *clusterDoctor) checkTimes(ctx context.Context) (found []finding, err error) {
+func (d *clusterDoctor) checkTimes(ctx context.Context) (found []cli.Finding, err error) {
 	for _, kind := range []string{reservationKind, poolKind} {
 		all, e := d.items(ctx, "-A", kind)
 		err = errors.Join(err, e)
@@ -125,7 +159,7 @@ func (d *clusterDoctor) checkTimes(ctx context.Context) (found []finding, err er
 				return value != nil && err != nil
 			})
 			if i >= 0 {
-				found = append(found, finding{Reason: "ObjectUndecodable",
+				found = append(found, cli.Finding{Reason: "ObjectUndecodable",
 					Subject: strings.TrimPrefix(namespaceOf(o)+"/"+nameOf(o), "/") + " of " + kind,
 					What:    fmt.Sprintf("%v in its status is not a time", times[i]),
 					Why:     "the manager and the agents ignore the object, and name it in a warning",
@@ -147,36 +181,36 @@ var policies = []string{
 }
 
 // checkManager finds a manager that no pod reaches, or that is not of the version of the agents.
-func (d *clusterDoctor) checkManager(ctx context.Context) ([]finding, error) {
-	m, err := d.own(ctx, "deployment", managerName)
+func (d *clusterDoctor) checkManager(ctx context.Context) ([]cli.Finding, error) {
+	m, err := d.own(ctx, "deployment", cli.ManagerName)
 	if err != nil || m == nil {
 		return nil, err
 	}
-	f := finding{Reason: "ManagerDown", Subject: "Deployment " + managerName,
+	f := cli.Finding{Reason: "ManagerDown", Subject: "Deployment " + cli.ManagerName,
 		Why: "pods are not brought back to their nodes"}
 	wanted := m.Number("spec", "replicas")
 	switch {
 	case wanted == 0:
 		f.What = "it is scaled to zero"
 		f.Decide = "whether the pin is to be off, or leasehold is being removed. If not: " +
-			command("kubectl", "-n", d.system, "scale", "deployment/"+managerName, "--replicas=2")
-		return []finding{f}, nil
+			cli.ShellCommand("kubectl", "-n", d.system, "scale", "deployment/"+cli.ManagerName, "--replicas=2")
+		return []cli.Finding{f}, nil
 	case m.Number("status", "readyReplicas") == 0:
 		f.What = fmt.Sprintf("none of its %d replicas is ready", wanted)
-		f.Repair = []string{restartManager(d.system)}
-		return []finding{f}, nil
+		f.Repair = []string{cli.RestartManager(d.system)}
+		return []cli.Finding{f}, nil
 	}
 	reached, err := d.hasEndpoints(ctx)
-	var found []finding
+	var found []cli.Finding
 	if err == nil && !reached {
-		found = append(found, finding{Reason: "WebhookWithoutEndpoints", Subject: "Service " + managerName,
+		found = append(found, cli.Finding{Reason: "WebhookWithoutEndpoints", Subject: "Service " + cli.ManagerName,
 			What: "the manager is ready, and the Service has no endpoint that is", Why: f.Why,
 			Decide: "whether the Service's selector and port were changed; apply the manifests again from which " +
 				"leasehold was installed"})
 	}
 	agents, manager := version(d.daemon, "agent"), version(m, "manager")
 	if agents != "" && manager != "" && agents != manager {
-		found = append(found, finding{Reason: "VersionsDiffer", Subject: "Deployment " + managerName,
+		found = append(found, cli.Finding{Reason: "VersionsDiffer", Subject: "Deployment " + cli.ManagerName,
 			What: fmt.Sprintf("the manager is of version %s, the agents are of %s", manager, agents),
 			Why:  "addresses are kept; what needs a new agent and a new manager does not work yet",
 			Decide: "whether an upgrade is under way. If not, apply all manifests of one version " +
@@ -188,7 +222,7 @@ func (d *clusterDoctor) checkManager(ctx context.Context) ([]finding, error) {
 // hasEndpoints reports whether the Service of the webhook leads to a ready pod.
 func (d *clusterDoctor) hasEndpoints(ctx context.Context) (bool, error) {
 	endpointSlices, err := d.items(ctx, "-n", d.system, "endpointslice", "-l",
-		"kubernetes.io/service-name="+managerName)
+		"kubernetes.io/service-name="+cli.ManagerName)
 	for _, s := range endpointSlices {
 		for _, e := range s.List("endpoints") {
 			if ready, _ := e.Field("conditions", "ready").(bool); ready {
@@ -208,7 +242,7 @@ func version(workload object, container string) string {
 }
 
 // checkAgents finds nodes without an agent that works. Of one node it finds only the first cause.
-func (d *clusterDoctor) checkAgents(ctx context.Context) (found []finding, err error) {
+func (d *clusterDoctor) checkAgents(ctx context.Context) (found []cli.Finding, err error) {
 	for _, n := range d.nodes {
 		if f := d.judgeNode(ctx, n); f.Reason != "" {
 			f.Subject = "node " + nameOf(n)
@@ -234,10 +268,10 @@ func (d *clusterDoctor) unconfirmed(node string) string {
 }
 
 // checkShared finds nodes of which another one has the same addresses, by their NodeAddressPools.
-func (d *clusterDoctor) checkShared(context.Context) (found []finding, err error) {
+func (d *clusterDoctor) checkShared(context.Context) (found []cli.Finding, err error) {
 	for _, p := range d.pools {
 		if c := conditionOf(p, "AddressesShared"); c.Text("status") == "True" {
-			found = append(found, finding{Reason: "AddressesShared", Subject: "node " + nameOf(p),
+			found = append(found, cli.Finding{Reason: "AddressesShared", Subject: "node " + nameOf(p),
 				What: c.Text("message"),
 				Why:  "each node assigns its addresses alone, as with host-local: two pods may have the same one",
 				Decide: "whether pods of these nodes reach each other on the link. If so, give each node ranges of " +
@@ -254,9 +288,9 @@ const (
 )
 
 // judgeNode returns the finding about a node and its agent, the zero finding if both work.
-func (d *clusterDoctor) judgeNode(ctx context.Context, n object) finding {
+func (d *clusterDoctor) judgeNode(ctx context.Context, n object) cli.Finding {
 	if ready := conditionOf(n, "Ready"); ready.Text("status") != "True" {
-		return finding{Reason: "NodeNotReady", What: fmt.Sprintf("its kubelet is not ready since %s: %s",
+		return cli.Finding{Reason: "NodeNotReady", What: fmt.Sprintf("its kubelet is not ready since %s: %s",
 			ready.Text("lastTransitionTime"), ready.Text("message")),
 			Why: "its addresses stay kept for their pods, which cannot start there before it is back",
 			Decide: "whether the node comes back. If not, delete the Node object: then its reservations end, and the " +
@@ -265,12 +299,12 @@ func (d *clusterDoctor) judgeNode(ctx context.Context, n object) finding {
 	at := slices.IndexFunc(d.agents, func(p object) bool { return nodeOf(p) == nameOf(n) })
 	switch {
 	case at < 0 && d.daemon == nil:
-		return finding{} // checkObjects has found that
+		return cli.Finding{} // checkObjects has found that
 	case at < 0:
-		return finding{Reason: "AgentMissing", What: "it has no pod of " + agentName,
+		return cli.Finding{Reason: "AgentMissing", What: "it has no pod of " + cli.AgentName,
 			Why: notPublished + "; where no agent has ever run, the plugin is not installed and no address is kept",
-			Decide: "whether the node is to keep addresses. " + command("kubectl", "-n", d.system, "describe",
-				"daemonset", agentName) + " says why there is no pod"}
+			Decide: "whether the node is to keep addresses. " + cli.ShellCommand("kubectl", "-n", d.system, "describe",
+				"daemonset", cli.AgentName) + " says why there is no pod"}
 	}
 	return d.judgeAgent(ctx, d.agents[at])
 }
@@ -280,22 +314,22 @@ var noImage = []string{"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", 
 	"ImageInspectError"}
 
 // judgeAgent returns the finding about the pod of an agent, the zero finding if it works.
-func (d *clusterDoctor) judgeAgent(ctx context.Context, p object) finding {
+func (d *clusterDoctor) judgeAgent(ctx context.Context, p object) cli.Finding {
 	name := nameOf(p)
 	waits, state := waiting(p)
 	switch {
 	case state != nil && slices.Contains(noImage, state.Text("reason")):
-		return finding{Reason: "AgentImageMissing", What: fmt.Sprintf("container %s of pod %s waits: %s: %s",
+		return cli.Finding{Reason: "AgentImageMissing", What: fmt.Sprintf("container %s of pod %s waits: %s: %s",
 			waits.Text("name"), name, state.Text("reason"), state.Text("message")),
 			Why: "the plugin is not installed or updated there: where leasehold never ran, no address is kept; where " +
 				"it did, they are, and " + notPublished,
 			Decide: "where the node gets the image " + waits.Text("image") + " from: a registry that it reaches, or " +
 				"an archive of make images that is imported on it (ctr -n k8s.io images import)"}
 	case isReady(p) || !d.isOld(p):
-		return finding{}
+		return cli.Finding{}
 	}
-	f := finding{Reason: "AgentNotReady", What: "the pod " + name + " is not ready", Why: nothingReleased,
-		Repair: []string{replaceAgent(d.system, name)}}
+	f := cli.Finding{Reason: "AgentNotReady", What: "the pod " + name + " is not ready", Why: nothingReleased,
+		Repair: []string{cli.ReplaceAgent(d.system, name)}}
 	if state != nil {
 		f.What += fmt.Sprintf(": container %s waits: %s: %s", waits.Text("name"), state.Text("reason"),
 			state.Text("message"))
@@ -304,10 +338,10 @@ func (d *clusterDoctor) judgeAgent(ctx context.Context, p object) finding {
 	last := strings.TrimSpace(string(out))
 	switch {
 	case err == nil && (strings.Contains(last, "forbidden") || strings.Contains(last, "Unauthorized")):
-		return finding{Reason: "AgentForbidden", Why: notPublished,
+		return cli.Finding{Reason: "AgentForbidden", Why: notPublished,
 			What: "the API server refuses what the agent asks for; its last line: " + last,
-			Decide: "which rights were taken away: compare the ClusterRole and Role of " + agentName + " and their " +
-				"bindings with the manifests, or apply those again"}
+			Decide: "which rights were taken away: compare the ClusterRole and Role of " + cli.AgentName + " and " +
+				"their bindings with the manifests, or apply those again"}
 	case err == nil && last != "":
 		f.What += "; its last line: " + last
 	}
@@ -348,14 +382,14 @@ func isReady(o object) bool { return conditionOf(o, "Ready").Text("status") == "
 // checkNodes examines each node by running leasectl in the pod of its agent, if nodes is set. Of
 // the other nodes, it reports the networks for which leasehold is not active according to the
 // NodeAddressPool: users may be allowed to read that object, but not to run programs in the pod.
-func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []finding, err error) {
+func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []cli.Finding, err error) {
 	seen := map[string]bool{}
 	for _, a := range d.agents {
 		node := nodeOf(a)
 		if !nodes || a.Text("status", "phase") != "Running" || !d.reaches(node) {
 			continue // checkAgents has found why
 		}
-		var r report
+		var r cli.Report
 		if e := d.readNode(ctx, a, &r, "doctor"); e != nil {
 			err = errors.Join(err, fmt.Errorf("node %s: %w", node, e))
 			continue
@@ -369,7 +403,7 @@ func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []fin
 			f.Subject = "node " + node + ": " + f.Subject
 			for i, line := range f.Repair {
 				if args, ok := strings.CutPrefix(line, "leasectl "); ok {
-					f.Repair[i] = command(append([]string{"kubectl"}, d.onNode(a)...)...) + " " + args
+					f.Repair[i] = cli.ShellCommand(append([]string{"kubectl"}, d.onNode(a)...)...) + " " + args
 				}
 			}
 			found = append(found, f)
@@ -388,18 +422,18 @@ func (d *clusterDoctor) reaches(node string) bool {
 
 // judgePool returns the findings about the networks in the NodeAddressPool of a node, without those
 // that the node itself has reported (seen).
-func (d *clusterDoctor) judgePool(p object, seen bool) (found []finding) {
+func (d *clusterDoctor) judgePool(p object, seen bool) (found []cli.Finding) {
 	d.named = d.named || conditionOf(p, "RetentionActive").Text("reason") == cniconf.Named
 	for _, n := range p.List("status", "networks") {
 		d.examined.networks++
 		if n.Text("active") != "False" || seen && n.Text("reason") != "PodWithoutLease" {
 			continue
 		}
-		f := finding{Reason: n.Text("reason"), Subject: "node " + nameOf(p) + ": network " + n.Text("name"),
-			What: n.Text("message"), Why: notKept,
+		f := cli.Finding{Reason: n.Text("reason"), Subject: "node " + nameOf(p) + ": network " + n.Text("name"),
+			What: n.Text("message"), Why: cli.NotKept,
 			Decide: "leasectl doctor says more on the node, as does kubectl leasehold doctor without --nodes=false"}
 		if f.Reason == "PodWithoutLease" {
-			f.Decide = "which directories the runtime uses; the flags are in the DaemonSet " + agentName
+			f.Decide = "which directories the runtime uses; the flags are in the DaemonSet " + cli.AgentName
 		}
 		found = append(found, f)
 	}
@@ -408,7 +442,7 @@ func (d *clusterDoctor) judgePool(p object, seen bool) (found []finding) {
 
 // checkFlannel finds a ConfigMap of flannel that does not name leasehold, where configurations on
 // nodes do: flannel writes the ConfigMap's configuration to a node when its pod starts there.
-func (d *clusterDoctor) checkFlannel(ctx context.Context) ([]finding, error) {
+func (d *clusterDoctor) checkFlannel(ctx context.Context) ([]cli.Finding, error) {
 	if !d.named {
 		return nil, nil
 	}
@@ -419,7 +453,7 @@ func (d *clusterDoctor) checkFlannel(ctx context.Context) ([]finding, error) {
 	if err != nil || change.config == nil {
 		return nil, err
 	}
-	return []finding{{Reason: "FlannelConfigMap",
+	return []cli.Finding{{Reason: "FlannelConfigMap",
 		Subject: "ConfigMap " + namespaceOf(change.config) + "/" + flannelConfig,
 		What: "it does not name leasehold, and the configuration on nodes does: flannel's manifest was applied " +
 			"again",

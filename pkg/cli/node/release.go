@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 )
 
@@ -26,11 +27,11 @@ pod while the container still uses it.`,
 			"  leasectl release --reserve-as=db/registry --state=held",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.parse(args); err != nil {
+			if err := a.Parse(args); err != nil {
 				return err
 			}
-			if len(args) == 0 && !strings.Contains(a.reserveAs, "/") {
-				return usage("name an address, a pod, or a reservation name with --reserve-as=namespace/name")
+			if len(args) == 0 && !strings.Contains(a.ReserveAs, "/") {
+				return cli.Usage("name an address, a pod, or a reservation name with --reserve-as=namespace/name")
 			}
 			found, err := a.leases(cmd.Context())
 			if err != nil {
@@ -47,32 +48,25 @@ pod while the container still uses it.`,
 			return a.printReleased(done)
 		},
 	}
-	a.outputFlag(c)
+	a.OutputFlag(c)
 	a.networkFlag(c)
-	a.reserveAsFlag(c)
+	a.ReserveAsFlag(c)
 	a.stateFlag(c)
 	c.Flags().BoolVar(&force, "force", false,
 		"release even if the container may still run, or without a view of the node's containers")
 	return c
 }
 
-// released is the JSON form of a lease as it was before its release. Its fields are a stable
-// interface. Error is "" if the lease was released.
-type released struct {
-	row
-	Error string `json:"error"`
-}
-
 func (a *app) printReleased(done []ipam.Revoked) (err error) {
-	all, now := []released{}, a.Clock()
+	all, now := []cli.Released{}, a.Clock()
 	for _, r := range done {
-		one := released{row: rowOf(r.Lease, now)}
+		one := cli.Released{Row: rowOf(r.Lease, now)}
 		if r.Err != nil {
-			err, one.Error = errProblems, r.Err.Error()+"; use --force to release it nevertheless"
+			err, one.Error = cli.ErrProblems, r.Err.Error()+"; use --force to release it nevertheless"
 		}
 		all = append(all, one)
 	}
-	return errors.Join(printRows(a, all, "NETWORK ADDRESS POD RESULT", func(r released) []string {
-		return []string{r.Network, r.Address, r.pod(), cmp.Or(r.Error, "released")}
+	return errors.Join(cli.PrintRows(a.App, all, "NETWORK ADDRESS POD RESULT", func(r cli.Released) []string {
+		return []string{r.Network, r.Address, podOf(r.Row), cmp.Or(r.Error, "released")}
 	}), err)
 }

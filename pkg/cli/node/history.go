@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -22,7 +23,7 @@ line is an event %s with the time from which the journal is complete.`,
 		Example: "  leasectl history 10.244.1.7\n  leasectl history db/db-0\n  leasectl history",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.parse(args); err != nil {
+			if err := a.Parse(args); err != nil {
 				return err
 			}
 			entries, err := a.entries(cmd.Context())
@@ -32,9 +33,9 @@ line is an event %s with the time from which the journal is complete.`,
 			return a.printEntries(entries)
 		},
 	}
-	a.outputFlag(c)
+	a.OutputFlag(c)
 	a.networkFlag(c)
-	a.reserveAsFlag(c)
+	a.ReserveAsFlag(c)
 	return c
 }
 
@@ -61,7 +62,7 @@ func (a *app) entries(ctx context.Context) (out []store.Entry, err error) {
 			}
 			isFirst = false
 			if (a.network == "" || n.Network == a.network) &&
-				a.selects(n.Namespace, n.Name, n.Reservation, n.Address.String()) {
+				a.Selects(n.Namespace, n.Name, n.Reservation, n.Address.String()) {
 				out = append(out, n)
 			}
 		}
@@ -74,8 +75,8 @@ func (a *app) entries(ctx context.Context) (out []store.Entry, err error) {
 }
 
 func (a *app) printEntries(entries []store.Entry) error {
-	return printRows(a, entries, "TIME EVENT ADDRESS POD CONTAINER REASON", func(n store.Entry) []string {
-		return []string{n.Time.Format(time.RFC3339), string(n.Event), addressText(n.Address),
-			qualified(n.Namespace, n.Name), short(n.Container), n.Reason}
+	return cli.PrintRows(a.App, entries, "TIME EVENT ADDRESS POD CONTAINER REASON", func(n store.Entry) []string {
+		return []string{n.Time.Format(time.RFC3339), string(n.Event), cli.AddressText(n.Address),
+			cli.Qualified(n.Namespace, n.Name), short(n.Container), n.Reason}
 	})
 }

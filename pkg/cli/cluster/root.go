@@ -1,4 +1,4 @@
-package cli
+package cluster
 
 import (
 	"cmp"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 )
 
 // cluster has the flags of the commands that are about a cluster. They read the API objects that
@@ -15,7 +17,7 @@ import (
 // doctor run leasectl in the pods of the agents (docs/decisions.md, "The kubectl plugin reads
 // objects").
 type cluster struct {
-	*app
+	*cli.App
 	kubeconfig string // path; "" for the default of kubectl
 	context    string
 	system     string        // the namespace of leasehold
@@ -29,8 +31,14 @@ const (
 	poolKind        = "nodeaddresspools.ipam.leasehold.dev"
 )
 
+// Run executes one command line of the kubectl plugin and returns the exit code.
+func Run(ctx context.Context, env cli.Env, args []string) int {
+	c := &cluster{App: cli.New(env)}
+	return c.Run(ctx, c.plugin(), args, func(error) string { return "" })
+}
+
 // plugin returns the command tree of `kubectl leasehold`.
-func (a *app) plugin() *cobra.Command {
+func (c *cluster) plugin() *cobra.Command {
 	root := &cobra.Command{
 		Use:         "kubectl-leasehold",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl leasehold"},
@@ -40,7 +48,6 @@ release those of pods that are away, and install and uninstall leasehold. All of
 configuration and credentials. Which addresses are kept, and for whom, is in "kubectl
 get ipr -A"; how many each node has, and whether it keeps them, is in "kubectl get nap".`,
 	}
-	c := &cluster{app: a}
 	f := root.PersistentFlags()
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "`path` of the kubeconfig file; if empty, kubectl's own")
 	f.StringVar(&c.context, "context", "", "`name` of the kubeconfig's context")
@@ -65,7 +72,7 @@ func (c *cluster) reservations(ctx context.Context, keep func(object) bool) ([]o
 	}
 	return slices.DeleteFunc(list.List("items"), func(r object) bool {
 		return c.node != "" && nodeOf(r) != c.node || !keep(r) ||
-			!c.selects(namespaceOf(r), r.Text("spec", "podName"), r.Text("status", "reservation"),
+			!c.Selects(namespaceOf(r), r.Text("spec", "podName"), r.Text("status", "reservation"),
 				addressesOf(r)...)
 	}), nil
 }
@@ -81,7 +88,7 @@ func isHeld(reservation object) bool { return reservation.Text("status", "state"
 
 func (c *cluster) printReservations(all []object) error {
 	const heads = "NAMESPACE POD NODE ADDRESSES STATE UNTIL FOR"
-	return printRows(c.app, all, heads, func(r object) []string {
+	return cli.PrintRows(c.App, all, heads, func(r object) []string {
 		until := r.Text("status", "heldUntil")
 		if isHeld(r) {
 			until = cmp.Or(until, "forever")
@@ -89,29 +96,4 @@ func (c *cluster) printReservations(all []object) error {
 		return []string{namespaceOf(r), r.Text("spec", "podName"), nodeOf(r),
 			strings.Join(addressesOf(r), ","), r.Text("status", "state"), until, r.Text("status", "reservation")}
 	})
-}
-
-func (c *cluster) doctor() *cobra.Command {
-	var nodes bool
-	command := &cobra.Command{
-		Use:   "doctor",
-		Short: "Find what is wrong in the cluster, and how to repair it",
-		Long: `Check leasehold's objects, policies, webhooks and pods, the annotations of workloads,
-and each node as "leasectl doctor" does there. Each finding says what was found and
-what it leads to. It has a command that repairs it if running that can do no harm;
-otherwise it says what there is to decide. Nothing is changed.
-Nodes are checked in the pods of their agents, which needs the right to create
-pods/exec in leasehold's namespace; --nodes=false does without.
-
-The exit status is 0 if nothing was found, 1 if something was, and 2 if nothing was
-found but something could not be checked.`,
-		Example: "  kubectl leasehold doctor\n  kubectl leasehold doctor --nodes=false -o json",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.printReport(c.examine(cmd.Context(), nodes))
-		},
-	}
-	c.outputFlag(command)
-	command.Flags().BoolVar(&nodes, "nodes", true, "examine each node too")
-	return command
 }

@@ -1,37 +1,36 @@
-package cli
+package node
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 )
-
-const notKept = "no address is kept: pods with the annotation get another one when they are created again"
 
 // checkConfiguration checks whether the container runtime calls leasehold for each network, and
 // whether the plugin then learns the retention windows of pods, either from the runtime or from an
 // agent on the node.
-func (n *nodeDoctor) checkConfiguration(context.Context) (found []finding, err error) {
-	agent, unknown := n.Host.Running(func(name, _ string) bool { return name == agentName })
+func (n *nodeDoctor) checkConfiguration(context.Context) (found []cli.Finding, err error) {
+	agent, unknown := n.Host.Running(func(name, _ string) bool { return name == cli.AgentName })
 	for _, s := range n.networks {
 		switch {
 		case s.State == cniconf.Unknown:
 			err = errors.Join(err, fmt.Errorf("%s: %s", s.Reason, s.Message))
 		case s.State == cniconf.Inactive:
-			f := finding{Reason: s.Reason, Subject: networkOf(s), What: s.Message, Why: notKept}
+			f := cli.Finding{Reason: s.Reason, Subject: networkOf(s), What: s.Message, Why: cli.NotKept}
 			f.Repair, f.Decide = n.advise(s, agent != 0, unknown)
 			found = append(found, f)
 		case s.GetsAnnotations || agent != 0:
 		case unknown != nil:
 			err = errors.Join(err, unknown)
 		default:
-			found = append(found, finding{Reason: "NoAnnotations", Subject: networkOf(s),
+			found = append(found, cli.Finding{Reason: "NoAnnotations", Subject: networkOf(s),
 				What: fmt.Sprintf("%s does not declare the capability with which the runtime passes annotations, and "+
 					"no leasehold-agent runs on this node", s.File),
 				Why:    "no address is kept: nothing tells the plugin which pods have the annotation",
-				Repair: []string{passAnnotations(s.File)}})
+				Repair: []string{cli.PassAnnotations(s.File)}})
 		}
 	}
 	return found, err
@@ -44,7 +43,7 @@ func (n *nodeDoctor) advise(s cniconf.Status, agentRuns bool, unknown error) (re
 	case cniconf.HostLocalNamed, cniconf.FlannelDefault:
 		// In flannel's ConfigMap leasehold may be named for all nodes.
 		if s.Reason == cniconf.HostLocalNamed && s.CanName && findPlugin(n.BinDirs) == nil {
-			return []string{nameLeasehold(s.File, n.BinDirs)}, ""
+			return []string{cli.NameLeasehold(s.File, n.BinDirs)}, ""
 		}
 		return nil, "in which of the two ways leasehold is installed: named in the configuration, or in host-local's " +
 			`place (docs/install.md, "Install")`
@@ -53,11 +52,11 @@ func (n *nodeDoctor) advise(s cniconf.Status, agentRuns bool, unknown error) (re
 	case cniconf.BinaryReplaced, cniconf.BinaryMissing:
 		switch {
 		case agentRuns:
-			return []string{restartAgents}, ""
+			return []string{cli.RestartAgents}, ""
 		case unknown != nil:
 			return nil, fmt.Sprintf("whether an agent runs on this node, which is not known (%v). If one does, its "+
 				"DaemonSet installs the plugin: %s. If not, install leasehold again, or name host-local in %s", unknown,
-				restartAgents, s.File)
+				cli.RestartAgents, s.File)
 		}
 		return nil, "whether leasehold is still wanted here: no agent runs on this node, whose DaemonSet installs " +
 			"the plugin. If so, install it again; if not, name host-local in " + s.File

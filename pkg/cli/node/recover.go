@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -45,7 +46,7 @@ address is imported until the next pod starts there.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.recoverStore(cmd.Context(), flags) },
 	}
-	a.outputFlag(c)
+	a.OutputFlag(c)
 	a.networkFlag(c)
 	f := c.Flags()
 	f.StringVar(&flags.dataDir, "data-dir", policy.DefaultDataDir,
@@ -68,13 +69,13 @@ func (a *app) recoverStore(ctx context.Context, flags recoverFlags) error {
 			return err
 		}
 	} else {
-		a.say("%s", why)
+		a.Say("%s", why)
 	}
 	if flags.accept && !flags.dryRun && why != "" {
 		if err := a.service().AcceptLoss(ctx); err != nil {
 			return err
 		}
-		a.say("loss accepted: addresses that are not known to be in use may be assigned")
+		a.Say("loss accepted: addresses that are not known to be in use may be assigned")
 	}
 	pools, err := a.networks(flags.dataDir)
 	if err != nil {
@@ -85,7 +86,7 @@ func (a *app) recoverStore(ctx context.Context, flags recoverFlags) error {
 	}
 	err = a.adopt(ctx, flags, pools)
 	if flags.accept && errors.Is(err, transact.ErrNoHostView) {
-		a.say("no address was imported; the next pod that starts does it: %v", err)
+		a.Say("no address was imported; the next pod that starts does it: %v", err)
 		return nil
 	}
 	return err
@@ -100,7 +101,7 @@ func (a *app) repair(ctx context.Context, dryRun bool) (damaged bool, err error)
 		return nil
 	})
 	for _, text := range found {
-		a.say("%s", text)
+		a.Say("%s", text)
 	}
 	if err != nil || len(found) == 0 || dryRun {
 		return len(found) > 0, err
@@ -108,7 +109,7 @@ func (a *app) repair(ctx context.Context, dryRun bool) (damaged bool, err error)
 	if err := a.service().Node.Repair(ctx); err != nil {
 		return true, err
 	}
-	a.say("damaged records were replaced by what the node shows, and the indexes built again")
+	a.Say("damaged records were replaced by what the node shows, and the indexes built again")
 	return true, nil
 }
 
@@ -142,18 +143,18 @@ func (a *app) adopt(ctx context.Context, flags recoverFlags, pools []lease.Pool)
 	if svc.Node.CacheDirs = flags.cacheDirs; len(flags.cacheDirs) > 0 {
 		svc.Node.CacheDirs = append(svc.Node.CacheDirs, adopt.DefaultCacheDirs...)
 	}
-	all, previewed, now := []adopted{}, []candidate{}, a.Clock()
+	all, previewed, now := []cli.Imported{}, []cli.Candidate{}, a.Clock()
 	for _, p := range pools {
 		if flags.dryRun {
 			found, problems, err := svc.Preview(ctx, p)
 			for _, text := range problems {
-				a.say("%s", text)
+				a.Say("%s", text)
 			}
 			if err != nil {
 				return err
 			}
 			for _, f := range found {
-				previewed = append(previewed, candidate{rowOf(f.Lease, now), f.Why})
+				previewed = append(previewed, cli.Candidate{Row: rowOf(f.Lease, now), Why: f.Why})
 			}
 			continue
 		}
@@ -161,28 +162,16 @@ func (a *app) adopt(ctx context.Context, flags recoverFlags, pools []lease.Pool)
 		if err != nil {
 			return err
 		}
-		all = append(all, adopted{p.Network, before, after})
+		all = append(all, cli.Imported{Network: p.Network, Before: before, After: after})
 	}
 	if flags.dryRun {
-		return printRows(a, previewed, "NETWORK ADDRESS POD STATE UNTIL CONTAINER WHY", func(c candidate) []string {
-			return []string{c.Network, c.Address, c.pod(), c.state(), text(c.Until), short(c.Container), c.Why}
+		const heads = "NETWORK ADDRESS POD STATE UNTIL CONTAINER WHY"
+		return cli.PrintRows(a.App, previewed, heads, func(c cli.Candidate) []string {
+			return []string{c.Network, c.Address, podOf(c.Row), stateOf(c.Row), text(c.Until), short(c.Container),
+				c.Why}
 		})
 	}
-	return printRows(a, all, "NETWORK BEFORE AFTER", func(n adopted) []string {
+	return cli.PrintRows(a.App, all, "NETWORK BEFORE AFTER", func(n cli.Imported) []string {
 		return []string{n.Network, strconv.Itoa(n.Before), strconv.Itoa(n.After)}
 	})
-}
-
-// adopted is the JSON form of a network whose leases were imported: the number of its leases before
-// and after the import. Its fields are a stable interface.
-type adopted struct {
-	Network string `json:"network"`
-	Before  int    `json:"before"`
-	After   int    `json:"after"`
-}
-
-// candidate is the JSON form of a lease that would be imported. Its fields are a stable interface.
-type candidate struct {
-	row
-	Why string `json:"why"`
 }

@@ -1,4 +1,4 @@
-package cli
+package cluster
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -20,7 +21,7 @@ var keys = []string{policy.Annotation, policy.ReserveAs, "leasehold.dev/pin", "l
 	"leasehold.dev/topology-patience"}
 
 // checkWorkloads finds annotations without effect: with a misspelled key, or on the wrong object.
-func (d *clusterDoctor) checkWorkloads(ctx context.Context) (found []finding, err error) {
+func (d *clusterDoctor) checkWorkloads(ctx context.Context) (found []cli.Finding, err error) {
 	for _, kind := range workloads {
 		all, e := d.items(ctx, "-A", kind)
 		err = errors.Join(err, e)
@@ -36,14 +37,14 @@ func (d *clusterDoctor) checkWorkloads(ctx context.Context) (found []finding, er
 }
 
 // misread returns the findings about the annotations of one StatefulSet or pod.
-func misread(kind string, o object) (found []finding) {
+func misread(kind string, o object) (found []cli.Finding) {
 	in := []string{"spec", "template", "metadata", "annotations"}
 	if kind == "pods" {
 		in = in[2:]
 	}
 	annotations := o.In(in...)
 	add := func(what, meant string) {
-		found = append(found, finding{Reason: "AnnotationUnread",
+		found = append(found, cli.Finding{Reason: "AnnotationUnread",
 			Subject: kind + " " + namespaceOf(o) + "/" + nameOf(o),
 			What:    what, Why: "the pods' addresses are not kept as the annotation asks",
 			Decide: "whether " + meant + " is meant; if so, write it into " + strings.Join(in, ".") +
@@ -84,7 +85,7 @@ var rejectable = map[string]string{"StatefulSet": "statefulsets.apps", "ReplicaS
 
 // checkRejected finds workloads whose pods are missing because a policy of the cluster rejects
 // them. It may be the pin that the policy rejects, which no manifest shows.
-func (d *clusterDoctor) checkRejected(ctx context.Context) (found []finding, err error) {
+func (d *clusterDoctor) checkRejected(ctx context.Context) (found []cli.Finding, err error) {
 	events, err := d.items(ctx, "-A", "events", "--field-selector=reason=FailedCreate")
 	seen := map[string]bool{}
 	for _, e := range slices.Backward(events) { // the last ones first
@@ -98,7 +99,7 @@ func (d *clusterDoctor) checkRejected(ctx context.Context) (found []finding, err
 		err = errors.Join(err, e2)
 		annotations := o.In("spec", "template", "metadata", "annotations")
 		if annotations.Text(policy.Annotation) != "" && o.Number("status", "replicas") < o.Number("spec", "replicas") {
-			found = append(found, finding{Reason: "PodRejected", Subject: subject, What: e.Text("message"),
+			found = append(found, cli.Finding{Reason: "PodRejected", Subject: subject, What: e.Text("message"),
 				Why: "pods of the workload are not created again",
 				Decide: "whether the policy rejects the node affinity that the manager adds to a pod whose address " +
 					"is held. If so, exempt node affinity with the key leasehold.dev/pinned-node from the policy, " +
@@ -112,15 +113,15 @@ func (d *clusterDoctor) checkRejected(ctx context.Context) (found []finding, err
 const limitsName = "leasehold-limits"
 
 // checkLimits finds limits of namespaces that are not valid.
-func (d *clusterDoctor) checkLimits(ctx context.Context) (found []finding, err error) {
+func (d *clusterDoctor) checkLimits(ctx context.Context) (found []cli.Finding, err error) {
 	object, err := d.own(ctx, "configmap", limitsName)
 	limits := policy.Limits{}
 	for key, value := range object.In("data") {
 		limits[key], _ = value.(string)
 	}
 	if err := limits.Validate(); err != nil {
-		found = append(found, finding{Reason: "LimitsInvalid", Subject: "ConfigMap " + limitsName, What: err.Error(),
-			Why:    "the agents go on with the limits that they have read before",
+		found = append(found, cli.Finding{Reason: "LimitsInvalid", Subject: "ConfigMap " + limitsName,
+			What: err.Error(), Why: "the agents go on with the limits that they have read before",
 			Decide: "which values are meant; correct them in the ConfigMap"})
 	}
 	return found, err

@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -43,9 +44,9 @@ func TestHistoryStatesItsBeginning(t *testing.T) {
 			t.Fatal(err)
 		}
 		var stdout, stderr bytes.Buffer
-		code := Run(t.Context(), Env{Stdout: &stdout, Stderr: &stderr, Dirs: dirs,
+		code := Run(t.Context(), Env{Env: cli.Env{Stdout: &stdout, Stderr: &stderr}, Dirs: dirs,
 			Host: host.New("/proc", host.DefaultBootIDFile)}, []string{"history", "10.0.0.9"})
-		if code != exitOK || !strings.Contains(stdout.String(), c.want) ||
+		if code != 0 || !strings.Contains(stdout.String(), c.want) ||
 			(c.want == "") != (strings.Count(stdout.String(), "\n") == 1) {
 			t.Errorf("%s: %d, %q, %q; want %q", name, code, &stdout, &stderr, c.want)
 		}

@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 )
 
@@ -38,7 +39,7 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 				return survey.Unsafe
 			}
 			if survey.Doubt != nil {
-				a.say("%v", survey.Doubt)
+				a.Say("%v", survey.Doubt)
 			}
 			plan := slices.DeleteFunc(ipam.Plan(survey), func(p ipam.Action) bool {
 				return p.Do == ipam.Mirror // host-local may be in the middle of a DEL: the agent writes the file
@@ -50,26 +51,18 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			return errors.Join(a.printPlan(done, false), err)
 		},
 	}
-	a.outputFlag(c)
+	a.OutputFlag(c)
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done, and why, without doing it")
 	return c
 }
 
-// step is the JSON form of an action, and of its lease. Its fields are a stable interface.
-type step struct {
-	Action string `json:"action"`
-	row
-	Reason string `json:"reason"`
-	DryRun bool   `json:"dryRun"`
-}
-
 func (a *app) printPlan(plan []ipam.Action, dryRun bool) error {
 	now := a.Clock()
-	steps := make([]step, len(plan))
+	steps := make([]cli.Action, len(plan))
 	for i, p := range plan {
-		steps[i] = step{string(p.Do), rowOf(p.Lease, now), p.Reason, dryRun}
+		steps[i] = cli.Action{Action: string(p.Do), Row: rowOf(p.Lease, now), Reason: p.Reason, DryRun: dryRun}
 	}
-	return printRows(a, steps, "ACTION NETWORK ADDRESS POD CONTAINER REASON", func(s step) []string {
-		return []string{s.Action, s.Network, s.Address, s.pod(), short(s.Container), s.Reason}
+	return cli.PrintRows(a.App, steps, "ACTION NETWORK ADDRESS POD CONTAINER REASON", func(s cli.Action) []string {
+		return []string{s.Action, s.Network, s.Address, podOf(s.Row), short(s.Container), s.Reason}
 	})
 }

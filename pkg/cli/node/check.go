@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"errors"
@@ -6,14 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
-
-// checked is the JSON form of the result of check. Its fields are a stable interface.
-type checked struct {
-	Leases   int      `json:"leases"`
-	Problems []string `json:"problems"`
-}
 
 func (a *app) check() *cobra.Command {
 	c := &cobra.Command{
@@ -33,21 +28,21 @@ exit status is then 1. Nothing is changed.`,
 				return err
 			}
 			switch {
-			case a.output == "json":
-				err = a.printJSON(checked{leases, found})
+			case a.Output == "json":
+				err = a.PrintJSON(cli.Checked{Leases: leases, Problems: found})
 			case !read:
-				a.step("there is no store in %s: the plugin was never used", a.Dirs.State)
+				a.Step("there is no store in %s: the plugin was never used", a.Dirs.State)
 			case len(found) == 0:
-				a.step("no problems found: %d leases", leases)
+				a.Step("no problems found: %d leases", leases)
 			default:
-				a.step("%s", strings.Join(found, "\n"))
+				a.Step("%s", strings.Join(found, "\n"))
 			}
 			if len(found) > 0 {
-				err = errors.Join(err, errProblems)
+				err = errors.Join(err, cli.ErrProblems)
 			}
 			return err
 		},
 	}
-	a.outputFlag(c)
+	a.OutputFlag(c)
 	return c
 }

@@ -1,0 +1,3 @@
+// Package cluster implements the commands of the kubectl plugin, which are about a cluster. All of
+// them call kubectl.
+package cluster

@@ -1,0 +1,94 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/cli"
+	"github.com/leasehold-cni/leasehold/pkg/install"
+)
+
+func (c *cluster) release() *cobra.Command {
+	var held, yes, dryRun bool
+	var wait time.Duration
+	command := &cobra.Command{
+		Use:   "release [address | namespace/pod]",
+		Short: "Release an address, the addresses of a pod, or those of a namespace",
+		Long: `Release addresses that are kept for pods, so that other pods can get them. It shows
+them first, and asks. An address that is held is free at once. A pod that runs keeps
+its address until it ends, and the next pod of its name gets another one.
+
+It writes spec.release of the IPReservations, which admins of a namespace may; the
+agents of the nodes do the rest.`,
+		Example: "  kubectl leasehold release db/db-0\n  kubectl leasehold release --namespace=db --held\n" +
+			"  kubectl leasehold release --reserve-as=db/registry --held\n" +
+			"  kubectl leasehold release --node=node7 --held --dry-run",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 && c.namespace == "" && c.node == "" && c.ReserveAs == "" {
+				return cli.Usage("name an address, a pod, --reserve-as, --namespace or --node")
+			}
+			if err := c.Parse(args); err != nil {
+				return err
+			}
+			chosen, err := c.reservations(cmd.Context(), func(r object) bool { return !held || isHeld(r) })
+			if err != nil {
+				return err
+			}
+			if len(chosen) == 0 {
+				return errors.New("there is no such reservation")
+			}
+			if err := c.printReservations(chosen); err != nil || dryRun {
+				return err
+			}
+			if !yes && !c.Ask(cmd.InOrStdin(), fmt.Sprintf("Release these %d?", len(chosen))) {
+				return nil
+			}
+			return c.releaseAll(cmd.Context(), chosen, wait)
+		},
+	}
+	f := command.Flags()
+	c.nodeFlag(command)
+	c.OutputFlag(command)
+	c.ReserveAsFlag(command)
+	f.StringVarP(&c.namespace, "namespace", "n", "", "only pods of this namespace; if empty, of all")
+	f.BoolVar(&held, "held", false, "only addresses of pods that are away")
+	f.BoolVar(&yes, "yes", false, "do not ask")
+	f.BoolVar(&dryRun, "dry-run", false, "show what would be released, and stop")
+	f.DurationVar(&wait, "wait", 30*time.Second, "how long to wait for the agents; 0: not at all")
+	return command
+}
+
+// releaseAll requests the release of reservations. Then it waits until the agents have released
+// those that were held, and returns an error if that takes longer than wait. With wait 0 it does
+// not wait.
+func (c *cluster) releaseAll(ctx context.Context, all []object, wait time.Duration) error {
+	held := map[string]bool{} // by the lease's id
+	for _, r := range all {
+		id := r.Text("status", "id")
+		held[id] = isHeld(r)
+		if err := c.patch(ctx, namespaceOf(r), reservationKind, nameOf(r), "merge",
+			object{"spec": object{"release": id}}); err != nil {
+			return err
+		}
+	}
+	if wait > 0 {
+		if err := install.Retry(ctx, wait, func() error {
+			left, err := c.reservations(ctx, func(r object) bool { return isHeld(r) && held[r.Text("status", "id")] })
+			if err == nil && len(left) > 0 {
+				err = fmt.Errorf("after %s %d of %d are still held, the first for %s/%s on node %s; 'kubectl "+
+					"leasehold doctor' says whether its agent works", wait, len(left), len(all), namespaceOf(left[0]),
+					left[0].Text("spec", "podName"), nodeOf(left[0]))
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(c.Stderr, "%d released\n", len(all))
+	return nil
+}
