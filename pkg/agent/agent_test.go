@@ -209,9 +209,9 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	for range 3 {
 		c.once(context.Background())
 	}
-	if state(t, node, here) != lease.Bound || health.ready() != nil || testutil.ToFloat64(c.doubtful) != 1 {
+	if state(t, node, here) != lease.Bound || health.ready() != nil || testutil.ToFloat64(c.unknown) != 1 {
 		t.Errorf("state %s, ready: %v, doubtful: %v",
-			state(t, node, here), health.ready(), testutil.ToFloat64(c.doubtful))
+			state(t, node, here), health.ready(), testutil.ToFloat64(c.unknown))
 	}
 	if n := strings.Count(out.String(), "it is unknown whether"); n != 1 {
 		t.Errorf("the doubt is logged %d times:\n%s", n, out)

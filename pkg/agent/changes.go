@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// settle is the time from the first write to the signal. All writes within that time cause one
-	// signal: one ADD writes several pages, and ADDs come in bursts.
-	settle = 100 * time.Millisecond
+	// mergeDelay is the time from the first write to the signal. All writes within that time cause
+	// one signal: one ADD writes several pages, and ADDs come in bursts.
+	mergeDelay = 100 * time.Millisecond
 	// pollInterval is the time between two signals that are sent without a write, in case events of
 	// the file system are lost or the directory cannot be watched.
 	pollInterval = 30 * time.Second
 )
 
 // Changes signals to tasks that the store may have changed: shortly after every write and every
-// spooled DEL, and every pollInterval. It also signals changes of the announce queue, at once. A
+// queued DEL, and every pollInterval. It also signals changes of the announce queue, at once. A
 // signal carries no data, and signals that a task has not received yet are merged into one. The
 // task must read the store, or the queue, to find what has changed.
 //
@@ -36,7 +36,7 @@ type Changes struct {
 	Queue daemon.Signal // the announce queue has changed
 
 	dir    string // of the store
-	spool  string
+	dels   string // of queued DELs
 	queue  string // of announcements
 	log    *slog.Logger
 	files  *fsnotify.Watcher // nil while there is none
@@ -46,7 +46,7 @@ type Changes struct {
 // NewChanges returns the Changes of the store in dirs. There are no signals until Run is called.
 func NewChanges(dirs store.Dirs, log *slog.Logger) *Changes {
 	s := store.New(dirs)
-	return &Changes{dir: dirs.State, spool: s.SpoolDir(), queue: s.AnnounceDir(), log: log}
+	return &Changes{dir: dirs.State, dels: s.SpoolDir(), queue: s.AnnounceDir(), log: log}
 }
 
 // Run watches the store and sends signals until ctx is done. It sends the first one at once. It
@@ -54,7 +54,7 @@ func NewChanges(dirs store.Dirs, log *slog.Logger) *Changes {
 func (c *Changes) Run(ctx context.Context) error {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
-	var settled <-chan time.Time
+	var merged <-chan time.Time
 	c.watch()
 	defer func() {
 		if c.files != nil {
@@ -75,15 +75,15 @@ func (c *Changes) Run(ctx context.Context) error {
 			if filepath.Dir(e.Name) == c.queue {
 				c.Queue.Send()
 			}
-			spooled := filepath.Dir(e.Name) == c.spool && e.Has(fsnotify.Create)
-			if (filepath.Base(e.Name) == "leases.db" || spooled) && settled == nil {
-				settled = time.After(settle)
+			isDEL := filepath.Dir(e.Name) == c.dels && e.Has(fsnotify.Create)
+			if (filepath.Base(e.Name) == "leases.db" || isDEL) && merged == nil {
+				merged = time.After(mergeDelay)
 			}
 		case err := <-errs: // events may be missing
 			c.log.Debug("events of the store lost", "error", err)
 			c.Store.Send()
-		case <-settled:
-			settled = nil
+		case <-merged:
+			merged = nil
 			c.Store.Send()
 		case <-poll.C:
 			c.watch()
@@ -102,7 +102,7 @@ func (c *Changes) watch() {
 		c.files, err = fsnotify.NewWatcher()
 	}
 	if err == nil {
-		for _, dir := range []string{c.dir, c.spool, c.queue} {
+		for _, dir := range []string{c.dir, c.dels, c.queue} {
 			err = errors.Join(err, os.MkdirAll(dir, 0o700), c.files.Add(dir))
 		}
 	}

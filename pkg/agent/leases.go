@@ -33,11 +33,11 @@ type Use interface {
 }
 
 // Leases returns the task that looks after the store: it ends expired holds, releases the leases of
-// dead holders and adopts the addresses that host-local has assigned (ipam.Survey, Plan, Act). A
+// dead holders and imports the addresses that host-local has assigned (ipam.Survey, Plan, Act). A
 // holder is the container interface that has the address. The task reports the result of each
-// survey to health. After each signal of node.Changes it records spooled DELs in the store, all
-// that wait in one transaction: views show them as done before; with the replay they are in the
-// journal, and outlive a power cut.
+// survey to health. After each signal of node.Changes it applies queued DELs to the store, all
+// of them in one transaction: views show them as done before, but only what was applied is in the
+// journal, and outlives a power cut.
 func Leases(node Node, health *Health, use Use) Task {
 	return Task{Name: "leases", Run: newLeaseTask(node, health, use).run}
 }
@@ -49,11 +49,11 @@ type leaseTask struct {
 	use      Use
 	changes  <-chan struct{}
 	complete prometheus.Gauge
-	doubtful prometheus.Gauge
+	unknown  prometheus.Gauge
 	problem  daemon.Problem // of the survey
 	failed   daemon.Problem // of the actions
 
-	unmirrored map[ipam.Ref]time.Duration // since when (lease.Instant.Boot), at the last survey
+	withoutFile map[ipam.Ref]time.Duration // since when (lease.Instant.Boot), at the last survey
 }
 
 func newLeaseTask(node Node, health *Health, use Use) *leaseTask {
@@ -69,7 +69,7 @@ func newLeaseTask(node Node, health *Health, use Use) *leaseTask {
 		changes: daemon.Any(&node.Changes.Store),
 		complete: gauge("leasehold_survey_complete",
 			"Whether the last survey of the node was complete (1). While it is 0, the agent releases nothing."),
-		doubtful: gauge("leasehold_doubtful_leases",
+		unknown: gauge("leasehold_doubtful_leases",
 			"Leases that stay bound because it cannot be determined whether their sandboxes exist."),
 	}
 }
@@ -91,24 +91,25 @@ func (t *leaseTask) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-t.changes:
-			t.replay(ctx)
+			t.applyQueued(ctx)
 		case <-time.After(min(checkInterval, time.Until(surveyAt))):
 		}
 	}
 	return ctx.Err()
 }
 
-// replay records spooled DELs. If it fails, the survey reports why, and the next one repeats it.
-func (t *leaseTask) replay(ctx context.Context) {
+// applyQueued applies queued DELs. If it fails, the survey reports why, and the next one repeats
+// it.
+func (t *leaseTask) applyQueued(ctx context.Context) {
 	if err := t.Service.Replay(ctx); err != nil {
-		t.Log.Debug("replaying DELs failed", "error", err)
+		t.Log.Debug("applying queued DELs failed", "error", err)
 	}
 }
 
 // once surveys the node, and ends the holds and releases the leases that are due. It changes
 // nothing if the survey fails or is not safe to act on. It returns the time until the next survey.
 func (t *leaseTask) once(ctx context.Context) time.Duration {
-	t.replay(ctx)
+	t.applyQueued(ctx)
 	v, err := t.Service.Survey(ctx, t.use.Served()...)
 	if ctx.Err() != nil {
 		return surveyInterval
@@ -121,7 +122,7 @@ func (t *leaseTask) once(ctx context.Context) time.Duration {
 	if err == nil {
 		t.complete.Set(1)
 	}
-	t.doubtful.Set(float64(v.Doubtful))
+	t.unknown.Set(float64(v.Doubtful))
 	t.logProblem(err, v)
 	if err != nil {
 		return surveyInterval
@@ -136,17 +137,17 @@ func (t *leaseTask) once(ctx context.Context) time.Duration {
 // surveyInterval: while host-local processes a DEL, and shortly after it, the container exists and
 // has no file. If the file were written then, nothing would prove that DEL.
 func (t *leaseTask) due(v ipam.Survey) []ipam.Action {
-	before := t.unmirrored
-	t.unmirrored = map[ipam.Ref]time.Duration{}
+	before := t.withoutFile
+	t.withoutFile = map[ipam.Ref]time.Duration{}
 	for _, l := range v.Unmirrored {
 		since, known := before[ipam.RefTo(l)]
 		if !known {
 			since = v.Now.Boot
 		}
-		t.unmirrored[ipam.RefTo(l)] = since
+		t.withoutFile[ipam.RefTo(l)] = since
 	}
 	return slices.DeleteFunc(ipam.Plan(v), func(a ipam.Action) bool {
-		return a.Do == ipam.Mirror && v.Now.Boot-t.unmirrored[ipam.RefTo(a.Lease)] < surveyInterval
+		return a.Do == ipam.Mirror && v.Now.Boot-t.withoutFile[ipam.RefTo(a.Lease)] < surveyInterval
 	})
 }
 
@@ -178,7 +179,7 @@ func about(l lease.Lease) []any {
 }
 
 // logProblem logs a problem of the survey (daemon.Problem). A survey that is not safe to act on is
-// an error; leases in doubt are a warning.
+// an error; leases of unknown holders are a warning.
 func (t *leaseTask) logProblem(err error, v ipam.Survey) {
 	level := slog.LevelError
 	if err == nil {

@@ -35,7 +35,7 @@ var (
 	descFree = prometheus.NewDesc("leasehold_pool_free_addresses",
 		"Addresses that are neither bound nor held, of the range set with the fewest. There is no value before "+
 			"the first ADD.", []string{"network"}, nil)
-	descSpooled = prometheus.NewDesc("leasehold_spooled_deletes",
+	descQueued = prometheus.NewDesc("leasehold_spooled_deletes",
 		"DELs that are queued in the run directory. The next call and the agent apply them.", nil, nil)
 	descReadable = prometheus.NewDesc("leasehold_store_readable",
 		"Whether the lease store could be read for this scrape (1), or is lost or busy (0).", nil, nil)
@@ -119,12 +119,12 @@ func (m storeMetrics) Collect(ch chan<- prometheus.Metric) {
 		readable = 0
 	}
 	ch <- prometheus.MustNewConstMetric(descReadable, prometheus.GaugeValue, readable)
-	spooled, err := m.node.Service.Node.Store.Spooled("") // "": the boot id is not needed for the number
+	queued, err := m.node.Service.Node.Store.Spooled("") // "": the boot id is not needed for the number
 	if err != nil {
-		m.node.Log.Debug("reading the spool for a scrape failed", "error", err)
+		m.node.Log.Debug("reading the queued DELs for a scrape failed", "error", err)
 		return
 	}
-	ch <- prometheus.MustNewConstMetric(descSpooled, prometheus.GaugeValue, float64(len(spooled)))
+	ch <- prometheus.MustNewConstMetric(descQueued, prometheus.GaugeValue, float64(len(queued)))
 }
 
 // collectStore reads the store and sends its metrics to ch. It reads for at most two seconds.

@@ -1,6 +1,5 @@
-// Package daemon has what the programs that run all the time, the agent and the manager, share:
-// their command line and log, the loops of their tasks, and HTTP servers of which no client can use
-// a connection, memory or time without limit.
+// Package daemon has the command line, log, loops and HTTP servers of agent and manager. No client
+// can use a connection, memory or time of the servers without limit.
 package daemon
 
 import (
@@ -16,8 +15,8 @@ const (
 	// MaxConns is the maximum number of open connections of servers whose clients are a few probes
 	// and scrapes.
 	MaxConns = 256
-	// MaxScrapes is the maximum number of scrapes at a time. Further scrapes get the response 503.
-	MaxScrapes = 4
+	// maxScrapes is the maximum number of scrapes at a time. Further scrapes get the response 503.
+	maxScrapes = 4
 )
 
 // New returns an HTTP server. A client has ten seconds to send a request. A connection without a
@@ -29,12 +28,12 @@ func New(handler http.Handler, conns int) *http.Server {
 		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
-// Status returns the handler of /metrics, of which it serves at most MaxScrapes scrapes at a time,
+// Status returns the handler of /metrics, of which it serves at most maxScrapes scrapes at a time,
 // of /healthz, which succeeds while the process runs, and of /readyz, which succeeds while ready
 // returns nil.
 func Status(metrics prometheus.Gatherer, ready func() error) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: MaxScrapes}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := ready(); err != nil {

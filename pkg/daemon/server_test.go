@@ -23,7 +23,7 @@ func TestScrapesAreLimited(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(release)
 	h := Status(registry, nil)
-	const clients = 3 * MaxScrapes
+	const clients = 3 * maxScrapes
 	codes := make(chan int, clients)
 	var all sync.WaitGroup
 	for range clients {
@@ -33,7 +33,7 @@ func TestScrapesAreLimited(t *testing.T) {
 			codes <- w.Code
 		})
 	}
-	for range clients - MaxScrapes {
+	for range clients - maxScrapes {
 		select {
 		case code := <-codes:
 			if code != http.StatusServiceUnavailable {

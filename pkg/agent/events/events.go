@@ -1,5 +1,5 @@
-// Package events creates the Events of the agent: about what happened to the addresses of pods, and
-// about a node on which leasehold is not in use.
+// Package events creates Events about what happened to the addresses of pods, and about a node on
+// which leasehold is not in use.
 package events
 
 import (

@@ -1,4 +1,4 @@
-// Package holds ends the holds of pods that will not return to the node.
+// Package holds ends holds of pods that will not return.
 package holds
 
 import (
@@ -81,7 +81,7 @@ func (h *Task) begin() (period time.Duration) {
 	return period
 }
 
-// pass reads the firm holds of the node, the ones for a window, and ends those whose pods will not
+// pass reads the holds of the node, without cool-downs, and ends those whose pods will not
 // return. If the leases cannot be read, it ends none.
 func (h *Task) pass(ctx context.Context, now time.Time) {
 	view, err := h.Service.List(ctx, func(l lease.Lease) bool { return l.State == lease.Held && l.Firm })

@@ -1,6 +1,6 @@
-// Package publish writes the state of a node to the API. The task Publisher writes the leases of
-// the node's store as IPReservations, one for each pod whose addresses are retained on the node,
-// and the numbers of the store as the NodeAddressPool of the node.
+// Package publish writes IPReservations, the NodeAddressPool, and states of AddressRequests. There
+// is one IPReservation for each pod whose addresses are retained on the node, and one
+// NodeAddressPool with the numbers of the node's store.
 //
 // The desired IPReservations are computed from the store, the node's pods and the existing objects.
 // The Publisher applies them with server-side apply whenever one of these changes.

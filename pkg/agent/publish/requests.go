@@ -64,8 +64,8 @@ type wish struct {
 	states  []ipamv1.RequestedAddress // none if they are not known, or not of this node
 }
 
-// is sets the states of all addresses.
-func (w *wish) is(state ipamv1.RequestState, reason, message string) {
+// setStates sets the states of all addresses.
+func (w *wish) setStates(state ipamv1.RequestState, reason, message string) {
 	if w.request.Spec.Wait && reason == ipam.AddressInUse {
 		state = ipamv1.RequestWaiting
 	}
@@ -152,7 +152,8 @@ func wishesOf(r *ipamv1.AddressRequest, node string, now lease.Instant) (out []*
 		}
 		isName := lease.IsPodName(c.Name) && c.Reservation == "" || lease.IsReservation(c.Reservation) && c.Name == ""
 		if err != nil || !isName || !hostlocal.IsIfName(c.IfName) {
-			w.is(ipamv1.RequestRejected, ipam.InvalidAddress, "the entry has no valid name, interface or address")
+			w.setStates(ipamv1.RequestRejected, ipam.InvalidAddress,
+				"the entry has no valid name, interface or address")
 		}
 		out = append(out, w)
 	}
@@ -171,8 +172,24 @@ func (w *wish) owns(l lease.Lease) bool {
 	return l.IsUnused() && l.Owner == w.choice.Owner && w.isFor(l)
 }
 
-// decide decides whether the choice is to be reserved, and otherwise the states. leases are those
-// of the node by address.
+// decide decides whether the choice is to be reserved, and the states. leases are those of the node
+// by address. The first case that applies counts:
+//
+//	case                                                          reserved  states
+//	it is not named here, and may choose or has no hold           no        not known
+//	it is not valid                                               no        Rejected
+//	spec.for is over                                              no        Expired
+//	one of its holds is to end                                    no        not known
+//	it may not choose, by limits that may be old                  no        not known
+//	it may not choose, and has no hold                            no        Rejected NotAllowed
+//	it may not choose, and has a hold                             shorter   Held NotAllowed
+//	all addresses have leases of it                               no        Held or Bound, each
+//	an address was in use when it was shown, without spec.wait    no        Rejected as shown
+//	an address has another lease                                  no        Rejected or Waiting
+//	otherwise                                                     yes       by the leases, later
+//
+// If the manager does not name it here, the manager may be away, or another node may have the
+// addresses. A hold is one that no pod has had.
 func (w *wish) decide(leases map[netip.Addr][]lease.Lease, view ipam.NodeView, areCurrent, isNamed, isEnding bool) {
 	rest, kept, other := lease.Window(0), []lease.Lease{}, "" // rest is that of a hold that no pod has had
 	for _, a := range w.choice.Addresses {
@@ -201,26 +218,26 @@ func (w *wish) decide(leases map[netip.Addr][]lease.Lease, view ipam.NodeView, a
 		w.states = nil // another node may have the addresses by now, or the manager is away: holds stay
 	case len(w.states) > 0:
 	case w.choice.Hold <= 0:
-		w.is(ipamv1.RequestExpired, "Expired", "spec.for is over")
+		w.setStates(ipamv1.RequestExpired, "Expired", "spec.for is over")
 	case isEnding || !mayChoose && !areCurrent:
 	case !mayChoose && rest == 0:
-		w.is(ipamv1.RequestRejected, "NotAllowed", text)
+		w.setStates(ipamv1.RequestRejected, "NotAllowed", text)
 	case !mayChoose:
 		w.choice.Hold = min(rest, w.choice.Rest)
 		w.reserve = rest > w.choice.Hold
 		end := view.Now.Wall.Add(time.Duration(w.choice.Hold))
-		w.is(ipamv1.RequestHeld, "NotAllowed", text+"; it is held until "+lease.UntilText(end))
+		w.setStates(ipamv1.RequestHeld, "NotAllowed", text+"; it is held until "+lease.UntilText(end))
 	case len(kept) == len(w.choice.Addresses):
-		w.is(ipamv1.RequestHeld, "", "")
+		w.setStates(ipamv1.RequestHeld, "", "")
 		for i, l := range kept {
 			if l.State == lease.Bound {
 				w.states[i].State = ipamv1.RequestBound
 			}
 		}
 	case !w.request.Spec.Wait && shown >= 0:
-		w.is(ipamv1.RequestRejected, ipam.AddressInUse, w.request.Status.Addresses[shown].Message)
+		w.setStates(ipamv1.RequestRejected, ipam.AddressInUse, w.request.Status.Addresses[shown].Message)
 	case other != "":
-		w.is(ipamv1.RequestRejected, ipam.AddressInUse, other)
+		w.setStates(ipamv1.RequestRejected, ipam.AddressInUse, other)
 	default:
 		w.reserve = true
 	}
@@ -262,7 +279,7 @@ func (p *Publisher) serveRequests(ctx context.Context, view ipam.NodeView, now t
 			_ = p.attempt("holding "+w.entry.Addresses[0]+" for an AddressRequest", now, func() error {
 				_, err := p.Service.Reserve(ctx, networks, w.choice)
 				if not := (*ipam.NotReserved)(nil); errors.As(err, &not) {
-					w.is(ipamv1.RequestRejected, not.Reason, not.Error())
+					w.setStates(ipamv1.RequestRejected, not.Reason, not.Error())
 					return nil
 				}
 				return err

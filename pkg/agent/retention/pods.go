@@ -1,5 +1,4 @@
-// Package retention has what the tasks of the agent share: the pods of the node and the limits of
-// namespaces, as watches show them, and how holds end.
+// Package retention has what the tasks share: pods, limits, ends of holds.
 package retention
 
 import (

@@ -1,6 +1,5 @@
-// Package use watches whether leasehold is in use on a node: whether the configuration that the
-// container runtime loads names leasehold's plugin, and whether the pods that request retention
-// have leases.
+// Package use watches whether leasehold is in use: whether the configuration that the container
+// runtime loads names leasehold's plugin, and whether the pods that request retention have leases.
 package use
 
 import (
@@ -74,9 +73,9 @@ type Watcher struct {
 	// Changes is sent when Result has changed.
 	Changes daemon.Signal
 
-	metric *prometheus.GaugeVec
-	judge  judge
-	leased map[string]bool // pods found with a lease, by UID; not checked again
+	metric    *prometheus.GaugeVec
+	confirmer confirmer
+	leased    map[string]bool // pods found with a lease, by UID; not checked again
 
 	result atomic.Value // []cniconf.Status
 }
@@ -109,21 +108,21 @@ func (w *Watcher) Served() (out []ipam.Served) {
 // Check makes one check. If the confirmed statuses have changed, it publishes them and returns
 // true.
 func (w *Watcher) Check(ctx context.Context, now time.Time) (changed bool) {
-	if changed = w.judge.add(w.look(ctx, now), now); changed {
+	if changed = w.confirmer.add(w.read(ctx, now), now); changed {
 		w.publish()
 	}
-	if w.Report != nil && w.judge.confirmed != nil {
-		w.Report(w.judge.confirmed, now)
+	if w.Report != nil && w.confirmer.confirmed != nil {
+		w.Report(w.confirmer.confirmed, now)
 	}
 	return changed
 }
 
-// look makes one check and returns the status of each network. It checks the pods only if the
+// read makes one check and returns the status of each network. It checks the pods only if the
 // configuration of every network leads to leasehold, because otherwise the missing leases are
 // already explained.
-func (w *Watcher) look(ctx context.Context, now time.Time) []cniconf.Status {
+func (w *Watcher) read(ctx context.Context, now time.Time) []cniconf.Status {
 	statuses := cniconf.Check(cniconf.Load(w.ConfDir, cniconf.ReadRuntime(w.RuntimeFiles).Rules), w.Binaries)
-	w.judge.date(statuses, now)
+	w.confirmer.date(statuses, now)
 	if w.Pods != nil && !slices.ContainsFunc(statuses, isOff) {
 		if pod, found := w.unleased(ctx, statuses); found {
 			notUsed(&statuses[0], pod)
@@ -168,17 +167,17 @@ func (w *Watcher) unleased(ctx context.Context, networks []cniconf.Status) (pod 
 	if len(left) == 0 {
 		return Pod{}, false
 	}
-	spaces, _ := w.Service.Node.Host.Namespaces()
-	if i := slices.IndexFunc(left, func(p Pod) bool { return isPlugged(p, spaces) }); i >= 0 {
+	namespaces, _ := w.Service.Node.Host.Namespaces()
+	if i := slices.IndexFunc(left, func(p Pod) bool { return isPlugged(p, namespaces) }); i >= 0 {
 		return left[i], true
 	}
 	return Pod{}, false
 }
 
 // isPlugged reports whether the first interface of a sandbox of the node has an address of the pod.
-func isPlugged(p Pod, spaces []host.Namespace) bool {
-	return slices.ContainsFunc(spaces, func(s host.Namespace) bool {
-		return slices.ContainsFunc(s.Addresses, func(a host.Address) bool {
+func isPlugged(p Pod, namespaces []host.Namespace) bool {
+	return slices.ContainsFunc(namespaces, func(n host.Namespace) bool {
+		return slices.ContainsFunc(n.Addresses, func(a host.Address) bool {
 			return a.IfName == "eth0" && slices.Contains(p.IPs, a.Addr.String())
 		})
 	})
@@ -187,10 +186,10 @@ func isPlugged(p Pod, spaces []host.Namespace) bool {
 // publish makes the confirmed statuses the Result, signals Changes, sets the metric and logs one
 // line for each network.
 func (w *Watcher) publish() {
-	w.result.Store(w.judge.confirmed)
+	w.result.Store(w.confirmer.confirmed)
 	w.Changes.Send()
 	w.metric.Reset()
-	for _, s := range w.judge.confirmed {
+	for _, s := range w.confirmer.confirmed {
 		if s.State != cniconf.Unknown {
 			value := 0.0
 			if s.State == cniconf.Active {
@@ -209,18 +208,18 @@ func (w *Watcher) publish() {
 	}
 }
 
-// judge decides which statuses are reported. It combines the results of all checks so far. A check
-// is one call of Watcher.look; it returns one status for each network.
-type judge struct {
-	confirmed []cniconf.Status    // nil before the first result
-	looked    time.Time           // when date was last called; zero before the first call
-	offSince  time.Time           // since when a network has not been active; zero if all are
-	evidence  map[string]evidence // by network
+// confirmer decides which statuses are reported. It combines the results of all checks so far. A
+// check is one call of Watcher.read; it returns one status for each network.
+type confirmer struct {
+	confirmed []cniconf.Status     // nil before the first result
+	readAt    time.Time            // when date was last called; zero before the first call
+	offSince  time.Time            // since when a network has not been active; zero if all are
+	files     map[string]fileState // by network
 }
 
-// evidence is the state of the files that determine the status of a network, and since when the
+// A fileState is the state of the files that determine the status of a network, and since when the
 // network has had this status.
-type evidence struct {
+type fileState struct {
 	file, binary   string
 	changed, since time.Time
 }
@@ -228,13 +227,13 @@ type evidence struct {
 // date sets Since of each status to the time when the files of its network took effect. cniconf
 // sets it to the time when the files were last changed, which is not the same: a file that is
 // loaded because another file was removed takes effect only now. date does not change the status of
-// a network that is unknown, and keeps the former evidence of that network.
-func (j *judge) date(statuses []cniconf.Status, now time.Time) {
-	known := map[string]evidence{}
+// a network that is unknown, and keeps the former fileState of that network.
+func (c *confirmer) date(statuses []cniconf.Status, now time.Time) {
+	known := map[string]fileState{}
 	for i := range statuses {
 		s := &statuses[i]
-		before, found := j.evidence[s.Network]
-		e := evidence{file: s.File, binary: s.Binary, changed: s.Since, since: s.Since}
+		before, found := c.files[s.Network]
+		e := fileState{file: s.File, binary: s.Binary, changed: s.Since, since: s.Since}
 		switch {
 		case s.State == cniconf.Unknown: // a file could not be read, and might not have changed
 			if found {
@@ -243,34 +242,34 @@ func (j *judge) date(statuses []cniconf.Status, now time.Time) {
 			continue
 		case found && before.file == e.file && before.binary == e.binary && before.changed.Equal(e.changed):
 			e.since = before.since
-		case !j.looked.IsZero() && s.Since.Before(j.looked):
+		case !c.readAt.IsZero() && s.Since.Before(c.readAt):
 			e.since = now
 		}
 		s.Since, known[s.Network] = e.since, e
 	}
-	j.evidence, j.looked = known, now
+	c.files, c.readAt = known, now
 }
 
-// add records the statuses of a check, and reports whether j.confirmed has changed. If the status
-// of a network is inactive or unknown, j.confirmed stays until that has been so for confirmAfter;
+// add records the statuses of a check, and reports whether c.confirmed has changed. If the status
+// of a network is inactive or unknown, c.confirmed stays until that has been so for confirmAfter;
 // all networks have this delay in common. add sets a zero Since to the beginning of the delay, and
 // keeps the slice.
-func (j *judge) add(statuses []cniconf.Status, now time.Time) (changed bool) {
+func (c *confirmer) add(statuses []cniconf.Status, now time.Time) (changed bool) {
 	if !slices.ContainsFunc(statuses, isOff) {
-		j.offSince = time.Time{}
-	} else if j.offSince.IsZero() {
-		j.offSince = now
+		c.offSince = time.Time{}
+	} else if c.offSince.IsZero() {
+		c.offSince = now
 	}
-	if !j.offSince.IsZero() && now.Sub(j.offSince) < confirmAfter {
+	if !c.offSince.IsZero() && now.Sub(c.offSince) < confirmAfter {
 		return false
 	}
 	for i := range statuses {
 		if statuses[i].Since.IsZero() {
-			statuses[i].Since = j.offSince
+			statuses[i].Since = c.offSince
 		}
 	}
-	changed = j.confirmed == nil || !slices.EqualFunc(j.confirmed, statuses, same)
-	j.confirmed = statuses
+	changed = c.confirmed == nil || !slices.EqualFunc(c.confirmed, statuses, same)
+	c.confirmed = statuses
 	return changed
 }
 

@@ -59,7 +59,7 @@ func (n namespaces) read(ctx context.Context, core rest.Interface, pods map[kube
 	return problem
 }
 
-// concerned reports whether the UID of the pod's namespace is needed: there is a firm hold for the
+// concerned reports whether the UID of the pod's namespace is needed: there is a hold for the
 // pod's name, or a lease of the pod, which requests retention.
 func concerned(p retention.Pod, leases []lease.Lease) bool {
 	for _, l := range leases {

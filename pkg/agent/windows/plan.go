@@ -156,15 +156,15 @@ type claim struct {
 	is4 bool
 }
 
-// claimed are the firm holds of a claim, and the names of the starting pods that have the claim.
+// claimed are the holds of a claim, and the names of the starting pods that have the claim.
 // Several pods may have one reservation name.
 type claimed struct {
 	holds map[ipam.Ref]lease.Lease
 	pods  map[string]bool
 }
 
-// expect adds the claims of a starting pod, and the holds for them. A firm hold is the hold of an
-// address for the window of a pod's annotation.
+// expect adds the claims of a starting pod, and the holds for them. A cool-down is none:
+// it is for no pod.
 //
 // The networks of a pod are attached one after the other. A hold whose key has a bound lease of the
 // pod is not needed any more. The other holds are needed until deferTo after the first bound lease:

@@ -1,9 +1,9 @@
-// Package persistentpodstate implements the API kind PersistentPodState of OpenKruise ("Kruise"). A
+// Package persistentpodstate serves PersistentPodState, an API kind of OpenKruise ("Kruise"). A
 // PersistentPodState names a StatefulSet, or a workload of a similar kind, as its target. When a
 // pod of the target is recreated, the new pod is restricted to nodes that have the same values of
 // given labels as the node of its predecessor, and gets the same values of given annotations.
 //
-// The decisions are pure functions: computeStatus (which states of pods to record), Inject (how to
+// The decisions are pure functions: computeStatus (which states of pods to record), inject (how to
 // modify a new pod), generate (whether the annotations of a workload require a PersistentPodState),
 // Normalize (in the API package) and validate. The other parts call them:
 //

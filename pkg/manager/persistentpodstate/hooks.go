@@ -28,13 +28,13 @@ type podWebhook struct {
 
 func (w *podWebhook) handler() admission.Handler { return control.PodWebhook(w.log, w.change) }
 
-// change looks up the former node of a pod, and modifies the pod with Inject. It does nothing but
-// Reset if no PersistentPodState applies to the pod, or nothing is known of a predecessor.
+// change looks up the former node of a pod, and modifies the pod with inject. It does nothing but
+// reset if no PersistentPodState applies to the pod, or nothing is known of a predecessor.
 func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev1.Pod) error {
 	if !w.role.serving.Load() {
 		return nil
 	}
-	required := Reset(pod)
+	required := reset(pod)
 	target, owner := ownerTarget(pod)
 	target.Namespace = req.Namespace // it may not be set in the pod yet
 	if owner == nil || pod.Name == "" || pod.Spec.NodeName != "" {
@@ -48,7 +48,7 @@ func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev
 	if len(objects) == 0 || objects[0].object.DeletionTimestamp != nil {
 		return nil
 	}
-	o := objects[0].ObjectOf(pod.Name)
+	o := objects[0].objectOf(pod.Name)
 	last := w.view.lastPod(podKey{target, pod.Name}, owner.UID)
 	if uid := o.Status.TargetUID; uid != "" && uid != string(owner.UID) {
 		o.Status.PodStates = nil // they belong to an earlier workload with the same name
@@ -59,7 +59,7 @@ func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev
 	}
 	former.Required = required
 	former.Lost = w.view.isLost(former.NodeName, pod)
-	injected, reasons := Inject(pod, o, former, w.view.present())
+	injected, reasons := inject(pod, o, former, w.view.present())
 	w.log.V(1).Info("topology applied", "pod", req.Namespace+"/"+pod.Name, "object", o.Name, "node", former.NodeName,
 		"injected", injected, "reasons", reasons)
 	return nil

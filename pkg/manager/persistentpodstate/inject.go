@@ -14,14 +14,14 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
-// FormerState is the state of a pod's predecessor: the last pod that had the same name and ran.
-type FormerState struct {
+// formerState is the state of a pod's predecessor: the last pod that had the same name and ran.
+type formerState struct {
 	pps.PodState
 	// Lost explains to users why the pod does not wait for the predecessor's node: the node is gone
 	// from the cluster, or the pod has given it up (annotationPatience). "" if the pod may wait.
 	Lost string
 	// Required are the node labels that the pod's annotations say an earlier call in the same
-	// admission has added (see Reset).
+	// admission has added (see reset).
 	Required map[string]string
 }
 
@@ -30,7 +30,7 @@ type FormerState struct {
 // the predecessor may have been deleted before its state was recorded. But if the predecessor in
 // last never got an address, last is used only if no state is recorded. findFormer reports false if
 // there is neither.
-func findFormer(o *pps.PersistentPodState, pod string, last *podView, nodes nodeByName) (FormerState, bool) {
+func findFormer(o *pps.PersistentPodState, pod string, last *workloadPod, nodes nodeByName) (formerState, bool) {
 	state, recorded := o.Status.PodStates[pod]
 	if last != nil && (!recorded || last.stage >= started) {
 		state.NodeName = last.Node
@@ -39,17 +39,17 @@ func findFormer(o *pps.PersistentPodState, pod string, last *podView, nodes node
 		}
 		recorded = true
 	}
-	return FormerState{PodState: withLabels(o, pod, state, nodes)}, recorded
+	return formerState{PodState: withLabels(o, pod, state, nodes)}, recorded
 }
 
-// Reset removes the annotations that Inject writes, and returns the labels for
-// FormerState.Required. A new pod may have such annotations from an earlier call in the same
+// reset removes the annotations that inject writes, and returns the labels for
+// formerState.Required. A new pod may have such annotations from an earlier call in the same
 // admission, or because its manifest was copied from an injected pod.
 //
-// Reset does not remove selectors. Users can write annotations too, so the annotations are no proof
-// that Inject added a selector: another webhook that restricts the pods of this user may have added
+// reset does not remove selectors. Users can write annotations too, so the annotations are no proof
+// that inject added a selector: another webhook that restricts the pods of this user may have added
 // it.
-func Reset(pod *corev1.Pod) (required map[string]string) {
+func reset(pod *corev1.Pod) (required map[string]string) {
 	required = requiredOf(pod.Annotations)
 	for _, key := range []string{pps.AnnotationInjected, annotationRequired, annotationReason} {
 		delete(pod.Annotations, key)
@@ -57,7 +57,7 @@ func Reset(pod *corev1.Pod) (required map[string]string) {
 	return required
 }
 
-// requiredOf returns the node labels that Inject added to the node selector of a pod, according to
+// requiredOf returns the node labels that inject added to the node selector of a pod, according to
 // the annotation annotationRequired. It returns nil if the annotation is invalid.
 func requiredOf(annotations map[string]string) map[string]string {
 	required, err := labels.ConvertSelectorToLabelsMap(annotations[annotationRequired])
@@ -67,13 +67,13 @@ func requiredOf(annotations map[string]string) map[string]string {
 	return required
 }
 
-// Inject restricts a pod that is being created to nodes with the labels of its predecessor's node,
+// inject restricts a pod that is being created to nodes with the labels of its predecessor's node,
 // as o requires, and restores the annotations of the predecessor. The selectors and annotations in
 // the pod's own template take precedence. injected reports whether the pod was changed. reasons
 // explain to users which labels were not required; both are also written to annotations of the pod.
 //
 // nodes are those that count as present, against which the requirements are checked.
-func Inject(pod *corev1.Pod, o *pps.PersistentPodState, former FormerState, nodes []*corev1.Node,
+func inject(pod *corev1.Pod, o *pps.PersistentPodState, former formerState, nodes []*corev1.Node,
 ) (injected bool, reasons []string) {
 	known := func(key string) (string, bool) {
 		value, ok := former.NodeTopologyLabels[key]
@@ -142,7 +142,7 @@ func termsOf(pod *corev1.Pod) []corev1.NodeSelectorTerm {
 // value is not added and needs no reason, unless an earlier call in this admission added it: then
 // it counts as added again.
 func injectRequired(
-	pod *corev1.Pod, keys []string, former FormerState, c *candidates, known func(string) (string, bool),
+	pod *corev1.Pod, keys []string, former formerState, c *candidates, known func(string) (string, bool),
 ) (injected bool, reasons []string) {
 	added := labels.Set{}
 	for _, key := range keys {

@@ -25,10 +25,10 @@ func injectTwice(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, c clu
 	if c.node(former.NodeName) == nil {
 		former.Lost = "node " + former.NodeName + " is gone"
 	}
-	_, reasons = Inject(pod, o, former, c.all())
+	_, reasons = inject(pod, o, former, c.all())
 	again := pod.DeepCopy()
-	former.Required = Reset(again)
-	Inject(again, o, former, c.all())
+	former.Required = reset(again)
+	inject(again, o, former, c.all())
 	if diff := cmp.Diff(pod, again); diff != "" {
 		t.Errorf("the second time makes a difference:\n%s", diff)
 	}
@@ -65,7 +65,7 @@ func TestResetKeepsSelectors(t *testing.T) {
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationRequired, "tenant=a")
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, pps.AnnotationInjected, "db")
 	before := pod.Spec.DeepCopy()
-	if required := Reset(pod); required["tenant"] != "a" {
+	if required := reset(pod); required["tenant"] != "a" {
 		t.Errorf("required %v", required)
 	}
 	if diff := cmp.Diff(before, &pod.Spec); diff != "" {
@@ -181,9 +181,9 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 				}
 			}
 			before := maps.Clone(pod.Spec.NodeSelector)
-			Reset(pod)
+			reset(pod)
 			if diff := cmp.Diff(own.Annotations, pod.Annotations, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("annotations after Reset (-want +got):\n%s", diff)
+				t.Errorf("annotations after reset (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, pod.Spec.NodeSelector); diff != "" {
 				t.Errorf("Reset changes the node selector (-want +got):\n%s", diff)
@@ -227,8 +227,8 @@ func TestLabelWithoutAValueIsInjected(t *testing.T) {
 	c := three()
 	c["node1"]["rack"] = ""
 	pod, o := aPod("db-0"), state(requires("rack"), prefers())
-	former := FormerState{PodState: pps.PodState{NodeName: "node1", NodeTopologyLabels: c["node1"]}}
-	injected, reasons := Inject(pod, o, former, c.all())
+	former := formerState{PodState: pps.PodState{NodeName: "node1", NodeTopologyLabels: c["node1"]}}
+	injected, reasons := inject(pod, o, former, c.all())
 	if value, isSet := pod.Spec.NodeSelector["rack"]; !injected || !isSet || value != "" || len(reasons) > 0 {
 		t.Errorf("injected %v, %v, %q", injected, pod.Spec.NodeSelector, reasons)
 	}

@@ -21,8 +21,8 @@ const (
 	maxRemembered = 10_000
 )
 
-// A podView is the part of a workload's pod that the informer keeps.
-type podView struct {
+// A workloadPod is the part of a workload's pod that the informer keeps.
+type workloadPod struct {
 	podKey
 	UID             types.UID
 	ResourceVersion string
@@ -30,7 +30,7 @@ type podView struct {
 	Created         time.Time
 	Terminating     bool
 	Node            string            // "" while the pod is not scheduled
-	Hostname        string            // the hostname that Inject added to its node selector, "" if none
+	Hostname        string            // the hostname that inject added to its node selector, "" if none
 	Patience        lease.Window      // see patienceOf
 	Object          string            // pps.AnnotationInjected
 	Reason          string            // the start of annotationReason
@@ -58,7 +58,7 @@ const (
 // lastRun returns which of two successive pods with a name says where the next one should run: the
 // later one if it had an address, or if it was scheduled and the former one had no address either.
 // former is nil if there was none.
-func lastRun(former, now *podView) *podView {
+func lastRun(former, now *workloadPod) *workloadPod {
 	if now.stage >= started || now.stage == assigned && (former == nil || former.stage == assigned) {
 		return now
 	}
@@ -69,7 +69,7 @@ func lastRun(former, now *podView) *podView {
 // recorded status is not sufficient: a pod may be deleted before its state is recorded, and its
 // successor may be created a moment later. Nothing is remembered of a pod that the workload is not
 // expected to create again.
-func (v *clusterView) podEnded(p *podView) {
+func (v *clusterView) podEnded(p *workloadPod) {
 	workload, _ := v.Workload(p.target)
 	if objects := v.Objects(p.target); workload != nil && len(objects) > 0 &&
 		!isExpected(&objects[0].object, workload, p.name) {
@@ -81,15 +81,15 @@ func (v *clusterView) podEnded(p *podView) {
 	}
 }
 
-func (v *clusterView) remembered(key podKey) *podView {
+func (v *clusterView) remembered(key podKey) *workloadPod {
 	p, _ := v.ended.Get(key)
-	last, _ := p.(*podView)
+	last, _ := p.(*workloadPod)
 	return last
 }
 
 // lastPod returns the last pod with a name that ran, nil if this replica has observed none, or if
 // another workload than the one with the UID owner controlled it.
-func (v *clusterView) lastPod(key podKey, owner types.UID) *podView {
+func (v *clusterView) lastPod(key podKey, owner types.UID) *workloadPod {
 	last := v.remembered(key)
 	if p, _ := v.pods.Get(key.target.Namespace + "/" + key.name); p != nil && p.target == key.target {
 		last = lastRun(last, p)
@@ -100,9 +100,10 @@ func (v *clusterView) lastPod(key podKey, owner types.UID) *podView {
 	return last
 }
 
-// podViewOf returns the podView of a pod. It returns nil if no workload of the given kinds controls
-// the pod. named returns the keys of the annotations that are recorded of a workload's pods.
-func podViewOf(pod *corev1.Pod, kinds kindList, named func(targetKey) []string) *podView {
+// workloadPodOf returns the workloadPod of a pod. It returns nil if no workload of the given kinds
+// controls the pod. named returns the keys of the annotations that are recorded of a workload's
+// pods.
+func workloadPodOf(pod *corev1.Pod, kinds kindList, named func(targetKey) []string) *workloadPod {
 	target, owner := ownerTarget(pod)
 	if owner == nil || len(owner.Name) > kube.MaxName || len(owner.UID) > kube.MaxUID {
 		return nil // the API server does not limit the texts of an owner reference
@@ -113,7 +114,7 @@ func podViewOf(pod *corev1.Pod, kinds kindList, named func(targetKey) []string) 
 	}
 	target.Kind = kind.GroupKind() // the other one is a part of the reference's text
 	kept, tooLong := keptAnnotations(pod.Annotations, named(target))
-	return &podView{
+	return &workloadPod{
 		podKey:          podKey{target, pod.Name},
 		UID:             pod.UID,
 		ResourceVersion: pod.ResourceVersion,
@@ -156,7 +157,7 @@ func bytesIn(m map[string]string) (bytes int) {
 	return bytes
 }
 
-// injectedHostname returns the hostname that Inject added to the node selector of a pod. It returns
+// injectedHostname returns the hostname that inject added to the node selector of a pod. It returns
 // "" if the node selector has no hostname, or if the user wrote it.
 func injectedHostname(pod *corev1.Pod) string {
 	hostname := pod.Spec.NodeSelector[corev1.LabelHostname]

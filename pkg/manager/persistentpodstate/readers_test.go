@@ -15,7 +15,7 @@ func TestReaders(t *testing.T) {
 	empty := func() *clusterView { return newView(&Feature{kinds: builtIn}, control.NewNodes()) }
 	fakeapi.Reader[*stored]{New: func() *kube.Informer[*stored] { return empty().objects }, Kind: objectKind,
 		Good: state()}.Test(t)
-	fakeapi.Reader[*podView]{New: func() *kube.Informer[*podView] { return empty().pods },
+	fakeapi.Reader[*workloadPod]{New: func() *kube.Informer[*workloadPod] { return empty().pods },
 		Kind: corev1.SchemeGroupVersion.WithKind("Pod"), Good: fakeapi.LargePod()}.Test(t)
 	for _, kind := range builtIn {
 		fakeapi.Reader[*workload]{New: func() *kube.Informer[*workload] { return empty().workloads[kind.GroupKind()] },

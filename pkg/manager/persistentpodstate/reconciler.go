@@ -76,7 +76,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, nil
 	}
 	o := s.Object()
-	if isUnfit(o) {
+	if o.Spec.TargetRef.Name == "" { // limitSpec omits one that is longer than any
 		r.warn(o, nil, reasonInvalid, "its target has no name that a workload may have; it has no effect")
 		return reconcile.Result{}, nil
 	}
@@ -169,7 +169,7 @@ func (r *reconciler) record(ctx context.Context, o *pps.PersistentPodState, stat
 
 // report creates Events on new pods about what was not injected into them, and Events on the
 // PersistentPodState about labels that the nodes of its Ready pods do not have.
-func (r *reconciler) report(o *pps.PersistentPodState, pods []*podView) {
+func (r *reconciler) report(o *pps.PersistentPodState, pods []*workloadPod) {
 	for _, p := range pods {
 		pod := podRef(p)
 		if p.Reason != "" && time.Since(p.Created) < control.MaxReportAge &&
@@ -202,13 +202,13 @@ func (r *reconciler) warn(o *pps.PersistentPodState, related runtime.Object, rea
 	}
 }
 
-// deleteStuck deletes the pods that wait for a hostname that Inject added because of o, and that no
+// deleteStuck deletes the pods that wait for a hostname that inject added because of o, and that no
 // node has, or only one that has not been ready for longer than the pod's patience: the API server
 // does not allow a hostname to be removed from the node selector of an existing pod. The workload
 // recreates the pods, and the new ones do not require the hostname. deleteStuck uses only the pods'
 // selectors, not the recorded status, which may name another node. requeueAfter is the time until
 // the pods that wait are looked at again, 0 if none waits.
-func (r *reconciler) deleteStuck(ctx context.Context, o *pps.PersistentPodState, pods []*podView,
+func (r *reconciler) deleteStuck(ctx context.Context, o *pps.PersistentPodState, pods []*workloadPod,
 ) (requeueAfter time.Duration, err error) {
 	for _, p := range pods {
 		if !isWaitingFor(o, p) {
@@ -229,7 +229,7 @@ func (r *reconciler) deleteStuck(ctx context.Context, o *pps.PersistentPodState,
 
 // isWaitingFor reports whether a pod that is not scheduled requires a hostname because of a
 // PersistentPodState.
-func isWaitingFor(o *pps.PersistentPodState, p *podView) bool {
+func isWaitingFor(o *pps.PersistentPodState, p *workloadPod) bool {
 	return p.stage == waiting && !p.Terminating && p.Hostname != "" && p.Object == o.Name
 }
 
@@ -241,7 +241,7 @@ const patienceMargin = 2 * time.Second
 // grace period or its patience, so that its successors are not deleted one after the other. For a
 // node that is gone, this replica must also have run for the grace period, because the node may
 // have been removed before that.
-func (r *reconciler) due(pod *podView) time.Time {
+func (r *reconciler) due(pod *workloadPod) time.Time {
 	nodes := r.view.present()
 	i := slices.IndexFunc(nodes, func(n *corev1.Node) bool { return n.Labels[corev1.LabelHostname] == pod.Hostname })
 	if i < 0 {
@@ -258,7 +258,7 @@ func later(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Tim
 
 // deletePod deletes a pod and creates an Event about it, unless the pod has changed since it was
 // observed.
-func (r *reconciler) deletePod(ctx context.Context, p *podView) error {
+func (r *reconciler) deletePod(ctx context.Context, p *workloadPod) error {
 	pod := podRef(p)
 	deleted, err := control.Delete(ctx, r.client, pod, p.ResourceVersion)
 	if deleted {
@@ -273,7 +273,7 @@ func (r *reconciler) deletePod(ctx context.Context, p *podView) error {
 	return nil
 }
 
-func podRef(p *podView) *corev1.Pod {
+func podRef(p *workloadPod) *corev1.Pod {
 	return &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.target.Namespace, Name: p.name, UID: p.UID}}
 }

@@ -199,10 +199,10 @@ func ownedBy(uid types.UID) func(*corev1.Pod) {
 }
 
 // seen returns views of pods.
-func seen(pods ...*corev1.Pod) (views []*podView) {
+func seen(pods ...*corev1.Pod) (views []*workloadPod) {
 	for _, pod := range pods {
 		keys := slices.Collect(maps.Keys(pod.Annotations))
-		views = append(views, podViewOf(pod, builtIn, func(targetKey) []string { return keys }))
+		views = append(views, workloadPodOf(pod, builtIn, func(targetKey) []string { return keys }))
 	}
 	return views
 }

@@ -24,7 +24,7 @@ type nodeByName func(name string) *corev1.Node
 //   - The recorded node labels have the values that the node has now. If the node is gone, the
 //     labels that were last recorded are kept, because the zone of the node may still exist.
 func computeStatus(
-	o *pps.PersistentPodState, workload *workload, pods []*podView, nodes nodeByName,
+	o *pps.PersistentPodState, workload *workload, pods []*workloadPod, nodes nodeByName,
 ) pps.PersistentPodStateStatus {
 	status := pps.PersistentPodStateStatus{ObservedGeneration: o.Generation, TargetUID: o.Status.TargetUID,
 		PodStates: map[string]pps.PodState{}}
@@ -32,7 +32,7 @@ func computeStatus(
 	if isAlive {
 		status.TargetUID = string(workload.UID)
 	}
-	existing := map[string]*podView{}
+	existing := map[string]*workloadPod{}
 	for _, pod := range pods {
 		existing[pod.name] = pod
 	}
@@ -67,7 +67,7 @@ func withLabels(o *pps.PersistentPodState, pod string, state pps.PodState, nodes
 
 // stays reports whether the recorded state of a pod is kept (see computeStatus). pod is nil if the
 // pod does not exist.
-func stays(o *pps.PersistentPodState, w *workload, name string, pod *podView) bool {
+func stays(o *pps.PersistentPodState, w *workload, name string, pod *workloadPod) bool {
 	switch {
 	case w == nil || w.Terminating:
 		return pod != nil

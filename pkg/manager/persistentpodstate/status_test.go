@@ -50,7 +50,7 @@ func TestStatus(t *testing.T) {
 		name     string
 		object   *pps.PersistentPodState
 		workload *workload
-		pods     []*podView
+		pods     []*workloadPod
 		want     map[string]string
 	}{
 		{"no pods yet", state(), db(), seen(), map[string]string{}},
@@ -117,7 +117,7 @@ func TestStatus(t *testing.T) {
 func TestStatusFollowsTheLabelsOfTheNode(t *testing.T) {
 	c := three()
 	c["node1"][zone] = "z"
-	for _, pods := range [][]*podView{seen(aPod("db-0", readyOn("node1"))), seen()} {
+	for _, pods := range [][]*workloadPod{seen(aPod("db-0", readyOn("node1"))), seen()} {
 		got := computeStatus(state(recorded("db-0", "node1")), db(), pods, c.node)
 		want := map[string]string{hostname: "node1", zone: "z"}
 		if diff := cmp.Diff(want, got.PodStates["db-0"].NodeTopologyLabels); diff != "" {

@@ -67,9 +67,9 @@ func (s *stored) Object() *pps.PersistentPodState {
 	return &o
 }
 
-// ObjectOf returns the PersistentPodState with the state of one pod only. It does not decode the
+// objectOf returns the PersistentPodState with the state of one pod only. It does not decode the
 // others.
-func (s *stored) ObjectOf(pod string) *pps.PersistentPodState {
+func (s *stored) objectOf(pod string) *pps.PersistentPodState {
 	o := s.object
 	d := json.NewDecoder(flate.NewReader(bytes.NewReader(s.states)))
 	_, _ = d.Token() // {
@@ -103,7 +103,7 @@ func hashOf(text string) uint32 {
 
 // limitSpec returns a spec with the first maxNames names of labels and annotations, and
 // maxNameBytes of their text. isCut reports whether others are left out. A text of the target that
-// is longer than any is omitted, and the object has no effect (isUnfit).
+// is longer than any is omitted, and the object has no effect.
 func limitSpec(all *pps.PersistentPodStateSpec) (s pps.PersistentPodStateSpec, isCut bool) {
 	s = *all
 	t := &s.TargetRef

@@ -48,8 +48,8 @@ type clusterView struct {
 	left      *utilcache.LRUExpireCache
 	objects   *kube.Informer[*stored]
 	workloads map[schema.GroupKind]*kube.Informer[*workload]
-	pods      *kube.Informer[*podView]
-	ended     *utilcache.LRUExpireCache // the last *podView that ran and ended, by podKey
+	pods      *kube.Informer[*workloadPod]
+	ended     *utilcache.LRUExpireCache // the last *workloadPod that ran and ended, by podKey
 }
 
 // maxLeft is the largest number of nodes that count as present although they were removed.
@@ -67,15 +67,15 @@ func newView(p *Feature, nodes *control.Nodes) *clusterView {
 		view := func(o *workloadObject) *workload { return workloadOf(o, kind) }
 		v.workloads[kind.GroupKind()] = kube.NewInformer(view, nil)
 	}
-	v.pods = kube.NewInformer(func(p *corev1.Pod) *podView { return podViewOf(p, v.kinds, v.recordedKeys) },
-		kube.Indexes[*podView]{byTarget: func(p *podView) []string {
+	v.pods = kube.NewInformer(func(p *corev1.Pod) *workloadPod { return workloadPodOf(p, v.kinds, v.recordedKeys) },
+		kube.Indexes[*workloadPod]{byTarget: func(p *workloadPod) []string {
 			if p == nil {
 				return nil // no workload of the kinds controls it
 			}
 			return []string{p.target.String()}
 		}})
-	v.pods.Handle(kube.Handler[*podView]{Updated: v.podChanged,
-		Deleted: func(last *podView) { v.podChanged(last, nil) }})
+	v.pods.Handle(kube.Handler[*workloadPod]{Updated: v.podChanged,
+		Deleted: func(last *workloadPod) { v.podChanged(last, nil) }})
 	return v
 }
 
@@ -142,10 +142,6 @@ func listWatch(mgr manager.Manager, i *kube.Informer[*workload], kind schema.Gro
 
 var objectKind = pps.GroupVersion.WithKind("PersistentPodState")
 
-// isUnfit reports whether an object has no effect, because the texts of its target are longer than
-// any.
-func isUnfit(o *pps.PersistentPodState) bool { return o.Spec.TargetRef.Name == "" }
-
 // follow enqueues the PersistentPodStates, and the names of the workloads, that have to be
 // reconciled.
 func (v *clusterView) follow(_ context.Context, queue control.Queue) {
@@ -156,7 +152,7 @@ func (v *clusterView) follow(_ context.Context, queue control.Queue) {
 			enqueue(s.object.Namespace, s.object.Name)
 		}
 	}
-	pod := func(p *podView) {
+	pod := func(p *workloadPod) {
 		if p != nil {
 			target(p.target)
 		}
@@ -165,8 +161,8 @@ func (v *clusterView) follow(_ context.Context, queue control.Queue) {
 		enqueue(s.object.Namespace, s.object.Name)
 		target(targetOf(&s.object)) // one with the same target may take effect now
 	}))
-	v.pods.Handle(kube.Handler[*podView]{Added: pod, Deleted: pod,
-		Updated: func(before, now *podView) { pod(before); pod(now) }})
+	v.pods.Handle(kube.Handler[*workloadPod]{Added: pod, Deleted: pod,
+		Updated: func(before, now *workloadPod) { pod(before); pod(now) }})
 	for _, w := range v.workloads {
 		w.Handle(kube.Each(func(w *workload) { target(w.targetKey) }))
 	}
@@ -194,7 +190,7 @@ func (v *clusterView) recordedKeys(t targetKey) (keys []string) {
 
 // podChanged remembers a pod that was deleted (now is nil), or that has another controller now.
 // Both are nil for a pod of another kind of workload.
-func (v *clusterView) podChanged(before, now *podView) {
+func (v *clusterView) podChanged(before, now *workloadPod) {
 	if before != nil && (now == nil || now.target != before.target) {
 		v.podEnded(before)
 	}

@@ -137,7 +137,7 @@ func TestStuckPods(t *testing.T) {
 		r := &reconciler{view: v}
 		now := tt.pod.CreationTimestamp.Add(tt.age)
 		v.startedAt = now.Add(-tt.watching)
-		p := podViewOf(tt.pod, builtIn, noKeys)
+		p := workloadPodOf(tt.pod, builtIn, noKeys)
 		due := r.due(p)
 		isStuck := isWaitingFor(o, p) && !due.IsZero()
 		left := max(0, due.Sub(now))
@@ -216,7 +216,7 @@ func TestPodWithLongTexts(t *testing.T) {
 		annotationRequired: hostname + "=node1" + strings.Repeat(","+zone+"=a", 5000)}
 	selected := "node1"
 	pod.Spec.NodeSelector = map[string]string{hostname: selected}
-	got := podViewOf(pod, builtIn, v.recordedKeys)
+	got := workloadPodOf(pod, builtIn, v.recordedKeys)
 	if h := got.Hostname; h != selected || unsafe.StringData(h) != unsafe.StringData(selected) {
 		t.Errorf("the hostname is %q, or keeps the text of the annotation", h)
 	}
@@ -230,11 +230,11 @@ func TestPodWithLongTexts(t *testing.T) {
 	for i := range maxNames + 1 {
 		pod.Annotations[fmt.Sprint("n", i)] = ""
 	}
-	if got := podViewOf(pod, builtIn, v.recordedKeys); got.TooLong || len(got.Annotations) > 0 {
+	if got := workloadPodOf(pod, builtIn, v.recordedKeys); got.TooLong || len(got.Annotations) > 0 {
 		t.Errorf("of many annotations %d are kept, of which none is to be recorded", len(got.Annotations))
 	}
 	pod.Annotations = map[string]string{"a": "1", "b": long[:maxRecorded-len("a1b")]}
-	if got := podViewOf(pod, builtIn, v.recordedKeys); got.TooLong || got.Annotations["a"] != "1" {
+	if got := workloadPodOf(pod, builtIn, v.recordedKeys); got.TooLong || got.Annotations["a"] != "1" {
 		t.Error("the longest annotations would not be recorded")
 	}
 	for name, owner := range map[string]metav1.OwnerReference{
@@ -244,7 +244,7 @@ func TestPodWithLongTexts(t *testing.T) {
 	} {
 		owner.Kind, owner.Controller = "StatefulSet", new(true)
 		pod.OwnerReferences[0] = owner
-		got := podViewOf(pod, builtIn, noKeys)
+		got := workloadPodOf(pod, builtIn, noKeys)
 		if (got != nil) != (name == "version") {
 			t.Errorf("an owner's long %s: %+v", name, got)
 		}
@@ -295,7 +295,7 @@ func TestObjectWithLongTexts(t *testing.T) {
 		"one long label": requires(long),
 	} {
 		got := storedOf(state(change))
-		if isUnfit(got.Object()) != (name == "name") || len(fmt.Sprint(got.object)) > 4<<10 {
+		if (got.object.Spec.TargetRef.Name == "") != (name == "name") || len(fmt.Sprint(got.object)) > 4<<10 {
 			t.Errorf("%s: the view has %d bytes", name, len(fmt.Sprint(got.object)))
 		}
 	}
@@ -338,7 +338,7 @@ func TestManyStates(t *testing.T) {
 			}
 		}
 		for pod, isKept := range map[string]bool{"db-0": true, fmt.Sprint("db-", kept-1): true, "db": false} {
-			one, want := s.ObjectOf(pod).Status.PodStates, got.Status.PodStates[pod]
+			one, want := s.objectOf(pod).Status.PodStates, got.Status.PodStates[pod]
 			if len(one) > 0 != isKept || isKept && !reflect.DeepEqual(one[pod], want) {
 				t.Errorf("%s: of %s alone %v, want %v", name, pod, one, want)
 			}

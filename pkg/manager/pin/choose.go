@@ -29,7 +29,7 @@ type pinTarget struct {
 	Addresses  string // "" if not known
 	Expected   string // the addresses as in policy.ExpectedAddresses
 	Remembered bool   // the node has no reservation yet, but the manager saw the last pod there
-	Struck     bool   // an earlier pod did not get onto the node
+	HasStrike  bool   // an earlier pod did not get onto the node
 	Taken      bool   // of a reservation name: as many pods were sent there as the node has addresses
 	Last       instance
 }
@@ -104,38 +104,35 @@ func (t instance) contradicts(r *control.Reservation) bool {
 		t.Started && (!t.Created.IsZero() && r.CreationTimestamp.After(t.Created) || t.released())
 }
 
-// choose returns the node to pin a pod to: the node of the best reservation, as preferable ranks
-// them. all are the reservations with the name of the pod, and last is the remembered instance of
-// that name. choose ignores reservations that a user has asked to release, holds that have ended,
-// and reservations that last contradicts. It reports false if it finds no node.
+// choose returns the node to pin a pod to. all are the reservations with the name of the pod, and
+// last is the last instance of that name:
 //
-// There is one exception. For publishLag after the last pod has ended, the reservation of its node
-// may not be published yet. During that time choose returns the node of the last pod if there is no
-// reservation, or if the last pod had started and the best reservation is of another node. The
-// exception does not apply if a user has asked to release a reservation of the node of the last
-// pod.
+//	reservations that count     the last pod                             the node
+//	none                        not remembered                           none
+//	none                        remembered                               of the last pod
+//	the best is of its node     remembered                               of the best reservation
+//	the best is of another one  remembered, and had not started          of the best reservation
+//	the best is of another one  remembered, and had started              of the last pod
+//	some                        not remembered                           of the best reservation
 //
-// The function is in one piece, although its cyclomatic complexity is 16: a release that a user has
-// asked for affects both the ranking and the exception, and the order of the conditions is the
-// precedence of the sources.
-func choose(all []*control.Reservation, last instance, now time.Time) (pinTarget, bool) {
+// A reservation counts unless a user has asked to release it, its hold has ended, or last
+// contradicts it. preferable says which is the best. The last pod is remembered for publishLag
+// after its end, because the reservation of its node may not be published yet, and not if a user
+// has asked to release a reservation of that node.
+func choose(all []*control.Reservation, last instance, now time.Time) (t pinTarget, found bool) {
 	var best *control.Reservation
 	remembered := last.unpublished(now)
 	for _, r := range all {
-		if r.Releasing {
+		switch {
+		case r.Releasing:
 			remembered = remembered && r.Node != last.Node
-			continue
-		}
-		if r.IsOver(now) || last.contradicts(r) {
-			continue
-		}
-		if best == nil || preferable(r, best, last.PodUID) {
+		case r.IsOver(now) || last.contradicts(r):
+		case best == nil || preferable(r, best, last.PodUID):
 			best = r
 		}
 	}
 	switch {
-	case best == nil && remembered,
-		best != nil && remembered && best.Node != last.Node && last.Started:
+	case remembered && (best == nil || best.Node != last.Node && last.Started):
 		return pinTarget{Node: last.Node, Addresses: last.Addresses, Expected: last.Addresses, Remembered: true}, true
 	case best == nil:
 		return pinTarget{}, false

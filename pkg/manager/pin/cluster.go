@@ -66,7 +66,7 @@ func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, 
 	byNode := kube.Indexes[*podView]{
 		byName: func(p *podView) []string { return control.IndexName(p.Namespace, p.For, p.place()) }}
 	c := &cluster{now: now, isLeader: func() bool { return true }, reservations: set, nodes: nodes,
-		strikes: &strikes{cache.NewLRUExpireCache(maxStruck), now},
+		strikes: &strikes{cache.NewLRUExpireCache(maxStrikeKeys), now},
 		namespaces: kube.NewInformer(func(ns *corev1.Namespace) map[string]string {
 			return control.Pick(ns.Labels, kube.AnnotationPin, kube.AnnotationPinPatience)
 		}, nil),
@@ -206,9 +206,9 @@ func (c *cluster) lastEnded(key string) instance {
 	return last
 }
 
-// isStruck reports whether a key has a strike. A pod of that key which the watch still shows must
+// hasStrike reports whether a key has a strike. A pod of that key which the watch still shows must
 // have been deleted if another one is created, so that it counts as deleted.
-func (c *cluster) isStruck(key string) bool {
+func (c *cluster) hasStrike(key string) bool {
 	p := c.pod(key)
 	return p != nil && p.awaitsNode() || c.strikes.Until(key, c.now()) > 0
 }
@@ -224,7 +224,7 @@ func (c *cluster) target(key string) iter.Seq[pinTarget] {
 	return func(yield func(pinTarget) bool) {
 		last := c.last(key)
 		if t, found := choose(c.reservations.OfPod(key), last, c.now()); found {
-			t.Last, t.Struck = last, c.isStruck(key)
+			t.Last, t.HasStrike = last, c.hasStrike(key)
 			yield(t)
 		}
 	}

@@ -125,7 +125,7 @@ func effectiveMode(f podFacts) (mode policy.PinMode, why string) {
 		why = "it is scheduled as one of a group"
 	case !f.Recreated && !forever:
 		why = "no controller of --pin-kinds would create it again"
-	case f.Target.Struck && !forever:
+	case f.Target.HasStrike && !forever:
 		why = "an earlier pod did not get onto " + f.Target.Node
 	default:
 		return policy.PinRequire, ""

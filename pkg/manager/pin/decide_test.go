@@ -59,7 +59,7 @@ func TestDecide(t *testing.T) {
 	}
 	minute, forever := patience(lease.Window(60e9)), patience(lease.Forever)
 	bare := func(f *podFacts) { f.Recreated = false }
-	struck := func(f *podFacts) { f.Target.Struck = true }
+	struck := func(f *podFacts) { f.Target.HasStrike = true }
 	gated := pod(func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "a.b/c"}} })
 	grouped := pod(func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} })
 	labelled := pod(func(p *corev1.Pod) { p.Labels = map[string]string{"kueue.x-k8s.io/pod-group-name": "a"} })

@@ -1,5 +1,4 @@
-// Package pin brings a recreated pod back to the node that has its addresses (docs/design.md, "The
-// pin").
+// Package pin brings pods back to the nodes that have their addresses (docs/design.md, "The pin").
 //
 // When a pod is created, the webhook collects [podFacts]: the node that has the pod's addresses, or
 // where the last pod with its name was seen; the mode and the patience; whether earlier pods got

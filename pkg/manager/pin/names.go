@@ -344,7 +344,7 @@ func (c *cluster) targets(name string, sent *[]sentPod) iter.Seq[pinTarget] {
 	return func(yield func(pinTarget) bool) {
 		for _, n := range all {
 			if !yield(pinTarget{Node: n.node, Addresses: n.addresses, Expected: n.expected,
-				Last: c.lastEnded(n.key), Struck: c.isStruck(n.key), Taken: n.rank > 1}) {
+				Last: c.lastEnded(n.key), HasStrike: c.hasStrike(n.key), Taken: n.rank > 1}) {
 				return
 			}
 		}

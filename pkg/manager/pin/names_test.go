@@ -190,7 +190,7 @@ func TestTargetsOfAReservationName(t *testing.T) {
 		var got []string
 		for target := range c.targets(control.NameKey("db", "registry"), c.sent[0].Load()) {
 			got = append(got, target.Node)
-			for word, is := range map[string]bool{"evicted": target.Last.Evicted, "struck": target.Struck,
+			for word, is := range map[string]bool{"evicted": target.Last.Evicted, "struck": target.HasStrike,
 				"failed": target.Last.Failures >= maxFailures} {
 				if is {
 					got = append(got, word)

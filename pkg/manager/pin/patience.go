@@ -166,9 +166,9 @@ func (r *patienceReconciler) handler(queue control.Queue) kube.Handler[*podView]
 const (
 	// strikeLife is how long a strike counts.
 	strikeLife = 10 * time.Minute
-	// maxStruck is the largest number of keys with strikes. Beyond that the key that was looked up
-	// or struck least recently is forgotten: its next pod may be pinned again.
-	maxStruck = 10_000
+	// maxStrikeKeys is the largest number of keys with strikes. Beyond that the key that was looked
+	// up or got a strike least recently is forgotten: its next pod may be pinned again.
+	maxStrikeKeys = 10_000
 	// maxStrikes is the largest number of strikes that are remembered for a key.
 	maxStrikes = 8
 )

@@ -353,7 +353,7 @@ func (s *chain) create() {
 
 func TestStrikes(t *testing.T) {
 	clock := noon
-	s := &strikes{cache.NewLRUExpireCache(maxStruck), func() time.Time { return clock }}
+	s := &strikes{cache.NewLRUExpireCache(maxStrikeKeys), func() time.Time { return clock }}
 	s.Add("db/db-0", "u1")
 	s.Add("db/db-0", "u1")
 	clock = clock.Add(time.Minute)
@@ -374,11 +374,11 @@ func TestStrikes(t *testing.T) {
 	if got := s.Until("db/db-0", clock); got != 0 {
 		t.Errorf("after the life of both: %d", got)
 	}
-	for i := range maxStruck + maxStrikes {
+	for i := range maxStrikeKeys + maxStrikes {
 		s.Add(fmt.Sprint("db/", i), "u")
 		s.Add("db/last", fmt.Sprint(i))
 	}
-	if n, of := len(s.keys.Keys()), len(s.of("db/last")); n > maxStruck || of > maxStrikes {
+	if n, of := len(s.keys.Keys()), len(s.of("db/last")); n > maxStrikeKeys || of > maxStrikes {
 		t.Errorf("it remembers %d keys, and %d strikes of one", n, of)
 	}
 }
@@ -417,7 +417,7 @@ func TestWhatIsAStrike(t *testing.T) {
 	}
 	clock := noon
 	c := clusterOf(t, nil, &clock, waits("u1"))
-	if !c.isStruck("db/db-0") {
+	if !c.hasStrike("db/db-0") {
 		t.Error("a pod that the watch still shows counts as deleted, because its successor is created")
 	}
 }
