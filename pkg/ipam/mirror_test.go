@@ -4,11 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
-
 	"strings"
-
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // files prints host-local's directory: "10.0.0.2=c1", a hold by its mark.
@@ -207,4 +207,28 @@ func TestNoFileNamesTheFormerHolder(t *testing.T) {
 			w.same("the files", w.files(), tt.files)
 		})
 	}
+}
+
+// TestTheFileIsTheRecordUntilTheCommit verifies that the file of a container that host-local served
+// and that has ended names the container until its hold is in the store: after a kill the next call
+// imports it from there.
+func TestTheFileIsTheRecordUntilTheCommit(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/29")
+	w.add(ask{pod: "x", container: "x"})
+	w.startedByHostLocal("db-0", "c9", "10.0.0.5")
+	w.burn("c9")
+	who, files := on("c9", "eth0"), []netip.Addr{netip.MustParseAddr("10.0.0.5")}
+	del := func() {
+		_ = w.service.Node.Update(t.Context(), w.where(), func(c *transact.Call) error {
+			err := c.AdmitFiles(w.where().Pool, files, transact.Names(who))
+			if err == nil {
+				_, err = c.Release(who, w.where().Pool, c.Now, "DEL")
+			}
+			return err
+		})
+	}
+	w.uncommitted(del)
+	w.same("the file before the commit", w.file("10.0.0.5"), "c9\r\neth0")
+	del()
+	w.same("the files after it", w.files(), "10.0.0.2=x 10.0.0.5=#held:db/db-0:soft")
 }

@@ -79,3 +79,31 @@ func TestWhatHostLocalGivesLaterIsNotAdopted(t *testing.T) {
 	w.same("it is newer than the configuration", w.serveSince(info.ModTime().Add(-time.Second)), "")
 	w.same("it is older", w.serveSince(info.ModTime()), "adopt 10.0.0.7")
 }
+
+// TestAContainerThatHasMovedIsNotAdopted has the agent act on a survey in which libcni's entry of a
+// container named another address than it does by then.
+func TestAContainerThatHasMovedIsNotAdopted(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "x", container: "x"})
+	w.hostLocal("10.0.0.3", "c9")
+	w.add(ask{pod: "y", container: "y"})
+	w.unpack("c9")
+	w.cached("c9", "10.0.0.3", "db-0", "60")
+	w.asAgent()
+	served := Served{Pool: w.where().Pool, Sets: w.sets, Since: time.Now().Add(time.Hour)}
+	v, err := w.service.Survey(t.Context(), served)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := Plan(v)
+	if len(plan) != 1 || plan[0].Do != Adopt {
+		t.Fatalf("planned %+v", plan)
+	}
+	w.wipe(w.cacheFile("c9"))
+	w.cached("c9", "10.0.0.9", "db-0", "60")
+	if _, err := w.service.Act(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	w.burn("c9")
+	w.same("the plan once its namespace is gone", w.plan(), "")
+}
