@@ -31,23 +31,23 @@ func RecoverStore(flags ...string) string {
 	return ShellCommand(append([]string{"leasectl", "recover"}, flags...)...)
 }
 
-// RestartAgents restarts the pods of the agents, whose init containers install the plugin on each
-// node. The plugin serves calls without them.
-const RestartAgents = "kubectl -n leasehold-system rollout restart daemonset/leasehold-agent"
-
-// RestartManager returns the command that restarts the pods of the manager one after the other.
-// They fill the Secret and write the CA into the webhooks when they start. Pods start without them.
-func RestartManager(namespace string) string {
-	return ShellCommand("kubectl", "-n", namespace, "rollout", "restart", "deployment/"+ManagerName)
-}
+const (
+	// RestartAgents restarts the pods of the agents, whose init containers install the plugin on
+	// each node. The plugin serves calls without them.
+	RestartAgents = "kubectl -n " + Namespace + " rollout restart daemonset/" + AgentName
+	// RestartManager restarts the pods of the manager one after the other. They fill the Secret and
+	// write the CA into the webhooks when they start. Pods start without them.
+	RestartManager = "kubectl -n " + Namespace + " rollout restart deployment/" + ManagerName
+)
 
 // ReplaceAgent returns the command that deletes an agent's pod, which its DaemonSet creates again.
-func ReplaceAgent(namespace, pod string) string {
-	return ShellCommand("kubectl", "-n", namespace, "delete", "pod", pod)
+func ReplaceAgent(pod string) string {
+	return ShellCommand("kubectl", "-n", Namespace, "delete", "pod", pod)
 }
 
-// The names of leasehold's workloads. AgentName is also that of the agent's program.
+// The names of leasehold's namespace and workloads. AgentName is also that of the agent's program.
 const (
+	Namespace   = "leasehold-system"
 	AgentName   = "leasehold-agent"
 	ManagerName = "leasehold-manager"
 )

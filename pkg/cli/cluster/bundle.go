@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 )
 
 // bundle returns the command that writes an archive with what a bug report needs.
@@ -76,7 +78,7 @@ func (c *cluster) writeBundle(ctx context.Context, w io.Writer) error {
 			add(name, content)
 		}
 	}
-	in := "--namespace=" + c.system
+	in := "--namespace=" + cli.Namespace
 	for name, args := range map[string][]string{
 		"agents": {"daemonset", in}, "crds": {"crd", "-l", partOf}, "events": {"events", in},
 		"managers": {"deployment", in}, "pods": {"pod", in},

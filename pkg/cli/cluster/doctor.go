@@ -121,7 +121,7 @@ const (
 // the plugin in another place, or deny the agents their writes. So it prints no command.
 func (d *clusterDoctor) checkObjects(ctx context.Context) (found []cli.Finding, err error) {
 	for _, o := range objects {
-		all, e := d.items(ctx, "-n", d.system, o.kind)
+		all, e := d.items(ctx, "-n", cli.Namespace, o.kind)
 		if e != nil {
 			err = errors.Join(err, e)
 			continue
@@ -193,11 +193,11 @@ func (d *clusterDoctor) checkManager(ctx context.Context) ([]cli.Finding, error)
 	case wanted == 0:
 		f.What = "it is scaled to zero"
 		f.Decide = "whether the pin is to be off, or leasehold is being removed. If not: " +
-			cli.ShellCommand("kubectl", "-n", d.system, "scale", "deployment/"+cli.ManagerName, "--replicas=2")
+			"kubectl -n " + cli.Namespace + " scale deployment/" + cli.ManagerName + " --replicas=2"
 		return []cli.Finding{f}, nil
 	case m.Number("status", "readyReplicas") == 0:
 		f.What = fmt.Sprintf("none of its %d replicas is ready", wanted)
-		f.Repair = []string{cli.RestartManager(d.system)}
+		f.Repair = []string{cli.RestartManager}
 		return []cli.Finding{f}, nil
 	}
 	reached, err := d.hasEndpoints(ctx)
@@ -221,7 +221,7 @@ func (d *clusterDoctor) checkManager(ctx context.Context) ([]cli.Finding, error)
 
 // hasEndpoints reports whether the Service of the webhook leads to a ready pod.
 func (d *clusterDoctor) hasEndpoints(ctx context.Context) (bool, error) {
-	endpointSlices, err := d.items(ctx, "-n", d.system, "endpointslice", "-l",
+	endpointSlices, err := d.items(ctx, "-n", cli.Namespace, "endpointslice", "-l",
 		"kubernetes.io/service-name="+cli.ManagerName)
 	for _, s := range endpointSlices {
 		for _, e := range s.List("endpoints") {
@@ -303,8 +303,8 @@ func (d *clusterDoctor) judgeNode(ctx context.Context, n object) cli.Finding {
 	case at < 0:
 		return cli.Finding{Reason: "AgentMissing", What: "it has no pod of " + cli.AgentName,
 			Why: notPublished + "; where no agent has ever run, the plugin is not installed and no address is kept",
-			Decide: "whether the node is to keep addresses. " + cli.ShellCommand("kubectl", "-n", d.system, "describe",
-				"daemonset", cli.AgentName) + " says why there is no pod"}
+			Decide: "whether the node is to keep addresses. kubectl -n " + cli.Namespace + " describe daemonset " +
+				cli.AgentName + " says why there is no pod"}
 	}
 	return d.judgeAgent(ctx, d.agents[at])
 }
@@ -329,12 +329,12 @@ func (d *clusterDoctor) judgeAgent(ctx context.Context, p object) cli.Finding {
 		return cli.Finding{}
 	}
 	f := cli.Finding{Reason: "AgentNotReady", What: "the pod " + name + " is not ready", Why: nothingReleased,
-		Repair: []string{cli.ReplaceAgent(d.system, name)}}
+		Repair: []string{cli.ReplaceAgent(name)}}
 	if state != nil {
 		f.What += fmt.Sprintf(": container %s waits: %s: %s", waits.Text("name"), state.Text("reason"),
 			state.Text("message"))
 	}
-	out, err := d.kubectl(ctx, nil, "-n", d.system, "logs", name, "-c", "agent", "--tail=1")
+	out, err := d.kubectl(ctx, nil, "-n", cli.Namespace, "logs", name, "-c", "agent", "--tail=1")
 	last := strings.TrimSpace(string(out))
 	switch {
 	case err == nil && (strings.Contains(last, "forbidden") || strings.Contains(last, "Unauthorized")):

@@ -27,7 +27,7 @@ func newCluster(t *testing.T, answers map[string]string) *cluster {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	return &cluster{App: cli.New(cli.Env{}), system: "leasehold-system"}
+	return &cluster{App: cli.New(cli.Env{})}
 }
 
 func TestPoliciesAreThoseOfTheManifests(t *testing.T) {

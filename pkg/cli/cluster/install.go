@@ -65,7 +65,7 @@ func (c *cluster) installFlannel(ctx context.Context, agreed func() bool) error 
 	}
 	if agent == nil {
 		return fmt.Errorf("there is no DaemonSet %s in namespace %s; apply the manifests of the overlay named first",
-			cli.AgentName, c.system)
+			cli.AgentName, cli.Namespace)
 	}
 	if args := arguments(named(agent.List("spec", "template", "spec", "initContainers"), installerName),
 		"--watch"); len(args) > 0 {
@@ -76,7 +76,7 @@ func (c *cluster) installFlannel(ctx context.Context, agreed func() bool) error 
 	if !agreed() {
 		return nil
 	}
-	if err := c.rollout(ctx, c.system, cli.AgentName); err != nil {
+	if err := c.rollout(ctx, cli.Namespace, cli.AgentName); err != nil {
 		return err
 	}
 	return c.writeFlannel(ctx, change)

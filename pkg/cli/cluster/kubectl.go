@@ -58,7 +58,7 @@ func (c *cluster) items(ctx context.Context, args ...string) ([]object, error) {
 
 // own returns an object of leasehold's namespace as get does.
 func (c *cluster) own(ctx context.Context, args ...string) (object, error) {
-	return c.get(ctx, append([]string{"-n", c.system}, args...)...)
+	return c.get(ctx, append([]string{"-n", cli.Namespace}, args...)...)
 }
 
 // delete deletes the objects that the arguments name, or as many of them as there are.
@@ -79,7 +79,7 @@ func (c *cluster) patch(ctx context.Context, namespace, kind, name, how string, 
 
 // agentPods returns the pods of the agents' DaemonSet.
 func (c *cluster) agentPods(ctx context.Context) ([]object, error) {
-	return c.items(ctx, "-n", c.system, "pod", "-l", "app.kubernetes.io/name="+cli.AgentName)
+	return c.items(ctx, "-n", cli.Namespace, "pod", "-l", "app.kubernetes.io/name="+cli.AgentName)
 }
 
 // agents returns the pods of the agents that run: on the node in the flag --node, or on all nodes.
@@ -94,7 +94,7 @@ func (c *cluster) agents(ctx context.Context) ([]object, error) {
 func (c *cluster) someAgents(ctx context.Context) ([]object, error) {
 	pods, err := c.agents(ctx)
 	if err == nil && len(pods) == 0 {
-		err = fmt.Errorf("there is no running pod of %s in namespace %s", cli.AgentName, c.system)
+		err = fmt.Errorf("there is no running pod of %s in namespace %s", cli.AgentName, cli.Namespace)
 	}
 	return pods, err
 }
@@ -109,7 +109,7 @@ func namespaceOf(o object) string { return o.Text("metadata", "namespace") }
 // onNode returns the arguments of kubectl that run leasectl in the pod of an agent. There leasectl
 // sees the same as directly on the node.
 func (c *cluster) onNode(pod object, args ...string) []string {
-	return append([]string{"-n", c.system, "exec", nameOf(pod), "-c", "agent", "--", "/leasectl",
+	return append([]string{"-n", cli.Namespace, "exec", nameOf(pod), "-c", "agent", "--", "/leasectl",
 		"--host-root=/proc/1/root"}, args...)
 }
 

@@ -20,7 +20,6 @@ type cluster struct {
 	*cli.App
 	kubeconfig string // path; "" for the default of kubectl
 	context    string
-	system     string        // the namespace of leasehold
 	timeout    time.Duration // how long rollout waits
 	namespace  string        // of pods, from --namespace; "" for all
 	node       string        // "" for all
@@ -51,7 +50,6 @@ get ipr -A"; how many each node has, and whether it keeps them, is in "kubectl g
 	f := root.PersistentFlags()
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "`path` of the kubeconfig file; if empty, kubectl's own")
 	f.StringVar(&c.context, "context", "", "`name` of the kubeconfig's context")
-	f.StringVar(&c.system, "system-namespace", "leasehold-system", "namespace of leasehold")
 	root.AddCommand(c.bundle(), c.doctor(), c.history(), c.install(), c.release(), c.reserve(), c.uninstall())
 	return root
 }

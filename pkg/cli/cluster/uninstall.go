@@ -85,7 +85,7 @@ func (c *cluster) planRemoval(ctx context.Context, crds bool) (r removal, err er
 	}
 	if r.agent == nil {
 		return r, fmt.Errorf("there is no DaemonSet %s in namespace %s; if it was deleted by hand, apply it again "+
-			"first: the nodes still have the plugin", cli.AgentName, c.system)
+			"first: the nodes still have the plugin", cli.AgentName, cli.Namespace)
 	}
 	if r.undo, err = c.changeFlannel(ctx, cniconf.WithoutLeasehold); err != nil {
 		return r, fmt.Errorf("nothing was removed: %w", err)
@@ -129,7 +129,7 @@ func (c *cluster) leave(ctx context.Context, r removal, crds, keepObjects bool) 
 	if err := c.delete(ctx, webhookKinds, "-l", partOf); err != nil {
 		return err
 	}
-	if err := c.delete(ctx, "-n", c.system, "deployment", cli.ManagerName, "--cascade=foreground",
+	if err := c.delete(ctx, "-n", cli.Namespace, "deployment", cli.ManagerName, "--cascade=foreground",
 		c.limit()); err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (c *cluster) removeObjects(ctx context.Context, crds bool) error {
 	if err := c.delete(ctx, clusterKinds, "-l", partOf, "--wait=false"); err != nil {
 		return err
 	}
-	if err := c.delete(ctx, "namespace", c.system, c.limit()); err != nil {
+	if err := c.delete(ctx, "namespace", cli.Namespace, c.limit()); err != nil {
 		return err
 	}
 	if !crds {

@@ -87,14 +87,14 @@ func isSelected(node, selector object) bool {
 func (c *cluster) cleanNodes(ctx context.Context, agent object) (err error) {
 	if isUninstaller(agent.In("spec", "template")) {
 		// The kubelet waits for up to five minutes before it repeats a container that has failed.
-		_, err = c.kubectl(ctx, nil, "rollout", "restart", "-n", c.system, "daemonset/"+cli.AgentName)
+		_, err = c.kubectl(ctx, nil, "rollout", "restart", "-n", cli.Namespace, "daemonset/"+cli.AgentName)
 	} else {
 		err = c.changeAgents(ctx, agent)
 	}
 	if err != nil {
 		return err
 	}
-	err = c.rollout(ctx, c.system, cli.AgentName)
+	err = c.rollout(ctx, cli.Namespace, cli.AgentName)
 	pods, e := c.agentPods(ctx)
 	for _, p := range pods {
 		if text := answerOf(p); text != "" {
@@ -115,7 +115,7 @@ func (c *cluster) changeAgents(ctx context.Context, agent object) error {
 	args := slices.Concat([]string{"--host-root=/proc/1/root"}, uninstallArgs(agent), []string{"--yes"})
 	main := named(agent.List("spec", "template", "spec", "containers"), "agent")
 	capabilities, _ := main.Field("securityContext", "capabilities", "add").([]any)
-	return c.patch(ctx, c.system, "daemonset", cli.AgentName, "strategic", object{"spec": object{
+	return c.patch(ctx, cli.Namespace, "daemonset", cli.AgentName, "strategic", object{"spec": object{
 		"updateStrategy": object{"type": "RollingUpdate",
 			"rollingUpdate": object{"maxUnavailable": "100%"}},
 		"template": object{"spec": object{
