@@ -163,6 +163,18 @@ var Differences = []Difference{
 			check("c2", plain), check("c1", plain)},
 	},
 	{
+		Call:      "CHECK with another `dataDir` than the ADD's",
+		HostLocal: "fails", Leasehold: "succeeds",
+		Reason: "the configuration may have changed since the ADD",
+		explains: func(past []Exchange, e Exchange) bool {
+			return e.onlyLeaseholdServes("CHECK") && slices.ContainsFunc(past, func(p Exchange) bool {
+				return p.isADD() && p.attachment() == e.attachment() && p.network() == e.network() &&
+					p.pool() != e.pool() && len(held(past, p)) > 0
+			})
+		},
+		example: []Call{add("c1", plain), check("c1", in(plain, `"dataDir":"/var/lib/world/data"`))},
+	},
+	{
 		Call:      "CHECK with a `prevResult` that names an address of the ranges which the container does not have",
 		HostLocal: "succeeds", Leasehold: "fails",
 		Reason: "another container may get the address",
