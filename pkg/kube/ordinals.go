@@ -7,14 +7,35 @@ import (
 	"strconv"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// StatefulSets are the workloads with numbered pods that are supported without configuration: the
-// StatefulSets of Kubernetes and of OpenKruise. The version is the one to read.
-var StatefulSets = []schema.GroupVersionKind{
+// Kinds are kinds of workloads with numbered pods, with the versions to read.
+type Kinds []schema.GroupVersionKind
+
+// StatefulSets are supported without configuration: those of Kubernetes and of OpenKruise.
+var StatefulSets = Kinds{
 	{Group: "apps", Version: "v1", Kind: "StatefulSet"},
 	{Group: "apps.kruise.io", Version: "v1beta1", Kind: "StatefulSet"},
+}
+
+// Find returns the element with a group and kind. It reports false if there is none.
+func (k Kinds) Find(kind schema.GroupKind) (found schema.GroupVersionKind, ok bool) {
+	i := slices.IndexFunc(k, func(known schema.GroupVersionKind) bool { return known.GroupKind() == kind })
+	if i < 0 {
+		return found, false
+	}
+	return k[i], true
+}
+
+// ControllerOf returns the kind of an object's controller and the reference to it. Both are zero if
+// the object has none.
+func ControllerOf(o metav1.Object) (kind schema.GroupKind, c metav1.OwnerReference) {
+	if controller := metav1.GetControllerOfNoCopy(o); controller != nil {
+		c = *controller
+	}
+	return schema.FromAPIVersionAndKind(c.APIVersion, c.Kind).GroupKind(), c
 }
 
 // Ordinals are those of the pods of a workload with numbered pods, for example a StatefulSet, which

@@ -2,11 +2,9 @@ package retention
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -19,30 +17,11 @@ import (
 // ForeverLimit. The API server does not limit the texts of an owner reference, so that
 // controllingSet ignores one that is longer than any object's.
 func controllingSet(p *corev1.Pod) (owner string, uid types.UID) {
-	kind, c := controllerOf(p)
-	if _, isSet := numberedSet(kind); !isSet || len(c.Name) > kube.MaxName || len(c.UID) > kube.MaxUID {
+	kind, c := kube.ControllerOf(p)
+	if _, isSet := kube.StatefulSets.Find(kind); !isSet || len(c.Name) > kube.MaxName || len(c.UID) > kube.MaxUID {
 		return "", ""
 	}
 	return kind.Kind + "." + kind.Group + "/" + c.Name, c.UID
-}
-
-// controllerOf returns the kind of a pod's controller and the reference to it. Both are zero if the
-// pod has no controller.
-func controllerOf(p *corev1.Pod) (kind schema.GroupKind, c metav1.OwnerReference) {
-	if controller := metav1.GetControllerOfNoCopy(p); controller != nil {
-		c = *controller
-	}
-	return schema.FromAPIVersionAndKind(c.APIVersion, c.Kind).GroupKind(), c
-}
-
-// numberedSet returns the kind with the version to read. It reports false if the pods of the kind
-// have no ordinals.
-func numberedSet(kind schema.GroupKind) (schema.GroupVersionKind, bool) {
-	i := slices.IndexFunc(kube.StatefulSets, func(k schema.GroupVersionKind) bool { return k.GroupKind() == kind })
-	if i < 0 {
-		return schema.GroupVersionKind{}, false
-	}
-	return kube.StatefulSets[i], true
 }
 
 // ParseOwner parses the owner in a lease of a pod (Pod.Owner). It returns the path of the
@@ -51,7 +30,7 @@ func numberedSet(kind schema.GroupKind) (schema.GroupVersionKind, bool) {
 func ParseOwner(text string, pod kube.Name) (path string, ordinal int64, ok bool) {
 	kindGroup, name, _ := strings.Cut(text, "/")
 	kindName, group, _ := strings.Cut(kindGroup, ".")
-	kind, isSet := numberedSet(schema.GroupKind{Group: group, Kind: kindName})
+	kind, isSet := kube.StatefulSets.Find(schema.GroupKind{Group: group, Kind: kindName})
 	ordinal, isOf := kube.OrdinalIn(name, pod.Name)
 	path = fmt.Sprintf("/apis/%s/%s/namespaces/%s/statefulsets/%s", group, kind.Version, pod.Namespace, name)
 	return path, ordinal, isSet && isOf && name != ""

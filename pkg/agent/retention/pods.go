@@ -99,7 +99,7 @@ var cloneSet = schema.GroupKind{Group: "apps.kruise.io", Kind: "CloneSet"}
 // StatefulSet controller sets shows that it is an ordinal. If nothing shows how the pod was named,
 // keepsName reports true.
 func keepsName(p *corev1.Pod) bool {
-	kind, _ := controllerOf(p)
+	kind, _ := kube.ControllerOf(p)
 	hasClaim := slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return isOwnClaim(v, p.Name) })
 	return kind == cloneSet && hasClaim || p.Labels[appsv1.StatefulSetPodNameLabel] == p.Name ||
 		!isGenerated(p.GenerateName, p.Name)

@@ -38,13 +38,21 @@ func TrimNode(n *corev1.Node) *corev1.Node {
 	trimmed := &corev1.Node{ObjectMeta: Identity(&n.ObjectMeta), Spec: corev1.NodeSpec{
 		Taints: slices.Clone(n.Spec.Taints[:min(len(n.Spec.Taints), maxTaints)]), Unschedulable: n.Spec.Unschedulable}}
 	trimmed.Labels = limitLabels(n.Labels)
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status,
-				LastTransitionTime: c.LastTransitionTime}}
-		}
+	if c := Ready(n); c.Type != "" {
+		trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status,
+			LastTransitionTime: c.LastTransitionTime}}
 	}
 	return trimmed
+}
+
+// Ready returns the condition Ready of a node, the zero value if it has none yet.
+func Ready(n *corev1.Node) (ready corev1.NodeCondition) {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			ready = c
+		}
+	}
+	return ready
 }
 
 // limitLabels returns the labels of a node that are kept: those of Kubernetes first, which say the

@@ -63,10 +63,8 @@ func unconfirmed(n *corev1.Node, agents []*agentPod) (reason string, since time.
 	if n.Labels[corev1.LabelOSStable] != string(corev1.Linux) {
 		return "", since
 	}
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			return ipam.NodeNotReady, c.LastTransitionTime.Time
-		}
+	if c := control.Ready(n); c.Type != "" && c.Status != corev1.ConditionTrue {
+		return ipam.NodeNotReady, c.LastTransitionTime.Time
 	}
 	for _, reason = range []string{"", ipam.AgentImageMissing, ipam.AgentNotReady} {
 		for _, a := range agents {

@@ -72,7 +72,7 @@ func isGenerated(o *pps.PersistentPodState) bool {
 // generated object, such an object is updated and labelled as generated.
 func isControlledBy(o *pps.PersistentPodState, w *workload) bool {
 	owner, ref := ownerTarget(o)
-	return ref != nil && owner == targetOf(o) && ref.UID == w.UID
+	return ref.Name != "" && owner == targetOf(o) && ref.UID == w.UID
 }
 
 // generated returns the object that a workload's annotations ask for.

@@ -37,7 +37,7 @@ func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev
 	required := reset(pod)
 	target, owner := ownerTarget(pod)
 	target.Namespace = req.Namespace // it may not be set in the pod yet
-	if owner == nil || pod.Name == "" || pod.Spec.NodeName != "" {
+	if owner.Name == "" || pod.Name == "" || pod.Spec.NodeName != "" {
 		return nil
 	}
 	if !w.view.HasSynced() {

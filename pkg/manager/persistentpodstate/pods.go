@@ -103,12 +103,12 @@ func (v *clusterView) lastPod(key podKey, owner types.UID) *workloadPod {
 // workloadPodOf returns the workloadPod of a pod. It returns nil if no workload of the given kinds
 // controls the pod. named returns the keys of the annotations that are recorded of a workload's
 // pods.
-func workloadPodOf(pod *corev1.Pod, kinds kindList, named func(targetKey) []string) *workloadPod {
+func workloadPodOf(pod *corev1.Pod, kinds kube.Kinds, named func(targetKey) []string) *workloadPod {
 	target, owner := ownerTarget(pod)
-	if owner == nil || len(owner.Name) > kube.MaxName || len(owner.UID) > kube.MaxUID {
+	if owner.Name == "" || len(owner.Name) > kube.MaxName || len(owner.UID) > kube.MaxUID {
 		return nil // the API server does not limit the texts of an owner reference
 	}
-	kind, ours := kinds.find(target.Kind)
+	kind, ours := kinds.Find(target.Kind)
 	if !ours {
 		return nil
 	}

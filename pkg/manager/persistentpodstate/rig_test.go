@@ -202,7 +202,7 @@ func ownedBy(uid types.UID) func(*corev1.Pod) {
 func seen(pods ...*corev1.Pod) (views []*workloadPod) {
 	for _, pod := range pods {
 		keys := slices.Collect(maps.Keys(pod.Annotations))
-		views = append(views, workloadPodOf(pod, builtIn, func(targetKey) []string { return keys }))
+		views = append(views, workloadPodOf(pod, kube.StatefulSets, func(targetKey) []string { return keys }))
 	}
 	return views
 }
@@ -241,7 +241,7 @@ func viewOf(objects ...*pps.PersistentPodState) *clusterView {
 
 // unsynced returns a view that has listed nothing, of a replica that has run for an hour.
 func unsynced() *clusterView {
-	v := newView(&Feature{kinds: builtIn, goneGrace: time.Minute}, kube.NewInformer(control.TrimNode, nil))
+	v := newView(&Feature{kinds: kube.StatefulSets, goneGrace: time.Minute}, kube.NewInformer(control.TrimNode, nil))
 	v.startedAt = time.Now().Add(-time.Hour)
 	return v
 }

@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
@@ -38,7 +39,7 @@ const (
 
 // Feature is the part of the manager that serves PersistentPodStates.
 type Feature struct {
-	kinds kindList
+	kinds kube.Kinds
 	// goneGrace is how long a node that was removed from the cluster counts as present.
 	goneGrace time.Duration
 }
@@ -46,7 +47,7 @@ type Feature struct {
 // New defines the flags --pps-* on f. The fields of the Feature have the values of the flags after
 // f was parsed.
 func New(f *pflag.FlagSet) *Feature {
-	p := &Feature{kinds: builtIn}
+	p := &Feature{kinds: kube.StatefulSets}
 	f.Func("pps-kinds",
 		"comma-separated `group/version/Kind`s, beside StatefulSets, whose pods a PersistentPodState may be about",
 		func(s string) (err error) { p.kinds, err = parseKinds(s); return err })

@@ -43,8 +43,9 @@ func storedOf(all *pps.PersistentPodState) *stored {
 	if isGenerated(all) {
 		s.object.Labels = map[string]string{labelGenerated: generatedValue}
 	}
-	if _, ref := ownerTarget(all); ref != nil && len(ref.APIVersion+ref.Kind+ref.Name+string(ref.UID)) <= maxNameBytes {
-		s.object.OwnerReferences = []metav1.OwnerReference{*ref}
+	_, ref := ownerTarget(all)
+	if size := len(ref.APIVersion + ref.Kind + ref.Name + string(ref.UID)); ref.Name != "" && size <= maxNameBytes {
+		s.object.OwnerReferences = []metav1.OwnerReference{ref}
 	}
 	s.object.Spec, s.isCut = limitSpec(&all.Spec)
 	s.object.Status.ObservedGeneration = all.Status.ObservedGeneration

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
@@ -51,11 +52,11 @@ func validateSize(s *pps.PersistentPodStateSpec) error {
 
 // validate returns an error if the target of the object has none of the given kinds, or if there
 // are other objects with the same target, or if the spec is invalid.
-func validate(o *pps.PersistentPodState, kinds kindList, others []string) error {
-	if _, ok := kinds.find(targetOf(o).Kind); !ok {
+func validate(o *pps.PersistentPodState, kinds kube.Kinds, others []string) error {
+	if _, ok := kinds.Find(targetOf(o).Kind); !ok {
 		return fmt.Errorf(
 			"spec.targetRef: %s of %s is not a supported kind; want %s (add kinds with the manager's --pps-kinds)",
-			o.Spec.TargetRef.Kind, o.Spec.TargetRef.APIVersion, kinds)
+			o.Spec.TargetRef.Kind, o.Spec.TargetRef.APIVersion, kindNames(kinds))
 	}
 	if len(others) > 0 {
 		return fmt.Errorf(

@@ -87,7 +87,7 @@ func (v *clusterView) setup(mgr manager.Manager) error {
 		return err
 	}
 	label := podName
-	if len(v.kinds) > len(builtIn) {
+	if len(v.kinds) > len(kube.StatefulSets) {
 		label = "" // it is not known which labels their pods have
 	}
 	pods, err := control.ListWatch(mgr, v.pods, control.Objects{Kind: corev1.SchemeGroupVersion.WithKind("Pod"),
@@ -256,10 +256,8 @@ func (v *clusterView) present() []*corev1.Node {
 // notReadySince returns since when a node has not been ready. It returns zero if it is ready, or
 // has no such condition yet.
 func notReadySince(n *corev1.Node) time.Time {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
-		}
+	if c := control.Ready(n); c.Status != corev1.ConditionTrue {
+		return c.LastTransitionTime.Time
 	}
 	return time.Time{}
 }

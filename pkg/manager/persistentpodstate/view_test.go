@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
@@ -137,7 +138,7 @@ func TestStuckPods(t *testing.T) {
 		r := &reconciler{view: v}
 		now := tt.pod.CreationTimestamp.Add(tt.age)
 		v.startedAt = now.Add(-tt.watching)
-		p := workloadPodOf(tt.pod, builtIn, noKeys)
+		p := workloadPodOf(tt.pod, kube.StatefulSets, noKeys)
 		due := r.due(p)
 		isStuck := isWaitingFor(o, p) && !due.IsZero()
 		left := max(0, due.Sub(now))
@@ -216,7 +217,7 @@ func TestPodWithLongTexts(t *testing.T) {
 		annotationRequired: hostname + "=node1" + strings.Repeat(","+zone+"=a", 5000)}
 	selected := "node1"
 	pod.Spec.NodeSelector = map[string]string{hostname: selected}
-	got := workloadPodOf(pod, builtIn, v.recordedKeys)
+	got := workloadPodOf(pod, kube.StatefulSets, v.recordedKeys)
 	if h := got.Hostname; h != selected || unsafe.StringData(h) != unsafe.StringData(selected) {
 		t.Errorf("the hostname is %q, or keeps the text of the annotation", h)
 	}
@@ -230,11 +231,11 @@ func TestPodWithLongTexts(t *testing.T) {
 	for i := range maxNames + 1 {
 		pod.Annotations[fmt.Sprint("n", i)] = ""
 	}
-	if got := workloadPodOf(pod, builtIn, v.recordedKeys); got.TooLong || len(got.Annotations) > 0 {
+	if got := workloadPodOf(pod, kube.StatefulSets, v.recordedKeys); got.TooLong || len(got.Annotations) > 0 {
 		t.Errorf("of many annotations %d are kept, of which none is to be recorded", len(got.Annotations))
 	}
 	pod.Annotations = map[string]string{"a": "1", "b": long[:maxRecorded-len("a1b")]}
-	if got := workloadPodOf(pod, builtIn, v.recordedKeys); got.TooLong || got.Annotations["a"] != "1" {
+	if got := workloadPodOf(pod, kube.StatefulSets, v.recordedKeys); got.TooLong || got.Annotations["a"] != "1" {
 		t.Error("the longest annotations would not be recorded")
 	}
 	for name, owner := range map[string]metav1.OwnerReference{
@@ -244,7 +245,7 @@ func TestPodWithLongTexts(t *testing.T) {
 	} {
 		owner.Kind, owner.Controller = "StatefulSet", new(true)
 		pod.OwnerReferences[0] = owner
-		got := workloadPodOf(pod, builtIn, noKeys)
+		got := workloadPodOf(pod, kube.StatefulSets, noKeys)
 		if (got != nil) != (name == "version") {
 			t.Errorf("an owner's long %s: %+v", name, got)
 		}
@@ -353,12 +354,12 @@ func TestManyStates(t *testing.T) {
 }
 
 func TestParseKinds(t *testing.T) {
-	if kinds, err := parseKinds(""); err != nil || !slices.Equal(kinds, builtIn) || len(kinds) == 0 {
+	if kinds, err := parseKinds(""); err != nil || !slices.Equal(kinds, kube.StatefulSets) || len(kinds) == 0 {
 		t.Errorf("none: %v, %v", kinds, err)
 	}
 	kinds, err := parseKinds("example.com/v1/Database,apps/v1/StatefulSet")
 	want := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Database"}
-	if err != nil || len(kinds) != len(builtIn)+1 || kinds[len(kinds)-1] != want {
+	if err != nil || len(kinds) != len(kube.StatefulSets)+1 || kinds[len(kinds)-1] != want {
 		t.Errorf("%v, %v", kinds, err)
 	}
 	for _, bad := range []string{"Example/v1/Database", "example.com/1v/Database", "example.com/v1/Data'base",

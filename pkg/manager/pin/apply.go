@@ -1,7 +1,6 @@
 package pin
 
 import (
-	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,12 +26,8 @@ func retained(p *corev1.Pod) bool {
 		return false
 	}
 	window, err := policy.ParseWindow(p.Annotations[policy.Annotation])
-	return err == nil && window != 0 && controllerOf(p).Kind != "DaemonSet"
-}
-
-// controllerOf returns the controller of a pod, the zero value if it has none.
-func controllerOf(p *corev1.Pod) *metav1.OwnerReference {
-	return cmp.Or(metav1.GetControllerOfNoCopy(p), &metav1.OwnerReference{})
+	kind, _ := kube.ControllerOf(p)
+	return err == nil && window != 0 && kind.Kind != "DaemonSet"
 }
 
 // recreatingKinds are the controllers of Kubernetes and Kruise that create a deleted pod again at
@@ -43,7 +38,7 @@ var recreatingKinds = []schema.GroupKind{{Group: "apps", Kind: "StatefulSet"}, {
 // recreated reports whether the controller of a pod is one of recreatingKinds, or of the kinds of
 // --pin-kinds.
 func recreated(p *corev1.Pod, kinds []schema.GroupKind) bool {
-	kind := schema.FromAPIVersionAndKind(controllerOf(p).APIVersion, controllerOf(p).Kind).GroupKind()
+	kind, _ := kube.ControllerOf(p)
 	return slices.Contains(recreatingKinds, kind) || slices.Contains(kinds, kind)
 }
 

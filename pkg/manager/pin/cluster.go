@@ -34,7 +34,7 @@ type cluster struct {
 
 	ended   *kube.Informer[*podView] // pods whose addresses their nodes may not have published yet
 	strikes *strikes
-	sent    sentLists
+	sent    [4096]sentList // by sentIndex: few share one by chance
 
 	mu        sync.Mutex // held while instances or names change
 	instances sync.Map   // instance by podView.keyOn
@@ -87,7 +87,7 @@ func (c *cluster) Synced() bool {
 
 func (c *cluster) podAdded(p *podView) {
 	if p.For != "" {
-		c.forgetSent(p.SentIndex, p.Sent)
+		c.sent[p.SentIndex].forget(p.Sent)
 	}
 	c.podUpdated(p, p)
 }

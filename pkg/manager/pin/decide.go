@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -175,7 +176,7 @@ func blocker(f podFacts, mode policy.PinMode) (pinReason, string) {
 // unschedulable returns the reason, and a text, if a node does not accept a pod with these
 // tolerations now, otherwise "".
 func unschedulable(n *corev1.Node, tolerations []corev1.Toleration) (pinReason, string) {
-	if !nodeReady(n) {
+	if control.Ready(n).Status != corev1.ConditionTrue {
 		return nodeNotReady, n.Name + " is not Ready"
 	}
 	if n.Spec.Unschedulable {
@@ -193,12 +194,6 @@ func unschedulable(n *corev1.Node, tolerations []corev1.Toleration) (pinReason, 
 func untoleratedTaint(taints []corev1.Taint, tolerations []corev1.Toleration) (corev1.Taint, bool) {
 	hard := func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
 	return schedulingcorev1.FindMatchingUntoleratedTaint(logr.Discard(), taints, tolerations, hard, true)
-}
-
-func nodeReady(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // wishOf returns the pin that applies to a pod, given its annotations, the labels of its namespace

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,7 +36,7 @@ const maxWorkload = 63 + 1 + kube.MaxName
 // workloadOf describes what created a pod, so that the pods of one workload have the same text. The
 // ReplicaSets of a Deployment are one workload.
 func workloadOf(p *corev1.Pod) (text string) {
-	c := controllerOf(p)
+	_, c := kube.ControllerOf(p)
 	switch {
 	case c.Name == "" && p.GenerateName != "":
 		text = "pods " + p.GenerateName + "*"
@@ -271,40 +272,38 @@ type sentPod struct {
 	until time.Time
 }
 
-// sentLists are lists of sentPods, which do not change but are replaced.
-type sentLists [4096]atomic.Pointer[[]sentPod]
+// A sentList has the pods of some reservation names and controllers, the last at the end. The lock
+// is held while one is decided about, so that the next one is sent to another address.
+type sentList struct {
+	sync.Mutex
+	pods []sentPod
+}
 
 var sentSeed = maphash.MakeSeed()
 
-// sentIndex returns the index in sentLists of the pods of a reservation name and a controller. Only
-// those know the UID of the controller who may read its pods. Others share the list as well,
+// sentIndex returns the index in cluster.sent of the pods of a reservation name and a controller.
+// Only those know the UID of the controller who may read its pods. Others share the list as well,
 // because there are not many.
 func sentIndex(namespace string, p *corev1.Pod) uint16 {
-	key := control.NameKey(namespace, reservationName(p)) + "/" + string(controllerOf(p).UID)
-	return uint16(maphash.String(sentSeed, key) % uint64(len(sentLists{})))
+	_, c := kube.ControllerOf(p)
+	key := control.NameKey(namespace, reservationName(p)) + "/" + string(c.UID)
+	return uint16(maphash.String(sentSeed, key) % uint64(len(cluster{}.sent)))
 }
 
-// forgetSent removes a pod that was sent to a node from a list, because the webhook is called for
-// it again, or because a watch shows it.
-func (c *cluster) forgetSent(index uint16, node string) {
-	sent := c.sent[index].Load()
-	i := slices.IndexFunc(clone(sent), func(p sentPod) bool { return p.node == node })
-	if i >= 0 && !c.sent[index].CompareAndSwap(sent, new(slices.Delete(clone(sent), i, i+1))) {
-		c.forgetSent(index, node)
+// forget removes a pod that was sent to a node, because the webhook is called for it again, or
+// because a watch shows it.
+func (l *sentList) forget(node string) {
+	l.Lock()
+	defer l.Unlock()
+	if i := slices.IndexFunc(l.pods, func(p sentPod) bool { return p.node == node }); i >= 0 {
+		l.pods = slices.Delete(l.pods, i, i+1)
 	}
 }
 
-// withSent returns a list with another pod, and without those that are not remembered any more.
-func (c *cluster) withSent(sent *[]sentPod, node string) *[]sentPod {
-	list := slices.DeleteFunc(clone(sent), func(p sentPod) bool { return !c.now().Before(p.until) })
-	return new(append(list[max(0, len(list)-maxSent+1):], sentPod{node, c.now().Add(sentFor)}))
-}
-
-func clone(sent *[]sentPod) []sentPod {
-	if sent == nil {
-		return nil
-	}
-	return slices.Clone(*sent)
+// add adds a pod, and removes those that are not remembered any more. The caller holds the lock.
+func (l *sentList) add(node string, now time.Time) {
+	l.pods = slices.DeleteFunc(l.pods, func(p sentPod) bool { return !now.Before(p.until) })
+	l.pods = append(l.pods[max(0, len(l.pods)-maxSent+1):], sentPod{node, now.Add(sentFor)})
 }
 
 // targets returns the nodes that have free addresses for a name, the best first: those to which
@@ -312,14 +311,14 @@ func clone(sent *[]sentPod) []sentPod {
 // server has shown, because a compromised node may publish reservations of pods that never existed.
 // Otherwise the order is always the same. It is reversed unless this replica leads: two replicas
 // that do not know of each other's decisions take addresses from both ends.
-func (c *cluster) targets(name string, sent *[]sentPod) iter.Seq[pinTarget] {
+func (c *cluster) targets(name string, sent []sentPod) iter.Seq[pinTarget] {
 	type candidate struct {
 		*nameOnNode
 		*nameCount
 		rank int
 	}
 	pods := map[string]int{} // that were sent, by node
-	for _, p := range clone(sent) {
+	for _, p := range sent {
 		if c.now().Before(p.until) {
 			pods[p.node]++
 		}

@@ -173,7 +173,7 @@ func TestTargetsOfAReservationName(t *testing.T) {
 					play(one)
 				}
 			case string:
-				c.sent[0].Store(c.withSent(c.sent[0].Load(), known))
+				c.sent[0].add(known, clock)
 			case time.Duration:
 				clock = clock.Add(known)
 				c.expire()
@@ -188,7 +188,7 @@ func TestTargetsOfAReservationName(t *testing.T) {
 		}
 		play(tt.known)
 		var got []string
-		for target := range c.targets(control.NameKey("db", "registry"), c.sent[0].Load()) {
+		for target := range c.targets(control.NameKey("db", "registry"), c.sent[0].pods) {
 			got = append(got, target.Node)
 			for word, is := range map[string]bool{"evicted": target.Last.Evicted, "struck": target.HasStrike,
 				"failed": target.Last.Failures >= maxFailures} {
@@ -378,17 +378,16 @@ func TestForgedReviews(t *testing.T) {
 // What this replica has sent is limited, however many reviews there are.
 func TestSentPodsAreLimited(t *testing.T) {
 	clock := noon
-	c := clusterOf(t, nil, &clock)
-	var sent *[]sentPod
+	var sent sentList
 	for range 2 * maxSent {
-		sent = c.withSent(sent, "node1")
+		sent.add("node1", clock)
 	}
-	if len(*sent) != maxSent {
-		t.Errorf("it remembers %d pods, want %d", len(*sent), maxSent)
+	if len(sent.pods) != maxSent {
+		t.Errorf("it remembers %d pods, want %d", len(sent.pods), maxSent)
 	}
 	clock = clock.Add(sentFor)
-	if sent = c.withSent(sent, "node1"); len(*sent) != 1 {
-		t.Errorf("it remembers %d pods after a while", len(*sent))
+	if sent.add("node1", clock); len(sent.pods) != 1 {
+		t.Errorf("it remembers %d pods after a while", len(sent.pods))
 	}
 }
 

@@ -183,12 +183,12 @@ func (r *rollouts) admit(name string, marked int) podView {
 	r.see(i, rapid.IntRange(max(marked, r.replicas[i].pods), len(r.pods)).Draw(r.t, "seen pods"),
 		rapid.IntRange(r.replicas[i].reservations, len(r.reservations)).Draw(r.t, "seen reservations"))
 	c, key := r.replicas[i].cluster, control.NameKey("db", "registry")
-	sent := c.sent[0].Load()
+	sent := c.sent[0].pods
 	targets := slices.Collect(c.targets(key, sent))
 	if len(targets) == 0 {
 		r.t.Fatalf("replica %d finds no node for %s", i, name)
 	}
-	c.sent[0].Store(c.withSent(sent, targets[0].Node))
+	c.sent[0].add(targets[0].Node, c.now())
 	return r.pod(*pinnedTo(name, targets[0].Node), func(p *podView) { p.CreationTimestamp = metav1.NewTime(r.clock) })
 }
 

@@ -76,9 +76,18 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 func (w *webhook) decideForName(ctx context.Context, req admission.Request, pod *corev1.Pod, as, before string,
 ) (d decision) {
 	c, name, isTrial := w.cluster, control.NameKey(req.Namespace, as), req.DryRun != nil && *req.DryRun
-	index := sentIndex(req.Namespace, pod)
+	sent := &c.sent[sentIndex(req.Namespace, pod)]
 	if before != "" && !isTrial {
-		c.forgetSent(index, before)
+		sent.forget(before)
+	}
+	send := func() decision {
+		sent.Lock()
+		defer sent.Unlock()
+		d := w.decide(req.Namespace, pod, c.targets(name, sent.pods))
+		if d.Pinned() && !isTrial {
+			sent.add(d.Node, c.now())
+		}
+		return d
 	}
 	mayWait, turns := c.mayReplace(name, workloadOf(pod)), 1
 	for end := time.Now().Add(lookFor); ; {
@@ -87,16 +96,12 @@ func (w *webhook) decideForName(ctx context.Context, req admission.Request, pod 
 			turns--
 			waits = daemon.Wait(ctx, nil, lookPause+rand.N(lookSpread))
 		}
-		for isSent := false; !isSent; {
-			sent := c.sent[index].Load()
-			d = w.decide(req.Namespace, pod, c.targets(name, sent))
-			isSent = isTrial || !d.Pinned() || c.sent[index].CompareAndSwap(sent, c.withSent(sent, d.Node))
-		}
+		d = send()
 		if d.Reason != noReservation && !d.Taken || !mayWait || !waits || !time.Now().Before(end) {
 			return d
 		}
 		if d.Pinned() && !isTrial {
-			c.forgetSent(index, d.Node)
+			sent.forget(d.Node)
 		}
 	}
 }
