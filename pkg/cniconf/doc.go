@@ -3,7 +3,7 @@
 // the runtime loads, which IPAM plugin they name, and which binary has that name (docs/facts.md,
 // "The first configuration in lexical order is loaded").
 //
-// Except for a temporary file and Undo.Write, the package writes nothing. If something could not be
-// read, the result says so, because that proves neither that leasehold is in use nor that it is
+// Except for a temporary file and Change.Write, the package writes nothing. If something could not
+// be read, the result says so, because that proves neither that leasehold is in use nor that it is
 // not.
 package cniconf

@@ -11,72 +11,72 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/files"
 )
 
-// Undo is the change of a configuration file that names leasehold, with which it calls host-local
-// again. The zero value is no change.
-type Undo struct {
+// Change is a change of a configuration file. The zero value is no change.
+type Change struct {
 	Path          string
 	Before, After []byte
 }
 
-// Undos returns the changes of all configurations in a directory. It returns an error for each file
-// that cannot be read, or not be changed without changing what pods get.
-func Undos(dir string) (all []Undo, err error) {
+// Undos returns the changes with which all configurations in a directory that name leasehold call
+// host-local again. It returns an error for each file that cannot be read, or not be changed
+// without changing what pods get.
+func Undos(dir string) (all []Change, err error) {
 	paths, err := confFiles(dir)
 	if err != nil {
 		return nil, err
 	}
 	for _, path := range paths {
-		u, e := undoOf(path)
+		c, e := undoOf(path)
 		if e != nil {
 			err = errors.Join(err, e)
-		} else if u.Path != "" {
-			all = append(all, u)
+		} else if c.Path != "" {
+			all = append(all, c)
 		}
 	}
 	return all, err
 }
 
 // undoOf returns the change of one configuration file. It returns an error as Undos does.
-func undoOf(path string) (Undo, error) {
+func undoOf(path string) (Change, error) {
 	f := readFile(path)
 	if f.Unread != nil {
-		return Undo{}, f.Unread
+		return Change{}, f.Unread
 	}
 	for _, p := range f.Plugins {
 		if p.File != path && (p.Type == Leasehold || p.IPAM.Type == Leasehold) {
-			return Undo{}, fmt.Errorf("%s names leasehold; name host-local there, or remove it", p.File)
+			return Change{}, fmt.Errorf("%s names leasehold; name host-local there, or remove it", p.File)
 		}
 	}
 	content, _, err := files.ReadLinked(path)
 	if files.IsMissing(err) {
-		return Undo{}, nil // a link that leads nowhere: no runtime can load it
+		return Change{}, nil // a link that leads nowhere: no runtime can load it
 	}
 	if err != nil {
-		return Undo{}, err
+		return Change{}, err
 	}
 	after, err := WithoutLeasehold(path, content)
 	if err != nil {
-		return Undo{}, fmt.Errorf("%s: %w", path, err)
+		return Change{}, fmt.Errorf("%s: %w", path, err)
 	}
 	if bytes.Equal(content, after) {
-		return Undo{}, nil
+		return Change{}, nil
 	}
 	// The agent's container, which is asked whether leasehold can be removed, has fewer rights to
 	// others' files than the one that removes it.
 	if err := unix.Access(filepath.Dir(path), unix.W_OK); err != nil && !errors.Is(err, unix.EACCES) {
-		return Undo{}, fmt.Errorf("%s names leasehold and cannot be changed: %w; name host-local there", path, err)
+		return Change{}, fmt.Errorf("%s names leasehold and cannot be changed: %w; name host-local there", path, err)
 	}
-	return Undo{Path: path, Before: content, After: after}, nil
+	return Change{Path: path, Before: content, After: after}, nil
 }
 
-// Write writes the file. It returns an error if the file has changed since Undos.
-func (u Undo) Write() error {
-	now, _, err := files.ReadLinked(u.Path)
+// Write writes the file. It returns an error if the file has changed since Before was read.
+func (c Change) Write() error {
+	now, _, err := files.ReadLinked(c.Path)
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(now, u.Before) {
-		return fmt.Errorf("%s was changed by another program meanwhile; try again", u.Path)
+	if !bytes.Equal(now, c.Before) {
+		return fmt.Errorf("%s was changed by another program meanwhile; try again", c.Path)
 	}
-	return files.Replace(u.Path, u.Path, u.After)
+	return files.Replace(c.Path, c.Path, c.After)
 }

@@ -43,7 +43,7 @@ type Plan struct {
 	Held  int      `json:"held"`  // addresses that are kept for pods that are away, and are lost
 	Steps []string `json:"steps"` // what becomes of what is on the node, a sentence each
 
-	undos []cniconf.Undo
+	undos []cniconf.Change
 }
 
 // Plan returns what Run will do, or all reasons for which leasehold cannot be removed. It changes
@@ -191,7 +191,7 @@ func (u Uninstaller) Run(ctx context.Context, plan Plan) (text string, err error
 // switchToHostLocal has all later calls of the runtime run host-local: under its own name, and
 // through the forwarder under the name leasehold. The runtime calls that for a moment, until it has
 // read the configurations again, and for the DEL of pods whose stored configuration names it.
-func (u Uninstaller) switchToHostLocal(undos []cniconf.Undo) error {
+func (u Uninstaller) switchToHostLocal(undos []cniconf.Change) error {
 	done, err := u.Dir.restore()
 	if err != nil {
 		return err

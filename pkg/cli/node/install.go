@@ -13,7 +13,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
-	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/install"
 )
 
@@ -131,5 +130,5 @@ func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error
 	if !agreed() {
 		return nil
 	}
-	return files.Replace(path, path, changed)
+	return cniconf.Change{Path: path, Before: content, After: changed}.Write()
 }
