@@ -22,7 +22,7 @@ test-race: ## the unit tests under the race detector (needs a C compiler)
 bench: ## calls, slow disks, an idle agent and its memory, against upstream host-local (RUN=<regexp>: calls, parallel, storm, others, idle, memory; ROUNDS, AGAINST=<program>)
 	@scripts/bench
 
-bench-scale: ## the memory of two managers and the time of admissions, beside simulated nodes (NODES=50, RESERVATIONS=500)
+bench-scale: ## the memory and requests of two managers and the time of admissions, beside simulated nodes (NODES=50, RESERVATIONS=500)
 	@scripts/simulated
 
 fuzz: ## every fuzz target, a minute each (FUZZTIME=10m for longer)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 // memoryGoal is in MiB, of a manager.
@@ -36,6 +37,9 @@ func TestManagers(t *testing.T) {
 	r.fill(c)
 	r.startManagers()
 	r.sayMemory("after the start")
+	r.sayRequests("after the start", func() {})
+	r.sayRequests("without a change", func() {})
+	r.sayRequests("with 100 pods recreated", func() { r.recreate(c, 100) })
 	r.admissions(c)
 	if peak := r.sayMemory("after the load"); peak > memoryGoal {
 		r.Errorf("a manager takes up to %d MiB, want at most %d", peak, memoryGoal)
@@ -62,6 +66,37 @@ func (r *rig) sayMemory(when string) (peak int) {
 		}
 	}
 	return peak
+}
+
+// sayRequests calls do, waits, and logs how many requests the managers have sent to the API server
+// meanwhile.
+func (r *rig) sayRequests(when string, do func()) {
+	const wait = time.Minute
+	var before [replicas]inspect.Metrics
+	for i := range replicas {
+		before[i] = r.metrics(i)
+	}
+	began := time.Now()
+	do()
+	time.Sleep(time.Until(began.Add(wait)))
+	for i := range replicas {
+		now, sent := r.metrics(i), ""
+		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+			count := func(m inspect.Metrics) float64 { return m.Sum("rest_client_requests_total", "method="+method) }
+			sent += fmt.Sprintf(" %s %.0f", method, count(now)-count(before[i]))
+		}
+		r.Logf("requests of %s in %v %s:%s", managerName(i), time.Since(began).Round(time.Second), when, sent)
+	}
+}
+
+// metrics returns the metrics of a replica.
+func (r *rig) metrics(i int) inspect.Metrics {
+	response, err := http.Get(fmt.Sprintf("http://%v:%d/metrics", r.cluster.ControlAddr(), metricsPort+portsApart*i))
+	r.must(err)
+	defer response.Body.Close()
+	m, err := inspect.ReadMetrics(response.Body)
+	r.must(err)
+	return m
 }
 
 // admissions asks the webhook about pods that are away, as the API server does, 50 times a second.

@@ -2,6 +2,7 @@ package simulated
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -140,31 +141,99 @@ func (r *rig) fill(c population) {
 			[]byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{})
 		return err
 	})
-	r.each("pods", c.reservations, func(ctx context.Context, i int) error {
-		if f.pods[i] = awayUID; c.isAway(i) {
-			return nil
-		}
-		p := c.pod(i)
-		p.Labels[kube.LabelRetained] = kube.Retained // by the webhook
-		p.Spec.NodeName = nodeName(i % c.nodes)
-		p, err := r.client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{})
-		if err == nil {
-			f.pods[i] = string(p.UID)
+	objects := r.objects()
+	r.each("agents", c.nodes, func(ctx context.Context, i int) error { return r.createAgent(ctx, objects, i) })
+	r.each("pods", c.reservations, func(ctx context.Context, i int) (err error) {
+		if f.pods[i] = awayUID; !c.isAway(i) {
+			f.pods[i], err = r.createPod(ctx, c, i)
 		}
 		return err
 	})
-	scheme := runtime.NewScheme()
-	r.must(v1alpha1.AddToScheme(scheme))
-	reservations, err := client.New(r.api, client.Options{Scheme: scheme})
-	r.must(err)
 	r.each("reservations", c.reservations, func(ctx context.Context, i int) error {
 		o := c.reservation(i, f)
 		status := o.Status
-		if err := reservations.Create(ctx, o); err != nil {
+		if err := objects.Create(ctx, o); err != nil {
 			return err
 		}
 		o.Status = status
-		return reservations.Status().Update(ctx, o)
+		return objects.Status().Update(ctx, o)
+	})
+}
+
+// createPod creates a pod as the webhook and the scheduler leave it, and returns its UID.
+func (r *rig) createPod(ctx context.Context, c population, i int) (uid string, err error) {
+	p := c.pod(i)
+	p.Labels[kube.LabelRetained] = kube.Retained
+	p.Spec.NodeName = nodeName(i % c.nodes)
+	p, err = r.client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return string(p.UID), nil
+}
+
+// createAgent creates the NodeAddressPool of a node, and the pod of its agent, which is ready.
+func (r *rig) createAgent(ctx context.Context, objects client.Client, i int) error {
+	pool := &v1alpha1.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i)}}
+	if err := objects.Create(ctx, pool); err != nil {
+		return err
+	}
+	pool.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRetentionActive, Status: metav1.ConditionTrue,
+		Reason: "Named", LastTransitionTime: metav1.Now()}}
+	if err := objects.Status().Update(ctx, pool); err != nil {
+		return err
+	}
+	pods := r.client.CoreV1().Pods(kube.Namespace)
+	p, err := pods.Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", kube.AgentName, i),
+			Labels: map[string]string{"app.kubernetes.io/name": kube.AgentName}},
+		Spec: corev1.PodSpec{NodeName: nodeName(i), Containers: containers("10m", "16Mi")},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady,
+		Status: corev1.ConditionTrue}}}
+	_, err = pods.UpdateStatus(ctx, p, metav1.UpdateOptions{})
+	return err
+}
+
+// objects returns a client for leasehold's objects.
+func (r *rig) objects() client.Client {
+	scheme := runtime.NewScheme()
+	r.must(v1alpha1.AddToScheme(scheme))
+	objects, err := client.New(r.api, client.Options{Scheme: scheme})
+	r.must(err)
+	return objects
+}
+
+// recreate deletes the first pods that are not away, creates them again, and writes their
+// reservations as their agents would.
+func (r *rig) recreate(c population, count int) {
+	objects := r.objects()
+	r.each("pods again", count, func(ctx context.Context, i int) error {
+		i += i/4 + 1 // the next that is not away
+		p := c.pod(i)
+		var all v1alpha1.IPReservationList
+		err := objects.List(ctx, &all, client.InNamespace(p.Namespace),
+			client.MatchingLabels{v1alpha1.LabelPodHash: v1alpha1.Hash(p.Name)})
+		if err != nil {
+			return err
+		}
+		o := &all.Items[0]
+		until := metav1.NewTime(time.Now().Add(window).Truncate(time.Second))
+		o.Status.State, o.Status.HeldUntil = v1alpha1.Held, &until
+		now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+		err = errors.Join(r.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, now),
+			objects.Status().Update(ctx, o))
+		if err != nil {
+			return err
+		}
+		o.Status.State, o.Status.HeldUntil = v1alpha1.Bound, nil
+		if o.Status.PodUID, err = r.createPod(ctx, c, i); err != nil {
+			return err
+		}
+		return objects.Status().Update(ctx, o)
 	})
 }
 
