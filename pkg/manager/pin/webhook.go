@@ -70,9 +70,9 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 // The watch may show the deletion of a pod a moment after the ReplicaSet has created the next one.
 // So for a pod that may be such a replacement it waits once, because two replicas would send pods
 // to the only address that they see, and a few times more while there is no address, or only some
-// to which as many pods were sent. A replica that
-// is not the leader waits if it has a choice, until it sees what the leader, and mostly also what
-// others, have decided about pods that were created at the same time.
+// to which as many pods were sent. A replica that is not the leader waits if it has a choice, until
+// it sees what the leader, and mostly also what others, have decided about pods that were created
+// at the same time.
 func (w *webhook) decideForName(ctx context.Context, req admission.Request, pod *corev1.Pod, as, before string,
 ) (d decision) {
 	c, name, isTrial := w.cluster, control.NameKey(req.Namespace, as), req.DryRun != nil && *req.DryRun
