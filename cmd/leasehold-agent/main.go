@@ -18,9 +18,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/use"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 var version = "(devel)" // set at link time
@@ -72,7 +72,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	node := agent.Node{
-		Service: &ipam.Service{Node: &transact.Node{
+		Service: &maintain.Service{Node: &operation.Node{
 			Store: leases, Host: view, Clock: clock,
 			Warn: func(text string) { log.Warn(text) },
 		}},

@@ -24,11 +24,12 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/rundir"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // newNode returns a node with a real store, whose host is the real kernel with another boot id.
@@ -43,7 +44,7 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 	started := time.Now()
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	return Node{
-		Service: &ipam.Service{Node: &transact.Node{
+		Service: &maintain.Service{Node: &operation.Node{
 			Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 			Host:  host.New("/proc", boot),
 			Clock: func() lease.Instant {
@@ -69,7 +70,7 @@ func bound(t *testing.T, addr, pod, boot string) lease.Lease {
 	l, err := lease.Apply(lease.Lease{}, lease.Bind{
 		ID: "00112233445566aa", Pool: lease.Pool{DataDir: "/does-not-exist", Network: "net"},
 		Address: netip.MustParseAddr(addr), Set: "s",
-		Namespace: "db", Name: pod, UID: "u", Window: lease.Window(time.Hour), Soft: time.Minute,
+		Namespace: "db", Name: pod, UID: "u", Window: lease.Window(time.Hour), CoolDown: time.Minute,
 		Holder: lease.Holder{ContainerID: "c-" + pod, IfName: "eth0", BootID: boot,
 			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
 	}, lease.Instant{Wall: time.Now(), Boot: time.Minute, BootID: boot})
@@ -90,14 +91,14 @@ func TestMetrics(t *testing.T) {
 		held, err := lease.Apply(b, lease.Release{Holder: b.Holder}, a.BoundAt)
 		return errors.Join(err, tx.Put(a.Pool, a.Address, a), tx.Put(held.Pool, held.Address, held),
 			tx.SetRanges(a.Pool, []pool.Set{rangeSet("fd00::2", "fd00::ffff"), rangeSet("10.0.0.2", "10.0.0.11")}),
-			tx.SetAdopted(lease.Pool{DataDir: a.Pool.DataDir, Network: "without-ranges"}), tx.Count("leases/kept", 3))
+			tx.SetImported(lease.Pool{DataDir: a.Pool.DataDir, Network: "without-ranges"}), tx.Count("leases/kept", 3))
 	})
 	calls := newCallMetrics(node.Metrics)
 	calls.read(node) // starts the call log
-	node.Service.Node.Store.LogCall(store.Call{Verb: "ADD", Result: "ok", Took: 3 * time.Millisecond,
+	node.Service.Node.Store.Run().LogCall(rundir.Call{Verb: "ADD", Result: "ok", Took: 3 * time.Millisecond,
 		Waited: time.Millisecond})
 	const wait = 10 * time.Second
-	node.Service.Node.Store.LogCall(store.Call{Verb: "ADD", Result: "11", Took: wait, Waited: wait})
+	node.Service.Node.Store.Run().LogCall(rundir.Call{Verb: "ADD", Result: "11", Took: wait, Waited: wait})
 	calls.read(node)
 	m := storeMetrics{node}
 	node.Metrics.(*prometheus.Registry).MustRegister(m)
@@ -217,7 +218,7 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 			t.Errorf("the next survey is after %s, want %s", next, surveyInterval)
 		}
 	}
-	if state(t, node, here) != lease.Bound || !errors.Is(health.ready(), transact.ErrNoHostView) {
+	if state(t, node, here) != lease.Bound || !errors.Is(health.ready(), operation.ErrNoHostView) {
 		t.Errorf("state %s, ready: %v", state(t, node, here), health.ready())
 	}
 	if testutil.ToFloat64(c.complete) != 0 {
@@ -347,7 +348,7 @@ func TestServe(t *testing.T) {
 	expect("/healthz", 200, "ok")
 	expect("/metrics", 200, "some_total 0")
 	expect("/readyz", 503, "not been surveyed")
-	health.setReady(transact.ErrNoHostView)
+	health.setReady(operation.ErrNoHostView)
 	expect("/readyz", 503, "cannot be seen")
 	health.setReady(nil)
 	expect("/readyz", 200, "ok")
@@ -416,7 +417,7 @@ func (u *use) Check(ctx context.Context, _ time.Time) bool {
 	return u.changed.Load()
 }
 
-func (u *use) Served() []ipam.Served { return nil }
+func (u *use) Served() []maintain.Served { return nil }
 
 // The configuration is checked every checkInterval, however often the store changes, and the node
 // is surveyed at once if leasehold serves another network.
@@ -474,7 +475,7 @@ func TestCallsAreCountedDuringALongPass(t *testing.T) {
 		tasks := []Task{Leases(node, &Health{}, &use{hangs: true}), Calls(node)}
 		go func() { ended <- Run(ctx, node.Log, tasks) }()
 		synctest.Wait()
-		node.Service.Node.Store.LogCall(store.Call{Verb: "ADD", Result: "ok"})
+		node.Service.Node.Store.Run().LogCall(rundir.Call{Verb: "ADD", Result: "ok"})
 		time.Sleep(2 * callInterval)
 		synctest.Wait()
 		want := `

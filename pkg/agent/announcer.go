@@ -17,7 +17,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/pkg/rundir"
 )
 
 // Announcer processes the announce queue: it announces the addresses of each attachment in the
@@ -35,7 +35,7 @@ import (
 // address can be used, announces it from the pod's own network namespace (RFC 5227; RFC 4861,
 // 7.2.6), and repeats that a few times.
 type Announcer struct {
-	// Dir is the queue (store.Store.AnnounceDir).
+	// Dir is the queue (rundir.Dir.Announcements).
 	Dir string
 	// Wake receives a value when the queue may have changed (Changes.Queue).
 	Wake <-chan struct{}
@@ -88,7 +88,7 @@ func Announce(node Node, host *host.Host) Task {
 		Help: "Addresses announced to their neighbours after their pod returned.",
 	})
 	a := &Announcer{
-		Dir:       node.Service.Node.Store.AnnounceDir(),
+		Dir:       node.Service.Node.Store.Run().Announcements(),
 		Wake:      daemon.Any(&node.Changes.Queue),
 		Bound:     node.Service.Bound,
 		Inside:    host.RunInNetns,
@@ -115,7 +115,7 @@ func (a *Announcer) start(ctx context.Context) {
 	entries, _ := os.ReadDir(a.Dir) // there is no directory before the first return of a pod
 	for _, e := range entries {
 		name := e.Name()
-		who, ok := store.AttachmentOf(name, filepath.Join(a.Dir, name))
+		who, ok := rundir.AttachmentOf(name, filepath.Join(a.Dir, name))
 		if !ok && strings.HasPrefix(name, "#") {
 			continue // it is not written yet
 		}

@@ -72,7 +72,7 @@ func newAnnouncer(t *testing.T, queue ...string) *announcer {
 	dirs := dirsIn(t.TempDir())
 	s.changes = NewChanges(dirs, slog.New(slog.DiscardHandler))
 	s.Announcer = &Announcer{
-		Dir: store.New(dirs).AnnounceDir(), Wake: daemon.Any(&s.changes.Queue),
+		Dir: store.New(dirs).Run().Announcements(), Wake: daemon.Any(&s.changes.Queue),
 		Bound: func(context.Context, lease.Attachment) ([]lease.Lease, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
+	"github.com/leasehold-cni/leasehold/pkg/rundir"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -45,8 +46,8 @@ type Changes struct {
 
 // NewChanges returns the Changes of the store in dirs. There are no signals until Run is called.
 func NewChanges(dirs store.Dirs, log *slog.Logger) *Changes {
-	s := store.New(dirs)
-	return &Changes{dir: dirs.State, dels: s.SpoolDir(), queue: s.AnnounceDir(), log: log}
+	run := rundir.Dir{Path: dirs.Run}
+	return &Changes{dir: dirs.State, dels: run.Queue(), queue: run.Announcements(), log: log}
 }
 
 // Run watches the store and sends signals until ctx is done. It sends the first one at once. It

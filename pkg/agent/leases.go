@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 const (
@@ -29,14 +29,14 @@ type Use interface {
 	// few seconds.
 	Check(ctx context.Context, now time.Time) (changed bool)
 	// Served returns the pools that leasehold serves.
-	Served() []ipam.Served
+	Served() []maintain.Served
 }
 
 // Leases returns the task that looks after the store: it ends expired holds, releases the leases of
-// dead holders and imports the addresses that host-local has assigned (ipam.Survey, Plan, Act). A
-// holder is the container interface that has the address. The task reports the result of each
-// survey to health. After each signal of node.Changes it applies queued DELs to the store, all
-// of them in one transaction: views show them as done before, but only what was applied is in the
+// dead holders and imports the addresses that host-local has assigned (maintain.Survey, Plan, Act).
+// A holder is the container interface that has the address. The task reports the result of each
+// survey to health. After each signal of node.Changes it applies queued DELs to the store, all of
+// them in one transaction: views show them as done before, but only what was applied is in the
 // journal, and outlives a power cut.
 func Leases(node Node, health *Health, use Use) Task {
 	return Task{Name: "leases", Run: newLeaseTask(node, health, use).run}
@@ -53,7 +53,7 @@ type leaseTask struct {
 	problem  daemon.Problem // of the survey
 	failed   daemon.Problem // of the actions
 
-	withoutFile map[ipam.Ref]time.Duration // since when (lease.Instant.Boot), at the last survey
+	withoutFile map[maintain.Ref]time.Duration // since when (lease.Instant.Boot), at the last survey
 }
 
 func newLeaseTask(node Node, health *Health, use Use) *leaseTask {
@@ -101,7 +101,7 @@ func (t *leaseTask) run(ctx context.Context) error {
 // applyQueued applies queued DELs. If it fails, the survey reports why, and the next one repeats
 // it.
 func (t *leaseTask) applyQueued(ctx context.Context) {
-	if err := t.Service.Replay(ctx); err != nil {
+	if err := t.Service.ApplyQueue(ctx); err != nil {
 		t.Log.Debug("applying queued DELs failed", "error", err)
 	}
 }
@@ -136,23 +136,23 @@ func (t *leaseTask) once(ctx context.Context) time.Duration {
 // due returns the plan of a survey. A file is written again only if it has been missing for
 // surveyInterval: while host-local processes a DEL, and shortly after it, the container exists and
 // has no file. If the file were written then, nothing would prove that DEL.
-func (t *leaseTask) due(v ipam.Survey) []ipam.Action {
+func (t *leaseTask) due(v maintain.Survey) []maintain.Action {
 	before := t.withoutFile
-	t.withoutFile = map[ipam.Ref]time.Duration{}
+	t.withoutFile = map[maintain.Ref]time.Duration{}
 	for _, l := range v.Unmirrored {
-		since, known := before[ipam.RefTo(l)]
+		since, known := before[maintain.RefTo(l)]
 		if !known {
 			since = v.Now.Boot
 		}
-		t.withoutFile[ipam.RefTo(l)] = since
+		t.withoutFile[maintain.RefTo(l)] = since
 	}
-	return slices.DeleteFunc(ipam.Plan(v), func(a ipam.Action) bool {
-		return a.Do == ipam.Mirror && v.Now.Boot-t.withoutFile[ipam.RefTo(a.Lease)] < surveyInterval
+	return slices.DeleteFunc(maintain.Plan(v), func(a maintain.Action) bool {
+		return a.Do == maintain.Mirror && v.Now.Boot-t.withoutFile[maintain.RefTo(a.Lease)] < surveyInterval
 	})
 }
 
 // act executes the plan and logs what was done.
-func (t *leaseTask) act(ctx context.Context, plan []ipam.Action) {
+func (t *leaseTask) act(ctx context.Context, plan []maintain.Action) {
 	began := time.Now()
 	done, err := t.Service.Act(ctx, plan)
 	for _, a := range done {
@@ -180,7 +180,7 @@ func about(l lease.Lease) []any {
 
 // logProblem logs a problem of the survey (daemon.Problem). A survey that is not safe to act on is
 // an error; leases of unknown holders are a warning.
-func (t *leaseTask) logProblem(err error, v ipam.Survey) {
+func (t *leaseTask) logProblem(err error, v maintain.Survey) {
 	level := slog.LevelError
 	if err == nil {
 		level, err = slog.LevelWarn, v.Doubt

@@ -19,7 +19,7 @@ const callInterval = 5 * time.Second
 type storeMetrics struct{ node Node }
 
 // callMetrics are the metrics of the plugin's calls, which the plugin writes to the call log
-// (store.Store.LogCall).
+// (rundir.Dir.LogCall).
 type callMetrics struct {
 	calls  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
@@ -35,7 +35,7 @@ var (
 	descFree = prometheus.NewDesc("leasehold_pool_free_addresses",
 		"Addresses that are neither bound nor held, of the range set with the fewest. There is no value before "+
 			"the first ADD.", []string{"network"}, nil)
-	descQueued = prometheus.NewDesc("leasehold_spooled_deletes",
+	descQueued = prometheus.NewDesc("leasehold_queued_deletes",
 		"DELs that are queued in the run directory. The next call and the agent apply them.", nil, nil)
 	descReadable = prometheus.NewDesc("leasehold_store_readable",
 		"Whether the lease store could be read for this scrape (1), or is lost or busy (0).", nil, nil)
@@ -59,7 +59,7 @@ var (
 	}
 
 	// callBuckets are the histogram buckets of the plugin's calls, in seconds. The largest is
-	// store.MaxWait.
+	// files.MaxWait.
 	callBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 )
 
@@ -96,7 +96,7 @@ func Calls(node Node) Task {
 
 // read adds the calls that were logged since the last read.
 func (m callMetrics) read(node Node) {
-	calls, err := node.Service.Node.Store.Calls()
+	calls, err := node.Service.Node.Store.Run().Calls()
 	if err != nil {
 		node.Log.Debug("reading the call log failed", "error", err)
 	}
@@ -119,7 +119,7 @@ func (m storeMetrics) Collect(ch chan<- prometheus.Metric) {
 		readable = 0
 	}
 	ch <- prometheus.MustNewConstMetric(descReadable, prometheus.GaugeValue, readable)
-	queued, err := m.node.Service.Node.Store.Spooled("") // "": the boot id is not needed for the number
+	queued, err := m.node.Service.Node.Store.Run().QueuedDELs("") // "": the boot id is not needed for the number
 	if err != nil {
 		m.node.Log.Debug("reading the queued DELs for a scrape failed", "error", err)
 		return
@@ -146,8 +146,8 @@ func (m storeMetrics) collectStore(ch chan<- prometheus.Metric) error {
 	}
 	for network, n := range totals {
 		gauge(descAddresses, uint64(n.Bound), network, "Bound")
-		gauge(descAddresses, uint64(n.Firm), network, "Held")
-		gauge(descAddresses, uint64(n.Soft), network, "CoolDown")
+		gauge(descAddresses, uint64(n.Held), network, "Held")
+		gauge(descAddresses, uint64(n.CoolDown), network, "CoolDown")
 	}
 	for _, u := range store.ByNetwork(usage) {
 		if u.Ranges != nil {

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 // Node contains what the tasks of an agent share.
 type Node struct {
-	Service *ipam.Service
+	Service *maintain.Service
 	Changes *Changes
 	Log     *slog.Logger
 	Metrics prometheus.Registerer

@@ -14,33 +14,33 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
-// A spooled DEL is recorded in the store at once. If the view is not proven, nothing is written.
-func TestSpooledDELsAreRecorded(t *testing.T) {
+// A queued DEL is recorded in the store at once. If the view is not proven, nothing is written.
+func TestQueuedDELsAreRecorded(t *testing.T) {
 	node, _ := newNode(t)
 	node.Changes = NewChanges(node.Service.Node.Store.Dirs(), node.Log)
 	l := bound(t, "10.0.0.2", "db-0", "boot-1")
 	update(t, node, func(tx *store.Tx) error {
 		return errors.Join(tx.Put(l.Pool, l.Address, l), tx.SetNamespaceIDs("boot-1 another"))
 	})
-	spool := func() {
+	queue := func() {
 		n := node.Service.Node
-		if err := n.Store.Spool(l.Holder.Attachment(), l.Pool, n.Clock()); err != nil {
+		if err := n.Store.Run().AddDEL(l.Holder.Attachment(), l.Pool, n.Clock()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	waiting := func() int {
-		records, err := node.Service.Node.Store.Spooled("boot-1")
+		records, err := node.Service.Node.Store.Run().QueuedDELs("boot-1")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(records)
 	}
-	spool()
-	if err := node.Service.Replay(t.Context()); !errors.Is(err, transact.ErrNoHostView) || waiting() != 1 {
+	queue()
+	if err := node.Service.ApplyQueue(t.Context()); !errors.Is(err, operation.ErrNoHostView) || waiting() != 1 {
 		t.Errorf("without a view: %v, %d wait", err, waiting())
 	}
 	update(t, node, func(tx *store.Tx) error {
@@ -51,8 +51,8 @@ func TestSpooledDELsAreRecorded(t *testing.T) {
 	tasks := []Task{{"changes", node.Changes.Run}, Leases(node, &Health{}, &use{})}
 	go func() { ended <- Run(ctx, node.Log, tasks) }()
 	for range 2 {
-		until(t, "it is replayed", func() bool { return waiting() == 0 })
-		spool() // of a container that is released: the record alone is removed
+		until(t, "it is applied", func() bool { return waiting() == 0 })
+		queue() // of a container that is released: the record alone is removed
 	}
 	stop()
 	<-ended
@@ -62,9 +62,9 @@ func TestSpooledDELsAreRecorded(t *testing.T) {
 	}
 }
 
-// A spooled DEL causes a signal by itself, and not only the next poll. A poll makes the directories
+// A queued DEL causes a signal by itself, and not only the next poll. A poll makes the directories
 // again that are missing, so that it can be told from a signal of the DEL.
-func TestSpooledDELIsSignalled(t *testing.T) {
+func TestQueuedDELIsSignalled(t *testing.T) {
 	node, _ := newNode(t)
 	n := node.Service.Node
 	changes := NewChanges(n.Store.Dirs(), node.Log)
@@ -74,15 +74,15 @@ func TestSpooledDELIsSignalled(t *testing.T) {
 	go func() { _ = changes.Run(ctx) }()
 	<-signals // at the start, after the directories are watched
 	for range 5 {
-		if err := os.RemoveAll(n.Store.AnnounceDir()); err != nil {
+		if err := os.RemoveAll(n.Store.Run().Announcements()); err != nil {
 			t.Fatal(err)
 		}
 		who := lease.Attachment{ContainerID: "c1", IfName: "eth0"}
-		if err := n.Store.Spool(who, lease.Pool{}, n.Clock()); err != nil {
+		if err := n.Store.Run().AddDEL(who, lease.Pool{}, n.Clock()); err != nil {
 			t.Fatal(err)
 		}
 		<-signals
-		if _, err := os.Stat(n.Store.AnnounceDir()); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(n.Store.Run().Announcements()); errors.Is(err, fs.ErrNotExist) {
 			return
 		}
 	}

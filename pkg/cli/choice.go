@@ -8,14 +8,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // ChoiceFlags adds the flags that choose addresses for a pod, and returns what they will choose.
-func ChoiceFlags(command *cobra.Command) *ipam.Choice {
-	c := &ipam.Choice{Window: lease.Forever, IfName: "eth0"}
+func ChoiceFlags(command *cobra.Command) *maintain.Choice {
+	c := &maintain.Choice{Window: lease.Forever, IfName: "eth0"}
 	f, errName := command.Flags(), errors.New("want namespace/name")
 	// With an empty value, which scripts may have, --pod and --reserve-as count as not given.
 	f.Func("pod", "the `pod`, as namespace/name; it need not exist", func(s string) error {

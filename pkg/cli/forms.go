@@ -17,7 +17,7 @@ type Row struct {
 	Netns      string  `json:"netns"`
 	MAC        string  `json:"mac"`
 	State      string  `json:"state"`
-	Firm       bool    `json:"firm"`
+	IsHold     bool    `json:"hold"`
 	Window     string  `json:"window"`
 	BoundAt    *string `json:"boundAt"`
 	ReleasedAt *string `json:"releasedAt"`

@@ -19,8 +19,8 @@ func TestWithoutLeasehold(t *testing.T) {
 			`{@,"plugins":[{"type":"flannel","x":1}]}`, ""},
 		{"host-local is named already", list, stockList, stockList, ""},
 		{"keys of leasehold alone stay, which host-local ignores", single,
-			`{@,"type":"bridge","ipam" : {"type" :"leasehold", "subnet":"10.0.0.0/8","softHold":"1m","x":[{}]}}`,
-			`{@,"type":"bridge","ipam" : {"type" :"host-local", "subnet":"10.0.0.0/8","softHold":"1m","x":[{}]}}`, ""},
+			`{@,"type":"bridge","ipam" : {"type" :"leasehold", "subnet":"10.0.0.0/8","coolDown":"1m","x":[{}]}}`,
+			`{@,"type":"bridge","ipam" : {"type" :"host-local", "subnet":"10.0.0.0/8","coolDown":"1m","x":[{}]}}`, ""},
 		{"the annotations", single,
 			`{@,"type":"ptp","capabilities":{"io.kubernetes.cri.pod-annotations": true,"a":true},` +
 				`"ipam":{"type":"leasehold"}}`,

@@ -6,10 +6,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/importer"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // The values of CNI_COMMAND.
@@ -63,11 +63,11 @@ var translations = []translation{
 	{ipam.ErrUnavailable, types.ErrTryAgainLater, "request another address, or release this one with leasectl"},
 	{ipam.ErrExhausted, types.ErrTryAgainLater,
 		"leasectl doctor on the node says who has the addresses, and what frees them"},
-	{transact.ErrNoEvidence, types.ErrTryAgainLater,
+	{operation.ErrNoEvidence, types.ErrTryAgainLater,
 		"leasectl recover --dry-run shows which addresses are known to be in use"},
-	{transact.ErrOtherNode, types.ErrTryAgainLater,
+	{operation.ErrOtherNode, types.ErrTryAgainLater,
 		"give each node a dataDir of its own, or remove the file .leasehold there if no other node uses it"},
-	{adopt.ErrUnreadable, types.ErrTryAgainLater,
+	{importer.ErrUnreadable, types.ErrTryAgainLater,
 		"run the plugin where it sees the host's /proc and host-local's directory"},
 	{store.ErrBusy, types.ErrTryAgainLater, "nothing was changed; the call can be repeated"},
 	{store.ErrNewer, types.ErrTryAgainLater,

@@ -61,7 +61,7 @@ func TestDelErrorsAreNotTakenForSuccess(t *testing.T) {
 		&fs.PathError{Op: "open", Path: "/run/leasehold/lock", Err: fs.ErrNotExist},
 		&fs.PathError{Op: "open", Path: "/x", Err: errors.New("no such file or directory")},
 		fmt.Errorf("%w: bucket not found", store.ErrLost),
-		errors.Join(store.ErrBusy, errors.New("spool: no such file or directory; not found")),
+		errors.Join(store.ErrBusy, errors.New("queue: no such file or directory; not found")),
 	} {
 		got := coded(verbDel, err).Error()
 		for _, phrase := range []string{"not found", "no such file or directory"} {

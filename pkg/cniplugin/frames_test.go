@@ -14,8 +14,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // TestFramesOfACall verifies docs/architecture.md, "One call": from Add to the function that
@@ -27,7 +27,7 @@ func TestFramesOfACall(t *testing.T) {
 		t.Fatal(err)
 	}
 	var own []string // from Add to transact
-	node := &transact.Node{
+	node := &operation.Node{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 		Host:  h, Plugin: true,
 		Clock: func() lease.Instant { // transact calls it in the transaction

@@ -19,18 +19,19 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
+	"github.com/leasehold-cni/leasehold/pkg/rundir"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Service assigns and releases addresses. It is implemented by *ipam.Service. Each method is one
 // transaction of the store.
 type Service interface {
 	Assign(context.Context, ipam.Request) (ipam.Result, error)
-	Release(context.Context, lease.Attachment, transact.Scope) error
+	Release(context.Context, lease.Attachment, operation.Scope) error
 	Verify(context.Context, ipam.Request) error
-	Collect(context.Context, transact.Scope, []lease.Attachment) error
-	Status(context.Context, transact.Scope) error
+	Collect(context.Context, operation.Scope, []lease.Attachment) error
+	Status(context.Context, operation.Scope) error
 	KeepMAC(
 		ctx context.Context, who lease.Attachment, addrs []netip.Addr, has net.HardwareAddr, fixed bool,
 	) (net.HardwareAddr, bool, error)
@@ -53,7 +54,7 @@ type Plugin struct {
 
 	NetnsOverride string // the value of CNI_NETNS_OVERRIDE
 
-	LogCall func(store.Call) // called after every verb with its result and duration; may be nil
+	LogCall func(rundir.Call) // called after every verb with its result and duration; may be nil
 
 	warnings []string      // not yet printed
 	waited   time.Duration // for the store's lock, in the present verb
@@ -165,18 +166,18 @@ func (p *Plugin) Del(args *skel.CmdArgs) (err error) {
 
 // scope returns the pool, the range sets and the policies of a configuration, which may be nil. The
 // parts that are invalid have their zero value or the default, and errors are ignored.
-func (c *config) scope() transact.Scope {
+func (c *config) scope() operation.Scope {
 	if c == nil {
-		return transact.Scope{}
+		return operation.Scope{}
 	}
 	p, err := c.pool()
 	if err != nil {
-		return transact.Scope{}
+		return operation.Scope{}
 	}
 	sets, _ := c.sets()
-	in := transact.Existing(p, sets)
+	in := operation.Existing(p, sets)
 	if options, err := c.options(); err == nil {
-		in.Soft, in.Caches = options.SoftHold, options.CNICacheDirs
+		in.CoolDown, in.Caches = options.CoolDown, options.CNICacheDirs
 	}
 	return in
 }
@@ -253,7 +254,7 @@ func (p *Plugin) end(verb string, began time.Time, result *error) {
 		p.note(fmt.Sprintf("%s panicked: %v\n%s", verb, r, debug.Stack()))
 		err = fmt.Errorf("%w: %.200v", errPanic, r)
 	}
-	call := store.Call{Verb: verb, Result: "ok", Took: time.Since(began), Waited: p.waited}
+	call := rundir.Call{Verb: verb, Result: "ok", Took: time.Since(began), Waited: p.waited}
 	p.waited, *result = 0, nil
 	if err != nil {
 		c := coded(verb, err)

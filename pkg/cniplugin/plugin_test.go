@@ -23,8 +23,9 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
+	"github.com/leasehold-cni/leasehold/pkg/rundir"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // recorder is a Service that records its calls.
@@ -32,7 +33,7 @@ type recorder struct {
 	calls  []string
 	req    ipam.Request
 	who    lease.Attachment
-	where  transact.Scope
+	where  operation.Scope
 	pool   lease.Pool
 	valid  []lease.Attachment
 	result ipam.Result
@@ -62,7 +63,7 @@ func (r *recorder) Assign(ctx context.Context, req ipam.Request) (ipam.Result, e
 	return r.result, r.called("Assign")
 }
 
-func (r *recorder) Release(_ context.Context, who lease.Attachment, in transact.Scope) error {
+func (r *recorder) Release(_ context.Context, who lease.Attachment, in operation.Scope) error {
 	r.who, r.where = who, in
 	return r.called("Release")
 }
@@ -72,12 +73,12 @@ func (r *recorder) Verify(_ context.Context, req ipam.Request) error {
 	return r.called("Verify")
 }
 
-func (r *recorder) Collect(_ context.Context, in transact.Scope, valid []lease.Attachment) error {
+func (r *recorder) Collect(_ context.Context, in operation.Scope, valid []lease.Attachment) error {
 	r.pool, r.valid = in.Pool, valid
 	return r.called("Collect")
 }
 
-func (r *recorder) Status(_ context.Context, hint transact.Scope) error {
+func (r *recorder) Status(_ context.Context, hint operation.Scope) error {
 	r.pool = hint.Pool
 	return r.called("Status")
 }
@@ -270,9 +271,9 @@ func TestResultsAndWaitsAreLogged(t *testing.T) {
 				}
 			}
 		}
-		var got []store.Call
+		var got []rundir.Call
 		p, _, _ := plugin(r)
-		p.LogCall = func(c store.Call) { got = append(got, c) }
+		p.LogCall = func(c rundir.Call) { got = append(got, c) }
 		s.Timed = func(t store.Timing) {
 			want += t.Waited
 			p.Timed(t)
@@ -433,8 +434,8 @@ func TestEveryVerbSurvivesAPanic(t *testing.T) {
 	stdin := conf(`"ipam":{"subnet":"10.0.0.0/24"},"cni.dev/valid-attachments":null`)
 	for verb, want := range map[string]uint{verbAdd: 11, verbDel: 11, verbCheck: 11, verbGC: 11, verbStatus: 50} {
 		p, stdout, stderr := plugin(&recorder{panics: true})
-		var logged []store.Call
-		p.LogCall = func(c store.Call) { logged = append(logged, c) }
+		var logged []rundir.Call
+		p.LogCall = func(c rundir.Call) { logged = append(logged, c) }
 		funcs := p.Funcs()
 		call := map[string]func(*skel.CmdArgs) error{verbAdd: funcs.Add, verbDel: funcs.Del, verbCheck: funcs.Check,
 			verbGC: funcs.GC, verbStatus: funcs.Status}[verb]

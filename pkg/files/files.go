@@ -1,5 +1,5 @@
-// Package files reads and writes small files, and opens directories. It does not wait for what may
-// lie at a path in place of a regular file, such as a FIFO, and only ReadLinked follows links.
+// Package files has small files, locks, and directories in which other programs may write. It does
+// not wait for what may lie at a path in place of a regular file, such as a FIFO.
 package files
 
 import (
@@ -27,7 +27,7 @@ const Max = 1 << 20
 // truncated to nothing first, ext4 would write it to the disk at once when it is closed
 // (auto_da_alloc), while a commit waits for the same disk.
 func Write(path, content string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0o600)
+	f, err := Open(path, os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}
@@ -49,6 +49,12 @@ func Write(path, content string) error {
 		err = f.Truncate(int64(len(content)))
 	}
 	return errors.Join(err, f.Close())
+}
+
+// Open is os.OpenFile that never blocks, not even if the path leads to a FIFO. A file that it
+// creates has mode 0600.
+func Open(path string, flag int) (*os.File, error) {
+	return os.OpenFile(path, flag|syscall.O_NONBLOCK, 0o600)
 }
 
 // Canonical returns the path without links, as far as the path exists.
@@ -122,7 +128,7 @@ func Changed(path string, info fs.FileInfo) time.Time {
 
 // read returns no info if the file could not be opened, and no content if it is not a regular file.
 func read(path string, flags int) ([]byte, fs.FileInfo, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|flags, 0)
+	f, err := Open(path, os.O_RDONLY|flags)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // Dir is host-local's directory of a pool, locked by host-local's own lock. It has a file for each
@@ -55,12 +54,9 @@ var errUnlocked = errors.New("host-local's lock cannot be opened, so nothing is 
 // The mark is a file that leasehold adds to a directory once it has imported the pool and written
 // the files of all leases, or with another text if it could not write all. The second line is the
 // Owner. host-local ignores the mark, because its name is not an address.
-//
-// Earlier versions wrote the number of leases, and a lost store trusts a directory only if it has
-// at least that many files. So the mark begins with 0 for them (docs/upgrade.md, "Go back").
 const (
 	markName  = ".leasehold"
-	markAll   = "0 leases have their files here"
+	markAll   = "all leases have their files here"
 	markShort = "not all leases have their files here"
 	lockName  = "lock" // host-local's
 )
@@ -126,8 +122,8 @@ func Missing(leases []lease.Lease) (out []lease.Lease) {
 }
 
 // Open creates the directory if it is missing, and acquires host-local's lock, which Close
-// releases. It waits for the lock until ctx is done, at most store.MaxWait, and then returns
-// store.ErrBusy.
+// releases. It waits for the lock until ctx is done, at most files.MaxWait, and then returns
+// files.ErrBusy.
 func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	dir := Path(p)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -136,13 +132,13 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	mark, owner := readMark(p)
 	if mark == unmarked {
 		// A mark without the lock file is what is left where a user has removed all other files. It
-		// is removed before LockFile creates the lock file. Otherwise, if the program ended before
+		// is removed before Lock creates the lock file. Otherwise, if the program ended before
 		// SetMark, IsMarked would report true to the next one.
 		if err := Unmark(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
-	lock, err := store.LockFile(ctx, filepath.Join(dir, lockName))
+	lock, err := files.Lock(ctx, filepath.Join(dir, lockName), unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}

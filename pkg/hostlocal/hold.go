@@ -12,8 +12,8 @@ import (
 const (
 	holdWord = "#held" // no container id begins like that (CNI SPEC), so host-local never releases it
 	none     = "-"
-	firm     = "firm"
-	soft     = "soft"
+	hold     = "hold"
+	coolDown = "cool-down"
 )
 
 // maxHold is more than the size in bytes of any Hold: a pod's names, a UID, two interface names and
@@ -23,14 +23,14 @@ const maxHold = 1024
 // formatHold returns the content of host-local's file for a held address. The first line is where
 // host-local expects the container id:
 //
-//	#held db/db-0 eth0 firm 3600 1795226400 5f1c9a02-uid\r\neth0
+//	#held db/db-0 eth0 hold 3600 1795226400 5f1c9a02-uid\r\neth0
 //
-// After the word "#held" come the pod, the interface, "firm" or "soft", the window, the end of the
-// hold and the UID. The window is in seconds, the end is a Unix time, both rounded up, and both may
-// be "forever". "-" means that the lease does not have the value. A lease without a key has no pod.
-// If the lease is named, its reservation name follows.
+// After the word "#held" come the pod, the interface, "hold" or "cool-down", the window, the end of
+// the hold and the UID. The window is in seconds, the end is a Unix time, both rounded up, and both
+// may be "forever". "-" means that the lease does not have the value. A lease without a key has no
+// pod. If the lease is named, its reservation name follows.
 func formatHold(l lease.Lease, now lease.Instant) string {
-	pod, uid, ifName, strength, reservation := none, none, none, soft, ""
+	pod, uid, ifName, kind, reservation := none, none, none, coolDown, ""
 	if !l.Key().IsZero() && IsPod(l.Namespace, l.Name) {
 		pod, reservation = l.Namespace+"/"+l.Name, l.Reservation
 		if IsUID(l.UID) {
@@ -40,10 +40,10 @@ func formatHold(l lease.Lease, now lease.Instant) string {
 	if IsIfName(l.Holder.IfName) {
 		ifName = l.Holder.IfName
 	}
-	if l.Firm {
-		strength = firm
+	if l.IsHold {
+		kind = hold
 	}
-	line := []string{holdWord, pod, ifName, strength, seconds(l.Window), until(l, now), uid}
+	line := []string{holdWord, pod, ifName, kind, seconds(l.Window), until(l, now), uid}
 	if reservation != "" {
 		line = append(line, reservation)
 	}
@@ -83,7 +83,7 @@ type Hold struct {
 	Namespace, Name, UID, IfName string // of the pod; "" if the lease has no key
 	Reservation                  string // "" if the lease is not named
 
-	Firm   bool
+	IsHold bool
 	Window lease.Window
 	Until  time.Time // zero if it does not end
 }
@@ -96,7 +96,7 @@ func ParseHold(content string) (Hold, bool) {
 	if !whole || len(content) > maxHold || len(words) < 7 || len(words) > 8 || words[0] != holdWord {
 		return Hold{}, false
 	}
-	h := Hold{Firm: words[3] == firm}
+	h := Hold{IsHold: words[3] == hold}
 	if len(words) == 8 {
 		if h.Reservation = words[7]; !lease.IsReservation(h.Reservation) || words[1] == none {
 			return Hold{}, false
@@ -105,8 +105,9 @@ func ParseHold(content string) (Hold, bool) {
 	var okWindow, okUntil bool
 	h.Window, okWindow = parseSeconds(words[4])
 	h.Until, okUntil = parseUntil(words[5])
-	ok := okWindow && okUntil && h.setPod(words[1], words[6]) && h.setIfName(words[2]) && (h.Firm || words[3] == soft)
-	if !ok || h.Firm && (h.Name == "" || h.Window == 0) { // a firm hold is a window's, for a pod
+	ok := okWindow && okUntil && h.setPod(words[1], words[6]) && h.setIfName(words[2]) &&
+		(h.IsHold || words[3] == coolDown)
+	if !ok || h.IsHold && (h.Name == "" || h.Window == 0) { // it is for a pod, and for a window
 		return Hold{}, false
 	}
 	return h, true

@@ -17,8 +17,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/importer"
 )
 
 // The forwarder is the program that Uninstaller.Run leaves under the name leasehold, for DELs that
@@ -173,7 +173,7 @@ func removeFile(path string, open *os.File) error {
 
 // replays are the directories in which flannel, Multus and libcni store the configuration of each
 // ADD. flannel, Multus and CRI-O use the stored configuration for the DEL.
-var replays = append([]string{"/var/lib/cni/flannel", "/var/lib/cni/multus"}, adopt.DefaultCacheDirs...)
+var replays = append([]string{"/var/lib/cni/flannel", "/var/lib/cni/multus"}, importer.DefaultCacheDirs...)
 
 // replayed returns the paths of the stored configurations that name leasehold.
 func replayed() (paths []string, err error) {

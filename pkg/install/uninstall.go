@@ -14,8 +14,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -33,7 +33,7 @@ type Uninstaller struct {
 	ConfDir string // the runtime's directory of CNI configurations
 	// Forwarder is the program leasectl, which is the forwarder under the name leasehold.
 	Forwarder []byte
-	Service   *ipam.Service
+	Service   *maintain.Service
 	Host      *host.Host
 	Log       *slog.Logger
 }
@@ -112,7 +112,7 @@ func (p *Plan) count(leases []lease.Lease, isLost bool) {
 			unnamed = append(unnamed, l.Address.String())
 		case l.State == lease.Bound:
 			stay++
-		case l.Firm:
+		case l.IsHold:
 			p.Held++
 		}
 	}
@@ -239,7 +239,7 @@ func (u Uninstaller) waitForCalls(ctx context.Context) error {
 // stillExist returns an error if the file of a container that still exists is missing. While
 // host-local processes a DEL, and shortly after it, that is so. If the file were written again
 // then, nothing would prove that DEL.
-func stillExist(survey ipam.Survey) (err error) {
+func stillExist(survey maintain.Survey) (err error) {
 	for _, l := range survey.Unmirrored {
 		if survey.Life[l.Holder] == lease.Alive {
 			err = errors.Join(err, fmt.Errorf("container %s of %s still exists, and host-local has processed its DEL",
@@ -256,7 +256,7 @@ func (u Uninstaller) endHolds(ctx context.Context) error {
 	if err = errors.Join(err, survey.Unsafe, stillExist(survey)); err != nil {
 		return err
 	}
-	if _, err := u.Service.Act(ctx, ipam.Plan(survey)); err != nil {
+	if _, err := u.Service.Act(ctx, maintain.Plan(survey)); err != nil {
 		return err
 	}
 	held := func(l lease.Lease) bool { return l.State == lease.Held }

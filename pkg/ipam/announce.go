@@ -7,8 +7,7 @@ import (
 	"slices"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 )
 
 // returned handles the neighbours of a pod that has returned to its addresses (kept), because they
@@ -22,7 +21,7 @@ func (s *Service) returned(who lease.Holder, kept []netip.Addr) {
 	if err := s.Node.Host.ForgetNeighbours(kept); err != nil {
 		s.Node.Warnf("%v", err)
 	}
-	if err := s.Node.Store.Announce(who.Attachment()); err != nil {
+	if err := s.Node.Store.Run().Announce(who.Attachment()); err != nil {
 		s.Node.Warnf("%v", err)
 	}
 }
@@ -36,7 +35,7 @@ func (s *Service) returned(who lease.Holder, kept []netip.Addr) {
 // there is none.
 func (s *Service) KeepMAC(ctx context.Context, who lease.Attachment, addrs []netip.Addr, has net.HardwareAddr,
 	fixed bool) (mac net.HardwareAddr, ok bool, err error) {
-	err = s.Node.Update(ctx, transact.Scope{}, func(c *transact.Call) error {
+	err = s.Node.Update(ctx, operation.Scope{}, func(c *operation.Call) error {
 		mac, ok = has, false
 		leases, err := c.Tx.ByHolder(who.ContainerID, who.IfName)
 		if err != nil {
@@ -76,17 +75,4 @@ func macOf(leases []lease.Lease, otherwise net.HardwareAddr) net.HardwareAddr {
 // is not zero and not a multicast address.
 func IsUsable(mac net.HardwareAddr) bool {
 	return len(mac) == 6 && mac[0]&1 == 0 && !slices.Equal(mac, make(net.HardwareAddr, 6))
-}
-
-// Bound returns the bound leases of an attachment in all pools, for the announcer. It returns none
-// if the store was never used.
-func (s *Service) Bound(ctx context.Context, who lease.Attachment) (leases []lease.Lease, err error) {
-	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
-		leases, err = tx.ByHolder(who.ContainerID, who.IfName)
-		return err
-	})
-	if store.IsEmpty(err) {
-		err = nil
-	}
-	return leases, err
 }

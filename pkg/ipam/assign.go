@@ -9,12 +9,12 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/importer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Assign binds one address of each range set to a container (ADD), or none at all. It prefers the
@@ -26,7 +26,7 @@ import (
 func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	var a *assignment
 	var refused error
-	err := s.Node.Update(ctx, req.scope(), func(c *transact.Call) error {
+	err := s.Node.Update(ctx, req.scope(), func(c *operation.Call) error {
 		a, refused = nil, nil
 		netns, err := s.Node.Host.Netns(req.NetnsPath)
 		if err != nil && req.Pod != (Pod{}) {
@@ -64,7 +64,7 @@ const expireBatch = 16
 
 // prepare does what every ADD does before it chooses an address: it handles a new boot, records the
 // plugin's namespaces, the pool and its range sets, and ends a batch of expired holds.
-func prepare(c *transact.Call, req Request) error {
+func prepare(c *operation.Call, req Request) error {
 	c.SetUsed(req.Pool)
 	if err := c.NewBoot(req.Pool); err != nil {
 		return err
@@ -86,7 +86,7 @@ func prepare(c *transact.Call, req Request) error {
 
 // assignment is the state of one ADD.
 type assignment struct {
-	call   *transact.Call
+	call   *operation.Call
 	req    Request
 	key    lease.Key
 	holder lease.Holder
@@ -94,7 +94,7 @@ type assignment struct {
 
 	// stored is the record of the agent from which the key's reservation name is. If there is none,
 	// it has only the window of a named lease that the pod has.
-	stored store.PodReservation
+	stored store.NamedPod
 
 	mine   []lease.Lease // bound to this attachment
 	former []lease.Lease // of the key, bound to other attachments or held
@@ -115,11 +115,11 @@ type pick struct {
 	event  store.Event // "" if nothing changes
 	reason string
 	gone   *lease.Lease // the hold of another pod that yields; nil if none does
-	yields string       // why it yields although it is firm; "" if it is not
+	yields string       // why it yields although it is a hold; "" if it is a cool-down
 	moves  bool         // whether the round-robin cursor moves to this address
 }
 
-func newAssignment(c *transact.Call, req Request, netns lease.Netns) *assignment {
+func newAssignment(c *operation.Call, req Request, netns lease.Netns) *assignment {
 	a := &assignment{call: c, req: req}
 	a.holder = lease.Holder{ContainerID: req.ContainerID, IfName: req.IfName, Netns: netns, BootID: c.Now.BootID}
 	return a
@@ -137,7 +137,7 @@ func (a *assignment) decide() (refused, err error) {
 			continue
 		}
 		foreign, err := a.call.GiveAway(l)
-		if err != nil && !errors.Is(err, adopt.ErrUnreadable) {
+		if err != nil && !errors.Is(err, importer.ErrUnreadable) {
 			return nil, err
 		}
 		if foreign {
@@ -188,7 +188,7 @@ func (a *assignment) keepHolds() error {
 		}
 		next, err := lease.Apply(l, lease.Defer{Rest: a.req.Options.BusyTimeout}, a.call.Now)
 		if err != nil || next.Hold == l.Hold {
-			continue // not a firm hold, or long enough
+			continue // not a hold, or long enough
 		}
 		if err := a.call.Put(l, next); err != nil {
 			return err
@@ -247,7 +247,7 @@ func (a *assignment) bySet(leases []lease.Lease) map[int][]lease.Lease {
 
 // readFormer sets former, the retained leases first and of those the one that was bound last, after
 // it has compared the leases of the key with host-local's files. Two leases in one range set have
-// the key if host-local has served an ADD of the pod while the former address was held. Soft holds
+// the key if host-local has served an ADD of the pod while the former address was held. Cool-downs
 // for other pods of the name are not in former: there are many if a pod is recreated repeatedly.
 func (a *assignment) readFormer() error {
 	err := a.moveToName()
@@ -271,7 +271,7 @@ func (a *assignment) readFormer() error {
 	}
 	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool {
 		return l.State == lease.Bound && l.Holder.Is(a.holder) ||
-			l.State == lease.Held && !l.Firm && l.UID != a.req.Pod.UID
+			l.State == lease.Held && !l.IsHold && l.UID != a.req.Pod.UID
 	})
 	slices.SortStableFunc(a.former, func(x, y lease.Lease) int {
 		return cmp.Or(a.rank(x)-a.rank(y), a.lastReleasedFirst(x, y), lastBoundFirst(x, y))
@@ -291,7 +291,7 @@ func lastBoundFirst(x, y lease.Lease) int {
 }
 
 // releaseDeadUnretained releases the former leases that are bound without a window and whose holder
-// is dead. They become soft holds for the same pod, or end.
+// is dead. They become cool-downs for the same pod, or end.
 func (a *assignment) releaseDeadUnretained() error {
 	for i, l := range a.former {
 		if l.State != lease.Bound || l.Window > 0 {
@@ -429,11 +429,11 @@ func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind
 		Pool: a.req.Pool, Address: addr, Set: set,
 		Namespace: a.req.Pod.Namespace, Name: a.req.Pod.Name, UID: a.req.Pod.UID, Holder: a.holder,
 		Reservation: a.key.Reservation,
-		Window:      a.window, MaxWindow: a.req.Options.MaxWindow, Soft: a.req.Options.SoftHold,
+		Window:      a.window, MaxWindow: a.req.Options.MaxWindow, CoolDown: a.req.Options.CoolDown,
 	}
 	switch l.State {
 	case lease.None:
-		e.ID = transact.NewID()
+		e.ID = operation.NewID()
 	case lease.Bound:
 		if !l.Holder.Is(a.holder) {
 			e.LastHolder = a.call.Evidence.Prove(l)
@@ -444,7 +444,7 @@ func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind
 	return e
 }
 
-// heldLimit returns the maximum number of firm holds in a set, 0 for no limit.
+// heldLimit returns the maximum number of holds in a set, 0 for no limit.
 func heldLimit(set pool.Set, share float64) int {
 	switch {
 	case share >= 1:
@@ -483,7 +483,7 @@ func (a *assignment) write() error {
 			return err
 		}
 	}
-	return a.call.Tx.DeletePodReservation(a.req.Pod.Namespace, a.req.Pod.UID) // the leases have the name now
+	return a.call.Tx.DeleteNamedPod(a.req.Pod.Namespace, a.req.Pod.UID) // the leases have the name now
 }
 
 // drop ends the retention of a former lease that was not picked, because the pod requested another
@@ -532,7 +532,8 @@ func (a *assignment) writePick(p pick) error {
 	return a.call.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
 }
 
-// endYielding ends the hold of another pod. why is the reason if it is firm, otherwise "".
+// endYielding ends the hold or cool-down of another pod. why is the reason if it is no cool-down,
+// otherwise "".
 func (a *assignment) endYielding(l lease.Lease, why string) error {
 	reason := "to container " + a.req.ContainerID
 	if a.req.Pod != (Pod{}) {
@@ -549,10 +550,10 @@ func (a *assignment) endYielding(l lease.Lease, why string) error {
 }
 
 // warnOfLowPool adds a journal entry if the new address is the one after which less than a tenth of
-// its range set is free. Soft holds count as free, because they yield.
+// its range set is free. Cool-downs count as free, because they yield.
 func (a *assignment) warnOfLowPool(p pick) error {
 	counts, size := a.call.Tx.Counts(a.req.Pool, p.next.Set), p.set.Size()
-	used := min(uint64(counts.Bound)+uint64(counts.Firm), size) // at least 1, the new address
+	used := min(uint64(counts.Bound)+uint64(counts.Held), size) // at least 1, the new address
 	isLow := func(used uint64) bool { return size-used <= (size-1)/10 }
 	if !isLow(used) || isLow(used-1) {
 		return nil

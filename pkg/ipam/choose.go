@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/importer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -100,16 +100,16 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []l
 		}
 		p, err := a.claim(l, set)
 		if a.isNamed() && (errors.Is(err, lease.ErrTaken) || errors.Is(err, lease.ErrHolderAlive)) {
-			if errors.Is(err, adopt.ErrUnreadable) && l.Firm {
+			if errors.Is(err, importer.ErrUnreadable) && l.IsHold {
 				unread = err
 			}
 			continue // another one may be free; waitForName has waited
 		}
-		if errors.Is(err, adopt.ErrUnreadable) && l.IsRetained() {
+		if errors.Is(err, importer.ErrUnreadable) && l.IsRetained() {
 			return p, err // do not give the pod another address; a later attempt may read the file
 		}
 		if errors.Is(err, lease.ErrTaken) || errors.Is(err, lease.ErrHolderAlive) && !l.IsRetained() {
-			continue // held for another pod, or a soft hold
+			continue // held for another pod, or a cool-down
 		}
 		return p, err
 	}
@@ -165,7 +165,7 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 	if l.State == lease.None {
 		return a.fresh(set, addr, nil)
 	}
-	// A soft hold yields to a request, because the pod needs this address.
+	// A cool-down yields to a request, because the pod needs this address.
 	if _, err := lease.Apply(l, a.yield(l, false), a.call.Now); err == nil && a.call.MayGive(l) == nil {
 		return a.fresh(set, addr, &l)
 	}
@@ -303,13 +303,13 @@ func (a *assignment) collectPool() (scanned bool, err error) {
 	return true, err
 }
 
-// yield returns the event that ends a hold of another pod. firm permits it for a firm hold.
-func (a *assignment) yield(l lease.Lease, firm bool) lease.Yield {
-	return lease.Yield{LastHolder: a.call.Evidence.Last(l), Firm: firm}
+// yield returns the event that ends a cool-down of another pod, or with holds a hold.
+func (a *assignment) yield(l lease.Lease, holds bool) lease.Yield {
+	return lease.Yield{LastHolder: a.call.Evidence.Last(l), Holds: holds}
 }
 
 // takeHold picks the address of a hold that yields because the range set is exhausted: the oldest
-// soft one; if there is none, the firm one with the earliest end of those that the policy
+// cool-down; if there is none, the hold with the earliest end of those that the policy
 // onExhaustion allows. It reports whether there is one.
 func (a *assignment) takeHold(set pool.Set, held []lease.Lease) (p pick, found bool, err error) {
 	older := func(x, y lease.Lease) int {
@@ -317,16 +317,16 @@ func (a *assignment) takeHold(set pool.Set, held []lease.Lease) (p pick, found b
 	}
 	slices.SortFunc(held, func(x, y lease.Lease) int {
 		switch {
-		case x.Firm && y.Firm:
+		case x.IsHold && y.IsHold:
 			return cmp.Or(cmp.Compare(x.Remaining(a.call.Now), y.Remaining(a.call.Now)), older(x, y))
-		case x.Firm:
+		case x.IsHold:
 			return 1
-		case y.Firm:
+		case y.IsHold:
 			return -1
 		}
 		return older(x, y)
 	})
-	mayYield, why := a.firmYields(set, held)
+	mayYield, why := a.holdsThatYield(set, held)
 	for _, l := range held {
 		if a.call.MayGive(l) != nil {
 			continue
@@ -335,7 +335,7 @@ func (a *assignment) takeHold(set pool.Set, held []lease.Lease) (p pick, found b
 			continue
 		}
 		p, err := a.fresh(set, l.Address, &l)
-		if l.Firm {
+		if l.IsHold {
 			p.yields = why
 		}
 		return p, true, err
@@ -343,21 +343,21 @@ func (a *assignment) takeHold(set pool.Set, held []lease.Lease) (p pick, found b
 	return pick{}, false, nil
 }
 
-// firmYields returns which firm holds the policy onExhaustion allows to end, and why.
-func (a *assignment) firmYields(set pool.Set, held []lease.Lease) (mayYield func(lease.Lease) bool, why string) {
+// holdsThatYield returns which holds the policy onExhaustion allows to end, and why.
+func (a *assignment) holdsThatYield(set pool.Set, held []lease.Lease) (mayYield func(lease.Lease) bool, why string) {
 	if a.req.Options.OnExhaustion != policy.Fair {
 		return func(lease.Lease) bool { return a.req.Options.OnExhaustion == policy.Yield }, "onExhaustion is yield"
 	}
-	firm := map[string]uint64{}
+	ofNamespace := map[string]uint64{}
 	for _, l := range held {
-		if l.Firm {
-			firm[l.Namespace]++
+		if l.IsHold {
+			ofNamespace[l.Namespace]++
 		}
 	}
-	for namespace, n := range firm {
+	for namespace, n := range ofNamespace {
 		if n > set.Size()/2 && namespace != a.req.Pod.Namespace {
 			return func(l lease.Lease) bool { return l.Namespace == namespace },
-				fmt.Sprintf("namespace %s firmly held %d of %d addresses", namespace, n, set.Size())
+				fmt.Sprintf("namespace %s held %d of %d addresses", namespace, n, set.Size())
 		}
 	}
 	return func(lease.Lease) bool { return false }, ""
@@ -365,13 +365,13 @@ func (a *assignment) firmYields(set pool.Set, held []lease.Lease) (mayYield func
 
 // exhausted returns ErrExhausted, with the counts of the range set and the end of the next hold.
 func (a *assignment) exhausted(set pool.Set, in inUse) error {
-	var firm, soft int
+	var holds, coolDowns int
 	var first lease.Lease
 	for _, l := range in.held {
-		if l.Firm {
-			firm++
+		if l.IsHold {
+			holds++
 		} else {
-			soft++
+			coolDowns++
 		}
 		if first.State == lease.None || l.Remaining(a.call.Now) < first.Remaining(a.call.Now) {
 			first = l
@@ -385,6 +385,6 @@ func (a *assignment) exhausted(set pool.Set, in inUse) error {
 	case first.State == lease.Held:
 		next = "the next hold ends: " + lease.UntilText(first.Until(a.call.Now))
 	}
-	return fmt.Errorf("%w: %s (%d bound, %d firmly held, %d in cool-down; %s)", ErrExhausted, set, in.bound, firm, soft,
+	return fmt.Errorf("%w: %s (%d bound, %d held, %d in cool-down; %s)", ErrExhausted, set, in.bound, holds, coolDowns,
 		next)
 }

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 )
 
 // files prints host-local's directory: "10.0.0.2=c1", a hold by its mark.
@@ -188,7 +188,7 @@ func TestNoFileNamesTheFormerHolder(t *testing.T) {
 			func(w *world) {
 				w.service.releaseFound(w.t.Context(), on("c1", "eth0"), w.where())
 			},
-			"10.0.0.2=#held:db/db-0:firm",
+			"10.0.0.2=#held:db/db-0:hold",
 		},
 		"a take-over": {
 			func(w *world) {
@@ -196,7 +196,7 @@ func TestNoFileNamesTheFormerHolder(t *testing.T) {
 				w.unpack("c2")
 				w.service.Assign(w.t.Context(), w.request(ask{pod: "db-0", container: "c2", window: time.Hour}))
 			},
-			"10.0.0.2=#held:db/db-0:soft",
+			"10.0.0.2=#held:db/db-0:cool-down",
 		},
 	}
 	for name, tt := range tests {
@@ -219,8 +219,8 @@ func TestTheFileIsTheRecordUntilTheCommit(t *testing.T) {
 	w.burn("c9")
 	who, files := on("c9", "eth0"), []netip.Addr{netip.MustParseAddr("10.0.0.5")}
 	del := func() {
-		_ = w.service.Node.Update(t.Context(), w.where(), func(c *transact.Call) error {
-			err := c.AdmitFiles(w.where().Pool, files, transact.Names(who))
+		_ = w.service.Node.Update(t.Context(), w.where(), func(c *operation.Call) error {
+			err := c.AdmitFiles(w.where().Pool, files, operation.Names(who))
 			if err == nil {
 				_, err = c.Release(who, w.where().Pool, c.Now, "DEL")
 			}
@@ -230,5 +230,5 @@ func TestTheFileIsTheRecordUntilTheCommit(t *testing.T) {
 	w.uncommitted(del)
 	w.same("the file before the commit", w.file("10.0.0.5"), "c9\r\neth0")
 	del()
-	w.same("the files after it", w.files(), "10.0.0.2=x 10.0.0.5=#held:db/db-0:soft")
+	w.same("the files after it", w.files(), "10.0.0.2=x 10.0.0.5=#held:db/db-0:cool-down")
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // TestFailedCallRemovesNoFile verifies that a file goes with its lease or not at all.
@@ -19,7 +19,7 @@ func TestFailedCallRemovesNoFile(t *testing.T) {
 	w.stop("c1")
 	w.after(2 * hour)
 	failure := errors.New("a failure after the end of the hold")
-	err := w.service.Node.Update(t.Context(), w.where(), func(c *transact.Call) error {
+	err := w.service.Node.Update(t.Context(), w.where(), func(c *operation.Call) error {
 		if err := c.Collect(c.Tx.InPool(w.where().Pool)); err != nil {
 			return err
 		}
@@ -31,6 +31,6 @@ func TestFailedCallRemovesNoFile(t *testing.T) {
 	if !errors.Is(err, failure) || errors.Is(err, store.ErrBusy) {
 		t.Fatal(err)
 	}
-	w.same("leases", w.leases(), "10.0.0.2=db-0/Firm")
-	w.same("files", w.files(), "10.0.0.2=#held:db/db-0:firm")
+	w.same("leases", w.leases(), "10.0.0.2=db-0/Held")
+	w.same("files", w.files(), "10.0.0.2=#held:db/db-0:hold")
 }

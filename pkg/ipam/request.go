@@ -4,9 +4,9 @@ import (
 	"net/netip"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Pod has the values of K8S_POD_* in CNI_ARGS. All three are empty if the caller is not Kubernetes;
@@ -59,7 +59,7 @@ func (r Result) kept() []netip.Addr {
 	return out
 }
 
-func (r Request) scope() transact.Scope {
-	return transact.Scope{Pool: r.Pool, Sets: r.Sets, Soft: r.Options.SoftHold,
+func (r Request) scope() operation.Scope {
+	return operation.Scope{Pool: r.Pool, Sets: r.Sets, CoolDown: r.Options.CoolDown,
 		Caches: r.Options.CNICacheDirs}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -25,8 +26,8 @@ func (w *world) names() string {
 		tx.All(func(l lease.Lease, err error) bool {
 			word := l.State.String()
 			switch {
-			case l.Firm:
-				word = "Firm"
+			case l.IsHold:
+				word = "Held"
 			case l.Leaving:
 				word = "Leaving"
 			}
@@ -49,7 +50,7 @@ func (w *world) leaving(pod string) {
 func (w *world) marks(pod string, stays bool) {
 	w.t.Helper()
 	err := w.service.MarkLeaving(context.Background(),
-		[]LeavingPod{{Namespace: "db", Name: pod, UID: "uid-of-" + pod, Stays: stays}})
+		[]maintain.LeavingPod{{Namespace: "db", Name: pod, UID: "uid-of-" + pod, Stays: stays}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -79,13 +80,13 @@ func TestALostStoreKeepsReservationNames(t *testing.T) {
 	w.after(time.Second)
 	w.stop("a2")
 	w.settle()
-	w.same("before", w.names(), "10.0.0.2=a1(registry)/Firm 10.0.0.3=a2(registry)/Firm 10.0.0.4=a3(registry)/Bound")
+	w.same("before", w.names(), "10.0.0.2=a1(registry)/Held 10.0.0.3=a2(registry)/Held 10.0.0.4=a3(registry)/Bound")
 	w.wipe(w.storeFile())
 	b1 := w.add(named("b1"))
 	if b1 != "10.0.0.2" && b1 != "10.0.0.3" {
 		t.Errorf("after the loss: %s", b1)
 	}
 	w.same("after the loss", strings.ReplaceAll(w.names(), "b1(registry)/Bound",
-		map[string]string{"10.0.0.2": "a1", "10.0.0.3": "a2"}[b1]+"(registry)/Firm"),
-		"10.0.0.2=a1(registry)/Firm 10.0.0.3=a2(registry)/Firm 10.0.0.4=/Bound")
+		map[string]string{"10.0.0.2": "a1", "10.0.0.3": "a2"}[b1]+"(registry)/Held"),
+		"10.0.0.2=a1(registry)/Held 10.0.0.3=a2(registry)/Held 10.0.0.4=/Bound")
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 // startedByHostLocal makes a sandbox of a pod to which host-local has given an address: its
@@ -43,8 +45,8 @@ func (w *world) serve() string {
 // serveSince is serve with the time at which the configuration was changed.
 func (w *world) serveSince(since time.Time) string {
 	w.t.Helper()
-	_ = w.service.Replay(context.Background())
-	v, err := w.service.Survey(context.Background(), Served{Pool: w.where().Pool, Sets: w.sets, Since: since})
+	_ = w.service.ApplyQueue(context.Background())
+	v, err := w.service.Survey(context.Background(), maintain.Served{Pool: w.where().Pool, Sets: w.sets, Since: since})
 	if err == nil {
 		err = v.Unsafe
 	}
@@ -52,10 +54,10 @@ func (w *world) serveSince(since time.Time) string {
 		w.t.Fatal(err)
 	}
 	var out []string
-	for _, a := range Plan(v) {
+	for _, a := range maintain.Plan(v) {
 		out = append(out, fmt.Sprint(a.Do, " ", a.Lease.Address))
 	}
-	if _, err := w.service.Act(context.Background(), Plan(v)); err != nil {
+	if _, err := w.service.Act(context.Background(), maintain.Plan(v)); err != nil {
 		w.t.Fatal(err)
 	}
 	return strings.Join(out, ", ")
@@ -68,7 +70,7 @@ func (w *world) asAgent() {
 
 // What host-local gives under a configuration that leads to leasehold shows that the runtime does
 // not use it. The agent reports that for pods that have no lease.
-func TestWhatHostLocalGivesLaterIsNotAdopted(t *testing.T) {
+func TestWhatHostLocalGivesLaterIsNotImported(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.startedByHostLocal("db-0", "c1", "10.0.0.7")
 	w.asAgent()
@@ -77,12 +79,12 @@ func TestWhatHostLocalGivesLaterIsNotAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.same("it is newer than the configuration", w.serveSince(info.ModTime().Add(-time.Second)), "")
-	w.same("it is older", w.serveSince(info.ModTime()), "adopt 10.0.0.7")
+	w.same("it is older", w.serveSince(info.ModTime()), "import 10.0.0.7")
 }
 
-// TestAContainerThatHasMovedIsNotAdopted has the agent act on a survey in which libcni's entry of a
-// container named another address than it does by then.
-func TestAContainerThatHasMovedIsNotAdopted(t *testing.T) {
+// TestAContainerThatHasMovedIsNotImported has the agent act on a survey in which libcni's entry of
+// a container named another address than it does by then.
+func TestAContainerThatHasMovedIsNotImported(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24")
 	w.add(ask{pod: "x", container: "x"})
 	w.hostLocal("10.0.0.3", "c9")
@@ -90,13 +92,13 @@ func TestAContainerThatHasMovedIsNotAdopted(t *testing.T) {
 	w.unpack("c9")
 	w.cached("c9", "10.0.0.3", "db-0", "60")
 	w.asAgent()
-	served := Served{Pool: w.where().Pool, Sets: w.sets, Since: time.Now().Add(time.Hour)}
+	served := maintain.Served{Pool: w.where().Pool, Sets: w.sets, Since: time.Now().Add(time.Hour)}
 	v, err := w.service.Survey(t.Context(), served)
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan := Plan(v)
-	if len(plan) != 1 || plan[0].Do != Adopt {
+	plan := maintain.Plan(v)
+	if len(plan) != 1 || plan[0].Do != maintain.Import {
 		t.Fatalf("planned %+v", plan)
 	}
 	w.wipe(w.cacheFile("c9"))

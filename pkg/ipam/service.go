@@ -1,6 +1,6 @@
 package ipam
 
-import "github.com/leasehold-cni/leasehold/pkg/transact"
+import "github.com/leasehold-cni/leasehold/pkg/operation"
 
-// Service does everything that is done to the leases of a node.
-type Service struct{ Node *transact.Node }
+// Service performs the CNI verbs on a node.
+type Service struct{ Node *operation.Node }

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/importer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // statusWait is how long STATUS waits for the store's lock before it returns an error.
@@ -20,47 +20,47 @@ const statusWait = 20 * time.Millisecond
 // succeed. It changes neither leases nor host-local's files. A busy store is healthy, so Status
 // does not wait for the lock. An exhausted pool is not an error, because the node would become
 // NotReady and its pods would be evicted (docs/facts.md, "A STATUS error makes the node NotReady").
-func (s *Service) Status(ctx context.Context, in transact.Scope) error {
+func (s *Service) Status(ctx context.Context, in operation.Scope) error {
 	if err := s.ready(ctx, in); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotReady, err)
 	}
 	return nil
 }
 
-func (s *Service) ready(ctx context.Context, in transact.Scope) error {
+func (s *Service) ready(ctx context.Context, in operation.Scope) error {
 	if err := s.Node.Store.Probe(); err != nil {
 		return err
 	}
-	if err := transact.ProbeLock(in.Pool); err != nil {
+	if err := operation.ProbeLock(in.Pool); err != nil {
 		return err
 	}
-	adopted, lost, err := s.poolState(ctx, in.Pool, 0)
-	if adopted || err != nil {
+	imported, lost, err := s.poolState(ctx, in.Pool, 0)
+	if imported || err != nil {
 		return err
 	}
 	dir, err := hostlocal.OpenUnlocked(in.Pool)
 	if err != nil {
-		return fmt.Errorf("%w: %w", adopt.ErrUnreadable, err)
+		return fmt.Errorf("%w: %w", importer.ErrUnreadable, err)
 	}
-	notAdopted := s.Node.CanAdopt(in, lost, dir)
-	if notAdopted == nil {
+	notImported := s.Node.CanImport(in, lost, dir)
+	if notImported == nil {
 		return nil
 	}
-	// An ADD may have adopted the pool meanwhile, and changed the files while they were read here.
-	if adopted, _, err := s.poolState(ctx, in.Pool, statusWait); adopted || err != nil {
+	// An ADD may have imported the pool meanwhile, and changed the files while they were read here.
+	if imported, _, err := s.poolState(ctx, in.Pool, statusWait); imported || err != nil {
 		return err
 	}
-	return notAdopted
+	return notImported
 }
 
-// poolState reports whether the pool is adopted, and returns the reason if the store was lost,
+// poolState reports whether the pool is imported, and returns the reason if the store was lost,
 // otherwise "". If the store stays busy for the time wait, poolState reports true.
 func (s *Service) poolState(ctx context.Context, p lease.Pool,
-	wait time.Duration) (adopted bool, lost string, err error) {
+	wait time.Duration) (imported bool, lost string, err error) {
 	ctx, cancel := context.WithDeadline(ctx, time.Now().Add(wait))
 	defer cancel()
 	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
-		adopted, lost = tx.Adopted(p), tx.Lost()
+		imported, lost = tx.Imported(p), tx.Lost()
 		return s.Node.ProbeOwner(tx, p)
 	})
 	switch {
@@ -71,5 +71,5 @@ func (s *Service) poolState(ctx context.Context, p lease.Pool,
 	case errors.Is(err, store.ErrLost):
 		return false, err.Error(), nil
 	}
-	return adopted, lost, err
+	return imported, lost, err
 }

@@ -58,7 +58,7 @@ func (w *world) timedStatus() (waited time.Duration, err error) {
 func (w *world) status(ctx context.Context) error {
 	node, in := *w.service.Node, w.where()
 	node.Store = store.New(w.service.Node.Store.Dirs())
-	in.Soft = w.options.SoftHold
+	in.CoolDown = w.options.CoolDown
 	return (&Service{Node: &node}).Status(ctx, in)
 }
 

@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -36,7 +38,7 @@ func (w *world) eventsOf(addr string) string {
 
 // notes are what waits in the announce queue.
 func (w *world) notes() string {
-	files, _ := os.ReadDir(w.service.Node.Store.AnnounceDir())
+	files, _ := os.ReadDir(w.service.Node.Store.Run().Announcements())
 	var out []string
 	for _, f := range files {
 		out = append(out, f.Name())
@@ -76,7 +78,7 @@ func (w *world) macs(container string) string {
 // lockFiles takes host-local's lock of a network, as a host-local that hangs does.
 func (w *world) lockFiles(network string) *os.File {
 	w.t.Helper()
-	lock, err := store.LockFile(context.Background(), filepath.Join(w.dataDir, network, "lock"))
+	lock, err := files.Lock(context.Background(), filepath.Join(w.dataDir, network, "lock"), syscall.LOCK_EX)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -85,7 +87,7 @@ func (w *world) lockFiles(network string) *os.File {
 }
 
 // look returns the leases as the agent publishes them.
-func (w *world) look() NodeView {
+func (w *world) look() maintain.NodeView {
 	w.t.Helper()
 	v, err := w.service.List(context.Background(), func(lease.Lease) bool { return true })
 	if err != nil {
@@ -96,12 +98,12 @@ func (w *world) look() NodeView {
 
 func (w *world) follow(uid string, window time.Duration) {
 	w.t.Helper()
-	w.followPod(PodWindow{Namespace: "db", Name: "db-0", UID: uid, Window: lease.Window(window)})
+	w.followPod(maintain.PodWindow{Namespace: "db", Name: "db-0", UID: uid, Window: lease.Window(window)})
 }
 
-func (w *world) followPod(pod PodWindow) {
+func (w *world) followPod(pod maintain.PodWindow) {
 	w.t.Helper()
-	_, err := w.service.Follow(context.Background(), []PodWindow{pod})
+	_, err := w.service.Follow(context.Background(), []maintain.PodWindow{pod})
 	w.must(err)
 }
 
@@ -117,11 +119,11 @@ func (w *world) journal() (words []string) {
 
 // revokePods revokes the leases of one pod.
 func (w *world) revokePods(ctx context.Context, leases ...lease.Lease) error {
-	var refs []Ref
+	var refs []maintain.Ref
 	for _, l := range leases {
-		refs = append(refs, RefTo(l))
+		refs = append(refs, maintain.RefTo(l))
 	}
-	_, err := w.service.RevokePods(ctx, [][]Ref{refs}, "spec.release")
+	_, err := w.service.RevokePods(ctx, [][]maintain.Ref{refs}, "spec.release")
 	return err
 }
 
@@ -230,11 +232,11 @@ func (w *world) policies() policy.Config {
 	return options
 }
 
-// oldMark is the mark that the first versions wrote: it never changed, whatever happened to the
+// unknownMark is the mark that the first versions wrote: it never changed, whatever happened to the
 // files.
-func (w *world) oldMark() {
+func (w *world) unknownMark() {
 	w.t.Helper()
-	if err := os.WriteFile(w.path(".leasehold"), []byte("every lease of this pool has its file here\n"),
+	if err := os.WriteFile(w.path(".leasehold"), []byte("a mark of another version\n"),
 		0o600); err != nil {
 		w.t.Fatal(err)
 	}

@@ -17,11 +17,12 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
+	"github.com/leasehold-cni/leasehold/pkg/importer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // TestStories runs the stories of testdata on simulated nodes: what runtimes, users, host-local and
@@ -43,8 +44,8 @@ import (
 //	unplug <container> <interface>   DEL of an interface, which then goes
 //	gc <container>/<interface>...    GC, with what is valid
 //	del-locked <container>           DEL, which finds the store locked
-//	spool <container> [ago]          what such a DEL leaves
-//	settle                           replays what is spooled
+//	queue <container> [ago]          what such a DEL leaves
+//	settle                           applies what is queued
 //
 //	start, end <container>...        a network namespace begins, ends
 //	has <container> <address>...     what its interfaces have beside the addresses of ADDs
@@ -52,7 +53,7 @@ import (
 //	processes <container>...         whose namespaces exist in processes
 //	same-namespace <new> <old>       another path leads to a namespace
 //	after <time>, clock <step>       all clocks run, the wall clock alone steps
-//	reboot, power-cut [run]          a boot, with and without what is spooled; the run directory may survive it
+//	reboot, power-cut [run]          a boot, with and without what is queued; the run directory may survive it
 //	on-node <name>                   the calls that follow are of another node, which mounts the same directories
 //	set, unset <name>[=value]        what the caller sees of the node: see world.sees
 //	lock, unlock <network>           host-local's lock is busy
@@ -144,7 +145,7 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 }
 
 var observations = map[string]func(*world) string{
-	"leases": (*world).leases, "names": (*world).names, "recorded": (*world).recorded, "spooled": (*world).spooled,
+	"leases": (*world).leases, "names": (*world).names, "recorded": (*world).recorded, "queued": (*world).queued,
 	"files": (*world).files, "announced": (*world).notes, "usage": (*world).usage,
 	"status-like-add": (*world).statusLikeADD,
 	"plan":            (*world).plan, "collect": (*world).collect, "serve": (*world).serve,
@@ -155,7 +156,7 @@ var observations = map[string]func(*world) string{
 		return strings.Trim(forgotten, "[]")
 	},
 	// how many reservation names of pods the agent has stored
-	"pod-names": func(w *world) string { return fmt.Sprint(len(w.look().PodReservations)) },
+	"pod-names": func(w *world) string { return fmt.Sprint(len(w.look().NamedPods)) },
 }
 
 // The first argument is what they are about.
@@ -163,7 +164,7 @@ var observationsOf = map[string]func(*world, string) string{
 	"events": (*world).eventsOf, "macs": (*world).macs, "bound": (*world).boundTo,
 	"window":    func(w *world, pod string) string { return w.leaseOf(pod).Window.String() },
 	"remaining": func(w *world, pod string) string { return w.leaseOf(pod).Remaining(w.now).String() },
-	"known":     func(w *world, network string) string { return strconv.FormatBool(w.look().Adopted(network)) },
+	"known":     func(w *world, network string) string { return strconv.FormatBool(w.look().Imported(network)) },
 	"holder": func(w *world, pod string) string {
 		h := w.leaseOf(pod).Holder
 		return h.ContainerID + " " + h.Netns.Path
@@ -193,7 +194,7 @@ var actions = map[string]func(w *world, args []string){
 	"del":        func(w *world, args []string) { w.delOf(args[0], append(args, "eth0")[1]) },
 	"unplug":     func(w *world, args []string) { w.unplug(args[0], args[1]) },
 	"gc":         func(w *world, args []string) { w.gc(attachments(args)...) },
-	"spool":      func(w *world, args []string) { w.spool(args[0], duration(append(args, "0")[1])) },
+	"queue":      func(w *world, args []string) { w.queue(args[0], duration(append(args, "0")[1])) },
 	"del-locked": each((*world).fails),
 	"settle":     func(w *world, _ []string) { w.settle() },
 
@@ -251,7 +252,7 @@ var actions = map[string]func(w *world, args []string){
 		w.wipe(w.path("lock"))
 		w.must(os.Mkdir(w.path("lock"), 0o700))
 	},
-	"old-mark":           func(w *world, _ []string) { w.oldMark() },
+	"unknown-mark":       func(w *world, _ []string) { w.unknownMark() },
 	"kruise-reservation": func(w *world, args []string) { w.reservedByKruise(args[0], args[1], args[2]) },
 	"damage":             each(func(w *world, word string) { spoilRecord(w.t, w.storeFile(), word) }),
 	"drop":               each(func(w *world, word string) { dropRecord(w.t, w.storeFile(), word) }),
@@ -261,11 +262,11 @@ var actions = map[string]func(w *world, args []string){
 	"as-plugin": func(w *world, _ []string) { w.service.Node.Plugin = true },
 	"follow": func(w *world, args []string) {
 		args = append(args, "")
-		w.followPod(PodWindow{Namespace: "db", Name: args[0], UID: args[1],
+		w.followPod(maintain.PodWindow{Namespace: "db", Name: args[0], UID: args[1],
 			Window: lease.Window(duration(args[2])), Reservation: args[3]})
 	},
 	"name-pod": func(w *world, args []string) {
-		w.must(w.service.NamePods(w.t.Context(), []store.PodReservation{{Namespace: "db", Name: args[0],
+		w.must(w.service.NamePods(w.t.Context(), []store.NamedPod{{Namespace: "db", Name: args[0],
 			UID: "uid-of-" + args[0], Reservation: args[1], Window: lease.Window(hour)}}))
 	},
 	"leaving": each((*world).leaving),
@@ -291,7 +292,7 @@ var actions = map[string]func(w *world, args []string){
 	"lock":   each(func(w *world, network string) { w.locks[network] = w.lockFiles(network) }),
 	"unlock": each(func(w *world, network string) { w.must(w.locks[network].Close()) }),
 	"revoke": each(func(w *world, pod string) {
-		_, err := w.service.RevokePods(w.t.Context(), [][]Ref{w.refs(pod)}, "spec.release")
+		_, err := w.service.RevokePods(w.t.Context(), [][]maintain.Ref{w.refs(pod)}, "spec.release")
 		w.must(err)
 	}),
 	"revoke-former": each(func(w *world, pod string) {
@@ -299,18 +300,18 @@ var actions = map[string]func(w *world, args []string){
 		for i := range refs {
 			refs[i].ID = "0011223344556677"
 		}
-		ended, err := w.service.RevokePods(w.t.Context(), [][]Ref{refs}, "spec.release")
+		ended, err := w.service.RevokePods(w.t.Context(), [][]maintain.Ref{refs}, "spec.release")
 		if w.must(err); len(ended) > 0 {
 			w.t.Fatalf("ended %v", ended)
 		}
 	}),
 	"defer": func(w *world, args []string) {
-		gone := Ref{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.99"), ID: "0011223344556677"}
+		gone := maintain.Ref{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.99"), ID: "0011223344556677"}
 		_, err := w.service.Defer(w.t.Context(), append(w.refs(args[0]), gone), duration(args[1]))
 		w.must(err)
 	},
 	"end-holds": each(func(w *world, pod string) {
-		_, err := w.service.EndHolds(w.t.Context(), [][]Ref{w.refs(pod)}, "it is elsewhere")
+		_, err := w.service.EndHolds(w.t.Context(), [][]maintain.Ref{w.refs(pod)}, "it is elsewhere")
 		w.must(err)
 	}),
 	"export": func(w *world, _ []string) { w.export() },
@@ -330,7 +331,7 @@ var actions = map[string]func(w *world, args []string){
 		}
 		w.warned = nil
 	},
-	"remember": func(w *world, _ []string) { w.remembered = Plan(w.survey()) },
+	"remember": func(w *world, _ []string) { w.remembered = maintain.Plan(w.survey()) },
 	"perform": func(w *world, _ []string) {
 		_, err := w.service.Act(w.t.Context(), w.remembered)
 		w.must(err)
@@ -354,8 +355,8 @@ var errAny = errors.New("any error")
 // refusals are the errors that a story may expect.
 var refusals = map[string]error{
 	"exhausted": ErrExhausted, "unavailable": ErrUnavailable, "in-use": ErrAddressInUse, "no-netns": ErrNetns,
-	"request": ErrRequest, "any": errAny, "unreadable": adopt.ErrUnreadable, "no-evidence": transact.ErrNoEvidence,
-	"other-node": transact.ErrOtherNode,
+	"request": ErrRequest, "any": errAny, "unreadable": importer.ErrUnreadable, "no-evidence": operation.ErrNoEvidence,
+	"other-node": operation.ErrOtherNode,
 }
 
 func scriptAdd(ts *testscript.TestScript, neg bool, args []string) {
@@ -508,15 +509,16 @@ func (w *world) named(name string) string {
 		return filepath.Join(w.dataDir, dir, "db", pod)
 	}
 	paths := map[string]string{"state": dirs.State, "store": w.storeFile(), "run": dirs.Run, "networks": w.dataDir,
-		"network": w.path(""), "spool": w.service.Node.Store.SpoolDir(),
-		"announcements": w.service.Node.Store.AnnounceDir()}
+		"network": w.path(""), "queue": w.service.Node.Store.Run().Queue(),
+		"announcements": w.service.Node.Store.Run().Announcements()}
 	return cmp.Or(paths[name], w.path(name))
 }
 
-func (w *world) spool(container string, ago time.Duration) {
+func (w *world) queue(container string, ago time.Duration) {
 	at := w.service.Node.Clock()
 	at.Wall, at.Boot = at.Wall.Add(-ago), at.Boot-ago
-	w.must(w.service.Node.Store.Spool(lease.Attachment{ContainerID: container, IfName: "eth0"}, lease.Pool{}, at))
+	who := lease.Attachment{ContainerID: container, IfName: "eth0"}
+	w.must(w.service.Node.Store.Run().AddDEL(who, lease.Pool{}, at))
 }
 
 func (w *world) must(err error) {
@@ -532,7 +534,7 @@ func (w *world) surveyIs(args []string) {
 	says := func(err error) bool { return err != nil && strings.Contains(err.Error(), text) }
 	if !map[string]bool{
 		"safe":   v.Unsafe == nil && v.Doubtful == 0 && v.Doubt == nil,
-		"unsafe": errors.Is(v.Unsafe, transact.ErrNoHostView) && says(v.Unsafe) && len(Plan(v)) == 0,
+		"unsafe": errors.Is(v.Unsafe, operation.ErrNoHostView) && says(v.Unsafe) && len(maintain.Plan(v)) == 0,
 		"doubts": v.Unsafe == nil && v.Doubtful == 1 && says(v.Doubt),
 	}[args[0]] {
 		w.t.Fatalf("unsafe: %v, doubts %d: %v", v.Unsafe, v.Doubtful, v.Doubt)
@@ -628,7 +630,7 @@ func (w *world) isKept(story string) {
 	w.t.Helper()
 	w.collect()
 	w.refused(ask{pod: "x", container: "x"}, ErrExhausted)
-	if l := w.leaseOf("db-0"); l.State != lease.Held || !l.Firm {
+	if l := w.leaseOf("db-0"); l.State != lease.Held || !l.IsHold {
 		w.t.Errorf("%s: %+v", story, l)
 	}
 }

@@ -9,15 +9,16 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-func (w *world) survey() Survey {
+func (w *world) survey() maintain.Survey {
 	w.t.Helper()
 	if w.released {
 		w.settle() // as the agent does at once
 	}
-	_ = w.service.Replay(context.Background()) // the survey says why it fails
+	_ = w.service.ApplyQueue(context.Background()) // the survey says why it fails
 	v, err := w.service.Survey(context.Background())
 	if err != nil {
 		w.t.Fatal(err)
@@ -29,7 +30,7 @@ func (w *world) survey() Survey {
 func (w *world) plan() string {
 	w.t.Helper()
 	var out []string
-	for _, a := range Plan(w.survey()) {
+	for _, a := range maintain.Plan(w.survey()) {
 		out = append(out, fmt.Sprint(a.Do, " ", a.Lease.Address))
 	}
 	return strings.Join(out, ", ")
@@ -38,7 +39,7 @@ func (w *world) plan() string {
 func (w *world) collect() string {
 	w.t.Helper()
 	plan := w.plan()
-	_, err := w.service.Act(context.Background(), Plan(w.survey()))
+	_, err := w.service.Act(context.Background(), maintain.Plan(w.survey()))
 	if errors.Is(err, store.ErrBusy) {
 		return plan + " (busy)"
 	}
@@ -60,8 +61,8 @@ func TestAnOldPlanHarmsNobody(t *testing.T) {
 	w.burn("c3")
 	old := w.survey()
 	old.Now.Boot, old.Now.Wall = old.Now.Boot+time.Hour, old.Now.Wall.Add(time.Hour) // by a clock that runs ahead
-	old.Last[RefTo(w.leaseOf("db-1"))] = lease.Dead
-	plan := Plan(old)
+	old.Last[maintain.RefTo(w.leaseOf("db-1"))] = lease.Dead
+	plan := maintain.Plan(old)
 	if len(plan) != 3 {
 		t.Fatalf("planned: %+v", plan)
 	}
@@ -77,11 +78,11 @@ func TestAnOldPlanHarmsNobody(t *testing.T) {
 }
 
 // refs are the leases of a pod.
-func (w *world) refs(pod string) (refs []Ref) {
+func (w *world) refs(pod string) (refs []maintain.Ref) {
 	w.view(func(tx *store.Tx) {
 		tx.All(func(l lease.Lease, err error) bool {
 			if l.Name == pod {
-				refs = append(refs, RefTo(l))
+				refs = append(refs, maintain.RefTo(l))
 			}
 			return err == nil
 		})

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 const syncedEnv = "LEASEHOLD_TEST_SYNCED"
@@ -47,8 +48,8 @@ var answers = []struct {
 	{"ADD of a third pod", true, func(w *world) { w.add(ask{pod: "db-2", container: "c4", window: hour}) }},
 	{"DEL of a third pod", false, func(w *world) { w.stop("c4") }},
 	{"hold of a pod that runs elsewhere ended", true, func(w *world) {
-		refs := []Ref{RefTo(w.leaseOf("db-2"))}
-		if _, err := w.service.EndHolds(context.Background(), [][]Ref{refs}, "moved"); err != nil {
+		refs := []maintain.Ref{maintain.RefTo(w.leaseOf("db-2"))}
+		if _, err := w.service.EndHolds(context.Background(), [][]maintain.Ref{refs}, "moved"); err != nil {
 			w.t.Fatal(err)
 		}
 	}},
@@ -58,7 +59,7 @@ var answers = []struct {
 }
 
 // What a power cut must not undo is on the disk before an operation answers: after its last write
-// to the store there is a sync. A DEL that is only spooled writes nothing to the store, and syncs
+// to the store there is a sync. A DEL that is only queued writes nothing to the store, and syncs
 // nothing.
 func TestOnTheDiskBeforeTheAnswer(t *testing.T) {
 	if dir := os.Getenv(syncedEnv); dir != "" {

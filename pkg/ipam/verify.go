@@ -7,19 +7,20 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Verify performs CHECK: it returns ErrCheckFailed unless the container has addresses, and all
 // those of prevResult that are in the range sets. It reads the store with a shared lock. If the
 // store is busy it returns nil, because that is not a fault of the container. If the store does not
 // know the container, host-local may have served its ADD, or the store may be lost; then Verify
-// adopts what the host shows.
+// imports what the host shows.
 func (s *Service) Verify(ctx context.Context, req Request) error {
-	ctx = store.WithMaxWait(ctx) // of both transactions together
+	ctx = files.WithMaxWait(ctx) // of both transactions together
 	held, err := s.holds(ctx, req)
 	unknown := err == nil || errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrDamaged) || store.IsEmpty(err)
 	if unknown && len(held) == 0 {
@@ -45,11 +46,11 @@ func (s *Service) holds(ctx context.Context, req Request) (held []netip.Addr, er
 	return held, err
 }
 
-// learnHolder adopts the pool and host-local's files of the container, and returns its addresses.
+// learnHolder imports the pool and host-local's files of the container, and returns its addresses.
 func (s *Service) learnHolder(ctx context.Context, req Request) (held []netip.Addr, err error) {
 	who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
-	files := s.Node.FilesOf(req.Pool, transact.Names(who))
-	err = s.Node.Update(ctx, req.scope(), func(c *transact.Call) error {
+	files := s.Node.FilesOf(req.Pool, operation.Names(who))
+	err = s.Node.Update(ctx, req.scope(), func(c *operation.Call) error {
 		if err := c.AdmitFiles(req.Pool, files, nil); err != nil {
 			return err
 		}

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 )
 
 func anyLease(lease.Lease) bool { return true }
@@ -47,21 +48,21 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 			return err
 		},
 		"spec.release": func(w *world) error {
-			_, err := w.service.RevokePods(ctx, [][]Ref{w.refs("living"), w.refs("db-0")}, "spec.release")
+			_, err := w.service.RevokePods(ctx, [][]maintain.Ref{w.refs("living"), w.refs("db-0")}, "spec.release")
 			return err
 		},
 		"the end of a hold": func(w *world) error {
-			_, err := w.service.EndHolds(ctx, [][]Ref{w.refs("db-0")}, "moved")
+			_, err := w.service.EndHolds(ctx, [][]maintain.Ref{w.refs("db-0")}, "moved")
 			return err
 		},
-		"the adoption of a file": func(w *world) error {
+		"the import of a file": func(w *world) error {
 			l := lease.Lease{Pool: w.where().Pool, Address: netip.MustParseAddr("10.0.0.3")}
-			_, err := w.service.Act(ctx, []Action{{Do: Adopt, Lease: l}})
+			_, err := w.service.Act(ctx, []maintain.Action{{Do: maintain.Import, Lease: l}})
 			return err
 		},
 		"a change that finds a damaged record": func(w *world) error {
 			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "living")
-			_, err := w.service.Follow(ctx, []PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
+			_, err := w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
 				Window: lease.Window(time.Minute)}})
 			return err
 		},
@@ -71,10 +72,10 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 			w.add(ask{pod: "living", container: "c1"})
 			w.add(ask{pod: "db-0", container: "c2", window: hour})
 			w.del("c2")
-			w.options.SoftHold = time.Second
+			w.options.CoolDown = time.Second
 			home := w.elsewhere()
-			if err := command(w); !errors.Is(err, transact.ErrNoHostView) {
-				t.Errorf("got error %v, want transact.ErrNoHostView", err)
+			if err := command(w); !errors.Is(err, operation.ErrNoHostView) {
+				t.Errorf("got error %v, want operation.ErrNoHostView", err)
 			}
 			home()
 			w.after(time.Minute)

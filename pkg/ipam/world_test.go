@@ -18,17 +18,29 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
+
+type operations = maintain.Service
+
+// service has all that is done to the leases of a node.
+type service struct {
+	*Service
+	*operations
+	Node *operation.Node
+}
+
+func serviceOf(n *operation.Node) service { return service{&Service{Node: n}, &operations{Node: n}, n} }
 
 // world is a simulated node over a real store: namespaces come and go, clocks
 // run, the node boots.
 type world struct {
 	t          testing.TB
-	service    *Service
+	service    service
 	now        lease.Instant
 	netns      map[string]uint64 // path -> inode
 	inPID      map[uint64]bool   // inodes that only a process keeps alive
@@ -44,7 +56,7 @@ type world struct {
 	right      func()           // sets the wall clock right
 	locks      map[string]*os.File
 	saved      map[string]map[string][]byte // files by their paths, by the name of what was saved
-	remembered []Action
+	remembered []maintain.Action
 	numbers    map[string]uint64 // of the containers' namespaces, which may be gone
 	dataDir    string
 	network    string
@@ -58,7 +70,7 @@ type world struct {
 
 	addrs     map[string][]netip.Addr // path -> addresses in the namespace, as Namespaces shows them
 	plugged   map[string][]netip.Addr // path -> those that ADDs gave it, on its interfaces
-	released  bool                    // a DEL may wait in the spool
+	released  bool                    // a DEL may wait in the queue
 	closed    map[string]bool         // paths of namespaces that cannot be entered
 	forgotten []netip.Addr            // neighbours
 }
@@ -74,13 +86,13 @@ func newWorld(t testing.TB, ranges ...string) *world {
 		now: lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "boot-1"},
 	}
 	w.setRanges(ranges...)
-	n := &transact.Node{
+	n := &operation.Node{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 		Host:  w, Plugin: true, Clock: func() lease.Instant { return w.now },
 		Warn: func(s string) { w.warned = append(w.warned, s) },
 	}
 	n.Store.BootID = func() string { return w.now.BootID }
-	w.service = &Service{Node: n}
+	w.service = serviceOf(n)
 	t.Cleanup(w.check)
 	return w
 }
@@ -221,8 +233,8 @@ func (w *world) ForgetNeighbours(addrs []netip.Addr) error {
 	return nil
 }
 
-func (w *world) where() transact.Scope {
-	in := transact.Existing(w.request(ask{}).Pool, w.sets)
+func (w *world) where() operation.Scope {
+	in := operation.Existing(w.request(ask{}).Pool, w.sets)
 	in.Caches = w.configured
 	return in
 }
@@ -231,7 +243,7 @@ func (w *world) after(d time.Duration) {
 	w.now.Wall, w.now.Boot = w.now.Wall.Add(d), w.now.Boot+d
 }
 
-// reboot is an orderly one of a node with an agent, which has replayed the DELs that were spooled.
+// reboot is an orderly one of a node with an agent, which has applied the DELs that were queued.
 func (w *world) reboot() {
 	w.t.Helper()
 	w.settle()
@@ -486,20 +498,20 @@ func (w *world) says(err error, words ...string) {
 }
 
 // another is the plugin as another process. Views of one process wait for each other.
-func (w *world) another() *Service {
+func (w *world) another() service {
 	w.released = true
 	n := *w.service.Node
 	bootID := n.Store.BootID
 	n.Store = store.New(n.Store.Dirs())
 	n.Store.BootID = bootID
-	return &Service{Node: &n}
+	return serviceOf(&n)
 }
 
-// settle replays the spooled DELs, as the agent does and the next ADD would.
+// settle applies the queued DELs, as the agent does and the next ADD would.
 func (w *world) settle() {
 	w.t.Helper()
 	w.released = false
-	err := w.service.Node.Update(context.Background(), transact.Scope{}, func(*transact.Call) error { return nil })
+	err := w.service.Node.Update(context.Background(), operation.Scope{}, func(*operation.Call) error { return nil })
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -526,11 +538,11 @@ func (w *world) same(what, got, want string) {
 	}
 }
 
-// recorded prints the leases as they are in the store, where spooled DELs are not replayed yet.
+// recorded prints the leases as they are in the store, where queued DELs are not applied yet.
 func (w *world) recorded() string {
 	w.t.Helper()
 	dirs := w.service.Node.Store.Dirs()
-	dirs.Run = w.t.TempDir() // without a spool
+	dirs.Run = w.t.TempDir() // without a queue
 	var out []string
 	if err := store.New(dirs).View(context.Background(), func(tx *store.Tx) error {
 		tx.All(func(l lease.Lease, err error) bool {
@@ -550,8 +562,8 @@ func (w *world) leases() string {
 	w.view(func(tx *store.Tx) {
 		tx.All(func(l lease.Lease, err error) bool {
 			word := l.State.String()
-			if l.Firm {
-				word = "Firm"
+			if l.IsHold {
+				word = "Held"
 			}
 			if l.Superseded {
 				word += "*"

@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	// ErrTaken is returned if the address belongs to another key, is in another pod's soft hold, or
+	// ErrTaken is returned if the address belongs to another key, is in another pod's cool-down, or
 	// belongs to an attachment without a window.
 	ErrTaken = errors.New("the address belongs to another lease")
 	// ErrHolderAlive is returned if an event requires that the (last) holder is dead, but there is
@@ -60,7 +60,7 @@ type Bind struct {
 	Holder      Holder
 	Window      Window
 	MaxWindow   Window
-	Soft        time.Duration
+	CoolDown    time.Duration
 	HeldLimit   int
 
 	LastHolder Liveness // of the holder, or last holder, that the lease has before the event
@@ -110,7 +110,7 @@ func (e Bind) mayClaim(l Lease, now Instant) error {
 	if l.Key() != e.key() || l.Lapsed(now) {
 		return ErrTaken
 	}
-	if !l.Firm && (e.UID == "" || e.UID != l.UID) {
+	if !l.IsHold && (e.UID == "" || e.UID != l.UID) {
 		return ErrTaken
 	}
 	if e.LastHolder != Dead && !l.Holder.Netns.Same(e.Holder.Netns) {
@@ -123,7 +123,7 @@ func (e Bind) bound(l Lease, now Instant) Lease {
 	return Lease{
 		ID: l.ID, Pool: e.Pool, Address: e.Address, Set: e.Set, State: Bound,
 		Namespace: e.Namespace, Name: e.Name, UID: e.UID, Reservation: e.Reservation, Holder: e.Holder, MAC: l.MAC,
-		Window: e.Window, MaxWindow: e.MaxWindow, Soft: e.Soft, HeldLimit: e.HeldLimit, BoundAt: now,
+		Window: e.Window, MaxWindow: e.MaxWindow, CoolDown: e.CoolDown, HeldLimit: e.HeldLimit, BoundAt: now,
 		NamespaceUID: l.NamespaceUID, Owner: l.Owner, Extra: l.Extra,
 	}
 }
@@ -135,7 +135,7 @@ func (e Bind) bound(l Lease, now Instant) Lease {
 type Release struct {
 	Holder    Holder // that of the lease, even if its container is unknown
 	Collected bool
-	Limited   bool // the range set already has as many firm holds as it may: the hold is soft, except at a boot
+	Limited   bool // the range set already has as many holds as it may: a cool-down follows, except at a boot
 	// LastHolder matters also for a lease without a key. Its address is free at once, as with
 	// host-local, unless the holder is Alive.
 	LastHolder Liveness
@@ -149,21 +149,21 @@ func (e Release) apply(l Lease, now Instant) (Lease, error) {
 		return l, ErrHolderAlive
 	}
 	next := released(l, e.Limited && !l.OfEarlierBoot(now.BootID), e.LastHolder, now)
-	if next.State == Held && !next.Firm && l.OfEarlierBoot(now.BootID) {
+	if next.State == Held && !next.IsHold && l.OfEarlierBoot(now.BootID) {
 		next.Hold = max(next.Hold, Window(BootHold))
 	}
 	return next, nil
 }
 
-// BootHold is the least length of the soft holds that a boot begins, because all pods of the node
+// BootHold is the least length of the cool-downs that a boot begins, because all pods of the node
 // start again at once, and many of them wait for others or for an API server.
 const BootHold = 15 * time.Minute
 
-// IsBootHold reports whether a lease is a soft hold of a pod that had the address before the boot
+// IsBootHold reports whether a lease is a cool-down of a pod that had the address before the boot
 // bootID, so that the hold is not needed once the pod is gone. It reports false for static pods,
 // whose UIDs have no hyphen: one that has no mirror pod only seems to be gone.
 func (l Lease) IsBootHold(bootID string) bool {
-	return l.State == Held && !l.Firm && l.OfEarlierBoot(bootID) && strings.Contains(l.UID, "-")
+	return l.State == Held && !l.IsHold && l.OfEarlierBoot(bootID) && strings.Contains(l.UID, "-")
 }
 
 // OfEarlierBoot reports whether the lease was bound before the boot bootID, which has ended its
@@ -177,19 +177,19 @@ func released(l Lease, limited bool, last Liveness, now Instant) Lease {
 	switch {
 	case !l.Key().IsZero() && l.Window > 0 && !limited:
 		return becomeHeld(l, true, l.Window, now)
-	case keyed && l.Soft > 0, last == Alive:
-		return becomeHeld(l, false, Window(l.Soft), now)
+	case keyed && l.CoolDown > 0, last == Alive:
+		return becomeHeld(l, false, Window(l.CoolDown), now)
 	}
 	return Lease{}
 }
 
-func becomeHeld(l Lease, firm bool, hold Window, now Instant) Lease {
-	l.State, l.Firm, l.Hold, l.ReleasedAt, l.Leaving = Held, firm, hold, now, false
+func becomeHeld(l Lease, isHold bool, hold Window, now Instant) Lease {
+	l.State, l.IsHold, l.Hold, l.ReleasedAt, l.Leaving = Held, isHold, hold, now, false
 	l.RefusedAt, l.RefusedFor = Instant{}, ""
 	return l
 }
 
-// Expire ends a hold whose time is over.
+// Expire ends a Held lease whose time is over.
 type Expire struct{ LastHolder Liveness }
 
 func (e Expire) apply(l Lease, now Instant) (Lease, error) {
@@ -202,18 +202,17 @@ func (e Expire) apply(l Lease, now Instant) (Lease, error) {
 	return ended(l, e.LastHolder)
 }
 
-// Yield ends a hold early because the pool is exhausted. A firm hold is ended only if the policy
-// allows it.
+// Yield ends a cool-down early because the pool is exhausted, and a hold if the policy allows it.
 type Yield struct {
 	LastHolder Liveness
-	Firm       bool // the policy onExhaustion allows it
+	Holds      bool // the policy onExhaustion allows it for holds, too
 }
 
 func (e Yield) apply(l Lease, _ Instant) (Lease, error) {
 	if l.State != Held {
 		return l, ErrInvalid
 	}
-	if l.Firm && (!e.Firm || l.Deferred()) {
+	if l.IsHold && (!e.Holds || l.Deferred()) {
 		return l, ErrTaken
 	}
 	return ended(l, e.LastHolder)
@@ -226,16 +225,16 @@ func ended(l Lease, last Liveness) (Lease, error) {
 	return Lease{}, nil
 }
 
-// Deferred reports whether the lease is a firm hold that Defer made longer than the window.
-func (l Lease) Deferred() bool { return l.Firm && l.Hold > l.Window }
+// Deferred reports whether the lease is a hold that Defer made longer than the window.
+func (l Lease) Deferred() bool { return l.IsHold && l.Hold > l.Window }
 
 // Revoke takes the address from its pod, because an operator or spec.release of the IPReservation
 // released it, because the ranges no longer contain it, or because the pod requests another
 // address.
 //
-// If the last holder of a hold may be alive, the lease remains as a soft hold without a key until
-// the last holder is dead: nobody gets the address, but the pod has no claim to it any more. A
-// bound lease whose holder may be alive is revoked only with KeepBound, and loses only its key.
+// If the last holder of a Held lease may be alive, the lease remains as a cool-down without a key
+// until the last holder is dead: nobody gets the address, but the pod has no claim to it any more.
+// A bound lease whose holder may be alive is revoked only with KeepBound, and loses only its key.
 type Revoke struct {
 	LastHolder Liveness
 	KeepBound  bool
@@ -285,7 +284,7 @@ func (l Lease) lasting(rest time.Duration, now Instant) Lease {
 
 // Supersede removes the key from a lease whose holder is still alive at Timeout after the first
 // Refuse. The caller then gives the pod another address. The release of the superseded lease starts
-// no firm hold.
+// no hold.
 type Supersede struct {
 	Newcomer string // as in Refuse
 	Timeout  time.Duration
@@ -304,34 +303,34 @@ func (e Supersede) apply(l Lease, now Instant) (Lease, error) {
 
 func superseded(l Lease, now Instant) Lease {
 	if l.State == Held {
-		l.Hold, l.ReleasedAt = min(l.Remaining(now), Window(max(l.Soft, time.Second))), now
+		l.Hold, l.ReleasedAt = min(l.Remaining(now), Window(max(l.CoolDown, time.Second))), now
 	}
-	l.Superseded, l.Firm, l.Window, l.Leaving = true, false, 0, false
+	l.Superseded, l.IsHold, l.Window, l.Leaving = true, false, 0, false
 	l.RefusedAt, l.RefusedFor = Instant{}, ""
 	return l
 }
 
 // Reserve holds an address for a pod, or for the pods of a reservation name, before the pod exists.
-// A free address, and one in a soft hold of another pod, becomes a firm hold without a holder. A
-// hold of the same key becomes firm, and lasts for at least Hold from now on; one that no pod has
-// had and that has the same owner lasts for exactly that.
+// A free address, and one in a cool-down of another pod, becomes a hold without a holder. A lease
+// that is held for the same key becomes a hold, and lasts for at least Hold from now on; one that
+// no pod has had and that has the same owner lasts for exactly that.
 type Reserve struct {
 	Lease Lease // the key (Pool, Namespace, Name, Reservation, Holder.IfName), Address and Set of the new hold
 	ID    string
 	Hold  Window
 
-	LastHolder Liveness // of a soft hold of another pod
+	LastHolder Liveness // of a cool-down of another pod
 }
 
 func (e Reserve) apply(l Lease, now Instant) (Lease, error) {
 	switch {
-	case l.State == Bound, l.Firm && l.Key() != e.Lease.Key():
+	case l.State == Bound, l.IsHold && l.Key() != e.Lease.Key():
 		return l, ErrTaken
 	case l.State == Held && l.Key() == e.Lease.Key():
 		if l.IsUnused() && l.Owner == e.Lease.Owner && l.Remaining(now) != e.Hold || l.Remaining(now) < e.Hold {
 			l.Hold, l.ReleasedAt = e.Hold, now
 		}
-		l.Firm = true
+		l.IsHold = true
 		return l, nil
 	case l.State == Held && e.LastHolder != Dead:
 		return l, ErrHolderAlive
@@ -342,9 +341,9 @@ func (e Reserve) apply(l Lease, now Instant) (Lease, error) {
 }
 
 // SetWindow applies the annotation of the pod that has the lease (UID). The agent reads it from the
-// API server. A bound lease gets the window, as far as its configuration allows. A hold changes to
-// the hold that its release would have started with this window: a soft hold may become firm, a
-// firm one longer, shorter or soft. A deferred end stays deferred.
+// API server. A bound lease gets the window, as far as its configuration allows. A Held lease
+// changes to what its release would have started with this window: a cool-down may become a hold, a
+// hold longer, shorter or a cool-down. A deferred end stays deferred.
 type SetWindow struct {
 	UID    string
 	Window Window
@@ -354,7 +353,7 @@ type SetWindow struct {
 	// NamespaceUID is the UID of the pod's namespace; "" if it could not be read: then that of the
 	// lease stays.
 	NamespaceUID string
-	Limited      bool // the range set already has as many firm holds as it may: a soft hold stays soft
+	Limited      bool // the range set already has as many holds as it may: a cool-down stays one
 }
 
 func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
@@ -377,12 +376,12 @@ func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
 	switch {
 	case l.State == Bound:
 	case window == 0:
-		l.Firm, l.Hold = false, Window(l.Soft)
-	case !l.Firm && e.Limited:
+		l.IsHold, l.Hold = false, Window(l.CoolDown)
+	case !l.IsHold && e.Limited:
 	case deferred:
 		l.Hold = max(window, l.Hold)
 	default:
-		l.Firm, l.Hold = true, window
+		l.IsHold, l.Hold = true, window
 	}
 	return l, nil
 }
@@ -420,12 +419,12 @@ func (e SetMAC) apply(l Lease, _ Instant) (Lease, error) {
 	return l, nil
 }
 
-// Defer puts off the end of a firm hold, so that at least Rest is left from now on. The agent
+// Defer puts off the end of a hold, so that at least Rest is left from now on. The agent
 // applies it while a pod with the key is assigned to the node and waits for its sandbox.
 type Defer struct{ Rest time.Duration }
 
 func (e Defer) apply(l Lease, now Instant) (Lease, error) {
-	if !l.Firm {
+	if !l.IsHold {
 		return l, ErrInvalid
 	}
 	return l.lasting(e.Rest, now), nil
@@ -467,17 +466,17 @@ func (l Lease) Validate() error {
 		return errors.New("no network")
 	case len(l.ID) != 16:
 		return fmt.Errorf("id %q is not 16 hex digits", l.ID)
-	case l.State == Bound && (l.Firm || l.Hold != 0 || !l.ReleasedAt.IsZero()):
+	case l.State == Bound && (l.IsHold || l.Hold != 0 || !l.ReleasedAt.IsZero()):
 		return errors.New("bound, with fields of a hold")
 	case l.State == Held && l.ReleasedAt.IsZero():
 		return errors.New("held without the time of its release")
-	case l.State == Held && l.Firm && (l.Hold == 0 || l.Key().IsZero()):
-		return errors.New("firmly held without a key or a length")
+	case l.State == Held && l.IsHold && (l.Hold == 0 || l.Key().IsZero()):
+		return errors.New("held without a key or a length")
 	case l.Reservation != "" && (!IsReservation(l.Reservation) || l.Namespace == "" || l.Name == ""):
 		return fmt.Errorf("reservation name %q without a pod, or not a DNS label", l.Reservation)
 	case l.Leaving && (l.State != Bound || l.Key().Reservation == ""):
 		return errors.New("leaving, and not bound and named")
-	case l.Window < 0 || l.MaxWindow < 0 || l.Soft < 0 || l.Hold < 0:
+	case l.Window < 0 || l.MaxWindow < 0 || l.CoolDown < 0 || l.Hold < 0:
 		return errors.New("negative time")
 	}
 	return nil

@@ -25,12 +25,12 @@ func after(d time.Duration) Instant {
 func states() map[string]Lease {
 	bound := Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s", State: Bound,
-		Namespace: "db", Name: "db-0", UID: "u1", Holder: oldHolder, Soft: 2 * time.Minute, BoundAt: t0,
+		Namespace: "db", Name: "db-0", UID: "u1", Holder: oldHolder, CoolDown: 2 * time.Minute, BoundAt: t0,
 	}
 	with := func(l Lease, change func(*Lease)) Lease { change(&l); return l }
 	windowed := with(bound, func(l *Lease) { l.Window = Window(time.Hour) })
-	held := func(l Lease, firm bool, hold time.Duration) Lease {
-		return with(l, func(l *Lease) { l.State, l.Firm, l.Hold, l.ReleasedAt = Held, firm, Window(hold), t0 })
+	held := func(l Lease, isHold bool, hold time.Duration) Lease {
+		return with(l, func(l *Lease) { l.State, l.IsHold, l.Hold, l.ReleasedAt = Held, isHold, Window(hold), t0 })
 	}
 	return map[string]Lease{
 		"none":       {},
@@ -39,15 +39,15 @@ func states() map[string]Lease {
 		"keyless":    with(bound, func(l *Lease) { l.Namespace, l.Name, l.UID = "", "", "" }),
 		"superseded": with(bound, func(l *Lease) { l.Superseded = true }),
 		"waiting":    with(windowed, func(l *Lease) { l.RefusedAt, l.RefusedFor = t0, "u2" }),
-		"firm":       held(windowed, true, time.Hour),
+		"hold":       held(windowed, true, time.Hour),
 		"deferred":   held(windowed, true, 2*time.Hour),
-		"soft":       held(bound, false, 2*time.Minute),
-		"firm-over":  held(windowed, true, 5*time.Second),
-		"soft-over":  held(bound, false, 5*time.Second),
+		"cool":       held(bound, false, 2*time.Minute),
+		"hold-over":  held(windowed, true, 5*time.Second),
+		"cool-over":  held(bound, false, 5*time.Second),
 		"unclaimed":  with(held(bound, false, 2*time.Minute), func(l *Lease) { l.Superseded = true }),
 		"named":      with(windowed, func(l *Lease) { l.Reservation = "db" }),
 		"leaving":    with(windowed, func(l *Lease) { l.Reservation, l.Leaving = "db", true }),
-		"named-firm": with(held(windowed, true, time.Hour), func(l *Lease) { l.Reservation = "db" }),
+		"named-hold": with(held(windowed, true, time.Hour), func(l *Lease) { l.Reservation = "db" }),
 	}
 }
 
@@ -55,7 +55,7 @@ func bind(h Holder, uid string, last Liveness) Bind {
 	return Bind{
 		ID: "ffeeddccbbaa9988", Pool: testPool, Address: testAddr, Set: "s",
 		Namespace: "db", Name: "db-0", UID: uid, Holder: h,
-		Window: Window(time.Minute), Soft: 2 * time.Minute, LastHolder: last,
+		Window: Window(time.Minute), CoolDown: 2 * time.Minute, LastHolder: last,
 	}
 }
 
@@ -100,9 +100,9 @@ func events() map[string]Event {
 		"expire/unknown":  Expire{LastHolder: Unknown},
 		"expire/alive":    Expire{LastHolder: Alive},
 		"yield":           Yield{LastHolder: Dead},
-		"yield/unknown":   Yield{LastHolder: Unknown, Firm: true},
-		"yield/firm":      Yield{LastHolder: Dead, Firm: true},
-		"yield/alive":     Yield{LastHolder: Alive, Firm: true},
+		"yield/unknown":   Yield{LastHolder: Unknown, Holds: true},
+		"yield/hold":      Yield{LastHolder: Dead, Holds: true},
+		"yield/alive":     Yield{LastHolder: Alive, Holds: true},
 		"revoke":          Revoke{LastHolder: Unknown},
 		"revoke/dead":     Revoke{LastHolder: Dead},
 		"revoke/alive":    Revoke{LastHolder: Alive},
@@ -133,7 +133,7 @@ func events() map[string]Event {
 // everyPair has the result of every event in every state: "same" is an unchanged lease, * a lease
 // that lost its key, a word in parentheses an error.
 const everyPair = `
-                none       bound      windowed   keyless    superseded waiting    firm       deferred   soft       firm-over  soft-over  unclaimed  named      leaving    named-firm
+                none       bound      windowed   keyless    superseded waiting    hold       deferred   cool       hold-over  cool-over  unclaimed  named      leaving    named-hold
 again           Bound      same       same       same       same       same       Bound      Bound      Bound      (taken)    (taken)    (taken)    same       same       (taken)
 again/moved     Bound      Bound      Bound      Bound      Bound*     Bound      (alive)    (alive)    (alive)    (taken)    (taken)    (taken)    Bound      Bound      (taken)
 back/dead       Bound      (taken)    Bound      (taken)    (taken)    Bound      Bound      Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
@@ -145,41 +145,41 @@ other-pod       Bound      (taken)    (taken)    (taken)    (taken)    (taken)  
 sibling         Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    Bound      Bound      Bound
 sibling/alive   Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (alive)    (alive)    (alive)
 namesake        Bound      (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)
-del             (holder)   soft       firm       None       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   firm       firm       (holder)
-del/limited     (holder)   soft       soft       None       soft*      soft       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   soft       soft       (holder)
-gc/alive        (holder)   soft       firm       soft       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   firm       firm       (holder)
+del             (holder)   cool       hold       None       cool*      hold       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   hold       hold       (holder)
+del/limited     (holder)   cool       cool       None       cool*      cool       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   cool       cool       (holder)
+gc/alive        (holder)   cool       hold       cool       cool*      hold       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   hold       hold       (holder)
 late-del        (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
 del/nobody      (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
-dead            (holder)   soft       firm       None       soft*      firm       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   firm       firm       (holder)
+dead            (holder)   cool       hold       None       cool*      hold       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   hold       hold       (holder)
 dead/unknown    (holder)   (alive)    (alive)    (alive)    (alive)    (alive)    (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (alive)    (alive)    (holder)
 expire          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      None       None       (due)      (invalid)  (invalid)  (due)
 expire/unknown  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (alive)    (alive)    (due)      (invalid)  (invalid)  (due)
 expire/alive    (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (alive)    (alive)    (due)      (invalid)  (invalid)  (due)
 yield           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (taken)    (taken)    None       (taken)    None       None       (invalid)  (invalid)  (taken)
-yield/firm      (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  None       (taken)    None       None       None       None       (invalid)  (invalid)  None
+yield/hold      (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  None       (taken)    None       None       None       None       (invalid)  (invalid)  None
 yield/unknown   (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (taken)    (alive)    (alive)    (alive)    (alive)    (invalid)  (invalid)  (alive)
 yield/alive     (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (alive)    (taken)    (alive)    (alive)    (alive)    (alive)    (invalid)  (invalid)  (alive)
-revoke          (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*      (alive)    (alive)    soft*
+revoke          (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    cool*      cool*      cool*      cool*      cool*      cool*      (alive)    (alive)    cool*
 revoke/dead     (invalid)  None       None       None       None       None       None       None       None       None       None       None       None       None       None
-revoke/alive    (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    soft*      soft*      soft*      soft*      soft*      soft*      (alive)    (alive)    soft*
+revoke/alive    (invalid)  (alive)    (alive)    (alive)    (alive)    (alive)    cool*      cool*      cool*      cool*      cool*      cool*      (alive)    (alive)    cool*
 revoke/force    (invalid)  None       None       None       None       None       None       None       None       None       None       None       None       None       None
-revoke/keep     (invalid)  Bound*     Bound*     Bound*     same       Bound*     soft*      soft*      soft*      soft*      soft*      soft*      Bound*     Bound*     soft*
-refuse          (invalid)  Bound      Bound      Bound      Bound*     same       firm       firm       soft       firm       soft       soft*      Bound      Bound      firm
+revoke/keep     (invalid)  Bound*     Bound*     Bound*     same       Bound*     cool*      cool*      cool*      cool*      cool*      cool*      Bound*     Bound*     cool*
+refuse          (invalid)  Bound      Bound      Bound      Bound*     same       hold       hold       cool       hold       cool       cool*      Bound      Bound      hold
 supersede/early (invalid)  (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)
 supersede       (invalid)  (due)      (due)      (due)      (due)      Bound*     (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)      (due)
-window          (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       firm       same       firm       (invalid)  Bound      Bound      firm
-window/less     (invalid)  Bound      Bound      (invalid)  (invalid)  Bound      firm       firm       firm       firm       firm       (invalid)  Bound      Bound      firm
-window/none     (invalid)  same       Bound      (invalid)  (invalid)  Bound      soft       soft       same       soft       same       (invalid)  Bound      Bound      soft
-window/limited  (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       soft       same       soft       (invalid)  Bound      Bound      firm
+window          (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       hold       same       hold       (invalid)  Bound      Bound      hold
+window/less     (invalid)  Bound      Bound      (invalid)  (invalid)  Bound      hold       hold       hold       hold       hold       (invalid)  Bound      Bound      hold
+window/none     (invalid)  same       Bound      (invalid)  (invalid)  Bound      cool       cool       same       cool       same       (invalid)  Bound      Bound      cool
+window/limited  (invalid)  Bound      same       (invalid)  (invalid)  same       same       same       cool       same       cool       (invalid)  Bound      Bound      hold
 window/other    (invalid)  (holder)   (holder)   (invalid)  (invalid)  (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (invalid)  (holder)   (holder)   (holder)
-name            (invalid)  Bound      Bound      (invalid)  (invalid)  Bound      firm       firm       firm       firm       firm       (invalid)  same       same       same
-name/other      (invalid)  Bound      Bound      (invalid)  (invalid)  Bound      firm       firm       firm       firm       firm       (invalid)  Bound      Bound      firm
+name            (invalid)  Bound      Bound      (invalid)  (invalid)  Bound      hold       hold       hold       hold       hold       (invalid)  same       same       same
+name/other      (invalid)  Bound      Bound      (invalid)  (invalid)  Bound      hold       hold       hold       hold       hold       (invalid)  Bound      Bound      hold
 leave           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  Bound      same       (invalid)
 leave/other     (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (holder)   (holder)   (invalid)
-defer           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  firm       firm       (invalid)  firm       (invalid)  (invalid)  (invalid)  (invalid)  firm
-reserve         firm       (taken)    (taken)    (taken)    (taken)    (taken)    firm       firm       firm       firm       firm       firm       (taken)    (taken)    (taken)
-reserve/other   firm       (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    firm       (taken)    firm       firm       (taken)    (taken)    (taken)
-reserve/alive   firm       (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (alive)    (taken)    (alive)    (alive)    (taken)    (taken)    (taken)
+defer           (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  hold       hold       (invalid)  hold       (invalid)  (invalid)  (invalid)  (invalid)  hold
+reserve         hold       (taken)    (taken)    (taken)    (taken)    (taken)    hold       hold       hold       hold       hold       hold       (taken)    (taken)    (taken)
+reserve/other   hold       (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    hold       (taken)    hold       hold       (taken)    (taken)    (taken)
+reserve/alive   hold       (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (taken)    (alive)    (taken)    (alive)    (alive)    (taken)    (taken)    (taken)
 rebase          (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (invalid)  (due)      (due)      (due)      (due)      (due)      (due)      (invalid)  (invalid)  (due)
 mac             (holder)   Bound      Bound      Bound      Bound*     Bound      (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   Bound      Bound      (holder)
 mac/other       (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)   (holder)
@@ -222,7 +222,7 @@ func TestReleaseOfAnUnknownOwner(t *testing.T) {
 	l := states()["windowed"]
 	l.Holder = Holder{IfName: "eth0", BootID: "b"}
 	next, err := Apply(l, Release{Holder: l.Holder}, after(time.Second))
-	if err != nil || !next.Firm {
+	if err != nil || !next.IsHold {
 		t.Errorf("%v, %+v", err, next)
 	}
 	if _, err := Apply(l, Release{}, after(time.Second)); !errors.Is(err, ErrNotHolder) {
@@ -277,10 +277,10 @@ func outcome(before, next Lease, err error) string {
 	switch {
 	case equal(before, next):
 		return "same"
-	case next.State == Held && next.Firm:
-		word = "firm"
+	case next.State == Held && next.IsHold:
+		word = "hold"
 	case next.State == Held:
-		word = "soft"
+		word = "cool"
 	}
 	if next.Superseded {
 		word += "*"
@@ -295,12 +295,12 @@ func full(state State) Lease {
 	l := Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s", State: state,
 		Namespace: "db", Name: "db-0", UID: "u1", Holder: oldHolder, MAC: "02:00:00:00:00:01",
-		Window: Window(time.Hour), MaxWindow: Window(2 * time.Hour), Soft: time.Minute, HeldLimit: 3, BoundAt: t0,
+		Window: Window(time.Hour), MaxWindow: Window(2 * time.Hour), CoolDown: time.Minute, HeldLimit: 3, BoundAt: t0,
 		NamespaceUID: "ns1", Owner: "StatefulSet.apps/db", RefusedAt: t0, RefusedFor: "u2", Extra: []byte("later"),
 	}
 	l.Reservation, l.Leaving = "db", state == Bound
 	if state == Held {
-		l.Firm, l.Hold, l.ReleasedAt = true, Window(time.Hour), t0
+		l.IsHold, l.Hold, l.ReleasedAt = true, Window(time.Hour), t0
 	}
 	return l
 }
@@ -311,7 +311,7 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 		l := reflect.ValueOf(full(state))
 		for i := range l.NumField() {
 			name := l.Type().Field(i).Name
-			ofHold := name == "Firm" || name == "Hold" || name == "ReleasedAt"
+			ofHold := name == "IsHold" || name == "Hold" || name == "ReleasedAt"
 			ofOther := ofHold && state == Bound || name == "Leaving" && state == Held
 			if name != "Superseded" && l.Field(i).IsZero() != ofOther {
 				t.Fatalf("%s lease: field %s is %v", state, name, l.Field(i))
@@ -321,19 +321,21 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 	now := after(10 * time.Second)
 	claim := Bind{
 		ID: "unused", Pool: testPool, Address: testAddr, Set: "s2", Namespace: "db", Name: "db-0", UID: "u2",
-		Holder: newHolder, Window: Window(time.Minute), MaxWindow: Window(time.Hour), Soft: time.Second, HeldLimit: 4,
+		Holder: newHolder, Window: Window(time.Minute), MaxWindow: Window(time.Hour), CoolDown: time.Second,
+		HeldLimit:  4,
 		LastHolder: Dead, Reservation: "db",
 	}
 	claimed := Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s2", State: Bound,
 		Namespace: "db", Name: "db-0", UID: "u2", Holder: newHolder, MAC: "02:00:00:00:00:01",
-		Window: Window(time.Minute), MaxWindow: Window(time.Hour), Soft: time.Second, HeldLimit: 4, BoundAt: now,
+		Window: Window(time.Minute), MaxWindow: Window(time.Hour), CoolDown: time.Second,
+		HeldLimit: 4, BoundAt: now,
 		NamespaceUID: "ns1", Owner: "StatefulSet.apps/db", Extra: []byte("later"), Reservation: "db",
 	}
 	first := claimed
 	first.ID, first.MAC, first.NamespaceUID, first.Owner, first.Extra = "unused", "", "", "", nil
 	limited := full(Held)
-	limited.Superseded, limited.Firm, limited.Window = true, false, 0
+	limited.Superseded, limited.IsHold, limited.Window = true, false, 0
 	limited.RefusedAt, limited.RefusedFor, limited.Hold, limited.ReleasedAt = Instant{}, "", Window(time.Minute), now
 	released := full(Held)
 	released.ReleasedAt, released.RefusedAt, released.RefusedFor = now, Instant{}, ""
@@ -372,11 +374,11 @@ func TestRepeatedBindUpdatesTheNamespace(t *testing.T) {
 	}
 }
 
-// A soft hold is for the same pod, and only the UID identifies a pod.
-func TestSoftHoldNeedsAUID(t *testing.T) {
-	soft := states()["soft"]
-	soft.UID = ""
-	if _, err := Apply(soft, bind(newHolder, "", Dead), after(time.Second)); !errors.Is(err, ErrTaken) {
+// A cool-down is for the same pod, and only the UID identifies a pod.
+func TestCoolDownNeedsAUID(t *testing.T) {
+	cool := states()["cool"]
+	cool.UID = ""
+	if _, err := Apply(cool, bind(newHolder, "", Dead), after(time.Second)); !errors.Is(err, ErrTaken) {
 		t.Errorf("two pods without a UID: %v", err)
 	}
 }
@@ -386,20 +388,20 @@ func TestSetWindowOfAHold(t *testing.T) {
 		name, state string
 		window, max time.Duration
 		limit       int
-		want        Lease // its Window, Firm and Hold
+		want        Lease // its Window, IsHold and Hold
 	}{
-		{"longer", "firm", 3 * time.Hour, 0, 0, Lease{Window: Window(3 * time.Hour), Firm: true,
+		{"longer", "hold", 3 * time.Hour, 0, 0, Lease{Window: Window(3 * time.Hour), IsHold: true,
 			Hold: Window(3 * time.Hour)}},
-		{"shorter", "firm", time.Minute, 0, 0, Lease{Window: Window(time.Minute), Firm: true,
+		{"shorter", "hold", time.Minute, 0, 0, Lease{Window: Window(time.Minute), IsHold: true,
 			Hold: Window(time.Minute)}},
 		{"shorter, the end was deferred", "deferred", time.Minute, 0, 0,
-			Lease{Window: Window(time.Minute), Firm: true, Hold: Window(2 * time.Hour)}},
+			Lease{Window: Window(time.Minute), IsHold: true, Hold: Window(2 * time.Hour)}},
 		{"longer than the deferred end", "deferred", 3 * time.Hour, 0, 0,
-			Lease{Window: Window(3 * time.Hour), Firm: true, Hold: Window(3 * time.Hour)}},
-		{"no window", "firm", 0, 0, 0, Lease{Hold: Window(2 * time.Minute)}},
-		{"longer than the configuration allows", "soft", time.Duration(Forever), time.Hour, 0,
-			Lease{Window: Window(time.Hour), Firm: true, Hold: Window(time.Hour)}},
-		{"the configuration allows no firm holds", "soft", time.Hour, 0, NoneHeld,
+			Lease{Window: Window(3 * time.Hour), IsHold: true, Hold: Window(3 * time.Hour)}},
+		{"no window", "hold", 0, 0, 0, Lease{Hold: Window(2 * time.Minute)}},
+		{"longer than the configuration allows", "cool", time.Duration(Forever), time.Hour, 0,
+			Lease{Window: Window(time.Hour), IsHold: true, Hold: Window(time.Hour)}},
+		{"the configuration allows no holds", "cool", time.Hour, 0, NoneHeld,
 			Lease{Hold: Window(2 * time.Minute)}},
 	} {
 		l := states()[c.state]
@@ -409,9 +411,9 @@ func TestSetWindowOfAHold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Window != c.want.Window || got.Firm != c.want.Firm || got.Hold != c.want.Hold ||
+		if got.Window != c.want.Window || got.IsHold != c.want.IsHold || got.Hold != c.want.Hold ||
 			got.Owner != "StatefulSet.apps/db" {
-			t.Errorf("%s: window %s, firm %v, hold %s", c.name, got.Window, got.Firm, got.Hold)
+			t.Errorf("%s: window %s, hold %v, hold %s", c.name, got.Window, got.IsHold, got.Hold)
 		}
 	}
 }
@@ -419,7 +421,7 @@ func TestSetWindowOfAHold(t *testing.T) {
 // TestRemaining: within a boot the boot clock is used, across boots the wall clock, and the result
 // is never more than the hold.
 func TestRemaining(t *testing.T) {
-	l := states()["firm"] // released at t0, held for an hour
+	l := states()["hold"] // released at t0, held for an hour
 	at := func(wall, boot time.Duration, id string) Instant {
 		return Instant{Wall: t0.Wall.Add(wall), Boot: boot, BootID: id}
 	}
@@ -494,12 +496,12 @@ func TestRefuseKeepsTheFirstTimeOfEachPod(t *testing.T) {
 	}
 }
 
-// A soft hold that a boot begins lasts for BootHold at least, also if a DEL ends the lease. Without
-// Soft there is none. No limit applies.
+// A cool-down that a boot begins lasts for BootHold at least, also if a DEL ends the lease. Without
+// CoolDown there is none. No limit applies.
 func TestReleaseOfAnEarlierBoot(t *testing.T) {
 	now := Instant{Wall: t0.Wall.Add(time.Hour), Boot: time.Minute, BootID: "another boot"}
 	for _, c := range []struct {
-		soft time.Duration
+		cool time.Duration
 		now  Instant
 		want Window
 	}{
@@ -509,32 +511,32 @@ func TestReleaseOfAnEarlierBoot(t *testing.T) {
 		{0, now, 0},
 	} {
 		l := states()["bound"]
-		l.Soft = c.soft
+		l.CoolDown = c.cool
 		for _, collected := range []bool{true, false} {
 			next, err := Apply(l, Release{Holder: oldHolder, Collected: collected, LastHolder: Dead}, c.now)
-			if err != nil || next.Hold != c.want || next.Firm {
-				t.Errorf("soft hold %s, collected %v: %+v, %v; want %s", c.soft, collected, next, err, c.want)
+			if err != nil || next.Hold != c.want || next.IsHold {
+				t.Errorf("cool-down %s, collected %v: %+v, %v; want %s", c.cool, collected, next, err, c.want)
 			}
 		}
 	}
-	for at, firm := range map[Instant]bool{now: true, after(time.Hour): false, {Wall: now.Wall}: false} {
+	for at, hold := range map[Instant]bool{now: true, after(time.Hour): false, {Wall: now.Wall}: false} {
 		next, err := Apply(states()["windowed"], Release{Holder: oldHolder, Limited: true}, at)
-		if err != nil || next.Firm != firm {
-			t.Errorf("limited, in boot %q: %+v, %v; want firm %v", at.BootID, next, err, firm)
+		if err != nil || next.IsHold != hold {
+			t.Errorf("limited, in boot %q: %+v, %v; want hold %v", at.BootID, next, err, hold)
 		}
 	}
 }
 
-// Only the soft hold of a pod that had the address before the boot ends when the pod is gone.
+// Only the cool-down of a pod that had the address before the boot ends when the pod is gone.
 func TestIsBootHold(t *testing.T) {
 	for _, c := range []struct {
 		state, uid, bootID string
 		want               bool
 	}{
-		{"soft", "u-1", "another boot", true},
-		{"soft", "u-1", t0.BootID, false},
-		{"soft", "0123abcd", "another boot", false}, // a static pod
-		{"firm", "u-1", "another boot", false},
+		{"cool", "u-1", "another boot", true},
+		{"cool", "u-1", t0.BootID, false},
+		{"cool", "0123abcd", "another boot", false}, // a static pod
+		{"hold", "u-1", "another boot", false},
 		{"bound", "u-1", "another boot", false},
 	} {
 		l := states()[c.state]
@@ -551,7 +553,7 @@ func TestRebase(t *testing.T) {
 	}
 	unset := Instant{Wall: time.Unix(60, 0), Boot: time.Minute, BootID: "boot-2"}
 	old := func(wall time.Time) Lease {
-		l := states()["firm"] // an hour
+		l := states()["hold"] // an hour
 		l.ReleasedAt.Wall = wall
 		return l
 	}
@@ -562,11 +564,11 @@ func TestRebase(t *testing.T) {
 		rest time.Duration
 		wall time.Time // of its release, for the boot after this one
 	}{
-		{"twenty minutes", states()["firm"], boot(20 * time.Minute), 40 * time.Minute, t0.Wall},
-		{"longer than the hold", states()["firm"], boot(2 * time.Hour), 0, t0.Wall},
+		{"twenty minutes", states()["hold"], boot(20 * time.Minute), 40 * time.Minute, t0.Wall},
+		{"longer than the hold", states()["hold"], boot(2 * time.Hour), 0, t0.Wall},
 		{"deferred", states()["deferred"], boot(30 * time.Minute), 90 * time.Minute, t0.Wall},
 		{"released in the future, by a clock that is set", old(t0.Wall.Add(time.Hour)), boot(0), time.Hour, t0.Wall},
-		{"the clock is not set now", states()["firm"], unset, time.Hour, t0.Wall},
+		{"the clock is not set now", states()["hold"], unset, time.Hour, t0.Wall},
 		{"the clock was not set at the release", old(time.Unix(30, 0)), boot(0), time.Hour, t0.Wall},
 		{"the clock was not set at the release and is not now", old(time.Unix(30, 0)), unset, time.Hour, unset.Wall},
 	} {
@@ -589,7 +591,7 @@ func TestRebase(t *testing.T) {
 	}
 	unread := boot(time.Minute)
 	unread.BootID = ""
-	if _, err := Apply(states()["firm"], Rebase{}, unread); !errors.Is(err, ErrNotDue) {
+	if _, err := Apply(states()["hold"], Rebase{}, unread); !errors.Is(err, ErrNotDue) {
 		t.Errorf("without a boot id: %v", err)
 	}
 }
@@ -602,23 +604,23 @@ func TestValidate(t *testing.T) {
 		want   string // "": it is valid
 	}{
 		"bound":                {"bound", func(*Lease) {}, ""},
-		"held":                 {"firm", func(*Lease) {}, ""},
-		"without a soft hold":  {"windowed", func(l *Lease) { l.Soft = 0 }, ""},
+		"held":                 {"hold", func(*Lease) {}, ""},
+		"without a cool-down":  {"windowed", func(l *Lease) { l.CoolDown = 0 }, ""},
 		"none":                 {"none", func(*Lease) {}, "no record"},
 		"an unknown state":     {"bound", func(l *Lease) { l.State = 7 }, "state 7"},
 		"no address":           {"bound", func(l *Lease) { l.Address = netip.Addr{} }, "no address"},
 		"no network":           {"bound", func(l *Lease) { l.Pool.Network = "" }, "no network"},
 		"a short id":           {"bound", func(l *Lease) { l.ID = l.ID[1:] }, "16 hex digits"},
-		"bound and firm":       {"bound", func(l *Lease) { l.Firm = true }, "fields of a hold"},
+		"bound and hold":       {"bound", func(l *Lease) { l.IsHold = true }, "fields of a hold"},
 		"bound for a time":     {"bound", func(l *Lease) { l.Hold = 1 }, "fields of a hold"},
 		"bound and released":   {"bound", func(l *Lease) { l.ReleasedAt = t0 }, "fields of a hold"},
-		"held since no time":   {"soft", func(l *Lease) { l.ReleasedAt = Instant{} }, "time of its release"},
-		"held for nobody":      {"firm", func(l *Lease) { l.Superseded = true }, "without a key"},
-		"held for no time":     {"firm", func(l *Lease) { l.Hold = 0 }, "without a key or a length"},
+		"held since no time":   {"cool", func(l *Lease) { l.ReleasedAt = Instant{} }, "time of its release"},
+		"held for nobody":      {"hold", func(l *Lease) { l.Superseded = true }, "without a key"},
+		"held for no time":     {"hold", func(l *Lease) { l.Hold = 0 }, "without a key or a length"},
 		"a negative window":    {"bound", func(l *Lease) { l.Window = -1 }, "negative time"},
 		"a negative limit":     {"bound", func(l *Lease) { l.MaxWindow = -1 }, "negative time"},
-		"a negative soft hold": {"bound", func(l *Lease) { l.Soft = -1 }, "negative time"},
-		"a negative hold":      {"soft", func(l *Lease) { l.Hold = -1 }, "negative time"},
+		"a negative cool-down": {"bound", func(l *Lease) { l.CoolDown = -1 }, "negative time"},
+		"a negative hold":      {"cool", func(l *Lease) { l.Hold = -1 }, "negative time"},
 	} {
 		l := valid[c.of]
 		c.change(&l)
@@ -629,10 +631,10 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// Without a soft hold a released address is free at once, unless it is still in use.
-func TestReleaseWithoutASoftHold(t *testing.T) {
+// Without a cool-down a released address is free at once, unless it is still in use.
+func TestReleaseWithoutACoolDown(t *testing.T) {
 	l := states()["bound"]
-	l.Soft = 0
+	l.CoolDown = 0
 	for last, want := range map[Liveness]State{Unknown: None, Alive: Held} {
 		got, err := Apply(l, Release{Holder: oldHolder, LastHolder: last}, after(time.Second))
 		if err != nil || got.State != want {
@@ -660,7 +662,7 @@ func TestInstantIsAfter(t *testing.T) {
 
 func TestIsRetained(t *testing.T) {
 	for name, l := range states() {
-		want := name == "windowed" || name == "waiting" || strings.HasPrefix(name, "firm") || name == "deferred" ||
+		want := name == "windowed" || name == "waiting" || strings.HasPrefix(name, "hold") || name == "deferred" ||
 			strings.HasPrefix(name, "named") || name == "leaving"
 		if got := l.IsRetained(); got != want {
 			t.Errorf("%s: %v", name, got)

@@ -181,7 +181,7 @@ func (s State) String() string { return [...]string{"None", "Bound", "Held"}[s] 
 // Lease is the record of one address. Its zero value has State None.
 //
 // Validate checks the invariants: a Bound or Held lease has an ID, a pool and an address; a Held
-// lease has ReleasedAt; a firm one has a key and a Hold.
+// lease has ReleasedAt; a hold has a key and a Hold.
 type Lease struct {
 	ID      string // 16 hex digits; made when the address is bound, kept when it is claimed
 	Pool    Pool
@@ -201,27 +201,27 @@ type Lease struct {
 	Holder      Holder // the last holder, if Held
 	MAC         string // of the holder's interface, kept for the recreated pod; "" if unknown
 
-	Window    Window        // the length of the firm hold after a release: 0 for none, or up to Forever
+	Window    Window        // the length of the hold after a release: 0 for none, or up to Forever
 	MaxWindow Window        // the longest Window that the configuration allows; 0 = no limit
-	Soft      time.Duration // the length of the soft hold after a release without Window
-	HeldLimit int           // the number of firm holds that the range set may have; 0 = no limit, NoneHeld = none
+	CoolDown  time.Duration // the length of the cool-down after a release without Window
+	HeldLimit int           // the number of holds that the range set may have; 0 = no limit, NoneHeld = none
 	BoundAt   Instant
 	Owner     string // the controller that recreates the pod, as the agent saw it; "" if unknown
 
 	Leaving bool // Bound and named: the pod is being deleted, so that a new pod of the name waits for the address
 
-	Firm       bool // Held: the hold is firm; otherwise it is soft
+	IsHold     bool // Held: it is a hold; otherwise a cool-down
 	ReleasedAt Instant
 	Hold       Window // Held: the length of the hold, counted from ReleasedAt
 
-	Superseded bool    // the key has another address now; a release starts no firm hold
+	Superseded bool    // the key has another address now; a release starts no hold
 	RefusedAt  Instant // when an ADD of the pod RefusedFor was first rejected (Refuse)
 	RefusedFor string  // UID of the rejected pod; "" if its runtime passes none
 
 	Extra []byte // fields of a newer format, kept unchanged
 }
 
-// NoneHeld is the HeldLimit of a range set that allows no firm holds.
+// NoneHeld is the HeldLimit of a range set that allows no holds.
 const NoneHeld = -1
 
 // granted returns the window w, limited by what the configuration allows for the lease.
@@ -255,9 +255,9 @@ func podKey(p Pool, namespace, name, reservation, ifName string) Key {
 }
 
 // IsRetained reports whether the address is promised to the lease's key: it is bound with a window,
-// or firmly held.
+// or held.
 func (l Lease) IsRetained() bool {
-	return !l.Key().IsZero() && (l.State == Bound && l.Window > 0 || l.Firm)
+	return !l.Key().IsZero() && (l.State == Bound && l.Window > 0 || l.IsHold)
 }
 
 // Remaining returns how much of a hold is left. It is Forever, or from 0 to Hold, even if the wall
@@ -278,7 +278,7 @@ func (l Lease) Lapsed(now Instant) bool { return l.State == Held && l.Remaining(
 
 // IsUnused reports whether the lease is a hold that Reserve made and that no pod has had.
 func (l Lease) IsUnused() bool {
-	return l.State == Held && l.Firm && l.Holder.ContainerID == "" && l.UID == ""
+	return l.State == Held && l.IsHold && l.Holder.ContainerID == "" && l.UID == ""
 }
 
 // Until returns when the hold ends by the current wall clock, or the zero time if it never does.

@@ -21,16 +21,16 @@ const (
 )
 
 // OnExhaustion is the policy for a pod that needs an address when every address of the range set is
-// bound or in a firm hold, which is a hold for the window of a pod's annotation.
+// bound or held for the window of a pod's annotation.
 type OnExhaustion string
 
 const (
 	Fail OnExhaustion = "fail" // ADD fails, as with host-local
-	// Fair is the default. If the firm holds of one namespace have more than half of the addresses
+	// Fair is the default. If the holds of one namespace have more than half of the addresses
 	// of the range set, the hold of that namespace that expires first is released for a pod of
 	// another namespace.
 	Fair  OnExhaustion = "fair"
-	Yield OnExhaustion = "yield" // the firm hold that expires first is released
+	Yield OnExhaustion = "yield" // the hold that expires first is released
 )
 
 // Config contains the validated policies of an ipam section.
@@ -39,8 +39,8 @@ type Config struct {
 	BusyTimeout   time.Duration // 0 to MaxWindow, counted from the first refused ADD
 	OnExhaustion  OnExhaustion
 	MaxWindow     lease.Window  // 0 = no limit
-	MaxHeldShare  float64       // share of a range set's usable addresses in firm holds, 0 to 1
-	SoftHold      time.Duration // 0 to MaxWindow
+	MaxHeldShare  float64       // share of a range set's usable addresses in holds, 0 to 1
+	CoolDown      time.Duration // 0 to MaxWindow
 	DefaultWindow lease.Window  // used without annotations from the runtime; 0 to lease.Forever
 	CNICacheDirs  []string      // in addition to libcni's default directories; absolute and clean
 }
@@ -52,7 +52,7 @@ func Defaults() Config {
 		BusyTimeout:  2 * time.Minute,
 		OnExhaustion: Fair,
 		MaxHeldShare: 1,
-		SoftHold:     2 * time.Minute,
+		CoolDown:     2 * time.Minute,
 	}
 }
 
@@ -75,8 +75,8 @@ type RawConfig struct {
 	MaxWindow string `json:"maxWindow"`
 	// MaxHeldShare is the share of a range set that may be held for windows, 0 to 1.
 	MaxHeldShare *float64 `json:"maxHeldShare"`
-	// SoftHold is the cool-down of addresses without a window.
-	SoftHold string `json:"softHold"`
+	// CoolDown is the cool-down of addresses without a window.
+	CoolDown string `json:"coolDown"`
 	// DefaultWindow is the window of pods if the runtime passes no annotations and no agent runs.
 	DefaultWindow string `json:"defaultWindow"`
 	// CNICacheDirs are directories of libcni's cached results, beside the usual ones.
@@ -92,7 +92,7 @@ func (r RawConfig) Config() (Config, error) {
 		field("busyTimeout", r.BusyTimeout, &c.BusyTimeout, parseDuration),
 		field("onExhaustion", r.OnExhaustion, &c.OnExhaustion, oneOf(Fail, Fair, Yield)),
 		field("maxWindow", r.MaxWindow, &c.MaxWindow, parseMaxWindow),
-		field("softHold", r.SoftHold, &c.SoftHold, parseDuration),
+		field("coolDown", r.CoolDown, &c.CoolDown, parseDuration),
 		field("defaultWindow", r.DefaultWindow, &c.DefaultWindow, ParseWindow),
 		setShare(&c.MaxHeldShare, r.MaxHeldShare),
 		setDirs(&c.CNICacheDirs, r.CNICacheDirs),

@@ -37,13 +37,13 @@ func TestRawConfig(t *testing.T) {
 			Defaults()},
 		{"every field is set",
 			`{"onBusy":"refuse","busyTimeout":"30s","onExhaustion":"yield","maxWindow":"24h","maxHeldShare":0.5,
-			  "softHold":"0s","defaultWindow":"10","cniCacheDirs":["/run/cni/","/a/../b"]}`,
+			  "coolDown":"0s","defaultWindow":"10","cniCacheDirs":["/run/cni/","/a/../b"]}`,
 			Config{OnBusy: Refuse, BusyTimeout: 30 * time.Second, OnExhaustion: Yield,
 				MaxWindow:    lease.Window(24 * time.Hour),
 				MaxHeldShare: 0.5, DefaultWindow: lease.Window(10 * time.Minute), CNICacheDirs: []string{"/run/cni",
 					"/b"}}},
 		{"the defaults, set explicitly",
-			`{"onBusy":"new","onExhaustion":"fair","busyTimeout":"2m","softHold":"2m","maxHeldShare":1}`,
+			`{"onBusy":"new","onExhaustion":"fair","busyTimeout":"2m","coolDown":"2m","maxHeldShare":1}`,
 			Defaults()},
 		{"maxHeldShare 0", `{"maxHeldShare":0}`, with(func(c *Config) { c.MaxHeldShare = 0 })},
 		{"maxWindow forever is no limit", `{"maxWindow":"forever"}`, Defaults()},
@@ -72,7 +72,7 @@ func TestRawConfigRejects(t *testing.T) {
 		{`{"onExhaustion":"evict"}`, `ipam.onExhaustion: "evict" is not known; want "fail", "fair" or "yield"`},
 		{`{"busyTimeout":"2"}`, `ipam.busyTimeout: "2" is not accepted; want a duration such as "2m"`},
 		{`{"busyTimeout":"-1s"}`, `ipam.busyTimeout: "-1s"`},
-		{`{"softHold":"100000h"}`, `ipam.softHold: "100000h"`},
+		{`{"coolDown":"100000h"}`, `ipam.coolDown: "100000h"`},
 		{`{"maxWindow":"0"}`, `ipam.maxWindow: "0" would disable retention`},
 		{`{"maxWindow":"1e3"}`, `ipam.maxWindow: "1e3" is not a window; want whole minutes`},
 		{`{"defaultWindow":" 10 "}`, `ipam.defaultWindow: " 10 " is not a window`},
@@ -93,8 +93,8 @@ func TestRawConfigRejects(t *testing.T) {
 	if _, err := (RawConfig{MaxHeldShare: &nan}).Config(); err == nil {
 		t.Error("maxHeldShare NaN was accepted")
 	}
-	_, err := decode(t, `{"onBusy":"a","softHold":"b"}`).Config()
-	if err == nil || !strings.Contains(err.Error(), "onBusy") || !strings.Contains(err.Error(), "softHold") {
+	_, err := decode(t, `{"onBusy":"a","coolDown":"b"}`).Config()
+	if err == nil || !strings.Contains(err.Error(), "onBusy") || !strings.Contains(err.Error(), "coolDown") {
 		t.Errorf("error %v, want both fields in it", err)
 	}
 }

@@ -26,11 +26,11 @@ const (
 	limitChoose  = "choose"       // "true": AddressRequests of the namespace have an effect
 )
 
-// NamespaceLimits contains the limits of one namespace. A firm hold is the hold of an address for
-// the window of a pod's annotation.
+// NamespaceLimits contains the limits of one namespace. A hold keeps an address for the
+// window of a pod's annotation.
 type NamespaceLimits struct {
-	MaxHeld      int          // addresses of the namespace in firm holds on a node; math.MaxInt = no limit
-	MaxHeldShare float64      // share of a range set's usable addresses in its firm holds, 0 to 1
+	MaxHeld      int          // addresses of the namespace in holds on a node; math.MaxInt = no limit
+	MaxHeldShare float64      // share of a range set's usable addresses in its holds, 0 to 1
 	MaxWindow    lease.Window // lease.Forever = no limit
 	Forever      bool         // whether a window may be lease.Forever
 	Choose       bool         // whether AddressRequests have an effect

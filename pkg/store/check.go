@@ -4,17 +4,18 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/leasehold-cni/leasehold/pkg/boltfile"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 // Check verifies the file: its pages, the checksum and the invariants of every record, and that
 // each index matches the records. It returns one sentence for each problem, and changes nothing.
-// Spooled DELs do not count.
+// Queued DELs do not count.
 func (tx *Tx) Check() []string {
-	defer func(w map[string]lease.Lease) { tx.waiting = w }(tx.waiting)
-	tx.waiting = nil
+	defer func(q map[string]lease.Lease) { tx.queued = q }(tx.queued)
+	tx.queued = nil
 
-	if wrong := prove(tx.b.DB().Path()); wrong != "" {
+	if wrong := boltfile.Prove(tx.b.DB().Path()); wrong != "" {
 		return []string{"pages: " + wrong} // reading the rest could follow damaged pages
 	}
 	var found []string

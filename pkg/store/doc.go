@@ -4,8 +4,8 @@
 //
 // Beside the leases the store has the journal of what happened to leases (journal.go), and the
 // addresses of range sets (sets.go, usage.go).
-// Separate files are the spool, DELs that could not be recorded in the store (spool.go), the
-// announce queue (announce.go) and the call log (calllog.go). A store is lost if its file is
+// DELs that could not be recorded in the store are queued in the run directory (package rundir); a
+// View shows them as applied (queued.go). A store is lost if its file is
 // missing or damaged although it was in use; Update then replaces it by an empty one that has the
 // reason (docs/design.md, "A lost store").
 //
@@ -18,7 +18,7 @@
 // and the address:
 //
 //	meta      format, boot, look, spaces, lost         the node's state
-//	pools     dataDir 0 network        -> P, adopted, checksum
+//	pools     dataDir 0 network        -> P, imported, checksum
 //	leases    P A                      -> record       the authoritative records
 //	holders   container 0 ifname 0 P A -> -            bound leases by holder
 //	keys      P ns 0 name 0 ifname 0 A -> -            leases by key; those that are named by "@" and the name, too
@@ -27,7 +27,7 @@
 //	sets      P set                    -> counts, cursor, size and ranges (SetRanges)
 //	journal   sequence                 -> entry        a ring
 //	counters  name                     -> count
-//	reservations  ns 0 uid             -> name, window of a pod that has no lease yet
+//	named pods  ns 0 uid               -> reservation name, window of a pod that has no lease yet
 //
 // The buckets holders, keys and expiry, and the counts in sets, are indexes of leases. Only
 // Put writes them, and Check verifies them.

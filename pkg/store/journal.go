@@ -37,7 +37,7 @@ const (
 	EventSuperseded Event = "Superseded" // a pod got another address, because its old sandbox outlived busyTimeout
 	EventRefused    Event = "Refused"    // an ADD was rejected
 	EventLimited    Event = "Limited"    // a configured limit shortened a window or hold
-	EventAdopted    Event = "Adopted"    // a lease was created from what the host shows
+	EventImported   Event = "Imported"   // a lease was created from what the host shows
 	EventRecovered  Event = "Recovered"  // a lost store was replaced
 	EventPoolLow    Event = "PoolLow"    // less than a tenth of a range set is free
 )
@@ -47,7 +47,7 @@ type Entry struct {
 	Time      time.Time    `json:"time"`
 	Event     Event        `json:"event"`
 	Network   string       `json:"network"`
-	DataDir   string       `json:"-"` // of the pool; "" in entries of earlier versions
+	DataDir   string       `json:"-"` // of the pool
 	Address   netip.Addr   `json:"address"`
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"pod"`

@@ -21,7 +21,7 @@ func (tx *Tx) Limits() policy.Limits {
 }
 
 // SetLimits stores the limits of namespaces. The agent reads them from the API server, which the
-// plugin cannot. An older version ignores them. If they are the same as before, nothing is written.
+// plugin cannot. If they are the same as before, nothing is written.
 func (tx *Tx) SetLimits(limits policy.Limits) error {
 	if maps.Equal(limits, tx.Limits()) {
 		return nil
@@ -36,9 +36,9 @@ func (tx *Tx) SetLimits(limits policy.Limits) error {
 	return tx.put(bucketMeta, metaLimits, v)
 }
 
-// FirmHolds returns how many firm holds a namespace has in all pools, and how many of them in one
+// HoldsOf returns how many holds a namespace has in all pools, and how many of them in one
 // range set. It reads the leases of that namespace only, and skips damaged records.
-func (tx *Tx) FirmHolds(namespace string, p lease.Pool, set string) (all, inSet int) {
+func (tx *Tx) HoldsOf(namespace string, p lease.Pool, set string) (all, inSet int) {
 	for _, id := range tx.pools {
 		prefix := append(id.prefix(), namespace+"\x00"...)
 		for k := range tx.prefixed(bucketKeys, prefix) {
@@ -47,7 +47,7 @@ func (tx *Tx) FirmHolds(namespace string, p lease.Pool, set string) (all, inSet 
 			if isReservationSegment(name) {
 				continue // the lease has an entry by its pod, too
 			}
-			if l, err := tx.at(append(id.prefix(), addr...)); err == nil && l.Firm {
+			if l, err := tx.at(append(id.prefix(), addr...)); err == nil && l.IsHold {
 				all++
 				if l.Pool == p && l.Set == set {
 					inSet++

@@ -7,8 +7,6 @@ import (
 
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -63,7 +61,7 @@ func modelLease(t *rapid.T, at lease.Place) lease.Lease {
 		Reservation: rapid.SampledFrom([]string{"", "", "p", "r"}).Draw(t, "reservation"),
 	}
 	if rapid.Bool().Draw(t, "held") {
-		l.State, l.ReleasedAt, l.Firm = lease.Held, t0, !l.Superseded && rapid.Bool().Draw(t, "firm")
+		l.State, l.ReleasedAt, l.IsHold = lease.Held, t0, !l.Superseded && rapid.Bool().Draw(t, "hold")
 		l.Hold = rapid.SampledFrom([]lease.Window{lease.Window(time.Second), lease.Window(time.Minute),
 			lease.Forever}).Draw(t, "hold")
 	} else {
@@ -180,17 +178,17 @@ func (m model) compare(t *rapid.T, tx *Tx) {
 				switch {
 				case l.State == lease.Bound:
 					c.Bound++
-				case l.Firm:
-					c.Firm++
+				case l.IsHold:
+					c.Held++
 				default:
-					c.Soft++
+					c.CoolDown++
 				}
 			}
 			if tx.Counts(p, set) != c {
 				t.Errorf("counts of %s: %+v, want %+v", set, tx.Counts(p, set), c)
 			}
 			sum := totals[p.Network]
-			totals[p.Network] = Counts{sum.Bound + c.Bound, sum.Firm + c.Firm, sum.Soft + c.Soft}
+			totals[p.Network] = Counts{sum.Bound + c.Bound, sum.Held + c.Held, sum.CoolDown + c.CoolDown}
 		}
 	}
 	maps.DeleteFunc(totals, func(_ string, c Counts) bool { return c == Counts{} })
@@ -264,11 +262,13 @@ func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name str
 			}
 		}
 		for _, set := range []string{"s1", "s2"} {
-			all, inSet := tx.FirmHolds(namespace, p, set)
-			firm := m.in(tx, func(l lease.Lease) bool { return l.Firm && l.Namespace == namespace })
-			of := slices.DeleteFunc(slices.Clone(firm), func(l lease.Lease) bool { return l.Pool != p || l.Set != set })
-			if all != len(firm) || inSet != len(of) {
-				t.Errorf("%d firm holds, %d in set %s, want %d, %d", all, inSet, set, len(firm), len(of))
+			all, inSet := tx.HoldsOf(namespace, p, set)
+			holds := m.in(tx, func(l lease.Lease) bool { return l.IsHold && l.Namespace == namespace })
+			of := slices.DeleteFunc(slices.Clone(holds), func(l lease.Lease) bool {
+				return l.Pool != p || l.Set != set
+			})
+			if all != len(holds) || inSet != len(of) {
+				t.Errorf("%d holds, %d in set %s, want %d, %d", all, inSet, set, len(holds), len(of))
 			}
 		}
 	}
@@ -293,17 +293,5 @@ func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name str
 					return l.State == lease.Bound && l.Holder.ContainerID == id && l.Holder.IfName == ifName
 				})
 		}
-	}
-}
-
-// TestSpooledIgnoresDirectories verifies that a directory with the name of a DEL is no DEL: it
-// could not be removed after the replay.
-func TestSpooledIgnoresDirectories(t *testing.T) {
-	s := open(t)
-	if err := os.MkdirAll(filepath.Join(s.SpoolDir(), "b1.1.1.c1@eth0", "full"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if list, err := s.Spooled("b1"); err != nil || len(list) != 0 {
-		t.Errorf("%v, %v", list, err)
 	}
 }

@@ -43,10 +43,10 @@ var leaseFields = []fieldOf[lease.Lease]{
 	text(func(l *lease.Lease) *string { return &l.Holder.BootID }),
 	text(func(l *lease.Lease) *string { return &l.MAC }),
 	number(func(l *lease.Lease) *lease.Window { return &l.Window }),
-	number(func(l *lease.Lease) *time.Duration { return &l.Soft }),
+	number(func(l *lease.Lease) *time.Duration { return &l.CoolDown }),
 	number(func(l *lease.Lease) *int { return &l.HeldLimit }),
 	instant(func(l *lease.Lease) *lease.Instant { return &l.BoundAt }),
-	flag(func(l *lease.Lease) *bool { return &l.Firm }),
+	flag(func(l *lease.Lease) *bool { return &l.IsHold }),
 	instant(func(l *lease.Lease) *lease.Instant { return &l.ReleasedAt }),
 	number(func(l *lease.Lease) *lease.Window { return &l.Hold }),
 	flag(func(l *lease.Lease) *bool { return &l.Superseded }),
@@ -315,20 +315,20 @@ func decodeLease(b []byte, p lease.Pool) (lease.Lease, error) {
 	return l, nil
 }
 
-const poolBytes = 5 // 4 for the number of the pool, 1 for whether it was adopted
+const poolBytes = 5 // 4 for the number of the pool, 1 for whether it was imported
 
 // encodePool encodes an entry of the list of pools. The checksum includes the key, because with
 // another name or number the pool would appear to have no leases.
-func encodePool(p lease.Pool, id poolID, adopted bool) []byte {
+func encodePool(p lease.Pool, id poolID, imported bool) []byte {
 	v := append(id.prefix(), 0)
-	if adopted {
+	if imported {
 		v[poolBytes-1] = 1
 	}
 	return binary.BigEndian.AppendUint64(v, checksum(append(poolKey(p), v...)))
 }
 
 // decodePool is the inverse of encodePool.
-func decodePool(p lease.Pool, v []byte) (id poolID, adopted bool, err error) {
+func decodePool(p lease.Pool, v []byte) (id poolID, imported bool, err error) {
 	if len(v) != poolBytes+sumBytes {
 		return 0, false, fmt.Errorf("%w: %d bytes", ErrDamaged, len(v))
 	}

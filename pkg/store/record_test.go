@@ -26,8 +26,8 @@ func TestFormat(t *testing.T) {
 		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0", BootID: "b1",
 			Netns: lease.Netns{Path: "/run/netns/x", Dev: 4, Ino: 4026532}},
 		MAC: "02:00:00:00:00:01", Window: lease.Window(time.Hour), MaxWindow: lease.Window(2 * time.Hour),
-		Soft: time.Minute, HeldLimit: 9, BoundAt: at(1700000000, "b1"), Owner: "StatefulSet.apps/db", Leaving: true,
-		Firm: true, ReleasedAt: at(1700000100, "b2"), Hold: lease.Window(time.Hour), Superseded: true,
+		CoolDown: time.Minute, HeldLimit: 9, BoundAt: at(1700000000, "b1"), Owner: "StatefulSet.apps/db", Leaving: true,
+		IsHold: true, ReleasedAt: at(1700000100, "b2"), Hold: lease.Window(time.Hour), Superseded: true,
 		RefusedAt: at(1700000200, "b1"), RefusedFor: "u2", Extra: []byte{40, 1, 'A'}, // a field of a newer version
 	}
 	valid := l // another in all that Validate rejects
@@ -40,7 +40,7 @@ func TestFormat(t *testing.T) {
 		Namespace: "db", Name: "db-0", UID: "u1", Container: "c1", IfName: "eth0", Window: lease.Window(time.Hour),
 		Reason: "r", Reservation: "registry",
 	}
-	r := storedReservation{PodReservation{Name: "db-0", Reservation: "registry", Window: lease.Window(time.Hour)},
+	r := storedPod{NamedPod{Name: "db-0", Reservation: "registry", Window: lease.Window(time.Hour)},
 		time.Unix(1700000000, 0).UTC()}
 	for what, c := range map[string]struct {
 		got  []byte
@@ -55,14 +55,14 @@ func TestFormat(t *testing.T) {
 		"an entry": {encode(entryFields, &n, nil), "" +
 			"01098a80d0e2c6bfce972f02044b65707403036e657404040a00000505026462060464622d30070275310802633109046574" +
 			"68300a01720b078080c58bc6d1010c0872656769737472790d022f645b7de510dba45895"},
-		"a reservation": {encode(reservationFields, &r, nil),
+		"a reservation": {encode(namedPodFields, &r, nil),
 			"010464622d300208726567697374727903078080c58bc6d101040580c49fd50c33606ecd2835ba35"},
 	} {
 		if got := hex.EncodeToString(c.got); got != c.want {
 			t.Errorf("%s is\n%s, want\n%s", what, got, c.want)
 		}
 	}
-	if again, _, err := decode(reservationFields, encode(reservationFields, &r, nil)); err != nil || again != r {
+	if again, _, err := decode(namedPodFields, encode(namedPodFields, &r, nil)); err != nil || again != r {
 		t.Errorf("%+v, %v; want %+v", again, err, r)
 	}
 	if again, _, err := decode(entryFields, encode(entryFields, &n, nil)); err != nil || again != n {

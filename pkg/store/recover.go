@@ -3,12 +3,12 @@ package store
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/boltfile"
 	"github.com/leasehold-cni/leasehold/pkg/files"
 )
 
@@ -20,7 +20,7 @@ func (s *Store) replace(why error) error {
 	if err := s.setAside(); err != nil {
 		return fmt.Errorf("%w: moving the lost store: %w", ErrIO, err)
 	}
-	if err := create(s.path(), why.Error(), s.bootID()); err != nil {
+	if err := create(s.path(), why.Error(), s.Run().Boot()); err != nil {
 		return err
 	}
 	return s.setMark()
@@ -43,27 +43,8 @@ func (s *Store) setAside() error {
 // panicked returns the error for a panic during a transaction: ErrLost if the file is damaged,
 // otherwise ErrIO, because the panic is a bug.
 func panicked(path string, p any) error {
-	if found := prove(path); found != "" {
+	if found := boltfile.Prove(path); found != "" {
 		return fmt.Errorf("%w: reading it failed (%.200v): %s", ErrLost, p, found)
 	}
 	return fmt.Errorf("%w: internal error: %.200v", ErrIO, p)
-}
-
-// prove verifies all pages of the file. It returns what is wrong, or "".
-func prove(path string) string {
-	f, err := openFile(path, os.O_RDONLY)
-	if err != nil {
-		return err.Error()
-	}
-	defer f.Close()
-	if err = examine(f); err == nil {
-		var b []byte
-		if b, err = io.ReadAll(f); err == nil {
-			err = provePages(b)
-		}
-	}
-	if err != nil {
-		return err.Error()
-	}
-	return ""
 }

@@ -14,12 +14,12 @@ import (
 )
 
 // Counts are the numbers of leases of one range set by state. Check verifies those in the bucket
-// sets, which do not show spooled DELs.
-type Counts struct{ Bound, Firm, Soft uint32 }
+// sets, which do not show queued DELs.
+type Counts struct{ Bound, Held, CoolDown uint32 }
 
 // setRecord is the record of a range set:
 //
-//	bound, firm, soft    4 bytes each
+//	bound, held, in cool-down    4 bytes each
 //	cursor               family byte and address; if there is none, nothing or the byte 0
 //	size                 8 bytes, see SetRanges; what follows the cursor is only there if it is configured
 //	ranges               family byte, then the first and the last address of each range
@@ -65,7 +65,7 @@ func decodeSet(v []byte) (r setRecord, ok bool) {
 
 func (tx *Tx) writeSet(id poolID, set string, r setRecord) error {
 	be := binary.BigEndian
-	v := be.AppendUint32(be.AppendUint32(be.AppendUint32(nil, r.counts.Bound), r.counts.Firm), r.counts.Soft)
+	v := be.AppendUint32(be.AppendUint32(be.AppendUint32(nil, r.counts.Bound), r.counts.Held), r.counts.CoolDown)
 	switch {
 	case r.cursor.IsValid():
 		v = appendAddr(v, r.cursor)
@@ -221,10 +221,10 @@ func (c *Counts) of(l lease.Lease) *uint32 {
 	switch {
 	case l.State == lease.Bound:
 		return &c.Bound
-	case l.State == lease.Held && l.Firm:
-		return &c.Firm
+	case l.State == lease.Held && l.IsHold:
+		return &c.Held
 	case l.State == lease.Held:
-		return &c.Soft
+		return &c.CoolDown
 	}
 	return nil
 }

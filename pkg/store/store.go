@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -19,17 +20,16 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/leasehold-cni/leasehold/pkg/boltfile"
 	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/rundir"
 )
-
-// MaxWait is the longest time for which a call waits for the store.
-const MaxWait = 10 * time.Second
 
 // Dirs are the two directories of the store. State survives a reboot. Run is on a tmpfs and does
 // not, so that its content is valid for this boot only.
 type Dirs struct {
 	State string // leases.db, 0600 in 0700
-	Run   string // lock, spool, announce queue, call log, and a file which shows that the store was used
+	Run   string // the lock, and what package rundir has
 }
 
 // DefaultDirs are the directories on a node.
@@ -89,6 +89,9 @@ func MachineID() string {
 // Dirs returns the directories of the store.
 func (s *Store) Dirs() Dirs { return s.dirs }
 
+// Run returns the run directory.
+func (s *Store) Run() rundir.Dir { return rundir.Dir{Path: s.dirs.Run, BootID: s.BootID} }
+
 // errReplaced is returned by transact if the file was removed or replaced during the transaction,
 // which is therefore lost.
 var errReplaced = fmt.Errorf("%w: its file was replaced while in use", ErrIO)
@@ -107,8 +110,8 @@ const tries = 3
 // Update returns ErrBusy, ErrNewer or ErrIO. After ErrIO it is unknown whether the changes were
 // written.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
-	ctx = WithMaxWait(ctx)
-	unlock, err := s.acquire(ctx, lockExclusive)
+	ctx = files.WithMaxWait(ctx)
+	unlock, err := s.acquire(ctx, syscall.LOCK_EX)
 	if err != nil {
 		return err
 	}
@@ -126,18 +129,18 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 	return err
 }
 
-// View runs fn in a read transaction, which may overlap with others. It shows spooled DELs as done.
-// fn runs again if the file is replaced meanwhile. If the store is lost View returns ErrLost; it
-// does not replace the store.
+// View runs fn in a read transaction, which may overlap with others. It shows queued DELs as
+// applied. fn runs again if the file is replaced meanwhile. If the store is lost View returns
+// ErrLost; it does not replace the store.
 //
 // flock(2) does not prefer writers: an ADD waits until no View overlaps with another one. So a
 // process must not call View in a loop.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
-	ctx = WithMaxWait(ctx)
+	ctx = files.WithMaxWait(ctx)
 	if !exists(s.dirs.State) && !exists(s.dirs.Run) {
 		return errEmpty // and the lock would create a directory
 	}
-	unlock, err := s.acquire(ctx, lockShared)
+	unlock, err := s.acquire(ctx, syscall.LOCK_SH)
 	if err != nil {
 		return err
 	}
@@ -154,7 +157,7 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 // releases it.
 func (s *Store) acquire(ctx context.Context, how int) (unlock func(), err error) {
 	asked := time.Now()
-	lock, err := acquire(ctx, s.lock(), how)
+	lock, err := files.Lock(ctx, s.lock(), how)
 	granted := time.Now()
 	timed := func(held time.Duration) {
 		if s.Timed != nil {
@@ -163,7 +166,11 @@ func (s *Store) acquire(ctx context.Context, how int) (unlock func(), err error)
 	}
 	if err != nil {
 		timed(0)
-		return nil, err
+		kind := ErrIO
+		if errors.Is(err, files.ErrBusy) {
+			kind = ErrBusy
+		}
+		return nil, fmt.Errorf("%w: %w", kind, err)
 	}
 	return func() {
 		lock.Close()
@@ -172,11 +179,11 @@ func (s *Store) acquire(ctx context.Context, how int) (unlock func(), err error)
 }
 
 // open opens the store's file after examining it. An Update creates a store that never existed. The
-// mark (used.go) distinguishes a store that was removed from one that never existed.
+// mark (rundir.Dir.ReadMark) distinguishes a store that was removed from one that never existed.
 func (s *Store) open(write bool) (*os.File, error) {
-	f, err := openExamined(s.path(), write)
+	f, err := boltfile.Examine(s.path(), write)
 	if errors.Is(err, fs.ErrNotExist) {
-		_, marked, unread := s.readMark()
+		_, marked, unread := s.Run().ReadMark()
 		switch {
 		case unread != nil:
 			return nil, fmt.Errorf("%w: %s is missing, and it is unknown whether it existed earlier in this boot: %w",
@@ -187,15 +194,47 @@ func (s *Store) open(write bool) (*os.File, error) {
 			return nil, errEmpty
 		}
 		if err = create(s.path(), "", ""); err == nil {
-			f, err = openExamined(s.path(), write)
+			f, err = boltfile.Examine(s.path(), write)
 		}
 	}
-	if _, unmarked := os.Stat(s.mark()); err == nil && write && unmarked != nil {
-		if err = s.setMark(); err != nil {
-			f.Close()
-		}
+	switch {
+	case errors.Is(err, boltfile.ErrDamaged):
+		return nil, fmt.Errorf("%w: %w", ErrLost, err)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrIO, err)
+	case !write || s.Run().HasMark():
+		return f, nil
+	}
+	if err = s.setMark(); err != nil {
+		f.Close()
 	}
 	return f, err
+}
+
+func (s *Store) setMark() error {
+	if err := s.Run().SetMark(); err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	return nil
+}
+
+// create creates an empty store at the path. lost is the reason why it replaces another store, in a
+// boot; "" means that it is the first.
+func create(path, lost, boot string) error {
+	err := boltfile.Create(path, func(b *bolt.Tx) error {
+		var failed error
+		for _, name := range allBuckets {
+			_, err := b.CreateBucket(name)
+			failed = errors.Join(failed, err)
+		}
+		meta := b.Bucket(bucketMeta)
+		return errors.Join(failed, meta.Put(metaLost, []byte(lost)), meta.Put(metaLostIn, []byte(boot)),
+			meta.Put(metaID, fmt.Appendf(nil, "%016x", rand.Uint64())), meta.Put(metaFormat, []byte{format}))
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	return nil
 }
 
 // errEmpty is returned by View if the store was never used.
@@ -222,10 +261,10 @@ func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (e
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(f.Name(), p)
-			abandon(f, b)
+			boltfile.Abandon(f, b)
 		}
 	}()
-	db, err := openBolt(f, !write, remaining(ctx))
+	db, err := boltfile.Open(f, !write, remaining(ctx))
 	if err != nil {
 		return fmt.Errorf("%w: %w", openError(err), err)
 	}
@@ -235,10 +274,10 @@ func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (e
 	}
 	tx, err := newTx(b)
 	if err == nil {
-		tx.bootID = s.bootID
+		tx.bootID = s.Run().Boot
 	}
 	if err == nil && !write {
-		s.showSpooled(tx)
+		s.showQueued(tx)
 	}
 	if err == nil {
 		err = fn(tx)
@@ -252,7 +291,7 @@ func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (e
 	if e := b.Rollback(); err == nil && e != nil && !errors.Is(e, berrors.ErrTxClosed) {
 		err = fmt.Errorf("%w: %w", ErrIO, e)
 	}
-	if err == nil && !isAt(f, f.Name()) {
+	if err == nil && !files.IsAt(f, f.Name()) {
 		err = errReplaced
 	}
 	if e := db.Close(); err == nil && e != nil {
@@ -262,30 +301,6 @@ func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (e
 		tx.Then()
 	}
 	return err
-}
-
-func openBolt(f *os.File, readOnly bool, wait time.Duration) (*bolt.DB, error) {
-	return bolt.Open(f.Name(), 0o600, &bolt.Options{
-		ReadOnly:        readOnly,
-		PreLoadFreelist: !readOnly,
-		NoStatistics:    true,
-		MaxSize:         maxSize,
-		Timeout:         wait,
-		OpenFile:        func(string, int, os.FileMode) (*os.File, error) { return f, nil },
-	})
-}
-
-// abandon unlocks and closes a file that made bbolt panic. A read transaction is ended, so that its
-// mapping does not remain in a process that reads the file again. In a write transaction Close
-// would block if the DB still holds its mutexes; but an Update replaces a damaged file.
-func abandon(f *os.File, b *bolt.Tx) {
-	if b != nil && !b.Writable() {
-		db := b.DB()
-		_ = b.Rollback()
-		_ = db.Close()
-	}
-	_ = flockEINTR(f, syscall.LOCK_UN)
-	f.Close()
 }
 
 func openError(err error) error {
@@ -303,7 +318,7 @@ func openError(err error) error {
 func failed(f *os.File, err error) error {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
-		if found := prove(f.Name()); found != "" {
+		if found := boltfile.Prove(f.Name()); found != "" {
 			return fmt.Errorf("%w: %w: %s", ErrLost, err, found)
 		}
 	}
@@ -314,7 +329,7 @@ func remaining(ctx context.Context) time.Duration {
 	if at, ok := ctx.Deadline(); ok {
 		return max(time.Until(at), 60*time.Millisecond) // below 50 ms bbolt makes no attempt
 	}
-	return MaxWait
+	return files.MaxWait
 }
 
 // Probe returns ErrIO if the store's directories cannot be written. It takes no lock.

@@ -11,19 +11,18 @@ import (
 	"os"
 	"path/filepath"
 
-	"runtime"
 	"slices"
 	"strings"
 
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/leasehold-cni/leasehold/pkg/boltfile"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/test/descriptors"
 )
@@ -90,7 +89,7 @@ func fresh(addr, pod, container string) lease.Lease {
 		ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr(addr), Set: "set1",
 		Namespace: "db", Name: pod, UID: "u-" + pod,
 		Holder: lease.Holder{ContainerID: container, IfName: "eth0",
-			BootID: "b1"}, Window: lease.Window(time.Hour), Soft: time.Minute,
+			BootID: "b1"}, Window: lease.Window(time.Hour), CoolDown: time.Minute,
 	}, t0)
 	if err != nil {
 		panic(err)
@@ -182,7 +181,7 @@ func TestCheckAllowsAShortHoldBesideANewLease(t *testing.T) {
 	s := open(t)
 	bound, other := fresh("10.0.0.6", "db-0", "c2"), fresh("10.0.0.5", "db-0", "c1")
 	held, err := lease.Apply(other, lease.Release{Holder: other.Holder, Limited: true}, t0)
-	if err != nil || held.Firm || held.Window == 0 {
+	if err != nil || held.IsHold || held.Window == 0 {
 		t.Fatalf("%+v, %v", held, err)
 	}
 	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, held), put(tx, bound)) })
@@ -201,7 +200,7 @@ func TestCheckAllowsAShortHoldBesideANewLease(t *testing.T) {
 }
 
 // The holds of a namespace are counted without those of others.
-func TestFirmHoldsOfOneNamespace(t *testing.T) {
+func TestHoldsOfOneNamespace(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) (err error) {
 		for i := range 512 {
@@ -217,8 +216,8 @@ func TestFirmHoldsOfOneNamespace(t *testing.T) {
 	view(t, s, func(tx *Tx) {
 		l := fresh("10.0.0.1", "db-1", "c1")
 		var all int
-		few := testing.AllocsPerRun(3, func() { all, _ = tx.FirmHolds(l.Namespace, l.Pool, l.Set) })
-		many := testing.AllocsPerRun(3, func() { tx.FirmHolds("others", l.Pool, l.Set) })
+		few := testing.AllocsPerRun(3, func() { all, _ = tx.HoldsOf(l.Namespace, l.Pool, l.Set) })
+		many := testing.AllocsPerRun(3, func() { tx.HoldsOf("others", l.Pool, l.Set) })
 		if all != 3 || few > many/50 {
 			t.Errorf("%d holds, with %v allocations; those of 509 holds: %v", all, few, many)
 		}
@@ -308,7 +307,7 @@ func TestProbe(t *testing.T) {
 func isLost(t *testing.T, s *Store, why string) {
 	t.Helper()
 	view(t, s, func(tx *Tx) {
-		if !strings.Contains(tx.Lost(), why) || tx.Len() != 0 || tx.Adopted(testPool) {
+		if !strings.Contains(tx.Lost(), why) || tx.Len() != 0 || tx.Imported(testPool) {
 			t.Errorf("Lost() is %q, with %d leases", tx.Lost(), tx.Len())
 		}
 	})
@@ -318,7 +317,7 @@ func isLost(t *testing.T, s *Store, why string) {
 func TestDamagedPoolIsLost(t *testing.T) {
 	s := open(t)
 	l := fresh("10.0.0.5", "a", "c1")
-	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, l), tx.SetAdopted(l.Pool)) })
+	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, l), tx.SetImported(l.Pool)) })
 	var key, value []byte
 	view(t, s, func(tx *Tx) { key, value = poolKey(l.Pool), bytes.Clone(tx.bucket(bucketPools).Get(poolKey(l.Pool))) })
 	undo := errors.New("undo")
@@ -357,7 +356,7 @@ func TestDamagedFileIsNotKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clear(b[2*pageSize:])
+	clear(b[2*boltfile.PageSize:])
 	if err := os.WriteFile(s.path(), b, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -394,136 +393,6 @@ func TestPanicWithAnIntactFile(t *testing.T) {
 	})
 }
 
-func FuzzProvePages(f *testing.F) {
-	dir := f.TempDir()
-	s := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")})
-	add := func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) }
-	if err := s.Update(context.Background(), add); err != nil {
-		f.Fatal(err)
-	}
-	image, err := os.ReadFile(s.path())
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(uint32(2*pageSize+8), []byte{1})
-	f.Fuzz(func(t *testing.T, at uint32, b []byte) {
-		damaged := bytes.Clone(image[:16*pageSize])
-		copy(damaged[int(at)%len(damaged):], b)
-		_ = provePages(damaged) // must not panic
-	})
-}
-
-// A wait that the kernel does not end keeps a thread, and a process may have 10,000: an agent that
-// waits for a lock that is never released must not accumulate them.
-func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	lock, err := LockFile(context.Background(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	before := runtime.NumGoroutine()
-	for range 20 {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
-		if _, err := LockFile(ctx, path); !errors.Is(err, ErrBusy) {
-			t.Fatal(err)
-		}
-		cancel()
-	}
-	if left := runtime.NumGoroutine() - before; left > 2 { // the runtime's own
-		t.Errorf("%d goroutines are left", left)
-	}
-	synctest.Test(t, func(t *testing.T) {
-		time.AfterFunc(pollLimit/2, func() { lock.Close() })
-		ctx, cancel := context.WithTimeout(t.Context(), pollLimit)
-		defer cancel()
-		again, err := LockFile(ctx, path)
-		if err != nil {
-			t.Fatalf("it was released in time: %v", err)
-		}
-		again.Close()
-	})
-}
-
-// TestReplacedLockFile replaces a lock file while a call waits for its lock. Others lock the new
-// file, so the lock of the old one excludes nobody: the call has to wait for that of the new one.
-func TestReplacedLockFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	synctest.Test(t, func(t *testing.T) {
-		lock := func(limit time.Duration) (*os.File, error) {
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			defer cancel()
-			return LockFile(ctx, path)
-		}
-		old, err := lock(pollLimit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var other *os.File
-		time.AfterFunc(pollLimit/4, func() {
-			if err := os.Remove(path); err != nil {
-				t.Error(err)
-			}
-			if other, err = lock(0); err != nil {
-				t.Error(err)
-			}
-			old.Close()
-		})
-		if mine, err := lock(pollLimit / 2); !errors.Is(err, ErrBusy) {
-			t.Fatalf("a lock that another call holds was acquired: %v, %v", mine, err)
-		}
-		time.AfterFunc(pollLimit/4, func() { other.Close() })
-		mine, err := lock(pollLimit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		mine.Close()
-	})
-}
-
-// TestMark verifies that the mark names the pools of this boot, and that of another boot none.
-func TestMark(t *testing.T) {
-	s, boot := open(t), "b1"
-	s.BootID = func() string { return boot }
-	a, b := lease.Pool{DataDir: "/a", Network: "n"}, lease.Pool{DataDir: "/b", Network: "n"}
-	use := func(p lease.Pool) {
-		t.Helper()
-		if err := s.Update(t.Context(), func(tx *Tx) error {
-			tx.Then = func() { _ = s.SetUsed(p) }
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want := func(what string, used ...bool) {
-		t.Helper()
-		if got := []bool{s.Used(a), s.Used(b)}; !slices.Equal(got, used) {
-			t.Errorf("%s: %v, want %v", what, got, used)
-		}
-	}
-	want("no mark", false, false)
-	use(a)
-	use(a)
-	want("one pool", true, false)
-	use(b)
-	want("two pools", true, true)
-	boot = ""
-	want("the boot is not known", true, true)
-	boot = "b2"
-	want("another boot", false, false)
-	use(b)
-	want("one pool in another boot", false, true)
-	boot = "b1"
-	want("the first boot", false, false)
-	if err := errors.Join(os.Remove(s.mark()), os.Mkdir(s.mark(), 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	want("it cannot be read", true, true)
-	if err := s.SetUsed(a); !errors.Is(err, ErrIO) {
-		t.Errorf("writing what cannot be read: %v", err)
-	}
-}
-
 // TestLossEndsWithItsBoot verifies that Lost is "" in another boot, and only if both boots are
 // known.
 func TestLossEndsWithItsBoot(t *testing.T) {
@@ -558,69 +427,5 @@ func TestLossEndsWithItsBoot(t *testing.T) {
 	}
 	if boot = "b3"; update() != "" {
 		t.Errorf("removed, in a run directory of another boot: %s", update())
-	}
-}
-
-// TestLongNames verifies that the queues take attachments whose names are too long for a file's,
-// and that what is not written whole is no entry.
-func TestLongNames(t *testing.T) {
-	s, p := open(t), lease.Pool{DataDir: "/a", Network: "n"}
-	at := lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "b1"}
-	var long []lease.Attachment
-	for _, n := range []int{1, maxName - 5, maxName - 4, 255, 4096} {
-		long = append(long, lease.Attachment{ContainerID: strings.Repeat("c", n), IfName: "eth0"})
-	}
-	for i, who := range long {
-		at.Boot += time.Second
-		if err := errors.Join(s.Spool(who, p, at), s.Announce(who), s.Announce(who)); err != nil {
-			t.Fatal(err)
-		}
-		records, err := s.Spooled("b1")
-		if err != nil || len(records) != i+1 || records[i].Attachment != who || records[i].Pool() != p ||
-			records[i].At != at {
-			t.Fatalf("%d characters: %+v, %v", len(who.ContainerID), records, err)
-		}
-	}
-	names, err := os.ReadDir(s.AnnounceDir())
-	if err != nil || len(names) != len(long) {
-		t.Fatalf("%v, %v", names, err)
-	}
-	for _, f := range names {
-		path := filepath.Join(s.AnnounceDir(), f.Name())
-		who, ok := AttachmentOf(f.Name(), path)
-		if !ok || !slices.Contains(long, who) {
-			t.Errorf("%s is of %.20s, %v", f.Name(), who.ContainerID, ok)
-		}
-		content, err := os.ReadFile(path)
-		if err != nil || (len(content) > 0) != strings.HasPrefix(f.Name(), "#") {
-			t.Errorf("%s has %d bytes, %v", f.Name(), len(content), err)
-		}
-		if len(content) > 0 {
-			for _, cut := range []int64{0, 10, int64(len(content)) - 1} {
-				if err := os.Truncate(path, cut); err != nil {
-					t.Fatal(err)
-				}
-				if who, ok := AttachmentOf(f.Name(), path); ok {
-					t.Errorf("cut to %d bytes: %.20s", cut, who.ContainerID)
-				}
-			}
-		}
-		s.Unannounce(who)
-		if exists(path) {
-			t.Errorf("%s was not removed", path)
-		}
-	}
-	records, _ := s.Spooled("b2")
-	if len(records) != len(long) || !records[0].Stale || records[0].At.BootID != "b1" {
-		t.Errorf("in another boot: %+v", records)
-	}
-	if records, _ := s.Spooled(""); len(records) != len(long) || records[0].Stale {
-		t.Errorf("in an unknown boot: %+v", records)
-	}
-	if err := s.Unspool(records); err != nil {
-		t.Error(err)
-	}
-	if records, _ := s.Spooled(""); len(records) > 0 {
-		t.Errorf("removed: %+v", records)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 
@@ -18,25 +17,22 @@ import (
 )
 
 var (
-	bucketMeta     = []byte("meta")
-	bucketPools    = []byte("pools")
-	bucketLeases   = []byte("leases")
-	bucketHolders  = []byte("holders")
-	bucketKeys     = []byte("keys")
-	bucketExpiry   = []byte("expiry")
-	bucketTaken    = []byte("taken")
-	bucketSets     = []byte("sets")
-	bucketJournal  = []byte("journal")
-	bucketCounters = []byte("counters")
-	// bucketReservations is only in a store that has or had a PodReservation.
-	bucketReservations = []byte("reservations")
+	bucketMeta      = []byte("meta")
+	bucketPools     = []byte("pools")
+	bucketLeases    = []byte("leases")
+	bucketHolders   = []byte("holders")
+	bucketKeys      = []byte("keys")
+	bucketExpiry    = []byte("expiry")
+	bucketTaken     = []byte("taken")
+	bucketSets      = []byte("sets")
+	bucketJournal   = []byte("journal")
+	bucketCounters  = []byte("counters")
+	bucketNamedPods = []byte("named pods")
 
 	indexes = [][]byte{bucketHolders, bucketKeys, bucketExpiry} // of the leases
 
-	// The last one is not used. Versions before format 3 would replace a store without it as a lost
-	// one; because of it these versions refuse it as a newer one.
 	allBuckets = slices.Concat(indexes, [][]byte{bucketMeta, bucketPools, bucketLeases, bucketSets, bucketJournal,
-		bucketCounters, bucketTaken, []byte("windows")})
+		bucketCounters, bucketTaken, bucketNamedPods})
 
 	metaFormat  = []byte("format")
 	metaID      = []byte("id") // of the store
@@ -66,7 +62,7 @@ type Tx struct {
 	known  map[lease.Pool]bool
 	stored map[poolID][]byte // keys in bucketPools
 
-	waiting map[string]lease.Lease // what spooled DELs make of leases, by their keys; empty in an Update
+	queued map[string]lease.Lease // what queued DELs make of leases, by their keys; empty in an Update
 }
 
 func newTx(b *bolt.Tx) (*Tx, error) {
@@ -84,28 +80,21 @@ func newTx(b *bolt.Tx) (*Tx, error) {
 }
 
 // format is the format of the store (docs/upgrade.md, "The store").
-const format = 3
+const format = 1
 
-// checkFormat returns ErrNewer for a store of a newer format. An Update raises an older format.
+// checkFormat returns ErrNewer for a store of a newer format.
 func (tx *Tx) checkFormat() error {
 	meta := tx.bucket(bucketMeta)
 	if meta == nil || len(meta.Get(metaFormat)) != 1 {
 		return fmt.Errorf("%w: the format is missing", ErrLost)
 	}
-	switch has := meta.Get(metaFormat)[0]; {
-	case has > format:
+	if has := meta.Get(metaFormat)[0]; has > format {
 		return fmt.Errorf("%w: the store has format %d, this version supports up to %d", ErrNewer, has, format)
-	case has < format && tx.b.Writable():
-		return tx.put(bucketMeta, metaFormat, []byte{format})
-	case tx.b.Writable() && meta.Get(metaID) == nil: // an earlier version has made it
-		return tx.put(bucketMeta, metaID, newID())
 	}
 	return nil
 }
 
-func newID() []byte { return fmt.Appendf(nil, "%016x", rand.Uint64()) }
-
-// ID returns the id of the store: 16 hex digits, or "" if an earlier version has made it.
+// ID returns the id of the store: 16 hex digits.
 func (tx *Tx) ID() string { return string(tx.bucket(bucketMeta).Get(metaID)) }
 
 // readPools reads the list of pools. One whose path has links now gets the canonical path, unless
@@ -115,7 +104,7 @@ func (tx *Tx) readPools() error {
 	return bucket.ForEach(func(k, v []byte) error {
 		dir, network, ok := bytes.Cut(k, []byte{0})
 		p := lease.Pool{DataDir: string(dir), Network: string(network)}
-		id, adopted, err := decodePool(p, v)
+		id, imported, err := decodePool(p, v)
 		if !ok || err != nil {
 			return fmt.Errorf("%w: the list of pools is damaged: %q", ErrLost, k)
 		}
@@ -123,20 +112,20 @@ func (tx *Tx) readPools() error {
 		if _, taken := tx.pools[now]; !taken && bucket.Get(poolKey(now)) == nil {
 			p = now
 		}
-		tx.pools[p], tx.names[id], tx.known[p], tx.stored[id] = id, p, adopted, bytes.Clone(k)
+		tx.pools[p], tx.names[id], tx.known[p], tx.stored[id] = id, p, imported, bytes.Clone(k)
 		return nil
 	})
 }
 
 // putPool writes the entry of a pool in the list.
-func (tx *Tx) putPool(p lease.Pool, id poolID, adopted bool) error {
+func (tx *Tx) putPool(p lease.Pool, id poolID, imported bool) error {
 	if old := tx.stored[id]; old != nil && !bytes.Equal(old, poolKey(p)) {
 		if err := tx.delete(bucketPools, old); err != nil {
 			return err
 		}
 	}
-	tx.pools[p], tx.names[id], tx.known[p], tx.stored[id] = id, p, adopted, poolKey(p)
-	return tx.put(bucketPools, poolKey(p), encodePool(p, id, adopted))
+	tx.pools[p], tx.names[id], tx.known[p], tx.stored[id] = id, p, imported, poolKey(p)
+	return tx.put(bucketPools, poolKey(p), encodePool(p, id, imported))
 }
 
 func (tx *Tx) bucket(name []byte) *bolt.Bucket { return tx.b.Bucket(name) }
@@ -167,13 +156,13 @@ func (tx *Tx) prefixed(bucket, prefix []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Adopted reports whether adoption has run for the pool, that is, whether the leases that the host
+// Imported reports whether import has run for the pool, that is, whether the leases that the host
 // showed were added when the pool was first used, or first used after a loss. If not, addresses
 // without a lease may be in use.
-func (tx *Tx) Adopted(p lease.Pool) bool { return tx.known[p] }
+func (tx *Tx) Imported(p lease.Pool) bool { return tx.known[p] }
 
-// SetAdopted sets what Adopted returns to true.
-func (tx *Tx) SetAdopted(p lease.Pool) error {
+// SetImported sets what Imported returns to true.
+func (tx *Tx) SetImported(p lease.Pool) error {
 	if tx.known[p] {
 		return nil
 	}
@@ -231,7 +220,7 @@ func (tx *Tx) at(k []byte) (lease.Lease, error) {
 	if l.Address != addr {
 		return lease.Lease{}, fmt.Errorf("%s: %w: the record is of %s", addr, ErrDamaged, l.Address)
 	}
-	if next, released := tx.waiting[string(k)]; released {
+	if next, released := tx.queued[string(k)]; released {
 		return next, nil
 	}
 	return l, nil
@@ -545,7 +534,7 @@ func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
 }
 
 // Lost returns the reason why the former store was lost and this one was created in its place, ""
-// if none was lost. While it is not "", leases of pools for which Adopted returns false may be
+// if none was lost. While it is not "", leases of pools for which Imported returns false may be
 // missing. A loss ends with its boot, which ends all containers.
 func (tx *Tx) Lost() string {
 	meta := tx.bucket(bucketMeta)
@@ -590,7 +579,7 @@ func (tx *Tx) EachBoot(id string, fn func(n Entry, isEarlier bool)) {
 	if tx.Boot() == id {
 		v := tx.bucket(bucketMeta).Get(metaBegin)
 		if len(v) != 8 {
-			return // an earlier version has recorded the boot: it is not known which entries are older
+			return // it is not known which entries are older
 		}
 		last = binary.BigEndian.Uint64(v)
 	}

@@ -11,9 +11,8 @@ import (
 // Usage is the number of addresses of a range set by state.
 type Usage struct {
 	Pool lease.Pool
-	// Ranges is nil if the ranges of the pool are not known yet: the store is of an older version,
-	// and there was no ADD since, or no configuration names the pool any more. Only the first and
-	// the last address of a range are set.
+	// Ranges is nil if the ranges of the pool are not known: no configuration names it any more.
+	// Only the first and the last address of a range are set.
 	Ranges pool.Set
 	// Link is the link that pods of other nodes may be on as well (SetLink).
 	Link string
@@ -66,14 +65,14 @@ func (u *Usage) add(l lease.Lease, alone bool) {
 	switch {
 	case !isIn && !alone:
 		return
-	case isHeld && l.Firm:
+	case isHeld && l.IsHold:
 		u.Held++
 	case isHeld:
 		u.CoolDown++
 	default:
 		u.Bound++
 	}
-	if isIn && (!isHeld || l.Firm) {
+	if isIn && (!isHeld || l.IsHold) {
 		u.Free -= min(u.Free, 1) // the gateway may have a lease
 	}
 }

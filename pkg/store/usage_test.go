@@ -67,7 +67,7 @@ func TestUsage(t *testing.T) {
 			of("bound", "10.0.0.5", ranges(v4).ID()), of("held", "10.0.1.9", ranges(v4).ID()),
 			of("cool-down", "10.0.1.0", ranges(v4).ID()),
 		}, v4 + " 18=1+1+16 (1)"},
-		"adopted, or of former ranges": {[]string{v4}, []lease.Lease{
+		"imported, or of former ranges": {[]string{v4}, []lease.Lease{
 			of("bound", "10.0.0.5", ""), of("held", "10.0.1.9", wide), of("cool-down", "10.0.1.0", wide),
 		}, v4 + " 18=1+1+16 (1)"},
 		"outside of the ranges": {[]string{v4}, []lease.Lease{

@@ -33,7 +33,7 @@ func TestReboot(t *testing.T) {
 		s.Remove()
 	}
 	node.Reboot()
-	before := states(node) // the DEL was only spooled, and is lost
+	before := states(node) // the DEL was only queued, and is lost
 
 	agent := begin(t, node, views[0])
 	agent.says("the host cannot be seen from here, so nothing is done")
@@ -47,7 +47,7 @@ func TestReboot(t *testing.T) {
 	agent.says(`msg="node surveyed"`) // it is ready now
 	ready := time.Now()
 	eventually(t, func() string {
-		if now := states(node); now != "away Held firm, kept Held firm, plain Held" {
+		if now := states(node); now != "away Held hold, kept Held hold, plain Held" {
 			return fmt.Sprintf("leases: %s\n%s", now, agent.out)
 		}
 		return ""
@@ -72,8 +72,8 @@ func states(node *lab.Node) string {
 				continue
 			}
 			state := name + " " + l.State
-			if l.Firm {
-				state += " firm"
+			if l.IsHold {
+				state += " hold"
 			}
 			out = append(out, state)
 		}

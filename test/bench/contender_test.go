@@ -144,7 +144,7 @@ func (c *contender) fillLeasehold(subnet string, leases int) {
 	now := lease.Instant{Wall: time.Now(), BootID: string(boot[:36])}
 	p := lease.Pool{DataDir: c.node.NetworksDir(), Network: c.net.Name}
 	c.update(func(tx *store.Tx) error {
-		if err := errors.Join(tx.SetAdopted(p), tx.BeginBoot(now.BootID), tx.SetPoolBoot(p, now.BootID)); err != nil {
+		if err := errors.Join(tx.SetImported(p), tx.BeginBoot(now.BootID), tx.SetPoolBoot(p, now.BootID)); err != nil {
 			return err
 		}
 		for i, addr := range addresses(leases) {
@@ -161,7 +161,7 @@ func (c *contender) fillLeasehold(subnet string, leases int) {
 					ContainerID: fmt.Sprintf("filled-%059d", i), IfName: "eth0", BootID: now.BootID,
 					Netns: lease.Netns{Path: path, Dev: netns.Dev, Ino: netns.Ino},
 				},
-				Window: lease.Window(10 * time.Minute), Soft: 2 * time.Minute,
+				Window: lease.Window(10 * time.Minute), CoolDown: 2 * time.Minute,
 			}, now)
 			if err := errors.Join(err, tx.Put(p, addr, l), tx.SetCursor(p, set.ID(), addr)); err != nil {
 				return err

@@ -34,7 +34,7 @@ func TestDiskFull(t *testing.T) {
 			for i := range pods {
 				pods[i] = lab.NewPod("default", fmt.Sprint("pod-", i), []string{"", "10"}[i%2])
 			}
-			refused, spooled := 0, 0
+			refused, queued := 0, 0
 			for n := range howMany(30, 300) {
 				i := rng.IntN(len(pods))
 				free := fill(t, dir, rng)
@@ -42,8 +42,8 @@ func TestDiskFull(t *testing.T) {
 					sandboxes[i] = nil
 					if reply := c.call(sandbox, "DEL"); reply.Exit != 0 {
 						t.Fatalf("call %d, DEL on a full disk: %+v", n, reply)
-					} else if strings.Contains(reply.Stderr, "spooled") {
-						spooled++
+					} else if strings.Contains(reply.Stderr, "queued") {
+						queued++
 					}
 					free()
 					sandbox.Remove()
@@ -81,7 +81,7 @@ func TestDiskFull(t *testing.T) {
 			}
 			c.checkNoLeak()
 			c.checkStore()
-			t.Logf("disk full: %d calls, %d ADDs failed, %d DELs spooled, nothing lost", c.calls, refused, spooled)
+			t.Logf("disk full: %d calls, %d ADDs failed, %d DELs queued, nothing lost", c.calls, refused, queued)
 		})
 	}
 }

@@ -41,7 +41,7 @@ func TestMigration(t *testing.T) {
 
 			// After the switch a pod that was started with host-local gets its address back.
 			running = append(running, c.attach(leasehold, lab.NewPod("web", "new", "")))
-			c.checkAdopted("db-0", original)
+			c.checkImported("db-0", original)
 			c.detach(leasehold, first)
 			running = append(running, c.attach(leasehold, lab.NewPod("web", "newer", "")))
 			second := c.attach(leasehold, db)
@@ -80,8 +80,8 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// checkAdopted checks that the store has the addresses of a pod that host-local assigned.
-func (c *testNode) checkAdopted(pod string, addrs []string) {
+// checkImported checks that the store has the addresses of a pod that host-local assigned.
+func (c *testNode) checkImported(pod string, addrs []string) {
 	c.Helper()
 	var found []string
 	for _, l := range c.node.Leases("--state", "bound") {

@@ -17,8 +17,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniplugin"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
@@ -65,7 +65,7 @@ func TestCrashStates(t *testing.T) {
 	p.step("ADD", p.node.Sandbox(db[1]))
 	p.step("DEL", second)
 	p.step("DEL", third)
-	p.node.Clock += time.Hour // the soft hold of web expires
+	p.node.Clock += time.Hour // the cool-down of web expires
 	for i := range howMany(1, 24) {
 		sandbox := p.step("ADD", p.node.Sandbox(recreated([]lab.Pod{db[0], web}[i%2])))
 		p.step("DEL", sandbox)
@@ -367,7 +367,7 @@ func (c *testNode) inside(call lab.Call) lab.Reply {
 	}
 	var stdout, stderr bytes.Buffer
 	plugin := cniplugin.Plugin{
-		Service: &ipam.Service{Node: &transact.Node{
+		Service: &ipam.Service{Node: &operation.Node{
 			Store: c.store(), Host: host, Plugin: true, Clock: clock,
 			Warn: func(text string) { fmt.Fprintln(&stderr, text) },
 		}},

@@ -27,17 +27,20 @@ var layers = map[string]int{
 	"pkg/files":  1, // small files and directories
 	"pkg/daemon": 1, // command line, log, loops and HTTP servers of agent and manager
 
-	"pkg/store": 2, // the disk
-	"pkg/host":  2, // the kernel, and whether holders live
+	"pkg/rundir":   2, // the run directory
+	"pkg/boltfile": 2, // the file of the store
+	"pkg/host":     2, // the kernel, and whether holders live
 
+	"pkg/store":     3, // the disk
 	"pkg/hostlocal": 3, // host-local's files
 
-	"pkg/adopt":   4, // what the host shows
-	"pkg/cniconf": 4, // CNI configurations that runtimes load
+	"pkg/importer": 4, // what the host shows
+	"pkg/cniconf":  4, // CNI configurations that runtimes load
 
-	"pkg/transact": 5, // one use case in one transaction
+	"pkg/operation": 5, // one use case in one transaction
 
-	"pkg/ipam": 6, // the CNI verbs, and what the agent and operators do to leases
+	"pkg/ipam":     6, // the CNI verbs
+	"pkg/maintain": 6, // what the agent and operators do to leases
 
 	"pkg/install":   7, // the plugin on a node
 	"pkg/cniplugin": 7, // the interface to the runtime
@@ -86,8 +89,8 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/", "it makes each start of the plugin longer"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
-	{[]string{"pkg/daemon", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
-		"pkg/adopt", "pkg/transact", "pkg/ipam", "pkg/cli", "pkg/cli/",
+	{[]string{"pkg/daemon", "pkg/rundir", "pkg/boltfile", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
+		"pkg/importer", "pkg/operation", "pkg/ipam", "pkg/maintain", "pkg/cli", "pkg/cli/",
 		"pkg/agent", "pkg/agent/use"}, "k8s.io/",
 		"only pkg/kube, the packages of larger layers and the programs use Kubernetes"},
 }

@@ -171,11 +171,11 @@ func (d draw) conf() object {
 			[]string{"/none", "/etc", longLine, largeFile, "resolv.conf", "/dev/zero"})
 	}
 	if d.once(8) {
-		maps.Copy(ipam, pick(d, object{"onBusy": "refuse"}, object{"softHold": "1m"}, object{"maxWindow": "1h"},
+		maps.Copy(ipam, pick(d, object{"onBusy": "refuse"}, object{"coolDown": "1m"}, object{"maxWindow": "1h"},
 			object{"onExhaustion": "fail"}))
 	}
 	if d.rarely(12) {
-		maps.Copy(ipam, pick(d, object{"onBusy": "x"}, object{"softHold": 5}, object{"maxHeldShare": 2}))
+		maps.Copy(ipam, pick(d, object{"onBusy": "x"}, object{"coolDown": 5}, object{"maxHeldShare": 2}))
 	}
 	return object{"name": d.network(), "cniVersion": d.version(), "type": pick(d, "bridge", "ptp", "macvlan"),
 		"ipam": ipam}

@@ -209,5 +209,5 @@ func (e Exchange) refusesOwnKey() bool {
 	})
 }
 
-var ownKeys = []string{"onBusy", "busyTimeout", "onExhaustion", "maxWindow", "maxHeldShare", "softHold",
+var ownKeys = []string{"onBusy", "busyTimeout", "onExhaustion", "maxWindow", "maxHeldShare", "coolDown",
 	"defaultWindow", "cniCacheDirs"}

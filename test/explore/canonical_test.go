@@ -23,7 +23,7 @@ import (
 type contents struct {
 	absent  error // why there is nothing to read
 	leases  []lease.Lease
-	beneath []lease.Lease // without the spooled DELs; nil if there are none
+	beneath []lease.Lease // without the queued DELs; nil if there are none
 	boot    string
 	lost    string
 	view    string
@@ -34,7 +34,7 @@ type contents struct {
 	last    map[netip.Addr]time.Time // the journal's last entry
 	counts  [maxSets]store.Counts
 
-	nameRecords []store.PodReservation // in the order of their UIDs
+	nameRecords []store.NamedPod // in the order of their UIDs
 
 	broken []string // what Check has found
 }
@@ -46,11 +46,11 @@ func (w *simulation) read() contents {
 	c.absent = s.View(context.Background(), func(tx *store.Tx) error {
 		c.leases = allLeases(tx)
 		c.boot, c.lost, c.view = tx.Boot(), tx.Lost(), tx.NamespaceIDs()
-		c.known, c.cleaned = tx.Adopted(w.pool()), tx.PoolBoot(w.pool())
+		c.known, c.cleaned = tx.Imported(w.pool()), tx.PoolBoot(w.pool())
 		for i, set := range w.sets {
 			c.cursors[i], c.counts[i] = tx.Cursor(w.pool(), set.lease.ID()), tx.Counts(w.pool(), set.lease.ID())
 		}
-		for record := range tx.PodReservations() {
+		for record := range tx.NamedPods() {
 			c.nameRecords = append(c.nameRecords, record)
 		}
 		for _, e := range tx.Entries(0) {
@@ -63,8 +63,8 @@ func (w *simulation) read() contents {
 		c.broken = tx.Check()
 		return nil
 	})
-	if spooled, err := s.Spooled(""); c.absent == nil && len(spooled) > 0 && err == nil {
-		s = w.openStore("no-spool")
+	if queued, err := s.Run().QueuedDELs(""); c.absent == nil && len(queued) > 0 && err == nil {
+		s = w.openStore("no-queue")
 		must(s.View(context.Background(), func(tx *store.Tx) error {
 			c.beneath = allLeases(tx)
 			return nil
@@ -293,7 +293,7 @@ func (f *canonicalForm) laterThan(l lease.Lease) (n int) {
 // heldLonger counts the holds of the pool that began earlier: the oldest is replaced first.
 func (f *canonicalForm) heldLonger(l lease.Lease, now lease.Instant) (n int) {
 	for _, o := range f.leases {
-		both := !l.Firm && o.State == lease.Held && !o.Firm
+		both := !l.IsHold && o.State == lease.Held && !o.IsHold
 		if both && now.Since(o.ReleasedAt) > now.Since(l.ReleasedAt) {
 			n++
 		}
@@ -315,12 +315,12 @@ func (f *canonicalForm) fileLines() {
 	for _, name := range sortedKeys(f.current.Files) {
 		switch {
 		case name == lockFile:
-		case strings.HasPrefix(name, spoolDir):
+		case strings.HasPrefix(name, queueDir):
 		default:
 			f.line("%s", f.fileText(name, f.current.Files[name], false)) // a lock file shows that it was not removed
 		}
 	}
-	f.spoolLines()
+	f.queueLines()
 }
 
 // fileText formats a file of host-local's directory: its owner, and what it is older than.
@@ -347,27 +347,27 @@ func (f *canonicalForm) fileText(name string, v file, missing bool) string {
 
 func (f *canonicalForm) content(text string) string {
 	if c, ok := hostlocal.ParseHold(text); ok {
-		return fmt.Sprintf("held for %s uid %s firm %v window %v %s rest %d%s",
-			c.Name, c.UID, c.Firm, c.Window, c.IfName,
+		return fmt.Sprintf("held for %s uid %s hold %v window %v %s rest %d%s",
+			c.Name, c.UID, c.IsHold, c.Window, c.IfName,
 			min(f.rest(c.Until.Sub(f.kernel.now().Wall)), f.rest(window)+1), // no hold is longer than its window
 			f.wallAge(c.Until))
 	}
 	return text
 }
 
-func (f *canonicalForm) spoolLines() {
-	spooled, err := f.openStore(runDir).Spooled(f.bootID())
+func (f *canonicalForm) queueLines() {
+	queued, err := f.openStore(runDir).Run().QueuedDELs(f.bootID())
 	must(err)
-	for _, r := range spooled {
-		before, replayed := 0, false // a DEL is shown as done before it is replayed
+	for _, r := range queued {
+		before, applied := 0, false // a DEL is shown as done before it is applied
 		for _, l := range f.leases {
 			if l.Holder.ContainerID == r.ContainerID {
 				before = r.At.Wall.Compare(l.BoundAt.Wall)
-				replayed = replayed || f.last[l.Address].Equal(r.At.Wall)
+				applied = applied || f.last[l.Address].Equal(r.At.Wall)
 			}
 		}
 		since := f.kernel.now().Wall.Sub(r.At.Wall)
-		f.line("spooled %s age %d bound %d replayed %v", r.ContainerID, f.age(since), before, replayed)
+		f.line("queued %s age %d bound %d applied %v", r.ContainerID, f.age(since), before, applied)
 		for _, l := range f.beneath { // as it is after a reboot that loses the DEL
 			if l.Holder.ContainerID == r.ContainerID && l.State == lease.Bound {
 				f.line("recorded %s", f.lease(l))

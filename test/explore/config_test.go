@@ -29,7 +29,7 @@ const (
 	moment  = 10 * time.Second
 	step    = 6000 * time.Second
 	window  = 2 * step // of the pods that ask for one
-	cooling = step     // policy softHold
+	cooling = step     // policy coolDown
 	busy    = step     // policy busyTimeout
 )
 
@@ -54,15 +54,15 @@ type config struct {
 	perPod int      // sandboxes
 	sets   []string // of ranges: "10.0.0.0/24 10.0.0.2-10.0.0.3"
 
-	soft  time.Duration // policy softHold; cooling if it is 0
-	share float64       // policy maxHeldShare; none if it is 0
+	coolDown time.Duration // policy coolDown; cooling if it is 0
+	share    float64       // policy maxHeldShare; none if it is 0
 
-	known  bool         // leasehold has been called before
-	adopts bool         // the agent adopts what host-local has assigned; libcni's cache has its sandboxes
-	with   map[kind]int // events, and how often each may happen; see always
-	kills  int          // how often a call may be killed; see always
-	short  int          // the depth of the short form
-	limits limits
+	known   bool         // leasehold has been called before
+	imports bool         // the agent imports what host-local has assigned; libcni's cache has its sandboxes
+	with    map[kind]int // events, and how often each may happen; see always
+	kills   int          // how often a call may be killed; see always
+	short   int          // the depth of the short form
+	limits  limits
 }
 
 // always is for events that may happen any number of times.
@@ -133,7 +133,7 @@ func parseSet(text string) pool.Set {
 
 func (c config) options() policy.Config {
 	o := policy.Defaults()
-	o.BusyTimeout, o.SoftHold = busy, cmp.Or(c.soft, cooling)
+	o.BusyTimeout, o.CoolDown = busy, cmp.Or(c.coolDown, cooling)
 	if c.share > 0 {
 		o.MaxHeldShare = c.share
 	}

@@ -94,7 +94,7 @@ type disk struct {
 const (
 	stateDir  = "state"
 	runDir    = "run"
-	spoolDir  = "run/spool"
+	queueDir  = "run/queue"
 	netsDir   = "networks"
 	mirrorDir = netsDir + "/" + network // host-local's files
 	cacheDir  = "cache"                 // libcni's
@@ -111,7 +111,7 @@ func newDisk(root string) (*disk, error) {
 	if d.events, err = unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC); err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{stateDir, runDir, spoolDir, mirrorDir} {
+	for _, dir := range []string{stateDir, runDir, queueDir, mirrorDir} {
 		if err := os.MkdirAll(d.path(dir), 0o700); err != nil {
 			return nil, err
 		}
@@ -241,8 +241,8 @@ func (d *disk) readStore() []byte {
 	return out
 }
 
-// operation is one change of a file as the kernel saw it.
-type operation struct {
+// diskOperation is one change of a file as the kernel saw it.
+type diskOperation struct {
 	kind operationKind
 	name string
 }
@@ -257,8 +257,8 @@ const (
 )
 
 // operations returns the changes since the last call, in their order.
-func (d *disk) operations() []operation {
-	var out []operation
+func (d *disk) operations() []diskOperation {
+	var out []diskOperation
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := unix.Read(d.events, buf)
@@ -284,25 +284,25 @@ func (d *disk) operations() []operation {
 
 // operationOf translates an inotify event. It ignores what is not part of a node's state: locks,
 // files that are being opened, and temporary files of the store.
-func operationOf(mask uint32, name string) (operation, bool) {
+func operationOf(mask uint32, name string) (diskOperation, bool) {
 	base := filepath.Base(name)
 	ignored := base == "lock" || base == "lost" || base == "announce" || strings.HasSuffix(base, ".new") ||
 		mask&unix.IN_ISDIR != 0
 	switch {
 	case ignored:
-		return operation{}, false
+		return diskOperation{}, false
 	case name == storeFile && mask&(unix.IN_MODIFY|unix.IN_MOVED_TO) != 0:
-		return operation{commits, name}, true
+		return diskOperation{commits, name}, true
 	case name == storeFile:
-		return operation{}, false
+		return diskOperation{}, false
 	case mask&unix.IN_CREATE != 0:
-		return operation{creates, name}, true
+		return diskOperation{creates, name}, true
 	case mask&(unix.IN_MODIFY|unix.IN_MOVED_TO) != 0:
-		return operation{writes, name}, true
+		return diskOperation{writes, name}, true
 	case mask&unix.IN_DELETE != 0:
-		return operation{removes, name}, true
+		return diskOperation{removes, name}, true
 	}
-	return operation{}, false
+	return diskOperation{}, false
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,5 +1,5 @@
 // Package explore is an explicit-state model checker. A model is a node with one to three pods, a
-// few sandboxes and one to three addresses, over the real code of lease, adopt, ipam and store,
+// few sandboxes and one to three addresses, over the real code of lease, importer, ipam and store,
 // with real files on a tmpfs, host-local's own code, and a simulated kernel and clock. From each
 // state that can be reached every possible next event is tried, and the invariants are checked
 // after each. A counter-example is a shortest sequence of events that breaks an invariant.

@@ -19,9 +19,10 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // kind is the kind of an event.
@@ -96,7 +97,7 @@ type rangeSet struct {
 
 // record is the disk after one transaction of a call, and the file operations up to there.
 type record struct {
-	ops   []operation
+	ops   []diskOperation
 	after image
 }
 
@@ -127,9 +128,11 @@ func hostRange(text string) allocator.Range {
 }
 
 // service returns what a new process of the plugin or the agent uses.
-func (w *simulation) service() *ipam.Service { return &ipam.Service{Node: w.machine()} }
+func (w *simulation) verbs() *ipam.Service { return &ipam.Service{Node: w.machine()} }
 
-func (w *simulation) machine() *transact.Node {
+func (w *simulation) service() *maintain.Service { return &maintain.Service{Node: w.machine()} }
+
+func (w *simulation) machine() *operation.Node {
 	s := w.openStore(runDir)
 	record := func() {
 		if w.recording {
@@ -137,7 +140,7 @@ func (w *simulation) machine() *transact.Node {
 		}
 	}
 	s.Timed = func(store.Timing) { record() }
-	return &transact.Node{
+	return &operation.Node{
 		Store: s,
 		Host:  kernelHost{&w.kernel, w.config},
 		Clock: func() lease.Instant {
@@ -238,7 +241,7 @@ func (w *simulation) run(e event) (out outcome) {
 	case gc:
 		out.err = w.collect()
 	case check:
-		out.err = w.service().Verify(context.Background(), w.request(e.sandbox))
+		out.err = w.verbs().Verify(context.Background(), w.request(e.sandbox))
 	case hostAdd:
 		w.create(e.sandbox)
 		return w.hostAssign(e.sandbox)
@@ -304,7 +307,7 @@ func (w *simulation) runOther(e event) {
 
 func (w *simulation) clearRun() {
 	must(os.RemoveAll(w.path("run/announce")))
-	for _, dir := range []string{runDir, spoolDir} {
+	for _, dir := range []string{runDir, queueDir} {
 		w.remove(dir, func(string) bool { return true })
 	}
 }
@@ -330,7 +333,7 @@ func (w *simulation) assign(sandbox int) (out outcome) {
 		w.create(sandbox)
 	}
 	defer w.recorded()()
-	r, err := w.service().Assign(context.Background(), w.request(sandbox))
+	r, err := w.verbs().Assign(context.Background(), w.request(sandbox))
 	for i, a := range r.Addresses {
 		out.addrs[i] = a.Address.Addr()
 	}
@@ -340,7 +343,7 @@ func (w *simulation) assign(sandbox int) (out outcome) {
 
 func (w *simulation) release(sandbox int) error {
 	defer w.recorded()()
-	return w.service().Release(context.Background(), w.attachment(sandbox), w.where())
+	return w.verbs().Release(context.Background(), w.attachment(sandbox), w.where())
 }
 
 // collect is a GC.
@@ -352,7 +355,7 @@ func (w *simulation) collect() error {
 		}
 	}
 	defer w.recorded()()
-	return w.service().Collect(context.Background(), w.where(), valid)
+	return w.verbs().Collect(context.Background(), w.where(), valid)
 }
 
 // isValid reports whether a runtime lists a sandbox as valid.
@@ -362,9 +365,9 @@ func (w *simulation) attachment(sandbox int) lease.Attachment {
 	return lease.Attachment{ContainerID: w.sandboxName(sandbox), IfName: ifName}
 }
 
-func (w *simulation) where() transact.Scope {
-	in := transact.Existing(w.pool(), w.leaseSets())
-	in.Soft = w.options().SoftHold
+func (w *simulation) where() operation.Scope {
+	in := operation.Existing(w.pool(), w.leaseSets())
+	in.CoolDown = w.options().CoolDown
 	return in
 }
 
@@ -373,8 +376,8 @@ func (w *simulation) round() error {
 	defer w.recorded()()
 	s := w.service()
 	surveys := 1
-	if w.adopts {
-		surveys = 2 // an adoption is a change: windows apply to the new leases, and doubted deaths may be certain
+	if w.imports {
+		surveys = 2 // an import is a change: windows apply to the new leases, and doubted deaths may be certain
 	}
 	for range surveys {
 		if _, err := s.Follow(context.Background(), append(w.annotations(), w.namedAnnotations()...)); err != nil {
@@ -391,8 +394,8 @@ func (w *simulation) round() error {
 			return err
 		}
 		// The steps of a plan may share transactions; here each has its own.
-		for _, action := range ipam.Plan(v) {
-			if _, err := s.Act(context.Background(), []ipam.Action{action}); err != nil {
+		for _, action := range maintain.Plan(v) {
+			if _, err := s.Act(context.Background(), []maintain.Action{action}); err != nil {
 				return err
 			}
 		}
@@ -401,7 +404,7 @@ func (w *simulation) round() error {
 	if err != nil {
 		return err
 	}
-	for _, left := range ipam.Plan(v) {
+	for _, left := range maintain.Plan(v) {
 		return fmt.Errorf("%w: %s %s: %s", errUnsettled, left.Do, left.Lease.Address, left.Reason)
 	}
 	return nil
@@ -409,9 +412,9 @@ func (w *simulation) round() error {
 
 // servedPools returns the pools that the configuration of the runtime leads to. It is newer than
 // all files, by the simulated clock and by the machine's.
-func (w *simulation) servedPools() (out []ipam.Served) {
-	if w.adopts {
-		out = append(out, ipam.Served{Pool: w.pool(), Since: began.AddDate(100, 0, 0)})
+func (w *simulation) servedPools() (out []maintain.Served) {
+	if w.imports {
+		out = append(out, maintain.Served{Pool: w.pool(), Since: began.AddDate(100, 0, 0)})
 	}
 	return out
 }
@@ -419,7 +422,7 @@ func (w *simulation) servedPools() (out []ipam.Served) {
 // showCache writes libcni's entries, which are part of the state of the node (entry), and returns a
 // function that removes them.
 func (w *simulation) showCache() (remove func()) {
-	if !w.adopts {
+	if !w.imports {
 		return func() {}
 	}
 	must(os.MkdirAll(w.path(cacheDir), 0o700))
@@ -462,10 +465,10 @@ func cachedAnnotations(p podConfig) string {
 var errUnsettled = errors.New("the next round would have something to do")
 
 // annotations returns the annotations of the pods that only the agent sees.
-func (w *simulation) annotations() (out []ipam.PodWindow) {
+func (w *simulation) annotations() (out []maintain.PodWindow) {
 	for p, c := range w.pods {
 		if b := w.newest(p); c.agentOnly && c.reservation == "" && w.isValid(b) {
-			out = append(out, ipam.PodWindow{
+			out = append(out, maintain.PodWindow{
 				Namespace: tenant, Name: podName(p), UID: "uid-" + w.uidOf(b),
 				Window: lease.Window(c.window),
 			})

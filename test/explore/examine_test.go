@@ -111,7 +111,7 @@ func (w *simulation) examineFence(e event, before, after contents) string {
 	return ""
 }
 
-// lostDel reports whether the DEL of a sandbox was spooled when the boot ended, so that the sandbox
+// lostDel reports whether the DEL of a sandbox was queued when the boot ended, so that the sandbox
 // still has a lease of that boot.
 func (w *simulation) lostDel(c contents, b int) bool {
 	return slices.ContainsFunc(c.leases, func(l lease.Lease) bool {

@@ -9,8 +9,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // node is the part of a state that is not on the disk: the kernel, and the results of calls with
@@ -116,7 +116,7 @@ func (w *simulation) account(e event, out outcome) string {
 			w.holds[w.podOf(e.sandbox)] = hold{} // it may have other addresses, and the key
 		}
 	case lateAdd:
-		excused := errors.Is(out.err, transact.ErrNoEvidence) && w.mayRefuse()
+		excused := errors.Is(out.err, operation.ErrNoEvidence) && w.mayRefuse()
 		if e.killed == 0 && !excused && !errors.Is(out.err, ipam.ErrNetns) {
 			return fmt.Sprintf("an ADD of a sandbox that has ended returned %v, %v", out.addrs, out.err)
 		}
@@ -205,7 +205,7 @@ func (w *simulation) accountNode(e event, out outcome) string {
 // accountEntry records which entries libcni has: it writes one at the end of an ADD, and removes it
 // at the end of a DEL.
 func (w *simulation) accountEntry(e event, out outcome) {
-	if !w.adopts || e.killed > 0 || out.err != nil {
+	if !w.imports || e.killed > 0 || out.err != nil {
 		return
 	}
 	switch b := e.sandbox; e.kind {
@@ -364,7 +364,7 @@ func (w *simulation) mayRefuse() bool { return w.damage.lost && w.damage.boot ==
 
 func (w *simulation) accountRefusal(b int, err error) string {
 	switch {
-	case errors.Is(err, transact.ErrNoEvidence) && w.mayRefuse():
+	case errors.Is(err, operation.ErrNoEvidence) && w.mayRefuse():
 	case errors.Is(err, ipam.ErrAddressInUse), errors.Is(err, ipam.ErrExhausted):
 		if w.heldFor(w.podOf(b)).IsValid() && !w.siblingSeemsAlive(b) {
 			return fmt.Sprintf("I2: pod %s was refused the address that is held for it: %v", podName(w.podOf(b)), err)
@@ -484,7 +484,7 @@ func (w *simulation) storeLost() {
 			f, exists := w.current.Files[mirrorDir+"/"+a.String()]
 			c, held := hostlocal.ParseHold(f.Content)
 			removed := !exists && (w.looksNew() || w.with[wipeOne] > 0)
-			if a.IsValid() && exists && (!held || c.Name != podName(q) || !c.Firm) || removed {
+			if a.IsValid() && exists && (!held || c.Name != podName(q) || !c.IsHold) || removed {
 				w.holds[q] = hold{}
 			}
 		}
@@ -494,7 +494,7 @@ func (w *simulation) storeLost() {
 		me := &w.sandboxes[b]
 		for _, a := range me.addrs[:len(w.sets)] {
 			c, held := hostlocal.ParseHold(w.current.Files[mirrorDir+"/"+a.String()].Content)
-			if me.until > 0 && (!held || !c.Firm || c.Reservation != w.pods[w.podOf(b)].reservation) {
+			if me.until > 0 && (!held || !c.IsHold || c.Reservation != w.pods[w.podOf(b)].reservation) {
 				me.until = 0
 			}
 		}

@@ -93,7 +93,7 @@ func (k *kernel) reboot() {
 
 func (n namespace) alive() bool { return n.phase == living || n.phase == hidden }
 
-// kernelHost implements transact.Host.
+// kernelHost implements operation.Host.
 type kernelHost struct {
 	*kernel
 	config

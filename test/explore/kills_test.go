@@ -10,7 +10,7 @@ import (
 // interruption is what a killed call leaves, and its last operation.
 type interruption struct {
 	image
-	last operation
+	last diskOperation
 }
 
 // interrupted returns what a killed call may leave, the earliest first, without the images before
@@ -43,8 +43,10 @@ func (w *simulation) splitRecords(all []record, e event, from image, n node) (ou
 			}
 		}
 		before, after := r.ops[:commit], r.ops[commit:]
-		if slices.ContainsFunc(before, func(op operation) bool {
-			return op.kind != commits && slices.ContainsFunc(after, func(o operation) bool { return o.name == op.name })
+		if slices.ContainsFunc(before, func(op diskOperation) bool {
+			return op.kind != commits && slices.ContainsFunc(after, func(o diskOperation) bool {
+				return o.name == op.name
+			})
 		}) {
 			w.restore(from)
 			w.node, w.uncommitted = n, i+1
@@ -78,7 +80,7 @@ func (w *simulation) replaceStore() {
 
 // apply returns the image after an operation, and before it the one in the middle of the operation
 // if there is one: a file is empty before it is written.
-func apply(now image, op operation, after image) []image {
+func apply(now image, op diskOperation, after image) []image {
 	next := now.clone()
 	then, exists := after.Files[op.name]
 	switch op.kind {

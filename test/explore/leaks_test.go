@@ -7,7 +7,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 )
 
 // leaks returns which addresses can never be assigned again after all pods have ended except those
@@ -57,7 +57,7 @@ func (w *simulation) assignAll() {
 	}
 	for n := range w.size() {
 		who := lease.Attachment{ContainerID: probeName(n), IfName: ifName}
-		must(w.service().Release(context.Background(), who, w.where()))
+		must(w.verbs().Release(context.Background(), who, w.where()))
 	}
 }
 
@@ -95,13 +95,13 @@ func (w *simulation) fill() string {
 }
 
 func (w *simulation) probeAdd(n int) error {
-	s, ctx := w.service(), context.Background()
+	s, ctx := w.verbs(), context.Background()
 	r := ipam.Request{
 		Pool: w.pool(), ContainerID: probeName(n), IfName: ifName, NetnsPath: "/none",
 		Sets: w.leaseSets(), Options: w.options(),
 	}
 	_, err := s.Assign(ctx, r)
-	if errors.Is(err, transact.ErrNoEvidence) && w.damage.lost {
+	if errors.Is(err, operation.ErrNoEvidence) && w.damage.lost {
 		must(w.service().AcceptLoss(ctx))
 		_, err = s.Assign(ctx, r)
 	}

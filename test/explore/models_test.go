@@ -64,8 +64,8 @@ var models = []config{
 		kills: 1, short: 3,
 	},
 	{
-		name: "adopted", about: "host-local has served calls before leasehold was named, and serves the DELs of these",
-		pods: []podConfig{agentOnly, retained}, perPod: 2, sets: two, adopts: true,
+		name: "imported", about: "host-local has served calls before leasehold was named, and serves the DELs of these",
+		pods: []podConfig{agentOnly, retained}, perPod: 2, sets: two, imports: true,
 		with: map[kind]int{
 			add: always, del: always, stop: always, end: always, pass: always, agent: always, hostAdd: 2,
 			hostReady: always, hostDel: 2, reboot: 1,
@@ -179,7 +179,7 @@ var models = []config{
 	},
 	{
 		name: "first call", about: "a boot whose first call is a DEL, a GC or the agent's; short cool-downs",
-		pods: []podConfig{{oneUID: true}, plain}, perPod: 2, known: true, sets: four, soft: 9 * time.Minute,
+		pods: []podConfig{{oneUID: true}, plain}, perPod: 2, known: true, sets: four, coolDown: 9 * time.Minute,
 		with: map[kind]int{
 			add: always, del: always, end: always, gc: always, agent: always, reboot: 1, wait: 1,
 		},
@@ -224,7 +224,7 @@ var models = []config{
 	},
 	{
 		name: "late import", about: "a pod of host-local dies without a DEL, and leasehold sees its file later",
-		pods: []podConfig{retained, plain}, perPod: 3, known: true, sets: two, adopts: true,
+		pods: []podConfig{retained, plain}, perPod: 3, known: true, sets: two, imports: true,
 		with: map[kind]int{
 			add: always, stop: always, end: 1, agent: 1, hostAdd: 1, hostReady: always,
 		},
@@ -232,7 +232,7 @@ var models = []config{
 	},
 	{
 		name: "removed", about: "host-local's directory is removed, the store is intact, and former entries are left",
-		pods: []podConfig{retained, plain}, perPod: 3, known: true, sets: two, adopts: true,
+		pods: []podConfig{retained, plain}, perPod: 3, known: true, sets: two, imports: true,
 		with: map[kind]int{
 			add: always, stop: always, end: 1, wipe: 1, hostAdd: 1, hostReady: always,
 		},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -28,10 +29,10 @@ func (c config) podNameOf(b int) string {
 
 // namedAnnotations returns the annotations of the living pods with a reservation name, which the
 // agent sees.
-func (w *simulation) namedAnnotations() (out []ipam.PodWindow) {
+func (w *simulation) namedAnnotations() (out []maintain.PodWindow) {
 	for b := range w.sandboxCount() {
 		if c := w.pods[w.podOf(b)]; w.isNamed(b) && w.isValid(b) {
-			out = append(out, ipam.PodWindow{
+			out = append(out, maintain.PodWindow{
 				Namespace: tenant, Name: w.podNameOf(b), UID: "uid-" + w.sandboxName(b),
 				Window: lease.Window(c.window), Reservation: c.reservation,
 			})
@@ -41,10 +42,10 @@ func (w *simulation) namedAnnotations() (out []ipam.PodWindow) {
 }
 
 // leavingPods returns the living pods that are being deleted.
-func (w *simulation) leavingPods() (out []ipam.LeavingPod) {
+func (w *simulation) leavingPods() (out []maintain.LeavingPod) {
 	for b := range w.sandboxCount() {
 		if w.sandboxes[b].leaves && w.isValid(b) {
-			out = append(out, ipam.LeavingPod{Namespace: tenant, Name: w.podNameOf(b),
+			out = append(out, maintain.LeavingPod{Namespace: tenant, Name: w.podNameOf(b),
 				UID: "uid-" + w.sandboxName(b)})
 		}
 	}
@@ -54,7 +55,7 @@ func (w *simulation) leavingPods() (out []ipam.LeavingPod) {
 // storeName has the agent store the name of a pod before its sandbox is created.
 func (w *simulation) storeName(b int) error {
 	c := w.pods[w.podOf(b)]
-	return w.service().NamePods(context.Background(), []store.PodReservation{{Namespace: tenant,
+	return w.service().NamePods(context.Background(), []store.NamedPod{{Namespace: tenant,
 		Name: w.podNameOf(b), UID: "uid-" + w.sandboxName(b), Reservation: c.reservation,
 		Window: lease.Window(c.window)}})
 }

@@ -118,7 +118,7 @@ func (w *simulation) prepare() {
 	w.node = newNode(w.config)
 	if w.known {
 		unknown := lease.Attachment{ContainerID: "unknown", IfName: ifName}
-		must(w.service().Release(context.Background(), unknown, w.where()))
+		must(w.verbs().Release(context.Background(), unknown, w.where()))
 	}
 	w.kernel.pass(step)
 	w.capture(w.kernel.now().Wall)

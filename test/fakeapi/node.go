@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Boot is the boot id of a Node.
@@ -25,7 +25,7 @@ var Log = slog.New(slog.DiscardHandler)
 
 // Node is a node with a real store, whose host is the real kernel with another boot id.
 type Node struct {
-	*ipam.Service
+	*maintain.Service
 	Pool lease.Pool
 
 	t testing.TB
@@ -40,7 +40,7 @@ func NewNode(t testing.TB) Node {
 		t.Fatal(err)
 	}
 	now := lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: Boot}
-	service := &ipam.Service{Node: &transact.Node{
+	service := &maintain.Service{Node: &operation.Node{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
 		Host:  host.New("/proc", boot),
 		Clock: func() lease.Instant { return now },
@@ -48,7 +48,7 @@ func NewNode(t testing.TB) Node {
 	n := Node{t: t, Pool: lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "net"}, Service: service}
 	// as ADD does
 	n.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetNamespaceIDs(n.Node.Host.NamespaceIDs(Boot)), tx.SetAdopted(n.Pool))
+		return errors.Join(tx.SetNamespaceIDs(n.Node.Host.NamespaceIDs(Boot)), tx.SetImported(n.Pool))
 	})
 	return n
 }
@@ -72,7 +72,7 @@ func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) le
 	l, err := lease.Apply(lease.Lease{}, lease.Bind{
 		ID:   "00112233445566" + string("0123456789abcdef"[bytes[3]>>4]) + string("0123456789abcdef"[bytes[3]&15]),
 		Pool: n.Pool, Address: a, Set: "s", Namespace: "db", Name: pod, UID: uid,
-		Window: lease.Window(window), Soft: time.Minute,
+		Window: lease.Window(window), CoolDown: time.Minute,
 		Holder: lease.Holder{ContainerID: "c-" + uid, IfName: "eth0", BootID: Boot,
 			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
 	}, then)
@@ -95,10 +95,10 @@ func (n Node) Release(l lease.Lease) lease.Lease {
 	return held
 }
 
-// Leases returns the addresses that are Bound or firmly held, such as "10.0.0.2=db-0/Held".
+// Leases returns the addresses that are Bound or held, such as "10.0.0.2=db-0/Held".
 func (n Node) Leases() (leases []string) {
 	n.t.Helper()
-	view, err := n.List(context.Background(), func(l lease.Lease) bool { return l.State == lease.Bound || l.Firm })
+	view, err := n.List(context.Background(), func(l lease.Lease) bool { return l.State == lease.Bound || l.IsHold })
 	if err != nil {
 		n.t.Fatal(err)
 	}

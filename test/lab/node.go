@@ -155,7 +155,7 @@ type Lease struct {
 	NetNS     string `json:"netns"`
 	MAC       string `json:"mac"`
 	State     string `json:"state"`
-	Firm      bool   `json:"firm"`
+	IsHold    bool   `json:"hold"`
 	Window    string `json:"window"`
 	Until     string `json:"until"` // RFC 3339, "forever", or "" while Bound
 	ID        string `json:"id"`

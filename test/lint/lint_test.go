@@ -262,7 +262,7 @@ func TestSubjects(t *testing.T) {
 			t.Errorf("commit %s: the subject has %d characters; want at most %d", id, n, maxSubject)
 		}
 		if !subject.MatchString(s) {
-			t.Errorf(`commit %s: %q; want a subject such as "ipam: replay spooled DELs"`, id, s)
+			t.Errorf(`commit %s: %q; want a subject such as "ipam: apply queued DELs"`, id, s)
 		}
 	}
 }

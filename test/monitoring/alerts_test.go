@@ -34,7 +34,7 @@ load 1m
 	leasehold_survey_complete{instance="node1"} 1x120
 	leasehold_store_readable{instance="node1"} 1x120
 	leasehold_doubtful_leases{instance="node1"} 0x120
-	leasehold_spooled_deletes{instance="node1"} 0 3 0 5 0x116
+	leasehold_queued_deletes{instance="node1"} 0 3 0 5 0x116
 	leasehold_calls_total{verb="ADD",result="ok",instance="node1"} 0+100x120
 	leasehold_calls_total{verb="ADD",result="11",instance="node1"} 0 9 9x118
 	leasehold_task_failing{task="publish",instance="node1"} 0 1x10 0x109
@@ -69,7 +69,7 @@ var alerts = []struct {
 		"The lease store at node1 cannot be read."},
 	{"LeaseholdDoubtfulLeases", `leasehold_doubtful_leases 0x10 2x100`, 71,
 		"2 leases at node1 stay bound because nothing proves that their pods are gone."},
-	{"LeaseholdSpoolGrowing", `leasehold_spooled_deletes 0x10 1+1x100`, 26,
+	{"LeaseholdQueueGrowing", `leasehold_queued_deletes 0x10 1+1x100`, 26,
 		"16 DELs at node1 wait for the store."},
 	{"LeaseholdPluginErrors", `leasehold_calls_total{verb="ADD",result="11"} 0x10 4+4x100`, 18,
 		"ADD at node1 fails with code 11."},

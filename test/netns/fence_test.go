@@ -116,7 +116,7 @@ func TestForceDelete(t *testing.T) {
 		// From now on the new address is the one that is kept; the old one goes back to the pool.
 		stop(t, old, net)
 		for _, l := range node.Leases() {
-			if l.Address == original && l.Firm {
+			if l.Address == original && l.IsHold {
 				t.Errorf("the old address is still held: %+v", l)
 			}
 		}
@@ -251,7 +251,7 @@ func TestLateAdd(t *testing.T) {
 // before the link is gone").
 func TestHoldOfALivingSandbox(t *testing.T) {
 	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", fourAddresses(lab.Conf{"softHold": "1s"}))
+	net := bridge(node, "10.1.0.0/24", fourAddresses(lab.Conf{"coolDown": "1s"}))
 	var addresses []string
 	var last *lab.Sandbox
 	for i := range 4 {

@@ -24,7 +24,7 @@ func inContainer(node *lab.Node, args string) (string, error) {
 // sandbox of the node looks dead.
 func TestLeasectlInAContainer(t *testing.T) {
 	node := newNode(t)
-	net := bridge(node, "10.1.0.0/24", fourAddresses(lab.Conf{"softHold": "1s"}))
+	net := bridge(node, "10.1.0.0/24", fourAddresses(lab.Conf{"coolDown": "1s"}))
 	start(t, node, net, lab.NewPod("default", "web", ""))
 	db := lab.NewPod("default", "db-0", "10")
 	start(t, node, net, db)
@@ -94,8 +94,8 @@ func TestPluginInItsOwnMountNamespace(t *testing.T) {
 		"living") {
 		t.Errorf("leasectl gc on the node: %v\n%s", err, out)
 	}
-	if leases := of(node.Leases(), dead); len(leases) != 1 || !leases[0].Firm {
-		t.Errorf("leases of the dead pod: %+v, want a firm hold", leases)
+	if leases := of(node.Leases(), dead); len(leases) != 1 || !leases[0].IsHold {
+		t.Errorf("leases of the dead pod: %+v, want a hold", leases)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestFIFOs(t *testing.T) {
 		"the network namespace":   {func(node *lab.Node) string { return node.Dir + "/netns" }, "CNI_NETNS"},
 		"the store":               {func(node *lab.Node) string { return node.StateDir() + "/leases.db" }, "regular"},
 		"the store's mark":        {func(node *lab.Node) string { return node.RunDir() + "/used" }, "regular"},
-		"the spool":               {func(node *lab.Node) string { return node.RunDir() + "/spool" }, ""},
+		"the queue":               {func(node *lab.Node) string { return node.RunDir() + "/queue" }, ""},
 		"the announce queue":      {func(node *lab.Node) string { return node.RunDir() + "/announce" }, ""},
 		"the calls, counted":      {func(node *lab.Node) string { return node.RunDir() + "/calls" }, ""},
 	} {

@@ -22,9 +22,9 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -48,7 +48,7 @@ const (
 // to leases. The name of an Event is computed from its content, so that an entry that is read again
 // after a restart of the agent creates no second Event.
 type Task struct {
-	Service *ipam.Service
+	Service *maintain.Service
 	Node    string
 	Client  rest.Interface
 	Pods    *retention.Pods

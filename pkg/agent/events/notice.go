@@ -90,7 +90,7 @@ func (r *reader) notice(e store.Entry) (n notice, ok bool) {
 		}
 		n.Reason, n.Warning = AddressChanged, true
 		n.Text = fmt.Sprintf("got %s instead of %s: %s", e.Address, was.address, was.lost)
-	case store.EventAdopted: // host-local has served it, if somebody has put that back for a while
+	case store.EventImported: // host-local has served it, if somebody has put that back for a while
 		r.former.Add(at, former{address: e.Address})
 		if !known || was.address == e.Address {
 			return n, false

@@ -93,9 +93,9 @@ func TestRead(t *testing.T) {
 		{"served by host-local", []store.Entry{
 			entry(store.EventBound, "db-0", "u1", "10.0.0.2", ""),
 			entry(store.EventReleased, "db-0", "u1", "10.0.0.2", "DEL"),
-			entry(store.EventAdopted, "db-0", "u2", "10.0.0.3", "host-local has given it to the container"),
-			entry(store.EventAdopted, "db-0", "u2", "10.0.0.3", "again"),
-			entry(store.EventAdopted, "web-0", "u3", "10.0.0.4", "file 10.0.0.4"),
+			entry(store.EventImported, "db-0", "u2", "10.0.0.3", "host-local has given it to the container"),
+			entry(store.EventImported, "db-0", "u2", "10.0.0.3", "again"),
+			entry(store.EventImported, "web-0", "u3", "10.0.0.4", "file 10.0.0.4"),
 		}, []string{"AddressChanged db-0 u2: got 10.0.0.3 instead of 10.0.0.2: " +
 			"host-local has given it to the container"}},
 		{"limited", []store.Entry{entry(store.EventLimited, "db-0", "u1", "10.0.0.2",

@@ -25,8 +25,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/agent/use"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/built"
@@ -219,7 +219,7 @@ func TestFlannelsManifestIsAppliedAgain(t *testing.T) {
 	f.run(time.Minute)
 	f.expect("before", "net=1")
 	of := f.Result()[0]
-	served := []ipam.Served{{Pool: lease.Pool{DataDir: policy.DefaultDataDir, Network: "net"}, Since: of.Since,
+	served := []maintain.Served{{Pool: lease.Pool{DataDir: policy.DefaultDataDir, Network: "net"}, Since: of.Since,
 		Sets: of.Sets}}
 	if got := f.Served(); !reflect.DeepEqual(got, served) || got[0].Since.IsZero() {
 		t.Errorf("serves %v, want %v", got, served)
@@ -312,13 +312,13 @@ func TestForgedAddress(t *testing.T) {
 	f.expect("forged", "net=1")
 }
 
-// A lease that was adopted from host-local's file names no pod.
+// A lease that was imported from host-local's file names no pod.
 func TestLeaseOfTheAddressIsEnough(t *testing.T) {
 	f := newUseFixture(t)
 	f.node.Bind("10.0.0.2", "", "", 0, "")
 	f.setPods(apiPod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute)))
 	f.run(10 * time.Minute)
-	f.expect("adopted", "net=1")
+	f.expect("imported", "net=1")
 }
 
 // A pod that started while another configuration was there has no lease, and is no evidence
@@ -381,7 +381,7 @@ func TestLostStoreIsNoEvidence(t *testing.T) {
 	f.run(10 * time.Minute)
 	f.expect("lost", "net=1")
 	f.node.Update(func(tx *store.Tx) error {
-		return tx.SetAdopted(lease.Pool{DataDir: f.node.Pool.DataDir, Network: "net"})
+		return tx.SetImported(lease.Pool{DataDir: f.node.Pool.DataDir, Network: "net"})
 	})
 	f.run(10 * time.Minute)
 	if s := f.Result()[0]; s.State != cniconf.Inactive {

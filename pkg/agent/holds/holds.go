@@ -20,10 +20,10 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -49,7 +49,7 @@ const (
 // That a pod is Ready elsewhere, or that an ordinal is missing, must be observed for several
 // minutes by this process before the hold ends. A failed request is not an observation.
 type Task struct {
-	Service *ipam.Service
+	Service *maintain.Service
 	Node    string
 	Clients *kube.Clients
 	Log     *slog.Logger
@@ -84,7 +84,7 @@ func (h *Task) begin() (period time.Duration) {
 // pass reads the holds of the node, without cool-downs, and ends those whose pods will not
 // return. If the leases cannot be read, it ends none.
 func (h *Task) pass(ctx context.Context, now time.Time) {
-	view, err := h.Service.List(ctx, func(l lease.Lease) bool { return l.State == lease.Held && l.Firm })
+	view, err := h.Service.List(ctx, func(l lease.Lease) bool { return l.State == lease.Held && l.IsHold })
 	switch {
 	case store.IsEmpty(err):
 		return

@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 // nodeIdentity is the name and the UID of the node's object in the API.
@@ -56,7 +56,7 @@ type plan struct {
 // existing are the IPReservations in the API; makePlan reads from them the user's spec.release and
 // the confirmation of the sandbox.
 func makePlan(
-	node nodeIdentity, view ipam.NodeView, pods map[kube.Name]retention.Pod,
+	node nodeIdentity, view maintain.NodeView, pods map[kube.Name]retention.Pod,
 	existing map[kube.Name]*ipamv1.IPReservation,
 ) plan {
 	plan := plan{Objects: map[kube.Name]wanted{}}

@@ -11,10 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 var (
@@ -38,7 +38,7 @@ func bound(addr, id string, since time.Duration) lease.Lease {
 }
 
 func held(l lease.Lease, since time.Duration) lease.Lease {
-	l.State, l.Firm, l.Hold, l.ReleasedAt = lease.Held, true, l.Window, ago(since)
+	l.State, l.IsHold, l.Hold, l.ReleasedAt = lease.Held, true, l.Window, ago(since)
 	return l
 }
 
@@ -210,13 +210,13 @@ func TestMake(t *testing.T) {
 		{name: "no window", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Minute),
 			func(l *lease.Lease) { l.Window = 0 })}},
 		{name: "a cool-down", leases: []lease.Lease{change(held(bound("10.0.0.2", id1, time.Hour), time.Minute),
-			func(l *lease.Lease) { l.Firm = false })}},
+			func(l *lease.Lease) { l.IsHold = false })}},
 		{name: "superseded", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour),
 			func(l *lease.Lease) { l.Superseded = true })}},
 		{name: "without a pod", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour),
 			func(l *lease.Lease) { l.Namespace, l.Name = "", "" })}},
 	} {
-		view := ipam.NodeView{Leases: c.leases, Now: now}
+		view := maintain.NodeView{Leases: c.leases, Now: now}
 		plan := makePlan(node, view, map[kube.Name]retention.Pod{podsNS: c.pod},
 			map[kube.Name]*ipamv1.IPReservation{object: c.existing})
 		var got *ipamv1.IPReservationStatus
@@ -241,7 +241,7 @@ func TestMake(t *testing.T) {
 
 func TestSpecRelease(t *testing.T) {
 	leases := []lease.Lease{bound("10.0.0.2", id1, time.Minute), bound("fd00::2", id2, time.Minute)}
-	view := ipam.NodeView{Leases: leases, Now: now}
+	view := maintain.NodeView{Leases: leases, Now: now}
 	with := func(release string) plan {
 		existing := &ipamv1.IPReservation{Spec: ipamv1.IPReservationSpec{Release: release}}
 		return makePlan(node, view, nil, map[kube.Name]*ipamv1.IPReservation{object: existing})
@@ -259,7 +259,7 @@ func TestSpecRelease(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
-	view := ipam.NodeView{Leases: []lease.Lease{held(bound("10.0.0.2", id1, time.Hour), time.Minute)}, Now: now}
+	view := maintain.NodeView{Leases: []lease.Lease{held(bound("10.0.0.2", id1, time.Hour), time.Minute)}, Now: now}
 	want := makePlan(node, view, nil, nil).Objects[object].Object
 	end := func(later time.Duration) func(*ipamv1.IPReservation) {
 		return func(r *ipamv1.IPReservation) {

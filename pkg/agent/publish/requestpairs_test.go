@@ -95,7 +95,7 @@ func (p *fixture) use(r *requester) {
 	for _, l := range p.leasesOf()[r.namespace] {
 		if l.State == lease.Held {
 			bound, err := lease.Apply(l, lease.Bind{Pool: l.Pool, Address: l.Address, Set: l.Set,
-				Namespace: l.Namespace, Name: l.Name, UID: "u1", Window: lease.Window(time.Hour), Soft: time.Minute,
+				Namespace: l.Namespace, Name: l.Name, UID: "u1", Window: lease.Window(time.Hour), CoolDown: time.Minute,
 				LastHolder: lease.Dead, Holder: lease.Holder{ContainerID: "c1", IfName: "eth0",
 					BootID: p.Service.Node.Clock().BootID}}, p.Service.Node.Clock())
 			if err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
@@ -59,14 +59,14 @@ type requestPlan struct {
 type wish struct {
 	request *ipamv1.AddressRequest
 	entry   ipamv1.AddressRequestEntry
-	choice  ipam.Choice
+	choice  maintain.Choice
 	reserve bool                      // the choice is to be reserved; then the leases show the states
 	states  []ipamv1.RequestedAddress // none if they are not known, or not of this node
 }
 
 // setStates sets the states of all addresses.
 func (w *wish) setStates(state ipamv1.RequestState, reason, message string) {
-	if w.request.Spec.Wait && reason == ipam.AddressInUse {
+	if w.request.Spec.Wait && reason == maintain.AddressInUse {
 		state = ipamv1.RequestWaiting
 	}
 	w.states = nil
@@ -81,8 +81,8 @@ func (w *wish) setStates(state ipamv1.RequestState, reason, message string) {
 // others end nothing. networks are those of the node.
 //
 // Ends come first: an address is not reserved while a hold that has it is to end.
-func planRequests(node string, read map[kube.Name]namedRequest, view ipam.NodeView, areCurrent bool,
-	networks []ipam.Network) (plan requestPlan) {
+func planRequests(node string, read map[kube.Name]namedRequest, view maintain.NodeView, areCurrent bool,
+	networks []maintain.Network) (plan requestPlan) {
 	plan.End = map[string][]lease.Lease{}
 	leases, ending := map[netip.Addr][]lease.Lease{}, map[netip.Addr]bool{}
 	for _, l := range view.Leases {
@@ -108,12 +108,12 @@ func planRequests(node string, read map[kube.Name]namedRequest, view ipam.NodeVi
 // whyEnd returns why a hold that no pod has had is to end, "" if it is not. r and uid are the
 // request in its owner. That the manager does not name it is no reason: the manager may be away.
 func whyEnd(l lease.Lease, r *ipamv1.AddressRequest, uid, node string, now lease.Instant,
-	networks []ipam.Network) (why string) {
+	networks []maintain.Network) (why string) {
 	if r == nil || string(r.UID) != uid || r.DeletionTimestamp != nil {
 		return "its AddressRequest was deleted"
 	}
 	asksFor := func(w *wish) bool { return w.owns(l) && w.choice.Hold > 0 }
-	isElsewhere := func(n ipam.Network) bool {
+	isElsewhere := func(n maintain.Network) bool {
 		isIn := func(s pool.Set) bool { return s.Contains(l.Address) }
 		return n.Pool == l.Pool && !slices.ContainsFunc(n.Sets, isIn)
 	}
@@ -137,7 +137,7 @@ func wishesOf(r *ipamv1.AddressRequest, node string, now lease.Instant) (out []*
 			continue
 		}
 		e.NodeName = node
-		w := &wish{request: r, entry: e, choice: ipam.Choice{Namespace: r.Namespace, Name: e.PodName,
+		w := &wish{request: r, entry: e, choice: maintain.Choice{Namespace: r.Namespace, Name: e.PodName,
 			Reservation: e.Reservation, IfName: cmp.Or(e.Interface, "eth0"), Rest: lease.Window(requestRest),
 			Owner: requestOwner + r.Name + "/" + string(r.UID), Viewer: r.Namespace}}
 		c := &w.choice
@@ -152,7 +152,7 @@ func wishesOf(r *ipamv1.AddressRequest, node string, now lease.Instant) (out []*
 		}
 		isName := lease.IsPodName(c.Name) && c.Reservation == "" || lease.IsReservation(c.Reservation) && c.Name == ""
 		if err != nil || !isName || !hostlocal.IsIfName(c.IfName) {
-			w.setStates(ipamv1.RequestRejected, ipam.InvalidAddress,
+			w.setStates(ipamv1.RequestRejected, maintain.InvalidAddress,
 				"the entry has no valid name, interface or address")
 		}
 		out = append(out, w)
@@ -190,24 +190,25 @@ func (w *wish) owns(l lease.Lease) bool {
 //
 // If the manager does not name it here, the manager may be away, or another node may have the
 // addresses. A hold is one that no pod has had.
-func (w *wish) decide(leases map[netip.Addr][]lease.Lease, view ipam.NodeView, areCurrent, isNamed, isEnding bool) {
+func (w *wish) decide(leases map[netip.Addr][]lease.Lease, view maintain.NodeView, areCurrent, isNamed, isEnding bool) {
 	rest, kept, other := lease.Window(0), []lease.Lease{}, "" // rest is that of a hold that no pod has had
 	for _, a := range w.choice.Addresses {
 		for _, l := range leases[a] {
 			left, isFor := l.Remaining(view.Now), w.isFor(l)
-			isRight := l.State == lease.Bound || l.Firm && left >= w.choice.Rest/2
+			isRight := l.State == lease.Bound || l.IsHold && left >= w.choice.Rest/2
 			if w.owns(l) {
 				rest, isRight = left, time.Duration(left-w.choice.Hold).Abs() <= requestInterval
 			}
 			if isFor && isRight {
 				kept = append(kept, l)
-			} else if !isFor && (l.State == lease.Bound || l.Firm && left > 0) {
+			} else if !isFor && (l.State == lease.Bound || l.IsHold && left > 0) {
 				other = a.String() + " " + l.Describe(w.request.Namespace, view.Now)
 			}
 		}
 	}
 	shown := slices.IndexFunc(w.request.Status.Addresses, func(a ipamv1.RequestedAddress) bool {
-		return a.Address == w.entry.Addresses[0] && a.NodeName == w.entry.NodeName && a.Reason == ipam.AddressInUse &&
+		return a.Address == w.entry.Addresses[0] && a.NodeName == w.entry.NodeName &&
+			a.Reason == maintain.AddressInUse &&
 			a.State == ipamv1.RequestRejected && a.ObservedGeneration == w.request.Generation
 	})
 	mayChoose := view.Limits.Of(w.request.Namespace).Choose
@@ -235,9 +236,9 @@ func (w *wish) decide(leases map[netip.Addr][]lease.Lease, view ipam.NodeView, a
 			}
 		}
 	case !w.request.Spec.Wait && shown >= 0:
-		w.setStates(ipamv1.RequestRejected, ipam.AddressInUse, w.request.Status.Addresses[shown].Message)
+		w.setStates(ipamv1.RequestRejected, maintain.AddressInUse, w.request.Status.Addresses[shown].Message)
 	case other != "":
-		w.setStates(ipamv1.RequestRejected, ipam.AddressInUse, other)
+		w.setStates(ipamv1.RequestRejected, maintain.AddressInUse, other)
 	default:
 		w.reserve = true
 	}
@@ -255,7 +256,7 @@ func requestOf(l lease.Lease) (name kube.Name, uid string, isOwned bool) {
 // and shows what became of the addresses. view has all leases of the node. It returns the time
 // until the next pass, if no lease changes before, and an error after which other requests of the
 // API server would fail as well.
-func (p *Publisher) serveRequests(ctx context.Context, view ipam.NodeView, now time.Time) (time.Duration, error) {
+func (p *Publisher) serveRequests(ctx context.Context, view maintain.NodeView, now time.Time) (time.Duration, error) {
 	err := p.readRequests(ctx, view, now)
 	if err != nil || len(p.requests) == 0 {
 		return p.rereadAt.Sub(now), err
@@ -278,7 +279,7 @@ func (p *Publisher) serveRequests(ctx context.Context, view ipam.NodeView, now t
 			steps++
 			_ = p.attempt("holding "+w.entry.Addresses[0]+" for an AddressRequest", now, func() error {
 				_, err := p.Service.Reserve(ctx, networks, w.choice)
-				if not := (*ipam.NotReserved)(nil); errors.As(err, &not) {
+				if not := (*maintain.NotReserved)(nil); errors.As(err, &not) {
 					w.setStates(ipamv1.RequestRejected, not.Reason, not.Error())
 					return nil
 				}
@@ -299,7 +300,7 @@ func (p *Publisher) serveRequests(ctx context.Context, view ipam.NodeView, now t
 
 // readRequests reads the AddressRequests that the manager names, once for each of their states, and
 // every requestInterval the other ones of which the node has holds.
-func (p *Publisher) readRequests(ctx context.Context, view ipam.NodeView, now time.Time) (err error) {
+func (p *Publisher) readRequests(ctx context.Context, view maintain.NodeView, now time.Time) (err error) {
 	refs := map[kube.Name]ipamv1.RequestReference{}
 	for _, l := range view.Leases {
 		if name, _, isOwned := requestOf(l); isOwned {
@@ -343,10 +344,10 @@ func trimRequest(r *ipamv1.AddressRequest) *ipamv1.AddressRequest {
 }
 
 // activeNetworks returns the networks that leasehold serves by the CNI configuration.
-func activeNetworks(statuses []cniconf.Status) (out []ipam.Network) {
+func activeNetworks(statuses []cniconf.Status) (out []maintain.Network) {
 	for _, s := range statuses {
 		if s.State == cniconf.Active && s.Pool != (lease.Pool{}) && len(s.Sets) > 0 {
-			out = append(out, ipam.Network{Pool: s.Pool, Sets: s.Sets})
+			out = append(out, maintain.Network{Pool: s.Pool, Sets: s.Sets})
 		}
 	}
 	return out

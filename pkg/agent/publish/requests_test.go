@@ -123,7 +123,7 @@ func TestARequestedAddressIsHeld(t *testing.T) {
 	// db-0 comes: the end of the request changes nothing for it, and ends the hold of db-2.
 	p.node.Update(func(tx *store.Tx) error {
 		l, err := tx.Get(p.node.Pool, other.Address.Prev().Prev().Prev())
-		l.State, l.Firm, l.Hold, l.ReleasedAt = lease.Bound, false, 0, lease.Instant{}
+		l.State, l.IsHold, l.Hold, l.ReleasedAt = lease.Bound, false, 0, lease.Instant{}
 		l.UID, l.Holder.ContainerID, l.Window = "u1", "c1", lease.Window(time.Hour)
 		if err != nil {
 			return err

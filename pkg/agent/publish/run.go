@@ -18,10 +18,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -46,7 +46,7 @@ const (
 // to its own writes, reads those that the manager names in the NodeAddressPool, and lists all of
 // the node at the start and every listInterval.
 type Publisher struct {
-	Service *ipam.Service
+	Service *maintain.Service
 	Node    string
 	Clients *kube.Clients
 	Pods    *retention.Pods
@@ -175,7 +175,7 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 		return 0, err
 	}
 	view, err := p.Service.List(ctx, func(lease.Lease) bool { return true })
-	if err != nil && !store.IsEmpty(err) { // of an empty store, Adopted reports false for all networks
+	if err != nil && !store.IsEmpty(err) { // of an empty store, Imported reports false for all networks
 		p.pauses["reading the leases"] = pause{err: err}
 		return retry, nil
 	}
@@ -251,7 +251,7 @@ func (p *Publisher) identify(ctx context.Context, now time.Time) error {
 
 // write writes the objects that differ from the plan, and deletes those that are obsolete. It
 // returns an error after which the other requests would fail as well.
-func (p *Publisher) write(ctx context.Context, plan plan, view ipam.NodeView, now time.Time) error {
+func (p *Publisher) write(ctx context.Context, plan plan, view maintain.NodeView, now time.Time) error {
 	writes := map[kube.Name]func() error{}
 	for name, w := range plan.Objects {
 		if parts := compare(&w.Object, p.known[name]); parts != nil {
@@ -314,21 +314,21 @@ func (p *Publisher) endDeleted(ctx context.Context, w wanted) (ended bool, err e
 
 // isObsolete reports whether an object that is not in the plan may be deleted. It must belong to
 // this node, not to an earlier one of the same name. The store must know all leases of the networks
-// in the object (ipam.NodeView.Adopted), or leasehold must not have used them. Otherwise the
+// in the object (maintain.NodeView.Imported), or leasehold must not have used them. Otherwise the
 // leases may have been lost with the store, and may be recovered.
-func (p *Publisher) isObsolete(existing *ipamv1.IPReservation, view ipam.NodeView) bool {
+func (p *Publisher) isObsolete(existing *ipamv1.IPReservation, view maintain.NodeView) bool {
 	if existing.Spec.NodeName != p.node.Name || existing.Spec.NodeUID != p.node.UID {
 		return false
 	}
 	return !slices.ContainsFunc(existing.Status.Addresses, func(a ipamv1.Address) bool {
-		return !view.Adopted(a.Network) && !p.isUnused(a.Network, view)
+		return !view.Imported(a.Network) && !p.isUnused(a.Network, view)
 	})
 }
 
 // isUnused reports whether leasehold serves a network, but was not called for it since it was
 // installed: the store is not a successor of a lost one, and host-local's directory has no mark.
 // The object is of an earlier installation, which has ended its leases when it was removed.
-func (p *Publisher) isUnused(network string, view ipam.NodeView) bool {
+func (p *Publisher) isUnused(network string, view maintain.NodeView) bool {
 	return !view.Lost && slices.ContainsFunc(p.Active(), func(s cniconf.Status) bool {
 		return s.State == cniconf.Active && s.Pool.Network == network && !hostlocal.IsMarked(s.Pool)
 	})

@@ -25,9 +25,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
@@ -214,7 +214,7 @@ func testWritesOfARecreation(t *testing.T, isLate bool) {
 		}
 	}
 	returned, err := lease.Apply(lease.Lease{}, lease.Bind{ID: l.ID, Pool: l.Pool, Address: l.Address, Set: "s",
-		Namespace: "db", Name: "db-0", UID: "u2", Window: l.Window, Soft: time.Minute,
+		Namespace: "db", Name: "db-0", UID: "u2", Window: l.Window, CoolDown: time.Minute,
 		Holder: lease.Holder{ContainerID: "c-u2", IfName: "eth0", BootID: fakeapi.Boot,
 			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 6}}}, p.node.Node.Clock())
 	if err != nil {
@@ -314,7 +314,7 @@ func TestAHoldThatCannotBeEnded(t *testing.T) {
 		}
 	}
 	if n := strings.Count(p.log.String(), "level=WARN"); n != 1 || !strings.Contains(p.log.String(), "db/"+mine) ||
-		!strings.Contains(p.log.String(), transact.ErrNoHostView.Error()) {
+		!strings.Contains(p.log.String(), operation.ErrNoHostView.Error()) {
 		t.Errorf("%d warnings: %s", n, p.log.String())
 	}
 	p.node.Update(func(tx *store.Tx) error {
@@ -340,12 +340,12 @@ func TestUnknownStateChangesNothing(t *testing.T) {
 			}
 			p.node.Update(func(*store.Tx) error { return nil })
 		},
-		"the store was removed at boot, and only another network adopted": func(p *fixture) {
+		"the store was removed at boot, and only another network imported": func(p *fixture) {
 			if err := errors.Join(os.Remove(p.db()), os.RemoveAll(p.node.Node.Store.Dirs().Run)); err != nil {
 				t.Fatal(err)
 			}
 			p.node.Update(func(tx *store.Tx) error {
-				return tx.SetAdopted(lease.Pool{DataDir: p.node.Pool.DataDir, Network: "another"})
+				return tx.SetImported(lease.Pool{DataDir: p.node.Pool.DataDir, Network: "another"})
 			})
 		},
 		"the node does not exist": func(p *fixture) { p.server.Remove(nodePath) },

@@ -5,9 +5,9 @@ import (
 	"log/slog"
 	"slices"
 
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 // ByPod groups leases by the pod that they belong to. It omits leases without a key
@@ -24,20 +24,21 @@ func ByPod(leases []lease.Lease) map[kube.Name][]lease.Lease {
 }
 
 // End ends the retention of leases for a reason, of those of one pod together, and logs what has
-// ended. with is ipam.Service.EndHolds, or RevokePods for bound leases as well.
-func End(ctx context.Context, with func(context.Context, [][]ipam.Ref, string) ([]ipam.Ref, error), log *slog.Logger,
+// ended. with is maintain.Service.EndHolds, or RevokePods for bound leases as well.
+func End(ctx context.Context,
+	with func(context.Context, [][]maintain.Ref, string) ([]maintain.Ref, error), log *slog.Logger,
 	leases []lease.Lease, reason string) error {
-	var pods [][]ipam.Ref
+	var pods [][]maintain.Ref
 	for _, leases := range ByPod(leases) {
-		var refs []ipam.Ref
+		var refs []maintain.Ref
 		for _, l := range leases {
-			refs = append(refs, ipam.RefTo(l))
+			refs = append(refs, maintain.RefTo(l))
 		}
 		pods = append(pods, refs)
 	}
 	ended, err := with(ctx, pods, reason)
 	for _, l := range leases {
-		if slices.Contains(ended, ipam.RefTo(l)) {
+		if slices.Contains(ended, maintain.RefTo(l)) {
 			log.Info("retention ended", "address", l.Address.String(), "pod", l.Namespace+"/"+l.Name, "lease", l.ID,
 				"reason", reason)
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -56,7 +56,7 @@ type Pod struct {
 //
 // The exported fields must be set before the first Check.
 type Watcher struct {
-	Service *ipam.Service
+	Service *maintain.Service
 	Node    string
 	Log     *slog.Logger
 	// ConfDir is the directory from which the runtime loads CNI configurations. RuntimeFiles are
@@ -96,10 +96,10 @@ func (w *Watcher) Result() []cniconf.Status {
 }
 
 // Served returns the pools of the networks that are active according to Result.
-func (w *Watcher) Served() (out []ipam.Served) {
+func (w *Watcher) Served() (out []maintain.Served) {
 	for _, s := range w.Result() {
 		if s.State == cniconf.Active && s.Pool != (lease.Pool{}) {
-			out = append(out, ipam.Served{Pool: s.Pool, Sets: s.Sets, Since: s.Since})
+			out = append(out, maintain.Served{Pool: s.Pool, Sets: s.Sets, Since: s.Since})
 		}
 	}
 	return out
@@ -153,7 +153,7 @@ func (w *Watcher) unleased(ctx context.Context, networks []cniconf.Status) (pod 
 		return Pod{}, false
 	}
 	view, err := w.Service.List(ctx, func(lease.Lease) bool { return true })
-	isLost := func(s cniconf.Status) bool { return view.Lost && !view.Adopted(s.Network) } // until its next ADD
+	isLost := func(s cniconf.Status) bool { return view.Lost && !view.Imported(s.Network) } // until its next ADD
 	if err != nil && !store.IsEmpty(err) || slices.ContainsFunc(networks, isLost) {
 		return Pod{}, false
 	}

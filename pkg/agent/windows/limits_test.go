@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
@@ -87,7 +87,7 @@ func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 
 // TestLimitedWindowIsFollowed verifies that the agent cuts the window of a pod as the plugin does.
 func TestLimitedWindowIsFollowed(t *testing.T) {
-	view := ipam.NodeView{Leases: []lease.Lease{bound("u1", 0)}, Now: now,
+	view := maintain.NodeView{Leases: []lease.Lease{bound("u1", 0)}, Now: now,
 		Limits: policy.Limits{"db.maxWindow": "30"}}
 	got := makePlan(map[kube.Name]retention.Pod{name: pod("60")}, view, nil).Follow
 	if len(got) != 1 || got[0].Window != lease.Window(30*time.Minute) ||

@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -37,9 +37,9 @@ func TestMakeWithReservationNames(t *testing.T) {
 	const hour, own = time.Hour, "registry-x7k2p"
 	deleting, other := as("60"), asking("60", "mirror")
 	deleting.Expected, deleting.Deleting = false, true
-	record := store.PodReservation{Namespace: "db", Name: own, UID: "u1", Reservation: "registry",
+	record := store.NamedPod{Namespace: "db", Name: own, UID: "u1", Reservation: "registry",
 		Window: lease.Window(hour)}
-	follow := []ipam.PodWindow{{Namespace: "db", Name: own, UID: "u1", Window: lease.Window(hour),
+	follow := []maintain.PodWindow{{Namespace: "db", Name: own, UID: "u1", Window: lease.Window(hour),
 		Reservation: "registry"}}
 	late := of("registry-aaaaa", held("u0", hour, hour))
 	for _, c := range []struct {
@@ -49,7 +49,7 @@ func TestMakeWithReservationNames(t *testing.T) {
 		known  bool // there is a record
 		want   plan
 	}{
-		{"before its sandbox", as("60"), nil, false, plan{Name: []store.PodReservation{record}}},
+		{"before its sandbox", as("60"), nil, false, plan{Name: []store.NamedPod{record}}},
 		{"recorded", as("60"), nil, true, plan{}},
 		{"no window", as("0"), nil, false, plan{}},
 		{"deleted before its sandbox", deleting, nil, false, plan{}},
@@ -64,14 +64,14 @@ func TestMakeWithReservationNames(t *testing.T) {
 		{"a hold of the name, late", as("60"), []lease.Lease{late}, true,
 			plan{Expect: refs(late), RequeueAfter: time.Minute}},
 		{"a hold of another name", other, []lease.Lease{of("registry-aaaaa", held("u0", hour, hour))}, false,
-			plan{Name: []store.PodReservation{{Namespace: "db", Name: own, UID: "u1", Reservation: "mirror",
+			plan{Name: []store.NamedPod{{Namespace: "db", Name: own, UID: "u1", Reservation: "mirror",
 				Window: lease.Window(hour)}}}},
 		{"being deleted", deleting, []lease.Lease{of(own, bound("u1", hour))}, false, plan{}},
 	} {
-		view := ipam.NodeView{Leases: c.leases, Now: now,
-			PodReservations: map[store.PodReservation]bool{}}
+		view := maintain.NodeView{Leases: c.leases, Now: now,
+			NamedPods: map[store.NamedPod]bool{}}
 		if c.known {
-			view.PodReservations[record] = true
+			view.NamedPods[record] = true
 		}
 		got := makePlan(map[kube.Name]retention.Pod{c.pod.Name: c.pod}, view, nil)
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
@@ -98,7 +98,7 @@ func TestHoldsOfANameAreExtendedForItsPods(t *testing.T) {
 		name   string
 		pods   []retention.Pod
 		leases []lease.Lease
-		want   map[ipam.Ref]lease.Lease
+		want   map[maintain.Ref]lease.Lease
 	}{
 		{"one pod", []retention.Pod{as("60")}, []lease.Lease{third, second, first}, refs(first)},
 		{"one pod, of both families", []retention.Pod{as("60")}, []lease.Lease{third, first, v6}, refs(first, v6)},
@@ -109,7 +109,7 @@ func TestHoldsOfANameAreExtendedForItsPods(t *testing.T) {
 		{"one that lasts", []retention.Pod{as("60")}, []lease.Lease{first, later, third}, nil},
 		{"more pods than holds", []retention.Pod{as("60"), other}, []lease.Lease{first}, refs(first)},
 	} {
-		view, pods := ipam.NodeView{Leases: c.leases, Now: now}, map[kube.Name]retention.Pod{}
+		view, pods := maintain.NodeView{Leases: c.leases, Now: now}, map[kube.Name]retention.Pod{}
 		for _, p := range c.pods {
 			pods[p.Name] = p
 		}
@@ -127,20 +127,20 @@ func TestLeaving(t *testing.T) {
 	lives := of(own, bound("u1", time.Hour))
 	shown := lives
 	shown.Leaving = true
-	leaves := []ipam.LeavingPod{{Namespace: "db", Name: own, UID: "u1"}}
+	leaves := []maintain.LeavingPod{{Namespace: "db", Name: own, UID: "u1"}}
 	for _, c := range []struct {
 		name   string
 		pods   []retention.Pod
 		leases []lease.Lease
 		was    string // the UID of a pod that was deleted
-		want   []ipam.LeavingPod
+		want   []maintain.LeavingPod
 	}{
 		{"lives", []retention.Pod{as("60")}, []lease.Lease{lives}, "", nil},
 		{"being deleted", []retention.Pod{deleting}, []lease.Lease{lives, lives}, "", leaves},
 		{"being deleted, as its lease shows", []retention.Pod{deleting}, []lease.Lease{shown}, "", nil},
 		{"was deleted", nil, []lease.Lease{lives}, "u1", leaves},
 		{"a mirror pod that was made again", []retention.Pod{as("60")}, []lease.Lease{shown}, "",
-			[]ipam.LeavingPod{{Namespace: "db", Name: own, UID: "u1", Stays: true}}},
+			[]maintain.LeavingPod{{Namespace: "db", Name: own, UID: "u1", Stays: true}}},
 		{"never seen", nil, []lease.Lease{lives}, "", nil},
 		{"without a name", []retention.Pod{deleting}, []lease.Lease{bound("u1", time.Hour)}, "", nil},
 	} {

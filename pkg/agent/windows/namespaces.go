@@ -63,7 +63,7 @@ func (n namespaces) read(ctx context.Context, core rest.Interface, pods map[kube
 // pod's name, or a lease of the pod, which requests retention.
 func concerned(p retention.Pod, leases []lease.Lease) bool {
 	for _, l := range leases {
-		if l.Firm || l.UID == p.UID && p.Window > 0 {
+		if l.IsHold || l.UID == p.UID && p.Window > 0 {
 			return true
 		}
 	}

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -22,10 +22,10 @@ const (
 
 // plan contains the changes that a pass makes.
 type plan struct {
-	Follow []ipam.PodWindow       // pods whose window differs from that of their leases
-	Name   []store.PodReservation // pods with a reservation name, before their sandbox
+	Follow []maintain.PodWindow // pods whose window differs from that of their leases
+	Name   []store.NamedPod     // pods with a reservation name, before their sandbox
 	// Expect contains the holds that starting pods will claim and that end in at most deferBelow.
-	Expect map[ipam.Ref]lease.Lease
+	Expect map[maintain.Ref]lease.Lease
 	// End contains, by reason, the holds of a deleted namespace for an existing pod's name, and
 	// those that a boot began for pods that do not exist any more.
 	End map[string][]lease.Lease
@@ -37,8 +37,8 @@ type plan struct {
 // makePlan returns the plan for the pods of a node and the leases in its store. known are the UIDs
 // of the namespaces of the pods. makePlan is level-triggered: once its plan has been carried out,
 // it returns an empty plan.
-func makePlan(pods map[kube.Name]retention.Pod, view ipam.NodeView, known namespaces) plan {
-	plan := plan{Expect: map[ipam.Ref]lease.Lease{}, End: map[string][]lease.Lease{}}
+func makePlan(pods map[kube.Name]retention.Pod, view maintain.NodeView, known namespaces) plan {
+	plan := plan{Expect: map[maintain.Ref]lease.Lease{}, End: map[string][]lease.Lease{}}
 	leasesOf, claims := leasesFor(pods, view.Leases), map[claim]*claimed{}
 	for name, p := range pods {
 		uid := known[ownerOf(p)]
@@ -61,7 +61,7 @@ const podGone = "its pod does not exist any more"
 // endGone plans the end of the holds that a boot began for pods that do not exist any more. A list
 // without any pod proves nothing, because the agent is a pod of the node. A hold without a key is
 // for no pod.
-func (plan *plan) endGone(pods map[kube.Name]retention.Pod, view ipam.NodeView) {
+func (plan *plan) endGone(pods map[kube.Name]retention.Pod, view maintain.NodeView) {
 	for _, l := range view.Leases {
 		pod := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		if len(pods) > 0 && l.IsBootHold(view.Now.BootID) && pod.UID != l.UID && !l.Key().IsZero() {
@@ -73,13 +73,14 @@ func (plan *plan) endGone(pods map[kube.Name]retention.Pod, view ipam.NodeView) 
 // leaving returns the pods with a reservation name that are being deleted, or were, and whose
 // leases do not show it, and those that are not, and whose leases do. former are the pods of an
 // earlier pass. A pod that is in neither list may be new, and the watch late.
-func leaving(pods, former map[kube.Name]retention.Pod, leases []lease.Lease) (out []ipam.LeavingPod) {
+func leaving(pods, former map[kube.Name]retention.Pod, leases []lease.Lease) (out []maintain.LeavingPod) {
 	for _, l := range leases {
 		name := kube.Name{Namespace: l.Namespace, Name: l.Name}
 		exists := pods[name].UID == l.UID
-		pod := ipam.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID, Stays: exists && !pods[name].Deleting}
+		pod := maintain.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID,
+			Stays: exists && !pods[name].Deleting}
 		isKnown := exists || former[name].UID == l.UID
-		if isKnown && ipam.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
+		if isKnown && maintain.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
 			out = append(out, pod)
 		}
 	}
@@ -111,7 +112,7 @@ func leasesFor(pods map[kube.Name]retention.Pod, leases []lease.Lease) map[kube.
 // returns the leases that remain.
 func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lease) {
 	for _, l := range leases {
-		if l.Firm && uid != "" && retention.IsOfDeletedNamespace(l, uid) {
+		if l.IsHold && uid != "" && retention.IsOfDeletedNamespace(l, uid) {
 			plan.End[retention.NamespaceDeleted] = append(plan.End[retention.NamespaceDeleted], l)
 		} else {
 			rest = append(rest, l)
@@ -124,24 +125,24 @@ func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lea
 // differs from what the pod requests within the limits of its namespace. For a pod without a
 // lease, it plans the record of the reservation name, which the plugin reads if the runtime passes
 // no annotations.
-func (plan *plan) follow(p retention.Pod, leases []lease.Lease, view ipam.NodeView, namespaceUID string) {
-	w := ipam.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID, Window: p.Window,
+func (plan *plan) follow(p retention.Pod, leases []lease.Lease, view maintain.NodeView, namespaceUID string) {
+	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID, Window: p.Window,
 		Reservation: p.Reservation, Owner: p.Owner}
 	if w.Window > 0 {
 		w.NamespaceUID = namespaceUID
 		w.Window, w.Limited = view.Limits.Of(p.Namespace).Window(w.Window, p.Namespace)
 	}
 	hasLease := slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.UID == p.UID })
-	record := store.PodReservation{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID,
+	record := store.NamedPod{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID,
 		Reservation: w.Reservation, Window: w.Window}
-	if w.Reservation != "" && w.Window > 0 && p.Expected && !hasLease && !view.PodReservations[record] {
+	if w.Reservation != "" && w.Window > 0 && p.Expected && !hasLease && !view.NamedPods[record] {
 		plan.Name = append(plan.Name, record)
 	}
 	for _, l := range leases {
 		if l.Name != p.Name.Name {
 			continue
 		}
-		if ipam.FollowsWindow(w, l) {
+		if maintain.FollowsWindow(w, l) {
 			plan.Follow = append(plan.Follow, w)
 			return
 		}
@@ -159,7 +160,7 @@ type claim struct {
 // claimed are the holds of a claim, and the names of the starting pods that have the claim.
 // Several pods may have one reservation name.
 type claimed struct {
-	holds map[ipam.Ref]lease.Lease
+	holds map[maintain.Ref]lease.Lease
 	pods  map[string]bool
 }
 
@@ -180,14 +181,14 @@ func expect(claims map[claim]*claimed, p retention.Pod, leases []lease.Lease, no
 		}
 	}
 	for _, l := range leases {
-		if !p.Expected || !l.Firm || l.Reservation != p.Reservation || attached[l.Key()] {
+		if !p.Expected || !l.IsHold || l.Reservation != p.Reservation || attached[l.Key()] {
 			continue
 		}
 		of := claim{l.Key(), l.Set, l.Address.Is4()}
 		if claims[of] == nil {
-			claims[of] = &claimed{map[ipam.Ref]lease.Lease{}, map[string]bool{}}
+			claims[of] = &claimed{map[maintain.Ref]lease.Lease{}, map[string]bool{}}
 		}
-		claims[of].holds[ipam.RefTo(l)], claims[of].pods[p.Name.Name] = l, true
+		claims[of].holds[maintain.RefTo(l)], claims[of].pods[p.Name.Name] = l, true
 	}
 }
 
@@ -219,7 +220,7 @@ func (plan *plan) extend(holds []lease.Lease, now lease.Instant) {
 		case time.Duration(rest) > deferBelow:
 			plan.requeueAfter(time.Duration(rest) - deferBelow)
 		default:
-			plan.Expect[ipam.RefTo(l)] = l
+			plan.Expect[maintain.RefTo(l)] = l
 			plan.requeueAfter(deferTo - deferBelow)
 		}
 	}

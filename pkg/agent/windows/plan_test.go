@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -47,7 +47,7 @@ func bound(uid string, window time.Duration) lease.Lease {
 }
 
 func held(uid string, hold, since time.Duration) lease.Lease {
-	return lease.Lease{State: lease.Held, Firm: true, Namespace: "db", Name: "db-0", UID: uid,
+	return lease.Lease{State: lease.Held, IsHold: true, Namespace: "db", Name: "db-0", UID: uid,
 		Window: lease.Window(hold), Hold: lease.Window(hold),
 		ReleasedAt: ago(since)}
 }
@@ -68,18 +68,18 @@ func boundFor(d time.Duration, l lease.Lease) lease.Lease {
 }
 
 // refs returns leases by their references, as a plan has those to extend.
-func refs(leases ...lease.Lease) map[ipam.Ref]lease.Lease {
-	out := map[ipam.Ref]lease.Lease{}
+func refs(leases ...lease.Lease) map[maintain.Ref]lease.Lease {
+	out := map[maintain.Ref]lease.Lease{}
 	for _, l := range leases {
-		out[ipam.RefTo(l)] = l
+		out[maintain.RefTo(l)] = l
 	}
 	return out
 }
 
 func TestMake(t *testing.T) {
 	const hour = time.Hour
-	follow := func(w time.Duration) []ipam.PodWindow {
-		return []ipam.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(w)}}
+	follow := func(w time.Duration) []maintain.PodWindow {
+		return []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(w)}}
 	}
 	expect := func(l lease.Lease) plan { return plan{Expect: refs(l), RequeueAfter: time.Minute} }
 	over := held("u0", hour, hour)
@@ -127,7 +127,7 @@ func TestMake(t *testing.T) {
 		{"the second network is not attached any more", pod("60"), []lease.Lease{boundFor(deferTo, bound("u1", hour)),
 			inNetwork("b", held("u0", hour, hour))}, plan{}},
 	} {
-		view := ipam.NodeView{Leases: c.leases, Now: now}
+		view := maintain.NodeView{Leases: c.leases, Now: now}
 		got := makePlan(map[kube.Name]retention.Pod{name: c.pod}, view, nil)
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)

@@ -18,9 +18,9 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -34,7 +34,7 @@ const (
 // ends the holds that belong to a deleted namespace or pod, and copies the limits of namespaces to
 // the store.
 type Task struct {
-	Service *ipam.Service
+	Service *maintain.Service
 	Pods    *retention.Pods
 	Core    rest.Interface // to read namespaces
 	Limits  *retention.Limits

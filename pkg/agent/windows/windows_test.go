@@ -21,9 +21,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
@@ -266,7 +266,7 @@ func TestAFailureStopsNoOtherChange(t *testing.T) {
 		requeueAfter        time.Duration
 		failing             float64
 	}{
-		{fakeapi.Boot + " others", "10.0.0.2 1h0m0s, 10.0.0.3 10m0s, ", transact.ErrNoHostView.Error(), retry, 1},
+		{fakeapi.Boot + " others", "10.0.0.2 1h0m0s, 10.0.0.3 10m0s, ", operation.ErrNoHostView.Error(), retry, 1},
 		{fakeapi.Boot + " others", "10.0.0.2 1h0m0s, 10.0.0.3 10m0s, ", "", retry, 1},
 		{ids, "10.0.0.3 10m0s, ", "updating windows works again", 0, 0},
 	} {

@@ -12,14 +12,14 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/install"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 const requestKind = "addressrequests.ipam.leasehold.dev"
 
 // reserve returns the command of the kubectl plugin that creates an AddressRequest.
 func (c *cluster) reserve() *cobra.Command {
-	var choice *ipam.Choice
+	var choice *maintain.Choice
 	var whenFree bool
 	var wait time.Duration
 	command := &cobra.Command{
@@ -76,7 +76,7 @@ func isOpen(r object) bool {
 
 // awaitRequest waits until each address of a new AddressRequest is decided on, and prints what its
 // status has of each. It returns an error if one is not held, or, unless wait is 0, not decided on.
-func (c *cluster) awaitRequest(ctx context.Context, choice *ipam.Choice, name string,
+func (c *cluster) awaitRequest(ctx context.Context, choice *maintain.Choice, name string,
 	wait time.Duration) (err error) {
 	rows := []object{}
 	if wait > 0 {

@@ -92,8 +92,8 @@ func (a *app) content(ctx context.Context) (c content) {
 			}
 		}
 		// leasectl recover, which does not know the ranges of a pool, leaves it to the next ADD to
-		// mark the pool as adopted. It writes leases only if a complete source shows them.
-		isLost := func(p lease.Pool) bool { return !tx.Adopted(p) && len(tx.InPool(p)) == 0 }
+		// mark the pool as imported. It writes leases only if a complete source shows them.
+		isLost := func(p lease.Pool) bool { return !tx.Imported(p) && len(tx.InPool(p)) == 0 }
 		if pools := tx.Pools(); len(pools) > 0 && !slices.ContainsFunc(pools, isLost) {
 			c.lost = ""
 		}
@@ -171,7 +171,7 @@ func (n *nodeDoctor) checkStore(context.Context) ([]cli.Finding, error) {
 			"install the version that has written the store, or a later one"
 	case errors.Is(c.err, store.ErrLost):
 		f.Reason, f.What = "StoreLost", c.err.Error()
-		f.Why = "which addresses are kept is not known until the leases are adopted from what the node shows"
+		f.Why = "which addresses are kept is not known until the leases are imported from what the node shows"
 		f.Repair = []string{cli.RecoverStore(n.pool()...)}
 	case c.err != nil:
 		return nil, c.err

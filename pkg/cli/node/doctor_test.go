@@ -13,7 +13,7 @@ import (
 
 // TestLostStore examines a store that was lost, before and after its leases are known again.
 // leasectl recover does not know the ranges of a network, so that the network is not marked as
-// adopted before the next ADD.
+// imported before the next ADD.
 func TestLostStore(t *testing.T) {
 	dir := t.TempDir()
 	dirs := store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
@@ -23,7 +23,7 @@ func TestLostStore(t *testing.T) {
 	l, err := lease.Apply(lease.Lease{}, lease.Bind{
 		ID: "00112233445566aa", Pool: lease.Pool{DataDir: dir, Network: "cbr0"},
 		Address: netip.MustParseAddr("10.0.0.2"), Set: "s", Namespace: "db", Name: "db-0", UID: "u1",
-		Soft: time.Minute, Holder: lease.Holder{ContainerID: "c1", IfName: "eth0", BootID: "boot-1"},
+		CoolDown: time.Minute, Holder: lease.Holder{ContainerID: "c1", IfName: "eth0", BootID: "boot-1"},
 	}, now)
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestLostStore(t *testing.T) {
 	}{
 		{"a lease", put, ""},
 		{"lost", nil, "StoreLost"},
-		{"another call, which adopts nothing", log, "StoreIncomplete"},
+		{"another call, which imports nothing", log, "StoreIncomplete"},
 		{"recovered", put, ""},
 	} {
 		if step.do == nil {

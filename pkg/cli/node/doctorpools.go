@@ -132,7 +132,7 @@ type holders struct {
 func (h *holders) add(l lease.Lease, now lease.Instant) {
 	switch {
 	case l.Lapsed(now):
-	case l.State == lease.Held && l.Firm:
+	case l.State == lease.Held && l.IsHold:
 		h.held++
 	case l.State == lease.Held:
 		h.coolDown++

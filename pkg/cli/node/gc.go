@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 func (a *app) gc() *cobra.Command {
@@ -27,7 +27,7 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !dryRun {
-				if err := a.service().Replay(cmd.Context()); err != nil {
+				if err := a.service().ApplyQueue(cmd.Context()); err != nil {
 					return err
 				}
 			}
@@ -41,8 +41,8 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			if survey.Doubt != nil {
 				a.Say("%v", survey.Doubt)
 			}
-			plan := slices.DeleteFunc(ipam.Plan(survey), func(p ipam.Action) bool {
-				return p.Do == ipam.Mirror // host-local may be in the middle of a DEL: the agent writes the file
+			plan := slices.DeleteFunc(maintain.Plan(survey), func(p maintain.Action) bool {
+				return p.Do == maintain.Mirror // host-local may be in the middle of a DEL: the agent writes the file
 			})
 			if dryRun {
 				return a.printPlan(plan, true)
@@ -56,7 +56,7 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 	return c
 }
 
-func (a *app) printPlan(plan []ipam.Action, dryRun bool) error {
+func (a *app) printPlan(plan []maintain.Action, dryRun bool) error {
 	now := a.Clock()
 	steps := make([]cli.Action, len(plan))
 	for i, p := range plan {

@@ -83,7 +83,7 @@ func rowOf(l lease.Lease, now lease.Instant) cli.Row {
 	r := cli.Row{
 		Network: l.Pool.Network, Address: cli.AddressText(l.Address), Namespace: l.Namespace, Pod: l.Name, UID: l.UID,
 		Interface: l.Holder.IfName, Container: l.Holder.ContainerID, Netns: l.Holder.Netns.Path, MAC: l.MAC,
-		State: l.State.String(), Firm: l.Firm, ID: l.ID, BoundAt: stamp(l.BoundAt.Wall),
+		State: l.State.String(), IsHold: l.IsHold, ID: l.ID, BoundAt: stamp(l.BoundAt.Wall),
 		ReleasedAt: stamp(l.ReleasedAt.Wall), Reservation: l.Reservation,
 	}
 	if l.Window > 0 {
@@ -103,7 +103,7 @@ func podOf(r cli.Row) string { return cli.Qualified(r.Namespace, r.Pod) }
 
 // stateOf returns the state of a lease for a table. It distinguishes cool-downs from holds.
 func stateOf(r cli.Row) string {
-	if r.State == lease.Held.String() && !r.Firm {
+	if r.State == lease.Held.String() && !r.IsHold {
 		return "Held (cool-down)"
 	}
 	return r.State

@@ -10,13 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasehold-cni/leasehold/pkg/adopt"
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/importer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // recoverFlags are the flags of recover.
@@ -85,7 +85,7 @@ func (a *app) recoverStore(ctx context.Context, flags recoverFlags) error {
 		return fmt.Errorf("%s contains no networks; name one with --network", flags.dataDir)
 	}
 	err = a.adopt(ctx, flags, pools)
-	if flags.accept && errors.Is(err, transact.ErrNoHostView) {
+	if flags.accept && errors.Is(err, operation.ErrNoHostView) {
 		a.Say("no address was imported; the next pod that starts does it: %v", err)
 		return nil
 	}
@@ -141,7 +141,7 @@ func (a *app) networks(dataDir string) ([]lease.Pool, error) {
 func (a *app) adopt(ctx context.Context, flags recoverFlags, pools []lease.Pool) error {
 	svc := a.service()
 	if svc.Node.CacheDirs = flags.cacheDirs; len(flags.cacheDirs) > 0 {
-		svc.Node.CacheDirs = append(svc.Node.CacheDirs, adopt.DefaultCacheDirs...)
+		svc.Node.CacheDirs = append(svc.Node.CacheDirs, importer.DefaultCacheDirs...)
 	}
 	all, previewed, now := []cli.Imported{}, []cli.Candidate{}, a.Clock()
 	for _, p := range pools {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 func (a *app) release() *cobra.Command {
@@ -57,7 +57,7 @@ pod while the container still uses it.`,
 	return c
 }
 
-func (a *app) printReleased(done []ipam.Revoked) (err error) {
+func (a *app) printReleased(done []maintain.Revoked) (err error) {
 	all, now := []cli.Released{}, a.Clock()
 	for _, r := range done {
 		one := cli.Released{Row: rowOf(r.Lease, now)}

@@ -151,7 +151,7 @@ func nodeFindings(t *testing.T) (all []cli.Finding) {
 	for _, l := range []lease.Lease{
 		{State: lease.Bound, Holder: lease.Holder{ContainerID: "c"}},
 		{State: lease.Bound, Holder: lease.Holder{Netns: lease.Netns{Ino: 1}}},
-		{State: lease.Held, Firm: true, Hold: lease.Forever},
+		{State: lease.Held, IsHold: true, Hold: lease.Forever},
 	} {
 		l.Pool, l.Address = state.leases[0].Pool, netip.MustParseAddr("10.0.0.2")
 		n.state = content{leases: []lease.Lease{l}}

@@ -7,12 +7,12 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 func (a *app) reserve() *cobra.Command {
-	var choice *ipam.Choice
+	var choice *maintain.Choice
 	var cni cniFlags
 	c := &cobra.Command{
 		Use:   "reserve",
@@ -33,17 +33,17 @@ leasehold reserve" refuses such a namespace.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			runtime := cni.runtime()
-			var networks []ipam.Network
+			var networks []maintain.Network
 			for _, s := range cniconf.Check(cniconf.Load(runtime.ConfDir, runtime.Rules), runtime.BinDirs) {
 				if s.State == cniconf.Active && s.Pool != (lease.Pool{}) && len(s.Sets) > 0 {
-					networks = append(networks, ipam.Network{Pool: s.Pool, Sets: s.Sets})
+					networks = append(networks, maintain.Network{Pool: s.Pool, Sets: s.Sets})
 				}
 			}
 			service := a.service()
 			if networks, err = service.Networks(cmd.Context(), networks); err != nil {
 				return err
 			}
-			networks = slices.DeleteFunc(networks, func(n ipam.Network) bool {
+			networks = slices.DeleteFunc(networks, func(n maintain.Network) bool {
 				return a.network != "" && n.Pool.Network != a.network
 			})
 			choice.Hold, choice.Rest = choice.Window, choice.Window

@@ -11,10 +11,10 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 // Env is the environment in which the commands run.
@@ -40,8 +40,8 @@ func Run(ctx context.Context, env Env, args []string) int {
 	return a.Run(ctx, a.leasectl(), args, func(err error) string {
 		switch {
 		case errors.Is(err, store.ErrLost):
-			return "; 'leasectl recover' adopts what this node shows"
-		case errors.Is(err, transact.ErrNoHostView):
+			return "; 'leasectl recover' imports what this node shows"
+		case errors.Is(err, operation.ErrNoHostView):
 			return "; " + runOnHost
 		}
 		return ""
@@ -91,8 +91,8 @@ func (a *app) store() *store.Store {
 	return s
 }
 
-func (a *app) service() *ipam.Service {
-	return &ipam.Service{Node: &transact.Node{Store: a.store(), Host: a.Host, Clock: a.Clock,
+func (a *app) service() *maintain.Service {
+	return &maintain.Service{Node: &operation.Node{Store: a.store(), Host: a.Host, Clock: a.Clock,
 		Warn: func(text string) { a.Say("%s", text) }}}
 }
 

@@ -21,8 +21,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniplugin"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/pkg/transact"
 )
 
 var version = "(devel)" // set at link time
@@ -36,10 +36,10 @@ func main() {
 	}
 	leases := store.New(store.DirsFromEnv(os.Getenv))
 	leases.BootID = host.BootID
-	node := &transact.Node{Store: leases, Host: host, Plugin: true, Clock: clock}
+	node := &operation.Node{Store: leases, Host: host, Plugin: true, Clock: clock}
 	plugin := cniplugin.Plugin{
 		Service: &ipam.Service{Node: node},
-		LogCall: leases.LogCall,
+		LogCall: leases.Run().LogCall,
 		Links:   host,
 		Stdout:  os.Stdout,
 		Stderr:  os.Stderr,

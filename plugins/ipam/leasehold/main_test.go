@@ -110,7 +110,7 @@ func TestClosedStdout(t *testing.T) {
 		t.Fatal(err)
 	}
 	read.Close()
-	cmd := n.command("ADD", n.conf(`,"softHold":"0s"`))
+	cmd := n.command("ADD", n.conf(`,"coolDown":"0s"`))
 	cmd.Stdout = write
 	if err := cmd.Run(); err == nil {
 		t.Error("ADD succeeded with stdout closed")

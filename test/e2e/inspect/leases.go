@@ -21,7 +21,7 @@ type Lease struct {
 	Interface   string
 	Container   string
 	State       string // Bound or Held
-	Firm        bool
+	IsHold      bool
 	Reservation string
 	Window      string
 }

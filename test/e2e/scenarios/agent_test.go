@@ -160,7 +160,7 @@ func storeLost(t *Test) {
 	set.Scale(3)
 	t.Kept(kept, set.Ready())
 	for _, e := range t.History(n) {
-		if e.Event == "Recovered" || e.Event == "Adopted" {
+		if e.Event == "Recovered" || e.Event == "Imported" {
 			t.Step("%s %s of %s: %s", e.Event, e.Address, e.Pod, e.Reason)
 		}
 	}

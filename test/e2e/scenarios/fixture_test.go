@@ -271,12 +271,12 @@ func (t *Test) History(n *cluster.Node) []inspect.Entry {
 }
 
 // LeasesAre checks that the store of a node has exactly one lease per pod interface and family, all
-// in one state. Soft holds do not count. With names of pods, the leases of other pods do not count
+// in one state. Cool-downs do not count. With names of pods, the leases of other pods do not count
 // either.
 func (t *Test) LeasesAre(n *cluster.Node, state string, count int, pods ...string) {
 	leases := t.Leases(n)
 	leases = slices.DeleteFunc(leases, func(l inspect.Lease) bool {
-		return l.State == "Held" && !l.Firm || len(pods) > 0 && !slices.Contains(pods, l.Pod)
+		return l.State == "Held" && !l.IsHold || len(pods) > 0 && !slices.Contains(pods, l.Pod)
 	})
 	owners := map[string]string{}
 	for _, l := range leases {

@@ -65,7 +65,7 @@ func (t *Test) inSync(n *cluster.Node) error {
 }
 
 func isKept(l inspect.Lease) bool {
-	return l.State == "Held" && l.Firm || l.State == "Bound" && l.Window != ""
+	return l.State == "Held" && l.IsHold || l.State == "Bound" && l.Window != ""
 }
 
 // reservation returns the reservation of a pod on a node. If there is none, the scenario ends.

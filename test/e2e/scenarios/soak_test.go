@@ -147,7 +147,7 @@ func soak(t *Test) {
 	t.Clear()
 	t.Within(soakWindow+3*time.Minute, "every address is free", func() error {
 		for _, name := range t.nodes {
-			leases := slices.DeleteFunc(t.Leases(t.Cluster.Node(name)), func(l inspect.Lease) bool { return !l.Firm })
+			leases := slices.DeleteFunc(t.Leases(t.Cluster.Node(name)), func(l inspect.Lease) bool { return !l.IsHold })
 			if len(leases)+len(t.Reservations()) > 0 {
 				return fmt.Errorf("%s has %+v", name, leases)
 			}

@@ -1,0 +1,81 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A wait that the kernel does not end keeps a thread, and a process may have 10,000: an agent that
+// waits for a lock that is never released must not accumulate them.
+func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	lock, err := Lock(context.Background(), path, syscall.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	before := runtime.NumGoroutine()
+	for range 20 {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+		if _, err := Lock(ctx, path, syscall.LOCK_EX); !errors.Is(err, ErrBusy) {
+			t.Fatal(err)
+		}
+		cancel()
+	}
+	if left := runtime.NumGoroutine() - before; left > 2 { // the runtime's own
+		t.Errorf("%d goroutines are left", left)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		time.AfterFunc(pollLimit/2, func() { lock.Close() })
+		ctx, cancel := context.WithTimeout(t.Context(), pollLimit)
+		defer cancel()
+		again, err := Lock(ctx, path, syscall.LOCK_EX)
+		if err != nil {
+			t.Fatalf("it was released in time: %v", err)
+		}
+		again.Close()
+	})
+}
+
+// TestReplacedLockFile replaces a lock file while a call waits for its lock. Others lock the new
+// file, so the lock of the old one excludes nobody: the call has to wait for that of the new one.
+func TestReplacedLockFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	synctest.Test(t, func(t *testing.T) {
+		lock := func(limit time.Duration) (*os.File, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			return Lock(ctx, path, syscall.LOCK_EX)
+		}
+		old, err := lock(pollLimit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var other *os.File
+		time.AfterFunc(pollLimit/4, func() {
+			if err := os.Remove(path); err != nil {
+				t.Error(err)
+			}
+			if other, err = lock(0); err != nil {
+				t.Error(err)
+			}
+			old.Close()
+		})
+		if mine, err := lock(pollLimit / 2); !errors.Is(err, ErrBusy) {
+			t.Fatalf("a lock that another call holds was acquired: %v, %v", mine, err)
+		}
+		time.AfterFunc(pollLimit/4, func() { other.Close() })
+		mine, err := lock(pollLimit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mine.Close()
+	})
+}

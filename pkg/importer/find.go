@@ -1,0 +1,144 @@
+package importer
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+)
+
+// DefaultCacheDirs is where libcni keeps its results: containerd's and CRI-O's
+// place, and the one of older releases (docs/facts.md, "libcni keeps a cache of results").
+var DefaultCacheDirs = []string{"/var/lib/cni/results", "/var/lib/cni/cache/results"}
+
+// ErrUnreadable is returned if a source exists but cannot be read. Any address of the pool may then
+// be in use.
+var ErrUnreadable = errors.New("the state of the host cannot be read")
+
+// Host provides what the readers need of the kernel: *host.Host, or a simulated one.
+type Host interface {
+	Netns(path string) (lease.Netns, error)
+	Namespaces() ([]host.Namespace, error)
+}
+
+// Sources is where the sources of one node are.
+type Sources struct {
+	Host      Host
+	CacheDirs []string // libcni's
+	// Namespaces is Host.Namespaces, which takes long, once for all that is done with the Sources;
+	// nil for Host's own.
+	Namespaces func() ([]host.Namespace, error)
+
+	// Files is host-local's directory of the pool, nil if the caller has not opened it.
+	Files *hostlocal.Dir
+}
+
+// Found is the result of Find.
+type Found struct {
+	Findings []Finding // ordered by address
+	// Problems are warnings for stderr about sources that could not be read, one line each.
+	Problems []string
+	// Named reports whether every source could be read, and libcni's cache has an entry at all and
+	// names the container of every address in use. After the loss of a store Named proves that no
+	// address in use is missing, because libcni's cache has an entry for each container.
+	Named bool
+	// Shown reports whether any source may show that the pool was used: an interface in its ranges,
+	// an entry of libcni's cache, or anything in host-local's directory but the lock.
+	Shown bool
+	// Used are the reservations of the Kruise fork of addresses of the pool (Convert).
+	Used []string
+}
+
+// Find reads the sources of a node and returns the leases of a pool to import. Its errors wrap
+// ErrUnreadable.
+//
+// sets are the range sets of the pool's configuration. If they are unknown (nil), addresses that
+// are only on an interface are ignored, because they may belong to another network. coolDown is the
+// length of cool-downs. newID returns the ID of a new lease.
+func Find(s Sources, p lease.Pool, sets []pool.Set, now lease.Instant, coolDown time.Duration,
+	newID func() string) (Found, error) {
+	var notes notes
+	candidates, err := s.gather(p, &notes)
+	found := Found{Problems: notes.texts}
+	if err != nil {
+		return found, err
+	}
+	candidates = within(candidates, sets)
+	found.Shown = notes.unread || len(candidates) > 0 || !hostlocal.IsEmpty(p)
+	found.Findings = decide(candidates, p, now, coolDown, newID)
+	found.Named = !notes.unread && areNamed(found.Findings, candidates)
+	for _, c := range candidates {
+		if c.Kind == fromKruise && p.Network != kruiseTree {
+			found.Used = append(found.Used, c.path)
+		}
+	}
+	return found, nil
+}
+
+// Unknown returns the lease of an address that nothing shows the owner of, without an ID.
+func Unknown(p lease.Pool, addr netip.Addr, now lease.Instant) lease.Lease {
+	return Container{file: candidate{Address: addr}}.Lease(p, now, false, 0)
+}
+
+// areNamed reports whether libcni's cache has an entry at all, and names the container of each
+// bound lease.
+func areNamed(findings []Finding, candidates []candidate) bool {
+	type holder struct {
+		addr      netip.Addr
+		container string
+	}
+	named := map[holder]bool{}
+	for _, c := range candidates {
+		if c.ContainerID != "" && (c.Kind == fromLiveCache || c.Kind == fromDeadCache) {
+			named[holder{c.Address, c.ContainerID}] = true
+		}
+	}
+	for _, f := range findings {
+		if f.Lease.State == lease.Bound && !named[holder{f.Lease.Address, f.Lease.Holder.ContainerID}] {
+			return false
+		}
+	}
+	return len(named) > 0
+}
+
+// gather reads all sources of a pool.
+func (s Sources) gather(p lease.Pool, notes *notes) (candidates []candidate, err error) {
+	if !filepath.IsAbs(p.DataDir) || !hostlocal.IsNetwork(p.Network) {
+		return nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrUnreadable, p.Network, p.DataDir)
+	}
+	spaces, err := s.namespaces()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	files, err := s.hostLocal(p, notes)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	alive := s.alive(func() ([]host.Namespace, error) { return spaces, nil }, notes)
+	seen := living(spaces, func(netip.Addr) bool { return true }, notes)
+	return slices.Concat(seen, s.cache(p.Network, alive, notes), kruise(p.DataDir, notes), files), nil
+}
+
+// within sets the range sets of the candidates, and removes those of addresses that belong to other
+// networks, that is, addresses which only an interface or a reservation of the Kruise fork has and
+// which are in no set. The other sources are of this pool, and are used even if its ranges have
+// changed since. If the sets are not known, a reservation may be of this pool.
+func within(candidates []candidate, sets []pool.Set) []candidate {
+	var usable []func(netip.Addr) bool
+	for _, s := range sets {
+		usable = append(usable, s.UsableFunc())
+	}
+	named := map[netip.Addr]bool{}
+	for i, c := range candidates {
+		candidates[i].set = slices.IndexFunc(usable, func(in func(netip.Addr) bool) bool { return in(c.Address) })
+		named[c.Address] = named[c.Address] || c.Kind != fromLiving && (c.Kind != fromKruise || sets == nil)
+	}
+	return slices.DeleteFunc(candidates, func(c candidate) bool { return !named[c.Address] && c.set < 0 })
+}

@@ -1,0 +1,129 @@
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// queued returns the containers whose DELs are queued, the earliest DEL first.
+func (w *world) queued() string {
+	w.t.Helper()
+	records, err := w.service.Node.Store.Run().QueuedDELs(w.now.BootID)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var out []string
+	for _, r := range records {
+		out = append(out, r.ContainerID)
+	}
+	return strings.Join(out, " ")
+}
+
+// All that reads the store sees the same before DELs are applied as after it, except the journal.
+func TestReadersSeeAQueuedDELAsDone(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24", "fd00::/64")
+	for i, window := range []time.Duration{hour, 0, hour, 0} {
+		w.add(ask{pod: fmt.Sprint("db-", i), container: fmt.Sprint("c", i), window: window})
+	}
+	w.after(time.Minute)
+	w.del("c0")
+	w.del("c1")
+	read := func() string {
+		var out string
+		w.view(func(tx *store.Tx) {
+			for _, pod := range []string{"db-0", "db-1", "db-2"} {
+				leases, err := tx.ByPod("db", pod)
+				out += fmt.Sprintf("%+v %v\n", leases, err)
+			}
+			for i := range 4 {
+				leases, err := tx.ByHolder(fmt.Sprint("c", i), "eth0")
+				out += fmt.Sprintf("%+v %v\n", leases, err)
+			}
+			p := w.where().Pool
+			out += fmt.Sprintf("%+v\n%+v\n%+v\n", tx.InPool(p), tx.Usage(), tx.Totals())
+			for _, wrong := range tx.Check() {
+				t.Error(wrong)
+			}
+		})
+		list, err := w.service.List(context.Background(), func(lease.Lease) bool { return true })
+		survey, err2 := w.service.Survey(context.Background())
+		check := w.another().Verify(context.Background(), w.request(ask{pod: "db-0", container: "c0"}))
+		if check == nil {
+			t.Error("CHECK of a container that was deleted succeeds")
+		}
+		return out + fmt.Sprintf("%+v %v\n%+v %+v %v", list.Leases, err, survey.Leases, survey.Life, err2)
+	}
+	released := w.released
+	before := read()
+	w.settle()
+	if after := read(); before != after || !released {
+		t.Errorf("before:\n%s\nafter it:\n%s", before, after)
+	}
+}
+
+// fails is a DEL that finds the store locked.
+func (w *world) fails(container string) {
+	w.t.Helper()
+	lock, err := files.Lock(w.t.Context(), filepath.Join(w.service.Node.Store.Dirs().Run, "lock"), syscall.LOCK_EX)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer lock.Close()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := w.service.Release(ctx, on(container, "eth0"), w.where()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.same("the queue", w.queued(), container)
+}
+
+// A node without an agent and without ADDs does not collect DELs without limit.
+func TestTheQueueIsRecordedWhenItIsLarge(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/16")
+	const more = 3
+	for i := range 256 + more {
+		w.add(ask{pod: fmt.Sprint("db-", i), container: fmt.Sprint("c", i), window: hour})
+	}
+	for i := range 256 {
+		w.stop(fmt.Sprint("c", i))
+	}
+	if n := len(strings.Fields(w.queued())); n != 256 {
+		t.Errorf("%d are queued", n)
+	}
+	w.stop("c256")
+	w.same("one more", w.queued(), "")
+	w.stop("c257")
+	w.same("the next", w.queued(), "c257")
+	if n := strings.Count(w.leases(), "Held"); n != 258 {
+		t.Errorf("%d holds", n)
+	}
+}
+
+// The name of a file in the queue has the boot, both clocks and the attachment.
+func TestTheFormatOfTheQueue(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{pod: "db-0", container: "c1", window: hour})
+	w.stop("c1")
+	files, err := os.ReadDir(w.service.Node.Store.Run().Queue())
+	want := fmt.Sprintf("boot-1.%020d.%d.c1@eth0", int64(w.now.Boot), w.now.Wall.UnixNano())
+	if err != nil || len(files) != 1 || files[0].Name() != want {
+		t.Fatalf("%v, %v; want %s", files, err, want)
+	}
+	if info, err := os.Stat(filepath.Join(w.service.Node.Store.Run().Queue(), want)); err != nil || info.Size() != 0 {
+		t.Errorf("%+v, %v", info, err)
+	}
+	if l := w.leaseOf("db-0"); l.State != lease.Held {
+		t.Errorf("%+v", l)
+	}
+}

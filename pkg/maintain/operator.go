@@ -1,0 +1,100 @@
+package maintain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/leasehold-cni/leasehold/pkg/importer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Preview returns the leases that Import would import for a pool, and a text for each problem. It
+// changes nothing. If the view of this process is not proven, one of the problems is that Import
+// would fail.
+func (s *Service) Preview(ctx context.Context, p lease.Pool) ([]importer.Finding, []string, error) {
+	now := s.Node.Clock()
+	unproven := s.Node.Host.ProveView("", now.BootID, nil) // replaced below if there is a store
+	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
+		unproven = s.Node.Host.ProveView(tx.NamespaceIDs(), now.BootID, tx.Bound())
+		return nil
+	})
+	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
+		return nil, nil, err
+	}
+	found, err := s.Node.Find(operation.Existing(p, nil), nil)
+	problems := found.Problems
+	if unproven != nil {
+		problems = append(problems, fmt.Sprintf("nothing of this would be imported from here: %v", unproven))
+	}
+	return found.Findings, problems, err
+}
+
+// Import imports the leases of a pool that the sources of the host show, even if the pool was
+// imported before. It returns the number of the pool's leases before and after. It returns
+// ErrNoHostView if it is not proven that the process sees the host.
+func (s *Service) Import(ctx context.Context, p lease.Pool) (before, after int, err error) {
+	err = s.Node.Store.View(ctx, func(tx *store.Tx) error { before = len(tx.InPool(p)); return nil })
+	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
+		return 0, 0, err
+	}
+	in := operation.Existing(p, nil)
+	in.Import = true
+	err = s.Node.Update(ctx, in, func(c *operation.Call) error {
+		after = len(c.Tx.InPool(p))
+		return c.ProveView()
+	})
+	return before, after, err
+}
+
+// Export writes host-local's files of every pool, and returns the pools. It first imports the
+// addresses that host-local has assigned. It returns ErrNoHostView if it is not proven that the
+// process sees the host, because the directory at host-local's path may then be another one, too.
+func (s *Service) Export(ctx context.Context) (pools []lease.Pool, err error) {
+	err = s.Node.Update(ctx, operation.Scope{}, func(c *operation.Call) error {
+		if pools = c.Tx.Pools(); len(pools) == 0 {
+			return nil
+		}
+		if err := c.ProveView(); err != nil {
+			return err
+		}
+		for _, p := range pools {
+			if err := c.Export(p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return pools, err
+}
+
+// Loss returns the reason if the store was lost, otherwise "". After a loss, a pool that has not
+// been imported since assigns no addresses until import succeeds.
+func (s *Service) Loss(ctx context.Context) (why string, err error) {
+	err = s.Node.Store.View(ctx, func(tx *store.Tx) error { why = tx.Lost(); return nil })
+	if errors.Is(err, store.ErrLost) {
+		return err.Error(), nil
+	}
+	if store.IsEmpty(err) {
+		return "", nil
+	}
+	return why, err
+}
+
+// AcceptLoss allows pools to assign addresses after a loss of the store, although no source proves
+// to name all addresses in use. It needs no proven view, because an operator is responsible for it.
+func (s *Service) AcceptLoss(ctx context.Context) error {
+	return s.Node.Update(ctx, operation.Scope{}, func(c *operation.Call) error {
+		if c.Tx.Lost() == "" {
+			return nil
+		}
+		about := store.Entry{Time: c.Now.Wall, Event: store.EventRecovered, Reason: "the loss was accepted by hand: " +
+			c.Tx.Lost()}
+		if err := c.Tx.Log(about); err != nil {
+			return err
+		}
+		return c.Tx.AcceptLoss()
+	})
+}

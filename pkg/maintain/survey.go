@@ -1,0 +1,280 @@
+package maintain
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// Survey is the state of a node: the content of its store, and whether the holders of its leases
+// are alive.
+type Survey struct {
+	Now     lease.Instant
+	Unused  bool // the store was never used
+	Leases  []lease.Lease
+	Damaged []lease.Lease // pool and address of the records that cannot be read
+	// Life has the state of the holder of each bound lease.
+	Life map[lease.Holder]lease.Liveness
+	// Last has, for each hold whose time is over, whether the last holder still has the address.
+	Last map[Ref]lease.Liveness
+	// Unmirrored are the bound leases whose file in host-local's directory is missing.
+	Unmirrored []lease.Lease
+	// Unleased are the addresses that host-local has assigned to living containers and that have no
+	// lease, or one of an unknown owner, in the pools that Survey was called with. Only pool,
+	// address and holder are set.
+	Unleased []lease.Lease
+	served   map[lease.Pool]Served
+	// Doubtful is the number of leases whose holders are neither proven alive nor dead. They stay
+	// bound. Doubt is the reason, or nil if there are none.
+	Doubtful int
+	Doubt    error
+	// Unsafe is the reason if no action may follow from this survey, because it is not proven that
+	// this process sees the host, otherwise nil.
+	Unsafe error
+}
+
+// Served is a pool that leasehold serves according to the configuration of the runtime.
+type Served struct {
+	Pool lease.Pool
+	// Since is when the configuration and the binary became what they are. What host-local assigns
+	// later shows that the runtime does not use them. It is not imported, because then the pod
+	// would have a lease, and nothing would report that its address is not kept.
+	Since time.Time
+	// Sets are the range sets of the configuration, nil if not known. The first address of a pool
+	// that is imported has the pool imported, if they are known.
+	Sets []pool.Set
+	// Caches are the directories of libcni's cache that the configuration names.
+	Caches []string
+}
+
+func (p Served) scope() operation.Scope {
+	in := operation.Existing(p.Pool, p.Sets)
+	in.Caches = p.Caches
+	return in
+}
+
+// Survey reads the store, a few leases under each lock, and then the state of the holders from the
+// host. It does not contain leases that were bound after the store was read.
+//
+// served are the pools that leasehold serves. host-local may have assigned addresses of these pools
+// before.
+func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) {
+	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{},
+		served: map[lease.Pool]Served{}}
+	served = slices.Clone(served)
+	var recorded string
+	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
+		recorded = tx.NamespaceIDs()
+		if tx.Lost() != "" { // the next ADD or an operator has to decide what a lost pool had
+			served = slices.DeleteFunc(served, func(p Served) bool { return !tx.Imported(p.Pool) })
+		}
+		for i, p := range served {
+			served[i].Caches = tx.CacheDirs(p.Pool)
+		}
+		return nil
+	})
+	for _, p := range served {
+		v.served[p.Pool] = p
+	}
+	if store.IsEmpty(err) {
+		v.Now, v.Unused = s.Node.Clock(), true
+		if s.Node.Host.ProveView("", v.Now.BootID, nil) == nil {
+			v.Unleased = s.unleased(v, served)
+		}
+		return v, nil
+	}
+	if err != nil {
+		return v, err
+	}
+	view, err := s.List(ctx, func(lease.Lease) bool { return true })
+	if err != nil {
+		return v, err
+	}
+	v.Leases, v.Damaged, v.Now = view.Leases, view.damaged, view.Now
+	if err := s.Node.Host.ProveView(recorded, v.Now.BootID, host.BoundIn(v.Leases)); err != nil {
+		// Even the boot id may be another one, in a sandbox with a kernel of its own.
+		if len(v.Leases)+len(v.Damaged) > 0 {
+			v.Unsafe = fmt.Errorf("%w: %w", operation.ErrNoHostView, err)
+		}
+		return v, nil
+	}
+	v.doubt(s.examineHolders(&v))
+	v.Unmirrored = hostlocal.Missing(slices.Collect(host.BoundIn(v.Leases)))
+	v.checkSomeAlive()
+	v.Unleased = s.unleased(v, served)
+	return v, nil
+}
+
+// examineHolders sets Life and Last. It returns a function that returns the reason if the state of
+// a bound lease's holder is Unknown.
+func (s *Service) examineHolders(v *Survey) (why func(lease.Lease) error) {
+	e := host.NewEvidence(s.Node.Host, v.Now.BootID, host.BoundIn(v.Leases))
+	e.Twice = true
+	for _, l := range v.Leases {
+		switch {
+		case l.State == lease.Bound:
+			v.Life[l.Holder] = e.Prove(l)
+		case l.Lapsed(v.Now):
+			v.Last[RefTo(l)] = e.Last(l)
+		}
+	}
+	return e.Doubt
+}
+
+// boundInBoot returns the bound leases of this boot that have a network namespace, by the state of
+// their holders.
+func (v Survey) boundInBoot() map[lease.Liveness][]lease.Lease {
+	out := map[lease.Liveness][]lease.Lease{}
+	for _, l := range v.Leases {
+		if l.State == lease.Bound && l.Holder.BootID == v.Now.BootID && l.Holder.Netns.Ino != 0 {
+			life := v.Life[l.Holder]
+			out[life] = append(out[life], l)
+		}
+	}
+	return out
+}
+
+// doubt sets Doubtful and Doubt. If the namespace of a single process cannot be read, no holder can
+// be proven dead. why is the result of examineHolders.
+func (v *Survey) doubt(why func(lease.Lease) error) {
+	unknown := v.boundInBoot()[lease.Unknown]
+	if len(unknown) == 0 {
+		return
+	}
+	v.Doubtful = len(unknown)
+	v.Doubt = fmt.Errorf("of %d leases it is unknown whether their sandboxes are gone: %w", v.Doubtful,
+		why(unknown[0]))
+}
+
+// checkSomeAlive makes bound leases doubtful if no lease that was bound in this boot has a living
+// holder. The reason may be that this process does not see the holders (docs/design.md, "The
+// process view"), or that the node is drained and a DEL lost. Holds still end. A dead holder whose
+// file is missing does not count: host-local has processed its DEL, which is another proof.
+func (v *Survey) checkSomeAlive() {
+	bound := v.boundInBoot()
+	released := map[Ref]bool{}
+	for _, l := range v.Unmirrored {
+		released[RefTo(l)] = true
+	}
+	dead := slices.DeleteFunc(bound[lease.Dead], func(l lease.Lease) bool { return released[RefTo(l)] })
+	if len(bound[lease.Alive]) > 0 || len(dead)+v.Doubtful == 0 {
+		return
+	}
+	for _, l := range dead {
+		v.Life[l.Holder] = lease.Unknown
+	}
+	v.Doubtful += len(dead)
+	v.Doubt = fmt.Errorf("of %d leases that were bound in this boot not one looks alive: they stay until another "+
+		"sandbox lives", v.Doubtful)
+}
+
+// unleased returns Survey.Unleased. It lists each directory once, without a lock, so that Act must
+// look for a lease again.
+func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
+	leased := map[lease.Place]bool{}
+	for _, l := range slices.Concat(v.Leases, v.Damaged) {
+		isUnknown := l.State == lease.Bound && l.Holder.Netns.Ino == 0 && l.Namespace == "" && l.Name == ""
+		leased[l.Place()] = !isUnknown
+	}
+	for _, p := range served {
+		isLeased := func(a netip.Addr) bool { return leased[lease.Place{Pool: p.Pool, Address: a}] }
+		out = append(out, s.Node.AssignedAlive(p.Pool, p.Caches, p.Since, isLeased)...)
+	}
+	return out
+}
+
+// ActionKind is what an Action does.
+type ActionKind string
+
+const (
+	// Repair imports the lease of a damaged record again.
+	Repair ActionKind = "repair"
+	// Release releases a lease whose holder is proven dead. Its window begins.
+	Release ActionKind = "release"
+	// Expire ends a hold that is over.
+	Expire ActionKind = "expire"
+	// Rebase converts the rest of a hold of an earlier boot to this boot's clock.
+	Rebase ActionKind = "rebase"
+	// Mirror handles a bound lease whose file in host-local's directory is missing: the lease is
+	// released if its holder is dead, because host-local has served the DEL; otherwise the file is
+	// written again.
+	Mirror ActionKind = "mirror"
+	// Import makes a lease for an address that host-local has assigned in a network that leasehold
+	// serves. Without a lease the address would not be kept if host-local serves the DEL: flannel
+	// and CRI-O process a DEL with the configuration of the ADD.
+	Import ActionKind = "import"
+)
+
+// Action is one action of a plan.
+type Action struct {
+	Do     ActionKind
+	Lease  lease.Lease    // as it was in the survey
+	Life   lease.Liveness // of its holder, as it was in the survey
+	Reason string
+
+	scope operation.Scope
+}
+
+// Plan returns the actions that follow from a survey, none if it is unsafe. It is a pure function.
+func Plan(v Survey) (out []Action) {
+	if v.Unsafe != nil {
+		return nil
+	}
+	for _, l := range v.Leases {
+		switch {
+		case l.State == lease.Bound && v.Life[l.Holder] == lease.Dead:
+			out = append(out, Action{Do: Release, Lease: l, Life: lease.Dead, Reason: v.deathReason(l)})
+		case l.Lapsed(v.Now) && v.Last[RefTo(l)] == lease.Dead:
+			over := l.ReleasedAt.Wall.Add(time.Duration(l.Hold)).UTC().Format(time.RFC3339)
+			out = append(out, Action{Do: Expire, Lease: l, Reason: "its time was over at " + over})
+		case l.State == lease.Held:
+			if next, err := lease.Apply(l, lease.Rebase{}, v.Now); err == nil {
+				rest := next.Remaining(v.Now).Round(time.Second).String()
+				out = append(out, Action{Do: Rebase, Lease: l,
+					Reason: "it was released in an earlier boot; left of it: " + rest})
+			}
+		}
+	}
+	for _, l := range v.Unmirrored {
+		if life := v.Life[l.Holder]; life != lease.Dead {
+			out = append(out, Action{Do: Mirror, Lease: l, Life: life, Reason: "host-local's file of it is gone"})
+		}
+	}
+	for _, l := range v.Unleased {
+		out = append(out, Action{Do: Import, Lease: l, Reason: "host-local has given it to the container",
+			scope: v.served[l.Pool].scope()})
+	}
+	for _, l := range v.Damaged { // these are last, because no action is performed after one that fails
+		out = append(out, Action{Do: Repair, Lease: l, Reason: "its record is damaged"})
+	}
+	return out
+}
+
+func (v Survey) deathReason(l lease.Lease) string {
+	if l.Holder.BootID != v.Now.BootID {
+		return "the node has booted since"
+	}
+	return "its sandbox is gone: " + l.Holder.Netns.Path +
+		" leads to it no longer, and no process or mount of the node has it"
+}
+
+// NextEnd returns the time until the next hold is over, or lease.Forever if there is none. It
+// ignores holds that are over already.
+func (v Survey) NextEnd() lease.Window {
+	next := lease.Forever
+	for _, l := range v.Leases {
+		if rest := l.Remaining(v.Now); l.State == lease.Held && rest > 0 {
+			next = min(next, rest)
+		}
+	}
+	return next
+}

@@ -1,0 +1,397 @@
+package operation
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/importer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// addressFile is host-local's file of an address, in view of the address's lease.
+type addressFile struct {
+	says says
+	hostlocal.File
+	of importer.Container // if it says saysOther or saysNobody
+}
+
+// margin is how much the times of files and those of the store may differ.
+const margin = 10 * time.Second
+
+// read returns host-local's file of an address, in view of its lease l. A file that the call itself
+// is going to write says what its lease says. read returns importer.ErrUnreadable if the file
+// cannot be read. The file says saysHeld if the pool has no directory.
+func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
+	dir, err := c.files.of(at.Pool)
+	if err != nil {
+		return f, err
+	}
+	if f.says = saysHeld; dir == nil || c.files.follows(at) {
+		return f, nil
+	}
+	found := false
+	if f.File, found, err = dir.Read(at.Address); err != nil {
+		f.says, f.of = saysNobody, c.sourcesOf(at.Pool).Named(at.Pool, at.Address, hostlocal.File{})
+		return f, fileUnreadable(at.Address, err)
+	}
+	_, _, named := hostlocal.ParseOwner(f.Content)
+	isHolder := l.State != lease.None && hostlocal.Names(f.Content, l.Holder.ContainerID, l.Holder.IfName)
+	switch {
+	case !found:
+		f.says = saysNothing
+		return f, nil
+	case hostlocal.IsHold(f.Content):
+		return f, nil
+	case isHolder && !c.mayBeNewer(f.File, l):
+		f.says = saysHolder
+		return f, nil
+	case !named:
+		f.says = saysNobody
+	default:
+		f.says = saysOther
+	}
+	f.of = c.sourcesOf(at.Pool).Named(at.Pool, at.Address, f.File)
+	switch {
+	case f.of.Life == lease.Alive || !named:
+	case isHolder && (f.of.Life == lease.Dead || l.OfEarlierBoot(c.Now.BootID) && c.ageOf(f.Modified) != ofThisBoot):
+		f.says = saysHolder
+	case c.isLeftOver(at.Pool, f.File):
+		f.of.Life = lease.Dead
+	}
+	return f, nil
+}
+
+// isLeftOver reports whether a file is of an earlier boot, in which the journal has its container:
+// a power cut brings back files that are not synced.
+func (c *Call) isLeftOver(p lease.Pool, f hostlocal.File) bool {
+	id, _, named := hostlocal.ParseOwner(f.Content)
+	return named && c.ageOf(f.Modified) == ofEarlierBoot && c.earlier[p][id]
+}
+
+// mayBeNewer reports whether a file that names the holder of a lease may be of a later life of that
+// container, to which host-local has given the address again. Runtimes without pods, such as
+// nerdctl, start containers again with their ids, also after a boot.
+func (c *Call) mayBeNewer(f hostlocal.File, l lease.Lease) bool {
+	return l.OfEarlierBoot(c.Now.BootID) || l.State == lease.Held &&
+		f.Modified.After(l.ReleasedAt.Wall.Add(time.Second)) && c.ageOf(f.Modified) == ofThisBoot
+}
+
+// age is when a file was written.
+type age int
+
+const (
+	ofUnknownBoot age = iota // the wall clock was not set then, or is not now
+	ofThisBoot
+	ofEarlierBoot
+)
+
+// ageOf returns when a file was written.
+func (c *Call) ageOf(written time.Time) age {
+	boot := c.Now.Wall.Add(-c.Now.Boot - margin)
+	c.readJournal()
+	switch {
+	case !c.Now.IsSet() || !lease.Instant{Wall: written}.IsSet() || written.After(c.Now.Wall.Add(margin)):
+		return ofUnknownBoot
+	case !written.Before(boot) && !written.Before(c.ended.Add(margin)):
+		return ofThisBoot
+	case c.began.Before(c.ended), c.began.Before(boot): // the clock was set
+		return ofUnknownBoot
+	}
+	return ofEarlierBoot
+}
+
+// readJournal sets earlier, ended and began.
+func (c *Call) readJournal() {
+	if c.earlier != nil {
+		return
+	}
+	c.earlier, c.began = map[lease.Pool]map[string]bool{}, c.Now.Wall
+	if c.Now.BootID == "" {
+		return
+	}
+	c.Tx.EachBoot(c.Now.BootID, func(n store.Entry, isEarlier bool) {
+		p := n.Place().Pool
+		switch {
+		case !isEarlier && n.Time.Before(c.began):
+			c.began = n.Time
+		case isEarlier && c.earlier[p] == nil:
+			c.earlier[p] = map[string]bool{}
+			fallthrough
+		case isEarlier:
+			c.earlier[p][n.Container], c.ended = true, n.Time
+		}
+	})
+}
+
+// compare returns what has to be done about an address with the lease l because of its file. holder
+// is as in judge.
+func (c *Call) compare(at lease.Place, l lease.Lease, holder func() lease.Liveness) (verdict, addressFile, error) {
+	f, err := c.read(at, l)
+	if err != nil {
+		return disputed, f, err
+	}
+	return judge(l.State, f.says, f.of.Life, l.Holder.Netns.Ino != 0, holder), f, nil
+}
+
+// isGone is for compare, if the caller knows that the holder is dead or that its DEL has come.
+func isGone() lease.Liveness { return lease.Dead }
+
+// resolve compares an address with the lease l with its file, and does what judge says. It warns of
+// a file that cannot be read: an address without a lease gets one of an unknown owner. A container
+// that hasEnded reports to have had its DEL gets a lease of an address without one whatever is
+// known of it; hasEnded may be nil.
+func (c *Call) resolve(at lease.Place, l lease.Lease, hasEnded func(addressFile) bool) (verdict, addressFile, error) {
+	v, f, err := c.compare(at, l, func() lease.Liveness { return c.Evidence.Prove(l) })
+	isOwn := err == nil && l.State == lease.None && f.says == saysOther && hasEnded != nil && hasEnded(f)
+	switch {
+	case errors.Is(err, importer.ErrUnreadable):
+		if c.files.warn("%v", err); l.State != lease.None {
+			return v, f, nil
+		}
+		v = given
+	case err != nil:
+		return v, f, err
+	case isOwn:
+		v = given
+	}
+	switch err = nil; v {
+	case given:
+		err = c.give(at, l, f, isOwn)
+	case release:
+		e := lease.Release{Holder: l.Holder, LastHolder: c.Evidence.Prove(l)}
+		_, err = c.End(l, e, c.Now, "host-local has processed its DEL")
+	case follow:
+		c.files.change(at)
+	}
+	return v, f, err
+}
+
+// Settle compares leases with host-local's files of their addresses, and does what judge says. The
+// caller must read the leases again.
+func (c *Call) Settle(leases []lease.Lease) error {
+	for _, l := range leases {
+		if _, _, err := c.resolve(l.Place(), l, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WriteMissing is Settle for a lease whose file has been missing for long: unless the lease ends,
+// the file is written again.
+func (c *Call) WriteMissing(l lease.Lease) error {
+	v, _, err := c.resolve(l.Place(), l, nil)
+	if v == missing {
+		c.files.change(l.Place())
+	}
+	return err
+}
+
+// GiveAway reports whether host-local has given the address of a lease, whose holder repeats its
+// ADD, to another container. If it has, the lease becomes that container's. GiveAway returns
+// importer.ErrUnreadable if host-local's file of the address cannot be read.
+func (c *Call) GiveAway(l lease.Lease) (isGiven bool, err error) {
+	v, f, err := c.compare(l.Place(), l, isGone)
+	if v == given {
+		err = c.give(l.Place(), l, f, false)
+	}
+	return v == given, err
+}
+
+// give makes the lease of an address that of the container in its file, which host-local has given
+// the address to. The lease has a key if the container is alive or hasEnded, because then libcni's
+// entry of it is not one of a former life, unless another container's lease has the key: a bound
+// one keeps it, and a hold ends with the pod's next ADD, but not because of a container that
+// hasEnded.
+func (c *Call) give(at lease.Place, old lease.Lease, f addressFile, hasEnded bool) error {
+	isAlive := f.of.Life == lease.Alive
+	next := f.of.Lease(at.Pool, c.Now, isAlive || hasEnded, c.scope.CoolDown)
+	if key := next.Key(); !key.IsZero() && key.Reservation == "" {
+		others, err := c.Tx.ByKey(key)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(others, func(o lease.Lease) bool {
+			return o.Address != at.Address && o.Holder.ContainerID != next.Holder.ContainerID &&
+				(o.State == lease.Bound || !isAlive)
+		}) {
+			next = f.of.Lease(at.Pool, c.Now, false, c.scope.CoolDown)
+		}
+	}
+	next.ID = NewID()
+	next.BoundAt.Boot-- // what the call itself binds is later
+	if err := c.Tx.Put(at.Pool, at.Address, next); err != nil {
+		return err
+	}
+	c.SetUsed(at.Pool)
+	if c.given[at] = true; old.State == lease.None {
+		c.files.imported[at] = true
+		return c.Log(next, store.EventImported, "host-local has given it to the container")
+	}
+	c.files.warn("%s %s, and host-local has given it to container %s", at.Address, old.Describe("", c.Now),
+		next.Holder.ContainerID)
+	return c.Log(old, store.EventRevoked, "host-local has given it to another container")
+}
+
+func fileUnreadable(a netip.Addr, err error) error {
+	return fmt.Errorf("%w: host-local's file of %s cannot be read, so the address counts as in use: %w",
+		importer.ErrUnreadable, a, err)
+}
+
+// MayGiveAny returns importer.ErrUnreadable if host-local's lock of a pool cannot be opened,
+// because its directory is read-only, for example, or the directory is another node's
+// (ErrOtherNode). Then no address is given: host-local could give the same one, and a file that
+// still names the former container would be taken for host-local's.
+func (c *Call) MayGiveAny(p lease.Pool) error {
+	err := c.files.open[p].err
+	if err == nil || errors.Is(err, ErrOtherNode) {
+		return err
+	}
+	return cmp.Or(ProbeLock(p), noLock(p, err))
+}
+
+// ProbeLock returns the error that MayGiveAny would return in an ADD. It takes no lock, and changes
+// nothing.
+func ProbeLock(p lease.Pool) error {
+	if err := hostlocal.ProbeLock(p); err != nil {
+		return noLock(p, err)
+	}
+	return nil
+}
+
+func noLock(p lease.Pool, err error) error {
+	return fmt.Errorf("%w: host-local's lock of network %s cannot be opened, so no address is assigned: %w",
+		importer.ErrUnreadable, p.Network, err)
+}
+
+// MayGive returns nil if host-local's file of a lease's address does not prevent the assignment of
+// the address, once the holder is gone. It returns lease.ErrTaken if host-local has given it to
+// another container, and lease.ErrTaken with importer.ErrUnreadable if the file cannot be read.
+func (c *Call) MayGive(l lease.Lease) error {
+	switch v, _, err := c.compare(l.Place(), l, isGone); {
+	case errors.Is(err, store.ErrBusy):
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: %w", lease.ErrTaken, err)
+	case v == given:
+		return lease.ErrTaken
+	}
+	return nil
+}
+
+// Admit compares an address without a lease with its file, and reports whether the address is in
+// use. Then it has a lease now, of an unknown owner if the file cannot be read or names nobody. A
+// file of a container that is dead goes; wasDead reports whether there was one.
+func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse, wasDead bool, err error) {
+	v, f, err := c.resolve(lease.Place{Pool: p, Address: addr}, lease.Lease{}, nil)
+	return v == given, f.says == saysOther, err
+}
+
+// AdmitFiles compares addresses of a pool with their files, and makes leases of those that
+// host-local has given. addrs may be of another time, as FilesOf returned them. hasEnded reports
+// whether the container that a file names has had its DEL, so that the caller releases its lease.
+func (c *Call) AdmitFiles(p lease.Pool, addrs []netip.Addr, hasEnded func(content string) bool) error {
+	return c.admitFiles(p, addrs, func(f addressFile) bool { return hasEnded != nil && hasEnded(f.Content) })
+}
+
+func (c *Call) admitFiles(p lease.Pool, addrs []netip.Addr, hasEnded func(addressFile) bool) error {
+	if len(addrs) == 0 {
+		return nil
+	}
+	if dir, err := c.files.use(p, true); err != nil || dir == nil {
+		return err
+	}
+	for _, addr := range addrs {
+		l, err := c.Tx.Get(p, addr)
+		if err == nil {
+			_, _, err = c.resolve(lease.Place{Pool: p, Address: addr}, l, hasEnded)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ImportFile makes a lease of an address whose container is alive by libcni's cache, for the agent.
+// A lease of which only the file was known gets the pod and the namespace. ImportFile returns
+// ErrNoHostView if it is not proven that the process sees the host.
+func (c *Call) ImportFile(p lease.Pool, addr netip.Addr) error {
+	if err := c.mayLearn(); err != nil {
+		return err
+	}
+	dir, err := c.lockFiles(p)
+	if err != nil {
+		return err
+	}
+	l, err := c.Tx.Get(p, addr)
+	if err != nil || l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
+		return cmp.Or(err, c.AdmitFiles(p, []netip.Addr{addr}, nil))
+	}
+	file, _, err := dir.Read(addr)
+	f := addressFile{File: file, of: c.sourcesOf(p).Named(p, addr, file)}
+	if err != nil || !f.of.IsShown() || !hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) {
+		return err
+	}
+	return c.give(l.Place(), lease.Lease{}, f, false)
+}
+
+// AssignedAlive returns the addresses of a pool that host-local has given to containers which are
+// alive according to libcni's cache, until the given time and except those that isLeased reports to
+// have a lease. Only pool, address and holder are set. It takes no lock, and ignores what cannot be
+// read. caches are the directories of libcni's cache that the configuration names.
+func (n *Node) AssignedAlive(p lease.Pool, caches []string, until time.Time,
+	isLeased func(netip.Addr) bool) (out []lease.Lease) {
+	sources := n.sources(caches)
+	_ = eachFile(p, func(addr netip.Addr, f hostlocal.File) {
+		id, ifName, ok := hostlocal.ParseOwner(f.Content)
+		if ok && !f.Modified.After(until) && !isLeased(addr) && sources.Named(p, addr, f).IsShown() {
+			who := lease.Holder{ContainerID: id, IfName: ifName}
+			out = append(out, lease.Lease{Pool: p, Address: addr, Holder: who})
+		}
+	})
+	return out
+}
+
+// FilesOf returns the addresses of a pool whose files match. It takes no lock, so that the caller
+// must read the files again before it acts on them (AdmitFiles).
+func (n *Node) FilesOf(p lease.Pool, match func(content string) bool) (named []netip.Addr) {
+	err := eachFile(p, func(addr netip.Addr, f hostlocal.File) {
+		if match(f.Content) {
+			named = append(named, addr)
+		}
+	})
+	if err != nil {
+		n.Warnf("%v", err)
+	}
+	return named
+}
+
+// Names returns a match for the files that name an attachment.
+func Names(who lease.Attachment) func(content string) bool {
+	return func(content string) bool { return hostlocal.Names(content, who.ContainerID, who.IfName) }
+}
+
+// eachFile calls fn for each file of a pool that can be read, without a lock.
+func eachFile(p lease.Pool, fn func(netip.Addr, hostlocal.File)) error {
+	dir, err := hostlocal.OpenUnlocked(p)
+	if dir == nil {
+		return err
+	}
+	addrs, err := dir.Addresses()
+	for _, addr := range addrs {
+		f, found, e := dir.Read(addr)
+		if e != nil {
+			err = errors.Join(err, fileUnreadable(addr, e))
+		} else if found {
+			fn(addr, f)
+		}
+	}
+	return err
+}

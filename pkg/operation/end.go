@@ -1,0 +1,169 @@
+package operation
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// End ends the use of a bound lease, or a hold, at a time, by one of the events of package lease
+// that do: it writes what follows, and adds a journal entry. If a limit of holds applies to a bound
+// lease, only a cool-down follows. End returns the new lease.
+func (c *Call) End(l lease.Lease, e lease.Event, at lease.Instant, reason string) (lease.Lease, error) {
+	limit, ev := "", store.EventRevoked
+	switch end := e.(type) {
+	case lease.Release:
+		limit, ev = c.limitOf(l), store.EventReleased
+		if end.Collected {
+			ev = store.EventOrphaned
+		}
+		end.Limited = limit != ""
+		e = end
+	case lease.Expire:
+		ev = store.EventExpired
+	case lease.Yield:
+		ev = store.EventYielded
+	case lease.Supersede:
+		ev = store.EventSuperseded
+	}
+	next, err := lease.Apply(l, e, at)
+	if err == nil {
+		err = c.Record(l, next, ev, at, reason)
+	}
+	if err != nil {
+		return l, err
+	}
+	return next, c.LogLimit(l, limit)
+}
+
+// limitOf returns the limit because of which the release of a lease with a window starts only a
+// cool-down, "" if there is none.
+func (c *Call) limitOf(l lease.Lease) string {
+	if l.Window == 0 {
+		return ""
+	}
+	return c.HoldLimit(l)
+}
+
+// HoldLimit returns the limit because of which no hold may be made of the lease, "" if there
+// is none: maxHeldShare of its range set as it was when the lease was bound, or a limit of its
+// namespace. No limit applies to leases of an earlier boot: a boot turns all leases into holds, of
+// which nobody has too many.
+func (c *Call) HoldLimit(l lease.Lease) string {
+	if l.OfEarlierBoot(c.Now.BootID) {
+		return ""
+	}
+	if l.HeldLimit != 0 && int(c.Tx.Counts(l.Pool, l.Set).Held) >= max(l.HeldLimit, 0) {
+		return "maxHeldShare is reached"
+	}
+	limits := c.Tx.Limits()
+	if len(limits) == 0 {
+		return ""
+	}
+	of := limits.Of(l.Namespace)
+	if of.MaxHeld == math.MaxInt && of.MaxHeldShare == 1 {
+		return ""
+	}
+	all, inSet := c.Tx.HoldsOf(l.Namespace, l.Pool, l.Set)
+	if all >= of.MaxHeld {
+		return fmt.Sprintf("namespace %s has %d addresses held, and its limit is %d", l.Namespace, all, of.MaxHeld)
+	}
+	size, known := c.Tx.SetSize(l.Pool, l.Set)
+	if share := of.MaxHeldShare; known && share < 1 && float64(inSet+1) > share*float64(size) {
+		return fmt.Sprintf("namespace %s has %d of %d addresses held, and its limit is a share of %v", l.Namespace,
+			inSet, size, share)
+	}
+	return ""
+}
+
+// LogLimit records that a lease has only a cool-down because of a limit that HoldLimit returned. If
+// that is "", it does nothing.
+func (c *Call) LogLimit(l lease.Lease, limit string) error {
+	if limit == "" {
+		return nil
+	}
+	return c.Log(l, store.EventLimited, limit+": the hold is a short one")
+}
+
+// NewBoot releases the leases of a pool that were bound in earlier boots, because their holders are
+// dead and a DEL may never come, and moves the holds of earlier boots to this boot's clock. The
+// first call of a boot that has host-local's lock of the pool does that.
+func (c *Call) NewBoot(p lease.Pool) error {
+	if c.Now.BootID == "" || c.Tx.PoolBoot(p) == c.Now.BootID {
+		return nil
+	}
+	for _, l := range c.Tx.InPool(p) {
+		var err error
+		switch {
+		case l.State == lease.Held:
+			if next, e := lease.Apply(l, lease.Rebase{}, c.Now); e == nil {
+				err = c.Put(l, next)
+			}
+		case c.Evidence.QuickState(l) == lease.Dead:
+			err = c.endDead(l, "the node has booted since")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return c.Tx.SetPoolBoot(p, c.Now.BootID)
+}
+
+// Collect ends those of the leases that nobody needs any more: holds whose time is over, if no
+// interface of their last holders has the addresses, and bound ones whose holders are proven dead.
+func (c *Call) Collect(leases []lease.Lease) error {
+	for _, l := range leases {
+		var err error
+		switch {
+		case l.State == lease.Bound:
+			if life := c.Evidence.Prove(l); life == lease.Dead {
+				err = c.endDead(l, "its sandbox is gone")
+			}
+		case l.Lapsed(c.Now):
+			if last := c.Evidence.Last(l); last == lease.Dead {
+				_, err = c.End(l, lease.Expire{LastHolder: last}, c.Now, "it was held for "+l.Hold.String())
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endDead releases a lease whose holder is proven dead.
+func (c *Call) endDead(l lease.Lease, reason string) error {
+	e := lease.Release{Holder: l.Holder, Collected: true, LastHolder: lease.Dead}
+	_, err := c.End(l, e, c.Now, reason)
+	return err
+}
+
+// CollectAt ends the lease of an address if nobody needs it any more: host-local has served its
+// DEL, or for a reason of Collect. It returns what is left of the lease (Present).
+func (c *Call) CollectAt(at lease.Place) (lease.Lease, error) {
+	for _, step := range []func([]lease.Lease) error{c.Settle, c.Collect} {
+		l, err := c.Tx.Get(at.Pool, at.Address)
+		if err == nil && l.State != lease.None {
+			err = step([]lease.Lease{l})
+		}
+		if err != nil {
+			return l, err
+		}
+	}
+	return c.Present(at)
+}
+
+// Present returns the lease of an address. If the address has only a file of host-local, Present
+// imports the file first.
+func (c *Call) Present(at lease.Place) (lease.Lease, error) {
+	l, err := c.Tx.Get(at.Pool, at.Address)
+	if err != nil || l.State != lease.None {
+		return l, err
+	}
+	if _, _, err := c.Admit(at.Pool, at.Address); err != nil {
+		return l, err
+	}
+	return c.Tx.Get(at.Pool, at.Address)
+}

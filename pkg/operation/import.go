@@ -1,0 +1,389 @@
+package operation
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/importer"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// ErrNoEvidence is returned if a store was lost and no source on the host is proven to name all
+// addresses in use. Without that proof an address of a running pod could be assigned again.
+var ErrNoEvidence = errors.New("nothing on this node tells which addresses are in use")
+
+// Scope is the pool of a call and its settings. The zero Scope is for a call without a pool, such
+// as a DEL whose configuration cannot be parsed.
+type Scope struct {
+	Pool     lease.Pool
+	Sets     []pool.Set // nil if the call does not know them; then an unknown pool is not imported
+	CoolDown time.Duration
+	Caches   []string // directories of libcni's cache, in addition to the default ones
+	// Import has the pool imported although Sets are not known. It is not known after that.
+	Import bool
+}
+
+// Existing returns the Scope of an operation on a pool without its CNI configuration, such as one
+// of leasectl. It has the default policies.
+func Existing(p lease.Pool, sets []pool.Set) Scope {
+	return Scope{Pool: p, Sets: sets, CoolDown: policy.Defaults().CoolDown}
+}
+
+// dir returns host-local's directory of the pool, locked. If a call does not know the range sets,
+// dir makes no directory, and returns nil where there is none.
+func (c *Call) dir(s Scope) (*hostlocal.Dir, error) {
+	return c.files.use(s.Pool, s.Sets != nil || hostlocal.Exists(s.Pool))
+}
+
+// isElsewhere reports whether p is not the pool of the call, so that an error in p must not make
+// the call fail.
+func (s Scope) isElsewhere(p lease.Pool) bool { return s.Pool != (lease.Pool{}) && s.Pool != p }
+
+// unreadError has the sources of the host read for an import (Node.readSources).
+type unreadError struct{ scope Scope }
+
+func (e *unreadError) Error() string {
+	return "the sources of network " + e.scope.Pool.Network + " are not read yet"
+}
+
+// readSources reads the sources of the host for the next attempts, which import the pool. It takes
+// long if the pool has many files, so that the store's lock must not be held; host-local's lock of
+// the pool is, so that nothing changes until the import is committed.
+func (n *Node) readSources(f *addressFiles, s Scope) error {
+	if s.Sets != nil || hostlocal.Exists(s.Pool) {
+		if err := f.await(s.Pool); err != nil {
+			return err
+		}
+	}
+	shown := &found{dir: f.awaited[s.Pool].dir}
+	shown.Found, shown.err = n.Find(s, shown.dir)
+	f.found[s.Pool] = shown
+	return nil
+}
+
+// Find returns the leases of a pool that the sources of the host show. It needs no store and
+// changes nothing. dir is host-local's directory, or nil if the caller has not opened it.
+func (n *Node) Find(s Scope, dir *hostlocal.Dir) (importer.Found, error) {
+	sources := n.sources(s.Caches)
+	sources.Files = dir
+	return importer.Find(sources, s.Pool, s.Sets, n.Clock(), s.CoolDown, NewID)
+}
+
+// learn imports the pool of a call if the store does not know it, before the operation runs. In a
+// pool that the store knows it writes all files again if host-local's directory or its mark was
+// removed, and imports only what is in use without a lease.
+func (c *Call) learn(s Scope) error {
+	if s.Pool == (lease.Pool{}) {
+		return nil
+	}
+	dir, err := c.dir(s)
+	isKnown := c.Tx.Imported(s.Pool)
+	switch {
+	case err != nil || errors.Is(c.files.open[s.Pool].err, ErrOtherNode):
+		return err
+	case !isKnown && (s.Sets != nil || s.Import), isKnown && (s.Import || dir != nil && !dir.IsMarked()):
+		return c.importPool(s, dir, isKnown)
+	case isKnown && dir != nil && !dir.IsComplete():
+		c.writeAll(s.Pool, dir) // a file could not be written
+	}
+	return nil
+}
+
+// importPool writes the leases that the sources of the host show to the store, and has the files of
+// the pool written. dir is host-local's directory, or nil.
+func (c *Call) importPool(s Scope, dir *hostlocal.Dir, isKnown bool) error {
+	if err := c.mayLearn(); err != nil {
+		return err
+	}
+	shown := c.files.found[s.Pool]
+	if shown == nil || shown.dir != dir {
+		if s.Caches = slices.Concat(s.Caches, c.Tx.CacheDirs(s.Pool)); s.Sets == nil {
+			s.Sets = c.Tx.Ranges(s.Pool)
+		}
+		return &unreadError{s}
+	}
+	err := shown.err
+	if err == nil && !isKnown {
+		err = c.node.proveComplete(shown.Found, s.Pool, c.Tx.Lost(), dir != nil && dir.IsComplete())
+	}
+	if shown.at == 0 {
+		for _, p := range shown.Problems {
+			c.files.warn("%s", p)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	for i, f := range shown.Findings[shown.at:] {
+		if err := c.Step(); err != nil {
+			c.kept, c.importedTo = s.Pool, shown.at+i
+			return err
+		}
+		if err := c.importFinding(f, dir, isKnown); err != nil {
+			return err
+		}
+	}
+	if isKnown {
+		c.writeAll(s.Pool, dir)
+		return nil
+	}
+	if err := c.copyFromOtherDirs(s); err != nil {
+		return err
+	}
+	if lost := c.Tx.Lost(); lost != "" {
+		c.files.warn("%s; %d leases of network %s are known again from this node; the old file is kept in the "+
+			"directory lost", lost, len(c.Tx.InPool(s.Pool)), s.Pool.Network)
+	}
+	if s.Sets == nil {
+		return nil // the next ADD imports the pool
+	}
+	if dir != nil {
+		c.writeAll(s.Pool, dir)
+	}
+	c.converted = shown.Used
+	return errors.Join(c.Tx.SetCacheDirs(s.Pool, s.Caches), c.Tx.SetImported(s.Pool))
+}
+
+// writeAll has the files of all leases of a pool written, and then the mark of its directory, which
+// says whether these are all. Files of containers to which host-local has given the addresses stay.
+func (c *Call) writeAll(p lease.Pool, dir *hostlocal.Dir) {
+	for _, l := range c.Tx.InPool(p) {
+		v, f, err := c.compare(l.Place(), l, func() lease.Liveness { return lease.Alive })
+		if err == nil && (v == missing || v == follow && !f.IsOf(l, c.Now)) {
+			c.files.change(l.Place())
+		}
+	}
+	if _, failed := c.files.marks[dir]; !failed {
+		c.files.marks[dir] = true
+	}
+}
+
+// takesHold reports whether what the sources show of an address in use ends a hold: another
+// container than the last holder, or an interface in another namespace than the last holder's has
+// it.
+func takesHold(f importer.Finding, last lease.Holder) bool {
+	return f.InUse && !last.Netns.Same(f.Lease.Holder.Netns) &&
+		(f.Seen || last.ContainerID != f.Lease.Holder.ContainerID)
+}
+
+// importFinding writes one lease that the sources of the host show. It does not if the address has
+// a lease, unless that is a hold that it takesHold. In a pool that the store knows only what is in
+// use becomes a lease.
+func (c *Call) importFinding(f importer.Finding, dir *hostlocal.Dir, isKnown bool) error {
+	next, event := f.Lease, store.EventImported
+	cur, err := c.Tx.Get(next.Pool, next.Address)
+	switch {
+	case err != nil && (isKnown || !errors.Is(err, store.ErrDamaged)):
+		return err
+	case isKnown && !f.InUse, cur.State == lease.Bound, cur.State == lease.Held && !takesHold(f, cur.Holder),
+		cur.State == lease.None && c.removesLeftOver(f, dir):
+		return nil
+	}
+	if err := c.Tx.Put(next.Pool, next.Address, next); err != nil {
+		return err
+	}
+	if cur.State == lease.None {
+		c.files.imported[next.Place()] = true
+	}
+	if next.State == lease.Bound {
+		c.SetUsed(next.Pool)
+	}
+	if c.given[next.Place()] = true; f.FormerInFile && dir != nil {
+		// Before the commit, so that the operation itself, and an import after a crash, read a file
+		// that names the lease's own container.
+		c.files.write(dir, next, c.Now)
+	}
+	if c.Tx.Lost() != "" {
+		event = store.EventRecovered
+	}
+	return c.Log(next, event, f.Why)
+}
+
+// removesLeftOver reports whether the only evidence for a lease that is about to be imported is a
+// file that is left over from an earlier boot, and has it removed.
+func (c *Call) removesLeftOver(f importer.Finding, dir *hostlocal.Dir) bool {
+	if f.Lease.State != lease.Bound || f.InUse || dir == nil {
+		return false
+	}
+	file, _, err := dir.Read(f.Lease.Address)
+	if err != nil || !c.isLeftOver(f.Lease.Pool, file) ||
+		c.sourcesOf(f.Lease.Pool).Named(f.Lease.Pool, f.Lease.Address, file).Life == lease.Alive {
+		return false
+	}
+	c.files.change(f.Lease.Place())
+	return true
+}
+
+// copyFromOtherDirs copies the leases that the store has of the same network with other data
+// directories: the configuration of the network names another one now.
+func (c *Call) copyFromOtherDirs(s Scope) error {
+	for _, l := range c.elsewhere(s.Pool) {
+		cur, err := c.Tx.Get(s.Pool, l.Address)
+		if err != nil || cur.State != lease.None || !pool.Usable(s.Sets, l.Address) {
+			continue
+		}
+		why := "network " + s.Pool.Network + " had it in " + l.Pool.DataDir
+		l.Pool, l.ID = s.Pool, NewID()
+		if err := c.Tx.Put(s.Pool, l.Address, l); err != nil {
+			return err
+		}
+		if err := c.Log(l, store.EventImported, why); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// elsewhere returns the leases of the same network with other data directories.
+func (c *Call) elsewhere(p lease.Pool) (out []lease.Lease) {
+	for _, o := range c.Tx.Pools() {
+		if o.Network == p.Network && o != p {
+			out = append(out, c.Tx.InPool(o)...)
+		}
+	}
+	return out
+}
+
+// IsElsewhere reports whether a container that is not proven dead has an address by a lease of the
+// same network with another data directory. Which configurations a node has is not known: a runtime
+// may use an old one again.
+func (c *Call) IsElsewhere(p lease.Pool, addr netip.Addr) bool {
+	for _, o := range c.Tx.Pools() {
+		if o.Network != p.Network || o == p {
+			continue
+		}
+		l, err := c.Tx.Get(o, addr)
+		if err != nil || l.State == lease.Bound && c.Evidence.Prove(l) != lease.Dead {
+			return true
+		}
+	}
+	return false
+}
+
+// repair replaces damaged records by what the sources of the host show of their addresses, and
+// builds all indexes again. A record whose key is damaged is found because its address is still
+// taken in the bitmaps of the store (Tx.Unrecorded).
+func (c *Call) repair(in Scope) error {
+	if err := c.mayLearn(); err != nil {
+		return err
+	}
+	lost := map[lease.Pool][]netip.Addr{}
+	add := func(p lease.Pool, a netip.Addr) { lost[p] = append(lost[p], a) }
+	for l, err := range c.Tx.All {
+		if err != nil && l.Address.IsValid() {
+			add(l.Pool, l.Address)
+		}
+	}
+	c.Tx.Unrecorded(add)
+	if err := c.Tx.Reindex(); err != nil {
+		return err
+	}
+	for p, addrs := range lost {
+		dir, err := c.files.of(p)
+		locked := errors.Is(err, store.ErrBusy) && in.isElsewhere(p)
+		var shown importer.Found
+		if err == nil {
+			sources := c.sourcesOf(p)
+			sources.Files = dir
+			coolDown := cmp.Or(in.CoolDown, policy.Defaults().CoolDown)
+			shown, err = importer.Find(sources, p, c.Tx.Ranges(p), c.Now, coolDown, NewID)
+		}
+		if err != nil && !locked {
+			return err
+		}
+		for _, a := range addrs {
+			// A record whose key is damaged would be free.
+			if _, damaged := c.Tx.Get(p, a); damaged != nil && locked {
+				continue
+			}
+			if err := c.repairAt(p, a, shown.Findings, dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// repairAt replaces one damaged record. If the sources show nothing of the address, it is free if
+// its file says that it was held, and otherwise it counts as in use by an unknown owner until the
+// next boot. A pod with another lease gets no hold of an entry in libcni's cache.
+func (c *Call) repairAt(p lease.Pool, a netip.Addr, shown []importer.Finding, dir *hostlocal.Dir) error {
+	at := lease.Place{Pool: p, Address: a}
+	next, why := importer.Unknown(p, a, c.Now), "its record was damaged, and nothing shows whose it was"
+	if dir != nil {
+		if file, _, err := dir.Read(a); err == nil && hostlocal.IsHold(file.Content) {
+			next, why = lease.Lease{}, "its record was damaged; its file says that its hold is over"
+		}
+	}
+	for _, f := range shown {
+		others, err := c.Tx.ByKey(f.Lease.Key())
+		if f.Lease.Address == a && (f.IsOurs || f.Lease.State == lease.Bound || err == nil && len(others) == 0) {
+			next, why = f.Lease, f.Why
+		}
+	}
+	if next.State != lease.None && next.ID == "" {
+		next.ID = NewID()
+	}
+	c.files.change(at)
+	if err := c.Tx.Put(p, a, next); err != nil {
+		return err
+	}
+	return c.Log(importer.Unknown(p, a, c.Now), store.EventRecovered, why)
+}
+
+// proveComplete returns ErrNoEvidence if a store was lost, for the given reason, and neither found
+// nor host-local's directory (isComplete) proves to name all addresses in use. Then an address that
+// is not on an interface, as with gVisor, may be in use although no source names it. A pool that
+// was not used in this boot, and that no source shows, has none.
+func (n *Node) proveComplete(found importer.Found, p lease.Pool, lost string, isComplete bool) error {
+	if lost == "" || isComplete || found.Named || !found.Shown && !n.Store.Run().Used(p) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s; 'leasectl recover --accept-loss' goes on without them, "+
+		"once no pod of network %s runs on this node or its addresses are known to be elsewhere",
+		ErrNoEvidence, lost, p.Network)
+}
+
+// CanImport returns nil if an ADD could import the pool. STATUS calls it. lost is the reason if the
+// store was lost, otherwise "". dir is host-local's directory, or nil if there is none.
+func (n *Node) CanImport(in Scope, lost string, dir *hostlocal.Dir) error {
+	found, err := n.Find(in, dir)
+	if err != nil {
+		return err
+	}
+	return n.proveComplete(found, in.Pool, lost, dir != nil && dir.IsComplete())
+}
+
+// Export makes leases of the addresses of a pool that host-local has given, releases those whose
+// DELs host-local has processed, and has all of host-local's files written after the commit. It is
+// for the removal of leasehold.
+func (c *Call) Export(p lease.Pool) error {
+	marked := hostlocal.IsMarked(p)
+	dir, err := c.lockFiles(p)
+	if err != nil {
+		return err
+	}
+	defer c.writeAll(p, dir)
+	addrs, err := dir.Addresses()
+	if err != nil {
+		c.files.warn("%v", err)
+	}
+	if err = c.AdmitFiles(p, addrs, nil); err != nil || !marked { // a file may be missing because there was none
+		return err
+	}
+	return c.Settle(c.Tx.InPool(p))
+}
+
+// lockFiles returns host-local's directory of a pool, locked, even if the directory has no mark.
+func (c *Call) lockFiles(p lease.Pool) (*hostlocal.Dir, error) {
+	dir, err := c.files.use(p, true)
+	return dir, cmp.Or(err, c.MayGiveAny(p))
+}

@@ -1,0 +1,82 @@
+package operation
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/store"
+)
+
+// TestSteps imports the files of a network in many transactions. After each of them another call
+// gets the store's lock at once, and finds some more of the leases, each of which is imported once.
+func TestSteps(t *testing.T) {
+	before := stepsTime
+	stepsTime = 0
+	t.Cleanup(func() { stepsTime = before })
+	const files = 4*fewSteps + 7
+	dir, now := t.TempDir(), lease.Instant{Wall: time.Unix(1_700_000_000, 0), Boot: time.Hour, BootID: "boot-1"}
+	dirs := store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
+	p := lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "cbr0"}
+	r, err := pool.NewRange(netip.MustParsePrefix("10.0.0.0/16"), netip.Addr{}, netip.Addr{}, netip.Addr{})
+	if err == nil {
+		err = os.MkdirAll(hostlocal.Path(p), 0o755)
+	}
+	addr := r.Start
+	for i := range files {
+		if err == nil {
+			path := filepath.Join(hostlocal.Path(p), addr.String())
+			err = os.WriteFile(path, fmt.Appendf(nil, "c%d\r\neth0", i), 0o600)
+		}
+		addr = addr.Next()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{
+		Store: store.New(dirs), Host: lifeHost{host.New("/proc", host.DefaultBootIDFile), lease.Unknown}, Plugin: true,
+		Clock: func() lease.Instant { return now }, CacheDirs: []string{filepath.Join(dir, "none")},
+	}
+	var known []int
+	n.Store.Timed = func(store.Timing) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := store.New(dirs).Update(ctx, func(tx *store.Tx) error {
+			known = append(known, len(tx.InPool(p)))
+			return tx.Count("others", 1)
+		})
+		if err != nil {
+			t.Errorf("a call of another network: %v", err)
+		}
+	}
+	err = n.Update(t.Context(), Scope{Pool: p, Sets: []pool.Set{{r}}}, func(*Call) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []int{0, 100, 200, 300, 400, files} // the first transaction has the sources read
+	if fmt.Sprint(known) != fmt.Sprint(want) {
+		t.Errorf("leases after each transaction: %v, want %v", known, want)
+	}
+	n.Store.Timed = nil
+	err = n.Store.View(t.Context(), func(tx *store.Tx) error {
+		imported := 0
+		for range tx.Entries(0) {
+			imported++
+		}
+		if imported != files || !tx.Imported(p) {
+			t.Errorf("%d addresses were imported, want %d; known: %v", imported, files, tx.Imported(p))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,78 @@
+package rundir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// The mark is a file in the run directory that the first Update of a boot creates. Its first line
+// is the id of the boot, and the others are the pools in which addresses were given in this boot:
+// only in those may a container live that a lost store knew, because a boot ends all containers.
+func (d Dir) mark() string { return d.path("used") }
+
+// HasMark reports whether there is a mark, of whichever boot. It costs one system call.
+func (d Dir) HasMark() bool {
+	_, err := os.Stat(d.mark())
+	return err == nil
+}
+
+// ReadMark returns the pools of the mark, and reports whether there is a mark of this boot.
+func (d Dir) ReadMark() (pools []string, marked bool, err error) {
+	b, _, err := files.Read(d.mark())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	lines := slices.Collect(strings.Lines(string(b)))
+	boot, of := d.Boot(), strings.TrimSuffix(strings.Join(lines[:min(len(lines), 1)], ""), "\n")
+	if boot != "" && of != "" && of != boot {
+		return nil, false, nil // the run directory has survived a boot
+	}
+	return lines[min(len(lines), 1):], true, nil
+}
+
+func (d Dir) writeMark(pools []string) error {
+	if err := files.Write(d.mark(), d.Boot()+"\n"+strings.Join(pools, "")); err != nil {
+		return fmt.Errorf("mark of this boot: %w", err)
+	}
+	return nil
+}
+
+// SetMark makes a mark of this boot, if there is none. The caller holds the store's lock.
+func (d Dir) SetMark() error {
+	_, marked, err := d.ReadMark()
+	if err != nil {
+		return fmt.Errorf("mark of this boot: %w", err)
+	}
+	if marked {
+		return nil
+	}
+	return d.writeMark(nil)
+}
+
+// SetUsed adds a pool to the mark, if it is not there. The caller holds the store's lock.
+func (d Dir) SetUsed(p lease.Pool) error {
+	pools, _, err := d.ReadMark()
+	if err != nil {
+		return fmt.Errorf("mark of this boot: %w", err)
+	}
+	if slices.Contains(pools, poolLine(p)) {
+		return nil
+	}
+	return d.writeMark(append(pools, poolLine(p)))
+}
+
+// Used reports whether addresses of a pool may have been given in this boot.
+func (d Dir) Used(p lease.Pool) bool {
+	pools, _, err := d.ReadMark()
+	return err != nil || slices.Contains(pools, poolLine(p))
+}

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/leasehold-cni/leasehold/pkg/lease"
+)
+
+// NamedPod is the reservation name of a pod, as the agent has read it from the pod's
+// annotations for an ADD whose runtime does not pass them.
+type NamedPod struct {
+	Namespace, Name, UID string
+	Reservation          string
+	Window               lease.Window
+}
+
+// storedPod is the record of a NamedPod, whose key has the namespace and the UID.
+type storedPod struct {
+	NamedPod
+	stored time.Time
+}
+
+// namedPodFields are the fields of a storedPod. New ones are added at the end.
+var namedPodFields = []fieldOf[storedPod]{
+	{},
+	text(func(r *storedPod) *string { return &r.Name }),
+	text(func(r *storedPod) *string { return &r.Reservation }),
+	number(func(r *storedPod) *lease.Window { return &r.Window }),
+	unixTime(time.Second, func(r *storedPod) *time.Time { return &r.stored }),
+}
+
+func namedPodKey(namespace, uid string) []byte { return []byte(namespace + "\x00" + uid) }
+
+// NamedPod returns the record of a pod, and reports whether there is one.
+func (tx *Tx) NamedPod(namespace, uid string) (NamedPod, bool) {
+	k := namedPodKey(namespace, uid)
+	p, _, err := decodeNamedPod(k, tx.bucket(bucketNamedPods).Get(k))
+	return p, err == nil
+}
+
+// namedPodIdle is how long a NamedPod stays in the store without an ADD that uses it.
+const namedPodIdle = 24 * time.Hour
+
+// SetNamedPod stores the record of a pod, and removes those that were stored namedPodIdle
+// ago. now is the current time.
+func (tx *Tx) SetNamedPod(p NamedPod, now time.Time) error {
+	if !lease.IsReservation(p.Reservation) || !lease.IsNamespace(p.Namespace) || p.UID == "" || !lease.IsUID(p.UID) {
+		return fmt.Errorf("store: reservation name %q of pod %s/%s (%s) is not valid", p.Reservation, p.Namespace,
+			p.Name, p.UID)
+	}
+	var idle []NamedPod
+	for old, stored := range tx.NamedPods() {
+		if now.Sub(stored) >= namedPodIdle {
+			idle = append(idle, old)
+		}
+	}
+	for _, old := range idle {
+		if err := tx.DeleteNamedPod(old.Namespace, old.UID); err != nil {
+			return err
+		}
+	}
+	record := encode(namedPodFields, &storedPod{p, now}, nil)
+	return tx.put(bucketNamedPods, namedPodKey(p.Namespace, p.UID), record)
+}
+
+// DeleteNamedPod removes the record of a pod, if there is one.
+func (tx *Tx) DeleteNamedPod(namespace, uid string) error {
+	k := namedPodKey(namespace, uid)
+	if tx.bucket(bucketNamedPods).Get(k) == nil {
+		return nil
+	}
+	return tx.delete(bucketNamedPods, k)
+}
+
+// NamedPods yields all records that can be read, and when each was stored.
+func (tx *Tx) NamedPods() iter.Seq2[NamedPod, time.Time] {
+	return func(yield func(NamedPod, time.Time) bool) {
+		for k, v := range tx.prefixed(bucketNamedPods, nil) {
+			if p, stored, err := decodeNamedPod(k, v); err == nil && !yield(p, stored) {
+				return
+			}
+		}
+	}
+}
+
+func decodeNamedPod(k, v []byte) (NamedPod, time.Time, error) {
+	r, _, err := decode(namedPodFields, v)
+	namespace, uid, _ := bytes.Cut(k, []byte{0})
+	r.Namespace, r.UID = string(namespace), string(uid)
+	if err == nil && (!lease.IsReservation(r.Reservation) || r.Window < 0) {
+		err = fmt.Errorf("%w: no reservation name", ErrDamaged)
+	}
+	return r.NamedPod, r.stored, err
+}
+
+// reservationSegment is what the index by key has in place of the name of a pod for the entries of
+// a reservation name. No pod has a name with that first byte.
+func reservationSegment(name string) string { return "@" + name }
+
+func isReservationSegment(segment []byte) bool { return bytes.HasPrefix(segment, []byte("@")) }
