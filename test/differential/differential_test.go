@@ -106,7 +106,12 @@ func explained(t *testing.T, done []Exchange) (rows []int) {
 	}
 	calls = append(calls, last.Call)
 	again := compare(t, calls)
-	if len(again) == len(calls) && isSame(again[len(again)-1].Leasehold, last.Leasehold) && problem(t, again) == "" {
+	switch {
+	case problem(t, again) != "":
+		return nil
+	case len(again) < len(calls): // what another row is about was not seen before, because both did the same
+		return append(changed, explained(t, again)...)
+	case isSame(again[len(again)-1].Leasehold, last.Leasehold):
 		return changed
 	}
 	return nil
