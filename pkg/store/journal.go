@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/record"
 )
 
 // JournalSize is the number of entries that the journal keeps.
@@ -76,21 +77,21 @@ func About(l lease.Lease, ev Event, now lease.Instant, reason string) Entry {
 }
 
 // entryFields are the fields of an entry. New ones are added at the end.
-var entryFields = []fieldOf[Entry]{
+var entryFields = []record.Field[Entry]{
 	{},
-	unixTime(time.Nanosecond, func(n *Entry) *time.Time { return &n.Time }),
-	text(func(n *Entry) *Event { return &n.Event }),
-	text(func(n *Entry) *string { return &n.Network }),
-	address(func(n *Entry) *netip.Addr { return &n.Address }),
-	text(func(n *Entry) *string { return &n.Namespace }),
-	text(func(n *Entry) *string { return &n.Name }),
-	text(func(n *Entry) *string { return &n.UID }),
-	text(func(n *Entry) *string { return &n.Container }),
-	text(func(n *Entry) *string { return &n.IfName }),
-	text(func(n *Entry) *string { return &n.Reason }),
-	number(func(n *Entry) *lease.Window { return &n.Window }),
-	text(func(n *Entry) *string { return &n.Reservation }),
-	text(func(n *Entry) *string { return &n.DataDir }),
+	record.UnixTime(time.Nanosecond, func(n *Entry) *time.Time { return &n.Time }),
+	record.Text(func(n *Entry) *Event { return &n.Event }),
+	record.Text(func(n *Entry) *string { return &n.Network }),
+	record.Address(func(n *Entry) *netip.Addr { return &n.Address }),
+	record.Text(func(n *Entry) *string { return &n.Namespace }),
+	record.Text(func(n *Entry) *string { return &n.Name }),
+	record.Text(func(n *Entry) *string { return &n.UID }),
+	record.Text(func(n *Entry) *string { return &n.Container }),
+	record.Text(func(n *Entry) *string { return &n.IfName }),
+	record.Text(func(n *Entry) *string { return &n.Reason }),
+	record.Number(func(n *Entry) *lease.Window { return &n.Window }),
+	record.Text(func(n *Entry) *string { return &n.Reservation }),
+	record.Text(func(n *Entry) *string { return &n.DataDir }),
 }
 
 // Log appends to the journal.
@@ -102,7 +103,7 @@ func (tx *Tx) Log(n Entry) error {
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
 	n.Reason = strings.ToValidUTF8(n.Reason[:min(len(n.Reason), maxReason)], "")
-	err = tx.put(bucketJournal, binary.BigEndian.AppendUint64(nil, seq), encode(entryFields, &n, nil))
+	err = tx.put(bucketJournal, binary.BigEndian.AppendUint64(nil, seq), record.Encode(entryFields, &n, nil))
 	if err != nil || seq%journalSlack != 0 {
 		return err
 	}
@@ -122,7 +123,7 @@ func (tx *Tx) Entries(after uint64) iter.Seq2[uint64, Entry] {
 		c := tx.bucket(bucketJournal).Cursor()
 		k, v := c.Seek(binary.BigEndian.AppendUint64(nil, after+1))
 		for ; k != nil; k, v = c.Next() {
-			n, _, err := decode(entryFields, v)
+			n, _, err := record.Decode(entryFields, v)
 			if err == nil && !yield(binary.BigEndian.Uint64(k), n) {
 				return
 			}

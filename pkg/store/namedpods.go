@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/record"
 )
 
 // NamedPod is the reservation name of a pod, as the agent has read it from the pod's
@@ -24,12 +25,12 @@ type storedPod struct {
 }
 
 // namedPodFields are the fields of a storedPod. New ones are added at the end.
-var namedPodFields = []fieldOf[storedPod]{
+var namedPodFields = []record.Field[storedPod]{
 	{},
-	text(func(r *storedPod) *string { return &r.Name }),
-	text(func(r *storedPod) *string { return &r.Reservation }),
-	number(func(r *storedPod) *lease.Window { return &r.Window }),
-	unixTime(time.Second, func(r *storedPod) *time.Time { return &r.stored }),
+	record.Text(func(r *storedPod) *string { return &r.Name }),
+	record.Text(func(r *storedPod) *string { return &r.Reservation }),
+	record.Number(func(r *storedPod) *lease.Window { return &r.Window }),
+	record.UnixTime(time.Second, func(r *storedPod) *time.Time { return &r.stored }),
 }
 
 func namedPodKey(namespace, uid string) []byte { return []byte(namespace + "\x00" + uid) }
@@ -62,8 +63,8 @@ func (tx *Tx) SetNamedPod(p NamedPod, now time.Time) error {
 			return err
 		}
 	}
-	record := encode(namedPodFields, &storedPod{p, now}, nil)
-	return tx.put(bucketNamedPods, namedPodKey(p.Namespace, p.UID), record)
+	return tx.put(bucketNamedPods, namedPodKey(p.Namespace, p.UID),
+		record.Encode(namedPodFields, &storedPod{p, now}, nil))
 }
 
 // DeleteNamedPod removes the record of a pod, if there is one.
@@ -87,7 +88,7 @@ func (tx *Tx) NamedPods() iter.Seq2[NamedPod, time.Time] {
 }
 
 func decodeNamedPod(k, v []byte) (NamedPod, time.Time, error) {
-	r, _, err := decode(namedPodFields, v)
+	r, _, err := record.Decode(namedPodFields, v)
 	namespace, uid, _ := bytes.Cut(k, []byte{0})
 	r.Namespace, r.UID = string(namespace), string(uid)
 	if err == nil && (!lease.IsReservation(r.Reservation) || r.Window < 0) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/record"
 )
 
 // FuzzNamedPod verifies that a record that can be read has a valid name, and reads the same
@@ -14,11 +15,11 @@ import (
 func FuzzNamedPod(f *testing.F) {
 	r := storedPod{NamedPod{Name: "registry-x", Reservation: "registry", Window: lease.Window(time.Hour)},
 		time.Unix(1700000000, 0)}
-	record := encode(namedPodFields, &r, nil)
-	f.Add("db", "u1", record[:len(record)-sumBytes])
+	content := record.Encode(namedPodFields, &r, nil)
+	f.Add("db", "u1", content[:len(content)-record.SumBytes])
 	f.Add("", "", []byte{1, 1})
 	f.Fuzz(func(t *testing.T, namespace, uid string, body []byte) {
-		p, stored, err := decodeNamedPod(namedPodKey(namespace, uid), seal(slices.Clone(body)))
+		p, stored, err := decodeNamedPod(namedPodKey(namespace, uid), record.Seal(slices.Clone(body)))
 		if err != nil {
 			return
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/record"
 )
 
 var testPool = lease.Pool{DataDir: "/var/lib/cni/networks", Network: "cbr0"}
@@ -52,20 +53,21 @@ func TestFormat(t *testing.T) {
 			"8080c58bc6d1010f0680e0ba84bf03100112110e8a80d0e2c6bfce972f80dcdcd45812010213118aa087eaafc5ce972ff8e6" +
 			"dcd45800623214078080c58bc6d101150102160e8ac0bef198cbce972ff0f1dcd45817027532180780808a978ca303191353" +
 			"7461746566756c5365742e617070732f64621a026e311b0872656769737472791c0102280141c1373cb0e3b16aa7"},
-		"an entry": {encode(entryFields, &n, nil), "" +
+		"an entry": {record.Encode(entryFields, &n, nil), "" +
 			"01098a80d0e2c6bfce972f02044b65707403036e657404040a00000505026462060464622d30070275310802633109046574" +
 			"68300a01720b078080c58bc6d1010c0872656769737472790d022f645b7de510dba45895"},
-		"a reservation": {encode(namedPodFields, &r, nil),
+		"a reservation": {record.Encode(namedPodFields, &r, nil),
 			"010464622d300208726567697374727903078080c58bc6d101040580c49fd50c33606ecd2835ba35"},
 	} {
 		if got := hex.EncodeToString(c.got); got != c.want {
 			t.Errorf("%s is\n%s, want\n%s", what, got, c.want)
 		}
 	}
-	if again, _, err := decode(namedPodFields, encode(namedPodFields, &r, nil)); err != nil || again != r {
+	stored := record.Encode(namedPodFields, &r, nil)
+	if again, _, err := record.Decode(namedPodFields, stored); err != nil || again != r {
 		t.Errorf("%+v, %v; want %+v", again, err, r)
 	}
-	if again, _, err := decode(entryFields, encode(entryFields, &n, nil)); err != nil || again != n {
+	if again, _, err := record.Decode(entryFields, record.Encode(entryFields, &n, nil)); err != nil || again != n {
 		t.Errorf("%+v, %v; want %+v", again, err, n)
 	}
 }
@@ -85,11 +87,11 @@ func TestFlippedBitIsDetected(t *testing.T) {
 
 func FuzzDecodeRecord(f *testing.F) {
 	f.Add(encodeLease(fresh("10.0.0.5", "db-0", "c1")))
-	f.Add(encode(entryFields, &Entry{Event: EventBound, Network: "n"}, nil))
+	f.Add(record.Encode(entryFields, &Entry{Event: EventBound, Network: "n"}, nil))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		sealed := seal(bytes.Clone(body)) // otherwise most inputs fail the checksum
+		sealed := record.Seal(bytes.Clone(body)) // otherwise most inputs fail the checksum
 		for _, b := range [][]byte{body, sealed} {
-			_, _, _ = decode(entryFields, b)
+			_, _, _ = record.Decode(entryFields, b)
 			l, err := decodeLease(b, testPool)
 			if err != nil {
 				continue
@@ -109,9 +111,9 @@ func FuzzDecodeRecord(f *testing.F) {
 func TestFieldsThatCannotBeRead(t *testing.T) {
 	l := fresh("10.0.0.5", "db-0", "c1")
 	whole := encodeLease(l)
-	whole = whole[:len(whole)-sumBytes]
+	whole = whole[:len(whole)-record.SumBytes]
 	const netns, bound, refused, maxWindow = 11, 17, 22, 24
-	one := func(tag int, v ...byte) []byte { return appendField(nil, tag, v) }
+	one := func(tag int, v ...byte) []byte { return record.AppendField(nil, tag, v) }
 	for what, more := range map[string][]byte{
 		"a number that is cut off":       one(maxWindow, 0x80),
 		"a number and more":              one(maxWindow, 2, 2),
@@ -126,14 +128,15 @@ func TestFieldsThatCannotBeRead(t *testing.T) {
 		"an empty field":                 {maxWindow, 0},
 		"a field that is cut off":        {maxWindow, 2, 3},
 	} {
-		if got, err := decodeLease(seal(slices.Concat(whole, more)), l.Pool); !errors.Is(err, ErrDamaged) {
+		if got, err := decodeLease(record.Seal(slices.Concat(whole, more)), l.Pool); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %+v, %v", what, got, err)
 		}
 	}
-	if got, err := decodeLease(seal(slices.Clone(whole)), l.Pool); err != nil || !reflect.DeepEqual(got, l) {
+	if got, err := decodeLease(record.Seal(slices.Clone(whole)), l.Pool); err != nil || !reflect.DeepEqual(got, l) {
 		t.Errorf("unchanged: %+v, %v", got, err)
 	}
-	for _, b := range [][]byte{nil, make([]byte, 7), make([]byte, 8), seal(one(netns, 4)), seal(one(netns, 4, 5, 6))} {
+	for _, b := range [][]byte{nil, make([]byte, 7), make([]byte, 8), record.Seal(one(netns, 4)),
+		record.Seal(one(netns, 4, 5, 6))} {
 		if got, err := decodeLease(b, l.Pool); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%x: %+v, %v", b, got, err)
 		}

@@ -27,6 +27,8 @@ var layers = map[string]int{
 	"pkg/files":  1, // small files and directories
 	"pkg/daemon": 1, // command line, log, loops and HTTP servers of agent and manager
 
+	"pkg/record": 1, // records of the store
+
 	"pkg/rundir":   2, // the run directory
 	"pkg/boltfile": 2, // the file of the store
 	"pkg/host":     2, // the kernel, and whether holders live
@@ -89,7 +91,8 @@ var forbidden = []struct {
 	{[]string{"plugins/", "pkg/cniplugin"}, "net/http", "the plugin uses no network"},
 	{[]string{"plugins/", "pkg/cniplugin"}, "crypto/", "it makes each start of the plugin longer"},
 	{[]string{"plugins/", "pkg/cniplugin"}, module + "/pkg/cniconf", "the runtime has read the configuration"},
-	{[]string{"pkg/daemon", "pkg/rundir", "pkg/boltfile", "pkg/store", "pkg/host", "pkg/hostlocal", "pkg/cniconf",
+	{[]string{"pkg/daemon", "pkg/record", "pkg/rundir", "pkg/boltfile", "pkg/store", "pkg/host",
+		"pkg/hostlocal", "pkg/cniconf",
 		"pkg/importer", "pkg/operation", "pkg/ipam", "pkg/maintain", "pkg/cli", "pkg/cli/",
 		"pkg/agent", "pkg/agent/use"}, "k8s.io/",
 		"only pkg/kube, the packages of larger layers and the programs use Kubernetes"},
