@@ -114,8 +114,8 @@ func (a *Announcer) Run(ctx context.Context) error {
 func (a *Announcer) start(ctx context.Context) {
 	entries, _ := os.ReadDir(a.Dir) // there is no directory before the first return of a pod
 	for _, e := range entries {
-		name := e.Name()
-		who, ok := rundir.AttachmentOf(name, filepath.Join(a.Dir, name))
+		name, path := e.Name(), filepath.Join(a.Dir, e.Name())
+		who, ok := rundir.AttachmentOf(name, path)
 		if !ok && strings.HasPrefix(name, "#") {
 			continue // it is not written yet
 		}
@@ -125,6 +125,10 @@ func (a *Announcer) start(ctx context.Context) {
 			continue
 		}
 		if _, isBusy := a.busy.LoadOrStore(name, true); isBusy {
+			continue
+		}
+		if _, err := os.Lstat(path); err != nil { // a worker has removed it since the directory was read
+			a.busy.Delete(name)
 			continue
 		}
 		started := a.workers.TryGo(func() error {

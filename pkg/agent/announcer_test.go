@@ -304,8 +304,8 @@ func TestLongQueue(t *testing.T) {
 	}
 	s := newAnnouncer(t, names...)
 	s.run("the queue is empty", s.empty)
-	if s.calls < 2*maxWorkers { // one may be listed again that was just removed
-		t.Errorf("Bound called %d times, want at least %d", s.calls, 2*maxWorkers)
+	if s.calls != 2*maxWorkers {
+		t.Errorf("Bound called %d times, want %d", s.calls, 2*maxWorkers)
 	}
 }
 
