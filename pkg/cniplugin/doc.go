@@ -1,7 +1,7 @@
-// Package cniplugin implements the CNI protocol for leasehold's plugin. It parses stdin and the
-// environment into an ipam.Request, calls Service, and prints results and errors as CNI's JSON. No
-// other package reads the network configuration that the runtime passes on stdin, or CNI_ARGS. This
-// package accesses leases only through Service.
+// Package cniplugin implements the CNI protocol: bytes to Request, Result to bytes, error to code.
+// It parses stdin and the environment into an ipam.Request, calls Service, and prints results and
+// errors as CNI's JSON. No other package reads the network configuration that the runtime passes on
+// stdin, or CNI_ARGS. This package accesses leases only through Service.
 //
 //	stdin, CNI_ARGS -> config, args -> ipam.Request -> Service -> ipam.Result -> stdout
 //	                                                          \-> error -> coded -> stdout

@@ -1,6 +1,6 @@
-// Package hostlocal reads and writes the files of upstream's host-local plugin. leasehold writes
-// them for its leases, so that host-local can serve the next call, and a lost store can be rebuilt
-// (docs/design.md, "Address files").
+// Package hostlocal reads and writes address files, which are those of upstream's host-local
+// plugin. leasehold writes them for its leases, so that host-local can serve the next call, and a
+// lost store can be rebuilt (docs/design.md, "Address files").
 //
 // host-local has one directory for each pool, with a lock file and one file for each address in
 // use, which contains the container id and the interface. leasehold adds two things:

@@ -1,4 +1,4 @@
-// Package maintain has what the agent and operators do to the leases of a node.
+// Package maintain has what the agent and operators do to leases: survey, plan, act.
 //
 // Survey reads the store and the state of the leases' holders, Plan decides which actions are due,
 // and Act performs them (docs/design.md, "Survey, plan, act"). The agent repeats these three steps,

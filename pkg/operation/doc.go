@@ -1,5 +1,5 @@
-// Package operation runs the operations of the packages ipam and maintain, each in one transaction
-// of a node's store.
+// Package operation runs each operation of ipam and maintain in one transaction, and writes address
+// files.
 //
 // Node.Update runs one operation. It first imports the pool if the store does not know it
 // (docs/design.md, "Import and address files"), and applies the queued DELs. Then the operation, a

@@ -1,6 +1,5 @@
-// Package pool implements address ranges, range sets, their gateways, and the order in which
-// addresses are assigned. It is pure: it reads no file, clock or store. Callers pass a function
-// that finds free addresses.
+// Package pool has ranges, range sets, and the next address in host-local's order. It is pure: it
+// reads no file, clock or store. Callers pass a function that finds free addresses.
 //
 // The rules are those of host-local, so that a configuration of host-local assigns the same
 // addresses in the same order:

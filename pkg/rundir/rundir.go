@@ -1,5 +1,5 @@
-// Package rundir has the small files of the run directory: queued DELs, pods to announce, calls for
-// the metrics, and the mark by which the loss of a store is found.
+// Package rundir has the files of the run directory: queued DELs, pods to announce, the call log,
+// and the mark by which the loss of a store is found.
 //
 // The run directory is on a tmpfs. What it has is valid for this boot only: a power cut that loses
 // it ends all containers, too. Nothing here needs the store's lock, except SetUsed.

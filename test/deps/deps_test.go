@@ -5,66 +5,35 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
 
 const module = "github.com/leasehold-cni/leasehold"
 
-// layers assigns each package to a layer. A package may only import packages of smaller layers, so
-// that dependencies have one direction. As an exception, the packages of layer 0 may import
-// pkg/lease, whose types all packages use.
+// layers and sentences have the layer and the description of each package, by the table in
+// docs/architecture.md, "Packages". A package may only import packages of smaller layers, so that
+// dependencies have one direction. As an exception, the packages of layer 0 may import pkg/lease,
+// whose types all packages use.
 //
 // A name with a trailing slash includes all packages below it. A package must be added to the table
 // when it is created.
-var layers = map[string]int{
-	"pkg/lease":  0, // the state machine
-	"pkg/pool":   0, // addresses
-	"pkg/policy": 0, // annotations and configuration of users
+var layers, sentences = table()
 
-	"pkg/files":  1, // small files and directories
-	"pkg/daemon": 1, // command line, log, loops and HTTP servers of agent and manager
-
-	"pkg/record": 1, // records of the store
-
-	"pkg/rundir":   2, // the run directory
-	"pkg/boltfile": 2, // the file of the store
-	"pkg/host":     2, // the kernel, and whether holders live
-
-	"pkg/store":     3, // the disk
-	"pkg/hostlocal": 3, // host-local's files
-
-	"pkg/importer": 4, // what the host shows
-	"pkg/cniconf":  4, // CNI configurations that runtimes load
-
-	"pkg/operation": 5, // one use case in one transaction
-
-	"pkg/ipam":     6, // the CNI verbs
-	"pkg/maintain": 6, // what the agent and operators do to leases
-
-	"pkg/install":   7, // the plugin on a node
-	"pkg/cniplugin": 7, // the interface to the runtime
-	"pkg/cli":       7, // what the commands of operators share
-	"pkg/agent":     7, // the tasks of the node agent
-	"pkg/agent/use": 7, // whether leasehold is in use
-
-	"pkg/cli/node":        8,  // the commands of a node
-	"pkg/cli/cluster":     8,  // the commands of a cluster
-	"pkg/kube/":           8,  // API types
-	"pkg/kube":            9,  // what both programs use of Kubernetes
-	"pkg/agent/retention": 10, // what the tasks of the agent share that use Kubernetes
-	"pkg/manager/control": 10, // what the parts of the manager share
-
-	"pkg/agent/windows": 11, // the tasks of the node agent that use Kubernetes
-	"pkg/agent/holds":   11,
-	"pkg/agent/events":  11,
-	"pkg/agent/publish": 11,
-
-	"pkg/manager/nodepools":          11, // what agents should read
-	"pkg/manager/pin":                11, // the pin
-	"pkg/manager/persistentpodstate": 11, // PersistentPodState
+func table() (layers map[string]int, sentences map[string]string) {
+	layers, sentences = map[string]int{}, map[string]string{}
+	b, _ := os.ReadFile("../../docs/architecture.md") // without it no package has a layer
+	for _, row := range regexp.MustCompile(`(?m)^    (\d+) +(pkg/\S+) +(.+)$`).FindAllStringSubmatch(string(b), -1) {
+		name := strings.TrimSuffix(row[2], "...")
+		layers[name], _ = strconv.Atoi(row[1])
+		sentences[name], _, _ = strings.Cut(row[3], ". ")
+	}
+	return layers, sentences
 }
 
 // shared is the package that layer 0 may import too.
@@ -101,6 +70,7 @@ var forbidden = []struct {
 // golist is the output of `go list` for a package.
 type golist struct {
 	ImportPath string
+	Doc        string // the first sentence
 	GoFiles    []string
 	Imports    []string
 	Deps       []string
@@ -111,7 +81,7 @@ type golist struct {
 // standard library.
 func packages(t *testing.T) (ours []golist, standard map[string]bool) {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,GoFiles,Imports,Deps,Standard", "./pkg/...",
+	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Doc,GoFiles,Imports,Deps,Standard", "./pkg/...",
 		"./plugins/...", "./cmd/...")
 	cmd.Dir = "../.."
 	var stderr bytes.Buffer
@@ -140,7 +110,7 @@ func within(path string) (string, bool) { return strings.CutPrefix(path, module+
 
 // covers reports whether a name in a table includes the package.
 func covers(name, path string) bool {
-	return path == name || strings.HasSuffix(name, "/") && strings.HasPrefix(path, name)
+	return path == name || strings.HasSuffix(name, "/") && strings.HasPrefix(path+"/", name)
 }
 
 func isProgram(path string) bool { return coveredBy(programs, path) }
@@ -161,7 +131,7 @@ func breach(from, to string) string {
 	}
 	above, found := layerOf(to)
 	if !found {
-		return "has no layer; add it to the table"
+		return "has no layer; add it to docs/architecture.md"
 	}
 	if isProgram(from) {
 		return ""
@@ -169,7 +139,7 @@ func breach(from, to string) string {
 	below, found := layerOf(from)
 	switch {
 	case !found:
-		return "its importer has no layer; add it to the table"
+		return "its importer has no layer; add it to docs/architecture.md"
 	case above < below, below == 0 && to == shared && from != shared:
 		return ""
 	}
@@ -181,7 +151,7 @@ func TestImportsFollowLayers(t *testing.T) {
 	for _, p := range ours {
 		from, _ := within(p.ImportPath)
 		if _, found := layerOf(from); !found && !isProgram(from) {
-			t.Errorf("%s has no layer: add it to the table", from)
+			t.Errorf("%s has no layer: add it to docs/architecture.md", from)
 		}
 		for _, path := range p.Imports {
 			if to, ok := within(path); ok {
@@ -189,6 +159,16 @@ func TestImportsFollowLayers(t *testing.T) {
 					t.Errorf("%s imports %s: %s", from, to, why)
 				}
 			}
+		}
+	}
+}
+
+// TestFirstSentences verifies that the first sentence of a package has its description.
+func TestFirstSentences(t *testing.T) {
+	ours, _ := packages(t)
+	for _, p := range ours {
+		if name, _ := within(p.ImportPath); !strings.Contains(p.Doc, sentences[name]) {
+			t.Errorf("the first sentence of %s is %q, without %q of docs/architecture.md", name, p.Doc, sentences[name])
 		}
 	}
 }
