@@ -195,10 +195,10 @@ func TestDamagedPages(t *testing.T) {
 }
 
 func FuzzProvePages(f *testing.F) {
-	file, _ := image(f)
+	file, head := image(f)
 	f.Add(uint32(2*PageSize+8), []byte{1})
 	f.Fuzz(func(t *testing.T, at uint32, b []byte) {
-		damaged := bytes.Clone(file[:16*PageSize])
+		damaged := bytes.Clone(file[:head.pages*PageSize])
 		copy(damaged[int(at)%len(damaged):], b)
 		_ = provePages(damaged) // must not panic
 	})

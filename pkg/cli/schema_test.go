@@ -21,7 +21,7 @@ var schemas = []struct {
 	value        any
 }{
 	{"list", "Leases of a node. until is null while the address is bound, and may be `forever`. " +
-		"firm: held for a window, and not in cool-down.", []Row{}},
+		"hold: held for a window, and not in cool-down.", []Row{}},
 	{"history", "Journal entries, oldest first. The first is an event JournalBegins if there were earlier ones.",
 		[]store.Entry{}},
 	{"pools", "Range sets. size and free are null before the first ADD, and at most 9223372036854775807.", []Pool{}},

@@ -27,9 +27,10 @@ func (w *world) names() string {
 			word := l.State.String()
 			switch {
 			case l.IsHold:
-				word = "Held"
 			case l.Leaving:
 				word = "Leaving"
+			case l.State == lease.Held:
+				word = "CoolDown"
 			}
 			name := l.Name
 			if l.Reservation != "" {

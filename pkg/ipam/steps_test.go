@@ -232,8 +232,7 @@ func (w *world) policies() policy.Config {
 	return options
 }
 
-// unknownMark is the mark that the first versions wrote: it never changed, whatever happened to the
-// files.
+// unknownMark writes a mark that says nothing of the node or of the files.
 func (w *world) unknownMark() {
 	w.t.Helper()
 	if err := os.WriteFile(w.path(".leasehold"), []byte("a mark of another version\n"),

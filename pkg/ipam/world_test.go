@@ -556,14 +556,14 @@ func (w *world) recorded() string {
 	return strings.Join(out, " ")
 }
 
-// leases prints the store, a lease a word: "10.0.0.2=db-0/Bound".
+// leases prints the store, a lease a word: "10.0.0.2=db-0/Bound". A hold is Held.
 func (w *world) leases() string {
 	var out []string
 	w.view(func(tx *store.Tx) {
 		tx.All(func(l lease.Lease, err error) bool {
 			word := l.State.String()
-			if l.IsHold {
-				word = "Held"
+			if l.State == lease.Held && !l.IsHold {
+				word = "CoolDown"
 			}
 			if l.Superseded {
 				word += "*"

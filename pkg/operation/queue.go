@@ -60,7 +60,7 @@ func (n *Node) queueRelease(ctx context.Context, tx *store.Tx, who lease.Attachm
 	f := newFiles(ctx, n.Warnf)
 	f.owner = n.owner(tx)
 	f.reset()
-	defer f.release() // after Queue: a call that waits for this lock must find the DEL in the queue
+	defer f.release() // after AddDEL: a call that waits for this lock must find the DEL in the queue
 	for _, l := range holds {
 		dir, err := f.of(l.Pool)
 		if err != nil || dir == nil {

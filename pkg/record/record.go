@@ -142,7 +142,7 @@ func Each(b []byte, fn func(tag uint64, value, field []byte) error) error {
 	}
 	body, sum := b[:len(b)-SumBytes], binary.BigEndian.Uint64(b[len(b)-SumBytes:])
 	if Checksum(body) != sum {
-		return errors.New("Checksum")
+		return errors.New("checksum")
 	}
 	for len(body) > 0 {
 		tag, n := binary.Uvarint(body)

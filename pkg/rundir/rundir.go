@@ -2,7 +2,7 @@
 // and the mark by which the loss of a store is found.
 //
 // The run directory is on a tmpfs. What it has is valid for this boot only: a power cut that loses
-// it ends all containers, too. Nothing here needs the store's lock, except SetUsed.
+// it ends all containers, too. Only SetMark and SetUsed need the store's lock.
 package rundir
 
 import (

@@ -193,9 +193,10 @@ func (s *Store) open(write bool) (*os.File, error) {
 		case !write:
 			return nil, errEmpty
 		}
-		if err = create(s.path(), "", ""); err == nil {
-			f, err = boltfile.Examine(s.path(), write)
+		if err := create(s.path(), "", ""); err != nil {
+			return nil, err
 		}
+		f, err = boltfile.Examine(s.path(), write)
 	}
 	switch {
 	case errors.Is(err, boltfile.ErrDamaged):

@@ -11,8 +11,8 @@ import (
 // Usage is the number of addresses of a range set by state.
 type Usage struct {
 	Pool lease.Pool
-	// Ranges is nil if the ranges of the pool are not known: no configuration names it any more.
-	// Only the first and the last address of a range are set.
+	// Ranges is nil if the ranges of the pool are not known, because no ADD has had them since its
+	// import. Only the first and the last address of a range are set.
 	Ranges pool.Set
 	// Link is the link that pods of other nodes may be on as well (SetLink).
 	Link string

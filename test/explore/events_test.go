@@ -127,7 +127,7 @@ func hostRange(text string) allocator.Range {
 	return allocator.Range{Subnet: types.IPNet(*prefix), RangeStart: net.ParseIP(from), RangeEnd: net.ParseIP(to)}
 }
 
-// service returns what a new process of the plugin or the agent uses.
+// verbs and service return what a new process of the plugin and of the agent uses.
 func (w *simulation) verbs() *ipam.Service { return &ipam.Service{Node: w.machine()} }
 
 func (w *simulation) service() *maintain.Service { return &maintain.Service{Node: w.machine()} }

@@ -21,7 +21,7 @@ type Lease struct {
 	Interface   string
 	Container   string
 	State       string // Bound or Held
-	IsHold      bool
+	IsHold      bool   `json:"hold"`
 	Reservation string
 	Window      string
 }
