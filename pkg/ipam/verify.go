@@ -24,7 +24,7 @@ func (s *Service) Verify(ctx context.Context, req Request) error {
 	held, err := s.holds(ctx, req)
 	unknown := err == nil || errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrDamaged) || store.IsEmpty(err)
 	if unknown && len(held) == 0 {
-		held, err = s.learnHolder(ctx, req)
+		held, err = s.importHolder(ctx, req)
 	}
 	if errors.Is(err, store.ErrBusy) {
 		s.Node.Warnf("CHECK of container %s was not made: %v", req.ContainerID, err)
@@ -46,8 +46,8 @@ func (s *Service) holds(ctx context.Context, req Request) (held []netip.Addr, er
 	return held, err
 }
 
-// learnHolder imports the pool and host-local's files of the container, and returns its addresses.
-func (s *Service) learnHolder(ctx context.Context, req Request) (held []netip.Addr, err error) {
+// importHolder imports the pool and host-local's files of the container, and returns its addresses.
+func (s *Service) importHolder(ctx context.Context, req Request) (held []netip.Addr, err error) {
 	who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
 	files := s.Node.FilesOf(req.Pool, operation.Names(who))
 	err = s.Node.Update(ctx, req.scope(), func(c *operation.Call) error {

@@ -323,7 +323,7 @@ func (c *Call) admitFiles(p lease.Pool, addrs []netip.Addr, hasEnded func(addres
 // A lease of which only the file was known gets the pod and the namespace. ImportFile returns
 // ErrNoHostView if it is not proven that the process sees the host.
 func (c *Call) ImportFile(p lease.Pool, addr netip.Addr) error {
-	if err := c.mayLearn(); err != nil {
+	if err := c.mayImport(); err != nil {
 		return err
 	}
 	dir, err := c.lockFiles(p)

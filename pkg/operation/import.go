@@ -100,7 +100,7 @@ func (c *Call) learn(s Scope) error {
 // importPool writes the leases that the sources of the host show to the store, and has the files of
 // the pool written. dir is host-local's directory, or nil.
 func (c *Call) importPool(s Scope, dir *hostlocal.Dir, isKnown bool) error {
-	if err := c.mayLearn(); err != nil {
+	if err := c.mayImport(); err != nil {
 		return err
 	}
 	shown := c.files.found[s.Pool]
@@ -272,7 +272,7 @@ func (c *Call) IsElsewhere(p lease.Pool, addr netip.Addr) bool {
 // builds all indexes again. A record whose key is damaged is found because its address is still
 // taken in the bitmaps of the store (Tx.Unrecorded).
 func (c *Call) repair(in Scope) error {
-	if err := c.mayLearn(); err != nil {
+	if err := c.mayImport(); err != nil {
 		return err
 	}
 	lost := map[lease.Pool][]netip.Addr{}

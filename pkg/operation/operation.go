@@ -144,7 +144,7 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 		case repaired:
 			return cmp.Or(unrepaired, err)
 		default:
-			n.Warnf("%v; it is learnt again from this node", err)
+			n.Warnf("%v; it is imported again from this node", err)
 			scope, operation, repairing = Scope{}, func(c *Call) error { return c.repair(in) }, true
 			f.release()
 		}

@@ -27,9 +27,9 @@ func (c *Call) ProveView() error {
 	return nil
 }
 
-// mayLearn returns ErrNoHostView if this call may not import leases, because it is not the plugin's
-// and its view is not proven.
-func (c *Call) mayLearn() error {
+// mayImport returns ErrNoHostView if this call may not import leases, because it is not the
+// plugin's and its view is not proven.
+func (c *Call) mayImport() error {
 	if c.node.Plugin {
 		return nil
 	}

@@ -84,7 +84,7 @@ func (a *app) recoverStore(ctx context.Context, flags recoverFlags) error {
 	if len(pools) == 0 && !flags.accept {
 		return fmt.Errorf("%s contains no networks; name one with --network", flags.dataDir)
 	}
-	err = a.adopt(ctx, flags, pools)
+	err = a.importPools(ctx, flags, pools)
 	if flags.accept && errors.Is(err, operation.ErrNoHostView) {
 		a.Say("no address was imported; the next pod that starts does it: %v", err)
 		return nil
@@ -138,7 +138,7 @@ func (a *app) networks(dataDir string) ([]lease.Pool, error) {
 	return out, nil
 }
 
-func (a *app) adopt(ctx context.Context, flags recoverFlags, pools []lease.Pool) error {
+func (a *app) importPools(ctx context.Context, flags recoverFlags, pools []lease.Pool) error {
 	svc := a.service()
 	if svc.Node.CacheDirs = flags.cacheDirs; len(flags.cacheDirs) > 0 {
 		svc.Node.CacheDirs = append(svc.Node.CacheDirs, importer.DefaultCacheDirs...)
