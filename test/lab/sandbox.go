@@ -194,16 +194,6 @@ func (s *Sandbox) IPAMCall(net *Network, verb string) Call {
 	}
 }
 
-// Inherit mounts the network namespace of another sandbox at the path of this one, and removes the
-// other's path.
-func (s *Sandbox) Inherit(other *Sandbox) {
-	unix.Unmount(s.mount, unix.MNT_DETACH)
-	if err := unix.Mount(other.mount, s.mount, "", unix.MS_BIND, ""); err != nil {
-		s.node.t.Fatalf("mounting the other network namespace: %v", err)
-	}
-	other.Remove()
-}
-
 // Start runs a process in the sandbox until Remove.
 func (s *Sandbox) Start(name string, args ...string) *os.Process {
 	cmd := exec.Command(name, args...)

@@ -3,12 +3,9 @@
 package netns_test
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
@@ -30,11 +27,6 @@ func checkStore(t *testing.T, node *lab.Node) {
 	}
 }
 
-// bridge returns a network with the bridge plugin, and additional fields in its ipam section.
-func bridge(node *lab.Node, subnet string, more lab.Conf) *lab.Network {
-	return node.Network("net", "1.0.0", node.Bridge(lab.With(node.IPAM(subnet), more)))
-}
-
 // mainPlugins have configurations of two range sets.
 var mainPlugins = []struct {
 	plugin  string
@@ -52,12 +44,6 @@ var mainPlugins = []struct {
 }
 
 const subnet, subnet6 = "10.1.0.0/24", "fd01::/64"
-
-// fourAddresses returns ipam fields for a pool of the four addresses .10 to .13.
-func fourAddresses(more lab.Conf) lab.Conf {
-	ranges := [][]lab.Conf{{{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.10", "rangeEnd": "10.1.0.13"}}}
-	return lab.With(lab.Conf{"ranges": ranges}, more)
-}
 
 // start creates a sandbox of a pod, calls ADD, and returns the sandbox and its addresses.
 func start(t *testing.T, node *lab.Node, net *lab.Network, pod lab.Pod) (*lab.Sandbox, string) {
@@ -86,35 +72,6 @@ func stop(t *testing.T, sandbox *lab.Sandbox, net *lab.Network) {
 func recreated(pod lab.Pod) lab.Pod {
 	pod.UID = lab.NewPod("", "", "").UID
 	return pod
-}
-
-// wantCode fails the test unless err is a CNI error with the code that contains all the words.
-func wantCode(t *testing.T, err error, code uint, words ...string) {
-	t.Helper()
-	var e *types.Error
-	if !errors.As(err, &e) {
-		t.Fatalf("got error %v, want a CNI error with code %d", err, code)
-	}
-	if e.Code != code {
-		t.Errorf("error code %d, want %d: %v", e.Code, code, e)
-	}
-	for _, word := range words {
-		if !strings.Contains(e.Error(), word) {
-			t.Errorf("error %q does not contain %q", e.Error(), word)
-		}
-	}
-}
-
-// cniError returns the CNI error of a direct call, or nil if it succeeded.
-func cniError(t *testing.T, reply lab.Reply) error {
-	t.Helper()
-	if reply.Exit == 0 {
-		return nil
-	}
-	if reply.Err == nil {
-		t.Fatalf("exit status %d without a CNI error on stdout: %q, stderr %q", reply.Exit, reply.Stdout, reply.Stderr)
-	}
-	return reply.Err
 }
 
 // of returns the leases of a pod.
