@@ -148,14 +148,29 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 // ProbeLock returns the error with which Open would fail because the lock file cannot be opened or
 // created. It does neither.
 func ProbeLock(p lease.Pool) error {
-	f, err := os.OpenFile(filepath.Join(Path(p), lockName), os.O_RDWR|unix.O_NONBLOCK, 0)
+	lock := filepath.Join(Path(p), lockName)
+	f, err := os.OpenFile(lock, os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err == nil {
 		return f.Close()
 	}
+	if to, e := os.Readlink(lock); e == nil && errors.Is(err, fs.ErrNotExist) { // it is created where the link leads
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(Path(p), to)
+		}
+		return access(filepath.Dir(to))
+	}
 	for dir := Path(p); errors.Is(err, fs.ErrNotExist); dir = filepath.Dir(dir) {
-		err = os.NewSyscallError("write to "+dir, unix.Access(dir, unix.W_OK))
+		_, e := os.Lstat(dir)
+		if err = access(dir); e == nil {
+			break // no directory is created where a link leads
+		}
 	}
 	return err
+}
+
+// access returns an error if the directory cannot be written.
+func access(dir string) error {
+	return os.NewSyscallError("write to "+dir, unix.Access(dir, unix.W_OK))
 }
 
 func readMark(p lease.Pool) (is mark, owner Owner) {

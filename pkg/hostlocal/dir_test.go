@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -227,5 +228,56 @@ func TestOwner(t *testing.T) {
 		if c.one.IsOther(c.other) != c.want {
 			t.Errorf("%+v and %+v: want %v", c.one, c.other, c.want)
 		}
+	}
+}
+
+// TestProbeLock compares ProbeLock with Open, which creates what is missing. ProbeLock changes
+// nothing.
+func TestProbeLock(t *testing.T) {
+	for name, setUp := range map[string]string{
+		"nothing":                           "",
+		"a directory":                       "mkdir -p data/cbr0",
+		"a lock":                            "mkdir -p data/cbr0; touch data/cbr0/lock",
+		"a link to a directory":             "mkdir -p disk/cbr0; ln -s disk data",
+		"a link to a network's directory":   "mkdir -p data disk; ln -s ../disk data/cbr0",
+		"a link to what is not there":       "ln -s disk data",
+		"an absolute one":                   "ln -s $PWD/disk/networks data",
+		"a network's link to nothing":       "mkdir data; ln -s ../disk data/cbr0",
+		"a file in place of the directory":  "touch data",
+		"a file in place of the network's":  "mkdir data; touch data/cbr0",
+		"a directory in place of the lock":  "mkdir -p data/cbr0/lock",
+		"a lock that is a link to itself":   "mkdir -p data/cbr0; ln -s lock data/cbr0/lock",
+		"a lock that is a link to nothing":  "mkdir -p data/cbr0; ln -s ../../disk/lock data/cbr0/lock",
+		"a lock elsewhere, not created yet": "mkdir -p data/cbr0 disk; ln -s ../../disk/lock data/cbr0/lock",
+		"a lock elsewhere":                  "mkdir -p data/cbr0 disk; touch disk/lock; ln -s $PWD/disk/lock data/cbr0",
+		"a FIFO in place of the lock":       "mkdir -p data/cbr0; mkfifo data/cbr0/lock",
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			script := func(text string) string {
+				t.Helper()
+				c := exec.Command("sh", "-ec", text)
+				c.Dir = dir
+				out, err := c.CombinedOutput()
+				if err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				return string(out)
+			}
+			script(setUp)
+			p := lease.Pool{DataDir: filepath.Join(dir, "data"), Network: "cbr0"}
+			before := script("find . | sort")
+			probed := ProbeLock(p)
+			if after := script("find . | sort"); after != before {
+				t.Errorf("before %s, after %s", before, after)
+			}
+			d, err := Open(t.Context(), p)
+			if (probed == nil) != (err == nil) {
+				t.Errorf("ProbeLock returns %v, Open %v", probed, err)
+			}
+			if err == nil {
+				d.Close()
+			}
+		})
 	}
 }
