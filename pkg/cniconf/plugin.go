@@ -198,6 +198,16 @@ func (p *Plugin) key(object []byte, key string) (written string, value []byte) {
 // Antrea's calls a host-local of its own.
 func (p Plugin) callsAny() bool { return p.Type == typeFlannel || slices.Contains(delegating, p.Type) }
 
+// delegatesTo returns the type of the plugin that flannel calls for its entry, "" for other
+// plugins, and if flannel cannot decode the entry.
+func (p Plugin) delegatesTo() string {
+	e := struct{ Delegate struct{ Type string } }{}
+	if p.Type != typeFlannel || json.Unmarshal(p.entry, &e) != nil {
+		return ""
+	}
+	return cmp.Or(e.Delegate.Type, "bridge")
+}
+
 // pointerTo returns the JSON Pointer of the element i of a list, or "" if format is "", because the
 // document is not a list.
 func pointerTo(format string, i int) string {

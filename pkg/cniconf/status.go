@@ -82,6 +82,9 @@ type Status struct {
 	// IPAM plugin that the configuration names. Binary is the path of the file that a runtime runs
 	// for that plugin. Each is "" if not known.
 	File, IPAM, Binary string
+	// Missing are the types of plugins that are in none of the directories, so that each ADD fails.
+	// They do not include IPAM.
+	Missing []string
 	// CanName reports whether `leasectl install --conf` can name leasehold in File (WithLeasehold).
 	CanName bool
 	// Pool is the pool of the network. It is zero if it is not known, or if leasehold does not read
@@ -168,7 +171,7 @@ func (c Conf) networks(f File) ([]Delegate, File) {
 // check returns the status of one network of the configuration f. It has one case for each reason,
 // in the order of their precedence.
 func (b Binaries) check(f File, n Delegate) Status {
-	s := Status{Network: n.Network, File: f.Path, Since: f.Changed}
+	s := Status{Network: n.Network, File: f.Path, Since: f.Changed, Missing: b.missing(n.Plugins)}
 	set := func(state State, reason, format string, args ...any) Status {
 		s.State, s.Reason, s.Message = state, reason, fmt.Sprintf(format, args...)
 		return s
@@ -232,6 +235,18 @@ func (b Binaries) check(f File, n Delegate) Status {
 			remedy)
 	}
 	return set(Inactive, HostLocalNamed, "%s, and %s is not leasehold's plugin; %s", named, binary.Path, remedy)
+}
+
+// missing returns those types of the plugins of a network that are in none of the directories.
+func (b Binaries) missing(plugins []Plugin) (types []string) {
+	for _, p := range plugins {
+		for _, kind := range []string{p.Type, p.delegatesTo()} {
+			if binary, err := b.Resolve(kind); kind != "" && err == nil && binary.Path == "" {
+				types = append(types, kind)
+			}
+		}
+	}
+	return types
 }
 
 // pool returns the pool of a network. See Status.Pool.

@@ -13,11 +13,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniplugin"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
 // checkAddresses finds networks in which no pod can get an address: because of the configuration,
-// or because no address is free.
+// a plugin or a directory that it names, or because no address is free.
 func (n *nodeDoctor) checkAddresses(context.Context) (found []cli.Finding, err error) {
 	for _, s := range n.networks {
 		if s.State != cniconf.Active {
@@ -31,10 +32,30 @@ func (n *nodeDoctor) checkAddresses(context.Context) (found []cli.Finding, err e
 				continue
 			}
 		}
+		if f := n.checkUsable(s); f.Reason != "" {
+			found = append(found, f)
+		}
 		full, e := n.checkFull(s)
 		found, err = append(found, full...), errors.Join(err, e)
 	}
 	return found, err
+}
+
+// checkUsable finds a plugin that is missing, or a directory of address files that cannot be used.
+func (n *nodeDoctor) checkUsable(s cniconf.Status) cli.Finding {
+	f := cli.Finding{Subject: networkOf(s), Why: "no pod of the network can start"}
+	if len(s.Missing) > 0 {
+		f.Reason = "PluginMissing"
+		f.What = fmt.Sprintf("every ADD with %s fails: %s is not in %s", s.File, strings.Join(s.Missing, " and "),
+			strings.Join(n.BinDirs, " or "))
+		f.Decide = "which package installs it there (containernetworking/plugins has most), or that no pod " +
+			"needs it: then remove its entry"
+	} else if err := operation.ProbeLock(s.Pool); err != nil && s.Pool != (lease.Pool{}) {
+		f.Reason, f.What = "DirectoryUnusable", err.Error()
+		f.Decide = "what is in the place of host-local's directory of the network or of its lock, and may be " +
+			"removed; the address files of pods that run have to stay"
+	}
+	return f
 }
 
 // networkOf returns the subject of findings about a network.
