@@ -226,8 +226,11 @@ func (p *Plugin) Status(args *skel.CmdArgs) (err error) {
 	// There may be no ranges: the runtime may pass them with each ADD (runtimeConfig.ipRanges).
 	_, errSets := c.sets()
 	_, errOptions := c.options()
-	if _, errPool := c.pool(); errSets != nil || errOptions != nil || errPool != nil {
-		return cmp.Or(errSets, errOptions, errPool)
+	_, errRequested := c.requested(netip.Addr{})
+	_, errExtras := c.extras()
+	_, errPool := c.pool()
+	if err := cmp.Or(errSets, errOptions, errPool, errRequested, errExtras); err != nil {
+		return err
 	}
 	return p.Service.Status(context.Background(), c.scope())
 }

@@ -3,10 +3,12 @@ package differential
 import (
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/pkg/ip"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 
@@ -213,9 +215,10 @@ var Differences = []Difference{
 			conf, err := e.config()
 			return e.Verb == "STATUS" && e.onlyHostLocalServes("") && (err != nil || e.refusesOwnKey() ||
 				endsBeforeStart(conf) || len(conf.Name) > 255 || strings.ContainsRune(conf.DataDir, 0) ||
-				unusable[filepath.Dir(e.pool())])
+				unusable[filepath.Dir(e.pool())] || !canPrint(conf))
 		},
 		example: []Call{{Verb: "STATUS", Stdin: strings.Replace(plain, "/24", "/31", 1)}},
+		another: []Call{{Verb: "STATUS", Stdin: in(plain, `"resolvConf":"/none"`)}},
 	},
 	{
 		Call:      "an invalid value of a key of the `ipam` section that only leasehold has, or of a pod's annotation",
@@ -403,4 +406,12 @@ func endsBeforeStart(conf *allocator.IPAMConfig) bool {
 	return slices.ContainsFunc(conf.Ranges, func(set allocator.RangeSet) bool {
 		return slices.ContainsFunc(set, func(r allocator.Range) bool { return ip.Cmp(r.RangeEnd, r.RangeStart) < 0 })
 	})
+}
+
+// canPrint reports whether the routes of a result can be printed, and whether resolvConf is one of
+// the files that exist.
+func canPrint(conf *allocator.IPAMConfig) bool {
+	isWrong := func(r *types.Route) bool { return r == nil || r.Dst.IP == nil }
+	return !slices.ContainsFunc(conf.Routes, isWrong) &&
+		slices.Contains([]string{"", resolvConf, os.DevNull}, conf.ResolvConf)
 }
