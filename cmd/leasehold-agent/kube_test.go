@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/agent"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // An API server that rejects the requests of an agent that starts gets few of them.
@@ -37,9 +38,7 @@ func TestStartWithABusyAPIServer(t *testing.T) {
 		node := agent.Node{Service: service, Changes: agent.NewChanges(service.Node.Store.Dirs(), log), Log: log,
 			Metrics: prometheus.NewRegistry()}
 		tasks, err := kubeTasks(node, &rest.Config{Host: "http://api", Transport: busy}, o, newWatcher(node, o))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		names := map[string]bool{}
 		others := nodeTasks(node, nil, nil, options{metricsAddr: ":0"}, nil, &agent.Health{})
 		for _, task := range append(others, tasks...) {

@@ -16,6 +16,8 @@ import (
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // newSecret returns a Secret as cert-controller fills it, and a pool with its CA.
@@ -24,13 +26,9 @@ func newSecret(t *testing.T, name string) (*corev1.Secret, *x509.CertPool) {
 	r := &rotator.CertRotator{CAName: "ca", CAOrganization: "leasehold", DNSName: name,
 		ExtKeyUsages: &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	ca, err := r.CreateCACert(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	cert, key, err := r.CreateCertPEM(ca, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.Cert)
 	return &corev1.Secret{Data: map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": ca.CertPEM}}, pool
@@ -77,9 +75,7 @@ func TestServesTheNewestCertificate(t *testing.T) {
 
 	block, _ := pem.Decode(first.Data["tls.crt"])
 	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got, want := testutil.ToFloat64(c.expires), float64(cert.NotAfter.Unix()); got != want {
 		t.Errorf("the certificate expires at %v by the metric, want %v", got, want)
 	}
@@ -116,9 +112,7 @@ func TestWebhookClients(t *testing.T) {
 		*client = pair
 	}
 	clients, err := clientsOf(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	config := &tls.Config{Certificates: []tls.Certificate{own}}
 	clients(config)
 	for name, certificates := range map[string][]tls.Certificate{"own": {own}, "other": {other}, "none": nil} {
@@ -133,9 +127,7 @@ func TestWebhookClients(t *testing.T) {
 		here.Close()
 		there.Close()
 	}
-	if err := os.WriteFile(file, []byte("none"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("none"), 0o600))
 	if _, err := clientsOf(file); err == nil {
 		t.Error("a file without a certificate is accepted")
 	}

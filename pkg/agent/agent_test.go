@@ -30,6 +30,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/rundir"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // newNode returns a node with a real store, whose host is the real kernel with another boot id.
@@ -37,9 +38,7 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 	t.Helper()
 	dir := t.TempDir()
 	boot := filepath.Join(dir, "boot_id")
-	if err := os.WriteFile(boot, []byte("boot-1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(boot, []byte("boot-1\n"), 0o600))
 	var out bytes.Buffer
 	started := time.Now()
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -59,9 +58,7 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 
 func update(t *testing.T, node Node, fn func(*store.Tx) error) {
 	t.Helper()
-	if err := node.Service.Node.Store.Update(context.Background(), fn); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, node.Service.Node.Store.Update(context.Background(), fn))
 }
 
 // bound returns the lease of a holder that started in the given boot.
@@ -74,9 +71,7 @@ func bound(t *testing.T, addr, pod, boot string) lease.Lease {
 		Holder: lease.Holder{ContainerID: "c-" + pod, IfName: "eth0", BootID: boot,
 			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
 	}, lease.Instant{Wall: time.Now(), Boot: time.Minute, BootID: boot})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return l
 }
 
@@ -164,14 +159,10 @@ func until(t *testing.T, what string, condition func() bool) {
 func get(t *testing.T, url string) (int, string) {
 	t.Helper()
 	r, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer r.Body.Close()
 	b, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return r.StatusCode, string(b)
 }
 
@@ -195,9 +186,7 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	}
 	living, here := bound(t, "10.0.0.4", "db-2", "boot-1"), bound(t, "10.0.0.3", "db-1", "boot-1")
 	netns, err := node.Service.Node.Host.Netns("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	living.Holder.Netns, here.Holder.Netns.Path = netns, "/"+strings.Repeat("x", 300) // longer than a file name may be
 	update(t, node, func(tx *store.Tx) error {
 		return errors.Join(tx.Put(living.Pool, living.Address, living), tx.Put(here.Pool, here.Address, here))
@@ -233,9 +222,7 @@ func TestAgentIsNotReadyIfTheStoreCannotBeRead(t *testing.T) {
 	node, _ := newNode(t)
 	l := bound(t, "10.0.0.2", "db-0", "boot-1")
 	update(t, node, func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
-	if err := os.Truncate(filepath.Join(node.Service.Node.Store.Dirs().State, "leases.db"), 100); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Truncate(filepath.Join(node.Service.Node.Store.Dirs().State, "leases.db"), 100))
 	health := &Health{}
 	newLeaseTask(node, health, &use{}).once(t.Context())
 	if err := health.ready(); !errors.Is(err, store.ErrLost) {
@@ -250,9 +237,7 @@ func state(t *testing.T, node Node, l lease.Lease) (s lease.State) {
 		s = now.State
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 var (
@@ -97,9 +98,7 @@ func newAnnouncer(t *testing.T, queue ...string) *announcer {
 
 func (s *announcer) enqueue(name string) {
 	s.t.Helper()
-	if err := errors.Join(os.MkdirAll(s.Dir, 0o700), os.WriteFile(filepath.Join(s.Dir, name), nil, 0o600)); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, errors.Join(os.MkdirAll(s.Dir, 0o700), os.WriteFile(filepath.Join(s.Dir, name), nil, 0o600)))
 }
 
 // run runs the announcer until done returns true.
@@ -130,9 +129,7 @@ func (s *announcer) empty() bool {
 
 func TestInvalidEntriesAreRemoved(t *testing.T) {
 	s := newAnnouncer(t, "nonsense", "@eth0", "c1@")
-	if err := os.MkdirAll(filepath.Join(s.Dir, "folder", "inner"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(filepath.Join(s.Dir, "folder", "inner"), 0o700))
 	s.run("the queue is empty", s.empty)
 	if s.calls != 0 || strings.Count(s.logged(), "invalid entry") != 4 {
 		t.Errorf("Bound called %d times; log:\n%s", s.calls, s.logged())
@@ -315,22 +312,14 @@ func TestReady(t *testing.T) {
 		t.Fatal("needs root, as make test does")
 	}
 	runtime.LockOSThread() // and never unlocked: the namespace ends with the thread
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Unshare(unix.CLONE_NEWNET))
 	mac, _ := net.ParseMAC("02:00:00:00:00:07")
 	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: mac}, PeerName: "peer"}
-	if err := netlink.LinkAdd(veth); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, netlink.LinkAdd(veth))
 	eth0, err := netlink.LinkByName("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	peer, err := netlink.LinkByName("peer")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	addr := netip.MustParseAddr("10.9.8.7")
 	want := func(step string, want bool) {
 		t.Helper()
@@ -349,9 +338,7 @@ func TestReady(t *testing.T) {
 	}
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 	want("no address", false)
 	parsed, _ := netlink.ParseAddr("10.9.8.7/24")

@@ -16,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A queued DEL is recorded in the store at once. If the view is not proven, nothing is written.
@@ -28,15 +29,11 @@ func TestQueuedDELsAreRecorded(t *testing.T) {
 	})
 	queue := func() {
 		n := node.Service.Node
-		if err := n.Store.Run().AddDEL(l.Holder.Attachment(), l.Pool, n.Clock()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, n.Store.Run().AddDEL(l.Holder.Attachment(), l.Pool, n.Clock()))
 	}
 	waiting := func() int {
 		records, err := node.Service.Node.Store.Run().QueuedDELs("boot-1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return len(records)
 	}
 	queue()
@@ -74,13 +71,9 @@ func TestQueuedDELIsSignalled(t *testing.T) {
 	go func() { _ = changes.Run(ctx) }()
 	<-signals // at the start, after the directories are watched
 	for range 5 {
-		if err := os.RemoveAll(n.Store.Run().Announcements()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.RemoveAll(n.Store.Run().Announcements()))
 		who := lease.Attachment{ContainerID: "c1", IfName: "eth0"}
-		if err := n.Store.Run().AddDEL(who, lease.Pool{}, n.Clock()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, n.Store.Run().AddDEL(who, lease.Pool{}, n.Clock()))
 		<-signals
 		if _, err := os.Stat(n.Store.Run().Announcements()); errors.Is(err, fs.ErrNotExist) {
 			return
@@ -96,9 +89,7 @@ func TestMissingFileMayBeADEL(t *testing.T) {
 	for _, ends := range []bool{true, false} {
 		node, _ := newNode(t)
 		container := exec.Command("unshare", "--net", "sleep", "600")
-		if err := container.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, container.Start())
 		defer container.Wait()
 		defer container.Process.Kill()
 		l := bound(t, "10.0.0.2", "db-0", "boot-1")
@@ -118,9 +109,7 @@ func TestMissingFileMayBeADEL(t *testing.T) {
 			err = dir.SetMark(true, hostlocal.Owner{})
 			dir.Close()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		c := newLeaseTask(node, &Health{}, &use{})
 		clock, later := node.Service.Node.Clock, time.Duration(0)
 		node.Service.Node.Clock = func() lease.Instant {
@@ -138,9 +127,7 @@ func TestMissingFileMayBeADEL(t *testing.T) {
 		want := "c-db-0"
 		if ends {
 			want = "#held "
-			if err := container.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, container.Process.Kill())
 			_ = container.Wait()
 		}
 		c.once(t.Context())
@@ -155,8 +142,6 @@ func TestMissingFileMayBeADEL(t *testing.T) {
 // the process is another one after TestReady has run on its first thread.
 func isOwnNetns(t *testing.T, node Node, n lease.Netns) bool {
 	own, err := node.Service.Node.Host.Netns("/proc/thread-self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return n.Same(own)
 }

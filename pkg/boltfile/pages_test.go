@@ -12,6 +12,8 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // image returns the bytes of a file with branch pages, nested buckets, inline buckets and free
@@ -36,9 +38,7 @@ func image(t testing.TB) ([]byte, meta) {
 			return b.Delete(key)
 		},
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		f, _ := Examine(path, true)
 		db, e := Open(f, false, time.Second)
 		if e != nil {
@@ -57,9 +57,7 @@ func image(t testing.TB) ([]byte, meta) {
 		}), db.Close())
 	}
 	file, e := os.ReadFile(path)
-	if err := errors.Join(err, e); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(err, e))
 	head, _ := newestMeta(file, int64(len(file)))
 	return file, head
 }
@@ -68,9 +66,7 @@ func image(t testing.TB) ([]byte, meta) {
 func TestDamagedPages(t *testing.T) {
 	le := binary.LittleEndian
 	file, head := image(t)
-	if err := provePages(file); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, provePages(file))
 	root := func(b []byte) []byte { return b[head.root*PageSize:][:PageSize] }
 	free := func(b []byte) []byte { return b[head.freelist*PageSize:][:PageSize] }
 	element := func(b []byte, i int) []byte { return root(b)[pageHeader+i*elementSize:][:elementSize] }
@@ -88,9 +84,7 @@ func TestDamagedPages(t *testing.T) {
 		}
 	}
 	used := prover{file: file, pages: head.pages, seen: map[uint64]bool{}}
-	if err := used.walk(head.root, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, used.walk(head.root, 0))
 	branchAt := uint64(0) // of a branch page in use
 	for id := range used.seen {
 		if parsePage(id, file[id*PageSize:]).flags == flagBranch {

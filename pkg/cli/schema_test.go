@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/install"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 var update = flag.Bool("update", false, "write docs/json.md")
@@ -52,14 +53,10 @@ func TestSchemas(t *testing.T) {
 	}
 	const path = "../../docs/json.md"
 	if *update {
-		if err := os.WriteFile(path, []byte(want.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(want.String()), 0o644))
 	}
 	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if string(have) != want.String() {
 		t.Errorf("%s is not what the verbs print; want\n%s", path, want.String())
 	}

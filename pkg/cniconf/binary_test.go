@@ -8,30 +8,25 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/test/built"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	content, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	writeProgram(t, to, content)
 }
 
 // writeProgram writes an executable file.
 func writeProgram(t *testing.T, path string, content []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, content, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, content, 0o755))
 }
 
 func TestResolve(t *testing.T) {
 	other, err := os.Executable() // a Go program that is not leasehold's plugin
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	dirs := []string{filepath.Join(t.TempDir(), "missing"), t.TempDir(), t.TempDir()}
 	first, second := dirs[1], dirs[2]
 	writeProgram(t, filepath.Join(second, "leasehold"), built.Plugin(t))
@@ -39,9 +34,7 @@ func TestResolve(t *testing.T) {
 	copyFile(t, other, filepath.Join(first, "host-local"))
 	copyFile(t, "/dev/null", filepath.Join(second, "script"))
 	for from, to := range map[string]string{"host-local": "link", "nowhere": "dangling", ".": "dir"} {
-		if err := os.Symlink(from, filepath.Join(second, to)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink(from, filepath.Join(second, to)))
 	}
 	if err := os.Symlink("script", filepath.Join(first, "dir")); err != nil { // dangling, in the first directory
 		t.Fatal(err)
@@ -74,9 +67,7 @@ func TestResolveNoticesAnOverwrite(t *testing.T) {
 			content = make([]byte, len(plugin)) // of the same size
 		}
 		writeProgram(t, path+".new", content)
-		if err := errors.Join(os.Chtimes(path+".new", long, long), os.Rename(path+".new", path)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(os.Chtimes(path+".new", long, long), os.Rename(path+".new", path)))
 		got, err := b.Resolve("leasehold")
 		if err != nil || got.Ours != ours {
 			t.Errorf("%+v, %v; want Ours %v", got, err, ours)
@@ -92,9 +83,7 @@ func TestResolveUnreadable(t *testing.T) {
 	dir := t.TempDir()
 	loop := filepath.Join(dir, "loop")
 	for from, to := range map[string]string{"loop": loop, "/proc/self/mem": filepath.Join(dir, "leasehold")} {
-		if err := os.Symlink(from, to); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink(from, to))
 	}
 	for _, dirs := range [][]string{{dir}, {loop, t.TempDir()}} {
 		if got, err := Binaries(dirs).Resolve("leasehold"); err == nil {

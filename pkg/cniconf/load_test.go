@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 const (
@@ -27,9 +29,7 @@ func write(t *testing.T, content map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range content {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		err := error(nil)
 		target, isLink := strings.CutPrefix(text, "-> ")
 		switch {
@@ -40,9 +40,7 @@ func write(t *testing.T, content map[string]string) string {
 		default:
 			err = os.WriteFile(path, []byte(text), 0o644)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 	return dir
 }
@@ -147,9 +145,7 @@ func TestLoadUnread(t *testing.T) {
 			t.Errorf("%+v: %s, want unread", rules, loaded(c))
 		}
 	}
-	if err := os.Rename(filepath.Join(dir, "10.conflist"), filepath.Join(dir, "30.conflist")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(filepath.Join(dir, "10.conflist"), filepath.Join(dir, "30.conflist")))
 	if c := Load(dir, Rules{}); c.Unread != nil || len(c.Loaded) != 1 {
 		t.Errorf("%s, want the first file: the other one is not looked at", loaded(c))
 	}
@@ -219,9 +215,7 @@ func FuzzReadFile(f *testing.F) {
 		if isList {
 			path += "list"
 		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(content), 0o600))
 		got := readFile(path)
 		if usable := got.Invalid == nil && got.Unread == nil; usable != (len(got.Plugins) > 0) && usable {
 			t.Fatalf("usable without plugins: %+v", got)
@@ -259,9 +253,7 @@ func TestReadRuntime(t *testing.T) {
 		{"CRI-O", "[crio.network]\nnetwork_dir = \"/n\"\nplugin_dirs = [\"/p\"]\n",
 			Runtime{"/n", []string{"/p"}, Rules{MaxFiles: 1, SkipInvalid: true}}},
 	} {
-		if err := os.WriteFile(filepath.Join(dir, "a.toml"), []byte(tt.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, "a.toml"), []byte(tt.content), 0o600))
 		if got := ReadRuntime("/no/such/file," + dir + "/*.toml"); !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}

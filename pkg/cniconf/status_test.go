@@ -9,6 +9,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/built"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // node is a node's directories. Its files are: "ours" leasehold's plugin, "other" another program.
@@ -35,15 +36,11 @@ func (n node) put(name, what string) {
 		writeProgram(n.t, path, built.Plugin(n.t))
 	case "not executable":
 		writeProgram(n.t, path, built.Plugin(n.t))
-		if err := os.Chmod(path, 0o644); err != nil {
-			n.t.Fatal(err)
-		}
+		must.Succeed(n.t, os.Chmod(path, 0o644))
 	case "other":
 		copyFile(n.t, "/bin/true", path)
 	case "unreadable":
-		if err := os.Symlink("/proc/self/mem", path); err != nil {
-			n.t.Fatal(err)
-		}
+		must.Succeed(n.t, os.Symlink("/proc/self/mem", path))
 	default:
 		n.t.Fatalf("unknown kind of binary %q", what)
 	}
@@ -143,9 +140,7 @@ func TestCheck(t *testing.T) {
 		if c.name == "Multus with a file" {
 			for name, content := range map[string]string{"10-flannel.conflist": flannel, "00-multus.conf": `{
 				"type":"multus-shim","clusterNetwork":"/host` + n.conf + `/10-flannel.conflist"}`} {
-				if err := os.WriteFile(filepath.Join(n.conf, name), []byte(content), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, os.WriteFile(filepath.Join(n.conf, name), []byte(content), 0o600))
 			}
 		}
 		all := n.check()
@@ -170,14 +165,10 @@ func TestCheck(t *testing.T) {
 
 func TestCheckK3s(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "agent/etc/cni/net.d")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(dir, 0o755))
 	n := newNode(t, with(stock, "leasehold", "ours"), nil)
 	n.conf = dir
-	if err := os.WriteFile(filepath.Join(dir, "10-flannel.conflist"), []byte(flannel), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "10-flannel.conflist"), []byte(flannel), 0o600))
 	if s := n.check()[0]; s.Reason != K3sDefault || !strings.Contains(s.Message, "--flannel-cni-conf") {
 		t.Errorf("%+v, want %s", s, K3sDefault)
 	}
@@ -215,9 +206,7 @@ func TestSize(t *testing.T) {
 		t.Errorf("before flannel has a subnet: %d", s.Size)
 	}
 	env := "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/25\nFLANNEL_IPV6_SUBNET=fd00:1::1/64\n"
-	if err := os.WriteFile(file, []byte(env), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(env), 0o600))
 	if s := n.check()[0]; s.Size != 125 {
 		t.Errorf("with flannel's subnets: %d, want 125", s.Size)
 	}
@@ -250,9 +239,7 @@ func TestPool(t *testing.T) {
 func TestStdin(t *testing.T) {
 	subnets := filepath.Join(t.TempDir(), "subnet.env")
 	env := "FLANNEL_NETWORK=10.0.0.0/8\nFLANNEL_SUBNET=10.1.2.1/24\n"
-	if err := os.WriteFile(subnets, []byte(env), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(subnets, []byte(env), 0o600))
 	for _, c := range []struct{ name, entry, want string }{
 		{"as it is", `{"type":"bridge","IPAM":{"Type":"leasehold","subnet":"10.0.0.0/24"}}`,
 			`{"IPAM":{"Type":"leasehold","subnet":"10.0.0.0/24"},"cniVersion":"1.0.0","name":"n","type":"bridge"}`},

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // links simulates the interface of a container.
@@ -142,9 +143,7 @@ func TestChainedKeepsPrevResult(t *testing.T) {
 				r.keeps = hw(c.keeps)
 			}
 			out, notes, err := addChained(t, r, l, chained("1.0.0", c.more), c.args)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if got := macsOf(t, out); got != "99 01 98 97" || l.set != nil {
 				t.Errorf("the result has the MACs %s, SetMAC was called with %q", got, l.set)
 			}
@@ -161,9 +160,7 @@ func TestChainedRecordsTheMACThatStays(t *testing.T) {
 	r := &recorder{keeps: hw(former)}
 	l := &links{link: host.Link{Kind: "macvlan", MAC: hw(own)}, setErr: errors.New("address in use")}
 	out, notes, err := addChained(t, r, l, chained("1.0.0", ""), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got := macsOf(t, out); got != "99 01 98 97" || !strings.Contains(notes, "address in use") {
 		t.Errorf("the result has the MACs %s, notes %q", got, notes)
 	}

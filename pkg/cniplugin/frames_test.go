@@ -16,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestFramesOfACall verifies docs/architecture.md, "One call": from Add to the function that
@@ -23,9 +24,7 @@ import (
 func TestFramesOfACall(t *testing.T) {
 	dir := t.TempDir()
 	h, clock, err := host.FromEnv(func(string) string { return "" })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var own []string // from Add to transact
 	node := &operation.Node{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),

@@ -26,6 +26,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/rundir"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // recorder is a Service that records its calls.
@@ -144,9 +145,7 @@ func TestAddPrintsTheRequestedVersion(t *testing.T) {
 	resolvConf := filepath.Join(t.TempDir(), "resolv.conf")
 	text := "# a comment\n; another\nnameserver 10.0.0.53 # the first word counts\n nameserver fd00::53\n" +
 		"domain a.example\nsearch b.example c.example\noptions ndots:5 rotate\nnameserver\nsortlist x y\n"
-	if err := os.WriteFile(resolvConf, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(resolvConf, []byte(text), 0o600))
 	section := `"name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64"}]],
 		"routes":[{"dst":"0.0.0.0/0"},{"dst":"fd01::/16","gw":"fd00::9"}],"resolvConf":"` + resolvConf + `"}}`
 	const dns = `"dns":{"nameservers":["10.0.0.53","fd00::53"],"domain":"a.example","search":["b.example",` +
@@ -173,9 +172,7 @@ func TestAddPrintsTheRequestedVersion(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			r := &recorder{result: dualStack}
 			p, stdout, stderr := plugin(r)
-			if err := p.Add(addArgs([]byte(`{"cniVersion":"`+version+`",`+section), "")); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, p.Add(addArgs([]byte(`{"cniVersion":"`+version+`",`+section), "")))
 			if diff := cmp.Diff(decoded(t, want), decoded(t, stdout.String())); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -198,9 +195,7 @@ func decoded(t *testing.T, text string) (out any) {
 // printed, or if skel would reject the call after it.
 func TestAddValidatesBeforeItAssigns(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, syscall.Mkfifo(fifo, 0o600))
 	ok := conf(`"ipam":{"subnet":"10.0.0.0/24"}`)
 	with := func(field string) *skel.CmdArgs {
 		return addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24",`+field+`}`), "")
@@ -336,9 +331,7 @@ func TestDelUsesValidFields(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &recorder{}
 			p, _, _ := plugin(r)
-			if err := p.Del(addArgs([]byte(tt.stdin), "")); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, p.Del(addArgs([]byte(tt.stdin), "")))
 			if sets := texts(r.where.Sets); r.where.Pool != tt.pool || !slices.Equal(sets, tt.sets) {
 				t.Errorf("pool %+v, sets %v; want %+v, %v", r.where.Pool, sets, tt.pool, tt.sets)
 			}
@@ -379,9 +372,7 @@ func TestCheck(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &recorder{}
 			p, stdout, _ := plugin(r)
-			if err := p.Check(addArgs([]byte(tt.stdin), "")); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, p.Check(addArgs([]byte(tt.stdin), "")))
 			if !slices.Equal(r.req.Prev, tt.prev) || r.req.ContainerID != "c1" || len(r.req.Sets) != 1 {
 				t.Errorf("request %+v, want prevResult %v", r.req, tt.prev)
 			}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestBodiesAreLimited has a client send requests whose bodies do not end. The server serves only
@@ -17,9 +19,7 @@ import (
 func TestBodiesAreLimited(t *testing.T) {
 	const limit, size = 1000, 200
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var served atomic.Int32
 	server := New(LimitBodies(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		served.Add(1)
@@ -33,9 +33,7 @@ func TestBodiesAreLimited(t *testing.T) {
 	for range clients {
 		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 		c, err := from.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer c.Close()
 		fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", size)
 		go func() {

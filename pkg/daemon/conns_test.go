@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestConnectionsAreLimited has a client open many connections on which it sends nothing. The
@@ -15,9 +17,7 @@ import (
 func TestConnectionsAreLimited(t *testing.T) {
 	const limit = 100
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
 		ConnState: (&connLimiter{limit: limit}).track}
 	go server.Serve(listener)
@@ -32,9 +32,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	get := func() {
 		t.Helper()
 		r, err := other.Get(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		io.Copy(io.Discard, r.Body)
 		r.Body.Close()
 	}
@@ -44,9 +42,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	for i := range flood {
 		c, err := from.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer c.Close()
 		go func() {
 			io.Copy(io.Discard, c)

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestRead(t *testing.T) {
@@ -14,15 +16,11 @@ func TestRead(t *testing.T) {
 	write := func(name string, size int) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, make([]byte, size), 0o600))
 		return path
 	}
 	link := filepath.Join(dir, "link")
-	if err := os.Symlink(write("target", 1), link); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink(write("target", 1), link))
 	for path, want := range map[string]bool{
 		write("empty", 0): true, write("largest", Max): true, write("larger", Max+1): false, link: false, dir: false,
 		"/proc/self/mem": false, // opens, and its first byte cannot be read
@@ -40,19 +38,13 @@ func TestRead(t *testing.T) {
 func TestReadLinked(t *testing.T) {
 	dir := t.TempDir()
 	target, link, fifo := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
-	if err := errors.Join(os.WriteFile(target, []byte("x"), 0o600), syscall.Mkfifo(fifo, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.WriteFile(target, []byte("x"), 0o600), syscall.Mkfifo(fifo, 0o600)))
 	long := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(target, long, long); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chtimes(target, long, long))
 	time.Sleep(20 * time.Millisecond) // the kernel's clock for files has ticks
 	before := time.Now()
 	time.Sleep(20 * time.Millisecond)
-	if err := os.Symlink("target", link); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink("target", link))
 	_, own, err := ReadLinked(target)
 	if err != nil || !own.After(long) || !own.Before(before) {
 		t.Errorf("the target was changed at %s, %v; want a time before %s that cannot be set", own, err, before)
@@ -79,21 +71,15 @@ func TestWrite(t *testing.T) {
 		{"again", "again"},
 		{"fifth", "fifth"},
 	} {
-		if err := Write(path, tt.content); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, Write(path, tt.content))
 		if got, _, err := Read(path); string(got) != tt.want || err != nil {
 			t.Errorf("after Write(%q): %q, %v; want %q", tt.content, got, err, tt.want)
 		}
 	}
 
 	// A file of somebody else is not kept at its size.
-	if err := os.Truncate(path, 10*Max); err != nil {
-		t.Fatal(err)
-	}
-	if err := Write(path, "small"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Truncate(path, 10*Max))
+	must.Succeed(t, Write(path, "small"))
 	if got, _, err := Read(path); string(got) != "small" || err != nil {
 		t.Errorf("after Write over a large file: %d bytes, %v", len(got), err)
 	}
@@ -104,24 +90,16 @@ func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	like, target, link := filepath.Join(dir, "like"), filepath.Join(dir, "target"), filepath.Join(dir, "link")
 	for _, path := range []string{like, target} {
-		if err := os.WriteFile(path, []byte("before"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte("before"), 0o600))
 	}
-	if err := errors.Join(os.Chmod(like, 0o640), os.Chown(like, 7, 8), os.Symlink("target", link)); err != nil {
-		t.Fatal(err)
-	}
-	if err := Replace(link, like, []byte("after")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.Chmod(like, 0o640), os.Chown(like, 7, 8), os.Symlink("target", link)))
+	must.Succeed(t, Replace(link, like, []byte("after")))
 	content, err := os.ReadFile(target)
 	if err != nil || string(content) != "after" {
 		t.Errorf("the target of the link has %q, %v", content, err)
 	}
 	info, err := os.Stat(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	owner := info.Sys().(*syscall.Stat_t)
 	if info.Mode().Perm() != 0o640 || owner.Uid != 7 || owner.Gid != 8 {
 		t.Errorf("mode %v of %d:%d, want 0640 of 7:8", info.Mode(), owner.Uid, owner.Gid)
@@ -133,10 +111,9 @@ func TestReplace(t *testing.T) {
 
 func TestCanonical(t *testing.T) {
 	dir := Canonical(t.TempDir())
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a/b"), 0o700), os.Symlink("a", filepath.Join(dir, "link")),
-		os.Symlink("loop", filepath.Join(dir, "loop"))); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.MkdirAll(filepath.Join(dir, "a/b"), 0o700),
+		os.Symlink("a", filepath.Join(dir, "link")),
+		os.Symlink("loop", filepath.Join(dir, "loop"))))
 	for path, want := range map[string]string{
 		"a": "a", "link": "a", "link/b": "a/b", "link/missing/too": "a/missing/too", "loop/b": "loop/b",
 	} {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A wait that the kernel does not end keeps a thread, and a process may have 10,000: an agent that
@@ -17,9 +19,7 @@ import (
 func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	lock, err := Lock(context.Background(), path, syscall.LOCK_EX)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer lock.Close()
 	before := runtime.NumGoroutine()
 	for range 20 {
@@ -55,9 +55,7 @@ func TestReplacedLockFile(t *testing.T) {
 			return Lock(ctx, path, syscall.LOCK_EX)
 		}
 		old, err := lock(pollLimit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var other *os.File
 		time.AfterFunc(pollLimit/4, func() {
 			if err := os.Remove(path); err != nil {
@@ -73,9 +71,7 @@ func TestReplacedLockFile(t *testing.T) {
 		}
 		time.AfterFunc(pollLimit/4, func() { other.Close() })
 		mine, err := lock(pollLimit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		mine.Close()
 	})
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestAddressesIn(t *testing.T) {
@@ -16,9 +18,7 @@ func TestAddressesIn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "netns")
 	newMounted(t, path, "10.1.2.3/24", "fd00::5/64", "fe80::77/64", "169.254.9.9/16")
 	n, err := h.Netns(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	has := func(name, addr string, want bool) {
 		t.Helper()
 		list, err := h.AddressesIn(n)
@@ -28,7 +28,7 @@ func TestAddressesIn(t *testing.T) {
 	}
 	change := func(addr string, down bool, by func(netlink.Link, *netlink.Addr) error) {
 		t.Helper()
-		if err := h.RunInNetns(n, func() error {
+		must.Succeed(t, h.RunInNetns(n, func() error {
 			link, err := netlink.LinkByName("eth0")
 			if err != nil {
 				return err
@@ -41,9 +41,7 @@ func TestAddressesIn(t *testing.T) {
 				return errors.Join(by(link, a), netlink.LinkSetDown(link))
 			}
 			return by(link, a)
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	for _, addr := range []string{"10.1.2.3", "fd00::5", "fe80::77", "169.254.9.9"} {
 		has("unchanged", addr, true)
@@ -63,9 +61,7 @@ func TestAddressesIn(t *testing.T) {
 	if list, err := h.AddressesIn(other); !errors.Is(err, ErrNetnsGone) {
 		t.Errorf("another namespace at the path: %v, %v", list, err)
 	}
-	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Unmount(path, unix.MNT_DETACH))
 	if list, err := h.AddressesIn(n); !errors.Is(err, ErrNetnsGone) {
 		t.Errorf("unmounted: %v, %v", list, err)
 	}
@@ -78,13 +74,9 @@ func TestAddressesInUnreadablePath(t *testing.T) {
 	path := filepath.Join(dir, "netns")
 	newMounted(t, path, "10.1.2.3/24")
 	n, err := h.Netns(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	n.Path = filepath.Join(dir, "loop")
-	if err := unix.Symlink(n.Path, n.Path); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Symlink(n.Path, n.Path))
 	if list, err := h.AddressesIn(n); err == nil || errors.Is(err, ErrNetnsGone) {
 		t.Errorf("a path that cannot be followed: %v, %v", list, err)
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A path that cannot be followed is not evidence that its namespace has ended.
@@ -24,9 +26,7 @@ func TestUnreadableMount(t *testing.T) {
 		"36 35 0:4 net:[7] "+loop+" rw - nsfs nsfs rw\n"+
 			"36 35 0:4 net:[8] "+dir+" rw - nsfs nsfs rw\n"+ // covered by another mount
 			"36 35 0:4 net:[9] "+loop+"-gone rw - nsfs nsfs rw\n"), 0o600))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	list, err := h.Namespaces()
 	if err != nil || len(list) != 1 || list[0].Netns.Path != loop || !errors.Is(list[0].Err, unix.ELOOP) {
 		t.Errorf("%+v, %v; want %s with an error", list, err, loop)
@@ -35,17 +35,13 @@ func TestUnreadableMount(t *testing.T) {
 
 func TestInvalidProc(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "proc")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, nil, 0o600))
 	h := New(file, "")
 	if _, err := h.ProcessNetns(); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("the processes of a /proc that is a file: %v", err)
 	}
 	empty := fakeProc(t, links{"self": {"pid:x", "mnt:1"}, "1": {"mnt:1"}, "7": {"mnt:x"}})
-	if err := os.WriteFile(filepath.Join(empty.proc, "self", "mountinfo"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(empty.proc, "self", "mountinfo"), nil, 0o600))
 	if _, err := empty.MountedNetns(); err == nil || !strings.Contains(err.Error(), "is empty") {
 		t.Errorf("an empty list of mounts: %v", err)
 	}

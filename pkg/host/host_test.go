@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/test/descriptors"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestNetns(t *testing.T) {
@@ -20,25 +21,17 @@ func TestNetns(t *testing.T) {
 	alive := filepath.Join(dir, "alive")
 	newMounted(t, alive)
 	plain := filepath.Join(dir, "plain")
-	if err := os.WriteFile(plain, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(plain, nil, 0o600))
 	loop := filepath.Join(dir, "loop")
-	if err := os.Symlink("loop", loop); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink("loop", loop))
 	if _, err := h.Netns(loop); err == nil || errors.Is(err, ErrNotNetns) {
 		t.Errorf("a path that cannot be followed: %v, want another error than ErrNotNetns", err)
 	}
 	fifo := filepath.Join(dir, "fifo") // opening one must not hang
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Mkfifo(fifo, 0o600))
 	socket := filepath.Join(dir, "socket")
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer listener.Close()
 	for path, want := range map[string]bool{
 		alive: true, "/proc/thread-self/ns/net": true,
@@ -61,9 +54,7 @@ func TestQuickState(t *testing.T) {
 	path := filepath.Join(dir, "netns")
 	newMounted(t, path)
 	n, err := h.Netns(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	holder := lease.Holder{ContainerID: "c1", IfName: "eth0", Netns: n, BootID: "boot-1"}
 	failure := "" // part of the error; "" for none
 	see := func(name string, boot string, state lease.Liveness) {
@@ -77,17 +68,13 @@ func TestQuickState(t *testing.T) {
 	see("mounted", "boot-1", lease.Alive)
 	see("mounted, in another boot", "boot-2", lease.Dead)
 	see("mounted, the boot id is unknown", "", lease.Alive)
-	if err := unix.Unmount(path, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Unmount(path, 0))
 	see("unmounted, the file exists", "boot-1", lease.Unknown)
 	newMounted(t, path)
 	if again, err := h.Netns(path); err == nil && again.Ino != n.Ino {
 		see("another namespace at the path", "boot-1", lease.Unknown)
 	}
-	if err := errors.Join(unix.Unmount(path, 0), os.Remove(path)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(unix.Unmount(path, 0), os.Remove(path)))
 	see("removed", "boot-1", lease.Unknown)
 	if err := os.Symlink("netns", path); err != nil { // to itself
 		t.Fatal(err)
@@ -146,15 +133,11 @@ func TestBootID(t *testing.T) {
 	if id := New("/proc", file).BootID(); id != "" {
 		t.Errorf("read %q without a file", id)
 	}
-	if err := os.WriteFile(file, []byte("\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("\n"), 0o600))
 	if id, err := New("/proc", file).readBootID(); err == nil {
 		t.Errorf("read %q from an empty file", id)
 	}
-	if err := os.WriteFile(file, []byte("boot-1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("boot-1\n"), 0o600))
 	if id := New("/proc", file).BootID(); id != "boot-1" {
 		t.Errorf("read %q", id)
 	}
@@ -166,16 +149,12 @@ func TestHostClosesWhatItOpens(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "netns")
 	newMounted(t, path, "10.9.8.12/24")
 	netns, err := h.Netns(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	descriptors.AssertClosed(t, func() {
 		_, listed := h.Namespaces()
 		_, read := h.AddressesIn(netns)
 		_, running := h.ProcessNetns()
 		_, mounted := h.MountedNetns()
-		if err := errors.Join(listed, read, running, mounted); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(listed, read, running, mounted))
 	})
 }

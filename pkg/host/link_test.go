@@ -12,14 +12,14 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func mac(t *testing.T, s string) net.HardwareAddr {
 	t.Helper()
 	m, err := net.ParseMAC(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return m
 }
 
@@ -31,13 +31,9 @@ func TestSetMAC(t *testing.T) {
 	if err != nil || l.Kind != "veth" || l.MAC.String() != "02:00:00:00:00:07" {
 		t.Fatalf("eth0 is %+v, %v; want a veth with the address 02:00:00:00:00:07", l, err)
 	}
-	if err := h.SetMAC(path, "eth0", mac(t, "02:00:00:00:00:09")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.SetMAC(path, "eth0", mac(t, "02:00:00:00:00:09")))
 	n, err := h.Netns(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if err := h.RunInNetns(n, func() error {
 		seen, err := netlink.LinkByName("eth0")
 		if err == nil && seen.Attrs().HardwareAddr.String() != "02:00:00:00:00:09" {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func testHost(t *testing.T) *Host {
@@ -33,21 +34,15 @@ func inNewNetns(t *testing.T, fn func() error) {
 	t.Helper()
 	runtime.LockOSThread()
 	own, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer own.Close()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Unshare(unix.CLONE_NEWNET))
 	err = fn()
 	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
 		t.Fatal(back)
 	}
 	runtime.UnlockOSThread()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }
 
 // mountNetns mounts the thread's namespace on a file.
@@ -112,14 +107,10 @@ func TestNamespacesOfMounts(t *testing.T) {
 	newMounted(t, path, "10.9.8.7/24", "fd00:9::7/64", "fe80::7:7/64")
 	newMounted(t, path+" 2")
 	before, err := h.Netns(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 
 	list, err := h.Namespaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	got, found := namespaceAt(list, path)
 	if !found {
 		t.Fatalf("the namespace mounted at %s is not in %+v", path, list)
@@ -142,9 +133,7 @@ func TestNamespacesOfProcesses(t *testing.T) {
 	newRunning(t, func() error { return addEth0("10.9.8.9/24") })
 
 	list, err := h.Namespaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	has := func(n Namespace) bool {
 		return slices.ContainsFunc(n.Addresses, func(a Address) bool { return a.Addr.String() == "10.9.8.9" })
 	}
@@ -163,26 +152,18 @@ func TestNamespacesListsEachOnce(t *testing.T) {
 	h := testHost(t)
 	dir := t.TempDir()
 	own := filepath.Join(dir, "host")
-	if err := mountNetns(own); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, mountNetns(own))
 	t.Cleanup(func() { _ = unix.Unmount(own, unix.MNT_DETACH) })
 	path := filepath.Join(dir, "pod")
 	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 	newRunning(t, func() error { return errors.Join(addEth0("10.9.8.10/24"), mountNetns(path)) })
 
 	list, err := h.Namespaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	host, err := h.Netns("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	pod, err := h.Netns(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	times := 0
 	for _, n := range list {
 		if n.Netns.Same(host) {
@@ -201,17 +182,11 @@ func TestNamespacesListsEachOnce(t *testing.T) {
 func TestNamespacesReportsUnreadable(t *testing.T) {
 	h := testHost(t)
 	path := filepath.Join(t.TempDir(), "uts")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("/proc/self/ns/uts", path, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, nil, 0o600))
+	must.Succeed(t, unix.Mount("/proc/self/ns/uts", path, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Stat(path, &st))
 	got := h.readAll([]lease.Netns{
 		{Path: path, Dev: uint64(st.Dev), Ino: st.Ino},
 		{Path: path + "-gone", Dev: 1, Ino: 1},
@@ -225,10 +200,8 @@ func TestNamespacesReportsUnreadable(t *testing.T) {
 // withoutMounts lets a /proc show no mount of a namespace.
 func withoutMounts(t *testing.T, proc string) {
 	t.Helper()
-	if err := errors.Join(os.Mkdir(filepath.Join(proc, "self"), 0o700),
-		os.WriteFile(filepath.Join(proc, "self", "mountinfo"), []byte("no namespace\n"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.Mkdir(filepath.Join(proc, "self"), 0o700),
+		os.WriteFile(filepath.Join(proc, "self", "mountinfo"), []byte("no namespace\n"), 0o600)))
 }
 
 // Process 1 may be unreadable. Its namespace is omitted in any case.
@@ -237,9 +210,7 @@ func TestNamespacesWithoutProcessOne(t *testing.T) {
 	for _, pid := range []string{"1", "7"} {
 		ns := filepath.Join(dir, pid, "ns")
 		err := errors.Join(os.MkdirAll(ns, 0o700), os.Symlink("net", filepath.Join(ns, "net"))) // to itself
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 	withoutMounts(t, dir)
 	list, err := New(dir, "").Namespaces()

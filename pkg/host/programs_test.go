@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // What cannot be seen may run.
@@ -36,9 +38,7 @@ func TestRunning(t *testing.T) {
 			default:
 				err = errors.Join(err, os.Symlink(program, filepath.Join(dir, "exe")))
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 		}
 		pid, err := New(proc, "").Running(func(name, _ string) bool { return name == "leasehold-agent" })
 		if pid != tt.pid || (err != nil) != tt.err {

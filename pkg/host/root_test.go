@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestEnterHostRootErrors(t *testing.T) {
@@ -32,12 +34,8 @@ func TestEnterHostRootErrors(t *testing.T) {
 func TestOpenDirPath(t *testing.T) {
 	dir := t.TempDir()
 	path, err := OpenDirPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("later"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "token"), []byte("later"), 0o600))
 	if b, err := os.ReadFile(path + "/token"); err != nil || string(b) != "later" {
 		t.Errorf("%q, %v", b, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // Without the id of the boot nothing is known to be of it.
@@ -38,9 +39,7 @@ func TestIsOfBoot(t *testing.T) {
 
 func TestProveView(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "boot_id")
-	if err := os.WriteFile(file, []byte("boot-1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("boot-1\n"), 0o600))
 	h := New("/proc", file)
 	recorded := h.NamespaceIDs("boot-1")
 	if !strings.HasPrefix(recorded, "boot-1 pid:") || !strings.Contains(recorded, " mnt:") {
@@ -104,9 +103,7 @@ func fakeProc(t *testing.T, processes links) *Host {
 			err = errors.Join(err, os.Symlink(kind+":["+number+"]", filepath.Join(ns, kind)))
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return New(dir, "")
 }
 
@@ -193,16 +190,12 @@ func TestProveViewInOtherMounts(t *testing.T) {
 	boot := h.BootID()
 	dir := t.TempDir() // like the directory of a runtime's namespaces
 	err := errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_SHARED, ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	alive, gone := filepath.Join(dir, "alive"), filepath.Join(dir, "gone")
 	newMounted(t, alive)
 	n, err := h.Netns(alive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	bound := func(n lease.Netns, boot string) iter.Seq[lease.Lease] {
 		return slices.Values([]lease.Lease{{State: lease.Bound, Holder: lease.Holder{Netns: n, BootID: boot}}})
 	}
@@ -210,13 +203,9 @@ func TestProveViewInOtherMounts(t *testing.T) {
 	pid, _, _ := strings.Cut(own, " mnt:")
 	recorded := pid + " mnt:1"
 	link := filepath.Join(dir, "link")
-	if err := os.Symlink("/proc/self/ns/net", link); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink("/proc/self/ns/net", link))
 	process, err := h.Netns(link)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for name, leases := range map[string]iter.Seq[lease.Lease]{
 		"no bound lease":                nil,
 		"nothing at its path":           bound(lease.Netns{Path: gone, Dev: n.Dev, Ino: n.Ino}, boot),
@@ -235,9 +224,7 @@ func TestProveViewInOtherMounts(t *testing.T) {
 		err = errors.Join(err, os.Mkdir(filepath.Join(proc, pid), 0o700),
 			os.Symlink(filepath.Join("/proc", pid, "ns"), filepath.Join(proc, pid, "ns")))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	blind := New(proc, DefaultBootIDFile)
 	if err := blind.ProveView(recorded, boot, bound(n, boot)); !errors.Is(err, ErrNotHost) ||
 		!errors.Is(err, fs.ErrNotExist) {
@@ -265,22 +252,16 @@ func TestProveViewInThePluginsMounts(t *testing.T) {
 	boot := h.BootID()
 	dir := t.TempDir()
 	err := errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_PRIVATE, ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	path := filepath.Join(dir, "netns")
 	newMounted(t, path)
 	n, err := h.Netns(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	other := fakeProc(t, links{"1": {"mnt:1"}})
 	process := filepath.Join(other.proc, strconv.Itoa(os.Getpid()))
-	if err := errors.Join(os.Mkdir(process, 0o700), os.Symlink("/proc/self/ns", filepath.Join(process, "ns")),
-		os.Symlink("/proc/self/mountinfo", filepath.Join(process, "mountinfo"))); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.Mkdir(process, 0o700), os.Symlink("/proc/self/ns", filepath.Join(process, "ns")),
+		os.Symlink("/proc/self/mountinfo", filepath.Join(process, "mountinfo"))))
 	own := other.NamespaceIDs(boot)
 	pid, _, _ := strings.Cut(own, " mnt:")
 	bound := slices.Values([]lease.Lease{{State: lease.Bound, Holder: lease.Holder{Netns: n, BootID: boot}}})

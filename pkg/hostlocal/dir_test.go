@@ -13,24 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A mark that cannot be written may prove more than is there, so it is removed.
 func TestMarkThatCannotBeWritten(t *testing.T) {
 	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
 	d, err := Open(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer d.Close()
-	if err := d.SetMark(true, Owner{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.SetMark(true, Owner{}))
 	// A read lease on the file (fcntl(2)), as file servers take it, stops only writers.
 	reader, err := os.Open(filepath.Join(Path(p), markName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer reader.Close()
 	if _, err := unix.FcntlInt(reader.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 		t.Fatal(err)
@@ -49,16 +44,10 @@ func TestNothingIsWrittenWithoutTheLock(t *testing.T) {
 	l := lease.Lease{State: lease.Bound, Pool: p, Address: netip.MustParseAddr("10.0.0.2"),
 		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0"}}
 	d, err := Open(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Write(l, lease.Instant{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, d.Write(l, lease.Instant{}))
 	unlocked, err := OpenUnlocked(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for name, err := range map[string]error{
 		"Write": unlocked.Write(l, lease.Instant{}), "SetMark": unlocked.SetMark(true, Owner{}),
 		"Remove": unlocked.Remove(l.Address),
@@ -86,41 +75,29 @@ func TestOpenUnlocked(t *testing.T) {
 		t.Errorf("no directory: %+v, %v", d, err)
 	}
 	d, err := Open(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer d.Close()
 	for name, want := range map[string][]string{
 		"10.0.0.9": {"10.0.0.9"}, "fd00::1": {"fd00::1"}, "10.0.0.10": {"10.0.0.10"}, "FD00::2": nil, "fd00:0::3": nil,
 		"010.0.0.3": nil, "::ffff:10.0.0.4": nil, "fe80::1%eth0": nil, "last_reserved_ip.0": nil,
 	} {
 		path := filepath.Join(Path(p), name)
-		if err := os.WriteFile(path, []byte("c1\r\neth0"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte("c1\r\neth0"), 0o600))
 		if addrs, err := d.Addresses(); err != nil || !slices.Equal(texts(addrs), want) {
 			t.Errorf("file %s: addresses %v, %v", name, addrs, err)
 		}
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Remove(path))
 	}
 	for _, name := range []string{"fd00::1", "10.0.0.9", "10.0.0.10"} {
-		if err := os.WriteFile(filepath.Join(Path(p), name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(Path(p), name), nil, 0o600))
 	}
 	for _, all := range []bool{true, false} {
-		if err := d.SetMark(all, Owner{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, d.SetMark(all, Owner{}))
 		if !d.IsMarked() || d.IsComplete() != all {
 			t.Errorf("the mark is set to %v: marked %v, complete %v", all, d.IsMarked(), d.IsComplete())
 		}
 		reader, err := OpenUnlocked(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if !reader.IsMarked() || reader.IsComplete() != all || reader.Locked() {
 			t.Errorf("the mark is %v: %+v", all, reader)
 		}
@@ -135,28 +112,20 @@ func TestOpenUnlocked(t *testing.T) {
 func TestAddressesOfADirectoryThatCannotBeRead(t *testing.T) {
 	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
 	d, err := Open(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer d.Close()
-	if err := os.RemoveAll(Path(p)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.RemoveAll(Path(p)))
 	for name, make := range map[string]func() error{
 		"it is gone":        func() error { return nil },
 		"a file":            func() error { return os.WriteFile(Path(p), nil, 0o600) },
 		"a link to nowhere": func() error { return os.Symlink("nowhere", Path(p)) },
 		"a link to itself":  func() error { return os.Symlink("cbr0", Path(p)) },
 	} {
-		if err := make(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, make())
 		if addrs, err := d.Addresses(); err == nil || !strings.Contains(err.Error(), Path(p)) {
 			t.Errorf("%s: %v, %v", name, addrs, err)
 		}
-		if err := os.RemoveAll(Path(p)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.RemoveAll(Path(p)))
 	}
 }
 
@@ -171,9 +140,7 @@ func texts(addrs []netip.Addr) (out []string) {
 func TestMarks(t *testing.T) {
 	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
 	d, err := Open(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer d.Close()
 	for text, want := range map[string]bool{
 		markAll + "\n":     true,
@@ -181,9 +148,7 @@ func TestMarks(t *testing.T) {
 		markShort + "\n":   false,
 		"":                 false,
 	} {
-		if err := os.WriteFile(filepath.Join(Path(p), markName), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(Path(p), markName), []byte(text), 0o600))
 		d, err := OpenUnlocked(p)
 		if err != nil || !d.IsMarked() || d.IsComplete() != want {
 			t.Errorf("mark %q: %+v, %v", text, d, err)
@@ -196,18 +161,14 @@ func TestMarks(t *testing.T) {
 func TestOwner(t *testing.T) {
 	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
 	here := filepath.Join(p.DataDir, "a store")
-	if err := os.WriteFile(here, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(here, nil, 0o600))
 	a, b := Owner{"1111", "aaaa", here}, Owner{"2222", "bbbb", "/gone"}
 	if got := OwnerOf(p); got != (Owner{}) {
 		t.Errorf("no directory: %+v", got)
 	}
 	for _, c := range []struct{ set, want Owner }{{a, a}, {a, a}, {b, b}, {Owner{}, Owner{}}} {
 		d, err := Open(t.Context(), p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		err = d.SetMark(true, c.set)
 		if d.Close(); err != nil || OwnerOf(p) != c.want {
 			t.Errorf("%+v: %+v, %v", c.set, OwnerOf(p), err)

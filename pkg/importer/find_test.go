@@ -20,6 +20,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // host is a simulated one: the namespaces that live, by path.
@@ -67,9 +68,7 @@ func (n *node) write(path, content string) {
 	n.when = n.when.Add(time.Second)
 	err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600),
 		os.Chtimes(path, n.when, n.when))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.Succeed(n.t, err)
 }
 
 // lives makes a namespace with addresses on eth0.
@@ -90,9 +89,7 @@ func (n *node) node() Sources {
 func (n *node) find(sets ...pool.Set) (stories, problems []string) {
 	n.t.Helper()
 	found, err := Find(n.node(), n.pool, sets, now, testCoolDown, ids())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.Succeed(n.t, err)
 	for _, f := range found.Findings {
 		stories = append(stories, story(f))
 	}
@@ -172,16 +169,12 @@ func TestFindWhatKruiseLeft(t *testing.T) {
 	n.write("networks/reserved/db/db-3", "")
 	n.write("networks/reserved/db/db-4", "null")
 	n.write("networks/reserved/db/db.5", reserved("10.0.0.9", "")) // no label, and a pod's name
-	if err := unix.Mkfifo(filepath.Join(n.dir, "networks/reserved/db/db-6"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Mkfifo(filepath.Join(n.dir, "networks/reserved/db/db-6"), 0o600))
 	n.write("networks/reserved/db/DB.tmp~", "null")
 	n.write("networks/reserved/not_a_namespace/db-0", "null")
 	for _, dir := range []string{"networks/reserved/db", "networks/reserved"} {
 		path := filepath.Join(n.dir, dir)
-		if err := os.Chmod(path, 0); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chmod(path, 0))
 		t.Cleanup(func() { _ = os.Chmod(path, 0o755) })
 	}
 	if os.Geteuid() != 0 {
@@ -287,9 +280,7 @@ func TestNamed(t *testing.T) {
 	}
 	other := func(n *node) { n.write("networks/cbr0/10.0.0.9", "c2\r\neth0") }
 	unlisted := func(n *node) {
-		if err := os.Symlink("cache", filepath.Join(n.dir, "cache")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink("cache", filepath.Join(n.dir, "cache")))
 	}
 	damaged := func(n *node) { n.write("results/cbr0-c3-eth0", "{") }
 	invalid := func(n *node) {
@@ -352,18 +343,12 @@ func TestFindOddFiles(t *testing.T) {
 	n.write("results/cbr0-c1-eth0", strings.Repeat(" ", files.Max+1))
 	n.write("results/cbr0-c2-eth0", "")
 	for _, path := range []string{"networks/cbr0/10.0.0.6", "results/cbr0-c3-eth0"} {
-		if err := unix.Mkfifo(filepath.Join(n.dir, path), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, unix.Mkfifo(filepath.Join(n.dir, path), 0o600))
 	}
 	n.write("elsewhere", "c9\r\neth0")
-	if err := os.Symlink(filepath.Join(n.dir, "elsewhere"),
-		filepath.Join(n.dir, "networks/cbr0/10.0.0.7")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(n.dir, "networks/cbr0/10.0.0.8"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink(filepath.Join(n.dir, "elsewhere"),
+		filepath.Join(n.dir, "networks/cbr0/10.0.0.7")))
+	must.Succeed(t, os.Mkdir(filepath.Join(n.dir, "networks/cbr0/10.0.0.8"), 0o700))
 	n.write("results/cbr0-c4-eth0", string(entry(func(f map[string]any) { // its file may be another's by now
 		f["containerId"], f["netns"] = "c4", "/run/netns/gone"
 		f["result"] = map[string]any{"ips": []any{map[string]any{"address": "10.0.0.7/24"},
@@ -393,9 +378,7 @@ func TestFindBlind(t *testing.T) {
 	}
 	n = newNode(t)
 	n.write("networks/x", "")
-	if err := os.Symlink(filepath.Join(n.pool.DataDir, "cbr0"), filepath.Join(n.pool.DataDir, "cbr0")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink(filepath.Join(n.pool.DataDir, "cbr0"), filepath.Join(n.pool.DataDir, "cbr0")))
 	if _, err := Find(n.node(), n.pool, nil, now, testCoolDown, ids()); !errors.Is(err, ErrUnreadable) {
 		t.Errorf("with a directory that cannot be listed: %v", err)
 	}

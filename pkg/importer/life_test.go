@@ -12,6 +12,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestLife has every case of lifeOf: what the entries of libcni's cache and the interfaces of the
@@ -92,9 +93,7 @@ func TestNamedContainer(t *testing.T) {
 		{"on an interface", "10.0.0.5", func(n *node) { n.lives("/run/netns/seen", 12, "10.0.0.5") }, lease.Alive,
 			"10.0.0.5 Bound db-0/u1 c1 eth0 02:00:00:00:00:05 /run/netns/seen window 10m0s", seen},
 		{"no entry", "10.0.0.5", func(n *node) {
-			if err := os.Remove(filepath.Join(n.dir, "results/cbr0-c1-eth0")); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.Remove(filepath.Join(n.dir, "results/cbr0-c1-eth0")))
 			n.lives("/run/netns/seen", 12, "10.0.0.5") // which may be another container's
 		}, lease.Alive, "10.0.0.5 Bound nobody c1 eth0", "10.0.0.5 Bound nobody c1 eth0"},
 	} {

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 const plugin = "github.com/leasehold-cni/leasehold/plugins/ipam/leasehold"
@@ -58,7 +60,7 @@ func TestMain(m *testing.M) {
 func read(t *testing.T, path string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	must(t, err)
+	must.Succeed(t, err)
 	return content
 }
 
@@ -70,14 +72,6 @@ func lay(t *testing.T, d Dir, name, from string) {
 		err = os.WriteFile(d.path(name+".dpkg-new"), content, 0o755)
 	}
 	if err = errors.Join(err, os.Rename(d.path(name+".dpkg-new"), d.path(name))); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must fails the test on an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -105,7 +99,7 @@ func pluginVersion(path string) (string, error) {
 func assertNames(t *testing.T, d Dir, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(string(d))
-	must(t, err)
+	must.Succeed(t, err)
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
@@ -129,7 +123,7 @@ func TestForwarderWithoutHostLocal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := Dir(t.TempDir())
 			lay(t, d, leasehold, built.leasectl)
-			must(t, put(d.path(hostLocal)))
+			must.Succeed(t, put(d.path(hostLocal)))
 			cmd := exec.Command(d.path(leasehold))
 			cmd.Env = []string{"CNI_COMMAND=DEL", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_PATH=" + string(d)}
 			cmd.Stdin = strings.NewReader(`{"cniVersion": "1.0.0", "name": "n", "ipam": {"type": "leasehold"}}`)
@@ -167,7 +161,7 @@ func TestForwarderWaitsForALaterDEL(t *testing.T) {
 	defer func(dirs []string) { replays = dirs }(replays)
 	replays = []string{stored}
 	config := filepath.Join(stored, "net-c2-eth0")
-	must(t, os.WriteFile(config, []byte(`{"type":"leasehold"}`), 0o600))
+	must.Succeed(t, os.WriteFile(config, []byte(`{"type":"leasehold"}`), 0o600))
 	synctest.Test(t, func(t *testing.T) {
 		var all sync.WaitGroup
 		afterDEL := func() {
@@ -179,7 +173,7 @@ func TestForwarderWaitsForALaterDEL(t *testing.T) {
 		time.Sleep(forwarderWaits + time.Second/2)
 		all.Go(afterDEL) // of c2
 		time.Sleep(2 * time.Second)
-		must(t, os.Remove(config))
+		must.Succeed(t, os.Remove(config))
 		all.Wait()
 	})
 	assertNames(t, d)
@@ -188,10 +182,10 @@ func TestForwarderWaitsForALaterDEL(t *testing.T) {
 func TestInstallReplacesARunningProgram(t *testing.T) {
 	d := Dir(t.TempDir())
 	sleep, err := exec.LookPath("sleep")
-	must(t, err)
+	must.Succeed(t, err)
 	lay(t, d, leasehold, sleep)
 	running := exec.Command(d.path(leasehold), "60")
-	must(t, running.Start())
+	must.Succeed(t, running.Start())
 	defer running.Wait()
 	defer running.Process.Kill()
 	done, err := d.Install(read(t, built.ours))
@@ -200,7 +194,7 @@ func TestInstallReplacesARunningProgram(t *testing.T) {
 	}
 	assertSame(t, d, leasehold, built.ours)
 	info, err := os.Stat(d.path(leasehold))
-	must(t, err)
+	must.Succeed(t, err)
 	if info.Mode().Perm() != 0o755 {
 		t.Errorf("mode %v, want 0755", info.Mode())
 	}
@@ -214,9 +208,9 @@ func TestInstallReplacesARunningProgram(t *testing.T) {
 func TestReplaceAndRestore(t *testing.T) {
 	d := Dir(t.TempDir())
 	lay(t, d, hostLocal, built.hostLocal)
-	must(t, errors.Join(os.Chown(d.path(hostLocal), 1001, 1001), os.Chmod(d.path(hostLocal), 0o775)))
+	must.Succeed(t, errors.Join(os.Chown(d.path(hostLocal), 1001, 1001), os.Chmod(d.path(hostLocal), 0o775)))
 	before, err := os.Stat(d.path(hostLocal))
-	must(t, err)
+	must.Succeed(t, err)
 	for i := range 3 {
 		done, err := d.Replace(read(t, built.ours))
 		if err != nil || done != (i == 0) {
@@ -234,7 +228,7 @@ func TestReplaceAndRestore(t *testing.T) {
 	}
 	assertNames(t, d, hostLocal)
 	after, err := os.Stat(d.path(hostLocal))
-	must(t, err)
+	must.Succeed(t, err)
 	if !os.SameFile(before, after) || after.Mode() != before.Mode() || after.Sys().(*syscall.Stat_t).Uid != 1001 {
 		t.Errorf("host-local is %v of %d, not the file that it was", after.Mode(), after.Sys().(*syscall.Stat_t).Uid)
 	}
@@ -284,11 +278,11 @@ func TestReplaceKeepsOnlyHostLocal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := Dir(filepath.Join(t.TempDir(), "bin"))
-			must(t, errors.Join(os.Mkdir(string(d), 0o755), os.Mkdir(other(d), 0o755)))
+			must.Succeed(t, errors.Join(os.Mkdir(string(d), 0o755), os.Mkdir(other(d), 0o755)))
 			lay(t, Dir(other(d)), hostLocal, built.hostLocal)
-			must(t, os.WriteFile(d.path(kept), []byte("#!/bin/sh\necho old\n"), 0o755))
+			must.Succeed(t, os.WriteFile(d.path(kept), []byte("#!/bin/sh\necho old\n"), 0o755))
 			old := stampAt(d.path(kept))
-			must(t, c.make(t, d))
+			must.Succeed(t, c.make(t, d))
 			if done, err := d.Replace(read(t, built.ours)); !done || err != nil {
 				t.Fatalf("%v, %v", done, err)
 			}
@@ -305,7 +299,7 @@ func TestReplaceKeepsOnlyHostLocal(t *testing.T) {
 			} else if stampAt(d.path(kept)) != old {
 				t.Error("what was kept is gone")
 			}
-			must(t, errors.Join(os.RemoveAll(d.path(leasehold))))
+			must.Succeed(t, errors.Join(os.RemoveAll(d.path(leasehold))))
 			assertNames(t, d, hostLocal, kept)
 			assertSame(t, Dir(other(d)), hostLocal, built.hostLocal)
 		})
@@ -318,19 +312,19 @@ func TestReplaceDuringACopy(t *testing.T) {
 	for from, keeps := range map[string]bool{built.hostLocal: true, built.older: false} {
 		d := Dir(t.TempDir())
 		content, err := os.ReadFile(from)
-		must(t, err)
+		must.Succeed(t, err)
 		copying, err := os.OpenFile(d.path(hostLocal), os.O_CREATE|os.O_WRONLY, 0o755)
-		must(t, err)
+		must.Succeed(t, err)
 		half := len(content) / 100
 		_, err = copying.Write(content[:half])
-		must(t, err)
+		must.Succeed(t, err)
 		_, err = d.Replace(read(t, built.ours))
-		must(t, err)
+		must.Succeed(t, err)
 		_, err = copying.Write(content[half:])
-		must(t, errors.Join(err, copying.Close()))
+		must.Succeed(t, errors.Join(err, copying.Close()))
 		assertSame(t, d, hostLocal, built.ours)
 		_, err = d.Replace(read(t, built.ours))
-		must(t, err)
+		must.Succeed(t, err)
 		if keeps {
 			assertSame(t, d, kept, from)
 			assertNames(t, d, hostLocal, kept)
@@ -347,7 +341,7 @@ func TestReplaceErrors(t *testing.T) {
 		t.Errorf("a directory without host-local: %v", err)
 	}
 	assertNames(t, d)
-	must(t, os.Mkdir(d.path(hostLocal), 0o755))
+	must.Succeed(t, os.Mkdir(d.path(hostLocal), 0o755))
 	if _, err := d.Replace(read(t, built.ours)); err == nil || !strings.Contains(err.Error(), "not a file") {
 		t.Errorf("a directory of that name: %v", err)
 	}
@@ -387,7 +381,7 @@ func TestRestore(t *testing.T) {
 	}
 	d := Dir(t.TempDir())
 	lay(t, d, hostLocal, built.ours)
-	must(t, os.Symlink("gone", d.path(kept)))
+	must.Succeed(t, os.Symlink("gone", d.path(kept)))
 	if _, err := d.restore(); err == nil || !strings.Contains(err.Error(), "cannot be run") {
 		t.Errorf("what was kept leads nowhere: %v", err)
 	}
@@ -464,7 +458,7 @@ func TestWatch(t *testing.T) {
 	lay(t, d, hostLocal, built.hostLocal)
 	program := read(t, built.ours)
 	_, err := d.Replace(program)
-	must(t, err)
+	must.Succeed(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
@@ -492,11 +486,11 @@ func TestWatch(t *testing.T) {
 			{"nothing changes", func() {}, true, ""},
 			{"host-local is installed", func() { lay(t, d, hostLocal, built.hostLocal) }, true, "overwritten"},
 			{"and again", func() { lay(t, d, hostLocal, built.hostLocal) }, true, "overwritten"},
-			{"it is removed", func() { must(t, os.Remove(d.path(hostLocal))) }, true, "overwritten"},
+			{"it is removed", func() { must.Succeed(t, os.Remove(d.path(hostLocal))) }, true, "overwritten"},
 			{"it is a directory", func() {
-				must(t, errors.Join(os.Remove(d.path(hostLocal)), os.Mkdir(d.path(hostLocal), 0o755)))
+				must.Succeed(t, errors.Join(os.Remove(d.path(hostLocal)), os.Mkdir(d.path(hostLocal), 0o755)))
 			}, false, "level=ERROR"},
-			{"the directory is removed", func() { must(t, os.Remove(d.path(hostLocal))) }, true, "overwritten"},
+			{"the directory is removed", func() { must.Succeed(t, os.Remove(d.path(hostLocal))) }, true, "overwritten"},
 		} {
 			c.change()
 			said, ours := after(time.Minute)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // BenchmarkAddDel is the work of an ADD and a DEL without the process around it, with other leases.
@@ -30,9 +32,7 @@ func BenchmarkReturn(b *testing.B) {
 
 func addDel(b *testing.B, w *world, a ask) {
 	w.add(a)
-	if err := w.service.Release(context.Background(), on(a.container, "eth0"), w.where()); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, w.service.Release(context.Background(), on(a.container, "eth0"), w.where()))
 	delete(w.netns, "/run/netns/"+a.container)
 }
 

@@ -16,15 +16,14 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // files prints host-local's directory: "10.0.0.2=c1", a hold by its mark.
 func (w *world) files() string {
 	w.t.Helper()
 	entries, err := os.ReadDir(filepath.Join(w.dataDir, w.network))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	var out []string
 	for _, e := range entries {
 		if e.Name() == "lock" || strings.HasPrefix(e.Name(), ".") {
@@ -57,13 +56,9 @@ func (w *world) file(name string) string {
 // has one after "\r\n".
 func (w *world) hostLocal(addr, container string) {
 	w.t.Helper()
-	if err := os.MkdirAll(filepath.Join(w.dataDir, w.network), 0o755); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(os.MkdirAll(filepath.Join(w.dataDir, w.network), 0o755))
 	f, err := os.OpenFile(w.path(addr), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	defer f.Close()
 	if !strings.Contains(container, "\n") {
 		container += "\r\neth0"
@@ -76,9 +71,7 @@ func (w *world) hostLocal(addr, container string) {
 func (w *world) wipe(paths ...string) {
 	w.t.Helper()
 	for _, p := range paths {
-		if err := os.RemoveAll(p); err != nil {
-			w.t.Fatal(err)
-		}
+		w.must(os.RemoveAll(p))
 	}
 }
 
@@ -88,18 +81,14 @@ func (w *world) stateDir() string { return w.service.Node.Store.Dirs().State }
 func spoilNewestHead(t testing.TB, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	const page, txAt = 4096, 16 + 48
 	at := 0
 	if string(b[page+txAt:page+txAt+1]) > string(b[txAt:txAt+1]) { // few transactions: one byte tells
 		at = page
 	}
 	b[at+20] ^= 0xff
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, b, 0o600))
 }
 
 func (w *world) export() {
@@ -138,9 +127,7 @@ func dropRecord(t testing.TB, path, word string) {
 func inRecords(t testing.TB, path, word string, fn func(b *bolt.Bucket, k, v []byte) error) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	err = db.Update(func(tx *bolt.Tx) error {
 		b, found := tx.Bucket([]byte("leases")), map[string][]byte{}
@@ -155,9 +142,7 @@ func inRecords(t testing.TB, path, word string, fn func(b *bolt.Bucket, k, v []b
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }
 
 // uncommitted makes a call whose transaction is not committed, because the store's file is replaced

@@ -20,9 +20,7 @@ import (
 func (w *world) queued() string {
 	w.t.Helper()
 	records, err := w.service.Node.Store.Run().QueuedDELs(w.now.BootID)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	var out []string
 	for _, r := range records {
 		out = append(out, r.ContainerID)
@@ -76,15 +74,11 @@ func TestReadersSeeAQueuedDELAsDone(t *testing.T) {
 func (w *world) fails(container string) {
 	w.t.Helper()
 	lock, err := files.Lock(w.t.Context(), filepath.Join(w.service.Node.Store.Dirs().Run, "lock"), syscall.LOCK_EX)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	defer lock.Close()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := w.service.Release(ctx, on(container, "eth0"), w.where()); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(w.service.Release(ctx, on(container, "eth0"), w.where()))
 	w.same("the queue", w.queued(), container)
 }
 

@@ -52,9 +52,7 @@ func (w *world) marks(pod string, stays bool) {
 	w.t.Helper()
 	err := w.service.MarkLeaving(context.Background(),
 		[]maintain.LeavingPod{{Namespace: "db", Name: pod, UID: "uid-of-" + pod, Stays: stays}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 }
 
 // TestDelsAtOneTimeKeepAPodsAddressesTogether verifies that a pod gets both addresses of one former

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // startedByHostLocal makes a sandbox of a pod to which host-local has given an address: its
@@ -50,9 +51,7 @@ func (w *world) serveSince(since time.Time) string {
 	if err == nil {
 		err = v.Unsafe
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	var out []string
 	for _, a := range maintain.Plan(v) {
 		out = append(out, fmt.Sprint(a.Do, " ", a.Lease.Address))
@@ -75,9 +74,7 @@ func TestWhatHostLocalGivesLaterIsNotImported(t *testing.T) {
 	w.startedByHostLocal("db-0", "c1", "10.0.0.7")
 	w.asAgent()
 	info, err := os.Stat(w.path("10.0.0.7"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	w.same("it is newer than the configuration", w.serveSince(info.ModTime().Add(-time.Second)), "")
 	w.same("it is older", w.serveSince(info.ModTime()), "import 10.0.0.7")
 }
@@ -94,9 +91,7 @@ func TestAContainerThatHasMovedIsNotImported(t *testing.T) {
 	w.asAgent()
 	served := maintain.Served{Pool: w.where().Pool, Sets: w.sets, Since: time.Now().Add(time.Hour)}
 	v, err := w.service.Survey(t.Context(), served)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	plan := maintain.Plan(v)
 	if len(plan) != 1 || plan[0].Do != maintain.Import {
 		t.Fatalf("planned %+v", plan)

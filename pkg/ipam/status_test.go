@@ -33,9 +33,7 @@ func (w *world) tree() map[string]string {
 		out[strings.TrimPrefix(path, root)] = fmt.Sprintf("%s %x", info.ModTime(), b)
 		return err
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	return out
 }
 
@@ -94,14 +92,10 @@ func (w *world) statusLikeADD() string {
 func (w *world) setFormat(format byte) {
 	w.t.Helper()
 	db, err := bolt.Open(filepath.Join(w.stateDir(), "leases.db"), 0o600, &bolt.Options{Timeout: time.Second})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	defer db.Close()
 	err = db.Update(func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("format"), []byte{format}) })
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 }
 
 // TestStatusOfABusyStore verifies that STATUS waits for no call, and that a busy store is no

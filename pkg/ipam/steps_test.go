@@ -19,6 +19,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 const hour = time.Hour
@@ -49,17 +50,13 @@ func (w *world) notes() string {
 func (w *world) keepMAC(container, has string, fixed bool, addrs ...string) string {
 	w.t.Helper()
 	hw, err := net.ParseMAC(has)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	var list []netip.Addr
 	for _, a := range addrs {
 		list = append(list, netip.MustParseAddr(a))
 	}
 	mac, ok, err := w.service.KeepMAC(context.Background(), on(container, "eth0"), list, hw, fixed)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	if !ok {
 		return "none"
 	}
@@ -79,9 +76,7 @@ func (w *world) macs(container string) string {
 func (w *world) lockFiles(network string) *os.File {
 	w.t.Helper()
 	lock, err := files.Lock(context.Background(), filepath.Join(w.dataDir, network, "lock"), syscall.LOCK_EX)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	w.t.Cleanup(func() { lock.Close() })
 	return lock
 }
@@ -90,9 +85,7 @@ func (w *world) lockFiles(network string) *os.File {
 func (w *world) look() maintain.NodeView {
 	w.t.Helper()
 	v, err := w.service.List(context.Background(), func(lease.Lease) bool { return true })
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	return v
 }
 
@@ -129,9 +122,7 @@ func (w *world) revokePods(ctx context.Context, leases ...lease.Lease) error {
 
 func (w *world) setLimits(limits policy.Limits) {
 	w.t.Helper()
-	if err := w.service.SetLimits(context.Background(), limits); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(w.service.SetLimits(context.Background(), limits))
 }
 
 // oldHostLocal does what host-local did before v0.8.0: its file names the container alone. The
@@ -140,25 +131,19 @@ func (w *world) oldHostLocal(addr, container string) {
 	w.t.Helper()
 	err := errors.Join(os.MkdirAll(filepath.Join(w.dataDir, w.network), 0o755),
 		os.WriteFile(w.path(addr), []byte(container), 0o600))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 }
 
 // gc calls GC with a list of valid attachments.
 func (w *world) gc(valid ...lease.Attachment) {
 	w.t.Helper()
-	if err := w.service.Collect(context.Background(), w.where(), valid); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(w.service.Collect(context.Background(), w.where(), valid))
 }
 
 // delOf is the DEL of one interface of a container in the present network.
 func (w *world) delOf(container, ifName string) {
 	w.t.Helper()
-	if err := w.another().Release(context.Background(), on(container, ifName), w.where()); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(w.another().Release(context.Background(), on(container, ifName), w.where()))
 }
 
 func (w *world) storeFile() string { return filepath.Join(w.stateDir(), "leases.db") }
@@ -167,9 +152,7 @@ func (w *world) storeFile() string { return filepath.Join(w.stateDir(), "leases.
 func (w *world) unreadable(addr string) {
 	w.t.Helper()
 	w.wipe(w.path(addr))
-	if err := errors.Join(os.MkdirAll(filepath.Dir(w.path(addr)), 0o755), os.Symlink(addr, w.path(addr))); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(errors.Join(os.MkdirAll(filepath.Dir(w.path(addr)), 0o755), os.Symlink(addr, w.path(addr))))
 }
 
 // stillUnreadable reports that the file was not touched.
@@ -235,10 +218,8 @@ func (w *world) policies() policy.Config {
 // unknownMark writes a mark that says nothing of the node or of the files.
 func (w *world) unknownMark() {
 	w.t.Helper()
-	if err := os.WriteFile(w.path(".leasehold"), []byte("a mark of another version\n"),
-		0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(os.WriteFile(w.path(".leasehold"), []byte("a mark of another version\n"),
+		0o600))
 }
 
 // forget fills the journal, so that it knows nothing of what was before.
@@ -252,9 +233,7 @@ func (w *world) forget() {
 		}
 		return nil
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 }
 
 // TestAMovedDirectoryKeepsItsAddresses verifies that what the journal has about a network of the
@@ -263,13 +242,9 @@ func TestAMovedDirectoryKeepsItsAddresses(t *testing.T) {
 	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
 	w.add(ask{container: "c1", netns: "/dummy"}) // on no interface, as with gVisor
 	before := w.now.Wall.Add(-time.Minute)
-	if err := os.Chtimes(w.path("10.0.0.2"), before, before); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chtimes(w.path("10.0.0.2"), before, before))
 	moved := w.dataDir + "-moved"
-	if err := os.Rename(w.dataDir, moved); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(w.dataDir, moved))
 	w.dataDir = moved
 	w.refused(ask{pod: "x", container: "c2"}, ErrExhausted, "1 bound")
 	w.same("its file", w.files(), "10.0.0.2=c1")

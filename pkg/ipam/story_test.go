@@ -23,6 +23,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestStories runs the stories of testdata on simulated nodes: what runtimes, users, host-local and
@@ -523,9 +524,7 @@ func (w *world) queue(container string, ago time.Duration) {
 
 func (w *world) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, err)
 }
 
 // surveyIs expects a survey that is safe to act on, is not, or doubts one death.
@@ -593,13 +592,9 @@ func (w *world) sees(what string, set bool) {
 
 // setOptions changes what the ipam section has of policies.
 func (w *world) setOptions(ipam string) {
-	if err := json.Unmarshal([]byte(ipam), &w.section); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(json.Unmarshal([]byte(ipam), &w.section))
 	options, err := w.section.Config()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	w.options = options
 }
 

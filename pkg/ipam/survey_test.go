@@ -20,9 +20,7 @@ func (w *world) survey() maintain.Survey {
 	}
 	_ = w.service.ApplyQueue(context.Background()) // the survey says why it fails
 	v, err := w.service.Survey(context.Background())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	return v
 }
 

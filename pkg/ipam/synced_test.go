@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 const syncedEnv = "LEASEHOLD_TEST_SYNCED"
@@ -33,9 +34,7 @@ var answers = []struct {
 	{"window removed", true, func(w *world) { w.follow("u", 0) }},
 	{"window set again", true, func(w *world) { w.follow("u", hour) }},
 	{"retention of a bound lease ended", true, func(w *world) {
-		if err := w.revokePods(context.Background(), w.leaseOf("db-0")); err != nil {
-			w.t.Fatal(err)
-		}
+		w.must(w.revokePods(context.Background(), w.leaseOf("db-0")))
 	}},
 	{"ADD of a second pod", true, func(w *world) { w.add(ask{pod: "db-1", container: "c3", window: hour}) }},
 	{"DEL of a second pod", false, func(w *world) { w.stop("c3") }},
@@ -66,9 +65,7 @@ func TestOnTheDiskBeforeTheAnswer(t *testing.T) {
 		w := newWorld(t, "10.0.0.0/24")
 		for _, a := range answers {
 			a.do(w)
-			if err := os.WriteFile(filepath.Join(dir, "answer"), []byte(a.name), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(filepath.Join(dir, "answer"), []byte(a.name), 0o600))
 		}
 		return
 	}
@@ -80,9 +77,7 @@ func TestOnTheDiskBeforeTheAnswer(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	lines, err := os.ReadFile(trace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	answer, written, unsynced, syncs := 0, 0, false, 0
 	for line := range strings.Lines(string(lines)) {
 		m := tracedCall.FindStringSubmatch(line)

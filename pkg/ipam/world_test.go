@@ -124,13 +124,9 @@ func (w *world) setRanges(ranges ...string) {
 			from, to = netip.MustParseAddr(a), netip.MustParseAddr(b)
 		}
 		rng, err := pool.NewRange(netip.MustParsePrefix(subnet), from, to, netip.Addr{})
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		w.must(err)
 		set, err := pool.NewSet(rng)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		w.must(err)
 		w.sets = append(w.sets, set)
 	}
 }
@@ -442,9 +438,7 @@ func (w *world) unplug(container, ifName string) {
 	w.t.Helper()
 	who := on(container, ifName)
 	leases, err := w.service.Bound(context.Background(), who)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	if err := w.another().Release(context.Background(), who, w.where()); err != nil {
 		w.t.Fatalf("DEL of %s, %s: %v", container, ifName, err)
 	}
@@ -512,9 +506,7 @@ func (w *world) settle() {
 	w.t.Helper()
 	w.released = false
 	err := w.service.Node.Update(context.Background(), operation.Scope{}, func(*operation.Call) error { return nil })
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 }
 
 func (w *world) del(container string) {
@@ -544,15 +536,13 @@ func (w *world) recorded() string {
 	dirs := w.service.Node.Store.Dirs()
 	dirs.Run = w.t.TempDir() // without a queue
 	var out []string
-	if err := store.New(dirs).View(context.Background(), func(tx *store.Tx) error {
+	w.must(store.New(dirs).View(context.Background(), func(tx *store.Tx) error {
 		tx.All(func(l lease.Lease, err error) bool {
 			out = append(out, fmt.Sprintf("%s=%s", l.Name, l.State))
 			return err == nil
 		})
 		return nil
-	}); err != nil {
-		w.t.Fatal(err)
-	}
+	}))
 	return strings.Join(out, " ")
 }
 

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A request that the API server rejects because it has too many is not repeated by client-go.
@@ -32,9 +33,7 @@ func TestRejectedRequestIsNotRepeated(t *testing.T) {
 	}))
 	defer server.Close()
 	clients, err := NewClients(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	err = clients.Core.Get().Resource("nodes").Name("a").Do(t.Context()).Error()
 	if !apierrors.IsTooManyRequests(err) || requests.Load() != 1 {
 		t.Errorf("%d requests: %v", requests.Load(), err)
@@ -114,9 +113,7 @@ func TestGetOfAnUndecodableObject(t *testing.T) {
 	}))
 	defer server.Close()
 	clients, err := NewClients(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	body = `{"kind":"IPReservation","apiVersion":"ipam.leasehold.dev/v1alpha1","metadata":{"namespace":"n","name":"a",
 		"uid":"u","resourceVersion":"7","labels":{"a":"b"}},"status":{"id":"1","heldUntil":"2026-11-29t08:00:00z"}}`
 	name, got := Name{Namespace: "n", Name: "a"}, &ipamv1.IPReservation{}
@@ -141,13 +138,9 @@ func TestResponseThatIsNoList(t *testing.T) {
 	item := func() runtime.Object { return &corev1.Pod{} }
 	list, err := (&corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "7"},
 		Items: []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}}).Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	message, err := (&runtime.Unknown{Raw: list}).Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	inJSON := `{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]}`
 	for _, whole := range []string{inJSON, string(protobufPrefix) + string(message)} {
 		for cut := range len(whole) + 1 {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 type object = metav1.PartialObjectMetadata
@@ -116,9 +117,7 @@ func TestIndex(t *testing.T) {
 	i := newInformer()
 	for _, o := range []*object{some("a", "1", "xa"), some("b", "2", "xb"), some("c", "3", "yc"),
 		some("b", "4", "yb")} {
-		if err := i.Add(o); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, i.Add(o))
 	}
 	for value, want := range map[string]string{"x": "[xa]", "y": "[yb yc]", "z": "[]"} {
 		got := i.ByIndex("first", value)
@@ -151,9 +150,7 @@ func TestReadersSeeNoPartOfAList(t *testing.T) {
 	i.Handle(Each(look))
 	for range 5 {
 		for _, list := range lists {
-			if err := i.Replace(list, ""); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, i.Replace(list, ""))
 		}
 	}
 	if len(calls) < 3*len(lists) {
@@ -163,15 +160,11 @@ func TestReadersSeeNoPartOfAList(t *testing.T) {
 
 func TestHandlerThatComesLate(t *testing.T) {
 	i := newInformer()
-	if err := i.Add(some("a", "1", "old")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, i.Add(some("a", "1", "old")))
 	var calls []string
 	i.Handle(recorded(&calls))
 	i.Handle(Handler[string]{}) // its functions may be nil
-	if err := i.Update(some("a", "2", "new")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, i.Update(some("a", "2", "new")))
 	if want := []string{"+old", "old>new"}; !slices.Equal(calls, want) {
 		t.Errorf("called with %q, want %q", calls, want)
 	}
@@ -185,9 +178,7 @@ func TestObjectThatWasCreatedAgain(t *testing.T) {
 	for n, change := range []func(any) error{i.Add, i.Update, func(o any) error { return i.Replace([]any{o}, "") }} {
 		o := some("a", fmt.Sprint(n), fmt.Sprint(n))
 		o.UID = types.UID(fmt.Sprint("uid-", n))
-		if err := change(o); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, change(o))
 	}
 	if want := []string{"+0", "-0", "+1", "-1", "+2"}; !slices.Equal(calls, want) {
 		t.Errorf("called with %q, want %q", calls, want)
@@ -216,9 +207,7 @@ func (s *server) listWatch() *cache.ListWatch {
 
 func newServer(t *testing.T, objects ...runtime.Object) *server {
 	s := &server{&metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, make(chan *watch.FakeWatcher)}
-	if err := meta.SetList(s.list, objects); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, meta.SetList(s.list, objects))
 	return s
 }
 

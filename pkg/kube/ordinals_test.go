@@ -5,6 +5,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/json"
 	"pgregory.net/rapid"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestOrdinalsOf(t *testing.T) {
@@ -30,9 +32,7 @@ func TestOrdinalsOf(t *testing.T) {
 		{`{"replicas":1,"reserveOrdinals":[1e300],"ordinals":{"start":-1e300}}`, []int64{0}, []int64{1}, true},
 	} {
 		var spec map[string]any
-		if err := json.Unmarshal([]byte(tt.spec), &spec); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal([]byte(tt.spec), &spec))
 		s, err := OrdinalsOf(spec, 1)
 		if (err != nil) != tt.errs {
 			t.Errorf("%s: %v", tt.spec, err)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 var (
@@ -408,9 +410,7 @@ func TestSetWindowOfAHold(t *testing.T) {
 		l.MaxWindow, l.HeldLimit = Window(c.max), c.limit
 		got, err := Apply(l, SetWindow{UID: "u1", Window: Window(c.window), Owner: "StatefulSet.apps/db"},
 			after(time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got.Window != c.want.Window || got.IsHold != c.want.IsHold || got.Hold != c.want.Hold ||
 			got.Owner != "StatefulSet.apps/db" {
 			t.Errorf("%s: window %s, hold %v, hold %s", c.name, got.Window, got.IsHold, got.Hold)

@@ -6,15 +6,14 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A node that has had no pod gets the limits, and no store without any.
 func TestLimitsOfAnUnusedStore(t *testing.T) {
 	s := newService(t)
 	for _, want := range []policy.Limits{nil, {"db.choose": "true"}, nil} {
-		if err := s.SetLimits(t.Context(), want); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.SetLimits(t.Context(), want))
 		var got policy.Limits
 		err := s.Node.Store.View(t.Context(), func(tx *store.Tx) error {
 			got = tx.Limits()

@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestFilesAreWrittenUnderTheLock looks at both locks while a call writes host-local's files, and
@@ -93,9 +94,7 @@ func TestFileRemovedDuringATransaction(t *testing.T) {
 				Clock: func() lease.Instant { return lease.Instant{BootID: "boot-1"} },
 			}
 			count := func(c *Call) error { return c.Tx.Count("n", 1) }
-			if err := errors.Join(n.Update(t.Context(), Scope{}, count), tt.before(path)); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, errors.Join(n.Update(t.Context(), Scope{}, count), tt.before(path)))
 			runs, lost, p := 0, "", lease.Pool{DataDir: dir, Network: "cbr0"}
 			err := n.Update(t.Context(), Scope{}, func(c *Call) error {
 				if _, err := c.files.use(p, true); err != nil {

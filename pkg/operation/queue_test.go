@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // lifeHost is a host on which all holders have one state.
@@ -31,9 +32,7 @@ func (h lifeHost) Namespaces() ([]host.Namespace, error)                   { ret
 func TestQueuedDEL(t *testing.T) {
 	addr, states := netip.MustParseAddr("10.0.0.5"), map[string]lease.State{}
 	r, err := pool.NewRange(netip.MustParsePrefix("10.0.0.0/24"), netip.Addr{}, netip.Addr{}, netip.Addr{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	run := func(t *testing.T, where, record, file string, life lease.Liveness) {
 		dir, now := t.TempDir(), lease.Instant{Wall: time.Unix(1_700_000_000, 0), Boot: time.Hour, BootID: "boot-1"}
 		at := now
@@ -45,9 +44,7 @@ func TestQueuedDEL(t *testing.T) {
 		}
 		update := func(in Scope, fn func(*Call) error) {
 			t.Helper()
-			if err := n.Update(t.Context(), in, fn); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, n.Update(t.Context(), in, fn))
 		}
 		update(Scope{}, func(c *Call) error { return c.Tx.Count("n", 1) })
 		if where == "imported pool" {
@@ -67,9 +64,7 @@ func TestQueuedDEL(t *testing.T) {
 		}
 		path := filepath.Join(hostlocal.Path(p), addr.String())
 		if where != "no directory" {
-			if err := os.MkdirAll(hostlocal.Path(p), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.MkdirAll(hostlocal.Path(p), 0o755))
 			_ = os.Remove(path)
 			if file != "none" {
 				name, age, _ := strings.Cut(file, ", ")
@@ -81,9 +76,7 @@ func TestQueuedDEL(t *testing.T) {
 				if err == nil {
 					err = os.Chtimes(path, written, written)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 			}
 		}
 		queued := p
@@ -95,13 +88,9 @@ func TestQueuedDEL(t *testing.T) {
 			return c.Put(lease.Lease{}, lease.Lease{ID: NewID(), Pool: p, Address: addr.Next(), State: lease.Bound,
 				BoundAt: now, Holder: lease.Holder{ContainerID: "c0", IfName: "eth0", BootID: now.BootID}})
 		})
-		if err := n.Store.Run().AddDEL(lease.Attachment{ContainerID: "c0", IfName: "eth0"}, queued, now); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, n.Store.Run().AddDEL(lease.Attachment{ContainerID: "c0", IfName: "eth0"}, queued, now))
 		at.Boot, at.Wall = at.Boot+time.Second, at.Wall.Add(time.Second)
-		if err := n.Store.Run().AddDEL(lease.Attachment{ContainerID: "c1", IfName: "eth0"}, queued, at); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, n.Store.Run().AddDEL(lease.Attachment{ContainerID: "c1", IfName: "eth0"}, queued, at))
 		now.Boot, now.Wall = now.Boot+3*time.Second, now.Wall.Add(3*time.Second)
 
 		var got lease.Lease

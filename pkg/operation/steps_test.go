@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestSteps imports the files of a network in many transactions. After each of them another call
@@ -38,9 +39,7 @@ func TestSteps(t *testing.T) {
 		}
 		addr = addr.Next()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	n := &Node{
 		Store: store.New(dirs), Host: lifeHost{host.New("/proc", host.DefaultBootIDFile), lease.Unknown}, Plugin: true,
 		Clock: func() lease.Instant { return now }, CacheDirs: []string{filepath.Join(dir, "none")},
@@ -58,9 +57,7 @@ func TestSteps(t *testing.T) {
 		}
 	}
 	err = n.Update(t.Context(), Scope{Pool: p, Sets: []pool.Set{{r}}}, func(*Call) error { return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want := []int{0, 100, 200, 300, 400, files} // the first transaction has the sources read
 	if fmt.Sprint(known) != fmt.Sprint(want) {
 		t.Errorf("leases after each transaction: %v, want %v", known, want)

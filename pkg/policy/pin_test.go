@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestParsePinMode(t *testing.T) {
@@ -30,9 +31,7 @@ func TestParsePatience(t *testing.T) {
 		want := lease.Forever
 		if row.meaning != "forever" && row.meaning != "error" {
 			d, err := time.ParseDuration(row.meaning)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			want = lease.Window(d)
 		}
 		if err == nil && got != want {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // tableRow is a line of a file in testdata.
@@ -21,9 +22,7 @@ func readWindows(t testing.TB) []tableRow { return readTable(t, "testdata/window
 func readTable(t testing.TB, name string) []tableRow {
 	t.Helper()
 	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var rows []tableRow
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSpace(line)

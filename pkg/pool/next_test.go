@@ -11,6 +11,8 @@ import (
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 	fake "github.com/containernetworking/plugins/plugins/ipam/host-local/backend/testing"
 	"pgregory.net/rapid"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // taken contains the assigned addresses.
@@ -47,9 +49,7 @@ func drawSet(t *rapid.T) Set {
 		ranges = append(ranges, r)
 	}
 	s, err := NewSet(ranges...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
 }
 
@@ -105,18 +105,14 @@ func upstreamOrder(t *rapid.T, s Set, cursor netip.Addr) []netip.Addr {
 			RangeStart: r.Start.AsSlice(), RangeEnd: r.End.AsSlice(), Gateway: r.Gateway.AsSlice(),
 		})
 	}
-	if err := set.Canonicalize(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, set.Canonicalize())
 	last := map[string]net.IP{}
 	if cursor.IsValid() {
 		last["0"] = cursor.AsSlice()
 	}
 	alloc := allocator.NewIPAllocator(&set, fake.NewFakeStore(nil, last), 0)
 	iter, err := alloc.GetIter()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var order []netip.Addr
 	for ip, _ := iter.Next(); ip != nil; ip, _ = iter.Next() {
 		a, _ := netip.AddrFromSlice(ip.IP)

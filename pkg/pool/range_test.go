@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func addr(s string) netip.Addr {
@@ -23,18 +25,14 @@ func prefix(s string) netip.Prefix {
 func mustRange(t *testing.T, subnet, start, end, gateway string) Range {
 	t.Helper()
 	r, err := NewRange(prefix(subnet), addr(start), addr(end), addr(gateway))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return r
 }
 
 func mustSet(t *testing.T, ranges ...Range) Set {
 	t.Helper()
 	s, err := NewSet(ranges...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestMark verifies that the mark names the pools of this boot, and that of another boot none.
@@ -19,9 +20,7 @@ func TestMark(t *testing.T) {
 	a, b := lease.Pool{DataDir: "/a", Network: "n"}, lease.Pool{DataDir: "/b", Network: "n"}
 	use := func(p lease.Pool) {
 		t.Helper()
-		if err := d.SetUsed(p); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, d.SetUsed(p))
 	}
 	want := func(what string, used ...bool) {
 		t.Helper()
@@ -43,9 +42,7 @@ func TestMark(t *testing.T) {
 	want("one pool in another boot", false, true)
 	boot = "b1"
 	want("the first boot", false, false)
-	if err := errors.Join(os.Remove(d.mark()), os.Mkdir(d.mark(), 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.Remove(d.mark()), os.Mkdir(d.mark(), 0o700)))
 	want("it cannot be read", true, true)
 	if err := d.SetUsed(a); err == nil {
 		t.Error("what cannot be read was written")
@@ -63,9 +60,7 @@ func TestLongNames(t *testing.T) {
 	}
 	for i, who := range long {
 		at.Boot += time.Second
-		if err := errors.Join(d.AddDEL(who, p, at), d.Announce(who), d.Announce(who)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(d.AddDEL(who, p, at), d.Announce(who), d.Announce(who)))
 		records, err := d.QueuedDELs("b1")
 		if err != nil || len(records) != i+1 || records[i].Attachment != who || records[i].Pool() != p ||
 			records[i].At != at {
@@ -88,9 +83,7 @@ func TestLongNames(t *testing.T) {
 		}
 		if len(content) > 0 {
 			for _, cut := range []int64{0, 10, int64(len(content)) - 1} {
-				if err := os.Truncate(path, cut); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, os.Truncate(path, cut))
 				if who, ok := AttachmentOf(f.Name(), path); ok {
 					t.Errorf("cut to %d bytes: %.20s", cut, who.ContainerID)
 				}
@@ -120,9 +113,7 @@ func TestLongNames(t *testing.T) {
 // could not be removed after it was applied.
 func TestQueueIgnoresDirectories(t *testing.T) {
 	d := Dir{Path: t.TempDir()}
-	if err := os.MkdirAll(filepath.Join(d.Queue(), "b1.1.1.c1@eth0", "full"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(filepath.Join(d.Queue(), "b1.1.1.c1@eth0", "full"), 0o700))
 	if list, err := d.QueuedDELs("b1"); err != nil || len(list) != 0 {
 		t.Errorf("%v, %v", list, err)
 	}
@@ -138,17 +129,13 @@ func FuzzQueuedDEL(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		d := Dir{Path: t.TempDir()}
-		if err := os.MkdirAll(d.Queue(), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(d.Queue(), 0o700))
 		other := filepath.Join(d.Queue(), "other")
 		if filepath.Base(name) != name || name == "." || name == ".." || name == "other" ||
 			os.WriteFile(filepath.Join(d.Queue(), name), nil, 0o600) != nil {
 			return // no file name
 		}
-		if err := os.WriteFile(other, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(other, nil, 0o600))
 		records, err := d.QueuedDELs("b1")
 		if err != nil || len(records) > 1 {
 			t.Fatalf("%q: %+v, %v", name, records, err)
@@ -158,9 +145,7 @@ func FuzzQueuedDEL(f *testing.F) {
 				r.Stale == (r.At.BootID == "b1") {
 				t.Errorf("%q is read as %+v", name, r)
 			}
-			if err := errors.Join(d.RemoveDELs(records), d.AddDEL(r.Attachment, lease.Pool{}, r.At)); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, errors.Join(d.RemoveDELs(records), d.AddDEL(r.Attachment, lease.Pool{}, r.At)))
 			again, err := d.QueuedDELs("b1")
 			if err != nil || len(again) != 1 || again[0].ContainerID != r.ContainerID ||
 				again[0].At != r.At && bootName(r.At.BootID) == r.At.BootID {
@@ -192,9 +177,7 @@ func TestCallLog(t *testing.T) {
 	d.LogCall(del)
 	next(add, del)
 	next()
-	if err := os.WriteFile(d.callLog(), make([]byte, maxCallLog+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(d.callLog(), make([]byte, maxCallLog+1), 0o600))
 	d.LogCall(add)
 	if info, err := os.Stat(d.callLog()); err != nil || info.Size() != maxCallLog+1 {
 		t.Errorf("a log that nobody reads: %v, %v", info, err)

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 var (
@@ -88,9 +89,7 @@ func TestQueriesMatchTheModel(t *testing.T) {
 				} else {
 					delete(m.leases, at)
 				}
-				if err := tx.Put(at.Pool, at.Address, l); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, tx.Put(at.Pool, at.Address, l))
 			}
 			m.compare(t, tx)
 			twice := func(s string) bool { return strings.Contains(s, " has both ") }
@@ -104,16 +103,12 @@ func TestQueriesMatchTheModel(t *testing.T) {
 				if rapid.IntRange(0, 4).Draw(t, "damage") == 0 {
 					m.damaged[at] = true
 					k := leaseKey(tx.pools[at.Pool], at.Address)
-					if err := tx.bucket(bucketLeases).Put(k, []byte("damaged")); err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, tx.bucket(bucketLeases).Put(k, []byte("damaged")))
 				}
 			}
 			m.compare(t, tx)
 			if len(m.damaged) > 0 {
-				if err := tx.Reindex(); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, tx.Reindex())
 				for at := range m.damaged {
 					if a, free := tx.Free(at.Pool, at.Address, at.Address); free {
 						t.Errorf("%s with a damaged record is free", a)

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A lost store that cannot be kept is not replaced.
@@ -14,9 +16,7 @@ func TestLostStoreThatCannotBeMoved(t *testing.T) {
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
 	err := errors.Join(os.Truncate(s.path(), 5000), os.WriteFile(s.lostDir(), nil, 0o600))
 	before, errRead := os.ReadFile(s.path())
-	if err := errors.Join(err, errRead); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(err, errRead))
 	err = s.Update(t.Context(), func(*Tx) error { t.Error("it was replaced"); return nil })
 	if !errors.Is(err, ErrIO) || !strings.Contains(err.Error(), "moving the lost store") {
 		t.Errorf("%v", err)

@@ -25,6 +25,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/boltfile"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/test/descriptors"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 var t0 = lease.Instant{Wall: time.Unix(1_700_000_000, 0).UTC(), Boot: time.Hour, BootID: "b1"}
@@ -65,23 +66,17 @@ func TestAMissingStoreWithAnUnreadableMark(t *testing.T) {
 	if _, err := os.Lstat(s.path()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a store was made: %v", err)
 	}
-	if err := os.Remove(mark); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(mark))
 }
 
 func update(t *testing.T, s *Store, fn func(*Tx) error) {
 	t.Helper()
-	if err := s.Update(context.Background(), fn); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Update(context.Background(), fn))
 }
 
 func view(t *testing.T, s *Store, fn func(*Tx)) {
 	t.Helper()
-	if err := s.View(context.Background(), func(tx *Tx) error { fn(tx); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.View(context.Background(), func(tx *Tx) error { fn(tx); return nil }))
 }
 
 func fresh(addr, pod, container string) lease.Lease {
@@ -104,9 +99,7 @@ func TestUpdateWithoutChangeWritesNothing(t *testing.T) {
 	l := fresh("10.0.0.5", "db-0", "c1")
 	update(t, s, func(tx *Tx) error { return put(tx, l) })
 	before, err := os.ReadFile(s.path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	update(t, s, func(tx *Tx) error { return put(tx, l) })
 	after, _ := os.ReadFile(s.path())
 	if string(before) != string(after) {
@@ -261,12 +254,8 @@ func TestBusy(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
 	f, err := os.OpenFile(s.lock(), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	defer cancel()
 	if err := s.Update(ctx, func(*Tx) error { return nil }); !errors.Is(err, ErrBusy) {
@@ -292,9 +281,7 @@ func TestProbe(t *testing.T) {
 	} {
 		for _, of := range []string{"state", "run"} {
 			dir := t.TempDir()
-			if err := c.harm(filepath.Join(dir, of)); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, c.harm(filepath.Join(dir, of)))
 			err := New(Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}).Probe()
 			if (err == nil) != c.ok || !c.ok && !errors.Is(err, ErrIO) {
 				t.Errorf("%s, %s: %v", of, name, err)
@@ -353,13 +340,9 @@ func TestDamagedFileIsNotKept(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
 	b, err := os.ReadFile(s.path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	clear(b[2*boltfile.PageSize:])
-	if err := os.WriteFile(s.path(), b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(s.path(), b, 0o600))
 	read := func(tx *Tx) error {
 		tx.All(func(lease.Lease, error) bool { return true })
 		return nil
@@ -400,17 +383,13 @@ func TestLossEndsWithItsBoot(t *testing.T) {
 	s.BootID = func() string { return boot }
 	update := func() (lost string) {
 		t.Helper()
-		if err := s.Update(t.Context(), func(tx *Tx) error { lost = tx.Lost(); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Update(t.Context(), func(tx *Tx) error { lost = tx.Lost(); return nil }))
 		return lost
 	}
 	if lost := update(); lost != "" {
 		t.Errorf("at first: %s", lost)
 	}
-	if err := os.Remove(s.path()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(s.path()))
 	if update() == "" || update() == "" {
 		t.Error("it is not lost")
 	}
@@ -422,9 +401,7 @@ func TestLossEndsWithItsBoot(t *testing.T) {
 			t.Errorf("in boot %q: %q", boot, update())
 		}
 	}
-	if err := os.Remove(s.path()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(s.path()))
 	if boot = "b3"; update() != "" {
 		t.Errorf("removed, in a run directory of another boot: %s", update())
 	}

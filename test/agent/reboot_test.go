@@ -12,6 +12,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestReboot verifies that the agent releases the leases of former sandboxes after a reboot, when
@@ -86,13 +87,9 @@ func states(node *lab.Node) string {
 func recordSpaces(t *testing.T, node *lab.Node) {
 	t.Helper()
 	boot, err := os.ReadFile(filepath.Join(node.Dir, "boot_id"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	spaces := host.New("/proc", "").NamespaceIDs(strings.TrimSpace(string(boot)))
 	s := store.New(store.Dirs{State: node.StateDir(), Run: node.RunDir()})
 	record := func(tx *store.Tx) error { return tx.SetNamespaceIDs(spaces) }
-	if err := s.Update(context.Background(), record); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Update(context.Background(), record))
 }

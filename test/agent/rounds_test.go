@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestRounds runs an agent a hundred times on a machine on which pods start, move and vanish. The
@@ -203,12 +204,8 @@ func (c *pods) addressOf(container string) string {
 
 // remount mounts the namespace at another path, and unmounts it from the old one.
 func (c *pods) remount(l *instance, to string) string {
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		c.t.Fatal(err)
-	}
-	if err := os.WriteFile(to, nil, 0o444); err != nil {
-		c.t.Fatal(err)
-	}
+	must.Succeed(c.t, os.MkdirAll(filepath.Dir(to), 0o755))
+	must.Succeed(c.t, os.WriteFile(to, nil, 0o444))
 	if err := unix.Mount(l.mounted, to, "", unix.MS_BIND, ""); err != nil {
 		c.t.Fatalf("mount %s at %s: %v", l.mounted, to, err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // BenchmarkIdle measures an idle agent with 250 leases for 90 s: without an API server, otherwise
@@ -62,7 +63,7 @@ func (c *contender) hold() {
 	c.update(func(tx *store.Tx) error {
 		var all []lease.Lease
 		for l, err := range tx.All {
-			check(c.b, err)
+			must.Succeed(c.b, err)
 			all = append(all, l)
 		}
 		for _, l := range all {
@@ -128,24 +129,24 @@ func (a *agent) visit(path string, pause time.Duration) {
 // cpu returns the CPU time of the agent.
 func (a *agent) cpu() time.Duration {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.pid))
-	check(a.b, err)
+	must.Succeed(a.b, err)
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')'):]))
 	user, err1 := strconv.Atoi(fields[12])
 	system, err2 := strconv.Atoi(fields[13])
-	check(a.b, err1)
-	check(a.b, err2)
+	must.Succeed(a.b, err1)
+	must.Succeed(a.b, err2)
 	return time.Duration(user+system) * time.Second / 100 // USER_HZ
 }
 
 // reportMemory reports how much memory of the agent is resident, and was at most.
 func (a *agent) reportMemory() {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.pid))
-	check(a.b, err)
+	must.Succeed(a.b, err)
 	a.b.ReportMetric(0, "ns/op")
 	for unit, name := range map[string]string{"MiB": "VmRSS:", "MiB-most": "VmHWM:"} {
 		_, rest, _ := strings.Cut(string(status), name)
 		kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-		check(a.b, err)
+		must.Succeed(a.b, err)
 		a.b.ReportMetric(kib/1024, unit)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
@@ -123,24 +124,17 @@ func medians(a, b []time.Duration) (ratio, low, high float64) {
 // are valid where it is at most 0.3 ms.
 func fdatasync(b *testing.B) time.Duration {
 	f, err := os.Create(filepath.Join(b.TempDir(), "file"))
-	check(b, err)
+	must.Succeed(b, err)
 	defer f.Close()
-	check(b, unix.Fallocate(int(f.Fd()), 0, 0, 1<<20))
-	check(b, f.Sync())
+	must.Succeed(b, unix.Fallocate(int(f.Fd()), 0, 0, 1<<20))
+	must.Succeed(b, f.Sync())
 	var times []time.Duration
 	for i := range 300 {
 		_, err := f.WriteAt([]byte{byte(i)}, int64(i%256)*4096)
-		check(b, err)
+		must.Succeed(b, err)
 		began := time.Now()
-		check(b, unix.Fdatasync(int(f.Fd())))
+		must.Succeed(b, unix.Fdatasync(int(f.Fd())))
 		times = append(times, time.Since(began))
 	}
 	return percentile(times, 50)
-}
-
-func check(b *testing.B, err error) {
-	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A contender is an IPAM plugin on a node of its own. All its calls have one network namespace.
@@ -62,9 +63,9 @@ func program(name string) string {
 // than a copy, which is in memory in larger pieces (folios).
 func (c *contender) install(name, program string) {
 	content, err := os.ReadFile(program)
-	check(c.b, err)
+	must.Succeed(c.b, err)
 	path := filepath.Join(c.node.Dir, "copy-of-"+name)
-	check(c.b, os.WriteFile(path, content, 0o755))
+	must.Succeed(c.b, os.WriteFile(path, content, 0o755))
 	c.node.Install(name, path)
 }
 
@@ -121,10 +122,11 @@ func addresses(n int) (all []netip.Addr) {
 // fillHostLocal writes files as host-local does.
 func (c *contender) fillHostLocal(leases int) {
 	dir := filepath.Join(c.node.NetworksDir(), c.net.Name)
-	check(c.b, os.MkdirAll(dir, 0o755))
+	must.Succeed(c.b, os.MkdirAll(dir, 0o755))
 	for i, addr := range addresses(leases) {
-		check(c.b, os.WriteFile(filepath.Join(dir, addr.String()), fmt.Appendf(nil, "filled-%d\r\neth0", i), 0o600))
-		check(c.b, os.WriteFile(filepath.Join(dir, "last_reserved_ip.0"), []byte(addr.String()), 0o600))
+		content := fmt.Appendf(nil, "filled-%d\r\neth0", i)
+		must.Succeed(c.b, os.WriteFile(filepath.Join(dir, addr.String()), content, 0o600))
+		must.Succeed(c.b, os.WriteFile(filepath.Join(dir, "last_reserved_ip.0"), []byte(addr.String()), 0o600))
 	}
 }
 
@@ -135,12 +137,12 @@ func (c *contender) fillLeasehold(subnet string, leases int) {
 		return
 	}
 	r, err := pool.NewRange(netip.MustParsePrefix(subnet), netip.Addr{}, netip.Addr{}, netip.Addr{})
-	check(c.b, err)
+	must.Succeed(c.b, err)
 	set, err := pool.NewSet(r)
-	check(c.b, err)
+	must.Succeed(c.b, err)
 	namespaces := c.b.TempDir()
 	boot, err := os.ReadFile(filepath.Join(c.node.Dir, "boot_id"))
-	check(c.b, err)
+	must.Succeed(c.b, err)
 	now := lease.Instant{Wall: time.Now(), BootID: string(boot[:36])}
 	p := lease.Pool{DataDir: c.node.NetworksDir(), Network: c.net.Name}
 	c.update(func(tx *store.Tx) error {
@@ -174,5 +176,5 @@ func (c *contender) fillLeasehold(subnet string, leases int) {
 // update changes the store of the contender.
 func (c *contender) update(fn func(*store.Tx) error) {
 	s := store.New(store.Dirs{State: c.node.StateDir(), Run: c.node.RunDir()})
-	check(c.b, s.Update(context.Background(), fn))
+	must.Succeed(c.b, s.Update(context.Background(), fn))
 }

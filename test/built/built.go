@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // Plugin returns the content of leasehold's plugin, built with the flags of a release. It is built
@@ -15,9 +17,7 @@ import (
 func Plugin(t testing.TB) []byte {
 	t.Helper()
 	content, err := plugin()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return content
 }
 

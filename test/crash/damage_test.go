@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // damagedNode is a node with a populated store, which is damaged repeatedly.
@@ -57,9 +58,7 @@ func newDamagedNode(t *testing.T) *damagedNode {
 	p.saved = t.TempDir()
 	p.copy(p.node.StateDir(), p.node.NetworksDir(), p.saved)
 	store, err := os.ReadFile(filepath.Join(p.saved, "state/leases.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	used := (len(bytes.TrimRight(store, "\x00")) + page - 1) / page
 	p.store = store[:(used+1)*page]
 	return p
@@ -92,23 +91,17 @@ func (p *damagedNode) add(sandbox *lab.Sandbox) lab.Reply {
 func (p *damagedNode) restore(store []byte) {
 	p.Helper()
 	for _, dir := range []string{p.node.StateDir(), p.node.NetworksDir()} {
-		if err := empty(dir); err != nil {
-			p.Fatal(err)
-		}
+		must.Succeed(p, empty(dir))
 	}
 	p.copy(p.saved+"/.", p.node.Dir)
 	f, err := os.OpenFile(filepath.Join(p.node.StateDir(), "leases.db"), os.O_RDWR, 0)
-	if err != nil {
-		p.Fatal(err)
-	}
+	must.Succeed(p, err)
 	defer f.Close()
 	_, err = f.WriteAt(store, 0)
 	if len(store) < len(p.store) {
 		err = errors.Join(err, f.Truncate(int64(len(store))))
 	}
-	if err != nil {
-		p.Fatal(err)
-	}
+	must.Succeed(p, err)
 	p.owner = maps.Clone(p.bound)
 }
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestDiskFull fills a disk before every call, except for at most a few pages, and frees it
@@ -90,9 +91,7 @@ func TestDiskFull(t *testing.T) {
 func fill(t *testing.T, dir string, rng *rand.Rand) (free func()) {
 	t.Helper()
 	var disk unix.Statfs_t
-	if err := unix.Statfs(dir, &disk); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Statfs(dir, &disk))
 	left := uint64(max(0, rng.IntN(16)-8))
 	ballast := filepath.Join(dir, "ballast")
 	if disk.Bfree > left {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestRemovedWhileWaiting removes or replaces the lock file or the store while calls wait for the
@@ -39,13 +40,9 @@ func TestRemovedWhileWaiting(t *testing.T) {
 			}
 			path := filepath.Join(c.node.RunDir(), "lock")
 			lock, err := os.OpenFile(path, os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer lock.Close()
-			if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
 			var wg sync.WaitGroup
 			for i := range callers {
 				sandbox := c.node.Sandbox(lab.NewPod("default", fmt.Sprint("new-", i), ""))
@@ -60,9 +57,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 				})
 			}
 			time.Sleep(200 * time.Millisecond) // most calls wait for the lock then
-			if err := remove(c, path, filepath.Join(c.node.StateDir(), "leases.db")); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, remove(c, path, filepath.Join(c.node.StateDir(), "leases.db")))
 			lock.Close()
 			wg.Wait()
 			c.mustAdd(c.node.Sandbox(lab.NewPod("default", "last", "")))
@@ -85,9 +80,7 @@ func TestParentKilled(t *testing.T) {
 			file := func(name string) string { return filepath.Join(c.node.Dir, name) }
 			script := fmt.Sprintf("#!/bin/sh\nexec 2>/dev/null\n>%s\nuntil [ -e %s ]; do sleep 0.02; done\n%s\n>%s\n",
 				file("started"), file("go"), lab.Bin("leasehold"), file("done"))
-			if err := os.WriteFile(file("late"), []byte(script), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(file("late"), []byte(script), 0o755))
 			c.node.Install("leasehold", file("late"))
 			sandbox := c.node.Sandbox(lab.NewPod("default", "db-0", "10"))
 			call := sandbox.IPAMCall(c.net, "ADD")
@@ -103,9 +96,7 @@ func TestParentKilled(t *testing.T) {
 			if early {
 				sandbox.Remove()
 			}
-			if err := os.WriteFile(file("go"), nil, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(file("go"), nil, 0o644))
 			for n := 0; ; n++ {
 				if _, err := os.Stat(file("done")); err == nil {
 					break

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // long reports whether the tests run in full, as with `make crash`; `make test` runs a short form.
@@ -275,9 +276,7 @@ func (c *testNode) checkModel() {
 // onTmpfs mounts a tmpfs of the given size at a directory.
 func onTmpfs(t *testing.T, dir string, bytes int) {
 	t.Helper()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(dir, 0o700))
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("mode=0700,size=%d", bytes)); err != nil {
 		t.Fatalf("mount %s: %v", dir, err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // recording is a sequence of calls, the changes that they made to the disk, and their results.
@@ -248,9 +249,7 @@ func (p *recording) withMirror(base disk, mirror []change) (all []disk) {
 // boot boots the node with the disk and checks that every printed result is in the store.
 func (p *recording) boot(d disk, cut int, call func(lab.Call) lab.Reply) {
 	p.Helper()
-	if err := d.restore(p.node.StateDir(), p.node.NetworksDir()); err != nil {
-		p.Fatal(err)
-	}
+	must.Succeed(p, d.restore(p.node.StateDir(), p.node.NetworksDir()))
 	p.node.Reboot()
 
 	originals := map[string][]string{} // the last printed addresses of pods with a window
@@ -362,9 +361,7 @@ func (c *testNode) inside(call lab.Call) lab.Reply {
 			"LEASEHOLD_CLOCK_OFFSET": c.node.Clock.String(),
 		}[name]
 	})
-	if err != nil {
-		c.Fatal(err)
-	}
+	must.Succeed(c, err)
 	var stdout, stderr bytes.Buffer
 	plugin := cniplugin.Plugin{
 		Service: &ipam.Service{Node: &operation.Node{

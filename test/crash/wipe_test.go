@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestWipe removes or damages files of a node with 50 running pods. The next ADD must restore the
@@ -62,9 +63,7 @@ func TestWipe(t *testing.T) {
 
 	// Only the namespaces are left, some without an address in them, and a cache with the newest
 	// pod.
-	if err := errors.Join(os.RemoveAll(c.node.StateDir()), os.RemoveAll(mirror)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.RemoveAll(c.node.StateDir()), os.RemoveAll(mirror)))
 	sandbox := c.node.Sandbox(lab.NewPod("default", "too-early", ""))
 	if addrs, err := sandbox.Add(c.net); err == nil || !strings.Contains(err.Error(),
 		"leasectl recover --accept-loss") {

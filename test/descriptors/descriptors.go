@@ -5,6 +5,8 @@ import (
 	"os"
 	"runtime/debug"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // AssertClosed calls f several times, and checks that no file is open afterwards that was not open
@@ -15,9 +17,7 @@ func AssertClosed(t *testing.T, f func()) {
 	opened := func() int {
 		t.Helper()
 		fds, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return len(fds)
 	}
 	f()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestMain(m *testing.M) {
@@ -52,14 +53,10 @@ func compare(t *testing.T, calls []Call) (done []Exchange) {
 		}
 		wg.Wait()
 		for _, err := range errs {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	both(func(_ int, w *world) error { return w.reset() })
 	for _, c := range calls {
 		if c.Prev > 0 && c.Prev <= len(done) {

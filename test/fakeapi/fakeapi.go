@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 type object = map[string]any
@@ -44,9 +45,7 @@ func New(t testing.TB) *Server {
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	clients, err := kube.NewClients(&rest.Config{Host: server.URL, QPS: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	s.Clients = clients
 	return s
 }
@@ -308,9 +307,7 @@ func decode(t testing.TB, from, into any) {
 	if err == nil {
 		err = json.Unmarshal(data, into)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }
 
 func respond(w http.ResponseWriter, v any) {

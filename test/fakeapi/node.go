@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // Boot is the boot id of a Node.
@@ -36,9 +37,7 @@ type Node struct {
 func NewNode(t testing.TB) Node {
 	dir := t.TempDir()
 	boot := filepath.Join(dir, "boot_id")
-	if err := os.WriteFile(boot, []byte(Boot+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(boot, []byte(Boot+"\n"), 0o600))
 	now := lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: Boot}
 	service := &maintain.Service{Node: &operation.Node{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
@@ -56,9 +55,7 @@ func NewNode(t testing.TB) Node {
 // Update runs a transaction in the store.
 func (n Node) Update(fn func(*store.Tx) error) {
 	n.t.Helper()
-	if err := n.Node.Store.Update(context.Background(), fn); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Succeed(n.t, n.Node.Store.Update(context.Background(), fn))
 }
 
 // Bind gives an address to a pod of namespace db, one minute ago. Its sandbox cannot be found on
@@ -76,9 +73,7 @@ func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) le
 		Holder: lease.Holder{ContainerID: "c-" + uid, IfName: "eth0", BootID: Boot,
 			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
 	}, then)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.Succeed(n.t, err)
 	l.Owner = owner
 	n.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
 	return l
@@ -88,9 +83,7 @@ func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) le
 func (n Node) Release(l lease.Lease) lease.Lease {
 	n.t.Helper()
 	held, err := lease.Apply(l, lease.Release{Holder: l.Holder}, n.Node.Clock())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.Succeed(n.t, err)
 	n.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, held) })
 	return held
 }
@@ -99,9 +92,7 @@ func (n Node) Release(l lease.Lease) lease.Lease {
 func (n Node) Leases() (leases []string) {
 	n.t.Helper()
 	view, err := n.List(context.Background(), func(l lease.Lease) bool { return l.State == lease.Bound || l.IsHold })
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.Succeed(n.t, err)
 	for _, l := range view.Leases {
 		leases = append(leases, l.Address.String()+"="+l.Name+"/"+l.State.String())
 	}

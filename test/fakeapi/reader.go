@@ -27,6 +27,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A Reader is an informer, and what it reads.
@@ -133,9 +134,7 @@ func (r Reader[V]) listWatch(t *testing.T, i *kube.Informer[V], server *httptest
 	metav1.AddToGroupVersion(scheme, r.Kind.GroupVersion())
 	client, err := kube.NewClient(&rest.Config{Host: server.URL, QPS: -1}, server.Client(), scheme,
 		r.Kind.GroupVersion())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return i.ListWatch(client, "things", "", "", "")
 }
 
@@ -188,16 +187,12 @@ func (s *feed) encode(t *testing.T, o kube.Object, name string) []byte {
 	o.SetResourceVersion("1")
 	if m, isMessage := o.(interface{ Marshal() ([]byte, error) }); s.isProtobuf && isMessage {
 		raw, err := m.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return raw
 	}
 	o.GetObjectKind().SetGroupVersionKind(s.kind)
 	raw, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return raw
 }
 

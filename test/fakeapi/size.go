@@ -19,6 +19,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // MaxKept is how many bytes of heap an informer may keep of an object: with the largest 5,000 of a
@@ -98,9 +99,7 @@ func (r Reader[V]) keep(t *testing.T, count int, object func(int) kube.Object) i
 	i := r.New()
 	before := heap()
 	for n := range count {
-		if err := i.Add(object(n)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, i.Add(object(n)))
 	}
 	size := heap() - before
 	runtime.KeepAlive(i)
@@ -130,9 +129,7 @@ func limitsOf(t *testing.T, kind, version string) map[string]spec.Schema {
 	}
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var crd struct {
 			Spec struct {
 				Names    struct{ Kind string }
@@ -142,9 +139,7 @@ func limitsOf(t *testing.T, kind, version string) map[string]spec.Schema {
 				}
 			}
 		}
-		if err := yaml.Unmarshal(data, &crd); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, yaml.Unmarshal(data, &crd))
 		for _, v := range crd.Spec.Versions {
 			if crd.Spec.Names.Kind == kind && v.Name == version {
 				all := map[string]spec.Schema{}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 const (
@@ -53,9 +55,7 @@ func tracked(t *testing.T, patterns ...string) []file {
 			continue // removed in the work tree, or a link
 		}
 		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		out = append(out, file{name, b})
 	}
 	if len(out) == 0 {

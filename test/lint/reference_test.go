@@ -24,6 +24,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/differential"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 var update = flag.Bool("update", false, "write docs/reference.md and docs/commands.md")
@@ -58,14 +59,10 @@ func compare(t *testing.T, name, want string) {
 	t.Helper()
 	path := filepath.Join("../..", name)
 	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(want), 0o644))
 	}
 	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if string(have) == want {
 		return
 	}
@@ -130,9 +127,7 @@ func readSource(t *testing.T) (s source) {
 		}
 		const mode = parser.ParseComments | parser.SkipObjectResolution
 		parsed, err := parser.ParseFile(token.NewFileSet(), f.name, f.content, mode)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		s = append(s, sourceFile{filepath.Dir(f.name), parsed})
 	}
 	return s
@@ -400,9 +395,7 @@ func resources(t *testing.T, r *reference) {
 				}
 			}
 		}
-		if err := yaml.Unmarshal(f.content, &crd); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, yaml.Unmarshal(f.content, &crd))
 		for _, v := range crd.Spec.Versions {
 			r.section(fmt.Sprintf("%s (%s/%s)", crd.Spec.Names.Kind, crd.Spec.Group, v.Name),
 				strings.Join(strings.Fields(v.Schema.OpenAPIV3Schema.Description), " "), "field", "type", "meaning")
@@ -532,9 +525,7 @@ func (s source) errorText(dir string, e ast.Expr) (out string) {
 // that file.
 func TestCommands(t *testing.T) {
 	dir, err := filepath.Abs("../../.cache/commands") // which links only what has changed
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "./cmd/...")
 	build.Dir = "../.."
 	if out, err := build.CombinedOutput(); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // waitFor waits until condition is true, and fails the test shortly before the tests have to end
@@ -140,15 +141,13 @@ func TestReturnIsAnnounced(t *testing.T) {
 		stop(t, sandbox, net)
 
 		sandbox = node.Sandbox(recreated(db))
-		if err := inside(sandbox)(func() (err error) {
+		must.Succeed(t, inside(sandbox)(func() (err error) {
 			for range returns { // each uses up two indexes
 				link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "was"}, PeerName: "there"}
 				err = errors.Join(err, netlink.LinkAdd(link), netlink.LinkDel(link))
 			}
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		if again := add(t, sandbox, net); again != original {
 			t.Fatalf("db-0 came back with %s, want %s", again, original)
 		}
@@ -166,9 +165,7 @@ func TestReturnIsAnnounced(t *testing.T) {
 				t.Errorf("the queue has %q, want the entry of %s", got, sandbox.ID)
 			}
 			for _, name := range []string{"nonsense", sibling.ID + "@eth1", "cafe@eth0"} {
-				if err := os.WriteFile(filepath.Join(node.RunDir(), "announce", name), nil, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, os.WriteFile(filepath.Join(node.RunDir(), "announce", name), nil, 0o600))
 			}
 			node.Agent()
 		}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestFIFOs verifies that no call hangs if a file that the plugin reads is a FIFO.
@@ -39,9 +40,7 @@ func TestFIFOs(t *testing.T) {
 				fifo = filepath.Join(node.RunDir(), file)
 			}
 			os.MkdirAll(filepath.Dir(fifo), 0o755)
-			if err := unix.Mkfifo(fifo, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, unix.Mkfifo(fifo, 0o600))
 			if path == "netns" {
 				sandbox.NetNS = fifo
 			}

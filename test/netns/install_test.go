@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // writeList writes a network configuration list to a node, in a directory of its own. "@" in the
@@ -15,9 +16,7 @@ import (
 func writeList(t *testing.T, node *lab.Node, text string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "10-net.conflist")
-	if err := os.WriteFile(path, []byte(strings.ReplaceAll(text, "@", node.Dir)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(strings.ReplaceAll(text, "@", node.Dir)), 0o644))
 	return path
 }
 
@@ -25,9 +24,7 @@ func writeList(t *testing.T, node *lab.Node, text string) (path string) {
 func readList(t *testing.T, node *lab.Node, path string) *lab.Network {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return node.List(content)
 }
 
@@ -52,9 +49,7 @@ func TestInstallConf(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			node := newNode(t)
 			env := "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
-			if err := os.WriteFile(filepath.Join(node.Dir, "subnet.env"), []byte(env), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(filepath.Join(node.Dir, "subnet.env"), []byte(env), 0o644))
 			path := writeList(t, node, `{"cniVersion":"0.4.0","name":"net","plugins":[`+c.entry+`]}`)
 			before, _ := os.ReadFile(path)
 			start(t, node, readList(t, node, path), lab.NewPod("default", "before", ""))

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // cniDir makes /var/lib/cni, where flannel and libcni store configurations, a directory of the
@@ -19,12 +20,8 @@ import (
 func cniDir(t *testing.T, node *lab.Node) {
 	t.Helper()
 	const dir = "/var/lib/cni" // in a file system of the tests, with what former ones have left
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(filepath.Join(node.Dir, "cache"), dir); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.RemoveAll(dir))
+	must.Succeed(t, os.Symlink(filepath.Join(node.Dir, "cache"), dir))
 	t.Cleanup(func() { os.Remove(dir) })
 }
 
@@ -43,9 +40,7 @@ func uninstall(t *testing.T, node *lab.Node, path string) string {
 func addressFiles(t *testing.T, node *lab.Node) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(node.NetworksDir(), "net"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), "10.") {
 			names = append(names, e.Name())
@@ -105,17 +100,13 @@ func TestUninstallUnderRunningPods(t *testing.T) {
 			node := lab.NewNode(t)
 			cniDir(t, node)
 			env := "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
-			if err := os.WriteFile(filepath.Join(node.Dir, "subnet.env"), []byte(env), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(filepath.Join(node.Dir, "subnet.env"), []byte(env), 0o644))
 			if c.k3s {
 				node.K3s()
 			}
 			if strings.Contains(c.plugins, replaced) {
 				_, err := node.Leasectl("install", "--replace", "--cni-bin-dir="+filepath.Join(node.Dir, "bin"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 			}
 			path := writeList(t, node, `{"cniVersion":"0.4.0","name":"net","plugins":[`+c.plugins+`]}`)
 			net := readList(t, node, path)
@@ -210,9 +201,7 @@ func TestUninstallKeepsNoUnownedFile(t *testing.T) {
 	path := writeList(t, node, `{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"bridge","bridge":"br9","ipam":`+
 		`{"type":"leasehold","ranges":[[{"subnet":"10.1.0.0/24"}]],"dataDir":"@/networks"}}]}`)
 	unknown := node.Sandbox(lab.NewPod("default", "unknown", ""))
-	if err := unknown.Address("10.1.0.77/24"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unknown.Address("10.1.0.77/24"))
 	known, address := start(t, node, readList(t, node, path), lab.NewPod("default", "known", ""))
 	if files := addressFiles(t, node); !slices.Contains(files, "10.1.0.77") {
 		t.Fatalf("the address of the interface is not in use: %v", files)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // allowed are all forms that a repair may have, and why it can do no harm. What is added here is
@@ -46,14 +47,10 @@ func check(f cli.Finding) error {
 func Find(t *testing.T, dir, expression string) (all []string) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // eventsFixture is a node with a journal, and a fake API server.
@@ -179,9 +180,7 @@ func TestStaticPodEventsRegardTheMirrorPod(t *testing.T) {
 	mirror := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "object",
 		ResourceVersion: "1",
 		Annotations:     map[string]string{"kubernetes.io/config.hash": "u1", corev1.MirrorPodAnnotationKey: "u1"}}}
-	if err := w.Pods.Replace([]any{mirror}, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Pods.Replace([]any{mirror}, ""))
 	w.kept(1, 0)
 	w.runPass()
 	w.restart() // its pods are not known yet
@@ -205,9 +204,7 @@ func TestEventOfATerminatingNamespace(t *testing.T) {
 					Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}}})
 		}))
 		clients, err := kube.NewClients(&rest.Config{Host: server.URL, QPS: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		w := newEventsFixture(t)
 		var log strings.Builder
 		w.Client, w.Log = clients.Events, slog.New(slog.NewTextHandler(&log, nil))

@@ -31,6 +31,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/built"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 const (
@@ -55,9 +56,7 @@ func newUseFixture(t *testing.T) *useFixture {
 	f := &useFixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Now()}
 	conf, bin := t.TempDir(), t.TempDir()
 	for name, content := range map[string][]byte{"leasehold": built.Plugin(t), "host-local": []byte("other")} {
-		if err := os.WriteFile(filepath.Join(bin, name), content, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(bin, name), content, 0o755))
 	}
 	f.Watcher = &use.Watcher{ConfDir: conf, Binaries: cniconf.Binaries{bin}}
 	f.configure(named)
@@ -84,9 +83,7 @@ func (f *useFixture) restart() {
 // configure writes flannel's configuration as its container does: over the same file.
 func (f *useFixture) configure(content string) {
 	f.t.Helper()
-	if err := os.WriteFile(filepath.Join(f.ConfDir, "10-flannel.conflist"), []byte(content), 0o644); err != nil {
-		f.t.Fatal(err)
-	}
+	must.Succeed(f.t, os.WriteFile(filepath.Join(f.ConfDir, "10-flannel.conflist"), []byte(content), 0o644))
 }
 
 func apiPod(name, uid, annotation, ip string, started time.Time) *corev1.Pod {
@@ -106,9 +103,7 @@ func apiPod(name, uid, annotation, ip string, started time.Time) *corev1.Pod {
 func (f *useFixture) plug(name, address string) {
 	f.t.Helper()
 	path := filepath.Join(f.t.TempDir(), "netns")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		f.t.Fatal(err)
-	}
+	must.Succeed(f.t, os.WriteFile(path, nil, 0o600))
 	ended := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends, and the mount keeps its namespace
@@ -136,9 +131,7 @@ func (f *useFixture) setPods(pods ...*corev1.Pod) {
 	for _, p := range pods {
 		objects = append(objects, p)
 	}
-	if err := f.pods.Replace(objects, ""); err != nil {
-		f.t.Fatal(err)
-	}
+	must.Succeed(f.t, f.pods.Replace(objects, ""))
 }
 
 // run lets time pass, with a check every 5 s.
@@ -327,15 +320,11 @@ func TestPodOfAnEarlierConfiguration(t *testing.T) {
 	f := newUseFixture(t)
 	f.run(time.Minute)
 	first := filepath.Join(f.ConfDir, "05-other.conflist")
-	if err := os.WriteFile(first, []byte(flannel), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(first, []byte(flannel), 0o644))
 	f.run(time.Minute)
 	f.setPods(apiPod("db-0", "u0", "1h", "10.0.0.2", f.now))
 	f.run(time.Minute)
-	if err := os.Remove(first); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(first))
 	f.run(10 * time.Minute)
 	if s := f.Result()[0]; s.State != cniconf.Active {
 		t.Errorf("%+v, want active", s)
@@ -353,12 +342,8 @@ func TestUnreadableIsUnknown(t *testing.T) {
 	f := newUseFixture(t)
 	f.run(time.Minute)
 	path := filepath.Join(f.ConfDir, "10-flannel.conflist")
-	if err := os.Rename(path, path+".away"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/proc/self/mem", path); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(path, path+".away"))
+	must.Succeed(t, os.Symlink("/proc/self/mem", path))
 	f.run(time.Minute)
 	unknown := "Warning RetentionUnknown Node default/node1: "
 	f.expect("the configuration", "", unknown)
@@ -372,9 +357,7 @@ func TestUnreadableIsUnknown(t *testing.T) {
 func TestLostStoreIsNoEvidence(t *testing.T) {
 	f := newUseFixture(t)
 	f.node.Bind("10.0.0.2", "db-0", "u0", time.Hour, "")
-	if err := os.Remove(filepath.Join(f.node.Node.Store.Dirs().State, "leases.db")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(filepath.Join(f.node.Node.Store.Dirs().State, "leases.db")))
 	f.node.Update(func(tx *store.Tx) error { return tx.BeginBoot("b") }) // replaces it
 	f.plug("eth0", "10.0.0.2")
 	f.setPods(apiPod("db-0", "u0", "1h", "10.0.0.2", f.now.Add(time.Minute)))

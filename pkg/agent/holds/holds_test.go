@@ -18,6 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // fixture is node1 with a fake API server and a simulated clock.
@@ -214,13 +215,9 @@ func TestFailedPassesDoNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newFixture(t)
 			c.begin(s)
-			if err := c.fail(s); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, c.fail(s))
 			s.minutes(2)
-			if err := c.again(s); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, c.again(s))
 			s.expect("two passes failed", "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
 			s.minutes(1)
 			s.expect("the time has passed", "10.0.0.3=db-1/Held")

@@ -18,6 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // updates advances the clock to the next check of the NodeAddressPool, runs a pass, and returns its
@@ -276,9 +277,7 @@ func TestNodeAddressPoolOfALostStore(t *testing.T) {
 	p := newFixture(t)
 	p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.updates()
-	if err := os.Truncate(p.node.Node.Store.Dirs().State+"/leases.db", 100); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Truncate(p.node.Node.Store.Dirs().State+"/leases.db", 100))
 	p.shows("lost", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
 	if !strings.Contains(p.log.String(), "reading the leases") {
 		t.Error(p.log.String())

@@ -20,6 +20,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // requester is a namespace with an AddressRequest, and a range set of two addresses.
@@ -80,9 +81,7 @@ func (r *requester) edit(change func(*ipamv1.AddressRequestSpec)) {
 
 func (p *fixture) leasesOf() map[string][]lease.Lease {
 	view, err := p.node.List(p.t.Context(), func(lease.Lease) bool { return true })
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, err)
 	of := map[string][]lease.Lease{}
 	for _, l := range view.Leases {
 		of[l.Namespace] = append(of[l.Namespace], l)
@@ -98,9 +97,7 @@ func (p *fixture) use(r *requester) {
 				Namespace: l.Namespace, Name: l.Name, UID: "u1", Window: lease.Window(time.Hour), CoolDown: time.Minute,
 				LastHolder: lease.Dead, Holder: lease.Holder{ContainerID: "c1", IfName: "eth0",
 					BootID: p.Service.Node.Clock().BootID}}, p.Service.Node.Clock())
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			must.Succeed(p.t, err)
 			p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, bound) })
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 const requestPath = group + "namespaces/db/addressrequests/db"
@@ -65,9 +66,7 @@ func (p *fixture) limit(limits policy.Limits) {
 	p.node.Update(func(tx *store.Tx) error { return tx.SetLimits(limits) })
 	object := &corev1.ConfigMap{Data: limits,
 		ObjectMeta: metav1.ObjectMeta{Namespace: kube.Namespace, Name: "leasehold-limits"}}
-	if err := p.Limits.Replace([]any{object}, ""); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, p.Limits.Replace([]any{object}, ""))
 }
 
 func entryOf(pod string, addresses ...string) ipamv1.AddressRequestEntry {

@@ -29,6 +29,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 const (
@@ -109,9 +110,7 @@ func (p *fixture) publish() []string {
 		if p.server.Get(poolPath, o) {
 			deliver = func() error { return p.Pool.Update(o) }
 		}
-		if err := deliver(); err != nil {
-			p.t.Fatal(err)
-		}
+		must.Succeed(p.t, deliver())
 	}
 	p.server.Requests()
 	p.next = p.pass(p.t.Context(), p.now)
@@ -217,16 +216,12 @@ func testWritesOfARecreation(t *testing.T, isLate bool) {
 		Namespace: "db", Name: "db-0", UID: "u2", Window: l.Window, CoolDown: time.Minute,
 		Holder: lease.Holder{ContainerID: "c-u2", IfName: "eth0", BootID: fakeapi.Boot,
 			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 6}}}, p.node.Node.Clock())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, returned) })
 	p.expect("bound", p.publish())
 	ready := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u2", ResourceVersion: "1"}}
 	ready.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	if err := p.Pods.Replace([]any{ready}, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Pods.Replace([]any{ready}, ""))
 	p.expect("Ready", p.publish(), "PATCH status")
 	var r ipamv1.IPReservation
 	p.server.Get(objects+mine, &r)
@@ -330,20 +325,14 @@ func TestAHoldThatCannotBeEnded(t *testing.T) {
 func TestUnknownStateChangesNothing(t *testing.T) {
 	for name, breakIt := range map[string]func(*fixture){
 		"the store is lost": func(p *fixture) {
-			if err := os.Truncate(p.db(), 100); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.Truncate(p.db(), 100))
 		},
 		"the store was replaced by an empty one": func(p *fixture) {
-			if err := os.Truncate(p.db(), 100); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.Truncate(p.db(), 100))
 			p.node.Update(func(*store.Tx) error { return nil })
 		},
 		"the store was removed at boot, and only another network imported": func(p *fixture) {
-			if err := errors.Join(os.Remove(p.db()), os.RemoveAll(p.node.Node.Store.Dirs().Run)); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, errors.Join(os.Remove(p.db()), os.RemoveAll(p.node.Node.Store.Dirs().Run)))
 			p.node.Update(func(tx *store.Tx) error {
 				return tx.SetImported(lease.Pool{DataDir: p.node.Pool.DataDir, Network: "another"})
 			})
@@ -387,15 +376,11 @@ func TestReservationOfAFormerInstallation(t *testing.T) {
 			dir := hostlocal.Path(p.node.Pool)
 			err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/.leasehold", nil, 0o600),
 				os.WriteFile(dir+"/lock", nil, 0o600))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 		}, nil},
 		"the store is lost": {cniconf.Active, func(p *fixture) {
 			p.node.Update(func(*store.Tx) error { return nil })
-			if err := os.Truncate(p.db(), 100); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.Truncate(p.db(), 100))
 			p.node.Update(func(*store.Tx) error { return nil })
 		}, nil},
 	} {

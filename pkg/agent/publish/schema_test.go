@@ -16,6 +16,7 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // schema is a part of the schema of a CRD.
@@ -33,9 +34,7 @@ type schema struct {
 func statusSchema(t *testing.T, crd string) schema {
 	t.Helper()
 	data, err := os.ReadFile("../../../daemonset/base/crds/ipam.leasehold.dev_" + crd + ".yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var object struct {
 		Spec struct {
 			Versions []struct {
@@ -45,9 +44,7 @@ func statusSchema(t *testing.T, crd string) schema {
 			}
 		}
 	}
-	if err := yaml.Unmarshal(data, &object); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, yaml.Unmarshal(data, &object))
 	return object.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"]
 }
 
@@ -123,13 +120,9 @@ func TestStatusFits(t *testing.T) {
 	pool := desiredNodePool(node, []store.Usage{{Pool: lease.Pool{Network: long("a", 255)}}}, statuses)
 	for crd, status := range map[string]any{"ipreservations": w.Object.Status, "nodeaddresspools": pool.Status} {
 		data, err := json.Marshal(status)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var value map[string]any
-		if err := json.Unmarshal(data, &value); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(data, &value))
 		if paths := statusSchema(t, crd).tooLong(crd, value); len(paths) > 0 {
 			t.Errorf("%q are longer than the schema allows", paths[:min(5, len(paths))])
 		}

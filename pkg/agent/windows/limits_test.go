@@ -19,6 +19,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // Limits that are not valid, or not known yet, leave the former ones in effect.
@@ -30,9 +31,7 @@ func TestLimitsAreCopiedToTheStore(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: kube.LimitsName.Namespace, Name: kube.LimitsName.Name}}
 	}
 	former := policy.Limits{"maxHeld": "20"}
-	if err := node.SetLimits(t.Context(), former); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, node.SetLimits(t.Context(), former))
 	stored := func() (l policy.Limits) {
 		_ = node.Node.Store.View(context.Background(), func(tx *store.Tx) error { l = tx.Limits(); return nil })
 		return l
@@ -50,9 +49,7 @@ func TestLimitsAreCopiedToTheStore(t *testing.T) {
 		{"they are removed", []any{}, nil},
 	} {
 		if tt.listed != nil {
-			if err := w.Limits.Replace(tt.listed, ""); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, w.Limits.Replace(tt.listed, ""))
 		}
 		if err := w.copyLimits(t.Context(), stored()); err != nil || !maps.Equal(stored(), tt.want) {
 			t.Errorf("%s: %v, %v, want %v", tt.name, stored(), err, tt.want)
@@ -71,13 +68,9 @@ func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 	} {
 		config := &corev1.ConfigMap{Data: data,
 			ObjectMeta: metav1.ObjectMeta{Namespace: kube.LimitsName.Namespace, Name: kube.LimitsName.Name}}
-		if err := w.Limits.Replace([]any{config}, ""); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, w.Limits.Replace([]any{config}, ""))
 		for range 20 {
-			if err := w.copyLimits(t.Context(), nil); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, w.copyLimits(t.Context(), nil))
 		}
 		if lines := strings.Count(logged.String(), "\n"); lines != i+1 {
 			t.Errorf("%v: %d lines in all, want %d:\n%s", data, lines, i+1, &logged)

@@ -25,6 +25,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestPass(t *testing.T) {
@@ -37,9 +38,7 @@ func TestPass(t *testing.T) {
 		t.Helper()
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "1",
 			Annotations: map[string]string{policy.Annotation: annotation}}}
-		if err := w.Pods.Replace([]any{p}, ""); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, w.Pods.Replace([]any{p}, ""))
 	}
 	window := func() (window time.Duration) {
 		t.Helper()
@@ -63,9 +62,7 @@ func TestPass(t *testing.T) {
 	pods("10")
 	expect("another window", 0, 10*time.Minute)
 	before, err := os.Stat(node.Node.Store.Dirs().State + "/leases.db")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	expect("again", 0, 10*time.Minute)
 	if after, err := os.Stat(node.Node.Store.Dirs().State + "/leases.db"); err != nil ||
 		after.ModTime() != before.ModTime() {
@@ -80,9 +77,7 @@ func TestPass(t *testing.T) {
 	pods("1")
 	view := func() time.Duration {
 		v, err := node.List(t.Context(), func(lease.Lease) bool { return true })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return time.Duration(v.Leases[0].Remaining(v.Now))
 	}
 	if after := w.pass(t.Context()); after != deferTo-deferBelow {
@@ -92,9 +87,7 @@ func TestPass(t *testing.T) {
 		t.Errorf("%s of the hold is left, want more than %s", rest, time.Minute)
 	}
 
-	if err := os.Truncate(node.Node.Store.Dirs().State+"/leases.db", 100); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Truncate(node.Node.Store.Dirs().State+"/leases.db", 100))
 	if after := w.pass(t.Context()); after != retry {
 		t.Errorf("lost store: requeue after %s, want %s", after, retry)
 	}
@@ -120,9 +113,7 @@ func TestNamespaceOfALease(t *testing.T) {
 		t.Helper()
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: types.UID(uid),
 			ResourceVersion: "1", Annotations: map[string]string{policy.Annotation: "forever"}}}
-		if err := w.Pods.Replace([]any{p}, ""); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, w.Pods.Replace([]any{p}, ""))
 	}
 	expect := func(what string, requeueAfter time.Duration, want ...string) {
 		t.Helper()
@@ -130,9 +121,7 @@ func TestNamespaceOfALease(t *testing.T) {
 			t.Errorf("%s: requeue after %s, want %s", what, got, requeueAfter)
 		}
 		view, err := node.List(t.Context(), func(lease.Lease) bool { return true })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var got []string
 		for _, l := range view.Leases {
 			got = append(got, l.State.String()+" "+l.NamespaceUID)
@@ -190,17 +179,13 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 					list[len(list)-1] = &kube.Undecodable{ObjectMeta: m, Err: kube.ErrUndecodable}
 				}
 			}
-			if err := w.Pods.Replace(list, ""); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, w.Pods.Replace(list, ""))
 		}
 		l := node.Bind("10.0.0.2", "db-0", "u-1", 0, "")
 		l.Holder.BootID, l.BoundAt.BootID = "an earlier boot", "an earlier boot"
 		e := lease.Release{Holder: l.Holder, Collected: true, LastHolder: lease.Dead}
 		held, err := lease.Apply(l, e, node.Node.Clock())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, held) })
 		w.pass(t.Context())
 		view, err := node.List(t.Context(), func(lease.Lease) bool { return true })
@@ -219,15 +204,11 @@ func TestSupersededHoldOfAnEarlierBoot(t *testing.T) {
 	l.Superseded, l.Holder.BootID = true, "an earlier boot"
 	e := lease.Release{Holder: l.Holder, Collected: true, LastHolder: lease.Dead}
 	held, err := lease.Apply(l, e, node.Node.Clock())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, held) })
 	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "agent", UID: "u-9",
 		ResourceVersion: "1"}}
-	if err := w.Pods.Replace([]any{agent}, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Pods.Replace([]any{agent}, ""))
 	w.pass(t.Context())
 	pods, _ := w.Pods.Views()
 	view, err := node.List(t.Context(), func(lease.Lease) bool { return true })
@@ -257,9 +238,7 @@ func TestAFailureStopsNoOtherChange(t *testing.T) {
 			Annotations: map[string]string{policy.Annotation: "10m"}}})
 	}
 	pods[0].(*corev1.Pod).UID = "u2"
-	if err := w.Pods.Replace(pods, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Pods.Replace(pods, ""))
 	ids := node.Node.Host.NamespaceIDs(fakeapi.Boot)
 	for _, c := range []struct {
 		ids, leases, logged string

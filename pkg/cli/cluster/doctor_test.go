@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // newCluster returns a cluster whose kubectl prints the given JSON for the arguments that contain
@@ -23,9 +24,7 @@ func newCluster(t *testing.T, answers map[string]string) *cluster {
 	}
 	script += `*) echo '{"items":[]}';;` + "\nesac\n"
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	return &cluster{App: cli.New(cli.Env{})}
 }
@@ -44,9 +43,7 @@ func TestPoliciesAreThoseOfTheManifests(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if slices.Sort(want); !slices.Equal(policies, want) {
 		t.Errorf("policies %v, want those of the manifests: %v", policies, want)
 	}

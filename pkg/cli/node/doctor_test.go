@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestLostStore examines a store that was lost, before and after its leases are known again.
@@ -25,9 +26,7 @@ func TestLostStore(t *testing.T) {
 		Address: netip.MustParseAddr("10.0.0.2"), Set: "s", Namespace: "db", Name: "db-0", UID: "u1",
 		CoolDown: time.Minute, Holder: lease.Holder{ContainerID: "c1", IfName: "eth0", BootID: "boot-1"},
 	}, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	put := func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) }
 	log := func(tx *store.Tx) error { return tx.Log(store.Entry{Time: now.Wall, Event: store.EventRefused}) }
 	for _, step := range []struct {
@@ -57,12 +56,10 @@ func TestLostStore(t *testing.T) {
 			t.Errorf("%s: found %+v, %v; want %q", step.name, found, err, step.want)
 		}
 	}
-	if err := s.View(t.Context(), func(tx *store.Tx) error {
+	must.Succeed(t, s.View(t.Context(), func(tx *store.Tx) error {
 		if wrong := tx.Check(); len(wrong) > 0 {
 			t.Error(wrong)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }

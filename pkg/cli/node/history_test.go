@@ -11,6 +11,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestHistoryStatesItsBeginning checks that a history says so if the journal once had earlier
@@ -40,9 +41,7 @@ func TestHistoryStatesItsBeginning(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var stdout, stderr bytes.Buffer
 		code := Run(t.Context(), Env{Env: cli.Env{Stdout: &stdout, Stderr: &stderr}, Dirs: dirs,
 			Host: host.New("/proc", host.DefaultBootIDFile)}, []string{"history", "10.0.0.9"})

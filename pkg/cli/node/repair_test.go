@@ -23,6 +23,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/built"
+	"github.com/leasehold-cni/leasehold/test/must"
 	"github.com/leasehold-cni/leasehold/test/repairs"
 )
 
@@ -30,7 +31,7 @@ import (
 // in the variants that lead to different repairs.
 func TestRepairsDoNoHarm(t *testing.T) {
 	plugin := filepath.Join(t.TempDir(), "leasehold")
-	must(t, os.WriteFile(plugin, built.Plugin(t), 0o755))
+	must.Succeed(t, os.WriteFile(plugin, built.Plugin(t), 0o755))
 	found, reasons := nodeFindings(t), inactive(t)
 	for _, reason := range reasons {
 		found = append(found, advices(t, plugin, reason)...)
@@ -54,19 +55,11 @@ func inactive(t *testing.T) []string {
 	return slices.Collect(maps.Keys(reasons))
 }
 
-// must fails the test on an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // newProc returns a /proc that shows only this process.
 func newProc(t *testing.T) string {
 	t.Helper()
 	proc := t.TempDir()
-	must(t, os.Mkdir(filepath.Join(proc, strconv.Itoa(os.Getpid())), 0o755))
+	must.Succeed(t, os.Mkdir(filepath.Join(proc, strconv.Itoa(os.Getpid())), 0o755))
 	return proc
 }
 
@@ -82,12 +75,12 @@ func advices(t *testing.T, plugin, reason string) (all []cli.Finding) {
 		s := cniconf.Status{Reason: reason, File: filepath.Join(dir, "10-net.conflist"), CanName: has(0),
 			Binary: filepath.Join(dir, "leasehold")}
 		if has(1) {
-			must(t, os.Symlink(plugin, s.Binary))
+			must.Succeed(t, os.Symlink(plugin, s.Binary))
 		}
 		if has(2) {
 			other := filepath.Join(dir, "20-net.conflist")
 			content := `{"name":"net","plugins":[{"type":"bridge","ipam":{"type":"leasehold"}}]}`
-			must(t, os.WriteFile(other, []byte(content), 0o600))
+			must.Succeed(t, os.WriteFile(other, []byte(content), 0o600))
 			n.conf = cniconf.Load(dir, cniconf.Rules{})
 		}
 		f := cli.Finding{Reason: reason}
@@ -115,14 +108,14 @@ func nodeFindings(t *testing.T) (all []cli.Finding) {
 	t.Helper()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	must(t, errors.Join(os.Mkdir(path("conf"), 0o755), os.WriteFile(path("conf/10-net.conflist"),
+	must.Succeed(t, errors.Join(os.Mkdir(path("conf"), 0o755), os.WriteFile(path("conf/10-net.conflist"),
 		[]byte(`{"name":"net","plugins":[{"type":"bridge","ipam":{"type":"leasehold"}}]}`), 0o600),
 		os.WriteFile(path("leasehold"), built.Plugin(t), 0o755)))
 	now := lease.Instant{Wall: time.Now(), BootID: "b"}
 	subnet, err := pool.NewRange(netip.MustParsePrefix("10.0.0.0/24"), netip.Addr{}, netip.Addr{}, netip.Addr{})
-	must(t, err)
+	must.Succeed(t, err)
 	set, err := pool.NewSet(subnet)
-	must(t, err)
+	must.Succeed(t, err)
 	var state content
 	for i, network := range []string{"net", "bound", "held"} {
 		l := lease.Lease{Pool: lease.Pool{DataDir: path("data"), Network: network}, State: lease.Bound,
@@ -138,15 +131,15 @@ func nodeFindings(t *testing.T) (all []cli.Finding) {
 		Runtime: cniconf.Runtime{BinDirs: []string{dir}}, conf: cniconf.Load(path("conf"), cniconf.Rules{})}
 	run := func(check func(context.Context) ([]cli.Finding, error)) {
 		found, err := check(t.Context())
-		must(t, err)
+		must.Succeed(t, err)
 		all = append(all, found...)
 	}
 	n.networks = cniconf.Check(n.conf, n.BinDirs)
 	run(n.checkConfiguration)
 	run(n.checkRanges)
 	run(n.checkAddresses)
-	must(t, os.WriteFile(path("conf/10-net.conflist"), []byte(`{"name":"net","plugins":[{"type":"bridge","ipam":{
-		"type":"leasehold","subnet":"10.0.0.0/30","dataDir":"`+path("data")+`"}}]}`), 0o600))
+	must.Succeed(t, os.WriteFile(path("conf/10-net.conflist"), []byte(`{"name":"net","plugins":[{"type":"bridge",
+		"ipam":{"type":"leasehold","subnet":"10.0.0.0/30","dataDir":"`+path("data")+`"}}]}`), 0o600))
 	n.networks = cniconf.Check(cniconf.Load(path("conf"), cniconf.Rules{}), n.BinDirs)
 	for _, l := range []lease.Lease{
 		{State: lease.Bound, Holder: lease.Holder{ContainerID: "c"}},
@@ -157,7 +150,7 @@ func nodeFindings(t *testing.T) (all []cli.Finding) {
 		n.state = content{leases: []lease.Lease{l}}
 		run(n.checkAddresses)
 	}
-	must(t, errors.Join(os.WriteFile(path("bridge"), nil, 0o600), os.WriteFile(path("data"), nil, 0o600)))
+	must.Succeed(t, errors.Join(os.WriteFile(path("bridge"), nil, 0o600), os.WriteFile(path("data"), nil, 0o600)))
 	n.networks = cniconf.Check(cniconf.Load(path("conf"), cniconf.Rules{}), n.BinDirs)
 	run(n.checkAddresses)
 	for _, n.state = range []content{{err: store.ErrNewer}, {err: store.ErrLost}, {lost: "it was removed"},

@@ -19,6 +19,7 @@ import (
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // kinds are the API types, by the plural in the name of their CRD.
@@ -47,9 +48,7 @@ func schemas(t *testing.T) map[string]spec.Schema {
 func schemasIn(t *testing.T, file string) map[string]spec.Schema {
 	t.Helper()
 	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var crd struct {
 		Spec struct {
 			Names    struct{ Plural string }
@@ -59,9 +58,7 @@ func schemasIn(t *testing.T, file string) map[string]spec.Schema {
 			}
 		}
 	}
-	if err := yaml.Unmarshal(data, &crd); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, yaml.Unmarshal(data, &crd))
 	all := map[string]spec.Schema{}
 	for _, version := range crd.Spec.Versions {
 		all[crd.Spec.Names.Plural+"/"+version.Name] = version.Schema.OpenAPIV3Schema

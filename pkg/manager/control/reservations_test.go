@@ -10,6 +10,7 @@ import (
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -40,9 +41,7 @@ status:
   confirmed: true
   heldUntil: "2026-11-21T12:00:00Z"
 `), &object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want := &Reservation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0-5f1c9a02", UID: "r1", ResourceVersion: "7",
 			Generation: 3, DeletionTimestamp: &metav1.Time{Time: noon.Add(-2 * time.Minute)}},

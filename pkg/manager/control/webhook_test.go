@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // handle serves one request through controller-runtime, as if the API server had sent it.
@@ -97,17 +99,13 @@ func TestPodsPatch(t *testing.T) {
 		return nil
 	})
 	patch, err := jsonpatch.DecodePatch(r.Patch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	out, err := patch.Apply([]byte(object))
 	if err != nil {
 		t.Fatalf("%s: %v", r.Patch, err)
 	}
 	var sorted any
-	if err := json.Unmarshal(out, &sorted); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(out, &sorted))
 	out, _ = json.Marshal(sorted)
 	const want = `{"metadata":{"labels":{"l":"m"},"later":1,"name":"db-0"},"spec":{` +
 		`"affinity":{"later":3,"nodeAffinity":{"later":4,` +

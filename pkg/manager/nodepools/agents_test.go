@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func nodeOfOS(os string, ready corev1.ConditionStatus) *corev1.Node {
@@ -90,7 +91,7 @@ func newAgentRig(t *testing.T) *agentRig {
 	r := &agentRig{t: t, api: &api{}, time: noon}
 	r.agentReconciler = newAgentReconciler(control.NewNodes(), kube.NewInformer(viewPool, nil), r.api)
 	r.now = func() time.Time { return r.time }
-	must(t, r.nodes.Update(nodeOfOS("linux", corev1.ConditionTrue)))
+	must.Succeed(t, r.nodes.Update(nodeOfOS("linux", corev1.ConditionTrue)))
 	r.writes(metav1.ConditionTrue, "Named")
 	return r
 }
@@ -98,7 +99,7 @@ func newAgentRig(t *testing.T) *agentRig {
 // writes has somebody write the condition.
 func (r *agentRig) writes(status metav1.ConditionStatus, reason string) {
 	r.t.Helper()
-	must(r.t, r.pools.Update(&ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "node1",
+	must.Succeed(r.t, r.pools.Update(&ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "node1",
 		ResourceVersion: "7" + reason}, Status: ipam.NodeAddressPoolStatus{Conditions: []metav1.Condition{
 		{Type: "Other", Status: status}, {Type: ipam.ConditionRetentionActive, Status: status, Reason: reason}}}}))
 }
@@ -136,7 +137,7 @@ func TestNodeWithoutAgentIsShown(t *testing.T) {
 		Value    any
 	}
 	name, data, _ := strings.Cut(got[0], " ")
-	must(t, json.Unmarshal([]byte(data), &patch))
+	must.Succeed(t, json.Unmarshal([]byte(data), &patch))
 	if name != "node1" || len(patch) != 2 || patch[0].Path != "/metadata/resourceVersion" ||
 		patch[0].Value != "7Named" || patch[1].Path != "/status/conditions/1" {
 		t.Errorf("the patch is %s", got[0])
@@ -152,7 +153,7 @@ func TestNodeWithoutAgentIsShown(t *testing.T) {
 	if got := r.after(time.Hour); len(got) > 0 {
 		t.Errorf("written again: %q", got)
 	}
-	must(t, r.agents.Update(agentOf(corev1.ConditionFalse))) // there it is, and not ready
+	must.Succeed(t, r.agents.Update(agentOf(corev1.ConditionFalse))) // there it is, and not ready
 	if got := r.after(time.Minute); len(got) != 1 || !strings.Contains(got[0], ipam.AgentNotReady) {
 		t.Errorf("not ready: %q", got)
 	}
@@ -164,7 +165,7 @@ func TestNodeWithoutAgentIsShown(t *testing.T) {
 	}
 	p := agentOf(corev1.ConditionTrue)
 	p.ResourceVersion = "2"
-	must(t, r.agents.Update(p))
+	must.Succeed(t, r.agents.Update(p))
 	if r.after(time.Minute); testutil.CollectAndCount(r.metric) != 0 {
 		t.Error("the metric has the node although its agent is ready")
 	}
@@ -182,15 +183,15 @@ func TestNodeWithoutAgentIsShownLater(t *testing.T) {
 	if got := r.after(0); len(got) != 1 {
 		t.Errorf("repeated: %q", got)
 	}
-	must(t, r.nodes.Delete(nodeOfOS("linux", corev1.ConditionTrue)))
+	must.Succeed(t, r.nodes.Delete(nodeOfOS("linux", corev1.ConditionTrue)))
 	if got := r.after(time.Hour); len(got) > 0 || len(r.without) > 0 || testutil.CollectAndCount(r.metric) != 0 {
 		t.Errorf("without the node: %q, %v", got, r.without)
 	}
 	other := nodeOfOS("linux", corev1.ConditionTrue)
 	other.UID = types.UID("2")
-	must(t, r.nodes.Update(other))
+	must.Succeed(t, r.nodes.Update(other))
 	pool, _ := r.pools.Get("node1")
-	must(t, r.pools.Delete(&ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: pool.node}}))
+	must.Succeed(t, r.pools.Delete(&ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: pool.node}}))
 	if got := r.after(time.Hour); len(got) > 0 || testutil.CollectAndCount(r.metric) != 1 {
 		t.Errorf("without the object: %q", got)
 	}

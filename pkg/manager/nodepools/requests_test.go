@@ -18,6 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // twoNodes are node1 with 10.0.1.1 to .254 and node2 with 10.0.2.1 to .254, each with fd00:<n>::1
@@ -303,14 +304,14 @@ func TestNameRequests(t *testing.T) {
 	r.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer r.queue.ShutDown()
 	for _, p := range twoNodes() {
-		must(t, r.pools.Update(p))
+		must.Succeed(t, r.pools.Update(p))
 	}
 	watch := func() {
 		var all []any
 		for _, r := range a.requests {
 			all = append(all, r.DeepCopy())
 		}
-		must(t, r.requests.Replace(all, ""))
+		must.Succeed(t, r.requests.Replace(all, ""))
 	}
 	pass := func(story, named string, queued, writes int, again time.Duration) {
 		t.Helper()
@@ -322,7 +323,7 @@ func TestNameRequests(t *testing.T) {
 				a.writes, result.RequeueAfter, err)
 		}
 	}
-	must(t, r.requests.Replace(nil, ""))
+	must.Succeed(t, r.requests.Replace(nil, ""))
 	pass("nothing", "map[]", 0, 0, 0)
 	one := requestFor("db", "db", entryOf("db-0", "", "10.0.1.20"), entryOf("db-1", "", "10.9.0.1"))
 	a.requests["db/db"] = one
@@ -330,7 +331,7 @@ func TestNameRequests(t *testing.T) {
 	pass("unknown limits", "map[]", 0, 1, checkInterval)
 	limits := &corev1.ConfigMap{Data: policy.Limits{"choose": "true"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: kube.Namespace, Name: "leasehold-limits"}}
-	must(t, r.limits.Replace([]any{limits}, ""))
+	must.Succeed(t, r.limits.Replace([]any{limits}, ""))
 	watch()
 	const named = "map[node1:[{{db db uid-db 3} [10.0.1.20]}]]"
 	pass("known limits", named, 1, 1, checkInterval)

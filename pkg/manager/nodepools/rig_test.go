@@ -11,14 +11,8 @@ import (
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 type reservation = control.Reservation
 
@@ -40,7 +34,7 @@ func show(t testing.TB, s *control.Reservations, r *reservation) {
 	if before, found := s.Get(r.Namespace + "/" + r.Name); found && before.ResourceVersion == r.ResourceVersion {
 		next.ResourceVersion += "0"
 	}
-	must(t, s.Update(&next))
+	must.Succeed(t, s.Update(&next))
 }
 
 // remove has the watch show the deletion of a reservation, which may not have been shown before.
@@ -50,7 +44,7 @@ func remove(t testing.TB, s *control.Reservations, r *reservation) {
 		show(t, s, r)
 	}
 	now, _ := s.Get(r.Namespace + "/" + r.Name)
-	must(t, s.Delete(now))
+	must.Succeed(t, s.Delete(now))
 }
 
 // api is a client that keeps what is written.

@@ -18,6 +18,7 @@ import (
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // poolWith returns the view of a NodeAddressPool. Each network is "name start end", with a link if
@@ -67,7 +68,7 @@ func TestSharedRangesAreNamed(t *testing.T) {
 		a.patches = nil
 		for _, request := range []reconcile.Request{allRanges, control.RequestFor("node1")} {
 			_, err := r.Reconcile(t.Context(), request)
-			must(t, err)
+			must.Succeed(t, err)
 		}
 		if got := strings.Join(a.patches, ", "); got != want {
 			t.Errorf("%s: %q, want %q", story, got, want)
@@ -76,16 +77,16 @@ func TestSharedRangesAreNamed(t *testing.T) {
 			t.Errorf("%s: %d nodes in the metric, want %d", story, got, shared)
 		}
 	}
-	must(t, r.pools.Update(pool("node1", "10.0.0.9")))
+	must.Succeed(t, r.pools.Update(pool("node1", "10.0.0.9")))
 	pass("one node", "", 0)
-	must(t, r.pools.Update(pool("node2", "10.0.0.5")))
+	must.Succeed(t, r.pools.Update(pool("node2", "10.0.0.5")))
 	pass("two nodes", `node1 {"spec":{"reservations":null,"shared":[{"start":"10.0.0.2",`+
 		`"end":"10.0.0.5","nodeName":"node2"}]}}`, 2)
 	named := pool("node1", "10.0.0.9")
 	named.Spec.Shared = r.shared["node1"]
-	must(t, r.pools.Update(named))
+	must.Succeed(t, r.pools.Update(named))
 	pass("named", "", 2)
-	must(t, r.pools.Delete(pool("node2", "10.0.0.5")))
+	must.Succeed(t, r.pools.Delete(pool("node2", "10.0.0.5")))
 	pass("one node again", `node1 {"spec":{"reservations":null,"shared":null}}`, 0)
 }
 

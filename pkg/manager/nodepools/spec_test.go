@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // reservationOf returns a reservation of a pod on a node, whose name is that of both.
@@ -170,7 +171,7 @@ func TestNamesAreWritten(t *testing.T) {
 		}
 	}
 	names := func(refs ...reference) {
-		must(t, r.pools.Update(&ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "node1"},
+		must.Succeed(t, r.pools.Update(&ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "node1"},
 			Spec: ipam.NodeAddressPoolSpec{Reservations: refs}}))
 	}
 	reconcile("there is no NodeAddressPool", "node1", "")

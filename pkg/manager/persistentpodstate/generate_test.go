@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // asking returns db with the annotations of Kruise's manual, and more, given as keys and values.
@@ -109,9 +110,7 @@ func TestGenerateKeepsFieldsOfOthers(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	kinds, err := parseKinds("example.com/v1/Database")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	kind := func(apiVersion, kind string) func(*pps.PersistentPodState) {
 		return func(o *pps.PersistentPodState) { o.Spec.TargetRef.APIVersion, o.Spec.TargetRef.Kind = apiVersion, kind }
 	}

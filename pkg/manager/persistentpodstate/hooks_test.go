@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // request returns the admission request for a new object or, with an old one, for its update.
@@ -25,9 +26,7 @@ func request(t *testing.T, object any, old ...any) admission.Request {
 			return runtime.RawExtension{Raw: []byte(text)}
 		}
 		text, err := json.Marshal(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return runtime.RawExtension{Raw: text}
 	}
 	req := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
@@ -47,9 +46,7 @@ func patched[T any](t *testing.T, req admission.Request, resp admission.Response
 	text := req.Object.Raw
 	if len(resp.Patches) > 0 {
 		list, err := json.Marshal(resp.Patches)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		patch, err := jsonpatch.DecodePatch(list)
 		if err == nil {
 			text, err = patch.Apply(text)
@@ -59,9 +56,7 @@ func patched[T any](t *testing.T, req admission.Request, resp admission.Response
 		}
 	}
 	var o T
-	if err := json.Unmarshal(text, &o); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(text, &o))
 	return o
 }
 

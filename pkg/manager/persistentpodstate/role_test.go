@@ -16,19 +16,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // ownCRD returns the CRD of the manifests.
 func ownCRD(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile("../../../daemonset/base/crds/apps.kruise.io_persistentpodstates.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var crd unstructured.Unstructured
-	if err := yaml.Unmarshal(text, &crd.Object); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, yaml.Unmarshal(text, &crd.Object))
 	return &crd
 }
 

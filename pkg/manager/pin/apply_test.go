@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestRetained(t *testing.T) {
@@ -104,9 +105,7 @@ var emptyAffinity = cmp.Transformer("affinity", func(a *corev1.Affinity) (out co
 
 func fits(t *rapid.T, p *corev1.Pod, n *corev1.Node) bool {
 	fits, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return fits
 }
 

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestNotPossible(t *testing.T) {
@@ -89,10 +91,10 @@ func TestEvents(t *testing.T) {
 		report: words(&reported)}
 	for range 2 {
 		_, err := e.Reconcile(t.Context(), request("a"))
-		must(t, err)
+		must.Succeed(t, err)
 	}
 	_, err := e.Reconcile(t.Context(), request("gone"))
-	must(t, err)
+	must.Succeed(t, err)
 	want := []string{"a PinNotPossible: not pinned: there is none",
 		`a ReservationShared: Deployment registry and Deployment mirror use the reservation name "registry": the ` +
 			`pods of each may get addresses of the other; give each workload a name of its own in the annotation ` +

@@ -21,6 +21,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // left is a reservation with the name registry: a hold of ten minutes that the pod has left.
@@ -282,7 +283,7 @@ func asRegistry(change ...func(*corev1.Pod)) *corev1.Pod {
 // review has the API server call the webhook for a pod, and returns the mode and the node.
 func (w *webhook) review(t *testing.T, p *corev1.Pod, isTrial bool) string {
 	t.Helper()
-	must(t, w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db",
+	must.Succeed(t, w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db",
 		DryRun: &isTrial}}, p))
 	mode, _, _ := strings.Cut(strings.TrimPrefix(p.Annotations[kube.AnnotationPinReason], "Reserved: "), " ")
 	return mode + " " + p.Annotations[kube.AnnotationPinnedNode]
@@ -313,7 +314,7 @@ func TestPodsOfANameAreSentToDifferentAddresses(t *testing.T) {
 		"without a name":   asRegistry(func(p *corev1.Pod) { delete(p.Annotations, policy.ReserveAs) }),
 		"an invalid name":  asRegistry(func(p *corev1.Pod) { p.Annotations[policy.ReserveAs] = "a.b" }),
 	} {
-		if must(t, w.pin(t.Context(), admission.Request{}, p)); len(p.Labels) > 0 {
+		if must.Succeed(t, w.pin(t.Context(), admission.Request{}, p)); len(p.Labels) > 0 {
 			t.Errorf("%s: %v", story, p.Labels)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // patienceOn returns a reconciler, and what it reports.
@@ -117,7 +118,7 @@ func TestReplace(t *testing.T) {
 			deleted := time.Duration(-1)
 			for clock.Sub(began) <= strikeLife+10*time.Second && deleted < 0 {
 				result, err := r.Reconcile(t.Context(), request("db-0"))
-				must(t, err)
+				must.Succeed(t, err)
 				if len(deletions) > 0 {
 					deleted = clock.Sub(began)
 				} else if result.RequeueAfter == 0 {
@@ -204,7 +205,7 @@ func TestRateOfDeletions(t *testing.T) {
 		for step := range 11 {
 			for i := range 20 {
 				_, err := r.Reconcile(t.Context(), request(name(i)))
-				must(t, err)
+				must.Succeed(t, err)
 			}
 			if clock = clock.Add(time.Second / 10); step == 0 {
 				clock = noon.Add(time.Minute) // the patience of all is over
@@ -243,7 +244,7 @@ func TestDeletionsAreBounded(t *testing.T) {
 			s.replicas = append(s.replicas, s.start(i))
 			restart[i] = time.Duration(rapid.IntRange(0, 1500).Draw(rt, "restart")) * time.Second
 		}
-		must(t, s.delete("u0")) // by its user
+		must.Succeed(t, s.delete("u0")) // by its user
 		for ; s.clock.Sub(noon) < 20*time.Minute; s.clock = s.clock.Add(time.Second) {
 			for i, r := range s.replicas {
 				if s.clock.Sub(noon) == restart[i] {
@@ -252,7 +253,7 @@ func TestDeletionsAreBounded(t *testing.T) {
 				}
 				s.show(r)
 				_, err := r.Reconcile(t.Context(), request("db-0"))
-				must(t, err)
+				must.Succeed(t, err)
 			}
 			s.create()
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 type reservation = control.Reservation
@@ -30,7 +31,7 @@ func clusterOf(t testing.TB, nodes map[string]*corev1.Node, clock *time.Time, vi
 	for _, n := range nodes {
 		objects = append(objects, n)
 	}
-	must(t, errors.Join(all.Replace(objects, ""), c.pods.Replace(nil, ""), set.Replace(nil, ""),
+	must.Succeed(t, errors.Join(all.Replace(objects, ""), c.pods.Replace(nil, ""), set.Replace(nil, ""),
 		c.namespaces.Replace(nil, "")))
 	for _, v := range views {
 		c.add(t, v)
@@ -47,14 +48,14 @@ func (c *cluster) add(t testing.TB, view any) {
 		if before, found := c.pods.Get(keyOf(view)); found && before.ResourceVersion == view.ResourceVersion {
 			next.ResourceVersion += "0"
 		}
-		must(t, c.pods.Update(&next))
+		must.Succeed(t, c.pods.Update(&next))
 	case *reservation:
 		next := *view
 		if before, found := c.reservations.Get(view.Namespace + "/" + view.Name); found &&
 			before.ResourceVersion == view.ResourceVersion {
 			next.ResourceVersion += "0"
 		}
-		must(t, c.reservations.Update(&next))
+		must.Succeed(t, c.reservations.Update(&next))
 	default:
 		t.Fatalf("unexpected type %T", view)
 	}
@@ -69,22 +70,15 @@ func (c *cluster) remove(t testing.TB, view any) {
 		if now := c.pod(keyOf(view)); now == nil || now.UID != view.UID {
 			c.add(t, view)
 		}
-		must(t, c.pods.Delete(c.pod(keyOf(view))))
+		must.Succeed(t, c.pods.Delete(c.pod(keyOf(view))))
 	case *reservation:
 		if _, found := c.reservations.Get(view.Namespace + "/" + view.Name); !found {
 			c.add(t, view)
 		}
 		now, _ := c.reservations.Get(view.Namespace + "/" + view.Name)
-		must(t, c.reservations.Delete(now))
+		must.Succeed(t, c.reservations.Delete(now))
 	default:
 		t.Fatalf("unexpected type %T", view)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -16,14 +16,13 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func read[T any](t *testing.T, text string) *T {
 	t.Helper()
 	var object T
-	if err := yaml.UnmarshalStrict([]byte(text), &object); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, yaml.UnmarshalStrict([]byte(text), &object))
 	return &object
 }
 

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // webhookOf returns a webhook with the default options.
@@ -45,7 +46,8 @@ func ofStatefulSet(change ...func(*corev1.Pod)) *corev1.Pod {
 // call has the API server call the webhook for a pod, and returns the mode and the reason.
 func (w *webhook) call(t *testing.T, p *corev1.Pod) string {
 	t.Helper()
-	must(t, w.pin(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}}, p))
+	must.Succeed(t, w.pin(t.Context(),
+		admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}}, p))
 	return p.Annotations["leasehold.dev/pin-reason"]
 }
 
@@ -160,7 +162,7 @@ func TestPatienceOfTheNamespace(t *testing.T) {
 		clock := noon
 		w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, onNode1()))
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "db", Labels: labels}}
-		must(t, w.cluster.namespaces.Update(ns))
+		must.Succeed(t, w.cluster.namespaces.Update(ns))
 		if w.call(t, p); p.Annotations["leasehold.dev/pin-patience"] != tt.want {
 			t.Errorf("%s: %v", name, p.Annotations)
 		}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // spec decodes a spec as a client writes it.
@@ -15,9 +17,7 @@ func spec(t testing.TB, text string) *PersistentPodStateSpec {
 		return nil
 	}
 	var s PersistentPodStateSpec
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal([]byte(text), &s))
 	return &s
 }
 
@@ -99,9 +99,7 @@ func TestNormalize(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			check(t, got, tt.required, tt.preferred)
 		})
 	}
@@ -159,9 +157,7 @@ func FuzzNormalize(f *testing.F) {
 			for i := range again.PreferredPersistentTopology {
 				drop(&again.PreferredPersistentTopology[i].Preference)
 			}
-			if err := again.Normalize(&s); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, again.Normalize(&s))
 			if diff := cmp.Diff(&s, again); diff != "" {
 				t.Errorf("written back (-read +stored):\n%s", diff)
 			}
