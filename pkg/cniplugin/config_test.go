@@ -14,6 +14,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // conf returns a configuration with a name, a version and the given fields.
@@ -56,9 +58,7 @@ func TestAddRequest(t *testing.T) {
 			"ipRanges": [[{"subnet": "10.1.0.0/16"}]], "ips": ["10.1.0.5/16", "10.0.0.9"], "portMappings": [],
 			"io.kubernetes.cri.pod-annotations": {"io.kubernetes.cri/reserved-ip-duration": "10", "other": "x"}
 		}`), kubelet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 
 	sets := []string{"10.1.0.1-10.1.255.254", "10.0.0.1-10.0.0.99",
 		"fd00::1-fd00::ffff:ffff:ffff:ffff,fd00:1::5-fd00:1::ffff:ffff:ffff:ffff"}
@@ -124,9 +124,7 @@ func TestAsked(t *testing.T) {
 
 func TestPool(t *testing.T) {
 	cwd, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for dir, want := range map[string]string{
 		`null`:        "/var/lib/cni/networks",
 		`""`:          "/var/lib/cni/networks",
@@ -141,99 +139,15 @@ func TestPool(t *testing.T) {
 }
 
 func TestAddRequestRejects(t *testing.T) {
-	const subnet = `"subnet":"10.0.0.0/24"`
-	asked := func(annotation string) string {
-		return `"ipam":{` + subnet + `},"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` + annotation + `}`
-	}
-	window := func(w string) string { return asked(`{"io.kubernetes.cri/reserved-ip-duration":` + w + `}`) }
-	tests := []struct {
-		name, fields, want string
-	}{
-		{"no ipam", `"bridge":"cni0"`, `ipam: missing; want an object such as`},
-		{"a string for ipam", `"ipam":"host-local"`, `ipam: want an object, not a JSON string`},
-		{"no ranges", `"ipam":{"type":"leasehold","ranges":[]}`, `ipam: no IP ranges specified; want subnet`},
-		{"an address for a subnet", `"ipam":{"subnet":"10.0.0.0"}`,
-			`ipam.subnet: "10.0.0.0" is not a network; want one such as 10.0.0.0/24`},
-		{"host bits", `"ipam":{"subnet":"10.0.0.7/24"}`,
-			`ipam.subnet: 10.0.0.7/24 has host bits set; want the network 10.0.0.0/24`},
-		{"an address with a zone", `"ipam":{"subnet":"fe80::/64","gateway":"fe80::1%eth0"}`,
-			`ipam.gateway: "fe80::1%eth0" is not an IP address`},
-		{"a range of the second set",
-			`"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.0.1.0/24","rangeStart":"10.0.0.5"}]]}`,
-			`ipam.ranges[1][0].rangeStart: 10.0.0.5 is not in subnet 10.0.1.0/24`},
-		{"a range without a subnet", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"},{}]]}`,
-			`ipam.ranges[0][1].subnet: missing`},
-		{"an empty set", `"ipam":{"ranges":[[]]}`, `ipam.ranges[0]: empty range set`},
-		{"a string for ranges", `"ipam":{"ranges":"10.0.0.0/24"}`, `ipam.ranges: want a list, not a JSON string`},
-		{"two families in a set", `"ipam":{"ranges":[[{"subnet":"10.0.0.0/24"},{"subnet":"fd00::/64"}]]}`,
-			`ipam.ranges[0]: ranges 10.0.0.1-10.0.0.254 and fd00::1-fd00::ffff:ffff:ffff:ffff are of different ` +
-				`address families`},
-		{"overlapping sets", `"ipam":{` + subnet + `,"ranges":[[{"subnet":"10.0.0.0/16"}]]}`,
-			`ipam.subnet and ipam.ranges[0] overlap: 10.0.0.1-10.0.0.254 and 10.0.0.1-10.0.255.254 have `},
-		{"a subnet that is in ranges, too, beside the runtime's",
-			`"ipam":{` + subnet + `,"ranges":[[{"subnet":"fd00::/64"}],[{` + subnet + `}]]},` +
-				`"runtimeConfig":{"ipRanges":[[{"subnet":"10.1.0.0/24"}]]}`,
-			`ipam.subnet and ipam.ranges[1] overlap: `},
-		{"overlapping sets of ranges",
-			`"ipam":{"ranges":[[{` + subnet + `}],[{"subnet":"fd00::/64"}],[{` + subnet + `}]]}`,
-			`ipam.ranges[0] and ipam.ranges[2] overlap: `},
-		{"a set that overlaps with the runtime's", `"ipam":{"ranges":[[{"subnet":"fd00::/64"}],[{` + subnet + `}]]},` +
-			`"runtimeConfig":{"ipRanges":[[{"subnet":"10.0.0.0/16"}]]}`,
-			`runtimeConfig.ipRanges[0] and ipam.ranges[1] overlap: `},
-		{"an object for a set", `"ipam":{"ranges":[[{` + subnet + `}],{"subnet":"10.1.0.0/24"}]}`,
-			`ipam.ranges[1]: want a list, not a JSON object`},
-		{"a string for a range", `"ipam":{"ranges":[[{` + subnet + `},"10.1.0.0/24"]]}`,
-			`ipam.ranges[0][1]: want an object, not a JSON string`},
-		{"a number for an address", `"ipam":{"routes":[{"dst":"0.0.0.0/0"}],"ranges":[[{` + subnet +
-			`}],[{"subnet":"10.1.0.0/24","rangeStart":5}]]}`,
-			`ipam.ranges[1][0].rangeStart: want a string, not a JSON number`},
-		{"a list for a subnet", `"ipam":{"ranges":[[{"subnet":["10.0.0.0/24"]}]]}`,
-			`ipam.ranges[0][0].subnet: want a string, not a JSON array`},
-		{"a number for a requested address", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":["10.0.0.9",5]}`,
-			`runtimeConfig.ips[1]: want a string, not a JSON number`},
-		{"an object for a set of the runtime", `"runtimeConfig":{"ipRanges":[{` + subnet + `}]}`,
-			`runtimeConfig.ipRanges[0]: want a list, not a JSON object`},
-		{"a number for the type", `"ipam":{"type":5,` + subnet + `}`, `ipam.type: want a string, not a JSON number`},
-		{"null for a subnet", `"ipam":{"subnet":null,"ranges":[[{` + subnet + `}]]}`,
-			`ipam.subnet: "" is not a network`},
-		{"no text for a subnet", `"ipam":{"subnet":"","ranges":[[{` + subnet + `}]]}`,
-			`ipam.subnet: "" is not a network`},
-		{"an invalid address without effect", `"ipam":{"gateway":"x","ranges":[[{` + subnet + `}]]}`,
-			`ipam.gateway: "x" is not an IP address`},
-		{"the runtime's ranges", `"ipam":{},"runtimeConfig":{"ipRanges":[[{"subnet":"10.0.0.0/31"}]]}`,
-			`runtimeConfig.ipRanges[0][0].subnet: 10.0.0.0/31 is too small`},
-		{"a list for runtimeConfig", `"ipam":{` + subnet + `},"runtimeConfig":[]`,
-			`runtimeConfig: want an object, not a JSON array`},
-		{"an invalid requested address", `"ipam":{` + subnet + `},"runtimeConfig":{"ips":["10.0.0.9","x"]}`,
-			`runtimeConfig.ips[1]: "x" is not an IP address`},
-		{"null for a requested address", `"ipam":{` + subnet + `},"args":{"cni":{"ips":[null]}}`,
-			`args.cni.ips[0]: "" is not an IP address`},
-		{"a NUL in a directory", `"ipam":{` + subnet + `,"dataDir":"/a\u0000"}`, `ipam.dataDir: "/a\x00" has a NUL`},
-		{"an unknown policy", `"ipam":{` + subnet + `,"onBusy":"wait"}`,
-			`ipam.onBusy: "wait" is not known; want "new" or "refuse"`},
-		{"a list for annotations", asked(`[]`),
-			`annotations: want an object, not "[]"`},
-		{"a number for the reservation name",
-			asked(`{"io.kubernetes.cri/reserved-ip-duration":"10","leasehold.dev/reserve-as":1}`),
-			`annotation leasehold.dev/reserve-as: want a string, not "1"`},
-		{"a reservation name that is not a label",
-			asked(`{"io.kubernetes.cri/reserved-ip-duration":"10","leasehold.dev/reserve-as":"a/b"}`),
-			`annotation leasehold.dev/reserve-as: "a/b" is not a reservation name; want at most 63`},
-		{"a number for the annotation", window(`10`),
-			`annotation io.kubernetes.cri/reserved-ip-duration: want a string, not "10"`},
-		{"an annotation that is not a window", window(`" 10 "`),
-			`annotation io.kubernetes.cri/reserved-ip-duration: " 10 " is not a window; want whole minutes`},
-		{"a network name that is too long for a directory",
-			`"ipam":{` + subnet + `},"name":"` + strings.Repeat("n", 256) + `"`, `name: "nnnn`},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			_, err := addRequest(conf(tt.fields), "")
+	for _, c := range cases.Read(t, "testdata/rejected.txt")[1:] {
+		t.Run(c.Name, func(t *testing.T) {
+			fields := strings.Replace(c.Given[0], "{256}", strings.Repeat("n", 256), 1)
+			_, err := addRequest(conf(fields), "")
 			if err == nil {
 				t.Fatal("accepted")
 			}
-			if code := coded(verbAdd, err).Code; code != 7 || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("code %d, error %q; want 7 and %q in it", code, err, tt.want)
+			if code := coded(verbAdd, err).Code; code != 7 || !strings.Contains(err.Error(), c.Want[0]) {
+				t.Errorf("code %d, error %q; want 7 and %q in it", code, err, c.Want[0])
 			}
 			if len(err.Error()) > 500 {
 				t.Errorf("the error has %d bytes", len(err.Error()))
@@ -287,9 +201,7 @@ func TestValidAttachments(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := loadConfig(conf(tt.fields))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			valid, listed, err := c.validAttachments()
 			if err != nil || listed != tt.listed || !cmp.Equal(valid, tt.valid) {
 				t.Errorf("got %v, listed %t (%v); want %v, listed %t", valid, listed, err, tt.valid, tt.listed)
@@ -305,9 +217,7 @@ func TestValidAttachments(t *testing.T) {
 		`"cni.dev/valid-attachments":[null]`: `"cni.dev/valid-attachments"[0]: want both`,
 	} {
 		c, err := loadConfig(conf(fields))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if _, listed, err := c.validAttachments(); err == nil || listed || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: listed %t, error %v; want %q in it", fields, listed, err, want)
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/cases"
 )
 
 const testCoolDown = 2 * time.Minute
@@ -148,35 +148,22 @@ func story(f Finding) string {
 
 // TestDecide reads the cases of testdata/decide.txt.
 func TestDecide(t *testing.T) {
-	text, err := os.ReadFile("testdata/decide.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
 	defined := map[string]candidate{}
-	for block := range strings.SplitSeq(string(text), "\n\n") {
-		var name string
+	for _, c := range cases.Read(t, "testdata/decide.txt") {
 		var candidates []candidate
-		var want []string
-		for line := range strings.SplitSeq(strings.TrimSpace(block), "\n") {
-			if strings.HasPrefix(line, "#") {
-				continue
-			}
-			if title, ok := strings.CutPrefix(line, "== "); ok {
-				name = title
-			} else if finding, ok := strings.CutPrefix(line, "-> "); ok {
-				want = append(want, finding)
-			} else if short, long, ok := strings.Cut(line, ": "); ok {
+		for _, line := range c.Given {
+			if short, long, ok := strings.Cut(line, ": "); ok {
 				defined[short] = parse(long)
-			} else if c, ok := defined[line]; ok {
-				candidates = append(candidates, c)
+			} else if known, ok := defined[line]; ok {
+				candidates = append(candidates, known)
 			} else {
 				candidates = append(candidates, parse(line))
 			}
 		}
-		if name == "" {
+		if c.Name == "" {
 			continue
 		}
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.Name, func(t *testing.T) {
 			var got []string
 			for _, f := range decide(candidates, testPool, now, testCoolDown, ids()) {
 				got = append(got, story(f))
@@ -195,8 +182,8 @@ func TestDecide(t *testing.T) {
 					t.Errorf("%s: %v", story(f), err)
 				}
 			}
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("\n got %q\nwant %q", got, want)
+			if !reflect.DeepEqual(got, c.Want) {
+				t.Errorf("\n got %q\nwant %q", got, c.Want)
 			}
 		})
 	}

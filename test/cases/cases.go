@@ -1,0 +1,42 @@
+// Package cases reads the cases of a test from a file, in which texts need no quoting. A case
+// begins with a line "== name". The lines of what is given follow, and those of what comes of it,
+// which begin with "-> ". Lines that begin with "#" are comments.
+package cases
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// A Case has no name if it is of the lines before the first case.
+type Case struct {
+	Name        string
+	Given, Want []string
+}
+
+// Read returns the cases of a file.
+func Read(t testing.TB, file string) (all []Case) {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines("== \n" + string(content)) {
+		line = strings.TrimSuffix(line, "\n")
+		if name, isCase := strings.CutPrefix(line, "== "); isCase {
+			all = append(all, Case{Name: name})
+			continue
+		}
+		c := &all[len(all)-1]
+		if want, found := strings.CutPrefix(line, "-> "); found {
+			c.Want = append(c.Want, want)
+		} else if line != "" && !strings.HasPrefix(line, "#") {
+			c.Given = append(c.Given, line)
+		}
+	}
+	if len(all) < 2 {
+		t.Fatalf("%s has no cases", file)
+	}
+	return all
+}
