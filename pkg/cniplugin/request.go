@@ -62,6 +62,9 @@ func (c *config) request(args *skel.CmdArgs) (ipam.Request, error) {
 	if len(req.Sets) == 0 {
 		return req, invalid("ipam", "no IP ranges specified; want subnet, or ranges with at least one range set")
 	}
+	if _, err = c.routes(); err != nil { // host-local refuses them at each of its verbs
+		return req, err
+	}
 	if req.Options, err = c.options(); err != nil {
 		return req, err
 	}

@@ -27,9 +27,15 @@ type extras struct {
 
 // extras reads ipam.routes and ipam.resolvConf.
 func (c *config) extras() (extras, error) {
-	routes, err := readRoutes(c.section.Routes)
+	routes, err := c.routes()
 	if err != nil {
 		return extras{}, err
+	}
+	for i, r := range routes {
+		if r == nil || r.Dst.IP == nil { // the runtime could not decode a result with such a route
+			return extras{}, invalid(fmt.Sprintf("ipam.routes[%d]", i),
+				`dst is missing; want an object such as {"dst": "0.0.0.0/0"}`)
+		}
 	}
 	dns, err := readResolvConf(c.section.ResolvConf)
 	if err != nil {
@@ -38,19 +44,13 @@ func (c *config) extras() (extras, error) {
 	return extras{routes, dns}, nil
 }
 
-// readRoutes decodes routes as libcni's type, because they are copied to the result unchanged.
-func readRoutes(raw json.RawMessage) (routes []*types.Route, err error) {
-	if isAbsent(raw) {
+// routes decodes ipam.routes as libcni's type, because they are copied to the result unchanged.
+func (c *config) routes() (routes []*types.Route, err error) {
+	if isAbsent(c.section.Routes) {
 		return nil, nil
 	}
-	if err := json.Unmarshal(raw, &routes); err != nil {
+	if err := json.Unmarshal(c.section.Routes, &routes); err != nil {
 		return nil, invalid("ipam.routes", `%w; want a list of objects such as {"dst": "0.0.0.0/0"}`, err)
-	}
-	for i, r := range routes {
-		if r == nil || r.Dst.IP == nil { // the runtime could not decode a result with such a route
-			return nil, invalid(fmt.Sprintf("ipam.routes[%d]", i),
-				`dst is missing; want an object such as {"dst": "0.0.0.0/0"}`)
-		}
 	}
 	return routes, nil
 }

@@ -36,6 +36,7 @@ var callers = map[string][]Call{
 	"a CHECK without the result": {add("c1", plain), check("c1", with(plain, `"prevResult":{"cniVersion":"1.1.0"}`))},
 	"a CHECK with another plugin's result": {add("c1", plain), check("c1", with(plain,
 		`"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"2600:1f18::3/128"}]}`))},
+	"a CHECK with a route that is none":  {add("c1", plain), check("c1", in(plain, `"routes":[{"dst":"x"}]`))},
 	"a CHECK with a result that is none": {add("c1", plain), check("c1", with(plain, `"prevResult":"x"`))},
 	"ipam twice": {
 		add("c1", strings.Replace(plain, `"ipam":`, `"IPAM":{"rangeStart":"10.0.0.7"},"ipam":`, 1)),

@@ -377,11 +377,15 @@ func keepsThose(had []netip.Addr, e Exchange) bool {
 	if err != nil {
 		return false
 	}
-	for i, set := range conf.Ranges {
+	has := func(a netip.Addr) bool {
+		return slices.Contains(had, a) ||
+			slices.ContainsFunc(conf.IPArgs, func(ip net.IP) bool { return a == addrOf(ip) })
+	}
+	for _, set := range conf.Ranges {
 		in := func(a netip.Addr) bool { return set.Contains(a.AsSlice()) }
-		got := addresses(e.Leasehold)[i]
-		requested := slices.ContainsFunc(conf.IPArgs, func(ip net.IP) bool { return got == addrOf(ip) })
-		if slices.ContainsFunc(had, in) && !slices.Contains(had, got) && !requested {
+		if slices.ContainsFunc(had, in) && !slices.ContainsFunc(addresses(e.Leasehold), func(a netip.Addr) bool {
+			return in(a) && has(a)
+		}) {
 			return false
 		}
 	}
