@@ -34,14 +34,10 @@ type Event interface {
 func Apply(l Lease, e Event, now Instant) (Lease, error) {
 	next, err := e.apply(l, now)
 	if err != nil {
-		return l, fmt.Errorf("%s of %s lease %s: %w", eventName(e), l.State, l.Address, err)
+		name := strings.TrimPrefix(fmt.Sprintf("%T", e), "lease.")
+		return l, fmt.Errorf("%s of %s lease %s: %w", name, l.State, l.Address, err)
 	}
 	return next, nil
-}
-
-func eventName(e Event) string {
-	name := fmt.Sprintf("%T", e)
-	return name[len("lease."):]
 }
 
 // Bind is an ADD: it gives the address to Holder. If the holder has the address already, nothing
@@ -71,52 +67,34 @@ func (e Bind) key() Key {
 }
 
 func (e Bind) apply(l Lease, now Instant) (Lease, error) {
-	switch l.State {
-	case None:
+	switch {
+	case l.State == None:
 		return e.bound(Lease{ID: e.ID}, now), nil
-	case Bound:
-		if l.Holder.Is(e.Holder) && l.Pool == e.Pool {
-			l.Holder = e.Holder // the namespace may be another one; nothing else changes
-			return l, nil
-		}
-		if err := e.mayTakeOver(l); err != nil {
-			return l, err
-		}
-		return e.bound(l, now), nil
-	case Held:
-		if err := e.mayClaim(l, now); err != nil {
-			return l, err
-		}
-		return e.bound(l, now), nil
+	case l.State != Bound && l.State != Held:
+		return l, ErrInvalid
+	case l.State == Bound && l.Holder.Is(e.Holder) && l.Pool == e.Pool:
+		l.Holder = e.Holder // the namespace may be another one; nothing else changes
+		return l, nil
+	case !e.isPromised(l, now):
+		return l, ErrTaken
+	// A network namespace cannot contain two interfaces of the same name. Therefore a container in
+	// the same namespace as the holder has replaced it.
+	case e.LastHolder != Dead && !l.Holder.Netns.Same(e.Holder.Netns):
+		return l, ErrHolderAlive
 	}
-	return l, ErrInvalid
+	return e.bound(l, now), nil
 }
 
-// mayTakeOver returns nil if the pod may take over a bound lease: it has the key, the lease has a
-// window, and the holder is dead. A network namespace cannot contain two interfaces of the same
-// name. Therefore a container in the same namespace as the holder has replaced it.
-func (e Bind) mayTakeOver(l Lease) error {
-	if l.Window == 0 || l.Key() != e.key() {
-		return ErrTaken
+// isPromised reports whether the pod may have the address of a lease once the holder is dead: it
+// has the key, and the lease is bound with a window, held, or in cool-down for this very pod.
+func (e Bind) isPromised(l Lease, now Instant) bool {
+	switch {
+	case l.Key() != e.key():
+		return false
+	case l.State == Bound:
+		return l.Window > 0
 	}
-	if e.LastHolder != Dead && !l.Holder.Netns.Same(e.Holder.Netns) {
-		return ErrHolderAlive
-	}
-	return nil
-}
-
-// mayClaim returns nil if the pod may be bound to the address of a held lease.
-func (e Bind) mayClaim(l Lease, now Instant) error {
-	if l.Key() != e.key() || l.Lapsed(now) {
-		return ErrTaken
-	}
-	if !l.IsHold && (e.UID == "" || e.UID != l.UID) {
-		return ErrTaken
-	}
-	if e.LastHolder != Dead && !l.Holder.Netns.Same(e.Holder.Netns) {
-		return ErrHolderAlive
-	}
-	return nil
+	return !l.Lapsed(now) && (l.IsHold || e.UID != "" && e.UID == l.UID)
 }
 
 func (e Bind) bound(l Lease, now Instant) Lease {
