@@ -40,35 +40,23 @@ func (d Dir) ReadMark() (pools []string, marked bool, err error) {
 	return lines[min(len(lines), 1):], true, nil
 }
 
-func (d Dir) writeMark(pools []string) error {
-	if err := files.Write(d.mark(), d.Boot()+"\n"+strings.Join(pools, "")); err != nil {
+// SetMark makes a mark of this boot, if there is none. The caller holds the store's lock.
+func (d Dir) SetMark() error { return d.addToMark() }
+
+// SetUsed adds a pool to the mark, if it is not there. The caller holds the store's lock.
+func (d Dir) SetUsed(p lease.Pool) error { return d.addToMark(poolLine(p)) }
+
+// addToMark makes a mark of this boot with the pools, in addition to those that it has.
+func (d Dir) addToMark(pools ...string) error {
+	used, marked, err := d.ReadMark()
+	pools = slices.DeleteFunc(pools, func(p string) bool { return slices.Contains(used, p) })
+	if err == nil && (!marked || len(pools) > 0) {
+		err = files.Write(d.mark(), d.Boot()+"\n"+strings.Join(append(used, pools...), ""))
+	}
+	if err != nil {
 		return fmt.Errorf("mark of this boot: %w", err)
 	}
 	return nil
-}
-
-// SetMark makes a mark of this boot, if there is none. The caller holds the store's lock.
-func (d Dir) SetMark() error {
-	_, marked, err := d.ReadMark()
-	if err != nil {
-		return fmt.Errorf("mark of this boot: %w", err)
-	}
-	if marked {
-		return nil
-	}
-	return d.writeMark(nil)
-}
-
-// SetUsed adds a pool to the mark, if it is not there. The caller holds the store's lock.
-func (d Dir) SetUsed(p lease.Pool) error {
-	pools, _, err := d.ReadMark()
-	if err != nil {
-		return fmt.Errorf("mark of this boot: %w", err)
-	}
-	if slices.Contains(pools, poolLine(p)) {
-		return nil
-	}
-	return d.writeMark(append(pools, poolLine(p)))
 }
 
 // Used reports whether addresses of a pool may have been given in this boot.
