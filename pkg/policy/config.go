@@ -88,12 +88,12 @@ type RawConfig struct {
 func (r RawConfig) Config() (Config, error) {
 	c := Defaults()
 	err := errors.Join(
-		field("onBusy", r.OnBusy, &c.OnBusy, oneOf(New, Refuse)),
-		field("busyTimeout", r.BusyTimeout, &c.BusyTimeout, parseDuration),
-		field("onExhaustion", r.OnExhaustion, &c.OnExhaustion, oneOf(Fail, Fair, Yield)),
-		field("maxWindow", r.MaxWindow, &c.MaxWindow, parseMaxWindow),
-		field("coolDown", r.CoolDown, &c.CoolDown, parseDuration),
-		field("defaultWindow", r.DefaultWindow, &c.DefaultWindow, ParseWindow),
+		set("ipam.onBusy", r.OnBusy, &c.OnBusy, oneOf(New, Refuse)),
+		set("ipam.busyTimeout", r.BusyTimeout, &c.BusyTimeout, parseDuration),
+		set("ipam.onExhaustion", r.OnExhaustion, &c.OnExhaustion, oneOf(Fail, Fair, Yield)),
+		set("ipam.maxWindow", r.MaxWindow, &c.MaxWindow, parseMaxWindow),
+		set("ipam.coolDown", r.CoolDown, &c.CoolDown, parseDuration),
+		set("ipam.defaultWindow", r.DefaultWindow, &c.DefaultWindow, ParseWindow),
 		setShare(&c.MaxHeldShare, r.MaxHeldShare),
 		setDirs(&c.CNICacheDirs, r.CNICacheDirs),
 	)
@@ -103,14 +103,15 @@ func (r RawConfig) Config() (Config, error) {
 	return c, nil
 }
 
-// field parses text into *into. If text is empty or invalid, it does not change *into.
-func field[T any](name, text string, into *T, parse func(string) (T, error)) error {
+// set parses the text of a setting into *into. If text is empty or invalid, it does not change
+// *into.
+func set[T any](name, text string, into *T, parse func(string) (T, error)) error {
 	if text == "" {
 		return nil
 	}
 	v, err := parse(text)
 	if err != nil {
-		return fmt.Errorf("ipam.%s: %w", name, err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	*into = v
 	return nil

@@ -75,23 +75,23 @@ func (l Limits) parse(prefix string) (NamespaceLimits, error) {
 		return l[key]
 	}
 	err := errors.Join(
-		limit(limitHeld, text(limitHeld), &out.MaxHeld, func(s string) (int, error) {
+		set(limitHeld, text(limitHeld), &out.MaxHeld, func(s string) (int, error) {
 			n, err := strconv.Atoi(s)
 			if err != nil || n < 0 {
 				return 0, fmt.Errorf("%s is not accepted; want a number of addresses, at least 0", Quote(s))
 			}
 			return n, nil
 		}),
-		limit(limitShare, text(limitShare), &out.MaxHeldShare, func(s string) (float64, error) {
+		set(limitShare, text(limitShare), &out.MaxHeldShare, func(s string) (float64, error) {
 			f, err := strconv.ParseFloat(s, 64)
 			if err != nil || !(f >= 0 && f <= 1) {
 				return 0, fmt.Errorf("%s is not accepted; want a share of the range set from 0 to 1", Quote(s))
 			}
 			return f, nil
 		}),
-		limit(limitWindow, text(limitWindow), &out.MaxWindow, ParseWindow),
-		limit(limitForever, text(limitForever), &out.Forever, parseBool),
-		limit(limitChoose, text(limitChoose), &out.Choose, parseBool),
+		set(limitWindow, text(limitWindow), &out.MaxWindow, ParseWindow),
+		set(limitForever, text(limitForever), &out.Forever, parseBool),
+		set(limitChoose, text(limitChoose), &out.Choose, parseBool),
 	)
 	return out, err
 }
@@ -101,19 +101,6 @@ func parseBool(s string) (bool, error) {
 		return false, fmt.Errorf(`%s is not accepted; want "true" or "false"`, Quote(s))
 	}
 	return s == "true", nil
-}
-
-// limit parses text into *into. If text is empty or invalid, it does not change *into.
-func limit[T any](key, text string, into *T, parse func(string) (T, error)) error {
-	if text == "" {
-		return nil
-	}
-	v, err := parse(text)
-	if err != nil {
-		return fmt.Errorf("%s: %w", key, err)
-	}
-	*into = v
-	return nil
 }
 
 // Window returns the longest window that the limits allow, at most w. why is the reason if that is
