@@ -45,10 +45,13 @@ func NewRange(subnet netip.Prefix, start, end, gateway netip.Addr) (Range, error
 	if !subnet.Contains(r.End) {
 		return Range{}, fmt.Errorf("rangeEnd: %s is not in subnet %s", r.End, subnet)
 	}
-	if r.End.Less(r.Start) {
-		return Range{}, orderError(r, end.IsValid())
+	switch {
+	case !r.End.Less(r.Start):
+		return r, nil
+	case end.IsValid():
+		return Range{}, fmt.Errorf("rangeEnd: %s is before rangeStart %s", r.End, r.Start)
 	}
-	return r, nil
+	return Range{}, fmt.Errorf("rangeStart: %s is after %s, the default of rangeEnd", r.Start, r.End)
 }
 
 // ErrNoSubnet is returned for a range without a subnet.
@@ -69,13 +72,6 @@ func checkSubnet(subnet netip.Prefix) error {
 		return fmt.Errorf("%s has host bits set; want the network %s", subnet, subnet.Masked())
 	}
 	return nil
-}
-
-func orderError(r Range, endGiven bool) error {
-	if endGiven {
-		return fmt.Errorf("rangeEnd: %s is before rangeStart %s", r.End, r.Start)
-	}
-	return fmt.Errorf("rangeStart: %s is after %s, the default of rangeEnd", r.Start, r.End)
 }
 
 // orDefault returns addr, unmapped, or the default if addr is the zero Addr.

@@ -89,7 +89,7 @@ func (s Set) Contains(addr netip.Addr) bool {
 // of its ranges. (host-local only compares with the gateway of the address's own range, and so
 // assigns the gateway of another range to a pod.)
 func (s Set) Usable(addr netip.Addr) bool {
-	return s.Contains(addr) && !s.isGateway(addr)
+	return s.Contains(addr) && !slices.ContainsFunc(s, func(r Range) bool { return r.Gateway == addr })
 }
 
 // UsableFunc returns Usable for many addresses: it takes time for each range once.
@@ -119,10 +119,6 @@ func SetOf(sets []Set, addr netip.Addr) int {
 // Usable reports whether an address is Usable in one of the sets.
 func Usable(sets []Set, addr netip.Addr) bool {
 	return slices.ContainsFunc(sets, func(s Set) bool { return s.Usable(addr) })
-}
-
-func (s Set) isGateway(addr netip.Addr) bool {
-	return slices.ContainsFunc(s, func(r Range) bool { return r.Gateway == addr })
 }
 
 // ID returns a hash of the ranges and their order, as 16 hex digits. The store identifies a set by
