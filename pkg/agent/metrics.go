@@ -145,9 +145,9 @@ func (m storeMetrics) collectStore(ch chan<- prometheus.Metric) error {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), labels...)
 	}
 	for network, n := range totals {
-		gauge(descAddresses, uint64(n.Bound), network, "Bound")
-		gauge(descAddresses, uint64(n.Held), network, "Held")
-		gauge(descAddresses, uint64(n.CoolDown), network, "CoolDown")
+		gauge(descAddresses, n.Bound, network, "Bound")
+		gauge(descAddresses, n.Held, network, "Held")
+		gauge(descAddresses, n.CoolDown, network, "CoolDown")
 	}
 	for _, u := range store.ByNetwork(usage) {
 		if u.Ranges != nil {

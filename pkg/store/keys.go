@@ -3,7 +3,6 @@ package store
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -16,8 +15,6 @@ type poolID uint32
 func (p poolID) prefix() []byte { return binary.BigEndian.AppendUint32(nil, uint32(p)) }
 
 func poolKey(p lease.Pool) []byte { return []byte(p.DataDir + "\x00" + p.Network) }
-
-func lookKey(p poolID) []byte { return slices.Concat(metaLook, p.prefix()) }
 
 func appendAddr(b []byte, a netip.Addr) []byte {
 	if a.Is4() {
@@ -53,7 +50,7 @@ func holderPrefix(containerID, ifName string) []byte {
 func podPrefix(p poolID, k lease.Key) []byte {
 	name := k.Name
 	if k.Reservation != "" {
-		name = reservationSegment(k.Reservation)
+		name = reservationMark + k.Reservation
 	}
 	return append(p.prefix(), k.Namespace+"\x00"+name+"\x00"+k.IfName+"\x00"...)
 }

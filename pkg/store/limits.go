@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -44,7 +45,7 @@ func (tx *Tx) HoldsOf(namespace string, p lease.Pool, set string) (all, inSet in
 		for k := range tx.prefixed(bucketKeys, prefix) {
 			name, rest, _ := bytes.Cut(k[len(prefix):], []byte{0})
 			_, addr, _ := bytes.Cut(rest, []byte{0})
-			if isReservationSegment(name) {
+			if strings.HasPrefix(string(name), reservationMark) {
 				continue // the lease has an entry by its pod, too
 			}
 			if l, err := tx.at(append(id.prefix(), addr...)); err == nil && l.IsHold {

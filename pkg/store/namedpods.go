@@ -97,8 +97,6 @@ func decodeNamedPod(k, v []byte) (NamedPod, time.Time, error) {
 	return r.NamedPod, r.stored, err
 }
 
-// reservationSegment is what the index by key has in place of the name of a pod for the entries of
-// a reservation name. No pod has a name with that first byte.
-func reservationSegment(name string) string { return "@" + name }
-
-func isReservationSegment(segment []byte) bool { return bytes.HasPrefix(segment, []byte("@")) }
+// reservationMark is before the reservation name that the index by key has in place of the name of
+// a pod. No pod has a name with that first byte.
+const reservationMark = "@"

@@ -30,14 +30,15 @@ func (s *Store) setAside() error {
 	if _, err := os.Lstat(s.path()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err := os.MkdirAll(s.lostDir(), 0o700); err != nil {
-		return err
-	}
 	name := filepath.Join(s.lostDir(), "leases.db."+time.Now().UTC().Format("20060102T150405.000000000Z"))
-	if err := os.Rename(s.path(), name); err != nil {
-		return err
+	err := os.MkdirAll(s.lostDir(), 0o700)
+	if err == nil {
+		err = os.Rename(s.path(), name)
 	}
-	return files.SyncDir(s.lostDir())
+	if err == nil {
+		err = files.SyncDir(s.lostDir())
+	}
+	return err
 }
 
 // panicked returns the error for a panic during a transaction: ErrLost if the file is damaged,

@@ -15,7 +15,7 @@ import (
 
 // Counts are the numbers of leases of one range set by state. Check verifies those in the bucket
 // sets, which do not show queued DELs.
-type Counts struct{ Bound, Held, CoolDown uint32 }
+type Counts struct{ Bound, Held, CoolDown uint64 }
 
 // setRecord is the record of a range set:
 //
@@ -45,7 +45,7 @@ func decodeSet(v []byte) (r setRecord, ok bool) {
 		return r, v == nil
 	}
 	be := binary.BigEndian
-	r.counts = Counts{be.Uint32(v), be.Uint32(v[4:]), be.Uint32(v[8:])}
+	r.counts = Counts{uint64(be.Uint32(v)), uint64(be.Uint32(v[4:])), uint64(be.Uint32(v[8:]))}
 	v = v[countBytes:]
 	if len(v) == 0 {
 		return r, true
@@ -65,7 +65,8 @@ func decodeSet(v []byte) (r setRecord, ok bool) {
 
 func (tx *Tx) writeSet(id poolID, set string, r setRecord) error {
 	be := binary.BigEndian
-	v := be.AppendUint32(be.AppendUint32(be.AppendUint32(nil, r.counts.Bound), r.counts.Held), r.counts.CoolDown)
+	v := be.AppendUint32(nil, uint32(r.counts.Bound))
+	v = be.AppendUint32(be.AppendUint32(v, uint32(r.counts.Held)), uint32(r.counts.CoolDown))
 	switch {
 	case r.cursor.IsValid():
 		v = appendAddr(v, r.cursor)
@@ -217,7 +218,7 @@ func (tx *Tx) Counts(p lease.Pool, set string) Counts {
 }
 
 // of returns a pointer to the count that includes a lease, or nil if none does.
-func (c *Counts) of(l lease.Lease) *uint32 {
+func (c *Counts) of(l lease.Lease) *uint64 {
 	switch {
 	case l.State == lease.Bound:
 		return &c.Bound
@@ -229,19 +230,13 @@ func (c *Counts) of(l lease.Lease) *uint32 {
 	return nil
 }
 
-func (tx *Tx) recount(id poolID, old, next lease.Lease) error {
-	if err := tx.count(id, old, -1); err != nil {
-		return err
-	}
-	return tx.count(id, next, 1)
-}
-
+// count adds to the count that includes a lease.
 func (tx *Tx) count(id poolID, l lease.Lease, by int) error {
 	r := tx.readSet(id, l.Set)
 	n := r.counts.of(l)
 	if n == nil {
 		return nil
 	}
-	*n = uint32(max(int(*n)+by, 0))
+	*n = uint64(max(int(*n)+by, 0))
 	return tx.writeSet(id, l.Set, r)
 }

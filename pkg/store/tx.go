@@ -39,7 +39,7 @@ var (
 	metaBoot    = []byte("boot")
 	metaBegin   = []byte("begin")   // number of the last entry of the journal before this boot
 	metaCleaned = []byte("cleaned") // and the pool: the boot, see PoolBoot
-	metaLook    = []byte("look")    // and the pool, see lookKey
+	metaLook    = []byte("look")    // and the pool, see LastFullScan
 	metaLost    = []byte("lost")
 	metaLostIn  = []byte("lost in") // the boot
 	metaSpaces  = []byte("spaces")
@@ -175,15 +175,9 @@ func (tx *Tx) SetImported(p lease.Pool) error {
 
 // Pools returns all pools that have or had a lease.
 func (tx *Tx) Pools() []lease.Pool {
-	keys := map[string]lease.Pool{}
-	for p := range tx.pools {
-		keys[string(poolKey(p))] = p
-	}
-	out := make([]lease.Pool, 0, len(keys))
-	for _, k := range slices.Sorted(maps.Keys(keys)) {
-		out = append(out, keys[k])
-	}
-	return out
+	return slices.SortedFunc(maps.Keys(tx.pools), func(a, b lease.Pool) int {
+		return bytes.Compare(poolKey(a), poolKey(b))
+	})
 }
 
 // poolID returns the number of a pool. A new pool gets the next number.
@@ -279,7 +273,7 @@ func (tx *Tx) reindex(id poolID, k []byte, old, next lease.Lease) error {
 			}
 		}
 	}
-	if err := tx.recount(id, old, next); err != nil {
+	if err := cmp.Or(tx.count(id, old, -1), tx.count(id, next, 1)); err != nil {
 		return err
 	}
 	if is, was := next.State != lease.None, old.State != lease.None; is != was {
@@ -388,26 +382,17 @@ func (tx *Tx) ByPod(namespace, name string) ([]lease.Lease, error) {
 	for _, p := range tx.Pools() {
 		id := tx.pools[p]
 		prefix := append(id.prefix(), namespace+"\x00"+name+"\x00"...)
-		for k := range tx.prefixed(bucketKeys, prefix) {
-			at := bytes.IndexByte(k[len(prefix):], 0) // the address follows the interface
-			if at < 0 {
-				return nil, fmt.Errorf("%w: invalid entry of the index by key", ErrDamaged)
-			}
-			l, err := tx.at(append(id.prefix(), k[len(prefix)+at+1:]...))
-			if err != nil {
-				return nil, err
-			}
-			if l.State == lease.None {
-				return nil, errNoRecord
-			}
-			out = append(out, l)
+		leases, err := tx.collect(bucketKeys, prefix, func(rest []byte) []byte {
+			_, addr, _ := bytes.Cut(rest, []byte{0}) // it follows the interface
+			return append(id.prefix(), addr...)
+		})
+		if err != nil {
+			return nil, err
 		}
+		out = append(out, leases...)
 	}
 	return out, nil
 }
-
-// errNoRecord is returned for an index entry whose record is lost.
-var errNoRecord = fmt.Errorf("%w: an index has a lease without a record", ErrDamaged)
 
 // collect returns the leases of the index entries with a prefix.
 func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]lease.Lease, error) {
@@ -418,7 +403,7 @@ func (tx *Tx) collect(bucket, prefix []byte, leaseKeyOf func([]byte) []byte) ([]
 			return nil, err
 		}
 		if l.State == lease.None {
-			return nil, errNoRecord
+			return nil, fmt.Errorf("%w: an index has a lease without a record", ErrDamaged)
 		}
 		out = append(out, l)
 	}
@@ -590,17 +575,11 @@ func (tx *Tx) EachBoot(id string, fn func(n Entry, isEarlier bool)) {
 
 // PoolBoot returns the id of the boot in which the leases of earlier boots were last released in a
 // pool. The first call of a boot that has host-local's lock of the pool does that.
-func (tx *Tx) PoolBoot(p lease.Pool) string {
-	return string(tx.bucket(bucketMeta).Get(slices.Concat(metaCleaned, tx.pools[p].prefix())))
-}
+func (tx *Tx) PoolBoot(p lease.Pool) string { return tx.poolText(metaCleaned, p) }
 
 // SetPoolBoot sets the boot id that PoolBoot returns.
 func (tx *Tx) SetPoolBoot(p lease.Pool, id string) error {
-	pool, err := tx.poolID(p)
-	if err != nil {
-		return err
-	}
-	return tx.put(bucketMeta, slices.Concat(metaCleaned, pool.prefix()), []byte(id))
+	return tx.setPoolText(metaCleaned, p, id)
 }
 
 // NamespaceIDs returns the boot id and the namespaces in which the plugin last ran an ADD
@@ -616,20 +595,13 @@ func (tx *Tx) SetNamespaceIDs(spaces string) error {
 // LastFullScan returns when an ADD last examined all holders of a pool because the pool was
 // exhausted.
 func (tx *Tx) LastFullScan(p lease.Pool) lease.Instant {
-	i, err := parseInstant(tx.bucket(bucketMeta).Get(lookKey(tx.pools[p])))
-	if err != nil {
-		return lease.Instant{}
-	}
+	i, _ := parseInstant([]byte(tx.poolText(metaLook, p)))
 	return i
 }
 
 // SetLastFullScan sets the time that LastFullScan returns.
 func (tx *Tx) SetLastFullScan(p lease.Pool, now lease.Instant) error {
-	id, err := tx.poolID(p)
-	if err != nil {
-		return err
-	}
-	return tx.put(bucketMeta, lookKey(id), appendInstant(nil, now, ""))
+	return tx.setPoolText(metaLook, p, string(appendInstant(nil, now, "")))
 }
 
 // Len returns the number of records of leases, including damaged ones.

@@ -21,8 +21,8 @@ type Usage struct {
 	Size uint64
 	// Free is the number of addresses that are neither bound nor held. It includes those in
 	// cool-down, which are assigned when no other is left.
-	Free                  uint64
-	Bound, Held, CoolDown uint64
+	Free uint64
+	Counts
 }
 
 // Usage returns the usage of each range set that is configured (SetRanges), and one without ranges
@@ -61,18 +61,11 @@ func (tx *Tx) Usage() []Usage {
 
 // add counts a lease that is in the ranges, or has no other set to count in (alone).
 func (u *Usage) add(l lease.Lease, alone bool) {
-	isIn, isHeld := u.Ranges.Contains(l.Address), l.State == lease.Held
-	switch {
-	case !isIn && !alone:
+	isIn, n := u.Ranges.Contains(l.Address), cmp.Or(u.of(l), &u.Bound)
+	if !isIn && !alone {
 		return
-	case isHeld && l.IsHold:
-		u.Held++
-	case isHeld:
-		u.CoolDown++
-	default:
-		u.Bound++
 	}
-	if isIn && (!isHeld || l.IsHold) {
+	if *n++; isIn && n != &u.CoolDown {
 		u.Free -= min(u.Free, 1) // the gateway may have a lease
 	}
 }

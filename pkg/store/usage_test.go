@@ -117,10 +117,13 @@ func TestUsageByNetwork(t *testing.T) {
 	a, b := lease.Pool{DataDir: "/a", Network: "x"}, lease.Pool{DataDir: "/b", Network: "x"}
 	c := lease.Pool{DataDir: "/a", Network: "y"}
 	got := ByNetwork([]Usage{
-		{Pool: a, Ranges: ranges("fd00::-fdff::"), Size: math.MaxInt64, Free: math.MaxInt64 - 5, Bound: 5},
-		{Pool: a, Ranges: ranges("10.0.0.2-10.0.0.9"), Size: 8, Free: 3, Bound: 4, Held: 1, CoolDown: 1},
-		{Pool: b, Ranges: ranges("fd00::-fdff::"), Size: math.MaxInt64, Free: math.MaxInt64, CoolDown: 2},
-		{Pool: c, Bound: 1},
+		{Pool: a, Ranges: ranges("fd00::-fdff::"), Size: math.MaxInt64, Free: math.MaxInt64 - 5,
+			Counts: Counts{Bound: 5}},
+		{Pool: a, Ranges: ranges("10.0.0.2-10.0.0.9"), Size: 8, Free: 3,
+			Counts: Counts{Bound: 4, Held: 1, CoolDown: 1}},
+		{Pool: b, Ranges: ranges("fd00::-fdff::"), Size: math.MaxInt64, Free: math.MaxInt64,
+			Counts: Counts{CoolDown: 2}},
+		{Pool: c, Counts: Counts{Bound: 1}},
 	})
 	want := []string{"fd00::-fdff::,10.0.0.2-10.0.0.9,fd00::-fdff:: 9223372036854775807=4+1+9223372036854775807 (3)",
 		" 0=1+0+0 (0)"}

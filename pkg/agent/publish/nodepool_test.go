@@ -286,8 +286,8 @@ func TestNodeAddressPoolOfALostStore(t *testing.T) {
 
 func TestDesiredNodePool(t *testing.T) {
 	usage := func(network string, size, bound, held uint64) store.Usage {
-		return store.Usage{Pool: lease.Pool{Network: network}, Ranges: tenAddresses, Size: size, Bound: bound,
-			Held: held, Free: size - bound - held}
+		return store.Usage{Pool: lease.Pool{Network: network}, Ranges: tenAddresses, Size: size,
+			Counts: store.Counts{Bound: bound, Held: held}, Free: size - bound - held}
 	}
 	active := func(network string) cniconf.Status { return cniconf.Status{Network: network, State: cniconf.Active} }
 	sized := func(network string, size uint64) cniconf.Status {
@@ -303,7 +303,8 @@ func TestDesiredNodePool(t *testing.T) {
 		"nothing": {nil, nil, "?=0+0+?" + unknown},
 		"sums": {[]store.Usage{usage("a", 10, 1, 2), usage("b", 5, 5, 0)}, nil,
 			"15=6+2+7 a 10=1+2+7 Unknown b 5=5+0+0 Unknown" + unknown},
-		"size not known": {[]store.Usage{usage("a", 10, 1, 2), {Pool: lease.Pool{Network: "b"}, Bound: 3}}, nil,
+		"size not known": {[]store.Usage{usage("a", 10, 1, 2),
+			{Pool: lease.Pool{Network: "b"}, Counts: store.Counts{Bound: 3}}}, nil,
 			"10=4+2+7 a 10=1+2+7 Unknown b ?=3+0+? Unknown" + unknown},
 		"huge": {[]store.Usage{usage("a", math.MaxInt64, 1, 2), usage("b", 10, 1, 1)}, nil,
 			"9223372036854775807=2+3+9223372036854775807 a 9223372036854775807=1+2+9223372036854775804 Unknown " +
@@ -311,7 +312,8 @@ func TestDesiredNodePool(t *testing.T) {
 		"loaded, not used yet": {nil, []cniconf.Status{active("a")}, "?=0+0+? a ?=0+0+? True RetentionActive=True"},
 		"loaded with ranges, not used yet": {nil, []cniconf.Status{sized("a", 10)},
 			"10=0+0+10 a 10=0+0+10 True RetentionActive=True"},
-		"loaded with ranges, imported": {[]store.Usage{{Pool: lease.Pool{Network: "a"}, Bound: 3, Held: 1}},
+		"loaded with ranges, imported": {
+			[]store.Usage{{Pool: lease.Pool{Network: "a"}, Counts: store.Counts{Bound: 3, Held: 1}}},
 			[]cniconf.Status{sized("a", 10)}, "10=3+1+6 a 10=3+1+6 True RetentionActive=True"},
 		"loaded with other ranges than the last call's": {[]store.Usage{usage("a", 10, 1, 2)},
 			[]cniconf.Status{sized("a", 20)}, "10=1+2+7 a 10=1+2+7 True RetentionActive=True"},
