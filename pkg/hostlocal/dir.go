@@ -28,7 +28,7 @@ import (
 // the store is authoritative.
 type Dir struct {
 	dir   string
-	lock  *os.File // nil if host-local's lock cannot be opened: nothing is written
+	lock  *os.File // host-local's; nil if the directory is only read (OpenUnlocked)
 	mark  mark
 	owner Owner // of the mark
 	read  map[netip.Addr]reading
@@ -48,8 +48,6 @@ func (o Owner) IsOther(than Owner) bool {
 	_, err := os.Stat(o.Path)
 	return differ(o.Path, than.Path) && err == nil
 }
-
-var errUnlocked = errors.New("host-local's lock cannot be opened, so nothing is written")
 
 // The mark is a file that leasehold adds to a directory once it has imported the pool and written
 // the files of all leases, or with another text if it could not write all. The second line is the
@@ -209,9 +207,6 @@ func OpenUnlocked(p lease.Pool) (*Dir, error) {
 	return dir, d.Close()
 }
 
-// Locked reports whether the directory is locked, so that it may be written.
-func (d *Dir) Locked() bool { return d.lock != nil }
-
 // Close releases the lock.
 func (d *Dir) Close() {
 	if d.lock != nil {
@@ -229,11 +224,8 @@ func (d *Dir) IsComplete() bool { return d.mark == whole }
 func (d *Dir) Owner() Owner { return d.owner }
 
 // SetMark marks the directory as one of owner. all reports whether it has the files of all leases.
-// If SetMark cannot write the mark, it removes one that says so. It does nothing without the lock.
+// If SetMark cannot write the mark, it removes one that says so. The directory is locked.
 func (d *Dir) SetMark(all bool, owner Owner) error {
-	if !d.Locked() {
-		return errUnlocked
-	}
 	text, mark := markShort, short
 	if all {
 		text, mark = markAll, whole
@@ -290,26 +282,14 @@ func (d *Dir) readFile(a netip.Addr) reading {
 	return reading{File{Content: string(bytes.TrimSpace(b)), Modified: modified}, true, err}
 }
 
-// Has reports whether an address has a file, which may be unreadable.
-func (d *Dir) Has(a netip.Addr) bool {
-	_, err := os.Lstat(d.FilePath(a))
-	return !errors.Is(err, fs.ErrNotExist)
-}
-
-// Write writes the file of a lease.
+// Write writes the file of a lease. The directory is locked.
 func (d *Dir) Write(l lease.Lease, now lease.Instant) error {
-	if !d.Locked() {
-		return errUnlocked
-	}
 	delete(d.read, l.Address)
 	return files.Write(d.FilePath(l.Address), Content(l, now))
 }
 
-// Remove removes the file of an address, if there is one.
+// Remove removes the file of an address, if there is one. The directory is locked.
 func (d *Dir) Remove(a netip.Addr) error {
-	if !d.Locked() {
-		return errUnlocked
-	}
 	delete(d.read, a)
 	if err := os.Remove(d.FilePath(a)); !errors.Is(err, fs.ErrNotExist) {
 		return err

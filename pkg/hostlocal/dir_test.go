@@ -38,31 +38,22 @@ func TestMarkThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// Without host-local's lock nothing is written.
-func TestNothingIsWrittenWithoutTheLock(t *testing.T) {
+// The file of an address is written without the mark, and removed once or twice.
+func TestWriteAndRemove(t *testing.T) {
 	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
 	l := lease.Lease{State: lease.Bound, Pool: p, Address: netip.MustParseAddr("10.0.0.2"),
 		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0"}}
 	d, err := Open(t.Context(), p)
 	must.Succeed(t, err)
 	must.Succeed(t, d.Write(l, lease.Instant{}))
-	unlocked, err := OpenUnlocked(p)
-	must.Succeed(t, err)
-	for name, err := range map[string]error{
-		"Write": unlocked.Write(l, lease.Instant{}), "SetMark": unlocked.SetMark(true, Owner{}),
-		"Remove": unlocked.Remove(l.Address),
-	} {
-		if !errors.Is(err, errUnlocked) {
-			t.Errorf("%s without the lock: %v", name, err)
-		}
-	}
-	if !d.Has(l.Address) || IsMarked(p) {
-		t.Errorf("the file exists: %v, marked: %v", d.Has(l.Address), IsMarked(p))
+	if _, found, err := d.Read(l.Address); !found || err != nil || IsMarked(p) {
+		t.Errorf("the file exists: %v, %v, marked: %v", found, err, IsMarked(p))
 	}
 	defer d.Close()
 	for range 2 {
-		if err := d.Remove(l.Address); err != nil || d.Has(l.Address) {
-			t.Errorf("removed: %v, %v", !d.Has(l.Address), err)
+		err := d.Remove(l.Address)
+		if _, found, _ := d.Read(l.Address); err != nil || found {
+			t.Errorf("removed: %v, %v", !found, err)
 		}
 	}
 }
@@ -98,7 +89,7 @@ func TestOpenUnlocked(t *testing.T) {
 		}
 		reader, err := OpenUnlocked(p)
 		must.Succeed(t, err)
-		if !reader.IsMarked() || reader.IsComplete() != all || reader.Locked() {
+		if !reader.IsMarked() || reader.IsComplete() != all {
 			t.Errorf("the mark is %v: %+v", all, reader)
 		}
 		if addrs, err := reader.Addresses(); err != nil ||
