@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
@@ -51,8 +52,8 @@ type cacheFile struct {
 }
 
 // cache returns the candidates of libcni's cache about the attachments of a network.
-func (s Sources) cache(network string, alive func(string) (lease.Netns, bool), notes *notes) []candidate {
-	candidates := s.cacheFiles(network, network+"-", alive, notes)
+func (s Sources) cache(network string, notes *notes) []candidate {
+	candidates := s.cacheFiles(network, network+"-", notes)
 	markReplaced(candidates)
 	return candidates
 }
@@ -88,8 +89,7 @@ func (s Sources) cacheEntry(network, containerID, ifName string) (candidates []c
 		return nil, nil
 	}
 	var notes notes
-	all := s.cacheFiles(network, network+"-"+containerID+"-"+ifName, s.alive(s.namespaces, &notes), &notes)
-	for _, c := range all {
+	for _, c := range s.cacheFiles(network, network+"-"+containerID+"-"+ifName, &notes) {
 		if c.ContainerID == containerID && (ifName == "" || c.IfName == ifName) {
 			candidates = append(candidates, c)
 		}
@@ -97,7 +97,7 @@ func (s Sources) cacheEntry(network, containerID, ifName string) (candidates []c
 	return candidates, notes.texts
 }
 
-func (s Sources) cacheFiles(network, prefix string, alive func(string) (lease.Netns, bool), notes *notes) []candidate {
+func (s Sources) cacheFiles(network, prefix string, notes *notes) []candidate {
 	var out []candidate
 	for _, dir := range s.CacheDirs {
 		names, err := []string{prefix}, error(nil)
@@ -111,7 +111,7 @@ func (s Sources) cacheFiles(network, prefix string, alive func(string) (lease.Ne
 			if !strings.HasPrefix(name, prefix) {
 				continue
 			}
-			candidates, err := readCache(filepath.Join(dir, name), network, alive)
+			candidates, err := s.readCache(filepath.Join(dir, name), network, notes)
 			switch {
 			case err != nil && len(candidates) == 0:
 				notes.addUnread("%v", err)
@@ -124,7 +124,7 @@ func (s Sources) cacheFiles(network, prefix string, alive func(string) (lease.Ne
 	return out
 }
 
-func readCache(path, network string, alive func(string) (lease.Netns, bool)) ([]candidate, error) {
+func (s Sources) readCache(path, network string, notes *notes) ([]candidate, error) {
 	b, modified, err := files.Read(path)
 	if files.IsMissing(err) {
 		return nil, nil // removed by a DEL
@@ -141,7 +141,7 @@ func readCache(path, network string, alive func(string) (lease.Netns, bool)) ([]
 	}
 	c.Source, c.Modified = "cache file "+path, modified
 	c.Kind = fromDeadCache
-	if netns, ok := alive(c.Netns.Path); ok {
+	if netns, ok := s.alive(c.Netns.Path, notes); ok {
 		c.Kind, c.Netns = fromLiveCache, netns
 	}
 	out := make([]candidate, 0, len(addresses))
@@ -236,24 +236,22 @@ func (f *cacheFile) addresses() []netip.Addr {
 	return out
 }
 
-// alive returns a function that returns the namespace at a path, and reports whether it exists. The
-// process id in a path such as /proc/PID/ns/net may have been reused, even by a process in the
-// host's namespace. Such a path therefore counts only if it leads to one of the namespaces found,
-// which do not include the host's.
-func (s Sources) alive(spaces func() ([]host.Namespace, error), notes *notes) func(string) (lease.Netns, bool) {
-	return func(path string) (lease.Netns, bool) {
-		if path == "" {
-			return lease.Netns{}, false
-		}
-		netns, err := s.Host.Netns(path)
-		if err != nil && !errors.Is(err, host.ErrNotNetns) {
-			notes.add("the addresses of network namespace %s count as in use, because it cannot be read: %v", path, err)
-			return netns, true
-		}
-		if err != nil || !strings.HasPrefix(filepath.Clean(path), "/proc/") {
-			return netns, err == nil
-		}
-		found, err := spaces()
-		return netns, err != nil || lives(found, netns)
+// alive returns the namespace at a path, and reports whether it exists. The process id in a path
+// such as /proc/PID/ns/net may have been reused, even by a process in the host's namespace. Such a
+// path therefore counts only if it leads to one of the namespaces found, which do not include the
+// host's.
+func (s Sources) alive(path string, notes *notes) (lease.Netns, bool) {
+	if path == "" {
+		return lease.Netns{}, false
 	}
+	netns, err := s.Netns(path)
+	if err != nil && !errors.Is(err, host.ErrNotNetns) {
+		notes.add("the addresses of network namespace %s count as in use, because it cannot be read: %v", path, err)
+		return netns, true
+	}
+	if err != nil || !strings.HasPrefix(filepath.Clean(path), "/proc/") {
+		return netns, err == nil
+	}
+	found, err := s.Namespaces()
+	return netns, err != nil || slices.ContainsFunc(found, func(n host.Namespace) bool { return n.Netns.Same(netns) })
 }

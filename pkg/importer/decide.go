@@ -39,10 +39,10 @@ func decide(candidates []candidate, p lease.Pool, now lease.Instant, coolDown ti
 	newID func() string) []Finding {
 	d := decision{pool: p, now: now, coolDown: coolDown}
 	addresses := byAddress(candidates)
-	verdicts, has := map[netip.Addr]verdict{}, map[pod]bool{} // the pods that have an address by the rules 1 and 2
-	add := func(v verdict, ok bool) {
+	findings, has := map[netip.Addr]Finding{}, map[pod]bool{} // the pods that have an address by the rules 1 and 2
+	add := func(f Finding, ok bool) {
 		if ok {
-			verdicts[v.lease.Address] = v
+			findings[f.Lease.Address] = f
 		}
 	}
 	for _, e := range addresses {
@@ -54,8 +54,8 @@ func decide(candidates []candidate, p lease.Pool, now lease.Instant, coolDown ti
 			add(d.held(m, d.rest(m), m.Source))
 		}
 	}
-	for _, v := range verdicts {
-		has[v.pod] = true
+	for _, f := range findings {
+		has[f.pod] = true
 	}
 	last := lastOfPods(addresses)
 	for _, e := range addresses {
@@ -66,14 +66,15 @@ func decide(candidates []candidate, p lease.Pool, now lease.Instant, coolDown ti
 			}))
 		}
 	}
-	supersede(verdicts)
-	out := make([]Finding, 0, len(verdicts))
-	for _, addr := range slices.SortedFunc(maps.Keys(verdicts), netip.Addr.Compare) {
-		v, e := verdicts[addr], addresses[addr]
-		v.lease.ID = newID() // candidates have none
-		out = append(out, Finding{Lease: v.lease, Why: v.why, Seen: e[fromLiving] != nil, InUse: e.isInUse(),
-			IsOurs:       !e.isInUse() && e[fromHoldFile] != nil,
-			FormerInFile: e.formerInFile(v.lease.Holder.ContainerID)})
+	supersede(findings)
+	out := make([]Finding, 0, len(findings))
+	for _, addr := range slices.SortedFunc(maps.Keys(findings), netip.Addr.Compare) {
+		f, e := findings[addr], addresses[addr]
+		f.Lease.ID = newID() // candidates have none
+		f.Seen, f.InUse = e[fromLiving] != nil, e.isInUse()
+		f.IsOurs = !f.InUse && e[fromHoldFile] != nil
+		f.FormerInFile = e.formerInFile(f.Lease.Holder.ContainerID)
+		out = append(out, f)
 	}
 	return out
 }
@@ -82,14 +83,6 @@ type decision struct {
 	pool     lease.Pool
 	now      lease.Instant
 	coolDown time.Duration
-}
-
-// verdict is the decision about one address.
-type verdict struct {
-	lease lease.Lease
-	why   string
-	pod   pod
-	at    time.Time // when the source that shows the owner was written
 }
 
 // evidence is the candidates of one address by kind, the newest first.
@@ -160,8 +153,8 @@ func lastOfPods(addresses map[netip.Addr]evidence) map[pod]candidate {
 	return last
 }
 
-// inUse returns the verdict for an address that is in use (rule 1 of decide).
-func (d decision) inUse(e evidence) verdict {
+// inUse returns the finding about an address that is in use (rule 1 of decide).
+func (d decision) inUse(e evidence) Finding {
 	who, seen := e.owner()
 	why := "in use"
 	if seen != nil {
@@ -253,9 +246,9 @@ func (e evidence) formerInFile(holder string) bool {
 	return file != nil && file.ContainerID != "" && holder != "" && file.ContainerID != holder && e.isFormer(file)
 }
 
-// gone returns the verdict for an address that no living container has, by the rules 3 and 4 of
+// gone returns the finding about an address that no living container has, by the rules 3 and 4 of
 // decide.
-func (d decision) gone(e evidence, isSuperseded func(candidate) bool) (verdict, bool) {
+func (d decision) gone(e evidence, isSuperseded func(candidate) bool) (Finding, bool) {
 	file, c, entry := e.first(fromFile), e.first(fromKruise), e.first(fromDeadCache)
 	if file != nil && !e.isFormer(file) {
 		if entry = e.entry(fromDeadCache, of(file)); entry != nil && entry.Modified.Before(file.Modified) {
@@ -269,7 +262,7 @@ func (d decision) gone(e evidence, isSuperseded func(candidate) bool) (verdict, 
 	case file != nil && file.Unreadable, c == nil:
 		return d.unknown(file)
 	case isSuperseded(*c) && file == nil:
-		return verdict{}, false
+		return Finding{}, false
 	case isSuperseded(*c):
 		return d.anonymous(*c)
 	case c.Kind == fromDeadCache:
@@ -286,7 +279,7 @@ func (d decision) gone(e evidence, isSuperseded func(candidate) bool) (verdict, 
 }
 
 // orphan returns the hold for a pod that is gone without a DEL, c being its cache entry.
-func (d decision) orphan(c candidate) (verdict, bool) {
+func (d decision) orphan(c candidate) (Finding, bool) {
 	if !c.hasPod() {
 		return d.anonymous(c)
 	}
@@ -298,16 +291,16 @@ func (d decision) orphan(c candidate) (verdict, bool) {
 }
 
 // anonymous returns a cool-down without a key, for an address whose container is gone.
-func (d decision) anonymous(c candidate) (verdict, bool) {
+func (d decision) anonymous(c candidate) (Finding, bool) {
 	c.Namespace, c.Name, c.UID, c.Reservation, c.Window, c.IsHold = "", "", "", "", 0, false
 	return d.held(c, lease.Window(d.coolDown), c.Source+" names a container that is gone")
 }
 
 // unknown returns the lease of an address that has only a file of host-local. The lease has an
 // unknown owner and stays bound until the next boot, which ends all sandboxes.
-func (d decision) unknown(file *candidate) (verdict, bool) {
+func (d decision) unknown(file *candidate) (Finding, bool) {
 	if file == nil {
-		return verdict{}, false
+		return Finding{}, false
 	}
 	why := "in use by an unknown owner until the next boot: " + file.Source
 	if file.ContainerID != "" {
@@ -328,15 +321,15 @@ func (d decision) rest(c candidate) lease.Window {
 	return max(min(lease.Window(c.Until.Sub(d.now.Wall)), whole), 0)
 }
 
-func (d decision) bound(c candidate, why string) verdict {
+func (d decision) bound(c candidate, why string) Finding {
 	l := d.lease(c)
 	l.State = lease.Bound
 	l.Holder.Netns, l.Holder.BootID = c.Netns, d.now.BootID
-	return verdict{lease: l, why: why, pod: c.pod(), at: c.Modified}
+	return Finding{Lease: l, Why: why, pod: c.pod(), at: c.Modified}
 }
 
 // held returns a hold. It reports false if its length is 0.
-func (d decision) held(c candidate, hold lease.Window, why string) (verdict, bool) {
+func (d decision) held(c candidate, hold lease.Window, why string) (Finding, bool) {
 	l := d.lease(c)
 	l.State, l.IsHold, l.Hold, l.ReleasedAt = lease.Held, c.IsHold, hold, d.now
 	l.Holder.Netns = c.Netns
@@ -348,7 +341,7 @@ func (d decision) held(c candidate, hold lease.Window, why string) (verdict, boo
 	if c.hasPod() {
 		who = "pod " + c.Namespace + "/" + c.Name
 	}
-	return verdict{lease: l, why: fmt.Sprintf("%s for %s, %s left: %s", kind, who,
+	return Finding{Lease: l, Why: fmt.Sprintf("%s for %s, %s left: %s", kind, who,
 		hold.Round(time.Second), why), pod: c.pod(), at: c.Modified}, hold > 0
 }
 
@@ -364,22 +357,22 @@ func (d decision) lease(c candidate) lease.Lease {
 // supersede sets Superseded for the older bound leases of a pod that has several containers, as
 // after a forced deletion. The key belongs to the lease of the newest container, and the release of
 // an older one starts no hold. A reservation name is that of several pods.
-func supersede(verdicts map[netip.Addr]verdict) {
-	newest := map[lease.Key]verdict{}
-	for _, v := range verdicts {
-		key := v.lease.Key()
+func supersede(findings map[netip.Addr]Finding) {
+	newest := map[lease.Key]Finding{}
+	for _, f := range findings {
+		key := f.Lease.Key()
 		n, known := newest[key]
-		isNewer := v.at.After(n.at) || v.at.Equal(n.at) && v.lease.Address.Less(n.lease.Address)
-		if v.lease.State == lease.Bound && !key.IsZero() && key.Reservation == "" && (!known || isNewer) {
-			newest[key] = v
+		isNewer := f.at.After(n.at) || f.at.Equal(n.at) && f.Lease.Address.Less(n.Lease.Address)
+		if f.Lease.State == lease.Bound && !key.IsZero() && key.Reservation == "" && (!known || isNewer) {
+			newest[key] = f
 		}
 	}
-	for addr, v := range verdicts {
-		n, known := newest[v.lease.Key()]
-		if known && v.lease.State == lease.Bound && v.lease.Holder.ContainerID != n.lease.Holder.ContainerID {
-			v.lease.Superseded, v.lease.Window = true, 0
-			v.why += "; a newer container of the pod has its key"
-			verdicts[addr] = v
+	for addr, f := range findings {
+		n, known := newest[f.Lease.Key()]
+		if known && f.Lease.State == lease.Bound && f.Lease.Holder.ContainerID != n.Lease.Holder.ContainerID {
+			f.Lease.Superseded, f.Lease.Window = true, 0
+			f.Why += "; a newer container of the pod has its key"
+			findings[addr] = f
 		}
 	}
 }

@@ -22,19 +22,12 @@ var DefaultCacheDirs = []string{"/var/lib/cni/results", "/var/lib/cni/cache/resu
 // be in use.
 var ErrUnreadable = errors.New("the state of the host cannot be read")
 
-// Host provides what the readers need of the kernel: *host.Host, or a simulated one.
-type Host interface {
-	Netns(path string) (lease.Netns, error)
-	Namespaces() ([]host.Namespace, error)
-}
-
 // Sources is where the sources of one node are.
 type Sources struct {
-	Host      Host
-	CacheDirs []string // libcni's
-	// Namespaces is Host.Namespaces, which takes long, once for all that is done with the Sources;
-	// nil for Host's own.
+	// Netns and Namespaces are the methods of host.Host. The second takes long.
+	Netns      func(path string) (lease.Netns, error)
 	Namespaces func() ([]host.Namespace, error)
+	CacheDirs  []string // libcni's
 
 	// Files is host-local's directory of the pool, nil if the caller has not opened it.
 	Files *hostlocal.Dir
@@ -113,7 +106,7 @@ func (s Sources) gather(p lease.Pool, notes *notes) (candidates []candidate, err
 	if !filepath.IsAbs(p.DataDir) || !hostlocal.IsNetwork(p.Network) {
 		return nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrUnreadable, p.Network, p.DataDir)
 	}
-	spaces, err := s.namespaces()
+	spaces, err := s.Namespaces()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
@@ -121,9 +114,8 @@ func (s Sources) gather(p lease.Pool, notes *notes) (candidates []candidate, err
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
-	alive := s.alive(func() ([]host.Namespace, error) { return spaces, nil }, notes)
 	seen := living(spaces, func(netip.Addr) bool { return true }, notes)
-	return slices.Concat(seen, s.cache(p.Network, alive, notes), kruise(p.DataDir, notes), files), nil
+	return slices.Concat(seen, s.cache(p.Network, notes), kruise(p.DataDir, notes), files), nil
 }
 
 // within sets the range sets of the candidates, and removes those of addresses that belong to other

@@ -82,8 +82,8 @@ func (n *node) lives(path string, ino uint64, addrs ...string) {
 }
 
 func (n *node) node() Sources {
-	return Sources{Host: n.host, CacheDirs: []string{filepath.Join(n.dir, "results"),
-		filepath.Join(n.dir, "cache/results")}}
+	return Sources{Netns: n.host.Netns, Namespaces: n.host.Namespaces,
+		CacheDirs: []string{filepath.Join(n.dir, "results"), filepath.Join(n.dir, "cache/results")}}
 }
 
 func (n *node) find(sets ...pool.Set) (stories, problems []string) {

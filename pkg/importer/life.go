@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
@@ -70,7 +69,7 @@ func (s Sources) Named(p lease.Pool, addr netip.Addr, f hostlocal.File) Containe
 	}
 	seen := lease.Dead
 	var unread notes
-	spaces, err := s.namespaces()
+	spaces, err := s.Namespaces()
 	for _, i := range living(spaces, func(a netip.Addr) bool { return a == addr }, &unread) {
 		if c.seen == nil || c.entry != nil && i.Netns.Same(c.entry.Netns) {
 			c.seen, seen = &i, lease.Alive
@@ -113,13 +112,5 @@ func (c Container) Lease(p lease.Pool, now lease.Instant, hasKey bool, coolDown 
 	if !who.hasPod() {
 		coolDown = time.Second
 	}
-	return decision{pool: p, now: now, coolDown: coolDown}.bound(who, "").lease
-}
-
-// namespaces returns the namespaces of the host.
-func (s Sources) namespaces() ([]host.Namespace, error) {
-	if s.Namespaces != nil {
-		return s.Namespaces()
-	}
-	return s.Host.Namespaces()
+	return decision{pool: p, now: now, coolDown: coolDown}.bound(who, "").Lease
 }

@@ -133,7 +133,7 @@ func TestNamedListsNamespaces(t *testing.T) {
 		t.Errorf("one namespace cannot be read: %s, listed %d times", of.Life, listed)
 	}
 	n.lives("/run/netns/db-0", 11)
-	s.Host = n.host
+	s.Netns = n.host.Netns
 	if of := s.Named(n.pool, addr, file); of.Life != lease.Alive || listed != 2 {
 		t.Errorf("%s, listed %d times", of.Life, listed)
 	}

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 
 	"github.com/leasehold-cni/leasehold/pkg/host"
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
 // living returns the candidates of those addresses on interfaces for which match returns true.
@@ -26,14 +25,4 @@ func living(spaces []host.Namespace, match func(netip.Addr) bool, notes *notes) 
 		}
 	}
 	return out
-}
-
-// lives reports whether a namespace is in the list.
-func lives(spaces []host.Namespace, n lease.Netns) bool {
-	for _, s := range spaces {
-		if s.Netns.Same(n) {
-			return true
-		}
-	}
-	return false
 }

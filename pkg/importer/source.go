@@ -46,11 +46,15 @@ type candidate struct {
 
 // Finding is a lease to import.
 type Finding struct {
-	Lease  lease.Lease
-	Why    string // one sentence, for the journal and for dry runs
-	Seen   bool   // an interface has the address
-	InUse  bool   // it is Seen, or libcni's cache shows a container alive that has it
-	IsOurs bool   // leasehold has written the hold to the address's file
+	Lease lease.Lease
+	Why   string // one sentence, for the journal and for dry runs
+
+	pod pod       // of the source that shows the owner
+	at  time.Time // when that source was written
+
+	Seen   bool // an interface has the address
+	InUse  bool // it is Seen, or libcni's cache shows a container alive that has it
+	IsOurs bool // leasehold has written the hold to the address's file
 	// FormerInFile reports whether host-local's file of the address names a container that had the
 	// address before the lease's. The file has to be written again, so that it is not taken for an
 	// address that host-local has assigned since.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -31,14 +31,15 @@ func (e *BusyError) Error() string {
 }
 func (e *BusyError) Unwrap() error { return store.ErrBusy }
 
-// addressFiles are the directories of host-local that a call has open, and the addresses whose
-// files it compares with their leases when it commits (Call.writeBefore).
+// addressFiles are the directories of host-local that a call has open.
 type addressFiles struct {
 	ctx   context.Context
 	warn  func(format string, args ...any)
 	owner func() hostlocal.Owner // of this node
 	open  map[lease.Pool]opened
 
+	// changed are the addresses whose files are compared with their leases when the call commits
+	// (Call.writeBefore). They will be those of the leases, whatever they contain now.
 	changed map[lease.Place]bool
 	// imported are the addresses without a lease before this attempt, which has imported one.
 	imported map[lease.Place]bool
@@ -146,28 +147,14 @@ func (f *addressFiles) of(p lease.Pool) (*hostlocal.Dir, error) {
 	return f.use(p, !known && hostlocal.IsMarked(p))
 }
 
-// change has the file of an address compared with its lease when the call commits, if the pool's
-// files are used.
-func (f *addressFiles) change(at lease.Place) { f.changed[at] = true }
-
-// follows reports whether the file of an address will be the one of its lease when the call
-// commits, whatever it contains now.
-func (f *addressFiles) follows(at lease.Place) bool { return f.changed[at] }
-
 // writeBefore brings the files of changed addresses in step with their leases as far as it has to
 // be done before the commit, and determines what has to be written after it (docs/design.md,
 // "Address files").
 func (c *Call) writeBefore() {
-	addrs := map[lease.Pool][]netip.Addr{}
-	for at := range c.files.changed {
-		addrs[at.Pool] = append(addrs[at.Pool], at.Address)
-	}
-	for p, addrs := range addrs {
-		slices.SortFunc(addrs, netip.Addr.Compare)
-		for _, a := range addrs {
-			if dir := c.files.open[p].dir; dir != nil {
-				c.writeFileBefore(dir, lease.Place{Pool: p, Address: a})
-			}
+	byAddress := func(a, b lease.Place) int { return a.Address.Compare(b.Address) }
+	for _, at := range slices.SortedFunc(maps.Keys(c.files.changed), byAddress) {
+		if dir := c.files.open[at.Pool].dir; dir != nil {
+			c.writeFileBefore(dir, at)
 		}
 	}
 }

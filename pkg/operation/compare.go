@@ -32,7 +32,7 @@ func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 	if err != nil {
 		return f, err
 	}
-	if f.says = saysHeld; dir == nil || c.files.follows(at) {
+	if f.says = saysHeld; dir == nil || c.files.changed[at] {
 		return f, nil
 	}
 	found := false
@@ -167,7 +167,7 @@ func (c *Call) resolve(at lease.Place, l lease.Lease, hasEnded func(addressFile)
 		e := lease.Release{Holder: l.Holder, LastHolder: c.Evidence.Prove(l)}
 		_, err = c.End(l, e, c.Now, "host-local has processed its DEL")
 	case follow:
-		c.files.change(at)
+		c.files.changed[at] = true
 	}
 	return v, f, err
 }
@@ -188,7 +188,7 @@ func (c *Call) Settle(leases []lease.Lease) error {
 func (c *Call) WriteMissing(l lease.Lease) error {
 	v, _, err := c.resolve(l.Place(), l, nil)
 	if v == missing {
-		c.files.change(l.Place())
+		c.files.changed[l.Place()] = true
 	}
 	return err
 }

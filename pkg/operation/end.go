@@ -15,7 +15,9 @@ func (c *Call) End(l lease.Lease, e lease.Event, at lease.Instant, reason string
 	limit, ev := "", store.EventRevoked
 	switch end := e.(type) {
 	case lease.Release:
-		limit, ev = c.limitOf(l), store.EventReleased
+		if ev = store.EventReleased; l.Window > 0 {
+			limit = c.HoldLimit(l)
+		}
 		if end.Collected {
 			ev = store.EventOrphaned
 		}
@@ -36,15 +38,6 @@ func (c *Call) End(l lease.Lease, e lease.Event, at lease.Instant, reason string
 		return l, err
 	}
 	return next, c.LogLimit(l, limit)
-}
-
-// limitOf returns the limit because of which the release of a lease with a window starts only a
-// cool-down, "" if there is none.
-func (c *Call) limitOf(l lease.Lease) string {
-	if l.Window == 0 {
-		return ""
-	}
-	return c.HoldLimit(l)
 }
 
 // HoldLimit returns the limit because of which no hold may be made of the lease, "" if there

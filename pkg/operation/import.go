@@ -158,7 +158,7 @@ func (c *Call) writeAll(p lease.Pool, dir *hostlocal.Dir) {
 	for _, l := range c.Tx.InPool(p) {
 		v, f, err := c.compare(l.Place(), l, func() lease.Liveness { return lease.Alive })
 		if err == nil && (v == missing || v == follow && !f.IsOf(l, c.Now)) {
-			c.files.change(l.Place())
+			c.files.changed[l.Place()] = true
 		}
 	}
 	if _, failed := c.files.marks[dir]; !failed {
@@ -218,7 +218,7 @@ func (c *Call) removesLeftOver(f importer.Finding, dir *hostlocal.Dir) bool {
 		c.sourcesOf(f.Lease.Pool).Named(f.Lease.Pool, f.Lease.Address, file).Life == lease.Alive {
 		return false
 	}
-	c.files.change(f.Lease.Place())
+	c.files.changed[f.Lease.Place()] = true
 	return true
 }
 
@@ -332,7 +332,7 @@ func (c *Call) repairAt(p lease.Pool, a netip.Addr, shown []importer.Finding, di
 	if next.State != lease.None && next.ID == "" {
 		next.ID = NewID()
 	}
-	c.files.change(at)
+	c.files.changed[at] = true
 	if err := c.Tx.Put(p, a, next); err != nil {
 		return err
 	}

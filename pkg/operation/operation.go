@@ -24,7 +24,7 @@ import (
 // Host provides the state of the kernel: *host.Host, or a simulated one in tests.
 type Host interface {
 	host.Kernel
-	importer.Host
+	Netns(path string) (lease.Netns, error)
 	NamespaceIDs(boot string) string
 	ProveView(word, boot string, bound iter.Seq[lease.Lease]) error
 	ForgetNeighbours([]netip.Addr) error
@@ -115,7 +115,9 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 		})
 		if err == nil {
 			f.finishLate()
-			n.unqueue(applied)
+			if e := n.Store.Run().RemoveDELs(applied); e != nil {
+				n.Warnf("%v", e)
+			}
 			if e := importer.Convert(c.converted); e != nil {
 				n.Warnf("reservations of the Kruise fork were imported, and are still in its directory: %v", e)
 			}
@@ -243,8 +245,8 @@ func (n *Node) sources(caches []string) importer.Sources {
 	if dirs == nil {
 		dirs = importer.DefaultCacheDirs
 	}
-	return importer.Sources{Host: n.Host, CacheDirs: slices.Concat(dirs, caches),
-		Namespaces: sync.OnceValues(n.Host.Namespaces)}
+	return importer.Sources{Netns: n.Host.Netns, Namespaces: sync.OnceValues(n.Host.Namespaces),
+		CacheDirs: slices.Concat(dirs, caches)}
 }
 
 // sourcesOf returns the sources for the files of a pool, with the directories of libcni's cache
@@ -284,7 +286,7 @@ func (c *Call) put(old, next lease.Lease) (stored bool, err error) {
 		at = old.Place()
 	}
 	if old.State == lease.None { // it was admitted before
-		c.files.change(at)
+		c.files.changed[at] = true
 		return true, c.Tx.Put(at.Pool, at.Address, next)
 	}
 	keeps := old.State == lease.Bound && next.State == lease.Bound && old.Holder.Is(next.Holder)
@@ -299,7 +301,7 @@ func (c *Call) put(old, next lease.Lease) (stored bool, err error) {
 		return false, c.give(at, old, f, false)
 	case err == nil && (v == disputed || keeps && v != follow): // its file is another's, or missing
 	default:
-		c.files.change(at)
+		c.files.changed[at] = true
 	}
 	return true, c.Tx.Put(at.Pool, at.Address, next)
 }

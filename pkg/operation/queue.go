@@ -127,13 +127,6 @@ func (n *Node) applyQueue(c *Call) (done []rundir.QueuedDEL, err error) {
 	return done, nil
 }
 
-// unqueue removes DELs that were applied and committed.
-func (n *Node) unqueue(applied []rundir.QueuedDEL) {
-	if err := n.Store.Run().RemoveDELs(applied); err != nil {
-		n.Warnf("%v", err)
-	}
-}
-
 func (c *Call) applyOne(r rundir.QueuedDEL) error {
 	filed, err := c.Release(r.Attachment, lease.Pool{}, r.At, "DEL")
 	p := r.Pool()
