@@ -38,7 +38,8 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 		if err := prepare(c, req); err != nil {
 			return err
 		}
-		a = newAssignment(c, req, netns)
+		a = &assignment{call: c, req: req, holder: lease.Holder{ContainerID: req.ContainerID, IfName: req.IfName,
+			Netns: netns, BootID: c.Now.BootID}}
 		if err := a.setKey(); err != nil {
 			return err
 		}
@@ -117,12 +118,6 @@ type pick struct {
 	gone   *lease.Lease // the hold of another pod that yields; nil if none does
 	yields string       // why it yields although it is a hold; "" if it is a cool-down
 	moves  bool         // whether the round-robin cursor moves to this address
-}
-
-func newAssignment(c *operation.Call, req Request, netns lease.Netns) *assignment {
-	a := &assignment{call: c, req: req}
-	a.holder = lease.Holder{ContainerID: req.ContainerID, IfName: req.IfName, Netns: netns, BootID: c.Now.BootID}
-	return a
 }
 
 // decide chooses the addresses and sets picks, without writing them. refused is an error for the
@@ -553,7 +548,7 @@ func (a *assignment) endYielding(l lease.Lease, why string) error {
 // its range set is free. Cool-downs count as free, because they yield.
 func (a *assignment) warnOfLowPool(p pick) error {
 	counts, size := a.call.Tx.Counts(a.req.Pool, p.next.Set), p.set.Size()
-	used := min(uint64(counts.Bound)+uint64(counts.Held), size) // at least 1, the new address
+	used := min(counts.Bound+counts.Held, size) // at least 1, the new address
 	isLow := func(used uint64) bool { return size-used <= (size-1)/10 }
 	if !isLow(used) || isLow(used-1) {
 		return nil

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,10 +22,24 @@ import (
 // imports what the host shows.
 func (s *Service) Verify(ctx context.Context, req Request) error {
 	ctx = files.WithMaxWait(ctx) // of both transactions together
-	held, err := s.holds(ctx, req)
+	who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
+	var held []netip.Addr
+	read := func(leases []lease.Lease, err error) error {
+		held = nil
+		for _, l := range leases {
+			if l.Pool == req.Pool {
+				held = append(held, l.Address)
+			}
+		}
+		return err
+	}
+	err := s.Node.Store.View(ctx, func(tx *store.Tx) error { return read(tx.ByHolder(who.ContainerID, who.IfName)) })
 	unknown := err == nil || errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrDamaged) || store.IsEmpty(err)
 	if unknown && len(held) == 0 {
-		held, err = s.importHolder(ctx, req)
+		files := s.Node.FilesOf(req.Pool, operation.Names(who))
+		err = s.Node.Update(ctx, req.scope(), func(c *operation.Call) error {
+			return cmp.Or(c.AdmitFiles(req.Pool, files, nil), read(c.Tx.ByAttachment(who, req.Pool)))
+		})
 	}
 	if errors.Is(err, store.ErrBusy) {
 		s.Node.Warnf("CHECK of container %s was not made: %v", req.ContainerID, err)
@@ -34,41 +49,6 @@ func (s *Service) Verify(ctx context.Context, req Request) error {
 		return err
 	}
 	return verify(req, held)
-}
-
-// holds returns the addresses that the store has for the container.
-func (s *Service) holds(ctx context.Context, req Request) (held []netip.Addr, err error) {
-	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
-		leases, err := tx.ByHolder(req.ContainerID, req.IfName)
-		held = addressesIn(leases, req.Pool)
-		return err
-	})
-	return held, err
-}
-
-// importHolder imports the pool and host-local's files of the container, and returns its addresses.
-func (s *Service) importHolder(ctx context.Context, req Request) (held []netip.Addr, err error) {
-	who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
-	files := s.Node.FilesOf(req.Pool, operation.Names(who))
-	err = s.Node.Update(ctx, req.scope(), func(c *operation.Call) error {
-		if err := c.AdmitFiles(req.Pool, files, nil); err != nil {
-			return err
-		}
-		leases, err := c.Tx.ByAttachment(who, req.Pool)
-		held = addressesIn(leases, req.Pool)
-		return err
-	})
-	return held, err
-}
-
-func addressesIn(leases []lease.Lease, p lease.Pool) []netip.Addr {
-	var out []netip.Addr
-	for _, l := range leases {
-		if l.Pool == p {
-			out = append(out, l.Address)
-		}
-	}
-	return out
 }
 
 // verify compares the container's addresses with prevResult, which need not name them: a plugin
