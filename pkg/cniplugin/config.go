@@ -375,15 +375,6 @@ func (c *config) options() (policy.Config, error) {
 	return options, nil
 }
 
-// asked returns the retention that the pod's annotations request.
-func (c *config) asked() (policy.Request, error) {
-	asked, err := policy.ParseAnnotations(c.RuntimeConfig.Annotations)
-	if err != nil {
-		return asked, fmt.Errorf("%w: %w", errAnnotation, err)
-	}
-	return asked, nil
-}
-
 // requested returns the addresses that are requested by CNI_ARGS (fromArgs), args.cni.ips and
 // runtimeConfig.ips, in this order and without duplicates.
 func (c *config) requested(fromArgs netip.Addr) (out []netip.Addr, err error) {

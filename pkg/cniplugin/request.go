@@ -23,7 +23,9 @@ func (c *config) addRequest(args *skel.CmdArgs) (ipam.Request, error) {
 	if err != nil {
 		return req, err
 	}
-	req.Retention, err = c.asked()
+	if req.Retention, err = policy.ParseAnnotations(c.RuntimeConfig.Annotations); err != nil {
+		err = fmt.Errorf("%w: %w", errAnnotation, err)
+	}
 	return req, err
 }
 
