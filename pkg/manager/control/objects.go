@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"slices"
 	"time"
 	"unique"
 
@@ -42,6 +43,28 @@ func NodeAffinity(pod *corev1.Pod) *corev1.NodeAffinity {
 		pod.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
 	}
 	return pod.Spec.Affinity.NodeAffinity
+}
+
+// RequiredTerms returns the terms of the node affinity that a pod requires.
+func RequiredTerms(pod *corev1.Pod) []corev1.NodeSelectorTerm {
+	a := pod.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil
+	}
+	return a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+}
+
+// SizeOfSelectors returns how many labels, terms, requirements and values the node selectors of a
+// pod have.
+func SizeOfSelectors(pod *corev1.Pod) int {
+	size := len(pod.Spec.NodeSelector)
+	for _, t := range RequiredTerms(pod) {
+		size++
+		for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
+			size += 1 + len(e.Values)
+		}
+	}
+	return size
 }
 
 // Identity returns the fields of an object's metadata that identify the object and its state, and

@@ -112,28 +112,14 @@ const maxOwn = 1000
 
 // sizeOfOwn returns how many a pod's own selectors have, without the labels that an earlier call in
 // the same admission has added.
-func sizeOfOwn(pod *corev1.Pod, added map[string]string) (size int) {
-	for key := range pod.Spec.NodeSelector {
-		if _, isAdded := added[key]; !isAdded {
-			size++
-		}
-	}
-	for _, t := range termsOf(pod) {
-		size++
-		for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
-			size += 1 + len(e.Values)
+func sizeOfOwn(pod *corev1.Pod, added map[string]string) int {
+	size := control.SizeOfSelectors(pod)
+	for key := range added {
+		if _, isAdded := pod.Spec.NodeSelector[key]; isAdded {
+			size--
 		}
 	}
 	return size
-}
-
-// termsOf returns the terms of the node affinity that a pod requires.
-func termsOf(pod *corev1.Pod) []corev1.NodeSelectorTerm {
-	a := pod.Spec.Affinity
-	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return nil
-	}
-	return a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 }
 
 // injectRequired adds the labels with the given keys to the node selector of the pod, with the
@@ -237,7 +223,7 @@ func excludes(pod *corev1.Pod, key, value string) bool {
 	if own, ok := pod.Spec.NodeSelector[key]; ok && own != value {
 		return true
 	}
-	terms := termsOf(pod)
+	terms := control.RequiredTerms(pod)
 	allowed := func(t corev1.NodeSelectorTerm) bool { return allows(t, key, value) }
 	return terms != nil && !slices.ContainsFunc(terms, allowed)
 }

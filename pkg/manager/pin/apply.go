@@ -168,12 +168,7 @@ func require(a *corev1.NodeAffinity, node string) {
 
 // isRequired reports whether the pin allows a pod to run on no other node than the given one.
 func isRequired(p *corev1.Pod, node string) bool {
-	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil ||
-		p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return false
-	}
-	terms := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	terms = slices.DeleteFunc(slices.Clone(terms), empty)
+	terms := slices.DeleteFunc(slices.Clone(control.RequiredTerms(p)), empty)
 	isOther := func(t corev1.NodeSelectorTerm) bool { return !isPinned(t, node) }
 	return len(terms) > 0 && !slices.ContainsFunc(terms, isOther)
 }

@@ -106,9 +106,15 @@ func (w *webhook) decideForName(ctx context.Context, req admission.Request, pod 
 	}
 }
 
+// maxCompared is how many labels, requirements and tolerations of a pod are compared with nodes, at
+// most, if that is more than once. A pod may have 100,000, and there may be 5,000 nodes with
+// addresses of its name.
+const maxCompared = 200_000
+
 // decide collects the facts of a pod and decides. Of several nodes that have an address for the
 // pod, it takes the first one where the pod is pinned in the mode that applies to it, else the
-// first one where it is pinned. pod must have been stripped.
+// first one where it is pinned. The more a pod asks of nodes, the fewer it looks at (maxCompared).
+// pod must have been stripped.
 func (w *webhook) decide(namespace string, pod *corev1.Pod, targets iter.Seq[pinTarget]) (best decision) {
 	f := podFacts{Pod: pod, Scheduled: slices.Contains(w.Schedulers, pod.Spec.SchedulerName),
 		Recreated: recreated(pod, w.Kinds), Known: w.cluster.Synced()}
@@ -119,7 +125,11 @@ func (w *webhook) decide(namespace string, pod *corev1.Pod, targets iter.Seq[pin
 	if !f.Known {
 		return best
 	}
+	compared, each := 0, 20+control.SizeOfSelectors(pod)+len(pod.Spec.Tolerations)
 	for target := range targets {
+		if compared += each; compared > maxCompared && compared > each {
+			break
+		}
 		f.Target = target
 		f.Node, _ = w.cluster.nodes.Get(target.Node)
 		f.Unconfirmed = w.unconfirmed(target.Node)

@@ -1,6 +1,7 @@
 package pin
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -165,6 +167,62 @@ func TestPatienceOfTheNamespace(t *testing.T) {
 		must.Succeed(t, w.cluster.namespaces.Update(ns))
 		if w.call(t, p); p.Annotations["leasehold.dev/pin-patience"] != tt.want {
 			t.Errorf("%s: %v", name, p.Annotations)
+		}
+	}
+}
+
+// The work of an admission is limited by what the pod has, however many nodes have addresses of its
+// reservation name: a pod that asks for much is compared with one node, and others with all.
+func TestWorkOfAnAdmission(t *testing.T) {
+	const nodes = 5000
+	values := func(n int) (all []string) {
+		for i := range n {
+			all = append(all, fmt.Sprint(i))
+		}
+		return all
+	}
+	disk := func(n int) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			terms := &corev1.NodeSelector{}
+			for _, v := range values(n) {
+				is := corev1.NodeSelectorRequirement{Key: "disk", Operator: "In", Values: []string{v}}
+				terms.NodeSelectorTerms = append(terms.NodeSelectorTerms,
+					corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{is}})
+			}
+			control.NodeAffinity(p).RequiredDuringSchedulingIgnoredDuringExecution = terms
+		}
+	}
+	list := func(p *corev1.Pod) {
+		disk(1)(p)
+		control.RequiredTerms(p)[0].MatchExpressions[0].Values = values(100_000)
+	}
+	labels := func(p *corev1.Pod) {
+		p.Spec.NodeSelector = map[string]string{}
+		for _, key := range values(100_000) {
+			p.Spec.NodeSelector["x"+key] = ""
+		}
+	}
+	tolerations := func(p *corev1.Pod) {
+		wantsDisk("none")(p)
+		p.Spec.Tolerations = make([]corev1.Toleration, 100_000)
+	}
+	for name, tt := range map[string]struct {
+		change   func(*corev1.Pod)
+		min, max int // how many nodes it looks at
+	}{
+		"plain": {wantsDisk("none"), nodes, nodes}, "a few terms": {disk(5), nodes, nodes},
+		"many terms": {disk(1000), 50, 100}, "very many terms": {disk(35_000), 1, 1},
+		"a long list": {list, 1, 1}, "labels": {labels, 1, 1}, "tolerations": {tolerations, 1, 1},
+	} {
+		clock := noon
+		w, looked := webhookOf(clusterOf(t, map[string]*corev1.Node{"node": node("node")}, &clock)), 0
+		d := w.decide("db", ofStatefulSet(tt.change), func(yield func(pinTarget) bool) {
+			for looked < nodes && yield(pinTarget{Node: "node"}) {
+				looked++
+			}
+		})
+		if looked < tt.min || looked > tt.max || d.Reason != nodeExcluded {
+			t.Errorf("%s: it looked at %d nodes, want %d to %d: %s", name, looked, tt.min, tt.max, d.Reason)
 		}
 	}
 }
