@@ -30,6 +30,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/rundir"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -143,16 +144,6 @@ leasehold_store_readable 0
 	if err := testutil.CollectAndCompare(m, strings.NewReader(gone), "leasehold_store_readable",
 		"leasehold_addresses", "leasehold_pool_addresses", "leasehold_pool_free_addresses"); err != nil {
 		t.Errorf("lost store: %v", err)
-	}
-}
-
-// until waits until a condition is true.
-func until(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("timed out after a minute waiting until %s", what)
-		}
 	}
 }
 
@@ -308,7 +299,7 @@ func TestChangesAreSignalled(t *testing.T) {
 
 // TestServe sends requests to a running task, and stops it.
 func TestServe(t *testing.T) {
-	var out safeBuffer
+	var out background.Log
 	registry, health := prometheus.NewRegistry(), &Health{}
 	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "some_total"}))
 	ctx, stop := context.WithCancel(context.Background())
@@ -344,24 +335,6 @@ func TestServe(t *testing.T) {
 	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 		t.Error(err)
 	}
-}
-
-// safeBuffer is a buffer that is safe for concurrent use.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 func TestRun(t *testing.T) {
@@ -409,7 +382,7 @@ func (u *use) Served() []maintain.Served { return nil }
 func TestLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, _ := newNode(t)
-		out := &safeBuffer{}
+		out := &background.Log{}
 		node.Log = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		u, changes := &use{}, make(chan struct{})
 		c := newLeaseTask(node, &Health{}, u)

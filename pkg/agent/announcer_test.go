@@ -23,6 +23,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -48,24 +49,12 @@ type announcer struct {
 	t       *testing.T
 	changes *Changes
 	mu      sync.Mutex
-	log     strings.Builder
+	logged  background.Log
 
 	bound   func(call int) ([]lease.Lease, error) // what the first, second, ... call of Bound returns
 	calls   int                                   // of Bound
 	entered int                                   // calls of Inside
 	inside  error
-}
-
-func (s *announcer) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log.Write(b)
-}
-
-func (s *announcer) logged() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log.String()
 }
 
 func newAnnouncer(t *testing.T, queue ...string) *announcer {
@@ -88,7 +77,7 @@ func newAnnouncer(t *testing.T, queue ...string) *announcer {
 		},
 		Clock:     func() lease.Instant { return returnedAt },
 		Announced: func() {},
-		Log:       slog.New(slog.NewTextHandler(s, nil)),
+		Log:       slog.New(slog.NewTextHandler(&s.logged, nil)),
 	}
 	for _, n := range queue {
 		s.enqueue(n)
@@ -104,16 +93,16 @@ func (s *announcer) enqueue(name string) {
 // run runs the announcer until done returns true.
 func (s *announcer) run(what string, done func() bool) {
 	s.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(s.t.Context())
 	ended := make(chan error, 2)
 	go func() { ended <- s.Run(ctx) }()
 	go func() { ended <- s.changes.Run(ctx) }()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			cancel()
-			s.t.Fatalf("timed out waiting until %s; log:\n%s", what, s.logged())
+	background.Eventually(s.t, func() string {
+		if done() {
+			return ""
 		}
-	}
+		return fmt.Sprintf("not yet: %s; log:\n%s", what, &s.logged)
+	})
 	cancel()
 	for range 2 {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -131,8 +120,8 @@ func TestInvalidEntriesAreRemoved(t *testing.T) {
 	s := newAnnouncer(t, "nonsense", "@eth0", "c1@")
 	must.Succeed(t, os.MkdirAll(filepath.Join(s.Dir, "folder", "inner"), 0o700))
 	s.run("the queue is empty", s.empty)
-	if s.calls != 0 || strings.Count(s.logged(), "invalid entry") != 4 {
-		t.Errorf("Bound called %d times; log:\n%s", s.calls, s.logged())
+	if s.calls != 0 || strings.Count(s.logged.String(), "invalid entry") != 4 {
+		t.Errorf("Bound called %d times; log:\n%s", s.calls, s.logged.String())
 	}
 }
 
@@ -164,8 +153,8 @@ func TestNothingToAnnounce(t *testing.T) {
 				return later
 			}
 			s.run("the queue is empty", s.empty)
-			if s.entered != tt.entered || !strings.Contains(s.logged(), tt.logged) {
-				t.Errorf("Inside called %d times, want %d; log:\n%s", s.entered, tt.entered, s.logged())
+			if s.entered != tt.entered || !strings.Contains(s.logged.String(), tt.logged) {
+				t.Errorf("Inside called %d times, want %d; log:\n%s", s.entered, tt.entered, s.logged.String())
 			}
 		})
 	}
@@ -212,8 +201,8 @@ func TestOnlyTheHoldersAddressIsAnnounced(t *testing.T) {
 			}
 			s.Announced = func() { t.Error("announced") }
 			s.run("the queue is empty", s.empty)
-			if s.entered != 1 || !strings.Contains(s.logged(), errNotHeld.Error()) {
-				t.Errorf("Inside called %d times, want 1, to find the interface; log:\n%s", s.entered, s.logged())
+			if s.entered != 1 || !strings.Contains(s.logged.String(), errNotHeld.Error()) {
+				t.Errorf("Inside called %d times, want 1, to find the interface; log:\n%s", s.entered, &s.logged)
 			}
 		})
 	}
@@ -246,8 +235,8 @@ func TestStoreStaysUnreadable(t *testing.T) {
 		return later
 	}
 	s.run("the queue is empty", s.empty)
-	if n := strings.Count(s.logged(), "lost"); n != 3 || s.calls != 3 {
-		t.Errorf("Bound called %d times, logged %d times:\n%s", s.calls, n, s.logged())
+	if n := strings.Count(s.logged.String(), "lost"); n != 3 || s.calls != 3 {
+		t.Errorf("Bound called %d times, logged %d times:\n%s", s.calls, n, s.logged.String())
 	}
 }
 

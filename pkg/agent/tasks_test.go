@@ -16,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -48,7 +49,7 @@ func TestQueuedDELsAreRecorded(t *testing.T) {
 	tasks := []Task{{"changes", node.Changes.Run}, Leases(node, &Health{}, &use{})}
 	go func() { ended <- Run(ctx, node.Log, tasks) }()
 	for range 2 {
-		until(t, "it is applied", func() bool { return waiting() == 0 })
+		background.Until(t, "it is applied", func() bool { return waiting() == 0 })
 		queue() // of a container that is released: the record alone is removed
 	}
 	stop()
@@ -95,7 +96,7 @@ func TestMissingFileMayBeADEL(t *testing.T) {
 		l := bound(t, "10.0.0.2", "db-0", "boot-1")
 		l.Pool.DataDir = t.TempDir()
 		path := fmt.Sprintf("/proc/%d/ns/net", container.Process.Pid)
-		until(t, "the container has a namespace", func() bool {
+		background.Until(t, "the container has a namespace", func() bool {
 			var err error
 			l.Holder.Netns, err = node.Service.Node.Host.Netns(path)
 			return err == nil && !isOwnNetns(t, node, l.Holder.Netns)

@@ -3,16 +3,14 @@
 package agent_test
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
@@ -47,25 +45,7 @@ var views = []view{
 type daemon struct {
 	t   *testing.T
 	cmd *exec.Cmd
-	out *log
-}
-
-// log is a buffer that is safe for concurrent use.
-type log struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
+	out *background.Log
 }
 
 // begin starts an agent on the node.
@@ -76,7 +56,7 @@ func begin(t *testing.T, node *lab.Node, v view, args ...string) *daemon {
 	if v.setup != "" {
 		script = v.setup + " && " + script
 	}
-	d := &daemon{t: t, cmd: exec.Command("sh", "-c", script), out: &log{}}
+	d := &daemon{t: t, cmd: exec.Command("sh", "-c", script), out: &background.Log{}}
 	d.cmd.Env = append(os.Environ(), node.Environ()...)
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: v.flags}
@@ -95,7 +75,7 @@ func begin(t *testing.T, node *lab.Node, v view, args ...string) *daemon {
 // says waits until the agent's log contains text.
 func (d *daemon) says(text string) {
 	d.t.Helper()
-	eventually(d.t, func() string {
+	background.Eventually(d.t, func() string {
 		if strings.Contains(d.out.String(), text) {
 			return ""
 		}
@@ -111,16 +91,4 @@ func (d *daemon) end() {
 	if err := d.cmd.Wait(); err != nil {
 		d.t.Errorf("the agent exited with %v:\n%s", err, d.out)
 	}
-}
-
-// eventually waits until wrong returns "".
-func eventually(t *testing.T, wrong func() string) {
-	t.Helper()
-	var last string
-	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if last = wrong(); last == "" {
-			return
-		}
-	}
-	t.Fatal(last)
 }

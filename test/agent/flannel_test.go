@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
@@ -59,7 +60,7 @@ func TestFlannelLosesADel(t *testing.T) {
 
 	leaked.Remove()
 	agent = begin(t, node, views[0])
-	eventually(t, func() string {
+	background.Eventually(t, func() string {
 		if s := state(); s != "Held" {
 			return "its sandbox is gone, but the lease is " + s
 		}

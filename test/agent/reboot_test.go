@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/lab"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -47,7 +48,7 @@ func TestReboot(t *testing.T) {
 	agent = begin(t, node, views[0])
 	agent.says(`msg="node surveyed"`) // it is ready now
 	ready := time.Now()
-	eventually(t, func() string {
+	background.Eventually(t, func() string {
 		if now := states(node); now != "away Held hold, kept Held hold, plain Held" {
 			return fmt.Sprintf("leases: %s\n%s", now, agent.out)
 		}

@@ -15,6 +15,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/lab"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -24,15 +25,7 @@ import (
 // living pod may lose its address. If the agent sees the machine, the leases of all vanished pods
 // must be released.
 func TestRounds(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatalf("SEED: %v", err)
-		}
-	}
-	t.Logf("SEED=%d", seed)
-	c := newPods(t, seed)
+	c := newPods(t)
 	for round := range 100 {
 		v := views[c.Intn(len(views))]
 		c.history = append(c.history, fmt.Sprintf("round %d, an agent %s", round, v.name))
@@ -52,7 +45,7 @@ func TestRounds(t *testing.T) {
 			c.round(v)
 		}
 		if t.Failed() {
-			t.Fatalf("SEED=%d\n%s", seed, strings.Join(c.history[max(0, len(c.history)-40):], "\n"))
+			t.Fatal(strings.Join(c.history[max(0, len(c.history)-40):], "\n"))
 		}
 	}
 	t.Logf("%d pods lived, %d vanished and were released; %v", c.made, c.vanished, c.counts)
@@ -83,15 +76,11 @@ type instance struct {
 	mounted string // current path of its mount, "" if it is not mounted
 }
 
-func newPods(t *testing.T, seed uint64) *pods {
+func newPods(t *testing.T) *pods {
 	node := lab.NewNode(t)
-	c := &pods{t: t, rand: rand.New(rand.NewPCG(seed, seed)), node: node, counts: map[string]int{}}
+	c := &pods{t: t, rand: lab.Rand(t), node: node, counts: map[string]int{}}
 	c.net = node.Network("net", "1.0.0", node.Bridge(node.IPAM("10.1.0.0/22")))
-	t.Cleanup(func() {
-		if out, err := node.Leasectl("check"); err != nil {
-			t.Errorf("leasectl check: %v\n%s", err, out)
-		}
-	})
+	t.Cleanup(node.Check)
 	c.start("mounted") // stays, so that there is always a living pod
 	return c
 }
@@ -290,10 +279,7 @@ func (c *pods) move(l *instance) {
 // untouched checks that every living pod still has its lease.
 func (c *pods) untouched() {
 	c.t.Helper()
-	leases := map[string]lab.Lease{}
-	for _, l := range c.node.Leases("--all") {
-		leases[l.Address] = l
-	}
+	leases := c.node.LeasesByAddress("--all")
 	for _, l := range c.living {
 		if got := leases[l.addr]; got.State != "Bound" || got.Container != l.ID {
 			c.t.Errorf("%s lives (%s) and its address %s is %s, for container %.12s",
@@ -313,7 +299,7 @@ func (c *pods) round(v view) {
 	} else {
 		d := begin(c.t, c.node, v)
 		d.says(`msg="node surveyed"`)
-		eventually(c.t, func() string { return c.unreleased(d) })
+		background.Eventually(c.t, func() string { return c.unreleased(d) })
 		d.end()
 	}
 	if wrong := c.unreleased(nil); wrong != "" {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -96,12 +97,8 @@ func (c *contender) agent() *agent {
 		})
 		return conn, err
 	}}}}
-	a.pid, _ = c.node.Agent("--metrics-addr=:9470")
-	for end := time.Now().Add(3 * time.Minute); a.get("readyz") != http.StatusOK; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			c.b.Fatal("the agent is not ready")
-		}
-	}
+	a.pid = c.node.Agent("--metrics-addr=:9470")
+	background.Until(c.b, "the agent is ready", func() bool { return a.get("readyz") == http.StatusOK })
 	return a
 }
 

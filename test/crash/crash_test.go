@@ -75,7 +75,7 @@ func (w *fixture) remove(sandbox *lab.Sandbox) {
 	sandbox.Remove()
 }
 
-func next(w *fixture) *lab.Sandbox    { return w.node.Sandbox(recreated(w.pod)) }
+func next(w *fixture) *lab.Sandbox    { return w.node.Sandbox(w.pod.Recreated()) }
 func current(w *fixture) *lab.Sandbox { return w.last }
 
 // TestEveryCall injects a fault into each file-system call of each scenario in turn.
@@ -139,7 +139,7 @@ func (s scenario) run(t *testing.T, fault string, n int) (injected bool) {
 // (docs/design.md, "Invariants").
 func (w *fixture) checkInvariants(verb string, sandbox *lab.Sandbox, reply lab.Reply) {
 	w.Helper()
-	w.checkStore()
+	w.node.Check()
 	printed := ""
 	if verb == "ADD" && reply.Exit == 0 {
 		printed = addressesOf(reply)[0]
@@ -171,7 +171,7 @@ func (w *fixture) checkInvariants(verb string, sandbox *lab.Sandbox, reply lab.R
 	for i := range 6 - len(w.node.Leases()) {
 		w.other(fmt.Sprint("filler-", i))
 	}
-	w.checkStore()
+	w.node.Check()
 }
 
 // other calls ADD for another pod and returns its address.
@@ -200,10 +200,4 @@ func (w *fixture) bound(sandbox *lab.Sandbox) []lab.Lease {
 	w.Helper()
 	return slices.DeleteFunc(w.node.Leases("--state", "bound"),
 		func(l lab.Lease) bool { return l.Container != sandbox.ID })
-}
-
-// recreated returns the pod with another UID, as its controller recreates it.
-func recreated(pod lab.Pod) lab.Pod {
-	pod.UID = lab.NewPod("", "", "").UID
-	return pod
 }

@@ -33,7 +33,7 @@ type damagedNode struct {
 func newDamagedNode(t *testing.T) *damagedNode {
 	away, up := howMany(15, 100), howMany(40, 200)
 	p := &damagedNode{
-		testNode: newTestNode(t, away+up+howMany(20, 40), nil), rng: newRand(t), known: map[string]string{},
+		testNode: newTestNode(t, away+up+howMany(20, 40), nil), rng: lab.Rand(t), known: map[string]string{},
 	}
 	onTmpfs(t, p.node.StateDir(), 2<<30) // after a panic bbolt keeps the file mapped
 	onTmpfs(t, p.node.NetworksDir(), 64<<20)

@@ -27,7 +27,7 @@ func TestDiskFull(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newTestNode(t, 12, nil)
-			rng := newRand(t)
+			rng := lab.Rand(t)
 			dir := disk.of(c.node)
 			onTmpfs(t, dir, disk.bytes)
 			pods := make([]lab.Pod, 6)
@@ -51,7 +51,7 @@ func TestDiskFull(t *testing.T) {
 					c.checkReleased(sandbox)
 					continue
 				}
-				sandbox := c.node.Sandbox(recreated(pods[i]))
+				sandbox := c.node.Sandbox(pods[i].Recreated())
 				reply := c.call(sandbox, "ADD")
 				free()
 				if reply.Exit != 0 {
@@ -74,14 +74,14 @@ func TestDiskFull(t *testing.T) {
 					t.FailNow()
 				}
 			}
-			c.checkStore()
+			c.node.Check()
 			for _, sandbox := range sandboxes {
 				if sandbox != nil {
 					c.stop(sandbox)
 				}
 			}
 			c.checkNoLeak()
-			c.checkStore()
+			c.node.Check()
 			t.Logf("disk full: %d calls, %d ADDs failed, %d DELs queued, nothing lost", c.calls, refused, queued)
 		})
 	}
@@ -153,5 +153,5 @@ func TestReadOnly(t *testing.T) {
 	}
 	c.stop(third)
 	c.checkNoLeak()
-	c.checkStore()
+	c.node.Check()
 }

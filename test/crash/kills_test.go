@@ -20,7 +20,7 @@ func TestRandomKills(t *testing.T) {
 		sandbox *lab.Sandbox // nil while it is stopped
 		addr    string       // of the last result, or ""
 	}
-	rng := newRand(t)
+	rng := lab.Rand(t)
 	c := newTestNode(t, pool, nil)
 	var killed atomic.Int64
 	call := func(rng *rand.Rand, p *pod, verb string) lab.Reply {
@@ -54,7 +54,7 @@ func TestRandomKills(t *testing.T) {
 			stop(rng, p)
 		default:
 			if !runs {
-				p.sandbox = c.node.Sandbox(recreated(p.Pod))
+				p.sandbox = c.node.Sandbox(p.Pod.Recreated())
 			}
 			switch reply := call(rng, p, "ADD"); {
 			case reply.Exit != 0 && !runs:
@@ -82,7 +82,7 @@ func TestRandomKills(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		c.checkStore()
+		c.node.Check()
 		c.checkModel()
 		for _, p := range pods {
 			if p.addr = ""; p.sandbox != nil { // its window will be over
@@ -91,7 +91,7 @@ func TestRandomKills(t *testing.T) {
 			}
 		}
 		c.checkNoLeak()
-		c.checkStore()
+		c.node.Check()
 		if t.Failed() {
 			t.Fatalf("in round %d", round)
 		}

@@ -68,7 +68,7 @@ func TestMigration(t *testing.T) {
 			for i := range 12 {
 				running = append(running, c.attach(leasehold, lab.NewPod("web", fmt.Sprint("last-", i), "")))
 			}
-			c.checkStore()
+			c.node.Check()
 			for _, sandbox := range append(running, second) {
 				c.detach(leasehold, sandbox)
 			}
@@ -97,7 +97,7 @@ func (c *testNode) checkImported(pod string, addrs []string) {
 // TestMixedCalls calls leasehold and upstream's host-local at random with the same directory.
 func TestMixedCalls(t *testing.T) {
 	const pods = 24
-	rng := newRand(t)
+	rng := lab.Rand(t)
 	c := newTestNode(t, 40, nil)
 	hostLocal := c.as(lab.Conf{"type": "host-local"})
 	sandboxes, former := make([]*lab.Sandbox, pods), make([]*lab.Sandbox, pods)
@@ -142,7 +142,7 @@ func TestMixedCalls(t *testing.T) {
 		}
 	}
 	c.mustAdd(c.node.Sandbox(lab.NewPod("default", "last", "")))
-	c.checkStore()
+	c.node.Check()
 	for i, sandbox := range sandboxes {
 		if sandbox != nil {
 			net := []*lab.Network{c.net, hostLocal}[i%2]
@@ -153,6 +153,6 @@ func TestMixedCalls(t *testing.T) {
 		}
 	}
 	c.checkNoLeak()
-	c.checkStore()
+	c.node.Check()
 	t.Logf("mixed calls: %d, of which %v; no address twice, none leaked", c.calls, served)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/lab"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -62,7 +63,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 			wg.Wait()
 			c.mustAdd(c.node.Sandbox(lab.NewPod("default", "last", "")))
 			c.checkModel()
-			c.checkStore()
+			c.node.Check()
 		})
 	}
 }
@@ -97,20 +98,16 @@ func TestParentKilled(t *testing.T) {
 				sandbox.Remove()
 			}
 			must.Succeed(t, os.WriteFile(file("go"), nil, 0o644))
-			for n := 0; ; n++ {
-				if _, err := os.Stat(file("done")); err == nil {
-					break
-				} else if n == 6000 {
-					t.Fatal("the IPAM plugin did not end within a minute")
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
+			background.Until(t, "the IPAM plugin has ended", func() bool {
+				_, err := os.Stat(file("done"))
+				return err == nil
+			})
 			if bound := c.node.Leases("--state", "bound"); len(bound) > 0 {
 				t.Errorf("bound after the late ADD: %+v", bound)
 			}
 			sandbox.Remove()
 			c.checkNoLeak()
-			c.checkStore()
+			c.node.Check()
 		})
 	}
 }

@@ -3,12 +3,10 @@ package crash_test
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,19 +28,6 @@ func howMany(short, full int) int {
 		return full
 	}
 	return short
-}
-
-// newRand returns a random number generator. The seed is logged, and can be set with SEED.
-func newRand(t *testing.T) *rand.Rand {
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("SEED: %v", err)
-		}
-	}
-	t.Logf("SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // testNode is a node with many pods, and a model of which running container has which address.
@@ -145,7 +130,7 @@ func addressesOf(reply lab.Reply) (addrs []string) {
 // start calls ADD for a pod and returns its sandbox and its first address.
 func (c *testNode) start(pod lab.Pod) (*lab.Sandbox, string) {
 	c.Helper()
-	sandbox := c.node.Sandbox(recreated(pod))
+	sandbox := c.node.Sandbox(pod.Recreated())
 	return sandbox, c.mustAdd(sandbox)
 }
 
@@ -171,7 +156,7 @@ func (c *testNode) stop(sandbox *lab.Sandbox) {
 // attach calls ADD through libcni and the main plugin, as a runtime does.
 func (c *testNode) attach(net *lab.Network, pod lab.Pod) *lab.Sandbox {
 	c.Helper()
-	sandbox := c.node.Sandbox(recreated(pod))
+	sandbox := c.node.Sandbox(pod.Recreated())
 	addrs, err := sandbox.Add(net)
 	if err != nil {
 		c.Fatalf("ADD of %s: %v", pod.Name, err)
@@ -250,22 +235,11 @@ func (c *testNode) files() string {
 	return out
 }
 
-// checkStore runs leasectl check.
-func (c *testNode) checkStore() {
-	c.Helper()
-	if out, err := c.node.Leasectl("check"); err != nil {
-		c.Errorf("leasectl check: %v\n%s", err, out)
-	}
-}
-
 // checkModel compares the store with the model: every address of a running container must be bound
 // to it.
 func (c *testNode) checkModel() {
 	c.Helper()
-	bound := map[string]lab.Lease{}
-	for _, l := range c.node.Leases("--state", "bound") {
-		bound[l.Address] = l
-	}
+	bound := c.node.LeasesByAddress("--state", "bound")
 	for addr, sandbox := range c.owner {
 		if l := bound[addr]; l.Container != sandbox.ID {
 			c.Errorf("%s has %s, but the store has %+v", sandbox.Pod.Name, addr, l)

@@ -47,7 +47,7 @@ type step struct {
 // synced, the last of them torn, and the names of a directory as they were at any time since it was
 // synced.
 func TestCrashStates(t *testing.T) {
-	p := &recording{testNode: newTestNode(t, 8, nil), rng: newRand(t)}
+	p := &recording{testNode: newTestNode(t, 8, nil), rng: lab.Rand(t)}
 	v4 := p.net.Main["ipam"].(lab.Conf)["ranges"].([][]lab.Conf)
 	v6 := []lab.Conf{{"subnet": "fd00:5::/64", "rangeStart": "fd00:5::10", "rangeEnd": "fd00:5::17"}}
 	p.net = p.as(lab.Conf{"ranges": append(v4, v6)}) // two sets, to detect incomplete results
@@ -62,13 +62,13 @@ func TestCrashStates(t *testing.T) {
 	first := p.step("ADD", p.node.Sandbox(db[0]))
 	second := p.step("ADD", p.node.Sandbox(web))
 	p.step("DEL", first)
-	third := p.step("ADD", p.node.Sandbox(recreated(db[0]))) // returns
+	third := p.step("ADD", p.node.Sandbox(db[0].Recreated())) // returns
 	p.step("ADD", p.node.Sandbox(db[1]))
 	p.step("DEL", second)
 	p.step("DEL", third)
 	p.node.Clock += time.Hour // the cool-down of web expires
 	for i := range howMany(1, 24) {
-		sandbox := p.step("ADD", p.node.Sandbox(recreated([]lab.Pod{db[0], web}[i%2])))
+		sandbox := p.step("ADD", p.node.Sandbox([]lab.Pod{db[0], web}[i%2].Recreated()))
 		p.step("DEL", sandbox)
 	}
 

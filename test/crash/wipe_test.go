@@ -23,7 +23,7 @@ import (
 func TestWipe(t *testing.T) {
 	const pods, hidden = 50, 5
 	c := newTestNode(t, 100, nil)
-	rng := newRand(t)
+	rng := lab.Rand(t)
 	var hiddenOnes []*lab.Sandbox
 	for i := range pods {
 		sandbox := c.attach(c.net, lab.NewPod("default", fmt.Sprint("pod-", i), []string{"", "10"}[i%2]))
@@ -78,7 +78,7 @@ func TestWipe(t *testing.T) {
 	for i := range 20 {
 		c.attach(c.net, lab.NewPod("default", fmt.Sprint("new-", i), ""))
 	}
-	c.checkStore()
+	c.node.Check()
 	t.Logf("wipe: %d pods, %d of them with a hidden address; %d calls, no address twice", pods, hidden, c.calls)
 }
 
@@ -86,11 +86,8 @@ func TestWipe(t *testing.T) {
 // that host-local's files exist.
 func (c *testNode) checkRestored(after string, names bool) {
 	c.Helper()
-	c.checkStore()
-	bound := map[string]lab.Lease{}
-	for _, l := range c.node.Leases("--state", "bound") {
-		bound[l.Address] = l
-	}
+	c.node.Check()
+	bound := c.node.LeasesByAddress("--state", "bound")
 	for addr, sandbox := range c.owner {
 		l := bound[addr]
 		if l.Container != sandbox.ID || names && (l.Namespace != sandbox.Pod.Namespace || l.Pod != sandbox.Pod.Name) {

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/test/background"
 )
 
 const (
@@ -40,11 +40,7 @@ func (r Reader[V]) testMany(t *testing.T) {
 		i := r.New()
 		lw, ended := r.listWatch(t, i, server), make(chan error)
 		go func() { ended <- i.Run(ctx, lw, t.Name()) }()
-		for end := time.Now().Add(5 * time.Minute); !i.HasSynced(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("no list")
-			}
-		}
+		background.Until(t, "a list", i.HasSynced)
 		size := heap() - p.before
 		stop()
 		<-ended

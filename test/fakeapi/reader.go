@@ -1,10 +1,10 @@
 package fakeapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -27,6 +27,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -60,7 +61,7 @@ func (r Reader[V]) Test(t *testing.T) {
 }
 
 func (r Reader[V]) test(t *testing.T, isProtobuf bool, way string) {
-	var log lockedBuffer
+	var log background.Log
 	ctx, stop := context.WithCancel(klog.NewContext(t.Context(), klog.Background()))
 	defer stop()
 	klog.SetSlogLogger(slog.New(slog.NewTextHandler(&log, nil)))
@@ -96,12 +97,13 @@ func (r Reader[V]) test(t *testing.T, isProtobuf bool, way string) {
 	leftOut := func() int { return int(testutil.ToFloat64(kube.LeftOut.WithLabelValues(t.Name()))) }
 	until := func(when string, out int, want ...string) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); !slices.Equal(names(), want) || leftOut() != out; {
-			if time.Now().After(end) {
-				t.Fatalf("%s: views of %q, %d left out, want %q and %d\n%s", when, names(), leftOut(), want, out, &log)
+		background.Eventually(t, func() string {
+			if slices.Equal(names(), want) && leftOut() == out {
+				return ""
 			}
-			time.Sleep(time.Millisecond)
-		}
+			return fmt.Sprintf("%s: views of %q, %d left out, want %q and %d\n%s", when, names(), leftOut(), want, out,
+				&log)
+		})
 	}
 	until("list", 3, "a", "huge", "z")
 	s.set(t, "a", s.bad("a", "spec"))
@@ -339,22 +341,4 @@ func (s *feed) send(w io.Writer, event string, raw []byte) {
 	e := metav1.WatchEvent{Type: event, Object: runtime.RawExtension{Raw: s.envelope(s.kind.Kind, raw)}}
 	data, _ := e.Marshal()
 	_, _ = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...))
-}
-
-// lockedBuffer is a log that may be read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

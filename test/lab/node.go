@@ -175,6 +175,24 @@ func (n *Node) Leases(filter ...string) []Lease {
 	return leases
 }
 
+// LeasesByAddress returns the leases by their addresses.
+func (n *Node) LeasesByAddress(filter ...string) map[string]Lease {
+	n.t.Helper()
+	leases := map[string]Lease{}
+	for _, l := range n.Leases(filter...) {
+		leases[l.Address] = l
+	}
+	return leases
+}
+
+// Check runs leasectl check.
+func (n *Node) Check() {
+	n.t.Helper()
+	if out, err := n.Leasectl("check"); err != nil {
+		n.t.Errorf("leasectl check: %v\n%s", err, out)
+	}
+}
+
 // runtimeExec executes plugins like a runtime on the node.
 type runtimeExec struct {
 	invoke.DefaultExec

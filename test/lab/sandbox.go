@@ -38,6 +38,12 @@ func NewPod(namespace, name, window string) Pod {
 	return pod
 }
 
+// Recreated returns the pod with another UID, as its controller recreates it.
+func (p Pod) Recreated() Pod {
+	p.UID = newUUID()
+	return p
+}
+
 // A Sandbox is a pod sandbox on a node. Its fields are passed to plugins in every call. A test may
 // change them to simulate a runtime that passes other values.
 type Sandbox struct {

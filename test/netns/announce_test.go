@@ -9,27 +9,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/pkg/ns"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/lab"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
-
-// waitFor waits until condition is true, and fails the test shortly before the tests have to end
-// (go test -timeout).
-func waitFor(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for ; !condition(); time.Sleep(5 * time.Millisecond) {
-		if end, limited := t.Deadline(); limited && time.Until(end) < 10*time.Second {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
-}
 
 // inside returns a function that runs another one in the network namespace of a sandbox, like
 // Node.Do in that of a node.
@@ -140,7 +129,7 @@ func TestReturnIsAnnounced(t *testing.T) {
 		}
 		stop(t, sandbox, net)
 
-		sandbox = node.Sandbox(recreated(db))
+		sandbox = node.Sandbox(db.Recreated())
 		must.Succeed(t, inside(sandbox)(func() (err error) {
 			for range returns { // each uses up two indexes
 				link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "was"}, PeerName: "there"}
@@ -171,14 +160,14 @@ func TestReturnIsAnnounced(t *testing.T) {
 		}
 		for _, a := range addresses {
 			for who, place := range places {
-				waitFor(t, who+" has "+now+" for "+a, func() bool {
+				background.Until(t, who+" has "+now+" for "+a, func() bool {
 					got := neighbourMACs(t, place, a)
 					removed := who == "the node" && len(got) == 0 // by the plugin, and not resolved again yet
 					return removed || slices.Equal(got, []string{now})
 				})
 			}
 		}
-		waitFor(t, "the queue is empty", func() bool { return len(queued(t, node)) == 0 })
+		background.Until(t, "the queue is empty", func() bool { return len(queued(t, node)) == 0 })
 	}
 }
 
@@ -203,7 +192,7 @@ func TestChainedKeepsTheMAC(t *testing.T) {
 			for range 3 {
 				stop(t, sandbox, net)
 				var address string
-				sandbox, address = start(t, node, net, recreated(db))
+				sandbox, address = start(t, node, net, db.Recreated())
 				if address != original {
 					t.Fatalf("db-0 came back with %s, want %s", address, original)
 				}

@@ -16,15 +16,8 @@ func TestMain(m *testing.M) { lab.Main(m) }
 func newNode(t *testing.T) *lab.Node {
 	t.Helper()
 	node := lab.NewNode(t)
-	t.Cleanup(func() { checkStore(t, node) })
+	t.Cleanup(node.Check)
 	return node
-}
-
-func checkStore(t *testing.T, node *lab.Node) {
-	t.Helper()
-	if out, err := node.Leasectl("check"); err != nil {
-		t.Errorf("leasectl check: %v\n%s", err, out)
-	}
 }
 
 // mainPlugins have configurations of two range sets.
@@ -66,12 +59,6 @@ func stop(t *testing.T, sandbox *lab.Sandbox, net *lab.Network) {
 	if err := sandbox.Stop(net); err != nil {
 		t.Fatalf("DEL %s: %v", sandbox.Pod.Name, err)
 	}
-}
-
-// recreated returns the pod with another UID, as its controller recreates it.
-func recreated(pod lab.Pod) lab.Pod {
-	pod.UID = lab.NewPod("", "", "").UID
-	return pod
 }
 
 // of returns the leases of a pod.

@@ -32,11 +32,11 @@ func TestReturn(t *testing.T) {
 				seen[address] = true
 			}
 
-			second, address := start(t, node, net, recreated(db))
+			second, address := start(t, node, net, db.Recreated())
 			if address != original {
 				t.Errorf("db-0 came back with %s, want %s", address, original)
 			}
-			if _, address := start(t, node, net, recreated(web)); address == plainAddress {
+			if _, address := start(t, node, net, web.Recreated()); address == plainAddress {
 				t.Errorf("web-0 has no window and got %s again, want the next address", address)
 			}
 			second.Echo()

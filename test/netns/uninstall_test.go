@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/lab"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -47,16 +47,6 @@ func addressFiles(t *testing.T, node *lab.Node) (names []string) {
 		}
 	}
 	return names
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("after two minutes: not %s", what)
-		}
-	}
 }
 
 // TestUninstallUnderRunningPods removes leasehold from a node with running pods. Every DEL of these
@@ -152,7 +142,7 @@ func TestUninstallUnderRunningPods(t *testing.T) {
 			if c.stays {
 				uninstall(t, node, path)
 			}
-			eventually(t, "gone: "+plugin, isGone)
+			background.Until(t, "gone: "+plugin, isGone)
 		})
 	}
 }
@@ -178,7 +168,7 @@ func TestInstallOverTheForwarder(t *testing.T) {
 	if err := pod.Del(named); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "ended: the forwarder", func() bool {
+	background.Until(t, "ended: the forwarder", func() bool {
 		programs, _ := filepath.Glob("/proc/[0-9]*/exe")
 		return !slices.ContainsFunc(programs, func(path string) bool {
 			program, _ := os.Readlink(path)
