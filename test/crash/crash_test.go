@@ -6,7 +6,7 @@
 //	kills_test.go    calls of concurrent workers are killed at random
 //	states_test.go   every state that a power cut may leave
 //	damage_test.go   corrupted, truncated and foreign files
-//	full_test.go     disks that are full or read-only
+//	full_test.go     disks that are full
 //	wipe_test.go     directories that are removed while pods run
 //	migrate_test.go  upstream's host-local before, after and in between
 //	misc_test.go     removed lock files, callers that have ended
