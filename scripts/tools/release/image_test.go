@@ -23,18 +23,14 @@ func filesOf(t *testing.T, image v1.Image) (files []File) {
 		t.Fatalf("%d layers, %v", len(layers), err)
 	}
 	r, err := layers[0].Uncompressed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	for archive := tar.NewReader(r); ; {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		content, err := io.ReadAll(archive)
 		if err != nil || h.Uid != 0 {
 			t.Fatalf("%s of %d: %v", h.Name, h.Uid, err)
@@ -46,21 +42,13 @@ func filesOf(t *testing.T, image v1.Image) (files []File) {
 // TestArchive builds an image of a program of the repository and one that is built already.
 func TestArchive(t *testing.T) {
 	out, built := t.TempDir(), filepath.Join(t.TempDir(), "built")
-	if err := os.WriteFile(built, []byte("a program"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := run(t.Context(), []string{"images", "-repo", "../../..", "-o", out, "-arch", "amd64",
-		"leasehold/pause:test=test/e2e/images/pause@/bin/pause," + built}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(built, []byte("a program"), 0o700))
+	must(t, run(t.Context(), []string{"images", "-repo", "../../..", "-o", out, "-arch", "amd64",
+		"leasehold/pause:test=test/e2e/images/pause@/bin/pause," + built}))
 	tag, err := name.NewTag("leasehold/pause:test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	img, err := tarball.ImageFromPath(filepath.Join(out, "pause.tar"), &tag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := img.ConfigFile()
 	if err != nil || len(c.Config.Entrypoint) != 1 || c.Config.Entrypoint[0] != "/bin/pause" {
 		t.Errorf("configuration %+v, %v", c, err)

@@ -31,12 +31,18 @@ const testVersion = "v1.2.3-test"
 func testRelease(t *testing.T, repo string) release {
 	t.Helper()
 	repo, err := filepath.Abs(repo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	agent := Own{Name: "agent", Programs: []string{"cmd/leasectl", "plugins/ipam/leasehold"}}
 	return release{archs: allArchs, repo: repo, dir: filepath.Join(t.TempDir(), "dist"), version: testVersion,
 		registry: "registry.example.org/leasehold", images: []Own{agent}}
+}
+
+// must ends the test on an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // copyRepo copies the files of the repository that git knows or does not ignore.
@@ -44,35 +50,25 @@ func copyRepo(t *testing.T) string {
 	t.Helper()
 	list, err := exec.Command("git", "-C", "../../..", "ls-files", "-z", "--cached", "--others",
 		"--exclude-standard").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	to := filepath.Join(t.TempDir(), "a", "copy")
 	for name := range strings.SplitSeq(strings.TrimRight(string(list), "\x00"), "\x00") {
 		data, err := os.ReadFile(filepath.Join("../../..", name))
 		if err != nil {
 			continue // removed in the work tree
 		}
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(to, name), data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755))
+		must(t, os.WriteFile(filepath.Join(to, name), data, 0o644))
 	}
 	return to
 }
 
 func TestRelease(t *testing.T) {
 	r := testRelease(t, "../../..")
-	if err := r.build(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.build(t.Context()))
 	t.Run("the same bytes from another directory", func(t *testing.T) {
 		other := testRelease(t, copyRepo(t))
-		if err := other.build(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, other.build(t.Context()))
 		if a, b := read(t, r, "SHA256SUMS"), read(t, other, "SHA256SUMS"); !bytes.Equal(a, b) {
 			t.Errorf("checksums\n%s\nand\n%s", a, b)
 		}
@@ -93,9 +89,7 @@ func TestRelease(t *testing.T) {
 func read(t *testing.T, r release, name string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(r.dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return data
 }
 
@@ -116,9 +110,7 @@ func testPrograms(t *testing.T, r release) {
 		dir := unpacked(t, r, arch)
 		for _, p := range r.programs() {
 			info, err := buildinfo.ReadFile(filepath.Join(dir, filepath.Base(p)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if !strings.Contains(info.String(), machine[arch]) || strings.Contains(info.String(), "vcs.") {
 				t.Errorf("%s for %s has the build information\n%s", p, arch, info)
 			}
@@ -153,9 +145,7 @@ func testKrew(t *testing.T, r release) {
 			}
 		}
 	}
-	if err := yaml.Unmarshal(data, &p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal(data, &p))
 	if p.Spec.Version != r.version || len(p.Spec.Platforms) != len(r.archs) || bytes.ContainsRune(data, '@') {
 		t.Fatalf("the manifest is\n%s", data)
 	}
@@ -171,9 +161,7 @@ func testKrew(t *testing.T, r release) {
 		}
 	}
 	link := filepath.Join(t.TempDir(), "kubectl-"+p.Metadata.Name)
-	if err := os.Symlink(filepath.Join(unpacked(t, r, native()), p.Spec.Platforms[0].Bin), link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(filepath.Join(unpacked(t, r, native()), p.Spec.Platforms[0].Bin), link))
 	out, err := exec.Command(link, "--help").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "kubectl leasehold [command]") {
 		t.Errorf("kubectl-leasehold --help: %v\n%s", err, out)
@@ -190,10 +178,8 @@ func native() string {
 
 func testBOM(t *testing.T, r release) {
 	var bom cdx.BOM
-	if err := cdx.NewBOMDecoder(bytes.NewReader(read(t, r, "leasehold-"+r.version+".cdx.json")),
-		cdx.BOMFileFormatJSON).Decode(&bom); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cdx.NewBOMDecoder(bytes.NewReader(read(t, r, "leasehold-"+r.version+".cdx.json")),
+		cdx.BOMFileFormatJSON).Decode(&bom))
 	var names []string
 	for _, c := range *bom.Components {
 		names = append(names, c.Name)
@@ -213,9 +199,7 @@ func testBOM(t *testing.T, r release) {
 		program, query, _ := strings.Cut(d.Ref, "@")
 		_, arch, _ := strings.Cut(query, "goarch=")
 		info, err := buildinfo.ReadFile(filepath.Join(unpacked(t, r, arch), filepath.Base(program)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want := []string{"pkg:golang/std@" + goVersion()}
 		for _, m := range info.Deps {
 			want = append(want, "pkg:golang/"+m.Path+"@"+m.Version)
@@ -233,22 +217,16 @@ func testPush(t *testing.T, r release) {
 	defer server.Close()
 	original := r.registry
 	r.registry = strings.TrimPrefix(server.URL, "http://") + "/some/path"
-	if err := r.push(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.push(t.Context()))
 	named := regexp.MustCompile(regexp.QuoteMeta(original) + `/agent@(sha256:[0-9a-f]{64})`).
 		FindSubmatch(read(t, r, "leasehold-"+r.version+"-replace.yaml"))
 	if named == nil {
 		t.Fatal("the manifest does not name the agent by digest")
 	}
 	ref, err := name.NewDigest(r.registry + "/agent@" + string(named[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	index, err := remote.Index(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	manifest, err := index.IndexManifest()
 	if err != nil || len(manifest.Manifests) != len(allArchs) {
 		t.Errorf("%+v, %v", manifest, err)
@@ -270,9 +248,7 @@ func TestManifests(t *testing.T) {
 	if err != nil || len(overlays) < 5 {
 		t.Fatalf("%d overlays, %v", len(overlays), err)
 	}
-	if err := errors.Join(os.Mkdir(r.dir, 0o755), r.writeManifests(digests)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(r.dir, 0o755), r.writeManifests(digests)))
 	for _, o := range overlays {
 		p := o.platform
 		text := read(t, r, "leasehold-"+r.version+"-"+p+".yaml")
@@ -297,14 +273,10 @@ func TestManifests(t *testing.T) {
 // them, and the owner of their names there would control the nodes.
 func TestBaseIsNeverPulled(t *testing.T) {
 	overlays, err := testRelease(t, "../../..").overlays()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, o := range overlays {
 		text, err := o.objects.AsYaml()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		images := strings.Count(string(text), " image: ")
 		never := strings.Count(string(text), "imagePullPolicy: Never\n")
 		if images != 3 || never != images {
@@ -335,9 +307,7 @@ func TestRunRejects(t *testing.T) {
 // TestLicences checks which files of a module are accepted.
 func TestLicences(t *testing.T) {
 	apache, err := os.ReadFile("../../../LICENSE")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const gpl = "GNU GENERAL PUBLIC LICENSE\nVersion 2, June 1991\nSPDX-License-Identifier: GPL-2.0-only\n"
 	for _, tt := range []struct {
 		name  string
@@ -355,9 +325,7 @@ func TestLicences(t *testing.T) {
 	} {
 		m := module{Path: "example.org/m", Version: "v1.0.0", Dir: t.TempDir()}
 		for _, name := range slices.Sorted(maps.Keys(tt.files)) {
-			if err := os.WriteFile(filepath.Join(m.Dir, name), []byte(tt.files[name]), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(m.Dir, name), []byte(tt.files[name]), 0o644))
 			m.files = append(m.files, name)
 		}
 		err := m.identify()
