@@ -103,32 +103,12 @@ func TestMetrics(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
 	}
-	want := `
-# HELP leasehold_addresses Addresses of this node, by network and state (Bound, Held, CoolDown).
-# TYPE leasehold_addresses gauge
-leasehold_addresses{network="net",state="Bound"} 1
-leasehold_addresses{network="net",state="CoolDown"} 0
-leasehold_addresses{network="net",state="Held"} 1
-# HELP leasehold_calls_total Calls of the plugin since the agent started, by verb and result: ok, or the error code.
-# TYPE leasehold_calls_total counter
-leasehold_calls_total{result="11",verb="ADD"} 1
-leasehold_calls_total{result="ok",verb="ADD"} 1
-# HELP leasehold_leases_kept_total Addresses that pods got again.
-# TYPE leasehold_leases_kept_total counter
-leasehold_leases_kept_total 3
-# HELP leasehold_pool_addresses Addresses that can be assigned, of the range set with the fewest free ones. There is no value before the first ADD.
-# TYPE leasehold_pool_addresses gauge
-leasehold_pool_addresses{network="net"} 10
-# HELP leasehold_pool_free_addresses Addresses that are neither bound nor held, of the range set with the fewest. There is no value before the first ADD.
-# TYPE leasehold_pool_free_addresses gauge
-leasehold_pool_free_addresses{network="net"} 8
-# HELP leasehold_store_readable Whether the lease store could be read for this scrape (1), or is lost or busy (0).
-# TYPE leasehold_store_readable gauge
-leasehold_store_readable 1
-`
+	want, err := os.Open("testdata/metrics.txt")
+	must.Succeed(t, err)
+	defer want.Close()
 	names := []string{"leasehold_addresses", "leasehold_calls_total", "leasehold_leases_kept_total",
 		"leasehold_pool_addresses", "leasehold_pool_free_addresses", "leasehold_store_readable"}
-	if err := testutil.GatherAndCompare(all, strings.NewReader(want), names...); err != nil {
+	if err := testutil.GatherAndCompare(all, want, names...); err != nil {
 		t.Error(err)
 	}
 	n, err := testutil.GatherAndCount(all, "leasehold_call_duration_seconds", "leasehold_lock_wait_seconds")

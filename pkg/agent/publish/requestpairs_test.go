@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -194,23 +195,10 @@ func (p *fixture) outcome(r *requester, leases []lease.Lease) string {
 	return strings.Join(out, ",")
 }
 
-// pairsOfRequestChanges are the outcomes after the change of the row, passes, and the change of the
-// column. A state that is shown although the namespace may not choose, or the range is another
-// node's, is the last one that the agent knew: the manager replaces it.
-const pairsOfRequestChanges = `
-         pod                    address                choose                 window                 free                   deleted                range                  unread                 back                   used
-pod      1a,a=Held              1b,b=Held              1a10m,a=HeldNotAllowed 1a1h,a=Held            1a,a=Held              -                      a=Held                 1a,a=Held              1a,a=Held              1a!,a=Bound
-address  1b,b=Held              0b,b=Held              0b10m,b=HeldNotAllowed 0b1h,b=Held            0b,b=Held              -                      b=Held                 0b,b=Held              0b,b=Held              0b!,b=Bound
-choose   a=HeldNotAllowed       a=HeldNotAllowed       0a10m,a=HeldNotAllowed 0a10m,a=HeldNotAllowed 0a10m,a=HeldNotAllowed -                      a=HeldNotAllowed       0a10m,a=HeldNotAllowed -                      0a!,a=HeldNotAllowed
-window   1a1h,a=Held            0b1h,b=Held            0a10m,a=HeldNotAllowed 0a1h,a=Held            0a1h,a=Held            -                      a=Held                 0a1h,a=Held            0a1h,a=Held            0a!,a=Bound
-free     1a,a=Held              0b,b=Held              0a10m,a=HeldNotAllowed 0a1h,a=Held            0a,a=Held              -                      a=Held                 0a,a=Held              0a,a=Held              0a!,a=Bound
-deleted  -                      -                      -                      -                      -                      -                      -                      -                      0a,a=Held              -
-range    a=Held                 a=Held                 a=Held                 a=Held                 a=Held                 -                      a=Held                 a=Held                 -                      a=Held
-unread   0a,a=Held              0a,a=Held              0a,a=Held              0a,a=Held              0a,a=Held              0a                     0a,a=Held              0a,a=Held              0a                     0a!,a=Held
-back     1a,a=Held              0b,b=Held              0a10m,a=HeldNotAllowed 0a1h,a=Held            0a,a=Held              -                      a=Held                 0a,a=Held              0a,a=Held              0a!,a=Bound
-used     0a!,a=RejectedInUse    0a!,b=RejectedInUse    0a!,a=Bound            0a!,a=Bound            0a!,a=Bound            0a!                    0a!,a=Bound            0a!,a=Bound            0a!,a=Bound            0a!,a=Bound
-`
-
+// TestPairsOfRequestChanges wants the outcomes of testdata/requestpairs.txt, after the change of the
+// row, passes, and the change of the column. A state that is shown although the namespace may not
+// choose, or the range is another node's, is the last one that the agent knew: the manager
+// replaces it.
 func TestPairsOfRequestChanges(t *testing.T) {
 	p := newFixture(t)
 	p.publish() // creates the NodeAddressPool
@@ -241,7 +229,8 @@ func TestPairsOfRequestChanges(t *testing.T) {
 		}
 	}
 	clean := regexp.MustCompile(` +\n`)
-	if got = clean.ReplaceAllString("\n"+got+"\n", "\n"); got != pairsOfRequestChanges {
-		t.Errorf("the outcomes are%s", got)
+	want, err := os.ReadFile("testdata/requestpairs.txt")
+	if got = clean.ReplaceAllString(got+"\n", "\n"); err != nil || got != string(want) {
+		t.Errorf("%v; the outcomes are\n%s", err, got)
 	}
 }
