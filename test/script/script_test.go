@@ -10,6 +10,7 @@
 //	                                            the configuration in the file
 //	clock <duration>                            advances the clock
 //	reboot                                      changes the boot ID
+//	seen                                        records the namespaces of the test in the store, as ADD does
 //	healthy                                     fails unless leasectl doctor finds nothing
 //	[!] repair <reason> [flag...]               runs the commands that leasectl doctor prints for a finding
 //	decide <reason> [flag...]                   prints what there is to decide about a finding that has no repair
@@ -22,10 +23,12 @@
 package script_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -37,6 +40,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
@@ -65,6 +70,7 @@ func params(dir string) testscript.Params {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"sandbox": sandbox, "remove": remove, "address": address, "cni": cni, "clock": clock, "reboot": reboot,
+			"seen":    seen,
 			"healthy": healthy, "repair": repair, "decide": decide, "damage": damage, "format": format,
 		},
 	}
@@ -104,7 +110,13 @@ func remove(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: remove <name>")
 	}
-	stateOf(ts).sandboxes[args[0]].Remove()
+	sandbox := stateOf(ts).sandboxes[args[0]]
+	// As long as the file is open the kernel gives its inode number to no namespace of another
+	// script, which would look like the removed one.
+	if f, err := os.Open(sandbox.NetNS); err == nil {
+		ts.Defer(func() { f.Close() })
+	}
+	sandbox.Remove()
 }
 
 func address(ts *testscript.TestScript, neg bool, args []string) {
@@ -129,6 +141,18 @@ func reboot(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: reboot")
 	}
 	stateOf(ts).node.Reboot()
+}
+
+func seen(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: seen")
+	}
+	n := stateOf(ts).node
+	boot := strings.TrimSpace(ts.ReadFile(filepath.Join(n.Dir, "boot_id")))
+	s := store.New(store.Dirs{State: n.StateDir(), Run: n.RunDir()})
+	ts.Check(s.Update(context.Background(), func(tx *store.Tx) error {
+		return tx.SetNamespaceIDs(host.New("/proc", "").NamespaceIDs(boot))
+	}))
 }
 
 func cni(ts *testscript.TestScript, neg bool, args []string) {
