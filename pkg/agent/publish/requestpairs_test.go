@@ -195,9 +195,9 @@ func (p *fixture) outcome(r *requester, leases []lease.Lease) string {
 	return strings.Join(out, ",")
 }
 
-// TestPairsOfRequestChanges wants the outcomes of testdata/requestpairs.txt, after the change of the
-// row, passes, and the change of the column. A state that is shown although the namespace may not
-// choose, or the range is another node's, is the last one that the agent knew: the manager
+// TestPairsOfRequestChanges wants the outcomes of testdata/requestpairs.txt, after the change of
+// the row, passes, and the change of the column. A state that is shown although the namespace may
+// not choose, or the range is another node's, is the last one that the agent knew: the manager
 // replaces it.
 func TestPairsOfRequestChanges(t *testing.T) {
 	p := newFixture(t)
