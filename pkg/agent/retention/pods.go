@@ -1,4 +1,4 @@
-// Package retention has what the tasks share: pods, limits, ends of holds.
+// Package retention has pods, limits and the end of holds, for the agent's tasks.
 package retention
 
 import (

@@ -1,5 +1,5 @@
-// Package control has what the parts of the manager share: controllers, mutating webhooks that
-// never reject a pod, and the nodes and reservations of the cluster.
+// Package control has controllers, pod webhooks, nodes and reservations, for the parts of the
+// manager. The webhooks never reject a pod.
 package control
 
 import (
