@@ -22,7 +22,7 @@ const maxDeadHold = lease.Window(10 * time.Minute)
 //
 //  1. An interface in a living namespace has the address, or a cache entry names a namespace that
 //     exists: bound to the owner (evidence.owner). gVisor removes addresses from interfaces.
-//  2. A file has our mark of a hold: the rest of that hold, at most its window.
+//  2. A file has a hold of ours: the rest of that hold, at most its window.
 //  3. A container is gone that the file names, or there is no file: Kruise's reservation becomes a
 //     hold for the rest of its window, or for the whole window if there was no DEL. A cache
 //     entry, which must not be older than the file, becomes a hold for its window, at most 10

@@ -8,7 +8,7 @@
 //	living network namespaces   living.go     the address is on an interface now
 //	libcni's result cache       cache.go      which pod, which container, which window
 //	host-local's files          hostlocal.go  in use, by a container or an unknown owner
-//	our marks in those files    hostlocal.go  held, for which pod and until when
+//	our holds in those files    hostlocal.go  held, for which pod and until when
 //	the Kruise fork's files     kruise.go     reserved for a pod
 //
 // decide is a pure function that returns the leases to import from all candidates of a pool. If

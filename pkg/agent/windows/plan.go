@@ -164,8 +164,7 @@ type claimed struct {
 	pods  map[string]bool
 }
 
-// expect adds the claims of a starting pod, and the holds for them. A cool-down is none:
-// it is for no pod.
+// expect adds the claims of a starting pod, and the holds for them. A cool-down is not extended.
 //
 // The networks of a pod are attached one after the other. A hold whose key has a bound lease of the
 // pod is not needed any more. The other holds are needed until deferTo after the first bound lease:

@@ -24,7 +24,7 @@ var Resource = GroupVersion.WithResource("ipreservations")
 // Kubernetes 1.31).
 const (
 	// LabelNodeHash is the node's UID, by which its agent lists its reservations. Agents may set no
-	// other value. Earlier versions set a Hash of the node's name.
+	// other value.
 	LabelNodeHash = "leasehold.dev/node-hash"
 	// LabelPodHash is a Hash of the pod's name; the pod's namespace is the object's.
 	LabelPodHash = "leasehold.dev/pod-hash"
