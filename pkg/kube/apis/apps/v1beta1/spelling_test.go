@@ -2,105 +2,39 @@ package v1beta1
 
 import (
 	"encoding/json"
+	"os"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
-// spec decodes a spec as a client writes it.
-func spec(t testing.TB, text string) *PersistentPodStateSpec {
-	t.Helper()
-	if text == "" {
-		return nil
-	}
-	var s PersistentPodStateSpec
-	must.Succeed(t, json.Unmarshal([]byte(text), &s))
-	return &s
-}
-
 func TestNormalize(t *testing.T) {
-	const (
-		stored = `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["zone"]},
-			"preferredPersistentTopology":[
-				{"weight":100,"preference":{"keys":["host"],"nodeTopologyKeys":["host"]}},
-				{"weight":50,"preference":{"keys":["rack"],"nodeTopologyKeys":["rack"]}}]}`
-		kruise = `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]}}`
-	)
-	tests := []struct {
-		name, old, written string
-		required           []string
-		preferred          [][]string
-		rejected           bool
-	}{
-		{name: "a new object of v1alpha1",
-			written:  `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone","host"]}}`,
-			required: []string{"zone", "host"}},
-		{name: "a new object of v1beta1",
-			written:   `{"preferredPersistentTopology":[{"weight":1,"preference":{"keys":["host"]}}]}`,
-			preferred: [][]string{{"host"}}},
-		{name: "both names, the same list",
-			written:  `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["zone"]}}`,
-			required: []string{"zone"}},
-		{name: "both names, two lists",
-			written:  `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["host"]}}`,
-			rejected: true},
-		{name: "a label twice", written: `{"requiredPersistentTopology":{"keys":["zone","zone"]}}`,
-			required: []string{"zone"}},
-		{name: "no label",
-			written: `{"requiredPersistentTopology":{"keys":[]},
-				"preferredPersistentTopology":[{"weight":1,"preference":{"nodeTopologyKeys":[]}}]}`},
-		{name: "a client of v1alpha1 writes back what it read", old: stored,
-			written: `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]},"preferredPersistentTopology":[
-				{"weight":100,"preference":{"nodeTopologyKeys":["host"]}},
-				{"weight":50,"preference":{"nodeTopologyKeys":["rack"]}}]}`,
-			required: []string{"zone"}, preferred: [][]string{{"host"}, {"rack"}}},
-		{name: "an editor changes keys only", old: stored,
-			written:  `{"requiredPersistentTopology":{"keys":["region"],"nodeTopologyKeys":["zone"]}}`,
-			required: []string{"region"}},
-		{name: "an editor changes nodeTopologyKeys only", old: stored,
-			written:  `{"requiredPersistentTopology":{"keys":["zone"],"nodeTopologyKeys":["region"]}}`,
-			required: []string{"region"}},
-		{name: "an editor empties keys", old: stored,
-			written: `{"requiredPersistentTopology":{"keys":[],"nodeTopologyKeys":["zone"]}}`},
-		{name: "an editor changes both, to two lists", old: stored,
-			written: `{"requiredPersistentTopology":{"keys":["region"],"nodeTopologyKeys":["host"]}}`, rejected: true},
-		{name: "an editor changes both, to one list", old: stored,
-			written:  `{"requiredPersistentTopology":{"keys":["region"],"nodeTopologyKeys":["region"]}}`,
-			required: []string{"region"}},
-		{name: "a patch changes keys and removes the other name", old: stored,
-			written:  `{"requiredPersistentTopology":{"keys":["region"]}}`,
-			required: []string{"region"}},
-		{name: "a manifest changes to the other name and keeps the list", old: stored,
-			written:  `{"requiredPersistentTopology":{"nodeTopologyKeys":["zone"]}}`,
-			required: []string{"zone"}},
-		{name: "an editor removes the first term and changes the second", old: stored,
-			written: `{"preferredPersistentTopology":[
-				{"weight":50,"preference":{"keys":["row"],"nodeTopologyKeys":["rack"]}}]}`,
-			preferred: [][]string{{"row"}}},
-		{name: "an editor makes the second term equal to the first", old: stored,
-			written: `{"preferredPersistentTopology":[` +
-				`{"weight":100,"preference":{"keys":["host"],"nodeTopologyKeys":["host"]}},
-				{"weight":50,"preference":{"keys":["host"],"nodeTopologyKeys":["rack"]}}]}`,
-			preferred: [][]string{{"host"}, {"host"}}},
-		{name: "an object that Kruise stored, with one name", old: kruise,
-			written:  `{"requiredPersistentTopology":{"keys":["host"],"nodeTopologyKeys":["zone"]}}`,
-			required: []string{"host"}},
+	content, err := os.ReadFile("testdata/normalize.yaml")
+	must.Succeed(t, err)
+	var tests []struct {
+		Name      string
+		Old       *PersistentPodStateSpec
+		Written   PersistentPodStateSpec
+		Required  []string
+		Preferred [][]string
+		Rejected  bool
+	}
+	must.Succeed(t, yaml.UnmarshalStrict(content, &tests))
+	if len(tests) < 17 {
+		t.Errorf("only %d cases", len(tests))
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got := spec(t, tt.written)
-			err := got.Normalize(spec(t, tt.old))
-			if tt.rejected {
-				if err == nil {
-					t.Fatalf("normalized to %+v, want an error", got)
-				}
-				return
+		t.Run(tt.Name, func(t *testing.T) {
+			if err := tt.Written.Normalize(tt.Old); tt.Rejected != (err != nil) {
+				t.Fatalf("normalized to %+v, %v; want an error: %t", tt.Written, err, tt.Rejected)
 			}
-			must.Succeed(t, err)
-			check(t, got, tt.required, tt.preferred)
+			if !tt.Rejected {
+				check(t, &tt.Written, tt.Required, tt.Preferred)
+			}
 		})
 	}
 }
