@@ -29,7 +29,9 @@ type Binary struct {
 	Path string
 	// Ours reports whether the file is leasehold's plugin, of any version and under any file name,
 	// according to the build information in the file, and has the permission to be run.
-	Ours    bool
+	Ours bool
+	// CanRun reports whether the file has the permission to be run, and is not empty.
+	CanRun  bool
 	Changed time.Time // when the file was last written, replaced, renamed or had its mode changed
 }
 
@@ -68,7 +70,8 @@ func readBinary(path string, info fs.FileInfo) (Binary, error) {
 	if err != nil {
 		return Binary{}, fmt.Errorf("reading the plugin %s: %w", path, err)
 	}
-	return Binary{Path: path, Ours: ours && info.Mode().Perm()&0o111 != 0, Changed: files.Changed(path, info)}, nil
+	canRun := info.Mode().Perm()&0o111 != 0 && info.Size() > 0
+	return Binary{Path: path, Ours: ours && canRun, CanRun: canRun, Changed: files.Changed(path, info)}, nil
 }
 
 // IsLeasehold reports whether a binary is leasehold's plugin, of any version, according to its

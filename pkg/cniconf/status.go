@@ -82,8 +82,8 @@ type Status struct {
 	// IPAM plugin that the configuration names. Binary is the path of the file that a runtime runs
 	// for that plugin. Each is "" if not known.
 	File, IPAM, Binary string
-	// Missing are the types of plugins that are in none of the directories, so that each ADD fails.
-	// They do not include IPAM.
+	// Missing are the types of plugins that are in none of the directories, or cannot be run, so
+	// that each ADD fails. They do not include IPAM.
 	Missing []string
 	// CanName reports whether `leasectl install --conf` can name leasehold in File (WithLeasehold).
 	CanName bool
@@ -237,11 +237,11 @@ func (b Binaries) check(f File, n Delegate) Status {
 	return set(Inactive, HostLocalNamed, "%s, and %s is not leasehold's plugin; %s", named, binary.Path, remedy)
 }
 
-// missing returns those types of the plugins of a network that are in none of the directories.
+// missing returns those types of the plugins of a network that the runtime cannot run.
 func (b Binaries) missing(plugins []Plugin) (types []string) {
 	for _, p := range plugins {
 		for _, kind := range []string{p.Type, p.delegatesTo()} {
-			if binary, err := b.Resolve(kind); kind != "" && err == nil && binary.Path == "" {
+			if binary, err := b.Resolve(kind); kind != "" && err == nil && !binary.CanRun {
 				types = append(types, kind)
 			}
 		}

@@ -46,8 +46,8 @@ func (n *nodeDoctor) checkUsable(s cniconf.Status) cli.Finding {
 	f := cli.Finding{Subject: networkOf(s), Why: "no pod of the network can start"}
 	if len(s.Missing) > 0 {
 		f.Reason = "PluginMissing"
-		f.What = fmt.Sprintf("every ADD with %s fails: %s is not in %s", s.File, strings.Join(s.Missing, " and "),
-			strings.Join(n.BinDirs, " or "))
+		f.What = fmt.Sprintf("every ADD with %s fails: %s is not in %s, or not executable", s.File,
+			strings.Join(s.Missing, " and "), strings.Join(n.BinDirs, " or "))
 		f.Decide = "which package installs it there (containernetworking/plugins has most), or that no pod " +
 			"needs it: then remove its entry"
 	} else if err := operation.ProbeLock(s.Pool); err != nil && s.Pool != (lease.Pool{}) {

@@ -150,7 +150,8 @@ func nodeFindings(t *testing.T) (all []cli.Finding) {
 		n.state = content{leases: []lease.Lease{l}}
 		run(n.checkAddresses)
 	}
-	must.Succeed(t, errors.Join(os.WriteFile(path("bridge"), nil, 0o600), os.WriteFile(path("data"), nil, 0o600)))
+	must.Succeed(t, errors.Join(os.WriteFile(path("bridge"), []byte("x"), 0o755),
+		os.WriteFile(path("data"), nil, 0o600)))
 	n.networks = cniconf.Check(cniconf.Load(path("conf"), cniconf.Rules{}), n.BinDirs)
 	run(n.checkAddresses)
 	for _, n.state = range []content{{err: store.ErrNewer}, {err: store.ErrLost}, {lost: "it was removed"},
