@@ -5,7 +5,8 @@
 //	sandbox <name> <namespace/pod> [window]     creates a container ID, in $<name>, and a network namespace, at
 //	                                            $<name>_NETNS, for a pod
 //	remove <name>                               removes the network namespace
-//	address <name> <address/length>             puts an address on the interface eth0 of the sandbox
+//	address <name> <address/length>             puts an address on the interface eth0 of the sandbox, of a subnet that
+//	                                            no other script has: they would import it
 //	[!] cni <verb> <name> <file> [KEY=VALUE...] calls the plugin, or the program host-local, for a sandbox, with
 //	                                            the configuration in the file
 //	clock <duration>                            advances the clock
