@@ -95,11 +95,7 @@ func Replace(path, like string, content []byte) error {
 // Read reads a regular file, and says when it was written. What else may
 // lie in such a directory (a FIFO, a link) is refused without waiting for it.
 func Read(path string) ([]byte, time.Time, error) {
-	content, info, err := read(path, syscall.O_NOFOLLOW)
-	if info == nil {
-		return nil, time.Time{}, err
-	}
-	return content, info.ModTime(), err
+	return read(path, syscall.O_NOFOLLOW, fs.FileInfo.ModTime)
 }
 
 // ReadLinked reads a regular file, also where the path leads to it through links. It returns when
@@ -107,11 +103,7 @@ func Read(path string) ([]byte, time.Time, error) {
 // mode or owner. That time (ctime) cannot be set, unlike the time of the last write, which packages
 // and backups restore.
 func ReadLinked(path string) ([]byte, time.Time, error) {
-	content, info, err := read(path, 0)
-	if info == nil {
-		return nil, time.Time{}, err
-	}
-	return content, Changed(path, info), err
+	return read(path, 0, func(info fs.FileInfo) time.Time { return Changed(path, info) })
 }
 
 // Changed returns when a file with this information, or the link to it at the path, was last
@@ -126,25 +118,25 @@ func Changed(path string, info fs.FileInfo) time.Time {
 	return time.Unix(at.Unix())
 }
 
-// read returns no info if the file could not be opened, and no content if it is not a regular file.
-func read(path string, flags int) ([]byte, fs.FileInfo, error) {
+// read returns no time if the file could not be opened, and no content if it is not a regular file.
+func read(path string, flags int, at func(fs.FileInfo) time.Time) ([]byte, time.Time, error) {
 	f, err := Open(path, os.O_RDONLY|flags)
 	if err != nil {
-		return nil, nil, err
+		return nil, time.Time{}, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, nil, err
+		return nil, time.Time{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, info, fmt.Errorf("%s is not a regular file", path)
+		return nil, at(info), fmt.Errorf("%s is not a regular file", path)
 	}
 	b, err := io.ReadAll(io.LimitReader(unblocked{f}, Max+1))
 	if err == nil && len(b) > Max {
 		err = fmt.Errorf("%s is larger than %d bytes", path, Max)
 	}
-	return b, info, err
+	return b, at(info), err
 }
 
 // unblocked reads a file without waiting for content, which some files of /proc do although they
