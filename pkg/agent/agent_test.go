@@ -65,13 +65,13 @@ func update(t *testing.T, node Node, fn func(*store.Tx) error) {
 // bound returns the lease of a holder that started in the given boot.
 func bound(t *testing.T, addr, pod, boot string) lease.Lease {
 	t.Helper()
-	l, err := lease.Apply(lease.Lease{}, lease.Bind{
+	l, err := lease.Apply(lease.Lease{}, lease.Bind{Lease: lease.Lease{
 		ID: "00112233445566aa", Pool: lease.Pool{DataDir: "/does-not-exist", Network: "net"},
 		Address: netip.MustParseAddr(addr), Set: "s",
 		Namespace: "db", Name: pod, UID: "u", Window: lease.Window(time.Hour), CoolDown: time.Minute,
 		Holder: lease.Holder{ContainerID: "c-" + pod, IfName: "eth0", BootID: boot,
 			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
-	}, lease.Instant{Wall: time.Now(), Boot: time.Minute, BootID: boot})
+	}}, lease.Instant{Wall: time.Now(), Boot: time.Minute, BootID: boot})
 	must.Succeed(t, err)
 	return l
 }

@@ -420,12 +420,12 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 // bind returns the event that binds an address to the container of the call. l is the present lease
 // of the address, set the ID of its range set.
 func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind {
-	e := lease.Bind{
+	e := lease.Bind{Lease: lease.Lease{
 		Pool: a.req.Pool, Address: addr, Set: set,
 		Namespace: a.req.Pod.Namespace, Name: a.req.Pod.Name, UID: a.req.Pod.UID, Holder: a.holder,
 		Reservation: a.key.Reservation,
 		Window:      a.window, MaxWindow: a.req.Options.MaxWindow, CoolDown: a.req.Options.CoolDown,
-	}
+	}}
 	switch l.State {
 	case lease.None:
 		e.ID = operation.NewID()

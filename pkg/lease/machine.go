@@ -3,7 +3,6 @@ package lease
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 )
@@ -44,26 +43,11 @@ func Apply(l Lease, e Event, now Instant) (Lease, error) {
 // changes. A held lease is given only to a pod with its key (a claim), a bound one only to a pod
 // with its key, and only if its former holder is proven dead (a take-over).
 type Bind struct {
-	ID      string // of a new lease; a claimed lease keeps its ID
-	Pool    Pool
-	Address netip.Addr
-	Set     string
-
-	Namespace   string
-	Name        string
-	UID         string
-	Reservation string // the pod's reservation name; "" if it has none
-	Holder      Holder
-	Window      Window
-	MaxWindow   Window
-	CoolDown    time.Duration
-	HeldLimit   int
+	// Lease is the new lease, without State and times. A claimed lease keeps its ID, its hardware
+	// address, its owner and the UID of the namespace.
+	Lease
 
 	LastHolder Liveness // of the holder, or last holder, that the lease has before the event
-}
-
-func (e Bind) key() Key {
-	return podKey(e.Pool, e.Namespace, e.Name, e.Reservation, e.Holder.IfName)
 }
 
 func (e Bind) apply(l Lease, now Instant) (Lease, error) {
@@ -89,7 +73,7 @@ func (e Bind) apply(l Lease, now Instant) (Lease, error) {
 // has the key, and the lease is bound with a window, held, or in cool-down for this very pod.
 func (e Bind) isPromised(l Lease, now Instant) bool {
 	switch {
-	case l.Key() != e.key():
+	case l.Key() != e.Key(), e.Key().IsZero():
 		return false
 	case l.State == Bound:
 		return l.Window > 0
@@ -98,12 +82,10 @@ func (e Bind) isPromised(l Lease, now Instant) bool {
 }
 
 func (e Bind) bound(l Lease, now Instant) Lease {
-	return Lease{
-		ID: l.ID, Pool: e.Pool, Address: e.Address, Set: e.Set, State: Bound,
-		Namespace: e.Namespace, Name: e.Name, UID: e.UID, Reservation: e.Reservation, Holder: e.Holder, MAC: l.MAC,
-		Window: e.Window, MaxWindow: e.MaxWindow, CoolDown: e.CoolDown, HeldLimit: e.HeldLimit, BoundAt: now,
-		NamespaceUID: l.NamespaceUID, Owner: l.Owner, Extra: l.Extra,
-	}
+	next := e.Lease
+	next.State, next.BoundAt = Bound, now
+	next.ID, next.MAC, next.NamespaceUID, next.Owner, next.Extra = l.ID, l.MAC, l.NamespaceUID, l.Owner, l.Extra
+	return next
 }
 
 // Release is a DEL of the holder, a GC whose list does not contain the holder, or, if Collected,

@@ -55,11 +55,11 @@ func states() map[string]Lease {
 }
 
 func bind(h Holder, uid string, last Liveness) Bind {
-	return Bind{
+	return Bind{Lease: Lease{
 		ID: "ffeeddccbbaa9988", Pool: testPool, Address: testAddr, Set: "s",
 		Namespace: "db", Name: "db-0", UID: uid, Holder: h,
-		Window: Window(time.Minute), CoolDown: 2 * time.Minute, LastHolder: last,
-	}
+		Window: Window(time.Minute), CoolDown: 2 * time.Minute,
+	}, LastHolder: last}
 }
 
 func events() map[string]Event {
@@ -271,12 +271,11 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 		}
 	}
 	now := after(10 * time.Second)
-	claim := Bind{
+	claim := Bind{Lease: Lease{
 		ID: "unused", Pool: testPool, Address: testAddr, Set: "s2", Namespace: "db", Name: "db-0", UID: "u2",
 		Holder: newHolder, Window: Window(time.Minute), MaxWindow: Window(time.Hour), CoolDown: time.Second,
-		HeldLimit:  4,
-		LastHolder: Dead, Reservation: "db",
-	}
+		HeldLimit: 4, Reservation: "db",
+	}, LastHolder: Dead}
 	claimed := Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s2", State: Bound,
 		Namespace: "db", Name: "db-0", UID: "u2", Holder: newHolder, MAC: "02:00:00:00:00:01",

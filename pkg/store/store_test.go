@@ -80,12 +80,12 @@ func view(t *testing.T, s *Store, fn func(*Tx)) {
 }
 
 func fresh(addr, pod, container string) lease.Lease {
-	l, err := lease.Apply(lease.Lease{}, lease.Bind{
+	l, err := lease.Apply(lease.Lease{}, lease.Bind{Lease: lease.Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr(addr), Set: "set1",
 		Namespace: "db", Name: pod, UID: "u-" + pod,
 		Holder: lease.Holder{ContainerID: container, IfName: "eth0",
 			BootID: "b1"}, Window: lease.Window(time.Hour), CoolDown: time.Minute,
-	}, t0)
+	}}, t0)
 	if err != nil {
 		panic(err)
 	}

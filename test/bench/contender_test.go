@@ -156,7 +156,7 @@ func (c *contender) fillLeasehold(subnet string, leases int) {
 			if err := errors.Join(os.WriteFile(path, nil, 0o600), syscall.Stat(path, &netns)); err != nil {
 				return err
 			}
-			l, err := lease.Apply(lease.Lease{}, lease.Bind{
+			l, err := lease.Apply(lease.Lease{}, lease.Bind{Lease: lease.Lease{
 				ID: fmt.Sprintf("%016x", i), Pool: p, Address: addr, Set: set.ID(),
 				Namespace: "default", Name: fmt.Sprint("filled-", i), UID: fmt.Sprint("uid-", i),
 				Holder: lease.Holder{
@@ -164,7 +164,7 @@ func (c *contender) fillLeasehold(subnet string, leases int) {
 					Netns: lease.Netns{Path: path, Dev: netns.Dev, Ino: netns.Ino},
 				},
 				Window: lease.Window(10 * time.Minute), CoolDown: 2 * time.Minute,
-			}, now)
+			}}, now)
 			if err := errors.Join(err, tx.Put(p, addr, l), tx.SetCursor(p, set.ID(), addr)); err != nil {
 				return err
 			}

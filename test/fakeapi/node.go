@@ -66,13 +66,13 @@ func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) le
 	then.Wall, then.Boot = then.Wall.Add(-time.Minute), then.Boot-time.Minute
 	a := netip.MustParseAddr(addr)
 	bytes := a.As4()
-	l, err := lease.Apply(lease.Lease{}, lease.Bind{
+	l, err := lease.Apply(lease.Lease{}, lease.Bind{Lease: lease.Lease{
 		ID:   "00112233445566" + string("0123456789abcdef"[bytes[3]>>4]) + string("0123456789abcdef"[bytes[3]&15]),
 		Pool: n.Pool, Address: a, Set: "s", Namespace: "db", Name: pod, UID: uid,
 		Window: lease.Window(window), CoolDown: time.Minute,
 		Holder: lease.Holder{ContainerID: "c-" + uid, IfName: "eth0", BootID: Boot,
 			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 5}},
-	}, then)
+	}}, then)
 	must.Succeed(n.t, err)
 	l.Owner = owner
 	n.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })

@@ -94,10 +94,10 @@ func (p *fixture) leasesOf() map[string][]lease.Lease {
 func (p *fixture) use(r *requester) {
 	for _, l := range p.leasesOf()[r.namespace] {
 		if l.State == lease.Held {
-			bound, err := lease.Apply(l, lease.Bind{Pool: l.Pool, Address: l.Address, Set: l.Set,
+			bound, err := lease.Apply(l, lease.Bind{Lease: lease.Lease{Pool: l.Pool, Address: l.Address, Set: l.Set,
 				Namespace: l.Namespace, Name: l.Name, UID: "u1", Window: lease.Window(time.Hour), CoolDown: time.Minute,
-				LastHolder: lease.Dead, Holder: lease.Holder{ContainerID: "c1", IfName: "eth0",
-					BootID: p.Service.Node.Clock().BootID}}, p.Service.Node.Clock())
+				Holder: lease.Holder{ContainerID: "c1", IfName: "eth0",
+					BootID: p.Service.Node.Clock().BootID}}, LastHolder: lease.Dead}, p.Service.Node.Clock())
 			must.Succeed(p.t, err)
 			p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, bound) })
 		}

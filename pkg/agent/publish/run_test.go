@@ -212,10 +212,11 @@ func testWritesOfARecreation(t *testing.T, isLate bool) {
 			t.Error(got)
 		}
 	}
-	returned, err := lease.Apply(lease.Lease{}, lease.Bind{ID: l.ID, Pool: l.Pool, Address: l.Address, Set: "s",
+	returned, err := lease.Apply(lease.Lease{}, lease.Bind{Lease: lease.Lease{
+		ID: l.ID, Pool: l.Pool, Address: l.Address, Set: "s",
 		Namespace: "db", Name: "db-0", UID: "u2", Window: l.Window, CoolDown: time.Minute,
 		Holder: lease.Holder{ContainerID: "c-u2", IfName: "eth0", BootID: fakeapi.Boot,
-			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 6}}}, p.node.Node.Clock())
+			Netns: lease.Netns{Path: "/does-not-exist", Dev: 4, Ino: 6}}}}, p.node.Node.Clock())
 	must.Succeed(t, err)
 	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, returned) })
 	p.expect("bound", p.publish())

@@ -21,11 +21,11 @@ func TestLostStore(t *testing.T) {
 	a := &app{Dirs: dirs}
 	s := a.store()
 	now := lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: "boot-1"}
-	l, err := lease.Apply(lease.Lease{}, lease.Bind{
+	l, err := lease.Apply(lease.Lease{}, lease.Bind{Lease: lease.Lease{
 		ID: "00112233445566aa", Pool: lease.Pool{DataDir: dir, Network: "cbr0"},
 		Address: netip.MustParseAddr("10.0.0.2"), Set: "s", Namespace: "db", Name: "db-0", UID: "u1",
 		CoolDown: time.Minute, Holder: lease.Holder{ContainerID: "c1", IfName: "eth0", BootID: "boot-1"},
-	}, now)
+	}}, now)
 	must.Succeed(t, err)
 	put := func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) }
 	log := func(tx *store.Tx) error { return tx.Log(store.Entry{Time: now.Wall, Event: store.EventRefused}) }
