@@ -209,21 +209,16 @@ func reserve(f *os.File) {
 	}
 }
 
-// Prove verifies all pages of the file. It returns what is wrong, or "".
-func Prove(path string) string {
-	f, err := files.Open(path, os.O_RDONLY)
+// Prove verifies all pages of the file. It returns what is wrong, or nil.
+func Prove(path string) error {
+	f, err := Examine(path, false)
 	if err != nil {
-		return err.Error()
+		return err
 	}
 	defer f.Close()
-	if err = examine(f); err == nil {
-		var b []byte
-		if b, err = io.ReadAll(f); err == nil {
-			err = provePages(b)
-		}
-	}
+	b, err := io.ReadAll(f)
 	if err != nil {
-		return err.Error()
+		return err
 	}
-	return ""
+	return provePages(b)
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/rundir"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // Service assigns and releases addresses. It is implemented by *ipam.Service. Each method is one
@@ -240,7 +239,7 @@ func (p *Plugin) Status(args *skel.CmdArgs) (err error) {
 func (p *Plugin) Warn(text string) { p.warnings = append(p.warnings, text) }
 
 // Timed adds a transaction of the present verb to what LogCall gets (store.Store.Timed).
-func (p *Plugin) Timed(t store.Timing) { p.waited += t.Waited }
+func (p *Plugin) Timed(waited time.Duration) { p.waited += waited }
 
 // end ends a verb, which is deferred: began is when it began, result what it returns. It prints the
 // warnings, translates the verb's error to a *types.Error, and calls p.LogCall. It also recovers

@@ -269,9 +269,9 @@ func TestResultsAndWaitsAreLogged(t *testing.T) {
 		var got []rundir.Call
 		p, _, _ := plugin(r)
 		p.LogCall = func(c rundir.Call) { got = append(got, c) }
-		s.Timed = func(t store.Timing) {
-			want += t.Waited
-			p.Timed(t)
+		s.Timed = func(waited time.Duration) {
+			want += waited
+			p.Timed(waited)
 		}
 		began := time.Now()
 		err := p.Add(addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), ""))

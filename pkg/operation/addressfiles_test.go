@@ -42,7 +42,7 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 		return err != nil
 	}
 	n := newNode()
-	n.Store.Timed = func(store.Timing) { // when the store's lock is released
+	n.Store.Timed = func(time.Duration) { // when the store's lock is released
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		d, err := hostlocal.Open(ctx, p)

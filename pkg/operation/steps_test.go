@@ -45,7 +45,7 @@ func TestSteps(t *testing.T) {
 		Clock: func() lease.Instant { return now }, CacheDirs: []string{filepath.Join(dir, "none")},
 	}
 	var known []int
-	n.Store.Timed = func(store.Timing) {
+	n.Store.Timed = func(time.Duration) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := store.New(dirs).Update(ctx, func(tx *store.Tx) error {

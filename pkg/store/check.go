@@ -15,8 +15,8 @@ func (tx *Tx) Check() []string {
 	defer func(q map[string]lease.Lease) { tx.queued = q }(tx.queued)
 	tx.queued = nil
 
-	if wrong := boltfile.Prove(tx.b.DB().Path()); wrong != "" {
-		return []string{"pages: " + wrong} // reading the rest could follow damaged pages
+	if wrong := boltfile.Prove(tx.b.DB().Path()); wrong != nil {
+		return []string{"pages: " + wrong.Error()} // reading the rest could follow damaged pages
 	}
 	var found []string
 	report := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }

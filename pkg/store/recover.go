@@ -44,8 +44,8 @@ func (s *Store) setAside() error {
 // panicked returns the error for a panic during a transaction: ErrLost if the file is damaged,
 // otherwise ErrIO, because the panic is a bug.
 func panicked(path string, p any) error {
-	if found := boltfile.Prove(path); found != "" {
-		return fmt.Errorf("%w: reading it failed (%.200v): %s", ErrLost, p, found)
+	if found := boltfile.Prove(path); found != nil {
+		return fmt.Errorf("%w: reading it failed (%.200v): %v", ErrLost, p, found)
 	}
 	return fmt.Errorf("%w: internal error: %.200v", ErrIO, p)
 }

@@ -47,18 +47,14 @@ func DirsFromEnv(getenv func(string) string) Dirs {
 // Store is the lease store of one node. It keeps no file open between calls. The exported fields
 // may be set before the first call.
 type Store struct {
-	Timed func(Timing) // called after every Update and View has released the lock; may be nil
+	// Timed is called after every Update and View has released the lock, for which it has waited so
+	// long. It may be nil.
+	Timed func(waited time.Duration)
 	// BootID returns the id of the present boot, or "" if it cannot be read; it may be nil. The
 	// loss of a store ends with its boot (Tx.Lost).
 	BootID func() string
 
 	dirs Dirs
-}
-
-// Timing is how long one Update or View waited for the store's lock, and how long it held the lock.
-type Timing struct {
-	Waited time.Duration // for the lock
-	Held   time.Duration // from acquiring the lock until its release
 }
 
 // New returns the store in the given directories. It accesses no files; the first Update creates
@@ -158,14 +154,14 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 func (s *Store) acquire(ctx context.Context, how int) (unlock func(), err error) {
 	asked := time.Now()
 	lock, err := files.Lock(ctx, s.lock(), how)
-	granted := time.Now()
-	timed := func(held time.Duration) {
+	waited := time.Since(asked)
+	timed := func() {
 		if s.Timed != nil {
-			s.Timed(Timing{Waited: granted.Sub(asked), Held: held})
+			s.Timed(waited)
 		}
 	}
 	if err != nil {
-		timed(0)
+		timed()
 		kind := ErrIO
 		if errors.Is(err, files.ErrBusy) {
 			kind = ErrBusy
@@ -174,7 +170,7 @@ func (s *Store) acquire(ctx context.Context, how int) (unlock func(), err error)
 	}
 	return func() {
 		lock.Close()
-		timed(time.Since(granted))
+		timed()
 	}, nil
 }
 
@@ -308,8 +304,7 @@ func openError(err error) error {
 	if errors.Is(err, berrors.ErrTimeout) {
 		return ErrBusy
 	}
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if _, isOfKernel := errors.AsType[syscall.Errno](err); isOfKernel {
 		return ErrIO
 	}
 	return ErrLost
@@ -317,10 +312,9 @@ func openError(err error) error {
 
 // failed returns ErrIO for an error of the disk, and ErrLost if the file is damaged.
 func failed(f *os.File, err error) error {
-	var errno syscall.Errno
-	if !errors.As(err, &errno) {
-		if found := boltfile.Prove(f.Name()); found != "" {
-			return fmt.Errorf("%w: %w: %s", ErrLost, err, found)
+	if _, isOfDisk := errors.AsType[syscall.Errno](err); !isOfDisk {
+		if found := boltfile.Prove(f.Name()); found != nil {
+			return fmt.Errorf("%w: %w: %v", ErrLost, err, found)
 		}
 	}
 	return fmt.Errorf("%w: %w", ErrIO, err)

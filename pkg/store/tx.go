@@ -536,9 +536,6 @@ func (tx *Tx) Lost() string {
 // AcceptLoss ends the recovery: it clears Lost. Leases that have not been recovered by then stay
 // missing, and their addresses can be assigned again.
 func (tx *Tx) AcceptLoss() error {
-	if tx.Lost() == "" {
-		return nil
-	}
 	return tx.delete(bucketMeta, metaLost)
 }
 
@@ -551,10 +548,8 @@ func (tx *Tx) BeginBoot(id string) error {
 	if id == "" || tx.Boot() == id {
 		return nil
 	}
-	if err := tx.put(bucketMeta, metaBegin, binary.BigEndian.AppendUint64(nil, tx.JournalEnd())); err != nil {
-		return err
-	}
-	return tx.put(bucketMeta, metaBoot, []byte(id))
+	return cmp.Or(tx.put(bucketMeta, metaBegin, binary.BigEndian.AppendUint64(nil, tx.JournalEnd())),
+		tx.put(bucketMeta, metaBoot, []byte(id)))
 }
 
 // EachBoot calls fn for each entry of the journal, with whether it is of a boot before the one with

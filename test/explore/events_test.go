@@ -139,7 +139,7 @@ func (w *simulation) machine() *operation.Node {
 			w.record()
 		}
 	}
-	s.Timed = func(store.Timing) { record() }
+	s.Timed = func(time.Duration) { record() }
 	return &operation.Node{
 		Store: s,
 		Host:  kernelHost{&w.kernel, w.config},
