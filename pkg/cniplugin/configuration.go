@@ -32,7 +32,7 @@ func CheckConfiguration(conf []byte) error {
 	if _, err := c.addRequest(&skel.CmdArgs{ContainerID: "c", IfName: "eth0"}); err != nil {
 		return err
 	}
-	_, err = c.extras()
+	_, err = c.newResult()
 	return err
 }
 

@@ -86,23 +86,24 @@ func (p *Plugin) Add(args *skel.CmdArgs) (err error) {
 	if err != nil {
 		return err
 	}
-	extras, err := c.extras()
+	result, err := c.newResult()
 	if err != nil {
 		return err
 	}
 	if err := p.checkNetns(args); err != nil {
 		return err
 	}
-	result, err := p.Service.Assign(ctx, req)
+	assigned, err := p.Service.Assign(ctx, req)
 	if err != nil {
 		return err
 	}
-	for _, note := range result.Notes {
+	for _, note := range assigned.Notes {
 		p.note(note)
 	}
+	result.IPs = toIPs(assigned.Addresses)
 	// If the result cannot be printed, the runtime does not know the addresses.
-	err = printResult(p.Stdout, c.CNIVersion, result, extras)
-	if err != nil && !result.Existing {
+	err = printAs(p.Stdout, c.CNIVersion, result)
+	if err != nil && !assigned.Existing {
 		err = errors.Join(err, p.release(ctx, args, c))
 	}
 	return err
@@ -183,55 +184,56 @@ func (c *config) scope() operation.Scope {
 
 // Check verifies that the container has the addresses of prevResult. As a chained plugin it
 // verifies only that the configuration can be decoded.
-func (p *Plugin) Check(args *skel.CmdArgs) (err error) {
-	defer p.end(verbCheck, time.Now(), &err)
+func (p *Plugin) Check(args *skel.CmdArgs) error {
+	return p.unlessChained(verbCheck, args, func(c *config) error {
+		req, err := c.checkRequest(args)
+		if err != nil {
+			return err
+		}
+		return p.Service.Verify(context.Background(), req)
+	})
+}
+
+// unlessChained runs a verb that does nothing in a chained plugin but decode its configuration.
+func (p *Plugin) unlessChained(verb string, args *skel.CmdArgs, run func(*config) error) (err error) {
+	defer p.end(verb, time.Now(), &err)
 	c, err := loadConfig(args.StdinData)
 	if err != nil || c.isChained() {
 		return err
 	}
-	req, err := c.checkRequest(args)
-	if err != nil {
-		return err
-	}
-	return p.Service.Verify(context.Background(), req)
+	return run(c)
 }
 
 // GC releases the addresses of the pool's attachments that are not in the runtime's list of valid
 // attachments. If the configuration has no such list, GC does nothing (docs/facts.md, "An absent
 // list is not an empty list").
-func (p *Plugin) GC(args *skel.CmdArgs) (err error) {
-	defer p.end(verbGC, time.Now(), &err)
-	c, err := loadConfig(args.StdinData)
-	if err != nil || c.isChained() {
-		return err
-	}
-	valid, listed, err := c.validAttachments()
-	if err != nil || !listed {
-		return err
-	}
-	if _, err := c.pool(); err != nil {
-		return err
-	}
-	return p.Service.Collect(context.Background(), c.scope(), valid)
+func (p *Plugin) GC(args *skel.CmdArgs) error {
+	return p.unlessChained(verbGC, args, func(c *config) error {
+		valid, listed, err := c.validAttachments()
+		if err != nil || !listed {
+			return err
+		}
+		if _, err := c.pool(); err != nil {
+			return err
+		}
+		return p.Service.Collect(context.Background(), c.scope(), valid)
+	})
 }
 
 // Status returns an error if an ADD with this configuration could not succeed.
-func (p *Plugin) Status(args *skel.CmdArgs) (err error) {
-	defer p.end(verbStatus, time.Now(), &err)
-	c, err := loadConfig(args.StdinData)
-	if err != nil || c.isChained() {
-		return err
-	}
-	// There may be no ranges: the runtime may pass them with each ADD (runtimeConfig.ipRanges).
-	_, errSets := c.sets()
-	_, errOptions := c.options()
-	_, errRequested := c.requested(netip.Addr{})
-	_, errExtras := c.extras()
-	_, errPool := c.pool()
-	if err := cmp.Or(errSets, errOptions, errPool, errRequested, errExtras); err != nil {
-		return err
-	}
-	return p.Service.Status(context.Background(), c.scope())
+func (p *Plugin) Status(args *skel.CmdArgs) error {
+	return p.unlessChained(verbStatus, args, func(c *config) error {
+		// There may be no ranges: the runtime may pass them with each ADD (runtimeConfig.ipRanges).
+		_, errSets := c.sets()
+		_, errOptions := c.options()
+		_, errRequested := c.requested(netip.Addr{})
+		_, errResult := c.newResult()
+		_, errPool := c.pool()
+		if err := cmp.Or(errSets, errOptions, errPool, errRequested, errResult); err != nil {
+			return err
+		}
+		return p.Service.Status(context.Background(), c.scope())
+	})
 }
 
 // Warn has a note printed when the verb ends. The caller may hold locks that other calls of the

@@ -18,30 +18,24 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 )
 
-// extras contains the parts of a result that come from the configuration and not from the store.
-// They are read before an address is assigned, so that an invalid route cannot leak an address.
-type extras struct {
-	routes []*types.Route
-	dns    types.DNS
-}
-
-// extras reads ipam.routes and ipam.resolvConf.
-func (c *config) extras() (extras, error) {
+// newResult returns a result without addresses: with what ipam.routes and ipam.resolvConf add. They
+// are read before an address is assigned, so that an invalid route cannot leak an address.
+func (c *config) newResult() (*current.Result, error) {
 	routes, err := c.routes()
 	if err != nil {
-		return extras{}, err
+		return nil, err
 	}
 	for i, r := range routes {
 		if r == nil || r.Dst.IP == nil { // the runtime could not decode a result with such a route
-			return extras{}, invalid(fmt.Sprintf("ipam.routes[%d]", i),
+			return nil, invalid(fmt.Sprintf("ipam.routes[%d]", i),
 				`dst is missing; want an object such as {"dst": "0.0.0.0/0"}`)
 		}
 	}
 	dns, err := readResolvConf(c.section.ResolvConf)
 	if err != nil {
-		return extras{}, invalid("ipam.resolvConf", "%w", err)
+		return nil, invalid("ipam.resolvConf", "%w", err)
 	}
-	return extras{routes, dns}, nil
+	return &current.Result{CNIVersion: current.ImplementedSpecVersion, Routes: routes, DNS: dns}, nil
 }
 
 // routes decodes ipam.routes as libcni's type, because they are copied to the result unchanged.
@@ -86,15 +80,6 @@ func readResolvConf(path string) (dns types.DNS, err error) {
 	return dns, lines.Err()
 }
 
-// printResult prints the result of an ADD in the format of the given CNI version.
-func printResult(w io.Writer, cniVersion string, result ipam.Result, with extras) error {
-	full := &current.Result{CNIVersion: current.ImplementedSpecVersion, Routes: with.routes, DNS: with.dns}
-	for _, a := range result.Addresses {
-		full.IPs = append(full.IPs, &current.IPConfig{Address: toIPNet(a.Address), Gateway: toIP(a.Gateway)})
-	}
-	return printAs(w, cniVersion, full)
-}
-
 // printAs prints a result in the format of the given CNI version. It returns errPrint if it fails.
 func printAs(w io.Writer, cniVersion string, result *current.Result) error {
 	out, err := result.GetAsVersion(cniVersion)
@@ -105,6 +90,14 @@ func printAs(w io.Writer, cniVersion string, result *current.Result) error {
 		return fmt.Errorf("%w: %w", errPrint, err)
 	}
 	return nil
+}
+
+// toIPs returns the addresses of an ADD as libcni has them.
+func toIPs(addresses []ipam.Assigned) (out []*current.IPConfig) {
+	for _, a := range addresses {
+		out = append(out, &current.IPConfig{Address: toIPNet(a.Address), Gateway: toIP(a.Gateway)})
+	}
+	return out
 }
 
 func toIPNet(p netip.Prefix) net.IPNet {

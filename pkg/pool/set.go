@@ -28,11 +28,10 @@ func NewSet(ranges ...Range) (Set, error) {
 				first, r)
 		}
 	}
-	set := Set(slices.Clone(ranges))
 	if a, b, found := overlap(ranges); found {
 		return nil, fmt.Errorf("ranges %s and %s overlap", a, b)
 	}
-	return set, nil
+	return slices.Clone(ranges), nil
 }
 
 // Disjoint returns an error if an address is in two of the sets. The error has the two ranges, and
