@@ -138,24 +138,20 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// readAll returns the addresses of each namespace. One thread enters them all.
+// readAll returns the addresses of each namespace, except those that have ended. One thread enters
+// them all.
 func (h *Host) readAll(list []lease.Netns) (out []Namespace) {
-	if err := h.onThread(func() error { out = readInThread(list); return nil }); err != nil {
+	err := h.onThread(func() error {
+		for _, n := range list {
+			if addresses, err := readAddresses(n); !errors.Is(err, ErrNetnsGone) {
+				out = append(out, Namespace{Netns: n, Addresses: addresses, Err: err})
+			}
+		}
+		return nil
+	})
+	if err != nil {
 		for _, n := range list {
 			out = append(out, Namespace{Netns: n, Err: err})
-		}
-	}
-	return out
-}
-
-// readInThread is readAll on the calling thread, which must be locked. It omits namespaces that
-// have ended.
-func readInThread(list []lease.Netns) []Namespace {
-	out := make([]Namespace, 0, len(list))
-	for _, n := range list {
-		addresses, err := readAddresses(n)
-		if !errors.Is(err, ErrNetnsGone) {
-			out = append(out, Namespace{Netns: n, Addresses: addresses, Err: err})
 		}
 	}
 	return out

@@ -101,18 +101,16 @@ func IsEmpty(p lease.Pool) bool {
 // Missing returns those of the leases whose files are missing, in directories that have a mark and
 // can be read. It lists each directory once, without the lock.
 func Missing(leases []lease.Lease) (out []lease.Lease) {
-	listed := map[lease.Pool]map[string]bool{}
+	listed := map[lease.Pool][]string{} // sorted
 	for _, l := range leases {
 		names, known := listed[l.Pool]
 		if !known && IsMarked(l.Pool) {
 			if all, err := files.List(Path(l.Pool)); err == nil {
-				names = map[string]bool{}
-				for _, name := range all {
-					names[name] = true
-				}
+				names = all
 			}
 		}
-		if listed[l.Pool] = names; names != nil && !names[l.Address.String()] {
+		listed[l.Pool] = names
+		if _, found := slices.BinarySearch(names, l.Address.String()); names != nil && !found {
 			out = append(out, l)
 		}
 	}

@@ -24,14 +24,13 @@ func IsContainerID(s string) bool {
 }
 
 // IsIfName reports whether s is the name of an interface, in printable ASCII.
-func IsIfName(s string) bool { return utils.ValidateInterfaceName(s) == nil && isPrintable(s) }
+func IsIfName(s string) bool {
+	return utils.ValidateInterfaceName(s) == nil &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f })
+}
 
 // IsNetwork reports whether s is the name of a network, of at most 255 bytes.
 func IsNetwork(s string) bool { return len(s) <= 255 && utils.ValidateNetworkName(s) == nil }
-
-func isPrintable(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f })
-}
 
 // ParseAddr reads an address as host-local writes it, in the form that leases have: IPv4 is not
 // mapped, IPv6 has no zone. It reports false for anything else.
