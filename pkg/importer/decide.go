@@ -90,10 +90,7 @@ type evidence map[kind][]candidate
 
 // first returns the newest candidate of a kind, nil if there is none.
 func (e evidence) first(k kind) *candidate {
-	if len(e[k]) == 0 {
-		return nil
-	}
-	return &e[k][0]
+	return e.entry(k, func(*candidate) bool { return true })
 }
 
 // entry returns the newest candidate of a kind that matches, nil if there is none.

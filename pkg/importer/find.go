@@ -134,3 +134,39 @@ func within(candidates []candidate, sets []pool.Set) []candidate {
 	}
 	return slices.DeleteFunc(candidates, func(c candidate) bool { return !named[c.Address] && c.set < 0 })
 }
+
+// living returns the candidates of those addresses on interfaces for which match returns true.
+func living(spaces []host.Namespace, match func(netip.Addr) bool, notes *notes) []candidate {
+	var out []candidate
+	for _, s := range spaces {
+		if s.Err != nil {
+			notes.addUnread("%v", s.Err)
+		}
+		for _, a := range s.Addresses {
+			if !match(a.Addr) {
+				continue
+			}
+			out = append(out, candidate{
+				Kind: fromLiving, Address: a.Addr, IfName: a.IfName, Netns: s.Netns, MAC: a.MAC,
+				Source: fmt.Sprintf("interface %s in netns %s", a.IfName, s.Netns.Path),
+			})
+		}
+	}
+	return out
+}
+
+// notes are the warnings about sources that one call of Find collects for stderr.
+type notes struct {
+	texts  []string
+	unread bool // a source that may name an address in use could not be read
+}
+
+// addUnread adds a note about a source that cannot be read and may name an address in use.
+func (n *notes) addUnread(format string, args ...any) {
+	n.unread = true
+	n.add(format, args...)
+}
+
+func (n *notes) add(format string, args ...any) {
+	n.texts = append(n.texts, fmt.Sprintf(format, args...))
+}

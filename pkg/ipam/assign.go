@@ -32,10 +32,10 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 		if err != nil && req.Pod != (Pod{}) {
 			return fmt.Errorf("%w: %w", ErrNetns, err)
 		}
-		if err := c.MayGiveAny(req.Pool); err != nil {
-			return err
+		if err = c.MayGiveAny(req.Pool); err == nil {
+			err = prepare(c, req)
 		}
-		if err := prepare(c, req); err != nil {
+		if err != nil {
 			return err
 		}
 		a = &assignment{call: c, req: req, holder: lease.Holder{ContainerID: req.ContainerID, IfName: req.IfName,
@@ -48,11 +48,8 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 		}
 		return a.write()
 	})
-	if err != nil {
+	if err = cmp.Or(err, refused); err != nil {
 		return Result{}, err
-	}
-	if refused != nil {
-		return Result{}, refused
 	}
 	result := a.result()
 	s.returned(a.holder, result.kept())
@@ -67,19 +64,9 @@ const expireBatch = 16
 // plugin's namespaces, the pool and its range sets, and ends a batch of expired holds.
 func prepare(c *operation.Call, req Request) error {
 	c.SetUsed(req.Pool)
-	if err := c.NewBoot(req.Pool); err != nil {
-		return err
-	}
-	if err := c.RecordNamespaces(); err != nil {
-		return err
-	}
-	if err := c.Tx.SetRanges(req.Pool, req.Sets); err != nil {
-		return err
-	}
-	if err := c.Tx.SetLink(req.Pool, req.Link); err != nil {
-		return err
-	}
-	if err := c.Tx.SetCacheDirs(req.Pool, req.Options.CNICacheDirs); err != nil {
+	err := cmp.Or(c.NewBoot(req.Pool), c.RecordNamespaces(), c.Tx.SetRanges(req.Pool, req.Sets),
+		c.Tx.SetLink(req.Pool, req.Link), c.Tx.SetCacheDirs(req.Pool, req.Options.CNICacheDirs))
+	if err != nil {
 		return err
 	}
 	return c.Collect(c.Tx.Ending(req.Pool, expireBatch))
@@ -117,7 +104,6 @@ type pick struct {
 	reason string
 	gone   *lease.Lease // the hold of another pod that yields; nil if none does
 	yields string       // why it yields although it is a hold; "" if it is a cool-down
-	moves  bool         // whether the round-robin cursor moves to this address
 }
 
 // decide chooses the addresses and sets picks, without writing them. refused is an error for the
@@ -289,15 +275,11 @@ func lastBoundFirst(x, y lease.Lease) int {
 // is dead. They become cool-downs for the same pod, or end.
 func (a *assignment) releaseDeadUnretained() error {
 	for i, l := range a.former {
-		if l.State != lease.Bound || l.Window > 0 {
-			continue
-		}
-		err := a.call.Collect([]lease.Lease{l})
-		if err == nil {
-			a.former[i], err = a.call.Tx.Get(l.Pool, l.Address)
-		}
-		if err != nil {
-			return err
+		if l.State == lease.Bound && l.Window == 0 {
+			var err error
+			if a.former[i], err = a.call.CollectAt(l.Place()); err != nil {
+				return err
+			}
 		}
 	}
 	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool { return l.State == lease.None })
@@ -507,24 +489,18 @@ func (a *assignment) writePick(p pick) error {
 			return err
 		}
 	}
-	if err := a.call.Put(p.old, p.next); err != nil || p.event == "" {
+	err := a.call.Put(p.old, p.next)
+	if err != nil || p.event == "" {
 		return err
 	}
-	if err := a.call.Log(p.next, p.event, p.reason); err != nil {
-		return err
+	err = a.call.Log(p.next, p.event, p.reason)
+	if err == nil && a.limited != "" {
+		err = a.call.Log(p.next, store.EventLimited, a.limited)
 	}
-	if a.limited != "" {
-		if err := a.call.Log(p.next, store.EventLimited, a.limited); err != nil {
-			return err
-		}
+	if err == nil && p.event == store.EventBound { // the cursor moves only to an address that nobody had
+		err = cmp.Or(a.warnOfLowPool(p), a.call.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address))
 	}
-	if !p.moves {
-		return nil
-	}
-	if err := a.warnOfLowPool(p); err != nil {
-		return err
-	}
-	return a.call.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
+	return err
 }
 
 // endYielding ends the hold or cool-down of another pod. why is the reason if it is no cool-down,

@@ -176,7 +176,7 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 // fresh picks an address that has no lease, or one whose hold (gone) yields.
 func (a *assignment) fresh(set pool.Set, addr netip.Addr, gone *lease.Lease) (pick, error) {
 	next, err := lease.Apply(lease.Lease{}, a.bind(lease.Lease{}, addr, set.ID()), a.call.Now)
-	return pick{next: next, event: store.EventBound, gone: gone, moves: true}, err
+	return pick{next: next, event: store.EventBound, gone: gone}, err
 }
 
 // chooseFresh picks the next free address of a set. If there is none, it frees addresses: those of

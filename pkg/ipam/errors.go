@@ -1,8 +1,6 @@
 package ipam
 
-import (
-	"errors"
-)
+import "errors"
 
 var (
 	// ErrExhausted is returned if no address of a range set can be assigned.

@@ -9,6 +9,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
+// Service performs the CNI verbs on a node.
+type Service struct{ Node *operation.Node }
+
 // Pod has the values of K8S_POD_* in CNI_ARGS. All three are empty if the caller is not Kubernetes;
 // then the leases have no key and are not retained.
 type Pod struct {

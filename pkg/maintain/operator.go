@@ -1,6 +1,7 @@
 package maintain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,9 +93,6 @@ func (s *Service) AcceptLoss(ctx context.Context) error {
 		}
 		about := store.Entry{Time: c.Now.Wall, Event: store.EventRecovered, Reason: "the loss was accepted by hand: " +
 			c.Tx.Lost()}
-		if err := c.Tx.Log(about); err != nil {
-			return err
-		}
-		return c.Tx.AcceptLoss()
+		return cmp.Or(c.Tx.Log(about), c.Tx.AcceptLoss())
 	})
 }

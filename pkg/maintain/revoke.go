@@ -25,12 +25,11 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 	err := s.Node.Update(ctx, operation.Scope{}, func(c *operation.Call) error {
 		out = nil
 		var selected []lease.Lease
-		c.Tx.All(func(l lease.Lease, err error) bool {
+		for l, err := range c.Tx.All {
 			if err == nil && match(l) {
 				selected = append(selected, l)
 			}
-			return true
-		})
+		}
 		if len(selected) == 0 {
 			return nil
 		}

@@ -19,7 +19,6 @@ import (
 // are alive.
 type Survey struct {
 	Now     lease.Instant
-	Unused  bool // the store was never used
 	Leases  []lease.Lease
 	Damaged []lease.Lease // pool and address of the records that cannot be read
 	// Life has the state of the holder of each bound lease.
@@ -86,7 +85,7 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 		v.served[p.Pool] = p
 	}
 	if store.IsEmpty(err) {
-		v.Now, v.Unused = s.Node.Clock(), true
+		v.Now = s.Node.Clock()
 		if s.Node.Host.ProveView("", v.Now.BootID, nil) == nil {
 			v.Unleased = s.unleased(v, served)
 		}

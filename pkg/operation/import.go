@@ -225,41 +225,32 @@ func (c *Call) removesLeftOver(f importer.Finding, dir *hostlocal.Dir) bool {
 // copyFromOtherDirs copies the leases that the store has of the same network with other data
 // directories: the configuration of the network names another one now.
 func (c *Call) copyFromOtherDirs(s Scope) error {
-	for _, l := range c.elsewhere(s.Pool) {
-		cur, err := c.Tx.Get(s.Pool, l.Address)
-		if err != nil || cur.State != lease.None || !pool.Usable(s.Sets, l.Address) {
-			continue
-		}
-		why := "network " + s.Pool.Network + " had it in " + l.Pool.DataDir
-		l.Pool, l.ID = s.Pool, NewID()
-		if err := c.Tx.Put(s.Pool, l.Address, l); err != nil {
-			return err
-		}
-		if err := c.Log(l, store.EventImported, why); err != nil {
-			return err
+	for _, o := range c.otherDirs(s.Pool) {
+		for _, l := range c.Tx.InPool(o) {
+			cur, err := c.Tx.Get(s.Pool, l.Address)
+			if err != nil || cur.State != lease.None || !pool.Usable(s.Sets, l.Address) {
+				continue
+			}
+			l.Pool, l.ID = s.Pool, NewID()
+			why := "network " + s.Pool.Network + " had it in " + o.DataDir
+			if err := cmp.Or(c.Tx.Put(s.Pool, l.Address, l), c.Log(l, store.EventImported, why)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// elsewhere returns the leases of the same network with other data directories.
-func (c *Call) elsewhere(p lease.Pool) (out []lease.Lease) {
-	for _, o := range c.Tx.Pools() {
-		if o.Network == p.Network && o != p {
-			out = append(out, c.Tx.InPool(o)...)
-		}
-	}
-	return out
+// otherDirs returns the pools of the same network with other data directories.
+func (c *Call) otherDirs(p lease.Pool) []lease.Pool {
+	return slices.DeleteFunc(c.Tx.Pools(), func(o lease.Pool) bool { return o.Network != p.Network || o == p })
 }
 
 // IsElsewhere reports whether a container that is not proven dead has an address by a lease of the
 // same network with another data directory. Which configurations a node has is not known: a runtime
 // may use an old one again.
 func (c *Call) IsElsewhere(p lease.Pool, addr netip.Addr) bool {
-	for _, o := range c.Tx.Pools() {
-		if o.Network != p.Network || o == p {
-			continue
-		}
+	for _, o := range c.otherDirs(p) {
 		l, err := c.Tx.Get(o, addr)
 		if err != nil || l.State == lease.Bound && c.Evidence.Prove(l) != lease.Dead {
 			return true

@@ -314,16 +314,11 @@ func (c *Call) Log(about lease.Lease, ev store.Event, reason string) error {
 
 // logAt is Log for an event at another time: that of a queued DEL.
 func (c *Call) logAt(about lease.Lease, ev store.Event, reason string, at lease.Instant) error {
-	if err := c.Tx.BeginBoot(c.Now.BootID); err != nil {
-		return err
+	err := cmp.Or(c.Tx.BeginBoot(c.Now.BootID), c.Tx.Log(store.About(about, ev, at, reason)))
+	if name, ok := counted[ev]; ok && err == nil {
+		err = c.Tx.Count(name, 1)
 	}
-	if err := c.Tx.Log(store.About(about, ev, at, reason)); err != nil {
-		return err
-	}
-	if name, ok := counted[ev]; ok {
-		return c.Tx.Count(name, 1)
-	}
-	return nil
+	return err
 }
 
 // counted are the events that metrics count (leasehold_leases_*_total).
@@ -340,3 +335,34 @@ var counted = map[store.Event]string{
 // NewID returns a new ID for a lease. IDs are unique and no secrets: linking crypto/rand makes each
 // start of the plugin longer.
 func NewID() string { return fmt.Sprintf("%016x", rand.Uint64()) }
+
+// ErrNoHostView is returned if it is not proven that this process sees the processes and mounts of
+// the host.
+var ErrNoHostView = errors.New("the host cannot be seen from here, so nothing is done")
+
+// RecordNamespaces records the namespaces in which the plugin runs, which are those of the runtime.
+// Other programs compare them with their own (ProveView).
+func (c *Call) RecordNamespaces() error {
+	if word := c.node.Host.NamespaceIDs(c.Now.BootID); word != "" && word != c.Tx.NamespaceIDs() {
+		return c.Tx.SetNamespaceIDs(word)
+	}
+	return nil
+}
+
+// ProveView returns ErrNoHostView if it is not proven that this process sees the same processes and
+// mounts as the plugin. Without that proof a living sandbox may seem to be gone.
+func (c *Call) ProveView() error {
+	if err := c.node.Host.ProveView(c.Tx.NamespaceIDs(), c.Now.BootID, c.Tx.Bound()); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoHostView, err)
+	}
+	return nil
+}
+
+// mayImport returns ErrNoHostView if this call may not import leases, because it is not the
+// plugin's and its view is not proven.
+func (c *Call) mayImport() error {
+	if c.node.Plugin {
+		return nil
+	}
+	return c.ProveView()
+}
