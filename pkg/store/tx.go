@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -174,10 +173,11 @@ func (tx *Tx) SetImported(p lease.Pool) error {
 }
 
 // Pools returns all pools that have or had a lease.
-func (tx *Tx) Pools() []lease.Pool {
-	return slices.SortedFunc(maps.Keys(tx.pools), func(a, b lease.Pool) int {
-		return bytes.Compare(poolKey(a), poolKey(b))
-	})
+func (tx *Tx) Pools() (out []lease.Pool) {
+	for _, v := range tx.prefixed(bucketPools, nil) {
+		out = append(out, tx.names[poolID(binary.BigEndian.Uint32(v))])
+	}
+	return out
 }
 
 // poolID returns the number of a pool. A new pool gets the next number.
