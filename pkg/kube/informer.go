@@ -14,11 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
@@ -86,6 +88,12 @@ func (i *item[V]) GetObjectMeta() metav1.Object {
 	n := nameOf(i.key)
 	return &metav1.ObjectMeta{Namespace: n.Namespace, Name: n.Name, ResourceVersion: i.version}
 }
+
+// DeepCopyObject implements runtime.Object, because a list has objects.
+func (i *item[V]) DeepCopyObject() runtime.Object { return i }
+
+// GetObjectKind implements runtime.Object.
+func (i *item[V]) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // NewInformer returns an informer without views. O is the pointer type of the objects. view returns
 // the view of an object; the view may be the object itself or share memory with it.
@@ -365,12 +373,21 @@ func (i *Informer[V]) ListOnce(ctx context.Context, lw *cache.ListWatch, what st
 // and in the metric LeftOut. Run returns ctx.Err().
 func (i *Informer[V]) Run(ctx context.Context, lw *cache.ListWatch, what string) error {
 	paged, backoff := *lw, retry
+	// Reflectors list objects if the API server does not send them with the watch, one by one, as
+	// it does from Kubernetes 1.34 on. Lists from its watch cache have no pages, so that this reads
+	// from etcd.
 	paged.ListWithContextFunc = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return i.listPages(ctx, lw, o)
+		o.ResourceVersion, o.ResourceVersionMatch, o.Limit = "", "", pageSize
+		list, _, err := (&pager.ListPager{PageFn: lw.ListWithContext}).List(ctx, o)
+		return list, err
 	}
 	i.reflector(ctx, &paged, what, cache.ReflectorOptions{Backoff: &backoff}).RunWithContext(ctx)
 	return ctx.Err()
 }
+
+// pageSize is how many objects the API server has to read for a request. An object has at most 1.5
+// MiB.
+const pageSize = 50
 
 // minWatch is the shortest time after which the API server ends a watch. The longest is twice that.
 // With client-go's 5 minutes, 5,000 programs with three watches begin 33 of them in each second.
