@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	sigsjson "sigs.k8s.io/json"
 )
 
@@ -80,17 +78,6 @@ func (d tolerantDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, 
 		}
 	}
 	return newUndecodable(data, false, err), kind, nil
-}
-
-// eachListed sends a request for a list, and does with the response as eachItem.
-func eachListed(ctx context.Context, request *rest.Request, newObject func() runtime.Object,
-	do func(runtime.Object) error) (metav1.ListMeta, error) {
-	body, err := request.Stream(ctx)
-	if err != nil {
-		return metav1.ListMeta{}, err
-	}
-	defer body.Close()
-	return eachItem(body, newObject, do)
 }
 
 // eachItem decodes the objects of a list that an API server sends, and calls do with one after the

@@ -328,9 +328,14 @@ func (i *Informer[V]) ListWatch(client rest.Interface, resource, namespace, labe
 		return client.Get().Namespace(namespace).Resource(resource).VersionedParams(o, metav1.ParameterCodec)
 	}
 	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (_ runtime.Object, err error) {
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			body, err := request(&o).Stream(ctx)
+			if err != nil {
+				return nil, err
+			}
+			defer body.Close()
 			all := &metav1.List{}
-			all.ListMeta, err = eachListed(ctx, request(&o), i.newObject, func(object runtime.Object) error {
+			all.ListMeta, err = eachItem(body, i.newObject, func(object runtime.Object) error {
 				it, err := i.view(object)
 				all.Items = append(all.Items, runtime.RawExtension{Object: it})
 				return err
