@@ -15,11 +15,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // checkAddresses finds networks in which no pod can get an address: because of the configuration,
 // a plugin or a directory that it names, or because no address is free.
-func (n *nodeDoctor) checkAddresses(context.Context) (found []cli.Finding, err error) {
+func (n *nodeDoctor) checkAddresses(ctx context.Context) (found []cli.Finding, err error) {
 	for _, s := range n.networks {
 		if s.State != cniconf.Active {
 			continue // another finding says so
@@ -32,7 +33,7 @@ func (n *nodeDoctor) checkAddresses(context.Context) (found []cli.Finding, err e
 				continue
 			}
 		}
-		if f := n.checkUsable(s); f.Reason != "" {
+		if f := n.checkUsable(ctx, s); f.Reason != "" {
 			found = append(found, f)
 		}
 		full, e := n.checkFull(s)
@@ -42,7 +43,7 @@ func (n *nodeDoctor) checkAddresses(context.Context) (found []cli.Finding, err e
 }
 
 // checkUsable finds a plugin that is missing, or a directory of address files that cannot be used.
-func (n *nodeDoctor) checkUsable(s cniconf.Status) cli.Finding {
+func (n *nodeDoctor) checkUsable(ctx context.Context, s cniconf.Status) cli.Finding {
 	f := cli.Finding{Subject: networkOf(s), Why: "no pod of the network can start"}
 	if len(s.Missing) > 0 {
 		f.Reason = "PluginMissing"
@@ -50,11 +51,24 @@ func (n *nodeDoctor) checkUsable(s cniconf.Status) cli.Finding {
 			strings.Join(s.Missing, " and "), strings.Join(n.BinDirs, " or "))
 		f.Decide = "which package installs it there (containernetworking/plugins has most), or that no pod " +
 			"needs it: then remove its entry"
-	} else if err := operation.ProbeLock(s.Pool); err != nil && s.Pool != (lease.Pool{}) {
-		f.Reason, f.What = "DirectoryUnusable", err.Error()
-		f.Decide = "what is in the place of host-local's directory of the network or of its lock, and may be " +
-			"removed; the address files of pods that run have to stay"
+		return f
 	}
+	if s.Pool == (lease.Pool{}) {
+		return cli.Finding{}
+	}
+	err := operation.ProbeLock(s.Pool)
+	f.Reason = "DirectoryUnusable"
+	f.Decide = "what is in the place of host-local's directory of the network or of its lock, and may be removed; " +
+		"the address files of pods that run have to stay"
+	if err == nil {
+		err = n.view(ctx, func(tx *store.Tx) error { return n.service().Node.ProbeOwner(tx, s.Pool) })
+		f.Decide = "whether another node uses the directory: then each needs a dataDir of its own; if none does, " +
+			"remove the file .leasehold there"
+		if !errors.Is(err, operation.ErrOtherNode) {
+			return cli.Finding{} // checkStore finds what is wrong with the store
+		}
+	}
+	f.What = err.Error()
 	return f
 }
 
