@@ -32,10 +32,10 @@ func ChoiceFlags(command *cobra.Command) *maintain.Choice {
 		"a reservation `name` (annotation leasehold.dev/reserve-as) instead of a pod, as namespace/name",
 		func(s string) error {
 			namespace, name, _ := strings.Cut(s, "/")
-			if c.Reservation = name; s == "" {
+			if c.ReserveAs = name; s == "" {
 				return nil
 			}
-			if c.Namespace = namespace; !lease.IsNamespace(namespace) || !lease.IsReservation(name) {
+			if c.Namespace = namespace; !lease.IsNamespace(namespace) || !lease.IsReserveAs(name) {
 				return errName
 			}
 			return nil
@@ -64,7 +64,7 @@ func ChoiceFlags(command *cobra.Command) *maintain.Choice {
 		return nil
 	})
 	command.PreRunE = func(*cobra.Command, []string) error {
-		if (c.Name == "") == (c.Reservation == "") {
+		if (c.Name == "") == (c.ReserveAs == "") {
 			return Usage("name a pod with --pod, or a reservation name with --reserve-as")
 		}
 		return nil

@@ -24,7 +24,7 @@ type Row struct {
 	Until      *string `json:"until"`
 	ID         string  `json:"id"`
 
-	Reservation string `json:"reservation"`
+	ReserveAs string `json:"reservation"`
 }
 
 // Checked is the result of check.

@@ -145,9 +145,9 @@ func (f *Filter) Parse(args []string) error {
 }
 
 // Selects reports whether the filter selects something of a pod with these addresses.
-func (f Filter) Selects(namespace, pod, reservation string, addresses ...string) bool {
+func (f Filter) Selects(namespace, pod, reserveAs string, addresses ...string) bool {
 	return (f.address == "" || slices.Contains(addresses, f.address)) &&
 		(f.pod == "" || f.pod == namespace+"/"+pod) &&
-		(f.ReserveAs == "" || reservation != "" &&
-			(f.ReserveAs == reservation || f.ReserveAs == namespace+"/"+reservation))
+		(f.ReserveAs == "" || reserveAs != "" &&
+			(f.ReserveAs == reserveAs || f.ReserveAs == namespace+"/"+reserveAs))
 }

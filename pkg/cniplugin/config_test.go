@@ -103,7 +103,7 @@ func TestAsked(t *testing.T) {
 		{"a reservation name", subnet +
 			`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` +
 			`{"io.kubernetes.cri/reserved-ip-duration":"forever","leasehold.dev/reserve-as":"registry"}}`,
-			policy.Request{Known: true, Window: lease.Forever, Reservation: "registry"}},
+			policy.Request{Known: true, Window: lease.Forever, ReserveAs: "registry"}},
 		{"a reservation name without a window, of any type", subnet +
 			`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"leasehold.dev/reserve-as":5}}`,
 			policy.Request{Known: true}},

@@ -30,9 +30,9 @@ const maxHold = 1024
 // may be "forever". "-" means that the lease does not have the value. A lease without a key has no
 // pod. If the lease is named, its reservation name follows.
 func formatHold(l lease.Lease, now lease.Instant) string {
-	pod, uid, ifName, kind, reservation := none, none, none, coolDown, ""
+	pod, uid, ifName, kind, reserveAs := none, none, none, coolDown, ""
 	if !l.Key().IsZero() && IsPod(l.Namespace, l.Name) {
-		pod, reservation = l.Namespace+"/"+l.Name, l.Reservation
+		pod, reserveAs = l.Namespace+"/"+l.Name, l.ReserveAs
 		if IsUID(l.UID) {
 			uid = l.UID
 		}
@@ -44,8 +44,8 @@ func formatHold(l lease.Lease, now lease.Instant) string {
 		kind = hold
 	}
 	line := []string{holdWord, pod, ifName, kind, seconds(l.Window), until(l, now), uid}
-	if reservation != "" {
-		line = append(line, reservation)
+	if reserveAs != "" {
+		line = append(line, reserveAs)
 	}
 	return strings.Join(line, " ") + lineBreak + ifName
 }
@@ -81,7 +81,7 @@ func IsHold(content string) bool { return strings.HasPrefix(content, holdWord+" 
 // Hold is the content of the file of a held address.
 type Hold struct {
 	Namespace, Name, UID, IfName string // of the pod; "" if the lease has no key
-	Reservation                  string // "" if the lease is not named
+	ReserveAs                    string // "" if the lease is not named
 
 	IsHold bool
 	Window lease.Window
@@ -98,7 +98,7 @@ func ParseHold(content string) (Hold, bool) {
 	}
 	h := Hold{IsHold: words[3] == hold}
 	if len(words) == 8 {
-		if h.Reservation = words[7]; !lease.IsReservation(h.Reservation) || words[1] == none {
+		if h.ReserveAs = words[7]; !lease.IsReserveAs(h.ReserveAs) || words[1] == none {
 			return Hold{}, false
 		}
 	}

@@ -38,10 +38,10 @@ func TestHold(t *testing.T) {
 		{"a pod whose name is a subdomain", with(func(l *lease.Lease) { l.Name = "db.example-0" }),
 			"#held db/db.example-0 eth0 hold 3600 1795258800 u1\r\neth0"},
 		{"no UID", with(func(l *lease.Lease) { l.UID = "" }), "#held db/db-0 eth0 hold 3600 1795258800 -\r\neth0"},
-		{"a reservation name", with(func(l *lease.Lease) { l.Reservation = "registry" }),
+		{"a reservation name", with(func(l *lease.Lease) { l.ReserveAs = "registry" }),
 			"#held db/db-0 eth0 hold 3600 1795258800 u1 registry\r\neth0"},
 		{"a reservation name, and no key", with(func(l *lease.Lease) {
-			l.Reservation, l.Superseded, l.IsHold, l.Window = "registry", true, false, 0
+			l.ReserveAs, l.Superseded, l.IsHold, l.Window = "registry", true, false, 0
 		}),
 			"#held - eth0 cool-down 0 1795258800 -\r\neth0"},
 		{"no key", with(func(l *lease.Lease) { l.Superseded, l.IsHold, l.Window = true, false, 0 }),
@@ -63,7 +63,7 @@ func TestHold(t *testing.T) {
 			l := tt.held
 			want := Hold{IfName: l.Holder.IfName, IsHold: l.IsHold, Window: l.Window, Until: h.Until}
 			if !l.Key().IsZero() {
-				want.Namespace, want.Name, want.UID, want.Reservation = l.Namespace, l.Name, l.UID, l.Reservation
+				want.Namespace, want.Name, want.UID, want.ReserveAs = l.Namespace, l.Name, l.UID, l.ReserveAs
 			}
 			if h != want {
 				t.Errorf("\n got %+v\nwant %+v", h, want)
@@ -132,8 +132,8 @@ func FuzzParseHold(f *testing.F) {
 		l := lease.Lease{
 			ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr("10.0.0.5"), State: lease.Held,
 			Namespace: c.Namespace, Name: c.Name, UID: c.UID, Holder: lease.Holder{IfName: c.IfName},
-			Reservation: c.Reservation,
-			Window:      c.Window, IsHold: c.IsHold, ReleasedAt: now, Hold: lease.Forever,
+			ReserveAs: c.ReserveAs,
+			Window:    c.Window, IsHold: c.IsHold, ReleasedAt: now, Hold: lease.Forever,
 		}
 		if !c.Until.IsZero() {
 			l.Hold = lease.Window(max(c.Until.Sub(now.Wall), 0))

@@ -174,7 +174,7 @@ func parseCache(b []byte) (c candidate, addresses []netip.Addr, network string, 
 	request, errWindow := policy.ParseAnnotations(f.CapabilityArgs[annotationsKey])
 	c.Window, c.WindowKnown = request.Window, request.Known
 	if c.hasPod() {
-		c.Reservation = request.Reservation
+		c.ReserveAs = request.ReserveAs
 	}
 	return c, f.addresses(), f.NetworkName, errors.Join(errPod, errWindow)
 }

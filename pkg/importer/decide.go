@@ -165,7 +165,7 @@ func (d decision) inUse(e evidence) Finding {
 	}
 	for _, k := range []kind{fromHoldFile, fromKruise} {
 		if c := e.first(k); c != nil && who.samePod(c) && !who.WindowKnown {
-			who.Window, who.WindowKnown, who.Reservation = c.Window, true, c.Reservation
+			who.Window, who.WindowKnown, who.ReserveAs = c.Window, true, c.ReserveAs
 		}
 	}
 	if who.hasPod() {
@@ -289,7 +289,7 @@ func (d decision) orphan(c candidate) (Finding, bool) {
 
 // anonymous returns a cool-down without a key, for an address whose container is gone.
 func (d decision) anonymous(c candidate) (Finding, bool) {
-	c.Namespace, c.Name, c.UID, c.Reservation, c.Window, c.IsHold = "", "", "", "", 0, false
+	c.Namespace, c.Name, c.UID, c.ReserveAs, c.Window, c.IsHold = "", "", "", "", 0, false
 	return d.held(c, lease.Window(d.coolDown), c.Source+" names a container that is gone")
 }
 
@@ -345,8 +345,8 @@ func (d decision) held(c candidate, hold lease.Window, why string) (Finding, boo
 func (d decision) lease(c candidate) lease.Lease {
 	return lease.Lease{
 		Pool: d.pool, Address: c.Address, Namespace: c.Namespace, Name: c.Name, UID: c.UID,
-		Reservation: c.Reservation,
-		Holder:      lease.Holder{ContainerID: c.ContainerID, IfName: c.IfName}, MAC: c.MAC,
+		ReserveAs: c.ReserveAs,
+		Holder:    lease.Holder{ContainerID: c.ContainerID, IfName: c.IfName}, MAC: c.MAC,
 		Window: c.Window, CoolDown: d.coolDown, BoundAt: d.now,
 	}
 }
@@ -360,7 +360,7 @@ func supersede(findings map[netip.Addr]Finding) {
 		key := f.Lease.Key()
 		n, known := newest[key]
 		isNewer := f.at.After(n.at) || f.at.Equal(n.at) && f.Lease.Address.Less(n.Lease.Address)
-		if f.Lease.State == lease.Bound && !key.IsZero() && key.Reservation == "" && (!known || isNewer) {
+		if f.Lease.State == lease.Bound && !key.IsZero() && key.ReserveAs == "" && (!known || isNewer) {
 			newest[key] = f
 		}
 	}

@@ -59,7 +59,7 @@ func parse(line string) candidate {
 		case "uid":
 			c.UID = value
 		case "as":
-			c.Reservation = value
+			c.ReserveAs = value
 		case "mac":
 			c.MAC = value
 		case "source":
@@ -140,8 +140,8 @@ func story(f Finding) string {
 	if f.FormerInFile {
 		words = append(words, "former in file")
 	}
-	if l.Reservation != "" {
-		words = append(words, "as", l.Reservation)
+	if l.ReserveAs != "" {
+		words = append(words, "as", l.ReserveAs)
 	}
 	return strings.Join(words, " ")
 }

@@ -46,8 +46,8 @@ func candidateOf(content string) (candidate, bool) {
 	if h, ok := hostlocal.ParseHold(content); ok {
 		return candidate{
 			Kind: fromHoldFile, Namespace: h.Namespace, Name: h.Name, UID: h.UID, IfName: h.IfName,
-			Reservation: h.Reservation,
-			Released:    true, IsHold: h.IsHold, Window: h.Window, WindowKnown: true, Until: h.Until,
+			ReserveAs: h.ReserveAs,
+			Released:  true, IsHold: h.IsHold, Window: h.Window, WindowKnown: true, Until: h.Until,
 		}, true
 	}
 	containerID, ifName, ok := hostlocal.ParseOwner(content)

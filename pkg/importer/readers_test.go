@@ -76,7 +76,7 @@ func TestParseCache(t *testing.T) {
 		{"containerd's", entry(nil), whole, []string{"10.0.0.5", "fd00::5"}, ""},
 		{"a reservation name", entry(annotations(map[string]any{"io.kubernetes.cri/reserved-ip-duration": "10",
 			"leasehold.dev/reserve-as": "registry"})),
-			with(func(c *candidate) { c.Reservation = "registry" }), []string{"10.0.0.5", "fd00::5"}, ""},
+			with(func(c *candidate) { c.ReserveAs = "registry" }), []string{"10.0.0.5", "fd00::5"}, ""},
 		{"a reservation name of no pod", entry(func(f map[string]any) {
 			annotations(map[string]any{"io.kubernetes.cri/reserved-ip-duration": "10",
 				"leasehold.dev/reserve-as": "registry"})(f)
@@ -237,7 +237,7 @@ func believable(t *testing.T, c candidate) {
 		c.IfName != "" && !hostlocal.IsIfName(c.IfName), c.Window < 0, c.Window > policy.MaxWindow &&
 			c.Window != lease.Forever,
 		c.Window != 0 && !c.WindowKnown, c.Netns.Ino != 0,
-		c.Reservation != "" && (c.Name == "" || !lease.IsReservation(c.Reservation)):
+		c.ReserveAs != "" && (c.Name == "" || !lease.IsReserveAs(c.ReserveAs)):
 		t.Errorf("%+v", c)
 	}
 }

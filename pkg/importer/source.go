@@ -28,7 +28,7 @@ type candidate struct {
 	set     int    // the index of the range set of the address, -1 if it is in none
 
 	Namespace, Name, UID string // of the pod
-	Reservation          string // its reservation name; "" if it has none, or if the source does not have it
+	ReserveAs            string // its reservation name; "" if it has none, or if the source does not have it
 	ContainerID, IfName  string
 	Netns                lease.Netns // Ino is 0 if no namespace is at the path now
 	MAC                  string

@@ -405,8 +405,8 @@ func (a *assignment) bind(l lease.Lease, addr netip.Addr, set string) lease.Bind
 	e := lease.Bind{Lease: lease.Lease{
 		Pool: a.req.Pool, Address: addr, Set: set,
 		Namespace: a.req.Pod.Namespace, Name: a.req.Pod.Name, UID: a.req.Pod.UID, Holder: a.holder,
-		Reservation: a.key.Reservation,
-		Window:      a.window, MaxWindow: a.req.Options.MaxWindow, CoolDown: a.req.Options.CoolDown,
+		ReserveAs: a.key.ReserveAs,
+		Window:    a.window, MaxWindow: a.req.Options.MaxWindow, CoolDown: a.req.Options.CoolDown,
 	}}
 	switch l.State {
 	case lease.None:

@@ -19,23 +19,23 @@ func (a *assignment) setKey() error {
 		return nil
 	}
 	a.key = lease.Key{Pool: a.req.Pool, Namespace: pod.Namespace, Name: pod.Name, IfName: a.req.IfName}
-	name := a.req.Retention.Reservation
+	name := a.req.Retention.ReserveAs
 	if !a.req.Retention.Known && pod.UID != "" {
 		a.stored, _ = a.call.Tx.NamedPod(pod.Namespace, pod.UID)
-		name = a.stored.Reservation
+		name = a.stored.ReserveAs
 		leases, err := a.call.Tx.ByPod(pod.Namespace, pod.Name)
 		if err != nil {
 			return err
 		}
 		for _, l := range leases {
-			if l.UID == pod.UID && l.Reservation != "" {
-				name = cmp.Or(name, l.Reservation)
+			if l.UID == pod.UID && l.ReserveAs != "" {
+				name = cmp.Or(name, l.ReserveAs)
 				a.stored.Window = cmp.Or(a.stored.Window, l.Window) // of another interface
 			}
 		}
 	}
 	if name != "" {
-		a.key.Name, a.key.Reservation = "", name
+		a.key.Name, a.key.ReserveAs = "", name
 	}
 	return nil
 }
@@ -53,13 +53,13 @@ func (a *assignment) moveToName() error {
 		return err
 	}
 	for _, l := range leases {
-		own := pod.UID != "" && l.UID == pod.UID || l.IsHold && l.Reservation == ""
+		own := pod.UID != "" && l.UID == pod.UID || l.IsHold && l.ReserveAs == ""
 		if !own || l.Pool != a.req.Pool || l.Holder.IfName != a.req.IfName || l.Holder.Is(a.holder) {
 			continue
 		}
-		e := lease.SetWindow{UID: l.UID, Window: l.Window, Owner: l.Owner, Reservation: a.key.Reservation}
+		e := lease.SetWindow{UID: l.UID, Window: l.Window, Owner: l.Owner, ReserveAs: a.key.ReserveAs}
 		next, err := lease.Apply(l, e, a.call.Now)
-		if err != nil || next.Reservation == l.Reservation {
+		if err != nil || next.ReserveAs == l.ReserveAs {
 			continue
 		}
 		if err := a.call.Put(l, next); err != nil {
@@ -70,7 +70,7 @@ func (a *assignment) moveToName() error {
 }
 
 // isNamed reports whether the pod has a reservation name.
-func (a *assignment) isNamed() bool { return a.key.Reservation != "" }
+func (a *assignment) isNamed() bool { return a.key.ReserveAs != "" }
 
 // rank orders the former leases: the retained ones are the first. Those of a reservation name are
 // in the order in which the pod prefers them: its own, the held ones, the bound ones.

@@ -16,7 +16,7 @@ import (
 // named is an ADD of a pod of the reservation name "registry". The pod has the name of its
 // container.
 func named(pod string) ask {
-	return ask{pod: pod, container: pod, window: hour, reservation: "registry"}
+	return ask{pod: pod, container: pod, window: hour, reserveAs: "registry"}
 }
 
 // names prints the leases with their reservation names: "10.0.0.2=a(registry)/Bound".
@@ -33,8 +33,8 @@ func (w *world) names() string {
 				word = "CoolDown"
 			}
 			name := l.Name
-			if l.Reservation != "" {
-				name += "(" + l.Reservation + ")"
+			if l.ReserveAs != "" {
+				name += "(" + l.ReserveAs + ")"
 			}
 			out = append(out, fmt.Sprintf("%s=%s/%s", l.Address, name, word))
 			return true

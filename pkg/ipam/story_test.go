@@ -264,11 +264,11 @@ var actions = map[string]func(w *world, args []string){
 	"follow": func(w *world, args []string) {
 		args = append(args, "")
 		w.followPod(maintain.PodWindow{Namespace: "db", Name: args[0], UID: args[1],
-			Window: lease.Window(duration(args[2])), Reservation: args[3]})
+			Window: lease.Window(duration(args[2])), ReserveAs: args[3]})
 	},
 	"name-pod": func(w *world, args []string) {
 		w.must(w.service.NamePods(w.t.Context(), []store.NamedPod{{Namespace: "db", Name: args[0],
-			UID: "uid-of-" + args[0], Reservation: args[1], Window: lease.Window(hour)}}))
+			UID: "uid-of-" + args[0], ReserveAs: args[1], Window: lease.Window(hour)}}))
 	},
 	"leaving": each((*world).leaving),
 	"staying": each(func(w *world, pod string) { w.marks(pod, true) }),
@@ -449,7 +449,7 @@ func parseAsk(args []string) ask {
 		case "window":
 			a.window = duration(value)
 		case "as":
-			a.reservation = value
+			a.reserveAs = value
 		case "expected":
 			a.expected = value
 		case "address":

@@ -365,7 +365,7 @@ type ask struct {
 	requested           string
 	netns               string
 	namespace           string // "db" if empty
-	reservation         string // the reservation name
+	reserveAs           string // the reservation name
 	prev                string // CHECK's prevResult, comma-separated
 	expected            string // the addresses that the webhook has found for the pod
 }
@@ -378,7 +378,7 @@ func (w *world) request(a ask) Request {
 		Retention: policy.Request{Known: !a.silent, Window: lease.Window(a.window)},
 	}
 	if a.window > 0 {
-		r.Retention.Reservation, r.Retention.Expected = a.reservation, a.expected
+		r.Retention.ReserveAs, r.Retention.Expected = a.reserveAs, a.expected
 	}
 	if a.ifName != "" {
 		r.IfName = a.ifName

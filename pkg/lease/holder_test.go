@@ -23,7 +23,7 @@ func TestKey(t *testing.T) {
 	pool, holder := Pool{DataDir: "/d", Network: "net"}, Holder{ContainerID: "c1", IfName: "eth0"}
 	for _, tt := range []struct {
 		namespace, name string
-		reservation     string
+		reserveAs       string
 		superseded      bool
 		want            Key
 	}{
@@ -36,7 +36,7 @@ func TestKey(t *testing.T) {
 		{"", "", "", false, Key{}}, // every caller without a pod name would have the same key
 	} {
 		l := Lease{Pool: pool, Namespace: tt.namespace, Name: tt.name, Holder: holder, Superseded: tt.superseded,
-			Reservation: tt.reservation}
+			ReserveAs: tt.reserveAs}
 		if got := l.Key(); got != tt.want || got.IsZero() != (tt.want == Key{}) {
 			t.Errorf("%+v: key %+v, zero %v", tt, got, got.IsZero())
 		}

@@ -275,7 +275,7 @@ func superseded(l Lease, now Instant) Lease {
 // that is held for the same key becomes a hold, and lasts for at least Hold from now on; one that
 // no pod has had and that has the same owner lasts for exactly that.
 type Reserve struct {
-	Lease Lease // the key (Pool, Namespace, Name, Reservation, Holder.IfName), Address and Set of the new hold
+	Lease Lease // the key (Pool, Namespace, Name, ReserveAs, Holder.IfName), Address and Set of the new hold
 	ID    string
 	Hold  Window
 
@@ -308,8 +308,8 @@ type SetWindow struct {
 	UID    string
 	Window Window
 	Owner  string // the controller that recreates the pod
-	// Reservation is the pod's reservation name. The lease gets it, or loses the one that it has.
-	Reservation string
+	// ReserveAs is the pod's reservation name. The lease gets it, or loses the one that it has.
+	ReserveAs string
 	// NamespaceUID is the UID of the pod's namespace; "" if it could not be read: then that of the
 	// lease stays.
 	NamespaceUID string
@@ -324,8 +324,8 @@ func (e SetWindow) apply(l Lease, _ Instant) (Lease, error) {
 		return l, ErrNotHolder
 	}
 	window, deferred := l.granted(e.Window), l.Deferred()
-	l.Owner, l.Reservation = e.Owner, e.Reservation
-	l.Leaving = l.Leaving && e.Reservation != ""
+	l.Owner, l.ReserveAs = e.Owner, e.ReserveAs
+	l.Leaving = l.Leaving && e.ReserveAs != ""
 	if e.NamespaceUID != "" {
 		l.NamespaceUID = e.NamespaceUID
 	}
@@ -354,7 +354,7 @@ type Leave struct {
 }
 
 func (e Leave) apply(l Lease, _ Instant) (Lease, error) {
-	if l.State != Bound || l.Key().Reservation == "" {
+	if l.State != Bound || l.Key().ReserveAs == "" {
 		return l, ErrInvalid
 	}
 	if l.UID != e.UID {
@@ -432,9 +432,9 @@ func (l Lease) Validate() error {
 		return errors.New("held without the time of its release")
 	case l.State == Held && l.IsHold && (l.Hold == 0 || l.Key().IsZero()):
 		return errors.New("held without a key or a length")
-	case l.Reservation != "" && (!IsReservation(l.Reservation) || l.Namespace == "" || l.Name == ""):
-		return fmt.Errorf("reservation name %q without a pod, or not a DNS label", l.Reservation)
-	case l.Leaving && (l.State != Bound || l.Key().Reservation == ""):
+	case l.ReserveAs != "" && (!IsReserveAs(l.ReserveAs) || l.Namespace == "" || l.Name == ""):
+		return fmt.Errorf("reservation name %q without a pod, or not a DNS label", l.ReserveAs)
+	case l.Leaving && (l.State != Bound || l.Key().ReserveAs == ""):
 		return errors.New("leaving, and not bound and named")
 	case l.Window < 0 || l.MaxWindow < 0 || l.CoolDown < 0 || l.Hold < 0:
 		return errors.New("negative time")

@@ -48,9 +48,9 @@ func states() map[string]Lease {
 		"hold-over":  held(windowed, true, 5*time.Second),
 		"cool-over":  held(bound, false, 5*time.Second),
 		"unclaimed":  with(held(bound, false, 2*time.Minute), func(l *Lease) { l.Superseded = true }),
-		"named":      with(windowed, func(l *Lease) { l.Reservation = "db" }),
-		"leaving":    with(windowed, func(l *Lease) { l.Reservation, l.Leaving = "db", true }),
-		"named-hold": with(held(windowed, true, time.Hour), func(l *Lease) { l.Reservation = "db" }),
+		"named":      with(windowed, func(l *Lease) { l.ReserveAs = "db" }),
+		"leaving":    with(windowed, func(l *Lease) { l.ReserveAs, l.Leaving = "db", true }),
+		"named-hold": with(held(windowed, true, time.Hour), func(l *Lease) { l.ReserveAs = "db" }),
 	}
 }
 
@@ -69,7 +69,7 @@ func events() map[string]Event {
 	sameNetns.Holder.Netns = oldHolder.Netns
 	sameNetns.Holder.Netns.Path = "/proc/77/ns/net"
 	sibling := bind(newHolder, "u9", Dead)
-	sibling.Name, sibling.Reservation = "web-1", "db"
+	sibling.Name, sibling.ReserveAs = "web-1", "db"
 	living := sibling
 	living.LastHolder = Alive
 	namesake := bind(newHolder, "u9", Dead)
@@ -119,8 +119,8 @@ func events() map[string]Event {
 		"window/none":     SetWindow{UID: "u1"},
 		"window/limited":  SetWindow{UID: "u1", Window: Window(time.Hour), Limited: true},
 		"window/other":    SetWindow{UID: "u9", Window: Window(time.Hour)},
-		"name":            SetWindow{UID: "u1", Window: Window(time.Hour), Reservation: "db"},
-		"name/other":      SetWindow{UID: "u1", Window: Window(time.Hour), Reservation: "web"},
+		"name":            SetWindow{UID: "u1", Window: Window(time.Hour), ReserveAs: "db"},
+		"name/other":      SetWindow{UID: "u1", Window: Window(time.Hour), ReserveAs: "web"},
 		"leave":           Leave{UID: "u1"},
 		"leave/other":     Leave{UID: "u9"},
 		"defer":           Defer{Rest: 3 * time.Hour},
@@ -250,7 +250,7 @@ func full(state State) Lease {
 		Window: Window(time.Hour), MaxWindow: Window(2 * time.Hour), CoolDown: time.Minute, HeldLimit: 3, BoundAt: t0,
 		NamespaceUID: "ns1", Owner: "StatefulSet.apps/db", RefusedAt: t0, RefusedFor: "u2", Extra: []byte("later"),
 	}
-	l.Reservation, l.Leaving = "db", state == Bound
+	l.ReserveAs, l.Leaving = "db", state == Bound
 	if state == Held {
 		l.IsHold, l.Hold, l.ReleasedAt = true, Window(time.Hour), t0
 	}
@@ -274,14 +274,14 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 	claim := Bind{Lease: Lease{
 		ID: "unused", Pool: testPool, Address: testAddr, Set: "s2", Namespace: "db", Name: "db-0", UID: "u2",
 		Holder: newHolder, Window: Window(time.Minute), MaxWindow: Window(time.Hour), CoolDown: time.Second,
-		HeldLimit: 4, Reservation: "db",
+		HeldLimit: 4, ReserveAs: "db",
 	}, LastHolder: Dead}
 	claimed := Lease{
 		ID: "00112233445566aa", Pool: testPool, Address: testAddr, Set: "s2", State: Bound,
 		Namespace: "db", Name: "db-0", UID: "u2", Holder: newHolder, MAC: "02:00:00:00:00:01",
 		Window: Window(time.Minute), MaxWindow: Window(time.Hour), CoolDown: time.Second,
 		HeldLimit: 4, BoundAt: now,
-		NamespaceUID: "ns1", Owner: "StatefulSet.apps/db", Extra: []byte("later"), Reservation: "db",
+		NamespaceUID: "ns1", Owner: "StatefulSet.apps/db", Extra: []byte("later"), ReserveAs: "db",
 	}
 	first := claimed
 	first.ID, first.MAC, first.NamespaceUID, first.Owner, first.Extra = "unused", "", "", "", nil

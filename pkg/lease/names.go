@@ -22,8 +22,8 @@ func IsPodName(s string) bool {
 	return true
 }
 
-// IsReservation reports whether s is a valid reservation name (an RFC 1123 label).
-func IsReservation(s string) bool { return len(s) <= 63 && isLabel(s) }
+// IsReserveAs reports whether s is a valid reservation name (an RFC 1123 label).
+func IsReserveAs(s string) bool { return len(s) <= 63 && isLabel(s) }
 
 func isLabel(s string) bool {
 	return s != "" && s[0] != '-' && s[len(s)-1] != '-' &&

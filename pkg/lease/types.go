@@ -45,11 +45,11 @@ type Pool struct {
 // The key of a named lease has the reservation name in place of the pod's name, so that it never
 // equals the key of a pod. Several leases may have it, each for another pod.
 type Key struct {
-	Pool        Pool
-	Namespace   string
-	Name        string // of the pod; "" if Reservation is set
-	Reservation string
-	IfName      string
+	Pool      Pool
+	Namespace string
+	Name      string // of the pod; "" if ReserveAs is set
+	ReserveAs string
+	IfName    string
 }
 
 // IsZero reports whether there is no key, because the runtime passed no pod name. Addresses without
@@ -195,11 +195,11 @@ type Lease struct {
 	// NamespaceUID is the UID of the pod's namespace, as the agent saw it. It is "" if unknown, and
 	// for a lease without a window.
 	NamespaceUID string
-	// Reservation is the reservation name that the address is kept for, in place of the pod's name:
+	// ReserveAs is the reservation name that the address is kept for, in place of the pod's name:
 	// the lease is named. It is "" for all other leases.
-	Reservation string
-	Holder      Holder // the last holder, if Held
-	MAC         string // of the holder's interface, kept for the recreated pod; "" if unknown
+	ReserveAs string
+	Holder    Holder // the last holder, if Held
+	MAC       string // of the holder's interface, kept for the recreated pod; "" if unknown
 
 	Window    Window        // the length of the hold after a release: 0 for none, or up to Forever
 	MaxWindow Window        // the longest Window that the configuration allows; 0 = no limit
@@ -242,16 +242,16 @@ func (l Lease) Key() Key {
 	if l.Superseded || (l.Namespace == "" && l.Name == "") {
 		return Key{}
 	}
-	return podKey(l.Pool, l.Namespace, l.Name, l.Reservation, l.Holder.IfName)
+	return podKey(l.Pool, l.Namespace, l.Name, l.ReserveAs, l.Holder.IfName)
 }
 
 // podKey returns the key of a pod's interface. If the pod has a reservation name, that is the key
 // of the name.
-func podKey(p Pool, namespace, name, reservation, ifName string) Key {
-	if reservation != "" {
+func podKey(p Pool, namespace, name, reserveAs, ifName string) Key {
+	if reserveAs != "" {
 		name = ""
 	}
-	return Key{Pool: p, Namespace: namespace, Name: name, Reservation: reservation, IfName: ifName}
+	return Key{Pool: p, Namespace: namespace, Name: name, ReserveAs: reserveAs, IfName: ifName}
 }
 
 // IsRetained reports whether the address is promised to the lease's key: it is bound with a window,
@@ -298,8 +298,8 @@ func (l Lease) Describe(viewer string, now Instant) string {
 	case l.Name == "":
 	case viewer != "" && viewer != l.Namespace:
 		who = "a pod of another namespace"
-	case l.State == Held && l.Reservation != "":
-		who = "reservation name " + l.Namespace + "/" + l.Reservation
+	case l.State == Held && l.ReserveAs != "":
+		who = "reservation name " + l.Namespace + "/" + l.ReserveAs
 	default:
 		who = "pod " + l.Namespace + "/" + l.Name
 	}

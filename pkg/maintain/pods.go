@@ -26,8 +26,8 @@ type PodWindow struct {
 	UID       string // as the runtime passes it
 	Window    lease.Window
 	Owner     string // the controller that recreates the pod; "" if it does not matter
-	// Reservation is the pod's reservation name (policy.ReserveAs); "" if it has none.
-	Reservation string
+	// ReserveAs is the pod's reservation name (policy.ReserveAs); "" if it has none.
+	ReserveAs string
 	// Limited says why Window is shorter than the annotation asks for; "" if it is not.
 	Limited string
 	// NamespaceUID is the UID of the pod's namespace; "" if it is not known.
@@ -37,7 +37,7 @@ type PodWindow struct {
 // event returns the event that applies the window to a lease.
 func (p PodWindow) event(limited bool) lease.SetWindow {
 	return lease.SetWindow{UID: p.UID, Window: p.Window, Owner: p.Owner, NamespaceUID: p.NamespaceUID,
-		Reservation: p.Reservation, Limited: limited}
+		ReserveAs: p.ReserveAs, Limited: limited}
 }
 
 // Follow applies the annotations of pods, and returns the pods of the leases that it has changed.
@@ -58,7 +58,7 @@ func (s *Service) Follow(ctx context.Context, pods []PodWindow) (followed []PodW
 func FollowsWindow(p PodWindow, l lease.Lease) bool {
 	next, err := lease.Apply(l, p.event(false), lease.Instant{})
 	return err == nil && (next.Window != l.Window || next.Owner != l.Owner || next.NamespaceUID != l.NamespaceUID ||
-		next.Reservation != l.Reservation)
+		next.ReserveAs != l.ReserveAs)
 }
 
 func setWindow(c *operation.Call, l lease.Lease, p PodWindow) error {

@@ -54,11 +54,11 @@ func (s *Service) Networks(ctx context.Context, configured []Network) (out []Net
 }
 
 // Choice is the addresses that are reserved for a pod before it exists, or for one of the pods with
-// a reservation name. Either Name or Reservation is set.
+// a reservation name. Either Name or ReserveAs is set.
 type Choice struct {
-	Namespace, Name, Reservation string
-	IfName                       string
-	Addresses                    []netip.Addr // of different range sets of one network
+	Namespace, Name, ReserveAs string
+	IfName                     string
+	Addresses                  []netip.Addr // of different range sets of one network
 	// Window is that of the pod, if its runtime does not pass annotations. Hold is how long an
 	// address is held for a pod that never had it. A hold that the pod had lasts for at least Rest.
 	Window, Hold, Rest lease.Window
@@ -158,7 +158,7 @@ func reserve(c *operation.Call, choice Choice, at lease.Place, set string) (leas
 // another returns another address of the range set of a new hold that its pod has, or that is held
 // for its pod. A pod has one address of each set.
 func another(tx *store.Tx, of lease.Lease) (netip.Addr, error) {
-	if of.Reservation != "" {
+	if of.ReserveAs != "" {
 		return netip.Addr{}, nil // it may have any number
 	}
 	leases, err := tx.ByKey(of.Key())
@@ -185,19 +185,19 @@ func limitText(c *operation.Call, l lease.Lease) string {
 // name of no pod that exists, a different one for each choice, because the API shows leases by pod.
 func (choice Choice) lease(at lease.Place, set string, now lease.Instant) lease.Lease {
 	l := lease.Lease{Pool: at.Pool, Address: at.Address, Set: set, Namespace: choice.Namespace, Name: choice.Name,
-		Reservation: choice.Reservation, Window: choice.Window, CoolDown: policy.Defaults().CoolDown,
+		ReserveAs: choice.ReserveAs, Window: choice.Window, CoolDown: policy.Defaults().CoolDown,
 		Owner:  choice.Owner,
 		Holder: lease.Holder{IfName: choice.IfName, BootID: now.BootID}}
-	if choice.Reservation != "" {
+	if choice.ReserveAs != "" {
 		digits := strings.NewReplacer(".", "-", ":", "-").Replace(choice.Addresses[0].StringExpanded())
-		l.Name = choice.Reservation + "-" + digits
+		l.Name = choice.ReserveAs + "-" + digits
 	}
 	return l
 }
 
 func (choice Choice) who() string {
-	if choice.Reservation != "" {
-		return "reservation name " + choice.Namespace + "/" + choice.Reservation
+	if choice.ReserveAs != "" {
+		return "reservation name " + choice.Namespace + "/" + choice.ReserveAs
 	}
 	return "pod " + choice.Namespace + "/" + choice.Name
 }

@@ -212,7 +212,7 @@ func (c *Call) GiveAway(l lease.Lease) (isGiven bool, err error) {
 func (c *Call) give(at lease.Place, old lease.Lease, f addressFile, hasEnded bool) error {
 	isAlive := f.of.Life == lease.Alive
 	next := f.of.Lease(at.Pool, c.Now, isAlive || hasEnded, c.scope.CoolDown)
-	if key := next.Key(); !key.IsZero() && key.Reservation == "" {
+	if key := next.Key(); !key.IsZero() && key.ReserveAs == "" {
 		others, err := c.Tx.ByKey(key)
 		if err != nil {
 			return err

@@ -32,9 +32,9 @@ func (r Request) Expects(a netip.Addr, podUID string) bool {
 	return podUID != "" && slices.Contains(strings.Split(r.Expected, ","), ExpectedFrom(a.String(), podUID))
 }
 
-// ParseReservation parses the value of ReserveAs, an RFC 1123 label. It does not trim spaces.
-func ParseReservation(s string) (string, error) {
-	if !lease.IsReservation(s) {
+// ParseReserveAs parses the value of ReserveAs, an RFC 1123 label. It does not trim spaces.
+func ParseReserveAs(s string) (string, error) {
+	if !lease.IsReserveAs(s) {
 		return "", fmt.Errorf(`%s is not a reservation name; want at most 63 lower case letters, digits and "-", `+
 			`with a letter or digit at both ends`, Quote(s))
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
-func TestParseReservation(t *testing.T) {
+func TestParseReserveAs(t *testing.T) {
 	for _, row := range readTable(t, "testdata/reservations.txt") {
-		got, err := ParseReservation(row.value)
+		got, err := ParseReserveAs(row.value)
 		isOK := err == nil && got == row.value
 		isError := err != nil && got == "" && strings.Contains(err.Error(), "; want ")
 		if row.meaning == "ok" && !isOK || row.meaning != "ok" && !isError {
@@ -28,7 +28,7 @@ func TestRequestWithAReservationName(t *testing.T) {
 		fails       string
 	}{
 		{"a window and a name", map[string]string{Annotation: "60", ReserveAs: "registry"},
-			Request{Known: true, Window: hour, Reservation: "registry"}, ""},
+			Request{Known: true, Window: hour, ReserveAs: "registry"}, ""},
 		{"a name alone", map[string]string{ReserveAs: "registry"}, Request{Known: true}, ""},
 		{"an invalid name alone", map[string]string{ReserveAs: "a/b"}, Request{Known: true}, ""},
 		{"a window of 0", map[string]string{Annotation: "0", ReserveAs: "registry"}, Request{Known: true}, ""},
@@ -44,15 +44,15 @@ func TestRequestWithAReservationName(t *testing.T) {
 	}
 }
 
-// FuzzParseReservation verifies that an accepted name equals its text and is a DNS label, and that
+// FuzzParseReserveAs verifies that an accepted name equals its text and is a DNS label, and that
 // the length of an error is limited.
-func FuzzParseReservation(f *testing.F) {
+func FuzzParseReserveAs(f *testing.F) {
 	for _, s := range []string{"registry", "a-b", "-", "", "a.b"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got, err := ParseReservation(s)
-		if err == nil && (got != s || !lease.IsReservation(s)) || err != nil && (got != "" || len(err.Error()) > 600) {
+		got, err := ParseReserveAs(s)
+		if err == nil && (got != s || !lease.IsReserveAs(s)) || err != nil && (got != "" || len(err.Error()) > 600) {
 			t.Errorf("%q: %q, %v", s, got, err)
 		}
 	})

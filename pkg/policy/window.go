@@ -81,9 +81,9 @@ var errTooLong = errors.New("is too long")
 type Request struct {
 	Known  bool         // the runtime passed annotations, possibly an empty map
 	Window lease.Window // valid if Known; 0 ends retention
-	// Reservation is the pod's reservation name (ReserveAs); "" without one, and if Window is 0.
-	Reservation string
-	// Expected is the value of ExpectedAddresses, if there is a Reservation and it is not too long.
+	// ReserveAs is the pod's reservation name; "" without one, and if Window is 0.
+	ReserveAs string
+	// Expected is the value of ExpectedAddresses, if ReserveAs is not "" and it is not too long.
 	Expected string
 }
 
@@ -127,7 +127,7 @@ func RequestFrom(annotations map[string]string) (Request, error) {
 	}
 	request := Request{Known: true, Window: window}
 	if name, named := annotations[ReserveAs]; named && window > 0 {
-		if request.Reservation, err = ParseReservation(name); err != nil {
+		if request.ReserveAs, err = ParseReserveAs(name); err != nil {
 			return Request{}, fmt.Errorf("annotation %s: %w", ReserveAs, err)
 		}
 		if expected := annotations[ExpectedAddresses]; len(expected) <= maxExpected {

@@ -48,7 +48,7 @@ func (tx *Tx) Check() []string {
 		*c.of(l)++
 		counts[sk] = c
 		// A reservation name may have several addresses of one range set.
-		if of := (owner{l.Key(), l.Set}); l.IsRetained() && l.Reservation == "" && l.Set != "" {
+		if of := (owner{l.Key(), l.Set}); l.IsRetained() && l.ReserveAs == "" && l.Set != "" {
 			if other, ok := owned[of]; ok {
 				report("%s/%s has both %s and %s of one range set", l.Namespace, l.Name, other, l.Address)
 			}

@@ -57,8 +57,8 @@ type Entry struct {
 	IfName    string       `json:"interface"`
 	Window    lease.Window `json:"-"` // of the lease
 	Reason    string       `json:"reason"`
-	// Reservation is the lease's reservation name; "" if it has none.
-	Reservation string `json:"reservation"`
+	// ReserveAs is the lease's reservation name; "" if it has none.
+	ReserveAs string `json:"reservation"`
 }
 
 // Place returns the address that the entry is about.
@@ -72,7 +72,7 @@ func About(l lease.Lease, ev Event, now lease.Instant, reason string) Entry {
 		Time: now.Wall, Event: ev, DataDir: l.Pool.DataDir, Network: l.Pool.Network, Address: l.Address,
 		Namespace: l.Namespace, Name: l.Name, UID: l.UID,
 		Container: l.Holder.ContainerID, IfName: l.Holder.IfName, Window: l.Window, Reason: reason,
-		Reservation: l.Reservation,
+		ReserveAs: l.ReserveAs,
 	}
 }
 
@@ -90,7 +90,7 @@ var entryFields = []record.Field[Entry]{
 	record.Text(func(n *Entry) *string { return &n.IfName }),
 	record.Text(func(n *Entry) *string { return &n.Reason }),
 	record.Number(func(n *Entry) *lease.Window { return &n.Window }),
-	record.Text(func(n *Entry) *string { return &n.Reservation }),
+	record.Text(func(n *Entry) *string { return &n.ReserveAs }),
 	record.Text(func(n *Entry) *string { return &n.DataDir }),
 }
 

@@ -49,8 +49,8 @@ func holderPrefix(containerID, ifName string) []byte {
 
 func podPrefix(p poolID, k lease.Key) []byte {
 	name := k.Name
-	if k.Reservation != "" {
-		name = reservationMark + k.Reservation
+	if k.ReserveAs != "" {
+		name = reservationMark + k.ReserveAs
 	}
 	return append(p.prefix(), k.Namespace+"\x00"+name+"\x00"+k.IfName+"\x00"...)
 }

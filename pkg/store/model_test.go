@@ -59,14 +59,14 @@ func modelLease(t *rapid.T, at lease.Place) lease.Lease {
 			IfName: rapid.SampledFrom([]string{"eth0", "eth1"}).Draw(t, "interface"), BootID: "b1"},
 		Superseded: rapid.Bool().Draw(t, "superseded"),
 		// A reservation name may be that of a pod.
-		Reservation: rapid.SampledFrom([]string{"", "", "p", "r"}).Draw(t, "reservation"),
+		ReserveAs: rapid.SampledFrom([]string{"", "", "p", "r"}).Draw(t, "reservation"),
 	}
 	if rapid.Bool().Draw(t, "held") {
 		l.State, l.ReleasedAt, l.IsHold = lease.Held, t0, !l.Superseded && rapid.Bool().Draw(t, "hold")
 		l.Hold = rapid.SampledFrom([]lease.Window{lease.Window(time.Second), lease.Window(time.Minute),
 			lease.Forever}).Draw(t, "hold")
 	} else {
-		l.Leaving = !l.Superseded && l.Reservation != "" && rapid.Bool().Draw(t, "leaving")
+		l.Leaving = !l.Superseded && l.ReserveAs != "" && rapid.Bool().Draw(t, "leaving")
 	}
 	return l
 }
@@ -248,10 +248,10 @@ func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name str
 	for _, namespace := range []string{"db", "web"} {
 		for _, name := range []string{"p", "r", "p-0"} {
 			ofName := func(l lease.Lease) bool {
-				return !l.Superseded && l.Namespace == namespace && l.Reservation == name
+				return !l.Superseded && l.Namespace == namespace && l.ReserveAs == name
 			}
 			for _, ifName := range []string{"eth0", "eth1"} {
-				key := lease.Key{Pool: p, Namespace: namespace, Reservation: name, IfName: ifName}
+				key := lease.Key{Pool: p, Namespace: namespace, ReserveAs: name, IfName: ifName}
 				query("by named key", func() ([]lease.Lease, error) { return tx.ByKey(key) },
 					func(l lease.Lease) bool { return ofName(l) && l.Key() == key })
 			}

@@ -14,7 +14,7 @@ import (
 // annotations for an ADD whose runtime does not pass them.
 type NamedPod struct {
 	Namespace, Name, UID string
-	Reservation          string
+	ReserveAs            string
 	Window               lease.Window
 }
 
@@ -28,7 +28,7 @@ type storedPod struct {
 var namedPodFields = []record.Field[storedPod]{
 	{},
 	record.Text(func(r *storedPod) *string { return &r.Name }),
-	record.Text(func(r *storedPod) *string { return &r.Reservation }),
+	record.Text(func(r *storedPod) *string { return &r.ReserveAs }),
 	record.Number(func(r *storedPod) *lease.Window { return &r.Window }),
 	record.UnixTime(time.Second, func(r *storedPod) *time.Time { return &r.stored }),
 }
@@ -48,8 +48,8 @@ const namedPodIdle = 24 * time.Hour
 // SetNamedPod stores the record of a pod, and removes those that were stored namedPodIdle
 // ago. now is the current time.
 func (tx *Tx) SetNamedPod(p NamedPod, now time.Time) error {
-	if !lease.IsReservation(p.Reservation) || !lease.IsNamespace(p.Namespace) || p.UID == "" || !lease.IsUID(p.UID) {
-		return fmt.Errorf("store: reservation name %q of pod %s/%s (%s) is not valid", p.Reservation, p.Namespace,
+	if !lease.IsReserveAs(p.ReserveAs) || !lease.IsNamespace(p.Namespace) || p.UID == "" || !lease.IsUID(p.UID) {
+		return fmt.Errorf("store: reservation name %q of pod %s/%s (%s) is not valid", p.ReserveAs, p.Namespace,
 			p.Name, p.UID)
 	}
 	var idle []NamedPod
@@ -91,7 +91,7 @@ func decodeNamedPod(k, v []byte) (NamedPod, time.Time, error) {
 	r, _, err := record.Decode(namedPodFields, v)
 	namespace, uid, _ := bytes.Cut(k, []byte{0})
 	r.Namespace, r.UID = string(namespace), string(uid)
-	if err == nil && (!lease.IsReservation(r.Reservation) || r.Window < 0) {
+	if err == nil && (!lease.IsReserveAs(r.ReserveAs) || r.Window < 0) {
 		err = fmt.Errorf("%w: no reservation name", ErrDamaged)
 	}
 	return r.NamedPod, r.stored, err

@@ -13,7 +13,7 @@ import (
 // FuzzNamedPod verifies that a record that can be read has a valid name, and reads the same
 // after it is written again.
 func FuzzNamedPod(f *testing.F) {
-	r := storedPod{NamedPod{Name: "registry-x", Reservation: "registry", Window: lease.Window(time.Hour)},
+	r := storedPod{NamedPod{Name: "registry-x", ReserveAs: "registry", Window: lease.Window(time.Hour)},
 		time.Unix(1700000000, 0)}
 	content := record.Encode(namedPodFields, &r, nil)
 	f.Add("db", "u1", content[:len(content)-record.SumBytes])
@@ -23,7 +23,7 @@ func FuzzNamedPod(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !lease.IsReservation(p.Reservation) || p.Window < 0 {
+		if !lease.IsReserveAs(p.ReserveAs) || p.Window < 0 {
 			t.Fatalf("read as %+v", p)
 		}
 		s := open(t)

@@ -42,7 +42,7 @@ var leaseFields = []record.Field[lease.Lease]{
 	record.Number(func(l *lease.Lease) *lease.Window { return &l.MaxWindow }),
 	record.Text(func(l *lease.Lease) *string { return &l.Owner }),
 	record.Text(func(l *lease.Lease) *string { return &l.NamespaceUID }),
-	record.Text(func(l *lease.Lease) *string { return &l.Reservation }),
+	record.Text(func(l *lease.Lease) *string { return &l.ReserveAs }),
 	record.Flag(func(l *lease.Lease) *bool { return &l.Leaving }),
 }
 

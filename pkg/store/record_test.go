@@ -23,7 +23,7 @@ func TestFormat(t *testing.T) {
 	}
 	l := lease.Lease{
 		ID: "0123456789abcdef", Address: netip.MustParseAddr("10.0.0.5"), Set: "s", State: lease.Held,
-		Namespace: "db", Name: "db-0", UID: "u1", NamespaceUID: "n1", Reservation: "registry",
+		Namespace: "db", Name: "db-0", UID: "u1", NamespaceUID: "n1", ReserveAs: "registry",
 		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0", BootID: "b1",
 			Netns: lease.Netns{Path: "/run/netns/x", Dev: 4, Ino: 4026532}},
 		MAC: "02:00:00:00:00:01", Window: lease.Window(time.Hour), MaxWindow: lease.Window(2 * time.Hour),
@@ -39,9 +39,9 @@ func TestFormat(t *testing.T) {
 	n := Entry{
 		Time: time.Unix(1700000000, 5).UTC(), Event: EventKept, Network: "net", DataDir: "/d", Address: l.Address,
 		Namespace: "db", Name: "db-0", UID: "u1", Container: "c1", IfName: "eth0", Window: lease.Window(time.Hour),
-		Reason: "r", Reservation: "registry",
+		Reason: "r", ReserveAs: "registry",
 	}
-	r := storedPod{NamedPod{Name: "db-0", Reservation: "registry", Window: lease.Window(time.Hour)},
+	r := storedPod{NamedPod{Name: "db-0", ReserveAs: "registry", Window: lease.Window(time.Hour)},
 		time.Unix(1700000000, 0).UTC()}
 	for what, c := range map[string]struct {
 		got  []byte

@@ -295,8 +295,8 @@ func entries(id poolID, k []byte, l lease.Lease) (out []entry) {
 	}
 	if key := l.Key(); !key.IsZero() {
 		add(bucketKeys, podPrefix(id, key), k[4:])
-		if key.Reservation != "" {
-			key.Name, key.Reservation = l.Name, ""
+		if key.ReserveAs != "" {
+			key.Name, key.ReserveAs = l.Name, ""
 			add(bucketKeys, podPrefix(id, key), k[4:])
 		}
 	}
@@ -372,7 +372,7 @@ func (tx *Tx) ByKey(key lease.Key) ([]lease.Lease, error) {
 	id := tx.pools[key.Pool]
 	leases, err := tx.collect(bucketKeys, podPrefix(id, key),
 		func(rest []byte) []byte { return append(id.prefix(), rest...) })
-	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.Reservation != key.Reservation }), err
+	return slices.DeleteFunc(leases, func(l lease.Lease) bool { return l.ReserveAs != key.ReserveAs }), err
 }
 
 // ByPod returns the bound and held leases of a pod, named or not, in all pools and on all

@@ -71,9 +71,9 @@ const always = 1 << 20
 type podConfig struct {
 	window    time.Duration
 	agentOnly bool // only the agent sees the pod's annotation, the plugin does not
-	// reservation is the reservation name; each sandbox is then that of another pod.
-	reservation string
-	oneUID      bool // its sandboxes are of one pod, and not of pods of one name
+	// reserveAs is the reservation name; each sandbox is then that of another pod.
+	reserveAs string
+	oneUID    bool // its sandboxes are of one pod, and not of pods of one name
 }
 
 // limits bound a search; zero is none.

@@ -175,7 +175,7 @@ func (w *simulation) request(sandbox int) ipam.Request {
 		Options: w.options(),
 	}
 	if p := w.pods[pod]; !p.agentOnly {
-		r.Retention = policy.Request{Known: true, Window: lease.Window(p.window), Reservation: p.reservation}
+		r.Retention = policy.Request{Known: true, Window: lease.Window(p.window), ReserveAs: p.reserveAs}
 	}
 	r.Sets = w.leaseSets()
 	return r
@@ -454,8 +454,8 @@ func cachedAnnotations(p podConfig) string {
 		return ""
 	}
 	name := ""
-	if p.reservation != "" {
-		name = fmt.Sprintf(`,"leasehold.dev/reserve-as":%q`, p.reservation)
+	if p.reserveAs != "" {
+		name = fmt.Sprintf(`,"leasehold.dev/reserve-as":%q`, p.reserveAs)
 	}
 	return fmt.Sprintf(`"capabilityArgs":{"io.kubernetes.cri.pod-annotations":`+
 		`{"io.kubernetes.cri/reserved-ip-duration":"%d"%s}},`, p.window/time.Minute, name)
@@ -467,7 +467,7 @@ var errUnsettled = errors.New("the next round would have something to do")
 // annotations returns the annotations of the pods that only the agent sees.
 func (w *simulation) annotations() (out []maintain.PodWindow) {
 	for p, c := range w.pods {
-		if b := w.newest(p); c.agentOnly && c.reservation == "" && w.isValid(b) {
+		if b := w.newest(p); c.agentOnly && c.reserveAs == "" && w.isValid(b) {
 			out = append(out, maintain.PodWindow{
 				Namespace: tenant, Name: podName(p), UID: "uid-" + w.uidOf(b),
 				Window: lease.Window(c.window),

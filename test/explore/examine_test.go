@@ -46,7 +46,7 @@ func (w *simulation) examineSandbox(c contents, b int) string {
 			return fmt.Sprintf("I4: sandbox %s is alive and was given %s, which is %s by %q in the store",
 				w.sandboxName(b), me.addrs[i], l.State, l.Holder.ContainerID)
 		}
-		if w.isNamed(b) && me.window && l.Key().Reservation == "" {
+		if w.isNamed(b) && me.window && l.Key().ReserveAs == "" {
 			return fmt.Sprintf("I2: %s of the living sandbox %s is not kept for its reservation name any more",
 				me.addrs[i], w.sandboxName(b))
 		}

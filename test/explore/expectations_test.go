@@ -231,7 +231,7 @@ func (w *simulation) rebase() {
 // follow records whose annotations the agent has seen: a lease has the window from then on.
 func (w *simulation) follow() {
 	for p, c := range w.pods {
-		if b := w.newest(p); c.agentOnly && c.reservation == "" && w.isValid(b) && w.sandboxes[b].assigned() {
+		if b := w.newest(p); c.agentOnly && c.reserveAs == "" && w.isValid(b) && w.sandboxes[b].assigned() {
 			w.sandboxes[b].window = true
 		}
 	}
@@ -494,7 +494,7 @@ func (w *simulation) storeLost() {
 		me := &w.sandboxes[b]
 		for _, a := range me.addrs[:len(w.sets)] {
 			c, held := hostlocal.ParseHold(w.current.Files[mirrorDir+"/"+a.String()].Content)
-			if me.until > 0 && (!held || !c.IsHold || c.Reservation != w.pods[w.podOf(b)].reservation) {
+			if me.until > 0 && (!held || !c.IsHold || c.ReserveAs != w.pods[w.podOf(b)].reserveAs) {
 				me.until = 0
 			}
 		}

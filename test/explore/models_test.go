@@ -19,8 +19,8 @@ var (
 	retained  = podConfig{window: window}
 	plain     = podConfig{}
 	agentOnly = podConfig{window: window, agentOnly: true}
-	named     = podConfig{window: window, reservation: "name"}
-	lateNamed = podConfig{window: window, reservation: "name", agentOnly: true}
+	named     = podConfig{window: window, reserveAs: "name"}
+	lateNamed = podConfig{window: window, reserveAs: "name", agentOnly: true}
 	one       = []string{oneAddress}
 	two       = []string{twoAddresses}
 	four      = []string{"10.0.0.0/24 10.0.0.2-10.0.0.5"}

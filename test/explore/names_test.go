@@ -17,7 +17,7 @@ import (
 // never return. What they leave is kept for the name.
 
 // isNamed reports whether a sandbox belongs to a pod with a reservation name.
-func (c config) isNamed(b int) bool { return c.pods[c.podOf(b)].reservation != "" }
+func (c config) isNamed(b int) bool { return c.pods[c.podOf(b)].reserveAs != "" }
 
 // podNameOf returns the name of a sandbox's pod.
 func (c config) podNameOf(b int) string {
@@ -34,7 +34,7 @@ func (w *simulation) namedAnnotations() (out []maintain.PodWindow) {
 		if c := w.pods[w.podOf(b)]; w.isNamed(b) && w.isValid(b) {
 			out = append(out, maintain.PodWindow{
 				Namespace: tenant, Name: w.podNameOf(b), UID: "uid-" + w.sandboxName(b),
-				Window: lease.Window(c.window), Reservation: c.reservation,
+				Window: lease.Window(c.window), ReserveAs: c.reserveAs,
 			})
 		}
 	}
@@ -56,7 +56,7 @@ func (w *simulation) leavingPods() (out []maintain.LeavingPod) {
 func (w *simulation) storeName(b int) error {
 	c := w.pods[w.podOf(b)]
 	return w.service().NamePods(context.Background(), []store.NamedPod{{Namespace: tenant,
-		Name: w.podNameOf(b), UID: "uid-" + w.sandboxName(b), Reservation: c.reservation,
+		Name: w.podNameOf(b), UID: "uid-" + w.sandboxName(b), ReserveAs: c.reserveAs,
 		Window: lease.Window(c.window)}})
 }
 
@@ -78,7 +78,7 @@ func (w *simulation) keptFor(o int) bool { return w.elapsed < w.sandboxes[o].unt
 // the addresses that one boot releases may be the one that was released last.
 func (w *simulation) wasOfName(a netip.Addr) bool {
 	return slices.ContainsFunc(w.before.leases, func(l lease.Lease) bool {
-		return l.Address == a && l.Reservation != ""
+		return l.Address == a && l.ReserveAs != ""
 	})
 }
 
@@ -100,7 +100,7 @@ func (w *simulation) mustBeTaken(o int) bool {
 // ofName returns the other sandboxes of the same reservation name for which match reports true.
 func (w *simulation) ofName(b int, match func(o int) bool) (out []int) {
 	for o := range w.sandboxCount() {
-		same := w.pods[w.podOf(o)].reservation == w.pods[w.podOf(b)].reservation
+		same := w.pods[w.podOf(o)].reserveAs == w.pods[w.podOf(b)].reserveAs
 		if o != b && same && match(o) {
 			out = append(out, o)
 		}
@@ -178,12 +178,12 @@ func (w *simulation) accountNamedRefusal(b int, known bool, err error) string {
 // of sandbox b.
 func (w *simulation) keptForAnother(b int, a netip.Addr) string {
 	for o := range w.sandboxCount() {
-		mine := w.isNamed(b) && w.pods[w.podOf(o)].reservation == w.pods[w.podOf(b)].reservation
+		mine := w.isNamed(b) && w.pods[w.podOf(o)].reserveAs == w.pods[w.podOf(b)].reserveAs
 		if !w.isNamed(o) || o == b || mine || !w.keptFor(o) {
 			continue
 		}
 		if slices.Contains(w.sandboxes[o].addrs[:], a) {
-			return w.pods[w.podOf(o)].reservation
+			return w.pods[w.podOf(o)].reserveAs
 		}
 	}
 	return ""
@@ -200,7 +200,7 @@ func (w *simulation) releasedName(b int) {
 // nameLines formats what a state has of reservation names: the records of the agent, and the order
 // in which the leases were bound and released, because a new pod takes what was released last.
 func (f *canonicalForm) nameLines() {
-	if !slices.ContainsFunc(f.pods, func(p podConfig) bool { return p.reservation != "" }) {
+	if !slices.ContainsFunc(f.pods, func(p podConfig) bool { return p.reserveAs != "" }) {
 		return
 	}
 	for _, p := range f.nameRecords {
@@ -208,15 +208,15 @@ func (f *canonicalForm) nameLines() {
 	}
 	now := f.kernel.now()
 	for _, l := range f.leases {
-		if l.Reservation == "" {
+		if l.ReserveAs == "" {
 			continue
 		}
 		bound, released := 0, 0
 		for _, o := range f.leases {
-			if o.Reservation != "" && o.BoundAt.Wall.Before(l.BoundAt.Wall) {
+			if o.ReserveAs != "" && o.BoundAt.Wall.Before(l.BoundAt.Wall) {
 				bound++
 			}
-			if o.Reservation != "" && o.State == lease.Held && now.Since(o.ReleasedAt) > now.Since(l.ReleasedAt) {
+			if o.ReserveAs != "" && o.State == lease.Held && now.Since(o.ReleasedAt) > now.Since(l.ReleasedAt) {
 				released++
 			}
 		}

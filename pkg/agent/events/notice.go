@@ -146,8 +146,8 @@ func keptText(e store.Entry) string {
 	switch {
 	case !isReturn:
 		return e.Reason
-	case e.Reservation != "":
-		return fmt.Sprintf("it was held for %s as %q", away, e.Reservation)
+	case e.ReserveAs != "":
+		return fmt.Sprintf("it was held for %s as %q", away, e.ReserveAs)
 	}
 	return "the pod was away for " + away
 }

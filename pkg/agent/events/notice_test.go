@@ -25,7 +25,7 @@ func withoutWindow(e store.Entry) store.Entry {
 }
 
 func asNamed(e store.Entry) store.Entry {
-	e.Reservation = "registry"
+	e.ReserveAs = "registry"
 	return e
 }
 

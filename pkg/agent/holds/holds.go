@@ -151,7 +151,7 @@ func (h *Task) candidates(held map[kube.Name][]lease.Lease) []kube.Name {
 	}
 	var now, later []kube.Name
 	for pod, leases := range held {
-		if slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Reservation != "" }) {
+		if slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.ReserveAs != "" }) {
 			continue // it is for any pod with the name, wherever its last pod is
 		}
 		if _, isSeen := h.moved.of[pod]; isSeen || claimed[pod] {

@@ -148,7 +148,7 @@ func TestHoldStaysUnlessThePodHasMoved(t *testing.T) {
 				if err != nil || len(held) != 1 {
 					return fmt.Errorf("%v, %w", held, err)
 				}
-				held[0].Reservation = "registry"
+				held[0].ReserveAs = "registry"
 				return tx.Put(held[0].Pool, held[0].Address, held[0])
 			})
 		},

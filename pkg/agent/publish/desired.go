@@ -105,7 +105,7 @@ func want(node nodeIdentity, pod kube.Name, leases []lease.Lease, now lease.Inst
 		Spec: ipamv1.IPReservationSpec{PodName: pod.Name, NodeName: node.Name, NodeUID: node.UID},
 		Status: ipamv1.IPReservationStatus{
 			ID: leases[0].ID, State: ipamv1.Held, PodUID: last.UID, Window: last.Window.String(),
-			Reservation: last.Reservation,
+			Reservation: last.ReserveAs,
 		},
 	}, Leases: leases}
 	status := &w.Object.Status

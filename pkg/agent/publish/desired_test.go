@@ -84,7 +84,7 @@ func TestMake(t *testing.T) {
 		{name: "a sandbox after 5 s", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
 			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
 		{name: "a reservation name", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour),
-			func(l *lease.Lease) { l.Reservation = "registry" })},
+			func(l *lease.Lease) { l.ReserveAs = "registry" })},
 			want: is(func(s *ipamv1.IPReservationStatus) { s.Reservation, s.Confirmed = "registry", true })},
 		{name: "a sandbox after 5 s, pod Ready", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
 			pod:  retention.Pod{UID: "u1", Ready: true},

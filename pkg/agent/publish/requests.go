@@ -138,7 +138,7 @@ func wishesOf(r *ipamv1.AddressRequest, node string, now lease.Instant) (out []*
 		}
 		e.NodeName = node
 		w := &wish{request: r, entry: e, choice: maintain.Choice{Namespace: r.Namespace, Name: e.PodName,
-			Reservation: e.Reservation, IfName: cmp.Or(e.Interface, "eth0"), Rest: lease.Window(requestRest),
+			ReserveAs: e.Reservation, IfName: cmp.Or(e.Interface, "eth0"), Rest: lease.Window(requestRest),
 			Owner: requestOwner + r.Name + "/" + string(r.UID), Viewer: r.Namespace}}
 		c := &w.choice
 		window, err := policy.ParseWindow(cmp.Or(r.Spec.For, lease.Forever.String()))
@@ -150,7 +150,7 @@ func wishesOf(r *ipamv1.AddressRequest, node string, now lease.Instant) (out []*
 			err = errors.Join(err, parseErr)
 			c.Addresses = append(c.Addresses, addr.Unmap())
 		}
-		isName := lease.IsPodName(c.Name) && c.Reservation == "" || lease.IsReservation(c.Reservation) && c.Name == ""
+		isName := lease.IsPodName(c.Name) && c.ReserveAs == "" || lease.IsReserveAs(c.ReserveAs) && c.Name == ""
 		if err != nil || !isName || !hostlocal.IsIfName(c.IfName) {
 			w.setStates(ipamv1.RequestRejected, maintain.InvalidAddress,
 				"the entry has no valid name, interface or address")
@@ -164,7 +164,7 @@ func wishesOf(r *ipamv1.AddressRequest, node string, now lease.Instant) (out []*
 func (w *wish) isFor(l lease.Lease) bool {
 	c, k := w.choice, l.Key()
 	return slices.Contains(c.Addresses, l.Address) &&
-		k == lease.Key{Pool: l.Pool, Namespace: c.Namespace, Name: c.Name, Reservation: c.Reservation, IfName: c.IfName}
+		k == lease.Key{Pool: l.Pool, Namespace: c.Namespace, Name: c.Name, ReserveAs: c.ReserveAs, IfName: c.IfName}
 }
 
 // owns reports whether a lease is a hold that was made for the wish and that no pod has had.

@@ -104,7 +104,7 @@ func TestStatusFits(t *testing.T) {
 		address = address.Next()
 		l := bound(address.String(), id1, 0)
 		l.Pool.Network, l.Holder.IfName = long("n", 255), long("i", 15)
-		l.UID, l.Reservation, l.Window = long("u", 128), long("r", 63), lease.Window(1<<63-2)
+		l.UID, l.ReserveAs, l.Window = long("u", 128), long("r", 63), lease.Window(1<<63-2)
 		leases = append(leases, l)
 	}
 	w := want(node, kube.Name{Namespace: long("a", 63), Name: long("p", 253)}, leases, now)

@@ -26,12 +26,12 @@ type Pod struct {
 	UID string
 	// ObjectUID is the UID of the object in the API.
 	ObjectUID types.UID
-	// Window and Reservation are what the pod's leases should have. Window is 0 if the pod does not
+	// Window and ReserveAs are what the pod's leases should have. Window is 0 if the pod does not
 	// request retention, or if it has no reservation name and no other pod will have its name. If
 	// an annotation is invalid, Invalid is the reason, and what is stored must not be changed.
-	Window      lease.Window
-	Reservation string
-	Invalid     string
+	Window    lease.Window
+	ReserveAs string
+	Invalid   string
 	// Owner is the StatefulSet that leases store if the pod requests its address forever, "" if it
 	// does not, or if it has a reservation name or another controller (see controllingSet).
 	Owner string
@@ -75,10 +75,10 @@ func PodOf(p *corev1.Pod) Pod {
 	var owner string
 	if owner, out.Set = controllingSet(p); err != nil {
 		out.Invalid = err.Error()
-	} else if request.Reservation != "" || keepsName(p) {
-		out.Window, out.Reservation = request.Window, request.Reservation
+	} else if request.ReserveAs != "" || keepsName(p) {
+		out.Window, out.ReserveAs = request.Window, request.ReserveAs
 	}
-	if out.Window == lease.Forever && out.Reservation == "" {
+	if out.Window == lease.Forever && out.ReserveAs == "" {
 		out.Owner = owner
 	}
 	hash := kube.Short(p.Annotations[kubeletHash], kube.MaxUID)

@@ -128,7 +128,7 @@ func TestWindowWithAReservationName(t *testing.T) {
 		{"an invalid window", "ten", "registry", "annotation io.kubernetes.cri/reserved-ip-duration"},
 	} {
 		p := asking(c.annotation, c.reserveAs)
-		got := fmt.Sprint(p.Window, " ", p.Owner, " ", p.Reservation)
+		got := fmt.Sprint(p.Window, " ", p.Owner, " ", p.ReserveAs)
 		if p.Invalid != "" {
 			got = p.Invalid
 		}
@@ -137,7 +137,7 @@ func TestWindowWithAReservationName(t *testing.T) {
 		}
 	}
 	ofSet := PodOf(apiPodWith(policy.Annotation, "forever", policy.ReserveAs, "registry"))
-	if ofSet.Owner != "" || ofSet.Reservation != "registry" || ofSet.Invalid != "" {
+	if ofSet.Owner != "" || ofSet.ReserveAs != "registry" || ofSet.Invalid != "" {
 		t.Errorf("of a StatefulSet: %+v", ofSet)
 	}
 }

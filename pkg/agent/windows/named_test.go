@@ -29,7 +29,7 @@ func asking(annotation, reserveAs string) retention.Pod {
 
 // of changes a lease to one of a pod with the reservation name registry.
 func of(pod string, l lease.Lease) lease.Lease {
-	l.Name, l.Reservation = pod, "registry"
+	l.Name, l.ReserveAs = pod, "registry"
 	return l
 }
 
@@ -37,10 +37,10 @@ func TestMakeWithReservationNames(t *testing.T) {
 	const hour, own = time.Hour, "registry-x7k2p"
 	deleting, other := as("60"), asking("60", "mirror")
 	deleting.Expected, deleting.Deleting = false, true
-	record := store.NamedPod{Namespace: "db", Name: own, UID: "u1", Reservation: "registry",
+	record := store.NamedPod{Namespace: "db", Name: own, UID: "u1", ReserveAs: "registry",
 		Window: lease.Window(hour)}
 	follow := []maintain.PodWindow{{Namespace: "db", Name: own, UID: "u1", Window: lease.Window(hour),
-		Reservation: "registry"}}
+		ReserveAs: "registry"}}
 	late := of("registry-aaaaa", held("u0", hour, hour))
 	for _, c := range []struct {
 		name   string
@@ -56,7 +56,7 @@ func TestMakeWithReservationNames(t *testing.T) {
 		{"its lease has the name", as("60"), []lease.Lease{of(own, bound("u1", hour))}, false, plan{}},
 		{"its lease has no name", as("60"), []lease.Lease{func() lease.Lease {
 			l := of(own, bound("u1", hour))
-			l.Reservation = ""
+			l.ReserveAs = ""
 			return l
 		}()}, false, plan{Follow: follow}},
 		{"a hold of the name, in time", as("60"), []lease.Lease{of("registry-aaaaa", held("u0", hour, 0))}, true,
@@ -64,7 +64,7 @@ func TestMakeWithReservationNames(t *testing.T) {
 		{"a hold of the name, late", as("60"), []lease.Lease{late}, true,
 			plan{Expect: refs(late), RequeueAfter: time.Minute}},
 		{"a hold of another name", other, []lease.Lease{of("registry-aaaaa", held("u0", hour, hour))}, false,
-			plan{Name: []store.NamedPod{{Namespace: "db", Name: own, UID: "u1", Reservation: "mirror",
+			plan{Name: []store.NamedPod{{Namespace: "db", Name: own, UID: "u1", ReserveAs: "mirror",
 				Window: lease.Window(hour)}}}},
 		{"being deleted", deleting, []lease.Lease{of(own, bound("u1", hour))}, false, plan{}},
 	} {

@@ -92,13 +92,13 @@ func leaving(pods, former map[kube.Name]retention.Pod, leases []lease.Lease) (ou
 func leasesFor(pods map[kube.Name]retention.Pod, leases []lease.Lease) map[kube.Name][]lease.Lease {
 	out, held := retention.ByPod(leases), map[kube.Name][]lease.Lease{}
 	for _, l := range leases {
-		if l.Reservation != "" && l.State == lease.Held {
-			name := kube.Name{Namespace: l.Namespace, Name: l.Reservation}
+		if l.ReserveAs != "" && l.State == lease.Held {
+			name := kube.Name{Namespace: l.Namespace, Name: l.ReserveAs}
 			held[name] = append(held[name], l)
 		}
 	}
 	for name, p := range pods {
-		for _, l := range held[kube.Name{Namespace: p.Namespace, Name: p.Reservation}] {
+		for _, l := range held[kube.Name{Namespace: p.Namespace, Name: p.ReserveAs}] {
 			if l.Name != name.Name {
 				out[name] = append(out[name], l)
 			}
@@ -127,15 +127,15 @@ func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lea
 // no annotations.
 func (plan *plan) follow(p retention.Pod, leases []lease.Lease, view maintain.NodeView, namespaceUID string) {
 	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID, Window: p.Window,
-		Reservation: p.Reservation, Owner: p.Owner}
+		ReserveAs: p.ReserveAs, Owner: p.Owner}
 	if w.Window > 0 {
 		w.NamespaceUID = namespaceUID
 		w.Window, w.Limited = view.Limits.Of(p.Namespace).Window(w.Window, p.Namespace)
 	}
 	hasLease := slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.UID == p.UID })
 	record := store.NamedPod{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID,
-		Reservation: w.Reservation, Window: w.Window}
-	if w.Reservation != "" && w.Window > 0 && p.Expected && !hasLease && !view.NamedPods[record] {
+		ReserveAs: w.ReserveAs, Window: w.Window}
+	if w.ReserveAs != "" && w.Window > 0 && p.Expected && !hasLease && !view.NamedPods[record] {
 		plan.Name = append(plan.Name, record)
 	}
 	for _, l := range leases {
@@ -180,7 +180,7 @@ func expect(claims map[claim]*claimed, p retention.Pod, leases []lease.Lease, no
 		}
 	}
 	for _, l := range leases {
-		if !p.Expected || !l.IsHold || l.Reservation != p.Reservation || attached[l.Key()] {
+		if !p.Expected || !l.IsHold || l.ReserveAs != p.ReserveAs || attached[l.Key()] {
 			continue
 		}
 		of := claim{l.Key(), l.Set, l.Address.Is4()}
@@ -204,7 +204,7 @@ func (c *claimed) first(of claim, now lease.Instant) []lease.Lease {
 		}
 		return 1
 	})
-	if of.key.Reservation != "" {
+	if of.key.ReserveAs != "" {
 		holds = holds[:min(len(holds), len(c.pods))]
 	}
 	return holds

@@ -79,7 +79,7 @@ func (w *Task) apply(ctx context.Context) (requeueAfter time.Duration, err error
 	bootID := w.Service.Node.Clock().BootID
 	view, err := w.Service.List(ctx, func(l lease.Lease) bool {
 		_, here := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
-		return here || l.Reservation != "" || l.IsBootHold(bootID)
+		return here || l.ReserveAs != "" || l.IsBootHold(bootID)
 	})
 	if err != nil && !store.IsEmpty(err) {
 		return 0, fmt.Errorf("reading the leases: %w", err)
@@ -130,14 +130,14 @@ func (w *Task) act(ctx context.Context, plan plan) error {
 	followed, err := w.Service.Follow(ctx, plan.Follow)
 	for _, p := range followed {
 		w.Log.Info("window of a pod set", "pod", p.Namespace+"/"+p.Name, "window", p.Window.String(),
-			"reservation", p.Reservation)
+			"reserveAs", p.ReserveAs)
 	}
 	errs = append(errs, err)
 	extended, err := w.Service.Defer(ctx, slices.Collect(maps.Keys(plan.Expect)), deferTo)
 	for _, ref := range extended {
 		l := plan.Expect[ref]
 		w.Log.Info("hold extended, a pod that needs it is starting", "address", l.Address.String(),
-			"pod", l.Namespace+"/"+l.Name, "reservation", l.Reservation)
+			"pod", l.Namespace+"/"+l.Name, "reserveAs", l.ReserveAs)
 	}
 	return errors.Join(append(errs, err)...)
 }

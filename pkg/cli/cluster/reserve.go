@@ -40,13 +40,13 @@ administrator has to allow the namespace to choose addresses (the limit "choose"
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			entry := map[string]any{"addresses": choice.Addresses, "podName": choice.Name,
-				"reservation": choice.Reservation, "interface": choice.IfName, "nodeName": c.node}
+				"reservation": choice.ReserveAs, "interface": choice.IfName, "nodeName": c.node}
 			for key, value := range entry {
 				if value == "" {
 					delete(entry, key)
 				}
 			}
-			name := choice.Name + choice.Reservation
+			name := choice.Name + choice.ReserveAs
 			manifest, err := json.Marshal(map[string]any{"apiVersion": "ipam.leasehold.dev/v1alpha1",
 				"kind": "AddressRequest", "metadata": map[string]any{"namespace": choice.Namespace, "name": name},
 				"spec": map[string]any{"for": choice.Window.String(), "wait": whenFree, "entries": []any{entry}}})

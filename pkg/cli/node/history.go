@@ -62,7 +62,7 @@ func (a *app) entries(ctx context.Context) (out []store.Entry, err error) {
 			}
 			isFirst = false
 			if (a.network == "" || n.Network == a.network) &&
-				a.Selects(n.Namespace, n.Name, n.Reservation, n.Address.String()) {
+				a.Selects(n.Namespace, n.Name, n.ReserveAs, n.Address.String()) {
 				out = append(out, n)
 			}
 		}

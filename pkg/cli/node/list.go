@@ -71,7 +71,7 @@ func (a *app) print(leases []lease.Lease) error {
 	const heads = "NETWORK ADDRESS POD INTERFACE STATE UNTIL CONTAINER FOR"
 	return cli.PrintRows(a.App, rows, heads, func(r cli.Row) []string {
 		return []string{r.Network, r.Address, podOf(r), r.Interface, stateOf(r), text(r.Until), short(r.Container),
-			r.Reservation}
+			r.ReserveAs}
 	})
 }
 
@@ -84,7 +84,7 @@ func rowOf(l lease.Lease, now lease.Instant) cli.Row {
 		Network: l.Pool.Network, Address: cli.AddressText(l.Address), Namespace: l.Namespace, Pod: l.Name, UID: l.UID,
 		Interface: l.Holder.IfName, Container: l.Holder.ContainerID, Netns: l.Holder.Netns.Path, MAC: l.MAC,
 		State: l.State.String(), IsHold: l.IsHold, ID: l.ID, BoundAt: stamp(l.BoundAt.Wall),
-		ReleasedAt: stamp(l.ReleasedAt.Wall), Reservation: l.Reservation,
+		ReleasedAt: stamp(l.ReleasedAt.Wall), ReserveAs: l.ReserveAs,
 	}
 	if l.Window > 0 {
 		r.Window = l.Window.String()

@@ -109,7 +109,7 @@ func (a *app) view(ctx context.Context, fn func(*store.Tx) error) error {
 func (a *app) selected(l lease.Lease) bool {
 	return (a.network == "" || l.Pool.Network == a.network) &&
 		(a.state == "" || strings.EqualFold(l.State.String(), a.state)) &&
-		a.Selects(l.Namespace, l.Name, l.Reservation, l.Address.String())
+		a.Selects(l.Namespace, l.Name, l.ReserveAs, l.Address.String())
 }
 
 // cniFlags are the flags with which a command finds the CNI configurations and plugins of the

@@ -133,11 +133,11 @@ type addressRequest struct {
 
 // A requestEntry is an entry of an AddressRequest, and what its status shows of it.
 type requestEntry struct {
-	pod, reservation string
-	node             string // that the entry names, or of the agent that has written its first state
-	isNamed          bool   // by the entry
-	addresses        []netip.Addr
-	shown            []shownState // of each address
+	pod, reserveAs string
+	node           string // that the entry names, or of the agent that has written its first state
+	isNamed        bool   // by the entry
+	addresses      []netip.Addr
+	shown          []shownState // of each address
 }
 
 // A shownState is the state that the status shows of an address.
@@ -159,7 +159,7 @@ var managerStates = map[string]ipam.RequestState{
 func viewRequest(r *ipam.AddressRequest) *addressRequest {
 	v, states, texts := &addressRequest{ObjectMeta: control.Identity(&r.ObjectMeta)}, statesOf(r), []string{}
 	for _, e := range r.Spec.Entries {
-		own := requestEntry{pod: e.PodName, reservation: e.Reservation, node: e.NodeName, isNamed: e.NodeName != ""}
+		own := requestEntry{pod: e.PodName, reserveAs: e.Reservation, node: e.NodeName, isNamed: e.NodeName != ""}
 		for i, text := range e.Addresses {
 			if i == 0 && !own.isNamed {
 				own.node = control.Intern(states[text].NodeName)
@@ -280,8 +280,8 @@ func statesOf(r *ipam.AddressRequest) map[string]ipam.RequestedAddress {
 // isReserved reports whether a reservation shows the same of an address of an entry as its state.
 func isReserved(r *addressRequest, e requestEntry, i int, set *control.Reservations) bool {
 	of := set.OfPod(r.Namespace + "/" + e.pod)
-	if e.reservation != "" {
-		of = set.OfName(control.NodeKey(control.NameKey(r.Namespace, e.reservation), e.node))
+	if e.reserveAs != "" {
+		of = set.OfName(control.NodeKey(control.NameKey(r.Namespace, e.reserveAs), e.node))
 	}
 	return slices.ContainsFunc(of, func(v *control.Reservation) bool {
 		return v.Node == e.node && v.Bound == e.shown[i].isBound &&

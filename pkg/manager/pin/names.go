@@ -26,7 +26,7 @@ import (
 
 // reservationName returns the reservation name of a pod, "" if it has none or an invalid one.
 func reservationName(p *corev1.Pod) string {
-	name, _ := policy.ParseReservation(p.Annotations[policy.ReserveAs])
+	name, _ := policy.ParseReserveAs(p.Annotations[policy.ReserveAs])
 	return name
 }
 
