@@ -30,7 +30,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/nodepools"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
-	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 func run(ctx context.Context, o options, to *slog.Logger) error {
@@ -58,10 +57,6 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 		metrics.Registry.Register(kube.LeftOut), mgr.AddReadyzCheck("certificate", certificate.isReady))
 	if err != nil {
 		return err
-	}
-	if o.pin.Mode == policy.PinNominate {
-		log.Info("--pin-mode=nominate is read as require")
-		o.pin.Mode = policy.PinRequire
 	}
 	nodes, err := control.WatchNodes(mgr)
 	if err != nil {

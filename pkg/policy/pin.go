@@ -21,14 +21,11 @@ const (
 	PinPrefer PinMode = "prefer"
 	// PinNone does not change the pod.
 	PinNone PinMode = "none"
-	// PinNominate was the name of a former mode. It is accepted for one version, and the default
-	// applies in its place.
-	PinNominate PinMode = "nominate"
 )
 
 // pinModes are the accepted modes. The admission policy has the same list; testdata/pins.txt tests
 // both.
-var pinModes = []PinMode{PinRequire, PinPrefer, PinNone, PinNominate}
+var pinModes = []PinMode{PinRequire, PinPrefer, PinNone}
 
 // ParsePinMode parses a pin mode. It does not trim spaces, and is case-sensitive.
 func ParsePinMode(s string) (PinMode, error) {

@@ -174,10 +174,9 @@ func (d *clusterDoctor) checkTimes(ctx context.Context) (found []cli.Finding, er
 // policies are the names of the ValidatingAdmissionPolicies, and of their bindings.
 var policies = []string{
 	"leasehold-agent", "leasehold-agent-events", "leasehold-agent-pool", "leasehold-annotations",
-	"leasehold-former-modes", "leasehold-generated-names", "leasehold-limits", "leasehold-manager",
-	"leasehold-manager-events", "leasehold-manager-lease", "leasehold-manager-persistentpodstates",
-	"leasehold-manager-pools", "leasehold-manager-webhooks", "leasehold-namespaces", "leasehold-requests",
-	"leasehold-reservations",
+	"leasehold-generated-names", "leasehold-limits", "leasehold-manager", "leasehold-manager-events",
+	"leasehold-manager-lease", "leasehold-manager-persistentpodstates", "leasehold-manager-pools",
+	"leasehold-manager-webhooks", "leasehold-namespaces", "leasehold-requests", "leasehold-reservations",
 }
 
 // checkManager finds a manager that no pod reaches, or that is not of the version of the agents.

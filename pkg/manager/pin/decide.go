@@ -206,13 +206,9 @@ func wishOf(pod, namespace map[string]string, cluster policy.PinMode) wish {
 		prefix string
 	}{{namespace, "the namespace's "}, {pod, ""}} {
 		if value, found := from.values[kube.AnnotationPin]; found {
-			switch mode, err := policy.ParsePinMode(value); {
-			case err != nil:
+			if mode, err := policy.ParsePinMode(value); err != nil {
 				notes = append(notes, from.prefix+err.Error())
-			case mode == policy.PinNominate:
-				notes = append(notes, fmt.Sprintf("%s%q is not a pin mode any more, and is read as the default",
-					from.prefix, mode))
-			default:
+			} else {
 				w.Mode = mode
 			}
 		}

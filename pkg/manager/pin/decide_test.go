@@ -185,7 +185,6 @@ func TestWishOf(t *testing.T) {
 		mode, patience = "leasehold.dev/pin", "leasehold.dev/pin-patience"
 		invalid        = `"must" is not a pin mode; want "require", "prefer" or "none"`
 		soon           = `"soon" is not a patience; want a duration ("5s", "2m"), whole minutes ("10") or "forever"`
-		former         = `"nominate" is not a pin mode any more, and is read as the default`
 	)
 	second := lease.Window(1e9)
 	for _, tt := range []struct {
@@ -201,11 +200,6 @@ func TestWishOf(t *testing.T) {
 			wish{"prefer", 10 * second, true, invalid}},
 		{"invalid in the namespace", nil, values{mode: "must", patience: "soon"},
 			wish{"require", 5 * second, false, "the namespace's " + invalid + "; " + soon}},
-		{"a former mode", values{mode: "nominate"}, nil, wish{"require", 5 * second, false, former}},
-		{"a former mode, with a default of the namespace", values{mode: "nominate"}, values{mode: "none"},
-			wish{"none", 5 * second, false, former}},
-		{"a former mode of the namespace", nil, values{mode: "nominate"},
-			wish{"require", 5 * second, false, "the namespace's " + former}},
 		{"an empty mode", values{mode: ""}, nil,
 			wish{"require", 5 * second, false, `"" is not a pin mode; want "require", "prefer" or "none"`}},
 	} {

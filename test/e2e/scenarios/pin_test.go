@@ -87,7 +87,7 @@ func pin(t *Test) {
 }
 
 func pinModes(t *Test) {
-	for mode, effect := range map[string]string{"require": "require", "prefer": "prefer", "nominate": "require"} {
+	for _, mode := range []string{"require", "prefer"} {
 		t.Step("%s: deleted and recreated on their nodes", mode)
 		set := t.Echoserver(mode, nil, 3, Pin(mode))
 		before := set.Ready()
@@ -95,7 +95,7 @@ func pinModes(t *Test) {
 		after := set.Recreate()
 		t.onSameNodes(before, after)
 		for name, p := range after {
-			if p.Annotations[pinnedNode] != p.Spec.NodeName || !strings.Contains(p.Annotations[pinReason], effect) {
+			if p.Annotations[pinnedNode] != p.Spec.NodeName || !strings.Contains(p.Annotations[pinReason], mode) {
 				t.Fatalf("the annotations of %s are %v", name, p.Annotations)
 			}
 		}
@@ -398,15 +398,5 @@ func pinValues(t *Test) {
 			`"spec":{"containers":[{"name":"c","image":"none"}]}}`, wrong)
 		t.Refused(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+t.NS+`","labels":{"`+key+`":"must"}}}`,
 			"label "+key+`: `+wrong[:strings.Index(wrong, ";")])
-	}
-	t.Step("a former mode is accepted with a warning")
-	set := t.echoserver("words", nil, 1, Pin("nominate"))
-	set.APIVersion, set.Kind = "apps/v1", "StatefulSet"
-	data, err := json.Marshal(set)
-	t.Must(err)
-	out, err := t.kubectl(string(data), "create", "--dry-run=server", "-f", "-")
-	if err != nil || !strings.Contains(out, `Warning: Validation failed for ValidatingAdmissionPolicy`) ||
-		!strings.Contains(out, "is read as the default") {
-		t.Fatalf("%v %s", err, out)
 	}
 }
