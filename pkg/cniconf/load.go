@@ -136,14 +136,15 @@ func parseFile(path string, content []byte) (f File, separate bool) {
 		return f, false
 	}
 	f.Network, f.cniVersion = list.Name, list.CNIVersion
-	pointer := "/plugins/%d"
-	if filepath.Ext(path) != ".conflist" {
-		pointer = ""
-	}
+	isList := filepath.Ext(path) == ".conflist"
 	for i, entry := range list.Plugins {
-		f.Plugins = append(f.Plugins, plugin(entry.Bytes, path, pointerTo(pointer, i)))
+		pointer := ""
+		if isList {
+			pointer = fmt.Sprintf("/plugins/%d", i)
+		}
+		f.Plugins = append(f.Plugins, plugin(entry.Bytes, path, pointer))
 	}
-	return f, !list.LoadOnlyInlinedPlugins && pointer != ""
+	return f, isList && !list.LoadOnlyInlinedPlugins
 }
 
 // needPlugins sets Invalid if the file has no plugins.

@@ -81,15 +81,13 @@ type entry struct {
 	Name           string            `json:"name"`
 	Type           string            `json:"type"`
 	Capabilities   map[string]bool   `json:"capabilities"`
-	IPAM           ipamEntry         `json:"ipam"`
 	Delegates      []json.RawMessage `json:"delegates"`
 	ClusterNetwork string            `json:"clusterNetwork"`
-}
-
-type ipamEntry struct {
-	Type          string `json:"type"`
-	DefaultWindow string `json:"defaultWindow"`
-	DataDir       string `json:"dataDir"`
+	IPAM           struct {
+		Type          string `json:"type"`
+		DefaultWindow string `json:"defaultWindow"`
+		DataDir       string `json:"dataDir"`
+	} `json:"ipam"`
 }
 
 // plugin describes one entry of a configuration's list of plugins, which libcni has accepted.
@@ -206,15 +204,6 @@ func (p Plugin) delegatesTo() string {
 		return ""
 	}
 	return cmp.Or(e.Delegate.Type, "bridge")
-}
-
-// pointerTo returns the JSON Pointer of the element i of a list, or "" if format is "", because the
-// document is not a list.
-func pointerTo(format string, i int) string {
-	if format == "" {
-		return ""
-	}
-	return fmt.Sprintf(format, i)
 }
 
 // isMultus reports whether a plugin type is Multus: the thin plugin, or the shim of the thick

@@ -47,18 +47,11 @@ func undoOf(path string) (Change, error) {
 			return Change{}, fmt.Errorf("%s names leasehold; name host-local there, or remove it", p.File)
 		}
 	}
-	content, _, err := files.ReadLinked(path)
-	if files.IsMissing(err) {
-		return Change{}, nil // a link that leads nowhere: no runtime can load it
-	}
-	if err != nil {
-		return Change{}, err
-	}
-	after, err := WithoutLeasehold(path, content)
+	after, err := WithoutLeasehold(path, f.content)
 	if err != nil {
 		return Change{}, fmt.Errorf("%s: %w", path, err)
 	}
-	if bytes.Equal(content, after) {
+	if bytes.Equal(f.content, after) { // also of a link that leads nowhere: no runtime can load it
 		return Change{}, nil
 	}
 	// The agent's container, which is asked whether leasehold can be removed, has fewer rights to
@@ -66,7 +59,7 @@ func undoOf(path string) (Change, error) {
 	if err := unix.Access(filepath.Dir(path), unix.W_OK); err != nil && !errors.Is(err, unix.EACCES) {
 		return Change{}, fmt.Errorf("%s names leasehold and cannot be changed: %w; name host-local there", path, err)
 	}
-	return Change{Path: path, Before: content, After: after}, nil
+	return Change{Path: path, Before: f.content, After: after}, nil
 }
 
 // Write writes the file. It returns an error if the file has changed since Before was read.
