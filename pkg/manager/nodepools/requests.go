@@ -42,6 +42,10 @@ type nodeRange struct {
 
 func (n nodeRange) contains(a netip.Addr) bool { return !a.Less(n.start) && !n.end.Less(a) }
 
+// mayContain reports whether a range, or its subnet, contains an address. The agent knows what an
+// address is that is in a subnet and in no range.
+func (n nodeRange) mayContain(a netip.Addr) bool { return n.contains(a) || n.subnet.Contains(a) }
+
 // rangesOf returns the ranges that a NodeAddressPool shows, at most maxRanges.
 func rangesOf(p *ipam.NodeAddressPool) (out []nodeRange) {
 	for _, n := range p.Status.Networks {
@@ -84,18 +88,11 @@ func newRanges(pools []*nodePool) (x ranges) {
 	return x
 }
 
-// has reports whether the ranges of a node contain all addresses.
-func (x ranges) has(node string, addresses []netip.Addr) bool {
+// have reports whether each of the addresses is in one of the ranges of a node, by a method of
+// nodeRange.
+func (x ranges) have(node string, addresses []netip.Addr, isIn func(nodeRange, netip.Addr) bool) bool {
 	return !slices.ContainsFunc(addresses, func(a netip.Addr) bool {
-		return !slices.ContainsFunc(x.of[node], func(n nodeRange) bool { return n.contains(a) })
-	})
-}
-
-// mayHave reports whether the ranges of a node, or their subnets, contain all addresses. The agent
-// knows what an address is that is in a subnet and in no range.
-func (x ranges) mayHave(node string, addresses []netip.Addr) bool {
-	return !slices.ContainsFunc(addresses, func(a netip.Addr) bool {
-		return !slices.ContainsFunc(x.of[node], func(n nodeRange) bool { return n.contains(a) || n.subnet.Contains(a) })
+		return !slices.ContainsFunc(x.of[node], func(n nodeRange) bool { return isIn(n, a) })
 	})
 }
 
@@ -103,7 +100,7 @@ func (x ranges) mayHave(node string, addresses []netip.Addr) bool {
 func (x ranges) near(addresses []netip.Addr) []string {
 	i := sort.Search(len(x.sorted), func(i int) bool { return addresses[0].Less(x.sorted[i].start) })
 	for _, n := range x.sorted[max(i-1, 0):min(i+1, len(x.sorted))] {
-		if x.mayHave(n.node, addresses) {
+		if x.have(n.node, addresses, nodeRange.mayContain) {
 			return []string{n.node}
 		}
 	}
@@ -116,7 +113,7 @@ func (x ranges) nodes(addresses []netip.Addr) (nodes []string) {
 	i := sort.Search(len(x.sorted), func(i int) bool { return first.Less(x.sorted[i].start) })
 	for i--; i >= 0 && !x.ends[i].Less(first) && len(nodes) < 2; i-- {
 		n := x.sorted[i]
-		if n.contains(first) && !slices.Contains(nodes, n.node) && x.has(n.node, addresses) {
+		if n.contains(first) && !slices.Contains(nodes, n.node) && x.have(n.node, addresses, nodeRange.contains) {
 			nodes = append(nodes, n.node)
 		}
 	}
@@ -298,7 +295,7 @@ func nodeOf(r *addressRequest, e requestEntry, all ranges, mayChoose bool, set *
 		return "", ipam.RequestedAddress{Reason: reason, Message: fmt.Sprintf(format, args...)}
 	}
 	nodes := []string{e.node}
-	if !all.has(e.node, e.addresses) && !e.isNamed {
+	if !all.have(e.node, e.addresses, nodeRange.contains) && !e.isNamed {
 		if nodes = all.nodes(e.addresses); len(nodes) == 0 {
 			nodes = all.near(e.addresses)
 		}
@@ -309,7 +306,7 @@ func nodeOf(r *addressRequest, e requestEntry, all ranges, mayChoose bool, set *
 			"namespace %s may not choose addresses; an administrator can allow it with the limit choose", r.Namespace)
 	case len(nodes) == 0:
 		return none("NoNode", "no node has ranges that contain %s", e.addresses)
-	case !all.mayHave(nodes[0], e.addresses):
+	case !all.have(nodes[0], e.addresses, nodeRange.mayContain):
 		return none("NoNode", "the ranges of node %s do not contain %s", e.node, e.addresses)
 	case len(nodes) > 1:
 		return none("SeveralNodes", "the ranges of several nodes contain %s, such as %s and %s; "+

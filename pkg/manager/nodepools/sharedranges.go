@@ -84,27 +84,19 @@ func neighbours(all []nodeRange) []*nodeRange {
 			others[i] = other
 		}
 	}
-	var last, second *nodeRange // those with the last ends before here, of two nodes
+	var last []*nodeRange // those with the last ends before here, the last first, of two nodes at most
 	for i := range all {
-		r, other := &all[i], last
-		if last != nil && last.node == r.node {
-			other = second
-		}
+		r := &all[i]
+		at := slices.IndexFunc(last, func(n *nodeRange) bool { return n.overlaps(*r) })
 		if i > 0 && r.overlaps(all[i-1]) {
 			others[i] = &all[i-1]
-		} else if others[i] == nil && other != nil && r.overlaps(*other) {
-			others[i] = other
+		} else if others[i] == nil && at >= 0 {
+			others[i] = last[at]
 		}
-		switch {
-		case last == nil || last.node == r.node:
-			if last == nil || last.end.Less(r.end) {
-				last = r
-			}
-		case last.end.Less(r.end):
-			last, second = r, last
-		case second == nil || second.end.Less(r.end):
-			second = r
-		}
+		last = append(last, r)
+		slices.SortStableFunc(last, func(a, b *nodeRange) int { return b.end.Compare(a.end) })
+		last = slices.CompactFunc(last, func(a, b *nodeRange) bool { return a.node == b.node })
+		last = last[:min(len(last), 2)]
 	}
 	return others
 }
@@ -114,19 +106,9 @@ func (n nodeRange) overlaps(other nodeRange) bool {
 	return n.node != other.node && !other.end.Less(n.start) && !n.end.Less(other.start)
 }
 
-func earlier(a, b netip.Addr) netip.Addr {
-	if b.Less(a) {
-		return b
-	}
-	return a
-}
+func earlier(a ...netip.Addr) netip.Addr { return slices.MinFunc(a, netip.Addr.Compare) }
 
-func later(a, b netip.Addr) netip.Addr {
-	if a.Less(b) {
-		return b
-	}
-	return a
-}
+func later(a ...netip.Addr) netip.Addr { return slices.MaxFunc(a, netip.Addr.Compare) }
 
 // compareRanges enqueues the nodes whose NodeAddressPool does not name the ranges that they share.
 func (r *specReconciler) compareRanges() (reconcile.Result, error) {
