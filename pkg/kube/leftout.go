@@ -31,11 +31,7 @@ func (l *leftOut) start(what string, log logr.Logger) {
 
 // set records whether an object is left out: if it exists and why is not nil.
 func (l *leftOut) set(key string, why error, gone bool) {
-	isOut := why != nil && !gone
-	if !isOut && !l.keys[key] {
-		return
-	}
-	if delete(l.keys, key); isOut {
+	if delete(l.keys, key); why != nil && !gone {
 		l.add(key, why)
 	}
 	l.show()

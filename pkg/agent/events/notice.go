@@ -83,20 +83,17 @@ func (r *reader) notice(e store.Entry) (n notice, ok bool) {
 	was, known := r.formerOf(at)
 	n = notice{Namespace: e.Namespace, Pod: e.Name, UID: e.UID, Time: e.Time, Container: e.Container}
 	switch e.Event {
-	case store.EventBound:
+	case store.EventBound, store.EventImported:
 		r.former.Add(at, former{address: e.Address})
-		if !known || was.lost == "" || was.address == e.Address {
+		why := was.lost
+		if e.Event == store.EventImported { // host-local has served it, if somebody has put that back for a while
+			why = e.Reason
+		}
+		if !known || why == "" || was.address == e.Address {
 			return n, false
 		}
 		n.Reason, n.Warning = AddressChanged, true
-		n.Text = fmt.Sprintf("got %s instead of %s: %s", e.Address, was.address, was.lost)
-	case store.EventImported: // host-local has served it, if somebody has put that back for a while
-		r.former.Add(at, former{address: e.Address})
-		if !known || was.address == e.Address {
-			return n, false
-		}
-		n.Reason, n.Warning = AddressChanged, true
-		n.Text = fmt.Sprintf("got %s instead of %s: %s", e.Address, was.address, e.Reason)
+		n.Text = fmt.Sprintf("got %s instead of %s: %s", e.Address, was.address, why)
 	case store.EventKept, store.EventTakenOver:
 		r.former.Add(at, former{address: e.Address})
 		n.Reason, n.Text = AddressKept, fmt.Sprintf("kept %s: %s", e.Address, keptText(e))

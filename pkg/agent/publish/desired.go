@@ -116,7 +116,7 @@ func want(node nodeIdentity, pod kube.Name, leases []lease.Lease, now lease.Inst
 		if len(texts) < ipamv1.MaxAddresses {
 			texts = append(texts, l.Address.String())
 			status.Addresses = append(status.Addresses, ipamv1.Address{Network: l.Pool.Network,
-				Interface: l.Holder.IfName, Address: l.Address.String(), State: states[l.State]})
+				Interface: l.Holder.IfName, Address: l.Address.String(), State: ipamv1.State(l.State.String())})
 		}
 		if l.State == lease.Bound {
 			status.State = ipamv1.Bound
@@ -133,8 +133,6 @@ func want(node nodeIdentity, pod kube.Name, leases []lease.Lease, now lease.Inst
 	}
 	return w
 }
-
-var states = map[lease.State]ipamv1.State{lease.Bound: ipamv1.Bound, lease.Held: ipamv1.Held}
 
 // newest returns the lease that was bound last. If none is bound, it returns the lease that was
 // released last.

@@ -84,7 +84,6 @@ type nodePool struct {
 	checkAt time.Time                    // of the next check
 	wroteAt time.Time                    // when the status was last written
 	active  []cniconf.Status             // the result of Active at the last check
-	failed  bool                         // the last update
 	applied ipamv1.NodeAddressPoolStatus // as last written, which gave the object the next version
 	version string
 }
