@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -23,13 +22,6 @@ const (
 
 // allRanges is the request for a comparison of the ranges of all nodes. No node has a namespace.
 var allRanges = control.RequestFor("all/ranges")
-
-func newSharedMetric() *prometheus.GaugeVec {
-	return prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "leasehold_shared_ranges",
-		Help: "Ranges of a node that another node has as well, where the pods of both may be on one link, by node.",
-	}, []string{"node"})
-}
 
 // sharedRanges returns, by node, the ranges on links that pods of other nodes may be on as well
 // (NetworkAddressPool.Link) of which another node has addresses. For each range it names one other

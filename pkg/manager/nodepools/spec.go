@@ -77,8 +77,12 @@ var allRequests = control.RequestFor("all/requests")
 func newSpecReconciler(set *control.Reservations, pools *kube.Informer[*nodePool], c client.Client,
 	reader client.Reader) *specReconciler {
 	return &specReconciler{set: set, pools: pools, client: c, reader: reader, now: time.Now,
-		deleted: map[string][]deletedReservation{}, limits: kube.NewLimits(), sharedMetric: newSharedMetric(),
-		requests: kube.NewInformer(viewRequest, nil)}
+		deleted: map[string][]deletedReservation{}, limits: kube.NewLimits(),
+		requests: kube.NewInformer(viewRequest, nil),
+		sharedMetric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "leasehold_shared_ranges",
+			Help: "Ranges of a node that another node has as well, where the pods of both may be on one link, by node.",
+		}, []string{"node"})}
 }
 
 // start enqueues from now on the nodes whose NodeAddressPool may have to be written, and passes

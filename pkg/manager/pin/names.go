@@ -194,8 +194,9 @@ func (c *cluster) count(n *nameOnNode) *nameCount {
 			t.workloads[p.Workload] = t.workloads[p.Workload] || p.Started || p.awaitsNode()
 		}
 	}
-	t.free, t.seen = len(all)-pods, all.seen() > pods
-	t.addresses, t.expected = all.unused()
+	var seen int
+	seen, t.addresses, t.expected = all.sum()
+	t.free, t.seen = len(all)-pods, seen > pods
 	n.last.Store(t)
 	return t
 }
@@ -219,23 +220,17 @@ func (a addressUses) add(address, podUID string, alive, seen bool) {
 	a[address] = use
 }
 
-// seen returns how many addresses the API server has shown as those of a pod.
-func (a addressUses) seen() (n int) {
-	for _, use := range a {
-		if use.seen {
-			n++
-		}
-	}
-	return n
-}
-
 // maxListed is how many addresses of a node a new pod is told of, at most.
 const maxListed = 12
 
-// unused returns the addresses that no living pod has, and who had them.
-func (a addressUses) unused() (addresses, expected string) {
+// sum returns how many addresses the API server has shown as those of a pod, the addresses that no
+// living pod has, and who had them.
+func (a addressUses) sum() (seen int, addresses, expected string) {
 	var unused, had []string
 	for address, use := range a {
+		if use.seen {
+			seen++
+		}
 		if !use.alive {
 			unused, had = append(unused, address), append(had, use.expected...)
 		}
@@ -245,15 +240,13 @@ func (a addressUses) unused() (addresses, expected string) {
 		texts = slices.Compact(texts)
 		return strings.Join(texts[:min(len(texts), maxListed)], ",")
 	}
-	return join(unused), join(had)
+	return seen, join(unused), join(had)
 }
 
 // hasChoice reports whether several nodes have free addresses for a name.
 func (c *cluster) hasChoice(name string) bool {
-	hasFree := func(n *nameOnNode) bool { return c.count(n).free > 0 }
-	nodes := c.nodesOf(name)
-	first := slices.IndexFunc(nodes, hasFree)
-	return first >= 0 && slices.ContainsFunc(nodes[first+1:], hasFree)
+	hasNone := func(n *nameOnNode) bool { return c.count(n).free <= 0 }
+	return len(slices.DeleteFunc(slices.Clone(c.nodesOf(name)), hasNone)) > 1
 }
 
 const (
