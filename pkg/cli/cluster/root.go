@@ -64,15 +64,12 @@ func (c *cluster) reservations(ctx context.Context, keep func(object) bool) ([]o
 	if c.namespace != "" {
 		in = "--namespace=" + c.namespace
 	}
-	list, err := c.get(ctx, reservationKind, in)
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(list.List("items"), func(r object) bool {
+	list, err := c.items(ctx, reservationKind, in)
+	return slices.DeleteFunc(list, func(r object) bool {
 		return c.node != "" && nodeOf(r) != c.node || !keep(r) ||
 			!c.Selects(namespaceOf(r), r.Text("spec", "podName"), r.Text("status", "reservation"),
 				addressesOf(r)...)
-	}), nil
+	}), err
 }
 
 func addressesOf(reservation object) (all []string) {

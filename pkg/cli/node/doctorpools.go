@@ -91,7 +91,7 @@ func (n *nodeDoctor) checkFull(s cniconf.Status) (found []cli.Finding, err error
 	}
 	files, err := n.filesWithoutLease(s.Pool, leases)
 	for _, set := range n.setsOf(s) {
-		var has holders
+		has := holdersIn(s.Pool.Network)
 		for at, l := range leases {
 			if at.Pool == s.Pool && set.Usable(at.Address) {
 				has.add(l, n.Clock())
@@ -106,7 +106,7 @@ func (n *nodeDoctor) checkFull(s cniconf.Status) (found []cli.Finding, err error
 			found = append(found, cli.Finding{Reason: "PoolFull", Subject: networkOf(s), Why: "no new pod can start " +
 				"before an address is free, unless a hold ends for it (onExhaustion)",
 				What:   fmt.Sprintf("none of the %d addresses of %s is free: %s", set.size, set, has),
-				Decide: has.decide(s.Pool.Network)})
+				Decide: has.decide()})
 		}
 	}
 	return found, err
@@ -156,69 +156,67 @@ func (n *nodeDoctor) filesWithoutLease(
 	return out, err
 }
 
-// holders are the numbers of the addresses of a range set by what has them.
-type holders struct {
-	running  uint64 // containers whose network namespace is known
-	unknown  uint64 // containers of which no more is known than an address file says
-	held     uint64
-	coolDown uint64
+// holders are what has the addresses of a range set. An address in cool-down is not counted,
+// because it is given if no other is left.
+type holders []holder
+
+type holder struct {
+	count  uint64
+	text   string
+	decide string // what frees addresses
 }
 
-func (h *holders) add(l lease.Lease, now lease.Instant) {
-	switch {
-	case l.Lapsed(now):
-	case l.State == lease.Held && l.IsHold:
-		h.held++
-	case l.State == lease.Held:
-		h.coolDown++
-	case l.Holder.Netns.Ino == 0:
-		h.unknown++
-	default:
-		h.running++
+// The indexes of holders.
+const (
+	running = iota // containers whose network namespace is known
+	unknown        // containers of which no more is known than an address file says
+	held
+)
+
+// holdersIn returns the holders of a range set of a network, of which none is counted yet.
+func holdersIn(network string) holders {
+	return holders{
+		running: {text: "in use by containers that leasehold knows", decide: "whether fewer pods are to run on this " +
+			"node, or the network gets more addresses (a larger range, or another one in the range set)"},
+		unknown: {text: "in use by containers that only host-local's files name", decide: "whether the containers " +
+			"that only files name still run: nothing on the node proves it. Drain the node and boot it: no container " +
+			"of before lives then, and all of their addresses are free. No other command is safe"},
+		held: {text: "held for pods that are away", decide: "which of the pods that are away get their addresses " +
+			"back: " + cli.ShellCommand("leasectl", "list", "--network="+network, "--state=held") + " shows them, " +
+			"leasectl release <namespace>/<pod> ends a hold, and a shorter reserved-ip-duration or maxHeldShare " +
+			"holds fewer"},
 	}
 }
 
-// taken returns how many addresses no pod gets. An address in cool-down is given if no other is
-// left.
-func (h holders) taken() uint64 { return h.running + h.unknown + h.held }
+func (h holders) add(l lease.Lease, now lease.Instant) {
+	switch {
+	case l.Lapsed(now) || l.State == lease.Held && !l.IsHold:
+	case l.State == lease.Held:
+		h[held].count++
+	case l.Holder.Netns.Ino == 0:
+		h[unknown].count++
+	default:
+		h[running].count++
+	}
+}
+
+// taken returns how many addresses no pod gets.
+func (h holders) taken() uint64 { return h[running].count + h[unknown].count + h[held].count }
 
 func (h holders) String() string {
 	var parts []string
-	for _, p := range []struct {
-		count uint64
-		text  string
-	}{
-		{h.running, "in use by containers that leasehold knows"},
-		{h.unknown, "in use by containers that only host-local's files name"},
-		{h.held, "held for pods that are away"},
-	} {
-		if p.count > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", p.count, p.text))
+	for _, one := range h {
+		if one.count > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", one.count, one.text))
 		}
 	}
 	return strings.Join(parts, ", ")
 }
 
-// decide returns what frees addresses of a network, by who has the most.
-func (h holders) decide(network string) string {
-	ways := []struct {
-		count uint64
-		text  string
-	}{
-		{h.unknown, "whether the containers that only files name still run: nothing on the node proves it. Drain " +
-			"the node and boot it: no container of before lives then, and all of their addresses are free. No other " +
-			"command is safe"},
-		{h.held, "which of the pods that are away get their addresses back: " + cli.ShellCommand("leasectl", "list",
-			"--network="+network, "--state=held") + " shows them, leasectl release <namespace>/<pod> ends a hold, " +
-			"and a shorter reserved-ip-duration or maxHeldShare holds fewer"},
-		{h.running, "whether fewer pods are to run on this node, or the network gets more addresses (a larger range, " +
-			"or another one in the range set)"},
-	}
-	slices.SortStableFunc(ways, func(a, b struct {
-		count uint64
-		text  string
-	}) int {
-		return cmp.Compare(b.count, a.count)
-	})
-	return ways[0].text
+// decide returns what frees addresses, by who has the most. Of equal numbers it takes the first of
+// those that do not end by themselves.
+func (h holders) decide() string {
+	return slices.MaxFunc(holders{h[unknown], h[held], h[running]}, func(a, b holder) int {
+		return cmp.Compare(a.count, b.count)
+	}).decide
 }
