@@ -12,8 +12,8 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// ErrNothingToChange is returned by WithLeasehold for a configuration that does not call
-// host-local.
+// ErrNothingToChange is returned by WithLeasehold for a configuration that calls neither host-local
+// nor leasehold.
 var ErrNothingToChange = errors.New("no plugin calls host-local")
 
 // What to write into the entry of a plugin by hand, where an edit would change more than that.
@@ -27,8 +27,9 @@ const (
 // in every place. If a plugin would call host-local because its entry names no IPAM plugin,
 // leasehold is added there. Nothing else changes, neither layout nor order, and WithoutLeasehold
 // undoes it to the byte. If that is not possible, the error says what to write by hand. name is the
-// same as for parseText. If there is no host-local, the error is ErrNothingToChange. It is an
-// error, too, if a plugin that calls host-local is not known to call other IPAM plugins.
+// same as for parseText. If there is no host-local, the result is the content as it was where it
+// calls leasehold, otherwise ErrNothingToChange. It is an error, too, if a plugin that calls
+// host-local is not known to call other IPAM plugins.
 func WithLeasehold(name string, content []byte) ([]byte, error) {
 	f, err := parseText(name, content)
 	if err != nil {
@@ -52,6 +53,9 @@ func WithLeasehold(name string, content []byte) ([]byte, error) {
 			return nil, p.byHand(leaseholdLine, err)
 		}
 		former, last = p.withoutAnnotations(former), p
+	}
+	if last.Type == "" && slices.Contains(types, Leasehold) {
+		return content, nil
 	}
 	if last.Type == "" {
 		return nil, fmt.Errorf("%w; the IPAM plugins are: %s", ErrNothingToChange, strings.Join(types, ", "))

@@ -449,7 +449,7 @@ func (d *clusterDoctor) checkFlannel(ctx context.Context) ([]cli.Finding, error)
 	if errors.Is(err, cniconf.ErrNothingToChange) {
 		return nil, nil
 	}
-	if err != nil || change.config == nil {
+	if err != nil || change.config == nil || change.before == change.after {
 		return nil, err
 	}
 	return []cli.Finding{{Reason: "FlannelConfigMap",

@@ -12,9 +12,11 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
-// workloads are the resources to check for misplaced annotations: those whose pods are recreated
-// with the same name.
-var workloads = []string{"statefulsets.apps", "pods"}
+// workloads are the resources to check for annotations without effect.
+var workloads = []string{"statefulsets.apps", deployments, "pods"}
+
+// deployments are workloads whose pods get new names each time.
+const deployments = "deployments.apps"
 
 // keys are the annotations that users write on pods. An admission policy rejects invalid values.
 var keys = []string{policy.Annotation, policy.ReserveAs, "leasehold.dev/pin", "leasehold.dev/pin-patience",
@@ -36,7 +38,7 @@ func (d *clusterDoctor) checkWorkloads(ctx context.Context) (found []cli.Finding
 	return found, err
 }
 
-// misread returns the findings about the annotations of one StatefulSet or pod.
+// misread returns the findings about the annotations of one workload or pod.
 func misread(kind string, o object) (found []cli.Finding) {
 	in := []string{"spec", "template", "metadata", "annotations"}
 	if kind == "pods" {
@@ -54,6 +56,10 @@ func misread(kind string, o object) (found []cli.Finding) {
 		if meant := similar(key); meant != "" && annotations[meant] == nil {
 			add(fmt.Sprintf("annotation %s is not read; the key %s is", key, meant), meant)
 		}
+	}
+	if kind == deployments && annotations[policy.Annotation] != nil && annotations[policy.ReserveAs] == nil {
+		add(fmt.Sprintf("annotation %s has no effect on pods that get new names each time", policy.Annotation),
+			policy.ReserveAs)
 	}
 	own := o.In("metadata", "annotations")
 	if own.Text(policy.Annotation) != "" && kind != "pods" && annotations[policy.Annotation] == nil {

@@ -72,6 +72,10 @@ func (c *cluster) installFlannel(ctx context.Context, agreed func() bool) error 
 		return errors.New("leasehold takes host-local's place on the nodes already; no configuration has to name it")
 	}
 	name := namespaceOf(change.config) + "/" + flannelConfig + " " + flannelKey
+	if change.before == change.after {
+		c.Step("%s is so already", name)
+		return nil
+	}
 	fmt.Fprintf(c.Stdout, "%s", diff.Diff(name, []byte(change.before), name, []byte(change.after)))
 	if !agreed() {
 		return nil
