@@ -212,17 +212,12 @@ func (c *Call) GiveAway(l lease.Lease) (isGiven bool, err error) {
 func (c *Call) give(at lease.Place, old lease.Lease, f addressFile, hasEnded bool) error {
 	isAlive := f.of.Life == lease.Alive
 	next := f.of.Lease(at.Pool, c.Now, isAlive || hasEnded, c.scope.CoolDown)
-	if key := next.Key(); !key.IsZero() && key.ReserveAs == "" {
-		others, err := c.Tx.ByKey(key)
-		if err != nil {
-			return err
-		}
-		if slices.ContainsFunc(others, func(o lease.Lease) bool {
-			return o.Address != at.Address && o.Holder.ContainerID != next.Holder.ContainerID &&
-				(o.State == lease.Bound || !isAlive)
-		}) {
-			next = f.of.Lease(at.Pool, c.Now, false, c.scope.CoolDown)
-		}
+	others, err := c.othersOf(at, next)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(others, func(o lease.Lease) bool { return o.State == lease.Bound || !isAlive }) {
+		next = f.of.Lease(at.Pool, c.Now, false, c.scope.CoolDown)
 	}
 	next.ID = NewID()
 	next.BoundAt.Boot-- // what the call itself binds is later
@@ -237,6 +232,19 @@ func (c *Call) give(at lease.Place, old lease.Lease, f addressFile, hasEnded boo
 	c.files.warn("%s %s, and host-local has given it to container %s", at.Address, old.Describe("", c.Now),
 		next.Holder.ContainerID)
 	return c.Log(old, store.EventRevoked, "host-local has given it to another container")
+}
+
+// othersOf returns the leases of other containers that have the key which a lease of the address
+// would have. A reservation name may have several.
+func (c *Call) othersOf(at lease.Place, next lease.Lease) ([]lease.Lease, error) {
+	key := next.Key()
+	if key.IsZero() || key.ReserveAs != "" {
+		return nil, nil
+	}
+	others, err := c.Tx.ByKey(key)
+	return slices.DeleteFunc(others, func(o lease.Lease) bool {
+		return o.Address == at.Address || o.Holder.ContainerID == next.Holder.ContainerID
+	}), err
 }
 
 func fileUnreadable(a netip.Addr, err error) error {
@@ -319,27 +327,39 @@ func (c *Call) admitFiles(p lease.Pool, addrs []netip.Addr, hasEnded func(addres
 	return nil
 }
 
-// ImportFile makes a lease of an address whose container is alive by libcni's cache, for the agent.
-// A lease of which only the file was known gets the pod and the namespace. ImportFile returns
+// ImportFile makes a lease of an address whose container is alive by libcni's cache, for the agent,
+// and reports whether it may have. A lease of which only the file was known gets the pod and the
+// namespace. As long as the pod's key is that of a bound lease whose holder may have ended,
+// ImportFile waits, because the key can be the container's once that is proven. It returns
 // ErrNoHostView if it is not proven that the process sees the host.
-func (c *Call) ImportFile(p lease.Pool, addr netip.Addr) error {
+func (c *Call) ImportFile(p lease.Pool, addr netip.Addr) (done bool, err error) {
 	if err := c.mayImport(); err != nil {
-		return err
+		return false, err
 	}
 	dir, err := c.lockFiles(p)
 	if err != nil {
-		return err
+		return false, err
 	}
+	at := lease.Place{Pool: p, Address: addr}
 	l, err := c.Tx.Get(p, addr)
-	if err != nil || l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
-		return cmp.Or(err, c.AdmitFiles(p, []netip.Addr{addr}, nil))
+	if err != nil {
+		return false, err
 	}
-	file, _, err := dir.Read(addr)
+	file, _, unread := dir.Read(addr)
 	f := addressFile{File: file, of: c.sourcesOf(p).Named(p, addr, file)}
-	if err != nil || !f.of.IsShown() || !hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) {
-		return err
+	others, err := c.othersOf(at, f.of.Lease(p, c.Now, true, 0))
+	if err != nil || slices.ContainsFunc(others, func(o lease.Lease) bool {
+		return o.State == lease.Bound && c.Evidence.QuickState(o) != lease.Alive
+	}) {
+		return false, err
 	}
-	return c.give(l.Place(), lease.Lease{}, f, false)
+	if l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
+		return true, c.AdmitFiles(p, []netip.Addr{addr}, nil)
+	}
+	if unread != nil || !f.of.IsShown() || !hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) {
+		return false, unread
+	}
+	return true, c.give(at, lease.Lease{}, f, false)
 }
 
 // AssignedAlive returns the addresses of a pool that host-local has given to containers which are
