@@ -179,14 +179,16 @@ func (v *Survey) checkSomeAlive() {
 // unleased returns Survey.Unleased. It lists each directory once, without a lock, so that Act must
 // look for a lease again.
 func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
-	leased := map[lease.Place]bool{}
+	leased := map[lease.Place]lease.Lease{}
 	for _, l := range slices.Concat(v.Leases, v.Damaged) {
-		isUnknown := l.State == lease.Bound && l.Holder.Netns.Ino == 0 && l.Namespace == "" && l.Name == ""
-		leased[l.Place()] = !isUnknown
+		leased[l.Place()] = l
 	}
 	for _, p := range served {
-		isLeased := func(a netip.Addr) bool { return leased[lease.Place{Pool: p.Pool, Address: a}] }
-		out = append(out, s.Node.AssignedAlive(p.Pool, p.Caches, p.Since, isLeased)...)
+		out = append(out, s.Node.AssignedAlive(p.Pool, p.Caches, p.Since, func(a netip.Addr, hasPod bool) bool {
+			l, found := leased[lease.Place{Pool: p.Pool, Address: a}]
+			lacks := l.State == lease.Bound && l.Key().IsZero() && (hasPod || l.Holder.Netns.Ino == 0)
+			return found && !lacks
+		})...)
 	}
 	return out
 }

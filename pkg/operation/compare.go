@@ -329,9 +329,8 @@ func (c *Call) admitFiles(p lease.Pool, addrs []netip.Addr, hasEnded func(addres
 
 // ImportFile makes a lease of an address whose container is alive by libcni's cache, for the agent,
 // and reports whether it may have. A lease of which only the file was known gets the pod and the
-// namespace. As long as the pod's key is that of a bound lease whose holder may have ended,
-// ImportFile waits, because the key can be the container's once that is proven. It returns
-// ErrNoHostView if it is not proven that the process sees the host.
+// namespace, and one that has the namespace gets the pod once no other bound lease has the pod's
+// key. It returns ErrNoHostView if it is not proven that the process sees the host.
 func (c *Call) ImportFile(p lease.Pool, addr netip.Addr) (done bool, err error) {
 	if err := c.mayImport(); err != nil {
 		return false, err
@@ -342,36 +341,41 @@ func (c *Call) ImportFile(p lease.Pool, addr netip.Addr) (done bool, err error) 
 	}
 	at := lease.Place{Pool: p, Address: addr}
 	l, err := c.Tx.Get(p, addr)
-	if err != nil {
-		return false, err
+	if err != nil || l.State != lease.Bound || !l.Key().IsZero() {
+		return err == nil, cmp.Or(err, c.AdmitFiles(p, []netip.Addr{addr}, nil))
 	}
-	file, _, unread := dir.Read(addr)
+	file, _, err := dir.Read(addr)
 	f := addressFile{File: file, of: c.sourcesOf(p).Named(p, addr, file)}
-	others, err := c.othersOf(at, f.of.Lease(p, c.Now, true, 0))
-	if err != nil || slices.ContainsFunc(others, func(o lease.Lease) bool {
-		return o.State == lease.Bound && c.Evidence.QuickState(o) != lease.Alive
-	}) {
+	if err != nil || !f.of.IsShown() || !hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) {
 		return false, err
 	}
-	if l.State != lease.Bound || l.Holder.Netns.Ino != 0 {
-		return true, c.AdmitFiles(p, []netip.Addr{addr}, nil)
-	}
-	if unread != nil || !f.of.IsShown() || !hostlocal.Names(file.Content, l.Holder.ContainerID, l.Holder.IfName) {
-		return false, unread
+	if l.Holder.Netns.Ino != 0 {
+		named := f.of.Lease(p, c.Now, true, 0)
+		others, err := c.othersOf(at, named)
+		isBound := func(o lease.Lease) bool { return o.State == lease.Bound }
+		if err != nil || named.Key().IsZero() || slices.ContainsFunc(others, isBound) {
+			return false, err
+		}
 	}
 	return true, c.give(at, lease.Lease{}, f, false)
 }
 
 // AssignedAlive returns the addresses of a pool that host-local has given to containers which are
 // alive according to libcni's cache, until the given time and except those that isLeased reports to
-// have a lease. Only pool, address and holder are set. It takes no lock, and ignores what cannot be
-// read. caches are the directories of libcni's cache that the configuration names.
+// have a lease. hasPod tells it whether the entry names a pod. Only pool, address and holder are
+// set. It takes no lock, and ignores what cannot be read. caches are the directories of libcni's
+// cache that the configuration names.
 func (n *Node) AssignedAlive(p lease.Pool, caches []string, until time.Time,
-	isLeased func(netip.Addr) bool) (out []lease.Lease) {
+	isLeased func(a netip.Addr, hasPod bool) bool) (out []lease.Lease) {
 	sources := n.sources(caches)
 	_ = eachFile(p, func(addr netip.Addr, f hostlocal.File) {
 		id, ifName, ok := hostlocal.ParseOwner(f.Content)
-		if ok && !f.Modified.After(until) && !isLeased(addr) && sources.Named(p, addr, f).IsShown() {
+		if !ok || f.Modified.After(until) || isLeased(addr, true) {
+			return
+		}
+		of := sources.Named(p, addr, f)
+		hasPod := !of.Lease(p, lease.Instant{}, true, 0).Key().IsZero()
+		if of.IsShown() && !isLeased(addr, hasPod) {
 			who := lease.Holder{ContainerID: id, IfName: ifName}
 			out = append(out, lease.Lease{Pool: p, Address: addr, Holder: who})
 		}
