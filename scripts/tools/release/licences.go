@@ -65,15 +65,19 @@ func (r release) linked(ctx context.Context) (all []module, err error) {
 // addLinked adds the modules of a program for an architecture, with the files of licences that
 // apply to its packages: those between the package's directory and the module's.
 func (r release) addLinked(ctx context.Context, modules map[string]*module, program, arch string) error {
-	out, err := r.golang(ctx, program, arch, "list", "-deps", "-json=Dir,Standard,Module,Root", ".")
+	goroot, err := r.golang(ctx, program, arch, "env", "GOROOT")
+	if err != nil {
+		return err
+	}
+	out, err := r.golang(ctx, program, arch, "list", "-deps", "-json=Dir,Standard,Module", ".")
 	if err != nil {
 		return err
 	}
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p struct {
-			Dir, Root string
-			Standard  bool
-			Module    *module
+			Dir      string
+			Standard bool
+			Module   *module
 		}
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
 			return nil
@@ -82,7 +86,8 @@ func (r release) addLinked(ctx context.Context, modules map[string]*module, prog
 		}
 		if p.Standard {
 			// Licences further down are those of files that are not linked: BoringSSL's objects.
-			p.Module, p.Dir = &module{Path: "std", Version: goVersion(), Dir: p.Root}, p.Root
+			p.Dir = string(bytes.TrimSpace(goroot))
+			p.Module = &module{Path: "std", Version: goVersion(), Dir: p.Dir}
 		}
 		if p.Module == nil || p.Module.Main {
 			continue
@@ -109,8 +114,11 @@ func licencesAbove(dir, root string) (files []string, err error) {
 			return nil, err
 		}
 		for _, e := range entries {
-			if rel, err := filepath.Rel(root, filepath.Join(dir, e.Name())); err == nil && !e.IsDir() &&
-				licenceFile.MatchString(e.Name()) && filepath.Ext(e.Name()) != ".go" {
+			rel, err := filepath.Rel(root, filepath.Join(dir, e.Name()))
+			if err != nil || !filepath.IsLocal(rel) {
+				return nil, fmt.Errorf("%s is not below %s", dir, root)
+			}
+			if !e.IsDir() && licenceFile.MatchString(e.Name()) && filepath.Ext(e.Name()) != ".go" {
 				files = append(files, rel)
 			}
 		}
