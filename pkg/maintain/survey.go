@@ -179,15 +179,20 @@ func (v *Survey) checkSomeAlive() {
 // unleased returns Survey.Unleased. It lists each directory once, without a lock, so that Act must
 // look for a lease again.
 func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
-	leased := map[lease.Place]lease.Lease{}
+	leased, taken := map[lease.Place]lease.Lease{}, map[lease.Key]bool{{}: true}
 	for _, l := range slices.Concat(v.Leases, v.Damaged) {
 		leased[l.Place()] = l
+		if l.State == lease.Bound && v.Life[l.Holder] != lease.Dead {
+			taken[l.Key()] = true
+		}
 	}
 	for _, p := range served {
-		out = append(out, s.Node.AssignedAlive(p.Pool, p.Caches, p.Since, func(a netip.Addr, hasPod bool) bool {
+		out = append(out, s.Node.AssignedAlive(p.Pool, p.Caches, p.Since, func(a netip.Addr, key *lease.Key) bool {
 			l, found := leased[lease.Place{Pool: p.Pool, Address: a}]
-			lacks := l.State == lease.Bound && l.Key().IsZero() && (hasPod || l.Holder.Netns.Ino == 0)
-			return found && !lacks
+			if !found || l.State == lease.Bound && l.Key().IsZero() && l.Holder.Netns.Ino == 0 {
+				return false
+			}
+			return l.State != lease.Bound || !l.Key().IsZero() || key != nil && (key.IsZero() || taken[*key])
 		})...)
 	}
 	return out

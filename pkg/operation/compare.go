@@ -362,20 +362,20 @@ func (c *Call) ImportFile(p lease.Pool, addr netip.Addr) (done bool, err error) 
 
 // AssignedAlive returns the addresses of a pool that host-local has given to containers which are
 // alive according to libcni's cache, until the given time and except those that isLeased reports to
-// have a lease. hasPod tells it whether the entry names a pod. Only pool, address and holder are
-// set. It takes no lock, and ignores what cannot be read. caches are the directories of libcni's
-// cache that the configuration names.
+// have a lease. It is called with the key that the container's lease would have, and before that
+// is known with nil. Only pool, address and holder are set. It takes no lock, and ignores what
+// cannot be read. caches are the directories of libcni's cache that the configuration names.
 func (n *Node) AssignedAlive(p lease.Pool, caches []string, until time.Time,
-	isLeased func(a netip.Addr, hasPod bool) bool) (out []lease.Lease) {
+	isLeased func(a netip.Addr, key *lease.Key) bool) (out []lease.Lease) {
 	sources := n.sources(caches)
 	_ = eachFile(p, func(addr netip.Addr, f hostlocal.File) {
 		id, ifName, ok := hostlocal.ParseOwner(f.Content)
-		if !ok || f.Modified.After(until) || isLeased(addr, true) {
+		if !ok || f.Modified.After(until) || isLeased(addr, nil) {
 			return
 		}
 		of := sources.Named(p, addr, f)
-		hasPod := !of.Lease(p, lease.Instant{}, true, 0).Key().IsZero()
-		if of.IsShown() && !isLeased(addr, hasPod) {
+		key := of.Lease(p, lease.Instant{}, true, 0).Key()
+		if of.IsShown() && !isLeased(addr, &key) {
 			who := lease.Holder{ContainerID: id, IfName: ifName}
 			out = append(out, lease.Lease{Pool: p, Address: addr, Holder: who})
 		}
