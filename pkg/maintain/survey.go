@@ -179,7 +179,7 @@ func (v *Survey) checkSomeAlive() {
 // unleased returns Survey.Unleased. It lists each directory once, without a lock, so that Act must
 // look for a lease again.
 func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
-	leased, taken := map[lease.Place]lease.Lease{}, map[lease.Key]bool{{}: true}
+	leased, taken := map[lease.Place]lease.Lease{}, map[lease.Key]bool{}
 	for _, l := range slices.Concat(v.Leases, v.Damaged) {
 		leased[l.Place()] = l
 		if l.State == lease.Bound && v.Life[l.Holder] != lease.Dead {
@@ -187,13 +187,18 @@ func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
 		}
 	}
 	for _, p := range served {
-		out = append(out, s.Node.AssignedAlive(p.Pool, p.Caches, p.Since, func(a netip.Addr, key *lease.Key) bool {
+		isLeased := func(a netip.Addr) bool {
 			l, found := leased[lease.Place{Pool: p.Pool, Address: a}]
-			if !found || l.State == lease.Bound && l.Key().IsZero() && l.Holder.Netns.Ino == 0 {
-				return false
+			return found && (l.State != lease.Bound || !l.Key().IsZero())
+		}
+		for _, found := range s.Node.AssignedAlive(p.Pool, p.Caches, p.Since, isLeased) {
+			hasNetns := leased[found.Place()].Holder.Netns.Ino != 0
+			if key := found.Key(); hasNetns && (key.IsZero() || taken[key]) {
+				continue // it has all that it can have
 			}
-			return l.State != lease.Bound || !l.Key().IsZero() || key != nil && (key.IsZero() || taken[*key])
-		})...)
+			out = append(out, lease.Lease{Pool: found.Pool, Address: found.Address, Holder: lease.Holder{
+				ContainerID: found.Holder.ContainerID, IfName: found.Holder.IfName}})
+		}
 	}
 	return out
 }

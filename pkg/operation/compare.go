@@ -341,8 +341,11 @@ func (c *Call) ImportFile(p lease.Pool, addr netip.Addr) (done bool, err error) 
 	}
 	at := lease.Place{Pool: p, Address: addr}
 	l, err := c.Tx.Get(p, addr)
-	if err != nil || l.State != lease.Bound || !l.Key().IsZero() {
-		return err == nil, cmp.Or(err, c.AdmitFiles(p, []netip.Addr{addr}, nil))
+	if err != nil {
+		return false, err
+	}
+	if l.State != lease.Bound || !l.Key().IsZero() {
+		return true, c.AdmitFiles(p, []netip.Addr{addr}, nil)
 	}
 	file, _, err := dir.Read(addr)
 	f := addressFile{File: file, of: c.sourcesOf(p).Named(p, addr, file)}
@@ -360,24 +363,19 @@ func (c *Call) ImportFile(p lease.Pool, addr netip.Addr) (done bool, err error) 
 	return true, c.give(at, lease.Lease{}, f, false)
 }
 
-// AssignedAlive returns the addresses of a pool that host-local has given to containers which are
-// alive according to libcni's cache, until the given time and except those that isLeased reports to
-// have a lease. It is called with the key that the container's lease would have, and before that
-// is known with nil. Only pool, address and holder are set. It takes no lock, and ignores what
+// AssignedAlive returns the leases that containers of a pool would have which are alive according
+// to libcni's cache, and to which host-local has given their addresses until the given time. It
+// leaves out addresses that isLeased reports to have a lease. It takes no lock, and ignores what
 // cannot be read. caches are the directories of libcni's cache that the configuration names.
 func (n *Node) AssignedAlive(p lease.Pool, caches []string, until time.Time,
-	isLeased func(a netip.Addr, key *lease.Key) bool) (out []lease.Lease) {
+	isLeased func(netip.Addr) bool) (out []lease.Lease) {
 	sources := n.sources(caches)
 	_ = eachFile(p, func(addr netip.Addr, f hostlocal.File) {
-		id, ifName, ok := hostlocal.ParseOwner(f.Content)
-		if !ok || f.Modified.After(until) || isLeased(addr, nil) {
+		if _, _, ok := hostlocal.ParseOwner(f.Content); !ok || f.Modified.After(until) || isLeased(addr) {
 			return
 		}
-		of := sources.Named(p, addr, f)
-		key := of.Lease(p, lease.Instant{}, true, 0).Key()
-		if of.IsShown() && !isLeased(addr, &key) {
-			who := lease.Holder{ContainerID: id, IfName: ifName}
-			out = append(out, lease.Lease{Pool: p, Address: addr, Holder: who})
+		if of := sources.Named(p, addr, f); of.IsShown() {
+			out = append(out, of.Lease(p, lease.Instant{}, true, 0))
 		}
 	})
 	return out
