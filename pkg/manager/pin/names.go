@@ -245,8 +245,10 @@ func (a addressUses) sum() (seen int, addresses, expected string) {
 
 // hasChoice reports whether several nodes have free addresses for a name.
 func (c *cluster) hasChoice(name string) bool {
-	hasNone := func(n *nameOnNode) bool { return c.count(n).free <= 0 }
-	return len(slices.DeleteFunc(slices.Clone(c.nodesOf(name)), hasNone)) > 1
+	hasFree := func(n *nameOnNode) bool { return c.count(n).free > 0 }
+	nodes := c.nodesOf(name)
+	first := slices.IndexFunc(nodes, hasFree)
+	return first >= 0 && slices.ContainsFunc(nodes[first+1:], hasFree)
 }
 
 const (
