@@ -64,9 +64,19 @@ const expireBatch = 16
 // plugin's namespaces, the pool and its range sets, and ends a batch of expired holds.
 func prepare(c *operation.Call, req Request) error {
 	c.SetUsed(req.Pool)
-	err := cmp.Or(c.NewBoot(req.Pool), c.RecordNamespaces(), c.Tx.SetRanges(req.Pool, req.Sets),
-		c.Tx.SetLink(req.Pool, req.Link), c.Tx.SetCacheDirs(req.Pool, req.Options.CNICacheDirs))
-	if err != nil {
+	if err := c.NewBoot(req.Pool); err != nil {
+		return err
+	}
+	if err := c.RecordNamespaces(); err != nil {
+		return err
+	}
+	if err := c.Tx.SetRanges(req.Pool, req.Sets); err != nil {
+		return err
+	}
+	if err := c.Tx.SetLink(req.Pool, req.Link); err != nil {
+		return err
+	}
+	if err := c.Tx.SetCacheDirs(req.Pool, req.Options.CNICacheDirs); err != nil {
 		return err
 	}
 	return c.Collect(c.Tx.Ending(req.Pool, expireBatch))
@@ -498,7 +508,9 @@ func (a *assignment) writePick(p pick) error {
 		err = a.call.Log(p.next, store.EventLimited, a.limited)
 	}
 	if err == nil && p.event == store.EventBound { // the cursor moves only to an address that nobody had
-		err = cmp.Or(a.warnOfLowPool(p), a.call.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address))
+		if err = a.warnOfLowPool(p); err == nil {
+			err = a.call.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
+		}
 	}
 	return err
 }

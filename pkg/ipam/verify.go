@@ -1,7 +1,6 @@
 package ipam
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +37,10 @@ func (s *Service) Verify(ctx context.Context, req Request) error {
 	if unknown && len(held) == 0 {
 		files := s.Node.FilesOf(req.Pool, operation.Names(who))
 		err = s.Node.Update(ctx, req.scope(), func(c *operation.Call) error {
-			return cmp.Or(c.AdmitFiles(req.Pool, files, nil), read(c.Tx.ByAttachment(who, req.Pool)))
+			if err := c.AdmitFiles(req.Pool, files, nil); err != nil {
+				return err
+			}
+			return read(c.Tx.ByAttachment(who, req.Pool))
 		})
 	}
 	if errors.Is(err, store.ErrBusy) {

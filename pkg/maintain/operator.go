@@ -1,7 +1,6 @@
 package maintain
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,6 +92,9 @@ func (s *Service) AcceptLoss(ctx context.Context) error {
 		}
 		about := store.Entry{Time: c.Now.Wall, Event: store.EventRecovered, Reason: "the loss was accepted by hand: " +
 			c.Tx.Lost()}
-		return cmp.Or(c.Tx.Log(about), c.Tx.AcceptLoss())
+		if err := c.Tx.Log(about); err != nil {
+			return err
+		}
+		return c.Tx.AcceptLoss()
 	})
 }

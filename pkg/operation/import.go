@@ -77,10 +77,10 @@ func (n *Node) Find(s Scope, dir *hostlocal.Dir) (importer.Found, error) {
 	return importer.Find(sources, s.Pool, s.Sets, n.Clock(), s.CoolDown, NewID)
 }
 
-// learn imports the pool of a call if the store does not know it, before the operation runs. In a
-// pool that the store knows it writes all files again if host-local's directory or its mark was
-// removed, and imports only what is in use without a lease.
-func (c *Call) learn(s Scope) error {
+// importUnknown imports the pool of a call if the store does not know it, before the operation
+// runs. In a pool that the store knows it writes all files again if host-local's directory or its
+// mark was removed, and imports only what is in use without a lease.
+func (c *Call) importUnknown(s Scope) error {
 	if s.Pool == (lease.Pool{}) {
 		return nil
 	}
@@ -233,7 +233,10 @@ func (c *Call) copyFromOtherDirs(s Scope) error {
 			}
 			l.Pool, l.ID = s.Pool, NewID()
 			why := "network " + s.Pool.Network + " had it in " + o.DataDir
-			if err := cmp.Or(c.Tx.Put(s.Pool, l.Address, l), c.Log(l, store.EventImported, why)); err != nil {
+			if err := c.Tx.Put(s.Pool, l.Address, l); err != nil {
+				return err
+			}
+			if err := c.Log(l, store.EventImported, why); err != nil {
 				return err
 			}
 		}

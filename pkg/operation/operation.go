@@ -162,7 +162,7 @@ func isOver(ctx context.Context) bool {
 // run imports the pool if necessary, applies the queue, and runs the operation. Then it writes the
 // files that have to be written before the commit. It returns the DELs that were applied.
 func (c *Call) run(in Scope, fn func(*Call) error) (applied []rundir.QueuedDEL, err error) {
-	if err = c.learn(in); err == nil {
+	if err = c.importUnknown(in); err == nil {
 		applied, err = c.node.applyQueue(c)
 	}
 	if err == nil {
@@ -314,11 +314,16 @@ func (c *Call) Log(about lease.Lease, ev store.Event, reason string) error {
 
 // logAt is Log for an event at another time: that of a queued DEL.
 func (c *Call) logAt(about lease.Lease, ev store.Event, reason string, at lease.Instant) error {
-	err := cmp.Or(c.Tx.BeginBoot(c.Now.BootID), c.Tx.Log(store.About(about, ev, at, reason)))
-	if name, ok := counted[ev]; ok && err == nil {
-		err = c.Tx.Count(name, 1)
+	if err := c.Tx.BeginBoot(c.Now.BootID); err != nil {
+		return err
 	}
-	return err
+	if err := c.Tx.Log(store.About(about, ev, at, reason)); err != nil {
+		return err
+	}
+	if name, ok := counted[ev]; ok {
+		return c.Tx.Count(name, 1)
+	}
+	return nil
 }
 
 // counted are the events that metrics count (leasehold_leases_*_total).

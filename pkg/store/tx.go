@@ -273,7 +273,10 @@ func (tx *Tx) reindex(id poolID, k []byte, old, next lease.Lease) error {
 			}
 		}
 	}
-	if err := cmp.Or(tx.count(id, old, -1), tx.count(id, next, 1)); err != nil {
+	if err := tx.count(id, old, -1); err != nil {
+		return err
+	}
+	if err := tx.count(id, next, 1); err != nil {
 		return err
 	}
 	if is, was := next.State != lease.None, old.State != lease.None; is != was {
@@ -548,8 +551,10 @@ func (tx *Tx) BeginBoot(id string) error {
 	if id == "" || tx.Boot() == id {
 		return nil
 	}
-	return cmp.Or(tx.put(bucketMeta, metaBegin, binary.BigEndian.AppendUint64(nil, tx.JournalEnd())),
-		tx.put(bucketMeta, metaBoot, []byte(id)))
+	if err := tx.put(bucketMeta, metaBegin, binary.BigEndian.AppendUint64(nil, tx.JournalEnd())); err != nil {
+		return err
+	}
+	return tx.put(bucketMeta, metaBoot, []byte(id))
 }
 
 // EachBoot calls fn for each entry of the journal, with whether it is of a boot before the one with
