@@ -58,7 +58,7 @@ var killActions = []accident{
 		func(t *Test, n *cluster.Node, pod corev1.Pod) { t.endSandbox(n, t.Sandbox(n, pod)) }, false},
 	{"the shim or conmon of POD is killed", func(t *Test, n *cluster.Node, pod corev1.Pod) {
 		// CRI-O goes on with a container whose conmon was killed before. Process 1 has it then.
-		if parent := t.containers(pod)[0].Parent; parent != "1" {
+		if parent := t.containers(pod)[0].Parent; parent != "1" && parent != "" {
 			t.killPID(n, parent)
 		}
 	}, false},
@@ -101,9 +101,13 @@ func (t *Test) endSandbox(n *cluster.Node, s inspect.Sandbox) {
 	t.Must(inspect.Stop(t.Ctx, n.Root(), s.ID))
 }
 
+// killContainers kills the process of each container of a pod. CRI-O shows a container as running
+// without a process if its conmon was killed before.
 func (t *Test) killContainers(n *cluster.Node, pod corev1.Pod) {
 	for _, c := range t.containers(pod) {
-		t.killPID(n, fmt.Sprint(c.PID))
+		if c.Parent != "" {
+			t.killPID(n, fmt.Sprint(c.PID))
+		}
 	}
 }
 
