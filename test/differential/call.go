@@ -133,7 +133,8 @@ func (e Exchange) difference() string {
 func (e Exchange) wrong(past []Exchange) string {
 	lh := e.Leasehold
 	isOfOther := func(p Exchange) bool {
-		return p.attachment() != e.attachment() && p.network() == e.network() && intersect(addresses(lh), held(past, p))
+		return p.attachment() != e.attachment() && p.network() == e.network() && !e.replaces(p) &&
+			intersect(addresses(lh), held(past, p))
 	}
 	documents, err := lh.documents()
 	code, msg := lh.failure()

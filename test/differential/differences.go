@@ -70,12 +70,14 @@ var Differences = []Difference{
 		HostLocal: "the next address", Leasehold: "the former address, within the window or the cool-down",
 		Reason: "it is what leasehold is for",
 		explains: func(past []Exchange, e Exchange) bool {
-			return e.onlyAddressesDiffer() && slices.ContainsFunc(released(past, e), func(p Exchange) bool {
+			ended := released(slices.Concat(past, []Exchange{e}), e)
+			return e.onlyAddressesDiffer() && slices.ContainsFunc(ended, func(p Exchange) bool {
 				return p.pod() != "" && p.pod() == e.pod() && p.IfName == e.IfName &&
 					intersect(addresses(e.Leasehold), addresses(p.Leasehold))
 			})
 		},
 		example: []Call{add("c1", plain).args(pod), del("c1", plain).args(pod), add("c2", plain).args(pod)},
+		another: []Call{add("c1", window).args(pod), add("c2", window).args(pod).in(netnsOf("c1"))},
 	},
 	{
 		Call:      "ADD that comes to an address which a pod had before",

@@ -130,11 +130,20 @@ func held(past []Exchange, of Exchange) (out []netip.Addr) {
 		switch {
 		case e.Verb == "DEL" && e.Leasehold.ok() && e.attachment() == of.attachment(), of.isEndedByGC(e):
 			out = nil
+		case e.replaces(of):
+			out = slices.DeleteFunc(out, func(a netip.Addr) bool { return slices.Contains(addresses(e.Leasehold), a) })
 		case e.Verb == "ADD" && e.attachment() == of.attachment() && e.pool() == of.pool():
 			out = append(out, addresses(e.Leasehold)...)
 		}
 	}
 	return out
+}
+
+// replaces reports whether an ADD of a pod is of another container in a network namespace, with the
+// same interface name: that one has been replaced, because the names of interfaces are unique.
+func (e Exchange) replaces(p Exchange) bool {
+	return e.isADD() && e.network() == p.network() && e.attachment() != p.attachment() &&
+		e.Netns == p.Netns && e.IfName == p.IfName && e.pod() != "" && e.pod() == p.pod()
 }
 
 // isEndedByGC reports whether a call is a GC of the network of e, with a list in which the
@@ -173,7 +182,7 @@ func (e Exchange) hasWindow() bool { return strings.Contains(e.Stdin, policy.Ann
 func released(past []Exchange, of Exchange) (out []Exchange) {
 	for i, e := range past {
 		if e.isADD() && e.network() == of.network() && slices.ContainsFunc(past[i:], func(d Exchange) bool {
-			return d.Verb == "DEL" && d.Leasehold.ok() && d.attachment() == e.attachment()
+			return d.Verb == "DEL" && d.Leasehold.ok() && d.attachment() == e.attachment() || d.replaces(e)
 		}) {
 			out = append(out, e)
 		}
