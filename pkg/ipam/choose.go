@@ -76,9 +76,9 @@ func own(mine []lease.Lease, requested netip.Addr) (l lease.Lease, found bool) {
 }
 
 // choose picks an address of one range set, in this order of preference: the address that is bound
-// to the container, unless another is requested; the requested one, one that is held for the pod,
-// the next free one, one whose hold yields. mine and former are the leases of the assignment that
-// are in the set. requested is the zero address if none was requested.
+// to the container, unless another is requested; the requested one, one of the pod's former leases
+// (chooseFormer), the next free one, one whose hold yields. mine and former are the leases of the
+// assignment that are in the set. requested is the zero address if none was requested.
 func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []lease.Lease) (pick, error) {
 	if l, found := own(mine, requested); found {
 		next, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.call.Now)
@@ -93,30 +93,44 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []l
 		}
 		return p, err
 	}
+	if p, found, err := a.chooseFormer(set, former); found || err != nil {
+		return p, err
+	}
+	return a.chooseFresh(set)
+}
+
+// chooseFormer picks the address of one of the pod's former leases, and reports whether there is
+// one. What it does next depends on why claim refuses a lease:
+//
+//	claim's error            retained for the pod    held for its name       any other
+//	the file is unreadable   return it               the next; if none can   the next
+//	                                                 be had, return it
+//	lease.ErrTaken           the next                the next                the next
+//	lease.ErrHolderAlive     return it               the next                the next
+//	any other                return it               return it               return it
+//
+// So a pod gets no other address while it may still get its own. Of a name, another one may be
+// free, and waitForName has waited.
+func (a *assignment) chooseFormer(set pool.Set, former []lease.Lease) (p pick, found bool, err error) {
 	var unread error
 	for _, l := range former {
 		if !set.Usable(l.Address) {
 			continue
 		}
 		p, err := a.claim(l, set)
-		if a.isNamed() && (errors.Is(err, lease.ErrTaken) || errors.Is(err, lease.ErrHolderAlive)) {
-			if errors.Is(err, importer.ErrUnreadable) && l.IsHold {
-				unread = err
-			}
-			continue // another one may be free; waitForName has waited
+		isUnread, isAlive := errors.Is(err, importer.ErrUnreadable), errors.Is(err, lease.ErrHolderAlive)
+		switch {
+		case err == nil:
+			return p, true, nil
+		case isUnread && l.IsHold && a.isNamed():
+			unread = err
+		case (isUnread || isAlive) && l.IsRetained() && !a.isNamed():
+			return pick{}, false, err
+		case !isAlive && !errors.Is(err, lease.ErrTaken):
+			return pick{}, false, err
 		}
-		if errors.Is(err, importer.ErrUnreadable) && l.IsRetained() {
-			return p, err // do not give the pod another address; a later attempt may read the file
-		}
-		if errors.Is(err, lease.ErrTaken) || errors.Is(err, lease.ErrHolderAlive) && !l.IsRetained() {
-			continue // held for another pod, or a cool-down
-		}
-		return p, err
 	}
-	if unread != nil {
-		return pick{}, unread
-	}
-	return a.chooseFresh(set)
+	return pick{}, false, unread
 }
 
 // claim picks the address of a lease for the pod, if host-local's file of the address and the state
