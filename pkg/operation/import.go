@@ -333,10 +333,14 @@ func (c *Call) repairAt(p lease.Pool, a netip.Addr, shown []importer.Finding, di
 	return c.Log(importer.Unknown(p, a, c.Now), store.EventRecovered, why)
 }
 
-// proveComplete returns ErrNoEvidence if a store was lost, for the given reason, and neither found
-// nor host-local's directory (isComplete) proves to name all addresses in use. Then an address that
-// is not on an interface, as with gVisor, may be in use although no source names it. A pool that
-// was not used in this boot, and that no source shows, has none.
+// proveComplete returns ErrNoEvidence if addresses may be in use that nothing on the node names:
+//
+//	the first that applies                                      each address in use is known
+//	no store was lost (lost is "")                              yes, from the store
+//	host-local's directory is complete (isComplete)             yes, from its files
+//	libcni's cache names the container of each one (Named)      yes, from the cache
+//	no source Shows one, and none was assigned in this boot     yes, there is none
+//	any other                                                   no: gVisor has none on an interface
 func (n *Node) proveComplete(found importer.Found, p lease.Pool, lost string, isComplete bool) error {
 	if lost == "" || isComplete || found.Named || !found.Shown && !n.Store.Run().Used(p) {
 		return nil
