@@ -44,7 +44,8 @@ func installReplace(t *Test) {
 			}
 		}})
 	t.Kept(s.pods, s.set.Recreate())
-	t.Step("recreated pods keep their addresses, which host-local gave")
+	t.clusterDoctor().healthy()
+	t.Step("recreated pods keep their addresses, which host-local gave, and doctor finds nothing")
 	out, err := t.tryLeasehold("install", "--yes")
 	if s.network.Type == "flannel" && (err == nil || !strings.Contains(out, "takes host-local's place")) {
 		t.Errorf("kubectl leasehold install has not failed, or for another reason")

@@ -104,6 +104,8 @@ func installHelm(t *Test) {
 	s.becomesActive(began)
 	t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	t.Kept(s.pods, s.set.Recreate())
+	t.clusterDoctor().healthy()
+	t.Step("recreated pods keep their addresses, and doctor finds nothing")
 	s.upgradeAndBack(
 		func() error {
 			return helm("upgrade", "leasehold", oneIn(t, next, chart), "--reset-then-reuse-values", "--wait")
