@@ -156,7 +156,7 @@ func (h *Task) candidates(held map[kube.Name][]lease.Lease) []kube.Name {
 		}
 		if _, isSeen := h.moved.of[pod]; isSeen || claimed[pod] {
 			now = append(now, pod)
-		} else if keptForever(leases) {
+		} else if slices.ContainsFunc(leases, isForever) {
 			later = append(later, pod)
 		}
 	}
@@ -164,9 +164,9 @@ func (h *Task) candidates(held map[kube.Name][]lease.Lease) []kube.Name {
 	return append(now, later[:min(maxUnclaimed, len(later))]...)
 }
 
-// keptForever reports whether a lease is held without end.
-func keptForever(leases []lease.Lease) bool {
-	return slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.Hold == lease.Forever })
+// isForever reports whether a hold is without end, unless an AddressRequest says how long it lasts.
+func isForever(l lease.Lease) bool {
+	return l.Hold == lease.Forever && !(l.IsUnused() && l.Owner != "")
 }
 
 // movedTo returns the other node on which a pod is Ready, and the pod's UID. It returns the zero
@@ -216,7 +216,7 @@ func (h *Task) endForgotten(ctx context.Context, held map[kube.Name][]lease.Leas
 	for pod, leases := range held {
 		for _, l := range leases {
 			_, _, isOfSet := setOf(leases, pod)
-			if l.Hold == lease.Forever && !isOfSet && now.Since(l.ReleasedAt) >= h.ForeverLimit {
+			if isForever(l) && !isOfSet && now.Since(l.ReleasedAt) >= h.ForeverLimit {
 				over = append(over, l)
 			}
 		}

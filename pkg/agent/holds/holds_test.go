@@ -135,6 +135,25 @@ func TestHoldOfAMovedPodEnds(t *testing.T) {
 	s.expect("after moveGrace", "10.0.0.3=db-1/Held")
 }
 
+// What an AddressRequest has held stays as long as the request, for a pod that never comes, and for
+// one that is elsewhere and that no agent claims.
+func TestHoldOfARequestStays(t *testing.T) {
+	s := newFixture(t)
+	l := s.node.Release(s.node.Bind("10.0.0.2", "db-0", "u1", time.Duration(lease.Forever), "AddressRequest/db/r1"))
+	l.UID, l.Holder.ContainerID, l.ReleasedAt.Wall = "", "", l.ReleasedAt.Wall.Add(-2*ForeverLimit)
+	l.ReleasedAt.Boot -= 2 * ForeverLimit
+	s.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, l) })
+	s.holds.ForeverLimit = ForeverLimit
+	s.minutes(1)
+	s.expect("for a pod that never comes", "10.0.0.2=db-0/Held")
+	s.pod("node2", "u2", corev1.ConditionTrue)
+	s.minutes(10)
+	s.expect("no agent claims the pod", "10.0.0.2=db-0/Held")
+	s.claim()
+	s.minutes(6)
+	s.expect("another agent claims the pod")
+}
+
 func TestHoldStaysUnlessThePodHasMoved(t *testing.T) {
 	// Each case changes one thing of a pod that has moved to node2.
 	for name, change := range map[string]func(*fixture){
