@@ -34,8 +34,8 @@ const (
 	// It is also how long a hold that no pod has had lasts after its namespace may not choose any
 	// more.
 	requestRest = 10 * time.Minute
-	// maxReserved is the largest number of entries whose addresses a pass reserves, so that they do
-	// not delay anything else for long.
+	// maxReserved is the largest number of entries whose addresses a pass tries to hold, so that
+	// they do not delay anything else for long. Those that cannot be held are tried again.
 	maxReserved = 32
 	// requestOwner begins lease.Lease.Owner of a hold that no pod has had: then come the name and
 	// the UID of the request.
@@ -160,6 +160,18 @@ func wishesOf(r *ipamv1.AddressRequest, node string, now lease.Instant) (out []*
 	return out
 }
 
+// shown returns the state of the first address that this agent has written for the generation of
+// the request, the zero value if there is none.
+func (w *wish) shown() ipamv1.RequestedAddress {
+	for _, a := range w.request.Status.Addresses {
+		if a.Address == w.entry.Addresses[0] && a.NodeName == w.entry.NodeName &&
+			a.ObservedGeneration == w.request.Generation {
+			return a
+		}
+	}
+	return ipamv1.RequestedAddress{}
+}
+
 // isFor reports whether a lease has one of the addresses of the wish, and its key.
 func (w *wish) isFor(l lease.Lease) bool {
 	c, k := w.choice, l.Key()
@@ -206,11 +218,7 @@ func (w *wish) decide(leases map[netip.Addr][]lease.Lease, view maintain.NodeVie
 			}
 		}
 	}
-	shown := slices.IndexFunc(w.request.Status.Addresses, func(a ipamv1.RequestedAddress) bool {
-		return a.Address == w.entry.Addresses[0] && a.NodeName == w.entry.NodeName &&
-			a.Reason == maintain.AddressInUse &&
-			a.State == ipamv1.RequestRejected && a.ObservedGeneration == w.request.Generation
-	})
+	shown := w.shown()
 	mayChoose := view.Limits.Of(w.request.Namespace).Choose
 	text := fmt.Sprintf("namespace %s may not choose addresses; an administrator can allow it with the limit choose",
 		w.request.Namespace)
@@ -235,8 +243,8 @@ func (w *wish) decide(leases map[netip.Addr][]lease.Lease, view maintain.NodeVie
 				w.states[i].State = ipamv1.RequestBound
 			}
 		}
-	case !w.request.Spec.Wait && shown >= 0:
-		w.setStates(ipamv1.RequestRejected, maintain.AddressInUse, w.request.Status.Addresses[shown].Message)
+	case !w.request.Spec.Wait && shown.State == ipamv1.RequestRejected && shown.Reason == maintain.AddressInUse:
+		w.setStates(ipamv1.RequestRejected, maintain.AddressInUse, shown.Message)
 	case other != "":
 		w.setStates(ipamv1.RequestRejected, maintain.AddressInUse, other)
 	default:
@@ -268,16 +276,39 @@ func (p *Publisher) serveRequests(ctx context.Context, view maintain.NodeView, n
 	}
 	limits, _ := p.Limits.Get(kube.LimitsName.String())
 	areCurrent := p.Limits.HasSynced() && p.Limits.IsComplete() && maps.Equal(limits, view.Limits)
-	plan, steps := planRequests(p.Node, p.requests, view, areCurrent, networks), 0
+	plan := planRequests(p.Node, p.requests, view, areCurrent, networks)
 	for why, leases := range plan.End {
 		_ = p.attempt("ending holds of AddressRequests", now, func() error {
 			return retention.End(ctx, p.Service.EndHolds, p.Log, leases, why)
 		})
 	}
-	for _, w := range plan.Wishes {
-		if w.reserve && steps < maxReserved {
-			steps++
+	next := p.reserve(ctx, plan.Wishes, networks, now)
+	for name := range p.requests {
+		if err := p.showRequest(ctx, name, plan.Wishes, now); err != nil {
+			return 0, err
+		}
+	}
+	return next, nil
+}
+
+// reserve holds the addresses of those wishes whose choice is to be reserved. It tries at most
+// maxReserved, those first that were not refused before, and returns the time until it tries the
+// others.
+func (p *Publisher) reserve(ctx context.Context, wishes []*wish, networks []maintain.Network, now time.Time,
+) time.Duration {
+	tried := 0
+	for _, isRefused := range []bool{false, true} {
+		for _, w := range wishes {
+			switch {
+			case !w.reserve || p.isRefused(w) != isRefused:
+				continue
+			case tried == maxReserved && isRefused:
+				return retry
+			case tried == maxReserved:
+				return time.Millisecond
+			}
 			_ = p.attempt("holding "+w.entry.Addresses[0]+" for an AddressRequest", now, func() error {
+				tried++
 				_, err := p.Service.Reserve(ctx, networks, w.choice)
 				if not := (*maintain.NotReserved)(nil); errors.As(err, &not) {
 					w.setStates(ipamv1.RequestRejected, not.Reason, not.Error())
@@ -287,15 +318,14 @@ func (p *Publisher) serveRequests(ctx context.Context, view maintain.NodeView, n
 			})
 		}
 	}
-	for name := range p.requests {
-		if err := p.showRequest(ctx, name, plan.Wishes, now); err != nil {
-			return 0, err
-		}
-	}
-	if steps == maxReserved {
-		return time.Millisecond, nil
-	}
-	return p.rereadAt.Sub(now), nil
+	return p.rereadAt.Sub(now)
+}
+
+// isRefused reports whether the status of its request shows that a wish was refused, or cannot be
+// written, so that nothing shows it.
+func (p *Publisher) isRefused(w *wish) bool {
+	_, failed := p.before[writingStatus(kube.Name{Namespace: w.request.Namespace, Name: w.request.Name})]
+	return failed || w.shown().Reason != ""
 }
 
 // readRequests reads the AddressRequests that the manager names, once for each of their states, and
@@ -379,7 +409,7 @@ func (p *Publisher) showRequest(ctx context.Context, name kube.Name, wishes []*w
 	if slices.EqualFunc(all, shown, func(a, b ipamv1.RequestedAddress) bool { a.Message = b.Message; return a == b }) {
 		return nil
 	}
-	return p.attempt("writing the status of AddressRequest "+name.String(), now, func() error {
+	return p.attempt(writingStatus(name), now, func() error {
 		next, got := *r.object, &ipamv1.AddressRequest{}
 		next.APIVersion, next.Kind = ipamv1.GroupVersion.String(), "AddressRequest"
 		next.Status.Addresses = all
@@ -395,4 +425,9 @@ func (p *Publisher) showRequest(ctx context.Context, name kube.Name, wishes []*w
 		}
 		return err
 	})
+}
+
+// writingStatus names a write of showRequest for attempt.
+func writingStatus(request kube.Name) string {
+	return "writing the status of AddressRequest " + request.String()
 }

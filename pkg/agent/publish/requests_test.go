@@ -280,3 +280,37 @@ func TestEndsComeFirst(t *testing.T) {
 		t.Errorf("for a reservation name: %s, %v", got, p.leasesOf()["db"])
 	}
 }
+
+// Addresses that cannot be held are tried again now and then, however many there are, and those
+// that were not tried before come first.
+func TestManyRefusedAddresses(t *testing.T) {
+	p := newFixture(t)
+	p.publish()
+	p.limit(policy.Limits{"choose": "true"})
+	p.request(1, func(r *ipamv1.AddressRequest) {
+		for i := range 3 * maxReserved {
+			r.Spec.Entries = append(r.Spec.Entries, entryOf(fmt.Sprint("web-", i), fmt.Sprint("10.0.1.", i)))
+		}
+	})
+	for range 3 {
+		p.publish()
+	}
+	var shown ipamv1.AddressRequest
+	if p.server.Get(requestPath, &shown); len(shown.Status.Addresses) == 0 {
+		t.Error("no address is shown as rejected")
+	}
+	if p.publish(); p.next < retry {
+		t.Errorf("the next pass is in %s, after one that has held nothing; want at least %s", p.next, retry)
+	}
+	const good = group + "namespaces/db/addressrequests/good"
+	p.server.Put(good, ipamv1.AddressRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "good", UID: "r2",
+		Generation: 1}, Spec: ipamv1.AddressRequestSpec{Entries: []ipamv1.AddressRequestEntry{
+		entryOf("db-0", "10.0.0.5")}}})
+	refs := append([]ipamv1.RequestReference{{ReservationReference: ipamv1.ReservationReference{Namespace: "db",
+		Name: "good", UID: "r2", Generation: 1}, Addresses: []string{"10.0.0.5"}}}, p.Pool.Named().Requests...)
+	p.nameRequests(refs...)
+	p.publish()
+	if got := fmt.Sprint(p.node.Leases()); got != "[10.0.0.5=db-0/Held]" {
+		t.Errorf("a new request beside them: %s", got)
+	}
+}
