@@ -91,10 +91,10 @@ type agentReconciler struct {
 	without map[string]*absence
 }
 
-// An absence is a period in which no agent of a node works, for one reason.
+// An absence is a period in which no agent of a node works, and the last reason for that.
 type absence struct {
 	reason string
-	began  time.Time // when it was first seen
+	began  time.Time // when it was first seen, or another reason after it was shown
 	// isShown reports whether the object has shown it. If it no longer does, an agent has written
 	// that is not ready, or whose pod or node only seems not to work.
 	isShown bool
@@ -157,8 +157,11 @@ func (r *agentReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		if reason == "" {
 			return reconcile.Result{}, nil
 		}
-		a = &absence{reason: reason, began: now}
-		r.without[req.Name] = a
+		next := &absence{reason: reason, began: now}
+		if a != nil && !a.isShown {
+			next.began = a.began
+		}
+		r.without[req.Name], a = next, next
 	}
 	if wait := a.began.Add(unconfirmedDelay).Sub(now); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil

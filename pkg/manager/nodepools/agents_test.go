@@ -171,6 +171,19 @@ func TestNodeWithoutAgentIsShown(t *testing.T) {
 	}
 }
 
+// How long a node has no working agent counts, whatever the reason is in the meantime.
+func TestReasonsThatAlternate(t *testing.T) {
+	r := newAgentRig(t)
+	r.after(unconfirmedDelay / 2)
+	p := agentOf(corev1.ConditionFalse)
+	must.Succeed(t, r.agents.Update(p))
+	r.after(unconfirmedDelay/2 - time.Second)
+	must.Succeed(t, r.agents.Delete(p))
+	if got := r.after(time.Second); len(got) != 1 || !strings.Contains(got[0], ipam.AgentMissing) {
+		t.Errorf("after %s: %q", unconfirmedDelay, got)
+	}
+}
+
 // What failed is repeated, an object that somebody else has changed is read again, and a node
 // without the object is in the metric only.
 func TestNodeWithoutAgentIsShownLater(t *testing.T) {
