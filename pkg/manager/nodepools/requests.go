@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -24,6 +25,8 @@ import (
 const (
 	// maxShown is the largest number of statuses of AddressRequests that a pass writes.
 	maxShown = 64
+	// failedInterval is the time until the next pass if a status could not be written.
+	failedInterval = 5 * time.Second
 	// maxNamed is the largest number of entries that a NodeAddressPool names. With it the object
 	// has at most 400 KiB.
 	maxNamed = 2048
@@ -342,14 +345,19 @@ func (r *specReconciler) nameRequests(ctx context.Context) (reconcile.Result, er
 			r.queue.Add(control.RequestFor(p.node))
 		}
 	}
+	again := checkInterval
+	if len(plan.shown) > maxShown {
+		again = nameDelay
+	}
 	var errs []error
 	for _, want := range plan.shown[:min(len(plan.shown), maxShown)] {
 		errs = append(errs, r.show(ctx, want))
 	}
-	if len(plan.shown) > maxShown {
-		return reconcile.Result{RequeueAfter: nameDelay}, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil { // to return it would delay the passes by up to 16 minutes
+		again = failedInterval
+		log.FromContext(ctx).Error(err, "writing statuses of AddressRequests failed")
 	}
-	return reconcile.Result{RequeueAfter: checkInterval}, errors.Join(errs...)
+	return reconcile.Result{RequeueAfter: again}, nil
 }
 
 // show writes the status of a request. It reads the request, because a view lacks what the agents

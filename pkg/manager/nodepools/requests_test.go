@@ -1,6 +1,7 @@
 package nodepools
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -365,4 +366,19 @@ func TestNameRequests(t *testing.T) {
 	a.requests = nil
 	watch()
 	pass("none is left", "map[]", 1, 0, 0)
+}
+
+// A status that cannot be written, for example because its object is as large as it may be, does
+// not delay the next pass.
+func TestStatusThatCannotBeWritten(t *testing.T) {
+	now := time.Now()
+	a := &api{err: errors.New("etcdserver: request is too large"), requests: map[string]*ipam.AddressRequest{
+		"db/db": requestFor("db", "db", entryOf("db-0", "", "10.9.0.1"))}}
+	r := poolsOf(t, setOf(t), &now)
+	r.client, r.reader = a, a
+	must.Succeed(t, r.requests.Replace([]any{a.requests["db/db"].DeepCopy()}, ""))
+	result, err := r.Reconcile(t.Context(), allRequests)
+	if err != nil || a.writes != 1 || result.RequeueAfter != failedInterval {
+		t.Errorf("%d writes, again after %s, %v", a.writes, result.RequeueAfter, err)
+	}
 }
