@@ -382,3 +382,24 @@ func TestStatusThatCannotBeWritten(t *testing.T) {
 		t.Errorf("%d writes, again after %s, %v", a.writes, result.RequeueAfter, err)
 	}
 }
+
+// Limits that are listed after the first pass begin another one, also if there are none.
+func TestRequestsAreNamedWhenTheLimitsAreKnown(t *testing.T) {
+	now := time.Now()
+	r := poolsOf(t, setOf(t), &now)
+	must.Succeed(t, r.set.Replace(nil, ""))
+	must.Succeed(t, r.pools.Replace(nil, ""))
+	must.Succeed(t, r.requests.Replace(nil, ""))
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	go r.start(t.Context(), queue)
+	for range 2 { // allRequests and allRanges
+		item, _ := queue.Get()
+		queue.Done(item)
+	}
+	must.Succeed(t, r.limits.Replace(nil, ""))
+	broken := time.AfterFunc(time.Minute, queue.ShutDown)
+	defer broken.Stop()
+	if item, isClosed := queue.Get(); isClosed || item != allRequests {
+		t.Errorf("the limits are known: %v is enqueued", item)
+	}
+}

@@ -94,6 +94,9 @@ func (r *specReconciler) start(ctx context.Context, queue control.Queue) {
 	r.follow(queue)
 	queue.Add(allRequests)
 	queue.Add(allRanges)
+	if cache.WaitForCacheSync(ctx.Done(), r.requests.HasSynced, r.limits.HasSynced) {
+		queue.Add(allRequests)
+	}
 }
 
 // follow enqueues the node of each reservation that changes, the nodes that have reservations of
