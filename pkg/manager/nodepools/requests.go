@@ -297,6 +297,10 @@ func nodeOf(r *addressRequest, e requestEntry, all ranges, mayChoose bool, set *
 	none := func(reason, format string, args ...any) (string, ipam.RequestedAddress) {
 		return "", ipam.RequestedAddress{Reason: reason, Message: fmt.Sprintf(format, args...)}
 	}
+	if !mayChoose {
+		return none("NotAllowed",
+			"namespace %s may not choose addresses; an administrator can allow it with the limit choose", r.Namespace)
+	}
 	nodes := []string{e.node}
 	if !all.have(e.node, e.addresses, nodeRange.contains) && !e.isNamed {
 		if nodes = all.nodes(e.addresses); len(nodes) == 0 {
@@ -304,9 +308,6 @@ func nodeOf(r *addressRequest, e requestEntry, all ranges, mayChoose bool, set *
 		}
 	}
 	switch {
-	case !mayChoose:
-		return none("NotAllowed",
-			"namespace %s may not choose addresses; an administrator can allow it with the limit choose", r.Namespace)
 	case len(nodes) == 0:
 		return none("NoNode", "no node has ranges that contain %s", e.addresses)
 	case !all.have(nodes[0], e.addresses, nodeRange.mayContain):
