@@ -75,7 +75,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if s == nil || s.object.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
-	o := s.Object()
+	o := &s.object                   // the states of its pods are decoded when they are needed
 	if o.Spec.TargetRef.Name == "" { // limitSpec omits one that is longer than any
 		r.warn(o, nil, reasonInvalid, "its target has no name that a workload may have; it has no effect")
 		return reconcile.Result{}, nil
@@ -98,6 +98,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if !known || !r.view.pods.HasSynced() {
 		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	}
+	o = s.Object()
 	pods := r.view.pods.ByIndex(byTarget, target.String())
 	r.report(o, pods)
 	recordErr := r.record(ctx, o, computeStatus(o, workload, pods, r.view.node))
@@ -125,7 +126,7 @@ func (r *reconciler) generate(ctx context.Context, key types.NamespacedName) (do
 		}
 		var object *pps.PersistentPodState
 		if s, found := r.view.objects.Get(key.String()); found {
-			object = s.Object()
+			object = &s.object
 		}
 		want, problem := generate(target, workload, object, others)
 		if problem != "" && r.reported.First(string(workload.UID)+problem) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -227,5 +228,28 @@ func TestProblemIsReported(t *testing.T) {
 	if len(r.events.texts) != 1 || !strings.HasPrefix(r.events.texts[0],
 		"StatefulSet db: Warning InvalidPersistentPodState kruise.io/auto-generate-persistent-pod-state is true, but") {
 		t.Errorf("events %q", r.events.texts)
+	}
+}
+
+// An object is reconciled again all the time while the API server does not serve the kind of its
+// target, which costs little, however many states it has.
+func TestTargetOfAKindThatIsNotServed(t *testing.T) {
+	o := state()
+	o.Status.PodStates = map[string]pps.PodState{}
+	for i := range maxStates {
+		o.Status.PodStates[fmt.Sprint("db-", i)] = pps.PodState{NodeName: fmt.Sprint("node", i%50)}
+	}
+	r := newRig(viewOf(o).has(statefulSet, false))
+	const passes = 20
+	var before, after goruntime.MemStats
+	goruntime.ReadMemStats(&before)
+	for range passes {
+		if result, err := r.reconcile(t, "db"); err != nil || result.RequeueAfter != retryInterval {
+			t.Fatalf("%+v, %v", result, err)
+		}
+	}
+	goruntime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / passes; each > 20<<10 {
+		t.Errorf("each time takes %d bytes of memory", each)
 	}
 }
