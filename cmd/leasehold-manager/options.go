@@ -59,12 +59,12 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.Func("pin-mode", "the `mode` of pods for which neither annotation nor namespace says one (default require)",
 		func(s string) (err error) { o.pin.Mode, err = policy.ParsePinMode(s); return err })
 	f.Func("schedulers", "comma-separated `names` of schedulers that respect node affinity (default default-scheduler)",
-		func(s string) error { o.pin.Schedulers = strings.Split(s, ","); return nil })
+		func(s string) error { o.pin.Schedulers = split(s); return nil })
 	f.Func("pin-kinds", "comma-separated `kinds` of controllers that create a deleted pod again at once, beside those "+
 		"of Kubernetes and Kruise (default StrimziPodSet.core.strimzi.io,Cluster.postgresql.cnpg.io)",
 		func(s string) error {
 			o.pin.Kinds = nil
-			for kind := range strings.SplitSeq(s, ",") {
+			for _, kind := range split(s) {
 				o.pin.Kinds = append(o.pin.Kinds, schema.ParseGroupKind(kind))
 			}
 			return nil
@@ -76,4 +76,9 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9471", "address of /metrics, /healthz and /readyz")
 	f.StringVar(&o.pprofAddr, "pprof-addr", "", "where profiles are served; empty for nowhere")
 	f.StringVar(&o.certDir, "cert-dir", "/tmp", "a writable folder")
+}
+
+// split splits the value of a flag at commas and spaces. An empty value has no element.
+func split(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 }

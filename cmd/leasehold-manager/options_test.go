@@ -37,6 +37,10 @@ func TestParse(t *testing.T) {
 		!slices.Equal(o.pin.Kinds, []schema.GroupKind{{Group: "example.com", Kind: "Database"}, {Kind: "Pods"}}) {
 		t.Errorf("all of them: %+v, %d, %s", o, code, stderr)
 	}
+	o, code, _, stderr = parse("--schedulers=a, b,", "--pin-kinds=")
+	if code != 0 || !slices.Equal(o.pin.Schedulers, []string{"a", "b"}) || len(o.pin.Kinds) > 0 {
+		t.Errorf("spaces, and no kind: %+v, %d, %s", o, code, stderr)
+	}
 	if o, code, stdout, _ := parse("--version"); o != nil || code != 0 || stdout != "leasehold-manager (devel)\n" {
 		t.Errorf("--version: %+v, %d, %q", o, code, stdout)
 	}
