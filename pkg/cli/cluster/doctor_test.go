@@ -1,8 +1,10 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,12 +17,13 @@ import (
 )
 
 // newCluster returns a cluster whose kubectl prints the given JSON for the arguments that contain
-// the given words, and an empty list for all others.
+// the given words, of several the longest, and an empty list for all others.
 func newCluster(t *testing.T, answers map[string]string) *cluster {
 	t.Helper()
 	script := "#!/bin/sh\ncase \"$*\" in\n"
-	for words, json := range answers {
-		script += fmt.Sprintf("*%q*) cat <<'EOF'\n%s\nEOF\n;;\n", words, json)
+	byLength := func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) }
+	for _, words := range slices.SortedFunc(maps.Keys(answers), byLength) {
+		script += fmt.Sprintf("*%q*) cat <<'EOF'\n%s\nEOF\n;;\n", words, answers[words])
 	}
 	script += `*) echo '{"items":[]}';;` + "\nesac\n"
 	dir := t.TempDir()
