@@ -56,6 +56,7 @@ func TestSimilar(t *testing.T) {
 	const window = "io.kubernetes.cri/reserved-ip-duration"
 	for key, want := range map[string]string{
 		"io.kubernetes.cri/reserved-ip-duratoin": window, "io.kubernetes.cri.reserved-ip-duration": window,
+		"io.kubernetes.cri/Reserved-IP-Duration": window, "Leasehold.dev/Pin": "leasehold.dev/pin",
 		"reserved-ip-duration": window, "example.org/pin-patience": "leasehold.dev/pin-patience",
 		"leasehold.dev/pinned-node": "", "leasehold.dev/pin-reason": "", "example.org/pin": "", "pin": "", "": "",
 	} {

@@ -52,31 +52,36 @@ func misread(kind string, o object) (found []cli.Finding) {
 			Decide: "whether " + meant + " is meant; if so, write it into " + strings.Join(in, ".") +
 				", which replaces the pods of a workload"})
 	}
+	asks := func(in object) bool { // a window of 0 asks for nothing
+		window, err := policy.ParseWindow(in.Text(policy.Annotation))
+		return in[policy.Annotation] != nil && (err != nil || window != 0)
+	}
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		if meant := similar(key); meant != "" && annotations[meant] == nil {
 			add(fmt.Sprintf("annotation %s is not read; the key %s is", key, meant), meant)
 		}
 	}
-	if kind == deployments && annotations[policy.Annotation] != nil && annotations[policy.ReserveAs] == nil {
+	if kind == deployments && asks(annotations) && annotations[policy.ReserveAs] == nil {
 		add(fmt.Sprintf("annotation %s has no effect on pods that get new names each time", policy.Annotation),
 			policy.ReserveAs)
 	}
-	own := o.In("metadata", "annotations")
-	if own.Text(policy.Annotation) != "" && kind != "pods" && annotations[policy.Annotation] == nil {
+	if kind != "pods" && asks(o.In("metadata", "annotations")) && annotations[policy.Annotation] == nil {
 		add(fmt.Sprintf("annotation %s is on the workload, and not in the template of its pods", policy.Annotation),
 			policy.Annotation)
 	}
 	return found
 }
 
-// similar returns the key of keys that the user probably meant by another key, or "": that with the
-// same name after another prefix, or the one for the window, of which there is a part.
+// similar returns the key of keys that the user probably meant by another key, or "": that in other
+// letters, with the same name after another prefix, or the one for the window, of which there is a
+// part.
 func similar(key string) string {
 	if slices.Contains(keys, key) {
 		return ""
 	}
+	key = strings.ToLower(key)
 	for _, known := range keys {
-		if _, name, _ := strings.Cut(known, "/"); len(name) > 3 && strings.HasSuffix(key, name) {
+		if _, name, _ := strings.Cut(known, "/"); key == known || len(name) > 3 && strings.HasSuffix(key, name) {
 			return known
 		}
 	}

@@ -137,6 +137,8 @@ func clusters() map[string]faulty {
 			[]string{"AnnotationUnread"}},
 		"a Deployment with a name": {answers{"deployments": annotated("",
 			`"io.kubernetes.cri/reserved-ip-duration":"1","leasehold.dev/reserve-as":"web"`)}, nil},
+		"a Deployment that asks for nothing": {answers{"deployments": annotated("",
+			`"io.kubernetes.cri/reserved-ip-duration":"0"`)}, nil},
 		"a policy rejects a pinned pod": {rejected(3, `"io.kubernetes.cri/reserved-ip-duration":"10m"`),
 			[]string{"PodRejected"}},
 		"a policy rejected a pod, and all exist":  {rejected(2, `"io.kubernetes.cri/reserved-ip-duration":"10m"`), nil},
