@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -11,8 +12,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -97,5 +100,38 @@ func TestNodeThatNobodyConfirms(t *testing.T) {
 		if i < 0 || found[i].Subject != "node node1" || strings.Contains(found[i].What, since) != want {
 			t.Errorf("%s: %+v", reason, found)
 		}
+	}
+}
+
+// While the pods of the agents are replaced, a node has two of them. Only the one that stays
+// counts: the node is examined once, and another node is missed that has none.
+func TestAgentThatIsReplaced(t *testing.T) {
+	agents := `{"items":[{"metadata":{"name":"a","deletionTimestamp":"2026-01-01T00:00:00Z"},
+		"spec":{"nodeName":"node1"},"status":{"phase":"Running","startTime":"2025-01-01T00:00:00Z"}},
+		{"metadata":{"name":"b"},"spec":{"nodeName":"node1"},"status":{"phase":"Failed"}},
+		{"metadata":{"name":"c"},"spec":{"nodeName":"node1"},"status":{"phase":"Running",
+			"startTime":"2025-01-01T00:00:00Z","conditions":[{"type":"Ready","status":"True"}]}}]}`
+	node := func(name string) string {
+		return `{"metadata":{"name":"` + name + `"},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`
+	}
+	c := newCluster(t, map[string]string{"daemonset": `{"spec":{}}`, "pod -l": agents,
+		"get --ignore-not-found -o json node": `{"items":[` + node("node1") + `,` + node("node2") + `]}`,
+		"exec": `{"findings":[{"reason":"StoreLost","subject":"leases.db"}],
+			"steps":["all"],"held":3}`})
+	c.Env = cli.Env{Stdout: io.Discard, Stderr: io.Discard,
+		Clock: func() lease.Instant { return lease.Instant{Wall: time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC)} }}
+	var found []string
+	for _, f := range c.examine(t.Context(), true).Findings {
+		if strings.HasPrefix(f.Subject, "node ") {
+			found = append(found, f.Reason+" "+f.Subject)
+		}
+	}
+	if got, want := fmt.Sprint(found), "[AgentMissing node node2 StoreLost node node1: leases.db]"; got != want {
+		t.Errorf("found %s, want %s", got, want)
+	}
+	c.timeout = time.Minute
+	err := c.askNodes(t.Context(), object{"status": map[string]any{"desiredNumberScheduled": 2.0}})
+	if err == nil || !strings.Contains(err.Error(), "node2: no agent runs") {
+		t.Errorf("leasehold would be removed, although node2 has no agent: %v", err)
 	}
 }

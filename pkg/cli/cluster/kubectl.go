@@ -77,9 +77,19 @@ func (c *cluster) patch(ctx context.Context, namespace, kind, name, how string, 
 	return err
 }
 
-// agentPods returns the pods of the agents' DaemonSet.
+// podsOf returns the pods of the agents' DaemonSet or of the manager's Deployment.
+func (c *cluster) podsOf(ctx context.Context, name string) ([]object, error) {
+	return c.items(ctx, "-n", cli.Namespace, "pod", "-l", "app.kubernetes.io/name="+name)
+}
+
+// agentPods returns the pods of the agents' DaemonSet, without those in whose place it creates
+// others: pods that are being deleted or have ended. A node has at most one of them.
 func (c *cluster) agentPods(ctx context.Context) ([]object, error) {
-	return c.items(ctx, "-n", cli.Namespace, "pod", "-l", "app.kubernetes.io/name="+cli.AgentName)
+	pods, err := c.podsOf(ctx, cli.AgentName)
+	return slices.DeleteFunc(pods, func(p object) bool {
+		return p.Text("metadata", "deletionTimestamp") != "" ||
+			slices.Contains([]string{"Failed", "Succeeded"}, p.Text("status", "phase"))
+	}), err
 }
 
 // agents returns the pods of the agents that run: on the node in the flag --node, or on all nodes.

@@ -95,7 +95,7 @@ func (c *cluster) cleanNodes(ctx context.Context, agent object) (err error) {
 		return err
 	}
 	err = c.rollout(ctx, cli.Namespace, cli.AgentName)
-	pods, e := c.agentPods(ctx)
+	pods, e := c.podsOf(ctx, cli.AgentName)
 	for _, p := range pods {
 		if text := answerOf(p); text != "" {
 			c.Step("  %s: %s", nodeOf(p), strings.ReplaceAll(strings.TrimSpace(text), "\n", "; "))
