@@ -197,7 +197,18 @@ func (d *clusterDoctor) checkManager(ctx context.Context) ([]cli.Finding, error)
 	case m.Number("status", "readyReplicas") == 0:
 		f.What = fmt.Sprintf("none of its %d replicas is ready", wanted)
 		f.Repair = []string{cli.RestartManager}
-		return []cli.Finding{f}, nil
+		pods, err := d.podsOf(ctx, cli.ManagerName)
+		for _, p := range pods {
+			text, decide := waiting(p)
+			if text != "" {
+				f.What += "; " + text
+			}
+			if decide != "" {
+				f.Repair, f.Decide = nil, decide
+				break
+			}
+		}
+		return []cli.Finding{f}, err
 	}
 	reached, err := d.hasEndpoints(ctx)
 	var found []cli.Finding
@@ -315,23 +326,19 @@ var noImage = []string{"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", 
 // judgeAgent returns the finding about the pod of an agent, the zero finding if it works.
 func (d *clusterDoctor) judgeAgent(ctx context.Context, p object) cli.Finding {
 	name := nameOf(p)
-	waits, state := waiting(p)
+	waits, decide := waiting(p)
 	switch {
-	case state != nil && slices.Contains(noImage, state.Text("reason")):
-		return cli.Finding{Reason: "AgentImageMissing", What: fmt.Sprintf("container %s of pod %s waits: %s: %s",
-			waits.Text("name"), name, state.Text("reason"), state.Text("message")),
+	case decide != "":
+		return cli.Finding{Reason: "AgentImageMissing", What: waits, Decide: decide,
 			Why: "the plugin is not installed or updated there: where leasehold never ran, no address is kept; where " +
-				"it did, they are, and " + notPublished,
-			Decide: "where the node gets the image " + waits.Text("image") + " from: a registry that it reaches, or " +
-				"an archive of make images that is imported on it (ctr -n k8s.io images import)"}
+				"it did, they are, and " + notPublished}
 	case isReady(p) || !d.isOld(p):
 		return cli.Finding{}
 	}
 	f := cli.Finding{Reason: "AgentNotReady", What: "the pod " + name + " is not ready", Why: nothingReleased,
 		Repair: []string{cli.ReplaceAgent(name)}}
-	if state != nil {
-		f.What += fmt.Sprintf(": container %s waits: %s: %s", waits.Text("name"), state.Text("reason"),
-			state.Text("message"))
+	if waits != "" {
+		f.What += ": " + waits
 	}
 	out, err := d.kubectl(ctx, nil, "-n", cli.Namespace, "logs", name, "-c", "agent", "--tail=1")
 	last := strings.TrimSpace(string(out))
@@ -353,17 +360,27 @@ func (d *clusterDoctor) isOld(p object) bool {
 	return err == nil && d.Clock().Wall.Sub(started) >= time.Minute
 }
 
-// waiting returns the first container of a pod that waits, with its image, and its state. Both are
-// nil if none waits.
-func waiting(p object) (container, state object) {
+// waiting says for what a pod waits, "" if for nothing that is known, and what there is to decide
+// if another pod in its place would wait as well.
+func waiting(p object) (text, decide string) {
 	for _, list := range []string{"initContainerStatuses", "containerStatuses"} {
 		for _, c := range p.List("status", list) {
-			if w := c.In("state", "waiting"); w != nil && w.Text("reason") != "PodInitializing" {
-				return c, w
+			w := c.In("state", "waiting")
+			if w == nil || w.Text("reason") == "PodInitializing" {
+				continue
 			}
+			if slices.Contains(noImage, w.Text("reason")) {
+				decide = "where the node gets the image " + c.Text("image") + " from: a registry that it reaches, or " +
+					"an archive of make images that is imported on it (ctr -n k8s.io images import)"
+			}
+			return fmt.Sprintf("container %s of pod %s waits: %s: %s", c.Text("name"), nameOf(p), w.Text("reason"),
+				w.Text("message")), decide
 		}
 	}
-	return nil, nil
+	if c := conditionOf(p, "PodScheduled"); c.Text("status") == "False" {
+		return "pod " + nameOf(p) + " has no node: " + c.Text("message"), "which node is to run it"
+	}
+	return "", ""
 }
 
 // conditionOf returns the condition of a type in an object's status, nil if there is none.

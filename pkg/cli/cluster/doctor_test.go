@@ -135,3 +135,19 @@ func TestAgentThatIsReplaced(t *testing.T) {
 		t.Errorf("leasehold would be removed, although node2 has no agent: %v", err)
 	}
 }
+
+// What a new pod would wait for as well is no reason to restart the manager.
+func TestManagerThatCannotStart(t *testing.T) {
+	waits := `"containerStatuses":[{"name":"manager","image":"leasehold/manager:devel","state":{"waiting":{
+		"reason":"ErrImageNeverPull"}}}]`
+	unscheduled := `"conditions":[{"type":"PodScheduled","status":"False","message":"no node has room"}]`
+	for status, want := range map[string]string{waits: "leasehold/manager:devel", unscheduled: "no node has room"} {
+		c := newCluster(t, map[string]string{"deployment": `{"spec":{"replicas":2}}`,
+			"name=leasehold-manager": `{"items":[{"metadata":{"name":"m"},"status":{` + status + `}}]}`})
+		found := c.examine(t.Context(), false).Findings
+		i := slices.IndexFunc(found, func(f cli.Finding) bool { return f.Reason == "ManagerDown" })
+		if i < 0 || len(found[i].Repair) > 0 || !strings.Contains(found[i].What+found[i].Decide, want) {
+			t.Errorf("%s: %+v", status, found[max(i, 0)])
+		}
+	}
+}
