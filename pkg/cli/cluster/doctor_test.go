@@ -151,3 +151,14 @@ func TestManagerThatCannotStart(t *testing.T) {
 		}
 	}
 }
+
+// An IPReservation whose status was never written names no lease, so that nothing can be released.
+func TestReleaseWithoutALease(t *testing.T) {
+	newCluster(t, map[string]string{"ipreservations": `{"items":[{"metadata":{"namespace":"db","name":"db-0-1"},
+		"spec":{"podName":"db-0","nodeName":"node1"}}]}`})
+	var out strings.Builder
+	code := Run(t.Context(), cli.Env{Stdout: &out, Stderr: &out}, []string{"release", "db/db-0", "--yes", "--wait=0"})
+	if code != 1 || !strings.Contains(out.String(), "there is no such reservation") {
+		t.Errorf("exit status %d: %s", code, out.String())
+	}
+}

@@ -35,7 +35,9 @@ agents of the nodes do the rest.`,
 			if err := c.Parse(args); err != nil {
 				return err
 			}
-			chosen, err := c.reservations(cmd.Context(), func(r object) bool { return !held || isHeld(r) })
+			chosen, err := c.reservations(cmd.Context(), func(r object) bool {
+				return r.Text("status", "id") != "" && (!held || isHeld(r)) // without an id there is no lease yet
+			})
 			if err != nil {
 				return err
 			}
