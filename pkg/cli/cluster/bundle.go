@@ -68,6 +68,8 @@ func (c *cluster) writeBundle(ctx context.Context, w io.Writer) error {
 	}
 	read := func(name string, args ...string) {
 		c.Say("%s", name)
+		ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+		defer cancel()
 		content, err := c.kubectl(ctx, nil, args...)
 		var value any
 		if strings.HasSuffix(name, ".json") && json.Unmarshal(content, &value) == nil {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -160,5 +161,26 @@ func TestReleaseWithoutALease(t *testing.T) {
 	code := Run(t.Context(), cli.Env{Stdout: &out, Stderr: &out}, []string{"release", "db/db-0", "--yes", "--wait=0"})
 	if code != 1 || !strings.Contains(out.String(), "there is no such reservation") {
 		t.Errorf("exit status %d: %s", code, out.String())
+	}
+}
+
+// A node on which no program starts is reported.
+func TestNodeThatDoesNotAnswer(t *testing.T) {
+	c := newCluster(t, map[string]string{"pod -l": `{"items":[{"metadata":{"name":"a"},"spec":{"nodeName":"node1"},
+		"status":{"phase":"Running"}}]}`})
+	kubectl, err := exec.LookPath("kubectl")
+	must.Succeed(t, err)
+	script, err := os.ReadFile(kubectl)
+	must.Succeed(t, err)
+	hangs := strings.Replace(string(script), "case", "case \"$*\" in *exec*) exec sleep 1000;; esac\ncase", 1)
+	must.Succeed(t, os.WriteFile(kubectl, []byte(hangs), 0o755))
+	defer func(d time.Duration) { nodeTimeout = d }(nodeTimeout)
+	nodeTimeout = time.Second / 10
+	c.Clock = func() lease.Instant { return lease.Instant{} }
+	r := c.examine(t.Context(), true)
+	if !slices.ContainsFunc(r.Unchecked, func(u cli.Unchecked) bool {
+		return u.Check == "nodes" && strings.Contains(u.Error, "node node1: ")
+	}) {
+		t.Errorf("%+v", r)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 )
@@ -123,9 +124,15 @@ func (c *cluster) onNode(pod object, args ...string) []string {
 		"--host-root=/proc/1/root"}, args...)
 }
 
+// nodeTimeout is how long leasectl may take on a node. The API server does not end a program that
+// does not start because the node's runtime hangs.
+var nodeTimeout = time.Minute
+
 // readNode decodes the JSON that leasectl prints in the pod of an agent. An exit status beside the
 // JSON, which says that there are findings, is no error.
 func (c *cluster) readNode(ctx context.Context, pod object, into any, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
 	out, err := c.kubectl(ctx, nil, c.onNode(pod, append(args, "-o", "json")...)...)
 	if e := json.Unmarshal(out, into); e == nil || err == nil {
 		return e
