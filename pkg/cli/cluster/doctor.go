@@ -52,7 +52,7 @@ type clusterDoctor struct {
 	// named reports whether a configuration of a node names leasehold.
 	named bool
 	// examined are the numbers of what was looked at.
-	examined struct{ reports, networks, leases, workloads int }
+	examined struct{ reports, networks, workloads int }
 }
 
 // examine makes all checks of the cluster. It examines each node too if nodes is set.
@@ -71,8 +71,8 @@ func (c *cluster) examine(ctx context.Context, nodes bool) cli.Report {
 	r.Add(ctx, "policies", d.checkRejected)
 	r.Add(ctx, "limits", d.checkLimits)
 	e := d.examined
-	r.Examined = append(r.Examined, fmt.Sprintf("%d nodes", len(d.nodes)), fmt.Sprintf("%d agents", len(d.agents)),
-		fmt.Sprintf("%d networks of %d nodes", e.networks, e.reports),
+	r.Examined = append(r.Examined, fmt.Sprintf("%d nodes (%d with leasectl)", len(d.nodes), e.reports),
+		fmt.Sprintf("%d agents", len(d.agents)), fmt.Sprintf("%d networks of %d nodes", e.networks, len(d.pools)),
 		fmt.Sprintf("%d workloads and pods", e.workloads))
 	return r
 }

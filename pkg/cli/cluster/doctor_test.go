@@ -184,3 +184,19 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// "nothing was found" says what was looked at, with and without leasectl on the nodes.
+func TestExamined(t *testing.T) {
+	items := func(object string) string { return `{"items":[` + object + `]}` }
+	c := newCluster(t, map[string]string{"pod -l": items(`{"metadata":{"name":"a"},"spec":{"nodeName":"node1"},
+		"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`), "exec": `{"findings":[]}`,
+		"node -l": items(`{"metadata":{"name":"node1"},
+			"status":{"conditions":[{"type":"Ready","status":"True"}]}}`),
+		"nodeaddresspools": items(`{"metadata":{"name":"node1"},"status":{"networks":[{"name":"a"},{"name":"b"}]}}`)})
+	for nodes, want := range map[bool]string{true: "1 nodes (1 with leasectl)", false: "1 nodes (0 with leasectl)"} {
+		got := strings.Join(c.examine(t.Context(), nodes).Examined, ", ")
+		if want += ", 1 agents, 2 networks of 1 nodes, 0 workloads and pods"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
