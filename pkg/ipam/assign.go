@@ -484,8 +484,8 @@ func (a *assignment) drop(l lease.Lease, usable bool) error {
 	case usable:
 		reason = "the pod has had another address since"
 	}
-	if a.call.MayGive(l) != nil {
-		reason = "host-local's file of it names another container, or cannot be read"
+	if err := a.call.MayGive(l); err != nil {
+		reason = err.Error()
 	}
 	a.notes = append(a.notes, fmt.Sprintf("pod %s/%s loses %s: %s", l.Namespace, l.Name, l.Address, reason))
 	e := lease.Revoke{LastHolder: a.call.Evidence.LifeOf(l), KeepBound: true}

@@ -278,9 +278,10 @@ func noLock(p lease.Pool, err error) error {
 		importer.ErrUnreadable, p.Network, err)
 }
 
-// MayGive returns nil if host-local's file of a lease's address does not prevent the assignment of
-// the address, once the holder is gone. It returns lease.ErrTaken if host-local has given it to
-// another container, and lease.ErrTaken with importer.ErrUnreadable if the file cannot be read.
+// MayGive returns nil if neither host-local's file of a lease's address nor another data directory
+// of the network prevents the assignment of the address, once the holder is gone. It returns
+// lease.ErrTaken if another container has it, and lease.ErrTaken with importer.ErrUnreadable if the
+// file cannot be read.
 func (c *Call) MayGive(l lease.Lease) error {
 	switch v, _, err := c.compare(l.Place(), l, isGone); {
 	case errors.Is(err, store.ErrBusy):
@@ -288,7 +289,9 @@ func (c *Call) MayGive(l lease.Lease) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", lease.ErrTaken, err)
 	case v == given:
-		return lease.ErrTaken
+		return fmt.Errorf("%w: host-local's file of it names another container", lease.ErrTaken)
+	case c.IsElsewhere(l.Pool, l.Address):
+		return fmt.Errorf("%w: a container has it with another dataDir", lease.ErrTaken)
 	}
 	return nil
 }
