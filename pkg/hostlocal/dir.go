@@ -175,7 +175,8 @@ func readMark(p lease.Pool) (is mark, owner Owner) {
 	}
 	b, _, err := files.Read(filepath.Join(Path(p), markName))
 	text, rest, _ := strings.Cut(string(b), "\n")
-	if words := strings.SplitN(strings.TrimSuffix(rest, "\n"), " ", 3); len(words) == 3 {
+	isOurs := text == markAll || text == markShort
+	if words := strings.SplitN(strings.TrimSuffix(rest, "\n"), " ", 3); isOurs && len(words) == 3 {
 		owner = Owner{words[0], words[1], words[2]}
 	}
 	if err == nil && text == markAll {

@@ -90,6 +90,11 @@ func (f *addressFiles) use(p lease.Pool, on bool) (*hostlocal.Dir, error) {
 }
 
 func (f *addressFiles) openFiles(ctx context.Context, p lease.Pool) opened {
+	for _, o := range f.open {
+		if o.dir != nil && o.dir.IsAt(p) { // a link has made one directory of those of two pools
+			return o
+		}
+	}
 	dir, err := hostlocal.Open(ctx, p)
 	switch {
 	case errors.Is(err, files.ErrBusy):
