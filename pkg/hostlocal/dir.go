@@ -213,6 +213,9 @@ func (d *Dir) Close() {
 	}
 }
 
+// IsAt reports whether the path of a pool leads to the directory, which is locked.
+func (d *Dir) IsAt(p lease.Pool) bool { return files.IsAt(d.lock, filepath.Join(Path(p), lockName)) }
+
 // IsMarked reports whether the directory was marked when it was opened.
 func (d *Dir) IsMarked() bool { return d.mark != unmarked }
 

@@ -138,10 +138,11 @@ func TestMarks(t *testing.T) {
 		markAll + "\n\n\n": true, // written over a longer one (files.Write)
 		markShort + "\n":   false,
 		"":                 false,
+		"a b c\na b c\n":   false, // not ours, so that it names no owner
 	} {
 		must.Succeed(t, os.WriteFile(filepath.Join(Path(p), markName), []byte(text), 0o600))
 		d, err := OpenUnlocked(p)
-		if err != nil || !d.IsMarked() || d.IsComplete() != want {
+		if err != nil || !d.IsMarked() || d.IsComplete() != want || d.Owner() != (Owner{}) {
 			t.Errorf("mark %q: %+v, %v", text, d, err)
 		}
 	}
