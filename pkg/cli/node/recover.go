@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/importer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
@@ -114,8 +114,8 @@ func (a *app) repair(ctx context.Context, dryRun bool) (damaged bool, err error)
 }
 
 // networks returns the pools of a dataDir: only that of the flag --network, if it is set, otherwise
-// one for each directory in dataDir. The directory "reserved" is not a network, because the Kruise
-// fork has its reservations there.
+// one for each directory in dataDir that a network may have. "reserved" has the reservations of the
+// Kruise fork, and "reserved.converted" those that were imported.
 func (a *app) networks(dataDir string) ([]lease.Pool, error) {
 	dataDir, err := filepath.Abs(dataDir)
 	if err != nil {
@@ -123,19 +123,20 @@ func (a *app) networks(dataDir string) ([]lease.Pool, error) {
 	}
 	dataDir = files.Canonical(dataDir)
 	if a.network != "" {
+		if !hostlocal.IsNetwork(a.network) {
+			return nil, cli.Usage("no network can have the name %q", a.network)
+		}
 		return []lease.Pool{{DataDir: dataDir, Network: a.network}}, nil
 	}
-	dirs, err := os.ReadDir(dataDir)
-	if err != nil && !os.IsNotExist(err) {
-		return nil, err
-	}
+	names, err := files.List(dataDir)
 	var out []lease.Pool
-	for _, d := range dirs {
-		if d.IsDir() && d.Name() != "reserved" {
-			out = append(out, lease.Pool{DataDir: dataDir, Network: d.Name()})
+	for _, name := range names {
+		p := lease.Pool{DataDir: dataDir, Network: name}
+		if name != "reserved" && name != "reserved.converted" && hostlocal.IsNetwork(name) && hostlocal.Exists(p) {
+			out = append(out, p)
 		}
 	}
-	return out, nil
+	return out, err
 }
 
 func (a *app) importPools(ctx context.Context, flags recoverFlags, pools []lease.Pool) error {
