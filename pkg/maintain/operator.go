@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/importer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
@@ -49,12 +51,16 @@ func (s *Service) Import(ctx context.Context, p lease.Pool) (before, after int, 
 	return before, after, err
 }
 
-// Export writes host-local's files of every pool, and returns the pools. It first imports the
-// addresses that host-local has assigned. It returns ErrNoHostView if it is not proven that the
+// Export writes host-local's files of every pool, and returns the pools, without those that have no
+// lease and no directory that host-local could use. It first imports the addresses that host-local
+// has assigned. It returns ErrNoHostView if it is not proven that the
 // process sees the host, because the directory at host-local's path may then be another one, too.
 func (s *Service) Export(ctx context.Context) (pools []lease.Pool, err error) {
 	err = s.Node.Update(ctx, operation.Scope{}, func(c *operation.Call) error {
-		if pools = c.Tx.Pools(); len(pools) == 0 {
+		pools = slices.DeleteFunc(c.Tx.Pools(), func(p lease.Pool) bool {
+			return len(c.Tx.InPool(p)) == 0 && (!hostlocal.Exists(p) || hostlocal.ProbeLock(p) != nil)
+		})
+		if len(pools) == 0 {
 			return nil
 		}
 		if err := c.ProveView(); err != nil {
