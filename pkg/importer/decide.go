@@ -181,11 +181,16 @@ func (d decision) inUse(e evidence) Finding {
 // isInUse reports whether an interface has the address, or a container is alive that had it.
 func (e evidence) isInUse() bool { return e[fromLiving] != nil || e[fromLiveCache] != nil }
 
-// owner returns whose an address in use is, and an interface that has it, nil if none does. The
-// owner is a container that is alive by the cache: that of a namespace whose interface has the
-// address, otherwise the newest. If none is, an interface has the address, and the owner is the one
-// that the file names, whose entry may have another path; otherwise Kruise's reservation or the
-// newest entry names it.
+// owner returns whose an address in use is, and an interface that has it, nil if none does:
+//
+//	the first source there is                              whose the address is
+//	a cache entry of a namespace whose interface has it    the entry's
+//	the newest entry of another namespace that exists      the entry's (gVisor)
+//	the file, if its container is not a former one         its container's, or its pod's
+//	Kruise's reservation                                   its container's, or its pod's
+//	the interface                                          nobody's
+//
+// An entry of that container, whose path leads nowhere, says more of it than the file.
 func (e evidence) owner() (who candidate, seen *candidate) {
 	for i, s := range e[fromLiving] {
 		if c := e.entry(fromLiveCache, func(c *candidate) bool { return c.Netns.Same(s.Netns) }); c != nil {
@@ -193,10 +198,10 @@ func (e evidence) owner() (who candidate, seen *candidate) {
 		}
 	}
 	seen = e.first(fromLiving)
-	named := cmp.Or(e.named(), e.first(fromKruise), e.first(fromDeadCache), seen)
 	if c := e.first(fromLiveCache); c != nil {
 		return *c, seen
 	}
+	named := cmp.Or(e.named(), e.first(fromKruise), seen)
 	return *cmp.Or(e.entry(fromDeadCache, of(named)), e.entry(fromKruise, of(named)), named), seen
 }
 
