@@ -20,6 +20,8 @@ type Lease struct {
 	UID         string
 	Interface   string
 	Container   string
+	NetNS       string // path of the container's namespace on the node
+	BoundAt     time.Time
 	State       string // Bound or Held
 	IsHold      bool   `json:"hold"`
 	Reservation string

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -64,8 +66,10 @@ var killActions = []accident{
 	}, false},
 	{"the runtime is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		t.Must(n.Kill(t.Ctx, cluster.ContainerRuntime))
+		killed := time.Now()
 		t.Cleanup(func() { t.runs(n, cluster.ContainerRuntime) })
 		t.Must(n.StartRuntime(t.Ctx, cluster.Runtime{}))
+		t.removeForgotten(n, killed)
 	}, false},
 	{"the kubelet is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		t.Must(n.Kill(t.Ctx, cluster.Kubelet))
@@ -89,6 +93,24 @@ var killActions = []accident{
 		})
 		t.killContainers(n, agent)
 	}, true},
+}
+
+// removeForgotten removes the network namespaces of sandboxes that CRI-O was making when it was
+// killed (docs/facts.md, "CRI-O forgets a sandbox that it has not made").
+func (t *Test) removeForgotten(n *cluster.Node, killed time.Time) {
+	if !n.IsCRIO() {
+		return
+	}
+	sandboxes := t.sandboxes(n)
+	for _, l := range t.Leases(n) {
+		isKnown := slices.ContainsFunc(sandboxes, func(s inspect.Sandbox) bool { return s.ID == l.Container })
+		if l.State != "Bound" || isKnown || l.BoundAt.After(killed) {
+			continue
+		}
+		if _, err := n.Machine().Run(t.Ctx, "ip", "netns", "delete", filepath.Base(l.NetNS)); err == nil {
+			t.Step("CRI-O has forgotten a sandbox of %s; its namespace is removed", l.Pod)
+		}
+	}
 }
 
 // endSandbox kills the pause process of a sandbox. If there is none, as by default with CRI-O, the
