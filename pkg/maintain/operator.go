@@ -53,8 +53,8 @@ func (s *Service) Import(ctx context.Context, p lease.Pool) (before, after int, 
 
 // Export writes host-local's files of every pool, and returns the pools, without those that have no
 // lease and no directory that host-local could use. It first imports the addresses that host-local
-// has assigned. It returns ErrNoHostView if it is not proven that the
-// process sees the host, because the directory at host-local's path may then be another one, too.
+// has assigned. It returns ErrNoHostView if it is not proven that the process sees the host,
+// because the directory at host-local's path may then be another one, too.
 func (s *Service) Export(ctx context.Context) (pools []lease.Pool, err error) {
 	err = s.Node.Update(ctx, operation.Scope{}, func(c *operation.Call) error {
 		pools = slices.DeleteFunc(c.Tx.Pools(), func(p lease.Pool) bool {
