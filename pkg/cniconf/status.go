@@ -94,10 +94,10 @@ type Status struct {
 	// pods can get by it: those of the smallest set, 0 if not known.
 	Sets []pool.Set
 	Size uint64
-	// Stdin is what the IPAM plugin gets on standard input with each ADD, without what the
-	// container runtime adds: values of capabilities, and prevResult. It is nil if that is not
-	// known.
-	Stdin []byte
+	// Stdin is what the IPAM plugin gets on standard input with each ADD, from each entry of the
+	// list that names it, without what the container runtime adds: values of capabilities, and
+	// prevResult. It lacks what is not known.
+	Stdin [][]byte
 	// GetsAnnotations reports whether the plugin gets the annotations of pods from the runtime, or
 	// has a default window instead.
 	GetsAnnotations bool
@@ -184,7 +184,11 @@ func (b Binaries) check(f File, n Delegate) Status {
 	p := n.Plugins[at]
 	s.IPAM, s.GetsAnnotations = p.IPAM.Type, p.PassesAnnotations || p.IPAM.DefaultWindow != ""
 	s.Pool, s.Sets, s.Size = p.IPAM.pool(n.Network), p.IPAM.Sets, sizeOf(p.IPAM.Sets)
-	s.Stdin = p.stdin(n.Network, f.cniVersion)
+	for _, other := range n.Plugins[at:] {
+		if stdin := other.stdin(n.Network, f.cniVersion); stdin != nil && other.IPAM.Type == p.IPAM.Type {
+			s.Stdin = append(s.Stdin, stdin)
+		}
+	}
 	_, err := WithLeasehold(f.Path, f.content)
 	s.CanName = err == nil && p.File == f.Path
 	binary, err := b.Resolve(p.IPAM.Type)

@@ -1,6 +1,7 @@
 package cniconf
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -247,11 +248,15 @@ func TestStdin(t *testing.T) {
 			`{"IPAM":{"defaultWindow":"1h"},"cniVersion":"1.0.0","ipam":{"defaultWindow":"1h","ranges":[[{"subnet":` +
 				`"10.1.2.0/24"}]],"type":"host-local"},"name":"n","subnetFile":"` + subnets + `","type":"flannel"}`},
 		{"flannel has not started", `{"type":"flannel","subnetFile":"/missing"}`, ""},
+		{"a second entry", `{"type":"bridge","ipam":{"type":"leasehold"}},{"type":"macvlan","ipam":` +
+			`{"type":"leasehold","subnet":"x"}},{"type":"tuning"},{"type":"vlan","ipam":{"type":"static"}}`,
+			`{"cniVersion":"1.0.0","ipam":{"type":"leasehold"},"name":"n","type":"bridge"}` +
+				`{"cniVersion":"1.0.0","ipam":{"subnet":"x","type":"leasehold"},"name":"n","type":"macvlan"}`},
 		{"the plugin resolves values", `{"type":"calico","ipam":{"type":"host-local","subnet":"usePodCidr"}}`, ""},
 	} {
 		n := newNode(t, with(stock, "leasehold", "ours"), map[string]string{
 			"10-n.conflist": `{"cniVersion":"1.0.0","name":"n","plugins":[` + c.entry + `]}`})
-		if got := n.check()[0].Stdin; string(got) != c.want {
+		if got := bytes.Join(n.check()[0].Stdin, nil); string(got) != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}

@@ -25,13 +25,13 @@ func (n *nodeDoctor) checkAddresses(ctx context.Context) (found []cli.Finding, e
 		if s.State != cniconf.Active {
 			continue // another finding says so
 		}
-		if s.Stdin != nil {
-			if e := cniplugin.CheckConfiguration(s.Stdin); e != nil {
-				found = append(found, cli.Finding{Reason: "ConfigurationRefused", Subject: networkOf(s),
-					What: fmt.Sprintf("every ADD with %s fails: %v", s.File, e), Why: "no pod of the network can start",
-					Decide: "what the configuration is to say; correct it where the file comes from"})
-				continue
-			}
+		isRefused := func(stdin []byte) bool { return cniplugin.CheckConfiguration(stdin) != nil }
+		if i := slices.IndexFunc(s.Stdin, isRefused); i >= 0 {
+			found = append(found, cli.Finding{Reason: "ConfigurationRefused", Subject: networkOf(s),
+				What:   fmt.Sprintf("every ADD with %s fails: %v", s.File, cniplugin.CheckConfiguration(s.Stdin[i])),
+				Why:    "no pod of the network can start",
+				Decide: "what the configuration is to say; correct it where the file comes from"})
+			continue
 		}
 		if f := n.checkUsable(ctx, s); f.Reason != "" {
 			found = append(found, f)
