@@ -16,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
 // webhookPath is the URL path of the webhook.
@@ -144,10 +145,11 @@ func (w *webhook) decide(namespace string, pod *corev1.Pod, targets iter.Seq[pin
 }
 
 // keepPatience copies the patience of the namespace to a pod that has none, because it must not
-// change while the pod waits.
+// change while the pod waits. An invalid one is not copied: a policy would reject the pod.
 func keepPatience(pod *corev1.Pod, namespace map[string]string) {
 	const key = kube.AnnotationPinPatience
-	if value, found := namespace[key]; found && !metav1.HasAnnotation(pod.ObjectMeta, key) {
+	value := namespace[key]
+	if _, err := policy.ParsePatience(value); err == nil && !metav1.HasAnnotation(pod.ObjectMeta, key) {
 		pod.Annotations = maps.Clone(pod.Annotations)
 		pod.Annotations[key] = value
 	}

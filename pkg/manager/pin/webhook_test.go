@@ -152,6 +152,8 @@ func TestPatienceOfTheNamespace(t *testing.T) {
 		"nobody sets one":        {"", "", ""},
 		"the namespace sets one": {"", "forever", "forever"},
 		"the pod sets one":       {"10s", "forever", "10s"},
+		// The policy of namespaces accepts it, and that of pods would reject the pod.
+		"the namespace sets one that is too long": {"", "99999h", ""},
 	} {
 		p := ofStatefulSet()
 		if tt.own != "" {
