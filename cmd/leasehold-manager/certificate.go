@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -29,7 +28,7 @@ import (
 // certificate has the certificate that the webhook server presents now. It comes from a Secret,
 // which must exist and may have no data.
 type certificate struct {
-	secret  types.NamespacedName
+	secret  kube.Name
 	dir     string // a writable directory for the certificate; the private key is not written
 	log     logr.Logger
 	expires prometheus.Gauge
@@ -39,8 +38,8 @@ type certificate struct {
 
 // newCertificate returns a certificate that is not there yet. add adds the controllers that provide
 // it.
-func newCertificate(o options, log logr.Logger) *certificate {
-	return &certificate{secret: types.NamespacedName{Namespace: o.namespace, Name: kube.ManagerName}, dir: o.certDir,
+func newCertificate(dir string, log logr.Logger) *certificate {
+	return &certificate{secret: kube.Name{Namespace: kube.Namespace, Name: kube.ManagerName}, dir: dir,
 		log: log.WithName("certs"), ready: make(chan struct{}), expires: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "leasehold_webhook_certificate_expiration_timestamp_seconds",
 			Help: "When the certificate of the webhooks expires. 0 while there is none.",

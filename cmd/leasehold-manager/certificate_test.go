@@ -48,7 +48,7 @@ func dial(t *testing.T, c *certificate, client *tls.Config) error {
 }
 
 func TestServesTheNewestCertificate(t *testing.T) {
-	c := newCertificate(options{certDir: t.TempDir()}, logr.Discard())
+	c := newCertificate(t.TempDir(), logr.Discard())
 	if err := dial(t, c, &tls.Config{InsecureSkipVerify: true}); err == nil {
 		t.Error("handshake without a certificate succeeded")
 	}

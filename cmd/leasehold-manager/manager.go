@@ -45,7 +45,7 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 	// No limit in the client: the API server has its own, and the writers limit themselves.
 	config.QPS = -1
 
-	certificate := newCertificate(o, log)
+	certificate := newCertificate(o.certDir, log)
 	mgr, err := newManager(config, o, certificate, log)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func newManager(config *rest.Config, o options, certificate *certificate, log lo
 		WebhookServer:                 webhooks,
 		LeaderElection:                true,
 		LeaderElectionID:              kube.ManagerName,
-		LeaderElectionNamespace:       o.namespace,
+		LeaderElectionNamespace:       kube.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 new(leaseDuration),
 		RenewDeadline:                 new(renewDeadline),

@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
-	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/persistentpodstate"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
@@ -22,7 +21,6 @@ import (
 // options are the command line, checked.
 type options struct {
 	kubeconfig string
-	namespace  string
 
 	pin pin.Options
 	// addPersistentPodState adds what serves PersistentPodStates to a manager.
@@ -53,7 +51,6 @@ serves PersistentPodState. Several replicas may run.`,
 func (o *options) addFlags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server; in a pod, its service account")
-	f.StringVar(&o.namespace, "namespace", kube.Namespace, "where the manager's Secret, Service and Lease are")
 	o.pin = pin.Options{Mode: policy.PinRequire, Schedulers: []string{"default-scheduler"}, Kinds: []schema.GroupKind{
 		{Group: "core.strimzi.io", Kind: "StrimziPodSet"}, {Group: "postgresql.cnpg.io", Kind: "Cluster"}}}
 	f.Func("pin-mode", "the `mode` of pods for which neither annotation nor namespace says one (default require)",
