@@ -45,11 +45,10 @@ func generate(target targetKey, workload *workload, object *pps.PersistentPodSta
 	return updated(object, generated(workload)), ""
 }
 
-// updated returns an object with what the generator writes, from the wanted one. It returns the
-// object itself if it has all of that.
+// updated returns an object, which has the same target, with what the generator writes, from the
+// wanted one. It returns the object itself if it has all of that.
 func updated(object, want *pps.PersistentPodState) *pps.PersistentPodState {
 	o := object.DeepCopy()
-	o.Spec.TargetRef = want.Spec.TargetRef
 	o.Spec.RequiredPersistentTopology = want.Spec.RequiredPersistentTopology
 	o.Spec.PreferredPersistentTopology = want.Spec.PreferredPersistentTopology
 	o.Spec.PersistentPodAnnotations = want.Spec.PersistentPodAnnotations

@@ -106,6 +106,11 @@ func TestGenerateKeepsFieldsOfOthers(t *testing.T) {
 	if got == o || got.Spec.PersistentPodStateRetentionPolicy != pps.WhenDeleted || got.Labels["mine"] != "yes" {
 		t.Errorf("%+v", got)
 	}
+	// A policy denies a change of the target of an object that the manager has not generated.
+	o.Labels, o.Spec.TargetRef.APIVersion, o.OwnerReferences[0].APIVersion = nil, "apps/v1beta2", "apps/v1beta2"
+	if got, _ := generate(db().targetKey, asking(), o, nil); got == o || got.Spec.TargetRef != o.Spec.TargetRef {
+		t.Errorf("the target in another version: %+v", got)
+	}
 }
 
 func TestValidate(t *testing.T) {
