@@ -99,8 +99,8 @@ var objects = []struct {
 	{"validatingadmissionpolicy", policies, unconfined},
 	{"validatingadmissionpolicybinding", policies, unconfined},
 	{"mutatingwebhookconfiguration", []string{cli.ManagerName}, "pods are not brought back to their nodes"},
-	{"clusterrole", []string{cli.AgentName, cli.ManagerName}, withoutRights},
-	{"clusterrolebinding", []string{cli.AgentName, cli.ManagerName}, withoutRights},
+	{"clusterrole", clusterRoles, withoutRights},
+	{"clusterrolebinding", clusterRoles, withoutRights},
 	{"role", []string{cli.AgentName + "-limits", cli.ManagerName}, withoutRights},
 	{"rolebinding", []string{cli.AgentName + "-limits", cli.ManagerName}, withoutRights},
 	{"service", []string{cli.ManagerName},
@@ -113,8 +113,11 @@ const (
 	unconfined = "invalid annotations are accepted, or leasehold's accounts may do more than they need: whoever " +
 		"has an agent's token may write the reservations of other nodes"
 	withoutRights = "the API server refuses what the agents or the manager ask for: windows do not arrive, no " +
-		"reservation is published, or pods are not brought back to their nodes"
+		"reservation is published, pods are not brought back to their nodes, or PersistentPodStates have no effect"
 )
+
+// clusterRoles are the names of the ClusterRoles of agents and manager, and of their bindings.
+var clusterRoles = []string{cli.AgentName, cli.ManagerName, cli.ManagerName + "-kinds", cli.ManagerName + "-topology"}
 
 // checkObjects finds objects of the manifests that are missing. doctor does not know which version
 // is installed, for which platform, by which tool and with which changes: other manifests may put

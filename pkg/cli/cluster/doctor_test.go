@@ -36,23 +36,36 @@ func newCluster(t *testing.T, answers map[string]string) *cluster {
 	return &cluster{App: cli.New(cli.Env{})}
 }
 
-func TestPoliciesAreThoseOfTheManifests(t *testing.T) {
-	policy := regexp.MustCompile(`(?m)^kind: ValidatingAdmissionPolicy\nmetadata:\n  name: (\S+)$`)
-	const base = "../../../daemonset/base"
-	var want []string
-	err := filepath.WalkDir(base, func(path string, d fs.DirEntry, err error) error {
+// namesOf returns the names of the objects of a kind in the manifests.
+func namesOf(t *testing.T, kind string) (names []string) {
+	object := regexp.MustCompile(`(?m)^kind: ` + kind + `\nmetadata:\n  name: (\S+)$`)
+	must.Succeed(t, filepath.WalkDir("../../../daemonset/base", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".yaml" {
 			return err
 		}
 		text, err := os.ReadFile(path)
-		for _, m := range policy.FindAllStringSubmatch(string(text), -1) {
-			want = append(want, m[1])
+		for _, m := range object.FindAllStringSubmatch(string(text), -1) {
+			names = append(names, m[1])
 		}
 		return err
-	})
-	must.Succeed(t, err)
-	if slices.Sort(want); !slices.Equal(policies, want) {
-		t.Errorf("policies %v, want those of the manifests: %v", policies, want)
+	}))
+	slices.Sort(names)
+	return names
+}
+
+// doctor misses each policy, and each binding of a role, that the manifests have.
+func TestObjectsAreThoseOfTheManifests(t *testing.T) {
+	for _, kind := range []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+		"ClusterRoleBinding", "RoleBinding"} {
+		var missed []string
+		for _, o := range objects {
+			if o.kind == strings.ToLower(kind) {
+				missed = o.names
+			}
+		}
+		if want := namesOf(t, kind); !slices.Equal(missed, want) {
+			t.Errorf("%s: %v, want those of the manifests: %v", kind, missed, want)
+		}
 	}
 }
 
