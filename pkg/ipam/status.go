@@ -53,14 +53,18 @@ func (s *Service) ready(ctx context.Context, in operation.Scope) error {
 	return notImported
 }
 
-// poolState reports whether the pool is imported, and returns the reason if the store was lost,
-// otherwise "". If the store stays busy for the time wait, poolState reports true.
+// poolState reports whether an ADD would import nothing of the pool, and returns the reason if the
+// store was lost with its leases, otherwise "". If the store stays busy for the time wait,
+// poolState reports true.
 func (s *Service) poolState(ctx context.Context, p lease.Pool,
 	wait time.Duration) (imported bool, lost string, err error) {
 	ctx, cancel := context.WithDeadline(ctx, time.Now().Add(wait))
 	defer cancel()
 	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
-		imported, lost = tx.Imported(p), tx.Lost()
+		if imported = tx.Imported(p); !imported {
+			lost = tx.Lost()
+		}
+		imported = imported && hostlocal.IsMarked(p) // otherwise an ADD looks for what is in use
 		return s.Node.ProbeOwner(tx, p)
 	})
 	switch {
