@@ -207,7 +207,7 @@ func TestTheFileIsTheRecordUntilTheCommit(t *testing.T) {
 		_ = w.service.Node.Update(t.Context(), w.where(), func(c *operation.Call) error {
 			err := c.AdmitFiles(w.where().Pool, files, operation.Names(who))
 			if err == nil {
-				_, err = c.Release(who, w.where().Pool, c.Now, "DEL")
+				_, _, err = c.Release(who, w.where().Pool, c.Now, "DEL")
 			}
 			return err
 		})

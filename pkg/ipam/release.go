@@ -40,21 +40,25 @@ func (s *Service) Release(ctx context.Context, who lease.Attachment, in operatio
 // files. It does so without a lock, because there may be thousands of files, and DELs of unknown
 // containers are frequent (docs/facts.md, "containerd sends DEL three times or more").
 func (s *Service) releaseFound(ctx context.Context, who lease.Attachment, in operation.Scope) error {
-	release := func(p lease.Pool, files []netip.Addr) (filed bool, err error) {
+	release := func(p lease.Pool, files []netip.Addr) (found, all bool, err error) {
 		err = s.Node.Update(ctx, in, func(c *operation.Call) (err error) {
 			if err = c.AdmitFiles(in.Pool, files, operation.Names(who)); err == nil {
-				filed, err = c.Release(who, p, c.Now, "DEL")
+				found, all, err = c.Release(who, p, c.Now, "DEL")
 			}
 			return err
 		})
-		return filed, err
+		return found, all, err
 	}
-	filed, err := release(lease.Pool{}, nil)
-	if filed || err != nil {
+	found, all, err := release(lease.Pool{}, nil)
+	if all || err != nil {
 		return err
 	}
 	if files := s.Node.FilesOf(in.Pool, operation.Names(who)); len(files) > 0 {
-		_, err = release(in.Pool, files)
+		p := in.Pool
+		if found {
+			p = lease.Pool{}
+		}
+		_, _, err = release(p, files)
 	}
 	return err
 }

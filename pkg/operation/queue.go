@@ -128,9 +128,9 @@ func (n *Node) applyQueue(c *Call) (done []rundir.QueuedDEL, err error) {
 }
 
 func (c *Call) applyOne(r rundir.QueuedDEL) error {
-	filed, err := c.Release(r.Attachment, lease.Pool{}, r.At, "DEL")
+	found, all, err := c.Release(r.Attachment, lease.Pool{}, r.At, "DEL")
 	p := r.Pool()
-	if filed || err != nil || !hostlocal.Exists(p) {
+	if all || err != nil || !hostlocal.Exists(p) {
 		return err
 	}
 	names := Names(r.Attachment)
@@ -138,7 +138,10 @@ func (c *Call) applyOne(r rundir.QueuedDEL) error {
 	if err := c.admitFiles(p, c.node.FilesOf(p, names), hasEnded); err != nil {
 		return err
 	}
-	_, err = c.Release(r.Attachment, p, r.At, "DEL")
+	if found {
+		p = lease.Pool{}
+	}
+	_, _, err = c.Release(r.Attachment, p, r.At, "DEL")
 	return err
 }
 
@@ -148,21 +151,24 @@ func (f addressFile) isEndedBy(at lease.Instant) bool {
 	return f.Modified.Before(at.Wall) || f.of.Life == lease.Dead
 }
 
-// Release releases the leases that an attachment had at the time of its DEL. It reports whether
-// these are all: of this boot, and with files that name the attachment. Otherwise host-local may
-// have served calls for it. A lease that this call has made from what the host shows was bound at
-// an unknown time, which its file tells. in is the pool of the DEL (store.Tx.ByAttachment); it is
-// zero if it is unknown.
-func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, reason string) (all bool, err error) {
+// Release releases the leases that an attachment had at the time of its DEL. It reports whether it
+// has found any, and whether these are all: of this boot, and with files that name the attachment.
+// Otherwise host-local may have served calls for it. A lease that this call has
+// made from what the host shows was bound at an unknown time, which its file tells. in is the pool
+// of the DEL (store.Tx.ByAttachment); it is zero if it is unknown, or if the attachment had leases
+// of its own.
+func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, reason string) (found, all bool,
+	err error) {
 	leases, err := c.Tx.ByAttachment(who, in)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
-	all = len(leases) > 0
+	found = len(leases) > 0
+	all = found
 	for _, l := range leases {
 		f, err := c.read(l.Place(), l)
 		if errors.Is(err, store.ErrBusy) {
-			return false, err
+			return found, false, err
 		}
 		all = all && f.says != saysOther && f.says != saysNothing && !l.OfEarlierBoot(c.Now.BootID)
 		if l.BoundAt.IsAfter(at) {
@@ -172,8 +178,8 @@ func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, re
 			}
 		}
 		if _, err := c.End(l, lease.Release{Holder: l.Holder}, at, reason); err != nil {
-			return all, err
+			return found, all, err
 		}
 	}
-	return all, nil
+	return found, all, nil
 }
