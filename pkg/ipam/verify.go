@@ -17,8 +17,8 @@ import (
 // Verify performs CHECK: it returns ErrCheckFailed unless the container has addresses, and all
 // those of prevResult that are in the range sets. It reads the store with a shared lock. If the
 // store is busy it returns nil, because that is not a fault of the container. If the store does not
-// know the container, host-local may have served its ADD, or the store may be lost; then Verify
-// imports what the host shows.
+// know the container or an address, host-local may have served the ADD, or the store may be lost;
+// then Verify imports what the host shows.
 func (s *Service) Verify(ctx context.Context, req Request) error {
 	ctx = files.WithMaxWait(ctx) // of both transactions together
 	who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
@@ -34,7 +34,7 @@ func (s *Service) Verify(ctx context.Context, req Request) error {
 	}
 	err := s.Node.Store.View(ctx, func(tx *store.Tx) error { return read(tx.ByHolder(who.ContainerID, who.IfName)) })
 	unknown := err == nil || errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrDamaged) || store.IsEmpty(err)
-	if unknown && len(held) == 0 {
+	if unknown && verify(req, held) != nil {
 		files := s.Node.FilesOf(req.Pool, operation.Names(who))
 		err = s.Node.Update(ctx, req.scope(), func(c *operation.Call) error {
 			if err := c.AdmitFiles(req.Pool, files, nil); err != nil {

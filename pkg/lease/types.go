@@ -281,6 +281,10 @@ func (l Lease) IsUnused() bool {
 	return l.State == Held && l.IsHold && l.Holder.ContainerID == "" && l.UID == ""
 }
 
+// IsImported reports whether the lease was made of what the node shows. host-local may have given
+// the container another address, of which there is no lease.
+func (l Lease) IsImported() bool { return l.Set == "" }
+
 // Until returns when the hold ends by the current wall clock, or the zero time if it never does.
 func (l Lease) Until(now Instant) time.Time {
 	rest := l.Remaining(now)

@@ -19,8 +19,8 @@ import (
 //	any, and the DEL is of another boot  nothing: the boot has ended the lease
 //	made by this call of a file          releases it, unless the file is newer and its container not dead
 //	damaged, or host-local's lock busy   waits for the next call
-//	none, of an earlier boot, or its     searches the files of its pool for the attachment, and makes
-//	file does not name the attachment    leases of them first, also if the store does not know the pool
+//	none, imported, of an earlier boot,  searches the files of its pool for the attachment, and makes
+//	or its file does not name it         leases of them first, also if the store does not know the pool
 //	none                                 nothing
 //
 // A DEL that does not wait is over, and goes. Only the pool in its configuration is searched for
@@ -41,8 +41,9 @@ const maxQueued = 256
 // begin again after lockMoment.
 //
 // QueueRelease returns false, and the caller has to record the DEL in the store, if a lease does
-// not become a hold by the DEL alone (store.Tx.HoldAfter), was bound in an earlier boot, or has no
-// file that names the attachment; if the store has no lease of it; and after any error.
+// not become a hold by the DEL alone (store.Tx.HoldAfter), was imported, was bound in an earlier
+// boot, or has no file that names the attachment; if the store has no lease of it; and after any
+// error.
 func (n *Node) QueueRelease(ctx context.Context, who lease.Attachment) (queued bool) {
 	err := n.Store.View(ctx, func(tx *store.Tx) (err error) {
 		queued, err = n.queueRelease(ctx, tx, who)
@@ -88,7 +89,7 @@ func holdsAfter(tx *store.Tx, who lease.Attachment, now lease.Instant) (holds []
 	}
 	for _, l := range leases {
 		hold, ok := tx.HoldAfter(l, now)
-		if !ok || l.Holder.BootID != now.BootID {
+		if !ok || l.IsImported() || l.Holder.BootID != now.BootID {
 			return nil, done, nil
 		}
 		holds = append(holds, hold)
@@ -152,8 +153,8 @@ func (f addressFile) isEndedBy(at lease.Instant) bool {
 }
 
 // Release releases the leases that an attachment had at the time of its DEL. It reports whether it
-// has found any, and whether these are all: of this boot, and with files that name the attachment.
-// Otherwise host-local may have served calls for it. A lease that this call has
+// has found any, and whether these are all: not imported, of this boot, and with files that name
+// the attachment. Otherwise host-local may have served calls for it. A lease that this call has
 // made from what the host shows was bound at an unknown time, which its file tells. in is the pool
 // of the DEL (store.Tx.ByAttachment); it is zero if it is unknown, or if the attachment had leases
 // of its own.
@@ -170,7 +171,8 @@ func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, re
 		if errors.Is(err, store.ErrBusy) {
 			return found, false, err
 		}
-		all = all && f.says != saysOther && f.says != saysNothing && !l.OfEarlierBoot(c.Now.BootID)
+		all = all && f.says != saysOther && f.says != saysNothing && !l.IsImported() &&
+			!l.OfEarlierBoot(c.Now.BootID)
 		if l.BoundAt.IsAfter(at) {
 			f.of = c.sourcesOf(l.Pool).Named(l.Pool, l.Address, f.File)
 			if !c.given[l.Place()] || !f.isEndedBy(at) {
