@@ -273,7 +273,7 @@ func (c *Call) Record(old, next lease.Lease, ev store.Event, at lease.Instant, r
 //
 // If the file names another container than the lease, because host-local has assigned the address,
 // the lease is replaced by one of that container instead. The holder of a bound lease that stays
-// with it keeps it.
+// with it, in the same network namespace, keeps it.
 func (c *Call) Put(old, next lease.Lease) error {
 	_, err := c.put(old, next)
 	return err
@@ -289,7 +289,8 @@ func (c *Call) put(old, next lease.Lease) (stored bool, err error) {
 		c.files.changed[at] = true
 		return true, c.Tx.Put(at.Pool, at.Address, next)
 	}
-	keeps := old.State == lease.Bound && next.State == lease.Bound && old.Holder.Is(next.Holder)
+	keeps := old.State == lease.Bound && next.State == lease.Bound && (old.Holder == next.Holder ||
+		old.Holder.Is(next.Holder) && old.Holder.Netns.Same(next.Holder.Netns))
 	holder := isGone
 	if keeps {
 		holder = func() lease.Liveness { return c.Evidence.Prove(old) }
