@@ -434,9 +434,12 @@ func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []cli
 	return found, errors.Join(err, d.poolsUnread)
 }
 
-// reaches reports whether the kubelet of a node works, so that a program can be run there.
+// reaches reports whether the kubelet of a node answers, so that a program can be run there. It may
+// say that it is not ready, such as because the node has no CNI configuration.
 func (d *clusterDoctor) reaches(node string) bool {
-	return !slices.ContainsFunc(d.nodes, func(n object) bool { return nameOf(n) == node && !isReady(n) })
+	return !slices.ContainsFunc(d.nodes, func(n object) bool {
+		return nameOf(n) == node && conditionOf(n, "Ready").Text("status") == "Unknown"
+	})
 }
 
 // judgePool returns the findings about the networks in the NodeAddressPool of a node, without those

@@ -108,6 +108,11 @@ func clusters() map[string]faulty {
 			`"status":"Unknown","message":"Kubelet stopped posting node status."}]}`), "exec": "no answer",
 			"pod -l": agent(`"phase":"Running"`)},
 			[]string{"NodeNotReady"}},
+		"a node has no CNI configuration": {answers{"node -l": node(`"status":{"conditions":[{"type":"Ready",` +
+			`"status":"False","message":"cni plugin not initialized"}]}`),
+			"exec":   `{"findings":[{"reason":"NoConfiguration","decide":"which"}]}`,
+			"pod -l": agent(`"phase":"Running"`)},
+			[]string{"NodeNotReady", "NoConfiguration"}},
 		"a network that is not leasehold's": {answers{"nodeaddresspools": pool("False", "HostLocalNamed")},
 			[]string{"HostLocalNamed"}},
 		"a node shares addresses": {answers{"nodeaddresspools": strings.Replace(pool("True", "Named"), `"conditions":[`,
