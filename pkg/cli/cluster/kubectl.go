@@ -124,8 +124,8 @@ func (c *cluster) onNode(pod object, args ...string) []string {
 		"--host-root=/proc/1/root"}, args...)
 }
 
-// nodeTimeout is how long leasectl may take on a node. The API server does not end a program that
-// does not start because the node's runtime hangs.
+// nodeTimeout is how long leasectl may take on a node, and a read for a bundle. The API server does
+// not end a program that does not start because the node's runtime hangs.
 var nodeTimeout = time.Minute
 
 // readNode decodes the JSON that leasectl prints in the pod of an agent. An exit status beside the
