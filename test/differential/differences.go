@@ -93,7 +93,7 @@ var Differences = []Difference{
 			add("c2", small)},
 	},
 	{
-		Call: "ADD that fails because a range set is full, or a requested address cannot be assigned",
+		Call: "ADD that fails because a range set is full, a requested address cannot be assigned, or a route is null",
 		HostLocal: "goes on with the next addresses at the following ADD, and releases all that the container and " +
 			"interface have",
 		Leasehold: "changes nothing",
@@ -244,13 +244,16 @@ var Differences = []Difference{
 	},
 	{
 		Call:      "a subnet in ::/96",
-		HostLocal: "IPv4 addresses; fails beside an IPv6 subnet, or beside the same IPv4 addresses",
+		HostLocal: "takes them for IPv4: assigns such addresses, or fails",
 		Leasehold: "IPv6 addresses",
 		Reason:    "they are what is configured",
 		explains: func(_ []Exchange, e Exchange) bool {
 			_, msg := e.HostLocal.failure()
-			if strings.HasSuffix(msg, ": mixed address families") || strings.Contains(msg, " overlaps with ") {
-				return e.onlyLeaseholdServes(e.Verb) && strings.Contains(e.Stdin, `"subnet":"::`)
+			for _, what := range []string{"mixed address families", " overlaps with ", " not in network ::",
+				"does not support more than 1 address per family"} {
+				if strings.Contains(msg, what) {
+					return e.onlyLeaseholdServes(e.Verb) && strings.Contains(e.Stdin, `"subnet":"::`)
+				}
 			}
 			return anyRange(e, func(r allocator.Range, _ allocator.RangeSet) bool {
 				subnet, _ := netip.AddrFromSlice(r.Subnet.IP)

@@ -168,11 +168,13 @@ func releases(past []Exchange, match func(Exchange) bool) (dels []Call) {
 }
 
 // failsHalfway reports whether it is an ADD that fails after host-local has assigned an address: it
-// keeps the position in that range set, and has released what the container and interface have.
+// keeps the position in that range set, and has released what the container and interface have. If
+// it panics, because a route is null, it has released nothing.
 func (e Exchange) failsHalfway() bool {
 	_, msg := e.HostLocal.failure()
 	isFirst := strings.HasPrefix(msg, "failed to allocate for range 0: ")
-	return e.Verb == "ADD" && !e.HostLocal.ok() && strings.HasPrefix(msg, "failed to allocate ") && !isFirst
+	return e.Verb == "ADD" && !e.HostLocal.ok() &&
+		(strings.HasPrefix(msg, "failed to allocate ") && !isFirst || strings.HasPrefix(e.HostLocal.Stderr, "panic: "))
 }
 
 // hasWindow reports whether the runtime passes a window of the pod.
