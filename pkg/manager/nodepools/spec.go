@@ -216,11 +216,11 @@ func (r *specReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	case allRanges:
 		return r.compareRanges()
 	}
+	reservations, requests, shared := r.wanted(req.Name), r.named[req.Name], r.shared[req.Name]
 	pool, found := r.pools.Get(req.Name)
 	if !found {
 		return reconcile.Result{}, nil
 	}
-	reservations, requests, shared := r.wanted(req.Name), r.named[req.Name], r.shared[req.Name]
 	if pool.reservations == digestOf(reservations) && (r.named == nil || pool.requests == digestOf(requests)) &&
 		(r.shared == nil || pool.shared == digestOf(shared)) {
 		return reconcile.Result{}, nil

@@ -114,6 +114,18 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// Nothing is remembered of the reservations of a node that has left the cluster.
+func TestNodeThatIsGoneIsForgotten(t *testing.T) {
+	now := time.Now()
+	r := poolsOf(t, setOf(t), &now)
+	r.set.Handle(kube.Handler[*reservation]{Deleted: r.remember})
+	remove(t, r.set, reservationOf("db-0", "node1"))
+	now = now.Add(deletedFor)
+	if _, err := r.Reconcile(t.Context(), control.RequestFor("node1")); err != nil || len(r.deleted) > 0 {
+		t.Errorf("after %s: %v, %v", deletedFor, r.deleted, err)
+	}
+}
+
 // No namespace keeps the names of another one from an agent.
 func TestNamesAreFair(t *testing.T) {
 	now := time.Now()
