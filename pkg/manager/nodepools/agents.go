@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -175,8 +176,10 @@ func (r *agentReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		if since.IsZero() {
 			since = a.began
 		}
-		err := r.show(ctx, pool, reason, since)
-		if err != nil {
+		switch err := r.show(ctx, pool, reason, since); {
+		case apierrors.IsConflict(err): // the informer is late, and may show another change than one of the condition
+			return reconcile.Result{RequeueAfter: nameDelay}, nil
+		case client.IgnoreNotFound(err) != nil:
 			return reconcile.Result{}, fmt.Errorf("writing the NodeAddressPool of %s: %w", req.Name, err)
 		}
 	} else {
@@ -185,8 +188,7 @@ func (r *agentReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	return reconcile.Result{}, nil
 }
 
-// show sets the condition to Unknown, unless the object has changed: then its change enqueues the
-// node again.
+// show sets the condition to Unknown. It returns a conflict if the object has changed.
 func (r *agentReconciler) show(ctx context.Context, p *nodePool, reason string, since time.Time) error {
 	message := fmt.Sprintf("%s since %s: what is shown here, and the node's reservations, may not be true any more",
 		agentTexts[reason], since.UTC().Format(time.RFC3339))
@@ -197,7 +199,7 @@ func (r *agentReconciler) show(ctx context.Context, p *nodePool, reason string, 
 			LastTransitionTime: metav1.NewTime(r.now().UTC().Truncate(time.Second))}},
 	})
 	object := &ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: p.node}}
-	return control.IgnoreRace(r.client.Status().Patch(ctx, object, client.RawPatch(types.JSONPatchType, patch)))
+	return r.client.Status().Patch(ctx, object, client.RawPatch(types.JSONPatchType, patch))
 }
 
 var agentTexts = map[string]string{

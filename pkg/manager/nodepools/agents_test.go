@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -168,6 +169,19 @@ func TestNodeWithoutAgentIsShown(t *testing.T) {
 	must.Succeed(t, r.agents.Update(p))
 	if r.after(time.Minute); testutil.CollectAndCount(r.metric) != 0 {
 		t.Error("the metric has the node although its agent is ready")
+	}
+}
+
+// An object of which the informer shows an earlier version is written again, although its condition
+// has not changed.
+func TestNodeWithoutAgentAndALateInformer(t *testing.T) {
+	r := newAgentRig(t)
+	r.after(unconfirmedDelay - time.Second)
+	r.time = r.time.Add(time.Second)
+	r.api.err = apierrors.NewConflict(ipam.NodeAddressPoolResource.GroupResource(), "node1", nil)
+	result, err := r.Reconcile(t.Context(), control.RequestFor("node1"))
+	if err != nil || result.RequeueAfter == 0 || len(r.api.patches) != 1 {
+		t.Errorf("after %q: %v, %v", r.api.patches, result, err)
 	}
 }
 
