@@ -36,6 +36,17 @@ func newCluster(t *testing.T, answers map[string]string) *cluster {
 	return &cluster{App: cli.New(cli.Env{})}
 }
 
+// runFirst has the kubectl of newCluster run a command of the shell before it answers.
+func runFirst(t *testing.T, command string) {
+	t.Helper()
+	kubectl, err := exec.LookPath("kubectl")
+	must.Succeed(t, err)
+	script, err := os.ReadFile(kubectl)
+	must.Succeed(t, err)
+	script = []byte(strings.Replace(string(script), "case", command+"\ncase", 1))
+	must.Succeed(t, os.WriteFile(kubectl, script, 0o755))
+}
+
 // namesOf returns the names of the objects of a kind in the manifests.
 func namesOf(t *testing.T, kind string) (names []string) {
 	object := regexp.MustCompile(`(?m)^kind: ` + kind + `\nmetadata:\n  name: (\S+)$`)
@@ -177,16 +188,28 @@ func TestReleaseWithoutALease(t *testing.T) {
 	}
 }
 
+// No argument of kubectl is from an Event, which users may write, and Events cost no call each.
+func TestEventsOfUsers(t *testing.T) {
+	var events []string
+	for i := range 9 {
+		events = append(events, fmt.Sprintf(`{"message":"denied","involvedObject":{"kind":"StatefulSet",
+			"namespace":"a","name":"--server=other-%d"}}`, i))
+	}
+	c := newCluster(t, map[string]string{"events": `{"items":[` + strings.Join(events, ",") + `]}`})
+	calls := filepath.Join(t.TempDir(), "calls")
+	runFirst(t, `echo "$*" >>`+calls)
+	_, err := (&clusterDoctor{cluster: c}).checkRejected(t.Context())
+	got, _ := os.ReadFile(calls)
+	if err != nil || strings.Count(string(got), "\n") != 2 || strings.Contains(string(got), "other") {
+		t.Errorf("%v: %s", err, got)
+	}
+}
+
 // A node on which no program starts is reported.
 func TestNodeThatDoesNotAnswer(t *testing.T) {
 	c := newCluster(t, map[string]string{"pod -l": `{"items":[{"metadata":{"name":"a"},"spec":{"nodeName":"node1"},
 		"status":{"phase":"Running"}}]}`})
-	kubectl, err := exec.LookPath("kubectl")
-	must.Succeed(t, err)
-	script, err := os.ReadFile(kubectl)
-	must.Succeed(t, err)
-	hangs := strings.Replace(string(script), "case", "case \"$*\" in *exec*) exec sleep 1000;; esac\ncase", 1)
-	must.Succeed(t, os.WriteFile(kubectl, []byte(hangs), 0o755))
+	runFirst(t, `case "$*" in *exec*) exec sleep 1000;; esac`)
 	defer func(d time.Duration) { nodeTimeout = d }(nodeTimeout)
 	nodeTimeout = time.Second / 10
 	c.Clock = func() lease.Instant { return lease.Instant{} }

@@ -91,33 +91,34 @@ func similar(key string) string {
 	return ""
 }
 
-// rejectable are the resources of the controllers whose pods the manager pins, by kind.
-var rejectable = map[string]string{"StatefulSet": "statefulsets.apps", "ReplicaSet": "replicasets.apps"}
-
 // checkRejected finds workloads whose pods are missing because a policy of the cluster rejects
-// them. It may be the pin that the policy rejects, which no manifest shows.
+// them. It may be the pin that the policy rejects, which no manifest shows. Users may write any
+// number of Events with any names, so that none of these is an argument of kubectl.
 func (d *clusterDoctor) checkRejected(ctx context.Context) (found []cli.Finding, err error) {
 	events, err := d.items(ctx, "-A", "events", "--field-selector=reason=FailedCreate")
-	seen := map[string]bool{}
-	for _, e := range slices.Backward(events) { // the last ones first
-		namespace, kind := e.Text("involvedObject", "namespace"), rejectable[e.Text("involvedObject", "kind")]
-		subject := kind + " " + namespace + "/" + e.Text("involvedObject", "name")
-		if kind == "" || seen[subject] || !strings.Contains(e.Text("message"), "denied") {
-			continue
+	denied := map[string]string{} // the last message, by kind, namespace and name
+	for _, e := range events {
+		if text, o := e.Text("message"), e.In("involvedObject"); strings.Contains(text, "denied") {
+			denied[o.Text("kind")+" "+o.Text("namespace")+"/"+o.Text("name")] = text
 		}
-		seen[subject] = true
-		o, e2 := d.get(ctx, "-n", namespace, kind, e.Text("involvedObject", "name"))
-		err = errors.Join(err, e2)
+	}
+	if len(denied) == 0 {
+		return nil, err
+	}
+	all, e := d.items(ctx, "-A", "statefulsets.apps,replicasets.apps") // whose pods the manager pins
+	for _, o := range all {
+		subject := o.Text("kind") + " " + namespaceOf(o) + "/" + nameOf(o)
 		annotations := o.In("spec", "template", "metadata", "annotations")
-		if annotations.Text(policy.Annotation) != "" && o.Number("status", "replicas") < o.Number("spec", "replicas") {
-			found = append(found, cli.Finding{Reason: "PodRejected", Subject: subject, What: e.Text("message"),
+		isMissing := o.Number("status", "replicas") < o.Number("spec", "replicas")
+		if denied[subject] != "" && annotations.Text(policy.Annotation) != "" && isMissing {
+			found = append(found, cli.Finding{Reason: "PodRejected", Subject: subject, What: denied[subject],
 				Why: "pods of the workload are not created again",
 				Decide: "whether the policy rejects the node affinity that the manager adds to a pod whose address " +
 					"is held. If so, exempt node affinity with the key leasehold.dev/pinned-node from the policy, " +
 					"or label the namespace leasehold.dev/pin=none"})
 		}
 	}
-	return found, err
+	return found, errors.Join(err, e)
 }
 
 // limitsName is the name of the ConfigMap with the limits of namespaces.

@@ -77,8 +77,9 @@ func clusters() map[string]faulty {
 		return answers{"events": list(event("Job", "denied"), event("ReplicaSet", "exceeded quota"),
 			event("StatefulSet", "ValidatingAdmissionPolicy 'nodes' denied request: no node names"),
 			event("StatefulSet", "ValidatingAdmissionPolicy 'nodes' denied request: no node names")),
-			"statefulsets.apps b": fmt.Sprintf(`{"spec":{"replicas":%d,"template":{"metadata":{"annotations":{%s}}}},
-			"status":{"replicas":2}}`, replicas, annotations)}
+			"statefulsets.apps,replicasets.apps": list(fmt.Sprintf(`{"kind":"StatefulSet","metadata":{"namespace":"a",
+			"name":"b"},"spec":{"replicas":%d,"template":{"metadata":{"annotations":{%s}}}},"status":{"replicas":2}}`,
+				replicas, annotations))}
 	}
 	all := map[string]faulty{
 		"nothing is installed": {answers{"mutatingwebhookconfiguration": none, "deployment": none,
