@@ -188,6 +188,24 @@ func TestReleaseWithoutALease(t *testing.T) {
 	}
 }
 
+// A reservation that has gone keeps no other from being released.
+func TestReleaseOfSeveral(t *testing.T) {
+	of := func(name string) string {
+		return `{"metadata":{"namespace":"db","name":"` + name + `"},"status":{"id":"0123456789abcdef"},
+			"spec":{"podName":"db-0","nodeName":"node1"}}`
+	}
+	newCluster(t, map[string]string{"ipreservations": `{"items":[` + of("gone") + `,` + of("there") + `]}`})
+	calls := filepath.Join(t.TempDir(), "calls")
+	runFirst(t, `echo "$*" >>`+calls+`; case "$*" in *" gone "*) echo NotFound >&2; exit 1;; esac`)
+	var out strings.Builder
+	code := Run(t.Context(), cli.Env{Stdout: &out, Stderr: &out}, []string{"release", "db/db-0", "--yes", "--wait=0"})
+	got, err := os.ReadFile(calls)
+	if err != nil || code != 1 || !strings.Contains(string(got), " there --type=merge") ||
+		!strings.Contains(out.String(), "1 released") || !strings.Contains(out.String(), "NotFound") {
+		t.Errorf("exit status %d: %s%s", code, out.String(), got)
+	}
+}
+
 // No argument of kubectl is from an Event, which users may write, and Events cost no call each.
 func TestEventsOfUsers(t *testing.T) {
 	var events []string

@@ -67,30 +67,32 @@ agents of the nodes do the rest.`,
 
 // releaseAll requests the release of reservations. Then it waits until the agents have released
 // those that were held, and returns an error if that takes longer than wait. With wait 0 it does
-// not wait.
-func (c *cluster) releaseAll(ctx context.Context, all []object, wait time.Duration) error {
-	held := map[string]bool{} // by the lease's id
+// not wait. One that cannot be written, such as because its hold has ended meanwhile, keeps no
+// other from being released.
+func (c *cluster) releaseAll(ctx context.Context, all []object, wait time.Duration) (err error) {
+	held, count := map[string]bool{}, 0 // by the lease's id
 	for _, r := range all {
 		id := r.Text("status", "id")
-		held[id] = isHeld(r)
-		if err := c.patch(ctx, namespaceOf(r), reservationKind, nameOf(r), "merge",
-			object{"spec": object{"release": id}}); err != nil {
-			return err
+		if e := c.patch(ctx, namespaceOf(r), reservationKind, nameOf(r), "merge",
+			object{"spec": object{"release": id}}); e != nil {
+			err = errors.Join(err, e)
+			continue
 		}
+		held[id], count = isHeld(r), count+1
 	}
 	if wait > 0 {
-		if err := install.Retry(ctx, wait, func() error {
+		if e := install.Retry(ctx, wait, func() error {
 			left, err := c.reservations(ctx, func(r object) bool { return isHeld(r) && held[r.Text("status", "id")] })
 			if err == nil && len(left) > 0 {
 				err = fmt.Errorf("after %s %d of %d are still held, the first for %s/%s on node %s; 'kubectl "+
-					"leasehold doctor' says whether its agent works", wait, len(left), len(all), namespaceOf(left[0]),
+					"leasehold doctor' says whether its agent works", wait, len(left), count, namespaceOf(left[0]),
 					left[0].Text("spec", "podName"), nodeOf(left[0]))
 			}
 			return err
-		}); err != nil {
-			return err
+		}); e != nil {
+			return errors.Join(err, e)
 		}
 	}
-	fmt.Fprintf(c.Stderr, "%d released\n", len(all))
-	return nil
+	fmt.Fprintf(c.Stderr, "%d released\n", count)
+	return err
 }
