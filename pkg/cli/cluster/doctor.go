@@ -70,6 +70,12 @@ func (c *cluster) examine(ctx context.Context, nodes bool) cli.Report {
 	r.Add(ctx, "annotations", d.checkWorkloads)
 	r.Add(ctx, "policies", d.checkRejected)
 	r.Add(ctx, "limits", d.checkLimits)
+	for i, f := range r.Findings {
+		r.Findings[i].Decide = c.withFlags(f.Decide)
+		for n, line := range f.Repair {
+			f.Repair[n] = c.withFlags(line)
+		}
+	}
 	e := d.examined
 	r.Examined = append(r.Examined, fmt.Sprintf("%d nodes (%d with leasectl)", len(d.nodes), e.reports),
 		fmt.Sprintf("%d agents", len(d.agents)), fmt.Sprintf("%d networks of %d nodes", e.networks, len(d.pools)),

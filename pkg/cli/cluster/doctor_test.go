@@ -223,6 +223,21 @@ func TestEventsOfUsers(t *testing.T) {
 	}
 }
 
+// What doctor says to run is run in the cluster that it has examined.
+func TestCommandsForTheChosenCluster(t *testing.T) {
+	for replicas, want := range map[string]string{"2": "rollout restart", "0": "scale"} {
+		c := newCluster(t, map[string]string{"deployment": `{"spec":{"replicas":` + replicas + `}}`})
+		c.kubeconfig, c.context = "/a b", "c"
+		found := c.examine(t.Context(), false).Findings
+		i := slices.IndexFunc(found, func(f cli.Finding) bool { return f.Reason == "ManagerDown" })
+		text := found[i].Decide + strings.Join(found[i].Repair, "")
+		want = "kubectl '--kubeconfig=/a b' --context=c -n leasehold-system " + want
+		if !strings.Contains(text, want) {
+			t.Errorf("%s, want %s", text, want)
+		}
+	}
+}
+
 // A node on which no program starts is reported.
 func TestNodeThatDoesNotAnswer(t *testing.T) {
 	c := newCluster(t, map[string]string{"pod -l": `{"items":[{"metadata":{"name":"a"},"spec":{"nodeName":"node1"},

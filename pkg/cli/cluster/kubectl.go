@@ -19,11 +19,7 @@ import (
 // error then contains the standard error. leasectl is not linked with a Kubernetes client
 // (docs/decisions.md, "The kubectl plugin calls kubectl").
 func (c *cluster) kubectl(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
-	for flag, value := range map[string]string{"--kubeconfig=": c.kubeconfig, "--context=": c.context} {
-		if value != "" {
-			args = append([]string{flag + value}, args...)
-		}
-	}
+	args = append(c.flags(), args...)
 	cmd := exec.CommandContext(ctx, "kubectl", args...)
 	cmd.Stdin = bytes.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
@@ -36,6 +32,24 @@ func (c *cluster) kubectl(ctx context.Context, stdin []byte, args ...string) ([]
 		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return stdout.Bytes(), err
+}
+
+// flags returns the flags with which kubectl uses the cluster that the user has chosen.
+func (c *cluster) flags() (flags []string) {
+	if c.kubeconfig != "" {
+		flags = append(flags, "--kubeconfig="+c.kubeconfig)
+	}
+	if c.context != "" {
+		flags = append(flags, "--context="+c.context)
+	}
+	return flags
+}
+
+// withFlags returns a text with the flags in its commands. Without them they would be run in
+// another cluster.
+func (c *cluster) withFlags(text string) string {
+	kubectl := cli.ShellCommand(append([]string{"kubectl"}, c.flags()...)...)
+	return strings.ReplaceAll(text, "kubectl -n ", kubectl+" -n ")
 }
 
 // object is a Kubernetes object as decoded JSON. It keeps fields that leasectl does not know.
