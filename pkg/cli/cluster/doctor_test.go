@@ -206,6 +206,20 @@ func TestReleaseOfSeveral(t *testing.T) {
 	}
 }
 
+// A removal that is refused can be repeated as long as the DaemonSet exists, so that its namespace
+// is the last.
+func TestNamespaceIsRemovedLast(t *testing.T) {
+	c := newCluster(t, nil)
+	c.Env = cli.Env{Stdout: io.Discard, Stderr: io.Discard}
+	calls := filepath.Join(t.TempDir(), "calls")
+	runFirst(t, `echo "$*" >>`+calls+`; case "$*" in "delete crd "*) echo forbidden >&2; exit 1;; esac`)
+	err := c.removeObjects(t.Context(), true)
+	got, _ := os.ReadFile(calls)
+	if err == nil || strings.Contains(string(got), "delete namespace") {
+		t.Errorf("%v: %s", err, got)
+	}
+}
+
 // No argument of kubectl is from an Event, which users may write, and Events cost no call each.
 func TestEventsOfUsers(t *testing.T) {
 	var events []string

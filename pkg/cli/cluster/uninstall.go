@@ -173,11 +173,11 @@ func (c *cluster) removeObjects(ctx context.Context, crds bool) error {
 	if err := c.delete(ctx, clusterKinds, "-l", partOf, "--wait=false"); err != nil {
 		return err
 	}
-	if err := c.delete(ctx, "namespace", cli.Namespace, c.limit()); err != nil {
-		return err
+	if crds {
+		if err := c.delete(ctx, "crd", "-l", partOf, c.limit()); err != nil {
+			return err
+		}
 	}
-	if !crds {
-		return nil
-	}
-	return c.delete(ctx, "crd", "-l", partOf, c.limit())
+	// Without the DaemonSet in it this command cannot be repeated.
+	return c.delete(ctx, "namespace", cli.Namespace, c.limit())
 }
