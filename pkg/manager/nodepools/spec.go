@@ -159,12 +159,16 @@ func referenceTo(r *control.Reservation) reference {
 func (r *specReconciler) wanted(node string) []reference {
 	now := r.now()
 	var releases, refs []reference
+	held := map[string]bool{} // the pods of the node's holds: an agent may have written several of one
 	for _, own := range r.set.OfNode(node) {
 		if own.Releasing && own.DeletionTimestamp == nil {
 			releases = append(releases, referenceTo(own))
 		}
-		for _, other := range r.set.OfPod(own.PodKey()) {
-			if !own.Bound && other.Node != node && other.Bound && other.Confirmed {
+		held[own.PodKey()] = held[own.PodKey()] || !own.Bound
+	}
+	for pod, isHeld := range held {
+		for _, other := range r.set.OfPod(pod) {
+			if isHeld && other.Node != node && other.Bound && other.Confirmed {
 				refs = append(refs, referenceTo(other))
 			}
 		}
