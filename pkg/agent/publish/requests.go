@@ -80,24 +80,25 @@ func (w *wish) setStates(state ipamv1.RequestState, reason, message string) {
 // known. areCurrent reports whether the limits in the view are those of the cluster as it is now;
 // others end nothing. networks are those of the node.
 //
-// Ends come first: an address is not reserved while a hold that has it is to end.
+// Ends come first: an address is not reserved while a hold that has it, or one of its pod, is to
+// end.
 func planRequests(node string, read map[kube.Name]namedRequest, view maintain.NodeView, areCurrent bool,
 	networks []maintain.Network) (plan requestPlan) {
 	plan.End = map[string][]lease.Lease{}
-	leases, ending := map[netip.Addr][]lease.Lease{}, map[netip.Addr]bool{}
+	leases, ending := map[netip.Addr][]lease.Lease{}, []lease.Lease{}
 	for _, l := range view.Leases {
 		leases[l.Address] = append(leases[l.Address], l)
 		name, uid, isOwned := requestOf(l)
 		if r, isKnown := read[name]; isOwned && isKnown {
 			if why := whyEnd(l, r.object, uid, node, view.Now, networks); why != "" {
-				plan.End[why], ending[l.Address] = append(plan.End[why], l), true
+				plan.End[why], ending = append(plan.End[why], l), append(ending, l)
 			}
 		}
 	}
 	for _, r := range read {
 		for _, w := range wishesOf(r.object, node, view.Now) {
 			isNamed := r.UID == string(r.object.UID) && slices.Contains(r.Addresses, w.choice.Addresses[0].String())
-			isEnding := slices.ContainsFunc(w.choice.Addresses, func(a netip.Addr) bool { return ending[a] })
+			isEnding := slices.ContainsFunc(ending, func(l lease.Lease) bool { return w.has(l) || w.hasKey(l) })
 			w.decide(leases, view, areCurrent, isNamed, isEnding)
 			plan.Wishes = append(plan.Wishes, w)
 		}
@@ -172,12 +173,17 @@ func (w *wish) shown() ipamv1.RequestedAddress {
 	return ipamv1.RequestedAddress{}
 }
 
-// isFor reports whether a lease has one of the addresses of the wish, and its key.
-func (w *wish) isFor(l lease.Lease) bool {
+// has reports whether a lease has one of the addresses of the wish.
+func (w *wish) has(l lease.Lease) bool { return slices.Contains(w.choice.Addresses, l.Address) }
+
+// hasKey reports whether a lease has the key of the wish.
+func (w *wish) hasKey(l lease.Lease) bool {
 	c, k := w.choice, l.Key()
-	return slices.Contains(c.Addresses, l.Address) &&
-		k == lease.Key{Pool: l.Pool, Namespace: c.Namespace, Name: c.Name, ReserveAs: c.ReserveAs, IfName: c.IfName}
+	return k == lease.Key{Pool: l.Pool, Namespace: c.Namespace, Name: c.Name, ReserveAs: c.ReserveAs, IfName: c.IfName}
 }
+
+// isFor reports whether a lease has one of the addresses of the wish, and its key.
+func (w *wish) isFor(l lease.Lease) bool { return w.has(l) && w.hasKey(l) }
 
 // owns reports whether a lease is a hold that was made for the wish and that no pod has had.
 func (w *wish) owns(l lease.Lease) bool {

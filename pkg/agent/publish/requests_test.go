@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -278,6 +279,27 @@ func TestEndsComeFirst(t *testing.T) {
 	p.publish()
 	if got := p.requested(); got != "10.0.0.5@node1 Held" || len(p.leasesOf()["db"]) != 1 {
 		t.Errorf("for a reservation name: %s, %v", got, p.leasesOf()["db"])
+	}
+}
+
+// A pod is not refused another address because of its former one, whose hold could not be ended.
+func TestEndThatFails(t *testing.T) {
+	p := newFixture(t)
+	p.publish()
+	p.limit(policy.Limits{"choose": "true"})
+	for i, address := range []string{"10.0.0.5", "10.0.0.6"} {
+		p.request(int64(i+1), func(r *ipamv1.AddressRequest) {
+			r.Spec.Entries = []ipamv1.AddressRequestEntry{entryOf("db-0", address)}
+		})
+		if i == 1 {
+			p.pauses["ending holds of AddressRequests"] = pause{until: time.Now().Add(time.Hour), err: errors.New("no")}
+		}
+		p.requested()
+	}
+	delete(p.pauses, "ending holds of AddressRequests")
+	p.publish()
+	if got := p.requested(); got != "10.0.0.6@node1 Held" {
+		t.Error(got)
 	}
 }
 
