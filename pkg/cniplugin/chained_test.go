@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"testing"
 
@@ -166,59 +165,6 @@ func TestChainedRecordsTheMACThatStays(t *testing.T) {
 	}
 	if fmt.Sprint(r.fixed, r.has) != "[false true] "+own {
 		t.Errorf("KeepMAC was called with fixed %v, the last time with %s", r.fixed, r.has)
-	}
-}
-
-// TestIPAMCallWithTypeLeasehold verifies that a configuration with an ipam section is an IPAM call,
-// even if the type of the plugin that delegates to leasehold is leasehold.
-func TestIPAMCallWithTypeLeasehold(t *testing.T) {
-	stdin := `{"cniVersion":"1.0.0","name":"net","type":"leasehold","ipam":{"type":"leasehold",` +
-		`"ranges":[[{"subnet":"10.0.0.0/24"}]]}}`
-	r := &recorder{result: dualStack}
-	p, _, _ := plugin(r)
-	args := addArgs([]byte(stdin), "")
-	for verb, call := range map[string]func() error{"ADD": func() error { return p.Add(args) },
-		"DEL": func() error { return p.Del(args) }} {
-		if err := call(); err != nil {
-			t.Errorf("%s: %v", verb, err)
-		}
-	}
-	slices.Sort(r.calls)
-	if !slices.Equal(r.calls, []string{"Assign", "Release"}) {
-		t.Errorf("calls %q", r.calls)
-	}
-}
-
-func TestChainedErrors(t *testing.T) {
-	for name, c := range map[string]struct {
-		stdin string
-		code  uint
-		want  string
-	}{
-		"no prevResult": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold"}`,
-			types.ErrInvalidNetworkConfig, "prevResult: missing; put an entry"},
-		"null": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold","prevResult":null}`,
-			types.ErrInvalidNetworkConfig, "prevResult: missing"},
-		"a version that does not exist": {`{"cniVersion":"9.9.9","name":"net","type":"leasehold",` +
-			`"prevResult":{"cniVersion":"9.9.9"}}`,
-			types.ErrInvalidNetworkConfig, "prevResult: unsupported CNI result version"},
-		"a number": {`{"cniVersion":"1.0.0","name":"net","type":"\u006ceasehold","prevResult":7}`,
-			types.ErrInvalidNetworkConfig, "prevResult: want an object"},
-		"a number for ips": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold",` +
-			`"prevResult":{"cniVersion":"1.0.0","ips":7}}`,
-			types.ErrInvalidNetworkConfig, "prevResult: json: cannot unmarshal number"},
-		"null in a list": {`{"cniVersion":"1.0.0","name":"net","type":"leasehold",` +
-			`"prevResult":{"cniVersion":"1.0.0","ips":[null]}}`,
-			types.ErrInvalidNetworkConfig, "prevResult: ips or interfaces contains null"},
-		"another type, without ipam": {`{"cniVersion":"1.0.0","name":"net","type":"bridge",` +
-			`"prevResult":{"cniVersion":"1.0.0"}}`, types.ErrInvalidNetworkConfig, "ipam"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, _, err := addChained(t, &recorder{}, &links{}, []byte(c.stdin), "")
-			if code(t, err) != c.code || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%v; want code %d and %q", err, c.code, c.want)
-			}
-		})
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-
 	"slices"
 	"strconv"
 	"strings"
@@ -191,65 +190,6 @@ func decoded(t *testing.T, text string) (out any) {
 	return out
 }
 
-// TestAddValidatesBeforeItAssigns verifies that ADD assigns no address if the result could not be
-// printed, or if skel would reject the call after it.
-func TestAddValidatesBeforeItAssigns(t *testing.T) {
-	fifo := filepath.Join(t.TempDir(), "fifo")
-	must.Succeed(t, syscall.Mkfifo(fifo, 0o600))
-	ok := conf(`"ipam":{"subnet":"10.0.0.0/24"}`)
-	with := func(field string) *skel.CmdArgs {
-		return addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24",`+field+`}`), "")
-	}
-	change := func(f func(*skel.CmdArgs)) *skel.CmdArgs { a := addArgs(ok, ""); f(a); return a }
-	tests := []struct {
-		name string
-		args *skel.CmdArgs
-		code uint
-		want string
-	}{
-		{"invalid JSON", addArgs([]byte(`{"name":"net"`), ""), 6, "unexpected end"},
-		{"a JSON array", addArgs([]byte(`["net"]`), ""), 6, "array"},
-		{"invalid CNI_ARGS", addArgs(ok, "x"), 4, `invalid pair "x"`},
-		{"a missing resolv.conf", with(`"resolvConf":"/does/not/exist"`), 7, `ipam.resolvConf: open /does/not/exist`},
-		{"a FIFO as resolv.conf", with(`"resolvConf":"` + fifo + `"`), 7, "not a regular file"},
-		{"a number for a resolv.conf", with(`"resolvConf":5`), 7, `ipam.resolvConf: want a string`},
-		{"a route without a destination", with(`"routes":[{"dst":"0.0.0.0/0"},{"gw":"10.0.0.1"}]`), 7,
-			`ipam.routes[1]: dst is missing`},
-		{"a string for routes", with(`"routes":"0.0.0.0/0"`), 7, `want a list of objects such as`},
-		{"null for a route", with(`"routes":[null]`), 7, `ipam.routes[0]: dst is missing`},
-		{"an invalid destination", with(`"routes":[{"dst":"x"}]`), 7,
-			`ipam.routes: invalid CIDR address: x; want a list`},
-		{"a string for an MTU", with(`"routes":[{"dst":"0.0.0.0/0","mtu":"x"}]`), 7,
-			`ipam.routes: json: cannot unmarshal string`},
-		{"the plugin's own network namespace", change(func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" }), 4,
-			"is the plugin's own network namespace"},
-		{"a container ID too long for a key of the store",
-			change(func(a *skel.CmdArgs) { a.ContainerID = strings.Repeat("c", 4097) }), 4, "at most 4096 characters"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := &recorder{}
-			p, stdout, _ := plugin(r)
-			err := p.Add(tt.args)
-			if code(t, err) != tt.code || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v with code %d; want %d and %q in it", err, code(t, err), tt.code, tt.want)
-			}
-			if len(r.calls) > 0 || stdout.Len() > 0 {
-				t.Errorf("calls %v, printed %q", r.calls, stdout)
-			}
-		})
-	}
-
-	r := &recorder{result: dualStack}
-	p, _, _ := plugin(r)
-	own := change(func(a *skel.CmdArgs) { a.Netns = "/proc/self/ns/net" })
-	for _, p.NetnsOverride = range []string{"1", "true", "TRUE"} {
-		if err := p.Add(own); err != nil {
-			t.Errorf("the plugin's own namespace with CNI_NETNS_OVERRIDE=%s: %v", p.NetnsOverride, err)
-		}
-	}
-}
-
 // TestResultsAndWaitsAreLogged verifies that LogCall gets the result of a call, its duration, and
 // the sum of its waits for the store's lock.
 func TestResultsAndWaitsAreLogged(t *testing.T) {
@@ -303,121 +243,22 @@ func TestAddReleasesWhatItCannotPrint(t *testing.T) {
 	}
 }
 
+// TestOwnNetworkNamespace verifies that a container may have the plugin's network namespace only
+// with CNI_NETNS_OVERRIDE.
+func TestOwnNetworkNamespace(t *testing.T) {
+	p, _, _ := plugin(&recorder{result: dualStack})
+	own := addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), "")
+	own.Netns = "/proc/self/ns/net"
+	for override, want := range map[string]uint{"1": 0, "true": 0, "TRUE": 0, "0": 4} {
+		if p.NetnsOverride = override; code(t, p.Add(own)) != want {
+			t.Errorf("CNI_NETNS_OVERRIDE=%s: want code %d", override, want)
+		}
+	}
+}
+
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, syscall.EPIPE }
-
-// TestDelUsesValidFields verifies which fields of a configuration DEL uses if others are invalid.
-func TestDelUsesValidFields(t *testing.T) {
-	net := lease.Pool{DataDir: "/run/x", Network: "net"}
-	tests := []struct {
-		name, stdin string
-		pool        lease.Pool
-		sets        []string
-	}{
-		{"all of it", string(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24"}`)), net,
-			[]string{"10.0.0.1-10.0.0.254"}},
-		{"the pool and the ranges, if a policy is invalid",
-			string(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24","maxHeldShare":7}`)), net,
-			[]string{"10.0.0.1-10.0.0.254"}},
-		{"nothing, if the directory is invalid", string(conf(`"ipam":{"dataDir":5,"subnet":"10.0.0.0/24"}`)),
-			lease.Pool{}, []string{}},
-		{"the pool, if the ranges are invalid",
-			string(conf(`"ipam":{"dataDir":"/run/x","subnet":"10.0.0.0/24","ranges":[[]]}`)), net, []string{}},
-		{"nothing, without ipam", string(conf(`"type":"bridge"`)), lease.Pool{}, []string{}},
-		{"nothing, with invalid JSON", `{`, lease.Pool{}, []string{}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := &recorder{}
-			p, _, _ := plugin(r)
-			must.Succeed(t, p.Del(addArgs([]byte(tt.stdin), "")))
-			if sets := texts(r.where.Sets); r.where.Pool != tt.pool || !slices.Equal(sets, tt.sets) {
-				t.Errorf("pool %+v, sets %v; want %+v, %v", r.where.Pool, sets, tt.pool, tt.sets)
-			}
-		})
-	}
-}
-
-func TestCheck(t *testing.T) {
-	const subnet = `"ipam":{"subnet":"10.0.0.0/24"}`
-	tests := []struct {
-		name, stdin string
-		prev        []netip.Addr
-	}{
-		{"without a prevResult", `{"cniVersion":"1.0.0","name":"net",` + subnet + `}`, nil},
-		{"with a prevResult of the current version",
-			`{"cniVersion":"1.1.0","name":"net",` + subnet +
-				`,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"},{"address":"fd00::2/64"}]}}`,
-			[]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}},
-		{"with a prevResult of an older version",
-			`{"cniVersion":"0.4.0","name":"net",` + subnet +
-				`,"prevResult":{"ips":[{"version":"4","address":"10.0.0.2/24","interface":0}],` +
-				`"interfaces":[{"name":"eth0"}]}}`,
-			[]netip.Addr{netip.MustParseAddr("10.0.0.2")}},
-		{"with a prevResult without addresses",
-			`{"cniVersion":"1.0.0","name":"net",` + subnet + `,"prevResult":{"cniVersion":"1.0.0"}}`, nil},
-		{"with an invalid annotation",
-			`{"cniVersion":"1.0.0","name":"net",` + subnet +
-				`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":` +
-				`{"io.kubernetes.cri/reserved-ip-duration":"abc"}}}`, nil},
-	}
-	for _, prev := range []string{`5`, `{"cniVersion":"9.9.9"}`, `{"ips":[{"address":"x"}]}`,
-		`{"cniVersion":"0.4.0","ips":[null]}`} { // host-local does not read it
-		stdin := `{"cniVersion":"0.4.0","name":"net",` + subnet + `,"prevResult":` + prev + `}`
-		tests = append(tests, tests[0])
-		tests[len(tests)-1].name, tests[len(tests)-1].stdin = "with the prevResult "+prev, stdin
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := &recorder{}
-			p, stdout, _ := plugin(r)
-			must.Succeed(t, p.Check(addArgs([]byte(tt.stdin), "")))
-			if !slices.Equal(r.req.Prev, tt.prev) || r.req.ContainerID != "c1" || len(r.req.Sets) != 1 {
-				t.Errorf("request %+v, want prevResult %v", r.req, tt.prev)
-			}
-			if stdout.Len() > 0 {
-				t.Errorf("CHECK printed %q", stdout)
-			}
-		})
-	}
-}
-
-func TestGC(t *testing.T) {
-	pool := lease.Pool{DataDir: "/run/x", Network: "net"}
-	tests := []struct {
-		name, fields string
-		code         uint
-		want         recorder
-	}{
-		{"no list", `"ipam":{"dataDir":"/run/x"}`, 0, recorder{}},
-		{"no list and no ipam", `"type":"bridge"`, 0, recorder{}},
-		{"null is an empty list", `"ipam":{"dataDir":"/run/x"},"cni.dev/valid-attachments":null`, 0,
-			recorder{calls: []string{"Collect"}, pool: pool}},
-		{"a list, and invalid ranges",
-			`"ipam":{"dataDir":"/run/x","ranges":[[]]},"cni.dev/valid-attachments":[{"containerID":"a",` +
-				`"ifname":"eth0"}]`,
-			0,
-			recorder{calls: []string{"Collect"}, pool: pool,
-				valid: []lease.Attachment{{ContainerID: "a", IfName: "eth0"}}}},
-		{"a list with an invalid element",
-			`"ipam":{"dataDir":"/run/x"},"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{}]`, 7,
-			recorder{}},
-		{"a list without ipam", `"cni.dev/valid-attachments":[]`, 7, recorder{}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := &recorder{}
-			p, _, _ := plugin(r)
-			if err := p.GC(&skel.CmdArgs{StdinData: conf(tt.fields)}); code(t, err) != tt.code {
-				t.Errorf("error %v, want code %d", err, tt.code)
-			}
-			if diff := cmp.Diff(tt.want, *r, cmp.AllowUnexported(recorder{})); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
-	}
-}
 
 // TestEveryVerbSurvivesAPanic verifies that a panic is printed to stderr and returned as an error
 // with a code.
