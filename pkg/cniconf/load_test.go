@@ -22,29 +22,6 @@ const (
 		"isDefaultGateway":true}},{"type":"portmap","capabilities":{"portMappings":true}}]}`
 )
 
-// write creates files in a new directory. A content "-> x" is a link to x, "/" a directory, and
-// "fifo" a FIFO.
-func write(t *testing.T, content map[string]string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range content {
-		path := filepath.Join(dir, name)
-		must.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		err := error(nil)
-		target, isLink := strings.CutPrefix(text, "-> ")
-		switch {
-		case isLink:
-			err = os.Symlink(target, path)
-		case text == "/":
-			err = os.Mkdir(path, 0o755)
-		default:
-			err = os.WriteFile(path, []byte(text), 0o644)
-		}
-		must.Succeed(t, err)
-	}
-	return dir
-}
-
 // loaded describes what is loaded.
 func loaded(c Conf) string {
 	var out []string
@@ -67,92 +44,6 @@ func loaded(c Conf) string {
 		out = append(out, "unread")
 	}
 	return strings.Join(out, "; ")
-}
-
-func TestLoad(t *testing.T) {
-	list := func(name, ipam string) string {
-		return `{"name":"` + name + `","plugins":[{"type":"ptp","ipam":{"type":"` + ipam + `"}}]}`
-	}
-	for _, c := range []struct {
-		name  string
-		files map[string]string
-		rules Rules
-		want  string
-	}{
-		{"the first in lexical order, whatever its extension", map[string]string{
-			"20-b.conf": `{"name":"b","type":"ptp","ipam":{"type":"dhcp"}}`, "10-a.conflist": bridge, "9.json": "{",
-		}, Rules{}, "10-a.conflist net: bridge(leasehold /plugins/0/ipam/type) portmap"},
-		{"bytes, not letters", map[string]string{"a.conflist": list("a", "x"), "B.conflist": list("b", "x")}, Rules{},
-			"B.conflist b: ptp(x /plugins/0/ipam/type)"},
-		{"a file with one plugin", map[string]string{"1.conf": `{"name":"b","type":"ptp","ipam":{"type":"dhcp"}}`},
-			Rules{}, "1.conf b: ptp(dhcp /ipam/type)"},
-		{"flannel's default", map[string]string{"10-flannel.conflist": flannel}, Rules{},
-			"10-flannel.conflist cbr0: flannel(host-local /plugins/0/ipam/type) portmap"},
-		{"others are no configurations", map[string]string{"10.conflist.bak": "{", ".conf": list("a", "x"),
-			"00-leasehold.conflist~": "{", "sub.conf": "/", "10-b.conflist": list("b", "x")}, Rules{},
-			"rejected .conf"},
-		{"a directory with such a name", map[string]string{"00.conf": "/", "10-b.conflist": list("b", "x")}, Rules{},
-			"10-b.conflist b: ptp(x /plugins/0/ipam/type)"},
-		{"a link", map[string]string{"10.conflist": "-> else/where", "else/where": list("b", "x")}, Rules{},
-			"10.conflist b: ptp(x /plugins/0/ipam/type)"},
-		{"a link to nothing", map[string]string{"10.conflist": "-> nowhere", "20.conflist": bridge}, Rules{},
-			"rejected 10.conflist"},
-		{"not JSON", map[string]string{"10.conflist": "name: x", "20.conflist": bridge}, Rules{},
-			"rejected 10.conflist"},
-		{"not JSON, CRI-O", map[string]string{"10.conflist": "name: x", "20.conflist": list("b", "x")},
-			Rules{SkipInvalid: true}, "20.conflist b: ptp(x /plugins/0/ipam/type)"},
-		{"empty", map[string]string{"10.conflist": ""}, Rules{}, "rejected 10.conflist"},
-		{"a list in a .conf", map[string]string{"10.conf": bridge}, Rules{}, "rejected 10.conf"},
-		{"no plugins", map[string]string{"10.conflist": `{"name":"x","plugins":[]}`}, Rules{}, "rejected 10.conflist"},
-		{"no type", map[string]string{"10.conflist": `{"name":"x","plugins":[{}]}`}, Rules{}, "rejected 10.conflist"},
-		{"an ipam section that is a text", map[string]string{
-			"10.conflist": `{"name":"x","plugins":[{"type":"ptp","ipam":"leasehold"}]}`}, Rules{},
-			"rejected 10.conflist"},
-		{"two are loaded", map[string]string{"1.conflist": list("a", "x"), "2.conflist": list("b", "y"),
-			"3.conflist": list("c", "z")}, Rules{MaxFiles: 2},
-			"1.conflist a: ptp(x /plugins/0/ipam/type); 2.conflist b: ptp(y /plugins/0/ipam/type)"},
-		{"all are loaded", map[string]string{"1.conflist": list("a", "x"), "2.conflist": list("b", "y")},
-			Rules{MaxFiles: -1},
-			"1.conflist a: ptp(x /plugins/0/ipam/type); 2.conflist b: ptp(y /plugins/0/ipam/type)"},
-		{"all, and the second is not valid", map[string]string{"1.conflist": list("a", "x"), "2.conflist": "{"},
-			Rules{MaxFiles: -1}, "rejected 2.conflist"},
-		{"plugins in files of their own", map[string]string{"1.conflist": `{"name":"a"}`,
-			"a/1.conf": `{"type":"ptp","ipam":{"type":"x"}}`, "a/2.conf": `{"type":"tuning"}`, "a/3.conflist": "{"},
-			Rules{}, "1.conflist a: ptp(x /ipam/type) tuning"},
-		{"such files, but not wanted", map[string]string{"a/1.conf": `{"type":"ptp"}`,
-			"1.conflist": `{"name":"a","loadOnlyInlinedPlugins":true,"plugins":[{"type":"bridge"}]}`},
-			Rules{}, "1.conflist a: bridge"},
-		{"no such files", map[string]string{"1.conflist": `{"name":"a"}`}, Rules{}, "rejected 1.conflist"},
-		{"none", nil, Rules{}, ""},
-	} {
-		if got := loaded(Load(write(t, c.files), c.rules)); got != c.want {
-			t.Errorf("%s: %s\nwant %s", c.name, got, c.want)
-		}
-	}
-}
-
-func TestLoadWithoutDirectory(t *testing.T) {
-	if c := Load(filepath.Join(t.TempDir(), "none"), Rules{}); c.Unread != nil || len(c.Files) > 0 {
-		t.Errorf("%+v, want no files and no error", c)
-	}
-}
-
-// A file that cannot be read may be what the runtime loads.
-func TestLoadUnread(t *testing.T) {
-	dir := write(t, map[string]string{"10.conflist": "-> /proc/self/mem", "20.conflist": bridge})
-	for _, rules := range []Rules{{}, {SkipInvalid: true}} {
-		if c := Load(dir, rules); c.Unread == nil || c.Rejected >= 0 || len(c.Loaded) > 0 {
-			t.Errorf("%+v: %s, want unread", rules, loaded(c))
-		}
-	}
-	must.Succeed(t, os.Rename(filepath.Join(dir, "10.conflist"), filepath.Join(dir, "30.conflist")))
-	if c := Load(dir, Rules{}); c.Unread != nil || len(c.Loaded) != 1 {
-		t.Errorf("%s, want the first file: the other one is not looked at", loaded(c))
-	}
-	loop := write(t, map[string]string{"a": "-> a"})
-	if c := Load(filepath.Join(loop, "a"), Rules{}); c.Unread == nil {
-		t.Errorf("a link to itself: %s, want unread", loaded(c))
-	}
 }
 
 func TestMultus(t *testing.T) {
