@@ -13,6 +13,7 @@ import (
 type Case struct {
 	Name        string
 	Given, Want []string
+	Lines       []string // both, in their order
 }
 
 // Read returns the cases of a file.
@@ -29,6 +30,9 @@ func Read(t testing.TB, file string) (all []Case) {
 			continue
 		}
 		c := &all[len(all)-1]
+		if line != "" && !strings.HasPrefix(line, "#") {
+			c.Lines = append(c.Lines, line)
+		}
 		if want, found := strings.CutPrefix(line, "-> "); found {
 			c.Want = append(c.Want, want)
 		} else if line != "" && !strings.HasPrefix(line, "#") {
@@ -39,4 +43,16 @@ func Read(t testing.TB, file string) (all []Case) {
 		t.Fatalf("%s has no cases", file)
 	}
 	return all
+}
+
+// Words calls the function of each word, which is a key, or key=value.
+func Words(t testing.TB, words []string, do map[string]func(value string)) {
+	t.Helper()
+	for _, w := range words {
+		key, value, _ := strings.Cut(w, "=")
+		if do[key] == nil {
+			t.Fatalf("unknown word %q", w)
+		}
+		do[key](value)
+	}
 }

@@ -1,7 +1,7 @@
 package publish
 
 import (
-	"cmp"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -15,6 +15,8 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 var (
@@ -44,198 +46,119 @@ func held(l lease.Lease, since time.Duration) lease.Lease {
 
 const id1, id2 = "1111111111111111", "2222222222222222"
 
-func status(change func(*ipamv1.IPReservationStatus)) ipamv1.IPReservationStatus {
-	s := ipamv1.IPReservationStatus{
-		ID: id1, State: ipamv1.Bound, PodUID: "u1", Window: "1h0m0s", AddressList: "10.0.0.2",
-		Addresses: []ipamv1.Address{{Network: "cbr0", Interface: "eth0", Address: "10.0.0.2"}},
+func duration(t *testing.T, text string) time.Duration {
+	t.Helper()
+	if text == "forever" {
+		return time.Duration(lease.Forever)
 	}
-	change(&s)
+	d, err := time.ParseDuration(text)
+	must.Succeed(t, err)
+	return d
+}
+
+// leaseOf returns the lease of a line of testdata/desired.txt.
+func leaseOf(t *testing.T, words []string) lease.Lease {
+	l, rest := bound(words[1], id1, duration(t, words[2])), words[3:]
+	isHold := words[0] == "held"
+	if isHold {
+		l, rest = held(l, duration(t, words[3])), words[4:]
+	}
+	cases.Words(t, rest, map[string]func(string){
+		"id": func(v string) { l.ID = v }, "uid": func(v string) { l.UID = v },
+		"as": func(v string) { l.ReserveAs = v }, "network": func(v string) { l.Pool.Network = v },
+		"hold": func(v string) { l.Hold = lease.Window(duration(t, v)) },
+		"window": func(v string) {
+			if l.Window = lease.Window(duration(t, v)); isHold {
+				l.Hold = l.Window
+			}
+		},
+		"cool-down":  func(string) { l.IsHold = false },
+		"superseded": func(string) { l.Superseded = true },
+		"no-pod":     func(string) { l.Namespace, l.Name = "", "" },
+	})
+	return l
+}
+
+// publishedOf returns the status of a line of testdata/desired.txt.
+func publishedOf(t *testing.T, words []string) *ipamv1.IPReservation {
+	r := &ipamv1.IPReservation{}
+	s := &r.Status
+	*s = ipamv1.IPReservationStatus{ID: id1, State: ipamv1.Bound, PodUID: "u1", Window: "1h0m0s",
+		AddressList: "10.0.0.2", Addresses: []ipamv1.Address{{Network: "cbr0", Interface: "eth0", Address: "10.0.0.2"}}}
+	cases.Words(t, words[1:], map[string]func(string){
+		"empty":     func(string) { *s = ipamv1.IPReservationStatus{ID: id1, PodUID: "u1"} },
+		"held":      func(string) { s.State = ipamv1.Held },
+		"confirmed": func(string) { s.Confirmed = true },
+		"id":        func(v string) { s.ID = v }, "uid": func(v string) { s.PodUID = v },
+		"window":       func(v string) { s.Window = v },
+		"until":        func(v string) { s.HeldUntil = &metav1.Time{Time: now.Wall.Add(duration(t, v))} },
+		"no-addresses": func(string) { s.Addresses = nil },
+	})
 	for i := range s.Addresses {
-		s.Addresses[i].State = cmp.Or(s.Addresses[i].State, s.State)
+		s.Addresses[i].State = s.State
 	}
-	return s
+	return r
+}
+
+// statusText formats a status of the lease id1 as in testdata/desired.txt.
+func statusText(t *testing.T, s ipamv1.IPReservationStatus) string {
+	out := []string{string(s.State), s.PodUID, s.Window, s.AddressList}
+	for _, a := range s.Addresses {
+		out = append(out, fmt.Sprintf("%s/%s/%s=%s", a.Network, a.Interface, a.Address, a.State))
+	}
+	if s.Reservation != "" {
+		out = append(out, "as="+s.Reservation)
+	}
+	if s.Confirmed {
+		out = append(out, "confirmed")
+	}
+	if s.HeldUntil != nil {
+		out = append(out, "until="+s.HeldUntil.Sub(now.Wall).String())
+	}
+	s.State, s.PodUID, s.Window, s.AddressList, s.Addresses, s.Reservation = "", "", "", "", nil, ""
+	s.Confirmed, s.HeldUntil = false, nil
+	if diff := gocmp.Diff(ipamv1.IPReservationStatus{ID: id1}, s); diff != "" {
+		t.Errorf("other fields: %s", diff)
+	}
+	return strings.Join(out, " ")
 }
 
 func TestMake(t *testing.T) {
-	type testCase struct {
-		name     string
-		leases   []lease.Lease
-		pod      retention.Pod
-		existing *ipamv1.IPReservation
-		want     *ipamv1.IPReservationStatus
-		after    time.Duration
-	}
-	until := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: now.Wall.Add(d)} }
-	is := func(change func(*ipamv1.IPReservationStatus)) *ipamv1.IPReservationStatus {
-		s := status(change)
-		return &s
-	}
-	change := func(l lease.Lease, f func(*lease.Lease)) lease.Lease { f(&l); return l }
-	two := []lease.Lease{bound("fd00::2", id2, time.Minute), bound("10.0.0.2", id1, time.Minute)}
-	other := change(bound("10.0.0.1", id2, time.Minute), func(l *lease.Lease) { l.Pool.Network = "cbr1" })
-	both := func(s *ipamv1.IPReservationStatus) {
-		s.AddressList = "10.0.0.2,fd00::2"
-		s.Addresses = append(s.Addresses, ipamv1.Address{Network: "cbr0", Interface: "eth0", Address: "fd00::2"})
-		s.Confirmed = true
-	}
-	mixed := func(s *ipamv1.IPReservationStatus) { both(s); s.Addresses[1].State = ipamv1.Held }
-	for _, c := range []testCase{
-		{name: "no leases"},
-		{name: "a sandbox after 5 s", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
-		{name: "a reservation name", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour),
-			func(l *lease.Lease) { l.ReserveAs = "registry" })},
-			want: is(func(s *ipamv1.IPReservationStatus) { s.Reservation, s.Confirmed = "registry", true })},
-		{name: "a sandbox after 5 s, pod Ready", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			pod:  retention.Pod{UID: "u1", Ready: true},
-			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
-		{name: "a sandbox after 5 s, another pod of the name Ready", leases: []lease.Lease{bound("10.0.0.2", id1,
-			5*time.Second)},
-			pod:  retention.Pod{UID: "u0", Ready: true},
-			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
-		{name: "confirmed before, same pod", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u1", Confirmed: true}},
-			want:     is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
-		{name: "confirmed before, former pod", leases: []lease.Lease{bound("10.0.0.2", id1,
-			30*time.Second-time.Nanosecond)},
-			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id1, PodUID: "u0", Confirmed: true}},
-			want:     is(func(*ipamv1.IPReservationStatus) {}), after: 10*time.Millisecond + 1},
-		{name: "confirmed before, another lease", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			existing: &ipamv1.IPReservation{Status: ipamv1.IPReservationStatus{ID: id2, PodUID: "u1", Confirmed: true}},
-			want:     is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
-		{name: "away for 3 s, the hold ends soon", leases: []lease.Lease{change(
-			held(bound("10.0.0.2", id1, 10*time.Minute), 3*time.Second),
-			func(l *lease.Lease) { l.Hold = lease.Window(20 * time.Second) })},
-			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
-			want: is(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.HeldUntil, s.Confirmed = ipamv1.Held, until(17*time.Second), true
-			}), after: 17*time.Second + 10*time.Millisecond},
-		{name: "returned 5 s ago", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.PodUID, s.Confirmed, s.HeldUntil = ipamv1.Held, "u0", true, until(time.Minute)
-			})},
-			want: is(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.PodUID, s.Confirmed, s.HeldUntil = ipamv1.Held, "u0", true, until(time.Minute)
-			}), after: 25*time.Second + 10*time.Millisecond},
-		{name: "returned 5 s ago with another window", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.PodUID, s.Window, s.HeldUntil = ipamv1.Held, "u0", "10m0s", until(time.Minute)
-			})},
-			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
-		{name: "returned 5 s ago to one more address", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.PodUID, s.Addresses, s.HeldUntil = ipamv1.Held, "u0", nil, until(time.Minute)
-			})},
-			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
-		{name: "returned 5 s ago, the hold seems to be over",
-			leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.PodUID, s.HeldUntil = ipamv1.Held, "u0", until(25*time.Second)
-			})},
-			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
-		{name: "returned 5 s ago and Ready", leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			pod: retention.Pod{UID: "u1", Ready: true},
-			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.PodUID, s.HeldUntil = ipamv1.Held, "u0", until(time.Minute)
-			})},
-			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
-		{name: "returned 5 s ago, before its hold was published",
-			leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
-				s.PodUID, s.Confirmed = "u0", true
-			})},
-			want:  is(func(s *ipamv1.IPReservationStatus) { s.PodUID, s.Confirmed = "u0", true }),
-			after: 25*time.Second + 10*time.Millisecond},
-		{name: "returned 5 s ago, and the former pod was not confirmed",
-			leases: []lease.Lease{bound("10.0.0.2", id1, 5*time.Second)},
-			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
-				s.PodUID = "u0"
-			})},
-			want: is(func(*ipamv1.IPReservationStatus) {}), after: 25*time.Second + 10*time.Millisecond},
-		{name: "away for 3 s", leases: []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Minute), 3*time.Second)},
-			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
-			want:     is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true }),
-			after:    2*time.Second + 10*time.Millisecond},
-		{name: "away for 3 s, with another window",
-			leases: []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Minute), 3*time.Second)},
-			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {
-				s.Confirmed, s.Window = true, "10m0s"
-			})},
-			want: is(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.HeldUntil, s.Confirmed = ipamv1.Held, until(time.Hour-3*time.Second), true
-			}), after: time.Hour - 3*time.Second + 10*time.Millisecond},
-		{name: "away for 3 s, and was not confirmed",
-			leases:   []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Second), 3*time.Second)},
-			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) {})},
-			want: is(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.HeldUntil = ipamv1.Held, until(time.Hour-3*time.Second)
-			}), after: time.Hour - 3*time.Second + 10*time.Millisecond},
-		{name: "away for 5 s", leases: []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Minute), 5*time.Second)},
-			existing: &ipamv1.IPReservation{Status: status(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
-			want: is(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.HeldUntil, s.Confirmed = ipamv1.Held, until(time.Hour-5*time.Second), true
-			}), after: time.Hour - 5*time.Second + 10*time.Millisecond},
-		{name: "a sandbox after 30 s", leases: []lease.Lease{bound("10.0.0.2", id1, 30*time.Second)},
-			want: is(func(s *ipamv1.IPReservationStatus) { s.Confirmed = true })},
-		{name: "two families", leases: two, want: is(both)},
-		{name: "two networks", leases: []lease.Lease{other, bound("10.0.0.2", id1, time.Minute)},
-			want: is(func(s *ipamv1.IPReservationStatus) {
-				s.AddressList, s.Confirmed = "10.0.0.2,10.0.0.1", true
-				s.Addresses = append(s.Addresses,
-					ipamv1.Address{Network: "cbr1", Interface: "eth0", Address: "10.0.0.1"})
-			})},
-		{name: "held", leases: []lease.Lease{held(bound("10.0.0.2", id1, 10*time.Minute), time.Minute)},
-			want: is(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.HeldUntil, s.Confirmed = ipamv1.Held, until(59*time.Minute), true
-			}), after: 59*time.Minute + 10*time.Millisecond},
-		{name: "held after a short life", leases: []lease.Lease{held(bound("10.0.0.2", id1, 61*time.Second),
-			time.Minute)},
-			want: is(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.HeldUntil = ipamv1.Held, until(59*time.Minute)
-			}),
-			after: 59*time.Minute + 10*time.Millisecond},
-		{name: "held forever", leases: []lease.Lease{held(change(bound("10.0.0.2", id1, time.Hour),
-			func(l *lease.Lease) { l.Window = lease.Forever }), time.Minute)},
-			want: is(func(s *ipamv1.IPReservationStatus) {
-				s.State, s.Window, s.Confirmed = ipamv1.Held, "forever", true
-			})},
-		{name: "one address bound, one held", leases: []lease.Lease{
-			bound("10.0.0.2", id1, time.Minute), held(bound("fd00::2", id2, time.Hour), time.Minute)},
-			want: is(mixed), after: 59*time.Minute + 10*time.Millisecond},
-		{name: "one address bound, one held since by another pod of the name", leases: []lease.Lease{
-			bound("10.0.0.2", id1, time.Minute),
-			change(held(bound("fd00::2", id2, time.Hour), time.Second), func(l *lease.Lease) { l.UID = "u0" })},
-			want: is(mixed), after: time.Hour - time.Second + 10*time.Millisecond},
-		{name: "an expired hold", leases: []lease.Lease{held(bound("10.0.0.2", id1, 3*time.Hour), time.Hour)}},
-		{name: "no window", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Minute),
-			func(l *lease.Lease) { l.Window = 0 })}},
-		{name: "a cool-down", leases: []lease.Lease{change(held(bound("10.0.0.2", id1, time.Hour), time.Minute),
-			func(l *lease.Lease) { l.IsHold = false })}},
-		{name: "superseded", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour),
-			func(l *lease.Lease) { l.Superseded = true })}},
-		{name: "without a pod", leases: []lease.Lease{change(bound("10.0.0.2", id1, time.Hour),
-			func(l *lease.Lease) { l.Namespace, l.Name = "", "" })}},
-	} {
-		view := maintain.NodeView{Leases: c.leases, Now: now}
-		plan := makePlan(node, view, map[kube.Name]retention.Pod{podsNS: c.pod},
-			map[kube.Name]*ipamv1.IPReservation{object: c.existing})
-		var got *ipamv1.IPReservationStatus
-		for name, w := range plan.Objects {
-			if name != object || w.Object.Spec != (ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1",
-				NodeUID: node.UID}) {
-				t.Errorf("%s: object %s with %+v", c.name, name, w.Object.Spec)
+	for _, c := range cases.Read(t, "testdata/desired.txt")[1:] {
+		t.Run(c.Name, func(t *testing.T) {
+			var leases []lease.Lease
+			var pod retention.Pod
+			var existing *ipamv1.IPReservation
+			for _, line := range c.Given {
+				switch words := strings.Fields(line); words[0] {
+				case "ready":
+					pod = retention.Pod{UID: words[1], Ready: true}
+				case "published":
+					existing = publishedOf(t, words)
+				default:
+					leases = append(leases, leaseOf(t, words))
+				}
 			}
-			got = &w.Object.Status
-		}
-		if diff := gocmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, diff)
-		}
-		if plan.RequeueAfter != c.after {
-			t.Errorf("%s: requeue after %s, want %s", c.name, plan.RequeueAfter, c.after)
-		}
-		if len(plan.Release) > 0 {
-			t.Errorf("%s: releases %v", c.name, plan.Release)
-		}
+			plan := makePlan(node, maintain.NodeView{Leases: leases, Now: now}, map[kube.Name]retention.Pod{podsNS: pod},
+				map[kube.Name]*ipamv1.IPReservation{object: existing})
+			var got []string
+			for name, w := range plan.Objects {
+				if name != object || w.Object.Spec != (ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1",
+					NodeUID: node.UID}) {
+					t.Errorf("object %s with %+v", name, w.Object.Spec)
+				}
+				got = append(got, statusText(t, w.Object.Status))
+			}
+			if plan.RequeueAfter != 0 {
+				got = append(got, "after "+plan.RequeueAfter.String())
+			}
+			if diff := gocmp.Diff(c.Want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if len(plan.Release) > 0 {
+				t.Errorf("releases %v", plan.Release)
+			}
+		})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/cases"
 )
 
 // apiPodWith returns db-0 of a StatefulSet with annotations, given as keys and values.
@@ -23,85 +24,35 @@ func apiPodWith(keysAndValues ...string) *corev1.Pod {
 }
 
 func TestWindowOfAPod(t *testing.T) {
-	asks := func(annotation string, change func(*corev1.Pod)) *corev1.Pod {
-		p := apiPodWith(policy.Annotation, annotation)
-		change(p)
-		return p
-	}
-	by := func(group, kind string) *corev1.Pod {
-		return asks("10", func(p *corev1.Pod) { p.OwnerReferences = controlled(group+"/v1", kind, "x") })
-	}
-	named := func(p *corev1.Pod, generateName, name, label string) *corev1.Pod {
-		p.GenerateName, p.Name, p.Labels = generateName, name, map[string]string{appsv1.StatefulSetPodNameLabel: label}
-		return p
-	}
-	claiming := func(p *corev1.Pod) *corev1.Pod {
-		p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-" + p.Name}}}}
-		return p
-	}
-	sharing := func(p *corev1.Pod) *corev1.Pod {
-		claiming(p).Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "data-db"
-		return p
-	}
-	pod := func(annotation string) *corev1.Pod { return asks(annotation, func(*corev1.Pod) {}) }
-	for _, c := range []struct {
-		name string
-		pod  *corev1.Pod
-		want string // window and owner, or an error
-	}{
-		{"minutes", pod("10"), "10m0s "},
-		{"a duration", pod("90s"), "1m30s "},
-		{"none", pod("0"), "0s "},
-		{"forever", pod("forever"), "forever StatefulSet.apps/db"},
-		{"forever, without a controller", asks("forever", func(p *corev1.Pod) { p.OwnerReferences = nil }),
-			"forever "},
-		{"forever, of Kruise", asks("forever", func(p *corev1.Pod) {
-			p.OwnerReferences[0].APIVersion = "apps.kruise.io/v1beta1"
-		}),
-			"forever StatefulSet.apps.kruise.io/db"},
-		{"no annotation", apiPodWith(), "0s "},
-		{"an empty one", pod(""), "error"},
-		{"an invalid one", pod("ten"), "error"},
-		{"of an operator", by("example.com", "Database"), "10m0s "},
-		{"of a ReplicaSet", named(by("apps", "ReplicaSet"), "db-", "db-x7k2p", ""), "0s "},
-		{"of a Deployment of one's own kind", named(by("example.com", "Database"), "db-", "db-x7k2p", ""), "0s "},
-		{"a suffix without a letter", named(by("example.com", "Database"), "db-", "db-45678", ""), "0s "},
-		{"a long name that the API server has cut", named(by("kubevirt.io", "VirtualMachineInstance"),
-			"virt-launcher-"+strings.Repeat("x", 50)+"-", "virt-launcher-"+strings.Repeat("x", 44)+"x7k2p", ""), "0s "},
-		{"of a virtual machine", named(by("kubevirt.io", "VirtualMachineInstance"), "virt-launcher-vm-",
-			"virt-launcher-vm-x7k2p", ""), "0s "},
-		{"of nobody, with a generated name", named(by("", ""), "shell-", "shell-x7k2p", ""), "0s "},
-		{"of nobody, with a name of its own", named(by("", ""), "", "shell-x7k2p", ""), "10m0s "},
-		{"of a pipeline, with a name that is not generated", named(by("tekton.dev", "TaskRun"), "", "run-pod", ""),
-			"10m0s "},
-		{"a name that was chosen beside generateName", named(by("example.com", "Database"), "db-", "main", ""),
-			"10m0s "},
-		{"of a StatefulSet", named(by("apps", "StatefulSet"), "db-", "db-0", "db-0"), "10m0s "},
-		{"of a StatefulSet, with an ordinal like a suffix", named(by("apps", "StatefulSet"), "db-", "db-45678",
-			"db-45678"), "10m0s "},
-		{"of a set like it", named(by("example.com", "Ring"), "db-", "db-45678", "db-45678"), "10m0s "},
-		{"of a set like it, with another pod's label", named(by("example.com", "Ring"), "db-", "db-x7k2p", "db-0"),
-			"0s "},
-		{"of a set like it, without the label", named(by("example.com", "Ring"), "db-", "db-10", ""), "10m0s "},
-		{"with five digits that are no suffix", named(by("example.com", "Ring"), "db-", "db-10000", ""), "10m0s "},
-		{"with a number that is no ordinal", named(by("example.com", "Ring"), "db-", "db-010", ""), "0s "},
-		{"of a CloneSet, without a volume", named(by("apps.kruise.io", "CloneSet"), "db-", "db-x7k2p", ""), "0s "},
-		{"of a CloneSet, with a volume of its own and a generated name", claiming(named(
-			by("apps.kruise.io", "CloneSet"), "db-", "db-x7k2p", "")), "10m0s "},
-		{"of a CloneSet, with a shared volume", sharing(named(by("apps.kruise.io", "CloneSet"), "db-", "db-x7k2p", "")),
-			"0s "},
-		{"of another owner, with a volume of its own",
-			claiming(named(by("example.com", "Database"), "db-", "db-x7k2p", "")), "0s "},
-		{"an invalid one of a Job", named(asks("ten", func(*corev1.Pod) {}), "db-", "db-x7k2p", ""), "error"},
-	} {
-		p := PodOf(c.pod)
-		got := p.Window.String() + " " + p.Owner
+	letters := strings.NewReplacer("x*50", strings.Repeat("x", 50), "x*44", strings.Repeat("x", 44))
+	for _, c := range cases.Read(t, "testdata/windows.txt")[1:] {
+		pod := apiPodWith()
+		claim := func(name string) {
+			pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}}
+		}
+		cases.Words(t, strings.Fields(letters.Replace(strings.Join(c.Given, " "))), map[string]func(string){
+			"window":  func(v string) { pod.Annotations[policy.Annotation] = v },
+			"version": func(v string) { pod.OwnerReferences[0].APIVersion = v },
+			"owner": func(v string) {
+				group, kind, isOwner := strings.Cut(v, "/")
+				if pod.OwnerReferences = controlled(group+"/v1", kind, "x"); !isOwner {
+					pod.OwnerReferences = nil
+				}
+			},
+			"generate": func(v string) { pod.GenerateName = v },
+			"name":     func(v string) { pod.Name = v },
+			"label":    func(v string) { pod.Labels = map[string]string{appsv1.StatefulSetPodNameLabel: v} },
+			"claims":   func(string) { claim("data-" + pod.Name) },
+			"shares":   func(string) { claim("data-db") },
+		})
+		p := PodOf(pod)
+		got := strings.TrimSpace(p.Window.String() + " " + p.Owner)
 		if p.Invalid != "" {
 			got = "error"
 		}
-		if got != c.want {
-			t.Errorf("%s: %s, want %s (%s)", c.name, got, c.want, p.Invalid)
+		if got != c.Want[0] {
+			t.Errorf("%s: %s, want %s (%s)", c.Name, got, c.Want[0], p.Invalid)
 		}
 	}
 }
