@@ -19,50 +19,6 @@ func reservationOfPod(name, node, uid string, minutes int) *reservation {
 		PodUID: uid, Until: noon.Add(time.Hour + time.Duration(minutes)*time.Minute), Window: lease.Window(time.Hour)}
 }
 
-func TestMemory(t *testing.T) {
-	clock := noon
-	c := clusterOf(t, nil, &clock, runs("u1"))
-	is := func(story, node string) {
-		t.Helper()
-		if on := c.home(); on != node {
-			t.Errorf("%s: it is on %q, want %q", story, on, node)
-		}
-	}
-	own := reservationOfPod("own", "node1", "u1", 1)
-	is("it runs, and its successor is created already", "node1")
-	c.remove(t, runs("u1"))
-	is("it has ended", "node1")
-	c.remove(t, own)
-	is("its reservation is deleted", "")
-
-	c = clusterOf(t, nil, &clock, runs("u1"))
-	c.remove(t, own)
-	clock = clock.Add(2 * maxMemory)
-	c.expire()
-	c.remove(t, runs("u1"))
-	is("its reservation was deleted while it ran", "")
-	clock = clock.Add(2 * maxMemory)
-	c.expire()
-	c.instances.Range(func(key, value any) bool {
-		t.Errorf("it remembers %v: %v", key, value)
-		return true
-	})
-}
-
-// An interrupted watch shows a pod that was deleted and created again as one change.
-func TestMemoryOfAnInterruptedWatch(t *testing.T) {
-	clock := noon
-	c := clusterOf(t, nil, &clock, runs("u1"))
-	c.add(t, waits("u2", func(p *podView) { p.Pinned, p.Sent, p.Unschedulable = "", "", false }))
-	if last := c.lastEnded("db/db-0"); last.PodUID != "u1" || last.Node != "node1" {
-		t.Errorf("it remembers %+v", last)
-	}
-	c.add(t, reservationOfPod("forged", "node9", "u1", 5))
-	if on := c.home(); on != "node1" {
-		t.Errorf("it is on %q", on)
-	}
-}
-
 // TestForgedReservation publishes and deletes the reservations of a compromised node.
 func TestForgedReservation(t *testing.T) {
 	clock := noon

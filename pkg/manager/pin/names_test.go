@@ -58,186 +58,6 @@ func pinnedTo(name, node string) *podView {
 
 func deleting(p *podView) { p.DeletionTimestamp = &metav1.Time{Time: noon} }
 
-// What the watch shows as deleted: a pod, or a reservation.
-type (
-	ended   struct{ *podView }
-	deleted struct{ *reservation }
-)
-
-func TestTargetsOfAReservationName(t *testing.T) {
-	noSandbox := func(p *podView) { p.Started, p.Addresses, p.BoundAt = false, "", noon.Add(-time.Hour) }
-	of := func(change func(*reservation), r *reservation) *reservation {
-		change(r)
-		return r
-	}
-	had := func(p *podView) { p.Addresses = "10.0.0.7,fd00::7" }
-	hasAddresses := func(r *reservation) { r.Addresses, r.Primary = "10.0.0.7,fd00::7", "10.0.0.7" }
-	two := []any{left("a", "node1", time.Minute), left("c", "node2", 2*time.Minute)}
-	for _, tt := range []struct {
-		story string
-		known []any
-		want  string // the nodes, the best first
-	}{
-		{"nothing is held", nil, ""},
-		{"a hold", []any{left("a", "node1", time.Minute)}, "node1"},
-		{"another name's", []any{of(func(r *reservation) { r.For = "other" }, left("a", "node1", time.Minute))}, ""},
-		{"another namespace's", []any{of(func(r *reservation) { r.Namespace = "web" },
-			left("a", "node1", time.Minute))}, ""},
-		{"a pod of that name", []any{of(func(r *reservation) { r.For = "" },
-			left("registry", "node1", time.Minute))}, ""},
-		{"its name has changed", []any{left("a", "node1", time.Minute),
-			of(func(r *reservation) { r.For, r.ResourceVersion = "other", "2" }, left("a", "node1", time.Minute))}, ""},
-		{"three, always in the same order", []any{kept("a", "node1"), lives("a", "node1", deleting),
-			left("c", "node3", time.Minute), ended{lives("c", "node3")}, left("b", "node2", 2*time.Minute),
-			ended{lives("b", "node2")}}, "node2 node3 node1"},
-		{"two on a node", []any{left("a", "node1", time.Minute), left("b", "node1", 2*time.Minute)}, "node1"},
-		{"over", []any{left("a", "node1", -time.Hour)}, ""},
-		{"over after a while", []any{left("a", "node1", time.Minute), time.Minute + control.ClockLag}, ""},
-		{"over soon", []any{left("a", "node1", time.Minute), time.Minute + control.ClockLag - 1}, "node1"},
-		{"forever", []any{of(func(r *reservation) { r.Until = time.Time{} }, left("a", "node1", 0)), 24 * time.Hour},
-			"node1"},
-		{"being released by a user", []any{of(func(r *reservation) { r.Releasing = true },
-			left("a", "node1", time.Minute))}, ""},
-		{"being released by a user, right after its pod has ended", []any{ended{lives("a", "node1")},
-			of(func(r *reservation) { r.Releasing = true }, left("a", "node1", time.Minute))}, ""},
-
-		{"a living pod has it", []any{kept("a", "node1"), lives("a", "node1")}, ""},
-		{"a living pod whose sandbox is created again", []any{left("a", "node1", time.Minute), lives("a", "node1")},
-			""},
-		{"its pod is being deleted", []any{kept("a", "node1"), lives("a", "node1", deleting)}, "node1"},
-		{"its pod has ended, and its node has not published that",
-			[]any{kept("a", "node1"), ended{lives("a", "node1")}}, "node1"},
-		{"the same, for longer than a node needs for that",
-			[]any{kept("a", "node1"), ended{lives("a", "node1")}, 2 * publishLag}, "node1"},
-		{"its pod has failed", []any{kept("a", "node1"), lives("a", "node1", func(p *podView) { p.Failed = true })},
-			"node1"},
-		{"nobody has seen its pod end", []any{kept("a", "node1")}, ""},
-		{"its node has published nothing yet", []any{ended{lives("a", "node1")}}, "node1"},
-		{"another pod has it already, so that its reservation is deleted",
-			[]any{ended{lives("a", "node1")}, deleted{kept("a", "node1")}}, ""},
-		{"another pod has its address, which was never published as its own",
-			[]any{ended{lives("a", "node1", had)}, of(hasAddresses, kept("b", "node1")), lives("b", "node1", had)}, ""},
-		{"another pod on its node has another address",
-			[]any{ended{lives("a", "node1", had)}, kept("b", "node1"), lives("b", "node1")}, "node1"},
-		{"its node should have published it long ago", []any{ended{lives("a", "node1")}, publishLag}, ""},
-
-		{"another pod was sent there", []any{left("a", "node1", time.Minute), pinnedTo("b", "node1")}, ""},
-		{"another pod was sent to one of two", []any{left("a", "node1", time.Minute), pinnedTo("b", "node1"),
-			left("c", "node1", 2*time.Minute)}, "node1"},
-		{"another pod was pinned there, and runs elsewhere",
-			[]any{left("a", "node1", time.Minute),
-				lives("b", "node2", func(p *podView) { p.Sent = "node1" })}, "node1"},
-		{"another pod is bound there and has no address yet",
-			[]any{left("a", "node1", time.Minute),
-				lives("b", "node1", func(p *podView) { p.Started, p.Addresses = false, "" })}, ""},
-		{"another pod there has one already",
-			[]any{left("a", "node1", time.Minute), lives("b", "node1"), kept("b", "node1")}, "node1"},
-		{"another pod there has one without the name", []any{left("a", "node1", time.Minute), lives("b", "node1"),
-			of(func(r *reservation) { r.For = "" }, kept("b", "node1"))}, "node1"},
-		{"another pod was admitted a moment ago", []any{two, "node2"}, "node1 node2"},
-		{"two were", []any{two, "node2", "node1", "node2"}, "node1 node2"},
-		{"another pod was admitted, and is shown", []any{two, left("d", "node2", time.Minute), "node2",
-			pinnedTo("b", "node2")}, "node2 node1"},
-		{"another pod was admitted and not created", []any{two, "node2", sentFor}, "node2 node1"},
-		{"another pod was admitted for the only address", []any{left("a", "node1", time.Minute), "node1"}, "node1"},
-		{"another pod was sent to what is not published",
-			[]any{ended{lives("a", "node1")}, pinnedTo("b", "node1")}, ""},
-		{"the pod that was sent there is deleted",
-			[]any{left("a", "node1", time.Minute), ended{pinnedTo("b", "node1")}}, "node1"},
-
-		{"what the manager saw is before what only a node says",
-			[]any{left("b", "node3", 9*time.Minute), left("a", "node1", time.Minute), ended{lives("a", "node1")}},
-			"node1 node3"},
-		{"another node claims the same pod", []any{left("a", "node9", 9*time.Minute), ended{lives("a", "node1")},
-			left("a", "node1", time.Minute)}, "node1"},
-		{"another node claims a pod that lives", []any{lives("a", "node1"), kept("a", "node1"),
-			left("a", "node9", 9*time.Minute)}, ""},
-		{"the last pod was evicted", []any{left("a", "node1", time.Minute),
-			ended{lives("a", "node1", func(p *podView) { p.Evicted = true })}}, "node1 evicted"},
-		{"two pods have not started", []any{left("a", "node1", time.Minute), ended{lives("b", "node1", noSandbox)},
-			ended{lives("c", "node1", noSandbox)}}, "node1 failed"},
-		{"one on each of two nodes", []any{left("a", "node1", time.Minute), ended{lives("b", "node1", noSandbox)},
-			ended{lives("c", "node2", noSandbox)}}, "node1"},
-		{"a pod did not get there", []any{left("a", "node1", time.Minute),
-			ended{lives("b", "", func(p *podView) { p.Pinned, p.Sent, p.Unschedulable = "node1", "node1", true })}},
-			"node1 struck"},
-		{"a pod was bound elsewhere", []any{left("a", "node1", time.Minute),
-			lives("b", "node2", func(p *podView) { p.Pinned, p.Sent = "node1", "node1" })}, "node1 struck"},
-	} {
-		clock := noon
-		c := clusterOf(t, nil, &clock)
-		var play func(known any)
-		play = func(known any) {
-			switch known := known.(type) {
-			case []any:
-				for _, one := range known {
-					play(one)
-				}
-			case string:
-				c.sent[0].add(known, clock)
-			case time.Duration:
-				clock = clock.Add(known)
-				c.expire()
-			case ended:
-				c.remove(t, known.podView)
-			case deleted:
-				c.remove(t, known.reservation)
-			default:
-				c.add(t, known)
-			}
-			c.mayReplace(control.NameKey("db", "registry"), "") // counts all, so that changes must be noticed
-		}
-		play(tt.known)
-		var got []string
-		for target := range c.targets(control.NameKey("db", "registry"), c.sent[0].pods) {
-			got = append(got, target.Node)
-			for word, is := range map[string]bool{"evicted": target.Last.Evicted, "struck": target.HasStrike,
-				"failed": target.Last.Failures >= maxFailures} {
-				if is {
-					got = append(got, word)
-				}
-			}
-		}
-		if strings.Join(got, " ") != tt.want {
-			t.Errorf("%s: %q, want %q", tt.story, strings.Join(got, " "), tt.want)
-		}
-	}
-}
-
-// A new pod is told of each address that no living pod has, and of the pods that had it.
-func TestExpectedAddresses(t *testing.T) {
-	at := func(p *podView) { p.Addresses = "10.0.0.a,fd00::a" }
-	for _, tt := range []struct {
-		story           string
-		known           []any
-		addresses, want string
-	}{
-		{"held", []any{left("a", "node1", time.Minute)}, "10.0.0.a", "10.0.0.a=uid-a"},
-		{"its pod is being deleted", []any{kept("a", "node1"), lives("a", "node1", deleting)}, "10.0.0.a",
-			"10.0.0.a=uid-a"},
-		{"two, and a living pod has another one", []any{left("c", "node1", time.Minute), lives("b", "node1"),
-			ended{lives("a", "node1")}, kept("b", "node1")}, "10.0.0.a,10.0.0.c", "10.0.0.a=uid-a,10.0.0.c=uid-c"},
-		{"two pods had it", []any{left("a", "node1", time.Minute), ended{lives("b", "node1", at)}}, "10.0.0.a",
-			"10.0.0.a=uid-a,10.0.0.a=uid-b"},
-		{"a living pod has it now", []any{left("a", "node1", time.Minute), lives("b", "node1", at),
-			left("c", "node1", time.Minute)}, "10.0.0.c", "10.0.0.c=uid-c"},
-	} {
-		clock := noon
-		c := clusterOf(t, nil, &clock)
-		for _, known := range tt.known {
-			if known, is := known.(ended); is {
-				c.remove(t, known.podView)
-				continue
-			}
-			c.add(t, known)
-		}
-		targets := slices.Collect(c.targets(control.NameKey("db", "registry"), nil))
-		if len(targets) != 1 || targets[0].Addresses != tt.addresses || targets[0].Expected != tt.want {
-			t.Errorf("%s: %+v, want %s and %s", tt.story, targets, tt.addresses, tt.want)
-		}
-	}
-}
-
 // Two replicas that do not know of each other's decisions send pods to different addresses, unless
 // there are more pods than addresses. What is not proven stays last.
 func TestReplicasBeginAtDifferentEnds(t *testing.T) {
@@ -478,7 +298,6 @@ func testAPodWaitsForTheDeletionOfAnother(t *testing.T) {
 	}
 }
 
-// manyHolds is a cluster in which a reservation name has 10,000 holds on 500 nodes.
 // Two pods are created before the watch shows that the second of the pods that they replace is
 // being deleted. The webhook does not send both to the address of the first.
 func TestAPodWaitsForAnotherAddress(t *testing.T) {
@@ -507,6 +326,7 @@ func TestAPodWaitsForAnotherAddress(t *testing.T) {
 	})
 }
 
+// manyHolds is a cluster in which a reservation name has 10,000 holds on 500 nodes.
 func manyHolds(t testing.TB, clock *time.Time) *cluster {
 	c := clusterOf(t, map[string]*corev1.Node{"node0": node("node0")}, clock)
 	for i := range 10_000 {

@@ -165,28 +165,6 @@ func TestReplaceFails(t *testing.T) {
 	}
 }
 
-// A pod with a reservation name waits for the end of another one on its node, which has the
-// address.
-func TestIsEnding(t *testing.T) {
-	other := func(change func(*podView)) *podView { return lives("a", "node1", deleting, change) }
-	for name, tt := range map[string]struct {
-		other *podView
-		want  bool
-	}{
-		"it ends":                    {other(func(*podView) {}), true},
-		"it runs":                    {lives("a", "node1"), false},
-		"on another node":            {other(func(p *podView) { p.Node = "node2" }), false},
-		"another reservation name":   {other(func(p *podView) { p.For = "mirror" }), false},
-		"in another namespace":       {other(func(p *podView) { p.Namespace = "web" }), false},
-		"without a reservation name": {other(func(p *podView) { p.For = "" }), false},
-	} {
-		clock := noon
-		if got := clusterOf(t, nil, &clock, tt.other).isEnding(pinnedTo("b", "node1")); got != tt.want {
-			t.Errorf("%s: %t", name, got)
-		}
-	}
-}
-
 // Twenty pods wait for a node. Three replicas delete at most ten of them in a second.
 func TestRateOfDeletions(t *testing.T) {
 	for isLeader, most := range map[bool]int{true: 8, false: 1} {
@@ -384,41 +362,10 @@ func TestStrikes(t *testing.T) {
 	}
 }
 
-// What of a pod is a strike for its successors.
-func TestWhatIsAStrike(t *testing.T) {
-	pending, unpinned := waits("u1"), func(p *podView) { p.Pinned = "" }
-	untried := func(p *podView) { p.Unschedulable = false }
-	on := func(node string, change func(*podView)) *podView {
-		return runs("u1", func(p *podView) { p.Node, p.Pinned = node, "node1" }, change)
-	}
-	for name, tt := range map[string]struct {
-		before, after *podView // after is nil if the pod is deleted
-		want          int
-	}{
-		"it waits, and is deleted":           {pending, nil, 1},
-		"it waits":                           {pending, pending, 0},
-		"it was not tried, and is deleted":   {waits("u1", untried), nil, 0},
-		"it is not pinned, and is deleted":   {waits("u1", unpinned), nil, 0},
-		"it is bound to its node":            {pending, on("node1", func(*podView) {}), 0},
-		"it is bound to another node":        {pending, on("node2", func(*podView) {}), 1},
-		"it runs on another node, unpinned":  {pending, on("node2", unpinned), 0},
-		"the kubelet rejects it":             {pending, on("node1", func(p *podView) { p.Rejected = true }), 1},
-		"its node has it, and it is deleted": {on("node1", func(*podView) {}), nil, 0},
-	} {
-		clock := noon
-		c := clusterOf(t, nil, &clock, tt.before)
-		if tt.after == nil {
-			c.remove(t, tt.before)
-		} else {
-			c.add(t, tt.after)
-		}
-		if got := c.strikes.Until("db/db-0", clock.Add(1)); got != tt.want {
-			t.Errorf("%s: %d strikes, want %d", name, got, tt.want)
-		}
-	}
+// A pod that the watch still shows counts as deleted, because its successor is created.
+func TestStrikeOfAPodThatIsShown(t *testing.T) {
 	clock := noon
-	c := clusterOf(t, nil, &clock, waits("u1"))
-	if !c.hasStrike("db/db-0") {
-		t.Error("a pod that the watch still shows counts as deleted, because its successor is created")
+	if c := clusterOf(t, nil, &clock, waits("u1")); !c.hasStrike("db/db-0") {
+		t.Error("it has no strike")
 	}
 }
