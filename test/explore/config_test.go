@@ -47,8 +47,7 @@ func (c config) unit() time.Duration {
 
 // config is what a model consists of, and which events it has.
 type config struct {
-	name  string
-	about string
+	name string
 
 	pods   []podConfig
 	perPod int      // sandboxes
