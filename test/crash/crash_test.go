@@ -64,15 +64,10 @@ var scenarios = map[string]scenario{
 	}, current},
 }
 
-// remove removes a sandbox's network namespace. It keeps a file of the namespace open, so that the
-// kernel does not use its inode number again during the test: the plugin also sees the processes of
-// other tests' nodes.
+// remove removes a sandbox's network namespace.
 func (w *fixture) remove(sandbox *lab.Sandbox) {
-	if f, err := os.Open(sandbox.NetNS); err == nil {
-		w.Cleanup(func() { f.Close() })
-	}
 	w.forget(sandbox)
-	sandbox.Remove()
+	sandbox.RemoveKeepingInode()
 }
 
 func next(w *fixture) *lab.Sandbox    { return w.node.Sandbox(w.pod.Recreated()) }

@@ -29,7 +29,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -111,13 +110,7 @@ func remove(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: remove <name>")
 	}
-	sandbox := stateOf(ts).sandboxes[args[0]]
-	// As long as the file is open the kernel gives its inode number to no namespace of another
-	// script, which would look like the removed one.
-	if f, err := os.Open(sandbox.NetNS); err == nil {
-		ts.Defer(func() { f.Close() })
-	}
-	sandbox.Remove()
+	stateOf(ts).sandboxes[args[0]].RemoveKeepingInode()
 }
 
 func address(ts *testscript.TestScript, neg bool, args []string) {
