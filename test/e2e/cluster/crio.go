@@ -15,7 +15,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"text/template"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -70,8 +69,7 @@ func (n *Node) crio(r Runtime) (machine.Service, error) {
 	if err != nil {
 		return machine.Service{}, err
 	}
-	var config strings.Builder
-	err = crioTemplate.Execute(&config, map[string]any{"Runc": crioRunc, "Pinns": pinns, "Pause": pauseImage,
+	err = n.configure(crioConfig, "crio.conf", map[string]any{"Runc": crioRunc, "Pinns": pinns, "Pause": pauseImage,
 		"ConfDir": r.ConfDir, "BinDir": r.BinDir, "Drop": n.cluster.Nodes < 3 || n.Index < n.cluster.Nodes-1})
 	if err != nil {
 		return machine.Service{}, err
@@ -83,7 +81,6 @@ func (n *Node) crio(r Runtime) (machine.Service, error) {
 			registry, n.mirror())
 	}
 	for path, text := range map[string]string{
-		crioConfig:                        config.String(),
 		"/etc/containers/registries.conf": mirrors.String(),
 		"/etc/containers/policy.json":     `{"default": [{"type": "insecureAcceptAnything"}]}`,
 	} {
@@ -108,37 +105,6 @@ exec %s "$@"
 func (n *Node) CRIO(args ...string) []string {
 	return append([]string{n.cluster.CRIO, "--config=" + crioConfig, "--config-dir=/etc/crio/crio.conf.d"}, args...)
 }
-
-var crioTemplate = template.Must(template.New("").Parse(`[crio]
-root = "/var/lib/containers/storage"
-runroot = "/run/containers/storage"
-storage_driver = "overlay"
-version_file = "/run/crio/version"
-version_file_persist = "/var/lib/crio/version"
-clean_shutdown_file = "/var/lib/crio/clean.shutdown"
-[crio.api]
-listen = "/run/crio/crio.sock"
-stream_address = "127.0.0.1"
-[crio.runtime]
-default_runtime = "runc"
-cgroup_manager = "cgroupfs"
-conmon_cgroup = "pod"
-pinns_path = "{{.Pinns}}"
-drop_infra_ctr = {{.Drop}}
-apparmor_profile = "unconfined"
-[crio.runtime.runtimes.runc]
-runtime_path = "{{.Runc}}"
-runtime_root = "/run/runc"
-monitor_cgroup = "pod"
-[crio.image]
-pause_image = "docker.io/{{.Pause}}"
-pause_command = "/pause"
-signature_policy = "/etc/containers/policy.json"
-[crio.network]
-network_dir = "{{.ConfDir}}"
-plugin_dirs = ["{{.BinDir}}"]
-cni_status_grace_period = "5s"
-`))
 
 // mirror is the address of the registry from which the node pulls the images of archives.
 func (n *Node) mirror() string { return fmt.Sprintf("%s:%d", n.cluster.HostAddr(), 5000+n.Index) }

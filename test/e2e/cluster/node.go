@@ -2,11 +2,12 @@ package cluster
 
 import (
 	"context"
-	"fmt"
+	"embed"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"text/template"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
@@ -112,39 +113,30 @@ func exists(path string) bool {
 // upper directory of a mounted overlay may not be visible in it.
 func (n *Node) write(path, text string) error { return writeFile(n.Root()+path, []byte(text)) }
 
+// configs are the configurations of the programs of a node, as templates.
+//
+//go:embed config
+var configs embed.FS
+
+// configure writes a configuration to a path on the node.
+func (n *Node) configure(path, name string, values map[string]any) error {
+	t, err := template.ParseFS(configs, "config/"+name)
+	if err != nil {
+		return err
+	}
+	var text strings.Builder
+	if err := t.Execute(&text, values); err != nil {
+		return err
+	}
+	return n.write(path, text.String())
+}
+
 // writeKubeletConfig writes a configuration for a small machine: no cgroups per QoS class, no
 // reserved resources, frequent status updates.
 func (n *Node) writeKubeletConfig() error {
 	if err := os.MkdirAll(n.Root()+"/etc/kubernetes/manifests", 0o755); err != nil {
 		return err
 	}
-	return n.write("/etc/kubernetes/kubelet.yaml", fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-authentication:
-  anonymous: {enabled: true} # the API server, on a bridge of this host
-  webhook: {enabled: false}
-authorization: {mode: AlwaysAllow}
-cgroupDriver: cgroupfs
-cgroupsPerQOS: false
-enforceNodeAllocatable: []
-failCgroupV1: false
-failSwapOn: false
-localStorageCapacityIsolation: false
-makeIPTablesUtilChains: false
-oomScoreAdj: 0
-staticPodPath: /etc/kubernetes/manifests
-containerRuntimeEndpoint: unix://%s
-clusterDNS: [%q]
-clusterDomain: cluster.local
-evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available: 1%%}
-imageGCHighThresholdPercent: 100
-imageGCLowThresholdPercent: 99
-nodeStatusUpdateFrequency: 3s
-nodeStatusReportFrequency: 30s
-nodeLeaseDurationSeconds: 10
-serializeImagePulls: false
-crashLoopBackOff: {maxContainerRestartPeriod: 1s}
-kubeAPIQPS: 100
-kubeAPIBurst: 200
-`, n.socket(), dnsService))
+	return n.configure("/etc/kubernetes/kubelet.yaml", "kubelet.yaml", map[string]any{"Socket": n.socket(),
+		"DNS": dnsService})
 }
