@@ -129,8 +129,9 @@ func (r *recorder) values() map[string]string {
 		retention = fmt.Sprintf("%+v", r.req.Retention)
 	}
 	out := map[string]string{
-		"called": cmp.Or(strings.Join(r.calls, " "), "nothing"), "pool": strings.TrimSpace(pool.DataDir + " " + pool.Network),
-		"sets": strings.Join(texts(sets), " "), "link": r.req.Link, "retention": retention, "valid": valid,
+		"called": cmp.Or(strings.Join(r.calls, " "), "nothing"),
+		"pool":   strings.TrimSpace(pool.DataDir + " " + pool.Network),
+		"sets":   strings.Join(texts(sets), " "), "link": r.req.Link, "retention": retention, "valid": valid,
 		"requested": strings.Join(texts(r.req.Requested), " "), "prev": strings.Join(texts(r.req.Prev), " "),
 	}
 	if p := r.req.Pod; p != (ipam.Pod{}) {

@@ -139,7 +139,8 @@ func TestMake(t *testing.T) {
 					leases = append(leases, leaseOf(t, words))
 				}
 			}
-			plan := makePlan(node, maintain.NodeView{Leases: leases, Now: now}, map[kube.Name]retention.Pod{podsNS: pod},
+			view := maintain.NodeView{Leases: leases, Now: now}
+			plan := makePlan(node, view, map[kube.Name]retention.Pod{podsNS: pod},
 				map[kube.Name]*ipamv1.IPReservation{object: existing})
 			var got []string
 			for name, w := range plan.Objects {
