@@ -25,8 +25,10 @@ import (
 const (
 	// maxShown is the largest number of statuses of AddressRequests that a pass writes.
 	maxShown = 64
-	// failedInterval is the time until the next pass if a status could not be written.
-	failedInterval = 5 * time.Second
+	// failedInterval is the time until the next pass if a status could not be written. That status
+	// is tried again later each time, up to maxFailedInterval: its object may have megabytes.
+	failedInterval    = 5 * time.Second
+	maxFailedInterval = 10 * time.Minute
 	// maxNamed is the largest number of entries that a NodeAddressPool names. With it the object
 	// has at most 400 KiB.
 	maxNamed = 2048
@@ -352,8 +354,15 @@ func (r *specReconciler) nameRequests(ctx context.Context) (reconcile.Result, er
 	}
 	var errs []error
 	for _, want := range plan.shown[:min(len(plan.shown), maxShown)] {
-		errs = append(errs, r.show(ctx, want))
+		key := string(want.UID) + " " + want.ResourceVersion
+		if r.unwritten.IsInBackOffSinceUpdate(key, r.now()) {
+			again = failedInterval
+		} else if err := r.show(ctx, want); err != nil {
+			r.unwritten.Next(key, r.now())
+			errs = append(errs, err)
+		}
 	}
+	r.unwritten.GC()
 	if err := errors.Join(errs...); err != nil { // to return it would delay the passes by up to 16 minutes
 		again = failedInterval
 		log.FromContext(ctx).Error(err, "writing statuses of AddressRequests failed")

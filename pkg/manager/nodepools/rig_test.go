@@ -84,9 +84,11 @@ func (s statuses) Patch(ctx context.Context, o client.Object, patch client.Patch
 }
 
 func (s statuses) Update(_ context.Context, o client.Object, _ ...client.SubResourceUpdateOption) error {
+	if s.of.writes++; s.of.err != nil {
+		return s.of.err
+	}
 	r := o.(*ipam.AddressRequest).DeepCopy()
 	r.ResourceVersion += "0"
 	s.of.requests[client.ObjectKeyFromObject(r).String()] = r
-	s.of.writes++
-	return s.of.err
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -52,6 +53,9 @@ type specReconciler struct {
 	// named are the AddressRequests that the agent of each node should read, nil until the first
 	// pass over them with known limits.
 	named map[string][]ipam.RequestReference
+	// unwritten are the AddressRequests, by UID and resource version, whose status could not be
+	// written.
+	unwritten *flowcontrol.Backoff
 	// shared are the ranges of each node that another one has as well, nil until the first
 	// comparison.
 	shared       map[string][]ipam.SharedRange
@@ -78,7 +82,8 @@ func newSpecReconciler(set *control.Reservations, pools *kube.Informer[*nodePool
 	reader client.Reader) *specReconciler {
 	return &specReconciler{set: set, pools: pools, client: c, reader: reader, now: time.Now,
 		deleted: map[string][]deletedReservation{}, limits: kube.NewLimits(),
-		requests: kube.NewInformer(viewRequest, nil),
+		requests:  kube.NewInformer(viewRequest, nil),
+		unwritten: flowcontrol.NewBackOff(failedInterval, maxFailedInterval),
 		sharedMetric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "leasehold_shared_ranges",
 			Help: "Ranges of a node that another node has as well, where the pods of both may be on one link, by node.",
