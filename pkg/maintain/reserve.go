@@ -64,6 +64,9 @@ type Choice struct {
 	Window, Hold, Rest lease.Window
 	Owner              string // stored with the hold (lease.Lease.Owner)
 	Viewer             string // the namespace whose users see the errors; "" if it is an operator
+	// Ending are holds that are to end, with the reasons. One of an address ends in the transaction
+	// in which the address is reserved, so that no pod gets it meanwhile.
+	Ending map[Ref]string
 }
 
 // Reasons of a NotReserved error.
@@ -112,6 +115,9 @@ func (s *Service) Reserve(ctx context.Context, networks []Network, choice Choice
 func reserve(c *operation.Call, choice Choice, at lease.Place, set string) (lease.Lease, error) {
 	want := choice.lease(at, set, c.Now)
 	old, err := c.Present(at)
+	if reason, isEnding := choice.ends(old); err == nil && isEnding {
+		_, err = c.End(old, lease.Revoke{LastHolder: c.Evidence.Last(old)}, c.Now, reason)
+	}
 	if err == nil && !(old.State == lease.Bound && old.Key() == want.Key()) {
 		old, err = c.CollectAt(at)
 	}
@@ -135,7 +141,7 @@ func reserve(c *operation.Call, choice Choice, at lease.Place, set string) (leas
 	if err != nil || old.State != lease.None && c.MayGive(old) != nil {
 		refused.Reason, refused.Text = AddressInUse, old.Describe(choice.Viewer, c.Now)
 	}
-	other, err := another(c.Tx, want)
+	other, err := choice.another(c.Tx, want)
 	switch {
 	case err != nil:
 		return old, err
@@ -155,15 +161,24 @@ func reserve(c *operation.Call, choice Choice, at lease.Place, set string) (leas
 	return next, c.Log(next, store.EventReserved, fmt.Sprintf("held for %s, %s", choice.who(), event.Hold))
 }
 
+// ends reports whether a lease is a hold that is to end, and why. A pod may have taken it
+// meanwhile.
+func (choice Choice) ends(l lease.Lease) (reason string, isEnding bool) {
+	reason, isEnding = choice.Ending[RefTo(l)]
+	return reason, isEnding && l.State == lease.Held
+}
+
 // another returns another address of the range set of a new hold that its pod has, or that is held
 // for its pod. A pod has one address of each set.
-func another(tx *store.Tx, of lease.Lease) (netip.Addr, error) {
+func (choice Choice) another(tx *store.Tx, of lease.Lease) (netip.Addr, error) {
 	if of.ReserveAs != "" {
 		return netip.Addr{}, nil // it may have any number
 	}
 	leases, err := tx.ByKey(of.Key())
 	for _, l := range leases {
-		if l.Set == of.Set && l.Address != of.Address && (l.State == lease.Bound || l.IsHold) {
+		_, isEnding := choice.ends(l)
+		isOther := l.Set == of.Set && l.Address != of.Address && !isEnding
+		if isOther && (l.State == lease.Bound || l.IsHold) {
 			return l.Address, err
 		}
 	}

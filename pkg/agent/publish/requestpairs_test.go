@@ -33,11 +33,18 @@ type requester struct {
 	isForbidden, isElsewhere, isUnreadable bool
 }
 
-func newRequester(i int) *requester {
-	first := netip.AddrFrom4([4]byte{10, 0, byte(i / 64), byte(i % 64 * 4)})
-	r := &requester{namespace: fmt.Sprint("n", i), set: pool.Set{{Start: first, End: first.Next()}}}
-	r.create()
-	return r
+// requesters creates namespaces with AddressRequests.
+func (p *fixture) requesters(count int) (all []*requester) {
+	for i := range count {
+		first := netip.AddrFrom4([4]byte{10, 0, byte(i / 64), byte(i % 64 * 4)})
+		r := &requester{namespace: fmt.Sprint("n", i), set: pool.Set{{Start: first, End: first.Next()}}}
+		r.create()
+		p.server.Put("/api/v1/namespaces/"+r.namespace, corev1.Namespace{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: r.namespace, UID: "ns"}})
+		all = append(all, r)
+	}
+	return all
 }
 
 func (r *requester) create() {
@@ -202,13 +209,7 @@ func (p *fixture) outcome(r *requester, leases []lease.Lease) string {
 func TestPairsOfRequestChanges(t *testing.T) {
 	p := newFixture(t)
 	p.publish() // creates the NodeAddressPool
-	var all []*requester
-	for i := range len(requestChanges) * len(requestChanges) {
-		all = append(all, newRequester(i))
-		p.server.Put("/api/v1/namespaces/"+all[i].namespace, corev1.Namespace{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-			ObjectMeta: metav1.ObjectMeta{Name: all[i].namespace, UID: "ns"}})
-	}
+	all := p.requesters(len(requestChanges) * len(requestChanges))
 	p.settle(all)
 	for i, r := range all {
 		requestChanges[i/len(requestChanges)].change(p, r)

@@ -61,6 +61,7 @@ type wish struct {
 	entry   ipamv1.AddressRequestEntry
 	choice  maintain.Choice
 	reserve bool                      // the choice is to be reserved; then the leases show the states
+	takes   bool                      // an address has a hold that is to end
 	states  []ipamv1.RequestedAddress // none if they are not known, or not of this node
 }
 
@@ -80,26 +81,30 @@ func (w *wish) setStates(state ipamv1.RequestState, reason, message string) {
 // known. areCurrent reports whether the limits in the view are those of the cluster as it is now;
 // others end nothing. networks are those of the node.
 //
-// Ends come first: an address is not reserved while a hold that has it, or one of its pod, is to
-// end.
+// A hold that is to end counts as ended: if its address is reserved, both happen at once.
 func planRequests(node string, read map[kube.Name]namedRequest, view maintain.NodeView, areCurrent bool,
 	networks []maintain.Network) (plan requestPlan) {
 	plan.End = map[string][]lease.Lease{}
-	leases, ending := map[netip.Addr][]lease.Lease{}, []lease.Lease{}
+	leases, ending, endsAt := map[netip.Addr][]lease.Lease{}, map[maintain.Ref]string{}, map[netip.Addr]bool{}
 	for _, l := range view.Leases {
-		leases[l.Address] = append(leases[l.Address], l)
+		why := ""
 		name, uid, isOwned := requestOf(l)
 		if r, isKnown := read[name]; isOwned && isKnown {
-			if why := whyEnd(l, r.object, uid, node, view.Now, networks); why != "" {
-				plan.End[why], ending = append(plan.End[why], l), append(ending, l)
-			}
+			why = whyEnd(l, r.object, uid, node, view.Now, networks)
+		}
+		if why == "" {
+			leases[l.Address] = append(leases[l.Address], l)
+		} else {
+			plan.End[why] = append(plan.End[why], l)
+			ending[maintain.RefTo(l)], endsAt[l.Address] = why, true
 		}
 	}
 	for _, r := range read {
 		for _, w := range wishesOf(r.object, node, view.Now) {
 			isNamed := r.UID == string(r.object.UID) && slices.Contains(r.Addresses, w.choice.Addresses[0].String())
-			isEnding := slices.ContainsFunc(ending, func(l lease.Lease) bool { return w.has(l) || w.hasKey(l) })
-			w.decide(leases, view, areCurrent, isNamed, isEnding)
+			w.choice.Ending = ending
+			w.decide(leases, view, areCurrent, isNamed)
+			w.takes = w.reserve && slices.ContainsFunc(w.choice.Addresses, func(a netip.Addr) bool { return endsAt[a] })
 			plan.Wishes = append(plan.Wishes, w)
 		}
 	}
@@ -173,17 +178,12 @@ func (w *wish) shown() ipamv1.RequestedAddress {
 	return ipamv1.RequestedAddress{}
 }
 
-// has reports whether a lease has one of the addresses of the wish.
-func (w *wish) has(l lease.Lease) bool { return slices.Contains(w.choice.Addresses, l.Address) }
-
-// hasKey reports whether a lease has the key of the wish.
-func (w *wish) hasKey(l lease.Lease) bool {
-	c, k := w.choice, l.Key()
-	return k == lease.Key{Pool: l.Pool, Namespace: c.Namespace, Name: c.Name, ReserveAs: c.ReserveAs, IfName: c.IfName}
-}
-
 // isFor reports whether a lease has one of the addresses of the wish, and its key.
-func (w *wish) isFor(l lease.Lease) bool { return w.has(l) && w.hasKey(l) }
+func (w *wish) isFor(l lease.Lease) bool {
+	c, k := w.choice, l.Key()
+	return slices.Contains(c.Addresses, l.Address) &&
+		k == lease.Key{Pool: l.Pool, Namespace: c.Namespace, Name: c.Name, ReserveAs: c.ReserveAs, IfName: c.IfName}
+}
 
 // owns reports whether a lease is a hold that was made for the wish and that no pod has had.
 func (w *wish) owns(l lease.Lease) bool {
@@ -197,7 +197,6 @@ func (w *wish) owns(l lease.Lease) bool {
 //	it is not named here, and may choose or has no hold           no        not known
 //	it is not valid                                               no        Rejected
 //	spec.for is over                                              no        Expired
-//	one of its holds is to end                                    no        not known
 //	it may not choose, by limits that may be old                  no        not known
 //	it may not choose, and has no hold                            no        Rejected NotAllowed
 //	it may not choose, and has a hold                             shorter   Held NotAllowed
@@ -208,7 +207,7 @@ func (w *wish) owns(l lease.Lease) bool {
 //
 // If the manager does not name it here, the manager may be away, or another node may have the
 // addresses. A hold is one that no pod has had.
-func (w *wish) decide(leases map[netip.Addr][]lease.Lease, view maintain.NodeView, areCurrent, isNamed, isEnding bool) {
+func (w *wish) decide(leases map[netip.Addr][]lease.Lease, view maintain.NodeView, areCurrent, isNamed bool) {
 	rest, kept, other := lease.Window(0), []lease.Lease{}, "" // rest is that of a hold that no pod has had
 	for _, a := range w.choice.Addresses {
 		for _, l := range leases[a] {
@@ -234,7 +233,7 @@ func (w *wish) decide(leases map[netip.Addr][]lease.Lease, view maintain.NodeVie
 	case len(w.states) > 0:
 	case w.choice.Hold <= 0:
 		w.setStates(ipamv1.RequestExpired, "Expired", "spec.for is over")
-	case isEnding || !mayChoose && !areCurrent:
+	case !mayChoose && !areCurrent:
 	case !mayChoose && rest == 0:
 		w.setStates(ipamv1.RequestRejected, "NotAllowed", text)
 	case !mayChoose:
@@ -283,12 +282,21 @@ func (p *Publisher) serveRequests(ctx context.Context, view maintain.NodeView, n
 	limits, _ := p.Limits.Get(kube.LimitsName.String())
 	areCurrent := p.Limits.HasSynced() && p.Limits.IsComplete() && maps.Equal(limits, view.Limits)
 	plan := planRequests(p.Node, p.requests, view, areCurrent, networks)
+	// Addresses without a hold are reserved last, because the holds of a pod or of a namespace are
+	// limited. A hold does not end before the wish that takes its address was tried.
+	next, taken := p.reserve(ctx, plan.Wishes, true, networks, now), map[netip.Addr]bool{}
+	for _, w := range plan.Wishes {
+		for _, a := range w.choice.Addresses {
+			taken[a] = taken[a] || w.takes && w.states == nil
+		}
+	}
 	for why, leases := range plan.End {
+		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool { return taken[l.Address] })
 		_ = p.attempt("ending holds of AddressRequests", now, func() error {
 			return retention.End(ctx, p.Service.EndHolds, p.Log, leases, why)
 		})
 	}
-	next := p.reserve(ctx, plan.Wishes, networks, now)
+	next = min(next, p.reserve(ctx, plan.Wishes, false, networks, now))
 	for name := range p.requests {
 		if err := p.showRequest(ctx, name, plan.Wishes, now); err != nil {
 			return 0, err
@@ -297,16 +305,16 @@ func (p *Publisher) serveRequests(ctx context.Context, view maintain.NodeView, n
 	return next, nil
 }
 
-// reserve holds the addresses of those wishes whose choice is to be reserved. It tries at most
-// maxReserved, those first that were not refused before, and returns the time until it tries the
-// others.
-func (p *Publisher) reserve(ctx context.Context, wishes []*wish, networks []maintain.Network, now time.Time,
-) time.Duration {
+// reserve holds the addresses of those wishes whose choice is to be reserved, and that take an
+// address from a hold that is to end, or of those that do not. It tries at most maxReserved, those
+// first that were not refused before, and returns the time until it tries the others.
+func (p *Publisher) reserve(ctx context.Context, wishes []*wish, take bool, networks []maintain.Network,
+	now time.Time) time.Duration {
 	tried := 0
 	for _, isRefused := range []bool{false, true} {
 		for _, w := range wishes {
 			switch {
-			case !w.reserve || p.isRefused(w) != isRefused:
+			case !w.reserve || w.takes != take || p.isRefused(w) != isRefused:
 				continue
 			case tried == maxReserved && isRefused:
 				return retry

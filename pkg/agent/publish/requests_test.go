@@ -303,6 +303,61 @@ func TestEndThatFails(t *testing.T) {
 	}
 }
 
+// An address passes from the hold that ends to the one that begins in one transaction, so that no
+// pod gets it in between.
+func TestAnAddressPassesToAnotherHold(t *testing.T) {
+	addresses := func(r *requester) []string { return r.request.Spec.Entries[0].Addresses }
+	asks := func(r *requester, addresses []string) {
+		r.edit(func(s *ipamv1.AddressRequestSpec) { s.Entries[0].Addresses = addresses })
+	}
+	for name, tt := range map[string]struct {
+		change func(a, b *requester)
+		passed int
+	}{
+		"to another pod": {func(a, _ *requester) {
+			a.edit(func(s *ipamv1.AddressRequestSpec) { s.Entries[0].PodName = "db-7" })
+		}, 1},
+		"to the request that is created again": {func(a, _ *requester) { a.create() }, 1},
+		"to another namespace": {func(a, b *requester) {
+			asks(b, addresses(a))
+			a.request = nil
+		}, 1},
+		"in both directions": {func(a, b *requester) {
+			of := addresses(a)
+			asks(a, addresses(b))
+			asks(b, of)
+		}, 2},
+	} {
+		p := newFixture(t)
+		p.publish() // creates the NodeAddressPool
+		all := p.requesters(2)
+		clock, readings := p.Service.Node.Clock, time.Duration(0)
+		p.Service.Node.Clock = func() lease.Instant { // each transaction has a time of its own
+			readings += time.Millisecond
+			now := clock()
+			now.Wall, now.Boot = now.Wall.Add(readings), now.Boot+readings
+			return now
+		}
+		p.settle(all)
+		_, before, err := p.Service.Journal(t.Context(), 0)
+		must.Succeed(t, err)
+		tt.change(all[0], all[1])
+		p.settle(all)
+		entries, _, err := p.Service.Journal(t.Context(), before)
+		must.Succeed(t, err)
+		passed := 0
+		for i, e := range entries {
+			if i > 0 && e.Event == store.EventReserved && entries[i-1].Event == store.EventRevoked &&
+				e.Address == entries[i-1].Address && e.Time.Equal(entries[i-1].Time) {
+				passed++
+			}
+		}
+		if passed != tt.passed {
+			t.Errorf("%s: %d addresses passed at once, want %d: %+v", name, passed, tt.passed, entries)
+		}
+	}
+}
+
 // Addresses that cannot be held are tried again now and then, however many there are, and those
 // that were not tried before come first.
 func TestManyRefusedAddresses(t *testing.T) {
