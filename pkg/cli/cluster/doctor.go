@@ -308,12 +308,11 @@ const (
 
 // judgeNode returns the finding about a node and its agent, the zero finding if both work.
 func (d *clusterDoctor) judgeNode(ctx context.Context, n object) cli.Finding {
-	if ready := conditionOf(n, "Ready"); ready.Text("status") != "True" {
-		return cli.Finding{Reason: "NodeNotReady", What: fmt.Sprintf("its kubelet is not ready since %s: %s",
-			ready.Text("lastTransitionTime"), ready.Text("message")),
-			Why: "its addresses stay kept for their pods, which cannot start there before it is back",
-			Decide: "whether the node comes back. If not, delete the Node object: then its reservations end, and the " +
-				"pods start elsewhere with other addresses"}
+	switch {
+	case !kubeletAnswers(n):
+		return notReady(n)
+	case !isReady(n):
+		return cli.Finding{} // checkNodes finds that, or its cause
 	}
 	at := slices.IndexFunc(d.agents, func(p object) bool { return nodeOf(p) == nameOf(n) })
 	switch {
@@ -408,10 +407,11 @@ func isReady(o object) bool { return conditionOf(o, "Ready").Text("status") == "
 // the other nodes, it reports the networks for which leasehold is not active according to the
 // NodeAddressPool: users may be allowed to read that object, but not to run programs in the pod.
 func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []cli.Finding, err error) {
-	seen := map[string]bool{}
+	seen, hasCause := map[string]bool{}, map[string]bool{} // hasCause: why the kubelet is not ready was found
 	for _, a := range d.agents {
 		node := nodeOf(a)
-		if !nodes || a.Text("status", "phase") != "Running" || !d.reaches(node) {
+		isAway := func(n object) bool { return nameOf(n) == node && !kubeletAnswers(n) }
+		if !nodes || a.Text("status", "phase") != "Running" || slices.ContainsFunc(d.nodes, isAway) {
 			continue // checkAgents has found why
 		}
 		var r cli.Report
@@ -426,6 +426,9 @@ func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []cli
 		}
 		for _, f := range r.Findings {
 			f.Subject = "node " + node + ": " + f.Subject
+			if f.Reason == cniconf.NoConfiguration || f.Reason == cniconf.InvalidConfiguration {
+				hasCause[node] = true
+			}
 			for i, line := range f.Repair {
 				if args, ok := strings.CutPrefix(line, "leasectl "); ok {
 					f.Repair[i] = cli.ShellCommand(append([]string{"kubectl"}, d.onNode(a)...)...) + " " + args
@@ -437,15 +440,34 @@ func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []cli
 	for _, p := range d.pools {
 		found = append(found, d.judgePool(p, seen[nameOf(p)])...)
 	}
+	for _, n := range d.nodes {
+		if f := notReady(n); kubeletAnswers(n) && !isReady(n) && !hasCause[nameOf(n)] {
+			f.Subject = "node " + nameOf(n)
+			found = append(found, f)
+		}
+	}
 	return found, errors.Join(err, d.poolsUnread)
 }
 
-// reaches reports whether the kubelet of a node answers, so that a program can be run there. It may
-// say that it is not ready, such as because the node has no CNI configuration.
-func (d *clusterDoctor) reaches(node string) bool {
-	return !slices.ContainsFunc(d.nodes, func(n object) bool {
-		return nameOf(n) == node && conditionOf(n, "Ready").Text("status") == "Unknown"
-	})
+// kubeletAnswers reports whether the kubelet of a node answers, so that a program can be run there.
+// It may say that it is not ready.
+func kubeletAnswers(n object) bool {
+	return slices.Contains([]string{"True", "False"}, conditionOf(n, "Ready").Text("status"))
+}
+
+// notReady returns the finding about a node whose kubelet does not answer, or says that it is not
+// ready.
+func notReady(n object) cli.Finding {
+	ready := conditionOf(n, "Ready")
+	f := cli.Finding{Reason: "NodeNotReady", What: fmt.Sprintf("its kubelet is not ready since %s: %s",
+		ready.Text("lastTransitionTime"), ready.Text("message")),
+		Why:    "its addresses stay kept for their pods, which cannot start there before it is ready",
+		Decide: "what repairs the cause that the kubelet names; do not delete the Node object, the node is not away"}
+	if !kubeletAnswers(n) {
+		f.Decide = "whether the node comes back. If not, delete the Node object: then its reservations end, and the " +
+			"pods start elsewhere with other addresses"
+	}
+	return f
 }
 
 // judgePool returns the findings about the networks in the NodeAddressPool of a node, without those

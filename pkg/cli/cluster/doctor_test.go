@@ -128,6 +128,21 @@ func TestNodeThatNobodyConfirms(t *testing.T) {
 	}
 }
 
+// A node is to be deleted only if it does not answer.
+func TestNodeThatIsNotReady(t *testing.T) {
+	for status, want := range map[string]string{"Unknown": "If not, delete the Node object",
+		"False": "do not delete the Node object"} {
+		c := newCluster(t, map[string]string{"node -l": `{"items":[{"metadata":{"name":"node1"},"status":{
+			"conditions":[{"type":"Ready","status":"` + status + `","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}]}`})
+		found := slices.DeleteFunc(c.examine(t.Context(), false).Findings, func(f cli.Finding) bool {
+			return f.Reason != "NodeNotReady" || f.Subject != "node node1"
+		})
+		if len(found) != 1 || !strings.Contains(found[0].Decide, want) {
+			t.Errorf("%s: %+v", status, found)
+		}
+	}
+}
+
 // While the pods of the agents are replaced, a node has two of them. Only the one that stays
 // counts: the node is examined once, and another node is missed that has none.
 func TestAgentThatIsReplaced(t *testing.T) {

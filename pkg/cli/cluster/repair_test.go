@@ -113,7 +113,10 @@ func clusters() map[string]faulty {
 			`"status":"False","message":"cni plugin not initialized"}]}`),
 			"exec":   `{"findings":[{"reason":"NoConfiguration","decide":"which"}]}`,
 			"pod -l": agent(`"phase":"Running"`)},
-			[]string{"NodeNotReady", "NoConfiguration"}},
+			[]string{"NoConfiguration"}},
+		"a kubelet is not ready": {answers{"node -l": node(`"status":{"conditions":[{"type":"Ready",` +
+			`"status":"False","message":"PLEG is not healthy"}]}`), "exec": `{"findings":[{"reason":"PoolFull",` +
+			`"decide":"which"}]}`, "pod -l": agent(`"phase":"Running"`)}, []string{"PoolFull", "NodeNotReady"}},
 		"a network that is not leasehold's": {answers{"nodeaddresspools": pool("False", "HostLocalNamed")},
 			[]string{"HostLocalNamed"}},
 		"a node shares addresses": {answers{"nodeaddresspools": strings.Replace(pool("True", "Named"), `"conditions":[`,
