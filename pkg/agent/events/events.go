@@ -38,6 +38,9 @@ const (
 	// maxQueued is the largest number of Events that wait for the API server. If there are more,
 	// the oldest are dropped.
 	maxQueued = 1024
+	// maxInstance is the largest length of reportingInstance that the API server accepts. The
+	// policy for the agent's Events cuts the name of its node to the same.
+	maxInstance = 128
 	// maxRetry is the age after which an Event is dropped that a webhook, for example, prevents: by
 	// default the API server would keep the Event for no longer.
 	maxRetry = time.Hour
@@ -206,7 +209,7 @@ func newEvent(regarding corev1.ObjectReference, node, action string, isWarning b
 		},
 		EventTime:           metav1.NewMicroTime(at),
 		ReportingController: controller,
-		ReportingInstance:   node,
+		ReportingInstance:   kube.Cut(node, maxInstance),
 		Action:              action,
 		Reason:              reason,
 		Type:                kind,

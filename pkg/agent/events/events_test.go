@@ -162,6 +162,26 @@ func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 	}
 }
 
+// The API server accepts no reportingInstance of more than 128 bytes, and the policy for the
+// agent's Events demands the start of the node's name.
+func TestEventsOfANodeWithALongName(t *testing.T) {
+	w := newEventsFixture(t)
+	w.Node = strings.Repeat("n", 253)
+	w.server.Reject(func(r *http.Request) int {
+		var e eventsv1.Event
+		if json.NewDecoder(r.Body).Decode(&e) != nil || e.ReportingInstance != w.Node[:128] {
+			return http.StatusUnprocessableEntity
+		}
+		body, err := json.Marshal(e)
+		must.Succeed(t, err)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		return 0
+	})
+	w.kept(1, 0)
+	w.runPass()
+	w.expect("", "1")
+}
+
 func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 	w := newEventsFixture(t)
 	for _, value := range []string{"soon", "soon", "later", "soon"} {

@@ -43,6 +43,8 @@ var accounts = map[string]account{
 	managerPlus: {"leasehold-system", "leasehold-manager", ""},
 	"agent-1":   {"leasehold-system", "leasehold-agent", "node-1"},
 	"agent-2":   {"leasehold-system", "leasehold-agent", "node-2"},
+	// An agent of a node with a longer name than an Event may have as its reportingInstance.
+	"agent-long": {"leasehold-system", "leasehold-agent", strings.Repeat("node.", 40) + "x"},
 	// The token of an agent that somebody has taken from its node, and used with no pod.
 	"unbound": {"leasehold-system", "leasehold-agent", ""},
 	// An account that is named like the agent's, and may do everything in the namespace tenant.
