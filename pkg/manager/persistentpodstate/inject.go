@@ -70,7 +70,8 @@ func requiredOf(annotations map[string]string) map[string]string {
 // inject restricts a pod that is being created to nodes with the labels of its predecessor's node,
 // as o requires, and restores the annotations of the predecessor. The selectors and annotations in
 // the pod's own template take precedence. injected reports whether the pod was changed. reasons
-// explain to users which labels were not required; both are also written to annotations of the pod.
+// explain to users which labels were not required, and that the patience is invalid; both are also
+// written to annotations of the pod.
 //
 // nodes are those that count as present, against which the requirements are checked.
 func inject(pod *corev1.Pod, o *pps.PersistentPodState, former formerState, nodes []*corev1.Node,
@@ -96,6 +97,9 @@ func inject(pod *corev1.Pod, o *pps.PersistentPodState, former formerState, node
 			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, value)
 			injected = true
 		}
+	}
+	if _, err := patienceOf(pod.Annotations); err != nil {
+		reasons = append(reasons, err.Error())
 	}
 	if injected {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, pps.AnnotationInjected, o.Name)

@@ -1,6 +1,7 @@
 package persistentpodstate
 
 import (
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -114,6 +115,7 @@ func workloadPodOf(pod *corev1.Pod, kinds kube.Kinds, named func(targetKey) []st
 	}
 	target.Kind = kind.GroupKind() // the other one is a part of the reference's text
 	kept, tooLong := keptAnnotations(pod.Annotations, named(target))
+	patience, _ := patienceOf(pod.Annotations) // the webhook has reported an error
 	return &workloadPod{
 		podKey:          podKey{target, pod.Name},
 		UID:             pod.UID,
@@ -123,7 +125,7 @@ func workloadPodOf(pod *corev1.Pod, kinds kube.Kinds, named func(targetKey) []st
 		Terminating:     pod.DeletionTimestamp != nil,
 		Node:            pod.Spec.NodeName,
 		Hostname:        injectedHostname(pod),
-		Patience:        patienceOf(pod.Annotations),
+		Patience:        patience,
 		Object:          kube.Short(pod.Annotations[pps.AnnotationInjected], kube.MaxName),
 		Reason:          kube.Cut(pod.Annotations[annotationReason], kube.MaxNote),
 		Annotations:     kept,
@@ -168,14 +170,18 @@ func injectedHostname(pod *corev1.Pod) string {
 }
 
 // patienceOf returns how long the node of a pod may have been not ready before the pod does not
-// require its hostname, according to annotationPatience: lease.Forever if the pod has none, or an
-// invalid one.
-func patienceOf(annotations map[string]string) lease.Window {
-	patience, err := policy.ParsePatience(annotations[annotationPatience])
-	if err != nil {
-		return lease.Forever
+// require its hostname, according to annotationPatience: lease.Forever if the pod has none. An
+// invalid value is ignored, and returned as an error.
+func patienceOf(annotations map[string]string) (lease.Window, error) {
+	value := annotations[annotationPatience]
+	if value == "" {
+		return lease.Forever, nil
 	}
-	return patience
+	patience, err := policy.ParsePatience(value)
+	if err != nil {
+		return lease.Forever, fmt.Errorf("annotation %s: %w; it waits forever", annotationPatience, err)
+	}
+	return patience, nil
 }
 
 func stageOf(pod *corev1.Pod) stage {

@@ -265,7 +265,7 @@ func notReadySince(n *corev1.Node) time.Time {
 // isLost returns why a new pod does not wait for a node, "" if it may wait: the node is gone, or
 // has not been ready for longer than the pod's patience.
 func (v *clusterView) isLost(node string, pod *corev1.Pod) string {
-	n, patience := v.node(node), patienceOf(pod.Annotations)
+	n := v.node(node)
 	if n == nil {
 		if time.Since(v.startedAt) >= v.goneGrace {
 			return fmt.Sprintf("node %s is gone", node)
@@ -273,6 +273,7 @@ func (v *clusterView) isLost(node string, pod *corev1.Pod) string {
 		return ""
 	}
 	since := notReadySince(n)
+	patience, _ := patienceOf(pod.Annotations)
 	if patience == lease.Forever || since.IsZero() || time.Since(since) < time.Duration(patience) {
 		return ""
 	}

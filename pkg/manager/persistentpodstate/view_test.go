@@ -169,8 +169,13 @@ func TestPatienceWithANodeThatIsNotReady(t *testing.T) {
 		if _, requires := pod.Spec.NodeSelector[hostname]; requires != tt.want || pod.Spec.NodeSelector[zone] != "a" {
 			t.Errorf("patience %q, not ready for %s: %v", tt.patience, tt.since, pod.Spec.NodeSelector)
 		}
-		if reason := pod.Annotations[annotationReason]; strings.Contains(reason, "not been ready") == tt.want {
+		reason := pod.Annotations[annotationReason]
+		if strings.Contains(reason, "not been ready") == tt.want {
 			t.Errorf("patience %q, not ready for %s: reason %q", tt.patience, tt.since, reason)
+		}
+		const invalid = `annotation leasehold.dev/topology-patience: "ten minutes" is not a patience; want a duration`
+		if strings.HasPrefix(reason, invalid) != (tt.patience == "ten minutes") {
+			t.Errorf("patience %q: reason %q", tt.patience, reason)
 		}
 	}
 }

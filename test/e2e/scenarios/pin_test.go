@@ -325,7 +325,8 @@ func (t *Test) table(name string) map[string]string {
 func pinValues(t *Test) {
 	t.Step("every value of the tables that the parsers are tested with")
 	for annotation, table := range map[string]map[string]string{Window: t.table("windows.txt"),
-		pinMode: t.table("pins.txt"), pinPatience: t.table("patience.txt"), reserveAs: t.table("reservations.txt")} {
+		pinMode: t.table("pins.txt"), pinPatience: t.table("patience.txt"),
+		"leasehold.dev/topology-patience": t.table("patience.txt"), reserveAs: t.table("reservations.txt")} {
 		for word, means := range table {
 			set := t.echoserver("words", nil, 1)
 			set.Spec.Template.Annotations = map[string]string{annotation: word}
