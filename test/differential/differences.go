@@ -67,14 +67,16 @@ var Differences = []Difference{
 	},
 	{
 		Call:      "ADD of a pod that had an address before",
-		HostLocal: "the next address", Leasehold: "the former address, within the window or the cool-down",
-		Reason: "it is what leasehold is for",
+		HostLocal: "the next address, if there is one",
+		Leasehold: "the former address, within the window or the cool-down",
+		Reason:    "it is what leasehold is for",
 		explains: func(past []Exchange, e Exchange) bool {
 			ended := released(slices.Concat(past, []Exchange{e}), e)
-			return e.onlyAddressesDiffer() && slices.ContainsFunc(ended, func(p Exchange) bool {
+			hadThose := slices.ContainsFunc(ended, func(p Exchange) bool {
 				return p.pod() != "" && p.pod() == e.pod() && p.IfName == e.IfName &&
 					intersect(addresses(e.Leasehold), addresses(p.Leasehold))
 			})
+			return hadThose && (e.onlyAddressesDiffer() || e.onlyLeaseholdServes("ADD"))
 		},
 		example: []Call{add("c1", plain).args(pod), del("c1", plain).args(pod), add("c2", plain).args(pod)},
 		another: []Call{add("c1", window).args(pod), add("c2", window).args(pod).in(netnsOf("c1"))},

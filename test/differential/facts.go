@@ -142,7 +142,7 @@ func held(past []Exchange, of Exchange) (out []netip.Addr) {
 // replaces reports whether an ADD of a pod is of another container in a network namespace, with the
 // same interface name: that one has been replaced, because the names of interfaces are unique.
 func (e Exchange) replaces(p Exchange) bool {
-	return e.isADD() && e.network() == p.network() && e.attachment() != p.attachment() &&
+	return e.Verb == "ADD" && e.Leasehold.ok() && e.network() == p.network() && e.attachment() != p.attachment() &&
 		e.Netns == p.Netns && e.IfName == p.IfName && e.pod() != "" && e.pod() == p.pod()
 }
 
