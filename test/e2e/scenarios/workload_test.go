@@ -127,10 +127,14 @@ func (t *Test) createPod(pod *corev1.Pod, dryRun ...string) *corev1.Pod {
 	return created
 }
 
-// Pods lists the workload's pods that are not being deleted.
+// Pods lists the workload's pods that are not being deleted. On a busy machine the API server may
+// not answer in time.
 func (s *Set) Pods() Pods {
-	list, err := s.t.Client.CoreV1().Pods(s.t.NS).List(s.t.Ctx, metav1.ListOptions{LabelSelector: "app=" + s.Name})
-	s.t.Must(err)
+	var list *corev1.PodList
+	s.t.Eventually("the pods are listed", func() (err error) {
+		list, err = s.t.Client.CoreV1().Pods(s.t.NS).List(s.t.Ctx, metav1.ListOptions{LabelSelector: "app=" + s.Name})
+		return err
+	})
 	pods := Pods{}
 	for _, p := range list.Items {
 		if p.DeletionTimestamp == nil {
