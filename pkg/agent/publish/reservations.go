@@ -58,16 +58,15 @@ func (p *Publisher) store(r *ipamv1.IPReservation) {
 // list lists the objects of the node from the API server's watch cache. What the cache lacks of the
 // agent's own writes is written again.
 func (p *Publisher) list(ctx context.Context) error {
-	selector := ipamv1.LabelNodeHash + " in (" + p.node.UID + "," + ipamv1.Hash(p.Node) + ")"
 	all := kube.NewInformer(viewOf, nil)
 	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
-	lw := all.ListWatch(p.Clients.IPAM, resource, metav1.NamespaceAll, selector, "")
+	lw := all.ListWatch(p.Clients.IPAM, resource, metav1.NamespaceAll, ipamv1.LabelNodeHash+"="+p.node.UID, "")
 	if err := all.ListOnce(ctx, lw, "reservations of this node"); err != nil {
 		return err
 	}
 	p.known, _ = all.Views()
-	// A hash may also be that of another node.
+	// Whoever may write labels can give it to a reservation of another node.
 	maps.DeleteFunc(p.known, func(_ kube.Name, r *ipamv1.IPReservation) bool { return r.Spec.NodeName != p.Node })
 	return nil
 }

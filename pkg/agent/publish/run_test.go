@@ -579,19 +579,17 @@ func TestIdentify(t *testing.T) {
 
 // An object is ours if both the name and the UID of the node are.
 func TestOnlyOurObjectsAreRemoved(t *testing.T) {
-	hash := ipamv1.Hash(node.Name)
 	for name, tt := range map[string]struct {
-		label, node, uid string
-		want             []string
+		node, uid string
+		want      []string
 	}{
-		"ours":                        {node.UID, node.Name, node.UID, []string{"DELETE " + mine}},
-		"ours, of an earlier version": {hash, node.Name, node.UID, []string{"DELETE " + mine}},
-		"another node":                {hash, "node2", node.UID, nil},
-		"another node of that name":   {hash, node.Name, "other", nil},
+		"ours":                      {node.Name, node.UID, []string{"DELETE " + mine}},
+		"another node":              {"node2", node.UID, nil},
+		"another node of that name": {node.Name, "other", nil},
 	} {
 		p := newFixture(t)
 		p.server.Put(objects+mine, ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: mine,
-			Labels: map[string]string{ipamv1.LabelNodeHash: tt.label}},
+			Labels: map[string]string{ipamv1.LabelNodeHash: node.UID}},
 			Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: tt.node, NodeUID: tt.uid}})
 		p.expect(name, p.publish(), tt.want...)
 	}

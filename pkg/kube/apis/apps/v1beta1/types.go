@@ -18,9 +18,6 @@ import (
 // GroupVersion is the storage version, and the one that leasehold reads and writes.
 var GroupVersion = schema.GroupVersion{Group: "apps.kruise.io", Version: "v1beta1"}
 
-// Alpha is the older version, with the same schema.
-const Alpha = "v1alpha1"
-
 // Annotations of a workload that ask for a PersistentPodState, and of a pod that one was applied
 // to. Values that list keys separate them by commas.
 const (
