@@ -89,7 +89,7 @@ func fields(t reflect.Type, indent string) (out []string) {
 			out = append(out, fields(f.Type, indent)...)
 			continue
 		}
-		if name := f.Tag.Get("json"); name != "-" {
+		if name := f.Tag.Get("json"); f.IsExported() && name != "-" {
 			out = append(out, fmt.Sprintf("%s%q: %s", indent, name, schema(f.Type, indent)))
 		}
 	}
