@@ -1,3 +1,3 @@
 // Package simulated measures the manager with a real control plane and many nodes, which are only
-// objects. See docs/testbed.md.
+// objects. See docs/scale.md.
 package simulated
