@@ -227,7 +227,7 @@ func (d *clusterDoctor) checkManager(ctx context.Context) ([]cli.Finding, error)
 			Decide: "whether the Service's selector and port were changed; apply the manifests again from which " +
 				"leasehold was installed"})
 	}
-	agents, manager := version(d.daemon, "agent"), version(m, "manager")
+	agents, manager := version(d.daemon), version(m)
 	if agents != "" && manager != "" && agents != manager {
 		found = append(found, cli.Finding{Reason: "VersionsDiffer", Subject: "Deployment " + cli.ManagerName,
 			What: fmt.Sprintf("the manager is of version %s, the agents are of %s", manager, agents),
@@ -252,12 +252,9 @@ func (d *clusterDoctor) hasEndpoints(ctx context.Context) (bool, error) {
 	return false, err
 }
 
-// version returns the tag of the image of a container in a workload's template, "" if it has none.
-func version(workload object, container string) string {
-	image := named(workload.List("spec", "template", "spec", "containers"), container).Text("image")
-	image, _, _ = strings.Cut(image, "@")
-	_, tag, _ := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
-	return tag
+// version returns the version that the manifests give a workload, "" if they were not released.
+func version(workload object) string {
+	return workload.Text("metadata", "labels", "app.kubernetes.io/version")
 }
 
 // checkAgents finds nodes without an agent that works. Of one node it finds only the first cause.

@@ -53,9 +53,9 @@ func clusters() map[string]faulty {
 		return `"initContainerStatuses":[{"name":"install","image":"leasehold/agent:devel","state":{"waiting":{` +
 			`"reason":"` + reason + `"}}}]`
 	}
-	workload := func(container, tag string, replicas int) string {
-		return fmt.Sprintf(`{"spec":{"replicas":%d,"template":{"spec":{"containers":[{"name":%q,"image":
-			"r.example:5000/leasehold/x:%s@sha256:0"}]}}},"status":{"readyReplicas":%[1]d}}`, replicas, container, tag)
+	workload := func(version string, replicas int) string {
+		return fmt.Sprintf(`{"metadata":{"labels":{"app.kubernetes.io/version":%q}},"spec":{"replicas":%d},
+			"status":{"readyReplicas":%[2]d}}`, version, replicas)
 	}
 	endpoints := list(`{"endpoints":[{"conditions":{"ready":true}}]}`)
 	pool := func(active, reason string) string {
@@ -84,15 +84,15 @@ func clusters() map[string]faulty {
 	all := map[string]faulty{
 		"nothing is installed": {answers{"mutatingwebhookconfiguration": none, "deployment": none,
 			"daemonset": none}, nil},
-		"the manager is scaled to zero": {answers{"deployment": workload("manager", "v1", 0)}, []string{"ManagerDown"}},
+		"the manager is scaled to zero": {answers{"deployment": workload("v1", 0)}, []string{"ManagerDown"}},
 		"no manager is ready":           {answers{"deployment": `{"spec":{"replicas":2}}`}, []string{"ManagerDown"}},
-		"the webhook has no endpoints": {answers{"deployment": workload("manager", "v1", 2),
+		"the webhook has no endpoints": {answers{"deployment": workload("v1", 2),
 			"endpointslice": list(`{"endpoints":[{"conditions":{"ready":false}}]}`)},
 			[]string{"WebhookWithoutEndpoints"}},
-		"a new manager beside old agents": {answers{"deployment": workload("manager", "v2", 2),
-			"endpointslice": endpoints, "daemonset": workload("agent", "v1", 0)}, []string{"VersionsDiffer"}},
-		"the same version": {answers{"deployment": workload("manager", "v1", 2), "endpointslice": endpoints,
-			"daemonset": workload("agent", "v1", 0)}, nil},
+		"a new manager beside old agents": {answers{"deployment": workload("v2", 2),
+			"endpointslice": endpoints, "daemonset": workload("v1", 0)}, []string{"VersionsDiffer"}},
+		"the same version": {answers{"deployment": workload("v1", 2), "endpointslice": endpoints,
+			"daemonset": workload("v1", 0)}, nil},
 		"an agent is not ready": {answers{"node -l": node(ready), "pod -l": agent(`"phase":"Pending"`)},
 			[]string{"AgentNotReady"}},
 		"an agent starts": {answers{"node -l": node(ready), "pod -l": strings.Replace(agent(`"phase":""`),
@@ -103,7 +103,7 @@ func clusters() map[string]faulty {
 			[]string{"AgentImageMissing"}},
 		"an installer fails": {answers{"node -l": node(ready), "pod -l": agent(waits("CrashLoopBackOff"))},
 			[]string{"AgentNotReady"}},
-		"a node has no agent": {answers{"node -l": node(ready), "daemonset": workload("agent", "v1", 0)},
+		"a node has no agent": {answers{"node -l": node(ready), "daemonset": workload("v1", 0)},
 			[]string{"AgentMissing"}},
 		"a node is out of reach": {answers{"node -l": node(`"status":{"conditions":[{"type":"Ready",` +
 			`"status":"Unknown","message":"Kubelet stopped posting node status."}]}`), "exec": "no answer",
@@ -157,7 +157,7 @@ func clusters() map[string]faulty {
 			[]string{"AnnotationUnread"}},
 	}
 	for _, f := range all {
-		for words, healthy := range (answers{"deployment": workload("manager", "v1", 2), "endpointslice": endpoints}) {
+		for words, healthy := range (answers{"deployment": workload("v1", 2), "endpointslice": endpoints}) {
 			if _, has := f.answers[words]; !has {
 				f.answers[words] = healthy
 			}

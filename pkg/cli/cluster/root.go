@@ -43,7 +43,7 @@ func (c *cluster) plugin() *cobra.Command {
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl leasehold"},
 		Short:       "Manage the addresses that leasehold keeps in a cluster",
 		Long: `Find what is wrong, show which pods had an address, hold addresses for pods to come,
-release those of pods that are away, and install and uninstall leasehold. All of it uses kubectl, with its
+release addresses, and install and uninstall leasehold. All of it uses kubectl, with its
 configuration and credentials. Which addresses are kept, and for whom, is in "kubectl
 get ipr -A"; how many each node has, and whether it keeps them, is in "kubectl get nap".`,
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"path/filepath"
 	"strings"
 
@@ -15,13 +16,21 @@ type overlay struct {
 	objects  resmap.ResMap
 }
 
-// overlays returns the overlays in the order of their names.
+// overlays returns the overlays in the order of their names. The label of the workloads says their
+// version, because their images are named by digest.
 func (r release) overlays() (all []overlay, err error) {
 	dirs, err := filepath.Glob(filepath.Join(r.repo, "daemonset/overlays/*"))
 	for _, dir := range dirs {
 		objects, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 		if err != nil {
 			return nil, err
+		}
+		for _, o := range objects.Resources() {
+			if o.GetKind() == "DaemonSet" || o.GetKind() == "Deployment" {
+				labels := o.GetLabels()
+				labels["app.kubernetes.io/version"] = r.version
+				err = errors.Join(err, o.SetLabels(labels))
+			}
 		}
 		all = append(all, overlay{filepath.Base(dir), objects})
 	}

@@ -237,7 +237,8 @@ func testPush(t *testing.T, r release) {
 }
 
 // TestManifests checks the manifests of all platforms: each image of the product by digest and
-// pulled, none of the base's, and no token where none is used.
+// pulled, none of the base's, the version of each workload, which kubectl leasehold doctor
+// compares, and no token where none is used.
 func TestManifests(t *testing.T) {
 	r := testRelease(t, "../../..")
 	digests := map[string]string{}
@@ -256,6 +257,9 @@ func TestManifests(t *testing.T) {
 			if !strings.Contains(string(text), "image: "+r.registry+"/"+name+"@"+digest+"\n") {
 				t.Errorf("%s: the image %s is not named by digest", p, name)
 			}
+		}
+		if n := strings.Count(string(text), "app.kubernetes.io/version: "+r.version+"\n"); n != 2 {
+			t.Errorf("%s: %d workloads say their version, want two", p, n)
 		}
 		// Over the token of the API, which leasectl does not use: the agent's is the only one.
 		if n := strings.Count(string(text), "mountPath: /var/run/secrets/kubernetes.io/serviceaccount\n"); n != 1 {
