@@ -114,7 +114,7 @@ func (m storeMetrics) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (m storeMetrics) Collect(ch chan<- prometheus.Metric) {
 	readable := 1.0
-	if err := m.collectStore(ch); err != nil && !store.IsEmpty(err) {
+	if err := m.collectStore(ch); err != nil {
 		m.node.Log.Debug("reading the store for a scrape failed", "error", err)
 		readable = 0
 	}
@@ -138,7 +138,7 @@ func (m storeMetrics) collectStore(ch chan<- prometheus.Metric) error {
 		totals, usage, counters = tx.Totals(), tx.Usage(), tx.Counters()
 		return nil
 	})
-	if err != nil {
+	if err != nil || totals == nil { // nil: the store was never used
 		return err
 	}
 	gauge := func(desc *prometheus.Desc, n uint64, labels ...string) {

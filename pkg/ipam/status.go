@@ -70,8 +70,6 @@ func (s *Service) poolState(ctx context.Context, p lease.Pool,
 	switch {
 	case errors.Is(err, store.ErrBusy):
 		return true, "", nil
-	case store.IsEmpty(err):
-		return false, "", nil
 	case errors.Is(err, store.ErrLost):
 		return false, err.Error(), nil
 	}

@@ -33,7 +33,7 @@ func (s *Service) Verify(ctx context.Context, req Request) error {
 		return err
 	}
 	err := s.Node.Store.View(ctx, func(tx *store.Tx) error { return read(tx.ByHolder(who.ContainerID, who.IfName)) })
-	unknown := err == nil || errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrDamaged) || store.IsEmpty(err)
+	unknown := err == nil || errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrDamaged)
 	if unknown && verify(req, held) != nil {
 		files := s.Node.FilesOf(req.Pool, operation.Names(who))
 		err = s.Node.Update(ctx, req.scope(), func(c *operation.Call) error {

@@ -109,7 +109,7 @@ func (w *world) check() {
 func (w *world) view(fn func(*store.Tx)) {
 	w.t.Helper()
 	err := w.service.Node.Store.View(context.Background(), func(tx *store.Tx) error { fn(tx); return nil })
-	if err != nil && !store.IsEmpty(err) {
+	if err != nil {
 		w.t.Error(err)
 	}
 }

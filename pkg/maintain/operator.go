@@ -23,7 +23,7 @@ func (s *Service) Preview(ctx context.Context, p lease.Pool) ([]importer.Finding
 		unproven = s.Node.Host.ProveView(tx.NamespaceIDs(), now.BootID, tx.Bound())
 		return nil
 	})
-	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
+	if err != nil && !errors.Is(err, store.ErrLost) {
 		return nil, nil, err
 	}
 	found, err := s.Node.Find(operation.Existing(p, nil), nil)
@@ -39,7 +39,7 @@ func (s *Service) Preview(ctx context.Context, p lease.Pool) ([]importer.Finding
 // ErrNoHostView if it is not proven that the process sees the host.
 func (s *Service) Import(ctx context.Context, p lease.Pool) (before, after int, err error) {
 	err = s.Node.Store.View(ctx, func(tx *store.Tx) error { before = len(tx.InPool(p)); return nil })
-	if err != nil && !store.IsEmpty(err) && !errors.Is(err, store.ErrLost) {
+	if err != nil && !errors.Is(err, store.ErrLost) {
 		return 0, 0, err
 	}
 	in := operation.Existing(p, nil)
@@ -82,9 +82,6 @@ func (s *Service) Loss(ctx context.Context) (why string, err error) {
 	err = s.Node.Store.View(ctx, func(tx *store.Tx) error { why = tx.Lost(); return nil })
 	if errors.Is(err, store.ErrLost) {
 		return err.Error(), nil
-	}
-	if store.IsEmpty(err) {
-		return "", nil
 	}
 	return why, err
 }

@@ -89,14 +89,11 @@ func setWindow(c *operation.Call, l lease.Lease, p PodWindow) error {
 // holds. If they are the same as before, it writes nothing. A store that was never used is created,
 // because the first ADD and the first requested address depend on the limits.
 func (s *Service) SetLimits(ctx context.Context, limits policy.Limits) error {
-	same := false
+	same := len(limits) == 0
 	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		same = maps.Equal(limits, tx.Limits())
 		return nil
 	})
-	if store.IsEmpty(err) {
-		err, same = nil, len(limits) == 0
-	}
 	if err != nil || same {
 		return err
 	}
@@ -182,7 +179,8 @@ type NodeView struct {
 	Limits policy.Limits // of namespaces
 	Now    lease.Instant // when it was read
 	Lost   bool          // the store replaced a lost one, see Imported
-	// NamedPods are the records that NamePods has written and that are still needed.
+	// NamedPods are the records that NamePods has written and that are still needed; nil if the store
+	// was never used.
 	NamedPods map[store.NamedPod]bool
 
 	known map[string]bool // whether all pools of a network were Imported before it was read, by network
@@ -224,16 +222,12 @@ func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (v Nod
 	return v, err
 }
 
-// Bound returns the bound leases of an attachment in all pools, for the announcer. It returns none
-// if the store was never used.
+// Bound returns the bound leases of an attachment in all pools, for the announcer.
 func (s *Service) Bound(ctx context.Context, who lease.Attachment) (leases []lease.Lease, err error) {
 	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		leases, err = tx.ByHolder(who.ContainerID, who.IfName)
 		return err
 	})
-	if store.IsEmpty(err) {
-		err = nil
-	}
 	return leases, err
 }
 

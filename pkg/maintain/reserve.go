@@ -27,28 +27,24 @@ type Network struct {
 // of the gateways only how many addresses of a set they take: where they take any, each range has
 // host-local's default, its first address.
 func (s *Service) Networks(ctx context.Context, configured []Network) (out []Network, err error) {
-	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
-		out = slices.Clone(configured)
-		for _, u := range tx.Usage() {
-			of := slices.IndexFunc(out, func(n Network) bool { return n.Pool == u.Pool })
-			hasGateway := u.Size < u.Ranges.Size() || u.Size == pool.MaxSize
-			for i := range u.Ranges {
-				if hasGateway {
-					u.Ranges[i].Gateway = u.Ranges[i].Start
-				}
-			}
-			switch {
-			case u.Ranges == nil || of >= 0 && of < len(configured):
-			case of < 0:
-				out = append(out, Network{u.Pool, []pool.Set{u.Ranges}})
-			default:
-				out[of].Sets = append(out[of].Sets, u.Ranges)
+	var usage []store.Usage
+	err = s.Node.Store.View(ctx, func(tx *store.Tx) error { usage = tx.Usage(); return nil })
+	out = slices.Clone(configured)
+	for _, u := range usage {
+		of := slices.IndexFunc(out, func(n Network) bool { return n.Pool == u.Pool })
+		hasGateway := u.Size < u.Ranges.Size() || u.Size == pool.MaxSize
+		for i := range u.Ranges {
+			if hasGateway {
+				u.Ranges[i].Gateway = u.Ranges[i].Start
 			}
 		}
-		return nil
-	})
-	if store.IsEmpty(err) {
-		return slices.Clone(configured), nil
+		switch {
+		case u.Ranges == nil || of >= 0 && of < len(configured):
+		case of < 0:
+			out = append(out, Network{u.Pool, []pool.Set{u.Ranges}})
+		default:
+			out[of].Sets = append(out[of].Sets, u.Ranges)
+		}
 	}
 	return out, err
 }

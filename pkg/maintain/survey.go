@@ -84,13 +84,6 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 	for _, p := range served {
 		v.served[p.Pool] = p
 	}
-	if store.IsEmpty(err) {
-		v.Now = s.Node.Clock()
-		if s.Node.Host.ProveView("", v.Now.BootID, nil) == nil {
-			v.Unleased = s.unleased(v, served)
-		}
-		return v, nil
-	}
 	if err != nil {
 		return v, err
 	}

@@ -126,15 +126,16 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 }
 
 // View runs fn in a read transaction, which may overlap with others. It shows queued DELs as
-// applied. fn runs again if the file is replaced meanwhile. If the store is lost View returns
-// ErrLost; it does not replace the store.
+// applied. fn runs again if the file is replaced meanwhile. If the store was never used, View does
+// not run fn and returns nil. If the store is lost View returns ErrLost; it does not replace the
+// store.
 //
 // flock(2) does not prefer writers: an ADD waits until no View overlaps with another one. So a
 // process must not call View in a loop.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	ctx = files.WithMaxWait(ctx)
 	if !exists(s.dirs.State) && !exists(s.dirs.Run) {
-		return errEmpty // and the lock would create a directory
+		return nil // and the lock would create a directory
 	}
 	unlock, err := s.acquire(ctx, syscall.LOCK_SH)
 	if err != nil {
@@ -174,8 +175,9 @@ func (s *Store) acquire(ctx context.Context, how int) (unlock func(), err error)
 	}, nil
 }
 
-// open opens the store's file after examining it. An Update creates a store that never existed. The
-// mark (rundir.Dir.ReadMark) distinguishes a store that was removed from one that never existed.
+// open opens the store's file after examining it. Of a store that never existed a View gets no file,
+// and an Update creates it. The mark (rundir.Dir.ReadMark) distinguishes a store that was removed
+// from one that never existed.
 func (s *Store) open(write bool) (*os.File, error) {
 	f, err := boltfile.Examine(s.path(), write)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -187,7 +189,7 @@ func (s *Store) open(write bool) (*os.File, error) {
 		case marked:
 			return nil, fmt.Errorf("%w: %s is missing, but existed earlier in this boot", ErrLost, s.path())
 		case !write:
-			return nil, errEmpty
+			return nil, nil
 		}
 		if err := create(s.path(), "", ""); err != nil {
 			return nil, err
@@ -234,23 +236,17 @@ func create(path, lost, boot string) error {
 	return nil
 }
 
-// errEmpty is returned by View if the store was never used.
-var errEmpty = errors.New("the lease store was never used")
-
 // exists reports whether something is at a path, or may be.
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// IsEmpty reports whether a View failed because the store was never used.
-func IsEmpty(err error) bool { return errors.Is(err, errEmpty) }
-
 // transact runs fn in one transaction. The caller holds the lock. bbolt panics if the file is
 // damaged; such a panic, and a page fault in its mapping, are returned as ErrLost.
 func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (err error) {
 	f, err := s.open(write)
-	if err != nil {
+	if f == nil || err != nil {
 		return err
 	}
 	var b *bolt.Tx

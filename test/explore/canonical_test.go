@@ -1,8 +1,10 @@
 package explore
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -39,11 +41,15 @@ type contents struct {
 	broken []string // what Check has found
 }
 
+// errUnused is why there is nothing to read in a store that was never used.
+var errUnused = errors.New("the store was never used")
+
 // read reads the store on the disk.
 func (w *simulation) read() contents {
-	c := contents{journal: map[string]bool{}, last: map[netip.Addr]time.Time{}}
+	c := contents{absent: errUnused, journal: map[string]bool{}, last: map[netip.Addr]time.Time{}}
 	s := w.openStore(runDir)
-	c.absent = s.View(context.Background(), func(tx *store.Tx) error {
+	err := s.View(context.Background(), func(tx *store.Tx) error {
+		c.absent = nil
 		c.leases = allLeases(tx)
 		c.boot, c.lost, c.view = tx.Boot(), tx.Lost(), tx.NamespaceIDs()
 		c.known, c.cleaned = tx.Imported(w.pool()), tx.PoolBoot(w.pool())
@@ -63,6 +69,7 @@ func (w *simulation) read() contents {
 		c.broken = tx.Check()
 		return nil
 	})
+	c.absent = cmp.Or(err, c.absent)
 	if queued, err := s.Run().QueuedDELs(""); c.absent == nil && len(queued) > 0 && err == nil {
 		s = w.openStore("no-queue")
 		must(s.View(context.Background(), func(tx *store.Tx) error {
@@ -230,7 +237,7 @@ func (f *canonicalForm) bootName(id string) string {
 
 func (f *canonicalForm) storeLines() {
 	if f.absent != nil {
-		f.line("no store: empty %v", store.IsEmpty(f.absent))
+		f.line("no store: empty %v", f.absent == errUnused)
 		return
 	}
 	for _, l := range f.leases {

@@ -25,7 +25,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 const (
@@ -108,9 +107,6 @@ func (e *Task) enqueue(events ...*eventsv1.Event) {
 func (e *Task) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Views()
 	err := e.read(ctx, pods)
-	if store.IsEmpty(err) {
-		err = nil
-	}
 	if e.Problem.Log(e.Log, slog.LevelWarn, "reading the journal", err); err != nil {
 		requeueAfter = wait.Jitter(retry, 1)
 	}

@@ -24,7 +24,6 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 const (
@@ -85,13 +84,9 @@ func (h *Task) begin() (period time.Duration) {
 // return. If the leases cannot be read, it ends none.
 func (h *Task) pass(ctx context.Context, now time.Time) {
 	view, err := h.Service.List(ctx, func(l lease.Lease) bool { return l.State == lease.Held && l.IsHold })
-	switch {
-	case store.IsEmpty(err):
-		return
-	case err != nil:
+	if h.failed = nil; err != nil {
 		h.failed = []error{fmt.Errorf("reading the leases: %w", err)}
-	default:
-		h.failed = nil
+	} else {
 		held := retention.ByPod(view.Leases)
 		h.endMoved(ctx, held, now)
 		h.endOrphaned(ctx, held, now)

@@ -107,7 +107,7 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 		usage = store.ByNetwork(tx.Usage())
 		return nil
 	})
-	if err != nil && !store.IsEmpty(err) {
+	if err != nil {
 		err = fmt.Errorf("reading the store: %w", err)
 	} else {
 		want := desiredNodePool(p.node, usage, active)

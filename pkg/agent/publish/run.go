@@ -22,7 +22,6 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 const (
@@ -175,7 +174,7 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 		return 0, err
 	}
 	view, err := p.Service.List(ctx, func(lease.Lease) bool { return true })
-	if err != nil && !store.IsEmpty(err) { // of an empty store, Imported reports false for all networks
+	if err != nil {
 		p.pauses["reading the leases"] = pause{err: err}
 		return retry, nil
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 const (
@@ -154,7 +153,7 @@ func (w *Watcher) unleased(ctx context.Context, networks []cniconf.Status) (pod 
 	}
 	view, err := w.Service.List(ctx, func(lease.Lease) bool { return true })
 	isLost := func(s cniconf.Status) bool { return view.Lost && !view.Imported(s.Network) } // until its next ADD
-	if err != nil && !store.IsEmpty(err) || slices.ContainsFunc(networks, isLost) {
+	if err != nil || slices.ContainsFunc(networks, isLost) {
 		return Pod{}, false
 	}
 	hasLease := podsIn(view.Leases)

@@ -22,7 +22,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 const (
@@ -81,12 +80,12 @@ func (w *Task) apply(ctx context.Context) (requeueAfter time.Duration, err error
 		_, here := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
 		return here || l.ReserveAs != "" || l.IsBootHold(bootID)
 	})
-	if err != nil && !store.IsEmpty(err) {
+	if err != nil {
 		return 0, fmt.Errorf("reading the leases: %w", err)
 	}
 	limitErr := w.copyLimits(ctx, view.Limits)
-	if err != nil {
-		return 0, limitErr // there are no leases
+	if view.NamedPods == nil {
+		return 0, limitErr // the store was never used
 	}
 	// A pod that cannot be decoded is not in pods, and may be one of those before.
 	former, isComplete := w.former, w.Pods.IsComplete()

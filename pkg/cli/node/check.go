@@ -20,7 +20,7 @@ exit status is then 1. Nothing is changed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			found, leases, read := []string{}, 0, false
-			err := a.view(cmd.Context(), func(tx *store.Tx) error {
+			err := a.store().View(cmd.Context(), func(tx *store.Tx) error {
 				found, leases, read = append(found, tx.Check()...), tx.Len(), true
 				return nil
 			})

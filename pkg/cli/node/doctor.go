@@ -84,7 +84,7 @@ type content struct {
 }
 
 func (a *app) content(ctx context.Context) (c content) {
-	c.err = a.view(ctx, func(tx *store.Tx) error {
+	c.err = a.store().View(ctx, func(tx *store.Tx) error {
 		c = content{usage: tx.Usage(), spaces: tx.NamespaceIDs(), wrong: tx.Check(), lost: tx.Lost()}
 		for l, err := range tx.All {
 			if err == nil {

@@ -46,7 +46,7 @@ const journalBegins store.Event = "JournalBegins"
 // entries returns the entries of the journal that the filter selects. If the journal once had
 // earlier entries, the first element says why it does not have them any more.
 func (a *app) entries(ctx context.Context) (out []store.Entry, err error) {
-	err = a.view(ctx, func(tx *store.Tx) error {
+	err = a.store().View(ctx, func(tx *store.Tx) error {
 		out = []store.Entry{}
 		isFirst := true
 		for seq, n := range tx.Entries(0) {

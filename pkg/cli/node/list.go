@@ -48,7 +48,7 @@ pod without retention. The column FOR has reservation names.`,
 
 // leases returns the leases that match the filters.
 func (a *app) leases(ctx context.Context) (out []lease.Lease, err error) {
-	err = a.view(ctx, func(tx *store.Tx) error {
+	err = a.store().View(ctx, func(tx *store.Tx) error {
 		out = nil
 		for l, err := range tx.All {
 			if err != nil {

@@ -25,7 +25,7 @@ the last ADD's configuration.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rows := []cli.Pool{}
-			err := a.view(cmd.Context(), func(tx *store.Tx) error {
+			err := a.store().View(cmd.Context(), func(tx *store.Tx) error {
 				rows = rows[:0]
 				for _, u := range tx.Usage() {
 					if a.network == "" || u.Pool.Network == a.network {

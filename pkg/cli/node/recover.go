@@ -96,7 +96,7 @@ func (a *app) recoverStore(ctx context.Context, flags recoverFlags) error {
 // whether there are any. With dryRun it only prints what is damaged.
 func (a *app) repair(ctx context.Context, dryRun bool) (damaged bool, err error) {
 	var found []string
-	err = a.view(ctx, func(tx *store.Tx) error {
+	err = a.store().View(ctx, func(tx *store.Tx) error {
 		found = tx.Check()
 		return nil
 	})

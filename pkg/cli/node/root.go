@@ -96,15 +96,6 @@ func (a *app) service() *maintain.Service {
 		Warn: func(text string) { a.Say("%s", text) }}}
 }
 
-// view runs fn in a read transaction. If no store was created yet, view does not run fn and returns
-// nil.
-func (a *app) view(ctx context.Context, fn func(*store.Tx) error) error {
-	if err := a.store().View(ctx, fn); !store.IsEmpty(err) {
-		return err
-	}
-	return nil
-}
-
 // selected reports whether the argument and the flags select a lease.
 func (a *app) selected(l lease.Lease) bool {
 	return (a.network == "" || l.Pool.Network == a.network) &&
