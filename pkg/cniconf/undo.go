@@ -71,5 +71,5 @@ func (c Change) Write() error {
 	if !bytes.Equal(now, c.Before) {
 		return fmt.Errorf("%s was changed by another program meanwhile; try again", c.Path)
 	}
-	return files.Replace(c.Path, c.Path, c.After)
+	return files.Replace(c.Path, c.After)
 }

@@ -19,6 +19,10 @@ import (
 // entries with a pod's annotations, stay below 300 KiB.
 const Max = 1 << 20
 
+// maxRead is how long the content of a regular file is waited for, as it is of some files of /proc:
+// /proc/kmsg.
+const maxRead = time.Second
+
 // Write replaces the content of a regular file, or creates it. What else may lie at the path is
 // refused without waiting for it, and a link is not followed.
 //
@@ -67,10 +71,10 @@ func Canonical(path string) string {
 }
 
 // Replace replaces a file atomically: readers get either the old content or the new one. The new
-// file gets the mode and the owner of the file like. If a link is at the path, its target is
+// file gets the mode and the owner of the old one. If a link is at the path, its target is
 // replaced. It waits until the disk has the content.
-func Replace(path, like string, content []byte) error {
-	info, err := os.Stat(like)
+func Replace(path string, content []byte) error {
+	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
@@ -132,38 +136,12 @@ func read(path string, flags int, at func(fs.FileInfo) time.Time) ([]byte, time.
 	if !info.Mode().IsRegular() {
 		return nil, at(info), fmt.Errorf("%s is not a regular file", path)
 	}
-	b, err := io.ReadAll(io.LimitReader(unblocked{f}, Max+1))
+	_ = f.SetReadDeadline(time.Now().Add(maxRead)) // an error says that no read of the file waits
+	b, err := io.ReadAll(io.LimitReader(f, Max+1))
 	if err == nil && len(b) > Max {
 		err = fmt.Errorf("%s is larger than %d bytes", path, Max)
 	}
 	return b, at(info), err
-}
-
-// unblocked reads a file without waiting for content, which some files of /proc do although they
-// are regular ones: /proc/kmsg.
-type unblocked struct{ f *os.File }
-
-func (u unblocked) Read(b []byte) (n int, err error) {
-	conn, err := u.f.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var failed error
-	err = conn.Read(func(fd uintptr) bool {
-		for n, failed = syscall.Read(int(fd), b); failed == syscall.EINTR; {
-			n, failed = syscall.Read(int(fd), b)
-		}
-		return true
-	})
-	switch {
-	case err != nil:
-		return 0, err
-	case failed != nil:
-		return 0, &os.PathError{Op: "read", Path: u.f.Name(), Err: failed}
-	case n == 0:
-		return 0, io.EOF
-	}
-	return n, nil
 }
 
 // List returns the names in a directory, in order; none where it is missing.

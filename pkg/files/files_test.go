@@ -85,15 +85,13 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestReplace replaces the target of a link. The mode and the owner are those of another file.
+// TestReplace replaces the target of a link, which keeps its mode and owner.
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
-	like, target, link := filepath.Join(dir, "like"), filepath.Join(dir, "target"), filepath.Join(dir, "link")
-	for _, path := range []string{like, target} {
-		must.Succeed(t, os.WriteFile(path, []byte("before"), 0o600))
-	}
-	must.Succeed(t, errors.Join(os.Chmod(like, 0o640), os.Chown(like, 7, 8), os.Symlink("target", link)))
-	must.Succeed(t, Replace(link, like, []byte("after")))
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	must.Succeed(t, errors.Join(os.WriteFile(target, []byte("before"), 0o600), os.Chmod(target, 0o640),
+		os.Chown(target, 7, 8), os.Symlink("target", link)))
+	must.Succeed(t, Replace(link, []byte("after")))
 	content, err := os.ReadFile(target)
 	if err != nil || string(content) != "after" {
 		t.Errorf("the target of the link has %q, %v", content, err)
@@ -104,7 +102,7 @@ func TestReplace(t *testing.T) {
 	if info.Mode().Perm() != 0o640 || owner.Uid != 7 || owner.Gid != 8 {
 		t.Errorf("mode %v of %d:%d, want 0640 of 7:8", info.Mode(), owner.Uid, owner.Gid)
 	}
-	if names, err := List(dir); err != nil || len(names) != 3 {
+	if names, err := List(dir); err != nil || len(names) != 2 {
 		t.Errorf("the directory has %q, %v", names, err)
 	}
 }
@@ -139,7 +137,7 @@ func TestReadDoesNotWait(t *testing.T) {
 	}()
 	select {
 	case err := <-read:
-		if !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, os.ErrPermission) {
+		if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, os.ErrPermission) {
 			t.Error(err)
 		}
 	case <-time.After(time.Minute):
