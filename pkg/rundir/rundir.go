@@ -6,7 +6,6 @@
 package rundir
 
 import (
-	"cmp"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -70,15 +69,8 @@ func poolLine(p lease.Pool) string { return p.DataDir + "\x00" + p.Network + "\n
 
 // create creates a file in one of the directories.
 func create(dir, name, content string) error {
-	err := os.MkdirAll(dir, 0o700)
-	if err == nil {
-		var f *os.File
-		if f, err = files.Open(filepath.Join(dir, name), os.O_CREATE|os.O_WRONLY); err == nil {
-			if content != "" {
-				_, err = f.WriteString(content)
-			}
-			err = cmp.Or(err, f.Close())
-		}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
 	}
-	return err
+	return files.Write(filepath.Join(dir, name), content)
 }
