@@ -206,12 +206,8 @@ func OpenUnlocked(p lease.Pool) (*Dir, error) {
 	return dir, d.Close()
 }
 
-// Close releases the lock.
-func (d *Dir) Close() {
-	if d.lock != nil {
-		d.lock.Close()
-	}
-}
+// Close releases the lock, if the directory is locked.
+func (d *Dir) Close() { d.lock.Close() }
 
 // IsAt reports whether the path of a pool leads to the directory, which is locked.
 func (d *Dir) IsAt(p lease.Pool) bool { return files.IsAt(d.lock, filepath.Join(Path(p), lockName)) }

@@ -50,28 +50,21 @@ func formatHold(l lease.Lease, now lease.Instant) string {
 	return strings.Join(line, " ") + lineBreak + ifName
 }
 
+// roundUp makes the seconds of a time those that it is rounded up to.
+const roundUp = time.Second - 1
+
 func seconds(w lease.Window) string {
 	if w == lease.Forever {
 		return w.String()
 	}
-	d := time.Duration(w)
-	n := int64(d / time.Second)
-	if d%time.Second > 0 {
-		n++
-	}
-	return strconv.FormatInt(n, 10)
+	return strconv.FormatInt(int64((time.Duration(w)+roundUp)/time.Second), 10)
 }
 
 func until(l lease.Lease, now lease.Instant) string {
 	if l.Remaining(now) == lease.Forever {
 		return lease.Forever.String()
 	}
-	end := l.Until(now)
-	n := end.Unix()
-	if end.Nanosecond() > 0 {
-		n++
-	}
-	return strconv.FormatInt(n, 10)
+	return strconv.FormatInt(l.Until(now).Add(roundUp).Unix(), 10)
 }
 
 // IsHold reports whether the content of a file is a Hold. The rest of it may be damaged, see
