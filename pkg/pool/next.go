@@ -30,11 +30,9 @@ type span struct{ lo, hi netip.Addr }
 func (s Set) spansAfter(cursor netip.Addr) []span {
 	var spans []span
 	at := slices.IndexFunc(s, func(r Range) bool { return r.contains(cursor) })
-	if at < 0 {
-		for _, r := range s {
-			spans = append(spans, span{r.Start, r.End})
-		}
-		return spans
+	if at < 0 { // as after the last address
+		at = len(s) - 1
+		cursor = s[at].End
 	}
 	if cursor != s[at].End {
 		spans = append(spans, span{cursor.Next(), s[at].End})
