@@ -241,9 +241,6 @@ func (f *cacheFile) addresses() []netip.Addr {
 // path therefore counts only if it leads to one of the namespaces found, which do not include the
 // host's.
 func (s Sources) alive(path string, notes *notes) (lease.Netns, bool) {
-	if path == "" {
-		return lease.Netns{}, false
-	}
 	netns, err := s.Netns(path)
 	if err != nil && !errors.Is(err, host.ErrNotNetns) {
 		notes.add("the addresses of network namespace %s count as in use, because it cannot be read: %v", path, err)

@@ -155,13 +155,7 @@ func (d decision) inUse(e evidence) Finding {
 	who, seen := e.owner()
 	why := "in use"
 	if seen != nil {
-		if who.Netns.Ino == 0 {
-			who.Netns = seen.Netns
-		}
-		if who.Netns.Same(seen.Netns) {
-			who.MAC = seen.MAC
-		}
-		who.IfName = cmp.Or(who.IfName, seen.IfName)
+		who.addInterface(*seen)
 	}
 	for _, k := range []kind{fromHoldFile, fromKruise} {
 		if c := e.first(k); c != nil && who.samePod(c) && !who.WindowKnown {
@@ -176,6 +170,17 @@ func (d decision) inUse(e evidence) Finding {
 		why += ", " + seen.Source + " has it"
 	}
 	return d.bound(who, why)
+}
+
+// addInterface adds what an interface shows that has the address.
+func (c *candidate) addInterface(seen candidate) {
+	if c.Netns.Ino == 0 {
+		c.Netns = seen.Netns
+	}
+	if c.Netns.Same(seen.Netns) {
+		c.MAC = seen.MAC
+	}
+	c.IfName = cmp.Or(c.IfName, seen.IfName)
 }
 
 // isInUse reports whether an interface has the address, or a container is alive that had it.

@@ -40,9 +40,6 @@ func kruise(dataDir string, notes *notes) []candidate {
 	tree := filepath.Join(dataDir, kruiseTree)
 	var out []candidate
 	for _, namespace := range listKruise(tree, notes) {
-		if !lease.IsNamespace(namespace) {
-			continue
-		}
 		for _, name := range listKruise(filepath.Join(tree, namespace), notes) {
 			if !hostlocal.IsPod(namespace, name) {
 				continue

@@ -101,13 +101,7 @@ func (c Container) Lease(p lease.Pool, now lease.Instant, hasKey bool, coolDown 
 	// Without an entry of the address the interface may still be that of the container that had it
 	// before.
 	if c.seen != nil && c.entry != nil && c.entry.Address == c.file.Address {
-		if who.Netns.Ino == 0 {
-			who.Netns = c.seen.Netns
-		}
-		if who.Netns.Same(c.seen.Netns) {
-			who.MAC = c.seen.MAC
-		}
-		who.IfName = cmp.Or(who.IfName, c.seen.IfName)
+		who.addInterface(*c.seen)
 	}
 	if !who.hasPod() {
 		coolDown = time.Second
