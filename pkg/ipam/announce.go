@@ -48,11 +48,7 @@ func (s *Service) KeepMAC(ctx context.Context, who lease.Attachment, addrs []net
 			mac = macOf(leases, has)
 		}
 		for _, l := range leases {
-			next, err := lease.Apply(l, lease.SetMAC{Holder: l.Holder, MAC: mac.String()}, c.Now)
-			if err == nil && next.MAC != l.MAC {
-				err = c.Put(l, next)
-			}
-			if err != nil {
+			if _, err := c.Change(l, lease.SetMAC{Holder: l.Holder, MAC: mac.String()}); err != nil {
 				return err
 			}
 		}

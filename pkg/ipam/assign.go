@@ -177,11 +177,7 @@ func (a *assignment) keepHolds() error {
 		if err != nil {
 			return err
 		}
-		next, err := lease.Apply(l, lease.Defer{Rest: a.req.Options.BusyTimeout}, a.call.Now)
-		if err != nil || next.Hold == l.Hold {
-			continue // not a hold, or long enough
-		}
-		if err := a.call.Put(l, next); err != nil {
+		if _, err := a.call.Change(l, lease.Defer{Rest: a.req.Options.BusyTimeout}); err != nil {
 			return err
 		}
 	}

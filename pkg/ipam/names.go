@@ -54,15 +54,12 @@ func (a *assignment) moveToName() error {
 	}
 	for _, l := range leases {
 		own := pod.UID != "" && l.UID == pod.UID || l.IsHold && l.ReserveAs == ""
-		if !own || l.Pool != a.req.Pool || l.Holder.IfName != a.req.IfName || l.Holder.Is(a.holder) {
+		if !own || l.Pool != a.req.Pool || l.Holder.IfName != a.req.IfName || l.Holder.Is(a.holder) ||
+			l.ReserveAs == a.key.ReserveAs {
 			continue
 		}
 		e := lease.SetWindow{UID: l.UID, Window: l.Window, Owner: l.Owner, ReserveAs: a.key.ReserveAs}
-		next, err := lease.Apply(l, e, a.call.Now)
-		if err != nil || next.ReserveAs == l.ReserveAs {
-			continue
-		}
-		if err := a.call.Put(l, next); err != nil {
+		if _, err := a.call.Change(l, e); err != nil {
 			return err
 		}
 	}

@@ -96,9 +96,7 @@ func perform(c *operation.Call, a Action) (performed bool, err error) {
 	case Expire:
 		err = c.Collect([]lease.Lease{l})
 	case Rebase:
-		if next, e := lease.Apply(l, lease.Rebase{}, c.Now); e == nil {
-			err = c.Put(l, next)
-		}
+		_, err = c.Change(l, lease.Rebase{})
 	case Mirror:
 		c.Evidence.SetProven(l.Holder, a.Life)
 		err = c.WriteMissing(l)

@@ -52,17 +52,11 @@ func markLeaving(c *operation.Call, p LeavingPod) (marked bool, err error) {
 		return false, err
 	}
 	for _, l := range leases {
-		if !MarksLeaving(p, l) {
-			continue
-		}
-		next, err := lease.Apply(l, lease.Leave{UID: p.UID, Stays: p.Stays}, c.Now)
-		if err == nil {
-			err = c.Put(l, next)
-		}
+		changed, err := c.Change(l, lease.Leave{UID: p.UID, Stays: p.Stays})
 		if err != nil {
 			return false, err
 		}
-		marked = true
+		marked = marked || changed
 	}
 	return marked, nil
 }

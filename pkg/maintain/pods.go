@@ -110,11 +110,7 @@ func (s *Service) Defer(ctx context.Context, holds []Ref, rest time.Duration) (e
 		if err != nil || l.ID != r.ID {
 			return false, err
 		}
-		next, err := lease.Apply(l, lease.Defer{Rest: rest}, c.Now)
-		if err != nil {
-			return false, nil // not a hold any more
-		}
-		return next.Hold != l.Hold, c.Put(l, next)
+		return c.Change(l, lease.Defer{Rest: rest})
 	})
 }
 

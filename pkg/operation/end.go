@@ -51,11 +51,7 @@ func (c *Call) HoldLimit(l lease.Lease) string {
 	if l.HeldLimit != 0 && int(c.Tx.Counts(l.Pool, l.Set).Held) >= max(l.HeldLimit, 0) {
 		return "maxHeldShare is reached"
 	}
-	limits := c.Tx.Limits()
-	if len(limits) == 0 {
-		return ""
-	}
-	of := limits.Of(l.Namespace)
+	of := c.Tx.Limits().Of(l.Namespace)
 	if of.MaxHeld == math.MaxInt && of.MaxHeldShare == 1 {
 		return ""
 	}
@@ -91,9 +87,7 @@ func (c *Call) NewBoot(p lease.Pool) error {
 		var err error
 		switch {
 		case l.State == lease.Held:
-			if next, e := lease.Apply(l, lease.Rebase{}, c.Now); e == nil {
-				err = c.Put(l, next)
-			}
+			_, err = c.Change(l, lease.Rebase{})
 		case c.Evidence.QuickState(l) == lease.Dead:
 			err = c.endDead(l, "the node has booted since")
 		}

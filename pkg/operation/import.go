@@ -285,10 +285,8 @@ func (c *Call) repair(in Scope) error {
 		locked := errors.Is(err, store.ErrBusy) && in.isElsewhere(p)
 		var shown importer.Found
 		if err == nil {
-			sources := c.sourcesOf(p)
-			sources.Files = dir
-			coolDown := cmp.Or(in.CoolDown, policy.Defaults().CoolDown)
-			shown, err = importer.Find(sources, p, c.Tx.Ranges(p), c.Now, coolDown, NewID)
+			shown, err = c.node.Find(Scope{Pool: p, Sets: c.Tx.Ranges(p), Caches: c.Tx.CacheDirs(p),
+				CoolDown: cmp.Or(in.CoolDown, c.scope.CoolDown)}, dir)
 		}
 		if err != nil && !locked {
 			return err

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -305,6 +306,16 @@ func (c *Call) put(old, next lease.Lease) (stored bool, err error) {
 		c.files.changed[at] = true
 	}
 	return true, c.Tx.Put(at.Pool, at.Address, next)
+}
+
+// Change applies an event that ends nothing to a lease, writes it, and reports whether that has
+// changed the lease. It ignores an event that is not possible.
+func (c *Call) Change(l lease.Lease, e lease.Event) (changed bool, err error) {
+	next, err := lease.Apply(l, e, c.Now)
+	if err != nil || reflect.DeepEqual(next, l) {
+		return false, nil
+	}
+	return true, c.Put(l, next)
 }
 
 // Log adds an entry about a lease to the journal, and adds to the counter of the event if there is
