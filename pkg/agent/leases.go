@@ -139,7 +139,7 @@ func (t *leaseTask) once(ctx context.Context) time.Duration {
 func (t *leaseTask) due(v maintain.Survey) []maintain.Action {
 	before := t.withoutFile
 	t.withoutFile = map[maintain.Ref]time.Duration{}
-	for _, l := range v.Unmirrored {
+	for _, l := range v.WithoutFile {
 		since, known := before[maintain.RefTo(l)]
 		if !known {
 			since = v.Now.Boot
@@ -147,7 +147,7 @@ func (t *leaseTask) due(v maintain.Survey) []maintain.Action {
 		t.withoutFile[maintain.RefTo(l)] = since
 	}
 	return slices.DeleteFunc(maintain.Plan(v), func(a maintain.Action) bool {
-		return a.Do == maintain.Mirror && v.Now.Boot-t.withoutFile[maintain.RefTo(a.Lease)] < surveyInterval
+		return a.Do == maintain.WriteFile && v.Now.Boot-t.withoutFile[maintain.RefTo(a.Lease)] < surveyInterval
 	})
 }
 

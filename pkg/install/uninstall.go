@@ -240,7 +240,7 @@ func (u Uninstaller) waitForCalls(ctx context.Context) error {
 // host-local processes a DEL, and shortly after it, that is so. If the file were written again
 // then, nothing would prove that DEL.
 func stillExist(survey maintain.Survey) (err error) {
-	for _, l := range survey.Unmirrored {
+	for _, l := range survey.WithoutFile {
 		if survey.Life[l.Holder] == lease.Alive {
 			err = errors.Join(err, fmt.Errorf("container %s of %s still exists, and host-local has processed its DEL",
 				l.Holder.ContainerID, l.Address))

@@ -127,7 +127,7 @@ func (a *assignment) decide() (refused, err error) {
 		if l.Pool != a.req.Pool {
 			continue
 		}
-		foreign, err := a.call.GiveAway(l)
+		foreign, err := a.call.CompareOwn(l)
 		if err != nil && !errors.Is(err, importer.ErrUnreadable) {
 			return nil, err
 		}
@@ -248,7 +248,7 @@ func (a *assignment) readFormer() error {
 	if a.isNamed() { // the leases of other pods are for the agent to compare, because there may be many
 		own = slices.DeleteFunc(slices.Clone(own), func(l lease.Lease) bool { return l.Name != a.req.Pod.Name })
 	}
-	if err := a.call.Settle(own); err != nil {
+	if err := a.call.CompareFiles(own); err != nil {
 		return err
 	}
 	if len(own) > 0 {

@@ -159,7 +159,7 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 		return pick{}, fmt.Errorf("%w: %s is subnet's gateway", ErrRequest, addr)
 	}
 	at := lease.Place{Pool: a.req.Pool, Address: addr}
-	l, err := a.call.Present(at)
+	l, _, err := a.call.Present(at)
 	if err != nil {
 		return pick{}, err
 	}
@@ -275,11 +275,13 @@ func (a *assignment) next(set pool.Set) (p pick, found bool, err error) {
 // isFree reports whether the address can be assigned, which the bitmaps of the store show as free.
 // Otherwise wasDead reports whether it was that of a dead container.
 func (a *assignment) isFree(addr netip.Addr) (isFree, wasDead bool, err error) {
-	if l, err := a.call.Tx.Get(a.req.Pool, addr); err != nil || l.State != lease.None {
+	l, err := a.call.Tx.Get(a.req.Pool, addr)
+	if err != nil || l.State != lease.None {
 		return false, false, errors.Join(err, fmt.Errorf("%w: %s has one, and an index says that it is free",
 			store.ErrDamaged, addr))
 	}
-	inUse, wasDead, err := a.call.Admit(a.req.Pool, addr)
+	l, wasDead, err = a.call.Present(lease.Place{Pool: a.req.Pool, Address: addr})
+	inUse := l.State != lease.None
 	if err == nil && inUse { // it has a lease now, which the next attempt finds
 		err = a.call.Step()
 	}
@@ -307,7 +309,7 @@ func (a *assignment) collectPool() (scanned bool, err error) {
 			return slices.ContainsFunc(a.former, func(f lease.Lease) bool { return f.Address == l.Address })
 		})
 	}
-	err = a.call.Settle(hostlocal.Missing(others()))
+	err = a.call.CompareFiles(hostlocal.Missing(others()))
 	if err == nil {
 		err = a.call.Collect(others())
 	}

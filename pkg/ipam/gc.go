@@ -27,7 +27,7 @@ func (s *Service) Collect(ctx context.Context, in operation.Scope, valid []lease
 	for {
 		batch := files[:min(gcBatch, len(files))]
 		err := s.Node.Update(ctx, in, func(c *operation.Call) error {
-			return cmp.Or(c.AdmitFiles(in.Pool, batch, hasEnded), collect(c, in.Pool, keep))
+			return cmp.Or(c.ImportFiles(in.Pool, batch, hasEnded), collect(c, in.Pool, keep))
 		})
 		if files = files[len(batch):]; err != nil || len(files) == 0 {
 			return err

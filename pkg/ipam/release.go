@@ -42,7 +42,7 @@ func (s *Service) Release(ctx context.Context, who lease.Attachment, in operatio
 func (s *Service) releaseFound(ctx context.Context, who lease.Attachment, in operation.Scope) error {
 	release := func(p lease.Pool, files []netip.Addr) (found, all bool, err error) {
 		err = s.Node.Update(ctx, in, func(c *operation.Call) (err error) {
-			if err = c.AdmitFiles(in.Pool, files, operation.Names(who)); err == nil {
+			if err = c.ImportFiles(in.Pool, files, operation.Names(who)); err == nil {
 				found, all, err = c.Release(who, p, c.Now, "DEL")
 			}
 			return err

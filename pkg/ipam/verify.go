@@ -37,7 +37,7 @@ func (s *Service) Verify(ctx context.Context, req Request) error {
 	if unknown && verify(req, held) != nil {
 		files := s.Node.FilesOf(req.Pool, operation.Names(who))
 		err = s.Node.Update(ctx, req.scope(), func(c *operation.Call) error {
-			if err := c.AdmitFiles(req.Pool, files, nil); err != nil {
+			if err := c.ImportFiles(req.Pool, files, nil); err != nil {
 				return err
 			}
 			return read(c.Tx.ByAttachment(who, req.Pool))

@@ -82,7 +82,7 @@ func inSteps[T any](ctx context.Context, s *Service, items []T,
 // For Repair it only reads the record, because every call repairs a damaged record that it reads.
 func perform(c *operation.Call, a Action) (performed bool, err error) {
 	if a.Do == Import {
-		return c.ImportFile(a.Lease.Pool, a.Lease.Address)
+		return c.ImportAlive(a.Lease.Pool, a.Lease.Address)
 	}
 	l, err := c.Tx.Get(a.Lease.Pool, a.Lease.Address)
 	if err != nil || a.Do == Repair || l.ID != a.Lease.ID || l.State != a.Lease.State || l.Holder != a.Lease.Holder {
@@ -97,7 +97,7 @@ func perform(c *operation.Call, a Action) (performed bool, err error) {
 		err = c.Collect([]lease.Lease{l})
 	case Rebase:
 		_, err = c.Change(l, lease.Rebase{})
-	case Mirror:
+	case WriteFile:
 		c.Evidence.SetProven(l.Holder, a.Life)
 		err = c.WriteMissing(l)
 	}

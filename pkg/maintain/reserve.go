@@ -110,7 +110,7 @@ func (s *Service) Reserve(ctx context.Context, networks []Network, choice Choice
 // reserve reserves one address. It does not change the lease of a pod that has the address.
 func reserve(c *operation.Call, choice Choice, at lease.Place, set string) (lease.Lease, error) {
 	want := choice.lease(at, set, c.Now)
-	old, err := c.Present(at)
+	old, _, err := c.Present(at)
 	if reason, isEnding := choice.ends(old); err == nil && isEnding {
 		_, err = c.End(old, lease.Revoke{LastHolder: c.Evidence.Last(old)}, c.Now, reason)
 	}

@@ -25,8 +25,8 @@ type Survey struct {
 	Life map[lease.Holder]lease.Liveness
 	// Last has, for each hold whose time is over, whether the last holder still has the address.
 	Last map[Ref]lease.Liveness
-	// Unmirrored are the bound leases whose file in host-local's directory is missing.
-	Unmirrored []lease.Lease
+	// WithoutFile are the bound leases whose file in host-local's directory is missing.
+	WithoutFile []lease.Lease
 	// Unleased are the addresses that host-local has assigned to living containers and that have no
 	// lease, or one of an unknown owner, in the pools that Survey was called with. Only pool,
 	// address and holder are set.
@@ -100,7 +100,7 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 		return v, nil
 	}
 	v.doubt(s.examineHolders(&v))
-	v.Unmirrored = hostlocal.Missing(slices.Collect(host.BoundIn(v.Leases)))
+	v.WithoutFile = hostlocal.Missing(slices.Collect(host.BoundIn(v.Leases)))
 	v.checkSomeAlive()
 	v.Unleased = s.unleased(v, served)
 	return v, nil
@@ -154,7 +154,7 @@ func (v *Survey) doubt(why func(lease.Lease) error) {
 func (v *Survey) checkSomeAlive() {
 	bound := v.boundInBoot()
 	released := map[Ref]bool{}
-	for _, l := range v.Unmirrored {
+	for _, l := range v.WithoutFile {
 		released[RefTo(l)] = true
 	}
 	dead := slices.DeleteFunc(bound[lease.Dead], func(l lease.Lease) bool { return released[RefTo(l)] })
@@ -208,10 +208,10 @@ const (
 	Expire ActionKind = "expire"
 	// Rebase converts the rest of a hold of an earlier boot to this boot's clock.
 	Rebase ActionKind = "rebase"
-	// Mirror handles a bound lease whose file in host-local's directory is missing: the lease is
+	// WriteFile handles a bound lease whose file in host-local's directory is missing: the lease is
 	// released if its holder is dead, because host-local has served the DEL; otherwise the file is
 	// written again.
-	Mirror ActionKind = "mirror"
+	WriteFile ActionKind = "write-file"
 	// Import makes a lease for an address that host-local has assigned in a network that leasehold
 	// serves. Without a lease the address would not be kept if host-local serves the DEL: flannel
 	// and CRI-O process a DEL with the configuration of the ADD.
@@ -248,9 +248,9 @@ func Plan(v Survey) (out []Action) {
 			}
 		}
 	}
-	for _, l := range v.Unmirrored {
+	for _, l := range v.WithoutFile {
 		if life := v.Life[l.Holder]; life != lease.Dead {
-			out = append(out, Action{Do: Mirror, Lease: l, Life: life, Reason: "host-local's file of it is gone"})
+			out = append(out, Action{Do: WriteFile, Lease: l, Life: life, Reason: "host-local's file of it is gone"})
 		}
 	}
 	for _, l := range v.Unleased {

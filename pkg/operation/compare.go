@@ -172,9 +172,9 @@ func (c *Call) resolve(at lease.Place, l lease.Lease, hasEnded func(addressFile)
 	return v, f, err
 }
 
-// Settle compares leases with host-local's files of their addresses, and does what judge says. The
-// caller must read the leases again.
-func (c *Call) Settle(leases []lease.Lease) error {
+// CompareFiles compares leases with host-local's files of their addresses, and does what judge
+// says. The caller must read the leases again.
+func (c *Call) CompareFiles(leases []lease.Lease) error {
 	for _, l := range leases {
 		if _, _, err := c.resolve(l.Place(), l, nil); err != nil {
 			return err
@@ -183,8 +183,8 @@ func (c *Call) Settle(leases []lease.Lease) error {
 	return nil
 }
 
-// WriteMissing is Settle for a lease whose file has been missing for long: unless the lease ends,
-// the file is written again.
+// WriteMissing is CompareFiles for a lease whose file has been missing for long: unless the lease
+// ends, the file is written again.
 func (c *Call) WriteMissing(l lease.Lease) error {
 	v, _, err := c.resolve(l.Place(), l, nil)
 	if v == missing {
@@ -193,10 +193,10 @@ func (c *Call) WriteMissing(l lease.Lease) error {
 	return err
 }
 
-// GiveAway reports whether host-local has given the address of a lease, whose holder repeats its
-// ADD, to another container. If it has, the lease becomes that container's. GiveAway returns
-// importer.ErrUnreadable if host-local's file of the address cannot be read.
-func (c *Call) GiveAway(l lease.Lease) (isGiven bool, err error) {
+// CompareOwn is CompareFiles for a lease whose holder repeats its ADD. It reports whether
+// host-local has given the address to another container: then the lease is that container's now. It
+// returns importer.ErrUnreadable if host-local's file of the address cannot be read.
+func (c *Call) CompareOwn(l lease.Lease) (isGiven bool, err error) {
 	v, f, err := c.compare(l.Place(), l, isGone)
 	if v == given {
 		err = c.give(l.Place(), l, f, false)
@@ -296,22 +296,14 @@ func (c *Call) MayGive(l lease.Lease) error {
 	return nil
 }
 
-// Admit compares an address without a lease with its file, and reports whether the address is in
-// use. Then it has a lease now, of an unknown owner if the file cannot be read or names nobody. A
-// file of a container that is dead goes; wasDead reports whether there was one.
-func (c *Call) Admit(p lease.Pool, addr netip.Addr) (inUse, wasDead bool, err error) {
-	v, f, err := c.resolve(lease.Place{Pool: p, Address: addr}, lease.Lease{}, nil)
-	return v == given, f.says == saysOther, err
-}
-
-// AdmitFiles compares addresses of a pool with their files, and makes leases of those that
+// ImportFiles compares addresses of a pool with their files, and makes leases of those that
 // host-local has given. addrs may be of another time, as FilesOf returned them. hasEnded reports
 // whether the container that a file names has had its DEL, so that the caller releases its lease.
-func (c *Call) AdmitFiles(p lease.Pool, addrs []netip.Addr, hasEnded func(content string) bool) error {
-	return c.admitFiles(p, addrs, func(f addressFile) bool { return hasEnded != nil && hasEnded(f.Content) })
+func (c *Call) ImportFiles(p lease.Pool, addrs []netip.Addr, hasEnded func(content string) bool) error {
+	return c.importFiles(p, addrs, func(f addressFile) bool { return hasEnded != nil && hasEnded(f.Content) })
 }
 
-func (c *Call) admitFiles(p lease.Pool, addrs []netip.Addr, hasEnded func(addressFile) bool) error {
+func (c *Call) importFiles(p lease.Pool, addrs []netip.Addr, hasEnded func(addressFile) bool) error {
 	if len(addrs) == 0 {
 		return nil
 	}
@@ -330,11 +322,11 @@ func (c *Call) admitFiles(p lease.Pool, addrs []netip.Addr, hasEnded func(addres
 	return nil
 }
 
-// ImportFile makes a lease of an address whose container is alive by libcni's cache, for the agent,
-// and reports whether it may have. A lease of which only the file was known gets the pod and the
-// namespace, and one that has the namespace gets the pod once no other bound lease has the pod's
-// key. It returns ErrNoHostView if it is not proven that the process sees the host.
-func (c *Call) ImportFile(p lease.Pool, addr netip.Addr) (done bool, err error) {
+// ImportAlive makes a lease of an address whose container is alive by libcni's cache, for the
+// agent, and reports whether it may have. A lease of which only the file was known gets the pod and
+// the namespace, and one that has the namespace gets the pod once no other bound lease has the
+// pod's key. It returns ErrNoHostView if it is not proven that the process sees the host.
+func (c *Call) ImportAlive(p lease.Pool, addr netip.Addr) (done bool, err error) {
 	if err := c.mayImport(); err != nil {
 		return false, err
 	}
@@ -348,7 +340,7 @@ func (c *Call) ImportFile(p lease.Pool, addr netip.Addr) (done bool, err error) 
 		return false, err
 	}
 	if l.State != lease.Bound || !l.Key().IsZero() {
-		return true, c.AdmitFiles(p, []netip.Addr{addr}, nil)
+		return true, c.ImportFiles(p, []netip.Addr{addr}, nil)
 	}
 	file, _, err := dir.Read(addr)
 	f := addressFile{File: file, of: c.sourcesOf(p).Named(p, addr, file)}
@@ -385,7 +377,7 @@ func (n *Node) AssignedAlive(p lease.Pool, caches []string, until time.Time,
 }
 
 // FilesOf returns the addresses of a pool whose files match. It takes no lock, so that the caller
-// must read the files again before it acts on them (AdmitFiles).
+// must read the files again before it acts on them (ImportFiles).
 func (n *Node) FilesOf(p lease.Pool, match func(content string) bool) (named []netip.Addr) {
 	err := eachFile(p, func(addr netip.Addr, f hostlocal.File) {
 		if match(f.Content) {

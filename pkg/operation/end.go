@@ -130,7 +130,7 @@ func (c *Call) endDead(l lease.Lease, reason string) error {
 // CollectAt ends the lease of an address if nobody needs it any more: host-local has served its
 // DEL, or for a reason of Collect. It returns what is left of the lease (Present).
 func (c *Call) CollectAt(at lease.Place) (lease.Lease, error) {
-	for _, step := range []func([]lease.Lease) error{c.Settle, c.Collect} {
+	for _, step := range []func([]lease.Lease) error{c.CompareFiles, c.Collect} {
 		l, err := c.Tx.Get(at.Pool, at.Address)
 		if err == nil && l.State != lease.None {
 			err = step([]lease.Lease{l})
@@ -139,18 +139,20 @@ func (c *Call) CollectAt(at lease.Place) (lease.Lease, error) {
 			return l, err
 		}
 	}
-	return c.Present(at)
+	l, _, err := c.Present(at)
+	return l, err
 }
 
-// Present returns the lease of an address. If the address has only a file of host-local, Present
-// imports the file first.
-func (c *Call) Present(at lease.Place) (lease.Lease, error) {
-	l, err := c.Tx.Get(at.Pool, at.Address)
-	if err != nil || l.State != lease.None {
-		return l, err
+// Present returns the lease of an address. It compares an address without a lease with its file
+// first: an address that is in use then has a lease, of an unknown owner if the file cannot be read
+// or names nobody. A file of a container that is dead goes; wasDead reports whether there was one.
+func (c *Call) Present(at lease.Place) (l lease.Lease, wasDead bool, err error) {
+	if l, err = c.Tx.Get(at.Pool, at.Address); err != nil || l.State != lease.None {
+		return l, false, err
 	}
-	if _, _, err := c.Admit(at.Pool, at.Address); err != nil {
-		return l, err
+	_, f, err := c.resolve(at, l, nil)
+	if err == nil {
+		l, err = c.Tx.Get(at.Pool, at.Address)
 	}
-	return c.Tx.Get(at.Pool, at.Address)
+	return l, f.says == saysOther, err
 }

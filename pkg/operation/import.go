@@ -372,10 +372,10 @@ func (c *Call) Export(p lease.Pool) error {
 	if err != nil {
 		c.files.warn("%v", err)
 	}
-	if err = c.AdmitFiles(p, addrs, nil); err != nil || !marked { // a file may be missing because there was none
+	if err = c.ImportFiles(p, addrs, nil); err != nil || !marked { // a file may be missing because there was none
 		return err
 	}
-	return c.Settle(c.Tx.InPool(p))
+	return c.CompareFiles(c.Tx.InPool(p))
 }
 
 // lockFiles returns host-local's directory of a pool, locked, even if the directory has no mark.

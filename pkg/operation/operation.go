@@ -286,7 +286,7 @@ func (c *Call) put(old, next lease.Lease) (stored bool, err error) {
 	if next.State == lease.None {
 		at = old.Place()
 	}
-	if old.State == lease.None { // it was admitted before
+	if old.State == lease.None { // it was imported before
 		c.files.changed[at] = true
 		return true, c.Tx.Put(at.Pool, at.Address, next)
 	}

@@ -136,7 +136,7 @@ func (c *Call) applyOne(r rundir.QueuedDEL) error {
 	}
 	names := Names(r.Attachment)
 	hasEnded := func(f addressFile) bool { return names(f.Content) && f.isEndedBy(r.At) }
-	if err := c.admitFiles(p, c.node.FilesOf(p, names), hasEnded); err != nil {
+	if err := c.importFiles(p, c.node.FilesOf(p, names), hasEnded); err != nil {
 		return err
 	}
 	if found {

@@ -42,7 +42,7 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 				a.Say("%v", survey.Doubt)
 			}
 			plan := slices.DeleteFunc(maintain.Plan(survey), func(p maintain.Action) bool {
-				return p.Do == maintain.Mirror // host-local may be in the middle of a DEL: the agent writes the file
+				return p.Do == maintain.WriteFile // host-local may be in the middle of a DEL: the agent writes the file
 			})
 			if dryRun {
 				return a.printPlan(plan, true)

@@ -205,7 +205,7 @@ func TestTheFileIsTheRecordUntilTheCommit(t *testing.T) {
 	who, files := on("c9", "eth0"), []netip.Addr{netip.MustParseAddr("10.0.0.5")}
 	del := func() {
 		_ = w.service.Node.Update(t.Context(), w.where(), func(c *operation.Call) error {
-			err := c.AdmitFiles(w.where().Pool, files, operation.Names(who))
+			err := c.ImportFiles(w.where().Pool, files, operation.Names(who))
 			if err == nil {
 				_, _, err = c.Release(who, w.where().Pool, c.Now, "DEL")
 			}
