@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -47,7 +48,8 @@ func (w *world) serve() string {
 func (w *world) serveSince(since time.Time) string {
 	w.t.Helper()
 	_ = w.service.ApplyQueue(context.Background())
-	v, err := w.service.Survey(context.Background(), maintain.Served{Pool: w.where().Pool, Sets: w.sets, Since: since})
+	v, err := w.service.Survey(context.Background(),
+		maintain.Served{Scope: operation.Existing(w.where().Pool, w.sets), Since: since})
 	if err == nil {
 		err = v.Unsafe
 	}
@@ -89,7 +91,7 @@ func TestAContainerThatHasMovedIsNotImported(t *testing.T) {
 	w.unpack("c9")
 	w.cached("c9", "10.0.0.3", "db-0", "60")
 	w.asAgent()
-	served := maintain.Served{Pool: w.where().Pool, Sets: w.sets, Since: time.Now().Add(time.Hour)}
+	served := maintain.Served{Scope: operation.Existing(w.where().Pool, w.sets), Since: time.Now().Add(time.Hour)}
 	v, err := w.service.Survey(t.Context(), served)
 	must.Succeed(t, err)
 	plan := maintain.Plan(v)

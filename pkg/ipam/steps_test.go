@@ -91,7 +91,8 @@ func (w *world) look() maintain.NodeView {
 
 func (w *world) follow(uid string, window time.Duration) {
 	w.t.Helper()
-	w.followPod(maintain.PodWindow{Namespace: "db", Name: "db-0", UID: uid, Window: lease.Window(window)})
+	w.followPod(maintain.PodWindow{Namespace: "db", Name: "db-0",
+		SetWindow: lease.SetWindow{UID: uid, Window: lease.Window(window)}})
 }
 
 func (w *world) followPod(pod maintain.PodWindow) {

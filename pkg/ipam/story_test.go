@@ -263,8 +263,8 @@ var actions = map[string]func(w *world, args []string){
 	"as-plugin": func(w *world, _ []string) { w.service.Node.Plugin = true },
 	"follow": func(w *world, args []string) {
 		args = append(args, "")
-		w.followPod(maintain.PodWindow{Namespace: "db", Name: args[0], UID: args[1],
-			Window: lease.Window(duration(args[2])), ReserveAs: args[3]})
+		w.followPod(maintain.PodWindow{Namespace: "db", Name: args[0], SetWindow: lease.SetWindow{UID: args[1],
+			Window: lease.Window(duration(args[2])), ReserveAs: args[3]}})
 	},
 	"name-pod": func(w *world, args []string) {
 		w.must(w.service.NamePods(w.t.Context(), []store.NamedPod{{Namespace: "db", Name: args[0],

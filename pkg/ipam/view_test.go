@@ -62,8 +62,8 @@ func TestNoCommandActsOnAnUnprovenView(t *testing.T) {
 		},
 		"a change that finds a damaged record": func(w *world) error {
 			spoilRecord(t, filepath.Join(w.stateDir(), "leases.db"), "living")
-			_, err := w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "living", UID: "uid-of-c1",
-				Window: lease.Window(time.Minute)}})
+			_, err := w.service.Follow(ctx, []maintain.PodWindow{{Namespace: "db", Name: "living",
+				SetWindow: lease.SetWindow{UID: "uid-of-c1", Window: lease.Window(time.Minute)}}})
 			return err
 		},
 	} {

@@ -21,23 +21,10 @@ import (
 
 // PodWindow is the window of a pod's annotation.
 type PodWindow struct {
-	Namespace string
-	Name      string
-	UID       string // as the runtime passes it
-	Window    lease.Window
-	Owner     string // the controller that recreates the pod; "" if it does not matter
-	// ReserveAs is the pod's reservation name (policy.ReserveAs); "" if it has none.
-	ReserveAs string
-	// Limited says why Window is shorter than the annotation asks for; "" if it is not.
-	Limited string
-	// NamespaceUID is the UID of the pod's namespace; "" if it is not known.
-	NamespaceUID string
-}
-
-// event returns the event that applies the window to a lease.
-func (p PodWindow) event(limited bool) lease.SetWindow {
-	return lease.SetWindow{UID: p.UID, Window: p.Window, Owner: p.Owner, NamespaceUID: p.NamespaceUID,
-		ReserveAs: p.ReserveAs, Limited: limited}
+	Namespace, Name string
+	lease.SetWindow // without Limited
+	// WhyCut says why Window is shorter than the annotation asks for; "" if it is not.
+	WhyCut string
 }
 
 // Follow applies the annotations of pods, and returns the pods of the leases that it has changed.
@@ -56,7 +43,7 @@ func (s *Service) Follow(ctx context.Context, pods []PodWindow) (followed []PodW
 
 // FollowsWindow reports whether Follow would change the lease of a pod.
 func FollowsWindow(p PodWindow, l lease.Lease) bool {
-	next, err := lease.Apply(l, p.event(false), lease.Instant{})
+	next, err := lease.Apply(l, p.SetWindow, lease.Instant{})
 	return err == nil && (next.Window != l.Window || next.Owner != l.Owner || next.NamespaceUID != l.NamespaceUID ||
 		next.ReserveAs != l.ReserveAs)
 }
@@ -66,7 +53,8 @@ func setWindow(c *operation.Call, l lease.Lease, p PodWindow) error {
 	if l.State == lease.Held && !l.IsHold {
 		limit = c.HoldLimit(l)
 	}
-	next, err := lease.Apply(l, p.event(limit != ""), c.Now)
+	p.SetWindow.Limited = limit != ""
+	next, err := lease.Apply(l, p.SetWindow, c.Now)
 	if err != nil {
 		return err
 	}
@@ -77,8 +65,8 @@ func setWindow(c *operation.Call, l lease.Lease, p PodWindow) error {
 	case next.Window == l.Window: // only who it belongs to has changed
 	case limit != "" && next.Window > 0:
 		return c.LogLimit(l, limit)
-	case p.Limited != "":
-		return c.Log(l, store.EventLimited, p.Limited)
+	case p.WhyCut != "":
+		return c.Log(l, store.EventLimited, p.WhyCut)
 	case next.Window < p.Window:
 		return c.Log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", p.Window, next.Window))
 	}

@@ -16,22 +16,16 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Network is a network of this node, with the range sets from which its pods get addresses.
-type Network struct {
-	Pool lease.Pool
-	Sets []pool.Set
-}
-
 // Networks returns the networks of the node: those of the CNI configuration, with its ranges, and
 // those of the store that configured does not contain. Of the latter the subnets are not known, and
 // of the gateways only how many addresses of a set they take: where they take any, each range has
 // host-local's default, its first address.
-func (s *Service) Networks(ctx context.Context, configured []Network) (out []Network, err error) {
+func (s *Service) Networks(ctx context.Context, configured []operation.Scope) (out []operation.Scope, err error) {
 	var usage []store.Usage
 	err = s.Node.Store.View(ctx, func(tx *store.Tx) error { usage = tx.Usage(); return nil })
 	out = slices.Clone(configured)
 	for _, u := range usage {
-		of := slices.IndexFunc(out, func(n Network) bool { return n.Pool == u.Pool })
+		of := slices.IndexFunc(out, func(n operation.Scope) bool { return n.Pool == u.Pool })
 		hasGateway := u.Size < u.Ranges.Size() || u.Size == pool.MaxSize
 		for i := range u.Ranges {
 			if hasGateway {
@@ -41,7 +35,7 @@ func (s *Service) Networks(ctx context.Context, configured []Network) (out []Net
 		switch {
 		case u.Ranges == nil || of >= 0 && of < len(configured):
 		case of < 0:
-			out = append(out, Network{u.Pool, []pool.Set{u.Ranges}})
+			out = append(out, operation.Existing(u.Pool, []pool.Set{u.Ranges}))
 		default:
 			out[of].Sets = append(out[of].Sets, u.Ranges)
 		}
@@ -85,12 +79,13 @@ func (e *NotReserved) Error() string { return e.Address.String() + " " + e.Text 
 // leases. An address that the pod has already is left to it. It returns a NotReserved error for an
 // address that cannot be held, and ErrNoHostView if it is not proven that the process sees the
 // host.
-func (s *Service) Reserve(ctx context.Context, networks []Network, choice Choice) (out []lease.Lease, err error) {
+func (s *Service) Reserve(ctx context.Context, networks []operation.Scope, choice Choice) (out []lease.Lease,
+	err error) {
 	network, sets, err := locateAll(networks, choice.Addresses)
 	if err != nil {
 		return nil, err
 	}
-	err = s.Node.Update(ctx, operation.Existing(network.Pool, network.Sets), func(c *operation.Call) error {
+	err = s.Node.Update(ctx, network, func(c *operation.Call) error {
 		out = nil
 		if err := errors.Join(c.ProveView(), c.MayGiveAny(network.Pool), c.NewBoot(network.Pool)); err != nil {
 			return err
@@ -214,7 +209,7 @@ func (choice Choice) who() string {
 }
 
 // locateAll returns the network and the range set of each address.
-func locateAll(networks []Network, addrs []netip.Addr) (in Network, sets []pool.Set, err error) {
+func locateAll(networks []operation.Scope, addrs []netip.Addr) (in operation.Scope, sets []pool.Set, err error) {
 	for i, addr := range addrs {
 		n, set, text := locate(networks, addr)
 		switch {
@@ -233,7 +228,7 @@ func locateAll(networks []Network, addrs []netip.Addr) (in Network, sets []pool.
 }
 
 // locate returns the network and the range set of an address, or why no pod can get the address.
-func locate(networks []Network, addr netip.Addr) (in Network, set pool.Set, why string) {
+func locate(networks []operation.Scope, addr netip.Addr) (in operation.Scope, set pool.Set, why string) {
 	var all []string
 	for _, n := range networks {
 		for _, s := range n.Sets {

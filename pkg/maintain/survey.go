@@ -11,7 +11,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
-	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -41,28 +40,17 @@ type Survey struct {
 	Unsafe error
 }
 
-// Served is a pool that leasehold serves according to the configuration of the runtime.
+// Served is a pool that leasehold serves according to the configuration of the runtime. The first
+// address of a pool that is imported has the pool imported, if its range sets are known.
 type Served struct {
-	Pool lease.Pool
+	operation.Scope
 	// Since is when the configuration and the binary became what they are. What host-local assigns
 	// later shows that the runtime does not use them. It is not imported, because then the pod
 	// would have a lease, and nothing would report that its address is not kept.
 	Since time.Time
-	// Sets are the range sets of the configuration, nil if not known. The first address of a pool
-	// that is imported has the pool imported, if they are known.
-	Sets []pool.Set
-	// Caches are the directories of libcni's cache that the configuration names.
-	Caches []string
 }
 
-func (p Served) scope() operation.Scope {
-	in := operation.Existing(p.Pool, p.Sets)
-	in.Caches = p.Caches
-	return in
-}
-
-// Survey reads the store, a few leases under each lock, and then the state of the holders from the
-// host. It does not contain leases that were bound after the store was read.
+// Survey reads the store, and then the state of the holders from the host. It does not contain leases that were bound after the store was read.
 //
 // served are the pools that leasehold serves. host-local may have assigned addresses of these pools
 // before.
@@ -255,7 +243,7 @@ func Plan(v Survey) (out []Action) {
 	}
 	for _, l := range v.Unleased {
 		out = append(out, Action{Do: Import, Lease: l, Reason: "host-local has given it to the container",
-			scope: v.served[l.Pool].scope()})
+			scope: v.served[l.Pool].Scope})
 	}
 	for _, l := range v.Damaged { // these are last, because no action is performed after one that fails
 		out = append(out, Action{Do: Repair, Lease: l, Reason: "its record is damaged"})

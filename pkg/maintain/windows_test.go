@@ -21,7 +21,8 @@ func TestFollowsWindow(t *testing.T) {
 		"another namespace":      {func(p *PodWindow) { p.NamespaceUID = "n2" }, true},
 		"another window and pod": {func(p *PodWindow) { p.UID, p.Window = "u2", lease.Window(time.Minute) }, false},
 	} {
-		p := PodWindow{Namespace: "db", Name: "db-0", UID: "u1", Window: l.Window, Owner: "o1", NamespaceUID: "n1"}
+		p := PodWindow{Namespace: "db", Name: "db-0", SetWindow: lease.SetWindow{UID: "u1", Window: l.Window,
+			Owner: "o1", NamespaceUID: "n1"}}
 		c.change(&p)
 		if got := FollowsWindow(p, l); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)

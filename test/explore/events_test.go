@@ -414,7 +414,7 @@ func (w *simulation) round() error {
 // all files, by the simulated clock and by the machine's.
 func (w *simulation) servedPools() (out []maintain.Served) {
 	if w.imports {
-		out = append(out, maintain.Served{Pool: w.pool(), Since: began.AddDate(100, 0, 0)})
+		out = append(out, maintain.Served{Scope: operation.Existing(w.pool(), nil), Since: began.AddDate(100, 0, 0)})
 	}
 	return out
 }
@@ -469,8 +469,8 @@ func (w *simulation) annotations() (out []maintain.PodWindow) {
 	for p, c := range w.pods {
 		if b := w.newest(p); c.agentOnly && c.reserveAs == "" && w.isValid(b) {
 			out = append(out, maintain.PodWindow{
-				Namespace: tenant, Name: podName(p), UID: "uid-" + w.uidOf(b),
-				Window: lease.Window(c.window),
+				Namespace: tenant, Name: podName(p), SetWindow: lease.SetWindow{UID: "uid-" + w.uidOf(b),
+					Window: lease.Window(c.window)},
 			})
 		}
 	}

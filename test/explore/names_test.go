@@ -33,8 +33,8 @@ func (w *simulation) namedAnnotations() (out []maintain.PodWindow) {
 	for b := range w.sandboxCount() {
 		if c := w.pods[w.podOf(b)]; w.isNamed(b) && w.isValid(b) {
 			out = append(out, maintain.PodWindow{
-				Namespace: tenant, Name: w.podNameOf(b), UID: "uid-" + w.sandboxName(b),
-				Window: lease.Window(c.window), ReserveAs: c.reserveAs,
+				Namespace: tenant, Name: w.podNameOf(b), SetWindow: lease.SetWindow{UID: "uid-" + w.sandboxName(b),
+					Window: lease.Window(c.window), ReserveAs: c.reserveAs},
 			})
 		}
 	}

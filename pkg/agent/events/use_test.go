@@ -27,6 +27,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/built"
@@ -212,8 +213,8 @@ func TestFlannelsManifestIsAppliedAgain(t *testing.T) {
 	f.run(time.Minute)
 	f.expect("before", "net=1")
 	of := f.Result()[0]
-	served := []maintain.Served{{Pool: lease.Pool{DataDir: policy.DefaultDataDir, Network: "net"}, Since: of.Since,
-		Sets: of.Sets}}
+	pool := lease.Pool{DataDir: policy.DefaultDataDir, Network: "net"}
+	served := []maintain.Served{{Scope: operation.Existing(pool, of.Sets), Since: of.Since}}
 	if got := f.Served(); !reflect.DeepEqual(got, served) || got[0].Since.IsZero() {
 		t.Errorf("serves %v, want %v", got, served)
 	}

@@ -20,6 +20,7 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
@@ -83,7 +84,7 @@ func (w *wish) setStates(state ipamv1.RequestState, reason, message string) {
 //
 // A hold that is to end counts as ended: if its address is reserved, both happen at once.
 func planRequests(node string, read map[kube.Name]namedRequest, view maintain.NodeView, areCurrent bool,
-	networks []maintain.Network) (plan requestPlan) {
+	networks []operation.Scope) (plan requestPlan) {
 	plan.End = map[string][]lease.Lease{}
 	leases, ending, endsAt := map[netip.Addr][]lease.Lease{}, map[maintain.Ref]string{}, map[netip.Addr]bool{}
 	for _, l := range view.Leases {
@@ -114,12 +115,12 @@ func planRequests(node string, read map[kube.Name]namedRequest, view maintain.No
 // whyEnd returns why a hold that no pod has had is to end, "" if it is not. r and uid are the
 // request in its owner. That the manager does not name it is no reason: the manager may be away.
 func whyEnd(l lease.Lease, r *ipamv1.AddressRequest, uid, node string, now lease.Instant,
-	networks []maintain.Network) (why string) {
+	networks []operation.Scope) (why string) {
 	if r == nil || string(r.UID) != uid || r.DeletionTimestamp != nil {
 		return "its AddressRequest was deleted"
 	}
 	asksFor := func(w *wish) bool { return w.owns(l) && w.choice.Hold > 0 }
-	isElsewhere := func(n maintain.Network) bool {
+	isElsewhere := func(n operation.Scope) bool {
 		isIn := func(s pool.Set) bool { return s.Contains(l.Address) }
 		return n.Pool == l.Pool && !slices.ContainsFunc(n.Sets, isIn)
 	}
@@ -308,7 +309,7 @@ func (p *Publisher) serveRequests(ctx context.Context, view maintain.NodeView, n
 // reserve holds the addresses of those wishes whose choice is to be reserved, and that take an
 // address from a hold that is to end, or of those that do not. It tries at most maxReserved, those
 // first that were not refused before, and returns the time until it tries the others.
-func (p *Publisher) reserve(ctx context.Context, wishes []*wish, take bool, networks []maintain.Network,
+func (p *Publisher) reserve(ctx context.Context, wishes []*wish, take bool, networks []operation.Scope,
 	now time.Time) time.Duration {
 	tried := 0
 	for _, isRefused := range []bool{false, true} {
@@ -388,10 +389,10 @@ func trimRequest(r *ipamv1.AddressRequest) *ipamv1.AddressRequest {
 }
 
 // activeNetworks returns the networks that leasehold serves by the CNI configuration.
-func activeNetworks(statuses []cniconf.Status) (out []maintain.Network) {
+func activeNetworks(statuses []cniconf.Status) (out []operation.Scope) {
 	for _, s := range statuses {
 		if s.State == cniconf.Active && s.Pool != (lease.Pool{}) && len(s.Sets) > 0 {
-			out = append(out, maintain.Network{Pool: s.Pool, Sets: s.Sets})
+			out = append(out, operation.Existing(s.Pool, s.Sets))
 		}
 	}
 	return out

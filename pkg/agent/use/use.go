@@ -19,6 +19,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 )
 
 const (
@@ -98,7 +99,7 @@ func (w *Watcher) Result() []cniconf.Status {
 func (w *Watcher) Served() (out []maintain.Served) {
 	for _, s := range w.Result() {
 		if s.State == cniconf.Active && s.Pool != (lease.Pool{}) {
-			out = append(out, maintain.Served{Pool: s.Pool, Sets: s.Sets, Since: s.Since})
+			out = append(out, maintain.Served{Scope: operation.Existing(s.Pool, s.Sets), Since: s.Since})
 		}
 	}
 	return out

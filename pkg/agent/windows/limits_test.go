@@ -84,7 +84,7 @@ func TestLimitedWindowIsFollowed(t *testing.T) {
 		Limits: policy.Limits{"db.maxWindow": "30"}}
 	got := makePlan(map[kube.Name]retention.Pod{name: pod("60")}, view, nil).Follow
 	if len(got) != 1 || got[0].Window != lease.Window(30*time.Minute) ||
-		got[0].Limited != "the window of 1h0m0s is cut to 30m0s, the limit of namespace db" {
+		got[0].WhyCut != "the window of 1h0m0s is cut to 30m0s, the limit of namespace db" {
 		t.Errorf("follow %+v", got)
 	}
 }

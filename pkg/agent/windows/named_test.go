@@ -39,8 +39,8 @@ func TestMakeWithReservationNames(t *testing.T) {
 	deleting.Expected, deleting.Deleting = false, true
 	record := store.NamedPod{Namespace: "db", Name: own, UID: "u1", ReserveAs: "registry",
 		Window: lease.Window(hour)}
-	follow := []maintain.PodWindow{{Namespace: "db", Name: own, UID: "u1", Window: lease.Window(hour),
-		ReserveAs: "registry"}}
+	follow := []maintain.PodWindow{{Namespace: "db", Name: own, SetWindow: lease.SetWindow{UID: "u1",
+		Window: lease.Window(hour), ReserveAs: "registry"}}}
 	late := of("registry-aaaaa", held("u0", hour, hour))
 	for _, c := range []struct {
 		name   string

@@ -126,11 +126,11 @@ func (plan *plan) endDeleted(leases []lease.Lease, uid string) (rest []lease.Lea
 // lease, it plans the record of the reservation name, which the plugin reads if the runtime passes
 // no annotations.
 func (plan *plan) follow(p retention.Pod, leases []lease.Lease, view maintain.NodeView, namespaceUID string) {
-	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID, Window: p.Window,
-		ReserveAs: p.ReserveAs, Owner: p.Owner}
+	w := maintain.PodWindow{Namespace: p.Namespace, Name: p.Name.Name, SetWindow: lease.SetWindow{UID: p.UID,
+		Window: p.Window, ReserveAs: p.ReserveAs, Owner: p.Owner}}
 	if w.Window > 0 {
 		w.NamespaceUID = namespaceUID
-		w.Window, w.Limited = view.Limits.Of(p.Namespace).Window(w.Window, p.Namespace)
+		w.Window, w.WhyCut = view.Limits.Of(p.Namespace).Window(w.Window, p.Namespace)
 	}
 	hasLease := slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.UID == p.UID })
 	record := store.NamedPod{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID,

@@ -79,7 +79,8 @@ func refs(leases ...lease.Lease) map[maintain.Ref]lease.Lease {
 func TestMake(t *testing.T) {
 	const hour = time.Hour
 	follow := func(w time.Duration) []maintain.PodWindow {
-		return []maintain.PodWindow{{Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(w)}}
+		return []maintain.PodWindow{{Namespace: "db", Name: "db-0", SetWindow: lease.SetWindow{UID: "u1",
+			Window: lease.Window(w)}}}
 	}
 	expect := func(l lease.Lease) plan { return plan{Expect: refs(l), RequeueAfter: time.Minute} }
 	over := held("u0", hour, hour)

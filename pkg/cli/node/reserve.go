@@ -9,6 +9,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 )
 
 func (a *app) reserve() *cobra.Command {
@@ -33,17 +34,17 @@ leasehold reserve" refuses such a namespace.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			runtime := cni.runtime()
-			var networks []maintain.Network
+			var networks []operation.Scope
 			for _, s := range cniconf.Check(cniconf.Load(runtime.ConfDir, runtime.Rules), runtime.BinDirs) {
 				if s.State == cniconf.Active && s.Pool != (lease.Pool{}) && len(s.Sets) > 0 {
-					networks = append(networks, maintain.Network{Pool: s.Pool, Sets: s.Sets})
+					networks = append(networks, operation.Existing(s.Pool, s.Sets))
 				}
 			}
 			service := a.service()
 			if networks, err = service.Networks(cmd.Context(), networks); err != nil {
 				return err
 			}
-			networks = slices.DeleteFunc(networks, func(n maintain.Network) bool {
+			networks = slices.DeleteFunc(networks, func(n operation.Scope) bool {
 				return a.network != "" && n.Pool.Network != a.network
 			})
 			choice.Hold, choice.Rest = choice.Window, choice.Window
