@@ -33,7 +33,7 @@ func (d Dir) ReadMark() (pools []string, marked bool, err error) {
 		return nil, false, err
 	}
 	lines := slices.Collect(strings.Lines(string(b)))
-	boot, of := d.Boot(), strings.TrimSuffix(strings.Join(lines[:min(len(lines), 1)], ""), "\n")
+	boot, of := d.BootID(), strings.TrimSuffix(strings.Join(lines[:min(len(lines), 1)], ""), "\n")
 	if boot != "" && of != "" && of != boot {
 		return nil, false, nil // the run directory has survived a boot
 	}
@@ -51,7 +51,7 @@ func (d Dir) addToMark(pools ...string) error {
 	used, marked, err := d.ReadMark()
 	pools = slices.DeleteFunc(pools, func(p string) bool { return slices.Contains(used, p) })
 	if err == nil && (!marked || len(pools) > 0) {
-		err = files.Write(d.mark(), d.Boot()+"\n"+strings.Join(append(used, pools...), ""))
+		err = files.Write(d.mark(), d.BootID()+"\n"+strings.Join(append(used, pools...), ""))
 	}
 	if err != nil {
 		return fmt.Errorf("mark of this boot: %w", err)

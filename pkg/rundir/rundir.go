@@ -18,20 +18,11 @@ import (
 
 // Dir is the run directory of a node.
 type Dir struct {
-	Path string
-	// BootID returns the id of the present boot, or "" if it cannot be read; it may be nil.
-	BootID func() string
+	Path   string
+	BootID func() string // returns the id of the present boot, or "" if it cannot be read; for the mark
 }
 
 func (d Dir) path(name string) string { return filepath.Join(d.Path, name) }
-
-// Boot returns the id of the present boot, or "" if it is not known.
-func (d Dir) Boot() string {
-	if d.BootID == nil {
-		return ""
-	}
-	return d.BootID()
-}
 
 // maxName is the longest name of an attachment that becomes part of a file's name, which may have
 // 255 bytes: a queued DEL's also has a boot id and two times.

@@ -22,7 +22,7 @@ func (tx *Tx) HoldAfter(l lease.Lease, at lease.Instant) (hold lease.Lease, ok b
 // applies them before anything else, so that is what the next call finds. It leaves out those that
 // only a call can apply: of damaged records, and where HoldAfter reports false.
 func (s *Store) showQueued(tx *Tx) {
-	dels, err := s.Run().QueuedDELs(s.Run().Boot())
+	dels, err := s.Run().QueuedDELs(s.BootID())
 	if err != nil || len(dels) == 0 {
 		return // Survey reports the error
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/leasehold-cni/leasehold/pkg/boltfile"
 	"github.com/leasehold-cni/leasehold/pkg/files"
 )
 
@@ -20,7 +19,7 @@ func (s *Store) replace(why error) error {
 	if err := s.setAside(); err != nil {
 		return fmt.Errorf("%w: moving the lost store: %w", ErrIO, err)
 	}
-	if err := create(s.path(), why.Error(), s.Run().Boot()); err != nil {
+	if err := create(s.path(), why.Error(), s.BootID()); err != nil {
 		return err
 	}
 	return s.setMark()
@@ -39,13 +38,4 @@ func (s *Store) setAside() error {
 		err = files.SyncDir(s.lostDir())
 	}
 	return err
-}
-
-// panicked returns the error for a panic during a transaction: ErrLost if the file is damaged,
-// otherwise ErrIO, because the panic is a bug.
-func panicked(path string, p any) error {
-	if found := boltfile.Prove(path); found != nil {
-		return fmt.Errorf("%w: reading it failed (%.200v): %v", ErrLost, p, found)
-	}
-	return fmt.Errorf("%w: internal error: %.200v", ErrIO, p)
 }

@@ -7,8 +7,6 @@ import (
 	"maps"
 	"slices"
 
-	berrors "go.etcd.io/bbolt/errors"
-
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 )
 
@@ -19,7 +17,7 @@ func (tx *Tx) Reindex() error {
 	for _, name := range append(slices.Clip(indexes), bucketTaken) {
 		tx.dirty = true
 		err := tx.b.DeleteBucket(name)
-		if err == nil || err == berrors.ErrBucketNotFound {
+		if err == nil {
 			_, err = tx.b.CreateBucket(name)
 		}
 		if err != nil {

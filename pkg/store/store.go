@@ -50,7 +50,7 @@ type Store struct {
 	// Timed is called after every Update and View has released the lock, for which it has waited so
 	// long. It may be nil.
 	Timed func(waited time.Duration)
-	// BootID returns the id of the present boot, or "" if it cannot be read; it may be nil. The
+	// BootID returns the id of the present boot, or "" if it cannot be read, as by default. The
 	// loss of a store ends with its boot (Tx.Lost).
 	BootID func() string
 
@@ -59,7 +59,7 @@ type Store struct {
 
 // New returns the store in the given directories. It accesses no files; the first Update creates
 // them.
-func New(d Dirs) *Store { return &Store{dirs: d} }
+func New(d Dirs) *Store { return &Store{dirs: d, BootID: func() string { return "" }} }
 
 func (s *Store) path() string { return filepath.Join(s.dirs.State, "leases.db") }
 func (s *Store) lock() string { return filepath.Join(s.dirs.Run, "lock") }
@@ -253,7 +253,7 @@ func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (e
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
-			err = panicked(f.Name(), p)
+			err = failed(f, fmt.Errorf("reading it failed (%.200v)", p))
 			boltfile.Abandon(f, b)
 		}
 	}()
@@ -267,7 +267,7 @@ func (s *Store) transact(ctx context.Context, write bool, fn func(*Tx) error) (e
 	}
 	tx, err := newTx(b)
 	if err == nil {
-		tx.bootID = s.Run().Boot
+		tx.bootID = s.BootID
 	}
 	if err == nil && !write {
 		s.showQueued(tx)
@@ -306,7 +306,8 @@ func openError(err error) error {
 	return ErrLost
 }
 
-// failed returns ErrIO for an error of the disk, and ErrLost if the file is damaged.
+// failed returns ErrLost if the file is damaged, and otherwise ErrIO: an error of the disk, or a
+// panic, which then is a bug.
 func failed(f *os.File, err error) error {
 	if _, isOfDisk := errors.AsType[syscall.Errno](err); !isOfDisk {
 		if found := boltfile.Prove(f.Name()); found != nil {

@@ -526,14 +526,11 @@ func (tx *Tx) Ending(p lease.Pool, limit int) []lease.Lease {
 // missing. A loss ends with its boot, which ends all containers.
 func (tx *Tx) Lost() string {
 	meta := tx.bucket(bucketMeta)
-	why, in := meta.Get(metaLost), string(meta.Get(metaLostIn))
-	if len(why) == 0 || in == "" {
-		return string(why)
-	}
-	if now := tx.bootID(); now != "" && now != in {
+	in := string(meta.Get(metaLostIn))
+	if now := tx.bootID(); in != "" && now != "" && now != in {
 		return ""
 	}
-	return string(why)
+	return string(meta.Get(metaLost))
 }
 
 // AcceptLoss ends the recovery: it clears Lost. Leases that have not been recovered by then stay
