@@ -165,22 +165,10 @@ func readAddresses(n lease.Netns) ([]Address, error) {
 	if err := setNetns(n); err != nil {
 		return nil, err
 	}
-	addresses, err := threadAddresses()
-	if err != nil {
-		return addresses, fmt.Errorf("failed to list the addresses in network namespace %s: %w", n.Path, err)
-	}
-	return addresses, nil
-}
-
-// threadAddresses returns the addresses in the namespace of the calling thread. It may use package
-// net, which sends a netlink request from the calling thread at each call.
-func threadAddresses() ([]Address, error) {
+	// Package net sends a netlink request from the calling thread at each call.
 	interfaces, err := net.Interfaces()
-	if err != nil {
-		return nil, err
-	}
 	var out []Address
-	var problems []error
+	problems := []error{err}
 	for _, i := range interfaces {
 		list, err := i.Addrs()
 		problems = append(problems, err)
@@ -190,7 +178,10 @@ func threadAddresses() ([]Address, error) {
 			}
 		}
 	}
-	return out, errors.Join(problems...)
+	if err := errors.Join(problems...); err != nil {
+		return out, fmt.Errorf("failed to list the addresses in network namespace %s: %w", n.Path, err)
+	}
+	return out, nil
 }
 
 // assigned returns the address of a, and reports whether it was assigned by somebody. Loopback and
