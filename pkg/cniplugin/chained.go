@@ -2,7 +2,6 @@ package cniplugin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -25,9 +24,7 @@ const chainedType = "leasehold"
 // The chained plugin restores the MAC address of an interface whose pod got its former address
 // again (docs/decisions.md, "Announce a returned address").
 func (c *config) isChained() bool {
-	var name string
-	_ = json.Unmarshal(c.Type, &name) // host-local does not read it
-	return c.IPAM == nil && name == chainedType
+	return c.IPAM == nil && c.entry.Type == chainedType
 }
 
 // settableMAC contains the kinds of interface whose MAC address may be set for one pod. It does not

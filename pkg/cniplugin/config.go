@@ -30,17 +30,9 @@ const maxNetworkName = 255
 // a verb ignores errors in the others. What host-local decodes has the type that it has there, so
 // that both accept the same configurations, and read the same from a key that is there twice.
 type config struct {
-	Name       string          `json:"name"`
-	CNIVersion string          `json:"cniVersion"`
-	Type       json.RawMessage `json:"type"` // the plugin; with ipam, the one that delegates IPAM to leasehold
-	IPAM       sections        `json:"ipam"` // absent if leasehold is called as a chained plugin
-
-	// What follows is of the plugin that delegates IPAM, see link.
-	Master           json.RawMessage `json:"master"`
-	Bridge           json.RawMessage `json:"bridge"`
-	IsGateway        json.RawMessage `json:"isGateway"`
-	IsDefaultGateway json.RawMessage `json:"isDefaultGateway"`
-	IPMasq           json.RawMessage `json:"ipMasq"`
+	Name       string   `json:"name"`
+	CNIVersion string   `json:"cniVersion"`
+	IPAM       sections `json:"ipam"` // absent if leasehold is called as a chained plugin
 
 	RuntimeConfig struct {
 		IPRanges    [][]addressRange `json:"ipRanges"`
@@ -56,9 +48,18 @@ type config struct {
 	PrevResult  json.RawMessage `json:"prevResult"`
 	Attachments json.RawMessage `json:"cni.dev/valid-attachments"`
 
+	entry      entry
 	section    ipamSection
 	sectionErr error // why there is no section
 	noPod      error // why CNI_ARGS name no pod; set by request
+}
+
+// entry has fields of the whole entry in a plugin list, which host-local does not read.
+type entry struct {
+	Type                                string // the plugin; with ipam, the one that delegates IPAM to leasehold
+	Master, Bridge                      string // of that plugin, see link
+	IsGateway, IsDefaultGateway, IPMasq bool
+	Capabilities                        map[string]bool
 }
 
 // sections are the values of the key ipam, usually one. All are decoded into the same variable, so
@@ -124,6 +125,7 @@ func loadConfig(stdin []byte) (*config, error) {
 		return nil, fmt.Errorf("%w: name: %s; want at most %d characters",
 			errConfig, policy.Quote(c.Name), maxNetworkName)
 	}
+	_ = json.Unmarshal(stdin, &c.entry)    // a field of another type is left out
 	var unused struct{ Type, Name string } // host-local decodes them
 	c.sectionErr = cmp.Or(c.IPAM.decode(&c.section), c.IPAM.decode(&unused))
 	if c.IPAM == nil {

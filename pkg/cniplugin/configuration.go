@@ -26,7 +26,8 @@ func CheckConfiguration(conf []byte) error {
 	if e := reconciler.Check(cmp.Or(c.CNIVersion, "0.1.0"), version.All); e != nil {
 		return invalid("cniVersion", "%w", e)
 	}
-	if sets, err := c.sets(); err == nil && len(sets) == 0 && c.getsRanges(conf) { // a range stands for those to come
+	if sets, err := c.sets(); err == nil && len(sets) == 0 && c.entry.Capabilities["ipRanges"] {
+		// A range stands for those that the container runtime adds.
 		c.RuntimeConfig.IPRanges = [][]addressRange{{{Subnet: json.RawMessage(`"192.0.2.0/24"`)}}}
 	}
 	if _, err := c.addRequest(&skel.CmdArgs{ContainerID: "c", IfName: "eth0"}); err != nil {
@@ -34,13 +35,4 @@ func CheckConfiguration(conf []byte) error {
 	}
 	_, err = c.newResult()
 	return err
-}
-
-// getsRanges reports whether the container runtime may add ranges to a configuration.
-func (c *config) getsRanges(conf []byte) bool {
-	var entry struct {
-		Capabilities map[string]bool `json:"capabilities"`
-	}
-	_ = json.Unmarshal(conf, &entry) // loadConfig has decoded it
-	return entry.Capabilities["ipRanges"]
 }

@@ -82,19 +82,13 @@ const maxDevice = 32
 // is not the pods' gateway, so that a port of it leads out of the node. It returns "" otherwise.
 // leasehold does not validate what belongs to the other plugin.
 func (c *config) link() string {
-	text := func(raw json.RawMessage) (s string) {
-		_ = json.Unmarshal(raw, &s)
-		return strings.ToValidUTF8(s[:min(len(s), maxDevice)], "")
-	}
-	isTrue := func(raw json.RawMessage) (b bool) {
-		_ = json.Unmarshal(raw, &b)
-		return b
-	}
-	switch kind := text(c.Type); {
-	case kind == "macvlan", kind == "ipvlan":
-		return strings.TrimSpace(kind + " " + text(c.Master))
-	case kind == "bridge" && !isTrue(c.IsGateway) && !isTrue(c.IsDefaultGateway) && !isTrue(c.IPMasq):
-		return kind + " " + cmp.Or(text(c.Bridge), "cni0")
+	of := c.entry
+	device := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxDevice)], "") }
+	switch {
+	case of.Type == "macvlan", of.Type == "ipvlan":
+		return strings.TrimSpace(of.Type + " " + device(of.Master))
+	case of.Type == "bridge" && !of.IsGateway && !of.IsDefaultGateway && !of.IPMasq:
+		return of.Type + " " + cmp.Or(device(of.Bridge), "cni0")
 	}
 	return ""
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"strings"
 
@@ -95,13 +94,9 @@ func printAs(w io.Writer, cniVersion string, result *current.Result) error {
 // toIPs returns the addresses of an ADD as libcni has them.
 func toIPs(addresses []ipam.Assigned) (out []*current.IPConfig) {
 	for _, a := range addresses {
-		out = append(out, &current.IPConfig{Address: toIPNet(a.Address), Gateway: toIP(a.Gateway)})
+		ip := a.Address.Addr()
+		out = append(out, &current.IPConfig{Gateway: a.Gateway.AsSlice(),
+			Address: net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(a.Address.Bits(), ip.BitLen())}})
 	}
 	return out
 }
-
-func toIPNet(p netip.Prefix) net.IPNet {
-	return net.IPNet{IP: toIP(p.Addr()), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-func toIP(a netip.Addr) net.IP { return a.AsSlice() }
