@@ -237,21 +237,16 @@ func (l Lease) granted(w Window) Window {
 
 // Key returns the key under which the pod of the lease finds its address again. It is zero if the
 // lease was not made for a pod, and if the lease is superseded, because its key then belongs to
-// another lease.
+// another lease. If the pod has a reservation name, it is the key of the name.
 func (l Lease) Key() Key {
 	if l.Superseded || (l.Namespace == "" && l.Name == "") {
 		return Key{}
 	}
-	return podKey(l.Pool, l.Namespace, l.Name, l.ReserveAs, l.Holder.IfName)
-}
-
-// podKey returns the key of a pod's interface. If the pod has a reservation name, that is the key
-// of the name.
-func podKey(p Pool, namespace, name, reserveAs, ifName string) Key {
-	if reserveAs != "" {
-		name = ""
+	k := Key{Pool: l.Pool, Namespace: l.Namespace, Name: l.Name, ReserveAs: l.ReserveAs, IfName: l.Holder.IfName}
+	if k.ReserveAs != "" {
+		k.Name = ""
 	}
-	return Key{Pool: p, Namespace: namespace, Name: name, ReserveAs: reserveAs, IfName: ifName}
+	return k
 }
 
 // IsRetained reports whether the address is promised to the lease's key: it is bound with a window,

@@ -37,15 +37,9 @@ func Existing(p lease.Pool, sets []pool.Set) Scope {
 	return Scope{Pool: p, Sets: sets, CoolDown: policy.Defaults().CoolDown}
 }
 
-// dir returns host-local's directory of the pool, locked. If a call does not know the range sets,
-// dir makes no directory, and returns nil where there is none.
-func (c *Call) dir(s Scope) (*hostlocal.Dir, error) {
-	return c.files.use(s.Pool, s.Sets != nil || hostlocal.Exists(s.Pool))
-}
-
-// isElsewhere reports whether p is not the pool of the call, so that an error in p must not make
-// the call fail.
-func (s Scope) isElsewhere(p lease.Pool) bool { return s.Pool != (lease.Pool{}) && s.Pool != p }
+// hasDir reports whether host-local's directory of the pool is used. If a call does not know the
+// range sets, it makes no directory.
+func (s Scope) hasDir() bool { return s.Sets != nil || hostlocal.Exists(s.Pool) }
 
 // unreadError has the sources of the host read for an import (Node.readSources).
 type unreadError struct{ scope Scope }
@@ -58,7 +52,7 @@ func (e *unreadError) Error() string {
 // long if the pool has many files, so that the store's lock must not be held; host-local's lock of
 // the pool is, so that nothing changes until the import is committed.
 func (n *Node) readSources(f *addressFiles, s Scope) error {
-	if s.Sets != nil || hostlocal.Exists(s.Pool) {
+	if s.hasDir() {
 		if err := f.await(s.Pool); err != nil {
 			return err
 		}
@@ -84,7 +78,7 @@ func (c *Call) importUnknown(s Scope) error {
 	if s.Pool == (lease.Pool{}) {
 		return nil
 	}
-	dir, err := c.dir(s)
+	dir, err := c.files.use(s.Pool, s.hasDir())
 	isKnown := c.Tx.Imported(s.Pool)
 	switch {
 	case err != nil || errors.Is(c.files.open[s.Pool].err, ErrOtherNode):
@@ -282,7 +276,8 @@ func (c *Call) repair(in Scope) error {
 	}
 	for p, addrs := range lost {
 		dir, err := c.files.of(p)
-		locked := errors.Is(err, store.ErrBusy) && in.isElsewhere(p)
+		// Of another pool than the call's an error must not make the call fail.
+		locked := errors.Is(err, store.ErrBusy) && in.Pool != (lease.Pool{}) && in.Pool != p
 		var shown importer.Found
 		if err == nil {
 			shown, err = c.node.Find(Scope{Pool: p, Sets: c.Tx.Ranges(p), Caches: c.Tx.CacheDirs(p),
