@@ -26,11 +26,10 @@ type Survey struct {
 	Last map[Ref]lease.Liveness
 	// WithoutFile are the bound leases whose file in host-local's directory is missing.
 	WithoutFile []lease.Lease
-	// Unleased are the addresses that host-local has assigned to living containers and that have no
-	// lease, or one of an unknown owner, in the pools that Survey was called with. Only pool,
-	// address and holder are set.
-	Unleased []lease.Lease
-	served   map[lease.Pool]Served
+	// imports are actions for the addresses that host-local has assigned to living containers and
+	// that have no lease, or one of an unknown owner, in the pools that Survey was called with. Only
+	// pool, address and holder of the leases are set.
+	imports []Action
 	// Doubtful is the number of leases whose holders are neither proven alive nor dead. They stay
 	// bound. Doubt is the reason, or nil if there are none.
 	Doubtful int
@@ -50,13 +49,13 @@ type Served struct {
 	Since time.Time
 }
 
-// Survey reads the store, and then the state of the holders from the host. It does not contain leases that were bound after the store was read.
+// Survey reads the store, and then the state of the holders from the host. It does not contain
+// leases that were bound after the store was read.
 //
 // served are the pools that leasehold serves. host-local may have assigned addresses of these pools
 // before.
 func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) {
-	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{},
-		served: map[lease.Pool]Served{}}
+	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{}}
 	served = slices.Clone(served)
 	var recorded string
 	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
@@ -69,9 +68,6 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 		}
 		return nil
 	})
-	for _, p := range served {
-		v.served[p.Pool] = p
-	}
 	if err != nil {
 		return v, err
 	}
@@ -87,16 +83,16 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 		}
 		return v, nil
 	}
-	v.doubt(s.examineHolders(&v))
+	s.examineHolders(&v)
 	v.WithoutFile = hostlocal.Missing(slices.Collect(host.BoundIn(v.Leases)))
 	v.checkSomeAlive()
-	v.Unleased = s.unleased(v, served)
+	v.imports = s.imports(v, served)
 	return v, nil
 }
 
-// examineHolders sets Life and Last. It returns a function that returns the reason if the state of
-// a bound lease's holder is Unknown.
-func (s *Service) examineHolders(v *Survey) (why func(lease.Lease) error) {
+// examineHolders sets Life, Last, Doubtful and Doubt. If the namespace of a single process cannot
+// be read, no holder can be proven dead.
+func (s *Service) examineHolders(v *Survey) {
 	e := host.NewEvidence(s.Node.Host, v.Now.BootID, host.BoundIn(v.Leases))
 	e.Twice = true
 	for _, l := range v.Leases {
@@ -107,7 +103,11 @@ func (s *Service) examineHolders(v *Survey) (why func(lease.Lease) error) {
 			v.Last[RefTo(l)] = e.Last(l)
 		}
 	}
-	return e.Doubt
+	if unknown := v.boundInBoot()[lease.Unknown]; len(unknown) > 0 {
+		v.Doubtful = len(unknown)
+		v.Doubt = fmt.Errorf("of %d leases it is unknown whether their sandboxes are gone: %w", v.Doubtful,
+			e.Doubt(unknown[0]))
+	}
 }
 
 // boundInBoot returns the bound leases of this boot that have a network namespace, by the state of
@@ -121,18 +121,6 @@ func (v Survey) boundInBoot() map[lease.Liveness][]lease.Lease {
 		}
 	}
 	return out
-}
-
-// doubt sets Doubtful and Doubt. If the namespace of a single process cannot be read, no holder can
-// be proven dead. why is the result of examineHolders.
-func (v *Survey) doubt(why func(lease.Lease) error) {
-	unknown := v.boundInBoot()[lease.Unknown]
-	if len(unknown) == 0 {
-		return
-	}
-	v.Doubtful = len(unknown)
-	v.Doubt = fmt.Errorf("of %d leases it is unknown whether their sandboxes are gone: %w", v.Doubtful,
-		why(unknown[0]))
 }
 
 // checkSomeAlive makes bound leases doubtful if no lease that was bound in this boot has a living
@@ -157,9 +145,9 @@ func (v *Survey) checkSomeAlive() {
 		"sandbox lives", v.Doubtful)
 }
 
-// unleased returns Survey.Unleased. It lists each directory once, without a lock, so that Act must
+// imports returns Survey.imports. It lists each directory once, without a lock, so that Act must
 // look for a lease again.
-func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
+func (s *Service) imports(v Survey, served []Served) (out []Action) {
 	leased, taken := map[lease.Place]lease.Lease{}, map[lease.Key]bool{}
 	for _, l := range slices.Concat(v.Leases, v.Damaged) {
 		leased[l.Place()] = l
@@ -177,8 +165,10 @@ func (s *Service) unleased(v Survey, served []Served) (out []lease.Lease) {
 			if key := found.Key(); hasNetns && (key.IsZero() || taken[key]) {
 				continue // it has all that it can have
 			}
-			out = append(out, lease.Lease{Pool: found.Pool, Address: found.Address, Holder: lease.Holder{
-				ContainerID: found.Holder.ContainerID, IfName: found.Holder.IfName}})
+			l := lease.Lease{Pool: found.Pool, Address: found.Address, Holder: lease.Holder{
+				ContainerID: found.Holder.ContainerID, IfName: found.Holder.IfName}}
+			out = append(out, Action{Do: Import, Lease: l, Reason: "host-local has given it to the container",
+				scope: p.Scope})
 		}
 	}
 	return out
@@ -241,10 +231,7 @@ func Plan(v Survey) (out []Action) {
 			out = append(out, Action{Do: WriteFile, Lease: l, Life: life, Reason: "host-local's file of it is gone"})
 		}
 	}
-	for _, l := range v.Unleased {
-		out = append(out, Action{Do: Import, Lease: l, Reason: "host-local has given it to the container",
-			scope: v.served[l.Pool].Scope})
-	}
+	out = append(out, v.imports...)
 	for _, l := range v.Damaged { // these are last, because no action is performed after one that fails
 		out = append(out, Action{Do: Repair, Lease: l, Reason: "its record is damaged"})
 	}
