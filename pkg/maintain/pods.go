@@ -163,8 +163,8 @@ type NodeView struct {
 	Limits policy.Limits // of namespaces
 	Now    lease.Instant // when it was read
 	Lost   bool          // the store replaced a lost one, see Imported
-	// NamedPods are the records that NamePods has written and that are still needed; nil if the store
-	// was never used.
+	// NamedPods are the records that NamePods has written and that are still needed; nil if the
+	// store was never used.
 	NamedPods map[store.NamedPod]bool
 
 	known map[string]bool // whether all pools of a network were Imported before it was read, by network

@@ -27,8 +27,8 @@ type Survey struct {
 	// WithoutFile are the bound leases whose file in host-local's directory is missing.
 	WithoutFile []lease.Lease
 	// imports are actions for the addresses that host-local has assigned to living containers and
-	// that have no lease, or one of an unknown owner, in the pools that Survey was called with. Only
-	// pool, address and holder of the leases are set.
+	// that have no lease, or one of an unknown owner, in the pools that Survey was called with.
+	// Only pool, address and holder of the leases are set.
 	imports []Action
 	// Doubtful is the number of leases whose holders are neither proven alive nor dead. They stay
 	// bound. Doubt is the reason, or nil if there are none.

@@ -175,9 +175,9 @@ func (s *Store) acquire(ctx context.Context, how int) (unlock func(), err error)
 	}, nil
 }
 
-// open opens the store's file after examining it. Of a store that never existed a View gets no file,
-// and an Update creates it. The mark (rundir.Dir.ReadMark) distinguishes a store that was removed
-// from one that never existed.
+// open opens the store's file after examining it. Of a store that never existed a View gets no
+// file, and an Update creates it. The mark (rundir.Dir.ReadMark) distinguishes a store that was
+// removed from one that never existed.
 func (s *Store) open(write bool) (*os.File, error) {
 	f, err := boltfile.Examine(s.path(), write)
 	if errors.Is(err, fs.ErrNotExist) {
