@@ -182,7 +182,11 @@ func (c *checker) meets(ctx context.Context, a attempt) error {
 // try makes an attempt as its account, and returns the API server's error. It has
 // one case for each verb.
 func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
-	words := strings.Fields(a.Try)
+	line, err := c.fill(ctx, a.Try)
+	if err != nil {
+		return err
+	}
+	words := strings.Fields(string(line))
 	as, verb, kind := words[0], words[1], words[2]
 	namespace, name, found := strings.Cut(words[3], "/")
 	if !found {
@@ -254,7 +258,7 @@ func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 
 var eventOf = regexp.MustCompile(`EVENT\((\S+) (\S+) (\S+) (\S+)\)`)
 
-// fill replaces UID(node) and EVENT(controller instance kind name) in a body.
+// fill replaces UID(node), HASH(node) and EVENT(controller instance kind name) in a line or a body.
 func (c *checker) fill(ctx context.Context, body string) ([]byte, error) {
 	if m := eventOf.FindStringSubmatch(body); m != nil {
 		body = event(m[1], m[2], m[3], m[4])
@@ -265,6 +269,7 @@ func (c *checker) fill(ctx context.Context, body string) ([]byte, error) {
 			return nil, err
 		}
 		body = strings.ReplaceAll(body, "UID("+name+")", string(n.UID))
+		body = strings.ReplaceAll(body, "HASH("+name+")", string(n.UID[:8]))
 	}
 	return []byte(body), nil
 }
