@@ -46,13 +46,16 @@ var Differences = []Difference{
 	},
 	{
 		Call: "ADD of a container and interface that have an address in another living network namespace, with " +
-			"another address requested",
-		HostLocal: "the requested address", Leasehold: "fails",
+			"another address requested, or another `dataDir`",
+		HostLocal: "an address", Leasehold: "fails",
 		Reason: "there are two containers with one ID, and a DEL of one would release the addresses of both",
 		explains: func(past []Exchange, e Exchange) bool {
-			return len(held(past, e)) > 0 && e.onlyHostLocalServes(stillInUse)
+			return e.onlyHostLocalServes(stillInUse) && slices.ContainsFunc(past, func(p Exchange) bool {
+				return p.attachment() == e.attachment() && p.network() == e.network() && len(held(past, p)) > 0
+			})
 		},
 		example: []Call{add("c1", plain), add("c1", plain).args("IP=10.0.0.9").in(namespaces[1])},
+		another: []Call{add("c1", plain), add("c1", in(plain, `"dataDir":"/var/lib/world/data"`)).in(namespaces[1])},
 	},
 	{
 		Call:      "ADD of a pod with a window whose former container may still run",
