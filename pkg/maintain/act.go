@@ -90,6 +90,7 @@ func perform(c *operation.Call, a Action) (performed bool, err error) {
 	}
 	switch a.Do {
 	case Release:
+		c.Evidence.SetProven(l.Holder, a.Life)
 		if c.Evidence.QuickState(l) != lease.Alive || c.Evidence.IsReplaced(l) {
 			_, err = c.End(l, lease.Release{Holder: l.Holder, Collected: true, LastHolder: a.Life}, c.Now, a.Reason)
 		}

@@ -58,6 +58,8 @@ func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 	}
 	f.of = c.sourcesOf(at.Pool).Named(at.Pool, at.Address, f.File)
 	switch {
+	case isHolder && l.State == lease.Bound && !l.OfEarlierBoot(c.Now.BootID) && !f.of.IsShown():
+		f.says = saysHolder
 	case f.of.Life == lease.Alive || !named:
 	case isHolder && (f.of.Life == lease.Dead || l.OfEarlierBoot(c.Now.BootID) && c.ageOf(f.Modified) != ofThisBoot):
 		f.says = saysHolder
@@ -78,8 +80,13 @@ func (c *Call) isLeftOver(p lease.Pool, f hostlocal.File) bool {
 // container, to which host-local has given the address again. Runtimes without pods, such as
 // nerdctl, start containers again with their ids, also after a boot.
 func (c *Call) mayBeNewer(f hostlocal.File, l lease.Lease) bool {
-	return l.OfEarlierBoot(c.Now.BootID) || l.State == lease.Held &&
-		f.Modified.After(l.ReleasedAt.Wall.Add(time.Second)) && c.ageOf(f.Modified) == ofThisBoot
+	since := l.ReleasedAt
+	if l.State == lease.Bound {
+		since = l.BoundAt
+	}
+	return l.OfEarlierBoot(c.Now.BootID) ||
+		f.Modified.After(since.Wall.Add(time.Second)) && c.ageOf(f.Modified) == ofThisBoot &&
+			(l.State == lease.Held || c.Evidence.Prove(l) == lease.Dead)
 }
 
 // age is when a file was written.
