@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/importer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
@@ -24,9 +25,12 @@ import (
 // Errors: ErrNetns, ErrAddressInUse, ErrUnavailable, ErrRequest, ErrExhausted, and those of the
 // store.
 func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
+	ctx = files.WithMaxWait(ctx) // of both attempts together
 	var a *assignment
 	var refused error
-	err := s.Node.Update(ctx, req.scope(), func(c *operation.Call) error {
+	var named []netip.Addr
+	searched := false
+	assign := func(c *operation.Call) error {
 		a, refused = nil, nil
 		netns, err := s.Node.Host.Netns(req.NetnsPath)
 		if err != nil && req.Pod != (Pod{}) {
@@ -35,11 +39,14 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 		if err = c.MayGiveAny(req.Pool); err == nil {
 			err = prepare(c, req)
 		}
+		if err == nil {
+			err = c.ImportFiles(req.Pool, named, nil)
+		}
 		if err != nil {
 			return err
 		}
-		a = &assignment{call: c, req: req, holder: lease.Holder{ContainerID: req.ContainerID, IfName: req.IfName,
-			Netns: netns, BootID: c.Now.BootID}}
+		a = &assignment{call: c, req: req, searched: searched, holder: lease.Holder{ContainerID: req.ContainerID,
+			IfName: req.IfName, Netns: netns, BootID: c.Now.BootID}}
 		if err := a.setKey(); err != nil {
 			return err
 		}
@@ -47,7 +54,13 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 			return err
 		}
 		return a.write()
-	})
+	}
+	err := s.Node.Update(ctx, req.scope(), assign)
+	if errors.Is(err, errNotSearched) {
+		who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
+		named, searched = s.Node.FilesOf(req.Pool, operation.Names(who)), true
+		err = s.Node.Update(ctx, req.scope(), assign)
+	}
 	if err = cmp.Or(err, refused); err != nil {
 		return Result{}, err
 	}
@@ -55,6 +68,10 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	s.returned(a.holder, result.kept())
 	return result, nil
 }
+
+// errNotSearched is returned by decide if host-local may have given the container an address that
+// has no lease. Its files are then searched without a lock, because there may be thousands.
+var errNotSearched = errors.New("host-local's files are not searched yet")
 
 // expireBatch is the largest number of expired holds that one ADD ends. It is more than an ADD can
 // add, so that expired holds do not accumulate.
@@ -89,6 +106,8 @@ type assignment struct {
 	key    lease.Key
 	holder lease.Holder
 	window lease.Window
+
+	searched bool // the addresses that host-local's files show the container to have, have leases
 
 	// stored is the record of the agent from which the key's reservation name is. If there is none,
 	// it has only the window of a named lease that the pod has.
@@ -141,6 +160,9 @@ func (a *assignment) decide() (refused, err error) {
 	}
 	if a.hasAll() {
 		return a.chooseAll() // a repeated call does not change other leases of the key
+	}
+	if !a.searched && (slices.ContainsFunc(a.mine, lease.Lease.IsImported) || a.call.IsCached(a.holder.Attachment())) {
+		return nil, errNotSearched
 	}
 	if err := a.readFormer(); err != nil {
 		return nil, err

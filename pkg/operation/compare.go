@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/importer"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -395,6 +398,16 @@ func (n *Node) FilesOf(p lease.Pool, match func(content string) bool) (named []n
 		n.Warnf("%v", err)
 	}
 	return named
+}
+
+// IsCached reports whether libcni's cache may have an entry of an attachment in the network of the
+// call, which it has from the end of an ADD on.
+func (c *Call) IsCached(who lease.Attachment) bool {
+	p := c.scope.Pool
+	return slices.ContainsFunc(c.sourcesOf(p).CacheDirs, func(dir string) bool {
+		_, err := os.Lstat(filepath.Join(dir, p.Network+"-"+who.ContainerID+"-"+who.IfName))
+		return !files.IsMissing(err)
+	})
 }
 
 // Names returns a match for the files that name an attachment.
