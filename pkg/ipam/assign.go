@@ -263,7 +263,12 @@ func (a *assignment) readFormer() error {
 	if err != nil {
 		return err
 	}
-	if a.former, err = a.call.Tx.ByKey(a.key); err != nil {
+	if a.former, err = a.call.Tx.ByKey(a.key); err == nil && len(a.former) == 0 {
+		if err = a.call.CopyFormer(a.key); err == nil {
+			a.former, err = a.call.Tx.ByKey(a.key)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	own := a.former

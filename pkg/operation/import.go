@@ -129,7 +129,7 @@ func (c *Call) importPool(s Scope, dir *hostlocal.Dir, isKnown bool) error {
 		c.writeAll(s.Pool, dir)
 		return nil
 	}
-	if err := c.copyFromOtherDirs(s); err != nil {
+	if err := c.copyFromOtherDirs(s, c.Tx.AllIn); err != nil {
 		return err
 	}
 	if lost := c.Tx.Lost(); lost != "" {
@@ -216,18 +216,20 @@ func (c *Call) removesLeftOver(f importer.Finding, dir *hostlocal.Dir) bool {
 	return true
 }
 
-// copyFromOtherDirs copies the leases that the store has of the same network with other data
-// directories: the configuration of the network names another one now.
-func (c *Call) copyFromOtherDirs(s Scope) error {
+// copyFromOtherDirs copies leases that the store has of the same network with other data
+// directories: the configuration of the network names another one now. in returns those of a pool.
+func (c *Call) copyFromOtherDirs(s Scope, in func(lease.Pool) ([]lease.Lease, error)) error {
 	for _, o := range c.otherDirs(s.Pool) {
-		for _, l := range c.Tx.InPool(o) {
-			cur, err := c.Tx.Get(s.Pool, l.Address)
+		leases, _ := in(o) // those of damaged records are not known
+		for _, l := range leases {
+			at := lease.Place{Pool: s.Pool, Address: l.Address}
+			cur, _, err := c.Present(at)
 			if err != nil || cur.State != lease.None || !pool.Usable(s.Sets, l.Address) {
 				continue
 			}
 			l.Pool, l.ID = s.Pool, NewID()
 			why := "network " + s.Pool.Network + " had it in " + o.DataDir
-			if err := c.Tx.Put(s.Pool, l.Address, l); err != nil {
+			if err := c.Put(lease.Lease{}, l); err != nil {
 				return err
 			}
 			if err := c.Log(l, store.EventImported, why); err != nil {
@@ -236,6 +238,16 @@ func (c *Call) copyFromOtherDirs(s Scope) error {
 		}
 	}
 	return nil
+}
+
+// CopyFormer copies the leases that a pod had with other data directories of the network, for which
+// an ADD may come after the configuration has named that of the call again.
+func (c *Call) CopyFormer(key lease.Key) error {
+	return c.copyFromOtherDirs(c.scope, func(p lease.Pool) ([]lease.Lease, error) {
+		key.Pool = p
+		leases, err := c.Tx.ByKey(key)
+		return slices.DeleteFunc(leases, func(l lease.Lease) bool { return !l.IsRetained() }), err
+	})
 }
 
 // otherDirs returns the pools of the same network with other data directories.
