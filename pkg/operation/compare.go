@@ -155,10 +155,10 @@ func isGone() lease.Liveness { return lease.Dead }
 // resolve compares an address with the lease l with its file, and does what judge says. It warns of
 // a file that cannot be read: an address without a lease gets one of an unknown owner. A container
 // that hasEnded reports to have had its DEL gets a lease of an address without one whatever is
-// known of it; hasEnded may be nil.
+// known of it, and disputes none; hasEnded may be nil.
 func (c *Call) resolve(at lease.Place, l lease.Lease, hasEnded func(addressFile) bool) (verdict, addressFile, error) {
 	v, f, err := c.compare(at, l, func() lease.Liveness { return c.Evidence.Prove(l) })
-	isOwn := err == nil && l.State == lease.None && f.says == saysOther && hasEnded != nil && hasEnded(f)
+	isEnded := err == nil && f.says == saysOther && hasEnded != nil && hasEnded(f)
 	switch {
 	case errors.Is(err, importer.ErrUnreadable):
 		if c.files.warn("%v", err); l.State != lease.None {
@@ -167,12 +167,14 @@ func (c *Call) resolve(at lease.Place, l lease.Lease, hasEnded func(addressFile)
 		v = given
 	case err != nil:
 		return v, f, err
-	case isOwn:
+	case isEnded && l.State == lease.None:
 		v = given
+	case isEnded && v == disputed:
+		v = follow // the address is the holder's alone
 	}
 	switch err = nil; v {
 	case given:
-		err = c.give(at, l, f, isOwn)
+		err = c.give(at, l, f, isEnded && l.State == lease.None)
 	case release:
 		e := lease.Release{Holder: l.Holder, LastHolder: c.Evidence.Prove(l)}
 		_, err = c.End(l, e, c.Now, "host-local has processed its DEL")
