@@ -76,7 +76,7 @@ import (
 //	follow <pod> <uid> <window> [name]        the agent sees a pod; leaving, staying: whether it is deleted
 //	name-pod <pod> <name>                     the agent stores a reservation name
 //	revoke, end-holds <pod>; defer <pod> <time>; revoke-former <pod>: leases that its addresses had before
-//	[!] release <pod> [force]; import; export; accept-loss; limits <key>=<value>...
+//	[!] release <pod or address> [force]; import; export; accept-loss; limits <key>=<value>...
 //	remember, perform                         plans, and performs that plan later
 //	survey safe|unsafe|doubts <text>          what a survey says of itself
 //	round                                     one of the agent, where leasehold serves the network
@@ -405,10 +405,10 @@ func scriptStatus(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// [!] release <pod> [force]: leasectl release, which a living holder refuses
+// [!] release <pod or address> [force]: leasectl release, which a living holder refuses
 func scriptRelease(ts *testscript.TestScript, neg bool, args []string) {
 	w := ts.Value(worldKey).(*story).world
-	of := func(l lease.Lease) bool { return l.Name == args[0] }
+	of := func(l lease.Lease) bool { return l.Name == args[0] || l.Address.String() == args[0] }
 	done, err := w.service.Revoke(w.t.Context(), of, len(args) > 1, "by hand")
 	if err != nil || len(done) != 1 || !neg && done[0].Err != nil ||
 		neg && !errors.Is(done[0].Err, lease.ErrHolderAlive) {

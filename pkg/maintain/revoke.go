@@ -40,6 +40,11 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 			s.Node.Warnf("released without evidence: %v", err)
 		}
 		for _, l := range selected {
+			if force {
+				if err := c.UseFiles(l.Pool); err != nil {
+					return err
+				}
+			}
 			e := lease.Revoke{LastHolder: c.Evidence.LifeOf(l), Force: force}
 			_, err := c.End(l, e, c.Now, reason)
 			if err != nil && !errors.Is(err, lease.ErrHolderAlive) {

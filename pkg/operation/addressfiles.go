@@ -152,6 +152,13 @@ func (f *addressFiles) of(p lease.Pool) (*hostlocal.Dir, error) {
 	return f.use(p, !known && hostlocal.IsMarked(p))
 }
 
+// UseFiles has the address files of a pool written although its directory may have no mark: a file
+// of a lease that an operator has ended would make a lease again.
+func (c *Call) UseFiles(p lease.Pool) error {
+	_, err := c.files.use(p, hostlocal.Exists(p))
+	return err
+}
+
 // writeBefore brings the files of changed addresses in step with their leases as far as it has to
 // be done before the commit, and determines what has to be written after it (docs/design.md,
 // "Address files").
