@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -156,7 +155,7 @@ func Create(path string, fn func(*bolt.Tx) error) error {
 		return err
 	}
 	tmp := path + ".new"
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.RemoveAll(tmp); err != nil {
 		return err
 	}
 	err := initialise(tmp, fn)

@@ -197,3 +197,15 @@ func FuzzProvePages(f *testing.F) {
 		_ = provePages(damaged) // must not panic
 	})
 }
+
+// TestCreateOverADirectory verifies that a directory in the place of the temporary file is removed.
+func TestCreateOverADirectory(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	must.Succeed(t, os.MkdirAll(filepath.Join(path+".new", "full"), 0o700))
+	must.Succeed(t, Create(path, func(*bolt.Tx) error { return nil }))
+	if f, err := Examine(path, true); err != nil {
+		t.Error(err)
+	} else {
+		f.Close()
+	}
+}
