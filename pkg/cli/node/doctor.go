@@ -227,7 +227,8 @@ func (n *nodeDoctor) checkRanges(context.Context) (found []cli.Finding, err erro
 			continue
 		}
 		for _, l := range n.state.leases {
-			if l.Pool != u.Pool && u.Ranges.Contains(l.Address) && !l.Lapsed(n.Clock()) {
+			isOther := l.Pool.Network != u.Pool.Network // an ADD looks in all dataDirs of a network
+			if isOther && u.Ranges.Contains(l.Address) && !l.Lapsed(n.Clock()) {
 				found = append(found, cli.Finding{Reason: "RangeShared",
 					Subject: fmt.Sprintf("networks %s and %s", u.Pool.Network, l.Pool.Network),
 					What: fmt.Sprintf("%s is in use in network %s, and is in the range %s of network %s", l.Address,

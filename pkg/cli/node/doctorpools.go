@@ -5,13 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/cniplugin"
-	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -27,10 +28,7 @@ func (n *nodeDoctor) checkAddresses(ctx context.Context) (found []cli.Finding, e
 		}
 		isRefused := func(stdin []byte) bool { return cniplugin.CheckConfiguration(stdin) != nil }
 		if i := slices.IndexFunc(s.Stdin, isRefused); i >= 0 {
-			found = append(found, cli.Finding{Reason: "ConfigurationRefused", Subject: networkOf(s),
-				What:   fmt.Sprintf("every ADD with %s fails: %v", s.File, cniplugin.CheckConfiguration(s.Stdin[i])),
-				Why:    "no pod of the network can start",
-				Decide: "what the configuration is to say; correct it where the file comes from"})
+			found = append(found, refused(s, cniplugin.CheckConfiguration(s.Stdin[i])))
 			continue
 		}
 		if f := n.checkUsable(ctx, s); f.Reason != "" {
@@ -40,6 +38,14 @@ func (n *nodeDoctor) checkAddresses(ctx context.Context) (found []cli.Finding, e
 		found, err = append(found, full...), errors.Join(err, e)
 	}
 	return found, err
+}
+
+// refused returns the finding about a configuration with which every ADD fails with an error.
+func refused(s cniconf.Status, err error) cli.Finding {
+	return cli.Finding{Reason: "ConfigurationRefused", Subject: networkOf(s),
+		What:   fmt.Sprintf("every ADD with %s fails: %v", s.File, err),
+		Why:    "no pod of the network can start",
+		Decide: "what the configuration is to say; correct it where the file comes from"}
 }
 
 // checkUsable finds a plugin that is missing, or a directory of address files that cannot be used.
@@ -85,24 +91,18 @@ func (n *nodeDoctor) checkFull(s cniconf.Status) (found []cli.Finding, err error
 	if s.Pool == (lease.Pool{}) || n.state.err != nil {
 		return nil, nil // checkStore returns the error of the store
 	}
-	leases := map[lease.Place]lease.Lease{}
-	for _, l := range n.state.leases {
-		leases[l.Place()] = l
-	}
-	files, err := n.filesWithoutLease(s.Pool, leases)
+	leases, err := n.leasesAfterADD(s)
 	for _, set := range n.setsOf(s) {
 		has := holdersIn(s.Pool.Network)
-		for at, l := range leases {
-			if at.Pool == s.Pool && set.Usable(at.Address) {
-				has.add(l, n.Clock())
-			}
-		}
-		for _, l := range files {
+		for _, l := range leases {
 			if set.Usable(l.Address) {
 				has.add(l, n.Clock())
 			}
 		}
-		if has.taken() >= set.size {
+		switch {
+		case set.size == 0:
+			found = append(found, refused(s, fmt.Errorf("%s has no address that is not a gateway", set)))
+		case has.taken() >= set.size:
 			found = append(found, cli.Finding{Reason: "PoolFull", Subject: networkOf(s), Why: "no new pod can start " +
 				"before an address is free, unless a hold ends for it (onExhaustion)",
 				What:   fmt.Sprintf("none of the %d addresses of %s is free: %s", set.size, set, has),
@@ -132,25 +132,25 @@ type sized struct {
 	size uint64
 }
 
-// filesWithoutLease returns what the next ADD makes of address files without a lease: leases of the
-// containers that the files name, or of an unknown owner. Only the place and the holder are set.
-func (n *nodeDoctor) filesWithoutLease(
-	p lease.Pool, leases map[lease.Place]lease.Lease,
-) (out []lease.Lease, err error) {
-	dir, err := hostlocal.OpenUnlocked(p)
-	if dir == nil || err != nil {
-		return nil, err
-	}
-	addresses, err := dir.Addresses()
-	for _, a := range addresses {
-		l := lease.Lease{Pool: p, Address: a, State: lease.Bound}
-		if _, has := leases[l.Place()]; has {
+// leasesAfterADD returns the leases of a network that are left if an ADD finds no free address: it
+// releases those of dead containers, and makes leases of what the node shows of other addresses.
+func (n *nodeDoctor) leasesAfterADD(s cniconf.Status) (out []lease.Lease, err error) {
+	evidence := host.NewEvidence(n.Host, n.Clock().BootID, host.BoundIn(n.state.leases))
+	isKnown := map[netip.Addr]bool{}
+	for _, l := range n.state.leases {
+		if l.Pool != s.Pool {
 			continue
 		}
-		file, found, e := dir.Read(a)
-		if found && (e != nil || !hostlocal.IsHold(file.Content)) {
-			l.Holder.ContainerID, l.Holder.IfName, _ = hostlocal.ParseOwner(file.Content)
-			out = append(out, l)
+		isKnown[l.Address] = true
+		if l.State == lease.Bound && evidence.Prove(l) == lease.Dead {
+			l, _ = lease.Apply(l, lease.Release{Holder: l.Holder, LastHolder: lease.Dead}, n.Clock())
+		}
+		out = append(out, l)
+	}
+	shown, err := n.service().Node.Find(operation.Existing(s.Pool, s.Sets), nil)
+	for _, f := range shown.Findings {
+		if !isKnown[f.Lease.Address] {
+			out = append(out, f.Lease)
 		}
 	}
 	return out, err

@@ -59,7 +59,9 @@ func inactive(t *testing.T) []string {
 func newProc(t *testing.T) string {
 	t.Helper()
 	proc := t.TempDir()
-	must.Succeed(t, os.Mkdir(filepath.Join(proc, strconv.Itoa(os.Getpid())), 0o755))
+	must.Succeed(t, errors.Join(os.Mkdir(filepath.Join(proc, strconv.Itoa(os.Getpid())), 0o755),
+		os.Mkdir(filepath.Join(proc, "self"), 0o755),
+		os.WriteFile(filepath.Join(proc, "self/mountinfo"), []byte("no namespace\n"), 0o600)))
 	return proc
 }
 
