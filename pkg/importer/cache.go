@@ -92,6 +92,9 @@ func (s Sources) cacheEntry(network, containerID, ifName string) (candidates []c
 	for _, c := range s.cacheFiles(network, network+"-"+containerID+"-"+ifName, &notes) {
 		if c.ContainerID == containerID && (ifName == "" || c.IfName == ifName) {
 			candidates = append(candidates, c)
+			if c.Netns.Path == "" { // as in files of libcni before 1.2, with results that name no sandbox
+				notes.add("%s names no network namespace", c.Source)
+			}
 		}
 	}
 	return candidates, notes.texts

@@ -96,6 +96,9 @@ func TestNamedContainer(t *testing.T) {
 			must.Succeed(t, os.Remove(filepath.Join(n.dir, "results/cbr0-c1-eth0")))
 			n.lives("/run/netns/seen", 12, "10.0.0.5") // which may be another container's
 		}, lease.Alive, "10.0.0.5 Bound nobody c1 eth0", "10.0.0.5 Bound nobody c1 eth0"},
+		{"an entry without a namespace", "10.0.0.5", func(n *node) {
+			n.write("results/cbr0-c1-eth0", string(entry(func(f map[string]any) { delete(f, "netns") })))
+		}, lease.Unknown, "10.0.0.5 Bound db-0/u1 c1 eth0 window 10m0s", "10.0.0.5 Bound nobody c1 eth0"},
 	} {
 		n := newNode(t)
 		n.write("results/cbr0-c1-eth0", string(entry(nil)))
