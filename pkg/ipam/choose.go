@@ -239,11 +239,15 @@ func (a *assignment) holdsIn(set pool.Set) (in inUse) {
 	return in
 }
 
+// maxDead is the largest number of files of dead containers that an ADD passes over.
+const maxDead = 100
+
 // next picks the next address of a set that has neither a lease nor a file of host-local, and
 // reports whether there is one. It makes leases of the addresses that host-local has given. The
 // address of a dead container, whose DEL may still come, is the last choice.
 func (a *assignment) next(set pool.Set) (p pick, found bool, err error) {
 	var last netip.Addr
+	dead := 0
 	addr, found := set.Next(a.call.Tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
 		for {
 			addr, ok := a.call.Tx.Free(a.req.Pool, lo, hi)
@@ -256,6 +260,12 @@ func (a *assignment) next(set pool.Set) (p pick, found bool, err error) {
 			}
 			if wasDead && !last.IsValid() {
 				last = addr
+			}
+			if wasDead {
+				dead++
+			}
+			if dead == maxDead {
+				return last, true
 			}
 			lo = addr.Next()
 		}

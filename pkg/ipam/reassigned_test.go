@@ -2,9 +2,8 @@ package ipam
 
 import (
 	"errors"
-
+	"fmt"
 	"net/netip"
-
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -33,4 +32,18 @@ func TestFailedCallRemovesNoFile(t *testing.T) {
 	}
 	w.same("leases", w.leases(), "10.0.0.2=db-0/Held")
 	w.same("files", w.files(), "10.0.0.2=#held:db/db-0:hold")
+}
+
+// An ADD passes over a limited number of files of dead containers.
+func TestFilesOfDeadContainers(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	w.add(ask{container: "k"})
+	for i := range maxDead + 1 {
+		addr, container := fmt.Sprintf("10.0.0.%d", 3+i), fmt.Sprintf("gone%d", i)
+		w.hostLocal(addr, container)
+		w.cached(container, addr)
+	}
+	if got := w.add(ask{container: "c1"}); got != "10.0.0.3" {
+		t.Errorf("got %s", got)
+	}
 }
