@@ -99,7 +99,7 @@ func (tx *Tx) ID() string { return string(tx.bucket(bucketMeta).Get(metaID)) }
 // readPools reads the list of pools. One whose path has links now gets the canonical path, unless
 // that is the path of another pool of the list.
 func (tx *Tx) readPools() error {
-	bucket := tx.bucket(bucketPools)
+	bucket, canonical := tx.bucket(bucketPools), map[string]string{}
 	return bucket.ForEach(func(k, v []byte) error {
 		dir, network, ok := bytes.Cut(k, []byte{0})
 		p := lease.Pool{DataDir: string(dir), Network: string(network)}
@@ -107,7 +107,10 @@ func (tx *Tx) readPools() error {
 		if !ok || err != nil {
 			return fmt.Errorf("%w: the list of pools is damaged: %q", ErrLost, k)
 		}
-		now := lease.Pool{DataDir: files.Canonical(p.DataDir), Network: p.Network}
+		if canonical[p.DataDir] == "" { // there may be thousands of networks
+			canonical[p.DataDir] = files.Canonical(p.DataDir)
+		}
+		now := lease.Pool{DataDir: canonical[p.DataDir], Network: p.Network}
 		if _, taken := tx.pools[now]; !taken && bucket.Get(poolKey(now)) == nil {
 			p = now
 		}
