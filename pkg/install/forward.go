@@ -175,7 +175,7 @@ func removeFile(path string, open *os.File) error {
 // ADD. flannel, Multus and CRI-O use the stored configuration for the DEL.
 var replays = append([]string{"/var/lib/cni/flannel", "/var/lib/cni/multus"}, importer.DefaultCacheDirs...)
 
-// replayed returns the paths of the stored configurations that name leasehold.
+// replayed returns the paths of the stored configurations that name leasehold, or cannot be read.
 func replayed() (paths []string, err error) {
 	for _, dir := range replays {
 		names, err := files.List(dir)
@@ -189,11 +189,10 @@ func replayed() (paths []string, err error) {
 				continue
 			}
 			content, _, err := files.Read(path)
-			if err != nil && !files.IsMissing(err) {
-				return nil, err
-			}
 			var stored any
-			if json.Unmarshal(content, &stored) == nil && namesLeasehold(stored) {
+			switch {
+			case files.IsMissing(err):
+			case err != nil, json.Unmarshal(content, &stored) == nil && namesLeasehold(stored):
 				paths = append(paths, path)
 			}
 		}

@@ -20,6 +20,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -177,6 +178,19 @@ func TestForwarderWaitsForALaterDEL(t *testing.T) {
 		all.Wait()
 	})
 	assertNames(t, d)
+}
+
+func TestUnreadableStoredConfigurationIsKept(t *testing.T) {
+	stored := t.TempDir()
+	defer func(dirs []string) { replays = dirs }(replays)
+	replays = []string{stored}
+	large := filepath.Join(stored, "large")
+	must.Succeed(t, errors.Join(os.WriteFile(large, nil, 0o600), os.Truncate(large, files.Max+1),
+		os.WriteFile(filepath.Join(stored, "broken"), []byte("{"), 0o600),
+		os.Mkdir(filepath.Join(stored, "dir"), 0o700)))
+	if paths, err := replayed(); err != nil || !slices.Equal(paths, []string{large}) {
+		t.Errorf("%q, %v", paths, err)
+	}
 }
 
 func TestInstallReplacesARunningProgram(t *testing.T) {
