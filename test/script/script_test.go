@@ -43,14 +43,25 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
 func TestScripts(t *testing.T) { testscript.Run(t, params("testdata")) }
 
-// TestScriptsAlone runs those that see the processes of others.
-func TestScriptsAlone(t *testing.T) { testscript.Run(t, params("testdata/alone")) }
+// TestScriptsAlone runs those that see the processes or files of others, one after the other.
+func TestScriptsAlone(t *testing.T) {
+	scripts, err := filepath.Glob("testdata/alone/*.txtar")
+	must.Succeed(t, err)
+	for _, script := range scripts {
+		t.Run(filepath.Base(script), func(t *testing.T) {
+			p := params("")
+			p.Files = []string{script}
+			testscript.Run(t, p)
+		})
+	}
+}
 
 func params(dir string) testscript.Params {
 	return testscript.Params{
