@@ -166,11 +166,11 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 		c.once(context.Background())
 	}
 	if state(t, node, here) != lease.Bound || health.ready() != nil || testutil.ToFloat64(c.unknown) != 1 {
-		t.Errorf("state %s, ready: %v, doubtful: %v",
+		t.Errorf("state %s, ready: %v, unknown: %v",
 			state(t, node, here), health.ready(), testutil.ToFloat64(c.unknown))
 	}
 	if n := strings.Count(out.String(), "it is unknown whether"); n != 1 {
-		t.Errorf("the doubt is logged %d times:\n%s", n, out)
+		t.Errorf("the reason is logged %d times:\n%s", n, out)
 	}
 	update(t, node, func(tx *store.Tx) error { return tx.SetNamespaceIDs("boot-1 elsewhere") })
 	for range 3 {

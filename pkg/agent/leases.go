@@ -69,7 +69,7 @@ func newLeaseTask(node Node, health *Health, use Use) *leaseTask {
 		changes: daemon.Any(&node.Changes.Store),
 		complete: gauge("leasehold_survey_complete",
 			"Whether the last survey of the node was complete (1). While it is 0, the agent releases nothing."),
-		unknown: gauge("leasehold_doubtful_leases",
+		unknown: gauge("leasehold_unknown_leases",
 			"Leases that stay bound because it cannot be determined whether their sandboxes exist."),
 	}
 }
@@ -122,7 +122,7 @@ func (t *leaseTask) once(ctx context.Context) time.Duration {
 	if err == nil {
 		t.complete.Set(1)
 	}
-	t.unknown.Set(float64(v.Doubtful))
+	t.unknown.Set(float64(v.Unknown))
 	t.logProblem(err, v)
 	if err != nil {
 		return surveyInterval
@@ -183,7 +183,7 @@ func about(l lease.Lease) []any {
 func (t *leaseTask) logProblem(err error, v maintain.Survey) {
 	level := slog.LevelError
 	if err == nil {
-		level, err = slog.LevelWarn, v.Doubt
+		level, err = slog.LevelWarn, v.WhyUnknown
 	}
 	t.problem.Log(t.Log, level, "node survey", err)
 }

@@ -42,8 +42,8 @@ type Evidence struct {
 
 // state is the state of a holder, and the reason if it is Unknown because something cannot be read.
 type state struct {
-	life  lease.Liveness
-	doubt error
+	life lease.Liveness
+	why  error
 }
 
 // BoundIn yields the bound leases of a list.
@@ -76,10 +76,10 @@ func (e *Evidence) QuickState(l lease.Lease) lease.Liveness {
 func (e *Evidence) quickState(l lease.Lease) (lease.Liveness, error) {
 	s, ok := e.quick[l.Holder]
 	if !ok {
-		s.life, s.doubt = e.host.QuickState(l.Holder, e.boot)
+		s.life, s.why = e.host.QuickState(l.Holder, e.boot)
 		e.quick[l.Holder] = s
 	}
-	return s.life, s.doubt
+	return s.life, s.why
 }
 
 // Prove returns the state of a bound lease's holder. If the path of its namespace does not lead to
@@ -87,7 +87,7 @@ func (e *Evidence) quickState(l lease.Lease) (lease.Liveness, error) {
 func (e *Evidence) Prove(l lease.Lease) lease.Liveness {
 	s, ok := e.proven[l.Holder]
 	if !ok {
-		s.life, s.doubt = e.prove(l)
+		s.life, s.why = e.prove(l)
 		e.proven[l.Holder] = s
 	}
 	return s.life
@@ -96,12 +96,12 @@ func (e *Evidence) Prove(l lease.Lease) lease.Liveness {
 // SetProven records the state of a holder that another Evidence has proven. Prove returns it.
 func (e *Evidence) SetProven(h lease.Holder, life lease.Liveness) { e.proven[h] = state{life: life} }
 
-// Doubt returns the reason if Prove returns Unknown for a lease's holder, otherwise nil.
-func (e *Evidence) Doubt(l lease.Lease) error {
+// WhyUnknown returns the reason if Prove returns Unknown for a lease's holder, otherwise nil.
+func (e *Evidence) WhyUnknown(l lease.Lease) error {
 	if e.Prove(l) != lease.Unknown {
 		return nil
 	}
-	err := cmp.Or(e.proven[l.Holder].doubt, errors.New("its namespace could not be read"))
+	err := cmp.Or(e.proven[l.Holder].why, errors.New("its namespace could not be read"))
 	if e.boot == "" {
 		err = fmt.Errorf("%w, and the boot id cannot be read", err)
 	}

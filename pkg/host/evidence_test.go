@@ -114,8 +114,8 @@ func TestProve(t *testing.T) {
 		if got := e.Prove(l); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
-		if why := e.Doubt(l); !errors.Is(why, c.why) || (why != nil) != (c.why != nil) {
-			t.Errorf("%s: the doubt is %v, want %v", name, why, c.why)
+		if why := e.WhyUnknown(l); !errors.Is(why, c.why) || (why != nil) != (c.why != nil) {
+			t.Errorf("%s: the reason is %v, want %v", name, why, c.why)
 		}
 	}
 }

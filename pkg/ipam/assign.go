@@ -424,8 +424,8 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 		then = "it is still refused (onBusy: refuse)"
 	}
 	known := fmt.Sprintf("whose network namespace %s is still there", l.Holder.Netns.Path)
-	if doubt := a.call.Evidence.Doubt(l); doubt != nil {
-		known = fmt.Sprintf("which is not proven to be gone (%v)", doubt)
+	if why := a.call.Evidence.WhyUnknown(l); why != nil {
+		known = fmt.Sprintf("which is not proven to be gone (%v)", why)
 	}
 	return fmt.Errorf("%w: %s of pod %s/%s is held by container %s, %s; after busyTimeout (%s) %s",
 		ErrAddressInUse, l.Address, l.Namespace, l.Name, l.Holder.ContainerID, known,

@@ -78,7 +78,7 @@ import (
 //	revoke, end-holds <pod>; defer <pod> <time>; revoke-former <pod>: leases that its addresses had before
 //	[!] release <pod or address> [force]; import; export; accept-loss; limits <key>=<value>...
 //	remember, perform                         plans, and performs that plan later
-//	survey safe|unsafe|doubts <text>          what a survey says of itself
+//	survey safe|unsafe|unknown <text>         what a survey says of itself
 //	round                                     one of the agent, where leasehold serves the network
 //	kept                                      db-0's hold survives a round of the agent and a full pool
 //	warned, journaled <text>, noted [text] by the last ADD
@@ -527,16 +527,17 @@ func (w *world) must(err error) {
 	must.Succeed(w.t, err)
 }
 
-// surveyIs expects a survey that is safe to act on, is not, or doubts one death.
+// surveyIs expects a survey that is safe to act on, is not, or for which the state of one holder is
+// unknown.
 func (w *world) surveyIs(args []string) {
 	v, text := w.survey(), strings.Join(args[1:], " ")
 	says := func(err error) bool { return err != nil && strings.Contains(err.Error(), text) }
 	if !map[string]bool{
-		"safe":   v.Unsafe == nil && v.Doubtful == 0 && v.Doubt == nil,
-		"unsafe": errors.Is(v.Unsafe, operation.ErrNoHostView) && says(v.Unsafe) && len(maintain.Plan(v)) == 0,
-		"doubts": v.Unsafe == nil && v.Doubtful == 1 && says(v.Doubt),
+		"safe":    v.Unsafe == nil && v.Unknown == 0 && v.WhyUnknown == nil,
+		"unsafe":  errors.Is(v.Unsafe, operation.ErrNoHostView) && says(v.Unsafe) && len(maintain.Plan(v)) == 0,
+		"unknown": v.Unsafe == nil && v.Unknown == 1 && says(v.WhyUnknown),
 	}[args[0]] {
-		w.t.Fatalf("unsafe: %v, doubts %d: %v", v.Unsafe, v.Doubtful, v.Doubt)
+		w.t.Fatalf("unsafe: %v, unknown %d: %v", v.Unsafe, v.Unknown, v.WhyUnknown)
 	}
 }
 

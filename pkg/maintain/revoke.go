@@ -53,8 +53,8 @@ func (s *Service) Revoke(ctx context.Context, match func(lease.Lease) bool, forc
 			if err != nil {
 				err = fmt.Errorf("%s is held by container %s: %w", l.Address, l.Holder.ContainerID, err)
 			}
-			if doubt := c.Evidence.Doubt(l); err != nil && doubt != nil {
-				err = fmt.Errorf("%w: it is not proven to be gone (%w)", err, doubt)
+			if why := c.Evidence.WhyUnknown(l); err != nil && why != nil {
+				err = fmt.Errorf("%w: it is not proven to be gone (%w)", err, why)
 			}
 			out = append(out, Revoked{l, err})
 		}

@@ -30,10 +30,10 @@ type Survey struct {
 	// that have no lease, or one of an unknown owner, in the pools that Survey was called with.
 	// Only pool, address and holder of the leases are set.
 	imports []Action
-	// Doubtful is the number of leases whose holders are neither proven alive nor dead. They stay
-	// bound. Doubt is the reason, or nil if there are none.
-	Doubtful int
-	Doubt    error
+	// Unknown is the number of leases whose holders are neither proven alive nor dead. They stay
+	// bound. WhyUnknown is the reason, or nil if there are none.
+	Unknown    int
+	WhyUnknown error
 	// Unsafe is the reason if no action may follow from this survey, because it is not proven that
 	// this process sees the host, otherwise nil.
 	Unsafe error
@@ -90,8 +90,8 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 	return v, nil
 }
 
-// examineHolders sets Life, Last, Doubtful and Doubt. If the namespace of a single process cannot
-// be read, no holder can be proven dead.
+// examineHolders sets Life, Last, Unknown and WhyUnknown. If the namespace of a single process
+// cannot be read, no holder can be proven dead.
 func (s *Service) examineHolders(v *Survey) {
 	e := host.NewEvidence(s.Node.Host, v.Now.BootID, host.BoundIn(v.Leases))
 	e.Twice = true
@@ -104,9 +104,9 @@ func (s *Service) examineHolders(v *Survey) {
 		}
 	}
 	if unknown := v.boundInBoot()[lease.Unknown]; len(unknown) > 0 {
-		v.Doubtful = len(unknown)
-		v.Doubt = fmt.Errorf("of %d leases it is unknown whether their sandboxes are gone: %w", v.Doubtful,
-			e.Doubt(unknown[0]))
+		v.Unknown = len(unknown)
+		v.WhyUnknown = fmt.Errorf("of %d leases it is unknown whether their sandboxes are gone: %w", v.Unknown,
+			e.WhyUnknown(unknown[0]))
 	}
 }
 
@@ -123,10 +123,10 @@ func (v Survey) boundInBoot() map[lease.Liveness][]lease.Lease {
 	return out
 }
 
-// checkSomeAlive makes bound leases doubtful if no lease that was bound in this boot has a living
-// holder. The reason may be that this process does not see the holders (docs/design.md, "The
-// process view"), or that the node is drained and a DEL lost. Holds still end. A dead holder whose
-// file is missing does not count: host-local has processed its DEL, which is another proof.
+// checkSomeAlive makes dead holders unknown if no lease that was bound in this boot has a living
+// one. The reason may be that this process does not see the holders (docs/design.md, "The process
+// view"), or that the node is drained and a DEL lost. Holds still end. A dead holder whose file is
+// missing does not count: host-local has processed its DEL, which is another proof.
 func (v *Survey) checkSomeAlive() {
 	bound := v.boundInBoot()
 	released := map[Ref]bool{}
@@ -134,15 +134,15 @@ func (v *Survey) checkSomeAlive() {
 		released[RefTo(l)] = true
 	}
 	dead := slices.DeleteFunc(bound[lease.Dead], func(l lease.Lease) bool { return released[RefTo(l)] })
-	if len(bound[lease.Alive]) > 0 || len(dead)+v.Doubtful == 0 {
+	if len(bound[lease.Alive]) > 0 || len(dead)+v.Unknown == 0 {
 		return
 	}
 	for _, l := range dead {
 		v.Life[l.Holder] = lease.Unknown
 	}
-	v.Doubtful += len(dead)
-	v.Doubt = fmt.Errorf("of %d leases that were bound in this boot not one looks alive: they stay until another "+
-		"sandbox lives", v.Doubtful)
+	v.Unknown += len(dead)
+	v.WhyUnknown = fmt.Errorf("of %d leases that were bound in this boot not one looks alive: they stay until another "+
+		"sandbox lives", v.Unknown)
 }
 
 // imports returns Survey.imports. It lists each directory once, without a lock, so that Act must

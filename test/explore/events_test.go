@@ -377,7 +377,7 @@ func (w *simulation) round() error {
 	s := w.service()
 	surveys := 1
 	if w.imports {
-		surveys = 2 // an import is a change: windows apply to the new leases, and doubted deaths may be certain
+		surveys = 2 // an import is a change: windows apply to the new leases, and what was unknown may be certain
 	}
 	for range surveys {
 		if _, err := s.Follow(context.Background(), append(w.annotations(), w.namedAnnotations()...)); err != nil {

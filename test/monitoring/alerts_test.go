@@ -33,7 +33,7 @@ load 1m
 	leasehold_shared_ranges{node="node9",instance="manager1"} _x120
 	leasehold_survey_complete{instance="node1"} 1x120
 	leasehold_store_readable{instance="node1"} 1x120
-	leasehold_doubtful_leases{instance="node1"} 0x120
+	leasehold_unknown_leases{instance="node1"} 0x120
 	leasehold_queued_deletes{instance="node1"} 0 3 0 5 0x116
 	leasehold_calls_total{verb="ADD",result="ok",instance="node1"} 0+100x120
 	leasehold_calls_total{verb="ADD",result="11",instance="node1"} 0 9 9x118
@@ -63,11 +63,11 @@ var alerts = []struct {
 		"No agent works on node node9: AgentMissing."},
 	{"LeaseholdAddressesShared", `leasehold_shared_ranges{node="node9"} _x11 1x100`, 21,
 		"Node node9 has addresses that another node has as well."},
-	{"LeaseholdAgentBlind", `leasehold_survey_complete 1x10 0x100`, 21,
+	{"LeaseholdIncompleteSurvey", `leasehold_survey_complete 1x10 0x100`, 21,
 		"The agent at node1 does not see the whole host, and releases nothing."},
 	{"LeaseholdStoreUnreadable", `leasehold_store_readable 1x10 0x100`, 16,
 		"The lease store at node1 cannot be read."},
-	{"LeaseholdDoubtfulLeases", `leasehold_doubtful_leases 0x10 2x100`, 71,
+	{"LeaseholdUnknownLeases", `leasehold_unknown_leases 0x10 2x100`, 71,
 		"2 leases at node1 stay bound because nothing proves that their pods are gone."},
 	{"LeaseholdQueueGrowing", `leasehold_queued_deletes 0x10 1+1x100`, 26,
 		"16 DELs at node1 wait for the store."},

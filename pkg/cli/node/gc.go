@@ -38,8 +38,8 @@ are not released; if all sandboxes look dead, none is. Both are reported on stde
 			if survey.Unsafe != nil {
 				return survey.Unsafe
 			}
-			if survey.Doubt != nil {
-				a.Say("%v", survey.Doubt)
+			if survey.WhyUnknown != nil {
+				a.Say("%v", survey.WhyUnknown)
 			}
 			plan := slices.DeleteFunc(maintain.Plan(survey), func(p maintain.Action) bool {
 				return p.Do == maintain.WriteFile // host-local may be in the middle of a DEL: the agent writes the file
