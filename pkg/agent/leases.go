@@ -23,7 +23,7 @@ const (
 	checkInterval = 5 * time.Second
 )
 
-// Use judges whether leasehold is in use on the node (retention.UseWatcher).
+// Use judges whether leasehold is in use on the node (use.Watcher).
 type Use interface {
 	// Check judges again, and reports whether the result of Served has changed. It is called every
 	// few seconds.

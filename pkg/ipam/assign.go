@@ -146,11 +146,11 @@ func (a *assignment) decide() (refused, err error) {
 		if l.Pool != a.req.Pool {
 			continue
 		}
-		foreign, err := a.call.CompareOwn(l)
+		isOthers, err := a.call.CompareOwn(l)
 		if err != nil && !errors.Is(err, importer.ErrUnreadable) {
 			return nil, err
 		}
-		if foreign {
+		if isOthers {
 			continue
 		}
 		if refused := a.refuseOther(l); refused != nil {

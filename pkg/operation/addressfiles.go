@@ -159,9 +159,8 @@ func (c *Call) UseFiles(p lease.Pool) error {
 	return err
 }
 
-// writeBefore brings the files of changed addresses in step with their leases as far as it has to
-// be done before the commit, and determines what has to be written after it (docs/design.md,
-// "Address files").
+// writeBefore writes the files of changed addresses as far as that has to be done before the
+// commit, and determines what has to be written after it (docs/design.md, "Address files").
 func (c *Call) writeBefore() {
 	addrs := map[lease.Pool][]netip.Addr{}
 	for at := range c.files.changed {

@@ -52,7 +52,7 @@ type Publisher struct {
 	Pool    *Pool
 	Limits  *retention.Limits
 	// Active returns the status of each network that the container runtime has loaded, or nil
-	// before the first result (retention.UseWatcher.Result). It must not block.
+	// before the first result (use.Watcher.Result). It must not block.
 	Active func() []cniconf.Status
 	Log    *slog.Logger
 	Writes *prometheus.CounterVec
