@@ -75,11 +75,14 @@ func (t *Test) podMonitors() {
 		}
 		for _, p := range pods.Items {
 			for _, e := range monitor.Spec.PodMetricsEndpoints {
-				out, err := t.Client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, portOf(p, e.Port), e.Path,
-					nil).DoRaw(t.Ctx)
-				if err != nil || !strings.Contains(string(out), "\nleasehold_") {
-					t.Fatalf("%s of pod %s, port %s: %v: %.200s", e.Path, p.Name, e.Port, err, out)
-				}
+				t.Eventually("a scrape", func() error { // a scenario of another node may kill its agent
+					out, err := t.Client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, portOf(p, e.Port), e.Path,
+						nil).DoRaw(t.Ctx)
+					if err != nil || !strings.Contains(string(out), "\nleasehold_") {
+						return fmt.Errorf("%s of pod %s, port %s: %v: %.200s", e.Path, p.Name, e.Port, err, out)
+					}
+					return nil
+				})
 			}
 		}
 	}
