@@ -144,7 +144,7 @@ func rebootAPIDown(t *Test) {
 
 // bootWithoutAPI boots nodes while the API server is off, and waits until they are Ready.
 func (t *Test) bootWithoutAPI(nodes ...*cluster.Node) {
-	t.freshAgents()
+	t.freshWatches()
 	back := t.WithoutControl(cluster.APIServer)
 	for _, n := range nodes {
 		t.Must(n.PowerOn(t.Ctx))

@@ -210,7 +210,7 @@ func apiDownReservations(t *Test) {
 	for _, p := range before {
 		old = append(old, t.Sandbox(n, p))
 	}
-	t.freshAgents()
+	t.freshWatches()
 	back := t.WithoutControl(cluster.APIServer)
 	for _, s := range old {
 		t.endSandbox(n, s)

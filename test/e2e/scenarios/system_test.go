@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -109,8 +110,17 @@ func (t *Test) WithoutManager() (back func()) {
 }
 
 // WithoutControl stops parts of the control plane until back is called, or the scenario ends.
+// After an outage of the API server a client may wait half a minute until it watches nodes again.
+// Scheduler and controller manager are started anew, so that they know about a cordon at once.
 func (t *Test) WithoutControl(parts ...string) (back func()) {
-	back = untilDone(func() { t.Must(t.Cluster.RunControl(t.Ctx)) })
+	back = untilDone(func() {
+		if slices.Contains(parts, cluster.APIServer) {
+			for _, watching := range []string{cluster.Scheduler, cluster.ControllerManager} {
+				t.Must(t.Cluster.StopControl(t.Ctx, watching))
+			}
+		}
+		t.Must(t.Cluster.RunControl(t.Ctx))
+	})
 	t.Cleanup(back)
 	for _, part := range parts {
 		t.Must(t.Cluster.StopControl(t.Ctx, part))
@@ -118,11 +128,13 @@ func (t *Test) WithoutControl(parts ...string) (back func()) {
 	return back
 }
 
-// freshAgents replaces all agents when the scenario ends. After an outage of the API server it may
-// take an agent five minutes until it watches its NodeAddressPool, in which releases wait.
-func (t *Test) freshAgents() {
+// freshWatches replaces agents and managers when the scenario ends. After an outage of the API
+// server it may take an agent five minutes until it watches its NodeAddressPool, in which releases
+// wait.
+func (t *Test) freshWatches() {
 	t.Cleanup(func() {
-		t.Kubectl("--namespace="+cluster.System, "rollout", "restart", "daemonset", cluster.Agent)
+		t.Kubectl("--namespace="+cluster.System, "rollout", "restart",
+			"daemonset/"+cluster.Agent, "deployment/"+cluster.Manager)
 		t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	})
 }
