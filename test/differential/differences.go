@@ -37,12 +37,17 @@ type Difference struct {
 var Differences = []Difference{
 	{
 		Call:      "ADD of a container and interface that have an address",
-		HostLocal: "fails", Leasehold: "the same address",
-		Reason: "a runtime that lost the reply repeats the call",
+		HostLocal: "fails, or assigns one with another `dataDir`", Leasehold: "the same address",
+		Reason: "a runtime that lost the reply repeats the call, and the configuration may have changed since",
 		explains: func(past []Exchange, e Exchange) bool {
-			return e.onlyLeaseholdServes("ADD") && len(held(past, e)) > 0 && keepsThose(held(past, e), e)
+			return (e.onlyLeaseholdServes("ADD") || e.onlyAddressesDiffer()) &&
+				slices.ContainsFunc(past, func(p Exchange) bool {
+					return p.attachment() == e.attachment() && p.network() == e.network() &&
+						(p.pool() != e.pool() || !e.HostLocal.ok()) && len(held(past, p)) > 0 && keepsThose(held(past, p), e)
+				})
 		},
 		example: []Call{add("c1", plain), add("c1", plain)},
+		another: []Call{add("c1", plain).args("IP=10.0.0.9"), add("c1", in(plain, `"dataDir":"/var/lib/world/data"`))},
 	},
 	{
 		Call: "ADD of a container and interface that have an address in another living network namespace, with " +
