@@ -188,7 +188,8 @@ func (r *agentReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	return reconcile.Result{}, nil
 }
 
-// show sets the condition to Unknown. It returns a conflict if the object has changed.
+// show sets the condition to Unknown, since when that is true. It returns a conflict if the object
+// has changed.
 func (r *agentReconciler) show(ctx context.Context, p *nodePool, reason string, since time.Time) error {
 	message := fmt.Sprintf("%s since %s: what is shown here, and the node's reservations, may not be true any more",
 		agentTexts[reason], since.UTC().Format(time.RFC3339))
@@ -196,7 +197,7 @@ func (r *agentReconciler) show(ctx context.Context, p *nodePool, reason string, 
 		{"op": "replace", "path": "/metadata/resourceVersion", "value": p.version},
 		{"op": "replace", "path": fmt.Sprintf("/status/conditions/%d", p.condition), "value": metav1.Condition{
 			Type: ipam.ConditionRetentionActive, Status: metav1.ConditionUnknown, Reason: reason, Message: message,
-			LastTransitionTime: metav1.NewTime(r.now().UTC().Truncate(time.Second))}},
+			LastTransitionTime: metav1.NewTime(since.UTC().Truncate(time.Second))}},
 	})
 	object := &ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: p.node}}
 	return r.client.Status().Patch(ctx, object, client.RawPatch(types.JSONPatchType, patch))

@@ -143,10 +143,10 @@ func TestNodeWithoutAgentIsShown(t *testing.T) {
 		patch[0].Value != "7Named" || patch[1].Path != "/status/conditions/1" {
 		t.Errorf("the patch is %s", got[0])
 	}
-	condition := patch[1].Value.(map[string]any)
+	condition, began := patch[1].Value.(map[string]any), noon.UTC().Format(time.RFC3339)
 	if condition["status"] != "Unknown" || condition["reason"] != ipam.AgentMissing ||
-		condition["type"] != ipam.ConditionRetentionActive || !strings.Contains(condition["message"].(string),
-		"since "+noon.UTC().Format(time.RFC3339)) {
+		condition["type"] != ipam.ConditionRetentionActive || condition["lastTransitionTime"] != began ||
+		!strings.Contains(condition["message"].(string), "since "+began) {
 		t.Errorf("the condition is %v", condition)
 	}
 
