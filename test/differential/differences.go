@@ -43,7 +43,8 @@ var Differences = []Difference{
 			return (e.onlyLeaseholdServes("ADD") || e.onlyAddressesDiffer()) &&
 				slices.ContainsFunc(past, func(p Exchange) bool {
 					return p.attachment() == e.attachment() && p.network() == e.network() &&
-						(p.pool() != e.pool() || !e.HostLocal.ok()) && len(held(past, p)) > 0 && keepsThose(held(past, p), e)
+						(p.pool() != e.pool() || !e.HostLocal.ok()) && len(held(past, p)) > 0 &&
+						keepsThose(held(past, p), e)
 				})
 		},
 		example: []Call{add("c1", plain), add("c1", plain)},
