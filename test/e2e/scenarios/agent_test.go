@@ -63,6 +63,7 @@ func (t *Test) forgetSandboxes(n *cluster.Node, pods Pods) (ids []string) {
 func (t *Test) resume(n *cluster.Node) {
 	t.runs(n, cluster.ContainerRuntime)
 	started := time.Now()
+	t.removeForgotten(n, started)
 	t.runs(n, cluster.Kubelet)
 	t.WaitNode(n, started)
 }
