@@ -216,12 +216,12 @@ func (s requestStates) apply(r *ipam.AddressRequest) {
 
 // planRequests returns what follows from the AddressRequests, the ranges of the nodes, the limits
 // of namespaces and the reservations. areKnown reports whether the limits are: otherwise nothing is
-// named.
+// named. The status of a request for which isPaused reports true is not written.
 //
 // Each namespace is named in turn, and one that may not choose is not. Its unused holds end later:
 // until then the agents' states stay.
 func planRequests(requests []*addressRequest, pools []*nodePool, limits policy.Limits, areKnown bool,
-	set *control.Reservations) (plan requestPlan) {
+	set *control.Reservations, isPaused func(*addressRequest) bool) (plan requestPlan) {
 	plan.named = map[string][]ipam.RequestReference{}
 	all, entries := newRanges(pools), map[string]int{}
 	slices.SortFunc(requests, func(a, b *addressRequest) int {
@@ -263,7 +263,7 @@ func planRequests(requests []*addressRequest, pools []*nodePool, limits policy.L
 			plan.named[node] = append(plan.named[node],
 				ipam.RequestReference{ReservationReference: ref, Addresses: addresses})
 		}
-		if isOther && len(plan.shown) <= maxShown {
+		if isOther && len(plan.shown) <= maxShown && !isPaused(r) {
 			plan.shown = append(plan.shown, requestStates{r, states})
 		}
 	}
@@ -332,14 +332,21 @@ func nodeOf(r *addressRequest, e requestEntry, all ranges, mayChoose bool, set *
 // writes statuses. As long as there are requests, it runs at intervals, because ranges and pods may
 // have changed.
 func (r *specReconciler) nameRequests(ctx context.Context) (reconcile.Result, error) {
-	requests := r.requests.List()
-	if !r.requests.HasSynced() || len(requests) == 0 && len(r.named) == 0 {
-		return reconcile.Result{}, nil // an AddressRequest starts a pass
+	requests, areKnown := r.requests.List(), r.limits.HasSynced() && r.limits.IsComplete()
+	isDone := len(r.named) == 0 && (r.named != nil || !areKnown) // a former leader may have named some
+	if !r.requests.HasSynced() || len(requests) == 0 && isDone {
+		return reconcile.Result{}, nil // an AddressRequest starts a pass, and so do limits
 	}
 	limits, _ := r.limits.Get(kube.LimitsName.String())
-	pools := r.pools.List()
-	areKnown := r.limits.HasSynced() && r.limits.IsComplete()
-	plan := planRequests(requests, pools, limits, areKnown, r.set)
+	pools, again := r.pools.List(), checkInterval
+	key := func(q *addressRequest) string { return string(q.UID) + " " + q.ResourceVersion }
+	plan := planRequests(requests, pools, limits, areKnown, r.set, func(q *addressRequest) bool {
+		isPaused := r.unwritten.IsInBackOffSinceUpdate(key(q), r.now())
+		if isPaused {
+			again = failedInterval
+		}
+		return isPaused
+	})
 	if areKnown {
 		r.named = plan.named
 	}
@@ -348,17 +355,13 @@ func (r *specReconciler) nameRequests(ctx context.Context) (reconcile.Result, er
 			r.queue.Add(control.RequestFor(p.node))
 		}
 	}
-	again := checkInterval
 	if len(plan.shown) > maxShown {
 		again = nameDelay
 	}
 	var errs []error
 	for _, want := range plan.shown[:min(len(plan.shown), maxShown)] {
-		key := string(want.UID) + " " + want.ResourceVersion
-		if r.unwritten.IsInBackOffSinceUpdate(key, r.now()) {
-			again = failedInterval
-		} else if err := r.show(ctx, want); err != nil {
-			r.unwritten.Next(key, r.now())
+		if err := r.show(ctx, want); err != nil {
+			r.unwritten.Next(key(want.addressRequest), r.now())
 			errs = append(errs, err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -49,6 +50,8 @@ func viewsOfRequests(requests ...*ipam.AddressRequest) (views []*addressRequest)
 	}
 	return views
 }
+
+func never(*addressRequest) bool { return false }
 
 // shownIn returns the states that a plan shows in a request, "" if its status stays.
 func shownIn(plan requestPlan, r *ipam.AddressRequest) string {
@@ -168,7 +171,7 @@ func TestPlanRequests(t *testing.T) {
 			shows(r, strings.Split(tt.before, ", ")...)
 		}
 		requests, pools, set := viewsOfRequests(r), viewsOf(twoNodes()), setOf(t, tt.reservations...)
-		plan := planRequests(requests, pools, tt.limits, true, set)
+		plan := planRequests(requests, pools, tt.limits, true, set, never)
 		want := map[string][]ipam.RequestReference{}
 		if tt.named != "" {
 			first := netip.MustParseAddr(tt.entry.Addresses[0]).String()
@@ -179,7 +182,7 @@ func TestPlanRequests(t *testing.T) {
 			t.Errorf("%s: names %v and shows %q, want %v and %q", tt.name, plan.named, shown, want, tt.shown)
 		}
 
-		unknown := planRequests(requests, pools, nil, false, set)
+		unknown := planRequests(requests, pools, nil, false, set, never)
 		isKept := r.Spec.Entries[0].NodeName == "" || strings.Contains(tt.before, "@"+r.Spec.Entries[0].NodeName)
 		for _, a := range strings.Split(shownIn(unknown, r), ", ") {
 			address, isOwn := strings.CutSuffix(a, "@ Waiting LimitsUnknown")
@@ -188,7 +191,7 @@ func TestPlanRequests(t *testing.T) {
 			}
 		}
 		r.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-		deleted := planRequests(viewsOfRequests(r), pools, tt.limits, true, set)
+		deleted := planRequests(viewsOfRequests(r), pools, tt.limits, true, set, never)
 		if len(unknown.named) > 0 || len(deleted.named) > 0 || len(deleted.shown) > 0 {
 			t.Errorf("%s: unknown limits name %v; a deleted one %v, %v", tt.name, unknown.named, deleted.named,
 				deleted.shown)
@@ -204,7 +207,7 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 	set := setOf(t, reservationOf("db-1", "node2", isConfirmed))
 	for i, want := range []string{"10.0.1.5@ Waiting NodeNotReady, 10.9.0.1@ Rejected NoNode, " +
 		"fd00:1::5@ Waiting PodOnOtherNode", ""} {
-		plan := planRequests(viewsOfRequests(r), viewsOf(twoNodes()), policy.Limits{"choose": "true"}, true, set)
+		plan := planRequests(viewsOfRequests(r), viewsOf(twoNodes()), policy.Limits{"choose": "true"}, true, set, never)
 		if got := shownIn(plan, r); got != want {
 			t.Errorf("pass %d shows %q, want %q", i+1, got, want)
 		}
@@ -226,7 +229,7 @@ func TestRequestsAreFair(t *testing.T) {
 	}
 	all = append(all, requestFor("z-allowed", "late", entryOf("db-0", "", "10.0.1.100")))
 	limits := policy.Limits{"b-allowed.choose": "true", "z-allowed.choose": "true"}
-	plan := planRequests(viewsOfRequests(all...), viewsOf(twoNodes()), limits, true, setOf(t))
+	plan := planRequests(viewsOfRequests(all...), viewsOf(twoNodes()), limits, true, setOf(t), never)
 	count := map[string]int{}
 	for _, ref := range plan.named["node1"] {
 		count[ref.Namespace]++
@@ -248,7 +251,8 @@ func TestRequestsAreFair(t *testing.T) {
 		r.Name = fmt.Sprintf("r%02d", i)
 		big = append(big, &r)
 	}
-	plan = planRequests(viewsOfRequests(big...), viewsOf(twoNodes()), policy.Limits{"choose": "true"}, true, setOf(t))
+	limits = policy.Limits{"choose": "true"}
+	plan = planRequests(viewsOfRequests(big...), viewsOf(twoNodes()), limits, true, setOf(t), never)
 	entries := 0
 	for _, ref := range plan.named["node1"] {
 		entries += len(ref.Addresses)
@@ -388,6 +392,22 @@ func TestStatusThatCannotBeWritten(t *testing.T) {
 	if a.writes < 3 || a.writes > passes/3 {
 		t.Errorf("%d writes in %d passes", a.writes, passes)
 	}
+	var all []any
+	for i := range 2 * maxShown {
+		r := requestFor(fmt.Sprintf("a-%03d", i), fmt.Sprint("r", i), entryOf("db-0", "", "10.9.0.1"))
+		a.requests[r.Namespace+"/"+r.Name], all = r, append(all, r)
+	}
+	a.requests["db/good"] = requestFor("db", "good", entryOf("db-0", "", "10.9.0.1"))
+	must.Succeed(t, r.requests.Replace(append(all, a.requests["db/good"].DeepCopy()), ""))
+	a.err, a.tooLarge = nil, func(o client.Object) bool { return strings.HasPrefix(o.GetNamespace(), "a-") }
+	now = time.Now()
+	for range 3 {
+		_, err := r.Reconcile(t.Context(), allRequests)
+		must.Succeed(t, err)
+	}
+	if got := statesText(a.requests["db/good"].Status.Addresses); got == "" {
+		t.Error("objects of other namespaces that are too large keep the status of one from being written")
+	}
 }
 
 // Limits that are listed after the first pass begin another one, also if there are none.
@@ -408,5 +428,24 @@ func TestRequestsAreNamedWhenTheLimitsAreKnown(t *testing.T) {
 	defer broken.Stop()
 	if item, isClosed := queue.Get(); isClosed || item != allRequests {
 		t.Errorf("the limits are known: %v is enqueued", item)
+	}
+}
+
+// What a former leader has named of requests that were deleted meanwhile does not stay.
+func TestRequestsThatAFormerLeaderHasNamed(t *testing.T) {
+	now := time.Now()
+	r := poolsOf(t, setOf(t), &now)
+	r.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer r.queue.ShutDown()
+	pools := twoNodes()
+	pools[0].Spec.Requests = []ipam.RequestReference{{}}
+	must.Succeed(t, r.pools.Replace([]any{pools[0], pools[1]}, ""))
+	must.Succeed(t, r.requests.Replace(nil, ""))
+	must.Succeed(t, r.limits.Replace(nil, ""))
+	for i := range 2 {
+		result, err := r.Reconcile(t.Context(), allRequests)
+		if err != nil || r.queue.Len() != 1 || result.RequeueAfter != []time.Duration{checkInterval, 0}[i] {
+			t.Errorf("pass %d: %d nodes are enqueued, again after %s, %v", i+1, r.queue.Len(), result.RequeueAfter, err)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package nodepools
 import (
 	"cmp"
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -54,6 +55,7 @@ type api struct {
 	requests map[string]*ipam.AddressRequest
 	writes   int // of statuses
 	err      error
+	tooLarge func(client.Object) bool // reports whether the status of an object cannot be written
 }
 
 func (a *api) Patch(_ context.Context, o client.Object, patch client.Patch, _ ...client.PatchOption) error {
@@ -86,6 +88,9 @@ func (s statuses) Patch(ctx context.Context, o client.Object, patch client.Patch
 func (s statuses) Update(_ context.Context, o client.Object, _ ...client.SubResourceUpdateOption) error {
 	if s.of.writes++; s.of.err != nil {
 		return s.of.err
+	}
+	if s.of.tooLarge != nil && s.of.tooLarge(o) {
+		return errors.New("etcdserver: request is too large")
 	}
 	r := o.(*ipam.AddressRequest).DeepCopy()
 	r.ResourceVersion += "0"
