@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -86,7 +87,8 @@ func (p *Publisher) readNamed(ctx context.Context, now time.Time) (err error) {
 		err = p.attempt(what, now, func() error {
 			r := &ipamv1.IPReservation{}
 			switch err := kube.Get(ctx, p.Clients.IPAM, resource, name, "", r); {
-			case kube.IsTransient(err) || kube.IsNotServed(err):
+			case kube.IsTransient(err) || kube.IsNotServed(err) || apierrors.IsForbidden(err) ||
+				apierrors.IsUnauthorized(err): // that is not about the name
 				return err
 			case kube.IsGone(err):
 				delete(p.known, name)

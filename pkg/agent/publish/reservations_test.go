@@ -79,10 +79,11 @@ func TestReadsAreRepeated(t *testing.T) {
 	p := newFixture(t)
 	p.publish()
 	p.name(ipamv1.ReservationReference{Namespace: "db", Name: mine})
+	code := http.StatusServiceUnavailable
 	reject := func(at string) {
 		p.server.Reject(func(r *http.Request) int {
 			if r.URL.Path == group+at {
-				return http.StatusServiceUnavailable
+				return code
 			}
 			return 0
 		})
@@ -91,6 +92,7 @@ func TestReadsAreRepeated(t *testing.T) {
 	p.publish()
 	p.expect("a failed read", p.reads(), readOfMine)
 	p.after(p.next)
+	code = http.StatusForbidden // the role was taken away for a while
 	p.publish()
 	p.expect("the read is repeated", p.reads(), readOfMine)
 	p.after(p.next)
