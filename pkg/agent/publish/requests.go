@@ -87,11 +87,15 @@ func planRequests(node string, read map[kube.Name]namedRequest, view maintain.No
 	networks []operation.Scope) (plan requestPlan) {
 	plan.End = map[string][]lease.Lease{}
 	leases, ending, endsAt := map[netip.Addr][]lease.Lease{}, map[maintain.Ref]string{}, map[netip.Addr]bool{}
+	wishes := map[kube.Name][]*wish{}
+	for name, r := range read {
+		wishes[name] = wishesOf(r.object, node, view.Now)
+	}
 	for _, l := range view.Leases {
 		why := ""
 		name, uid, isOwned := requestOf(l)
 		if r, isKnown := read[name]; isOwned && isKnown {
-			why = whyEnd(l, r.object, uid, node, view.Now, networks)
+			why = whyEnd(l, r.object, uid, wishes[name], networks)
 		}
 		if why == "" {
 			leases[l.Address] = append(leases[l.Address], l)
@@ -100,8 +104,8 @@ func planRequests(node string, read map[kube.Name]namedRequest, view maintain.No
 			ending[maintain.RefTo(l)], endsAt[l.Address] = why, true
 		}
 	}
-	for _, r := range read {
-		for _, w := range wishesOf(r.object, node, view.Now) {
+	for name, r := range read {
+		for _, w := range wishes[name] {
 			isNamed := r.UID == string(r.object.UID) && slices.Contains(r.Addresses, w.choice.Addresses[0].String())
 			w.choice.Ending = ending
 			w.decide(leases, view, areCurrent, isNamed)
@@ -114,8 +118,8 @@ func planRequests(node string, read map[kube.Name]namedRequest, view maintain.No
 
 // whyEnd returns why a hold that no pod has had is to end, "" if it is not. r and uid are the
 // request in its owner. That the manager does not name it is no reason: the manager may be away.
-func whyEnd(l lease.Lease, r *ipamv1.AddressRequest, uid, node string, now lease.Instant,
-	networks []operation.Scope) (why string) {
+func whyEnd(l lease.Lease, r *ipamv1.AddressRequest, uid string, wishes []*wish, networks []operation.Scope,
+) (why string) {
 	if r == nil || string(r.UID) != uid || r.DeletionTimestamp != nil {
 		return "its AddressRequest was deleted"
 	}
@@ -125,7 +129,7 @@ func whyEnd(l lease.Lease, r *ipamv1.AddressRequest, uid, node string, now lease
 		return n.Pool == l.Pool && !slices.ContainsFunc(n.Sets, isIn)
 	}
 	switch {
-	case !slices.ContainsFunc(wishesOf(r, node, now), asksFor):
+	case !slices.ContainsFunc(wishes, asksFor):
 		return "its AddressRequest was changed, or spec.for is over"
 	case slices.ContainsFunc(networks, isElsewhere):
 		return "no range of this node contains it"

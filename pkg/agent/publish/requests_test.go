@@ -3,6 +3,7 @@ package publish
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/must"
@@ -389,5 +391,32 @@ func TestManyRefusedAddresses(t *testing.T) {
 	p.publish()
 	if got := fmt.Sprint(p.node.Leases()); got != "[10.0.0.5=db-0/Held]" {
 		t.Errorf("a new request beside them: %s", got)
+	}
+}
+
+// The work of a pass grows with the entries of the requests, not with the square of those of one.
+func TestWorkOfAPass(t *testing.T) {
+	const requests, entries = 32, 64 // as many as the manager names
+	read, view := map[kube.Name]namedRequest{}, maintain.NodeView{Limits: policy.Limits{"choose": "true"}}
+	for i := range requests {
+		r := &ipamv1.AddressRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprint("r", i), UID: "u"}}
+		ref := ipamv1.RequestReference{ReservationReference: ipamv1.ReservationReference{UID: "u"}}
+		for j := range entries {
+			e := entryOf(fmt.Sprint("db-", j))
+			for k := range 4 {
+				e.Addresses = append(e.Addresses, fmt.Sprintf("10.%d.%d.%d", i, j, k))
+				view.Leases = append(view.Leases, lease.Lease{State: lease.Held, IsHold: true, Hold: lease.Forever,
+					Namespace: "db", Name: e.PodName, Holder: lease.Holder{IfName: "eth0"},
+					Address: netip.MustParseAddr(e.Addresses[k]), Owner: requestOwner + r.Name + "/u"})
+			}
+			r.Spec.Entries, ref.Addresses = append(r.Spec.Entries, e), append(ref.Addresses, e.Addresses[0])
+		}
+		read[kube.Name{Namespace: "db", Name: r.Name}] = namedRequest{ref, r}
+	}
+	var plan requestPlan
+	made := testing.AllocsPerRun(1, func() { plan = planRequests("node1", read, view, true, nil) })
+	if most := 100.0 * requests * entries; made > most || len(plan.Wishes) != requests*entries || len(plan.End) > 0 {
+		t.Errorf("%.0f allocations for %d entries, %d kinds of ends; want at most %.0f", made, len(plan.Wishes),
+			len(plan.End), most)
 	}
 }
