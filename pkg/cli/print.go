@@ -35,6 +35,9 @@ func (p plain) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// inCell makes visible what would end a cell of a table.
+var inCell = strings.NewReplacer("\n", `\n`, "\t", `\t`)
+
 // PrintRows prints rows as JSON, or as a table with the given heads, which are separated by spaces.
 // cells returns the cells of a row; one that is "" is not known, which a table shows as "-".
 func PrintRows[T any](a *App, rows []T, heads string, cells func(T) []string) error {
@@ -46,7 +49,7 @@ func PrintRows[T any](a *App, rows []T, heads string, cells func(T) []string) er
 	for _, r := range rows {
 		words := cells(r)
 		for i, word := range words {
-			words[i] = cmp.Or(word, "-")
+			words[i] = cmp.Or(inCell.Replace(word), "-")
 		}
 		fmt.Fprintln(w, strings.Join(words, "\t"))
 	}

@@ -52,8 +52,17 @@ const (
 	ManagerName = "leasehold-manager"
 )
 
-// harmless matches the words that a shell leaves as they are.
-var harmless = regexp.MustCompile(`^[A-Za-z0-9_./:=,@%+-]+$`)
+// IsOfNode reports whether a repair is one of those that leasectl prints on a node. If somebody
+// else controls the node, it may print any.
+func IsOfNode(repair string) bool { return repair == RestartAgents || ofNode.MatchString(repair) }
+
+// plainText is a character that a shell leaves as it is.
+const plainText = `[A-Za-z0-9_./:=,@%+-]`
+
+var (
+	harmless = regexp.MustCompile(`^` + plainText + `+$`)
+	ofNode   = regexp.MustCompile(`^leasectl (install|recover)( (` + plainText + `|'[^'\n]*'|\\')+)*$`)
+)
 
 // ShellCommand returns a command line for a shell. Words that a shell would change are quoted.
 func ShellCommand(words ...string) string {

@@ -69,17 +69,18 @@ func (a *App) PrintReport(r Report) error {
 			return err
 		}
 	} else {
+		one := func(text string) string { return strings.ReplaceAll(text, "\n", "; ") } // it may be a user's
 		for _, f := range r.Findings {
-			a.Step("%s (%s)\n  found:   %s\n  effect:  %s", f.Reason, f.Subject, f.What, f.Why)
+			a.Step("%s (%s)\n  found:   %s\n  effect:  %s", one(f.Reason), one(f.Subject), one(f.What), one(f.Why))
 			if len(f.Repair) > 0 {
 				a.Step("  repair:  %s", strings.Join(f.Repair, "\n           "))
 			}
 			if f.Decide != "" {
-				a.Step("  decide:  %s", f.Decide)
+				a.Step("  decide:  %s", one(f.Decide))
 			}
 		}
 		for _, u := range r.Unchecked {
-			a.Step("not checked: %s: %s", u.Check, u.Error)
+			a.Step("not checked: %s: %s", u.Check, one(u.Error))
 		}
 		if len(r.Findings)+len(r.Unchecked) == 0 {
 			a.Step("nothing was found; examined: %s", strings.Join(r.Examined, ", "))

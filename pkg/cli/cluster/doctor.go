@@ -427,6 +427,10 @@ func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []cli
 				hasCause[node] = true
 			}
 			for i, line := range f.Repair {
+				if !cli.IsOfNode(line) {
+					f.Repair, f.Decide = nil, "who controls the node: leasectl doctor prints no such repair"
+					break
+				}
 				if args, ok := strings.CutPrefix(line, "leasectl "); ok {
 					f.Repair[i] = cli.ShellCommand(append([]string{"kubectl"}, d.onNode(a)...)...) + " " + args
 				}

