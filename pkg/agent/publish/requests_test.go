@@ -3,6 +3,7 @@ package publish
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -222,6 +224,38 @@ func TestReadsOfRequests(t *testing.T) {
 	p.after(requestInterval)
 	if n := reads(); n != 1 {
 		t.Errorf("%d reads a minute later", n)
+	}
+}
+
+// Without the CRD of AddressRequests everything else is published.
+func TestRequestsThatAreNotServed(t *testing.T) {
+	p := newFixture(t)
+	p.publish()
+	p.limit(policy.Limits{"choose": "true"})
+	entries := func(r *ipamv1.AddressRequest) {
+		r.Spec.Entries = []ipamv1.AddressRequestEntry{entryOf("db-0", "10.0.0.5")}
+	}
+	p.request(1, entries)
+	if got := p.requested(); got != "10.0.0.5@node1 Held" {
+		t.Fatal(got)
+	}
+	p.server.Reject(func(r *http.Request) int {
+		if strings.Contains(r.URL.Path, requestResource) {
+			return fakeapi.NotServed
+		}
+		return 0
+	})
+	p.request(2, entries)
+	p.node.Bind("10.0.0.7", "web-0", "u7", time.Hour, "")
+	p.after(time.Minute)
+	p.expect("not served", p.publish(), "PATCH web-0-5f1c9a02", "PATCH status")
+	if pools := p.writes(poolPath); len(pools) == 0 || p.next < time.Second || p.next > 2*nodePoolInterval {
+		t.Errorf("the NodeAddressPool is written: %q; the next pass is after %s", pools, p.next)
+	}
+	p.server.Reject(nil)
+	p.after(time.Minute)
+	if got := p.requested(); got != "10.0.0.5@node1 Held" {
+		t.Error(got)
 	}
 }
 

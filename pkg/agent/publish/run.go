@@ -185,7 +185,9 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 		p.pauses["releasing addresses"] = pause{err: err, until: now.Add(retry)}
 	}
 	rest, err := p.serveRequests(ctx, view, now)
-	if err != nil {
+	if kube.IsNotServed(err) { // other kinds may be
+		p.pauses["serving AddressRequests"], rest = pause{err: err}, retry
+	} else if err != nil {
 		return 0, err
 	}
 	if len(p.requests) > 0 {
