@@ -133,7 +133,7 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 // lacks a field costs one write, not one in each check.
 func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddressPool, now time.Time) error {
 	n, existing := &p.nodePool, p.Pool.Object()
-	if existing == nil && !n.wroteAt.IsZero() {
+	if existing == nil && p.Pool.HasSynced() && !n.wroteAt.IsZero() {
 		// It was deleted with the node, or the node's IPReservations may be gone as well: the CRDs
 		// were deleted, or etcd was restored.
 		p.nodeAt, p.listAt = time.Time{}, now.Add(wait.Jitter(time.Second, 1))

@@ -258,6 +258,22 @@ func TestNodeAddressPoolThatIsRejected(t *testing.T) {
 	}
 }
 
+// An agent that cannot watch its NodeAddressPool does not take it for deleted, because lists of
+// reservations are expensive.
+func TestNodeAddressPoolThatIsNotWatched(t *testing.T) {
+	p := newFixture(t)
+	p.isLate = true
+	p.publish()
+	for range 3 {
+		p.after(2 * nodePoolInterval)
+		p.node.Release(p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, ""))
+		p.publish()
+		p.after(2 * time.Second)
+		p.publish()
+		p.expect("the pool is not known", p.reads())
+	}
+}
+
 // A CRD of another version drops a field. Writing it again would have no effect either.
 func TestNodeAddressPoolWithoutAField(t *testing.T) {
 	p := newFixture(t)
