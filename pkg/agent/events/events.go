@@ -223,7 +223,7 @@ func podRef(namespace, name string, uid types.UID) corev1.ObjectReference {
 // does not exist, and if its namespace is being deleted.
 func post(ctx context.Context, client rest.Interface, e *eventsv1.Event) error {
 	err := client.Post().Timeout(kube.RequestTimeout).Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
-	isGone := apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+	isGone := kube.IsGone(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 	if apierrors.IsAlreadyExists(err) || isGone {
 		return nil
 	}

@@ -128,7 +128,7 @@ func TestFailedEventsStayQueued(t *testing.T) {
 // TestFailedEventDoesNotBlockOthers verifies that an Event that the API server cannot create delays
 // no other one, that this is logged, and that it is dropped after maxRetry.
 func TestFailedEventDoesNotBlockOthers(t *testing.T) {
-	for _, status := range []int{http.StatusInternalServerError, http.StatusUnauthorized} {
+	for _, status := range []int{http.StatusInternalServerError, http.StatusUnauthorized, fakeapi.NotServed} {
 		w := newEventsFixture(t)
 		w.kept(0, 0)
 		var log strings.Builder
