@@ -144,6 +144,16 @@ func (f *Filter) Parse(args []string) error {
 	return nil
 }
 
+// InNamespace returns the namespace of what the filter selects, "" if it may be in any.
+func (f Filter) InNamespace() string {
+	for _, name := range []string{f.pod, f.ReserveAs} {
+		if namespace, _, isNamed := strings.Cut(name, "/"); isNamed {
+			return namespace
+		}
+	}
+	return ""
+}
+
 // Selects reports whether the filter selects something of a pod with these addresses.
 func (f Filter) Selects(namespace, pod, reserveAs string, addresses ...string) bool {
 	return (f.address == "" || slices.Contains(addresses, f.address)) &&

@@ -222,6 +222,22 @@ func TestReleaseOfSeveral(t *testing.T) {
 	}
 }
 
+// Administrators of a namespace, who may list its reservations only, release what they name in it.
+func TestReleaseInANamespace(t *testing.T) {
+	for args, want := range map[string]string{"db/db-0": "--namespace=db", "--reserve-as=db/web": "--namespace=db",
+		"--namespace=db 10.0.0.5": "--namespace=db", "--reserve-as=web": "--all-namespaces",
+		"10.0.0.5": "--all-namespaces"} {
+		newCluster(t, nil)
+		calls := filepath.Join(t.TempDir(), "calls")
+		runFirst(t, `echo "$*" >>`+calls)
+		env := cli.Env{Stdout: io.Discard, Stderr: io.Discard}
+		Run(t.Context(), env, append([]string{"release"}, strings.Fields(args)...))
+		if got, err := os.ReadFile(calls); err != nil || !strings.Contains(string(got), want) {
+			t.Errorf("%s: %s, %v", args, got, err)
+		}
+	}
+}
+
 // A removal that is refused can be repeated as long as the DaemonSet exists, so that its namespace
 // is the last.
 func TestNamespaceIsRemovedLast(t *testing.T) {
@@ -299,7 +315,8 @@ func TestNodeThatIsControlled(t *testing.T) {
 		c.App = cli.New(cli.Env{Stdout: &out})
 		_ = c.PrintReport(c.examine(t.Context(), true))
 		isRepair := func(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "repair:") }
-		if slices.ContainsFunc(strings.Split(out.String(), "\n"), isRepair) || !strings.Contains(out.String(), "A (node") {
+		lines := strings.Split(out.String(), "\n")
+		if slices.ContainsFunc(lines, isRepair) || !strings.Contains(out.String(), "A (node") {
 			t.Errorf("%s: it prints\n%s", line, &out)
 		}
 	}

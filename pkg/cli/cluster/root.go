@@ -61,8 +61,8 @@ func (c *cluster) nodeFlag(command *cobra.Command) {
 // reservations returns the IPReservations that the flags select and for which keep reports true.
 func (c *cluster) reservations(ctx context.Context, keep func(object) bool) ([]object, error) {
 	in := "--all-namespaces"
-	if c.namespace != "" {
-		in = "--namespace=" + c.namespace
+	if namespace := cmp.Or(c.namespace, c.InNamespace()); namespace != "" {
+		in = "--namespace=" + namespace
 	}
 	list, err := c.items(ctx, reservationKind, in)
 	return slices.DeleteFunc(list, func(r object) bool {
