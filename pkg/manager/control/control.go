@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -31,8 +32,7 @@ type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // enqueues what the controller reconciles, and may run until its context is done.
 func Add(mgr manager.Manager, name string, r reconcile.Reconciler, leaderOnly bool,
 	watch func(context.Context, Queue)) error {
-	c, err := controller.New(name, mgr, controller.Options{Reconciler: r, NeedLeaderElection: &leaderOnly,
-		ReconciliationTimeout: CallTimeout, MaxConcurrentReconciles: 1})
+	c, err := controller.New(name, mgr, options(r, leaderOnly))
 	if err != nil {
 		return err
 	}
@@ -40,6 +40,21 @@ func Add(mgr manager.Manager, name string, r reconcile.Reconciler, leaderOnly bo
 		go watch(ctx, queue)
 		return nil
 	}))
+}
+
+// maxRetry is the longest time until what has failed is reconciled again, unless more fails than
+// retries a second. It is short, so that nothing waits for long after an outage of the API server.
+const (
+	maxRetry = 10 * time.Second
+	retries  = rate.Limit(10) // as that of controller-runtime: an object that fails each time may have megabytes
+)
+
+func options(r reconcile.Reconciler, leaderOnly bool) controller.Options {
+	return controller.Options{Reconciler: r, NeedLeaderElection: &leaderOnly, ReconciliationTimeout: CallTimeout,
+		MaxConcurrentReconciles: 1,
+		RateLimiter: workqueue.NewTypedMaxOfRateLimiter(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, maxRetry),
+			&workqueue.TypedBucketRateLimiter[reconcile.Request]{Limiter: rate.NewLimiter(retries, 100)})}
 }
 
 // OnAllReplicas is a Runnable that runs in every replica, leader or not.

@@ -366,7 +366,7 @@ func (r *specReconciler) nameRequests(ctx context.Context) (reconcile.Result, er
 		}
 	}
 	r.unwritten.GC()
-	if err := errors.Join(errs...); err != nil { // to return it would delay the passes by up to 16 minutes
+	if err := errors.Join(errs...); err != nil { // to return it would delay the other statuses
 		again = failedInterval
 		log.FromContext(ctx).Error(err, "writing statuses of AddressRequests failed")
 	}
