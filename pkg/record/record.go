@@ -16,90 +16,90 @@ import (
 // Fields of a lease with an unknown tag are kept and written back, so that an older version does
 // not lose what a newer one has added.
 //
-// Field is how a field of T is written and read. In a list of fields the index is the tag, and
-// the first one is not used.
-type Field[T any] struct {
-	Value func(*T) []byte        // empty if the field is zero
-	Set   func(*T, []byte) error // reads a value
-}
+// Field returns a pointer to a field of T, which is a string, an int, an int64, a bool or an IP
+// address, or a Value. In a list of fields the index is the tag, and the first one is not used. A
+// list of functions costs nothing when the process starts.
+type Field[T any] func(*T) any
 
-// Text is a string.
-func Text[T any, S ~string](at func(*T) *S) Field[T] {
-	return Field[T]{
-		func(t *T) []byte { return []byte(*at(t)) },
-		func(t *T, v []byte) error {
-			*at(t) = S(v)
-			return nil
-		},
-	}
-}
-
-// Number is an integer.
-func Number[T any, N ~int | ~int64](at func(*T) *N) Field[T] {
-	return Field[T]{
-		func(t *T) []byte {
-			if n := *at(t); n != 0 {
-				return binary.AppendVarint(nil, int64(n))
-			}
-			return nil
-		},
-		func(t *T, v []byte) error {
-			x, n := binary.Varint(v)
-			if n <= 0 || n != len(v) {
-				return errors.New("invalid number")
-			}
-			*at(t) = N(x)
-			return nil
-		},
-	}
-}
-
-// converted is a number of another type.
-func converted[T any](get func(*T) int64, set func(*T, int64)) Field[T] {
-	of := Number(func(n *int64) *int64 { return n })
-	return Field[T]{
-		func(t *T) []byte {
-			n := get(t)
-			return of.Value(&n)
-		},
-		func(t *T, v []byte) error {
-			var n int64
-			err := of.Set(&n, v)
-			set(t, n)
-			return err
-		},
-	}
-}
-
-// Flag is the number 1, or no field.
-func Flag[T any](at func(*T) *bool) Field[T] {
-	return converted(func(t *T) int64 {
-		if *at(t) {
-			return 1
-		}
-		return 0
-	}, func(t *T, n int64) { *at(t) = n != 0 })
+// Value is a field of another type.
+type Value interface {
+	Bytes() []byte    // empty if the field is zero
+	Set([]byte) error // reads a value
 }
 
 // UnixTime is the number of units since 1970.
-func UnixTime[T any](unit time.Duration, at func(*T) *time.Time) Field[T] {
-	return converted(func(t *T) int64 { return at(t).UnixNano() / int64(unit) },
-		func(t *T, n int64) { *at(t) = time.Unix(0, n*int64(unit)).UTC() })
+func UnixTime(unit time.Duration, at *time.Time) Value { return unixTime{unit, at} }
+
+type unixTime struct {
+	unit time.Duration
+	at   *time.Time
 }
 
-// Address is an IP address.
-func Address[T any](at func(*T) *netip.Addr) Field[T] {
-	return Field[T]{
-		func(t *T) []byte { return at(t).AsSlice() },
-		func(t *T, v []byte) error {
-			addr, ok := netip.AddrFromSlice(v)
-			if !ok {
-				return fmt.Errorf("invalid address of %d bytes", len(v))
-			}
-			*at(t) = addr
+func (t unixTime) Bytes() []byte { return numberOf(t.at.UnixNano() / int64(t.unit)) }
+func (t unixTime) Set(v []byte) error {
+	n, err := parseNumber(v)
+	*t.at = time.Unix(0, n*int64(t.unit)).UTC()
+	return err
+}
+
+// bytesOf returns the value of a field, empty if the field is zero.
+func bytesOf(field any) []byte {
+	switch f := field.(type) {
+	case *string:
+		return []byte(*f)
+	case *int:
+		return numberOf(int64(*f))
+	case *int64:
+		return numberOf(*f)
+	case *bool:
+		if !*f {
 			return nil
-		},
+		}
+		return numberOf(1)
+	case *netip.Addr:
+		return f.AsSlice()
 	}
+	return field.(Value).Bytes()
+}
+
+// Set reads the value of a field, which is what a Field returns.
+func Set(field any, v []byte) (err error) {
+	var n int64
+	switch f := field.(type) {
+	case *string:
+		*f = string(v)
+	case *int:
+		n, err = parseNumber(v)
+		*f = int(n)
+	case *int64:
+		*f, err = parseNumber(v)
+	case *bool:
+		n, err = parseNumber(v)
+		*f = n != 0
+	case *netip.Addr:
+		var ok bool
+		if *f, ok = netip.AddrFromSlice(v); !ok {
+			err = fmt.Errorf("invalid address of %d bytes", len(v))
+		}
+	default:
+		err = field.(Value).Set(v)
+	}
+	return err
+}
+
+func numberOf(n int64) []byte {
+	if n == 0 {
+		return nil
+	}
+	return binary.AppendVarint(nil, n)
+}
+
+func parseNumber(v []byte) (int64, error) {
+	x, n := binary.Varint(v)
+	if n <= 0 || n != len(v) {
+		return 0, errors.New("invalid number")
+	}
+	return x, nil
 }
 
 // SumBytes is the length of a checksum.
@@ -129,7 +129,7 @@ func Seal(b []byte) []byte { return binary.BigEndian.AppendUint64(b, Checksum(b)
 func Encode[T any](list []Field[T], of *T, extra []byte) []byte {
 	b := make([]byte, 0, 384)
 	for tag, f := range list[1:] {
-		b = AppendField(b, tag+1, f.Value(of))
+		b = AppendField(b, tag+1, bytesOf(f(of)))
 	}
 	return Seal(append(b, extra...))
 }
@@ -175,7 +175,7 @@ func Decode[T any](list []Field[T], b []byte) (of T, extra []byte, err error) {
 			return fmt.Errorf("after field %d", last)
 		}
 		last = tag
-		return list[tag].Set(&of, value)
+		return Set(list[tag](&of), value)
 	})
 	if err != nil {
 		var zero T

@@ -78,20 +78,20 @@ func About(l lease.Lease, ev Event, now lease.Instant, reason string) Entry {
 
 // entryFields are the fields of an entry. New ones are added at the end.
 var entryFields = []record.Field[Entry]{
-	{},
-	record.UnixTime(time.Nanosecond, func(n *Entry) *time.Time { return &n.Time }),
-	record.Text(func(n *Entry) *Event { return &n.Event }),
-	record.Text(func(n *Entry) *string { return &n.Network }),
-	record.Address(func(n *Entry) *netip.Addr { return &n.Address }),
-	record.Text(func(n *Entry) *string { return &n.Namespace }),
-	record.Text(func(n *Entry) *string { return &n.Name }),
-	record.Text(func(n *Entry) *string { return &n.UID }),
-	record.Text(func(n *Entry) *string { return &n.Container }),
-	record.Text(func(n *Entry) *string { return &n.IfName }),
-	record.Text(func(n *Entry) *string { return &n.Reason }),
-	record.Number(func(n *Entry) *lease.Window { return &n.Window }),
-	record.Text(func(n *Entry) *string { return &n.ReserveAs }),
-	record.Text(func(n *Entry) *string { return &n.DataDir }),
+	nil,
+	func(n *Entry) any { return record.UnixTime(time.Nanosecond, &n.Time) },
+	func(n *Entry) any { return (*string)(&n.Event) },
+	func(n *Entry) any { return &n.Network },
+	func(n *Entry) any { return &n.Address },
+	func(n *Entry) any { return &n.Namespace },
+	func(n *Entry) any { return &n.Name },
+	func(n *Entry) any { return &n.UID },
+	func(n *Entry) any { return &n.Container },
+	func(n *Entry) any { return &n.IfName },
+	func(n *Entry) any { return &n.Reason },
+	func(n *Entry) any { return (*int64)(&n.Window) },
+	func(n *Entry) any { return &n.ReserveAs },
+	func(n *Entry) any { return &n.DataDir },
 }
 
 // Log appends to the journal.

@@ -26,11 +26,11 @@ type storedPod struct {
 
 // namedPodFields are the fields of a storedPod. New ones are added at the end.
 var namedPodFields = []record.Field[storedPod]{
-	{},
-	record.Text(func(r *storedPod) *string { return &r.Name }),
-	record.Text(func(r *storedPod) *string { return &r.ReserveAs }),
-	record.Number(func(r *storedPod) *lease.Window { return &r.Window }),
-	record.UnixTime(time.Second, func(r *storedPod) *time.Time { return &r.stored }),
+	nil,
+	func(r *storedPod) any { return &r.Name },
+	func(r *storedPod) any { return &r.ReserveAs },
+	func(r *storedPod) any { return (*int64)(&r.Window) },
+	func(r *storedPod) any { return record.UnixTime(time.Second, &r.stored) },
 }
 
 func namedPodKey(namespace, uid string) []byte { return []byte(namespace + "\x00" + uid) }

@@ -3,7 +3,6 @@ package store
 import (
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -15,71 +14,75 @@ const stateField = 4
 
 // leaseFields are the fields of a lease. New ones are added at the end.
 var leaseFields = []record.Field[lease.Lease]{
-	{},
-	record.Address(func(l *lease.Lease) *netip.Addr { return &l.Address }),
-	record.Text(func(l *lease.Lease) *string { return &l.ID }),
-	record.Text(func(l *lease.Lease) *string { return &l.Set }),
-	record.Number(func(l *lease.Lease) *lease.State { return &l.State }),
-	record.Text(func(l *lease.Lease) *string { return &l.Namespace }),
-	record.Text(func(l *lease.Lease) *string { return &l.Name }),
-	record.Text(func(l *lease.Lease) *string { return &l.UID }),
-	record.Text(func(l *lease.Lease) *string { return &l.Holder.ContainerID }),
-	record.Text(func(l *lease.Lease) *string { return &l.Holder.IfName }),
-	record.Text(func(l *lease.Lease) *string { return &l.Holder.Netns.Path }),
-	{Value: netnsFile, Set: setNetnsFile},
-	record.Text(func(l *lease.Lease) *string { return &l.Holder.BootID }),
-	record.Text(func(l *lease.Lease) *string { return &l.MAC }),
-	record.Number(func(l *lease.Lease) *lease.Window { return &l.Window }),
-	record.Number(func(l *lease.Lease) *time.Duration { return &l.CoolDown }),
-	record.Number(func(l *lease.Lease) *int { return &l.HeldLimit }),
-	instant(func(l *lease.Lease) *lease.Instant { return &l.BoundAt }),
-	record.Flag(func(l *lease.Lease) *bool { return &l.IsHold }),
-	instant(func(l *lease.Lease) *lease.Instant { return &l.ReleasedAt }),
-	record.Number(func(l *lease.Lease) *lease.Window { return &l.Hold }),
-	record.Flag(func(l *lease.Lease) *bool { return &l.Superseded }),
-	instant(func(l *lease.Lease) *lease.Instant { return &l.RefusedAt }),
-	record.Text(func(l *lease.Lease) *string { return &l.RefusedFor }),
-	record.Number(func(l *lease.Lease) *lease.Window { return &l.MaxWindow }),
-	record.Text(func(l *lease.Lease) *string { return &l.Owner }),
-	record.Text(func(l *lease.Lease) *string { return &l.NamespaceUID }),
-	record.Text(func(l *lease.Lease) *string { return &l.ReserveAs }),
-	record.Flag(func(l *lease.Lease) *bool { return &l.Leaving }),
+	nil,
+	func(l *lease.Lease) any { return &l.Address },
+	func(l *lease.Lease) any { return &l.ID },
+	func(l *lease.Lease) any { return &l.Set },
+	func(l *lease.Lease) any { return (*int)(&l.State) },
+	func(l *lease.Lease) any { return &l.Namespace },
+	func(l *lease.Lease) any { return &l.Name },
+	func(l *lease.Lease) any { return &l.UID },
+	func(l *lease.Lease) any { return &l.Holder.ContainerID },
+	func(l *lease.Lease) any { return &l.Holder.IfName },
+	func(l *lease.Lease) any { return &l.Holder.Netns.Path },
+	func(l *lease.Lease) any { return netnsFile{&l.Holder.Netns} },
+	func(l *lease.Lease) any { return &l.Holder.BootID },
+	func(l *lease.Lease) any { return &l.MAC },
+	func(l *lease.Lease) any { return (*int64)(&l.Window) },
+	func(l *lease.Lease) any { return (*int64)(&l.CoolDown) },
+	func(l *lease.Lease) any { return &l.HeldLimit },
+	func(l *lease.Lease) any { return instant{&l.BoundAt, l} },
+	func(l *lease.Lease) any { return &l.IsHold },
+	func(l *lease.Lease) any { return instant{&l.ReleasedAt, l} },
+	func(l *lease.Lease) any { return (*int64)(&l.Hold) },
+	func(l *lease.Lease) any { return &l.Superseded },
+	func(l *lease.Lease) any { return instant{&l.RefusedAt, l} },
+	func(l *lease.Lease) any { return &l.RefusedFor },
+	func(l *lease.Lease) any { return (*int64)(&l.MaxWindow) },
+	func(l *lease.Lease) any { return &l.Owner },
+	func(l *lease.Lease) any { return &l.NamespaceUID },
+	func(l *lease.Lease) any { return &l.ReserveAs },
+	func(l *lease.Lease) any { return &l.Leaving },
 }
 
 // instant is both clocks, and the boot id if it differs from the holder's.
-func instant(at func(*lease.Lease) *lease.Instant) record.Field[lease.Lease] {
-	return record.Field[lease.Lease]{
-		Value: func(l *lease.Lease) []byte {
-			if at(l).IsZero() {
-				return nil
-			}
-			return appendInstant(nil, *at(l), l.Holder.BootID)
-		},
-		Set: func(l *lease.Lease, v []byte) (err error) {
-			*at(l), err = parseInstant(v)
-			return err
-		},
-	}
+type instant struct {
+	at *lease.Instant
+	of *lease.Lease
 }
 
-func netnsFile(l *lease.Lease) []byte {
-	n := l.Holder.Netns
+func (i instant) Bytes() []byte {
+	if i.at.IsZero() {
+		return nil
+	}
+	return appendInstant(nil, *i.at, i.of.Holder.BootID)
+}
+
+func (i instant) Set(v []byte) (err error) {
+	*i.at, err = parseInstant(v)
+	return err
+}
+
+// netnsFile is the device and the inode of a namespace.
+type netnsFile struct{ *lease.Netns }
+
+func (n netnsFile) Bytes() []byte {
 	if n.Ino == 0 {
 		return nil
 	}
 	return binary.AppendUvarint(binary.AppendUvarint(nil, n.Dev), n.Ino)
 }
 
-func setNetnsFile(l *lease.Lease, v []byte) error {
-	dev, n := binary.Uvarint(v)
-	if n <= 0 {
+func (n netnsFile) Set(v []byte) error {
+	dev, i := binary.Uvarint(v)
+	if i <= 0 {
 		return fmt.Errorf("no device")
 	}
-	ino, m := binary.Uvarint(v[n:])
-	if m != len(v)-n || m <= 0 {
+	ino, m := binary.Uvarint(v[i:])
+	if m != len(v)-i || m <= 0 {
 		return fmt.Errorf("no inode")
 	}
-	l.Holder.Netns.Dev, l.Holder.Netns.Ino = dev, ino
+	n.Dev, n.Ino = dev, ino
 	return nil
 }
 
@@ -118,7 +121,7 @@ func parseInstant(v []byte) (lease.Instant, error) {
 func stateOf(b []byte) (state lease.State, err error) {
 	err = record.Each(b, func(tag uint64, value, _ []byte) error {
 		if tag == stateField {
-			return record.Number(func(s *lease.State) *lease.State { return s }).Set(&state, value)
+			return record.Set((*int)(&state), value)
 		}
 		return nil
 	})
