@@ -30,12 +30,9 @@ const MaxWindow = lease.Window(10 * 365 * 24 * time.Hour)
 const windowForms = `want whole minutes ("10"), a duration ("90s", "24h"), "forever", or "0" for no retention; ` +
 	`at most 10 years ("87600h")`
 
-// The expressions are compiled at the first use, so that a plugin call without an annotation does
-// not pay for them.
-var (
-	minutesRE  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(minutesPattern) })
-	durationRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(durationPattern) })
-)
+// durationRE is compiled at the first use, so that a plugin call without a duration does not pay
+// for it.
+var durationRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(durationPattern) })
 
 // ParseWindow parses the value of the annotation: whole minutes, a Go duration without a sign, or
 // "forever". It returns lease.Forever for "forever", and otherwise a window from 0, which requests
@@ -52,17 +49,16 @@ func ParseWindow(s string) (lease.Window, error) {
 // parseWindow is ParseWindow with errors that do not contain s.
 func parseWindow(s string) (lease.Window, error) {
 	var d time.Duration
+	n, err := strconv.Atoi(s)
 	switch {
 	case s == lease.Forever.String():
 		return lease.Forever, nil
-	case minutesRE().MatchString(s):
-		n, err := strconv.Atoi(s)
-		if err != nil || n > int(time.Duration(MaxWindow)/time.Minute) {
+	case err == nil && n >= 0 && strconv.Itoa(n) == s && len(s) <= 9: // minutesPattern
+		if n > int(time.Duration(MaxWindow)/time.Minute) {
 			return 0, errTooLong
 		}
 		d = time.Duration(n) * time.Minute
 	case durationRE().MatchString(s):
-		var err error
 		if d, err = time.ParseDuration(s); err != nil {
 			return 0, errTooLong // the form is valid, so the value overflows
 		}
