@@ -24,7 +24,7 @@ const chainedType = "leasehold"
 // The chained plugin restores the MAC address of an interface whose pod got its former address
 // again (docs/decisions.md, "Announce a returned address").
 func (c *config) isChained() bool {
-	return c.IPAM == nil && c.entry.Type == chainedType
+	return c.IPAM == nil && c.entry().Type == chainedType
 }
 
 // settableMAC contains the kinds of interface whose MAC address may be set for one pod. It does not

@@ -48,13 +48,17 @@ type config struct {
 	PrevResult  json.RawMessage `json:"prevResult"`
 	Attachments json.RawMessage `json:"cni.dev/valid-attachments"`
 
-	entry      entry
-	section    ipamSection
+	stdin   []byte
+	section struct {
+		ipamSection
+		Type, Name string // unused, but host-local decodes them
+	}
 	sectionErr error // why there is no section
 	noPod      error // why CNI_ARGS name no pod; set by request
 }
 
-// entry has fields of the whole entry in a plugin list, which host-local does not read.
+// entry has fields of the whole entry in a plugin list, which host-local does not read. A field of
+// another type is left out.
 type entry struct {
 	Type                                string // the plugin; with ipam, the one that delegates IPAM to leasehold
 	Master, Bridge                      string // of that plugin, see link
@@ -117,7 +121,7 @@ type addressRange struct {
 
 // loadConfig decodes a configuration.
 func loadConfig(stdin []byte) (*config, error) {
-	c := &config{}
+	c := &config{stdin: stdin}
 	if err := decode(stdin, c, ""); err != nil {
 		return nil, err
 	}
@@ -125,13 +129,15 @@ func loadConfig(stdin []byte) (*config, error) {
 		return nil, fmt.Errorf("%w: name: %s; want at most %d characters",
 			errConfig, policy.Quote(c.Name), maxNetworkName)
 	}
-	_ = json.Unmarshal(stdin, &c.entry)    // a field of another type is left out
-	var unused struct{ Type, Name string } // host-local decodes them
-	c.sectionErr = cmp.Or(c.IPAM.decode(&c.section), c.IPAM.decode(&unused))
-	if c.IPAM == nil {
+	if c.sectionErr = c.IPAM.decode(&c.section); c.IPAM == nil {
 		c.sectionErr = invalid("ipam", `missing; want an object such as {"type": "leasehold", "subnet": "10.0.0.0/24"}`)
 	}
 	return c, nil
+}
+
+func (c *config) entry() (e entry) {
+	_ = json.Unmarshal(c.stdin, &e)
+	return e
 }
 
 // decode unmarshals a part of the configuration, which path names; "" is the whole.

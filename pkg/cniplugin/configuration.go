@@ -26,7 +26,7 @@ func CheckConfiguration(conf []byte) error {
 	if e := reconciler.Check(cmp.Or(c.CNIVersion, "0.1.0"), version.All); e != nil {
 		return invalid("cniVersion", "%w", e)
 	}
-	if sets, err := c.sets(); err == nil && len(sets) == 0 && c.entry.Capabilities["ipRanges"] {
+	if sets, err := c.sets(); err == nil && len(sets) == 0 && c.entry().Capabilities["ipRanges"] {
 		// A range stands for those that the container runtime adds.
 		c.RuntimeConfig.IPRanges = [][]addressRange{{{Subnet: json.RawMessage(`"192.0.2.0/24"`)}}}
 	}

@@ -82,7 +82,7 @@ const maxDevice = 32
 // is not the pods' gateway, so that a port of it leads out of the node. It returns "" otherwise.
 // leasehold does not validate what belongs to the other plugin.
 func (c *config) link() string {
-	of := c.entry
+	of := c.entry()
 	device := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxDevice)], "") }
 	switch {
 	case of.Type == "macvlan", of.Type == "ipvlan":
