@@ -170,10 +170,10 @@ func access(dir string) error {
 }
 
 func readMark(p lease.Pool) (is mark, owner Owner) {
-	if !IsMarked(p) {
+	b, _, err := files.Read(filepath.Join(Path(p), markName))
+	if _, e := os.Lstat(filepath.Join(Path(p), lockName)); e != nil || errors.Is(err, fs.ErrNotExist) {
 		return unmarked, Owner{}
 	}
-	b, _, err := files.Read(filepath.Join(Path(p), markName))
 	text, rest, _ := strings.Cut(string(b), "\n")
 	isOurs := text == markAll || text == markShort
 	if words := strings.SplitN(strings.TrimSuffix(rest, "\n"), " ", 3); isOurs && len(words) == 3 {

@@ -35,6 +35,7 @@ func (e *BusyError) Unwrap() error { return store.ErrBusy }
 type addressFiles struct {
 	ctx   context.Context
 	warn  func(format string, args ...any)
+	store string                 // the id of this node's store: a directory of it needs no owner
 	owner func() hostlocal.Owner // of this node
 	open  map[lease.Pool]opened
 
@@ -99,7 +100,7 @@ func (f *addressFiles) openFiles(ctx context.Context, p lease.Pool) opened {
 	switch {
 	case errors.Is(err, files.ErrBusy):
 		err = &BusyError{p, err}
-	case err == nil && dir.Owner() != (hostlocal.Owner{}) && dir.Owner().IsOther(f.owner()):
+	case err == nil && dir.Owner().Store != f.store && dir.Owner().IsOther(f.owner()):
 		dir.Close()
 		return opened{err: errOtherNode(p)}
 	}
