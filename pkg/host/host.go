@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,13 +31,14 @@ type Host struct {
 	bootIDFile string
 	mounts     string // the process whose mounts paths are resolved in: a pid, or "self"
 
-	proven *sync.Map // see proveMounts
+	proven *sync.Map     // see proveMounts
+	boot   *atomic.Value // the boot id, once it was read
 }
 
 // New returns a Host that reads the /proc at the path proc and the boot id in bootIDFile. It
 // resolves paths in the mounts of this process.
 func New(proc, bootIDFile string) *Host {
-	return &Host{proc: proc, bootIDFile: bootIDFile, mounts: "self", proven: &sync.Map{}}
+	return &Host{proc: proc, bootIDFile: bootIDFile, mounts: "self", proven: &sync.Map{}, boot: &atomic.Value{}}
 }
 
 // FromEnv returns the Host of a program, which tests change by environment variables, and its
@@ -77,6 +79,9 @@ func (h *Host) BootID() string {
 }
 
 func (h *Host) readBootID() (string, error) {
+	if id, known := h.boot.Load().(string); known {
+		return id, nil
+	}
 	b, err := os.ReadFile(h.bootIDFile)
 	id := strings.TrimSpace(string(b))
 	if err == nil && id == "" {
@@ -85,6 +90,7 @@ func (h *Host) readBootID() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("failed to read the boot id: %w", err)
 	}
+	h.boot.Store(id)
 	return id, nil
 }
 

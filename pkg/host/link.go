@@ -31,7 +31,7 @@ func (h *Host) onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		own, err := os.Open(h.processNetns("thread-self"))
+		own, err := unix.Open(h.processNetns("thread-self"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			done <- fmt.Errorf("failed to open the namespace of this thread: %w", err)
 			return
@@ -40,8 +40,8 @@ func (h *Host) onThread(f func() error) error {
 		// The runtime never ends the main thread, even if this goroutine was locked to it, so the
 		// thread must leave f's namespace. setns fails only without privileges, and then f could
 		// not enter another namespace either.
-		_ = unix.Setns(int(own.Fd()), unix.CLONE_NEWNET)
-		own.Close() // before the caller goes on, which may count its descriptors
+		_ = unix.Setns(own, unix.CLONE_NEWNET)
+		unix.Close(own) // before the caller goes on, which may count its descriptors
 		done <- err
 	}()
 	return <-done
