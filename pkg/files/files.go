@@ -46,8 +46,8 @@ func Write(path, content string) error {
 	default:
 		rest = max(0, int(info.Size())-len(content))
 	}
-	if err == nil {
-		_, err = f.WriteString(content + strings.Repeat("\n", rest))
+	if text := content + strings.Repeat("\n", rest); err == nil && text != "" {
+		_, err = f.WriteString(text)
 	}
 	if err == nil && rest > 0 {
 		err = f.Truncate(int64(len(content)))
@@ -174,7 +174,7 @@ func IsMissing(err error) bool {
 
 // OpenDir opens a directory. It fails with ENOTDIR for anything else, and does not wait.
 func OpenDir(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	return Open(path, syscall.O_DIRECTORY)
 }
 
 // SyncDir waits until the disk has the entries of a directory, after files were created, renamed or
