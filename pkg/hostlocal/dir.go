@@ -280,10 +280,16 @@ func (d *Dir) readFile(a netip.Addr) reading {
 	return reading{File{Content: string(bytes.TrimSpace(b)), Modified: modified}, true, err}
 }
 
-// Write writes the file of a lease. The directory is locked.
+// Write writes the file of a lease. That of a bound lease gets the time at which the lease was
+// bound, even if it is written later: a later file that names the holder is host-local's. The
+// directory is locked.
 func (d *Dir) Write(l lease.Lease, now lease.Instant) error {
 	delete(d.read, l.Address)
-	return files.Write(d.FilePath(l.Address), Content(l, now))
+	err := files.Write(d.FilePath(l.Address), Content(l, now))
+	if err == nil && l.State == lease.Bound {
+		_ = os.Chtimes(d.FilePath(l.Address), l.BoundAt.Wall, l.BoundAt.Wall)
+	}
+	return err
 }
 
 // Remove removes the file of an address, if there is one. The directory is locked.

@@ -146,11 +146,11 @@ func (a *assignment) decide() (refused, err error) {
 		if l.Pool != a.req.Pool {
 			continue
 		}
-		isOthers, err := a.call.CompareOwn(l)
+		l, err := a.call.CompareOwn(l)
 		if err != nil && !errors.Is(err, importer.ErrUnreadable) {
 			return nil, err
 		}
-		if isOthers {
+		if !l.Holder.Is(a.holder) {
 			continue
 		}
 		if refused := a.refuseOther(l); refused != nil {

@@ -263,7 +263,8 @@ func (w *world) boot(run bool) {
 }
 
 // stamp gives the files that were written since the last call the time of the simulated clock, in
-// their order: a moment before now, which is when the next call is.
+// their order: a moment before now, which is when the next call is. A file to which the plugin has
+// given an earlier time of that clock keeps it.
 func (w *world) stamp() {
 	if w == nil {
 		return
@@ -277,8 +278,14 @@ func (w *world) stamp() {
 		if err != nil || !d.Type().IsRegular() {
 			return nil
 		}
-		if info, err := d.Info(); err == nil && !info.ModTime().Equal(w.stamped[path]) {
-			changes = append(changes, change{path, info.ModTime()})
+		info, err := d.Info()
+		if err != nil || info.ModTime().Equal(w.stamped[path]) {
+			return nil
+		}
+		if at := info.ModTime(); at.Before(began) && !at.Equal(w.now.Wall) {
+			w.stamped[path] = at
+		} else {
+			changes = append(changes, change{path, at})
 		}
 		return nil
 	}
@@ -291,6 +298,9 @@ func (w *world) stamp() {
 		w.setTime(c.path, w.now.Wall.Add(time.Duration(w.stamps)*time.Microsecond-time.Second/10))
 	}
 }
+
+// began is later than all times of simulated clocks.
+var began = time.Now()
 
 // setTime sets when a file was written.
 func (w *world) setTime(path string, at time.Time) {

@@ -61,8 +61,6 @@ func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 	}
 	f.of = c.sourcesOf(at.Pool).Named(at.Pool, at.Address, f.File)
 	switch {
-	case isHolder && l.State == lease.Bound && !l.OfEarlierBoot(c.Now.BootID) && !f.of.IsShown():
-		f.says = saysHolder
 	case f.of.Life == lease.Alive || !named:
 	case isHolder && (f.of.Life == lease.Dead || l.OfEarlierBoot(c.Now.BootID) && c.ageOf(f.Modified) != ofThisBoot):
 		f.says = saysHolder
@@ -179,7 +177,9 @@ func (c *Call) resolve(at lease.Place, l lease.Lease, hasEnded func(addressFile)
 		e := lease.Release{Holder: l.Holder, LastHolder: c.Evidence.Prove(l)}
 		_, err = c.End(l, e, c.Now, "host-local has processed its DEL")
 	case follow:
-		c.files.changed[at] = true
+		if l.State == lease.None || !f.IsOf(l, c.Now) {
+			c.files.changed[at] = true
+		}
 	}
 	return v, f, err
 }
@@ -205,15 +205,18 @@ func (c *Call) WriteMissing(l lease.Lease) error {
 	return err
 }
 
-// CompareOwn is CompareFiles for a lease whose holder repeats its ADD. It reports whether
-// host-local has given the address to another container: then the lease is that container's now. It
-// returns importer.ErrUnreadable if host-local's file of the address cannot be read.
-func (c *Call) CompareOwn(l lease.Lease) (isGiven bool, err error) {
+// CompareOwn is CompareFiles for a lease whose holder repeats its ADD. It returns the lease, which
+// is another container's if host-local has given that the address. It returns
+// importer.ErrUnreadable if host-local's file of the address cannot be read.
+func (c *Call) CompareOwn(l lease.Lease) (lease.Lease, error) {
 	v, f, err := c.compare(l.Place(), l, isGone)
-	if v == given {
-		err = c.give(l.Place(), l, f, false)
+	if v != given {
+		return l, err
 	}
-	return v == given, err
+	if err := c.give(l.Place(), l, f, false); err != nil {
+		return l, err
+	}
+	return c.Tx.Get(l.Pool, l.Address)
 }
 
 // give makes the lease of an address that of the container in its file, which host-local has given

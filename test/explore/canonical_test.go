@@ -348,8 +348,10 @@ func (f *canonicalForm) fileText(name string, v file, missing bool) string {
 	// A file that is not to the second that of its lease is written again, which a power cut may
 	// undo.
 	is := l.State != lease.None && hostlocal.File{Content: strings.TrimSpace(v.Content)}.IsOf(l, f.kernel.now())
-	return fmt.Sprintf("%s %s of the lease %v older than bound %v released %v, %s%s", name, f.content(v.Content), is,
-		written.Before(l.BoundAt.Wall), written.Before(l.ReleasedAt.Wall), f.sinceBoot(written), f.wallAge(written))
+	isLater := is && l.State == lease.Bound && written.After(l.BoundAt.Wall.Add(time.Second)) // it is host-local's
+	return fmt.Sprintf("%s %s of the lease %v older than bound %v released %v, later %v, %s%s", name,
+		f.content(v.Content), is, written.Before(l.BoundAt.Wall), written.Before(l.ReleasedAt.Wall), isLater,
+		f.sinceBoot(written), f.wallAge(written))
 }
 
 func (f *canonicalForm) content(text string) string {
