@@ -295,7 +295,7 @@ func (a *assignment) isFree(addr netip.Addr) (isFree, wasDead bool, err error) {
 	if err == nil && inUse { // it has a lease now, which the next attempt finds
 		err = a.call.Step()
 	}
-	if inUse || err != nil || a.call.IsElsewhere(a.req.Pool, addr) {
+	if inUse || err != nil || a.call.IsElsewhere(a.req.Pool, addr) || a.call.IsHeldElsewhere(a.req.Pool, addr) {
 		return false, false, err
 	}
 	return !wasDead, wasDead, nil

@@ -55,7 +55,7 @@ func (c *Call) HoldLimit(l lease.Lease) string {
 	if of.MaxHeld == math.MaxInt && of.MaxHeldShare == 1 {
 		return ""
 	}
-	all, inSet := c.Tx.HoldsOf(l.Namespace, l.Pool, l.Set)
+	all, inSet := c.Tx.HoldsOf(l)
 	if all >= of.MaxHeld {
 		return fmt.Sprintf("namespace %s has %d addresses held, and its limit is %d", l.Namespace, all, of.MaxHeld)
 	}

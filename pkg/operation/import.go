@@ -268,6 +268,21 @@ func (c *Call) IsElsewhere(p lease.Pool, addr netip.Addr) bool {
 	return false
 }
 
+// IsHeldElsewhere reports whether an address is held with another data directory of the network,
+// for a pod without a lease in this pool: its next ADD copies the hold (CopyFormer).
+func (c *Call) IsHeldElsewhere(p lease.Pool, addr netip.Addr) bool {
+	return slices.ContainsFunc(c.otherDirs(p), func(o lease.Pool) bool {
+		l, err := c.Tx.Get(o, addr)
+		if err != nil || !l.IsHold || l.Lapsed(c.Now) {
+			return false
+		}
+		key := l.Key()
+		key.Pool = p
+		own, err := c.Tx.ByKey(key)
+		return err == nil && len(own) == 0
+	})
+}
+
 // repair replaces damaged records by what the sources of the host show of their addresses, and
 // builds all indexes again. A record whose key is damaged is found because its address is still
 // taken in the bitmaps of the store (Tx.Unrecorded).

@@ -37,22 +37,33 @@ func (tx *Tx) SetLimits(limits policy.Limits) error {
 	return tx.put(bucketMeta, metaLimits, v)
 }
 
-// HoldsOf returns how many holds a namespace has in all pools, and how many of them in one
-// range set. It reads the leases of that namespace only, and skips damaged records.
-func (tx *Tx) HoldsOf(namespace string, p lease.Pool, set string) (all, inSet int) {
+// HoldsOf returns how many addresses the namespace of a lease has in holds, in all pools, and how
+// many of them in the range set of the lease, without the address of the lease itself. An address
+// of which several data directories of a network have a lease counts once. It reads the leases of
+// that namespace only, and skips damaged records.
+func (tx *Tx) HoldsOf(of lease.Lease) (all, inSet int) {
+	inAnyDir := func(l lease.Lease) lease.Place {
+		return lease.Place{Pool: lease.Pool{Network: l.Pool.Network}, Address: l.Address}
+	}
+	counted := map[lease.Place]bool{inAnyDir(of): true}
 	for _, id := range tx.pools {
-		prefix := append(id.prefix(), namespace+"\x00"...)
+		prefix := append(id.prefix(), of.Namespace+"\x00"...)
 		for k := range tx.prefixed(bucketKeys, prefix) {
 			name, rest, _ := bytes.Cut(k[len(prefix):], []byte{0})
 			_, addr, _ := bytes.Cut(rest, []byte{0})
 			if strings.HasPrefix(string(name), reservationMark) {
 				continue // the lease has an entry by its pod, too
 			}
-			if l, err := tx.at(append(id.prefix(), addr...)); err == nil && l.IsHold {
+			l, err := tx.at(append(id.prefix(), addr...))
+			if err != nil || !l.IsHold {
+				continue
+			}
+			if at := inAnyDir(l); !counted[at] {
+				counted[at] = true
 				all++
-				if l.Pool == p && l.Set == set {
-					inSet++
-				}
+			}
+			if l.Pool == of.Pool && l.Set == of.Set {
+				inSet++
 			}
 		}
 	}
