@@ -83,6 +83,17 @@ func IsMarked(p lease.Pool) bool {
 	return true
 }
 
+// MarkedIn returns the pools in a data directory whose directories have a mark.
+func MarkedIn(dataDir string) (out []lease.Pool) {
+	names, _ := files.List(dataDir) // none can be used where the directory cannot be read
+	for _, name := range names {
+		if p := (lease.Pool{DataDir: files.Canonical(dataDir), Network: name}); IsMarked(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
 // Unmark removes the mark of a directory whose files leasehold no longer keeps.
 func Unmark(p lease.Pool) error { return os.Remove(filepath.Join(Path(p), markName)) }
 

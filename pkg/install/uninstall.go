@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -43,7 +45,8 @@ type Plan struct {
 	Held  int      `json:"held"`  // addresses that are kept for pods that are away, and are lost
 	Steps []string `json:"steps"` // what becomes of what is on the node, a sentence each
 
-	undos []cniconf.Change
+	undos    []cniconf.Change
+	dataDirs []string // in which a lost store may have had pools
 }
 
 // Plan returns what Run will do, or all reasons for which leasehold cannot be removed. It changes
@@ -70,7 +73,12 @@ func (u Uninstaller) Plan(ctx context.Context) (p Plan, err error) {
 	if err = errors.Join(err, unread); err != nil {
 		return Plan{}, err
 	}
-	p.undos = undos
+	p.undos, p.dataDirs = undos, []string{policy.DefaultDataDir}
+	for _, s := range cniconf.Check(cniconf.Load(u.ConfDir, cniconf.Rules{MaxFiles: -1, SkipInvalid: true}), nil) {
+		if dir := s.Pool.DataDir; dir != "" && !slices.Contains(p.dataDirs, dir) {
+			p.dataDirs = append(p.dataDirs, dir)
+		}
+	}
 	p.count(survey.Leases, isLost)
 	if now.ours || was.exists {
 		p.add("%s is the host-local that was there before", u.Dir.path(hostLocal))
@@ -149,7 +157,7 @@ func (u Uninstaller) Run(ctx context.Context, plan Plan) (text string, err error
 		survey, _ := u.Service.Survey(ctx)
 		return stillExist(survey)
 	})
-	if _, err := u.Service.Export(ctx); err != nil {
+	if _, err := u.Service.Export(ctx, plan.dataDirs...); err != nil {
 		return "", err
 	}
 	if err := u.switchToHostLocal(plan.undos); err != nil {

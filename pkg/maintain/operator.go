@@ -52,15 +52,40 @@ func (s *Service) Import(ctx context.Context, p lease.Pool) (before, after int, 
 }
 
 // Export writes host-local's files of every pool, and returns the pools, without those that have no
-// lease and no directory that host-local could use. It first imports the addresses that host-local
-// has assigned. It returns ErrNoHostView if it is not proven that the process sees the host,
-// because the directory at host-local's path may then be another one, too.
-func (s *Service) Export(ctx context.Context) (pools []lease.Pool, err error) {
-	err = s.Node.Update(ctx, operation.Scope{}, func(c *operation.Call) error {
-		pools = slices.DeleteFunc(c.Tx.Pools(), func(p lease.Pool) bool {
-			return len(c.Tx.InPool(p)) == 0 && (!hostlocal.Exists(p) || hostlocal.ProbeLock(p) != nil)
+// lease and no directory that host-local could use, or that another node keeps. It first imports
+// the addresses that host-local has assigned, and the pools in dataDirs of which a store was lost.
+// It returns ErrNoHostView if it is not proven that the process sees the host, because the
+// directory at host-local's path may then be another one, too.
+func (s *Service) Export(ctx context.Context, dataDirs ...string) (pools []lease.Pool, err error) {
+	update := func(fn func(*operation.Call) error) error { return s.Node.Update(ctx, operation.Scope{}, fn) }
+	err = update(func(c *operation.Call) error {
+		pools = nil
+		for _, dir := range dataDirs {
+			pools = append(pools, hostlocal.MarkedIn(dir)...)
+		}
+		pools = slices.DeleteFunc(pools, func(p lease.Pool) bool {
+			return slices.Contains(c.Tx.Pools(), p) || s.Node.ProbeOwner(c.Tx, p) != nil
 		})
-		if len(pools) == 0 {
+		return nil
+	})
+	for _, p := range pools {
+		if err == nil {
+			_, _, err = s.Import(ctx, p)
+		}
+		if errors.Is(err, operation.ErrNoEvidence) {
+			err = nil // host-local's files are all that there is
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	lost := pools
+	err = update(func(c *operation.Call) error {
+		pools = slices.DeleteFunc(c.Tx.Pools(), func(p lease.Pool) bool {
+			isUsed := len(c.Tx.InPool(p)) > 0 || hostlocal.Exists(p) && hostlocal.ProbeLock(p) == nil
+			return !isUsed || slices.Contains(lost, p) || s.Node.ProbeOwner(c.Tx, p) != nil
+		})
+		if pools = append(pools, lost...); len(pools) == 0 {
 			return nil
 		}
 		if err := c.ProveView(); err != nil {
