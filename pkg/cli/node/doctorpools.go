@@ -133,24 +133,27 @@ type sized struct {
 }
 
 // leasesAfterADD returns the leases of a network that are left if an ADD finds no free address: it
-// releases those of dead containers, and makes leases of what the node shows of other addresses.
-func (n *nodeDoctor) leasesAfterADD(s cniconf.Status) (out []lease.Lease, err error) {
+// releases those of dead containers, and makes leases of what the node shows of other addresses. Of
+// an address that the network has with several dataDirs it returns one that keeps it.
+func (n *nodeDoctor) leasesAfterADD(s cniconf.Status) (map[netip.Addr]lease.Lease, error) {
 	evidence := host.NewEvidence(n.Host, n.Clock().BootID, host.BoundIn(n.state.leases))
-	isKnown := map[netip.Addr]bool{}
+	out := map[netip.Addr]lease.Lease{}
 	for _, l := range n.state.leases {
-		if l.Pool != s.Pool {
+		if l.Pool.Network != s.Pool.Network {
 			continue
 		}
-		isKnown[l.Address] = true
+		at := l.Address
 		if l.State == lease.Bound && evidence.Prove(l) == lease.Dead {
 			l, _ = lease.Apply(l, lease.Release{Holder: l.Holder, LastHolder: lease.Dead}, n.Clock())
 		}
-		out = append(out, l)
+		if was := out[at]; was.State != lease.Bound && (l.State == lease.Bound || !was.IsHold) {
+			out[at] = l
+		}
 	}
 	shown, err := n.service().Node.Find(operation.Existing(s.Pool, s.Sets), nil)
 	for _, f := range shown.Findings {
-		if !isKnown[f.Lease.Address] {
-			out = append(out, f.Lease)
+		if _, isKnown := out[f.Lease.Address]; !isKnown {
+			out[f.Lease.Address] = f.Lease
 		}
 	}
 	return out, err
