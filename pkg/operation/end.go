@@ -1,6 +1,7 @@
 package operation
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -83,19 +84,40 @@ func (c *Call) NewBoot(p lease.Pool) error {
 	if c.Now.BootID == "" || c.Tx.PoolBoot(p) == c.Now.BootID {
 		return nil
 	}
-	for _, l := range c.Tx.InPool(p) {
-		var err error
-		switch {
-		case l.State == lease.Held:
-			_, err = c.Change(l, lease.Rebase{})
-		case c.Evidence.QuickState(l) == lease.Dead:
-			err = c.endDead(l, "the node has booted since")
+	isOld := func(l lease.Lease) bool {
+		return l.State == lease.Held && l.ReleasedAt.BootID != c.Now.BootID ||
+			l.State == lease.Bound && c.Evidence.QuickState(l) == lease.Dead
+	}
+	for more := true; more; {
+		var old []lease.Lease // not all: the next attempt would read them again
+		for l := range c.Tx.EachIn(p) {
+			if isOld(l) {
+				old = append(old, l)
+			}
+			if len(old) == bootBatch {
+				break
+			}
 		}
-		if err != nil {
-			return err
+		more = len(old) == bootBatch
+		for _, l := range old {
+			if err := cmp.Or(c.beginBoot(l), c.Step()); err != nil {
+				return err
+			}
 		}
 	}
 	return c.Tx.SetPoolBoot(p, c.Now.BootID)
+}
+
+// bootBatch is the number of leases that NewBoot reads at a time.
+const bootBatch = 1000
+
+// beginBoot moves a hold to the clock of this boot, or releases a lease of an earlier one.
+func (c *Call) beginBoot(l lease.Lease) error {
+	if l.State == lease.Held {
+		_, err := c.Change(l, lease.Rebase{})
+		return err
+	}
+	return c.endDead(l, "the node has booted since")
 }
 
 // Collect ends those of the leases that nobody needs any more: holds whose time is over, if no
@@ -106,11 +128,12 @@ func (c *Call) Collect(leases []lease.Lease) error {
 		switch {
 		case l.State == lease.Bound:
 			if life := c.Evidence.Prove(l); life == lease.Dead {
-				err = c.endDead(l, "its sandbox is gone")
+				err = cmp.Or(c.endDead(l, "its sandbox is gone"), c.Step())
 			}
 		case l.Lapsed(c.Now):
 			if last := c.Evidence.Last(l); last == lease.Dead {
 				_, err = c.End(l, lease.Expire{LastHolder: last}, c.Now, "it was held for "+l.Hold.String())
+				err = cmp.Or(err, c.Step())
 			}
 		}
 		if err != nil {

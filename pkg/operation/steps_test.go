@@ -45,7 +45,7 @@ func TestSteps(t *testing.T) {
 		Clock: func() lease.Instant { return now }, CacheDirs: []string{filepath.Join(dir, "none")},
 	}
 	var known []int
-	n.Store.Timed = func(time.Duration) {
+	timed := func(time.Duration) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := store.New(dirs).Update(ctx, func(tx *store.Tx) error {
@@ -56,6 +56,7 @@ func TestSteps(t *testing.T) {
 			t.Errorf("a call of another network: %v", err)
 		}
 	}
+	n.Store.Timed = timed
 	err = n.Update(t.Context(), Scope{Pool: p, Sets: []pool.Set{{r}}}, func(*Call) error { return nil })
 	must.Succeed(t, err)
 	want := []int{0, 100, 200, 300, 400, files} // the first transaction has the sources read
@@ -75,5 +76,13 @@ func TestSteps(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+
+	// The next boot ends all of them in as many.
+	n.Host, now.BootID = lifeHost{host.New("/proc", host.DefaultBootIDFile), lease.Dead}, "boot-2"
+	known, n.Store.Timed = nil, timed
+	must.Succeed(t, n.Update(t.Context(), Scope{Pool: p}, func(c *Call) error { return c.NewBoot(p) }))
+	if want := []int{306, 205, 104, 3, 0}; fmt.Sprint(known) != fmt.Sprint(want) {
+		t.Errorf("leases after each transaction of a boot: %v, want %v", known, want)
 	}
 }

@@ -463,9 +463,17 @@ func (tx *Tx) Bound() iter.Seq[lease.Lease] {
 }
 
 // InPool returns the leases of a pool, ordered by address, except damaged ones.
-func (tx *Tx) InPool(p lease.Pool) []lease.Lease {
-	out, _ := tx.AllIn(p)
-	return out
+func (tx *Tx) InPool(p lease.Pool) []lease.Lease { return slices.Collect(tx.EachIn(p)) }
+
+// EachIn is InPool for a loop that may end early. The transaction must not be changed in the loop.
+func (tx *Tx) EachIn(p lease.Pool) iter.Seq[lease.Lease] {
+	return func(yield func(lease.Lease) bool) {
+		for k := range tx.prefixed(bucketLeases, tx.pools[p].prefix()) {
+			if l, err := tx.at(k); err == nil && !yield(l) {
+				return
+			}
+		}
+	}
 }
 
 // AllIn is InPool. err is ErrDamaged if a record is damaged.
