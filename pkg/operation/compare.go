@@ -24,6 +24,11 @@ type addressFile struct {
 	of importer.Container // if it says saysOther or saysNobody
 }
 
+// namesHolder reports whether the file names the holder of a lease, in whichever of its lives.
+func (f addressFile) namesHolder(l lease.Lease) bool {
+	return hostlocal.Names(f.Content, l.Holder.ContainerID, l.Holder.IfName)
+}
+
 // margin is how much the times of files and those of the store may differ.
 const margin = 10 * time.Second
 
@@ -44,7 +49,7 @@ func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 		return f, fileUnreadable(at.Address, err)
 	}
 	_, _, named := hostlocal.ParseOwner(f.Content)
-	isHolder := l.State != lease.None && hostlocal.Names(f.Content, l.Holder.ContainerID, l.Holder.IfName)
+	isHolder := l.State != lease.None && f.namesHolder(l)
 	switch {
 	case !found:
 		f.says = saysNothing
@@ -167,7 +172,7 @@ func (c *Call) resolve(at lease.Place, l lease.Lease, hasEnded func(addressFile)
 		return v, f, err
 	case isEnded && l.State == lease.None:
 		v = given
-	case isEnded && v == disputed:
+	case isEnded && (v == disputed || l.State == lease.Bound && f.namesHolder(l)):
 		v = follow // the address is the holder's alone
 	}
 	switch err = nil; v {

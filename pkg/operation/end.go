@@ -19,8 +19,12 @@ func (c *Call) End(l lease.Lease, e lease.Event, at lease.Instant, reason string
 		if ev = store.EventReleased; l.Window > 0 {
 			limit = c.HoldLimit(l)
 		}
-		if end.Collected {
+		f, err := c.read(l.Place(), l)
+		switch {
+		case end.Collected:
 			ev = store.EventOrphaned
+		case err == nil && f.namesHolder(l) && f.isEndedBy(at):
+			c.files.changed[l.Place()] = true // of whichever life it is: the DEL ends all
 		}
 		end.Limited = limit != ""
 		e = end
