@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -42,19 +41,16 @@ func Add(mgr manager.Manager, name string, r reconcile.Reconciler, leaderOnly bo
 	}))
 }
 
-// maxRetry is the longest time until what has failed is reconciled again, unless more fails than
-// retries a second. It is short, so that nothing waits for long after an outage of the API server.
-const (
-	maxRetry = 10 * time.Second
-	retries  = rate.Limit(10) // as that of controller-runtime: an object that fails each time may have megabytes
-)
+// maxRetry is the longest time until what has failed is reconciled again. It is short, so that
+// nothing waits for long after an outage of the API server, and not shorter, because an object that
+// fails each time may have megabytes. There is no limit for all objects together: with one, an
+// object would wait for those of other namespaces that fail.
+const maxRetry = time.Minute
 
 func options(r reconcile.Reconciler, leaderOnly bool) controller.Options {
 	return controller.Options{Reconciler: r, NeedLeaderElection: &leaderOnly, ReconciliationTimeout: CallTimeout,
-		MaxConcurrentReconciles: 1,
-		RateLimiter: workqueue.NewTypedMaxOfRateLimiter(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, maxRetry),
-			&workqueue.TypedBucketRateLimiter[reconcile.Request]{Limiter: rate.NewLimiter(retries, 100)})}
+		MaxConcurrentReconciles: 1, RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
+			10*time.Millisecond, maxRetry)}
 }
 
 // OnAllReplicas is a Runnable that runs in every replica, leader or not.
