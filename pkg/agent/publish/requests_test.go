@@ -252,8 +252,21 @@ func TestRequestsThatAreNotServed(t *testing.T) {
 	if pools := p.writes(poolPath); len(pools) == 0 || p.next < time.Second || p.next > 2*nodePoolInterval {
 		t.Errorf("the NodeAddressPool is written: %q; the next pass is after %s", pools, p.next)
 	}
+	count := 0
+	for range 120 {
+		p.after(5 * time.Second) // a lease changes
+		p.publish()
+		for _, r := range p.all {
+			if strings.Contains(r, requestResource) {
+				count++
+			}
+		}
+	}
+	if count > 20 {
+		t.Errorf("not served for ten minutes: %d requests, want at most 20", count)
+	}
 	p.server.Reject(nil)
-	p.after(time.Minute)
+	p.after(2 * time.Minute)
 	if got := p.requested(); got != "10.0.0.5@node1 Held" {
 		t.Error(got)
 	}

@@ -28,6 +28,8 @@ const (
 	minInterval = 100 * time.Millisecond
 	// retry is the time until a pass is repeated that could not read or change the store.
 	retry = 5 * time.Second
+	// servingRequests names the AddressRequests in the errors of the Publisher.
+	servingRequests = "serving AddressRequests"
 	// identityInterval is how often the node's UID is read. The UID changes if the node's object is
 	// deleted and created again. The UID is also read after the API server has rejected a write,
 	// because an agent may write only for the node of its token, and when the NodeAddressPool was
@@ -184,13 +186,13 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 	if err != nil {
 		p.pauses["releasing addresses"] = pause{err: err, until: now.Add(retry)}
 	}
-	rest, err := p.serveRequests(ctx, view, now)
-	if kube.IsNotServed(err) { // other kinds may be
-		p.pauses["serving AddressRequests"], rest = pause{err: err}, retry
+	if before := p.before[servingRequests]; now.Before(before.until) {
+		p.pauses[servingRequests] = before
+	} else if rest, err := p.serveRequests(ctx, view, now); kube.IsNotServed(err) { // other kinds may be
+		p.pauses[servingRequests] = before.after(err, now)
 	} else if err != nil {
 		return 0, err
-	}
-	if len(p.requests) > 0 {
+	} else if len(p.requests) > 0 {
 		plan.requeueAfter(max(rest, 0))
 	}
 	if err := p.write(ctx, plan, view, now); err != nil {
