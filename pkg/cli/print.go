@@ -36,7 +36,7 @@ func (p plain) Write(b []byte) (int, error) {
 }
 
 // inCell makes visible what would end a cell of a table.
-var inCell = strings.NewReplacer("\n", `\n`, "\t", `\t`)
+var inCell = strings.NewReplacer("\n", `\n`, "\t", `\t`, "\f", `\f`, "\v", `\v`)
 
 // PrintRows prints rows as JSON, or as a table with the given heads, which are separated by spaces.
 // cells returns the cells of a row; one that is "" is not known, which a table shows as "-".
