@@ -173,7 +173,7 @@ func (r *agentReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, nil
 	}
 	if pool.status != metav1.ConditionUnknown || pool.reason != reason {
-		if since.IsZero() {
+		if since.IsZero() || since.After(a.began) { // by another clock
 			since = a.began
 		}
 		switch err := r.show(ctx, pool, reason, since); {

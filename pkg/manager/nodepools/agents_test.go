@@ -172,6 +172,17 @@ func TestNodeWithoutAgentIsShown(t *testing.T) {
 	}
 }
 
+// The clock of a node may be ahead of the manager's: no condition is of the future.
+func TestNodeWithAnotherClock(t *testing.T) {
+	r := newAgentRig(t)
+	must.Succeed(t, r.agents.Update(agentOf(corev1.ConditionFalse, func(p *corev1.Pod) {
+		p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(noon.Add(time.Hour))
+	})))
+	if got := r.after(unconfirmedDelay); len(got) != 1 || strings.Count(got[0], noon.Format(time.RFC3339)) != 2 {
+		t.Errorf("the time and the message are not of %s: %q", noon, got)
+	}
+}
+
 // An object of which the informer shows an earlier version is written again, although its condition
 // has not changed.
 func TestNodeWithoutAgentAndALateInformer(t *testing.T) {
