@@ -3,8 +3,10 @@ package scenarios
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
@@ -60,13 +62,19 @@ func (t *Test) runs(n *cluster.Node, service string) {
 	}
 }
 
-// waitNotReady waits until the control plane notices that a node is down.
+// waitNotReady waits until the control plane notices that a node is down, and no pod is scheduled
+// to it any more: the taint comes after the condition.
 func (t *Test) waitNotReady(n *cluster.Node) {
 	t.Eventually("the node is not Ready", func() error {
 		node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
 		t.Must(err)
 		if cluster.NodeReady(node) {
 			return errors.New("it is still Ready")
+		}
+		if !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+			return taint.Effect == corev1.TaintEffectNoSchedule
+		}) {
+			return errors.New("it has no taint")
 		}
 		return nil
 	})
