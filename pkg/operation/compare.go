@@ -66,6 +66,8 @@ func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 	}
 	f.of = c.sourcesOf(at.Pool).Named(at.Pool, at.Address, f.File)
 	switch {
+	case isHolder && l.State == lease.Bound && !l.OfEarlierBoot(c.Now.BootID) && !l.Key().IsZero() && !f.of.IsShown():
+		f.says = saysHolder // pods get new ids: the file was copied, or written again by an earlier version
 	case f.of.Life == lease.Alive || !named:
 	case isHolder && (f.of.Life == lease.Dead || l.OfEarlierBoot(c.Now.BootID) && c.ageOf(f.Modified) != ofThisBoot):
 		f.says = saysHolder
