@@ -87,7 +87,11 @@ func (s *Service) Reserve(ctx context.Context, networks []operation.Scope, choic
 	}
 	err = s.Node.Update(ctx, network, func(c *operation.Call) error {
 		out = nil
-		if err := errors.Join(c.ProveView(), c.MayGiveAny(network.Pool), c.NewBoot(network.Pool)); err != nil {
+		err := errors.Join(c.ProveView(), c.MayGiveAny(network.Pool))
+		if err == nil { // its steps are kept, which nothing but these checks allows
+			err = c.NewBoot(network.Pool)
+		}
+		if err != nil {
 			return err
 		}
 		for i, addr := range choice.Addresses {
