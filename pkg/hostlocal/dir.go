@@ -292,7 +292,7 @@ func (d *Dir) readFile(a netip.Addr) reading {
 }
 
 // Write writes the file of a lease. That of a bound lease gets the time at which the lease was
-// bound, even if it is written later: a later file that names the holder is host-local's. The
+// bound, even if it is written later: a later file that names the holder may be host-local's. The
 // directory is locked.
 func (d *Dir) Write(l lease.Lease, now lease.Instant) error {
 	delete(d.read, l.Address)

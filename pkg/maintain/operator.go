@@ -57,30 +57,11 @@ func (s *Service) Import(ctx context.Context, p lease.Pool) (before, after int, 
 // It returns ErrNoHostView if it is not proven that the process sees the host, because the
 // directory at host-local's path may then be another one, too.
 func (s *Service) Export(ctx context.Context, dataDirs ...string) (pools []lease.Pool, err error) {
-	update := func(fn func(*operation.Call) error) error { return s.Node.Update(ctx, operation.Scope{}, fn) }
-	err = update(func(c *operation.Call) error {
-		pools = nil
-		for _, dir := range dataDirs {
-			pools = append(pools, hostlocal.MarkedIn(dir)...)
-		}
-		pools = slices.DeleteFunc(pools, func(p lease.Pool) bool {
-			return slices.Contains(c.Tx.Pools(), p) || s.Node.ProbeOwner(c.Tx, p) != nil
-		})
-		return nil
-	})
-	for _, p := range pools {
-		if err == nil {
-			_, _, err = s.Import(ctx, p)
-		}
-		if errors.Is(err, operation.ErrNoEvidence) {
-			err = nil // host-local's files are all that there is
-		}
-	}
+	lost, err := s.importLost(ctx, dataDirs)
 	if err != nil {
 		return nil, err
 	}
-	lost := pools
-	err = update(func(c *operation.Call) error {
+	err = s.Node.Update(ctx, operation.Scope{}, func(c *operation.Call) error {
 		pools = slices.DeleteFunc(c.Tx.Pools(), func(p lease.Pool) bool {
 			isUsed := len(c.Tx.InPool(p)) > 0 || hostlocal.Exists(p) && hostlocal.ProbeLock(p) == nil
 			return !isUsed || slices.Contains(lost, p) || s.Node.ProbeOwner(c.Tx, p) != nil
@@ -99,6 +80,31 @@ func (s *Service) Export(ctx context.Context, dataDirs ...string) (pools []lease
 		return nil
 	})
 	return pools, err
+}
+
+// importLost imports the pools in data directories that the store does not know and no other node
+// keeps, and returns them.
+func (s *Service) importLost(ctx context.Context, dataDirs []string) (lost []lease.Pool, err error) {
+	err = s.Node.Update(ctx, operation.Scope{}, func(c *operation.Call) error {
+		lost = nil
+		for _, dir := range dataDirs {
+			lost = append(lost, hostlocal.MarkedIn(dir)...)
+		}
+		lost = slices.DeleteFunc(lost, func(p lease.Pool) bool {
+			return slices.Contains(c.Tx.Pools(), p) || s.Node.ProbeOwner(c.Tx, p) != nil
+		})
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range lost {
+		_, _, err := s.Import(ctx, p)
+		if err != nil && !errors.Is(err, operation.ErrNoEvidence) { // then host-local's files are all that there is
+			return nil, err
+		}
+	}
+	return lost, nil
 }
 
 // Loss returns the reason if the store was lost, otherwise "". After a loss, a pool that has not

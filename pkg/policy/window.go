@@ -53,7 +53,7 @@ func parseWindow(s string) (lease.Window, error) {
 	switch {
 	case s == lease.Forever.String():
 		return lease.Forever, nil
-	case err == nil && n >= 0 && strconv.Itoa(n) == s && len(s) <= 9: // minutesPattern
+	case err == nil && n >= 0 && strconv.Itoa(n) == s && len(s) <= 9: // as minutesPattern
 		if n > int(time.Duration(MaxWindow)/time.Minute) {
 			return 0, errTooLong
 		}

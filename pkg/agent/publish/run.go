@@ -102,17 +102,25 @@ func (p pause) after(err error, now time.Time) pause {
 // the pause is not over. What fails keeps nothing else from being done: attempt returns an error
 // only if other requests would fail as well.
 func (p *Publisher) attempt(what string, now time.Time, request func() error) error {
-	before := p.before[what]
-	if now.Before(before.until) {
-		p.pauses[what] = before
+	if p.isPaused(what, now) {
 		return nil
 	}
 	err := request()
 	if isAway := p.outage.Observe(err); isAway || err == nil || kube.IsNotServed(err) {
 		return err
 	}
-	p.pauses[what] = before.after(err, now)
+	p.pauses[what] = p.before[what].after(err, now)
 	return nil
+}
+
+// isPaused reports whether something that has failed is not to be tried again yet.
+func (p *Publisher) isPaused(what string, now time.Time) bool {
+	before := p.before[what]
+	isPaused := now.Before(before.until)
+	if isPaused {
+		p.pauses[what] = before
+	}
+	return isPaused
 }
 
 // failures returns what failed in a pass that ended with an error or nil: the first few things, so
@@ -186,14 +194,15 @@ func (p *Publisher) reconcile(ctx context.Context, now time.Time) (requeueAfter 
 	if err != nil {
 		p.pauses["releasing addresses"] = pause{err: err, until: now.Add(retry)}
 	}
-	if before := p.before[servingRequests]; now.Before(before.until) {
-		p.pauses[servingRequests] = before
-	} else if rest, err := p.serveRequests(ctx, view, now); kube.IsNotServed(err) { // other kinds may be
-		p.pauses[servingRequests] = before.after(err, now)
-	} else if err != nil {
-		return 0, err
-	} else if len(p.requests) > 0 {
-		plan.requeueAfter(max(rest, 0))
+	if !p.isPaused(servingRequests, now) {
+		switch rest, err := p.serveRequests(ctx, view, now); {
+		case kube.IsNotServed(err): // other kinds may be
+			p.pauses[servingRequests] = p.before[servingRequests].after(err, now)
+		case err != nil:
+			return 0, err
+		case len(p.requests) > 0:
+			plan.requeueAfter(max(rest, 0))
+		}
 	}
 	if err := p.write(ctx, plan, view, now); err != nil {
 		if kube.IsNotServed(err) {

@@ -188,8 +188,8 @@ func (r *agentReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	return reconcile.Result{}, nil
 }
 
-// show sets the condition to Unknown, since when that is true. It returns a conflict if the object
-// has changed.
+// show sets the condition to Unknown, and when that began as the time of its transition. It returns
+// a conflict if the object has changed.
 func (r *agentReconciler) show(ctx context.Context, p *nodePool, reason string, since time.Time) error {
 	message := fmt.Sprintf("%s since %s: what is shown here, and the node's reservations, may not be true any more",
 		agentTexts[reason], since.UTC().Format(time.RFC3339))
