@@ -1,6 +1,6 @@
-// leasectl inspects and manages the lease store of a node. Under the name kubectl-leasehold it is
-// the kubectl plugin, and under the name leasehold what leasectl uninstall leaves of the plugin
-// (pkg/install).
+// leasectl inspects and manages the lease store of a node, and under the name kubectl-leasehold
+// leasehold in a cluster. Under the name leasehold it is what leasectl uninstall leaves of the
+// plugin (pkg/install).
 package main
 
 import (

@@ -1,4 +1,5 @@
-// leasehold-manager brings recreated pods back to the nodes that have their addresses.
+// leasehold-manager pins recreated pods to the nodes that have their addresses, names to agents
+// what they should read, and serves PersistentPodState.
 package main
 
 import (

@@ -1,8 +1,8 @@
-// Package host reads the kernel: clocks, evidence of life, neighbour entries, hardware addresses.
-// Evidence of life is whether the network namespace of a lease's holder still exists, and which
-// addresses its interfaces have. The answer is a lease.Liveness. It is Dead only with proof: the
-// lease was bound in another boot, or neither its path nor any process leads to the namespace
-// (docs/design.md, "Evidence of life").
+// Package host reads clocks and evidence of life from the kernel, and changes neighbour entries and
+// hardware addresses. Evidence of life is whether the network namespace of a lease's holder still
+// exists, and which addresses its interfaces have. The answer is a lease.Liveness. It is Dead only
+// with proof: the lease was bound in another boot, or neither its path nor any process leads to the
+// namespace (docs/design.md, "Evidence of life").
 //
 // Host reads one /proc, which must be the host's. ProveView proves that it is, for programs that
 // may run in a container (docs/design.md, "The process view"). Evidence combines what Host reads

@@ -1,7 +1,8 @@
-// Package kube has what both programs use of Kubernetes: names, ordinals, informer. The names are
-// those of annotations and labels that leasehold sets on objects of other projects, and of its own
-// objects. The ordinals say which pods a workload with numbered pods has. The annotation that asks
-// for a retention window is in pkg/policy; the labels of an IPReservation are in its API package.
+// Package kube has what agent and manager share of Kubernetes: clients, informer, names, ordinals,
+// limits. The names are those of annotations and labels that leasehold sets on objects of other
+// projects, and of its own objects. The ordinals say which pods a workload with numbered pods has.
+// The annotation that asks for a retention window is in pkg/policy; the labels of an IPReservation
+// are in its API package.
 package kube
 
 import (

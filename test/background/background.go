@@ -1,4 +1,5 @@
-// Package background has what tests need of programs and goroutines that run beside them.
+// Package background waits for what programs and goroutines do in the background of a test, and
+// collects what they print.
 package background
 
 import (

@@ -1,5 +1,5 @@
 // Package cases reads the cases of a test from a file, in which texts need no quoting. A case
-// begins with a line "== name". The lines of what is given follow, and those of what comes of it,
+// begins with a line "== name". Then come the lines that are given, and those that are wanted,
 // which begin with "-> ". Lines that begin with "#" are comments.
 package cases
 

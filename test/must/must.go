@@ -1,4 +1,4 @@
-// Package must ends tests on errors that are not what they are about.
+// Package must ends a test if a step fails that the test is not about.
 package must
 
 // Succeed ends the test on an error.

@@ -1,4 +1,5 @@
-// Package repairs checks the findings of doctor on a node and in a cluster.
+// Package repairs checks that each finding of doctor has either a repair of an allowed form or a
+// decision, and that a test has each reason.
 package repairs
 
 import (

@@ -1,6 +1,6 @@
-// Package publish writes IPReservations, the NodeAddressPool, and states of AddressRequests. There
-// is one IPReservation for each pod whose addresses are retained on the node, and one
-// NodeAddressPool with the numbers of the node's store.
+// Package publish publishes the store, and serves spec.release and AddressRequests. There is one
+// IPReservation for each pod whose addresses are retained on the node, and one NodeAddressPool with
+// the numbers of the node's store.
 //
 // The desired IPReservations are computed from the store, the node's pods and the existing objects.
 // The Publisher applies them with server-side apply whenever one of these changes.

@@ -1,4 +1,5 @@
-// Package retention has pods, limits and the end of holds, for the agent's tasks.
+// Package retention watches the node's pods and the limits, and ends retention, for the agent's
+// tasks.
 package retention
 
 import (

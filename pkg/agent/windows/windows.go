@@ -1,8 +1,10 @@
-// Package windows sets windows and limits, and extends holds. The windows are those in annotations
-// of the node's pods: how long the address of a deleted pod is held for a pod of the same name. The
-// holds are those of starting pods. The plugin reads the annotation from the CNI request if the
-// runtime passes it. This package is for runtimes and configurations that do not pass it, such as
-// the default configuration of flannel, and for an annotation that is changed while the pod runs.
+// Package windows copies windows, reservation names and limits to the store, and extends holds of
+// starting pods. The windows are those in annotations of the node's pods: how long the address of a
+// deleted pod is held for a pod of the same name. The package also ends holds of deleted
+// namespaces, and those that a boot began for pods that do not exist any more. The plugin reads the
+// annotation from the CNI request if the runtime passes it. This package is for runtimes and
+// configurations that do not pass it, such as the default configuration of flannel, and for an
+// annotation that is changed while the pod runs.
 package windows
 
 import (

@@ -1,5 +1,5 @@
-// Package control has controllers, pod webhooks, nodes and reservations, for the parts of the
-// manager. The webhooks never reject a pod.
+// Package control adds controllers and pod webhooks to the manager, and watches nodes and
+// reservations for them. The webhooks never reject a pod.
 package control
 
 import (
