@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
@@ -59,5 +60,31 @@ func TestArchive(t *testing.T) {
 	}
 	if !slices.Equal(files, []string{"bin/pause", "built"}) {
 		t.Errorf("files %q", files)
+	}
+}
+
+// TestImagesHaveBothNames checks the names that `ctr images import` gives images of a release.
+func TestImagesHaveBothNames(t *testing.T) {
+	r := testRelease(t, "../../..")
+	r.work = t.TempDir()
+	built := filepath.Join(r.work, "built")
+	must(t, errors.Join(os.Mkdir(r.dir, 0o755), os.WriteFile(built, []byte("a program"), 0o700)))
+	r.images = []Own{{Name: "agent", Programs: []string{built}}, {Name: "manager", Programs: []string{built}}}
+	digests, err := r.writeImages(nil)
+	must(t, err)
+	written, err := layout.ImageIndexFromPath(filepath.Join(r.work, "layout"))
+	must(t, err)
+	index, err := written.IndexManifest()
+	must(t, err)
+	var names, want []string
+	for _, m := range index.Manifests {
+		names = append(names, m.Annotations["io.containerd.image.name"])
+	}
+	for _, o := range r.images {
+		repository := r.registry + "/" + o.Name
+		want = append(want, repository+":"+r.version, repository+"@"+digests[o.Name])
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("the names are %q, want %q", names, want)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
@@ -29,7 +30,8 @@ const (
 func (r release) imagesArchive() string { return "leasehold-" + r.version + "-images.tar" }
 
 // writeImages writes the images of all architectures, one index for each name, and returns the
-// digests of the indexes by name.
+// digests of the indexes by name. Each is in the layout twice, by its tag and as manifests name it,
+// because containerd finds an imported image only by a name that it was imported with.
 func (r release) writeImages(licences []File) (map[string]string, error) {
 	dir := filepath.Join(r.work, "layout")
 	target, err := layout.Write(dir, empty.Index)
@@ -47,9 +49,18 @@ func (r release) writeImages(licences []File) (map[string]string, error) {
 			return nil, err
 		}
 		digests[o.Name] = digest.String()
+		repository := r.registry + "/" + o.Name
 		err = target.AppendIndex(index, layout.WithAnnotations(map[string]string{
-			tagAnnotation: r.version, nameAnnotation: r.registry + "/" + o.Name + ":" + r.version}))
+			tagAnnotation: r.version, nameAnnotation: repository + ":" + r.version}))
 		if err != nil {
+			return nil, err
+		}
+		byDigest, err := partial.Descriptor(index)
+		if err != nil {
+			return nil, err
+		}
+		byDigest.Annotations = map[string]string{nameAnnotation: repository + "@" + digest.String()}
+		if err := target.AppendDescriptor(*byDigest); err != nil {
 			return nil, err
 		}
 	}
@@ -128,6 +139,9 @@ func (r release) push(ctx context.Context) error {
 		return err
 	}
 	for _, m := range manifest.Manifests {
+		if m.Annotations[tagAnnotation] == "" {
+			continue // the same image by its digest
+		}
 		index, err := layout.ImageIndex(m.Digest)
 		if err != nil {
 			return err
