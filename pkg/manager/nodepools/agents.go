@@ -113,36 +113,16 @@ func newAgentReconciler(nodes *control.Nodes, pools *kube.Informer[*nodePool], c
 		}, []string{"node", "reason"})}
 }
 
-// start enqueues from now on the nodes whose agent, NodeAddressPool or readiness changes.
+// start enqueues from now on the nodes whose agent or NodeAddressPool changes, or which change
+// themselves: to find that nothing follows costs a few lookups.
 func (r *agentReconciler) start(ctx context.Context, queue control.Queue) {
 	if !cache.WaitForCacheSync(ctx.Done(), r.nodes.HasSynced, r.agents.HasSynced, r.pools.HasSynced) {
 		return
 	}
 	add := func(node string) { queue.Add(control.RequestFor(node)) }
-	r.nodes.Handle(kube.Handler[*corev1.Node]{
-		Added:   func(n *corev1.Node) { add(n.Name) },
-		Deleted: func(n *corev1.Node) { add(n.Name) },
-		Updated: func(before, now *corev1.Node) {
-			a, _ := unconfirmed(before, nil)
-			if b, _ := unconfirmed(now, nil); a != b {
-				add(now.Name)
-			}
-		}})
-	r.agents.Handle(kube.Handler[*agentPod]{
-		Added:   func(a *agentPod) { add(a.node) },
-		Deleted: func(a *agentPod) { add(a.node) },
-		Updated: func(before, now *agentPod) {
-			if *before != *now {
-				add(now.node)
-			}
-		}})
-	r.pools.Handle(kube.Handler[*nodePool]{
-		Added: func(p *nodePool) { add(p.node) },
-		Updated: func(before, now *nodePool) {
-			if before.status != now.status || before.reason != now.reason {
-				add(now.node)
-			}
-		}})
+	r.nodes.Handle(kube.Each(func(n *corev1.Node) { add(n.Name) }))
+	r.agents.Handle(kube.Each(func(a *agentPod) { add(a.node) }))
+	r.pools.Handle(kube.Each(func(p *nodePool) { add(p.node) }))
 }
 
 // Reconcile shows in the NodeAddressPool and in the metric that a node has no agent that works.

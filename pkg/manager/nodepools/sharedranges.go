@@ -60,30 +60,20 @@ func sharedRanges(pools []*nodePool) map[string][]ipam.SharedRange {
 }
 
 // neighbours returns for each of the sorted ranges one of another node that overlaps it, nil if
-// there is none: the one before it, else the one after it, else that with the last end of those
-// before it.
+// there is none: the one before it, else the next one of another node, else that with the last end
+// of those before it.
 func neighbours(all []nodeRange) []*nodeRange {
 	others := make([]*nodeRange, len(all))
-	var next, after *nodeRange // the one after here, and the first one after here of another node than next
-	for i := len(all) - 1; i >= 0; i-- {
-		r, other := &all[i], next
-		if next != nil && next.node == r.node {
-			other = after
-		} else if next != nil {
-			after = next
-		}
-		if next = r; other != nil && r.overlaps(*other) {
-			others[i] = other
-		}
-	}
 	var last []*nodeRange // those with the last ends before here, the last first, of two nodes at most
 	for i := range all {
-		r := &all[i]
-		at := slices.IndexFunc(last, func(n *nodeRange) bool { return n.overlaps(*r) })
-		if i > 0 && r.overlaps(all[i-1]) {
-			others[i] = &all[i-1]
-		} else if others[i] == nil && at >= 0 {
-			others[i] = last[at]
+		r, candidates := &all[i], []*nodeRange{&all[max(i-1, 0)]}
+		next := slices.IndexFunc(all[i:], func(n nodeRange) bool { return n.node != r.node }) // within maxRanges
+		if next >= 0 {
+			candidates = append(candidates, &all[i+next])
+		}
+		candidates = append(candidates, last...)
+		if at := slices.IndexFunc(candidates, func(n *nodeRange) bool { return n.overlaps(*r) }); at >= 0 {
+			others[i] = candidates[at]
 		}
 		last = append(last, r)
 		slices.SortStableFunc(last, func(a, b *nodeRange) int { return b.end.Compare(a.end) })
