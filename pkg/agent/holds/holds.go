@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -61,9 +62,9 @@ type Task struct {
 	ForeverLimit time.Duration
 	Problem      daemon.Problem
 
-	failed   []error           // of the pass
-	moved    streaks[location] // by the node and UID of the pod
-	orphaned streaks[string]   // by the path of the StatefulSet
+	failed   []error // of the pass
+	moved    streaks // by the node and UID of the pod
+	orphaned streaks // by the path of the StatefulSet
 }
 
 // Run ends holds until ctx is done. It returns ctx.Err().
@@ -75,8 +76,8 @@ func (h *Task) Run(ctx context.Context) error {
 // begin resets all observations, and returns the time between two passes.
 func (h *Task) begin() (period time.Duration) {
 	period = min(h.MoveGrace, ownerGrace) / passesPerGrace
-	h.moved = streaks[location]{3 * period, map[kube.Name]streak[location]{}}
-	h.orphaned = streaks[string]{3 * period, map[kube.Name]streak[string]{}}
+	h.moved = streaks{3 * period, map[kube.Name]streak{}}
+	h.orphaned = streaks{3 * period, map[kube.Name]streak{}}
 	return period
 }
 
@@ -89,10 +90,7 @@ func (h *Task) pass(ctx context.Context, now time.Time) {
 	} else {
 		held := retention.ByPod(view.Leases)
 		h.endMoved(ctx, held, now)
-		h.endOrphaned(ctx, held, now)
-		if h.ForeverLimit > 0 {
-			h.endForgotten(ctx, held, view.Now)
-		}
+		h.endEndless(ctx, held, now, view.Now)
 	}
 	if ctx.Err() == nil {
 		h.Problem.Log(h.Log, slog.LevelWarn, "ending holds", errors.Join(h.failed...))
@@ -106,26 +104,18 @@ func (h *Task) endMoved(ctx context.Context, held map[kube.Name][]lease.Lease, n
 	h.moved.keep(held)
 	for _, pod := range h.candidates(held) {
 		at, err := h.movedTo(ctx, pod, "0")
-		if err == nil && at != (location{}) && h.moved.observe(pod, at, now) >= h.MoveGrace {
-			var still location
-			if still, err = h.movedTo(ctx, pod, ""); still == at {
-				h.end(ctx, held[pod], fmt.Sprintf("the pod has been Ready on node %s for %s", at.node, h.MoveGrace))
-			} else {
-				at = location{}
-			}
+		if h.observe(&h.moved, pod, at, err, now) < h.MoveGrace {
+			continue
 		}
-		switch {
-		case err != nil:
-			h.Log.Debug("reading a pod failed", "pod", pod.String(), "error", err)
-		case at == location{}:
-			delete(h.moved.of, pod)
+		still, err := h.movedTo(ctx, pod, "")
+		if still != at {
+			h.observe(&h.moved, pod, "", err, now)
+			continue
 		}
+		node, _, _ := strings.Cut(at, "/")
+		h.end(ctx, held[pod], fmt.Sprintf("the pod has been Ready on node %s for %s", node, h.MoveGrace))
 	}
 }
-
-// location is the UID of a pod and the node on which the pod runs. The zero value means no other
-// node.
-type location struct{ node, uid string }
 
 // maxUnclaimed is the largest number of pods without a claim that one pass reads. A claim is an
 // IPReservation of another node with a confirmed sandbox of the pod, which the manager names. There
@@ -164,59 +154,64 @@ func isForever(l lease.Lease) bool {
 	return l.Hold == lease.Forever && !(l.IsUnused() && l.Owner != "")
 }
 
-// movedTo returns the other node on which a pod is Ready, and the pod's UID. It returns the zero
-// location if the pod is not Ready on another node. It reads the pod from the API server's watch
+// movedTo returns the other node on which a pod is Ready, and the pod's UID, joined by a slash. It
+// returns "" if the pod is not Ready on another node. It reads the pod from the API server's watch
 // cache if the version is "0", and from etcd if it is "".
-func (h *Task) movedTo(ctx context.Context, name kube.Name, version string) (location, error) {
+func (h *Task) movedTo(ctx context.Context, name kube.Name, version string) (string, error) {
 	pod := &corev1.Pod{}
 	err := kube.Get(ctx, h.Clients.Core, "pods", name, version, pod)
 	if kube.IsGone(err) {
-		return location{}, nil
+		return "", nil
 	}
 	if err != nil || !kube.IsReady(pod) || pod.Spec.NodeName == h.Node {
-		return location{}, err
+		return "", err
 	}
-	return location{pod.Spec.NodeName, retention.PodOf(pod).UID}, nil
+	return pod.Spec.NodeName + "/" + retention.PodOf(pod).UID, nil
 }
 
-// endOrphaned ends the holds without end whose StatefulSet has not had the pod's ordinal for
-// ownerGrace. It reads each StatefulSet once, from etcd.
-func (h *Task) endOrphaned(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time) {
+// endEndless ends the holds without end whose StatefulSet has not had the pod's ordinal for
+// ownerGrace, and those of pods that have no StatefulSet and have been away for ForeverLimit. It
+// reads each StatefulSet once, from etcd.
+func (h *Task) endEndless(ctx context.Context, held map[kube.Name][]lease.Lease, now time.Time, at lease.Instant) {
 	h.orphaned.keep(held)
 	read := map[string]func() (kube.Ordinals, error){} // by the path of the StatefulSet
+	var forgotten []lease.Lease
 	for pod, leases := range held {
-		path, ordinal, ok := setOf(leases, pod)
-		if !ok {
-			delete(h.orphaned.of, pod)
+		path, ordinal, isOfSet := setOf(leases, pod)
+		if !isOfSet {
+			h.observe(&h.orphaned, pod, "", nil, now)
+			forgotten = append(forgotten, slices.DeleteFunc(slices.Clone(leases), func(l lease.Lease) bool {
+				return !isForever(l) || h.ForeverLimit == 0 || at.Since(l.ReleasedAt) < h.ForeverLimit
+			})...)
 			continue
 		}
 		if read[path] == nil {
 			read[path] = sync.OnceValues(func() (kube.Ordinals, error) { return h.readSet(ctx, path) })
 		}
-		switch wanted, err := read[path](); {
-		case err != nil:
-			h.Log.Debug("reading a StatefulSet failed", "path", path, "error", err)
-		case wanted.Has(ordinal):
-			delete(h.orphaned.of, pod)
-		case h.orphaned.observe(pod, path, now) >= ownerGrace:
+		wanted, err := read[path]()
+		missing := path
+		if wanted.Has(ordinal) {
+			missing = ""
+		}
+		if h.observe(&h.orphaned, pod, missing, err, now) >= ownerGrace {
 			h.end(ctx, leases, fmt.Sprintf("its StatefulSet has not had ordinal %d for %s", ordinal, ownerGrace))
 		}
 	}
+	h.end(ctx, forgotten, fmt.Sprintf("the pod was away for %s (--forever-limit)", h.ForeverLimit))
 }
 
-// endForgotten ends the holds without end of pods that have no StatefulSet and have been away for
-// ForeverLimit.
-func (h *Task) endForgotten(ctx context.Context, held map[kube.Name][]lease.Lease, now lease.Instant) {
-	var over []lease.Lease
-	for pod, leases := range held {
-		for _, l := range leases {
-			_, _, isOfSet := setOf(leases, pod)
-			if isForever(l) && !isOfSet && now.Since(l.ReleasedAt) >= h.ForeverLimit {
-				over = append(over, l)
-			}
-		}
+// observe records what a read has shown of a pod: "" if it is no reason to end the hold. It returns
+// the time since the streak began, 0 if there is none or the read has failed.
+func (h *Task) observe(s *streaks, pod kube.Name, what string, err error, now time.Time) time.Duration {
+	switch {
+	case err != nil:
+		h.Log.Debug("reading a pod or its StatefulSet failed", "pod", pod.String(), "error", err)
+	case what == "":
+		delete(s.of, pod)
+	default:
+		return s.observe(pod, what, now)
 	}
-	h.end(ctx, over, fmt.Sprintf("the pod was away for %s (--forever-limit)", h.ForeverLimit))
+	return 0
 }
 
 func (h *Task) end(ctx context.Context, holds []lease.Lease, reason string) {
@@ -225,29 +220,29 @@ func (h *Task) end(ctx context.Context, holds []lease.Lease, reason string) {
 
 // streaks has what was observed of each pod in a row, and since when. A failed request ends no
 // streak, and is no observation.
-type streaks[V comparable] struct {
+type streaks struct {
 	gap time.Duration // a longer time without an observation starts a new streak
-	of  map[kube.Name]streak[V]
+	of  map[kube.Name]streak
 }
 
-type streak[V comparable] struct {
-	what        V
+type streak struct {
+	what        string
 	since, last time.Time
 }
 
 // observe records an observation of a pod, and returns the time since its streak began.
-func (s *streaks[V]) observe(pod kube.Name, what V, now time.Time) time.Duration {
+func (s *streaks) observe(pod kube.Name, what string, now time.Time) time.Duration {
 	before, known := s.of[pod]
 	if !known || before.what != what || now.Sub(before.last) > s.gap {
-		before = streak[V]{what, now, now}
+		before = streak{what, now, now}
 	}
-	s.of[pod] = streak[V]{what, before.since, now}
+	s.of[pod] = streak{what, before.since, now}
 	return now.Sub(before.since)
 }
 
 // keep ends the streaks of all pods without a hold.
-func (s *streaks[V]) keep(held map[kube.Name][]lease.Lease) {
-	maps.DeleteFunc(s.of, func(pod kube.Name, _ streak[V]) bool { return held[pod] == nil })
+func (s *streaks) keep(held map[kube.Name][]lease.Lease) {
+	maps.DeleteFunc(s.of, func(pod kube.Name, _ streak) bool { return held[pod] == nil })
 }
 
 // setOf returns the path of the StatefulSet of a pod, and the ordinal in the pod's name. leases are

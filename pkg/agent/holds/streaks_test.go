@@ -12,7 +12,7 @@ import (
 
 // Three passes without an observation, or another one, begin a new streak.
 func TestStreaks(t *testing.T) {
-	s := streaks[string]{3 * time.Minute, map[kube.Name]streak[string]{}}
+	s := streaks{3 * time.Minute, map[kube.Name]streak{}}
 	at, pod := time.Unix(1_700_000_000, 0), kube.Name{Namespace: "db", Name: "db-0"}
 	for _, c := range []struct {
 		after time.Duration
@@ -57,7 +57,7 @@ func TestCandidates(t *testing.T) {
 			{Namespace: "db", Name: "web-5f1c9a02"}, {Namespace: "db", Name: "x"}}}
 	}}, map[kube.Name]int{}
 	h.begin()
-	h.moved.observe(seen, location{}, time.Time{})
+	h.moved.observe(seen, "node2/u2", time.Time{})
 	for pass := range 50 {
 		pods := h.candidates(held)
 		if len(pods) != 2+maxUnclaimed {
