@@ -63,44 +63,38 @@ func kubeTasks(node agent.Node, config *rest.Config, o options, watcher *use.Wat
 	if err != nil {
 		return nil, err
 	}
-	log := node.Log
 	node.Metrics.MustRegister(kube.LeftOut)
-	klog.SetSlogLogger(log.With("from", "client-go"))
-	pods := retention.NewPods(clients.Core, o.nodeName)
+	klog.SetSlogLogger(node.Log.With("from", "client-go"))
+	shared := retention.NewNode(node.Service, &node.Changes.Store, node.Log, o.nodeName, clients)
 	pool := publish.NewPool(clients.IPAM, o.nodeName)
-	eventTask := &events.Task{Service: node.Service, Node: o.nodeName, Client: clients.Events, Pods: pods,
-		Log: log, Problem: node.Problem("events")}
-	watcher.Pods, watcher.Report = eventTask.Retained, eventTask.InUse
-	limits := retention.NewLimits(clients.Core)
-	windowTask := &windows.Task{Service: node.Service, Pods: pods, Core: clients.Core, Limits: limits, Log: log,
-		Invalid: eventTask.Invalid, Problem: node.Problem("windows")}
-	publishTask := &publish.Publisher{Service: node.Service, Node: o.nodeName, Clients: clients, Pods: pods, Pool: pool,
-		Limits: limits, Active: watcher.Result, Log: log, Writes: publish.NewWrites(node.Metrics),
-		Problem: node.Problem("publish")}
-	holdTask := &holds.Task{Service: node.Service, Node: o.nodeName, Clients: clients, Log: log,
-		Named: pool.Named, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit, Problem: node.Problem("holds")}
+	eventTask := &events.Task{Node: shared, Problem: node.Problem("events")}
+	watcher.Pods, watcher.Report = shared.Retained, eventTask.InUse
+	windowTask := &windows.Task{Node: shared, Invalid: eventTask.Invalid, Problem: node.Problem("windows")}
+	publishTask := &publish.Publisher{Node: shared, Pool: pool, Active: watcher.Result,
+		Writes: publish.NewWrites(node.Metrics), Problem: node.Problem("publish")}
+	holdTask := &holds.Task{Node: shared, Named: pool.Named, MoveGrace: o.moveGrace, ForeverLimit: o.foreverLimit,
+		Problem: node.Problem("holds")}
 
 	type task = func(context.Context) error
 	// An API server that has too many requests, because thousands of agents start at the same
 	// moment, gets one of each agent until it has served that.
 	connected := func(run task) task {
 		return func(ctx context.Context) error {
-			if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced) {
+			if !cache.WaitForCacheSync(ctx.Done(), shared.Pods.HasSynced) {
 				return ctx.Err()
 			}
 			return run(ctx)
 		}
 	}
-	changes := &node.Changes.Store
 	return []agent.Task{
-		{Name: "watch-pods", Run: pods.Run},
+		{Name: "watch-pods", Run: shared.Pods.Run},
 		{Name: "watch-pool", Run: connected(pool.Run)},
-		{Name: "watch-limits", Run: connected(limits.Run)},
-		{Name: "windows", Run: func(ctx context.Context) error { return windowTask.Run(ctx, changes) }},
+		{Name: "watch-limits", Run: connected(shared.Limits.Run)},
+		{Name: "windows", Run: windowTask.Run},
 		{Name: "publish", Run: connected(func(ctx context.Context) error {
-			return publishTask.Run(ctx, changes, &watcher.Changes)
+			return publishTask.Run(ctx, &watcher.Changes)
 		})},
-		{Name: "events", Run: func(ctx context.Context) error { return eventTask.Run(ctx, changes) }},
+		{Name: "events", Run: eventTask.Run},
 		{Name: "holds", Run: connected(holdTask.Run)},
 	}, nil
 }

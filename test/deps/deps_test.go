@@ -63,7 +63,7 @@ var forbidden = []struct {
 	{[]string{"pkg/daemon", "pkg/record", "pkg/rundir", "pkg/boltfile", "pkg/store", "pkg/host",
 		"pkg/hostlocal", "pkg/cniconf",
 		"pkg/importer", "pkg/operation", "pkg/ipam", "pkg/maintain", "pkg/cli", "pkg/cli/",
-		"pkg/agent", "pkg/agent/use"}, "k8s.io/",
+		"pkg/agent"}, "k8s.io/",
 		"only pkg/kube, the packages of larger layers and the programs use Kubernetes"},
 }
 

@@ -24,7 +24,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 const (
@@ -50,11 +49,7 @@ const (
 // to leases. The name of an Event is computed from its content, so that an entry that is read again
 // after a restart of the agent creates no second Event.
 type Task struct {
-	Service *maintain.Service
-	Node    string
-	Client  rest.Interface
-	Pods    *retention.Pods
-	Log     *slog.Logger
+	*retention.Node
 	Problem daemon.Problem // of the journal
 
 	reader  reader
@@ -67,16 +62,15 @@ type Task struct {
 	wake  daemon.Signal // sent when an Event was queued
 }
 
-// Run creates Events until ctx is done. changes is sent when the store has changed. Run returns
-// ctx.Err().
-func (e *Task) Run(ctx context.Context, changes *daemon.Signal) error {
-	return daemon.Loop(ctx, minInterval, daemon.Any(changes, &e.wake), e.pass)
+// Run creates Events until ctx is done. It returns ctx.Err().
+func (e *Task) Run(ctx context.Context) error {
+	return daemon.Loop(ctx, minInterval, daemon.Any(e.Changes, &e.wake), e.pass)
 }
 
 // Invalid queues an Event about an invalid annotation of a pod, once for each reason. It does not
 // block and is safe for concurrent use.
 func (e *Task) Invalid(p retention.Pod) {
-	e.queueOnce(newEvent(podRef(p.Namespace, p.Name.Name, p.ObjectUID), e.Node, "Assign", true, InvalidReservation,
+	e.queueOnce(newEvent(podRef(p.Namespace, p.Name.Name, p.ObjectUID), e.Name, "Assign", true, InvalidReservation,
 		p.Invalid+"; the previous value stays in effect", time.Now(), p.UID, p.Invalid))
 }
 
@@ -121,7 +115,7 @@ func (e *Task) pass(ctx context.Context) (requeueAfter time.Duration) {
 		event := e.queue[0]
 		e.queue = e.queue[1:]
 		e.mu.Unlock()
-		err := post(ctx, e.Client, event)
+		err := post(ctx, e.Clients.Events, event)
 		isAway := outage.Observe(err)
 		switch {
 		case err == nil:
@@ -175,7 +169,7 @@ func (e *Task) read(ctx context.Context, pods map[kube.Name]retention.Pod) error
 		if p, found := find(n.Namespace, n.Pod, n.UID); found {
 			uid = p.ObjectUID // of a static pod, it differs from the UID that the runtime passes
 		}
-		e.enqueue(newEvent(podRef(n.Namespace, n.Pod, uid), e.Node, "Assign", n.Warning, n.Reason, n.Text, n.Time,
+		e.enqueue(newEvent(podRef(n.Namespace, n.Pod, uid), e.Name, "Assign", n.Warning, n.Reason, n.Text, n.Time,
 			n.UID, n.Container, n.Time.UnixNano()))
 	}
 	e.started = true

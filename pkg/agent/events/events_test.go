@@ -43,8 +43,7 @@ func newEventsFixture(t *testing.T) *eventsFixture {
 
 // restart starts an agent without state.
 func (w *eventsFixture) restart() {
-	w.Task = &Task{Service: w.node.Service, Node: "node1", Client: w.server.Clients.Events, Log: fakeapi.Log,
-		Pods: retention.NewPods(w.server.Clients.Core, "node1")}
+	w.Task = &Task{Node: retention.NewNode(w.node.Service, nil, fakeapi.Log, "node1", w.server.Clients)}
 }
 
 // kept adds a journal entry: db-0 came back to its address, ago before now.
@@ -166,10 +165,10 @@ func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 // agent's Events demands the start of the node's name.
 func TestEventsOfANodeWithALongName(t *testing.T) {
 	w := newEventsFixture(t)
-	w.Node = strings.Repeat("n", 253)
+	w.Name = strings.Repeat("n", 253)
 	w.server.Reject(func(r *http.Request) int {
 		var e eventsv1.Event
-		if json.NewDecoder(r.Body).Decode(&e) != nil || e.ReportingInstance != w.Node[:128] {
+		if json.NewDecoder(r.Body).Decode(&e) != nil || e.ReportingInstance != w.Name[:128] {
 			return http.StatusUnprocessableEntity
 		}
 		body, err := json.Marshal(e)
@@ -227,7 +226,7 @@ func TestEventOfATerminatingNamespace(t *testing.T) {
 		must.Succeed(t, err)
 		w := newEventsFixture(t)
 		var log strings.Builder
-		w.Client, w.Log = clients.Events, slog.New(slog.NewTextHandler(&log, nil))
+		w.Clients.Events, w.Log = clients.Events, slog.New(slog.NewTextHandler(&log, nil))
 		w.kept(1, 0)
 		for range 2 {
 			if requeueAfter := w.runPass(); requeueAfter != 0 {

@@ -1,16 +1,12 @@
 package events
 
 import (
-	"cmp"
-	"maps"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/agent/use"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 )
@@ -25,24 +21,6 @@ const (
 	RetentionUnknown  = "RetentionUnknown"  // on the node: whether the runtime calls leasehold is not known, and why
 )
 
-// retained returns the pods of the node that request retention with a valid window, and need a
-// sandbox with their own network, sorted by name.
-func (e *Task) retained() []retention.Pod {
-	views, _ := e.Pods.Views()
-	byName := func(a, b retention.Pod) int { return cmp.Compare(a.Name.String(), b.Name.String()) }
-	isOther := func(p retention.Pod) bool { return !p.Expected || p.Window == 0 }
-	return slices.DeleteFunc(slices.SortedFunc(maps.Values(views), byName), isOther)
-}
-
-// Retained returns the pods for use.Watcher.
-func (e *Task) Retained() (out []use.Pod) {
-	for _, p := range e.retained() {
-		out = append(out, use.Pod{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID, IPs: p.IPs,
-			Started: p.Started})
-	}
-	return out
-}
-
 // InUse queues the Events that should exist while the networks of the node have these statuses. It
 // does not block and is safe for concurrent use.
 func (e *Task) InUse(statuses []cniconf.Status, now time.Time) {
@@ -55,7 +33,7 @@ func (e *Task) InUse(statuses []cniconf.Status, now time.Time) {
 // that is inactive or unknown, and an Event on each pod that requests retention for each inactive
 // network.
 func (e *Task) aboutUse(statuses []cniconf.Status, now time.Time) []*eventsv1.Event {
-	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.Node, UID: types.UID(e.Node)}
+	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.Name, UID: types.UID(e.Name)}
 	var out []*eventsv1.Event
 	for _, s := range statuses {
 		reason, text, about := RetentionInactive, "addresses are not retained", []corev1.ObjectReference{node}
@@ -65,7 +43,7 @@ func (e *Task) aboutUse(statuses []cniconf.Status, now time.Time) []*eventsv1.Ev
 		case cniconf.Unknown:
 			reason, text = RetentionUnknown, "whether addresses are retained is not known"
 		case cniconf.Inactive:
-			for _, p := range e.retained() {
+			for _, p := range e.Retained() {
 				about = append(about, podRef(p.Namespace, p.Name.Name, p.ObjectUID))
 			}
 		}
@@ -79,7 +57,7 @@ func (e *Task) aboutUse(statuses []cniconf.Status, now time.Time) []*eventsv1.Ev
 			if s.Reason == use.PodWithoutLease && o.Kind == "Pod" { // it may be another user's than that pod
 				message = "a pod of this node has an address without a lease; " + use.OtherDirectories
 			}
-			out = append(out, newEvent(o, e.Node, "CheckRetention", true, reason, text+message, now,
+			out = append(out, newEvent(o, e.Name, "CheckRetention", true, reason, text+message, now,
 				string(o.UID), s.Network, s.Reason, s.Since.UnixNano(), int64(now.Sub(s.Since)/repeat)))
 		}
 	}

@@ -67,11 +67,12 @@ func newUseFixture(t *testing.T) *useFixture {
 
 // restart starts an agent without state.
 func (f *useFixture) restart() {
+	shared := retention.NewNode(f.node.Service, nil, fakeapi.Log, "node1", f.server.Clients)
 	if f.pods == nil {
-		f.pods = retention.NewPods(f.server.Clients.Core, "node1")
+		f.pods = shared.Pods
 	}
-	task := &Task{Service: f.node.Service, Node: "node1", Log: fakeapi.Log, Pods: f.pods,
-		Client: f.server.Clients.Events}
+	shared.Pods = f.pods
+	task := &Task{Node: shared}
 	f.Watcher = &use.Watcher{Service: f.node.Service, Node: "node1", Log: fakeapi.Log, ConfDir: f.ConfDir,
 		Binaries: f.Binaries, Pods: task.Retained, Report: func(statuses []cniconf.Status, now time.Time) {
 			task.InUse(statuses, now)

@@ -24,7 +24,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 )
 
 const (
@@ -49,10 +48,7 @@ const (
 // That a pod is Ready elsewhere, or that an ordinal is missing, must be observed for several
 // minutes by this process before the hold ends. A failed request is not an observation.
 type Task struct {
-	Service *maintain.Service
-	Node    string
-	Clients *kube.Clients
-	Log     *slog.Logger
+	*retention.Node
 	// Named returns what the manager names (publish.Pool). Among it are the reservations of other
 	// nodes for pods whose addresses this node holds.
 	Named func() ipamv1.NodeAddressPoolSpec
@@ -163,7 +159,7 @@ func (h *Task) movedTo(ctx context.Context, name kube.Name, version string) (str
 	if kube.IsGone(err) {
 		return "", nil
 	}
-	if err != nil || !kube.IsReady(pod) || pod.Spec.NodeName == h.Node {
+	if err != nil || !kube.IsReady(pod) || pod.Spec.NodeName == h.Name {
 		return "", err
 	}
 	return pod.Spec.NodeName + "/" + retention.PodOf(pod).UID, nil

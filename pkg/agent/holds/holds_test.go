@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -33,7 +34,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	s := &fixture{t: t, node: fakeapi.NewNode(t), server: fakeapi.New(t), now: time.Unix(1_700_000_000, 0)}
-	s.holds = &Task{Service: s.node.Service, Node: "node1", Clients: s.server.Clients, Log: fakeapi.Log,
+	s.holds = &Task{Node: retention.NewNode(s.node.Service, nil, fakeapi.Log, "node1", s.server.Clients),
 		Named:     func() ipamv1.NodeAddressPoolSpec { return ipamv1.NodeAddressPoolSpec{Reservations: s.named} },
 		MoveGrace: MoveGrace}
 	if period := s.holds.begin(); period != time.Minute {

@@ -286,7 +286,7 @@ func (p *Publisher) serveRequests(ctx context.Context, view maintain.NodeView, n
 	}
 	limits, _ := p.Limits.Get(kube.LimitsName.String())
 	areCurrent := p.Limits.HasSynced() && p.Limits.IsComplete() && maps.Equal(limits, view.Limits)
-	plan := planRequests(p.Node, p.requests, view, areCurrent, networks)
+	plan := planRequests(p.Name, p.requests, view, areCurrent, networks)
 	// Addresses without a hold are reserved last, because the holds of a pod or of a namespace are
 	// limited. A hold does not end before the wish that takes its address was tried.
 	next, taken := p.reserve(ctx, plan.Wishes, true, networks, now), map[netip.Addr]bool{}
@@ -423,7 +423,7 @@ func (p *Publisher) showRequest(ctx context.Context, name kube.Name, wishes []*w
 	}
 	shown := r.object.Status.Addresses
 	all := ipamv1.MergeStates(mine, shown, func(a ipamv1.RequestedAddress) bool {
-		return a.NodeName != p.Node || unknown[a.Address]
+		return a.NodeName != p.Name || unknown[a.Address]
 	})
 	if slices.EqualFunc(all, shown, func(a, b ipamv1.RequestedAddress) bool { a.Message = b.Message; return a == b }) {
 		return nil

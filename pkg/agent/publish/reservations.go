@@ -68,7 +68,7 @@ func (p *Publisher) list(ctx context.Context) error {
 	}
 	p.known, _ = all.Views()
 	// Whoever may write labels can give it to a reservation of another node.
-	maps.DeleteFunc(p.known, func(_ kube.Name, r *ipamv1.IPReservation) bool { return r.Spec.NodeName != p.Node })
+	maps.DeleteFunc(p.known, func(_ kube.Name, r *ipamv1.IPReservation) bool { return r.Spec.NodeName != p.Name })
 	return nil
 }
 
@@ -97,7 +97,7 @@ func (p *Publisher) readNamed(ctx context.Context, now time.Time) (err error) {
 				if errors.Is(err, kube.ErrUndecodable) {
 					delete(p.known, name) // if it is this node's, what is wrong is written again
 				}
-			case r.Spec.NodeName == p.Node:
+			case r.Spec.NodeName == p.Name:
 				p.store(viewOf(r))
 			}
 			p.named[ref] = true

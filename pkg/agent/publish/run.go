@@ -47,16 +47,11 @@ const (
 // to its own writes, reads those that the manager names in the NodeAddressPool, and lists all of
 // the node at the start and every listInterval.
 type Publisher struct {
-	Service *maintain.Service
-	Node    string
-	Clients *kube.Clients
-	Pods    *retention.Pods
-	Pool    *Pool
-	Limits  *retention.Limits
+	*retention.Node
+	Pool *Pool
 	// Active returns the status of each network that the container runtime has loaded, or nil
 	// before the first result (use.Watcher.Result). It must not block.
 	Active func() []cniconf.Status
-	Log    *slog.Logger
 	Writes *prometheus.CounterVec
 	// Problem is what failed in the last pass, also if it is repeated after a pause.
 	Problem daemon.Problem
@@ -147,10 +142,10 @@ func NewWrites(r prometheus.Registerer) *prometheus.CounterVec {
 	}, []string{"what", "result"})
 }
 
-// Run publishes until ctx is done. changes are sent when the store or the result of Active has
-// changed. Run returns ctx.Err().
-func (p *Publisher) Run(ctx context.Context, changes ...*daemon.Signal) error {
-	wake := daemon.Any(append(changes, &p.Pods.Changes, &p.Pool.Changes)...)
+// Run publishes until ctx is done. active is sent when the result of Active has changed. Run
+// returns ctx.Err().
+func (p *Publisher) Run(ctx context.Context, active *daemon.Signal) error {
+	wake := daemon.Any(p.Changes, active, &p.Pods.Changes, &p.Pool.Changes)
 	return daemon.Loop(ctx, minInterval, wake, func(ctx context.Context) time.Duration {
 		return max(p.pass(ctx, time.Now()), time.Millisecond)
 	})
@@ -247,10 +242,10 @@ func (p *Publisher) identify(ctx context.Context, now time.Time) error {
 	if now.Before(p.nodeAt) {
 		return nil
 	}
-	uid, err := kube.GetUID(ctx, p.Clients.Core, "nodes", kube.Name{Name: p.Node}, "0")
+	uid, err := kube.GetUID(ctx, p.Clients.Core, "nodes", kube.Name{Name: p.Name}, "0")
 	switch {
 	case err == nil:
-		p.node = nodeIdentity{p.Node, uid}
+		p.node = nodeIdentity{p.Name, uid}
 	case apierrors.IsNotFound(err):
 		p.node = nodeIdentity{}
 	}

@@ -83,10 +83,9 @@ func (p *fixture) setNamespace(uid string) {
 // restart replaces the publisher by one that knows nothing.
 func (p *fixture) restart() {
 	p.metrics = prometheus.NewRegistry()
-	p.Publisher = &Publisher{Service: p.node.Service, Node: "node1", Clients: p.server.Clients,
-		Pods: retention.NewPods(p.server.Clients.Core, "node1"), Pool: NewPool(p.server.Clients.IPAM, "node1"),
-		Limits: retention.NewLimits(p.server.Clients.Core), Active: func() []cniconf.Status { return nil },
-		Log:    slog.New(slog.NewTextHandler(&p.log, nil)),
+	log := slog.New(slog.NewTextHandler(&p.log, nil))
+	p.Publisher = &Publisher{Node: retention.NewNode(p.node.Service, nil, log, "node1", p.server.Clients),
+		Pool: NewPool(p.server.Clients.IPAM, "node1"), Active: func() []cniconf.Status { return nil },
 		Writes: NewWrites(p.metrics)}
 }
 

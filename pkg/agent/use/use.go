@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/host"
@@ -43,13 +44,6 @@ const (
 const OtherDirectories = "the runtime may use other directories: set --cni-conf-dir and --cni-bin-dir to those of " +
 	"the runtime"
 
-// A Pod is a pod of the node that requests retention, and needs a sandbox with its own network.
-type Pod struct {
-	Namespace, Name, UID string // UID as the runtime passes it to plugins
-	IPs                  []string
-	Started              time.Time // when the kubelet first processed it
-}
-
 // A Watcher is used by the task agent.Leases. While leasehold is not in use, it reports that with a
 // metric, a log line and Events, which name the configuration file and its content. The result does
 // not affect the readiness of the agent.
@@ -67,7 +61,7 @@ type Watcher struct {
 	Binaries     cniconf.Binaries
 	// Pods returns the pods of the node that request retention, and Report is called with the
 	// confirmed statuses after each check. Both are nil without an API server.
-	Pods   func() []Pod
+	Pods   func() []retention.Pod
 	Report func([]cniconf.Status, time.Time)
 
 	// Changes is sent when Result has changed.
@@ -136,9 +130,9 @@ func (w *Watcher) read(ctx context.Context, now time.Time) []cniconf.Status {
 // address, and started more than slack after the last change of a configuration or binary. It
 // reports false if there is none, if the leases or the kernel's addresses cannot be read, and if
 // the store was lost and does not know the leases of one of the networks again.
-func (w *Watcher) unleased(ctx context.Context, networks []cniconf.Status) (pod Pod, found bool) {
+func (w *Watcher) unleased(ctx context.Context, networks []cniconf.Status) (pod retention.Pod, found bool) {
 	since := slices.MaxFunc(networks, func(a, b cniconf.Status) int { return a.Since.Compare(b.Since) }).Since
-	former, left := w.leased, []Pod(nil)
+	former, left := w.leased, []retention.Pod(nil)
 	w.leased = map[string]bool{} // without the pods that no longer exist
 	// The pods are read before the leases. The API shows an address only after the lease was
 	// stored, so that no new pod seems to have no lease.
@@ -150,32 +144,32 @@ func (w *Watcher) unleased(ctx context.Context, networks []cniconf.Status) (pod 
 		}
 	}
 	if len(left) == 0 {
-		return Pod{}, false
+		return retention.Pod{}, false
 	}
 	view, err := w.Service.List(ctx, func(lease.Lease) bool { return true })
 	isLost := func(s cniconf.Status) bool { return view.Lost && !view.Imported(s.Network) } // until its next ADD
 	if err != nil || slices.ContainsFunc(networks, isLost) {
-		return Pod{}, false
+		return retention.Pod{}, false
 	}
 	hasLease := podsIn(view.Leases)
-	left = slices.DeleteFunc(left, func(p Pod) bool {
+	left = slices.DeleteFunc(left, func(p retention.Pod) bool {
 		if hasLease(p) {
 			w.leased[p.UID] = true
 		}
 		return w.leased[p.UID]
 	})
 	if len(left) == 0 {
-		return Pod{}, false
+		return retention.Pod{}, false
 	}
 	namespaces, _ := w.Service.Node.Host.Namespaces()
-	if i := slices.IndexFunc(left, func(p Pod) bool { return isPlugged(p, namespaces) }); i >= 0 {
+	if i := slices.IndexFunc(left, func(p retention.Pod) bool { return isPlugged(p, namespaces) }); i >= 0 {
 		return left[i], true
 	}
-	return Pod{}, false
+	return retention.Pod{}, false
 }
 
 // isPlugged reports whether the first interface of a sandbox of the node has an address of the pod.
-func isPlugged(p Pod, namespaces []host.Namespace) bool {
+func isPlugged(p retention.Pod, namespaces []host.Namespace) bool {
 	return slices.ContainsFunc(namespaces, func(n host.Namespace) bool {
 		return slices.ContainsFunc(n.Addresses, func(a host.Address) bool {
 			return a.IfName == "eth0" && slices.Contains(p.IPs, a.Addr.String())
@@ -285,7 +279,7 @@ func same(a, b cniconf.Status) bool {
 // podsIn returns a function that reports whether a pod has one of the leases: one that names it, in
 // whichever state, or a bound one of one of its addresses. A lease that was recovered after the
 // loss of the store may lack the pod's name and UID.
-func podsIn(leases []lease.Lease) func(Pod) bool {
+func podsIn(leases []lease.Lease) func(retention.Pod) bool {
 	type pod struct{ namespace, name, uid string }
 	byPod, byAddress := map[pod]bool{}, map[string]bool{}
 	for _, l := range leases {
@@ -294,8 +288,8 @@ func podsIn(leases []lease.Lease) func(Pod) bool {
 			byAddress[l.Address.String()] = true
 		}
 	}
-	return func(p Pod) bool {
-		return byPod[pod{p.Namespace, p.Name, p.UID}] ||
+	return func(p retention.Pod) bool {
+		return byPod[pod{p.Namespace, p.Name.Name, p.UID}] ||
 			slices.ContainsFunc(p.IPs, func(ip string) bool { return byAddress[ip] })
 	}
 }
@@ -303,8 +297,8 @@ func podsIn(leases []lease.Lease) func(Pod) bool {
 // notUsed makes a status Inactive because of a pod without a lease, which proves that the runtime
 // does not use the configuration that was read. The status is that of the network of the pod's
 // first interface, the first one.
-func notUsed(s *cniconf.Status, pod Pod) {
+func notUsed(s *cniconf.Status, pod retention.Pod) {
 	s.State, s.Reason = cniconf.Inactive, PodWithoutLease
 	s.Message = fmt.Sprintf("%s, but pod %s, started %s, has %s without a lease; %s", s.Message,
-		pod.Namespace+"/"+pod.Name, pod.Started.UTC().Format(time.RFC3339), pod.IPs[0], OtherDirectories)
+		pod.Name, pod.Started.UTC().Format(time.RFC3339), pod.IPs[0], OtherDirectories)
 }

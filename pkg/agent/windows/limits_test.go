@@ -1,9 +1,7 @@
 package windows
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
 	"maps"
 	"strings"
 	"testing"
@@ -18,14 +16,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // Limits that are not valid, or not known yet, leave the former ones in effect.
 func TestLimitsAreCopiedToTheStore(t *testing.T) {
-	node := fakeapi.NewNode(t)
-	w := &Task{Service: node.Service, Limits: retention.NewLimits(nil), Log: fakeapi.Log}
+	w, node, _, _ := newTask(t)
 	limits := func(data policy.Limits) any {
 		return &corev1.ConfigMap{Data: data,
 			ObjectMeta: metav1.ObjectMeta{Namespace: kube.LimitsName.Namespace, Name: kube.LimitsName.Name}}
@@ -60,8 +56,7 @@ func TestLimitsAreCopiedToTheStore(t *testing.T) {
 // Limits that are not valid are logged once, also if several values are not, and again when others
 // are not.
 func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
-	var logged bytes.Buffer
-	w := &Task{Limits: retention.NewLimits(nil), Log: slog.New(slog.NewTextHandler(&logged, nil))}
+	w, _, _, logged := newTask(t)
 	for i, data := range []map[string]string{
 		{"maxHeld": "many", "a.maxHeld": "some", "b.forever": "no", "c.choose": "yes", "d.maxWindow": "soon"},
 		{"maxHeld": "more"},
@@ -73,7 +68,7 @@ func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 			must.Succeed(t, w.copyLimits(t.Context(), nil))
 		}
 		if lines := strings.Count(logged.String(), "\n"); lines != i+1 {
-			t.Errorf("%v: %d lines in all, want %d:\n%s", data, lines, i+1, &logged)
+			t.Errorf("%v: %d lines in all, want %d:\n%s", data, lines, i+1, logged)
 		}
 	}
 }

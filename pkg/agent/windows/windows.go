@@ -16,13 +16,10 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
-	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 )
 
@@ -35,11 +32,7 @@ const (
 // ends the holds that belong to a deleted namespace or pod, and copies the limits of namespaces to
 // the store.
 type Task struct {
-	Service *maintain.Service
-	Pods    *retention.Pods
-	Core    rest.Interface // to read namespaces
-	Limits  *retention.Limits
-	Log     *slog.Logger
+	*retention.Node
 	// Invalid is called for every pod with an invalid annotation, in each pass.
 	Invalid func(retention.Pod)
 	Problem daemon.Problem
@@ -51,9 +44,9 @@ type Task struct {
 }
 
 // Run applies the windows until ctx is done. It makes a pass after every change of the pods or the
-// limits, and after changes, which is sent when the store has changed. It returns ctx.Err().
-func (w *Task) Run(ctx context.Context, changes *daemon.Signal) error {
-	return daemon.Loop(ctx, minInterval, daemon.Any(changes, &w.Pods.Changes, &w.Limits.Changes), w.pass)
+// limits, and when the store has changed. It returns ctx.Err().
+func (w *Task) Run(ctx context.Context) error {
+	return daemon.Loop(ctx, minInterval, daemon.Any(w.Changes, &w.Pods.Changes, &w.Limits.Changes), w.pass)
 }
 
 // pass makes the changes that are due, and logs what failed. It returns the time until the next
@@ -104,7 +97,7 @@ func (w *Task) apply(ctx context.Context) (requeueAfter time.Duration, err error
 	}
 	// An error is handled after the plan is executed, because the plan is correct without the
 	// namespaces that were not read.
-	unread := w.namespaces.read(ctx, w.Core, pods, leasesFor(pods, view.Leases))
+	unread := w.namespaces.read(ctx, w.Clients.Core, pods, leasesFor(pods, view.Leases))
 	plan := makePlan(pods, view, w.namespaces)
 	if !isComplete {
 		delete(plan.End, podGone)

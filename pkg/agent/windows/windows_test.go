@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
-	"github.com/leasehold-cni/leasehold/pkg/daemon"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
@@ -28,12 +27,17 @@ import (
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
+// newTask returns the task of a node with a fake API server, and its log.
+func newTask(t *testing.T) (w *Task, node fakeapi.Node, server *fakeapi.Server, log *bytes.Buffer) {
+	node, server, log = fakeapi.NewNode(t), fakeapi.New(t), &bytes.Buffer{}
+	logger := slog.New(slog.NewTextHandler(log, nil))
+	return &Task{Node: retention.NewNode(node.Service, nil, logger, "node1", server.Clients)}, node, server, log
+}
+
 func TestPass(t *testing.T) {
-	node, server := fakeapi.NewNode(t), fakeapi.New(t)
+	w, node, _, _ := newTask(t)
 	var invalid []string
-	w := &Task{Service: node.Service, Pods: retention.NewPods(nil, "node1"), Limits: retention.NewLimits(nil),
-		Core: server.Clients.Core, Log: fakeapi.Log,
-		Invalid: func(p retention.Pod) { invalid = append(invalid, p.Invalid) }}
+	w.Invalid = func(p retention.Pod) { invalid = append(invalid, p.Invalid) }
 	pods := func(annotation string) {
 		t.Helper()
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "1",
@@ -100,10 +104,7 @@ func TestPass(t *testing.T) {
 // TestNamespaceOfALease verifies that a lease gets the UID of its pod's namespace, and that a hold
 // of a deleted namespace ends before a pod of its successor, which has the same name, may claim it.
 func TestNamespaceOfALease(t *testing.T) {
-	node, server := fakeapi.NewNode(t), fakeapi.New(t)
-	w := &Task{Service: node.Service, Pods: retention.NewPods(nil, "node1"), Limits: retention.NewLimits(nil),
-		Core: server.Clients.Core,
-		Log:  fakeapi.Log}
+	w, node, server, _ := newTask(t)
 	namespace := func(uid string) {
 		server.Put("/api/v1/namespaces/db", corev1.Namespace{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
@@ -167,9 +168,7 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 		{"another pod has its name", []string{"db-0 u-2"}, false},
 		{"a pod cannot be decoded", []string{"agent u-9", "unknown"}, true},
 	} {
-		node := fakeapi.NewNode(t)
-		w := &Task{Service: node.Service, Pods: retention.NewPods(nil, "node1"), Limits: retention.NewLimits(nil),
-			Core: fakeapi.New(t).Clients.Core, Log: fakeapi.Log}
+		w, node, _, _ := newTask(t)
 		if c.listed != nil {
 			list := []any{}
 			for _, pod := range c.listed {
@@ -197,9 +196,7 @@ func TestBootHoldEndsWithItsPod(t *testing.T) {
 
 // A hold without a key belongs to no pod. The plan does not have it, and nothing is logged.
 func TestSupersededHoldOfAnEarlierBoot(t *testing.T) {
-	node, log := fakeapi.NewNode(t), &bytes.Buffer{}
-	w := &Task{Service: node.Service, Pods: retention.NewPods(nil, "node1"), Limits: retention.NewLimits(nil),
-		Core: fakeapi.New(t).Clients.Core, Log: slog.New(slog.NewTextHandler(log, nil))}
+	w, node, _, log := newTask(t)
 	l := node.Bind("10.0.0.2", "db-0", "u-1", 0, "")
 	l.Superseded, l.Holder.BootID = true, "an earlier boot"
 	e := lease.Release{Holder: l.Holder, Collected: true, LastHolder: lease.Dead}
@@ -220,11 +217,9 @@ func TestSupersededHoldOfAnEarlierBoot(t *testing.T) {
 // A hold that cannot be ended, because it is not proven that the agent sees the host, keeps no
 // window from being set. The reason is logged once, and in a metric.
 func TestAFailureStopsNoOtherChange(t *testing.T) {
-	node, server, log := fakeapi.NewNode(t), fakeapi.New(t), &bytes.Buffer{}
+	w, node, server, log := newTask(t)
 	failing := prometheus.NewGauge(prometheus.GaugeOpts{})
-	w := &Task{Service: node.Service, Pods: retention.NewPods(nil, "node1"), Limits: retention.NewLimits(nil),
-		Core: server.Clients.Core,
-		Log:  slog.New(slog.NewTextHandler(log, nil)), Problem: daemon.Problem{Failing: failing}}
+	w.Problem.Failing = failing
 	server.Put("/api/v1/namespaces/db", corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "ns2"}})
 	former := node.Bind("10.0.0.2", "db-0", "u0", time.Hour, "")
