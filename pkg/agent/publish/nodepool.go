@@ -96,12 +96,11 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 	if !reflect.DeepEqual(active, n.active) {
 		n.active, n.checkAt = active, n.wroteAt.Add(nodePoolInterval)
 	}
-	if before, failed := p.before[updatingPool]; failed {
-		p.pauses[updatingPool] = before
-	}
 	if now.Before(n.checkAt) {
+		p.isPaused(updatingPool, now)
 		return n.checkAt.Sub(now)
 	}
+	n.checkAt = now.Add(wait.Jitter(nodePoolInterval, 0.2))
 	var usage []store.Usage
 	err := p.Service.Node.Store.View(ctx, func(tx *store.Tx) error {
 		usage = store.ByNetwork(tx.Usage())
@@ -115,16 +114,12 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 		want.Status.Conditions = append(want.Status.Conditions, shared...)
 		err = p.updateNodePool(ctx, want, now)
 	}
-	if ctx.Err() != nil {
-		return 0
+	if err != nil {
+		p.pauses[updatingPool] = pause{err: err, until: n.checkAt}
+		if !kube.IsTransient(err) {
+			p.nodeAt = time.Time{} // the node may be another one of that name
+		}
 	}
-	if p.pauses[updatingPool] = (pause{err: err}); err == nil {
-		delete(p.pauses, updatingPool)
-	}
-	if err != nil && !kube.IsTransient(err) {
-		p.nodeAt = time.Time{} // the node may be another one of that name
-	}
-	n.checkAt = now.Add(wait.Jitter(nodePoolInterval, 0.2))
 	return n.checkAt.Sub(now)
 }
 

@@ -65,6 +65,27 @@ func (p *fixture) requested() string {
 	return strings.Join(out, ", ")
 }
 
+// newRequests returns a fixture with a NodeAddressPool and limits of namespaces.
+func newRequests(t *testing.T, limits policy.Limits) *fixture {
+	p := newFixture(t)
+	p.publish()
+	p.limit(limits)
+	return p
+}
+
+// asks gives the AddressRequest these entries.
+func (p *fixture) asks(generation int64, entries ...ipamv1.AddressRequestEntry) {
+	p.request(generation, func(r *ipamv1.AddressRequest) { r.Spec.Entries = entries })
+}
+
+// answers runs two passes, and compares what the request shows.
+func (p *fixture) answers(name, want string) {
+	p.t.Helper()
+	if got := p.requested(); got != want {
+		p.t.Errorf("%s: %s, want %s", name, got, want)
+	}
+}
+
 // limit sets the limits in the cluster and in the store.
 func (p *fixture) limit(limits policy.Limits) {
 	p.t.Helper()
@@ -79,30 +100,19 @@ func entryOf(pod string, addresses ...string) ipamv1.AddressRequestEntry {
 }
 
 func TestARequestedAddressIsHeld(t *testing.T) {
-	p := newFixture(t)
-	p.publish()
-	p.limit(nil)
-	is := func(name, want string) {
-		t.Helper()
-		if got := p.requested(); got != want {
-			t.Errorf("%s: %s, want %s", name, got, want)
-		}
-	}
-	entries := func(all ...ipamv1.AddressRequestEntry) func(*ipamv1.AddressRequest) {
-		return func(r *ipamv1.AddressRequest) { r.Spec.Entries = all }
-	}
-	p.request(1, entries(entryOf("db-0", "10.0.0.5"), entryOf("db-1", "10.0.0.6")))
-	is("without the limit", "10.0.0.5@node1 Rejected NotAllowed, 10.0.0.6@node1 Rejected NotAllowed")
+	p := newRequests(t, nil)
+	p.asks(1, entryOf("db-0", "10.0.0.5"), entryOf("db-1", "10.0.0.6"))
+	p.answers("without the limit", "10.0.0.5@node1 Rejected NotAllowed, 10.0.0.6@node1 Rejected NotAllowed")
 	p.limit(policy.Limits{"choose": "true", "web.choose": "false"})
-	is("allowed", "10.0.0.5@node1 Held, 10.0.0.6@node1 Held")
+	p.answers("allowed", "10.0.0.5@node1 Held, 10.0.0.6@node1 Held")
 	if got := p.state(mine); got != "Held 10.0.0.5" {
 		t.Errorf("the reservation shows %s", got)
 	}
 
 	// The address of another pod is held when it is free, if that is asked for.
 	other := p.node.Release(p.node.Bind("10.0.0.7", "web-0", "u7", time.Hour, ""))
-	p.request(2, entries(entryOf("db-0", "10.0.0.5"), entryOf("db-2", "10.0.0.7"), entryOf("db-3", "10.0.0.99")))
-	is("in use, and no address", "10.0.0.5@node1 Held, 10.0.0.7@node1 Rejected AddressInUse, "+
+	p.asks(2, entryOf("db-0", "10.0.0.5"), entryOf("db-2", "10.0.0.7"), entryOf("db-3", "10.0.0.99"))
+	p.answers("in use, and no address", "10.0.0.5@node1 Held, 10.0.0.7@node1 Rejected AddressInUse, "+
 		"10.0.0.99@node1 Rejected InvalidAddress")
 	if got := p.state("db-1-5f1c9a02"); got != "none" {
 		t.Errorf("the entry was removed, and its hold is %s", got)
@@ -113,16 +123,16 @@ func TestARequestedAddressIsHeld(t *testing.T) {
 		t.Errorf("the message is %q", got)
 	}
 	p.node.Update(func(tx *store.Tx) error { return tx.Put(other.Pool, other.Address, lease.Lease{}) })
-	is("free, and waiting is not asked for", "10.0.0.5@node1 Held, 10.0.0.7@node1 Rejected AddressInUse, "+
+	p.answers("free, and waiting is not asked for", "10.0.0.5@node1 Held, 10.0.0.7@node1 Rejected AddressInUse, "+
 		"10.0.0.99@node1 Rejected InvalidAddress")
 	other = p.node.Release(p.node.Bind("10.0.0.8", "web-1", "u8", time.Hour, ""))
 	p.request(3, func(r *ipamv1.AddressRequest) {
-		entries(entryOf("db-0", "10.0.0.5"), entryOf("db-2", "10.0.0.8"))(r)
-		r.Spec.Wait = true
+		r.Spec.Entries, r.Spec.Wait = []ipamv1.AddressRequestEntry{entryOf("db-0", "10.0.0.5"),
+			entryOf("db-2", "10.0.0.8")}, true
 	})
-	is("waiting", "10.0.0.5@node1 Held, 10.0.0.8@node1 Waiting AddressInUse")
+	p.answers("waiting", "10.0.0.5@node1 Held, 10.0.0.8@node1 Waiting AddressInUse")
 	p.node.Update(func(tx *store.Tx) error { return tx.Put(other.Pool, other.Address, lease.Lease{}) })
-	is("free", "10.0.0.5@node1 Held, 10.0.0.8@node1 Held")
+	p.answers("free", "10.0.0.5@node1 Held, 10.0.0.8@node1 Held")
 
 	// db-0 comes: the end of the request changes nothing for it, and ends the hold of db-2.
 	p.node.Update(func(tx *store.Tx) error {
@@ -134,9 +144,9 @@ func TestARequestedAddressIsHeld(t *testing.T) {
 		}
 		return tx.Put(l.Pool, l.Address, l)
 	})
-	is("db-0 has it", "10.0.0.5@node1 Bound, 10.0.0.8@node1 Held")
+	p.answers("db-0 has it", "10.0.0.5@node1 Bound, 10.0.0.8@node1 Held")
 	p.nameRequests()
-	is("the manager names nothing", "10.0.0.5@node1 Bound, 10.0.0.8@node1 Held")
+	p.answers("the manager names nothing", "10.0.0.5@node1 Bound, 10.0.0.8@node1 Held")
 	if got := p.state("db-2-5f1c9a02"); got != "Held 10.0.0.8" {
 		t.Errorf("a request that exists and is not named ended a hold: %s", got)
 	}
@@ -150,9 +160,7 @@ func TestARequestedAddressIsHeld(t *testing.T) {
 
 // A request that was created again under its name is another one than the manager names.
 func TestARequestThatWasCreatedAgain(t *testing.T) {
-	p := newFixture(t)
-	p.publish()
-	p.limit(policy.Limits{"choose": "true"})
+	p := newRequests(t, policy.Limits{"choose": "true"})
 	p.request(1, func(r *ipamv1.AddressRequest) {
 		r.UID, r.Spec.Entries = "r2", []ipamv1.AddressRequestEntry{entryOf("db-0", "10.0.0.5")}
 	})
@@ -162,25 +170,17 @@ func TestARequestThatWasCreatedAgain(t *testing.T) {
 	}
 	p.nameRequests(ipamv1.RequestReference{ReservationReference: ipamv1.ReservationReference{Namespace: "db",
 		Name: "db", UID: "r2", Generation: 1}, Addresses: []string{"10.0.0.5"}})
-	if got := p.requested(); got != "10.0.0.5@node1 Held" {
-		t.Errorf("the manager names it: %s", got)
-	}
+	p.answers("the manager names it", "10.0.0.5@node1 Held")
 }
 
 func TestARequestExpires(t *testing.T) {
-	p := newFixture(t)
-	p.publish()
-	p.limit(policy.Limits{"db.choose": "true"})
+	p := newRequests(t, policy.Limits{"db.choose": "true"})
 	p.request(1, func(r *ipamv1.AddressRequest) {
 		r.Spec.For, r.Spec.Entries = "1h", []ipamv1.AddressRequestEntry{entryOf("db-0", "10.0.0.5")}
 	})
-	if got := p.requested(); got != "10.0.0.5@node1 Held" {
-		t.Fatal(got)
-	}
+	p.answers("in time", "10.0.0.5@node1 Held")
 	p.after(2 * time.Hour)
-	if got := p.requested(); got != "10.0.0.5@node1 Expired Expired" {
-		t.Error(got)
-	}
+	p.answers("late", "10.0.0.5@node1 Expired Expired")
 	if got := p.state(mine); got != "none" {
 		t.Errorf("the reservation shows %s", got)
 	}
@@ -189,9 +189,7 @@ func TestARequestExpires(t *testing.T) {
 // A request is read once for each of its states. The changes of leases, and of its status by the
 // agent itself, cost no reads.
 func TestReadsOfRequests(t *testing.T) {
-	p := newFixture(t)
-	p.publish()
-	p.limit(policy.Limits{"choose": "true"})
+	p := newRequests(t, policy.Limits{"choose": "true"})
 	reads := func() (n int) {
 		p.publish()
 		for _, r := range p.reads() {
@@ -201,10 +199,7 @@ func TestReadsOfRequests(t *testing.T) {
 		}
 		return n
 	}
-	entries := func(r *ipamv1.AddressRequest) {
-		r.Spec.Entries = []ipamv1.AddressRequestEntry{entryOf("db-0", "10.0.0.5")}
-	}
-	p.request(1, entries)
+	p.asks(1, entryOf("db-0", "10.0.0.5"))
 	if n := reads() + reads(); n != 1 {
 		t.Errorf("a new request is read %d times", n)
 	}
@@ -213,7 +208,7 @@ func TestReadsOfRequests(t *testing.T) {
 	if n := reads() + reads(); n != 0 {
 		t.Errorf("%d reads after another lease has changed", n)
 	}
-	p.request(2, entries)
+	p.asks(2, entryOf("db-0", "10.0.0.5"))
 	if n := reads(); n != 1 {
 		t.Errorf("%d reads of another generation", n)
 	}
@@ -229,23 +224,16 @@ func TestReadsOfRequests(t *testing.T) {
 
 // Without the CRD of AddressRequests everything else is published.
 func TestRequestsThatAreNotServed(t *testing.T) {
-	p := newFixture(t)
-	p.publish()
-	p.limit(policy.Limits{"choose": "true"})
-	entries := func(r *ipamv1.AddressRequest) {
-		r.Spec.Entries = []ipamv1.AddressRequestEntry{entryOf("db-0", "10.0.0.5")}
-	}
-	p.request(1, entries)
-	if got := p.requested(); got != "10.0.0.5@node1 Held" {
-		t.Fatal(got)
-	}
+	p := newRequests(t, policy.Limits{"choose": "true"})
+	p.asks(1, entryOf("db-0", "10.0.0.5"))
+	p.answers("served", "10.0.0.5@node1 Held")
 	p.server.Reject(func(r *http.Request) int {
 		if strings.Contains(r.URL.Path, requestResource) {
 			return fakeapi.NotServed
 		}
 		return 0
 	})
-	p.request(2, entries)
+	p.asks(2, entryOf("db-0", "10.0.0.5"))
 	p.node.Bind("10.0.0.7", "web-0", "u7", time.Hour, "")
 	p.after(time.Minute)
 	p.expect("not served", p.publish(), "PATCH web-0-5f1c9a02", "PATCH status")
@@ -267,9 +255,7 @@ func TestRequestsThatAreNotServed(t *testing.T) {
 	}
 	p.server.Reject(nil)
 	p.after(2 * time.Minute)
-	if got := p.requested(); got != "10.0.0.5@node1 Held" {
-		t.Error(got)
-	}
+	p.answers("served again", "10.0.0.5@node1 Held")
 }
 
 // Limits that are not those of the cluster as it is now end nothing, and begin what they allow.
@@ -282,15 +268,9 @@ func TestRequestsAndUnknownLimits(t *testing.T) {
 		"those in the store are unread": {nil, policy.Limits{"choose": "true"}, 0},
 		"the ConfigMap is gone":         {nil, nil, requestRest},
 	} {
-		p := newFixture(t)
-		p.publish()
-		p.limit(policy.Limits{"choose": "true"})
-		p.request(1, func(r *ipamv1.AddressRequest) {
-			r.Spec.Entries = []ipamv1.AddressRequestEntry{entryOf("db-0", "10.0.0.5")}
-		})
-		if got := p.requested(); got != "10.0.0.5@node1 Held" {
-			t.Fatal(got)
-		}
+		p := newRequests(t, policy.Limits{"choose": "true"})
+		p.asks(1, entryOf("db-0", "10.0.0.5"))
+		p.answers(name, "10.0.0.5@node1 Held")
 		p.limit(tt.current)
 		p.node.Update(func(tx *store.Tx) error { return tx.SetLimits(tt.stored) })
 		p.requested()
@@ -307,24 +287,16 @@ func TestRequestsAndUnknownLimits(t *testing.T) {
 // What an edit no longer asks for ends before the address is reserved again, also if two pods
 // exchange theirs, and an edit of the request that has the address lets another one have it.
 func TestEndsComeFirst(t *testing.T) {
-	p := newFixture(t)
-	p.publish()
-	p.limit(policy.Limits{"choose": "true"})
-	entries := func(all ...ipamv1.AddressRequestEntry) func(*ipamv1.AddressRequest) {
-		return func(r *ipamv1.AddressRequest) { r.Spec.Entries = all }
-	}
-	p.request(1, entries(entryOf("db-0", "10.0.0.5"), entryOf("db-1", "10.0.0.6")))
+	p := newRequests(t, policy.Limits{"choose": "true"})
+	p.asks(1, entryOf("db-0", "10.0.0.5"), entryOf("db-1", "10.0.0.6"))
 	p.requested()
-	p.request(2, entries(entryOf("db-1", "10.0.0.5"), entryOf("db-0", "10.0.0.6")))
+	p.asks(2, entryOf("db-1", "10.0.0.5"), entryOf("db-0", "10.0.0.6"))
 	p.publish()
-	if got := p.requested(); got != "10.0.0.5@node1 Held, 10.0.0.6@node1 Held" {
-		t.Errorf("after the exchange: %s", got)
-	}
+	p.answers("after the exchange", "10.0.0.5@node1 Held, 10.0.0.6@node1 Held")
 	if got := p.state("db-1-5f1c9a02") + ", " + p.state(mine); got != "Held 10.0.0.5, Held 10.0.0.6" {
 		t.Errorf("the reservations are %s", got)
 	}
-	web := ipamv1.AddressRequestEntry{Reservation: "web", Addresses: []string{"10.0.0.5"}}
-	p.request(3, entries(web))
+	p.asks(3, ipamv1.AddressRequestEntry{Reservation: "web", Addresses: []string{"10.0.0.5"}})
 	p.publish()
 	if got := p.requested(); got != "10.0.0.5@node1 Held" || len(p.leasesOf()["db"]) != 1 {
 		t.Errorf("for a reservation name: %s, %v", got, p.leasesOf()["db"])
@@ -333,13 +305,9 @@ func TestEndsComeFirst(t *testing.T) {
 
 // A pod is not refused another address because of its former one, whose hold could not be ended.
 func TestEndThatFails(t *testing.T) {
-	p := newFixture(t)
-	p.publish()
-	p.limit(policy.Limits{"choose": "true"})
+	p := newRequests(t, policy.Limits{"choose": "true"})
 	for i, address := range []string{"10.0.0.5", "10.0.0.6"} {
-		p.request(int64(i+1), func(r *ipamv1.AddressRequest) {
-			r.Spec.Entries = []ipamv1.AddressRequestEntry{entryOf("db-0", address)}
-		})
+		p.asks(int64(i+1), entryOf("db-0", address))
 		if i == 1 {
 			p.pauses["ending holds of AddressRequests"] = pause{until: time.Now().Add(time.Hour), err: errors.New("no")}
 		}
@@ -347,9 +315,7 @@ func TestEndThatFails(t *testing.T) {
 	}
 	delete(p.pauses, "ending holds of AddressRequests")
 	p.publish()
-	if got := p.requested(); got != "10.0.0.6@node1 Held" {
-		t.Error(got)
-	}
+	p.answers("without the pause", "10.0.0.6@node1 Held")
 }
 
 // An address passes from the hold that ends to the one that begins in one transaction, so that no
@@ -410,9 +376,7 @@ func TestAnAddressPassesToAnotherHold(t *testing.T) {
 // Addresses that cannot be held are tried again now and then, however many there are, and those
 // that were not tried before come first.
 func TestManyRefusedAddresses(t *testing.T) {
-	p := newFixture(t)
-	p.publish()
-	p.limit(policy.Limits{"choose": "true"})
+	p := newRequests(t, policy.Limits{"choose": "true"})
 	p.request(1, func(r *ipamv1.AddressRequest) {
 		for i := range 3 * maxReserved {
 			r.Spec.Entries = append(r.Spec.Entries, entryOf(fmt.Sprint("web-", i), fmt.Sprint("10.0.1.", i)))
