@@ -40,7 +40,7 @@ const (
 // former together, which is more than of one in which all parts are large, or of the latter.
 func (r Reader[V]) testSize(t *testing.T) {
 	t.Run("size of "+r.Kind.Kind, func(t *testing.T) {
-		limits := limitsOf(t, r.Kind.Kind, r.Kind.Version)
+		limits := LimitsOf(t, r.Kind.Kind, r.Kind.Version)
 		limit := cmp.Or(r.Limit, MaxKept)
 		one := func(part int) (o kube.Object, path string) {
 			o = r.Good.DeepCopyObject().(kube.Object)
@@ -119,9 +119,9 @@ var valid = map[string]int{".metadata.uid": 36, ".metadata.resourceVersion": 20,
 	".spec.taints[].key": 317, ".spec.taints[].value": 63, ".spec.taints[].effect": 16,
 	".spec.nodeName": kube.MaxName, ".status.podIP": 45, ".status.podIPs[].ip": 45, ".status.hostIP": 45}
 
-// limitsOf returns the schema of each part of a kind of this project by its path, nil for other
+// LimitsOf returns the schema of each part of a kind of this project by its path, nil for other
 // kinds.
-func limitsOf(t *testing.T, kind, version string) map[string]spec.Schema {
+func LimitsOf(t *testing.T, kind, version string) map[string]spec.Schema {
 	t.Helper()
 	files, err := filepath.Glob("../../../daemonset/base/crds/*.yaml")
 	if err != nil || len(files) == 0 {
