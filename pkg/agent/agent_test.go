@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -116,14 +117,17 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%d histograms of calls, want 2; %v", n, err)
 	}
 	os.Remove(filepath.Join(node.Service.Node.Store.Dirs().State, "leases.db"))
-	gone := `
-# HELP leasehold_store_readable Whether the lease store could be read for this scrape (1), or is lost or busy (0).
-# TYPE leasehold_store_readable gauge
-leasehold_store_readable 0
-`
-	if err := testutil.CollectAndCompare(m, strings.NewReader(gone), "leasehold_store_readable",
+	isReadable(t, m, 0)
+}
+
+// isReadable checks the metric that the store can be read, beside which there is none of addresses.
+func isReadable(t *testing.T, m storeMetrics, want int) {
+	t.Helper()
+	text := fmt.Sprint("# HELP leasehold_store_readable Whether the lease store could be read for this scrape (1), ",
+		"or is lost or busy (0).\n# TYPE leasehold_store_readable gauge\nleasehold_store_readable ", want, "\n")
+	if err := testutil.CollectAndCompare(m, strings.NewReader(text), "leasehold_store_readable",
 		"leasehold_addresses", "leasehold_pool_addresses", "leasehold_pool_free_addresses"); err != nil {
-		t.Errorf("lost store: %v", err)
+		t.Error(err)
 	}
 }
 
@@ -220,13 +224,7 @@ func TestUnusedStoreIsNotCreated(t *testing.T) {
 	if health.ready() != nil {
 		t.Error(health.ready())
 	}
-	want := "# HELP leasehold_store_readable Whether the lease store could be read for this scrape (1), " +
-		"or is lost or busy (0).\n" +
-		"# TYPE leasehold_store_readable gauge\nleasehold_store_readable 1\n"
-	err := testutil.CollectAndCompare(storeMetrics{node}, strings.NewReader(want), "leasehold_store_readable")
-	if err != nil {
-		t.Error(err)
-	}
+	isReadable(t, storeMetrics{node}, 1)
 	if _, err := os.Stat(filepath.Join(node.Service.Node.Store.Dirs().State, "leases.db")); err == nil {
 		t.Error("the agent created a store")
 	}

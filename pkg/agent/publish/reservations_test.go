@@ -150,18 +150,6 @@ func TestObjectsWithLongTexts(t *testing.T) {
 	}
 }
 
-// What has the label of this node and is another one's is not taken for an object of this one. Such
-// a label may be forged.
-func TestReservationOfAnotherNodeWithTheLabel(t *testing.T) {
-	p := newFixture(t)
-	p.server.Put(objects+"theirs", ipamv1.IPReservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "theirs",
-		Labels: map[string]string{ipamv1.LabelNodeHash: node.UID}},
-		Spec: ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node2", NodeUID: node.UID}})
-	if p.expect("at the start", p.publish()); p.known == nil || len(p.known) > 0 {
-		t.Errorf("another node's objects are known: %v", p.known)
-	}
-}
-
 // An object that somebody has replaced by another one of the name since it was read is not deleted.
 func TestDeletionOfAnObjectThatWasReplaced(t *testing.T) {
 	p := newFixture(t)

@@ -312,7 +312,9 @@ func (p *Publisher) endDeleted(ctx context.Context, w wanted) (ended bool, err e
 	if o.Status.State != ipamv1.Held || p.known[kube.Name{Namespace: o.Namespace, Name: o.Name}] != nil {
 		return false, nil
 	}
-	deleted, err := retention.OfDeletedNamespace(ctx, p.Clients.Core, o.Namespace, w.Leases)
+	uid, err := retention.ReadNamespaceUID(ctx, p.Clients.Core, o.Namespace)
+	isOther := func(l lease.Lease) bool { return !retention.IsOfDeletedNamespace(l, uid) }
+	deleted := slices.DeleteFunc(slices.Clone(w.Leases), isOther)
 	if err != nil || len(deleted) == 0 {
 		return false, err
 	}

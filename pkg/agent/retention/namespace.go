@@ -2,7 +2,6 @@ package retention
 
 import (
 	"context"
-	"slices"
 
 	"k8s.io/client-go/rest"
 
@@ -12,18 +11,6 @@ import (
 
 // NamespaceDeleted is the reason in the journal for the end of a hold whose namespace was deleted.
 const NamespaceDeleted = "its namespace was deleted"
-
-// OfDeletedNamespace returns those holds of a pod whose namespace was deleted. It reads the
-// namespace with the pod's namespace name.
-func OfDeletedNamespace(ctx context.Context, core rest.Interface, namespace string, holds []lease.Lease) (
-	deleted []lease.Lease, err error) {
-	uid, err := ReadNamespaceUID(ctx, core, namespace)
-	if err != nil {
-		return nil, err
-	}
-	isOther := func(l lease.Lease) bool { return !IsOfDeletedNamespace(l, uid) }
-	return slices.DeleteFunc(slices.Clone(holds), isOther), nil
-}
 
 // ReadNamespaceUID reads the UID of a namespace from etcd. It returns "" if the namespace does not
 // exist.

@@ -60,11 +60,11 @@ const podGone = "its pod does not exist any more"
 
 // endGone plans the end of the holds that a boot began for pods that do not exist any more. A list
 // without any pod proves nothing, because the agent is a pod of the node. A hold without a key is
-// for no pod.
+// for no pod, and retention.End leaves it.
 func (plan *plan) endGone(pods map[kube.Name]retention.Pod, view maintain.NodeView) {
 	for _, l := range view.Leases {
 		pod := pods[kube.Name{Namespace: l.Namespace, Name: l.Name}]
-		if len(pods) > 0 && l.IsBootHold(view.Now.BootID) && pod.UID != l.UID && !l.Key().IsZero() {
+		if len(pods) > 0 && l.IsBootHold(view.Now.BootID) && pod.UID != l.UID {
 			plan.End[podGone] = append(plan.End[podGone], l)
 		}
 	}

@@ -13,9 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -306,8 +304,6 @@ func TestNameRequests(t *testing.T) {
 	a := &api{requests: map[string]*ipam.AddressRequest{}}
 	r := poolsOf(t, setOf(t), &now)
 	r.client, r.reader = a, a
-	r.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-	defer r.queue.ShutDown()
 	for _, p := range twoNodes() {
 		must.Succeed(t, r.pools.Update(p))
 	}
@@ -417,16 +413,15 @@ func TestRequestsAreNamedWhenTheLimitsAreKnown(t *testing.T) {
 	must.Succeed(t, r.set.Replace(nil, ""))
 	must.Succeed(t, r.pools.Replace(nil, ""))
 	must.Succeed(t, r.requests.Replace(nil, ""))
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-	go r.start(t.Context(), queue)
+	go r.start(t.Context(), r.queue)
 	for range 2 { // allRequests and allRanges
-		item, _ := queue.Get()
-		queue.Done(item)
+		item, _ := r.queue.Get()
+		r.queue.Done(item)
 	}
 	must.Succeed(t, r.limits.Replace(nil, ""))
-	broken := time.AfterFunc(time.Minute, queue.ShutDown)
+	broken := time.AfterFunc(time.Minute, r.queue.ShutDown)
 	defer broken.Stop()
-	if item, isClosed := queue.Get(); isClosed || item != allRequests {
+	if item, isClosed := r.queue.Get(); isClosed || item != allRequests {
 		t.Errorf("the limits are known: %v is enqueued", item)
 	}
 }
@@ -435,8 +430,6 @@ func TestRequestsAreNamedWhenTheLimitsAreKnown(t *testing.T) {
 func TestRequestsThatAFormerLeaderHasNamed(t *testing.T) {
 	now := time.Now()
 	r := poolsOf(t, setOf(t), &now)
-	r.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-	defer r.queue.ShutDown()
 	pools := twoNodes()
 	pools[0].Spec.Requests = []ipam.RequestReference{{}}
 	must.Succeed(t, r.pools.Replace([]any{pools[0], pools[1]}, ""))

@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -55,9 +54,7 @@ func TestSharedRanges(t *testing.T) {
 func TestSharedRangesAreNamed(t *testing.T) {
 	now := time.Now()
 	r, a := poolsOf(t, setOf(t), &now), &api{}
-	r.client, r.queue = a, workqueue.NewTypedRateLimitingQueue(
-		workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-	defer r.queue.ShutDown()
+	r.client = a
 	pool := func(node, end string) *ipam.NodeAddressPool {
 		return &ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: node}, Status: ipam.NodeAddressPoolStatus{
 			Networks: []ipam.NetworkAddressPool{{Name: "lan", Link: "macvlan eth1",

@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -34,6 +36,8 @@ func isConfirmed(r *reservation) { r.Bound, r.Confirmed = true, true }
 func poolsOf(t testing.TB, set *control.Reservations, clock *time.Time) *specReconciler {
 	r := newSpecReconciler(set, kube.NewInformer(viewPool, nil), nil, nil)
 	r.now = func() time.Time { return *clock }
+	r.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	t.Cleanup(r.queue.ShutDown)
 	return r
 }
 
@@ -177,7 +181,7 @@ func TestNamesAreWritten(t *testing.T) {
 	now := time.Now()
 	r, a := poolsOf(t, setOf(t), &now), &api{}
 	r.client = a
-	reconcile := func(story, node, want string) {
+	written := func(story, node, want string) {
 		t.Helper()
 		a.patches = nil
 		_, err := r.Reconcile(t.Context(), control.RequestFor(node))
@@ -189,18 +193,18 @@ func TestNamesAreWritten(t *testing.T) {
 		must.Succeed(t, r.pools.Update(&ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "node1"},
 			Spec: ipam.NodeAddressPoolSpec{Reservations: refs}}))
 	}
-	reconcile("there is no NodeAddressPool", "node1", "")
+	written("there is no NodeAddressPool", "node1", "")
 	names(reference{Namespace: "db", Name: "old"})
-	reconcile("names of a former leader", "node1", `node1 {"spec":{"reservations":null}}`)
+	written("names of a former leader", "node1", `node1 {"spec":{"reservations":null}}`)
 	names()
-	reconcile("no change", "node1", "")
+	written("no change", "node1", "")
 	released := reservationOf("db-0", "node1", func(r *reservation) { r.Releasing = true })
 	show(t, r.set, released)
 	const patch = `node1 {"spec":{"reservations":[{"namespace":"db","name":"db-0-node1",` +
 		`"uid":"uid-db-0-node1","generation":1}]}}`
-	reconcile("to be released", "node1", patch)
+	written("to be released", "node1", patch)
 	names(referenceTo(released))
-	reconcile("no change", "node1", "")
+	written("no change", "node1", "")
 	names()
 	a.err = apierrors.NewNotFound(ipam.NodeAddressPoolResource.GroupResource(), "node1")
 	if _, err := r.Reconcile(t.Context(), control.RequestFor("node1")); err != nil {
