@@ -46,7 +46,7 @@ func forceDelete(t *Test) {
 		before := set.Ready()
 		for _, p := range before {
 			t.Step("%s: the container cannot be stopped; the pod is force-deleted", set.Name)
-			resume := t.hang(n)
+			resume := t.fails(n, n.OCIRuntime())
 			t.forceDelete(before)
 			t.Eventually("the new pod is refused", func() error {
 				for _, next := range set.Pods() {
@@ -69,17 +69,10 @@ func forceDelete(t *Test) {
 	}
 }
 
-// hang keeps the containers of a node from being stopped, until resume is called: the program that
-// would do so fails.
-func (t *Test) hang(n *cluster.Node) (resume func()) {
-	_, err := n.Machine().Run(t.Ctx, "mount", "--bind", "/bin/false", n.OCIRuntime())
-	t.Must(err)
-	resume = untilDone(func() {
-		_, err := n.Machine().Run(t.Ctx, "umount", n.OCIRuntime())
-		t.Must(err)
-	})
-	t.Cleanup(resume)
-	return resume
+// fails has a program of a node fail until repair is called, or the scenario ends.
+func (t *Test) fails(n *cluster.Node, program string) (repair func()) {
+	t.exec(n, "mount", "--bind", "/bin/false", program)
+	return t.undo(func() { t.exec(n, "umount", program) })
 }
 
 // otherPods starts pods without a window and ends the scenario if one gets an address of kept.

@@ -50,10 +50,8 @@ func (t *Test) reserveWith(dir string, status int, command string, words ...stri
 	if err != nil {
 		t.Fatalf("%s: %v, want the exit status %d\n%s", command, err, status, out)
 	}
-	for _, word := range words {
-		if !strings.Contains(out, word) {
-			t.Fatalf("%s: it does not print %q:\n%s", command, word, out)
-		}
+	if !containsAll(out, words) {
+		t.Fatalf("%s: it does not print %q:\n%s", command, words, out)
 	}
 	t.Step("$ %s\n    %s", command, strings.ReplaceAll(strings.TrimSpace(out), "\n", "\n    "))
 	return out

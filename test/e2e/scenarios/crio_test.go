@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
@@ -60,14 +59,7 @@ func crioDEL(t *Test) {
 	set := t.Echoserver("echoserver", n, 2)
 	before := set.Ready()
 	began := time.Now()
-	portmap := cniBin + "/portmap"
-	_, err := n.Machine().Run(t.Ctx, "mount", "--bind", "/bin/false", portmap)
-	t.Must(err)
-	repair := untilDone(func() {
-		_, err := n.Machine().Run(t.Ctx, "umount", portmap)
-		t.Must(err)
-	})
-	t.Cleanup(repair)
+	repair := t.fails(n, cniBin+"/portmap")
 	set.Scale(1)
 	repair()
 	t.orphaned(n, Pods{"echoserver-1": before["echoserver-1"]}, began)
@@ -105,8 +97,7 @@ func crioWipe(t *Test) {
 	t.Cleanup(func() { t.resume(n) })
 	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
 	t.Must(n.Stop(t.Ctx, cluster.ContainerRuntime))
-	_, err = n.Machine().Run(t.Ctx, n.CRIO("wipe", "--force")...)
-	t.Must(err)
+	t.exec(n, n.CRIO("wipe", "--force")...)
 	t.runs(n, cluster.ContainerRuntime)
 	t.Must(n.ImportImages(t.Ctx, t.Cluster.Images()))
 	t.resume(n)
@@ -120,9 +111,7 @@ func crioWipe(t *Test) {
 
 // notReady returns the message of a node's condition Ready, or "" if it is true.
 func (t *Test) notReady(n *cluster.Node) string {
-	node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
-	t.Must(err)
-	for _, c := range node.Status.Conditions {
+	for _, c := range t.object(n.Name).Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			return c.Message
 		}
@@ -139,13 +128,8 @@ func crioStatus(t *Test) {
 	before := set.Ready()
 	t.Step("an echoserver runs on %s, and the directory of the store becomes read-only", n.Name)
 	const dir = "/var/lib/leasehold"
-	_, err := n.Machine().Run(t.Ctx, "sh", "-c", `mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"`, dir)
-	t.Must(err)
-	repair := untilDone(func() {
-		_, err := n.Machine().Run(t.Ctx, "umount", dir)
-		t.Must(err)
-	})
-	t.Cleanup(repair)
+	t.exec(n, "sh", "-c", `mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"`, dir)
+	repair := t.undo(func() { t.exec(n, "umount", dir) })
 	began := time.Now()
 	t.Eventually("the node is not Ready", func() error {
 		if text := t.notReady(n); !strings.Contains(text, dir) {

@@ -25,11 +25,8 @@ func doctor(t *Test) {
 	dir, d := t.pluginDir(), t.clusterDoctor()
 	t.Step("kubectl leasehold doctor, and leasectl doctor on each node, find nothing")
 	d.healthy()
-	for _, name := range t.nodes {
-		out, err := t.own(name).Machine().Run(t.Ctx, t.Cluster.Leasectl(), "doctor")
-		if err != nil {
-			t.Fatalf("leasectl doctor on %s: %v\n%s", name, err, out)
-		}
+	for _, n := range t.ownNodes() {
+		t.exec(n, t.Cluster.Leasectl(), "doctor")
 	}
 
 	t.Step("kubectl leasehold bundle reads every node")
@@ -52,9 +49,10 @@ func doctor(t *Test) {
 	d.healthy()
 
 	t.Step("there is no manager")
-	t.WithoutManager()
+	back := t.WithoutManager()
 	d.decide("ManagerDown")
-	t.withManager(d)
+	back()
+	d.healthy()
 
 	t.objectsDoctor(d)
 	t.nodeDoctor(d, t.Node(1))
@@ -106,11 +104,10 @@ func (t *Test) nodeDoctor(d doctorOf, n *cluster.Node) {
 	d.healthy()
 
 	t.Step("the kubelet of %s is stopped", n.Name)
-	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
-	t.Cleanup(func() { t.runs(n, cluster.Kubelet) })
+	back := t.withoutKubelet(n)
 	d.decide("NodeNotReady")
 	d.onlyOne(n)
-	t.runs(n, cluster.Kubelet)
+	back()
 	d.healthy()
 }
 
@@ -254,10 +251,4 @@ func (d doctorOf) finds(reason string) (found []doctorFinding) {
 		d.Step("%s: %s: %s\n    %s%s", f.Reason, f.Subject, f.What, f.Decide, strings.Join(f.Repair, "\n    "))
 	}
 	return found
-}
-
-// withManager scales the manager up again, and waits until doctor finds nothing.
-func (t *Test) withManager(d doctorOf) {
-	t.Kubectl("--namespace="+cluster.System, "scale", "deployment", cluster.Manager, "--replicas=2")
-	d.healthy()
 }

@@ -43,8 +43,7 @@ func eventsReported(t *Test) {
 	t.job("job", n)
 	pods := merge(others.Ready(), t.set("job", 1).Ready())
 	t.Eventually("their leases have no window", func() error {
-		leases := t.Leases(n)
-		for _, l := range leases {
+		for _, l := range t.Leases(n) {
 			if _, is := pods[l.Pod]; is && l.Window != "" {
 				return fmt.Errorf("%s has a window of %s", l.Pod, l.Window)
 			}

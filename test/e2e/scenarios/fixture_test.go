@@ -134,6 +134,14 @@ func (t *Test) own(name string) *cluster.Node {
 	return t.Cluster.Node(name)
 }
 
+// ownNodes returns the nodes that are the scenario's.
+func (t *Test) ownNodes() (nodes []*cluster.Node) {
+	for _, name := range t.nodes {
+		nodes = append(nodes, t.Cluster.Node(name))
+	}
+	return nodes
+}
+
 // NodeOf returns the node that a pod was sent to.
 func (t *Test) NodeOf(pod corev1.Pod) *cluster.Node {
 	if pod.Spec.NodeName == "" {
@@ -191,23 +199,22 @@ func (t *Test) Clear() {
 		return err
 	})
 	t.Eventually("the sandboxes stop", func() error {
-		for _, name := range t.nodes {
-			sandboxes, err := inspect.Sandboxes(t.Ctx, t.Cluster.Root(name), t.NS)
+		for _, n := range t.ownNodes() {
+			sandboxes, err := inspect.Sandboxes(t.Ctx, n.Root(), t.NS)
 			if err != nil {
 				return err
 			}
 			for _, s := range sandboxes {
 				if s.Ready {
-					return fmt.Errorf("%s still runs %s", name, s.Pod)
+					return fmt.Errorf("%s still runs %s", n.Name, s.Pod)
 				}
 			}
 		}
 		return nil
 	})
 	t.Eventually("no address is leaked", func() error {
-		for _, name := range t.nodes {
-			leases := t.Leases(t.Cluster.Node(name))
-			for _, l := range leases {
+		for _, n := range t.ownNodes() {
+			for _, l := range t.Leases(n) {
 				if l.State == "Bound" {
 					return fmt.Errorf("%s is bound to %s, which is gone", l.Address, l.Pod)
 				}
@@ -219,11 +226,8 @@ func (t *Test) Clear() {
 
 // CheckStores checks the store of every node.
 func (t *Test) CheckStores() {
-	for _, name := range t.nodes {
-		out, err := t.Cluster.Machine(name).Run(t.Ctx, t.Cluster.Leasectl(), "check")
-		if err != nil {
-			t.Fatalf("the store of %s: %v\n%s", name, err, out)
-		}
+	for _, n := range t.ownNodes() {
+		t.exec(n, t.Cluster.Leasectl(), "check")
 	}
 }
 
@@ -248,6 +252,22 @@ func (t *Test) now(n *cluster.Node, pod corev1.Pod) (inspect.Sandbox, bool) {
 		return inspect.Sandbox{}, false
 	}
 	return all[i], true
+}
+
+// exec runs a command on a node, and returns what it prints. If it fails, the scenario ends.
+func (t *Test) exec(n *cluster.Node, argv ...string) string {
+	t.Helper()
+	out, err := n.Machine().Run(t.Ctx, argv...)
+	t.Must(err)
+	return string(out)
+}
+
+// object returns the object of a node.
+func (t *Test) object(node string) *corev1.Node {
+	t.Helper()
+	o, err := t.Client.CoreV1().Nodes().Get(t.Ctx, node, metav1.GetOptions{})
+	t.Must(err)
+	return o
 }
 
 func (t *Test) sandboxes(n *cluster.Node) []inspect.Sandbox {
@@ -324,11 +344,19 @@ func addresses(p corev1.Pod) string {
 
 // Events returns the messages of a pod's events with a reason.
 func (t *Test) Events(uid, reason string) []string {
-	events, err := t.Client.CoreV1().Events(t.NS).List(t.Ctx, metav1.ListOptions{
-		FieldSelector: "involvedObject.uid=" + uid + ",reason=" + reason})
+	return messages(t.events(t.NS, "involvedObject.uid="+uid+",reason="+reason))
+}
+
+// events returns the Events of a namespace, or of all for "", that a field selector selects.
+func (t *Test) events(namespace, selector string) []corev1.Event {
+	t.Helper()
+	list, err := t.Client.CoreV1().Events(namespace).List(t.Ctx, metav1.ListOptions{FieldSelector: selector})
 	t.Must(err)
-	var texts []string
-	for _, e := range events.Items {
+	return list.Items
+}
+
+func messages(events []corev1.Event) (texts []string) {
+	for _, e := range events {
 		texts = append(texts, e.Message)
 	}
 	return texts
@@ -340,13 +368,12 @@ func (t *Test) EventOf(pod corev1.Pod, reason string, words ...string) string {
 	var found string
 	t.Eventually(fmt.Sprintf("event %s of %s with %q", reason, pod.Name, words), func() error {
 		texts := t.Events(string(pod.UID), reason)
-		for _, text := range texts {
-			if containsAll(text, words) {
-				found = text
-				return nil
-			}
+		i := slices.IndexFunc(texts, func(text string) bool { return containsAll(text, words) })
+		if i < 0 {
+			return fmt.Errorf("there are %q", texts)
 		}
-		return fmt.Errorf("there are %q", texts)
+		found = texts[i]
+		return nil
 	})
 	return found
 }

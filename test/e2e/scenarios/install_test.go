@@ -58,9 +58,7 @@ func installReplace(t *Test) {
 
 	n := t.Node(1)
 	began := time.Now()
-	_, err = n.Machine().Run(t.Ctx, "sh", "-ec", `cp "$0" "$1.new" && mv "$1.new" "$1"`,
-		t.Cluster.Upstream("host-local"), hostLocal)
-	t.Must(err)
+	t.exec(n, "sh", "-ec", `cp "$0" "$1.new" && mv "$1.new" "$1"`, t.Cluster.Upstream("host-local"), hostLocal)
 	t.Eventually("leasehold is back", func() error {
 		if t.filesOf(n)[hostLocal] == s.files[0][hostLocal] {
 			return errors.New("host-local is in its place")
@@ -72,14 +70,9 @@ func installReplace(t *Test) {
 	t.Kept(s.pods, s.set.Recreate())
 
 	apply := func(release string) func() error {
-		return func() error {
-			out, err := t.kubectl("", "apply", "--namespace="+cluster.System, "-f",
-				oneIn(t, release, "leasehold-*-replace.yaml"))
-			if err != nil {
-				return fmt.Errorf("kubectl apply: %w\n%s", err, out)
-			}
-			return nil
-		}
+		manifest, err := os.ReadFile(oneIn(t, release, "leasehold-*-replace.yaml"))
+		t.Must(err)
+		return func() error { return t.tryApply(string(manifest)) }
 	}
 	s.upgradeAndBack(apply(next), apply(former))
 	t.Step("one address is held")
@@ -91,8 +84,8 @@ func installReplace(t *Test) {
 // assertAsBefore checks that leasehold has left nothing on any node, and that pods get their
 // addresses from host-local.
 func (s *stockCluster) assertAsBefore() {
-	for i := range s.nodes {
-		s.assertSameFiles(i)
+	for i, n := range s.ownNodes() {
+		s.assertSameFiles(i, n)
 	}
 	s.assertUndisturbed()
 	s.assertHostLocalWorks()
@@ -143,8 +136,7 @@ func installNamed(t *Test) {
 	n := t.Node(1)
 	t.Step("host-local is copied over leasehold on %s", n.Name)
 	began = time.Now()
-	_, err := n.Machine().Run(t.Ctx, "cp", "-f", hostLocal, cniBin+"/leasehold")
-	t.Must(err)
+	t.exec(n, "cp", "-f", hostLocal, cniBin+"/leasehold")
 	s.becomesReported(began, t.nodes[:1], "BinaryReplaced", flannelConflist, cniBin+"/leasehold")
 	d.repair("BinaryReplaced")
 	s.becomesActive(time.Now())
@@ -160,7 +152,7 @@ func installNamed(t *Test) {
 
 	t.Step("two addresses are held; the third is in use by a pod whose configuration names leasehold")
 	s.set.Scale(1)
-	stays := s.set.Ready()["retained-0"]
+	stays := s.set.Ready()
 	s.remove()
 	if now := config(); now != stock {
 		t.Errorf("uninstall has left %s, and it was %s", now, stock)
@@ -173,22 +165,20 @@ func installNamed(t *Test) {
 	// The pod's DEL calls leasehold. So may DELs that the runtime refused for a moment after the
 	// configuration was written anew, and that the kubelet repeats.
 	const forwarder = cniBin + "/leasehold"
-	if _, err := os.Stat(t.NodeOf(stays).Disk(forwarder)); err != nil {
+	on := t.NodeOf(stays["retained-0"])
+	if _, err := os.Stat(on.Disk(forwarder)); err != nil {
 		t.Errorf("the pod's DEL calls no program: %v", err)
 	}
-	for i := range t.nodes {
-		if now, found := t.filesOf(t.Node(i + 1))[forwarder]; found {
+	for i, n := range t.ownNodes() {
+		if now, found := t.filesOf(n)[forwarder]; found {
 			s.files[i][forwarder] = now
 		}
-		s.assertSameFiles(i)
+		s.assertSameFiles(i, n)
 	}
 	s.assertUndisturbed()
-	if now := s.set.Ready()["retained-0"]; now.UID != stays.UID || restarts(now) != 0 ||
-		addresses(now) != addresses(stays) {
-		t.Errorf("retained-0 was replaced or restarted")
-	}
+	t.untouched(stays, s.set.Ready())
 	s.set.Scale(0)
-	s.becomesGone(t.NodeOf(stays), forwarder)
+	s.becomesGone(on, forwarder)
 	s.assertHostLocalWorks()
 }
 
@@ -210,13 +200,12 @@ func installAlone(t *Test) {
 	t.Must(err)
 	program, err := os.ReadFile(path)
 	t.Must(err)
-	for i := range t.nodes {
-		t.Must(os.WriteFile(t.Node(i+1).Root()+cniBin+"/leasehold", program, 0o755))
+	for _, n := range t.ownNodes() {
+		t.Must(os.WriteFile(n.Root()+cniBin+"/leasehold", program, 0o755))
 	}
 	leasectl := func(args ...string) {
-		for i := range t.nodes {
-			out, err := t.Node(i+1).Machine().Run(t.Ctx, append([]string{t.Cluster.Leasectl()}, args...)...)
-			t.Must(err)
+		for _, n := range t.ownNodes() {
+			out := t.exec(n, append([]string{t.Cluster.Leasectl()}, args...)...)
 			t.Step("leasectl %s: %s", strings.Join(args, " "), out)
 		}
 	}
@@ -232,17 +221,13 @@ func installAlone(t *Test) {
 	stays := s.set.Ready()
 	leasectl("uninstall", "--yes")
 	s.assertUndisturbed()
-	for name, p := range s.set.Ready() {
-		if old := stays[name]; p.UID != old.UID || restarts(p) != 0 || addresses(p) != addresses(old) {
-			t.Errorf("%s was replaced or restarted", name)
-		}
-	}
+	t.untouched(stays, s.set.Ready())
 	s.set.Scale(0)
 	if s.network.Type != "flannel" { // containerd replays no configuration for the DEL (docs/install.md, "Remove")
 		leasectl("uninstall", "--yes")
 	}
-	for i := range t.nodes {
-		s.becomesGone(t.Node(i+1), cniBin+"/leasehold")
+	for _, n := range t.ownNodes() {
+		s.becomesGone(n, cniBin+"/leasehold")
 	}
 	s.assertHostLocalWorks()
 }
@@ -291,11 +276,7 @@ func uninstallAsks(t *Test) {
 	if now, err := os.ReadFile(conf); err != nil || !bytes.Equal(now, stock) {
 		t.Errorf("%s is %s, %v; want %s", flannelConflist, now, err, stock)
 	}
-	for name, p := range s.set.Ready() {
-		if old := before[name]; p.UID != old.UID || addresses(p) != addresses(old) || restarts(p) != restarts(old) {
-			t.Errorf("%s was replaced or restarted", name)
-		}
-	}
+	t.untouched(before, s.set.Ready())
 	t.Step("pods that were started with leasehold end")
 	s.set.Scale(0)
 	s.assertHostLocalWorks()
@@ -341,14 +322,13 @@ func (t *Test) stockCluster() *stockCluster {
 	}
 	s.network.Stock = true
 	t.Cleanup(s.restore)
-	for i := range t.nodes {
+	for _, n := range t.ownNodes() {
 		if t.Cluster.CNI == cluster.KubeRouter { // whose list is written only where it is missing
-			t.Must(os.Remove(t.Node(i+1).Root() + s.conf()))
+			t.Must(os.Remove(n.Root() + s.conf()))
 		}
 	}
 	s.applyNetwork()
-	for i := range t.nodes {
-		n := t.Node(i + 1)
+	for _, n := range t.ownNodes() {
 		conf, err := filepath.Glob(n.Root() + cniConf + "/*")
 		t.Must(err)
 		for _, c := range conf {
@@ -362,25 +342,21 @@ func (t *Test) stockCluster() *stockCluster {
 	}
 	s.remove()
 	s.removed = false
-	for i := range t.nodes {
+	for _, n := range t.ownNodes() {
 		// Pods that were started before leasehold was on the node have left flannel's files, for
 		// which the link is kept.
-		_, err := t.Node(i+1).Machine().Run(t.Ctx, "sh", "-c", "rm -rf /var/lib/cni/flannel/* "+cniBin+"/leasehold")
-		t.Must(err)
-	}
-
-	for i := range t.nodes {
-		t.Must(t.Node(i+1).UseRegistry(t.Ctx, t.publisher.addr))
+		t.exec(n, "sh", "-c", "rm -rf /var/lib/cni/flannel/* "+cniBin+"/leasehold")
+		t.Must(n.UseRegistry(t.Ctx, t.publisher.addr))
 	}
 	t.Step("pods start with stock %s", s.network.Type)
 	s.set = t.Echoserver("retained", nil, min(3, len(t.nodes)), KeptFor("10"), apart)
 	s.pods = s.set.Ready()
-	for i := range t.nodes {
-		s.plain = append(s.plain, t.Echoserver(fmt.Sprintf("plain-%d", i+1), t.Node(i+1), 2, KeptFor("")))
+	for i, n := range t.ownNodes() {
+		s.plain = append(s.plain, t.Echoserver(fmt.Sprintf("plain-%d", i+1), n, 2, KeptFor("")))
 	}
-	for i, plain := range s.plain {
+	for _, plain := range s.plain {
 		s.others = append(s.others, plain.Ready())
-		s.files = append(s.files, t.filesOf(t.Node(i+1)))
+		s.files = append(s.files, t.filesOf(plain.Node))
 	}
 	s.failures = t.probe(s.plain, s.others)
 	return s
@@ -409,8 +385,7 @@ func (s *stockCluster) applyNetwork() {
 		s.applyManifest()
 		s.restartFlannel()
 	case cluster.KubeRouter:
-		for i := range s.nodes {
-			n := s.Node(i + 1)
+		for _, n := range s.ownNodes() {
 			s.Must(n.Stop(s.Ctx, cluster.KubeRouter))
 			s.Must(n.StartKubeRouter(s.Ctx))
 			s.Eventually("kube-router has added the subnet", func() error {
@@ -423,12 +398,12 @@ func (s *stockCluster) applyNetwork() {
 			})
 		}
 	case "kind": // kindnetd writes its list when it starts
-		for i := range s.nodes {
-			network := s.Node(i + 1).DefaultNetwork()
+		for _, n := range s.ownNodes() {
+			network := n.DefaultNetwork()
 			network.Stock = true
 			list, err := network.Conflist()
 			s.Must(err)
-			s.Must(os.WriteFile(s.Node(i+1).Root()+s.conf(), list, 0o644))
+			s.Must(os.WriteFile(n.Root()+s.conf(), list, 0o644))
 		}
 	}
 }
@@ -436,9 +411,7 @@ func (s *stockCluster) applyNetwork() {
 func (s *stockCluster) applyManifest() {
 	manifest, err := s.Cluster.FlannelManifest()
 	s.Must(err)
-	if out, err := s.kubectl(manifest, "apply", "-n", flannelNamespace, "-f", "-"); err != nil {
-		s.Fatalf("kubectl apply: %v\n%s", err, out)
-	}
+	s.KubectlWith(manifest, "apply", "-n", flannelNamespace, "-f", "-")
 }
 
 func (s *stockCluster) restartFlannel() {
@@ -446,11 +419,10 @@ func (s *stockCluster) restartFlannel() {
 	s.Kubectl("rollout", "status", "-n", flannelNamespace, "daemonset/kube-flannel-ds", "--timeout=5m")
 }
 
-// remove removes leasehold from the cluster as a user does, and returns what that prints.
-func (s *stockCluster) remove() string {
-	text := s.leasehold("uninstall", "--crds", "--yes")
+// remove removes leasehold from the cluster as a user does.
+func (s *stockCluster) remove() {
+	s.leasehold("uninstall", "--crds", "--yes")
 	s.removed = true
-	return text
 }
 
 // restore deploys leasehold as all other scenarios expect it.
@@ -464,8 +436,7 @@ func (s *stockCluster) restore() {
 	s.Kubectl("delete", "--ignore-not-found", "clusterrole,clusterrolebinding", "flannel")
 	s.Must(s.Cluster.Apply(s.Ctx))
 	s.Must(s.Cluster.WaitDeployed(s.Ctx))
-	for i := range s.nodes {
-		n := s.Node(i + 1)
+	for _, n := range s.ownNodes() {
 		s.Must(n.SetNetworks(s.Ctx, n.DefaultNetwork()))
 	}
 }
@@ -485,14 +456,9 @@ func (t *Test) tryLeasehold(args ...string) (string, error) {
 
 // becomesActive waits until the NodeAddressPools of all nodes say that leasehold is in use.
 func (s *stockCluster) becomesActive(since time.Time) {
-	s.Eventually("leasehold is in use on all nodes", func() error {
-		for _, name := range s.nodes {
-			if is, err := s.retentionActive(name); err != nil || is != "True" {
-				return fmt.Errorf("%s: it is %s, %w", name, is, err)
-			}
-		}
-		return nil
-	})
+	for _, n := range s.ownNodes() {
+		s.retentionIs(n, "True", 5*time.Minute)
+	}
 	s.Step("leasehold is in use on all nodes after %.1f s", time.Since(since).Seconds())
 }
 
@@ -510,18 +476,14 @@ func (t *Test) retentionActive(node string) (string, error) {
 // reported returns an error if no Event about a node or pod says since a moment that addresses are
 // not retained, for the reason and with the words.
 func (t *Test) reported(name, namespace string, since time.Time, reason string, words []string) error {
-	list, err := t.Client.CoreV1().Events(namespace).List(t.Ctx, metav1.ListOptions{
-		FieldSelector: "reason=RetentionInactive,involvedObject.name=" + name})
-	t.Must(err)
-	var texts []string
-	for _, e := range list.Items {
-		texts = append(texts, e.Message)
-		if !e.EventTime.Time.Before(since) && strings.Contains(e.Message, "not retained: "+reason+": ") &&
-			containsAll(e.Message, words) {
-			return nil
-		}
+	events := t.events(namespace, "reason=RetentionInactive,involvedObject.name="+name)
+	words = append(slices.Clone(words), "not retained: "+reason+": ")
+	if slices.ContainsFunc(events, func(e corev1.Event) bool {
+		return !e.EventTime.Time.Before(since) && containsAll(e.Message, words)
+	}) {
+		return nil
 	}
-	return fmt.Errorf("%s: the Events %q", name, texts)
+	return fmt.Errorf("%s: the Events %q", name, messages(events))
 }
 
 // becomesReported waits until nodes and their retained pods have Events with a reason, which are
@@ -550,13 +512,12 @@ func (s *stockCluster) becomesReported(since time.Time, nodes []string, reason s
 // file its mode and digest, for each link its target. The files of the runtime, the kubelet and CNI
 // plugins, which change with the pods, are left out, and those of flannel's pods.
 func (t *Test) filesOf(n *cluster.Node) map[string]string {
-	out, err := n.Machine().Run(t.Ctx, "bash", "-c", `
+	out := t.exec(n, "bash", "-c", `
 files() { find /etc /opt /run /var/lib /var/log /usr/libexec/cni -regextype posix-extended \
 	-regex '/run/(cni-ipam-state|containerd|containers|crio|(ipc|net|uts)ns|runc|e2e|services)|/var/lib/(cni|containerd|containers|crio|kubelet)|/var/log/(containers|crio|pods)' -prune -o "$@"; }
 { files -type f -exec sha256sum {} +; files -printf '%M%l  %p\n'; } 2>/dev/null || true`)
-	t.Must(err)
 	files := map[string]string{}
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(out) {
 		what, path, _ := strings.Cut(strings.TrimSpace(line), "  ")
 		files[path] += " " + what
 	}
@@ -564,17 +525,12 @@ files() { find /etc /opt /run /var/lib /var/log /usr/libexec/cni -regextype posi
 }
 
 // assertSameFiles checks that the files of the i-th node, counted from 0, are what they were.
-func (s *stockCluster) assertSameFiles(i int) {
-	n := s.Node(i + 1)
-	now := s.filesOf(n)
-	for _, path := range slices.Sorted(maps.Keys(now)) {
+func (s *stockCluster) assertSameFiles(i int, n *cluster.Node) {
+	now, all := s.filesOf(n), maps.Clone(s.files[i])
+	maps.Copy(all, now)
+	for _, path := range slices.Sorted(maps.Keys(all)) {
 		if was := s.files[i][path]; was != now[path] {
 			s.Errorf("%s of %s was %q and is %q", path, n.Name, was, now[path])
-		}
-	}
-	for path, was := range s.files[i] {
-		if _, found := now[path]; !found {
-			s.Errorf("%s of %s was %q and is not there", path, n.Name, was)
 		}
 	}
 	s.Step("%d files of %s are compared", len(now), n.Name)
@@ -588,12 +544,17 @@ func (s *stockCluster) assertUndisturbed() {
 		s.Errorf("%d probes of pods that were not touched failed: %s", len(failed), strings.Join(failed, "; "))
 	}
 	for i, plain := range s.plain {
-		for name, p := range plain.Ready() {
-			old := s.others[i][name]
-			if p.UID != old.UID || addresses(p) != addresses(old) || restarts(p) != restarts(old) {
-				s.Errorf("%s was %s at %s and is %s at %s, restarted %d times", name, old.UID, addresses(old), p.UID,
-					addresses(p), restarts(p))
-			}
+		s.untouched(s.others[i], plain.Ready())
+	}
+}
+
+// untouched fails the scenario for each pod that was replaced or restarted, or has another address.
+func (t *Test) untouched(before, after Pods) {
+	for name, p := range after {
+		old := before[name]
+		if p.UID != old.UID || addresses(p) != addresses(old) || restarts(p) != restarts(old) {
+			t.Errorf("%s was %s at %s and is %s at %s, restarted %d times", name, old.UID, addresses(old), p.UID,
+				addresses(p), restarts(p))
 		}
 	}
 }
@@ -607,41 +568,34 @@ func (s *stockCluster) assertHostLocalWorks() {
 	s.Eventually("host-local's files are those of the pods", func() error {
 		pods, err := s.Client.CoreV1().Pods("").List(s.Ctx, metav1.ListOptions{})
 		s.Must(err)
-		for _, name := range s.nodes {
-			dir := filepath.Join(s.Cluster.Root(name), s.network.DataDir(), s.network.Name)
+		for _, n := range s.ownNodes() {
+			dir := filepath.Join(n.Root(), s.network.DataDir(), s.network.Name)
+			files := map[string]string{}
 			entries, err := os.ReadDir(dir)
 			s.Must(err)
-			files := map[string]bool{}
 			for _, e := range entries {
-				switch {
-				case net.ParseIP(e.Name()) != nil:
-					files[e.Name()] = true
-				case e.Name() != "lock" && e.Name() != "last_reserved_ip.0":
-					return fmt.Errorf("%s has %s", dir, e.Name())
+				content, err := os.ReadFile(filepath.Join(dir, e.Name()))
+				if err != nil {
+					return err
 				}
+				files[e.Name()] = string(content)
 			}
-			owners := map[string]string{}
+			delete(files, "lock")
+			delete(files, "last_reserved_ip.0")
 			for _, p := range pods.Items {
-				if p.Spec.NodeName != name || p.Spec.HostNetwork || p.Status.PodIP == "" {
+				if p.Spec.NodeName != n.Name || p.Spec.HostNetwork || p.Status.PodIP == "" {
 					continue
 				}
-				if other := owners[p.Status.PodIP]; other != "" || !files[p.Status.PodIP] {
-					return fmt.Errorf("%s of %s: file: %v, another pod: %q", p.Status.PodIP, p.Name,
-						files[p.Status.PodIP], other)
+				content, found := files[p.Status.PodIP]
+				if !found || strings.HasPrefix(content, "#") {
+					return fmt.Errorf("%s of %s has no file, or is another pod's as well: %q", p.Status.PodIP, p.Name,
+						content)
 				}
-				owners[p.Status.PodIP] = p.Name
-				content, err := os.ReadFile(filepath.Join(dir, p.Status.PodIP))
-				if err != nil || bytes.HasPrefix(content, []byte("#")) {
-					return fmt.Errorf("%s: %q, %w", p.Status.PodIP, content, err)
-				}
+				delete(files, p.Status.PodIP)
 			}
-			for address := range files {
-				if owners[address] == "" {
-					content, err := os.ReadFile(filepath.Join(dir, address))
-					id, _, _ := strings.Cut(string(content), "\r")
-					return fmt.Errorf("%s of %s is no pod's: %q, %v\n%s", address, name, content, err,
-						s.logged(name, id))
-				}
+			for name, content := range files {
+				id, _, _ := strings.Cut(content, "\r")
+				return fmt.Errorf("%s of %s is no pod's: %q\n%s", name, n.Name, content, s.logged(n.Name, id))
 			}
 		}
 		return nil

@@ -32,8 +32,7 @@ func onK3s(t *Test) {
 	conf := k3sConf + "/10-flannel.conflist"
 	onNode := func(script string, args ...string) {
 		t.Helper()
-		_, err := n.Machine().Run(t.Ctx, append([]string{"sh", "-ec", script, "sh"}, args...)...)
-		t.Must(err)
+		t.exec(n, append([]string{"sh", "-ec", script, "sh"}, args...)...)
 	}
 	// k3s has all plugins in one program, to which the links of every release lead.
 	release := func(name string) {
@@ -78,10 +77,9 @@ done`, k3sData, name)
 	})
 	t.Step("k3s was started without it: reported as K3sDefault after %.1f s", time.Since(began).Seconds())
 	finds := func(want string) {
-		out, err := n.Machine().Run(t.Ctx, "sh", "-c", "$0 doctor --cni-conf-dir=$1 --cni-bin-dir=$2 || test $? = 1",
+		out := t.exec(n, "sh", "-c", "$0 doctor --cni-conf-dir=$1 --cni-bin-dir=$2 || test $? = 1",
 			t.Cluster.Leasectl(), k3sConf, k3sBin)
-		t.Must(err)
-		if !strings.Contains(string(out), want) {
+		if !strings.Contains(out, want) {
 			t.Fatalf("leasectl doctor finds %s; want %q", out, want)
 		}
 		t.Step("leasectl doctor: %s", out)
@@ -117,7 +115,6 @@ done`, k3sData, name)
 // with an IPAM plugin. The version is that of the test cluster's flannel plugin, which has no
 // bandwidth plugin beside it.
 func k3sConflist(t *Test, ipam string) []byte {
-	type object = map[string]any
 	flannel := object{"type": "flannel",
 		"delegate": object{"hairpinMode": true, "forceAddress": true, "isDefaultGateway": true}}
 	if ipam != "" {
@@ -148,19 +145,7 @@ func (t *Test) agentOf(n *cluster.Node, name string, change func(*corev1.PodSpec
 	}
 	spec.NodeName = n.Name
 	change(&spec)
-	pod, err := t.Client.CoreV1().Pods(cluster.System).Create(t.Ctx,
-		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: cluster.System}, Spec: spec},
-		metav1.CreateOptions{})
-	t.Must(err)
-	t.Cleanup(func() { t.removeSystemPod(name) })
-	t.Eventually(name+" is ready", func() error {
-		pod, err = t.Client.CoreV1().Pods(cluster.System).Get(t.Ctx, name, metav1.GetOptions{})
-		if err == nil && !ready(*pod) {
-			err = fmt.Errorf("it is %s", pod.Status.Phase)
-		}
-		return err
-	})
-	return *pod
+	return t.systemPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
 }
 
 // becomesActive waits until an agent's metric says that leasehold is in use.

@@ -27,9 +27,7 @@ func kills(t *Test) {
 	hidden := t.Echoserver("hidden", n, 1, KeptFor(""))
 	kept := merge(set.Ready(), plain.Ready())
 	inside := t.Sandbox(n, hidden.Ready()["hidden-0"])
-	_, err := n.Machine().Run(t.Ctx, "nsenter", "--net="+t.inNode(n, inside.NetNS), "ip", "addr", "flush", "dev",
-		"eth0")
-	t.Must(err)
+	t.exec(n, "nsenter", "--net="+strings.TrimPrefix(inside.NetNS, n.Root()), "ip", "addr", "flush", "dev", "eth0")
 
 	names := slices.Sorted(maps.Keys(kept))
 	for _, i := range rand.Perm(len(killActions)) {
@@ -136,8 +134,7 @@ func (t *Test) killContainers(n *cluster.Node, pod corev1.Pod) {
 // killPID kills a process of a node and waits until it is gone, so that it is not taken for its
 // successor.
 func (t *Test) killPID(n *cluster.Node, pid string) {
-	_, err := n.Machine().Run(t.Ctx, "kill", "-9", pid)
-	t.Must(err)
+	t.exec(n, "kill", "-9", pid)
 	t.Eventually("process "+pid+" is gone", func() error {
 		if _, err := n.Machine().Run(t.Ctx, "kill", "-0", pid); err == nil {
 			return errors.New("it is still there")
@@ -186,6 +183,3 @@ func (t *Test) runningContainers(n *cluster.Node, pod corev1.Pod) []inspect.Cont
 	t.Must(err)
 	return containers
 }
-
-// inNode turns a path of the host into the node's own.
-func (t *Test) inNode(n *cluster.Node, path string) string { return strings.TrimPrefix(path, n.Root()) }

@@ -49,14 +49,8 @@ func (t *Test) createCRD(group, plural, kind string, versions ...string) {
 // ApplyFor applies a manifest of objects outside of the scenario's namespace, and deletes them with
 // the scenario.
 func (t *Test) ApplyFor(manifest string) {
-	t.Cleanup(func() {
-		if out, err := t.kubectl(manifest, "delete", "--ignore-not-found", "-f", "-"); err != nil {
-			t.Fatalf("kubectl delete: %v\n%s", err, out)
-		}
-	})
-	if out, err := t.kubectl(manifest, "apply", "-f", "-"); err != nil {
-		t.Fatalf("kubectl apply: %v\n%s", err, out)
-	}
+	t.Cleanup(func() { t.KubectlWith(manifest, "delete", "--ignore-not-found", "-f", "-") })
+	t.KubectlWith(manifest, "apply", "-f", "-")
 }
 
 // podOf creates a pod of a workload as its controller would, from the workload's template and with
@@ -167,30 +161,23 @@ func ppsKruise(t *Test) {
 	older, _, _ := strings.Cut(ofKruise, "  - name: v1beta1\n")
 	t.Step("Kruise is installed")
 	began := time.Now()
-	gone := untilDone(func() {
-		out, err := t.kubectl(kruise, "--namespace=openkruise", "delete", "--ignore-not-found", "-f", "-")
-		if err != nil {
-			t.Fatalf("kubectl delete: %v\n%s", err, out)
-		}
+	gone := t.undo(func() {
+		t.KubectlWith(kruise, "--namespace=openkruise", "delete", "--ignore-not-found", "-f", "-")
 	})
-	t.Cleanup(gone)
 	comes := func() {
-		if out, err := t.kubectl(kruise, "--namespace=openkruise", "apply", "-f", "-"); err != nil {
-			t.Fatalf("kubectl apply: %v\n%s", err, out)
-		}
+		t.KubectlWith(kruise, "--namespace=openkruise", "apply", "-f", "-")
 		t.served(false)
 	}
 	comes()
 	said := t.singleEvent(t.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "KruisePresent")
 	t.Step("leasehold stops serving PersistentPodStates after %.0f s: %s", time.Since(began).Seconds(), said)
 	t.Kubectl("delete", "crd", crd)
-	ours := untilDone(func() { // also if Kruise's CRD is left
+	t.Cleanup(func() { // also if Kruise's CRD is left
 		t.Kubectl("delete", "crd", crd, "--ignore-not-found")
 		gone()
 		t.Kubectl("apply", "-f", t.manifests(), "-l", "app.kubernetes.io/name=persistentpodstates")
 		t.Kubectl("wait", "--for=condition=Established", "crd/"+crd, "--timeout=30s")
 	})
-	t.Cleanup(ours)
 	t.create(strings.Replace(older, "storage: false", "storage: true", 1))
 	t.Kubectl("delete", "mutatingwebhookconfiguration", "kruise-mutating-webhook-configuration")
 	said = t.singleEvent(t.Kubectl("get", "crd", crd, "-o", "jsonpath={.metadata.uid}"), "CRDUnfit")
@@ -248,9 +235,7 @@ func ppsKruise(t *Test) {
 
 // create creates objects that are deleted together with another one.
 func (t *Test) create(manifest string) {
-	if out, err := t.kubectl(manifest, "create", "-f", "-"); err != nil {
-		t.Fatalf("kubectl create: %v\n%s", err, out)
-	}
+	t.KubectlWith(manifest, "create", "-f", "-")
 }
 
 // manifests writes the manifests of leasehold into a directory of the scenario, under the path that
@@ -318,13 +303,7 @@ func (t *Test) served(want bool) {
 func (t *Test) singleEvent(uid, reason string) string {
 	var texts []string
 	t.Eventually("event "+reason, func() error {
-		events, err := t.Client.CoreV1().Events("").List(t.Ctx,
-			metav1.ListOptions{FieldSelector: "involvedObject.uid=" + uid + ",reason=" + reason})
-		t.Must(err)
-		texts = nil
-		for _, e := range events.Items {
-			texts = append(texts, e.Message)
-		}
+		texts = messages(t.events("", "involvedObject.uid="+uid+",reason="+reason))
 		if len(texts) == 0 {
 			return errors.New("there is none")
 		}

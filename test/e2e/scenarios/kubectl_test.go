@@ -7,8 +7,11 @@ import (
 
 // Kubectl runs kubectl in the scenario's namespace and returns its output. If kubectl fails,
 // the scenario ends.
-func (t *Test) Kubectl(args ...string) string {
-	out, err := t.kubectl("", args...)
+func (t *Test) Kubectl(args ...string) string { return t.KubectlWith("", args...) }
+
+// KubectlWith is Kubectl with a standard input.
+func (t *Test) KubectlWith(stdin string, args ...string) string {
+	out, err := t.kubectl(stdin, args...)
 	if err != nil {
 		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -28,18 +31,11 @@ func (t *Test) kubectl(stdin string, args ...string) (string, error) {
 // Apply applies a manifest as a user would, and returns kubectl's output with warnings. Its objects
 // are deleted with the scenario.
 func (t *Test) Apply(manifest string) string {
-	out, err := t.kubectl(manifest, "apply", "-f", "-")
 	t.Cleanup(func() {
-		out, err := t.kubectl(manifest, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
-		if err != nil {
-			t.Fatalf("kubectl delete: %v\n%s", err, out)
-		}
+		t.KubectlWith(manifest, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
 		t.Clear()
 	})
-	if err != nil {
-		t.Fatalf("kubectl apply: %v\n%s", err, out)
-	}
-	return out
+	return t.KubectlWith(manifest, "apply", "-f", "-")
 }
 
 // Refused applies a manifest that must be rejected with a message that has all these words, and
@@ -50,10 +46,8 @@ func (t *Test) Refused(manifest string, words ...string) string {
 		t.kubectl(manifest, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
 		t.Fatalf("it was not rejected: %s", out)
 	}
-	for _, word := range words {
-		if !strings.Contains(out, word) {
-			t.Fatalf("rejected, but not with %q: %s", word, out)
-		}
+	if !containsAll(out, words) {
+		t.Fatalf("rejected, but not with %q: %s", words, out)
 	}
 	return strings.TrimSpace(out)
 }

@@ -1,8 +1,6 @@
 package scenarios
 
-import (
-	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
-)
+import "github.com/leasehold-cni/leasehold/test/e2e/cluster"
 
 // Cordon cordons a node until undo is called, or the scenario ends.
 func (t *Test) Cordon(n *cluster.Node) (undo func()) {
@@ -21,22 +19,23 @@ func (t *Test) Taint(n *cluster.Node, taint string) (undo func()) {
 
 // mark changes a node by a command of kubectl, and undoes that by another.
 func (t *Test) mark(on, off []string) (undo func()) {
-	undo = untilDone(func() { t.Kubectl(off...) })
-	t.Cleanup(undo)
+	undo = t.undo(func() { t.Kubectl(off...) })
 	t.Kubectl(on...)
 	return undo
 }
 
-// untilDone returns a function that calls f until it has returned once. If f ends the scenario, the
-// scenario's cleanup calls it again.
-func untilDone(f func()) func() {
+// undo returns a function that calls f until it has returned once, and has the scenario's cleanup
+// call that function.
+func (t *Test) undo(f func()) (undo func()) {
 	done := false
-	return func() {
+	undo = func() {
 		if !done {
 			f()
 			done = true
 		}
 	}
+	t.Cleanup(undo)
+	return undo
 }
 
 type object = map[string]any

@@ -162,7 +162,8 @@ func namedRollout(t *Test) {
 // managers and beside reviews of pods that nobody creates. As many addresses are kept as there are
 // pods for them, and no pod waits for the address of another one that stays.
 func namedResized(t *Test) {
-	t.managers("3")
+	t.scaleManagers("3")
+	t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	for _, c := range []struct {
 		name     string
 		strategy appsv1.DeploymentStrategy

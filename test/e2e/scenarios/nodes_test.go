@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
@@ -33,8 +32,7 @@ func nodeServices(t *Test) {
 		other := t.Sandbox(n, before["echoserver-1"])
 		deleted := Pods{"echoserver-0": before["echoserver-0"]}
 		t.Step("%s, echoserver-0 is deleted", away.what)
-		back := untilDone(away.back)
-		t.Cleanup(back)
+		back := t.undo(away.back)
 		t.Must(away.stop())
 		set.Delete(deleted)
 		t.waitNotReady(n)
@@ -66,8 +64,7 @@ func (t *Test) runs(n *cluster.Node, service string) {
 // to it any more: the taint comes after the condition.
 func (t *Test) waitNotReady(n *cluster.Node) {
 	t.Eventually("the node is not Ready", func() error {
-		node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
-		t.Must(err)
+		node := t.object(n.Name)
 		if cluster.NodeReady(node) {
 			return errors.New("it is still Ready")
 		}
@@ -138,16 +135,20 @@ func rebootAPIDown(t *Test) {
 	after := merge(set.Restarted(set.of(before)), plain.Restarted(plain.of(before)))
 	t.Kept(before, after)
 	t.Step("every pod has its address; waiting until the address of plain-1 is not held any more")
-	t.Eventually("the hold ends", func() error {
-		leases := t.Leases(n)
-		for _, l := range leases {
-			if l.Pod == "plain-1" {
+	t.noLease("plain-1", n)
+	t.LeasesAre(n, "Bound", 3*families(t))
+}
+
+// noLease waits until a node has no lease of a pod.
+func (t *Test) noLease(pod string, n *cluster.Node) {
+	t.Eventually("the address of "+pod+" is free", func() error {
+		for _, l := range t.Leases(n) {
+			if l.Pod == pod {
 				return fmt.Errorf("%s is %s", l.Address, l.State)
 			}
 		}
 		return nil
 	})
-	t.LeasesAre(n, "Bound", 3*families(t))
 }
 
 // bootWithoutAPI boots nodes while the API server is off, and waits until they are Ready.
@@ -164,10 +165,15 @@ func (t *Test) bootWithoutAPI(nodes ...*cluster.Node) {
 	}
 }
 
-func (t *Test) bootID(n *cluster.Node) string {
-	node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
-	t.Must(err)
-	return node.Status.NodeInfo.BootID
+func (t *Test) bootID(n *cluster.Node) string { return t.object(n.Name).Status.NodeInfo.BootID }
+
+// withoutKubelet stops the kubelet of a node until back is called, or the scenario ends.
+func (t *Test) withoutKubelet(n *cluster.Node) (back func()) {
+	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
+	return t.undo(func() {
+		t.runs(n, cluster.Kubelet)
+		t.WaitNode(n, time.Now())
+	})
 }
 
 // powerOff powers a node off until the scenario powers it on or ends.

@@ -48,10 +48,8 @@ func (s *Set) away() (Pods, *cluster.Node) {
 // replaced checks how many pods were replaced so far because their nodes did not accept them.
 func (t *Test) replaced(want int) {
 	t.Helper()
-	events, err := t.Client.CoreV1().Events(t.NS).List(t.Ctx, metav1.ListOptions{FieldSelector: "reason=PodReplaced"})
-	t.Must(err)
-	if len(events.Items) != want {
-		t.Fatalf("%d pods were replaced, want %d: %v", len(events.Items), want, events.Items)
+	if events := t.events(t.NS, "reason=PodReplaced"); len(events) != want {
+		t.Fatalf("%d pods were replaced, want %d: %q", len(events), want, messages(events))
 	}
 }
 

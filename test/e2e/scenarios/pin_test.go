@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -181,12 +180,8 @@ func pinNodeDead(t *Test) {
 	ofRegistry := registry.Ready()
 	t.published(ofRegistry)
 	t.Step("the kubelet of %s stops; the pods are force-deleted", n.Name)
-	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
-	t.Cleanup(func() {
-		t.Must(n.StartKubelet(t.Ctx))
-		t.WaitNode(n, time.Now())
-		t.RestartAgent(n) // its token names the node that was deleted
-	})
+	t.Cleanup(func() { t.RestartAgent(n) }) // its token names the node that was deleted
+	t.withoutKubelet(n)
 	t.waitNotReady(n)
 	for _, name := range []string{"patient-dead", "dead"} {
 		t.forceDelete(befores[name])

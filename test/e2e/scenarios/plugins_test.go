@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
@@ -61,9 +59,7 @@ func status(t *Test) {
 	before = called()
 	t.Step("five run, two are refused; the node must stay Ready through three more STATUS")
 	t.Eventually("three more STATUS", func() error {
-		node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, n.Name, metav1.GetOptions{})
-		t.Must(err)
-		if !cluster.NodeReady(node) {
+		if node := t.object(n.Name); !cluster.NodeReady(node) {
 			t.Fatalf("the node is not Ready: %v", node.Status.Conditions)
 		}
 		return calledSince(before, 3)

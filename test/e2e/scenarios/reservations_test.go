@@ -42,9 +42,8 @@ func (t *Test) inSync(n *cluster.Node) error {
 			published[r.Spec.PodName] = r
 		}
 	}
-	leases := t.Leases(n)
 	want, got := map[string]string{}, map[string]string{}
-	for _, l := range leases {
+	for _, l := range t.Leases(n) {
 		if isKept(l) {
 			state, uid := l.State, l.UID
 			if r := published[l.Pod]; starting[types.UID(uid)] && r.Status.PodUID != "" {
@@ -122,15 +121,7 @@ func reservations(t *Test) {
 	}
 	t.LeasesAre(n, "Held", 2*families(t))
 	t.Must(t.release(r, r.Status.ID))
-	t.Eventually("the address is free", func() error {
-		leases := t.Leases(n)
-		for _, l := range leases {
-			if l.Pod == "echoserver-0" {
-				return fmt.Errorf("%s is %s", l.Address, l.State)
-			}
-		}
-		return nil
-	})
+	t.noLease("echoserver-0", n)
 	t.InSync(n, "released")
 	t.Kept(Pods{"echoserver-1": before["echoserver-1"]}, scaledTo(set, 2))
 
@@ -169,8 +160,7 @@ func scaledTo(s *Set, size int) Pods {
 // windowBecomes waits until every kept lease of the scenario has a window.
 func (t *Test) windowBecomes(n *cluster.Node, window string) {
 	t.Eventually("the window becomes "+window, func() error {
-		leases := t.Leases(n)
-		for _, l := range leases {
+		for _, l := range t.Leases(n) {
 			if l.State == "Bound" && l.Window != window {
 				return fmt.Errorf("that of %s is %s", l.Pod, l.Window)
 			}
@@ -236,11 +226,10 @@ func apiDownReservations(t *Test) {
 	t.Step("the CRD is deleted, with every object, and applied again")
 	t.Kubectl("delete", "crd", "ipreservations.ipam.leasehold.dev")
 	crd := filepath.Join(t.Cluster.Repo, "daemonset/base/crds/ipam.leasehold.dev_ipreservations.yaml")
-	applied := untilDone(func() {
+	applied := t.undo(func() {
 		t.Kubectl("apply", "-f", crd)
 		t.Kubectl("wait", "--for=condition=Established", "crd/ipreservations.ipam.leasehold.dev", "--timeout=30s")
 	})
-	t.Cleanup(applied)
 	t.Step("it is deleted; so are the pods")
 	set.Scale(0)
 	t.LeasesAre(n, "Held", 2*families(t))
@@ -257,14 +246,10 @@ func moved(t *Test) {
 	set := t.Echoserver("echoserver", nil, 1)
 	before := set.Ready()
 	old := t.NodeOf(before["echoserver-0"])
-	t.Must(old.PowerOff(t.Ctx))
-	t.Cleanup(func() { t.powerOn(old) })
+	t.powerOff(old)
 	t.waitNotReady(old)
 	t.forceDelete(before)
-	now := t.NodeOf(set.ReadyBut(before)["echoserver-0"])
-	if now.Name == old.Name {
-		t.Fatalf("it runs on %s again", old.Name)
-	}
+	now := t.NodeOf(t.moved(before, set.ReadyBut(before), "echoserver-0"))
 	t.Step("it runs on %s; %s boots", now.Name, old.Name)
 	booted := time.Now()
 	t.Must(old.PowerOn(t.Ctx))

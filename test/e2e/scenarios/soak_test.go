@@ -262,9 +262,7 @@ func (t *Test) sample(samples map[string][]float64) {
 	for _, name := range t.nodes {
 		for series, command := range map[string]string{"store": "stat -c %s /var/lib/leasehold/leases.db",
 			"files": "find /var/lib/leasehold /run/leasehold /var/lib/cni/networks -type f | wc -l"} {
-			out, err := t.Cluster.Machine(name).Run(t.Ctx, "sh", "-c", command)
-			t.Must(err)
-			value, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
+			value, err := strconv.ParseFloat(strings.TrimSpace(t.exec(t.Cluster.Node(name), "sh", "-c", command)), 64)
 			t.Must(err)
 			add(series, name, value)
 		}

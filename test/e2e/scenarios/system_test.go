@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
@@ -54,6 +53,24 @@ func (t *Test) Agent(n *cluster.Node) corev1.Pod {
 	return agent
 }
 
+// systemPod creates a pod in leasehold's namespace, and waits until it is Ready. It is removed with
+// the scenario.
+func (t *Test) systemPod(pod *corev1.Pod) corev1.Pod {
+	pods := t.Client.CoreV1().Pods(cluster.System)
+	_, err := pods.Create(t.Ctx, pod, metav1.CreateOptions{})
+	t.Must(err)
+	t.Cleanup(func() { t.removeSystemPod(pod.Name) })
+	var now *corev1.Pod
+	t.Eventually(pod.Name+" is ready", func() error {
+		now, err = pods.Get(t.Ctx, pod.Name, metav1.GetOptions{})
+		if err == nil && !ready(*now) {
+			err = fmt.Errorf("it is %s", now.Status.Phase)
+		}
+		return err
+	})
+	return *now
+}
+
 // RestartAgent replaces a node's agent by another and returns that one.
 func (t *Test) RestartAgent(n *cluster.Node) corev1.Pod {
 	t.removeSystemPod(t.Agent(n).Name)
@@ -78,11 +95,10 @@ const withoutAgent = "leasehold.dev/e2e-without-agent"
 func (t *Test) WithoutAgent(n *cluster.Node) (back func()) {
 	agent := t.Agent(n)
 	unlabel := t.Label(n, withoutAgent, "")
-	back = untilDone(func() {
+	back = t.undo(func() {
 		unlabel()
 		t.Agent(n)
 	})
-	t.Cleanup(back)
 	t.removeSystemPod(agent.Name)
 	return back
 }
@@ -90,22 +106,22 @@ func (t *Test) WithoutAgent(n *cluster.Node) (back func()) {
 // WithoutManager stops all managers until back is called, or the scenario ends; their
 // configuration stays.
 func (t *Test) WithoutManager() (back func()) {
-	manager, err := t.Client.AppsV1().Deployments(cluster.System).Get(t.Ctx, cluster.Manager, metav1.GetOptions{})
-	t.Must(err)
-	scale := func(replicas int32) {
-		patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
-		_, err := t.Client.AppsV1().Deployments(cluster.System).Patch(t.Ctx, cluster.Manager, types.MergePatchType,
-			[]byte(patch), metav1.PatchOptions{})
-		t.Must(err)
-	}
-	back = untilDone(func() {
-		scale(*manager.Spec.Replicas)
-		t.Must(t.Cluster.WaitDeployed(t.Ctx))
-	})
-	t.Cleanup(back)
-	scale(0)
+	back = t.scaleManagers("0")
 	t.Kubectl("--namespace="+cluster.System, "wait", "--for=delete", "pod",
 		"--selector=app.kubernetes.io/name="+cluster.Manager, "--timeout=5m")
+	return back
+}
+
+// scaleManagers scales the manager until back is called, or the scenario ends.
+func (t *Test) scaleManagers(replicas string) (back func()) {
+	scale := func(replicas string) {
+		t.Kubectl("--namespace="+cluster.System, "scale", "deployment", cluster.Manager, "--replicas="+replicas)
+	}
+	back = t.undo(func() {
+		scale("2")
+		t.Must(t.Cluster.WaitDeployed(t.Ctx))
+	})
+	scale(replicas)
 	return back
 }
 
@@ -113,7 +129,7 @@ func (t *Test) WithoutManager() (back func()) {
 // After an outage of the API server a client may wait half a minute until it watches nodes again.
 // Scheduler and controller manager are started anew, so that they know about a cordon at once.
 func (t *Test) WithoutControl(parts ...string) (back func()) {
-	back = untilDone(func() {
+	back = t.undo(func() {
 		if slices.Contains(parts, cluster.APIServer) {
 			for _, watching := range []string{cluster.Scheduler, cluster.ControllerManager} {
 				t.Must(t.Cluster.StopControl(t.Ctx, watching))
@@ -121,7 +137,6 @@ func (t *Test) WithoutControl(parts ...string) (back func()) {
 		}
 		t.Must(t.Cluster.RunControl(t.Ctx))
 	})
-	t.Cleanup(back)
 	for _, part := range parts {
 		t.Must(t.Cluster.StopControl(t.Ctx, part))
 	}
@@ -144,12 +159,11 @@ func (t *Test) freshWatches() {
 func (t *Test) Freeze(pod corev1.Pod) (resume func()) {
 	n := t.NodeOf(pod)
 	containers := t.containers(pod)
-	resume = untilDone(func() {
+	resume = t.undo(func() {
 		for _, c := range containers {
 			n.Machine().Run(t.Ctx, "kill", "-CONT", fmt.Sprint(c.PID)) // it may have been killed meanwhile
 		}
 	})
-	t.Cleanup(resume)
 	t.Signal(pod, "STOP")
 	return resume
 }
@@ -157,8 +171,7 @@ func (t *Test) Freeze(pod corev1.Pod) (resume func()) {
 // Signal sends a signal such as "STOP" to the first process of each of a pod's containers.
 func (t *Test) Signal(pod corev1.Pod, signal string) {
 	for _, c := range t.containers(pod) {
-		_, err := t.NodeOf(pod).Machine().Run(t.Ctx, "kill", "-"+signal, fmt.Sprint(c.PID))
-		t.Must(err)
+		t.exec(t.NodeOf(pod), "kill", "-"+signal, fmt.Sprint(c.PID))
 	}
 }
 

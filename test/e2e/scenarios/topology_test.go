@@ -17,8 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
 const (
@@ -43,8 +41,7 @@ func (t *Test) dataDir() string {
 	dir := "/var/lib/e2e-data/" + t.NS
 	t.Cleanup(func() {
 		for _, name := range t.Cluster.NodeNames() {
-			_, err := t.Cluster.Machine(name).Run(t.Ctx, "rm", "-rf", dir)
-			t.Must(err)
+			t.exec(t.Cluster.Node(name), "rm", "-rf", dir)
 		}
 	})
 	return dir
@@ -192,9 +189,7 @@ func ppsExplicit(t *Test) {
 		t.Kept(before, after)
 		for _, p := range after {
 			t.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
-			node, err := t.Client.CoreV1().Nodes().Get(t.Ctx, p.Spec.NodeName, metav1.GetOptions{})
-			t.Must(err)
-			if zone := node.Labels[oldZoneLabel]; p.Spec.NodeSelector[oldZoneLabel] != zone {
+			if zone := t.object(p.Spec.NodeName).Labels[oldZoneLabel]; p.Spec.NodeSelector[oldZoneLabel] != zone {
 				t.Fatalf("%s is bound to the zone %q, want %q", p.Name, p.Spec.NodeSelector[oldZoneLabel], zone)
 			}
 		}
@@ -340,11 +335,7 @@ func ppsGoneNode(t *Test) {
 	for _, o := range open {
 		o()
 	}
-	t.Must(n.Stop(t.Ctx, cluster.Kubelet))
-	t.Cleanup(func() {
-		t.Must(n.StartKubelet(t.Ctx))
-		t.WaitNode(n, time.Now())
-	})
+	t.withoutKubelet(n)
 	t.waitNotReady(n)
 	t.forceDelete(before)
 	waiting := set.waits("echoserver-0", before)
