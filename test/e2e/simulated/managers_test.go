@@ -1,12 +1,9 @@
 package simulated
 
 import (
-	"bytes"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -15,11 +12,7 @@ import (
 	"testing"
 	"time"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
@@ -105,14 +98,19 @@ func (r *rig) admissions(c population) {
 	const rate, count = 50, 1000
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8, ForceAttemptHTTP2: true,
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	url := fmt.Sprintf("https://%v:%d/pin", r.cluster.ControlAddr(), webhookPort)
 	var mu sync.Mutex
 	var took []time.Duration
 	var failed error
 	pinned := 0
 	steadily(count, rate, func(i int) {
-		review := review(c.pod(5 * i % c.reservations))
-		began := time.Now()
-		answer, err := r.ask(client, review)
+		p := c.pod(5 * i % c.reservations)
+		p.Spec.SchedulerName, p.Spec.RestartPolicy = corev1.DefaultSchedulerName, corev1.RestartPolicyAlways
+		review, err := inspect.Review(p, true)
+		began, answer := time.Now(), ""
+		if err == nil {
+			answer, err = inspect.Ask(r.ctx, client, url, review)
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		took, failed = append(took, time.Since(began)), errors.Join(failed, err)
@@ -122,39 +120,6 @@ func (r *rig) admissions(c population) {
 	})
 	r.must(failed)
 	r.Logf("%d admissions, %d with a patch: %s", count, pinned, spread(took))
-}
-
-func (r *rig) ask(client *http.Client, review []byte) (string, error) {
-	response, err := client.Post(fmt.Sprintf("https://%v:%d/pin", r.cluster.ControlAddr(), webhookPort),
-		"application/json", bytes.NewReader(review))
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err == nil && !bytes.Contains(answer, []byte(`"allowed":true`)) {
-		err = fmt.Errorf("the webhook answers %s: %s", response.Status, answer)
-	}
-	return string(answer), err
-}
-
-func review(p *corev1.Pod) []byte {
-	p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	p.Spec.SchedulerName, p.Spec.RestartPolicy = corev1.DefaultSchedulerName, corev1.RestartPolicyAlways
-	raw, err := json.Marshal(p)
-	if err != nil {
-		panic(err) // a pod can be written
-	}
-	text, err := json.Marshal(&admissionv1.AdmissionReview{
-		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
-		Request: &admissionv1.AdmissionRequest{UID: uuid.NewUUID(), Kind: metav1.GroupVersionKind{Version: "v1",
-			Kind: "Pod"}, Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"}, Name: p.Name,
-			Namespace: p.Namespace, Operation: admissionv1.Create, DryRun: new(true),
-			Object: runtime.RawExtension{Raw: raw}}})
-	if err != nil {
-		panic(err)
-	}
-	return text
 }
 
 // steadily calls do rate times per second, concurrently, and waits until all calls have ended.
