@@ -335,7 +335,7 @@ func (c *pods) roundWithoutView(v view) {
 	list := func() []lab.Lease {
 		leases := c.node.Leases("--all")
 		for i := range leases {
-			leases[i].Until = "" // computed from two clocks, with some jitter
+			leases[i].Until = nil // computed from two clocks, with some jitter
 		}
 		return leases
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/pkg/ns"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
@@ -144,22 +145,7 @@ func (n *Node) Command(name string, args ...string) (string, error) {
 func (n *Node) Leasectl(args ...string) (string, error) { return n.Command(Bin("leasectl"), args...) }
 
 // A Lease is an element of the output of `leasectl -o json list`.
-type Lease struct {
-	Network   string `json:"network"`
-	Address   string `json:"address"`
-	Namespace string `json:"namespace"`
-	Pod       string `json:"pod"`
-	UID       string `json:"uid"`
-	Interface string `json:"interface"`
-	Container string `json:"container"`
-	NetNS     string `json:"netns"`
-	MAC       string `json:"mac"`
-	State     string `json:"state"`
-	IsHold    bool   `json:"hold"`
-	Window    string `json:"window"`
-	Until     string `json:"until"` // RFC 3339, "forever", or "" while Bound
-	ID        string `json:"id"`
-}
+type Lease = cli.Row
 
 // Leases returns the node's leases. filter is passed to `leasectl list`.
 func (n *Node) Leases(filter ...string) []Lease {

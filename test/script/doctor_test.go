@@ -8,6 +8,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 )
 
 // healthy fails unless leasectl doctor finds nothing.
@@ -23,21 +25,15 @@ func healthy(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// finding is a finding of doctor as its JSON has it.
-type finding struct {
-	Reason, Subject, What, Why, Decide string
-	Repair                             []string
-}
-
 // examine returns the findings of leasectl doctor for the reason in args, whose other elements are
 // flags of doctor. Each finding has either a repair or a decision.
-func examine(ts *testscript.TestScript, args []string) (found []finding) {
+func examine(ts *testscript.TestScript, args []string) (found []cli.Finding) {
 	reason, flags := args[0], args[1:]
 	if len(flags) == 0 {
 		flags = []string{"--runtime-conf=config.toml"}
 	}
 	_ = ts.Exec("leasectl", append([]string{"doctor", "-o", "json"}, flags...)...) // 1: there are findings
-	var report struct{ Findings []finding }
+	var report cli.Report
 	out := ts.ReadFile("stdout")
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		ts.Fatalf("leasectl doctor printed %q: %v", out, err)

@@ -6,52 +6,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
 
-// Lease is an element of the output of `leasectl -o json list`.
-type Lease struct {
-	Network     string
-	Address     string
-	Namespace   string
-	Pod         string
-	UID         string
-	Interface   string
-	Container   string
-	NetNS       string // path of the container's namespace on the node
-	BoundAt     time.Time
-	State       string // Bound or Held
-	IsHold      bool   `json:"hold"`
-	Reservation string
-	Window      string
-}
-
 // Leases runs leasectl on a node. Expired holds that the agent has not ended yet are included only
 // if all is set.
-func Leases(ctx context.Context, node machine.Machine, leasectl string, all bool) (leases []Lease, err error) {
+func Leases(ctx context.Context, node machine.Machine, leasectl string, all bool) (leases []cli.Row, err error) {
 	err = runJSON(ctx, node, &leases, leasectl, "-o", "json", "list", fmt.Sprintf("--all=%v", all))
 	return leases, err
 }
 
-// Entry is an element of the output of `leasectl -o json history`.
-type Entry struct {
-	Time        time.Time
-	Event       string
-	Network     string
-	Address     string
-	Namespace   string
-	Pod         string
-	UID         string
-	Container   string
-	Interface   string
-	Reason      string
-	Reservation string
-}
-
 // History returns the journal of a node, the oldest entry first.
-func History(ctx context.Context, node machine.Machine, leasectl string) (entries []Entry, err error) {
+func History(ctx context.Context, node machine.Machine, leasectl string) (entries []store.Entry, err error) {
 	err = runJSON(ctx, node, &entries, leasectl, "-o", "json", "history")
 	return entries, err
 }

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
@@ -156,7 +157,7 @@ func storeLost(t *Test) {
 	t.Kept(kept, set.Ready())
 	for _, e := range t.History(n) {
 		if e.Event == "Recovered" || e.Event == "Imported" {
-			t.Step("%s %s of %s: %s", e.Event, e.Address, e.Pod, e.Reason)
+			t.Step("%s %s of %s: %s", e.Event, e.Address, e.Name, e.Reason)
 		}
 	}
 }
@@ -174,7 +175,7 @@ func nodeWithoutAgent(t *Test) {
 	t.retentionIs(n, "Unknown AgentMissing", time.Minute)
 	t.Step("kubectl get nap:\n%s", t.Kubectl("get", "nap"))
 	all := t.clusterDoctor().finds("AgentMissing") // scenarios on other nodes may have removed their agents as well
-	i := slices.IndexFunc(all, func(f doctorFinding) bool { return strings.Contains(f.Subject, n.Name) })
+	i := slices.IndexFunc(all, func(f cli.Finding) bool { return strings.Contains(f.Subject, n.Name) })
 	if i < 0 || !strings.Contains(all[i].What, "nobody confirms") {
 		t.Fatalf("doctor says %+v", all)
 	}

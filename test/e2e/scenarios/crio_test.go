@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
@@ -17,7 +18,7 @@ import (
 func (t *Test) released(n *cluster.Node, pod corev1.Pod, reason string) {
 	t.Eventually("the address of "+pod.Name+" is released", func() error {
 		history := t.History(n)
-		if !slices.ContainsFunc(history, func(e inspect.Entry) bool {
+		if !slices.ContainsFunc(history, func(e store.Entry) bool {
 			return e.UID == string(pod.UID) && e.Event == "Released" && e.Reason == reason
 		}) {
 			return fmt.Errorf("the journal has %+v", history)

@@ -9,15 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
-	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
-
-// doctorFinding is a finding of doctor as its JSON has it.
-type doctorFinding struct {
-	Reason, Subject, What, Why, Decide string
-	Repair                             []string
-}
 
 // doctor has `kubectl leasehold doctor` find nothing in a healthy cluster, and each of several
 // faults. Its commands repair them, or it says what there is to decide, and the scenario decides.
@@ -154,7 +148,7 @@ func (t *Test) storeDoctor(d doctorOf, n *cluster.Node, pods Pods) {
 	resume()
 	d.healthy()
 	for name, p := range pods {
-		isOf := func(l inspect.Lease) bool { return l.Pod == name && l.State == "Bound" && l.Address == p.Status.PodIP }
+		isOf := func(l cli.Row) bool { return l.Pod == name && l.State == "Bound" && l.Address == p.Status.PodIP }
 		if !slices.ContainsFunc(before, isOf) || !slices.ContainsFunc(after, isOf) {
 			t.Fatalf("before %+v, after the repair %+v; want %s of %s in both", before, after, p.Status.PodIP, name)
 		}
@@ -171,24 +165,21 @@ func (t *Test) pluginDir() string {
 // A doctor examines a cluster or a node.
 type doctorOf struct {
 	*Test
-	examine func() ([]doctorFinding, error)       // an error if a check could not be made
+	examine func() ([]cli.Finding, error)         // an error if a check could not be made
 	run     func(commands string) (string, error) // runs what is printed as a repair
 }
 
 // clusterDoctor is `kubectl leasehold doctor`.
 func (t *Test) clusterDoctor() doctorOf {
 	dir := t.pluginDir()
-	return doctorOf{t, func() ([]doctorFinding, error) {
+	return doctorOf{t, func() ([]cli.Finding, error) {
 		out, err := t.shell(dir, `PATH=$PWD:$PATH; kubectl leasehold doctor -o json 2>errors || test $? = 1`)
 		return readFindings(out, err)
 	}, func(commands string) (string, error) { return t.shell(t.Cluster.Repo, "PATH="+dir+":$PATH\n"+commands) }}
 }
 
-func readFindings(out string, err error) ([]doctorFinding, error) {
-	var report struct {
-		Findings  []doctorFinding
-		Unchecked []struct{ Check, Error string }
-	}
+func readFindings(out string, err error) ([]cli.Finding, error) {
+	var report cli.Report
 	if err := errors.Join(err, json.Unmarshal([]byte(out), &report)); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
 	}
@@ -238,10 +229,10 @@ func (d doctorOf) decide(reason string) {
 }
 
 // finds waits until doctor finds a reason, and returns the findings.
-func (d doctorOf) finds(reason string) (found []doctorFinding) {
+func (d doctorOf) finds(reason string) (found []cli.Finding) {
 	d.Eventually("doctor finds "+reason, func() error {
 		all, err := d.examine()
-		found = slices.DeleteFunc(slices.Clone(all), func(f doctorFinding) bool { return f.Reason != reason })
+		found = slices.DeleteFunc(slices.Clone(all), func(f cli.Finding) bool { return f.Reason != reason })
 		if len(found) == 0 {
 			return fmt.Errorf("it finds %+v, %w", all, err)
 		}

@@ -27,7 +27,7 @@ func eventsReported(t *Test) {
 	// Until the hold is collected, because a new pod defers its end.
 	t.Eventually("its window ends", func() error {
 		for _, e := range t.History(n) {
-			if e.Event == "Expired" && e.Pod == before.Name {
+			if e.Event == "Expired" && e.Name == before.Name {
 				return nil
 			}
 		}

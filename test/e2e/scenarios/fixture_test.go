@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
@@ -277,17 +279,17 @@ func (t *Test) sandboxes(n *cluster.Node) []inspect.Sandbox {
 }
 
 // Leases reads the leases of the scenario's pods from a node's store.
-func (t *Test) Leases(n *cluster.Node) []inspect.Lease {
+func (t *Test) Leases(n *cluster.Node) []cli.Row {
 	all, err := inspect.Leases(t.Ctx, n.Machine(), t.Cluster.Leasectl(), false)
 	t.Must(err)
-	return slices.DeleteFunc(all, func(l inspect.Lease) bool { return l.Namespace != t.NS })
+	return slices.DeleteFunc(all, func(l cli.Row) bool { return l.Namespace != t.NS })
 }
 
 // History reads the entries of the scenario's pods from a node's journal, the oldest first.
-func (t *Test) History(n *cluster.Node) []inspect.Entry {
+func (t *Test) History(n *cluster.Node) []store.Entry {
 	all, err := inspect.History(t.Ctx, n.Machine(), t.Cluster.Leasectl())
 	t.Must(err)
-	return slices.DeleteFunc(all, func(e inspect.Entry) bool { return e.Namespace != t.NS })
+	return slices.DeleteFunc(all, func(e store.Entry) bool { return e.Namespace != t.NS })
 }
 
 // LeasesAre checks that the store of a node has exactly one lease per pod interface and family, all
@@ -295,7 +297,7 @@ func (t *Test) History(n *cluster.Node) []inspect.Entry {
 // either.
 func (t *Test) LeasesAre(n *cluster.Node, state string, count int, pods ...string) {
 	leases := t.Leases(n)
-	leases = slices.DeleteFunc(leases, func(l inspect.Lease) bool {
+	leases = slices.DeleteFunc(leases, func(l cli.Row) bool {
 		return l.State == "Held" && !l.IsHold || len(pods) > 0 && !slices.Contains(pods, l.Pod)
 	})
 	owners := map[string]string{}

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
@@ -38,7 +39,7 @@ func kills(t *Test) {
 		t.Step("%s: all seven have their addresses", strings.ReplaceAll(kill.name, "POD", victim.Name))
 	}
 	for _, e := range t.History(n) {
-		if e.Pod == "hidden-0" && e.Event != "Bound" {
+		if e.Name == "hidden-0" && e.Event != "Bound" {
 			t.Fatalf("the lease of the pod without an address on its interface changed: %+v", e)
 		}
 	}
@@ -102,10 +103,13 @@ func (t *Test) removeForgotten(n *cluster.Node, killed time.Time) {
 	sandboxes := t.sandboxes(n)
 	for _, l := range t.Leases(n) {
 		isKnown := slices.ContainsFunc(sandboxes, func(s inspect.Sandbox) bool { return s.ID == l.Container })
-		if l.State != "Bound" || isKnown || l.BoundAt.After(killed) {
+		if l.State != "Bound" || l.BoundAt == nil || isKnown {
 			continue
 		}
-		if _, err := n.Machine().Run(t.Ctx, "ip", "netns", "delete", filepath.Base(l.NetNS)); err == nil {
+		if at, err := time.Parse(time.RFC3339, *l.BoundAt); err == nil && at.After(killed) {
+			continue
+		}
+		if _, err := n.Machine().Run(t.Ctx, "ip", "netns", "delete", filepath.Base(l.Netns)); err == nil {
 			t.Step("CRI-O has forgotten a sandbox of %s; its namespace is removed", l.Pod)
 		}
 	}
@@ -162,7 +166,7 @@ func (t *Test) settled(n *cluster.Node, kept Pods) {
 				lost = fmt.Sprintf("%s had %s and has %s", name, pod.Status.PodIP, has)
 				return nil
 			}
-			if !slices.ContainsFunc(leases, func(l inspect.Lease) bool {
+			if !slices.ContainsFunc(leases, func(l cli.Row) bool {
 				return l.Address == pod.Status.PodIP && l.State == "Bound" && l.Container == now.ID
 			}) {
 				return fmt.Errorf("the store does not have %s for sandbox %.12s of %s", pod.Status.PodIP, now.ID, name)

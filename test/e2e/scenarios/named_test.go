@@ -238,7 +238,7 @@ func namedWithoutCapability(t *Test) {
 	t.Eventually("the lease has its name", func() error {
 		leases := t.Leases(n)
 		for _, l := range leases {
-			if _, is := before[l.Pod]; is && l.Reservation == "late" && l.Window == "10m0s" {
+			if _, is := before[l.Pod]; is && l.ReserveAs == "late" && l.Window == "10m0s" {
 				return nil
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
@@ -63,7 +64,7 @@ func (t *Test) inSync(n *cluster.Node) error {
 	return nil
 }
 
-func isKept(l inspect.Lease) bool {
+func isKept(l cli.Row) bool {
 	return l.State == "Held" && l.IsHold || l.State == "Bound" && l.Window != ""
 }
 
@@ -274,7 +275,7 @@ func moved(t *Test) {
 	}
 	t.Step("the address on the old node is free before its window ends")
 	if leases := t.Leases(old); slices.ContainsFunc(leases,
-		func(l inspect.Lease) bool { return l.Pod == "echoserver-0" }) {
+		func(l cli.Row) bool { return l.Pod == "echoserver-0" }) {
 		t.Fatalf("%s holds %+v", old.Name, leases)
 	}
 }

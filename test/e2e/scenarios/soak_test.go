@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
@@ -147,7 +148,7 @@ func soak(t *Test) {
 	t.Clear()
 	t.Within(soakWindow+3*time.Minute, "every address is free", func() error {
 		for _, name := range t.nodes {
-			leases := slices.DeleteFunc(t.Leases(t.Cluster.Node(name)), func(l inspect.Lease) bool { return !l.IsHold })
+			leases := slices.DeleteFunc(t.Leases(t.Cluster.Node(name)), func(l cli.Row) bool { return !l.IsHold })
 			if len(leases)+len(t.Reservations()) > 0 {
 				return fmt.Errorf("%s has %+v", name, leases)
 			}
