@@ -2,18 +2,9 @@ package fakeapi
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/klog/v2"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/test/background"
@@ -32,65 +23,25 @@ func (r Reader[V]) testMany(t *testing.T) {
 	t.Run(fmt.Sprint(many, " of ", r.Kind.Kind), func(t *testing.T) {
 		o := r.Good.DeepCopyObject().(kube.Object)
 		o.SetAnnotations(map[string]string{"a": strings.Repeat("x", manyText)})
-		p := &pager{kind: r.Kind, raw: (&feed{kind: r.Kind}).encode(t, o, manyName), before: heap()}
-		server := httptest.NewServer(p)
-		defer server.Close()
-		ctx, stop := context.WithCancel(klog.NewContext(t.Context(), klog.Background()))
-		defer stop()
-		i := r.New()
-		lw, ended := r.listWatch(t, i, server), make(chan error)
-		go func() { ended <- i.Run(ctx, lw, t.Name()) }()
+		s := &feed{kind: r.Kind, changes: make([]feedItem, 1)}
+		raw := s.encode(t, o, manyName)
+		for n := range many {
+			name := fmt.Appendf(nil, "o-%05d", n)
+			s.items = append(s.items, feedItem{raw: bytes.ReplaceAll(raw, []byte(manyName), name)})
+		}
+		before, most, pages := heap(), 0, 0
+		s.listed = func(isLast bool) {
+			if pages++; pages%20 == 0 || isLast {
+				most = max(most, heap()-before)
+			}
+		}
+		i, stop := r.run(t, s, false)
 		background.Until(t, "a list", i.HasSynced)
-		size := heap() - p.before
+		size := heap() - before
 		stop()
-		<-ended
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		t.Logf("%d KiB are kept, at most %d while %d pages are listed", size>>10, p.most>>10, p.pages)
-		if views := len(i.List()); max(size, p.most) > many*manyKept || p.pages < 10 || views != many {
+		t.Logf("%d KiB are kept, at most %d while %d pages are listed", size>>10, most>>10, pages)
+		if views := len(i.List()); max(size, most) > many*manyKept || pages < 10 || views != many {
 			t.Errorf("%d views; want %d with %d bytes each", views, many, manyKept)
 		}
 	})
-}
-
-// A pager is an API server with many equal objects, which it lists in pages.
-type pager struct {
-	kind   schema.GroupVersionKind
-	raw    []byte // an object with the name manyName
-	before int    // the heap before the list
-
-	mu    sync.Mutex
-	most  int // how much the heap has grown by at most
-	pages int
-}
-
-func (p *pager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	w.Header().Set("Content-Type", "application/json")
-	switch {
-	case query.Get("sendInitialEvents") == "true":
-		fail(w, http.StatusBadRequest) // as API servers did before they could
-		return
-	case query.Get("watch") != "":
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-		return
-	}
-	first, _ := strconv.Atoi(query.Get("continue"))
-	limit, _ := strconv.Atoi(query.Get("limit"))
-	last, next := min(first+limit, many), ""
-	if last < many {
-		next = strconv.Itoa(last)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.pages++; p.pages%20 == 0 || last == many {
-		p.most = max(p.most, heap()-p.before)
-	}
-	var items []json.RawMessage
-	for n := first; n < last; n++ {
-		items = append(items, bytes.ReplaceAll(p.raw, []byte(manyName), fmt.Appendf(nil, "o-%05d", n)))
-	}
-	respond(w, map[string]any{"kind": p.kind.Kind + "List", "apiVersion": p.kind.GroupVersion().String(),
-		"metadata": map[string]string{"resourceVersion": "1", "continue": next}, "items": items})
 }

@@ -1,6 +1,7 @@
 package fakeapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -23,7 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -62,11 +62,10 @@ func (r Reader[V]) Test(t *testing.T) {
 
 func (r Reader[V]) test(t *testing.T, isProtobuf bool, way string) {
 	var log background.Log
-	ctx, stop := context.WithCancel(klog.NewContext(t.Context(), klog.Background()))
-	defer stop()
 	klog.SetSlogLogger(slog.New(slog.NewTextHandler(&log, nil)))
 	defer klog.ClearLogger()
-	s := &feed{kind: r.Kind, isProtobuf: isProtobuf, streams: way == "a watch that lists", changed: make(chan struct{})}
+	s := &feed{kind: r.Kind, isProtobuf: isProtobuf, streams: way == "a watch that lists", page: 2,
+		changed: make(chan struct{})}
 	huge := r.Good.DeepCopyObject().(kube.Object)
 	huge.SetAnnotations(map[string]string{"a": strings.Repeat("x", 255<<10)})
 	for name, o := range map[string]kube.Object{"a": r.Good, "huge": huge, "z": r.Good} {
@@ -75,17 +74,7 @@ func (r Reader[V]) test(t *testing.T, isProtobuf bool, way string) {
 	s.set(t, "bad", s.bad("bad", "spec"))
 	s.set(t, "worse", s.bad("worse", "metadata"))
 	s.set(t, "foreign", s.encode(t, &metav1.PartialObjectMetadata{}, ""))
-	server := httptest.NewServer(s)
-	defer server.Close()
-	i := r.New()
-	lw, ended := r.listWatch(t, i, server), make(chan error)
-	go func() {
-		if way == "a node's" {
-			ended <- (&kube.NodeInformer[V]{Informer: i, ListWatch: lw, What: t.Name(), Period: time.Second}).Run(ctx)
-			return
-		}
-		ended <- i.Run(ctx, lw, t.Name())
-	}()
+	i, stop := r.run(t, s, way == "a node's")
 	names := func() (all []string) {
 		views, _ := i.Views()
 		for name := range maps.Keys(views) {
@@ -125,26 +114,39 @@ func (r Reader[V]) test(t *testing.T, isProtobuf bool, way string) {
 		}
 	}
 	stop()
-	<-ended
 }
 
-// listWatch returns the list and watch calls of an informer for a server.
-func (r Reader[V]) listWatch(t *testing.T, i *kube.Informer[V], server *httptest.Server) *cache.ListWatch {
+// run has a new informer read a feed, until stop is called.
+func (r Reader[V]) run(t *testing.T, s *feed, ofNode bool) (i *kube.Informer[V], stop func()) {
 	t.Helper()
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	i = r.New()
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypeWithName(r.Kind, i.NewObject())
 	metav1.AddToGroupVersion(scheme, r.Kind.GroupVersion())
 	client, err := kube.NewClient(&rest.Config{Host: server.URL, QPS: -1}, server.Client(), scheme,
 		r.Kind.GroupVersion())
 	must.Succeed(t, err)
-	return i.ListWatch(client, "things", "", "", "")
+	lw, ended := i.ListWatch(client, "things", "", "", ""), make(chan error)
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Background()))
+	go func() {
+		if ofNode {
+			ended <- (&kube.NodeInformer[V]{Informer: i, ListWatch: lw, What: t.Name(), Period: time.Second}).Run(ctx)
+			return
+		}
+		ended <- i.Run(ctx, lw, t.Name())
+	}()
+	return i, func() { cancel(); <-ended }
 }
 
 // A feed is an API server with one list, in pages, and one watch at a time.
 type feed struct {
 	kind       schema.GroupVersionKind
 	isProtobuf bool
-	streams    bool // it sends the list with the watch
+	streams    bool              // it sends the list with the watch
+	page       int               // the objects in a page at most; as many as are asked for if it is 0
+	listed     func(isLast bool) // is called for each page; may be nil
 	watches    atomic.Int32
 
 	mu      sync.Mutex
@@ -253,14 +255,17 @@ func (s *feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list sends a page of one or two objects.
+// list sends a page of the objects.
 func (s *feed) list(w http.ResponseWriter, limit, from string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first, _ := strconv.Atoi(from)
 	last := len(s.items)
-	if limit != "" {
-		last = min(last, first+2)
+	if most, _ := strconv.Atoi(limit); most > 0 {
+		last = min(last, first+cmp.Or(s.page, most))
+	}
+	if s.listed != nil {
+		s.listed(last == len(s.items))
 	}
 	meta := metav1.ListMeta{ResourceVersion: strconv.Itoa(len(s.changes))}
 	if last < len(s.items) {
