@@ -7,6 +7,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	gotypes "go/types"
 	"io/fs"
 	"maps"
 	"os"
@@ -310,15 +311,11 @@ func (s source) metrics(r *reference) {
 			if !strings.HasPrefix(f.dir+"/", "pkg/"+program+"/") && f.dir != "cmd/leasehold-"+program && !isShared {
 				continue
 			}
-			var parents []ast.Node
 			ast.Inspect(f.File, func(n ast.Node) bool {
-				if n == nil {
-					parents = parents[:len(parents)-1]
-					return true
-				}
-				parents = append(parents, n)
-				if lit, ok := n.(*ast.BasicLit); ok && name.MatchString(text(lit)) {
-					found[text(lit)] = metricOf(parents)
+				if call, ok := n.(*ast.CallExpr); ok {
+					if m := metricOf(call); name.MatchString(m.name) {
+						found[m.name] = m // of calls in each other the innermost is the last
+					}
 				}
 				return true
 			})
@@ -334,41 +331,29 @@ func (s source) metrics(r *reference) {
 }
 
 type metric struct {
-	kind, help string
-	labels     []string
+	name, kind, help string
+	labels           []string
 }
 
-// metricOf returns the metric whose name is the last node. It is an argument of a function, or the
-// field of a structure that is an argument; the other arguments are the help and the labels.
-func metricOf(parents []ast.Node) (m metric) {
-	i := len(parents) - 2
-	for ; i >= 0; i-- {
-		call, ok := parents[i].(*ast.CallExpr)
-		if !ok {
-			continue
+// metricOf returns the metric that a call makes: of the texts in its arguments the first is the
+// name, the second the help, and the others are labels.
+func metricOf(call *ast.CallExpr) (m metric) {
+	strs := []string{}
+	ast.Inspect(call, func(n ast.Node) bool {
+		if e, ok := n.(ast.Expr); ok && text(e) != "" && !regexp.MustCompile(`^[.0-9]+$`).MatchString(text(e)) {
+			strs = append(strs, text(e))
+			return false
 		}
-		strs := []string{}
-		ast.Inspect(call, func(n ast.Node) bool {
-			if e, ok := n.(ast.Expr); ok && text(e) != "" && !regexp.MustCompile(`^[.0-9]+$`).MatchString(text(e)) {
-				strs = append(strs, text(e))
-				return false
-			}
-			return true
-		})
-		function := ""
-		switch f := call.Fun.(type) {
-		case *ast.Ident:
-			function = f.Name
-		case *ast.SelectorExpr:
-			function = f.Sel.Name
-		}
-		m = metric{kind: "gauge", help: strs[1], labels: strs[2:]}
-		for _, kind := range []string{"counter", "histogram"} {
-			if strings.Contains(strings.ToLower(function), kind) {
-				m.kind = kind
-			}
-		}
+		return true
+	})
+	if len(strs) < 2 {
 		return m
+	}
+	m = metric{name: strs[0], kind: "gauge", help: strs[1], labels: strs[2:]}
+	for _, kind := range []string{"counter", "histogram"} {
+		if strings.Contains(strings.ToLower(gotypes.ExprString(call.Fun)), kind) {
+			m.kind = kind
+		}
 	}
 	return m
 }
