@@ -22,10 +22,7 @@ type Container struct {
 // Containers returns the running containers of a pod, or of all pods for "", from the runtime of
 // the node with the file system root.
 func Containers(ctx context.Context, root, podUID string) ([]Container, error) {
-	conn, err := dial(root)
-	if err != nil {
-		return nil, err
-	}
+	conn := dial(root)
 	defer conn.Close()
 	client := cri.NewRuntimeServiceClient(conn)
 	filter := &cri.ContainerFilter{State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}

@@ -32,22 +32,23 @@ const (
 	CRIOSocket       = "/run/crio/crio.sock"
 )
 
-// dial connects to the runtime of a node.
-func dial(root string) (*grpc.ClientConn, error) {
+// dial returns a connection to the runtime of a node, which is made by the first request.
+func dial(root string) *grpc.ClientConn {
 	socket := ContainerdSocket
 	if _, err := os.Stat(root + CRIOSocket); err == nil {
 		socket = CRIOSocket
 	}
-	return grpc.NewClient("unix://"+root+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+root+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		panic(err) // the options are wrong
+	}
+	return conn
 }
 
 // Sandboxes returns the sandboxes in a namespace, from the runtime of the node with the file system
 // root.
 func Sandboxes(ctx context.Context, root, namespace string) ([]Sandbox, error) {
-	conn, err := dial(root)
-	if err != nil {
-		return nil, err
-	}
+	conn := dial(root)
 	defer conn.Close()
 	client := cri.NewRuntimeServiceClient(conn)
 	list, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
@@ -75,22 +76,16 @@ func Sandboxes(ctx context.Context, root, namespace string) ([]Sandbox, error) {
 
 // Stop has the runtime of a node stop a sandbox.
 func Stop(ctx context.Context, root, id string) error {
-	conn, err := dial(root)
-	if err != nil {
-		return err
-	}
+	conn := dial(root)
 	defer conn.Close()
-	_, err = cri.NewRuntimeServiceClient(conn).StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
+	_, err := cri.NewRuntimeServiceClient(conn).StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
 	return err
 }
 
 // IsLoaded reports whether the containerd of a node has loaded a CNI network, from this text unless
 // that is empty.
 func IsLoaded(ctx context.Context, root, network, text string) (bool, error) {
-	conn, err := dial(root)
-	if err != nil {
-		return false, err
-	}
+	conn := dial(root)
 	defer conn.Close()
 	reply, err := cri.NewRuntimeServiceClient(conn).Status(ctx, &cri.StatusRequest{Verbose: true})
 	if err != nil {
