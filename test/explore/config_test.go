@@ -2,9 +2,13 @@ package explore
 
 import (
 	"cmp"
+	"net"
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -115,19 +119,20 @@ func (c config) sandboxNamed(name string) int {
 // poolSet is leasehold's range set.
 type poolSet = pool.Set
 
-func parseSet(text string) pool.Set {
+// parseSet returns a range set as leasehold and as host-local see it.
+func parseSet(text string) rangeSet {
 	subnet, span, _ := strings.Cut(text, " ")
 	from, to, _ := strings.Cut(span, "-")
 	first, last := netip.MustParseAddr(from), netip.MustParseAddr(to)
 	rng, err := pool.NewRange(netip.MustParsePrefix(subnet), first, last, netip.Addr{})
-	if err != nil {
-		panic(err)
-	}
+	must(err)
 	set, err := pool.NewSet(rng)
-	if err != nil {
-		panic(err)
-	}
-	return set
+	must(err)
+	_, prefix, err := net.ParseCIDR(subnet)
+	must(err)
+	host := allocator.RangeSet{{Subnet: types.IPNet(*prefix), RangeStart: first.AsSlice(), RangeEnd: last.AsSlice()}}
+	must(host.Canonicalize())
+	return rangeSet{set, host}
 }
 
 func (c config) options() policy.Config {

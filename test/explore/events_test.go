@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 	hostlocal "github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 
@@ -110,21 +108,9 @@ func newSimulation(t *testing.T, c config, root string) (*simulation, error) {
 	}
 	w := &simulation{config: c, disk: d, node: newNode(c), t: t}
 	for _, text := range c.sets {
-		host := allocator.RangeSet{hostRange(text)}
-		if err := host.Canonicalize(); err != nil {
-			return nil, err
-		}
-		w.sets = append(w.sets, rangeSet{parseSet(text), host})
+		w.sets = append(w.sets, parseSet(text))
 	}
 	return w, nil
-}
-
-func hostRange(text string) allocator.Range {
-	subnet, span, _ := strings.Cut(text, " ")
-	from, to, _ := strings.Cut(span, "-")
-	_, prefix, err := net.ParseCIDR(subnet)
-	must(err)
-	return allocator.Range{Subnet: types.IPNet(*prefix), RangeStart: net.ParseIP(from), RangeEnd: net.ParseIP(to)}
 }
 
 // verbs and service return what a new process of the plugin and of the agent uses.

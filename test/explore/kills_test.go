@@ -30,6 +30,33 @@ func interrupted(before image, records []record) []interruption {
 	return out[:max(len(out)-1, 0)]
 }
 
+// attempt runs an event from the current state. Of a call that is killed it returns the operation
+// at which that happens; one that makes fewer file operations than e.killed is not killed.
+func (w *simulation) attempt(e event) (taken event, out outcome, at diskOperation) {
+	from, n := w.current, w.node
+	out = w.do(e)
+	if e.killed == 0 {
+		return e, out, at
+	}
+	records, kernel := w.records, w.kernel
+	left := interrupted(from, w.splitRecords(records, e, from, n))
+	if e.killed > len(left) {
+		w.restore(from)
+		w.node, e.killed = n, 0
+		return w.attempt(e)
+	}
+	w.kill(e, from, n, kernel, left[e.killed-1])
+	return e, outcome{}, left[e.killed-1].last
+}
+
+// kill makes the state that of a call which was killed: with what it has left, at the time at which
+// it would have ended.
+func (w *simulation) kill(e event, from image, n node, ended kernel, left interruption) {
+	w.restore(left.image)
+	w.node, w.kernel = n, ended
+	w.noteUnsynced(from, e)
+}
+
 // splitRecords divides the records in which a file is written both before the commit and after it,
 // so that each file is written once at most in a record, and the images in between are known. It
 // runs the event again from the image and the node before it, with a transaction that is not

@@ -112,7 +112,7 @@ func TestModels(t *testing.T) {
 				defer mu.Unlock()
 				rows = append(rows, s.row())
 				if s.failure != nil {
-					t.Error(s.counterExample())
+					t.Error(s.counterExample(s.failurePath(), s.failure.why))
 				}
 			})
 		}
@@ -134,7 +134,7 @@ func TestMoreEventsMakeMoreStates(t *testing.T) {
 		s := newSearch(t, c)
 		s.run()
 		if s.failure != nil {
-			t.Fatal(s.counterExample())
+			t.Fatal(s.counterExample(s.failurePath(), s.failure.why))
 		}
 		if len(s.reached) <= previous {
 			t.Errorf("with %q there are %d states, and %d without it", k, len(s.reached), previous)

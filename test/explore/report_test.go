@@ -41,40 +41,22 @@ func (s *search) failurePath() []event {
 	return append(s.path(s.failure.from), s.failure.by)
 }
 
-// counterExample repeats the shortest path to the failure and has the state after each step in its
-// canonical form.
-func (s *search) counterExample() string {
-	path := s.failurePath()
+// counterExample repeats the events of a path, which break an invariant, and has the state after
+// each in its canonical form.
+func (s *search) counterExample(path []event, why string) string {
 	s.prepare()
 	var out strings.Builder
-	fmt.Fprintf(&out, "a counter-example: %s\n", s.failure.why)
+	fmt.Fprintf(&out, "a counter-example: %s\n", why)
 	for i, e := range path {
-		text, result := s.replay(e)
-		fmt.Fprintf(&out, "%3d. %s", i+1, text)
-		if result != "" {
-			fmt.Fprintf(&out, ": %s", result)
+		e, result, last := s.attempt(e)
+		fmt.Fprintf(&out, "%3d. %s", i+1, s.describe(e))
+		if e.killed > 0 {
+			fmt.Fprintf(&out, " when it %s %s", last.kind, last.name)
 		}
-		fmt.Fprintf(&out, "\n%s\n", s.form(s.read()))
+		fmt.Fprintf(&out, ": %s\n%s\n", result, s.form(s.read()))
+		s.account(e, result)
 	}
 	return out.String()
-}
-
-// replay runs an event again.
-func (w *simulation) replay(e event) (text, result string) {
-	text = w.describe(e)
-	before, node := w.current, w.node
-	out := w.do(e)
-	records, kernel := w.records, w.kernel
-	if e.killed > 0 {
-		left := interrupted(before, w.splitRecords(records, e, before, node))[e.killed-1]
-		text += fmt.Sprintf(" when it %s %s", left.last.kind, left.last.name)
-		w.restore(left.image)
-		w.node, w.kernel = node, kernel
-		w.noteUnsynced(before, e)
-		out = outcome{}
-	}
-	w.account(e, out)
-	return text, out.String()
 }
 
 func (o outcome) String() string {

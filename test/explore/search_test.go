@@ -154,11 +154,8 @@ func (w *simulation) eachNext(f *found, fn func(e event, why string)) {
 			continue
 		}
 		for i, left := range interrupted(from, w.splitRecords(records, e, from, f.node)) {
-			w.restore(left.image)
-			w.node = f.node
-			w.kernel = kernel
 			e.killed = i + 1
-			w.noteUnsynced(from, e)
+			w.kill(e, from, f.node, kernel, left)
 			fn(e, w.account(e, outcome{}))
 		}
 	}

@@ -1,7 +1,6 @@
 package explore
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -41,9 +40,7 @@ func TestWalks(t *testing.T) {
 				walks++
 				path, why := s.walk(rand.New(rand.NewPCG(seed, uint64(walks))), walkLength)
 				if why != "" {
-					path = s.shortest(path, why)
-					s.retrace(path)
-					t.Fatalf("SEED=%d, walk %d: %s\n%s", seed, walks, why, s.describeAll(path))
+					t.Fatalf("SEED=%d, walk %d: %s", seed, walks, s.counterExample(s.shortest(path, why), why))
 				}
 			}
 			t.Logf("SEED=%d: %d walks of %d events", seed, walks, walkLength)
@@ -79,38 +76,23 @@ func (s *search) walk(r *rand.Rand, length int) (path []event, why string) {
 			return path, why
 		}
 	}
-	s.kernelOfLeaks(func() { why = s.leaks(s.read(), func(key) bool { return false }) })
-	return path, why
+	return path, s.leaksNow()
 }
 
-// kernelOfLeaks runs leaks, which changes the simulation.
-func (s *search) kernelOfLeaks(leaks func()) {
+// leaksNow returns what leaks does, without a change of the simulation.
+func (s *search) leaksNow() string {
 	from, n := s.current, s.node
-	leaks()
+	why := s.leaks(s.read(), func(key) bool { return false })
 	s.capture(s.kernel.now().Wall)
 	s.restore(from)
 	s.node = n
+	return why
 }
 
-// take runs an event, and returns which invariant it breaks. A call that makes fewer file
-// operations than e.killed is not killed.
+// take runs an event, and returns which invariant it breaks.
 func (w *simulation) take(e event) (taken event, why string) {
-	from, n := w.current, w.node
 	w.before, w.delWasServed = w.read(), w.sandboxes[e.sandbox].delServed
-	out := w.do(e)
-	records, kernel := w.records, w.kernel
-	if e.killed > 0 {
-		left := interrupted(from, w.splitRecords(records, e, from, n))
-		if e.killed > len(left) {
-			w.restore(from)
-			w.node, e.killed = n, 0
-			return w.take(e)
-		}
-		w.restore(left[e.killed-1].image)
-		w.node, w.kernel = n, kernel
-		w.noteUnsynced(from, e)
-		out = outcome{}
-	}
+	e, out, _ := w.attempt(e)
 	if why = w.account(e, out); why != "" {
 		return e, why
 	}
@@ -136,8 +118,7 @@ func (s *search) retrace(path []event) (taken []event, why string) {
 			return taken, why
 		}
 	}
-	s.kernelOfLeaks(func() { why = s.leaks(s.read(), func(key) bool { return false }) })
-	return taken, why
+	return taken, s.leaksNow()
 }
 
 // shortest returns a path without the events that are not needed to break the same invariant.
@@ -155,19 +136,4 @@ func (s *search) shortest(path []event, why string) []event {
 		}
 	}
 	return path
-}
-
-// describeAll returns the events of a path in words, with their results.
-func (s *search) describeAll(path []event) string {
-	s.prepare()
-	var out strings.Builder
-	for i, e := range path {
-		text, result := s.replay(e)
-		if result != "" {
-			text += ": " + result
-		}
-		fmt.Fprintf(&out, "%3d. %s\n", i+1, text)
-	}
-	out.WriteString(s.form(s.read()))
-	return out.String()
 }
