@@ -8,7 +8,7 @@
 //	damage_test.go   corrupted, truncated and foreign files
 //	full_test.go     disks that are full
 //	wipe_test.go     directories that are removed while pods run
-//	migrate_test.go  upstream's host-local before, after and in between
+//	migrate_test.go  calls of upstream's host-local in between
 //	misc_test.go     removed lock files, callers that have ended
 package crash_test
 

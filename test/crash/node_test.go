@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,10 +32,9 @@ func howMany(short, full int) int {
 // testNode is a node with many pods, and a model of which running container has which address.
 type testNode struct {
 	*testing.T
-	node   *lab.Node
-	net    *lab.Network
-	pool   []string // all usable addresses
-	subnet string
+	node *lab.Node
+	net  *lab.Network
+	pool []string // all usable addresses
 
 	mu    sync.Mutex
 	owner map[string]*lab.Sandbox // by address, from the result of the ADD to the start of the DEL
@@ -50,13 +48,13 @@ var subnets atomic.Int64
 func newTestNode(t *testing.T, n int, more lab.Conf) *testNode {
 	node := lab.NewNode(t)
 	subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(100 + subnets.Add(1)), 0, 0}), 16)
-	c := &testNode{T: t, node: node, subnet: subnet.String(), owner: map[string]*lab.Sandbox{}}
+	c := &testNode{T: t, node: node, owner: map[string]*lab.Sandbox{}}
 	addr := subnet.Addr().Next() // the gateway
 	for range n {
 		addr = addr.Next()
 		c.pool = append(c.pool, addr.String())
 	}
-	ranges := [][]lab.Conf{{{"subnet": c.subnet, "rangeStart": c.pool[0], "rangeEnd": c.pool[n-1]}}}
+	ranges := [][]lab.Conf{{{"subnet": subnet.String(), "rangeStart": c.pool[0], "rangeEnd": c.pool[n-1]}}}
 	ipam := lab.With(node.IPAM(), lab.Conf{
 		"ranges": ranges, "cniCacheDirs": []string{filepath.Join(node.Dir, "cache", "results")},
 	})
@@ -176,17 +174,6 @@ func (c *testNode) detach(net *lab.Network, sandbox *lab.Sandbox) {
 	if err := sandbox.Stop(net); err != nil {
 		c.Errorf("DEL of %s: %v", sandbox.Pod.Name, err)
 	}
-}
-
-// has returns the addresses of a container in the model.
-func (c *testNode) has(sandbox *lab.Sandbox) (addrs []string) {
-	for addr, owner := range c.owner {
-		if owner == sandbox {
-			addrs = append(addrs, addr)
-		}
-	}
-	slices.Sort(addrs)
-	return addrs
 }
 
 // checkNoLeak assigns all addresses that no running container has, which must succeed (I3), and

@@ -56,7 +56,6 @@ func TestUninstallUnderRunningPods(t *testing.T) {
 	ipam := `"ipam":{"type":"leasehold","ranges":[[{"subnet":"10.1.0.0/24"}]],"dataDir":"@/networks"}`
 	replaced := strings.Replace(ipam, "leasehold", "host-local", 1)
 	const chained = `{"type":"leasehold"},{"type":"portmap","capabilities":{"portMappings":true}}`
-	const annotations = `"capabilities":{"io.kubernetes.cri.pod-annotations":true},`
 	const bridge = `{"type":"bridge","bridge":"br9","isGateway":true,` + annotations
 	flannel := `{"type":"flannel",` + annotations + `"subnetFile":"@/subnet.env","delegate":{"bridge":"cni9"},` +
 		`"ipam":{"type":"leasehold","dataDir":"@/networks"}}`
@@ -89,8 +88,6 @@ func TestUninstallUnderRunningPods(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			node := lab.NewNode(t)
 			cniDir(t, node)
-			env := "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
-			must.Succeed(t, os.WriteFile(filepath.Join(node.Dir, "subnet.env"), []byte(env), 0o644))
 			if c.k3s {
 				node.K3s()
 			}
