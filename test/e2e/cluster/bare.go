@@ -39,13 +39,17 @@ func (c *Cluster) UpControl(ctx context.Context) (err error) {
 
 func (c *Cluster) startBare(ctx context.Context) error {
 	c.logf("starting the control plane")
-	if err := c.startNetwork(ctx); err != nil {
-		return err
+	return inOrder(ctx, c.startNetwork, c.writeKeys, c.startControlPlane)
+}
+
+// inOrder makes steps until one fails.
+func inOrder(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
 	}
-	if err := c.writeKeys(); err != nil {
-		return err
-	}
-	return c.startControlPlane(ctx)
+	return nil
 }
 
 // startNetwork creates the directory of a running cluster, and the bridge that connects its
@@ -60,19 +64,11 @@ func (c *Cluster) startNetwork(ctx context.Context) error {
 	return c.makeBridge(ctx)
 }
 
-// Control is the name of the control plane's machine.
-const Control = control
-
 // ControlAddr returns the address of the control plane's machine.
 func (c *Cluster) ControlAddr() netip.Addr { return c.controlAddr().Addr() }
 
 // HostAddr is the host's address that all machines reach.
 func (c *Cluster) HostAddr() netip.Addr { return c.hostAddr().Addr() }
-
-// Build builds a program of the repository and returns its path.
-func (c *Cluster) Build(ctx context.Context, p Program) (string, error) {
-	return c.buildProgram(ctx, p)
-}
 
 // Scratch returns the path of a directory that is removed with the cluster.
 func (c *Cluster) Scratch(name string) string { return c.path("run/" + name) }

@@ -77,7 +77,8 @@ func (c *Cluster) Kubeconfig() string { return c.path("run/admin.kubeconfig") }
 // Kubectl returns the path of kubectl.
 func (c *Cluster) Kubectl() string { return c.path("bin/" + c.kubernetes() + "/kubectl") }
 
-const control = "control"
+// Control is the name of the control plane's machine.
+const Control = "control"
 
 // NodeNames returns the names of the nodes.
 func (c *Cluster) NodeNames() []string {

@@ -242,7 +242,7 @@ func (n *Node) RemoveBridge(ctx context.Context, network Network) error {
 }
 
 // writeFlannelSubnet writes the file that flanneld writes for the flannel plugin.
-func (n *Node) writeFlannelSubnet() error {
+func (n *Node) writeFlannelSubnet(context.Context) error {
 	subnet := n.cluster.PodSubnet(n.Index)
 	gateway := netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
 	return n.write("/run/flannel/subnet.env", fmt.Sprintf(
@@ -254,7 +254,7 @@ func (n *Node) writeFlannelSubnet() error {
 func (c *Cluster) Upstream(plugin string) string { return c.path("bin/cni/" + plugin) }
 
 // installPlugins installs the upstream plugins on the node. The DaemonSet installs leasehold's.
-func (n *Node) installPlugins() error {
+func (n *Node) installPlugins(context.Context) error {
 	entries, err := os.ReadDir(n.cluster.path("bin/cni"))
 	if err != nil {
 		return err
@@ -286,20 +286,8 @@ func (n *Node) InstallPlugin(program string) error {
 
 // prepare sets up a machine as a node after its first boot.
 func (n *Node) prepare(ctx context.Context) error {
-	if err := n.installPlugins(); err != nil {
-		return err
-	}
-	if err := n.writeFlannelSubnet(); err != nil {
-		return err
-	}
-	if err := n.SetNetworks(ctx, n.DefaultNetwork()); err != nil {
-		return err
-	}
-	if err := n.writeKubeletConfig(); err != nil {
-		return err
-	}
-	if err := n.StartRuntime(ctx, Runtime{}); err != nil {
-		return err
-	}
-	return n.ImportImages(ctx, n.cluster.Images())
+	return inOrder(ctx, n.installPlugins, n.writeFlannelSubnet,
+		func(ctx context.Context) error { return n.SetNetworks(ctx, n.DefaultNetwork()) },
+		n.writeKubeletConfig, n.startRuntime,
+		func(ctx context.Context) error { return n.ImportImages(ctx, n.cluster.Images()) })
 }

@@ -52,13 +52,13 @@ func (c *Cluster) controlService(name string) machine.Service {
 			"--kube-api-qps=200", "--kube-api-burst=400", "--profiling=false"}
 	}
 	// As a kubelet does for a static pod: a scheduler exits if it finds its cache inconsistent.
-	return machine.Service{Name: name, Argv: argv, Log: c.Log(control, name), Restart: true}
+	return machine.Service{Name: name, Argv: argv, Log: c.Log(Control, name), Restart: true}
 }
 
 // startControlPlane boots the machine of the control plane, and waits until the API server is
 // ready.
 func (c *Cluster) startControlPlane(ctx context.Context) error {
-	if err := c.powerOn(ctx, control, c.controlAddr()); err != nil {
+	if err := c.powerOn(ctx, Control, c.controlAddr()); err != nil {
 		return err
 	}
 	return c.RunControl(ctx)
@@ -66,7 +66,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 
 // StopControl stops a component of the control plane. RunControl starts it again.
 func (c *Cluster) StopControl(ctx context.Context, name string) error {
-	return c.Machine(control).Stop(ctx, name)
+	return c.Machine(Control).Stop(ctx, name)
 }
 
 // RunControl starts the components of the control plane that do not run.
@@ -78,7 +78,7 @@ func (c *Cluster) RunControl(ctx context.Context) error {
 				return err
 			}
 		}
-		m := c.Machine(control)
+		m := c.Machine(Control)
 		if m.Services()[name] != 0 {
 			continue
 		}

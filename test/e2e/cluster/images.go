@@ -5,8 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-
-	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 const (
@@ -33,6 +31,11 @@ var (
 // Leasectl returns the path of leasectl, which must be run on a node.
 func (c *Cluster) Leasectl() string { return c.path("bin/own/leasectl") }
 
+func (c *Cluster) buildLeasectl(ctx context.Context) error {
+	_, err := c.Build(ctx, leasectl)
+	return err
+}
+
 // buildImages builds the images of the test cluster and leasehold's own, into images/.
 func (c *Cluster) buildImages(ctx context.Context) error {
 	c.logf("building images")
@@ -58,7 +61,7 @@ func (c *Cluster) runImages(ctx context.Context, args ...string) (string, error)
 // BuildRelease builds a release of the source tree for this machine's architecture, into a
 // directory that is removed with the cluster. Its images have names of the registry.
 func (c *Cluster) BuildRelease(ctx context.Context, version, registry string) (dir string, err error) {
-	program, err := c.buildProgram(ctx, releaseTool)
+	program, err := c.Build(ctx, releaseTool)
 	if err != nil {
 		return "", err
 	}
@@ -94,7 +97,7 @@ func (c *Cluster) BuildReleaseOf(ctx context.Context, commit, version, registry 
 
 // PushRelease pushes the images of a release, which may have been built for another registry.
 func (c *Cluster) PushRelease(ctx context.Context, dir, registry string) error {
-	program, err := c.buildProgram(ctx, releaseTool)
+	program, err := c.Build(ctx, releaseTool)
 	if err != nil {
 		return err
 	}
@@ -108,7 +111,8 @@ func (c *Cluster) BuildHelm(ctx context.Context) (string, error) {
 		"build", "-trimpath", "-ldflags", "-s -w", "-o", to+"/", "tool")
 }
 
-func (c *Cluster) buildProgram(ctx context.Context, p Program) (string, error) {
+// Build builds a program of the repository and returns its path.
+func (c *Cluster) Build(ctx context.Context, p Program) (string, error) {
 	to := c.path("bin/own/" + filepath.Base(p.Package))
 	dir := filepath.Join(c.Repo, p.Module)
 	return to, c.goTool(ctx, "building "+p.Package, dir,
@@ -117,11 +121,6 @@ func (c *Cluster) buildProgram(ctx context.Context, p Program) (string, error) {
 
 // Images returns the directory of the archives of all built images.
 func (c *Cluster) Images() string { return c.path("images") }
-
-// RemoveImage removes an image from a node.
-func (n *Node) RemoveImage(ctx context.Context, name string) error {
-	return inspect.RemoveImage(ctx, n.Root(), name)
-}
 
 // ImportImages imports the images whose archives are in a directory.
 func (n *Node) ImportImages(ctx context.Context, dir string) error {

@@ -18,14 +18,8 @@ func (c *Cluster) UpLone(ctx context.Context) (err error) {
 		return err
 	}
 	defer c.stopIfFailed(ctx, &err)
-	if err := c.startNetwork(ctx); err != nil {
-		return err
-	}
 	n := c.Node("node1")
-	if err := n.boot(ctx); err != nil {
-		return err
-	}
-	if err := n.prepare(ctx); err != nil {
+	if err := inOrder(ctx, c.startNetwork, n.boot, n.prepare); err != nil {
 		return err
 	}
 	network := n.DefaultNetwork()
@@ -36,11 +30,5 @@ func (c *Cluster) UpLone(ctx context.Context) (err error) {
 // RebootLone has the node lose power, and boots it.
 func (c *Cluster) RebootLone(ctx context.Context) error {
 	n := c.Node("node1")
-	if err := n.PowerOff(ctx); err != nil {
-		return err
-	}
-	if err := n.boot(ctx); err != nil {
-		return err
-	}
-	return n.StartRuntime(ctx, Runtime{})
+	return inOrder(ctx, n.PowerOff, n.boot, n.startRuntime)
 }

@@ -51,16 +51,7 @@ func (n *Node) PowerOff(ctx context.Context) error { return n.cluster.powerOff(c
 
 // PowerOn boots the node, with the same disk and another boot id.
 func (n *Node) PowerOn(ctx context.Context) error {
-	if err := n.boot(ctx); err != nil {
-		return err
-	}
-	if err := n.writeFlannelSubnet(); err != nil {
-		return err
-	}
-	if err := n.StartRuntime(ctx, Runtime{}); err != nil {
-		return err
-	}
-	return n.startKubernetes(ctx)
+	return inOrder(ctx, n.boot, n.writeFlannelSubnet, n.startRuntime, n.startKubernetes)
 }
 
 // startKubernetes starts the kubelet, and the network plugin's program if it has one.
@@ -133,7 +124,7 @@ func (n *Node) configure(path, name string, values map[string]any) error {
 
 // writeKubeletConfig writes a configuration for a small machine: no cgroups per QoS class, no
 // reserved resources, frequent status updates.
-func (n *Node) writeKubeletConfig() error {
+func (n *Node) writeKubeletConfig(context.Context) error {
 	if err := os.MkdirAll(n.Root()+"/etc/kubernetes/manifests", 0o755); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"net"
@@ -12,7 +13,7 @@ import (
 
 // writeKeys creates the API server's certificate and key, which also signs the tokens of service
 // accounts, and the tokens and kubeconfigs of all others.
-func (c *Cluster) writeKeys() error {
+func (c *Cluster) writeKeys(context.Context) error {
 	authority, key, err := cert.GenerateSelfSignedCertKey(c.ControlAddr().String(),
 		[]net.IP{net.ParseIP(apiService), net.ParseIP("127.0.0.1")},
 		[]string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",

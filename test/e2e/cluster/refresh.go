@@ -13,12 +13,12 @@ func (c *Cluster) Healthy(ctx context.Context) error {
 	if exists(c.path("run/in-use")) {
 		return errors.New("the last run did not finish")
 	}
-	for _, name := range append(c.NodeNames(), control) {
+	for _, name := range append(c.NodeNames(), Control) {
 		if c.PID(name) == 0 {
 			return fmt.Errorf("machine %s is off", name)
 		}
 	}
-	return c.waitReadyFor(ctx, 30*time.Second)
+	return c.waitReady(ctx, 30*time.Second)
 }
 
 // MarkInUse marks the cluster as being changed by a run. unmark removes the mark, when the run has
@@ -31,20 +31,5 @@ func (c *Cluster) MarkInUse() (unmark func() error, err error) {
 // Refresh deploys the plugin, the agent, the manager and the manifests of the source tree to a
 // running cluster.
 func (c *Cluster) Refresh(ctx context.Context) error {
-	if _, err := c.buildProgram(ctx, leasectl); err != nil {
-		return err
-	}
-	if err := c.buildImages(ctx); err != nil {
-		return err
-	}
-	if err := c.importEverywhere(ctx); err != nil {
-		return err
-	}
-	if err := c.Apply(ctx); err != nil {
-		return err
-	}
-	if err := c.restart(ctx); err != nil {
-		return err
-	}
-	return c.WaitDeployed(ctx)
+	return inOrder(ctx, c.buildLeasectl, c.buildImages, c.importEverywhere, c.Apply, c.restart, c.WaitDeployed)
 }

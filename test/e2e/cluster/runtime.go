@@ -19,6 +19,8 @@ type Runtime struct {
 	Networks int
 }
 
+func (n *Node) startRuntime(ctx context.Context) error { return n.StartRuntime(ctx, Runtime{}) }
+
 // StartRuntime starts the container runtime, and waits until its CRI service responds.
 func (n *Node) StartRuntime(ctx context.Context, r Runtime) error {
 	r.ConfDir, r.BinDir, r.Networks = cmp.Or(r.ConfDir, confDir), cmp.Or(r.BinDir, binDir), max(r.Networks, 1)

@@ -31,10 +31,7 @@ func (c *Cluster) Up(ctx context.Context) (err error) {
 	if err := os.RemoveAll(c.path("images")); err != nil { // a former cluster may have had others
 		return err
 	}
-	if err := c.buildImages(ctx); err != nil {
-		return err
-	}
-	if _, err := c.buildProgram(ctx, leasectl); err != nil {
+	if err := inOrder(ctx, c.buildImages, c.buildLeasectl); err != nil {
 		return err
 	}
 	defer c.stopIfFailed(ctx, &err)
@@ -104,7 +101,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		}
 	}
 	c.logf("waiting for the nodes to be ready")
-	if err := c.waitReady(ctx); err != nil {
+	if err := c.waitReady(ctx, 7*time.Minute); err != nil {
 		return err
 	}
 	c.logf("waiting for leasehold's pods")
@@ -123,14 +120,10 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 	for _, name := range c.NodeNames() {
 		group.Go(func() error {
 			n := c.Node(name)
-			err := n.prepare(ctx)
-			if err == nil {
-				err = n.startKubernetes(ctx)
+			if err := inOrder(ctx, n.prepare, n.startKubernetes); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
 			}
-			if err != nil {
-				err = fmt.Errorf("%s: %w", name, err)
-			}
-			return err
+			return nil
 		})
 	}
 	if err := group.Wait(); err != nil || c.CNI != KubeRouter {
@@ -167,9 +160,7 @@ func (c *Cluster) clientConfig() (*rest.Config, error) {
 }
 
 // waitReady waits until all nodes are Ready and have the IPAM plugin.
-func (c *Cluster) waitReady(ctx context.Context) error { return c.waitReadyFor(ctx, 7*time.Minute) }
-
-func (c *Cluster) waitReadyFor(ctx context.Context, limit time.Duration) error {
+func (c *Cluster) waitReady(ctx context.Context, limit time.Duration) error {
 	return machine.Poll(ctx, limit, func() error {
 		err := run(ctx, append(c.kubectl("wait", "--for=condition=Ready", "--timeout="+limit.String(), "node"),
 			c.NodeNames()...)...)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
+	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 // doctor has `kubectl leasehold doctor` find nothing in a healthy cluster, and each of several
@@ -90,7 +91,7 @@ func (t *Test) objectsDoctor(d doctorOf) {
 func (t *Test) nodeDoctor(d doctorOf, n *cluster.Node) {
 	agent := t.Agent(n)
 	t.Step("the image of the agent of %s is removed, and its pod deleted", n.Name)
-	t.Must(n.RemoveImage(t.Ctx, agent.Spec.Containers[0].Image))
+	t.Must(inspect.RemoveImage(t.Ctx, n.Root(), agent.Spec.Containers[0].Image))
 	t.Kubectl("delete", "pod", "-n", cluster.System, agent.Name)
 	d.decide("AgentImageMissing")
 	d.onlyOne(n)
