@@ -2,11 +2,8 @@ package inspect
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -15,9 +12,6 @@ import (
 // An OverlapWatch repeatedly reads the addresses in all network namespaces of some nodes, to find
 // an address that is in two of them.
 type OverlapWatch struct {
-	// History, if it is set before Start, gets what each pass has seen.
-	History *AddressHistory
-
 	mu     sync.Mutex
 	seen   map[string]bool
 	found  []string
@@ -47,9 +41,6 @@ func (w *OverlapWatch) Found() ([]string, int) {
 }
 
 func (w *OverlapWatch) pass(roots []string) {
-	if w.History != nil {
-		w.History.observe(roots, sandboxes, addressesIn)
-	}
 	holder := map[netip.Addr]string{}
 	for _, root := range roots {
 		for _, path := range sandboxes(root) {
@@ -84,19 +75,10 @@ func sandboxes(root string) []string {
 }
 
 // allAddresses returns all addresses in a network namespace, none if it was just removed.
-func allAddresses(path string) []netip.Addr {
-	all, _ := addressesIn(path)
-	return all
-}
-
-// addressesIn returns all addresses in a network namespace, and fs.ErrNotExist if it was removed.
-func addressesIn(path string) (all []netip.Addr, err error) {
-	found, err := Addresses(path)
-	if _, gone := os.Lstat(path); err != nil && errors.Is(gone, fs.ErrNotExist) {
-		err = gone
-	}
+func allAddresses(path string) (all []netip.Addr) {
+	found, _ := Addresses(path)
 	for _, addrs := range found {
 		all = append(all, addrs...)
 	}
-	return all, err
+	return all
 }

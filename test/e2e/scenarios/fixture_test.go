@@ -31,7 +31,6 @@ type Test struct {
 	Dynamic dynamic.Interface
 	NS      string
 
-	watch     *inspect.OverlapWatch
 	publisher *publisher
 	suite     *suite
 	scenario  scenario

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,9 +59,6 @@ func (r *rig) start(repo, dir string, o cluster.Options) (err error) {
 	if r.unmark, err = r.cluster.MarkInUse(); err != nil {
 		return err
 	}
-	if hours, _ := soakDuration(); hours > 0 {
-		r.watch.History = inspect.NewAddressHistory(time.Now)
-	}
 	r.watch.Start(r.ctx, func() []string {
 		var roots []string
 		for _, name := range r.cluster.NodeNames() {
@@ -90,7 +86,7 @@ func (r *rig) close(clean bool) error {
 // prepare gives a scenario a new namespace and checks the stores of its nodes when it ends.
 func (r *rig) prepare(t *Test) {
 	t.Cluster, t.Client, t.Dynamic = r.cluster, r.client, r.dynamic
-	t.watch, t.publisher = &r.watch, r.publish
+	t.publisher = r.publish
 	t.nodes = t.scenario.nodeNames(r.cluster.NodeNames())
 	// A new name, because addresses that an earlier run left held are for other pods.
 	var random [3]byte
