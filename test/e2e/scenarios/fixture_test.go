@@ -11,8 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -24,19 +22,16 @@ import (
 // A Test is a running scenario: the test, the cluster, and a namespace of its own.
 type Test struct {
 	*testing.T
+	*rig
 	// Ctx is done at the scenario's limit. In a cleanup it is another one.
-	Ctx     context.Context
-	Cluster *cluster.Cluster
-	Client  *kubernetes.Clientset
-	Dynamic dynamic.Interface
-	NS      string
+	Ctx context.Context
+	NS  string
 
-	publisher *publisher
-	suite     *suite
-	scenario  scenario
-	nodes     []string // that the scenario may use
-	began     time.Time
-	reason    string // of the first failure
+	suite    *suite
+	scenario scenario
+	nodes    []string // that the scenario may use
+	began    time.Time
+	reason   string // of the first failure
 }
 
 // Step logs a step of the scenario.
@@ -119,7 +114,7 @@ func (t *Test) Sleep(d time.Duration) {
 
 // checkOverlap fails the scenario if an address has been in two pods at once.
 func (t *Test) checkOverlap() {
-	if text := t.suite.overlap(); text != "" {
+	if text := t.overlap(); text != "" {
 		t.Errorf("an address was in two pods at once: %s", text)
 	}
 }

@@ -86,14 +86,14 @@ func runOnCluster(ctx context.Context, m *testing.M) (code int, err error) {
 		o.Plain = true
 	}
 	table, left := fitting(table, o)
-	r := &rig{ctx: ctx}
-	scenarios = &suite{ctx: ctx, table: table, left: left, nodes: o.Nodes, limit: limit,
-		failed: filepath.Join(dir, "failed"), prepare: r.prepare, collect: r.collect, overlap: r.overlap}
+	r := &rig{}
+	scenarios = &suite{ctx: ctx, rig: r, table: table, left: left, nodes: o.Nodes, limit: limit,
+		failed: filepath.Join(dir, "failed")}
 	scenarios.start = sync.OnceValue(func() error {
 		if err := os.RemoveAll(scenarios.failed); err != nil {
 			return err
 		}
-		if err := r.start(repo, dir, o); err != nil {
+		if err := r.start(ctx, repo, dir, o); err != nil {
 			return fmt.Errorf("the cluster cannot be used: %w", err)
 		}
 		return nil

@@ -23,14 +23,13 @@ const label = "leasehold.dev/e2e"
 
 // A rig is what all scenarios of a run share: the cluster, its clients, and the watch for overlaps.
 type rig struct {
-	ctx     context.Context
-	cluster *cluster.Cluster
-	client  *kubernetes.Clientset
-	dynamic dynamic.Interface
-	watch   inspect.OverlapWatch
-	publish *publisher
-	release func() error
-	unmark  func() error
+	Cluster   *cluster.Cluster
+	Client    *kubernetes.Clientset
+	Dynamic   dynamic.Interface
+	watch     inspect.OverlapWatch
+	publisher *publisher
+	release   func() error
+	unmark    func() error
 
 	mu       sync.Mutex
 	overlaps int // that overlap has returned
@@ -38,32 +37,32 @@ type rig struct {
 
 // start acquires the cluster, removes what an earlier run left, and starts the watch for addresses
 // in two pods.
-func (r *rig) start(repo, dir string, o cluster.Options) (err error) {
-	if r.cluster, r.release, err = acquire(r.ctx, repo, dir, o); err != nil {
+func (r *rig) start(ctx context.Context, repo, dir string, o cluster.Options) (err error) {
+	if r.Cluster, r.release, err = acquire(ctx, repo, dir, o); err != nil {
 		r.release = nil // a cluster that did not start is down
 		return err
 	}
-	if r.client, err = r.cluster.Client(); err != nil {
+	if r.Client, err = r.Cluster.Client(); err != nil {
 		return err
 	}
-	if r.dynamic, err = r.cluster.Dynamic(); err != nil {
+	if r.Dynamic, err = r.Cluster.Dynamic(); err != nil {
 		return err
 	}
-	if r.publish, err = newPublisher(r.cluster); err != nil {
+	if r.publisher, err = newPublisher(r.Cluster); err != nil {
 		return err
 	}
-	if err := removeLeftovers(r.ctx, r.client); err != nil {
+	if err := removeLeftovers(ctx, r.Client); err != nil {
 		return fmt.Errorf("removing what an earlier run left: %w", err)
 	}
 	// Until the last scenario has cleaned up, the nodes may be in any state.
-	if r.unmark, err = r.cluster.MarkInUse(); err != nil {
+	if r.unmark, err = r.Cluster.MarkInUse(); err != nil {
 		return err
 	}
-	r.watch.Start(r.ctx, func() []string {
+	r.watch.Start(ctx, func() []string {
 		var roots []string
-		for _, name := range r.cluster.NodeNames() {
-			if r.cluster.PID(name) != 0 {
-				roots = append(roots, r.cluster.Root(name))
+		for _, name := range r.Cluster.NodeNames() {
+			if r.Cluster.PID(name) != 0 {
+				roots = append(roots, r.Cluster.Root(name))
 			}
 		}
 		return roots
@@ -84,10 +83,8 @@ func (r *rig) close(clean bool) error {
 }
 
 // prepare gives a scenario a new namespace and checks the stores of its nodes when it ends.
-func (r *rig) prepare(t *Test) {
-	t.Cluster, t.Client, t.Dynamic = r.cluster, r.client, r.dynamic
-	t.publisher = r.publish
-	t.nodes = t.scenario.nodeNames(r.cluster.NodeNames())
+func (t *Test) prepare() {
+	t.nodes = t.scenario.nodeNames(t.Cluster.NodeNames())
 	// A new name, because addresses that an earlier run left held are for other pods.
 	var random [3]byte
 	rand.Read(random[:])
@@ -111,8 +108,9 @@ func (t *Test) namespace(name string) {
 	})
 }
 
-func (r *rig) collect(ctx context.Context, t *Test, dir string) {
-	if err := r.cluster.Collect(ctx, dir, t.NS, t.began); err != nil {
+// collect saves artefacts in a directory.
+func (t *Test) collect(ctx context.Context, dir string) {
+	if err := t.Cluster.Collect(ctx, dir, t.NS, t.began); err != nil {
 		t.Logf("collecting artefacts: %v", err)
 	}
 }

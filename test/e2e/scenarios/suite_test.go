@@ -17,20 +17,17 @@ import (
 // collected, scenarios clean up and the cluster is stopped in that time.
 const timeoutMargin = 6 * time.Minute
 
-// A suite runs scenarios and records their results. What it needs of a cluster is behind functions.
+// A suite runs scenarios and records their results.
 type suite struct {
 	ctx    context.Context // done on an interrupt
+	rig    *rig
 	table  []scenario
 	left   string        // which scenarios are left out, and why
 	nodes  int           // number of nodes of the cluster
 	limit  time.Duration // of one scenario
 	failed string        // directory for the artefacts of failed scenarios
 
-	start   func() error                                      // called once, before the first scenario
-	prepare func(*Test)                                       // called at the start of each scenario
-	collect func(ctx context.Context, test *Test, dir string) // saves artefacts in dir
-	// describes addresses that were in two pods since the last call
-	overlap func() string
+	start func() error // called once, before the first scenario
 
 	mu      sync.Mutex
 	results []result
@@ -102,7 +99,7 @@ func (s *suite) run(t *testing.T, sc scenario) {
 		until = deadline.Add(-timeoutMargin)
 	}
 	ctx, cancel := context.WithDeadline(s.ctx, until)
-	test := &Test{T: t, Ctx: ctx, suite: s, scenario: sc, began: began}
+	test := &Test{T: t, rig: s.rig, Ctx: ctx, suite: s, scenario: sc, began: began}
 	r := result{scenario: sc}
 	t.Cleanup(func() { // the last one
 		cancel()
@@ -120,7 +117,7 @@ func (s *suite) run(t *testing.T, sc scenario) {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		dir := filepath.Join(s.failed, sc.name)
-		s.collect(late, test, dir)
+		test.collect(late, dir)
 		t.Logf("the artefacts of %s are in %s", sc.name, dir)
 	})
 	// At the limit and not when the scenario returns, which may take long or never happen.
@@ -135,7 +132,7 @@ func (s *suite) run(t *testing.T, sc scenario) {
 		}
 	}()
 	t.Log(sc.about)
-	s.prepare(test)
+	test.prepare()
 	sc.run(test)
 	if ctx.Err() != nil {
 		test.Errorf("out of time: %v", context.Cause(ctx))
