@@ -31,14 +31,13 @@ const conformanceLimit = time.Hour
 func conformance(t *Test) {
 	dir := os.Getenv(conformanceEnv)
 	built := filepath.Join(dir, "kubernetes")
-	for _, node := range t.nodes {
-		n := t.Cluster.Node(node)
+	for _, n := range t.ownNodes() {
 		t.Must(n.ImportImages(t.Ctx, filepath.Join(built, "images")))
 		t.Must(n.InstallPlugin(filepath.Join(t.Cluster.Repo, "bin/leasehold")))
 		t.Must(n.Machine().Start(t.Ctx, machine.Service{Name: "kube-proxy", Restart: true,
-			Log: t.Cluster.Log(node, "kube-proxy"),
+			Log: t.Cluster.Log(n.Name, "kube-proxy"),
 			Argv: []string{filepath.Join(built, "kube-proxy"), "--kubeconfig=" + t.Cluster.Kubeconfig(),
-				"--hostname-override=" + node,
+				"--hostname-override=" + n.Name,
 				// The limits of the host, which machines cannot change.
 				"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0s",
 				"--conntrack-tcp-timeout-close-wait=0s"}}))
@@ -46,8 +45,7 @@ func conformance(t *Test) {
 	}
 	t.Kubectl("apply", "--namespace=kube-system", "-f", filepath.Join(t.Cluster.Repo, "test/conformance/coredns.yaml"))
 	for _, plugin := range []string{"host-local", "leasehold"} {
-		for _, node := range t.nodes {
-			n := t.Cluster.Node(node)
+		for _, n := range t.ownNodes() {
 			network := n.DefaultNetwork()
 			network.IPAM = map[string]any{"type": plugin}
 			if plugin == "leasehold" {

@@ -1,14 +1,15 @@
 package scenarios
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
@@ -25,13 +26,10 @@ func eventsReported(t *Test) {
 	t.Step("%s", t.EventOf(before, "ReservationLimited", "10m0s", "cut to", longest.String()))
 	set.Scale(0)
 	// Until the hold is collected, because a new pod defers its end.
-	t.Eventually("its window ends", func() error {
-		for _, e := range t.History(n) {
-			if e.Event == "Expired" && e.Name == before.Name {
-				return nil
-			}
-		}
-		return errors.New("the journal has no such entry")
+	t.Until("its window ends", func() bool {
+		return slices.ContainsFunc(t.History(n), func(e store.Entry) bool {
+			return e.Event == "Expired" && e.Name == before.Name
+		})
 	})
 	after := scaledTo(set, 1)["echoserver-0"]
 	t.Step("%s", t.EventOf(after, "AddressChanged", addresses(after)+" instead of "+addresses(before),
@@ -51,14 +49,11 @@ func eventsReported(t *Test) {
 		return nil
 	})
 	t.InSync(n, "five addresses are in use")
-	t.Eventually("one of them has the event AddressPoolLow", func() error {
-		for _, p := range pods {
-			for _, text := range t.Events(string(p.UID), "AddressPoolLow") {
-				t.Step("%s", text)
-				return nil
-			}
-		}
-		return errors.New("none does")
+	t.Until("one of them has the event AddressPoolLow", func() bool {
+		return slices.ContainsFunc(t.events(t.NS, "reason=AddressPoolLow"), func(e corev1.Event) bool {
+			_, is := pods[e.InvolvedObject.Name]
+			return is
+		})
 	})
 }
 

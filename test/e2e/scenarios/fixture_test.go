@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -92,6 +93,17 @@ func (t *Test) Cleanup(f func()) {
 func (t *Test) Eventually(what string, f func() error) {
 	t.Helper()
 	t.Within(5*time.Minute, what, f)
+}
+
+// Until is Eventually for what is true or not.
+func (t *Test) Until(what string, is func() bool) {
+	t.Helper()
+	t.Eventually(what, func() error {
+		if !is() {
+			return errors.New("it is not so")
+		}
+		return nil
+	})
 }
 
 // Within is Eventually with a limit, which is a promise or longer than usual.

@@ -59,12 +59,7 @@ func installReplace(t *Test) {
 	n := t.Node(1)
 	began := time.Now()
 	t.exec(n, "sh", "-ec", `cp "$0" "$1.new" && mv "$1.new" "$1"`, t.Cluster.Upstream("host-local"), hostLocal)
-	t.Eventually("leasehold is back", func() error {
-		if t.filesOf(n)[hostLocal] == s.files[0][hostLocal] {
-			return errors.New("host-local is in its place")
-		}
-		return nil
-	})
+	t.Until("leasehold is back", func() bool { return t.filesOf(n)[hostLocal] != s.files[0][hostLocal] })
 	t.Step("host-local is installed again, as by a package: leasehold is in its place again after %.1f s",
 		time.Since(began).Seconds())
 	t.Kept(s.pods, s.set.Recreate())

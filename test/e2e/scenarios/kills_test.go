@@ -84,12 +84,7 @@ var killActions = []accident{
 	{"the agent is killed", func(t *Test, n *cluster.Node, _ corev1.Pod) {
 		agent := t.Agent(n)
 		// after earlier kills, the kubelet may delay its restart
-		t.Eventually("the agent runs", func() error {
-			if len(t.runningContainers(n, agent)) == 0 {
-				return errors.New("it has no container")
-			}
-			return nil
-		})
+		t.Until("the agent runs", func() bool { return len(t.runningContainers(n, agent)) > 0 })
 		t.killContainers(n, agent)
 	}, true},
 }
@@ -139,11 +134,9 @@ func (t *Test) killContainers(n *cluster.Node, pod corev1.Pod) {
 // successor.
 func (t *Test) killPID(n *cluster.Node, pid string) {
 	t.exec(n, "kill", "-9", pid)
-	t.Eventually("process "+pid+" is gone", func() error {
-		if _, err := n.Machine().Run(t.Ctx, "kill", "-0", pid); err == nil {
-			return errors.New("it is still there")
-		}
-		return nil
+	t.Until("process "+pid+" is gone", func() bool {
+		_, err := n.Machine().Run(t.Ctx, "kill", "-0", pid)
+		return err != nil
 	})
 }
 

@@ -3,7 +3,6 @@ package scenarios
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -302,12 +301,9 @@ func (t *Test) served(want bool) {
 // it is the only one.
 func (t *Test) singleEvent(uid, reason string) string {
 	var texts []string
-	t.Eventually("event "+reason, func() error {
+	t.Until("there is an event "+reason, func() bool {
 		texts = messages(t.events("", "involvedObject.uid="+uid+",reason="+reason))
-		if len(texts) == 0 {
-			return errors.New("there is none")
-		}
-		return nil
+		return len(texts) > 0
 	})
 	if len(texts) > 1 {
 		t.Fatalf("%d events: %q", len(texts), texts)

@@ -11,7 +11,6 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
@@ -22,10 +21,8 @@ func (t *Test) oneEach() Option {
 	slot := "leasehold.dev/" + t.NS
 	for _, name := range t.Cluster.NodeNames() {
 		patch := func(value string) {
-			data := fmt.Sprintf(`{"status":{"capacity":{%q:%s},"allocatable":{%q:%s}}}`, slot, value, slot, value)
-			_, err := t.Client.CoreV1().Nodes().Patch(t.Ctx, name, types.MergePatchType, []byte(data),
-				metav1.PatchOptions{}, "status")
-			t.Must(err)
+			t.Kubectl("patch", "node", name, "--subresource=status", "--type=merge",
+				fmt.Sprintf(`--patch={"status":{"capacity":{%q:%s},"allocatable":{%[1]q:%[2]s}}}`, slot, value))
 		}
 		patch(strconv.Quote("1"))
 		t.Cleanup(func() { patch("null") })

@@ -2,7 +2,6 @@ package scenarios
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -272,29 +271,22 @@ func pinCertificate(t *Test) {
 	t.Step("the CA is removed from the webhook configuration")
 	t.Kubectl("patch", "mutatingwebhookconfiguration", name, "--type=json", "-p",
 		`[{"op":"remove","path":"/webhooks/1/clientConfig/caBundle"}]`)
-	t.Eventually("the CA is repaired", func() error {
-		if caBundle() != good {
-			return errors.New("it is not")
-		}
-		return nil
-	})
+	t.Until("the CA is repaired", func() bool { return caBundle() == good })
 	t.Step("the Secret is emptied: every manager serves a new certificate of a new CA")
 	t.Kubectl("--namespace="+cluster.System, "patch", "secret", name, "--type=json", "-p",
 		`[{"op":"remove","path":"/data"}]`)
-	t.Eventually("the CA changes", func() error {
-		if now := caBundle(); now == good || now == "" {
-			return errors.New("it has not")
-		}
-		return nil
+	t.Until("the CA is another one", func() bool {
+		now := caBundle()
+		return now != good && now != ""
 	})
 	probe := t.bare("probe", nil)
-	t.Eventually("the webhook is called for twenty pods in a row", func() error {
+	t.Until("the webhook is called for twenty pods in a row", func() bool {
 		for range 20 {
 			if t.createPod(probe, metav1.DryRunAll).Annotations[pinReason] == "" {
-				return errors.New("it was not called for one")
+				return false
 			}
 		}
-		return nil
+		return true
 	})
 }
 

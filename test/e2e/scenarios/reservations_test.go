@@ -286,9 +286,7 @@ func (t *Test) agentArgs(args ...string) {
 	set := func(args []string) {
 		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"agent","args":["%s"]}]}}}}`,
 			strings.Join(args, `","`))
-		_, err := agents.Patch(t.Ctx, cluster.Agent, types.StrategicMergePatchType,
-			[]byte(patch), metav1.PatchOptions{})
-		t.Must(err)
+		t.Kubectl("patch", "--namespace="+cluster.System, "daemonset", cluster.Agent, "--patch="+patch)
 		t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	}
 	now, err := agents.Get(t.Ctx, cluster.Agent, metav1.GetOptions{})

@@ -215,8 +215,8 @@ func (t *Test) agree() error {
 	if err != nil {
 		return err
 	}
-	for _, name := range t.nodes {
-		n := t.Cluster.Node(name)
+	for _, n := range t.ownNodes() {
+		name := n.Name
 		leases, err := inspect.Leases(t.Ctx, n.Machine(), t.Cluster.Leasectl(), true)
 		if err != nil {
 			return err
