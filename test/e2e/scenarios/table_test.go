@@ -21,9 +21,14 @@ type scenario struct {
 	installed bool
 	// beside marks a scenario that changes nothing outside of its namespace. It runs in parallel to
 	// others of this kind, after the other scenarios of its group.
-	beside bool
-	// unfit returns why the scenario cannot be run in a cluster, or "".
-	unfit func(cluster.Options) string
+	beside  bool
+	blocker // keeps the scenario from being run, unless it is the zero value
+}
+
+// A blocker is what keeps a scenario from being run in some clusters.
+type blocker struct {
+	reason string
+	is     func(cluster.Options) bool
 }
 
 func does(name, about string, run func(*Test)) scenario {
@@ -50,45 +55,27 @@ func (s scenario) installs() scenario {
 }
 
 // unless returns the scenario with what keeps it from being run.
-func (s scenario) unless(unfit func(cluster.Options) string) scenario {
-	s.unfit = unfit
+func (s scenario) unless(o blocker) scenario {
+	s.blocker = o
 	return s
 }
 
-// withoutCRIO and withCRIO keep scenarios from being run on another or on this runtime.
-func withoutCRIO(o cluster.Options) string {
-	if o.CRIO == "" {
-		return "only CRI-O does this"
-	}
-	return ""
-}
-
-func withCRIO(o cluster.Options) string {
-	if o.CRIO != "" {
-		return "with CRI-O, pods have an interface in one network only"
-	}
-	return ""
-}
-
-func withoutFlannel(o cluster.Options) string {
-	if o.CNI == cluster.KubeRouter || o.CNI == "kind" {
-		return "it is about flannel's manifest"
-	}
-	return ""
-}
+var (
+	withoutCRIO = blocker{"only CRI-O does this", func(o cluster.Options) bool { return o.CRIO == "" }}
+	withCRIO    = blocker{"with CRI-O, pods have an interface in one network only",
+		func(o cluster.Options) bool { return o.CRIO != "" }}
+	withoutFlannel = blocker{"it is about flannel's manifest",
+		func(o cluster.Options) bool { return o.CNI == cluster.KubeRouter || o.CNI == "kind" }}
+)
 
 // fitting returns the scenarios that can be run in a cluster, and says which others there are.
 func fitting(table []scenario, o cluster.Options) (fit []scenario, left string) {
 	reasons := map[string][]string{}
 	for _, s := range table {
-		reason := ""
-		if s.unfit != nil {
-			reason = s.unfit(o)
-		}
-		if reason == "" {
+		if s.is == nil || !s.is(o) {
 			fit = append(fit, s)
 		} else {
-			reasons[reason] = append(reasons[reason], s.name)
+			reasons[s.reason] = append(reasons[s.reason], s.name)
 		}
 	}
 	var lines []string
