@@ -14,9 +14,6 @@ import (
 
 // healthy fails unless leasectl doctor finds nothing.
 func healthy(ts *testscript.TestScript, neg bool, args []string) {
-	if neg {
-		ts.Fatalf("usage: healthy [flag...]")
-	}
 	if len(args) == 0 {
 		args = []string{"--runtime-conf=config.toml"}
 	}
@@ -54,9 +51,6 @@ func examine(ts *testscript.TestScript, args []string) (found []cli.Finding) {
 
 // repair runs the commands that leasectl doctor prints for the findings of a reason.
 func repair(ts *testscript.TestScript, neg bool, args []string) {
-	if len(args) == 0 {
-		ts.Fatalf("usage: [!] repair <reason> [flag...]")
-	}
 	var lines []string
 	text := ""
 	for _, f := range examine(ts, args) {
@@ -78,9 +72,6 @@ func repair(ts *testscript.TestScript, neg bool, args []string) {
 // decide fails unless leasectl doctor prints for the findings of a reason what there is to decide,
 // and no command as a repair.
 func decide(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) == 0 {
-		ts.Fatalf("usage: decide <reason> [flag...]")
-	}
 	for _, f := range examine(ts, args) {
 		if f.Decide == "" {
 			ts.Fatalf("doctor has a repair for %s: %q", f.Reason, f.Repair)
@@ -98,9 +89,6 @@ func change(ts *testscript.TestScript, fn func(*bolt.Tx) error) {
 }
 
 func damage(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) > 0 {
-		ts.Fatalf("usage: damage")
-	}
 	change(ts, func(tx *bolt.Tx) error {
 		b := tx.Bucket([]byte("holders"))
 		k, _ := b.Cursor().First()
@@ -109,9 +97,6 @@ func damage(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func format(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: format <number>")
-	}
 	change(ts, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("format"), []byte{args[0][0] - '0'})
 	})

@@ -79,12 +79,38 @@ func params(dir string) testscript.Params {
 			env.Setenv("BIN", filepath.Join(s.node.Dir, "bin"))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"sandbox": sandbox, "remove": remove, "address": address, "cni": cni, "clock": clock, "reboot": reboot,
-			"seen":    seen,
-			"healthy": healthy, "repair": repair, "decide": decide, "damage": damage, "format": format,
-		},
+		Cmds: commands(),
 	}
+}
+
+// commands returns the commands by their names. What is in brackets may be left out, dots stand for
+// any number of arguments, and only a command with an exclamation mark may be expected to fail.
+func commands() map[string]func(*testscript.TestScript, bool, []string) {
+	all := map[string]func(*testscript.TestScript, bool, []string){}
+	for usage, run := range map[string]func(*testscript.TestScript, bool, []string){
+		"sandbox <name> <namespace/pod> [window] [reservation-name]": sandbox,
+		"remove <name>":                                  remove,
+		"address <sandbox> <address/length>":             address,
+		"[!] cni <verb> <sandbox> <file> [KEY=VALUE...]": cni,
+		"clock <duration>":                               clock,
+		"reboot":                                         reboot,
+		"seen":                                           seen,
+		"healthy [flag...]":                              healthy,
+		"[!] repair <reason> [flag...]":                  repair,
+		"decide <reason> [flag...]":                      decide,
+		"damage":                                         damage,
+		"format <number>":                                format,
+	} {
+		words := strings.Fields(strings.TrimPrefix(usage, "[!] "))
+		all[words[0]] = func(ts *testscript.TestScript, neg bool, args []string) {
+			tooMany := len(args) >= len(words) && !strings.Contains(usage, "...")
+			if neg && !strings.HasPrefix(usage, "[!]") || len(args) < strings.Count(usage, "<") || tooMany {
+				ts.Fatalf("usage: %s", usage)
+			}
+			run(ts, neg, args)
+		}
+	}
+	return all
 }
 
 // state is shared by the commands of one script.
@@ -98,9 +124,6 @@ const stateKey = "state"
 func stateOf(ts *testscript.TestScript) *state { return ts.Value(stateKey).(*state) }
 
 func sandbox(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 || len(args) > 4 {
-		ts.Fatalf("usage: sandbox <name> <namespace/pod> [window [reservation name]]")
-	}
 	s := stateOf(ts)
 	namespace, name, _ := strings.Cut(args[1], "/")
 	window := ""
@@ -118,23 +141,14 @@ func sandbox(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func remove(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: remove <name>")
-	}
 	stateOf(ts).sandboxes[args[0]].RemoveKeepingInode()
 }
 
 func address(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 2 {
-		ts.Fatalf("usage: address <sandbox> <address/length>")
-	}
 	ts.Check(stateOf(ts).sandboxes[args[0]].Address(args[1]))
 }
 
 func clock(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: clock <duration>")
-	}
 	ahead, err := time.ParseDuration(args[0])
 	ts.Check(err)
 	stateOf(ts).node.Clock += ahead
@@ -142,16 +156,10 @@ func clock(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func reboot(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 0 {
-		ts.Fatalf("usage: reboot")
-	}
 	stateOf(ts).node.Reboot()
 }
 
 func seen(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 0 {
-		ts.Fatalf("usage: seen")
-	}
 	n := stateOf(ts).node
 	boot := strings.TrimSpace(ts.ReadFile(filepath.Join(n.Dir, "boot_id")))
 	s := store.New(store.Dirs{State: n.StateDir(), Run: n.RunDir()})
@@ -161,9 +169,6 @@ func seen(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func cni(ts *testscript.TestScript, neg bool, args []string) {
-	if len(args) < 3 {
-		ts.Fatalf("usage: [!] cni <verb> <sandbox> <file> [KEY=VALUE...]")
-	}
 	s := stateOf(ts)
 	sb := s.sandboxes[args[1]]
 	if sb == nil {
