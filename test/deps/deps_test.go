@@ -231,10 +231,5 @@ func TestPersistentPodStateCouldBeDeleted(t *testing.T) {
 }
 
 func coveredBy(names []string, path string) bool {
-	for _, name := range names {
-		if covers(name, path) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(names, func(name string) bool { return covers(name, path) })
 }
