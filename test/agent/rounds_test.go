@@ -166,7 +166,7 @@ func (c *pods) startPod(pod lab.Pod, how string) {
 		if reply.Exit != 0 {
 			c.t.Fatalf("ADD %s: %s %s", pod.Name, reply.Stdout, reply.Stderr)
 		}
-		l.addr = c.addressOf(l.ID)
+		l.addr = reply.Addresses()[0]
 	} else {
 		addrs, err := l.Add(c.net)
 		if err != nil {
@@ -179,16 +179,6 @@ func (c *pods) startPod(pod lab.Pod, how string) {
 	// A lease that was taken over is no longer expected to be released.
 	c.dead = slices.DeleteFunc(c.dead, func(d *instance) bool { return d.addr == l.addr })
 	c.say("%s starts, %s, at %s, netns %s, container %s", pod.Name, how, l.addr, l.NetNS, l.ID[:12])
-}
-
-func (c *pods) addressOf(container string) string {
-	for _, l := range c.node.Leases() {
-		if l.Container == container {
-			return l.Address
-		}
-	}
-	c.t.Fatalf("container %s has no lease", container)
-	return ""
 }
 
 // remount mounts the namespace at another path, and unmounts it from the old one.

@@ -142,7 +142,7 @@ func (w *fixture) checkInvariants(verb string, sandbox *lab.Sandbox, reply lab.R
 	w.node.Check()
 	printed := ""
 	if verb == "ADD" && reply.Exit == 0 {
-		printed = addressesOf(reply)[0]
+		printed = reply.Addresses()[0]
 		if ls := w.bound(sandbox); len(ls) != 1 || ls[0].Address != printed {
 			w.Errorf("%s was printed, but the store has %+v", printed, ls) // I4
 		}

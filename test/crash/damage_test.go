@@ -44,7 +44,7 @@ func newDamagedNode(t *testing.T) *damagedNode {
 	for i := range away {
 		pod := lab.NewPod("default", fmt.Sprint("away-", i), "24h")
 		sandbox := p.in(gone, pod)
-		addr := addressesOf(p.add(sandbox))[0]
+		addr := p.add(sandbox).Addresses()[0]
 		p.track(sandbox, "DEL", func() lab.Reply { return p.inside(sandbox.IPAMCall(p.net, "DEL")) })
 		p.known[addr] = pod.Name
 	}
@@ -52,7 +52,7 @@ func newDamagedNode(t *testing.T) *damagedNode {
 	for i := range up {
 		sandbox := p.in(p.namespaces[i%len(p.namespaces)],
 			lab.NewPod("default", fmt.Sprint("up-", i), []string{"", "10"}[i%2]))
-		p.known[addressesOf(p.add(sandbox))[0]] = sandbox.Pod.Name
+		p.known[p.add(sandbox).Addresses()[0]] = sandbox.Pod.Name
 	}
 	p.bound = p.owner
 	p.saved = t.TempDir()
@@ -116,7 +116,7 @@ func (p *damagedNode) assignRest() (reassigned []string, refused error) {
 		return nil, reply.Err
 	}
 	for i := 1; reply.Exit == 0; i++ {
-		for _, addr := range addressesOf(reply) {
+		for _, addr := range reply.Addresses() {
 			if p.known[addr] != "" {
 				reassigned = append(reassigned, addr+" of "+p.known[addr])
 			}

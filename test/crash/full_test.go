@@ -61,7 +61,7 @@ func TestDiskFull(t *testing.T) {
 					}
 					reply = c.call(sandbox, "ADD")
 				}
-				addrs := addressesOf(reply)
+				addrs := reply.Addresses()
 				if len(addrs) != 1 {
 					t.Fatalf("call %d, ADD after freeing the disk: %+v", n, reply)
 				}

@@ -60,10 +60,10 @@ func TestRandomKills(t *testing.T) {
 			case reply.Exit != 0 && !runs:
 				stop(rng, p)
 			case reply.Exit != 0:
-			case p.addr != "" && (runs || p.Annotations != nil) && addressesOf(reply)[0] != p.addr:
-				c.Errorf("%s got %v, want %s", p.Name, addressesOf(reply), p.addr) // I2, I4
+			case p.addr != "" && (runs || p.Annotations != nil) && reply.Addresses()[0] != p.addr:
+				c.Errorf("%s got %v, want %s", p.Name, reply.Addresses(), p.addr) // I2, I4
 			default:
-				p.addr = addressesOf(reply)[0]
+				p.addr = reply.Addresses()[0]
 			}
 		}
 	}

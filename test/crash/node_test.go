@@ -1,7 +1,6 @@
 package crash_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -87,7 +86,7 @@ func (c *testNode) track(sandbox *lab.Sandbox, verb string, call func() lab.Repl
 		c.Errorf("%s panicked: %s", verb, reply.Stderr)
 	}
 	if verb == "ADD" && reply.Exit == 0 {
-		for _, addr := range addressesOf(reply) {
+		for _, addr := range reply.Addresses() {
 			c.take(sandbox, addr)
 		}
 	}
@@ -112,19 +111,6 @@ func (c *testNode) forget(sandbox *lab.Sandbox) {
 	}
 }
 
-// addressesOf returns the addresses in the result of an ADD.
-func addressesOf(reply lab.Reply) (addrs []string) {
-	var result struct {
-		IPs []struct{ Address string }
-	}
-	_ = json.Unmarshal([]byte(reply.Stdout), &result)
-	for _, ip := range result.IPs {
-		addr, _, _ := strings.Cut(ip.Address, "/")
-		addrs = append(addrs, addr)
-	}
-	return addrs
-}
-
 // start calls ADD for a pod and returns its sandbox and its first address.
 func (c *testNode) start(pod lab.Pod) (*lab.Sandbox, string) {
 	c.Helper()
@@ -135,7 +121,7 @@ func (c *testNode) start(pod lab.Pod) (*lab.Sandbox, string) {
 func (c *testNode) mustAdd(sandbox *lab.Sandbox) string {
 	c.Helper()
 	reply := c.call(sandbox, "ADD")
-	addrs := addressesOf(reply)
+	addrs := reply.Addresses()
 	if reply.Exit != 0 || len(addrs) == 0 {
 		c.Fatalf("ADD of %s: %+v", sandbox.Pod.Name, reply)
 	}

@@ -121,7 +121,7 @@ func (p *recording) step(verb string, sandbox *lab.Sandbox) *lab.Sandbox {
 	if len(p.steps) > 0 && syncs != want || syncs < want {
 		p.Errorf("%d syncs of %s of %s, want %d", syncs, verb, sandbox.Pod.Name, want)
 	}
-	p.steps = append(p.steps, step{verb, sandbox, addressesOf(reply), len(p.trace.changes)})
+	p.steps = append(p.steps, step{verb, sandbox, reply.Addresses(), len(p.trace.changes)})
 	if verb == "DEL" {
 		sandbox.Remove()
 	}
@@ -265,10 +265,10 @@ func (p *recording) boot(d disk, cut int, call func(lab.Call) lab.Reply) {
 	}
 	for i, sandbox := range p.sandboxes() {
 		reply := add(sandbox)
-		if original := originals[sandbox.Pod.Name]; original != nil && !slices.Equal(original, addressesOf(reply)) {
+		if original := originals[sandbox.Pod.Name]; original != nil && !slices.Equal(original, reply.Addresses()) {
 			p.Errorf("%s had %v, and gets %+v", sandbox.Pod.Name, original, reply) // I2, I4
 		}
-		if i < 3 && (reply.Exit != 0 || len(addressesOf(reply)) != 2) {
+		if i < 3 && (reply.Exit != 0 || len(reply.Addresses()) != 2) {
 			p.Errorf("ADD of %s after the power cut: %+v", sandbox.Pod.Name, reply)
 		}
 		if i == 0 {

@@ -225,6 +225,19 @@ func (r Reply) IsBusy() bool {
 	return r.Err != nil && strings.Contains(r.Err.Error(), store.ErrBusy.Error())
 }
 
+// Addresses returns the addresses in the result of an ADD.
+func (r Reply) Addresses() (addrs []string) {
+	var result struct {
+		IPs []struct{ Address string }
+	}
+	_ = json.Unmarshal([]byte(r.Stdout), &result)
+	for _, ip := range result.IPs {
+		addr, _, _ := strings.Cut(ip.Address, "/")
+		addrs = append(addrs, addr)
+	}
+	return addrs
+}
+
 // Call runs a plugin binary.
 func (n *Node) Call(c Call) Reply {
 	n.t.Helper()
