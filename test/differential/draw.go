@@ -324,7 +324,7 @@ func (d draw) runtime(conf object) {
 // changed returns a configuration that differs from base in something.
 func (d draw) changed(base object) object {
 	other := d.conf()
-	conf := copied(base).(object)
+	conf := copied(base)
 	switch d.IntN(6) {
 	case 0:
 		return other
@@ -342,22 +342,15 @@ func (d draw) changed(base object) object {
 	return conf
 }
 
-func copied(v any) any {
-	switch v := v.(type) {
-	case object:
-		out := object{}
-		for key := range v {
-			out[key] = copied(v[key])
-		}
-		return out
-	case []any:
-		out := make([]any, len(v))
-		for i := range v {
-			out[i] = copied(v[i])
-		}
-		return out
+func copied(conf object) (out object) {
+	text, err := json.Marshal(conf)
+	if err == nil {
+		err = json.Unmarshal(text, &out)
 	}
-	return v
+	if err != nil {
+		panic(err)
+	}
+	return out
 }
 
 // breakOne replaces or removes one value of the configuration.
