@@ -58,50 +58,46 @@ func (c *Cluster) runImages(ctx context.Context, args ...string) (string, error)
 	return runCmd(cmd)
 }
 
-// BuildRelease builds a release of the source tree for this machine's architecture, into a
-// directory that is removed with the cluster. Its images have names of the registry.
-func (c *Cluster) BuildRelease(ctx context.Context, version, registry string) (dir string, err error) {
-	program, err := c.Build(ctx, releaseTool)
+// Release builds a release for this machine's architecture, into a directory that is removed with
+// the cluster, and pushes its images to a registry. It is one of the source tree, or of a commit
+// with the tool of that commit.
+func (c *Cluster) Release(ctx context.Context, version, commit, registry string) (dir string, err error) {
+	tool, err := c.Build(ctx, releaseTool)
 	if err != nil {
 		return "", err
 	}
+	c.logf("building release %s %s", version, commit)
 	dir = c.path("run/release-" + version)
-	c.logf("building release %s", version)
-	return dir, run(ctx, program, "build", "-repo", c.Repo, "-o", dir, "-arch", goarch, "-version", version,
-		"-registry", registry)
+	tree, builder := c.Repo, tool
+	if commit != "" {
+		tree, builder = c.path("run/tree-"+version), c.path("bin/own/release-"+version)
+		defer os.RemoveAll(tree)
+		if err := c.checkOut(ctx, commit, tree, builder); err != nil {
+			return "", err
+		}
+	}
+	if err := run(ctx, builder, "build", "-repo", tree, "-o", dir, "-arch", goarch, "-version", version,
+		"-registry", registry); err != nil {
+		return "", err
+	}
+	return dir, run(ctx, tool, "push", "-o", dir, "-registry", registry)
 }
 
-// BuildReleaseOf builds a release of a commit, with the tool of that commit.
-func (c *Cluster) BuildReleaseOf(ctx context.Context, commit, version, registry string) (dir string, err error) {
-	tree := c.path("run/tree-" + version)
-	dir = c.path("run/release-" + version)
-	c.logf("building release %s of %s", version, commit)
-	defer os.RemoveAll(tree)
+// checkOut makes a tree of a commit, and builds its tool for releases.
+func (c *Cluster) checkOut(ctx context.Context, commit, tree, tool string) error {
 	if err := os.RemoveAll(tree); err != nil {
-		return "", err
-	}
-	if err := run(ctx, "git", "clone", "--quiet", "--shared", "--no-checkout", c.Repo, tree); err != nil {
-		return "", err
-	}
-	if err := run(ctx, "git", "-C", tree, "checkout", "--quiet", "--detach", commit); err != nil {
-		return "", err
-	}
-	tool := c.path("bin/own/release-" + version)
-	if err := c.goTool(ctx, "building its tool", filepath.Join(tree, releaseTool.Module), "build", "-o", tool,
-		"./"+releaseTool.Package); err != nil {
-		return "", err
-	}
-	return dir, run(ctx, tool, "build", "-repo", tree, "-o", dir, "-arch", goarch, "-version", version,
-		"-registry", registry)
-}
-
-// PushRelease pushes the images of a release, which may have been built for another registry.
-func (c *Cluster) PushRelease(ctx context.Context, dir, registry string) error {
-	program, err := c.Build(ctx, releaseTool)
-	if err != nil {
 		return err
 	}
-	return run(ctx, program, "push", "-o", dir, "-registry", registry)
+	for _, argv := range [][]string{
+		{"git", "clone", "--quiet", "--shared", "--no-checkout", c.Repo, tree},
+		{"git", "-C", tree, "checkout", "--quiet", "--detach", commit},
+	} {
+		if err := run(ctx, argv...); err != nil {
+			return err
+		}
+	}
+	return c.goTool(ctx, "building its tool", filepath.Join(tree, releaseTool.Module), "build", "-o", tool,
+		"./"+releaseTool.Package)
 }
 
 // BuildHelm builds Helm, and returns its path.

@@ -55,19 +55,10 @@ func (p *publisher) release(ctx context.Context, version, commit string) (dir st
 	if dir := p.built[version]; dir != "" {
 		return dir, nil
 	}
-	if commit == "" {
-		dir, err = p.cluster.BuildRelease(ctx, version, p.images())
-	} else {
-		dir, err = p.cluster.BuildReleaseOf(ctx, commit, version, p.images())
+	if dir, err = p.cluster.Release(ctx, version, commit, p.images()); err == nil {
+		p.built[version] = dir
 	}
-	if err != nil {
-		return "", err
-	}
-	if err := p.cluster.PushRelease(ctx, dir, p.images()); err != nil {
-		return "", err
-	}
-	p.built[version] = dir
-	return dir, nil
+	return dir, err
 }
 
 // publish returns the directory of a release, from whose registry the nodes can pull.
