@@ -37,7 +37,7 @@ const (
 func installReplace(t *Test) {
 	former, next := t.publish("v0.1.0"), t.publish("v0.2.0")
 	s := t.stockCluster()
-	t.follow(page{"README.md", "Quick start in a cluster", []string{"-f dist/", "-f " + former + "/"},
+	t.follow(page{"README.md", "## Quick start in a cluster", []string{"-f dist/", "-f " + former + "/"},
 		t.set("echoserver", 2), func(command string, called time.Time) {
 			if strings.HasPrefix(command, "kubectl apply") {
 				s.becomesActive(called)

@@ -252,19 +252,10 @@ func (t *Test) manifests() string {
 // kruiseCommands returns the commands of the section "From Kruise to leasehold" of
 // docs/persistentpodstate.md, before and after Kruise is uninstalled.
 func (t *Test) kruiseCommands() (save, restore string) {
-	text, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "docs/persistentpodstate.md"))
-	t.Must(err)
-	_, section, _ := strings.Cut(string(text), "### From Kruise to leasehold\n")
-	section, _, _ = strings.Cut(section, "\n### ")
-	var commands strings.Builder
-	for line := range strings.Lines(section) {
-		if command, ok := strings.CutPrefix(line, "    "); ok {
-			commands.WriteString(command)
-		}
-	}
-	save, restore, found := strings.Cut(commands.String(), "helm uninstall kruise\n")
+	commands := strings.Join(t.indented("docs/persistentpodstate.md", "### From Kruise to leasehold"), "")
+	save, restore, found := strings.Cut(commands, "helm uninstall kruise\n")
 	if !found {
-		t.Fatalf("the recipe does not uninstall Kruise: %s", commands.String())
+		t.Fatalf("the recipe does not uninstall Kruise: %s", commands)
 	}
 	return save, restore
 }

@@ -10,7 +10,7 @@ import (
 
 // A page is a document that ends with kept addresses. A scenario runs its commands of kubectl.
 type page struct {
-	file, section string // the whole file, if there is no section
+	file, section string // the whole file, if there is no heading of a section
 	// fill replaces what a reader fills in, and the manifest by one of images the cluster has.
 	fill []string
 	set  *Set // whose pods it restarts
@@ -28,8 +28,11 @@ func (t *Test) follow(p page) {
 		"PATH="+t.pluginDir()+":"+filepath.Dir(t.Cluster.Kubectl())+":"+os.Getenv("PATH"))
 	var rollouts []Pods
 	began := time.Now()
-	for _, command := range t.commandsOf(p) {
-		command = strings.NewReplacer(p.fill...).Replace(command)
+	for _, line := range t.indented(p.file, p.section) {
+		command := strings.NewReplacer(p.fill...).Replace(strings.TrimSpace(line))
+		if !strings.HasPrefix(command, "kubectl ") {
+			continue
+		}
 		t.Step("$ %s", command)
 		cmd := exec.CommandContext(t.Ctx, "bash", "-c", command)
 		cmd.Dir, cmd.Env = t.Cluster.Repo, env
@@ -60,23 +63,23 @@ func (t *Test) follow(p page) {
 	t.Step("%s took %.1f s, from the first command to kept addresses", p.file, time.Since(began).Seconds())
 }
 
-// commandsOf returns the commands of kubectl on a page.
-func (t *Test) commandsOf(p page) (commands []string) {
-	content, err := os.ReadFile(filepath.Join(t.Cluster.Repo, p.file))
+// indented returns the indented lines of a document or, with a heading, of a section.
+func (t *Test) indented(file, heading string) (lines []string) {
+	content, err := os.ReadFile(filepath.Join(t.Cluster.Repo, file))
 	t.Must(err)
 	text := string(content)
-	if p.section != "" {
-		var found bool
-		if _, text, found = strings.Cut(text, "\n## "+p.section+"\n"); !found {
-			t.Fatalf("%s has no section %q", p.file, p.section)
+	if heading != "" {
+		_, section, found := strings.Cut(text, "\n"+heading+"\n")
+		if !found {
+			t.Fatalf("%s has no section %q", file, heading)
 		}
-		text, _, _ = strings.Cut(text, "\n## ")
+		level, _, _ := strings.Cut(heading, " ")
+		text, _, _ = strings.Cut(section, "\n"+level+" ")
 	}
-	for _, line := range strings.Split(text, "\n") {
-		if command := strings.TrimSpace(line); strings.HasPrefix(line, "    ") &&
-			strings.HasPrefix(command, "kubectl ") {
-			commands = append(commands, command)
+	for line := range strings.Lines(text) {
+		if line, ok := strings.CutPrefix(line, "    "); ok {
+			lines = append(lines, line)
 		}
 	}
-	return commands
+	return lines
 }
