@@ -129,13 +129,9 @@ func k3sConflist(t *Test, ipam string) []byte {
 // agentOf starts the pod of an overlay's DaemonSet on a node, with the images of the test cluster
 // and a change.
 func (t *Test) agentOf(n *cluster.Node, name string, change func(*corev1.PodSpec)) corev1.Pod {
-	overlay := t.Kubectl("kustomize", filepath.Join(t.Cluster.Repo, "daemonset/overlays/k3s"))
+	overlay := t.objectsOf(t.Kubectl("kustomize", filepath.Join(t.Cluster.Repo, "daemonset/overlays/k3s")))
 	var ds appsv1.DaemonSet
-	for _, document := range strings.Split(overlay, "\n---\n") {
-		if strings.Contains(document, "\nkind: DaemonSet\n") {
-			t.Must(yaml.Unmarshal([]byte(document), &ds))
-		}
-	}
+	t.Must(yaml.Unmarshal([]byte(overlay.agents), &ds))
 	spec := ds.Spec.Template.Spec
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {

@@ -325,9 +325,7 @@ func pinValues(t *Test) {
 		}
 	}
 	t.Step("a StatefulSet with a window of \"ten\"")
-	manifest, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "test/e2e/manifests/echoserver.yaml"))
-	t.Must(err)
-	t.Step("%s", t.Refused(strings.Replace(string(manifest), `duration: "10m"`, "duration: ten", 1),
+	t.Step("%s", t.Refused(t.manifest("echoserver.yaml", `duration: "10m"`, "duration: ten"),
 		"reserved-ip-duration", `"ten" is not a window`, `want whole minutes ("10")`, `"90s", "24h"`, `"forever"`))
 
 	t.Step("every kind of template, and a pod")

@@ -65,10 +65,15 @@ func (v version) all() string { return join(v.crds, v.others, v.agents, v.manage
 func join(manifests ...string) string { return strings.Join(manifests, "\n---\n") }
 
 // versionOf returns the objects of a release.
-func (t *Test) versionOf(dir string) (v version) {
+func (t *Test) versionOf(dir string) version {
 	text, err := os.ReadFile(oneIn(t, dir, "leasehold-*-replace.yaml"))
 	t.Must(err)
-	for _, object := range strings.Split(string(text), "\n---\n") {
+	return t.objectsOf(string(text))
+}
+
+// objectsOf returns the objects of a manifest.
+func (t *Test) objectsOf(manifest string) (v version) {
+	for _, object := range strings.Split(manifest, "\n---\n") {
 		var kind metav1.TypeMeta
 		t.Must(yaml.Unmarshal([]byte(object), &kind))
 		to := &v.others

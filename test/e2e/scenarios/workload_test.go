@@ -2,8 +2,6 @@ package scenarios
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -78,9 +76,7 @@ func (t *Test) Echoserver(name string, n *cluster.Node, replicas int, options ..
 
 func (t *Test) echoserver(name string, n *cluster.Node, replicas int, options ...Option) appsv1.StatefulSet {
 	var set appsv1.StatefulSet
-	manifest, err := os.ReadFile(filepath.Join(t.Cluster.Repo, "test/e2e/manifests/echoserver.yaml"))
-	t.Must(err)
-	t.Must(yaml.UnmarshalStrict(manifest, &set))
+	t.Must(yaml.UnmarshalStrict([]byte(t.manifest("echoserver.yaml")), &set))
 	count := int32(replicas)
 	set.Name, set.Spec.ServiceName, set.Spec.Replicas = name, name, &count
 	set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
