@@ -3,10 +3,7 @@
 package inspect
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,25 +13,21 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// NetNSes returns the paths on the host of a node's network namespaces, without those of its own,
-// which CRI-O has for pods with the node's network. root is the node's file system.
-func NetNSes(root string) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(root, "run/netns"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// NetNSes returns the paths on the host of a node's network namespaces, none if the node is off. It
+// leaves out those of the node's own, which CRI-O has for pods with the node's network. root is the
+// node's file system.
+func NetNSes(root string) (paths []string) {
+	own, err := os.Stat(filepath.Join(root, "proc/1/ns/net"))
+	if err != nil {
+		return nil
 	}
-	own, ownErr := os.Stat(filepath.Join(root, "proc/1/ns/net"))
-	if err = cmp.Or(err, ownErr); err != nil {
-		return nil, err
-	}
-	var paths []string
-	for _, e := range entries {
-		path := filepath.Join(root, "run/netns", e.Name())
+	all, _ := filepath.Glob(filepath.Join(root, "run/netns/*"))
+	for _, path := range all {
 		if ns, err := os.Stat(path); err != nil || !os.SameFile(ns, own) {
 			paths = append(paths, path)
 		}
 	}
-	return paths, nil
+	return paths
 }
 
 // Addresses returns the addresses in a network namespace by interface, except loopback and

@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -13,7 +14,6 @@ import (
 // an address that is in two of them.
 type OverlapWatch struct {
 	mu     sync.Mutex
-	seen   map[string]bool
 	found  []string
 	passes int
 }
@@ -21,7 +21,6 @@ type OverlapWatch struct {
 // Start watches until ctx is done. roots returns the nodes' file systems, which change when a node
 // reboots.
 func (w *OverlapWatch) Start(ctx context.Context, roots func() []string) {
-	w.seen = map[string]bool{}
 	go func() {
 		for ctx.Err() == nil {
 			w.pass(roots())
@@ -43,7 +42,7 @@ func (w *OverlapWatch) Found() ([]string, int) {
 func (w *OverlapWatch) pass(roots []string) {
 	holder := map[netip.Addr]string{}
 	for _, root := range roots {
-		for _, path := range sandboxes(root) {
+		for _, path := range NetNSes(root) {
 			for _, ip := range allAddresses(path) {
 				other, taken := holder[ip]
 				holder[ip] = path
@@ -62,23 +61,13 @@ func (w *OverlapWatch) pass(roots []string) {
 func (w *OverlapWatch) report(s string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.seen[s] {
-		w.seen[s] = true
+	if !slices.Contains(w.found, s) {
 		w.found = append(w.found, s)
 	}
 }
 
-// sandboxes returns the network namespaces of a node, none if it is off.
-func sandboxes(root string) []string {
-	paths, _ := NetNSes(root)
-	return paths
-}
-
 // allAddresses returns all addresses in a network namespace, none if it was just removed.
-func allAddresses(path string) (all []netip.Addr) {
+func allAddresses(path string) []netip.Addr {
 	found, _ := Addresses(path)
-	for _, addrs := range found {
-		all = append(all, addrs...)
-	}
-	return all
+	return slices.Concat(slices.Collect(maps.Values(found))...)
 }
