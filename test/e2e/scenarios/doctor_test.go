@@ -163,23 +163,17 @@ func (t *Test) pluginDir() string {
 	return dir
 }
 
-// A doctor examines a cluster or a node.
+// doctorOf is `kubectl leasehold doctor`.
 type doctorOf struct {
 	*Test
-	examine func() ([]cli.Finding, error)         // an error if a check could not be made
-	run     func(commands string) (string, error) // runs what is printed as a repair
+	dir string // of the plugin
 }
 
-// clusterDoctor is `kubectl leasehold doctor`.
-func (t *Test) clusterDoctor() doctorOf {
-	dir := t.pluginDir()
-	return doctorOf{t, func() ([]cli.Finding, error) {
-		out, err := t.shell(dir, `PATH=$PWD:$PATH; kubectl leasehold doctor -o json 2>errors || test $? = 1`)
-		return readFindings(out, err)
-	}, func(commands string) (string, error) { return t.shell(t.Cluster.Repo, "PATH="+dir+":$PATH\n"+commands) }}
-}
+func (t *Test) clusterDoctor() doctorOf { return doctorOf{t, t.pluginDir()} }
 
-func readFindings(out string, err error) ([]cli.Finding, error) {
+// examine returns the findings, and an error if a check could not be made.
+func (d doctorOf) examine() ([]cli.Finding, error) {
+	out, err := d.shell(d.dir, `PATH=$PWD:$PATH; kubectl leasehold doctor -o json 2>errors || test $? = 1`)
 	var report cli.Report
 	if err := errors.Join(err, json.Unmarshal([]byte(out), &report)); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
@@ -214,7 +208,7 @@ func (d doctorOf) repair(reason string) {
 			}
 		}
 	}
-	if out, err := d.run(strings.Join(lines, "\n")); err != nil {
+	if out, err := d.shell(d.Cluster.Repo, "PATH="+d.dir+":$PATH\n"+strings.Join(lines, "\n")); err != nil {
 		d.Fatalf("the commands of doctor: %v\n%s", err, out)
 	}
 }
