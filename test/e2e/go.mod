@@ -3,6 +3,7 @@ module github.com/leasehold-cni/leasehold/test/e2e
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/evanphx/json-patch/v5 v5.9.11
 	github.com/google/go-containerregistry v0.22.1
 	github.com/prometheus/client_model v0.6.3

@@ -2,9 +2,12 @@ package inspect
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +16,9 @@ import (
 // An OverlapWatch repeatedly reads the addresses in all network namespaces of some nodes, to find
 // an address that is in two of them.
 type OverlapWatch struct {
+	// History, if it is set before Start, gets what each pass has seen.
+	History *AddressHistory
+
 	mu     sync.Mutex
 	found  []string
 	passes int
@@ -40,6 +46,9 @@ func (w *OverlapWatch) Found() ([]string, int) {
 }
 
 func (w *OverlapWatch) pass(roots []string) {
+	if w.History != nil {
+		w.History.observe(roots, NetNSes, addressesIn)
+	}
 	holder := map[netip.Addr]string{}
 	for _, root := range roots {
 		for _, path := range NetNSes(root) {
@@ -68,6 +77,15 @@ func (w *OverlapWatch) report(s string) {
 
 // allAddresses returns all addresses in a network namespace, none if it was just removed.
 func allAddresses(path string) []netip.Addr {
-	found, _ := Addresses(path)
-	return slices.Concat(slices.Collect(maps.Values(found))...)
+	all, _ := addressesIn(path)
+	return all
+}
+
+// addressesIn returns all addresses in a network namespace, and fs.ErrNotExist if it was removed.
+func addressesIn(path string) ([]netip.Addr, error) {
+	found, err := Addresses(path)
+	if _, gone := os.Lstat(path); err != nil && errors.Is(gone, fs.ErrNotExist) {
+		err = gone
+	}
+	return slices.Concat(slices.Collect(maps.Values(found))...), err
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,6 +58,9 @@ func (r *rig) start(ctx context.Context, repo, dir string, o cluster.Options) (e
 	// Until the last scenario has cleaned up, the nodes may be in any state.
 	if r.unmark, err = r.Cluster.MarkInUse(); err != nil {
 		return err
+	}
+	if hours, _ := soakDuration(); hours > 0 {
+		r.watch.History = inspect.NewAddressHistory(time.Now)
 	}
 	r.watch.Start(ctx, func() []string {
 		var roots []string

@@ -1,15 +1,14 @@
 package scenarios
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -110,7 +109,8 @@ func soak(t *Test) {
 	for _, s := range sets {
 		sizes[s] = s.size
 	}
-	t.watchReturns()
+	go t.watch.History.Name(t.Ctx, t.NS)
+	t.Cleanup(t.judgeHistory)
 	samples, replaced, rounds := map[string][]float64{}, 0, 0
 	for began := time.Now(); time.Since(began) < hours; rounds++ {
 		accident, nodes := soakAccidents[dice.IntN(len(soakAccidents))], t.nodes
@@ -160,33 +160,21 @@ func soak(t *Test) {
 	}
 }
 
-// watchReturns looks every two seconds with which addresses the pods run that are retained on their
-// nodes, and fails the soak at its end if one came with another address than before.
-func (t *Test) watchReturns() {
-	ctx, stop := context.WithCancel(t.Ctx)
-	returns, changed := inspect.Returns{}, []string{}
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		for ; ctx.Err() == nil; time.Sleep(2 * time.Second) {
-			for _, n := range t.ownNodes() {
-				sandboxes, _ := inspect.Sandboxes(ctx, n.Root(), t.NS) // none while the runtime is away
-				for _, s := range sandboxes {
-					if strings.HasPrefix(s.Pod, "kept-") || strings.HasPrefix(s.Pod, "victim-") {
-						addrs, _ := inspect.Addresses(s.NetNS) // none if it has ended
-						changed = append(changed, returns.Came(s.Pod, addrs["eth0"])...)
-					}
-				}
-			}
-		}
+// judgeHistory writes what was observed in the network namespaces to a file, and has it judged.
+func (t *Test) judgeHistory() {
+	h := t.watch.History
+	file := filepath.Join(t.Cluster.Dir, "run", "history.jsonl")
+	t.Must(h.Write(file))
+	ops := h.Observations()
+	rejected := inspect.Accepted(ops, func(pod string) bool {
+		_, name, _ := strings.Cut(pod, "/")
+		return strings.HasPrefix(name, "kept-") || strings.HasPrefix(name, "victim-")
 	})
-	t.Cleanup(func() {
-		stop()
-		watching.Wait()
-		t.Step("the addresses of %d pods were watched", len(returns)/families(t))
-		if len(changed) > 0 {
-			t.Errorf("retained pods came with other addresses: %q", changed)
-		}
-	})
+	t.Step("%d observations in %s; a duplicate of more than %v is found; not accepted: %q", len(ops), file,
+		h.Resolution().Round(time.Millisecond), rejected)
+	if len(rejected) > 0 {
+		t.Errorf("the history of %q is not that of addresses with one holder and retained pods", rejected)
+	}
 }
 
 // replaceSome deletes pods in one of several ways, and returns those that are replaced.
