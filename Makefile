@@ -19,7 +19,7 @@ test: ## everything that needs no cluster (6 minutes on 2 cores)
 test-race: ## the unit tests under the race detector (needs a C compiler)
 	@scripts/test-race
 
-bench: ## calls, slow disks, an idle agent and its memory, against upstream host-local (RUN=<regexp>: calls, parallel, storm, idle, memory; ROUNDS, AGAINST=<program>)
+bench: ## calls, slow disks, an idle agent and its memory, against upstream host-local (RUN=<regexp>: calls, parallel, storm, others, idle, memory; ROUNDS, AGAINST=<program>)
 	@scripts/bench
 
 bench-scale: ## the memory and requests of two managers and the time of admissions, beside simulated nodes (NODES=50, RESERVATIONS=500)

@@ -2,6 +2,8 @@ package bench_test
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -83,6 +85,56 @@ func BenchmarkStorm(b *testing.B) {
 			b.ReportMetric(float64(syncs["DEL"]), "syncs-of-DEL")
 		})
 	}
+}
+
+// BenchmarkOthers measures calls of one network, one after the other, while an ADD of another
+// network on the node has much to do: it imports files, meets files of which the store knows no
+// lease, or has many ranges.
+func BenchmarkOthers(b *testing.B) {
+	measure := func(name string, ipam lab.Conf, prepare func(*contender)) {
+		b.Run(name, func(b *testing.B) {
+			once(b, func() {
+				big := newContender(b, "leasehold", subnet, 0)
+				small := &contender{b: b, node: big.node, net: big.net, sandbox: big.sandbox}
+				small.call("ADD", "first")
+				big.net = big.node.Network("big", "1.0.0",
+					big.node.Bridge(lab.With(lab.With(big.node.IPAM(subnet), lab.Conf{"type": "leasehold"}), ipam)))
+				prepare(big)
+				done, began := make(chan bool), time.Now()
+				go func() {
+					call := big.prepare("ADD", "second")
+					for big.node.Call(call).Exit != 0 { // a runtime repeats it
+					}
+					close(done)
+				}()
+				var others []time.Duration
+				for working := true; working; {
+					others = append(others, small.call("ADD", "bench"), small.call("DEL", "bench"))
+					select {
+					case <-done:
+						working = false
+					default:
+					}
+				}
+				report(b, "", time.Since(began))
+				report(b, "-others-median", percentile(others, 50))
+				report(b, "-others-most", slices.Max(others))
+			})
+		})
+	}
+	measure("import of 50,000 files", nil, func(c *contender) { c.fillHostLocal(50_000) })
+	measure("64,000 files of others", nil, func(c *contender) {
+		c.call("ADD", "first")
+		c.fillHostLocal(64_000)
+	})
+	var ranges []lab.Conf
+	for first := netip.MustParseAddr("10.65.0.1"); len(ranges) < 20_000; {
+		last := first.Next()
+		ranges = append(ranges, lab.Conf{"subnet": "10.64.0.0/14", "rangeStart": first.String(),
+			"rangeEnd": last.String()})
+		first = last.Next().Next()
+	}
+	measure("20,000 ranges", lab.Conf{"ranges": [][]lab.Conf{ranges}}, func(*contender) {})
 }
 
 // concurrently makes n ADDs, and then the DELs, by a number of workers. It returns the duration of
