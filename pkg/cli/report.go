@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 )
 
@@ -15,6 +16,7 @@ type Report struct {
 	Unchecked []Unchecked `json:"unchecked"`
 	// Examined is what was looked at, for example "3 nodes".
 	Examined []string `json:"examined"`
+	check    string   // that is being made
 }
 
 // Finding is one problem. It has either Repair or Decide.
@@ -42,20 +44,31 @@ type Unchecked struct {
 }
 
 // NewReport returns the report of no checks.
-func NewReport() Report {
-	return Report{Findings: []Finding{}, Unchecked: []Unchecked{}, Examined: []string{}}
+func NewReport() *Report {
+	return &Report{Findings: []Finding{}, Unchecked: []Unchecked{}, Examined: []string{}}
 }
 
-// Add makes a check, which changes nothing. run may return findings and an error, if it could make
-// a part of the check. What could not be read is an error and no finding.
-func (r *Report) Add(ctx context.Context, check string, run func(context.Context) ([]Finding, error)) {
-	found, err := run(ctx)
-	for i, f := range found {
-		found[i].Repair = append([]string{}, f.Repair...) // in JSON a list, also if it is empty
-	}
-	r.Findings = append(r.Findings, found...)
-	if err != nil {
-		r.Unchecked = append(r.Unchecked, Unchecked{check, err.Error()})
+// Check makes a check, which changes nothing. It calls Find and Fail, also both if it could make a
+// part of the check. What could not be read is an error and no finding.
+func (r *Report) Check(ctx context.Context, name string, check func(context.Context)) {
+	r.check = name
+	check(ctx)
+}
+
+// Find adds a finding.
+func (r *Report) Find(f Finding) {
+	f.Repair = append([]string{}, f.Repair...) // in JSON a list, also if it is empty
+	r.Findings = append(r.Findings, f)
+}
+
+// Fail adds why the check, or a part of it, could not be made, unless err is nil.
+func (r *Report) Fail(err error) {
+	switch i := slices.IndexFunc(r.Unchecked, func(u Unchecked) bool { return u.Check == r.check }); {
+	case err == nil:
+	case i >= 0:
+		r.Unchecked[i].Error += "\n" + err.Error()
+	default:
+		r.Unchecked = append(r.Unchecked, Unchecked{r.check, err.Error()})
 	}
 }
 
@@ -63,7 +76,7 @@ func (r *Report) Add(ctx context.Context, check string, run func(context.Context
 const NotKept = "no address is kept: pods with the annotation get another one when they are created again"
 
 // PrintReport prints a report, and returns an error unless nothing was found.
-func (a *App) PrintReport(r Report) error {
+func (a *App) PrintReport(r *Report) error {
 	if a.Output == "json" {
 		if err := a.PrintJSON(r); err != nil {
 			return err

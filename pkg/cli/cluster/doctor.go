@@ -39,58 +39,63 @@ found but something could not be checked.`,
 	return command
 }
 
-// clusterDoctor examines a cluster. Each check reads what it needs, but for what several need.
+// clusterDoctor examines a cluster. Each check reads what it needs, but for what several need. What
+// could not be read of that is missing in it.
 type clusterDoctor struct {
 	*cluster
+	*cli.Report
 	nodes  []object // those that can have an agent
 	agents []object // the pods of the DaemonSet
 	daemon object   // the DaemonSet, nil if there is none
 	pools  []object // the NodeAddressPools
-	// unread is why nodes, agents or daemon are not complete. Each check of them returns it. So is
-	// poolsUnread of the pools.
-	unread, poolsUnread error
 	// named reports whether a configuration of a node names leasehold.
 	named bool
-	// examined are the numbers of what was looked at.
-	examined struct{ reports, networks, workloads int }
+	// reports, networks and workloads are the numbers of what was looked at.
+	reports, networks, workloads int
 }
 
 // examine makes all checks of the cluster. It examines each node too if nodes is set.
-func (c *cluster) examine(ctx context.Context, nodes bool) cli.Report {
-	d := &clusterDoctor{cluster: c}
-	d.read(ctx)
-	r := cli.NewReport()
-	r.Add(ctx, "objects", d.checkObjects)
-	r.Add(ctx, "times", d.checkTimes)
-	r.Add(ctx, "manager", d.checkManager)
-	r.Add(ctx, "agents", d.checkAgents)
-	r.Add(ctx, "shared ranges", d.checkShared)
-	r.Add(ctx, "nodes", func(ctx context.Context) ([]cli.Finding, error) { return d.checkNodes(ctx, nodes) })
-	r.Add(ctx, "flannel", d.checkFlannel)
-	r.Add(ctx, "annotations", d.checkWorkloads)
-	r.Add(ctx, "policies", d.checkRejected)
-	r.Add(ctx, "limits", d.checkLimits)
-	for i, f := range r.Findings {
-		r.Findings[i].Decide = c.withFlags(f.Decide)
+func (c *cluster) examine(ctx context.Context, nodes bool) *cli.Report {
+	d := &clusterDoctor{cluster: c, Report: cli.NewReport()}
+	d.Check(ctx, "agents", d.readAgents)
+	d.Check(ctx, "nodes", func(ctx context.Context) { d.pools = d.list(ctx, poolKind) })
+	d.Check(ctx, "objects", d.checkObjects)
+	d.Check(ctx, "times", d.checkTimes)
+	d.Check(ctx, "manager", d.checkManager)
+	d.Check(ctx, "agents", d.checkAgents)
+	d.Check(ctx, "shared ranges", d.checkShared)
+	d.Check(ctx, "nodes", func(ctx context.Context) { d.checkNodes(ctx, nodes) })
+	d.Check(ctx, "flannel", d.checkFlannel)
+	d.Check(ctx, "annotations", d.checkWorkloads)
+	d.Check(ctx, "policies", d.checkRejected)
+	d.Check(ctx, "limits", d.checkLimits)
+	for i, f := range d.Findings {
+		d.Findings[i].Decide = c.withFlags(f.Decide)
 		for n, line := range f.Repair {
 			f.Repair[n] = c.withFlags(line)
 		}
 	}
-	e := d.examined
-	r.Examined = append(r.Examined, fmt.Sprintf("%d nodes (%d with leasectl)", len(d.nodes), e.reports),
-		fmt.Sprintf("%d agents", len(d.agents)), fmt.Sprintf("%d networks of %d nodes", e.networks, len(d.pools)),
-		fmt.Sprintf("%d workloads and pods", e.workloads))
-	return r
+	d.Examined = append(d.Examined, fmt.Sprintf("%d nodes (%d with leasectl)", len(d.nodes), d.reports),
+		fmt.Sprintf("%d agents", len(d.agents)), fmt.Sprintf("%d networks of %d nodes", d.networks, len(d.pools)),
+		fmt.Sprintf("%d workloads and pods", d.workloads))
+	return d.Report
 }
 
-// read reads what several checks need.
-func (d *clusterDoctor) read(ctx context.Context) {
-	var errs [3]error
-	d.nodes, errs[0] = d.items(ctx, "node", "-l", "kubernetes.io/os=linux")
-	d.agents, errs[1] = d.agentPods(ctx)
-	d.daemon, errs[2] = d.own(ctx, "daemonset", cli.AgentName)
-	d.unread = errors.Join(errs[:]...)
-	d.pools, d.poolsUnread = d.items(ctx, poolKind)
+// readAgents reads the nodes and their agents.
+func (d *clusterDoctor) readAgents(ctx context.Context) {
+	var err error
+	d.nodes = d.list(ctx, "node", "-l", "kubernetes.io/os=linux")
+	d.agents, err = d.agentPods(ctx)
+	d.Fail(err)
+	d.daemon, err = d.own(ctx, "daemonset", cli.AgentName)
+	d.Fail(err)
+}
+
+// list returns the objects that items returns, for a check that works with those that it gets.
+func (d *clusterDoctor) list(ctx context.Context, args ...string) []object {
+	all, err := d.items(ctx, args...)
+	d.Fail(err)
+	return all
 }
 
 // objects are objects of the manifests, and what their absence leads to.
@@ -104,18 +109,19 @@ var objects = []struct {
 		"agents cannot publish reservations, so that pods are not brought back to their nodes"},
 	{"validatingadmissionpolicy", policies, unconfined},
 	{"validatingadmissionpolicybinding", policies, unconfined},
-	{"mutatingwebhookconfiguration", []string{cli.ManagerName}, "pods are not brought back to their nodes"},
+	{"mutatingwebhookconfiguration", []string{cli.ManagerName}, notPinned},
 	{"clusterrole", clusterRoles, withoutRights},
 	{"clusterrolebinding", clusterRoles, withoutRights},
 	{"role", []string{cli.AgentName + "-limits", cli.ManagerName}, withoutRights},
 	{"rolebinding", []string{cli.AgentName + "-limits", cli.ManagerName}, withoutRights},
 	{"service", []string{cli.ManagerName},
-		"the API server does not reach the webhook: pods are not brought back to their nodes"},
-	{"deployment", []string{cli.ManagerName}, "pods are not brought back to their nodes"},
+		"the API server does not reach the webhook: " + notPinned},
+	{"deployment", []string{cli.ManagerName}, notPinned},
 	{"daemonset", []string{cli.AgentName}, "windows of annotations do not arrive, and no reservation is published"},
 }
 
 const (
+	notPinned  = "pods are not brought back to their nodes"
 	unconfined = "invalid annotations are accepted, or leasehold's accounts may do more than they need: whoever " +
 		"has an agent's token may write the reservations of other nodes"
 	withoutRights = "the API server refuses what the agents or the manager ask for: windows do not arrive, no " +
@@ -128,11 +134,11 @@ var clusterRoles = []string{cli.AgentName, cli.ManagerName, cli.ManagerName + "-
 // checkObjects finds objects of the manifests that are missing. doctor does not know which version
 // is installed, for which platform, by which tool and with which changes: other manifests may put
 // the plugin in another place, or deny the agents their writes. So it prints no command.
-func (d *clusterDoctor) checkObjects(ctx context.Context) (found []cli.Finding, err error) {
+func (d *clusterDoctor) checkObjects(ctx context.Context) {
 	for _, o := range objects {
-		all, e := d.items(ctx, "-n", cli.Namespace, o.kind)
-		if e != nil {
-			err = errors.Join(err, e)
+		all, err := d.items(ctx, "-n", cli.Namespace, o.kind)
+		if err != nil {
+			d.Fail(err)
 			continue
 		}
 		var missing []string
@@ -142,22 +148,19 @@ func (d *clusterDoctor) checkObjects(ctx context.Context) (found []cli.Finding, 
 			}
 		}
 		if len(missing) > 0 {
-			found = append(found, cli.Finding{Reason: "ObjectMissing", Subject: o.kind + " " + missing[0], Why: o.why,
+			d.Find(cli.Finding{Reason: "ObjectMissing", Subject: o.kind + " " + missing[0], Why: o.why,
 				What: "not in the cluster: " + strings.Join(missing, ", "),
 				Decide: "whether it was removed on purpose. If not, apply the manifests again from which leasehold " +
 					"was installed"})
 		}
 	}
-	return found, err
 }
 
 // checkTimes finds objects that the manager and the agents cannot decode because of a time, and so
 // ignore. The CRDs reject such a time, so the objects are older, or the CRDs are others.
-func (d *clusterDoctor) checkTimes(ctx context.Context) (found []cli.Finding, err error) {
+func (d *clusterDoctor) checkTimes(ctx context.Context) {
 	for _, kind := range []string{reservationKind, poolKind} {
-		all, e := d.items(ctx, "-A", kind)
-		err = errors.Join(err, e)
-		for _, o := range all {
+		for _, o := range d.list(ctx, "-A", kind) {
 			times := []any{o.Field("status", "heldUntil")}
 			for _, condition := range o.List("status", "conditions") {
 				times = append(times, condition.Field("lastTransitionTime"))
@@ -168,7 +171,7 @@ func (d *clusterDoctor) checkTimes(ctx context.Context) (found []cli.Finding, er
 				return value != nil && err != nil
 			})
 			if i >= 0 {
-				found = append(found, cli.Finding{Reason: "ObjectUndecodable",
+				d.Find(cli.Finding{Reason: "ObjectUndecodable",
 					Subject: strings.TrimPrefix(namespaceOf(o)+"/"+nameOf(o), "/") + " of " + kind,
 					What:    fmt.Sprintf("%v in its status is not a time", times[i]),
 					Why:     "the manager and the agents ignore the object, and name it in a warning",
@@ -177,7 +180,6 @@ func (d *clusterDoctor) checkTimes(ctx context.Context) (found []cli.Finding, er
 			}
 		}
 	}
-	return found, err
 }
 
 // policies are the names of the ValidatingAdmissionPolicies, and of their bindings.
@@ -189,24 +191,22 @@ var policies = []string{
 }
 
 // checkManager finds a manager that no pod reaches, or that is not of the version of the agents.
-func (d *clusterDoctor) checkManager(ctx context.Context) ([]cli.Finding, error) {
+func (d *clusterDoctor) checkManager(ctx context.Context) {
 	m, err := d.own(ctx, "deployment", cli.ManagerName)
-	if err != nil || m == nil {
-		return nil, err
-	}
-	f := cli.Finding{Reason: "ManagerDown", Subject: "Deployment " + cli.ManagerName,
-		Why: "pods are not brought back to their nodes"}
-	wanted := m.Number("spec", "replicas")
-	switch {
+	d.Fail(err)
+	f := cli.Finding{Reason: "ManagerDown", Subject: "Deployment " + cli.ManagerName, Why: notPinned}
+	switch wanted := m.Number("spec", "replicas"); {
+	case m == nil: // checkObjects finds that
 	case wanted == 0:
 		f.What = "it is scaled to zero"
 		f.Decide = "whether the pin is to be off, or leasehold is being removed. If not: " +
 			"kubectl -n " + cli.Namespace + " scale deployment/" + cli.ManagerName + " --replicas=2"
-		return []cli.Finding{f}, nil
+		d.Find(f)
 	case m.Number("status", "readyReplicas") == 0:
 		f.What = fmt.Sprintf("none of its %d replicas is ready", wanted)
 		f.Repair = []string{cli.RestartManager}
 		pods, err := d.podsOf(ctx, cli.ManagerName)
+		d.Fail(err)
 		for _, p := range pods {
 			text, decide := waiting(p)
 			if text != "" {
@@ -217,56 +217,50 @@ func (d *clusterDoctor) checkManager(ctx context.Context) ([]cli.Finding, error)
 				break
 			}
 		}
-		return []cli.Finding{f}, err
+		d.Find(f)
+	default:
+		d.checkEndpoints(ctx)
+		d.checkVersions(m)
 	}
-	reached, err := d.hasEndpoints(ctx)
-	var found []cli.Finding
-	if err == nil && !reached {
-		found = append(found, cli.Finding{Reason: "WebhookWithoutEndpoints", Subject: "Service " + cli.ManagerName,
-			What: "the manager is ready, and the Service has no endpoint that is", Why: f.Why,
+}
+
+// checkEndpoints checks whether the Service of the webhook leads to a ready pod.
+func (d *clusterDoctor) checkEndpoints(ctx context.Context) {
+	all, err := d.items(ctx, "-n", cli.Namespace, "endpointslice", "-l", "kubernetes.io/service-name="+cli.ManagerName)
+	d.Fail(err)
+	isReady := func(endpoint object) bool { return endpoint.Field("conditions", "ready") == true }
+	if err == nil && !slices.ContainsFunc(all, func(s object) bool {
+		return slices.ContainsFunc(s.List("endpoints"), isReady)
+	}) {
+		d.Find(cli.Finding{Reason: "WebhookWithoutEndpoints", Subject: "Service " + cli.ManagerName,
+			What: "the manager is ready, and the Service has no endpoint that is", Why: notPinned,
 			Decide: "whether the Service's selector and port were changed; apply the manifests again from which " +
 				"leasehold was installed"})
 	}
-	agents, manager := version(d.daemon), version(m)
-	if agents != "" && manager != "" && agents != manager {
-		found = append(found, cli.Finding{Reason: "VersionsDiffer", Subject: "Deployment " + cli.ManagerName,
-			What: fmt.Sprintf("the manager is of version %s, the agents are of %s", manager, agents),
+}
+
+// checkVersions compares the versions that the manifests give the manager and the agents. They have
+// none if they were not released.
+func (d *clusterDoctor) checkVersions(manager object) {
+	label := []string{"metadata", "labels", "app.kubernetes.io/version"}
+	if of, agents := manager.Text(label...), d.daemon.Text(label...); of != "" && agents != "" && of != agents {
+		d.Find(cli.Finding{Reason: "VersionsDiffer", Subject: "Deployment " + cli.ManagerName,
+			What: fmt.Sprintf("the manager is of version %s, the agents are of %s", of, agents),
 			Why:  "addresses are kept; what needs a new agent and a new manager does not work yet",
 			Decide: "whether an upgrade is under way. If not, apply all manifests of one version " +
 				"(docs/upgrade.md)"})
 	}
-	return found, err
-}
-
-// hasEndpoints reports whether the Service of the webhook leads to a ready pod.
-func (d *clusterDoctor) hasEndpoints(ctx context.Context) (bool, error) {
-	endpointSlices, err := d.items(ctx, "-n", cli.Namespace, "endpointslice", "-l",
-		"kubernetes.io/service-name="+cli.ManagerName)
-	for _, s := range endpointSlices {
-		for _, e := range s.List("endpoints") {
-			if ready, _ := e.Field("conditions", "ready").(bool); ready {
-				return true, err
-			}
-		}
-	}
-	return false, err
-}
-
-// version returns the version that the manifests give a workload, "" if they were not released.
-func version(workload object) string {
-	return workload.Text("metadata", "labels", "app.kubernetes.io/version")
 }
 
 // checkAgents finds nodes without an agent that works. Of one node it finds only the first cause.
-func (d *clusterDoctor) checkAgents(ctx context.Context) (found []cli.Finding, err error) {
+func (d *clusterDoctor) checkAgents(ctx context.Context) {
 	for _, n := range d.nodes {
 		if f := d.judgeNode(ctx, n); f.Reason != "" {
 			f.Subject = "node " + nameOf(n)
 			f.What += d.unconfirmed(nameOf(n))
-			found = append(found, f)
+			d.Find(f)
 		}
 	}
-	return found, d.unread
 }
 
 // unconfirmed returns since when the manager has found no agent that confirms what a node has
@@ -284,17 +278,16 @@ func (d *clusterDoctor) unconfirmed(node string) string {
 }
 
 // checkShared finds nodes of which another one has the same addresses, by their NodeAddressPools.
-func (d *clusterDoctor) checkShared(context.Context) (found []cli.Finding, err error) {
+func (d *clusterDoctor) checkShared(context.Context) {
 	for _, p := range d.pools {
 		if c := conditionOf(p, "AddressesShared"); c.Text("status") == "True" {
-			found = append(found, cli.Finding{Reason: "AddressesShared", Subject: "node " + nameOf(p),
+			d.Find(cli.Finding{Reason: "AddressesShared", Subject: "node " + nameOf(p),
 				What: c.Text("message"),
 				Why:  "each node assigns its addresses alone, as with host-local: two pods may have the same one",
 				Decide: "whether pods of these nodes reach each other on the link. If so, give each node ranges of " +
 					"its own; if the links are separate, nothing"})
 		}
 	}
-	return found, d.poolsUnread
 }
 
 const (
@@ -390,12 +383,7 @@ func waiting(p object) (text, decide string) {
 
 // conditionOf returns the condition of a type in an object's status, nil if there is none.
 func conditionOf(o object, kind string) object {
-	for _, c := range o.List("status", "conditions") {
-		if c.Text("type") == kind {
-			return c
-		}
-	}
-	return nil
+	return find(o.List("status", "conditions"), "type", kind)
 }
 
 func isReady(o object) bool { return conditionOf(o, "Ready").Text("status") == "True" }
@@ -403,7 +391,7 @@ func isReady(o object) bool { return conditionOf(o, "Ready").Text("status") == "
 // checkNodes examines each node by running leasectl in the pod of its agent, if nodes is set. Of
 // the other nodes, it reports the networks for which leasehold is not active according to the
 // NodeAddressPool: users may be allowed to read that object, but not to run programs in the pod.
-func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []cli.Finding, err error) {
+func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) {
 	seen, hasCause := map[string]bool{}, map[string]bool{} // hasCause: why the kubelet is not ready was found
 	for _, a := range d.agents {
 		node := nodeOf(a)
@@ -412,14 +400,14 @@ func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []cli
 			continue // checkAgents has found why
 		}
 		var r cli.Report
-		if e := d.readNode(ctx, a, &r, "doctor"); e != nil {
-			err = errors.Join(err, fmt.Errorf("node %s: %w", node, e))
+		if err := d.readNode(ctx, a, &r, "doctor"); err != nil {
+			d.Fail(fmt.Errorf("node %s: %w", node, err))
 			continue
 		}
 		seen[node] = true
-		d.examined.reports++
+		d.reports++
 		for _, u := range r.Unchecked {
-			err = errors.Join(err, fmt.Errorf("node %s: %s: %s", node, u.Check, u.Error))
+			d.Fail(fmt.Errorf("node %s: %s: %s", node, u.Check, u.Error))
 		}
 		for _, f := range r.Findings {
 			f.Subject = "node " + node + ": " + f.Subject
@@ -435,19 +423,18 @@ func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) (found []cli
 					f.Repair[i] = cli.ShellCommand(append([]string{"kubectl"}, d.onNode(a)...)...) + " " + args
 				}
 			}
-			found = append(found, f)
+			d.Find(f)
 		}
 	}
 	for _, p := range d.pools {
-		found = append(found, d.judgePool(p, seen[nameOf(p)])...)
+		d.checkPool(p, seen[nameOf(p)])
 	}
 	for _, n := range d.nodes {
 		if f := notReady(n); kubeletAnswers(n) && !isReady(n) && !hasCause[nameOf(n)] {
 			f.Subject = "node " + nameOf(n)
-			found = append(found, f)
+			d.Find(f)
 		}
 	}
-	return found, errors.Join(err, d.poolsUnread)
 }
 
 // kubeletAnswers reports whether the kubelet of a node answers, so that a program can be run there.
@@ -471,12 +458,12 @@ func notReady(n object) cli.Finding {
 	return f
 }
 
-// judgePool returns the findings about the networks in the NodeAddressPool of a node, without those
+// checkPool finds the networks in the NodeAddressPool of a node that are not active, without those
 // that the node itself has reported (seen).
-func (d *clusterDoctor) judgePool(p object, seen bool) (found []cli.Finding) {
+func (d *clusterDoctor) checkPool(p object, seen bool) {
 	d.named = d.named || conditionOf(p, "RetentionActive").Text("reason") == cniconf.Named
 	for _, n := range p.List("status", "networks") {
-		d.examined.networks++
+		d.networks++
 		if n.Text("active") != "False" || seen && n.Text("reason") != "PodWithoutLease" {
 			continue
 		}
@@ -486,29 +473,29 @@ func (d *clusterDoctor) judgePool(p object, seen bool) (found []cli.Finding) {
 		if f.Reason == "PodWithoutLease" {
 			f.Decide = "which directories the runtime uses; the flags are in the DaemonSet " + cli.AgentName
 		}
-		found = append(found, f)
+		d.Find(f)
 	}
-	return found
 }
 
 // checkFlannel finds a ConfigMap of flannel that does not name leasehold, where configurations on
 // nodes do: flannel writes the ConfigMap's configuration to a node when its pod starts there.
-func (d *clusterDoctor) checkFlannel(ctx context.Context) ([]cli.Finding, error) {
+func (d *clusterDoctor) checkFlannel(ctx context.Context) {
 	if !d.named {
-		return nil, nil
+		return
 	}
 	change, err := d.changeFlannel(ctx, cniconf.WithLeasehold)
 	if errors.Is(err, cniconf.ErrNothingToChange) {
-		return nil, nil
+		return
 	}
+	d.Fail(err)
 	if err != nil || change.config == nil || change.before == change.after {
-		return nil, err
+		return
 	}
-	return []cli.Finding{{Reason: "FlannelConfigMap",
+	d.Find(cli.Finding{Reason: "FlannelConfigMap",
 		Subject: "ConfigMap " + namespaceOf(change.config) + "/" + flannelConfig,
 		What: "it does not name leasehold, and the configuration on nodes does: flannel's manifest was applied " +
 			"again",
 		Why: "on each node, addresses are kept until flannel's pod starts there again, and then no longer",
 		Decide: "whether leasehold is still wanted. If so, kubectl leasehold install names it again, and restarts " +
-			"flannel's pods"}}, nil
+			"flannel's pods"})
 }

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,30 +22,27 @@ var keys = []string{policy.Annotation, policy.ReserveAs, "leasehold.dev/pin", "l
 	"leasehold.dev/topology-patience"}
 
 // checkWorkloads finds annotations without effect: with a misspelled key, or on the wrong object.
-func (d *clusterDoctor) checkWorkloads(ctx context.Context) (found []cli.Finding, err error) {
+func (d *clusterDoctor) checkWorkloads(ctx context.Context) {
 	for _, kind := range workloads {
-		all, e := d.items(ctx, "-A", kind)
-		err = errors.Join(err, e)
-		d.examined.workloads += len(all)
+		all := d.list(ctx, "-A", kind)
+		d.workloads += len(all)
 		for _, o := range all {
-			if kind == "pods" && len(o.List("metadata", "ownerReferences")) > 0 {
-				continue // the owner has the template of its annotations
+			if kind != "pods" || len(o.List("metadata", "ownerReferences")) == 0 { // whose template has the annotations
+				d.checkAnnotations(kind, o)
 			}
-			found = append(found, misread(kind, o)...)
 		}
 	}
-	return found, err
 }
 
-// misread returns the findings about the annotations of one workload or pod.
-func misread(kind string, o object) (found []cli.Finding) {
+// checkAnnotations checks the annotations of one workload or pod.
+func (d *clusterDoctor) checkAnnotations(kind string, o object) {
 	in := []string{"spec", "template", "metadata", "annotations"}
 	if kind == "pods" {
 		in = in[2:]
 	}
 	annotations := o.In(in...)
 	add := func(what, meant string) {
-		found = append(found, cli.Finding{Reason: "AnnotationUnread",
+		d.Find(cli.Finding{Reason: "AnnotationUnread",
 			Subject: kind + " " + namespaceOf(o) + "/" + nameOf(o),
 			What:    what, Why: "the pods' addresses are not kept as the annotation asks",
 			Decide: "whether " + meant + " is meant; if so, write it into " + strings.Join(in, ".") +
@@ -69,7 +65,6 @@ func misread(kind string, o object) (found []cli.Finding) {
 		add(fmt.Sprintf("annotation %s is on the workload, and not in the template of its pods", policy.Annotation),
 			policy.Annotation)
 	}
-	return found
 }
 
 // similar returns the key of keys that the user probably meant by another key, or "": that in other
@@ -94,47 +89,44 @@ func similar(key string) string {
 // checkRejected finds workloads whose pods are missing because a policy of the cluster rejects
 // them. It may be the pin that the policy rejects, which no manifest shows. Users may write any
 // number of Events with any names, so that none of these is an argument of kubectl.
-func (d *clusterDoctor) checkRejected(ctx context.Context) (found []cli.Finding, err error) {
-	events, err := d.items(ctx, "-A", "events", "--field-selector=reason=FailedCreate")
+func (d *clusterDoctor) checkRejected(ctx context.Context) {
 	denied := map[string]string{} // the last message, by kind, namespace and name
-	for _, e := range events {
+	for _, e := range d.list(ctx, "-A", "events", "--field-selector=reason=FailedCreate") {
 		if text, o := e.Text("message"), e.In("involvedObject"); strings.Contains(text, "denied") {
 			denied[o.Text("kind")+" "+o.Text("namespace")+"/"+o.Text("name")] = text
 		}
 	}
 	if len(denied) == 0 {
-		return nil, err
+		return
 	}
-	all, e := d.items(ctx, "-A", "statefulsets.apps,replicasets.apps") // whose pods the manager pins
-	for _, o := range all {
+	for _, o := range d.list(ctx, "-A", "statefulsets.apps,replicasets.apps") { // whose pods the manager pins
 		subject := o.Text("kind") + " " + namespaceOf(o) + "/" + nameOf(o)
 		annotations := o.In("spec", "template", "metadata", "annotations")
 		isMissing := o.Number("status", "replicas") < o.Number("spec", "replicas")
 		if denied[subject] != "" && annotations.Text(policy.Annotation) != "" && isMissing {
-			found = append(found, cli.Finding{Reason: "PodRejected", Subject: subject, What: denied[subject],
+			d.Find(cli.Finding{Reason: "PodRejected", Subject: subject, What: denied[subject],
 				Why: "pods of the workload are not created again",
 				Decide: "whether the policy rejects the node affinity that the manager adds to a pod whose address " +
 					"is held. If so, exempt node affinity with the key leasehold.dev/pinned-node from the policy, " +
 					"or label the namespace leasehold.dev/pin=none"})
 		}
 	}
-	return found, errors.Join(err, e)
 }
 
 // limitsName is the name of the ConfigMap with the limits of namespaces.
 const limitsName = "leasehold-limits"
 
 // checkLimits finds limits of namespaces that are not valid.
-func (d *clusterDoctor) checkLimits(ctx context.Context) (found []cli.Finding, err error) {
+func (d *clusterDoctor) checkLimits(ctx context.Context) {
 	object, err := d.own(ctx, "configmap", limitsName)
+	d.Fail(err)
 	limits := policy.Limits{}
 	for key, value := range object.In("data") {
 		limits[key], _ = value.(string)
 	}
 	if err := limits.Validate(); err != nil {
-		found = append(found, cli.Finding{Reason: "LimitsInvalid", Subject: "ConfigMap " + limitsName,
+		d.Find(cli.Finding{Reason: "LimitsInvalid", Subject: "ConfigMap " + limitsName,
 			What: err.Error(), Why: "the agents go on with the limits that they have read before",
 			Decide: "which values are meant; correct them in the ConfigMap"})
 	}
-	return found, err
 }

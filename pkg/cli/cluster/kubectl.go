@@ -201,10 +201,13 @@ func (o object) List(keys ...string) (all []object) {
 	return all
 }
 
-// named returns the element of a list whose field name has the given value, nil if there is none.
-func named(list []object, name string) object {
+// named returns the element of a list with the given name, nil if there is none.
+func named(list []object, name string) object { return find(list, "name", name) }
+
+// find returns the element of a list whose field has the given text, nil if there is none.
+func find(list []object, field, text string) object {
 	for _, o := range list {
-		if o.Text("name") == name {
+		if o.Text(field) == text {
 			return o
 		}
 	}

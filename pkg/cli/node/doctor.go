@@ -49,6 +49,7 @@ found but something could not be checked.`,
 // nodeDoctor examines this node. The process must see the file system and processes of the host.
 type nodeDoctor struct {
 	*app
+	*cli.Report
 	cniconf.Runtime
 	conf     cniconf.Conf
 	networks []cniconf.Status // of conf
@@ -56,21 +57,20 @@ type nodeDoctor struct {
 }
 
 // examineNode reads the configuration and the store, and makes all checks of the node.
-func (a *app) examineNode(ctx context.Context, runtime cniconf.Runtime) cli.Report {
+func (a *app) examineNode(ctx context.Context, runtime cniconf.Runtime) *cli.Report {
 	conf := cniconf.Load(runtime.ConfDir, runtime.Rules)
-	n := &nodeDoctor{a, runtime, conf, cniconf.Check(conf, runtime.BinDirs), a.content(ctx)}
-	r := cli.NewReport()
-	r.Add(ctx, "configuration", n.checkConfiguration)
-	r.Add(ctx, "addresses", n.checkAddresses)
-	r.Add(ctx, "directories", n.checkDirectories)
-	r.Add(ctx, "store", n.checkStore)
-	r.Add(ctx, "ranges", n.checkRanges)
-	r.Add(ctx, "host", n.checkHost)
+	n := &nodeDoctor{a, cli.NewReport(), runtime, conf, cniconf.Check(conf, runtime.BinDirs), a.content(ctx)}
+	n.Check(ctx, "configuration", n.checkConfiguration)
+	n.Check(ctx, "addresses", n.checkAddresses)
+	n.Check(ctx, "directories", n.checkDirectories)
+	n.Check(ctx, "store", n.checkStore)
+	n.Check(ctx, "ranges", n.checkRanges)
+	n.Check(ctx, "host", n.checkHost)
 	for _, s := range n.networks {
-		r.Examined = append(r.Examined, fmt.Sprintf("%s in %s", networkOf(s), s.File))
+		n.Examined = append(n.Examined, fmt.Sprintf("%s in %s", networkOf(s), s.File))
 	}
-	r.Examined = append(r.Examined, fmt.Sprintf("%d leases", len(n.state.leases)))
-	return r
+	n.Examined = append(n.Examined, fmt.Sprintf("%d leases", len(n.state.leases)))
+	return n.Report
 }
 
 // content is what the checks need of the store's content.
@@ -107,7 +107,7 @@ func (a *app) content(ctx context.Context) (c content) {
 const minimum = 1 << 20
 
 // checkDirectories checks whether the directories of the store are writable and have free space.
-func (n *nodeDoctor) checkDirectories(context.Context) (found []cli.Finding, err error) {
+func (n *nodeDoctor) checkDirectories(context.Context) {
 	for _, dir := range []string{n.Dirs.State, n.Dirs.Run} {
 		there := dir // or its nearest parent that exists
 		for {
@@ -117,49 +117,43 @@ func (n *nodeDoctor) checkDirectories(context.Context) (found []cli.Finding, err
 			there = filepath.Dir(there)
 		}
 		var fs unix.Statfs_t
-		if e := unix.Statfs(there, &fs); e != nil {
-			err = errors.Join(err, &os.PathError{Op: "statfs", Path: there, Err: e})
+		if err := unix.Statfs(there, &fs); err != nil {
+			n.Fail(&os.PathError{Op: "statfs", Path: there, Err: err})
 			continue
 		}
-		if f := judgeDirectory(dir, there, unix.Access(there, unix.W_OK), fs); f.Reason != "" {
-			found = append(found, f)
-		}
+		n.checkDirectory(dir, there, unix.Access(there, unix.W_OK), fs)
 	}
-	return found, err
 }
 
-// judgeDirectory returns the finding about a directory of the store, the zero finding if it can be
-// used. there is the directory or its nearest parent that exists, access the error of writing
-// there, and fs the state of its file system.
-func judgeDirectory(dir, there string, access error, fs unix.Statfs_t) cli.Finding {
+// checkDirectory checks a directory of the store. there is the directory or its nearest parent that
+// exists, access the error of writing there, and fs the state of its file system.
+func (n *nodeDoctor) checkDirectory(dir, there string, access error, fs unix.Statfs_t) {
 	f := cli.Finding{Reason: "StateReadOnly", Subject: dir,
 		Why: "pods cannot start on this node: a lease is written before its address is given out"}
+	free := fs.Bavail * uint64(fs.Bsize) // never negative
 	switch {
 	case errors.Is(access, syscall.EROFS):
 		f.What = fmt.Sprintf("%s is on a file system that is mounted read-only", there)
 		f.Decide = fmt.Sprintf("whether %s may be mounted read-write again: the kernel mounts a file system read-only "+
 			"when it finds an error (dmesg says so), and it has to be checked before anything is written to it",
 			there)
-		return f
 	case access != nil:
 		f.What = fmt.Sprintf("%s cannot be written: %v", there, access)
 		f.Decide = "run doctor as root; root may write unless the file is immutable (lsattr) or a security module " +
 			"denies it, and whoever has set that up decides"
-		return f
+	case free < minimum, fs.Files > 0 && fs.Ffree == 0:
+		f.Reason = "StateFull"
+		f.What = fmt.Sprintf("the file system of %s has %d bytes and %d files left", there, free, fs.Ffree)
+		f.Decide = "which files of that file system may be removed; the directory lost in it has copies of stores " +
+			"that were lost, which only people read"
+	default:
+		return
 	}
-	free := fs.Bavail * uint64(fs.Bsize) // never negative
-	if free >= minimum && (fs.Files == 0 || fs.Ffree > 0) {
-		return cli.Finding{}
-	}
-	f.Reason = "StateFull"
-	f.What = fmt.Sprintf("the file system of %s has %d bytes and %d files left", there, free, fs.Ffree)
-	f.Decide = "which files of that file system may be removed; the directory lost in it has copies of stores that " +
-		"were lost, which only people read"
-	return f
+	n.Find(f)
 }
 
 // checkStore checks whether the store can be read and is consistent.
-func (n *nodeDoctor) checkStore(context.Context) ([]cli.Finding, error) {
+func (n *nodeDoctor) checkStore(context.Context) {
 	c, path := n.state, filepath.Join(n.Dirs.State, "leases.db")
 	f := cli.Finding{Subject: path}
 	switch {
@@ -174,7 +168,8 @@ func (n *nodeDoctor) checkStore(context.Context) ([]cli.Finding, error) {
 		f.Why = "which addresses are kept is not known until the leases are imported from what the node shows"
 		f.Repair = []string{cli.RecoverStore(n.pool()...)}
 	case c.err != nil:
-		return nil, c.err
+		n.Fail(c.err)
+		return
 	case c.lost != "":
 		f.Reason = "StoreIncomplete"
 		f.What = "no complete source has shown which addresses are in use: " + c.lost
@@ -187,9 +182,9 @@ func (n *nodeDoctor) checkStore(context.Context) ([]cli.Finding, error) {
 		f.Why = "an address of a damaged record is not given out, and may not be kept for its pod"
 		f.Repair = []string{cli.RecoverStore(n.pool()...)}
 	default:
-		return nil, nil
+		return
 	}
-	return []cli.Finding{f}, nil
+	n.Find(f)
 }
 
 // pool returns the flags for leasectl recover that select the pool of the loaded configuration.
@@ -207,21 +202,20 @@ func (n *nodeDoctor) pool() (flags []string) {
 }
 
 // checkHost checks whether this process sees the network namespaces of the node's sandboxes. If
-// not, the other checks may be wrong, so checkHost returns an error and no finding.
-func (n *nodeDoctor) checkHost(context.Context) ([]cli.Finding, error) {
+// not, the other checks may be wrong, so that is an error and no finding.
+func (n *nodeDoctor) checkHost(context.Context) {
 	if n.state.err != nil || len(n.state.leases) == 0 {
-		return nil, nil
+		return
 	}
 	if err := n.Host.ProveView(n.state.spaces, n.Clock().BootID, host.BoundIn(n.state.leases)); err != nil {
-		return nil, fmt.Errorf("%w; %s", err, runOnHost)
+		n.Fail(fmt.Errorf("%w; %s", err, runOnHost))
 	}
-	return nil, nil
 }
 
 // checkRanges finds addresses that are in use in one network and are in the ranges of another
 // network. The two networks do not know of each other's addresses, so the other network may assign
 // the same address again.
-func (n *nodeDoctor) checkRanges(context.Context) (found []cli.Finding, err error) {
+func (n *nodeDoctor) checkRanges(context.Context) {
 	for _, u := range n.state.usage {
 		if u.Ranges == nil || !n.isCurrent(u.Pool) {
 			continue
@@ -229,7 +223,7 @@ func (n *nodeDoctor) checkRanges(context.Context) (found []cli.Finding, err erro
 		for _, l := range n.state.leases {
 			isOther := l.Pool.Network != u.Pool.Network // an ADD looks in all dataDirs of a network
 			if isOther && u.Ranges.Contains(l.Address) && !l.Lapsed(n.Clock()) {
-				found = append(found, cli.Finding{Reason: "RangeShared",
+				n.Find(cli.Finding{Reason: "RangeShared",
 					Subject: fmt.Sprintf("networks %s and %s", u.Pool.Network, l.Pool.Network),
 					What: fmt.Sprintf("%s is in use in network %s, and is in the range %s of network %s", l.Address,
 						l.Pool.Network, u.Ranges, u.Pool.Network),
@@ -239,7 +233,6 @@ func (n *nodeDoctor) checkRanges(context.Context) (found []cli.Finding, err erro
 			}
 		}
 	}
-	return found, nil
 }
 
 // isCurrent reports whether a loaded configuration has the network of a pool. It reports true for

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
@@ -12,28 +11,27 @@ import (
 // checkConfiguration checks whether the container runtime calls leasehold for each network, and
 // whether the plugin then learns the retention windows of pods, either from the runtime or from an
 // agent on the node.
-func (n *nodeDoctor) checkConfiguration(context.Context) (found []cli.Finding, err error) {
+func (n *nodeDoctor) checkConfiguration(context.Context) {
 	agent, unknown := n.Host.Running(func(name, _ string) bool { return name == cli.AgentName })
 	for _, s := range n.networks {
 		switch {
 		case s.State == cniconf.Unknown:
-			err = errors.Join(err, fmt.Errorf("%s: %s", s.Reason, s.Message))
+			n.Fail(fmt.Errorf("%s: %s", s.Reason, s.Message))
 		case s.State == cniconf.Inactive:
 			f := cli.Finding{Reason: s.Reason, Subject: networkOf(s), What: s.Message, Why: cli.NotKept}
 			f.Repair, f.Decide = n.advise(s, agent != 0, unknown)
-			found = append(found, f)
+			n.Find(f)
 		case s.GetsAnnotations || agent != 0:
 		case unknown != nil:
-			err = errors.Join(err, unknown)
+			n.Fail(unknown)
 		default:
-			found = append(found, cli.Finding{Reason: "NoAnnotations", Subject: networkOf(s),
+			n.Find(cli.Finding{Reason: "NoAnnotations", Subject: networkOf(s),
 				What: fmt.Sprintf("%s does not declare the capability with which the runtime passes annotations, and "+
 					"no leasehold-agent runs on this node", s.File),
 				Why:    "no address is kept: nothing tells the plugin which pods have the annotation",
 				Repair: []string{cli.PassAnnotations(s.File)}})
 		}
 	}
-	return found, err
 }
 
 // advise returns the repair of a network for which leasehold is not active, or what there is to

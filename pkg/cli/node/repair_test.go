@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"net/netip"
@@ -106,7 +105,7 @@ func advices(t *testing.T, plugin, reason string) (all []cli.Finding) {
 }
 
 // nodeFindings returns findings of all other checks of a node.
-func nodeFindings(t *testing.T) (all []cli.Finding) {
+func nodeFindings(t *testing.T) []cli.Finding {
 	t.Helper()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -129,17 +128,12 @@ func nodeFindings(t *testing.T) (all []cli.Finding) {
 		state.usage = append(state.usage, store.Usage{Pool: l.Pool, Ranges: set})
 	}
 	n := &nodeDoctor{app: &app{App: cli.New(cli.Env{Clock: func() lease.Instant { return now }}),
-		Dirs: store.Dirs{State: path("state"), Run: path("run")}, Host: host.New(newProc(t), "")}, state: state,
+		Dirs: store.Dirs{State: path("state"), Run: path("run")}, Host: host.New(newProc(t), "")}, Report: cli.NewReport(), state: state,
 		Runtime: cniconf.Runtime{BinDirs: []string{dir}}, conf: cniconf.Load(path("conf"), cniconf.Rules{})}
-	run := func(check func(context.Context) ([]cli.Finding, error)) {
-		found, err := check(t.Context())
-		must.Succeed(t, err)
-		all = append(all, found...)
-	}
 	n.networks = cniconf.Check(n.conf, n.BinDirs)
-	run(n.checkConfiguration)
-	run(n.checkRanges)
-	run(n.checkAddresses)
+	n.checkConfiguration(t.Context())
+	n.checkRanges(t.Context())
+	n.checkAddresses(t.Context())
 	must.Succeed(t, os.WriteFile(path("conf/10-net.conflist"), []byte(`{"name":"net","plugins":[{"type":"bridge",
 		"ipam":{"type":"leasehold","subnet":"10.0.0.0/30","dataDir":"`+path("data")+`"}}]}`), 0o600))
 	n.networks = cniconf.Check(cniconf.Load(path("conf"), cniconf.Rules{}), n.BinDirs)
@@ -150,20 +144,23 @@ func nodeFindings(t *testing.T) (all []cli.Finding) {
 	} {
 		l.Pool, l.Address = state.leases[0].Pool, netip.MustParseAddr("10.0.0.2")
 		n.state = content{leases: []lease.Lease{l}}
-		run(n.checkAddresses)
+		n.checkAddresses(t.Context())
 	}
 	must.Succeed(t, errors.Join(os.WriteFile(path("bridge"), []byte("x"), 0o755),
 		os.WriteFile(path("data"), nil, 0o600)))
 	n.networks = cniconf.Check(cniconf.Load(path("conf"), cniconf.Rules{}), n.BinDirs)
-	run(n.checkAddresses)
+	n.checkAddresses(t.Context())
 	for _, n.state = range []content{{err: store.ErrNewer}, {err: store.ErrLost}, {lost: "it was removed"},
 		{wrong: []string{"index"}}} {
-		run(n.checkStore)
+		n.checkStore(t.Context())
 	}
 	for _, access := range []error{syscall.EROFS, syscall.EACCES, nil} {
 		for _, of := range []string{"state", "run"} {
-			all = append(all, judgeDirectory(path(of), dir, access, unix.Statfs_t{Bsize: 4096}))
+			n.checkDirectory(path(of), dir, access, unix.Statfs_t{Bsize: 4096})
 		}
 	}
-	return all
+	if len(n.Unchecked) > 0 {
+		t.Error(n.Unchecked)
+	}
+	return n.Findings
 }
