@@ -16,30 +16,26 @@ import (
 // ChoiceFlags adds the flags that choose addresses for a pod, and returns what they will choose.
 func ChoiceFlags(command *cobra.Command) *maintain.Choice {
 	c := &maintain.Choice{Window: lease.Forever, IfName: "eth0"}
-	f, errName := command.Flags(), errors.New("want namespace/name")
+	f := command.Flags()
 	// With an empty value, which scripts may have, --pod and --reserve-as count as not given.
-	f.Func("pod", "the `pod`, as namespace/name; it need not exist", func(s string) error {
-		namespace, name, _ := strings.Cut(s, "/")
-		if c.Name = name; s == "" {
-			return nil
-		}
-		if c.Namespace = namespace; !hostlocal.IsPod(namespace, name) {
-			return errName
-		}
-		return nil
-	})
-	f.Func("reserve-as",
-		"a reservation `name` (annotation leasehold.dev/reserve-as) instead of a pod, as namespace/name",
-		func(s string) error {
+	named := func(to *string, isValid func(namespace, name string) bool) func(string) error {
+		return func(s string) error {
 			namespace, name, _ := strings.Cut(s, "/")
-			if c.ReserveAs = name; s == "" {
+			if *to = name; s == "" {
 				return nil
 			}
-			if c.Namespace = namespace; !lease.IsNamespace(namespace) || !lease.IsReserveAs(name) {
-				return errName
+			if c.Namespace = namespace; !isValid(namespace, name) {
+				return errors.New("want namespace/name")
 			}
 			return nil
-		})
+		}
+	}
+	f.Func("pod", "the `pod`, as namespace/name; it need not exist", named(&c.Name, hostlocal.IsPod))
+	f.Func("reserve-as",
+		"a reservation `name` (annotation leasehold.dev/reserve-as) instead of a pod, as namespace/name",
+		named(&c.ReserveAs, func(namespace, name string) bool {
+			return lease.IsNamespace(namespace) && lease.IsReserveAs(name)
+		}))
 	f.Func("address", "the `address`; with two address families one of each (may be repeated)", func(s string) error {
 		for text := range strings.SplitSeq(s, ",") {
 			addr, err := netip.ParseAddr(text)

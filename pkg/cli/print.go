@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"text/tabwriter"
 	"unicode"
 
+	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 )
 
@@ -86,11 +88,14 @@ func AddressText(a netip.Addr) string {
 // Step prints what a command does next, or a line of its result.
 func (a *App) Step(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
 
-// Ask prints a question on standard error, and reports whether the user answers yes. Without an
-// answer it reports false.
-func (a *App) Ask(in io.Reader, question string) bool {
+// Ask prints a question on standard error, and reports whether the user answers yes, or has set the
+// flag --yes. Without an answer it reports false.
+func (a *App) Ask(cmd *cobra.Command, question string) bool {
+	if a.Yes {
+		return true
+	}
 	fmt.Fprintf(a.Stderr, "%s [y/N] ", question)
-	answer, _ := bufio.NewReader(in).ReadString('\n')
+	answer, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer == "y" || answer == "yes" {
 		return true
 	}
@@ -98,10 +103,21 @@ func (a *App) Ask(in io.Reader, question string) bool {
 	return false
 }
 
-// Agree returns an error unless yes is set, or the user answers the question with yes.
-func (a *App) Agree(cmd *cobra.Command, yes bool, question string) error {
-	if yes || a.Ask(cmd.InOrStdin(), question) {
+// Agree returns an error unless Ask reports true.
+func (a *App) Agree(cmd *cobra.Command, question string) error {
+	if a.Ask(cmd, question) {
 		return nil
 	}
 	return errors.New("the answer was not yes; --yes does not ask")
+}
+
+// Change shows how a configuration is to change, and reports whether that is to be done: not if it
+// is so already, or agreed reports false.
+func (a *App) Change(name string, before, after []byte, agreed func() bool) bool {
+	if bytes.Equal(before, after) {
+		a.Step("%s is so already", name)
+		return false
+	}
+	fmt.Fprintf(a.Stdout, "%s", diff.Diff(name, before, name, after))
+	return agreed()
 }

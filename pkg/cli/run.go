@@ -46,6 +46,7 @@ type App struct {
 	Env
 	Filter
 	Output  string // of the flag --output: "", table or json
+	Yes     bool   // of the flag --yes
 	program string // as users call it
 }
 
@@ -99,6 +100,9 @@ func (a *App) OutputFlag(c *cobra.Command) {
 	c.Flags().FuncP("output", "o", "output `format`: table or json (default table)", OneOf(&a.Output, "table", "json"))
 }
 
+// YesFlag adds the flag --yes to a command, with which Ask does not ask.
+func (a *App) YesFlag(c *cobra.Command) { c.Flags().BoolVar(&a.Yes, "yes", false, "do not ask") }
+
 // ReserveAsFlag adds the flag --reserve-as to a command, which selects leases.
 func (a *App) ReserveAsFlag(c *cobra.Command) {
 	c.Flags().Func("reserve-as",
@@ -129,9 +133,12 @@ type Filter struct {
 	ReserveAs string // a reservation name, or a namespace and one
 }
 
-// Parse sets the filter of the argument of list, history and release: an address, or a pod as
-// namespace/name.
-func (f *Filter) Parse(args []string) error {
+// Parse sets the filter of the argument of list, history and release, if there is one: an address,
+// or a pod as namespace/name.
+func (f *Filter) Parse(command *cobra.Command, args []string) error {
+	if err := cobra.MaximumNArgs(1)(command, args); err != nil {
+		return err
+	}
 	for _, s := range args {
 		if addr, err := netip.ParseAddr(s); err == nil {
 			f.address = addr.Unmap().String()

@@ -23,11 +23,8 @@ the time from which they are complete. Nodes without a running agent, and nodes 
 have left the cluster, are not asked. It runs leasectl in the pods of the agents, which
 needs the right to create pods/exec in leasehold's namespace.`,
 		Example: "  kubectl leasehold history 10.244.1.7\n  kubectl leasehold history db/db-0 --node=node1",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    c.Parse,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := c.Parse(args); err != nil {
-				return err
-			}
 			entries, err := c.journals(cmd.Context(), args)
 			const heads = "TIME NODE EVENT ADDRESS POD REASON"
 			return errors.Join(err, cli.PrintRows(c.App, entries, heads, func(n cli.NodeEntry) []string {

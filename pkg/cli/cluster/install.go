@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
@@ -24,7 +23,6 @@ const (
 
 // install returns the command of the kubectl plugin that changes flannel's ConfigMap.
 func (c *cluster) install() *cobra.Command {
-	var yes bool
 	command := &cobra.Command{
 		Use:   "install",
 		Short: "Name leasehold in flannel's configuration",
@@ -37,11 +35,11 @@ configuration names it.`,
 		Example: "  kubectl leasehold install\n  kubectl leasehold install --yes",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.installFlannel(cmd.Context(), func() bool { return yes || c.Ask(cmd.InOrStdin(), "Change it?") })
+			return c.installFlannel(cmd.Context(), func() bool { return c.Ask(cmd, "Change it?") })
 		},
 	}
 	c.timeoutFlag(command)
-	command.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.YesFlag(command)
 	return command
 }
 
@@ -72,12 +70,7 @@ func (c *cluster) installFlannel(ctx context.Context, agreed func() bool) error 
 		return errors.New("leasehold takes host-local's place on the nodes already; no configuration has to name it")
 	}
 	name := namespaceOf(change.config) + "/" + flannelConfig + " " + flannelKey
-	if change.before == change.after {
-		c.Step("%s is so already", name)
-		return nil
-	}
-	fmt.Fprintf(c.Stdout, "%s", diff.Diff(name, []byte(change.before), name, []byte(change.after)))
-	if !agreed() {
+	if !c.Change(name, []byte(change.before), []byte(change.after), agreed) {
 		return nil
 	}
 	if err := c.rollout(ctx, cli.Namespace, cli.AgentName); err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 func (c *cluster) release() *cobra.Command {
-	var held, yes, dryRun bool
+	var held, dryRun bool
 	var wait time.Duration
 	command := &cobra.Command{
 		Use:   "release [address | namespace/pod]",
@@ -27,13 +27,10 @@ agents of the nodes do the rest.`,
 		Example: "  kubectl leasehold release db/db-0\n  kubectl leasehold release --namespace=db --held\n" +
 			"  kubectl leasehold release --reserve-as=db/registry --held\n" +
 			"  kubectl leasehold release --node=node7 --held --dry-run",
-		Args: cobra.MaximumNArgs(1),
+		Args: c.Parse,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && c.namespace == "" && c.node == "" && c.ReserveAs == "" {
 				return cli.Usage("name an address, a pod, --reserve-as, --namespace or --node")
-			}
-			if err := c.Parse(args); err != nil {
-				return err
 			}
 			chosen, err := c.reservations(cmd.Context(), func(r object) bool {
 				return r.Text("status", "id") != "" && (!held || isHeld(r)) // without an id there is no lease yet
@@ -47,7 +44,7 @@ agents of the nodes do the rest.`,
 			if err := c.printReservations(chosen); err != nil || dryRun {
 				return err
 			}
-			if !yes && !c.Ask(cmd.InOrStdin(), fmt.Sprintf("Release these %d?", len(chosen))) {
+			if !c.Ask(cmd, fmt.Sprintf("Release these %d?", len(chosen))) {
 				return nil
 			}
 			return c.releaseAll(cmd.Context(), chosen, wait)
@@ -57,9 +54,9 @@ agents of the nodes do the rest.`,
 	c.nodeFlag(command)
 	c.OutputFlag(command)
 	c.ReserveAsFlag(command)
+	c.YesFlag(command)
 	f.StringVarP(&c.namespace, "namespace", "n", "", "only pods of this namespace; if empty, of all")
 	f.BoolVar(&held, "held", false, "only addresses of pods that are away")
-	f.BoolVar(&yes, "yes", false, "do not ask")
 	f.BoolVar(&dryRun, "dry-run", false, "show what would be released, and stop")
 	f.DurationVar(&wait, "wait", 30*time.Second, "how long to wait for the agents; 0: not at all")
 	return command

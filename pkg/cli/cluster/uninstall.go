@@ -26,7 +26,7 @@ const (
 
 // uninstall returns the command of the kubectl plugin that removes leasehold from a cluster.
 func (c *cluster) uninstall() *cobra.Command {
-	var crds, keepObjects, dryRun, yes bool
+	var crds, keepObjects, dryRun bool
 	command := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove leasehold from a cluster",
@@ -53,19 +53,19 @@ before it removes the objects, does the rest.`,
 			if err != nil || dryRun {
 				return err
 			}
-			if err := c.Agree(cmd, yes, "Remove leasehold from the cluster?"); err != nil {
+			if err := c.Agree(cmd, "Remove leasehold from the cluster?"); err != nil {
 				return err
 			}
 			return c.leave(cmd.Context(), r, crds, keepObjects)
 		},
 	}
 	c.timeoutFlag(command)
+	c.YesFlag(command)
 	f := command.Flags()
 	f.BoolVar(&crds, "crds", false, "remove the CRDs too, with all their objects")
 	f.BoolVar(&keepObjects, "keep-objects", false,
 		"remove the plugin, the webhooks and the workloads, and leave all other objects to Helm")
 	f.BoolVar(&dryRun, "dry-run", false, "show what would be done, and change nothing")
-	f.BoolVar(&yes, "yes", false, "do not ask")
 	command.MarkFlagsMutuallyExclusive("crds", "keep-objects")
 	return command
 }

@@ -21,11 +21,8 @@ remove entries; the loss of the store does. If there were earlier entries, the f
 line is an event %s with the time from which the journal is complete.`,
 			store.JournalSize, journalBegins),
 		Example: "  leasectl history 10.244.1.7\n  leasectl history db/db-0\n  leasectl history",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    a.Parse,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.Parse(args); err != nil {
-				return err
-			}
 			entries, err := a.entries(cmd.Context())
 			if err != nil {
 				return err

@@ -1,14 +1,12 @@
 package node
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
@@ -21,7 +19,7 @@ import (
 func (a *app) install() *cobra.Command {
 	var conf string
 	var binDirs []string
-	var replace, watch, yes, annotations bool
+	var replace, watch, annotations bool
 	var plugin []byte
 	c := &cobra.Command{
 		Use:   "install",
@@ -41,7 +39,7 @@ node without an agent needs.
 		Args:    cobra.NoArgs,
 		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
 			if conf == "" {
-				if yes || annotations {
+				if a.Yes || annotations {
 					return cli.Usage("--yes and --pod-annotations need --conf")
 				}
 				if plugin, err = readPlugin(); err != nil {
@@ -51,7 +49,7 @@ node without an agent needs.
 			return a.enter()
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			agreed := func() bool { return yes || a.Ask(cmd.InOrStdin(), "Change it?") }
+			agreed := func() bool { return a.Ask(cmd, "Change it?") }
 			switch {
 			case annotations:
 				return a.changeFile(conf, cniconf.WithAnnotations, agreed)
@@ -78,9 +76,9 @@ node without an agent needs.
 			return nil
 		},
 	}
+	a.YesFlag(c)
 	f := c.Flags()
 	f.StringVar(&conf, "conf", "", "`path` of a CNI configuration of this node")
-	f.BoolVar(&yes, "yes", false, "do not ask")
 	f.StringSliceVar(&binDirs, "cni-bin-dir", []string{"/opt/cni/bin"}, "the runtime's `directories` of plugins; "+
 		"the plugin is installed in the first")
 	f.BoolVar(&annotations, "pod-annotations", false, "let the runtime pass the annotations of pods, and change "+
@@ -122,12 +120,7 @@ func (a *app) changeFile(path string, change func(string, []byte) ([]byte, error
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if bytes.Equal(content, changed) {
-		a.Step("%s is so already", path)
-		return nil
-	}
-	fmt.Fprintf(a.Stdout, "%s", diff.Diff(path, content, path, changed))
-	if !agreed() {
+	if !a.Change(path, content, changed, agreed) {
 		return nil
 	}
 	return cniconf.Change{Path: path, Before: content, After: changed}.Write()

@@ -22,11 +22,8 @@ func (a *app) list() *cobra.Command {
 a container, or Held for a pod that is away. "Held (cool-down)" is a short hold of a
 pod without retention. The column FOR has reservation names.`,
 		Example: "  leasectl list\n  leasectl list db/db-0 -o json\n  leasectl list --state=held",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    a.Parse,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.Parse(args); err != nil {
-				return err
-			}
 			leases, err := a.leases(cmd.Context())
 			if err != nil {
 				return err

@@ -25,11 +25,8 @@ containers. --force releases it in both cases: it may then be assigned to anothe
 pod while the container still uses it.`,
 		Example: "  leasectl release db/db-0\n  leasectl release 10.244.1.7 --force\n" +
 			"  leasectl release --reserve-as=db/registry --state=held",
-		Args: cobra.MaximumNArgs(1),
+		Args: a.Parse,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.Parse(args); err != nil {
-				return err
-			}
 			if len(args) == 0 && !strings.Contains(a.ReserveAs, "/") {
 				return cli.Usage("name an address, a pod, or a reservation name with --reserve-as=namespace/name")
 			}

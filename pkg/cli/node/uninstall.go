@@ -14,7 +14,7 @@ import (
 // uninstall returns the command that removes leasehold from this node.
 func (a *app) uninstall() *cobra.Command {
 	var cni cniFlags
-	var dryRun, yes bool
+	var dryRun bool
 	var answer *os.File
 	var self []byte
 	c := &cobra.Command{
@@ -32,15 +32,11 @@ It can be repeated after an error.
 "kubectl leasehold uninstall" does this on all nodes of a cluster.`,
 		Example: "  leasectl uninstall --dry-run\n  leasectl uninstall",
 		Args:    cobra.NoArgs,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
 			// The kubelet copies the content of this file to the pod's status, where kubectl
 			// leasehold uninstall reads it. Outside of a container there is none.
 			answer, _ = os.OpenFile("/dev/termination-log", os.O_WRONLY|os.O_TRUNC, 0)
-			path, err := os.Executable()
-			if err == nil {
-				self, err = os.ReadFile(path)
-			}
-			if err != nil {
+			if self, err = os.ReadFile("/proc/self/exe"); err != nil {
 				return err
 			}
 			return a.enter()
@@ -69,7 +65,7 @@ It can be repeated after an error.
 			if a.Step("- %s", strings.Join(plan.Steps, "\n- ")); dryRun {
 				return nil
 			}
-			if err := a.Agree(cmd, yes, "Remove leasehold from this node?"); err != nil {
+			if err := a.Agree(cmd, "Remove leasehold from this node?"); err != nil {
 				return err
 			}
 			if text, err = u.Run(cmd.Context(), plan); err == nil {
@@ -80,9 +76,8 @@ It can be repeated after an error.
 	}
 	cni.register(c)
 	a.OutputFlag(c)
-	f := c.Flags()
-	f.BoolVar(&dryRun, "dry-run", false, "show what would be done, and change nothing")
-	f.BoolVar(&yes, "yes", false, "do not ask")
+	a.YesFlag(c)
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be done, and change nothing")
 	return c
 }
 
