@@ -35,10 +35,7 @@ func (r release) programs() []string {
 
 // build writes the whole release into an empty directory.
 func (r release) build(ctx context.Context) error {
-	if err := os.RemoveAll(r.dir); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+	if err := errors.Join(os.RemoveAll(r.dir), os.MkdirAll(r.dir, 0o755)); err != nil {
 		return err
 	}
 	work, err := os.MkdirTemp("", "release")
@@ -81,11 +78,7 @@ func (r release) writePrograms(ctx context.Context, licences []File) error {
 		if err != nil {
 			return err
 		}
-		data, err := tarGzOf(append(files, licences...))
-		if err != nil {
-			return err
-		}
-		if err := r.write(r.programsArchive(arch), data); err != nil {
+		if err := r.writeTarGz(r.programsArchive(arch), append(files, licences...)); err != nil {
 			return err
 		}
 	}

@@ -36,11 +36,7 @@ func (r release) writeChart(digests map[string]string) error {
 	for i := range files {
 		files[i].Name, files[i].Mode = "leasehold/"+files[i].Name, 0o644
 	}
-	data, err := tarGzOf(files)
-	if err != nil {
-		return err
-	}
-	return r.write("leasehold-"+strings.TrimPrefix(r.version, "v")+".tgz", data)
+	return r.writeTarGz("leasehold-"+strings.TrimPrefix(r.version, "v")+".tgz", files)
 }
 
 // chartObjects returns the objects of the overlays as files of the chart. The overlays differ in

@@ -63,9 +63,12 @@ func (r release) binary(arch, dir string) string {
 	return filepath.Join(r.work, arch, path.Base(dir))
 }
 
-// buildProgram builds a static program. The same source, version and toolchain give the same bytes,
-// in any directory.
+// buildProgram builds a static program, unless dir is one that is built already. The same source,
+// version and toolchain give the same bytes, in any directory.
 func (r release) buildProgram(ctx context.Context, dir, arch string) error {
+	if filepath.IsAbs(dir) {
+		return nil
+	}
 	_, err := r.golang(ctx, dir, arch, "build", "-trimpath", "-buildvcs=false", "-ldflags",
 		"-s -w -X main.version="+r.version, "-o", r.binary(arch, dir), ".")
 	return err
@@ -103,18 +106,13 @@ func newImage(arch, user string, labels map[string]string, files []File) (v1.Ima
 		return nil, err
 	}
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	img, err := mutate.AppendLayers(base, layer)
+	img, err := mutate.ConfigFile(base, &v1.ConfigFile{OS: "linux", Architecture: arch,
+		RootFS: v1.RootFS{Type: "layers"},
+		Config: v1.Config{Entrypoint: []string{"/" + files[0].Name}, User: user, Labels: labels}})
 	if err != nil {
 		return nil, err
 	}
-	config, err := img.ConfigFile()
-	if err != nil {
-		return nil, err
-	}
-	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", arch
-	config.Config = v1.Config{Entrypoint: []string{"/" + files[0].Name}, User: user, Labels: labels}
-	return mutate.ConfigFile(img, config)
+	return mutate.AppendLayers(img, layer)
 }
 
 // tarOf returns an archive of files, sorted by name, without times and owners.
@@ -134,15 +132,16 @@ func tarOf(files []File) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// tarGzOf returns a compressed archive of files, sorted by name, without times and owners.
-func tarGzOf(files []File) ([]byte, error) {
+// writeTarGz writes a compressed archive of files, as tarOf returns it.
+func (r release) writeTarGz(name string, files []File) error {
 	data, err := tarOf(files)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	_, err = w.Write(data)
-	err = errors.Join(err, w.Close())
-	return out.Bytes(), err
+	if _, err := w.Write(data); err != nil {
+		return err
+	}
+	return errors.Join(w.Close(), r.write(name, out.Bytes()))
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path"
@@ -28,12 +27,11 @@ var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT
 
 // module is a Go module that the programs link.
 type module struct {
-	Path, Version, Dir, Sum string
-	Main                    bool     // the product's own
-	files                   []string // licences and notices, relative to Dir
-	texts                   []File   // of files, below licenses/
-	licences                []string // SPDX identifiers, sorted
-	linkedBy                []string // architectures and programs
+	Path, Version, Sum string
+	Main               bool              // the product's own
+	texts              map[string][]byte // licences and notices, by their paths in the module
+	licences           []string          // SPDX identifiers, sorted
+	linkedBy           []string          // architectures and programs
 }
 
 // licenceFile matches names of licences and of notices that have to be kept with them.
@@ -52,8 +50,6 @@ func (r release) linked(ctx context.Context) (all []module, err error) {
 	}
 	for _, ref := range slices.Sorted(maps.Keys(modules)) {
 		m := modules[ref]
-		slices.Sort(m.files)
-		m.files = slices.Compact(m.files)
 		if e := m.identify(); e != nil {
 			err = errors.Join(err, fmt.Errorf("%s %s: %w", m.Path, m.Version, e))
 		}
@@ -65,29 +61,22 @@ func (r release) linked(ctx context.Context) (all []module, err error) {
 // addLinked adds the modules of a program for an architecture, with the files of licences that
 // apply to its packages: those between the package's directory and the module's.
 func (r release) addLinked(ctx context.Context, modules map[string]*module, program, arch string) error {
-	goroot, err := r.golang(ctx, program, arch, "env", "GOROOT")
+	out, err := r.golang(ctx, program, arch, "list", "-deps", "-json=Dir,Root,Standard,Module", ".")
 	if err != nil {
 		return err
 	}
-	out, err := r.golang(ctx, program, arch, "list", "-deps", "-json=Dir,Standard,Module", ".")
-	if err != nil {
-		return err
-	}
-	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
 		var p struct {
-			Dir      string
-			Standard bool
-			Module   *module
+			Dir, Root string // Root is that of the module, or of Go
+			Standard  bool
+			Module    *module
 		}
-		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
+		if err := d.Decode(&p); err != nil {
 			return err
 		}
 		if p.Standard {
 			// Licences further down are those of files that are not linked: BoringSSL's objects.
-			p.Dir = string(bytes.TrimSpace(goroot))
-			p.Module = &module{Path: "std", Version: goVersion(), Dir: p.Dir}
+			p.Dir, p.Module = p.Root, &module{Path: "std", Version: goVersion()}
 		}
 		if p.Module == nil || p.Module.Main {
 			continue
@@ -95,57 +84,58 @@ func (r release) addLinked(ctx context.Context, modules map[string]*module, prog
 		m := modules[p.Module.ref()]
 		if m == nil {
 			m = p.Module
+			m.texts = map[string][]byte{}
 			modules[m.ref()] = m
 		}
-		files, err := licencesAbove(p.Dir, m.Dir)
-		if err != nil {
+		m.linkedBy = append(m.linkedBy, arch+" "+program)
+		if err := m.readLicences(p.Root, p.Dir); err != nil {
 			return err
 		}
-		m.files, m.linkedBy = append(m.files, files...), append(m.linkedBy, arch+" "+program)
 	}
+	return nil
 }
 
-// licencesAbove returns the files of licences in a directory and in those above it, up to root.
-// Their paths are relative to root.
-func licencesAbove(dir, root string) (files []string, err error) {
+// readLicences reads the files of licences in a directory of a module and in those above it, up to
+// the module's root.
+func (m *module) readLicences(root, dir string) error {
+	dir, err := filepath.Rel(root, dir)
+	if err != nil {
+		return err
+	}
 	for ; ; dir = filepath.Dir(dir) {
-		entries, err := os.ReadDir(dir)
+		entries, err := os.ReadDir(filepath.Join(root, dir))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, e := range entries {
-			rel, err := filepath.Rel(root, filepath.Join(dir, e.Name()))
-			if err != nil || !filepath.IsLocal(rel) {
-				return nil, fmt.Errorf("%s is not below %s", dir, root)
+			if e.IsDir() || !licenceFile.MatchString(e.Name()) || filepath.Ext(e.Name()) == ".go" {
+				continue
 			}
-			if !e.IsDir() && licenceFile.MatchString(e.Name()) && filepath.Ext(e.Name()) != ".go" {
-				files = append(files, rel)
+			file := filepath.Join(dir, e.Name())
+			if m.texts[file], err = os.ReadFile(filepath.Join(root, file)); err != nil {
+				return err
 			}
 		}
-		if dir == root || len(dir) <= len(root) {
-			return files, nil
+		if dir == "." {
+			return nil
 		}
 	}
 }
 
-// identify reads the licences of a module. A text that is a licence for the most part is one. Only
+// identify finds the licences of a module. A text that is a licence for the most part is one. Only
 // a notice may be something else.
 func (m *module) identify() error {
-	for _, f := range m.files {
-		text, err := os.ReadFile(filepath.Join(m.Dir, f))
-		if err != nil {
-			return err
-		}
-		m.texts = append(m.texts, File{path.Join("licenses", m.Path+"@"+m.Version, f), 0o644, text})
-		switch strings.ToUpper(filepath.Base(f)) {
-		case "PATENTS", "LICENSE.DOCS": // a grant beside the licence; the licence of what is not linked
+	for _, f := range slices.Sorted(maps.Keys(m.texts)) {
+		name := strings.ToUpper(filepath.Base(f))
+		if name == "PATENTS" || name == "LICENSE.DOCS" { // a grant beside the licence; the licence of what is not linked
 			continue
 		}
-		found := licensecheck.Scan(text)
-		if found.Percent < 50 {
-			if strings.HasPrefix(strings.ToUpper(filepath.Base(f)), "NOTICE") {
-				continue
-			}
+		found := licensecheck.Scan(m.texts[f])
+		switch {
+		case found.Percent >= 50:
+		case strings.HasPrefix(name, "NOTICE"):
+			continue
+		default:
 			return fmt.Errorf("%s is not a known licence", f)
 		}
 		for _, match := range found.Match {
@@ -159,7 +149,7 @@ func (m *module) identify() error {
 	}
 	slices.Sort(m.licences)
 	if len(m.licences) == 0 {
-		return fmt.Errorf("no known licence in %q", m.files)
+		return fmt.Errorf("no known licence in %q", slices.Sorted(maps.Keys(m.texts)))
 	}
 	return nil
 }
@@ -172,7 +162,9 @@ func (r release) licenceFiles(modules []module) ([]File, error) {
 	}
 	files := []File{{Name: "LICENSE", Mode: 0o644, Data: own}}
 	for _, m := range modules {
-		files = append(files, m.texts...)
+		for name, text := range m.texts {
+			files = append(files, File{path.Join("licenses", m.Path+"@"+m.Version, name), 0o644, text})
+		}
 	}
 	return files, nil
 }

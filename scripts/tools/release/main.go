@@ -66,12 +66,12 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	r.archs = strings.Split(*archs, ",")
-	var err error
-	if r.repo, err = filepath.Abs(r.repo); err != nil {
-		return err
-	}
-	if r.dir, err = filepath.Abs(r.dir); err != nil {
-		return err
+	for _, path := range []*string{&r.repo, &r.dir} {
+		abs, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		*path = abs
 	}
 	switch args[0] {
 	case "build":

@@ -327,12 +327,13 @@ func TestLicences(t *testing.T) {
 		{"an unknown one", map[string]string{"LICENSE": string(apache), "COPYING": "All rights reserved."},
 			"COPYING is not a known licence"},
 	} {
-		m := module{Path: "example.org/m", Version: "v1.0.0", Dir: t.TempDir()}
-		for _, name := range slices.Sorted(maps.Keys(tt.files)) {
-			must(t, os.WriteFile(filepath.Join(m.Dir, name), []byte(tt.files[name]), 0o644))
-			m.files = append(m.files, name)
+		root := t.TempDir()
+		for name, text := range tt.files {
+			must(t, os.WriteFile(filepath.Join(root, name), []byte(text), 0o644))
 		}
-		err := m.identify()
+		must(t, os.Mkdir(filepath.Join(root, "linked"), 0o755))
+		m := module{Path: "example.org/m", Version: "v1.0.0", texts: map[string][]byte{}}
+		err := errors.Join(m.readLicences(root, filepath.Join(root, "linked")), m.identify())
 		if (err == nil) != (tt.wrong == "") || err != nil && !strings.Contains(err.Error(), tt.wrong) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.wrong)
 		}
