@@ -95,55 +95,6 @@ func TestSimilar(t *testing.T) {
 	}
 }
 
-// Ranges that two nodes have on one link are found by the condition of the NodeAddressPool.
-func TestSharedAddresses(t *testing.T) {
-	for status, want := range map[string]int{"True": 1, "False": 0} {
-		c := newCluster(t, map[string]string{"daemonset": `{"spec":{}}`,
-			"nodeaddresspools": `{"items":[{"metadata":{"name":"node1"},"status":{"conditions":[{
-				"type":"AddressesShared","status":"` + status + `","message":"10.0.0.2-10.0.0.9 of network lan with node node2"}]}}]}`})
-		found := slices.DeleteFunc(c.examine(t.Context(), false).Findings, func(f cli.Finding) bool {
-			return f.Reason != "AddressesShared" || f.Subject != "node node1" || !strings.Contains(f.What, "node node2")
-		})
-		if len(found) != want {
-			t.Errorf("%s: %+v", status, found)
-		}
-	}
-}
-
-// A finding about a node without an agent says since when nobody confirms what the node shows.
-func TestNodeThatNobodyConfirms(t *testing.T) {
-	pool := func(reason string) string {
-		return `{"items":[{"metadata":{"name":"node1"},"status":{"conditions":[{"type":"RetentionActive",
-			"status":"Unknown","reason":"` + reason + `","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}]}`
-	}
-	const since = "nobody confirms its NodeAddressPool and its reservations since 2026-01-01T00:00:00Z"
-	for reason, want := range map[string]bool{"AgentMissing": true, "NotDetermined": false} {
-		c := newCluster(t, map[string]string{"daemonset": `{"spec":{}}`, "nodeaddresspools": pool(reason),
-			"node -l": `{"items":[{"metadata":{"name":"node1"},
-				"status":{"conditions":[{"type":"Ready","status":"True"}]}}]}`})
-		found := c.examine(t.Context(), false).Findings
-		i := slices.IndexFunc(found, func(f cli.Finding) bool { return f.Reason == "AgentMissing" })
-		if i < 0 || found[i].Subject != "node node1" || strings.Contains(found[i].What, since) != want {
-			t.Errorf("%s: %+v", reason, found)
-		}
-	}
-}
-
-// A node is to be deleted only if it does not answer.
-func TestNodeThatIsNotReady(t *testing.T) {
-	for status, want := range map[string]string{"Unknown": "If not, delete the Node object",
-		"False": "do not delete the Node object"} {
-		c := newCluster(t, map[string]string{"node -l": `{"items":[{"metadata":{"name":"node1"},"status":{
-			"conditions":[{"type":"Ready","status":"` + status + `","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}]}`})
-		found := slices.DeleteFunc(c.examine(t.Context(), false).Findings, func(f cli.Finding) bool {
-			return f.Reason != "NodeNotReady" || f.Subject != "node node1"
-		})
-		if len(found) != 1 || !strings.Contains(found[0].Decide, want) {
-			t.Errorf("%s: %+v", status, found)
-		}
-	}
-}
-
 // While the pods of the agents are replaced, a node has two of them. Only the one that stays
 // counts: the node is examined once, and another node is missed that has none.
 func TestAgentThatIsReplaced(t *testing.T) {
@@ -174,22 +125,6 @@ func TestAgentThatIsReplaced(t *testing.T) {
 	err := c.askNodes(t.Context(), object{"status": map[string]any{"desiredNumberScheduled": 2.0}})
 	if err == nil || !strings.Contains(err.Error(), "node2: no agent runs") {
 		t.Errorf("leasehold would be removed, although node2 has no agent: %v", err)
-	}
-}
-
-// What a new pod would wait for as well is no reason to restart the manager.
-func TestManagerThatCannotStart(t *testing.T) {
-	waits := `"containerStatuses":[{"name":"manager","image":"leasehold/manager:devel","state":{"waiting":{
-		"reason":"ErrImageNeverPull"}}}]`
-	unscheduled := `"conditions":[{"type":"PodScheduled","status":"False","message":"no node has room"}]`
-	for status, want := range map[string]string{waits: "leasehold/manager:devel", unscheduled: "no node has room"} {
-		c := newCluster(t, map[string]string{"deployment": `{"spec":{"replicas":2}}`,
-			"name=leasehold-manager": `{"items":[{"metadata":{"name":"m"},"status":{` + status + `}}]}`})
-		found := c.examine(t.Context(), false).Findings
-		i := slices.IndexFunc(found, func(f cli.Finding) bool { return f.Reason == "ManagerDown" })
-		if i < 0 || len(found[i].Repair) > 0 || !strings.Contains(found[i].What+found[i].Decide, want) {
-			t.Errorf("%s: %+v", status, found[max(i, 0)])
-		}
 	}
 }
 
