@@ -92,7 +92,7 @@ func clusters() map[string]faulty {
 		"the manager has no node": {answers{"deployment": `{"spec":{"replicas":2}}`,
 			"name=leasehold-manager": list(`{"status":{"conditions":[{"type":"PodScheduled","status":"False",
 				"message":"no node has room"}]}}`)},
-			[]string{"ManagerDown: no node has room Why:pods are not brought back to their nodes Repair:[] Decide:which node"}},
+			[]string{"ManagerDown: no node has room Why:" + notPinned + " Repair:[] Decide:which node"}},
 		"the webhook has no endpoints": {answers{"deployment": workload("v1", 2),
 			"endpointslice": list(`{"endpoints":[{"conditions":{"ready":false}}]}`)},
 			[]string{"WebhookWithoutEndpoints"}},
@@ -111,8 +111,8 @@ func clusters() map[string]faulty {
 		"an installer fails": {answers{"node -l": node(ready), "pod -l": agent(waits("CrashLoopBackOff"))},
 			[]string{"AgentNotReady"}},
 		"a node has no agent": {answers{"node -l": node(ready), "daemonset": workload("v1", 0),
-			"nodeaddresspools": pool("Unknown", "AgentMissing")}, []string{"AgentMissing: Subject:node node1 What:it has " +
-			"no pod of leasehold-agent; nobody confirms its NodeAddressPool and its reservations since " +
+			"nodeaddresspools": pool("Unknown", "AgentMissing")}, []string{"AgentMissing: Subject:node node1 " +
+			"What:it has no pod of leasehold-agent; nobody confirms its NodeAddressPool and its reservations since " +
 			"2026-01-01T00:00:00Z Why:"}},
 		"a node has no agent, and the manager has not seen it yet": {answers{"node -l": node(ready),
 			"daemonset": workload("v1", 0), "nodeaddresspools": pool("Unknown", "NotDetermined")},

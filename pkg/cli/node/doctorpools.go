@@ -167,8 +167,8 @@ type holder struct {
 // address in cool-down is not counted, because it is given if no other is left.
 func (n *nodeDoctor) holdersOf(set pool.Set, network string, leases map[netip.Addr]lease.Lease) (running, unknown,
 	held holder) {
-	running = holder{text: "in use by containers that leasehold knows", decide: "whether fewer pods are to run on this " +
-		"node, or the network gets more addresses (a larger range, or another one in the range set)"}
+	running = holder{text: "in use by containers that leasehold knows", decide: "whether fewer pods are to run on " +
+		"this node, or the network gets more addresses (a larger range, or another one in the range set)"}
 	unknown = holder{text: "in use by containers that only host-local's files name", decide: "whether the containers " +
 		"that only files name still run: nothing on the node proves it. Drain the node and boot it: no container " +
 		"of before lives then, and all of their addresses are free. No other command is safe"}

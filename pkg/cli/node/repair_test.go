@@ -128,7 +128,8 @@ func nodeFindings(t *testing.T) []cli.Finding {
 		state.usage = append(state.usage, store.Usage{Pool: l.Pool, Ranges: set})
 	}
 	n := &nodeDoctor{app: &app{App: cli.New(cli.Env{Clock: func() lease.Instant { return now }}),
-		Dirs: store.Dirs{State: path("state"), Run: path("run")}, Host: host.New(newProc(t), "")}, Report: cli.NewReport(), state: state,
+		Dirs: store.Dirs{State: path("state"), Run: path("run")}, Host: host.New(newProc(t), "")},
+		Report: cli.NewReport(), state: state,
 		Runtime: cniconf.Runtime{BinDirs: []string{dir}}, conf: cniconf.Load(path("conf"), cniconf.Rules{})}
 	n.networks = cniconf.Check(n.conf, n.BinDirs)
 	n.checkConfiguration(t.Context())

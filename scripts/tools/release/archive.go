@@ -42,13 +42,7 @@ func (r release) writeArchives(ctx context.Context, tag string, args []string) e
 // and prints its path.
 func (r release) writeArchive(ctx context.Context, ref string, o Own) error {
 	arch, archive := r.archs[0], filepath.Join(r.dir, o.Name+".tar")
-	for _, p := range o.Programs {
-		dir, _, _ := strings.Cut(p, "@")
-		if err := r.buildProgram(ctx, dir, arch); err != nil {
-			return err
-		}
-	}
-	files, err := r.programFiles(arch, o.Programs)
+	files, err := r.programFiles(ctx, arch, o.Programs)
 	if err != nil {
 		return err
 	}

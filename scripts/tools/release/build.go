@@ -55,7 +55,7 @@ func (r release) build(ctx context.Context) error {
 	if err := r.writePrograms(ctx, licences); err != nil {
 		return err
 	}
-	digests, err := r.writeImages(licences)
+	digests, err := r.writeImages(ctx, licences)
 	if err != nil {
 		return err
 	}
@@ -63,18 +63,12 @@ func (r release) build(ctx context.Context) error {
 		r.writeChecksums())
 }
 
-// writePrograms builds all programs, and writes an archive of them and of the licences for each
-// architecture.
+// writePrograms writes an archive of the programs and of the licences for each architecture.
 func (r release) writePrograms(ctx context.Context, licences []File) error {
 	for _, arch := range r.archs {
-		for _, dir := range r.programs() {
-			fmt.Fprintln(os.Stderr, "building", dir, arch)
-			if err := r.buildProgram(ctx, dir, arch); err != nil {
-				return err
-			}
-		}
+		fmt.Fprintln(os.Stderr, "building for", arch)
 		isKubectl := func(dir string) bool { return path.Base(dir) == "kubectl" } // for the image of leasectl only
-		files, err := r.programFiles(arch, slices.DeleteFunc(r.programs(), isKubectl))
+		files, err := r.programFiles(ctx, arch, slices.DeleteFunc(r.programs(), isKubectl))
 		if err != nil {
 			return err
 		}

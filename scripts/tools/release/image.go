@@ -63,17 +63,6 @@ func (r release) binary(arch, dir string) string {
 	return filepath.Join(r.work, arch, path.Base(dir))
 }
 
-// buildProgram builds a static program, unless dir is one that is built already. The same source,
-// version and toolchain give the same bytes, in any directory.
-func (r release) buildProgram(ctx context.Context, dir, arch string) error {
-	if filepath.IsAbs(dir) {
-		return nil
-	}
-	_, err := r.golang(ctx, dir, arch, "build", "-trimpath", "-buildvcs=false", "-ldflags",
-		"-s -w -X main.version="+r.version, "-o", r.binary(arch, dir), ".")
-	return err
-}
-
 // File is a file of an image or archive.
 type File struct {
 	Name string // relative to the root
@@ -81,11 +70,18 @@ type File struct {
 	Data []byte
 }
 
-// programFiles returns the files of built programs, which are given as in an Own.
-func (r release) programFiles(arch string, programs []string) ([]File, error) {
+// programFiles builds static programs, which are given as in an Own, and returns their files. The
+// same source, version and toolchain give the same bytes, in any directory.
+func (r release) programFiles(ctx context.Context, arch string, programs []string) ([]File, error) {
 	var files []File
 	for _, p := range programs {
 		dir, to, _ := strings.Cut(p, "@")
+		if !filepath.IsAbs(dir) {
+			if _, err := r.golang(ctx, dir, arch, "build", "-trimpath", "-buildvcs=false", "-ldflags",
+				"-s -w -X main.version="+r.version, "-o", r.binary(arch, dir), "."); err != nil {
+				return nil, err
+			}
+		}
 		data, err := os.ReadFile(r.binary(arch, dir))
 		if err != nil {
 			return nil, err

@@ -70,7 +70,7 @@ func TestImagesHaveBothNames(t *testing.T) {
 	built := filepath.Join(r.work, "built")
 	must(t, errors.Join(os.Mkdir(r.dir, 0o755), os.WriteFile(built, []byte("a program"), 0o700)))
 	r.images = []Own{{Name: "agent", Programs: []string{built}}, {Name: "manager", Programs: []string{built}}}
-	digests, err := r.writeImages(nil)
+	digests, err := r.writeImages(t.Context(), nil)
 	must(t, err)
 	written, err := layout.ImageIndexFromPath(filepath.Join(r.work, "layout"))
 	must(t, err)

@@ -26,13 +26,11 @@ const (
 	nameAnnotation = "io.containerd.image.name"
 )
 
-// imagesArchive is the file with all images, an archive of an OCI image layout.
-func (r release) imagesArchive() string { return "leasehold-" + r.version + "-images.tar" }
-
-// writeImages writes the images of all architectures, one index for each name, and returns the
-// digests of the indexes by name. Each is in the layout twice, by its tag and as manifests name it,
-// because containerd finds an imported image only by a name that it was imported with.
-func (r release) writeImages(licences []File) (map[string]string, error) {
+// writeImages writes an archive of an OCI image layout with the images of all architectures, one
+// index for each name, and returns the digests of the indexes by name. Each is in the layout twice,
+// by its tag and as manifests name it, because containerd finds an imported image only by a name
+// that it was imported with.
+func (r release) writeImages(ctx context.Context, licences []File) (map[string]string, error) {
 	dir := filepath.Join(r.work, "layout")
 	target, err := layout.Write(dir, empty.Index)
 	if err != nil {
@@ -40,15 +38,10 @@ func (r release) writeImages(licences []File) (map[string]string, error) {
 	}
 	digests := map[string]string{}
 	for _, o := range r.images {
-		index, err := r.index(o, licences)
+		index, err := r.index(ctx, o, licences)
 		if err != nil {
 			return nil, err
 		}
-		digest, err := index.Digest()
-		if err != nil {
-			return nil, err
-		}
-		digests[o.Name] = digest.String()
 		repository := r.registry + "/" + o.Name
 		err = target.AppendIndex(index, layout.WithAnnotations(map[string]string{
 			tagAnnotation: r.version, nameAnnotation: repository + ":" + r.version}))
@@ -59,7 +52,8 @@ func (r release) writeImages(licences []File) (map[string]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		byDigest.Annotations = map[string]string{nameAnnotation: repository + "@" + digest.String()}
+		digests[o.Name] = byDigest.Digest.String()
+		byDigest.Annotations = map[string]string{nameAnnotation: repository + "@" + digests[o.Name]}
 		if err := target.AppendDescriptor(*byDigest); err != nil {
 			return nil, err
 		}
@@ -72,14 +66,14 @@ func (r release) writeImages(licences []File) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return digests, r.write(r.imagesArchive(), data)
+	return digests, r.write("leasehold-"+r.version+"-images.tar", data)
 }
 
 // index returns an image for all architectures.
-func (r release) index(o Own, licences []File) (v1.ImageIndex, error) {
+func (r release) index(ctx context.Context, o Own, licences []File) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, arch := range r.archs {
-		files, err := r.programFiles(arch, o.Programs)
+		files, err := r.programFiles(ctx, arch, o.Programs)
 		if err != nil {
 			return nil, err
 		}

@@ -127,7 +127,8 @@ func (m *module) readLicences(root, dir string) error {
 func (m *module) identify() error {
 	for _, f := range slices.Sorted(maps.Keys(m.texts)) {
 		name := strings.ToUpper(filepath.Base(f))
-		if name == "PATENTS" || name == "LICENSE.DOCS" { // a grant beside the licence; the licence of what is not linked
+		switch name {
+		case "PATENTS", "LICENSE.DOCS": // a grant beside the licence; the licence of what is not linked
 			continue
 		}
 		found := licensecheck.Scan(m.texts[f])
