@@ -236,55 +236,36 @@ func testPush(t *testing.T, r release) {
 	}
 }
 
-// TestManifests checks the manifests of all platforms: each image of the product by digest and
-// pulled, none of the base's, the version of each workload, which kubectl leasehold doctor
-// compares, and no token where none is used.
+// TestManifests checks the manifests of all platforms: of a release, with each image of the product
+// by digest and pulled, and none of the base's, the version of each workload, which kubectl
+// leasehold doctor compares, and one token, because leasectl does not use the API's; and of a
+// commit, with the commit's tag, so that applying them replaces the pods. Nothing pulls those: no
+// registry has them, and the owner of their names there would control the nodes.
 func TestManifests(t *testing.T) {
+	const token = "mountPath: /var/run/secrets/kubernetes.io/serviceaccount\n"
 	r := testRelease(t, "../../..")
-	digests := map[string]string{}
-	for i, o := range product {
-		digests[o.Name] = fmt.Sprintf("sha256:%064d", i)
-	}
+	digests := map[string]string{"agent": "sha256:a", "manager": "sha256:b"}
 	overlays, err := r.overlays()
 	if err != nil || len(overlays) < 5 {
 		t.Fatalf("%d overlays, %v", len(overlays), err)
 	}
-	must(t, errors.Join(os.Mkdir(r.dir, 0o755), r.writeManifests(digests)))
+	must(t, errors.Join(os.Mkdir(r.dir, 0o755), r.writeManifests(digests), r.writeDevManifests("1a2b3c4")))
 	for _, o := range overlays {
-		p := o.platform
-		text := read(t, r, "leasehold-"+r.version+"-"+p+".yaml")
-		for name, digest := range digests {
-			if !strings.Contains(string(text), "image: "+r.registry+"/"+name+"@"+digest+"\n") {
-				t.Errorf("%s: the image %s is not named by digest", p, name)
+		for file, parts := range map[string]map[string]int{
+			"leasehold-" + r.version + "-" + o.platform + ".yaml": {
+				"image: " + r.registry + "/agent@sha256:a\n":     2,
+				"image: " + r.registry + "/manager@sha256:b\n":   1,
+				"app.kubernetes.io/version: " + r.version + "\n": 2,
+				token:                    1,
+				"imagePullPolicy: Never": 0, "image: leasehold/": 0, ":latest": 0, ":devel": 0},
+			o.platform + ".yaml": {" image: ": 3, "image: leasehold/": 3, ":1a2b3c4\n": 3,
+				"imagePullPolicy: Never\n": 3},
+		} {
+			for part, want := range parts {
+				if n := strings.Count(string(read(t, r, file)), part); n != want {
+					t.Errorf("%s contains %q %d times, want %d", file, part, n, want)
+				}
 			}
-		}
-		if n := strings.Count(string(text), "app.kubernetes.io/version: "+r.version+"\n"); n != 2 {
-			t.Errorf("%s: %d workloads say their version, want two", p, n)
-		}
-		// Over the token of the API, which leasectl does not use: the agent's is the only one.
-		if n := strings.Count(string(text), "mountPath: /var/run/secrets/kubernetes.io/serviceaccount\n"); n != 1 {
-			t.Errorf("%s: %d containers have a volume in the place of the token, want one", p, n)
-		}
-		for _, wrong := range []string{"imagePullPolicy: Never", "image: leasehold/", ":latest", ":devel"} {
-			if strings.Contains(string(text), wrong) {
-				t.Errorf("%s contains %q", p, wrong)
-			}
-		}
-	}
-}
-
-// TestBaseIsNeverPulled checks that the manifests of the repository pull no image: no registry has
-// them, and the owner of their names there would control the nodes.
-func TestBaseIsNeverPulled(t *testing.T) {
-	overlays, err := testRelease(t, "../../..").overlays()
-	must(t, err)
-	for _, o := range overlays {
-		text, err := o.objects.AsYaml()
-		must(t, err)
-		images := strings.Count(string(text), " image: ")
-		never := strings.Count(string(text), "imagePullPolicy: Never\n")
-		if images != 3 || never != images {
-			t.Errorf("%s: %d of %d images are never pulled", o.platform, never, images)
 		}
 	}
 }
