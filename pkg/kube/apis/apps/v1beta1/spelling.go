@@ -54,44 +54,40 @@ func (s *PersistentPodStateSpec) Normalize(old *PersistentPodStateSpec) error {
 	return nil
 }
 
-// normalize normalizes the i-th term of a list; old is the stored list.
+// normalize normalizes the i-th term of a list; old is the stored list. It compares with the stored
+// term at the same index first, then with all of them, because the client may have moved the term.
 func (t *NodeTopologyTerm) normalize(i int, old []NodeTopologyTerm) error {
-	meant, ok := t.meant(i, old)
-	if !ok {
-		return fmt.Errorf("keys %q and nodeTopologyKeys %q differ; set one of them, or both to the same list",
-			t.Keys, t.NodeTopologyKeys)
+	meant := t.Labels()
+	if t.Keys != nil && t.NodeTopologyKeys != nil && !slices.Equal(t.Keys, t.NodeTopologyKeys) {
+		meant = nil
+		if i < len(old) {
+			meant = t.changed(old[i : i+1])
+		}
+		if meant == nil {
+			meant = t.changed(old)
+		}
+		if meant == nil {
+			return fmt.Errorf("keys %q and nodeTopologyKeys %q differ; set one of them, or both to the same list",
+				t.Keys, t.NodeTopologyKeys)
+		}
 	}
 	*t = Term(distinct(meant)...)
 	return nil
 }
 
-// meant returns the list that the client means. It compares with the stored term at the same index
-// first, then with all of them, because the client may have moved the term.
-func (t *NodeTopologyTerm) meant(i int, old []NodeTopologyTerm) ([]string, bool) {
-	if t.Keys == nil || t.NodeTopologyKeys == nil || slices.Equal(t.Keys, t.NodeTopologyKeys) {
-		return t.Labels(), true
-	}
-	if i < len(old) {
-		if meant, ok := t.changed(old[i : i+1]); ok {
-			return meant, true
-		}
-	}
-	return t.changed(old)
-}
-
-// changed returns the one list of the two that was not stored before. It reports false if both or
-// none was.
-func (t *NodeTopologyTerm) changed(old []NodeTopologyTerm) ([]string, bool) {
+// changed returns the one list of the two, neither of which is nil, that was not stored before, nil
+// if both or none was.
+func (t *NodeTopologyTerm) changed(old []NodeTopologyTerm) []string {
 	stored := func(list []string) bool {
 		return slices.ContainsFunc(old, func(o NodeTopologyTerm) bool { return slices.Equal(o.Labels(), list) })
 	}
 	switch keys, topologyKeys := stored(t.Keys), stored(t.NodeTopologyKeys); {
 	case keys == topologyKeys:
-		return nil, false
+		return nil
 	case keys:
-		return t.NodeTopologyKeys, true
+		return t.NodeTopologyKeys
 	default:
-		return t.Keys, true
+		return t.Keys
 	}
 }
 
