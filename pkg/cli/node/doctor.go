@@ -110,14 +110,12 @@ const minimum = 1 << 20
 func (n *nodeDoctor) checkDirectories(context.Context) {
 	for _, dir := range []string{n.Dirs.State, n.Dirs.Run} {
 		there := dir // or its nearest parent that exists
-		for {
-			if _, err := os.Stat(there); !errors.Is(err, os.ErrNotExist) || there == "/" {
-				break
-			}
+		var fs unix.Statfs_t
+		err := unix.Statfs(there, &fs)
+		for ; errors.Is(err, os.ErrNotExist) && there != "/"; err = unix.Statfs(there, &fs) {
 			there = filepath.Dir(there)
 		}
-		var fs unix.Statfs_t
-		if err := unix.Statfs(there, &fs); err != nil {
+		if err != nil {
 			n.Fail(&os.PathError{Op: "statfs", Path: there, Err: err})
 			continue
 		}
@@ -217,7 +215,8 @@ func (n *nodeDoctor) checkHost(context.Context) {
 // the same address again.
 func (n *nodeDoctor) checkRanges(context.Context) {
 	for _, u := range n.state.usage {
-		if u.Ranges == nil || !n.isCurrent(u.Pool) {
+		// Without a loaded configuration, any pool may be one of the present network.
+		if u.Ranges == nil || len(n.conf.Loaded) > 0 && n.fileOf(u.Pool) == "" {
 			continue
 		}
 		for _, l := range n.state.leases {
@@ -233,12 +232,6 @@ func (n *nodeDoctor) checkRanges(context.Context) {
 			}
 		}
 	}
-}
-
-// isCurrent reports whether a loaded configuration has the network of a pool. It reports true for
-// all pools if no configuration is loaded.
-func (n *nodeDoctor) isCurrent(p lease.Pool) bool {
-	return len(n.conf.Loaded) == 0 || n.fileOf(p) != ""
 }
 
 // fileOf returns the path of the loaded configuration that has the network of a pool, "" if there
