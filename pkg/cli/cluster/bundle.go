@@ -73,7 +73,8 @@ func (c *cluster) writeBundle(ctx context.Context, w io.Writer) error {
 		content, err := c.kubectl(ctx, nil, args...)
 		var value any
 		if strings.HasSuffix(name, ".json") && json.Unmarshal(content, &value) == nil {
-			content, err = json.MarshalIndent(withoutSecrets(value), "", " ") // it was the exit status for findings
+			withoutSecrets(value)
+			content, err = json.MarshalIndent(value, "", " ") // it was the exit status for findings
 		}
 		note(name, err)
 		if len(content) > 0 {
@@ -111,22 +112,20 @@ func (c *cluster) writeBundle(ctx context.Context, w io.Writer) error {
 	return errors.Join(archive.Close(), zip.Close())
 }
 
-// withoutSecrets removes the fields that may contain secrets from a decoded object, and returns the
-// object. These fields are environments, and annotations, because kubectl stores whole manifests in
-// an annotation.
-func withoutSecrets(value any) any {
+// withoutSecrets removes the fields that may contain secrets from a decoded object: environments,
+// and annotations, because kubectl stores whole manifests in an annotation.
+func withoutSecrets(value any) {
 	switch v := value.(type) {
 	case []any:
-		for i := range v {
-			v[i] = withoutSecrets(v[i])
+		for _, element := range v {
+			withoutSecrets(element)
 		}
 	case map[string]any:
 		for _, key := range []string{"env", "envFrom", "annotations", "managedFields", "data", "stringData"} {
 			delete(v, key)
 		}
-		for key := range v {
-			v[key] = withoutSecrets(v[key])
+		for _, field := range v {
+			withoutSecrets(field)
 		}
 	}
-	return value
 }

@@ -118,15 +118,18 @@ func (c *cluster) writeFlannel(ctx context.Context, change flannelChange) error 
 		return err
 	}
 	daemons, err := c.items(ctx, "-n", namespace, "daemonset")
+	uses := func(volume object) bool { return volume.Text("configMap", "name") == flannelConfig }
+	daemons = slices.DeleteFunc(daemons, func(d object) bool {
+		return !slices.ContainsFunc(d.List("spec", "template", "spec", "volumes"), uses)
+	})
+	if err == nil && len(daemons) == 0 {
+		err = fmt.Errorf("no DaemonSet in namespace %s uses the ConfigMap %s; restart what writes it to the nodes",
+			namespace, flannelConfig)
+	}
 	if err != nil {
 		return err
 	}
-	uses := func(volume object) bool { return volume.Text("configMap", "name") == flannelConfig }
-	restarted := false
 	for _, d := range daemons {
-		if !slices.ContainsFunc(d.List("spec", "template", "spec", "volumes"), uses) {
-			continue
-		}
 		name := nameOf(d)
 		c.Step("restarting the pods of %s/%s", namespace, name)
 		if _, err := c.kubectl(ctx, nil, "rollout", "restart", "-n", namespace, "daemonset/"+name); err != nil {
@@ -135,11 +138,6 @@ func (c *cluster) writeFlannel(ctx context.Context, change flannelChange) error 
 		if err := c.rollout(ctx, namespace, name); err != nil {
 			return err
 		}
-		restarted = true
-	}
-	if !restarted {
-		return fmt.Errorf("no DaemonSet in namespace %s uses the ConfigMap %s; restart what writes it to the nodes",
-			namespace, flannelConfig)
 	}
 	return nil
 }

@@ -49,14 +49,14 @@ before it removes the objects, does the rest.`,
 			"  kubectl leasehold uninstall --crds --yes",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := c.planRemoval(cmd.Context(), crds)
+			agent, undo, err := c.planRemoval(cmd.Context(), crds)
 			if err != nil || dryRun {
 				return err
 			}
 			if err := c.Agree(cmd, "Remove leasehold from the cluster?"); err != nil {
 				return err
 			}
-			return c.leave(cmd.Context(), r, crds, keepObjects)
+			return c.leave(cmd.Context(), agent, undo, crds, keepObjects)
 		},
 	}
 	c.timeoutFlag(command)
@@ -70,38 +70,31 @@ before it removes the objects, does the rest.`,
 	return command
 }
 
-// removal is what is removed from a cluster: the DaemonSet of the agents, and the change of
-// flannel's configuration.
-type removal struct {
-	agent object
-	undo  flannelChange
-}
-
-// planRemoval returns what leave removes, and shows it. It returns an error if leasehold cannot be
-// removed from all nodes.
-func (c *cluster) planRemoval(ctx context.Context, crds bool) (r removal, err error) {
-	if r.agent, err = c.own(ctx, "daemonset", cli.AgentName); err != nil {
-		return r, err
+// planRemoval returns what leave removes, and shows it: the DaemonSet of the agents, and the change
+// of flannel's configuration. It returns an error if leasehold cannot be removed from all nodes.
+func (c *cluster) planRemoval(ctx context.Context, crds bool) (agent object, undo flannelChange, err error) {
+	if agent, err = c.own(ctx, "daemonset", cli.AgentName); err != nil {
+		return nil, undo, err
 	}
-	if r.agent == nil {
-		return r, fmt.Errorf("there is no DaemonSet %s in namespace %s; if it was deleted by hand, apply it again "+
-			"first: the nodes still have the plugin", cli.AgentName, cli.Namespace)
+	if agent == nil {
+		return nil, undo, fmt.Errorf("there is no DaemonSet %s in namespace %s; if it was deleted by hand, apply it "+
+			"again first: the nodes still have the plugin", cli.AgentName, cli.Namespace)
 	}
-	if r.undo, err = c.changeFlannel(ctx, cniconf.WithoutLeasehold); err != nil {
-		return r, fmt.Errorf("nothing was removed: %w", err)
+	if undo, err = c.changeFlannel(ctx, cniconf.WithoutLeasehold); err != nil {
+		return nil, undo, fmt.Errorf("nothing was removed: %w", err)
 	}
-	if isUninstaller(r.agent.In("spec", "template")) {
+	if isUninstaller(agent.In("spec", "template")) {
 		c.Step("a former call has begun to remove leasehold, and this one continues")
-	} else if err := c.askNodes(ctx, r.agent); err != nil {
-		return r, err
+	} else if err := c.askNodes(ctx, agent); err != nil {
+		return nil, undo, err
 	}
-	if r.undo.before != r.undo.after {
+	if undo.before != undo.after {
 		c.Step("%s names host-local, and flannel's pods are restarted", "ConfigMap "+flannelConfig)
 	}
 	c.Step("the webhooks, the manager, the agents and all that they have published are removed")
 	if !crds {
 		c.Step("the CRDs, AddressRequests and PersistentPodStates stay; --crds removes them")
-		return r, nil
+		return agent, undo, nil
 	}
 	kinds, err := c.kinds(ctx)
 	for _, kind := range kinds {
@@ -109,7 +102,7 @@ func (c *cluster) planRemoval(ctx context.Context, crds bool) (r removal, err er
 		err = errors.Join(err, e)
 		c.Step("the CRD %s is removed, with its objects: %d", kind, len(all))
 	}
-	return r, err
+	return agent, undo, err
 }
 
 // kinds returns the names of leasehold's CRDs.
@@ -124,7 +117,8 @@ func (c *cluster) kinds(ctx context.Context) (names []string, err error) {
 // leave removes leasehold from a cluster. The steps are in one function because their order
 // matters: each step must succeed before the next one begins. Otherwise pods might be pinned that
 // nobody replaces if their node does not accept them, or nodes might be without a plugin.
-func (c *cluster) leave(ctx context.Context, r removal, crds, keepObjects bool) error {
+func (c *cluster) leave(ctx context.Context, agent object, undo flannelChange, crds,
+	keepObjects bool) error {
 	c.Step("removing the webhooks and the manager")
 	if err := c.delete(ctx, webhookKinds, "-l", partOf); err != nil {
 		return err
@@ -133,14 +127,14 @@ func (c *cluster) leave(ctx context.Context, r removal, crds, keepObjects bool) 
 		c.limit()); err != nil {
 		return err
 	}
-	if r.undo.before != r.undo.after {
+	if undo.before != undo.after {
 		c.Step("naming host-local in flannel's configuration, and restarting its pods")
-		if err := c.writeFlannel(ctx, r.undo); err != nil {
+		if err := c.writeFlannel(ctx, undo); err != nil {
 			return err
 		}
 	}
 	c.Step("removing the agents, and the plugin from the nodes")
-	if err := c.cleanNodes(ctx, r.agent); err != nil {
+	if err := c.cleanNodes(ctx, agent); err != nil {
 		return err
 	}
 	c.Step("removing what the agents have published")
