@@ -38,5 +38,5 @@ func main() {
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-") {
 		os.Exit(cluster.Run(ctx, env, os.Args[1:]))
 	}
-	os.Exit(node.Run(ctx, node.Env{Env: env, Dirs: store.DirsFromEnv(os.Getenv), Host: host}, os.Args[1:]))
+	os.Exit(node.Run(ctx, env, store.DirsFromEnv(os.Getenv), host, os.Args[1:]))
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
+	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/must"
@@ -19,7 +20,7 @@ import (
 func TestLostStore(t *testing.T) {
 	dir := t.TempDir()
 	dirs := store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
-	a := &app{Dirs: dirs}
+	a := &app{Dirs: dirs, Host: host.New("/proc", host.DefaultBootIDFile)}
 	s := a.store()
 	now := lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: "boot-1"}
 	l, err := lease.Apply(lease.Lease{}, lease.Bind{Lease: lease.Lease{

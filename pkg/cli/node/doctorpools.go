@@ -31,40 +31,37 @@ func (n *nodeDoctor) checkAddresses(ctx context.Context) {
 			n.findRefused(s, cniplugin.CheckConfiguration(s.Stdin[i]))
 			continue
 		}
-		n.checkUsable(ctx, s)
+		if len(s.Missing) > 0 {
+			n.Find(cli.Finding{Reason: "PluginMissing", Subject: networkOf(s), Why: noneStarts,
+				What: fmt.Sprintf("every ADD with %s fails: %s is not in %s, or not executable", s.File,
+					strings.Join(s.Missing, " and "), strings.Join(n.BinDirs, " or ")),
+				Decide: "which package installs it there (containernetworking/plugins has most), or that no pod " +
+					"needs it: then remove its entry"})
+		} else if s.Pool != (lease.Pool{}) {
+			n.checkUsable(ctx, s.Pool, networkOf(s))
+		}
 		n.checkFull(s)
 	}
 }
+
+const noneStarts = "no pod of the network can start"
 
 // findRefused adds a configuration with which every ADD fails with an error.
 func (n *nodeDoctor) findRefused(s cniconf.Status, err error) {
 	n.Find(cli.Finding{Reason: "ConfigurationRefused", Subject: networkOf(s),
 		What:   fmt.Sprintf("every ADD with %s fails: %v", s.File, err),
-		Why:    "no pod of the network can start",
+		Why:    noneStarts,
 		Decide: "what the configuration is to say; correct it where the file comes from"})
 }
 
-// checkUsable finds a plugin that is missing, or a directory of address files that cannot be used.
-func (n *nodeDoctor) checkUsable(ctx context.Context, s cniconf.Status) {
-	f := cli.Finding{Subject: networkOf(s), Why: "no pod of the network can start"}
-	if len(s.Missing) > 0 {
-		f.Reason = "PluginMissing"
-		f.What = fmt.Sprintf("every ADD with %s fails: %s is not in %s, or not executable", s.File,
-			strings.Join(s.Missing, " and "), strings.Join(n.BinDirs, " or "))
-		f.Decide = "which package installs it there (containernetworking/plugins has most), or that no pod " +
-			"needs it: then remove its entry"
-		n.Find(f)
-		return
-	}
-	if s.Pool == (lease.Pool{}) {
-		return
-	}
-	err := operation.ProbeLock(s.Pool)
-	f.Reason = "DirectoryUnusable"
-	f.Decide = "what is in the place of host-local's directory of the network or of its lock, and may be removed; " +
-		"the address files of pods that run have to stay"
+// checkUsable checks whether the directory of the address files of a pool can be used.
+func (n *nodeDoctor) checkUsable(ctx context.Context, p lease.Pool, subject string) {
+	err := operation.ProbeLock(p)
+	f := cli.Finding{Reason: "DirectoryUnusable", Subject: subject, Why: noneStarts, Decide: "what is in the place " +
+		"of host-local's directory of the network or of its lock, and may be removed; the address files of pods " +
+		"that run have to stay"}
 	if err == nil {
-		err = n.store().View(ctx, func(tx *store.Tx) error { return n.service().Node.ProbeOwner(tx, s.Pool) })
+		err = n.store().View(ctx, func(tx *store.Tx) error { return n.service().Node.ProbeOwner(tx, p) })
 		f.Decide = "whether another node uses the directory: then each needs a dataDir of its own; if none does, " +
 			"remove the file .leasehold there"
 		if !errors.Is(err, operation.ErrOtherNode) {

@@ -27,7 +27,11 @@ line is an event %s with the time from which the journal is complete.`,
 			if err != nil {
 				return err
 			}
-			return a.printEntries(entries)
+			const heads = "TIME EVENT ADDRESS POD CONTAINER REASON"
+			return cli.PrintRows(a.App, entries, heads, func(n store.Entry) []string {
+				return []string{n.Time.Format(time.RFC3339), string(n.Event), cli.AddressText(n.Address),
+					cli.Qualified(n.Namespace, n.Name), short(n.Container), n.Reason}
+			})
 		},
 	}
 	a.OutputFlag(c)
@@ -48,13 +52,12 @@ func (a *app) entries(ctx context.Context) (out []store.Entry, err error) {
 		isFirst := true
 		for seq, n := range tx.Entries(0) {
 			begin := store.Entry{Time: n.Time, Event: journalBegins}
-			switch {
-			case !isFirst:
-			case seq > 1:
+			if seq > 1 {
 				begin.Reason = "earlier entries were removed, because the journal was full"
-				out = append(out, begin)
-			case n.Event == store.EventRecovered:
+			} else if n.Event == store.EventRecovered {
 				begin.Reason = "earlier entries were lost with the store"
+			}
+			if isFirst && begin.Reason != "" {
 				out = append(out, begin)
 			}
 			isFirst = false
@@ -69,11 +72,4 @@ func (a *app) entries(ctx context.Context) (out []store.Entry, err error) {
 		out[i].Time = out[i].Time.UTC().Truncate(time.Second)
 	}
 	return out, err
-}
-
-func (a *app) printEntries(entries []store.Entry) error {
-	return cli.PrintRows(a.App, entries, "TIME EVENT ADDRESS POD CONTAINER REASON", func(n store.Entry) []string {
-		return []string{n.Time.Format(time.RFC3339), string(n.Event), cli.AddressText(n.Address),
-			cli.Qualified(n.Namespace, n.Name), short(n.Container), n.Reason}
-	})
 }

@@ -43,8 +43,8 @@ func TestHistoryStatesItsBeginning(t *testing.T) {
 		})
 		must.Succeed(t, err)
 		var stdout, stderr bytes.Buffer
-		code := Run(t.Context(), Env{Env: cli.Env{Stdout: &stdout, Stderr: &stderr}, Dirs: dirs,
-			Host: host.New("/proc", host.DefaultBootIDFile)}, []string{"history", "10.0.0.9"})
+		code := Run(t.Context(), cli.Env{Stdout: &stdout, Stderr: &stderr}, dirs,
+			host.New("/proc", host.DefaultBootIDFile), []string{"history", "10.0.0.9"})
 		if code != 0 || !strings.Contains(stdout.String(), c.want) ||
 			(c.want == "") != (strings.Count(stdout.String(), "\n") == 1) {
 			t.Errorf("%s: %d, %q, %q; want %q", name, code, &stdout, &stderr, c.want)

@@ -17,13 +17,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// Env is the environment in which the commands run.
-type Env struct {
-	cli.Env
-	Dirs store.Dirs
-	Host *host.Host
-}
-
 // app has the environment, and the values of the flags that several commands have.
 type app struct {
 	*cli.App
@@ -35,8 +28,8 @@ type app struct {
 }
 
 // Run executes one command line of leasectl and returns the exit code.
-func Run(ctx context.Context, env Env, args []string) int {
-	a := &app{App: cli.New(env.Env), Dirs: env.Dirs, Host: env.Host}
+func Run(ctx context.Context, env cli.Env, dirs store.Dirs, h *host.Host, args []string) int {
+	a := &app{App: cli.New(env), Dirs: dirs, Host: h}
 	return a.Run(ctx, a.leasectl(), args, func(err error) string {
 		switch {
 		case errors.Is(err, store.ErrLost):
@@ -85,9 +78,7 @@ func (a *app) stateFlag(c *cobra.Command) {
 
 func (a *app) store() *store.Store {
 	s := store.New(a.Dirs)
-	if a.Host != nil {
-		s.BootID = a.Host.BootID
-	}
+	s.BootID = a.Host.BootID
 	return s
 }
 
