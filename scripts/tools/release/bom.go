@@ -16,7 +16,7 @@ import (
 
 // writeBOM writes the bill of materials of the programs, in CycloneDX's format: the modules, and of
 // each program which of them it links.
-func (r release) writeBOM(modules []module) error {
+func (r release) writeBOM(modules []*module) error {
 	var components []cdx.Component
 	var dependencies []cdx.Dependency
 	for _, arch := range r.archs {

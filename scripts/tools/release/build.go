@@ -44,11 +44,7 @@ func (r release) build(ctx context.Context) error {
 	}
 	defer os.RemoveAll(work)
 	r.work = work
-	modules, err := r.linked(ctx)
-	if err != nil {
-		return err
-	}
-	licences, err := r.licenceFiles(modules)
+	modules, licences, err := r.linked(ctx)
 	if err != nil {
 		return err
 	}

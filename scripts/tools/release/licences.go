@@ -38,24 +38,30 @@ type module struct {
 var licenceFile = regexp.MustCompile(`^(?i)(licen[cs]e|copying|notice|patents|unlicense)([.-].*)?$`)
 
 // linked returns the modules that the programs link, sorted, without the product's own and with the
-// standard library, and their licences. It returns an error if one is not allowed or not known.
-func (r release) linked(ctx context.Context) (all []module, err error) {
+// standard library, and the files of their licences and the product's. It returns an error if a
+// licence is not allowed or not known.
+func (r release) linked(ctx context.Context) (all []*module, licences []File, err error) {
 	modules := map[string]*module{}
 	for _, dir := range r.programs() {
 		for _, arch := range r.archs {
 			if err := r.addLinked(ctx, modules, dir, arch); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 	}
+	own, err := os.ReadFile(filepath.Join(r.repo, "LICENSE"))
+	licences = []File{{Name: "LICENSE", Mode: 0o644, Data: own}}
 	for _, ref := range slices.Sorted(maps.Keys(modules)) {
 		m := modules[ref]
 		if e := m.identify(); e != nil {
 			err = errors.Join(err, fmt.Errorf("%s %s: %w", m.Path, m.Version, e))
 		}
-		all = append(all, *m)
+		for name, text := range m.texts {
+			licences = append(licences, File{path.Join("licenses", m.Path+"@"+m.Version, name), 0o644, text})
+		}
+		all = append(all, m)
 	}
-	return all, err
+	return all, licences, err
 }
 
 // addLinked adds the modules of a program for an architecture, with the files of licences that
@@ -153,19 +159,4 @@ func (m *module) identify() error {
 		return fmt.Errorf("no known licence in %q", slices.Sorted(maps.Keys(m.texts)))
 	}
 	return nil
-}
-
-// licenceFiles returns the licence of the product and those of all that it links.
-func (r release) licenceFiles(modules []module) ([]File, error) {
-	own, err := os.ReadFile(filepath.Join(r.repo, "LICENSE"))
-	if err != nil {
-		return nil, err
-	}
-	files := []File{{Name: "LICENSE", Mode: 0o644, Data: own}}
-	for _, m := range modules {
-		for name, text := range m.texts {
-			files = append(files, File{path.Join("licenses", m.Path+"@"+m.Version, name), 0o644, text})
-		}
-	}
-	return files, nil
 }

@@ -94,7 +94,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return errors.Join(r.writeManifests(digests), r.writeChart(digests))
 	case "licences":
-		modules, err := r.linked(ctx)
+		modules, _, err := r.linked(ctx)
 		if err != nil {
 			return err
 		}
