@@ -143,7 +143,7 @@ func (d *clusterDoctor) checkObjects(ctx context.Context) {
 		}
 		var missing []string
 		for _, name := range o.names {
-			if !slices.ContainsFunc(all, func(o object) bool { return nameOf(o) == name }) {
+			if find(all, name, "metadata", "name") == nil {
 				missing = append(missing, name)
 			}
 		}
@@ -266,15 +266,12 @@ func (d *clusterDoctor) checkAgents(ctx context.Context) {
 // unconfirmed returns since when the manager has found no agent that confirms what a node has
 // published, "" if it has one.
 func (d *clusterDoctor) unconfirmed(node string) string {
-	for _, p := range d.pools {
-		c := conditionOf(p, "RetentionActive")
-		byManager := slices.Contains([]string{"AgentMissing", "AgentImageMissing", "AgentNotReady", "NodeNotReady"},
-			c.Text("reason"))
-		if nameOf(p) == node && c.Text("status") == "Unknown" && byManager {
-			return "; nobody confirms its NodeAddressPool and its reservations since " + c.Text("lastTransitionTime")
-		}
+	c := conditionOf(find(d.pools, node, "metadata", "name"), "RetentionActive")
+	byManager := []string{"AgentMissing", "AgentImageMissing", "AgentNotReady", "NodeNotReady"}
+	if c.Text("status") != "Unknown" || !slices.Contains(byManager, c.Text("reason")) {
+		return ""
 	}
-	return ""
+	return "; nobody confirms its NodeAddressPool and its reservations since " + c.Text("lastTransitionTime")
 }
 
 // checkShared finds nodes of which another one has the same addresses, by their NodeAddressPools.
@@ -298,23 +295,19 @@ const (
 
 // judgeNode returns the finding about a node and its agent, the zero finding if both work.
 func (d *clusterDoctor) judgeNode(ctx context.Context, n object) cli.Finding {
+	agent := find(d.agents, nameOf(n), "spec", "nodeName")
 	switch {
 	case !kubeletAnswers(n):
 		return notReady(n)
-	case !isReady(n):
-		return cli.Finding{} // checkNodes finds that, or its cause
-	}
-	at := slices.IndexFunc(d.agents, func(p object) bool { return nodeOf(p) == nameOf(n) })
-	switch {
-	case at < 0 && d.daemon == nil:
-		return cli.Finding{} // checkObjects has found that
-	case at < 0:
+	case isReady(n) && agent != nil:
+		return d.judgeAgent(ctx, agent)
+	case isReady(n) && d.daemon != nil: // checkObjects finds that there is none
 		return cli.Finding{Reason: "AgentMissing", What: "it has no pod of " + cli.AgentName,
 			Why: notPublished + "; where no agent has ever run, the plugin is not installed and no address is kept",
 			Decide: "whether the node is to keep addresses. kubectl -n " + cli.Namespace + " describe daemonset " +
 				cli.AgentName + " says why there is no pod"}
 	}
-	return d.judgeAgent(ctx, d.agents[at])
+	return cli.Finding{} // checkNodes finds why the node is not ready
 }
 
 // noImage are the reasons with which a kubelet reports an image that it cannot start.
@@ -383,7 +376,7 @@ func waiting(p object) (text, decide string) {
 
 // conditionOf returns the condition of a type in an object's status, nil if there is none.
 func conditionOf(o object, kind string) object {
-	return find(o.List("status", "conditions"), "type", kind)
+	return find(o.List("status", "conditions"), kind, "type")
 }
 
 func isReady(o object) bool { return conditionOf(o, "Ready").Text("status") == "True" }
@@ -395,8 +388,8 @@ func (d *clusterDoctor) checkNodes(ctx context.Context, nodes bool) {
 	seen, hasCause := map[string]bool{}, map[string]bool{} // hasCause: why the kubelet is not ready was found
 	for _, a := range d.agents {
 		node := nodeOf(a)
-		isAway := func(n object) bool { return nameOf(n) == node && !kubeletAnswers(n) }
-		if !nodes || a.Text("status", "phase") != "Running" || slices.ContainsFunc(d.nodes, isAway) {
+		n := find(d.nodes, node, "metadata", "name")
+		if !nodes || a.Text("status", "phase") != "Running" || n != nil && !kubeletAnswers(n) {
 			continue // checkAgents has found why
 		}
 		var r cli.Report

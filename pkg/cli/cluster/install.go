@@ -65,7 +65,7 @@ func (c *cluster) installFlannel(ctx context.Context, agreed func() bool) error 
 		return fmt.Errorf("there is no DaemonSet %s in namespace %s; apply the manifests of the overlay named first",
 			cli.AgentName, cli.Namespace)
 	}
-	if args := arguments(named(agent.List("spec", "template", "spec", "initContainers"), installerName),
+	if args := arguments(agent.List("spec", "template", "spec", "initContainers"), installerName,
 		"--watch"); len(args) > 0 {
 		return errors.New("leasehold takes host-local's place on the nodes already; no configuration has to name it")
 	}

@@ -201,22 +201,19 @@ func (o object) List(keys ...string) (all []object) {
 	return all
 }
 
-// named returns the element of a list with the given name, nil if there is none.
-func named(list []object, name string) object { return find(list, "name", name) }
-
-// find returns the element of a list whose field has the given text, nil if there is none.
-func find(list []object, field, text string) object {
+// find returns the first element of a list with a text at a path of keys, nil if there is none.
+func find(list []object, text string, keys ...string) object {
 	for _, o := range list {
-		if o.Text(field) == text {
+		if o.Text(keys...) == text {
 			return o
 		}
 	}
 	return nil
 }
 
-// arguments returns those arguments of a container that begin with a prefix.
-func arguments(container object, prefix string) (all []string) {
-	args, _ := container.Field("args").([]any)
+// arguments returns those arguments of a container in a list that begin with a prefix.
+func arguments(containers []object, name, prefix string) (all []string) {
+	args, _ := find(containers, name, "name").Field("args").([]any)
 	for _, a := range args {
 		if s, _ := a.(string); strings.HasPrefix(s, prefix) {
 			all = append(all, s)

@@ -14,8 +14,7 @@ import (
 // isUninstaller reports whether a pod, or the template of one, is that of an agent whose DaemonSet
 // cleanNodes has changed.
 func isUninstaller(pod object) bool {
-	install := named(pod.List("spec", "initContainers"), installerName)
-	return len(arguments(install, "uninstall")) > 0
+	return len(arguments(pod.List("spec", "initContainers"), installerName, "uninstall")) > 0
 }
 
 // askNodes asks each node what its uninstallation does, in the pod of its agent, and prints it. It
@@ -57,14 +56,11 @@ func (c *cluster) nameMissing(ctx context.Context, agent object) (err error) {
 		if !isSelected(n, agent.In("spec", "template", "spec", "nodeSelector")) {
 			continue
 		}
-		state := "it has no pod of the agent"
-		for _, p := range pods {
-			if nodeOf(p) == nameOf(n) {
-				state = "its pod of the agent is " + p.Text("status", "phase")
-			}
-		}
-		if state != "its pod of the agent is Running" {
-			err = errors.Join(err, fmt.Errorf("%s: no agent runs: %s", nameOf(n), state))
+		p := find(pods, nameOf(n), "spec", "nodeName")
+		if phase := p.Text("status", "phase"); p == nil {
+			err = errors.Join(err, fmt.Errorf("%s: no agent runs: it has no pod of the agent", nameOf(n)))
+		} else if phase != "Running" {
+			err = errors.Join(err, fmt.Errorf("%s: no agent runs: its pod of the agent is %s", nameOf(n), phase))
 		}
 	}
 	return err
@@ -113,7 +109,7 @@ func (c *cluster) cleanNodes(ctx context.Context, agent object) (err error) {
 // again undoes all that matters of it.
 func (c *cluster) changeAgents(ctx context.Context, agent object) error {
 	args := slices.Concat([]string{"--host-root=/proc/1/root"}, uninstallArgs(agent), []string{"--yes"})
-	main := named(agent.List("spec", "template", "spec", "containers"), "agent")
+	main := find(agent.List("spec", "template", "spec", "containers"), "agent", "name")
 	capabilities, _ := main.Field("securityContext", "capabilities", "add").([]any)
 	return c.patch(ctx, cli.Namespace, "daemonset", cli.AgentName, "strategic", object{"spec": object{
 		"updateStrategy": object{"type": "RollingUpdate",
@@ -137,10 +133,10 @@ func (c *cluster) changeAgents(ctx context.Context, agent object) error {
 func uninstallArgs(agent object) []string {
 	pod := agent.In("spec", "template", "spec")
 	args := append([]string{"uninstall"},
-		arguments(named(pod.List("initContainers"), installerName), "--cni-bin-dir=")...)
+		arguments(pod.List("initContainers"), installerName, "--cni-bin-dir=")...)
 	// Without the flag agent and leasectl have the same default, unless the runtime's configuration
 	// names another directory.
-	return append(args, arguments(named(pod.List("containers"), "agent"), "--cni-conf-dir=")...)
+	return append(args, arguments(pod.List("containers"), "agent", "--cni-conf-dir=")...)
 }
 
 // answerOf returns what the pod of a node says about the removal: what a person should know, or why
@@ -149,7 +145,7 @@ func answerOf(pod object) string {
 	if !isUninstaller(pod) {
 		return "the agent has not ended"
 	}
-	c := named(pod.List("status", "initContainerStatuses"), installerName)
+	c := find(pod.List("status", "initContainerStatuses"), installerName, "name")
 	for _, state := range []string{"state", "lastState"} {
 		if ended := c.In(state, "terminated"); ended != nil {
 			return ended.Text("message")
