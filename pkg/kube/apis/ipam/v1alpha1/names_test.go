@@ -22,13 +22,8 @@ func TestObjectName(t *testing.T) {
 		if errs := validation.IsDNS1123Subdomain(got); len(errs) > 0 {
 			t.Errorf("%q: %v", got, errs)
 		}
-	}
-}
-
-func TestHashIsALabelValue(t *testing.T) {
-	for _, name := range []string{"", "db-0", strings.Repeat("x", 253)} {
-		if errs := validation.IsValidLabelValue(Hash(name)); len(errs) > 0 {
-			t.Errorf("%q: %v", name, errs)
+		if errs := validation.IsValidLabelValue(Hash(c.pod)); len(errs) > 0 {
+			t.Errorf("%q: %v", c.pod, errs)
 		}
 	}
 }
