@@ -61,30 +61,29 @@ address is imported until the next pod starts there.`,
 
 func (a *app) recoverStore(ctx context.Context, flags recoverFlags) error {
 	why, err := a.service().Loss(ctx)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if why == "" {
+	case why == "":
 		if damaged, err := a.repair(ctx, flags.dryRun); damaged || err != nil {
 			return err
 		}
-	} else {
+	default:
 		a.Say("%s", why)
-	}
-	if flags.accept && !flags.dryRun && why != "" {
-		if err := a.service().AcceptLoss(ctx); err != nil {
-			return err
+		if flags.accept && !flags.dryRun {
+			if err := a.service().AcceptLoss(ctx); err != nil {
+				return err
+			}
+			a.Say("loss accepted: addresses that are not known to be in use may be assigned")
 		}
-		a.Say("loss accepted: addresses that are not known to be in use may be assigned")
 	}
 	pools, err := a.networks(flags.dataDir)
-	if err != nil {
-		return err
+	if err == nil && len(pools) == 0 && !flags.accept {
+		err = fmt.Errorf("%s contains no networks; name one with --network", flags.dataDir)
 	}
-	if len(pools) == 0 && !flags.accept {
-		return fmt.Errorf("%s contains no networks; name one with --network", flags.dataDir)
+	if err == nil {
+		err = a.importPools(ctx, flags, pools)
 	}
-	err = a.importPools(ctx, flags, pools)
 	if flags.accept && errors.Is(err, operation.ErrNoHostView) {
 		a.Say("no address was imported; the next pod that starts does it: %v", err)
 		return nil
