@@ -77,7 +77,7 @@ func newLeaseTask(node Node, health *Health, use Use) *leaseTask {
 // run looks after the store until ctx is done. It returns ctx.Err().
 func (t *leaseTask) run(ctx context.Context) error {
 	var checkAt, surveyAt time.Time
-	for ctx.Err() == nil {
+	return daemon.Loop(ctx, 0, t.changes, func(ctx context.Context) time.Duration {
 		now := time.Now()
 		if !now.Before(checkAt) {
 			checkAt = now.Add(checkInterval)
@@ -85,17 +85,13 @@ func (t *leaseTask) run(ctx context.Context) error {
 				surveyAt = now
 			}
 		}
-		if !now.Before(surveyAt) {
+		if now.Before(surveyAt) {
+			t.applyQueued(ctx)
+		} else {
 			surveyAt = now.Add(t.once(ctx))
 		}
-		select {
-		case <-ctx.Done():
-		case <-t.changes:
-			t.applyQueued(ctx)
-		case <-time.After(min(checkInterval, time.Until(surveyAt))):
-		}
-	}
-	return ctx.Err()
+		return max(time.Millisecond, min(checkInterval, time.Until(surveyAt)))
+	})
 }
 
 // applyQueued applies queued DELs. If it fails, the survey reports why, and the next one repeats
