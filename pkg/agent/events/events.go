@@ -94,29 +94,26 @@ func (e *Task) enqueue(events ...*eventsv1.Event) {
 }
 
 // pass queues Events for new journal entries, and then creates the queued Events, with one attempt
-// for each. An Event that the API server may accept later becomes the last one of the queue, and
-// pass returns the time until the retry. That is random, up to twice retry, so that not all agents
-// try at the same moment. If the API server seems to be away, pass ends. It drops an Event that the
-// API server rejects, or does not accept for reasons of its own for maxRetry.
+// for each. Those that the API server may accept later stay queued, behind the others, and pass
+// returns the time until the retry. That is random, up to twice retry, so that not all agents try
+// at the same moment. If the API server seems to be away, pass ends. It drops an Event that the API
+// server rejects, or does not accept for reasons of its own for maxRetry.
 func (e *Task) pass(ctx context.Context) (requeueAfter time.Duration) {
 	pods, _ := e.Pods.Views()
 	err := e.read(ctx, pods)
 	if e.Problem.Log(e.Log, slog.LevelWarn, "reading the journal", err); err != nil {
 		requeueAfter = wait.Jitter(retry, 1)
 	}
+	e.mu.Lock()
+	queue, failed := e.queue, []*eventsv1.Event(nil)
+	e.queue = nil
+	e.mu.Unlock()
 	var outage kube.Outage
-	failed := map[*eventsv1.Event]bool{}
-	for {
-		e.mu.Lock()
-		if len(e.queue) == 0 || failed[e.queue[0]] {
-			e.mu.Unlock()
-			return requeueAfter
-		}
-		event := e.queue[0]
-		e.queue = e.queue[1:]
-		e.mu.Unlock()
+	for isAway := false; len(queue) > 0 && !isAway; {
+		event := queue[0]
+		queue = queue[1:]
 		err := post(ctx, e.Clients.Events, event)
-		isAway := outage.Observe(err)
+		isAway = outage.Observe(err)
 		switch {
 		case err == nil:
 		case isFinal(err) || time.Since(event.EventTime.Time) > maxRetry &&
@@ -125,15 +122,15 @@ func (e *Task) pass(ctx context.Context) (requeueAfter time.Duration) {
 				event.Regarding.Namespace+"/"+event.Regarding.Name, "error", err)
 		default:
 			e.Log.Debug("creating an event failed, it will be tried again", "reason", event.Reason, "error", err)
-			failed[event], requeueAfter = true, wait.Jitter(retry, 1)
-			e.mu.Lock()
-			e.queue = append(e.queue, event)
-			e.mu.Unlock()
-			if isAway {
-				return requeueAfter
-			}
+			failed, requeueAfter = append(failed, event), wait.Jitter(retry, 1)
 		}
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	later := e.queue
+	e.queue = nil
+	e.enqueue(slices.Concat(queue, failed, later)...)
+	return requeueAfter
 }
 
 // isFinal reports whether an error of post is permanent: the API server rejected the request and
