@@ -151,14 +151,13 @@ func (p *Publisher) updateNodePool(ctx context.Context, want *ipamv1.NodeAddress
 		isOwn := c.Type == ipamv1.ConditionRetentionActive || c.Type == ipamv1.ConditionAddressesShared
 		return !isOwn // server-side apply does not change those of others
 	})
-	conditions := slices.DeleteFunc(slices.Clone(shown.Conditions), func(c metav1.Condition) bool {
-		return meta.FindStatusCondition(want.Status.Conditions, c.Type) == nil
-	})
-	for _, c := range want.Status.Conditions {
+	for i := range want.Status.Conditions {
+		c := &want.Status.Conditions[i]
 		c.LastTransitionTime = metav1.Time{Time: p.Service.Node.Clock().Wall.Truncate(time.Second).UTC()}
-		meta.SetStatusCondition(&conditions, c) // the time stays if the status does
+		if before := meta.FindStatusCondition(shown.Conditions, c.Type); before != nil && before.Status == c.Status {
+			c.LastTransitionTime = before.LastTransitionTime
+		}
 	}
-	want.Status.Conditions = conditions
 	if equality.Semantic.DeepEqual(shown, want.Status) {
 		return nil
 	}
