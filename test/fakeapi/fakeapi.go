@@ -16,11 +16,14 @@ import (
 	"sync"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -88,6 +91,24 @@ func (s *Server) Put(path string, from any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.put(path, o)
+}
+
+// PutCore creates a Node or a Namespace, or replaces it by another one of that name.
+func (s *Server) PutCore(kind, name, uid string) {
+	s.t.Helper()
+	s.Put("/api/v1/"+strings.ToLower(kind)+"s/"+name, metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: kind},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid)}})
+}
+
+// Pod returns a pod of the namespace db, with the annotation of a window if it is not "".
+func Pod(name, uid, window string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(uid),
+		ResourceVersion: "1"}}
+	if window != "" {
+		p.Annotations = map[string]string{policy.Annotation: window}
+	}
+	return p
 }
 
 func (s *Server) put(path string, o object) {

@@ -196,9 +196,8 @@ func TestInvalidAnnotationIsReportedOncePerValue(t *testing.T) {
 // The mirror pod of a static pod has another UID than the one that the runtime passes.
 func TestStaticPodEventsRegardTheMirrorPod(t *testing.T) {
 	w := newEventsFixture(t)
-	mirror := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "object",
-		ResourceVersion: "1",
-		Annotations:     map[string]string{"kubernetes.io/config.hash": "u1", corev1.MirrorPodAnnotationKey: "u1"}}}
+	mirror := fakeapi.Pod("db-0", "object", "")
+	mirror.Annotations = map[string]string{"kubernetes.io/config.hash": "u1", corev1.MirrorPodAnnotationKey: "u1"}
 	must.Succeed(t, w.Pods.Replace([]any{mirror}, ""))
 	w.kept(1, 0)
 	w.runPass()

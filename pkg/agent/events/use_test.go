@@ -20,7 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/agent/use"
@@ -89,11 +88,7 @@ func (f *useFixture) configure(content string) {
 }
 
 func apiPod(name, uid, annotation, ip string, started time.Time) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "db", Name: name, UID: types.UID(uid), ResourceVersion: "1"}}
-	if annotation != "" {
-		p.Annotations = map[string]string{policy.Annotation: annotation}
-	}
+	p := fakeapi.Pod(name, uid, annotation)
 	p.Status.StartTime = &metav1.Time{Time: started}
 	if ip != "" {
 		p.Status.PodIPs = []corev1.PodIP{{IP: ip}}

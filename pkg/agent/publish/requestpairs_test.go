@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -39,9 +38,7 @@ func (p *fixture) requesters(count int) (all []*requester) {
 		first := netip.AddrFrom4([4]byte{10, 0, byte(i / 64), byte(i % 64 * 4)})
 		r := &requester{namespace: fmt.Sprint("n", i), set: pool.Set{{Start: first, End: first.Next()}}}
 		r.create()
-		p.server.Put("/api/v1/namespaces/"+r.namespace, corev1.Namespace{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-			ObjectMeta: metav1.ObjectMeta{Name: r.namespace, UID: "ns"}})
+		p.server.PutCore("Namespace", r.namespace, "ns")
 		all = append(all, r)
 	}
 	return all

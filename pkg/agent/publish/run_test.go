@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
@@ -69,16 +68,10 @@ func newFixture(t *testing.T) *fixture {
 }
 
 // setNode creates the node, or replaces it by another one of that name.
-func (p *fixture) setNode(uid string) {
-	p.server.Put(nodePath, corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: types.UID(uid)}})
-}
+func (p *fixture) setNode(uid string) { p.server.PutCore("Node", "node1", uid) }
 
 // setNamespace creates the namespace db, or replaces it by another one of that name.
-func (p *fixture) setNamespace(uid string) {
-	p.server.Put(namespacePath, corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{Name: "db", UID: types.UID(uid)}})
-}
+func (p *fixture) setNamespace(uid string) { p.server.PutCore("Namespace", "db", uid) }
 
 // restart replaces the publisher by one that knows nothing.
 func (p *fixture) restart() {
@@ -219,7 +212,7 @@ func testWritesOfARecreation(t *testing.T, isLate bool) {
 	must.Succeed(t, err)
 	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, returned) })
 	p.expect("bound", p.publish())
-	ready := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u2", ResourceVersion: "1"}}
+	ready := fakeapi.Pod("db-0", "u2", "")
 	ready.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	must.Succeed(t, p.Pods.Replace([]any{ready}, ""))
 	p.expect("Ready", p.publish(), "PATCH status")

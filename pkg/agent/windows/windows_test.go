@@ -21,7 +21,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
-	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/must"
@@ -40,9 +39,7 @@ func TestPass(t *testing.T) {
 	w.Invalid = func(p retention.Pod) { invalid = append(invalid, p.Invalid) }
 	pods := func(annotation string) {
 		t.Helper()
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: "u1", ResourceVersion: "1",
-			Annotations: map[string]string{policy.Annotation: annotation}}}
-		must.Succeed(t, w.Pods.Replace([]any{p}, ""))
+		must.Succeed(t, w.Pods.Replace([]any{fakeapi.Pod("db-0", "u1", annotation)}, ""))
 	}
 	window := func() (window time.Duration) {
 		t.Helper()
@@ -105,16 +102,9 @@ func TestPass(t *testing.T) {
 // of a deleted namespace ends before a pod of its successor, which has the same name, may claim it.
 func TestNamespaceOfALease(t *testing.T) {
 	w, node, server, _ := newTask(t)
-	namespace := func(uid string) {
-		server.Put("/api/v1/namespaces/db", corev1.Namespace{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-			ObjectMeta: metav1.ObjectMeta{Name: "db", UID: types.UID(uid)}})
-	}
 	pod := func(uid string) {
 		t.Helper()
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "db-0", UID: types.UID(uid),
-			ResourceVersion: "1", Annotations: map[string]string{policy.Annotation: "forever"}}}
-		must.Succeed(t, w.Pods.Replace([]any{p}, ""))
+		must.Succeed(t, w.Pods.Replace([]any{fakeapi.Pod("db-0", uid, "forever")}, ""))
 	}
 	expect := func(what string, requeueAfter time.Duration, want ...string) {
 		t.Helper()
@@ -137,7 +127,7 @@ func TestNamespaceOfALease(t *testing.T) {
 	expect("the namespace cannot be read", retry, "Bound ")
 	server.Reject(nil)
 	expect("the namespace is not there", 0, "Bound ")
-	namespace("ns1")
+	server.PutCore("Namespace", "db", "ns1")
 	expect("it can", 0, "Bound ns1")
 	server.Requests()
 	expect("again", 0, "Bound ns1")
@@ -148,7 +138,7 @@ func TestNamespaceOfALease(t *testing.T) {
 	node.Release(bound)
 	pod("u2")
 	expect("the next pod of the namespace", 0, "Held ns1")
-	namespace("ns2")
+	server.PutCore("Namespace", "db", "ns2")
 	pod("u3")
 	expect("a pod of its successor", 0)
 }
@@ -202,19 +192,12 @@ func TestAFailureStopsNoOtherChange(t *testing.T) {
 	w, node, server, log := newTask(t)
 	failing := prometheus.NewGauge(prometheus.GaugeOpts{})
 	w.Problem.Failing = failing
-	server.Put("/api/v1/namespaces/db", corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "ns2"}})
+	server.PutCore("Namespace", "db", "ns2")
 	former := node.Bind("10.0.0.2", "db-0", "u0", time.Hour, "")
 	former.NamespaceUID = "ns1"
 	node.Release(former)
 	node.Bind("10.0.0.3", "db-1", "u1", time.Hour, "")
-	var pods []any
-	for i := range 2 {
-		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprint("db-", i),
-			UID: types.UID(fmt.Sprint("u", i*i)), ResourceVersion: "1",
-			Annotations: map[string]string{policy.Annotation: "10m"}}})
-	}
-	pods[0].(*corev1.Pod).UID = "u2"
+	pods := []any{fakeapi.Pod("db-0", "u2", "10m"), fakeapi.Pod("db-1", "u1", "10m")}
 	must.Succeed(t, w.Pods.Replace(pods, ""))
 	ids := node.Node.Host.NamespaceIDs(fakeapi.Boot)
 	for _, c := range []struct {
@@ -248,9 +231,7 @@ func TestAFailureStopsNoOtherChange(t *testing.T) {
 func TestNamespaceOfAStatefulSet(t *testing.T) {
 	server := fakeapi.New(t)
 	for _, name := range []string{"db", "other"} {
-		server.Put("/api/v1/namespaces/"+name, corev1.Namespace{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("of-" + name)}})
+		server.PutCore("Namespace", name, "of-"+name)
 	}
 	n := namespaces{}
 	for _, c := range []struct {
