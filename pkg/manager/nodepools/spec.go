@@ -90,36 +90,24 @@ func newSpecReconciler(set *control.Reservations, pools *kube.Informer[*nodePool
 		}, []string{"node"})}
 }
 
-// start enqueues from now on the nodes whose NodeAddressPool may have to be written, and passes
-// over the AddressRequests.
+// start enqueues from now on the node of each reservation that changes, the nodes that have
+// reservations of the same pod, the nodes whose NodeAddressPool names something else than before,
+// and passes over the AddressRequests and the ranges when one of these changes.
 func (r *specReconciler) start(ctx context.Context, queue control.Queue) {
 	if !cache.WaitForCacheSync(ctx.Done(), r.set.HasSynced, r.pools.HasSynced) {
 		return
 	}
-	r.follow(queue)
-	queue.Add(allRequests)
-	queue.Add(allRanges)
-	if cache.WaitForCacheSync(ctx.Done(), r.requests.HasSynced, r.limits.HasSynced) {
-		queue.Add(allRequests)
-	}
-}
-
-// follow enqueues the node of each reservation that changes, the nodes that have reservations of
-// the same pod, the nodes whose NodeAddressPool names something else than before, and a pass when
-// an AddressRequest changes.
-func (r *specReconciler) follow(queue control.Queue) {
 	r.queue = queue
-	compare := func(*nodePool) { queue.AddAfter(allRanges, compareDelay) }
-	pool := func(p *nodePool) { queue.Add(control.RequestFor(p.node)) }
-	added := func(p *nodePool) { pool(p); compare(p) }
-	r.pools.Handle(kube.Handler[*nodePool]{Added: added, Updated: func(before, now *nodePool) {
-		if before.reservations != now.reservations || before.requests != now.requests {
-			pool(now) // most updates change the status
+	pool := func(p *nodePool) {
+		queue.Add(control.RequestFor(p.node))
+		queue.AddAfter(allRanges, compareDelay)
+	}
+	r.pools.Handle(kube.Handler[*nodePool]{Added: pool, Deleted: pool, Updated: func(before, now *nodePool) {
+		if before.reservations != now.reservations || before.requests != now.requests ||
+			before.shared != now.shared || !slices.Equal(before.ranges, now.ranges) {
+			pool(now) // most updates change the numbers
 		}
-		if before.shared != now.shared || !slices.Equal(before.ranges, now.ranges) {
-			compare(now)
-		}
-	}, Deleted: compare})
+	}})
 	r.requests.Handle(kube.Each(func(*addressRequest) { queue.AddAfter(allRequests, nameDelay) }))
 	r.limits.Handle(kube.Each(func(policy.Limits) { queue.AddAfter(allRequests, nameDelay) }))
 	r.set.Handle(kube.Handler[*control.Reservation]{Deleted: func(v *control.Reservation) {
@@ -132,6 +120,11 @@ func (r *specReconciler) follow(queue control.Queue) {
 			queue.AddAfter(control.RequestFor(other.Node), nameDelay)
 		}
 	}))
+	queue.Add(allRequests)
+	queue.Add(allRanges)
+	if cache.WaitForCacheSync(ctx.Done(), r.requests.HasSynced, r.limits.HasSynced) {
+		queue.Add(allRequests)
+	}
 }
 
 // remember remembers a reservation that was deleted, unless its agent deletes it at this time
