@@ -83,13 +83,8 @@ func (c *cluster) awaitRequest(ctx context.Context, choice *maintain.Choice, nam
 		err = install.Retry(ctx, wait, func() error {
 			o, err := c.get(ctx, "-n", choice.Namespace, requestKind, name)
 			rows = append([]object{}, o.List("status", "addresses")...)
-			decided := len(rows)
-			for _, r := range rows {
-				if isOpen(r) {
-					decided--
-				}
-			}
-			if missing := len(choice.Addresses) - decided; err == nil && missing > 0 {
+			decided := slices.DeleteFunc(slices.Clone(rows), isOpen)
+			if missing := len(choice.Addresses) - len(decided); err == nil && missing > 0 {
 				err = fmt.Errorf("after %s there is no answer about %d of %d addresses; 'kubectl leasehold doctor' "+
 					"says whether the manager and the agents work", wait, missing, len(choice.Addresses))
 			}

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -115,12 +116,12 @@ func stamp(t time.Time) *string {
 	return &s
 }
 
-// text returns the string that a pointer leads to, "" if it is nil.
-func text(s *string) string {
-	if s == nil {
+// text returns what a pointer leads to as text, "" if it is nil.
+func text[T string | uint64](value *T) string {
+	if value == nil {
 		return ""
 	}
-	return *s
+	return fmt.Sprint(*value)
 }
 
 // short truncates a container ID to 13 characters, the length that crictl prints.

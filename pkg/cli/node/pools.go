@@ -1,7 +1,6 @@
 package node
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -39,8 +38,8 @@ the last ADD's configuration.`,
 			}
 			const heads = "NETWORK RANGES SIZE BOUND HELD COOL-DOWN FREE"
 			return cli.PrintRows(a.App, rows, heads, func(r cli.Pool) []string {
-				return []string{r.Network, strings.Join(r.Ranges, ","), count(r.Size), count(&r.Bound), count(&r.Held),
-					count(&r.CoolDown), count(r.Free)}
+				return []string{r.Network, strings.Join(r.Ranges, ","), text(r.Size), text(&r.Bound), text(&r.Held),
+					text(&r.CoolDown), text(r.Free)}
 			})
 		},
 	}
@@ -59,12 +58,4 @@ func poolRowOf(u store.Usage) cli.Pool {
 		r.Size, r.Free = &u.Size, &u.Free
 	}
 	return r
-}
-
-// count returns a number as text, "" for nil.
-func count(n *uint64) string {
-	if n == nil {
-		return ""
-	}
-	return strconv.FormatUint(*n, 10)
 }
