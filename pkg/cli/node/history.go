@@ -16,9 +16,9 @@ func (a *app) history() *cobra.Command {
 		Use:   "history [address | namespace/pod]",
 		Short: "Show which pods had an address, when, and why it changed",
 		Long: fmt.Sprintf(`Print the journal entries of an address, of a pod, or of the node, oldest first.
-The journal has the last %d entries, and at most 4 MiB. Boots of the node do not
-remove entries; the loss of the store does. If there were earlier entries, the first
-line is an event %s with the time from which the journal is complete.`,
+The journal has the last %d entries. Boots of the node do not remove entries; the
+loss of the store does. If there were earlier entries, the first line is an event
+%s with the time from which the journal is complete.`,
 			store.JournalSize, journalBegins),
 		Example: "  leasectl history 10.244.1.7\n  leasectl history db/db-0\n  leasectl history",
 		Args:    a.Parse,
