@@ -84,14 +84,21 @@ func isExpected(o *pps.PersistentPodState, w *workload, pod string) bool {
 	return ok && (o.Spec.PersistentPodStateRetentionPolicy == pps.WhenDeleted || w.Ordinals.Has(n))
 }
 
-// labelsOf returns the keys of all node labels in a spec, sorted.
-func labelsOf(s *pps.PersistentPodStateSpec) []string {
-	var keys []string
+// termsOf returns the required and the preferred terms of a spec.
+func termsOf(s *pps.PersistentPodStateSpec) (terms []pps.NodeTopologyTerm) {
 	if s.RequiredPersistentTopology != nil {
-		keys = append(keys, s.RequiredPersistentTopology.Labels()...)
+		terms = append(terms, *s.RequiredPersistentTopology)
 	}
 	for _, p := range s.PreferredPersistentTopology {
-		keys = append(keys, p.Preference.Labels()...)
+		terms = append(terms, p.Preference)
+	}
+	return terms
+}
+
+// labelsOf returns the keys of all node labels in a spec, sorted.
+func labelsOf(s *pps.PersistentPodStateSpec) (keys []string) {
+	for _, t := range termsOf(s) {
+		keys = append(keys, t.Labels()...)
 	}
 	slices.Sort(keys)
 	return keys

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,8 +64,7 @@ func storedOf(all *pps.PersistentPodState) *stored {
 // Object returns the PersistentPodState. Its spec must not be modified.
 func (s *stored) Object() *pps.PersistentPodState {
 	o := s.object
-	r := flate.NewReader(bytes.NewReader(s.states))
-	_ = json.NewDecoder(r).Decode(&o.Status.PodStates) // what pack has written can be read
+	o.Status.PodStates = unpack[pps.PodState](s.states)
 	return &o
 }
 
@@ -72,20 +72,10 @@ func (s *stored) Object() *pps.PersistentPodState {
 // others.
 func (s *stored) objectOf(pod string) *pps.PersistentPodState {
 	o := s.object
-	d := json.NewDecoder(flate.NewReader(bytes.NewReader(s.states)))
-	_, _ = d.Token() // {
-	var raw json.RawMessage
-	for d.More() {
-		name, _ := d.Token()
-		if d.Decode(&raw) != nil {
-			break
-		}
-		if name == pod {
-			var state pps.PodState
-			_ = json.Unmarshal(raw, &state)
-			o.Status.PodStates = map[string]pps.PodState{pod: state}
-			break
-		}
+	if raw, found := unpack[json.RawMessage](s.states)[pod]; found {
+		var state pps.PodState
+		_ = json.Unmarshal(raw, &state)
+		o.Status.PodStates = map[string]pps.PodState{pod: state}
 	}
 	return &o
 }
@@ -143,20 +133,12 @@ func limitSpec(all *pps.PersistentPodStateSpec) (s pps.PersistentPodStateSpec, i
 // list of labels.
 func isSmall(s *pps.PersistentPodStateSpec) bool {
 	lists := [][]string{annotationsOf(s)}
-	add := func(t pps.NodeTopologyTerm) { lists = append(lists, t.Keys, t.NodeTopologyKeys) }
-	if s.RequiredPersistentTopology != nil {
-		add(*s.RequiredPersistentTopology)
+	for _, t := range termsOf(s) {
+		lists = append(lists, t.Keys, t.NodeTopologyKeys)
 	}
-	for _, p := range s.PreferredPersistentTopology {
-		add(p.Preference)
-	}
-	names, text := 0, 0
-	for _, list := range lists {
-		for _, name := range list {
-			names, text = names+1, text+len(name)
-		}
-	}
-	return validateSize(s) == nil && names <= 2*maxNames && text <= 2*maxNameBytes && len(lists) <= 2*maxNames
+	names := slices.Concat(lists...)
+	return validateSize(s) == nil && len(names) <= 2*maxNames && len(strings.Join(names, "")) <= 2*maxNameBytes &&
+		len(lists) <= 2*maxNames
 }
 
 // limitStates returns the states of the first pods that the manager keeps (maxStates), each with
@@ -211,6 +193,12 @@ func pack(states map[string]pps.PodState) []byte {
 	_ = json.NewEncoder(w).Encode(states) // texts can be encoded, and a buffer be written
 	_ = w.Close()
 	return slices.Clone(b.Bytes())
+}
+
+// unpack returns what pack has compressed. A state may be a json.RawMessage, which is not decoded.
+func unpack[S any](packed []byte) (states map[string]S) {
+	_ = json.NewDecoder(flate.NewReader(bytes.NewReader(packed))).Decode(&states)
+	return states
 }
 
 // writers are those of pack. Each has hundreds of kilobytes.

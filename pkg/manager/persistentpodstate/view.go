@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/wait"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -81,11 +80,6 @@ func newView(p *Feature, nodes *control.Nodes) *clusterView {
 
 // setup adds the watches to a manager that has not started.
 func (v *clusterView) setup(mgr manager.Manager) error {
-	objects, err := control.ListWatch(mgr, v.objects, control.Objects{Kind: objectKind,
-		Resource: "persistentpodstates"})
-	if err != nil {
-		return err
-	}
 	label := podName
 	if len(v.kinds) > len(kube.StatefulSets) {
 		label = "" // it is not known which labels their pods have
@@ -95,49 +89,37 @@ func (v *clusterView) setup(mgr manager.Manager) error {
 	if err != nil {
 		return err
 	}
-	if err := mgr.AddReadyzCheck("persistentpodstate", v.Ready); err != nil {
-		return err
-	}
-	return mgr.Add(control.OnAllReplicas(func(ctx context.Context) error {
+	run := func(ctx context.Context) error {
 		needed, need := context.WithCancel(ctx)
 		v.objects.Handle(kube.Handler[*stored]{Added: func(*stored) { need() }})
-		go runServed(ctx, v.objects, "PersistentPodStates", func() *toolscache.ListWatch { return objects })
+		go runServed(ctx, mgr, v.objects, objectKind, "PersistentPodStates")
 		for _, kind := range v.kinds {
-			i := v.workloads[kind.GroupKind()]
-			find := func() *toolscache.ListWatch { return listWatch(mgr, i, kind) }
-			go runServed(ctx, i, kind.GroupKind().String(), find)
+			go runServed(ctx, mgr, v.workloads[kind.GroupKind()], kind, kind.GroupKind().String())
 		}
 		if <-needed.Done(); ctx.Err() != nil {
 			return nil
 		}
 		return v.pods.Run(ctx, pods, "pods of PersistentPodStates")
-	}))
+	}
+	return errors.Join(mgr.AddReadyzCheck("persistentpodstate", v.Ready), mgr.Add(control.OnAllReplicas(run)))
 }
 
-// runServed runs an informer as soon as the API server serves its resource. what is that of
-// kube.Informer.Run. find returns nil if the resource is not known.
-func runServed[V any](ctx context.Context, i *kube.Informer[V], what string, find func() *toolscache.ListWatch) {
+// runServed runs an informer as soon as the API server serves its kind. what is that of
+// kube.Informer.Run.
+func runServed[V any](ctx context.Context, mgr manager.Manager, i *kube.Informer[V], kind schema.GroupVersionKind,
+	what string) {
 	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
-		lw := find()
-		if lw == nil {
+		mapping, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
 			return false, nil
 		}
+		// It does not fail, because the configuration is valid.
+		lw, _ := control.ListWatch(mgr, i, control.Objects{Kind: kind, Resource: mapping.Resource.Resource})
 		if _, err := lw.ListWithContextFunc(ctx, metav1.ListOptions{Limit: 1}); apierrors.IsNotFound(err) {
 			return false, nil
 		}
 		return true, i.Run(ctx, lw, what)
 	})
-}
-
-// listWatch returns the calls for a kind. It returns nil if the API server does not serve it.
-func listWatch(mgr manager.Manager, i *kube.Informer[*workload], kind schema.GroupVersionKind) *toolscache.ListWatch {
-	mapping, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
-	if err != nil {
-		return nil
-	}
-	// It does not fail, because the configuration is valid.
-	lw, _ := control.ListWatch(mgr, i, control.Objects{Kind: kind, Resource: mapping.Resource.Resource})
-	return lw
 }
 
 var objectKind = pps.GroupVersion.WithKind("PersistentPodState")
