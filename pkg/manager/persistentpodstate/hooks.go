@@ -76,27 +76,24 @@ type objectWebhook struct {
 
 // Handle implements admission.Handler.
 func (w *objectWebhook) Handle(_ context.Context, req admission.Request) admission.Response {
-	o, old := &pps.PersistentPodState{}, (*pps.PersistentPodState)(nil)
-	err := json.Unmarshal(req.Object.Raw, o)
-	if req.Operation == admissionv1.Update {
-		old = &pps.PersistentPodState{}
-		err = errors.Join(err, json.Unmarshal(req.OldObject.Raw, old))
+	var o, old pps.PersistentPodState
+	err := json.Unmarshal(req.Object.Raw, &o)
+	isUpdate := req.Operation == admissionv1.Update
+	if isUpdate {
+		err = errors.Join(err, json.Unmarshal(req.OldObject.Raw, &old))
 	}
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding the PersistentPodState: %w", err))
 	}
 	o.Namespace = req.Namespace
 	// An object may be older than this webhook; its finalizers must stay removable.
-	if !w.role.serving.Load() || old != nil && equality.Semantic.DeepEqual(old.Spec, o.Spec) {
+	if !w.role.serving.Load() || isUpdate && equality.Semantic.DeepEqual(old.Spec, o.Spec) {
 		return admission.Allowed("")
 	}
 	before, _ := json.Marshal(o) // what was decoded can be encoded
-	var oldSpec *pps.PersistentPodStateSpec
 	var others []string
-	if old != nil {
-		oldSpec = &old.Spec // the target cannot change; of two existing ones the older is used
-	} else {
-		for _, other := range w.view.Objects(targetOf(o)) {
+	if !isUpdate { // the target cannot change; of two existing ones the older is used
+		for _, other := range w.view.Objects(targetOf(&o)) {
 			if m := &other.object.ObjectMeta; m.Name != o.Name && m.DeletionTimestamp == nil {
 				others = append(others, m.Name)
 			}
@@ -104,7 +101,7 @@ func (w *objectWebhook) Handle(_ context.Context, req admission.Request) admissi
 	}
 	limited, isCut := limitSpec(&o.Spec)
 	if !isCut {
-		err = o.Spec.Normalize(oldSpec)
+		err = o.Spec.Normalize(&old.Spec)
 		limited = o.Spec
 	}
 	if err == nil {

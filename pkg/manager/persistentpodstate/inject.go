@@ -2,6 +2,7 @@ package persistentpodstate
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -76,9 +77,9 @@ func requiredOf(annotations map[string]string) map[string]string {
 // nodes are those that count as present, against which the requirements are checked.
 func inject(pod *corev1.Pod, o *pps.PersistentPodState, former formerState, nodes []*corev1.Node,
 ) (injected bool, reasons []string) {
-	known := func(key string) (string, bool) {
-		value, ok := former.NodeTopologyLabels[key]
-		return value, ok && (former.Lost == "" || key != corev1.LabelHostname)
+	known := maps.Clone(former.NodeTopologyLabels)
+	if former.Lost != "" {
+		delete(known, corev1.LabelHostname)
 	}
 	if sizeOfOwn(pod, former.Required) > maxOwn {
 		reasons = []string{fmt.Sprintf("the pod's own selectors have more than %d requirements; none is added", maxOwn)}
@@ -127,16 +128,16 @@ func sizeOfOwn(pod *corev1.Pod, added map[string]string) int {
 }
 
 // injectRequired adds the labels with the given keys to the node selector of the pod, with the
-// values of the predecessor's node, as known returns them. It reports whether it has added any.
+// values of the predecessor's node, as far as they are known. It reports whether it has added any.
 // reasons explain which were not added. A label that the pod's node selector has already with that
 // value is not added and needs no reason, unless an earlier call in this admission added it: then
 // it counts as added again.
 func injectRequired(
-	pod *corev1.Pod, keys []string, former formerState, c *candidates, known func(string) (string, bool),
+	pod *corev1.Pod, keys []string, former formerState, c *candidates, known map[string]string,
 ) (injected bool, reasons []string) {
 	added := labels.Set{}
 	for _, key := range keys {
-		value, ok := known(key)
+		value, ok := known[key]
 		own, isSet := pod.Spec.NodeSelector[key]
 		switch {
 		case !ok && former.Lost != "" && key == corev1.LabelHostname:
@@ -162,10 +163,10 @@ func injectRequired(
 
 // injectPreferred adds a preferred node affinity with the labels whose values are known. It reports
 // false if it knows none of them.
-func injectPreferred(pod *corev1.Pod, weight int32, keys []string, known func(string) (string, bool)) bool {
+func injectPreferred(pod *corev1.Pod, weight int32, keys []string, known map[string]string) bool {
 	var term corev1.NodeSelectorTerm
 	for _, key := range keys {
-		if value, ok := known(key); ok {
+		if value, ok := known[key]; ok {
 			term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
 				Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}})
 		}

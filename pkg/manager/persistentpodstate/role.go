@@ -2,6 +2,7 @@ package persistentpodstate
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -75,13 +76,10 @@ func (r *role) decide(ctx context.Context) error {
 	webhooks := &metav1.PartialObjectMetadata{} // only whether there are any matters
 	webhooks.SetGroupVersionKind(admission.SchemeGroupVersion.WithKind("MutatingWebhookConfiguration"))
 	hasKruise, err := r.exists(ctx, kruiseConfiguration, webhooks)
-	if err != nil {
-		return err
-	}
 	crd := &unstructured.Unstructured{}
 	crd.SetGroupVersionKind(crdKind)
-	hasCRD, err := r.exists(ctx, crdName, crd)
-	if err != nil {
+	hasCRD, crdErr := r.exists(ctx, crdName, crd)
+	if err := errors.Join(err, crdErr); err != nil {
 		return err
 	}
 	reason, why := "", ""
