@@ -60,18 +60,20 @@ func strip(p *corev1.Pod) (node string) {
 	}
 	a := p.Spec.Affinity.NodeAffinity
 	if required := a.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
-		isOwn := func(t corev1.NodeSelectorTerm) bool { return isPinned(t, node) && empty(unpin(t, node)) }
-		required.NodeSelectorTerms = slices.DeleteFunc(required.NodeSelectorTerms, isOwn)
-		for i, t := range required.NodeSelectorTerms {
-			required.NodeSelectorTerms[i] = unpin(t, node)
+		var terms []corev1.NodeSelectorTerm
+		for _, t := range required.NodeSelectorTerms {
+			if rest, isPinned := unpin(t, node); !isPinned || !empty(rest) {
+				terms = append(terms, rest)
+			}
 		}
-		if len(required.NodeSelectorTerms) == 0 {
+		if required.NodeSelectorTerms = terms; len(terms) == 0 {
 			a.RequiredDuringSchedulingIgnoredDuringExecution = nil
 		}
 	}
 	a.PreferredDuringSchedulingIgnoredDuringExecution = slices.DeleteFunc(
 		a.PreferredDuringSchedulingIgnoredDuringExecution, func(t corev1.PreferredSchedulingTerm) bool {
-			return t.Weight == preferWeight && isPinned(t.Preference, node) && empty(unpin(t.Preference, node))
+			rest, isPinned := unpin(t.Preference, node)
+			return t.Weight == preferWeight && isPinned && empty(rest)
 		})
 	return node
 }
@@ -122,27 +124,17 @@ func pinned(t corev1.NodeSelectorTerm, node string) corev1.NodeSelectorTerm {
 	return t
 }
 
-// isPinned reports whether a term has the requirements of the pin to a node.
-func isPinned(t corev1.NodeSelectorTerm, node string) bool {
-	return slices.ContainsFunc(t.MatchExpressions, equals(marker)) &&
-		slices.ContainsFunc(t.MatchFields, equals(onNode(node)))
-}
-
-// unpin returns a term without the requirements of the pin to a node, if it has both. A requirement
-// of the user for the same node remains.
-func unpin(t corev1.NodeSelectorTerm, node string) corev1.NodeSelectorTerm {
-	if isPinned(t, node) {
-		t.MatchExpressions = without(t.MatchExpressions, equals(marker))
-		t.MatchFields = without(t.MatchFields, equals(onNode(node)))
+// unpin returns a term without the requirements of the pin to a node, and whether it had both. A
+// requirement of the user for the same node remains.
+func unpin(t corev1.NodeSelectorTerm, node string) (rest corev1.NodeSelectorTerm, isPinned bool) {
+	m := slices.IndexFunc(t.MatchExpressions, equals(marker))
+	n := slices.IndexFunc(t.MatchFields, equals(onNode(node)))
+	if m < 0 || n < 0 {
+		return t, false
 	}
-	return t
-}
-
-// without returns a copy of a list without the first element for which is returns true.
-func without(list []corev1.NodeSelectorRequirement, is func(corev1.NodeSelectorRequirement) bool,
-) []corev1.NodeSelectorRequirement {
-	i := slices.IndexFunc(list, is)
-	return slices.Delete(slices.Clone(list), i, i+1)
+	t.MatchExpressions = slices.Delete(slices.Clone(t.MatchExpressions), m, m+1)
+	t.MatchFields = slices.Delete(slices.Clone(t.MatchFields), n, n+1)
+	return t, true
 }
 
 func empty(t corev1.NodeSelectorTerm) bool {
@@ -167,8 +159,13 @@ func require(a *corev1.NodeAffinity, node string) {
 }
 
 // isRequired reports whether the pin allows a pod to run on no other node than the given one.
-func isRequired(p *corev1.Pod, node string) bool {
-	terms := slices.DeleteFunc(slices.Clone(control.RequiredTerms(p)), empty)
-	isOther := func(t corev1.NodeSelectorTerm) bool { return !isPinned(t, node) }
-	return len(terms) > 0 && !slices.ContainsFunc(terms, isOther)
+func isRequired(p *corev1.Pod, node string) (required bool) {
+	for _, t := range control.RequiredTerms(p) {
+		if _, isPinned := unpin(t, node); isPinned {
+			required = true
+		} else if !empty(t) {
+			return false
+		}
+	}
+	return required
 }
