@@ -3,7 +3,6 @@ package pin
 import (
 	"context"
 	"errors"
-	"iter"
 	"slices"
 	"sync"
 	"time"
@@ -33,8 +32,8 @@ type cluster struct {
 	isLeader     func() bool
 
 	ended   *kube.Informer[*podView] // pods whose addresses their nodes may not have published yet
-	strikes *strikes
-	sent    [4096]sentList // by sentIndex: few share one by chance
+	strikes *cache.LRUExpireCache    // []strike by podView.keyOn
+	sent    [4096]sentList           // by sentIndex: few share one by chance
 
 	mu        sync.Mutex // held while instances or names change
 	instances sync.Map   // instance by podView.keyOn
@@ -66,7 +65,7 @@ func emptyCluster[P metav1.Object](now func() time.Time, view func(P) *podView, 
 	byNode := kube.Indexes[*podView]{
 		byName: func(p *podView) []string { return control.IndexName(p.Namespace, p.For, p.place()) }}
 	c := &cluster{now: now, isLeader: func() bool { return true }, reservations: set, nodes: nodes,
-		strikes: &strikes{cache.NewLRUExpireCache(maxStrikeKeys), now},
+		strikes: cache.NewLRUExpireCache(maxStrikeKeys),
 		namespaces: kube.NewInformer(func(ns *corev1.Namespace) map[string]string {
 			return control.Pick(ns.Labels, kube.AnnotationPin, kube.AnnotationPinPatience)
 		}, nil),
@@ -94,7 +93,7 @@ func (c *cluster) podAdded(p *podView) {
 
 func (c *cluster) podUpdated(before, p *podView) {
 	if p.isMisplaced() {
-		c.strikes.Add(p.keyOn(p.Pinned), string(p.UID))
+		c.strike(p)
 	}
 	c.changed(before.Namespace, before.For, before.place())
 	c.podChanged(p)
@@ -103,7 +102,7 @@ func (c *cluster) podUpdated(before, p *podView) {
 // podDeleted remembers what became of a pod that was deleted.
 func (c *cluster) podDeleted(p *podView) {
 	if p.awaitsNode() {
-		c.strikes.Add(p.keyOn(p.Pinned), string(p.UID))
+		c.strike(p)
 	}
 	for _, key := range slices.Compact([]string{keyOf(p), p.keyOn(p.Node)}) {
 		c.remember(key, func(t instance) instance { return t.after(p, c.now()) })
@@ -210,7 +209,7 @@ func (c *cluster) lastEnded(key string) instance {
 // have been deleted if another one is created, so that it counts as deleted.
 func (c *cluster) hasStrike(key string) bool {
 	p := c.pod(key)
-	return p != nil && p.awaitsNode() || c.strikes.Until(key, c.now()) > 0
+	return p != nil && p.awaitsNode() || c.strikesUntil(key, c.now()) > 0
 }
 
 func (c *cluster) pod(key string) *podView {
@@ -219,13 +218,13 @@ func (c *cluster) pod(key string) *podView {
 }
 
 // target returns the node that has the addresses of a pod without a reservation name, as choose
-// chooses it.
-func (c *cluster) target(key string) iter.Seq[pinTarget] {
-	return func(yield func(pinTarget) bool) {
-		last := c.last(key)
-		if t, found := choose(c.reservations.OfPod(key), last, c.now()); found {
-			t.Last, t.HasStrike = last, c.hasStrike(key)
-			yield(t)
-		}
+// chooses it; nothing if there is none.
+func (c *cluster) target(key string) []pinTarget {
+	last := c.last(key)
+	t, found := choose(c.reservations.OfPod(key), last, c.now())
+	if !found {
+		return nil
 	}
+	t.Last, t.HasStrike = last, c.hasStrike(key)
+	return []pinTarget{t}
 }

@@ -2,7 +2,6 @@ package pin
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -124,7 +123,7 @@ func TestCluster(t *testing.T) {
 // concludes returns what a line "->" of testdata/cluster.txt wants.
 func (c *cluster) concludes(what string, about *podView) string {
 	var out []string
-	targets := slices.Collect(c.targets(control.NameKey("db", "registry"), c.sent[0].pods))
+	targets := c.targets(control.NameKey("db", "registry"), c.sent[0].pods)
 	switch what {
 	case "targets":
 		for _, target := range targets {
@@ -145,7 +144,7 @@ func (c *cluster) concludes(what string, about *podView) string {
 	case "kept-elsewhere":
 		return c.keptElsewhere(about)
 	case "strikes":
-		return fmt.Sprint(c.strikes.Until("db/db-0", c.now().Add(1)))
+		return fmt.Sprint(c.strikesUntil("db/db-0", c.now().Add(1)))
 	case "home":
 		return c.home()
 	case "last":

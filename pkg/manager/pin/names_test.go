@@ -80,7 +80,7 @@ func TestReplicasBeginAtDifferentEnds(t *testing.T) {
 				}
 			}
 			var got []string
-			for target := range c.targets(control.NameKey("db", "registry"), nil) {
+			for _, target := range c.targets(control.NameKey("db", "registry"), nil) {
 				got = append(got, target.Node)
 			}
 			if strings.Join(got, " ") != want {
@@ -359,10 +359,7 @@ func TestCountsFollowTheWatch(t *testing.T) {
 	} {
 		tt.change()
 		counted, free := 0, 0
-		c.mayReplace(name, "") // of any workload: looks at all nodes
-		for range c.targets(name, nil) {
-			break
-		}
+		c.targets(name, nil) // looks at all nodes
 		for _, n := range c.nodesOf(name) {
 			last := n.last.Load()
 			if free += last.free; last != before[n] {
@@ -458,7 +455,7 @@ func TestCountsDuringChanges(t *testing.T) {
 				case <-done:
 					return
 				default:
-					w.decide("db", ofDeployment(), c.targets(control.NameKey("db", "registry"), nil))
+					w.decide("db", ofDeployment(), c.targets(control.NameKey("db", "registry"), nil)...)
 					c.expire()
 				}
 			}

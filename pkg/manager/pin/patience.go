@@ -10,7 +10,6 @@ import (
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -46,19 +45,17 @@ const (
 // pending pod cannot be relaxed"). The controllers of these pods create new ones, whose node is
 // only preferred. It runs in every replica: no pod waits for the election of a leader.
 type patienceReconciler struct {
-	cluster    *cluster
-	client     client.Client
-	collectors *collectors
-	report     reporter
-	log        logr.Logger
+	cluster *cluster
+	client  client.Client
+	report  reporter
+	log     logr.Logger
 
 	leader, follower *rate.Limiter
 	waits            map[types.NamespacedName]podWait
 }
 
-func newPatienceReconciler(c *cluster, writes client.Client, m *collectors, report reporter, log logr.Logger,
-) *patienceReconciler {
-	return &patienceReconciler{cluster: c, client: writes, collectors: m, report: report, log: log,
+func newPatienceReconciler(c *cluster, writes client.Client, report reporter, log logr.Logger) *patienceReconciler {
+	return &patienceReconciler{cluster: c, client: writes, report: report, log: log,
 		leader: rate.NewLimiter(leaderRate, 1), follower: rate.NewLimiter(followerRate, 1),
 		waits: map[types.NamespacedName]podWait{}}
 }
@@ -114,7 +111,7 @@ func (r *patienceReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	now, ending := r.cluster.now(), r.cluster.isEnding(p)
 	w := r.waits[req.NamespacedName].observe(p, ending, now)
 	r.waits[req.NamespacedName] = w
-	strikes := r.cluster.strikes.Until(p.keyOn(p.Pinned), w.first)
+	strikes := r.cluster.strikesUntil(p.keyOn(p.Pinned), w.first)
 	end, limiter := w.end(patienceAfter(time.Duration(p.Patience), strikes)), r.leader
 	if !r.cluster.isLeader() {
 		end, limiter = end.Add(followerDelay), r.follower
@@ -139,7 +136,7 @@ func (r *patienceReconciler) replace(ctx context.Context, p *podView, waited tim
 	if !deleted {
 		return nil // the change of the pod enqueues it again
 	}
-	r.collectors.replacements.Inc()
+	replacements.Inc()
 	r.log.Info("deleted a pod that its node did not accept", "pod", keyOf(p), "node", p.Pinned, "waited", waited)
 	r.report(p, reasonReplaced, fmt.Sprintf("deleted after it waited %s for %s; its successor may run elsewhere: %s",
 		waited.Round(time.Second), p.Pinned, p.Message))
@@ -173,42 +170,37 @@ const (
 	maxStrikes = 8
 )
 
-// strikes remember the pinned pods that did not run on their nodes. A strike is a pod that was
-// deleted while it was unschedulable, was bound to another node, or was rejected by the kubelet
-// because of its node affinity. The key is the pod's name, or its reservation name and node
-// (podView.keyOn). Each replica has strikes of its own, from what its watch of pods shows.
-type strikes struct {
-	keys *cache.LRUExpireCache // []strike by key
-	now  func() time.Time
-}
-
+// A strike is a pinned pod that did not run on its node: it was deleted while it was unschedulable,
+// was bound to another node, or was rejected by the kubelet because of its node affinity. Each
+// replica has strikes of its own, from what its watch of pods shows.
 type strike struct {
 	at  time.Time
-	uid string // of the pod
+	uid types.UID // of the pod
 }
 
-// Add adds a strike, unless the pod has one already.
-func (s *strikes) Add(key, uid string) {
-	all := s.of(key)
-	if slices.ContainsFunc(all, func(s strike) bool { return s.uid == uid }) {
+// strike adds a strike of a pod, unless the pod has one already.
+func (c *cluster) strike(p *podView) {
+	key := p.keyOn(p.Pinned)
+	all := c.strikesOf(key)
+	if slices.ContainsFunc(all, func(s strike) bool { return s.uid == p.UID }) {
 		return
 	}
-	all = append(slices.Clip(all), strike{s.now(), uid})
-	s.keys.Add(key, all[max(0, len(all)-maxStrikes):], strikeLife)
+	all = append(slices.Clip(all), strike{c.now(), p.UID})
+	c.strikes.Add(key, all[max(0, len(all)-maxStrikes):], strikeLife)
 }
 
-// Until returns how many strikes a key had at a time.
-func (s *strikes) Until(key string, at time.Time) (count int) {
-	for _, one := range s.of(key) {
-		if !one.at.After(at) && s.now().Sub(one.at) < strikeLife {
+// strikesUntil returns how many strikes a key had at a time.
+func (c *cluster) strikesUntil(key string, at time.Time) (count int) {
+	for _, s := range c.strikesOf(key) {
+		if !s.at.After(at) && c.now().Sub(s.at) < strikeLife {
 			count++
 		}
 	}
 	return count
 }
 
-func (s *strikes) of(key string) []strike {
-	all, _ := s.keys.Get(key)
+func (c *cluster) strikesOf(key string) []strike {
+	all, _ := c.strikes.Get(key)
 	list, _ := all.([]strike)
 	return list
 }

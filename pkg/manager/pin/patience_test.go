@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/cache"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,9 +22,9 @@ import (
 )
 
 // patienceOn returns a reconciler, and what it reports.
-func patienceOn(t testing.TB, c *cluster, writes client.Client) (*patienceReconciler, *[]string) {
+func patienceOn(c *cluster, writes client.Client) (*patienceReconciler, *[]string) {
 	reported := &[]string{}
-	return newPatienceReconciler(c, writes, meter(t), words(reported), logr.Discard()), reported
+	return newPatienceReconciler(c, writes, words(reported), logr.Discard()), reported
 }
 
 func TestWait(t *testing.T) {
@@ -77,7 +76,7 @@ func TestReplace(t *testing.T) {
 	strikes := func(n int) func(*cluster) {
 		return func(c *cluster) {
 			for i := range n {
-				c.strikes.Add("db/db-0", fmt.Sprint(i))
+				c.strike(waits(types.UID(fmt.Sprint(i))))
 			}
 		}
 	}
@@ -109,12 +108,12 @@ func TestReplace(t *testing.T) {
 				clock = clock.Add(time.Second)
 			}
 			var deletions []string
-			r, reported := patienceOn(t, c, deletes(func(name string, p *metav1.Preconditions) error {
+			r, reported := patienceOn(c, deletes(func(name string, p *metav1.Preconditions) error {
 				deletions = append(deletions, fmt.Sprint(name, " ", *p.UID, " ", *p.ResourceVersion))
 				return nil
 			}))
 			c.add(t, tt.pod)
-			began := clock
+			began, counted := clock, testutil.ToFloat64(replacements)
 			deleted := time.Duration(-1)
 			for clock.Sub(began) <= strikeLife+10*time.Second && deleted < 0 {
 				result, err := r.Reconcile(t.Context(), request("db-0"))
@@ -138,7 +137,7 @@ func TestReplace(t *testing.T) {
 			}
 			want := "db-0 PodReplaced: deleted after it waited " + deleted.Round(time.Second).String() +
 				" for node1; its successor may run elsewhere: no room"
-			if !slices.Equal(*reported, []string{want}) || testutil.ToFloat64(r.collectors.replacements) != 1 {
+			if !slices.Equal(*reported, []string{want}) || testutil.ToFloat64(replacements) != counted+1 {
 				t.Errorf("reported %q, want %q", *reported, want)
 			}
 			c.remove(t, tt.pod)
@@ -153,13 +152,13 @@ func TestReplace(t *testing.T) {
 func TestReplaceFails(t *testing.T) {
 	for code, fails := range map[int]bool{http.StatusConflict: false, http.StatusNotFound: false,
 		http.StatusForbidden: true, http.StatusInternalServerError: true} {
-		clock := noon
+		clock, counted := noon, testutil.ToFloat64(replacements)
 		p := waits("u1", func(p *podView) { p.Patience = 0 })
-		r, reported := patienceOn(t, clusterOf(t, nil, &clock, p), deletes(func(string, *metav1.Preconditions) error {
+		r, reported := patienceOn(clusterOf(t, nil, &clock, p), deletes(func(string, *metav1.Preconditions) error {
 			return apierrors.NewGenericServerResponse(code, "DELETE", corev1.Resource("pods"), "db-0", "", 0, true)
 		}))
 		_, err := r.Reconcile(t.Context(), request("db-0"))
-		if (err != nil) != fails || len(*reported) > 0 || testutil.ToFloat64(r.collectors.replacements) != 0 {
+		if (err != nil) != fails || len(*reported) > 0 || testutil.ToFloat64(replacements) != counted {
 			t.Errorf("%d: %v, reported %q", code, err, *reported)
 		}
 	}
@@ -171,7 +170,7 @@ func TestRateOfDeletions(t *testing.T) {
 		clock, deleted := noon, 0
 		c := clusterOf(t, nil, &clock)
 		c.isLeader = func() bool { return isLeader }
-		r, _ := patienceOn(t, c, deletes(func(name string, _ *metav1.Preconditions) error {
+		r, _ := patienceOn(c, deletes(func(name string, _ *metav1.Preconditions) error {
 			deleted++
 			c.remove(t, c.pod("db/"+name))
 			return nil
@@ -285,7 +284,7 @@ func (s *chain) start(i int) chainReplica {
 	if s.pod != nil {
 		c.add(s.t, s.pod)
 	}
-	r, _ := patienceOn(s.t, c, deletes(func(_ string, p *metav1.Preconditions) error {
+	r, _ := patienceOn(c, deletes(func(_ string, p *metav1.Preconditions) error {
 		err := s.delete(*p.UID)
 		if err == nil {
 			s.deleted = append(s.deleted, s.clock)
@@ -332,32 +331,32 @@ func (s *chain) create() {
 
 func TestStrikes(t *testing.T) {
 	clock := noon
-	s := &strikes{cache.NewLRUExpireCache(maxStrikeKeys), func() time.Time { return clock }}
-	s.Add("db/db-0", "u1")
-	s.Add("db/db-0", "u1")
+	c := clusterOf(t, nil, &clock)
+	c.strike(waits("u1"))
+	c.strike(waits("u1"))
 	clock = clock.Add(time.Minute)
-	s.Add("db/db-0", "u2")
+	c.strike(waits("u2"))
 	for _, tt := range []struct {
 		after time.Duration
 		want  int
 	}{{-1, 0}, {0, 1}, {time.Minute - 1, 1}, {time.Minute, 2}} {
-		if got := s.Until("db/db-0", noon.Add(tt.after)); got != tt.want {
+		if got := c.strikesUntil("db/db-0", noon.Add(tt.after)); got != tt.want {
 			t.Errorf("before %s: %d, want %d", tt.after, got, tt.want)
 		}
 	}
 	clock = noon.Add(strikeLife)
-	if got := s.Until("db/db-0", clock); got != 1 {
+	if got := c.strikesUntil("db/db-0", clock); got != 1 {
 		t.Errorf("after the life of the first one: %d", got)
 	}
 	clock = clock.Add(time.Minute)
-	if got := s.Until("db/db-0", clock); got != 0 {
+	if got := c.strikesUntil("db/db-0", clock); got != 0 {
 		t.Errorf("after the life of both: %d", got)
 	}
 	for i := range maxStrikeKeys + maxStrikes {
-		s.Add(fmt.Sprint("db/", i), "u")
-		s.Add("db/last", fmt.Sprint(i))
+		c.strike(waits("u", func(p *podView) { p.Name = fmt.Sprint(i) }))
+		c.strike(waits(types.UID(fmt.Sprint(i)), func(p *podView) { p.Name = "last" }))
 	}
-	if n, of := len(s.keys.Keys()), len(s.of("db/last")); n > maxStrikeKeys || of > maxStrikes {
+	if n, of := len(c.strikes.Keys()), len(c.strikesOf("db/last")); n > maxStrikeKeys || of > maxStrikes {
 		t.Errorf("it remembers %d keys, and %d strikes of one", n, of)
 	}
 }

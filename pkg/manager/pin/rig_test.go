@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -84,7 +83,7 @@ func (c *cluster) remove(t testing.TB, view any) {
 
 // home returns the node that has the addresses of the pod db/db-0, "" if none has.
 func (c *cluster) home() string {
-	for target := range c.target("db/db-0") {
+	for _, target := range c.target("db/db-0") {
 		return target.Node
 	}
 	return ""
@@ -115,11 +114,6 @@ func waits(uid types.UID, change ...func(*podView)) *podView {
 
 func request(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "db", Name: name}}
-}
-
-func meter(t testing.TB) *collectors {
-	t.Helper()
-	return newCollectors(prometheus.NewRegistry())
 }
 
 // forget has a cluster be one that has not listed the nodes yet.

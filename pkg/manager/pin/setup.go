@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -34,11 +33,10 @@ func Setup(mgr manager.Manager, set *control.Reservations, nodes *control.Nodes,
 	if err != nil {
 		return err
 	}
-	m := newCollectors(metrics.Registry)
-	w := &webhook{Options: o, cluster: c, unconfirmed: unconfirmed, collectors: m, log: log}
+	w := &webhook{Options: o, cluster: c, unconfirmed: unconfirmed, log: log}
 	mgr.GetWebhookServer().Register(webhookPath, &admission.Webhook{Handler: w.handler()})
 	report := newReporter(mgr.GetEventRecorder("leasehold-manager"))
-	p := newPatienceReconciler(c, mgr.GetClient(), m, report, log)
+	p := newPatienceReconciler(c, mgr.GetClient(), report, log)
 	e := &eventReconciler{cluster: c, report: report}
 	isReady := func(*http.Request) error {
 		if c.Synced() {
@@ -48,7 +46,8 @@ func Setup(mgr manager.Manager, set *control.Reservations, nodes *control.Nodes,
 	}
 	waiting := func(_ context.Context, q control.Queue) { c.pods.Handle(p.handler(q)) }
 	reported := func(_ context.Context, q control.Queue) { c.pods.Handle(e.handler(q)) }
-	return errors.Join(mgr.AddReadyzCheck("pin", isReady), control.Add(mgr, "patience", p, false, waiting),
+	return errors.Join(metrics.Registry.Register(decisions), metrics.Registry.Register(replacements),
+		mgr.AddReadyzCheck("pin", isReady), control.Add(mgr, "patience", p, false, waiting),
 		control.Add(mgr, "events", e, true, reported))
 }
 
@@ -56,22 +55,14 @@ func requestOf(p *podView) reconcile.Request { return control.RequestFor(keyOf(p
 
 func keyOf(p *podView) string { return p.Namespace + "/" + p.Name }
 
-// collectors are the metrics of the pin.
-type collectors struct {
-	decisions    *prometheus.CounterVec // by mode and reason
-	replacements prometheus.Counter
-}
-
-// newCollectors registers the metrics of the pin.
-func newCollectors(registry prometheus.Registerer) *collectors {
-	return &collectors{
-		decisions: promauto.With(registry).NewCounterVec(prometheus.CounterOpts{
-			Name: "leasehold_pin_decisions_total",
-			Help: "Retained pods admitted, by the mode of their pin (none: not pinned) and by the reason.",
-		}, []string{"mode", "reason"}),
-		replacements: promauto.With(registry).NewCounter(prometheus.CounterOpts{
-			Name: "leasehold_pin_replacements_total",
-			Help: "Pending pods deleted because the node that they were pinned to did not accept them in time.",
-		}),
-	}
-}
+// The metrics of the pin.
+var (
+	decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "leasehold_pin_decisions_total",
+		Help: "Retained pods admitted, by the mode of their pin (none: not pinned) and by the reason.",
+	}, []string{"mode", "reason"})
+	replacements = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "leasehold_pin_replacements_total",
+		Help: "Pending pods deleted because the node that they were pinned to did not accept them in time.",
+	})
+)

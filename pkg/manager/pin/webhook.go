@@ -2,7 +2,6 @@ package pin
 
 import (
 	"context"
-	"iter"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -38,7 +37,6 @@ type webhook struct {
 	Options
 	cluster     *cluster
 	unconfirmed func(node string) string // of Setup
-	collectors  *collectors
 	log         logr.Logger
 }
 
@@ -56,10 +54,10 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	if as := reservationName(pod); as != "" {
 		d = w.decideForName(ctx, req, pod, as, before)
 	} else {
-		d = w.decide(req.Namespace, pod, w.cluster.target(req.Namespace+"/"+pod.Name))
+		d = w.decide(req.Namespace, pod, w.cluster.target(req.Namespace+"/"+pod.Name)...)
 	}
 	apply(pod, d)
-	w.collectors.decisions.WithLabelValues(string(d.Mode), string(d.Reason)).Inc()
+	decisions.WithLabelValues(string(d.Mode), string(d.Reason)).Inc()
 	w.log.V(1).Info("decided", "namespace", req.Namespace, "pod", pod.Name, "mode", d.Mode, "node", d.Node,
 		"reason", d.Reason, "text", d.Text)
 	return nil
@@ -84,7 +82,7 @@ func (w *webhook) decideForName(ctx context.Context, req admission.Request, pod 
 	send := func() decision {
 		sent.Lock()
 		defer sent.Unlock()
-		d := w.decide(req.Namespace, pod, c.targets(name, sent.pods))
+		d := w.decide(req.Namespace, pod, c.targets(name, sent.pods)...)
 		if d.Pinned() && !isTrial {
 			sent.add(d.Node, c.now())
 		}
@@ -116,7 +114,7 @@ const maxCompared = 200_000
 // pod, it takes the first one where the pod is pinned in the mode that applies to it, else the
 // first one where it is pinned. The more a pod asks of nodes, the fewer it looks at (maxCompared).
 // pod must have been stripped.
-func (w *webhook) decide(namespace string, pod *corev1.Pod, targets iter.Seq[pinTarget]) (best decision) {
+func (w *webhook) decide(namespace string, pod *corev1.Pod, targets ...pinTarget) (best decision) {
 	f := podFacts{Pod: pod, Scheduled: slices.Contains(w.Schedulers, pod.Spec.SchedulerName),
 		Recreated: recreated(pod, w.Kinds), Known: w.cluster.Synced()}
 	labels, _ := w.cluster.namespaces.Get(namespace)
@@ -127,7 +125,7 @@ func (w *webhook) decide(namespace string, pod *corev1.Pod, targets iter.Seq[pin
 		return best
 	}
 	compared, each := 0, 20+control.SizeOfSelectors(pod)+len(pod.Spec.Tolerations)
-	for target := range targets {
+	for _, target := range targets {
 		if compared += each; compared > maxCompared && compared > each {
 			break
 		}

@@ -2,6 +2,7 @@ package pin
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,7 +10,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,9 +22,8 @@ import (
 
 // webhookOf returns a webhook with the default options.
 func webhookOf(c *cluster) *webhook {
-	m := newCollectors(prometheus.NewRegistry())
 	return &webhook{Options: Options{Mode: policy.PinRequire, Schedulers: []string{"default-scheduler"}},
-		cluster: c, unconfirmed: func(string) string { return "" }, collectors: m, log: logr.Discard()}
+		cluster: c, unconfirmed: func(string) string { return "" }, log: logr.Discard()}
 }
 
 // onNode1 is a reservation of the pod db/db-0.
@@ -218,11 +217,8 @@ func TestWorkOfAnAdmission(t *testing.T) {
 	} {
 		clock := noon
 		w, looked := webhookOf(clusterOf(t, map[string]*corev1.Node{"node": node("node")}, &clock)), 0
-		d := w.decide("db", ofStatefulSet(tt.change), func(yield func(pinTarget) bool) {
-			for looked < nodes && yield(pinTarget{Node: "node"}) {
-				looked++
-			}
-		})
+		w.unconfirmed = func(string) string { looked++; return "" }
+		d := w.decide("db", ofStatefulSet(tt.change), slices.Repeat([]pinTarget{{Node: "node"}}, nodes)...)
 		if looked < tt.min || looked > tt.max || d.Reason != nodeExcluded {
 			t.Errorf("%s: it looked at %d nodes, want %d to %d: %s", name, looked, tt.min, tt.max, d.Reason)
 		}
