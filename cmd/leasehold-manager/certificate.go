@@ -28,7 +28,6 @@ import (
 // certificate has the certificate that the webhook server presents now. It comes from a Secret,
 // which must exist and may have no data.
 type certificate struct {
-	secret  kube.Name
 	dir     string // a writable directory for the certificate; the private key is not written
 	log     logr.Logger
 	expires prometheus.Gauge
@@ -39,17 +38,11 @@ type certificate struct {
 // newCertificate returns a certificate that is not there yet. add adds the controllers that provide
 // it.
 func newCertificate(dir string, log logr.Logger) *certificate {
-	return &certificate{secret: kube.Name{Namespace: kube.Namespace, Name: kube.ManagerName}, dir: dir,
-		log: log.WithName("certs"), ready: make(chan struct{}), expires: prometheus.NewGauge(prometheus.GaugeOpts{
+	return &certificate{dir: dir, log: log.WithName("certs"), ready: make(chan struct{}),
+		expires: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "leasehold_webhook_certificate_expiration_timestamp_seconds",
 			Help: "When the certificate of the webhooks expires. 0 while there is none.",
 		})}
-}
-
-// cached restricts the manager's cache of Secrets to that of the certificate.
-func (c *certificate) cached() cache.ByObject {
-	return cache.ByObject{Namespaces: map[string]cache.Config{c.secret.Namespace: {}},
-		Field: fields.OneTermEqualSelector("metadata.name", c.secret.Name)}
 }
 
 // configure configures a server for TLS 1.3 with the current certificate. Handshakes fail while
@@ -96,16 +89,19 @@ func (c *certificate) add(ctx context.Context, mgr manager.Manager) error {
 		return err
 	}
 	return rotator.AddRotator(byName{mgr}, &rotator.CertRotator{
-		SecretKey:      c.secret,
+		SecretKey:      kube.Name{Namespace: kube.Namespace, Name: kube.ManagerName},
 		CertDir:        c.dir,
 		CAName:         "leasehold-ca",
 		CAOrganization: "leasehold",
-		DNSName:        kube.ManagerName + "." + c.secret.Namespace + ".svc",
+		DNSName:        kube.ManagerName + "." + kube.Namespace + ".svc",
 		IsReady:        c.ready,
 		Webhooks:       []rotator.WebhookInfo{{Name: kube.ManagerName, Type: rotator.Mutating}},
 		FieldOwner:     "leasehold-manager",
 	})
 }
+
+// ownName selects the objects of the manager's own name.
+var ownName = fields.OneTermEqualSelector("metadata.name", kube.ManagerName)
 
 // byName is a manager whose GetConfig returns a configuration that restricts lists and watches of
 // Secrets and MutatingWebhookConfigurations to objects with the name kube.ManagerName.
@@ -122,7 +118,7 @@ func (m byName) GetConfig() *rest.Config {
 			case "secrets", "mutatingwebhookconfigurations":
 				r = r.Clone(r.Context())
 				query := r.URL.Query()
-				query.Set("fieldSelector", fields.OneTermEqualSelector("metadata.name", kube.ManagerName).String())
+				query.Set("fieldSelector", ownName.String())
 				r.URL.RawQuery = query.Encode()
 			}
 			return next.RoundTrip(r)

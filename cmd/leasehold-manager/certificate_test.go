@@ -111,10 +111,8 @@ func TestWebhookClients(t *testing.T) {
 		}
 		*client = pair
 	}
-	clients, err := clientsOf(file)
-	must.Succeed(t, err)
 	config := &tls.Config{Certificates: []tls.Certificate{own}}
-	clients(config)
+	must.Succeed(t, requireClients(config, file))
 	for name, certificates := range map[string][]tls.Certificate{"own": {own}, "other": {other}, "none": nil} {
 		here, there := net.Pipe()
 		server := tls.Server(there, config)
@@ -128,7 +126,7 @@ func TestWebhookClients(t *testing.T) {
 		there.Close()
 	}
 	must.Succeed(t, os.WriteFile(file, []byte("none"), 0o600))
-	if _, err := clientsOf(file); err == nil {
+	if requireClients(config, file) == nil {
 		t.Error("a file without a certificate is accepted")
 	}
 }

@@ -50,30 +50,18 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := mgr.addServer(o.metricsAddr); err != nil {
-		return err
-	}
-	err = errors.Join(certificate.add(ctx, mgr), metrics.Registry.Register(certificate.expires),
+	err = errors.Join(mgr.addServer(o.metricsAddr), certificate.add(ctx, mgr),
+		metrics.Registry.Register(certificate.expires),
 		metrics.Registry.Register(kube.LeftOut), mgr.AddReadyzCheck("certificate", certificate.isReady))
 	if err != nil {
 		return err
 	}
-	nodes, err := control.WatchNodes(mgr)
+	nodes, nodesErr := control.WatchNodes(mgr)
+	set, setErr := control.WatchReservations(mgr)
+	unconfirmed, poolsErr := nodepools.Setup(mgr, set, nodes)
+	err = errors.Join(nodesErr, setErr, poolsErr, pin.Setup(mgr, set, nodes, unconfirmed, o.pin),
+		o.persistentPodState.Setup(mgr, nodes))
 	if err != nil {
-		return err
-	}
-	set, err := control.WatchReservations(mgr)
-	if err != nil {
-		return err
-	}
-	unconfirmed, err := nodepools.Setup(mgr, set, nodes)
-	if err != nil {
-		return err
-	}
-	if err := pin.Setup(mgr, set, nodes, unconfirmed, o.pin); err != nil {
-		return err
-	}
-	if err := o.addPersistentPodState(mgr, nodes); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
@@ -81,26 +69,23 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 
 func newManager(config *rest.Config, o options, certificate *certificate, log logr.Logger) (*servingManager, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ipam.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), ipam.AddToScheme(scheme)); err != nil {
+		return nil, err
 	}
 	webhooks := &webhookServer{Server: webhook.NewServer(webhook.Options{}), port: o.webhookPort}
 	certificate.configure(&webhooks.tls)
 	if o.webhookCA != "" {
-		clients, err := clientsOf(o.webhookCA)
-		if err != nil {
+		if err := requireClients(&webhooks.tls, o.webhookCA); err != nil {
 			return nil, fmt.Errorf("--webhook-client-ca: %w", err)
 		}
-		clients(&webhooks.tls)
 	}
 	mgr, err := ctrl.NewManager(config, manager.Options{
 		Scheme: scheme,
 		Logger: log,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: certificate.cached()},
+			ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {
+				Namespaces: map[string]cache.Config{kube.Namespace: {}}, Field: ownName}},
 		},
 		// The servers of controller-runtime have no limit of connections, see servingManager.
 		Metrics:                       metricsserver.Options{BindAddress: "0"},
@@ -118,17 +103,17 @@ func newManager(config *rest.Config, o options, certificate *certificate, log lo
 	return &servingManager{Manager: mgr}, err
 }
 
-// clientsOf configures a server for clients with a certificate of a CA.
-func clientsOf(file string) (func(*tls.Config), error) {
+// requireClients configures a server for clients with a certificate of the CA in a file.
+func requireClients(c *tls.Config, file string) error {
 	ca, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("%s has no PEM certificate", file)
+	c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+	if !c.ClientCAs.AppendCertsFromPEM(ca) {
+		return fmt.Errorf("%s has no PEM certificate", file)
 	}
-	return func(c *tls.Config) { c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, pool }, nil
+	return nil
 }
 
 // A leader that does not renew its lease within the deadline ends, and serves no webhook until it

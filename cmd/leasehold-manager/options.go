@@ -9,10 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
-	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/manager/persistentpodstate"
 	"github.com/leasehold-cni/leasehold/pkg/manager/pin"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -22,9 +20,8 @@ import (
 type options struct {
 	kubeconfig string
 
-	pin pin.Options
-	// addPersistentPodState adds what serves PersistentPodStates to a manager.
-	addPersistentPodState func(manager.Manager, *control.Nodes) error
+	pin                pin.Options
+	persistentPodState *persistentpodstate.Feature
 
 	webhookPort int
 	webhookCA   string
@@ -66,7 +63,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 			}
 			return nil
 		})
-	o.addPersistentPodState = persistentpodstate.New(f).Setup
+	o.persistentPodState = persistentpodstate.New(f)
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where the webhooks are served")
 	f.StringVar(&o.webhookCA, "webhook-client-ca", "",
 		"a `file` with the CA of the API server's client certificate; without one the webhooks answer any client")
