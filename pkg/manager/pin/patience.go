@@ -19,13 +19,6 @@ import (
 )
 
 const (
-	// secondPatience and thirdPatience are how long a pod waits at least after one strike and after
-	// more. So pods of one name are deleted at most three times in ten minutes, those of a
-	// reservation name three times for each pod that waits at once: strikes that come during a wait
-	// do not prolong it. A replica that has restarted knows of no strikes, so each restart allows
-	// two deletions more.
-	secondPatience = 30 * time.Second
-	thirdPatience  = 5 * time.Minute
 	// endingPatience is for how long after the first failure the patience of a pod does not begin
 	// while another pod ends on its node.
 	endingPatience = 30 * time.Second
@@ -39,6 +32,12 @@ const (
 	// with up to three replicas.
 	leaderRate, followerRate = rate.Limit(8), rate.Limit(1)
 )
+
+// leastPatience is how long a pod waits at least after no strike, after one, and after more. So
+// pods of one name are deleted at most three times in ten minutes, those of a reservation name
+// three times for each pod that waits at once: strikes that come during a wait do not prolong it. A
+// replica that has restarted knows of no strikes, so each restart allows two deletions more.
+var leastPatience = []time.Duration{0, 30 * time.Second, 5 * time.Minute}
 
 // A patienceReconciler deletes pods that wait too long for the node that they are required to run
 // on, because the affinity of a pending pod cannot be changed (docs/facts.md, "The affinity of a
@@ -90,17 +89,6 @@ func (w podWait) end(patience time.Duration) time.Time {
 	return last
 }
 
-// patienceAfter returns how long a pod waits that asks for a patience, after a number of strikes.
-func patienceAfter(patience time.Duration, strikes int) time.Duration {
-	switch strikes {
-	case 0:
-		return patience
-	case 1:
-		return max(patience, secondPatience)
-	}
-	return max(patience, thirdPatience)
-}
-
 // Reconcile deletes a pod whose patience is over.
 func (r *patienceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	p := r.cluster.pod(req.String())
@@ -111,8 +99,8 @@ func (r *patienceReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	now, ending := r.cluster.now(), r.cluster.isEnding(p)
 	w := r.waits[req.NamespacedName].observe(p, ending, now)
 	r.waits[req.NamespacedName] = w
-	strikes := r.cluster.strikesUntil(p.keyOn(p.Pinned), w.first)
-	end, limiter := w.end(patienceAfter(time.Duration(p.Patience), strikes)), r.leader
+	strikes := min(r.cluster.strikesUntil(p.keyOn(p.Pinned), w.first), len(leastPatience)-1)
+	end, limiter := w.end(max(time.Duration(p.Patience), leastPatience[strikes])), r.leader
 	if !r.cluster.isLeader() {
 		end, limiter = end.Add(followerDelay), r.follower
 	}
