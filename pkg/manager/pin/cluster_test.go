@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/test/cases"
 	"github.com/leasehold-cni/leasehold/test/must"
@@ -46,6 +48,9 @@ func object(t *testing.T, line string) any {
 			"version": func(v string) { r.ResourceVersion = v }, "releasing": func(string) { r.Releasing = true },
 			"no-end": func(string) { r.Until = time.Time{} }, "bound": func(string) { r.Bound = true },
 			"addresses": func(v string) { r.Addresses, r.Primary = v, strings.Split(v, ",")[0] },
+			"left":      func(v string) { r.Until = noon.Add(duration(t, v)) },
+			"written":   func(v string) { r.Written = noon.Add(-duration(t, v)) },
+			"window":    func(v string) { r.Window = lease.Window(duration(t, v)) },
 		})
 		return r
 	}
@@ -55,6 +60,9 @@ func object(t *testing.T, line string) any {
 		"pinned": func(v string) { p.Pinned = v }, "addresses": func(v string) { p.Addresses = v },
 		"deleting": func(string) { deleting(p) }, "failed": func(string) { p.Failed = true },
 		"evicted": func(string) { p.Evicted = true }, "rejected": func(string) { p.Rejected = true },
+		"created":    func(string) { p.CreationTimestamp = metav1.NewTime(noon) },
+		"window":     func(v string) { p.Window = lease.Window(duration(t, v)) },
+		"lived":      func(v string) { p.BoundAt = noon.Add(-duration(t, v)) },
 		"no-address": func(string) { p.Started, p.Addresses = false, "" },
 		"no-sandbox": func(string) {
 			p.Started, p.Addresses, p.BoundAt = false, "", noon.Add(-time.Hour)
@@ -71,7 +79,8 @@ func object(t *testing.T, line string) any {
 func duration(t *testing.T, text string) (sum time.Duration) {
 	t.Helper()
 	named := map[string]time.Duration{"ClockLag": control.ClockLag, "ClockLag-1": control.ClockLag - 1,
-		"publishLag": publishLag, "sentFor": sentFor, "maxMemory": maxMemory}
+		"publishLag": publishLag, "sentFor": sentFor, "maxMemory": maxMemory, "startGrace": startGrace,
+		"forever": time.Duration(lease.Forever)}
 	for term := range strings.SplitSeq(text, "+") {
 		name, isDouble := strings.CutPrefix(term, "2*")
 		d, found := named[name]
@@ -106,6 +115,8 @@ func TestCluster(t *testing.T) {
 					c.remove(t, object(t, rest))
 				case "about":
 					about = object(t, rest).(*podView)
+				case "follower":
+					c.isLeader = func() bool { return false }
 				case "admitted":
 					c.sent[0].add(rest, clock)
 				case "after":
@@ -125,7 +136,10 @@ func (c *cluster) concludes(what string, about *podView) string {
 	var out []string
 	targets := c.targets(control.NameKey("db", "registry"), c.sent[0].pods)
 	switch what {
-	case "targets":
+	case "targets", "home":
+		if what == "home" {
+			targets = c.target("db/db-0")
+		}
 		for _, target := range targets {
 			out = append(out, target.Node)
 			for word, is := range map[string]bool{"evicted": target.Last.Evicted, "struck": target.HasStrike,
@@ -134,6 +148,10 @@ func (c *cluster) concludes(what string, about *podView) string {
 					out = append(out, word)
 				}
 			}
+		}
+	case "nodes":
+		for _, n := range c.nodesOf(control.NameKey("db", "registry")) {
+			out = append(out, n.node)
 		}
 	case "expects":
 		for _, target := range targets {
@@ -145,11 +163,10 @@ func (c *cluster) concludes(what string, about *podView) string {
 		return c.keptElsewhere(about)
 	case "strikes":
 		return fmt.Sprint(c.strikesUntil("db/db-0", c.now().Add(1)))
-	case "home":
-		return c.home()
 	case "last":
 		last := c.lastEnded("db/db-0")
-		return last.PodUID + " on " + last.Node
+		return fmt.Sprintf("%s on %s %s evicted=%t failures=%d until=%s", last.PodUID, last.Node, last.Addresses,
+			last.Evicted, last.Failures, last.Until.Sub(noon))
 	case "remembers":
 		out = []string{"nothing"}
 		c.instances.Range(func(key, value any) bool {

@@ -58,38 +58,6 @@ func pinnedTo(name, node string) *podView {
 
 func deleting(p *podView) { p.DeletionTimestamp = &metav1.Time{Time: noon} }
 
-// Two replicas that do not know of each other's decisions send pods to different addresses, unless
-// there are more pods than addresses. What is not proven stays last.
-func TestReplicasBeginAtDifferentEnds(t *testing.T) {
-	for _, tt := range []struct {
-		story            string
-		unseen           string
-		leader, follower string
-	}{
-		{"all were seen", "", "node2 node3 node1", "node1 node3 node2"},
-		{"one was not seen", "1", "node2 node3 node1", "node3 node2 node1"},
-	} {
-		for want, isLeader := range map[string]bool{tt.leader: true, tt.follower: false} {
-			clock := noon
-			c := clusterOf(t, nil, &clock)
-			c.isLeader = func() bool { return isLeader }
-			for _, name := range []string{"1", "2", "3"} {
-				c.add(t, left("pod"+name, "node"+name, time.Minute))
-				if name != tt.unseen {
-					c.remove(t, lives("pod"+name, "node"+name))
-				}
-			}
-			var got []string
-			for _, target := range c.targets(control.NameKey("db", "registry"), nil) {
-				got = append(got, target.Node)
-			}
-			if strings.Join(got, " ") != want {
-				t.Errorf("%s, leader %t: %q, want %q", tt.story, isLeader, got, want)
-			}
-		}
-	}
-}
-
 // asRegistry is a new pod with the reservation name registry and a generated name.
 func asRegistry(change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "registry-7d9f-",
@@ -371,50 +339,6 @@ func TestCountsFollowTheWatch(t *testing.T) {
 			t.Errorf("%s: %d nodes are counted, want %d; %d addresses are free, want %d", tt.story, counted, tt.counted,
 				free, tt.free)
 		}
-	}
-}
-
-// Nothing is remembered of a name that nothing has any more.
-func TestForgetNames(t *testing.T) {
-	clock := noon
-	c := clusterOf(t, nil, &clock)
-	name := control.NameKey("db", "registry")
-	r, p := kept("a", "node1"), lives("a", "node1")
-	c.add(t, r)
-	c.add(t, p)
-	c.add(t, pinnedTo("b", "node2"))
-	for _, tt := range []struct {
-		change func()
-		want   string
-	}{
-		{func() {}, "node2 node1"},
-		{func() { c.remove(t, pinnedTo("b", "node2")) }, "node1"},
-		{func() { c.remove(t, p) }, "node1"},
-		{func() { c.remove(t, r) }, ""},
-		{func() { c.remove(t, lives("c", "node3")) }, "node3"},
-		{func() { clock = clock.Add(publishLag) }, ""},
-		{func() { c.add(t, r) }, "node1"},
-	} {
-		tt.change()
-		c.expire()
-		var got []string
-		for _, n := range c.nodesOf(name) {
-			got = append(got, n.node)
-		}
-		if strings.Join(got, " ") != tt.want {
-			t.Errorf("%q, want %q", got, tt.want)
-		}
-	}
-}
-
-func BenchmarkManyHolds(b *testing.B) {
-	clock := noon
-	w := webhookOf(manyHolds(b, &clock))
-	p := ofDeployment()
-	for i := 0; b.Loop(); i++ {
-		w.cluster.add(b, left(fmt.Sprint(i%10_000), fmt.Sprint("node", i%500), time.Hour))
-		_ = w.pin(b.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "db"}},
-			p.DeepCopy())
 	}
 }
 

@@ -360,11 +360,3 @@ func TestStrikes(t *testing.T) {
 		t.Errorf("it remembers %d keys, and %d strikes of one", n, of)
 	}
 }
-
-// A pod that the watch still shows counts as deleted, because its successor is created.
-func TestStrikeOfAPodThatIsShown(t *testing.T) {
-	clock := noon
-	if c := clusterOf(t, nil, &clock, waits("u1")); !c.hasStrike("db/db-0") {
-		t.Error("it has no strike")
-	}
-}

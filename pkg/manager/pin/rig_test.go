@@ -19,6 +19,23 @@ import (
 
 type reservation = control.Reservation
 
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// held waits for a ten-minute window that ends some time after noon.
+func held(node, version string, left time.Duration) *reservation {
+	return &reservation{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}, Node: node,
+		Until: noon.Add(left), Window: lease.Window(10 * time.Minute)}
+}
+
+// reservationOfPod is a reservation of the pod db/db-0, which was published some minutes after
+// noon.
+func reservationOfPod(name, node, uid string, minutes int) *reservation {
+	return &reservation{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("uid-" + name),
+		ResourceVersion:   "1",
+		CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(minutes) * time.Minute))}, Pod: "db-0", Node: node,
+		PodUID: uid, Until: noon.Add(time.Hour + time.Duration(minutes)*time.Minute), Window: lease.Window(time.Hour)}
+}
+
 // clusterOf returns a cluster with nodes and views, and a clock that only the test changes. Its
 // replica is the leader.
 func clusterOf(t testing.TB, nodes map[string]*corev1.Node, clock *time.Time, views ...any) *cluster {
@@ -79,14 +96,6 @@ func (c *cluster) remove(t testing.TB, view any) {
 	default:
 		t.Fatalf("unexpected type %T", view)
 	}
-}
-
-// home returns the node that has the addresses of the pod db/db-0, "" if none has.
-func (c *cluster) home() string {
-	for _, target := range c.target("db/db-0") {
-		return target.Node
-	}
-	return ""
 }
 
 // words collects what is reported of pods.
