@@ -104,9 +104,9 @@ func (c *cluster) keptElsewhere(p *podView) string {
 		cmp.Or(home.Addresses, "addresses for it"), why)
 }
 
-// handler returns the handler that enqueues the pods that are new, or were bound to a node.
-func (e *eventReconciler) handler(queue control.Queue) kube.Handler[*podView] {
-	return kube.Handler[*podView]{
+// follow enqueues the pods that are new, or were bound to a node.
+func (e *eventReconciler) follow(_ context.Context, queue control.Queue) {
+	e.cluster.pods.Handle(kube.Handler[*podView]{
 		Added: func(p *podView) {
 			if e.cluster.now().Sub(p.CreationTimestamp.Time) < control.MaxReportAge {
 				queue.Add(requestOf(p))
@@ -117,5 +117,5 @@ func (e *eventReconciler) handler(queue control.Queue) kube.Handler[*podView] {
 				queue.Add(requestOf(p))
 			}
 		},
-	}
+	})
 }

@@ -138,14 +138,13 @@ func (c *cluster) isEnding(p *podView) bool {
 	return slices.ContainsFunc(all, func(o *podView) bool { return o.Node != "" && o.DeletionTimestamp != nil })
 }
 
-// handler returns the handler that enqueues the pods that may wait for their node, and those that
-// did.
-func (r *patienceReconciler) handler(queue control.Queue) kube.Handler[*podView] {
-	return kube.Each(func(p *podView) {
+// follow enqueues the pods that may wait for their node, and those that did.
+func (r *patienceReconciler) follow(_ context.Context, queue control.Queue) {
+	r.cluster.pods.Handle(kube.Each(func(p *podView) {
 		if p.Pinned != "" {
 			queue.Add(requestOf(p))
 		}
-	})
+	}))
 }
 
 const (

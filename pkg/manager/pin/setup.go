@@ -1,7 +1,6 @@
 package pin
 
 import (
-	"context"
 	"errors"
 	"net/http"
 
@@ -34,7 +33,7 @@ func Setup(mgr manager.Manager, set *control.Reservations, nodes *control.Nodes,
 		return err
 	}
 	w := &webhook{Options: o, cluster: c, unconfirmed: unconfirmed, log: log}
-	mgr.GetWebhookServer().Register(webhookPath, &admission.Webhook{Handler: w.handler()})
+	mgr.GetWebhookServer().Register(webhookPath, &admission.Webhook{Handler: control.PodWebhook(log, w.pin)})
 	report := newReporter(mgr.GetEventRecorder("leasehold-manager"))
 	p := newPatienceReconciler(c, mgr.GetClient(), report, log)
 	e := &eventReconciler{cluster: c, report: report}
@@ -44,11 +43,9 @@ func Setup(mgr manager.Manager, set *control.Reservations, nodes *control.Nodes,
 		}
 		return errors.New("pods, reservations, nodes or namespaces have not been listed yet")
 	}
-	waiting := func(_ context.Context, q control.Queue) { c.pods.Handle(p.handler(q)) }
-	reported := func(_ context.Context, q control.Queue) { c.pods.Handle(e.handler(q)) }
 	return errors.Join(metrics.Registry.Register(decisions), metrics.Registry.Register(replacements),
-		mgr.AddReadyzCheck("pin", isReady), control.Add(mgr, "patience", p, false, waiting),
-		control.Add(mgr, "events", e, true, reported))
+		mgr.AddReadyzCheck("pin", isReady), control.Add(mgr, "patience", p, false, p.follow),
+		control.Add(mgr, "events", e, true, e.follow))
 }
 
 func requestOf(p *podView) reconcile.Request { return control.RequestFor(keyOf(p)) }

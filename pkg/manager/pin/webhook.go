@@ -40,9 +40,6 @@ type webhook struct {
 	log         logr.Logger
 }
 
-// handler returns the handler of admission requests. It admits every pod, also after an error.
-func (w *webhook) handler() admission.Handler { return control.PodWebhook(w.log, w.pin) }
-
 // pin modifies a pod that is being created. Without retention, or if another webhook has set
 // spec.nodeName since an earlier call, only what the earlier call has written is removed.
 func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Pod) error {
