@@ -85,12 +85,12 @@ func isExpected(o *pps.PersistentPodState, w *workload, pod string) bool {
 }
 
 // termsOf returns the required and the preferred terms of a spec.
-func termsOf(s *pps.PersistentPodStateSpec) (terms []pps.NodeTopologyTerm) {
+func termsOf(s *pps.PersistentPodStateSpec) (terms []*pps.NodeTopologyTerm) {
 	if s.RequiredPersistentTopology != nil {
-		terms = append(terms, *s.RequiredPersistentTopology)
+		terms = append(terms, s.RequiredPersistentTopology)
 	}
-	for _, p := range s.PreferredPersistentTopology {
-		terms = append(terms, p.Preference)
+	for i := range s.PreferredPersistentTopology {
+		terms = append(terms, &s.PreferredPersistentTopology[i].Preference)
 	}
 	return terms
 }

@@ -113,19 +113,12 @@ func limitSpec(all *pps.PersistentPodStateSpec) (s pps.PersistentPodStateSpec, i
 		}
 		return slices.Clone(list[:i])
 	}
-	if r := s.RequiredPersistentTopology; r != nil {
-		s.RequiredPersistentTopology = new(pps.Term(take(r.Labels())...))
+	s.PreferredPersistentTopology = s.PreferredPersistentTopology[:min(len(s.PreferredPersistentTopology), maxNames)]
+	s = *s.DeepCopy()
+	for _, t := range termsOf(&s) {
+		*t = pps.Term(take(t.Labels())...)
 	}
-	var preferred []pps.PreferredTopologyTerm
-	for _, p := range all.PreferredPersistentTopology[:min(len(all.PreferredPersistentTopology), maxNames)] {
-		p.Preference = pps.Term(take(p.Preference.Labels())...)
-		preferred = append(preferred, p)
-	}
-	s.PreferredPersistentTopology = preferred
-	s.PersistentPodAnnotations = nil
-	for _, key := range take(annotationsOf(all)) {
-		s.PersistentPodAnnotations = append(s.PersistentPodAnnotations, pps.PersistentPodAnnotation{Key: key})
-	}
+	s.PersistentPodAnnotations = slices.Clone(s.PersistentPodAnnotations[:len(take(annotationsOf(&s)))])
 	return s, true
 }
 
