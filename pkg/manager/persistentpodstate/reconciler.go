@@ -21,7 +21,6 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
@@ -234,8 +233,8 @@ func isWaitingFor(o *pps.PersistentPodState, p *workloadPod) bool {
 	return p.stage == waiting && !p.Terminating && p.Hostname != "" && p.Object == o.Name
 }
 
-// patienceMargin is how much longer than its patience a pod waits: the replica that admits the
-// successor may have another clock.
+// patienceMargin is how much longer than its patience, or the grace period, a pod waits: the
+// replica that admits the successor may have another clock.
 const patienceMargin = 2 * time.Second
 
 // due returns when a waiting pod may be deleted, zero if it may not. The pod must be older than the
@@ -243,19 +242,16 @@ const patienceMargin = 2 * time.Second
 // node that is gone, this replica must also have run for the grace period, because the node may
 // have been removed before that.
 func (r *reconciler) due(pod *workloadPod) time.Time {
-	nodes := r.view.present()
-	i := slices.IndexFunc(nodes, func(n *corev1.Node) bool { return n.Labels[corev1.LabelHostname] == pod.Hostname })
-	if i < 0 {
-		return later(pod.Created, r.view.startedAt).Add(r.view.goneGrace)
+	nodes := append(r.view.present(), nil)
+	i := slices.IndexFunc(nodes, func(n *corev1.Node) bool {
+		return n == nil || n.Labels[corev1.LabelHostname] == pod.Hostname
+	})
+	since, wait := r.view.awayFrom(nodes[i], pod.Patience)
+	if since.IsZero() {
+		return since
 	}
-	since := notReadySince(nodes[i])
-	if pod.Patience == lease.Forever || since.IsZero() {
-		return time.Time{}
-	}
-	return later(pod.Created, since).Add(time.Duration(pod.Patience) + patienceMargin)
+	return slices.MaxFunc([]time.Time{pod.Created, since}, time.Time.Compare).Add(wait + patienceMargin)
 }
-
-func later(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 // deletePod deletes a pod and creates an Event about it, unless the pod has changed since it was
 // observed.

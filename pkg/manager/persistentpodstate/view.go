@@ -235,29 +235,29 @@ func (v *clusterView) present() []*corev1.Node {
 	return nodes
 }
 
-// notReadySince returns since when a node has not been ready. It returns zero if it is ready, or
-// has no such condition yet.
-func notReadySince(n *corev1.Node) time.Time {
-	if c := control.Ready(n); c.Status != corev1.ConditionTrue {
-		return c.LastTransitionTime.Time
+// awayFrom returns since when a node is gone or not ready, and how long after that a pod with a
+// patience waits for it. The time is zero if the pod waits without an end. n is nil for a node that
+// is gone; it may have been so before this replica started.
+func (v *clusterView) awayFrom(n *corev1.Node, patience lease.Window) (since time.Time, wait time.Duration) {
+	if n == nil {
+		return v.startedAt, v.goneGrace
 	}
-	return time.Time{}
+	if c := control.Ready(n); c.Status != corev1.ConditionTrue && patience != lease.Forever {
+		since = c.LastTransitionTime.Time
+	}
+	return since, time.Duration(patience)
 }
 
 // isLost returns why a new pod does not wait for a node, "" if it may wait: the node is gone, or
 // has not been ready for longer than the pod's patience.
 func (v *clusterView) isLost(node string, pod *corev1.Pod) string {
 	n := v.node(node)
-	if n == nil {
-		if time.Since(v.startedAt) >= v.goneGrace {
-			return fmt.Sprintf("node %s is gone", node)
-		}
-		return ""
-	}
-	since := notReadySince(n)
 	patience, _ := patienceOf(pod.Annotations)
-	if patience == lease.Forever || since.IsZero() || time.Since(since) < time.Duration(patience) {
+	switch since, wait := v.awayFrom(n, patience); {
+	case since.IsZero() || time.Since(since) < wait:
 		return ""
+	case n == nil:
+		return fmt.Sprintf("node %s is gone", node)
 	}
 	return fmt.Sprintf("node %s has not been ready for longer than %s=%s", node, annotationPatience,
 		pod.Annotations[annotationPatience])
