@@ -2,8 +2,10 @@ package persistentpodstate
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
@@ -67,4 +69,36 @@ func validate(o *pps.PersistentPodState, kinds kube.Kinds, others []string) erro
 		return fmt.Errorf("spec: %w", err)
 	}
 	return nil
+}
+
+// parseKinds parses the value of --pps-kinds, which is a list of group/version/Kind separated by
+// commas. It returns kube.StatefulSets and the parsed kinds.
+func parseKinds(s string) (kube.Kinds, error) {
+	kinds := slices.Clone(kube.StatefulSets)
+	if s == "" {
+		return kinds, nil
+	}
+	for element := range strings.SplitSeq(s, ",") {
+		parts := strings.Split(element, "/")
+		if len(parts) != 3 || len(validation.IsDNS1123Subdomain(parts[0])) > 0 ||
+			slices.ContainsFunc(parts[1:],
+				func(s string) bool { return len(validation.IsDNS1035Label(strings.ToLower(s))) > 0 }) {
+			return nil, fmt.Errorf("%q is not a kind; want group/version/Kind, such as example.com/v1/Database",
+				element)
+		}
+		kind := schema.GroupVersionKind{Group: parts[0], Version: parts[1], Kind: parts[2]}
+		if _, known := kinds.Find(kind.GroupKind()); !known {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds, nil
+}
+
+// kindNames formats kinds for messages.
+func kindNames(kinds kube.Kinds) string {
+	var names []string
+	for _, kind := range kinds {
+		names = append(names, kind.Kind+" of "+kind.Group)
+	}
+	return strings.Join(names, ", ")
 }

@@ -16,6 +16,28 @@ import (
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 )
 
+// targetKey identifies a workload. It has no API version, because references to one object may use
+// different versions.
+type targetKey struct {
+	Kind            schema.GroupKind
+	Namespace, Name string
+}
+
+func (t targetKey) String() string { return t.Kind.String() + " " + t.Namespace + "/" + t.Name }
+
+// targetOf returns the target of a PersistentPodState: the workload whose pods it applies to.
+func targetOf(o *pps.PersistentPodState) targetKey {
+	t := o.Spec.TargetRef
+	return targetKey{schema.FromAPIVersionAndKind(t.APIVersion, t.Kind).GroupKind(), o.Namespace, t.Name}
+}
+
+// ownerTarget returns the key of the workload that controls an object, and the owner reference.
+// Both lack a name if there is none.
+func ownerTarget(o metav1.Object) (targetKey, metav1.OwnerReference) {
+	kind, owner := kube.ControllerOf(o)
+	return targetKey{kind, o.GetNamespace(), owner.Name}, owner
+}
+
 // workload has the fields of a StatefulSet, or of a workload of a similar kind, that this package
 // needs.
 type workload struct {
