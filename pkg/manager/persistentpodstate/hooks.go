@@ -15,22 +15,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
-	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
-// podWebhook is the mutating webhook for pods. If a lookup fails, the pod is admitted without its
-// former node labels, and an annotation explains why.
-type podWebhook struct {
+// webhooks are those for pods and for PersistentPodStates.
+type webhooks struct {
 	view *clusterView
 	role *role
 	log  logr.Logger
 }
 
-func (w *podWebhook) handler() admission.Handler { return control.PodWebhook(w.log, w.change) }
-
-// change looks up the former node of a pod, and modifies the pod with inject. It does nothing but
-// reset if no PersistentPodState applies to the pod, or nothing is known of a predecessor.
-func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev1.Pod) error {
+// pod looks up the former node of a new pod, and modifies the pod with inject. It does nothing but
+// reset if no PersistentPodState applies to the pod, or nothing is known of a predecessor. If the
+// lookup fails, an annotation explains why.
+func (w *webhooks) pod(_ context.Context, req admission.Request, pod *corev1.Pod) error {
 	if !w.role.serving.Load() {
 		return nil
 	}
@@ -65,17 +62,11 @@ func (w *podWebhook) change(_ context.Context, req admission.Request, pod *corev
 	return nil
 }
 
-// objectWebhook is the webhook for PersistentPodStates. It rewrites the spec to its normal form,
-// and denies what has none: a target of another kind than the configured ones, a second
-// PersistentPodState with the same target, and invalid names of labels and annotations. A spec of
-// which not all is used gets a warning.
-type objectWebhook struct {
-	view *clusterView
-	role *role
-}
-
-// Handle implements admission.Handler.
-func (w *objectWebhook) Handle(_ context.Context, req admission.Request) admission.Response {
+// object rewrites the spec of a PersistentPodState to its normal form, and denies what has none: a
+// target of another kind than the configured ones, a second PersistentPodState with the same
+// target, and invalid names of labels and annotations. A spec of which not all is used gets a
+// warning.
+func (w *webhooks) object(_ context.Context, req admission.Request) admission.Response {
 	var o, old pps.PersistentPodState
 	err := json.Unmarshal(req.Object.Raw, &o)
 	isUpdate := req.Operation == admissionv1.Update

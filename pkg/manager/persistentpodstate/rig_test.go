@@ -290,12 +290,12 @@ func serves() *role {
 	return r
 }
 
-// admit returns a new pod after its admission by a podWebhook with the view.
+// admit returns a new pod after its admission with the view.
 func (v *clusterView) admit(t *testing.T, pod *corev1.Pod) corev1.Pod {
 	t.Helper()
 	req := request(t, pod)
-	w := &podWebhook{view: v, role: serves(), log: logr.Discard()}
-	return patched[corev1.Pod](t, req, w.handler().Handle(t.Context(), req))
+	w := &webhooks{view: v, role: serves()}
+	return patched[corev1.Pod](t, req, control.PodWebhook(logr.Discard(), w.pod).Handle(t.Context(), req))
 }
 
 // object returns the metadata of a workload as the API server sends it.

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
@@ -72,8 +73,9 @@ func (p *Feature) Setup(mgr manager.Manager, nodes *control.Nodes) error {
 		return err
 	}
 	server := mgr.GetWebhookServer()
-	server.Register(podsPath, &webhook.Admission{Handler: (&podWebhook{view: v, role: r, log: log}).handler()})
-	server.Register(objectsPath, &webhook.Admission{Handler: &objectWebhook{view: v, role: r}})
+	w := &webhooks{view: v, role: r, log: log}
+	server.Register(podsPath, &webhook.Admission{Handler: control.PodWebhook(log, w.pod)})
+	server.Register(objectsPath, &webhook.Admission{Handler: admission.HandlerFunc(w.object)})
 	return control.Add(mgr, "persistentpodstate",
 		&reconciler{view: v, client: mgr.GetClient(), role: r, events: events, log: log}, true, v.follow)
 }
