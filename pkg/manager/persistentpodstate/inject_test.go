@@ -121,7 +121,7 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 	}
 	noZone := []string{"the pod's own selectors leave no node with " + zone + "=a"}
 	c := cluster{
-		"node1": {hostname: "node1", zone: "a"},
+		"node1": {hostname: "node1", zone: "a", "rack": ""},
 		"node2": {hostname: "node2", zone: "b", "disk": "ssd"},
 		"node3": {hostname: "node3", zone: "a", "disk": "hdd"},
 	}
@@ -137,6 +137,7 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 	}{
 		{"the former node", named("node1"), c, []string{hostname, zone},
 			map[string]string{hostname: "node1", zone: "a"}, nil},
+		{"a label without a value", func(*corev1.Pod) {}, c, []string{"rack"}, map[string]string{"rack": ""}, nil},
 		{"a label that the former node does not have", disk("ssd"), c, []string{hostname}, nil,
 			[]string{"the pod's own selectors leave no node with " + hostname + "=node1"}},
 		{"a label that only nodes of another zone have", disk("ssd"), c, []string{zone}, nil,
@@ -176,7 +177,7 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 				t.Errorf("annotated as injected (-want +got):\n%s", diff)
 			}
 			for key, value := range tt.want {
-				if pod.Spec.NodeSelector[key] != value {
+				if got, isSet := pod.Spec.NodeSelector[key]; !isSet || got != value {
 					t.Errorf("node selector %v", pod.Spec.NodeSelector)
 				}
 			}
@@ -219,18 +220,6 @@ func TestOwnPreferencesStay(t *testing.T) {
 	injectTwice(t, pod, state(recorded("db-0", "node1")), three())
 	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{own, in(100, hostname, "node1")}, preferred(pod)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// A label without a value is required as any other.
-func TestLabelWithoutAValueIsInjected(t *testing.T) {
-	c := three()
-	c["node1"]["rack"] = ""
-	pod, o := aPod("db-0"), state(requires("rack"), prefers())
-	former := formerState{PodState: pps.PodState{NodeName: "node1", NodeTopologyLabels: c["node1"]}}
-	injected, reasons := inject(pod, o, former, c.all())
-	if value, isSet := pod.Spec.NodeSelector["rack"]; !injected || !isSet || value != "" || len(reasons) > 0 {
-		t.Errorf("injected %v, %v, %q", injected, pod.Spec.NodeSelector, reasons)
 	}
 }
 

@@ -113,53 +113,43 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// The value of a label changes, the node and the keys do not.
-func TestStatusFollowsTheLabelsOfTheNode(t *testing.T) {
-	c := three()
-	c["node1"][zone] = "z"
-	for _, pods := range [][]*workloadPod{seen(aPod("db-0", readyOn("node1"))), seen()} {
-		got := computeStatus(state(recorded("db-0", "node1")), db(), pods, c.node)
-		want := map[string]string{hostname: "node1", zone: "z"}
-		if diff := cmp.Diff(want, got.PodStates["db-0"].NodeTopologyLabels); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
+// What is recorded of a pod that was Ready on node1, and of its node.
+func TestRecordedStates(t *testing.T) {
+	without := func(node string) cluster {
+		c := three()
+		delete(c, node)
+		return c
+	}
+	moved := three()
+	moved["node1"][zone] = "z"
+	former := map[string]string{hostname: "node1", zone: "a"}
+	noted := aPod("db-0", readyOn("node1"), annotated("a", "2"), annotated("b", "2"), annotated("c", "3"))
+	for name, tt := range map[string]struct {
+		nodes cluster
+		pods  []*workloadPod
+		want  pps.PodState
+	}{
+		"its node has another zone now, and it is Ready": {moved, seen(aPod("db-0", readyOn("node1"))),
+			pps.PodState{NodeName: "node1", NodeTopologyLabels: map[string]string{hostname: "node1", zone: "z"}}},
+		"its node has another zone now, and it is deleted": {moved, nil,
+			pps.PodState{NodeName: "node1", NodeTopologyLabels: map[string]string{hostname: "node1", zone: "z"},
+				Annotations: map[string]string{"a": "1"}}},
+		"its node is gone": {without("node1"), nil,
+			pps.PodState{NodeName: "node1", NodeTopologyLabels: former, Annotations: map[string]string{"a": "1"}}},
+		"it was Ready on another node, which is gone": {without("node2"), seen(aPod("db-0", readyOn("node2"))),
+			pps.PodState{NodeName: "node2"}},
+		"its annotations have changed": {three(), seen(noted),
+			pps.PodState{NodeName: "node1", NodeTopologyLabels: former,
+				Annotations: map[string]string{"a": "2", "b": "2"}}},
+	} {
+		o := state(recorded("db-0", "node1"), keeps("a", "b", "absent"))
+		o.Status.PodStates["db-0"] = pps.PodState{NodeName: "node1", NodeTopologyLabels: former,
+			Annotations: map[string]string{"a": "1"}}
+		for range 2 {
+			o.Status = computeStatus(o, db(), tt.pods, tt.nodes.node)
+			if diff := cmp.Diff(tt.want, o.Status.PodStates["db-0"]); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
 		}
-	}
-}
-
-func TestLabelsOfAGoneNodeStay(t *testing.T) {
-	c := three()
-	delete(c, "node1")
-	got := computeStatus(state(recorded("db-0", "node1")), db(), nil, c.node)
-	if diff := cmp.Diff(state(recorded("db-0", "node1")).Status.PodStates, got.PodStates); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestLabelsOfAnotherNodeAreNotKept(t *testing.T) {
-	c := three()
-	delete(c, "node2")
-	got := computeStatus(state(recorded("db-0", "node1")), db(),
-		seen(aPod("db-0", readyOn("node2"))), c.node)
-	if labels := got.PodStates["db-0"].NodeTopologyLabels; len(labels) > 0 {
-		t.Errorf("node2 has %v", labels)
-	}
-}
-
-// Annotations are recorded by key, and follow the pod.
-func TestAnnotationsAreRecordedByKey(t *testing.T) {
-	pod := aPod("db-0", readyOn("node1"), annotated("a", "1"), annotated("b", "2"), annotated("c", "3"))
-	o := state(keeps("a", "b", "absent"))
-	o.Status = computeStatus(o, db(), seen(pod), three().node)
-	if diff := cmp.Diff(map[string]string{"a": "1", "b": "2"}, o.Status.PodStates["db-0"].Annotations); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	again := computeStatus(o, db(), seen(pod), three().node)
-	if !equality.Semantic.DeepEqual(o.Status, again) {
-		t.Error("an up-to-date status changes")
-	}
-	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "a", "changed")
-	if now := computeStatus(o, db(), seen(pod),
-		three().node); now.PodStates["db-0"].Annotations["a"] != "changed" {
-		t.Error("a changed annotation is not recorded")
 	}
 }
