@@ -105,8 +105,8 @@ func (t instance) contradicts(r *control.Reservation) bool {
 		t.Started && (!t.Created.IsZero() && r.CreationTimestamp.After(t.Created) || t.released())
 }
 
-// choose returns the node to pin a pod to. all are the reservations with the name of the pod, and
-// last is the last instance of that name:
+// choose returns the node to pin a pod to, the zero value if there is none. all are the
+// reservations with the name of the pod, and last is the last instance of that name:
 //
 //	reservations that count     the last pod                             the node
 //	none                        not remembered                           none
@@ -120,7 +120,7 @@ func (t instance) contradicts(r *control.Reservation) bool {
 // contradicts it. preferable says which is the best. The last pod is remembered for publishLag
 // after its end, because the reservation of its node may not be published yet, and not if a user
 // has asked to release a reservation of that node.
-func choose(all []*control.Reservation, last instance, now time.Time) (t pinTarget, found bool) {
+func choose(all []*control.Reservation, last instance, now time.Time) pinTarget {
 	var best *control.Reservation
 	remembered := last.unpublished(now)
 	for _, r := range all {
@@ -134,11 +134,11 @@ func choose(all []*control.Reservation, last instance, now time.Time) (t pinTarg
 	}
 	switch {
 	case remembered && (best == nil || best.Node != last.Node && last.Started):
-		return pinTarget{Node: last.Node, Addresses: last.Addresses, Expected: last.Addresses, Remembered: true}, true
+		return pinTarget{Node: last.Node, Addresses: last.Addresses, Expected: last.Addresses, Remembered: true}
 	case best == nil:
-		return pinTarget{}, false
+		return pinTarget{}
 	}
-	return pinTarget{Node: best.Node, Addresses: best.Addresses, Expected: best.Addresses}, true
+	return pinTarget{Node: best.Node, Addresses: best.Addresses, Expected: best.Addresses}
 }
 
 // preferable reports whether the reservation a is preferable to b. last is the UID of the last pod

@@ -218,13 +218,10 @@ func (c *cluster) pod(key string) *podView {
 }
 
 // target returns the node that has the addresses of a pod without a reservation name, as choose
-// chooses it; nothing if there is none.
-func (c *cluster) target(key string) []pinTarget {
+// chooses it.
+func (c *cluster) target(key string) pinTarget {
 	last := c.last(key)
-	t, found := choose(c.reservations.OfPod(key), last, c.now())
-	if !found {
-		return nil
-	}
+	t := choose(c.reservations.OfPod(key), last, c.now())
 	t.Last, t.HasStrike = last, c.hasStrike(key)
-	return []pinTarget{t}
+	return t
 }

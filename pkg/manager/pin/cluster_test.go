@@ -138,7 +138,7 @@ func (c *cluster) concludes(what string, about *podView) string {
 	switch what {
 	case "targets", "home":
 		if what == "home" {
-			targets = c.target("db/db-0")
+			targets = []pinTarget{c.target("db/db-0")}
 		}
 		for _, target := range targets {
 			out = append(out, target.Node)

@@ -86,9 +86,9 @@ func (c *cluster) keptElsewhere(p *podView) string {
 		homes = c.targets(control.NameKey(p.Namespace, p.For), nil)
 	} else {
 		isOwn := func(r *control.Reservation) bool { return r.PodUID == string(p.UID) }
-		home, found := choose(slices.DeleteFunc(c.reservations.OfPod(keyOf(p)), isOwn), c.lastEnded(keyOf(p)), c.now())
-		if found && home.Addresses != "" {
-			homes = []pinTarget{home}
+		home := choose(slices.DeleteFunc(c.reservations.OfPod(keyOf(p)), isOwn), c.lastEnded(keyOf(p)), c.now())
+		if home.Addresses != "" {
+			homes = append(homes, home)
 		}
 	}
 	_, why, _ := strings.Cut(p.Reason, ": ")

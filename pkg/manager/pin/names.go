@@ -193,8 +193,16 @@ func (c *cluster) count(n *nameOnNode) *nameCount {
 			t.workloads[p.Workload] = t.workloads[p.Workload] || p.Started || p.awaitsNode()
 		}
 	}
-	var seen int
-	seen, t.addresses, t.expected = all.sum()
+	seen, unused, had := 0, []string(nil), []string(nil)
+	for address, use := range all {
+		if use.seen {
+			seen++
+		}
+		if !use.alive {
+			unused, had = append(unused, address), append(had, use.expected...)
+		}
+	}
+	t.addresses, t.expected = firstOf(unused), firstOf(had)
 	t.free, t.seen = len(all)-pods, seen > pods
 	n.last.Store(t)
 	return t
@@ -222,24 +230,11 @@ func (a addressUses) add(address, podUID string, alive, seen bool) {
 // maxListed is how many addresses of a node a new pod is told of, at most.
 const maxListed = 12
 
-// sum returns how many addresses the API server has shown as those of a pod, the addresses that no
-// living pod has, and who had them.
-func (a addressUses) sum() (seen int, addresses, expected string) {
-	var unused, had []string
-	for address, use := range a {
-		if use.seen {
-			seen++
-		}
-		if !use.alive {
-			unused, had = append(unused, address), append(had, use.expected...)
-		}
-	}
-	join := func(texts []string) string {
-		slices.Sort(texts)
-		texts = slices.Compact(texts)
-		return strings.Join(texts[:min(len(texts), maxListed)], ",")
-	}
-	return seen, join(unused), join(had)
+// firstOf sorts texts, and joins the first of them.
+func firstOf(texts []string) string {
+	slices.Sort(texts)
+	texts = slices.Compact(texts)
+	return strings.Join(texts[:min(len(texts), maxListed)], ",")
 }
 
 // hasChoice reports whether several nodes have free addresses for a name.

@@ -51,7 +51,7 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	if as := reservationName(pod); as != "" {
 		d = w.decideForName(ctx, req, pod, as, before)
 	} else {
-		d = w.decide(req.Namespace, pod, w.cluster.target(req.Namespace+"/"+pod.Name)...)
+		d = w.decide(req.Namespace, pod, w.cluster.target(req.Namespace+"/"+pod.Name))
 	}
 	apply(pod, d)
 	decisions.WithLabelValues(string(d.Mode), string(d.Reason)).Inc()
