@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"path"
@@ -16,13 +14,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // certificate has the certificate that the webhook server presents now. It comes from a Secret,
@@ -76,19 +72,14 @@ func (c *certificate) isReady(*http.Request) error {
 // add adds the controllers that create, rotate and watch the certificate to the manager. They run
 // in every replica, without leader election: if two replicas write to the Secret at the same time,
 // the API server rejects one of the writes.
-func (c *certificate) add(ctx context.Context, mgr manager.Manager) error {
-	secrets, err := mgr.GetCache().GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watching the certificate: %w", err)
-	}
-	_, err = secrets.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    c.load,
-		UpdateFunc: func(_, now any) { c.load(now) },
-	})
-	if err != nil {
-		return err
-	}
-	return rotator.AddRotator(byName{mgr}, &rotator.CertRotator{
+func (c *certificate) add(mgr manager.Manager) error {
+	secrets := kube.NewInformer(func(s *corev1.Secret) *corev1.Secret { return s }, nil)
+	secrets.Handle(kube.Handler[*corev1.Secret]{Added: c.load,
+		Updated: func(_, now *corev1.Secret) { c.load(now) }})
+	err := control.Watch(mgr, secrets, "certificates", control.Objects{
+		Kind: corev1.SchemeGroupVersion.WithKind("Secret"), Resource: "secrets", Namespace: kube.Namespace,
+		Field: ownName})
+	return errors.Join(err, rotator.AddRotator(byName{mgr}, &rotator.CertRotator{
 		SecretKey:      kube.Name{Namespace: kube.Namespace, Name: kube.ManagerName},
 		CertDir:        c.dir,
 		CAName:         "leasehold-ca",
@@ -97,11 +88,11 @@ func (c *certificate) add(ctx context.Context, mgr manager.Manager) error {
 		IsReady:        c.ready,
 		Webhooks:       []rotator.WebhookInfo{{Name: kube.ManagerName, Type: rotator.Mutating}},
 		FieldOwner:     "leasehold-manager",
-	})
+	}))
 }
 
 // ownName selects the objects of the manager's own name.
-var ownName = fields.OneTermEqualSelector("metadata.name", kube.ManagerName)
+const ownName = "metadata.name=" + kube.ManagerName
 
 // byName is a manager whose GetConfig returns a configuration that restricts lists and watches of
 // Secrets and MutatingWebhookConfigurations to objects with the name kube.ManagerName.
@@ -118,7 +109,7 @@ func (m byName) GetConfig() *rest.Config {
 			case "secrets", "mutatingwebhookconfigurations":
 				r = r.Clone(r.Context())
 				query := r.URL.Query()
-				query.Set("fieldSelector", ownName.String())
+				query.Set("fieldSelector", ownName)
 				r.URL.RawQuery = query.Encode()
 			}
 			return next.RoundTrip(r)
@@ -129,9 +120,8 @@ func (m byName) GetConfig() *rest.Config {
 
 // load makes the server present the certificate in a Secret. If the certificate is invalid, load
 // logs the error, and the server continues to present the former one.
-func (c *certificate) load(object any) {
-	secret, ok := object.(*corev1.Secret)
-	if !ok || len(secret.Data[corev1.TLSCertKey]) == 0 {
+func (c *certificate) load(secret *corev1.Secret) {
+	if len(secret.Data[corev1.TLSCertKey]) == 0 {
 		return // cert-controller has not created the certificate yet
 	}
 	cert, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])

@@ -11,15 +11,12 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -50,7 +47,7 @@ func run(ctx context.Context, o options, to *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(mgr.addServer(o.metricsAddr), certificate.add(ctx, mgr),
+	err = errors.Join(mgr.addServer(o.metricsAddr), certificate.add(mgr),
 		metrics.Registry.Register(certificate.expires),
 		metrics.Registry.Register(kube.LeftOut), mgr.AddReadyzCheck("certificate", certificate.isReady))
 	if err != nil {
@@ -82,11 +79,6 @@ func newManager(config *rest.Config, o options, certificate *certificate, log lo
 	mgr, err := ctrl.NewManager(config, manager.Options{
 		Scheme: scheme,
 		Logger: log,
-		Cache: cache.Options{
-			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {
-				Namespaces: map[string]cache.Config{kube.Namespace: {}}, Field: ownName}},
-		},
 		// The servers of controller-runtime have no limit of connections, see servingManager.
 		Metrics:                       metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:        "0",
