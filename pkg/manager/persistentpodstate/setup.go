@@ -1,6 +1,7 @@
 package persistentpodstate
 
 import (
+	"errors"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -59,23 +60,15 @@ func New(f *pflag.FlagSet) *Feature {
 
 // Setup adds the webhooks and the controller to a manager that has not started.
 func (p *Feature) Setup(mgr manager.Manager, nodes *control.Nodes) error {
-	if err := pps.AddToScheme(mgr.GetScheme()); err != nil {
-		return err
-	}
 	log := mgr.GetLogger().WithName("persistentpodstate")
 	v := newView(p, nodes)
-	if err := v.setup(mgr); err != nil {
-		return err
-	}
 	events := mgr.GetEventRecorder("leasehold-manager")
 	r := &role{live: mgr.GetAPIReader(), isLeader: control.IsLeader(mgr), events: events, log: log}
-	if err := mgr.Add(control.OnAllReplicas(r.follow)); err != nil {
-		return err
-	}
 	server := mgr.GetWebhookServer()
 	w := &webhooks{view: v, role: r, log: log}
 	server.Register(podsPath, &webhook.Admission{Handler: control.PodWebhook(log, w.pod)})
 	server.Register(objectsPath, &webhook.Admission{Handler: admission.HandlerFunc(w.object)})
-	return control.Add(mgr, "persistentpodstate",
-		&reconciler{view: v, client: mgr.GetClient(), role: r, events: events, log: log}, true, v.follow)
+	c := &reconciler{view: v, client: mgr.GetClient(), role: r, events: events, log: log}
+	return errors.Join(pps.AddToScheme(mgr.GetScheme()), v.setup(mgr), mgr.Add(control.OnAllReplicas(r.follow)),
+		control.Add(mgr, "persistentpodstate", c, true, v.follow))
 }

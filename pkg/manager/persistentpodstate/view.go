@@ -86,9 +86,6 @@ func (v *clusterView) setup(mgr manager.Manager) error {
 	}
 	pods, err := control.ListWatch(mgr, v.pods, control.Objects{Kind: corev1.SchemeGroupVersion.WithKind("Pod"),
 		Resource: "pods", Label: label})
-	if err != nil {
-		return err
-	}
 	run := func(ctx context.Context) error {
 		needed, need := context.WithCancel(ctx)
 		v.objects.Handle(kube.Handler[*stored]{Added: func(*stored) { need() }})
@@ -101,7 +98,7 @@ func (v *clusterView) setup(mgr manager.Manager) error {
 		}
 		return v.pods.Run(ctx, pods, "pods of PersistentPodStates")
 	}
-	return errors.Join(mgr.AddReadyzCheck("persistentpodstate", v.Ready), mgr.Add(control.OnAllReplicas(run)))
+	return errors.Join(err, mgr.AddReadyzCheck("persistentpodstate", v.Ready), mgr.Add(control.OnAllReplicas(run)))
 }
 
 // runServed runs an informer as soon as the API server serves its kind. what is that of
