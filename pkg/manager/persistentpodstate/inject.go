@@ -161,8 +161,8 @@ func injectRequired(
 	return true, reasons
 }
 
-// injectPreferred adds a preferred node affinity with the labels whose values are known. It reports
-// false if it knows none of them.
+// injectPreferred adds a preferred node affinity with the labels whose values are known, unless the
+// pod has the same already. It reports false if it knows none of them.
 func injectPreferred(pod *corev1.Pod, weight int32, keys []string, known map[string]string) bool {
 	var term corev1.NodeSelectorTerm
 	for _, key := range keys {
@@ -174,7 +174,13 @@ func injectPreferred(pod *corev1.Pod, weight int32, keys []string, known map[str
 	if len(term.MatchExpressions) == 0 {
 		return false
 	}
-	prefer(pod, corev1.PreferredSchedulingTerm{Weight: min(max(weight, 1), 100), Preference: term})
+	added := corev1.PreferredSchedulingTerm{Weight: min(max(weight, 1), 100), Preference: term}
+	isAdded := func(t corev1.PreferredSchedulingTerm) bool { return isSame(t, added) }
+	a := control.NodeAffinity(pod)
+	if !slices.ContainsFunc(a.PreferredDuringSchedulingIgnoredDuringExecution, isAdded) {
+		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
+			added)
+	}
 	return true
 }
 
@@ -253,16 +259,6 @@ func allows(t corev1.NodeSelectorTerm, key, value string) bool {
 	node := &corev1.Node{}
 	node.Labels = map[string]string{key: value}
 	return selector.Match(node)
-}
-
-// prefer adds a term to the preferred node affinity, unless the pod has an equal term.
-func prefer(pod *corev1.Pod, term corev1.PreferredSchedulingTerm) {
-	a := control.NodeAffinity(pod)
-	if !slices.ContainsFunc(a.PreferredDuringSchedulingIgnoredDuringExecution,
-		func(t corev1.PreferredSchedulingTerm) bool { return isSame(t, term) }) {
-		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
-			term)
-	}
 }
 
 // isSame reports whether two terms of this package are equal. A pod may have very many terms, so

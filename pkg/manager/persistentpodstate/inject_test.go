@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 )
 
 // injectTwice modifies a pod according to its former state, and checks that doing so twice makes no
@@ -216,7 +217,9 @@ func TestMissingLabelIsNotInjected(t *testing.T) {
 
 func TestOwnPreferencesStay(t *testing.T) {
 	own := in(7, "disk", "ssd")
-	pod := aPod("db-0", func(p *corev1.Pod) { prefer(p, own) })
+	pod := aPod("db-0", func(p *corev1.Pod) {
+		control.NodeAffinity(p).PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{own}
+	})
 	injectTwice(t, pod, state(recorded("db-0", "node1")), three())
 	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{own, in(100, hostname, "node1")}, preferred(pod)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

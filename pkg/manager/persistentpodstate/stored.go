@@ -5,8 +5,7 @@ import (
 	"cmp"
 	"compress/flate"
 	"encoding/json"
-	"hash/fnv"
-	"io"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"strings"
@@ -86,11 +85,9 @@ func (s *stored) hasNode(name string) bool {
 	return found
 }
 
-func hashOf(text string) uint32 {
-	h := fnv.New32a()
-	_, _ = io.WriteString(h, text)
-	return h.Sum32()
-}
+var seed = maphash.MakeSeed()
+
+func hashOf(text string) uint32 { return uint32(maphash.String(seed, text)) }
 
 // limitSpec returns a spec with the first maxNames names of labels and annotations, and
 // maxNameBytes of their text. isCut reports whether others are left out. A text of the target that
