@@ -3,9 +3,7 @@ package pin
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
@@ -117,31 +115,6 @@ func addRequirement(p *corev1.Pod, key string) {
 	terms := a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	for i := range terms {
 		terms[i].MatchExpressions = append(terms[i].MatchExpressions, exists)
-	}
-}
-
-// A pod is admitted twenty times, and another webhook or a quota rejects it each time. What the
-// webhook decides about it, and about pods of other namespaces, does not change.
-func TestRejectedPods(t *testing.T) {
-	clock := noon
-	w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, onNode1(),
-		left("a", "node1", time.Hour)))
-	for range 20 {
-		if got := w.call(t, ofStatefulSet()); got != "Reserved: require node1, which has its address" {
-			t.Errorf("a pod of a StatefulSet: %q", got)
-		}
-	}
-	for range 20 { // those of a ReplicaSet have another name each time
-		p := ofDeployment()
-		w.call(t, p)
-		if got := p.Annotations["leasehold.dev/pinned-node"]; got != "node1" {
-			t.Errorf("a pod with a reservation name is pinned to %q", got)
-		}
-	}
-	clock = clock.Add(sentFor)
-	p := ofDeployment()
-	if got := w.call(t, p); !strings.HasPrefix(got, "Reserved: require node1") {
-		t.Errorf("a while later: %q", got)
 	}
 }
 
