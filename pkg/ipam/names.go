@@ -59,7 +59,7 @@ func (a *assignment) moveToName() error {
 			continue
 		}
 		e := lease.SetWindow{UID: l.UID, Window: l.Window, Owner: l.Owner, ReserveAs: a.key.ReserveAs}
-		if _, err := a.call.Change(l, e); err != nil {
+		if _, _, err := a.call.Change(l, e); err != nil {
 			return err
 		}
 	}

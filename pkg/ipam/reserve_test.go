@@ -51,7 +51,7 @@ func (w *world) leaving(pod string) {
 func (w *world) marks(pod string, stays bool) {
 	w.t.Helper()
 	err := w.service.MarkLeaving(context.Background(),
-		[]maintain.LeavingPod{{Namespace: "db", Name: pod, UID: "uid-of-" + pod, Stays: stays}})
+		[]maintain.LeavingPod{{Namespace: "db", Name: pod, Leave: lease.Leave{UID: "uid-of-" + pod, Stays: stays}}})
 	w.must(err)
 }
 

@@ -97,7 +97,7 @@ func perform(c *operation.Call, a Action) (performed bool, err error) {
 	case Expire:
 		err = c.Collect([]lease.Lease{l})
 	case Rebase:
-		_, err = c.Change(l, lease.Rebase{})
+		_, _, err = c.Change(l, lease.Rebase{})
 	case WriteFile:
 		c.Evidence.SetProven(l.Holder, a.Life)
 		err = c.WriteMissing(l)

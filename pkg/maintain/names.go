@@ -1,6 +1,7 @@
 package maintain
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -35,34 +36,20 @@ func namedPods(tx *store.Tx) map[store.NamedPod]bool {
 
 // LeavingPod is a pod of this node that is being deleted, or that is not after all.
 type LeavingPod struct {
-	Namespace, Name, UID string
-	Stays                bool
+	Namespace, Name string
+	lease.Leave
 }
 
 // MarkLeaving records whether pods are being deleted (lease.Lease.Leaving), in their bound and
 // named leases. It writes only changes.
 func (s *Service) MarkLeaving(ctx context.Context, pods []LeavingPod) error {
-	_, err := inSteps(ctx, s, pods, markLeaving)
-	return err
-}
-
-func markLeaving(c *operation.Call, p LeavingPod) (marked bool, err error) {
-	leases, err := c.Tx.ByPod(p.Namespace, p.Name)
-	if err != nil {
-		return false, err
-	}
-	for _, l := range leases {
-		changed, err := c.Change(l, lease.Leave{UID: p.UID, Stays: p.Stays})
-		if err != nil {
-			return false, err
+	_, err := inSteps(ctx, s, pods, func(c *operation.Call, p LeavingPod) (bool, error) {
+		leases, err := c.Tx.ByPod(p.Namespace, p.Name)
+		for _, l := range leases {
+			_, _, e := c.Change(l, p.Leave)
+			err = cmp.Or(err, e)
 		}
-		marked = marked || changed
-	}
-	return marked, nil
-}
-
-// MarksLeaving reports whether MarkLeaving would change the lease of a pod.
-func MarksLeaving(p LeavingPod, l lease.Lease) bool {
-	next, err := lease.Apply(l, lease.Leave{UID: p.UID, Stays: p.Stays}, lease.Instant{})
-	return err == nil && next.Leaving != l.Leaving
+		return false, err
+	})
+	return err
 }

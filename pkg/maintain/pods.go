@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -33,44 +34,37 @@ func (s *Service) Follow(ctx context.Context, pods []PodWindow) (followed []PodW
 	return inSteps(ctx, s, pods, func(c *operation.Call, p PodWindow) (changed bool, err error) {
 		leases, err := c.Tx.ByPod(p.Namespace, p.Name)
 		for _, l := range leases {
-			if FollowsWindow(p, l) {
-				changed, err = true, cmp.Or(err, setWindow(c, l, p))
-			}
+			isSet, e := setWindow(c, l, p)
+			changed, err = changed || isSet, cmp.Or(err, e)
 		}
 		return changed, err
 	})
 }
 
-// FollowsWindow reports whether Follow would change the lease of a pod.
-func FollowsWindow(p PodWindow, l lease.Lease) bool {
-	next, err := lease.Apply(l, p.SetWindow, lease.Instant{})
-	return err == nil && (next.Window != l.Window || next.Owner != l.Owner || next.NamespaceUID != l.NamespaceUID ||
-		next.ReserveAs != l.ReserveAs)
+// Changes reports whether an event that depends on no time, as those of Follow and MarkLeaving,
+// would change a lease.
+func Changes(l lease.Lease, e lease.Event) bool {
+	next, err := lease.Apply(l, e, lease.Instant{})
+	return err == nil && !reflect.DeepEqual(next, l)
 }
 
-func setWindow(c *operation.Call, l lease.Lease, p PodWindow) error {
+func setWindow(c *operation.Call, l lease.Lease, p PodWindow) (changed bool, err error) {
 	limit := ""
 	if l.State == lease.Held && !l.IsHold {
 		limit = c.HoldLimit(l)
 	}
 	p.SetWindow.Limited = limit != ""
-	next, err := lease.Apply(l, p.SetWindow, c.Now)
-	if err != nil {
-		return err
-	}
-	if err := c.Put(l, next); err != nil {
-		return err
-	}
+	next, changed, err := c.Change(l, p.SetWindow)
 	switch {
-	case next.Window == l.Window: // only who it belongs to has changed
+	case err != nil, next.Window == l.Window: // at most who it belongs to has changed
 	case limit != "" && next.Window > 0:
-		return c.LogLimit(l, limit)
+		err = c.LogLimit(l, limit)
 	case p.WhyCut != "":
-		return c.Log(l, store.EventLimited, p.WhyCut)
+		err = c.Log(l, store.EventLimited, p.WhyCut)
 	case next.Window < p.Window:
-		return c.Log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", p.Window, next.Window))
+		err = c.Log(l, store.EventLimited, fmt.Sprintf("the window of %s is cut to %s", p.Window, next.Window))
 	}
-	return nil
+	return changed, err
 }
 
 // SetLimits stores the limits of namespaces, with which the plugin and the agent limit windows and
@@ -98,7 +92,8 @@ func (s *Service) Defer(ctx context.Context, holds []Ref, rest time.Duration) (e
 		if err != nil || l.ID != r.ID {
 			return false, err
 		}
-		return c.Change(l, lease.Defer{Rest: rest})
+		_, extended, err = c.Change(l, lease.Defer{Rest: rest})
+		return extended, err
 	})
 }
 

@@ -24,7 +24,7 @@ func TestFollowsWindow(t *testing.T) {
 		p := PodWindow{Namespace: "db", Name: "db-0", SetWindow: lease.SetWindow{UID: "u1", Window: l.Window,
 			Owner: "o1", NamespaceUID: "n1"}}
 		c.change(&p)
-		if got := FollowsWindow(p, l); got != c.want {
+		if got := Changes(l, p.SetWindow); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

@@ -118,7 +118,7 @@ const bootBatch = 1000
 // beginBoot moves a hold to the clock of this boot, or releases a lease of an earlier one.
 func (c *Call) beginBoot(l lease.Lease) error {
 	if l.State == lease.Held {
-		_, err := c.Change(l, lease.Rebase{})
+		_, _, err := c.Change(l, lease.Rebase{})
 		return err
 	}
 	return c.endDead(l, "the node has booted since")

@@ -310,12 +310,12 @@ func (c *Call) put(old, next lease.Lease) (stored bool, err error) {
 
 // Change applies an event that ends nothing to a lease, writes it, and reports whether that has
 // changed the lease. It ignores an event that is not possible.
-func (c *Call) Change(l lease.Lease, e lease.Event) (changed bool, err error) {
-	next, err := lease.Apply(l, e, c.Now)
+func (c *Call) Change(l lease.Lease, e lease.Event) (next lease.Lease, changed bool, err error) {
+	next, err = lease.Apply(l, e, c.Now)
 	if err != nil || reflect.DeepEqual(next, l) {
-		return false, nil
+		return l, false, nil
 	}
-	return true, c.Put(l, next)
+	return next, true, c.Put(l, next)
 }
 
 // Log adds an entry about a lease to the journal, and adds to the counter of the event if there is

@@ -46,7 +46,7 @@ func (w *simulation) leavingPods() (out []maintain.LeavingPod) {
 	for b := range w.sandboxCount() {
 		if w.sandboxes[b].leaves && w.isValid(b) {
 			out = append(out, maintain.LeavingPod{Namespace: tenant, Name: w.podNameOf(b),
-				UID: "uid-" + w.sandboxName(b)})
+				Leave: lease.Leave{UID: "uid-" + w.sandboxName(b)}})
 		}
 	}
 	return out

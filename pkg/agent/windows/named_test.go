@@ -127,7 +127,7 @@ func TestLeaving(t *testing.T) {
 	lives := of(own, bound("u1", time.Hour))
 	shown := lives
 	shown.Leaving = true
-	leaves := []maintain.LeavingPod{{Namespace: "db", Name: own, UID: "u1"}}
+	leaves := []maintain.LeavingPod{{Namespace: "db", Name: own, Leave: lease.Leave{UID: "u1"}}}
 	for _, c := range []struct {
 		name   string
 		pods   []retention.Pod
@@ -140,7 +140,7 @@ func TestLeaving(t *testing.T) {
 		{"being deleted, as its lease shows", []retention.Pod{deleting}, []lease.Lease{shown}, "", nil},
 		{"was deleted", nil, []lease.Lease{lives}, "u1", leaves},
 		{"a mirror pod that was made again", []retention.Pod{as("60")}, []lease.Lease{shown}, "",
-			[]maintain.LeavingPod{{Namespace: "db", Name: own, UID: "u1", Stays: true}}},
+			[]maintain.LeavingPod{{Namespace: "db", Name: own, Leave: lease.Leave{UID: "u1", Stays: true}}}},
 		{"never seen", nil, []lease.Lease{lives}, "", nil},
 		{"without a name", []retention.Pod{deleting}, []lease.Lease{bound("u1", time.Hour)}, "", nil},
 	} {

@@ -77,10 +77,10 @@ func leaving(pods, former map[kube.Name]retention.Pod, leases []lease.Lease) (ou
 	for _, l := range leases {
 		name := kube.Name{Namespace: l.Namespace, Name: l.Name}
 		exists := pods[name].UID == l.UID
-		pod := maintain.LeavingPod{Namespace: l.Namespace, Name: l.Name, UID: l.UID,
-			Stays: exists && !pods[name].Deleting}
+		pod := maintain.LeavingPod{Namespace: l.Namespace, Name: l.Name,
+			Leave: lease.Leave{UID: l.UID, Stays: exists && !pods[name].Deleting}}
 		isKnown := exists || former[name].UID == l.UID
-		if isKnown && maintain.MarksLeaving(pod, l) && !slices.Contains(out, pod) {
+		if isKnown && maintain.Changes(l, pod.Leave) && !slices.Contains(out, pod) {
 			out = append(out, pod)
 		}
 	}
@@ -142,7 +142,7 @@ func (plan *plan) follow(p retention.Pod, leases []lease.Lease, view maintain.No
 		if l.Name != p.Name.Name {
 			continue
 		}
-		if maintain.FollowsWindow(w, l) {
+		if maintain.Changes(l, w.SetWindow) {
 			plan.Follow = append(plan.Follow, w)
 			return
 		}
