@@ -29,6 +29,8 @@ type Scope struct {
 	Caches   []string // directories of libcni's cache, in addition to the default ones
 	// Import has the pool imported although Sets are not known. It is not known after that.
 	Import bool
+
+	isRepair bool // no damaged record is repaired first
 }
 
 // Existing returns the Scope of an operation on a pool without its CNI configuration, such as one

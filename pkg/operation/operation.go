@@ -100,8 +100,7 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 	ctx = files.WithMaxWait(ctx) // the limit includes waiting for host-local's lock
 	f := newFiles(ctx, n.Warnf)
 	defer f.release()
-	scope, operation := in, fn // of the next attempt
-	repairing, repaired := false, false
+	repaired := in.isRepair
 	var unrepaired error
 	for {
 		var applied []rundir.QueuedDEL
@@ -136,20 +135,17 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 			}
 		case err == nil && c.more:
 			time.Sleep(stepPause)
-		case repairing:
-			if unrepaired = err; err != nil {
-				n.Warnf("it cannot be repaired: %v", err)
-			}
-			scope, operation, repairing, repaired = in, fn, false, true
-			f.release()
 		case !errors.Is(err, store.ErrDamaged):
 			return err
 		case repaired:
 			return cmp.Or(unrepaired, err)
 		default:
 			n.Warnf("%v; it is imported again from this node", err)
-			scope, operation, repairing = Scope{}, func(c *Call) error { return c.repair(in) }, true
 			f.release()
+			if unrepaired = n.repair(ctx, in); unrepaired != nil {
+				n.Warnf("it cannot be repaired: %v", unrepaired)
+			}
+			repaired = true
 		}
 	}
 }
@@ -223,8 +219,11 @@ func (c *Call) finish() {
 
 // Repair replaces damaged records by what the host shows, and builds the indexes again. It returns
 // ErrNoHostView if the process is not proven to see the namespaces of the host.
-func (n *Node) Repair(ctx context.Context) error {
-	return n.Update(ctx, Scope{}, func(c *Call) error { return c.repair(Scope{}) })
+func (n *Node) Repair(ctx context.Context) error { return n.repair(ctx, Scope{}) }
+
+// repair is Repair for a call, which needs a damaged record.
+func (n *Node) repair(ctx context.Context, in Scope) error {
+	return n.Update(ctx, Scope{isRepair: true}, func(c *Call) error { return c.repair(in) })
 }
 
 func (n *Node) newCall(tx *store.Tx, in Scope, f *addressFiles) *Call {
