@@ -42,21 +42,19 @@ type addressFiles struct {
 	// changed are the addresses whose files are compared with their leases when the call commits
 	// (Call.writeBefore). They will be those of the leases, whatever they contain now.
 	changed map[lease.Place]bool
-	// imported are the addresses without a lease before this attempt, which has imported one.
-	imported map[lease.Place]bool
-	after    []func()                // write files after the commit
-	marks    map[*hostlocal.Dir]bool // the marks to be set after that (hostlocal.Dir.SetMark)
+	after   []func()                // write files after the commit
+	marks   map[*hostlocal.Dir]bool // the marks to be set after that (hostlocal.Dir.SetMark)
 
 	awaited map[lease.Pool]opened // what await has locked for the next attempt
 	found   map[lease.Pool]*found // what readSources has read for the next attempts
 }
 
-// found is what the sources of the host show of a pool, while its directory is locked.
+// found is what the sources of the host show of a pool, while its directory is locked, without what
+// former transactions have processed.
 type found struct {
 	importer.Found
 	err error
 	dir *hostlocal.Dir // nil if the pool's files are not used
-	at  int            // the number of findings that former transactions have processed
 }
 
 // opened is host-local's directory of a pool, locked. It has no directory if the pool's files are
@@ -195,7 +193,7 @@ func (c *Call) writeFileBefore(dir *hostlocal.Dir, at lease.Place) {
 		if err := dir.Remove(at.Address); err != nil {
 			c.files.warn("a file for host-local cannot be kept: %v", err)
 		}
-	case c.files.imported[at]:
+	case c.given[at]:
 		writeAfter() // until the commit the file is the only record of the container
 	case l.State == lease.Held:
 		c.files.write(dir, l, c.Now)
@@ -230,8 +228,7 @@ func (f *addressFiles) fail(dir *hostlocal.Dir, err error) {
 func (f *addressFiles) reset() {
 	closeAll(f.open)
 	f.open, f.awaited = f.awaited, map[lease.Pool]opened{}
-	f.changed, f.imported = map[lease.Place]bool{}, map[lease.Place]bool{}
-	f.after, f.marks = nil, map[*hostlocal.Dir]bool{}
+	f.changed, f.after, f.marks = map[lease.Place]bool{}, nil, map[*hostlocal.Dir]bool{}
 }
 
 // finish writes the files, and then the marks, after the commit, and releases host-local's locks.

@@ -243,17 +243,14 @@ func (c *Call) give(at lease.Place, old lease.Lease, f addressFile, hasEnded boo
 	}
 	next.ID = NewID()
 	next.BoundAt.Boot-- // what the call itself binds is later
-	if err := c.Tx.Put(at.Pool, at.Address, next); err != nil {
-		return err
-	}
+	err = c.Tx.Put(at.Pool, at.Address, next)
 	c.SetUsed(at.Pool)
-	if c.given[at] = true; old.State == lease.None {
-		c.files.imported[at] = true
-		return c.Log(next, store.EventImported, "host-local has given it to the container")
+	if c.given[at] = c.given[at] || old.State == lease.None; old.State == lease.None {
+		return cmp.Or(err, c.Log(next, store.EventImported, "host-local has given it to the container"))
 	}
 	c.files.warn("%s %s, and host-local has given it to container %s", at.Address, old.Describe("", c.Now),
 		next.Holder.ContainerID)
-	return c.Log(old, store.EventRevoked, "host-local has given it to another container")
+	return cmp.Or(err, c.Log(old, store.EventRevoked, "host-local has given it to another container"))
 }
 
 // othersOf returns the leases of other containers that have the key which a lease of the address

@@ -118,9 +118,12 @@ func (c *Call) importPool(s Scope, dir *hostlocal.Dir, isKnown bool) error {
 	if err != nil {
 		return err
 	}
-	for i, f := range shown.Findings[shown.at:] {
+	for i, f := range shown.Findings {
 		if err := c.Step(); err != nil {
-			c.kept, c.importedTo = s.Pool, shown.at+i
+			c.keep = func() {
+				c.files.keep(s.Pool)
+				shown.Findings, shown.Problems = shown.Findings[i:], nil
+			}
 			return err
 		}
 		if err := c.importFinding(f, dir, isKnown); err != nil {
@@ -186,13 +189,10 @@ func (c *Call) importFinding(f importer.Finding, dir *hostlocal.Dir, isKnown boo
 	if err := c.Tx.Put(next.Pool, next.Address, next); err != nil {
 		return err
 	}
-	if cur.State == lease.None {
-		c.files.imported[next.Place()] = true
-	}
 	if next.State == lease.Bound {
 		c.SetUsed(next.Pool)
 	}
-	if c.given[next.Place()] = true; f.FormerInFile && dir != nil {
+	if c.given[next.Place()] = cur.State == lease.None; f.FormerInFile && dir != nil {
 		// Before the commit, so that the operation itself, and an import after a crash, read a file
 		// that names the lease's own container.
 		c.files.write(dir, next, c.Now)

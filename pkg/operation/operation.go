@@ -68,12 +68,13 @@ type Call struct {
 	sources importer.Sources // without the directories that only the configuration of a pool names
 	files   *addressFiles
 	used    map[lease.Pool]bool // see SetUsed
-	// kept is the pool whose import goes on in the next transaction, after the findings before
-	// importedTo; converted are the files of the Kruise fork that an import has used.
-	kept       lease.Pool
-	importedTo int
-	converted  []string
-	given      map[lease.Place]bool // the addresses whose leases this attempt has made from what the host shows
+	// keep, which may be nil, has an import go on in the next transaction, once this one is
+	// committed; converted are the files of the Kruise fork that an import has used.
+	keep      func()
+	converted []string
+	// given has the addresses whose leases this attempt has made from what the host shows, and
+	// whether there was no lease before.
+	given map[lease.Place]bool
 	// start is when the attempt began, and steps the number of calls of Step; more is set if the
 	// operation has to run again, in another transaction.
 	start time.Time
@@ -205,9 +206,8 @@ func (c *Call) SetUsed(p lease.Pool) { c.used[p] = true }
 
 // finish does what follows the commit.
 func (c *Call) finish() {
-	if c.kept != (lease.Pool{}) {
-		c.files.keep(c.kept)
-		c.files.found[c.kept].at = c.importedTo
+	if c.keep != nil {
+		c.keep()
 	}
 	c.files.finish()
 	for p := range c.used {

@@ -175,7 +175,7 @@ func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, re
 			!l.OfEarlierBoot(c.Now.BootID)
 		if l.BoundAt.IsAfter(at) {
 			f.of = c.sourcesOf(l.Pool).Named(l.Pool, l.Address, f.File)
-			if !c.given[l.Place()] || !f.isEndedBy(at) {
+			if _, given := c.given[l.Place()]; !given || !f.isEndedBy(at) {
 				continue
 			}
 		}
