@@ -34,13 +34,13 @@ const margin = 10 * time.Second
 
 // read returns host-local's file of an address, in view of its lease l. A file that the call itself
 // is going to write says what its lease says. read returns importer.ErrUnreadable if the file
-// cannot be read. The file says saysHeld if the pool has no directory.
+// cannot be read. The file says saysLease if the pool has no directory.
 func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 	dir, err := c.files.of(at.Pool)
 	if err != nil {
 		return f, err
 	}
-	if f.says = saysHeld; dir == nil || c.files.changed[at] {
+	if f.says = saysLease; dir == nil || c.files.changed[at] {
 		return f, nil
 	}
 	found := false
@@ -54,10 +54,7 @@ func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 	case !found:
 		f.says = saysNothing
 		return f, nil
-	case hostlocal.IsHold(f.Content):
-		return f, nil
-	case isHolder && !c.mayBeNewer(f.File, l):
-		f.says = saysHolder
+	case hostlocal.IsHold(f.Content), isHolder && !c.mayBeNewer(f.File, l):
 		return f, nil
 	case !named:
 		f.says = saysNobody
@@ -67,10 +64,10 @@ func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 	f.of = c.sourcesOf(at.Pool).Named(at.Pool, at.Address, f.File)
 	switch {
 	case isHolder && l.State == lease.Bound && !l.OfEarlierBoot(c.Now.BootID) && !l.Key().IsZero() && !f.of.IsShown():
-		f.says = saysHolder // pods get new ids: the file was copied, or written again by an earlier version
+		f.says = saysLease // pods get new ids: the file was copied, or written again by an earlier version
 	case f.of.Life == lease.Alive || !named:
 	case isHolder && (f.of.Life == lease.Dead || l.OfEarlierBoot(c.Now.BootID) && c.ageOf(f.Modified) != ofThisBoot):
-		f.says = saysHolder
+		f.says = saysLease
 	case c.isLeftOver(at.Pool, f.File):
 		f.of.Life = lease.Dead
 	}

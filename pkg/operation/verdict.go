@@ -10,8 +10,7 @@ type says int
 const (
 	saysNothing says = iota // there is no file
 	saysNobody              // it names nobody, because a power cut has emptied or cut it, for example
-	saysHeld                // a Hold
-	saysHolder              // the holder, or last holder, of the lease
+	saysLease               // a Hold, or the holder, or last holder, of the lease
 	saysOther               // another container
 )
 

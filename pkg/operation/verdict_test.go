@@ -22,8 +22,8 @@ func TestJudge(t *testing.T) {
 	}
 	table := map[lease.State]map[says]func(file, holder lease.Liveness) verdict{
 		lease.None: {
-			saysNothing: always(follow), saysNobody: always(given), saysHeld: always(follow),
-			saysHolder: always(follow), saysOther: unlessDead(given),
+			saysNothing: always(follow), saysNobody: always(given), saysLease: always(follow),
+			saysOther: unlessDead(given),
 		},
 		lease.Bound: {
 			saysNothing: func(_, holder lease.Liveness) verdict {
@@ -32,7 +32,7 @@ func TestJudge(t *testing.T) {
 				}
 				return missing
 			},
-			saysNobody: always(follow), saysHeld: always(follow), saysHolder: always(follow),
+			saysNobody: always(follow), saysLease: always(follow),
 			saysOther: func(file, holder lease.Liveness) verdict {
 				switch {
 				case file == dead:
@@ -44,8 +44,8 @@ func TestJudge(t *testing.T) {
 			},
 		},
 		lease.Held: {
-			saysNothing: always(follow), saysNobody: always(follow), saysHeld: always(follow),
-			saysHolder: always(follow), saysOther: unlessDead(given),
+			saysNothing: always(follow), saysNobody: always(follow), saysLease: always(follow),
+			saysOther: unlessDead(given),
 		},
 	}
 	for state, files := range table {
