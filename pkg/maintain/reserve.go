@@ -150,10 +150,8 @@ func reserve(c *operation.Call, choice Choice, at lease.Place, set string) (leas
 	case own && old.IsHold && old.Remaining(c.Now) == next.Remaining(c.Now):
 		return old, nil
 	}
-	if err := c.Put(old, next); err != nil {
-		return old, err
-	}
-	return next, c.Log(next, store.EventReserved, fmt.Sprintf("held for %s, %s", choice.who(), event.Hold))
+	why := fmt.Sprintf("held for %s, %s", choice.who(), event.Hold)
+	return next, cmp.Or(c.Put(old, next), c.Log(next, store.EventReserved, why))
 }
 
 // ends reports whether a lease is a hold that is to end, and why. A pod may have taken it

@@ -110,10 +110,8 @@ func (c *Call) importPool(s Scope, dir *hostlocal.Dir, isKnown bool) error {
 	if err == nil && !isKnown {
 		err = c.node.proveComplete(shown.Found, s.Pool, c.Tx.Lost(), dir != nil && dir.IsComplete())
 	}
-	if shown.at == 0 {
-		for _, p := range shown.Problems {
-			c.files.warn("%s", p)
-		}
+	for _, p := range shown.Problems {
+		c.files.warn("%s", p)
 	}
 	if err != nil {
 		return err
@@ -231,10 +229,7 @@ func (c *Call) copyFromOtherDirs(s Scope, in func(lease.Pool) ([]lease.Lease, er
 			}
 			l.Pool, l.ID = s.Pool, NewID()
 			why := "network " + s.Pool.Network + " had it in " + o.DataDir
-			if err := c.Put(lease.Lease{}, l); err != nil {
-				return err
-			}
-			if err := c.Log(l, store.EventImported, why); err != nil {
+			if err := cmp.Or(c.Put(lease.Lease{}, l), c.Log(l, store.EventImported, why)); err != nil {
 				return err
 			}
 		}
@@ -349,10 +344,7 @@ func (c *Call) repairAt(p lease.Pool, a netip.Addr, shown []importer.Finding, di
 		next.ID = NewID()
 	}
 	c.files.changed[at] = true
-	if err := c.Tx.Put(p, a, next); err != nil {
-		return err
-	}
-	return c.Log(importer.Unknown(p, a, c.Now), store.EventRecovered, why)
+	return cmp.Or(c.Tx.Put(p, a, next), c.Log(importer.Unknown(p, a, c.Now), store.EventRecovered, why))
 }
 
 // proveComplete returns ErrNoEvidence if addresses may be in use that nothing on the node names:

@@ -109,9 +109,9 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 		err := n.Store.Update(ctx, func(tx *store.Tx) (err error) {
 			f.reset()
 			f.store, f.owner = tx.ID(), n.owner(tx)
-			c = n.newCall(tx, scope, f)
+			c = n.newCall(tx, in, f)
 			c.Repaired, tx.Then = repaired, c.finish
-			applied, err = c.run(scope, operation)
+			applied, err = c.run(in, fn)
 			return err
 		})
 		if err == nil {
@@ -325,16 +325,11 @@ func (c *Call) Log(about lease.Lease, ev store.Event, reason string) error {
 
 // logAt is Log for an event at another time: that of a queued DEL.
 func (c *Call) logAt(about lease.Lease, ev store.Event, reason string, at lease.Instant) error {
-	if err := c.Tx.BeginBoot(c.Now.BootID); err != nil {
-		return err
-	}
-	if err := c.Tx.Log(store.About(about, ev, at, reason)); err != nil {
-		return err
-	}
+	err := cmp.Or(c.Tx.BeginBoot(c.Now.BootID), c.Tx.Log(store.About(about, ev, at, reason)))
 	if name, ok := counted[ev]; ok {
-		return c.Tx.Count(name, 1)
+		err = cmp.Or(err, c.Tx.Count(name, 1))
 	}
-	return nil
+	return err
 }
 
 // counted are the events that metrics count (leasehold_leases_*_total).
