@@ -24,7 +24,7 @@ func TestNextEnd(t *testing.T) {
 		"over":         {[]lease.Lease{held(0)}, time.Duration(lease.Forever)},
 		"one is not":   {[]lease.Lease{held(0), held(time.Hour)}, time.Hour},
 	} {
-		if got := (Survey{Leases: c.leases, Now: now}).NextEnd(); got != lease.Window(c.want) {
+		if got := (Survey{NodeView: NodeView{Leases: c.leases, Now: now}}).NextEnd(); got != lease.Window(c.want) {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
@@ -41,7 +41,8 @@ func TestPlanEndsHolds(t *testing.T) {
 	} {
 		for last, want := range ofLast {
 			l := lease.Lease{ID: "1", State: lease.Held, IsHold: true, Hold: lease.Window(hold), ReleasedAt: released}
-			plan := Plan(Survey{Now: now, Leases: []lease.Lease{l}, Last: map[Ref]lease.Liveness{RefTo(l): last}})
+			plan := Plan(Survey{NodeView: NodeView{Now: now, Leases: []lease.Lease{l}},
+				Last: map[Ref]lease.Liveness{RefTo(l): last}})
 			if got := len(plan) == 1 && plan[0].Do == Expire; got != want || len(plan) > 0 && !want {
 				t.Errorf("held for %s, last holder %s: %+v", hold, last, plan)
 			}

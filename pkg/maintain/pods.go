@@ -162,35 +162,38 @@ type NodeView struct {
 	// store was never used.
 	NamedPods map[store.NamedPod]bool
 
-	known map[string]bool // whether all pools of a network were Imported before it was read, by network
+	Damaged []lease.Lease // pool and address of records that cannot be read
 
-	damaged []lease.Lease // pool and address of records that cannot be read
+	imported   map[lease.Pool]bool     // see store.Tx.Imported
+	caches     map[lease.Pool][]string // see store.Tx.CacheDirs
+	namespaces string                  // see store.Tx.NamespaceIDs
 }
 
 // Imported reports whether the store knows all leases of a network. If not, the store was lost, or
 // was missing when the node booted, and no ADD has used the network since: the pods of the network
 // may have addresses for which Leases has no lease.
-func (v NodeView) Imported(network string) bool { return v.known[network] }
-
-// knownNetworks returns the networks of a store, and whether all pools of each are Imported.
-func knownNetworks(tx *store.Tx) map[string]bool {
-	out := map[string]bool{}
-	for _, p := range tx.Pools() {
-		known, met := out[p.Network]
-		out[p.Network] = tx.Imported(p) && (known || !met)
+func (v NodeView) Imported(network string) (known bool) {
+	for p, isImported := range v.imported {
+		if p.Network == network && !isImported {
+			return false
+		}
+		known = known || p.Network == network
 	}
-	return out
+	return known
 }
 
 // List returns the leases that match selects, as they are at one time.
 func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (v NodeView, err error) {
 	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
-		v = NodeView{known: knownNetworks(tx), Limits: tx.Limits(), NamedPods: namedPods(tx),
-			Lost: tx.Lost() != ""}
+		v = NodeView{imported: map[lease.Pool]bool{}, caches: map[lease.Pool][]string{},
+			namespaces: tx.NamespaceIDs(), Limits: tx.Limits(), NamedPods: namedPods(tx), Lost: tx.Lost() != ""}
+		for _, p := range tx.Pools() {
+			v.imported[p], v.caches[p] = tx.Imported(p), tx.CacheDirs(p)
+		}
 		for l, err := range tx.All {
 			switch {
 			case err != nil:
-				v.damaged = append(v.damaged, l)
+				v.Damaged = append(v.Damaged, l)
 			case match(l):
 				v.Leases = append(v.Leases, l)
 			}

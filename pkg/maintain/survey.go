@@ -11,15 +11,12 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
-	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
 // Survey is the state of a node: the content of its store, and whether the holders of its leases
 // are alive.
 type Survey struct {
-	Now     lease.Instant
-	Leases  []lease.Lease
-	Damaged []lease.Lease // pool and address of the records that cannot be read
+	NodeView
 	// Life has the state of the holder of each bound lease.
 	Life map[lease.Holder]lease.Liveness
 	// Last has, for each hold whose time is over, whether the last holder still has the address.
@@ -55,28 +52,12 @@ type Served struct {
 // served are the pools that leasehold serves. host-local may have assigned addresses of these pools
 // before.
 func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) {
-	v := Survey{Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{}}
-	served = slices.Clone(served)
-	var recorded string
-	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
-		recorded = tx.NamespaceIDs()
-		if tx.Lost() != "" { // the next ADD or an operator has to decide what a lost pool had
-			served = slices.DeleteFunc(served, func(p Served) bool { return !tx.Imported(p.Pool) })
-		}
-		for i, p := range served {
-			served[i].Caches = tx.CacheDirs(p.Pool)
-		}
-		return nil
-	})
-	if err != nil {
-		return v, err
-	}
 	view, err := s.List(ctx, func(lease.Lease) bool { return true })
+	v := Survey{NodeView: view, Life: map[lease.Holder]lease.Liveness{}, Last: map[Ref]lease.Liveness{}}
 	if err != nil {
 		return v, err
 	}
-	v.Leases, v.Damaged, v.Now = view.Leases, view.damaged, view.Now
-	if err := s.Node.Host.ProveView(recorded, v.Now.BootID, host.BoundIn(v.Leases)); err != nil {
+	if err := s.Node.Host.ProveView(v.namespaces, v.Now.BootID, host.BoundIn(v.Leases)); err != nil {
 		// Even the boot id may be another one, in a sandbox with a kernel of its own.
 		if len(v.Leases)+len(v.Damaged) > 0 {
 			v.Unsafe = fmt.Errorf("%w: %w", operation.ErrNoHostView, err)
@@ -156,11 +137,14 @@ func (s *Service) imports(v Survey, served []Served) (out []Action) {
 		}
 	}
 	for _, p := range served {
+		if v.Lost && !v.imported[p.Pool] { // the next ADD or an operator has to decide what a lost pool had
+			continue
+		}
 		isLeased := func(a netip.Addr) bool {
 			l, found := leased[lease.Place{Pool: p.Pool, Address: a}]
 			return found && (l.State != lease.Bound || !l.Key().IsZero())
 		}
-		for _, found := range s.Node.AssignedAlive(p.Pool, p.Caches, p.Since, isLeased) {
+		for _, found := range s.Node.AssignedAlive(p.Pool, v.caches[p.Pool], p.Since, isLeased) {
 			hasNetns := leased[found.Place()].Holder.Netns.Ino != 0
 			if key := found.Key(); hasNetns && (key.IsZero() || taken[key]) {
 				continue // it has all that it can have
