@@ -8,20 +8,27 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
-// returned handles the neighbours of a pod that has returned to its addresses (kept), because they
-// know the addresses with another hardware address. It deletes the neighbour entries of this node,
-// and adds the pod to the agent's announce queue. Errors are only warnings: the pod has its
-// addresses anyway.
-func (s *Service) returned(who lease.Holder, kept []netip.Addr) {
+// returned handles the neighbours of a pod that has returned to its addresses, because they know
+// the addresses with another hardware address. It deletes the neighbour entries of this node, and
+// adds the pod to the agent's announce queue. Errors are only warnings: the pod has its addresses
+// anyway.
+func (s *Service) returned(a *assignment) {
+	var kept []netip.Addr
+	for _, p := range a.picks {
+		if p.event == store.EventKept || p.event == store.EventTakenOver {
+			kept = append(kept, p.next.Address)
+		}
+	}
 	if len(kept) == 0 {
 		return
 	}
 	if err := s.Node.Host.ForgetNeighbours(kept); err != nil {
 		s.Node.Warnf("%v", err)
 	}
-	if err := s.Node.Store.Run().Announce(who.Attachment()); err != nil {
+	if err := s.Node.Store.Run().Announce(a.holder.Attachment()); err != nil {
 		s.Node.Warnf("%v", err)
 	}
 }
@@ -48,7 +55,7 @@ func (s *Service) KeepMAC(ctx context.Context, who lease.Attachment, addrs []net
 			mac = macOf(leases, has)
 		}
 		for _, l := range leases {
-			if _, err := c.Change(l, lease.SetMAC{Holder: l.Holder, MAC: mac.String()}); err != nil {
+			if _, _, err := c.Change(l, lease.SetMAC{Holder: l.Holder, MAC: mac.String()}); err != nil {
 				return err
 			}
 		}

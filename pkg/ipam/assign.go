@@ -64,9 +64,8 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	if err = cmp.Or(err, refused); err != nil {
 		return Result{}, err
 	}
-	result := a.result()
-	s.returned(a.holder, result.kept())
-	return result, nil
+	s.returned(a)
+	return a.result(), nil
 }
 
 // errNotSearched is returned by decide if host-local may have given the container an address that
@@ -81,22 +80,14 @@ const expireBatch = 16
 // plugin's namespaces, the pool and its range sets, and ends a batch of expired holds.
 func prepare(c *operation.Call, req Request) error {
 	c.SetUsed(req.Pool)
-	if err := c.NewBoot(req.Pool); err != nil {
-		return err
-	}
-	if err := c.RecordNamespaces(); err != nil {
-		return err
-	}
-	if err := c.Tx.SetRanges(req.Pool, req.Sets); err != nil {
-		return err
-	}
-	if err := c.Tx.SetLink(req.Pool, req.Link); err != nil {
-		return err
-	}
-	if err := c.Tx.SetCacheDirs(req.Pool, req.Options.CNICacheDirs); err != nil {
-		return err
-	}
-	return c.Collect(c.Tx.Ending(req.Pool, expireBatch))
+	return cmp.Or(
+		c.NewBoot(req.Pool),
+		c.RecordNamespaces(),
+		c.Tx.SetRanges(req.Pool, req.Sets),
+		c.Tx.SetLink(req.Pool, req.Link),
+		c.Tx.SetCacheDirs(req.Pool, req.Options.CNICacheDirs),
+		c.Collect(c.Tx.Ending(req.Pool, expireBatch)),
+	)
 }
 
 // assignment is the state of one ADD.
@@ -184,22 +175,18 @@ func (a *assignment) decide() (refused, err error) {
 // keepHolds extends the holds that the pod will get when its call is no longer refused: each lasts
 // for busyTimeout at least, because the pod has come back in time.
 func (a *assignment) keepHolds() error {
-	var own []lease.Lease
-	for _, p := range a.picks {
-		own = append(own, p.old)
+	picked := func(l lease.Lease) bool {
+		return slices.ContainsFunc(a.picks, func(p pick) bool { return p.old.Address == l.Address })
 	}
 	for _, l := range a.former {
-		if !a.isNamed() || l.Name == a.req.Pod.Name {
-			own = append(own, l)
+		if a.isNamed() && l.Name != a.req.Pod.Name && !picked(l) {
+			continue
 		}
-	}
-	own = slices.DeleteFunc(own, func(l lease.Lease) bool { return l.State != lease.Held })
-	for _, l := range own {
 		l, err := a.call.Tx.Get(l.Pool, l.Address) // refuse may have changed it
-		if err != nil {
-			return err
+		if err == nil {
+			_, _, err = a.call.Change(l, lease.Defer{Rest: a.req.Options.BusyTimeout})
 		}
-		if _, err := a.call.Change(l, lease.Defer{Rest: a.req.Options.BusyTimeout}); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -575,7 +562,6 @@ func (a *assignment) result() Result {
 		r.Addresses = append(r.Addresses, Assigned{
 			Address: netip.PrefixFrom(p.next.Address, rng.Subnet.Bits()),
 			Gateway: rng.Gateway,
-			Kept:    p.event == store.EventKept || p.event == store.EventTakenOver,
 		})
 	}
 	return r

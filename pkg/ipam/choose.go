@@ -249,34 +249,26 @@ func (a *assignment) next(set pool.Set) (p pick, found bool, err error) {
 	var last netip.Addr
 	dead := 0
 	addr, found := set.Next(a.call.Tx.Cursor(a.req.Pool, set.ID()), func(lo, hi netip.Addr) (netip.Addr, bool) {
-		for {
-			addr, ok := a.call.Tx.Free(a.req.Pool, lo, hi)
-			if !ok {
-				return addr, false
-			}
+		for addr, ok := a.call.Tx.Free(a.req.Pool, lo, hi); ok; addr, ok = a.call.Tx.Free(a.req.Pool, addr.Next(), hi) {
 			var isFree, wasDead bool
 			if isFree, wasDead, err = a.isFree(addr); isFree || err != nil {
 				return addr, true
 			}
-			if wasDead && !last.IsValid() {
-				last = addr
-			}
 			if wasDead {
 				dead++
+				last = cmp.Or(last, addr)
 			}
 			if dead == maxDead {
 				return last, true
 			}
-			lo = addr.Next()
 		}
+		return netip.Addr{}, false
 	})
-	switch {
-	case err != nil:
-		return pick{}, false, err
-	case !found && !last.IsValid():
-		return pick{}, false, nil
-	case !found:
+	if !found {
 		addr = last
+	}
+	if err != nil || !addr.IsValid() {
+		return pick{}, false, err
 	}
 	p, err = a.fresh(set, addr, nil)
 	return p, true, err
@@ -338,19 +330,15 @@ func (a *assignment) yield(l lease.Lease, holds bool) lease.Yield {
 // cool-down; if there is none, the hold with the earliest end of those that the policy
 // onExhaustion allows. It reports whether there is one.
 func (a *assignment) takeHold(set pool.Set, held []lease.Lease) (p pick, found bool, err error) {
-	older := func(x, y lease.Lease) int {
-		return cmp.Compare(a.call.Now.Since(y.ReleasedAt), a.call.Now.Since(x.ReleasedAt))
+	left := func(l lease.Lease) lease.Window {
+		if !l.IsHold {
+			return -1 // before all holds
+		}
+		return l.Remaining(a.call.Now)
 	}
 	slices.SortFunc(held, func(x, y lease.Lease) int {
-		switch {
-		case x.IsHold && y.IsHold:
-			return cmp.Or(cmp.Compare(x.Remaining(a.call.Now), y.Remaining(a.call.Now)), older(x, y))
-		case x.IsHold:
-			return 1
-		case y.IsHold:
-			return -1
-		}
-		return older(x, y)
+		return cmp.Or(cmp.Compare(left(x), left(y)),
+			cmp.Compare(a.call.Now.Since(y.ReleasedAt), a.call.Now.Since(x.ReleasedAt)))
 	})
 	mayYield, why := a.holdsThatYield(set, held)
 	for _, l := range held {

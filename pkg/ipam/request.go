@@ -41,7 +41,6 @@ type Request struct {
 type Assigned struct {
 	Address netip.Prefix // the address with its subnet's length
 	Gateway netip.Addr
-	Kept    bool // the pod had the address before
 }
 
 // Result is the result of an ADD: one address of each range set, in their order.
@@ -49,17 +48,6 @@ type Result struct {
 	Addresses []Assigned
 	Existing  bool     // the container had an address before
 	Notes     []string // for operators, on stderr, one line each
-}
-
-// kept returns the addresses that the pod had before.
-func (r Result) kept() []netip.Addr {
-	var out []netip.Addr
-	for _, a := range r.Addresses {
-		if a.Kept {
-			out = append(out, a.Address.Addr())
-		}
-	}
-	return out
 }
 
 func (r Request) scope() operation.Scope {
