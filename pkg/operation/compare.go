@@ -78,7 +78,7 @@ func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 // a power cut brings back files that are not synced.
 func (c *Call) isLeftOver(p lease.Pool, f hostlocal.File) bool {
 	id, _, named := hostlocal.ParseOwner(f.Content)
-	return named && c.ageOf(f.Modified) == ofEarlierBoot && c.earlier[p][id]
+	return named && c.ageOf(f.Modified) == ofEarlierBoot && c.earlier[former{p, id}]
 }
 
 // mayBeNewer reports whether a file that names the holder of a lease may be of a later life of that
@@ -118,25 +118,27 @@ func (c *Call) ageOf(written time.Time) age {
 	return ofEarlierBoot
 }
 
+// former is a container of a pool that the journal has.
+type former struct {
+	pool      lease.Pool
+	container string
+}
+
 // readJournal sets earlier, ended and began.
 func (c *Call) readJournal() {
 	if c.earlier != nil {
 		return
 	}
-	c.earlier, c.began = map[lease.Pool]map[string]bool{}, c.Now.Wall
+	c.earlier, c.began = map[former]bool{}, c.Now.Wall
 	if c.Now.BootID == "" {
 		return
 	}
 	c.Tx.EachBoot(c.Now.BootID, func(n store.Entry, isEarlier bool) {
-		p := n.Place().Pool
 		switch {
-		case !isEarlier && n.Time.Before(c.began):
-			c.began = n.Time
-		case isEarlier && c.earlier[p] == nil:
-			c.earlier[p] = map[string]bool{}
-			fallthrough
 		case isEarlier:
-			c.earlier[p][n.Container], c.ended = true, n.Time
+			c.earlier[former{n.Place().Pool, n.Container}], c.ended = true, n.Time
+		case n.Time.Before(c.began):
+			c.began = n.Time
 		}
 	})
 }
@@ -283,13 +285,13 @@ func (c *Call) MayGiveAny(p lease.Pool) error {
 // ProbeLock returns the error that MayGiveAny would return in an ADD. It takes no lock, and changes
 // nothing.
 func ProbeLock(p lease.Pool) error {
-	if err := hostlocal.ProbeLock(p); err != nil {
-		return noLock(p, err)
-	}
-	return nil
+	return noLock(p, hostlocal.ProbeLock(p))
 }
 
 func noLock(p lease.Pool, err error) error {
+	if err == nil {
+		return nil
+	}
 	return fmt.Errorf("%w: host-local's lock of network %s cannot be opened, so no address is assigned: %w",
 		importer.ErrUnreadable, p.Network, err)
 }

@@ -80,10 +80,10 @@ type Call struct {
 	start time.Time
 	steps int
 	more  bool
-	// earlier are the containers that the journal has of earlier boots, by pool, ended is the time
-	// of its last entry of those, and began the earliest one of its entries of this boot. earlier
-	// is nil until it is needed.
-	earlier      map[lease.Pool]map[string]bool
+	// earlier are the containers that the journal has of earlier boots, ended is the time of its
+	// last entry of those, and began the earliest one of its entries of this boot. earlier is nil
+	// until it is needed.
+	earlier      map[former]bool
 	ended, began time.Time
 }
 
