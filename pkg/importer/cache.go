@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,20 +36,20 @@ type cacheFile struct {
 	CNIArgs        [][2]string                `json:"cniArgs"`
 	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs"`
 	Result         struct {
-		IP4 *struct { // CNI 0.1 and 0.2
-			IP string `json:"ip"`
-		} `json:"ip4"`
-		IP6 *struct {
-			IP string `json:"ip"`
-		} `json:"ip6"`
-		IPs []struct { // since 0.3
-			Address string `json:"address"`
-		} `json:"ips"`
+		IP4        resultIP   `json:"ip4"` // CNI 0.1 and 0.2
+		IP6        resultIP   `json:"ip6"` // the same
+		IPs        []resultIP `json:"ips"` // since 0.3
 		Interfaces []struct { // since 0.3
 			Name    string `json:"name"`
 			Sandbox string `json:"sandbox"` // the path of the namespace, if it is not the node's
 		} `json:"interfaces"`
 	} `json:"result"`
+}
+
+// resultIP is one address of a result, with the length of its prefix.
+type resultIP struct {
+	IP      string `json:"ip"`      // CNI 0.1 and 0.2
+	Address string `json:"address"` // since 0.3
 }
 
 // cache returns the candidates of libcni's cache about the attachments of a network.
@@ -219,20 +220,9 @@ func (f *cacheFile) netns() string {
 }
 
 // addresses returns the addresses of the result, of any CNI version.
-func (f *cacheFile) addresses() []netip.Addr {
-	texts := make([]string, 0, 2+len(f.Result.IPs))
-	if f.Result.IP4 != nil {
-		texts = append(texts, f.Result.IP4.IP)
-	}
-	if f.Result.IP6 != nil {
-		texts = append(texts, f.Result.IP6.IP)
-	}
-	for _, ip := range f.Result.IPs {
-		texts = append(texts, ip.Address)
-	}
-	var out []netip.Addr
-	for _, text := range texts {
-		if a, ok := hostlocal.ParseCIDR(text); ok {
+func (f *cacheFile) addresses() (out []netip.Addr) {
+	for _, ip := range append([]resultIP{f.Result.IP4, f.Result.IP6}, f.Result.IPs...) {
+		if a, ok := hostlocal.ParseCIDR(cmp.Or(ip.IP, ip.Address)); ok {
 			out = append(out, a)
 		}
 	}
