@@ -514,13 +514,11 @@ func (a *assignment) writePick(p pick) error {
 		return err
 	}
 	err = a.call.Log(p.next, p.event, p.reason)
-	if err == nil && a.limited != "" {
-		err = a.call.Log(p.next, store.EventLimited, a.limited)
+	if a.limited != "" {
+		err = cmp.Or(err, a.call.Log(p.next, store.EventLimited, a.limited))
 	}
-	if err == nil && p.event == store.EventBound { // the cursor moves only to an address that nobody had
-		if err = a.warnOfLowPool(p); err == nil {
-			err = a.call.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address)
-		}
+	if p.event == store.EventBound { // the cursor moves only to an address that nobody had
+		err = cmp.Or(err, a.warnOfLowPool(p), a.call.Tx.SetCursor(a.req.Pool, p.next.Set, p.next.Address))
 	}
 	return err
 }

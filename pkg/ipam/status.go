@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,10 +29,7 @@ func (s *Service) Status(ctx context.Context, in operation.Scope) error {
 }
 
 func (s *Service) ready(ctx context.Context, in operation.Scope) error {
-	if err := s.Node.Store.Probe(); err != nil {
-		return err
-	}
-	if err := operation.ProbeLock(in.Pool); err != nil {
+	if err := cmp.Or(s.Node.Store.Probe(), operation.ProbeLock(in.Pool)); err != nil {
 		return err
 	}
 	imported, lost, err := s.poolState(ctx, in.Pool, 0)

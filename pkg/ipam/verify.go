@@ -22,25 +22,19 @@ import (
 func (s *Service) Verify(ctx context.Context, req Request) error {
 	ctx = files.WithMaxWait(ctx) // of both transactions together
 	who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
-	var held []netip.Addr
-	read := func(leases []lease.Lease, err error) error {
-		held = nil
-		for _, l := range leases {
-			if l.Pool == req.Pool {
-				held = append(held, l.Address)
-			}
-		}
+	var leases []lease.Lease
+	err := s.Node.Store.View(ctx, func(tx *store.Tx) (err error) {
+		leases, err = tx.ByHolder(who.ContainerID, who.IfName)
 		return err
-	}
-	err := s.Node.Store.View(ctx, func(tx *store.Tx) error { return read(tx.ByHolder(who.ContainerID, who.IfName)) })
+	})
 	unknown := err == nil || errors.Is(err, store.ErrLost) || errors.Is(err, store.ErrDamaged)
-	if unknown && verify(req, held) != nil {
+	if unknown && verify(req, leases) != nil {
 		files := s.Node.FilesOf(req.Pool, operation.Names(who))
-		err = s.Node.Update(ctx, req.scope(), func(c *operation.Call) error {
-			if err := c.ImportFiles(req.Pool, files, nil); err != nil {
-				return err
+		err = s.Node.Update(ctx, req.scope(), func(c *operation.Call) (err error) {
+			if err = c.ImportFiles(req.Pool, files, nil); err == nil {
+				leases, err = c.Tx.ByAttachment(who, req.Pool)
 			}
-			return read(c.Tx.ByAttachment(who, req.Pool))
+			return err
 		})
 	}
 	if errors.Is(err, store.ErrBusy) {
@@ -50,13 +44,19 @@ func (s *Service) Verify(ctx context.Context, req Request) error {
 	if err != nil {
 		return err
 	}
-	return verify(req, held)
+	return verify(req, leases)
 }
 
 // verify compares the container's addresses with prevResult, which need not name them: a plugin
 // that adds an address to those of others may pass their result (docs/facts.md, "CHECK may come
 // with the result of others"). Addresses outside of the range sets belong to other plugins.
-func verify(req Request, held []netip.Addr) error {
+func verify(req Request, leases []lease.Lease) error {
+	var held []netip.Addr
+	for _, l := range leases {
+		if l.Pool == req.Pool {
+			held = append(held, l.Address)
+		}
+	}
 	if len(held) == 0 {
 		return fmt.Errorf("%w: container %s has none on %s", ErrCheckFailed, req.ContainerID, req.IfName)
 	}
