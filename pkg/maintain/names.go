@@ -26,14 +26,6 @@ func namePod(c *operation.Call, p store.NamedPod) (named bool, err error) {
 	return true, c.Tx.SetNamedPod(p, c.Now.Wall)
 }
 
-func namedPods(tx *store.Tx) map[store.NamedPod]bool {
-	out := map[store.NamedPod]bool{}
-	for p := range tx.NamedPods() {
-		out[p] = true
-	}
-	return out
-}
-
 // LeavingPod is a pod of this node that is being deleted, or that is not after all.
 type LeavingPod struct {
 	Namespace, Name string

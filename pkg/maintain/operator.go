@@ -1,6 +1,7 @@
 package maintain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,18 +18,13 @@ import (
 // changes nothing. If the view of this process is not proven, one of the problems is that Import
 // would fail.
 func (s *Service) Preview(ctx context.Context, p lease.Pool) ([]importer.Finding, []string, error) {
-	now := s.Node.Clock()
-	unproven := s.Node.Host.ProveView("", now.BootID, nil) // replaced below if there is a store
-	err := s.Node.Store.View(ctx, func(tx *store.Tx) error {
-		unproven = s.Node.Host.ProveView(tx.NamespaceIDs(), now.BootID, tx.Bound())
-		return nil
-	})
+	v, err := s.List(ctx, func(lease.Lease) bool { return true })
 	if err != nil && !errors.Is(err, store.ErrLost) {
 		return nil, nil, err
 	}
 	found, err := s.Node.Find(operation.Existing(p, nil), nil)
 	problems := found.Problems
-	if unproven != nil {
+	if unproven := s.prove(v); unproven != nil {
 		problems = append(problems, fmt.Sprintf("nothing of this would be imported from here: %v", unproven))
 	}
 	return found.Findings, problems, err
@@ -126,9 +122,6 @@ func (s *Service) AcceptLoss(ctx context.Context) error {
 		}
 		about := store.Entry{Time: c.Now.Wall, Event: store.EventRecovered, Reason: "the loss was accepted by hand: " +
 			c.Tx.Lost()}
-		if err := c.Tx.Log(about); err != nil {
-			return err
-		}
-		return c.Tx.AcceptLoss()
+		return cmp.Or(c.Tx.Log(about), c.Tx.AcceptLoss())
 	})
 }

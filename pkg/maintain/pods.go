@@ -158,9 +158,9 @@ type NodeView struct {
 	Limits policy.Limits // of namespaces
 	Now    lease.Instant // when it was read
 	Lost   bool          // the store replaced a lost one, see Imported
-	// NamedPods are the records that NamePods has written and that are still needed; nil if the
-	// store was never used.
-	NamedPods map[store.NamedPod]bool
+	// NamedPods are the records that NamePods has written and that are still needed, and when it
+	// has; nil if the store was never used.
+	NamedPods map[store.NamedPod]time.Time
 
 	Damaged []lease.Lease // pool and address of records that cannot be read
 
@@ -186,7 +186,8 @@ func (v NodeView) Imported(network string) (known bool) {
 func (s *Service) List(ctx context.Context, match func(lease.Lease) bool) (v NodeView, err error) {
 	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
 		v = NodeView{imported: map[lease.Pool]bool{}, caches: map[lease.Pool][]string{},
-			namespaces: tx.NamespaceIDs(), Limits: tx.Limits(), NamedPods: namedPods(tx), Lost: tx.Lost() != ""}
+			namespaces: tx.NamespaceIDs(), Limits: tx.Limits(), NamedPods: maps.Collect(tx.NamedPods()),
+			Lost: tx.Lost() != ""}
 		for _, p := range tx.Pools() {
 			v.imported[p], v.caches[p] = tx.Imported(p), tx.CacheDirs(p)
 		}

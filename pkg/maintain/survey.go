@@ -57,7 +57,7 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 	if err != nil {
 		return v, err
 	}
-	if err := s.Node.Host.ProveView(v.namespaces, v.Now.BootID, host.BoundIn(v.Leases)); err != nil {
+	if err := s.prove(v.NodeView); err != nil {
 		// Even the boot id may be another one, in a sandbox with a kernel of its own.
 		if len(v.Leases)+len(v.Damaged) > 0 {
 			v.Unsafe = fmt.Errorf("%w: %w", operation.ErrNoHostView, err)
@@ -69,6 +69,12 @@ func (s *Service) Survey(ctx context.Context, served ...Served) (Survey, error) 
 	v.checkSomeAlive()
 	v.imports = s.imports(v, served)
 	return v, nil
+}
+
+// prove returns an error if it is not proven that this process sees the processes and mounts of the
+// host. v has all leases.
+func (s *Service) prove(v NodeView) error {
+	return s.Node.Host.ProveView(v.namespaces, v.Now.BootID, host.BoundIn(v.Leases))
 }
 
 // examineHolders sets Life, Last, Unknown and WhyUnknown. If the namespace of a single process

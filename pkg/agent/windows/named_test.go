@@ -69,9 +69,9 @@ func TestMakeWithReservationNames(t *testing.T) {
 		{"being deleted", deleting, []lease.Lease{of(own, bound("u1", hour))}, false, plan{}},
 	} {
 		view := maintain.NodeView{Leases: c.leases, Now: now,
-			NamedPods: map[store.NamedPod]bool{}}
+			NamedPods: map[store.NamedPod]time.Time{}}
 		if c.known {
-			view.NamedPods[record] = true
+			view.NamedPods[record] = time.Now()
 		}
 		got := makePlan(map[kube.Name]retention.Pod{c.pod.Name: c.pod}, view, nil)
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {

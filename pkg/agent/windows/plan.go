@@ -135,7 +135,8 @@ func (plan *plan) follow(p retention.Pod, leases []lease.Lease, view maintain.No
 	hasLease := slices.ContainsFunc(leases, func(l lease.Lease) bool { return l.UID == p.UID })
 	record := store.NamedPod{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID,
 		ReserveAs: w.ReserveAs, Window: w.Window}
-	if w.ReserveAs != "" && w.Window > 0 && p.Expected && !hasLease && !view.NamedPods[record] {
+	_, isStored := view.NamedPods[record]
+	if w.ReserveAs != "" && w.Window > 0 && p.Expected && !hasLease && !isStored {
 		plan.Name = append(plan.Name, record)
 	}
 	for _, l := range leases {
