@@ -92,18 +92,6 @@ func duration(text string) time.Duration {
 	return d
 }
 
-func leaseOf(state lease.State, id string) lease.Lease {
-	l := lease.Lease{
-		ID: "00112233445566aa", Pool: testPool, Address: netip.MustParseAddr("10.0.0.5"), Set: "s", State: state,
-		Namespace: "db", Name: "db-0", UID: "u1", Window: lease.Window(time.Hour), CoolDown: testCoolDown, BoundAt: now,
-		Holder: lease.Holder{ContainerID: id, IfName: "eth0", Netns: podNetns, BootID: "boot-1"},
-	}
-	if state == lease.Held {
-		l.IsHold, l.Hold, l.ReleasedAt = true, lease.Window(time.Hour), now
-	}
-	return l
-}
-
 // story is a finding in short: what the table wants to see of it.
 func story(f Finding) string {
 	l := f.Lease

@@ -12,63 +12,35 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/cases"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
-// TestLife has every case of lifeOf: what the entries of libcni's cache and the interfaces of the
-// node show of the container c1@eth0, which the file of 10.0.0.5 has named for an hour.
+// TestLife reads the cases of testdata/life.txt: what is given of the container that a file names,
+// and what comes of it.
 func TestLife(t *testing.T) {
-	const alive, dead, unknown = lease.Alive, lease.Dead, lease.Unknown
-	file := parse("file 10.0.0.5 1h container=c1")
-	for _, c := range []struct {
-		name    string
-		entries []string
-		unread  bool
-		seen    lease.Liveness
-		want    lease.Liveness
-	}{
-		{"no entry: its ADD may be under way", nil, false, dead, unknown},
-		{"no entry, and an interface has the address", nil, false, alive, alive},
-		{"its namespace exists", []string{"live-cache 10.0.0.5 1m container=c1 netns=db-0"}, false, dead, alive},
-		{"its namespace exists, with another address", []string{"live-cache 10.0.0.6 1m container=c1 netns=db-0"},
-			false, dead, alive},
-		{"its namespace is gone", []string{"dead-cache 10.0.0.5 1m container=c1"}, false, dead, dead},
-		{"its namespace is gone, and the entry is as old as the file",
-			[]string{"dead-cache 10.0.0.5 1h container=c1"}, false, dead, dead},
-		{"its namespace is gone, and an interface has the address",
-			[]string{"dead-cache 10.0.0.5 1m container=c1"}, false, alive, alive},
-		{"its namespace is gone, and interfaces cannot be read",
-			[]string{"dead-cache 10.0.0.5 1m container=c1"}, false, unknown, unknown},
-		{"its namespace is gone, and an entry cannot be read",
-			[]string{"dead-cache 10.0.0.5 1m container=c1"}, true, dead, unknown},
-		{"the entry is older than the file: of a former life", []string{"dead-cache 10.0.0.5 2h container=c1"},
-			false, dead, unknown},
-		{"the entry has another address", []string{"dead-cache 10.0.0.6 1m container=c1"}, false, dead, unknown},
-		{"the entry is of another container", []string{"dead-cache 10.0.0.5 1m container=c2"}, false, dead, unknown},
-		{"the entry is of another interface", []string{"dead-cache 10.0.0.5 1m container=c1 if=net1"}, false, dead,
-			unknown},
-		{"another interface is alive", []string{"live-cache 10.0.0.5 1m container=c1 netns=db-0 if=net1"}, false,
-			dead, unknown},
-		{"its namespace cannot be read", []string{"live-cache 10.0.0.5 1m container=c1"}, false, dead, unknown},
-		{"one is gone, and the other cannot be read", []string{"dead-cache 10.0.0.5 1m container=c1",
-			"live-cache 10.0.0.5 1m container=c1"}, false, dead, unknown},
-		{"one is gone, and the other exists", []string{"dead-cache 10.0.0.5 1m container=c1",
-			"live-cache 10.0.0.5 2h container=c1 netns=db-0"}, false, dead, alive},
-	} {
+	for _, c := range cases.Read(t, "testdata/life.txt") {
+		if c.Name == "" {
+			continue
+		}
+		file, unread, seen := parse("file 10.0.0.5 1h container=c1"), false, lease.Dead
 		var entries []candidate
-		for _, e := range c.entries {
-			entries = append(entries, parse(e))
+		for _, line := range c.Given {
+			switch line {
+			case "old file":
+				file.IfName = ""
+			case "unread entry":
+				unread = true
+			case "seen":
+				seen = lease.Alive
+			case "unread interfaces":
+				seen = lease.Unknown
+			default:
+				entries = append(entries, parse(line))
+			}
 		}
-		if got := lifeOf(file, entries, c.unread, c.seen); got != c.want {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
-	}
-	alone := file
-	alone.IfName = "" // a file of host-local before v0.8.0
-	for kind, want := range map[string]lease.Liveness{"dead-cache 10.0.0.5 1m container=c1 if=net1": dead,
-		"live-cache 10.0.0.5 1m container=c1 netns=db-0 if=net1": alive} {
-		if got := lifeOf(alone, []candidate{parse(kind)}, false, dead); got != want {
-			t.Errorf("the container alone, %s: %s, want %s", kind, got, want)
+		if got := lifeOf(file, entries, unread, seen).String(); got != c.Want[0] {
+			t.Errorf("%s: %s, want %s", c.Name, got, c.Want[0])
 		}
 	}
 }
@@ -97,11 +69,11 @@ func TestNamedContainer(t *testing.T) {
 			n.lives("/run/netns/seen", 12, "10.0.0.5") // which may be another container's
 		}, lease.Alive, "10.0.0.5 Bound nobody c1 eth0", "10.0.0.5 Bound nobody c1 eth0"},
 		{"an entry without a namespace", "10.0.0.5", func(n *node) {
-			n.write("results/cbr0-c1-eth0", string(entry(func(f map[string]any) { delete(f, "netns") })))
+			n.write("results/cbr0-c1-eth0", string(entry(`{"netns": null}`)))
 		}, lease.Unknown, "10.0.0.5 Bound db-0/u1 c1 eth0 window 10m0s", "10.0.0.5 Bound nobody c1 eth0"},
 	} {
 		n := newNode(t)
-		n.write("results/cbr0-c1-eth0", string(entry(nil)))
+		n.write("results/cbr0-c1-eth0", string(entry("{}")))
 		c.prepare(n)
 		file := hostlocal.File{Content: "c1\r\neth0", Modified: wall.Add(-2 * time.Hour)}
 		of := n.node().Named(n.pool, netip.MustParseAddr(c.addr), file)
@@ -124,7 +96,7 @@ func TestNamedListsNamespaces(t *testing.T) {
 	s.Namespaces = func() ([]host.Namespace, error) { listed++; return nil, errors.New("no permission") }
 	file := hostlocal.File{Content: "c1\r\neth0", Modified: wall.Add(-2 * time.Hour)}
 	addr := netip.MustParseAddr("10.0.0.5")
-	n.write("results/cbr0-c1-eth0", string(entry(nil)))
+	n.write("results/cbr0-c1-eth0", string(entry("{}")))
 	if of := s.Named(n.pool, addr, file); of.Life != lease.Unknown || listed != 1 {
 		t.Errorf("%s, listed %d times", of.Life, listed)
 	}
