@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
@@ -19,7 +18,6 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
-	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 const hour = time.Hour
@@ -235,18 +233,4 @@ func (w *world) forget() {
 		return nil
 	})
 	w.must(err)
-}
-
-// TestAMovedDirectoryKeepsItsAddresses verifies that what the journal has about a network of the
-// same name in another directory says nothing of the files of this one.
-func TestAMovedDirectoryKeepsItsAddresses(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/24 10.0.0.2-10.0.0.2")
-	w.add(ask{container: "c1", netns: "/dummy"}) // on no interface, as with gVisor
-	before := w.now.Wall.Add(-time.Minute)
-	must.Succeed(t, os.Chtimes(w.path("10.0.0.2"), before, before))
-	moved := w.dataDir + "-moved"
-	must.Succeed(t, os.Rename(w.dataDir, moved))
-	w.dataDir = moved
-	w.refused(ask{pod: "x", container: "c2"}, ErrExhausted, "1 bound")
-	w.same("its file", w.files(), "10.0.0.2=c1")
 }

@@ -35,6 +35,7 @@ import (
 //	options <JSON>                   changes the policies of the ipam section
 //	network <name>                   is the network of the calls that follow; cbr0 at first
 //	data-dir <name>                  is the directory of the calls that follow; networks at first
+//	move <name>                      moves that directory
 //	own-cache                        libcni's entries are in a directory that only the configuration names
 //
 //	add <container> [pod] [uid=] [namespace=] [if=] [netns=] [address=] [window=] [as=] [silent] [= <addresses>]
@@ -77,12 +78,12 @@ import (
 //	name-pod <pod> <name>                     the agent stores a reservation name
 //	revoke, end-holds <pod>; defer <pod> <time>; revoke-former <pod>: leases that its addresses had before
 //	[!] release <pod or address> [force]; import; export; accept-loss; limits <key>=<value>...
-//	remember, perform                         plans, and performs that plan later
 //	survey safe|unsafe|unknown <text>         what a survey says of itself
 //	round                                     one of the agent, where leasehold serves the network
 //	kept                                      db-0's hold survives a round of the agent and a full pool
 //	warned, journaled <text>, noted [text] by the last ADD
 //
+// "remember" plans as a round of the agent does, and prints the plan, which "perform" performs later.
 // The observations below print something, and compare it with the rest of their line.
 //
 // Files have the times of the simulated clock: see world.stamp.
@@ -148,8 +149,14 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 var observations = map[string]func(*world) string{
 	"leases": (*world).leases, "names": (*world).names, "recorded": (*world).recorded, "queued": (*world).queued,
 	"files": (*world).files, "announced": (*world).notes, "usage": (*world).usage,
-	"status-like-add": (*world).statusLikeADD,
-	"plan":            (*world).plan, "collect": (*world).collect, "serve": (*world).serve,
+	"status-like-add": (*world).statusLikeADD, "queue-files": (*world).queueFiles,
+	"remember": func(w *world) string { return w.remember(time.Now().Add(time.Hour)) },
+	"perform": func(w *world) string {
+		done, err := w.service.Act(w.t.Context(), w.remembered)
+		w.must(err)
+		return actionsOf(done)
+	},
+	"plan": (*world).plan, "collect": (*world).collect, "serve": (*world).serve,
 	"journal": func(w *world) string { return w.journal()[len(w.journal())-1] },
 	"neighbours": func(w *world) string { // that were forgotten
 		forgotten := fmt.Sprint(w.forgotten)
@@ -166,6 +173,12 @@ var observationsOf = map[string]func(*world, string) string{
 	"window":    func(w *world, pod string) string { return w.leaseOf(pod).Window.String() },
 	"remaining": func(w *world, pod string) string { return w.leaseOf(pod).Remaining(w.now).String() },
 	"known":     func(w *world, network string) string { return strconv.FormatBool(w.look().Imported(network)) },
+	// what an agent plans whose node serves the network since the file of an address was written
+	"plan-since": func(w *world, addr string) string {
+		info, err := os.Stat(w.path(addr))
+		w.must(err)
+		return w.remember(info.ModTime())
+	},
 	"holder": func(w *world, pod string) string {
 		h := w.leaseOf(pod).Holder
 		return h.ContainerID + " " + h.Netns.Path
@@ -186,6 +199,11 @@ var actions = map[string]func(w *world, args []string){
 	"network": func(w *world, args []string) { w.network = args[0] },
 	"data-dir": func(w *world, args []string) {
 		w.dataDir = filepath.Join(filepath.Dir(w.dataDir), args[0])
+	},
+	"move": func(w *world, args []string) {
+		moved := filepath.Join(filepath.Dir(w.dataDir), args[0])
+		w.must(os.Rename(w.dataDir, moved))
+		w.dataDir = moved
 	},
 	"on-node":   func(w *world, args []string) { w.onNode(strings.Join(args, "")) },
 	"own-cache": func(w *world, _ []string) { w.ownCache() },
@@ -332,13 +350,8 @@ var actions = map[string]func(w *world, args []string){
 		}
 		w.warned = nil
 	},
-	"remember": func(w *world, _ []string) { w.remembered = maintain.Plan(w.survey()) },
-	"perform": func(w *world, _ []string) {
-		_, err := w.service.Act(w.t.Context(), w.remembered)
-		w.must(err)
-	},
 	"survey": (*world).surveyIs,
-	"kept":   func(w *world, _ []string) { w.isKept("") },
+	"kept":   (*world).isKept,
 	"round":  func(w *world, _ []string) { w.serve() },
 }
 
@@ -435,28 +448,16 @@ func scriptKeepMAC(ts *testscript.TestScript, neg bool, args []string) {
 
 func parseAsk(args []string) ask {
 	a := ask{container: args[0]}
+	texts := map[string]*string{"uid": &a.uid, "namespace": &a.namespace, "if": &a.ifName, "netns": &a.netns,
+		"as": &a.reserveAs, "expected": &a.expected, "address": &a.requested, "prev": &a.prev}
 	for _, arg := range args[1:] {
 		key, value, _ := strings.Cut(arg, "=")
-		switch key {
-		case "uid":
-			a.uid = value
-		case "namespace":
-			a.namespace = value
-		case "if":
-			a.ifName = value
-		case "netns":
-			a.netns = value
-		case "window":
+		switch text := texts[key]; {
+		case text != nil:
+			*text = value
+		case key == "window":
 			a.window = duration(value)
-		case "as":
-			a.reserveAs = value
-		case "expected":
-			a.expected = value
-		case "address":
-			a.requested = value
-		case "prev":
-			a.prev = value
-		case "silent":
+		case key == "silent":
 			a.silent = true
 		default:
 			a.pod = arg
@@ -556,11 +557,12 @@ func (w *world) boundTo(container string) string {
 func (w *world) setClock(step string) {
 	switch step {
 	case "1970":
-		w.right = w.deadClock()
+		w.wrong = time.Unix(100, 0).Sub(w.now.Wall)
+		w.now.Wall = w.now.Wall.Add(w.wrong)
 	case "right":
-		w.right()
+		w.now.Wall = w.now.Wall.Add(-w.wrong)
 	default:
-		w.stepClock(duration(step))
+		w.now.Wall = w.now.Wall.Add(duration(step))
 	}
 }
 
@@ -610,24 +612,12 @@ func (w *world) usage() string {
 	return strings.Join(out, " ")
 }
 
-// stepClock steps the wall clock, as NTP or a hand does.
-func (w *world) stepClock(d time.Duration) { w.now.Wall = w.now.Wall.Add(d) }
-
-// deadClock sets the wall clock to what a machine without a battery begins with.
-func (w *world) deadClock() (right func()) {
-	wrong := w.now.Wall.Sub(time.Unix(100, 0))
-	w.stepClock(-wrong)
-	return func() { w.stepClock(wrong) }
-}
-
-// isKept expects that the address is not given to others, by the plugin or the collector, and
-// isOver that it is.
-func (w *world) isKept(story string) {
-	w.t.Helper()
+// isKept expects that the address of db-0 is not given to others, by the plugin or the collector.
+func (w *world) isKept([]string) {
 	w.collect()
 	w.refused(ask{pod: "x", container: "x"}, ErrExhausted)
 	if l := w.leaseOf("db-0"); l.State != lease.Held || !l.IsHold {
-		w.t.Errorf("%s: %+v", story, l)
+		w.t.Errorf("%+v", l)
 	}
 }
 

@@ -27,8 +27,12 @@ func (w *world) survey() maintain.Survey {
 // plan is what is due, as "release 10.0.0.2".
 func (w *world) plan() string {
 	w.t.Helper()
+	return actionsOf(maintain.Plan(w.survey()))
+}
+
+func actionsOf(plan []maintain.Action) string {
 	var out []string
-	for _, a := range maintain.Plan(w.survey()) {
+	for _, a := range plan {
 		out = append(out, fmt.Sprint(a.Do, " ", a.Lease.Address))
 	}
 	return strings.Join(out, ", ")
@@ -77,26 +81,20 @@ func TestAnOldPlanHarmsNobody(t *testing.T) {
 
 // refs are the leases of a pod.
 func (w *world) refs(pod string) (refs []maintain.Ref) {
-	w.view(func(tx *store.Tx) {
-		tx.All(func(l lease.Lease, err error) bool {
-			if l.Name == pod {
-				refs = append(refs, maintain.RefTo(l))
-			}
-			return err == nil
-		})
-	})
+	for _, l := range w.all() {
+		if l.Name == pod {
+			refs = append(refs, maintain.RefTo(l))
+		}
+	}
 	return refs
 }
 
 func (w *world) leaseOf(pod string) (found lease.Lease) {
-	w.view(func(tx *store.Tx) {
-		tx.All(func(l lease.Lease, err error) bool {
-			if l.Name == pod {
-				found = l
-			}
-			return true
-		})
-	})
+	for _, l := range w.all() {
+		if l.Name == pod {
+			found = l
+		}
+	}
 	return found
 }
 
