@@ -57,13 +57,21 @@ type Found struct {
 // length of cool-downs. newID returns the ID of a new lease.
 func Find(s Sources, p lease.Pool, sets []pool.Set, now lease.Instant, coolDown time.Duration,
 	newID func() string) (Found, error) {
-	var notes notes
-	candidates, err := s.gather(p, &notes)
-	found := Found{Problems: notes.texts}
-	if err != nil {
-		return found, err
+	if !filepath.IsAbs(p.DataDir) || !hostlocal.IsNetwork(p.Network) {
+		return Found{}, fmt.Errorf("%w: pool %q in %q has no directory", ErrUnreadable, p.Network, p.DataDir)
 	}
-	candidates = within(candidates, sets)
+	var notes notes
+	spaces, err := s.Namespaces()
+	if err != nil {
+		return Found{}, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	files, err := s.hostLocal(p, &notes)
+	if err != nil {
+		return Found{}, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	seen := living(spaces, func(netip.Addr) bool { return true }, &notes)
+	candidates := within(slices.Concat(seen, s.cache(p.Network, &notes), kruise(p.DataDir, &notes), files), sets)
+	found := Found{Problems: notes.texts}
 	found.Shown = notes.unread || len(candidates) > 0 || !hostlocal.IsEmpty(p)
 	found.Findings = decide(candidates, p, now, coolDown, newID)
 	found.Named = !notes.unread && areNamed(found.Findings, candidates)
@@ -99,23 +107,6 @@ func areNamed(findings []Finding, candidates []candidate) bool {
 		}
 	}
 	return len(named) > 0
-}
-
-// gather reads all sources of a pool.
-func (s Sources) gather(p lease.Pool, notes *notes) (candidates []candidate, err error) {
-	if !filepath.IsAbs(p.DataDir) || !hostlocal.IsNetwork(p.Network) {
-		return nil, fmt.Errorf("%w: pool %q in %q has no directory", ErrUnreadable, p.Network, p.DataDir)
-	}
-	spaces, err := s.Namespaces()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
-	}
-	files, err := s.hostLocal(p, notes)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
-	}
-	seen := living(spaces, func(netip.Addr) bool { return true }, notes)
-	return slices.Concat(seen, s.cache(p.Network, notes), kruise(p.DataDir, notes), files), nil
 }
 
 // within sets the range sets of the candidates, and removes those of addresses that belong to other
