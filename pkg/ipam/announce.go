@@ -51,8 +51,11 @@ func (s *Service) KeepMAC(ctx context.Context, who lease.Attachment, addrs []net
 		leases = slices.DeleteFunc(leases, func(l lease.Lease) bool {
 			return l.Key().IsZero() || !slices.Contains(addrs, l.Address)
 		})
-		if ok = len(leases) > 0; ok && !fixed {
-			mac = macOf(leases, has)
+		ok = len(leases) > 0
+		for _, l := range slices.Backward(leases) { // the first usable one counts
+			if kept, err := net.ParseMAC(l.MAC); err == nil && IsUsable(kept) && !fixed {
+				mac = kept
+			}
 		}
 		for _, l := range leases {
 			if _, _, err := c.Change(l, lease.SetMAC{Holder: l.Holder, MAC: mac.String()}); err != nil {
@@ -62,16 +65,6 @@ func (s *Service) KeepMAC(ctx context.Context, who lease.Attachment, addrs []net
 		return nil
 	})
 	return mac, ok, err
-}
-
-// macOf returns the first usable hardware address of the leases, otherwise if there is none.
-func macOf(leases []lease.Lease, otherwise net.HardwareAddr) net.HardwareAddr {
-	for _, l := range leases {
-		if mac, err := net.ParseMAC(l.MAC); err == nil && IsUsable(mac) {
-			return mac
-		}
-	}
-	return otherwise
 }
 
 // IsUsable reports whether an Ethernet interface can have the hardware address: it has six bytes,

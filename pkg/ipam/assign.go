@@ -120,10 +120,9 @@ type pick struct {
 	set    pool.Set
 	old    lease.Lease // the former lease of the address; State None if it had none
 	next   lease.Lease
-	event  store.Event // "" if nothing changes
+	event  store.Event // "" if nothing changes, EventBound if old is not the pod's, and yields
 	reason string
-	gone   *lease.Lease // the hold of another pod that yields; nil if none does
-	yields string       // why it yields although it is a hold; "" if it is a cool-down
+	yields string // why old yields although it is a hold; "" if it is a cool-down
 }
 
 // decide chooses the addresses and sets picks, without writing them. refused is an error for the
@@ -504,10 +503,11 @@ func (a *assignment) drop(l lease.Lease, usable bool) error {
 }
 
 func (a *assignment) writePick(p pick) error {
-	if p.gone != nil {
-		if err := a.endYielding(*p.gone, p.yields); err != nil {
+	if p.event == store.EventBound && p.old.State == lease.Held {
+		if err := a.endYielding(p.old, p.yields); err != nil {
 			return err
 		}
+		p.old = lease.Lease{}
 	}
 	err := a.call.Put(p.old, p.next)
 	if err != nil || p.event == "" {

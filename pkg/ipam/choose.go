@@ -177,20 +177,20 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 		}
 	}
 	if l.State == lease.None {
-		return a.fresh(set, addr, nil)
+		return a.fresh(set, addr, l)
 	}
 	// A cool-down yields to a request, because the pod needs this address.
 	if _, err := lease.Apply(l, a.yield(l, false), a.call.Now); err == nil && a.call.MayGive(l) == nil {
-		return a.fresh(set, addr, &l)
+		return a.fresh(set, addr, l)
 	}
 	return pick{}, fmt.Errorf("%w: %s in range set %s %s", ErrUnavailable, addr, set,
 		l.Describe(a.req.Pod.Namespace, a.call.Now))
 }
 
-// fresh picks an address that has no lease, or one whose hold (gone) yields.
-func (a *assignment) fresh(set pool.Set, addr netip.Addr, gone *lease.Lease) (pick, error) {
+// fresh picks an address that has no lease, or one whose hold (old) yields.
+func (a *assignment) fresh(set pool.Set, addr netip.Addr, old lease.Lease) (pick, error) {
 	next, err := lease.Apply(lease.Lease{}, a.bind(lease.Lease{}, addr, set.ID()), a.call.Now)
-	return pick{next: next, event: store.EventBound, gone: gone}, err
+	return pick{old: old, next: next, event: store.EventBound}, err
 }
 
 // chooseFresh picks the next free address of a set. If there is none, it frees addresses: those of
@@ -270,7 +270,7 @@ func (a *assignment) next(set pool.Set) (p pick, found bool, err error) {
 	if err != nil || !addr.IsValid() {
 		return pick{}, false, err
 	}
-	p, err = a.fresh(set, addr, nil)
+	p, err = a.fresh(set, addr, lease.Lease{})
 	return p, true, err
 }
 
@@ -348,7 +348,7 @@ func (a *assignment) takeHold(set pool.Set, held []lease.Lease) (p pick, found b
 		if _, err := lease.Apply(l, a.yield(l, mayYield(l)), a.call.Now); err != nil {
 			continue
 		}
-		p, err := a.fresh(set, l.Address, &l)
+		p, err := a.fresh(set, l.Address, l)
 		if l.IsHold {
 			p.yields = why
 		}
