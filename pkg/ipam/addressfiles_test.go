@@ -56,16 +56,19 @@ func (w *world) file(name string) string {
 // has one after "\r\n".
 func (w *world) hostLocal(addr, container string) {
 	w.t.Helper()
-	w.must(os.MkdirAll(filepath.Join(w.dataDir, w.network), 0o755))
-	f, err := os.OpenFile(w.path(addr), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	w.must(err)
-	defer f.Close()
+	if _, err := os.Lstat(w.path(addr)); err == nil {
+		w.t.Fatalf("%s has a file", addr)
+	}
 	if !strings.Contains(container, "\n") {
 		container += "\r\neth0"
 	}
-	if _, err := f.WriteString(container); err != nil {
-		w.t.Fatal(err)
-	}
+	w.write(w.path(addr), container)
+}
+
+// write writes a file, and makes its directory.
+func (w *world) write(path, content string) {
+	w.t.Helper()
+	w.must(errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)))
 }
 
 func (w *world) wipe(paths ...string) {
@@ -93,9 +96,8 @@ func spoilNewestHead(t testing.TB, path string) {
 
 func (w *world) export() {
 	w.t.Helper()
-	if _, err := w.service.Export(context.Background()); err != nil {
-		w.t.Fatal(err)
-	}
+	_, err := w.service.Export(context.Background())
+	w.must(err)
 }
 
 // readOnly lets a file be neither written nor removed, until writable is called or the test ends.

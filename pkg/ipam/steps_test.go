@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -43,22 +42,6 @@ func (w *world) notes() string {
 		out = append(out, f.Name())
 	}
 	return strings.Join(out, " ")
-}
-
-func (w *world) keepMAC(container, has string, fixed bool, addrs ...string) string {
-	w.t.Helper()
-	hw, err := net.ParseMAC(has)
-	w.must(err)
-	var list []netip.Addr
-	for _, a := range addrs {
-		list = append(list, netip.MustParseAddr(a))
-	}
-	mac, ok, err := w.service.KeepMAC(context.Background(), on(container, "eth0"), list, hw, fixed)
-	w.must(err)
-	if !ok {
-		return "none"
-	}
-	return mac.String()
 }
 
 func (w *world) macs(container string) string {
@@ -122,15 +105,6 @@ func (w *world) revokePods(ctx context.Context, leases ...lease.Lease) error {
 func (w *world) setLimits(limits policy.Limits) {
 	w.t.Helper()
 	w.must(w.service.SetLimits(context.Background(), limits))
-}
-
-// oldHostLocal does what host-local did before v0.8.0: its file names the container alone. The
-// address is in no namespace and not in libcni's cache, as with gVisor and an old runtime.
-func (w *world) oldHostLocal(addr, container string) {
-	w.t.Helper()
-	err := errors.Join(os.MkdirAll(filepath.Join(w.dataDir, w.network), 0o755),
-		os.WriteFile(w.path(addr), []byte(container), 0o600))
-	w.must(err)
 }
 
 // gc calls GC with a list of valid attachments.
@@ -197,8 +171,7 @@ func (w *world) cached(container, addrs string, pod ...string) {
 	}
 	entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,%s
 		"netns":"/run/netns/%s","result":{"ips":[%s]}}`, container, w.network, args, netns, strings.Join(ips, ","))
-	w.must(os.MkdirAll(filepath.Dir(w.cacheFile(container)), 0o755))
-	w.must(os.WriteFile(w.cacheFile(container), []byte(entry), 0o600))
+	w.write(w.cacheFile(container), entry)
 }
 
 // ownCache moves libcni's entries to a directory that only the configuration of the network names.
@@ -212,13 +185,6 @@ func (w *world) policies() policy.Config {
 	options := w.options
 	options.CNICacheDirs = w.configured
 	return options
-}
-
-// unknownMark writes a mark that says nothing of the node or of the files.
-func (w *world) unknownMark() {
-	w.t.Helper()
-	w.must(os.WriteFile(w.path(".leasehold"), []byte("a mark of another version\n"),
-		0o600))
 }
 
 // forget fills the journal, so that it knows nothing of what was before.

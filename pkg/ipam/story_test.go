@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -78,13 +79,16 @@ import (
 //	name-pod <pod> <name>                     the agent stores a reservation name
 //	revoke, end-holds <pod>; defer <pod> <time>; revoke-former <pod>: leases that its addresses had before
 //	[!] release <pod or address> [force]; import; export; accept-loss; limits <key>=<value>...
+//	release-all; import-file <address>
 //	survey safe|unsafe|unknown <text>         what a survey says of itself
 //	round                                     one of the agent, where leasehold serves the network
 //	kept                                      db-0's hold survives a round of the agent and a full pool
 //	warned, journaled <text>, noted [text] by the last ADD
 //
-// "remember" plans as a round of the agent does, and prints the plan, which "perform" performs later.
-// The observations below print something, and compare it with the rest of their line.
+// With "!", other commands have to fail because the caller's view of the node is not proven.
+//
+// "remember" plans as a round of the agent does, and prints the plan, which "perform" performs
+// later. The observations below print something, and compare it with the rest of their line.
 //
 // Files have the times of the simulated clock: see world.stamp.
 func TestStories(t *testing.T) {
@@ -117,10 +121,11 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 	}
 	for name, do := range actions {
 		out[name] = func(ts *testscript.TestScript, neg bool, args []string) {
-			if neg {
-				ts.Fatalf("%s cannot be negated", name)
+			w := ts.Value(worldKey).(*story).world
+			w.isRefused = neg
+			if do(w, args); w.isRefused {
+				ts.Fatalf("%s succeeds", name)
 			}
-			do(ts.Value(worldKey).(*story).world, args)
 		}
 	}
 	expect := func(name string, print func(w *world, args []string) (got string, want []string)) {
@@ -244,7 +249,7 @@ var actions = map[string]func(w *world, args []string){
 	"unset":     func(w *world, args []string) { w.sees(args[0], false) },
 
 	"host-local":       func(w *world, args []string) { w.hostLocal(args[0], strings.Join(args[1:], "\r\n")) },
-	"old-host-local":   func(w *world, args []string) { w.oldHostLocal(args[0], args[1]) },
+	"old-host-local":   func(w *world, args []string) { w.write(w.path(args[0]), args[1]) },
 	"cached":           func(w *world, args []string) { w.cached(args[0], args[1], args[2:]...) },
 	"host-local-add":   func(w *world, args []string) { w.startedByHostLocal(args[0], args[1], args[2]) },
 	"host-local-del":   func(w *world, args []string) { w.stoppedByHostLocal(args[0], args[1]) },
@@ -271,7 +276,7 @@ var actions = map[string]func(w *world, args []string){
 		w.wipe(w.path("lock"))
 		w.must(os.Mkdir(w.path("lock"), 0o700))
 	},
-	"unknown-mark":       func(w *world, _ []string) { w.unknownMark() },
+	"unknown-mark":       func(w *world, _ []string) { w.write(w.path(".leasehold"), "a mark of another version\n") },
 	"kruise-reservation": func(w *world, args []string) { w.reservedByKruise(args[0], args[1], args[2]) },
 	"damage":             each(func(w *world, word string) { spoilRecord(w.t, w.storeFile(), word) }),
 	"drop":               each(func(w *world, word string) { dropRecord(w.t, w.storeFile(), word) }),
@@ -331,6 +336,15 @@ var actions = map[string]func(w *world, args []string){
 	},
 	"end-holds": each(func(w *world, pod string) {
 		_, err := w.service.EndHolds(w.t.Context(), [][]maintain.Ref{w.refs(pod)}, "it is elsewhere")
+		w.must(err)
+	}),
+	"release-all": func(w *world, _ []string) {
+		_, err := w.service.Revoke(w.t.Context(), func(lease.Lease) bool { return true }, false, "by hand")
+		w.must(err)
+	},
+	"import-file": each(func(w *world, addr string) {
+		l := lease.Lease{Pool: w.where().Pool, Address: netip.MustParseAddr(addr)}
+		_, err := w.service.Act(w.t.Context(), []maintain.Action{{Do: maintain.Import, Lease: l}})
 		w.must(err)
 	}),
 	"export": func(w *world, _ []string) { w.export() },
@@ -436,13 +450,22 @@ func scriptKeepMAC(ts *testscript.TestScript, neg bool, args []string) {
 	if i := slices.Index(args, "="); i >= 0 {
 		args, want = args[:i], args[i+1]
 	}
-	addrs := args[2:]
-	fixed := addrs[0] == "fixed"
-	if fixed {
-		addrs = addrs[1:]
+	has, err := net.ParseMAC(args[1])
+	w.must(err)
+	fixed := args[2] == "fixed"
+	var addrs []netip.Addr
+	for _, a := range args[2:] {
+		if a != "fixed" {
+			addrs = append(addrs, netip.MustParseAddr(a))
+		}
 	}
-	if got := w.keepMAC(args[0], args[1], fixed, addrs...); neg || want != "" && got != want {
-		ts.Fatalf("got %s", got)
+	mac, ok, err := w.service.KeepMAC(w.t.Context(), on(args[0], "eth0"), addrs, has, fixed)
+	got := "none"
+	if ok {
+		got = mac.String()
+	}
+	if err != nil || neg || want != "" && got != want {
+		ts.Fatalf("got %s, %v", got, err)
 	}
 }
 
@@ -525,6 +548,9 @@ func (w *world) queue(container string, ago time.Duration) {
 
 func (w *world) must(err error) {
 	w.t.Helper()
+	if w.isRefused && errors.Is(err, operation.ErrNoHostView) {
+		w.isRefused, err = false, nil
+	}
 	must.Succeed(w.t, err)
 }
 
@@ -572,6 +598,8 @@ func (w *world) sees(what string, set bool) {
 	switch name {
 	case "machine":
 		w.first = set
+	case "elsewhere":
+		w.elsewhere(set)
 	case "blind":
 		w.blind = set
 	case "unlisted":
@@ -623,8 +651,6 @@ func (w *world) isKept([]string) {
 
 // reservedByKruise writes a reservation of the Kruise fork.
 func (w *world) reservedByKruise(addr, pod, container string) {
-	tree := filepath.Join(w.dataDir, "reserved", "db")
-	w.must(os.MkdirAll(tree, 0o755))
-	w.must(os.WriteFile(filepath.Join(tree, pod), fmt.Appendf(nil, `{"containerId":%q,"ifName":"eth0",`+
-		`"IPConf":{"address":"%s/24","gateway":"10.0.0.1"},"duration":60}`, container, addr), 0o644))
+	w.write(filepath.Join(w.dataDir, "reserved", "db", pod), fmt.Sprintf(`{"containerId":%q,"ifName":"eth0",`+
+		`"IPConf":{"address":"%s/24","gateway":"10.0.0.1"},"duration":60}`, container, addr))
 }

@@ -41,7 +41,9 @@ func serviceOf(n *operation.Node) service { return service{&Service{Node: n}, &o
 type world struct {
 	t          testing.TB
 	service    service
-	*machine   // the present node
+	*machine           // the present node
+	home       machine // what it has, while the caller is elsewhere
+	isRefused  bool    // a command has to fail, because its view is not proven
 	now        lease.Instant
 	hidden     map[string]bool // paths that cannot be looked at
 	last       uint64
@@ -379,24 +381,16 @@ type ask struct {
 func (w *world) request(a ask) Request {
 	r := Request{
 		Pool:        lease.Pool{DataDir: w.dataDir, Network: w.network},
-		ContainerID: a.container, IfName: "eth0", NetnsPath: "/run/netns/" + a.container,
-		Sets: w.sets, Options: w.policies(),
+		ContainerID: a.container, IfName: cmp.Or(a.ifName, "eth0"),
+		NetnsPath: cmp.Or(a.netns, netnsPath(a.container)),
+		Sets:      w.sets, Options: w.policies(),
 		Retention: policy.Request{Known: !a.silent, Window: lease.Window(a.window)},
 	}
 	if a.window > 0 {
 		r.Retention.ReserveAs, r.Retention.Expected = a.reserveAs, a.expected
 	}
-	if a.ifName != "" {
-		r.IfName = a.ifName
-	}
-	if a.netns != "" {
-		r.NetnsPath = a.netns
-	}
 	if a.pod != "" {
-		r.Pod = Pod{Namespace: cmp.Or(a.namespace, "db"), Name: a.pod, UID: a.uid}
-		if a.uid == "" {
-			r.Pod.UID = "uid-of-" + a.container
-		}
+		r.Pod = Pod{Namespace: cmp.Or(a.namespace, "db"), Name: a.pod, UID: cmp.Or(a.uid, "uid-of-"+a.container)}
 	}
 	if a.requested != "" {
 		r.Requested = []netip.Addr{netip.MustParseAddr(a.requested)}
@@ -442,12 +436,9 @@ func on(container, ifName string) lease.Attachment {
 // unplug is a DEL for an interface of a sandbox that lives on; then the interface goes.
 func (w *world) unplug(container, ifName string) {
 	w.t.Helper()
-	who := on(container, ifName)
-	leases, err := w.service.Bound(context.Background(), who)
+	leases, err := w.service.Bound(context.Background(), on(container, ifName))
 	w.must(err)
-	if err := w.another().Release(context.Background(), who, w.where()); err != nil {
-		w.t.Fatalf("DEL of %s, %s: %v", container, ifName, err)
-	}
+	w.delOf(container, ifName)
 	for _, l := range leases {
 		w.take(container, l.Address)
 	}
@@ -506,9 +497,7 @@ func (w *world) settle() {
 
 func (w *world) del(container string) {
 	w.t.Helper()
-	if err := w.another().Release(context.Background(), on(container, "eth0"), w.where()); err != nil {
-		w.t.Fatalf("DEL of %s: %v", container, err)
-	}
+	w.delOf(container, "eth0")
 }
 
 // stop is what a runtime does: DEL, then the namespace goes.
