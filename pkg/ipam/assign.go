@@ -80,8 +80,10 @@ const expireBatch = 16
 // plugin's namespaces, the pool and its range sets, and ends a batch of expired holds.
 func prepare(c *operation.Call, req Request) error {
 	c.SetUsed(req.Pool)
+	if err := c.NewBoot(req.Pool); err != nil {
+		return err
+	}
 	return cmp.Or(
-		c.NewBoot(req.Pool),
 		c.RecordNamespaces(),
 		c.Tx.SetRanges(req.Pool, req.Sets),
 		c.Tx.SetLink(req.Pool, req.Link),
