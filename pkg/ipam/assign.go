@@ -50,10 +50,12 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 		if err := a.setKey(); err != nil {
 			return err
 		}
-		if refused, err = a.decide(); err != nil || refused != nil {
-			return err
+		if err = a.decide(); isRefusal(err) {
+			refused, err = err, nil // the transaction is committed nevertheless
+		} else if err == nil {
+			err = a.write()
 		}
-		return a.write()
+		return err
 	}
 	err := s.Node.Update(ctx, req.scope(), assign)
 	if errors.Is(err, errNotSearched) {
@@ -127,12 +129,11 @@ type pick struct {
 	yields string // why old yields although it is a hold; "" if it is a cool-down
 }
 
-// decide chooses the addresses and sets picks, without writing them. refused is an error for the
-// caller after which the transaction is committed nevertheless; err rolls the transaction back.
-func (a *assignment) decide() (refused, err error) {
+// decide chooses the addresses and sets picks, without writing them. Its error may be a refusal.
+func (a *assignment) decide() error {
 	bound, err := a.call.Tx.ByHolder(a.req.ContainerID, a.req.IfName)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, l := range bound {
 		if l.Pool != a.req.Pool {
@@ -140,13 +141,13 @@ func (a *assignment) decide() (refused, err error) {
 		}
 		l, err := a.call.CompareOwn(l)
 		if err != nil && !errors.Is(err, importer.ErrUnreadable) {
-			return nil, err
+			return err
 		}
 		if !l.Holder.Is(a.holder) {
 			continue
 		}
-		if refused := a.refuseOther(l); refused != nil {
-			return refused, nil
+		if err := a.refuseOther(l); err != nil {
+			return err
 		}
 		a.mine = append(a.mine, l)
 	}
@@ -154,23 +155,30 @@ func (a *assignment) decide() (refused, err error) {
 		return a.chooseAll() // a repeated call does not change other leases of the key
 	}
 	if !a.searched && (slices.ContainsFunc(a.mine, lease.Lease.IsImported) || a.call.IsCached(a.holder.Attachment())) {
-		return nil, errNotSearched
+		return errNotSearched
 	}
 	if err := a.readFormer(); err != nil {
-		return nil, err
+		return err
 	}
 	a.setWindow()
 	wait := a.waitForFormer
 	if a.isNamed() {
 		wait = a.waitForName
 	}
-	if refused, err = wait(); refused == nil && err == nil {
-		refused, err = a.chooseAll()
+	if err = wait(); err == nil {
+		err = a.chooseAll()
 	}
-	if refused != nil && err == nil {
-		err = a.keepHolds()
+	if isRefusal(err) {
+		err = cmp.Or(a.keepHolds(), err)
 	}
-	return refused, err
+	return err
+}
+
+// isRefusal reports whether an error is a decision about the call, after which what was done before
+// stays. Any other error rolls the transaction back.
+func isRefusal(err error) bool {
+	return errors.Is(err, ErrExhausted) || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrRequest) ||
+		errors.Is(err, ErrAddressInUse)
 }
 
 // keepHolds extends the holds that the pod will get when its call is no longer refused: each lasts
@@ -349,7 +357,7 @@ func (a *assignment) requestedWindow() lease.Window {
 // waitForFormer refuses the call while the pod's old sandbox may still have the addresses, until
 // busyTimeout after the first refusal of this pod. After that the policy onBusy determines whether
 // the pod gets other addresses or is still refused.
-func (a *assignment) waitForFormer() (refused, err error) {
+func (a *assignment) waitForFormer() error {
 	var busy []lease.Lease
 	over := true
 	for _, l := range a.former {
@@ -362,10 +370,10 @@ func (a *assignment) waitForFormer() (refused, err error) {
 	}
 	switch {
 	case len(busy) == 0:
-		return nil, nil
+		return nil
 	case over && a.req.Options.OnBusy == policy.New:
 		a.supersedeAll(busy)
-		return nil, nil
+		return nil
 	}
 	return a.refuse(busy)
 }
@@ -391,20 +399,20 @@ func (a *assignment) supersedeAll(busy []lease.Lease) {
 
 // refuse records the first refusal of this pod in the busy leases, and returns ErrAddressInUse with
 // the container that still has the address.
-func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
+func (a *assignment) refuse(busy []lease.Lease) error {
 	l := busy[0]
 	for _, l := range busy {
 		e := lease.Refuse{Newcomer: a.req.Pod.UID, Timeout: a.req.Options.BusyTimeout}
 		next, err := lease.Apply(l, e, a.call.Now)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if next.RefusedAt == l.RefusedAt {
 			continue // an earlier refusal is recorded
 		}
 		why := "for container " + a.req.ContainerID
 		if err := a.call.Record(l, next, store.EventRefused, a.call.Now, why); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	then := "another address is assigned"
@@ -417,7 +425,7 @@ func (a *assignment) refuse(busy []lease.Lease) (refused, err error) {
 	}
 	return fmt.Errorf("%w: %s of pod %s/%s is held by container %s, %s; after busyTimeout (%s) %s",
 		ErrAddressInUse, l.Address, l.Namespace, l.Name, l.Holder.ContainerID, known,
-		a.req.Options.BusyTimeout, then), nil
+		a.req.Options.BusyTimeout, then)
 }
 
 // bind returns the event that binds an address to the container of the call. l is the present lease

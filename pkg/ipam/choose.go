@@ -18,8 +18,8 @@ import (
 )
 
 // chooseAll picks an address of each range set (choose). If one has no address for the pod, it
-// returns the reason as refused, and picks has what the pod would get of the others.
-func (a *assignment) chooseAll() (refused, err error) {
+// returns the reason, and picks has what the pod would get of the others.
+func (a *assignment) chooseAll() (refused error) {
 	mine, former := a.bySet(a.mine), a.bySet(a.former)
 	requested, others := a.requestedBySet()
 	for i, set := range a.req.Sets {
@@ -29,7 +29,7 @@ func (a *assignment) chooseAll() (refused, err error) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		p.set = set
 		if p.event != "" {
@@ -40,12 +40,7 @@ func (a *assignment) chooseAll() (refused, err error) {
 	if len(others) > 0 {
 		refused = cmp.Or(refused, fmt.Errorf("%w: %s", ErrRequest, strings.Join(others, " ")))
 	}
-	return refused, nil
-}
-
-func isRefusal(err error) bool {
-	return errors.Is(err, ErrExhausted) || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrRequest) ||
-		errors.Is(err, ErrAddressInUse)
+	return refused
 }
 
 // requestedBySet returns the requested address of each range set, by its index, and the other

@@ -100,7 +100,7 @@ func (a *assignment) lastReleasedFirst(x, y lease.Lease) int {
 // waitForName refuses the call of a pod that can take no address of its reservation name if one is
 // about to become free, until busyTimeout after the first refusal of this pod. After that the
 // policy onBusy determines whether the pod gets another address; no other pod loses one.
-func (a *assignment) waitForName() (refused, err error) {
+func (a *assignment) waitForName() error {
 	free := map[int]bool{}
 	var busy []lease.Lease
 	a.former = slices.DeleteFunc(a.former, func(l lease.Lease) bool {
@@ -118,12 +118,12 @@ func (a *assignment) waitForName() (refused, err error) {
 		return err != nil && l.State == lease.Bound // of a living pod
 	})
 	if len(free) > 0 || len(busy) == 0 || len(a.req.Requested) > 0 {
-		return nil, nil
+		return nil
 	}
 	first := busy[0]
 	for _, l := range busy {
 		if _, err := lease.Apply(l, a.supersede(), a.call.Now); err == nil && a.req.Options.OnBusy == policy.New {
-			return nil, nil // the time is over
+			return nil // the time is over
 		}
 		if a.hasRefused(l) {
 			first = l
