@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
@@ -198,5 +199,88 @@ func (w *world) forget() {
 		}
 		return nil
 	})
+	w.must(err)
+}
+
+// startedByHostLocal makes a sandbox of a pod to which host-local has given an address: its
+// namespace, host-local's file and libcni's entry.
+func (w *world) startedByHostLocal(pod, container, addr string) {
+	w.t.Helper()
+	w.unpack(container)
+	for a := range strings.SplitSeq(addr, ",") {
+		w.hostLocal(a, container)
+	}
+	w.cached(container, addr, pod)
+}
+
+func (w *world) cacheFile(container string) string {
+	return filepath.Join(filepath.Dir(w.dataDir), "results", w.network+"-"+container+"-eth0")
+}
+
+// stoppedByHostLocal is what a runtime does whose plugin has stored the configuration of the ADD:
+// host-local serves the DEL.
+func (w *world) stoppedByHostLocal(container, addr string) {
+	w.t.Helper()
+	w.wipe(w.path(addr), w.cacheFile(container))
+	w.burn(container)
+}
+
+// serve is a round of an agent on a node whose configuration has been changed to leasehold after
+// all files were written. It returns the plan.
+func (w *world) serve() string {
+	w.t.Helper()
+	plan := w.remember(time.Now().Add(time.Hour))
+	_, err := w.service.Act(context.Background(), w.remembered)
+	w.must(err)
+	return plan
+}
+
+// remember is serve, but for the actions: those are performed later. The configuration was changed
+// at the time since.
+func (w *world) remember(since time.Time) string {
+	w.t.Helper()
+	_ = w.service.ApplyQueue(context.Background())
+	v, err := w.service.Survey(context.Background(),
+		maintain.Served{Scope: operation.Existing(w.where().Pool, w.sets), Since: since})
+	w.must(errors.Join(err, v.Unsafe))
+	w.remembered = maintain.Plan(v)
+	return actionsOf(w.remembered)
+}
+
+// asAgent makes the world one in which no plugin has run and the agent's view is the machine's.
+func (w *world) asAgent() {
+	w.service.Node.Plugin, w.first = false, true
+}
+
+// names prints the leases with their reservation names: "10.0.0.2=a(registry)/Bound".
+func (w *world) names() string {
+	var out []string
+	for _, l := range w.all() {
+		word := l.State.String()
+		switch {
+		case l.IsHold:
+		case l.Leaving:
+			word = "Leaving"
+		case l.State == lease.Held:
+			word = "CoolDown"
+		}
+		name := l.Name
+		if l.ReserveAs != "" {
+			name += "(" + l.ReserveAs + ")"
+		}
+		out = append(out, fmt.Sprintf("%s=%s/%s", l.Address, name, word))
+	}
+	return strings.Join(out, " ")
+}
+
+func (w *world) leaving(pod string) {
+	w.t.Helper()
+	w.marks(pod, false)
+}
+
+func (w *world) marks(pod string, stays bool) {
+	w.t.Helper()
+	err := w.service.MarkLeaving(context.Background(),
+		[]maintain.LeavingPod{{Namespace: "db", Name: pod, Leave: lease.Leave{UID: "uid-of-" + pod, Stays: stays}}})
 	w.must(err)
 }
