@@ -11,7 +11,6 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
@@ -24,14 +23,7 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 	dir := t.TempDir()
 	p := lease.Pool{DataDir: dir, Network: "cbr0"}
 	now := lease.Instant{Wall: time.Unix(1_700_000_000, 0), BootID: "boot-1"}
-	newNode := func() *Node {
-		return &Node{
-			Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
-			Host:  host.New("/proc", host.DefaultBootIDFile),
-			Clock: func() lease.Instant { return now },
-		}
-	}
-	other, written := newNode(), false
+	n, other, written := newNode(dir, lease.Unknown, &now), newNode(dir, lease.Unknown, &now), false
 	isBusy := func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
@@ -41,7 +33,6 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 		}
 		return err != nil
 	}
-	n := newNode()
 	n.Store.Timed = func(time.Duration) { // when the store's lock is released
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
@@ -87,12 +78,8 @@ func TestFileRemovedDuringATransaction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			path := filepath.Join(dir, "leases.db")
-			n := &Node{
-				Store: store.New(store.Dirs{State: dir, Run: filepath.Join(dir, "run")}),
-				Host:  host.New("/proc", host.DefaultBootIDFile),
-				Clock: func() lease.Instant { return lease.Instant{BootID: "boot-1"} },
-			}
+			path := filepath.Join(dir, "state/leases.db")
+			n := newNode(dir, lease.Unknown, &lease.Instant{BootID: "boot-1"})
 			count := func(c *Call) error { return c.Tx.Count("n", 1) }
 			must.Succeed(t, errors.Join(n.Update(t.Context(), Scope{}, count), tt.before(path)))
 			runs, lost, p := 0, "", lease.Pool{DataDir: dir, Network: "cbr0"}

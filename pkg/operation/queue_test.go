@@ -26,6 +26,16 @@ type lifeHost struct {
 func (h lifeHost) QuickState(lease.Holder, string) (lease.Liveness, error) { return h.life, nil }
 func (h lifeHost) Namespaces() ([]host.Namespace, error)                   { return nil, nil }
 
+// newNode returns a node that has its directories in dir, and on whose host all holders have one
+// state.
+func newNode(dir string, life lease.Liveness, now *lease.Instant) *Node {
+	return &Node{
+		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
+		Host:  lifeHost{host.New("/proc", host.DefaultBootIDFile), life}, Plugin: true,
+		Clock: func() lease.Instant { return *now }, CacheDirs: []string{filepath.Join(dir, "none")},
+	}
+}
+
 // TestQueuedDEL queues a DEL of c1@eth0 in each situation: where its pool is known from, the lease
 // of the address, host-local's file of it and its age, and whether c1 is alive. Whatever happens to
 // the lease, the next call ends the DEL.
@@ -37,11 +47,7 @@ func TestQueuedDEL(t *testing.T) {
 		dir, now := t.TempDir(), lease.Instant{Wall: time.Unix(1_700_000_000, 0), Boot: time.Hour, BootID: "boot-1"}
 		at := now
 		p := lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "cbr0"}
-		n := &Node{
-			Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
-			Host:  lifeHost{host.New("/proc", host.DefaultBootIDFile), life}, Plugin: true,
-			Clock: func() lease.Instant { return now }, CacheDirs: []string{filepath.Join(dir, "none")},
-		}
+		n := newNode(dir, life, &now)
 		update := func(in Scope, fn func(*Call) error) {
 			t.Helper()
 			must.Succeed(t, n.Update(t.Context(), in, fn))

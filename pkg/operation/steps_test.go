@@ -25,7 +25,6 @@ func TestSteps(t *testing.T) {
 	t.Cleanup(func() { stepsTime = before })
 	const files = 4*fewSteps + 7
 	dir, now := t.TempDir(), lease.Instant{Wall: time.Unix(1_700_000_000, 0), Boot: time.Hour, BootID: "boot-1"}
-	dirs := store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
 	p := lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "cbr0"}
 	r, err := pool.NewRange(netip.MustParsePrefix("10.0.0.0/16"), netip.Addr{}, netip.Addr{}, netip.Addr{})
 	if err == nil {
@@ -40,15 +39,12 @@ func TestSteps(t *testing.T) {
 		addr = addr.Next()
 	}
 	must.Succeed(t, err)
-	n := &Node{
-		Store: store.New(dirs), Host: lifeHost{host.New("/proc", host.DefaultBootIDFile), lease.Unknown}, Plugin: true,
-		Clock: func() lease.Instant { return now }, CacheDirs: []string{filepath.Join(dir, "none")},
-	}
+	n := newNode(dir, lease.Unknown, &now)
 	var known []int
 	timed := func(time.Duration) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		err := store.New(dirs).Update(ctx, func(tx *store.Tx) error {
+		err := store.New(n.Store.Dirs()).Update(ctx, func(tx *store.Tx) error {
 			known = append(known, len(tx.InPool(p)))
 			return tx.Count("others", 1)
 		})
