@@ -17,12 +17,10 @@ func TestCheckBesideOtherProcesses(t *testing.T) {
 	w.add(ask{pod: "db-0", container: "c1", window: hour})
 	known, unknown := w.request(ask{pod: "db-0", container: "c1"}), w.request(ask{pod: "db-1", container: "c2"})
 	verify := func(req Request) (skipped bool, err error) {
-		node := *w.service.Node
-		node.Store = store.New(w.service.Node.Store.Dirs()) // each CHECK is a process
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
 		w.warned = nil
-		err = (&Service{Node: &node}).Verify(ctx, req)
+		err = w.another().Verify(ctx, req)
 		return len(w.warned) == 1 && strings.HasPrefix(w.warned[0], "CHECK of container "+req.ContainerID), err
 	}
 	other := store.New(w.service.Node.Store.Dirs())
