@@ -185,6 +185,9 @@ func (h *Task) endEndless(ctx context.Context, held map[kube.Name][]lease.Lease,
 			read[path] = sync.OnceValues(func() (kube.Ordinals, error) { return h.readSet(ctx, path) })
 		}
 		wanted, err := read[path]()
+		if err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
 		missing := path
 		if wanted.Has(ordinal) {
 			missing = ""

@@ -1,7 +1,9 @@
 package holds
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -304,18 +306,20 @@ func TestEndlessHoldEndsWithItsOrdinal(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*fixture)
 		ends   bool
+		unread bool // the log names the StatefulSet
 	}{
-		"scaled down":     {func(s *fixture) { s.set(`{"replicas":0}`) }, true},
-		"deleted":         {func(s *fixture) { s.server.Remove(setPath) }, true},
-		"kind not served": {func(s *fixture) { s.server.Reject(notServed) }, false},
-		"wanted":          {func(s *fixture) {}, false},
-		"invalid spec":    {func(s *fixture) { s.set(`{"replicas":0,"reserveOrdinals":["some"]}`) }, false},
+		"scaled down":     {func(s *fixture) { s.set(`{"replicas":0}`) }, true, false},
+		"deleted":         {func(s *fixture) { s.server.Remove(setPath) }, true, false},
+		"kind not served": {func(s *fixture) { s.server.Reject(notServed) }, false, true},
+		"wanted":          {func(s *fixture) {}, false, false},
+		"invalid spec":    {func(s *fixture) { s.set(`{"replicas":0,"reserveOrdinals":["some"]}`) }, false, true},
 		"reading fails": {func(s *fixture) {
 			s.set(`{"replicas":0}`)
 			s.server.Reject(only("/statefulsets/", http.StatusServiceUnavailable))
-		}, false},
+		}, false, true},
 	} {
-		s := newFixture(t)
+		s, log := newFixture(t), &bytes.Buffer{}
+		s.holds.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		s.held(time.Duration(lease.Forever), "StatefulSet.apps/db")
 		s.set(`{"replicas":1}`)
 		c.change(s)
@@ -326,6 +330,9 @@ func TestEndlessHoldEndsWithItsOrdinal(t *testing.T) {
 			s.expect(name, "10.0.0.3=db-1/Held")
 		} else {
 			s.expect(name, "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
+		}
+		if strings.Contains(log.String(), setPath) != c.unread {
+			t.Errorf("%s: is unread: %t, and the log is %s", name, c.unread, log)
 		}
 	}
 }
