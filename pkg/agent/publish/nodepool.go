@@ -97,7 +97,7 @@ func (p *Publisher) writeNodePool(ctx context.Context, now time.Time) (after tim
 		n.active, n.checkAt = active, n.wroteAt.Add(nodePoolInterval)
 	}
 	if now.Before(n.checkAt) {
-		p.isPaused(updatingPool, now)
+		p.isPaused(updatingPool, now) // what has failed in the last check is shown until the next one
 		return n.checkAt.Sub(now)
 	}
 	n.checkAt = now.Add(wait.Jitter(nodePoolInterval, 0.2))

@@ -23,7 +23,11 @@ import (
 // A stolen token of an agent can write what the schema allows.
 func TestStatusIsLimited(t *testing.T) {
 	for _, kind := range []string{"IPReservation", "NodeAddressPool"} {
-		for path, s := range fakeapi.LimitsOf(t, kind, "v1alpha1") {
+		limits := fakeapi.LimitsOf(t, kind, "v1alpha1")
+		if len(limits[".status"].Properties) == 0 {
+			t.Errorf("no CRD has the status of a %s", kind)
+		}
+		for path, s := range limits {
 			isText := s.Type.Contains("string") && s.MaxLength == nil && s.Enum == nil && s.Format == "" &&
 				s.Pattern == ""
 			isList := s.Type.Contains("array") && s.MaxItems == nil
