@@ -356,7 +356,7 @@ func (u *use) Check(ctx context.Context, _ time.Time) bool {
 func (u *use) Served() []maintain.Served { return nil }
 
 // The configuration is checked every checkInterval, however often the store changes, and the node
-// is surveyed at once if leasehold serves another network.
+// is surveyed at once if leasehold serves another network. A change has queued DELs applied.
 func TestLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, _ := newNode(t)
@@ -378,6 +378,14 @@ func TestLeases(t *testing.T) {
 		}
 		if n := surveys(); n != 1 || u.checks.Load() != 1 {
 			t.Errorf("%d surveys and %d checks after changes of the store", n, u.checks.Load())
+		}
+		n := node.Service.Node
+		del := lease.Attachment{ContainerID: "c", IfName: "eth0"}
+		must.Succeed(t, n.Store.Run().AddDEL(del, lease.Pool{DataDir: "/does-not-exist", Network: "net"}, n.Clock()))
+		changes <- struct{}{}
+		synctest.Wait()
+		if queued, err := n.Store.Run().QueuedDELs("boot-1"); err != nil || len(queued) > 0 {
+			t.Errorf("%v, and after a change of the store %d DELs are queued", err, len(queued))
 		}
 		time.Sleep(checkInterval)
 		if n := surveys(); n != 1 || u.checks.Load() != 2 {
