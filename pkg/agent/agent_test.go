@@ -33,6 +33,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/must"
+	"github.com/leasehold-cni/leasehold/test/ownproc"
 )
 
 // newNode returns a node with a real store, whose host is the real kernel with another boot id.
@@ -47,7 +48,7 @@ func newNode(t *testing.T) (Node, *bytes.Buffer) {
 	return Node{
 		Service: &maintain.Service{Node: &operation.Node{
 			Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
-			Host:  host.New("/proc", boot),
+			Host:  host.New(ownproc.Dir(t), boot),
 			Clock: func() lease.Instant {
 				return lease.Instant{Wall: time.Now(), Boot: time.Since(started) + time.Hour, BootID: "boot-1"}
 			},

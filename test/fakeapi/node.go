@@ -16,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/must"
+	"github.com/leasehold-cni/leasehold/test/ownproc"
 )
 
 // Boot is the boot id of a Node.
@@ -41,7 +42,7 @@ func NewNode(t testing.TB) Node {
 	now := lease.Instant{Wall: time.Now(), Boot: time.Hour, BootID: Boot}
 	service := &maintain.Service{Node: &operation.Node{
 		Store: store.New(store.Dirs{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}),
-		Host:  host.New("/proc", boot),
+		Host:  host.New(ownproc.Dir(t), boot),
 		Clock: func() lease.Instant { return now },
 	}}
 	n := Node{t: t, Pool: lease.Pool{DataDir: filepath.Join(dir, "networks"), Network: "net"}, Service: service}
