@@ -31,7 +31,6 @@ type pinTarget struct {
 	Remembered bool   // the node has no reservation yet, but the manager saw the last pod there
 	HasStrike  bool   // an earlier pod did not get onto the node
 	Taken      bool   // of a reservation name: as many pods were sent there as the node has addresses
-	rank       int    // the targets of a reservation name are sorted by it
 	Last       instance
 }
 

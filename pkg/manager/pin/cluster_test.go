@@ -2,6 +2,7 @@ package pin
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -134,7 +135,7 @@ func TestCluster(t *testing.T) {
 // concludes returns what a line "->" of testdata/cluster.txt wants.
 func (c *cluster) concludes(what string, about *podView) string {
 	var out []string
-	targets := c.targets(control.NameKey("db", "registry"), c.sent[0].pods)
+	targets := slices.Collect(c.targets(control.NameKey("db", "registry"), c.sent[0].pods))
 	switch what {
 	case "targets", "home":
 		if what == "home" {

@@ -83,7 +83,7 @@ func (c *cluster) keptElsewhere(p *podView) string {
 	}
 	var homes []pinTarget
 	if p.For != "" {
-		homes = c.targets(control.NameKey(p.Namespace, p.For), nil)
+		homes = slices.Collect(c.targets(control.NameKey(p.Namespace, p.For), nil))
 	} else {
 		isOwn := func(r *control.Reservation) bool { return r.PodUID == string(p.UID) }
 		home := choose(slices.DeleteFunc(c.reservations.OfPod(keyOf(p)), isOwn), c.lastEnded(keyOf(p)), c.now())

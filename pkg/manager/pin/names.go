@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/maphash"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -300,23 +301,27 @@ func (l *sentList) add(node string, now time.Time) {
 // server has shown, because a compromised node may publish reservations of pods that never existed.
 // Otherwise the order is always the same. It is reversed unless this replica leads: two replicas
 // that do not know of each other's decisions take addresses from both ends.
-func (c *cluster) targets(name string, sent []sentPod) (all []pinTarget) {
+func (c *cluster) targets(name string, sent []sentPod) iter.Seq[pinTarget] {
+	type candidate struct {
+		*nameOnNode
+		*nameCount
+		rank int
+	}
 	pods := map[string]int{} // that were sent, by node
 	for _, p := range sent {
 		if c.now().Before(p.until) {
 			pods[p.node]++
 		}
 	}
+	var all []candidate
 	for _, n := range c.nodesOf(name) {
-		count := c.count(n)
-		if count.free <= 0 {
+		t := candidate{n, c.count(n), 0}
+		if t.free <= 0 {
 			continue
 		}
-		t := pinTarget{Node: n.node, Addresses: count.addresses, Expected: count.expected,
-			Last: c.lastEnded(n.key), HasStrike: c.hasStrike(n.key)}
-		if missing := pods[n.node] - count.free; missing >= 0 {
-			t.Taken, t.rank = true, 2+missing
-		} else if !count.seen {
+		if missing := pods[n.node] - t.free; missing >= 0 {
+			t.rank = 2 + missing
+		} else if !t.seen {
 			t.rank = 1
 		}
 		all = append(all, t)
@@ -324,6 +329,13 @@ func (c *cluster) targets(name string, sent []sentPod) (all []pinTarget) {
 	if !c.isLeader() {
 		slices.Reverse(all)
 	}
-	slices.SortStableFunc(all, func(a, b pinTarget) int { return cmp.Compare(a.rank, b.rank) })
-	return all
+	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(a.rank, b.rank) })
+	return func(yield func(pinTarget) bool) {
+		for _, n := range all {
+			if !yield(pinTarget{Node: n.node, Addresses: n.addresses, Expected: n.expected,
+				Last: c.lastEnded(n.key), HasStrike: c.hasStrike(n.key), Taken: n.rank > 1}) {
+				return
+			}
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -327,7 +328,7 @@ func TestCountsFollowTheWatch(t *testing.T) {
 	} {
 		tt.change()
 		counted, free := 0, 0
-		c.targets(name, nil) // looks at all nodes
+		c.targets(name, nil) // counts on all nodes
 		for _, n := range c.nodesOf(name) {
 			last := n.last.Load()
 			if free += last.free; last != before[n] {
@@ -339,6 +340,25 @@ func TestCountsFollowTheWatch(t *testing.T) {
 			t.Errorf("%s: %d nodes are counted, want %d; %d addresses are free, want %d", tt.story, counted, tt.counted,
 				free, tt.free)
 		}
+	}
+}
+
+// An admission sorts all nodes of a reservation name, but makes targets only of those that it
+// compares with the pod.
+func TestMemoryOfAnAdmission(t *testing.T) {
+	clock := noon
+	w := webhookOf(manyHolds(t, &clock))
+	admit := func() { w.call(t, ofDeployment()) }
+	admit() // counts
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	const pods = 50
+	for range pods {
+		admit()
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / pods; each > 150<<10 {
+		t.Errorf("an admission allocates %d bytes for 500 nodes", each)
 	}
 }
 
@@ -379,7 +399,7 @@ func TestCountsDuringChanges(t *testing.T) {
 				case <-done:
 					return
 				default:
-					w.decide("db", ofDeployment(), c.targets(control.NameKey("db", "registry"), nil)...)
+					w.decide("db", ofDeployment(), c.targets(control.NameKey("db", "registry"), nil))
 					c.expire()
 				}
 			}

@@ -184,7 +184,7 @@ func (r *rollouts) admit(name string, marked int) podView {
 		rapid.IntRange(r.replicas[i].reservations, len(r.reservations)).Draw(r.t, "seen reservations"))
 	c, key := r.replicas[i].cluster, control.NameKey("db", "registry")
 	sent := c.sent[0].pods
-	targets := c.targets(key, sent)
+	targets := slices.Collect(c.targets(key, sent))
 	if len(targets) == 0 {
 		r.t.Fatalf("replica %d finds no node for %s", i, name)
 	}

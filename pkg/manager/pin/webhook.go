@@ -2,6 +2,7 @@ package pin
 
 import (
 	"context"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -51,7 +52,8 @@ func (w *webhook) pin(ctx context.Context, req admission.Request, pod *corev1.Po
 	if as := reservationName(pod); as != "" {
 		d = w.decideForName(ctx, req, pod, as, before)
 	} else {
-		d = w.decide(req.Namespace, pod, w.cluster.target(req.Namespace+"/"+pod.Name))
+		target := w.cluster.target(req.Namespace + "/" + pod.Name)
+		d = w.decide(req.Namespace, pod, slices.Values([]pinTarget{target}))
 	}
 	apply(pod, d)
 	decisions.WithLabelValues(string(d.Mode), string(d.Reason)).Inc()
@@ -79,7 +81,7 @@ func (w *webhook) decideForName(ctx context.Context, req admission.Request, pod 
 	send := func() decision {
 		sent.Lock()
 		defer sent.Unlock()
-		d := w.decide(req.Namespace, pod, c.targets(name, sent.pods)...)
+		d := w.decide(req.Namespace, pod, c.targets(name, sent.pods))
 		if d.Pinned() && !isTrial {
 			sent.add(d.Node, c.now())
 		}
@@ -111,7 +113,7 @@ const maxCompared = 200_000
 // pod, it takes the first one where the pod is pinned in the mode that applies to it, else the
 // first one where it is pinned. The more a pod asks of nodes, the fewer it looks at (maxCompared).
 // pod must have been stripped.
-func (w *webhook) decide(namespace string, pod *corev1.Pod, targets ...pinTarget) (best decision) {
+func (w *webhook) decide(namespace string, pod *corev1.Pod, targets iter.Seq[pinTarget]) (best decision) {
 	f := podFacts{Pod: pod, Scheduled: slices.Contains(w.Schedulers, pod.Spec.SchedulerName),
 		Recreated: recreated(pod, w.Kinds), Known: w.cluster.Synced()}
 	labels, _ := w.cluster.namespaces.Get(namespace)
@@ -122,7 +124,7 @@ func (w *webhook) decide(namespace string, pod *corev1.Pod, targets ...pinTarget
 		return best
 	}
 	compared, each := 0, 20+control.SizeOfSelectors(pod)+len(pod.Spec.Tolerations)
-	for _, target := range targets {
+	for target := range targets {
 		if compared += each; compared > maxCompared && compared > each {
 			break
 		}

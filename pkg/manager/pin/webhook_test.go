@@ -191,7 +191,7 @@ func TestWorkOfAnAdmission(t *testing.T) {
 		clock := noon
 		w, looked := webhookOf(clusterOf(t, map[string]*corev1.Node{"node": node("node")}, &clock)), 0
 		w.unconfirmed = func(string) string { looked++; return "" }
-		d := w.decide("db", ofStatefulSet(tt.change), slices.Repeat([]pinTarget{{Node: "node"}}, nodes)...)
+		d := w.decide("db", ofStatefulSet(tt.change), slices.Values(slices.Repeat([]pinTarget{{Node: "node"}}, nodes)))
 		if looked < tt.min || looked > tt.max || d.Reason != nodeExcluded {
 			t.Errorf("%s: it looked at %d nodes, want %d to %d: %s", name, looked, tt.min, tt.max, d.Reason)
 		}
