@@ -32,7 +32,7 @@ const maxNetworkName = 255
 type config struct {
 	Name       string   `json:"name"`
 	CNIVersion string   `json:"cniVersion"`
-	IPAM       sections `json:"ipam"` // absent if leasehold is called as a chained plugin
+	IPAM       *section `json:"ipam"` // absent if leasehold is called as a chained plugin
 
 	RuntimeConfig struct {
 		IPRanges    [][]addressRange `json:"ipRanges"`
@@ -48,13 +48,15 @@ type config struct {
 	PrevResult  json.RawMessage `json:"prevResult"`
 	Attachments json.RawMessage `json:"cni.dev/valid-attachments"`
 
-	stdin   []byte
-	section struct {
-		ipamSection
-		Type, Name string // unused, but host-local decodes them
-	}
-	sectionErr error // why there is no section
-	noPod      error // why CNI_ARGS name no pod; set by request
+	stdin []byte
+	noPod error // why CNI_ARGS name no pod; set by request
+}
+
+// section is the ipam section, with the policies of leasehold.
+type section struct {
+	ipamSection
+	policy.RawConfig
+	Type, Name string // unused, but host-local decodes them
 }
 
 // entry has fields of the whole entry in a plugin list, which host-local does not read. A field of
@@ -64,28 +66,6 @@ type entry struct {
 	Master, Bridge                      string // of that plugin, see link
 	IsGateway, IsDefaultGateway, IPMasq bool
 	Capabilities                        map[string]bool
-}
-
-// sections are the values of the key ipam, usually one. All are decoded into the same variable, so
-// that of a key in several of them the last value counts. null takes back what is before it.
-type sections []json.RawMessage
-
-// UnmarshalJSON adds a value.
-func (s *sections) UnmarshalJSON(b []byte) error {
-	if *s = append(*s, bytes.Clone(b)); string(b) == "null" {
-		*s = nil
-	}
-	return nil
-}
-
-// decode unmarshals the ipam section.
-func (s sections) decode(into any) error {
-	for _, raw := range s {
-		if err := decode(raw, into, "ipam"); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // ipamSection contains the fields of the ipam section that host-local has.
@@ -129,10 +109,15 @@ func loadConfig(stdin []byte) (*config, error) {
 		return nil, fmt.Errorf("%w: name: %s; want at most %d characters",
 			errConfig, policy.Quote(c.Name), maxNetworkName)
 	}
-	if c.sectionErr = c.IPAM.decode(&c.section); c.IPAM == nil {
-		c.sectionErr = invalid("ipam", `missing; want an object such as {"type": "leasehold", "subnet": "10.0.0.0/24"}`)
-	}
 	return c, nil
+}
+
+// ipam returns the ipam section, which is empty if there is none.
+func (c *config) ipam() section {
+	if c.IPAM == nil {
+		return section{}
+	}
+	return *c.IPAM
 }
 
 func (c *config) entry() (e entry) {
@@ -203,10 +188,11 @@ func jsonType(k reflect.Kind) string {
 // pool returns the pool of the configuration. A pool is identified by the name of the network and
 // the canonical path of dataDir: two paths that lead to one directory are one pool.
 func (c *config) pool() (lease.Pool, error) {
-	if c.sectionErr != nil {
-		return lease.Pool{}, c.sectionErr
+	if c.IPAM == nil {
+		return lease.Pool{}, invalid("ipam",
+			`missing; want an object such as {"type": "leasehold", "subnet": "10.0.0.0/24"}`)
 	}
-	dir := cmp.Or(c.section.DataDir, policy.DefaultDataDir)
+	dir := cmp.Or(c.IPAM.DataDir, policy.DefaultDataDir)
 	if strings.ContainsRune(dir, 0) {
 		return lease.Pool{}, invalid("ipam.dataDir", "%s has a NUL; want a directory such as %s", policy.Quote(dir),
 			policy.DefaultDataDir)
@@ -222,45 +208,37 @@ func (c *config) pool() (lease.Pool, error) {
 // set of ipam.subnet, and the sets of ipam.ranges. There may be none. Range sets that overlap are
 // an error. If ipam.subnet is missing, rangeStart, rangeEnd and gateway have no effect, as for
 // host-local, but must be addresses.
-func (c *config) sets() ([]pool.Set, error) {
-	if c.sectionErr != nil {
-		return nil, c.sectionErr
+func (c *config) sets() (sets []pool.Set, err error) {
+	var paths []string // where each set is configured
+	add := func(path string, list [][]addressRange) error {
+		for i, ranges := range list {
+			at := fmt.Sprintf("%s[%d]", path, i)
+			set, err := readSet(at, ranges)
+			if err != nil {
+				return err
+			}
+			sets, paths = append(sets, set), append(paths, at)
+		}
+		return nil
 	}
-	sets, err := readSets("runtimeConfig.ipRanges", c.RuntimeConfig.IPRanges)
-	if err != nil {
+	if err := add("runtimeConfig.ipRanges", c.RuntimeConfig.IPRanges); err != nil {
 		return nil, err
 	}
-	s := c.section
+	s := c.ipam()
 	r, err := readRange("ipam", addressRange{s.Subnet, s.RangeStart, s.RangeEnd, s.Gateway})
 	switch {
 	case err == nil:
-		sets = append(sets, pool.Set{r})
+		sets, paths = append(sets, pool.Set{r}), append(paths, "ipam.subnet")
 	case !errors.Is(err, pool.ErrNoSubnet):
 		return nil, err
 	}
-	more, err := readSets("ipam.ranges", c.section.Ranges)
-	if err != nil {
+	if err := add("ipam.ranges", s.Ranges); err != nil {
 		return nil, err
 	}
-	sets = append(sets, more...)
-	if err := pool.Disjoint(sets, c.setPath); err != nil {
+	if err := pool.Disjoint(sets, paths); err != nil {
 		return nil, fmt.Errorf("%w: %w; an interface gets an address of each, so remove one", errConfig, err)
 	}
 	return sets, c.checkFamilies(sets)
-}
-
-// setPath returns where a set of sets is configured.
-func (c *config) setPath(i int) string {
-	if i < len(c.RuntimeConfig.IPRanges) {
-		return fmt.Sprintf("runtimeConfig.ipRanges[%d]", i)
-	}
-	if i -= len(c.RuntimeConfig.IPRanges); c.section.Subnet != nil {
-		i--
-	}
-	if i < 0 {
-		return "ipam.subnet"
-	}
-	return fmt.Sprintf("ipam.ranges[%d]", i)
 }
 
 // checkFamilies returns an error if the CNI version is older than 0.3.0 and an IP family has more
@@ -279,24 +257,21 @@ func (c *config) checkFamilies(sets []pool.Set) error {
 	return nil
 }
 
-func readSets(path string, list [][]addressRange) (sets []pool.Set, err error) {
-	for i, ranges := range list {
-		path := fmt.Sprintf("%s[%d]", path, i)
-		var set []pool.Range
-		for j, r := range ranges {
-			next, err := readRange(fmt.Sprintf("%s[%d]", path, j), r)
-			if err != nil {
-				return nil, err
-			}
-			set = append(set, next)
-		}
-		next, err := pool.NewSet(set...)
+// readSet returns a range set. path is the path of the list of its ranges.
+func readSet(path string, ranges []addressRange) (pool.Set, error) {
+	var all []pool.Range
+	for i, r := range ranges {
+		next, err := readRange(fmt.Sprintf("%s[%d]", path, i), r)
 		if err != nil {
-			return nil, invalid(path, "%w", err)
+			return nil, err
 		}
-		sets = append(sets, next)
+		all = append(all, next)
 	}
-	return sets, nil
+	set, err := pool.NewSet(all...)
+	if err != nil {
+		return nil, invalid(path, "%w", err)
+	}
+	return set, nil
 }
 
 // readRange returns a range. path is the path of the object that contains its fields.
@@ -317,15 +292,11 @@ func readRange(path string, r addressRange) (pool.Range, error) {
 
 // readAddr returns an IP address, the zero Addr for "".
 func readAddr(path, s string) (netip.Addr, error) {
-	if s == "" {
-		return netip.Addr{}, nil
+	addr := fromIP(net.ParseIP(s))
+	if s != "" && !addr.IsValid() {
+		return addr, invalid(path, "%s is not an IP address; want one such as 10.0.0.1 or fd00::1", policy.Quote(s))
 	}
-	ip := net.ParseIP(s)
-	if ip == nil {
-		return netip.Addr{}, invalid(path, "%s is not an IP address; want one such as 10.0.0.1 or fd00::1",
-			policy.Quote(s))
-	}
-	return fromIP(ip), nil
+	return addr, nil
 }
 
 // readPrefix returns a network, whose address may have host bits, the zero Prefix if there is none.
@@ -372,15 +343,11 @@ func fromIP(ip net.IP) netip.Addr {
 
 // options returns the policies in the ipam section (policy.Config).
 func (c *config) options() (policy.Config, error) {
-	var raw policy.RawConfig
-	if err := c.IPAM.decode(&raw); err != nil {
-		return policy.Config{}, err
-	}
-	options, err := raw.Config()
+	options, err := c.ipam().Config()
 	if err != nil {
-		return options, fmt.Errorf("%w: %w", errConfig, err)
+		err = fmt.Errorf("%w: %w", errConfig, err)
 	}
-	return options, nil
+	return options, err
 }
 
 // requested returns the addresses that are requested by CNI_ARGS (fromArgs), args.cni.ips and

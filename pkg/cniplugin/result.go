@@ -30,7 +30,7 @@ func (c *config) newResult() (*current.Result, error) {
 				`dst is missing; want an object such as {"dst": "0.0.0.0/0"}`)
 		}
 	}
-	dns, err := readResolvConf(c.section.ResolvConf)
+	dns, err := readResolvConf(c.ipam().ResolvConf)
 	if err != nil {
 		return nil, invalid("ipam.resolvConf", "%w", err)
 	}
@@ -39,10 +39,10 @@ func (c *config) newResult() (*current.Result, error) {
 
 // routes decodes ipam.routes as libcni's type, because they are copied to the result unchanged.
 func (c *config) routes() (routes []*types.Route, err error) {
-	if isAbsent(c.section.Routes) {
+	if isAbsent(c.ipam().Routes) {
 		return nil, nil
 	}
-	if err := json.Unmarshal(c.section.Routes, &routes); err != nil {
+	if err := json.Unmarshal(c.ipam().Routes, &routes); err != nil {
 		return nil, invalid("ipam.routes", `%w; want a list of objects such as {"dst": "0.0.0.0/0"}`, err)
 	}
 	return routes, nil

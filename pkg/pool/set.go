@@ -35,19 +35,19 @@ func NewSet(ranges ...Range) (Set, error) {
 }
 
 // Disjoint returns an error if an address is in two of the sets. The error has the two ranges, and
-// the names of their sets.
-func Disjoint(sets []Set, name func(i int) string) error {
+// the names of their sets, which are in the order of the sets.
+func Disjoint(sets []Set, names []string) error {
 	a, b, found := overlap(slices.Concat(sets...))
 	if !found {
 		return nil
 	}
-	var names []string
+	var both []string
 	for i, s := range sets {
 		if slices.Contains(s, a) || slices.Contains(s, b) {
-			names = append(names, name(i))
+			both = append(both, names[i])
 		}
 	}
-	return fmt.Errorf("%s overlap: %s and %s have addresses in common", strings.Join(names, " and "), a, b)
+	return fmt.Errorf("%s overlap: %s and %s have addresses in common", strings.Join(both, " and "), a, b)
 }
 
 // overlap returns two ranges that have an address in common, if there are any. It sorts a copy of

@@ -40,15 +40,15 @@ func TestDisjoint(t *testing.T) {
 	b := mustSet(t, mustRange(t, "10.0.0.0/24", "10.0.0.100", "", ""))
 	c := mustSet(t, mustRange(t, "10.0.1.0/24", "", "", ""), mustRange(t, "10.0.0.0/24", "10.0.0.50", "10.0.0.100", ""))
 	v6 := mustSet(t, mustRange(t, "::a00:0/120", "", "", "")) // the same bits as 10.0.0.0
-	name := func(i int) string { return []string{"zero", "one", "two"}[i] }
-	if err := Disjoint([]Set{a, b, v6}, name); err != nil {
+	names := []string{"zero", "one", "two"}
+	if err := Disjoint([]Set{a, b, v6}, names); err != nil {
 		t.Errorf("disjoint sets: %v", err)
 	}
 	for want, sets := range map[string][]Set{
 		"zero and two overlap: 10.0.0.50-10.0.0.100 and 10.0.0.100-10.0.0.254 have addresses in common": {b, v6, c},
 		"zero and one overlap: 10.0.0.1-10.0.0.99 and 10.0.0.1-10.0.0.99 have addresses in common":      {a, a, b},
 	} {
-		if err := Disjoint(sets, name); err == nil || err.Error() != want {
+		if err := Disjoint(sets, names); err == nil || err.Error() != want {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}
