@@ -27,7 +27,7 @@ const (
 // in every place. If a plugin would call host-local because its entry names no IPAM plugin,
 // leasehold is added there. Nothing else changes, neither layout nor order, and WithoutLeasehold
 // undoes it to the byte. If that is not possible, the error says what to write by hand. name is the
-// same as for parseText. If there is no host-local, the result is the content as it was where it
+// same as for parseFile. If there is no host-local, the result is the content as it was where it
 // calls leasehold, otherwise ErrNothingToChange. It is an error, too, if a plugin that calls
 // host-local is not known to call other IPAM plugins.
 func WithLeasehold(name string, content []byte) ([]byte, error) {
@@ -95,7 +95,7 @@ func WithAnnotations(name string, content []byte) ([]byte, error) {
 // calls leasehold. What WithLeasehold and WithAnnotations have added is removed, as are chained
 // entries of leasehold, whoever has written them; nothing else changes. Pods get the same from
 // both: host-local ignores the keys of leasehold alone, and its files have all addresses that are
-// in use. name is the same as for parseText. If the text cannot be changed without changing
+// in use. name is the same as for parseFile. If the text cannot be changed without changing
 // anything else, the result is an error.
 func WithoutLeasehold(name string, text []byte) ([]byte, error) {
 	f, err := parseText(name, text)
@@ -138,25 +138,19 @@ func (p Plugin) byHand(line string, err error) error {
 	return fmt.Errorf("%w; write %s in the entry of %s by hand", err, line, p.Type)
 }
 
-// parseText parses the content of a configuration file as the runtime would. name is the name of
-// the file. Its extension determines whether the content is a list. parseText does not read the
-// files of plugins that the list refers to.
+// parseText parses the content of a configuration file without the files of other plugins.
 func parseText(name string, content []byte) (File, error) {
-	f, _ := parseFile(name, content)
-	f.needPlugins()
+	f := parseFile(name, content, false)
 	return f, f.Invalid
 }
 
 // NamesLeasehold reports whether a configuration names leasehold, as an IPAM plugin or as a plugin
 // in the list.
 func (f File) NamesLeasehold() bool {
-	for _, p := range flatten(f.Plugins) {
-		if p.Type == Leasehold || p.IPAM.Type == Leasehold {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(flatten(f.Plugins), Plugin.isOrCallsLeasehold)
 }
+
+func (p Plugin) isOrCallsLeasehold() bool { return p.Type == Leasehold || p.IPAM.Type == Leasehold }
 
 // flatten returns the given plugins, and the plugins of the networks that they delegate to, at any
 // depth.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -38,6 +39,20 @@ func readers(name string, content []byte) ([]called, error) {
 		all = append(all, readAs(passed)...)
 	}
 	return all, nil
+}
+
+// parse parses a configuration with libcni, as runtimes do. A file whose name does not end in
+// .conflist has a single plugin, and parse returns a list of one.
+func parse(path string, content []byte) (*libcni.NetworkConfigList, error) {
+	if filepath.Ext(path) == ".conflist" {
+		return libcni.NetworkConfFromBytes(content)
+	}
+	single, err := libcni.NetworkPluginConfFromBytes(content)
+	if err != nil {
+		return nil, err
+	}
+	//lint:ignore SA1019 containerd and CRI-O load such files with it.
+	return libcni.ConfListFromConf(single)
 }
 
 func readAs(p *libcni.PluginConfig) []called {

@@ -63,9 +63,9 @@ type File struct {
 // Load reads the configurations in dir. If dir does not exist, the result has no Files.
 func Load(dir string, rules Rules) Conf {
 	c := Conf{Dir: dir, Rejected: -1}
-	paths, err := confFiles(dir)
-	if err != nil {
-		c.Unread = err
+	paths, err := libcni.ConfFiles(dir, extensions) // sorted by bytes
+	if err != nil && !files.IsMissing(err) {
+		c.Unread = fmt.Errorf("reading the directory of configurations: %w", err)
 		return c
 	}
 	for _, path := range paths {
@@ -97,16 +97,6 @@ func (c *Conf) choose(rules Rules) {
 	}
 }
 
-// confFiles returns the paths of the configurations in a directory, sorted by bytes. If the
-// directory does not exist, it returns none.
-func confFiles(dir string) ([]string, error) {
-	paths, err := libcni.ConfFiles(dir, extensions)
-	if err != nil && !files.IsMissing(err) {
-		return nil, fmt.Errorf("reading the directory of configurations: %w", err)
-	}
-	return paths, nil
-}
-
 // readFile reads and parses one configuration file. Errors are in the result.
 func readFile(path string) File {
 	content, changed, err := files.ReadLinked(path)
@@ -117,70 +107,49 @@ func readFile(path string) File {
 	case err != nil:
 		return File{Path: path, Unread: fmt.Errorf("reading a configuration: %w", err)}
 	}
-	f, separate := parseFile(path, content)
+	f := parseFile(path, content, true)
 	f.Changed = changed
-	if separate {
-		f.addSeparate()
-	}
-	f.needPlugins()
 	return f
 }
 
-// parseFile parses the content of a configuration file. separate reports whether plugins of the
-// list may have files of their own.
-func parseFile(path string, content []byte) (f File, separate bool) {
-	f = File{Path: path, content: content}
-	list, err := parse(path, content)
+// parseFile parses the content of a configuration file as the runtime would. path is the path or
+// the name of the file, whose extension determines whether the content is a list. withOthers
+// reports whether the plugins of the list that have files of their own are read, too. These files
+// are in a directory next to the list, and the directory has the name of the network. libcni
+// supports them since version 1.3.
+func parseFile(path string, content []byte, withOthers bool) File {
+	f := File{Path: path, content: content}
+	if filepath.Ext(path) != ".conflist" {
+		single, err := libcni.NetworkPluginConfFromBytes(content)
+		if err != nil {
+			f.Invalid = err
+			return f
+		}
+		f.Network, f.cniVersion = single.Network.Name, single.Network.CNIVersion
+		f.Plugins = []Plugin{plugin(content, path, "")}
+		return f
+	}
+	list, err := libcni.NetworkConfFromBytes(content)
 	if err != nil {
 		f.Invalid = err
-		return f, false
+		return f
 	}
 	f.Network, f.cniVersion = list.Name, list.CNIVersion
-	isList := filepath.Ext(path) == ".conflist"
 	for i, entry := range list.Plugins {
-		pointer := ""
-		if isList {
-			pointer = fmt.Sprintf("/plugins/%d", i)
-		}
-		f.Plugins = append(f.Plugins, plugin(entry.Bytes, path, pointer))
+		f.Plugins = append(f.Plugins, plugin(entry.Bytes, path, fmt.Sprintf("/plugins/%d", i)))
 	}
-	return f, isList && !list.LoadOnlyInlinedPlugins
-}
-
-// needPlugins sets Invalid if the file has no plugins.
-func (f *File) needPlugins() {
-	if len(f.Plugins) == 0 && f.Invalid == nil && f.Unread == nil {
+	if withOthers && !list.LoadOnlyInlinedPlugins && f.Network != "" {
+		dir := filepath.Dir(path)
+		others, err := libcni.NetworkPluginConfsFromFiles(dir, f.Network)
+		if err != nil {
+			f.Unread = fmt.Errorf("reading the plugins of network %s: %w", f.Network, err)
+		}
+		for _, p := range others {
+			f.Plugins = append(f.Plugins, plugin(p.Bytes, filepath.Join(dir, f.Network), ""))
+		}
+	}
+	if len(f.Plugins) == 0 && f.Unread == nil {
 		f.Invalid = errors.New(`it has no "plugins"`)
 	}
-}
-
-// parse parses a configuration with libcni, as runtimes do. A file whose name does not end in
-// .conflist has a single plugin, and parse returns a list of one.
-func parse(path string, content []byte) (*libcni.NetworkConfigList, error) {
-	if filepath.Ext(path) == ".conflist" {
-		return libcni.NetworkConfFromBytes(content)
-	}
-	single, err := libcni.NetworkPluginConfFromBytes(content)
-	if err != nil {
-		return nil, err
-	}
-	//lint:ignore SA1019 containerd and CRI-O load such files with it.
-	return libcni.ConfListFromConf(single)
-}
-
-// addSeparate adds the plugins of a list that have files of their own. These files are in a
-// directory next to the list, and the directory has the name of the network. libcni supports them
-// since version 1.3.
-func (f *File) addSeparate() {
-	if f.Network == "" {
-		return
-	}
-	dir := filepath.Dir(f.Path)
-	plugins, err := libcni.NetworkPluginConfsFromFiles(dir, f.Network)
-	if err != nil {
-		f.Unread = fmt.Errorf("reading the plugins of network %s: %w", f.Network, err)
-	}
-	for _, p := range plugins {
-		f.Plugins = append(f.Plugins, plugin(p.Bytes, filepath.Join(dir, f.Network), ""))
-	}
+	return f
 }

@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
-
-	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
 // Plugin is one plugin in the list of a configuration.
@@ -21,8 +19,9 @@ type Plugin struct {
 	File    string
 	Pointer string
 	// IPAM is the IPAM plugin that this plugin calls. It is zero if none is known.
-	IPAM  IPAM
-	entry []byte // as libcni reads it
+	IPAM    IPAM
+	entry   []byte        // as libcni reads it
+	flannel *flannelEntry // nil if the plugin is another one
 	// PassesAnnotations reports whether the entry declares the capability with which the runtime
 	// passes the annotations of pods to the plugin. AnnotationsPointer is its JSON Pointer, "" if
 	// the plugin calls no IPAM plugin.
@@ -45,17 +44,15 @@ type IPAM struct {
 	Type string
 	// Pointer is the JSON Pointer of the type in Plugin.File. If Default is true, nothing is there
 	// yet, and setting a type there changes the IPAM plugin.
-	Pointer string
+	Pointer string `json:"-"`
 	// Default reports whether the configuration names no IPAM plugin, and Type is the one that the
 	// plugin uses then.
-	Default bool
+	Default bool `json:"-"`
 	// DefaultWindow is the retention window in the ipam section, for pods whose annotations are not
 	// passed to the plugin. It may be "".
 	DefaultWindow string
 	// DataDir is the directory of host-local's files in the ipam section. It may be "".
 	DataDir string
-	// Sets are the range sets that the entry names, nil if they are not known.
-	Sets []pool.Set
 }
 
 // Delegate is a network that Multus delegates to, and its plugins.
@@ -78,16 +75,11 @@ const (
 // entry has the fields of a plugin's entry that are needed to find its IPAM plugin. It is decoded
 // as the plugins of containernetworking decode theirs: without regard to the case of keys.
 type entry struct {
-	Name           string            `json:"name"`
-	Type           string            `json:"type"`
-	Capabilities   map[string]bool   `json:"capabilities"`
-	Delegates      []json.RawMessage `json:"delegates"`
-	ClusterNetwork string            `json:"clusterNetwork"`
-	IPAM           struct {
-		Type          string `json:"type"`
-		DefaultWindow string `json:"defaultWindow"`
-		DataDir       string `json:"dataDir"`
-	} `json:"ipam"`
+	Type           string
+	Capabilities   map[string]bool
+	Delegates      []json.RawMessage
+	ClusterNetwork string
+	IPAM           IPAM
 }
 
 // plugin describes one entry of a configuration's list of plugins, which libcni has accepted.
@@ -105,17 +97,13 @@ func plugin(raw []byte, file, pointer string) Plugin {
 		p.follow(e, key)
 		return p
 	}
-	p.IPAM = IPAM{Type: e.IPAM.Type, DefaultWindow: e.IPAM.DefaultWindow, DataDir: e.IPAM.DataDir, Sets: setsOf(raw)}
+	p.IPAM = e.IPAM
 	sectionKey, section := p.key(raw, "ipam")
 	typeKey := "type"
 	if e.Type == typeFlannel {
-		// flannel decodes the section into a map, whose keys are exact, and adds a type that is
-		// missing.
-		var flannel struct {
-			IPAM map[string]any `json:"ipam"`
-		}
-		_ = json.Unmarshal(raw, &flannel)
-		value, found := flannel.IPAM[typeKey]
+		p.flannel = &flannelEntry{}
+		_ = json.Unmarshal(raw, p.flannel)
+		value, found := p.flannel.IPAM[typeKey]
 		if p.IPAM.Type, _ = value.(string); !found {
 			p.IPAM.Type, p.IPAM.Default = HostLocal, true
 		}
@@ -123,7 +111,7 @@ func plugin(raw []byte, file, pointer string) Plugin {
 		typeKey, _ = p.key(section, typeKey)
 	}
 	if p.IPAM.Type == "" {
-		p.IPAM = IPAM{Sets: p.IPAM.Sets}
+		p.IPAM = IPAM{}
 		return p
 	}
 	capabilitiesKey, _ := p.key(raw, "capabilities")
@@ -133,24 +121,21 @@ func plugin(raw []byte, file, pointer string) Plugin {
 }
 
 // stdin returns what the IPAM plugin of a network gets on standard input with each ADD, without
-// what the container runtime adds: values of capabilities, and prevResult. It returns nil if that
-// is not known: the plugin is not known to pass its entry on as it is, or flannel has not written
-// the node's subnets yet.
+// what the container runtime adds: values of capabilities, and prevResult. It is not known whether
+// a plugin passes its entry on as it is, unless it callsAny. stdin returns nil if flannel has not
+// written the node's subnets yet.
 func (p Plugin) stdin(network, cniVersion string) []byte {
-	conf, err := libcni.NetworkPluginConfFromBytes(p.entry)
-	if !p.callsAny() || err != nil {
-		return nil
-	}
 	adds := map[string]any{"name": network}
 	if cniVersion != "" {
 		adds["cniVersion"] = cniVersion
 	}
-	if p.Type == typeFlannel {
-		if adds["ipam"] = flannelIPAM(p.entry); adds["ipam"] == nil {
+	if p.flannel != nil {
+		if adds["ipam"] = p.flannel.section(); adds["ipam"] == nil {
 			return nil
 		}
 	}
-	if conf, err = libcni.InjectConf(conf, adds); err != nil {
+	conf, err := libcni.InjectConf(&libcni.PluginConfig{Bytes: p.entry}, adds)
+	if err != nil {
 		return nil
 	}
 	return conf.Bytes
@@ -196,16 +181,6 @@ func (p *Plugin) key(object []byte, key string) (written string, value []byte) {
 // Antrea's calls a host-local of its own.
 func (p Plugin) callsAny() bool { return p.Type == typeFlannel || slices.Contains(delegating, p.Type) }
 
-// delegatesTo returns the type of the plugin that flannel calls for its entry, "" for other
-// plugins, and if flannel cannot decode the entry.
-func (p Plugin) delegatesTo() string {
-	e := struct{ Delegate struct{ Type string } }{}
-	if p.Type != typeFlannel || json.Unmarshal(p.entry, &e) != nil {
-		return ""
-	}
-	return cmp.Or(e.Delegate.Type, "bridge")
-}
-
 // isMultus reports whether a plugin type is Multus: the thin plugin, or the shim of the thick
 // plugin.
 func isMultus(kind string) bool { return kind == "multus" || kind == "multus-shim" }
@@ -233,12 +208,12 @@ func (p *Plugin) follow(e entry, key string) {
 // It reports false if the network does not name its plugins. libcni decodes a list into a map,
 // whose keys are exact.
 func (p *Plugin) delegate(raw []byte, pointer string) (out Delegate, ok bool) {
-	var e entry
-	if json.Unmarshal(raw, &e) != nil {
+	var single struct{ Name, Type string }
+	if json.Unmarshal(raw, &single) != nil {
 		return out, false
 	}
-	out.Network = e.Name
-	if e.Type != "" {
+	out.Network = single.Name
+	if single.Type != "" {
 		out.Plugins = []Plugin{plugin(raw, p.File, pointer)}
 		return out, true
 	}

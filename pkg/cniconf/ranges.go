@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/leasehold-cni/leasehold/pkg/pool"
@@ -22,26 +23,21 @@ type addressRange struct {
 	Gateway netip.Addr   `json:"gateway"`
 }
 
-// setsOf returns the range sets from which the entry of a plugin gives addresses to pods, nil if
-// the entry does not say that.
-func setsOf(raw []byte) (out []pool.Set) {
-	var e struct {
-		Type       string `json:"type"`
-		SubnetFile string `json:"subnetFile"`
-		IPAM       struct {
+// setsOf returns the range sets from which an IPAM plugin gives addresses to pods that gets conf on
+// standard input, nil if conf does not say it.
+func setsOf(conf []byte) (out []pool.Set) {
+	var c struct {
+		IPAM struct {
 			addressRange
-			Ranges [][]addressRange `json:"ranges"`
-		} `json:"ipam"`
+			Ranges [][]addressRange
+		}
 	}
-	if json.Unmarshal(raw, &e) != nil {
+	if json.Unmarshal(conf, &c) != nil {
 		return nil
 	}
-	sets := e.IPAM.Ranges
-	if e.IPAM.Subnet.IsValid() { // it is the first, as for host-local
-		sets = append([][]addressRange{{e.IPAM.addressRange}}, sets...)
-	}
-	if e.Type == typeFlannel { // it replaces the ranges
-		sets = nodeSubnets(cmp.Or(e.SubnetFile, defaultSubnetFile))
+	sets := c.IPAM.Ranges
+	if c.IPAM.Subnet.IsValid() { // it is the first, as for host-local
+		sets = slices.Insert(sets, 0, []addressRange{c.IPAM.addressRange})
 	}
 	for _, entries := range sets {
 		var ranges []pool.Range
@@ -61,25 +57,34 @@ func setsOf(raw []byte) (out []pool.Set) {
 	return out
 }
 
-// flannelIPAM returns the ipam section that flannel passes on for its entry, nil if the node's
-// subnets are not known yet.
-func flannelIPAM(raw []byte) any {
-	var e struct {
-		SubnetFile string         `json:"subnetFile"`
-		IPAM       map[string]any `json:"ipam"`
+// flannelEntry has fields of flannel's entry. flannel decodes its ipam section into a map, whose
+// keys are exact, and adds a type that is missing.
+type flannelEntry struct {
+	SubnetFile string
+	Delegate   struct{ Type string } // the plugin that flannel calls
+	IPAM       map[string]any
+}
+
+// section returns the ipam section that flannel passes on, in which each subnet of the node is a
+// range set. It returns nil if flannel has not written the subnets yet.
+func (f *flannelEntry) section() any {
+	content, err := os.ReadFile(cmp.Or(f.SubnetFile, defaultSubnetFile))
+	if err != nil {
+		return nil
 	}
-	_ = json.Unmarshal(raw, &e) // plugin has decoded it
-	sets := nodeSubnets(cmp.Or(e.SubnetFile, defaultSubnetFile))
+	var sets [][]any
+	for line := range strings.Lines(string(content)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if subnet, err := netip.ParsePrefix(value); err == nil && strings.HasSuffix(key, "SUBNET") {
+			sets = append(sets, []any{map[string]any{"subnet": subnet.Masked()}}) // as flannel parses it
+		}
+	}
 	if sets == nil {
 		return nil
 	}
 	section := map[string]any{"type": HostLocal}
-	maps.Copy(section, e.IPAM)
-	ranges := [][]map[string]any{}
-	for _, set := range sets {
-		ranges = append(ranges, []map[string]any{{"subnet": set[0].Subnet.Masked()}}) // as flannel parses it
-	}
-	section["ranges"] = ranges
+	maps.Copy(section, f.IPAM)
+	section["ranges"] = sets
 	return section
 }
 
@@ -92,20 +97,4 @@ func sizeOf(sets []pool.Set) (smallest uint64) {
 		}
 	}
 	return smallest
-}
-
-// nodeSubnets returns the subnets in flannel's file, each a set of its own. It returns nil if the
-// file does not exist yet.
-func nodeSubnets(file string) (sets [][]addressRange) {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return nil
-	}
-	for line := range strings.Lines(string(content)) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		if subnet, err := netip.ParsePrefix(value); err == nil && strings.HasSuffix(key, "SUBNET") {
-			sets = append(sets, []addressRange{{Subnet: subnet}})
-		}
-	}
-	return sets
 }

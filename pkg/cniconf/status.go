@@ -183,10 +183,13 @@ func (b Binaries) check(f File, n Delegate) Status {
 	}
 	p := n.Plugins[at]
 	s.IPAM, s.GetsAnnotations = p.IPAM.Type, p.PassesAnnotations || p.IPAM.DefaultWindow != ""
-	s.Pool, s.Sets, s.Size = p.IPAM.pool(n.Network), p.IPAM.Sets, sizeOf(p.IPAM.Sets)
+	s.Pool, s.Sets = p.IPAM.pool(n.Network), setsOf(p.stdin(n.Network, f.cniVersion))
+	s.Size = sizeOf(s.Sets)
 	for _, other := range n.Plugins[at:] {
-		if stdin := other.stdin(n.Network, f.cniVersion); stdin != nil && other.IPAM.Type == p.IPAM.Type {
-			s.Stdin = append(s.Stdin, stdin)
+		if other.IPAM.Type == p.IPAM.Type && other.callsAny() {
+			if stdin := other.stdin(n.Network, f.cniVersion); stdin != nil {
+				s.Stdin = append(s.Stdin, stdin)
+			}
 		}
 	}
 	_, err := WithLeasehold(f.Path, f.content)
@@ -244,8 +247,12 @@ func (b Binaries) check(f File, n Delegate) Status {
 // missing returns those types of the plugins of a network that the runtime cannot run.
 func (b Binaries) missing(plugins []Plugin) (types []string) {
 	for _, p := range plugins {
-		for _, kind := range []string{p.Type, p.delegatesTo()} {
-			if binary, err := b.Resolve(kind); kind != "" && err == nil && !binary.CanRun {
+		kinds := []string{p.Type}
+		if p.flannel != nil {
+			kinds = append(kinds, cmp.Or(p.flannel.Delegate.Type, "bridge"))
+		}
+		for _, kind := range kinds {
+			if binary, err := b.Resolve(kind); err == nil && !binary.CanRun {
 				types = append(types, kind)
 			}
 		}

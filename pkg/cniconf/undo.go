@@ -17,49 +17,47 @@ type Change struct {
 	Before, After []byte
 }
 
-// Undos returns the changes with which all configurations in a directory that name leasehold call
+// Undos returns the changes with which all configurations in the directory that name leasehold call
 // host-local again. It returns an error for each file that cannot be read, or not be changed
 // without changing what pods get.
-func Undos(dir string) (all []Change, err error) {
-	paths, err := confFiles(dir)
-	if err != nil {
-		return nil, err
+func (c Conf) Undos() (all []Change, err error) {
+	if len(c.Files) == 0 {
+		return nil, c.Unread
 	}
-	for _, path := range paths {
-		c, e := undoOf(path)
+	for _, f := range c.Files {
+		undo, e := f.undo()
 		if e != nil {
 			err = errors.Join(err, e)
-		} else if c.Path != "" {
-			all = append(all, c)
+		} else if undo.Path != "" {
+			all = append(all, undo)
 		}
 	}
 	return all, err
 }
 
-// undoOf returns the change of one configuration file. It returns an error as Undos does.
-func undoOf(path string) (Change, error) {
-	f := readFile(path)
+// undo returns the change of one configuration file. It returns an error as Undos does.
+func (f File) undo() (Change, error) {
 	if f.Unread != nil {
 		return Change{}, f.Unread
 	}
 	for _, p := range f.Plugins {
-		if p.File != path && (p.Type == Leasehold || p.IPAM.Type == Leasehold) {
+		if p.File != f.Path && p.isOrCallsLeasehold() {
 			return Change{}, fmt.Errorf("%s names leasehold; name host-local there, or remove it", p.File)
 		}
 	}
-	after, err := WithoutLeasehold(path, f.content)
+	after, err := WithoutLeasehold(f.Path, f.content)
 	if err != nil {
-		return Change{}, fmt.Errorf("%s: %w", path, err)
+		return Change{}, fmt.Errorf("%s: %w", f.Path, err)
 	}
 	if bytes.Equal(f.content, after) { // also of a link that leads nowhere: no runtime can load it
 		return Change{}, nil
 	}
 	// The agent's container, which is asked whether leasehold can be removed, has fewer rights to
 	// others' files than the one that removes it.
-	if err := unix.Access(filepath.Dir(path), unix.W_OK); err != nil && !errors.Is(err, unix.EACCES) {
-		return Change{}, fmt.Errorf("%s names leasehold and cannot be changed: %w; name host-local there", path, err)
+	if err := unix.Access(filepath.Dir(f.Path), unix.W_OK); err != nil && !errors.Is(err, unix.EACCES) {
+		return Change{}, fmt.Errorf("%s names leasehold and cannot be changed: %w; name host-local there", f.Path, err)
 	}
-	return Change{Path: path, Before: f.content, After: after}, nil
+	return Change{Path: f.Path, Before: f.content, After: after}, nil
 }
 
 // Write writes the file. It returns an error if the file has changed since Before was read.

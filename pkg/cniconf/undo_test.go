@@ -46,7 +46,7 @@ func TestUndos(t *testing.T) {
 	dir := write(t, map[string]string{"10-a.conflist": string(installed), "20-b.conflist": "-> else/where",
 		"else/where": linked, "30-c.conflist": "-> nowhere", "40-d.conflist": "{",
 		"50-e.conf": `{"name":"e","type":"ptp","ipam":{"type":"host-local"}}`})
-	undos, err := Undos(dir)
+	undos, err := Load(dir, Rules{}).Undos()
 	if err != nil || len(undos) != 2 {
 		t.Fatalf("%+v, %v", undos, err)
 	}
@@ -64,7 +64,7 @@ func TestUndos(t *testing.T) {
 	if info, err := os.Lstat(filepath.Join(dir, "20-b.conflist")); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 		t.Errorf("the link is %v, %v", info, err)
 	}
-	if undos, err = Undos(dir); err != nil || len(undos) > 0 {
+	if undos, err = Load(dir, Rules{}).Undos(); err != nil || len(undos) > 0 {
 		t.Errorf("a second time: %+v, %v", undos, err)
 	}
 }
@@ -81,12 +81,13 @@ func TestUndosErrors(t *testing.T) {
 			"a/1.conf": `{"type":"ptp","ipam":{"type":"leasehold"}}`},
 			"/a names leasehold; name host-local there"},
 	} {
-		if undos, err := Undos(write(t, c.files)); err == nil || !strings.Contains(err.Error(), c.want) {
+		undos, err := Load(write(t, c.files), Rules{}).Undos()
+		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %+v, %v; want %q", c.name, undos, err, c.want)
 		}
 	}
 	dir := write(t, map[string]string{"1.conflist": ours})
-	undos, err := Undos(dir)
+	undos, err := Load(dir, Rules{}).Undos()
 	if err != nil || len(undos) != 1 {
 		t.Fatalf("%+v, %v", undos, err)
 	}

@@ -52,7 +52,8 @@ type Plan struct {
 // Plan returns what Run will do, or all reasons for which leasehold cannot be removed. It changes
 // nothing.
 func (u Uninstaller) Plan(ctx context.Context) (p Plan, err error) {
-	undos, err := cniconf.Undos(u.ConfDir)
+	conf := cniconf.Load(u.ConfDir, cniconf.Rules{MaxFiles: -1, SkipInvalid: true})
+	undos, err := conf.Undos()
 	now, was, e := u.Dir.restorable()
 	err = errors.Join(err, e)
 	stored, unread := replayed()
@@ -74,7 +75,7 @@ func (u Uninstaller) Plan(ctx context.Context) (p Plan, err error) {
 		return Plan{}, err
 	}
 	p.undos, p.dataDirs = undos, []string{policy.DefaultDataDir}
-	for _, s := range cniconf.Check(cniconf.Load(u.ConfDir, cniconf.Rules{MaxFiles: -1, SkipInvalid: true}), nil) {
+	for _, s := range cniconf.Check(conf, nil) {
 		if dir := s.Pool.DataDir; dir != "" && !slices.Contains(p.dataDirs, dir) {
 			p.dataDirs = append(p.dataDirs, dir)
 		}
